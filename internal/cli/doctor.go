@@ -137,7 +137,10 @@ func connect(config *operator.Config, i int, region *scaler.Region) doctor.Regio
 		return found
 	}
 	found.Client = clients[region.Name]
-	found.Snapshot = func(ctx context.Context) (*topology.Snapshot, error) { return config.Snapshot(ctx, clients) }
+	found.Snapshot = func(ctx context.Context) (*topology.Snapshot, error) {
+		snapshot, _, err := config.Reachable(ctx, clients)
+		return snapshot, err
+	}
 	return found
 }
 

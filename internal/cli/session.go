@@ -139,7 +139,7 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 	}
 	regions := s.config.Regions()
 	if o.snapshot != "" {
-		s.snapshot, err = s.config.RecordedSnapshot(o.snapshot)
+		s.snapshot, err = operator.RecordedSnapshot(o.snapshot)
 	} else {
 		s.snapshot, s.unread, err = live(ctx, process, s.config, regions)
 	}

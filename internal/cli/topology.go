@@ -112,7 +112,7 @@ func mapConfig(process Process, o *options, more mapOptions) (*operator.Config, 
 
 func readSnapshot(ctx context.Context, process Process, config *operator.Config, o *options) (*topology.Snapshot, error) {
 	if o.snapshot != "" {
-		return config.RecordedSnapshot(o.snapshot)
+		return operator.RecordedSnapshot(o.snapshot)
 	}
 	snapshot, _, err := live(ctx, process, config, config.Regions())
 	return snapshot, err

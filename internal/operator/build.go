@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -38,20 +41,25 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// workshop holds the dependencies of a controller's parts.
-type workshop struct {
+// eventSource is the source of the events that numaform publishes.
+const eventSource = "numaform"
+
+// builder holds what the controller's parts share.
+type builder struct {
 	*Controller
-	manager  manager.Manager
-	events   record.EventRecorder
-	recorder events.Recorder
+	manager   manager.Manager
+	karpenter *options.Options
+	events    record.EventRecorder
+	recorder  events.Recorder
 	// live is a client that bypasses the cache.
 	live client.Client
 	// cluster reads from the cache, liveCluster from the API server.
 	cluster, liveCluster *scheduling.Cluster
 	types                []scheduling.InstanceType
-	karpenter            *options.Options
-	closed               *cloudprovider.Closed
-	placing              sync.Mutex
+	// closed are the offerings that are unavailable because VMs failed there recently.
+	closed *cloudprovider.Closed
+	// placing is held while a decision is turned into reserved VMs.
+	placing sync.Mutex
 }
 
 // build creates all parts. Nothing runs before the manager starts.
@@ -60,91 +68,230 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &workshop{Controller: c, closed: cloudprovider.NewClosed(c.clock), karpenter: karpenter}
 	ctx = options.ToContext(ctx, karpenter)
-	if w.manager, err = newManager(ctx, &c.settings, karpenter); err != nil {
+	b := &builder{Controller: c, karpenter: karpenter, closed: cloudprovider.NewClosed(c.clock)}
+	if b.manager, err = newManager(ctx, &c.settings, karpenter); err != nil {
 		return nil, err
 	}
-	if w.live, err = client.New(c.settings.Rest, client.Options{Scheme: scheme.Scheme}); err != nil {
+	if b.live, err = client.New(c.settings.Rest, client.Options{Scheme: scheme.Scheme}); err != nil {
 		return nil, fmt.Errorf("reaching the cluster: %w", err)
 	}
-	if w.types, err = c.config.InstanceTypes(); err != nil {
+	if b.types, err = c.config.InstanceTypes(); err != nil {
 		return nil, err
 	}
-	w.events = newEvents(ctx, c.kube)
-	w.recorder = events.NewRecorder(w.events)
-	w.cluster, w.liveCluster = scheduling.FromClient(w.manager.GetClient()), scheduling.FromClient(w.live)
-	if c.settings.Observe {
-		return w.observe(ctx)
+	b.cluster = scheduling.FromClient(b.manager.GetClient())
+	b.liveCluster = scheduling.FromClient(b.live)
+
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
+	context.AfterFunc(ctx, broadcaster.Shutdown)
+	b.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: eventSource})
+	b.recorder = events.NewRecorder(b.events)
+
+	config, err := b.scalerConfig(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return w.apply(ctx)
+	if c.settings.Observe {
+		return b.observe(ctx, config)
+	}
+	return b.apply(ctx, config)
+}
+
+// scalerConfig returns the configuration of the controller's scaler.
+func (b *builder) scalerConfig(ctx context.Context) (*scaler.Config, error) {
+	config, err := b.config.ScalerConfig(ctx, b.settings.Environ, Kubeconfig{Rest: b.settings.Rest, Namespace: b.settings.Namespace}, true)
+	if err != nil {
+		return nil, err
+	}
+	config.Regions = b.config.Regions()
+	for i := range config.Regions {
+		config.Regions[i].Live = b.clients[config.Regions[i].Name]
+	}
+	config.Drained = b.liveCluster.Drained
+	config.HolderGone = holders{pods: b.live, namespace: b.settings.Namespace, host: os.Hostname}.gone
+	config.Actor = "controller/" + b.settings.Namespace
+	config.Version = b.settings.Version
+	config.Clock = b.clock
+	logger := log.FromContext(ctx)
+	config.Notice = func(message string) { logger.Info("read records that others wrote", logkey.Message, message) }
+	config.Progress = func(host fleet.Shard, message string) { logger.V(1).Info(message, logkey.Host, host.String()) }
+	return config, nil
+}
+
+// request returns the part of a scheduling request that is the same for each decision.
+func (b *builder) request() scheduling.Request {
+	return scheduling.Request{
+		ClusterID:         b.config.ClusterID,
+		Types:             b.types,
+		Overlays:          b.karpenter.FeatureGates.NodeOverlay,
+		IgnorePreferences: b.settings.IgnorePreferences,
+		RelaxMinValues:    b.settings.RelaxMinValues,
+		Timed: func(part scheduling.Part, took time.Duration) {
+			if observer := b.observer.Load(); observer != nil {
+				observer.DecisionTimed(part, took)
+			}
+		},
+	}
 }
 
 // apply creates the parts of a controller that makes changes.
-func (w *workshop) apply(ctx context.Context) (*parts, error) {
+func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, error) {
+	// Created last, and used by the others only when the manager runs.
 	var writer *scaler.Writer
 	var provisioner *provisioning.Controller
-	seeder, err := w.seeder(func() *scaler.Writer { return writer })
+	var collector *garbage.Collector
+
+	cached := b.manager.GetClient()
+	seeder, err := b.seeder(func() *scaler.Writer { return writer })
 	if err != nil {
 		return nil, err
 	}
-	config, err := w.scalerConfig(ctx)
-	if err != nil {
-		return nil, err
+	unavailable := func() []scheduling.Offer {
+		offers := b.closed.List()
+		hosts, _ := b.control.evacuated(context.Background())
+		for _, host := range hosts {
+			offers = append(offers, scheduling.Offer{Host: host})
+		}
+		return offers
 	}
-	collector := w.collector(func() *scaler.Writer { return writer })
-	observer, err := w.metrics(func() []scaler.VMState { return writer.VMs() }, collector)
+	registry := prometheus.NewRegistry()
+	observer, err := metrics.Register(registry, metrics.Config{
+		VMs:        func() []scaler.VMState { return writer.VMs() },
+		Orphans:    func() map[topology.HostID]int { return collector.Orphans() },
+		Snapshot:   b.inventory.Snapshot,
+		Closed:     unavailable,
+		Kproximate: b.settings.Kproximate,
+		Client:     cached,
+		Clock:      b.clock,
+	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("registering metrics: %w", err)
 	}
-	config.Guests, config.Observe = seeder, observer
+
+	config.Guests = seeder
+	config.Observe = observer
 	fleetScaler := scaler.New(*config)
 	approvals := approval.New(approval.Config{
-		Client: w.live, Namespace: w.settings.Namespace, Scaler: fleetScaler, Snapshot: w.inventory.Snapshot, Taken: w.liveCluster.VMIDs,
-		Paused: w.control.paused, Events: w.recorder, Clock: w.clock,
-		Approved: func() { provisioner.Trigger() },
+		Client:    b.live,
+		Namespace: b.settings.Namespace,
+		Scaler:    fleetScaler,
+		Snapshot:  b.inventory.Snapshot,
+		Taken:     b.liveCluster.VMIDs,
+		Paused:    b.control.paused,
+		Events:    b.recorder,
+		Clock:     b.clock,
+		Approved:  func() { provisioner.Trigger() },
 	})
 	writer = scaler.NewWriter(fleetScaler, scaler.WriterConfig{
-		Snapshot: w.inventory.Snapshot, Taken: w.liveCluster.VMIDs, Joined: joined(w.live), Gate: approvals,
-		Paused: w.control.Paused, Changed: w.inventory.Stale,
+		Snapshot: b.inventory.Snapshot,
+		Taken:    b.liveCluster.VMIDs,
+		Joined:   joined(b.live),
+		Gate:     approvals,
+		Paused:   b.control.Paused,
+		Changed:  b.inventory.Stale,
 	})
 	approvals.Watch(writer)
-	own := cloudprovider.New(cloudprovider.Config{
-		ClusterID: w.config.ClusterID, Overlays: w.gates().NodeOverlay, Client: w.manager.GetClient(), Fleet: writer, Cluster: w.cluster,
-		Snapshot: w.inventory.Snapshot, Types: w.types, Closed: w.closed, Evacuated: w.control.evacuated, Placing: &w.placing, Clock: w.clock,
+	collector = garbage.New(garbage.Config{
+		Client:       cached,
+		Live:         b.live,
+		Recorder:     b.recorder,
+		Writer:       writer,
+		Closer:       b.closed,
+		Snapshot:     b.inventory.Snapshot,
+		ClusterID:    b.config.ClusterID,
+		Paused:       b.control.paused,
+		Clock:        b.clock,
+		NewNodeClaim: func(vm fleet.VM, pool *karpv1.NodePool) *karpv1.NodeClaim { return scheduling.NewNodeClaim(vm, pool) },
+		Self:         b.self(),
 	})
-	core := newCore(ctx, w, providermetrics.Decorate(own), w.recorder)
-	core.judged = own.Everywhere()
+	provider := cloudprovider.New(cloudprovider.Config{
+		ClusterID: b.config.ClusterID,
+		Overlays:  b.karpenter.FeatureGates.NodeOverlay,
+		Client:    cached,
+		Fleet:     writer,
+		Cluster:   b.cluster,
+		Snapshot:  b.inventory.Snapshot,
+		Types:     b.types,
+		Closed:    b.closed,
+		Evacuated: b.control.evacuated,
+		Placing:   &b.placing,
+		Clock:     b.clock,
+	})
+	core := newCore(ctx, b, providermetrics.Decorate(provider), b.recorder)
+	core.overlaid = provider.Everywhere()
 	provisioner = provisioning.New(provisioning.Config{
-		Virtual: w.virtual(core),
-		Client:  w.manager.GetClient(), Cluster: w.cluster, State: core.state, Recorder: w.recorder, Writer: writer, Approvals: approvals,
-		Snapshot: w.inventory.Snapshot, Closed: w.offersClosed, Request: w.request(),
-		BatchIdle: w.settings.BatchIdle, BatchMax: w.settings.BatchMax, Begun: writer.Begun, EngineStart: time.Second,
-		Placing: &w.placing, Clock: w.clock,
+		Virtual:     core.virtualPods(ctx),
+		Client:      cached,
+		Cluster:     b.cluster,
+		State:       core.state,
+		Recorder:    b.recorder,
+		Writer:      writer,
+		Approvals:   approvals,
+		Snapshot:    b.inventory.Snapshot,
+		Closed:      unavailable,
+		Request:     b.request(),
+		BatchIdle:   b.settings.BatchIdle,
+		BatchMax:    b.settings.BatchMax,
+		Begun:       writer.Begun,
+		EngineStart: time.Second,
+		Placing:     &b.placing,
+		Clock:       b.clock,
 	})
+	// The metrics are served from here on, as all that they read is created.
+	b.numbers.Store(registry)
+	b.observer.Store(observer)
+
 	list := append(core.watchers(), core.controllers(ctx, approvals.Methods)...)
-	list = append(list, provisioner, approvals, w.inPlace(writer))
-	list = append(list, core.buffers(ctx, provisioner.Trigger)...)
-	list = append(list, w.ours(seeder)...)
+	list = append(list, core.gated(ctx, provisioner.Trigger)...)
 	list = append(list, collector.Controllers()...)
+	list = append(
+		list, provisioner, approvals,
+		nodeclass.New(nodeclass.Config{
+			Client:          cached,
+			Recorder:        b.recorder,
+			Snapshot:        b.inventory.Snapshot,
+			ClusterID:       b.config.ClusterID,
+			Metadata:        seeder.Check,
+			Types:           b.types,
+			CanSetAffinity:  func(region topology.RegionName) (bool, string) { return b.clients[region].CanSetAffinity() },
+			CanSetHugePages: func(region topology.RegionName) (bool, string) { return b.clients[region].CanSetHugePages() },
+			Clock:           b.clock,
+		}),
+		nodeclass.NewInPlace(nodeclass.InPlaceConfig{Client: cached, Recorder: b.recorder, Fleet: writer, MayMove: b.mayMove}),
+		nodepool.New(b.recorder),
+		csr.NewController(csr.Config{
+			Client:  cached,
+			Live:    b.live,
+			Events:  b.recorder,
+			Clock:   b.clock,
+			Paused:  b.control.paused,
+			Account: csr.Account{Namespace: b.settings.Namespace, Name: b.settings.BootstrapAccount},
+		}),
+		seed.NewController(seeder, b.control.paused),
+		seed.NewJoiner(seeder, b.control.paused, b.recorder),
+		seed.NewGarbage(seeder, b.control.paused),
+		&evacuation{client: cached, hosts: b.control.evacuated},
+	)
+
 	runs := []manager.RunnableFunc{writer.Run}
-	if w.settings.DriftEvery > 0 {
-		runs = append(runs, (&driftWatch{workshop: w, scaler: fleetScaler, observer: observer}).run)
+	if b.settings.DriftEvery > 0 {
+		runs = append(runs, (&driftWatch{builder: b, scaler: fleetScaler, observer: observer}).run)
 	}
-	return w.assemble(ctx, writer, list, runs)
+	return b.assemble(ctx, writer, list, runs...)
 }
 
 // assemble adds everything that the manager runs.
-func (w *workshop) assemble(ctx context.Context, writer *scaler.Writer, list []controller.Controller, runs []manager.RunnableFunc) (*parts, error) {
+func (b *builder) assemble(ctx context.Context, writer *scaler.Writer, list []controller.Controller, runs ...manager.RunnableFunc) (*parts, error) {
 	for _, one := range list {
-		if err := one.Register(ctx, w.manager); err != nil {
+		if err := one.Register(ctx, b.manager); err != nil {
 			return nil, fmt.Errorf("registering a controller: %w", err)
 		}
 	}
-	all := &parts{manager: w.manager, writer: writer}
+	all := &parts{manager: b.manager, writer: writer}
 	// Runnables of this kind wait for the leader election.
 	for _, run := range runs {
-		err := w.manager.Add(manager.RunnableFunc(func(running context.Context) error {
+		err := b.manager.Add(manager.RunnableFunc(func(running context.Context) error {
 			all.runs.Add(1)
 			defer all.runs.Done()
 			return run(log.IntoContext(running, log.FromContext(ctx)))
@@ -156,134 +303,120 @@ func (w *workshop) assemble(ctx context.Context, writer *scaler.Writer, list []c
 	return all, nil
 }
 
-// ours returns numaform's controllers that need no writer.
-func (w *workshop) ours(seeder *seed.Seeder) []controller.Controller {
-	cached := w.manager.GetClient()
-	return []controller.Controller{
-		nodeclass.New(nodeclass.Config{
-			Client: cached, Recorder: w.recorder, Snapshot: w.inventory.Snapshot, ClusterID: w.config.ClusterID,
-			Metadata: seeder.Check, Types: w.types,
-			CanSetAffinity: w.canSetAffinity, CanSetHugePages: w.canSetHugePages, Clock: w.clock,
-		}),
-		nodepool.New(w.recorder),
-		csr.NewController(csr.Config{
-			Client: cached, Live: w.live, Events: w.recorder, Clock: w.clock, Paused: w.control.paused,
-			Account: csr.Account{Namespace: w.settings.Namespace, Name: w.settings.BootstrapAccount},
-		}),
-		seed.NewController(seeder, w.control.paused),
-		seed.NewJoiner(seeder, w.control.paused, w.recorder),
-		seed.NewGarbage(seeder, w.control.paused),
-		&evacuation{client: cached, hosts: w.control.evacuated},
+// self returns the object of events about numaform itself.
+func (b *builder) self() *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: b.settings.Namespace, Name: control.ConfigMapName}}
+}
+
+// seeder returns the seeder of new VMs. writer may be set later: until then no VM is
+// known, and no seed is deleted because its VM is missing.
+func (b *builder) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
+	join := seed.Join{
+		APIServer:       b.config.Join.APIServer,
+		CloudController: b.config.Join.ExternalCloudProvider,
+		ClusterDNS:      b.config.Join.ClusterDNS,
+		ClusterDomain:   b.config.Join.ClusterDomain,
 	}
+	if path := b.config.Join.CAFile; path != "" {
+		var err error
+		if join.CA, err = os.ReadFile(path); err != nil {
+			return nil, fmt.Errorf("reading join.ca_file: %w: correct its path, or leave the key out", err)
+		}
+	}
+	regions := map[topology.RegionName]seed.Region{}
+	for i := range b.config.Clusters {
+		cluster := &b.config.Clusters[i]
+		regions[cluster.Region] = seed.Region{
+			Proxmox: b.clients[cluster.Region],
+			VMIDs:   fleet.VMIDRange(cluster.VMIDRange),
+			Stop:    cluster.Timeouts.Stop,
+			Upload:  cluster.Timeouts.Upload,
+		}
+	}
+	return seed.New(seed.Config{
+		ClusterID: b.config.ClusterID,
+		Regions:   regions,
+		Snapshot:  b.inventory.Snapshot,
+		Types:     b.types,
+		Clock:     b.clock,
+		Cluster: seed.Cluster{
+			Client:          b.manager.GetClient(),
+			Live:            b.live,
+			REST:            b.settings.Rest,
+			Namespace:       b.settings.Namespace,
+			Account:         b.settings.BootstrapAccount,
+			BootstrapTokens: b.settings.BootstrapTokens,
+			Join:            join,
+			Version: func() (string, error) {
+				version, err := b.kube.Discovery().ServerVersion()
+				if err != nil {
+					return "", fmt.Errorf("asking for the cluster's version: %w", err)
+				}
+				return version.GitVersion, nil
+			},
+		},
+		// VMs that are desired or still being removed, if the fleet has been read.
+		VMs: func() (vms []fleet.VM, known bool) {
+			w := writer()
+			if w == nil || !w.Synced() {
+				return nil, false
+			}
+			for _, state := range w.VMs() {
+				vms = append(vms, state.VM)
+			}
+			return vms, true
+		},
+		Record: func(ctx context.Context, written []string) {
+			for _, line := range written {
+				log.FromContext(ctx).Info("wrote to proxmox outside a plan", logkey.Message, line)
+			}
+			writer().Record(written)
+		},
+	}), nil
 }
 
-// inPlace returns the controller that updates running VMs when their classes change.
-func (w *workshop) inPlace(writer *scaler.Writer) controller.Controller {
-	return nodeclass.NewInPlace(nodeclass.InPlaceConfig{
-		Client: w.manager.GetClient(), Recorder: w.recorder, Fleet: writer, MayMove: w.mayMove,
-	})
-}
+// poolPrivilege is the Proxmox privilege for changing the members of a pool.
+const poolPrivilege = "Pool.Allocate"
 
-// collector returns the garbage collector, for what no other controller removes.
-func (w *workshop) collector(writer func() *scaler.Writer) *garbage.Collector {
-	return garbage.New(garbage.Config{
-		Client: w.manager.GetClient(), Live: w.live, Recorder: w.recorder, Writer: lateWriter{writer}, Closer: w.closed,
-		Snapshot: w.inventory.Snapshot, ClusterID: w.config.ClusterID, Paused: w.control.paused, Clock: w.clock,
-		NewNodeClaim: func(vm fleet.VM, pool *karpv1.NodePool) *karpv1.NodeClaim { return scheduling.NewNodeClaim(vm, pool) },
-		Self:         &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.settings.Namespace, Name: control.ConfigMapName}},
-	})
-}
-
-// lateWriter is a writer that is created after its users.
-type lateWriter struct{ writer func() *scaler.Writer }
-
-// Synced reports whether the fleet has been read.
-func (l lateWriter) Synced() bool { return l.writer().Synced() }
-
-// VMs returns the fleet's VMs.
-func (l lateWriter) VMs() []scaler.VMState { return l.writer().VMs() }
-
-// Remove requests deletion of VMs.
-func (l lateWriter) Remove(keys ...fleet.Key) { l.writer().Remove(keys...) }
-
-// metrics registers numaform's metrics, for each new manager.
-func (w *workshop) metrics(vms func() []scaler.VMState, collector *garbage.Collector) (*metrics.Observer, error) {
-	registry := prometheus.NewRegistry()
-	observer, err := metrics.Register(registry, metrics.Config{
-		VMs: vms, Snapshot: w.inventory.Snapshot, Closed: w.offersClosed, Orphans: collector.Orphans,
-		Kproximate: w.settings.Kproximate, Client: w.manager.GetClient(), Clock: w.clock,
-	})
+// mayMove returns an error if VMs of a region cannot move between two Proxmox pools,
+// either of which may be empty.
+func (b *builder) mayMove(ctx context.Context, region topology.RegionName, from, to string) error {
+	client := b.clients[region]
+	if client == nil {
+		return fmt.Errorf("numaform.yaml has no region %q", region)
+	}
+	var paths, lacking []string
+	for _, pool := range []string{from, to} {
+		if pool != "" {
+			paths = append(paths, "/pool/"+pool)
+		}
+	}
+	have, err := client.Permissions(ctx, paths)
 	if err != nil {
-		return nil, fmt.Errorf("registering metrics: %w", err)
+		return err
 	}
-	w.numbers.Store(registry)
-	w.observer.Store(observer)
-	return observer, nil
-}
-
-// canSetAffinity reports whether a region's credential may pin by affinity.
-func (w *workshop) canSetAffinity(region topology.RegionName) (bool, string) {
-	return w.clients[region].CanSetAffinity()
-}
-
-// canSetHugePages reports whether a region's credential may take huge pages.
-func (w *workshop) canSetHugePages(region topology.RegionName) (bool, string) {
-	return w.clients[region].CanSetHugePages()
-}
-
-// offersClosed returns the offerings that are currently unavailable: where VMs failed
-// recently, and on hosts being evacuated.
-func (w *workshop) offersClosed() []scheduling.Offer {
-	closed := w.closed.List()
-	hosts, _ := w.control.evacuated(context.Background())
-	for _, host := range hosts {
-		closed = append(closed, scheduling.Offer{Host: host})
+	for _, path := range paths {
+		if !have[path].Has(poolPrivilege, false) {
+			lacking = append(lacking, path)
+		}
 	}
-	return closed
-}
-
-// gates returns Karpenter's feature gates.
-func (w *workshop) gates() options.FeatureGates { return w.karpenter.FeatureGates }
-
-// virtual returns a function that lists the pods of CapacityBuffers, or nil if the
-// feature gate is disabled.
-func (w *workshop) virtual(c *core) func(context.Context) []*corev1.Pod {
-	if !w.gates().CapacityBuffer {
+	if len(lacking) > 0 {
+		return fmt.Errorf("numaform's user lacks %s on %s: grant a role with it, or let only new nodes be in the pool",
+			poolPrivilege, strings.Join(lacking, " and "))
+	}
+	if to == "" {
 		return nil
 	}
-	return c.virtual.GetAll
-}
 
-// request returns the part of the request that is the same for each decision.
-func (w *workshop) request() scheduling.Request {
-	return scheduling.Request{
-		ClusterID: w.config.ClusterID, Types: w.types, Overlays: w.gates().NodeOverlay,
-		IgnorePreferences: w.settings.IgnorePreferences, RelaxMinValues: w.settings.RelaxMinValues,
-		Timed: w.timed,
-	}
-}
-
-// timed records how long a part of a decision took.
-func (w *workshop) timed(part scheduling.Part, took time.Duration) {
-	if observer := w.observer.Load(); observer != nil {
-		observer.DecisionTimed(part, took)
-	}
-}
-
-// scalerConfig returns the configuration of the controller's scaler.
-func (w *workshop) scalerConfig(ctx context.Context) (*scaler.Config, error) {
-	config, err := w.config.ScalerConfig(ctx, w.settings.Environ, Kubeconfig{Rest: w.settings.Rest, Namespace: w.settings.Namespace}, true)
+	// Whoever may change a pool can see it.
+	snapshot, err := b.inventory.Snapshot(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	config.Regions = w.config.Regions()
-	for i := range config.Regions {
-		config.Regions[i].Live = w.clients[config.Regions[i].Name]
+	for i := range snapshot.Regions {
+		if snapshot.Regions[i].Name == region && slices.Contains(snapshot.Regions[i].Pools, to) {
+			return nil
+		}
 	}
-	config.Drained, config.HolderGone = w.liveCluster.Drained, holders{pods: w.live, namespace: w.settings.Namespace, host: os.Hostname}.gone
-	config.Actor, config.Version, config.Clock = w.actor(), w.settings.Version, w.clock
-	logger := log.FromContext(ctx)
-	config.Notice = func(message string) { logger.Info("read records that others wrote", logkey.Message, message) }
-	config.Progress = func(shard fleet.Shard, message string) { logger.V(1).Info(message, logkey.Host, shard.String()) }
-	return config, nil
+	return fmt.Errorf("region %s has no pool %q: make the resource pool in Proxmox, or correct spec.pool", region, to)
 }

@@ -8,19 +8,25 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/control"
 	"github.com/numaform/numaform/internal/controllers/metrics"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -46,7 +52,7 @@ type Controller struct {
 func NewController(config *Config, settings ControllerSettings) (*Controller, error) {
 	if config.Fleet.Git.Review && !settings.Observe {
 		return nil, errors.New("fleet.git.review: the controller applies what it begins, and would push a branch at each try: leave the key out, " +
-			"and let people decide by the annotations numaform.dev/scale-up: manual and numaform.dev/scale-down: manual on NodePools")
+			"and use the annotations numaform.dev/scale-up: manual and numaform.dev/scale-down: manual on NodePools")
 	}
 	kube, err := kubernetes.NewForConfig(settings.Rest)
 	if err != nil {
@@ -54,7 +60,14 @@ func NewController(config *Config, settings ControllerSettings) (*Controller, er
 	}
 	replaceCollectors()
 	c := &Controller{config: config, settings: settings, kube: kube, clock: clock.RealClock{}}
-	if c.clients, err = config.ConnectObserved(c.observe); err != nil {
+	c.clients, err = config.ConnectObserved(func(region topology.RegionName) proxmox.Observe {
+		return func(method, path string, code int, took time.Duration) {
+			if observer := c.observer.Load(); observer != nil {
+				observer.Request(region)(method, path, code, took)
+			}
+		}
+	})
+	if err != nil {
 		return nil, err
 	}
 	c.inventory = NewInventory(config, c.clients, c.clock)
@@ -62,56 +75,46 @@ func NewController(config *Config, settings ControllerSettings) (*Controller, er
 	return c, nil
 }
 
-// observe returns the observer of a region's requests.
-func (c *Controller) observe(region topology.RegionName) proxmox.Observe {
-	return func(method, path string, code int, took time.Duration) {
-		if observer := c.observer.Load(); observer != nil {
-			observer.Request(region)(method, path, code, took)
-		}
-	}
-}
-
-// gather collects Karpenter's and numaform's metrics.
-func (c *Controller) gather() ([]*dto.MetricFamily, error) {
-	all := prometheus.Gatherers{crmetrics.Registry}
-	if numbers := c.numbers.Load(); numbers != nil {
-		all = append(all, numbers)
-	}
-	return all.Gather()
-}
-
 // Run works until ctx ends or the lease is lost. While numaform is paused, none of its
 // parts runs and it is not the leader, but it still answers probes.
 func (c *Controller) Run(ctx context.Context) error {
 	ctx = log.IntoContext(ctx, c.settings.Logger)
-	if err := register(); err != nil {
-		return err
+
+	// The kinds and labels that Karpenter's core and our clients share, added before either
+	// runs, because they read them without a lock. Pods may select by our labels.
+	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
+		return fmt.Errorf("registering kinds: %w", err)
 	}
+	karpv1.WellKnownLabels.Insert(scheduling.WellKnownLabels()...)
+
 	if err := c.control.read(ctx); err != nil {
 		return err
 	}
+	gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		all := prometheus.Gatherers{crmetrics.Registry}
+		if numbers := c.numbers.Load(); numbers != nil {
+			all = append(all, numbers)
+		}
+		return all.Gather()
+	})
+	done := errors.New("done") // ends the server once the work has ended
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return serve(ctx, &c.settings, prometheus.GathererFunc(c.gather), c.ready) })
+	group.Go(func() error { return serve(ctx, &c.settings, gather, c.ready) })
 	group.Go(func() error { c.control.run(ctx); return nil })
 	group.Go(func() error {
 		for ctx.Err() == nil {
 			if err := c.untilPaused(ctx); err != nil {
 				return err
 			}
-			if err := c.whilePaused(ctx); err != nil {
-				return err
-			}
+			c.wait(ctx, c.control.Paused)
 		}
-		return errDone
+		return done
 	})
-	if err := group.Wait(); err != nil && !errors.Is(err, errDone) {
+	if err := group.Wait(); err != nil && !errors.Is(err, done) {
 		return err
 	}
 	return nil
 }
-
-// errDone ends the server once the work has ended.
-var errDone = errors.New("done")
 
 // ready returns why the controller does not work yet, or nil.
 func (c *Controller) ready(ctx context.Context) error {
@@ -127,18 +130,26 @@ func (c *Controller) ready(ctx context.Context) error {
 	return nil
 }
 
-// whilePaused waits until numaform is no longer paused.
-func (c *Controller) whilePaused(ctx context.Context) error {
-	ticker := c.clock.NewTicker(askSwitch)
+// wait waits while a condition holds, or until ctx ends.
+func (c *Controller) wait(ctx context.Context, while func() bool) {
+	ticker := c.clock.NewTicker(switchInterval)
 	defer ticker.Stop()
-	for c.control.Paused() {
+	for while() {
 		select {
 		case <-ticker.C():
 		case <-ctx.Done():
-			return nil
+			return
 		}
 	}
-	return nil
+}
+
+// parts are the components that run together.
+type parts struct {
+	manager manager.Manager
+	// writer is nil in observe mode.
+	writer *scaler.Writer
+	// runs counts the writer and other goroutines.
+	runs sync.WaitGroup
 }
 
 // untilPaused runs all parts until numaform is paused: then it begins nothing new, and
@@ -155,17 +166,10 @@ func (c *Controller) untilPaused(ctx context.Context) error {
 	}
 	c.running.Store(&parts.manager)
 	defer c.running.Store(nil)
+
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		ticker := c.clock.NewTicker(askSwitch)
-		defer ticker.Stop()
-		for !c.control.Paused() || parts.busy() {
-			select {
-			case <-ticker.C():
-			case <-ctx.Done():
-				return
-			}
-		}
+		c.wait(ctx, func() bool { return !c.control.Paused() || parts.writer != nil && parts.writer.Busy() })
 		cancel()
 	})
 	err = parts.manager.Start(ctx)
@@ -180,17 +184,37 @@ func (c *Controller) untilPaused(ctx context.Context) error {
 	return nil
 }
 
-// parts are the components that run together.
-type parts struct {
-	manager manager.Manager
-	// writer is nil in observe mode.
-	writer *scaler.Writer
-	// runs counts the writer and other goroutines.
-	runs sync.WaitGroup
+// ControllerSettings configure the controller in a cluster.
+type ControllerSettings struct {
+	// Rest is the connection to the cluster.
+	Rest *rest.Config
+	// Namespace is numaform's own.
+	Namespace string
+	// BootstrapAccount is the ServiceAccount in Namespace that new nodes join as.
+	BootstrapAccount string
+	// BootstrapTokens allows classes to use bootstrap tokens, which are in kube-system.
+	BootstrapTokens bool
+	// Observe makes the controller decide and plan, and write nothing.
+	Observe     bool
+	LeaderElect bool
+	// MetricsAddress, ProbeAddress and ProfileAddress are the listen addresses; "0"
+	// disables the listener.
+	MetricsAddress, ProbeAddress, ProfileAddress string
+	BatchIdle, BatchMax                          time.Duration
+	IgnorePreferences                            bool
+	RelaxMinValues                               bool
+	// FeatureGates are the Karpenter feature gates that CheckFeatureGates accepts, such
+	// as NodeRepair=true.
+	FeatureGates string
+	// Kproximate also serves kproximate's metrics, under their own names.
+	Kproximate bool
+	// DriftEvery is the interval between comparisons of all VMs with Proxmox; 0 means
+	// never.
+	DriftEvery time.Duration
+	// Grace is the maximum time for a shutdown.
+	Grace time.Duration
+	// Version is numaform's version.
+	Version string
+	Environ []string
+	Logger  logr.Logger
 }
-
-// busy reports whether a change is being applied.
-func (p *parts) busy() bool { return p.writer != nil && p.writer.Busy() }
-
-// actor returns the controller's name in the fleet's history.
-func (c *Controller) actor() string { return "controller/" + c.settings.Namespace }

@@ -7,9 +7,6 @@ import (
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -62,25 +59,22 @@ type core struct {
 	cost     *cost.ClusterCost
 	// virtual are the pods of CapacityBuffers.
 	virtual *virtualpods.Cache
-	// judged is the provider whose instance types validate NodeOverlays.
-	judged cloudprovider.CloudProvider
+	// overlaid is the provider whose instance types validate NodeOverlays.
+	overlaid cloudprovider.CloudProvider
 }
 
-func newCore(ctx context.Context, w *workshop, provider cloudprovider.CloudProvider, recorder events.Recorder) *core {
-	api := w.manager.GetClient()
+func newCore(ctx context.Context, b *builder, provider cloudprovider.CloudProvider, recorder events.Recorder) *core {
+	api := b.manager.GetClient()
 	return &core{
-		clock: w.clock, events: w.events, client: api, provider: provider, recorder: recorder,
-		state: state.NewCluster(w.clock, api, provider),
-		cost:  cost.NewClusterCost(ctx, provider, api), virtual: virtualpods.NewVirtualPodCache(api),
+		clock:    b.clock,
+		events:   b.events,
+		client:   api,
+		provider: provider,
+		recorder: recorder,
+		state:    state.NewCluster(b.clock, api, provider),
+		cost:     cost.NewClusterCost(ctx, provider, api),
+		virtual:  virtualpods.NewVirtualPodCache(api),
 	}
-}
-
-// newEvents returns a recorder that publishes events in numaform's name until ctx ends.
-func newEvents(ctx context.Context, kube kubernetes.Interface) record.EventRecorder {
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: kube.CoreV1().Events("")})
-	context.AfterFunc(ctx, broadcaster.Shutdown)
-	return broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: eventSource})
 }
 
 // watchers returns the controllers that maintain Karpenter's cluster state. They write
@@ -110,7 +104,8 @@ func (c *core) controllers(ctx context.Context, wrap func(func() []disruption.Me
 		return disruption.NewMethods(c.clock, c.state, floored, provisioner, c.provider, c.recorder, queue)
 	})
 	health := nodepoolhealth.NewState()
-	list := []controller.Controller{
+	labels := []string{karpv1.NodeClassLabelKey(v1alpha1.GroupVersion().WithKind(v1alpha1.KindProxmoxNodeClass).GroupKind()), karpv1.NodePoolLabelKey}
+	return []controller.Controller{
 		evictions, queue,
 		disruption.NewController(c.clock, floored, provisioner, c.provider, c.recorder, c.state, queue, c.cost, disruption.WithMethods(methods...)),
 		poolhash.NewController(c.client, c.provider),
@@ -127,50 +122,8 @@ func (c *core) controllers(ctx context.Context, wrap func(func() []disruption.Me
 		claimdisruption.NewController(c.clock, c.client, c.provider),
 		claimhydration.NewController(c.client, c.provider),
 		nodehydration.NewController(c.client, c.provider),
-	}
-	list = append(list, c.repairs(ctx)...)
-	list = append(list, c.overlays(ctx)...)
-	return append(list, c.observers()...)
-}
 
-// repairs returns the controller that replaces unhealthy nodes, if the feature gate is
-// enabled.
-func (c *core) repairs(ctx context.Context) []controller.Controller {
-	if !options.FromContext(ctx).FeatureGates.NodeRepair {
-		return nil
-	}
-	return []controller.Controller{health.NewController(c.client, c.provider, c.clock, c.recorder)}
-}
-
-// overlays returns the controller that validates NodeOverlays, if the feature gate is
-// enabled. Its store is unused: each decision applies the valid overlays to its own
-// instance types.
-func (c *core) overlays(ctx context.Context) []controller.Controller {
-	if !options.FromContext(ctx).FeatureGates.NodeOverlay {
-		return nil
-	}
-	return []controller.Controller{nodeoverlay.NewController(c.clock, c.client, c.judged, nodeoverlay.NewInstanceTypeStore(), c.state)}
-}
-
-// buffers returns the controllers that maintain the pods of CapacityBuffers and trigger
-// provisioning for them, if the feature gate is enabled.
-func (c *core) buffers(ctx context.Context, trigger func()) []controller.Controller {
-	if !options.FromContext(ctx).FeatureGates.CapacityBuffer {
-		return nil
-	}
-	return []controller.Controller{capacitybuffer.NewController(c.client, triggers(trigger), c.virtual)}
-}
-
-// triggers is called for CapacityBuffers.
-type triggers func()
-
-// Trigger calls t; it ignores its argument.
-func (t triggers) Trigger(types.UID) { t() }
-
-// observers returns the controllers that serve Karpenter's metrics.
-func (c *core) observers() []controller.Controller {
-	labels := []string{karpv1.NodeClassLabelKey(v1alpha1.GroupVersion().WithKind(v1alpha1.KindProxmoxNodeClass).GroupKind()), karpv1.NodePoolLabelKey}
-	return []controller.Controller{
+		// The controllers that serve Karpenter's metrics.
 		metricspod.NewController(c.client, c.state),
 		metricsnodepool.NewController(c.client, c.provider, c.cost),
 		metricsnode.NewController(c.state),
@@ -180,5 +133,36 @@ func (c *core) observers() []controller.Controller {
 	}
 }
 
-// eventSource is the source of the events that numaform publishes.
-const eventSource = "numaform"
+// gated returns the controllers whose feature gates are enabled. trigger provisions for the
+// pods of CapacityBuffers.
+func (c *core) gated(ctx context.Context, trigger func()) []controller.Controller {
+	gates := options.FromContext(ctx).FeatureGates
+	var list []controller.Controller
+	if gates.NodeRepair {
+		list = append(list, health.NewController(c.client, c.provider, c.clock, c.recorder))
+	}
+	if gates.NodeOverlay {
+		// It validates NodeOverlays. Its store is unused: each decision applies the valid
+		// overlays to its own instance types.
+		list = append(list, nodeoverlay.NewController(c.clock, c.client, c.overlaid, nodeoverlay.NewInstanceTypeStore(), c.state))
+	}
+	if gates.CapacityBuffer {
+		list = append(list, capacitybuffer.NewController(c.client, triggers(trigger), c.virtual))
+	}
+	return list
+}
+
+// virtualPods returns a function that lists the pods of CapacityBuffers, or nil if their
+// feature gate is disabled.
+func (c *core) virtualPods(ctx context.Context) func(context.Context) []*corev1.Pod {
+	if !options.FromContext(ctx).FeatureGates.CapacityBuffer {
+		return nil
+	}
+	return c.virtual.GetAll
+}
+
+// triggers is called for CapacityBuffers.
+type triggers func()
+
+// Trigger calls t; it ignores its argument.
+func (t triggers) Trigger(types.UID) { t() }

@@ -6,11 +6,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/karpenter/pkg/events"
 
-	"github.com/numaform/numaform/internal/control"
 	"github.com/numaform/numaform/internal/controllers/metrics"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/scaler"
@@ -22,7 +20,7 @@ const reasonDrifted = "VMDrifted"
 // driftWatch periodically compares all VMs with Proxmox, by a full plan of each host, and
 // reports the differences. It fixes nothing.
 type driftWatch struct {
-	*workshop
+	*builder
 	scaler   *scaler.Scaler
 	observer *metrics.Observer
 }
@@ -37,13 +35,14 @@ func (d *driftWatch) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if err := d.look(ctx); err != nil && ctx.Err() == nil {
-			log.FromContext(ctx).Error(err, "looking for drift failed")
+		if err := d.check(ctx); err != nil && ctx.Err() == nil {
+			log.FromContext(ctx).Error(err, "checking for drift failed")
 		}
 	}
 }
 
-func (d *driftWatch) look(ctx context.Context) error {
+// check compares all VMs once, and publishes an event for each VM that differs.
+func (d *driftWatch) check(ctx context.Context) error {
 	snapshot, err := d.inventory.Snapshot(ctx)
 	if err != nil {
 		return err
@@ -55,23 +54,22 @@ func (d *driftWatch) look(ctx context.Context) error {
 	d.observer.Drifted(found)
 	for i := range found {
 		for _, vm := range found[i].VMs {
-			if vm.Class != scaler.DriftNone {
-				d.tell(ctx, &vm)
+			if vm.Class == scaler.DriftNone {
+				continue
 			}
+			text := fmt.Sprintf("vm %s on %s: %s", vm.VM.Name, vm.Host, vm.Class)
+			if vm.Advice != "" {
+				text += ": " + vm.Advice
+			}
+			log.FromContext(ctx).Info("found drift", logkey.VM, vm.VM.Name, logkey.Reason, text)
+			d.recorder.Publish(events.Event{
+				InvolvedObject: d.self(),
+				Type:           corev1.EventTypeWarning,
+				Reason:         reasonDrifted,
+				Message:        text,
+				DedupeValues:   []string{vm.VM.Name, string(vm.Class)},
+			})
 		}
 	}
 	return nil
-}
-
-// tell publishes events about a VM for people.
-func (d *driftWatch) tell(ctx context.Context, vm *scaler.VMDrift) {
-	text := fmt.Sprintf("vm %s on %s: %s", vm.VM.Name, vm.Host, vm.Class)
-	if vm.Advice != "" {
-		text += ": " + vm.Advice
-	}
-	log.FromContext(ctx).Info("found drift", logkey.VM, vm.VM.Name, logkey.Reason, text)
-	d.recorder.Publish(events.Event{
-		InvolvedObject: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: d.settings.Namespace, Name: control.ConfigMapName}},
-		Type:           corev1.EventTypeWarning, Reason: reasonDrifted, Message: text, DedupeValues: []string{vm.VM.Name, string(vm.Class)},
-	})
 }

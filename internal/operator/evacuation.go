@@ -61,7 +61,7 @@ func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
 			errs = append(errs, e.mark(ctx, &claims.Items[i], hosts))
 		}
 	}
-	return reconciler.Result{RequeueAfter: askSwitch}, errors.Join(errs...)
+	return reconciler.Result{RequeueAfter: switchInterval}, errors.Join(errs...)
 }
 
 // mark sets or removes the mark of a NodeClaim, if necessary.

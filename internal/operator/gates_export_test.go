@@ -2,7 +2,6 @@ package operator
 
 import (
 	"context"
-	"slices"
 )
 
 // Gated returns the names of the controllers that run only with these feature gates.
@@ -13,7 +12,7 @@ func Gated(gates string) ([]string, error) {
 	}
 	var names []string
 	ctx := o.ToContext(context.Background())
-	for _, controller := range slices.Concat(new(core).repairs(ctx), new(core).overlays(ctx), new(core).buffers(ctx, nil)) {
+	for _, controller := range new(core).gated(ctx, nil) {
 		if named, ok := controller.(interface{ Name() string }); ok {
 			names = append(names, named.Name())
 		}

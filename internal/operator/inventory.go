@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -34,9 +36,8 @@ type Inventory struct {
 	failed   error
 	failedAt time.Time
 
-	// staleMu guards stale, which may be set while Proxmox is read.
-	staleMu sync.Mutex
-	stale   bool
+	// stale makes the next Snapshot read Proxmox; it may be set while Proxmox is read.
+	stale atomic.Bool
 }
 
 // view is the snapshot of one region.
@@ -64,7 +65,7 @@ func NewInventory(config *Config, clients map[topology.RegionName]*proxmox.Clien
 func (i *Inventory) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.whole != nil && !i.takeStale() && i.clock.Since(i.readAt) < guestsAge {
+	if i.whole != nil && !i.stale.Swap(false) && i.clock.Since(i.readAt) < guestsAge {
 		return i.whole, nil
 	}
 	if i.failed != nil && i.clock.Since(i.failedAt) < failureAge {
@@ -87,47 +88,52 @@ func (i *Inventory) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 }
 
 // Stale makes the next Snapshot read Proxmox again.
-func (i *Inventory) Stale() {
-	i.staleMu.Lock()
-	defer i.staleMu.Unlock()
-	i.stale = true
-}
+func (i *Inventory) Stale() { i.stale.Store(true) }
 
-func (i *Inventory) takeStale() bool {
-	i.staleMu.Lock()
-	defer i.staleMu.Unlock()
-	stale := i.stale
-	i.stale = false
-	return stale
-}
-
-// read reads all regions concurrently.
+// read reads all regions concurrently: the guests, and the hardware if it is old.
 func (i *Inventory) read(ctx context.Context) (*topology.Snapshot, error) {
-	views, errs := make([]*view, len(i.config.Clusters)), make([]error, len(i.config.Clusters))
+	views := make([]view, len(i.config.Clusters))
+	errs := make([]error, len(i.config.Clusters))
 	var wg sync.WaitGroup
 	for n := range i.config.Clusters {
 		region := i.config.Clusters[n].Region
-		old := i.regions[region]
-		wg.Go(func() { views[n], errs[n] = i.readRegion(ctx, region, old) })
+		client, old := i.clients[region], i.regions[region]
+		wg.Go(func() {
+			if old == nil || i.clock.Since(old.hardwareAt) >= hardwareAge {
+				views[n].snapshot, errs[n] = client.Snapshot(ctx)
+				views[n].hardwareAt = i.clock.Now()
+				return
+			}
+			var hosts []topology.HostName
+			for h := range old.snapshot.Hosts {
+				hosts = append(hosts, old.snapshot.Hosts[h].Name)
+			}
+			views[n].snapshot, errs[n] = client.Refresh(ctx, old.snapshot, hosts)
+			views[n].hardwareAt = old.hardwareAt
+		})
 	}
 	wg.Wait()
-	if gaveUp := context.Cause(ctx); gaveUp != nil && errors.Join(errs...) != nil {
+	if cause := context.Cause(ctx); cause != nil && errors.Join(errs...) != nil {
 		// The caller's context ended, which says nothing about Proxmox.
-		return nil, fmt.Errorf("reading proxmox: %w", gaveUp)
+		return nil, fmt.Errorf("reading proxmox: %w", cause)
 	}
+
 	merged := &topology.Snapshot{}
-	for n, seen := range views {
+	for n := range views {
 		region := i.config.Clusters[n].Region
-		if errs[n] != nil {
+		snapshot := views[n].snapshot
+		if errs[n] == nil {
+			i.regions[region] = &views[n]
+		} else {
 			log.FromContext(ctx).Error(errs[n], "reading proxmox failed", logkey.Region, region)
-			if seen = unreadable(i.regions[region], errs[n]); seen == nil {
+			old := i.regions[region]
+			if old == nil {
 				continue
 			}
-		} else {
-			i.regions[region] = seen
+			snapshot = unreadable(old.snapshot, errs[n])
 		}
-		merged.Regions = append(merged.Regions, seen.snapshot.Regions...)
-		merged.Hosts = append(merged.Hosts, seen.snapshot.Hosts...)
+		merged.Regions = append(merged.Regions, snapshot.Regions...)
+		merged.Hosts = append(merged.Hosts, snapshot.Hosts...)
 	}
 	if len(merged.Hosts) == 0 {
 		return nil, fmt.Errorf("reading proxmox: %w", errors.Join(errs...))
@@ -136,28 +142,11 @@ func (i *Inventory) read(ctx context.Context) (*topology.Snapshot, error) {
 	return merged, nil
 }
 
-// readRegion reads a region's guests, and its hardware if the snapshot is old.
-func (i *Inventory) readRegion(ctx context.Context, region topology.RegionName, old *view) (*view, error) {
-	client := i.clients[region]
-	if old == nil || i.clock.Since(old.hardwareAt) >= hardwareAge {
-		snapshot, err := client.Snapshot(ctx)
-		return &view{snapshot: snapshot, hardwareAt: i.clock.Now()}, err
-	}
-	var hosts []topology.HostName
-	for n := range old.snapshot.Hosts {
-		hosts = append(hosts, old.snapshot.Hosts[n].Name)
-	}
-	snapshot, err := client.Refresh(ctx, old.snapshot, hosts)
-	return &view{snapshot: snapshot, hardwareAt: old.hardwareAt}, err
-}
-
 // unreadable returns a region's last snapshot with all hosts marked as unusable.
-func unreadable(old *view, err error) *view {
-	if old == nil {
-		return nil
-	}
-	snapshot := *old.snapshot
-	snapshot.Regions, snapshot.Hosts = slices.Clone(snapshot.Regions), slices.Clone(snapshot.Hosts)
+func unreadable(last *topology.Snapshot, err error) *topology.Snapshot {
+	snapshot := *last
+	snapshot.Regions = slices.Clone(snapshot.Regions)
+	snapshot.Hosts = slices.Clone(snapshot.Hosts)
 	for n := range snapshot.Regions {
 		// There may be new guests that the snapshot does not list.
 		snapshot.Regions[n].HidesGuests = true
@@ -167,5 +156,121 @@ func unreadable(old *view, err error) *view {
 			snapshot.Hosts[n].Problem = "cannot be read now: " + err.Error()
 		}
 	}
-	return &view{snapshot: &snapshot, hardwareAt: old.hardwareAt}
+	return &snapshot
+}
+
+// Unread is a region that did not respond, and why.
+type Unread struct {
+	Region topology.RegionName
+	Err    error
+}
+
+// Reachable reads the clusters that have a client and applies the settings file. It
+// continues without clusters that do not respond, as long as one does. Their regions are in
+// the snapshot without hosts, and nothing can be placed in them. Errors that a person must
+// fix, such as a wrong password, are returned.
+func (c *Config) Reachable(ctx context.Context, clients map[topology.RegionName]*proxmox.Client) (*topology.Snapshot, []Unread, error) {
+	parts := make([]*topology.Snapshot, len(c.Clusters))
+	errs := make([]error, len(c.Clusters))
+	var wg sync.WaitGroup
+	for i := range c.Clusters {
+		if client := clients[c.Clusters[i].Region]; client != nil {
+			wg.Go(func() { parts[i], errs[i] = client.Snapshot(ctx) })
+		}
+	}
+	wg.Wait()
+
+	merged := &topology.Snapshot{}
+	var unread []Unread
+	var failed error
+	for i, part := range parts {
+		region := c.Clusters[i].Region
+		var refused *proxmox.Error
+		switch {
+		case errors.As(errs[i], &refused) && refused.Unreachable():
+			unread = append(unread, Unread{Region: region, Err: errs[i]})
+			merged.Regions = append(merged.Regions, topology.Region{Name: region, HidesGuests: true})
+		case errs[i] != nil:
+			failed = errs[i]
+		case part != nil:
+			merged.Regions = append(merged.Regions, part.Regions...)
+			merged.Hosts = append(merged.Hosts, part.Hosts...)
+		}
+	}
+	if failed != nil || len(unread) == len(clients) {
+		return nil, nil, errors.Join(errs...)
+	}
+	slices.SortFunc(merged.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
+	return merged, unread, c.applySettings(merged)
+}
+
+// RecordedSnapshot reads a snapshot printed by `numaform topology -o json`. The settings
+// file was applied when it was recorded.
+func RecordedSnapshot(path string) (*topology.Snapshot, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the snapshot: %w: record one with `numaform topology -o json`", err)
+	}
+	snapshot, err := topology.ParseSnapshot(text)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	return snapshot, nil
+}
+
+// defaultReservedMiB is the memory reserved for a host itself if the settings file does
+// not set it, the same as in karpenter-provider-proxmox.
+const defaultReservedMiB = 1024
+
+// applySettings applies the settings file to a snapshot. It returns an error for settings
+// that contradict their host, and for unknown regions. A host that its cluster does not
+// have is added to the snapshot, with that as its Problem.
+func (c *Config) applySettings(snapshot *topology.Snapshot) error {
+	for i := range snapshot.Hosts {
+		snapshot.Hosts[i].ReservedMemoryMiB = defaultReservedMiB
+	}
+	if c.TopologyFile == "" {
+		return nil
+	}
+
+	text, err := os.ReadFile(c.TopologyFile)
+	if err != nil {
+		return fmt.Errorf("reading topology_file: %w: correct its path, or leave the key out", err)
+	}
+	settings, err := topology.ParseSettings(text)
+	if err != nil {
+		return fmt.Errorf("reading topology_file %s: %w", c.TopologyFile, err)
+	}
+	var regions []topology.RegionName
+	for i := range c.Clusters {
+		regions = append(regions, c.Clusters[i].Region)
+	}
+	if err := settings.CheckRegions(regions...); err != nil {
+		return fmt.Errorf("reading topology_file %s: %w: correct it there, or add the cluster to numaform.yaml", c.TopologyFile, err)
+	}
+
+	members := map[topology.RegionName][]topology.HostName{}
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		members[host.Region] = append(members[host.Region], host.Name)
+		if !host.Online {
+			continue
+		}
+		if err := settings.Apply(host); err != nil {
+			return fmt.Errorf("applying topology_file %s: %w", c.TopologyFile, err)
+		}
+	}
+	for _, id := range settings.Named() {
+		// A region that was not read may have the host.
+		if len(members[id.Region]) == 0 || slices.Contains(members[id.Region], id.Host) {
+			continue
+		}
+		snapshot.Hosts = append(snapshot.Hosts, topology.Host{
+			Region:  id.Region,
+			Name:    id.Host,
+			Problem: fmt.Sprintf("is not in the cluster, whose hosts are %v: correct its name in %s", members[id.Region], c.TopologyFile),
+		})
+	}
+	slices.SortFunc(snapshot.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
+	return nil
 }

@@ -1,10 +1,19 @@
 package operator
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
 	"strings"
+	"time"
+
+	"github.com/numaform/numaform/fleet"
 )
 
 // Load reads numaform.yaml at path and the NUMAFORM_… variables of environ (KEY=value, as
@@ -67,4 +76,115 @@ func resolve(dir, path string) string {
 		return path
 	}
 	return filepath.Join(dir, path)
+}
+
+// check returns everything that is wrong with the configuration.
+func (c *Config) check() error {
+	var mistakes []error
+	if err := fleet.CheckClusterID(c.ClusterID); err != nil {
+		mistakes = append(mistakes, err)
+	}
+	if len(c.Clusters) == 0 {
+		mistakes = append(mistakes, errors.New("clusters: want at least one Proxmox cluster with region and url"))
+	}
+	mistakes = append(mistakes, c.Fleet.check()...)
+	mistakes = append(mistakes, c.Policy.Limits.check()...)
+	for i := range c.Clusters {
+		for _, err := range append(c.Clusters[i].check(), c.clash(i)...) {
+			mistakes = append(mistakes, fmt.Errorf("clusters[%d]: %w", i, err))
+		}
+	}
+	return errors.Join(mistakes...)
+}
+
+// clash returns errors for what a cluster wrongly shares with an earlier one.
+func (c *Config) clash(i int) []error {
+	var mistakes []error
+	cluster := &c.Clusters[i]
+	for j := range c.Clusters[:i] {
+		other := &c.Clusters[j]
+		if cluster.Region == other.Region {
+			mistakes = append(mistakes, fmt.Errorf("region %q is there twice: give each cluster its own", cluster.Region))
+			continue
+		}
+		if a, b := cluster.VMIDRange, other.VMIDRange; a.Lower <= b.Upper && b.Lower <= a.Upper {
+			mistakes = append(mistakes, fmt.Errorf("vmid_range %d to %d overlaps %d to %d of region %s: give each region its own, for nodes are named by their VMID",
+				a.Lower, a.Upper, b.Lower, b.Upper, other.Region))
+		}
+		for _, address := range cluster.addresses() {
+			same := func(a string) bool { return endpointOf(a) == endpointOf(address) }
+			if endpointOf(address) != "" && slices.ContainsFunc(other.addresses(), same) {
+				mistakes = append(mistakes, fmt.Errorf("url %q is that of region %s too: a Proxmox cluster is one region: take one of them out", address, other.Region))
+			}
+		}
+	}
+	return mistakes
+}
+
+var regionName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`)
+
+func (c *Cluster) check() []error {
+	var mistakes []error
+	if !regionName.MatchString(string(c.Region)) {
+		mistakes = append(mistakes, fmt.Errorf("region %q: want a-z, 0-9, - and ., as it becomes a label and a directory", c.Region))
+	}
+	if len(c.addresses()) == 0 {
+		mistakes = append(mistakes, errors.New(`url "": want https://HOST:8006/api2/json`))
+	}
+	for _, address := range c.addresses() {
+		if endpointOf(address) == "" {
+			mistakes = append(mistakes, fmt.Errorf("url %q: want https://HOST:8006/api2/json", shown(address)))
+		}
+	}
+	if err := fleet.VMIDRange(c.VMIDRange).Check(); err != nil {
+		mistakes = append(mistakes, err)
+	}
+	walkKeys(reflect.ValueOf(c.Timeouts), "timeouts", func(path string, value reflect.Value) {
+		if timeout := time.Duration(value.Int()); timeout <= 0 {
+			mistakes = append(mistakes, fmt.Errorf("%s: %s: want %s", path, timeout, positiveDuration))
+		}
+	})
+	return mistakes
+}
+
+// shown returns an address without its password, if it contains one.
+func shown(address string) string {
+	if before, after, ok := strings.Cut(address, "@"); ok {
+		scheme, _, _ := strings.Cut(before, "//")
+		return scheme + "//…@" + after
+	}
+	return address
+}
+
+// addresses returns the URLs of the cluster's hosts in the order in which they are tried.
+func (c *Cluster) addresses() []string {
+	if c.URL == "" {
+		return c.URLs
+	}
+	return append([]string{c.URL}, c.URLs...)
+}
+
+// endpointOf returns a URL without a path, in the provider's form, or "" if it is not the
+// URL of a Proxmox host.
+func endpointOf(address string) string {
+	endpoint, err := url.Parse(address)
+	if err != nil || endpoint.Scheme != "https" || endpoint.Host == "" || endpoint.User != nil {
+		return ""
+	}
+	return endpoint.Scheme + "://" + endpoint.Host + "/"
+}
+
+// Endpoint returns the URL that is tried first, without a path.
+func (c *Cluster) Endpoint() string {
+	address := slices.Concat(c.addresses(), []string{""})[0]
+	return cmp.Or(endpointOf(address), address)
+}
+
+// providerEndpoint returns the endpoint for the fleet's files. It is empty if there are
+// several URLs; the engine's environment then contains the one that responds.
+func (c *Cluster) providerEndpoint() string {
+	if len(c.addresses()) > 1 {
+		return ""
+	}
+	return c.Endpoint()
 }

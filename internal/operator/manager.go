@@ -2,16 +2,18 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"time"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 
-	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,22 +25,10 @@ import (
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
 	"github.com/numaform/numaform/api/v1alpha1"
-	"github.com/numaform/numaform/internal/scheduling"
 )
 
 // leaseName is the Lease that elects the leader among several controllers.
 const leaseName = "numaform-controller"
-
-// register registers the kinds and labels shared by Karpenter's core and our clients.
-// Call it before either runs, because they read them without a lock.
-func register() error {
-	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
-		return fmt.Errorf("registering kinds: %w", err)
-	}
-	// Pods may select by our labels.
-	karpv1.WellKnownLabels.Insert(scheduling.WellKnownLabels()...)
-	return nil
-}
 
 // newManager returns a manager with the kinds, the cache and the indexes that Karpenter's
 // controllers and ours need. Metrics and probes are served elsewhere, because they must
@@ -122,9 +112,13 @@ func karpenterOptions(settings *ControllerSettings) (*options.Options, error) {
 		return nil, err
 	}
 	o := &options.Options{
-		BatchMaxDuration: settings.BatchMax, BatchIdleDuration: settings.BatchIdle,
-		PreferencePolicy: options.PreferencePolicyRespect, MinValuesPolicy: options.MinValuesPolicyStrict,
-		CPURequests: 1000, IgnoreDRARequests: true, FeatureGates: gates,
+		BatchMaxDuration:  settings.BatchMax,
+		BatchIdleDuration: settings.BatchIdle,
+		PreferencePolicy:  options.PreferencePolicyRespect,
+		MinValuesPolicy:   options.MinValuesPolicyStrict,
+		CPURequests:       1000,
+		IgnoreDRARequests: true,
+		FeatureGates:      gates,
 	}
 	if settings.IgnorePreferences {
 		o.PreferencePolicy = options.PreferencePolicyIgnore
@@ -135,37 +129,38 @@ func karpenterOptions(settings *ControllerSettings) (*options.Options, error) {
 	return o, nil
 }
 
-// ControllerSettings configure the controller in a cluster.
-type ControllerSettings struct {
-	// Rest is the connection to the cluster.
-	Rest *rest.Config
-	// Namespace is numaform's own.
-	Namespace string
-	// BootstrapAccount is the ServiceAccount in Namespace that new nodes join as.
-	BootstrapAccount string
-	// BootstrapTokens allows classes to use bootstrap tokens, which are in kube-system.
-	BootstrapTokens bool
-	// Observe makes the controller decide and plan, and write nothing.
-	Observe     bool
-	LeaderElect bool
-	// MetricsAddress, ProbeAddress and ProfileAddress are the listen addresses; "0"
-	// disables the listener.
-	MetricsAddress, ProbeAddress, ProfileAddress string
-	BatchIdle, BatchMax                          time.Duration
-	IgnorePreferences                            bool
-	RelaxMinValues                               bool
-	// FeatureGates are the Karpenter feature gates that CheckFeatureGates accepts, such
-	// as NodeRepair=true.
-	FeatureGates string
-	// Kproximate also serves kproximate's metrics, under their own names.
-	Kproximate bool
-	// DriftEvery is the interval between comparisons of all VMs with Proxmox; 0 means
-	// never.
-	DriftEvery time.Duration
-	// Grace is the maximum time for a shutdown.
-	Grace time.Duration
-	// Version is numaform's version.
-	Version string
-	Environ []string
-	Logger  logr.Logger
+// CheckFeatureGates returns an error if the value of --feature-gates is invalid.
+func CheckFeatureGates(text string) error {
+	_, err := featureGates(text)
+	return err
+}
+
+// featureGates parses KEY=BOOL,… for the gates that have an effect here. Karpenter itself
+// ignores unknown gates, and accepts gates whose controllers do not run here.
+func featureGates(text string) (options.FeatureGates, error) {
+	gates := options.DefaultFeatureGates()
+	// A reserved offering requires an ID and a count from a cloud; here it is a label.
+	gates.ReservedCapacity = false
+	ours := map[string]*bool{
+		"CapacityBuffer":          &gates.CapacityBuffer,
+		"NodeOverlay":             &gates.NodeOverlay,
+		"NodeRepair":              &gates.NodeRepair,
+		"SpotToSpotConsolidation": &gates.SpotToSpotConsolidation,
+	}
+	var mistakes []error
+	for pair := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(pair), "=")
+		enabled, err := strconv.ParseBool(value)
+		switch {
+		case name == "" && value == "":
+		case ours[name] == nil:
+			mistakes = append(mistakes, fmt.Errorf("--feature-gates: %q does nothing here: write some of %s",
+				name, strings.Join(slices.Sorted(maps.Keys(ours)), ", ")))
+		case err != nil:
+			mistakes = append(mistakes, fmt.Errorf("--feature-gates: %s is %q: write %s=true or %s=false", name, value, name, name))
+		default:
+			*ours[name] = enabled
+		}
+	}
+	return gates, errors.Join(mistakes...)
 }

@@ -3,7 +3,6 @@ package operator
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -55,25 +54,19 @@ func readModules(dir string) (files map[string][]byte, err error) {
 		for _, entry := range entries {
 			name := path.Join(module, entry.Name())
 			if !entry.Type().IsRegular() || !strings.HasSuffix(name, ".tf") {
-				return nil, fmt.Errorf("%s/%s is no .tf file: remove it", dir, name)
+				return nil, fmt.Errorf("%s/%s is not a .tf file: remove it", dir, name)
 			}
-			if files[name], err = readModule(root, name); err != nil {
+			info, err := entry.Info()
+			if err != nil {
+				return nil, err
+			}
+			if info.Size() > maxModuleFile {
+				return nil, fmt.Errorf("%s is larger than %d bytes", name, maxModuleFile)
+			}
+			if files[name], err = root.ReadFile(name); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return files, nil
-}
-
-func readModule(root *os.Root, name string) (content []byte, err error) {
-	file, err := root.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	content, err = io.ReadAll(io.LimitReader(file, maxModuleFile+1))
-	if err == nil && len(content) > maxModuleFile {
-		err = fmt.Errorf("%s is larger than %d bytes", name, maxModuleFile)
-	}
-	return content, err
 }

@@ -32,9 +32,9 @@ func TestModulesAllow(t *testing.T) {
 			hash, func(dir string) error { return os.RemoveAll(dir + "/proxmox-security-groups") },
 			"copy modules/proxmox-security-groups of the source",
 		},
-		"no module":    {hash, write("proxmox-node/zz.tofu"), "zz.tofu is no .tf file"},
-		"a directory":  {hash, func(dir string) error { return os.Mkdir(dir+"/proxmox-node/x.tf", 0o700) }, "x.tf is no .tf file"},
-		"a link":       {hash, func(dir string) error { return os.Symlink("main.tf", dir+"/proxmox-node/x.tf") }, "x.tf is no .tf file"},
+		"no module":    {hash, write("proxmox-node/zz.tofu"), "zz.tofu is not a .tf file"},
+		"a directory":  {hash, func(dir string) error { return os.Mkdir(dir+"/proxmox-node/x.tf", 0o700) }, "x.tf is not a .tf file"},
+		"a link":       {hash, func(dir string) error { return os.Symlink("main.tf", dir+"/proxmox-node/x.tf") }, "x.tf is not a .tf file"},
 		"no directory": {hash, os.RemoveAll, "no such file"},
 		"a large file": {hash, func(dir string) error { return os.Truncate(dir+"/proxmox-node/main.tf", 2<<20) }, "is larger than"},
 	}

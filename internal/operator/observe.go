@@ -18,29 +18,35 @@ import (
 
 // observe creates the parts of a controller that only observes: it decides and plans as
 // usual, logs what it would do, and writes nothing.
-func (w *workshop) observe(ctx context.Context) (*parts, error) {
-	config, err := w.scalerConfig(ctx)
-	if err != nil {
-		return nil, err
-	}
-	fleetScaler := scaler.New(*config)
-	onlooker := &onlooker{scaler: fleetScaler, taken: w.liveCluster.VMIDs}
+func (b *builder) observe(ctx context.Context, config *scaler.Config) (*parts, error) {
+	onlooker := &onlooker{scaler: scaler.New(*config), taken: b.liveCluster.VMIDs}
 	provider := cloudprovider.New(cloudprovider.Config{
-		ClusterID: w.config.ClusterID, Client: w.manager.GetClient(), Fleet: onlooker, Cluster: w.cluster,
-		Snapshot: w.inventory.Snapshot, Types: w.types, Overlays: w.gates().NodeOverlay, Placing: &w.placing, Clock: w.clock,
+		ClusterID: b.config.ClusterID,
+		Client:    b.manager.GetClient(),
+		Fleet:     onlooker,
+		Cluster:   b.cluster,
+		Snapshot:  b.inventory.Snapshot,
+		Types:     b.types,
+		Overlays:  b.karpenter.FeatureGates.NodeOverlay,
+		Placing:   &b.placing,
+		Clock:     b.clock,
 	})
-	core := newCore(ctx, w, provider, silence{})
+	core := newCore(ctx, b, provider, silence{})
 	provisioner := provisioning.New(provisioning.Config{
-		Client: w.manager.GetClient(), Cluster: w.cluster, State: core.state, Recorder: silence{}, Writer: onlooker, Approvals: onlooker,
-		Snapshot: w.inventory.Snapshot, Request: w.request(),
-		BatchIdle: w.settings.BatchIdle, BatchMax: w.settings.BatchMax, Placing: &w.placing, Clock: w.clock,
+		Client:    b.manager.GetClient(),
+		Cluster:   b.cluster,
+		State:     core.state,
+		Recorder:  silence{},
+		Writer:    onlooker,
+		Approvals: onlooker,
+		Snapshot:  b.inventory.Snapshot,
+		Request:   b.request(),
+		BatchIdle: b.settings.BatchIdle,
+		BatchMax:  b.settings.BatchMax,
+		Placing:   &b.placing,
+		Clock:     b.clock,
 	})
-	for _, one := range append(core.watchers(), provisioner) {
-		if err := one.Register(ctx, w.manager); err != nil {
-			return nil, fmt.Errorf("registering a controller: %w", err)
-		}
-	}
-	return &parts{manager: w.manager}, nil
+	return b.assemble(ctx, nil, append(core.watchers(), provisioner))
 }
 
 // silence discards events, because publishing one is a write.
@@ -53,8 +59,8 @@ func (silence) Publish(...events.Event) {}
 type onlooker struct {
 	scaler *scaler.Scaler
 	taken  func(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error)
-	// told is the digest of the last report, to avoid repeating it.
-	told string
+	// reported is the digest of the last report, to avoid repeating it.
+	reported string
 }
 
 // Synced is always true: the fleet is read each time.
@@ -102,41 +108,33 @@ func (o *onlooker) Up(ctx context.Context, snapshot *topology.Snapshot, placed [
 	if err != nil {
 		return nil, err
 	}
-	if !o.news(plans) {
-		return nil, nil
-	}
-	for _, vm := range change.Added {
-		log.FromContext(ctx).Info("would make a vm", logkey.VM, vm.Name, logkey.Host, vm.Host.String(),
-			logkey.InstanceType, vm.InstanceType, logkey.NodePool, vm.Pool, logkey.Reason, vm.Reason)
-	}
-	for i := range plans {
-		tell(ctx, &plans[i])
-	}
-	return nil, nil
-}
 
-// Draft does nothing: in observe mode, Up can take as long as a plan.
-func (o *onlooker) Draft(context.Context) error { return nil }
-
-// news reports whether the plans differ from the last reported ones.
-func (o *onlooker) news(plans []scaler.ShardPlan) bool {
 	digest := ""
 	for i := range plans {
 		if plans[i].Plan != nil {
 			digest += plans[i].Plan.Digest
 		}
 	}
-	known := digest == o.told
-	o.told = digest
-	return !known
+	if digest == o.reported {
+		return nil, nil
+	}
+	o.reported = digest
+	logger := log.FromContext(ctx)
+	for _, vm := range change.Added {
+		logger.Info("would make a vm", logkey.VM, vm.Name, logkey.Host, vm.Host.String(),
+			logkey.InstanceType, vm.InstanceType, logkey.NodePool, vm.Pool, logkey.Reason, vm.Reason)
+	}
+	for i := range plans {
+		plan := &plans[i]
+		if plan.Err != nil {
+			logger.Info("could not plan a host", logkey.Host, plan.Shard.String(), logkey.Reason, plan.Err.Error())
+			continue
+		}
+		logger.Info("planned a host", logkey.Host, plan.Shard.String(),
+			"create", len(plan.Intent.Create), "delete", len(plan.Intent.Delete), "verdict", plan.Verdict.String(), logkey.PlanSHA256, plan.Plan.SHA256)
+	}
+	return nil, nil
 }
 
-// tell logs what would happen to a host.
-func tell(ctx context.Context, plan *scaler.ShardPlan) {
-	if plan.Err != nil {
-		log.FromContext(ctx).Info("could not plan a host", logkey.Host, plan.Shard.String(), logkey.Reason, plan.Err.Error())
-		return
-	}
-	log.FromContext(ctx).Info("planned a host", logkey.Host, plan.Shard.String(),
-		"create", len(plan.Intent.Create), "delete", len(plan.Intent.Delete), "verdict", plan.Verdict.String(), logkey.PlanSHA256, plan.Plan.SHA256)
-}
+// Draft does nothing: in observe mode, Up can take as long as a plan.
+func (o *onlooker) Draft(context.Context) error { return nil }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/confine"
@@ -42,9 +43,18 @@ func (c *Config) ConnectObserved(observe func(topology.RegionName) proxmox.Obser
 
 func (c *Cluster) connect(observe proxmox.Observe) (*proxmox.Client, error) {
 	config := proxmox.Config{
-		Region: c.Region, URL: c.addresses()[0], URLs: c.addresses()[1:], Insecure: c.Insecure, Reread: c.reread(),
-		TokenID: c.TokenID, TokenSecret: c.TokenSecret, Username: c.Username, Password: c.Password,
-		Hosts: c.Hosts, Machines: map[topology.HostName]topology.Machine{}, Observe: observe,
+		Region:      c.Region,
+		URL:         c.addresses()[0],
+		URLs:        c.addresses()[1:],
+		Insecure:    c.Insecure,
+		TokenID:     c.TokenID,
+		TokenSecret: c.TokenSecret,
+		Username:    c.Username,
+		Password:    c.Password,
+		Reread:      c.reread(),
+		Hosts:       c.Hosts,
+		Machines:    map[topology.HostName]topology.Machine{},
+		Observe:     observe,
 	}
 	if c.CAFile != "" {
 		pem, err := os.ReadFile(c.CAFile)
@@ -65,44 +75,17 @@ func (c *Cluster) connect(observe proxmox.Observe) (*proxmox.Client, error) {
 	return proxmox.New(config)
 }
 
-// Snapshot reads the clusters that have a client and applies the settings file.
-func (c *Config) Snapshot(ctx context.Context, clients map[topology.RegionName]*proxmox.Client) (*topology.Snapshot, error) {
-	list := make([]*proxmox.Client, 0, len(clients))
-	for i := range c.Clusters {
-		if client := clients[c.Clusters[i].Region]; client != nil {
-			list = append(list, client)
-		}
-	}
-	snapshot, err := proxmox.Snapshot(ctx, list...)
-	if err != nil {
-		return nil, err
-	}
-	return snapshot, c.applySettings(snapshot)
-}
-
-// RecordedSnapshot reads a snapshot printed by `numaform topology -o json`. It uses
-// nothing from the configuration, which may be nil: the settings file was applied when
-// the snapshot was recorded.
-func (c *Config) RecordedSnapshot(path string) (*topology.Snapshot, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("reading the snapshot: %w: record one with `numaform topology -o json`", err)
-	}
-	snapshot, err := topology.ParseSnapshot(text)
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", path, err)
-	}
-	return snapshot, nil
-}
-
 // Regions returns the scaler's configuration of each cluster.
 func (c *Config) Regions() []scaler.Region {
 	regions := make([]scaler.Region, len(c.Clusters))
 	for i := range c.Clusters {
 		cluster := &c.Clusters[i]
 		regions[i] = scaler.Region{
-			Name: cluster.Region, Endpoint: cluster.providerEndpoint(), Insecure: cluster.Insecure,
-			CAFile: cluster.CAFile, VMIDs: fleet.VMIDRange(cluster.VMIDRange),
+			Name:      cluster.Region,
+			Endpoint:  cluster.providerEndpoint(),
+			Insecure:  cluster.Insecure,
+			CAFile:    cluster.CAFile,
+			VMIDs:     fleet.VMIDRange(cluster.VMIDRange),
 			WaitDelay: max(state.DefaultWaitDelay, cluster.Timeouts.Clone+cluster.Timeouts.Start, cluster.Timeouts.Delete),
 			Timeouts:  cluster.Timeouts.ofProvider(),
 		}
@@ -127,14 +110,19 @@ func (c *Config) InstanceTypes() ([]scheduling.InstanceType, error) {
 	return types, nil
 }
 
+// imageProviders is the file in which an image lists its providers: tools/image.
+const imageProviders = "/usr/share/numaform/providers.json"
+
 // ScalerConfig returns the configuration of the fleet's scaler, without what only the
 // caller knows: Nodes and receivers of messages. Without an engine nothing can be
 // planned. It makes no requests.
 func (c *Config) ScalerConfig(ctx context.Context, environ []string, cluster Kubeconfig, engine bool) (*scaler.Config, error) {
 	config := &scaler.Config{
-		ClusterID: c.ClusterID, Dir: c.FleetDir(),
+		ClusterID:  c.ClusterID,
+		Dir:        c.FleetDir(),
 		Backend:    fleet.Backend{Type: c.Fleet.Backend.Type, Config: c.Fleet.Backend.Config},
-		Encryption: c.Fleet.Backend.Encryption, PluginDir: c.Engine.PluginDir,
+		Encryption: c.Fleet.Backend.Encryption,
+		PluginDir:  c.Engine.PluginDir,
 	}
 	var err error
 	if c.StateDir != "" {
@@ -151,7 +139,12 @@ func (c *Config) ScalerConfig(ctx context.Context, environ []string, cluster Kub
 		return nil, err
 	}
 	if engine {
-		config.Providers = c.providers()
+		// Providers are trusted by a record outside the fleet.
+		config.Providers = &state.Providers{Image: imageProviders, Pinned: c.Engine.ProviderHashes}
+		if record, err := c.StatePath("providers.json"); err == nil { // otherwise a provider that must be recorded is refused
+			config.Providers.Record = record
+			config.Providers.Dir = filepath.Join(filepath.Dir(record), "providers")
+		}
 		if config.Engine, err = state.FindEngine(ctx, state.EngineConfig{Binary: c.Engine.Binary, Version: c.Engine.Version, Helper: confine.Helper()}); err != nil {
 			return nil, err
 		}
@@ -166,14 +159,71 @@ func (c *Config) ScalerConfig(ctx context.Context, environ []string, cluster Kub
 	return config, nil
 }
 
-// imageProviders is the file in which an image lists its providers: tools/image.
-const imageProviders = "/usr/share/numaform/providers.json"
-
-// providers returns the configuration of trusted providers, recorded outside the fleet.
-func (c *Config) providers() *state.Providers {
-	trusted := &state.Providers{Image: imageProviders, Pinned: c.Engine.ProviderHashes}
-	if record, err := c.StatePath("providers.json"); err == nil { // otherwise a provider that must be recorded is refused
-		trusted.Record, trusted.Dir = record, filepath.Join(filepath.Dir(record), "providers")
+// ReadSecrets reads the secrets that are configured as files.
+func (c *Config) ReadSecrets() error {
+	var mistakes []error
+	for i := range c.Clusters {
+		if err := c.Clusters[i].readSecrets(); err != nil {
+			mistakes = append(mistakes, fmt.Errorf("cluster %s: %w", c.Clusters[i].Region, err))
+		}
 	}
-	return trusted
+	return errors.Join(mistakes...)
+}
+
+// secret is a value that may be configured as a file instead.
+type secret struct {
+	key   string
+	value *string
+	file  string
+}
+
+func (c *Cluster) secrets() []secret {
+	return []secret{
+		{key: "token_id", value: &c.TokenID, file: c.TokenIDFile},
+		{key: "token_secret", value: &c.TokenSecret, file: c.TokenSecretFile},
+		{key: "password", value: &c.Password, file: c.PasswordFile},
+	}
+}
+
+// readSecrets reads the cluster's secrets that are configured as files.
+func (c *Cluster) readSecrets() error {
+	for _, s := range c.secrets() {
+		if s.file == "" {
+			continue
+		}
+		if *s.value != "" {
+			return fmt.Errorf("%s and %s_file are both set: keep one", s.key, s.key)
+		}
+		text, err := os.ReadFile(s.file)
+		if err != nil {
+			return fmt.Errorf("reading %s_file: %w: write the %s into it, or correct the path", s.key, err, s.key)
+		}
+		if *s.value = strings.TrimSpace(string(text)); *s.value == "" {
+			return fmt.Errorf("%s_file %s is empty: write the %s into it", s.key, s.file, s.key)
+		}
+	}
+	return nil
+}
+
+// reread returns a function that reads the cluster's credential again, because files may
+// change while numaform runs; nil if it is not in a file.
+func (c *Cluster) reread() func() (proxmox.Credential, error) {
+	files := *c
+	inFile := false
+	for _, s := range files.secrets() {
+		if s.file != "" {
+			inFile = true
+			*s.value = ""
+		}
+	}
+	if !inFile {
+		return nil
+	}
+	return func() (proxmox.Credential, error) {
+		now := files
+		if err := now.readSecrets(); err != nil {
+			return proxmox.Credential{}, err
+		}
+		return proxmox.Credential{TokenID: now.TokenID, TokenSecret: now.TokenSecret, Username: now.Username, Password: now.Password}, nil
+	}
 }

@@ -1,6 +1,8 @@
 package operator
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -28,18 +30,45 @@ type Kubeconfig struct {
 	Namespace string
 }
 
-// rest returns the client configuration for the cluster.
-func (k Kubeconfig) rest() (*rest.Config, error) {
+// Load returns the client configuration for the cluster. In a pod, it is the pod's own
+// cluster if no kubeconfig names another.
+func (k Kubeconfig) Load() (*rest.Config, error) {
 	if k.Rest != nil {
 		return k.Rest, nil
 	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = k.Path
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.Context}).ClientConfig()
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.Context}).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		err = errors.New("neither KUBECONFIG nor ~/.kube/config names a cluster")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading kubeconfig: %w: name one with --kubeconfig", err)
+	}
+	config.UserAgent = "numaform"
+	return config, nil
 }
+
+// client returns a client of the cluster.
+func (k Kubeconfig) client() (kubernetes.Interface, error) {
+	config, err := k.Load()
+	if err != nil {
+		return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("reaching the cluster: %w", err)
+	}
+	return client, nil
+}
+
+// historySecret is the Secret in numaform's namespace with the key of a history, unless
+// the history is in ConfigMaps. The Secret is then prefixed with the fleet's name.
+const historySecret = "numaform-history"
 
 func (g *Git) enabled() bool { return g.Enabled || g.Remote != "" }
 
+// check returns what is wrong with the fleet's configuration.
 func (f *Fleet) check() []error {
 	var mistakes []error
 	configMaps := f.ConfigMap != (ConfigMap{})
@@ -74,50 +103,32 @@ func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed,
 	if err != nil {
 		return nil, err
 	}
-	vault, err := c.vault(cluster)
-	if err != nil {
-		return nil, err
-	}
-	return store.NewSealed(inner, vault, c.ClusterID), nil
-}
 
-// historySecret is the Secret in numaform's namespace with the key of a history, unless
-// the history is in ConfigMaps. The Secret is then prefixed with the fleet's name.
-const historySecret = "numaform-history"
-
-// vault returns where the key of the history is: in the configured file; or in the
-// namespace of the fleet's ConfigMaps, readable by everyone who may read Secrets there;
-// or in numaform's own namespace; or in this machine's state directory.
-func (c *Config) vault(cluster Kubeconfig) (store.Vault, error) {
+	// The key of the history is in the configured file; or in the namespace of the fleet's
+	// ConfigMaps, readable by everyone who may read Secrets there; or in numaform's own
+	// namespace; or in this machine's state directory.
 	secret := store.SecretVault{Namespace: cluster.Namespace, Name: historySecret}
 	if at := c.Fleet.ConfigMap; at != (ConfigMap{}) {
-		secret.Namespace, secret.Name = at.Namespace, at.Name+"-history"
+		secret.Namespace = at.Namespace
+		secret.Name = at.Name + "-history"
 	}
 	switch {
 	case c.History.KeyFile != "":
-		return store.FileVault(c.History.KeyFile), nil
+		return store.NewSealed(inner, store.FileVault(c.History.KeyFile), c.ClusterID), nil
 	case secret.Namespace == "":
 		path, err := c.StatePath("history", "key")
-		return store.FileVault(path), err
+		if err != nil {
+			return nil, err
+		}
+		return store.NewSealed(inner, store.FileVault(path), c.ClusterID), nil
 	}
-	var err error
-	secret.Client, err = cluster.client()
-	return secret, err
+	if secret.Client, err = cluster.client(); err != nil {
+		return nil, err
+	}
+	return store.NewSealed(inner, secret, c.ClusterID), nil
 }
 
-// client returns a client of the cluster.
-func (k Kubeconfig) client() (kubernetes.Interface, error) {
-	config, err := k.rest()
-	if err != nil {
-		return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w: name the cluster with --kubeconfig", err)
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("reaching the cluster: %w", err)
-	}
-	return client, nil
-}
-
+// openStore returns the fleet's store without the seal.
 func (c *Config) openStore(environ []string, cluster Kubeconfig) (store.Store, error) {
 	git := &c.Fleet.Git
 	switch {
@@ -126,30 +137,80 @@ func (c *Config) openStore(environ []string, cluster Kubeconfig) (store.Store, e
 		if err != nil {
 			return nil, fmt.Errorf("opening the fleet's repository: %w", err)
 		}
-		config := store.GitConfig{
-			Clone: clone, Dir: c.Fleet.Dir, Subdir: git.Subdir, Remote: git.Remote, Branch: git.Branch, Review: git.Review,
+		return store.NewGit(store.GitConfig{
+			Clone:  clone,
+			Dir:    c.Fleet.Dir,
+			Subdir: git.Subdir,
+			Remote: git.Remote,
+			Branch: git.Branch,
+			Review: git.Review,
 			Author: store.GitAuthor{Name: git.AuthorName, Email: git.AuthorEmail},
-			Auth:   store.GitAuth{Username: git.Username, SSHKey: git.SSHKeyFile},
-		}
-		for _, entry := range environ {
-			if token, ok := strings.CutPrefix(entry, gitToken+"="); ok {
-				config.Auth.Token = token
-			}
-		}
-		return store.NewGit(config)
+			Auth:   store.GitAuth{Username: git.Username, SSHKey: git.SSHKeyFile, Token: lookup(environ, gitToken)},
+		})
 	case c.Fleet.ConfigMap != (ConfigMap{}):
-		return c.openConfigMaps(cluster)
+		client, err := cluster.client()
+		if err != nil {
+			return nil, err
+		}
+		if err := os.MkdirAll(c.Fleet.Dir, 0o755); err != nil {
+			return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w: set fleet.dir to a directory that numaform may write", err)
+		}
+		return store.NewConfigMap(client, c.Fleet.ConfigMap.Namespace, c.Fleet.ConfigMap.Name)
 	}
 	return store.NewDirectory(c.Fleet.Dir), nil
 }
 
-func (c *Config) openConfigMaps(cluster Kubeconfig) (store.Store, error) {
-	client, err := cluster.client()
+// lookup returns the value of a variable, or "".
+func lookup(environ []string, name string) string {
+	for _, entry := range slices.Backward(environ) { // the last one counts, as for the shell's env
+		if value, ok := strings.CutPrefix(entry, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// setStateDir sets the default state directory: one per fleet below the user's state
+// directory, as in the XDG Base Directory Specification. Without a home directory it
+// stays empty, and StatePath returns an error.
+func (c *Config) setStateDir(environ []string) {
+	if c.StateDir != "" {
+		return
+	}
+	base := lookup(environ, "XDG_STATE_HOME")
+	if home := lookup(environ, "HOME"); base == "" && home != "" {
+		base = filepath.Join(home, ".local", "state")
+	}
+	if !filepath.IsAbs(base) {
+		return
+	}
+
+	// The identity distinguishes this fleet from others of the same user.
+	var identity string
+	switch {
+	case c.Fleet.Git.Remote != "":
+		identity = fmt.Sprintf("git %q %q %q", c.Fleet.Git.Remote, c.Fleet.Git.Branch, c.Fleet.Git.Subdir)
+	case c.Fleet.ConfigMap != (ConfigMap{}):
+		identity = fmt.Sprintf("configmap %q %q", c.Fleet.ConfigMap.Namespace, c.Fleet.ConfigMap.Name)
+	default:
+		dir, err := filepath.Abs(c.FleetDir())
+		if err != nil {
+			dir = c.FleetDir()
+		}
+		identity = fmt.Sprintf("directory %q", dir)
+	}
+	sum := sha256.Sum256([]byte(identity))
+	c.StateDir = filepath.Join(base, "numaform", c.ClusterID+"-"+hex.EncodeToString(sum[:4]))
+}
+
+// StatePath returns the path of a file or directory below the state directory.
+func (c *Config) StatePath(elements ...string) (string, error) {
+	if c.StateDir == "" {
+		return "", errors.New("there is no state directory: set state_dir in numaform.yaml, or the variable HOME")
+	}
+	dir, err := filepath.Abs(c.StateDir)
 	if err != nil {
-		return nil, err
+		return "", fmt.Errorf("finding the state directory %s: %w", c.StateDir, err)
 	}
-	if err := os.MkdirAll(c.Fleet.Dir, 0o755); err != nil {
-		return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w: set fleet.dir to a directory that numaform may write", err)
-	}
-	return store.NewConfigMap(client, c.Fleet.ConfigMap.Namespace, c.Fleet.ConfigMap.Name)
+	return filepath.Join(append([]string{dir}, elements...)...), nil
 }

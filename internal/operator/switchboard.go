@@ -24,21 +24,54 @@ type switchboard struct {
 	// mu guards the fields below.
 	mu    sync.Mutex
 	state control.State
-	// told is the last reported problem with the switch, and failing is since when it
+	// reported is the last reported problem with the switch, and failing is since when it
 	// cannot be read.
-	told    string
-	failing time.Time
+	reported string
+	failing  time.Time
 }
 
 const (
-	// askSwitch is the interval between readings of the switch.
-	askSwitch = 2 * time.Second
-	// tellSwitch is how long the switch may be unreadable before that is reported.
-	tellSwitch = time.Minute
+	// switchInterval is the interval between readings of the switch.
+	switchInterval = 2 * time.Second
+	// switchPatience is how long the switch may be unreadable before that is reported.
+	switchPatience = time.Minute
 )
 
-// read reads the switch. While the API server does not respond, the previous requests
-// apply; invalid content counts as a pause.
+// run reads the switch until ctx ends.
+func (s *switchboard) run(ctx context.Context) {
+	ticker := time.NewTicker(switchInterval)
+	defer ticker.Stop()
+	for {
+		s.refresh(ctx)
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// refresh reads the switch. If that fails, the previous requests apply: this is reported
+// once, if numaform may not read the switch or has not been able to for a while.
+func (s *switchboard) refresh(ctx context.Context) {
+	err := s.read(ctx)
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failing.IsZero() {
+		s.failing = s.now()
+	}
+	if (apierrors.IsForbidden(err) || s.now().Sub(s.failing) > switchPatience) && s.reported != err.Error() {
+		s.reported = err.Error()
+		log.FromContext(ctx).Error(err, "could not read the switch: the previous requests apply")
+		return
+	}
+	log.FromContext(ctx).V(1).Info("could not read the switch: the previous requests apply", logkey.Reason, err.Error())
+}
+
+// read reads the switch. Invalid content counts as a pause, and is reported once.
 func (s *switchboard) read(ctx context.Context) error {
 	state, err := s.source.Read(ctx)
 	var malformed *control.MalformedError
@@ -48,58 +81,19 @@ func (s *switchboard) read(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if state.Paused != s.state.Paused {
-		log.FromContext(ctx).Info("was told to pause or to go on", "paused", state.Paused, "by", state.By)
+		log.FromContext(ctx).Info("read a request to pause or to resume", "paused", state.Paused, "by", state.By)
 	}
-	s.state, s.failing = state, time.Time{}
-	if err == nil {
-		s.told = ""
-	} else if s.news(err) {
-		log.FromContext(ctx).Error(err, "pausing, as what was asked cannot be understood")
-	}
-	return nil
-}
-
-// news reports whether the problem differs from the last reported one.
-func (s *switchboard) news(err error) bool {
-	known := s.told == err.Error()
-	s.told = err.Error()
-	return !known
-}
-
-// unread reports once that numaform may not read the switch, or has not been able to read
-// it for a while. The previous requests apply meanwhile.
-func (s *switchboard) unread(ctx context.Context, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.failing.IsZero() {
-		s.failing = s.now()
-	}
-	if (apierrors.IsForbidden(err) || s.now().Sub(s.failing) > tellSwitch) && s.news(err) {
-		log.FromContext(ctx).Error(err, "kept what was asked before, as the switch cannot be read")
-		return
-	}
-	log.FromContext(ctx).V(1).Info("kept what was asked before", logkey.Reason, err.Error())
-}
-
-// run reads the switch until ctx ends.
-func (s *switchboard) run(ctx context.Context) {
-	ticker := time.NewTicker(askSwitch)
-	defer ticker.Stop()
-	for {
-		s.ask(ctx)
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
+	s.state = state
+	s.failing = time.Time{}
+	problem := ""
+	if err != nil {
+		problem = err.Error()
+		if s.reported != problem {
+			log.FromContext(ctx).Error(err, "paused, because the switch is invalid")
 		}
 	}
-}
-
-// ask reads the switch, and keeps the previous requests on failure.
-func (s *switchboard) ask(ctx context.Context) {
-	if err := s.read(ctx); err != nil && ctx.Err() == nil {
-		s.unread(ctx, err)
-	}
+	s.reported = problem
+	return nil
 }
 
 // Paused reports whether nothing may be begun.

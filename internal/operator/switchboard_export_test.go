@@ -13,5 +13,5 @@ import (
 // repeatedly.
 func AskSwitch(client kubernetes.Interface, namespace string, now func() time.Time) func(ctx context.Context) {
 	s := &switchboard{source: control.New(client, namespace), now: now}
-	return s.ask
+	return s.refresh
 }
