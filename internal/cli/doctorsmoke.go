@@ -59,7 +59,7 @@ func (o *doctorOptions) smokeTest(ctx context.Context, process Process, classes 
 	i := slices.IndexFunc(classes, func(c v1alpha1.ProxmoxNodeClass) bool { return o.class == "" || c.Name == o.class })
 	if i < 0 {
 		finding.Status, finding.What = doctor.Fail, "there is no such ProxmoxNodeClass"
-		finding.Mend = "correct --smoke-class, or what -f or --kubeconfig names"
+		finding.Fix = "correct --smoke-class, or what -f or --kubeconfig names"
 		return finding
 	}
 	finding.Where = "class " + classes[i].Name

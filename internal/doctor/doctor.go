@@ -7,6 +7,9 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"k8s.io/utils/clock"
@@ -37,8 +40,8 @@ type Finding struct {
 	// Where is the file, region, host or path, or empty.
 	Where string `json:"where,omitempty"`
 	What  string `json:"what"`
-	// Mend is the hint how to fix it, or empty.
-	Mend string `json:"mend,omitempty"`
+	// Fix is the hint how to fix it, or empty.
+	Fix string `json:"mend,omitempty"` // the key of the first release
 }
 
 // Config is the input of the checks.
@@ -105,6 +108,18 @@ func (r Report) Count(status Status) int {
 	return count
 }
 
+// Line formats the finding in one line: where, what, and how to fix it.
+func (f Finding) Line() string {
+	line := f.What
+	if f.Where != "" {
+		line = f.Where + ": " + line
+	}
+	if f.Fix != "" {
+		line += ": " + f.Fix
+	}
+	return strings.Join(strings.Fields(line), " ")
+}
+
 // Run runs all checks. A failed check does not stop the others. Checks that depend on it
 // are reported as skipped.
 func Run(ctx context.Context, config Config) Report {
@@ -116,16 +131,22 @@ func Run(ctx context.Context, config Config) Report {
 		for line := range strings.Lines(config.Broken.Error()) {
 			e.failed("config", config.File, errors.New(strings.TrimSpace(line)))
 		}
-	} else {
-		e.ok("config", config.File, "can be read")
-	}
-	e.engine(ctx)
-	if config.Broken != nil {
-		e.skip("config", "state", "reach", "privilege", "host", "topology", "template", "storage", "vmid", "marker", "lock")
+		e.engine(ctx)
+		e.skip("", "config", "state", "reach", "privilege", "host", "topology", "template", "storage", "vmid", "marker", "lock")
 		return e.report
 	}
+	e.ok("config", config.File, "can be read")
+	e.engine(ctx)
 	e.stateDir()
-	e.classesRead()
+	switch {
+	case config.ClassesBroken != nil:
+		e.failed("classes", "", config.ClassesBroken)
+	case !config.Named:
+		e.add("classes", OK, "", "no manifests and no cluster are named, so templates and storages are looked at in general",
+			"name them with -f or --kubeconfig to look for what your ProxmoxNodeClasses need")
+	case len(config.Classes) == 0:
+		e.add("classes", Warn, "", "there is no ProxmoxNodeClass, so no node can be made", "write one: docs/crds/proxmoxnodeclass.md")
+	}
 	for i := range config.Regions {
 		e.region(ctx, &config.Regions[i])
 	}
@@ -133,7 +154,18 @@ func Run(ctx context.Context, config Config) Report {
 	e.joins(ctx)
 	e.hostAgents(ctx)
 	e.firewalls(ctx)
-	e.locks(ctx)
+
+	locks, err := config.Locks(ctx)
+	if err != nil {
+		e.failed("lock", "", err)
+	}
+	for _, lock := range locks {
+		if lock.Err != nil {
+			e.failed("lock", lock.Where, lock.Err)
+		} else {
+			e.ok("lock", lock.Where, lock.What)
+		}
+	}
 	return e.report
 }
 
@@ -148,61 +180,67 @@ type examination struct {
 	lacking map[topology.HostID]bool
 }
 
-func (e *examination) add(finding Finding) { e.report = append(e.report, finding) }
-
-func (e *examination) ok(check, where, what string) {
-	e.add(Finding{Check: check, Status: OK, Where: where, What: what})
+// add adds a finding. fix may be empty.
+func (e *examination) add(check string, status Status, where, what, fix string) {
+	e.report = append(e.report, Finding{Check: check, Status: status, Where: where, What: what, Fix: fix})
 }
+
+func (e *examination) ok(check, where, what string) { e.add(check, OK, where, what, "") }
 
 // failed adds an error, which ends with the hint how to fix it.
 func (e *examination) failed(check, where string, err error) {
-	finding := Finding{Check: check, Status: Fail, Where: where, What: err.Error()}
+	what, fix := err.Error(), ""
 	var refused *proxmox.Error
 	if errors.As(err, &refused) && refused.Mend != "" {
-		if what, ok := strings.CutSuffix(finding.What, ": "+refused.Mend); ok {
-			finding.What, finding.Mend = what, refused.Mend
+		if before, ok := strings.CutSuffix(what, ": "+refused.Mend); ok {
+			what, fix = before, refused.Mend
 		}
 	}
-	e.add(finding)
+	e.add(check, Fail, where, what, fix)
 }
 
 // skip reports checks as skipped because another one failed.
-func (e *examination) skip(because string, checks ...string) {
-	e.skipAt("", because, checks...)
-}
-
-func (e *examination) skipAt(where, because string, checks ...string) {
+func (e *examination) skip(where, because string, checks ...string) {
 	for _, check := range checks {
-		e.add(Finding{Check: check, Status: Skip, Where: where, What: "not looked at, as " + because + " failed"})
+		e.add(check, Skip, where, "not looked at, as "+because+" failed", "")
 	}
 }
 
-// classesRead reports which classes the checks of hosts use.
-func (e *examination) classesRead() {
-	switch {
-	case e.config.ClassesBroken != nil:
-		e.failed("classes", "", e.config.ClassesBroken)
-	case !e.config.Named:
-		e.add(Finding{
-			Check: "classes", Status: OK, What: "no manifests and no cluster are named, so templates and storages are looked at in general",
-			Mend: "name them with -f or --kubeconfig to look for what your ProxmoxNodeClasses need",
-		})
-	case len(e.config.Classes) == 0:
-		e.add(Finding{
-			Check: "classes", Status: Warn, What: "there is no ProxmoxNodeClass, so no node can be made",
-			Mend: "write one: docs/crds/proxmoxnodeclass.md",
-		})
+// usedIn returns the classes that may have nodes in a region.
+func (e *examination) usedIn(r *Region) []*v1alpha1.ProxmoxNodeClass {
+	var classes []*v1alpha1.ProxmoxNodeClass
+	for i := range e.config.Classes {
+		if region := e.config.Classes[i].Spec.Region; region == "" || region == string(r.Name) {
+			classes = append(classes, &e.config.Classes[i])
+		}
 	}
+	return classes
 }
 
-// Line formats the finding in one line: where, what, and how to fix it.
-func (f Finding) Line() string {
-	line := f.What
-	if f.Where != "" {
-		line = f.Where + ": " + line
+// list joins texts for a line.
+func list[T ~string](texts []T) string {
+	if len(texts) == 0 {
+		return "none"
 	}
-	if f.Mend != "" {
-		line += ": " + f.Mend
+	line := string(texts[0])
+	for _, text := range texts[1:] {
+		line += ", " + string(text)
 	}
-	return strings.Join(strings.Fields(line), " ")
+	return line
+}
+
+// count formats a number of things.
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// set is a set of texts.
+type set map[string]bool
+
+// sorted returns the texts of a set but "".
+func (s set) sorted() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(s)), func(text string) bool { return text == "" })
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,96 +13,94 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// hosts checks which hosts are usable and how complete their facts are.
+// hosts checks which hosts are usable, and reports the sources of their facts and what is
+// unknown.
 func (e *examination) hosts(r *Region, snapshot *topology.Snapshot) {
-	said := map[string]bool{}
+	// Classes that share all CPUs need no topology.
+	pins := len(e.config.Classes) == 0 || slices.ContainsFunc(e.config.Classes, func(c v1alpha1.ProxmoxNodeClass) bool {
+		return fleet.Policy(c.Spec.Placement.EffectivePolicy()) != fleet.PolicyShared
+	})
+	warned := set{}
 	usable := 0
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
-		if host.Problem == "" {
-			usable++
-			e.topology(host)
+		where := host.ID().String()
+		if host.Problem != "" {
+			e.add("host", Warn, where, host.Problem, "")
 		} else {
-			e.add(Finding{Check: "host", Status: Warn, Where: host.ID().String(), What: host.Problem})
+			usable++
+			what := fmt.Sprintf("%s: %s, %s, by %s", host.Confidence(), count(host.OnlineCPUs().Size(), "CPU"), count(len(host.NUMANodes), "NUMA node"), sources(&host.Machine))
+			missing := host.Missing()
+			if len(missing) > 0 {
+				what += "; unknown: " + list(missing)
+			}
+			if len(missing) > 0 && pins {
+				e.add("topology", Warn, where, what, "run `numaform topology collect` on the host and name the file under machines in numaform.yaml")
+			} else {
+				e.ok("topology", where, what)
+			}
 		}
 		for _, warning := range host.Warnings {
-			if !said[warning] {
-				e.add(Finding{Check: "topology", Status: Warn, Where: host.ID().String(), What: warning})
+			if !warned[warning] {
+				e.add("topology", Warn, where, warning, "")
 			}
-			said[warning] = true
+			warned[warning] = true
 		}
 	}
+
 	for _, region := range snapshot.Regions {
 		if region.Name == r.Name && !region.Quorate {
-			e.add(Finding{Check: "host", Status: Fail, Where: string(r.Name), What: "the cluster has lost its quorum: nothing can be written", Mend: "bring hosts back: pvecm status"})
+			e.add("host", Fail, string(r.Name), "the cluster has lost its quorum: nothing can be written", "bring hosts back: pvecm status")
 		}
 	}
 	if usable == 0 {
-		e.add(Finding{Check: "host", Status: Fail, Where: string(r.Name), What: "no host can be used", Mend: "mend one of those above"})
+		e.add("host", Fail, string(r.Name), "no host can be used", "fix one of the above")
 		return
 	}
 	e.ok("host", string(r.Name), fmt.Sprintf("%d of %d hosts can be used", usable, len(snapshot.Hosts)))
 }
 
-// topology reports the sources of a host's facts, and what is unknown.
-func (e *examination) topology(host *topology.Host) {
-	confidence, missing := host.Confidence(), host.Missing()
-	finding := Finding{Check: "topology", Status: OK, Where: host.ID().String()}
-	finding.What = fmt.Sprintf("%s: %s, %s, by %s", confidence, count(host.OnlineCPUs().Size(), "CPU"), count(len(host.NUMANodes), "NUMA node"), sources(&host.Machine))
-	if len(missing) == 0 {
-		e.add(finding)
-		return
-	}
-	finding.What += "; unknown: " + join(missing)
-	if e.pins() {
-		finding.Status = Warn
-		finding.Mend = "run `numaform topology collect` on the host and name the file under machines in numaform.yaml"
-	}
-	e.add(finding)
-}
-
-// pins reports whether a class places VMs by the hosts' topology, or may.
-func (e *examination) pins() bool {
-	return len(e.config.Classes) == 0 || slices.ContainsFunc(e.config.Classes, func(c v1alpha1.ProxmoxNodeClass) bool {
-		return fleet.Policy(c.Spec.Placement.EffectivePolicy()) != fleet.PolicyShared
-	})
-}
-
 // sources lists the machine's sources in the order of facts, without duplicates.
 func sources(m *topology.Machine) string {
-	var list []topology.Source
+	var found []topology.Source
 	for _, fact := range []topology.Fact{topology.FactCPUs, topology.FactSiblings, topology.FactCaches, topology.FactNUMA, topology.FactMemory} {
-		if source, ok := m.Sources[fact]; ok && !slices.Contains(list, source) {
-			list = append(list, source)
+		if source, ok := m.Sources[fact]; ok && !slices.Contains(found, source) {
+			found = append(found, source)
 		}
 	}
-	return join(list)
+	return list(found)
 }
 
-func join[T ~string](list []T) string {
-	texts := make([]string, len(list))
-	for i, text := range list {
-		texts[i] = string(text)
-	}
-	return strings.Join(texts, ", ")
-}
-
-// classes reports on which hosts each class is usable, and why not on others.
+// classes reports on which hosts each class is usable, why not on others, and whether the
+// credentials allow what the classes request.
 func (e *examination) classes() {
 	slices.SortFunc(e.seen.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
 	for i := range e.config.Classes {
 		class := &e.config.Classes[i]
+		name := "class " + class.Name
 		if len(e.seen.Hosts) == 0 {
-			e.skipAt("class "+class.Name, "reading hosts", "template", "storage", "pin")
+			e.skip(name, "reading hosts", "template", "storage", "pin")
 			continue
 		}
-		e.class(class, &e.seen)
+		e.classOnHosts(class, name)
+
+		placement := &class.Spec.Placement
+		switch {
+		case !fleet.Policy(placement.EffectivePolicy()).Pinned():
+		case fleet.PinWith(placement.PinWith) == fleet.PinWithAffinity:
+			e.rootOnly(class, "pin", "pinWith is Affinity", "pins by affinity", (*proxmox.Client).CanSetAffinity)
+		default:
+			e.ok("pin", name, "pins by numaform-agent on the hosts")
+		}
+		if size := placement.HugePages; size != "" {
+			e.rootOnly(class, "hugepages", fmt.Sprintf("hugePages is %s", size), fmt.Sprintf("takes huge pages of %s", size), (*proxmox.Client).CanSetHugePages)
+		}
 	}
 }
 
-func (e *examination) class(class *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) {
-	name := "class " + class.Name
-	report := scheduling.EvaluateClass(class, snapshot, e.config.ClusterID, e.config.Types)
+// classOnHosts reports on which hosts a class is usable, and why not on others.
+func (e *examination) classOnHosts(class *v1alpha1.ProxmoxNodeClass, name string) {
+	report := scheduling.EvaluateClass(class, &e.seen, e.config.ClusterID, e.config.Types)
 	faults := report.Faults
 	status := Warn
 	if len(report.Hosts) == 0 {
@@ -109,77 +108,149 @@ func (e *examination) class(class *v1alpha1.ProxmoxNodeClass, snapshot *topology
 	}
 	if len(faults) == 0 && len(report.Hosts) == 0 { // the fault is not a host's
 		for _, finding := range report.Findings {
-			e.add(Finding{Check: "class", Status: Fail, Where: name, What: finding.Message})
+			e.add("class", Fail, name, finding.Message, "")
 		}
 	}
 	for i, fault := range faults {
-		if fault.Reason == v1alpha1.ReasonHostAgentNotReady { // hostAgents reports it for each host
+		check := "class"
+		switch fault.Reason {
+		case v1alpha1.ReasonTemplateNotFound, v1alpha1.ReasonTemplateAmbiguous, v1alpha1.ReasonTemplateUnusable:
+			check = "template"
+		case v1alpha1.ReasonStorageNotFound, v1alpha1.ReasonStorageFull, v1alpha1.ReasonSeedStorageNotFound:
+			check = "storage"
+		case v1alpha1.ReasonPoolNotFound:
+			check = "pool"
+		case v1alpha1.ReasonHostUnavailable:
+			check = "host"
+		case v1alpha1.ReasonHostAgentNotReady: // hostAgents reports it for each host
 			e.lacking[fault.Host] = e.lacking[fault.Host] || len(report.Hosts) == 0
 			continue
 		}
-		if slices.ContainsFunc(faults[:i], func(f scheduling.Fault) bool { return f.Host == fault.Host && f.Message == fault.Message }) {
-			continue
+		if !slices.ContainsFunc(faults[:i], func(f scheduling.Fault) bool { return f.Host == fault.Host && f.Message == fault.Message }) {
+			e.add(check, status, fmt.Sprintf("%s on %s", name, fault.Host), fault.Message, fault.Fix)
 		}
-		e.add(Finding{
-			Check: checkOf(fault.Reason), Status: status, Where: fmt.Sprintf("%s on %s", name, fault.Host), What: fault.Message, Mend: fault.Fix,
-		})
 	}
 	for _, host := range report.Hosts {
 		template := report.Templates[host]
-		e.ok("template", fmt.Sprintf("%s on %s", name, host), fmt.Sprintf("%s (VMID %d, %d GiB on %s)", template.Name, template.VMID, template.DiskGiB, template.Storage))
-	}
-	e.pinWith(class, name)
-	e.hugePages(class, name)
-}
-
-// checkOf returns the check that a reason belongs to.
-func checkOf(reason string) string {
-	switch reason {
-	case v1alpha1.ReasonTemplateNotFound, v1alpha1.ReasonTemplateAmbiguous, v1alpha1.ReasonTemplateUnusable:
-		return "template"
-	case v1alpha1.ReasonStorageNotFound, v1alpha1.ReasonStorageFull, v1alpha1.ReasonSeedStorageNotFound:
-		return "storage"
-	case v1alpha1.ReasonPoolNotFound:
-		return "pool"
-	case v1alpha1.ReasonHostUnavailable:
-		return "host"
-	}
-	return "class"
-}
-
-// pinWith checks whether the credentials allow pinning as the class requests.
-func (e *examination) pinWith(class *v1alpha1.ProxmoxNodeClass, name string) {
-	placement := &class.Spec.Placement
-	if !fleet.Policy(placement.EffectivePolicy()).Pinned() {
-		return
-	}
-	if fleet.PinWith(placement.PinWith) != fleet.PinWithAffinity {
-		e.ok("pin", name, "pins by numaform-agent on the hosts")
-		return
-	}
-	e.rootOnly(class, Finding{Check: "pin", Where: name, What: "pinWith is Affinity"}, "pins by affinity", (*proxmox.Client).CanSetAffinity)
-}
-
-// hugePages checks whether the credentials allow huge pages as the class requests.
-func (e *examination) hugePages(class *v1alpha1.ProxmoxNodeClass, name string) {
-	if size := class.Spec.Placement.HugePages; size != "" {
-		e.rootOnly(class, Finding{Check: "hugepages", Where: name, What: fmt.Sprintf("hugePages is %s", size)},
-			fmt.Sprintf("takes huge pages of %s", size), (*proxmox.Client).CanSetHugePages)
+		e.ok("template", fmt.Sprintf("%s on %s", name, host), describe(&template))
 	}
 }
 
 // rootOnly checks for each region of the class whether its credential may do what only root
-// may. refused is the finding for regions where it may not.
-func (e *examination) rootOnly(class *v1alpha1.ProxmoxNodeClass, refused Finding, done string, may func(*proxmox.Client) (bool, string)) {
+// may: what the class requests, and what is done then.
+func (e *examination) rootOnly(class *v1alpha1.ProxmoxNodeClass, check, requested, done string, may func(*proxmox.Client) (bool, string)) {
 	for _, r := range e.config.Regions {
 		if r.Client == nil || (class.Spec.Region != "" && class.Spec.Region != string(r.Name)) {
 			continue
 		}
+		where := "class " + class.Name
 		if ok, reason := may(r.Client); !ok {
-			what, mend, _ := strings.Cut(reason, ": set ")
-			e.add(Finding{Check: refused.Check, Status: Fail, Where: refused.Where, What: refused.What + ", but " + what, Mend: "set " + mend})
+			what, fix, _ := strings.Cut(reason, ": set ")
+			e.add(check, Fail, where, requested+", but "+what, "set "+fix)
 			continue
 		}
-		e.ok(refused.Check, refused.Where, fmt.Sprintf("%s, as %s of region %s", done, r.Client.User(), r.Name))
+		e.ok(check, where, fmt.Sprintf("%s, as %s of region %s", done, r.Client.User(), r.Name))
 	}
+}
+
+// cpuModels checks the classes' CPU models. Without its model, a VM is cloned but its
+// configuration is then refused.
+func (e *examination) cpuModels(ctx context.Context, r *Region, snapshot *topology.Snapshot) {
+	first := slices.IndexFunc(snapshot.Hosts, func(h topology.Host) bool { return h.Online })
+	if first < 0 {
+		return
+	}
+	mixed := slices.ContainsFunc(snapshot.Hosts, func(h topology.Host) bool { return h.Arch != snapshot.Hosts[first].Arch })
+	var known []string
+	for _, class := range e.usedIn(r) {
+		model := class.Spec.CPUType
+		if model == "" {
+			continue
+		}
+		if known == nil {
+			var err error
+			if known, err = r.Client.CPUModels(ctx, snapshot.Hosts[first].Name); err != nil {
+				e.failed("cpu", string(r.Name), err)
+				return
+			}
+		}
+		where := fmt.Sprintf("class %s in %s", class.Name, r.Name)
+		fix := "correct spec.cpuType; a custom model has the prefix custom-"
+		custom := strings.HasPrefix(model, "custom-")
+		if custom {
+			fix = "add it to /etc/pve/virtual-guest/cpu-models.conf (from 9.2 on: Datacenter > Custom CPU Models), or correct spec.cpuType"
+		}
+		if slices.Contains(known, model) {
+			e.ok("cpu", where, model+" exists")
+		} else if custom || !mixed { // the answering host lists the models of its own architecture
+			e.add("cpu", Fail, where, "there is no CPU model "+model, fix)
+		}
+	}
+}
+
+// firewalls checks for classes with security groups whether the groups have an effect:
+// Proxmox requires the firewall to be enabled for the datacenter, for the VM and for a
+// network device. A clone has its template's settings.
+func (e *examination) firewalls(ctx context.Context) {
+	for i := range e.config.Regions {
+		r := &e.config.Regions[i]
+		classes := slices.DeleteFunc(e.usedIn(r), func(c *v1alpha1.ProxmoxNodeClass) bool { return len(c.Spec.SecurityGroups) == 0 })
+		if len(classes) == 0 || !slices.ContainsFunc(e.seen.Hosts, func(h topology.Host) bool { return h.Region == r.Name }) {
+			continue
+		}
+		switch on, err := r.Client.FirewallOn(ctx); {
+		case err != nil:
+			e.failed("firewall", string(r.Name), err)
+		case !on:
+			e.add("firewall", Warn, string(r.Name), "the firewall of the datacenter is off, so security groups filter nothing",
+				"allow yourself in by a rule there, then set Datacenter > Firewall > Options > Firewall to Yes")
+		default:
+			e.ok("firewall", string(r.Name), "the firewall of the datacenter is on")
+		}
+
+		for _, class := range classes {
+			report := scheduling.EvaluateClass(class, &e.seen, e.config.ClusterID, e.config.Types)
+			for _, host := range report.Hosts {
+				if host.Region != r.Name {
+					continue
+				}
+				template := report.Templates[host]
+				where := fmt.Sprintf("class %s on %s", class.Name, host)
+				named := fmt.Sprintf("template %s (VMID %d) ", template.Name, template.VMID)
+				what, fix, err := templateFirewall(ctx, r, host.Host, template.VMID, class.Spec.Networks)
+				switch {
+				case err != nil:
+					e.failed("firewall", where, err)
+				case what != "":
+					e.add("firewall", Warn, where, named+what, fix)
+				default:
+					e.ok("firewall", where, named+"has its firewall on")
+				}
+			}
+		}
+	}
+}
+
+// templateFirewall returns the settings of a template that disable the security groups of
+// its clones, or "".
+func templateFirewall(ctx context.Context, r *Region, host topology.HostName, vmid int, networks []v1alpha1.Network) (what, fix string, err error) {
+	firewall, err := r.Client.FirewallOf(ctx, host, vmid)
+	if err != nil {
+		return "", "", err
+	}
+	var whats, fixes []string
+	path := fmt.Sprintf("/nodes/%s/qemu/%d/firewall", host, vmid)
+	if !firewall.On {
+		whats = append(whats, "has its firewall off, and so have its clones: security groups of the class filter nothing")
+		fixes = append(fixes, fmt.Sprintf("`pvesh set %s/options --enable 1 --dhcp 1 --policy_in DROP`, or ACCEPT to let in what no group drops", path))
+	}
+	if len(networks) == 0 && !firewall.Device {
+		whats = append(whats, "has no network device that goes through the firewall")
+		fixes = append(fixes, fmt.Sprintf("add firewall=1 to what `qm config %d` says of net0: `qm set %d --net0 …,firewall=1`", vmid, vmid))
+	}
+	if firewall.Rules > 0 {
+		whats = append(whats, fmt.Sprintf("has %s of its own, beside which the provider sets no groups", count(firewall.Rules, "firewall rule")))
+		fixes = append(fixes, fmt.Sprintf("put them into a security group, and delete them: `pvesh delete %s/rules/0`", path))
+	}
+	return strings.Join(whats, "; it "), strings.Join(fixes, "; "), nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// want is a grant resolved to the paths that Proxmox checks.
-type want struct {
+// requirement is a grant resolved to the paths that Proxmox checks.
+type requirement struct {
 	grant proxmox.Grant
 	paths []string
 	// privileges are some or all privileges of the grant's role.
@@ -30,18 +30,18 @@ type want struct {
 // privileges compares the credential's permissions with the required ones.
 func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topology.Snapshot) {
 	where := string(r.Name)
-	wants := e.wants(r, snapshot)
-	var paths []string
-	for _, w := range wants {
-		paths = append(paths, w.paths...)
-	}
-	slices.Sort(paths)
-	have, err := r.Client.Permissions(ctx, slices.Compact(paths))
+	roles, err := r.Client.RolesThere(ctx)
 	if err != nil {
 		e.failed("privilege", where, err)
 		return
 	}
-	roles, err := r.Client.RolesThere(ctx)
+	use := e.uses(r, snapshot)
+	required := use.requirements(roles)
+	var paths []string
+	for _, q := range required {
+		paths = append(paths, q.paths...)
+	}
+	have, err := r.Client.Permissions(ctx, distinct(paths))
 	if err != nil {
 		e.failed("privilege", where, err)
 		return
@@ -54,30 +54,31 @@ func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topol
 	if e.nothingAtAll(r, have, all) {
 		return
 	}
-	for _, w := range wants {
-		e.compare(r, w, have, roles)
-	}
-	e.pools(r, snapshot, have)
-	e.bridges(ctx, r, all, roles)
-	e.devices(ctx, r, roles)
-	e.tags(ctx, r, e.uses(r, snapshot))
-	if !e.joinsByAgent(r, have, roles) {
-		e.agents(r, have["/vms"])
-	}
-}
 
-// pools checks the classes' resource pools. Proxmox lists only pools that the user may
-// audit.
-func (e *examination) pools(r *Region, snapshot *topology.Snapshot, have map[string]proxmox.Permissions) {
+	for _, q := range required {
+		e.compare(r, q, have, roles)
+	}
+	// Proxmox lists only pools that the user may audit.
 	for _, region := range snapshot.Regions {
-		for _, pool := range slices.Sorted(maps.Keys(e.uses(r, snapshot).pools)) {
-			if pool == "" || slices.Contains(region.Pools, pool) || !have["/pool/"+pool].Has("Pool.Audit", false) {
-				continue
+		for _, pool := range use.pools.sorted() {
+			if !slices.Contains(region.Pools, pool) && have["/pool/"+pool].Has("Pool.Audit", false) {
+				e.add("pool", Fail, where, fmt.Sprintf("there is no resource pool %q", pool), fmt.Sprintf("`pveum pool add %s`, or correct spec.pool", pool))
 			}
-			e.add(Finding{
-				Check: "pool", Status: Fail, Where: string(r.Name), What: fmt.Sprintf("there is no resource pool %q", pool),
-				Mend: fmt.Sprintf("`pveum pool add %s`, or correct spec.pool", pool),
-			})
+		}
+	}
+	e.bridges(ctx, r, all, roles)
+	e.tags(ctx, r, use.tags.sorted())
+
+	// Privileges that make the provider wait. Root has all of them.
+	if root, _ := r.Client.CanSetAffinity(); root || len(use.agents) > 0 {
+		return
+	}
+	for _, privilege := range proxmox.AgentPrivileges() {
+		if have["/vms"].Has(privilege, false) {
+			e.add("privilege", Warn, where+" /vms",
+				privilege+" is granted: with it, the provider waits up to 15 minutes for the guest agent of each running VM that it imports",
+				"take it out of the role, as numaform init prints it")
+			return
 		}
 	}
 }
@@ -85,7 +86,6 @@ func (e *examination) pools(r *Region, snapshot *topology.Snapshot, have map[str
 // nothingAtAll distinguishes a token that was created with separate privileges, but given
 // none, from one that lacks some.
 func (e *examination) nothingAtAll(r *Region, known ...map[string]proxmox.Permissions) bool {
-	id := r.Client.TokenID()
 	for _, have := range known {
 		for _, permissions := range have {
 			if len(permissions) > 0 {
@@ -93,86 +93,75 @@ func (e *examination) nothingAtAll(r *Region, known ...map[string]proxmox.Permis
 			}
 		}
 	}
+	id := r.Client.TokenID()
 	if id == "" {
 		return false
 	}
 	user, name, _ := strings.Cut(id, "!")
-	e.add(Finding{
-		Check: "privilege", Status: Fail, Where: string(r.Name),
-		What: fmt.Sprintf("API token %s has no privilege at all: it was added without --privsep 0, or its user has none", id),
-		Mend: fmt.Sprintf("pveum user token modify %s %s --privsep 0; and if that is not all, the lines that numaform init prints", user, name),
-	})
+	e.add("privilege", Fail, string(r.Name),
+		fmt.Sprintf("API token %s has no privilege at all: it was added without --privsep 0, or its user has none", id),
+		fmt.Sprintf("pveum user token modify %s %s --privsep 0; and if that is not all, the lines that numaform init prints", user, name))
 	return true
 }
 
 // compare adds a finding for each path with missing privileges, or one finding for all
 // paths.
-func (e *examination) compare(r *Region, w want, have map[string]proxmox.Permissions, roles map[string][]string) {
-	if w.pool != "" && !have["/pool/"+w.pool].Has("VM.Clone", false) {
+func (e *examination) compare(r *Region, q requirement, have map[string]proxmox.Permissions, roles map[string][]string) {
+	if q.pool != "" && !have["/pool/"+q.pool].Has("VM.Clone", false) {
 		return // the pool's privileges are missing, which is reported already
 	}
 	complete := true
-	for _, path := range w.paths {
-		missing := slices.DeleteFunc(slices.Clone(w.privileges), func(p string) bool { return have[path].Has(p, w.deep) })
+	for _, path := range q.paths {
+		missing := slices.DeleteFunc(slices.Clone(q.privileges), func(p string) bool { return have[path].Has(p, q.deep) })
 		if len(missing) == 0 {
 			continue
 		}
 		complete = false
-		e.add(Finding{
-			Check: "privilege", Status: Fail, Where: string(r.Name) + " " + path,
-			What: fmt.Sprintf("missing for %s: %s", w.grant.For, strings.Join(missing, ", ")),
-			Mend: w.mend(r.Client.User(), path, missing, roles),
-		})
-	}
-	if complete && len(w.paths) > 0 {
-		e.ok("privilege", string(r.Name)+" "+strings.Join(w.paths, ", "), strings.Join(w.privileges, ", "))
-	}
-}
-
-// mend returns the commands that grant the missing privileges.
-func (w *want) mend(user, path string, missing []string, roles map[string][]string) string {
-	if w.pool != "" {
-		return fmt.Sprintf("pveum pool modify %s --vms %s", w.pool, strings.TrimPrefix(path, "/vms/"))
-	}
-	return strings.Join(w.grant.Mend(user, missing, roles), " && ")
-}
-
-// wants returns the required privileges on the paths that exist now.
-func (e *examination) wants(r *Region, snapshot *topology.Snapshot) []want {
-	use := e.uses(r, snapshot)
-	var wants []want
-	for _, reach := range use.reaches() {
-		for _, grant := range reach.Grants() {
-			wants = append(wants, use.want(grant)...)
+		fix := strings.Join(q.grant.Mend(r.Client.User(), missing, roles), " && ")
+		if q.pool != "" {
+			fix = fmt.Sprintf("pveum pool modify %s --vms %s", q.pool, strings.TrimPrefix(path, "/vms/"))
 		}
+		e.add("privilege", Fail, string(r.Name)+" "+path, fmt.Sprintf("missing for %s: %s", q.grant.For, list(missing)), fix)
 	}
-	var distinct []want
-	for _, w := range wants {
-		if !slices.ContainsFunc(distinct, func(d want) bool { return slices.Equal(d.paths, w.paths) && slices.Equal(d.privileges, w.privileges) }) {
-			distinct = append(distinct, w)
-		}
+	if complete && len(q.paths) > 0 {
+		e.ok("privilege", string(r.Name)+" "+list(q.paths), list(q.privileges))
 	}
-	return distinct
 }
 
 // use is what numaform uses in a region, according to its classes.
 type use struct {
 	hosts        []string
-	pools        map[string]bool // "" means no pool
-	disks, seeds map[string]bool
+	pools        set // "" means no pool
+	disks, seeds set
 	// models are custom CPU models that require a privilege, without "custom-".
-	models map[string]bool
+	models set
 	// cloudInit is set if a seed replaces a template's cloud-init drive.
 	cloudInit bool
+	// devices are the paths of PCI mappings, and agents the paths of VMs that join by a
+	// command of the guest agent.
+	devices, agents set
 	// tags are the tags that VMs get, or lose as clones.
-	tags map[string]bool
+	tags set
 	// templates are VMIDs, by the pool whose class clones them.
 	templates map[string][]string
 }
 
 // uses collects what the classes use; without classes, all templates' storages.
 func (e *examination) uses(r *Region, snapshot *topology.Snapshot) *use {
-	u := &use{pools: map[string]bool{}, disks: map[string]bool{}, seeds: map[string]bool{}, models: map[string]bool{}, tags: map[string]bool{}, templates: map[string][]string{}}
+	u := &use{
+		pools: set{}, disks: set{}, seeds: set{}, models: set{}, devices: set{}, agents: set{}, tags: set{},
+		templates: map[string][]string{},
+	}
+	for _, class := range e.usedIn(r) {
+		for _, device := range class.Spec.PCIDevices {
+			u.devices["/mapping/pci/"+device.Mapping] = true
+		}
+		if class.ByAgent() && class.Spec.Pool != "" {
+			u.agents["/pool/"+class.Spec.Pool] = true
+		} else if class.ByAgent() {
+			u.agents["/vms"] = true
+		}
+	}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
 		if host.Region != r.Name {
@@ -182,11 +171,11 @@ func (e *examination) uses(r *Region, snapshot *topology.Snapshot) *use {
 			u.hosts = append(u.hosts, "/nodes/"+string(host.Name))
 		}
 		for _, template := range host.Templates {
-			if len(e.config.Classes) == 0 && template.Storage != "" {
+			if len(e.config.Classes) == 0 {
 				u.disks[template.Storage] = true
 			}
 		}
-		e.useOf(u, host, snapshot)
+		e.usesOn(u, host, snapshot)
 	}
 	if len(u.pools) == 0 {
 		u.pools[""] = true
@@ -197,8 +186,8 @@ func (e *examination) uses(r *Region, snapshot *topology.Snapshot) *use {
 	return u
 }
 
-// useOf adds what the classes use of a host.
-func (e *examination) useOf(u *use, host *topology.Host, snapshot *topology.Snapshot) {
+// usesOn adds what the classes use of a host.
+func (e *examination) usesOn(u *use, host *topology.Host, snapshot *topology.Snapshot) {
 	for i := range e.config.Classes {
 		class := &e.config.Classes[i]
 		if !scheduling.Allows(class, host.ID()) {
@@ -249,41 +238,57 @@ func (u *use) tag(own, template []string) {
 	}
 }
 
-// reaches returns the reach for each pool.
-func (u *use) reaches() []proxmox.Reach {
-	var reaches []proxmox.Reach
+// requirements returns the required privileges on the paths that exist now.
+func (u *use) requirements(roles map[string][]string) []requirement {
+	var all []requirement
 	for _, pool := range slices.Sorted(maps.Keys(u.pools)) {
-		reaches = append(reaches, proxmox.Reach{
-			Pool: pool, Disks: slices.Sorted(maps.Keys(u.disks)), Seeds: slices.Sorted(maps.Keys(u.seeds)),
-			CPUModels: slices.Sorted(maps.Keys(u.models)),
-		})
+		reach := proxmox.Reach{Pool: pool, Disks: u.disks.sorted(), Seeds: u.seeds.sorted(), CPUModels: u.models.sorted()}
+		for _, grant := range reach.Grants() {
+			all = append(all, u.resolve(grant)...)
+		}
 	}
-	return reaches
+	for _, path := range u.devices.sorted() {
+		grant := proxmox.Grant{Role: proxmox.DeviceRole(), Path: path, For: "passing PCI devices through"}
+		all = append(all, requirement{grant: grant, paths: []string{path}, privileges: grant.Role.Privileges})
+	}
+	agent := proxmox.Role{Name: "NumaformAgent", Privileges: []string{"VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted"}}
+	if slices.Contains(roles["Administrator"], "VM.Monitor") { // Proxmox VE 8
+		agent.Privileges = []string{"VM.Monitor"}
+	}
+	for _, path := range u.agents.sorted() {
+		grant := proxmox.Grant{Role: agent, Path: path, For: "joining by a command of the guest agent"}
+		all = append(all, requirement{grant: grant, paths: []string{path}, privileges: agent.Privileges, deep: path == "/vms"})
+	}
+
+	var required []requirement
+	for _, q := range all {
+		if !slices.ContainsFunc(required, func(r requirement) bool {
+			return slices.Equal(r.paths, q.paths) && slices.Equal(r.privileges, q.privileges)
+		}) {
+			required = append(required, q)
+		}
+	}
+	return required
 }
 
-// want resolves a grant to paths.
-func (u *use) want(grant proxmox.Grant) []want {
+// resolve resolves a grant to paths.
+func (u *use) resolve(grant proxmox.Grant) []requirement {
 	if grant.Role.Name == proxmox.RoleVM && u.cloudInit {
 		grant.Role.Privileges = append(slices.Clone(grant.Role.Privileges), "VM.Config.Cloudinit")
 	}
 	privileges := grant.Role.Privileges
 	switch {
 	case grant.Path == "/nodes":
-		return []want{{grant: grant, paths: u.hosts, privileges: privileges}}
+		return []requirement{{grant: grant, paths: u.hosts, privileges: privileges}}
 	case grant.Path == "/storage", grant.Role.Name == proxmox.RoleNet:
 		return nil // checked by name, or with the bridges
 	case grant.Role.Name == proxmox.RoleVM && grant.Path != "/vms":
 		pool := strings.TrimPrefix(grant.Path, "/pool/")
-		clone := want{grant: grant, paths: distinct(u.templates[pool]), privileges: []string{"VM.Clone"}, pool: pool}
+		clone := requirement{grant: grant, paths: distinct(u.templates[pool]), privileges: []string{"VM.Clone"}, pool: pool}
 		clone.grant.For = "cloning the template, which is not in the pool"
-		return []want{{grant: grant, paths: []string{grant.Path}, privileges: privileges}, clone}
+		return []requirement{{grant: grant, paths: []string{grant.Path}, privileges: privileges}, clone}
 	}
-	return []want{{grant: grant, paths: []string{grant.Path}, privileges: privileges, deep: grant.Path == "/vms"}}
-}
-
-func distinct(list []string) []string {
-	slices.Sort(list)
-	return slices.Compact(list)
+	return []requirement{{grant: grant, paths: []string{grant.Path}, privileges: privileges, deep: grant.Path == "/vms"}}
 }
 
 // bridges checks SDN.Use. Only Proxmox knows the zone of a bridge.
@@ -295,66 +300,63 @@ func (e *examination) bridges(ctx context.Context, r *Region, all map[string]pro
 		e.failed("privilege", where, err)
 		return
 	}
-	grants := (proxmox.Reach{}).Grants()
-	grant := grants[len(grants)-1]
-	finding := Finding{Check: "privilege", Status: OK, Where: where, What: privilege}
 	switch {
 	case have[zones].Has(privilege, true):
+		e.ok("privilege", where, privilege)
+		return
 	case have[local].Has(privilege, true):
-		finding.Where, finding.What = string(r.Name)+" "+local, privilege+" on the hosts' own bridges only"
-	default:
-		finding.What = "missing for " + grant.For + ": " + privilege
-		finding.Status = Fail
-		for path, permissions := range all {
-			if strings.HasPrefix(path, zones+"/") && permissions.Has(privilege, false) {
-				finding.Status, finding.What = Warn, fmt.Sprintf("%s is granted on single zones or bridges only: others cannot be used", privilege)
-			}
-		}
-		finding.Mend = strings.Join(grant.Mend(r.Client.User(), []string{privilege}, roles), " && ")
-	}
-	e.add(finding)
-}
-
-// joinsByAgent checks the requirements of classes whose nodes join by a command of the
-// guest agent, and reports whether there are such classes.
-func (e *examination) joinsByAgent(r *Region, have map[string]proxmox.Permissions, roles map[string][]string) bool {
-	role := proxmox.Role{Name: "NumaformAgent", Privileges: []string{"VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted"}}
-	if slices.Contains(roles["Administrator"], "VM.Monitor") { // Proxmox VE 8
-		role.Privileges = []string{"VM.Monitor"}
-	}
-	paths := map[string]bool{}
-	for i := range e.config.Classes {
-		class := &e.config.Classes[i]
-		if !class.ByAgent() || (class.Spec.Region != "" && class.Spec.Region != string(r.Name)) {
-			continue
-		}
-		path := "/vms"
-		if class.Spec.Pool != "" {
-			path = "/pool/" + class.Spec.Pool
-		}
-		paths[path] = true
-	}
-	for _, path := range slices.Sorted(maps.Keys(paths)) {
-		grant := proxmox.Grant{Role: role, Path: path, For: "joining by a command of the guest agent"}
-		e.compare(r, want{grant: grant, paths: []string{path}, privileges: role.Privileges, deep: path == "/vms"}, have, roles)
-	}
-	return len(paths) > 0
-}
-
-// agents warns about privileges that make the provider wait.
-func (e *examination) agents(r *Region, have proxmox.Permissions) {
-	if ok, _ := r.Client.CanSetAffinity(); ok { // root has all of them
+		e.ok("privilege", string(r.Name)+" "+local, privilege+" on the hosts' own bridges only")
 		return
 	}
-	for _, privilege := range proxmox.AgentPrivileges() {
-		if !have.Has(privilege, false) {
-			continue
+	grants := (proxmox.Reach{}).Grants()
+	grant := grants[len(grants)-1]
+	status, what := Fail, "missing for "+grant.For+": "+privilege
+	for path, permissions := range all {
+		if strings.HasPrefix(path, zones+"/") && permissions.Has(privilege, false) {
+			status, what = Warn, privilege+" is granted on single zones or bridges only: others cannot be used"
 		}
-		e.add(Finding{
-			Check: "privilege", Status: Warn, Where: string(r.Name) + " /vms",
-			What: privilege + " is granted: with it, the provider waits up to 15 minutes for the guest agent of each running VM that it imports",
-			Mend: "take it out of the role, as numaform init prints it",
-		})
+	}
+	e.add("privilege", status, where, what, strings.Join(grant.Mend(r.Client.User(), []string{privilege}, roles), " && "))
+}
+
+// tags compares the tags that VMs get, and the template tags that their clones lose, with
+// the tags that the datacenter allows for users without Sys.Modify on /.
+func (e *examination) tags(ctx context.Context, r *Region, tags []string) {
+	where := string(r.Name)
+	have, err := r.Client.Permissions(ctx, []string{"/"})
+	if err != nil {
+		e.failed("tags", where, err)
 		return
 	}
+	access, err := r.Client.TagAccess(ctx)
+	if err != nil {
+		e.failed("tags", where, err)
+		return
+	}
+	refused := slices.DeleteFunc(tags, access.Allows)
+	if have["/"].Has("Sys.Modify", false) || len(refused) == 0 {
+		e.ok("tags", where, "VMs may have the tags of their classes")
+		return
+	}
+
+	var commands []string
+	isRefused := func(tag string) bool { return slices.Contains(refused, tag) }
+	if rest := slices.DeleteFunc(slices.Clone(access.Registered), isRefused); len(rest) < len(access.Registered) {
+		option := fmt.Sprintf("--registered-tags '%s'", strings.Join(rest, ";"))
+		if len(rest) == 0 {
+			option = "--delete registered-tags"
+		}
+		commands = append(commands, "pvesh set /cluster/options "+option)
+	}
+	if !access.Free() {
+		mode := access.Mode
+		if mode == "none" {
+			mode = "list"
+		}
+		allowed := append(slices.DeleteFunc(slices.Clone(access.List), isRefused), refused...)
+		commands = append(commands, fmt.Sprintf("pvesh set /cluster/options --user-tag-access 'user-allow=%s,user-allow-list=%s'", mode, strings.Join(allowed, ";")))
+	}
+	e.add("tags", Fail, where,
+		fmt.Sprintf("numaform's user may not set or take off: %s. Without, VMs are cloned and then refused their configuration", list(refused)),
+		strings.Join(commands, " && "))
 }

@@ -3,15 +3,73 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
 )
+
+// templates lists the templates of the hosts if there are no classes that name some.
+func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
+	usable := false
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		if host.Problem != "" {
+			continue
+		}
+		where := host.ID().String()
+		if len(host.Templates) == 0 {
+			e.add("template", Warn, where, "has no template, so no node can be cloned there", "make one with the name that the others have: docs/join.md")
+		}
+		for _, template := range host.Templates {
+			if template.Problem != "" {
+				e.add("template", Warn, where, fmt.Sprintf("%s (VMID %d) cannot be used: %s", template.Name, template.VMID, template.Problem), "")
+				continue
+			}
+			usable = true
+			e.ok("template", where, describe(&template))
+		}
+	}
+	if !usable {
+		e.add("template", Fail, string(r.Name), "no host has a template that nodes can be cloned from", "make one, or fix one of the above: docs/join.md")
+	}
+}
+
+// describe names a template and its disk.
+func describe(template *topology.Template) string {
+	return fmt.Sprintf("%s (VMID %d, %d GiB on %s)", template.Name, template.VMID, template.DiskGiB, template.Storage)
+}
+
+// storages lists what the hosts' storages accept, if there are no classes that name some.
+func (e *examination) storages(snapshot *topology.Snapshot) {
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		if host.Problem != "" {
+			continue
+		}
+		accepting := func(content string) (names []string) {
+			for _, storage := range host.Storages {
+				if storage.Active && slices.Contains(storage.Content, content) {
+					names = append(names, storage.Name)
+				}
+			}
+			return names
+		}
+		images, iso := accepting("images"), accepting("iso")
+		status, fix := OK, ""
+		switch {
+		case len(images) == 0:
+			status = Fail
+			fix = "allow the content Disk image on a storage: pvesm set STORAGE --content images; if there is one, grant Datastore.Audit on it"
+		case len(iso) == 0:
+			status = Warn
+			fix = "for nodes that join by seeds, allow the content ISO image on a storage: pvesm set STORAGE --content iso; if there is one, grant Datastore.Audit on it"
+		}
+		e.add("storage", status, host.ID().String(), fmt.Sprintf("disks on %s; seeds on %s", list(images), list(iso)), fix)
+	}
+}
 
 // classStorages queries each host for the storages that the classes use on it.
 func (e *examination) classStorages(ctx context.Context, r *Region, snapshot *topology.Snapshot) {
@@ -27,20 +85,20 @@ func (e *examination) classStorages(ctx context.Context, r *Region, snapshot *to
 			e.failed("storage", where, err)
 			continue
 		}
+
 		usable := true
 		for _, name := range distinct(slices.Concat(disks, seeds)) {
-			if finding, ok := unusable(name, host.Name, states); ok {
-				finding.Where = where
-				e.add(finding)
+			if what, fix := unusable(name, host.Name, states); what != "" {
+				e.add("storage", Warn, where, what, fix) // the class fails if no host is left
 				usable = false
 			}
 		}
 		if !usable {
 			continue
 		}
-		what := "disks on " + orNone(disks)
+		what := "disks on " + list(disks)
 		if len(seeds) > 0 {
-			what += "; seeds on " + strings.Join(seeds, ", ")
+			what += "; seeds on " + list(seeds)
 			// pve-storage 9.1.7, PVE/API2/Storage/Status.pm:637-664
 			if len(snapshot.Hosts) > 1 && slices.ContainsFunc(seeds, func(name string) bool { return !states[name].Shared }) {
 				what += ", where the host that gets the upload copies them by ssh"
@@ -50,51 +108,52 @@ func (e *examination) classStorages(ctx context.Context, r *Region, snapshot *to
 	}
 }
 
-// unusable explains why a host cannot use a storage, if so.
-func unusable(name string, host topology.HostName, states map[string]proxmox.StorageState) (Finding, bool) {
-	finding := Finding{Check: "storage", Status: Warn} // the class fails if no host is left
-	switch state, there := states[name]; {
-	case !there:
-		finding.What = fmt.Sprintf("storage %q does not exist, or numaform's user may not see it", name)
-		finding.Mend = fmt.Sprintf("look for it with `pvesm status`; if it exists, grant Datastore.Audit on /storage/%s", name)
+// unusable explains why a host cannot use a storage, or returns "".
+func unusable(name string, host topology.HostName, states map[string]proxmox.StorageState) (what, fix string) {
+	state, exists := states[name]
+	switch {
+	case !exists:
+		return fmt.Sprintf("storage %q does not exist, or numaform's user may not see it", name),
+			fmt.Sprintf("look for it with `pvesm status`; if it exists, grant Datastore.Audit on /storage/%s", name)
 	case !state.Enabled:
-		finding.What = fmt.Sprintf("storage %q exists, but is disabled or not for this host", name)
-		finding.Mend = fmt.Sprintf("pvesm set %s --disable 0, and add %s to its nodes, or name another storage in the class", name, host)
+		return fmt.Sprintf("storage %q exists, but is disabled or not for this host", name),
+			fmt.Sprintf("pvesm set %s --disable 0, and add %s to its nodes, or name another storage in the class", name, host)
 	case !state.Active:
-		finding.What = fmt.Sprintf("storage %q cannot be used now, though it is enabled", name)
-		finding.Mend = fmt.Sprintf("run `pvesm status --storage %s` on the host", name)
-	default:
-		return finding, false
+		return fmt.Sprintf("storage %q cannot be used now, though it is enabled", name),
+			fmt.Sprintf("run `pvesm status --storage %s` on the host", name)
 	}
-	return finding, true
+	return "", ""
 }
 
 // storagesOn returns the storages for disks and seeds on the host that classes name, or use
 // by default.
 func (e *examination) storagesOn(host *topology.Host, snapshot *topology.Snapshot) (disks, seeds []string) {
-	used := [2]map[string]bool{{}, {}}
+	ofDisks, ofSeeds := set{}, set{}
 	for i := range e.config.Classes {
 		class := &e.config.Classes[i]
 		if !scheduling.Allows(class, host.ID()) {
 			continue
 		}
 		if class.Spec.BootDevice != nil {
-			used[0][class.Spec.BootDevice.Storage] = true
+			ofDisks[class.Spec.BootDevice.Storage] = true
 		}
 		for _, disk := range class.Spec.DataDisks {
-			used[0][disk.Storage] = true
+			ofDisks[disk.Storage] = true
 		}
 		needs, _ := scheduling.NeedsOf(class, snapshot, host.ID())
 		for _, name := range needs.Disks {
-			used[0][name] = true
+			ofDisks[name] = true
 		}
 		seed := class.Spec.Metadata.Storage
 		if found, ok := scaler.SeedStorage(host, needs.Seed); ok {
 			seed = found
 		}
-		used[1][seed] = true
+		ofSeeds[seed] = true
 	}
-	delete(used[0], "")
-	delete(used[1], "")
-	return slices.Sorted(maps.Keys(used[0])), slices.Sorted(maps.Keys(used[1]))
+	return ofDisks.sorted(), ofSeeds.sorted()
+}
+
+func distinct(texts []string) []string {
+	slices.Sort(texts)
+	return slices.Compact(texts)
 }
