@@ -54,7 +54,7 @@ type MalformedError struct {
 }
 
 func (e *MalformedError) Error() string {
-	return fmt.Sprintf("configmap %s/%s: %s: %q is not understood: want %s; numaform stays paused until it is mended",
+	return fmt.Sprintf("configmap %s/%s: %s: %q is not understood: want %s; numaform stays paused until it is fixed",
 		e.Namespace, ConfigMapName, e.Key, e.Value, e.Want)
 }
 
@@ -89,7 +89,7 @@ func parse(configMap *corev1.ConfigMap) (State, error) {
 	case "true":
 		state.Paused = true
 	default:
-		mistakes = append(mistakes, &MalformedError{configMap.Namespace, keyPaused, value, `"true" or "false"`})
+		mistakes = append(mistakes, &MalformedError{Namespace: configMap.Namespace, Key: keyPaused, Value: value, Want: `"true" or "false"`})
 	}
 	for name := range strings.SplitSeq(data[keyEvacuate], ",") {
 		if name = strings.TrimSpace(name); name == "" {
@@ -97,7 +97,9 @@ func parse(configMap *corev1.ConfigMap) (State, error) {
 		}
 		var host topology.HostID
 		if err := host.UnmarshalText([]byte(name)); err != nil {
-			mistakes = append(mistakes, &MalformedError{configMap.Namespace, keyEvacuate, name, "hosts as region/host, with commas between them"})
+			mistakes = append(mistakes, &MalformedError{
+				Namespace: configMap.Namespace, Key: keyEvacuate, Value: name, Want: "hosts as region/host, with commas between them",
+			})
 			continue
 		}
 		state.Evacuated = append(state.Evacuated, host)
@@ -161,9 +163,11 @@ func setHosts(data map[string]string, change func(hosts map[string]bool)) {
 // change writes the ConfigMap, and retries on conflict.
 func (s *Switch) change(ctx context.Context, doing string, change func(data map[string]string)) error {
 	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+	// The jitter spreads the retries of people and controllers that write at the same time.
+	backoff := wait.Backoff{Steps: 12, Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1}
 	// OnError treats the end of ctx as a last attempt and drops the error.
 	var last error
-	err := retry.OnError(backoff(), again, func() error {
+	err := retry.OnError(backoff, again, func() error {
 		last = s.write(ctx, change)
 		return last
 	})
@@ -171,11 +175,6 @@ func (s *Switch) change(ctx context.Context, doing string, change func(data map[
 		return fmt.Errorf("%s: writing configmap %s: %w", doing, ConfigMapName, err)
 	}
 	return nil
-}
-
-// backoff spreads the retries of people and controllers that write at the same time.
-func backoff() wait.Backoff {
-	return wait.Backoff{Steps: 12, Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1}
 }
 
 // write changes the ConfigMap once, and creates it if it does not exist.
