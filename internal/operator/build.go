@@ -88,35 +88,26 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	b.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: eventSource})
 	b.recorder = events.NewRecorder(b.events)
 
-	config, err := b.scalerConfig(ctx)
+	config, err := c.config.ScalerConfig(ctx, c.settings.Environ, Kubeconfig{Rest: c.settings.Rest, Namespace: c.settings.Namespace}, true)
 	if err != nil {
 		return nil, err
 	}
+	config.Regions = c.config.Regions()
+	for i := range config.Regions {
+		config.Regions[i].Live = c.clients[config.Regions[i].Name]
+	}
+	config.Drained = b.liveCluster.Drained
+	config.HolderGone = holders{pods: b.live, namespace: c.settings.Namespace, host: os.Hostname}.gone
+	config.Actor = "controller/" + c.settings.Namespace
+	config.Version = c.settings.Version
+	config.Clock = c.clock
+	logger := log.FromContext(ctx)
+	config.Notice = func(message string) { logger.Info("read records that others wrote", logkey.Message, message) }
+	config.Progress = func(host fleet.Shard, message string) { logger.V(1).Info(message, logkey.Host, host.String()) }
 	if c.settings.Observe {
 		return b.observe(ctx, config)
 	}
 	return b.apply(ctx, config)
-}
-
-// scalerConfig returns the configuration of the controller's scaler.
-func (b *builder) scalerConfig(ctx context.Context) (*scaler.Config, error) {
-	config, err := b.config.ScalerConfig(ctx, b.settings.Environ, Kubeconfig{Rest: b.settings.Rest, Namespace: b.settings.Namespace}, true)
-	if err != nil {
-		return nil, err
-	}
-	config.Regions = b.config.Regions()
-	for i := range config.Regions {
-		config.Regions[i].Live = b.clients[config.Regions[i].Name]
-	}
-	config.Drained = b.liveCluster.Drained
-	config.HolderGone = holders{pods: b.live, namespace: b.settings.Namespace, host: os.Hostname}.gone
-	config.Actor = "controller/" + b.settings.Namespace
-	config.Version = b.settings.Version
-	config.Clock = b.clock
-	logger := log.FromContext(ctx)
-	config.Notice = func(message string) { logger.Info("read records that others wrote", logkey.Message, message) }
-	config.Progress = func(host fleet.Shard, message string) { logger.V(1).Info(message, logkey.Host, host.String()) }
-	return config, nil
 }
 
 // request returns the part of a scheduling request that is the same for each decision.
@@ -220,8 +211,12 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	})
 	core := newCore(ctx, b, providermetrics.Decorate(provider), b.recorder)
 	core.overlaid = provider.Everywhere()
+	var virtual func(context.Context) []*corev1.Pod // the pods of CapacityBuffers
+	if b.karpenter.FeatureGates.CapacityBuffer {
+		virtual = core.virtual.GetAll
+	}
 	provisioner = provisioning.New(provisioning.Config{
-		Virtual:     core.virtualPods(ctx),
+		Virtual:     virtual,
 		Client:      cached,
 		Cluster:     b.cluster,
 		State:       core.state,

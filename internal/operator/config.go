@@ -187,13 +187,6 @@ type Backend struct {
 	Encryption bool `yaml:"encryption"`
 }
 
-func defaults() Config {
-	return Config{
-		Engine: Engine{Version: ">= 1.8"},
-		Fleet:  Fleet{Dir: "fleet", Backend: Backend{Type: "local"}},
-	}
-}
-
 // The provider's timeouts if the configuration has none, the same as the module's.
 const (
 	defaultClone  = 25 * time.Minute

@@ -58,7 +58,9 @@ func NewController(config *Config, settings ControllerSettings) (*Controller, er
 	if err != nil {
 		return nil, fmt.Errorf("reaching the cluster: %w", err)
 	}
-	replaceCollectors()
+	if _, done := crmetrics.Registry.(replacing); !done {
+		crmetrics.Registry = replacing{crmetrics.Registry}
+	}
 	c := &Controller{config: config, settings: settings, kube: kube, clock: clock.RealClock{}}
 	c.clients, err = config.ConnectObserved(func(region topology.RegionName) proxmox.Observe {
 		return func(method, path string, code int, took time.Duration) {

@@ -152,15 +152,6 @@ func (c *core) gated(ctx context.Context, trigger func()) []controller.Controlle
 	return list
 }
 
-// virtualPods returns a function that lists the pods of CapacityBuffers, or nil if their
-// feature gate is disabled.
-func (c *core) virtualPods(ctx context.Context) func(context.Context) []*corev1.Pod {
-	if !options.FromContext(ctx).FeatureGates.CapacityBuffer {
-		return nil
-	}
-	return c.virtual.GetAll
-}
-
 // triggers is called for CapacityBuffers.
 type triggers func()
 

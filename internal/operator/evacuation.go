@@ -10,6 +10,7 @@ import (
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/awslabs/operatorpkg/singleton"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -56,34 +57,28 @@ func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	}
 	var errs []error
 	for i := range claims.Items {
+		claim := &claims.Items[i]
 		// Another Karpenter in this cluster may use the same host names.
-		if ref := claims.Items[i].Spec.NodeClassRef; ref != nil && ref.Group == v1alpha1.Group {
-			errs = append(errs, e.mark(ctx, &claims.Items[i], hosts))
+		if ref := claim.Spec.NodeClassRef; ref == nil || ref.Group != v1alpha1.Group || !claim.DeletionTimestamp.IsZero() {
+			continue
+		}
+		home := topology.HostID{
+			Region: topology.RegionName(claim.Labels[corev1.LabelTopologyRegion]),
+			Host:   topology.HostName(claim.Labels[corev1.LabelTopologyZone]),
+		}
+		leaves := slices.Contains(hosts, home)
+		if _, marked := claim.Annotations[v1alpha1.AnnotationEvacuated]; marked == leaves {
+			continue
+		}
+		changed := claim.DeepCopy()
+		if leaves {
+			metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.AnnotationEvacuated, "true")
+		} else {
+			delete(changed.Annotations, v1alpha1.AnnotationEvacuated)
+		}
+		if err := e.client.Patch(ctx, changed, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("marking nodeclaim %s as one to leave its host: %w", claim.Name, err))
 		}
 	}
 	return reconciler.Result{RequeueAfter: switchInterval}, errors.Join(errs...)
-}
-
-// mark sets or removes the mark of a NodeClaim, if necessary.
-func (e *evacuation) mark(ctx context.Context, claim *karpv1.NodeClaim, hosts []topology.HostID) error {
-	home := topology.HostID{
-		Region: topology.RegionName(claim.Labels[corev1.LabelTopologyRegion]),
-		Host:   topology.HostName(claim.Labels[corev1.LabelTopologyZone]),
-	}
-	leaves := slices.Contains(hosts, home)
-	if _, marked := claim.Annotations[v1alpha1.AnnotationEvacuated]; marked == leaves || !claim.DeletionTimestamp.IsZero() {
-		return nil
-	}
-	changed := claim.DeepCopy()
-	delete(changed.Annotations, v1alpha1.AnnotationEvacuated)
-	if leaves {
-		if changed.Annotations == nil {
-			changed.Annotations = map[string]string{}
-		}
-		changed.Annotations[v1alpha1.AnnotationEvacuated] = "true"
-	}
-	if err := e.client.Patch(ctx, changed, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("marking nodeclaim %s as one to leave its host: %w", claim.Name, err)
-	}
-	return nil
 }

@@ -26,7 +26,10 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the configuration: %w: name it with --config, or write one with numaform init", err)
 	}
-	config := defaults()
+	config := Config{
+		Engine: Engine{Version: ">= 1.8"},
+		Fleet:  Fleet{Dir: "fleet", Backend: Backend{Type: "local"}},
+	}
 	if err := decode(text, &config); err != nil {
 		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
@@ -178,13 +181,4 @@ func endpointOf(address string) string {
 func (c *Cluster) Endpoint() string {
 	address := slices.Concat(c.addresses(), []string{""})[0]
 	return cmp.Or(endpointOf(address), address)
-}
-
-// providerEndpoint returns the endpoint for the fleet's files. It is empty if there are
-// several URLs; the engine's environment then contains the one that responds.
-func (c *Cluster) providerEndpoint() string {
-	if len(c.addresses()) > 1 {
-		return ""
-	}
-	return c.Endpoint()
 }

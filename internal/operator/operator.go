@@ -80,9 +80,13 @@ func (c *Config) Regions() []scaler.Region {
 	regions := make([]scaler.Region, len(c.Clusters))
 	for i := range c.Clusters {
 		cluster := &c.Clusters[i]
+		endpoint := cluster.Endpoint()
+		if len(cluster.addresses()) > 1 {
+			endpoint = "" // the engine's environment contains the one that responds
+		}
 		regions[i] = scaler.Region{
 			Name:      cluster.Region,
-			Endpoint:  cluster.providerEndpoint(),
+			Endpoint:  endpoint,
 			Insecure:  cluster.Insecure,
 			CAFile:    cluster.CAFile,
 			VMIDs:     fleet.VMIDRange(cluster.VMIDRange),

@@ -48,39 +48,29 @@ func serve(ctx context.Context, settings *ControllerSettings, registry prometheu
 		if server.address == "0" || server.address == "" {
 			continue
 		}
-		group.Go(func() error { return listen(ctx, server.address, server.handler) })
+		group.Go(func() error {
+			listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", server.address)
+			if err != nil {
+				return fmt.Errorf("listening on %s: %w: choose another address, or 0 for none", server.address, err)
+			}
+			serving := &http.Server{Handler: server.handler, ReadHeaderTimeout: 10 * time.Second}
+			stop := context.AfterFunc(ctx, func() {
+				_ = serving.Close() // later requests get no response
+			})
+			defer stop()
+			if err := serving.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serving %s: %w", server.address, err)
+			}
+			return nil
+		})
 	}
 	return group.Wait()
-}
-
-func listen(ctx context.Context, address string, handler http.Handler) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("listening on %s: %w: choose another address, or 0 for none", address, err)
-	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	stop := context.AfterFunc(ctx, func() {
-		_ = server.Close() // later requests get no response
-	})
-	defer stop()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving %s: %w", address, err)
-	}
-	return nil
 }
 
 // replacing is a registry in which a collector replaces an older one of the same metrics.
 // Some of Karpenter's controllers register metrics when they are created, and they are
 // created again after each pause.
 type replacing struct{ crmetrics.RegistererGatherer }
-
-// replaceCollectors makes controller-runtime's registry a replacing one. Call it before
-// creating any controller.
-func replaceCollectors() {
-	if _, done := crmetrics.Registry.(replacing); !done {
-		crmetrics.Registry = replacing{crmetrics.Registry}
-	}
-}
 
 // Register adds a collector, replacing one of the same metrics if there is one.
 func (r replacing) Register(c prometheus.Collector) error {
