@@ -1,16 +1,22 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/state/guard"
 )
 
 func newApply(process Process) *cobra.Command {
@@ -32,16 +38,9 @@ func newRemove(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "remove NODE…",
 		Short: "Take drained nodes out of the fleet and destroy their VMs",
-		Args: func(_ *cobra.Command, names []string) error {
-			if len(names) == 0 {
-				return errors.New("remove: no node is named: want numaform remove NODE…")
-			}
-			return nil
-		},
+		Args:  arguments(1, anyNumber),
 		RunE: func(command *cobra.Command, names []string) error {
-			return change(command.Context(), process, &o, func(ctx context.Context, process Process, o *options) (*proposal, error) {
-				return proposeRemoval(ctx, process, o, names)
-			})
+			return change(command.Context(), process, &o, removal(names))
 		},
 	}
 	o.registerChange(command)
@@ -49,32 +48,101 @@ func newRemove(process Process) *cobra.Command {
 	return command
 }
 
-// proposeRemoval renders the fleet without the named nodes, none of which may still run
-// pods.
-func proposeRemoval(ctx context.Context, process Process, o *options, names []string) (*proposal, error) {
-	// Do the checks that need no Proxmox first.
-	cluster, err := o.cluster(ctx)
-	if err != nil {
-		return nil, err
+// removal renders the fleet without the named nodes, none of which may still run pods.
+func removal(names []string) proposer {
+	return func(ctx context.Context, process Process, o *options) (*proposal, error) {
+		// Do the checks that need no Proxmox first.
+		cluster, err := o.cluster(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var mistakes []error
+		for _, name := range names {
+			mistakes = append(mistakes, cluster.Drained(ctx, name))
+		}
+		if err := errors.Join(mistakes...); err != nil {
+			return nil, err
+		}
+		s, err := open(ctx, process, o)
+		if err != nil {
+			return nil, err
+		}
+		change, err := s.scaler.ProposeRemoval(ctx, s.snapshot, names)
+		if err != nil {
+			return nil, err
+		}
+		return &proposal{session: s, change: change}, nil
 	}
-	var mistakes []error
-	for _, name := range names {
-		if err := cluster.Drained(ctx, name); err != nil {
-			mistakes = append(mistakes, err)
+}
+
+func newUndo(process Process) *cobra.Command {
+	var o options
+	command := &cobra.Command{
+		Use:   "undo [CHANGE]",
+		Short: "Revert a change, through the same plan and guard",
+		Long: "Revert a change: the VMs that it made are removed, once their Nodes are drained, and VMs like those that it removed are made. " +
+			"Without a name it is the last change that made or removed VMs; numaform history shows the names.",
+		Args: arguments(0, 1),
+		RunE: func(command *cobra.Command, args []string) error {
+			id := ""
+			if len(args) > 0 {
+				id = args[0]
+			}
+			return change(command.Context(), process, &o, reversal(id))
+		},
+	}
+	o.registerChange(command)
+	o.registerReport(command)
+	return command
+}
+
+// reversal renders the reverse of a change, or of the last one.
+func reversal(id string) proposer {
+	// Chosen once: when the change is decided again, the last change is another one.
+	var undone *audit.Change
+	return func(ctx context.Context, process Process, o *options) (*proposal, error) {
+		s, err := open(ctx, process, o)
+		if err != nil {
+			return nil, err
+		}
+		if undone == nil {
+			entries, err := s.scaler.History(ctx, time.Time{})
+			if err != nil {
+				return nil, err
+			}
+			if undone, err = choice(entries, id); err != nil {
+				return nil, err
+			}
+		}
+		taken, err := s.cluster.VMIDs(ctx)
+		if err != nil {
+			return nil, err
+		}
+		change, err := s.scaler.ProposeUndo(ctx, s.snapshot, undone, taken)
+		if err != nil {
+			return nil, err
+		}
+		return &proposal{session: s, change: change}, nil
+	}
+}
+
+// choice finds a change by its ID, or the last one that changed VMs. It must be a change
+// that this installation recorded, because the content of others is not trustworthy.
+func choice(entries []audit.Entry, id string) (*audit.Change, error) {
+	for i := len(entries) - 1; i >= 0; i-- {
+		change := &entries[i].Change
+		switch {
+		case change.ID == id && !entries[i].Verified:
+			return nil, &scaler.UndoError{ID: id, Problem: "this installation did not record it as it is now, so what it did is not known: " +
+				"undo it where it was made, or remove its nodes by name with `numaform remove`"}
+		case entries[i].Verified && (change.ID == id || (id == "" && len(change.Added)+len(change.Removed) > 0)):
+			return change, nil
 		}
 	}
-	if err := errors.Join(mistakes...); err != nil {
-		return nil, err
+	if id == "" {
+		return nil, errors.New("undoing the last change: this installation recorded none that made or removed VMs: see numaform history")
 	}
-	s, err := open(ctx, process, o)
-	if err != nil {
-		return nil, err
-	}
-	change, err := s.scaler.ProposeRemoval(ctx, s.snapshot, names)
-	if err != nil {
-		return nil, err
-	}
-	return &proposal{session: s, change: change}, nil
+	return nil, fmt.Errorf("undoing %q: the history holds no such change: see numaform history", id)
 }
 
 // proposer decides on a change.
@@ -142,11 +210,21 @@ func (p *proposal) retry(ctx context.Context, process Process, o *options, attem
 		fmt.Fprintf(process.Stdout, "\n%s\n", proposed)
 		return false, nil
 	case errors.As(err, &outside):
-		fmt.Fprintf(process.Stderr, "numaform: %s: taking it in first\n", outside)
-		err = p.takeIn(ctx, process, o)
+		fmt.Fprintf(process.Stderr, "numaform: %s: importing it first\n", outside)
+		// A change without requests imports existing VMs into the state.
+		var imports *scaler.Change
+		if imports, err = p.session.scaler.Propose(ctx, p.session.snapshot, nil, nil); err == nil {
+			err = (&proposal{session: p.session, change: imports}).apply(ctx, process, o)
+		}
 	case errors.As(err, &contended), errors.Is(err, scaler.ErrFleetChanged):
-		fmt.Fprintf(process.Stderr, "numaform: %v\nDeciding anew.\n", err)
-		err = wait(ctx, attempt)
+		fmt.Fprintf(process.Stderr, "numaform: %v\nDeciding again.\n", err)
+		// Wait for a random time, so that conflicting processes retry at different times.
+		select {
+		case <-time.After(rand.N(time.Duration(attempt) * 2 * time.Second)): //nolint:gosec // not security-relevant
+			err = nil
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
 	default:
 		return false, err
 	}
@@ -171,33 +249,12 @@ func finishReviewed(ctx context.Context, process Process, o *options) error {
 	return (&proposal{session: s, change: change}).apply(ctx, process, o)
 }
 
-// wait waits for a random time, so that conflicting processes retry at different times.
-func wait(ctx context.Context, attempt int) error {
-	timer := time.NewTimer(rand.N(time.Duration(attempt) * 2 * time.Second)) //nolint:gosec // not security-relevant
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// takeIn applies a change without requests, which imports existing VMs into the state.
-func (p *proposal) takeIn(ctx context.Context, process Process, o *options) error {
-	change, err := p.session.scaler.Propose(ctx, p.session.snapshot, nil, nil)
-	if err != nil {
-		return err
-	}
-	return (&proposal{session: p.session, change: change}).apply(ctx, process, o)
-}
-
 // apply plans the change, prints it, asks, and applies it.
 func (p *proposal) apply(ctx context.Context, process Process, o *options) error {
 	if err := p.checkJoins(ctx); err != nil {
 		return err
 	}
-	approve := func(shards []scaler.ShardPlan) (string, error) {
+	return applied(ctx, process, p.session.scaler, p.change, func(shards []scaler.ShardPlan) (string, error) {
 		p.shards = shards
 		if err := p.print(process, o); err != nil {
 			return "", err
@@ -209,10 +266,76 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 			return "", nil
 		}
 		return o.confirm(ctx, process, shards)
-	}
-	results, err := p.session.scaler.Apply(ctx, p.change, approve)
+	})
+}
+
+// applied applies a change, and prints the result of each host.
+func applied(ctx context.Context, process Process, s *scaler.Scaler, change *scaler.Change, approve func([]scaler.ShardPlan) (string, error)) error {
+	results, err := s.Apply(ctx, change, approve)
 	for _, result := range results {
 		fmt.Fprintf(process.Stderr, "%s\n", result)
 	}
 	return err
+}
+
+// digest identifies what the plans of a change do: it stays the same if they are made
+// again from the same fleet and hosts. Plans without changes do not count.
+func digest(shards []scaler.ShardPlan) string {
+	sum := sha256.New()
+	for i := range shards {
+		shard := &shards[i]
+		if shard.Plan == nil || !shard.Changes() {
+			continue
+		}
+		fmt.Fprintf(sum, "%s %s\n", shard.Shard, shard.Plan.Digest)
+		for _, asked := range []struct {
+			to      string
+			targets []guard.Target
+		}{
+			{"create", shard.Intent.Create}, {"delete", shard.Intent.Delete}, {"import", shard.Intent.Import}, {"update", shard.Intent.Update},
+		} {
+			for _, t := range slices.SortedFunc(slices.Values(asked.targets), func(a, b guard.Target) int { return cmp.Compare(a.Address, b.Address) }) {
+				fmt.Fprintf(sum, "%s %s %d %s %s %s %v\n", asked.to, t.Address, t.VMID, t.Key, t.Host, t.Module, t.Incomplete)
+			}
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// needsApproval reports whether the guard requires approval.
+func needsApproval(shards []scaler.ShardPlan) bool {
+	return slices.ContainsFunc(shards, func(shard scaler.ShardPlan) bool {
+		return shard.Err == nil && shard.Verdict.Decision == guard.NeedsApproval
+	})
+}
+
+// confirm asks the person at the terminal, and fails without a terminal. It returns who
+// approved.
+func (o *options) confirm(ctx context.Context, process Process, shards []scaler.ShardPlan) (string, error) {
+	needed := needsApproval(shards)
+	if o.approve != "" {
+		if got := digest(shards); got != o.approve {
+			return "", fmt.Errorf("--approve %s: the change that would be made has the digest %s: look at it again; nothing was changed", o.approve, got)
+		}
+		return actor() + " by digest", nil
+	}
+	if o.autoApprove && !needed {
+		return "", nil
+	}
+	if !atTerminal(process) && needed {
+		return "", fmt.Errorf("this change needs approval and there is no terminal to ask at: nothing was changed: "+
+			"run it at a terminal, or again with --approve %s", digest(shards))
+	}
+	if !atTerminal(process) {
+		return "", errors.New("this change has to be confirmed and there is no terminal to ask at: nothing was changed: " +
+			"run it at a terminal, or with --auto-approve")
+	}
+	yes, err := confirmed(ctx, process, "Apply exactly this?")
+	if err != nil {
+		return "", err
+	}
+	if !yes {
+		return "", errors.New("not approved: nothing in Proxmox was changed")
+	}
+	return actor(), nil
 }

@@ -8,10 +8,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/modules"
+	"github.com/numaform/numaform/state/guard"
 )
 
 // Exit codes of Run. With --detailed-exitcode, plan exits with ExitChanges as
@@ -61,21 +67,16 @@ func Run(ctx context.Context, process Process) int {
 		return ExitUsage
 	}
 	if ctx.Err() != nil {
-		fmt.Fprintf(process.Stderr, "numaform: interrupted: %s\n", afterInterrupt(command))
+		hint := "run the same command again: what was begun is finished, and nothing is made twice"
+		if command.Name() == "conformance" {
+			hint = "what the run made was removed, unless the next line names something that was not"
+		} else if command.Flags().Lookup("auto-approve") == nil {
+			hint = "this command changes nothing"
+		}
+		fmt.Fprintf(process.Stderr, "numaform: interrupted: %s\n", hint)
 	}
 	fmt.Fprintf(process.Stderr, "numaform: %v\n", err)
 	return ExitFailed
-}
-
-// afterInterrupt returns a hint about the state after a command was interrupted.
-func afterInterrupt(command *cobra.Command) string {
-	if command.Name() == "conformance" {
-		return "what the run made was removed, unless the next line names something that was not"
-	}
-	if flag := command.Flags().Lookup("auto-approve"); flag == nil {
-		return "this command changes nothing"
-	}
-	return "run the same command again: what was begun is finished, and nothing is made twice"
 }
 
 func newRoot(process Process) *cobra.Command {
@@ -99,17 +100,16 @@ func newRoot(process Process) *cobra.Command {
 		newPlans(process), newApprove(process), newReject(process), newPause(process), newResume(process), newEvacuate(process),
 		newConformance(process),
 	)
-	withExamples(root, examples())
-	asUsage(root)
-	for _, command := range root.Commands() {
-		asUsage(command)
-	}
+	finish(root, examples())
 	return root
 }
 
-// asUsage marks a wrong number of arguments, or an unknown command, as a usage
-// error.
-func asUsage(command *cobra.Command) {
+// finish adds the examples to a command and its subcommands, and marks a wrong number of
+// arguments, or an unknown command, as a usage error.
+func finish(command *cobra.Command, examples map[string]string) {
+	if command.Example == "" {
+		command.Example = examples[command.Name()]
+	}
 	check := command.Args
 	if check == nil {
 		check = noArgs
@@ -119,6 +119,9 @@ func asUsage(command *cobra.Command) {
 			return usageError{err}
 		}
 		return nil
+	}
+	for _, below := range command.Commands() {
+		finish(below, examples)
 	}
 }
 
@@ -141,7 +144,7 @@ func arguments(least, most int) cobra.PositionalArgs {
 		_, want, _ := strings.Cut(command.Use, " ")
 		switch {
 		case len(args) < least:
-			return fmt.Errorf("%s: something is not named: want numaform %s %s", path, path, want)
+			return fmt.Errorf("%s: an argument is missing: want numaform %s %s", path, path, want)
 		case most >= least && len(args) > most:
 			return fmt.Errorf("%s: %q is one too many: want numaform %s %s", path, args[most], path, want)
 		}
@@ -152,9 +155,32 @@ func arguments(least, most int) cobra.PositionalArgs {
 // anyNumber as most means no limit.
 const anyNumber = -1
 
-// flagsFromEnvironment sets each flag that was not given from its environment variable:
-// NUMAFORM_ and the flag's name in upper case, with _ for -. The variable of a repeatable
-// flag contains comma-separated values.
+// loadConfig reads numaform.yaml and overrides from the environment.
+func loadConfig(process Process, path string) (*operator.Config, error) {
+	return operator.Load(path, process.Environ, flagVariables(newRoot(Process{}))...)
+}
+
+// variableOf returns the environment variable of a flag, or "".
+func variableOf(flag *pflag.Flag) string {
+	if flag.Name == "help" || flag.Name == "version" {
+		return ""
+	}
+	return "NUMAFORM_" + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
+}
+
+// flagVariables returns the environment variables of all flags of a command and its
+// subcommands.
+func flagVariables(command *cobra.Command) []string {
+	var variables []string
+	command.Flags().VisitAll(func(flag *pflag.Flag) { variables = append(variables, variableOf(flag)) })
+	for _, below := range command.Commands() {
+		variables = append(variables, flagVariables(below)...)
+	}
+	return variables
+}
+
+// flagsFromEnvironment sets each flag that was not given from its environment variable. The
+// variable of a repeatable flag contains comma-separated values.
 func flagsFromEnvironment(flags *pflag.FlagSet, environ []string) error {
 	values := map[string]string{}
 	for _, entry := range environ {
@@ -164,14 +190,36 @@ func flagsFromEnvironment(flags *pflag.FlagSet, environ []string) error {
 	}
 	var mistakes []error
 	flags.VisitAll(func(flag *pflag.Flag) {
-		name := twinOf(flag)
-		value, ok := values[name]
-		if !ok || flag.Changed || !hasTwin(flag) {
+		variable := variableOf(flag)
+		value, ok := values[variable]
+		if !ok || variable == "" || flag.Changed {
 			return
 		}
-		if err := setFlag(flags, flag, value); err != nil {
-			mistakes = append(mistakes, usageError{fmt.Errorf("environment variable %s: %w", name, err)})
+		parts := []string{value}
+		if flag.Value.Type() == "stringArray" {
+			parts = strings.Split(value, ",")
+			for i := range parts {
+				parts[i] = strings.TrimSpace(parts[i])
+			}
+		}
+		for _, part := range parts {
+			if err := flags.Set(flag.Name, part); err != nil {
+				mistakes = append(mistakes, usageError{fmt.Errorf("environment variable %s: %w", variable, err)})
+			}
 		}
 	})
 	return errors.Join(mistakes...)
+}
+
+func newVersion(process Process) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of numaform, its fleet format, module and provider",
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(process.Stdout, "numaform %s %s/%s\nfleet format %d\nmodule proxmox-node %s\nprovider %s %s\n",
+				process.Version, runtime.GOOS, runtime.GOARCH, generator.FormatVersion, modules.Hash(),
+				guard.Provider, generator.ProviderVersion)
+			return err
+		},
+	}
 }

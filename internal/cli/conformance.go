@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -15,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -100,7 +98,9 @@ func (o *conformanceOptions) compare(ctx context.Context, process Process) error
 	if bounds := (*conformance.BoundsError)(nil); errors.As(err, &bounds) {
 		return usageError{bounds}
 	}
-	err = errors.Join(err, printConformance(process.Stdout, &report))
+	w := &printer{w: process.Stdout}
+	w.conformance(&report)
+	err = errors.Join(err, w.err)
 	if o.report != "" {
 		err = errors.Join(err, writeConformance(o.report, &report))
 	}
@@ -117,11 +117,11 @@ func (o *conformanceOptions) target(config *operator.Config) error {
 			return usageError{fmt.Errorf("%s is required: see numaform conformance --help", name)}
 		}
 	}
-	lower, upper, found := strings.Cut(o.vmids, "-")
+	lower, upper, _ := strings.Cut(o.vmids, "-")
 	var errLower, errUpper error
 	o.run.Lower, errLower = strconv.Atoi(lower)
 	o.run.Upper, errUpper = strconv.Atoi(upper)
-	if err := errors.Join(errLower, errUpper); err != nil || !found || o.run.Lower < 100 {
+	if errLower != nil || errUpper != nil || o.run.Lower < 100 {
 		return usageError{fmt.Errorf("--vmids %q: must be a range such as 9000-9019", o.vmids)}
 	}
 	at := slices.IndexFunc(config.Clusters, func(c operator.Cluster) bool {
@@ -155,8 +155,8 @@ func (o *conformanceOptions) target(config *operator.Config) error {
 		return err
 	}
 	url := cluster.URL
-	if url == "" && len(cluster.URLs) > 0 {
-		url = cluster.URLs[0]
+	if url == "" {
+		url = cluster.URLs[0] // Load refuses a cluster without any
 	}
 	o.run.URL = strings.TrimSuffix(strings.TrimRight(url, "/"), "/api2/json") + "/api2/json"
 	return nil
@@ -183,11 +183,9 @@ func apiClient(cluster *operator.Cluster) (*http.Client, error) {
 	}, nil
 }
 
-// printConformance prints a line for each family, and the differences.
-func printConformance(w io.Writer, report *conformance.Report) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(table, "FAMILY\tEQUAL\tDIFFERENT\tFAILED\tSKIPPED")
-	families := map[string]*conformance.Report{}
+// conformance prints a line for each family, and the differences.
+func (w *printer) conformance(report *conformance.Report) {
+	families := map[string]*conformance.Report{"all": report}
 	var names []string
 	for _, result := range report.Results {
 		if families[result.Family] == nil {
@@ -196,20 +194,19 @@ func printConformance(w io.Writer, report *conformance.Report) error {
 		}
 		families[result.Family].Results = append(families[result.Family].Results, result)
 	}
-	families["all"] = report
-	for _, name := range append(names, "all") {
-		f := families[name]
-		_, _ = fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\n", name,
-			f.Count(conformance.Equal), f.Count(conformance.Different), f.Count(conformance.Failed), f.Count(conformance.Skipped))
-	}
-	err := table.Flush()
+	w.table(func(table io.Writer) {
+		fmt.Fprintln(table, "FAMILY\tEQUAL\tDIFFERENT\tFAILED\tSKIPPED")
+		for _, name := range append(names, "all") {
+			f := families[name]
+			fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\n", name,
+				f.Count(conformance.Equal), f.Count(conformance.Different), f.Count(conformance.Failed), f.Count(conformance.Skipped))
+		}
+	})
 	for _, result := range report.Results {
 		if result.Outcome == conformance.Different || result.Outcome == conformance.Failed {
-			_, printErr := fmt.Fprintf(w, "\n%s %s/%s (%s)\n  %s\n", result.Outcome, result.Family, result.Name, result.Source, strings.Join(result.Detail, "\n  "))
-			err = cmp.Or(err, printErr)
+			w.printf("\n%s %s/%s (%s)\n  %s\n", result.Outcome, result.Family, result.Name, result.Source, strings.Join(result.Detail, "\n  "))
 		}
 	}
-	return err
 }
 
 func writeConformance(path string, report *conformance.Report) error {

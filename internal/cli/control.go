@@ -13,12 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/control"
+	"github.com/numaform/numaform/internal/operator"
 )
 
 // clusterOptions are the flags of commands that talk to numaform in a cluster.
@@ -35,43 +34,22 @@ func (o *clusterOptions) register(command *cobra.Command) {
 	flags.StringVarP(&o.namespace, "namespace", "n", "numaform", "namespace that numaform runs in")
 }
 
-// rest reads the kubeconfig.
-func (o *clusterOptions) rest() (*rest.Config, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.kubeContext}).ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		err = errors.New("neither KUBECONFIG nor ~/.kube/config names a cluster")
-	}
+// open returns a client with the ScalePlan types, and one for all else.
+func (o *clusterOptions) open() (client.Client, kubernetes.Interface, error) {
+	config, err := operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext}.Load()
 	if err != nil {
-		return nil, fmt.Errorf("reading kubeconfig: %w: name one with --kubeconfig", err)
-	}
-	config.UserAgent = "numaform"
-	return config, nil
-}
-
-// kubernetes returns a client of the cluster.
-func (o *clusterOptions) kubernetes() (kubernetes.Interface, error) {
-	config, err := o.rest()
-	if err != nil {
-		return nil, err
-	}
-	return kubernetes.NewForConfig(config)
-}
-
-// client returns a client with the ScalePlan types.
-func (o *clusterOptions) client() (client.Client, error) {
-	config, err := o.rest()
-	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, nil, err
 	}
-	return client.New(config, client.Options{Scheme: scheme})
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, nil, err
+	}
+	k, err := kubernetes.NewForConfig(config)
+	return c, k, err
 }
 
 // explained adds a hint to an error of the API server.
@@ -82,11 +60,11 @@ func explained(err error, role string) error {
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w: your user may not do this: ask for %s", err, role)
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%w: the cluster does not know you: look at the user in the kubeconfig", err)
+		return fmt.Errorf("%w: the cluster does not know you: check the user in the kubeconfig", err)
 	case meta.IsNoMatchError(err):
 		return fmt.Errorf("%w: numaform's CRDs are not installed in this cluster: name another with --kubeconfig or --context", err)
 	case apierrors.IsConflict(err):
-		return fmt.Errorf("%w: somebody was faster: look again", err)
+		return fmt.Errorf("%w: another client was faster: try again", err)
 	}
 	return err
 }
@@ -104,21 +82,22 @@ func whoami(ctx context.Context, c kubernetes.Interface) (string, error) {
 }
 
 // toggle returns a command that changes the switch.
-func toggle(process Process, use, short, done string, throw func(context.Context, *control.Switch, string) error) *cobra.Command {
+func toggle(process Process, use, short, done string, throw func(ctx context.Context, s *control.Switch, who string) error) *cobra.Command {
 	var o clusterOptions
 	command := &cobra.Command{
-		Use: use, Short: short,
+		Use:   use,
+		Short: short,
 		RunE: func(command *cobra.Command, _ []string) error {
 			ctx := command.Context()
-			c, err := o.kubernetes()
+			_, k, err := o.open()
 			if err != nil {
 				return err
 			}
-			who, err := whoami(ctx, c)
-			if err != nil {
-				return explained(err, controlRole)
+			who, err := whoami(ctx, k)
+			if err == nil {
+				err = throw(ctx, control.New(k, o.namespace), who)
 			}
-			if err := throw(ctx, control.New(c, o.namespace), who); err != nil {
+			if err != nil {
 				return explained(err, controlRole)
 			}
 			_, err = fmt.Fprintln(process.Stdout, done)
@@ -136,6 +115,6 @@ func newPause(process Process) *cobra.Command {
 }
 
 func newResume(process Process) *cobra.Command {
-	return toggle(process, "resume", "Let a paused numaform go on", "numaform goes on.",
+	return toggle(process, "resume", "Resume a paused numaform", "numaform goes on.",
 		func(ctx context.Context, s *control.Switch, _ string) error { return s.Resume(ctx) })
 }

@@ -10,8 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
@@ -46,11 +44,20 @@ func newController(process Process) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.settings.Rest, err = o.rest(); err != nil {
-				return err
+			if o.settings.Rest, err = (operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext}).Load(); err != nil {
+				return fmt.Errorf("%w, or run in a pod", err)
 			}
-			collectLazily(process.Environ)
-			o.settings.Version, o.settings.Environ = process.Version, process.Environ
+			o.settings.Rest.QPS = 200
+			o.settings.Rest.Burst = 300
+
+			// The heap may grow to four times its live size, unless GOGC is set: a scale-up
+			// allocates much while engines need the CPUs, and little of it stays in use. This
+			// saves a fifth of the controller's CPU time during a scale-up.
+			if !slices.ContainsFunc(process.Environ, func(entry string) bool { return strings.HasPrefix(entry, "GOGC=") }) {
+				debug.SetGCPercent(300)
+			}
+			o.settings.Version = process.Version
+			o.settings.Environ = process.Environ
 			level, err := zapcore.ParseLevel(o.logLevel)
 			if err != nil {
 				return usageError{err}
@@ -69,15 +76,6 @@ func newController(process Process) *cobra.Command {
 	return command
 }
 
-// collectLazily allows the heap to grow to four times its live size, unless GOGC is set:
-// a scale-up allocates much while engines need the CPUs, and little of it stays in use.
-// This saves a fifth of the controller's CPU time during a scale-up.
-func collectLazily(environ []string) {
-	if !slices.ContainsFunc(environ, func(entry string) bool { return strings.HasPrefix(entry, "GOGC=") }) {
-		debug.SetGCPercent(300)
-	}
-}
-
 func (o *controllerOptions) register(command *cobra.Command) {
 	flags, s := command.Flags(), &o.settings
 	flags.StringVar(&o.config, "config", "numaform.yaml", "configuration file")
@@ -87,14 +85,14 @@ func (o *controllerOptions) register(command *cobra.Command) {
 	flags.StringVar(&s.BootstrapAccount, "bootstrap-service-account", "numaform-bootstrap", "ServiceAccount in that namespace that new nodes join as")
 	flags.BoolVar(&s.BootstrapTokens, "bootstrap-tokens", false, "keep bootstrap tokens in kube-system for ProxmoxNodeClasses with spec.metadata.token: Bootstrap")
 	flags.StringVar(&o.mode, "mode", modeApply, "apply, or observe: decide and plan, and write nothing")
-	flags.BoolVar(&s.LeaderElect, "leader-elect", true, "let one of several controllers work")
+	flags.BoolVar(&s.LeaderElect, "leader-elect", true, "elect a leader, so that only one of several controllers works")
 	flags.StringVar(&s.MetricsAddress, "metrics-bind-address", ":8080", "where to serve metrics; 0 means nowhere")
-	flags.StringVar(&s.ProbeAddress, "health-probe-bind-address", ":8081", "where to answer probes; 0 means nowhere")
+	flags.StringVar(&s.ProbeAddress, "health-probe-bind-address", ":8081", "where to serve probes; 0 means nowhere")
 	flags.StringVar(&s.ProfileAddress, "pprof-bind-address", "0", "where to serve Go profiles below /debug/pprof/, such as 127.0.0.1:6060; 0 means nowhere")
 	flags.DurationVar(&s.BatchIdle, "batch-idle-duration", time.Second, "how long to wait for a further pod")
-	flags.DurationVar(&s.BatchMax, "batch-max-duration", 10*time.Second, "how long to wait for further pods at all")
+	flags.DurationVar(&s.BatchMax, "batch-max-duration", 10*time.Second, "how long to wait for further pods in total")
 	flags.StringVar(&o.preferences, "preference-policy", "Respect", "Respect or Ignore what pods only prefer")
-	flags.StringVar(&o.minValues, "min-values-policy", "Strict", "Strict, or BestEffort to let minValues be missed")
+	flags.StringVar(&o.minValues, "min-values-policy", "Strict", "Strict, or BestEffort to allow fewer than minValues")
 	flags.StringVar(&s.FeatureGates, "feature-gates", "", "gates of Karpenter: CapacityBuffer, NodeOverlay, NodeRepair and SpotToSpotConsolidation, such as NodeRepair=true")
 	flags.BoolVar(&s.Kproximate, "kproximate-metrics", false, "serve metrics under the names of kproximate too")
 	flags.DurationVar(&s.DriftEvery, "drift-every", time.Hour, "how often to compare all VMs with Proxmox by a full plan; 0 means never")
@@ -105,12 +103,9 @@ func (o *controllerOptions) register(command *cobra.Command) {
 func (o *controllerOptions) check() error {
 	var mistakes []error
 	choose := func(flag, value string, choices ...string) {
-		for _, choice := range choices {
-			if value == choice {
-				return
-			}
+		if !slices.Contains(choices, value) {
+			mistakes = append(mistakes, fmt.Errorf("--%s %q: want one of %q", flag, value, choices))
 		}
-		mistakes = append(mistakes, fmt.Errorf("--%s %q: want one of %q", flag, value, choices))
 	}
 	choose("mode", o.mode, modeApply, modeObserve)
 	choose("preference-policy", o.preferences, "Respect", "Ignore")
@@ -135,16 +130,4 @@ func (o *controllerOptions) check() error {
 	s.Observe = o.mode == modeObserve
 	s.IgnorePreferences, s.RelaxMinValues = o.preferences == "Ignore", o.minValues == "BestEffort"
 	return errors.Join(mistakes...)
-}
-
-// rest returns the connection to the named cluster, or to the one that this pod runs in.
-func (o *controllerOptions) rest() (*rest.Config, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: o.kubeContext}).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("reading kubeconfig: %w: name one with --kubeconfig, or run in a pod", err)
-	}
-	config.QPS, config.Burst, config.UserAgent = 200, 300, "numaform"
-	return config, nil
 }

@@ -8,6 +8,5 @@ import (
 
 // Repeat checks for drift repeatedly, and returns the result of the last check.
 func Repeat(ctx context.Context, stderr io.Writer, every time.Duration, look func(context.Context) (bool, error)) (left bool, err error) {
-	last := repeat(ctx, stderr, every, look)
-	return last.left, last.err
+	return repeat(ctx, stderr, every, look)
 }

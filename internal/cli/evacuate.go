@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,7 +31,7 @@ func newEvacuate(process Process) *cobra.Command {
 	var e evacuation
 	command := &cobra.Command{
 		Use:   "evacuate HOST",
-		Short: "Have the nodes of a Proxmox host replaced elsewhere, for maintenance",
+		Short: "Replace the nodes of a Proxmox host elsewhere, for maintenance",
 		Long: "Marks a Proxmox host as one to leave: it gets no new nodes, and numaform in the cluster replaces those that\n" +
 			"are there, within the disruption budgets of their NodePools and the PodDisruptionBudgets of their pods.",
 		Args: arguments(1, 1),
@@ -48,59 +49,45 @@ func newEvacuate(process Process) *cobra.Command {
 
 func (e *evacuation) run(ctx context.Context, process Process, name string) error {
 	if e.end && e.wait {
-		return usageError{fmt.Errorf("--end and --wait exclude each other: who ends an evacuation waits for nothing")}
+		return usageError{errors.New("--end and --wait exclude each other: ending an evacuation waits for nothing")}
 	}
 	if e.poll <= 0 { // checked before anything is begun
-		return usageError{fmt.Errorf("--poll %s: want more than nothing", e.poll)}
+		return usageError{fmt.Errorf("--poll %s: must be positive", e.poll)}
 	}
-	c, err := e.client()
+	c, k, err := e.open()
 	if err != nil {
 		return err
 	}
-	k, err := e.kubernetes()
+	s := control.New(k, e.namespace)
+	if e.end {
+		// The host may have no Nodes left that show its region.
+		state, err := s.Read(ctx)
+		if err != nil {
+			return err
+		}
+		named := slices.DeleteFunc(state.Evacuated, func(host topology.HostID) bool { return string(host.Host) != name })
+		if len(named) == 1 {
+			name = named[0].String()
+		}
+	}
+	host, err := hostOf(ctx, c, name)
 	if err != nil {
 		return err
 	}
 	if e.end {
-		return e.open(ctx, process, c, control.New(k, e.namespace), name)
-	}
-	host, err := hostOf(ctx, c, name)
-	if err != nil {
+		if err := s.EndEvacuation(ctx, host); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(process.Stdout, "Nodes may come to %s again.\n", host)
 		return err
 	}
 	who, err := whoami(ctx, k)
 	if err != nil {
 		return err
 	}
-	if err := control.New(k, e.namespace).Evacuate(ctx, host, who); err != nil {
+	if err := s.Evacuate(ctx, host, who); err != nil {
 		return err
 	}
-	return e.report(ctx, process, c, host)
-}
-
-// open ends an evacuation. The host may have no Nodes left that show its region, so it
-// first looks among the evacuated hosts.
-func (e *evacuation) open(ctx context.Context, process Process, c client.Client, s *control.Switch, name string) error {
-	state, err := s.Read(ctx)
-	if err != nil {
-		return err
-	}
-	named := slices.DeleteFunc(slices.Clone(state.Evacuated), func(host topology.HostID) bool { return string(host.Host) != name })
-	var host topology.HostID
-	if len(named) == 1 {
-		host = named[0]
-	} else if host, err = hostOf(ctx, c, name); err != nil {
-		return err
-	}
-	if err := s.EndEvacuation(ctx, host); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(process.Stdout, "Nodes may come to %s again.\n", host)
-	return err
-}
-
-// report prints how many nodes are left, and waits for them if requested.
-func (e *evacuation) report(ctx context.Context, process Process, c client.Client, host topology.HostID) error {
 	left, err := nodesOn(ctx, c, host)
 	if err != nil {
 		return err
@@ -117,12 +104,12 @@ func (e *evacuation) report(ctx context.Context, process Process, c client.Clien
 func (e *evacuation) follow(ctx context.Context, process Process, c client.Client, host topology.HostID, left []string) error {
 	ticker := time.NewTicker(e.poll)
 	defer ticker.Stop()
-	var last []string
+	var reported []string
 	for len(left) > 0 {
-		if !slices.Equal(left, last) {
+		if !slices.Equal(left, reported) {
 			fmt.Fprintf(process.Stderr, "%s: %d nodes left: %s\n", host, len(left), strings.Join(left, ", "))
 		}
-		last = left
+		reported = left
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():

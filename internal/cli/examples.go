@@ -1,7 +1,5 @@
 package cli
 
-import "github.com/spf13/cobra"
-
 // examples returns example invocations by command, the most common first.
 func examples() map[string]string {
 	return map[string]string{
@@ -15,12 +13,12 @@ func examples() map[string]string {
   numaform conformance --list                        # the cases, with their sources`,
 		"controller": `  numaform controller --config /etc/numaform/numaform.yaml
   numaform controller --mode observe --kubeconfig ~/.kube/config   # decide and plan, and write nothing`,
-		"doctor": `  numaform doctor                                    # what is missing, and the line that mends it
+		"doctor": `  numaform doctor                                    # what is missing, and the line that fixes it
   numaform doctor --smoke                            # make and remove one small VM, the whole road`,
 		"drift": `  numaform drift                                     # read every VM, change nothing
-  numaform drift --repair --dry-run                  # what would be taken back in place
+  numaform drift --repair --dry-run                  # what would be reverted in place
   numaform drift --every 15m                         # again and again`,
-		"evacuate": `  numaform evacuate pve-2 --wait                     # have the nodes of a host replaced elsewhere
+		"evacuate": `  numaform evacuate pve-2 --wait                     # replace the nodes of a host elsewhere
   numaform evacuate pve-2 --end                      # the host may take nodes again`,
 		"explain": `  numaform explain pod default/web-0                 # which NodePool, host and NUMA node refuse it, and why`,
 		"history": `  numaform history --since 24h
@@ -49,15 +47,5 @@ func examples() map[string]string {
 		"undo": `  numaform undo --kubeconfig ~/.kube/config --dry-run
   numaform undo 20261121T101500Z-4f2a --kubeconfig ~/.kube/config   # numaform history shows the names`,
 		"version": `  numaform version`,
-	}
-}
-
-// withExamples adds the examples to a command and its subcommands.
-func withExamples(command *cobra.Command, all map[string]string) {
-	if command.Example == "" {
-		command.Example = all[command.Name()]
-	}
-	for _, below := range command.Commands() {
-		withExamples(below, all)
 	}
 }

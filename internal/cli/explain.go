@@ -2,12 +2,11 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -63,84 +62,69 @@ func runExplain(ctx context.Context, process Process, o *options, pod types.Name
 	if err != nil {
 		return err
 	}
-	sizes, err := s.config.InstanceTypes()
+	request, err := s.request(&current)
 	if err != nil {
 		return err
 	}
-	x, err := s.cluster.Explain(ctx, scheduling.Request{
-		ClusterID: s.config.ClusterID, Snapshot: s.snapshot, Kept: current.VMs, Types: sizes, Overlays: true,
-	}, pod)
+	x, err := s.cluster.Explain(ctx, request, pod)
 	if err != nil {
 		return err
 	}
 	if o.output == "json" {
-		encoder := json.NewEncoder(process.Stdout)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(x)
+		return printJSON(process, x)
 	}
 	w := &printer{w: process.Stdout}
 	w.explanation(x)
 	return w.err
 }
 
-// explanation prints the cause first, then the reasons for each NodePool and host.
+// explanation prints the cause first, then the reasons for each NodePool and host, with the
+// NUMA nodes of the hosts that were checked.
 func (w *printer) explanation(x *scheduling.Explanation) {
-	w.printf("Pod %s %s: %s.\n", x.Pod, stateWords(x.State), x.Summary)
+	state := "asks for no place"
+	switch x.State {
+	case scheduling.PodRefused:
+		state = "gets no place"
+	case scheduling.PodNeedsVM:
+		state = "is pending"
+	case scheduling.PodWaits:
+		state = "waits"
+	case scheduling.PodHasNode:
+		state = "is not pending"
+	}
+	w.printf("Pod %s %s: %s.\n", x.Pod, state, x.Summary)
 	for i := range x.Pools {
 		pool := &x.Pools[i]
 		w.heading("NodePool " + pool.NodePool)
 		w.printf("  %s: %s\n", pool.Obstacle, pool.Reason)
-		w.hostReasons(pool.Hosts)
-	}
-}
-
-func stateWords(state scheduling.PodState) string {
-	switch state {
-	case scheduling.PodRefused:
-		return "gets no place"
-	case scheduling.PodNeedsVM:
-		return "is pending"
-	case scheduling.PodWaits:
-		return "waits"
-	case scheduling.PodHasNode:
-		return "is not pending"
-	}
-	return "asks for no place"
-}
-
-// hostReasons prints the hosts, with the NUMA nodes of the hosts that were checked.
-func (w *printer) hostReasons(hosts []scheduling.HostReason) {
-	for i := range hosts {
-		h := &hosts[i]
-		switch {
-		case h.View != nil && h.View.Lacks != "":
-			w.printf("\n  %s has no room for %s: it %s\n", h.Host, h.InstanceType, h.View.Lacks)
-		case h.Reason != "":
-			w.printf("\n  %s: %s\n", h.Host, strings.TrimPrefix(h.Reason, h.Host.String()+" "))
-		default:
-			w.printf("\n  %s has room for %s\n", h.Host, h.InstanceType)
-		}
-		if h.View != nil {
-			w.view(h.View)
+		for j := range pool.Hosts {
+			h := &pool.Hosts[j]
+			switch {
+			case h.View != nil && h.View.Lacks != "":
+				w.printf("\n  %s has no room for %s: it %s\n", h.Host, h.InstanceType, h.View.Lacks)
+			case h.Reason != "":
+				w.printf("\n  %s: %s\n", h.Host, strings.TrimPrefix(h.Reason, h.Host.String()+" "))
+			default:
+				w.printf("\n  %s has room for %s\n", h.Host, h.InstanceType)
+			}
+			if h.View != nil {
+				w.view(h.View)
+			}
 		}
 	}
 }
 
 // view prints a host's and its NUMA nodes' capacity for a VM.
 func (w *printer) view(v *planner.View) {
-	var lines strings.Builder
-	table := tabwriter.NewWriter(&lines, 2, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "    \tCPUS\tRESERVED\tTAKEN\tFREE VCPUS\tFREE MEMORY")
-	fmt.Fprintf(table, "    host\t%d\t%d\t%d\t%d\t%d of %d MiB\n", v.CPUs, v.Reserved, v.Taken, v.VCPUs, v.FreeMiB, v.MemoryMiB)
-	for _, n := range v.Nodes {
-		free := "-"
-		if n.VCPUs != nil {
-			free = strconv.Itoa(*n.VCPUs)
+	w.table(func(table io.Writer) {
+		fmt.Fprintln(table, "    \tCPUS\tRESERVED\tTAKEN\tFREE VCPUS\tFREE MEMORY")
+		fmt.Fprintf(table, "    host\t%d\t%d\t%d\t%d\t%d of %d MiB\n", v.CPUs, v.Reserved, v.Taken, v.VCPUs, v.FreeMiB, v.MemoryMiB)
+		for _, n := range v.Nodes {
+			free := "-"
+			if n.VCPUs != nil {
+				free = strconv.Itoa(*n.VCPUs)
+			}
+			fmt.Fprintf(table, "    NUMA %d\t%d\t-\t%d\t%s\t%d of %d MiB\n", n.NUMANode, n.CPUs, n.Taken, free, n.FreeMiB, n.MemoryMiB)
 		}
-		fmt.Fprintf(table, "    NUMA %d\t%d\t-\t%d\t%s\t%d of %d MiB\n", n.NUMANode, n.CPUs, n.Taken, free, n.FreeMiB, n.MemoryMiB)
-	}
-	if err := table.Flush(); w.err == nil {
-		w.err = err
-	}
-	w.printf("%s", lines.String())
+	})
 }

@@ -2,11 +2,10 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,7 +13,6 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/operator"
-	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state/guard"
 )
 
@@ -33,7 +31,7 @@ func newHistory(process Process) *cobra.Command {
 	flags.StringVar(&o.config, "config", "numaform.yaml", "configuration file")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that holds the fleet, if ConfigMaps do")
 	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
-	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
+	registerOutput(command, &o.output)
 	flags.DurationVar(&since, "since", 0, "only what began in this time, such as 24h; 0 means all")
 	return command
 }
@@ -49,7 +47,7 @@ func runHistory(ctx context.Context, process Process, o *options, args []string,
 	if err != nil {
 		return err
 	}
-	kept, err := config.OpenStore(process.Environ, operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext})
+	opened, err := config.OpenStore(process.Environ, operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext})
 	if err != nil {
 		return err
 	}
@@ -57,47 +55,59 @@ func runHistory(ctx context.Context, process Process, o *options, args []string,
 	if since > 0 {
 		from = time.Now().Add(-since)
 	}
-	entries, err := kept.History(ctx, from)
+	entries, err := opened.History(ctx, from)
 	if err != nil {
-		entries, err = known(ctx, process, kept, from, err)
-	}
-	if err != nil {
-		return err
+		// The remote may be unreachable.
+		known, cloneErr := opened.Known(ctx, from)
+		if cloneErr != nil || len(known) == 0 {
+			return err
+		}
+		fmt.Fprintf(process.Stderr, "numaform: this is what the clone on this machine knows; others may have changed more since: %v\n", err)
+		entries = known
 	}
 	entries = slices.DeleteFunc(entries, func(e audit.Entry) bool { return e.Change.Time.Before(from) })
 	if len(args) > 0 {
 		entries = about(entries, args[0])
 		if len(entries) == 0 {
-			return fmt.Errorf("the history holds neither a node nor a change %q: numaform history shows all", args[0])
+			return fmt.Errorf("the history has neither a node nor a change %q: numaform history shows all", args[0])
 		}
 	}
-	if n := unverified(entries); n > 0 {
-		fmt.Fprintf(process.Stderr, "numaform: %d of these changes are unverified: this installation did not record them as they are now, by the key in %s; "+
-			"nothing is decided from them\n", n, kept.KeyPlace())
-	}
-	return printHistory(process, o.output, entries, len(args) > 0)
-}
-
-// unverified counts the changes with a record that is not this installation's.
-func unverified(entries []audit.Entry) int {
-	n := 0
+	unverified := 0
 	for i := range entries {
 		if e := &entries[i]; !e.Verified || e.Unreadable != "" || e.Outcome != nil && !e.OutcomeVerified {
-			n++
+			unverified++
 		}
 	}
-	return n
-}
-
-// known returns the history in the clone if the remote is unreachable, and prints a
-// warning.
-func known(ctx context.Context, process Process, kept *store.Sealed, from time.Time, failed error) ([]audit.Entry, error) {
-	entries, err := kept.Known(ctx, from)
-	if err != nil || len(entries) == 0 {
-		return nil, failed
+	if unverified > 0 {
+		fmt.Fprintf(process.Stderr, "numaform: %d of these changes are unverified: this installation did not record them as they are now, by the key in %s; "+
+			"nothing is decided from them\n", unverified, opened.KeyPlace())
 	}
-	fmt.Fprintf(process.Stderr, "numaform: this is what the clone on this machine knows; others may have changed more since: %v\n", failed)
-	return entries, nil
+
+	if o.output == "json" {
+		return printJSON(process, append([]audit.Entry{}, entries...)) // an empty list, not null
+	}
+	w := &printer{w: process.Stdout}
+	switch {
+	case len(entries) == 0:
+		w.printf("no change is recorded\n")
+	case len(args) > 0:
+		for i := range entries {
+			w.entry(&entries[i])
+		}
+	default:
+		w.table(func(table io.Writer) {
+			fmt.Fprintln(table, "CHANGE\tKIND\tVERDICT\tRESULT\tBY\tWHY")
+			for i := range entries {
+				change := &entries[i].Change
+				decision := guard.Allow // the strictest of all hosts
+				for _, shard := range change.Shards {
+					decision = min(decision, shard.Verdict.Decision)
+				}
+				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", change.ID, change.Kind, decision, resultOf(&entries[i]), by(change), change.Why)
+			}
+		})
+	}
+	return w.err
 }
 
 // about returns the changes of a node, or the change with an ID.
@@ -114,73 +124,31 @@ func about(entries []audit.Entry, name string) []audit.Entry {
 	return found
 }
 
-func printHistory(process Process, output string, entries []audit.Entry, whole bool) error {
-	if output == "json" {
-		encoder := json.NewEncoder(process.Stdout)
-		encoder.SetIndent("", "  ")
-		if entries == nil {
-			entries = []audit.Entry{}
-		}
-		return encoder.Encode(entries)
-	}
-	if len(entries) == 0 {
-		fmt.Fprintln(process.Stdout, "no change is recorded")
-		return nil
-	}
-	if whole {
-		w := &printer{w: process.Stdout}
-		for i := range entries {
-			w.entry(&entries[i])
-		}
-		return w.err
-	}
-	table := tabwriter.NewWriter(process.Stdout, 2, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "CHANGE\tKIND\tVERDICT\tRESULT\tBY\tWHY")
-	for i := range entries {
-		change := &entries[i].Change
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", change.ID, change.Kind, verdictOf(change), resultOf(&entries[i]), by(change), change.Why)
-	}
-	return table.Flush()
-}
-
-// verdictOf returns the strictest verdict of a change.
-func verdictOf(change *audit.Change) guard.Decision {
-	decision := guard.Allow
-	for _, shard := range change.Shards {
-		decision = min(decision, shard.Verdict.Decision)
-	}
-	return decision
-}
-
+// resultOf returns how a change ended, according to its records.
 func resultOf(entry *audit.Entry) string {
-	switch text := saidOf(entry); {
+	text := "unfinished"
+	switch {
+	case entry.Unreadable != "":
+		text = "unreadable"
+	case entry.Outcome != nil:
+		failed := 0
+		for _, shard := range entry.Outcome.Shards {
+			if shard.Error != "" {
+				failed++
+			}
+		}
+		text = "done in " + entry.Outcome.Duration.Round(100*time.Millisecond).String()
+		if failed > 0 {
+			text = fmt.Sprintf("failed on %d of %d hosts", failed, len(entry.Outcome.Shards))
+		}
+	}
+	switch {
 	case !entry.Verified:
 		return "unverified: " + text
 	case entry.Unreadable != "" || entry.Outcome != nil && !entry.OutcomeVerified:
 		return "unverified outcome: " + text
-	default:
-		return text
 	}
-}
-
-// saidOf returns how a change ended, according to its records.
-func saidOf(entry *audit.Entry) string {
-	switch {
-	case entry.Unreadable != "":
-		return "unreadable"
-	case entry.Outcome == nil:
-		return "unfinished"
-	}
-	failed := 0
-	for _, shard := range entry.Outcome.Shards {
-		if shard.Error != "" {
-			failed++
-		}
-	}
-	if failed > 0 {
-		return fmt.Sprintf("failed on %d of %d hosts", failed, len(entry.Outcome.Shards))
-	}
-	return "done in " + entry.Outcome.Duration.Round(100*time.Millisecond).String()
+	return text
 }
 
 // by returns who ran a change, and who approved it if approval was needed.
@@ -212,9 +180,23 @@ func (w *printer) entry(entry *audit.Entry) {
 	if entry.Commit != "" {
 		w.printf("  commit   %s\n", entry.Commit)
 	}
-	w.moved("added", change.Added)
-	w.moved("removed", change.Removed)
-	w.moved("number taken", change.Renumbered)
+	for _, moved := range []struct {
+		lead string
+		vms  []fleet.VM
+	}{
+		{lead: "added", vms: change.Added},
+		{lead: "removed", vms: change.Removed},
+		{lead: "number taken", vms: change.Renumbered},
+	} {
+		for i := range moved.vms {
+			vm := &moved.vms[i]
+			w.printf("  %-8s %s on %s", moved.lead, vm.Name, vm.Host)
+			if vm.Reason != "" {
+				w.printf(": %s", vm.Reason)
+			}
+			w.printf("\n")
+		}
+	}
 	for _, shard := range change.Shards {
 		w.printf("  %s: create %d, delete %d, import %d, update %d\n    plan %s\n    %s\n", shard.Host,
 			len(shard.Create), len(shard.Delete), len(shard.Import), len(shard.Update), shard.PlanSHA256,
@@ -233,15 +215,5 @@ func (w *printer) entry(entry *audit.Entry) {
 		if shard.Error != "" {
 			w.printf("  %s failed after %s: %s\n", shard.Host, shard.Duration.Round(time.Millisecond), shard.Error)
 		}
-	}
-}
-
-func (w *printer) moved(lead string, vms []fleet.VM) {
-	for i := range vms {
-		w.printf("  %-8s %s on %s", lead, vms[i].Name, vms[i].Host)
-		if vms[i].Reason != "" {
-			w.printf(": %s", vms[i].Reason)
-		}
-		w.printf("\n")
 	}
 }

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -56,20 +58,9 @@ func newInit(process Process) *cobra.Command {
 	return command
 }
 
-// questions are the flags asked for at a terminal.
-func questions() []struct{ flag, text string } {
-	return []struct{ flag, text string }{
-		{"url", "API of any host of your Proxmox cluster (https://HOST:8006)"},
-		{"cluster-id", "Name of this numaform, which marks its VMs"},
-		{"region", "Name of the Proxmox cluster, which becomes a label of nodes"},
-		{"pool", "Resource pool to keep numaform to, with its templates (empty: any VM)"},
-		{"seed-storage", "Storage for the seeds by which nodes join (empty: none)"},
-	}
-}
-
 func runInit(process Process, flags *pflag.FlagSet, o *initOptions) error {
 	if _, err := os.Lstat(o.config); err == nil {
-		return fmt.Errorf("writing %s: it is there already: edit it, or name another file with --config; nothing was changed", o.config)
+		return fmt.Errorf("writing %s: it exists: edit it, or name another file with --config; nothing was changed", o.config)
 	}
 	if err := o.ask(process, flags); err != nil {
 		return err
@@ -78,35 +69,68 @@ func runInit(process Process, flags *pflag.FlagSet, o *initOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := o.write(text); err != nil {
+	file, err := os.OpenFile(o.config, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return fmt.Errorf("writing %s: %w: name another file with --config", o.config, err)
+	}
+	_, err = file.WriteString(text)
+	if err := errors.Join(err, file.Close()); err != nil {
 		return err
 	}
-	reach := proxmox.Reach{Pool: o.pool, Disks: o.disks, Seeds: o.seeds, CPUModels: o.models}
+
 	w := &printer{w: process.Stdout}
 	w.printf("# To be run as root on one host of the Proxmox cluster; the same for Proxmox VE 8 and 9.\n")
+	reach := proxmox.Reach{Pool: o.pool, Disks: o.disks, Seeds: o.seeds, CPUModels: o.models}
 	for _, line := range reach.Pveum(o.tokenID) {
 		w.printf("%s\n", line)
 	}
-	if w.err == nil {
-		w.w = process.Stderr
-		o.next(w)
+	if w.err != nil {
+		return w.err
+	}
+
+	steps := []string{
+		"run the lines above on a host; the last one prints the token's secret, once",
+		fmt.Sprintf("put that secret alone into the file %s beside %s, readable by you only (chmod 600)", o.secretFile, o.config),
+	}
+	if o.caFile != "" && !o.insecure {
+		host, _, _ := strings.Cut(strings.Trim(strings.TrimPrefix(o.url, "https://"), "/"), ":")
+		steps = append(steps, fmt.Sprintf("scp root@%s:/etc/pve/pve-root-ca.pem %s", host, o.caFile))
+	}
+	if o.pool != "" {
+		steps = append(steps, fmt.Sprintf("put the templates into the pool: pveum pool modify %s --vms VMID,VMID; and name it in spec.pool of your ProxmoxNodeClasses", o.pool))
+	}
+	w = &printer{w: process.Stderr}
+	w.printf("\nWrote %s. Then:\n", o.config)
+	for i, step := range append(steps, "numaform doctor") {
+		w.printf("  %d. %s\n", i+1, step)
 	}
 	return w.err
 }
 
 // ask asks for values without a flag, if there is a terminal.
 func (o *initOptions) ask(process Process, flags *pflag.FlagSet) error {
-	asker, terminal := newAsker(process)
-	for _, question := range questions() {
+	in := bufio.NewReader(process.Stdin)
+	for _, question := range []struct{ flag, text string }{
+		{"url", "API of any host of your Proxmox cluster (https://HOST:8006)"},
+		{"cluster-id", "Name of this numaform, which marks its VMs"},
+		{"region", "Name of the Proxmox cluster, which becomes a label of nodes"},
+		{"pool", "Resource pool to keep numaform to, with its templates (empty: any VM)"},
+		{"seed-storage", "Storage for the seeds by which nodes join (empty: none)"},
+	} {
 		flag := flags.Lookup(question.flag)
-		if flag.Changed || !terminal {
+		if flag.Changed || !atTerminal(process) {
 			continue
 		}
-		answer, err := asker.ask(question.text, strings.Trim(flag.Value.String(), "[]"))
-		if err != nil {
-			return fmt.Errorf("asking for --%s: %w", question.flag, err)
+		text, proposed := question.text, strings.Trim(flag.Value.String(), "[]")
+		if proposed != "" {
+			text += " [" + proposed + "]"
 		}
-		if err := flags.Set(question.flag, answer); err != nil {
+		fmt.Fprintf(process.Stderr, "%s: ", text)
+		answer, err := in.ReadString('\n')
+		if err == nil {
+			err = flags.Set(question.flag, cmp.Or(strings.TrimSpace(answer), proposed))
+		}
+		if err != nil {
 			return fmt.Errorf("asking for --%s: %w", question.flag, err)
 		}
 	}
@@ -144,12 +168,12 @@ func (o *initOptions) check() error {
 }
 
 // render returns the file, after checking that Load accepts it.
-func (o *initOptions) render() ([]byte, error) {
+func (o *initOptions) render() (string, error) {
 	lower, upper, ok := strings.Cut(o.vmids, "-")
 	first, lowErr := strconv.Atoi(lower)
 	last, highErr := strconv.Atoi(upper)
-	if err := errors.Join(lowErr, highErr); !ok || err != nil {
-		return nil, usageError{fmt.Errorf("--vmids %q: want the first and the last, as 2000-2999", o.vmids)}
+	if !ok || lowErr != nil || highErr != nil {
+		return "", usageError{fmt.Errorf("--vmids %q: want the first and the last, as 2000-2999", o.vmids)}
 	}
 	text := "# Written by numaform init. The keys are in numaform's README; `numaform doctor` checks them.\n" +
 		"clusterID: " + scalar(o.clusterID) + "\n" +
@@ -166,24 +190,21 @@ func (o *initOptions) render() ([]byte, error) {
 		"  token_secret_file: " + scalar(o.secretFile) + "\n" +
 		fmt.Sprintf("  vmid_range: {lower: %d, upper: %d}\n", first, last) +
 		"fleet:\n  dir: fleet\n  backend: {type: local}    # kubernetes, pg, s3 or http for states that outlive this machine\n"
-	return []byte(text), loads([]byte(text))
-}
 
-// loads reads the text as numaform.yaml. Any error in it comes from an answer.
-func loads(text []byte) error {
+	// Any error of Load comes from an answer.
 	dir, err := os.MkdirTemp("", "numaform-init-")
 	if err != nil {
-		return fmt.Errorf("checking the answers: %w", err)
+		return "", fmt.Errorf("checking the answers: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	path := filepath.Join(dir, "numaform.yaml")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		return fmt.Errorf("checking the answers: %w", err)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		return "", fmt.Errorf("checking the answers: %w", err)
 	}
 	if _, err := operator.Load(path, nil); err != nil {
-		return usageError{errors.New(strings.TrimPrefix(err.Error(), "reading "+path+": "))}
+		return "", usageError{errors.New(strings.TrimPrefix(err.Error(), "reading "+path+": "))}
 	}
-	return nil
+	return text, nil
 }
 
 // scalar returns a text as a YAML scalar.
@@ -193,34 +214,4 @@ func scalar(text string) string {
 		return strconv.Quote(text)
 	}
 	return strings.TrimRight(string(out), "\n")
-}
-
-// write creates the file. It fails if the file exists.
-func (o *initOptions) write(text []byte) (err error) {
-	file, err := os.OpenFile(o.config, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return fmt.Errorf("writing %s: %w: name another file with --config", o.config, err)
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	_, err = file.Write(text)
-	return err
-}
-
-// next prints the next steps.
-func (o *initOptions) next(w *printer) {
-	w.printf("\nWrote %s. Then:\n", o.config)
-	w.printf("  1. run the lines above on a host; the last one prints the token's secret, once\n")
-	w.printf("  2. put that secret alone into the file %s beside %s, readable by you only (chmod 600)\n", o.secretFile, o.config)
-	step := 3
-	if o.caFile != "" && !o.insecure {
-		host := strings.TrimPrefix(o.url, "https://")
-		host, _, _ = strings.Cut(strings.Trim(host, "/"), ":")
-		w.printf("  %d. scp root@%s:/etc/pve/pve-root-ca.pem %s\n", step, host, o.caFile)
-		step++
-	}
-	if o.pool != "" {
-		w.printf("  %d. put the templates into the pool: pveum pool modify %s --vms VMID,VMID; and name it in spec.pool of your ProxmoxNodeClasses\n", step, o.pool)
-		step++
-	}
-	w.printf("  %d. numaform doctor\n", step)
 }

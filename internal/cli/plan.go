@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/scaler"
@@ -97,16 +99,14 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 	if err != nil {
 		return nil, err
 	}
-	if err := s.notLost(ctx, &change.Before); err != nil {
+	if err := s.checkNotLost(ctx, &change.Before); err != nil {
 		return nil, err
 	}
-	types, err := s.config.InstanceTypes()
+	request, err := s.request(&change.Before)
 	if err != nil {
 		return nil, err
 	}
-	decision, err := s.cluster.Decide(ctx, scheduling.Request{
-		ClusterID: s.config.ClusterID, Snapshot: s.snapshot, Kept: change.Before.VMs, Types: types, Overlays: true,
-	})
+	decision, err := s.cluster.Decide(ctx, request)
 	if err != nil {
 		return nil, err
 	}
@@ -126,15 +126,8 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 
 // changes reports whether an apply would do anything.
 func (p *proposal) changes() bool {
-	if !p.change.Empty() || len(p.change.Differences()) > 0 {
-		return true
-	}
-	for i := range p.shards {
-		if p.shards[i].Changes() {
-			return true
-		}
-	}
-	return false
+	return !p.change.Empty() || len(p.change.Differences()) > 0 ||
+		slices.ContainsFunc(p.shards, func(shard scaler.ShardPlan) bool { return shard.Changes() })
 }
 
 // failure returns why hosts cannot be applied, or nil: the hosts of the change, or all of
@@ -157,13 +150,44 @@ func (p *proposal) failure(all bool) error {
 	return errors.Join(failures...)
 }
 
-// vmsOn returns the fleet's VMs on a host.
-func vmsOn(f *fleet.Fleet, host fleet.Shard) []fleet.VM {
-	var vms []fleet.VM
-	for _, vm := range f.VMs {
-		if vm.Host == host {
-			vms = append(vms, vm)
+// UnjoinedError reports that a VM would never join, because its class relies on the
+// controller for joining.
+type UnjoinedError struct {
+	VM, Class string
+	Metadata  v1alpha1.MetadataType
+}
+
+func (e *UnjoinedError) Error() string { return e.reason() + "; nothing was changed" }
+
+// reason returns the error without its effect on the change.
+func (e *UnjoinedError) reason() string {
+	needs := "such seeds are made"
+	if e.Metadata == v1alpha1.MetadataAgent {
+		needs = "such join commands are run"
+	}
+	return fmt.Sprintf("vm %s: ProxmoxNodeClass %s has metadata of type %s, and %s by numaform controller only: "+
+		"use the controller for its nodes, or set metadata: {type: none} and a template with all that a node joins with",
+		e.VM, e.Class, e.Metadata, needs)
+}
+
+// checkJoins refuses new VMs that would start and never join: VMs with a seed, and VMs
+// whose class joins nodes by their guest agents.
+func (p *proposal) checkJoins(ctx context.Context) error {
+	for i := range p.change.Added {
+		if vm := &p.change.Added[i]; vm.Seed != "" {
+			return &UnjoinedError{VM: vm.Name, Class: vm.NodeClass, Metadata: v1alpha1.MetadataCDROM}
 		}
 	}
-	return vms
+	classes, err := p.session.cluster.NodeClasses(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range classes {
+		class := &classes[i]
+		at := slices.IndexFunc(p.change.Added, func(vm fleet.VM) bool { return vm.NodeClass == class.Name })
+		if class.ByAgent() && at >= 0 {
+			return &UnjoinedError{VM: p.change.Added[at].Name, Class: class.Name, Metadata: class.Spec.Metadata.Type}
+		}
+	}
+	return nil
 }

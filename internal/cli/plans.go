@@ -3,15 +3,13 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
-	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -29,21 +27,34 @@ func newPlans(process Process) *cobra.Command {
 		Short: "Show the changes that wait for a person, or one of them with its whole diff",
 		Args:  arguments(0, 1),
 		RunE: func(command *cobra.Command, args []string) error {
-			if output != "text" && output != "json" {
-				return usageError{fmt.Errorf("--output %q: want text or json", output)}
+			if err := checkOutput(output); err != nil {
+				return err
 			}
-			c, err := o.client()
+			c, _, err := o.open()
 			if err != nil {
 				return err
 			}
-			if len(args) == 1 {
-				return explained(printPlan(command.Context(), process, c, args[0], output), approverRole)
+			ctx := command.Context()
+			if len(args) == 0 {
+				return explained(printPlans(ctx, process, c, output), approverRole)
 			}
-			return explained(printPlans(command.Context(), process, c, output), approverRole)
+			plan, err := getPlan(ctx, c, args[0])
+			switch {
+			case err != nil:
+				return explained(err, approverRole)
+			case output == "json":
+				return printJSON(process, plan)
+			}
+			w := &printer{w: process.Stdout}
+			w.scalePlan(plan)
+			if phaseOf(plan) == v1alpha1.ScalePlanPending && plan.Spec.Approve == "" {
+				w.printf("\nTo approve:  numaform approve %s --hash %s\nTo reject:   numaform reject %s --reason …\n", plan.Name, plan.Spec.PlanHash, plan.Name)
+			}
+			return w.err
 		},
 	}
 	o.register(command)
-	command.Flags().StringVarP(&output, "output", "o", "text", "text or json")
+	registerOutput(command, &output)
 	return command
 }
 
@@ -56,12 +67,7 @@ func getPlan(ctx context.Context, c client.Client, name string) (*v1alpha1.Scale
 	return plan, nil
 }
 
-func printJSON(process Process, value any) error {
-	encoder := json.NewEncoder(process.Stdout)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
-}
-
+// printPlans prints a line for each plan, the oldest first.
 func printPlans(ctx context.Context, process Process, c client.Client, output string) error {
 	var list v1alpha1.ScalePlanList
 	if err := c.List(ctx, &list); err != nil {
@@ -77,35 +83,21 @@ func printPlans(ctx context.Context, process Process, c client.Client, output st
 		_, err := fmt.Fprintln(process.Stdout, "Nothing waits for a person.")
 		return err
 	}
-	table := tabwriter.NewWriter(process.Stdout, 2, 8, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tPHASE\tDIRECTION\tGUARD\tCHANGE\tEXPIRES")
-	for i := range list.Items {
-		plan := &list.Items[i]
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", plan.Name, phaseOf(plan), plan.Spec.Direction,
-			plan.Spec.Verdict.Decision, plan.Spec.Summary, plan.Spec.ExpiresAt.UTC().Format(time.RFC3339))
-	}
-	return table.Flush()
+	w := &printer{w: process.Stdout}
+	w.table(func(table io.Writer) {
+		fmt.Fprintln(table, "NAME\tPHASE\tDIRECTION\tGUARD\tCHANGE\tEXPIRES")
+		for i := range list.Items {
+			plan := &list.Items[i]
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", plan.Name, phaseOf(plan), plan.Spec.Direction,
+				plan.Spec.Verdict.Decision, plan.Spec.Summary, plan.Spec.ExpiresAt.UTC().Format(time.RFC3339))
+		}
+	})
+	return w.err
 }
 
 // phaseOf returns a plan's phase; a new plan without one is pending.
 func phaseOf(plan *v1alpha1.ScalePlan) v1alpha1.ScalePlanPhase {
 	return cmp.Or(plan.Status.Phase, v1alpha1.ScalePlanPending)
-}
-
-func printPlan(ctx context.Context, process Process, c client.Client, name, output string) error {
-	plan, err := getPlan(ctx, c, name)
-	if err != nil {
-		return err
-	}
-	if output == "json" {
-		return printJSON(process, plan)
-	}
-	w := &printer{w: process.Stdout}
-	w.scalePlan(plan)
-	if phaseOf(plan) == v1alpha1.ScalePlanPending && plan.Spec.Approve == "" {
-		w.printf("\nTo approve:  numaform approve %s --hash %s\nTo reject:   numaform reject %s --reason …\n", name, plan.Spec.PlanHash, name)
-	}
-	return w.err
 }
 
 // scalePlan prints everything that a person needs for a decision.
@@ -133,9 +125,13 @@ func (w *printer) scalePlan(plan *v1alpha1.ScalePlan) {
 	w.heading("VMs")
 	for i := range spec.VMs {
 		vm := &spec.VMs[i]
-		w.printf("  %-8s %s\n", vm.Action, strings.Join(slices.DeleteFunc([]string{
-			vm.Name, vm.InstanceType, on(vm.Host), "for NodePool " + vm.NodePool,
-		}, func(part string) bool { return part == "" }), " "))
+		parts := []string{vm.Name, vm.InstanceType}
+		if vm.Host != "" {
+			parts = append(parts, "on "+vm.Host)
+		}
+		parts = append(parts, "for NodePool "+vm.NodePool)
+		parts = slices.DeleteFunc(parts, func(part string) bool { return part == "" })
+		w.printf("  %-8s %s\n", vm.Action, strings.Join(parts, " "))
 		if vm.Reason != "" {
 			w.printf("           %s\n", vm.Reason)
 		}
@@ -145,13 +141,6 @@ func (w *printer) scalePlan(plan *v1alpha1.ScalePlan) {
 	}
 	w.heading("Diff")
 	w.printf("%s\n", strings.TrimRight(spec.Diff, "\n"))
-}
-
-func on(host string) string {
-	if host == "" {
-		return ""
-	}
-	return "on " + host
 }
 
 // decision holds the options of approve and reject.
@@ -165,12 +154,12 @@ func newApprove(process Process) *cobra.Command {
 	var d decision
 	command := &cobra.Command{
 		Use:   "approve NAME",
-		Short: "Let a change pass that waits for a person",
+		Short: "Approve a change that waits for a person",
 		Long: "Approves exactly the change of this plan. Its whole hash says which: give it with --hash, or look at the diff\n" +
 			"and answer at a terminal.",
 		Args: arguments(1, 1),
 		RunE: func(command *cobra.Command, args []string) error {
-			return explained(d.approve(command.Context(), process, args[0]), approverRole)
+			return explained(d.decide(command.Context(), process, args[0], d.approve), approverRole)
 		},
 	}
 	d.register(command)
@@ -185,7 +174,10 @@ func newReject(process Process) *cobra.Command {
 		Short: "Refuse a change that waits for a person",
 		Args:  arguments(1, 1),
 		RunE: func(command *cobra.Command, args []string) error {
-			return explained(d.reject(command.Context(), process, args[0]), approverRole)
+			if strings.TrimSpace(d.reason) == "" {
+				return usageError{errors.New("--reason is empty: say why")}
+			}
+			return explained(d.decide(command.Context(), process, args[0], d.reject), approverRole)
 		},
 	}
 	d.register(command)
@@ -193,25 +185,33 @@ func newReject(process Process) *cobra.Command {
 	return command
 }
 
-// open reads a plan that can still be decided on, and returns who decides.
-func (d *decision) open(ctx context.Context, name string) (client.Client, *v1alpha1.ScalePlan, string, error) {
-	c, err := d.client()
+// decide changes a plan that can still be decided on, and prints what was done.
+func (d *decision) decide(ctx context.Context, process Process, name string, change func(ctx context.Context, process Process, plan *v1alpha1.ScalePlan, who string) (done string, err error)) error {
+	c, k, err := d.open()
 	if err != nil {
-		return nil, nil, "", err
+		return err
 	}
 	plan, err := getPlan(ctx, c, name)
 	if err != nil {
-		return nil, nil, "", err
+		return err
 	}
 	if err := undecided(plan); err != nil {
-		return nil, nil, "", err
-	}
-	k, err := d.kubernetes()
-	if err != nil {
-		return nil, nil, "", err
+		return err
 	}
 	who, err := whoami(ctx, k)
-	return c, plan, who, err
+	if err != nil {
+		return err
+	}
+	before := plan.DeepCopy()
+	done, err := change(ctx, process, plan, who)
+	if err != nil {
+		return err
+	}
+	if err := c.Patch(ctx, plan, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("deciding on plan %s: %w", name, err)
+	}
+	_, err = fmt.Fprintf(process.Stdout, "%s is %s\n", name, done)
+	return err
 }
 
 // undecided returns why a plan can no longer be decided on, or nil.
@@ -229,68 +229,37 @@ func undecided(plan *v1alpha1.ScalePlan) error {
 	return nil
 }
 
-func (d *decision) approve(ctx context.Context, process Process, name string) error {
-	c, plan, who, err := d.open(ctx, name)
-	if err != nil {
-		return err
-	}
+// approve approves a plan by the hash that was given, or by a yes to the shown plan.
+func (d *decision) approve(ctx context.Context, process Process, plan *v1alpha1.ScalePlan, who string) (string, error) {
 	if !time.Now().Before(plan.Spec.ExpiresAt.Time) {
-		return fmt.Errorf("plan %s expired at %s: if the change is still needed, it is proposed anew", name, plan.Spec.ExpiresAt.UTC().Format(time.RFC3339))
+		return "", fmt.Errorf("plan %s expired at %s: if the change is still needed, it is proposed again", plan.Name, plan.Spec.ExpiresAt.UTC().Format(time.RFC3339))
 	}
-	hash := d.hash
-	if hash == "" {
-		if hash, err = askApproval(ctx, process, plan); err != nil {
-			return err
+	if d.hash == "" {
+		if !atTerminal(process) {
+			return "", usageError{errors.New("approve: there is no terminal to ask at: name the change by --hash, which numaform plans NAME prints")}
 		}
+		w := &printer{w: process.Stdout}
+		if w.scalePlan(plan); w.err != nil {
+			return "", w.err
+		}
+		yes, err := confirmed(ctx, process, "\nApprove exactly this?")
+		if err != nil {
+			return "", err
+		}
+		if !yes {
+			return "", errors.New("not approved: the plan waits on")
+		}
+	} else if d.hash != plan.Spec.PlanHash {
+		return "", fmt.Errorf("--hash %s is not the whole hash of plan %s, which is %s: look at its diff (numaform plans %s), then give all 64 characters; nothing was approved",
+			d.hash, plan.Name, plan.Spec.PlanHash, plan.Name)
 	}
-	if hash != plan.Spec.PlanHash {
-		return fmt.Errorf("--hash %s is not the whole hash of plan %s, which is %s: look at its diff (numaform plans %s), then give all 64 characters; nothing was approved",
-			hash, name, plan.Spec.PlanHash, name)
-	}
-	before := plan.DeepCopy()
-	plan.Spec.Approve, plan.Spec.ApprovedBy = hash, who
-	if err := c.Patch(ctx, plan, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("approving plan %s: %w", name, err)
-	}
-	_, err = fmt.Fprintf(process.Stdout, "%s is approved by %s: it is carried out if it would still be the same change.\n", name, who)
-	return err
+	plan.Spec.Approve = plan.Spec.PlanHash
+	plan.Spec.ApprovedBy = who
+	return fmt.Sprintf("approved by %s: it is carried out if it would still be the same change.", who), nil
 }
 
-// askApproval shows the plan at a terminal and asks. It returns the hash of the shown
-// plan.
-func askApproval(ctx context.Context, process Process, plan *v1alpha1.ScalePlan) (string, error) {
-	file, ok := process.Stdin.(interface{ Fd() uintptr })
-	if !ok || !isatty.IsTerminal(file.Fd()) {
-		return "", usageError{errors.New("approve: there is no terminal to ask at: name the change by --hash, which numaform plans NAME prints")}
-	}
-	w := &printer{w: process.Stdout}
-	if w.scalePlan(plan); w.err != nil {
-		return "", w.err
-	}
-	fmt.Fprint(process.Stderr, "\nApprove exactly this? Only yes is taken for yes: ")
-	answer, err := readLine(ctx, process.Stdin)
-	if err != nil {
-		return "", fmt.Errorf("reading the answer: %w", err)
-	}
-	if strings.TrimSpace(answer) != "yes" {
-		return "", errors.New("not approved: the plan waits on")
-	}
-	return plan.Spec.PlanHash, nil
-}
-
-func (d *decision) reject(ctx context.Context, process Process, name string) error {
-	if strings.TrimSpace(d.reason) == "" {
-		return usageError{errors.New("--reason is empty: say why")}
-	}
-	c, plan, who, err := d.open(ctx, name)
-	if err != nil {
-		return err
-	}
-	before := plan.DeepCopy()
-	plan.Spec.Reject, plan.Spec.RejectedBy = d.reason, who
-	if err := c.Patch(ctx, plan, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("rejecting plan %s: %w", name, err)
-	}
-	_, err = fmt.Fprintf(process.Stdout, "%s is rejected by %s: the same change is not proposed again for a day.\n", name, who)
-	return err
+func (d *decision) reject(_ context.Context, _ Process, plan *v1alpha1.ScalePlan, who string) (string, error) {
+	plan.Spec.Reject = d.reason
+	plan.Spec.RejectedBy = who
+	return fmt.Sprintf("rejected by %s: the same change is not proposed again for a day.", who), nil
 }

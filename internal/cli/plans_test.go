@@ -117,7 +117,7 @@ func TestApprove(t *testing.T) {
 	says(t, 2, "there is no terminal to ask at", "approve", plan.Name)
 	says(t, 1, "is not the whole hash", "approve", plan.Name, "--hash", hash[:32])
 	says(t, 1, "is not the whole hash", "approve", plan.Name, "--hash", strings.Repeat("f", 64))
-	says(t, 2, "something is not named: want numaform approve NAME", "approve")
+	says(t, 2, "an argument is missing: want numaform approve NAME", "approve")
 	if err := kubeClient(t).Get(t.Context(), client.ObjectKeyFromObject(plan), plan); err != nil || plan.Spec.Approve != "" {
 		t.Fatalf("approve is %q (%v)", plan.Spec.Approve, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/state/guard"
 )
 
@@ -22,25 +24,79 @@ const shippedPolicy = "default"
 func newPolicy(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "policy",
-		Short: "Show the rules that plans are judged by, and try them on example plans",
+		Short: "Show the rules that plans are checked by, and try them on example plans",
 		RunE:  func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
 	var files []string
 	test := &cobra.Command{
 		Use:   "test [--policy FILE]... DIR|FILE...",
-		Short: "Judge example plans and compare with what each case expects",
+		Short: "Check example plans and compare with what each case expects",
 		Args:  arguments(1, anyNumber),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return testPolicy(process.Stdout, files, args)
 		},
 	}
 	test.Flags().StringArrayVar(&files, "policy", []string{shippedPolicy},
-		"policy to judge by; several add up, and default is the shipped one")
-	show := newPolicyShow(process)
-	asUsage(test)
-	asUsage(show)
-	command.AddCommand(test, show)
+		"policy to check by; several add up, and default is the shipped one")
+	command.AddCommand(test, newPolicyShow(process))
 	return command
+}
+
+func newPolicyShow(process Process) *cobra.Command {
+	var path string
+	var shipped bool
+	command := &cobra.Command{
+		Use:   "show",
+		Short: "Print the rules and limits in force: the shipped ones and those of numaform.yaml",
+		RunE: func(command *cobra.Command, _ []string) error {
+			if shipped {
+				return showPolicy(process.Stdout, nil)
+			}
+			config, err := loadConfig(process, path)
+			if errors.Is(err, fs.ErrNotExist) && !command.Flags().Changed("config") {
+				fmt.Fprintf(process.Stderr, "There is no %s here: these are the shipped rules and limits.\n", path)
+				config, err = nil, nil
+			}
+			if err != nil {
+				return err
+			}
+			return showPolicy(process.Stdout, config)
+		},
+	}
+	command.Flags().StringVar(&path, "config", "numaform.yaml", "configuration file")
+	command.Flags().BoolVar(&shipped, "shipped", false, "only what numaform ships, whatever numaform.yaml says")
+	return command
+}
+
+// showPolicy prints the effective rules, as files that can be edited, with the limits as
+// a comment; without a configuration it prints the defaults.
+func showPolicy(out io.Writer, config *operator.Config) error {
+	limits := guard.DefaultLimits()
+	parts := []string{string(guard.DefaultPolicy())}
+	if config != nil {
+		rules, err := config.Rules()
+		if err != nil {
+			return err
+		}
+		limits = rules.Limits
+		if config.Policy.ReplaceDefault {
+			parts = nil
+		}
+		for _, file := range config.Policy.Files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return fmt.Errorf("reading policy.files: %w: correct the path", err)
+			}
+			parts = append(parts, fmt.Sprintf("# From %s:\n%s", file, text))
+		}
+	}
+	printed, err := yaml.Marshal(limits)
+	if err != nil {
+		return fmt.Errorf("printing limits: %w", err)
+	}
+	comment := strings.ReplaceAll(strings.TrimSpace(string(printed)), "\n", "\n#   ")
+	_, err = fmt.Fprintf(out, "%s\n# Limits:\n#   %s\n", strings.Join(parts, "\n---\n"), comment)
+	return err
 }
 
 // The limits on inputs of policy tests. A plan of a host with 100 VMs has about 2 MB.
@@ -125,9 +181,9 @@ func testPolicy(out io.Writer, files, paths []string) error {
 		if err != nil {
 			return err
 		}
-		verdict, err := c.judge(filepath.Dir(name), policy)
+		verdict, err := c.check(filepath.Dir(name), policy)
 		if err != nil {
-			return fmt.Errorf("judging %s: %w", name, err)
+			return fmt.Errorf("checking %s: %w", name, err)
 		}
 		mark := "ok  "
 		differences := c.compare(verdict)
@@ -144,9 +200,9 @@ func testPolicy(out io.Writer, files, paths []string) error {
 		}
 	}
 	if wrong > 0 {
-		return fmt.Errorf("testing policy: %d of %d cases differ from what they expect: mend the policy or the case", wrong, len(cases))
+		return fmt.Errorf("testing policy: %d of %d cases differ from what they expect: fix the policy or the case", wrong, len(cases))
 	}
-	fmt.Fprintf(out, "%d cases are judged as they expect\n", len(cases))
+	fmt.Fprintf(out, "%d cases are as they expect\n", len(cases))
 	return nil
 }
 
@@ -202,8 +258,8 @@ func readCase(name string) (*policyCase, error) {
 	return c, nil
 }
 
-// judge returns the verdict on the case's plan, for a change with only that host.
-func (c *policyCase) judge(dir string, policy *guard.Policy) (guard.Verdict, error) {
+// check returns the verdict on the case's plan, for a change with only that host.
+func (c *policyCase) check(dir string, policy *guard.Policy) (guard.Verdict, error) {
 	path := filepath.FromSlash(c.Plan)
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(dir, path)
@@ -244,7 +300,7 @@ func (c *policyCase) compare(verdict guard.Verdict) []string {
 
 // distinct returns the non-empty texts, sorted, without duplicates.
 func distinct(texts []string) []string {
-	kept := slices.DeleteFunc(slices.Clone(texts), func(s string) bool { return s == "" })
-	slices.Sort(kept)
-	return slices.Compact(kept)
+	found := slices.DeleteFunc(slices.Clone(texts), func(s string) bool { return s == "" })
+	slices.Sort(found)
+	return slices.Compact(found)
 }

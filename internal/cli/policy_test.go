@@ -44,7 +44,7 @@ func TestPolicyTestOfTheExamples(t *testing.T) {
 		`[action] module.workers-2001.proxmox_virtual_environment_vm.node: action "open" is none`,
 		"[pins] module.workers-2001.proxmox_virtual_environment_vm.node: CPUs 5 of host pve-1",
 		"[breaker] the last 3 changes",
-		"11 cases are judged as they expect",
+		"11 cases are as they expect",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("want %q in\n%s", want, out)
@@ -92,7 +92,7 @@ func TestPolicyTestRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		"nothing":            {nil, cli.ExitUsage, "something is not named: want numaform policy test"},
+		"nothing":            {nil, cli.ExitUsage, "an argument is missing: want numaform policy test"},
 		"an unknown flag":    {[]string{"--rules", "x", examples}, cli.ExitUsage, "unknown flag"},
 		"no cases":           {[]string{t.TempDir()}, cli.ExitFailed, "testing nothing proves nothing"},
 		"what is not there":  {[]string{filepath.Join(dir, "nope")}, cli.ExitFailed, "nope: no such file or directory: name files of cases, or a directory of them"},

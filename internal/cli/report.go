@@ -1,11 +1,14 @@
 package cli
 
 import (
-	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/cpumap"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
@@ -77,11 +80,28 @@ func (p *proposal) report() report {
 	if d := p.decision; d != nil {
 		r.Pods = &podsReport{Asked: d.Asked, Placed: d.Placed, Refused: len(d.Refused)}
 		for _, refusal := range d.Refused {
-			r.Pods.Refusals = append(r.Pods.Refusals, refusalReport{refusal.Pod.String(), refusal.Reason})
+			r.Pods.Refusals = append(r.Pods.Refusals, refusalReport{Pod: refusal.Pod.String(), Reason: refusal.Reason})
 		}
 	}
 	for i := range p.change.Added {
-		r.VMs = append(r.VMs, vmLine(&p.change.Added[i]))
+		vm := &p.change.Added[i]
+		line := vmReport{
+			Name:         vm.Name,
+			VMID:         vm.VMID,
+			Host:         vm.Host,
+			Pool:         vm.Pool,
+			InstanceType: vm.InstanceType,
+			VCPUs:        vm.VCPUs,
+			MemoryMiB:    vm.MemoryMiB,
+			Policy:       vm.Policy,
+			CPUs:         vm.CPUs,
+			Pods:         vm.Demand.Pods,
+			Reason:       vm.Reason,
+		}
+		for _, cell := range vm.Cells {
+			line.NUMANodes = line.NUMANodes.Union(cell.HostNodes)
+		}
+		r.VMs = append(r.VMs, line)
 	}
 	for _, vm := range p.change.Removed {
 		r.Removed = append(r.Removed, vm.Name)
@@ -94,10 +114,10 @@ func (p *proposal) report() report {
 		case d.Removed:
 			change = "removed"
 		}
-		r.Files = append(r.Files, fileReport{d.Path, change, string(d.Unified)})
+		r.Files = append(r.Files, fileReport{Path: d.Path, Change: change, Diff: string(d.Unified)})
 	}
+	r.Shards = shardReports(p.shards)
 	for i := range p.shards {
-		r.Shards = append(r.Shards, shardLine(&p.shards[i]))
 		if plan := p.shards[i].Plan; plan != nil && plan.Provider != nil {
 			r.addProvider(*plan.Provider)
 		}
@@ -122,53 +142,220 @@ func (r *report) addProvider(provider state.Provider) {
 	}
 }
 
-func vmLine(vm *fleet.VM) vmReport {
-	line := vmReport{
-		Name: vm.Name, VMID: vm.VMID, Host: vm.Host, Pool: vm.Pool, InstanceType: vm.InstanceType,
-		VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, Policy: vm.Policy,
-		CPUs: vm.CPUs, Pods: vm.Demand.Pods, Reason: vm.Reason,
+// shardReports describes the plans of hosts.
+func shardReports(shards []scaler.ShardPlan) []shardReport {
+	var reports []shardReport
+	for i := range shards {
+		shard := &shards[i]
+		if shard.Err != nil {
+			reports = append(reports, shardReport{Host: shard.Shard, Error: shard.Err.Error()})
+			continue
+		}
+		line := shardReport{Host: shard.Shard, Verdict: shard.Verdict.String(), SHA256: shard.Plan.SHA256, Summary: "the engine gave no summary"}
+		for _, r := range shard.Repinned {
+			line.Repinned = append(line.Repinned, r.String())
+		}
+		for text := range strings.Lines(shard.Plan.Text) {
+			if text = strings.TrimSpace(text); strings.HasPrefix(text, "Plan: ") || strings.HasPrefix(text, "No changes.") {
+				line.Summary = text
+				break
+			}
+		}
+		reports = append(reports, line)
 	}
-	for _, cell := range vm.Cells {
-		line.NUMANodes = line.NUMANodes.Union(cell.HostNodes)
-	}
-	return line
+	return reports
 }
 
 // print writes the report to stdout.
 func (p *proposal) print(process Process, o *options) error {
 	r := p.report()
 	if o.output == "json" {
-		encoder := json.NewEncoder(process.Stdout)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(r)
+		return printJSON(process, r)
 	}
 	w := &printer{w: process.Stdout}
 	w.summary(p, &r, o, width(process))
 	return w.err
 }
 
-func shardLine(shard *scaler.ShardPlan) shardReport {
-	line := shardReport{Host: shard.Shard}
-	if shard.Err != nil {
-		line.Error = shard.Err.Error()
-		return line
+// summary prints a change as briefly as possible, and more on request.
+func (w *printer) summary(p *proposal, r *report, o *options, columns int) {
+	w.pods(r.Pods)
+	w.vms(r.VMs, o.verbose)
+	if len(r.Removed) > 0 {
+		w.heading("Nodes to remove")
+		w.printf("  %s\n", strings.Join(r.Removed, ", "))
 	}
-	line.Verdict = shard.Verdict.String()
-	line.SHA256 = shard.Plan.SHA256
-	for _, r := range shard.Repinned {
-		line.Repinned = append(line.Repinned, r.String())
+	if o.verbose && !p.change.Empty() {
+		w.maps(p, columns)
 	}
-	line.Summary = engineSummary(shard.Plan.Text)
-	return line
+	w.files(r.Files, o)
+	w.shards(r.Shards)
+	for i := range r.Providers {
+		w.printf("\nProvider %s\n", &r.Providers[i])
+	}
+	if r.Digest != "" {
+		w.printf("\nA person must approve: at a terminal, or by apply with --approve %s\n", r.Digest)
+	}
+	for _, warning := range r.Warnings {
+		w.printf("\nWarning: %s\n", warning)
+	}
 }
 
-// engineSummary returns the summary line of the engine's plan.
-func engineSummary(text string) string {
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "Plan: ") || strings.HasPrefix(line, "No changes.") {
-			return line
+func (w *printer) pods(pods *podsReport) {
+	if pods == nil {
+		return
+	}
+	w.heading("Pods")
+	w.printf("  %d asked, %d placed, %d refused\n", pods.Asked, pods.Placed, pods.Refused)
+
+	// Pods that are refused for the same reason share a line, in the order of the first.
+	var reasons []string
+	refused := map[string][]string{}
+	for _, refusal := range pods.Refusals {
+		if refused[refusal.Reason] == nil {
+			reasons = append(reasons, refusal.Reason)
+		}
+		refused[refusal.Reason] = append(refused[refusal.Reason], refusal.Pod)
+	}
+	for _, reason := range reasons {
+		w.printf("  %s: %s\n", namesOf(refused[reason]), strings.ReplaceAll(reason, "\n", "\n      "))
+	}
+}
+
+// mostNames is the maximum number of names in a line.
+const mostNames = 3
+
+// namesOf returns the name of a single pod, or some names and the total.
+func namesOf(pods []string) string {
+	switch n := len(pods); {
+	case n == 1:
+		return pods[0]
+	case n <= mostNames:
+		return fmt.Sprintf("%d pods (%s)", n, strings.Join(pods, ", "))
+	default:
+		return fmt.Sprintf("%d pods (%s and %d more)", n, strings.Join(pods[:mostNames-1], ", "), n-mostNames+1)
+	}
+}
+
+func (w *printer) vms(vms []vmReport, reasons bool) {
+	w.heading("New VMs by host")
+	if len(vms) == 0 {
+		w.printf("  none\n")
+		return
+	}
+	hosts := map[topology.HostID]bool{}
+	cpus, memory := 0, int64(0)
+	for i := range vms {
+		hosts[vms[i].Host] = true
+		cpus += vms[i].VCPUs
+		memory += vms[i].MemoryMiB
+	}
+	w.printf("  %s on %s: together %d vCPUs, %s\n", counted(len(vms), "VM"), counted(len(hosts), "host"), cpus, gib(memory))
+	w.table(func(table io.Writer) {
+		fmt.Fprint(table, "  HOST\tVM\tPOOL\tTYPE\tCPUS\tMEMORY\tPODS\tPOLICY\tPLACE\n")
+		for i := range vms {
+			vm := &vms[i]
+			host := ""
+			if i == 0 || vm.Host != vms[i-1].Host {
+				host = vm.Host.String()
+			}
+			place := "shares what is not pinned"
+			if !vm.CPUs.IsEmpty() {
+				place = "CPUs " + vm.CPUs.String()
+			}
+			if !vm.NUMANodes.IsEmpty() {
+				place += ", NUMA " + vm.NUMANodes.String()
+			}
+			fmt.Fprintf(table, "  %s\t%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\n", host, vm.Name, vm.Pool, vm.InstanceType, vm.VCPUs, gib(vm.MemoryMiB), vm.Pods, vm.Policy, place)
+		}
+	})
+	for i := range vms {
+		if reasons {
+			w.printf("  %s: %s\n", vms[i].Name, vms[i].Reason)
 		}
 	}
-	return "the engine gave no summary"
+}
+
+// gib formats memory in GiB, or in MiB if it is not a multiple.
+func gib(mib int64) string {
+	if mib%1024 == 0 {
+		return fmt.Sprintf("%d GiB", mib/1024)
+	}
+	return fmt.Sprintf("%d MiB", mib)
+}
+
+// maps draws the affected hosts before and after the change, if it changes who owns a
+// CPU.
+func (w *printer) maps(p *proposal, columns int) {
+	for _, shard := range p.change.Shards() {
+		host := p.session.snapshot.Host(shard)
+		if host == nil {
+			continue
+		}
+		// The host as it will be after the VMs are removed.
+		left := *host
+		left.Guests = slices.DeleteFunc(slices.Clone(host.Guests), func(guest topology.Guest) bool {
+			return slices.ContainsFunc(p.change.Removed, func(vm fleet.VM) bool {
+				return vm.Host == shard && fleet.VMID(guest.VMID) == vm.VMID && fleet.Key(guest.Key) == vm.Key
+			})
+		})
+		before := cpumap.Owners(host, vmsOn(&p.change.Before, shard))
+		after := cpumap.Owners(&left, vmsOn(&p.change.After, shard))
+		draw := func(heading string, owners cpumap.Ownership) {
+			w.heading(fmt.Sprintf(heading, shard))
+			w.printf("%s", cpumap.Text(host, owners, cpumap.Options{Width: columns}))
+		}
+		if maps.Equal(before.CPUs, after.CPUs) && maps.Equal(before.BoundMiB, after.BoundMiB) {
+			draw("CPUs of %s, which stay as they are", after)
+			continue
+		}
+		draw("CPUs of %s before", before)
+		draw("CPUs of %s after", after)
+	}
+}
+
+// mostFiles is how many files are listed by default.
+const mostFiles = 20
+
+func (w *printer) files(files []fileReport, o *options) {
+	w.heading("Fleet files")
+	if len(files) == 0 {
+		w.printf("  no change\n")
+		return
+	}
+	signs := map[string]string{"added": "+", "removed": "-", "changed": "~"}
+	for i, file := range files {
+		if i == mostFiles && !o.verbose {
+			w.printf("  … and %d more\n", len(files)-mostFiles)
+			break
+		}
+		w.printf("  %s %s\n", signs[file.Change], file.Path)
+	}
+	nodes := slices.DeleteFunc(slices.Clone(files), func(f fileReport) bool { return !strings.Contains(f.Path, "/node-") })
+	switch {
+	case o.verbose || o.diff:
+		for _, file := range nodes {
+			w.printf("\n%s", file.Diff)
+		}
+	case len(nodes) > 0:
+		w.printf("  --diff shows what is in the node files, --verbose also why each VM is where it is and who owns which CPU\n")
+	}
+}
+
+func (w *printer) shards(shards []shardReport) {
+	if len(shards) == 0 {
+		return
+	}
+	w.heading("Plans")
+	for _, shard := range shards {
+		if shard.Error != "" {
+			w.printf("  %s: %s\n", shard.Host, shard.Error)
+			continue
+		}
+		w.printf("  %s: %s (plan %.12s)\n    %s\n", shard.Host, shard.Summary, shard.SHA256,
+			strings.ReplaceAll(shard.Verdict, "\n", "\n    "))
+		for _, repinned := range shard.Repinned {
+			w.printf("    in place, VM runs on: %s\n", repinned)
+		}
+	}
 }

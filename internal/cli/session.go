@@ -49,7 +49,7 @@ func (o *options) register(command *cobra.Command) {
 	flags.StringArrayVarP(&o.files, "filename", "f", nil, "`FILE` or directory of manifests to decide for instead of a cluster; may be given several times")
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to decide for")
 	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
-	flags.StringVarP(&o.output, "output", "o", "text", "text or json")
+	registerOutput(command, &o.output)
 	flags.StringVar(&o.snapshot, "snapshot", "", "recorded Proxmox, as numaform topology -o json prints it, instead of a live one")
 }
 
@@ -57,23 +57,23 @@ func (o *options) register(command *cobra.Command) {
 func (o *options) registerReport(command *cobra.Command) {
 	flags := command.Flags()
 	flags.BoolVar(&o.diff, "diff", false, "show what is in the node files")
-	flags.BoolVarP(&o.verbose, "verbose", "v", false, "show all: the node files, why each VM stands where it does, and who owns which CPU before and after")
+	flags.BoolVarP(&o.verbose, "verbose", "v", false, "show all: the node files, why each VM is where it is, and who owns which CPU before and after")
 }
 
 // registerChange adds the flags of a command that makes changes.
 func (o *options) registerChange(command *cobra.Command) {
 	o.register(command)
-	o.registerApproval(command)
+	flags := command.Flags()
+	flags.BoolVar(&o.autoApprove, "auto-approve", false, "do not ask; what the guard denies or wants approved is still refused")
+	flags.StringVar(&o.approve, "approve", "", "approve exactly the change of this digest, which plan prints, if the guard wants a person to")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "plan, check and show the change, and make nothing of it")
 	// The command refuses it with a reason; hide it from help.
-	if err := command.Flags().MarkHidden("snapshot"); err != nil {
-		panic(err)
-	}
-	command.Flags().BoolVar(&o.dryRun, "dry-run", false, "plan, judge and show the change, and make nothing of it")
+	flags.Lookup("snapshot").Hidden = true
 }
 
 func (o *options) check() error {
-	if o.output != "text" && o.output != "json" {
-		return usageError{fmt.Errorf("--output %q: want text or json", o.output)}
+	if err := checkOutput(o.output); err != nil {
+		return err
 	}
 	if len(o.files) > 0 && (o.kubeconfig != "" || o.kubeContext != "") {
 		return usageError{errors.New("-f and --kubeconfig exclude each other: pods come from files or from a cluster")}
@@ -84,7 +84,7 @@ func (o *options) check() error {
 // checkLive refuses options that do not work with a recorded snapshot.
 func (o *options) checkLive() error {
 	if o.snapshot != "" {
-		return usageError{errors.New("--snapshot is for plan: a change is made of what Proxmox holds now, so leave it out")}
+		return usageError{errors.New("--snapshot is for plan: a change is made of what is in Proxmox now, so leave it out")}
 	}
 	return o.check()
 }
@@ -119,12 +119,9 @@ type session struct {
 	cluster  *scheduling.Cluster
 	snapshot *topology.Snapshot
 	scaler   *scaler.Scaler
-	// unread are the regions that did not respond.
-	unread []operator.Unread
 }
 
-// open reads configuration, cluster and Proxmox and creates the scaler. It writes
-// nothing.
+// open reads configuration, cluster and Proxmox and creates the scaler. It writes nothing.
 func open(ctx context.Context, process Process, o *options) (*session, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -138,41 +135,47 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 		return nil, err
 	}
 	regions := s.config.Regions()
+	var unread []operator.Unread
 	if o.snapshot != "" {
 		s.snapshot, err = operator.RecordedSnapshot(o.snapshot)
 	} else {
-		s.snapshot, s.unread, err = live(ctx, process, s.config, regions)
+		s.snapshot, unread, err = live(ctx, process, s.config, regions)
 	}
 	if err != nil {
 		return nil, err
 	}
-	config, err := s.scalerConfig(ctx, process, o)
-	if err != nil {
-		return nil, err
-	}
-	config.Regions = regions
-	s.scaler = scaler.New(*config)
-	return s, s.standIn(ctx)
-}
 
-// scalerConfig returns the scaler's configuration, without the regions.
-func (s *session) scalerConfig(ctx context.Context, process Process, o *options) (*scaler.Config, error) {
 	cluster := operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext}
 	config, err := s.config.ScalerConfig(ctx, process.Environ, cluster, !o.noEngine)
 	if err != nil {
 		return nil, err
 	}
-	config.Actor, config.Version, config.Progress = actor(), process.Version, progress(process)
+	config.Regions = regions
+	config.Actor = actor()
+	config.Version = process.Version
 	config.Notice = func(message string) { fmt.Fprintf(process.Stderr, "numaform: %s\n", message) }
+	var mu sync.Mutex // hosts report at the same time
+	config.Progress = func(host fleet.Shard, message string) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Fprintf(process.Stderr, "%s: %s\n", host, message)
+	}
 	if !o.unnamed() {
 		config.Drained = s.cluster.Drained
 	}
 	hasNodes, err := s.cluster.HasNodes(ctx)
-	if err == nil && !hasNodes {
-		config.Blind = "its file was deleted, and without any Node in the manifests nobody knows what runs on it: " +
+	if err != nil {
+		return nil, err
+	}
+	if !hasNodes {
+		config.Blind = "its file was deleted, and without any Node in the manifests it is unknown what runs on it: " +
 			"name the cluster with --kubeconfig, or restore the file and numaform remove it"
 	}
-	return config, err
+	s.scaler = scaler.New(*config)
+	if len(unread) > 0 {
+		return s, s.standIn(ctx, unread)
+	}
+	return s, nil
 }
 
 // actor returns who runs numaform, for the fleet's history.
@@ -214,49 +217,50 @@ func live(ctx context.Context, process Process, config *operator.Config, regions
 // standIn adds the unreadable hosts of the fleet's VMs to the snapshot, with these VMs.
 // The hosts are not known to be down: what Kubernetes says about their Nodes applies, and
 // VMs without a Node count as joining.
-func (s *session) standIn(ctx context.Context) error {
-	if len(s.unread) == 0 {
-		return nil
-	}
+func (s *session) standIn(ctx context.Context, unread []operator.Unread) error {
 	current, _, err := s.scaler.Fleet(ctx)
 	if err != nil {
 		return err
 	}
-	var standIns []topology.Host
 	for _, shard := range current.Shards() {
-		unread := slices.ContainsFunc(s.unread, func(u operator.Unread) bool { return u.Region == shard.Region })
 		vms := vmsOn(&current, shard)
-		if !unread || len(vms) == 0 || s.snapshot.Host(shard) != nil {
+		if len(vms) == 0 || s.snapshot.Host(shard) != nil ||
+			!slices.ContainsFunc(unread, func(u operator.Unread) bool { return u.Region == shard.Region }) {
 			continue
 		}
 		host := topology.Host{Region: shard.Region, Name: shard.Host, Online: true, Problem: "its region cannot be read now"}
 		for _, vm := range vms {
 			host.Guests = append(host.Guests, topology.Guest{
-				VMID: int(vm.VMID), Name: vm.Name, Kind: topology.GuestVM, VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB,
-				ClusterID: s.config.ClusterID, Key: string(vm.Key),
+				VMID:      int(vm.VMID),
+				Name:      vm.Name,
+				Kind:      topology.GuestVM,
+				VCPUs:     vm.VCPUs,
+				MemoryMiB: vm.MemoryMiB,
+				ClusterID: s.config.ClusterID,
+				Key:       string(vm.Key),
 			})
 		}
-		standIns = append(standIns, host)
+		s.snapshot.Hosts = append(s.snapshot.Hosts, host)
 	}
-	s.snapshot.Hosts = append(s.snapshot.Hosts, standIns...)
 	slices.SortFunc(s.snapshot.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
 	return nil
 }
 
-// progress returns a function that prints a line to stderr for each step on a host. Hosts
-// call it at the same time.
-func progress(process Process) func(fleet.Shard, string) {
-	var mu sync.Mutex
-	return func(shard fleet.Shard, message string) {
-		mu.Lock()
-		defer mu.Unlock()
-		fmt.Fprintf(process.Stderr, "%s: %s\n", shard, message)
-	}
+// request returns the request for a decision on a fleet.
+func (s *session) request(current *fleet.Fleet) (scheduling.Request, error) {
+	types, err := s.config.InstanceTypes()
+	return scheduling.Request{
+		ClusterID: s.config.ClusterID,
+		Snapshot:  s.snapshot,
+		Kept:      current.VMs,
+		Types:     types,
+		Overlays:  true,
+	}, err
 }
 
-// notLost refuses an empty fleet while VMs of it run: the directory is wrong, or its
+// checkNotLost refuses an empty fleet while VMs of it run: the directory is wrong, or its
 // files are lost, and the same VMs would be created again.
-func (s *session) notLost(ctx context.Context, current *fleet.Fleet) error {
+func (s *session) checkNotLost(ctx context.Context, current *fleet.Fleet) error {
 	if len(current.VMs)+len(current.Hosts) > 0 {
 		return nil
 	}
@@ -279,4 +283,9 @@ func (s *session) notLost(ctx context.Context, current *fleet.Fleet) error {
 	return fmt.Errorf("the fleet in %s is empty, and Proxmox runs %s of cluster %q, %s among them: nothing was changed: name the fleet's directory "+
 		"or repository under fleet in numaform.yaml, or restore its files from version control; if they are lost for good, destroy these VMs "+
 		"by hand, or choose another clusterID", s.config.FleetDir(), counted(len(names), "VM"), s.config.ClusterID, names[0])
+}
+
+// vmsOn returns the fleet's VMs on a host.
+func vmsOn(f *fleet.Fleet, host fleet.Shard) []fleet.VM {
+	return slices.DeleteFunc(slices.Clone(f.VMs), func(vm fleet.VM) bool { return vm.Host != host })
 }

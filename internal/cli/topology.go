@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -17,6 +20,7 @@ import (
 	"github.com/numaform/numaform/internal/cpumap"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/sysfs"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -38,8 +42,9 @@ func newTopology(process Process) *cobra.Command {
   numaform topology -o json >lab.json                # what --snapshot reads, also where there is no numaform.yaml
   numaform topology --snapshot lab.json`,
 		RunE: func(command *cobra.Command, _ []string) error {
-			given := command.Flags().Changed("config")
-			return runTopology(command.Context(), process, &o, mapOptions{host: host, configGiven: given})
+			// A recorded snapshot is enough for a map, unless a configuration is named.
+			optional := o.snapshot != "" && !command.Flags().Changed("config")
+			return runTopology(command.Context(), process, &o, host, optional)
 		},
 	}
 	flags := command.Flags()
@@ -49,32 +54,33 @@ func newTopology(process Process) *cobra.Command {
 	flags.StringVar(&o.snapshot, "snapshot", "", "recorded Proxmox instead of a live one")
 	flags.StringVarP(&o.output, "output", "o", "text", "text, table, wide, json or svg; json is what --snapshot reads")
 	flags.StringVar(&host, "host", "", "only this host, by name or as region/name")
-	collect := newCollect(process)
-	asUsage(collect)
-	command.AddCommand(collect)
+	command.AddCommand(newCollect(process))
 	return command
 }
 
-// mapOptions are the flags of topology alone.
-type mapOptions struct {
-	host string
-	// configGiven is set if a configuration was named, and so must exist.
-	configGiven bool
-}
-
-func runTopology(ctx context.Context, process Process, o *options, more mapOptions) error {
+// runTopology prints the hosts, or only one. The configuration may be missing if it is
+// optional.
+func runTopology(ctx context.Context, process Process, o *options, only string, optional bool) error {
 	if !slices.Contains([]string{"text", "table", "wide", "json", "svg"}, o.output) {
 		return usageError{fmt.Errorf("--output %q: want text, table, wide, json or svg", o.output)}
 	}
-	config, err := mapConfig(process, o, more)
+	config, err := loadConfig(process, o.config)
+	if optional && errors.Is(err, fs.ErrNotExist) {
+		config, err = nil, nil
+	}
 	if err != nil {
 		return err
 	}
-	snapshot, err := readSnapshot(ctx, process, config, o)
+	var snapshot *topology.Snapshot
+	if o.snapshot != "" {
+		snapshot, err = operator.RecordedSnapshot(o.snapshot)
+	} else {
+		snapshot, _, err = live(ctx, process, config, config.Regions())
+	}
 	if err != nil {
 		return err
 	}
-	if snapshot.Hosts, err = choose(snapshot.Hosts, more.host); err != nil {
+	if snapshot.Hosts, err = choose(snapshot.Hosts, only); err != nil {
 		return err
 	}
 	clusterID := ""
@@ -88,11 +94,15 @@ func runTopology(ctx context.Context, process Process, o *options, more mapOptio
 	case "table", "wide":
 		return write(process, hostTable(snapshot.Hosts, clusterID, o.output == "wide"), nil)
 	}
-	wanted := planned(ctx, process, config, o)
+
+	desired := &fleet.Fleet{}
+	if config != nil {
+		desired = readFleet(ctx, process, config, o)
+	}
 	owners := map[topology.HostID]cpumap.Ownership{}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
-		owners[host.ID()] = cpumap.Owners(host, vmsOn(wanted, host.ID()))
+		owners[host.ID()] = cpumap.Owners(host, vmsOn(desired, host.ID()))
 	}
 	if o.output == "svg" {
 		return write(process, cpumap.SVG(snapshot.Hosts, owners), nil)
@@ -100,24 +110,7 @@ func runTopology(ctx context.Context, process Process, o *options, more mapOptio
 	return write(process, draw(process, snapshot.Hosts, owners, clusterID), nil)
 }
 
-// mapConfig reads the configuration. A recorded snapshot is enough for a map: without a
-// named configuration, it then returns nil.
-func mapConfig(process Process, o *options, more mapOptions) (*operator.Config, error) {
-	config, err := loadConfig(process, o.config)
-	if o.snapshot != "" && !more.configGiven && errors.Is(err, fs.ErrNotExist) {
-		return nil, nil //nolint:nilnil // nil means that there is none, for readSnapshot and planned
-	}
-	return config, err
-}
-
-func readSnapshot(ctx context.Context, process Process, config *operator.Config, o *options) (*topology.Snapshot, error) {
-	if o.snapshot != "" {
-		return operator.RecordedSnapshot(o.snapshot)
-	}
-	snapshot, _, err := live(ctx, process, config, config.Regions())
-	return snapshot, err
-}
-
+// choose returns the host with a name, or all hosts without one.
 func choose(hosts []topology.Host, only string) ([]topology.Host, error) {
 	if only == "" {
 		return hosts, nil
@@ -136,19 +129,16 @@ func choose(hosts []topology.Host, only string) ([]topology.Host, error) {
 	return chosen, nil
 }
 
-// planned returns the fleet, for VMs that do not run yet and for the names of the others.
+// readFleet returns the fleet, for VMs that do not run yet and for the names of the others.
 // The map is correct without it, so a fleet that cannot be read is reported and is not a
 // failure.
-func planned(ctx context.Context, process Process, config *operator.Config, o *options) *fleet.Fleet {
-	if config == nil {
-		return &fleet.Fleet{}
-	}
+func readFleet(ctx context.Context, process Process, config *operator.Config, o *options) *fleet.Fleet {
 	ctx, cancel := context.WithTimeout(ctx, fleetPatience)
 	defer cancel()
-	kept, err := config.OpenStore(process.Environ, operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext})
+	opened, err := config.OpenStore(process.Environ, operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext})
 	if err == nil {
 		var current fleet.Fleet
-		current, _, err = scaler.New(scaler.Config{ClusterID: config.ClusterID, Store: kept, Dir: config.FleetDir(), Regions: config.Regions()}).Fleet(ctx)
+		current, _, err = scaler.New(scaler.Config{ClusterID: config.ClusterID, Store: opened, Dir: config.FleetDir(), Regions: config.Regions()}).Fleet(ctx)
 		if err == nil {
 			return &current
 		}
@@ -159,13 +149,24 @@ func planned(ctx context.Context, process Process, config *operator.Config, o *o
 
 // draw returns the map of the hosts, with information about the agent below each.
 func draw(process Process, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership, clusterID string) []byte {
-	var text []byte
+	columns := mapWidth(process)
+	var out bytes.Buffer
 	for i := range hosts {
-		text = append(text, cpumap.Text(&hosts[i], owners[hosts[i].ID()], cpumap.Options{Width: mapWidth(process)})...)
-		text = append(text, agentLines(&hosts[i], clusterID, mapWidth(process))...)
-		text = append(text, '\n')
+		host := &hosts[i]
+		out.WriteString(cpumap.Text(host, owners[host.ID()], cpumap.Options{Width: columns}))
+		if host.Problem == "" && !host.ReadAt.IsZero() {
+			if a := host.Agent; a != nil {
+				fold(&out, columns, fmt.Sprintf("agent %s, isolation %s, heard of %s before", a.Version, a.Isolation, heard(host)))
+			} else {
+				out.WriteString("agent none\n")
+			}
+			for _, fault := range agentFaults(host, clusterID) {
+				fold(&out, columns, "agent problem: it "+fault)
+			}
+		}
+		out.WriteByte('\n')
 	}
-	return text
+	return out.Bytes()
 }
 
 // mapWidth returns the terminal's width, or the value of COLUMNS without a terminal.
@@ -193,12 +194,140 @@ func write(process Process, text []byte, err error) error {
 	return nil
 }
 
-// hostName returns this machine's name without its domain.
-func hostName() topology.HostName {
-	name, err := os.Hostname()
-	if err != nil || name == "" {
-		return "this-host"
+// fold wraps a sentence into lines of at most columns characters, if the words allow it.
+func fold(out *bytes.Buffer, columns int, sentence string) {
+	room := 0
+	for i, word := range strings.Fields(sentence) {
+		switch length := len([]rune(word)); {
+		case i == 0:
+			room = columns - length
+		case length < room:
+			out.WriteByte(' ')
+			room -= length + 1
+		default:
+			out.WriteString("\n  ")
+			room = columns - 2 - length
+		}
+		out.WriteString(word)
 	}
-	short, _, _ := strings.Cut(name, ".")
-	return topology.HostName(short)
+	out.WriteByte('\n')
+}
+
+// agentFaults returns what is wrong with a host's agent, each with its fix. A missing
+// agent is not in itself a fault.
+func agentFaults(host *topology.Host, clusterID string) []string {
+	var lines []string
+	for _, fault := range host.AgentFaults(clusterID, host.ReadAt) {
+		if fault.State != topology.AgentAbsent {
+			lines = append(lines, fault.What+": "+fault.Mend)
+		}
+	}
+	return lines
+}
+
+// heard returns the age of the agent's last publication when the host was read.
+func heard(host *topology.Host) string { return topology.Age(max(host.ReadAt.Sub(host.Agent.At), 0)) }
+
+// hostTable returns one line for each host, with the faults of their agents below.
+func hostTable(hosts []topology.Host, clusterID string, wide bool) []byte {
+	var out bytes.Buffer
+	w := &printer{w: &out}
+	var problems []string
+	w.table(func(table io.Writer) {
+		columns := 8
+		if wide {
+			columns = 12
+		}
+		row := func(cells ...string) {
+			for i := range cells {
+				cells[i] = cmp.Or(cells[i], "-")
+			}
+			fmt.Fprintln(table, strings.Join(cells[:columns], "\t"))
+		}
+		row("HOST", "CPUS", "NUMA NODES", "CONFIDENCE", "AGENT", "ISOLATION", "HEARD OF", "STATE", "CLUSTERS", "RESERVED CPUS", "PINNED", "REFUSED")
+		for i := range hosts {
+			host := &hosts[i]
+			state := string(host.AgentState(clusterID, host.ReadAt))
+			if host.ReadAt.IsZero() {
+				state = string(topology.AgentUnread)
+			}
+			cells := make([]string, 12)
+			copy(cells, []string{
+				host.ID().String(), fmt.Sprint(host.OnlineCPUs().Size()), fmt.Sprint(len(host.NUMANodes)), string(host.Confidence()), "", "", "", state,
+			})
+			if a := host.Agent; a != nil {
+				copy(cells[4:], []string{
+					a.Version, a.Isolation, heard(host) + " ago", state,
+					strings.Join(slices.Sorted(slices.Values(a.Clusters)), ","), a.ReservedCPUs.String(), fmt.Sprint(len(a.Pinned)), fmt.Sprint(len(a.Refused)),
+				})
+			}
+			row(cells...)
+			if host.Problem != "" {
+				problems = append(problems, fmt.Sprintf("%s %s", host.ID(), host.Problem))
+				continue
+			}
+			for _, fault := range agentFaults(host, clusterID) {
+				problems = append(problems, fmt.Sprintf("%s %s", host.ID(), fault))
+			}
+		}
+	})
+	if len(problems) > 0 {
+		w.printf("\n%s\n", strings.Join(problems, "\n"))
+	}
+	return out.Bytes()
+}
+
+func newCollect(process Process) *cobra.Command {
+	var output, root string
+	var script bool
+	command := &cobra.Command{
+		Use:   "collect",
+		Short: "Print the exact topology of the machine this runs on",
+		Long: "Read /sys and /proc of the Linux host this runs on and print its exact topology: which CPUs are\n" +
+			"threads of one core, which share a last-level cache, NUMA nodes with memory, distances and huge pages,\n" +
+			"offline CPUs, and kinds of cores. Proxmox' API reports neither siblings nor caches. Needs no privileges.",
+		Example: `  numaform topology collect >pve-1.json              # on the host; then machines: {pve-1: pve-1.json} in numaform.yaml
+  numaform topology collect -o notes                 # the same for the host's notes in Proxmox, without a file
+  numaform topology collect -o text                  # a map of this machine
+  numaform topology collect --script >collect.sh     # for hosts without numaform: sh collect.sh >pve-1.json`,
+		RunE: func(*cobra.Command, []string) error {
+			if script {
+				return write(process, []byte(sysfs.Script()), nil)
+			}
+			return runCollect(process, root, output)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVarP(&output, "output", "o", "json", "json, notes, text or svg")
+	flags.BoolVar(&script, "script", false, "print a POSIX shell script that prints the same JSON")
+	flags.StringVar(&root, "root", "/", "directory that holds sys and proc, for a copy of another host's")
+	return command
+}
+
+func runCollect(process Process, root, output string) error {
+	if output != "json" && output != "notes" && output != "text" && output != "svg" {
+		return usageError{fmt.Errorf("--output %q: want json, notes, text or svg", output)}
+	}
+	file, err := sysfs.Collect(os.DirFS(root))
+	if err != nil {
+		return err
+	}
+	switch output {
+	case "json":
+		text, err := file.Print()
+		return write(process, text, err)
+	case "notes":
+		text, err := file.Published()
+		return write(process, text, err)
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		name = "this-host"
+	}
+	name, _, _ = strings.Cut(name, ".")
+	hosts := []topology.Host{{Region: "local", Name: topology.HostName(name), Online: true, Machine: file.Machine()}}
+	if output == "svg" {
+		return write(process, cpumap.SVG(hosts, nil), nil)
+	}
+	return write(process, draw(process, hosts, nil, ""), nil)
 }
