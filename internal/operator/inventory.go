@@ -173,8 +173,10 @@ func (c *Config) Reachable(ctx context.Context, clients map[topology.RegionName]
 	parts := make([]*topology.Snapshot, len(c.Clusters))
 	errs := make([]error, len(c.Clusters))
 	var wg sync.WaitGroup
+	asked := 0
 	for i := range c.Clusters {
 		if client := clients[c.Clusters[i].Region]; client != nil {
+			asked++
 			wg.Go(func() { parts[i], errs[i] = client.Snapshot(ctx) })
 		}
 	}
@@ -197,7 +199,7 @@ func (c *Config) Reachable(ctx context.Context, clients map[topology.RegionName]
 			merged.Hosts = append(merged.Hosts, part.Hosts...)
 		}
 	}
-	if failed != nil || len(unread) == len(clients) {
+	if failed != nil || len(unread) == asked {
 		return nil, nil, errors.Join(errs...)
 	}
 	slices.SortFunc(merged.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })

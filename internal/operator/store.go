@@ -73,7 +73,7 @@ func (f *Fleet) check() []error {
 	var mistakes []error
 	configMaps := f.ConfigMap != (ConfigMap{})
 	if f.Git.enabled() && configMaps {
-		mistakes = append(mistakes, errors.New("fleet: git and configmap are both set: a fleet is kept in one of them"))
+		mistakes = append(mistakes, errors.New("fleet: git and configmap are both set: a fleet is in one of them"))
 	}
 	if !f.Git.enabled() && f.Git != (Git{}) {
 		mistakes = append(mistakes, errors.New("fleet.git: neither remote nor enabled is set: set remote to the repository's URL, or enabled: true for one without a remote"))
