@@ -187,7 +187,7 @@ func dryRun(ctx context.Context, process Process, o *options, decide proposer) e
 	if err != nil {
 		return err
 	}
-	if p.shards, err = p.session.scaler.Plan(ctx, p.change); err != nil {
+	if p.plans, err = p.session.scaler.Plan(ctx, p.change); err != nil {
 		return err
 	}
 	if err := p.print(process, o); err != nil {
@@ -254,8 +254,8 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 	if err := p.checkJoins(ctx); err != nil {
 		return err
 	}
-	return applied(ctx, process, p.session.scaler, p.change, func(shards []scaler.ShardPlan) (string, error) {
-		p.shards = shards
+	return applied(ctx, process, p.session.scaler, p.change, func(plans []scaler.ShardPlan) (string, error) {
+		p.plans = plans
 		if err := p.print(process, o); err != nil {
 			return "", err
 		}
@@ -265,7 +265,7 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 		if !p.changes() {
 			return "", nil
 		}
-		return o.confirm(ctx, process, shards)
+		return o.confirm(ctx, process, plans)
 	})
 }
 
@@ -280,19 +280,19 @@ func applied(ctx context.Context, process Process, s *scaler.Scaler, change *sca
 
 // digest identifies what the plans of a change do: it stays the same if they are made
 // again from the same fleet and hosts. Plans without changes do not count.
-func digest(shards []scaler.ShardPlan) string {
+func digest(plans []scaler.ShardPlan) string {
 	sum := sha256.New()
-	for i := range shards {
-		shard := &shards[i]
-		if shard.Plan == nil || !shard.Changes() {
+	for i := range plans {
+		plan := &plans[i]
+		if plan.Plan == nil || !plan.Changes() {
 			continue
 		}
-		fmt.Fprintf(sum, "%s %s\n", shard.Shard, shard.Plan.Digest)
+		fmt.Fprintf(sum, "%s %s\n", plan.Shard, plan.Plan.Digest)
 		for _, asked := range []struct {
 			to      string
 			targets []guard.Target
 		}{
-			{"create", shard.Intent.Create}, {"delete", shard.Intent.Delete}, {"import", shard.Intent.Import}, {"update", shard.Intent.Update},
+			{"create", plan.Intent.Create}, {"delete", plan.Intent.Delete}, {"import", plan.Intent.Import}, {"update", plan.Intent.Update},
 		} {
 			for _, t := range slices.SortedFunc(slices.Values(asked.targets), func(a, b guard.Target) int { return cmp.Compare(a.Address, b.Address) }) {
 				fmt.Fprintf(sum, "%s %s %d %s %s %s %v\n", asked.to, t.Address, t.VMID, t.Key, t.Host, t.Module, t.Incomplete)
@@ -303,18 +303,18 @@ func digest(shards []scaler.ShardPlan) string {
 }
 
 // needsApproval reports whether the guard requires approval.
-func needsApproval(shards []scaler.ShardPlan) bool {
-	return slices.ContainsFunc(shards, func(shard scaler.ShardPlan) bool {
-		return shard.Err == nil && shard.Verdict.Decision == guard.NeedsApproval
+func needsApproval(plans []scaler.ShardPlan) bool {
+	return slices.ContainsFunc(plans, func(plan scaler.ShardPlan) bool {
+		return plan.Err == nil && plan.Verdict.Decision == guard.NeedsApproval
 	})
 }
 
 // confirm asks the person at the terminal, and fails without a terminal. It returns who
 // approved.
-func (o *options) confirm(ctx context.Context, process Process, shards []scaler.ShardPlan) (string, error) {
-	needed := needsApproval(shards)
+func (o *options) confirm(ctx context.Context, process Process, plans []scaler.ShardPlan) (string, error) {
+	needed := needsApproval(plans)
 	if o.approve != "" {
-		if got := digest(shards); got != o.approve {
+		if got := digest(plans); got != o.approve {
 			return "", fmt.Errorf("--approve %s: the change that would be made has the digest %s: look at it again; nothing was changed", o.approve, got)
 		}
 		return actor() + " by digest", nil
@@ -324,7 +324,7 @@ func (o *options) confirm(ctx context.Context, process Process, shards []scaler.
 	}
 	if !atTerminal(process) && needed {
 		return "", fmt.Errorf("this change needs approval and there is no terminal to ask at: nothing was changed: "+
-			"run it at a terminal, or again with --approve %s", digest(shards))
+			"run it at a terminal, or again with --approve %s", digest(plans))
 	}
 	if !atTerminal(process) {
 		return "", errors.New("this change has to be confirmed and there is no terminal to ask at: nothing was changed: " +

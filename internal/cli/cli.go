@@ -97,9 +97,9 @@ func newRoot(process Process) *cobra.Command {
 	root.AddCommand(
 		newInit(process), newDoctor(process), newPlan(process), newApply(process), newRemove(process), newDrift(process), newUndo(process),
 		newExplain(process), newHistory(process), newPolicy(process), newTopology(process), newController(process), newVersion(process),
-		newPlans(process), newApprove(process), newReject(process), newPause(process), newResume(process), newEvacuate(process),
-		newConformance(process),
+		newPlans(process), newApprove(process), newReject(process), newEvacuate(process), newConformance(process),
 	)
+	root.AddCommand(newSwitches(process)...)
 	finish(root, examples())
 	return root
 }

@@ -1,10 +1,10 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -102,7 +102,15 @@ func (o *conformanceOptions) compare(ctx context.Context, process Process) error
 	w.conformance(&report)
 	err = errors.Join(err, w.err)
 	if o.report != "" {
-		err = errors.Join(err, writeConformance(o.report, &report))
+		var text bytes.Buffer
+		write := report.Markdown
+		if strings.HasSuffix(o.report, ".json") {
+			write = func(w io.Writer) error { return printJSON(Process{Stdout: w}, &report) }
+		}
+		err = errors.Join(err, write(&text))
+		if writeErr := os.WriteFile(o.report, text.Bytes(), 0o644); writeErr != nil { //nolint:gosec // it has no secrets
+			err = errors.Join(err, fmt.Errorf("writing the report: %w", writeErr))
+		}
 	}
 	if err == nil && report.Count(conformance.Different)+report.Count(conformance.Failed) > 0 {
 		return exitError{ExitFailed}
@@ -207,19 +215,4 @@ func (w *printer) conformance(report *conformance.Report) {
 			w.printf("\n%s %s/%s (%s)\n  %s\n", result.Outcome, result.Family, result.Name, result.Source, strings.Join(result.Detail, "\n  "))
 		}
 	}
-}
-
-func writeConformance(path string, report *conformance.Report) error {
-	file, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("writing the report: %w", err)
-	}
-	if strings.HasSuffix(path, ".json") {
-		encoder := json.NewEncoder(file)
-		encoder.SetIndent("", "  ")
-		err = encoder.Encode(report)
-	} else {
-		err = report.Markdown(file)
-	}
-	return errors.Join(err, file.Close())
 }

@@ -81,13 +81,12 @@ func whoami(ctx context.Context, c kubernetes.Interface) (string, error) {
 	return review.Status.UserInfo.Username, nil
 }
 
-// toggle returns a command that changes the switch.
-func toggle(process Process, use, short, done string, throw func(ctx context.Context, s *control.Switch, who string) error) *cobra.Command {
-	var o clusterOptions
-	command := &cobra.Command{
-		Use:   use,
-		Short: short,
-		RunE: func(command *cobra.Command, _ []string) error {
+// newSwitches returns the commands that change the switch.
+func newSwitches(process Process) []*cobra.Command {
+	toggle := func(command *cobra.Command, done string, throw func(ctx context.Context, s *control.Switch, who string) error) *cobra.Command {
+		var o clusterOptions
+		o.register(command)
+		command.RunE = func(command *cobra.Command, _ []string) error {
 			ctx := command.Context()
 			_, k, err := o.open()
 			if err != nil {
@@ -102,19 +101,15 @@ func toggle(process Process, use, short, done string, throw func(ctx context.Con
 			}
 			_, err = fmt.Fprintln(process.Stdout, done)
 			return err
-		},
+		}
+		return command
 	}
-	o.register(command)
-	return command
-}
-
-func newPause(process Process) *cobra.Command {
-	return toggle(process, "pause", "Stop numaform from starting anything in the cluster",
-		"numaform is paused: it starts nothing, and finishes what it has begun. Go on with numaform resume.",
-		func(ctx context.Context, s *control.Switch, who string) error { return s.Pause(ctx, who) })
-}
-
-func newResume(process Process) *cobra.Command {
-	return toggle(process, "resume", "Resume a paused numaform", "numaform goes on.",
-		func(ctx context.Context, s *control.Switch, _ string) error { return s.Resume(ctx) })
+	pause := &cobra.Command{Use: "pause", Short: "Stop numaform from starting anything in the cluster"}
+	resume := &cobra.Command{Use: "resume", Short: "Resume a paused numaform"}
+	return []*cobra.Command{
+		toggle(pause, "numaform is paused: it starts nothing, and finishes what it has begun. Go on with numaform resume.",
+			func(ctx context.Context, s *control.Switch, who string) error { return s.Pause(ctx, who) }),
+		toggle(resume, "numaform goes on.",
+			func(ctx context.Context, s *control.Switch, _ string) error { return s.Resume(ctx) }),
+	}
 }

@@ -111,7 +111,7 @@ func runDrift(ctx context.Context, process Process, o *driftOptions) (left bool,
 		return false, err
 	}
 	d := &drifted{session: s}
-	if d.shards, err = s.scaler.Drift(ctx, s.snapshot); err != nil {
+	if d.hosts, err = s.scaler.Drift(ctx, s.snapshot); err != nil {
 		return false, err
 	}
 	if o.repair {
@@ -128,7 +128,7 @@ func runDrift(ctx context.Context, process Process, o *driftOptions) (left bool,
 // drifted is the drift of a fleet, with its repair.
 type drifted struct {
 	session *session
-	shards  []scaler.ShardDrift
+	hosts   []scaler.ShardDrift
 	// plans revert drift; nil without a repair.
 	plans []scaler.ShardPlan
 	// repaired are the VMs whose drift was reverted.
@@ -137,7 +137,7 @@ type drifted struct {
 
 // repair reverts what an update in place can, except on hosts with unfinished work.
 func (d *drifted) repair(ctx context.Context, process Process, o *options) error {
-	change, unfinished, err := d.session.scaler.ProposeRepair(ctx, d.session.snapshot, d.shards)
+	change, unfinished, err := d.session.scaler.ProposeRepair(ctx, d.session.snapshot, d.hosts)
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (d *drifted) repair(ctx context.Context, process Process, o *options) error
 			var unfinished *scaler.UnfinishedError
 			return errors.As(plan.Err, &unfinished)
 		})
-		p := &proposal{session: d.session, change: change, shards: able}
+		p := &proposal{session: d.session, change: change, plans: able}
 		if err := p.failure(false); err != nil || len(able) == 0 {
 			return "", err
 		}
@@ -180,8 +180,8 @@ func (d *drifted) repair(ctx context.Context, process Process, o *options) error
 // left reports whether drift remains. A moved VM remains drifted, even if its other drift
 // was repaired.
 func (d *drifted) left() bool {
-	for i := range d.shards {
-		for _, vm := range d.shards[i].VMs {
+	for i := range d.hosts {
+		for _, vm := range d.hosts[i].VMs {
 			repaired := vm.Class == scaler.DriftRepairable && d.repaired[vm.VM.Key]
 			if vm.Class != scaler.DriftNone && !repaired {
 				return true
@@ -195,10 +195,10 @@ func (d *drifted) left() bool {
 // reported, and is not a failure.
 func (d *drifted) failure() error {
 	var failures []error
-	for i := range d.shards {
+	for i := range d.hosts {
 		var down *scaler.HostDownError
-		if err := d.shards[i].Err; err != nil && !errors.As(err, &down) {
-			failures = append(failures, fmt.Errorf("shard %s: %w", d.shards[i].Shard, err))
+		if err := d.hosts[i].Err; err != nil && !errors.As(err, &down) {
+			failures = append(failures, fmt.Errorf("host %s: %w", d.hosts[i].Shard, err))
 		}
 	}
 	return errors.Join(failures...)
@@ -210,9 +210,9 @@ type driftReport struct {
 	Classes map[scaler.DriftClass]int `json:"classes"`
 	VMs     []vmDriftReport           `json:"vms"`
 	// Errors are the hosts that could not be compared.
-	Errors []shardReport `json:"errors,omitempty"`
+	Errors []hostReport `json:"errors,omitempty"`
 	// Repair is the plan that reverts drift.
-	Repair []shardReport `json:"repair,omitempty"`
+	Repair []hostReport `json:"repair,omitempty"`
 }
 
 type vmDriftReport struct {
@@ -229,9 +229,9 @@ type vmDriftReport struct {
 
 // print writes the report to stdout.
 func (d *drifted) print(process Process, o *options) error {
-	r := driftReport{Classes: map[scaler.DriftClass]int{}, VMs: []vmDriftReport{}, Repair: shardReports(d.plans)}
-	for i := range d.shards {
-		for _, vm := range d.shards[i].VMs {
+	r := driftReport{Classes: map[scaler.DriftClass]int{}, VMs: []vmDriftReport{}, Repair: hostReports(d.plans)}
+	for i := range d.hosts {
+		for _, vm := range d.hosts[i].VMs {
 			r.Classes[vm.Class]++
 			r.VMs = append(r.VMs, vmDriftReport{
 				Name:        vm.VM.Name,
@@ -245,8 +245,8 @@ func (d *drifted) print(process Process, o *options) error {
 				Advice:      vm.Advice,
 			})
 		}
-		if err := d.shards[i].Err; err != nil {
-			r.Errors = append(r.Errors, shardReport{Host: d.shards[i].Shard, Error: err.Error()})
+		if err := d.hosts[i].Err; err != nil {
+			r.Errors = append(r.Errors, hostReport{Host: d.hosts[i].Shard, Error: err.Error()})
 		}
 	}
 	if o.output == "json" {
@@ -286,9 +286,9 @@ func (d *drifted) print(process Process, o *options) error {
 			w.printf("      → %s\n", vm.Advice)
 		}
 	}
-	for _, shard := range r.Errors {
-		w.printf("  %s cannot be compared: %s\n", shard.Host, shard.Error)
+	for _, host := range r.Errors {
+		w.printf("  %s cannot be compared: %s\n", host.Host, host.Error)
 	}
-	w.shards(r.Repair)
+	w.plans(r.Repair)
 	return w.err
 }

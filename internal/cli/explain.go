@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -27,7 +26,29 @@ func newExplain(process Process) *cobra.Command {
 			return err
 		},
 		RunE: func(command *cobra.Command, _ []string) error {
-			return runExplain(command.Context(), process, &o, pod)
+			ctx := command.Context()
+			s, err := open(ctx, process, &o)
+			if err != nil {
+				return err
+			}
+			current, _, err := s.scaler.Fleet(ctx)
+			if err != nil {
+				return err
+			}
+			request, err := s.request(&current)
+			if err != nil {
+				return err
+			}
+			x, err := s.cluster.Explain(ctx, request, pod)
+			if err != nil {
+				return err
+			}
+			if o.output == "json" {
+				return printJSON(process, x)
+			}
+			w := &printer{w: process.Stdout}
+			w.explanation(x)
+			return w.err
 		},
 	}
 	o.register(command)
@@ -51,31 +72,6 @@ func podArgument(args []string) (types.NamespacedName, error) {
 		return pod, fmt.Errorf("pod %q: want NAMESPACE/NAME", args[1])
 	}
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
-}
-
-func runExplain(ctx context.Context, process Process, o *options, pod types.NamespacedName) error {
-	s, err := open(ctx, process, o)
-	if err != nil {
-		return err
-	}
-	current, _, err := s.scaler.Fleet(ctx)
-	if err != nil {
-		return err
-	}
-	request, err := s.request(&current)
-	if err != nil {
-		return err
-	}
-	x, err := s.cluster.Explain(ctx, request, pod)
-	if err != nil {
-		return err
-	}
-	if o.output == "json" {
-		return printJSON(process, x)
-	}
-	w := &printer{w: process.Stdout}
-	w.explanation(x)
-	return w.err
 }
 
 // explanation prints the cause first, then the reasons for each NodePool and host, with the

@@ -100,8 +100,8 @@ func runHistory(ctx context.Context, process Process, o *options, args []string,
 			for i := range entries {
 				change := &entries[i].Change
 				decision := guard.Allow // the strictest of all hosts
-				for _, shard := range change.Shards {
-					decision = min(decision, shard.Verdict.Decision)
+				for _, host := range change.Shards {
+					decision = min(decision, host.Verdict.Decision)
 				}
 				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", change.ID, change.Kind, decision, resultOf(&entries[i]), by(change), change.Why)
 			}
@@ -132,8 +132,8 @@ func resultOf(entry *audit.Entry) string {
 		text = "unreadable"
 	case entry.Outcome != nil:
 		failed := 0
-		for _, shard := range entry.Outcome.Shards {
-			if shard.Error != "" {
+		for _, host := range entry.Outcome.Shards {
+			if host.Error != "" {
 				failed++
 			}
 		}
@@ -154,9 +154,9 @@ func resultOf(entry *audit.Entry) string {
 // by returns who ran a change, and who approved it if approval was needed.
 func by(change *audit.Change) string {
 	var approvers []string
-	for _, shard := range change.Shards {
-		if shard.Approver != "" && !slices.Contains(approvers, shard.Approver) {
-			approvers = append(approvers, shard.Approver)
+	for _, host := range change.Shards {
+		if host.Approver != "" && !slices.Contains(approvers, host.Approver) {
+			approvers = append(approvers, host.Approver)
 		}
 	}
 	if len(approvers) == 0 {
@@ -197,12 +197,12 @@ func (w *printer) entry(entry *audit.Entry) {
 			w.printf("\n")
 		}
 	}
-	for _, shard := range change.Shards {
-		w.printf("  %s: create %d, delete %d, import %d, update %d\n    plan %s\n    %s\n", shard.Host,
-			len(shard.Create), len(shard.Delete), len(shard.Import), len(shard.Update), shard.PlanSHA256,
-			strings.ReplaceAll(shard.Verdict.String(), "\n", "\n    "))
-		if shard.Error != "" {
-			w.printf("    not planned: %s\n", shard.Error)
+	for _, host := range change.Shards {
+		w.printf("  %s: create %d, delete %d, import %d, update %d\n    plan %s\n    %s\n", host.Host,
+			len(host.Create), len(host.Delete), len(host.Import), len(host.Update), host.PlanSHA256,
+			strings.ReplaceAll(host.Verdict.String(), "\n", "\n    "))
+		if host.Error != "" {
+			w.printf("    not planned: %s\n", host.Error)
 		}
 	}
 	for _, line := range change.Outside {
@@ -211,9 +211,9 @@ func (w *printer) entry(entry *audit.Entry) {
 	if entry.Outcome == nil {
 		return
 	}
-	for _, shard := range entry.Outcome.Shards {
-		if shard.Error != "" {
-			w.printf("  %s failed after %s: %s\n", shard.Host, shard.Duration.Round(time.Millisecond), shard.Error)
+	for _, host := range entry.Outcome.Shards {
+		if host.Error != "" {
+			w.printf("  %s failed after %s: %s\n", host.Host, host.Duration.Round(time.Millisecond), host.Error)
 		}
 	}
 }

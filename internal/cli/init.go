@@ -46,14 +46,14 @@ func newInit(process Process) *cobra.Command {
 	flags.StringVar(&o.clusterID, "cluster-id", "prod", "name of this numaform, in every tag, state name and marker")
 	flags.StringVar(&o.url, "url", "", "API of any host of the Proxmox cluster, such as https://pve-1.example:8006")
 	flags.StringVar(&o.region, "region", "region-1", "name of the Proxmox cluster, which becomes a label of nodes")
-	flags.StringVar(&o.pool, "pool", "", "resource pool that numaform's VMs and templates are kept in; empty lets it change any VM")
+	flags.StringVar(&o.pool, "pool", "", "resource pool of numaform's VMs and templates; empty allows it to change any VM")
 	flags.StringSliceVar(&o.seeds, "seed-storage", nil, "storage of the seeds by which nodes join; empty if templates bring all that they need")
 	flags.StringSliceVar(&o.disks, "disk-storage", nil, "storage of the VMs' disks; empty is any")
 	flags.StringSliceVar(&o.models, "cpu-model", nil, "custom CPU model that VMs get: NAME of cpuType: custom-NAME")
 	flags.StringVar(&o.caFile, "ca-file", "pve-root-ca.pem", "copy of /etc/pve/pve-root-ca.pem; empty trusts the system's authorities")
 	flags.BoolVar(&o.insecure, "insecure", false, "check no certificate")
 	flags.StringVar(&o.tokenID, "token-id", "numaform@pve!scaler", "API token to make")
-	flags.StringVar(&o.secretFile, "token-secret-file", "token", "file that its secret is kept in")
+	flags.StringVar(&o.secretFile, "token-secret-file", "token", "file with its secret")
 	flags.StringVar(&o.vmids, "vmids", "2000-2999", "VMIDs that are numaform's")
 	return command
 }

@@ -54,7 +54,7 @@ func runPlan(ctx context.Context, process Process, o *options) (changes bool, er
 		}
 	}
 	if !o.noEngine {
-		if p.shards, err = p.session.scaler.Plan(ctx, p.change); err != nil {
+		if p.plans, err = p.session.scaler.Plan(ctx, p.change); err != nil {
 			return false, err
 		}
 	}
@@ -84,7 +84,7 @@ type proposal struct {
 	session  *session
 	decision *scheduling.Decision // nil for a removal
 	change   *scaler.Change
-	shards   []scaler.ShardPlan // nil without an engine
+	plans    []scaler.ShardPlan // nil without an engine
 	// unjoined is why an apply would refuse the change, or nil.
 	unjoined *UnjoinedError
 }
@@ -127,7 +127,7 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 // changes reports whether an apply would do anything.
 func (p *proposal) changes() bool {
 	return !p.change.Empty() || len(p.change.Differences()) > 0 ||
-		slices.ContainsFunc(p.shards, func(shard scaler.ShardPlan) bool { return shard.Changes() })
+		slices.ContainsFunc(p.plans, func(plan scaler.ShardPlan) bool { return plan.Changes() })
 }
 
 // failure returns why hosts cannot be applied, or nil: the hosts of the change, or all of
@@ -135,16 +135,16 @@ func (p *proposal) changes() bool {
 // file was deleted by hand and that must stay for now, unless nothing else is to be done.
 func (p *proposal) failure(all bool) error {
 	var failures []error
-	for i := range p.shards {
-		shard := &p.shards[i]
+	for i := range p.plans {
+		plan := &p.plans[i]
 		var down *scaler.HostDownError
-		about := shard.Touched || (p.change.Empty() && len(shard.TakenOut) > 0)
+		about := plan.Touched || (p.change.Empty() && len(plan.TakenOut) > 0)
 		switch {
-		case !about && (!all || errors.As(shard.Err, &down)):
-		case shard.Err != nil:
-			failures = append(failures, fmt.Errorf("shard %s: %w", shard.Shard, shard.Err))
-		case shard.Verdict.Decision == guard.Deny:
-			failures = append(failures, &scaler.DeniedError{Shard: shard.Shard, Verdict: shard.Verdict})
+		case !about && (!all || errors.As(plan.Err, &down)):
+		case plan.Err != nil:
+			failures = append(failures, fmt.Errorf("host %s: %w", plan.Shard, plan.Err))
+		case plan.Verdict.Decision == guard.Deny:
+			failures = append(failures, &scaler.DeniedError{Shard: plan.Shard, Verdict: plan.Verdict})
 		}
 	}
 	return errors.Join(failures...)

@@ -195,8 +195,15 @@ func (d *decision) decide(ctx context.Context, process Process, name string, cha
 	if err != nil {
 		return err
 	}
-	if err := undecided(plan); err != nil {
-		return err
+	switch phase := phaseOf(plan); {
+	case phase != v1alpha1.ScalePlanPending:
+		return fmt.Errorf("plan %s is %s: %s: numaform plans lists what waits", name, phase, cmp.Or(plan.Status.Result, "it is being carried out"))
+	case plan.Spec.Approve != "":
+		return fmt.Errorf("plan %s is approved by %s already", name, plan.Spec.ApprovedBy)
+	case plan.Spec.Reject != "":
+		return fmt.Errorf("plan %s is rejected by %s already", name, plan.Spec.RejectedBy)
+	case plan.Spec.Verdict.Decision == v1alpha1.VerdictDeny:
+		return fmt.Errorf("plan %s is denied by the guard, and no one can approve that: numaform plans %s says why", name, name)
 	}
 	who, err := whoami(ctx, k)
 	if err != nil {
@@ -212,21 +219,6 @@ func (d *decision) decide(ctx context.Context, process Process, name string, cha
 	}
 	_, err = fmt.Fprintf(process.Stdout, "%s is %s\n", name, done)
 	return err
-}
-
-// undecided returns why a plan can no longer be decided on, or nil.
-func undecided(plan *v1alpha1.ScalePlan) error {
-	switch {
-	case phaseOf(plan) != v1alpha1.ScalePlanPending:
-		return fmt.Errorf("plan %s is %s: %s: numaform plans lists what waits", plan.Name, phaseOf(plan), cmp.Or(plan.Status.Result, "it is being carried out"))
-	case plan.Spec.Approve != "":
-		return fmt.Errorf("plan %s is approved by %s already", plan.Name, plan.Spec.ApprovedBy)
-	case plan.Spec.Reject != "":
-		return fmt.Errorf("plan %s is rejected by %s already", plan.Name, plan.Spec.RejectedBy)
-	case plan.Spec.Verdict.Decision == v1alpha1.VerdictDeny:
-		return fmt.Errorf("plan %s is denied by the guard, and nobody can approve that: numaform plans %s says why", plan.Name, plan.Name)
-	}
-	return nil
 }
 
 // approve approves a plan by the hash that was given, or by a yes to the shown plan.

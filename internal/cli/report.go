@@ -16,11 +16,11 @@ import (
 
 // report is the output of plan and apply, complete with -o json.
 type report struct {
-	Pods    *podsReport   `json:"pods,omitempty"`
-	VMs     []vmReport    `json:"vms"`
-	Removed []string      `json:"removed,omitempty"`
-	Files   []fileReport  `json:"files"`
-	Shards  []shardReport `json:"shards,omitempty"`
+	Pods    *podsReport  `json:"pods,omitempty"`
+	VMs     []vmReport   `json:"vms"`
+	Removed []string     `json:"removed,omitempty"`
+	Files   []fileReport `json:"files"`
+	Shards  []hostReport `json:"shards,omitempty"`
 	// Providers are the providers that made the plans.
 	Providers []state.Provider `json:"providers,omitempty"`
 	// Digest is the argument of --approve, if the guard requires approval.
@@ -62,7 +62,7 @@ type fileReport struct {
 	Diff   string `json:"diff,omitempty"`
 }
 
-type shardReport struct {
+type hostReport struct {
 	Host    topology.HostID `json:"host"`
 	Summary string          `json:"summary,omitempty"`
 	SHA256  string          `json:"plan_sha256,omitempty"`
@@ -116,14 +116,14 @@ func (p *proposal) report() report {
 		}
 		r.Files = append(r.Files, fileReport{Path: d.Path, Change: change, Diff: string(d.Unified)})
 	}
-	r.Shards = shardReports(p.shards)
-	for i := range p.shards {
-		if plan := p.shards[i].Plan; plan != nil && plan.Provider != nil {
+	r.Shards = hostReports(p.plans)
+	for i := range p.plans {
+		if plan := p.plans[i].Plan; plan != nil && plan.Provider != nil {
 			r.addProvider(*plan.Provider)
 		}
 	}
-	if needsApproval(p.shards) {
-		r.Digest = digest(p.shards)
+	if needsApproval(p.plans) {
+		r.Digest = digest(p.plans)
 	}
 	return r
 }
@@ -142,20 +142,20 @@ func (r *report) addProvider(provider state.Provider) {
 	}
 }
 
-// shardReports describes the plans of hosts.
-func shardReports(shards []scaler.ShardPlan) []shardReport {
-	var reports []shardReport
-	for i := range shards {
-		shard := &shards[i]
-		if shard.Err != nil {
-			reports = append(reports, shardReport{Host: shard.Shard, Error: shard.Err.Error()})
+// hostReports describes the plans of hosts.
+func hostReports(plans []scaler.ShardPlan) []hostReport {
+	var reports []hostReport
+	for i := range plans {
+		plan := &plans[i]
+		if plan.Err != nil {
+			reports = append(reports, hostReport{Host: plan.Shard, Error: plan.Err.Error()})
 			continue
 		}
-		line := shardReport{Host: shard.Shard, Verdict: shard.Verdict.String(), SHA256: shard.Plan.SHA256, Summary: "the engine gave no summary"}
-		for _, r := range shard.Repinned {
+		line := hostReport{Host: plan.Shard, Verdict: plan.Verdict.String(), SHA256: plan.Plan.SHA256, Summary: "the engine gave no summary"}
+		for _, r := range plan.Repinned {
 			line.Repinned = append(line.Repinned, r.String())
 		}
-		for text := range strings.Lines(shard.Plan.Text) {
+		for text := range strings.Lines(plan.Plan.Text) {
 			if text = strings.TrimSpace(text); strings.HasPrefix(text, "Plan: ") || strings.HasPrefix(text, "No changes.") {
 				line.Summary = text
 				break
@@ -189,7 +189,7 @@ func (w *printer) summary(p *proposal, r *report, o *options, columns int) {
 		w.maps(p, columns)
 	}
 	w.files(r.Files, o)
-	w.shards(r.Shards)
+	w.plans(r.Shards)
 	for i := range r.Providers {
 		w.printf("\nProvider %s\n", &r.Providers[i])
 	}
@@ -287,8 +287,8 @@ func gib(mib int64) string {
 // maps draws the affected hosts before and after the change, if it changes who owns a
 // CPU.
 func (w *printer) maps(p *proposal, columns int) {
-	for _, shard := range p.change.Shards() {
-		host := p.session.snapshot.Host(shard)
+	for _, id := range p.change.Shards() {
+		host := p.session.snapshot.Host(id)
 		if host == nil {
 			continue
 		}
@@ -296,13 +296,13 @@ func (w *printer) maps(p *proposal, columns int) {
 		left := *host
 		left.Guests = slices.DeleteFunc(slices.Clone(host.Guests), func(guest topology.Guest) bool {
 			return slices.ContainsFunc(p.change.Removed, func(vm fleet.VM) bool {
-				return vm.Host == shard && fleet.VMID(guest.VMID) == vm.VMID && fleet.Key(guest.Key) == vm.Key
+				return vm.Host == id && fleet.VMID(guest.VMID) == vm.VMID && fleet.Key(guest.Key) == vm.Key
 			})
 		})
-		before := cpumap.Owners(host, vmsOn(&p.change.Before, shard))
-		after := cpumap.Owners(&left, vmsOn(&p.change.After, shard))
+		before := cpumap.Owners(host, vmsOn(&p.change.Before, id))
+		after := cpumap.Owners(&left, vmsOn(&p.change.After, id))
 		draw := func(heading string, owners cpumap.Ownership) {
-			w.heading(fmt.Sprintf(heading, shard))
+			w.heading(fmt.Sprintf(heading, id))
 			w.printf("%s", cpumap.Text(host, owners, cpumap.Options{Width: columns}))
 		}
 		if maps.Equal(before.CPUs, after.CPUs) && maps.Equal(before.BoundMiB, after.BoundMiB) {
@@ -342,19 +342,19 @@ func (w *printer) files(files []fileReport, o *options) {
 	}
 }
 
-func (w *printer) shards(shards []shardReport) {
-	if len(shards) == 0 {
+func (w *printer) plans(hosts []hostReport) {
+	if len(hosts) == 0 {
 		return
 	}
 	w.heading("Plans")
-	for _, shard := range shards {
-		if shard.Error != "" {
-			w.printf("  %s: %s\n", shard.Host, shard.Error)
+	for _, host := range hosts {
+		if host.Error != "" {
+			w.printf("  %s: %s\n", host.Host, host.Error)
 			continue
 		}
-		w.printf("  %s: %s (plan %.12s)\n    %s\n", shard.Host, shard.Summary, shard.SHA256,
-			strings.ReplaceAll(shard.Verdict, "\n", "\n    "))
-		for _, repinned := range shard.Repinned {
+		w.printf("  %s: %s (plan %.12s)\n    %s\n", host.Host, host.Summary, host.SHA256,
+			strings.ReplaceAll(host.Verdict, "\n", "\n    "))
+		for _, repinned := range host.Repinned {
 			w.printf("    in place, VM runs on: %s\n", repinned)
 		}
 	}

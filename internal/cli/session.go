@@ -222,13 +222,13 @@ func (s *session) standIn(ctx context.Context, unread []operator.Unread) error {
 	if err != nil {
 		return err
 	}
-	for _, shard := range current.Shards() {
-		vms := vmsOn(&current, shard)
-		if len(vms) == 0 || s.snapshot.Host(shard) != nil ||
-			!slices.ContainsFunc(unread, func(u operator.Unread) bool { return u.Region == shard.Region }) {
+	for _, id := range current.Shards() {
+		vms := vmsOn(&current, id)
+		if len(vms) == 0 || s.snapshot.Host(id) != nil ||
+			!slices.ContainsFunc(unread, func(u operator.Unread) bool { return u.Region == id.Region }) {
 			continue
 		}
-		host := topology.Host{Region: shard.Region, Name: shard.Host, Online: true, Problem: "its region cannot be read now"}
+		host := topology.Host{Region: id.Region, Name: id.Host, Online: true, Problem: "its region cannot be read now"}
 		for _, vm := range vms {
 			host.Guests = append(host.Guests, topology.Guest{
 				VMID:      int(vm.VMID),

@@ -49,7 +49,7 @@ func newTopology(process Process) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&o.config, "config", "numaform.yaml", "configuration file")
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster, if the fleet is kept there")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster, if the fleet is in its ConfigMaps")
 	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
 	flags.StringVar(&o.snapshot, "snapshot", "", "recorded Proxmox instead of a live one")
 	flags.StringVarP(&o.output, "output", "o", "text", "text, table, wide, json or svg; json is what --snapshot reads")
@@ -149,7 +149,13 @@ func readFleet(ctx context.Context, process Process, config *operator.Config, o 
 
 // draw returns the map of the hosts, with information about the agent below each.
 func draw(process Process, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership, clusterID string) []byte {
-	columns := mapWidth(process)
+	columns := width(process)
+	for _, entry := range process.Environ {
+		text, ok := strings.CutPrefix(entry, "COLUMNS=")
+		if value, err := strconv.Atoi(text); ok && err == nil && value > 0 && columns == pipeWidth {
+			columns = value // without a terminal
+		}
+	}
 	var out bytes.Buffer
 	for i := range hosts {
 		host := &hosts[i]
@@ -169,21 +175,7 @@ func draw(process Process, hosts []topology.Host, owners map[topology.HostID]cpu
 	return out.Bytes()
 }
 
-// mapWidth returns the terminal's width, or the value of COLUMNS without a terminal.
-func mapWidth(process Process) int {
-	columns := width(process)
-	if columns != pipeWidth {
-		return columns
-	}
-	for _, entry := range process.Environ {
-		text, ok := strings.CutPrefix(entry, "COLUMNS=")
-		if value, err := strconv.Atoi(text); ok && err == nil && value > 0 {
-			return value
-		}
-	}
-	return columns
-}
-
+// write writes a text to stdout, unless making it failed.
 func write(process Process, text []byte, err error) error {
 	if err != nil {
 		return err
@@ -294,7 +286,30 @@ func newCollect(process Process) *cobra.Command {
 			if script {
 				return write(process, []byte(sysfs.Script()), nil)
 			}
-			return runCollect(process, root, output)
+			if !slices.Contains([]string{"json", "notes", "text", "svg"}, output) {
+				return usageError{fmt.Errorf("--output %q: want json, notes, text or svg", output)}
+			}
+			file, err := sysfs.Collect(os.DirFS(root))
+			if err != nil {
+				return err
+			}
+			name, err := os.Hostname()
+			if err != nil {
+				name = "this-host"
+			}
+			name, _, _ = strings.Cut(name, ".")
+			hosts := []topology.Host{{Region: "local", Name: topology.HostName(name), Online: true, Machine: file.Machine()}}
+			switch output {
+			case "json":
+				text, err := file.Print()
+				return write(process, text, err)
+			case "notes":
+				text, err := file.Published()
+				return write(process, text, err)
+			case "svg":
+				return write(process, cpumap.SVG(hosts, nil), nil)
+			}
+			return write(process, draw(process, hosts, nil, ""), nil)
 		},
 	}
 	flags := command.Flags()
@@ -302,32 +317,4 @@ func newCollect(process Process) *cobra.Command {
 	flags.BoolVar(&script, "script", false, "print a POSIX shell script that prints the same JSON")
 	flags.StringVar(&root, "root", "/", "directory that holds sys and proc, for a copy of another host's")
 	return command
-}
-
-func runCollect(process Process, root, output string) error {
-	if output != "json" && output != "notes" && output != "text" && output != "svg" {
-		return usageError{fmt.Errorf("--output %q: want json, notes, text or svg", output)}
-	}
-	file, err := sysfs.Collect(os.DirFS(root))
-	if err != nil {
-		return err
-	}
-	switch output {
-	case "json":
-		text, err := file.Print()
-		return write(process, text, err)
-	case "notes":
-		text, err := file.Published()
-		return write(process, text, err)
-	}
-	name, err := os.Hostname()
-	if err != nil {
-		name = "this-host"
-	}
-	name, _, _ = strings.Cut(name, ".")
-	hosts := []topology.Host{{Region: "local", Name: topology.HostName(name), Online: true, Machine: file.Machine()}}
-	if output == "svg" {
-		return write(process, cpumap.SVG(hosts, nil), nil)
-	}
-	return write(process, draw(process, hosts, nil, ""), nil)
 }
