@@ -43,12 +43,21 @@ func (r *run) send(ctx context.Context, s *Step, as http.Header) (*answer, error
 	header := http.Header{"User-Agent": {"numaform-conformance"}}
 	switch {
 	case s.File != nil:
-		text, contentType, err := multipartBody(s)
-		if err != nil {
-			return nil, err
+		text := &bytes.Buffer{}
+		form := multipart.NewWriter(text)
+		var errs []error
+		for key, value := range s.Params {
+			errs = append(errs, form.WriteField(key, value))
+		}
+		part, err := form.CreateFormFile("filename", s.File.Name)
+		if err == nil {
+			_, err = io.WriteString(part, s.File.Text)
+		}
+		if err := errors.Join(append(errs, err, form.Close())...); err != nil {
+			return nil, fmt.Errorf("encoding an upload: %w", err)
 		}
 		body = text
-		header.Set("Content-Type", contentType)
+		header.Set("Content-Type", form.FormDataContentType())
 	case method == http.MethodPost || method == http.MethodPut:
 		body = strings.NewReader(values.Encode())
 		header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -68,9 +77,8 @@ func (r *run) send(ctx context.Context, s *Step, as http.Header) (*answer, error
 	}
 	response, err := r.cfg.Client.Do(req)
 	if err != nil {
-		var inURL *url.Error // it would repeat the address
-		if errors.As(err, &inURL) {
-			err = inURL.Err
+		if failed, ok := errors.AsType[*url.Error](err); ok { // it would repeat the address
+			err = failed.Err
 		}
 		return nil, fmt.Errorf("sending %s: %w", s.Request, err)
 	}
@@ -79,44 +87,23 @@ func (r *run) send(ctx context.Context, s *Step, as http.Header) (*answer, error
 	if err != nil {
 		return nil, fmt.Errorf("reading the answer to %s: %w", s.Request, err)
 	}
-	return readAnswer(response, text), nil
-}
 
-// readAnswer parses an answer. Errors of the web server itself are not JSON.
-func readAnswer(response *http.Response, text []byte) *answer {
 	_, reason, _ := strings.Cut(response.Status, " ")
 	got := &answer{status: response.StatusCode, reason: reason, meta: map[string]any{}}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
-	if decoder.Decode(&got.meta) != nil {
+	if decoder.Decode(&got.meta) != nil { // errors of the web server itself are not JSON
 		got.meta = map[string]any{}
-		return got
+		return got, nil
 	}
 	got.data = got.meta["data"]
-	if said, ok := got.meta["errors"].(map[string]any); ok {
+	if reported, ok := got.meta["errors"].(map[string]any); ok {
 		got.errors = map[string]string{}
-		for name, value := range said {
+		for name, value := range reported {
 			got.errors[name] = textOf(value)
 		}
 	}
-	return got
-}
-
-func multipartBody(s *Step) (*bytes.Buffer, string, error) {
-	body := &bytes.Buffer{}
-	form := multipart.NewWriter(body)
-	var errs []error
-	for key, value := range s.Params {
-		errs = append(errs, form.WriteField(key, value))
-	}
-	part, err := form.CreateFormFile("filename", s.File.Name)
-	if err == nil {
-		_, err = io.WriteString(part, s.File.Text)
-	}
-	if err := errors.Join(append(errs, err, form.Close())...); err != nil {
-		return nil, "", fmt.Errorf("encoding an upload: %w", err)
-	}
-	return body, form.FormDataContentType(), nil
+	return got, nil
 }
 
 // header returns the header of a login; it requests a ticket for a password.

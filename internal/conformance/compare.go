@@ -50,20 +50,12 @@ func (w *Want) differences(got *answer) []string {
 
 // objects compares objects with the expected ones.
 func (w *Want) objects(data any) []string {
-	list, isList := data.([]any)
-	if !isList {
-		list = []any{data}
-	}
+	list := listOf(data)
 	if w.Item != nil {
-		all := list
-		list = nil
-		for _, element := range all {
-			if has(element, w.Item) {
-				list = append(list, element)
-			}
-		}
+		all := len(list)
+		list = slices.DeleteFunc(slices.Clone(list), func(element any) bool { return !has(element, w.Item) })
 		if len(list) == 0 {
-			return []string{fmt.Sprintf("list: got %d elements, none with %v", len(all), w.Item)}
+			return []string{fmt.Sprintf("list: got %d elements, none with %v", all, w.Item)}
 		}
 	}
 	var found []string
@@ -116,6 +108,14 @@ func (w *Want) members(object map[string]any) []string {
 		}
 	}
 	return found
+}
+
+// listOf returns a list, or a list of the one value.
+func listOf(data any) []any {
+	if list, ok := data.([]any); ok {
+		return list
+	}
+	return []any{data}
 }
 
 func has(element any, want map[string]string) bool {

@@ -100,31 +100,27 @@ type Task struct {
 	Type string `yaml:"type"`
 }
 
-// needNames are the valid values of Case.Needs.
-func needNames() map[string]string {
-	return map[string]string{ //nolint:gosec // words, no credentials
-		"hosts":       "two hosts or more",
-		"root":        "the password of root@pam (--root-password-file)",
-		"token":       "an API token in numaform.yaml, not root@pam",
-		"iso":         "a storage that takes ISO files and a credential that may upload there",
-		"lvmthin":     "a storage of type lvmthin",
-		"local-disk":  "a storage for disks that is not shared",
-		"ha":          "an HA manager",
-		"destructive": "--destructive",
-		"slow":        "--slow",
-	}
+// needNames are the valid values of Case.Needs, with what each means.
+var needNames = map[string]string{ //nolint:gosec // words, no credentials
+	"hosts":       "two hosts or more",
+	"root":        "the password of root@pam (--root-password-file)",
+	"token":       "an API token in numaform.yaml, not root@pam",
+	"iso":         "a storage that takes ISO files and a credential that may upload there",
+	"lvmthin":     "a storage of type lvmthin",
+	"local-disk":  "a storage for disks that is not shared",
+	"ha":          "an HA manager",
+	"destructive": "--destructive",
+	"slow":        "--slow",
 }
 
 // givenNames are the valid values of Case.Given.
-func givenNames() map[string]string {
-	return map[string]string{
-		"vm":       "a stopped VM that cases share: it must not be changed",
-		"own-vm":   "a stopped VM with a disk of 1 GiB on scsi0, made for this case",
-		"running":  "own-vm, started",
-		"template": "own-vm, made a template",
-		"iso":      "an ISO file on the storage for ISO files",
-		"pool":     "a pool below the run's pool, empty",
-	}
+var givenNames = []string{
+	"vm",       // a stopped VM that cases share: it must not be changed
+	"own-vm",   // a stopped VM with a disk of 1 GiB on scsi0, made for this case
+	"running",  // own-vm, started
+	"template", // own-vm, made a template
+	"iso",      // an ISO file on the storage for ISO files
+	"pool",     // a pool below the run's pool, empty
 }
 
 // placeholders are the placeholders that a run replaces.
@@ -168,9 +164,22 @@ func Parse(family string, text []byte) ([]Case, error) {
 	var cases []Case
 	seen := map[string]bool{}
 	var mistakes []error
-	for i := range written {
-		for _, c := range written[i].rows() {
+	for _, table := range written {
+		rows := table.Each
+		if len(rows) == 0 {
+			rows = []map[string]string{nil}
+		}
+		for _, values := range rows {
+			c := table.filled(filledFrom(values))
+			c.Each = nil
 			c.Family = family
+			if len(values) > 0 && c.Name == table.Name {
+				var parts []string
+				for _, key := range slices.Sorted(maps.Keys(values)) {
+					parts = append(parts, values[key])
+				}
+				c.Name += ": " + strings.Join(parts, " ")
+			}
 			if err := c.check(); err != nil {
 				mistakes = append(mistakes, fmt.Errorf("case %q of %s: %w", c.Name, family, err))
 			}
@@ -184,63 +193,71 @@ func Parse(family string, text []byte) ([]Case, error) {
 	return cases, errors.Join(mistakes...)
 }
 
-// rows expands a table.
-func (c Case) rows() []Case {
-	if len(c.Each) == 0 {
-		return []Case{c}
+// filler returns the value of a placeholder, and false if it has none.
+type filler func(name string) (string, bool)
+
+// filledFrom returns a filler with these values.
+func filledFrom(values map[string]string) filler {
+	return func(name string) (string, bool) {
+		value, ok := values[name]
+		return value, ok
 	}
-	var cases []Case
-	for _, values := range c.Each {
-		row := c.filled(func(name string) (string, bool) {
-			text, ok := values[name]
-			return text, ok
-		})
-		row.Each = nil
-		if row.Name == c.Name {
-			var parts []string
-			for _, key := range slices.Sorted(maps.Keys(values)) {
-				parts = append(parts, values[key])
-			}
-			row.Name += ": " + strings.Join(parts, " ")
-		}
-		cases = append(cases, row)
-	}
-	return cases
 }
 
-// filled replaces placeholders, except those unknown to fill.
-func (c Case) filled(fill func(string) (string, bool)) Case {
-	c.Name, c.Source = replace(c.Name, fill), replace(c.Source, fill)
-	c.Step = c.Step.filled(fill)
-	c.Before, c.Then = slices.Clone(c.Before), slices.Clone(c.Then)
+// filled replaces placeholders, except those without a value.
+func (c Case) filled(with filler) Case {
+	c.Name = with.replace(c.Name)
+	c.Source = with.replace(c.Source)
+	c.Step = c.Step.filled(with)
+	c.Before = slices.Clone(c.Before)
+	c.Then = slices.Clone(c.Then)
 	for _, steps := range [][]Step{c.Before, c.Then} {
 		for i := range steps {
-			steps[i] = steps[i].filled(fill)
+			steps[i] = steps[i].filled(with)
 		}
 	}
 	return c
 }
 
-func (s Step) filled(fill func(string) (string, bool)) Step {
-	s.As, s.Request = replace(s.As, fill), replace(s.Request, fill)
-	s.Params, s.Header, s.Privileges = replaceAll(s.Params, fill), replaceAll(s.Header, fill), replaceAll(s.Privileges, fill)
-	if s.File != nil {
-		s.File = &File{Name: replace(s.File.Name, fill), Text: replace(s.File.Text, fill)}
-	}
+func (s Step) filled(with filler) Step {
 	w := &s.Want
-	w.Text, w.Data = replace(w.Text, fill), replace(w.Data, fill)
-	w.Errors, w.Shape, w.Has = replaceAll(w.Errors, fill), replaceAll(w.Shape, fill), replaceAll(w.Has, fill)
-	w.Item, w.NoItem, w.Meta = replaceAll(w.Item, fill), replaceAll(w.NoItem, fill), replaceAll(w.Meta, fill)
+	texts := []*string{&s.As, &s.Request, &w.Text, &w.Data}
+	if s.File != nil {
+		file := *s.File
+		s.File = &file
+		texts = append(texts, &file.Name, &file.Text)
+	}
 	if w.Task != nil {
-		w.Task = &Task{Exit: replace(w.Task.Exit, fill), Host: replace(w.Task.Host, fill), Type: replace(w.Task.Type, fill)}
+		task := *w.Task
+		w.Task = &task
+		texts = append(texts, &task.Exit, &task.Host, &task.Type)
+	}
+	for _, text := range texts {
+		*text = with.replace(*text)
+	}
+
+	for _, texts := range []*map[string]string{&s.Params, &s.Header, &s.Privileges, &w.Errors, &w.Shape, &w.Has, &w.Item, &w.NoItem, &w.Meta} {
+		if *texts == nil {
+			continue
+		}
+		filled := make(map[string]string, len(*texts))
+		for key, text := range *texts {
+			if replaced := with.replace(key); replaced != key {
+				filled[replaced] = with.replace(text) // wins over a literal key
+			} else if _, known := filled[key]; !known {
+				filled[key] = with.replace(text)
+			}
+		}
+		*texts = filled
 	}
 	return s
 }
 
-// replace replaces placeholders; in a regular expression it quotes their values.
-func replace(text string, fill func(string) (string, bool)) string {
+// replace replaces the placeholders of a text; in a regular expression it quotes their
+// values.
+func (f filler) replace(text string) string {
 	return placeholder.ReplaceAllStringFunc(text, func(found string) string {
-		value, ok := fill(found[1 : len(found)-1])
+		value, ok := f(found[1 : len(found)-1])
 		switch {
 		case !ok:
 			return found
@@ -249,21 +266,6 @@ func replace(text string, fill func(string) (string, bool)) string {
 		}
 		return value
 	})
-}
-
-func replaceAll(texts map[string]string, fill func(string) (string, bool)) map[string]string {
-	if texts == nil {
-		return nil
-	}
-	filled := make(map[string]string, len(texts))
-	for key, text := range texts {
-		if replaced := replace(key, fill); replaced != key {
-			filled[replaced] = replace(text, fill) // wins over a literal key
-		} else if _, known := filled[key]; !known {
-			filled[key] = replace(text, fill)
-		}
-	}
-	return filled
 }
 
 var (
@@ -283,12 +285,12 @@ func (c *Case) check() error {
 		bad("source %q: name a repository of Proxmox with version, file and line, or a report", c.Source)
 	}
 	for _, need := range c.Needs {
-		if needNames()[need] == "" {
+		if needNames[need] == "" {
 			bad("needs: unknown word %q", need)
 		}
 	}
 	for _, given := range c.Given {
-		if givenNames()[given] == "" {
+		if !slices.Contains(givenNames, given) {
 			bad("given: unknown word %q", given)
 		}
 	}
@@ -325,19 +327,19 @@ func (s *Step) check() error {
 		}
 		return "", false
 	})
-	return errors.Join(unknown, s.Want.compile())
-}
+	if unknown != nil {
+		return unknown
+	}
 
-// compile reports invalid regular expressions and types.
-func (w *Want) compile() error {
-	texts := []string{w.Text, w.Data}
+	w := &s.Want
+	patterns := []string{w.Text, w.Data}
 	for _, m := range []map[string]string{w.Errors, w.Has, w.Item, w.NoItem, w.Meta} {
-		texts = append(texts, slices.Collect(maps.Values(m))...)
+		patterns = append(patterns, slices.Collect(maps.Values(m))...)
 	}
 	if w.Task != nil {
-		texts = append(texts, w.Task.Exit, w.Task.Host, w.Task.Type)
+		patterns = append(patterns, w.Task.Exit, w.Task.Host, w.Task.Type)
 	}
-	for _, text := range texts {
+	for _, text := range patterns {
 		if pattern, ok := strings.CutPrefix(text, "~"); ok {
 			if _, err := regexp.Compile(placeholder.ReplaceAllString(pattern, "x")); err != nil {
 				return fmt.Errorf("want: %w", err)
@@ -357,33 +359,21 @@ func (w *Want) compile() error {
 // fits reports whether a Proxmox VE version is within the limits of a case.
 func fits(bounds, version string) bool {
 	for bound := range strings.FieldsSeq(bounds) {
-		m := versionForm.FindStringSubmatch(bound)
-		want := m[2] + "." + m[3] + "." + m[4]
-		if below := compareVersions(version, want) < 0; below != (m[1] == "<") {
+		below := slices.Compare(versionNumbers(version), versionNumbers(bound)) < 0
+		if below != strings.HasPrefix(bound, "<") {
 			return false
 		}
 	}
 	return true
 }
 
-func compareVersions(a, b string) int {
-	left, right := strings.Split(a, "."), strings.Split(b, ".")
-	for i := range 3 {
-		if d := versionPart(left, i) - versionPart(right, i); d != 0 {
-			return d
-		}
-	}
-	return 0
-}
+var digits = regexp.MustCompile(`\d+`)
 
-func versionPart(parts []string, i int) int {
-	if i >= len(parts) {
-		return 0
+// versionNumbers returns the first three numbers of a version; missing ones are 0.
+func versionNumbers(text string) []int {
+	numbers := make([]int, 3)
+	for i, number := range digits.FindAllString(text, len(numbers)) {
+		numbers[i], _ = strconv.Atoi(number)
 	}
-	digits := parts[i]
-	if end := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
-		digits = digits[:end]
-	}
-	n, _ := strconv.Atoi(digits) // no digits mean 0
-	return n
+	return numbers
 }

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,27 +30,49 @@ func (r *run) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, read := range []func(context.Context) error{r.readVersion, r.readHosts, r.readTemplate, r.readStorages, r.readBounds} {
-		if err := read(ctx); err != nil {
-			return err
-		}
+	version, err := r.read(ctx, "GET /version", nil)
+	if err != nil {
+		return err
 	}
+	if len(version) == 1 {
+		r.version = textOf(version[0]["version"])
+	}
+	if err := r.readHosts(ctx); err != nil {
+		return err
+	}
+	if err := r.readStorages(ctx); err != nil {
+		return err
+	}
+	if err := r.readBounds(ctx); err != nil {
+		return err
+	}
+
 	maps.Copy(r.have, map[string]bool{
-		"root": r.root != nil, "token": r.cfg.Login.TokenID != "", "destructive": r.cfg.Destructive, "slow": r.cfg.Slow,
-		"iso": r.values["iso-storage"] != "",
+		"root":        r.root != nil,
+		"token":       r.cfg.Login.TokenID != "",
+		"destructive": r.cfg.Destructive,
+		"slow":        r.cfg.Slow,
+		"iso":         r.values["iso-storage"] != "",
 	})
 	user, name, _ := strings.Cut(r.cfg.Login.TokenID, "!")
-	if user == "" {
-		user = r.cfg.Login.Username
-	}
+	user = cmp.Or(user, r.cfg.Login.Username)
+	missing := strconv.Itoa(r.cfg.Upper)
 	maps.Copy(r.values, map[string]string{
-		"pool": r.cfg.Pool, "own-pool": r.cfg.Pool + "/" + own, "bridge": r.cfg.Bridge, "template": strconv.Itoa(r.cfg.Template),
-		"user": user, "token-user": user, "token-name": name, "token-id": r.cfg.Login.TokenID,
-		"iso":          own + ".iso",
-		"missing-host": "numaform-kit-none", "missing-storage": "numaform-kit-none", "missing-pool": "numaform-kit-none",
-		"missing-vmid": strconv.Itoa(r.cfg.Upper),
+		"pool":            r.cfg.Pool,
+		"own-pool":        r.cfg.Pool + "/" + own,
+		"bridge":          r.cfg.Bridge,
+		"template":        strconv.Itoa(r.cfg.Template),
+		"user":            user,
+		"token-user":      user,
+		"token-name":      name,
+		"token-id":        r.cfg.Login.TokenID,
+		"iso":             own + ".iso",
+		"missing-host":    own + "-none",
+		"missing-storage": own + "-none",
+		"missing-pool":    own + "-none",
+		"missing-vmid":    missing,
+		"missing-upid":    "UPID:" + r.values["host"] + ":00000001:00000002:60000000:qmstart:" + missing + ":root@pam:",
 	})
-	r.values["missing-upid"] = "UPID:" + r.values["host"] + ":00000001:00000002:60000000:qmstart:" + r.values["missing-vmid"] + ":root@pam:"
 	return nil
 }
 
@@ -59,12 +82,8 @@ func (r *run) read(ctx context.Context, request string, params map[string]string
 	if err != nil {
 		return nil, fmt.Errorf("reading what the cluster has: %w", err)
 	}
-	list, isList := got.data.([]any)
-	if !isList {
-		list = []any{got.data}
-	}
 	var objects []map[string]any
-	for _, element := range list {
+	for _, element := range listOf(got.data) {
 		if object, ok := element.(map[string]any); ok {
 			objects = append(objects, object)
 		}
@@ -72,70 +91,55 @@ func (r *run) read(ctx context.Context, request string, params map[string]string
 	return objects, nil
 }
 
-func (r *run) readVersion(ctx context.Context) error {
-	found, err := r.read(ctx, "GET /version", nil)
-	if err == nil && len(found) == 1 {
-		r.version = textOf(found[0]["version"])
-	}
-	return err
-}
-
-// readHosts finds the online hosts, and the one that answers.
+// readHosts finds the online hosts, the one that answers, and the one of the template,
+// which all VMs use.
 func (r *run) readHosts(ctx context.Context) error {
-	found, err := r.read(ctx, "GET /cluster/status", nil)
+	members, err := r.read(ctx, "GET /cluster/status", nil)
 	if err != nil {
 		return err
 	}
-	var names []string
-	for _, member := range found {
+	for _, member := range members {
 		if member["type"] == "node" && textOf(member["online"]) == "1" {
 			name := textOf(member["name"])
-			names = append(names, name)
+			r.hosts = append(r.hosts, name)
 			if textOf(member["local"]) == "1" {
 				r.values["asked-host"] = name
 			}
 		}
 	}
-	r.values["hosts"] = strconv.Itoa(len(names))
-	r.have["hosts"] = len(names) > 1
-	if r.cfg.Host != "" && !slices.Contains(names, r.cfg.Host) {
-		return &BoundsError{fmt.Sprintf("host %s is not online in this cluster: its hosts are %s", r.cfg.Host, strings.Join(names, ", "))}
+	r.have["hosts"] = len(r.hosts) > 1
+	if r.cfg.Host != "" && !slices.Contains(r.hosts, r.cfg.Host) {
+		return &BoundsError{fmt.Sprintf("host %s is not online in this cluster: its hosts are %s", r.cfg.Host, strings.Join(r.hosts, ", "))}
 	}
-	r.values["names"] = strings.Join(names, " ")
-	return nil
-}
 
-// readTemplate finds the host of the template, which all VMs use.
-func (r *run) readTemplate(ctx context.Context) error {
-	found, err := r.read(ctx, "GET /cluster/resources", map[string]string{"type": "vm"})
+	guests, err := r.read(ctx, "GET /cluster/resources", map[string]string{"type": "vm"})
 	if err != nil {
 		return err
 	}
-	for _, guest := range found {
-		if textOf(guest["vmid"]) != strconv.Itoa(r.cfg.Template) {
-			continue
-		}
-		if textOf(guest["template"]) != "1" {
-			return &BoundsError{fmt.Sprintf("VM %d is no template", r.cfg.Template)}
-		}
-		host := textOf(guest["node"])
-		if r.cfg.Host != "" && r.cfg.Host != host {
-			return &BoundsError{fmt.Sprintf("template %d is on host %s, not on %s", r.cfg.Template, host, r.cfg.Host)}
-		}
-		r.values["host"] = host
-		for name := range strings.FieldsSeq(r.values["names"]) {
-			if name != host && r.values["other-host"] == "" {
-				r.values["other-host"] = name
-			}
-			if name != r.values["asked-host"] && r.values["remote-host"] == "" {
-				r.values["remote-host"] = name
-			}
-		}
-		return nil
+	i := slices.IndexFunc(guests, func(guest map[string]any) bool { return textOf(guest["vmid"]) == strconv.Itoa(r.cfg.Template) })
+	if i < 0 {
+		return &BoundsError{fmt.Sprintf("template %d is not there, or cannot be seen by the credential", r.cfg.Template)}
 	}
-	return &BoundsError{fmt.Sprintf("template %d is not there, or cannot be seen by the credential", r.cfg.Template)}
+	if textOf(guests[i]["template"]) != "1" {
+		return &BoundsError{fmt.Sprintf("VM %d is no template", r.cfg.Template)}
+	}
+	host := textOf(guests[i]["node"])
+	if r.cfg.Host != "" && r.cfg.Host != host {
+		return &BoundsError{fmt.Sprintf("template %d is on host %s, not on %s", r.cfg.Template, host, r.cfg.Host)}
+	}
+	r.values["host"] = host
+	for _, name := range slices.Backward(r.hosts) { // the first one remains
+		if name != host {
+			r.values["other-host"] = name
+		}
+		if name != r.values["asked-host"] {
+			r.values["remote-host"] = name
+		}
+	}
+	return nil
 }
 
+// readStorages finds the storages for disks and for ISO files.
 func (r *run) readStorages(ctx context.Context) error {
 	found, err := r.read(ctx, "GET /nodes/"+r.values["host"]+"/storage", map[string]string{"enabled": "1"})
 	if err != nil {
@@ -223,19 +227,29 @@ func (r *run) given(ctx context.Context, words []string) error {
 		var err error
 		switch word {
 		case "vm":
-			err = r.sharedVM(ctx)
-		case "own-vm":
-			err = r.newVM(ctx)
-		case "running":
-			if err = r.newVM(ctx); err == nil {
-				err = r.onVM(ctx, "POST", "/status/start")
+			r.values["vm"] = strconv.Itoa(r.cfg.Lower)
+			if !r.shared {
+				r.shared = true
+				err = r.createVM(ctx, r.cfg.Lower)
 			}
-		case "template":
-			if err = r.newVM(ctx); err == nil {
-				err = r.onVM(ctx, "POST", "/template")
+		case "own-vm", "running", "template":
+			err = r.createVM(ctx, r.free())
+			after := map[string]string{"running": "/status/start", "template": "/template"}[word]
+			if err == nil && after != "" {
+				_, err = r.want(ctx, fmt.Sprintf("POST /nodes/%s/qemu/%s%s", r.values["host"], r.values["vm"], after), nil)
 			}
 		case "iso":
-			err = r.newISO(ctx)
+			// A file that is an ISO by name only, for the host that receives the request: uploads
+			// are not proxied.
+			var found []string
+			found, err = r.step(ctx, &Step{
+				Request: fmt.Sprintf("POST /nodes/%s/storage/%s/upload", r.values["host"], r.values["iso-storage"]),
+				Params:  map[string]string{"content": "iso"},
+				File:    &File{Name: own + ".iso", Text: "numaform"},
+			})
+			if err == nil && len(found) > 0 {
+				err = errors.New("uploading an ISO: " + strings.Join(found, "; "))
+			}
 		case "pool":
 			_, err = r.want(ctx, "POST /pools", map[string]string{"poolid": r.values["own-pool"]})
 		}
@@ -251,66 +265,29 @@ func (r *run) given(ctx context.Context, words []string) error {
 // the last is never used.
 func (r *run) free() int {
 	for vmid := r.cfg.Lower + 1; ; vmid++ {
-		if _, taken := r.vms[vmid]; !taken {
+		if _, used := r.vms[vmid]; !used {
 			return vmid
 		}
 	}
 }
 
-func (r *run) sharedVM(ctx context.Context) error {
-	if r.shared {
-		r.values["vm"] = strconv.Itoa(r.cfg.Lower)
-		return nil
-	}
-	r.shared = true
-	return r.createVM(ctx, r.cfg.Lower)
-}
-
-// newVM creates a small VM.
-func (r *run) newVM(ctx context.Context) error { return r.createVM(ctx, r.free()) }
-
+// createVM creates a small VM.
 func (r *run) createVM(ctx context.Context, vmid int) error {
 	r.values["vm"] = strconv.Itoa(vmid)
 	_, err := r.want(ctx, "POST /nodes/"+r.values["host"]+"/qemu", map[string]string{
-		"vmid": r.values["vm"], "name": own + "-" + r.values["vm"], "pool": r.cfg.Pool, "description": description, "ostype": "l26",
-		"cores": "1", "memory": "512", "scsihw": "virtio-scsi-pci", "scsi0": r.values["storage"] + ":1",
-		"net0": "virtio,bridge=" + r.cfg.Bridge, "agent": "1",
+		"vmid":        r.values["vm"],
+		"name":        own + "-" + r.values["vm"],
+		"pool":        r.cfg.Pool,
+		"description": description,
+		"ostype":      "l26",
+		"cores":       "1",
+		"memory":      "512",
+		"scsihw":      "virtio-scsi-pci",
+		"scsi0":       r.values["storage"] + ":1",
+		"net0":        "virtio,bridge=" + r.cfg.Bridge,
+		"agent":       "1",
 	})
 	return err
-}
-
-func (r *run) onVM(ctx context.Context, method, below string) error {
-	_, err := r.want(ctx, fmt.Sprintf("%s /nodes/%s/qemu/%s%s", method, r.values["host"], r.values["vm"], below), nil)
-	return err
-}
-
-// newISO uploads a file that is an ISO by name only, to the host that receives the request:
-// uploads are not proxied.
-func (r *run) newISO(ctx context.Context) error {
-	s := &Step{
-		Request: fmt.Sprintf("POST /nodes/%s/storage/%s/upload", r.values["host"], r.values["iso-storage"]),
-		Params:  map[string]string{"content": "iso"}, File: &File{Name: own + ".iso", Text: "numaform"},
-	}
-	found, err := r.step(ctx, s)
-	if err == nil && len(found) > 0 {
-		err = errors.New("uploading an ISO: " + strings.Join(found, "; "))
-	}
-	return err
-}
-
-// credential returns the header for a step.
-func (r *run) credential(ctx context.Context, s *Step) (http.Header, error) {
-	switch {
-	case s.Privileges != nil:
-		return r.token(ctx, s.Privileges)
-	case s.As == "none":
-		return nil, nil
-	case s.As == "root":
-		return r.root, nil
-	case s.As == "keeper":
-		return r.keeper(), nil
-	}
-	return r.configured, nil
 }
 
 // token returns a token of a user with exactly these privileges, by path.
@@ -321,24 +298,19 @@ func (r *run) token(ctx context.Context, privileges map[string]string) (http.Hea
 	}
 	name := fmt.Sprintf("%s-%d", own, len(r.tokens)+1)
 	user := name + "@pve"
+	role := func(i int) string { return fmt.Sprintf("%s-%d", name, i) }
 	paths := slices.Sorted(maps.Keys(privileges))
-	type request struct {
-		text   string
-		params map[string]string
-	}
-	var requests []request
+	var requests []Step
 	for i, path := range paths { // removal is in reverse order, so roles go after the entries that name them
-		role := fmt.Sprintf("%s-%d", name, i)
-		requests = append(requests, request{"POST /access/roles", map[string]string{"roleid": role, "privs": privileges[path]}})
+		requests = append(requests, Step{Request: "POST /access/roles", Params: map[string]string{"roleid": role(i), "privs": privileges[path]}})
 	}
-	requests = append(requests, request{"POST /access/users", map[string]string{"userid": user, "comment": description}})
+	requests = append(requests, Step{Request: "POST /access/users", Params: map[string]string{"userid": user, "comment": description}})
 	for i, path := range paths {
-		requests = append(requests, request{"PUT /access/acl", map[string]string{"path": path, "users": user, "roles": fmt.Sprintf("%s-%d", name, i)}})
+		requests = append(requests, Step{Request: "PUT /access/acl", Params: map[string]string{"path": path, "users": user, "roles": role(i)}})
 	}
-	token := "/access/users/" + user + "/token/kit"
-	requests = append(requests, request{"POST " + token, map[string]string{"privsep": "0"}})
+	requests = append(requests, Step{Request: "POST /access/users/" + user + "/token/kit", Params: map[string]string{"privsep": "0"}})
 	for _, request := range requests {
-		got, err := r.want(ctx, request.text, request.params)
+		got, err := r.want(ctx, request.Request, request.Params)
 		if err != nil {
 			return nil, fmt.Errorf("making a token: %w", err)
 		}

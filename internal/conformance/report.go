@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -37,26 +38,19 @@ var (
 	fingerprint = regexp.MustCompile(`\b[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){15,}\b`)
 )
 
-// redact replaces names of the cluster: hosts, storages, pool, users, addresses.
-func (r *Report) redact(from *run) {
-	clean := from.redactor()
-	for i := range r.Results {
-		for j, line := range r.Results[i].Detail {
-			r.Results[i].Detail[j] = clean(line)
-		}
-	}
-}
-
 // redact returns the replacements for secrets and names of the configuration.
 func (c *Config) redact() map[string]string {
 	named := map[string]string{c.Pool: "{pool}", c.Host: "{host}", c.Storage: "{storage}", c.ISOStorage: "{iso-storage}"}
 	_, rest, _ := strings.Cut(c.URL, "://")
 	address, _, _ := strings.Cut(rest, "/")
 	name, _, _ := strings.Cut(address, ":")
-	named[address], named[name] = "{address}", "{address}"
+	named[address] = "{address}"
+	named[name] = "{address}"
 	for _, login := range []*Login{&c.Login, c.Root} {
 		if login != nil {
-			named[login.TokenSecret], named[login.Password], named[login.TokenID] = "{secret}", "{secret}", "{token-id}"
+			named[login.TokenSecret] = "{secret}"
+			named[login.Password] = "{secret}"
+			named[login.TokenID] = "{token-id}"
 			user, _, _ := strings.Cut(login.TokenID, "!")
 			if user != "root@pam" {
 				named[user] = "{user}"
@@ -69,32 +63,30 @@ func (c *Config) redact() map[string]string {
 	return named
 }
 
-// redactor returns a function that removes the names of the cluster from a text.
-func (r *run) redactor() func(string) string {
-	named := r.cfg.redact()
+// redact replaces names of the cluster: hosts, storages, pool, users, addresses.
+func (r *Report) redact(from *run) {
+	named := from.cfg.redact()
 	for _, name := range []string{"storage", "iso-storage"} {
-		named[r.values[name]] = "{" + name + "}"
+		named[from.values[name]] = "{" + name + "}"
 	}
-	for name := range strings.FieldsSeq(r.values["names"]) {
+	for _, name := range from.hosts {
 		named[name] = "{host}"
 	}
 	for _, name := range []string{"host", "other-host"} {
-		named[r.values[name]] = "{" + name + "}"
+		named[from.values[name]] = "{" + name + "}"
 	}
 	delete(named, "")
-	var words []string
-	for word := range named {
-		words = append(words, word)
-	}
-	slices.SortFunc(words, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
-	return func(text string) string {
-		for _, word := range words {
-			text = replaceWord(text, word, named[word])
+	words := slices.SortedFunc(maps.Keys(named), func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
+	for i := range r.Results {
+		for j, text := range r.Results[i].Detail {
+			for _, word := range words {
+				text = replaceWord(text, word, named[word])
+			}
+			text = fingerprint.ReplaceAllString(text, "{fingerprint}")
+			text = macAddress.ReplaceAllString(text, "{mac}")
+			text = uuidText.ReplaceAllString(text, "{uuid}")
+			r.Results[i].Detail[j] = ipAddress.ReplaceAllString(text, "{address}")
 		}
-		text = fingerprint.ReplaceAllString(text, "{fingerprint}")
-		text = macAddress.ReplaceAllString(text, "{mac}")
-		text = uuidText.ReplaceAllString(text, "{uuid}")
-		return ipAddress.ReplaceAllString(text, "{address}")
 	}
 }
 

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,6 +81,7 @@ type run struct {
 	url string
 	// values are the values of the placeholders.
 	values     map[string]string
+	hosts      []string // online
 	configured http.Header
 	root       http.Header // or nil
 	version    string
@@ -98,8 +100,12 @@ type run struct {
 // failed.
 func Run(ctx context.Context, cfg Config, cases []Case) (Report, error) {
 	r := &run{
-		cfg: cfg, url: strings.TrimRight(cfg.URL, "/"), values: map[string]string{}, have: map[string]bool{},
-		tokens: map[string]http.Header{}, vms: map[int]string{},
+		cfg:    cfg,
+		url:    strings.TrimRight(cfg.URL, "/"),
+		values: map[string]string{},
+		have:   map[string]bool{},
+		tokens: map[string]http.Header{},
+		vms:    map[int]string{},
 	}
 	report := Report{}
 	err := r.prepare(ctx)
@@ -124,8 +130,10 @@ func Run(ctx context.Context, cfg Config, cases []Case) (Report, error) {
 	}
 	tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
 	defer cancel()
-	err = errors.Join(err, r.removeAll(tidy))
-	report.Version, report.Hosts, report.AsRoot = r.version, r.values["hosts"], r.root != nil
+	err = errors.Join(err, r.removeSince(tidy, nil, 0, true))
+	report.Version = r.version
+	report.Hosts = strconv.Itoa(len(r.hosts))
+	report.AsRoot = r.root != nil
 	report.redact(r)
 	return report, err
 }
@@ -133,37 +141,6 @@ func Run(ctx context.Context, cfg Config, cases []Case) (Report, error) {
 // compare runs one case.
 func (r *run) compare(ctx context.Context, c *Case) Result {
 	result := Result{Family: c.Family, Name: c.Name, Source: c.Source, Outcome: Skipped}
-	if why := r.skips(c); why != "" {
-		result.Detail = []string{why}
-		return result
-	}
-	begun := time.Now()
-	made := len(r.cleanup)
-	before := slices.Collect(maps.Keys(r.vms))
-	detail, err := r.try(ctx, c)
-	// Remove what the case created before the next one starts, even after an interruption.
-	tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
-	defer cancel()
-	if tidyErr := r.removeSince(tidy, before, made); tidyErr != nil {
-		err = errors.Join(err, tidyErr)
-	}
-	result.Took = time.Since(begun)
-	switch {
-	case err != nil:
-		result.Outcome, result.Detail = Failed, strings.Split(err.Error(), "\n")
-	case len(detail) > 0:
-		result.Outcome, result.Detail = Different, detail
-	default:
-		result.Outcome = Equal
-	}
-	return result
-}
-
-// skips returns why a case is not run, or "".
-func (r *run) skips(c *Case) string {
-	if !fits(c.Version, r.version) {
-		return "is about Proxmox VE " + c.Version
-	}
 	needs := slices.Clone(c.Needs)
 	for _, step := range slices.Concat(c.Before, []Step{c.Step}, c.Then) {
 		if step.Privileges != nil || step.As == "root" {
@@ -173,12 +150,42 @@ func (r *run) skips(c *Case) string {
 	if slices.Contains(c.Given, "iso") {
 		needs = append(needs, "iso")
 	}
+	if !fits(c.Version, r.version) {
+		result.Detail = []string{"is about Proxmox VE " + c.Version}
+		return result
+	}
 	for _, need := range needs {
 		if !r.have[need] {
-			return "needs " + needNames()[need]
+			result.Detail = []string{"needs " + needNames[need]}
+			return result
 		}
 	}
-	return ""
+
+	begun := time.Now()
+	created := len(r.cleanup)
+	before := slices.Collect(maps.Keys(r.vms))
+	detail, err := r.try(ctx, c)
+	// Remove what the case created before the next one starts, even after an interruption.
+	tidy, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	defer cancel()
+	if r.shared {
+		before = append(before, r.cfg.Lower)
+	}
+	if tidyErr := r.removeSince(tidy, before, created, false); tidyErr != nil {
+		err = errors.Join(err, tidyErr)
+	}
+
+	result.Took = time.Since(begun)
+	result.Outcome = Equal
+	if len(detail) > 0 {
+		result.Outcome = Different
+		result.Detail = detail
+	}
+	if err != nil {
+		result.Outcome = Failed
+		result.Detail = strings.Split(err.Error(), "\n")
+	}
+	return result
 }
 
 // try creates the initial state, and sends the requests of a case. Its error is about the
@@ -209,13 +216,20 @@ func (r *run) try(ctx context.Context, c *Case) ([]string, error) {
 
 // step sends one request and compares its answer.
 func (r *run) step(ctx context.Context, written *Step) ([]string, error) {
-	s := written.filled(func(name string) (string, bool) {
-		value, ok := r.values[name]
-		return value, ok
-	})
-	as, err := r.credential(ctx, &s)
-	if err != nil {
-		return nil, err
+	s := written.filled(filledFrom(r.values))
+	as := r.configured
+	var err error
+	switch {
+	case s.Privileges != nil:
+		if as, err = r.token(ctx, s.Privileges); err != nil {
+			return nil, err
+		}
+	case s.As == "none":
+		as = nil
+	case s.As == "root":
+		as = r.root
+	case s.As == "keeper":
+		as = r.keeper()
 	}
 	if err := r.within(&s); err != nil {
 		return nil, err
@@ -224,11 +238,7 @@ func (r *run) step(ctx context.Context, written *Step) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	upid, _ := got.data.(string)
-	if upidPart(upid, 1) == "" {
-		upid = ""
-	}
-	r.made(&s, got, upid)
+	upid := r.created(&s, got)
 	found := s.Want.differences(got)
 	if upid == "" {
 		if s.Want.Task != nil && len(found) == 0 {
@@ -236,7 +246,8 @@ func (r *run) step(ctx context.Context, written *Step) ([]string, error) {
 		}
 		return found, nil
 	}
-	r.values["upid"], r.values["upid-host"] = upid, upidPart(upid, 1)
+	r.values["upid"] = upid
+	r.values["upid-host"] = upidPart(upid, 1)
 	exit, err := r.await(ctx, upid, as)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -260,48 +271,48 @@ func (r *run) step(ctx context.Context, written *Step) ([]string, error) {
 	return found, nil
 }
 
-// made records what a request created, as soon as Proxmox accepted it.
-func (r *run) made(s *Step, got *answer, upid string) {
+// created records what a request created, as soon as Proxmox accepted it. It returns the
+// UPID of its task, or "".
+func (r *run) created(s *Step, got *answer) (upid string) {
+	upid, _ = got.data.(string)
+	if upidPart(upid, 1) == "" {
+		upid = ""
+	}
 	method, path, _ := strings.Cut(s.Request, " ")
-	if got.status != http.StatusOK {
-		return
+	if got.status != http.StatusOK || method != http.MethodPost {
+		return upid
+	}
+	vm := func(vmid, host string) {
+		if id, err := strconv.Atoi(vmid); err == nil && r.inRange(id) {
+			r.vms[id] = host
+		}
+	}
+	undo := func(request string, params map[string]string) {
+		r.cleanup = append(r.cleanup, Step{Request: request, Params: params})
 	}
 	parts := strings.Split(path, "/")
 	switch {
-	case method == http.MethodPost && strings.HasSuffix(path, "/qemu"):
-		r.note(s.Params["vmid"], parts[2])
-	case method == http.MethodPost && strings.HasSuffix(path, "/clone"):
-		host := parts[2]
-		if target := s.Params["target"]; target != "" {
-			host = target
-		}
-		r.note(s.Params["newid"], host)
-	case method == http.MethodPost && (strings.HasSuffix(path, "/upload") || strings.HasSuffix(path, "/download-url")) && upid != "":
+	case strings.HasSuffix(path, "/qemu"):
+		vm(s.Params["vmid"], parts[2])
+	case strings.HasSuffix(path, "/clone"):
+		vm(s.Params["newid"], cmp.Or(s.Params["target"], parts[2]))
+	case (strings.HasSuffix(path, "/upload") || strings.HasSuffix(path, "/download-url")) && upid != "":
 		name := s.Params["filename"]
 		if s.File != nil {
 			name = s.File.Name
 		}
 		storage := parts[4]
 		r.volumes = append(r.volumes, fmt.Sprintf("/nodes/%s/storage/%s/content/%s:%s/%s", parts[2], storage, storage, s.Params["content"], name))
-	case method == http.MethodPost && path == "/pools":
-		r.undo("DELETE /pools", map[string]string{"poolid": s.Params["poolid"]})
-	case method == http.MethodPost && path == "/access/users":
-		r.undo("DELETE "+path+"/"+s.Params["userid"], nil)
-	case method == http.MethodPost && path == "/access/roles":
-		r.undo("DELETE "+path+"/"+s.Params["roleid"], nil)
-	case method == http.MethodPost && strings.HasPrefix(path, "/access/users/"):
-		r.undo("DELETE "+path, nil)
+	case path == "/pools":
+		undo("DELETE /pools", map[string]string{"poolid": s.Params["poolid"]})
+	case path == "/access/users":
+		undo("DELETE "+path+"/"+s.Params["userid"], nil)
+	case path == "/access/roles":
+		undo("DELETE "+path+"/"+s.Params["roleid"], nil)
+	case strings.HasPrefix(path, "/access/users/"):
+		undo("DELETE "+path, nil)
 	}
-}
-
-func (r *run) note(vmid, host string) {
-	if id, err := strconv.Atoi(vmid); err == nil && r.inRange(id) {
-		r.vms[id] = host
-	}
-}
-
-func (r *run) undo(request string, params map[string]string) {
-	r.cleanup = append(r.cleanup, Step{Request: request, Params: params})
+	return upid
 }
 
 func (r *run) inRange(vmid int) bool { return vmid >= r.cfg.Lower && vmid <= r.cfg.Upper }
@@ -328,11 +339,7 @@ func (r *run) want(ctx context.Context, request string, params map[string]string
 	if got.status != http.StatusOK {
 		return got, fmt.Errorf("%s: %d %s %v", request, got.status, got.reason, got.errors)
 	}
-	upid, _ := got.data.(string)
-	if upidPart(upid, 1) == "" {
-		upid = ""
-	}
-	r.made(s, got, upid)
+	upid := r.created(s, got)
 	if upid == "" {
 		return got, nil
 	}
@@ -344,4 +351,84 @@ func (r *run) want(ctx context.Context, request string, params map[string]string
 		err = fmt.Errorf("%s: %w", request, err)
 	}
 	return got, err
+}
+
+// removeSince removes what was created after the first cleanup steps: VMs except keep,
+// volumes, and pools. It removes users, tokens and roles only if access is set, because
+// cases share them.
+func (r *run) removeSince(ctx context.Context, keep []int, first int, access bool) error {
+	err := r.removeVMs(ctx, keep)
+	for _, volume := range r.volumes {
+		err = errors.Join(err, r.remove(ctx, "DELETE "+volume, nil))
+	}
+	r.volumes = nil
+	kept := r.cleanup[:first:first]
+	for _, step := range slices.Backward(r.cleanup[first:]) {
+		if !access && strings.HasPrefix(step.Request, "DELETE /access/") {
+			kept = slices.Insert(kept, first, step)
+			continue
+		}
+		err = errors.Join(err, r.remove(ctx, step.Request, step.Params))
+	}
+	r.cleanup = kept
+	return err
+}
+
+// removeVMs stops and destroys the run's VMs, except keep.
+func (r *run) removeVMs(ctx context.Context, keep []int) error {
+	var errs []error
+	// Clones are removed before the templates that they are linked to, which were created
+	// first.
+	for _, vmid := range slices.Backward(slices.Sorted(maps.Keys(r.vms))) {
+		if slices.Contains(keep, vmid) {
+			continue
+		}
+		if err := r.removeVM(ctx, vmid); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(r.vms, vmid)
+	}
+	return errors.Join(errs...)
+}
+
+func (r *run) removeVM(ctx context.Context, vmid int) error {
+	path := fmt.Sprintf("/nodes/%s/qemu/%d", r.vms[vmid], vmid)
+	got, err := r.send(ctx, &Step{Request: "GET " + path + "/status/current"}, r.keeper())
+	switch {
+	case err != nil:
+		return err
+	case got.status == http.StatusInternalServerError && strings.Contains(got.reason, "does not exist"):
+		return nil
+	case got.status != http.StatusOK:
+		return fmt.Errorf("removing VM %d: %d %s", vmid, got.status, got.reason)
+	}
+	status, _ := got.data.(map[string]any)
+	params := map[string]string{}
+	if textOf(status["lock"]) != "null" && r.root != nil {
+		params["skiplock"] = "1"
+	}
+	if textOf(status["status"]) == "running" {
+		if err := r.remove(ctx, "POST "+path+"/status/stop", params); err != nil {
+			return err
+		}
+	}
+	config, err := r.send(ctx, &Step{Request: "GET " + path + "/config"}, r.keeper())
+	if err != nil {
+		return err
+	}
+	if members, _ := config.data.(map[string]any); textOf(members["protection"]) == "1" {
+		if err := r.remove(ctx, "PUT "+path+"/config", map[string]string{"protection": "0"}); err != nil {
+			return err
+		}
+	}
+	return r.remove(ctx, "DELETE "+path, params)
+}
+
+// remove sends a request that removes an object of the run.
+func (r *run) remove(ctx context.Context, request string, params map[string]string) error {
+	if _, err := r.want(ctx, request, params); err != nil {
+		return fmt.Errorf("removing what the run made: %w", err)
+	}
+	return nil
 }
