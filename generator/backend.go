@@ -99,7 +99,7 @@ func backendSettings(backend fleet.Backend, state string) map[string]string {
 
 // credentials lists the settings that must come from the environment, because a fleet's
 // files are kept in git, each with its variable.
-var credentials = map[string]string{
+var credentials = map[string]string{ //nolint:gosec // names of settings and variables
 	"azurerm.access_key":                  "ARM_ACCESS_KEY",
 	"azurerm.sas_token":                   "ARM_SAS_TOKEN",
 	"azurerm.client_secret":               "ARM_CLIENT_SECRET",

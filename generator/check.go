@@ -111,8 +111,9 @@ func (c *checker) oneOf(field, value string, accepted ...string) {
 	}
 }
 
-func (c *checker) between(field string, value, low, high int64) {
-	c.require(low <= value && value <= high, field, "%d: want from %d to %d", value, low, high)
+// size requires a size of at least low that fits the provider's numbers.
+func (c *checker) size(field string, value, low int64) {
+	c.require(low <= value && value <= math.MaxInt32, field, "%d: want from %d to %d", value, low, math.MaxInt32)
 }
 
 // text accepts one line of text that survives a round trip through HCL unchanged.
@@ -233,9 +234,9 @@ func (c *checker) vm(clusterID string, vm *fleet.VM) {
 	}
 
 	c.require(vm.VCPUs >= 1, "vcpus", "%d: want at least 1", vm.VCPUs)
-	c.between("memory_mib", vm.MemoryMiB, minMemoryMiB, math.MaxInt32)
+	c.size("memory_mib", vm.MemoryMiB, minMemoryMiB)
 	c.require(vm.Overcommit >= 0 && vm.Overcommit <= math.MaxFloat64, "overcommit", "%v: want a ratio of at least 0", vm.Overcommit)
-	c.between("disk_gib", vm.DiskGiB, 0, math.MaxInt32)
+	c.size("disk_gib", vm.DiskGiB, 0)
 	c.require(min(int64(vm.Demand.Pods), vm.Demand.CPUMilli, vm.Demand.MemoryMiB) >= 0, "demand", "%+v: want amounts of at least 0", vm.Demand)
 	t := vm.Timeouts
 	c.require(min(t.Create, t.Start, t.Delete) >= 0 && max(t.Create, t.Start, t.Delete) <= math.MaxInt32,
@@ -264,7 +265,7 @@ func (c *checker) disks(vm *fleet.VM) {
 		field := fmt.Sprintf("data_disks[%d].", i)
 		slot := slices.Index(free, d.Interface)
 		c.valid(slot >= 0, field+"interface", d.Interface, "want a SCSI slot of its own, such as scsi1")
-		c.between(field+"size_gib", d.SizeGiB, 1, math.MaxInt32)
+		c.size(field+"size_gib", d.SizeGiB, 1)
 		c.match(field+"storage", d.Storage, storage, wantStorage)
 		if slot >= 0 {
 			free = slices.Delete(free, slot, slot+1)
@@ -276,7 +277,7 @@ func (c *checker) disks(vm *fleet.VM) {
 		"%d: want the VMID of template %s on host %s", source.VMID, vm.Template, vm.Host)
 	c.require(0 <= vm.TemplateVMID && vm.TemplateVMID <= fleet.MaxVMID, "template_vmid",
 		"%d: want the VMID of a template, or 0 for any of the name", vm.TemplateVMID)
-	c.between("source.disk_gib", source.DiskGiB, 0, math.MaxInt32)
+	c.size("source.disk_gib", source.DiskGiB, 0)
 	c.text("source.storage", source.Storage)
 	c.text("source.disk_interface", source.DiskInterface)
 	if grows(vm) {

@@ -184,10 +184,8 @@ func regionIndex(f *fleet.Fleet, name topology.RegionName) int {
 	return slices.IndexFunc(f.Regions, func(r fleet.Region) bool { return r.Name == name })
 }
 
-// Ignored returns the content of a fleet's .gitignore if no other .gitignore exists.
-func Ignored() []byte { return []byte(ignored) }
-
-// ignored keeps the working files of numaform and the engine out of git.
+// ignored is the content of a fleet's .gitignore if no other one exists. It keeps the
+// working files of numaform and the engine out of git.
 const ignored = `.numaform/
 .terraform/
 *.tfstate

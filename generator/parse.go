@@ -307,7 +307,8 @@ func (p *parser) checkModules() error {
 		if len(parts) < 4 || parts[0] != modulesDir || !slices.Contains(modules.Names(), parts[1]) {
 			continue
 		}
-		hash, file := parts[2], path.Join(parts[1], parts[3])
+		hash := parts[2]
+		file := path.Join(parts[1], parts[3])
 		known := p.carried(hash)
 		if known == nil {
 			if unknown[hash] == nil {
