@@ -316,6 +316,7 @@ func readTemplate(guest topology.Guest, config values) topology.Template {
 			t.Options[key] = value
 		}
 	}
+
 	var problems []string
 	for _, key := range rootOnly {
 		if _, ok := config[key]; ok {
@@ -343,35 +344,29 @@ func readBootDisk(t *topology.Template, config values) error {
 		return fmt.Errorf("it has no boot disk: qm set %d --boot order=scsi0, say", t.VMID)
 	}
 	t.Drives = slices.DeleteFunc(drives(config), func(slot string) bool { return slot == t.DiskInterface })
-	volume, options, _ := strings.Cut(config[t.DiskInterface], ",")
 	t.CloudInit = slices.ContainsFunc(t.Drives, func(slot string) bool { return cloudInitDrive.MatchString(config[slot]) })
+	volume, options, _ := strings.Cut(config[t.DiskInterface], ",")
 	storage, _, ok := strings.Cut(volume, ":")
 	if !ok {
 		return fmt.Errorf("its boot disk %s is on no storage: import it into one", t.DiskInterface)
 	}
 	t.Storage = storage
-	if kept := diskOptions(options); kept != "" {
-		t.Options[t.DiskInterface] = kept
-	}
-	for option := range strings.SplitSeq(options, ",") {
-		if size, ok := strings.CutPrefix(option, "size="); ok {
-			gib, err := sizeGiB(size)
-			t.DiskGiB = gib
-			return err
-		}
-	}
-	return fmt.Errorf("the size of its boot disk %s is unknown: qm disk rescan --vmid %d", t.DiskInterface, t.VMID)
-}
 
-// diskOptions returns the options of a disk except its volume.
-func diskOptions(options string) string {
-	var kept []string
+	err := fmt.Errorf("the size of its boot disk %s is unknown: qm disk rescan --vmid %d", t.DiskInterface, t.VMID)
+	var repeated []string
 	for option := range strings.SplitSeq(options, ",") {
-		if name, _, _ := strings.Cut(option, "="); name != "" && name != "size" && name != "format" {
-			kept = append(kept, option)
+		switch name, value, _ := strings.Cut(option, "="); name {
+		case "", "format":
+		case "size":
+			t.DiskGiB, err = sizeGiB(value)
+		default:
+			repeated = append(repeated, option)
 		}
 	}
-	return strings.Join(kept, ",")
+	if len(repeated) > 0 {
+		t.Options[t.DiskInterface] = strings.Join(repeated, ",")
+	}
+	return err
 }
 
 // drives returns the slots of all disks and CD drives, sorted.

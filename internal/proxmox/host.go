@@ -42,7 +42,7 @@ func (c *Client) readHost(ctx context.Context, host *topology.Host, listing host
 	}
 	host.ReadAt = c.now()
 	guests := c.readGuests(ctx, host, listing.guests)
-	c.mergeSources(host, found, &guests, c.readNotes(ctx, host))
+	c.mergeSources(ctx, host, found, &guests)
 	host.Warnings = append(host.Warnings, host.MachineWarnings...)
 	return hostRead{gone: guests.gone, version: found.version}
 }
@@ -141,23 +141,19 @@ func (c *Client) readReport(ctx context.Context, host topology.HostName) (found 
 	return found, slow, err
 }
 
-// notesRead is a host's notes, or why they cannot be read.
-type notesRead struct {
-	text string
-	err  error
-}
-
 // readNotes reads a host's notes, and its agent's data in them. The notes also contain
-// the published topology; the same permission applies to both.
-func (c *Client) readNotes(ctx context.Context, host *topology.Host) notesRead {
+// the published topology; the same permission applies to both. It returns the notes.
+func (c *Client) readNotes(ctx context.Context, host *topology.Host) (string, error) {
 	var config struct {
 		Description string `json:"description"`
 	}
 	err := c.get(ctx, fmt.Sprintf("/nodes/%s/config", host.Name), &config)
-	host.NotesAt, host.Agent, host.AgentProblem = host.ReadAt, nil, ""
+	host.NotesAt = host.ReadAt
+	host.Agent = nil
+	host.AgentProblem = ""
 	if err != nil {
 		host.AgentProblem = "its notes cannot be read: " + short(err)
-		return notesRead{err: err}
+		return "", err
 	}
 	agent, found, err := topology.ParseAgent(config.Description)
 	switch {
@@ -166,15 +162,17 @@ func (c *Client) readNotes(ctx context.Context, host *topology.Host) notesRead {
 	case found:
 		host.Agent = &agent
 	}
-	return notesRead{text: config.Description}
+	return config.Description, nil
 }
 
 // keepAgent copies the previous data about a host's agent, and reads it again if it is
 // old. If that fails for a reason other than a refusal, the previous data remains and
 // ages.
 func (c *Client) keepAgent(ctx context.Context, host, known *topology.Host) {
-	host.Agent, host.AgentProblem = known.Agent, known.AgentProblem
-	host.Contradicted, host.NotesAt = known.Contradicted, known.NotesAt
+	host.Agent = known.Agent
+	host.AgentProblem = known.AgentProblem
+	host.Contradicted = known.Contradicted
+	host.NotesAt = known.NotesAt
 	if host.Problem != "" {
 		host.ReadAt = known.ReadAt
 		return
@@ -182,15 +180,17 @@ func (c *Client) keepAgent(ctx context.Context, host, known *topology.Host) {
 	if host.ReadAt.Sub(known.NotesAt) < notesAge {
 		return
 	}
-	refused, _ := errors.AsType[*Error](c.readNotes(ctx, host).err)
+	_, err := c.readNotes(ctx, host)
+	refused, _ := errors.AsType[*Error](err)
 	if refused != nil && (refused.noAnswer() || refused.retryable()) && known.Agent != nil {
-		host.Agent, host.AgentProblem = known.Agent, ""
+		host.Agent = known.Agent
+		host.AgentProblem = ""
 	}
 }
 
-// mergeSources merges what is known about a host's hardware. The notes take precedence
+// mergeSources reads the host's notes and merges what is known about a host's hardware. The notes take precedence
 // over a VM, because more people can create VMs than edit notes.
-func (c *Client) mergeSources(host *topology.Host, found hardware, guests *guestsRead, notes notesRead) {
+func (c *Client) mergeSources(ctx context.Context, host *topology.Host, found hardware, guests *guestsRead) {
 	var published topology.Machine
 	var where string // the published topology is
 	vmids := slices.Sorted(maps.Keys(guests.published))
@@ -204,7 +204,8 @@ func (c *Client) mergeSources(host *topology.Host, found hardware, guests *guest
 	}
 
 	fromGuest := where != ""
-	noted, ok, err := topology.ParsePublished(notes.text)
+	notes, notesErr := c.readNotes(ctx, host)
+	noted, ok, err := topology.ParsePublished(notes)
 	switch {
 	case err != nil:
 		warn(host, "the topology in its notes is not used: "+err.Error())
@@ -218,8 +219,8 @@ func (c *Client) mergeSources(host *topology.Host, found hardware, guests *guest
 	}
 
 	merged, warnings := topology.Merge(c.cfg.Machines[host.Name], guests.capacity, found.report, found.counts, published)
-	if notes.err != nil && (fromGuest || merged.Confidence() != topology.ConfidenceExact || len(warnings) > 0) {
-		warn(host, "its notes cannot be read, so a topology that is published there is not known: "+short(notes.err))
+	if notesErr != nil && (fromGuest || merged.Confidence() != topology.ConfidenceExact || len(warnings) > 0) {
+		warn(host, "its notes cannot be read, so a topology that is published there is not known: "+short(notesErr))
 	}
 	host.Machine = merged
 	for _, warning := range warnings {

@@ -25,7 +25,7 @@ func TestShutDown(t *testing.T) {
 		}
 		running, err := client.Running(t.Context(), ours())
 		guest, exists := server.Guest(2001)
-		if err != nil || running == result.Off() || (exists && guest.Running != running) {
+		if err != nil || running != (result.Outcome == proxmox.ShutdownIgnored) || (exists && guest.Running != running) {
 			t.Errorf("%s: running %v, error %v", result, running, err)
 		}
 		return result
@@ -48,7 +48,7 @@ func TestShutDownDeafGuest(t *testing.T) {
 	server, client := simulateOurs(t, nil)
 	server.SetDeaf(2001, true)
 	result, err := client.ShutDown(t.Context(), ours(), time.Second)
-	if err != nil || result.Outcome != proxmox.ShutdownIgnored || result.Off() {
+	if err != nil || result.Outcome != proxmox.ShutdownIgnored {
 		t.Fatalf("got %s, %v", result, err)
 	}
 	if want := "shutdown ignored: VM quit/powerdown failed - got timeout"; result.String() != want {
