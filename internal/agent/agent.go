@@ -6,7 +6,9 @@
 package agent
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +17,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/google/renameio/v2"
 
 	"github.com/numaform/numaform/internal/agent/cgroup"
 	"github.com/numaform/numaform/internal/agent/claim"
@@ -72,16 +76,16 @@ type Agent struct {
 	steered  map[int]*Interrupt
 	metrics  metrics
 
-	// changed is when VMs last started or ended; hurry is the number of early rounds left.
+	// changed is when VMs last started or ended; early is the number of early rounds left.
 	changed time.Time
-	hurry   int
+	early   int
 }
 
 const (
-	// eager is how many times more frequent rounds are while VMs start.
-	eager = 5
-	// hurries is the number of early rounds after a VM started or ended.
-	hurries = 2 * eager
+	// earlyFactor is how many times more frequent rounds are while VMs start.
+	earlyFactor = 5
+	// earlyRounds is the number of early rounds after a VM started or ended.
+	earlyRounds = 2 * earlyFactor
 	// heartbeat is the interval, in seconds, at which the state records a round that
 	// changed nothing.
 	heartbeat = 15
@@ -126,10 +130,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	if len(a.Settings.Clusters) == 0 {
 		a.Log.Warn("no cluster may pin here: name clusters in the agent's configuration")
 	}
-	ticker := time.NewTicker(a.Interval / eager)
+	ticker := time.NewTicker(a.Interval / earlyFactor)
 	defer ticker.Stop()
 	for beat := 0; ; beat++ {
-		if hurried := a.hurried(); hurried || beat%eager == 0 {
+		if changed := a.reader.Changed(); !changed.Equal(a.changed) {
+			a.changed = changed
+			a.early = earlyRounds
+		}
+		starting := find(a.state.Guests, func(g Guest) bool { return g.Starting }) != nil
+		if a.early > 0 || starting || beat%earlyFactor == 0 {
+			a.early = max(a.early-1, 0)
 			a.Sync()
 		}
 		select {
@@ -139,19 +149,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 	}
-}
-
-// hurried reports whether a VM is starting, so that the next round is early.
-func (a *Agent) hurried() bool {
-	if changed := a.reader.Changed(); !changed.Equal(a.changed) {
-		a.changed = changed
-		a.hurry = hurries
-	}
-	if a.hurry > 0 {
-		a.hurry--
-		return true
-	}
-	return find(a.state.Guests, func(g Guest) bool { return g.Starting }) != nil
 }
 
 // open reads the state of an earlier agent. An unreadable state file is moved aside:
@@ -212,7 +209,7 @@ func (a *Agent) sync() error {
 		return err
 	}
 	// Control groups first: changing them may move threads.
-	err = errors.Join(a.restoreGroups(r), a.confine(r))
+	err = a.isolate(r)
 	a.place(r)
 	a.govern()
 	a.steer()
@@ -256,10 +253,21 @@ func (a *Agent) Release() error {
 	return nil
 }
 
+// save writes the state file if the state changed.
 func (a *Agent) save() error {
-	written, err := a.state.write(a.StateDir, a.written)
-	a.written = written
-	return err
+	data, err := json.MarshalIndent(&a.state, "", " ")
+	if err != nil {
+		return fmt.Errorf("writing the state: %w", err)
+	}
+	data = append(data, '\n')
+	if bytes.Equal(data, a.written) {
+		return nil
+	}
+	if err := renameio.WriteFile(StateFile(a.StateDir), data, 0o644); err != nil {
+		return fmt.Errorf("writing the state: %w", err)
+	}
+	a.written = data
+	return nil
 }
 
 // readHost reads the topology, initially and whenever CPUs were added or removed.

@@ -108,18 +108,29 @@ func (a *Agent) governorNote() string {
 	return "this host has no cpufreq: it is a VM, or its firmware scales frequencies; remove governor from the agent's configuration"
 }
 
-// govern writes governors. Governors of free CPUs are written once, and forgotten once they
-// are restored.
+// govern writes governors that differ. Governors of free CPUs are written once, and
+// forgotten once they are restored.
 func (a *Agent) govern() {
 	set := map[string]topology.CPUSet{}
 	for i := range a.state.Governors {
 		g := &a.state.Governors[i]
-		if g.Free && a.governed[g.Policy] == g.Now {
+		known := a.governed[g.Policy] == g.Now
+		if g.Free && known {
 			continue
 		}
 		before := g.Problem
 		g.Problem = ""
-		changed, err := a.setGovernor(g)
+		now, err := a.frequencies.Governor(g.Policy)
+		differs := err == nil && now != g.Now
+		if differs {
+			if known {
+				g.PutBack++
+			}
+			if known && g.PutBack == 1 {
+				a.Log.Warn("governor had been changed, put back; further times are counted only", "cpus", g.CPUs.String(), "had", now, "governor", g.Now)
+			}
+			err = a.frequencies.SetGovernor(g.Policy, g.Now)
+		}
 		if err != nil {
 			delete(a.governed, g.Policy)
 			if g.Problem = err.Error(); g.Problem != before {
@@ -128,7 +139,7 @@ func (a *Agent) govern() {
 			continue
 		}
 		a.governed[g.Policy] = g.Now
-		if changed {
+		if differs && !known {
 			set[g.Now] = set[g.Now].Union(g.CPUs)
 		}
 	}
@@ -142,21 +153,4 @@ func (a *Agent) govern() {
 		}
 		return done
 	})
-}
-
-// setGovernor sets the governor if it differs. It reports whether it did, except after a
-// change by something else.
-func (a *Agent) setGovernor(g *Governed) (bool, error) {
-	now, err := a.frequencies.Governor(g.Policy)
-	if err != nil || now == g.Now {
-		return false, err
-	}
-	putBack := a.governed[g.Policy] == g.Now
-	if putBack {
-		g.PutBack++
-	}
-	if putBack && g.PutBack == 1 {
-		a.Log.Warn("governor had been changed, put back; further times are counted only", "cpus", g.CPUs.String(), "had", now, "governor", g.Now)
-	}
-	return !putBack, a.frequencies.SetGovernor(g.Policy, g.Now)
 }

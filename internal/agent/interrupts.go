@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/numaform/numaform/internal/logkey"
@@ -108,15 +109,11 @@ func (a *Agent) devices(next *State) map[string]*Guest {
 			owners[device] = guest
 		}
 	}
-	for device, is := range twice {
-		if is {
-			delete(owners, device)
-		}
-	}
+	maps.DeleteFunc(owners, func(device string, _ *Guest) bool { return twice[device] })
 	return owners
 }
 
-// steer moves interrupts, and forgets the restored ones.
+// steer moves interrupts that are elsewhere, and forgets the restored ones.
 func (a *Agent) steer() {
 	var moved []Interrupt
 	for n := range a.state.Interrupts {
@@ -124,48 +121,38 @@ func (a *Agent) steer() {
 		if i.Refused != "" {
 			continue
 		}
-		wrote, err := a.move(i)
+		now, err := a.irqs.CPUs(i.IRQ)
+		if err == nil {
+			last := a.steered[i.IRQ]
+			known := last != nil && last.is(*i) && last.Now.Equal(i.Now)
+			done := *i
+			a.steered[i.IRQ] = &done
+			if now.Equal(i.Now) {
+				continue
+			}
+			if known {
+				i.PutBack++
+			}
+			if known && i.PutBack == 1 {
+				a.Log.Warn("interrupt had been moved, put back; further times are counted only", logkey.VMID, i.VMID, "irq", i.IRQ,
+					"device", i.Device, "had", now.String(), "cpus", i.Now.String())
+			}
+			if err = a.irqs.Move(i.IRQ, i.Now); err == nil && !known {
+				moved = append(moved, *i)
+			}
+		}
 		if err != nil && a.irqs.Owns(i.Device, i.IRQ) {
 			i.Refused = err.Error()
 			a.Log.Warn("interrupt not moved", logkey.VMID, i.VMID, "irq", i.IRQ, "device", i.Device, logkey.Message, i.Refused)
-		}
-		if wrote && err == nil {
-			moved = append(moved, *i)
 		}
 	}
 	for _, s := range together(moved) {
 		a.Log.Info("moved interrupts", logkey.VMID, s.VMID, "device", s.Device, "irqs", s.count, "cpus", s.Now.String())
 	}
 	a.state.Interrupts = slices.DeleteFunc(a.state.Interrupts, func(i Interrupt) bool { return i.Free && i.Refused == "" })
-	for number := range a.steered {
-		if find(a.state.Interrupts, func(i Interrupt) bool { return i.IRQ == number }) == nil {
-			delete(a.steered, number)
-		}
-	}
-}
-
-// move moves the interrupt if necessary. It reports whether it did, except after a move by
-// something else.
-func (a *Agent) move(i *Interrupt) (bool, error) {
-	now, err := a.irqs.CPUs(i.IRQ)
-	if err != nil {
-		return false, err
-	}
-	last := a.steered[i.IRQ]
-	putBack := last != nil && last.is(*i) && last.Now.Equal(i.Now)
-	done := *i
-	a.steered[i.IRQ] = &done
-	if now.Equal(i.Now) {
-		return false, nil
-	}
-	if putBack {
-		i.PutBack++
-	}
-	if putBack && i.PutBack == 1 {
-		a.Log.Warn("interrupt had been moved, put back; further times are counted only", logkey.VMID, i.VMID, "irq", i.IRQ,
-			"device", i.Device, "had", now.String(), "cpus", i.Now.String())
-	}
-	return !putBack, a.irqs.Move(i.IRQ, i.Now)
+	maps.DeleteFunc(a.steered, func(number int, _ *Interrupt) bool {
+		return find(a.state.Interrupts, func(i Interrupt) bool { return i.IRQ == number }) == nil
+	})
 }
 
 // several counts interrupts of one device with the same target and outcome.

@@ -57,8 +57,12 @@ func (a *Agent) confinements(r *round, next *State) []Confinement {
 	return confined
 }
 
-// restoreGroups restores groups.
-func (a *Agent) restoreGroups(r *round) error {
+// isolate restores groups and confines the others.
+func (a *Agent) isolate(r *round) error {
+	forget := func(group string) {
+		delete(a.confined, group)
+		a.state.Confined = slices.DeleteFunc(a.state.Confined, func(c Confinement) bool { return c.Group == group })
+	}
 	var errs []error
 	for _, c := range r.restore {
 		now, err := a.groups.Configured(c.Group)
@@ -70,19 +74,9 @@ func (a *Agent) restoreGroups(r *round) error {
 			errs = append(errs, fmt.Errorf("restoring: %w", err))
 			continue
 		}
-		a.forgetGroup(c.Group)
+		forget(c.Group)
 	}
-	return errors.Join(errs...)
-}
 
-func (a *Agent) forgetGroup(group string) {
-	delete(a.confined, group)
-	a.state.Confined = slices.DeleteFunc(a.state.Confined, func(c Confinement) bool { return c.Group == group })
-}
-
-// confine confines groups to their CPUs.
-func (a *Agent) confine(r *round) error {
-	var errs []error
 	for _, c := range slices.Clone(a.state.Confined) {
 		if find(r.restore, func(other Confinement) bool { return other.Group == c.Group }) != nil {
 			continue // it could not be restored
@@ -101,7 +95,7 @@ func (a *Agent) confine(r *round) error {
 			continue
 		}
 		if now, wrong := a.groups.Configured(c.Group); wrong != nil || now != c.Now.String() {
-			a.forgetGroup(c.Group)
+			forget(c.Group)
 		}
 		if a.groups.Exists(c.Group) { // otherwise the guest just ended
 			r.failed[c.Group] = err

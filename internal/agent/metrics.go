@@ -29,11 +29,13 @@ type metrics struct {
 // writeMetrics writes the file if its facts changed, and periodically so that its time
 // shows that the agent is alive. A host without the directory has no node_exporter.
 func (a *Agent) writeMetrics() {
-	facts, now := a.facts(), time.Now()
+	facts := a.facts()
+	now := time.Now()
 	if facts == a.metrics.facts && now.Sub(a.metrics.last) < heartbeat*time.Second {
 		return
 	}
-	a.metrics.facts, a.metrics.last = facts, now
+	a.metrics.facts = facts
+	a.metrics.last = now
 	dir := a.Settings.MetricsDir
 	if info, err := os.Stat(dir); dir == "" || errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
 		return
@@ -50,7 +52,7 @@ func (a *Agent) writeMetrics() {
 // facts formats the metrics that a round may change.
 func (a *Agent) facts() string {
 	s := &a.state
-	pinned, putBack := 0, 0
+	var pinned, putBack, governors, interrupts, failed int
 	refused := map[claim.Reason]int{}
 	for _, guest := range s.Guests {
 		putBack += guest.PutBack
@@ -61,17 +63,16 @@ func (a *Agent) facts() string {
 			refused[guest.Refused.Reason]++
 		}
 	}
-	governors, interrupts := 0, 0
 	for i := range s.Governors {
 		governors += s.Governors[i].PutBack
 	}
 	for _, i := range s.Interrupts {
 		interrupts += i.PutBack
 	}
-	problem := 0
 	if s.Problem != "" {
-		problem = 1
+		failed = 1
 	}
+
 	var out bytes.Buffer
 	one := func(name, help string, labels string, value int) {
 		out.WriteString(gauge(name, help) + sample(name, labels, int64(value)))
@@ -84,12 +85,12 @@ func (a *Agent) facts() string {
 	one("numaform_agent_pinned_guests", "Guests that are pinned.", "", pinned)
 	one("numaform_agent_confined_groups", "Control groups that are kept off pinned CPUs.", "", len(s.Confined))
 	one("numaform_agent_intruders", "Guests that may run on CPUs others are pinned to.", "", len(s.Intruders))
-	one("numaform_agent_put_back", "How often vCPUs of guests that run now had been moved by somebody else.", "", putBack)
+	one("numaform_agent_put_back", "How often vCPUs of guests that run now had been moved by another program.", "", putBack)
 	one("numaform_agent_governed_policies", "Frequency policies whose governor the agent set.", "", len(s.Governors))
-	one("numaform_agent_governors_put_back", "How often governors that are set now had been changed by somebody else.", "", governors)
+	one("numaform_agent_governors_put_back", "How often governors that are set now had been changed by another program.", "", governors)
 	one("numaform_agent_interrupts", "Interrupts of passed-through devices that the agent keeps on CPUs of their VM.", "", len(s.Interrupts))
-	one("numaform_agent_interrupts_put_back", "How often these had been moved by somebody else.", "", interrupts)
-	one("numaform_agent_round_failed", "1 if the last look at the host failed.", "", problem)
+	one("numaform_agent_interrupts_put_back", "How often these had been moved by another program.", "", interrupts)
+	one("numaform_agent_round_failed", "1 if the last look at the host failed.", "", failed)
 	const name = "numaform_agent_refused_guests"
 	out.WriteString(gauge(name, "Guests whose declared pins do not take effect, by reason."))
 	for _, reason := range claim.Reasons() {

@@ -178,19 +178,6 @@ func (s *Status) published() topology.Agent {
 // publishedFile returns the file, beside the state, with the time of the last publication.
 func publishedFile(dir string) string { return filepath.Join(dir, "published") }
 
-// readPublished returns the time of the last publication, or the zero time.
-func readPublished(dir string) time.Time {
-	data, err := os.ReadFile(publishedFile(dir))
-	if err != nil {
-		return time.Time{}
-	}
-	at, err := time.Parse(time.RFC3339, strings.TrimSpace(string(data)))
-	if err != nil {
-		return time.Time{}
-	}
-	return at
-}
-
 // The file of Proxmox' resource mappings of PCI devices, and Linux's directory of devices.
 const (
 	mappingFile = "etc/pve/mapping/pci.cfg"

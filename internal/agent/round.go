@@ -208,7 +208,11 @@ func (a *Agent) logChanges(before *State) {
 			a.Log.Info("unpinned guest", logkey.VMID, guest.VMID, "runs", a.reader.Alive(guest.Run))
 		}
 	}
+	a.logHost(before)
+}
 
+// logHost logs the differences that concern other guests, control groups and governors.
+func (a *Agent) logHost(before *State) {
 	for _, intruder := range a.state.Intruders {
 		same := func(other Intruder) bool {
 			return intruder.VMID == other.VMID && intruder.CPUs.Equal(other.CPUs) && intruder.Text == other.Text

@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/google/renameio/v2"
-
 	"github.com/numaform/numaform/internal/agent/cgroup"
 	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/agent/cpufreq"
@@ -156,20 +154,4 @@ func (s *State) check() error {
 		}
 	}
 	return nil
-}
-
-// write writes the state file if it changed.
-func (s *State) write(dir string, last []byte) ([]byte, error) {
-	data, err := json.MarshalIndent(s, "", " ")
-	if err != nil {
-		return last, fmt.Errorf("writing the state: %w", err)
-	}
-	data = append(data, '\n')
-	if bytes.Equal(data, last) {
-		return last, nil
-	}
-	if err := renameio.WriteFile(StateFile(dir), data, 0o644); err != nil {
-		return last, fmt.Errorf("writing the state: %w", err)
-	}
-	return data, nil
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -31,7 +32,10 @@ func ReadStatus(root, stateDir string) (Status, error) {
 		return Status{}, err
 	}
 	reader := qemu.Reader{Root: root}
-	status := Status{State: state, Running: state.Agent.PID > 0 && reader.Alive(state.Agent), Published: readPublished(stateDir)}
+	status := Status{State: state, Running: state.Agent.PID > 0 && reader.Alive(state.Agent)}
+	if data, err := os.ReadFile(publishedFile(stateDir)); err == nil {
+		status.Published, _ = time.Parse(time.RFC3339, strings.TrimSpace(string(data))) // the zero time if it is no time
+	}
 	up, err := reader.Uptime()
 	if err != nil {
 		return Status{}, fmt.Errorf("reading /proc: %w", err)

@@ -169,7 +169,6 @@ func (d *decider) refuseConflicts() bool {
 		}
 	}
 
-	refused := false
 	for _, r := range requesting {
 		for _, cpu := range r.pins.CPUs {
 			if owner := owners[cpu]; owner != nil && r.refused == nil {
@@ -179,21 +178,36 @@ func (d *decider) refuseConflicts() bool {
 		if owner := keys[r.pins.Key]; owner != nil && r.refused == nil {
 			r.refused = refuse(ReasonKey, "the marker is that of guest %d: a clone keeps the description; remove it from one of the two", owner.VMID)
 		}
-		refused = refused || r.refused != nil
 	}
-	if refused {
+	if slices.ContainsFunc(requesting, isRefused) {
 		return true
 	}
+	refuseBoth(requesting)
+	if slices.ContainsFunc(requesting, isRefused) {
+		return true
+	}
+	for _, r := range requesting {
+		if r.refused = d.ceiling(total.Union(r.pins.Set())); r.refused != nil {
+			return true
+		}
+		total = total.Union(r.pins.Set())
+	}
+	return false
+}
 
+func isRefused(r *request) bool { return r.refused != nil }
+
+// refuseBoth refuses requests for the same CPU or with the same key.
+func refuseBoth(requests []*request) {
 	sameCPU := map[int][]*request{}
 	sameKey := map[fleet.Key][]*request{}
-	for _, r := range requesting {
+	for _, r := range requests {
 		sameKey[r.pins.Key] = append(sameKey[r.pins.Key], r)
 		for _, cpu := range r.pins.CPUs {
 			sameCPU[cpu] = append(sameCPU[cpu], r)
 		}
 	}
-	for _, r := range requesting {
+	for _, r := range requests {
 		for _, cpu := range r.pins.CPUs {
 			if other := another(sameCPU[cpu], r); other != nil && r.refused == nil {
 				r.refused = refuse(ReasonOverlap, "CPU %d is asked for by guest %d as well: neither gets it until one of the two changes", cpu, other.VMID)
@@ -202,19 +216,7 @@ func (d *decider) refuseConflicts() bool {
 		if other := another(sameKey[r.pins.Key], r); other != nil && r.refused == nil {
 			r.refused = refuse(ReasonKey, "the marker is that of guest %d as well: a clone keeps the description; remove it from one of the two", other.VMID)
 		}
-		refused = refused || r.refused != nil
 	}
-	if refused {
-		return true
-	}
-
-	for _, r := range requesting {
-		if r.refused = d.ceiling(total.Union(r.pins.Set())); r.refused != nil {
-			return true
-		}
-		total = total.Union(r.pins.Set())
-	}
-	return false
 }
 
 func another(list []*request, than *request) *request {
