@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"path"
@@ -23,67 +24,71 @@ func (r *run) within(s *Step) error {
 
 func (r *run) mayChange(method, where string, s *Step) bool {
 	parts := strings.Split(strings.TrimPrefix(where, "/"), "/")
-	at := func(i int) string {
-		if i < len(parts) {
-			return parts[i]
-		}
-		return ""
-	}
-	ownPool := func(name string) bool {
-		return strings.HasPrefix(name, r.cfg.Pool+"/"+own) || name == r.values["missing-pool"]
-	}
-	if pool := s.Params["pool"]; pool != "" && !ownPool(pool) && pool != r.cfg.Pool {
+	if pool := s.Params["pool"]; pool != "" && !r.ownPool(pool) && pool != r.cfg.Pool {
 		return false
 	}
-
-	switch parts[0] {
-	case "version": // no method of Proxmox changes it
+	if len(parts) < 2 {
+		parts = append(parts, "")
+	}
+	switch parts[0] + "/" + parts[1] {
+	case "version/", "access/ticket": // no method of Proxmox changes the version
 		return true
-	case "pools":
-		for _, list := range []string{s.Params["vms"], s.Params["storage"]} {
-			for _, member := range strings.FieldsFunc(list, func(c rune) bool { return c == ',' }) {
-				if vmid, err := strconv.Atoi(member); err != nil || !r.inRange(vmid) {
-					return false
-				}
+	case "access/users":
+		return strings.HasPrefix(strings.Join(parts[2:], "/")+s.Params["userid"], own)
+	case "access/roles":
+		return strings.HasPrefix(strings.Join(parts[2:], "/")+s.Params["roleid"], own)
+	case "access/acl":
+		return strings.HasPrefix(s.Params["users"], own) && strings.HasPrefix(s.Params["roles"], own) && s.Params["tokens"] == "" && s.Params["groups"] == ""
+	}
+	switch {
+	case parts[0] == "pools":
+		return r.mayChangePool(method, strings.Join(parts[1:], "/"), s)
+	case parts[0] == "nodes" && len(parts) > 2:
+		return r.mayChangeNode(method, parts[2], parts[3:], s)
+	}
+	return false
+}
+
+// ownPool reports whether the run created a pool, or expects it to be missing.
+func (r *run) ownPool(name string) bool {
+	return strings.HasPrefix(name, r.cfg.Pool+"/"+own) || name == r.values["missing-pool"]
+}
+
+// mayChangePool checks a request to the pool in the path or, if that is empty, to the one
+// in the parameters.
+func (r *run) mayChangePool(method, name string, s *Step) bool {
+	for _, list := range []string{s.Params["vms"], s.Params["storage"]} {
+		for _, member := range strings.FieldsFunc(list, func(c rune) bool { return c == ',' }) {
+			if vmid, err := strconv.Atoi(member); err != nil || !r.inRange(vmid) {
+				return false
 			}
 		}
-		name := s.Params["poolid"]
-		if len(parts) > 1 {
-			name = strings.Join(parts[1:], "/")
+	}
+	name = cmp.Or(name, s.Params["poolid"])
+	// Proxmox refuses these names, and does not create an existing pool again.
+	refused := name == "" || strings.ContainsAny(name, " !") || strings.Count(name, "/") > 2
+	return refused || r.ownPool(name) || method == http.MethodPost && name == r.cfg.Pool
+}
+
+// mayChangeNode checks a request to /nodes/HOST/what/parts.
+func (r *run) mayChangeNode(method, what string, parts []string, s *Step) bool {
+	switch what {
+	case "qemu":
+		if len(parts) == 0 {
+			return r.ownVMID(s.Params["vmid"])
 		}
-		// Proxmox refuses these names, and does not create an existing pool again.
-		refused := strings.ContainsAny(name, " !") || strings.Count(name, "/") > 2
-		return ownPool(name) || name == "" || refused || method == http.MethodPost && name == r.cfg.Pool
-	case "access":
-		switch at(1) {
-		case "ticket":
-			return true
-		case "users":
-			return strings.HasPrefix(at(2)+s.Params["userid"], own)
-		case "roles":
-			return strings.HasPrefix(at(2)+s.Params["roleid"], own)
-		case "acl":
-			return strings.HasPrefix(s.Params["users"], own) && strings.HasPrefix(s.Params["roles"], own) && s.Params["tokens"] == "" && s.Params["groups"] == ""
+		if len(parts) == 2 && parts[1] == "clone" {
+			return r.ownVMID(s.Params["newid"]) && (parts[0] == strconv.Itoa(r.cfg.Template) || r.ownVMID(parts[0]))
 		}
-	case "nodes":
-		switch at(2) {
-		case "qemu":
-			if len(parts) == 3 {
-				return r.ownVMID(s.Params["vmid"])
-			}
-			if len(parts) == 5 && parts[4] == "clone" {
-				return r.ownVMID(s.Params["newid"]) && (parts[3] == strconv.Itoa(r.cfg.Template) || r.ownVMID(parts[3]))
-			}
-			return r.ownVMID(parts[3])
-		case "storage":
-			return len(parts) > 4 && r.mayChangeStorage(method, parts[4:], s)
-		case "tasks": // a missing task, or an own one that has ended
-			return at(3) != "" && (at(3) == r.values["missing-upid"] || at(3) == r.values["upid"])
-		case "nothing":
-			return true
-		case "config": // the caller has no privilege, and no value is given
-			return s.Privileges != nil && len(s.Params) == 0
-		}
+		return r.ownVMID(parts[0])
+	case "storage":
+		return len(parts) > 1 && r.mayChangeStorage(method, parts[1:], s)
+	case "tasks": // a missing task, or an own one that has ended
+		return len(parts) > 0 && (parts[0] == r.values["missing-upid"] || parts[0] == r.values["upid"])
+	case "nothing":
+		return true
+	case "config": // the caller has no privilege, and no value is given
+		return s.Privileges != nil && len(s.Params) == 0
 	}
 	return false
 }

@@ -356,17 +356,6 @@ func (s *Step) check() error {
 	return nil
 }
 
-// fits reports whether a Proxmox VE version is within the limits of a case.
-func fits(bounds, version string) bool {
-	for bound := range strings.FieldsSeq(bounds) {
-		below := slices.Compare(versionNumbers(version), versionNumbers(bound)) < 0
-		if below != strings.HasPrefix(bound, "<") {
-			return false
-		}
-	}
-	return true
-}
-
 var digits = regexp.MustCompile(`\d+`)
 
 // versionNumbers returns the first three numbers of a version; missing ones are 0.

@@ -38,34 +38,30 @@ var (
 	fingerprint = regexp.MustCompile(`\b[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){15,}\b`)
 )
 
-// redact returns the replacements for secrets and names of the configuration.
-func (c *Config) redact() map[string]string {
-	named := map[string]string{c.Pool: "{pool}", c.Host: "{host}", c.Storage: "{storage}", c.ISOStorage: "{iso-storage}"}
-	_, rest, _ := strings.Cut(c.URL, "://")
+// redact replaces secrets and names of the cluster: hosts, storages, pool, users,
+// addresses.
+func (r *Report) redact(from *run) {
+	cfg := &from.cfg
+	named := map[string]string{cfg.Pool: "{pool}", cfg.Host: "{host}", cfg.Storage: "{storage}", cfg.ISOStorage: "{iso-storage}"}
+	_, rest, _ := strings.Cut(cfg.URL, "://")
 	address, _, _ := strings.Cut(rest, "/")
 	name, _, _ := strings.Cut(address, ":")
 	named[address] = "{address}"
 	named[name] = "{address}"
-	for _, login := range []*Login{&c.Login, c.Root} {
-		if login != nil {
-			named[login.TokenSecret] = "{secret}"
-			named[login.Password] = "{secret}"
-			named[login.TokenID] = "{token-id}"
-			user, _, _ := strings.Cut(login.TokenID, "!")
+	for _, login := range []*Login{&cfg.Login, cfg.Root} {
+		if login == nil {
+			continue
+		}
+		named[login.TokenSecret] = "{secret}"
+		named[login.Password] = "{secret}"
+		named[login.TokenID] = "{token-id}"
+		owner, _, _ := strings.Cut(login.TokenID, "!")
+		for _, user := range []string{owner, login.Username} {
 			if user != "root@pam" {
 				named[user] = "{user}"
 			}
-			if login.Username != "root@pam" {
-				named[login.Username] = "{user}"
-			}
 		}
 	}
-	return named
-}
-
-// redact replaces names of the cluster: hosts, storages, pool, users, addresses.
-func (r *Report) redact(from *run) {
-	named := from.cfg.redact()
 	for _, name := range []string{"storage", "iso-storage"} {
 		named[from.values[name]] = "{" + name + "}"
 	}
@@ -80,7 +76,12 @@ func (r *Report) redact(from *run) {
 	for i := range r.Results {
 		for j, text := range r.Results[i].Detail {
 			for _, word := range words {
-				text = replaceWord(text, word, named[word])
+				// A word has no letter or digit next to it. The second pass finds words that share
+				// that neighbor with another one.
+				re := regexp.MustCompile(`(?i)(^|[^A-Za-z0-9])` + regexp.QuoteMeta(word) + `($|[^A-Za-z0-9])`)
+				for range 2 {
+					text = re.ReplaceAllString(text, "${1}"+named[word]+"${2}")
+				}
 			}
 			text = fingerprint.ReplaceAllString(text, "{fingerprint}")
 			text = macAddress.ReplaceAllString(text, "{mac}")
@@ -88,19 +89,6 @@ func (r *Report) redact(from *run) {
 			r.Results[i].Detail[j] = ipAddress.ReplaceAllString(text, "{address}")
 		}
 	}
-}
-
-// replaceWord replaces a word that has no letter or digit next to it.
-func replaceWord(text, word, by string) string {
-	re := regexp.MustCompile(`(?i)(^|[^A-Za-z0-9])` + regexp.QuoteMeta(word) + `($|[^A-Za-z0-9])`)
-	for re.MatchString(text) {
-		replaced := re.ReplaceAllString(text, "${1}"+strings.ReplaceAll(by, "$", "$$")+"${2}")
-		if replaced == text {
-			break
-		}
-		text = replaced
-	}
-	return text
 }
 
 // Markdown writes the report in the form to attach to an issue.

@@ -150,9 +150,12 @@ func (r *run) compare(ctx context.Context, c *Case) Result {
 	if slices.Contains(c.Given, "iso") {
 		needs = append(needs, "iso")
 	}
-	if !fits(c.Version, r.version) {
-		result.Detail = []string{"is about Proxmox VE " + c.Version}
-		return result
+	for bound := range strings.FieldsSeq(c.Version) {
+		below := slices.Compare(versionNumbers(r.version), versionNumbers(bound)) < 0
+		if below != strings.HasPrefix(bound, "<") {
+			result.Detail = []string{"is about Proxmox VE " + c.Version}
+			return result
+		}
 	}
 	for _, need := range needs {
 		if !r.have[need] {

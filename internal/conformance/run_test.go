@@ -197,6 +197,22 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// TestReportOfPlainNames compares a cluster whose pool is called like its placeholder.
+func TestReportOfPlainNames(t *testing.T) {
+	t.Parallel()
+	server := simulate(t, "9.2", func(c *pvesim.Config) { c.Pools = []string{"pool"} })
+	cfg := config(t, server)
+	cfg.Pool = "pool"
+	wrong, err := conformance.Parse("wrong", []byte(`[{name: pools, source: report x, as: keeper, request: "GET /pools", want: {data: x}}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := conformance.Run(t.Context(), cfg, wrong)
+	if err != nil || report.Count(conformance.Different) != 1 || !strings.Contains(report.Results[0].Detail[0], "{pool}") {
+		t.Errorf("%+v %v", report, err)
+	}
+}
+
 // TestWithoutRoot checks that cases that require root@pam are reported as skipped.
 func TestWithoutRoot(t *testing.T) {
 	t.Parallel()
