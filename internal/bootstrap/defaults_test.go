@@ -3,18 +3,23 @@ package bootstrap_test
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 	"pgregory.net/rapid"
 	strictyaml "sigs.k8s.io/yaml"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/bootstrap"
 )
 
@@ -142,13 +147,26 @@ func TestKubeletConfiguration(t *testing.T) {
 func TestKubeletOptions(t *testing.T) {
 	t.Parallel()
 	no, pods, high, low := false, int32(80), int32(90), int32(70)
+	class, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&v1alpha1.KubeletConfiguration{
+		MaxPods:                         &pods,
+		CPUManagerPolicy:                "static",
+		TopologyManagerPolicy:           "single-numa-node",
+		TopologyManagerScope:            "pod",
+		CPUCFSQuota:                     &no,
+		FailSwapOn:                      &no,
+		CPUCFSQuotaPeriod:               &metav1.Duration{Duration: 5 * time.Millisecond},
+		ShutdownGracePeriod:             &metav1.Duration{Duration: 45 * time.Second},
+		ShutdownGracePeriodCriticalPods: &metav1.Duration{Duration: 15 * time.Second},
+		ImageGCHighThresholdPercent:     &high,
+		ImageGCLowThresholdPercent:      &low,
+		AllowedUnsafeSysctls:            []string{"net.core.*"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	config := kubeletConfig(t, someValues(t, func(k *bootstrap.Kubelet) {
-		k.ExternalCloudProvider, k.ClusterDomain, k.MaxPods = true, "example.org", &pods
-		k.CPUManagerPolicy, k.TopologyManagerPolicy, k.TopologyManagerScope = "static", "single-numa-node", "pod"
-		k.CPUCFSQuota, k.FailSwapOn, k.CPUCFSQuotaPeriod = &no, &no, "5ms"
-		k.ShutdownGracePeriod, k.ShutdownGracePeriodCriticalPods = "45s", "15s"
-		k.ImageGCHighThresholdPercent, k.ImageGCLowThresholdPercent = &high, &low
-		k.AllowedUnsafeSysctls = []string{"net.core.*"}
+		k.ExternalCloudProvider, k.Config["clusterDomain"] = true, "example.org"
+		maps.Copy(k.Config, class)
 	}))
 	got := fmt.Sprintln(config.ProviderID, config.ClusterDomain, config.MaxPods, config.CPUManagerPolicy, config.TopologyManagerPolicy,
 		config.TopologyManagerScope, *config.CPUCFSQuota, *config.FailSwapOn, config.CPUCFSQuotaPeriod.Duration,
@@ -174,7 +192,11 @@ func TestCloudControllerManager(t *testing.T) {
 func TestSwap(t *testing.T) {
 	t.Parallel()
 	for name, setting := range map[string]*bool{"unset": nil, "on": new(bool)} {
-		values := someValues(t, func(k *bootstrap.Kubelet) { k.FailSwapOn = setting })
+		values := someValues(t, func(k *bootstrap.Kubelet) {
+			if setting != nil {
+				k.Config["failSwapOn"] = *setting
+			}
+		})
 		text := string(render(t, bootstrap.Defaults(), values).UserData)
 		if strings.Contains(text, "swapoff") != (setting == nil) {
 			t.Errorf("%s:\n%s", name, text)

@@ -80,8 +80,7 @@ func (e example) documents(t *testing.T, change ...func(*bootstrap.Kubelet)) boo
 
 func TestK3sExample(t *testing.T) {
 	t.Parallel()
-	pods := int32(80)
-	documents := readExample(t, "k3s").documents(t, func(k *bootstrap.Kubelet) { k.MaxPods = &pods })
+	documents := readExample(t, "k3s").documents(t, func(k *bootstrap.Kubelet) { k.Config["maxPods"] = 80 })
 	user := readUserData(t, documents.UserData)
 	var config struct {
 		Server  string   `yaml:"server"`

@@ -39,11 +39,13 @@ func someValues(t testing.TB, change ...func(*bootstrap.Kubelet)) bootstrap.Valu
 			"karpenter.sh/nodepool": "workers", "node.kubernetes.io/instance-type": "c1.4VCPU-8GB",
 			"topology.kubernetes.io/zone": "pve-1", "scheduling.k8s.io/only-karpenter-may": "yes",
 		},
-		Taints:         []bootstrap.Taint{{Key: "team", Value: "a", Effect: "NoSchedule"}, {Key: "cni", Effect: "NoExecute"}, {Key: "karpenter.sh/unregistered", Effect: "NoExecute"}},
-		ClusterDNS:     []string{"10.96.0.10"},
-		KubeReserved:   map[string]string{"cpu": "80m", "memory": "512Mi"},
-		SystemReserved: map[string]string{"memory": "100Mi"},
-		EvictionHard:   map[string]string{"memory.available": "100Mi", "nodefs.available": "10%"},
+		Taints: []bootstrap.Taint{{Key: "team", Value: "a", Effect: "NoSchedule"}, {Key: "cni", Effect: "NoExecute"}, {Key: "karpenter.sh/unregistered", Effect: "NoExecute"}},
+		Config: map[string]any{
+			"clusterDNS":     []string{"10.96.0.10"},
+			"kubeReserved":   map[string]string{"cpu": "80m", "memory": "512Mi"},
+			"systemReserved": map[string]string{"memory": "100Mi"},
+			"evictionHard":   map[string]string{"memory.available": "100Mi", "nodefs.available": "10%"},
+		},
 	}
 	for _, edit := range change {
 		edit(&kubelet)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -30,19 +29,10 @@ type Kubelet struct {
 	Labels map[string]string
 	// Taints are the taints that the Node has from the start. Karpenter's
 	// karpenter.sh/unregistered is added.
-	Taints        []Taint
-	ClusterDNS    []string
-	ClusterDomain string
-	MaxPods       *int32
-	// KubeReserved, SystemReserved and EvictionHard are amounts by resource or signal.
-	KubeReserved, SystemReserved, EvictionHard map[string]string
-
-	CPUManagerPolicy, TopologyManagerPolicy, TopologyManagerScope string
-	CPUCFSQuota, FailSwapOn                                       *bool
-	// CPUCFSQuotaPeriod and the grace periods are durations such as 30s.
-	CPUCFSQuotaPeriod, ShutdownGracePeriod, ShutdownGracePeriodCriticalPods string
-	ImageGCHighThresholdPercent, ImageGCLowThresholdPercent                 *int32
-	AllowedUnsafeSysctls                                                    []string
+	Taints []Taint
+	// Config contains fields of a KubeletConfiguration of kubelet.config.k8s.io/v1beta1. They
+	// replace the defaults.
+	Config map[string]any
 }
 
 // Configure sets the values that configure kubelet. The node's name and providerID come
@@ -54,33 +44,41 @@ func (v *Values) Configure(kubelet Kubelet) error {
 			taints = append(taints, taint)
 		}
 	}
-	labels := selfLabels(kubelet.Labels)
-	if err := checkTaints(taints); err != nil {
-		return fmt.Errorf("configuring kubelet of %s: %w", v.Metadata.Hostname, err)
+	var registered []any
+	for _, taint := range taints {
+		effect := taint.Effect == "NoSchedule" || taint.Effect == "PreferNoSchedule" || taint.Effect == "NoExecute"
+		if !effect || !qualifiedName.MatchString(taint.Key) || !labelValue.MatchString(taint.Value) {
+			return fmt.Errorf("configuring kubelet of %s: invalid taint %q: correct taints and startupTaints of the NodePool", v.Metadata.Hostname, taint)
+		}
+		object := map[string]any{"key": taint.Key, "effect": taint.Effect}
+		if taint.Value != "" {
+			object["value"] = taint.Value
+		}
+		registered = append(registered, object)
 	}
+
+	// With any other of Kubernetes' labels, kubelet does not start.
+	labels := maps.Clone(kubelet.Labels)
+	maps.DeleteFunc(labels, func(key, _ string) bool { return !selfLabel(key) })
+
 	args := []string{"--hostname-override=" + v.Metadata.Hostname}
 	if len(labels) > 0 {
-		args = append(args, "--node-labels="+joinLabels(labels))
+		var pairs []string
+		for _, key := range sortedKeys(labels) {
+			pairs = append(pairs, key+"="+labels[key])
+		}
+		args = append(args, "--node-labels="+strings.Join(pairs, ","))
 	}
 	if kubelet.ExternalCloudProvider {
 		args = append(args, "--cloud-provider=external")
 	}
 	for _, arg := range args {
 		if !kubeletArg.MatchString(arg) {
-			return fmt.Errorf("configuring kubelet of %s: %q is no name or label of Kubernetes: correct the labels of the NodePool", v.Metadata.Hostname, arg)
+			return fmt.Errorf("configuring kubelet of %s: invalid name or label %q: correct the labels of the NodePool", v.Metadata.Hostname, arg)
 		}
 	}
-	config := kubelet.config(taints)
-	if !kubelet.ExternalCloudProvider {
-		config["providerID"] = v.Metadata.ProviderID
-	}
-	v.Kubernetes.KubeletConfiguration, v.Kubernetes.KubeletArgs = config, args
-	v.Kubernetes.Labels, v.Kubernetes.Taints = labels, taints
-	return nil
-}
 
-// config returns the KubeletConfiguration in the form that kubeadm would write.
-func (k *Kubelet) config(taints []Taint) map[string]any {
+	// The form that kubeadm would write.
 	config := map[string]any{
 		"apiVersion": kubeletAPI,
 		"kind":       "KubeletConfiguration",
@@ -93,60 +91,26 @@ func (k *Kubelet) config(taints []Taint) map[string]any {
 		"cgroupDriver":       "systemd",
 		"clusterDomain":      defaultDomain,
 		"rotateCertificates": true,
-		"registerWithTaints": taintObjects(taints),
+		"registerWithTaints": registered,
 	}
-	set(config, "clusterDomain", k.ClusterDomain)
-	set(config, "cpuManagerPolicy", k.CPUManagerPolicy)
-	set(config, "cpuCFSQuotaPeriod", k.CPUCFSQuotaPeriod)
-	set(config, "shutdownGracePeriod", k.ShutdownGracePeriod)
-	set(config, "shutdownGracePeriodCriticalPods", k.ShutdownGracePeriodCriticalPods)
-	set(config, "topologyManagerPolicy", k.TopologyManagerPolicy)
-	set(config, "topologyManagerScope", k.TopologyManagerScope)
-	setPointer(config, "cpuCFSQuota", k.CPUCFSQuota)
-	setPointer(config, "failSwapOn", k.FailSwapOn)
-	setPointer(config, "imageGCHighThresholdPercent", k.ImageGCHighThresholdPercent)
-	setPointer(config, "imageGCLowThresholdPercent", k.ImageGCLowThresholdPercent)
-	setPointer(config, "maxPods", k.MaxPods)
-	setList(config, "allowedUnsafeSysctls", k.AllowedUnsafeSysctls)
-	setList(config, "clusterDNS", k.ClusterDNS)
-	setMap(config, "evictionHard", k.EvictionHard)
-	setMap(config, "kubeReserved", k.KubeReserved)
-	setMap(config, "systemReserved", k.SystemReserved)
-	return config
-}
-
-func set(config map[string]any, key, value string) {
-	if value != "" {
+	if !kubelet.ExternalCloudProvider {
+		config["providerID"] = v.Metadata.ProviderID
+	}
+	for key, value := range kubelet.Config {
+		if texts, ok := value.(map[string]string); ok {
+			if len(texts) == 0 {
+				continue
+			}
+			value = anyMap(texts) // sprig's functions take maps of any
+		}
 		config[key] = value
 	}
-}
 
-func setPointer[T any](config map[string]any, key string, value *T) {
-	if value != nil {
-		config[key] = *value
-	}
-}
-
-func setList(config map[string]any, key string, values []string) {
-	if len(values) > 0 {
-		config[key] = slices.Clone(values)
-	}
-}
-
-func setMap(config map[string]any, key string, values map[string]string) {
-	if len(values) > 0 {
-		config[key] = anyMap(values)
-	}
-}
-
-func taintObjects(taints []Taint) []any {
-	var objects []any
-	for _, taint := range taints {
-		object := map[string]any{"key": taint.Key, "effect": taint.Effect}
-		set(object, "value", taint.Value)
-		objects = append(objects, object)
-	}
-	return objects
+	v.Kubernetes.KubeletConfiguration = config
+	v.Kubernetes.KubeletArgs = args
+	v.Kubernetes.Labels = labels
+	v.Kubernetes.Taints = taints
+	return nil
 }
 
 var (
@@ -157,29 +121,8 @@ var (
 	kubeletArg = regexp.MustCompile(`^--[a-z]+(-[a-z]+)*=[A-Za-z0-9./_=,-]+$`)
 )
 
-func checkTaints(taints []Taint) error {
-	for _, taint := range taints {
-		effect := taint.Effect == "NoSchedule" || taint.Effect == "PreferNoSchedule" || taint.Effect == "NoExecute"
-		if !effect || !qualifiedName.MatchString(taint.Key) || !labelValue.MatchString(taint.Value) {
-			return fmt.Errorf("%q is no taint: correct taints and startupTaints of the NodePool", taint)
-		}
-	}
-	return nil
-}
-
-// selfLabels returns the labels that kubelet may set on its own Node. With any other of
-// Kubernetes' labels, it does not start.
-func selfLabels(labels map[string]string) map[string]string {
-	allowed := map[string]string{}
-	for key, value := range labels {
-		if selfLabel(key) {
-			allowed[key] = value
-		}
-	}
-	return allowed
-}
-
-// selfLabel follows kubelet's own check of --node-labels: pkg/kubelet/apis in Kubernetes.
+// selfLabel reports whether kubelet may set a label on its own Node. It follows kubelet's own
+// check of --node-labels: pkg/kubelet/apis in Kubernetes.
 func selfLabel(key string) bool {
 	domain, _, ok := strings.Cut(key, "/")
 	within := func(suffix string) bool { return domain == suffix || strings.HasSuffix(domain, "."+suffix) }
@@ -195,12 +138,4 @@ func selfLabel(key string) bool {
 		return true
 	}
 	return false
-}
-
-func joinLabels(labels map[string]string) string {
-	var pairs []string
-	for _, key := range slices.Sorted(maps.Keys(labels)) {
-		pairs = append(pairs, key+"="+labels[key])
-	}
-	return strings.Join(pairs, ",")
 }

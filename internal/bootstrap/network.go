@@ -101,7 +101,9 @@ func ethernet(network Network, card Interface) map[string]any {
 	case cardID(0, card) != card.Name:
 		settings["match"] = map[string]any{"name": card.Name}
 	}
-	setList(settings, "addresses", card.Addresses)
+	if len(card.Addresses) > 0 {
+		settings["addresses"] = card.Addresses
+	}
 	var routes []any
 	for _, route := range [][2]string{{"0.0.0.0/0", card.Gateway4}, {"::/0", card.Gateway6}} {
 		if route[1] != "" {
@@ -115,8 +117,12 @@ func ethernet(network Network, card Interface) map[string]any {
 		settings["mtu"] = card.MTU
 	}
 	nameservers := map[string]any{}
-	setList(nameservers, "addresses", network.DNSServers)
-	setList(nameservers, "search", network.SearchDomains)
+	if len(network.DNSServers) > 0 {
+		nameservers["addresses"] = network.DNSServers
+	}
+	if len(network.SearchDomains) > 0 {
+		nameservers["search"] = network.SearchDomains
+	}
 	if len(nameservers) > 0 {
 		settings["nameservers"] = nameservers
 	}

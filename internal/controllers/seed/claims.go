@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -30,8 +29,8 @@ func (e *UnclaimedError) Error() string {
 	for i := range e.VMs {
 		names[i] = e.VMs[i].Name
 	}
-	return fmt.Sprintf("vms %s have no NodeClaim that they could join for: their claims were deleted, or numaform died before it made them: "+
-		"the VMs are not made", strings.Join(names, ", "))
+	return fmt.Sprintf("vms %s have no NodeClaim to join for: their claims were deleted, or numaform stopped before it created them: "+
+		"the VMs are not created", strings.Join(names, ", "))
 }
 
 // claims returns the NodeClaim of each VM, by the VM's key. It waits briefly for claims
@@ -39,18 +38,34 @@ func (e *UnclaimedError) Error() string {
 func (s *Seeder) claims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*karpv1.NodeClaim, error) {
 	deadline := s.config.Clock.Now().Add(s.config.ClaimWait)
 	for {
-		found, err := s.findClaims(ctx, vms)
-		if err != nil {
-			return nil, err
+		list := &karpv1.NodeClaimList{}
+		if err := s.config.Cluster.Client.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("listing NodeClaims: %w", err)
 		}
-		missing := slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return alive(found[vm.Key]) })
-		toCome := slices.ContainsFunc(missing, func(vm fleet.VM) bool { return found[vm.Key] == nil })
-		switch {
-		case len(missing) == 0:
+		found := map[fleet.Key]*karpv1.NodeClaim{}
+		for i := range list.Items {
+			found[fleet.Key(list.Items[i].Annotations[v1alpha1.AnnotationKey])] = &list.Items[i]
+		}
+
+		var missing []fleet.VM
+		deleted := 0
+		for i := range vms {
+			claim := found[vms[i].Key]
+			switch {
+			case claim == nil || !backs(&vms[i], claim):
+				missing = append(missing, vms[i])
+			case !claim.DeletionTimestamp.IsZero():
+				missing = append(missing, vms[i])
+				deleted++
+			}
+		}
+		if len(missing) == 0 {
 			return found, nil
-		case !toCome || !s.config.Clock.Now().Before(deadline):
+		}
+		if deleted == len(missing) || !s.config.Clock.Now().Before(deadline) {
 			return nil, &UnclaimedError{VMs: missing}
 		}
+
 		timer := s.config.Clock.NewTimer(claimPoll)
 		select {
 		case <-timer.C():
@@ -60,27 +75,6 @@ func (s *Seeder) claims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*kar
 		}
 	}
 }
-
-// findClaims returns the existing claims of VMs.
-func (s *Seeder) findClaims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*karpv1.NodeClaim, error) {
-	list := &karpv1.NodeClaimList{}
-	if err := s.config.Cluster.Client.List(ctx, list); err != nil {
-		return nil, fmt.Errorf("listing NodeClaims: %w", err)
-	}
-	found := map[fleet.Key]*karpv1.NodeClaim{}
-	for i := range list.Items {
-		claim := &list.Items[i]
-		for j := range vms {
-			if backs(&vms[j], claim) {
-				found[vms[j].Key] = claim
-			}
-		}
-	}
-	return found, nil
-}
-
-// alive reports whether a claim exists and is not being deleted.
-func alive(claim *karpv1.NodeClaim) bool { return claim != nil && claim.DeletionTimestamp.IsZero() }
 
 // backs reports whether the claim's VM is vm.
 func backs(vm *fleet.VM, claim *karpv1.NodeClaim) bool {

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,7 +44,7 @@ func (s *Seeder) facts(ctx context.Context) (facts, error) {
 	}
 	var err error
 	if known.version, err = s.config.Cluster.Version(); err != nil {
-		return facts{}, fmt.Errorf("asking for the API server's version: %w", err)
+		return facts{}, fmt.Errorf("reading the API server's version: %w", err)
 	}
 	if len(known.dns) == 0 {
 		if known.dns, err = s.dns(ctx); err != nil {
@@ -56,34 +54,29 @@ func (s *Seeder) facts(ctx context.Context) (facts, error) {
 	return known, nil
 }
 
-// address returns how nodes reach and trust the API server: as published in the cluster,
-// or as numaform itself does.
+// address returns how nodes reach and trust the API server: as kubeadm published it in the
+// cluster, or as numaform itself does.
 func (s *Seeder) address(ctx context.Context) (server, ca string, err error) {
 	published := &corev1.ConfigMap{}
 	key := client.ObjectKey{Namespace: metav1.NamespacePublic, Name: bootstrapapi.ConfigMapClusterInfo}
 	err = s.config.Cluster.Live.Get(ctx, key, published)
-	if err == nil {
-		return readClusterInfo(published)
+	if apierrors.IsNotFound(err) {
+		return s.ownAddress(ctx)
 	}
-	if !apierrors.IsNotFound(err) {
+	if err != nil {
 		return "", "", err
 	}
-	return s.ownAddress(ctx)
-}
-
-// readClusterInfo parses the ConfigMap that kubeadm publishes.
-func readClusterInfo(published *corev1.ConfigMap) (server, ca string, err error) {
 	config, err := clientcmd.Load([]byte(published.Data[bootstrapapi.KubeConfigKey]))
 	if err != nil {
-		return "", "", fmt.Errorf("reading configmap %s/%s: %w", published.Namespace, published.Name, err)
+		return "", "", fmt.Errorf("reading configmap %s: %w", key, err)
 	}
 	for _, cluster := range config.Clusters {
 		if len(config.Clusters) == 1 && cluster.Server != "" && len(cluster.CertificateAuthorityData) > 0 {
 			return cluster.Server, string(cluster.CertificateAuthorityData), nil
 		}
 	}
-	return "", "", fmt.Errorf("reading configmap %s/%s: want one cluster with server and certificate-authority-data: "+
-		"set join.api_server and join.ca_file in numaform.yaml", published.Namespace, published.Name)
+	return "", "", fmt.Errorf("reading configmap %s: want one cluster with server and certificate-authority-data: "+
+		"set join.api_server and join.ca_file in numaform.yaml", key)
 }
 
 // ownAddress returns how numaform itself reaches the API server. It fails in a Pod, where
@@ -98,24 +91,20 @@ func (s *Seeder) ownAddress(ctx context.Context) (server, ca string, err error) 
 		}
 		server = address.Scheme + "://" + address.Host
 	}
-	ca, err = s.ownCA(ctx, config)
-	return server, ca, err
-}
 
-func (s *Seeder) ownCA(ctx context.Context, config *rest.Config) (string, error) {
 	if len(config.CAData) > 0 {
-		return string(config.CAData), nil
+		return server, string(config.CAData), nil
 	}
 	if config.CAFile != "" {
-		ca, err := os.ReadFile(config.CAFile)
-		return string(ca), err
+		pem, err := os.ReadFile(config.CAFile)
+		return server, string(pem), err
 	}
 	published := &corev1.ConfigMap{}
-	err := s.config.Cluster.Live.Get(ctx, client.ObjectKey{Namespace: s.config.Cluster.Namespace, Name: rootCA}, published)
+	err = s.config.Cluster.Live.Get(ctx, client.ObjectKey{Namespace: s.config.Cluster.Namespace, Name: rootCA}, published)
 	if err != nil || published.Data[rootCAKey] == "" {
-		return "", errors.Join(errors.New("nobody says by which certificate nodes trust the API server: set join.ca_file in numaform.yaml"), err)
+		return "", "", errors.Join(errors.New("finding the certificate by which nodes trust the API server: set join.ca_file in numaform.yaml"), err)
 	}
-	return published.Data[rootCAKey], nil
+	return server, published.Data[rootCAKey], nil
 }
 
 // dns returns the addresses of the cluster's DNS, or none if there is no Service with the
@@ -129,7 +118,8 @@ func (s *Seeder) dns(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc([]string{service.Spec.ClusterIP}, func(ip string) bool {
-		return ip == "" || ip == corev1.ClusterIPNone
-	}), nil
+	if ip := service.Spec.ClusterIP; ip != "" && ip != corev1.ClusterIPNone {
+		return []string{ip}, nil
+	}
+	return nil, nil
 }

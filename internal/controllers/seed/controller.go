@@ -69,16 +69,20 @@ func (*Controller) Name() string { return "nodeclaim.seed" }
 
 // Register adds the controller to a manager.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
-	claims := predicate.NewPredicateFuncs(func(object client.Object) bool {
+	return controllerruntime.NewControllerManagedBy(m).
+		Named(c.Name()).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(ourClaims())).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.seeder.claimsOf), builder.WithPredicates(becameReady())).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+// ourClaims selects NodeClaims whose nodes are numaform's.
+func ourClaims() predicate.Funcs {
+	return predicate.NewPredicateFuncs(func(object client.Object) bool {
 		claim, ok := object.(*karpv1.NodeClaim)
 		return ok && ours(claim)
 	})
-	return controllerruntime.NewControllerManagedBy(m).
-		Named(c.Name()).
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(claims)).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.claimsOf), builder.WithPredicates(becameReady())).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
-		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
 // becameReady selects Nodes that have just become ready, because there are many
@@ -99,9 +103,9 @@ func ready(object client.Object) bool {
 }
 
 // claimsOf returns the claims of a Node.
-func (c *Controller) claimsOf(ctx context.Context, node client.Object) []reconcile.Request {
+func (s *Seeder) claimsOf(ctx context.Context, node client.Object) []reconcile.Request {
 	list := &karpv1.NodeClaimList{}
-	if err := c.seeder.config.Cluster.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+	if err := s.config.Cluster.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		log.FromContext(ctx).Error(err, "listing NodeClaims failed")
 		return nil
 	}
@@ -123,28 +127,20 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if err != nil || paused {
 		return reconcile.Result{RequeueAfter: pausedDelay}, err
 	}
-	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues(
-		logkey.NodeClaim, klog.KObj(claim), logkey.VM, claim.Annotations[v1alpha1.AnnotationVM],
-	))
+	ctx = withClaim(ctx, claim)
 	if !claim.DeletionTimestamp.IsZero() {
 		// Its seed stays in the VM as long as the VM exists.
 		return reconcile.Result{}, c.seeder.revoke(ctx, claim)
 	}
-	vms, known := c.seeder.config.VMs()
+
+	vm, known := c.seeder.vm(claim)
 	if !known {
 		return reconcile.Result{RequeueAfter: unknownDelay}, nil
 	}
-	at := slices.IndexFunc(vms, func(vm fleet.VM) bool { return backs(&vm, claim) })
-	if at < 0 || vms[at].Seed == "" {
+	if vm == nil || vm.Seed == "" {
 		return reconcile.Result{}, nil // gone or being removed, or created without a seed
 	}
-	return c.settle(ctx, claim, &vms[at])
-}
-
-// settle removes the seed of a node that has joined, or keeps it valid for one that has
-// not.
-func (c *Controller) settle(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) (reconcile.Result, error) {
-	joined, err := c.joined(ctx, claim)
+	joined, err := c.seeder.joined(ctx, claim)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -154,8 +150,27 @@ func (c *Controller) settle(ctx context.Context, claim *karpv1.NodeClaim, vm *fl
 	return c.seeder.renew(ctx, claim, vm)
 }
 
+// withClaim adds a claim and its VM to the logger.
+func withClaim(ctx context.Context, claim *karpv1.NodeClaim) context.Context {
+	return log.IntoContext(ctx, log.FromContext(ctx).WithValues(
+		logkey.NodeClaim, klog.KObj(claim), logkey.VM, claim.Annotations[v1alpha1.AnnotationVM],
+	))
+}
+
+// vm returns the VM of a claim, or nil if there is none. It reports false until the fleet has
+// been read.
+func (s *Seeder) vm(claim *karpv1.NodeClaim) (vm *fleet.VM, known bool) {
+	vms, known := s.config.VMs()
+	for i := range vms {
+		if backs(&vms[i], claim) {
+			return &vms[i], known
+		}
+	}
+	return nil, known
+}
+
 // joined reports whether a claim's node has its own certificate and is ready.
-func (c *Controller) joined(ctx context.Context, claim *karpv1.NodeClaim) (bool, error) {
+func (s *Seeder) joined(ctx context.Context, claim *karpv1.NodeClaim) (bool, error) {
 	conditions := claim.StatusConditions()
 	if conditions.Get(karpv1.ConditionTypeInitialized).IsTrue() {
 		return true, nil
@@ -164,7 +179,7 @@ func (c *Controller) joined(ctx context.Context, claim *karpv1.NodeClaim) (bool,
 		return false, nil
 	}
 	node := &corev1.Node{}
-	err := c.seeder.config.Cluster.Client.Get(ctx, client.ObjectKey{Name: claim.Status.NodeName}, node)
+	err := s.config.Cluster.Client.Get(ctx, client.ObjectKey{Name: claim.Status.NodeName}, node)
 	return ready(node), client.IgnoreNotFound(err)
 }
 
@@ -179,11 +194,11 @@ func (s *Seeder) remove(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.
 		return err
 	}
 	err = region.Proxmox.DetachSeed(ctx, s.owned(ctx, vm), vm.Seed)
-	if foreign := (*proxmox.NotOursError)(nil); err != nil && !errors.As(err, &foreign) {
-		return fmt.Errorf("taking the seed of node %s away: %w", vm.Name, err)
+	if err == nil || errors.As(err, new(*proxmox.NotOursError)) {
+		err = region.Proxmox.DeleteSeed(ctx, vm.Host.Host, vm.Seed)
 	}
-	if err := region.Proxmox.DeleteSeed(ctx, vm.Host.Host, vm.Seed); err != nil {
-		return fmt.Errorf("taking the seed of node %s away: %w", vm.Name, err)
+	if err != nil {
+		return fmt.Errorf("removing the seed of node %s: %w", vm.Name, err)
 	}
 	if err := s.annotate(ctx, claim, map[string]string{AnnotationSeed: Removed, jointoken.AnnotationToken: ""}); err != nil {
 		return err
@@ -217,35 +232,45 @@ func (s *Seeder) renew(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.V
 		return reconcile.Result{}, nil // not uploaded yet
 	}
 	record, err := s.record(ctx, claim)
-	if err != nil {
+	if err != nil || record != nil && record.Used() {
 		return reconcile.Result{}, err
-	}
-	if record != nil && record.Used() {
-		return reconcile.Result{}, nil
 	}
 	var left time.Duration
 	if record != nil {
-		if left = record.Expires().Sub(s.config.Clock.Now()); left > renewBefore {
-			return reconcile.Result{RequeueAfter: left - renewBefore}, nil
-		}
+		left = record.Expires().Sub(s.config.Clock.Now())
+	}
+	if left > renewBefore {
+		return reconcile.Result{RequeueAfter: left - renewBefore}, nil
 	}
 	running, err := s.running(ctx, vm)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if !running {
-		return s.seedAgain(ctx, claim, vm)
-	}
-	return s.outlast(ctx, record, left)
-}
-
-// outlast deletes the tokens of a running guest that has not joined once the last of them
-// has expired: the API server may have extended their validity.
-func (s *Seeder) outlast(ctx context.Context, record *jointoken.Record, left time.Duration) (reconcile.Result, error) {
-	if record == nil || left > 0 {
+	if running && (record == nil || left > 0) {
 		return reconcile.Result{RequeueAfter: max(left, 0)}, nil
 	}
-	return reconcile.Result{}, s.drop(ctx, record)
+	if running {
+		// The API server may have extended the validity of the expired tokens.
+		return reconcile.Result{}, s.drop(ctx, record)
+	}
+
+	// Overwrite the seed with a new one.
+	class, err := s.class(ctx, vm.NodeClass)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("renewing the seed of vm %s: %w", vm.Name, err)
+	}
+	g := &guest{vm: vm, claim: claim, class: class}
+	if err := s.issue(ctx, g); err != nil {
+		return reconcile.Result{}, fmt.Errorf("renewing the seed of vm %s: %w", vm.Name, err)
+	}
+	line, err := s.upload(ctx, g)
+	if line != "" {
+		s.config.Record(ctx, []string{line + ": its token ended before the vm was started"})
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("renewing the seed of vm %s: %w", vm.Name, err)
+	}
+	return reconcile.Result{RequeueAfter: class.class.TTL() - renewBefore}, nil
 }
 
 // running reports whether a VM's guest runs. A guest with its VMID that is not ours, or
@@ -256,24 +281,8 @@ func (s *Seeder) running(ctx context.Context, vm *fleet.VM) (bool, error) {
 		return false, err
 	}
 	running, err := region.Proxmox.Running(ctx, s.owned(ctx, vm))
-	if foreign := (*proxmox.NotOursError)(nil); errors.As(err, &foreign) {
+	if errors.As(err, new(*proxmox.NotOursError)) {
 		return false, nil
 	}
 	return running, err
-}
-
-// seedAgain overwrites the seed with a new one.
-func (s *Seeder) seedAgain(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) (reconcile.Result, error) {
-	class, err := s.class(ctx, vm.NodeClass)
-	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("renewing the seed of vm %s: %w", vm.Name, err)
-	}
-	written, err := s.give(ctx, []wanted{{vm: vm, claim: claim, class: class}})
-	for _, line := range written {
-		s.config.Record(ctx, []string{line + ": its token ended before the vm was started"})
-	}
-	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("renewing the seed of vm %s: %w", vm.Name, err)
-	}
-	return reconcile.Result{RequeueAfter: class.class.TTL() - renewBefore}, nil
 }

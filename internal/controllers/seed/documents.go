@@ -4,15 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -57,50 +57,43 @@ func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) er
 	if err != nil {
 		return err
 	}
-	for _, id := range s.exampleIDs(class) {
-		if err := s.try(materials, s.example(class, id)); err != nil {
+	// Try the first and the last VMID of each region, because templates may use it to choose
+	// an address.
+	ids := map[fleet.VMID]bool{}
+	for name, region := range s.config.Regions {
+		if class.Spec.Region == "" || class.Spec.Region == string(name) {
+			ids[region.VMIDs.Lower], ids[region.VMIDs.Upper] = true, true
+		}
+	}
+	if len(ids) == 0 { // a region that is not configured has no hosts either
+		ids[fleet.MinVMID] = true
+	}
+	token := jointoken.Example(class.TokenForm())
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		vm := s.example(class, id)
+		if class.ByAgent() {
+			_, err = s.command(materials, &vm, &karpv1.NodeClaim{}, token)
+		} else {
+			_, err = s.render(materials, &vm, &karpv1.NodeClaim{}, token)
+		}
+		if problem := new(*MetadataError); errors.As(err, problem) {
+			(*problem).Err = fmt.Errorf("for VMID %d: %w", id, (*problem).Err)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// try renders the documents of a VM. Its error names the VMID, which templates may use to
-// choose an address.
-func (s *Seeder) try(m *materials, vm fleet.VM) error {
-	token := jointoken.Example(m.class.TokenForm())
-	var err error
-	if m.class.ByAgent() {
-		_, err = s.command(m, &vm, &karpv1.NodeClaim{}, token)
-	} else {
-		_, err = s.render(m, &vm, &karpv1.NodeClaim{}, token)
-	}
-	if problem := new(*MetadataError); errors.As(err, problem) {
-		(*problem).Err = fmt.Errorf("for VMID %d: %w", vm.VMID, (*problem).Err)
-	}
-	return err
-}
-
-// exampleIDs returns the first and the last possible VMID for a VM of a class in each
-// region.
-func (s *Seeder) exampleIDs(class *v1alpha1.ProxmoxNodeClass) []fleet.VMID {
-	var ids []fleet.VMID
-	for name, region := range s.config.Regions {
-		if class.Spec.Region == "" || class.Spec.Region == string(name) {
-			ids = append(ids, region.VMIDs.Lower, region.VMIDs.Upper)
-		}
-	}
-	if len(ids) == 0 { // a region that is not configured has no hosts either
-		ids = []fleet.VMID{fleet.MinVMID}
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids)
-}
-
 // example returns an example VM of a class.
 func (s *Seeder) example(class *v1alpha1.ProxmoxNodeClass, id fleet.VMID) fleet.VM {
-	vm := fleet.VM{Key: "0123456789abcdef0123456789abcdef", VMID: id, Name: fleet.NodeName("example", id)}
-	vm.NodeClass, vm.VCPUs, vm.MemoryMiB, vm.Tags = class.Name, 2, 4096, class.Spec.Tags
+	vm := fleet.VM{
+		Spec: fleet.Spec{NodeClass: class.Name, VCPUs: 2, MemoryMiB: 4096, Tags: class.Spec.Tags},
+		Key:  "0123456789abcdef0123456789abcdef",
+		VMID: id,
+		Name: fleet.NodeName("example", id),
+	}
 	vm.Host = topology.HostID{Region: "region", Host: "host"}
 	if len(s.config.Types) > 0 {
 		first := &s.config.Types[0]
@@ -132,7 +125,7 @@ func (s *Seeder) gather(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (
 	if found.templates, err = bootstrap.TemplatesOf(templates); err != nil {
 		return nil, metadataError(class, v1alpha1.ReasonTemplatesInvalid, err)
 	}
-	if err := s.formed(ctx, class, found.templates); err != nil {
+	if err := s.checkTokenForm(ctx, class, found.templates); err != nil {
 		return nil, err
 	}
 	values, err := s.secret(ctx, "spec.metadata.valuesRef", class.Spec.Metadata.ValuesRef)
@@ -145,20 +138,20 @@ func (s *Seeder) gather(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (
 	return found, nil
 }
 
-// formed returns why a class's token form cannot be used for its nodes, or nil.
-func (s *Seeder) formed(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, templates bootstrap.Templates) error {
+// checkTokenForm returns why a class's token form cannot be used for its nodes, or nil.
+func (s *Seeder) checkTokenForm(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, templates bootstrap.Templates) error {
 	if class.TokenForm() == v1alpha1.TokenBootstrap {
 		if s.config.Cluster.BootstrapTokens {
 			return nil
 		}
 		return metadataError(class, v1alpha1.ReasonBootstrapTokensOff, errors.New(
-			"spec.metadata.token is Bootstrap, and numaform keeps no bootstrap tokens: set rbac.bootstrapTokens in the chart's values (--bootstrap-tokens), "+
+			"spec.metadata.token is Bootstrap, and numaform may not create bootstrap tokens: set rbac.bootstrapTokens in the chart's values (--bootstrap-tokens), "+
 				"or use .Kubernetes.Token in the templates and remove spec.metadata.token",
 		))
 	}
 	if uses := bootstrap.UsesBootstrapToken(templates); len(uses) > 0 {
 		return metadataError(class, v1alpha1.ReasonBootstrapTokenNeeded, fmt.Errorf(
-			"%s names .Kubernetes.BootstrapToken, which nodes of this class do not get: write .Kubernetes.Token where kubelet takes it, "+
+			"%s uses .Kubernetes.BootstrapToken, which nodes of this class do not get: write .Kubernetes.Token where kubelet takes it, "+
 				"or, for kubeadm join, k3s and Talos, set spec.metadata.token: Bootstrap", strings.Join(uses, ", "),
 		))
 	}
@@ -191,7 +184,7 @@ func (s *Seeder) secret(ctx context.Context, field string, ref *v1alpha1.SecretR
 	if key.Namespace == jointoken.BootstrapNamespace && key.Namespace != s.config.Cluster.Namespace {
 		// Authors of classes must not be able to read every Secret that numaform can
 		// read.
-		return nil, fmt.Errorf("%s: secret %s is not for nodes: keep what they get in namespace %s", field, key, s.config.Cluster.Namespace)
+		return nil, fmt.Errorf("%s: secret %s is not for nodes: keep their Secrets in namespace %s", field, key, s.config.Cluster.Namespace)
 	}
 	secret := &corev1.Secret{}
 	err := s.config.Cluster.Live.Get(ctx, key, secret)
@@ -217,24 +210,33 @@ func secretReason(err error) string {
 // render renders the documents of a VM. It returns a *MetadataError without any content
 // of the documents.
 func (s *Seeder) render(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, token jointoken.Token) (bootstrap.Documents, error) {
-	return rendered(m, func() (documents bootstrap.Documents, err error) {
-		values, err := s.values(m, vm, claim, token)
-		if err != nil {
-			return documents, err
-		}
-		return bootstrap.Render(m.templates, values)
-	})
+	values, err := s.values(m, vm, claim, token)
+	if err != nil {
+		return bootstrap.Documents{}, m.renderError(err)
+	}
+	documents, err := bootstrap.Render(m.templates, values)
+	return documents, m.renderError(err)
 }
 
 // command renders the command by which a VM joins through its guest agent; see render.
 func (s *Seeder) command(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, token jointoken.Token) (string, error) {
-	return rendered(m, func() (string, error) {
-		values, err := s.values(m, vm, claim, token)
-		if err != nil {
-			return "", err
-		}
-		return bootstrap.RenderCommand(m.templates, values)
-	})
+	values, err := s.values(m, vm, claim, token)
+	if err != nil {
+		return "", m.renderError(err)
+	}
+	script, err := bootstrap.RenderCommand(m.templates, values)
+	return script, m.renderError(err)
+}
+
+// renderError adds the class and the Secret to an error of rendering.
+func (m *materials) renderError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if ref := m.class.Spec.Metadata.TemplatesRef; ref != nil && errors.As(err, new(*bootstrap.DocumentError)) {
+		err = fmt.Errorf("secret %s of spec.metadata.templatesRef: %w", ref.Name, err)
+	}
+	return &MetadataError{Class: m.class.Name, Reason: v1alpha1.ReasonTemplatesInvalid, Err: err}
 }
 
 // values returns the values that a class's templates may use for a VM.
@@ -247,74 +249,45 @@ func (s *Seeder) values(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, tok
 	if m.class.TokenForm() == v1alpha1.TokenBootstrap {
 		values.Kubernetes.BootstrapToken = token.Reveal()
 	}
-	err := values.Configure(s.kubelet(m, vm, claim))
-	return values, err
-}
-
-// rendered adds the class and the Secret to an error of render.
-func rendered[T any](m *materials, render func() (T, error)) (T, error) {
-	made, err := render()
-	if err == nil {
-		return made, nil
+	kubelet, err := s.kubelet(m, vm, claim)
+	if err != nil {
+		return values, err
 	}
-	if ref := m.class.Spec.Metadata.TemplatesRef; ref != nil && errors.As(err, new(*bootstrap.DocumentError)) {
-		err = fmt.Errorf("secret %s of spec.metadata.templatesRef: %w", ref.Name, err)
-	}
-	var none T
-	return none, &MetadataError{Class: m.class.Name, Reason: v1alpha1.ReasonTemplatesInvalid, Err: err}
+	return values, values.Configure(kubelet)
 }
 
 // kubelet returns the kubelet configuration for a VM: the class's, with the same
 // reservations that the scheduler uses.
-func (s *Seeder) kubelet(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim) bootstrap.Kubelet {
+func (s *Seeder) kubelet(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim) (bootstrap.Kubelet, error) {
+	fields := v1alpha1.KubeletConfiguration{}
+	if m.class.Spec.Kubelet != nil {
+		fields = *m.class.Spec.Kubelet
+	}
+	if len(fields.ClusterDNS) == 0 {
+		fields.ClusterDNS = m.cluster.dns
+	}
+	// The API's fields have the names and types of kubelet's.
+	config, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&fields)
+	if err != nil {
+		return bootstrap.Kubelet{}, err
+	}
+	if domain := s.config.Cluster.Join.ClusterDomain; domain != "" {
+		config["clusterDomain"] = domain
+	}
 	reserved := scheduling.ReservedFor(m.class, vm, s.config.Types)
-	join, pods := s.config.Cluster.Join, int32(min(reserved.MaxPods, math.MaxInt32)) //nolint:gosec // it is limited
+	config["kubeReserved"], config["systemReserved"], config["evictionHard"] = reserved.KubeReserved, reserved.SystemReserved, reserved.EvictionHard
+	delete(config, "maxPods")
+	if reserved.MaxPods > 0 {
+		config["maxPods"] = min(reserved.MaxPods, math.MaxInt32)
+	}
+
 	kubelet := bootstrap.Kubelet{
-		ExternalCloudProvider: join.CloudController,
+		ExternalCloudProvider: s.config.Cluster.Join.CloudController,
 		Labels:                claim.Labels,
-		Taints:                taints(claim),
-		ClusterDNS:            m.cluster.dns,
-		ClusterDomain:         join.ClusterDomain,
-		KubeReserved:          reserved.KubeReserved,
-		SystemReserved:        reserved.SystemReserved,
-		EvictionHard:          reserved.EvictionHard,
+		Config:                config,
 	}
-	if pods > 0 {
-		kubelet.MaxPods = &pods
+	for _, taint := range slices.Concat(claim.Spec.Taints, claim.Spec.StartupTaints) {
+		kubelet.Taints = append(kubelet.Taints, bootstrap.Taint{Key: taint.Key, Value: taint.Value, Effect: string(taint.Effect)})
 	}
-	class := m.class.Spec.Kubelet
-	if class == nil {
-		return kubelet
-	}
-	if len(class.ClusterDNS) > 0 {
-		kubelet.ClusterDNS = class.ClusterDNS
-	}
-	kubelet.CPUManagerPolicy = class.CPUManagerPolicy
-	kubelet.TopologyManagerPolicy, kubelet.TopologyManagerScope = class.TopologyManagerPolicy, class.TopologyManagerScope
-	kubelet.CPUCFSQuota, kubelet.FailSwapOn = class.CPUCFSQuota, class.FailSwapOn
-	kubelet.CPUCFSQuotaPeriod = duration(class.CPUCFSQuotaPeriod)
-	kubelet.ShutdownGracePeriod = duration(class.ShutdownGracePeriod)
-	kubelet.ShutdownGracePeriodCriticalPods = duration(class.ShutdownGracePeriodCriticalPods)
-	kubelet.ImageGCHighThresholdPercent = class.ImageGCHighThresholdPercent
-	kubelet.ImageGCLowThresholdPercent = class.ImageGCLowThresholdPercent
-	kubelet.AllowedUnsafeSysctls = class.AllowedUnsafeSysctls
-	return kubelet
-}
-
-// taints returns the taints that the Node has from the start.
-func taints(claim *karpv1.NodeClaim) []bootstrap.Taint {
-	var list []bootstrap.Taint
-	for _, from := range [][]corev1.Taint{claim.Spec.Taints, claim.Spec.StartupTaints} {
-		for _, taint := range from {
-			list = append(list, bootstrap.Taint{Key: taint.Key, Value: taint.Value, Effect: string(taint.Effect)})
-		}
-	}
-	return list
-}
-
-func duration(d *metav1.Duration) string {
-	if d == nil {
-		return ""
-	}
-	return d.Duration.Round(time.Microsecond).String()
+	return kubelet, nil
 }

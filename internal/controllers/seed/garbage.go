@@ -19,7 +19,6 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/topology"
 )
@@ -95,28 +94,20 @@ func (s *Seeder) Sweep(ctx context.Context) (known bool, err error) {
 		return false, err
 	}
 	seeds, listErr := s.seeds(ctx)
-	list := &karpv1.NodeClaimList{}
-	if err := s.config.Cluster.Live.List(ctx, list); err != nil {
+	claims := &karpv1.NodeClaimList{}
+	if err := s.config.Cluster.Live.List(ctx, claims); err != nil {
 		return false, errors.Join(listErr, fmt.Errorf("listing NodeClaims: %w", err))
 	}
 	vms, known := s.config.VMs()
-	errs := []error{listErr, s.sweepTokens(ctx, records, list.Items)}
-	if known {
-		errs = append(errs, s.sweepSeeds(ctx, seeds, inUse{claims: list.Items, vms: vms}))
-	}
-	return known, errors.Join(errs...)
-}
 
-// sweepTokens deletes the tokens of claims that no longer exist.
-func (s *Seeder) sweepTokens(ctx context.Context, records []jointoken.Record, claims []karpv1.NodeClaim) error {
-	there := map[types.UID]bool{}
-	for i := range claims {
-		there[claims[i].UID] = true
+	errs := []error{listErr}
+	existing := map[types.UID]bool{}
+	for i := range claims.Items {
+		existing[claims.Items[i].UID] = true
 	}
-	var errs []error
 	for i := range records {
 		record := &records[i]
-		if there[record.UID] {
+		if existing[record.UID] {
 			continue
 		}
 		if err := s.drop(ctx, record); err != nil {
@@ -125,7 +116,25 @@ func (s *Seeder) sweepTokens(ctx context.Context, records []jointoken.Record, cl
 		}
 		log.FromContext(ctx).Info("deleted join tokens of a claim that is gone", logkey.NodeClaim, record.NodeClaim, logkey.VM, record.VM)
 	}
-	return errors.Join(errs...)
+	if !known {
+		return false, errors.Join(errs...)
+	}
+
+	deleted := map[string]bool{} // a shared storage lists a seed on each host
+	for _, seed := range seeds {
+		volume := string(seed.host.Region) + "/" + seed.Volume
+		if deleted[volume] || seed.needed(claims.Items, vms) {
+			continue
+		}
+		if err := s.config.Regions[seed.host.Region].Proxmox.DeleteSeed(ctx, seed.host.Host, seed.Volume); err != nil {
+			errs = append(errs, fmt.Errorf("deleting a seed that no vm needs from host %s: %w", seed.host, err))
+			continue
+		}
+		deleted[volume] = true
+		log.FromContext(ctx).Info("deleted seed that no vm needs", logkey.Volume, seed.Volume, logkey.Host, seed.host.String())
+		s.config.Record(ctx, []string{fmt.Sprintf("deleted %s from host %s: no vm needs it", seed.Volume, seed.host)})
+	}
+	return true, errors.Join(errs...)
 }
 
 // stored is a seed on a host.
@@ -162,51 +171,24 @@ func (s *Seeder) seeds(ctx context.Context) ([]stored, error) {
 	return found, errors.Join(errs...)
 }
 
-// inUse holds the VMs and claims that may need a seed.
-type inUse struct {
-	claims []karpv1.NodeClaim
-	vms    []fleet.VM
-}
-
-// needs reports whether a guest may still read the seed. A shared storage lists it on
+// needed reports whether a guest may still read the seed. A shared storage lists it on
 // every host, not only the VM's.
-func (u inUse) needs(seed stored) bool {
+func (s *stored) needed(claims []karpv1.NodeClaim, vms []fleet.VM) bool {
 	joined := map[string]bool{}
-	for i := range u.claims {
-		claim := &u.claims[i]
-		key := claim.Annotations[v1alpha1.AnnotationKey]
-		if claim.Annotations[AnnotationSeed] == Removed {
+	for i := range claims {
+		key := claims[i].Annotations[v1alpha1.AnnotationKey]
+		if claims[i].Annotations[AnnotationSeed] == Removed {
 			joined[key] = true
 			continue
 		}
-		if key != "" && seed.Of(seed.VMID, fleet.Key(key)) {
+		if key != "" && s.Of(s.VMID, fleet.Key(key)) {
 			return true
 		}
 	}
-	for i := range u.vms {
-		vm := &u.vms[i]
-		if vm.Host.Region == seed.host.Region && vm.Seed == seed.Volume && !joined[string(vm.Key)] {
+	for i := range vms {
+		if vms[i].Host.Region == s.host.Region && vms[i].Seed == s.Volume && !joined[string(vms[i].Key)] {
 			return true
 		}
 	}
 	return false
-}
-
-// sweepSeeds deletes unused seeds.
-func (s *Seeder) sweepSeeds(ctx context.Context, seeds []stored, used inUse) error {
-	var errs []error
-	done := map[string]bool{}
-	for _, seed := range seeds {
-		if used.needs(seed) || done[string(seed.host.Region)+"/"+seed.Volume] {
-			continue
-		}
-		if err := s.config.Regions[seed.host.Region].Proxmox.DeleteSeed(ctx, seed.host.Host, seed.Volume); err != nil {
-			errs = append(errs, fmt.Errorf("deleting a seed that no vm needs from host %s: %w", seed.host, err))
-			continue
-		}
-		done[string(seed.host.Region)+"/"+seed.Volume] = true // a shared storage lists it on each host
-		log.FromContext(ctx).Info("deleted seed that no vm needs", logkey.Volume, seed.Volume, logkey.Host, seed.host.String())
-		s.config.Record(ctx, []string{fmt.Sprintf("deleted %s from host %s: no vm needs it", seed.Volume, seed.host)})
-	}
-	return errors.Join(errs...)
 }

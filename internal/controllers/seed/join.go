@@ -3,20 +3,16 @@ package seed
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/klog/v2"
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
@@ -24,7 +20,6 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/jointoken"
-	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
@@ -89,15 +84,10 @@ func (*Joiner) Name() string { return "nodeclaim.join" }
 
 // Register adds the controller to a manager.
 func (j *Joiner) Register(_ context.Context, m manager.Manager) error {
-	claims := predicate.NewPredicateFuncs(func(object client.Object) bool {
-		claim, ok := object.(*karpv1.NodeClaim)
-		return ok && ours(claim)
-	})
-	lookup := &Controller{seeder: j.seeder}
 	return controllerruntime.NewControllerManagedBy(m).
 		Named(j.Name()).
-		For(&karpv1.NodeClaim{}, builder.WithPredicates(claims)).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(lookup.claimsOf), builder.WithPredicates(becameReady())).
+		For(&karpv1.NodeClaim{}, builder.WithPredicates(ourClaims())).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(j.seeder.claimsOf), builder.WithPredicates(becameReady())).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: joiners,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](joinPoll, joinTimeout/joinTries),
@@ -137,29 +127,43 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 	if err != nil || paused {
 		return reconcile.Result{RequeueAfter: pausedDelay}, err
 	}
-	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues(
-		logkey.NodeClaim, klog.KObj(claim), logkey.VM, claim.Annotations[v1alpha1.AnnotationVM],
-	))
-	joined, err := (&Controller{seeder: j.seeder}).joined(ctx, claim)
+	ctx = withClaim(ctx, claim)
+	joined, err := j.seeder.joined(ctx, claim)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if joined && at.state == "" {
+		return reconcile.Result{}, nil // it joined in another way
+	}
 	if joined {
-		return reconcile.Result{}, j.finish(ctx, claim, at)
+		if err := j.seeder.forget(ctx, claim); err != nil {
+			return reconcile.Result{}, err
+		}
+		at.state = Joined
+		return reconcile.Result{}, j.seeder.annotate(ctx, claim, map[string]string{AnnotationJoin: at.String(), jointoken.AnnotationToken: ""})
 	}
-	return j.advance(ctx, claim, at)
-}
 
-// finish deletes what a node used to join.
-func (j *Joiner) finish(ctx context.Context, claim *karpv1.NodeClaim, at joining) error {
-	if at.state == "" {
-		return nil // it joined in another way
+	now := j.seeder.config.Clock.Now()
+	if wait, again := at.next(now); wait > 0 || !again {
+		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	if err := j.seeder.forget(ctx, claim); err != nil {
-		return err
+	vm, known := j.seeder.vm(claim)
+	if !known {
+		return reconcile.Result{RequeueAfter: unknownDelay}, nil
 	}
-	at.state = Joined
-	return j.seeder.annotate(ctx, claim, map[string]string{AnnotationJoin: at.String(), jointoken.AnnotationToken: ""})
+	if vm == nil {
+		return reconcile.Result{}, nil
+	}
+	class := &v1alpha1.ProxmoxNodeClass{}
+	err = j.seeder.config.Cluster.Client.Get(ctx, client.ObjectKey{Name: vm.NodeClass}, class)
+	if err != nil || !class.ByAgent() {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	responds, err := j.responds(ctx, claim, vm, now)
+	if err != nil || !responds {
+		return reconcile.Result{RequeueAfter: joinPoll}, err
+	}
+	return j.run(ctx, &guest{vm: vm, claim: claim}, class, joining{state: JoinRunning, try: at.try + 1, since: now})
 }
 
 // next returns how long to wait before the command may run again, or false if it must
@@ -178,30 +182,8 @@ func (s joining) next(now time.Time) (wait time.Duration, again bool) {
 	return max(wait, 0), true
 }
 
-// advance runs the command if it is time.
-func (j *Joiner) advance(ctx context.Context, claim *karpv1.NodeClaim, at joining) (reconcile.Result, error) {
-	now := j.seeder.config.Clock.Now()
-	if wait, again := at.next(now); wait > 0 || !again {
-		return reconcile.Result{RequeueAfter: wait}, nil
-	}
-	vm, wait := j.vm(claim)
-	if vm == nil {
-		return reconcile.Result{RequeueAfter: wait}, nil
-	}
-	class := &v1alpha1.ProxmoxNodeClass{}
-	err := j.seeder.config.Cluster.Client.Get(ctx, client.ObjectKey{Name: vm.NodeClass}, class)
-	if err != nil || !class.ByAgent() {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-	answers, err := j.answers(ctx, claim, vm, now)
-	if err != nil || !answers {
-		return reconcile.Result{RequeueAfter: joinPoll}, err
-	}
-	return j.run(ctx, &wanted{vm: vm, claim: claim}, class, joining{JoinRunning, at.try + 1, now})
-}
-
-// answers reports whether the VM runs and its guest agent responds.
-func (j *Joiner) answers(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM, now time.Time) (bool, error) {
+// responds reports whether the VM runs and its guest agent responds.
+func (j *Joiner) responds(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM, now time.Time) (bool, error) {
 	running, err := j.seeder.running(ctx, vm)
 	if err != nil || !running {
 		return false, err
@@ -212,88 +194,69 @@ func (j *Joiner) answers(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet
 	}
 	silent := region.Proxmox.Ping(ctx, j.seeder.owned(ctx, vm))
 	if silent != nil && now.Sub(claim.CreationTimestamp.Time) > joinPatience {
-		j.warn(claim, ReasonJoinWaits, silent.Error())
+		j.publish(claim, corev1.EventTypeWarning, ReasonJoinWaits, silent.Error())
 	}
 	return silent == nil, nil
 }
 
-// vm returns the VM of a claim, or the delay before the next check; 0 means never.
-func (j *Joiner) vm(claim *karpv1.NodeClaim) (*fleet.VM, time.Duration) {
-	vms, known := j.seeder.config.VMs()
-	if !known {
-		return nil, unknownDelay
-	}
-	at := slices.IndexFunc(vms, func(vm fleet.VM) bool { return backs(&vm, claim) })
-	if at < 0 {
-		return nil, 0
-	}
-	return &vms[at], 0
-}
+// joinScript reads the whole join command before it runs it: otherwise a command that reads
+// its stdin would consume the following lines.
+const joinScript = `script=$(cat) && eval "$script" </dev/null`
 
 // run creates a token and runs the command with it. It first records that the command
 // runs, so that a command with an unknown result is not started again at once.
-func (j *Joiner) run(ctx context.Context, w *wanted, class *v1alpha1.ProxmoxNodeClass, at joining) (reconcile.Result, error) {
+func (j *Joiner) run(ctx context.Context, g *guest, class *v1alpha1.ProxmoxNodeClass, at joining) (reconcile.Result, error) {
 	s := j.seeder
 	var err error
-	if w.class, err = s.gather(ctx, class); err != nil {
+	if g.class, err = s.gather(ctx, class); err != nil {
 		return reconcile.Result{}, err
 	}
-	list := []wanted{*w}
-	if err := s.issue(ctx, list); err != nil {
+	if err := s.issue(ctx, g); err != nil {
 		return reconcile.Result{}, err
 	}
-	*w = list[0]
-	script, err := s.command(w.class, w.vm, w.claim, w.token)
+	script, err := s.command(g.class, g.vm, g.claim, g.token)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	region, err := s.region(w.vm.Host)
+	region, err := s.region(g.vm.Host)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := s.annotate(ctx, w.claim, map[string]string{AnnotationJoin: at.String()}); err != nil {
+	if err := s.annotate(ctx, g.claim, map[string]string{AnnotationJoin: at.String()}); err != nil {
 		return reconcile.Result{}, err
 	}
-	failed := region.Proxmox.Exec(ctx, s.owned(ctx, w.vm), proxmox.Command{
+	failed := region.Proxmox.Exec(ctx, s.owned(ctx, g.vm), proxmox.Command{
 		// The script contains the token: users of the guest can see arguments, but not
 		// stdin.
-		Args: joinShell(), Input: script, Timeout: joinTimeout,
+		Args: []string{"/bin/sh", "-c", joinScript}, Input: script, Timeout: joinTimeout,
 	})
-	return j.ended(ctx, w, at, failed)
-}
 
-// joinShell reads a script completely before running it: otherwise a command that reads
-// its stdin would consume the following lines of the script.
-func joinShell() []string {
-	return []string{"/bin/sh", "-c", `script=$(cat) && eval "$script" </dev/null`}
-}
-
-// ended records how a command ended. If numaform had to stop first, the command may still
-// be running, and stays recorded as such.
-func (j *Joiner) ended(ctx context.Context, w *wanted, at joining, failed error) (reconcile.Result, error) {
+	// If numaform had to stop first, the command may still be running, and stays recorded as
+	// such.
 	unseen := failed != nil && ctx.Err() != nil
 	ctx = context.WithoutCancel(ctx)
-	at.state, at.since = JoinDone, j.seeder.config.Clock.Now()
-	how := "it ended well"
+	at.state, at.since = JoinDone, s.config.Clock.Now()
+	result := "it succeeded"
 	if failed != nil {
-		at.state, how = JoinFailed, failed.Error()
+		at.state, result = JoinFailed, failed.Error()
 	}
-	j.seeder.config.Record(ctx, []string{fmt.Sprintf("ran the join command of class %s in vm %s (%d) on host %s by its guest agent, try %d of %d: %s",
-		w.class.class.Name, w.vm.Name, w.vm.VMID, w.vm.Host, at.try, joinTries, how)})
+	s.config.Record(ctx, []string{fmt.Sprintf("ran the join command of class %s in vm %s (%d) on host %s by its guest agent, try %d of %d: %s",
+		class.Name, g.vm.Name, g.vm.VMID, g.vm.Host, at.try, joinTries, result)})
 	if unseen {
 		return reconcile.Result{}, failed
 	}
 	if failed != nil {
-		j.warn(w.claim, ReasonJoinFailed, fmt.Sprintf("try %d of %d: %s", at.try, joinTries, how))
+		j.publish(g.claim, corev1.EventTypeWarning, ReasonJoinFailed, fmt.Sprintf("try %d of %d: %s", at.try, joinTries, result))
 	} else {
-		j.events.Publish(about(w.claim, corev1.EventTypeNormal, ReasonJoinDone, "the join command ended well; the Node is to come"))
+		j.publish(g.claim, corev1.EventTypeNormal, ReasonJoinDone, "the join command succeeded; waiting for the Node")
 	}
+
 	// The claim has changed meanwhile, at least by the record that the command runs.
 	claim := &karpv1.NodeClaim{}
-	if err := j.seeder.config.Cluster.Client.Get(ctx, client.ObjectKeyFromObject(w.claim), claim); err != nil {
+	if err := s.config.Cluster.Client.Get(ctx, client.ObjectKeyFromObject(g.claim), claim); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if err := j.seeder.annotate(ctx, claim, map[string]string{AnnotationJoin: at.String()}); err != nil {
+	if err := s.annotate(ctx, claim, map[string]string{AnnotationJoin: at.String()}); err != nil {
 		return reconcile.Result{}, err
 	}
 	if failed == nil || at.try >= joinTries {
@@ -302,13 +265,8 @@ func (j *Joiner) ended(ctx context.Context, w *wanted, at joining, failed error)
 	return reconcile.Result{RequeueAfter: joinAgain}, nil
 }
 
-// warn publishes what prevents a node from joining.
-func (j *Joiner) warn(claim *karpv1.NodeClaim, reason, message string) {
-	j.events.Publish(about(claim, corev1.EventTypeWarning, reason, message))
-}
-
-func about(claim *karpv1.NodeClaim, kind, reason, message string) events.Event {
-	return events.Event{
+func (j *Joiner) publish(claim *karpv1.NodeClaim, kind, reason, message string) {
+	j.events.Publish(events.Event{
 		InvolvedObject: claim, Type: kind, Reason: reason, Message: message, DedupeValues: []string{claim.Name, message},
-	}
+	})
 }

@@ -158,7 +158,7 @@ func TestJoinsByTheGuestAgent(t *testing.T) {
 	if got := a.state(claim); got != "done 1" {
 		t.Errorf("the claim says %q", got)
 	}
-	if len(a.recorded) != 1 || !strings.Contains(a.recorded[0], "try 1 of 3: it ended well") {
+	if len(a.recorded) != 1 || !strings.Contains(a.recorded[0], "try 1 of 3: it succeeded") {
 		t.Errorf("recorded %q", a.recorded)
 	}
 	a.set(now(a.world, claim), karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized)

@@ -38,39 +38,9 @@ const (
 	Removed = "removed"
 )
 
-// Volumes manages seeds on the hosts of a Proxmox cluster.
-type Volumes interface {
-	UploadSeed(ctx context.Context, host topology.HostName, volume string, files map[string][]byte) error
-	AttachSeed(ctx context.Context, vm proxmox.Owned, volume string) error
-	DetachSeed(ctx context.Context, vm proxmox.Owned, volume string) error
-	DeleteSeed(ctx context.Context, host topology.HostName, volume string) error
-	Seeds(ctx context.Context, host topology.HostName) ([]fleet.Seed, error)
-}
-
-// Power controls and queries guests.
-type Power interface {
-	Running(ctx context.Context, vm proxmox.Owned) (bool, error)
-	ShutDown(ctx context.Context, vm proxmox.Owned, timeout time.Duration) (proxmox.Shutdown, error)
-}
-
-// Agents uses the guest agents.
-type Agents interface {
-	Ping(ctx context.Context, vm proxmox.Owned) error
-	Exec(ctx context.Context, vm proxmox.Owned, command proxmox.Command) error
-}
-
-// Proxmox is the part of a Proxmox client that this package uses.
-type Proxmox interface {
-	Volumes
-	Power
-	Agents
-}
-
-var _ Proxmox = (*proxmox.Client)(nil)
-
 // Region is a Proxmox cluster.
 type Region struct {
-	Proxmox Proxmox
+	Proxmox *proxmox.Client
 	// VMIDs is the range of the VMs' VMIDs.
 	VMIDs fleet.VMIDRange
 	// Stop limits a guest's shutdown, and Upload the upload of a seed; 0 means 2 minutes

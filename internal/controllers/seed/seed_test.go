@@ -334,7 +334,7 @@ func TestCheck(t *testing.T) {
 		{name: "a Secret that numaform reads for tokens alone", class: func(c *v1alpha1.ProxmoxNodeClass) {
 			c.Spec.Metadata.ValuesRef = &v1alpha1.SecretReference{Name: "check-foreign", Namespace: metav1.NamespaceSystem}
 		}, reason: v1alpha1.ReasonSecretForbidden, text: "secret kube-system/check-foreign is not for nodes"},
-		{name: "a bootstrap token that the class does not ask for", class: templates("check-token"), reason: v1alpha1.ReasonBootstrapTokenNeeded, text: "user-data names .Kubernetes.BootstrapToken"},
+		{name: "a bootstrap token that the class does not ask for", class: templates("check-token"), reason: v1alpha1.ReasonBootstrapTokenNeeded, text: "user-data uses .Kubernetes.BootstrapToken"},
 		{name: "a bootstrap token that the class asks for", class: func(c *v1alpha1.ProxmoxNodeClass) {
 			templates("check-token")(c)
 			c.Spec.Metadata.Token = v1alpha1.TokenBootstrap

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,8 +62,8 @@ func (s *Seeder) record(ctx context.Context, claim *karpv1.NodeClaim) (*jointoke
 	return &record, nil
 }
 
-// wanted is a VM that needs a token.
-type wanted struct {
+// guest is a VM that joins with a token.
+type guest struct {
 	vm    *fleet.VM
 	claim *karpv1.NodeClaim
 	class *materials
@@ -72,44 +71,43 @@ type wanted struct {
 	token jointoken.Token
 }
 
-// issue creates a token for each VM to join with. Tokens in earlier seeds of the same VM
-// stay valid until they expire, because its guest may have read one of them. Only the
-// first of them that is used is accepted.
-func (s *Seeder) issue(ctx context.Context, list []wanted) error {
-	var group errgroup.Group
-	group.SetLimit(uploads)
-	for i := range list {
-		group.Go(func() error {
-			if err := s.mint(ctx, &list[i]); err != nil {
-				return fmt.Errorf("making a join token for vm %s: %w", list[i].vm.Name, err)
-			}
-			return nil
-		})
-	}
-	return group.Wait()
-}
+// issue creates a token for a VM to join with, and adds it to the claim's record. Tokens in
+// earlier seeds of the same VM stay valid until they expire, because its guest may have read
+// one of them. Only the first of them that is used is accepted.
+func (s *Seeder) issue(ctx context.Context, g *guest) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("creating a join token for vm %s: %w", g.vm.Name, err)
+		}
+	}()
 
-// mint creates a token for one VM and adds it to the claim's record.
-func (s *Seeder) mint(ctx context.Context, w *wanted) error {
-	record, err := s.recordFor(ctx, w)
+	record, err := s.recordFor(ctx, g)
 	if err != nil {
 		return err
 	}
-	if w.class.class.TokenForm() == v1alpha1.TokenBootstrap {
-		w.token, err = s.bootstrapToken(ctx, record, w.class.class.TTL())
+
+	ttl := g.class.class.TTL()
+	if g.class.class.TokenForm() == v1alpha1.TokenBootstrap {
+		g.token, err = s.bootstrapToken(ctx, record, ttl)
 	} else {
-		w.token, err = s.accountToken(ctx, record, w.class.class.TTL())
+		account := s.account()
+		answer := record.Request(ttl)
+		if err := s.config.Cluster.Client.SubResource("token").Create(ctx, account, answer); err != nil {
+			return accountError(account, err)
+		}
+		g.token, err = record.Minted(answer, s.config.Clock.Now(), ttl)
 	}
 	if err != nil {
 		return err
 	}
+
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		record.Add(w.token.Grant)
+		record.Add(g.token.Grant)
 		err := s.config.Cluster.Client.Update(ctx, record.Object())
 		if !apierrors.IsConflict(err) {
 			return err
 		}
-		current, readErr := s.record(ctx, w.claim)
+		current, readErr := s.record(ctx, g.claim)
 		if readErr != nil || current == nil {
 			return errors.Join(readErr, err)
 		}
@@ -120,9 +118,9 @@ func (s *Seeder) mint(ctx context.Context, w *wanted) error {
 
 // recordFor returns the record for a VM's new token. If earlier tokens were used, the
 // guest is being re-created, and recordFor deletes them.
-func (s *Seeder) recordFor(ctx context.Context, w *wanted) (*jointoken.Record, error) {
-	owner := jointoken.Owner{VM: w.vm.Name, Key: w.vm.Key, NodeClaim: w.claim.Name, UID: w.claim.UID}
-	record, err := s.record(ctx, w.claim)
+func (s *Seeder) recordFor(ctx context.Context, g *guest) (*jointoken.Record, error) {
+	owner := jointoken.Owner{VM: g.vm.Name, Key: g.vm.Key, NodeClaim: g.claim.Name, UID: g.claim.UID}
+	record, err := s.record(ctx, g.claim)
 	if err != nil {
 		return nil, err
 	}
@@ -139,20 +137,10 @@ func (s *Seeder) recordFor(ctx context.Context, w *wanted) (*jointoken.Record, e
 	object := record.Object()
 	err = s.config.Cluster.Client.Create(ctx, object)
 	if apierrors.IsAlreadyExists(err) { // csr, or another Seed, has just created it
-		return s.record(ctx, w.claim)
+		return s.record(ctx, g.claim)
 	}
 	record.Secret, record.ResourceVersion = object.UID, object.ResourceVersion
 	return record, err
-}
-
-// accountToken requests a token bound to the record from the API server.
-func (s *Seeder) accountToken(ctx context.Context, record *jointoken.Record, ttl time.Duration) (jointoken.Token, error) {
-	account := s.account()
-	answer := record.Request(ttl)
-	if err := s.config.Cluster.Client.SubResource("token").Create(ctx, account, answer); err != nil {
-		return jointoken.Token{}, accountError(account, err)
-	}
-	return record.Minted(answer, s.config.Clock.Now(), ttl)
 }
 
 // account returns the ServiceAccount that nodes join as.
@@ -165,7 +153,7 @@ func (s *Seeder) account() *corev1.ServiceAccount {
 func accountError(account *corev1.ServiceAccount, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("nodes join as serviceaccount %s/%s, which does not exist: install it with the chart, or name another one by "+
+		return fmt.Errorf("nodes join as serviceaccount %s/%s, which does not exist: install it with the chart, or name another one with "+
 			"--bootstrap-service-account: %w", account.Namespace, account.Name, err)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("numaform may not use serviceaccount %s/%s, as which nodes join: grant it get, and create on its subresource token, as the chart does: %w",

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,6 +25,12 @@ import (
 // for each cluster.
 const uploads = 8
 
+// shutdowns is the number of guests shut down concurrently, because they mostly wait.
+const shutdowns = 64
+
+// shutdownSlack is the time allowed in addition to the guest's own.
+const shutdownSlack = time.Minute
+
 // Seed creates a token for each VM with a seed, and uploads the seed with the token,
 // overwriting an existing one. It uploads nothing unless each of these VMs has a
 // NodeClaim and a class whose templates render. It returns a line for each upload.
@@ -40,19 +47,14 @@ func (s *Seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("seeding vms: %w", err)
 	}
-	list := make([]wanted, len(vms))
+	guests := make([]guest, len(vms))
 	for i := range vms {
-		list[i] = wanted{vm: &vms[i], claim: claims[vms[i].Key], class: classes[vms[i].NodeClass]}
+		guests[i] = guest{vm: &vms[i], claim: claims[vms[i].Key], class: classes[vms[i].NodeClass]}
 	}
-	return s.give(ctx, list)
-}
-
-// give creates tokens and uploads seeds with them.
-func (s *Seeder) give(ctx context.Context, list []wanted) ([]string, error) {
-	if err := s.issue(ctx, list); err != nil {
+	if _, err := each(guests, uploads, func(g *guest) (string, error) { return "", s.issue(ctx, g) }); err != nil {
 		return nil, err
 	}
-	return each(list, uploads, func(w *wanted) (string, error) { return s.upload(ctx, w) })
+	return each(guests, uploads, func(g *guest) (string, error) { return s.upload(ctx, g) })
 }
 
 // classes reads the inputs for the seeds of the VMs' classes.
@@ -80,7 +82,7 @@ func (s *Seeder) class(ctx context.Context, name string) (*materials, error) {
 	class := &v1alpha1.ProxmoxNodeClass{}
 	err := s.config.Cluster.Client.Get(ctx, client.ObjectKey{Name: name}, class)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("ProxmoxNodeClass %s is gone: nobody says what its nodes join with: %w", name, err)
+		return nil, fmt.Errorf("ProxmoxNodeClass %s is gone: re-create it, or delete the NodePools that refer to it: %w", name, err)
 	}
 	if err != nil {
 		return nil, err
@@ -88,14 +90,14 @@ func (s *Seeder) class(ctx context.Context, name string) (*materials, error) {
 	return s.gather(ctx, class)
 }
 
-// upload uploads the seed of one VM.
-func (s *Seeder) upload(ctx context.Context, w *wanted) (string, error) {
-	vm := w.vm
+// upload uploads the seed of one VM, which has a token.
+func (s *Seeder) upload(ctx context.Context, g *guest) (string, error) {
+	vm := g.vm
 	region, err := s.region(vm.Host)
 	if err != nil {
 		return "", err
 	}
-	documents, err := s.render(w.class, vm, w.claim, w.token)
+	documents, err := s.render(g.class, vm, g.claim, g.token)
 	if err != nil {
 		return "", err
 	}
@@ -106,13 +108,51 @@ func (s *Seeder) upload(ctx context.Context, w *wanted) (string, error) {
 	}
 	// A VM that is being cloned carries no marker yet: the engine attaches its seed.
 	err = region.Proxmox.AttachSeed(sending, s.owned(ctx, vm), vm.Seed)
-	if foreign := (*proxmox.NotOursError)(nil); err != nil && !errors.As(err, &foreign) {
+	if err != nil && !errors.As(err, new(*proxmox.NotOursError)) {
 		return "", fmt.Errorf("seeding vm %s on host %s: %w", vm.Name, vm.Host, err)
 	}
 	line := fmt.Sprintf("uploaded %s for vm %s to host %s", vm.Seed, vm.Name, vm.Host)
-	log.FromContext(ctx).Info("uploaded seed", logkey.NodeClaim, klog.KObj(w.claim), logkey.VM, vm.Name,
-		logkey.Host, vm.Host.String(), logkey.Volume, vm.Seed, logkey.Token, w.token.ID)
-	return line, s.annotate(ctx, w.claim, map[string]string{AnnotationSeed: Attached})
+	log.FromContext(ctx).Info("uploaded seed", logkey.NodeClaim, klog.KObj(g.claim), logkey.VM, vm.Name,
+		logkey.Host, vm.Host.String(), logkey.Volume, vm.Seed, logkey.Token, g.token.ID)
+	return line, s.annotate(ctx, g.claim, map[string]string{AnnotationSeed: Attached})
+}
+
+// ShutDown asks guests to shut down and waits for their region's configured time. Guests
+// that do not shut down, or cannot be asked, are destroyed while running. It returns an
+// error only for a VMID that another guest now has: then nothing may be destroyed. It
+// returns a line for each guest that was asked.
+func (s *Seeder) ShutDown(ctx context.Context, vms []fleet.VM) ([]string, error) {
+	return each(vms, shutdowns, func(vm *fleet.VM) (string, error) {
+		region, err := s.region(vm.Host)
+		if err != nil {
+			return "", err
+		}
+		asked, cancel := context.WithTimeout(ctx, region.Stop+shutdownSlack)
+		defer cancel()
+		shutdown, err := region.Proxmox.ShutDown(asked, s.owned(ctx, vm), region.Stop)
+		if err != nil && ctx.Err() != nil {
+			return "", fmt.Errorf("shutting down vm %s: %w", vm.Name, context.Cause(ctx))
+		}
+		if errors.As(err, new(*proxmox.NotOursError)) {
+			return "", fmt.Errorf("shutting down vm %s: %w", vm.Name, err)
+		}
+
+		logger := log.FromContext(ctx).WithValues(logkey.VM, vm.Name, logkey.VMID, int(vm.VMID), logkey.Host, vm.Host.String())
+		if err != nil {
+			logger.Info("left guest running until it is destroyed", logkey.Reason, err.Error())
+			return "", nil
+		}
+		switch shutdown.Outcome {
+		case proxmox.ShutdownDone:
+			logger.Info("shut down guest")
+			return fmt.Sprintf("shut down the guest of vm %s (%d) on host %s", vm.Name, vm.VMID, vm.Host), nil
+		case proxmox.ShutdownIgnored:
+			logger.Info("left guest running until it is destroyed", logkey.Reason, shutdown.String())
+			return fmt.Sprintf("asked the guest of vm %s (%d) on host %s to shut down; it did not within %s",
+				vm.Name, vm.VMID, vm.Host, region.Stop), nil
+		}
+		return "", nil // it was not running
+	})
 }
 
 // each calls do for every element of list, with at most limit concurrent calls, and
