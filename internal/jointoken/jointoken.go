@@ -9,6 +9,7 @@
 package jointoken
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -182,14 +183,14 @@ func (o *Owner) owners() []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: o.NodeClaim, UID: o.UID}}
 }
 
-// ForeignError says why a Secret is not one of our records. Such a Secret is left alone.
-type ForeignError struct {
+// UntrustedError says why a Secret is not one of our records. Such a Secret is left alone.
+type UntrustedError struct {
 	Namespace, Secret, Why string
 }
 
 // Error names the Secret and the problem.
-func (e *ForeignError) Error() string {
-	return fmt.Sprintf("secret %s/%s is no record of numaform's join tokens: %s", e.Namespace, e.Secret, e.Why)
+func (e *UntrustedError) Error() string {
+	return fmt.Sprintf("secret %s/%s is not a record of numaform's join tokens: %s", e.Namespace, e.Secret, e.Why)
 }
 
 var (
@@ -199,7 +200,7 @@ var (
 	jtiPattern = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 )
 
-// Read parses a record. It returns a *ForeignError for a Secret that is not ours, or that
+// Read parses a record. It returns a *UntrustedError for a Secret that is not ours, or that
 // was modified so that it is not trustworthy.
 func Read(object *corev1.Secret) (Record, error) {
 	r := Record{
@@ -213,23 +214,30 @@ func Read(object *corev1.Secret) (Record, error) {
 		Use:    Use{Request: object.Annotations[annotationUsedBy], PublicKey: object.Annotations[annotationUsedKey]},
 		Secret: object.UID, ResourceVersion: object.ResourceVersion,
 	}
-	if text := object.Annotations[annotationGrants]; text != "" {
-		if err := json.Unmarshal([]byte(text), &r.Grants); err != nil {
-			return Record{}, r.foreign(object, "its list of tokens is malformed")
-		}
+	why := ""
+	if text := object.Annotations[annotationGrants]; text != "" && json.Unmarshal([]byte(text), &r.Grants) != nil {
+		why = "its list of tokens is malformed"
 	}
-	if why := r.distrust(object); why != "" {
-		return Record{}, r.foreign(object, why)
+	if why = cmp.Or(why, r.distrust(object)); why != "" {
+		return Record{}, &UntrustedError{Namespace: object.Namespace, Secret: object.Name, Why: why}
 	}
 	return r, nil
 }
 
-func (r *Record) foreign(object *corev1.Secret, why string) error {
-	return &ForeignError{Namespace: object.Namespace, Secret: object.Name, Why: why}
-}
-
 // distrust returns why the Secret of the record is not trustworthy, or "".
 func (r *Record) distrust(object *corev1.Secret) string {
+	labels := map[string]bool{}
+	for label := range object.Labels {
+		if strings.HasPrefix(label, grantPrefix) {
+			labels[label] = true
+		}
+	}
+	grants := map[string]bool{}
+	malformed := false
+	for _, g := range r.Grants {
+		grants[GrantLabel(g.ID)] = true
+		malformed = malformed || !KnownID(g.ID) || g.Minted.IsZero() || g.Issued.IsZero() || !g.Expires.After(g.Issued)
+	}
 	switch {
 	case object.Labels[Label] != "true":
 		return "it has no label " + Label
@@ -237,32 +245,14 @@ func (r *Record) distrust(object *corev1.Secret) string {
 		return "it does not say whom it is for"
 	case object.Name != r.Name():
 		return "its name is another"
-	case slices.ContainsFunc(r.Grants, Grant.malformed):
+	case malformed:
 		return "its list of tokens is malformed"
-	case !r.labeled(object):
+	case !maps.Equal(labels, grants):
 		return "its labels do not name its tokens"
 	case (r.Use.Request == "") != (r.Use.PublicKey == ""):
 		return "it says half of what its tokens were used for"
 	}
 	return ""
-}
-
-func (g Grant) malformed() bool {
-	return !KnownID(g.ID) || g.Minted.IsZero() || g.Issued.IsZero() || !g.Expires.After(g.Issued)
-}
-
-// labeled reports whether a Secret's labels match the record's tokens exactly.
-func (r *Record) labeled(object *corev1.Secret) bool {
-	want, got := map[string]bool{}, map[string]bool{}
-	for _, grant := range r.Grants {
-		want[GrantLabel(grant.ID)] = true
-	}
-	for label := range object.Labels {
-		if strings.HasPrefix(label, grantPrefix) {
-			got[label] = true
-		}
-	}
-	return maps.Equal(want, got)
 }
 
 // KnownID reports whether a text has the form of a token ID.

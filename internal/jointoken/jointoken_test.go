@@ -143,9 +143,9 @@ func TestReadRefuses(t *testing.T) {
 			made.Add(minted(t).Grant)
 			object := made.Object()
 			test.change(object)
-			var foreign *jointoken.ForeignError
-			if _, err := jointoken.Read(object); !errors.As(err, &foreign) {
-				t.Errorf("Read: %v, want a *ForeignError", err)
+			var untrusted *jointoken.UntrustedError
+			if _, err := jointoken.Read(object); !errors.As(err, &untrusted) {
+				t.Errorf("Read: %v, want a *UntrustedError", err)
 			}
 		})
 	}

@@ -2,13 +2,14 @@
 // join tokens, and denies requests that exceed the token's purpose: another node's name,
 // a second certificate, another usage. It does not need Proxmox. It leaves requests by
 // other users, for other signers, and by nodes that renew a certificate or want a serving
-// certificate to other approvers. Start at NewController; Judge is the decision alone.
+// certificate to other approvers. Start at NewController; Evaluate is the decision alone.
 package csr
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -29,6 +30,8 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/logkey"
 )
@@ -94,7 +97,10 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 // Reconcile decides on one request, or leaves it to others.
 func (c *Controller) Reconcile(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (reconcile.Result, error) {
 	if Bypassed(request, c.config.Account) {
-		c.warn(ctx, request)
+		log.FromContext(ctx).Info("found certificate request approved by others", logkey.Request, klog.KObj(request), logkey.Reason, ReasonBypassed)
+		c.publish(request, request, ReasonBypassed, "another approver approved this request of a join token of numaform's, so a token is good for any node's name: "+
+			"bind the ClusterRole system:certificates.k8s.io:certificatesigningrequests:nodeclient neither to the ServiceAccount that nodes join as, "+
+			"nor to a group that has it, nor to system:bootstrappers or "+jointoken.Group)
 		return reconcile.Result{}, nil
 	}
 	if !Concerns(request, c.config.Account) {
@@ -102,67 +108,81 @@ func (c *Controller) Reconcile(ctx context.Context, request *certificatesv1.Cert
 	}
 	paused, err := c.config.Paused(ctx)
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("judging certificate request %s: %w", request.Name, err)
+		return reconcile.Result{}, fmt.Errorf("evaluating certificate request %s: %w", request.Name, err)
 	}
 	if paused {
 		return reconcile.Result{RequeueAfter: pausedDelay}, nil
 	}
-	err = c.decide(ctx, request)
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		return reconcile.Result{RequeueAfter: conflictDelay}, nil
-	case apierrors.IsNotFound(err): // the request is gone, or its record: then it is judged again
+	switch err := c.decide(ctx, request); {
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
+		// The request is gone, or its record changed or is gone: then it is evaluated again.
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("judging certificate request %s: %w", request.Name, err)
+		return reconcile.Result{}, fmt.Errorf("evaluating certificate request %s: %w", request.Name, err)
 	}
 	return reconcile.Result{}, nil
 }
 
-// decide decides on a request and writes the verdict. It records the use of a token
-// before it approves the request, so that a second request finds the record.
+// decide evaluates a request with the current facts about its token, and writes the verdict.
+// It records the use of a token before it approves the request, so that a second request finds
+// the record.
 func (c *Controller) decide(ctx context.Context, request *certificatesv1.CertificateSigningRequest) error {
-	facts, verdict, err := c.judge(ctx, request)
-	if err != nil || verdict.Action == Leave {
+	var facts Facts
+	var verdict Verdict
+	id, err := c.config.Account.credential(request)
+	if err != nil {
+		verdict = deny(ReasonWrongLogin, "%s: kubelets log in with the token in their seed, and nothing else", err)
+	} else if facts, err = c.facts(ctx, id, request); errors.As(err, new(*jointoken.UntrustedError)) {
+		verdict = deny(ReasonTokenChanged, "%s", err)
+	} else if err != nil {
 		return err
+	} else {
+		verdict = Evaluate(request, facts)
 	}
-	if verdict.Action == Approve && !facts.Record.Used() {
-		if err := c.recordUse(ctx, *facts.Record, jointoken.Use{Request: request.Name, PublicKey: verdict.PublicKey}); err != nil {
+
+	if verdict.Approved && !facts.Record.Used() {
+		record := *facts.Record
+		record.Use = jointoken.Use{Request: request.Name, PublicKey: verdict.PublicKey}
+		// Of several writers that have read the same record, only one succeeds.
+		if record.ResourceVersion == "" {
+			err = c.config.Client.Create(ctx, record.Object())
+		} else {
+			err = c.config.Client.Update(ctx, record.Object())
+		}
+		if err != nil {
 			return fmt.Errorf("recording the use of token %s: %w", facts.Grant.ID, err)
 		}
 	}
-	if err := c.write(ctx, request, verdict); err != nil {
-		return err
+
+	now := metav1.NewTime(c.config.Clock.Now())
+	condition := certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue, Reason: verdict.Reason, Message: verdict.Message,
+		LastUpdateTime: now, LastTransitionTime: now,
 	}
-	c.tell(ctx, request, facts, verdict)
+	if verdict.Approved {
+		condition.Type = certificatesv1.CertificateApproved
+	}
+	decided := request.DeepCopy()
+	decided.Status.Conditions = append(decided.Status.Conditions, condition)
+	if err := c.config.Client.SubResource("approval").Update(ctx, decided); err != nil {
+		return fmt.Errorf("writing the decision: %w", err)
+	}
+
+	logger := log.FromContext(ctx).WithValues(logkey.Request, klog.KObj(request), logkey.Reason, verdict.Reason)
+	if facts.Record != nil {
+		logger = logger.WithValues(logkey.NodeClaim, klog.KRef("", facts.Record.NodeClaim), logkey.VM, facts.Record.VM, logkey.Token, facts.Grant.ID)
+	}
+	if verdict.Approved {
+		logger.Info("approved certificate request")
+		return nil
+	}
+	logger.Info("denied certificate request", logkey.Message, verdict.Message)
+	var about runtime.Object = request
+	if facts.Claim != nil {
+		about = facts.Claim
+	}
+	c.publish(about, request, verdict.Reason, fmt.Sprintf("Certificate request %s denied: %s", request.Name, verdict.Message))
 	return nil
-}
-
-// recordUse records what the tokens of a claim are used for. Of several writers that have
-// read the same record, only one succeeds.
-func (c *Controller) recordUse(ctx context.Context, record jointoken.Record, use jointoken.Use) error {
-	record.Use = use
-	if record.ResourceVersion == "" {
-		return c.config.Client.Create(ctx, record.Object())
-	}
-	return c.config.Client.Update(ctx, record.Object())
-}
-
-// judge reads the current facts about the token and evaluates the request.
-func (c *Controller) judge(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (Facts, Verdict, error) {
-	id, err := c.config.Account.credential(request)
-	if err != nil {
-		return Facts{}, deny(ReasonWrongLogin, "%s: kubelets log in with the token in their seed, and nothing else", err), nil
-	}
-	facts, err := c.facts(ctx, id, request)
-	var foreign *jointoken.ForeignError
-	if errors.As(err, &foreign) {
-		return Facts{}, deny(ReasonTokenChanged, "%s", foreign), nil
-	}
-	if err != nil {
-		return Facts{}, Verdict{}, err
-	}
-	return facts, Judge(request, facts), nil
 }
 
 // facts reads the record that contains a token, and its claim.
@@ -175,7 +195,7 @@ func (c *Controller) facts(ctx context.Context, id string, request *certificates
 	case len(secrets.Items) == 0:
 		return c.factsOfEarlier(ctx, id, request)
 	case len(secrets.Items) > 1:
-		return Facts{}, &jointoken.ForeignError{Namespace: c.config.Account.Namespace, Secret: secrets.Items[1].Name, Why: "it names a token of another record"}
+		return Facts{}, &jointoken.UntrustedError{Namespace: c.config.Account.Namespace, Secret: secrets.Items[1].Name, Why: "it names a token of another record"}
 	}
 	record, err := jointoken.Read(&secrets.Items[0])
 	if err != nil {
@@ -193,55 +213,79 @@ func (c *Controller) facts(ctx context.Context, id string, request *certificates
 	return facts, nil
 }
 
-// write writes the verdict to the request.
-func (c *Controller) write(ctx context.Context, request *certificatesv1.CertificateSigningRequest, verdict Verdict) error {
-	kind := certificatesv1.CertificateDenied
-	if verdict.Action == Approve {
-		kind = certificatesv1.CertificateApproved
-	}
-	now := metav1.NewTime(c.config.Clock.Now())
-	decided := request.DeepCopy()
-	decided.Status.Conditions = append(decided.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-		Type: kind, Status: corev1.ConditionTrue, Reason: verdict.Reason, Message: verdict.Message,
-		LastUpdateTime: now, LastTransitionTime: now,
-	})
-	if err := c.config.Client.SubResource("approval").Update(ctx, decided); err != nil {
-		return fmt.Errorf("deciding about certificate request %s: %w", request.Name, err)
-	}
-	return nil
-}
-
-// tell logs the decision and, if it needs a person's attention, publishes an event on the
-// object of the request.
-func (c *Controller) tell(ctx context.Context, request *certificatesv1.CertificateSigningRequest, facts Facts, verdict Verdict) {
-	logger := log.FromContext(ctx).WithValues(logkey.Request, klog.KObj(request), logkey.Reason, verdict.Reason)
-	if facts.Record != nil {
-		logger = logger.WithValues(logkey.NodeClaim, klog.KRef("", facts.Record.NodeClaim), logkey.VM, facts.Record.VM, logkey.Token, facts.Grant.ID)
-	}
-	if verdict.Action == Approve {
-		logger.Info("approved certificate request")
-		return
-	}
-	logger.Info("denied certificate request", logkey.Message, verdict.Message)
-	var about runtime.Object = request
-	if facts.Claim != nil {
-		about = facts.Claim
-	}
+// publish warns about a request.
+func (c *Controller) publish(about runtime.Object, request *certificatesv1.CertificateSigningRequest, reason, message string) {
 	c.config.Events.Publish(events.Event{
-		InvolvedObject: about, Type: corev1.EventTypeWarning, Reason: verdict.Reason,
-		Message:      fmt.Sprintf("Certificate request %s denied: %s", request.Name, verdict.Message),
-		DedupeValues: []string{request.Name, verdict.Reason},
+		InvolvedObject: about, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
+		DedupeValues: []string{request.Name, reason},
 	})
 }
 
-// warn reports that another client approved a request with one of our tokens.
-func (c *Controller) warn(ctx context.Context, request *certificatesv1.CertificateSigningRequest) {
-	const message = "another approver approved this request of a join token of numaform's, so a token is good for any node's name: " +
-		"bind the ClusterRole system:certificates.k8s.io:certificatesigningrequests:nodeclient neither to the ServiceAccount that nodes join as, " +
-		"nor to a group that has it, nor to system:bootstrappers or " + jointoken.Group
-	log.FromContext(ctx).Info("found certificate request approved by others", logkey.Request, klog.KObj(request), logkey.Reason, ReasonBypassed)
-	c.config.Events.Publish(events.Event{
-		InvolvedObject: request, Type: corev1.EventTypeWarning, Reason: ReasonBypassed, Message: message,
-		DedupeValues: []string{request.Name, ReasonBypassed},
-	})
+// factsOfEarlier returns the facts about a bootstrap token of an earlier release, for a
+// VM that joins during an upgrade. The token's Secret is in kube-system, which this
+// release cannot read and does not need: the API server checked at login that the token
+// exists and has not expired, and the NodeClaim with the token's ID identifies the VM.
+func (c *Controller) factsOfEarlier(ctx context.Context, id string, request *certificatesv1.CertificateSigningRequest) (Facts, error) {
+	if _, bootstrap := jointoken.BootstrapID(request.Spec.Username); !bootstrap {
+		return Facts{}, nil
+	}
+	claims := &karpv1.NodeClaimList{}
+	if err := c.config.Live.List(ctx, claims); err != nil {
+		return Facts{}, fmt.Errorf("looking for the NodeClaim of bootstrap token %s: %w", id, err)
+	}
+	found := slices.DeleteFunc(claims.Items, func(claim karpv1.NodeClaim) bool { return claim.Annotations[jointoken.AnnotationToken] != id })
+	if len(found) != 1 {
+		return Facts{}, nil
+	}
+	claim := &found[0]
+	record, err := c.recordOf(ctx, claim)
+	if err != nil {
+		return Facts{}, err
+	}
+	if !record.Used() {
+		if record.Use, err = c.usedBefore(ctx, request); err != nil {
+			return Facts{}, err
+		}
+	}
+	return Facts{Record: record, Grant: jointoken.Grant{ID: id}, Claim: claim}, nil
+}
+
+// recordOf returns the record of a claim, or a new one.
+func (c *Controller) recordOf(ctx context.Context, claim *karpv1.NodeClaim) (*jointoken.Record, error) {
+	secret := &corev1.Secret{}
+	key := client.ObjectKey{Namespace: c.config.Account.Namespace, Name: jointoken.RecordName(claim.UID)}
+	err := c.config.Live.Get(ctx, key, secret)
+	if apierrors.IsNotFound(err) {
+		return &jointoken.Record{Namespace: key.Namespace, Owner: jointoken.Owner{
+			VM: claim.Annotations[v1alpha1.AnnotationVM], Key: fleet.Key(claim.Annotations[v1alpha1.AnnotationKey]),
+			NodeClaim: claim.Name, UID: claim.UID,
+		}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	record, err := jointoken.Read(secret)
+	return &record, err
+}
+
+// usedBefore returns what an earlier release approved for the token of a request, which
+// it recorded in kube-system.
+func (c *Controller) usedBefore(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (jointoken.Use, error) {
+	requests := &certificatesv1.CertificateSigningRequestList{}
+	if err := c.config.Live.List(ctx, requests); err != nil {
+		return jointoken.Use{}, fmt.Errorf("looking for requests of %s: %w", request.Spec.Username, err)
+	}
+	for i := range requests.Items {
+		other := &requests.Items[i]
+		approved := decided(other, func(c certificatesv1.CertificateSigningRequestCondition) bool {
+			return c.Type == certificatesv1.CertificateApproved
+		})
+		if !approved || other.Spec.Username != request.Spec.Username || !c.config.Account.ours(other) {
+			continue
+		}
+		if asked, err := parse(other.Spec.Request); err == nil {
+			return jointoken.Use{Request: other.Name, PublicKey: keyOf(asked)}, nil
+		}
+	}
+	return jointoken.Use{}, nil
 }

@@ -114,7 +114,7 @@ type judged struct {
 	ask     x509.CertificateRequest
 }
 
-func TestJudge(t *testing.T) {
+func TestEvaluate(t *testing.T) {
 	t.Parallel()
 	p256 := func(t *testing.T) crypto.Signer { return ecdsaKey(t, elliptic.P256()) }
 	for _, test := range []struct {
@@ -235,13 +235,9 @@ func TestJudge(t *testing.T) {
 			if test.after != nil {
 				test.after(j)
 			}
-			got := csr.Judge(j.request, j.facts)
-			action := csr.Deny
-			if test.want == csr.ReasonApproved {
-				action = csr.Approve
-			}
-			if got.Reason != test.want || got.Action != action {
-				t.Errorf("Judge = %d %s (%s), want %d %s", got.Action, got.Reason, got.Message, action, test.want)
+			got := csr.Evaluate(j.request, j.facts)
+			if got.Reason != test.want || got.Approved != (test.want == csr.ReasonApproved) {
+				t.Errorf("Evaluate = %t %s (%s), want %s", got.Approved, got.Reason, got.Message, test.want)
 			}
 			if got.Message == "" {
 				t.Error("want a message")
@@ -251,15 +247,15 @@ func TestJudge(t *testing.T) {
 }
 
 // A kubelet that lost the response requests again with the same key, under any name.
-func TestJudgeSameKeyAgain(t *testing.T) {
+func TestEvaluateSameKeyAgain(t *testing.T) {
 	t.Parallel()
 	known := facts()
 	asked := request(encode(t, kubelet(vmName), ecdsaKey(t, elliptic.P256())))
-	first := csr.Judge(asked, known)
+	first := csr.Evaluate(asked, known)
 	known.Record.Use = jointoken.Use{Request: asked.Name, PublicKey: first.PublicKey}
 	for _, name := range []string{asked.Name, "node-csr-2"} {
 		asked.Name = name
-		if again := csr.Judge(asked, known); again.Action != csr.Approve {
+		if again := csr.Evaluate(asked, known); !again.Approved {
 			t.Errorf("request %s with the first key: %s", name, again.Message)
 		}
 	}

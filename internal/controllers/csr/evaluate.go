@@ -1,0 +1,291 @@
+package csr
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	bootstrapapi "k8s.io/cluster-bootstrap/token/api"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/jointoken"
+)
+
+// The reasons of decisions, in conditions, events and logs.
+const (
+	ReasonApproved = "NodeMayJoin"
+	// ReasonWrongLogin is about a login that does not exactly match a join token's.
+	ReasonWrongLogin   = "WrongLogin"
+	ReasonTokenGone    = "TokenGone"
+	ReasonTokenChanged = "TokenChanged"
+	ReasonTokenExpired = "TokenExpired"
+	// ReasonOlderThanToken is about a request that was created before its token.
+	ReasonOlderThanToken = "OlderThanToken"
+	ReasonClaimGone      = "NodeClaimGone"
+	ReasonOtherVM        = "NodeClaimHasOtherVM"
+	ReasonAlreadyJoined  = "AlreadyJoined"
+	ReasonMalformed      = "MalformedRequest"
+	ReasonWrongName      = "WrongNodeName"
+	ReasonWrongSubject   = "WrongSubject"
+	ReasonWrongUsages    = "WrongUsages"
+	ReasonWeakKey        = "WeakKey"
+	ReasonTooLong        = "CertificateTooLong"
+	ReasonUsedTwice      = "TokenUsedTwice"
+	// ReasonBypassed is about a request that another client approved.
+	ReasonBypassed = "ApprovedByOthers"
+)
+
+// Facts are what the cluster says about a request's token.
+type Facts struct {
+	// Record is nil if no NodeClaim has the token any more; Grant is the token in it.
+	Record *jointoken.Record
+	Grant  jointoken.Grant
+	// Claim is the record's NodeClaim, or nil if it does not exist.
+	Claim *karpv1.NodeClaim
+}
+
+// Verdict is the decision about a request. A denial is permanent, so that no other approver
+// can approve the request.
+type Verdict struct {
+	Approved bool
+	Reason   string
+	Message  string
+	// PublicKey is the SHA-256 of the key in an approved request.
+	PublicKey string
+}
+
+const (
+	nodePrefix = "system:node:"
+	nodesGroup = "system:nodes"
+
+	// maxLifetime is the maximum lifetime that a request may ask for: the default of
+	// kube-controller-manager. Kubelets do not ask for one.
+	maxLifetime = 365 * 24 * time.Hour
+
+	// minRSA and minECDSA are the minimum key sizes, in bits.
+	minRSA   = 2048
+	minECDSA = 256
+)
+
+// Concerns reports whether numaform must decide on a request. It must not if the request
+// is already decided, is for another signer, or is by a user who did not log in the way
+// joining nodes do.
+func Concerns(request *certificatesv1.CertificateSigningRequest, account Account) bool {
+	return account.ours(request) && len(request.Status.Certificate) == 0 && !decided(request, nil)
+}
+
+// Bypassed reports whether another client approved a request with one of our tokens. Then
+// a token is valid for any node's name, not only its VM's.
+func Bypassed(request *certificatesv1.CertificateSigningRequest, account Account) bool {
+	return account.ours(request) && decided(request, func(c certificatesv1.CertificateSigningRequestCondition) bool {
+		return c.Type == certificatesv1.CertificateApproved && c.Reason != ReasonApproved
+	})
+}
+
+// decided reports whether a request has a condition that kind selects; nil selects any.
+func decided(request *certificatesv1.CertificateSigningRequest, kind func(certificatesv1.CertificateSigningRequestCondition) bool) bool {
+	return slices.ContainsFunc(request.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool {
+		decision := c.Type == certificatesv1.CertificateApproved || c.Type == certificatesv1.CertificateDenied
+		return decision && (kind == nil || kind(c))
+	})
+}
+
+// Evaluate decides on a request with one of our tokens: only the kubelet of the token's VM
+// gets a certificate, for that VM's name, and for a single key. Call Concerns first.
+func Evaluate(request *certificatesv1.CertificateSigningRequest, facts Facts) Verdict {
+	if denied := checkToken(request, facts); denied != nil {
+		return *denied
+	}
+	asked, err := parse(request.Spec.Request)
+	if err != nil {
+		return deny(ReasonMalformed, "%s", err)
+	}
+	if denied := checkCertificate(request, asked, facts); denied != nil {
+		return *denied
+	}
+
+	// A kubelet may request a certificate for the same key again, whatever the request's name.
+	key, record := keyOf(asked), facts.Record
+	if record.Used() && record.Use.PublicKey != key {
+		return deny(ReasonUsedTwice, "the token of VM %s was used by request %s with another key: "+
+			"whoever sent this one is not the guest that joined first; delete NodeClaim %s to replace the VM if you do not know which of them it is",
+			record.VM, record.Use.Request, record.NodeClaim)
+	}
+	return Verdict{
+		Approved: true, Reason: ReasonApproved, PublicKey: key,
+		Message: fmt.Sprintf("request %s comes with token %s of NodeClaim %s and asks for the name of its VM %s",
+			request.Name, facts.Grant.ID, record.NodeClaim, record.VM),
+	}
+}
+
+// deny returns a verdict with a message for the request's conditions.
+func deny(reason, format string, args ...any) Verdict {
+	return Verdict{Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// keyOf returns the SHA-256 of the public key in a request.
+func keyOf(asked *x509.CertificateRequest) string {
+	sum := sha256.Sum256(asked.RawSubjectPublicKeyInfo)
+	return hex.EncodeToString(sum[:])
+}
+
+// checkToken denies a request whose token is no longer valid or was not valid yet, or whose
+// claim is not waiting for a node. It returns nil for any other.
+func checkToken(request *certificatesv1.CertificateSigningRequest, facts Facts) *Verdict {
+	record, token, claim := facts.Record, facts.Grant, facts.Claim
+	// For tokens of an earlier release, only the API server knows the validity period.
+	known := !token.Minted.IsZero()
+	var denied Verdict
+	switch {
+	case record == nil:
+		denied = deny(ReasonTokenGone, "no NodeClaim waits for the token of this request: its node joined, or was given up")
+	case request.Spec.UID != string(token.Account):
+		denied = deny(ReasonWrongLogin, "it is of a user with UID %q, and token %s is of one with UID %q", request.Spec.UID, token.ID, token.Account)
+	case known && request.CreationTimestamp.Time.Before(token.Minted):
+		denied = deny(ReasonOlderThanToken, "this request was made before token %s was: a kubelet cannot have sent it", token.ID)
+	case known && token.Ended(request.CreationTimestamp.Time):
+		denied = deny(ReasonTokenExpired, "token %s ended before this request was made", token.ID)
+	case claim == nil || claim.UID != record.UID || !claim.DeletionTimestamp.IsZero():
+		denied = deny(ReasonClaimGone, "NodeClaim %s, which token %s is for, is gone or being deleted", record.NodeClaim, token.ID)
+	case claim.Annotations[v1alpha1.AnnotationVM] != record.VM || claim.Annotations[v1alpha1.AnnotationKey] != string(record.Key):
+		denied = deny(ReasonOtherVM, "NodeClaim %s is not backed by VM %s, which token %s is for", claim.Name, record.VM, token.ID)
+	case claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue():
+		denied = deny(ReasonAlreadyJoined, "node %s joined already and renews its certificate with the one it has: "+
+			"delete NodeClaim %s if the node lost it", record.VM, claim.Name)
+	default:
+		return nil
+	}
+	return &denied
+}
+
+// checkCertificate denies a certificate that is not a kubelet's of the token's VM. It returns
+// nil for any other.
+func checkCertificate(request *certificatesv1.CertificateSigningRequest, asked *x509.CertificateRequest, facts Facts) *Verdict {
+	name := nodePrefix + facts.Record.VM
+	// With RSA keys, old kubelets also request key encipherment.
+	usages := slices.DeleteFunc(slices.Sorted(slices.Values(request.Spec.Usages)), func(usage certificatesv1.KeyUsage) bool {
+		return usage == certificatesv1.UsageKeyEncipherment
+	})
+	seconds := request.Spec.ExpirationSeconds
+	bits, weak := 0, true
+	switch key := asked.PublicKey.(type) {
+	case *ecdsa.PublicKey:
+		bits = key.Curve.Params().BitSize
+		weak = bits < minECDSA
+	case *rsa.PublicKey:
+		bits = key.N.BitLen()
+		weak = bits < minRSA
+	case ed25519.PublicKey:
+		weak = false
+	}
+
+	var denied Verdict
+	switch {
+	case asked.Subject.CommonName != name:
+		denied = deny(ReasonWrongName, "it asks for %q with token %s, which is for %q only: "+
+			"unless this is a test, the seed of VM %s was copied; delete NodeClaim %s to replace the VM",
+			asked.Subject.CommonName, facts.Grant.ID, name, facts.Record.VM, facts.Record.NodeClaim)
+	case !slices.Equal(asked.Subject.Organization, []string{nodesGroup}) || len(asked.Subject.Names) != 2:
+		denied = deny(ReasonWrongSubject, "want exactly the organization %s beside the common name %s in the subject, got %q",
+			nodesGroup, name, asked.Subject.String())
+	case len(asked.DNSNames)+len(asked.IPAddresses)+len(asked.EmailAddresses)+len(asked.URIs) > 0 || len(asked.Extensions) > 0:
+		denied = deny(ReasonWrongSubject, "want no alternative names and no other extensions in a kubelet's client certificate")
+	case !slices.Equal(usages, []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}) || len(request.Spec.Usages) > len(usages)+1:
+		denied = deny(ReasonWrongUsages, "want the usages of a kubelet's client certificate, got %q", request.Spec.Usages)
+	case seconds != nil && time.Duration(*seconds)*time.Second > maxLifetime:
+		// A stolen certificate cannot be revoked.
+		denied = deny(ReasonTooLong, "it asks for a certificate of %d seconds: want a year at most, or no expirationSeconds, as kubelets do", *seconds)
+	case weak:
+		denied = deny(ReasonWeakKey, "want an ECDSA key of %d bits, an RSA key of %d or an Ed25519 key, got %s of %d bits",
+			minECDSA, minRSA, asked.PublicKeyAlgorithm, bits)
+	default:
+		return nil
+	}
+	return &denied
+}
+
+// parse parses exactly one certificate request and verifies that its sender has the key
+// in it.
+func parse(text []byte) (*x509.CertificateRequest, error) {
+	block, rest := pem.Decode(text)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" || strings.TrimSpace(string(rest)) != "" {
+		return nil, errors.New("want one CERTIFICATE REQUEST in PEM")
+	}
+	asked, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("reading the certificate request: %w", err)
+	}
+	if err := asked.CheckSignature(); err != nil {
+		return nil, fmt.Errorf("checking the certificate request's signature: %w", err)
+	}
+	return asked, nil
+}
+
+const (
+	// credentialKey is the extra attribute in which the API server records a service
+	// account's token.
+	credentialKey = "authentication.kubernetes.io/credential-id"
+
+	accountPrefix = "system:serviceaccount:"
+	accountsGroup = "system:serviceaccounts"
+	everyone      = "system:authenticated"
+)
+
+// Account is the ServiceAccount that nodes join as.
+type Account struct {
+	Namespace, Name string
+}
+
+// user returns the account's user name in the API server.
+func (a Account) user() string { return accountPrefix + a.Namespace + ":" + a.Name }
+
+// ours reports whether a request's user logged in the way joining nodes do.
+func (a Account) ours(request *certificatesv1.CertificateSigningRequest) bool {
+	if request.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
+		return false
+	}
+	_, bootstrap := jointoken.BootstrapID(request.Spec.Username)
+	return request.Spec.Username == a.user() || bootstrap && slices.Contains(request.Spec.Groups, jointoken.Group)
+}
+
+// credential returns the ID of the token used for a request. It returns an error for a
+// login that does not exactly match one of numaform's tokens: a pod's token, an older
+// kind of token, or impersonation.
+func (a Account) credential(request *certificatesv1.CertificateSigningRequest) (string, error) {
+	groups := []string{accountsGroup, accountsGroup + ":" + a.Namespace, everyone}
+	keys := []string{credentialKey}
+	id, bootstrap := jointoken.BootstrapID(request.Spec.Username)
+	if bootstrap {
+		groups, keys = []string{bootstrapapi.BootstrapDefaultGroup, jointoken.Group, everyone}, nil
+	}
+	if got := slices.Sorted(slices.Values(request.Spec.Groups)); !slices.Equal(got, slices.Sorted(slices.Values(groups))) {
+		return "", fmt.Errorf("its groups are %q, and those of a join token %q", request.Spec.Groups, groups)
+	}
+	if got := slices.Sorted(maps.Keys(request.Spec.Extra)); !slices.Equal(got, keys) {
+		return "", fmt.Errorf("its extra attributes are %q, and those of a join token %q", got, keys)
+	}
+	if bootstrap {
+		return id, nil
+	}
+	credentials := request.Spec.Extra[credentialKey]
+	if len(credentials) != 1 {
+		return "", fmt.Errorf("it has %d values of %s", len(credentials), credentialKey)
+	}
+	id, ok := jointoken.JTI(credentials[0])
+	if !ok {
+		return "", fmt.Errorf("its %s %q names no token", credentialKey, credentials[0])
+	}
+	return id, nil
+}
