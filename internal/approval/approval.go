@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/events"
@@ -34,17 +32,20 @@ const (
 	planFresh = 10 * time.Minute
 	// draftGood is how long a dry plan can replace a new plan of the same VMs.
 	draftGood = 30 * time.Second
-	// unwantedFor is how long a plan remains after pods stopped requesting its VMs.
-	unwantedFor = 2 * time.Minute
-	// askEvery is the interval between calls of Karpenter's methods for pools whose nodes
+	// unrequestedFor is how long a plan remains after pods stopped requesting its VMs.
+	unrequestedFor = 2 * time.Minute
+	// computeEvery is the interval between calls of Karpenter's methods for pools whose nodes
 	// must not be removed without approval.
-	askEvery = time.Minute
+	computeEvery = time.Minute
 	// beginWithin is the maximum time until an approved plan shows a result.
 	beginWithin = 15 * time.Minute
 	// proposeWithin is how long to wait for clones of an earlier run before planning.
 	proposeWithin = 20 * time.Second
 	// drainWithin is the maximum time for approved nodes to leave once they can.
 	drainWithin = time.Hour
+	// candidateFor is how long a plan remains after its node stopped being a candidate for
+	// disruption, and seenFor how long a candidate is remembered.
+	candidateFor, seenFor = 5 * time.Minute, time.Hour
 )
 
 // Scaler proposes changes and makes dry plans; *scaler.Scaler implements it.
@@ -106,10 +107,10 @@ type Approvals struct {
 	planned map[string]planned
 	// due are new VMs that must be planned before a decision about them is possible.
 	due []*group
-	// wanted is when pods last requested VMs of each NodePool.
-	wanted map[string]time.Time
-	// seen is when Karpenter last offered a VM to each kind of disruption.
-	seen map[offered]time.Time
+	// requested is when pods last requested VMs of each NodePool.
+	requested map[string]time.Time
+	// seen is when a VM was last a candidate for each kind of disruption.
+	seen map[candidacy]time.Time
 }
 
 var _ scaler.Gate = (*Approvals)(nil)
@@ -133,7 +134,7 @@ func New(config Config) *Approvals {
 	}
 	return &Approvals{
 		config: config, started: config.Clock.Now(), fleet: config.Fleet,
-		planned: map[string]planned{}, wanted: map[string]time.Time{}, seen: map[offered]time.Time{},
+		planned: map[string]planned{}, requested: map[string]time.Time{}, seen: map[candidacy]time.Time{},
 	}
 }
 
@@ -142,13 +143,6 @@ func (a *Approvals) Watch(fleet Fleet) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.fleet = fleet
-}
-
-// synced reports whether the progress of VMs is known.
-func (a *Approvals) synced() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.fleet == nil || a.fleet.Synced()
 }
 
 // vms returns the VMs that are desired or being removed.
@@ -161,17 +155,12 @@ func (a *Approvals) vms() []scaler.VMState {
 	return a.fleet.VMs()
 }
 
-// tell publishes an event about an object.
-func (a *Approvals) tell(about runtime.Object, name, kind, reason, message string) {
+// publish publishes an event about an object.
+func (a *Approvals) publish(about client.Object, kind, reason, message string) {
 	if a.config.Events == nil {
 		return
 	}
 	a.config.Events.Publish(events.Event{
-		InvolvedObject: about, Type: kind, Reason: reason, Message: message, DedupeValues: []string{name, message},
+		InvolvedObject: about, Type: kind, Reason: reason, Message: message, DedupeValues: []string{about.GetName(), message},
 	})
-}
-
-// warn publishes a warning.
-func (a *Approvals) warn(about client.Object, reason, message string) {
-	a.tell(about, about.GetName(), corev1.EventTypeWarning, reason, message)
 }

@@ -14,16 +14,15 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/state/guard"
 )
 
 // hashFormat distinguishes the hashes of this algorithm from others.
 const hashFormat = "numaform scaleplan 1"
 
-// what is a part of a ScalePlan's hash: the change of one VM. New VMs are identified by
+// identity is a part of a ScalePlan's hash: the change of one VM. New VMs are identified by
 // their properties, whatever VMID they get; existing ones by their key.
-type what struct {
+type identity struct {
 	Action   string `json:"action"`
 	Host     string `json:"host"`
 	NodePool string `json:"node_pool"`
@@ -33,17 +32,17 @@ type what struct {
 
 // hashOf returns the hash of a plan. It stays the same as long as the plan makes the same
 // change to the same fleet, independent of the requester and the time: pods, reasons, the
-// guard's verdict, and names, VMIDs and keys of VMs to be created do not count.
+// guard's verdict, and names, VMIDs and keys of VMs to be created are not included.
 func hashOf(direction v1alpha1.ScaleDirection, vms []v1alpha1.ScalePlanVM) (string, error) {
-	list := make([]what, len(vms))
+	list := make([]identity, len(vms))
 	for i := range vms {
 		vm := &vms[i]
-		list[i] = what{Action: string(vm.Action), Host: vm.Host, NodePool: vm.NodePool, Change: vm.Change}
+		list[i] = identity{Action: string(vm.Action), Host: vm.Host, NodePool: vm.NodePool, Change: vm.Change}
 		if vm.Action != v1alpha1.ScalePlanCreate {
 			list[i].Key = vm.Key
 		}
 	}
-	slices.SortFunc(list, func(a, b what) int {
+	slices.SortFunc(list, func(a, b identity) int {
 		return cmp.Or(cmp.Compare(a.Action, b.Action), cmp.Compare(a.Host, b.Host), cmp.Compare(a.NodePool, b.NodePool),
 			cmp.Compare(a.Key, b.Key), cmp.Compare(a.Change, b.Change))
 	})
@@ -57,11 +56,6 @@ func digest(value any) (string, error) {
 	}
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:]), nil
-}
-
-// targetOf returns the target of a VM to be created.
-func targetOf(vm *fleet.VM) guard.Target {
-	return guard.Target{Address: generator.Address(vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool}
 }
 
 // changeOf returns the hash of what a plan does to a VM and its other resources, without
@@ -106,7 +100,8 @@ func typeOf(plan *tfjson.Plan, address string) string {
 	return ""
 }
 
-// neutral returns a change without the parts that differ each time it is planned.
+// neutral returns a change without the parts that differ each time it is planned: the name,
+// the VMID and the key of its VM, and who requested it and why.
 func neutral(change *tfjson.ResourceChange, target guard.Target) (any, error) {
 	content, err := json.Marshal(change)
 	if err != nil {
@@ -118,68 +113,53 @@ func neutral(change *tfjson.ResourceChange, target guard.Target) (any, error) {
 	if err := decoder.Decode(&value); err != nil {
 		return nil, err
 	}
-	return neutralizer(target).value("", value), nil
-}
 
-// anonymous replaces a name, a VMID and a key by placeholders.
-type anonymous struct {
-	vmid    string
-	strings *strings.Replacer
-}
-
-func neutralizer(target guard.Target) anonymous {
-	name := nameAt(target.Address)
-	vmid, key := fmt.Sprint(int(target.VMID)), string(target.Key)
-	pairs := []string{}
+	name, vmid := nameAt(target.Address), fmt.Sprint(int(target.VMID))
+	var pairs []string
 	if seed := fleet.SeedVolume("s", "c", target.VMID, target.Key); seed != "" {
 		// The rest follows the cluster ID in the seed's name.
 		pairs = append(pairs, strings.TrimPrefix(seed, "s:iso/numaform-c"), "-*.iso")
 	}
 	pairs = append(pairs, name+"/"+vmid, "*/*", name, "*")
-	if key != "" {
-		pairs = append(pairs, key, "*")
+	if target.Key != "" {
+		pairs = append(pairs, string(target.Key), "*")
 	}
-	return anonymous{vmid: vmid, strings: strings.NewReplacer(pairs...)}
+	placeholders := strings.NewReplacer(pairs...)
+
+	var replace func(field string, value any) any
+	replace = func(field string, value any) any {
+		switch value := value.(type) {
+		case map[string]any:
+			for name, inner := range value {
+				value[name] = replace(name, inner)
+			}
+		case []any:
+			for i, inner := range value {
+				value[i] = replace(field, inner)
+			}
+		case json.Number:
+			if field == "vm_id" && value.String() == vmid {
+				return "*"
+			}
+		case string:
+			if field == "description" {
+				var kept strings.Builder
+				for line := range strings.Lines(value) {
+					if !strings.HasPrefix(line, "Asked: ") && !strings.HasPrefix(line, "Reason: ") {
+						kept.WriteString(line)
+					}
+				}
+				value = strings.TrimRight(kept.String(), "\n")
+			}
+			return placeholders.Replace(value)
+		}
+		return value
+	}
+	return replace("", value), nil
 }
 
 // nameAt returns the name of the VM at one of our addresses.
 func nameAt(address string) string {
 	label, _, _ := strings.Cut(strings.TrimPrefix(address, "module."), ".")
 	return strings.TrimPrefix(label, "_")
-}
-
-// value replaces recursively; field is the name of the attribute that contains value.
-func (a anonymous) value(field string, value any) any {
-	switch value := value.(type) {
-	case map[string]any:
-		for name, inner := range value {
-			value[name] = a.value(name, inner)
-		}
-	case []any:
-		for i, inner := range value {
-			value[i] = a.value(field, inner)
-		}
-	case json.Number:
-		if field == "vm_id" && value.String() == a.vmid {
-			return "*"
-		}
-	case string:
-		if field == "description" {
-			value = withoutReasons(value)
-		}
-		return a.strings.Replace(value)
-	}
-	return value
-}
-
-// withoutReasons removes the lines of a VM's description that say who requested it and
-// why it was placed there.
-func withoutReasons(description string) string {
-	var kept []string
-	for line := range strings.Lines(description) {
-		if !strings.HasPrefix(line, "Asked: ") && !strings.HasPrefix(line, "Reason: ") {
-			kept = append(kept, line)
-		}
-	}
-	return strings.TrimRight(strings.Join(kept, ""), "\n")
 }

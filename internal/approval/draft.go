@@ -9,6 +9,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state/guard"
@@ -37,32 +38,43 @@ type draft struct {
 	hash    string
 }
 
-// made fills a draft with the new VMs of a change and their dry plan.
-func (d *draft) made(change *scaler.Change, plans []scaler.ShardPlan, placed []scheduling.Placed) error {
-	pods := podsOf(placed)
+// addCreates adds the new VMs of a change and their dry plan.
+func (d *draft) addCreates(change *scaler.Change, plans []scaler.ShardPlan, placed []scheduling.Placed) error {
+	// VMs that are alike share their pods.
+	pods := map[string][]string{}
+	for i := range placed {
+		id := likeness(&placed[i].Spec, &placed[i].Placement)
+		for _, pod := range placed[i].Pods {
+			pods[id] = append(pods[id], pod.String())
+		}
+	}
 	for i := range change.Added {
 		vm := &change.Added[i]
-		plan, err := planOf(plans, vm.Host)
+		at := slices.IndexFunc(plans, func(plan scaler.ShardPlan) bool { return plan.Shard == vm.Host })
+		if at < 0 {
+			return fmt.Errorf("%s has no plan", vm.Host)
+		}
+		if err := plans[at].Err; err != nil {
+			return fmt.Errorf("planning %s: %w", vm.Host, err)
+		}
+		target := guard.Target{Address: generator.Address(vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool}
+		hash, err := changeOf(plans[at].Plan.JSON, target)
 		if err != nil {
 			return err
 		}
-		line := v1alpha1.ScalePlanVM{
+		if hash == "" {
+			return fmt.Errorf("the plan of %s does not create %s", vm.Host, vm.Name)
+		}
+		d.vms = append(d.vms, v1alpha1.ScalePlanVM{
 			Action: v1alpha1.ScalePlanCreate, Host: vm.Host.String(), NodePool: vm.Pool, InstanceType: vm.InstanceType,
-			Reason: clip(vm.Reason, 512), Pods: pods[likeness(&vm.Spec, &vm.Placement)],
-		}
-		if line.Change, err = changeOf(plan.Plan.JSON, targetOf(vm)); err != nil {
-			return err
-		}
-		if line.Change == "" {
-			return fmt.Errorf("the plan of %s does not make %s", vm.Host, vm.Name)
-		}
-		d.vms = append(d.vms, line)
+			Reason: clip(vm.Reason, 512), Pods: few(pods[likeness(&vm.Spec, &vm.Placement)]), Change: hash,
+		})
 	}
-	return d.planned(plans)
+	return d.addPlans(plans)
 }
 
-// planned adds the dry plans that the change affects, and computes the draft's hash.
-func (d *draft) planned(plans []scaler.ShardPlan) (err error) {
+// addPlans adds the dry plans that the change affects, and computes the draft's hash.
+func (d *draft) addPlans(plans []scaler.ShardPlan) (err error) {
 	var diff strings.Builder
 	d.verdict = guard.Verdict{Decision: guard.Allow}
 	for i := range plans {
@@ -73,7 +85,10 @@ func (d *draft) planned(plans []scaler.ShardPlan) (err error) {
 		if plan.Err != nil {
 			return fmt.Errorf("planning %s: %w", plan.Shard, plan.Err)
 		}
-		d.shards = append(d.shards, shardOf(plan))
+		d.shards = append(d.shards, v1alpha1.ScalePlanShard{
+			Host: plan.Shard.String(), PlanSHA256: plan.Plan.SHA256, PlanDigest: plan.Plan.Digest,
+			Lineage: plan.Plan.Lineage, Serial: plan.Plan.Serial,
+		})
 		d.verdict = d.verdict.And(plan.Verdict)
 		fmt.Fprintf(&diff, "# Host %s\n%s\n\n%s\n\n", plan.Shard, plan.Verdict, plan.Plan.Text)
 	}
@@ -82,53 +97,18 @@ func (d *draft) planned(plans []scaler.ShardPlan) (err error) {
 	return err
 }
 
-func planOf(plans []scaler.ShardPlan, shard fleet.Shard) (*scaler.ShardPlan, error) {
-	for i := range plans {
-		if plans[i].Shard != shard {
-			continue
-		}
-		if plans[i].Err != nil {
-			return nil, fmt.Errorf("planning %s: %w", shard, plans[i].Err)
-		}
-		return &plans[i], nil
-	}
-	return nil, fmt.Errorf("there is no plan of %s", shard)
-}
-
-func shardOf(plan *scaler.ShardPlan) v1alpha1.ScalePlanShard {
-	return v1alpha1.ScalePlanShard{
-		Host: plan.Shard.String(), PlanSHA256: plan.Plan.SHA256, PlanDigest: plan.Plan.Digest,
-		Lineage: plan.Plan.Lineage, Serial: plan.Plan.Serial,
-	}
-}
-
 // likeness distinguishes VMs that were placed together, independent of their names.
 func likeness(spec *fleet.Spec, placement *fleet.Placement) string {
 	return fmt.Sprint(spec.Pool, spec.InstanceType, placement.Host, placement.CPUs, placement.Cells, spec.Labels)
 }
 
-// podsOf returns the pods of placed VMs by likeness. VMs that are alike share them.
-func podsOf(placed []scheduling.Placed) map[string][]string {
-	pods := map[string][]string{}
-	for i := range placed {
-		id := likeness(&placed[i].Spec, &placed[i].Placement)
-		for _, pod := range placed[i].Pods {
-			pods[id] = append(pods[id], pod.String())
-		}
-	}
-	for id, names := range pods {
-		slices.Sort(names)
-		pods[id] = few(names)
-	}
-	return pods
-}
-
-// few truncates a list of pods to what a ScalePlan shows.
+// few returns pods in order, truncated to what a ScalePlan shows.
 func few(pods []string) []string {
+	pods = slices.Sorted(slices.Values(pods))
 	if len(pods) <= maxPods {
 		return pods
 	}
-	return append(slices.Clone(pods[:maxPods-1]), fmt.Sprintf("and %d more", len(pods)-maxPods+1))
+	return append(pods[:maxPods-1], fmt.Sprintf("and %d more", len(pods)-maxPods+1))
 }
 
 // summary returns the change in one line.
@@ -155,7 +135,7 @@ func (d *draft) summary() string {
 			parts = append(parts, fmt.Sprintf("%d to %s", n, action.word))
 		}
 	}
-	text := cmp.Or(strings.Join(parts, ", "), "nothing of ours changes")
+	text := cmp.Or(strings.Join(parts, ", "), "no VM of ours changes")
 	if hosts = slices.Compact(hosts); len(hosts) > 0 {
 		text += " on " + strings.Join(hosts, ", ")
 	}
@@ -172,20 +152,6 @@ func decisionOf(decision guard.Decision) v1alpha1.VerdictDecision {
 	case guard.Deny:
 	}
 	return v1alpha1.VerdictDeny
-}
-
-func verdictOf(verdict guard.Verdict) v1alpha1.ScalePlanVerdict {
-	v := v1alpha1.ScalePlanVerdict{Decision: decisionOf(verdict.Decision)}
-	for _, finding := range verdict.Findings[:min(len(verdict.Findings), maxRules)] {
-		message := finding.Message
-		if finding.Address != "" {
-			message = finding.Address + ": " + message
-		}
-		v.Rules = append(v.Rules, v1alpha1.ScalePlanRule{
-			Rule: clip(string(finding.Rule), 128), Decision: decisionOf(finding.Decision), Message: clip(message, 2048),
-		})
-	}
-	return v
 }
 
 // clip truncates a text that is longer than its field allows.

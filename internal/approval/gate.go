@@ -19,8 +19,8 @@ const RequestedByGuard = "guard"
 // RequestedByClass is the requester of approval for changes of running VMs.
 const RequestedByClass = "nodeclass"
 
-// heldByWriter reports whether a ScalePlan is about a change that the writer made wait.
-func heldByWriter(plan *v1alpha1.ScalePlan) bool {
+// requestedByWriter reports whether a ScalePlan is about a change that the writer began.
+func requestedByWriter(plan *v1alpha1.ScalePlan) bool {
 	return plan.Spec.RequestedBy == RequestedByGuard || plan.Spec.RequestedBy == RequestedByClass
 }
 
@@ -51,7 +51,7 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.ShardPlan) (strin
 	if by := a.auto(known, plan); by != "" {
 		return by, nil
 	}
-	d, err := draftHeld(plan)
+	d, err := draftOf(plan)
 	if err != nil {
 		return "", fmt.Errorf("asking for approval of %s: %w", plan.Shard, err)
 	}
@@ -60,32 +60,24 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.ShardPlan) (strin
 		return "", err
 	}
 	for i := range plans {
-		if a.covers(&plans[i], d) {
-			return plans[i].Spec.ApprovedBy, a.begin(ctx, &plans[i], others(keysLike(a.vms(), &plans[i]), d))
+		if !a.covers(&plans[i], d) {
+			continue
 		}
+		// The VMs of the draft are already reserved.
+		before := slices.DeleteFunc(keysLike(a.vms(), &plans[i]), func(key string) bool {
+			return slices.ContainsFunc(d.vms, func(vm v1alpha1.ScalePlanVM) bool { return vm.Key == key })
+		})
+		return plans[i].Spec.ApprovedBy, a.begin(ctx, &plans[i], before)
 	}
 	if current(plans, d.hash) != nil {
 		return "", nil
 	}
-	return "", a.offer(ctx, heldOn(plans, plan.Shard.String()), d)
-}
-
-// others returns the keys that are not in a draft: the VMs in it are already reserved.
-func others(keys []string, d *draft) []string {
-	return slices.DeleteFunc(keys, func(key string) bool {
-		return slices.ContainsFunc(d.vms, func(vm v1alpha1.ScalePlanVM) bool { return vm.Key == key })
+	// Approved plans may be requested again.
+	replaced := slices.DeleteFunc(plans, func(other v1alpha1.ScalePlan) bool {
+		return !requestedByWriter(&other) || (pending(&other) && other.Spec.Approve != "") ||
+			!slices.ContainsFunc(other.Spec.Shards, func(shard v1alpha1.ScalePlanShard) bool { return shard.Host == plan.Shard.String() })
 	})
-}
-
-// heldOn returns the plans that the guard made wait on a host, without the approved ones,
-// which may be requested again.
-func heldOn(plans []v1alpha1.ScalePlan, host string) []v1alpha1.ScalePlan {
-	return slices.DeleteFunc(slices.Clone(plans), func(plan v1alpha1.ScalePlan) bool {
-		if !heldByWriter(&plan) || (pending(&plan) && plan.Spec.Approve != "") {
-			return true
-		}
-		return !slices.ContainsFunc(plan.Spec.Shards, func(shard v1alpha1.ScalePlanShard) bool { return shard.Host == host })
-	})
+	return "", a.propose(ctx, replaced, d)
 }
 
 // auto returns the NodePools whose auto mode allows a plan, or "".
@@ -120,7 +112,7 @@ func targets(intent guard.Intent) []target {
 	var list []target
 	add := func(action v1alpha1.ScalePlanAction, direction v1alpha1.ScaleDirection, of []guard.Target) {
 		for _, t := range of {
-			list = append(list, target{t, action, direction})
+			list = append(list, target{Target: t, action: action, direction: direction})
 		}
 	}
 	add(v1alpha1.ScalePlanCreate, v1alpha1.ScaleUp, intent.Create)
@@ -130,11 +122,12 @@ func targets(intent guard.Intent) []target {
 	return list
 }
 
-// draftHeld returns a draft of a plan that the guard does not allow by itself.
-func draftHeld(plan *scaler.ShardPlan) (*draft, error) {
-	d := &draft{direction: v1alpha1.ScaleDown, requestedBy: RequestedByGuard, why: "the guard does not let this pass alone"}
+// draftOf returns a draft of a plan that the guard does not allow by itself.
+func draftOf(plan *scaler.ShardPlan) (*draft, error) {
+	d := &draft{direction: v1alpha1.ScaleDown, requestedBy: RequestedByGuard, why: "the guard does not allow this without approval"}
 	if plan.InPlace {
-		d.requestedBy, d.why = RequestedByClass, "tags, pool, security groups or emulator of a ProxmoxNodeClass changed: its nodes take them over while they run"
+		d.requestedBy = RequestedByClass
+		d.why = "tags, pool, security groups or emulator of a ProxmoxNodeClass changed: its nodes get the new values while they run"
 		if plan.Verdict.Decision == guard.Allow {
 			d.reasons = append(d.reasons, "scale-up of a NodePool of these nodes is manual")
 		}
@@ -152,50 +145,45 @@ func draftHeld(plan *scaler.ShardPlan) (*draft, error) {
 			d.direction = v1alpha1.ScaleUp
 		}
 		d.vms = append(d.vms, line)
-		d.pools = append(d.pools, t.Pool)
+		if t.Pool != "" {
+			d.pools = append(d.pools, t.Pool)
+		}
 	}
 	slices.Sort(d.pools)
-	d.pools = slices.DeleteFunc(slices.Compact(d.pools), func(pool string) bool { return pool == "" })
+	d.pools = slices.Compact(d.pools)
 	if len(d.pools) == 0 {
 		d.pools = []string{"fleet"}
 	}
-	held := *plan
-	held.Touched = true
-	return d, d.planned([]scaler.ShardPlan{held})
+	touched := *plan
+	touched.Touched = true
+	return d, d.addPlans([]scaler.ShardPlan{touched})
 }
 
 // covers reports whether a person approved everything that a waiting plan does: deletes
 // by their keys, creates by their properties, and no further findings of the guard.
 func (a *Approvals) covers(plan *v1alpha1.ScalePlan, d *draft) bool {
-	if !a.said(plan, plan.Spec.PlanHash) || unforeseen(plan, d.verdict) != "" || otherState(plan, d.shards) != "" || len(d.vms) == 0 {
+	if !a.approved(plan, plan.Spec.PlanHash) || unforeseen(plan, d.verdict) != "" || otherState(plan, d.shards) != "" || len(d.vms) == 0 {
 		return false
 	}
-	if heldByWriter(plan) && plan.Spec.PlanHash != d.hash {
+	if requestedByWriter(plan) && plan.Spec.PlanHash != d.hash {
 		return false
 	}
-	if plan.Status.Phase == v1alpha1.ScalePlanApproved && plan.Spec.Direction == v1alpha1.ScaleUp && len(a.made(plan)) > creates(plan) {
+	if plan.Status.Phase == v1alpha1.ScalePlanApproved && plan.Spec.Direction == v1alpha1.ScaleUp && len(a.created(plan)) > creates(plan) {
 		return false // everything approved is already in progress, and this is more of the same
 	}
-	return within(d.vms, plan.Spec.VMs)
-}
 
-// within reports whether each of the VMs matches a different VM of a plan.
-func within(vms, planned []v1alpha1.ScalePlanVM) bool {
-	left := slices.Clone(planned)
-	for i := range vms {
-		at := slices.IndexFunc(left, func(line v1alpha1.ScalePlanVM) bool { return sameVM(&line, &vms[i]) })
+	// Each VM must match a different VM of the plan.
+	left := slices.Clone(plan.Spec.VMs)
+	for i := range d.vms {
+		vm := &d.vms[i]
+		at := slices.IndexFunc(left, func(line v1alpha1.ScalePlanVM) bool {
+			return line.Action == vm.Action && line.Host == vm.Host && line.NodePool == vm.NodePool && line.Change == vm.Change &&
+				(line.Action == v1alpha1.ScalePlanCreate || line.Key == vm.Key)
+		})
 		if at < 0 {
 			return false
 		}
 		left = slices.Delete(left, at, at+1)
 	}
 	return true
-}
-
-// sameVM reports whether two entries are about the same change of a VM.
-func sameVM(a, b *v1alpha1.ScalePlanVM) bool {
-	if a.Action != b.Action || a.Host != b.Host || a.NodePool != b.NodePool || a.Change != b.Change {
-		return false
-	}
-	return a.Action == v1alpha1.ScalePlanCreate || a.Key == b.Key
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/numaform/numaform/internal/logkey"
 )
 
-// offered is a VM that a kind of disruption could remove.
-type offered struct{ by, key string }
+// candidacy is a VM that is a candidate for a kind of disruption.
+type candidacy struct{ by, key string }
 
 // Methods wraps Karpenter's disruption methods with approval: a command that needs
 // approval is not started, so no node is tainted, until the same command has been
@@ -26,9 +26,9 @@ type offered struct{ by, key string }
 // NodePools that do, so that a pending command does not hide others.
 func (a *Approvals) Methods(build func() []disruption.Method) []disruption.Method {
 	var methods []disruption.Method
-	for _, held := range []bool{false, true} {
+	for _, manual := range []bool{false, true} {
 		for _, inner := range build() {
-			methods = append(methods, &method{Method: inner, approvals: a, held: held})
+			methods = append(methods, &method{Method: inner, approvals: a, manual: manual})
 		}
 	}
 	return methods
@@ -38,13 +38,13 @@ func (a *Approvals) Methods(build func() []disruption.Method) []disruption.Metho
 type method struct {
 	disruption.Method
 	approvals *Approvals
-	// held is set if it handles the NodePools that need approval.
-	held bool
+	// manual is set if it handles the NodePools that need approval.
+	manual bool
 
-	// mu guards asked.
+	// mu guards computed.
 	mu sync.Mutex
-	// asked is when the inner method was last called for NodePools that need approval.
-	asked time.Time
+	// computed is when the inner method was last called for NodePools that need approval.
+	computed time.Time
 }
 
 var _ disruption.NodePoolTotalsSetter = (*method)(nil)
@@ -72,12 +72,12 @@ func (m *method) ShouldDisrupt(ctx context.Context, candidate *disruption.Candid
 	manual := a.modeOf(candidate.NodePool, v1alpha1.ScaleDown) == ModeManual || a.modeOf(candidate.NodePool, v1alpha1.ScaleUp) == ModeManual
 	// Static NodePools reserve replacements as soon as a command is computed, so their
 	// commands cannot wait.
-	if manual != m.held || (m.held && candidate.OwnedByStaticNodePool()) || !m.Method.ShouldDisrupt(ctx, candidate) {
+	if manual != m.manual || (m.manual && candidate.OwnedByStaticNodePool()) || !m.Method.ShouldDisrupt(ctx, candidate) {
 		return false
 	}
-	if m.held {
+	if m.manual {
 		a.mu.Lock()
-		a.seen[offered{m.requestedBy(), keyOf(candidate)}] = a.config.Clock.Now()
+		a.seen[candidacy{by: m.requestedBy(), key: keyOf(candidate)}] = a.config.Clock.Now()
 		a.mu.Unlock()
 	}
 	return true
@@ -88,22 +88,29 @@ func (m *method) ComputeCommands(ctx context.Context, budgets map[string]int, ca
 	if paused, err := m.approvals.config.Paused(ctx); paused || err != nil {
 		return nil, err
 	}
-	if !m.held {
-		return m.ask(ctx, budgets, nil, candidates)
+	if !m.manual {
+		return m.compute(ctx, budgets, nil, candidates)
 	}
 	plans, err := m.approvals.readPlans(ctx)
 	if err != nil {
 		return nil, err
 	}
 	plans = slices.DeleteFunc(plans, func(plan v1alpha1.ScalePlan) bool { return plan.Spec.RequestedBy != m.requestedBy() })
+
+	undecided := slices.Clone(candidates)
 	for i := range plans {
-		// Compute approved commands again from just their nodes, with the current
-		// budgets, PDBs and simulated scheduling.
-		if !m.approvals.said(&plans[i], plans[i].Spec.PlanHash) {
+		if !m.approvals.approved(&plans[i], plans[i].Spec.PlanHash) {
 			continue
 		}
-		approved := only(candidates, deletes(plans[i].Spec.VMs))
-		commands, err := m.ask(ctx, budgets, plans[i:i+1], approved)
+		keys := deletes(plans[i].Spec.VMs)
+		undecided = slices.DeleteFunc(undecided, func(c *disruption.Candidate) bool { return keys[keyOf(c)] })
+		// Compute an approved command again from just its nodes, with the current budgets,
+		// PDBs and simulated scheduling.
+		approved := slices.DeleteFunc(slices.Clone(candidates), func(c *disruption.Candidate) bool { return !keys[keyOf(c)] })
+		if len(approved) != len(keys) {
+			continue
+		}
+		commands, err := m.compute(ctx, budgets, plans[i:i+1], approved)
 		if err != nil || len(commands) > 0 {
 			return commands, err
 		}
@@ -111,7 +118,7 @@ func (m *method) ComputeCommands(ctx context.Context, budgets map[string]int, ca
 	if !m.due() {
 		return nil, nil
 	}
-	return m.ask(ctx, budgets, plans, m.undecided(candidates, plans))
+	return m.compute(ctx, budgets, plans, undecided)
 }
 
 // due reports whether it is time to look for new proposals.
@@ -119,37 +126,15 @@ func (m *method) due() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.approvals.config.Clock.Now()
-	if !m.asked.IsZero() && now.Sub(m.asked) < askEvery {
+	if !m.computed.IsZero() && now.Sub(m.computed) < computeEvery {
 		return false
 	}
-	m.asked = now
+	m.computed = now
 	return true
 }
 
-// undecided returns the candidates that are in no approved plan.
-func (m *method) undecided(candidates []*disruption.Candidate, plans []v1alpha1.ScalePlan) []*disruption.Candidate {
-	decided := map[string]bool{}
-	for i := range plans {
-		if m.approvals.said(&plans[i], plans[i].Spec.PlanHash) {
-			for key := range deletes(plans[i].Spec.VMs) {
-				decided[key] = true
-			}
-		}
-	}
-	return slices.DeleteFunc(slices.Clone(candidates), func(c *disruption.Candidate) bool { return decided[keyOf(c)] })
-}
-
-// only returns the candidates with the given keys, or none if one is missing.
-func only(candidates []*disruption.Candidate, keys map[string]bool) []*disruption.Candidate {
-	found := slices.DeleteFunc(slices.Clone(candidates), func(c *disruption.Candidate) bool { return !keys[keyOf(c)] })
-	if len(found) != len(keys) {
-		return nil
-	}
-	return found
-}
-
-// ask calls the inner method, and returns the commands that may start.
-func (m *method) ask(
+// compute calls the inner method, and returns the commands that may start.
+func (m *method) compute(
 	ctx context.Context, budgets map[string]int, plans []v1alpha1.ScalePlan, candidates []*disruption.Candidate,
 ) ([]disruption.Command, error) {
 	if len(candidates) == 0 {
@@ -163,30 +148,30 @@ func (m *method) ask(
 	if err != nil {
 		return nil, err
 	}
-	var may []disruption.Command
+	var allowed []disruption.Command
 	var errs []error
 	for i := range commands {
-		ok, err := m.start(ctx, known, plans, &commands[i])
+		ok, err := m.mayStart(ctx, known, plans, &commands[i])
 		if ok {
-			may = append(may, commands[i])
+			allowed = append(allowed, commands[i])
 		}
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		// A failed proposal must not stop allowed commands: after an error Karpenter
 		// drops all of them.
-		log.FromContext(ctx).Error(err, "proposing a disruption was put off", logkey.Reason, m.requestedBy())
+		log.FromContext(ctx).Error(err, "postponed the proposal of a disruption", logkey.Reason, m.requestedBy())
 	}
-	return may, nil
+	return allowed, nil
 }
 
-// start reports whether a command may start, and proposes it if not.
-func (m *method) start(ctx context.Context, known pools, plans []v1alpha1.ScalePlan, command *disruption.Command) (bool, error) {
+// mayStart reports whether a command may start, and proposes it if not.
+func (m *method) mayStart(ctx context.Context, known pools, plans []v1alpha1.ScalePlan, command *disruption.Command) (bool, error) {
 	if command.Decision() == disruption.NoOpDecision {
 		return false, nil
 	}
 	a := m.approvals
-	reasons := m.asks(known, command)
+	reasons := m.reasons(known, command)
 	if len(reasons) == 0 {
 		return true, nil
 	}
@@ -204,46 +189,36 @@ func (m *method) start(ctx context.Context, known pools, plans []v1alpha1.ScaleP
 		// The guard checks the rest again once the nodes are drained.
 		return a.mayBegin(ctx, plan, d)
 	}
-	if a.refused(plans, d.hash) || a.partly(plans, d) {
+	if a.refused(plans, d.hash) {
 		return false, nil
+	}
+
+	removed := deletes(d.vms)
+	var replaced []v1alpha1.ScalePlan
+	for i := range plans {
+		plan := &plans[i]
+		if a.approved(plan, plan.Spec.PlanHash) {
+			for key := range deletes(plan.Spec.VMs) {
+				if removed[key] {
+					return false, nil // the approved plan waits until it can be carried out as a whole
+				}
+			}
+		}
+		if plan.Spec.RequestedBy == d.requestedBy && plan.Spec.Approve == "" &&
+			slices.ContainsFunc(plan.Spec.NodePools, func(pool string) bool { return slices.Contains(d.pools, pool) }) {
+			replaced = append(replaced, *plan)
+		}
 	}
 	a.planning.Lock()
 	defer a.planning.Unlock()
 	if err := a.planRemoval(ctx, d, command); err != nil {
 		return false, fmt.Errorf("planning the removal of %s: %w", strings.Join(command.SourceNodeNames(), ", "), err)
 	}
-	return false, a.offer(ctx, m.rivals(plans, d), d)
+	return false, a.propose(ctx, replaced, d)
 }
 
-// partly reports whether a draft contains VMs whose removal was approved as part of
-// another plan: that plan waits until it can be carried out as a whole.
-func (a *Approvals) partly(plans []v1alpha1.ScalePlan, d *draft) bool {
-	wanted := deletes(d.vms)
-	return slices.ContainsFunc(plans, func(plan v1alpha1.ScalePlan) bool {
-		if !a.said(&plan, plan.Spec.PlanHash) {
-			return false
-		}
-		for key := range deletes(plan.Spec.VMs) {
-			if wanted[key] {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-// rivals returns the plans of this method that a draft replaces: the ones of its
-// NodePools.
-func (m *method) rivals(plans []v1alpha1.ScalePlan, d *draft) []v1alpha1.ScalePlan {
-	return slices.DeleteFunc(slices.Clone(plans), func(plan v1alpha1.ScalePlan) bool {
-		return plan.Spec.RequestedBy != d.requestedBy || plan.Spec.Approve != "" || !slices.ContainsFunc(plan.Spec.NodePools, func(pool string) bool {
-			return slices.Contains(d.pools, pool)
-		})
-	})
-}
-
-// asks returns why a command needs approval, or none if it may start.
-func (m *method) asks(known pools, command *disruption.Command) []string {
+// reasons returns why a command needs approval, or none if it does not.
+func (m *method) reasons(known pools, command *disruption.Command) []string {
 	a := m.approvals
 	var reasons []string
 	for _, candidate := range command.Candidates {
@@ -253,7 +228,7 @@ func (m *method) asks(known pools, command *disruption.Command) []string {
 	}
 	for _, replacement := range command.Replacements {
 		if a.mode(known, replacement.NodePoolName, v1alpha1.ScaleUp) == ModeManual {
-			reasons = append(reasons, fmt.Sprintf("it makes a new node, and scale-up of NodePool %s is manual", replacement.NodePoolName))
+			reasons = append(reasons, fmt.Sprintf("it creates a new node, and scale-up of NodePool %s is manual", replacement.NodePoolName))
 		}
 	}
 	slices.Sort(reasons)

@@ -317,7 +317,7 @@ func TestReplacementsOfManualPoolsWait(t *testing.T) {
 		t.Errorf("%q go", got)
 	}
 	plan := s.plan(v1alpha1.ScalePlanPending)
-	if plan.Spec.Summary != "1 to create, 1 to delete on lab/pve-1" || plan.Spec.Reasons[0] != "it makes a new node, and scale-up of NodePool slow is manual" {
+	if plan.Spec.Summary != "1 to create, 1 to delete on lab/pve-1" || plan.Spec.Reasons[0] != "it creates a new node, and scale-up of NodePool slow is manual" {
 		t.Errorf("plan is %+v", plan.Spec)
 	}
 	s.approve(plan)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -14,7 +15,7 @@ type Mode string
 
 // The modes of a NodePool, for each direction.
 const (
-	// ModeAuto allows what the guard allows and what it would want approved.
+	// ModeAuto allows what the guard allows, and what it requires approval for.
 	ModeAuto Mode = "auto"
 	// ModePolicy allows what the guard allows; anything that needs approval waits.
 	ModePolicy Mode = "policy"
@@ -29,7 +30,7 @@ const ReasonUnknownMode = "UnknownApprovalMode"
 type ModeError struct{ NodePool, Annotation, Value string }
 
 func (e *ModeError) Error() string {
-	return fmt.Sprintf("nodepool %s: annotation %s: %q is no mode: want auto, policy or manual; until then it is manual",
+	return fmt.Sprintf("nodepool %s: annotation %s: unknown mode %q: use auto, policy or manual; until then it is manual",
 		e.NodePool, e.Annotation, e.Value)
 }
 
@@ -80,7 +81,7 @@ func (a *Approvals) mode(known pools, name string, direction v1alpha1.ScaleDirec
 func (a *Approvals) modeOf(pool *karpv1.NodePool, direction v1alpha1.ScaleDirection) Mode {
 	mode, err := ModeOf(pool, direction)
 	if err != nil {
-		a.warn(pool, ReasonUnknownMode, err.Error())
+		a.publish(pool, corev1.EventTypeWarning, ReasonUnknownMode, err.Error())
 	}
 	return mode
 }

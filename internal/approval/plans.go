@@ -61,9 +61,9 @@ func (a *Approvals) expired(plan *v1alpha1.ScalePlan) bool {
 	return !a.config.Clock.Now().Before(plan.Spec.ExpiresAt.Time)
 }
 
-// said reports whether a person approved a plan in time by its complete hash, and the
+// approved reports whether a person approved a plan in time by its complete hash, and the
 // current change still has that hash.
-func (a *Approvals) said(plan *v1alpha1.ScalePlan, hash string) bool {
+func (a *Approvals) approved(plan *v1alpha1.ScalePlan, hash string) bool {
 	same := func(x, y string) bool { return subtle.ConstantTimeCompare([]byte(x), []byte(y)) == 1 }
 	return len(hash) == 64 && same(plan.Spec.Approve, hash) && same(plan.Spec.PlanHash, hash) &&
 		plan.Spec.Reject == "" && !plan.Status.Phase.Over() && !a.expired(plan)
@@ -104,33 +104,19 @@ func otherState(plan *v1alpha1.ScalePlan, shards []v1alpha1.ScalePlanShard) stri
 	return ""
 }
 
-// object returns the ScalePlan of a draft.
-func (a *Approvals) object(d *draft) *v1alpha1.ScalePlan {
-	diff, sum := v1alpha1.CutDiff(d.diff)
-	reasons := slices.Clone(d.reasons)
-	for _, finding := range d.verdict.Findings {
-		reasons = append(reasons, finding.String())
+// propose creates a draft's ScalePlan, unless it already exists or the same plan was rejected
+// recently, and supersedes the pending ones of the given plans that it replaces.
+func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *draft) error {
+	err := a.supersede(ctx, plans, d.hash, "something else is needed now", func(plan *v1alpha1.ScalePlan) bool {
+		return plan.Spec.RequestedBy == d.requestedBy || (d.requestedBy == RequestedByProvisioning && plan.Spec.RequestedBy == RequestedByGuard)
+	})
+	if err != nil || a.refused(plans, d.hash) {
+		return err
 	}
-	for i := range reasons {
-		reasons[i] = clip(reasons[i], 2048)
-	}
-	return &v1alpha1.ScalePlan{
-		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ScalePlanName(d.pools[0], d.direction, d.hash)},
-		Spec: v1alpha1.ScalePlanSpec{
-			Direction: d.direction, NodePools: d.pools, RequestedBy: d.requestedBy, Why: clip(d.why, 4096), Summary: d.summary(),
-			VMs: d.vms, PlanHash: d.hash, Shards: d.shards, Diff: diff, DiffSHA256: sum,
-			Reasons: reasons[:min(len(reasons), maxReasons)], Verdict: verdictOf(d.verdict),
-			ExpiresAt: metav1.NewTime(a.config.Clock.Now().Add(a.config.Expiry).UTC()),
-		},
-	}
-}
-
-// propose creates the ScalePlan of a draft, unless it already exists. It replaces a
-// finished one.
-func (a *Approvals) propose(ctx context.Context, d *draft) error {
 	if len(d.vms) > maxVMs {
 		return fmt.Errorf("proposing a change of %d vms: a ScalePlan holds %d: lower the NodePool's limits", len(d.vms), maxVMs)
 	}
+
 	plan := a.object(d)
 	for {
 		err := a.config.Client.Create(ctx, plan)
@@ -140,7 +126,7 @@ func (a *Approvals) propose(ctx context.Context, d *draft) error {
 		if !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("proposing scaleplan %s: %w", plan.Name, err)
 		}
-		if gone, err := a.clear(ctx, plan.Name); err != nil || !gone {
+		if free, err := a.freeName(ctx, plan.Name); err != nil || !free {
 			return err
 		}
 		plan.ResourceVersion = ""
@@ -149,7 +135,7 @@ func (a *Approvals) propose(ctx context.Context, d *draft) error {
 	if d.verdict.Decision == guard.Deny {
 		now := metav1.NewTime(a.config.Clock.Now())
 		plan.Status.Phase, plan.Status.FinishedAt = v1alpha1.ScalePlanFailed, &now
-		plan.Status.Result = "the guard denies it, and nobody can approve that: see spec.reasons"
+		plan.Status.Result = "the guard denies it, which no approval can change: see spec.reasons"
 	}
 	if err := a.enter(ctx, plan); err != nil {
 		return err
@@ -158,13 +144,45 @@ func (a *Approvals) propose(ctx context.Context, d *draft) error {
 		return fmt.Errorf("proposing scaleplan %s: %w", plan.Name, err)
 	}
 	log.FromContext(ctx).Info("proposed scaleplan", logkey.ScalePlan, plan.Name, logkey.NodePool, d.pools, logkey.Message, plan.Spec.Summary)
-	a.tell(plan, plan.Name, corev1.EventTypeNormal, ReasonProposed, plan.Spec.Summary+": see numaform plans "+plan.Name)
+	a.publish(plan, corev1.EventTypeNormal, ReasonProposed, plan.Spec.Summary+": see numaform plans "+plan.Name)
 	return nil
 }
 
-// clear deletes a plan that is finished, or that numaform did not propose, and reports
+// object returns the ScalePlan of a draft.
+func (a *Approvals) object(d *draft) *v1alpha1.ScalePlan {
+	reasons := slices.Clone(d.reasons)
+	verdict := v1alpha1.ScalePlanVerdict{Decision: decisionOf(d.verdict.Decision)}
+	for i, finding := range d.verdict.Findings {
+		reasons = append(reasons, finding.String())
+		if i >= maxRules {
+			continue
+		}
+		message := finding.Message
+		if finding.Address != "" {
+			message = finding.Address + ": " + message
+		}
+		verdict.Rules = append(verdict.Rules, v1alpha1.ScalePlanRule{
+			Rule: clip(string(finding.Rule), 128), Decision: decisionOf(finding.Decision), Message: clip(message, 2048),
+		})
+	}
+	for i := range reasons {
+		reasons[i] = clip(reasons[i], 2048)
+	}
+	diff, sum := v1alpha1.CutDiff(d.diff)
+	return &v1alpha1.ScalePlan{
+		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ScalePlanName(d.pools[0], d.direction, d.hash)},
+		Spec: v1alpha1.ScalePlanSpec{
+			Direction: d.direction, NodePools: d.pools, RequestedBy: d.requestedBy, Why: clip(d.why, 4096), Summary: d.summary(),
+			VMs: d.vms, PlanHash: d.hash, Shards: d.shards, Diff: diff, DiffSHA256: sum,
+			Reasons: reasons[:min(len(reasons), maxReasons)], Verdict: verdict,
+			ExpiresAt: metav1.NewTime(a.config.Clock.Now().Add(a.config.Expiry).UTC()),
+		},
+	}
+}
+
+// freeName deletes a plan that is finished, or that numaform did not propose, and reports
 // whether its name is free.
-func (a *Approvals) clear(ctx context.Context, name string) (bool, error) {
+func (a *Approvals) freeName(ctx context.Context, name string) (bool, error) {
 	var old v1alpha1.ScalePlan
 	err := a.config.Client.Get(ctx, client.ObjectKey{Name: name}, &old)
 	if apierrors.IsNotFound(err) {
@@ -180,10 +198,8 @@ func (a *Approvals) clear(ctx context.Context, name string) (bool, error) {
 	if status, ours := known[old.UID]; ours && !status.Phase.Over() {
 		return false, nil
 	}
-	if err := a.remove(ctx, &old); err != nil {
-		return false, err
-	}
-	return true, nil
+	err = a.remove(ctx, &old)
+	return err == nil, err
 }
 
 // begin records that an approved plan is being carried out. It must succeed before
@@ -207,22 +223,8 @@ func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before 
 		return err
 	}
 	log.FromContext(ctx).Info("began approved scaleplan", logkey.ScalePlan, plan.Name, logkey.Approver, plan.Status.Approver)
-	a.tell(plan, plan.Name, corev1.EventTypeNormal, ReasonDecided, "approved by "+plan.Status.Approver)
+	a.publish(plan, corev1.EventTypeNormal, ReasonDecided, "approved by "+plan.Status.Approver)
 	return nil
-}
-
-// beforeOf returns the keys recorded by begin.
-func beforeOf(plan *v1alpha1.ScalePlan) map[string]bool {
-	keys := map[string]bool{}
-	for _, condition := range plan.Status.Conditions {
-		if condition.Type != conditionBegun {
-			continue
-		}
-		for key := range strings.SplitSeq(condition.Message, ",") {
-			keys[key] = true
-		}
-	}
-	return keys
 }
 
 // end moves a plan to a final phase. If the plan was changed meanwhile, the next call
@@ -248,7 +250,7 @@ func (a *Approvals) end(ctx context.Context, plan *v1alpha1.ScalePlan, phase v1a
 	if phase == v1alpha1.ScalePlanFailed || phase == v1alpha1.ScalePlanExpired {
 		kind = corev1.EventTypeWarning
 	}
-	a.tell(plan, plan.Name, kind, ReasonFinished, string(phase)+": "+result)
+	a.publish(plan, kind, ReasonFinished, string(phase)+": "+result)
 	return nil
 }
 

@@ -12,7 +12,6 @@ import (
 	podutil "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/numaform/numaform/api/v1alpha1"
-	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/state/guard"
 )
 
@@ -37,11 +36,11 @@ func nameOf(candidate *disruption.Candidate) string {
 func (m *method) draft(command *disruption.Command, reasons []string) (*draft, error) {
 	d := &draft{
 		direction: v1alpha1.ScaleDown, requestedBy: m.requestedBy(), reasons: reasons,
-		why: strings.ToLower(string(m.Reason())) + " nodes are to go", verdict: guard.Verdict{Decision: guard.Allow},
+		why: strings.ToLower(string(m.Reason())) + " nodes are to be removed", verdict: guard.Verdict{Decision: guard.Allow},
 	}
 	for _, candidate := range command.Candidates {
 		if keyOf(candidate) == "" {
-			return nil, fmt.Errorf("nodeclaim of node %s has no annotation %s: nobody can say which VM would go", candidate.Name(), v1alpha1.AnnotationKey)
+			return nil, fmt.Errorf("nodeclaim of node %s has no annotation %s: its VM is unknown", candidate.Name(), v1alpha1.AnnotationKey)
 		}
 		labels := candidate.Labels()
 		d.pools = append(d.pools, candidate.NodePool.Name)
@@ -62,7 +61,7 @@ func (m *method) draft(command *disruption.Command, reasons []string) (*draft, e
 		}
 		d.vms = append(d.vms, v1alpha1.ScalePlanVM{
 			Action: v1alpha1.ScalePlanCreate, NodePool: replacement.NodePoolName, InstanceType: size, Change: change,
-			Reason: "replaces what goes; its place is found when it is made",
+			Reason: "replaces removed nodes; it is placed when it is created",
 		})
 	}
 	slices.Sort(d.pools)
@@ -82,10 +81,23 @@ func (a *Approvals) planRemoval(ctx context.Context, d *draft, command *disrupti
 	names := make([]string, len(command.Candidates))
 	for i, candidate := range command.Candidates {
 		names[i] = nameOf(candidate)
-		if err := a.pods(ctx, d, candidate); err != nil {
-			return err
+		pods, err := candidate.Pods(ctx, a.config.Client)
+		if err != nil {
+			return fmt.Errorf("reading the pods of node %s: %w", candidate.Name(), err)
+		}
+		var moving []string
+		for _, pod := range pods {
+			if podutil.IsReschedulable(pod) {
+				moving = append(moving, pod.Namespace+"/"+pod.Name)
+			}
+		}
+		for j := range d.vms {
+			if d.vms[j].Key == keyOf(candidate) && d.vms[j].Action == v1alpha1.ScalePlanDelete {
+				d.vms[j].Pods = few(moving)
+			}
 		}
 	}
+
 	proposing, cancel := context.WithTimeout(ctx, proposeWithin)
 	defer cancel()
 	change, err := a.config.Scaler.ProposeRemoval(proposing, snapshot, names)
@@ -103,36 +115,18 @@ func (a *Approvals) planRemoval(ctx context.Context, d *draft, command *disrupti
 	if err != nil {
 		return err
 	}
-	return d.planned(drained(plans))
-}
-
-// drained returns plans with the verdicts that they will have once the nodes are drained:
-// nothing is begun yet, and the guard checks again before anything is deleted.
-func drained(plans []scaler.ShardPlan) []scaler.ShardPlan {
+	// The nodes are not drained yet. The guard checks that again before anything is deleted.
 	plans = slices.Clone(plans)
 	for i := range plans {
-		plans[i].Verdict = verdictWithout(plans[i].Verdict, guard.RuleDrained)
-	}
-	return plans
-}
-
-// pods records the pods of a candidate that have to move.
-func (a *Approvals) pods(ctx context.Context, d *draft, candidate *disruption.Candidate) error {
-	pods, err := candidate.Pods(ctx, a.config.Client)
-	if err != nil {
-		return fmt.Errorf("reading the pods of node %s: %w", candidate.Name(), err)
-	}
-	var names []string
-	for _, pod := range pods {
-		if podutil.IsReschedulable(pod) {
-			names = append(names, pod.Namespace+"/"+pod.Name)
+		verdict := guard.Verdict{Decision: guard.Allow}
+		for _, finding := range plans[i].Verdict.Findings {
+			if finding.Rule != guard.RuleDrained {
+				verdict = verdict.And(guard.Verdict{Decision: finding.Decision, Findings: []guard.Finding{finding}})
+			}
+		}
+		if len(plans[i].Verdict.Findings) > 0 {
+			plans[i].Verdict = verdict
 		}
 	}
-	slices.Sort(names)
-	for i := range d.vms {
-		if d.vms[i].Key == keyOf(candidate) && d.vms[i].Action == v1alpha1.ScalePlanDelete {
-			d.vms[i].Pods = few(names)
-		}
-	}
-	return nil
+	return d.addPlans(plans)
 }

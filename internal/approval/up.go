@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
-	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -21,9 +21,9 @@ const RequestedByProvisioning = "provisioning"
 
 // planned is a dry plan of a NodePool's new VMs, and its inputs.
 type planned struct {
-	of    string
-	at    time.Time
-	draft *draft
+	fingerprint string
+	at          time.Time
+	draft       *draft
 	// decided is set for a plan made after its approval.
 	decided bool
 }
@@ -54,23 +54,39 @@ func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed 
 	var approved []scheduling.Placed
 	var errs []error
 	for _, pool := range slices.Sorted(maps.Keys(groups)) {
-		may, err := a.group(ctx, &group{
-			pool: pool, mode: a.mode(known, pool, v1alpha1.ScaleUp), placed: groups[pool], snapshot: snapshot, plans: ofPool(plans, pool),
-		})
-		if err != nil {
-			errs = append(errs, fmt.Errorf("asking for approval of nodepool %s: %w", pool, err))
+		g := &group{pool: pool, mode: a.mode(known, pool, v1alpha1.ScaleUp), placed: groups[pool], snapshot: snapshot}
+		for i := range plans {
+			// Plans for updates of running VMs do not matter to pending pods.
+			if spec := &plans[i].Spec; spec.Direction == v1alpha1.ScaleUp && spec.RequestedBy != RequestedByClass && slices.Contains(spec.NodePools, pool) {
+				g.plans = append(g.plans, plans[i])
+			}
 		}
-		approved = append(approved, may...)
+		ok, err := a.mayCreate(ctx, g)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("checking approval of nodepool %s: %w", pool, err))
+		}
+		if ok {
+			approved = append(approved, g.placed...)
+		}
 	}
-	return approved, errors.Join(append(errs, a.unwanted(ctx, plans, groups))...)
-}
 
-// ofPool returns the plans by which a NodePool grows. It omits plans for updates of
-// running VMs, which do not matter to pending pods.
-func ofPool(plans []v1alpha1.ScalePlan, pool string) []v1alpha1.ScalePlan {
-	return slices.DeleteFunc(slices.Clone(plans), func(plan v1alpha1.ScalePlan) bool {
-		return plan.Spec.Direction != v1alpha1.ScaleUp || plan.Spec.RequestedBy == RequestedByClass || !slices.Contains(plan.Spec.NodePools, pool)
+	err = a.supersede(ctx, plans, "", "no pods need it any more", func(plan *v1alpha1.ScalePlan) bool {
+		if plan.Spec.Direction != v1alpha1.ScaleUp || plan.Spec.RequestedBy != RequestedByProvisioning || len(plan.Spec.NodePools) == 0 {
+			return false
+		}
+		pool := plan.Spec.NodePools[0]
+		if _, requested := groups[pool]; requested {
+			return false
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		last, known := a.requested[pool]
+		if !known {
+			last = a.started
+		}
+		return a.config.Clock.Since(last) > unrequestedFor
 	})
+	return approved, errors.Join(append(errs, err)...)
 }
 
 // group is the new VMs of a NodePool.
@@ -80,65 +96,64 @@ type group struct {
 	placed   []scheduling.Placed
 	snapshot *topology.Snapshot
 	plans    []v1alpha1.ScalePlan
-	// of is a fingerprint that shows whether the same VMs are placed as before.
-	of string
+	// fingerprint shows whether the same VMs are placed as before.
+	fingerprint string
 }
 
-// free reports whether the VMs need no ScalePlan: by the mode, unless the guard already
-// made VMs of this NodePool wait, because new ones would only come and go again.
-func (g *group) free() bool {
-	return g.mode == ModeAuto || (g.mode == ModePolicy && !slices.ContainsFunc(g.plans, func(plan v1alpha1.ScalePlan) bool {
-		return pending(&plan) && plan.Spec.Verdict.Decision != v1alpha1.VerdictAllow
-	}))
-}
-
-// group returns the VMs of a NodePool that may be created now.
-func (a *Approvals) group(ctx context.Context, g *group) ([]scheduling.Placed, error) {
+// mayCreate reports whether the VMs of a NodePool may be created now. If that needs a new dry
+// plan, it leaves the group for Draft.
+func (a *Approvals) mayCreate(ctx context.Context, g *group) (bool, error) {
 	a.mu.Lock()
-	a.wanted[g.pool] = a.config.Clock.Now()
+	a.requested[g.pool] = a.config.Clock.Now()
 	a.mu.Unlock()
-	if g.free() {
-		return g.placed, a.supersede(ctx, g.plans, "", "the NodePool's mode is "+string(g.mode)+" now", func(plan *v1alpha1.ScalePlan) bool {
+
+	// By the mode the VMs need no ScalePlan, unless the guard already made VMs of this
+	// NodePool wait: new ones would only come and go again.
+	waiting := slices.ContainsFunc(g.plans, func(plan v1alpha1.ScalePlan) bool {
+		return pending(&plan) && plan.Spec.Verdict.Decision != v1alpha1.VerdictAllow
+	})
+	if g.mode == ModeAuto || g.mode == ModePolicy && !waiting {
+		return true, a.supersede(ctx, g.plans, "", "the NodePool's mode is "+string(g.mode)+" now", func(plan *v1alpha1.ScalePlan) bool {
 			return g.mode == ModeAuto || plan.Spec.Verdict.Decision == v1alpha1.VerdictAllow
 		})
 	}
+
+	// The fingerprint changes if the VMs or their placements change.
+	type place struct {
+		Spec      fleet.Spec
+		Placement fleet.Placement
+	}
+	places := make([]place, len(g.placed))
+	for i := range g.placed {
+		places[i] = place{Spec: g.placed[i].Spec, Placement: g.placed[i].Placement}
+		places[i].Spec.Demand, places[i].Spec.Hosts, places[i].Placement.Reason = fleet.Demand{}, nil, ""
+	}
 	var err error
-	if g.of, err = g.fingerprint(); err != nil {
-		return nil, err
+	if g.fingerprint, err = digest(places); err != nil {
+		return false, err
 	}
 	a.mu.Lock()
 	last := a.planned[g.pool]
 	a.mu.Unlock()
-	if last.of == g.of {
-		ok, known, err := a.decided(ctx, g, &last)
-		switch {
-		case err != nil:
-			return nil, err
-		case ok:
-			return g.placed, nil
-		case known:
-			return nil, nil
+	if last.fingerprint == g.fingerprint {
+		plan := current(g.plans, last.draft.hash)
+		age := a.config.Clock.Since(last.at)
+		undecided := plan != nil && pending(plan) && plan.Spec.Approve == "" && plan.Spec.Reject == "" && !a.expired(plan)
+		if age < planFresh && (undecided || a.refused(g.plans, last.draft.hash)) {
+			return false, nil
+		}
+		if last.decided && age < draftGood && plan != nil {
+			ok, err := a.mayBegin(ctx, plan, last.draft)
+			if ok || err != nil {
+				return ok && err == nil, err
+			}
 		}
 	}
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.due = append(a.due, g)
-	return nil, nil
-}
-
-// decided reports whether previously planned VMs may be created, and whether that is
-// known without a new plan.
-func (a *Approvals) decided(ctx context.Context, g *group, last *planned) (ok, known bool, err error) {
-	age := a.config.Clock.Since(last.at)
-	if age < planFresh && (a.refused(g.plans, last.draft.hash) || a.waits(g.plans, last.draft.hash)) {
-		return false, true, nil
-	}
-	plan := current(g.plans, last.draft.hash)
-	if !last.decided || age >= draftGood || plan == nil {
-		return false, false, nil
-	}
-	ok, err = a.mayBegin(ctx, plan, last.draft)
-	return ok, ok, err
+	return false, nil
 }
 
 // Draft plans what the last Up could not answer without a plan, and creates the
@@ -157,28 +172,62 @@ func (a *Approvals) Draft(ctx context.Context) error {
 	var errs []error
 	for _, g := range due {
 		if err := a.draft(ctx, g); err != nil {
-			errs = append(errs, fmt.Errorf("asking for approval of nodepool %s: %w", g.pool, err))
+			errs = append(errs, fmt.Errorf("checking approval of nodepool %s: %w", g.pool, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// draft plans the new VMs of one NodePool.
+// draft plans the new VMs of one NodePool, and proposes them unless they are approved.
 func (a *Approvals) draft(ctx context.Context, g *group) error {
-	d, err := a.draftUp(ctx, g)
+	requests := make([]scaler.Request, len(g.placed))
+	pods := 0
+	for i := range g.placed {
+		requests[i] = scaler.Request{Spec: g.placed[i].Spec, Placement: g.placed[i].Placement}
+		pods += len(g.placed[i].Pods)
+	}
+	taken, err := a.config.Taken(ctx)
 	if err != nil {
 		return err
 	}
+	proposing, cancel := context.WithTimeout(ctx, proposeWithin)
+	defer cancel()
+	change, err := a.config.Scaler.Propose(proposing, g.snapshot, requests, taken)
+	if err != nil {
+		return err
+	}
+	change.Narrow()
+	// VMs whose VMID another guest took are renumbered; they are not part of this.
+	change.Added = slices.DeleteFunc(change.Added, func(vm fleet.VM) bool {
+		return vm.Pool != g.pool || !slices.ContainsFunc(g.placed, func(p scheduling.Placed) bool {
+			return likeness(&p.Spec, &p.Placement) == likeness(&vm.Spec, &vm.Placement)
+		})
+	})
+	dry, err := a.config.Scaler.Plan(ctx, change)
+	if err != nil {
+		return err
+	}
+	d := &draft{
+		direction: v1alpha1.ScaleUp, pools: []string{g.pool}, requestedBy: RequestedByProvisioning,
+		why: fmt.Sprintf("%d pods need new nodes", pods),
+	}
+	if g.mode == ModeManual {
+		d.reasons = append(d.reasons, fmt.Sprintf("scale-up of NodePool %s is manual", g.pool))
+	}
+	if err := d.addCreates(change, dry, g.placed); err != nil {
+		return err
+	}
+
 	plan := current(g.plans, d.hash)
-	decided := plan != nil && a.said(plan, d.hash)
+	decided := plan != nil && a.approved(plan, d.hash)
 	a.mu.Lock()
-	a.planned[g.pool] = planned{of: g.of, at: a.config.Clock.Now(), draft: d, decided: decided}
+	a.planned[g.pool] = planned{fingerprint: g.fingerprint, at: a.config.Clock.Now(), draft: d, decided: decided}
 	a.mu.Unlock()
 	if decided {
 		a.config.Approved()
 		return nil
 	}
-	return a.offer(ctx, g.plans, d)
+	return a.propose(ctx, g.plans, d)
 }
 
 // current returns the unfinished plan with a hash, or nil.
@@ -194,7 +243,7 @@ func current(plans []v1alpha1.ScalePlan, hash string) *v1alpha1.ScalePlan {
 // mayBegin reports whether a draft's change was approved, and records that it is begun.
 // It ends a plan whose content has changed since the approval.
 func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *draft) (bool, error) {
-	if !a.said(plan, d.hash) {
+	if !a.approved(plan, d.hash) {
 		return false, nil
 	}
 	for _, changed := range []string{unforeseen(plan, d.verdict), otherState(plan, d.shards)} {
@@ -204,21 +253,9 @@ func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *d
 	}
 	if plan.Status.Phase == v1alpha1.ScalePlanApproved {
 		// It was already begun. If there is no result, numaform died in between.
-		return d.direction == v1alpha1.ScaleDown || len(a.made(plan)) == 0, nil
+		return d.direction == v1alpha1.ScaleDown || len(a.created(plan)) == 0, nil
 	}
 	return true, a.begin(ctx, plan, keysLike(a.vms(), plan))
-}
-
-// offer creates a draft's ScalePlan and supersedes pending ones, unless the same plan was
-// rejected recently.
-func (a *Approvals) offer(ctx context.Context, plans []v1alpha1.ScalePlan, d *draft) error {
-	err := a.supersede(ctx, plans, d.hash, "something else is needed now", func(plan *v1alpha1.ScalePlan) bool {
-		return plan.Spec.RequestedBy == d.requestedBy || (d.requestedBy == RequestedByProvisioning && plan.Spec.RequestedBy == RequestedByGuard)
-	})
-	if err != nil || a.refused(plans, d.hash) {
-		return err
-	}
-	return a.propose(ctx, d)
 }
 
 // refused reports whether a plan with that hash was rejected, by a person or the guard,
@@ -243,85 +280,6 @@ func (a *Approvals) refused(plans []v1alpha1.ScalePlan, hash string) bool {
 	})
 }
 
-// waits reports whether a plan with that hash is pending without a decision.
-func (a *Approvals) waits(plans []v1alpha1.ScalePlan, hash string) bool {
-	plan := current(plans, hash)
-	return plan != nil && pending(plan) && plan.Spec.Approve == "" && plan.Spec.Reject == "" && !a.expired(plan)
-}
-
-// fingerprint changes if the VMs or their placements change.
-func (g *group) fingerprint() (string, error) {
-	type place struct {
-		Spec      fleet.Spec
-		Placement fleet.Placement
-	}
-	places := make([]place, len(g.placed))
-	for i := range g.placed {
-		places[i] = place{g.placed[i].Spec, g.placed[i].Placement}
-		places[i].Spec.Demand, places[i].Spec.Hosts, places[i].Placement.Reason = fleet.Demand{}, nil, ""
-	}
-	return digest(places)
-}
-
-// draftUp returns a draft of a NodePool's new VMs.
-func (a *Approvals) draftUp(ctx context.Context, g *group) (*draft, error) {
-	requests := make([]scaler.Request, len(g.placed))
-	pods := 0
-	for i := range g.placed {
-		requests[i] = scaler.Request{Spec: g.placed[i].Spec, Placement: g.placed[i].Placement}
-		pods += len(g.placed[i].Pods)
-	}
-	taken, err := a.config.Taken(ctx)
-	if err != nil {
-		return nil, err
-	}
-	proposing, cancel := context.WithTimeout(ctx, proposeWithin)
-	defer cancel()
-	change, err := a.config.Scaler.Propose(proposing, g.snapshot, requests, taken)
-	if err != nil {
-		return nil, err
-	}
-	change.Narrow()
-	// VMs whose VMID another guest took are renumbered; they are not part of this.
-	change.Added = slices.DeleteFunc(change.Added, func(vm fleet.VM) bool {
-		return vm.Pool != g.pool || !slices.ContainsFunc(g.placed, func(p scheduling.Placed) bool {
-			return likeness(&p.Spec, &p.Placement) == likeness(&vm.Spec, &vm.Placement)
-		})
-	})
-	plans, err := a.config.Scaler.Plan(ctx, change)
-	if err != nil {
-		return nil, err
-	}
-	d := &draft{
-		direction: v1alpha1.ScaleUp, pools: []string{g.pool}, requestedBy: RequestedByProvisioning,
-		why: fmt.Sprintf("%d pods need new nodes", pods),
-	}
-	if g.mode == ModeManual {
-		d.reasons = append(d.reasons, fmt.Sprintf("scale-up of NodePool %s is manual", g.pool))
-	}
-	return d, d.made(change, plans, g.placed)
-}
-
-// unwanted ends plans of VMs that no pod has requested for unwantedFor.
-func (a *Approvals) unwanted(ctx context.Context, plans []v1alpha1.ScalePlan, groups map[string][]scheduling.Placed) error {
-	return a.supersede(ctx, plans, "", "no pods need it any more", func(plan *v1alpha1.ScalePlan) bool {
-		if plan.Spec.Direction != v1alpha1.ScaleUp || plan.Spec.RequestedBy != RequestedByProvisioning || len(plan.Spec.NodePools) == 0 {
-			return false
-		}
-		pool := plan.Spec.NodePools[0]
-		if _, asked := groups[pool]; asked {
-			return false
-		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		last, known := a.wanted[pool]
-		if !known {
-			last = a.started
-		}
-		return a.config.Clock.Since(last) > unwantedFor
-	})
-}
-
 // keysLike returns the keys of VMs that look like the ones that a plan creates.
 func keysLike(states []scaler.VMState, plan *v1alpha1.ScalePlan) []string {
 	var keys []string
@@ -340,24 +298,19 @@ func isLike(vm *fleet.VM, plan *v1alpha1.ScalePlan) bool {
 	})
 }
 
-// made returns the VMs created by a plan that was begun.
-func (a *Approvals) made(plan *v1alpha1.ScalePlan) []scaler.VMState {
-	before := beforeOf(plan)
+// created returns the VMs created by a plan that was begun.
+func (a *Approvals) created(plan *v1alpha1.ScalePlan) []scaler.VMState {
+	// The keys recorded by begin.
+	before := map[string]bool{}
+	for _, condition := range plan.Status.Conditions {
+		if condition.Type != conditionBegun {
+			continue
+		}
+		for key := range strings.SplitSeq(condition.Message, ",") {
+			before[key] = true
+		}
+	}
 	return slices.DeleteFunc(a.vms(), func(state scaler.VMState) bool {
 		return before[string(state.VM.Key)] || !isLike(&state.VM, plan)
 	})
-}
-
-// verdictWithout returns a verdict without the findings of a rule.
-func verdictWithout(verdict guard.Verdict, rule guard.Rule) guard.Verdict {
-	kept := guard.Verdict{Decision: guard.Allow}
-	for _, finding := range verdict.Findings {
-		if finding.Rule != rule {
-			kept = kept.And(guard.Verdict{Decision: finding.Decision, Findings: []guard.Finding{finding}})
-		}
-	}
-	if len(verdict.Findings) == 0 {
-		return verdict
-	}
-	return kept
 }

@@ -50,12 +50,12 @@ func TestModesLetPassOrWait(t *testing.T) {
 	if plans := b.plans(v1alpha1.ScalePlanPending); len(plans) != 3 {
 		t.Errorf("%d plans wait, want those of slow, odd and gone", len(plans))
 	}
-	told := false
+	reported := false
 	for _, event := range b.events {
-		told = told || (event.Reason == approval.ReasonUnknownMode && strings.Contains(event.Message, `"Manual " is no mode`))
+		reported = reported || (event.Reason == approval.ReasonUnknownMode && strings.Contains(event.Message, `unknown mode "Manual "`))
 	}
-	if !told {
-		t.Error("nobody was told of the mode that is none")
+	if !reported {
+		t.Error("no event reports the unknown mode")
 	}
 }
 
@@ -131,7 +131,7 @@ func TestApprovalAfterTwoHours(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanApproved)
 	again.vms[0].Phase = scaler.PhaseMade
 	again.settle()
-	if plan = b.plan(v1alpha1.ScalePlanApplied); plan.Status.Result != "1 VMs were made" {
+	if plan = b.plan(v1alpha1.ScalePlanApplied); plan.Status.Result != "1 VMs were created" {
 		t.Errorf("the result is %q", plan.Status.Result)
 	}
 	// The same VM once more is another change.
@@ -303,7 +303,7 @@ func TestVMsThatNeverCome(t *testing.T) {
 	b.want(1, placed("slow", pve1, 4096, "a"))
 	b.clock.SetTime(b.clock.Now().Add(20 * time.Minute))
 	b.settle()
-	if plan := b.plan(v1alpha1.ScalePlanFailed); !strings.Contains(plan.Status.Result, "0 of 1 VMs were made") {
+	if plan := b.plan(v1alpha1.ScalePlanFailed); !strings.Contains(plan.Status.Result, "0 of 1 VMs were created") {
 		t.Errorf("the result is %q", plan.Status.Result)
 	}
 }

@@ -1,0 +1,238 @@
+package approval
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/awslabs/operatorpkg/reconciler"
+	"github.com/awslabs/operatorpkg/singleton"
+	"k8s.io/client-go/util/workqueue"
+	controllerruntime "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/scaler"
+)
+
+// advanceEvery is the interval between calls of Advance.
+const advanceEvery = 10 * time.Second
+
+// Name returns the controller's name.
+func (a *Approvals) Name() string { return "approval" }
+
+// Register makes the manager call Advance every advanceEvery, on the leader.
+func (a *Approvals) Register(_ context.Context, m manager.Manager) error {
+	return controllerruntime.NewControllerManagedBy(m).
+		Named(a.Name()).
+		// The default would wait for up to 15 minutes after the API server is back.
+		WithOptions(controller.Options{RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, 3*advanceEvery)}).
+		WatchesRawSource(singleton.Source()).
+		Complete(singleton.AsReconciler(a))
+}
+
+// Reconcile calls Advance for controller-runtime, and forgets old candidates for disruption.
+func (a *Approvals) Reconcile(ctx context.Context) (reconciler.Result, error) {
+	if err := a.Advance(ctx); err != nil {
+		return reconciler.Result{}, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for candidate, last := range a.seen {
+		if a.config.Clock.Since(last) > seenFor {
+			delete(a.seen, candidate)
+		}
+	}
+	return reconciler.Result{RequeueAfter: advanceEvery}, nil
+}
+
+// Advance updates ScalePlans: it ends the rejected, expired and completed ones, and deletes
+// old ones. It does nothing before the fleet has been read, because then no VM is known and
+// every VM to be removed would look gone.
+func (a *Approvals) Advance(ctx context.Context) error {
+	a.mu.Lock()
+	synced := a.fleet == nil || a.fleet.Synced()
+	a.mu.Unlock()
+	if !synced {
+		return nil
+	}
+	errs := []error{a.restore(ctx)}
+	plans, err := a.readPlans(ctx)
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	approved := false
+	for i := range plans {
+		plan := &plans[i]
+		switch {
+		case plan.Status.Phase.Over():
+			errs = append(errs, a.prune(ctx, plan))
+		case plan.Spec.RequestedBy == RequestedByClass:
+			errs = append(errs, a.advanceUpdates(ctx, plan))
+		case pending(plan):
+			errs = append(errs, a.advancePending(ctx, plan))
+		case plan.Spec.Direction == v1alpha1.ScaleUp:
+			errs = append(errs, a.advanceCreates(ctx, plan))
+		default:
+			errs = append(errs, a.advanceDeletes(ctx, plan))
+		}
+		approved = approved || pending(plan) && a.approved(plan, plan.Spec.PlanHash)
+	}
+	if approved {
+		a.config.Approved()
+	}
+	return errors.Join(errs...)
+}
+
+// prune deletes a plan that has been finished for keptFor: the fleet's history has its
+// result.
+func (a *Approvals) prune(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	finished := plan.CreationTimestamp.Time
+	if plan.Status.FinishedAt != nil {
+		finished = plan.Status.FinishedAt.Time
+	}
+	if a.config.Clock.Since(finished) < keptFor {
+		return nil
+	}
+	err := a.config.Client.Delete(ctx, plan, client.Preconditions{UID: &plan.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting scaleplan %s: %w", plan.Name, err)
+	}
+	return nil
+}
+
+// advancePending ends a plan that was rejected, was not begun in time, or whose nodes are gone
+// or needed again.
+func (a *Approvals) advancePending(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	switch {
+	case plan.Spec.Reject != "":
+		return a.end(ctx, plan, v1alpha1.ScalePlanRejected, fmt.Sprintf("rejected by %s: %s", plan.Spec.RejectedBy, plan.Spec.Reject))
+	case a.expired(plan) && plan.Spec.Approve != "":
+		return a.end(ctx, plan, v1alpha1.ScalePlanExpired, "it was approved, but could not be begun in time: if it is still needed, it is proposed again")
+	case a.expired(plan):
+		return a.end(ctx, plan, v1alpha1.ScalePlanExpired, "it was not approved in time: if it is still needed, it is proposed again")
+	case plan.Spec.Direction == v1alpha1.ScaleDown && a.outdated(plan):
+		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "its nodes are gone, or are needed again")
+	}
+	return nil
+}
+
+// advanceUpdates ends a plan of updates in place that are done or no longer needed.
+func (a *Approvals) advanceUpdates(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	changing := slices.ContainsFunc(a.vms(), func(state scaler.VMState) bool {
+		return state.Changing && slices.ContainsFunc(plan.Spec.VMs, func(line v1alpha1.ScalePlanVM) bool {
+			return line.Action == v1alpha1.ScalePlanUpdate && line.Key == string(state.VM.Key)
+		})
+	})
+	switch {
+	case !changing && !pending(plan):
+		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were changed", len(plan.Spec.VMs)))
+	case !changing && a.config.Clock.Since(a.started) >= unrequestedFor:
+		// Right after a start, the requester of updates may not have asked yet.
+		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "the class of its nodes has changed again, or they are gone")
+	case pending(plan):
+		return a.advancePending(ctx, plan)
+	}
+	return nil // it is being carried out
+}
+
+// advanceCreates ends a plan according to the phases of its new VMs, whatever happened to them
+// later.
+func (a *Approvals) advanceCreates(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	planned, states := creates(plan), a.created(plan)
+	done := 0
+	var failures []string
+	for i := range states {
+		switch state := &states[i]; {
+		case state.Made || state.Phase == scaler.PhaseMade:
+			done++
+		case state.Phase == scaler.PhaseFailed:
+			failures = append(failures, fmt.Sprintf("%s: %v", state.VM.Name, state.Err))
+		case state.Phase == scaler.PhaseRemoving:
+			failures = append(failures, state.VM.Name+" was given up before it was created")
+		}
+	}
+	late := plan.Status.DecidedAt != nil && a.config.Clock.Since(plan.Status.DecidedAt.Time) > beginWithin
+	switch {
+	case done >= planned:
+		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were created", planned))
+	case len(failures) > 0 && done+len(failures) >= planned:
+		slices.Sort(failures)
+		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, clip(strings.Join(failures, "; "), 4096))
+	case late && len(states) < planned:
+		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("%d of %d VMs were created, the others were given up meanwhile: "+
+			"see the events of their NodeClaims; what pods still need is proposed again", done, planned))
+	}
+	return nil
+}
+
+// creates returns how many VMs a plan creates.
+func creates(plan *v1alpha1.ScalePlan) int {
+	n := 0
+	for i := range plan.Spec.VMs {
+		if plan.Spec.VMs[i].Action == v1alpha1.ScalePlanCreate {
+			n++
+		}
+	}
+	return n
+}
+
+// advanceDeletes ends a plan according to the phases of the VMs that it removes.
+func (a *Approvals) advanceDeletes(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	left := a.leaving(plan)
+	removing := slices.ContainsFunc(left, func(state scaler.VMState) bool { return state.Phase == scaler.PhaseRemoving })
+	switch {
+	case len(left) == 0:
+		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs are gone", len(plan.Spec.VMs)-creates(plan)))
+	case !removing && plan.Status.DecidedAt != nil && a.config.Clock.Since(plan.Status.DecidedAt.Time) > drainWithin:
+		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("%d VMs did not leave within %s: "+
+			"see the events of their Nodes; what should go is proposed again", len(left), drainWithin))
+	}
+	return nil
+}
+
+// leaving returns the existing VMs that a plan removes.
+func (a *Approvals) leaving(plan *v1alpha1.ScalePlan) []scaler.VMState {
+	keys := deletes(plan.Spec.VMs)
+	return slices.DeleteFunc(a.vms(), func(state scaler.VMState) bool { return !keys[string(state.VM.Key)] })
+}
+
+// deletes returns the keys of the removed VMs.
+func deletes(vms []v1alpha1.ScalePlanVM) map[string]bool {
+	keys := map[string]bool{}
+	for i := range vms {
+		if vms[i].Action == v1alpha1.ScalePlanDelete {
+			keys[vms[i].Key] = true
+		}
+	}
+	return keys
+}
+
+// outdated reports whether nodes waiting for removal are gone, or have not been candidates for
+// removal for a while because pods came back.
+func (a *Approvals) outdated(plan *v1alpha1.ScalePlan) bool {
+	if len(a.leaving(plan)) == 0 {
+		return true
+	}
+	if plan.Spec.RequestedBy == RequestedByGuard {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for key := range deletes(plan.Spec.VMs) {
+		last := a.seen[candidacy{by: plan.Spec.RequestedBy, key: key}]
+		if last.Before(a.started) {
+			last = a.started
+		}
+		if a.config.Clock.Since(last) > candidateFor {
+			return true
+		}
+	}
+	return false
+}
