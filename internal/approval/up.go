@@ -118,18 +118,8 @@ func (a *Approvals) mayCreate(ctx context.Context, g *group) (bool, error) {
 		})
 	}
 
-	// The fingerprint changes if the VMs or their placements change.
-	type place struct {
-		Spec      fleet.Spec
-		Placement fleet.Placement
-	}
-	places := make([]place, len(g.placed))
-	for i := range g.placed {
-		places[i] = place{Spec: g.placed[i].Spec, Placement: g.placed[i].Placement}
-		places[i].Spec.Demand, places[i].Spec.Hosts, places[i].Placement.Reason = fleet.Demand{}, nil, ""
-	}
 	var err error
-	if g.fingerprint, err = digest(places); err != nil {
+	if g.fingerprint, err = fingerprint(g.placed); err != nil {
 		return false, err
 	}
 	a.mu.Lock()
@@ -154,6 +144,20 @@ func (a *Approvals) mayCreate(ctx context.Context, g *group) (bool, error) {
 	defer a.mu.Unlock()
 	a.due = append(a.due, g)
 	return false, nil
+}
+
+// fingerprint changes if the VMs or their placements change.
+func fingerprint(placed []scheduling.Placed) (string, error) {
+	type place struct {
+		Spec      fleet.Spec
+		Placement fleet.Placement
+	}
+	places := make([]place, len(placed))
+	for i := range placed {
+		places[i] = place{Spec: placed[i].Spec, Placement: placed[i].Placement}
+		places[i].Spec.Demand, places[i].Spec.Hosts, places[i].Placement.Reason = fleet.Demand{}, nil, ""
+	}
+	return digest(places)
 }
 
 // Draft plans what the last Up could not answer without a plan, and creates the

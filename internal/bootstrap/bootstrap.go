@@ -4,10 +4,7 @@
 // secrets; the caller writes them. Start at Render.
 package bootstrap
 
-import (
-	"fmt"
-	"slices"
-)
+import "fmt"
 
 // The names of the documents, in template Secrets and in the seed.
 const (
@@ -19,33 +16,21 @@ const (
 	JoinCommand = "join-command"
 )
 
-// Templates are the unrendered documents. See Functions for the functions they may call,
-// and Values for their data.
-type Templates struct {
-	UserData, MetaData, NetworkConfig, VendorData string
-	// JoinCommand has no default.
-	JoinCommand string
-}
+// Templates are the unrendered documents and the join command, by name. See Functions for the
+// functions they may call, and Values for their data.
+type Templates map[string]string
 
-// Documents are rendered templates. They contain a join token: never print them.
-type Documents struct {
-	UserData, MetaData, NetworkConfig []byte
-	// VendorData is empty if there is none.
-	VendorData []byte
-}
-
-// Files returns the documents by their file names in the seed.
-func (d Documents) Files() map[string][]byte {
-	files := map[string][]byte{UserData: d.UserData, MetaData: d.MetaData, NetworkConfig: d.NetworkConfig}
-	if len(d.VendorData) > 0 {
-		files[VendorData] = d.VendorData
-	}
-	return files
-}
+// Documents are rendered templates by name, which is the file name in the seed. They contain a
+// join token: never print them.
+type Documents map[string][]byte
 
 // String returns the sizes of the documents, without their content.
 func (d Documents) String() string {
-	return fmt.Sprintf("documents of %d bytes", len(slices.Concat(d.UserData, d.MetaData, d.NetworkConfig, d.VendorData)))
+	size := 0
+	for _, content := range d {
+		size += len(content)
+	}
+	return fmt.Sprintf("documents of %d bytes", size)
 }
 
 // GoString returns String.

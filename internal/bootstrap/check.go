@@ -18,33 +18,24 @@ const (
 	bom = "\ufeff"
 )
 
-// otherHeaders returns the first lines of user-data that is not YAML, or not only, and
-// that cloud-init accepts as it is.
-func otherHeaders() []string {
-	return []string{
-		"#!", "#include", "#cloud-boothook", "#cloud-config-archive", "#part-handler", "## template:",
-		"Content-Type:", "MIME-Version:",
-	}
-}
-
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
+// checkUserData accepts cloud-init's forms of user-data, and documents in Talos' form, which
+// have no header.
 func checkUserData(document, text string) error {
 	first, _, _ := strings.Cut(strings.TrimPrefix(text, bom), "\n")
-	switch first = strings.TrimRight(first, " \r"); {
-	case first == cloudConfig:
-		_, err := mappings(document, text)
-		return err
-	case slices.ContainsFunc(otherHeaders(), func(header string) bool { return strings.HasPrefix(first, header) }):
-		return nil
+	first = strings.TrimRight(first, " \r")
+	// cloud-init accepts these as they are.
+	for _, header := range []string{
+		"#!", "#include", "#cloud-boothook", "#cloud-config-archive", "#part-handler", "## template:",
+		"Content-Type:", "MIME-Version:",
+	} {
+		if strings.HasPrefix(first, header) {
+			return nil
+		}
 	}
-	return checkMachineConfig(document, text)
-}
-
-// checkMachineConfig accepts documents in Talos' form: they have no header.
-func checkMachineConfig(document, text string) error {
 	list, err := mappings(document, text)
-	if err != nil {
+	if err != nil || first == cloudConfig {
 		return err
 	}
 	for _, m := range list {
@@ -120,10 +111,10 @@ func mappings(document, text string) ([]map[string]*yaml.Node, error) {
 			root = node.Content[0]
 		}
 		if root.Kind != yaml.MappingNode {
-			return nil, &DocumentError{Document: document, Line: root.Line, Rendered: true, Problem: "is no YAML object: want keys and values"}
+			return nil, &DocumentError{Document: document, Line: root.Line, Rendered: true, Problem: "is not a YAML object: write keys and values"}
 		}
 		if line := duplicate(root); line > 0 {
-			return nil, &DocumentError{Document: document, Line: line, Rendered: true, Problem: "has a key that stands there already: remove one of them"}
+			return nil, &DocumentError{Document: document, Line: line, Rendered: true, Problem: "duplicate key in this object: remove one of them"}
 		}
 		list = append(list, pairs(root))
 	}
@@ -160,7 +151,7 @@ var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 // yamlError returns the YAML parser's error about the syntax, which contains nothing of
 // the text.
 func yamlError(document string, err error) error {
-	e := &DocumentError{Document: document, Rendered: true, Problem: "is no YAML"}
+	e := &DocumentError{Document: document, Rendered: true, Problem: "is not YAML"}
 	if found := yamlLine.FindStringSubmatch(err.Error()); found != nil {
 		e.Line, _ = strconv.Atoi(found[1])
 		if !strings.ContainsAny(found[2], `"'`+"`") {

@@ -31,7 +31,7 @@ func TestDefaultsGolden(t *testing.T) {
 	documents := render(t, bootstrap.Defaults(), someValues(t))
 	archive := &txtar.Archive{Comment: []byte("What a node of a kubeadm cluster gets by default.\n")}
 	for _, name := range []string{bootstrap.UserData, bootstrap.MetaData, bootstrap.NetworkConfig} {
-		archive.Files = append(archive.Files, txtar.File{Name: name, Data: documents.Files()[name]})
+		archive.Files = append(archive.Files, txtar.File{Name: name, Data: documents[name]})
 	}
 	const golden = "testdata/defaults.txtar"
 	if *update {
@@ -46,8 +46,8 @@ func TestDefaultsGolden(t *testing.T) {
 	if diff := cmp.Diff(string(want), string(txtar.Format(archive))); diff != "" {
 		t.Errorf("documents (-golden +rendered), go test ./internal/bootstrap -update rewrites them:\n%s", diff)
 	}
-	if len(documents.VendorData) > 0 || len(documents.Files()) != 3 {
-		t.Errorf("there is vendor-data by default: %q", documents.VendorData)
+	if len(documents[bootstrap.VendorData]) > 0 || len(documents) != 3 {
+		t.Errorf("there is vendor-data by default: %q", documents[bootstrap.VendorData])
 	}
 }
 
@@ -56,7 +56,7 @@ func TestHugePages(t *testing.T) {
 	t.Parallel()
 	values := someValues(t)
 	values.Resources.HugePages2Mi = 512
-	config := readUserData(t, render(t, bootstrap.Defaults(), values).UserData)
+	config := readUserData(t, render(t, bootstrap.Defaults(), values)[bootstrap.UserData])
 	const path = "/etc/tmpfiles.d/kubernetes-hugepages.conf"
 	const want = "w /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages - - - - 512\nw /sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages - - - - 0\n"
 	if got := config.file(t, path); got != want {
@@ -71,7 +71,7 @@ func TestHugePages(t *testing.T) {
 // TestDefaultsAreWhatKubeadmLeaves parses the files as kubelet does.
 func TestDefaultsAreWhatKubeadmLeaves(t *testing.T) {
 	t.Parallel()
-	config := readUserData(t, render(t, bootstrap.Defaults(), someValues(t)).UserData)
+	config := readUserData(t, render(t, bootstrap.Defaults(), someValues(t))[bootstrap.UserData])
 	for path, want := range map[string]string{
 		"/etc/kubernetes/bootstrap-kubelet.conf": "0600",
 		"/etc/kubernetes/pki/ca.crt":             "0644",
@@ -109,7 +109,7 @@ func TestDefaultsAreWhatKubeadmLeaves(t *testing.T) {
 // field.
 func kubeletConfig(t *testing.T, values bootstrap.Values) kubeletv1beta1.KubeletConfiguration {
 	t.Helper()
-	user := readUserData(t, render(t, bootstrap.Defaults(), values).UserData)
+	user := readUserData(t, render(t, bootstrap.Defaults(), values)[bootstrap.UserData])
 	var config kubeletv1beta1.KubeletConfiguration
 	if err := strictyaml.UnmarshalStrict([]byte(user.file(t, "/var/lib/kubelet/config.yaml")), &config); err != nil {
 		t.Fatal(err)
@@ -182,7 +182,7 @@ func TestKubeletOptions(t *testing.T) {
 func TestCloudControllerManager(t *testing.T) {
 	t.Parallel()
 	values := someValues(t, func(k *bootstrap.Kubelet) { k.ExternalCloudProvider = true })
-	flags := readUserData(t, render(t, bootstrap.Defaults(), values).UserData).file(t, "/var/lib/kubelet/kubeadm-flags.env")
+	flags := readUserData(t, render(t, bootstrap.Defaults(), values)[bootstrap.UserData]).file(t, "/var/lib/kubelet/kubeadm-flags.env")
 	if !strings.HasSuffix(flags, ` --cloud-provider=external"`+"\n") || kubeletConfig(t, values).ProviderID != "" {
 		t.Errorf("flags %s, providerID %q", flags, kubeletConfig(t, values).ProviderID)
 	}
@@ -197,7 +197,7 @@ func TestSwap(t *testing.T) {
 				k.Config["failSwapOn"] = *setting
 			}
 		})
-		text := string(render(t, bootstrap.Defaults(), values).UserData)
+		text := string(render(t, bootstrap.Defaults(), values)[bootstrap.UserData])
 		if strings.Contains(text, "swapoff") != (setting == nil) {
 			t.Errorf("%s:\n%s", name, text)
 		}
@@ -208,7 +208,7 @@ func TestSSHKeys(t *testing.T) {
 	t.Parallel()
 	values := someValues(t)
 	values.Values = map[string]string{"SSHAuthorizedKeys": "ssh-ed25519 AAAA a@b\nfrom=\"10.0.0.0/8,::1\" ssh-rsa BBBB \"c\": d\n"}
-	got := readUserData(t, render(t, bootstrap.Defaults(), values).UserData).SSHKeys
+	got := readUserData(t, render(t, bootstrap.Defaults(), values)[bootstrap.UserData]).SSHKeys
 	want := []string{"ssh-ed25519 AAAA a@b", `from="10.0.0.0/8,::1" ssh-rsa BBBB "c": d`}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("keys (-want +got):\n%s", diff)
@@ -219,7 +219,7 @@ func TestSSHKeys(t *testing.T) {
 // their structure, and each text stays in its place.
 func TestNothingIsInjected(t *testing.T) {
 	t.Parallel()
-	plain := readUserData(t, render(t, bootstrap.Defaults(), someValues(t)).UserData)
+	plain := readUserData(t, render(t, bootstrap.Defaults(), someValues(t))[bootstrap.UserData])
 	for _, text := range worst() {
 		values := someValues(t)
 		values.Metadata.Hostname, values.Metadata.InstanceUUID = text, "i"+text
@@ -260,10 +260,10 @@ func worst() []string {
 // checkForm compares with documents of harmless values.
 func checkForm(r rapid.TB, plain cloudConfig, documents bootstrap.Documents, values bootstrap.Values) {
 	var user cloudConfig
-	if err := strictyaml.UnmarshalStrict(documents.UserData, &map[string]any{}); err != nil {
+	if err := strictyaml.UnmarshalStrict(documents[bootstrap.UserData], &map[string]any{}); err != nil {
 		r.Fatal(err)
 	}
-	decodeYAML(r, documents.UserData, &user)
+	decodeYAML(r, documents[bootstrap.UserData], &user)
 	if diff := cmp.Diff(plain.RunCmd, user.RunCmd); diff != "" || len(user.WriteFiles) != len(plain.WriteFiles) {
 		r.Fatalf("%d files, commands (-want +got):\n%s", len(user.WriteFiles), diff)
 	}
@@ -282,7 +282,7 @@ func checkForm(r rapid.TB, plain cloudConfig, documents bootstrap.Documents, val
 		ID   string `yaml:"instance-id"`
 		Name string `yaml:"local-hostname"`
 	}
-	decodeYAML(r, documents.MetaData, &meta)
+	decodeYAML(r, documents[bootstrap.MetaData], &meta)
 	if meta.ID != values.Metadata.InstanceUUID || meta.Name != values.Metadata.Hostname {
 		r.Fatalf("meta-data %+v", meta)
 	}
@@ -290,7 +290,7 @@ func checkForm(r rapid.TB, plain cloudConfig, documents bootstrap.Documents, val
 		Version   int            `yaml:"version"`
 		Ethernets map[string]any `yaml:"ethernets"`
 	}
-	decodeYAML(r, documents.NetworkConfig, &network)
+	decodeYAML(r, documents[bootstrap.NetworkConfig], &network)
 	if network.Version != 2 || len(network.Ethernets) != 2 {
 		r.Fatalf("network %+v", network)
 	}

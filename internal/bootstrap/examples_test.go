@@ -81,7 +81,7 @@ func (e example) documents(t *testing.T, change ...func(*bootstrap.Kubelet)) boo
 func TestK3sExample(t *testing.T) {
 	t.Parallel()
 	documents := readExample(t, "k3s").documents(t, func(k *bootstrap.Kubelet) { k.Config["maxPods"] = 80 })
-	user := readUserData(t, documents.UserData)
+	user := readUserData(t, documents[bootstrap.UserData])
 	var config struct {
 		Server  string   `yaml:"server"`
 		Token   string   `yaml:"token"`
@@ -124,7 +124,7 @@ func TestTalosExample(t *testing.T) {
 				Version string         `yaml:"version"`
 				Rest    map[string]any `yaml:",inline"`
 			}
-			decodeYAML(t, documents.UserData, &version)
+			decodeYAML(t, documents[bootstrap.UserData], &version)
 			if encoded, err := yaml.Marshal(version.Rest); err != nil || yaml.Unmarshal(encoded, &config) != nil {
 				t.Fatal("no machine config")
 			}
@@ -152,7 +152,7 @@ func TestStaticAddressesExample(t *testing.T) {
 	values := static.secrets[static.class.Spec.Metadata.ValuesRef.Name].StringData
 	for _, want := range []string{"192.168.1.101/24", "192.168.1.17/24"} {
 		var got map[string]any
-		decodeYAML(t, static.documents(t).NetworkConfig, &got)
+		decodeYAML(t, static.documents(t)[bootstrap.NetworkConfig], &got)
 		card := map[string]any{
 			"match": map[string]any{"name": "e*"}, "addresses": []any{want}, "nameservers": map[string]any{"addresses": []any{"192.168.1.1"}},
 			"routes": []any{map[string]any{"to": "0.0.0.0/0", "via": "192.168.1.1"}},

@@ -14,64 +14,75 @@ const bootstrapToken = "BootstrapToken"
 // nothing.
 func UsesBootstrapToken(templates Templates) []string {
 	var uses []string
-	for _, part := range []struct{ name, text string }{
-		{UserData, templates.UserData},
-		{MetaData, templates.MetaData},
-		{NetworkConfig, templates.NetworkConfig},
-		{VendorData, templates.VendorData},
-		{JoinCommand, templates.JoinCommand},
-	} {
-		parsed, err := template.New(part.name).Funcs(Functions()).Parse(part.text)
+	for _, name := range []string{UserData, MetaData, NetworkConfig, VendorData, JoinCommand} {
+		parsed, err := template.New(name).Funcs(Functions()).Parse(templates[name])
 		if err != nil {
 			continue
 		}
-		if slices.ContainsFunc(parsed.Templates(), func(t *template.Template) bool { return t.Tree != nil && names(t.Root) }) {
-			uses = append(uses, part.name)
+		found := false
+		for _, one := range parsed.Templates() {
+			if one.Tree == nil || one.Root == nil {
+				continue
+			}
+			walk(one.Root, func(node parse.Node) bool {
+				switch node := node.(type) {
+				case *parse.FieldNode:
+					found = found || slices.Contains(node.Ident, bootstrapToken)
+				case *parse.VariableNode:
+					found = found || slices.Contains(node.Ident, bootstrapToken)
+				case *parse.ChainNode:
+					found = found || slices.Contains(node.Field, bootstrapToken)
+				case *parse.StringNode:
+					found = found || node.Text == bootstrapToken // the key of get, index or hasKey
+				}
+				return true
+			})
+		}
+		if found {
+			uses = append(uses, name)
 		}
 	}
 	return uses
 }
 
-// names reports whether a node of a template refers to BootstrapToken.
-func names(node parse.Node) bool {
+// walk calls visit for a node of a template, and for the nodes in it if visit returns true.
+func walk(node parse.Node, visit func(parse.Node) bool) {
+	if !visit(node) {
+		return
+	}
+	var branch *parse.BranchNode
+	var inner []parse.Node
 	switch node := node.(type) {
 	case *parse.ListNode:
-		return node != nil && slices.ContainsFunc(node.Nodes, names)
+		inner = node.Nodes
 	case *parse.ActionNode:
-		return inPipe(node.Pipe)
+		inner = append(inner, node.Pipe)
 	case *parse.TemplateNode:
-		return inPipe(node.Pipe)
-	case *parse.IfNode:
-		return inBranch(&node.BranchNode)
-	case *parse.RangeNode:
-		return inBranch(&node.BranchNode)
-	case *parse.WithNode:
-		return inBranch(&node.BranchNode)
-	}
-	return false
-}
-
-func inBranch(node *parse.BranchNode) bool {
-	return inPipe(node.Pipe) || names(node.List) || names(node.ElseList)
-}
-
-func inPipe(pipe *parse.PipeNode) bool {
-	return pipe != nil && slices.ContainsFunc(pipe.Cmds, func(c *parse.CommandNode) bool { return slices.ContainsFunc(c.Args, inArgument) })
-}
-
-// inArgument reports whether an argument in a pipe refers to BootstrapToken.
-func inArgument(node parse.Node) bool {
-	switch node := node.(type) {
+		if node.Pipe != nil {
+			inner = append(inner, node.Pipe)
+		}
 	case *parse.PipeNode:
-		return inPipe(node)
-	case *parse.FieldNode:
-		return slices.Contains(node.Ident, bootstrapToken)
-	case *parse.VariableNode:
-		return slices.Contains(node.Ident, bootstrapToken)
+		for _, command := range node.Cmds {
+			inner = append(inner, command)
+		}
+	case *parse.CommandNode:
+		inner = node.Args
 	case *parse.ChainNode:
-		return slices.Contains(node.Field, bootstrapToken) || inArgument(node.Node)
-	case *parse.StringNode:
-		return node.Text == bootstrapToken // the key of get, index or hasKey
+		inner = append(inner, node.Node)
+	case *parse.IfNode:
+		branch = &node.BranchNode
+	case *parse.RangeNode:
+		branch = &node.BranchNode
+	case *parse.WithNode:
+		branch = &node.BranchNode
 	}
-	return false
+	if branch != nil {
+		inner = append(inner, branch.Pipe, branch.List)
+		if branch.ElseList != nil {
+			inner = append(inner, branch.ElseList)
+		}
+	}
+	for _, node := range inner {
+		walk(node, visit)
+	}
 }

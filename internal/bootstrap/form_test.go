@@ -27,13 +27,13 @@ func TestUsesBootstrapToken(t *testing.T) {
 		"{{ .Kubernetes.BootstrapToken":                                                     false,
 	} {
 		templates := bootstrap.Defaults()
-		templates.VendorData = text
+		templates[bootstrap.VendorData] = text
 		if got := bootstrap.UsesBootstrapToken(templates); slices.Contains(got, bootstrap.VendorData) != want || len(got) > 1 {
 			t.Errorf("%s: %v, want %v", text, got, want)
 		}
 	}
 	all := strings.Repeat("{{ .Kubernetes.BootstrapToken }}", 2)
-	got := bootstrap.UsesBootstrapToken(bootstrap.Templates{UserData: all, MetaData: all, NetworkConfig: all, VendorData: all, JoinCommand: all})
+	got := bootstrap.UsesBootstrapToken(bootstrap.Templates{bootstrap.UserData: all, bootstrap.MetaData: all, bootstrap.NetworkConfig: all, bootstrap.VendorData: all, bootstrap.JoinCommand: all})
 	if len(got) != 5 {
 		t.Errorf("documents %v, want all five", got)
 	}

@@ -88,7 +88,7 @@ func TestFunctions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, c := range cases {
-				got := render(t, withUserData("#!\n"+c[0]), values).UserData
+				got := render(t, withUserData("#!\n"+c[0]), values)[bootstrap.UserData]
 				if diff := cmp.Diff("#!\n"+c[1], string(got)); diff != "" {
 					t.Errorf("%s (-want +got):\n%s", c[0], diff)
 				}

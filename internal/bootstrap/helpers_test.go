@@ -68,7 +68,7 @@ func render(t testing.TB, templates bootstrap.Templates, values bootstrap.Values
 // withUserData returns the default templates with different user-data.
 func withUserData(text string) bootstrap.Templates {
 	templates := bootstrap.Defaults()
-	templates.UserData = text
+	templates[bootstrap.UserData] = text
 	return templates
 }
 

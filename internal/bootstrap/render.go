@@ -46,17 +46,13 @@ func (e *UnknownKeyError) Error() string {
 // TemplatesOf returns the templates in a Secret's data, with Defaults for missing ones.
 func TemplatesOf(secret map[string][]byte) (Templates, error) {
 	templates := Defaults()
-	fields := map[string]*string{
-		UserData: &templates.UserData, MetaData: &templates.MetaData,
-		NetworkConfig: &templates.NetworkConfig, VendorData: &templates.VendorData,
-		JoinCommand: &templates.JoinCommand,
-	}
 	for _, key := range sortedKeys(secret) {
-		field, ok := fields[key]
-		if !ok {
-			return Templates{}, &UnknownKeyError{Key: key}
+		switch key {
+		case UserData, MetaData, NetworkConfig, VendorData, JoinCommand:
+			templates[key] = string(secret[key])
+		default:
+			return nil, &UnknownKeyError{Key: key}
 		}
-		*field = string(secret[key])
 	}
 	return templates, nil
 }
@@ -64,26 +60,27 @@ func TemplatesOf(secret map[string][]byte) (Templates, error) {
 // Render renders templates with values and checks the result. It returns a
 // *DocumentError.
 func Render(templates Templates, values Values) (Documents, error) {
-	var documents Documents
+	documents := Documents{}
 	data := viewOf(&values)
 	for _, part := range []struct {
-		name, text string
-		into       *[]byte
-		check      func(document, text string) error
+		name  string
+		check func(document, text string) error
 	}{
-		{UserData, templates.UserData, &documents.UserData, checkUserData},
-		{MetaData, templates.MetaData, &documents.MetaData, checkMetaData},
-		{NetworkConfig, templates.NetworkConfig, &documents.NetworkConfig, checkNetworkConfig},
-		{VendorData, templates.VendorData, &documents.VendorData, checkVendorData},
+		{UserData, checkUserData},
+		{MetaData, checkMetaData},
+		{NetworkConfig, checkNetworkConfig},
+		{VendorData, checkVendorData},
 	} {
-		text, err := execute(part.name, part.text, data, newWork())
+		text, err := execute(part.name, templates[part.name], data, newWork())
+		if err == nil {
+			err = part.check(part.name, text)
+		}
 		if err != nil {
-			return Documents{}, err
+			return nil, err
 		}
-		if err := part.check(part.name, text); err != nil {
-			return Documents{}, err
+		if text != "" {
+			documents[part.name] = []byte(text)
 		}
-		*part.into = []byte(text)
 	}
 	return documents, nil
 }
@@ -94,14 +91,14 @@ const maxCommand = 64 << 10
 // RenderCommand renders the command that joins a guest by its agent. It returns a
 // *DocumentError.
 func RenderCommand(templates Templates, values Values) (string, error) {
-	text, err := execute(JoinCommand, templates.JoinCommand, viewOf(&values), newWork())
+	text, err := execute(JoinCommand, templates[JoinCommand], viewOf(&values), newWork())
 	switch {
 	case err != nil:
 		return "", err
 	case strings.TrimSpace(text) == "":
-		return "", &DocumentError{Document: JoinCommand, Problem: "there is no command: write the script that joins the node under this key of the Secret of templatesRef"}
+		return "", &DocumentError{Document: JoinCommand, Problem: "the command is empty: set this key of the Secret of templatesRef to the script that joins the node"}
 	case len(text) > maxCommand:
-		return "", &DocumentError{Document: JoinCommand, Problem: fmt.Sprintf("has more than %d bytes: shorten it, or let it fetch the rest", maxCommand)}
+		return "", &DocumentError{Document: JoinCommand, Problem: fmt.Sprintf("has more than %d bytes: shorten it, or fetch the rest from elsewhere", maxCommand)}
 	}
 	return text, nil
 }
@@ -109,7 +106,7 @@ func RenderCommand(templates Templates, values Values) (string, error) {
 // execute runs a template, which ends when no work is left.
 func execute(name, text string, data view, left *work) (string, error) {
 	if len(text) > maxDocument {
-		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("its template has more than %d bytes: shorten it, or let it fetch the rest", maxDocument)}
+		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("its template has more than %d bytes: shorten it, or fetch the rest from elsewhere", maxDocument)}
 	}
 	functions := bounded(left)
 	parsed, err := template.New(name).Funcs(functions).Option("missingkey=error").Parse(text)
@@ -121,22 +118,19 @@ func execute(name, text string, data view, left *work) (string, error) {
 	}
 	out := &limited{left: maxDocument}
 	err = parsed.Execute(out, data)
-	if errors.Is(err, errTooLong) {
-		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("has more than %d bytes: shorten it, or let it fetch the rest", maxDocument)}
+	if err == nil {
+		return out.text.String(), nil
 	}
-	if errors.Is(err, errTooManySteps) {
-		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("its loops go round more than %d times: shorten what they go through", maxSteps)}
+	problem := explain(name, err)
+	switch {
+	case errors.Is(err, errTooLong):
+		problem = &DocumentError{Document: name, Problem: fmt.Sprintf("has more than %d bytes: shorten it, or fetch the rest from elsewhere", maxDocument)}
+	case errors.Is(err, errTooManySteps):
+		problem = &DocumentError{Document: name, Problem: fmt.Sprintf("its loops go round more than %d times: shorten the lists", maxSteps)}
+	case errors.Is(err, errTooMuchWork):
+		problem.Problem = "takes too much work up to here: pass shorter texts to its functions, above all to regular expressions, and call them less often"
 	}
-	if errors.Is(err, errTooMuchWork) {
-		at := &DocumentError{Document: name}
-		_ = errors.As(explain(name, err), &at)
-		at.Problem = "takes too much work up to here: give its functions, and its regular expressions above all, shorter texts, and call them less often"
-		return "", at
-	}
-	if err != nil {
-		return "", explain(name, err)
-	}
-	return out.text.String(), nil
+	return "", problem
 }
 
 var errTooLong = errors.New("too long")
@@ -170,9 +164,9 @@ var (
 	inCall = regexp.MustCompile(`^error calling (\w+): `)
 )
 
-// explain makes a *DocumentError of what text/template says. Of an error in a call
-// only the function is told, for its text may hold what it was called with.
-func explain(name string, err error) error {
+// explain converts an error of text/template. It names only the function of a failed call,
+// because the error may contain the arguments.
+func explain(name string, err error) *DocumentError {
 	e := &DocumentError{Document: name, Problem: err.Error()}
 	found := position.FindStringSubmatch(e.Problem)
 	if found == nil {
@@ -192,8 +186,7 @@ func explain(name string, err error) error {
 	return e
 }
 
-// explainCall says what is wrong. Text is whole without its literals, and without
-// where it is.
+// explainCall returns what is wrong. Text is whole without its literals and its position.
 func explainCall(text, whole string) string {
 	if key := noKey.FindStringSubmatch(whole); key != nil && strings.HasPrefix(text, "map has no entry for key ") {
 		return fmt.Sprintf("there is no %q: add it to the Secret of valuesRef, or ask for it with `get` and `default`", key[1])
@@ -202,7 +195,7 @@ func explainCall(text, whole string) string {
 		return fmt.Sprintf("there is no %s here: see docs/join.md for what there is", field[1])
 	}
 	if call := inCall.FindStringSubmatch(text); call != nil {
-		return fmt.Sprintf("function %s cannot be called with that: see docs/join.md for what it takes", call[1])
+		return fmt.Sprintf("function %s: invalid arguments: see docs/join.md for what it takes", call[1])
 	}
 	return "cannot be evaluated: see docs/join.md for values and functions"
 }

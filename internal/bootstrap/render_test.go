@@ -36,37 +36,37 @@ func TestRefuses(t *testing.T) {
 		"missing key":         {"user-data", "#!\n{{ .Values.Token }}", `there is no "Token": add it to the Secret of valuesRef`},
 		"missing reserve":     {"user-data", "#!\n{{ .Kubernetes.KubeletConfiguration.maxPods }}", `there is no "maxPods"`},
 		"no header":           {"user-data", "write_files: []\n", "user-data, line 1 of the result: is neither a machine config of Talos nor begins with a line that cloud-init knows"},
-		"no YAML":             {"user-data", "#cloud-config\na: [\nb: geheim\n", "of the result: is no YAML"},
-		"broken indentation":  {"user-data", "#cloud-config\na:\n  b: 1\n c: geheim\n", "of the result: is no YAML: did not find expected"},
-		"list":                {"user-data", "#cloud-config\n- geheim\n", "user-data, line 2 of the result: is no YAML object"},
+		"no YAML":             {"user-data", "#cloud-config\na: [\nb: geheim\n", "of the result: is not YAML"},
+		"broken indentation":  {"user-data", "#cloud-config\na:\n  b: 1\n c: geheim\n", "of the result: is not YAML: did not find expected"},
+		"list":                {"user-data", "#cloud-config\n- geheim\n", "user-data, line 2 of the result: is not a YAML object"},
 		"empty":               {"user-data", "", "user-data: is empty"},
 		"header only":         {"user-data", "#cloud-config\n", "user-data: is empty"},
-		"key twice":           {"user-data", "#cloud-config\nruncmd: []\nruncmd: [geheim]\n", "has a key that stands there already"},
-		"inner key twice":     {"user-data", "#cloud-config\na:\n- b: 1\n  b: geheim\n", "line 3 of the result: has a key that stands there already"},
+		"key twice":           {"user-data", "#cloud-config\nruncmd: []\nruncmd: [geheim]\n", "duplicate key in this object"},
+		"inner key twice":     {"user-data", "#cloud-config\na:\n- b: 1\n  b: geheim\n", "line 3 of the result: duplicate key in this object"},
 		"too long":            {"user-data", "#!\n" + strings.Repeat("x", 257<<10), "has more than 262144 bytes"},
-		"secret in a call":    {"user-data", "#!\n{{ b64dec \"geheim>: geheim\" }}", "user-data, line 2 of the template: <b64dec \"…\">: function b64dec cannot be called with that"},
+		"secret in a call":    {"user-data", "#!\n{{ b64dec \"geheim>: geheim\" }}", "user-data, line 2 of the template: <b64dec \"…\">: function b64dec: invalid arguments"},
 		"endless":             {"user-data", "#!\n{{ define \"a\" }}x{{ template \"a\" }}{{ end }}{{ template \"a\" }}", "user-data: its loops go round more than 10000 times"},
 		"a long loop":         {"user-data", "#!\n{{ range 2000000000 }}{{ end }}", "user-data: its loops go round more than 10000 times"},
 		"loops in loops":      {"user-data", "#!\n{{ range 9999 }}{{ if true }}{{ range 9999 }}{{ end }}{{ end }}{{ end }}", "go round more than 10000 times"},
-		"far in":              {"user-data", "#!\n{{ indent 2000000000 \"geheim\" }}", "function indent cannot be called with that"},
-		"farther in":          {"user-data", "#!\n{{ \"geheim\" | nindent -1 }}", "function nindent cannot be called with that"},
-		"doubling texts":      {"user-data", "#!\n{{ $x := \"ab\" }}{{ range 60 }}{{ $x = printf \"%s%s\" $x $x }}{{ end }}", "function printf cannot be called with that"},
-		"doubling lists":      {"user-data", "#!\n{{ $x := list 1 }}{{ range 60 }}{{ $x = list $x $x }}{{ end }}{{ len (toJson $x) }}", "function list cannot be called with that"},
-		"multiplied":          {"user-data", large + "{{ replace \"\" $x $x }}", "function replace cannot be called with that"},
+		"far in":              {"user-data", "#!\n{{ indent 2000000000 \"geheim\" }}", "function indent: invalid arguments"},
+		"farther in":          {"user-data", "#!\n{{ \"geheim\" | nindent -1 }}", "function nindent: invalid arguments"},
+		"doubling texts":      {"user-data", "#!\n{{ $x := \"ab\" }}{{ range 60 }}{{ $x = printf \"%s%s\" $x $x }}{{ end }}", "function printf: invalid arguments"},
+		"doubling lists":      {"user-data", "#!\n{{ $x := list 1 }}{{ range 60 }}{{ $x = list $x $x }}{{ end }}{{ len (toJson $x) }}", "function list: invalid arguments"},
+		"multiplied":          {"user-data", large + "{{ replace \"\" $x $x }}", "function replace: invalid arguments"},
 		"multiplied matches":  {"user-data", large + "{{ regexReplaceAll \".\" $x $x }}", "takes too much work up to here"},
-		"multiplied groups":   {"user-data", large + "{{ regexReplaceAll \"(?s).*\" $x (replace \"a\" \"$0\" $x) }}", "function regexReplaceAll cannot be called with that"},
-		"multiplied by joins": {"user-data", large + "{{ join $x (split \"\" $x) }}", "function join cannot be called with that"},
-		"multiplied verbs":    {"user-data", large + "{{ printf (replace \"a\" \"%[1]s\" $x) $x }}", "function printf cannot be called with that"},
-		"wide verbs":          {"user-data", large + "{{ printf (replace \"a\" \"%999999d\" $x) 1 }}", "function printf cannot be called with that"},
+		"multiplied groups":   {"user-data", large + "{{ regexReplaceAll \"(?s).*\" $x (replace \"a\" \"$0\" $x) }}", "function regexReplaceAll: invalid arguments"},
+		"multiplied by joins": {"user-data", large + "{{ join $x (split \"\" $x) }}", "function join: invalid arguments"},
+		"multiplied verbs":    {"user-data", large + "{{ printf (replace \"a\" \"%[1]s\" $x) $x }}", "function printf: invalid arguments"},
+		"wide verbs":          {"user-data", large + "{{ printf (replace \"a\" \"%999999d\" $x) 1 }}", "function printf: invalid arguments"},
 		"doubling templates":  {"user-data", "#!\n{{ define \"a\" }}{{ template \"a\" }}{{ template \"a\" }}{{ end }}{{ template \"a\" }}", "go round more than 10000 times"},
-		"meta-data list":      {"meta-data", "[]", "meta-data, line 1 of the result: is no YAML object"},
+		"meta-data list":      {"meta-data", "[]", "meta-data, line 1 of the result: is not a YAML object"},
 		"meta-data twice":     {"meta-data", "instance-id: a\n---\ninstance-id: b\n", "meta-data: consists of several YAML documents"},
 		"no instance-id":      {"meta-data", "local-hostname: geheim\n", "meta-data: has no instance-id"},
 		"empty instance-id":   {"meta-data", "instance-id: ''\n", "meta-data: has no instance-id"},
 		"network without":     {"network-config", "ethernets: {}\n", "network-config, line 1 of the result: has no version of 1 or 2"},
 		"network of tomorrow": {"network-config", "version: 3\n", "has no version of 1 or 2"},
 		"network inside":      {"network-config", "\nnetwork:\n  config: geheim\n", "line 3 of the result: has no version of 1 or 2"},
-		"vendor-data":         {"vendor-data", "geheim\n", "vendor-data, line 1 of the result: is no YAML object"},
+		"vendor-data":         {"vendor-data", "geheim\n", "vendor-data, line 1 of the result: is not a YAML object"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestRefuses(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), "geheim") {
 				t.Errorf("repeats the document: %v", err)
 			}
-			if len(documents.Files()[bootstrap.UserData]) > 0 {
+			if len(documents[bootstrap.UserData]) > 0 {
 				t.Error("returns documents with the error")
 			}
 		})
@@ -114,8 +114,8 @@ func TestAccepts(t *testing.T) {
 				t.Fatal(err)
 			}
 			documents := render(t, read, someValues(t))
-			if _, given := templates["vendor-data"]; given != (len(documents.Files()) == 4) {
-				t.Errorf("files %d", len(documents.Files()))
+			if _, given := templates["vendor-data"]; given != (len(documents) == 4) {
+				t.Errorf("files %d", len(documents))
 			}
 		})
 	}
@@ -225,7 +225,7 @@ func TestStaticNetwork(t *testing.T) {
 		},
 	}
 	var got map[string]any
-	decodeYAML(t, render(t, bootstrap.Defaults(), values).NetworkConfig, &got)
+	decodeYAML(t, render(t, bootstrap.Defaults(), values)[bootstrap.NetworkConfig], &got)
 	nameservers := map[string]any{"addresses": []any{"10.0.0.2"}, "search": []any{"example.org"}}
 	want := map[string]any{"version": 2, "ethernets": map[string]any{
 		"eth0": map[string]any{

@@ -1,8 +1,10 @@
 package bootstrap
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"regexp/syntax"
 	"strings"
@@ -27,6 +29,13 @@ const (
 	maxPattern     = 1 << 10
 	maxProgram     = 10_000
 	perInstruction = 256
+	// maxIndent is the maximum indentation of indent and nindent.
+	maxIndent = 256
+	// maxGrown limits the estimated size of a function's result. The estimate is never too
+	// low, and sometimes too high.
+	maxGrown = 16 * maxDocument
+	// maxWidth is the maximum output of a printf verb in addition to its argument.
+	maxWidth = 999
 	// stepName is the name of the counting function; see count.
 	stepName = "numaformStep"
 )
@@ -34,16 +43,10 @@ const (
 var (
 	errTooManySteps = errors.New("too many steps")
 	errTooMuchWork  = errors.New("too much work")
+	errTooLarge     = errors.New("makes something that is too large")
+	errTooFar       = fmt.Errorf("indents by 0 to %d", maxIndent)
 	errPattern      = fmt.Errorf("has a regular expression of more than %d bytes or %d instructions", maxPattern, maxProgram)
 )
-
-// perByte returns the cost of functions for each byte of their arguments; the default is
-// 2.
-func perByte() map[string]int {
-	return map[string]int{
-		"toJson": 16, "toPrettyJson": 16, "toYaml": 64, "toPrettyYaml": 64, "js": 8, "html": 8, "urlquery": 8, "kubeletFlags": 16,
-	}
-}
 
 // work is the remaining budget for one document.
 type work struct {
@@ -61,15 +64,6 @@ func (w *work) take(units int) error {
 	}
 	w.left -= units
 	return nil
-}
-
-// call charges for a call.
-func (w *work) call(rate int, args []any) error {
-	left := maxGrown
-	for _, arg := range args {
-		weigh(arg, &left)
-	}
-	return w.take(perCall + rate*(maxGrown-left))
 }
 
 // step charges for iterations of loops, and the nodes that they evaluate.
@@ -153,81 +147,207 @@ func (w *work) replaceAll(expression, text, with string) (string, error) {
 		// A group is not longer than its match.
 		size += len(with) + strings.Count(with, "$")*(match[1]-match[0])
 	}
-	return grown(size, false, func() string { return p.ReplaceAllString(text, with) })
+	if size > maxGrown {
+		return "", errTooLarge
+	}
+	return p.ReplaceAllString(text, with), nil
 }
 
-// count makes each part of a template charge for its work before it runs: each iteration
-// of a loop and each use of a template also counts as a step.
+// wideVerb matches a printf verb with a width or a precision of more than three digits,
+// or one taken from an argument.
+var wideVerb = regexp.MustCompile(`%[^a-zA-Z%]*(\*|[0-9]{4})`)
+
+// bounded returns Functions with limits, so that no template blocks its worker: no
+// function returns more than the maximum size of a document, and each is charged for its
+// work first. Results that can be as large as the product of two arguments' sizes are refused
+// before they are built.
+func bounded(left *work) template.FuncMap {
+	functions := Functions()
+	// The text functions of Go's templates.
+	functions["print"], functions["println"] = fmt.Sprint, fmt.Sprintln
+	functions["html"], functions["js"], functions["urlquery"] = template.HTMLEscaper, template.JSEscaper, template.URLQueryEscaper
+	functions["printf"] = func(format string, args ...any) (string, error) {
+		if size := len(format) + strings.Count(format, "%")*(sizeOf(args)+maxWidth); size > maxGrown || wideVerb.MatchString(format) {
+			return "", errTooLarge
+		}
+		return fmt.Sprintf(format, args...), nil
+	}
+	indent := func(spaces int, text string) (string, error) {
+		if spaces < 0 || spaces > maxIndent {
+			return "", errTooFar
+		}
+		if len(text)+spaces*(strings.Count(text, "\n")+1) > maxGrown {
+			return "", errTooLarge
+		}
+		pad := strings.Repeat(" ", spaces)
+		return pad + strings.ReplaceAll(text, "\n", "\n"+pad), nil
+	}
+	functions["indent"] = indent
+	functions["nindent"] = func(spaces int, text string) (string, error) {
+		text, err := indent(spaces, text)
+		return "\n" + text, err
+	}
+	functions["replace"] = func(old, with, text string) (string, error) {
+		if strings.Count(text, old)*len(with) > maxGrown {
+			return "", errTooLarge
+		}
+		return strings.ReplaceAll(text, old, with), nil
+	}
+	if join, ok := functions["join"].(func(string, any) string); ok {
+		functions["join"] = func(separator string, list any) (string, error) {
+			parts := 1
+			if value := reflect.ValueOf(list); value.Kind() == reflect.Slice || value.Kind() == reflect.Array {
+				parts = value.Len()
+			}
+			if parts*len(separator) > maxGrown {
+				return "", errTooLarge
+			}
+			return join(separator, list), nil
+		}
+	}
+	functions["pairs"] = func(separator string, values map[string]any) (string, error) {
+		if len(values)*len(separator) > maxGrown {
+			return "", errTooLarge
+		}
+		return pairsOf(separator, values), nil
+	}
+
+	// The cost of functions for each byte of their arguments.
+	rates := map[string]int{
+		"toJson": 16, "toPrettyJson": 16, "toYaml": 64, "toPrettyYaml": 64, "js": 8, "html": 8, "urlquery": 8, "kubeletFlags": 16,
+	}
+	for name, function := range functions {
+		functions[name] = left.limit(function, cmp.Or(rates[name], 2))
+	}
+	// These compute their own cost.
+	functions["regexFind"] = func(expression, text string) (string, error) {
+		groups, err := left.find(expression, text)
+		return nth(groups, 0), err
+	}
+	functions["regexFindString"] = func(expression, text string, group int) (string, error) {
+		groups, err := left.find(expression, text)
+		return nth(groups, group), err
+	}
+	functions["regexReplaceAll"] = left.limit(left.replaceAll, 2)
+	functions[stepName] = left.step
+	return functions
+}
+
+// limit wraps a function: it charges rate for each byte of the arguments first, and
+// limits the result to the maximum size of a document.
+func (w *work) limit(function any, rate int) any {
+	inner := reflect.ValueOf(function)
+	kind := inner.Type()
+	in := make([]reflect.Type, kind.NumIn())
+	for i := range in {
+		in[i] = kind.In(i)
+	}
+	failure := reflect.TypeFor[error]()
+	out := []reflect.Type{kind.Out(0), failure}
+	fail := func(err error) []reflect.Value {
+		return []reflect.Value{reflect.Zero(kind.Out(0)), reflect.ValueOf(&err).Elem()}
+	}
+	return reflect.MakeFunc(reflect.FuncOf(in, out, kind.IsVariadic()), func(args []reflect.Value) []reflect.Value {
+		size := 0
+		for _, arg := range args {
+			size += sizeOf(arg.Interface())
+		}
+		if err := w.take(perCall + rate*size); err != nil {
+			return fail(err)
+		}
+		var results []reflect.Value
+		if kind.IsVariadic() {
+			results = inner.CallSlice(args)
+		} else {
+			results = inner.Call(args)
+		}
+		if sizeOf(results[0].Interface()) > maxDocument {
+			return fail(errTooLarge)
+		}
+		if len(results) == 1 {
+			results = append(results, reflect.Zero(failure))
+		}
+		return results
+	}).Interface()
+}
+
+// sizeOf returns the size of a value, at most about maxGrown.
+func sizeOf(value any) int {
+	left := maxGrown
+	weigh(value, &left)
+	return maxGrown - left
+}
+
+// weigh subtracts the size of a value from left, and stops when nothing is left.
+func weigh(value any, left *int) {
+	if *left < 0 {
+		return
+	}
+	*left--
+	switch value := value.(type) {
+	case string:
+		*left -= len(value)
+	case []string:
+		for _, text := range value {
+			weigh(text, left)
+		}
+	case []any:
+		for _, inner := range value {
+			weigh(inner, left)
+		}
+	case map[string]string:
+		for key, text := range value {
+			*left -= len(key) + len(text)
+		}
+	case map[string]any:
+		for key, inner := range value {
+			*left -= len(key)
+			weigh(inner, left)
+		}
+	}
+}
+
+// count makes each list of nodes in a template charge for its work before it runs: each
+// iteration of a loop and each use of a template also counts as a step.
 func count(parsed *template.Template, functions template.FuncMap) error {
 	for _, one := range parsed.Templates() {
-		if one.Tree != nil && one.Root != nil {
-			if err := countIn(one.Root, 1, functions); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// countIn inserts a step before a list, and into the lists in it.
-func countIn(list *parse.ListNode, rounds int, functions template.FuncMap) error {
-	if list == nil {
-		return nil
-	}
-	units := perNode
-	for _, node := range list.Nodes {
-		units += perNode + workOf(node)
-		branch, inner := (*parse.BranchNode)(nil), 0
-		switch node := node.(type) {
-		case *parse.RangeNode:
-			branch, inner = &node.BranchNode, 1
-		case *parse.IfNode:
-			branch = &node.BranchNode
-		case *parse.WithNode:
-			branch = &node.BranchNode
-		}
-		if branch == nil {
+		if one.Tree == nil || one.Root == nil {
 			continue
 		}
-		units += workOf(branch.Pipe)
-		if err := errors.Join(countIn(branch.List, inner, functions), countIn(branch.ElseList, 0, functions)); err != nil {
-			return err
+		rounds := map[*parse.ListNode]int{one.Root: 1}
+		var lists []*parse.ListNode
+		walk(one.Root, func(node parse.Node) bool {
+			switch node := node.(type) {
+			case *parse.RangeNode:
+				rounds[node.List] = 1
+			case *parse.ListNode:
+				lists = append(lists, node)
+			}
+			return true
+		})
+		for _, list := range lists {
+			units := perNode
+			for _, node := range list.Nodes {
+				walk(node, func(node parse.Node) bool {
+					if _, nested := node.(*parse.ListNode); nested {
+						return false // it charges for itself
+					}
+					units += perNode
+					if function, ok := node.(*parse.IdentifierNode); ok {
+						switch function.Ident {
+						case "eq", "ne", "lt", "le", "gt", "ge":
+							units += perComparison
+						}
+					}
+					return true
+				})
+			}
+			step, err := template.New("").Funcs(functions).Parse(fmt.Sprintf("{{%s %d %d}}", stepName, rounds[list], units))
+			if err != nil {
+				return err
+			}
+			list.Nodes = append([]parse.Node{step.Root.Nodes[0]}, list.Nodes...)
 		}
 	}
-	step, err := template.New("").Funcs(functions).Parse(fmt.Sprintf("{{%s %d %d}}", stepName, rounds, units))
-	if err != nil {
-		return err
-	}
-	list.Nodes = append([]parse.Node{step.Root.Nodes[0]}, list.Nodes...)
 	return nil
-}
-
-// workOf returns the cost of a node without the lists in it.
-func workOf(node parse.Node) int {
-	units := perNode
-	switch node := node.(type) {
-	case *parse.ActionNode:
-		units += workOf(node.Pipe)
-	case *parse.TemplateNode:
-		units += workOf(node.Pipe)
-	case *parse.PipeNode:
-		if node == nil {
-			return 0
-		}
-		for _, command := range node.Cmds {
-			units += workOf(command)
-		}
-	case *parse.CommandNode:
-		for _, argument := range node.Args {
-			units += workOf(argument)
-		}
-	case *parse.ChainNode:
-		units += workOf(node.Node)
-	case *parse.IdentifierNode:
-		switch node.Ident {
-		case "eq", "ne", "lt", "le", "gt", "ge":
-			units += perComparison
-		}
-	}
-	return units
 }

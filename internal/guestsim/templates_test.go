@@ -35,7 +35,7 @@ func TestDefaultTemplates(t *testing.T) {
 		t.Fatal(err)
 	}
 	seed := map[string]string{}
-	for name, content := range documents.Files() {
+	for name, content := range documents {
 		seed[name] = string(content)
 	}
 	w.approve(corev1.ConditionTrue, "rendered")

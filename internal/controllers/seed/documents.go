@@ -212,7 +212,7 @@ func secretReason(err error) string {
 func (s *Seeder) render(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, token jointoken.Token) (bootstrap.Documents, error) {
 	values, err := s.values(m, vm, claim, token)
 	if err != nil {
-		return bootstrap.Documents{}, m.renderError(err)
+		return nil, m.renderError(err)
 	}
 	documents, err := bootstrap.Render(m.templates, values)
 	return documents, m.renderError(err)

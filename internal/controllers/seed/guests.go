@@ -103,7 +103,7 @@ func (s *Seeder) upload(ctx context.Context, g *guest) (string, error) {
 	}
 	sending, cancel := context.WithTimeout(ctx, region.Upload)
 	defer cancel()
-	if err := region.Proxmox.UploadSeed(sending, vm.Host.Host, vm.Seed, documents.Files()); err != nil {
+	if err := region.Proxmox.UploadSeed(sending, vm.Host.Host, vm.Seed, documents); err != nil {
 		return "", fmt.Errorf("seeding vm %s on host %s: %w", vm.Name, vm.Host, err)
 	}
 	// A VM that is being cloned carries no marker yet: the engine attaches its seed.
