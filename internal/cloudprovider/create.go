@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/awslabs/operatorpkg/status"
@@ -42,15 +44,8 @@ func keyOf(claim *karpv1.NodeClaim) fleet.Key {
 // Create returns the NodeClaim with a reserved VM: it does not wait until the VM is
 // created. A NodeClaim created by numaform names its VM; for one created by Karpenter,
 // Create places and reserves a VM.
-func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
-	created, err := c.create(ctx, claim)
-	if err != nil {
-		return nil, translate(err)
-	}
-	return created, nil
-}
-
-func (c *CloudProvider) create(ctx context.Context, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
+func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (created *karpv1.NodeClaim, err error) {
+	defer func() { err = translate(err) }()
 	name, named := claim.Annotations[v1alpha1.AnnotationVM]
 	state, found, err := c.find(ctx, keyOf(claim))
 	switch {
@@ -60,11 +55,25 @@ func (c *CloudProvider) create(ctx context.Context, claim *karpv1.NodeClaim) (*k
 		if reason := unusable(&state); reason != "" {
 			return nil, &unusableError{claim.Name, state.VM.Name, reason}
 		}
-		return c.launched(ctx, claim, state.VM)
+		class, err := c.class(ctx, claim)
+		if err != nil {
+			return nil, err
+		}
+		return c.launched(ctx, claim, state.VM, class)
 	case named:
 		return nil, &unusableError{claim.Name, name, "was reserved and never begun, or is gone"}
 	}
-	return c.reserve(ctx, claim)
+
+	class, err := c.readyClass(ctx, claim)
+	if err != nil {
+		return nil, err
+	}
+	vm, err := c.place(ctx, claim)
+	if err != nil {
+		return nil, err
+	}
+	log.FromContext(ctx).V(1).Info("reserved vm", logkey.NodeClaim, claim.Name, logkey.VM, vm.Name, logkey.Host, vm.Host.String(), logkey.Reason, vm.Reason)
+	return c.launched(ctx, claim, vm, class)
 }
 
 // unusable returns why a VM will not become a Node, or "".
@@ -78,20 +87,6 @@ func unusable(state *scaler.VMState) string {
 		return fmt.Sprintf("has to be allowed first: %s", state.Err)
 	}
 	return fmt.Sprintf("could not be made: %s", state.Err)
-}
-
-// reserve places and reserves a VM for a NodeClaim that Karpenter created.
-func (c *CloudProvider) reserve(ctx context.Context, claim *karpv1.NodeClaim) (*karpv1.NodeClaim, error) {
-	class, err := c.readyClass(ctx, claim)
-	if err != nil {
-		return nil, err
-	}
-	vm, err := c.place(ctx, claim)
-	if err != nil {
-		return nil, err
-	}
-	log.FromContext(ctx).V(1).Info("reserved vm", logkey.NodeClaim, claim.Name, logkey.VM, vm.Name, logkey.Host, vm.Host.String(), logkey.Reason, vm.Reason)
-	return c.launchedOf(ctx, claim, vm, class)
 }
 
 // place reserves the cheapest VM that satisfies the NodeClaim and has room. It excludes
@@ -143,48 +138,46 @@ func (c *CloudProvider) readyClass(ctx context.Context, claim *karpv1.NodeClaim)
 	if err != nil {
 		return nil, err
 	}
-	pool := claim.Labels[karpv1.NodePoolLabelKey]
+	notReady := func(format string, args ...any) error {
+		return &scheduling.ClassNotReadyError{NodePool: claim.Labels[karpv1.NodePoolLabelKey], Reason: "its ProxmoxNodeClass " + fmt.Sprintf(format, args...)}
+	}
 	if class == nil {
-		return nil, &scheduling.ClassNotReadyError{
-			NodePool: pool,
-			Reason:   fmt.Sprintf("its ProxmoxNodeClass %q does not exist: create it", claim.Spec.NodeClassRef.Name),
-		}
+		return nil, notReady("%q does not exist: create it", claim.Spec.NodeClassRef.Name)
 	}
 	i := slices.IndexFunc(class.Status.Conditions, func(condition status.Condition) bool { return condition.Type == status.ConditionReady })
 	switch {
 	case !class.DeletionTimestamp.IsZero():
-		return nil, &scheduling.ClassNotReadyError{NodePool: pool, Reason: fmt.Sprintf("its ProxmoxNodeClass %q is being deleted", class.Name)}
+		return nil, notReady("%q is being deleted", class.Name)
 	case i < 0 || class.Status.Conditions[i].IsUnknown():
 		return nil, &classUnknownError{class.Name}
 	case class.Status.Conditions[i].IsFalse():
-		return nil, &scheduling.ClassNotReadyError{
-			NodePool: pool,
-			Reason:   fmt.Sprintf("its ProxmoxNodeClass %q is not ready: %s", class.Name, class.Status.Conditions[i].Message),
-		}
+		return nil, notReady("%q is not ready: %s", class.Name, class.Status.Conditions[i].Message)
 	}
 	return class, nil
 }
 
-// launched returns the NodeClaim of an existing VM.
-func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, vm fleet.VM) (*karpv1.NodeClaim, error) {
-	class, err := c.class(ctx, claim)
-	if err != nil {
-		return nil, err
-	}
-	return c.launchedOf(ctx, claim, vm, class)
-}
-
-// launchedOf returns the NodeClaim of a VM with its class, which may be nil if it no
-// longer exists.
-func (c *CloudProvider) launchedOf(ctx context.Context, claim *karpv1.NodeClaim, vm fleet.VM, class *v1alpha1.ProxmoxNodeClass) (*karpv1.NodeClaim, error) {
+// launched returns the NodeClaim of a VM with its class, which may be nil if it no longer
+// exists.
+func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, vm fleet.VM, class *v1alpha1.ProxmoxNodeClass) (*karpv1.NodeClaim, error) {
 	snapshot, err := c.config.Snapshot(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading Proxmox: %w", err)
 	}
-	created := scheduling.Launched(vm, c.types(&vm, class))
+	types := c.config.Types
+	if class != nil {
+		types = []scheduling.InstanceType{scheduling.TypeOf(class, &vm, c.config.Types)}
+	}
+	created := scheduling.Launched(vm, types)
 	created.Labels[corev1.LabelArchStable] = scheduling.Arch(snapshot, vm.Host)
-	if err := c.addExtra(ctx, created, vm.Pool); err != nil {
-		return nil, err
+	if c.config.Overlays {
+		// Without a node's resources from NodeOverlays, pods that need them would request
+		// another node until this one has joined.
+		extra, err := c.config.Cluster.Extra(ctx, vm.Pool, created.Labels)
+		if err != nil {
+			return nil, fmt.Errorf("finding what NodeOverlays say of %s: %w", created.Name, err)
+		}
+		maps.Copy(created.Status.Capacity, extra)
+		maps.Copy(created.Status.Allocatable, extra)
 	}
 	created.CreationTimestamp = claim.CreationTimestamp
 	created.Spec = *claim.Spec.DeepCopy()
@@ -196,11 +189,43 @@ func (c *CloudProvider) launchedOf(ctx context.Context, claim *karpv1.NodeClaim,
 	return created, nil
 }
 
-// types returns the VM's type as its class defines it, or all types if the class no
-// longer exists.
-func (c *CloudProvider) types(vm *fleet.VM, class *v1alpha1.ProxmoxNodeClass) []scheduling.InstanceType {
-	if class == nil {
-		return c.config.Types
+// Delete requests removal of a NodeClaim's VM, and returns a NodeClaimNotFoundError once
+// the VM no longer exists. It identifies the VM only by its key, because the VMID may
+// have been reused. A guest with that key but without a file is left to the garbage
+// collector, and the NodeClaim remains until then.
+func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (err error) {
+	defer func() { err = translate(err) }()
+	key := keyOf(claim)
+	state, found, err := c.find(ctx, key)
+	if err != nil {
+		return err
 	}
-	return []scheduling.InstanceType{scheduling.TypeOf(class, vm, c.config.Types)}
+	if found && state.Phase == scaler.PhaseRemoving {
+		// Pending approval is not a failure.
+		var held *scaler.HeldError
+		if state.Err == nil || errors.As(state.Err, &held) {
+			return nil
+		}
+		return fmt.Errorf("removing vm %s: %w", state.VM.Name, state.Err)
+	}
+	if found {
+		c.config.Fleet.Remove(key)
+		return nil
+	}
+
+	snapshot, err := c.config.Snapshot(ctx)
+	if err != nil {
+		return fmt.Errorf("reading Proxmox: %w", err)
+	}
+	view := viewGuests(snapshot, c.config.ClusterID)
+	if len(view.own[key]) > 0 {
+		return nil
+	}
+	name := cmp.Or(claim.Annotations[v1alpha1.AnnotationVM], "of NodeClaim "+claim.Name)
+	if region, vmid, err := fleet.ParseProviderID(claim.Status.ProviderID); err == nil {
+		if doubt := view.doubt(guestID{region, vmid}); doubt != "" {
+			return fmt.Errorf("removing vm %s: nobody knows whether it is gone: %s", name, doubt)
+		}
+	}
+	return &goneError{name}
 }

@@ -241,7 +241,7 @@ func TestCreateNeedsAReadyClass(t *testing.T) {
 		{"not ready", "is not ready", func(nc *v1alpha1.ProxmoxNodeClass) {
 			nc.StatusConditions().SetFalse(v1alpha1.ConditionTemplateReady, "TemplateNotFound", "no template")
 		}, karpenter.IsNodeClassNotReadyError},
-		{"not judged", "has not been judged yet", func(nc *v1alpha1.ProxmoxNodeClass) {
+		{"not judged", "has not been evaluated yet", func(nc *v1alpha1.ProxmoxNodeClass) {
 			nc.Status.Conditions = nil
 		}, isUnknown},
 		{"invalid", "spec.template", func(nc *v1alpha1.ProxmoxNodeClass) {

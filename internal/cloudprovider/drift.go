@@ -34,15 +34,12 @@ const (
 
 // IsDrifted returns why a NodeClaim's node has to be replaced, or "". Missing
 // information, such as the template of a host that is down, is not a reason.
-func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) (karpenter.DriftReason, error) {
-	reason, err := c.drift(ctx, claim)
-	if err != nil {
-		return "", fmt.Errorf("comparing nodeclaim %s: %w", claim.Name, translate(err))
-	}
-	return reason, nil
-}
-
-func (c *CloudProvider) drift(ctx context.Context, claim *karpv1.NodeClaim) (karpenter.DriftReason, error) {
+func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) (reason karpenter.DriftReason, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("comparing nodeclaim %s: %w", claim.Name, translate(err))
+		}
+	}()
 	class, err := c.class(ctx, claim)
 	if err != nil {
 		return "", err
@@ -55,15 +52,18 @@ func (c *CloudProvider) drift(ctx context.Context, claim *karpv1.NodeClaim) (kar
 	if err != nil {
 		return "", fmt.Errorf("reading which hosts are evacuated: %w", err)
 	}
-	home := homeOf(claim)
-	moved := look(snapshot, c.config.ClusterID).left(keyOf(claim), home)
-	if class != nil {
-		if reason := c.classDrift(claim, class, snapshot); reason != "" {
-			return reason, nil
-		}
+
+	// home is the host on which the VM was created.
+	home := topology.HostID{
+		Region: topology.RegionName(claim.Labels[corev1.LabelTopologyRegion]),
+		Host:   topology.HostName(claim.Labels[corev1.LabelTopologyZone]),
 	}
 	switch {
-	case moved:
+	case class != nil && otherClass(claim, class):
+		return DriftClass, nil
+	case class != nil && c.otherImage(claim, class, snapshot):
+		return DriftImage, nil
+	case viewGuests(snapshot, c.config.ClusterID).left(keyOf(claim), home):
 		return DriftHost, nil
 	case class != nil && home.Host != "" && !scheduling.Allows(class, home):
 		return DriftNotAllowed, nil
@@ -71,25 +71,6 @@ func (c *CloudProvider) drift(ctx context.Context, claim *karpv1.NodeClaim) (kar
 		return DriftEvacuated, nil
 	}
 	return "", nil
-}
-
-// classDrift compares a VM with what its class would create now.
-func (c *CloudProvider) classDrift(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) karpenter.DriftReason {
-	switch {
-	case otherClass(claim, class):
-		return DriftClass
-	case c.otherImage(claim, class, snapshot):
-		return DriftImage
-	}
-	return ""
-}
-
-// homeOf returns the host on which a NodeClaim's VM was created.
-func homeOf(claim *karpv1.NodeClaim) topology.HostID {
-	return topology.HostID{
-		Region: topology.RegionName(claim.Labels[corev1.LabelTopologyRegion]),
-		Host:   topology.HostName(claim.Labels[corev1.LabelTopologyZone]),
-	}
 }
 
 // hashes returns the annotations that record the class from which a VM was created.

@@ -16,35 +16,29 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
 )
 
-// settled is the minimum age from which a VM's absence means that it was deleted, because
+// snapshotLag is the minimum age from which a VM's absence means that it was deleted, because
 // the snapshot of Proxmox is slightly outdated.
-const settled = 2 * time.Minute
+const snapshotLag = 2 * time.Minute
 
 // Get returns the NodeClaim with a provider ID. It returns a NodeClaimNotFoundError only
 // if the VM certainly does not exist.
-func (c *CloudProvider) Get(ctx context.Context, providerID string) (*karpv1.NodeClaim, error) {
-	claim, err := c.get(ctx, providerID)
-	if err != nil {
-		return nil, translate(err)
-	}
-	return claim, nil
-}
-
-func (c *CloudProvider) get(ctx context.Context, providerID string) (*karpv1.NodeClaim, error) {
+func (c *CloudProvider) Get(ctx context.Context, providerID string) (claim *karpv1.NodeClaim, err error) {
+	defer func() { err = translate(err) }()
 	region, vmid, err := fleet.ParseProviderID(providerID)
 	if err != nil {
 		return nil, err
 	}
-	claims, sight, err := c.all(ctx)
+	claims, view, err := c.all(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("finding %s: %w", providerID, err)
 	}
 	if i := slices.IndexFunc(claims, func(claim *karpv1.NodeClaim) bool { return claim.Status.ProviderID == providerID }); i >= 0 {
 		return claims[i], nil
 	}
-	if doubt := sight.doubt(number{region, vmid}); doubt != "" {
+	if doubt := view.doubt(guestID{region, vmid}); doubt != "" {
 		return nil, fmt.Errorf("finding %s: nobody knows whether it exists: %s", providerID, doubt)
 	}
 	return nil, &goneError{providerID}
@@ -60,7 +54,7 @@ func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	return claims, nil
 }
 
-func (c *CloudProvider) all(ctx context.Context) ([]*karpv1.NodeClaim, *sight, error) {
+func (c *CloudProvider) all(ctx context.Context) ([]*karpv1.NodeClaim, *guestView, error) {
 	// Read the fleet first, so that a VM created meanwhile is in both.
 	states, err := c.config.Fleet.States(ctx)
 	if err != nil {
@@ -70,14 +64,14 @@ func (c *CloudProvider) all(ctx context.Context) ([]*karpv1.NodeClaim, *sight, e
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading Proxmox: %w", err)
 	}
-	sight := look(snapshot, c.config.ClusterID)
-	wanted := map[fleet.Key]bool{}
+	view := viewGuests(snapshot, c.config.ClusterID)
+	known := map[fleet.Key]bool{}
 	var claims []*karpv1.NodeClaim
 	for i := range states {
 		state := &states[i]
-		wanted[state.VM.Key] = true
-		if c.vanished(state, sight) {
-			continue
+		known[state.VM.Key] = true
+		if state.Phase == scaler.PhaseMade && c.config.Clock.Since(state.Since) > snapshotLag && view.gone(&state.VM) {
+			continue // another client deleted it
 		}
 		claim := scheduling.Launched(state.VM, c.config.Types)
 		claim.Labels[corev1.LabelArchStable] = scheduling.Arch(snapshot, state.VM.Host)
@@ -86,22 +80,17 @@ func (c *CloudProvider) all(ctx context.Context) ([]*karpv1.NodeClaim, *sight, e
 		}
 		claims = append(claims, claim)
 	}
-	for _, key := range slices.Sorted(maps.Keys(sight.own)) {
-		if !wanted[key] {
-			claims = append(claims, stray(key, sight.own[key][0]))
+	for _, key := range slices.Sorted(maps.Keys(view.own)) {
+		if !known[key] {
+			claims = append(claims, stray(key, view.own[key][0]))
 		}
 	}
 	slices.SortStableFunc(claims, func(a, b *karpv1.NodeClaim) int { return cmp.Compare(a.Status.ProviderID, b.Status.ProviderID) })
-	return claims, sight, nil
-}
-
-// vanished reports whether a VM was created and then deleted by another client.
-func (c *CloudProvider) vanished(state *scaler.VMState, sight *sight) bool {
-	return state.Phase == scaler.PhaseMade && c.config.Clock.Since(state.Since) > settled && sight.gone(&state.VM)
+	return claims, view, nil
 }
 
 // stray returns the NodeClaim of a guest of ours that has no file.
-func stray(key fleet.Key, guest seen) *karpv1.NodeClaim {
+func stray(key fleet.Key, guest ownGuest) *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{}
 	claim.Name = guest.name
 	claim.Annotations = map[string]string{v1alpha1.AnnotationVM: guest.name, v1alpha1.AnnotationKey: string(key)}
@@ -112,4 +101,96 @@ func stray(key fleet.Key, guest seen) *karpv1.NodeClaim {
 	}
 	claim.Status.ProviderID = fleet.ProviderID(guest.region, guest.vmid)
 	return claim
+}
+
+// guestView is what a snapshot shows about an installation's guests, and what it cannot show.
+type guestView struct {
+	// own are the guests with the installation's marker, by key: two with the same key
+	// while a guest is migrated.
+	own map[fleet.Key][]ownGuest
+	// unread are guests of hosts that could not be read: their owner is unknown.
+	unread map[guestID]bool
+	// unmarked are the names of guests that could be read and have no marker.
+	unmarked map[guestID]string
+	// quorate are the regions whose guest list is reliable; for regions in hidden, the
+	// list contains only guests that the credential may see.
+	quorate, hidden map[topology.RegionName]bool
+	// read are the hosts that could be read.
+	read map[topology.HostID]bool
+}
+
+// guestID is a guest's VMID with its region.
+type guestID struct {
+	region topology.RegionName
+	vmid   fleet.VMID
+}
+
+// ownGuest is a guest of the installation with the host where it was seen.
+type ownGuest struct {
+	guestID
+	host topology.HostID
+	name string
+	// moving is set while the guest is migrated to another host.
+	moving bool
+}
+
+func viewGuests(snapshot *topology.Snapshot, clusterID string) *guestView {
+	view := &guestView{
+		own: map[fleet.Key][]ownGuest{}, unread: map[guestID]bool{}, unmarked: map[guestID]string{},
+		quorate: map[topology.RegionName]bool{}, hidden: map[topology.RegionName]bool{}, read: map[topology.HostID]bool{},
+	}
+	for i := range snapshot.Regions {
+		region := &snapshot.Regions[i]
+		view.quorate[region.Name] = region.Quorate
+		view.hidden[region.Name] = region.HidesGuests
+	}
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		read := host.Online && host.Problem == ""
+		view.read[host.ID()] = read
+		for j := range host.Guests {
+			guest := &host.Guests[j]
+			id := guestID{host.Region, fleet.VMID(guest.VMID)}
+			switch {
+			case guest.Key != "" && guest.ClusterID == clusterID:
+				key := fleet.Key(guest.Key)
+				view.own[key] = append(view.own[key], ownGuest{guestID: id, host: host.ID(), name: guest.Name, moving: guest.Lock == "migrate"})
+			case guest.Key != "":
+			case read:
+				view.unmarked[id] = guest.Name
+			default:
+				view.unread[id] = true
+			}
+		}
+	}
+	return view
+}
+
+// gone reports whether a VM that was created certainly no longer exists. A guest that
+// looks like the VM but has lost its marker counts as the VM.
+func (v *guestView) gone(vm *fleet.VM) bool {
+	region := vm.Host.Region
+	at := guestID{region, vm.VMID}
+	return len(v.own[vm.Key]) == 0 && v.doubt(at) == "" && v.unmarked[at] != vm.Name && !v.hidden[region] && v.read[vm.Host]
+}
+
+// doubt returns why a guest with that VMID may exist although it is not visible, or "".
+func (v *guestView) doubt(at guestID) string {
+	quorate, known := v.quorate[at.region]
+	switch {
+	case !known:
+		return fmt.Sprintf("Proxmox' region %s was not read: add it under clusters in numaform.yaml, or remove what is left by hand", at.region)
+	case !quorate:
+		return fmt.Sprintf("region %s has lost its quorum: bring its hosts back", at.region)
+	case v.unread[at]:
+		return fmt.Sprintf("the host of guest %d cannot be read: start the host, or take it out of Proxmox' cluster", at.vmid)
+	}
+	return ""
+}
+
+// left reports whether a VM was seen on another host than its own and is not being
+// migrated.
+func (v *guestView) left(key fleet.Key, home topology.HostID) bool {
+	places := v.own[key]
+	return len(places) > 0 && !slices.ContainsFunc(places, func(p ownGuest) bool { return p.host == home || p.moving })
 }
