@@ -276,7 +276,7 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *ShardPlan)
 	}
 	if len(plan.Intent.Delete) > 0 {
 		// A Node may have received pods since the plan was made.
-		s.checkNodes(ctx, v)
+		s.checkNodes(ctx, v, plan.TakenOut)
 	}
 	for _, target := range plan.Intent.Delete {
 		if reason := v.blocked[target.Address]; reason != "" {
@@ -476,10 +476,23 @@ func (s *Scaler) watch(ctx context.Context, host topology.HostID) (watched conte
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if lost := s.awaitLoss(watched, live, host); lost != nil {
-			s.config.Progress(host, "the host is offline: canceling the apply")
-			cancel(lost)
+		ticker := s.config.Clock.NewTicker(onlinePoll)
+		defer ticker.Stop()
+		for offline := 0; offline < offlineReadings; {
+			select {
+			case <-watched.Done():
+				return
+			case <-ticker.C():
+			}
+			// A missing response, or an error, says nothing about the host.
+			online, err := live.Online(watched, host.Host)
+			offline++
+			if err != nil || online {
+				offline = 0
+			}
 		}
+		s.config.Progress(host, "the host is offline: canceling the apply")
+		cancel(&HostLostError{Host: host, Offline: (offlineReadings - 1) * onlinePoll})
 	}()
 	return watched, func(err error) error {
 		cancel(nil)
@@ -489,29 +502,6 @@ func (s *Scaler) watch(ctx context.Context, host topology.HostID) (watched conte
 			return fmt.Errorf("%w: %w", lost, err)
 		}
 		return err
-	}
-}
-
-// awaitLoss returns a HostLostError once a host is lost, or nil when ctx ends. A missing
-// response, or an error, says nothing about the host.
-func (s *Scaler) awaitLoss(ctx context.Context, live Proxmox, host topology.HostID) error {
-	ticker := s.config.Clock.NewTicker(onlinePoll)
-	defer ticker.Stop()
-	offline := 0
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C():
-		}
-		online, err := live.Online(ctx, host.Host)
-		if err != nil || online {
-			offline = 0
-			continue
-		}
-		if offline++; offline == offlineReadings {
-			return &HostLostError{Host: host, Offline: (offlineReadings - 1) * onlinePoll}
-		}
 	}
 }
 

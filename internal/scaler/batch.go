@@ -94,12 +94,8 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	return b, nil
 }
 
-// merge applies others' changes of the fleet's files to the writer's members, and marks
-// hosts that must wait as busy. It returns the VMs to look up in the cluster: VMs that may
-// be removed, and VMs that this writer has not seen yet.
-func (w *Writer) merge(from *reading, snapshot *topology.Snapshot, cloning []topology.HostID) (leaving, unseen []fleet.VM) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// mergeFiles applies others' changes of the fleet's files to the writer's members.
+func (w *Writer) mergeFiles(from *reading, snapshot *topology.Snapshot) {
 	now := w.scaler.config.Clock.Now()
 	alive := indexGuests(snapshot, w.scaler.config.ClusterID).keys()
 
@@ -147,6 +143,15 @@ func (w *Writer) merge(from *reading, snapshot *topology.Snapshot, cloning []top
 			w.drop(key)
 		}
 	}
+}
+
+// merge applies others' changes of the fleet, and marks hosts that must wait as busy. It
+// returns the VMs to look up in the cluster: VMs that may be removed, and VMs that this
+// writer has not seen yet.
+func (w *Writer) merge(from *reading, snapshot *topology.Snapshot, cloning []topology.HostID) (leaving, unseen []fleet.VM) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mergeFiles(from, snapshot)
 	for region, rotation := range from.rotations {
 		if rotation.Compare(w.rotations[region]) > 0 {
 			w.rotations[region] = rotation
@@ -159,6 +164,7 @@ func (w *Writer) merge(from *reading, snapshot *topology.Snapshot, cloning []top
 	// Hosts where an earlier run's clone is in progress wait, and hosts that failed
 	// recently. On hosts where files and Proxmox differ but a recent plan found nothing to
 	// do, only requested changes are planned.
+	now := w.scaler.config.Clock.Now()
 	w.cloning = len(cloning) > 0
 	for _, host := range cloning {
 		from.busy[host] = true
@@ -399,10 +405,8 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []ShardPlan) (appr
 		excluded = w.blocked(ctx, b, plans)
 	}
 
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	if len(excluded) > 0 {
-		w.exclude(b, excluded)
+		w.postpone(b, excluded)
 		for _, host := range slices.SortedFunc(maps.Keys(excluded), topology.HostID.Compare) {
 			if vms := on(b.change.Updated, host); len(vms) > 0 {
 				log.FromContext(ctx).Info("put off a change of vms in place", logkey.Host, host.String(), logkey.VM, names(vms),
@@ -411,6 +415,8 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []ShardPlan) (appr
 		}
 		return "", errReduced
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if slices.ContainsFunc(b.creates, func(key fleet.Key) bool { return w.members[key] == nil }) {
 		return "", errReduced // its removal was requested while the change was planned
 	}
@@ -468,32 +474,25 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []ShardPlan) map[t
 	return found
 }
 
-// exclude removes the requests for hosts that cannot take part: VMs to be created fail or
-// wait for approval, removals are retried later.
-func (w *Writer) exclude(b *batch, hosts map[topology.HostID]error) {
-	now := w.scaler.config.Clock.Now()
-	for _, key := range slices.Concat(b.creates, b.removes, b.updates) {
-		m := w.members[key]
-		if m == nil || hosts[m.VM.Host] == nil {
-			continue
-		}
+// postpone retries the requests for hosts that cannot take part later. VMs to be created
+// there fail or wait for approval.
+func (w *Writer) postpone(b *batch, hosts map[topology.HostID]error) {
+	w.postponeBatch(b, func(m *member) error {
 		err := hosts[m.VM.Host]
-		var held *HeldError
-		switch {
-		case slices.Contains(b.updates, key):
-			m.ChangeErr, m.retry = err, m.retry.grown(now)
-		case m.leaving:
-			m.Err, m.retry = err, m.retry.grown(now)
-		case errors.As(err, &held):
-			w.set(m, PhaseHeld, err)
-		default:
-			w.set(m, PhaseFailed, err)
+		if err == nil || m.leaving || slices.Contains(b.updates, m.VM.Key) {
+			return err
 		}
-	}
+		phase := PhaseFailed
+		if held := new(HeldError); errors.As(err, &held) {
+			phase = PhaseHeld
+		}
+		w.set(m, phase, err)
+		return nil
+	})
 }
 
-// postponeBatch schedules a retry for a change that could not begin.
-func (w *Writer) postponeBatch(b *batch, err error) {
+// postponeBatch schedules a retry for each VM of a change that has a reason.
+func (w *Writer) postponeBatch(b *batch, reason func(*member) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.scaler.config.Clock.Now()
@@ -502,11 +501,13 @@ func (w *Writer) postponeBatch(b *batch, err error) {
 		if m == nil {
 			continue
 		}
-		m.retry = m.retry.grown(now)
-		if slices.Contains(b.updates, key) {
-			m.ChangeErr = err
-		} else {
-			m.Err = err
+		err := reason(m)
+		switch {
+		case err == nil:
+		case slices.Contains(b.updates, key):
+			m.ChangeErr, m.retry = err, m.retry.grown(now)
+		default:
+			m.Err, m.retry = err, m.retry.grown(now)
 		}
 	}
 }

@@ -24,9 +24,6 @@ type recovery struct {
 	imports, partial []fleet.VM
 }
 
-// empty reports whether the plan can be checked as it is.
-func (r recovery) empty() bool { return len(r.forget)+len(r.imports)+len(r.partial) == 0 }
-
 // compare compares files, state and Proxmox by the table in state/DESIGN.md. An error
 // means that neither a VM nor a state entry may be changed.
 func (v *hostView) compare(plan *tfjson.Plan) (recovery, error) {

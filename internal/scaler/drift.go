@@ -269,17 +269,8 @@ func (c *comparison) read(plan *tfjson.Plan, vms map[string]fleet.VM, rules guar
 		}
 	}
 	for _, change := range plan.ResourceChanges {
-		found := byAddress[change.Address]
-		if found == nil || change.Change == nil {
-			continue
-		}
-		isVM := change.Type == guard.ResourceType
-		if isVM {
-			found.vm = change
-		}
-		actions := change.Change.Actions
-		if !actions.NoOp() && (!isVM || actions.Update() || actions.Replace()) {
-			found.differences = append(found.differences, resourceDifferences(change)...)
+		if found := byAddress[change.Address]; found != nil && change.Change != nil {
+			found.add(change)
 		}
 	}
 	for _, change := range plan.ResourceDrift {
@@ -301,6 +292,27 @@ func (c *comparison) read(plan *tfjson.Plan, vms map[string]fleet.VM, rules guar
 			if finding.Decision == guard.Deny && (finding.Address == address || finding.Address == "") {
 				found.refused = append(found.refused, finding)
 			}
+		}
+	}
+}
+
+// add records what a plan says about one of the VM's resources. For a VM's firewall rules,
+// only the rules are compared: their positions and host follow from them.
+func (e *evidence) add(change *tfjson.ResourceChange) {
+	actions := change.Change.Actions
+	if change.Type == guard.ResourceType {
+		e.vm = change
+		if actions.Update() || actions.Replace() {
+			e.differences = append(e.differences, differences(change.Change)...)
+		}
+		return
+	}
+	if actions.NoOp() {
+		return
+	}
+	for _, d := range differences(change.Change) {
+		if strings.HasPrefix(d.Attribute, "rule") && !strings.HasSuffix(d.Attribute, ".pos") {
+			e.differences = append(e.differences, d)
 		}
 	}
 }

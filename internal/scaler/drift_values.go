@@ -3,6 +3,7 @@ package scaler
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,26 +11,17 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/state/guard"
 )
 
 // hidden replaces a value that must not be shown.
 const hidden = "(not shown)"
 
+// secretNames matches attributes whose value is a secret, even if the provider does not mark
+// it.
+var secretNames = regexp.MustCompile(`(?i)password|secret|token|private_key`)
+
 // shownLength limits how much of a value is shown.
 const shownLength = 60
-
-// resourceDifferences returns how a resource differs. For a VM's firewall rules, only the
-// rules are compared: their positions and host follow from them.
-func resourceDifferences(change *tfjson.ResourceChange) []DriftDifference {
-	found := differences(change.Change)
-	if change.Type == guard.ResourceType {
-		return found
-	}
-	return slices.DeleteFunc(found, func(d DriftDifference) bool {
-		return !strings.HasPrefix(d.Attribute, "rule") || strings.HasSuffix(d.Attribute, ".pos")
-	})
-}
 
 // differences returns what a change would alter in Proxmox: the values before are
 // Proxmox', the values after are the file's.
@@ -48,7 +40,7 @@ func differences(change *tfjson.Change) []DriftDifference {
 	for _, path := range slices.Compact(paths) {
 		switch {
 		case proxmox[path] == file[path] || unknown.covers(path):
-		case secret.covers(path) || secretName(path):
+		case secret.covers(path) || secretNames.MatchString(path):
 			found = append(found, DriftDifference{Attribute: path, File: hidden, Proxmox: hidden})
 		case path == "description":
 			found = append(found, describe(file[path], proxmox[path]))
@@ -78,15 +70,6 @@ func markerIn(leaf string) (fleet.Marker, bool) {
 		text = ""
 	}
 	return fleet.ParseMarker(text)
-}
-
-// secretName reports whether an attribute's value is a secret, even if the provider does
-// not mark it.
-func secretName(path string) bool {
-	path = strings.ToLower(path)
-	return slices.ContainsFunc([]string{"password", "secret", "token", "private_key"}, func(word string) bool {
-		return strings.Contains(path, word)
-	})
 }
 
 // shown returns a value for display. An empty one is shown as the zero value of the

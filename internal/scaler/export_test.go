@@ -152,7 +152,7 @@ func (v *hostView) Compare(plan *tfjson.Plan) (Recovery, error) {
 }
 
 // CheckNodes finds out why VMs to be deleted must stay for now.
-func (s *Scaler) CheckNodes(ctx context.Context, v *HostView) { s.checkNodes(ctx, v) }
+func (s *Scaler) CheckNodes(ctx context.Context, v *HostView) { s.checkNodes(ctx, v, nil) }
 
 // Conflict returns why VMs of an intent cannot stay, or nil.
 func (v *hostView) Conflict(intent guard.Intent) error {

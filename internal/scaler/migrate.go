@@ -59,11 +59,6 @@ type relic struct {
 
 func (r *relic) path() string { return filepath.Join(r.dir, filepath.FromSlash(r.name)) }
 
-// oldState returns the place of a host's state in older versions.
-func (s *Scaler) oldState(host topology.HostID) relic {
-	return relic{dir: s.config.Dir, name: generator.ShardDir(host) + "/" + stateFile, host: host, to: stateFile}
-}
-
 // migrate moves the states of an older version, unless that is done already. It repeats
 // an interrupted migration, and never changes files at the new place.
 func (s *Scaler) migrate(at places) error {
@@ -137,7 +132,17 @@ func (s *Scaler) relics() ([]relic, error) {
 // is a copy of the old one.
 func (s *Scaler) take(at places, old *relic) (bool, error) {
 	if old.to == "" {
-		return s.takeRun(at, old)
+		// The record of a change during which an older version died shows that its lock on
+		// the state is left behind.
+		content, err := old.read()
+		if err != nil {
+			return false, err
+		}
+		former, err := filepath.Abs(filepath.Dir(filepath.Dir(filepath.Dir(old.path()))))
+		if err != nil {
+			return false, err
+		}
+		return true, state.TakeOver(content, former, filepath.Join(at.work, filepath.FromSlash(generator.ShardDir(old.host))))
 	}
 	target := at.state(old.host, old.to)
 	_, err := os.Lstat(target)
@@ -161,20 +166,6 @@ func (s *Scaler) take(at places, old *relic) (bool, error) {
 	}
 	s.config.Progress(old.host, fmt.Sprintf("moved the state %s to %s", old.path(), target))
 	return true, nil
-}
-
-// takeRun copies the record of a change during which an older version died, so that its
-// lock on the state is recognized as left behind.
-func (s *Scaler) takeRun(at places, old *relic) (bool, error) {
-	content, err := old.read()
-	if err != nil {
-		return false, err
-	}
-	former, err := filepath.Abs(filepath.Dir(filepath.Dir(filepath.Dir(old.path()))))
-	if err != nil {
-		return false, err
-	}
-	return true, state.TakeOver(content, former, filepath.Join(at.work, filepath.FromSlash(generator.ShardDir(old.host))))
 }
 
 // maxState limits the size of a migrated state.

@@ -100,7 +100,20 @@ func (s *Scaler) planHosts(ctx context.Context, change *Change, at places, more 
 			}
 		}
 	}
-	s.checkLimits(change, plans)
+
+	// Check the limits on all plans together, with the recent changes.
+	var parts []guard.HostIntent
+	for i := range plans {
+		if plans[i].Err == nil {
+			parts = append(parts, guard.HostIntent{Host: plans[i].Shard, Intent: plans[i].Intent})
+		}
+	}
+	limits := guard.CheckLimits(parts, events(change.from, s.config.Clock.Now()), s.config.Rules.Limits)
+	for i := range plans {
+		if plans[i].Err == nil {
+			plans[i].Verdict = plans[i].Verdict.And(limits.On(plans[i].Shard))
+		}
+	}
 	return plans, nil
 }
 
@@ -198,10 +211,10 @@ func (s *Scaler) planTargets(ctx context.Context, plan *ShardPlan, v *hostView) 
 		return false, err
 	}
 	todo, err := v.compare(plan.Plan.JSON)
-	if err != nil || !todo.empty() || len(plan.Plan.Lost) > 0 {
+	if unfinished := len(todo.forget)+len(todo.imports)+len(todo.partial) > 0; err != nil || unfinished || len(plan.Plan.Lost) > 0 {
 		return false, err
 	}
-	s.checkNodes(ctx, v)
+	s.checkNodes(ctx, v, nil)
 	plan.Intent = v.intent(plan.Plan.JSON, nil)
 	plan.Intent.Targeted = true
 	if err := v.repin(plan); err != nil {
@@ -266,14 +279,7 @@ func (s *Scaler) planWhole(ctx context.Context, plan *ShardPlan, v *hostView) (e
 		}
 	}
 
-	// A VM whose only reason for removal is a deleted file stays if it is unknown whether
-	// its Node is drained.
-	s.checkNodes(ctx, v)
-	for i := range plan.TakenOut {
-		if address := generator.Address(&plan.TakenOut[i]); s.config.Blind != "" && v.blocked[address] == "" {
-			v.blocked[address] = s.config.Blind
-		}
-	}
+	s.checkNodes(ctx, v, plan.TakenOut)
 	plan.Intent = v.intent(plan.Plan.JSON, todo.imports)
 	for _, target := range plan.Intent.Create {
 		if _, requested := v.added[target.Address]; !requested {
@@ -326,14 +332,20 @@ func (s *Scaler) runPlan(ctx context.Context, workspace *state.Workspace, option
 	return workspace.Plan(ctx, options)
 }
 
-// checkNodes finds out why VMs to be deleted must stay for now.
-func (s *Scaler) checkNodes(ctx context.Context, v *hostView) {
+// checkNodes finds out why VMs to be deleted must stay for now. A VM whose only reason for
+// removal is a deleted file stays if it is unknown whether its Node is drained.
+func (s *Scaler) checkNodes(ctx context.Context, v *hostView, takenOut []fleet.VM) {
 	v.blocked = map[string]string{}
 	for address, vm := range v.removed {
 		if s.config.Drained == nil {
 			v.blocked[address] = "nothing is known of the cluster's Nodes"
 		} else if err := s.config.Drained(ctx, vm.Name); err != nil {
 			v.blocked[address] = err.Error()
+		}
+	}
+	for i := range takenOut {
+		if address := generator.Address(&takenOut[i]); s.config.Blind != "" && v.blocked[address] == "" {
+			v.blocked[address] = s.config.Blind
 		}
 	}
 }

@@ -88,10 +88,7 @@ func (s *Scaler) read(ctx context.Context) (*reading, error) {
 	}
 	s.configure(&r.fleet)
 
-	if others := s.recordedByOthers(history); len(others) > 0 {
-		r.unverified = true
-		s.noticeOthers(others)
-	}
+	r.unverified = s.changedByOthers(history)
 	r.open = s.unfinishedWork(r)
 	// Nothing can be done on hosts without VMs whose region is no longer configured.
 	r.fleet.Hosts = slices.DeleteFunc(r.fleet.Hosts, func(host topology.HostID) bool {
@@ -225,9 +222,10 @@ func (s *Scaler) verifiedHistory(ctx context.Context) ([]audit.Entry, error) {
 	return verified(entries), err
 }
 
-// recordedByOthers returns the changes that others recorded after this installation's last
-// one. It ignores records from the future, because one would remain the latest forever.
-func (s *Scaler) recordedByOthers(history []audit.Entry) []audit.Entry {
+// changedByOthers reports whether others recorded changes after this installation's last
+// one, and says so once for the latest of them. It ignores records from the future, because
+// one would remain the latest forever.
+func (s *Scaler) changedByOthers(history []audit.Entry) bool {
 	var last time.Time
 	for i := range history {
 		if history[i].Verified {
@@ -235,24 +233,24 @@ func (s *Scaler) recordedByOthers(history []audit.Entry) []audit.Entry {
 		}
 	}
 	until := s.config.Clock.Now().Add(clockSkew)
-	return slices.DeleteFunc(slices.Clone(history), func(e audit.Entry) bool {
+	others := slices.DeleteFunc(slices.Clone(history), func(e audit.Entry) bool {
 		return e.Verified || !e.Change.Time.After(last) || e.Change.Time.After(until)
 	})
-}
+	if len(others) == 0 {
+		return false
+	}
 
-// noticeOthers reports once, for the latest of them, that others recorded changes.
-func (s *Scaler) noticeOthers(others []audit.Entry) {
 	latest := lastOf(others)
 	s.mu.Lock()
 	known := s.noticed == latest
 	s.noticed = latest
 	s.mu.Unlock()
-	if known {
-		return
+	if !known {
+		s.config.Notice(fmt.Sprintf("the history holds %d changes, the last one %s, that this installation did not record after its own last one: "+
+			"nothing is decided from them, and every host is planned; if another machine changes this fleet too, give both the same key "+
+			"(history.key_file in numaform.yaml); `numaform history` shows them as unverified", len(others), latest))
 	}
-	s.config.Notice(fmt.Sprintf("the history holds %d changes, the last one %s, that this installation did not record after its own last one: "+
-		"nothing is decided from them, and every host is planned; if another machine changes this fleet too, give both the same key "+
-		"(history.key_file in numaform.yaml); `numaform history` shows them as unverified", len(others), latest))
+	return true
 }
 
 // lastOf returns the ID of the newest change, or "".

@@ -197,23 +197,6 @@ func (s *Scaler) outcome(id string, started time.Time, results []Result) audit.O
 	return outcome
 }
 
-// checkLimits runs the guard's limits on all plans of a change together, with the recent
-// changes.
-func (s *Scaler) checkLimits(change *Change, plans []ShardPlan) {
-	var parts []guard.HostIntent
-	for i := range plans {
-		if plans[i].Err == nil {
-			parts = append(parts, guard.HostIntent{Host: plans[i].Shard, Intent: plans[i].Intent})
-		}
-	}
-	verdict := guard.CheckLimits(parts, events(change.from, s.config.Clock.Now()), s.config.Rules.Limits)
-	for i := range plans {
-		if plans[i].Err == nil {
-			plans[i].Verdict = plans[i].Verdict.And(verdict.On(plans[i].Shard))
-		}
-	}
-}
-
 // events returns the earlier changes in the guard's form, by host and pool. It omits
 // changes without creates and deletes, however they ended.
 func events(from *reading, now time.Time) []guard.Event {
@@ -222,10 +205,13 @@ func events(from *reading, now time.Time) []guard.Event {
 		entry := &from.recent[i]
 		failed := map[topology.HostID]bool{}
 		for _, open := range entry.Unfinished() {
-			// An outcome that this installation did not write proves nothing, not even
-			// that the change died.
+			// A change without an outcome has not failed on a host if it is being applied now,
+			// ended successfully, or died and was completed by a later change. An outcome that
+			// this installation did not write proves nothing, not even that the change died.
+			continues := from.busy[open.Host] || from.done[hostPart{entry.Change.ID, open.Host}] ||
+				slices.ContainsFunc(from.recent[i+1:], func(later audit.Entry) bool { return succeededOn(&later, open.Host) })
 			replaced := entry.Outcome != nil && entry.Result() == nil
-			failed[open.Host] = !replaced && (entry.Result() != nil || !from.continues(i, open.Host))
+			failed[open.Host] = !replaced && (entry.Result() != nil || !continues)
 		}
 		for _, host := range entry.Change.Shards {
 			amounts := map[string]guard.Amount{} // by pool
@@ -248,11 +234,4 @@ func events(from *reading, now time.Time) []guard.Event {
 		}
 	}
 	return found
-}
-
-// continues reports whether a change without an outcome has not failed on a host: it is
-// being applied now, ended successfully, or died and was completed by a later change.
-func (r *reading) continues(i int, host topology.HostID) bool {
-	return r.busy[host] || r.done[hostPart{r.recent[i].Change.ID, host}] ||
-		slices.ContainsFunc(r.recent[i+1:], func(later audit.Entry) bool { return succeededOn(&later, host) })
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
+	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/workdir"
 	"github.com/numaform/numaform/topology"
 )
@@ -44,8 +45,26 @@ func (s *Scaler) backendConfig(change *Change, at places, host topology.HostID) 
 			return nil, fmt.Errorf("copying the state of %s: %w", host, err)
 		}
 	}
-	if _, err := os.Lstat(home); errors.Is(err, fs.ErrNotExist) {
-		s.reportLost(change, at, host)
+	if _, err := os.Lstat(home); !errors.Is(err, fs.ErrNotExist) {
+		return map[string]string{"path": home}, nil
+	}
+
+	// VMs of the fleet may exist that no state contains: they are imported by their markers
+	// and keys, not created again.
+	index := change.index()
+	alive := 0
+	for _, vm := range on(change.Before.VMs, host) {
+		if guest, exists := index.with(&vm); exists && guest.Key == string(vm.Key) {
+			alive++
+		}
+	}
+	if alive > 0 {
+		dir := filepath.Join(s.config.StateDir, statesDir)
+		if !at.dry {
+			dir = filepath.Dir(home)
+		}
+		s.config.Progress(host, fmt.Sprintf("there is no state in %s, and %d VMs of the fleet exist: they are imported by their markers; "+
+			"if their state lies elsewhere, because the fleet or state_dir was moved, end this and move the state there", dir, alive))
 	}
 	return map[string]string{"path": home}, nil
 }
@@ -63,7 +82,7 @@ func (s *Scaler) copyState(to string, host topology.HostID) error {
 	from := places{states: filepath.Join(dir, statesDir)}
 	content, err := os.ReadFile(from.state(host, stateFile))
 	if errors.Is(err, fs.ErrNotExist) && !from.migrated() {
-		old := s.oldState(host)
+		old := relic{dir: s.config.Dir, name: generator.ShardDir(host) + "/" + stateFile}
 		content, err = old.read()
 	}
 	if errors.Is(err, fs.ErrNotExist) {
@@ -73,27 +92,6 @@ func (s *Scaler) copyState(to string, host topology.HostID) error {
 		return err
 	}
 	return os.WriteFile(to, content, 0o600)
-}
-
-// reportLost reports that VMs of the fleet exist but no state contains them: they are
-// imported by their markers and keys, not created again.
-func (s *Scaler) reportLost(change *Change, at places, host topology.HostID) {
-	index := change.index()
-	alive := 0
-	for _, vm := range on(change.Before.VMs, host) {
-		if guest, exists := index.with(&vm); exists && guest.Key == string(vm.Key) {
-			alive++
-		}
-	}
-	if alive == 0 {
-		return
-	}
-	home := filepath.Join(s.config.StateDir, statesDir)
-	if !at.dry {
-		home = filepath.Dir(at.state(host, stateFile))
-	}
-	s.config.Progress(host, fmt.Sprintf("there is no state in %s, and %d VMs of the fleet exist: they are imported by their markers; "+
-		"if their state lies elsewhere, because the fleet or state_dir was moved, end this and move the state there", home, alive))
 }
 
 // owner identifies the fleet whose states are in a state directory.

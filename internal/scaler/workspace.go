@@ -70,6 +70,7 @@ func (s *Scaler) inScratch(name, doing string, do func(at places) error) error {
 	return errors.Join(err, temporary.Remove())
 }
 
+// makePlaces creates the places in dir, with the certificates of the regions.
 func (s *Scaler) makePlaces(dir string, dry bool) (places, error) {
 	at := places{work: filepath.Join(dir, workDir), states: filepath.Join(dir, statesDir), dry: dry}
 	for _, dir := range []string{at.work, at.states} {
@@ -77,7 +78,24 @@ func (s *Scaler) makePlaces(dir string, dry bool) (places, error) {
 			return places{}, err
 		}
 	}
-	return at, s.writeCAs(at.work)
+
+	// Each region's CA has a directory of its own: a program that gets it as SSL_CERT_DIR
+	// still reads the system's bundle.
+	tree := workdir.Tree{Root: at.work, Files: map[string][]byte{}}
+	for _, region := range s.config.Regions {
+		if region.CAFile == "" {
+			continue
+		}
+		pem, err := os.ReadFile(region.CAFile)
+		if err != nil {
+			return places{}, fmt.Errorf("reading ca_file: %w: copy /etc/pve/pve-root-ca.pem from a host", err)
+		}
+		tree.Files[path.Join(certificates, string(region.Name), "ca.pem")] = pem
+	}
+	if _, err := tree.Restore(); err != nil {
+		return places{}, fmt.Errorf("writing the regions' certificates: %w", err)
+	}
+	return at, nil
 }
 
 // state returns the path of a file of a host's states.
@@ -152,26 +170,6 @@ func (s *Scaler) environment(work string, host topology.HostID) (map[string]stri
 // certificates is the directory of the regions' CAs, relative to the directory with all
 // hosts. No region's name begins with a dot.
 const certificates = ".ca"
-
-// writeCAs writes each region's CA to a directory of its own: a program that gets it as
-// SSL_CERT_DIR still reads the system's bundle.
-func (s *Scaler) writeCAs(work string) error {
-	tree := workdir.Tree{Root: work, Files: map[string][]byte{}}
-	for _, region := range s.config.Regions {
-		if region.CAFile == "" {
-			continue
-		}
-		pem, err := os.ReadFile(region.CAFile)
-		if err != nil {
-			return fmt.Errorf("reading ca_file: %w: copy /etc/pve/pve-root-ca.pem from a host", err)
-		}
-		tree.Files[path.Join(certificates, string(region.Name), "ca.pem")] = pem
-	}
-	if _, err := tree.Restore(); err != nil {
-		return fmt.Errorf("writing the regions' certificates: %w", err)
-	}
-	return nil
-}
 
 // UnknownModulesError reports that a VM calls modules that this numaform does not carry.
 type UnknownModulesError struct{ VM, Hash string }

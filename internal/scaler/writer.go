@@ -250,7 +250,7 @@ func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 		case errors.Is(err, errReduced), errors.Is(err, ErrFleetChanged):
 			log.FromContext(ctx).V(1).Info("decided on the change anew", "reason", err.Error())
 		case err != nil:
-			w.postponeBatch(b, err)
+			w.postponeBatch(b, func(*member) error { return err })
 			return soon, err
 		}
 	}
