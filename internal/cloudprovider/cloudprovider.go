@@ -212,7 +212,7 @@ func (e *classUnknownError) Error() string {
 type goneError struct{ vm string }
 
 func (e *goneError) Error() string {
-	return fmt.Sprintf("vm %s: neither the fleet nor Proxmox has it", e.vm)
+	return fmt.Sprintf("vm %s: it is neither in the fleet nor in Proxmox", e.vm)
 }
 
 // translate converts an error to the type on which Karpenter acts: for a VM that cannot

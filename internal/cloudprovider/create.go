@@ -61,7 +61,7 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (cr
 		}
 		return c.launched(ctx, claim, state.VM, class)
 	case named:
-		return nil, &unusableError{claim.Name, name, "was reserved and never begun, or is gone"}
+		return nil, &unusableError{claim.Name, name, "was reserved and never created, or is gone"}
 	}
 
 	class, err := c.readyClass(ctx, claim)
@@ -84,9 +84,9 @@ func unusable(state *scaler.VMState) string {
 	case scaler.PhaseRemoving:
 		return "is being removed"
 	case scaler.PhaseHeld:
-		return fmt.Sprintf("has to be allowed first: %s", state.Err)
+		return fmt.Sprintf("is pending approval: %s", state.Err)
 	}
-	return fmt.Sprintf("could not be made: %s", state.Err)
+	return fmt.Sprintf("could not be created: %s", state.Err)
 }
 
 // place reserves the cheapest VM that satisfies the NodeClaim and has room. It excludes
@@ -103,7 +103,7 @@ func (c *CloudProvider) place(ctx context.Context, claim *karpv1.NodeClaim) (fle
 		return fleet.VM{}, err
 	}
 	plan := planner.New(request.Snapshot, request.Kept)
-	reason := "nothing suits it"
+	reason := "no instance type fits"
 	for i := range specs {
 		placed, unplaced := plan.Place(specs[i : i+1])
 		if len(placed) == 0 {
@@ -174,7 +174,7 @@ func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, v
 		// another node until this one has joined.
 		extra, err := c.config.Cluster.Extra(ctx, vm.Pool, created.Labels)
 		if err != nil {
-			return nil, fmt.Errorf("finding what NodeOverlays say of %s: %w", created.Name, err)
+			return nil, fmt.Errorf("finding the resources from NodeOverlays for %s: %w", created.Name, err)
 		}
 		maps.Copy(created.Status.Capacity, extra)
 		maps.Copy(created.Status.Allocatable, extra)
@@ -224,7 +224,7 @@ func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (er
 	name := cmp.Or(claim.Annotations[v1alpha1.AnnotationVM], "of NodeClaim "+claim.Name)
 	if region, vmid, err := fleet.ParseProviderID(claim.Status.ProviderID); err == nil {
 		if doubt := view.doubt(guestID{region, vmid}); doubt != "" {
-			return fmt.Errorf("removing vm %s: nobody knows whether it is gone: %s", name, doubt)
+			return fmt.Errorf("removing vm %s: it is unknown whether it is gone: %s", name, doubt)
 		}
 	}
 	return &goneError{name}

@@ -61,9 +61,9 @@ func TestCreateRefusesVMsThatWillNotCome(t *testing.T) {
 		phase      scaler.Phase
 		err        error
 	}{
-		{name: "unknown", want: "was reserved and never begun"},
-		{name: "failed", phase: scaler.PhaseFailed, err: errors.New("clone failed"), want: "could not be made: clone failed"},
-		{name: "held", phase: scaler.PhaseHeld, err: &scaler.HeldError{Shard: pve1}, want: "has to be allowed first"},
+		{name: "unknown", want: "was reserved and never created"},
+		{name: "failed", phase: scaler.PhaseFailed, err: errors.New("clone failed"), want: "could not be created: clone failed"},
+		{name: "held", phase: scaler.PhaseHeld, err: &scaler.HeldError{Shard: pve1}, want: "is pending approval"},
 		{name: "removing", phase: scaler.PhaseRemoving, want: "is being removed"},
 	}
 	for _, test := range tests {

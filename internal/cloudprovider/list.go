@@ -39,7 +39,7 @@ func (c *CloudProvider) Get(ctx context.Context, providerID string) (claim *karp
 		return claims[i], nil
 	}
 	if doubt := view.doubt(guestID{region, vmid}); doubt != "" {
-		return nil, fmt.Errorf("finding %s: nobody knows whether it exists: %s", providerID, doubt)
+		return nil, fmt.Errorf("finding %s: it is unknown whether it exists: %s", providerID, doubt)
 	}
 	return nil, &goneError{providerID}
 }

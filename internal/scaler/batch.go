@@ -58,7 +58,7 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	joined := map[fleet.Key]bool{}
 	for i := range unseen {
 		if joined[unseen[i].Key], err = w.config.Joined(ctx, unseen[i]); err != nil {
-			return nil, fmt.Errorf("asking whether %s, which is not in Proxmox, had joined: %w", unseen[i].Name, err)
+			return nil, fmt.Errorf("checking whether %s, which is not in Proxmox, had joined: %w", unseen[i].Name, err)
 		}
 	}
 
@@ -409,7 +409,7 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []ShardPlan) (appr
 		w.postpone(b, excluded)
 		for _, host := range slices.SortedFunc(maps.Keys(excluded), topology.HostID.Compare) {
 			if vms := on(b.change.Updated, host); len(vms) > 0 {
-				log.FromContext(ctx).Info("put off a change of vms in place", logkey.Host, host.String(), logkey.VM, names(vms),
+				log.FromContext(ctx).Info("postponed an update of vms in place", logkey.Host, host.String(), logkey.VM, names(vms),
 					logkey.Reason, excluded[host].Error())
 			}
 		}
@@ -469,7 +469,7 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []ShardPlan) map[t
 	defer w.mu.Unlock()
 	for host, err := range found {
 		w.backoff[host] = w.backoff[host].grown(w.scaler.config.Clock.Now())
-		log.FromContext(ctx).Info("put off what is unfinished on a host", logkey.Host, host.String(), logkey.Reason, err.Error())
+		log.FromContext(ctx).Info("postponed unfinished work on a host", logkey.Host, host.String(), logkey.Reason, err.Error())
 	}
 	return found
 }
@@ -552,7 +552,7 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	running := map[fleet.Key]bool{}
 	if result.Err != nil {
 		running = w.readRunning(ctx, b.change.Snapshot, result.Shard)
-		log.FromContext(ctx).Info("applied a shard not wholly", logkey.Host, result.Shard.String(), logkey.Reason, result.Err.Error())
+		log.FromContext(ctx).Info("an apply failed on a host", logkey.Host, result.Shard.String(), logkey.Reason, result.Err.Error())
 		conflict := &ConflictError{}
 		if errors.As(result.Err, &conflict) {
 			for i := range conflict.VMs {

@@ -36,7 +36,7 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("%s: taken back, as another writer gave the same CPUs away at the same time: %v", names(e.VMs), e.Cause)
+	return fmt.Sprintf("%s: removed again, because another writer assigned the same CPUs at the same time: %v", names(e.VMs), e.Cause)
 }
 
 // Unwrap returns the cause.
@@ -67,7 +67,7 @@ func (s *Scaler) awaitNoConflict(ctx context.Context, change *Change, plan *Shar
 		if !outranked || s.config.Clock.Since(began) > conflictPatience {
 			return lost
 		}
-		s.config.Progress(plan.Shard, "another writer made VMs in the same place: waiting for it to take them back")
+		s.config.Progress(plan.Shard, "another writer created VMs on the same CPUs or memory: waiting until it removes them")
 		if wait(ctx, conflictPoll) != nil {
 			return lost
 		}
@@ -147,7 +147,7 @@ func (v *hostView) memoryFits(vm *fleet.VM) error {
 func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet.VM) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("taking %s back: %w: CPUs or memory are given away twice as long as they run: drain and remove them", names(lost), err)
+			err = fmt.Errorf("removing %s again: %w: CPUs or memory are assigned twice as long as they run: drain and remove them", names(lost), err)
 		}
 	}()
 	snapshot, err := s.readAgain(ctx, old, lost)
@@ -159,7 +159,7 @@ func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet
 		return err
 	}
 	change.Kind = audit.KindScaleDown
-	change.Why = "another writer gave the CPUs of " + names(lost) + " away at the same time"
+	change.Why = "another writer assigned the CPUs of " + names(lost) + " at the same time"
 	change.narrow = true
 	change.remove(func(vm fleet.VM) bool { return hasKey(lost, vm.Key) })
 	if err := s.render(change); err != nil {

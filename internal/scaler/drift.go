@@ -353,16 +353,16 @@ func (c *comparison) classifyForeign(found *VMDrift, guest located) {
 	found.Class = DriftForeign
 	if guest.looksLike(vm.Name, c.clusterID) {
 		found.Differences = []DriftDifference{{Attribute: "description", File: "the marker", Proxmox: "no marker"}}
-		found.Advice = "it is neither touched nor replaced; put this line into its description in Proxmox: " + markerOf(c.clusterID, vm)
+		found.Advice = "it is neither changed nor replaced; add this line to its description in Proxmox: " + markerOf(c.clusterID, vm)
 		return
 	}
 	found.Differences = []DriftDifference{{Attribute: "vm_id", File: vm.Name, Proxmox: fmt.Sprintf("guest %q without this VM's key", guest.Name)}}
-	found.Advice = fmt.Sprintf("that guest is left alone; the next apply makes the VM under another number, or `numaform remove %s` takes its file out", vm.Name)
+	found.Advice = fmt.Sprintf("that guest is left alone; the next apply creates the VM under another VMID, or `numaform remove %s` takes its file out", vm.Name)
 	for _, other := range c.guests {
 		if c.is(other, vm) {
-			found.Notes = append(found.Notes, fmt.Sprintf("guest %d (%s) on %s carries this VM's marker: it is a copy, or was restored under another number",
+			found.Notes = append(found.Notes, fmt.Sprintf("guest %d (%s) on %s carries this VM's marker: it is a copy, or was restored under another VMID",
 				other.VMID, other.Name, other.host))
-			found.Advice = "look which of the two guests is the node; the other must not carry the marker"
+			found.Advice = "check which of the two guests is the node; the other must not carry the marker"
 		}
 	}
 	slices.Sort(found.Notes)
@@ -381,12 +381,12 @@ func (c *comparison) classifyOwn(found *VMDrift, guest located) {
 	case planned.failed != "":
 		found.Notes = append(found.Notes, "the provider cannot read it: "+planned.failed)
 		if found.Class == DriftNone {
-			found.unknown("look at it in Proxmox, then look for drift again")
+			found.unknown("inspect it in Proxmox, then look for drift again")
 		}
 	case planned.vm == nil || planned.gone || planned.vm.Change.Actions.Create() ||
 		planned.vm.ActionReason == tfjson.ActionReasonReplaceBecauseTainted:
 		found.Class = DriftOutside
-		found.Advice = "run `numaform apply`, which takes it into the state as it is; nothing in Proxmox changes"
+		found.Advice = "run `numaform apply`, which imports it into the state as it is; nothing in Proxmox changes"
 	case len(planned.differences) > 0 || planned.vm.Change.Actions.Replace():
 		found.Differences = append(found.Differences, planned.differences...)
 		found.chooseRemedy(planned, guest)
@@ -396,9 +396,9 @@ func (c *comparison) classifyOwn(found *VMDrift, guest located) {
 // manualEdits lists attributes that only people change, with the command that restores
 // them: neither an update in place nor a new VM is the right fix.
 var manualEdits = []struct{ attribute, why, back string }{
-	{"name", "somebody renamed it", "qm set VMID --name NAME"},
-	{"protection", "somebody protects it: nobody can remove it, numaform neither", "qm set VMID --protection 0"},
-	{"started", "somebody stopped it", "qm start VMID"},
+	{"name", "a person renamed it", "qm set VMID --name NAME"},
+	{"protection", "a person protected it: neither numaform nor anyone else can remove it", "qm set VMID --protection 0"},
+	{"started", "a person stopped it", "qm start VMID"},
 }
 
 // chooseRemedy chooses the class and advice for a VM's differences.
@@ -407,7 +407,7 @@ func (d *VMDrift) chooseRemedy(planned *evidence, guest located) {
 		if slices.ContainsFunc(d.Differences, func(diff DriftDifference) bool { return diff.Attribute == edit.attribute }) {
 			d.Class = DriftForeign
 			d.Notes = append(d.Notes, edit.why)
-			d.Advice = "put it back on its host: " + strings.NewReplacer("VMID", strconv.Itoa(int(d.VM.VMID)), "NAME", d.VM.Name).Replace(edit.back)
+			d.Advice = "restore it on its host: " + strings.NewReplacer("VMID", strconv.Itoa(int(d.VM.VMID)), "NAME", d.VM.Name).Replace(edit.back)
 			return
 		}
 	}
@@ -428,14 +428,14 @@ func (d *VMDrift) chooseRemedy(planned *evidence, guest located) {
 		if d.Class == DriftNone {
 			d.Class = DriftRepairable
 		}
-		d.Advice = strings.TrimPrefix(d.Advice+"; `numaform drift --repair` takes the differences back while it runs", "; ")
+		d.Advice = strings.TrimPrefix(d.Advice+"; `numaform drift --repair` reverts the differences while it runs", "; ")
 	}
 }
 
 // replace records a VM that itself differs from its file.
 func (d *VMDrift) replace(guest located) {
 	d.Class = DriftReplace
-	d.Advice = fmt.Sprintf("it is never replaced unasked: put it back in Proxmox, or drain the node and `numaform remove %s`; pods that need it get a new one", d.VM.Name)
+	d.Advice = fmt.Sprintf("it is never replaced automatically: restore it in Proxmox, or drain the node and `numaform remove %s`; pods that need it get a new one", d.VM.Name)
 	size := []string{"cpu.cores", "cpu.sockets", "memory.dedicated"}
 	more := slices.ContainsFunc(d.Differences, func(diff DriftDifference) bool { return !slices.Contains(size, diff.Attribute) })
 	if d.VM.VCPUs == guest.VCPUs && d.VM.MemoryMiB == guest.MemoryMiB && !more {
@@ -534,7 +534,7 @@ func (c *comparison) notePinConflicts(pins topology.CPUSet, vm *fleet.VM, host *
 		_, exists := c.with(other)
 		shared := pins.Intersection(other.CPUs)
 		if !exists && other.Host == host.ID() && other.Key != vm.Key && !shared.IsEmpty() {
-			note("CPUs %s are %s's, which is wanted there and does not exist yet", shared, other.Name)
+			note("CPUs %s are reserved for %s, which does not exist yet", shared, other.Name)
 		}
 	}
 }

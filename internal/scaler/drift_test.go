@@ -64,7 +64,7 @@ func TestDriftClasses(t *testing.T) {
 		{"no quorum", lost, planned(), scaler.DriftUnknown, "does not show all guests"},
 		{"host down", down(snapshot(guestOf(one))), nil, scaler.DriftUnknown, "lab/pve-1 cannot be read"},
 		{"no marker", snapshot(unmarked), planned(), scaler.DriftForeign, "numaform/1 cluster=test key=" + string(one.Key)},
-		{"stranger", snapshot(stranger(2001)), planned(), scaler.DriftForeign, "under another number"},
+		{"stranger", snapshot(stranger(2001)), planned(), scaler.DriftForeign, "under another VMID"},
 		{"restored elsewhere", snapshot(stranger(2001), restored), planned(), scaler.DriftForeign, "guest 150 (workers-2001) on lab/pve-1"},
 		{"other cluster", snapshot(ofAnother(guestOf(one))), planned(), scaler.DriftForeign, "left alone"},
 		{"not in the state", snapshot(guestOf(one)), planned(create(one)), scaler.DriftOutside, "numaform apply"},
@@ -241,7 +241,7 @@ func TestDriftMoved(t *testing.T) {
 		"pve-2 has no CPUs 7",
 		"CPUs 6 are reserved for pve-2 itself",
 		"CPUs 6 are pinned by guest 300 (accounting) there too",
-		"CPUs 7 are workers-2002's, which is wanted there and does not exist yet",
+		"CPUs 7 are reserved for workers-2002, which does not exist yet",
 		"its memory is bound to NUMA nodes 1, which are others on pve-2",
 		"pve-2 has no NUMA nodes 1: the VM does not start there again",
 	}

@@ -26,7 +26,7 @@ type DeniedError struct {
 	Verdict guard.Verdict
 }
 
-func (e *DeniedError) Error() string { return fmt.Sprintf("shard %s: %s", e.Shard, e.Verdict) }
+func (e *DeniedError) Error() string { return fmt.Sprintf("host %s: %s", e.Shard, e.Verdict) }
 
 // HeldError reports that a change needs approval because the guard does not allow it by
 // itself.
@@ -36,7 +36,7 @@ type HeldError struct {
 }
 
 func (e *HeldError) Error() string {
-	return fmt.Sprintf("shard %s waits for a person: %s", e.Shard, e.Verdict)
+	return fmt.Sprintf("host %s: pending approval: %s", e.Shard, e.Verdict)
 }
 
 // VMIDTakenError reports that a guest without the VM's key has its VMID.
@@ -48,8 +48,8 @@ type VMIDTakenError struct {
 }
 
 func (e *VMIDTakenError) Error() string {
-	return fmt.Sprintf("vm %s: VMID %d belongs to guest %q on %s, which is not numaform's: it is left alone; "+
-		"plan again, and the VM gets another number", e.VM, e.VMID, e.Guest, e.Host)
+	return fmt.Sprintf("vm %s: VMID %d belongs to guest %q on %s, which numaform does not manage: it is not changed; "+
+		"plan again, and the VM gets another VMID", e.VM, e.VMID, e.Guest, e.Host)
 }
 
 // GuestGoneError reports that the VM that a plan would delete now belongs to someone
@@ -62,7 +62,7 @@ type GuestGoneError struct {
 
 func (e *GuestGoneError) Error() string {
 	return fmt.Sprintf("%s: the state says VMID %d, which is now guest %q without this VM's key: it is not deleted; "+
-		"run `numaform apply` again, which takes the address out of the state", e.Address, e.VMID, e.Guest)
+		"run `numaform apply` again, which removes the address from the state", e.Address, e.VMID, e.Guest)
 }
 
 // MarkerLostError reports that a guest looks like a VM of the fleet but has lost its
@@ -75,7 +75,7 @@ type MarkerLostError struct {
 }
 
 func (e *MarkerLostError) Error() string {
-	return fmt.Sprintf("vm %s: guest %d on %s looks like it, but its description lacks the line by which it is known: put it back: %s",
+	return fmt.Sprintf("vm %s: guest %d on %s looks like it, but its description lacks the marker line: to fix it, add this line to the description: %s",
 		e.VM, e.VMID, e.Host, e.Marker)
 }
 
@@ -90,14 +90,14 @@ type CPUsTakenError struct {
 }
 
 func (e *CPUsTakenError) Error() string {
-	return fmt.Sprintf("vm %s: CPUs %s of %s were given to guest %d (%s) since it was placed: plan again", e.VM, e.CPUs, e.Host, e.VMID, e.Guest)
+	return fmt.Sprintf("vm %s: CPUs %s of %s were assigned to guest %d (%s) since it was placed: plan again", e.VM, e.CPUs, e.Host, e.VMID, e.Guest)
 }
 
 // OutsideStateError reports that VMs to be removed exist but are not in the state.
 type OutsideStateError struct{ Names []string }
 
 func (e *OutsideStateError) Error() string {
-	return fmt.Sprintf("%s: the VM exists and is not in the state, so no plan can remove it: run `numaform apply`, which takes it in, then remove it again",
+	return fmt.Sprintf("%s: the VM exists and is not in the state, so no plan can remove it: run `numaform apply`, which imports it, then remove it again",
 		strings.Join(e.Names, ", "))
 }
 
@@ -116,8 +116,8 @@ func (e *HostDownError) Error() string {
 type StaleStateError struct{ Addresses []string }
 
 func (e *StaleStateError) Error() string {
-	return fmt.Sprintf("the state holds %s from a create that did not end, or whose VM is gone or someone else's by now: "+
-		"apply takes such entries out of the state first; nothing in Proxmox is touched by that", strings.Join(e.Addresses, ", "))
+	return fmt.Sprintf("the state contains %s from a create that did not finish, or whose VM is gone or belongs to someone else now: "+
+		"apply first removes such entries from the state, which changes nothing in Proxmox", strings.Join(e.Addresses, ", "))
 }
 
 // RootOnlyError reports that the credential may not set what a VM needs.
@@ -138,7 +138,7 @@ func (e *RootOnlyError) Error() string {
 type NotDrainedError struct{ VM, Reason string }
 
 func (e *NotDrainedError) Error() string {
-	return fmt.Sprintf("vm %s is not deleted: %s; then apply again", e.VM, e.Reason)
+	return fmt.Sprintf("vm %s is not deleted: %s; apply again afterwards", e.VM, e.Reason)
 }
 
 // PlanError reports that a host could not be planned. It says nothing about the VMs to be
@@ -161,7 +161,7 @@ type MovedError struct {
 }
 
 func (e *MovedError) Error() string {
-	return fmt.Sprintf("vm %s: %s would be asked for it, and it is on %s by now: move it back in Proxmox, then apply again", e.VM, e.Host, e.Now)
+	return fmt.Sprintf("vm %s: its file says host %s, and it is on %s now: move it back in Proxmox, then apply again", e.VM, e.Host, e.Now)
 }
 
 // HiddenError reports that the state has a VM that Proxmox does not list. This proves
@@ -173,7 +173,7 @@ type HiddenError struct {
 }
 
 func (e *HiddenError) Error() string {
-	return fmt.Sprintf("vm %s: the state has VMID %d, and nobody can tell whether it exists: the credential does not see all guests of %s: "+
+	return fmt.Sprintf("vm %s: the state has VMID %d, and it is unknown whether it exists: the credential does not see all guests of %s: "+
 		"give it VM.Audit on /vms", e.VM, e.VMID, e.Region)
 }
 
@@ -200,7 +200,7 @@ type VanishedError struct {
 }
 
 func (e *VanishedError) Error() string {
-	return fmt.Sprintf("vm %s: guest %d is not in Proxmox any more: somebody removed it from %s: its file goes too, and its pods get another node",
+	return fmt.Sprintf("vm %s: guest %d is not in Proxmox any more: another client removed it from %s: its file is removed, too, and its pods get another node",
 		e.VM, e.VMID, e.Host)
 }
 

@@ -73,7 +73,7 @@ func (s *Scaler) migrate(at places) error {
 	for i := range relics {
 		took, err := s.take(at, &relics[i])
 		if err != nil {
-			return fmt.Errorf("taking over the state of %s: %w", relics[i].host, err)
+			return fmt.Errorf("migrating the state of %s: %w", relics[i].host, err)
 		}
 		if took {
 			done.Took = append(done.Took, relics[i].name)
@@ -83,7 +83,7 @@ func (s *Scaler) migrate(at places) error {
 		// An older version then finds no state, rather than a stale one.
 		if old := relics[i].path(); slices.Contains(done.Took, relics[i].name) {
 			if err := os.Rename(old, old+".migrated"); err != nil {
-				return fmt.Errorf("taking over the state of %s: an older numaform would still use %s: %w: move it away, then try again", relics[i].host, old, err)
+				return fmt.Errorf("migrating the state of %s: an older numaform would still use %s: %w: move it away, then try again", relics[i].host, old, err)
 			}
 		}
 	}
@@ -92,7 +92,7 @@ func (s *Scaler) migrate(at places) error {
 		err = renameio.WriteFile(filepath.Join(at.states, migrationFile), content, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("recording that states were taken over: %w", err)
+		return fmt.Errorf("recording the migration of states: %w", err)
 	}
 	return nil
 }
@@ -219,7 +219,7 @@ func (r *relic) ordinary(root *os.Root) error {
 		case info.Mode()&fs.ModeSymlink != 0:
 			return &RelicError{r.path(), "is reached through a link, " + at, restore}
 		case at == r.name && !info.Mode().IsRegular():
-			return &RelicError{r.path(), "is no ordinary file", restore}
+			return &RelicError{r.path(), "is not a regular file", restore}
 		case at == r.name && info.Size() > maxState:
 			return &RelicError{r.path(), fmt.Sprintf("has %d bytes", info.Size()), restore}
 		}

@@ -172,7 +172,7 @@ func TestStatesOfOthersAreNotTakenOver(t *testing.T) {
 		"a directory": {func(t *testing.T, o *oldFleet) {
 			t.Helper()
 			o.put(name+"/x", "forged")
-		}, "is no ordinary file"},
+		}, "is not a regular file"},
 		"one too large": {func(t *testing.T, o *oldFleet) {
 			t.Helper()
 			o.put(name, "")

@@ -241,7 +241,7 @@ func (s *Scaler) planWhole(ctx context.Context, plan *ShardPlan, v *hostView) (e
 		if plan.dry && !s.keepsStates() {
 			return &StaleStateError{Addresses: todo.forget}
 		}
-		forgotten := "taking out of the state what is not there: " + strings.Join(todo.forget, ", ")
+		forgotten := "removing stale entries from the state: " + strings.Join(todo.forget, ", ")
 		s.config.Progress(plan.Shard, forgotten)
 		plan.outside = append(plan.outside, forgotten)
 		if err := plan.workspace.Forget(ctx, todo.forget...); err != nil {
@@ -260,7 +260,7 @@ func (s *Scaler) planWhole(ctx context.Context, plan *ShardPlan, v *hostView) (e
 	// Import what exists, follow moved VMs, and plan again if that was necessary.
 	recovered := slices.Concat(todo.imports, todo.partial)
 	if len(recovered) > 0 {
-		s.config.Progress(plan.Shard, fmt.Sprintf("recovering %d VMs that exist and are not wholly in the state", len(recovered)))
+		s.config.Progress(plan.Shard, fmt.Sprintf("recovering %d VMs that exist and are not completely in the state", len(recovered)))
 	}
 	for i := range recovered {
 		options.Imports = append(options.Imports, generator.Imports(&recovered[i])...)
@@ -385,7 +385,7 @@ func (s *Scaler) adopt(ctx context.Context, change *Change, plans []ShardPlan) (
 		if inFiles {
 			continue
 		}
-		s.config.Progress(vm.Host, "taking "+vm.Name+" in: no file wants it, the state does not have it, and the history knows it")
+		s.config.Progress(vm.Host, "restoring the file of "+vm.Name+": it exists with our marker, and only the history contains it")
 		change.Adopted = append(change.Adopted, vm)
 		change.After.VMs = append(change.After.VMs, vm)
 		adopted = true

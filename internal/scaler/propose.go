@@ -108,15 +108,15 @@ func (c *Change) Warnings() []string {
 		}
 	}
 	for _, guest := range c.strays() {
-		warnings = append(warnings, fmt.Sprintf("guest %d (%s) on %s carries this fleet's marker and no file wants it: "+
-			"an apply deletes it if the state has it, and takes it in if the history knows it; "+
-			"else restore its file from version control, or destroy it by hand", guest.VMID, guest.Name, guest.host))
+		warnings = append(warnings, fmt.Sprintf("guest %d (%s) on %s carries this fleet's marker and has no file: "+
+			"an apply deletes it if the state contains it, and restores its file if the history contains it; "+
+			"otherwise restore its file from version control, or destroy it by hand", guest.VMID, guest.Name, guest.host))
 	}
 	for i := range c.Renumbered {
 		vm := &c.Renumbered[i]
 		if guest, _ := index.with(vm); guest.inCreation() {
-			warnings = append(warnings, fmt.Sprintf("guest %d on %s is locked (%s) by a task that failed, it was probably to be %s, which is made under another number: "+
-				"look at it, and destroy it: qm unlock %d && qm destroy %d --purge", vm.VMID, guest.host, guest.Lock, vm.Name, vm.VMID, vm.VMID))
+			warnings = append(warnings, fmt.Sprintf("guest %d on %s is locked (%s) by a task that failed; it was probably to become %s, which gets another VMID: "+
+				"inspect it, then destroy it: qm unlock %d && qm destroy %d --purge", vm.VMID, guest.host, guest.Lock, vm.Name, vm.VMID, vm.VMID))
 		}
 	}
 	slices.Sort(warnings)
@@ -240,7 +240,7 @@ func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.R
 		change.rotations[region.Name] = allocator.Rotation()
 	}
 	if unknown := s.unknownRegions(requests); len(unknown) > 0 {
-		return fmt.Errorf("naming vms: they are to stand in %q, which the configuration does not know: add it under clusters in numaform.yaml", unknown)
+		return fmt.Errorf("naming vms: regions %q are not configured: add them under clusters in numaform.yaml", unknown)
 	}
 	return s.render(change)
 }
@@ -320,7 +320,7 @@ func (s *Scaler) render(change *Change) (err error) {
 type UnfinishedError struct{ Host topology.HostID }
 
 func (e *UnfinishedError) Error() string {
-	return fmt.Sprintf("host %s: an earlier change is unfinished there, so the drift of its VMs is not taken back: "+
+	return fmt.Sprintf("host %s: an earlier change is unfinished there, so the drift of its VMs is not reverted: "+
 		"run `numaform apply` first, which finishes it, then repair again", e.Host)
 }
 
@@ -351,7 +351,7 @@ func (s *Scaler) ProposeRepair(ctx context.Context, snapshot *topology.Snapshot,
 			}
 		}
 	}
-	change.Why = "drift of " + names(change.Repaired) + " is taken back"
+	change.Why = "revert the drift of " + names(change.Repaired)
 	return change, skipped, s.render(change)
 }
 
@@ -384,7 +384,7 @@ func (s *Scaler) ProposeUndo(
 		return nil, &UndoError{ID: undone.ID, Problem: "its VMs follow their ProxmoxNodeClass: change the class back"}
 	}
 	if len(removed) == 0 && len(change.Removed) == 0 {
-		return nil, &UndoError{ID: undone.ID, Problem: "nothing of it is left to take back: its VMs are gone, and none was removed by it"}
+		return nil, &UndoError{ID: undone.ID, Problem: "nothing of it is left to undo: its VMs are gone, and it removed none"}
 	}
 
 	place := planner.New(change.Snapshot, change.After.VMs)

@@ -161,14 +161,14 @@ func why(record *audit.Change) string {
 	case audit.KindByHand:
 		return strings.Trim(fmt.Sprintf("%s; %s", listed("files came back: ", record.Added), listed("files were deleted: ", record.Removed)), "; ")
 	case audit.KindRepair:
-		return "take drift back"
+		return "revert drift"
 	case audit.KindUpdate:
 		return "change tags, pool, security groups or emulator in place"
 	case audit.KindUndo:
 		return "undo " + record.Undoes
 	case audit.KindRecovery:
 		if len(record.Shards) == 0 && len(record.Outside) > 0 {
-			return "note what was written outside a plan"
+			return "record writes outside a plan"
 		}
 	}
 	return "finish what was begun"

@@ -46,8 +46,8 @@ func TestRepin(t *testing.T) {
 			name: "off its memory", change: func(vm *fleet.VM, _ *topology.Snapshot) { vm.VCPUPins, vm.CPUs = []int{6, 8}, topology.CPUs(6, 8) },
 			err: "vm workers-2001: its file pins it to CPUs 6,8 of host lab/pve-1, but vCPU 1 has its memory on NUMA node 0, and CPU 8 is on NUMA node 1: declare other CPUs",
 		},
-		{name: "offline", change: func(_ *fleet.VM, s *topology.Snapshot) { s.Hosts[0].CPUs[2].Online = false }, err: "CPU 38 is not there, or offline"},
-		{name: "absent", change: func(vm *fleet.VM, _ *topology.Snapshot) { vm.VCPUPins, vm.CPUs = []int{6, 99}, topology.CPUs(6, 99) }, err: "CPU 99 is not there, or offline"},
+		{name: "offline", change: func(_ *fleet.VM, s *topology.Snapshot) { s.Hosts[0].CPUs[2].Online = false }, err: "CPU 38 does not exist or is offline"},
+		{name: "absent", change: func(vm *fleet.VM, _ *topology.Snapshot) { vm.VCPUPins, vm.CPUs = []int{6, 99}, topology.CPUs(6, 99) }, err: "CPU 99 does not exist or is offline"},
 		{name: "reserved", change: func(_ *fleet.VM, s *topology.Snapshot) { s.Hosts[0].ReservedCPUs = topology.CPUs(6) }, err: "CPU 6 is reserved for the host"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

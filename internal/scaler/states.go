@@ -109,7 +109,7 @@ type MovedFleetError struct{ StateDir, Fleet, Other string }
 
 // Error says where the copies are and how to fix it.
 func (e *MovedFleetError) Error() string {
-	return fmt.Sprintf("states in %s: they belong to the fleet in %s, which still exists, and this one is in %s: if the fleet was copied, work with one of "+
+	return fmt.Sprintf("states in %s: they belong to the fleet in %s, which still exists, and this fleet is in %s: if the fleet was copied, work with one of "+
 		"the copies only and remove the other; if they are two fleets, give each a clusterID and a state_dir of its own", e.StateDir, e.Other, e.Fleet)
 }
 
@@ -217,7 +217,7 @@ func (s *Scaler) claimStateDir(at places) error {
 		err = renameio.WriteFile(name, content, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("writing whose states these are: %w", err)
+		return fmt.Errorf("writing the owner of the states: %w", err)
 	}
 	return nil
 }

@@ -286,7 +286,7 @@ func (v *hostView) pinsFit(vm *fleet.VM) error {
 		cpu := v.host.CPU(id)
 		switch {
 		case cpu == nil || !cpu.Online:
-			return refuse("of which CPU %d is not there, or offline", id)
+			return refuse("of which CPU %d does not exist or is offline", id)
 		case v.host.ReservedCPUs.Contains(id):
 			return refuse("of which CPU %d is reserved for the host", id)
 		}
@@ -322,14 +322,14 @@ func (s *Scaler) followMoved(ctx context.Context, plan *ShardPlan, v *hostView) 
 		if err := plan.workspace.Forget(ctx, groups...); err != nil {
 			return false, err
 		}
-		plan.outside = append(plan.outside, "took out of the state, as their VMs are on another host: "+strings.Join(groups, ", "))
+		plan.outside = append(plan.outside, "removed from the state, because their VMs are on another host: "+strings.Join(groups, ", "))
 	}
 	if len(targets) == 0 {
 		return true, nil
 	}
 
 	list := strings.Join(targets, ", ")
-	s.config.Progress(plan.Shard, "reading where VMs are that were moved: "+list)
+	s.config.Progress(plan.Shard, "reading the hosts of moved VMs: "+list)
 	refresh, err := s.runPlan(ctx, plan.workspace, state.PlanOptions{RefreshOnly: true, Targets: targets})
 	if err != nil {
 		return true, err
@@ -341,7 +341,7 @@ func (s *Scaler) followMoved(ctx context.Context, plan *ShardPlan, v *hostView) 
 	if _, err := plan.workspace.Apply(ctx, refresh); err != nil {
 		return true, err
 	}
-	plan.outside = append(plan.outside, fmt.Sprintf("wrote into the state on which host %s is, by plan %s", list, refresh.SHA256))
+	plan.outside = append(plan.outside, fmt.Sprintf("updated the host of %s in the state, by plan %s", list, refresh.SHA256))
 	return true, nil
 }
 

@@ -193,7 +193,7 @@ func (w *Writer) Run(ctx context.Context) error {
 		again, err := w.step(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			log.FromContext(ctx).Error(err, "changing the fleet was put off")
+			log.FromContext(ctx).Error(err, "postponed a change of the fleet")
 			pause = soon
 		case again > 0:
 			pause = min(pause, again)
@@ -209,7 +209,7 @@ func (w *Writer) Run(ctx context.Context) error {
 		}
 		timer.Stop()
 		if err := w.release(); err != nil {
-			log.FromContext(ctx).Error(err, "giving the fleet's lock back failed")
+			log.FromContext(ctx).Error(err, "releasing the fleet's lock failed")
 		}
 	}
 }
@@ -248,7 +248,7 @@ func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 		err = w.begin(ctx, b)
 		switch {
 		case errors.Is(err, errReduced), errors.Is(err, ErrFleetChanged):
-			log.FromContext(ctx).V(1).Info("decided on the change anew", "reason", err.Error())
+			log.FromContext(ctx).V(1).Info("made the change again", "reason", err.Error())
 		case err != nil:
 			w.postponeBatch(b, func(*member) error { return err })
 			return soon, err
@@ -273,7 +273,7 @@ func (w *Writer) begin(ctx context.Context, b *batch) error {
 	w.group.Go(func() {
 		_, err := s.finish(ctx, begun, func(result Result) { w.hostApplied(ctx, b, begun.id, result) })
 		if err != nil {
-			log.FromContext(ctx).Error(err, "a change did not end well", logkey.Change, begun.id)
+			log.FromContext(ctx).Error(err, "a change failed", logkey.Change, begun.id)
 		}
 		// The change has its outcome now.
 		s.mu.Lock()
