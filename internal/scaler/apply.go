@@ -208,11 +208,26 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 	group.SetLimit(maxParallelHosts)
 	for i := range b.plans {
 		group.Go(func() error {
-			results[i] = s.applyHost(ctx, b.change, &b.plans[i])
+			plan := &b.plans[i]
+			result := Result{
+				Shard: plan.Shard, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete, Updated: plan.Intent.Update,
+			}
+			started := s.config.Clock.Now()
+			switch {
+			case plan.Err != nil:
+				result.Err = plan.Err
+			case plan.Changes():
+				result.Outside, result.Err = s.applyPlan(ctx, b.change, plan)
+				s.config.Observe.ApplyDone(plan.Shard, s.config.Clock.Since(started), result.Err)
+			case len(b.change.open[plan.Shard].Made) > 0:
+				result.Err = s.awaitNoConflict(ctx, b.change, plan)
+			}
+			result.Duration = s.config.Clock.Since(started)
 			// Other hosts of the change may take long, and the next change may need this
 			// workspace.
-			results[i].Err = errors.Join(results[i].Err, closeAll(b.plans[i:i+1]))
-			ended(results[i])
+			result.Err = errors.Join(result.Err, closeAll(b.plans[i:i+1]))
+			results[i] = result
+			ended(result)
 			return nil
 		})
 	}
@@ -229,22 +244,6 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 		failures = append(failures, s.config.Store.End(context.WithoutCancel(ctx), s.outcome(b.id, b.started, results)))
 	}
 	return results, errors.Join(failures...)
-}
-
-func (s *Scaler) applyHost(ctx context.Context, change *Change, plan *ShardPlan) Result {
-	started := s.config.Clock.Now()
-	result := Result{Shard: plan.Shard, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete, Updated: plan.Intent.Update}
-	switch {
-	case plan.Err != nil:
-		result.Err = plan.Err
-	case plan.Changes():
-		result.Outside, result.Err = s.applyPlan(ctx, change, plan)
-		s.config.Observe.ApplyDone(plan.Shard, s.config.Clock.Since(started), result.Err)
-	case len(change.open[plan.Shard].Made) > 0:
-		result.Err = s.awaitNoConflict(ctx, change, plan)
-	}
-	result.Duration = s.config.Clock.Since(started)
-	return result
 }
 
 // applyPlan reads the host again and applies the saved plan if it is still valid. It
@@ -276,7 +275,7 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *ShardPlan)
 	}
 	if len(plan.Intent.Delete) > 0 {
 		// A Node may have received pods since the plan was made.
-		s.checkNodes(ctx, v, plan.TakenOut)
+		s.checkNodes(ctx, v, nil)
 	}
 	for _, target := range plan.Intent.Delete {
 		if reason := v.blocked[target.Address]; reason != "" {

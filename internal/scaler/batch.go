@@ -406,7 +406,19 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []ShardPlan) (appr
 	}
 
 	if len(excluded) > 0 {
-		w.postpone(b, excluded)
+		// Removals and updates are retried later; VMs to be created fail or wait for approval.
+		w.postponeBatch(b, func(m *member) error {
+			err := excluded[m.VM.Host]
+			if err == nil || m.leaving || slices.Contains(b.updates, m.VM.Key) {
+				return err
+			}
+			phase := PhaseFailed
+			if held := new(HeldError); errors.As(err, &held) {
+				phase = PhaseHeld
+			}
+			w.set(m, phase, err)
+			return nil
+		})
 		for _, host := range slices.SortedFunc(maps.Keys(excluded), topology.HostID.Compare) {
 			if vms := on(b.change.Updated, host); len(vms) > 0 {
 				log.FromContext(ctx).Info("postponed an update of vms in place", logkey.Host, host.String(), logkey.VM, names(vms),
@@ -472,23 +484,6 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []ShardPlan) map[t
 		log.FromContext(ctx).Info("postponed unfinished work on a host", logkey.Host, host.String(), logkey.Reason, err.Error())
 	}
 	return found
-}
-
-// postpone retries the requests for hosts that cannot take part later. VMs to be created
-// there fail or wait for approval.
-func (w *Writer) postpone(b *batch, hosts map[topology.HostID]error) {
-	w.postponeBatch(b, func(m *member) error {
-		err := hosts[m.VM.Host]
-		if err == nil || m.leaving || slices.Contains(b.updates, m.VM.Key) {
-			return err
-		}
-		phase := PhaseFailed
-		if held := new(HeldError); errors.As(err, &held) {
-			phase = PhaseHeld
-		}
-		w.set(m, phase, err)
-		return nil
-	})
 }
 
 // postponeBatch schedules a retry for each VM of a change that has a reason.

@@ -330,7 +330,7 @@ func (c *comparison) classify(vm fleet.VM) VMDrift {
 		found.unknown("Proxmox does not list it, and does not show all guests now: look again when it does")
 	case !exists:
 		found.Class = DriftVanished
-		found.Advice = fmt.Sprintf("the next apply makes it anew; or `numaform remove %s` takes its file out", vm.Name)
+		found.Advice = fmt.Sprintf("the next apply creates it again; or `numaform remove %s` takes its file out", vm.Name)
 	case guest.unread:
 		found.unknown(fmt.Sprintf("host %s cannot be read: look again when it is back", guest.host))
 	case c.is(guest, &vm):
@@ -417,7 +417,7 @@ func (d *VMDrift) chooseRemedy(planned *evidence, guest located) {
 	})
 	switch {
 	case other >= 0 && planned.refused[other].Address == "":
-		d.unknown("its plan cannot be judged: " + planned.refused[other].Message)
+		d.unknown("its plan cannot be evaluated: " + planned.refused[other].Message)
 	case other >= 0:
 		d.Class = DriftForeign
 		d.Advice = planned.refused[other].Message

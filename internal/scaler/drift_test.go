@@ -71,7 +71,7 @@ func TestDriftClasses(t *testing.T) {
 		{"tainted", snapshot(guestOf(one)), planned(tainted), scaler.DriftOutside, "numaform apply"},
 		{"renamed", snapshot(guestOf(one)), planned(update(one, "name", "web", one.Name)), scaler.DriftForeign, "qm set 2001 --name workers-2001"},
 		{"stopped", snapshot(guestOf(one)), planned(update(one, "started", false, true)), scaler.DriftForeign, "qm start 2001"},
-		{"not by the guard", snapshot(guestOf(one)), planned(update(one, "bios", "ovmf", "seabios")), scaler.DriftUnknown, "cannot be judged"},
+		{"not by the guard", snapshot(guestOf(one)), planned(update(one, "bios", "ovmf", "seabios")), scaler.DriftUnknown, "cannot be evaluated"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

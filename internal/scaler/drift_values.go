@@ -43,24 +43,20 @@ func differences(change *tfjson.Change) []DriftDifference {
 		case secret.covers(path) || secretNames.MatchString(path):
 			found = append(found, DriftDifference{Attribute: path, File: hidden, Proxmox: hidden})
 		case path == "description":
-			found = append(found, describe(file[path], proxmox[path]))
+			// Do not repeat text written by people.
+			d := DriftDifference{Attribute: path, File: "the text of its file", Proxmox: "another text"}
+			declared, inFile := markerIn(file[path])
+			actual, inProxmox := markerIn(proxmox[path])
+			if inFile && inProxmox && !samePins(declared, actual) {
+				d.File = pinText(declared)
+				d.Proxmox = pinText(actual)
+			}
+			found = append(found, d)
 		default:
 			found = append(found, DriftDifference{Attribute: path, File: shown(file[path], proxmox[path]), Proxmox: shown(proxmox[path], file[path])})
 		}
 	}
 	return found
-}
-
-// describe compares two descriptions without repeating text written by people.
-func describe(file, proxmox string) DriftDifference {
-	d := DriftDifference{Attribute: "description", File: "the text of its file", Proxmox: "another text"}
-	declared, inFile := markerIn(file)
-	actual, inProxmox := markerIn(proxmox)
-	if inFile && inProxmox && !samePins(declared, actual) {
-		d.File = pinText(declared)
-		d.Proxmox = pinText(actual)
-	}
-	return d
 }
 
 // markerIn returns the marker in a description, which is a leaf.

@@ -242,10 +242,18 @@ func (r *relic) tracked() (bool, error) {
 		info, err := os.Stat(git)
 		if err == nil {
 			if !info.IsDir() {
-				git, err = linkedGitDir(git)
-			}
-			if err != nil {
-				return false, err
+				// A linked checkout has a file that names the directory.
+				content, err := os.ReadFile(git)
+				if err != nil {
+					return false, err
+				}
+				to, ok := strings.CutPrefix(strings.TrimSpace(string(content)), "gitdir: ")
+				if !ok {
+					return false, fmt.Errorf("%s names no directory", git)
+				}
+				if git = to; !filepath.IsAbs(git) {
+					git = filepath.Join(dir, to)
+				}
 			}
 			return inIndex(filepath.Join(git, "index"), name)
 		}
@@ -260,23 +268,7 @@ func (r *relic) tracked() (bool, error) {
 	}
 }
 
-// linkedGitDir returns the directory with the index of a linked checkout, from its file
-// .git.
-func linkedGitDir(name string) (string, error) {
-	content, err := os.ReadFile(name)
-	if err != nil {
-		return "", err
-	}
-	to, ok := strings.CutPrefix(strings.TrimSpace(string(content)), "gitdir: ")
-	if !ok {
-		return "", fmt.Errorf("%s names no directory", name)
-	}
-	if !filepath.IsAbs(to) {
-		to = filepath.Join(filepath.Dir(name), to)
-	}
-	return to, nil
-}
-
+// inIndex reports whether an index of git contains a path.
 func inIndex(name, path string) (found bool, err error) {
 	file, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

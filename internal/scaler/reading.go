@@ -78,7 +78,15 @@ func (s *Scaler) read(ctx context.Context) (*reading, error) {
 	r.recent, r.last = verified(history), lastOf(history)
 
 	if len(r.files) > 0 {
-		if r.fleet, err = s.parse(r.files); err != nil {
+		// If people revert the change that created the very first VM, the revert deletes the
+		// file with the cluster ID; the configuration then provides it.
+		s.configure(&r.fleet)
+		whole, err := s.config.Release.Render(r.fleet)
+		if err == nil {
+			maps.Copy(whole, r.files)
+			r.fleet, err = s.config.Release.Parse(whole)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("reading the fleet: %w", err)
 		}
 	}
@@ -98,20 +106,6 @@ func (s *Scaler) read(ctx context.Context) (*reading, error) {
 	})
 	r.rotations = s.readRotations(r)
 	return r, nil
-}
-
-// parse parses the fleet's files. If people revert the change that created the very first
-// VM, the revert deletes the file with the cluster ID; the configuration then provides
-// it.
-func (s *Scaler) parse(files generator.Files) (fleet.Fleet, error) {
-	ours := fleet.Fleet{ClusterID: s.config.ClusterID}
-	s.configure(&ours)
-	whole, err := s.config.Release.Render(ours)
-	if err != nil {
-		return fleet.Fleet{}, err
-	}
-	maps.Copy(whole, files)
-	return s.config.Release.Parse(whole)
 }
 
 // configure sets backend, regions and endpoints from the configuration.

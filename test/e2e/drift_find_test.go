@@ -184,7 +184,7 @@ func TestDrift(t *testing.T) {
 		2001: {"repairable", true, []string{"tags"}, "--repair"},
 		2002: {"repairable", true, []string{"description"}, "--repair"},
 		2003: {"foreign edit", false, []string{"description"}, "numaform/1 cluster=quickstart key="},
-		2004: {"vanished", false, nil, "the next apply makes it anew"},
+		2004: {"vanished", false, nil, "the next apply creates it again"},
 		2005: {"moved", false, []string{"node_name"}, "numaform remove workers-2005"},
 		2006: {"foreign edit", false, []string{"started"}, "qm start 2006"},
 		2007: {"foreign edit", false, []string{"vm_id"}, "that guest is left alone"},
@@ -240,7 +240,7 @@ func applyOver(t *testing.T, stage *demo.Stage) {
 	t.Helper()
 	before := stage.Sim.Guests()
 	out := run(t, stage, cli.ExitChanges, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
-	if !strings.Contains(out, "put it back: numaform/1 cluster=quickstart key=") {
+	if !strings.Contains(out, "add this line to the description: numaform/1 cluster=quickstart key=") {
 		t.Errorf("plan does not tell of the lost marker:\n%s", out)
 	}
 	asTheyWere(t, stage, before)

@@ -63,7 +63,7 @@ func TestDescriptionEdited(t *testing.T) {
 	}
 	before := stage.Sim.Guests()
 	out := run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
-	if !strings.Contains(out, "put it back: numaform/1 cluster=quickstart key=") {
+	if !strings.Contains(out, "add this line to the description: numaform/1 cluster=quickstart key=") {
 		t.Errorf("apply does not say what is wrong:\n%s", out)
 	}
 	after := stage.Sim.Guests()
