@@ -277,3 +277,82 @@ func (s *Scaler) ReadAgain(ctx context.Context, old *topology.Snapshot, vms ...f
 
 // DriftHosts returns the hosts that are compared.
 func DriftHosts(change *Change) []topology.HostID { return driftHosts(change) }
+
+// Compare classifies the VMs of a host by the change's snapshot and by a refreshed plan,
+// if there is one.
+func (c *Change) Compare(host topology.HostID, plan *tfjson.Plan) map[fleet.VMID]VMDrift {
+	comparison := newComparison(c)
+	vms := byAddress(c.After.VMs, host)
+	if plan != nil {
+		comparison.read(plan, vms, guard.DefaultRules())
+	}
+	found := map[fleet.VMID]VMDrift{}
+	for _, vm := range vms {
+		found[vm.VMID] = comparison.classify(vm)
+	}
+	return found
+}
+
+// Differences returns how values differ.
+func Differences(change *tfjson.Change) []DriftDifference { return differences(change) }
+
+// LeaveOut returns the VMs of a host that still have to be planned after an error.
+func (c *Change) LeaveOut(host topology.HostID, err error) (left map[string]fleet.VM, named bool) {
+	left = byAddress(c.After.VMs, host)
+	named = newComparison(c).leaveOut(err, left)
+	return left, named
+}
+
+// Compared returns what a refresh of a host's VMs reads.
+func (c *Change) Compared(host topology.HostID) []string {
+	return refreshTargets(byAddress(c.After.VMs, host), c.index())
+}
+
+// OnlyMovedAway reports whether a host may be down.
+func (c *Change) OnlyMovedAway(host topology.HostID) bool { return c.onlyMovedAway(host) }
+
+// HostsOf returns the hosts to read before a host is changed.
+func (c *Change) HostsOf(host topology.HostID) []topology.HostName { return c.hostsOf(host) }
+
+// Outdated returns what is outdated in the state about VMs to be removed.
+func (v *hostView) Outdated(resources ...state.Resource) (targets, groups []string) {
+	return v.outdated(resources, v.movedAway())
+}
+
+// Repairable refuses to repair a host's VMs.
+func (v *hostView) Repairable(repaired ...fleet.VM) error {
+	return v.repairable(byAddress(repaired, v.id))
+}
+
+// IsNarrow reports whether planning is limited to the hosts that the change touches.
+func (c *Change) IsNarrow() bool { return c.narrow }
+
+// Failures returns the changes in a history that count as failed while hosts are being
+// applied.
+func Failures(entries []audit.Entry, busy ...topology.HostID) (ids []string) {
+	from := &reading{recent: entries, busy: map[topology.HostID]bool{}}
+	for _, shard := range busy {
+		from.busy[shard] = true
+	}
+	for _, event := range events(from, time.Now()) {
+		if event.Failed {
+			ids = append(ids, event.Change)
+		}
+	}
+	return ids
+}
+
+// Events returns the events in the fleet's history for the limits.
+func (s *Scaler) Events(t *testing.T) []guard.Event {
+	t.Helper()
+	now, err := s.read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return events(now, s.config.Clock.Now())
+}
+
+// Watch returns a context that ends when a host is lost, and what ends the watch.
+func (s *Scaler) Watch(ctx context.Context, host topology.HostID) (watched context.Context, stop func(error) error) {
+	return s.watch(ctx, host)
+}

@@ -63,7 +63,8 @@ func (s *Scaler) read(ctx context.Context) (*reading, error) {
 	// still in progress.
 	r := &reading{fleet: fleet.Fleet{ClusterID: s.config.ClusterID}}
 	s.mu.Lock()
-	r.busy, r.done = maps.Clone(s.busy), maps.Clone(s.done)
+	r.busy = maps.Clone(s.busy)
+	r.done = maps.Clone(s.done)
 	s.mu.Unlock()
 
 	var err error
@@ -75,7 +76,8 @@ func (s *Scaler) read(ctx context.Context) (*reading, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.recent, r.last = verified(history), lastOf(history)
+	r.recent = verified(history)
+	r.last = lastOf(history)
 
 	if len(r.files) > 0 {
 		// If people revert the change that created the very first VM, the revert deletes the

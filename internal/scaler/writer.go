@@ -432,10 +432,14 @@ func (w *Writer) Update(vms ...fleet.VM) {
 		switch {
 		case m.leaving || sameInPlace(&m.VM.Spec, spec):
 			if m.desired != nil {
-				m.desired, m.Changing, m.ChangeErr = nil, m.moving, nil
+				m.desired = nil
+				m.Changing = m.moving
+				m.ChangeErr = nil
 			}
 		case m.desired == nil || !sameInPlace(m.desired, spec):
-			m.desired, m.Changing, m.retry = spec, true, delay{}
+			m.desired = spec
+			m.Changing = true
+			m.retry = delay{}
 			w.nudge()
 		}
 	}
