@@ -5,25 +5,30 @@ package nodepool
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	controllerruntime "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// ReasonFixedSize is the reason of the event on a NodePool with spec.replicas.
-const ReasonFixedSize = "FixedSizeNotSupported"
-
-// ReasonMinNodes is the reason of the event on a NodePool with an invalid minimum number
-// of nodes.
-const ReasonMinNodes = "MinNodesInvalid"
+// The reasons of the events on NodePools.
+const (
+	// ReasonFixedSize means that a NodePool has spec.replicas.
+	ReasonFixedSize = "FixedSizeNotSupported"
+	// ReasonMinNodes means that the minimum number of nodes is invalid.
+	ReasonMinNodes = "MinNodesInvalid"
+)
 
 // again is the interval between repeated events, because the API server deletes events
 // after an hour.
@@ -67,4 +72,82 @@ func (c *Controller) Reconcile(_ context.Context, pool *karpv1.NodePool) (reconc
 		warn(ReasonMinNodes, err.Error())
 	}
 	return result, nil
+}
+
+// MinNodesError reports an invalid minimum number of nodes in a NodePool's annotation.
+type MinNodesError struct{ NodePool, Value string }
+
+func (e *MinNodesError) Error() string {
+	return fmt.Sprintf("nodepool %s: annotation %s: %q is no number of nodes: want 0 or more, such as \"2\"; until then none of its nodes is consolidated",
+		e.NodePool, v1alpha1.AnnotationMinNodes, e.Value)
+}
+
+// MinNodes returns how many nodes of a NodePool consolidation must leave: 0 without an
+// annotation, and a MinNodesError if the annotation is invalid.
+func MinNodes(pool *karpv1.NodePool) (int, error) {
+	value, set := pool.Annotations[v1alpha1.AnnotationMinNodes]
+	if !set {
+		return 0, nil
+	}
+	least, err := strconv.ParseUint(value, 10, 31)
+	if err != nil {
+		return 0, &MinNodesError{NodePool: pool.Name, Value: value}
+	}
+	return int(least), nil
+}
+
+// WithFloors returns a client for Karpenter's disruption, which reads the budgets of
+// NodePools from it: NodePools with a minimum number of nodes have an additional budget,
+// the number of nodes above the minimum.
+func WithFloors(api client.Client, cluster *state.Cluster) client.Client {
+	return &floors{Client: api, cluster: cluster}
+}
+
+type floors struct {
+	client.Client
+	cluster *state.Cluster
+}
+
+// List lists objects, and adds the budgets to NodePools.
+func (f *floors) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if err := f.Client.List(ctx, list, opts...); err != nil {
+		return err
+	}
+	pools, ok := list.(*karpv1.NodePoolList)
+	if !ok {
+		return nil
+	}
+	var nodes map[string]int
+	for i := range pools.Items {
+		pool := &pools.Items[i]
+		if _, set := pool.Annotations[v1alpha1.AnnotationMinNodes]; !set {
+			continue
+		}
+		if nodes == nil {
+			nodes = f.countNodes()
+		}
+		// Karpenter subtracts nodes that are being deleted or not ready.
+		spare := 0
+		if least, err := MinNodes(pool); err == nil {
+			spare = max(0, nodes[pool.Name]-least)
+		}
+		pool.Spec.Disruption.Budgets = append(pool.Spec.Disruption.Budgets, karpv1.Budget{
+			Reasons: []karpv1.DisruptionReason{karpv1.DisruptionReasonEmpty, karpv1.DisruptionReasonUnderutilized},
+			Nodes:   strconv.Itoa(spare),
+		})
+	}
+	return nil
+}
+
+// countNodes returns the number of nodes of each NodePool, counted as in
+// BuildDisruptionBudgetMapping of Karpenter v1.14.1: without nodes that are still
+// starting or already gone.
+func (f *floors) countNodes() map[string]int {
+	nodes := map[string]int{}
+	for _, node := range f.cluster.DeepCopyNodes() {
+		if node.Managed() && node.Initialized() && !node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeInstanceTerminating).IsTrue() {
+			nodes[node.Labels()[karpv1.NodePoolLabelKey]]++
+		}
+	}
+	return nodes
 }

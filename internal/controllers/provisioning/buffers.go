@@ -1,6 +1,7 @@
 package provisioning
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -25,78 +26,69 @@ const (
 	reasonRequires = "RequiresNewCapacity"
 )
 
-// buffered is the result for a CapacityBuffer's pods.
+// buffered counts a CapacityBuffer's pods: with room, with room on new nodes, and without.
 type buffered struct {
-	standing, made, refused int
+	existing, created, refused int
 	// reason is the reason of the first refused pod.
 	reason string
 }
 
-// leaveRoom reports the result for CapacityBuffers' pods: to Karpenter's disruption,
+// reportBuffers reports the result for CapacityBuffers' pods: to Karpenter's disruption,
 // because a node with room for such pods is not empty, and to the CapacityBuffers.
-func (c *Controller) leaveRoom(ctx context.Context, d *scheduling.Decision, virtual []*corev1.Pod) {
+func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, virtual []*corev1.Pod) {
 	if c.config.Virtual == nil {
 		return
 	}
-	buffers := map[types.NamespacedName]types.NamespacedName{} // by pod
+	counts := map[types.NamespacedName]*buffered{}
+	bufferOf := map[types.NamespacedName]*buffered{} // by pod
 	for _, pod := range virtual {
-		buffers[client.ObjectKeyFromObject(pod)] = types.NamespacedName{
+		name := types.NamespacedName{
 			Namespace: pod.Annotations[autoscalingv1beta1.BufferNamespaceAnnotation], Name: pod.Annotations[autoscalingv1beta1.BufferNameAnnotation],
 		}
-	}
-	on := map[string]int{}
-	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
-		node, held := c.find(landing.Name), len(virtualOf(landing.Pods, buffers))
-		if node != nil && held > 0 {
-			on[node.ProviderID()] = held
+		if counts[name] == nil {
+			counts[name] = &buffered{}
 		}
+		bufferOf[client.ObjectKeyFromObject(pod)] = counts[name]
 	}
-	c.config.State.UpdateBufferPodCounts(on)
-	if err := c.tellBuffers(ctx, count(d, buffers)); err != nil {
-		// The room is still reserved; the next decision reports it again.
-		log.FromContext(ctx).Error(err, "telling capacitybuffers was put off")
-	}
-}
 
-// virtualOf returns the CapacityBuffers of the pods that belong to one.
-func virtualOf(pods []types.NamespacedName, buffers map[types.NamespacedName]types.NamespacedName) []types.NamespacedName {
-	var of []types.NamespacedName
-	for _, pod := range pods {
-		if buffer, virtual := buffers[pod]; virtual {
-			of = append(of, buffer)
-		}
-	}
-	return of
-}
-
-// count returns the result for the pods of each CapacityBuffer.
-func count(d *scheduling.Decision, buffers map[types.NamespacedName]types.NamespacedName) map[types.NamespacedName]*buffered {
-	counts := map[types.NamespacedName]*buffered{}
-	for _, buffer := range buffers {
-		counts[buffer] = &buffered{}
-	}
+	onNode := map[string]int{}
 	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
-		for _, buffer := range virtualOf(landing.Pods, buffers) {
-			counts[buffer].standing++
+		landed := 0
+		for _, pod := range landing.Pods {
+			if buffer := bufferOf[pod]; buffer != nil {
+				buffer.existing++
+				landed++
+			}
 		}
-	}
-	for i := range d.New {
-		for _, buffer := range virtualOf(d.New[i].Pods, buffers) {
-			counts[buffer].made++
-		}
-	}
-	for _, refusal := range d.Refused {
-		for _, buffer := range virtualOf([]types.NamespacedName{refusal.Pod}, buffers) {
-			if counts[buffer].refused++; counts[buffer].reason == "" {
-				counts[buffer].reason = refusal.Reason
+		if landed > 0 {
+			if node := c.findNode(landing.Name); node != nil {
+				onNode[node.ProviderID()] = landed
 			}
 		}
 	}
-	return counts
+	for i := range d.New {
+		for _, pod := range d.New[i].Pods {
+			if buffer := bufferOf[pod]; buffer != nil {
+				buffer.created++
+			}
+		}
+	}
+	for _, refusal := range d.Refused {
+		if buffer := bufferOf[refusal.Pod]; buffer != nil {
+			buffer.refused++
+			buffer.reason = cmp.Or(buffer.reason, refusal.Reason)
+		}
+	}
+
+	c.config.State.UpdateBufferPodCounts(onNode)
+	if err := c.patchBuffers(ctx, counts); err != nil {
+		// The room is still reserved; the next decision reports it again.
+		log.FromContext(ctx).Error(err, "patching capacitybuffers was postponed")
+	}
 }
 
-// tellBuffers sets the Provisioning condition of the CapacityBuffers.
-func (c *Controller) tellBuffers(ctx context.Context, counts map[types.NamespacedName]*buffered) error {
+// patchBuffers sets the Provisioning condition of the CapacityBuffers.
+func (c *Controller) patchBuffers(ctx context.Context, counts map[types.NamespacedName]*buffered) error {
 	var list autoscalingv1beta1.CapacityBufferList
 	if err := c.config.Client.List(ctx, &list); err != nil {
 		return fmt.Errorf("listing capacitybuffers: %w", err)
@@ -104,11 +96,12 @@ func (c *Controller) tellBuffers(ctx context.Context, counts map[types.Namespace
 	for i := range list.Items {
 		buffer := &list.Items[i]
 		stored := buffer.DeepCopy()
-		condition := standing(buffer, counts[client.ObjectKeyFromObject(buffer)])
+		condition := provisioningCondition(buffer, counts[client.ObjectKeyFromObject(buffer)])
 		if condition == nil {
 			continue
 		}
-		condition.Type, condition.ObservedGeneration = autoscalingv1beta1.ProvisioningCondition, buffer.Generation
+		condition.Type = autoscalingv1beta1.ProvisioningCondition
+		condition.ObservedGeneration = buffer.Generation
 		apimeta.SetStatusCondition(&buffer.Status.Conditions, *condition)
 		if equality.Semantic.DeepEqual(stored.Status, buffer.Status) {
 			continue
@@ -121,9 +114,9 @@ func (c *Controller) tellBuffers(ctx context.Context, counts map[types.Namespace
 	return nil
 }
 
-// standing returns the Provisioning condition of a CapacityBuffer, or nil if the decision
+// provisioningCondition returns the Provisioning condition of a CapacityBuffer, or nil if the decision
 // did not cover it.
-func standing(buffer *autoscalingv1beta1.CapacityBuffer, b *buffered) *metav1.Condition {
+func provisioningCondition(buffer *autoscalingv1beta1.CapacityBuffer, b *buffered) *metav1.Condition {
 	switch {
 	case !apimeta.IsStatusConditionTrue(buffer.Status.Conditions, autoscalingv1beta1.ReadyForProvisioningCondition):
 		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonNotReady, Message: "the condition ReadyForProvisioning says why"}
@@ -133,14 +126,14 @@ func standing(buffer *autoscalingv1beta1.CapacityBuffer, b *buffered) *metav1.Co
 		return nil
 	case b.refused > 0:
 		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonRequires, Message: fmt.Sprintf(
-			"%d of %d replicas have no room: %s", b.refused, b.standing+b.made+b.refused, b.reason,
+			"%d of %d replicas have no room: %s", b.refused, b.existing+b.created+b.refused, b.reason,
 		)}
-	case b.made > 0:
+	case b.created > 0:
 		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonRequires, Message: fmt.Sprintf(
-			"%d of %d replicas need nodes that have to be made", b.made, b.standing+b.made,
+			"%d of %d replicas need nodes that have to be made", b.created, b.existing+b.created,
 		)}
 	}
 	return &metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonFits, Message: fmt.Sprintf(
-		"there is room for all %d replicas, on nodes or on those on their way", b.standing,
+		"there is room for all %d replicas, on nodes or on those on their way", b.existing,
 	)}
 }

@@ -22,12 +22,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/metrics"
 	"sigs.k8s.io/karpenter/pkg/operator/injection"
+	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
@@ -104,8 +108,9 @@ func New(config Config) *Controller {
 // Name returns the controller's name.
 func (c *Controller) Name() string { return "provisioning" }
 
-// Register adds the controller and its triggers to a manager.
-func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
+// Register adds the controller to a manager, and the controllers that trigger decisions:
+// for pods without room, and for nodes being drained, whose pods will need room.
+func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	// The default would wait for up to 15 minutes after Proxmox is back.
 	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, longestWait)
 	err := controllerruntime.NewControllerManagedBy(m).Named(c.Name()).WithOptions(controller.Options{RateLimiter: limit}).
@@ -113,14 +118,67 @@ func (c *Controller) Register(ctx context.Context, m manager.Manager) error {
 	if err != nil {
 		return fmt.Errorf("registering %s: %w", c.Name(), err)
 	}
-	return c.registerTriggers(ctx, m)
+
+	many := controller.Options{MaxConcurrentReconciles: 10}
+	err = controllerruntime.NewControllerManagedBy(m).Named(c.Name() + ".pods").For(&corev1.Pod{}).WithOptions(many).
+		Complete(reconcile.AsReconciler(m.GetClient(), reconcile.TypedFunc[*corev1.Pod](func(_ context.Context, pod *corev1.Pod) (reconcile.Result, error) {
+			if !podutils.IsProvisionable(pod) {
+				return reconcile.Result{}, nil
+			}
+			c.config.State.AckPods(pod)
+			c.batch.trigger()
+			return reconcile.Result{RequeueAfter: retriggerInterval}, nil
+		})))
+	if err != nil {
+		return fmt.Errorf("registering %s.pods: %w", c.Name(), err)
+	}
+
+	err = controllerruntime.NewControllerManagedBy(m).Named(c.Name() + ".nodes").For(&corev1.Node{}).WithOptions(many).
+		Complete(reconcile.AsReconciler(m.GetClient(), reconcile.TypedFunc[*corev1.Node](func(_ context.Context, node *corev1.Node) (reconcile.Result, error) {
+			draining := slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+				return taint.MatchTaint(&karpv1.DisruptedNoScheduleTaint)
+			})
+			if !draining {
+				return reconcile.Result{}, nil
+			}
+			c.batch.trigger()
+			return reconcile.Result{RequeueAfter: retriggerInterval}, nil
+		})))
+	if err != nil {
+		return fmt.Errorf("registering %s.nodes: %w", c.Name(), err)
+	}
+	if c.config.Virtual == nil {
+		return nil
+	}
+
+	// Karpenter's controller triggers for existing buffers; this one triggers for deleted
+	// ones, whose room is free.
+	err = controllerruntime.NewControllerManagedBy(m).Named(c.Name() + ".buffers").For(&autoscalingv1beta1.CapacityBuffer{}).
+		WithEventFilter(predicate.GenerationChangedPredicate{}).
+		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			c.batch.trigger()
+			return reconcile.Result{}, nil
+		}))
+	if err != nil {
+		return fmt.Errorf("registering %s.buffers: %w", c.Name(), err)
+	}
+	return nil
 }
+
+// Trigger requests a decision, as a pod does.
+func (c *Controller) Trigger() { c.batch.trigger() }
 
 const (
 	// waitForSync is the interval between checks whether the caches are synced.
 	waitForSync = time.Second
 	// longestWait is the maximum delay after an error.
 	longestWait = 15 * time.Second
+	// longestPlan is the maximum time for which a NodeClaim waits for the change that
+	// creates its VM. A host that is being changed takes the next change after that one.
+	longestPlan = 3 * time.Second
+	// retriggerInterval is how often a pod without room triggers again, because new nodes
+	// and hosts with free room change the answer.
+	retriggerInterval = 10 * time.Second
 )
 
 // Reconcile waits for a batch of pods and provisions for it.
@@ -140,26 +198,15 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	return reconciler.Result{RequeueAfter: singleton.RequeueImmediately}, nil
 }
 
-// Provision decides on VMs for all pending pods, and returns the NodeClaims that it
-// created.
+// Provision decides on VMs for all pending pods, reserves them, and returns the NodeClaims
+// that it created.
 func (c *Controller) Provision(ctx context.Context) ([]*karpv1.NodeClaim, error) {
-	claims, err := c.provision(ctx)
-	if c.config.Approvals != nil {
-		if drafted := c.config.Approvals.Draft(ctx); drafted != nil {
-			err = errors.Join(err, fmt.Errorf("provisioning: %w", drafted))
-		}
-	}
-	return claims, err
-}
-
-// provision decides, reserves VMs, and creates their claims.
-func (c *Controller) provision(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	reserved, err := c.reserve(ctx)
+	errs := []error{err}
 	c.awaitEngines(ctx, reserved)
 	var claims []*karpv1.NodeClaim
-	errs := []error{err}
 	for _, r := range reserved {
-		claim, err := c.claim(ctx, r)
+		claim, err := c.createClaim(ctx, r)
 		if err != nil {
 			c.config.Writer.Remove(r.vm.Key)
 			errs = append(errs, fmt.Errorf("creating nodeclaim %s: %w", r.vm.Name, err))
@@ -167,15 +214,14 @@ func (c *Controller) provision(ctx context.Context) ([]*karpv1.NodeClaim, error)
 		}
 		claims = append(claims, claim)
 	}
+	if c.config.Approvals != nil {
+		errs = append(errs, c.config.Approvals.Draft(ctx))
+	}
 	if err = errors.Join(errs...); err != nil {
 		err = fmt.Errorf("provisioning: %w", err)
 	}
 	return claims, err
 }
-
-// longestPlan is the maximum time for which a NodeClaim waits for the change that creates
-// its VM. A host that is being changed takes the next change after that one.
-const longestPlan = 3 * time.Second
 
 // awaitEngines waits briefly until the VMs' changes are planned and being applied. Each
 // claim causes a dozen writes by Karpenter and its controllers, which should happen while
@@ -215,47 +261,45 @@ type reserved struct {
 func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	c.config.Placing.Lock()
 	defer c.config.Placing.Unlock()
-	snapshot, err := c.config.Snapshot(ctx)
-	if err != nil {
+	request := c.config.Request
+	request.Closed = c.config.Closed()
+	request.Now = c.config.Clock.Now()
+	var err error
+	if request.Snapshot, err = c.config.Snapshot(ctx); err != nil {
 		return nil, err
 	}
 	states, err := c.config.Writer.States(ctx)
 	if err != nil {
 		return nil, err
 	}
-	request := c.config.Request
-	request.Snapshot, request.Closed = snapshot, c.config.Closed()
 	request.Kept, request.Occupied = scaler.Places(states)
-	request.Now = c.config.Clock.Now()
 	if c.config.Virtual != nil {
 		request.Virtual = c.config.Virtual(ctx)
 	}
+
 	decision, err := c.config.Cluster.Decide(ctx, request)
-	if err == nil {
-		c.leaveRoom(ctx, decision, request.Virtual)
-	}
-	if err != nil || decision.Asked == 0 && c.config.Approvals == nil {
+	if err != nil {
 		return nil, err
 	}
-	pods, err := c.podsOf(ctx, decision)
+	c.reportBuffers(ctx, decision, request.Virtual)
+	if decision.Asked == 0 && c.config.Approvals == nil {
+		return nil, nil
+	}
+	pods, err := c.readPods(ctx, decision)
 	if err != nil {
 		return nil, err
 	}
 	c.publish(ctx, decision, pods)
+
 	placed := decision.New
+	var unapproved error
 	if c.config.Approvals != nil {
 		// Pools whose approval is unknown do not stop the others. Call it even if no VM
 		// is needed any more.
-		placed, err = c.config.Approvals.Up(ctx, snapshot, placed)
+		placed, unapproved = c.config.Approvals.Up(ctx, request.Snapshot, placed)
 	}
-	vms, failed := c.ensure(ctx, placed, pods)
-	return vms, errors.Join(err, failed)
-}
-
-// ensure reserves all of the VMs, or none.
-func (c *Controller) ensure(ctx context.Context, placed []scheduling.Placed, pods podIndex) ([]reserved, error) {
 	if len(placed) == 0 {
-		return nil, nil
+		return nil, unapproved
 	}
 	requests := make([]scaler.Request, len(placed))
 	for i := range placed {
@@ -263,34 +307,19 @@ func (c *Controller) ensure(ctx context.Context, placed []scheduling.Placed, pod
 	}
 	vms, err := c.config.Writer.Ensure(ctx, requests)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(unapproved, err)
 	}
 	list := make([]reserved, len(vms))
 	for i, vm := range vms {
 		list[i] = reserved{vm: vm, placed: &placed[i], pods: pods.of(placed[i].Pods)}
 	}
-	return list, nil
+	return list, unapproved
 }
 
-// create creates a claim, unless an equal one exists.
-func (c *Controller) create(ctx context.Context, claim *karpv1.NodeClaim) error {
-	err := c.config.Client.Create(ctx, claim)
-	if !apierrors.IsAlreadyExists(err) {
-		return err
-	}
-	standing := &karpv1.NodeClaim{}
-	if err := c.config.Client.Get(ctx, client.ObjectKeyFromObject(claim), standing); err != nil {
-		return fmt.Errorf("reading the one that stands: %w", err)
-	}
-	if standing.Annotations[v1alpha1.AnnotationKey] != claim.Annotations[v1alpha1.AnnotationKey] {
-		return fmt.Errorf("there is one of that name for another vm: %w", err)
-	}
-	return nil
-}
-
-// claim creates the NodeClaim of a reserved VM.
-func (c *Controller) claim(ctx context.Context, r reserved) (*karpv1.NodeClaim, error) {
-	vm, pool := r.vm, &karpv1.NodePool{}
+// createClaim creates the NodeClaim of a reserved VM, unless it exists.
+func (c *Controller) createClaim(ctx context.Context, r reserved) (*karpv1.NodeClaim, error) {
+	vm := r.vm
+	pool := &karpv1.NodePool{}
 	if err := c.config.Client.Get(ctx, client.ObjectKey{Name: vm.Pool}, pool); err != nil {
 		return nil, fmt.Errorf("reading nodepool %s: %w", vm.Pool, err)
 	}
@@ -298,9 +327,21 @@ func (c *Controller) claim(ctx context.Context, r reserved) (*karpv1.NodeClaim, 
 	if r.placed.ClassHash != "" {
 		claim.Annotations[v1alpha1.AnnotationClassHash] = r.placed.ClassHash
 	}
-	if err := c.create(ctx, claim); err != nil {
+
+	err := c.config.Client.Create(ctx, claim)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		existing := &karpv1.NodeClaim{}
+		if err := c.config.Client.Get(ctx, client.ObjectKeyFromObject(claim), existing); err != nil {
+			return nil, fmt.Errorf("reading the existing one: %w", err)
+		}
+		if existing.Annotations[v1alpha1.AnnotationKey] != claim.Annotations[v1alpha1.AnnotationKey] {
+			return nil, fmt.Errorf("there is one of that name for another vm: %w", err)
+		}
+	case err != nil:
 		return nil, err
 	}
+
 	// The cache is outdated; the next decision must know the claim.
 	c.config.State.UpdateNodeClaim(claim)
 	c.config.State.UpdatePodToNodeClaimMapping(map[string][]*corev1.Pod{claim.Name: r.pods})
@@ -308,7 +349,7 @@ func (c *Controller) claim(ctx context.Context, r reserved) (*karpv1.NodeClaim, 
 		metrics.ReasonLabel: metrics.ProvisionedReason, metrics.NodePoolLabel: vm.Pool, metrics.MinValuesRelaxedLabel: "false",
 	})
 	for _, pod := range r.pods {
-		c.config.Recorder.Publish(nominated(pod, nil, claim))
+		c.config.Recorder.Publish(karpscheduling.NominatePodEvent(pod, nil, claim))
 	}
 	log.FromContext(ctx).Info("created nodeclaim", logkey.NodeClaim, claim.Name, logkey.NodePool, vm.Pool, logkey.Host, vm.Host.String(),
 		logkey.InstanceType, vm.InstanceType, logkey.Pods, len(r.pods), logkey.Reason, vm.Reason)

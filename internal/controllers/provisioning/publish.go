@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,7 +13,6 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
-	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/logkey"
@@ -32,13 +32,13 @@ func (p podIndex) of(names []types.NamespacedName) []*corev1.Pod {
 	return pods
 }
 
-// podsOf reads the pods of a decision, omitting deleted ones.
-func (c *Controller) podsOf(ctx context.Context, d *scheduling.Decision) (podIndex, error) {
+// readPods reads the pods of a decision, omitting deleted ones.
+func (c *Controller) readPods(ctx context.Context, d *scheduling.Decision) (podIndex, error) {
 	var names []types.NamespacedName
 	for i := range d.New {
 		names = append(names, d.New[i].Pods...)
 	}
-	for _, landing := range append(d.Existing, d.InFlight...) {
+	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
 		names = append(names, landing.Pods...)
 	}
 	for _, refusal := range d.Refused {
@@ -67,61 +67,43 @@ func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods p
 			continue
 		}
 		failed[pod] = errors.New(refusal.Reason)
-		c.config.Recorder.Publish(unplaced(pod, failed[pod]))
+		// A different reason is published immediately, because the first may only have
+		// been a class that was not validated yet.
+		event := karpscheduling.PodFailedToScheduleEvent(pod, failed[pod])
+		event.DedupeValues = append(event.DedupeValues, event.Message)
+		c.config.Recorder.Publish(event)
 		log.FromContext(ctx).V(1).Info("found no place for pod", logkey.Pods, refusal.Pod.String(), logkey.Reason, refusal.Reason)
 	}
 	karpscheduling.UnschedulablePodsCount.Set(float64(len(failed)), map[string]string{karpscheduling.ControllerLabel: c.Name()})
-	byPool, byClaim := map[string][]*corev1.Pod{}, map[string][]*corev1.Pod{}
+
+	byPool := map[string][]*corev1.Pod{}
+	byClaim := map[string][]*corev1.Pod{}
 	for i := range d.New {
 		byPool[d.New[i].NodePool] = append(byPool[d.New[i].NodePool], pods.of(d.New[i].Pods)...)
 	}
-	for _, landing := range append(d.Existing, d.InFlight...) {
-		node := c.nominate(ctx, landing, pods)
-		if node == nil {
+	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
+		// Virtual pods are not in the index, because they are never bound.
+		landed := pods.of(landing.Pods)
+		node := c.findNode(landing.Name)
+		if node == nil || len(landed) == 0 {
 			continue
 		}
+		// A nominated node is protected from disruption.
+		c.config.State.NominateNodeForPod(ctx, node.ProviderID())
+		for _, pod := range landed {
+			c.config.Recorder.Publish(karpscheduling.NominatePodEvent(pod, node.Node, node.NodeClaim))
+		}
 		pool := node.Labels()[karpv1.NodePoolLabelKey]
-		byPool[pool] = append(byPool[pool], pods.of(landing.Pods)...)
+		byPool[pool] = append(byPool[pool], landed...)
 		if node.NodeClaim != nil {
-			byClaim[node.NodeClaim.Name] = append(byClaim[node.NodeClaim.Name], pods.of(landing.Pods)...)
+			byClaim[node.NodeClaim.Name] = append(byClaim[node.NodeClaim.Name], landed...)
 		}
 	}
 	c.config.State.MarkPodSchedulingDecisions(ctx, failed, byPool, byClaim)
 }
 
-// unplaced returns Karpenter's event for a pod without a place. A different reason is
-// published immediately, because the first may only have been a class that was not
-// validated yet.
-func unplaced(pod *corev1.Pod, reason error) events.Event {
-	event := karpscheduling.PodFailedToScheduleEvent(pod, reason)
-	event.DedupeValues = append(event.DedupeValues, event.Message)
-	return event
-}
-
-// nominate protects a node from disruption if pods are about to be bound to it. Virtual
-// pods are not in the index, because they are never bound.
-func (c *Controller) nominate(ctx context.Context, landing scheduling.Landing, pods podIndex) *stateNode {
-	node := c.find(landing.Name)
-	if node == nil || len(pods.of(landing.Pods)) == 0 {
-		return nil
-	}
-	c.config.State.NominateNodeForPod(ctx, node.ProviderID())
-	for _, pod := range pods.of(landing.Pods) {
-		c.config.Recorder.Publish(nominated(pod, node.Node, node.NodeClaim))
-	}
-	return node
-}
-
-// nominated returns Karpenter's event for a pod that will be bound to a node.
-func nominated(pod *corev1.Pod, node *corev1.Node, claim *karpv1.NodeClaim) events.Event {
-	return karpscheduling.NominatePodEvent(pod, node, claim)
-}
-
-// stateNode is a node in Karpenter's cluster state.
-type stateNode = state.StateNode
-
-// find returns the node with a name, or the NodeClaim that will become it.
-func (c *Controller) find(name string) *stateNode {
+// findNode returns the node with a name, or the NodeClaim that will become it.
+func (c *Controller) findNode(name string) *state.StateNode {
 	for node := range c.config.State.Nodes() {
 		named := node.Node != nil && node.Node.Name == name
 		claimed := node.NodeClaim != nil && node.NodeClaim.Annotations[v1alpha1.AnnotationVM] == name
