@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -30,21 +29,21 @@ type inventory struct {
 func newInventory(config Config) *inventory {
 	return &inventory{
 		config: config,
-		vms: describe("vms", "VMs of the fleet, by the host that they are on or are to be on, and by how far they are.",
+		vms: describe("vms", "VMs of the fleet, by their current or planned host and their phase.",
 			labelRegion, labelHost, labelPhase),
 		up: describe("host_up", "Whether nodes can be placed on the host: 1, or 0 if it is offline, faulty or without quorum.",
 			labelRegion, labelHost),
 		cpus: describe("host_free_cpus", "CPUs of a NUMA node that are neither reserved for the host nor pinned by any guest.",
 			labelRegion, labelHost, labelNUMA),
-		memory: describe("host_free_memory_bytes", "Memory of a NUMA node that neither the host nor any guest has, wanted VMs included.",
+		memory: describe("host_free_memory_bytes", "Memory of a NUMA node that neither the host nor any guest uses, desired VMs included.",
 			labelRegion, labelHost, labelNUMA),
-		floating: describe("host_floating_vcpus", "vCPUs of guests that are not pinned and share what is not.",
+		floating: describe("host_floating_vcpus", "vCPUs of guests that are not pinned and share the free CPUs.",
 			labelRegion, labelHost),
-		orphans: describe("orphaned_vms", "Guests that carry the marker of this numaform and that nobody wants.",
+		orphans: describe("orphaned_vms", "Guests that have the marker of this numaform and are in no file of the fleet.",
 			labelRegion, labelHost),
-		closed: describe("closed_offerings", "Offers that are not made for now because they failed; an empty label stands for any.",
+		closed: describe("closed_offerings", "Offerings that are unavailable for a while because they failed; an empty label means any.",
 			labelNodePool, labelRegion, labelHost),
-		read: describe("proxmox_readable", "Whether what is known of Proxmox is up to date: 1, or 0 if it could not be read."),
+		read: describe("proxmox_readable", "Whether Proxmox could be read: 1, or 0 if what is known may be outdated."),
 	}
 }
 
@@ -58,12 +57,34 @@ func (i *inventory) Describe(out chan<- *prometheus.Desc) {
 // Collect sends the values of all metrics.
 func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	states := i.config.VMs()
-	i.collectVMs(out, states)
-	i.collectClosed(out)
-	orphans := i.config.Orphans()
-	for _, host := range slices.SortedFunc(maps.Keys(orphans), topology.HostID.Compare) {
-		gauge(out, i.orphans, float64(orphans[host]), string(host.Region), string(host.Host))
+	type vmLabels struct {
+		host  topology.HostID
+		phase scaler.Phase
 	}
+	vms := map[vmLabels]int{}
+	for _, state := range states {
+		vms[vmLabels{host: state.VM.Host, phase: state.Phase}]++
+	}
+	for at, count := range vms {
+		gauge(out, i.vms, float64(count), string(at.host.Region), string(at.host.Host), string(at.phase))
+	}
+
+	// No label for instance types, of which there may be hundreds.
+	type offeringLabels struct {
+		pool string
+		host topology.HostID
+	}
+	closed := map[offeringLabels]int{}
+	for _, offering := range i.config.Closed() {
+		closed[offeringLabels{pool: offering.NodePool, host: offering.Host}]++
+	}
+	for at, count := range closed {
+		gauge(out, i.closed, float64(count), at.pool, string(at.host.Region), string(at.host.Host))
+	}
+	for host, count := range i.config.Orphans() {
+		gauge(out, i.orphans, float64(count), string(host.Region), string(host.Host))
+	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	snapshot, err := i.config.Snapshot(ctx)
@@ -73,39 +94,6 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	}
 	gauge(out, i.read, 1)
 	i.collectHosts(out, snapshot, states)
-}
-
-// vmsAt is a label combination: VMs of a host in a phase.
-type vmsAt struct {
-	host  topology.HostID
-	phase scaler.Phase
-}
-
-func (i *inventory) collectVMs(out chan<- prometheus.Metric, states []scaler.VMState) {
-	counts := map[vmsAt]int{}
-	for _, state := range states {
-		counts[vmsAt{state.VM.Host, state.Phase}]++
-	}
-	for at, count := range counts {
-		gauge(out, i.vms, float64(count), string(at.host.Region), string(at.host.Host), string(at.phase))
-	}
-}
-
-// closedAt is the label combination of unavailable offerings. It omits instance types, of
-// which there may be hundreds.
-type closedAt struct {
-	pool string
-	host topology.HostID
-}
-
-func (i *inventory) collectClosed(out chan<- prometheus.Metric) {
-	counts := map[closedAt]int{}
-	for _, offer := range i.config.Closed() {
-		counts[closedAt{offer.NodePool, offer.Host}]++
-	}
-	for at, count := range counts {
-		gauge(out, i.closed, float64(count), at.pool, string(at.host.Region), string(at.host.Host))
-	}
 }
 
 // collectHosts sends what is free by the planner's count, which includes desired VMs that

@@ -57,7 +57,7 @@ func (k *kproximate) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	gauge(out, k.nodes, float64(exist))
-	nodes, err := k.ready(ctx, states)
+	nodes, err := k.readyNodes(ctx, states)
 	if err != nil {
 		return
 	}
@@ -76,13 +76,26 @@ func (k *kproximate) Collect(out chan<- prometheus.Metric) {
 	gauge(out, k.mem, float64(memory)*mebibyte)
 	gauge(out, k.cpuAllocatable, cores(allocatable))
 	gauge(out, k.memAllocatable, float64(allocatable.Memory().Value()))
-	k.collectRequests(ctx, out, nodes)
+
+	var pods corev1.PodList
+	if err := k.config.Client.List(ctx, &pods); err != nil {
+		return
+	}
+	requests := corev1.ResourceList{}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if nodes[pod.Spec.NodeName] != nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+			requests = resources.Merge(requests, resources.RequestsForPods(pod))
+		}
+	}
+	gauge(out, k.cpuRequests, cores(requests))
+	gauge(out, k.memRequests, float64(requests.Memory().Value()))
 }
 
 func cores(list corev1.ResourceList) float64 { return float64(list.Cpu().MilliValue()) / 1000 }
 
-// ready returns the ready Nodes of the fleet's VMs, by name.
-func (k *kproximate) ready(ctx context.Context, states []scaler.VMState) (map[string]*corev1.Node, error) {
+// readyNodes returns the ready Nodes of the fleet's VMs, by name.
+func (k *kproximate) readyNodes(ctx context.Context, states []scaler.VMState) (map[string]*corev1.Node, error) {
 	ours := map[string]bool{}
 	for _, state := range states {
 		ours[state.VM.Name] = true
@@ -101,21 +114,4 @@ func (k *kproximate) ready(ctx context.Context, states []scaler.VMState) (map[st
 		}
 	}
 	return ready, nil
-}
-
-// collectRequests sends the resource requests of the pods on those Nodes.
-func (k *kproximate) collectRequests(ctx context.Context, out chan<- prometheus.Metric, ready map[string]*corev1.Node) {
-	var pods corev1.PodList
-	if err := k.config.Client.List(ctx, &pods); err != nil {
-		return
-	}
-	requests := corev1.ResourceList{}
-	for i := range pods.Items {
-		pod := &pods.Items[i]
-		if ready[pod.Spec.NodeName] != nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
-			requests = resources.Merge(requests, resources.RequestsForPods(pod))
-		}
-	}
-	gauge(out, k.cpuRequests, cores(requests))
-	gauge(out, k.memRequests, float64(requests.Memory().Value()))
 }

@@ -66,7 +66,10 @@ func Register(registry prometheus.Registerer, config Config) (*Observer, error) 
 		config.Orphans = func() map[topology.HostID]int { return nil }
 	}
 	observer := newObserver(config)
-	collectors := append(observer.collectors(), newInventory(config))
+	collectors := []prometheus.Collector{
+		observer.plans, observer.applies, observer.waits, observer.guards, observer.decisions, observer.queued,
+		observer.drifted, observer.requests, observer.answers, observer.locks, newInventory(config),
+	}
 	if config.Kproximate {
 		collectors = append(collectors, newKproximate(config))
 	}

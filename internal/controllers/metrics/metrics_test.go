@@ -111,18 +111,18 @@ func TestInventory(t *testing.T) {
 	// CPU 0 is reserved, 4, 5 and 6 are pinned or about to be, and 7 is only pending
 	// approval. Memory: 2 × 4 GiB bound to node 1, and a guest's 1 GiB over both.
 	compare(t, registry, `
-# HELP numaform_closed_offerings Offers that are not made for now because they failed; an empty label stands for any.
+# HELP numaform_closed_offerings Offerings that are unavailable for a while because they failed; an empty label means any.
 # TYPE numaform_closed_offerings gauge
 numaform_closed_offerings{host="",nodepool="batch",region=""} 1
 numaform_closed_offerings{host="pve-1",nodepool="workers",region="lab"} 2
-# HELP numaform_host_floating_vcpus vCPUs of guests that are not pinned and share what is not.
+# HELP numaform_host_floating_vcpus vCPUs of guests that are not pinned and share the free CPUs.
 # TYPE numaform_host_floating_vcpus gauge
 numaform_host_floating_vcpus{host="pve-1",region="lab"} 2
 # HELP numaform_host_free_cpus CPUs of a NUMA node that are neither reserved for the host nor pinned by any guest.
 # TYPE numaform_host_free_cpus gauge
 numaform_host_free_cpus{host="pve-1",numa="0",region="lab"} 3
 numaform_host_free_cpus{host="pve-1",numa="1",region="lab"} 1
-# HELP numaform_host_free_memory_bytes Memory of a NUMA node that neither the host nor any guest has, wanted VMs included.
+# HELP numaform_host_free_memory_bytes Memory of a NUMA node that neither the host nor any guest uses, desired VMs included.
 # TYPE numaform_host_free_memory_bytes gauge
 numaform_host_free_memory_bytes{host="pve-1",numa="0",region="lab"} 1.6642998272e+10
 numaform_host_free_memory_bytes{host="pve-1",numa="1",region="lab"} 8.053063680e+09
@@ -130,13 +130,13 @@ numaform_host_free_memory_bytes{host="pve-1",numa="1",region="lab"} 8.053063680e
 # TYPE numaform_host_up gauge
 numaform_host_up{host="pve-1",region="lab"} 1
 numaform_host_up{host="pve-2",region="lab"} 0
-# HELP numaform_orphaned_vms Guests that carry the marker of this numaform and that nobody wants.
+# HELP numaform_orphaned_vms Guests that have the marker of this numaform and are in no file of the fleet.
 # TYPE numaform_orphaned_vms gauge
 numaform_orphaned_vms{host="pve-1",region="lab"} 2
-# HELP numaform_proxmox_readable Whether what is known of Proxmox is up to date: 1, or 0 if it could not be read.
+# HELP numaform_proxmox_readable Whether Proxmox could be read: 1, or 0 if what is known may be outdated.
 # TYPE numaform_proxmox_readable gauge
 numaform_proxmox_readable 1
-# HELP numaform_vms VMs of the fleet, by the host that they are on or are to be on, and by how far they are.
+# HELP numaform_vms VMs of the fleet, by their current or planned host and their phase.
 # TYPE numaform_vms gauge
 numaform_vms{host="pve-1",phase="held",region="lab"} 1
 numaform_vms{host="pve-1",phase="made",region="lab"} 1
@@ -153,7 +153,7 @@ func TestProxmoxUnreadable(t *testing.T) {
 	c.Snapshot = func(context.Context) (*topology.Snapshot, error) { return nil, errors.New("timeout") }
 	registry, _ := register(t, c)
 	compare(t, registry, `
-# HELP numaform_proxmox_readable Whether what is known of Proxmox is up to date: 1, or 0 if it could not be read.
+# HELP numaform_proxmox_readable Whether Proxmox could be read: 1, or 0 if what is known may be outdated.
 # TYPE numaform_proxmox_readable gauge
 numaform_proxmox_readable 0
 `, "numaform_proxmox_readable", "numaform_host_free_cpus", "numaform_host_up")
@@ -186,7 +186,7 @@ func TestObserver(t *testing.T) {
 	registry, observer := register(t, config())
 	exercise(observer)
 	compare(t, registry, `
-# HELP numaform_drifted_vms VMs that are not as their file says, by what can be done about it.
+# HELP numaform_drifted_vms VMs that differ from their file, by what can be done about it.
 # TYPE numaform_drifted_vms gauge
 numaform_drifted_vms{class="foreign_edit"} 0
 numaform_drifted_vms{class="moved"} 0
@@ -196,14 +196,14 @@ numaform_drifted_vms{class="repairable"} 0
 numaform_drifted_vms{class="stray"} 0
 numaform_drifted_vms{class="unknown"} 0
 numaform_drifted_vms{class="vanished"} 1
-# HELP numaform_proxmox_requests_total Requests to Proxmox by the HTTP status of the answer; 0 means none came.
+# HELP numaform_proxmox_requests_total Requests to Proxmox by the HTTP status of the response; 0 means no response.
 # TYPE numaform_proxmox_requests_total counter
 numaform_proxmox_requests_total{code="0",method="GET",path="/nodes/{node}/status",region="lab"} 1
 numaform_proxmox_requests_total{code="200",method="GET",path="/nodes/{node}/status",region="lab"} 1
-# HELP numaform_queue_length VMs that are asked to come or go and that no change has taken yet.
+# HELP numaform_queue_length VMs requested for creation or removal that are not in a change yet.
 # TYPE numaform_queue_length gauge
 numaform_queue_length 7
-# HELP numaform_state_lock_age_seconds How long somebody else has held the lock of a host's state that numaform waits for.
+# HELP numaform_state_lock_age_seconds How long another client has held the lock of a host's state that numaform waits for.
 # TYPE numaform_state_lock_age_seconds gauge
 numaform_state_lock_age_seconds{host="pve-1",region="lab"} 90
 `, "numaform_drifted_vms", "numaform_proxmox_requests_total", "numaform_queue_length", "numaform_state_lock_age_seconds")

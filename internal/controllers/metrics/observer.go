@@ -1,8 +1,11 @@
 package metrics
 
 import (
+	"errors"
+	"maps"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,6 +13,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -27,53 +31,45 @@ type Observer struct {
 
 var _ scaler.Observer = (*Observer)(nil)
 
-// engineBuckets range from a plan of a few VMs to the clone of a large disk.
-func engineBuckets() []float64 {
-	return []float64{0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800}
-}
-
-// callBuckets range from a fast response of Proxmox to its timeout.
-func callBuckets() []float64 {
-	return []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
-}
-
-// guardBuckets are for pure computation.
-func guardBuckets() []float64 {
-	return []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1}
-}
-
 func newObserver(config Config) *Observer {
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: name, Help: help, Buckets: buckets,
 		}, labels)
 	}
+	// From a plan of a few VMs to the clone of a large disk.
+	engineBuckets := []float64{0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800}
+	// From a fast response of Proxmox to its timeout.
+	callBuckets := []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
+	// For pure computation.
+	computeBuckets := []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1}
 	return &Observer{
-		plans:   histogram("plan_duration_seconds", "How long the engine took to plan a host.", engineBuckets(), labelRegion),
-		applies: histogram("apply_duration_seconds", "How long the engine took to apply a plan to a host.", engineBuckets(), labelRegion, labelResult),
-		waits:   histogram("queue_duration_seconds", "How long a request waited until a change took it.", engineBuckets(), labelRegion),
+		plans:   histogram("plan_duration_seconds", "How long the engine took to plan a host.", engineBuckets, labelRegion),
+		applies: histogram("apply_duration_seconds", "How long the engine took to apply a plan to a host.", engineBuckets, labelRegion, labelResult),
+		waits:   histogram("queue_duration_seconds", "How long a request waited until a change took it.", engineBuckets, labelRegion),
 		guards: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "guard_duration_seconds", Help: "How long the guard took to judge a change.", Buckets: guardBuckets(),
+			Namespace: namespace, Name: "guard_duration_seconds", Help: "How long the guard took to check a change.", Buckets: computeBuckets,
 		}),
-		decisions: histogram("decision_duration_seconds", "How long the parts of a decision about pods took: solve is what nodes they want, place is where those go.",
-			guardBuckets(), labelPart),
+		decisions: histogram("decision_duration_seconds", "How long the parts of a decision about pods took: solve finds the nodes that they need, place finds the hosts.",
+			computeBuckets, labelPart),
 		queued: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: namespace, Name: "queue_length", Help: "VMs that are asked to come or go and that no change has taken yet.",
+			Namespace: namespace, Name: "queue_length", Help: "VMs requested for creation or removal that are not in a change yet.",
 		}),
 		drifted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: namespace, Name: "drifted_vms", Help: "VMs that are not as their file says, by what can be done about it.",
+			Namespace: namespace, Name: "drifted_vms", Help: "VMs that differ from their file, by what can be done about it.",
 		}, []string{labelClass}),
-		requests: histogram("proxmox_request_duration_seconds", "How long Proxmox took to answer a request.", callBuckets(),
+		requests: histogram("proxmox_request_duration_seconds", "How long Proxmox took to answer a request.", callBuckets,
 			labelRegion, labelMethod, labelPath),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: namespace, Name: "proxmox_requests_total", Help: "Requests to Proxmox by the HTTP status of the answer; 0 means none came.",
+			Namespace: namespace, Name: "proxmox_requests_total", Help: "Requests to Proxmox by the HTTP status of the response; 0 means no response.",
 		}, []string{labelRegion, labelMethod, labelPath, labelCode}),
-		locks: newLocks(config),
+		locks: &locks{
+			config: config,
+			since:  map[fleet.Shard]time.Time{},
+			age: describe("state_lock_age_seconds", "How long another client has held the lock of a host's state that numaform waits for.",
+				labelRegion, labelHost),
+		},
 	}
-}
-
-func (o *Observer) collectors() []prometheus.Collector {
-	return []prometheus.Collector{o.plans, o.applies, o.waits, o.guards, o.decisions, o.queued, o.drifted, o.requests, o.answers, o.locks}
 }
 
 // PlanDone records that a host was planned, or why it could not be.
@@ -128,5 +124,51 @@ func (o *Observer) Request(region topology.RegionName) func(method, path string,
 	return func(method, path string, code int, took time.Duration) {
 		o.requests.WithLabelValues(string(region), method, path).Observe(took.Seconds())
 		o.answers.WithLabelValues(string(region), method, path, strconv.Itoa(code)).Inc()
+	}
+}
+
+// locks provides the age of the locks for which numaform waits: locks that it was
+// notified of, and locks for which VMs wait.
+type locks struct {
+	config Config
+	age    *prometheus.Desc
+
+	// mu guards the field below.
+	mu    sync.Mutex
+	since map[fleet.Shard]time.Time
+}
+
+// note records the lock in the result of a plan or an apply. A lock of unknown age is not
+// recorded.
+func (l *locks) note(shard fleet.Shard, err error) {
+	var locked *state.LockedError
+	if !errors.As(err, &locked) && err != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if locked != nil && !locked.Created.IsZero() {
+		l.since[shard] = locked.Created
+	} else {
+		delete(l.since, shard)
+	}
+}
+
+// Describe sends the description of the metric.
+func (l *locks) Describe(out chan<- *prometheus.Desc) { out <- l.age }
+
+// Collect sends the age of each lock.
+func (l *locks) Collect(out chan<- prometheus.Metric) {
+	l.mu.Lock()
+	since := maps.Clone(l.since)
+	l.mu.Unlock()
+	for _, vm := range l.config.VMs() {
+		var locked *state.LockedError
+		if errors.As(vm.Err, &locked) && !locked.Created.IsZero() {
+			since[vm.VM.Host] = locked.Created
+		}
+	}
+	for shard, begin := range since {
+		gauge(out, l.age, l.config.Clock.Since(begin).Seconds(), string(shard.Region), string(shard.Host))
 	}
 }
