@@ -236,6 +236,31 @@ func TestGitNotesOfTwo(t *testing.T) {
 	}
 }
 
+// TestGitNotesAfterALostAnswer has another machine record an outcome while the answer to a
+// push is lost. The next outcome does not replace it.
+func TestGitNotesAfterALostAnswer(t *testing.T) {
+	t.Parallel()
+	g, _, remote := working(t)
+	first, second := changed(0), changed(1)
+	begin(t, g, wanted(), first)
+	other := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote})
+	readFrom(t, other)
+	_, base := readFrom(t, g)
+	g.Interrupt(func(step string) error {
+		if step != "pushed" {
+			return nil
+		}
+		end(t, other, first)
+		return errCrash
+	})
+	if err := g.Begin(t.Context(), base, wanted(), second); err != nil {
+		t.Fatalf("a push whose answer was lost: %v", err)
+	}
+	g.Interrupt(nil)
+	end(t, g, second)
+	wantHistory(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), time.Time{}, closed(first), closed(second))
+}
+
 // TestGitNotesOfOthers has another client add a note to the commit of a change, in a
 // remote that sends objects that are too large, and in one that does not. The outcome
 // counts as missing, and the following changes work.

@@ -322,7 +322,7 @@ func (c *checkout) takeNotes(r *repository) error {
 	}
 	head, err := r.hash(r.notes)
 	if err == nil {
-		err = r.addNotes(head, c.objects, ref.Hash(), "numaform: import the outcomes of a checkout\n", parents(head)...)
+		err = r.addNotes(head, c.objects, ref.Hash(), "numaform: import the outcomes of a checkout\n")
 	}
 	if err == nil {
 		head, err = r.hash(r.notes)

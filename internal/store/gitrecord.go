@@ -204,18 +204,21 @@ func (r *repository) setNotes(notes *object.Tree, edits map[string]blob, what co
 	return r.setReference(r.notes, hash)
 }
 
-// pushNotes pushes the notes, and merges notes that others pushed meanwhile.
+// pushNotes pushes the notes, on top of the notes that others pushed meanwhile.
 func (r *repository) pushNotes(ctx context.Context) error {
 	if r.remote == nil {
 		return nil
 	}
 	var pushErr error
 	for range notesAttempts {
-		mine, err := r.hash(r.notes)
-		if err != nil {
-			return err
-		}
 		seen, err := r.hash(r.seenNotes)
+		if err == nil {
+			err = r.joinNotes(seen)
+		}
+		if err != nil {
+			return errors.Join(pushErr, err)
+		}
+		mine, err := r.hash(r.notes)
 		if err != nil {
 			return err
 		}
@@ -236,9 +239,6 @@ func (r *repository) pushNotes(ctx context.Context) error {
 			return nil // the push succeeded and only the response was lost
 		case there == seen:
 			return pushErr // no other client pushed
-		}
-		if err := r.joinNotes(there); err != nil {
-			return errors.Join(pushErr, err)
 		}
 	}
 	return pushErr
@@ -263,12 +263,12 @@ func (r *repository) joinNotes(there plumbing.Hash) error {
 		return err
 	}
 
-	return r.addNotes(there, r.objects, here, "numaform: join the outcomes of two sides\n", there, here)
+	return r.addNotes(there, r.objects, here, "numaform: join the outcomes of two sides\n")
 }
 
-// addNotes commits the notes of one commit and of another one, which is in the objects of
-// from.
-func (r *repository) addNotes(commit plumbing.Hash, from *objects, other plumbing.Hash, message string, parents ...plumbing.Hash) error {
+// addNotes adds to the notes of a commit the notes of another one, which is in the objects
+// of from. It makes no merge: a note is complete without its history.
+func (r *repository) addNotes(commit plumbing.Hash, from *objects, other plumbing.Hash, message string) error {
 	notes, err := r.objects.tree(commit)
 	if err != nil {
 		return err
@@ -297,7 +297,7 @@ func (r *repository) addNotes(commit plumbing.Hash, from *objects, other plumbin
 			return fmt.Errorf("joining notes: %w", err)
 		}
 	}
-	return r.setNotes(notes, missing, commitOf{message: message, time: last.Committer.When, parents: parents})
+	return r.setNotes(notes, missing, commitOf{message: message, time: last.Committer.When, parents: parents(commit)})
 }
 
 // missingNotes adds to missing the notes of others that notes does not have, by path.

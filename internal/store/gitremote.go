@@ -314,16 +314,6 @@ func (r *repository) newObjects(commit plumbing.Hash, known ...plumbing.Hash) ([
 	}
 	for next := []plumbing.Hash{commit}; len(next) > 0; next = next[1:] {
 		hash := next[0]
-		for _, head := range known {
-			if done[hash] || hash == commit || head.IsZero() {
-				continue
-			}
-			is, err := r.isAncestor(hash, head)
-			if err != nil {
-				return nil, err
-			}
-			done[hash] = is
-		}
 		if done[hash] {
 			continue
 		}
