@@ -93,33 +93,36 @@ func horizon(since time.Time, last string) time.Time {
 // entry reads a change and the note on its commit.
 func (r *repository) entry(id string, at committedRecord) (audit.Entry, error) {
 	entry := audit.Entry{Commit: at.commit.String()}
-	where, fix := fmt.Sprintf("%s of commit %.12s", at.path, at.commit), "numaform did not write it so: see git show, and rewrite that commit"
+	where := fmt.Sprintf("%s of commit %.12s", at.path, at.commit)
+	hint := "numaform did not write it so: see git show, and rewrite that commit"
 	content, err := r.content(at.blob)
 	if err != nil {
-		return entry, unreadRecord(where, fix, err)
+		return entry, unreadRecord(where, hint, err)
 	}
-	if err := decode(where, fix, id, content, &entry.Change); err != nil {
+	if err := decode(where, hint, id, content, &entry.Change); err != nil {
 		return entry, err
 	}
-	where, fix = fmt.Sprintf("in the note on commit %.12s", at.commit), "restore it with git notes --ref=numaform edit"
-	notes, err := r.notesOf(r.notes)
+
+	where = fmt.Sprintf("in the note on commit %.12s", at.commit)
+	hint = "restore it with git notes --ref=numaform edit"
+	notes, err := r.notesTree()
 	if err != nil {
-		return entry, unreadRecord(where, fix, err)
+		return entry, unreadRecord(where, hint, err)
 	}
 	note, exists, err := r.noteOn(notes, at.commit)
 	if err == nil && exists {
 		content, err = r.content(note)
 	}
 	if err != nil || !exists {
-		return entry, unreadRecord(where, fix, err)
+		return entry, unreadRecord(where, hint, err)
 	}
 	entry.Outcome = &audit.Outcome{}
-	return entry, decode(where, fix, id, content, entry.Outcome)
+	return entry, decode(where, hint, id, content, entry.Outcome)
 }
 
 // unreadRecord explains why a record could not be read. A record that is too large is not
 // ours, and a remote does not even send it.
-func unreadRecord(where, fix string, err error) error {
+func unreadRecord(where, hint string, err error) error {
 	_, large := errors.AsType[*tooLargeError](err)
 	switch {
 	case err == nil:
@@ -129,12 +132,12 @@ func unreadRecord(where, fix string, err error) error {
 	case !large:
 		return fmt.Errorf("reading the record %s: %w", where, err)
 	}
-	return &RecordError{Where: where, Hint: fix, Err: err}
+	return &RecordError{Where: where, Hint: hint, Err: err}
 }
 
-// notesOf returns the tree of a notes reference.
-func (r *repository) notesOf(name plumbing.ReferenceName) (*object.Tree, error) {
-	head, err := r.hash(name)
+// notesTree returns the tree of the local notes.
+func (r *repository) notesTree() (*object.Tree, error) {
+	head, err := r.hash(r.notes)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +172,7 @@ func noteName(commit string) string { return commit[:2] + "/" + commit[2:] }
 // note adds a note to a commit that has none, and pushes it together with notes that
 // could not be pushed before.
 func (r *repository) note(ctx context.Context, commit plumbing.Hash, content []byte, at time.Time) error {
-	notes, err := r.notesOf(r.notes)
+	notes, err := r.notesTree()
 	if err != nil {
 		return err
 	}

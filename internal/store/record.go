@@ -26,7 +26,7 @@ func outcomeName(id string) string { return HistoryDir + "/" + id + ".outcome.js
 // encodeChange returns the record of a change in the current format.
 func encodeChange(change audit.Change) ([]byte, error) {
 	if !changeID.MatchString(change.ID) {
-		return nil, fmt.Errorf("recording change %q: its ID is none: it must look like 20261121T134501Z-1f2e3d4c", change.ID)
+		return nil, fmt.Errorf("recording change %q: invalid ID: it must look like 20261121T134501Z-1f2e3d4c", change.ID)
 	}
 	change.Format = audit.FormatVersion
 	return encode(change.ID, change)
@@ -35,7 +35,7 @@ func encodeChange(change audit.Change) ([]byte, error) {
 // encodeOutcome returns the record of an outcome in the current format.
 func encodeOutcome(outcome audit.Outcome) ([]byte, error) {
 	if !changeID.MatchString(outcome.ID) {
-		return nil, fmt.Errorf("recording the outcome of %q: that is no ID of a change", outcome.ID)
+		return nil, fmt.Errorf("recording the outcome of %q: invalid ID of a change", outcome.ID)
 	}
 	outcome.Format = audit.FormatVersion
 	return encode(outcome.ID, outcome)
