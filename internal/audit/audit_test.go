@@ -30,7 +30,7 @@ func TestUnfinished(t *testing.T) {
 		}
 		entry.OutcomeVerified = false
 		if diff := cmp.Diff(open, entry.Unfinished()); diff != "" {
-			t.Errorf("%s, in a record of somebody else (-want +got):\n%s", tt.name, diff)
+			t.Errorf("%s, in a record of another installation (-want +got):\n%s", tt.name, diff)
 		}
 	}
 }

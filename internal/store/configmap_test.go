@@ -336,7 +336,7 @@ func TestConfigMapOfExactSize(t *testing.T) {
 }
 
 // TestFenceByHand reads the number of a lock as a person may write it: one that no lock
-// can have counts as none, or nobody could write any more.
+// can have counts as none, or no process could write any more.
 func TestFenceByHand(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int64{"7": 7, "2147483647": 2147483647, "2147483648": 0, "9223372036854775807": 0, "seven": 0, "": 0} {

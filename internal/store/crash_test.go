@@ -137,7 +137,7 @@ func TestCrashAndEdit(t *testing.T) {
 	}
 }
 
-func TestStagedByNobody(t *testing.T) {
+func TestStagedByOthers(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]string{
 		"cut off": `{"steps":[{"path":`, "outside": `{"steps":[{"path":"../x","after":"eA=="}]}`, "empty": "",

@@ -78,7 +78,7 @@ func TestGitCommits(t *testing.T) {
 		t.Errorf("trailers:\n%s\nwant:\n%s", got, want)
 	}
 	if body := run(t, remote, "log", "--format=%b"); !strings.Contains(body, "+ a-2001 on pve-1: the only host with free cores") {
-		t.Errorf("body lacks why a VM stands where it does:\n%s", body)
+		t.Errorf("body lacks the reason of a placement:\n%s", body)
 	}
 	if notes := run(t, remote, "log", "--notes=numaform"); !strings.Contains(notes, "Notes (numaform):") || !strings.Contains(notes, `"duration_ns": 60000000000`) {
 		t.Errorf("git log --notes=numaform lacks the outcome:\n%s", notes)
@@ -451,7 +451,7 @@ func TestGitNotesWithoutACommit(t *testing.T) {
 	}
 }
 
-// TestGitPatience hears from a remote now and then, and then no more.
+// TestGitPatience has a remote that answers now and then, and then no more.
 func TestGitPatience(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -474,8 +474,8 @@ func TestGitPatience(t *testing.T) {
 	})
 }
 
-// TestGitTellsNoSecret has an unreachable remote, and secrets for it.
-func TestGitTellsNoSecret(t *testing.T) {
+// TestGitHidesSecrets has an unreachable remote, and secrets for it.
+func TestGitHidesSecrets(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]store.GitConfig{
 		"token":         {Remote: "http://127.0.0.1:1/x.git", Auth: store.GitAuth{Token: "c4n4ry"}},

@@ -378,8 +378,8 @@ func TestGitRedirects(t *testing.T) {
 	}
 }
 
-// TestGitTellsNoEscape has a pusher's texts with terminal control sequences.
-func TestGitTellsNoEscape(t *testing.T) {
+// TestGitHidesEscapes has a pusher's texts with terminal control sequences.
+func TestGitHidesEscapes(t *testing.T) {
 	t.Parallel()
 	g, ann, remote := pushed(t, "")
 	put(t, remote, "hooks/pre-receive", "#!/bin/sh\nprintf '\\033[2Jfunny' >&2\nexit 1\n")

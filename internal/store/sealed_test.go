@@ -33,18 +33,18 @@ func installation(t *testing.T, inner store.Store) (sealed *store.Sealed, key st
 	return store.NewSealed(inner, store.FileVault(key), "prod"), key
 }
 
-// told is History's information about a change.
-type told struct {
+// verified is History's information about a change.
+type verified struct {
 	ID             string
 	Verified, Well bool
 }
 
-// wantTold compares a store's information about its changes.
-func wantTold(t *testing.T, s store.Store, since time.Time, want ...told) {
+// wantVerified compares a store's information about its changes.
+func wantVerified(t *testing.T, s store.Store, since time.Time, want ...verified) {
 	t.Helper()
-	var got []told
+	var got []verified
 	for _, e := range historyOf(t, s, since) {
-		got = append(got, told{e.Change.ID, e.Verified, e.Result() != nil})
+		got = append(got, verified{e.Change.ID, e.Verified, e.Result() != nil})
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Fatalf("history (-want +got):\n%s", diff)
@@ -55,7 +55,7 @@ func TestSealed(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, p place) {
 		s, key := installation(t, p.open(t))
-		wantTold(t, s, time.Time{})
+		wantVerified(t, s, time.Time{})
 		if _, err := os.Stat(key); err == nil {
 			t.Error("a look at the history made a key")
 		}
@@ -64,23 +64,23 @@ func TestSealed(t *testing.T) {
 		end(t, s, first)
 		begin(t, s, wanted(), second)
 		again := store.NewSealed(p.open(t), store.FileVault(key), "prod")
-		wantTold(t, again, time.Time{}, told{first.ID, true, true}, told{second.ID, true, false})
-		wantTold(t, s, second.Time, told{second.ID, true, false})
+		wantVerified(t, again, time.Time{}, verified{first.ID, true, true}, verified{second.ID, true, false})
+		wantVerified(t, s, second.Time, verified{second.ID, true, false})
 		other, _ := installation(t, p.open(t))
-		wantTold(t, other, time.Time{}, told{first.ID, false, false}, told{second.ID, false, false})
-		wantTold(t, other, second.Time.Add(time.Hour), told{second.ID, false, false})
+		wantVerified(t, other, time.Time{}, verified{first.ID, false, false}, verified{second.ID, false, false})
+		wantVerified(t, other, second.Time.Add(time.Hour), verified{second.ID, false, false})
 		elsewhere := store.NewSealed(p.open(t), store.FileVault(key), "test")
-		wantTold(t, elsewhere, time.Time{}, told{first.ID, false, false}, told{second.ID, false, false})
+		wantVerified(t, elsewhere, time.Time{}, verified{first.ID, false, false}, verified{second.ID, false, false})
 		// Another client adds a record, and the outcome of the second change.
 		forged := changed(2, 2002)
 		begin(t, p.open(t), wanted(), forged)
 		end(t, p.open(t), forged)
 		end(t, p.open(t), second)
-		wantTold(t, again, time.Time{}, told{first.ID, true, true}, told{second.ID, true, false}, told{forged.ID, false, false})
+		wantVerified(t, again, time.Time{}, verified{first.ID, true, true}, verified{second.ID, true, false}, verified{forged.ID, false, false})
 		// Every reading includes this installation's last change.
-		wantTold(t, again, forged.Time.Add(time.Hour), told{second.ID, true, false}, told{forged.ID, false, false})
+		wantVerified(t, again, forged.Time.Add(time.Hour), verified{second.ID, true, false}, verified{forged.ID, false, false})
 		fresh := store.NewSealed(p.open(t), store.FileVault(key), "prod")
-		wantTold(t, fresh, forged.Time.Add(time.Hour), told{second.ID, true, false}, told{forged.ID, false, false})
+		wantVerified(t, fresh, forged.Time.Add(time.Hour), verified{second.ID, true, false}, verified{forged.ID, false, false})
 	})
 }
 
@@ -101,16 +101,16 @@ func TestAdoption(t *testing.T) {
 		begin(t, old, wanted(), misdated)
 		begin(t, old, wanted(), absurd)
 		s, key := installation(t, p.open(t))
-		before := []told{
+		before := []verified{
 			{first.ID, true, true}, {second.ID, true, false}, {moved.ID, false, false}, {misdated.ID, false, false}, {absurd.ID, false, false},
 		}
-		wantTold(t, s, time.Time{}, before...)
+		wantVerified(t, s, time.Time{}, before...)
 		third := changed(5)
 		begin(t, s, wanted(), third)
 		end(t, old, second) // too late to be adopted
-		after := append(before[:4:4], told{third.ID, true, false}, before[4])
-		wantTold(t, s, time.Time{}, after...)
-		wantTold(t, store.NewSealed(p.open(t), store.FileVault(key), "prod"), time.Time{}, after...)
+		after := append(before[:4:4], verified{third.ID, true, false}, before[4])
+		wantVerified(t, s, time.Time{}, after...)
+		wantVerified(t, store.NewSealed(p.open(t), store.FileVault(key), "prod"), time.Time{}, after...)
 		// Once a record has a MAC, none is adopted any more.
 		other, _ := installation(t, p.open(t))
 		begin(t, other, wanted(), changed(6))
@@ -152,7 +152,7 @@ func TestReplacedRecords(t *testing.T) {
 		}
 	}
 	edit(first.ID, ".outcome.json", func(fields map[string]any) { fields["extra"] = 1 })
-	wantTold(t, s, time.Time{}, told{first.ID, true, false}, told{second.ID, true, true})
+	wantVerified(t, s, time.Time{}, verified{first.ID, true, false}, verified{second.ID, true, true})
 	// The outcome of one change is not valid for another.
 	content, err := os.ReadFile(path(second.ID, ".outcome.json"))
 	if err == nil {
@@ -161,9 +161,9 @@ func TestReplacedRecords(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantTold(t, s, time.Time{}, told{first.ID, true, false}, told{second.ID, true, true})
+	wantVerified(t, s, time.Time{}, verified{first.ID, true, false}, verified{second.ID, true, true})
 	edit(second.ID, ".json", func(fields map[string]any) { fields["why"] = "something else" })
-	wantTold(t, s, time.Time{}, told{first.ID, true, false}, told{second.ID, false, false})
+	wantVerified(t, s, time.Time{}, verified{first.ID, true, false}, verified{second.ID, false, false})
 	// A copy under another name is not a second change.
 	if content, err = os.ReadFile(path(first.ID, ".json")); err != nil {
 		t.Fatal(err)
@@ -172,7 +172,7 @@ func TestReplacedRecords(t *testing.T) {
 	if err := os.WriteFile(path(copied, ".json"), []byte(strings.ReplaceAll(string(content), first.ID, copied)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantTold(t, s, time.Time{}, told{first.ID, true, false}, told{copied, false, false}, told{second.ID, false, false})
+	wantVerified(t, s, time.Time{}, verified{first.ID, true, false}, verified{copied, false, false}, verified{second.ID, false, false})
 }
 
 // TestReplacedNote replaces the note of a commit, as git itself does.
@@ -301,7 +301,7 @@ func TestKeySecret(t *testing.T) {
 		t.Fatalf("secret %v, %v, want an immutable one", secret, err)
 	}
 	again := store.NewSealed(store.NewDirectory(dir), vault, "prod")
-	wantTold(t, again, time.Time{}, told{changed(0).ID, true, false})
+	wantVerified(t, again, time.Time{}, verified{changed(0).ID, true, false})
 	content, err := vault.Create(t.Context(), []byte("another"))
 	if err != nil || string(content) != string(secret.Data["key"]) {
 		t.Errorf("%s, %v, want the key that exists", content, err)
@@ -311,7 +311,7 @@ func TestKeySecret(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "fleet-history", errors.New("no"))
 	})
 	viewer := store.NewSealed(store.NewDirectory(dir), vault, "prod")
-	wantTold(t, viewer, time.Time{}, told{changed(0).ID, false, false})
+	wantVerified(t, viewer, time.Time{}, verified{changed(0).ID, false, false})
 	_, base := readFrom(t, viewer)
 	if err := viewer.Begin(t.Context(), base, wanted(), changed(1)); err == nil || !strings.Contains(err.Error(), "the right to read it") {
 		t.Errorf("without the right: %v", err)
