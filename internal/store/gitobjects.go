@@ -229,7 +229,7 @@ func readHeader(scanner *packfile.Scanner, offset int64) (header *packfile.Objec
 	if err == nil && result > math.MaxInt64 {
 		err = errors.New("it is damaged")
 	}
-	return header, int64(result), errors.Join(err, delta.Close()) //nolint:gosec // checked above
+	return header, int64(result), errors.Join(err, delta.Close())
 }
 
 // looseSize returns the size of a loose object.

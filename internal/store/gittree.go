@@ -374,25 +374,14 @@ func (c *reading) list(tree *object.Tree, prefix string) error {
 			continue
 		}
 		role := roleOf(name, isTree(entry))
-		problem := ""
-		switch {
-		case names[entry.Name]:
+		problem := entryProblem(entry, role)
+		if names[entry.Name] {
 			problem = "is a duplicate entry"
-		case entry.Mode == filemode.Symlink:
-			problem = "is a symbolic link: a fleet's files are ordinary files"
-		case isSubmodule(entry):
-			problem = "is a submodule: a fleet's files are ordinary files"
-		case role == roleRefused, strings.Contains(entry.Name, "/"):
-			problem = "is no part of a fleet"
-		case entry.Mode == filemode.Executable:
-			problem = "is executable: a fleet's files are ordinary files (git update-index --chmod=-x makes it one)"
-		case !isTree(entry) && entry.Mode != filemode.Regular && entry.Mode != filemode.Deprecated:
-			problem = fmt.Sprintf("has the mode %s: a fleet's files are ordinary files", entry.Mode)
-		case role == roleSkipped:
-			names[entry.Name] = true
-			continue
 		}
 		names[entry.Name] = true
+		if problem == "" && role == roleSkipped {
+			continue
+		}
 
 		size := int64(0)
 		if problem == "" && role == roleFile {
@@ -424,4 +413,21 @@ func (c *reading) list(tree *object.Tree, prefix string) error {
 		}
 	}
 	return nil
+}
+
+// entryProblem returns why a tree's entry is not part of a fleet, or "".
+func entryProblem(entry object.TreeEntry, role role) string {
+	switch {
+	case entry.Mode == filemode.Symlink:
+		return "is a symbolic link: a fleet's files are ordinary files"
+	case isSubmodule(entry):
+		return "is a submodule: a fleet's files are ordinary files"
+	case role == roleRefused, strings.Contains(entry.Name, "/"):
+		return "is no part of a fleet"
+	case entry.Mode == filemode.Executable:
+		return "is executable: a fleet's files are ordinary files (git update-index --chmod=-x makes it one)"
+	case !isTree(entry) && entry.Mode != filemode.Regular && entry.Mode != filemode.Deprecated:
+		return fmt.Sprintf("has the mode %s: a fleet's files are ordinary files", entry.Mode)
+	}
+	return ""
 }

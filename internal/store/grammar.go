@@ -123,19 +123,21 @@ var (
 // roleOf returns the role of a path relative to the fleet's directory.
 func roleOf(name string, dir bool) role {
 	parts := strings.Split(name, "/")
-	hostDir := len(parts) > 1 && placeDir.MatchString(parts[0]) && placeDir.MatchString(parts[1])
+	inHost := len(parts) > 1 && placeDir.MatchString(parts[0]) && placeDir.MatchString(parts[1])
 	switch {
 	case parts[0] == "modules":
 		return roleInModules(parts, dir)
-	case len(parts) == 3 && !dir && hostDir && (parts[2] == "main.tf" || vmFile.MatchString(parts[2])):
-		return roleFile // of a host, even in a region with the name of the history
+	case len(parts) == 3 && !dir && inHost && (parts[2] == "main.tf" || vmFile.MatchString(parts[2])):
+		return roleFile // even in a region with the name of the history
 	case parts[0] == HistoryDir:
 		return roleInHistory(parts, dir)
-	case len(parts) == 1 && dir && placeDir.MatchString(name), len(parts) == 2 && dir && hostDir:
-		return roleDir
-	case name == "fleet.json" && !dir, name == ".gitignore" && !dir:
+	case dir:
+		if len(parts) == 1 && placeDir.MatchString(name) || len(parts) == 2 && inHost {
+			return roleDir
+		}
+	case name == "fleet.json", name == ".gitignore":
 		return roleFile
-	case len(parts) == 3 && !dir && parts[2] == ".terraform.lock.hcl":
+	case len(parts) == 3 && parts[2] == ".terraform.lock.hcl":
 		return roleSkipped
 	}
 	return roleRefused
