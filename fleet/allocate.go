@@ -116,19 +116,15 @@ func (a *Allocator) Name(clusterID string, spec Spec, placement Placement, sourc
 	}
 	spec.Hosts = nil
 	vm := VM{VMID: id, Name: NodeName(spec.Pool, id), Spec: spec, Placement: placement, Source: source}
-	vm.Key, err = reservationKey(clusterID, a.now, vm)
-	return vm, err
-}
-
-func reservationKey(clusterID string, rotation Rotation, vm VM) (Key, error) {
 	content, err := json.Marshal(struct {
 		ClusterID string
 		Rotation  Rotation
 		VM        VM
-	}{clusterID, rotation, vm})
+	}{clusterID, a.now, vm})
 	if err != nil {
-		return "", fmt.Errorf("making the key of vm %s: %w", vm.Name, err)
+		return VM{}, fmt.Errorf("making the key of vm %s: %w", vm.Name, err)
 	}
 	sum := sha256.Sum256(content)
-	return Key(hex.EncodeToString(sum[:16])), nil
+	vm.Key = Key(hex.EncodeToString(sum[:16]))
+	return vm, nil
 }

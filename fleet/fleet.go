@@ -7,6 +7,7 @@ package fleet
 import (
 	"cmp"
 	"slices"
+	"strconv"
 
 	"github.com/numaform/numaform/topology"
 )
@@ -187,6 +188,44 @@ type Network struct {
 	Firewall bool   `json:"firewall,omitempty"`
 	// MAC is the device's MAC address; in a Spec, its first three octets.
 	MAC string `json:"mac,omitempty"`
+}
+
+// PCIDevice is a host device passed through to a VM, named by its Proxmox resource
+// mapping. If the mapping names several devices, Proxmox picks one when the VM starts.
+type PCIDevice struct {
+	Mapping string `json:"mapping"`
+	// MDev is the type of the mediated device created on it; empty passes the whole
+	// device through.
+	MDev string `json:"mdev,omitempty"`
+	// PCIe attaches it to a PCI Express port, which only machine type q35 has.
+	PCIe bool `json:"pcie,omitempty"`
+	// XVGA makes it the VM's primary graphics card.
+	XVGA bool `json:"xvga,omitempty"`
+}
+
+// DataDisk is an empty disk in addition to the boot disk. It is created and deleted with
+// the VM.
+type DataDisk struct {
+	// Interface is the slot, such as scsi1; empty in a Spec, because the free slots
+	// depend on the template.
+	Interface string `json:"interface,omitempty"`
+	SizeGiB   int64  `json:"size_gib"`
+	// Storage is the disk's storage; empty in a Spec means the boot disk's storage.
+	Storage string `json:"storage,omitempty"`
+}
+
+// scsiSlots is the number of SCSI slots in Proxmox.
+const scsiSlots = 31
+
+// FreeSlots returns the first SCSI slots that are not in taken, up to most.
+func FreeSlots(taken []string, most int) []string {
+	var free []string
+	for i := range scsiSlots {
+		if slot := "scsi" + strconv.Itoa(i); len(free) < most && !slices.Contains(taken, slot) {
+			free = append(free, slot)
+		}
+	}
+	return free
 }
 
 // Placement is the host, CPUs and NUMA nodes chosen for a VM.

@@ -99,7 +99,7 @@ func FindMarker(description string) (Marker, bool, error) {
 
 func parseMarkerLine(line string) (Marker, error) {
 	if !strings.HasPrefix(line, markerPrefix) {
-		return Marker{}, fmt.Errorf("marker %s is of a format that is not known here: want %q", short(line), markerPrefix)
+		return Marker{}, fmt.Errorf("marker %s is of an unknown format: want %q", short(line), markerPrefix)
 	}
 	fields := markerPattern.FindStringSubmatch(line)
 	if fields == nil {
@@ -114,7 +114,7 @@ func parseMarkerLine(line string) (Marker, error) {
 	for text := range strings.SplitSeq(fields[3], ",") {
 		cpu, err := strconv.Atoi(text)
 		if err != nil || cpu > topology.MaxCPU || seen[cpu] {
-			return Marker{}, fmt.Errorf("marker %s: CPU %s is too large or stands there twice", short(line), text)
+			return Marker{}, fmt.Errorf("marker %s: CPU %s is too large or a duplicate", short(line), text)
 		}
 		seen[cpu] = true
 		marker.Pins = append(marker.Pins, cpu)
