@@ -29,6 +29,42 @@ func usedVMIDs(region topology.RegionName, vms []fleet.VM, snapshot *topology.Sn
 	return used
 }
 
+// newVMs turns all of the requests into VMs, or none, and advances the rotations. It
+// assigns no VMID that is in taken or that a guest or one of before has, and no MAC address
+// that one of after has.
+func (s *Scaler) newVMs(
+	requests []Request, snapshot *topology.Snapshot, before, after []fleet.VM, taken map[topology.RegionName][]fleet.VMID, rotations rotations,
+) ([]fleet.VM, error) {
+	allocators := map[topology.RegionName]*fleet.Allocator{}
+	for _, region := range s.config.Regions {
+		used := usedVMIDs(region.Name, before, snapshot, taken[region.Name])
+		allocators[region.Name] = fleet.NewAllocator(region.Name, region.VMIDs, rotations[region.Name], used)
+	}
+	all := slices.Clone(after)
+	var unknown []topology.RegionName
+	for _, request := range requests {
+		region := request.Placement.Host.Region
+		if allocators[region] == nil {
+			unknown = append(unknown, region)
+			continue
+		}
+		vm, err := s.newVM(allocators[region], snapshot, request)
+		if err != nil {
+			return nil, err
+		}
+		fleet.GiveMACs(&vm, all)
+		all = append(all, vm)
+	}
+	if len(unknown) > 0 {
+		slices.Sort(unknown)
+		return nil, fmt.Errorf("regions %q are not configured: add them under clusters in numaform.yaml", slices.Compact(unknown))
+	}
+	for region, allocator := range allocators {
+		rotations[region] = allocator.Rotation()
+	}
+	return all[len(after):], nil
+}
+
 // newVM turns a request into a VM: it chooses its VMID, name and key, and what it is
 // cloned from.
 func (s *Scaler) newVM(allocator *fleet.Allocator, snapshot *topology.Snapshot, request Request) (fleet.VM, error) {

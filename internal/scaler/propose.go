@@ -222,39 +222,13 @@ func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.R
 		return cmp.Or(a.Placement.Host.Compare(b.Placement.Host), cmp.Compare(a.Spec.Pool, b.Spec.Pool))
 	})
 
-	for _, region := range change.After.Regions {
-		used := usedVMIDs(region.Name, change.Before.VMs, change.Snapshot, taken[region.Name])
-		allocator := fleet.NewAllocator(region.Name, s.region(region.Name).VMIDs, change.rotations[region.Name], used)
-		for _, request := range requests {
-			if request.Placement.Host.Region != region.Name {
-				continue
-			}
-			vm, err := s.newVM(allocator, change.Snapshot, request)
-			if err != nil {
-				return err
-			}
-			fleet.GiveMACs(&vm, change.After.VMs)
-			change.Added = append(change.Added, vm)
-			change.After.VMs = append(change.After.VMs, vm)
-		}
-		change.rotations[region.Name] = allocator.Rotation()
+	vms, err := s.newVMs(requests, change.Snapshot, change.Before.VMs, change.After.VMs, taken, change.rotations)
+	if err != nil {
+		return err
 	}
-	if unknown := s.unknownRegions(requests); len(unknown) > 0 {
-		return fmt.Errorf("naming vms: regions %q are not configured: add them under clusters in numaform.yaml", unknown)
-	}
+	change.Added = append(change.Added, vms...)
+	change.After.VMs = append(change.After.VMs, vms...)
 	return s.render(change)
-}
-
-// unknownRegions returns the requests' regions that are not configured, sorted.
-func (s *Scaler) unknownRegions(requests []Request) []topology.RegionName {
-	var unknown []topology.RegionName
-	for _, request := range requests {
-		if name := request.Placement.Host.Region; !s.configured(name) {
-			unknown = append(unknown, name)
-		}
-	}
-	slices.Sort(unknown)
-	return slices.Compact(unknown)
 }
 
 // UnknownVMError reports names to be removed that are not in the fleet.

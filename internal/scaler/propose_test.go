@@ -1,6 +1,7 @@
 package scaler_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -95,6 +96,26 @@ func TestProposeMACs(t *testing.T) {
 	one, two := after.VMs[0].Networks, after.VMs[1].Networks
 	if len(one[0].MAC) != 17 || !strings.HasPrefix(one[0].MAC, "BC:24:11:") || one[0].MAC == two[0].MAC || one[1].MAC != "" {
 		t.Errorf("networks %+v and %+v", one, two)
+	}
+}
+
+// TestReservedVMsHaveMACs completes prefixes of MAC addresses in the controller as a
+// proposal does: the generator refuses a prefix alone.
+func TestReservedVMsHaveMACs(t *testing.T) {
+	t.Parallel()
+	writer := scaler.NewWriter(newScaler(t, nil), scaler.WriterConfig{
+		Snapshot: func(context.Context) (*topology.Snapshot, error) { return snapshot(), nil },
+	})
+	writer.NextBatch(t)
+	asked := request(pve1)
+	asked.Spec.Networks = []fleet.Network{{Bridge: "vmbr0", MAC: "BC:24:11"}}
+	vms, err := writer.Ensure(t.Context(), []scaler.Request{asked, asked})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, two := vms[0].Networks[0].MAC, vms[1].Networks[0].MAC
+	if len(one) != 17 || !strings.HasPrefix(one, "BC:24:11:") || one == two {
+		t.Errorf("MAC addresses %q and %q", one, two)
 	}
 }
 

@@ -316,62 +316,50 @@ func (w *Writer) due() time.Duration {
 // Ensure reserves a name, a VMID and a key for each request, and returns the VMs in the
 // order of the requests; they are created afterwards. For a request with the key of a
 // desired VM, it returns that VM.
-func (w *Writer) Ensure(ctx context.Context, requests []Request) ([]fleet.VM, error) {
+func (w *Writer) Ensure(ctx context.Context, requests []Request) (vms []fleet.VM, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("reserving vms: %w", err)
+		}
+	}()
 	select {
 	case <-w.loaded:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("reserving vms: %w: the fleet is not read yet", context.Cause(ctx))
+		return nil, fmt.Errorf("%w: the fleet is not read yet", context.Cause(ctx))
 	}
 	snapshot, err := w.config.Snapshot(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("reserving vms: %w", err)
+		return nil, err
 	}
 	taken, err := w.config.Taken(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("reserving vms: %w", err)
+		return nil, err
 	}
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	vms, err := w.reserve(snapshot, requests, taken)
-	if err != nil {
-		return nil, fmt.Errorf("reserving vms: %w", err)
-	}
-	w.nudge()
-	return vms, nil
-}
-
-// reserve names all of the requests, or none.
-func (w *Writer) reserve(snapshot *topology.Snapshot, requests []Request, taken map[topology.RegionName][]fleet.VMID) ([]fleet.VM, error) {
-	if unknown := w.scaler.unknownRegions(requests); len(unknown) > 0 {
-		return nil, fmt.Errorf("regions %q are not configured: add them under clusters in numaform.yaml", unknown)
-	}
-	existing := w.fleet()
-	allocators := map[topology.RegionName]*fleet.Allocator{}
-	vms := make([]fleet.VM, len(requests))
-	var reserved []fleet.VM
+	vms = make([]fleet.VM, len(requests))
+	var unknown []Request
 	for i, request := range requests {
 		if m := w.members[request.Key]; request.Key != "" && m != nil && !m.leaving {
 			vms[i] = m.VM
 			continue
 		}
-		region := request.Placement.Host.Region
-		if allocators[region] == nil {
-			used := usedVMIDs(region, existing, snapshot, taken[region])
-			allocators[region] = fleet.NewAllocator(region, w.scaler.region(region).VMIDs, w.rotations[region], used)
+		unknown = append(unknown, request)
+	}
+	existing := w.fleet()
+	reserved, err := w.scaler.newVMs(unknown, snapshot, existing, existing, taken, w.rotations)
+	if err != nil {
+		return nil, err
+	}
+	for i := range vms {
+		if vms[i].Key == "" {
+			vms[i] = reserved[0]
+			reserved = reserved[1:]
+			w.members[vms[i].Key] = &member{VMState: VMState{VM: vms[i], Phase: PhaseReserved, Since: w.scaler.config.Clock.Now()}}
 		}
-		vm, err := w.scaler.newVM(allocators[region], snapshot, request)
-		if err != nil {
-			return nil, err
-		}
-		vms[i] = vm
-		reserved = append(reserved, vm)
 	}
-	for region, allocator := range allocators {
-		w.rotations[region] = allocator.Rotation()
-	}
-	for _, vm := range reserved {
-		w.members[vm.Key] = &member{VMState: VMState{VM: vm, Phase: PhaseReserved, Since: w.scaler.config.Clock.Now()}}
-	}
+	w.nudge()
 	return vms, nil
 }
 
