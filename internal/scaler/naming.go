@@ -10,36 +10,28 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// usedVMIDs returns the VMIDs of a region that must not be assigned: the ones of VMs and
-// guests, and the ones in taken.
-func usedVMIDs(region topology.RegionName, vms []fleet.VM, snapshot *topology.Snapshot, taken []fleet.VMID) []fleet.VMID {
-	used := slices.Clone(taken)
-	for i := range vms {
-		if vms[i].Host.Region == region {
-			used = append(used, vms[i].VMID)
-		}
-	}
-	for h := range snapshot.Hosts {
-		if host := &snapshot.Hosts[h]; host.Region == region {
-			for _, guest := range host.Guests {
-				used = append(used, fleet.VMID(guest.VMID))
-			}
-		}
-	}
-	return used
-}
-
 // newVMs turns all of the requests into VMs, or none, and advances the rotations. It
 // assigns no VMID that is in taken or that a guest or one of before has, and no MAC address
 // that one of after has.
 func (s *Scaler) newVMs(
 	requests []Request, snapshot *topology.Snapshot, before, after []fleet.VM, taken map[topology.RegionName][]fleet.VMID, rotations rotations,
 ) ([]fleet.VM, error) {
+	used := map[topology.RegionName][]fleet.VMID{}
+	for i := range before {
+		used[before[i].Host.Region] = append(used[before[i].Host.Region], before[i].VMID)
+	}
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		for _, guest := range host.Guests {
+			used[host.Region] = append(used[host.Region], fleet.VMID(guest.VMID))
+		}
+	}
 	allocators := map[topology.RegionName]*fleet.Allocator{}
 	for _, region := range s.config.Regions {
-		used := usedVMIDs(region.Name, before, snapshot, taken[region.Name])
-		allocators[region.Name] = fleet.NewAllocator(region.Name, region.VMIDs, rotations[region.Name], used)
+		inUse := slices.Concat(used[region.Name], taken[region.Name])
+		allocators[region.Name] = fleet.NewAllocator(region.Name, region.VMIDs, rotations[region.Name], inUse)
 	}
+
 	all := slices.Clone(after)
 	var unknown []topology.RegionName
 	for _, request := range requests {

@@ -369,7 +369,14 @@ func (s *Scaler) ProposeUndo(
 		spec.Hosts = []topology.HostID{removed[i].Host}
 		placed, unplaced := place.Place([]fleet.Spec{spec})
 		if len(unplaced) > 0 {
-			spec.Hosts = withTemplate(change.Snapshot, removed[i].Host.Region, spec.Template)
+			spec.Hosts = nil
+			for h := range change.Snapshot.Hosts {
+				host := &change.Snapshot.Hosts[h]
+				cloneable := slices.ContainsFunc(host.Templates, func(t topology.Template) bool { return t.Name == spec.Template })
+				if host.Region == removed[i].Host.Region && cloneable {
+					spec.Hosts = append(spec.Hosts, host.ID())
+				}
+			}
 			placed, unplaced = place.Place([]fleet.Spec{spec})
 		}
 		if len(unplaced) > 0 {
@@ -421,19 +428,6 @@ func (s *Scaler) removedBy(ctx context.Context, undone *audit.Change, current []
 		removed = append(removed, vm)
 	}
 	return removed, nil
-}
-
-// withTemplate returns the hosts of a region that have a template.
-func withTemplate(snapshot *topology.Snapshot, region topology.RegionName, template string) []topology.HostID {
-	var hosts []topology.HostID
-	for i := range snapshot.Hosts {
-		host := &snapshot.Hosts[i]
-		has := slices.ContainsFunc(host.Templates, func(t topology.Template) bool { return t.Name == template })
-		if host.Region == region && has {
-			hosts = append(hosts, host.ID())
-		}
-	}
-	return hosts
 }
 
 // recordedVMs returns all VMs in the history, by key.
