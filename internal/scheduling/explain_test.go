@@ -124,7 +124,7 @@ func kindsOfPending() []pending {
 		},
 		{
 			name: "a label that nodes do not have", pod: deployment("a", 1, "1", "1Gi", "\n      nodeSelector: {disk: fast}\n"),
-			obstacle: scheduling.ObstacleRequirement, want: "the pod wants disk In [fast], a label that its nodes do not have: add it to the NodePool's spec.template",
+			obstacle: scheduling.ObstacleRequirement, want: "the pod requires disk In [fast], a label that its nodes do not have: add it to the NodePool's spec.template",
 			mend: func(p *pending) { p.pool = poolWith("requirements: [{key: disk, operator: In, values: [fast]}]") },
 		},
 		{
@@ -146,7 +146,7 @@ func kindsOfPending() []pending {
 		},
 		{
 			name: "a volume on a host that is not there", pod: deployment("a", 1, "1", "1Gi", dataPod), more: volumeIn("mars"),
-			obstacle: scheduling.ObstacleRequirement, want: "the pod's volumes want topology.kubernetes.io/zone In [mars], but there is only epyc, ryzen, xeon",
+			obstacle: scheduling.ObstacleRequirement, want: "the pod's volumes require topology.kubernetes.io/zone In [mars], but there is only epyc, ryzen, xeon",
 			mend: func(p *pending) {
 				p.hosts = func(s *topology.Snapshot) { s.Hosts = append(s.Hosts, machine("mars", 1, 1, 4, 16)) }
 			},
@@ -160,7 +160,7 @@ func kindsOfPending() []pending {
 		{
 			name: "the selected host is full", pod: zonePod("ryzen"), hosts: occupied("ryzen"),
 			obstacle: scheduling.ObstacleHost, want: "lab/ryzen has room for 0 vCPUs beside 24: add a host or raise overcommit in the ProxmoxNodeClass",
-			host: "lab/xeon: is not what pool and pod want: topology.kubernetes.io/zone In [ryzen]",
+			host: "lab/xeon: is not what pool and pod require: topology.kubernetes.io/zone In [ryzen]",
 			mend: func(p *pending) { p.class = `{template: {name: debian}, placement: {overcommit: "2"}}` },
 		},
 		{

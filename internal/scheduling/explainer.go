@@ -183,7 +183,7 @@ func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
 	for _, by := range []struct {
 		who      string
 		required scheduling.Requirements
-	}{{"the pod wants", d.pod}, {"the pod's volumes want", d.volumes}} {
+	}{{"the pod requires", d.pod}, {"the pod's volumes require", d.volumes}} {
 		for _, key := range slices.Sorted(maps.Keys(by.required)) {
 			one := scheduling.NewRequirements(by.required[key])
 			switch {
@@ -271,9 +271,9 @@ func (e *explainer) noType(p *pool, d demand, required scheduling.Requirements) 
 			has.Insert(e.offer(p, &p.types[i], topology.HostID{}).Requirements.Get(key).Values()...)
 		}
 		if !has.HasIntersection(required[key]) {
-			who := "pool and pod want"
+			who := "pool and pod require"
 			if d.volumes.Has(key) {
-				who = "the pod's volumes want"
+				who = "the pod's volumes require"
 			}
 			names := slices.Sorted(slices.Values(has.Values()))
 			only := strings.Join(names[:min(len(names), mostNames)], ", ")
@@ -284,7 +284,7 @@ func (e *explainer) noType(p *pool, d demand, required scheduling.Requirements) 
 			if len(p.class.excluded) > 0 && key == corev1.LabelTopologyZone {
 				text += "; " + describeHosts(p.class.excluded)
 			}
-			return text + ": correct what is wanted, or add such a host"
+			return text + ": correct the requirement, or add such a host"
 		}
 	}
 	return fmt.Sprintf("no instance type on any host meets all of %s", required)
@@ -299,7 +299,7 @@ func (e *explainer) overLimit(p *pool, fit []*InstanceType) string {
 		capacity[resources.Node] = *resource.NewQuantity(1, resource.DecimalSI)
 		over := ""
 		for _, name := range slices.Sorted(maps.Keys(p.Spec.Limits)) {
-			if want, have := capacity[name], left[name]; over == "" && want.Cmp(have) > 0 {
+			if needed, available := capacity[name], left[name]; over == "" && needed.Cmp(available) > 0 {
 				limit, used := p.Spec.Limits[name], e.used[p.Name][name]
 				over = fmt.Sprintf("its limit of %s %s leaves no room for another node (%s used): raise spec.limits",
 					name, limit.String(), readable(name, used))
@@ -400,11 +400,11 @@ func (e *explainer) host(p *pool, d demand, fit []*InstanceType, id topology.Hos
 			r.Reason = fmt.Sprintf("is not where the pod's volumes are: %s", d.volumes.Get(label.key))
 			return r
 		case d.pod.Has(label.key) && !d.pod.Get(label.key).Has(label.value):
-			r.Reason = fmt.Sprintf("is not what pool and pod want: %s", d.pod.Get(label.key))
+			r.Reason = fmt.Sprintf("is not what pool and pod require: %s", d.pod.Get(label.key))
 			return r
 		}
 	}
-	r.Reason = "has none of the instance types that pool and pod want"
+	r.Reason = "has none of the instance types that pool and pod require"
 	return r
 }
 

@@ -195,7 +195,9 @@ func (s *session) smallerSpecs(sol *solution) (large []*inflight, specs []fleet.
 			continue
 		}
 		pods := resources.RequestsForPods(sol.landed[providerID(&vm.VM)]...)
-		t, ok := p.class.smallestSize(resources.Merge(pods, requestsOn(vm.claim, s.daemons)))
+		labels := scheduling.NewLabelRequirements(vm.claim.Labels)
+		daemons := requestsOf(s.daemons, vm.claim.Spec.Taints, func(required scheduling.Requirements) bool { return labels.IsCompatible(required) })
+		t, ok := p.class.smallestSize(resources.Merge(pods, daemons))
 		if ok {
 			// Otherwise the VM would no longer be filled before the next one.
 			t = p.class.atLeast(t, next, vm.MemoryMiB)

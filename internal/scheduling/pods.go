@@ -98,7 +98,7 @@ func (s *session) validPods(ctx context.Context, pods []*corev1.Pod) []*corev1.P
 func validateNodeRequirements(ctx context.Context, pod *corev1.Pod) error {
 	for _, requirement := range scheduling.NewPodRequirements(pod) {
 		if requirement.Key == karpv1.NodePoolLabelKey && requirement.Operator() == corev1.NodeSelectorOpDoesNotExist {
-			return fmt.Errorf("it wants no node of Karpenter: %s must not exist", karpv1.NodePoolLabelKey)
+			return fmt.Errorf("it excludes nodes of Karpenter: %s must not exist", karpv1.NodePoolLabelKey)
 		}
 	}
 
@@ -212,9 +212,9 @@ func findConstraints(pods []*corev1.Pod) (wide, narrow []constraint) {
 		}
 		seen[id] = true
 		if key == corev1.LabelHostname {
-			narrow = append(narrow, constraint{namespaces, parsed})
+			narrow = append(narrow, constraint{namespaces: namespaces, selector: parsed})
 		} else {
-			wide = append(wide, constraint{namespaces, parsed})
+			wide = append(wide, constraint{namespaces: namespaces, selector: parsed})
 		}
 	}
 	for _, pod := range pods {
@@ -310,12 +310,6 @@ func (p *pool) daemonRequests(daemons []*corev1.Pod) corev1.ResourceList {
 	return requestsOf(daemons, template.Spec.Taints, func(required scheduling.Requirements) bool {
 		return offered.IsCompatible(required, scheduling.AllowUndefinedWellKnownLabels)
 	})
-}
-
-// requestsOn returns the resources that DaemonSets use on a claim's node.
-func requestsOn(claim *karpv1.NodeClaim, daemons []*corev1.Pod) corev1.ResourceList {
-	labels := scheduling.NewLabelRequirements(claim.Labels)
-	return requestsOf(daemons, claim.Spec.Taints, func(required scheduling.Requirements) bool { return labels.IsCompatible(required) })
 }
 
 // requestsOf returns the requests of the pods that tolerate the taints and for which met

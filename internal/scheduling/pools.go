@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -54,7 +55,7 @@ func (all pools) find(name string) *pool {
 
 // FixedSizeProblem explains why a NodePool with spec.replicas creates no nodes.
 const FixedSizeProblem = "it has spec.replicas, and numaform makes no nodes for a number: " +
-	"make the NodePool anew without spec.replicas, then it is scaled by pods"
+	"re-create the NodePool without spec.replicas, then its size follows the pods"
 
 // readPools returns our NodePools, each with the types that it offers.
 func readPools(ctx context.Context, c client.Client, request *Request, types []InstanceType) (pools, error) {
@@ -159,18 +160,36 @@ func (p *pool) anyHost() *karpv1.NodePool {
 	return np
 }
 
-// oneHost returns the NodePool restricted to one host and capacity type.
-func oneHost(anyHost *karpv1.NodePool, host topology.HostID, capacityType string) *karpv1.NodePool {
-	np := anyHost.DeepCopy()
-	requirements := np.Spec.Template.Spec.Requirements
-	np.Spec.Template.Spec.Requirements = slices.DeleteFunc(requirements, func(r karpv1.NodeSelectorRequirementWithMinValues) bool {
-		return r.Key == labelHostChoice
+// perHost splits the NodePool by host and capacity type, the host with the most room
+// first.
+func (p *pool) perHost(anyHost *karpv1.NodePool, room map[topology.HostID]int) []*karpv1.NodePool {
+	var capacityTypes []string
+	for i := range p.types {
+		capacityTypes = append(capacityTypes, p.types[i].CapacityType)
+	}
+	slices.Sort(capacityTypes)
+	capacityTypes = slices.Compact(capacityTypes)
+	slices.Reverse(capacityTypes) // "spot" sorts last, and is the cheapest
+	hosts := slices.SortedFunc(maps.Keys(room), func(a, b topology.HostID) int {
+		return cmp.Or(cmp.Compare(room[b], room[a]), a.Compare(b))
 	})
-	require(np, labelHostChoice, hostChoiceOne)
-	require(np, corev1.LabelTopologyRegion, string(host.Region))
-	require(np, corev1.LabelTopologyZone, string(host.Host))
-	require(np, karpv1.CapacityTypeLabelKey, capacityType)
-	return np
+
+	var split []*karpv1.NodePool
+	for _, host := range hosts {
+		for _, capacityType := range capacityTypes {
+			np := anyHost.DeepCopy()
+			spec := &np.Spec.Template.Spec
+			spec.Requirements = slices.DeleteFunc(spec.Requirements, func(r karpv1.NodeSelectorRequirementWithMinValues) bool {
+				return r.Key == labelHostChoice
+			})
+			require(np, labelHostChoice, hostChoiceOne)
+			require(np, corev1.LabelTopologyRegion, string(host.Region))
+			require(np, corev1.LabelTopologyZone, string(host.Host))
+			require(np, karpv1.CapacityTypeLabelKey, capacityType)
+			split = append(split, np)
+		}
+	}
+	return split
 }
 
 func require(np *karpv1.NodePool, key string, values ...string) {

@@ -53,63 +53,47 @@ type volume struct {
 // their disks in addition to the disks of all VMs to be created.
 type site struct {
 	*planner.Planner
-	hosts   []topology.HostID
 	classes map[string]*class
 	// free is the remaining space of storages with known size, in MiB.
 	free map[volume]int64
 }
 
 // newSite returns the site of a snapshot with all our VMs, for NodePools.
-func newSite(snapshot *topology.Snapshot, kept []fleet.VM, pools ...*pool) *site {
-	s := &site{Planner: planner.New(snapshot, kept), classes: map[string]*class{}, free: map[volume]int64{}}
+func newSite(snapshot *topology.Snapshot, vms []fleet.VM, pools ...*pool) *site {
+	s := &site{Planner: planner.New(snapshot, vms), classes: map[string]*class{}, free: map[volume]int64{}}
 	for _, p := range pools {
 		if p.class != nil {
 			s.classes[p.class.name] = p.class
 		}
 	}
-	made := map[guestID]bool{}
+	exists := map[guestID]bool{}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
-		s.hosts = append(s.hosts, host.ID())
-		for j := range host.Storages {
-			s.count(host, &host.Storages[j])
+		for _, storage := range host.Storages {
+			if storage.TotalMiB == 0 {
+				continue
+			}
+			v := volume{region: host.Region, host: host.Name, name: storage.Name}
+			if storage.Shared {
+				v.host = ""
+			}
+			if free, known := s.free[v]; !known || storage.FreeMiB < free {
+				s.free[v] = storage.FreeMiB
+			}
 		}
 		for _, guest := range host.Guests {
 			if guest.Lock != "clone" && guest.Lock != "create" {
-				made[guestID{region: host.Region, vmid: fleet.VMID(guest.VMID)}] = true
+				exists[guestID{region: host.Region, vmid: fleet.VMID(guest.VMID)}] = true
 			}
 		}
 	}
-	for i := range kept {
-		vm := &kept[i]
-		if !made[guestID{region: vm.Host.Region, vmid: vm.VMID}] {
-			s.take(s.known(vm.Host, diskNeeds(&vm.Spec, vm.Source.Storage, max(vm.DiskGiB, vm.Source.DiskGiB))), 1)
+	for i := range vms {
+		vm := &vms[i]
+		if !exists[guestID{region: vm.Host.Region, vmid: vm.VMID}] {
+			s.take(s.byVolume(vm.Host, diskNeeds(&vm.Spec, vm.Source.Storage, max(vm.DiskGiB, vm.Source.DiskGiB))), 1)
 		}
 	}
 	return s
-}
-
-func (s *site) count(host *topology.Host, storage *topology.Storage) {
-	if storage.TotalMiB == 0 {
-		return
-	}
-	v := volume{host.Region, host.Name, storage.Name}
-	if storage.Shared {
-		v.host = ""
-	}
-	if free, known := s.free[v]; !known || storage.FreeMiB < free {
-		s.free[v] = storage.FreeMiB
-	}
-}
-
-// volume finds a storage of a host, and reports whether its free space is known.
-func (s *site) volume(host topology.HostID, name string) (volume, bool) {
-	for _, v := range []volume{{host.Region, host.Host, name}, {host.Region, "", name}} {
-		if _, known := s.free[v]; known {
-			return v, true
-		}
-	}
-	return volume{}, false
 }
 
 // disks returns the space that a VM's disks would use on each volume of a host. It omits
@@ -119,15 +103,18 @@ func (s *site) disks(spec *fleet.Spec, host topology.HostID) map[volume]int64 {
 	if class := s.classes[spec.NodeClass]; class != nil {
 		ofTemplate = class.templates[host].Storage
 	}
-	return s.known(host, diskNeeds(spec, ofTemplate, spec.DiskGiB))
+	return s.byVolume(host, diskNeeds(spec, ofTemplate, spec.DiskGiB))
 }
 
-// known returns the needs by volume, without storages of unknown size.
-func (s *site) known(host topology.HostID, needs map[string]int64) map[volume]int64 {
+// byVolume returns the needs by volume, without storages of unknown size.
+func (s *site) byVolume(host topology.HostID, needs map[string]int64) map[volume]int64 {
 	found := map[volume]int64{}
 	for name, need := range needs {
-		if v, known := s.volume(host, name); known {
-			found[v] = need
+		for _, v := range []volume{{region: host.Region, host: host.Host, name: name}, {region: host.Region, name: name}} {
+			if _, known := s.free[v]; known {
+				found[v] = need
+				break
+			}
 		}
 	}
 	return found
@@ -165,7 +152,8 @@ func (s *site) Fits(spec fleet.Spec, host topology.HostID) bool {
 // Clone returns an independent copy of the site.
 func (s *site) Clone() *site {
 	c := *s
-	c.Planner, c.free = s.Planner.Clone(), maps.Clone(s.free)
+	c.Planner = s.Planner.Clone()
+	c.free = maps.Clone(s.free)
 	return &c
 }
 
@@ -184,87 +172,63 @@ func (s *site) take(needs map[volume]int64, times int64) {
 	}
 }
 
-// Place places every spec, like the planner. If a placement turns out to have no room for
-// its disks because of others, the spec is placed again elsewhere.
+// Place places every spec, like the planner, on hosts whose storage is not full. If a
+// placement turns out to have no room for its disks because of others, the spec is placed
+// again elsewhere.
 func (s *site) Place(specs []fleet.Spec) ([]planner.Placed, []planner.Unplaced) {
 	var placed []planner.Placed
 	var unplaced []planner.Unplaced
-	open := make([]int, len(specs))
+	open := make([]int, len(specs)) // the positions of the specs without a result
 	for i := range specs {
 		open[i] = i
 	}
 	for again := true; again; {
-		batch, at, refused := s.narrow(specs, open)
-		unplaced = append(unplaced, refused...)
-		found, none := s.Planner.Place(batch)
-		open, again = nil, false
-		for _, p := range found {
-			spec := &specs[at[p.Index]]
-			needs := s.disks(spec, p.Host)
+		var batch []fleet.Spec
+		var at []int // the position of each spec of the batch
+		for _, i := range open {
+			spec := specs[i]
+			spec.Hosts = slices.DeleteFunc(slices.Clone(spec.Hosts), func(host topology.HostID) bool {
+				_, full := s.lacking(s.disks(&spec, host))
+				return full
+			})
+			if len(spec.Hosts) == 0 && len(specs[i].Hosts) > 0 {
+				unplaced = append(unplaced, planner.Unplaced{Index: i, Reason: strings.Join(s.allFull(&specs[i]), "; ")})
+				continue
+			}
+			batch = append(batch, spec)
+			at = append(at, i)
+		}
+
+		fit, refused := s.Planner.Place(batch)
+		open = nil
+		again = false
+		for _, p := range fit {
+			i := at[p.Index]
+			needs := s.disks(&specs[i], p.Host)
 			if _, lacks := s.lacking(needs); lacks {
 				s.Planner.Remove(fleet.VM{Spec: batch[p.Index], Placement: p.Placement})
-				open, again = append(open, at[p.Index]), true
+				open = append(open, i)
+				again = true
 				continue
 			}
 			s.take(needs, 1)
-			p.Index = at[p.Index]
+			p.Index = i
 			placed = append(placed, p)
 		}
-		for _, u := range none {
-			if u.Index = at[u.Index]; again { // a removed placement may have used its room
+		for _, u := range refused {
+			u.Index = at[u.Index]
+			if again { // a removed placement may have used its room
 				open = append(open, u.Index)
 				continue
 			}
 			u.Reason = strings.Join(append([]string{u.Reason}, s.allFull(&specs[u.Index])...), "; ")
 			unplaced = append(unplaced, u)
 		}
+		slices.Sort(open)
 	}
 	slices.SortFunc(placed, func(a, b planner.Placed) int { return cmp.Compare(a.Index, b.Index) })
 	slices.SortFunc(unplaced, func(a, b planner.Unplaced) int { return cmp.Compare(a.Index, b.Index) })
 	return placed, unplaced
-}
-
-// narrow returns the open specs without hosts whose storage is full, the position of
-// each, and the specs that have no host left.
-func (s *site) narrow(specs []fleet.Spec, open []int) (batch []fleet.Spec, at []int, refused []planner.Unplaced) {
-	slices.Sort(open)
-	known := map[clone]map[topology.HostID]bool{}
-	for _, i := range open {
-		spec := specs[i]
-		like := clone{spec.NodeClass, spec.Storage, fmt.Sprint(spec.DataDisks), spec.Clone, spec.DiskGiB}
-		full, asked := known[like]
-		if !asked {
-			full = s.fullHosts(&spec)
-			known[like] = full
-		}
-		isFull := func(host topology.HostID) bool { return full[host] }
-		if len(full) > 0 && slices.ContainsFunc(spec.Hosts, isFull) {
-			spec.Hosts = slices.DeleteFunc(slices.Clone(spec.Hosts), isFull)
-			if len(spec.Hosts) == 0 {
-				refused = append(refused, planner.Unplaced{Index: i, Reason: strings.Join(s.allFull(&specs[i]), "; ")})
-				continue
-			}
-		}
-		batch, at = append(batch, spec), append(at, i)
-	}
-	return batch, at, refused
-}
-
-// clone is the part of a Spec that determines what its disks use, and where.
-type clone struct {
-	class, storage, data string
-	kind                 fleet.CloneKind
-	diskGiB              int64
-}
-
-func (s *site) fullHosts(spec *fleet.Spec) map[topology.HostID]bool {
-	full := map[topology.HostID]bool{}
-	for _, host := range s.hosts {
-		if _, lacks := s.lacking(s.disks(spec, host)); lacks {
-			full[host] = true
-		}
-	}
-	return full
 }
 
 // allFull returns messages about the first hosts whose storage is full.

@@ -78,7 +78,7 @@ func (r *Request) timed(part Part, began time.Time) {
 type Decision struct {
 	// New are the VMs to create, sorted by pool, host and type.
 	New []Placed
-	// InFlight are kept VMs that will take pods once they have joined.
+	// InFlight are existing VMs that will take pods once they have joined.
 	InFlight []Landing
 	// Existing are nodes that have room for pods.
 	Existing []Landing
@@ -112,8 +112,8 @@ type Refusal struct {
 }
 
 // Decide returns the VMs that the cluster's pending pods need in addition to the existing
-// nodes and kept VMs. The same request gives the same decision, and a request with the
-// decision's VMs among the kept ones adds no further VM.
+// nodes and VMs. The same request gives the same decision, and a request with the
+// decision's VMs among the existing ones adds no further VM.
 func (c *Cluster) Decide(ctx context.Context, request Request) (*Decision, error) {
 	_, decision, err := c.decide(ctx, request)
 	if err != nil {

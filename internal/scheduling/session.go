@@ -274,7 +274,11 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 	}
 	for id, pods := range sol.landed {
 		d.Placed += len(pods)
-		names := namesOf(pods)
+		names := make([]types.NamespacedName, 0, len(pods))
+		for _, pod := range pods {
+			names = append(names, client.ObjectKeyFromObject(pod))
+		}
+		slices.SortFunc(names, compareNames)
 		vm := unjoined[id]
 		switch {
 		case vm == nil && s.state.vms[id] != nil:
@@ -305,7 +309,14 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 		}
 	}
 
-	slices.SortFunc(d.New, comparePlaced)
+	slices.SortFunc(d.New, func(a, b Placed) int {
+		return cmp.Or(
+			cmp.Compare(a.NodePool, b.NodePool), a.Placement.Host.Compare(b.Placement.Host),
+			cmp.Compare(a.Spec.VCPUs, b.Spec.VCPUs), cmp.Compare(a.Spec.MemoryMiB, b.Spec.MemoryMiB),
+			cmp.Compare(a.Spec.InstanceType, b.Spec.InstanceType), slices.Compare(a.Placement.VCPUPins, b.Placement.VCPUPins),
+			slices.CompareFunc(a.Pods, b.Pods, compareNames),
+		)
+	})
 	byName := func(a, b Landing) int { return cmp.Compare(a.Name, b.Name) }
 	slices.SortFunc(d.InFlight, byName)
 	slices.SortFunc(d.Existing, byName)
@@ -313,27 +324,9 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 	return d, nil
 }
 
-func comparePlaced(a, b Placed) int {
-	return cmp.Or(
-		cmp.Compare(a.NodePool, b.NodePool), a.Placement.Host.Compare(b.Placement.Host),
-		cmp.Compare(a.Spec.VCPUs, b.Spec.VCPUs), cmp.Compare(a.Spec.MemoryMiB, b.Spec.MemoryMiB),
-		cmp.Compare(a.Spec.InstanceType, b.Spec.InstanceType), slices.Compare(a.Placement.VCPUPins, b.Placement.VCPUPins),
-		slices.CompareFunc(a.Pods, b.Pods, compareNames),
-	)
-}
-
 func demandOf(pods []*corev1.Pod) fleet.Demand {
 	requests := resources.RequestsForPods(pods...)
 	return fleet.Demand{Pods: len(pods), CPUMilli: requests.Cpu().MilliValue(), MemoryMiB: requests.Memory().Value() / mebibyte}
-}
-
-func namesOf(pods []*corev1.Pod) []types.NamespacedName {
-	names := make([]types.NamespacedName, 0, len(pods))
-	for _, pod := range pods {
-		names = append(names, client.ObjectKeyFromObject(pod))
-	}
-	slices.SortFunc(names, compareNames)
-	return names
 }
 
 func compareNames(a, b types.NamespacedName) int {

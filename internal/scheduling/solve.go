@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -91,7 +90,7 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 		whole = append(whole, anyHost)
 		split = append(split, anyHost)
 		if sol.phase == constrained || sol.phase == virtualConstrained {
-			split = append(split, s.perHost(p, anyHost, offerings)...)
+			split = append(split, p.perHost(anyHost, offerings.room)...)
 		}
 	}
 
@@ -120,28 +119,6 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 		return none, fmt.Errorf("scheduling pods: %w", err)
 	}
 	return results.TruncateInstanceTypes(ctx, karpscheduling.MaxInstanceTypes), nil
-}
-
-// perHost splits a NodePool by host and capacity type, the emptiest host first.
-func (s *session) perHost(p *pool, anyHost *karpv1.NodePool, o offerings) []*karpv1.NodePool {
-	var capacityTypes []string
-	for i := range p.types {
-		capacityTypes = append(capacityTypes, p.types[i].CapacityType)
-	}
-	slices.Sort(capacityTypes)
-	// "spot" sorts last, and is the cheapest.
-	capacityTypes = slices.Compact(capacityTypes)
-	slices.Reverse(capacityTypes)
-	hosts := slices.SortedFunc(maps.Keys(o.room), func(a, b topology.HostID) int {
-		return cmp.Or(cmp.Compare(o.room[b], o.room[a]), a.Compare(b))
-	})
-	var pools []*karpv1.NodePool
-	for _, host := range hosts {
-		for _, capacityType := range capacityTypes {
-			pools = append(pools, oneHost(anyHost, host, capacityType))
-		}
-	}
-	return pools
 }
 
 // addResults adds the needed parts of a phase's results to the solution, and checks that

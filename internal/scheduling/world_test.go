@@ -186,7 +186,7 @@ spec:
 			manifests: []string{deployment("a", 1, "1", "1Gi", `
       affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: karpenter.sh/nodepool, operator: DoesNotExist}]}]}}}
 `)},
-			want: outcome{Refused: 1}, reason: "it wants no node of Karpenter",
+			want: outcome{Refused: 1}, reason: "it excludes nodes of Karpenter",
 		},
 	}
 	for _, test := range tests {

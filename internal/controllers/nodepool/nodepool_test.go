@@ -24,7 +24,7 @@ func TestOnlyOurPoolsAreTold(t *testing.T) {
 		change func(*karpv1.NodePool)
 		told   string
 	}{
-		{"of a fixed size", func(p *karpv1.NodePool) { p.Spec.Replicas = &three }, "make the NodePool anew without spec.replicas"},
+		{"of a fixed size", func(p *karpv1.NodePool) { p.Spec.Replicas = &three }, "re-create the NodePool without spec.replicas"},
 		{"scaled by pods", func(*karpv1.NodePool) {}, ""},
 		{"of another provider", func(p *karpv1.NodePool) {
 			p.Spec.Replicas = &three

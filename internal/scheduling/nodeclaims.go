@@ -5,16 +5,89 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	karpscheduling "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
 )
+
+// WellKnownLabels returns numaform's labels that an instance type determines and that
+// pods may select by. Karpenter's own simulations reject such pods unless the labels are
+// among its well-known ones: add them before running any part of Karpenter.
+func WellKnownLabels() []string {
+	return []string{v1alpha1.LabelInstanceFamily, v1alpha1.LabelNodeClass, v1alpha1.LabelPlacement, v1alpha1.LabelCPUType}
+}
+
+// NewNodeClaim returns the NodeClaim for a placed VM, as Karpenter would create it for
+// the pool, narrowed to the placement and without a status. pods are the pods for that
+// node, including DaemonSets' pods. The claim has the VM's name, so that an API server
+// accepts only one for each VM; the VM is identified by the annotations.
+func NewNodeClaim(vm fleet.VM, pool *karpv1.NodePool, pods ...*corev1.Pod) *karpv1.NodeClaim {
+	template := karpscheduling.NewNodeClaimTemplate(pool)
+	// Karpenter would add instance types and capacity types of its own choice.
+	template.IsStaticNodeClaim = true
+	template.Labels = maps.Clone(template.Labels)
+	labels := vmLabels(&vm)
+	for key, requirement := range template.Requirements {
+		// Karpenter chooses a label at random if the pool allows several values. If the
+		// pool has changed since and its nodes now lack a label, the VM is replaced.
+		if _, known := labels[key]; !known && requirement.Len() != 1 && !karpv1.WellKnownLabels.Has(key) {
+			delete(template.Requirements, key)
+		}
+	}
+	for key, value := range labels {
+		if key != corev1.LabelHostname {
+			template.Requirements[key] = scheduling.NewRequirement(key, corev1.NodeSelectorOpIn, value)
+		}
+	}
+	maps.Copy(template.Labels, labels)
+	template.Spec.Resources.Requests = resources.RequestsForPods(pods...)
+	claim := template.ToNodeClaim()
+	slices.SortFunc(claim.Spec.Requirements, func(a, b karpv1.NodeSelectorRequirementWithMinValues) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Operator, b.Operator), slices.Compare(a.Values, b.Values))
+	})
+	claim.GenerateName, claim.Name = "", vm.Name
+	claim.Annotations = maps.Clone(claim.Annotations)
+	maps.Copy(claim.Annotations, identity(&vm))
+	return claim
+}
+
+// identity returns the annotations that identify a NodeClaim's VM.
+func identity(vm *fleet.VM) map[string]string {
+	return map[string]string{v1alpha1.AnnotationVM: vm.Name, v1alpha1.AnnotationKey: string(vm.Key)}
+}
+
+// Launched returns what is known about a VM's node from its reservation on: name, labels,
+// provider ID, image, capacity and allocatable resources. The host's architecture is not
+// known here.
+func Launched(vm fleet.VM, types []InstanceType) *karpv1.NodeClaim {
+	claim := &karpv1.NodeClaim{}
+	claim.Name = vm.Name
+	claim.Labels = vmLabels(&vm)
+	claim.Annotations = identity(&vm)
+	claim.Status.ProviderID = providerID(&vm)
+	claim.Status.ImageID = ImageID(&vm)
+	claim.Status.Capacity, claim.Status.Allocatable = typeOf(&vm, typesOrDefault(types)).resources(&vm)
+	return claim
+}
+
+// ImageID identifies the template from which a VM is cloned, as region/host/vmid; it is
+// empty if the template is unknown.
+func ImageID(vm *fleet.VM) string {
+	if vm.Source.VMID == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s/%d", vm.Host, vm.Source.VMID)
+}
 
 // ClassNotReadyError reports that a NodePool's ProxmoxNodeClass creates no nodes.
 type ClassNotReadyError struct{ NodePool, Reason string }
@@ -55,18 +128,29 @@ func (c *Cluster) Resolve(ctx context.Context, request Request, claim *karpv1.No
 	}
 	required := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
 	candidates := p.candidates(claim, required)
+	requests := claim.Spec.Resources.Requests
 	if len(candidates) == 0 {
-		requests := claim.Spec.Resources.Requests
 		return nil, &NoRoomError{NodeClaim: claim.Name, Reason: fmt.Sprintf("no instance type on any host of NodePool %q is large enough for %s and meets %s",
 			p.Name, describe(requests, requests), required)}
 	}
 
+	demand := fleet.Demand{
+		Pods:      int(requests.Pods().Value()),
+		CPUMilli:  requests.Cpu().MilliValue(),
+		MemoryMiB: requests.Memory().Value() / mebibyte,
+	}
 	site := newSite(request.Snapshot, request.Kept, p)
 	closed := newClosedOfferings(request.Closed)
 	var specs []fleet.Spec
 	reason := ""
 	for _, c := range candidates {
-		spec := p.specOf(c, claim, required)
+		spec := p.class.spec(p.Name, c.size, c.hosts)
+		spec.Demand = demand
+		spec.Labels = chosenLabels(p, required)
+		for key := range spec.Labels {
+			// Karpenter has already chosen, and its choice is on the claim.
+			spec.Labels[key] = cmp.Or(claim.Labels[key], spec.Labels[key])
+		}
 		spec.Hosts = slices.DeleteFunc(slices.Clone(c.hosts), func(host topology.HostID) bool {
 			return closed.has(offering{p.Name, c.size.Name, host})
 		})
@@ -139,22 +223,4 @@ func newCandidate(t *InstanceType, offerings cloudprovider.Offerings) candidate 
 	}
 	slices.SortFunc(c.hosts, topology.HostID.Compare)
 	return c
-}
-
-// specOf returns the Spec of a candidate for a claim.
-func (p *pool) specOf(c candidate, claim *karpv1.NodeClaim, required scheduling.Requirements) fleet.Spec {
-	spec := p.class.spec(p.Name, c.size, c.hosts)
-	spec.Labels = chosenLabels(p, required)
-	for key := range spec.Labels {
-		// Karpenter has already chosen, and its choice is on the claim.
-		spec.Labels[key] = cmp.Or(claim.Labels[key], spec.Labels[key])
-	}
-	requests := claim.Spec.Resources.Requests
-	pods := requests[corev1.ResourcePods]
-	spec.Demand = fleet.Demand{
-		Pods:      int(pods.Value()),
-		CPUMilli:  requests.Cpu().MilliValue(),
-		MemoryMiB: requests.Memory().Value() / mebibyte,
-	}
-	return spec
 }
