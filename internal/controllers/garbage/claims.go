@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -23,14 +24,10 @@ type claims struct {
 	config   Config
 	vmless   since[types.UID]
 	nodeless since[types.UID]
-	// left are the claims in vmless that an earlier process left behind, and begun is the
-	// time of this process's first pass.
-	left  since[types.UID]
-	begun time.Time
-}
-
-func newClaims(config Config) *claims {
-	return &claims{config: config, vmless: since[types.UID]{}, nodeless: since[types.UID]{}, left: since[types.UID]{}}
+	// abandoned are the claims in vmless that an earlier process left behind, and begun is
+	// the time of this process's first pass.
+	abandoned since[types.UID]
+	begun     time.Time
 }
 
 func (*claims) name() string { return "nodeclaims" }
@@ -42,55 +39,50 @@ func (c *claims) run(ctx context.Context, v *view) error {
 	if err != nil {
 		return fmt.Errorf("reading proxmox: %w", err)
 	}
-	noVM, noNode := c.lasting(v, snapshot)
-	var errs []error
-	for _, claim := range v.claims {
-		switch {
-		case noVM[claim.UID]:
-			errs = append(errs, c.end(ctx, v, claim, ReasonVMGone,
-				"its VM is neither in the fleet nor in Proxmox, so no Node will join: it is deleted, and its pods look for another place"))
-		case noNode[claim.UID]:
-			errs = append(errs, c.end(ctx, v, claim, ReasonNodeGone, fmt.Sprintf(
-				"its Node %s was deleted and does not come back by itself: it is deleted with its VM", claim.Status.NodeName,
-			)))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// lasting returns the claims without a VM, and the claims without a Node, that have been
-// so for long enough.
-func (c *claims) lasting(v *view, snapshot *topology.Snapshot) (noVM, noNode map[types.UID]bool) {
 	if c.begun.IsZero() {
 		c.begun = v.now
 	}
-	var vmless, nodeless, left []types.UID
+	var vmless, nodeless, abandoned []types.UID
 	for _, claim := range v.claims {
 		switch {
 		case !claim.DeletionTimestamp.IsZero():
-		case !isRegistered(claim) && v.isVMless(claim, snapshot):
+		case !isRegistered(claim):
+			if !v.isVMless(claim, snapshot) {
+				continue
+			}
 			vmless = append(vmless, claim.UID)
 			if claim.CreationTimestamp.Add(period).Before(c.begun) {
-				left = append(left, claim.UID)
+				abandoned = append(abandoned, claim.UID)
 			}
-		case isRegistered(claim) && v.isNodeless(claim):
+		case claim.Status.NodeName != "" && v.nodes[claim.Status.NodeName] == nil && v.nodeBy(claim.Status.ProviderID) == nil:
 			nodeless = append(nodeless, claim.UID)
 		}
 	}
-	noVM, noNode = c.vmless.lasting(vmless, v.now, grace), c.nodeless.lasting(nodeless, v.now, nodeGrace)
+	noVM := c.vmless.lasting(vmless, v.now, grace)
+	noNode := c.nodeless.lasting(nodeless, v.now, nodeGrace)
 	// The process that created these died before it began their VMs, and their pods are
 	// waiting.
-	maps.Copy(noVM, c.left.lasting(left, v.now, period))
-	return noVM, noNode
-}
+	maps.Copy(noVM, c.abandoned.lasting(abandoned, v.now, period))
 
-// end publishes an event about a claim and deletes it.
-func (c *claims) end(ctx context.Context, v *view, claim *karpv1.NodeClaim, reason, message string) error {
-	c.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, reason, "NodeClaim "+claim.Name+": "+message)
-	if v.paused {
-		return nil
+	var errs []error
+	for _, claim := range v.claims {
+		var reason, message string
+		switch {
+		case noVM[claim.UID]:
+			reason = ReasonVMGone
+			message = "its VM is neither in the fleet nor in Proxmox, so no Node will join: it is deleted, and its pods look for another place"
+		case noNode[claim.UID]:
+			reason = ReasonNodeGone
+			message = fmt.Sprintf("its Node %s was deleted and does not come back by itself: it is deleted with its VM", claim.Status.NodeName)
+		default:
+			continue
+		}
+		c.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, reason, "NodeClaim "+claim.Name+": "+message)
+		if !v.paused {
+			errs = append(errs, c.config.deleteClaim(ctx, claim))
+		}
 	}
-	return c.config.deleteClaim(ctx, claim)
+	return errors.Join(errs...)
 }
 
 func isRegistered(claim *karpv1.NodeClaim) bool {
@@ -105,40 +97,33 @@ func (v *view) isVMless(claim *karpv1.NodeClaim, snapshot *topology.Snapshot) bo
 	if key == "" {
 		return false // Karpenter has not launched it yet
 	}
-	state, wanted := v.vms[key]
-	if wanted && state.Phase != scaler.PhaseMade {
+	state, desired := v.vms[key]
+	if desired && state.Phase != scaler.PhaseMade {
 		return false
 	}
-	if found, _ := guest(snapshot, key); found != nil {
+	if found, _ := findGuest(snapshot, key); found != nil {
 		return false
 	}
-	region, vmid, known := where(claim)
-	if !known {
-		return !wanted // no VM was ever created for it
-	}
-	return seesAll(snapshot, region) && !isTaken(snapshot, region, vmid, key)
-}
-
-// where returns the region and VMID of the claim's VM.
-func where(claim *karpv1.NodeClaim) (topology.RegionName, fleet.VMID, bool) {
 	region, vmid, err := fleet.ParseProviderID(claim.Status.ProviderID)
-	return region, vmid, err == nil
-}
+	if err != nil {
+		return !desired // no VM was ever created for it
+	}
 
-// isTaken reports whether a guest with that VMID may be the VM with the key, because the
-// guest's own key may not have been read.
-func isTaken(snapshot *topology.Snapshot, region topology.RegionName, vmid fleet.VMID, key fleet.Key) bool {
+	// A guest that is not listed does not exist only if the region's list is complete.
+	i := slices.IndexFunc(snapshot.Regions, func(r topology.Region) bool { return r.Name == region })
+	if i < 0 || !snapshot.Regions[i].Quorate || snapshot.Regions[i].HidesGuests {
+		return false
+	}
 	for i := range snapshot.Hosts {
-		for _, g := range snapshot.Hosts[i].Guests {
-			if snapshot.Hosts[i].Region == region && g.VMID == int(vmid) && (g.Key == "" || g.Key == string(key)) {
-				return true
-			}
+		host := &snapshot.Hosts[i]
+		if host.Region != region {
+			continue
+		}
+		// A guest with that VMID may be the VM, because its key may not have been read.
+		mayBeVM := slices.ContainsFunc(host.Guests, func(g topology.Guest) bool { return g.VMID == int(vmid) && (g.Key == "" || g.Key == string(key)) })
+		if !host.Online || mayBeVM {
+			return false
 		}
 	}
-	return false
-}
-
-// isNodeless reports whether the claim's Node does not exist.
-func (v *view) isNodeless(claim *karpv1.NodeClaim) bool {
-	return claim.Status.NodeName != "" && v.nodes[claim.Status.NodeName] == nil && v.nodeBy(claim.Status.ProviderID) == nil
+	return true
 }

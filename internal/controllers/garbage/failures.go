@@ -19,43 +19,71 @@ import (
 // identical attempt, and makes pods look for another place.
 type failures struct {
 	config  Config
-	closing *closing
-	// told are the reported failures, by the time of their start.
-	told map[fleet.Key]time.Time
+	backoff *backoff
+	// reported are the reported failures, by the time of their start.
+	reported map[fleet.Key]time.Time
 	// claimless are failed VMs without a claim.
 	claimless since[fleet.Key]
-	// waits are the last reported reasons for which removals wait.
-	waits map[fleet.Key]string
-}
-
-func newFailures(config Config, closing *closing) *failures {
-	return &failures{config: config, closing: closing, told: map[fleet.Key]time.Time{}, claimless: since[fleet.Key]{}}
+	// removals are the last reported reasons for which removals wait.
+	removals map[fleet.Key]string
 }
 
 func (*failures) name() string { return "failures" }
 
-func (*failures) every() time.Duration { return eager }
+func (*failures) every() time.Duration { return failuresPeriod }
 
 func (f *failures) run(ctx context.Context, v *view) error {
 	var errs []error
 	var claimless []fleet.Key
-	told := map[fleet.Key]time.Time{}
+	reported := map[fleet.Key]time.Time{}
 	for _, state := range v.states {
-		if !gaveUp(state) {
+		// The writer has given up the VM. The next leader completes what was canceled.
+		failed := state.Phase == scaler.PhaseFailed && !errors.Is(state.Err, context.Canceled)
+		if !failed && state.Phase != scaler.PhaseHeld {
 			continue
 		}
-		if !f.told[state.VM.Key].Equal(state.Since) {
-			f.tell(ctx, v, state)
+		key := state.VM.Key
+		if !f.reported[key].Equal(state.Since) {
+			f.report(ctx, v, state)
 		}
-		told[state.VM.Key] = state.Since
-		if claim := v.byKey[state.VM.Key]; claim != nil {
-			errs = append(errs, f.giveUp(ctx, v, state, claim))
-		} else {
-			claimless = append(claimless, state.VM.Key)
+		reported[key] = state.Since
+		claim := v.byKey[key]
+		if claim == nil {
+			claimless = append(claimless, key)
+			continue
+		}
+
+		// Karpenter removes the VM of a deleted claim, after draining its Node if it has
+		// one. It does not if the claim was never launched.
+		if v.paused || !claim.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if err := f.config.deleteClaim(ctx, claim); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if claim.Status.ProviderID == "" && v.nodeOf(state.VM) == nil {
+			f.config.Writer.Remove(key)
 		}
 	}
-	f.told = told
-	f.tellWaiting(v)
+	f.reported = reported
+
+	// Report why VMs to be removed still exist. Their removal is retried automatically.
+	removals := map[fleet.Key]string{}
+	for _, state := range v.states {
+		if state.Phase != scaler.PhaseRemoving || state.Err == nil {
+			continue
+		}
+		vm := state.VM
+		why := brief(state.Err)
+		removals[vm.Key] = why
+		if f.removals[vm.Key] != why {
+			f.config.publish(v, vm.Pool, v.byKey[vm.Key], ReasonRemovalWaits,
+				fmt.Sprintf("removing VM %s on %s waits: %s", vm.Name, vm.Host, why))
+		}
+	}
+	f.removals = removals
+
 	lasting := f.claimless.lasting(claimless, v.now, grace)
 	for _, key := range claimless {
 		if lasting[key] {
@@ -65,75 +93,31 @@ func (f *failures) run(ctx context.Context, v *view) error {
 	return errors.Join(errs...)
 }
 
-// tellWaiting reports why VMs to be removed still exist. Their removal is retried
-// automatically.
-func (f *failures) tellWaiting(v *view) {
-	waits := map[fleet.Key]string{}
-	for _, state := range v.states {
-		if state.Phase != scaler.PhaseRemoving || state.Err == nil {
-			continue
-		}
-		vm := state.VM
-		why := brief(state.Err)
-		waits[vm.Key] = why
-		if f.waits[vm.Key] != why {
-			f.config.publish(v, vm.Pool, v.byKey[vm.Key], ReasonRemovalWaits,
-				fmt.Sprintf("removing VM %s on %s waits: %s", vm.Name, vm.Host, why))
-		}
-	}
-	f.waits = waits
-}
-
-// gaveUp reports whether the writer has given up a VM. The next leader completes what was
-// canceled.
-func gaveUp(state scaler.VMState) bool {
-	if state.Phase == scaler.PhaseHeld {
-		return true
-	}
-	return state.Phase == scaler.PhaseFailed && !errors.Is(state.Err, context.Canceled)
-}
-
-// tell reports why a VM was given up, and makes the affected offerings unavailable. A VM
+// report reports why a VM was given up, and makes the affected offerings unavailable. A VM
 // that is pending approval has not failed: after approval, the same solution must be
 // possible again.
-func (f *failures) tell(ctx context.Context, v *view, state scaler.VMState) {
+func (f *failures) report(ctx context.Context, v *view, state scaler.VMState) {
 	vm := state.VM
 	if state.Phase == scaler.PhaseHeld {
 		f.config.publish(v, vm.Pool, v.byKey[vm.Key], ReasonHeld, fmt.Sprintf(
-			"VM %s on %s waits for a person: %s", vm.Name, vm.Host, brief(state.Err),
+			"VM %s on %s is pending approval: %s", vm.Name, vm.Host, brief(state.Err),
 		))
 		return
 	}
 	if gone := new(scaler.VanishedError); errors.As(state.Err, &gone) {
 		f.config.publish(v, vm.Pool, v.byKey[vm.Key], ReasonVMGone, brief(gone))
-		log.FromContext(ctx).Info("gave up vm that somebody removed", logkey.VM, vm.Name, logkey.VMID, vm.VMID, logkey.Host, vm.Host.String())
+		log.FromContext(ctx).Info("gave up vm that another client removed", logkey.VM, vm.Name, logkey.VMID, vm.VMID, logkey.Host, vm.Host.String())
 		return
 	}
-	offers := v.offersOf(vm, state.Err)
+	offerings := v.affectedOfferings(vm, state.Err)
 	message := fmt.Sprintf("making VM %s on %s failed: %s", vm.Name, vm.Host, brief(state.Err))
-	if len(offers) > 0 {
-		until := f.closing.close(vm.NodeClass, offers, v.now, brief(state.Err))
+	if len(offerings) > 0 {
+		until := f.backoff.close(vm.NodeClass, offerings, v.now, brief(state.Err))
 		message += fmt.Sprintf("; the same is not tried there before %s", until.UTC().Format(time.RFC3339))
 	}
 	f.config.publish(v, vm.Pool, v.byKey[vm.Key], ReasonFailed, message)
 	log.FromContext(ctx).Info("gave up vm", logkey.VM, vm.Name, logkey.VMID, vm.VMID, logkey.Host, vm.Host.String(),
 		logkey.NodePool, vm.Pool, logkey.Reason, brief(state.Err))
-}
-
-// giveUp deletes the claim of a VM that was given up. Karpenter then removes the VM,
-// after draining its Node if it has one.
-func (f *failures) giveUp(ctx context.Context, v *view, state scaler.VMState, claim *karpv1.NodeClaim) error {
-	if v.paused || !claim.DeletionTimestamp.IsZero() {
-		return nil
-	}
-	if err := f.config.deleteClaim(ctx, claim); err != nil {
-		return err
-	}
-	// Karpenter does not remove the VM of a claim that was never launched.
-	if claim.Status.ProviderID == "" && v.nodeOf(state.VM) == nil {
-		f.config.Writer.Remove(state.VM.Key)
-	}
-	return nil
 }
 
 // deleteClaim deletes exactly this claim.

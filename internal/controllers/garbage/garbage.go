@@ -7,12 +7,14 @@ package garbage
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/awslabs/operatorpkg/singleton"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	controllerruntime "sigs.k8s.io/controller-runtime"
@@ -38,8 +40,9 @@ const (
 	nodeGrace = 5 * time.Minute
 	// period is the interval between passes.
 	period = 10 * time.Second
-	// eager is the interval for failed VMs, because their pods wait for another place.
-	eager = 2 * time.Second
+	// failuresPeriod is the interval for failed VMs, because their pods wait for another
+	// place.
+	failuresPeriod = 2 * time.Second
 )
 
 // Writer is the part of the fleet's writer that this package uses.
@@ -104,10 +107,14 @@ func New(config Config) *Collector {
 	if config.Paused == nil {
 		config.Paused = func(context.Context) (bool, error) { return false, nil }
 	}
-	closing := newClosing(config.Closer)
-	found := newOrphans(config)
-	return &Collector{config: config, orphans: found, all: []pass{
-		newFailures(config, closing), newReservations(config), newClaims(config), newJoins(config, closing), found,
+	backoff := &backoff{closer: config.Closer, classes: map[string]failing{}}
+	orphans := &orphans{config: config, lasting: since[fleet.Key]{}, reported: map[fleet.Key]bool{}}
+	return &Collector{config: config, orphans: orphans, all: []pass{
+		&failures{config: config, backoff: backoff, reported: map[fleet.Key]time.Time{}, claimless: since[fleet.Key]{}},
+		&reservations{config: config, claimless: since[fleet.Key]{}},
+		&claims{config: config, vmless: since[types.UID]{}, nodeless: since[types.UID]{}, abandoned: since[types.UID]{}},
+		&joins{config: config, backoff: backoff, waiting: map[types.UID]*karpv1.NodeClaim{}, reported: map[types.UID]bool{}},
+		orphans,
 	}}
 }
 
@@ -122,7 +129,11 @@ func (c *Collector) Controllers() []controller.Controller {
 
 // Orphans returns the number of undesired guests with our marker, by host, as of the last
 // pass.
-func (c *Collector) Orphans() map[topology.HostID]int { return c.orphans.counts() }
+func (c *Collector) Orphans() map[topology.HostID]int {
+	c.orphans.mu.Lock()
+	defer c.orphans.mu.Unlock()
+	return maps.Clone(c.orphans.byHost)
+}
 
 // Controller periodically looks for one kind of garbage.
 type Controller struct {
@@ -150,7 +161,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if !c.config.Writer.Synced() {
 		return again, nil
 	}
-	v, err := look(ctx, c.config)
+	v, err := newView(ctx, c.config)
 	if err != nil {
 		return reconciler.Result{}, err
 	}
@@ -158,4 +169,28 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		return reconciler.Result{}, err
 	}
 	return again, nil
+}
+
+// since records since when a condition has held, by key.
+type since[K comparable] map[K]time.Time
+
+// lasting updates s with the keys for which the condition holds now, and returns the keys
+// for which it has held for at least long.
+func (s since[K]) lasting(current []K, now time.Time, long time.Duration) map[K]bool {
+	is := make(map[K]bool, len(current))
+	for _, k := range current {
+		is[k] = true
+	}
+	maps.DeleteFunc(s, func(k K, _ time.Time) bool { return !is[k] })
+	old := map[K]bool{}
+	for _, k := range current {
+		from, known := s[k]
+		if !known {
+			from, s[k] = now, now
+		}
+		if now.Sub(from) >= long {
+			old[k] = true
+		}
+	}
+	return old
 }

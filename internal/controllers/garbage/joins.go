@@ -15,7 +15,6 @@ import (
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
-	"github.com/numaform/numaform/topology"
 )
 
 // registrationTimeout is the time after which Karpenter deletes a claim whose Node has
@@ -26,14 +25,10 @@ const registrationTimeout = 15 * time.Minute
 // Karpenter deletes the claim.
 type joins struct {
 	config  Config
-	closing *closing
+	backoff *backoff
 	// waiting are launched but unregistered claims, as last seen.
-	waiting map[types.UID]*karpv1.NodeClaim
-	told    map[types.UID]bool
-}
-
-func newJoins(config Config, closing *closing) *joins {
-	return &joins{config: config, closing: closing, waiting: map[types.UID]*karpv1.NodeClaim{}, told: map[types.UID]bool{}}
+	waiting  map[types.UID]*karpv1.NodeClaim
+	reported map[types.UID]bool
 }
 
 func (*joins) name() string { return "joins" }
@@ -50,25 +45,17 @@ func (j *joins) run(ctx context.Context, v *view) error {
 		}
 		j.waiting[claim.UID] = claim
 	}
-	for _, claim := range j.late(v.now) {
-		j.told[claim.UID] = true
-		j.tell(ctx, v, claim)
+	late := slices.DeleteFunc(slices.Collect(maps.Values(j.waiting)), func(claim *karpv1.NodeClaim) bool {
+		return j.reported[claim.UID] || !timedOut(claim, v.now)
+	})
+	slices.SortFunc(late, func(a, b *karpv1.NodeClaim) int { return cmp.Compare(a.Name, b.Name) })
+	for _, claim := range late {
+		j.reported[claim.UID] = true
+		j.report(ctx, v, claim)
 	}
 	maps.DeleteFunc(j.waiting, func(uid types.UID, _ *karpv1.NodeClaim) bool { return !current[uid] })
-	maps.DeleteFunc(j.told, func(uid types.UID, _ bool) bool { return !current[uid] })
+	maps.DeleteFunc(j.reported, func(uid types.UID, _ bool) bool { return !current[uid] })
 	return nil
-}
-
-// late returns the claims that timed out and were not reported yet, sorted by name.
-func (j *joins) late(now time.Time) []*karpv1.NodeClaim {
-	var late []*karpv1.NodeClaim
-	for uid, claim := range j.waiting {
-		if timedOut(claim, now) && !j.told[uid] {
-			late = append(late, claim)
-		}
-	}
-	slices.SortFunc(late, func(a, b *karpv1.NodeClaim) int { return cmp.Compare(a.Name, b.Name) })
-	return late
 }
 
 // timedOut reports whether the claim reached its timeout, by now or before it was
@@ -84,14 +71,15 @@ func timedOut(claim *karpv1.NodeClaim, now time.Time) bool {
 	return now.Sub(from) >= registrationTimeout
 }
 
-func (j *joins) tell(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
+// report reports why the claim's Node did not join.
+func (j *joins) report(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
 	class := claim.Spec.NodeClassRef.Name
 	why := j.diagnose(ctx, v, claim)
-	var offers []scheduling.Offer
+	var offerings []scheduling.Offer
 	for _, pool := range v.poolsOf(class) {
-		offers = append(offers, scheduling.Offer{NodePool: pool})
+		offerings = append(offerings, scheduling.Offer{NodePool: pool})
 	}
-	until := j.closing.close(class, offers, v.now, "a node did not join: "+why)
+	until := j.backoff.close(class, offerings, v.now, "a node did not join: "+why)
 	j.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, ReasonNeverJoined, fmt.Sprintf(
 		"NodeClaim %s: no Node joined within %s: %s; no other node of class %s is made before %s",
 		claim.Name, registrationTimeout, why, class, until.UTC().Format(time.RFC3339),
@@ -114,20 +102,13 @@ func (j *joins) diagnose(ctx context.Context, v *view, claim *karpv1.NodeClaim) 
 	if err != nil {
 		return "Proxmox cannot be asked about its VM: " + brief(err)
 	}
-	found, host := guest(snapshot, state.VM.Key)
+	found, host := findGuest(snapshot, state.VM.Key)
+	node := v.nodes[state.VM.Name]
 	switch {
 	case found == nil:
 		return fmt.Sprintf("its VM %s is not in Proxmox any more", state.VM.Name)
 	case !found.Running:
 		return fmt.Sprintf("its VM %s on %s does not run: see its start task in Proxmox", state.VM.Name, host)
-	}
-	return v.diagnoseNode(claim, state, host)
-}
-
-// diagnoseNode returns why the Node of a running VM did not join.
-func (v *view) diagnoseNode(claim *karpv1.NodeClaim, state scaler.VMState, host topology.HostID) string {
-	node := v.nodes[state.VM.Name]
-	switch {
 	case node == nil && v.nodeBy(claim.Status.ProviderID) == nil:
 		return fmt.Sprintf("its VM runs, and its kubelet never reached the API server: on %s open `qm terminal %d` and look at "+
 			"`cloud-init status --long` and `journalctl -u kubelet`", host, state.VM.VMID)

@@ -17,17 +17,13 @@ import (
 // orphans reports guests that carry our marker but are not desired. It does not remove
 // them: their files may come back, and a VMID proves nothing.
 type orphans struct {
-	config Config
-	lost   since[fleet.Key]
-	told   map[fleet.Key]bool
+	config   Config
+	lasting  since[fleet.Key]
+	reported map[fleet.Key]bool
 
 	// mu guards the field below.
 	mu     sync.Mutex
 	byHost map[topology.HostID]int
-}
-
-func newOrphans(config Config) *orphans {
-	return &orphans{config: config, lost: since[fleet.Key]{}, told: map[fleet.Key]bool{}}
 }
 
 func (*orphans) name() string { return "orphans" }
@@ -51,42 +47,35 @@ func (o *orphans) run(ctx context.Context, v *view) error {
 		host := &snapshot.Hosts[i]
 		for _, g := range host.Guests {
 			key := fleet.Key(g.Key)
-			if _, wanted := v.vms[key]; wanted || g.ClusterID != o.config.ClusterID || g.Template {
+			if _, desired := v.vms[key]; desired || g.ClusterID != o.config.ClusterID || g.Template {
 				continue
 			}
-			found[key] = orphan{g, host.ID()}
+			found[key] = orphan{Guest: g, host: host.ID()}
 			keys = append(keys, key)
 		}
 	}
-	lasting := o.lost.lasting(keys, v.now, grace)
+	lasting := o.lasting.lasting(keys, v.now, grace)
 	byHost := map[topology.HostID]int{}
 	for _, key := range keys {
 		if lasting[key] {
 			byHost[found[key].host]++
-			o.tell(ctx, v, found[key])
+			o.report(ctx, v, found[key])
 		}
 	}
-	maps.DeleteFunc(o.told, func(key fleet.Key, _ bool) bool { return !lasting[key] })
+	maps.DeleteFunc(o.reported, func(key fleet.Key, _ bool) bool { return !lasting[key] })
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.byHost = byHost
 	return nil
 }
 
-// counts returns the number of orphans by host.
-func (o *orphans) counts() map[topology.HostID]int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return maps.Clone(o.byHost)
-}
-
-// tell reports once what a person can do about an orphan.
-func (o *orphans) tell(ctx context.Context, v *view, g orphan) {
-	if o.told[fleet.Key(g.Key)] {
+// report reports once what a person can do about an orphan.
+func (o *orphans) report(ctx context.Context, v *view, g orphan) {
+	if o.reported[fleet.Key(g.Key)] {
 		return
 	}
-	o.told[fleet.Key(g.Key)] = true
-	log.FromContext(ctx).Info("found vm that nobody wants", logkey.VM, g.Name, logkey.VMID, g.VMID,
+	o.reported[fleet.Key(g.Key)] = true
+	log.FromContext(ctx).Info("found vm that is in no file", logkey.VM, g.Name, logkey.VMID, g.VMID,
 		logkey.Host, g.host.String(), logkey.Key, g.Key)
 	object := o.config.Self
 	if node := v.nodes[g.Name]; node != nil {
@@ -96,7 +85,7 @@ func (o *orphans) tell(ctx context.Context, v *view, g orphan) {
 		return
 	}
 	o.config.Recorder.Publish(warning(object, g.Key, ReasonOrphan, fmt.Sprintf(
-		"VM %d (%s) on %s carries the marker of this numaform, and no file of the fleet wants it: restore its file from version control, "+
+		"VM %d (%s) on %s has the marker of this numaform and is in no file of the fleet: restore its file from version control, "+
 			"or destroy the VM by hand; numaform leaves it alone", g.VMID, g.Name, g.host,
 	)))
 }

@@ -20,12 +20,8 @@ import (
 // reservations handles VMs whose NodeClaim vanished. Karpenter does not request deletion
 // of a VM if its claim was never launched or lost its finalizer.
 type reservations struct {
-	config  Config
-	without since[fleet.Key]
-}
-
-func newReservations(config Config) *reservations {
-	return &reservations{config: config, without: since[fleet.Key]{}}
+	config    Config
+	claimless since[fleet.Key]
 }
 
 func (*reservations) name() string { return "reservations" }
@@ -33,46 +29,39 @@ func (*reservations) name() string { return "reservations" }
 func (*reservations) every() time.Duration { return period }
 
 func (r *reservations) run(ctx context.Context, v *view) error {
-	var without []fleet.Key
+	var claimless []fleet.Key
 	for _, state := range v.states {
-		if isWanted(state.Phase) && v.byKey[state.VM.Key] == nil {
-			without = append(without, state.VM.Key)
+		desired := state.Phase == scaler.PhaseReserved || state.Phase == scaler.PhaseMaking || state.Phase == scaler.PhaseMade
+		if desired && v.byKey[state.VM.Key] == nil {
+			claimless = append(claimless, state.VM.Key)
 		}
 	}
-	lasting := r.without.lasting(without, v.now, grace)
+	lasting := r.claimless.lasting(claimless, v.now, grace)
 	var errs []error
-	for _, key := range without {
-		if lasting[key] {
-			errs = append(errs, r.settle(ctx, v, v.vms[key]))
+	for _, key := range claimless {
+		if !lasting[key] {
+			continue
+		}
+		state := v.vms[key]
+		node := v.nodeOf(state.VM)
+		switch {
+		case node == nil:
+			errs = append(errs, r.config.release(ctx, v, state))
+		case node.DeletionTimestamp.IsZero(): // otherwise the VM is removed after its drain
+			errs = append(errs, r.restoreClaim(ctx, v, state.VM, node))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func isWanted(phase scaler.Phase) bool {
-	return phase == scaler.PhaseReserved || phase == scaler.PhaseMaking || phase == scaler.PhaseMade
-}
-
-// settle removes the VM, or restores its Node's claim.
-func (r *reservations) settle(ctx context.Context, v *view, state scaler.VMState) error {
-	node := v.nodeOf(state.VM)
-	switch {
-	case node == nil:
-		return r.config.release(ctx, v, state)
-	case !node.DeletionTimestamp.IsZero():
-		return nil // it is being drained; the VM is removed with it
-	}
-	return r.adopt(ctx, v, state.VM, node)
-}
-
-// adopt re-creates the claim of a running Node: the fleet defines what is desired, and
+// restoreClaim re-creates the claim of a running Node: the fleet defines what is desired, and
 // claims only use it. So a lost claim moves no pods, and Karpenter drains the Node when
 // it is no longer needed.
-func (r *reservations) adopt(ctx context.Context, v *view, vm fleet.VM, node *corev1.Node) error {
+func (r *reservations) restoreClaim(ctx context.Context, v *view, vm fleet.VM, node *corev1.Node) error {
 	pool := v.pools[vm.Pool]
 	if pool == nil {
 		r.config.Recorder.Publish(warning(node, node.Name, ReasonPoolGone, fmt.Sprintf(
-			"its NodeClaim is gone, and so is NodePool %s, so that nobody manages it: make the NodePool again, "+
+			"its NodeClaim is gone, and so is NodePool %s, so that no controller manages it: make the NodePool again, "+
 				"or drain the Node and run `numaform remove %s`", vm.Pool, vm.Name,
 		)))
 		return nil

@@ -4,11 +4,15 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
@@ -30,19 +34,22 @@ type view struct {
 	pools  map[string]*karpv1.NodePool
 }
 
-// look reads the writer and then the cluster: a claim is created after its VM was
+// newView reads the writer and then the cluster: a claim is created after its VM was
 // reserved, so this order may show a VM without a claim, but never the reverse.
-func look(ctx context.Context, config Config) (*view, error) {
+func newView(ctx context.Context, config Config) (*view, error) {
 	v := &view{
-		now: config.Clock.Now(), states: config.Writer.VMs(), vms: map[fleet.Key]scaler.VMState{},
-		nodes: map[string]*corev1.Node{}, pools: map[string]*karpv1.NodePool{},
+		now:    config.Clock.Now(),
+		states: config.Writer.VMs(),
+		vms:    map[fleet.Key]scaler.VMState{},
+		nodes:  map[string]*corev1.Node{},
+		pools:  map[string]*karpv1.NodePool{},
 	}
 	for _, state := range v.states {
 		v.vms[state.VM.Key] = state
 	}
 	var err error
 	if v.paused, err = config.Paused(ctx); err != nil {
-		return nil, fmt.Errorf("asking whether numaform is paused: %w", err)
+		return nil, fmt.Errorf("reading whether numaform is paused: %w", err)
 	}
 	if err := v.readClaims(ctx, config.Client); err != nil {
 		return nil, err
@@ -122,8 +129,8 @@ func (v *view) nodeBy(providerID string) *corev1.Node {
 	return nil
 }
 
-// guest returns the guest with the key, and its host.
-func guest(snapshot *topology.Snapshot, key fleet.Key) (*topology.Guest, topology.HostID) {
+// findGuest returns the guest with the key, and its host.
+func findGuest(snapshot *topology.Snapshot, key fleet.Key) (*topology.Guest, topology.HostID) {
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
 		for j := range host.Guests {
@@ -135,23 +142,65 @@ func guest(snapshot *topology.Snapshot, key fleet.Key) (*topology.Guest, topolog
 	return nil, topology.HostID{}
 }
 
-// seesAll reports whether the region's guest list is complete, so that a guest not in it
-// does not exist.
-func seesAll(snapshot *topology.Snapshot, region topology.RegionName) bool {
-	known := false
-	for i := range snapshot.Regions {
-		r := &snapshot.Regions[i]
-		if r.Name != region {
-			continue
-		}
-		if known = true; !r.Quorate || r.HidesGuests {
-			return false
-		}
+// The reasons of events.
+const (
+	// ReasonFailed means that a VM could not be created.
+	ReasonFailed = "VMFailed"
+	// ReasonHeld means that a VM is pending approval.
+	ReasonHeld = "VMHeld"
+	// ReasonRemovalWaits means that a VM cannot be removed yet.
+	ReasonRemovalWaits = "VMRemovalWaits"
+	// ReasonNeverJoined means that a VM was created, but its Node did not join in time.
+	ReasonNeverJoined = "NodeNeverJoined"
+	// ReasonVMGone means that a NodeClaim's VM is no longer in Proxmox.
+	ReasonVMGone = "VMGone"
+	// ReasonNodeGone means that a NodeClaim's Node was deleted past its finalizer.
+	ReasonNodeGone = "NodeGone"
+	// ReasonClaimRestored means that the NodeClaim of a running Node was re-created.
+	ReasonClaimRestored = "NodeClaimRestored"
+	// ReasonPoolGone means that a Node has neither a NodeClaim nor a NodePool.
+	ReasonPoolGone = "NodePoolGone"
+	// ReasonOrphan means that a guest carries our marker but is not desired.
+	ReasonOrphan = "OrphanedVM"
+)
+
+// maxMessage is the API server's limit for a message in bytes, with a margin.
+const maxMessage = 900
+
+// publish publishes an event about a VM on its claim and on its pool.
+func (c *Config) publish(v *view, pool string, claim *karpv1.NodeClaim, reason, message string) {
+	if claim != nil {
+		c.Recorder.Publish(warning(claim, claim.Name, reason, message))
 	}
-	for i := range snapshot.Hosts {
-		if host := &snapshot.Hosts[i]; host.Region == region && !host.Online {
-			return false
-		}
+	if np := v.pools[pool]; np != nil {
+		c.Recorder.Publish(warning(np, np.Name, reason, message))
 	}
-	return known
+}
+
+func warning(object runtime.Object, name, reason, message string) events.Event {
+	message = cut(message, maxMessage)
+	return events.Event{
+		InvolvedObject: object, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
+		DedupeValues: []string{name, message},
+	}
+}
+
+// brief returns an error as one short line.
+func brief(err error) string {
+	if err == nil {
+		return "for an unknown reason"
+	}
+	return cut(strings.Join(strings.Fields(err.Error()), " "), 600)
+}
+
+// cut truncates a text to most bytes.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	end := most
+	for end > 0 && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "…"
 }

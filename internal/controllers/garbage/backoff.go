@@ -20,8 +20,8 @@ const (
 	forgetAfter    = time.Hour
 )
 
-// closing makes offerings unavailable, for longer after each further failure of a class.
-type closing struct {
+// backoff makes offerings unavailable, for longer after each further failure of a class.
+type backoff struct {
 	closer Closer
 
 	// mu guards the field below.
@@ -31,46 +31,38 @@ type closing struct {
 
 // failing is the failure state of a class.
 type failing struct {
-	until time.Time
-	long  time.Duration
+	until    time.Time
+	duration time.Duration
 }
 
-func newClosing(closer Closer) *closing {
-	return &closing{closer: closer, classes: map[string]failing{}}
-}
-
-// until returns when offerings of a class may become available after a failure now.
+// close makes offerings of a class unavailable after a failure now, and returns until when.
 // Failures while offerings are unavailable have the same cause, so they do not extend the
 // time.
-func (c *closing) until(class string, now time.Time) time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f := c.classes[class]
-	switch {
-	case f.long == 0 || now.Sub(f.until) >= forgetAfter:
-		f = failing{until: now.Add(firstClosing), long: firstClosing}
-	case !now.Before(f.until):
-		f.long = min(2*f.long, longestClosing)
-		f.until = now.Add(f.long)
-	default:
-		return now.Add(f.long)
+func (b *backoff) close(class string, offerings []scheduling.Offer, now time.Time, why string) time.Time {
+	b.mu.Lock()
+	f := b.classes[class]
+	until := now.Add(f.duration)
+	if f.duration == 0 || !now.Before(f.until) {
+		if f.duration == 0 || now.Sub(f.until) >= forgetAfter {
+			f.duration = firstClosing
+		} else {
+			f.duration = min(2*f.duration, longestClosing)
+		}
+		until = now.Add(f.duration)
+		f.until = until
+		b.classes[class] = f
 	}
-	c.classes[class] = f
-	return f.until
-}
+	b.mu.Unlock()
 
-// close makes offerings of a class unavailable.
-func (c *closing) close(class string, offers []scheduling.Offer, now time.Time, why string) time.Time {
-	until := c.until(class, now)
-	for _, offer := range offers {
-		c.closer.Close(offer, until, why)
+	for _, offering := range offerings {
+		b.closer.Close(offering, until, why)
 	}
 	return until
 }
 
-// offersOf returns the offerings that a failure makes doubtful. They are never all
+// affectedOfferings returns the offerings that a failure makes doubtful. They are never all
 // offerings of the cluster: the pods find another place or wait.
-func (v *view) offersOf(vm fleet.VM, err error) []scheduling.Offer {
+func (v *view) affectedOfferings(vm fleet.VM, err error) []scheduling.Offer {
 	var (
 		down   *scaler.HostDownError
 		lost   *scaler.HostLostError
@@ -78,20 +70,20 @@ func (v *view) offersOf(vm fleet.VM, err error) []scheduling.Offer {
 		engine *state.CommandError
 		plan   *scaler.PlanError
 		pins   *scaler.RootOnlyError
-		number *scaler.VMIDTakenError
+		vmid   *scaler.VMIDTakenError
 		cpus   *scaler.CPUsTakenError
 	)
 	switch {
-	case errors.As(err, &number), errors.As(err, &cpus):
+	case errors.As(err, &vmid), errors.As(err, &cpus):
 		return nil // the next attempt takes another VMID, or sees what is in use
 	case errors.As(err, &down), errors.As(err, &lost), errors.As(err, &locked), errors.As(err, &plan), errors.As(err, &engine) && engine.Backend != "":
 		return []scheduling.Offer{{Host: vm.Host}}
 	case errors.As(err, &pins), scaler.StorageFull(err):
-		var offers []scheduling.Offer
+		var offerings []scheduling.Offer
 		for _, pool := range v.poolsOf(vm.NodeClass) {
-			offers = append(offers, scheduling.Offer{NodePool: pool, Host: vm.Host})
+			offerings = append(offerings, scheduling.Offer{NodePool: pool, Host: vm.Host})
 		}
-		return offers
+		return offerings
 	}
 	return []scheduling.Offer{{NodePool: vm.Pool, InstanceType: vm.InstanceType, Host: vm.Host}}
 }
