@@ -119,7 +119,7 @@ func kindsOfPending() []pending {
 		},
 		{
 			name: "an architecture that no host has", pod: deployment("a", 1, "1", "1Gi", "\n      nodeSelector: {kubernetes.io/arch: arm64}\n"),
-			obstacle: scheduling.ObstacleRequirement, want: "want kubernetes.io/arch In [arm64], but there is only amd64",
+			obstacle: scheduling.ObstacleRequirement, want: "require kubernetes.io/arch In [arm64], but there is only amd64",
 			mend: func(p *pending) { p.hosts = only("xeon", func(h *topology.Host) { h.Arch = "arm64" }) },
 		},
 		{
@@ -195,7 +195,7 @@ func kindsOfPending() []pending {
 		},
 		{
 			name: "a class that is not allowed the host", pod: zonePod("xeon"), class: "{template: {name: debian}, hosts: [ryzen]}",
-			obstacle: scheduling.ObstacleRequirement, want: "want topology.kubernetes.io/zone In [xeon], but there is only ryzen",
+			obstacle: scheduling.ObstacleRequirement, want: "require topology.kubernetes.io/zone In [xeon], but there is only ryzen",
 			host: `lab/xeon: is not in spec.region and spec.hosts of ProxmoxNodeClass "c"`,
 			mend: func(p *pending) { p.class = "{template: {name: debian}, hosts: [ryzen, xeon]}" },
 		},
