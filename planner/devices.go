@@ -297,7 +297,7 @@ func (s *state) deviceGap(w *want) gap {
 	}
 	free := max(0, s.pci.spare(&s.passed, m))
 	return gap{
-		has: fmt.Sprintf("has %d of %s of PCI mapping %s to spare, %d wanted", free, count(len(s.pci.of[m]), "device"), lacking, requested),
+		has: fmt.Sprintf("has %d of %s of PCI mapping %s to spare, %d requested", free, count(len(s.pci.of[m]), "device"), lacking, requested),
 		fix: "add a device to the mapping (Datacenter, Resource Mappings in Proxmox), add a host, or take the device from another guest: stopped ones count, and those of mappings that share devices with it",
 	}
 }

@@ -147,7 +147,7 @@ func hostProblem(x *index, host *topology.Host, quorate bool) string {
 	case host.Maintenance:
 		return "in HA maintenance"
 	case len(x.ids) == 0:
-		return "its CPUs are unknown: let the token read it (Sys.Audit), or add it to the topology file"
+		return "its CPUs are unknown: grant the token Sys.Audit, or add the host to the topology file"
 	case sum(x.memory[:]) <= 0:
 		return "its memory is unknown or all reserved: set it in the topology file"
 	}

@@ -152,7 +152,7 @@ func (s *state) nodeGap(g *gap, w want) {
 		g.has = "has no free whole core"
 		siblingsKnown := slices.ContainsFunc(s.groups, func(g group) bool { return g.known })
 		if w.policy == fleet.PolicyIsolated && !siblingsKnown {
-			g.has = "does not tell which CPUs are siblings"
+			g.has = "does not report which CPUs are siblings"
 			g.fix = "run numaform-agent on it, or add a collected topology file"
 		}
 		return

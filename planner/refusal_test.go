@@ -42,7 +42,7 @@ func TestRefusals(t *testing.T) {
 		{"maintenance", func(s *topology.Snapshot) { s.Hosts[0].Maintenance = true }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (in HA maintenance): bring one of them back"},
 		{"problem", func(s *topology.Snapshot) { s.Hosts[0].Problem = "has no template" }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (has no template): bring one of them back"},
 		{"no quorum", func(s *topology.Snapshot) { s.Regions[0].Quorate = false }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (its region has no quorum): bring one of them back"},
-		{"no CPUs", func(s *topology.Snapshot) { s.Hosts[0].CPUs = nil }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (its CPUs are unknown: let the token read it (Sys.Audit), or add it to the topology file): bring one of them back"},
+		{"no CPUs", func(s *topology.Snapshot) { s.Hosts[0].CPUs = nil }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (its CPUs are unknown: grant the token Sys.Audit, or add the host to the topology file): bring one of them back"},
 		{"no memory", func(s *topology.Snapshot) {
 			s.Hosts[0].MemoryMiB, s.Hosts[0].NUMANodes[0].MemoryMiB = 0, topology.Unknown
 		}, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (its memory is unknown or all reserved: set it in the topology file): bring one of them back"},

@@ -65,17 +65,17 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	// Without current data there is nothing else to check.
 	switch {
 	case h.AgentProblem != "":
-		add(AgentUnread, "tells nothing of a living numaform-agent", h.AgentProblem)
+		add(AgentUnread, "does not show whether numaform-agent runs on it", h.AgentProblem)
 		return faults
 	case h.Agent == nil:
-		add(AgentAbsent, "has no numaform-agent that says it lives",
+		add(AgentAbsent, "has no numaform-agent that publishes its state",
 			"install numaform-agent there, or upgrade it, and systemctl start numaform-agent-publish")
 		return faults
 	}
 	switch age := now.Sub(h.Agent.At); {
 	case age > AgentAge:
-		add(AgentOld, fmt.Sprintf("has a numaform-agent that has said nothing for %s, since %s", Age(age), h.Agent.At.Format(time.RFC3339)),
-			"systemctl status numaform-agent numaform-agent-publish.timer on the host tells why")
+		add(AgentOld, fmt.Sprintf("has a numaform-agent that has published nothing for %s, since %s", Age(age), h.Agent.At.Format(time.RFC3339)),
+			"systemctl status numaform-agent numaform-agent-publish.timer on the host shows why")
 		return faults
 	case age < -AgentAge:
 		add(AgentClockDiffers, fmt.Sprintf("has a numaform-agent whose clock is %s ahead of numaform's", Age(-age)),
@@ -84,7 +84,7 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	}
 
 	if h.Agent.Problem != "" {
-		add(AgentFailing, "has a numaform-agent whose last look at the host failed: "+h.Agent.Problem, "journalctl -u numaform-agent on the host tells more")
+		add(AgentFailing, "has a numaform-agent whose last inspection of the host failed: "+h.Agent.Problem, "journalctl -u numaform-agent on the host shows more")
 	}
 	if ids := h.Agent.Clusters; clusterID != "" && !slices.Contains(ids, clusterID) {
 		others := "clusterIDs " + strings.Join(ids, ", ")
@@ -98,7 +98,7 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 			fmt.Sprintf("add %s to clusters in /etc/numaform-agent.yaml there, then systemctl restart numaform-agent", clusterID))
 	}
 	if refused := h.Agent.ReservedCPUs.Intersection(h.OnlineCPUs()).Difference(h.ReservedCPUs); !refused.IsEmpty() {
-		add(AgentDisagrees, fmt.Sprintf("has a numaform-agent that pins nobody to CPUs %s, but numaform would plan VMs there", refused),
+		add(AgentDisagrees, fmt.Sprintf("has a numaform-agent that pins no VM to CPUs %s, but numaform would plan VMs there", refused),
 			"reserve them in topology_file too, or take them out of reserved_cpus in /etc/numaform-agent.yaml there")
 	}
 
@@ -137,7 +137,7 @@ func refusalHint(reason string) string {
 	case "vcpus_differ":
 		return "start the VM again through numaform, by replacing it: it runs with other cores than its file says"
 	}
-	return "numaform-agent status on the host tells more; docs/agent.md has the reasons"
+	return "numaform-agent status on the host shows more; docs/agent.md has the reasons"
 }
 
 // Age formats a duration for people: 20s, 47m, 3h, 2d.

@@ -22,18 +22,18 @@ func TestAgentFaults(t *testing.T) {
 	}{
 		{name: "living", state: topology.AgentLiving},
 		{
-			name: "unread", state: topology.AgentUnread, blocks: true, what: "tells nothing of a living numaform-agent", mend: "grant Sys.Audit",
+			name: "unread", state: topology.AgentUnread, blocks: true, what: "does not show whether numaform-agent runs on it", mend: "grant Sys.Audit",
 			change: func(h *topology.Host, _ *topology.Agent) {
 				h.AgentProblem = "its notes cannot be read: grant Sys.Audit"
 			},
 		},
 		{
-			name: "absent", state: topology.AgentAbsent, blocks: true, what: "has no numaform-agent that says it lives", mend: "install numaform-agent",
+			name: "absent", state: topology.AgentAbsent, blocks: true, what: "has no numaform-agent that publishes its state", mend: "install numaform-agent",
 			change: func(h *topology.Host, _ *topology.Agent) { h.Agent = nil },
 		},
 		{name: "just young enough", state: topology.AgentLiving, change: func(h *topology.Host, _ *topology.Agent) { h.ReadAt = agentAt.Add(15 * time.Minute) }},
 		{
-			name: "old", state: topology.AgentOld, blocks: true, what: "has said nothing for 15m, since 2026-11-22T03:00:00Z", mend: "systemctl status numaform-agent",
+			name: "old", state: topology.AgentOld, blocks: true, what: "has published nothing for 15m, since 2026-11-22T03:00:00Z", mend: "systemctl status numaform-agent",
 			change: func(h *topology.Host, _ *topology.Agent) { h.ReadAt = agentAt.Add(15*time.Minute + time.Second) },
 		},
 		{name: "a little ahead", state: topology.AgentLiving, change: func(h *topology.Host, _ *topology.Agent) { h.ReadAt = agentAt.Add(-15 * time.Minute) }},
@@ -42,7 +42,7 @@ func TestAgentFaults(t *testing.T) {
 			change: func(h *topology.Host, _ *topology.Agent) { h.ReadAt = agentAt.Add(-3 * time.Hour) },
 		},
 		{
-			name: "failing", state: topology.AgentFailing, blocks: true, what: "whose last look at the host failed: no /etc/pve", mend: "journalctl -u numaform-agent",
+			name: "failing", state: topology.AgentFailing, blocks: true, what: "whose last inspection of the host failed: no /etc/pve", mend: "journalctl -u numaform-agent",
 			change: func(_ *topology.Host, a *topology.Agent) { a.Problem = "no /etc/pve" },
 		},
 		{
@@ -54,7 +54,7 @@ func TestAgentFaults(t *testing.T) {
 			change: func(_ *topology.Host, a *topology.Agent) { a.Clusters = nil },
 		},
 		{
-			name: "reserves more", state: topology.AgentDisagrees, blocks: true, what: "pins nobody to CPUs 1, but numaform would plan VMs there", mend: "reserve them in topology_file too",
+			name: "reserves more", state: topology.AgentDisagrees, blocks: true, what: "pins no VM to CPUs 1, but numaform would plan VMs there", mend: "reserve them in topology_file too",
 			change: func(_ *topology.Host, a *topology.Agent) { a.ReservedCPUs = topology.CPUs(0, 1, 4000) },
 		},
 		{name: "reserves less", state: topology.AgentLiving, change: func(_ *topology.Host, a *topology.Agent) { a.ReservedCPUs = topology.CPUSet{} }},

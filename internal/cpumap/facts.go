@@ -78,7 +78,7 @@ func (l *layout) confidence() string {
 	}
 	text += ": not known of all: " + strings.Join(names, ", ")
 	if source := l.host.Sources[topology.FactCPUs]; source != topology.SourceCollected && source != topology.SourceAgent {
-		text += "; `numaform topology collect` on the host tells it"
+		text += "; `numaform topology collect` on the host shows it"
 	}
 	return text
 }

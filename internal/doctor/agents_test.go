@@ -56,9 +56,9 @@ func TestHostAgents(t *testing.T) {
 		check  string
 		want   []string
 	}{
-		{"nobody needs one", func(*patient) {}, doctor.OK, "agent", []string{"pve-2: has no numaform-agent that says it lives; no ProxmoxNodeClass that is named pins by it there"}},
+		{"nobody needs one", func(*patient) {}, doctor.OK, "agent", []string{"pve-2: has no numaform-agent that publishes its state; no ProxmoxNodeClass that is named pins by it there"}},
 		{"all live", func(p *patient) { byHostAgent(p); agents(p, ourID) }, doctor.OK, "agent", []string{"pve-1: numaform-agent 1.2.3 lives: isolation enforce, heard of ", " ago"}},
-		{"nowhere", byHostAgent, doctor.Fail, "agent", []string{"homelab/pve-1: has no numaform-agent that says it lives: install numaform-agent there"}},
+		{"nowhere", byHostAgent, doctor.Fail, "agent", []string{"homelab/pve-1: has no numaform-agent that publishes its state: install numaform-agent there"}},
 		{"one is dead", func(p *patient) {
 			byHostAgent(p)
 			agents(p, ourID)
@@ -67,7 +67,7 @@ func TestHostAgents(t *testing.T) {
 					t.Error(err)
 				}
 			}
-		}, doctor.Warn, "agent", []string{"homelab/pve-2: has a numaform-agent that has said nothing for 3h", "systemctl status numaform-agent"}},
+		}, doctor.Warn, "agent", []string{"homelab/pve-2: has a numaform-agent that has published nothing for 3h", "systemctl status numaform-agent"}},
 		{"for another cluster", func(p *patient) { byHostAgent(p); agents(p, "prod") }, doctor.Fail, "agent", []string{"pins VMs of clusterID prod, not of clusterID test: add test to clusters"}},
 		{"pinned as declared", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3", 2, 3) }, doctor.OK, "pin", []string{"pve-1: 1 of 1 VM pinned as declared, by its host agent"}},
 		{"pinned otherwise", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3", 3, 2) }, doctor.Warn, "pin", []string{"VM 2001 (web-2001) declares CPUs 3,2 in its file, but the agent has it on 2,3: numaform drift"}},
@@ -76,7 +76,7 @@ func TestHostAgents(t *testing.T) {
 			pinned(t, p, "2,3", 2, 3)
 			p.ready = func(*pvesim.Server) {}
 			p.sim.Hosts[0].Guests = []topology.Guest{{VMID: 2001, Name: "web-2001", Kind: topology.GuestVM, Running: true, VCPUs: 2, MemoryMiB: 1024, ClusterID: ourID, Key: pinnedKey}}
-		}, doctor.Warn, "agent", []string{"pve-1: has no numaform-agent that says it lives: install"}},
+		}, doctor.Warn, "agent", []string{"pve-1: has no numaform-agent that publishes its state: install"}},
 		{"not said yet", func(p *patient) {
 			pinned(t, p, "2,3", 2, 3)
 			other := hostagent.Agent{Rules: claim.Rules{Clusters: []string{"prod"}}}
@@ -104,7 +104,7 @@ func TestHostAgentsAreToldOnce(t *testing.T) {
 	})
 	told := 0
 	for _, finding := range report {
-		if strings.Contains(finding.What, "numaform-agent that says") {
+		if strings.Contains(finding.What, "numaform-agent that publishes") {
 			told++
 		}
 	}

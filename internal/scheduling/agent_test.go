@@ -37,11 +37,11 @@ func TestJudgeAgents(t *testing.T) {
 		},
 		{
 			name: "none lives", spec: pinned, change: each(func(h *topology.Host) { h.ReadAt = agentAt.Add(47 * time.Minute) }),
-			finding: "lab/epyc has a numaform-agent that has said nothing for 47m, since 2026-11-22T03:00:00Z, " +
-				"lab/ryzen has a numaform-agent that has said nothing for 47m, since 2026-11-22T03:00:00Z, " +
-				"lab/xeon has a numaform-agent that has said nothing for 47m, since 2026-11-22T03:00:00Z: " +
-				"systemctl status numaform-agent numaform-agent-publish.timer on the host tells why",
-			mend: "systemctl status numaform-agent numaform-agent-publish.timer on the host tells why",
+			finding: "lab/epyc has a numaform-agent that has published nothing for 47m, since 2026-11-22T03:00:00Z, " +
+				"lab/ryzen has a numaform-agent that has published nothing for 47m, since 2026-11-22T03:00:00Z, " +
+				"lab/xeon has a numaform-agent that has published nothing for 47m, since 2026-11-22T03:00:00Z: " +
+				"systemctl status numaform-agent numaform-agent-publish.timer on the host shows why",
+			mend: "systemctl status numaform-agent numaform-agent-publish.timer on the host shows why",
 		},
 		{
 			name: "of another cluster", spec: `{template: {name: debian}, hosts: [xeon], placement: {policy: Isolated, pinWith: HostAgent}}`,
@@ -54,7 +54,7 @@ func TestJudgeAgents(t *testing.T) {
 			change: each(func(h *topology.Host) {
 				h.Agent, h.AgentProblem = nil, "its notes cannot be read: 403 Permission check failed (/, Sys.Audit): grant Sys.Audit on /"
 			}),
-			finding: "lab/xeon tells nothing of a living numaform-agent: its notes cannot be read: 403 Permission check failed (/, Sys.Audit): grant Sys.Audit on /",
+			finding: "lab/xeon does not show whether numaform-agent runs on it: its notes cannot be read: 403 Permission check failed (/, Sys.Audit): grant Sys.Audit on /",
 			mend:    "its notes cannot be read: 403 Permission check failed (/, Sys.Audit): grant Sys.Audit on /",
 		},
 		{

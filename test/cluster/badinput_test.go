@@ -51,7 +51,7 @@ func badClasses() []badClass {
 		{
 			"agentless", soundClass() + "\n  hosts: [pve-2]\n  placement: {policy: Dedicated, pinWith: HostAgent}",
 			v1alpha1.ConditionPlacementReady, v1alpha1.ReasonHostAgentNotReady,
-			[]string{"pve-2 has a numaform-agent that has said nothing for 20m", "systemctl status numaform-agent"},
+			[]string{"pve-2 has a numaform-agent that has published nothing for 20m", "systemctl status numaform-agent"},
 		},
 		{
 			"seedless", seededBy("no-such-secret"),
