@@ -55,7 +55,7 @@ func TestRules(t *testing.T) {
 func TestFleetKeysThatContradict(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"fleet: {git: {remote: x}, configmap: {namespace: a, name: b}}": "kept in one of them",
+		"fleet: {git: {remote: x}, configmap: {namespace: a, name: b}}": "is in one of them",
 		"fleet: {git: {branch: main}}":                                  "neither remote nor enabled",
 		"fleet: {configmap: {name: b}, backend: {type: http}}":          "want namespace and name",
 		"fleet: {configmap: {namespace: a, name: b}}":                   "outlive a pod",
