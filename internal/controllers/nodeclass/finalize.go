@@ -2,21 +2,23 @@ package nodeclass
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
-	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/scheduling"
 )
 
 // ReasonWaitingOnNodeClaims is the event reason of a class that cannot be deleted because
@@ -36,7 +38,18 @@ func (c *Controller) finalize(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass
 		return reconcile.Result{}, err
 	}
 	if len(claims) > 0 {
-		c.config.Recorder.Publish(waiting(nc, claims))
+		var names []string
+		for i := range claims {
+			names = append(names, claims[i].Name)
+		}
+		slices.Sort(names)
+		more := ""
+		if len(names) > maxNamed {
+			more = fmt.Sprintf(" and %d more", len(names)-maxNamed)
+			names = names[:maxNamed]
+		}
+		c.config.Recorder.Publish(event(nc, corev1.EventTypeWarning, ReasonWaitingOnNodeClaims,
+			fmt.Sprintf("deletion waits for NodeClaims %s%s, which refer to this class: delete their NodePools or the NodeClaims", strings.Join(names, ", "), more)))
 		return reconcile.Result{RequeueAfter: period}, nil
 	}
 	stored := nc.DeepCopy()
@@ -47,27 +60,8 @@ func (c *Controller) finalize(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass
 	if err := c.config.Client.Patch(ctx, nc, patch); err != nil {
 		return reconcile.Result{}, fmt.Errorf("removing the finalizer of %s %s: %w", v1alpha1.KindProxmoxNodeClass, nc.Name, err)
 	}
-	log.FromContext(ctx).V(1).Info("let nodeclass go", logkey.NodeClass, nc.Name)
+	log.FromContext(ctx).V(1).Info("removed the finalizer of nodeclass", logkey.NodeClass, nc.Name)
 	return reconcile.Result{}, nil
-}
-
-func waiting(nc *v1alpha1.ProxmoxNodeClass, claims []karpv1.NodeClaim) events.Event {
-	names := make([]string, len(claims))
-	for i := range claims {
-		names[i] = claims[i].Name
-	}
-	slices.Sort(names)
-	more := ""
-	if len(names) > maxNamed {
-		more = fmt.Sprintf(" and %d more", len(names)-maxNamed)
-		names = names[:maxNamed]
-	}
-	return events.Event{
-		InvolvedObject: nc, Type: corev1.EventTypeWarning, Reason: ReasonWaitingOnNodeClaims,
-		Message: fmt.Sprintf("deletion waits for NodeClaims %s%s, which refer to this class: delete their NodePools or the NodeClaims",
-			strings.Join(names, ", "), more),
-		DedupeValues: []string{nc.Name, strings.Join(names, ",") + more},
-	}
 }
 
 // terminatingClass returns the class of a NodeClaim if its deletion waits for NodeClaims.
@@ -82,4 +76,65 @@ func (c *Controller) terminatingClass(ctx context.Context, object client.Object)
 		return nil
 	}
 	return []reconcile.Request{{NamespacedName: key}}
+}
+
+// mark writes the class's hash and finalizer.
+func (c *Controller) mark(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) error {
+	stored := nc.DeepCopy()
+	hash := scheduling.ClassHash(nc)
+	if nc.Annotations[v1alpha1.AnnotationClassHashVersion] != scheduling.ClassHashVersion {
+		// Update the claims first: if this is interrupted, it is repeated.
+		if err := c.rehash(ctx, nc.Name, hash); err != nil {
+			return err
+		}
+	}
+	controllerutil.AddFinalizer(nc, v1alpha1.FinalizerNodeClass)
+	annotate(nc, hash)
+	if equality.Semantic.DeepEqual(stored, nc) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})
+	if err := c.config.Client.Patch(ctx, nc, patch); err != nil {
+		return fmt.Errorf("writing the hash and finalizer of %s %s: %w", v1alpha1.KindProxmoxNodeClass, nc.Name, err)
+	}
+	return nil
+}
+
+// rehash sets the hash of this version on the claims of a class. Another version computed
+// theirs from other fields, so the two cannot be compared: without this, an upgrade would
+// replace every node. A claim that had drifted keeps its hash, and so remains drifted,
+// because its drift can no longer be determined.
+func (c *Controller) rehash(ctx context.Context, class, hash string) error {
+	claims, err := c.claims(ctx, class)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i := range claims {
+		claim := &claims[i]
+		if claim.Annotations[v1alpha1.AnnotationClassHashVersion] == scheduling.ClassHashVersion {
+			continue
+		}
+		stored := claim.DeepCopy()
+		kept := claim.Annotations[v1alpha1.AnnotationClassHash]
+		annotate(claim, hash)
+		if claim.StatusConditions().Get(karpv1.ConditionTypeDrifted).IsTrue() && kept != "" {
+			claim.Annotations[v1alpha1.AnnotationClassHash] = kept
+		}
+		if err := c.config.Client.Patch(ctx, claim, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("writing the hash of nodeclaim %s: %w", claim.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// annotate writes a hash and the version of its algorithm.
+func annotate(object client.Object, hash string) {
+	annotations := object.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[v1alpha1.AnnotationClassHash] = hash
+	annotations[v1alpha1.AnnotationClassHashVersion] = scheduling.ClassHashVersion
+	object.SetAnnotations(annotations)
 }

@@ -65,7 +65,7 @@ func (c *InPlace) Name() string { return "nodeclass.inplace" }
 
 // Register adds the controller to a manager.
 func (c *InPlace) Register(_ context.Context, m manager.Manager) error {
-	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](again, period)
+	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](conflictDelay, period)
 	return controllerruntime.NewControllerManagedBy(m).Named(c.Name()).WithOptions(controller.Options{RateLimiter: limit}).
 		WatchesRawSource(singleton.Source()).Complete(singleton.AsReconciler(c))
 }
@@ -82,16 +82,16 @@ func (c *InPlace) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	}
 	states := c.config.Fleet.VMs()
 	for i := range classes.Items {
-		if nc := &classes.Items[i]; settled(nc) {
-			c.config.Fleet.Update(c.wanted(ctx, nc, states)...)
+		if nc := &classes.Items[i]; validated(nc) {
+			c.update(ctx, nc, states)
 		}
 	}
 	return reconciler.Result{RequeueAfter: inPlaceEvery}, nil
 }
 
-// settled reports whether the class's current generation was validated and is valid, so
+// validated reports whether the class's current generation was validated and is valid, so
 // that no missing pool is requested.
-func settled(nc *v1alpha1.ProxmoxNodeClass) bool {
+func validated(nc *v1alpha1.ProxmoxNodeClass) bool {
 	if !nc.DeletionTimestamp.IsZero() {
 		return false
 	}
@@ -104,16 +104,17 @@ func settled(nc *v1alpha1.ProxmoxNodeClass) bool {
 	return true
 }
 
-// move is a move of VMs between two pools, either of which may be empty.
-type move struct {
-	region   topology.RegionName
-	from, to string
-}
-
-// wanted returns the VMs of a class in their desired form.
-func (c *InPlace) wanted(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, states []scaler.VMState) []fleet.VM {
+// update requests that the VMs of a class have its values, and reports VMs that must remain in
+// their pools.
+func (c *InPlace) update(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, states []scaler.VMState) {
+	// move is a move of VMs between two pools, either of which may be empty.
+	type move struct {
+		region   topology.RegionName
+		from, to string
+	}
+	checked := map[move]error{} // query Proxmox once for all VMs of a pool
+	var messages []string
 	var vms []fleet.VM
-	kept := map[move]error{}
 	for i := range states {
 		vm := states[i].VM
 		if vm.NodeClass != nc.Name || states[i].Phase == scaler.PhaseRemoving {
@@ -122,31 +123,22 @@ func (c *InPlace) wanted(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, sta
 		from := vm.ResourcePool
 		scheduling.InPlace(nc, &vm.Spec)
 		if vm.ResourcePool != from {
-			m := move{vm.Host.Region, from, vm.ResourcePool}
-			// Query Proxmox once for all VMs of a pool.
-			if _, asked := kept[m]; !asked {
-				kept[m] = c.config.MayMove(ctx, m.region, m.from, m.to)
+			m := move{region: vm.Host.Region, from: from, to: vm.ResourcePool}
+			if _, known := checked[m]; !known {
+				checked[m] = c.config.MayMove(ctx, m.region, m.from, m.to)
+				if err := checked[m]; err != nil {
+					messages = append(messages, fmt.Sprintf("nodes stay in pool %q of region %s: %v", m.from, m.region, err))
+				}
 			}
-			if kept[m] != nil {
+			if checked[m] != nil {
 				vm.ResourcePool = from
 			}
 		}
 		vms = append(vms, vm)
 	}
-	c.tell(nc, kept)
-	return vms
-}
-
-// tell reports VMs that remain in their pools.
-func (c *InPlace) tell(nc *v1alpha1.ProxmoxNodeClass, kept map[move]error) {
-	var messages []string
-	for m, err := range kept {
-		if err != nil {
-			messages = append(messages, fmt.Sprintf("nodes stay in pool %q of region %s: %v", m.from, m.region, err))
-		}
-	}
 	slices.Sort(messages)
 	for _, message := range messages {
 		c.config.Recorder.Publish(event(nc, corev1.EventTypeWarning, ReasonPoolKept, message))
 	}
+	c.config.Fleet.Update(vms...)
 }

@@ -33,8 +33,8 @@ const (
 	// impatience is the interval for a class that is not ready, because someone may be
 	// fixing it.
 	impatience = 15 * time.Second
-	// again is the delay before a conflicting write is retried.
-	again = time.Second
+	// conflictDelay is the delay before a conflicting write is retried.
+	conflictDelay = time.Second
 )
 
 // Config configures a Controller.
@@ -99,24 +99,17 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 // Reconcile checks one class.
 func (c *Controller) Reconcile(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
+	var result reconcile.Result
+	var err error
 	if !nc.DeletionTimestamp.IsZero() {
-		return c.settled(c.finalize(ctx, nc))
+		result, err = c.finalize(ctx, nc)
+	} else if err = c.mark(ctx, nc); err == nil {
+		result, err = c.updateStatus(ctx, nc)
 	}
-	if err := c.mark(ctx, nc); err != nil {
-		return c.settled(reconcile.Result{}, err)
+	if errors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	}
-	return c.settled(c.judge(ctx, nc))
-}
-
-// settled converts errors that a retry fixes into a delayed retry.
-func (c *Controller) settled(result reconcile.Result, err error) (reconcile.Result, error) {
-	switch {
-	case errors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: again}, nil
-	case errors.IsNotFound(err):
-		return reconcile.Result{}, nil
-	}
-	return result, err
+	return result, client.IgnoreNotFound(err)
 }
 
 // claims returns the NodeClaims that refer to the class.

@@ -2,14 +2,17 @@ package nodeclass
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/karpenter/pkg/events"
@@ -20,8 +23,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// ReasonReady is the event reason of a class that has become ready.
-const ReasonReady = "Ready"
+const (
+	// ReasonReady is the event reason of a class that has become ready.
+	ReasonReady = "Ready"
+	// ReasonSecretUnread means that the API server did not respond, so the Secret's state is
+	// unknown.
+	ReasonSecretUnread = "SecretUnread"
+)
 
 // conditions returns the conditions that make up Ready, in the order in which they are
 // checked.
@@ -32,31 +40,45 @@ func conditions() []string {
 	}
 }
 
-// verdict is the reason why a condition is not true.
-type verdict struct {
+// problem is the reason why a condition is not true.
+type problem struct {
 	scheduling.Finding
 	// unknown is set if the condition may be true, but that cannot be determined now.
 	unknown bool
 }
 
-// judge writes the class's status and reports changes.
-func (c *Controller) judge(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
+// updateStatus writes the class's status and reports changes.
+func (c *Controller) updateStatus(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
 	stored := nc.DeepCopy()
-	verdicts := c.look(ctx, nc)
+	problems := c.check(ctx, nc)
 	nc.Status.Hash = scheduling.ClassHash(nc)
 	set := nc.StatusConditions(status.WithClock(c.config.Clock))
 	for _, condition := range conditions() {
-		v, found := verdicts[condition]
+		p, found := problems[condition]
 		switch {
 		case !found:
 			set.SetTrue(condition)
-		case v.unknown:
-			set.SetUnknownWithReason(condition, v.Reason, v.Message)
+		case p.unknown:
+			set.SetUnknownWithReason(condition, p.Reason, p.Message)
 		default:
-			set.SetFalse(condition, v.Reason, v.Message)
+			set.SetFalse(condition, p.Reason, p.Message)
 		}
 	}
-	explainReady(nc)
+
+	// kubectl's table shows no other condition than Ready, and NodePools and pods receive its
+	// message. By default it contains only the conditions' names.
+	var messages []string
+	for _, condition := range nc.Status.Conditions {
+		if condition.Type != status.ConditionReady && condition.IsFalse() {
+			messages = append(messages, condition.Message)
+		}
+	}
+	for i := range nc.Status.Conditions {
+		if ready := &nc.Status.Conditions[i]; ready.Type == status.ConditionReady && ready.IsFalse() {
+			ready.Message = strings.Join(messages, "; ")
+		}
+	}
+
 	if !equality.Semantic.DeepEqual(stored.Status, nc.Status) {
 		// The patch replaces the whole list of conditions, so it must not overwrite
 		// concurrent changes.
@@ -72,59 +94,32 @@ func (c *Controller) judge(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) (
 	return reconcile.Result{RequeueAfter: impatience}, nil
 }
 
-// explainReady copies the problem to the Ready condition: kubectl's table shows no other
-// condition, and NodePools and pods receive its message. By default it contains only the
-// conditions' names.
-func explainReady(nc *v1alpha1.ProxmoxNodeClass) {
-	var said []string
-	for _, condition := range nc.Status.Conditions {
-		if condition.Type != status.ConditionReady && condition.IsFalse() {
-			said = append(said, condition.Message)
-		}
-	}
-	for i := range nc.Status.Conditions {
-		if ready := &nc.Status.Conditions[i]; ready.Type == status.ConditionReady && ready.IsFalse() {
-			ready.Message = strings.Join(said, "; ")
-		}
-	}
-}
-
-// look sets the status's hosts, and returns the verdict of each condition that is not
-// true.
-func (c *Controller) look(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) map[string]verdict {
-	verdicts := map[string]verdict{}
+// check sets the status's hosts, and returns the problem of each condition that is not true.
+func (c *Controller) check(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) map[string]problem {
+	problems := map[string]problem{}
 	if err := crd.Validate(nc); err != nil {
 		for _, condition := range conditions() {
-			verdicts[condition] = unknown(condition, v1alpha1.ReasonInvalid, "the spec is not valid, see condition "+v1alpha1.ConditionValid)
+			problems[condition] = unknown(condition, v1alpha1.ReasonInvalid, "the spec is not valid, see condition "+v1alpha1.ConditionValid)
 		}
-		verdicts[v1alpha1.ConditionValid] = verdict{Finding: scheduling.Finding{
+		problems[v1alpha1.ConditionValid] = problem{Finding: scheduling.Finding{
 			Condition: v1alpha1.ConditionValid, Reason: v1alpha1.ReasonInvalid, Message: err.Error(),
 		}}
-		setHosts(nc, scheduling.ClassReport{})
-		return verdicts
+		nc.SetHosts(nil)
+		nc.Status.Excluded = nil
+		return problems
 	}
-	if found := c.metadata(ctx, nc); found != nil {
-		verdicts[v1alpha1.ConditionMetadataReady] = *found
+	if err := c.config.Metadata(ctx, nc); err != nil {
+		problems[v1alpha1.ConditionMetadataReady] = metadataProblem(err)
 	}
 	snapshot, err := c.config.Snapshot(ctx)
 	if err != nil {
 		for _, condition := range []string{v1alpha1.ConditionTemplateReady, v1alpha1.ConditionPlacementReady} {
-			verdicts[condition] = unknown(condition, v1alpha1.ReasonProxmoxUnread, err.Error())
+			problems[condition] = unknown(condition, v1alpha1.ReasonProxmoxUnread, err.Error())
 		}
-		return verdicts // keep the hosts of the last check
+		return problems // keep the hosts of the last check
 	}
-	report := scheduling.EvaluateClass(nc, snapshot, c.config.ClusterID, c.config.Types)
-	setHosts(nc, report)
-	for _, finding := range slices.Concat(report.Findings, c.families(nc), c.rootOnly(nc, report.Hosts)) {
-		if _, first := verdicts[finding.Condition]; !first {
-			verdicts[finding.Condition] = verdict{Finding: finding}
-		}
-	}
-	return verdicts
-}
 
-// setHosts writes which hosts can take nodes of the class, and why the others cannot.
-func setHosts(nc *v1alpha1.ProxmoxNodeClass, report scheduling.ClassReport) {
+	report := scheduling.EvaluateClass(nc, snapshot, c.config.ClusterID, c.config.Types)
 	var hosts []string
 	for _, host := range report.Hosts {
 		hosts = append(hosts, host.String())
@@ -135,10 +130,37 @@ func setHosts(nc *v1alpha1.ProxmoxNodeClass, report scheduling.ClassReport) {
 	for _, excluded := range report.Excluded {
 		nc.Status.Excluded = append(nc.Status.Excluded, v1alpha1.ExcludedHost{Host: excluded.Host.String(), Reason: excluded.Reason})
 	}
+
+	for _, finding := range slices.Concat(report.Findings, c.families(nc), c.rootOnly(nc, report.Hosts)) {
+		if _, found := problems[finding.Condition]; !found {
+			problems[finding.Condition] = problem{Finding: finding}
+		}
+	}
+	return problems
 }
 
-func unknown(condition, reason, message string) verdict {
-	return verdict{Finding: scheduling.Finding{Condition: condition, Reason: reason, Message: message}, unknown: true}
+// metadataProblem returns what is wrong with a class's join metadata. It is unknown if a retry
+// may succeed without a fix by a person: the API server did not respond, or not properly.
+func metadataProblem(err error) problem {
+	var reasoned interface{ ConditionReason() string }
+	reason := v1alpha1.ReasonTemplatesInvalid
+	switch {
+	case apierrors.IsNotFound(err):
+		reason = v1alpha1.ReasonSecretNotFound
+	case apierrors.IsForbidden(err):
+		reason = v1alpha1.ReasonSecretForbidden
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
+		errors.As(err, new(apierrors.APIStatus)), errors.As(err, new(net.Error)):
+		return unknown(v1alpha1.ConditionMetadataReady, ReasonSecretUnread, err.Error())
+	}
+	if errors.As(err, &reasoned) {
+		reason = reasoned.ConditionReason()
+	}
+	return problem{Finding: scheduling.Finding{Condition: v1alpha1.ConditionMetadataReady, Reason: reason, Message: err.Error()}}
+}
+
+func unknown(condition, reason, message string) problem {
+	return problem{Finding: scheduling.Finding{Condition: condition, Reason: reason, Message: message}, unknown: true}
 }
 
 // families returns a finding if the class has no instance type.
@@ -152,7 +174,7 @@ func (c *Controller) families(nc *v1alpha1.ProxmoxNodeClass) []scheduling.Findin
 	}
 	message := scheduling.OnlyExtended
 	if s := nc.Spec.Sizing; s != nil && len(s.Families) > 0 {
-		message = "spec.sizing.families names no family of instance types that there is: write some of " +
+		message = "spec.sizing.families contains no existing family of instance types: write some of " +
 			strings.Join(slices.Sorted(maps.Keys(known)), ", ")
 	}
 	return []scheduling.Finding{{Condition: v1alpha1.ConditionPlacementReady, Reason: v1alpha1.ReasonFamilyUnknown, Message: message}}
@@ -200,7 +222,7 @@ func changes(before, after *v1alpha1.ProxmoxNodeClass) []events.Event {
 		switch {
 		case known:
 		case condition.Type == status.ConditionReady && condition.IsTrue():
-			found = append(found, event(after, corev1.EventTypeNormal, ReasonReady, "nodes can be made of this class"))
+			found = append(found, event(after, corev1.EventTypeNormal, ReasonReady, "nodes can be created from this class"))
 		case condition.Type != status.ConditionReady && !condition.IsTrue():
 			found = append(found, event(after, corev1.EventTypeWarning, condition.Reason, condition.Message))
 		}
