@@ -238,42 +238,29 @@ func (c *Controller) factsOfEarlier(ctx context.Context, id string, request *cer
 		return Facts{}, nil
 	}
 	claim := &found[0]
-	record, err := c.recordOf(ctx, claim)
-	if err != nil {
+
+	record := &jointoken.Record{Namespace: c.config.Account.Namespace, Owner: jointoken.Owner{
+		VM: claim.Annotations[v1alpha1.AnnotationVM], Key: fleet.Key(claim.Annotations[v1alpha1.AnnotationKey]),
+		NodeClaim: claim.Name, UID: claim.UID,
+	}}
+	secret := &corev1.Secret{}
+	err := c.config.Live.Get(ctx, client.ObjectKey{Namespace: record.Namespace, Name: record.Name()}, secret)
+	if err == nil {
+		*record, err = jointoken.Read(secret)
+	}
+	if client.IgnoreNotFound(err) != nil {
 		return Facts{}, err
 	}
-	if !record.Used() {
-		if record.Use, err = c.usedBefore(ctx, request); err != nil {
-			return Facts{}, err
-		}
+	facts := Facts{Record: record, Grant: jointoken.Grant{ID: id}, Claim: claim}
+	if record.Used() {
+		return facts, nil
 	}
-	return Facts{Record: record, Grant: jointoken.Grant{ID: id}, Claim: claim}, nil
-}
 
-// recordOf returns the record of a claim, or a new one.
-func (c *Controller) recordOf(ctx context.Context, claim *karpv1.NodeClaim) (*jointoken.Record, error) {
-	secret := &corev1.Secret{}
-	key := client.ObjectKey{Namespace: c.config.Account.Namespace, Name: jointoken.RecordName(claim.UID)}
-	err := c.config.Live.Get(ctx, key, secret)
-	if apierrors.IsNotFound(err) {
-		return &jointoken.Record{Namespace: key.Namespace, Owner: jointoken.Owner{
-			VM: claim.Annotations[v1alpha1.AnnotationVM], Key: fleet.Key(claim.Annotations[v1alpha1.AnnotationKey]),
-			NodeClaim: claim.Name, UID: claim.UID,
-		}}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	record, err := jointoken.Read(secret)
-	return &record, err
-}
-
-// usedBefore returns what an earlier release approved for the token of a request, which
-// it recorded in kube-system.
-func (c *Controller) usedBefore(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (jointoken.Use, error) {
+	// The earlier release recorded the use of a token in kube-system; its approved request
+	// shows it too.
 	requests := &certificatesv1.CertificateSigningRequestList{}
 	if err := c.config.Live.List(ctx, requests); err != nil {
-		return jointoken.Use{}, fmt.Errorf("looking for requests of %s: %w", request.Spec.Username, err)
+		return Facts{}, fmt.Errorf("looking for requests of %s: %w", request.Spec.Username, err)
 	}
 	for i := range requests.Items {
 		other := &requests.Items[i]
@@ -284,8 +271,9 @@ func (c *Controller) usedBefore(ctx context.Context, request *certificatesv1.Cer
 			continue
 		}
 		if asked, err := parse(other.Spec.Request); err == nil {
-			return jointoken.Use{Request: other.Name, PublicKey: keyOf(asked)}, nil
+			record.Use = jointoken.Use{Request: other.Name, PublicKey: keyOf(asked)}
+			break
 		}
 	}
-	return jointoken.Use{}, nil
+	return facts, nil
 }
