@@ -25,7 +25,7 @@ func Defaults() Templates {
 }
 
 // bootstrapKubeconfig returns the kubeconfig with which kubelet requests a certificate.
-func bootstrapKubeconfig(cluster kubernetesView) (string, error) {
+func bootstrapKubeconfig(cluster Kubernetes) (string, error) {
 	const name, user = "kubernetes", "tls-bootstrap-token-user"
 	encoded, err := yaml.Marshal(map[string]any{
 		"apiVersion": "v1",

@@ -207,7 +207,7 @@ func TestSwap(t *testing.T) {
 func TestSSHKeys(t *testing.T) {
 	t.Parallel()
 	values := someValues(t)
-	values.Values = map[string]string{"SSHAuthorizedKeys": "ssh-ed25519 AAAA a@b\nfrom=\"10.0.0.0/8,::1\" ssh-rsa BBBB \"c\": d\n"}
+	values.Values = map[string]any{"SSHAuthorizedKeys": "ssh-ed25519 AAAA a@b\nfrom=\"10.0.0.0/8,::1\" ssh-rsa BBBB \"c\": d\n"}
 	got := readUserData(t, render(t, bootstrap.Defaults(), values)[bootstrap.UserData]).SSHKeys
 	want := []string{"ssh-ed25519 AAAA a@b", `from="10.0.0.0/8,::1" ssh-rsa BBBB "c": d`}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -225,7 +225,7 @@ func TestNothingIsInjected(t *testing.T) {
 		values.Metadata.Hostname, values.Metadata.InstanceUUID = text, "i"+text
 		values.Kubernetes.RootCA, values.Kubernetes.APIServer, values.Kubernetes.Token = text, text, text
 		values.Kubernetes.KubeletConfiguration["providerID"] = text
-		values.Values = map[string]string{"SSHAuthorizedKeys": "k" + text}
+		values.Values = map[string]any{"SSHAuthorizedKeys": "k" + text}
 		values.Network.DNSServers = []string{text}
 		checkForm(t, plain, render(t, bootstrap.Defaults(), values), values)
 	}
@@ -238,7 +238,7 @@ func TestNothingIsInjected(t *testing.T) {
 		values.Kubernetes.APIServer = hostile.Draw(r, "server")
 		values.Kubernetes.Token = hostile.Draw(r, "token")
 		values.Kubernetes.KubeletConfiguration["providerID"] = hostile.Draw(r, "provider")
-		values.Values = map[string]string{"SSHAuthorizedKeys": "k" + hostile.Draw(r, "key")}
+		values.Values = map[string]any{"SSHAuthorizedKeys": "k" + hostile.Draw(r, "key")}
 		values.Network.DNSServers = []string{hostile.Draw(r, "dns")}
 		documents, err := bootstrap.Render(bootstrap.Defaults(), values)
 		if err != nil {

@@ -73,7 +73,10 @@ func (e example) documents(t *testing.T, change ...func(*bootstrap.Kubelet)) boo
 		values.Kubernetes.BootstrapToken = values.Kubernetes.Token
 	}
 	if ref := e.class.Spec.Metadata.ValuesRef; ref != nil {
-		values.Values = e.secrets[ref.Name].StringData
+		values.Values = map[string]any{}
+		for key, value := range e.secrets[ref.Name].StringData {
+			values.Values[key] = value
+		}
 	}
 	return render(t, read, values)
 }

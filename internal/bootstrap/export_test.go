@@ -6,6 +6,6 @@ const MaxWork = maxWork
 // Spent returns the work used by a template.
 func Spent(text string, values Values) (int, error) {
 	left := newWork()
-	_, err := execute(UserData, text, viewOf(&values), left)
+	_, err := execute(UserData, text, values, left)
 	return maxWork - left.left, err
 }

@@ -83,7 +83,7 @@ func calls() map[string][][2]string {
 func TestFunctions(t *testing.T) {
 	t.Parallel()
 	values := someValues(t)
-	values.Values = map[string]string{"Key": "value"}
+	values.Values = map[string]any{"Key": "value"}
 	for name, cases := range calls() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -101,14 +101,14 @@ func (v *Values) Configure(kubelet Kubelet) error {
 			if len(texts) == 0 {
 				continue
 			}
-			value = anyMap(texts) // sprig's functions take maps of any
+			value = anyMap(texts)
 		}
 		config[key] = value
 	}
 
 	v.Kubernetes.KubeletConfiguration = config
 	v.Kubernetes.KubeletArgs = args
-	v.Kubernetes.Labels = labels
+	v.Kubernetes.Labels = anyMap(labels)
 	v.Kubernetes.Taints = taints
 	return nil
 }

@@ -61,7 +61,6 @@ func TemplatesOf(secret map[string][]byte) (Templates, error) {
 // *DocumentError.
 func Render(templates Templates, values Values) (Documents, error) {
 	documents := Documents{}
-	data := viewOf(&values)
 	for _, part := range []struct {
 		name  string
 		check func(document, text string) error
@@ -71,7 +70,7 @@ func Render(templates Templates, values Values) (Documents, error) {
 		{NetworkConfig, checkNetworkConfig},
 		{VendorData, checkVendorData},
 	} {
-		text, err := execute(part.name, templates[part.name], data, newWork())
+		text, err := execute(part.name, templates[part.name], values, newWork())
 		if err == nil {
 			err = part.check(part.name, text)
 		}
@@ -91,7 +90,7 @@ const maxCommand = 64 << 10
 // RenderCommand renders the command that joins a guest by its agent. It returns a
 // *DocumentError.
 func RenderCommand(templates Templates, values Values) (string, error) {
-	text, err := execute(JoinCommand, templates[JoinCommand], viewOf(&values), newWork())
+	text, err := execute(JoinCommand, templates[JoinCommand], values, newWork())
 	switch {
 	case err != nil:
 		return "", err
@@ -104,7 +103,7 @@ func RenderCommand(templates Templates, values Values) (string, error) {
 }
 
 // execute runs a template, which ends when no work is left.
-func execute(name, text string, data view, left *work) (string, error) {
+func execute(name, text string, values Values, left *work) (string, error) {
 	if len(text) > maxDocument {
 		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("its template has more than %d bytes: shorten it, or fetch the rest from elsewhere", maxDocument)}
 	}
@@ -117,7 +116,7 @@ func execute(name, text string, data view, left *work) (string, error) {
 		return "", explain(name, err)
 	}
 	out := &limited{left: maxDocument}
-	err = parsed.Execute(out, data)
+	err = parsed.Execute(out, values)
 	if err == nil {
 		return out.text.String(), nil
 	}

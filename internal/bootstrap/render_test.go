@@ -171,7 +171,7 @@ func TestConfigureRefuses(t *testing.T) {
 func TestLabels(t *testing.T) {
 	t.Parallel()
 	values := bootstrap.ValuesOf(someVM())
-	given, kept := map[string]string{}, map[string]string{}
+	given, kept := map[string]string{}, map[string]any{}
 	domains := []string{
 		"kubernetes.io", "k8s.io", "beta.kubernetes.io", "node.kubernetes.io", "kubelet.kubernetes.io", "x.node.kubernetes.io", "xnode.kubernetes.io",
 		"topology.kubernetes.io", "failure-domain.beta.kubernetes.io", "node-restriction.kubernetes.io", "x.k8s.io", "mykubernetes.io", "karpenter.sh",

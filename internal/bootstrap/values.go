@@ -1,7 +1,6 @@
 package bootstrap
 
 import (
-	"maps"
 	"strconv"
 
 	"github.com/numaform/numaform/fleet"
@@ -15,7 +14,7 @@ type Values struct {
 	Resources  Resources
 	Kubernetes Kubernetes
 	// Values are the user's own values: the keys of the Secret in valuesRef.
-	Values map[string]string
+	Values map[string]any
 }
 
 // String returns whose values they are, without the values: they include a join token.
@@ -100,7 +99,7 @@ type Kubernetes struct {
 	KubeletArgs []string
 	// Labels and Taints are the Node's initial ones, set by Configure, without labels
 	// that a kubelet may not set itself.
-	Labels map[string]string
+	Labels map[string]any
 	Taints []Taint
 }
 
@@ -132,31 +131,7 @@ func uuid(key fleet.Key) string {
 	return string(key[:8] + "-" + key[8:12] + "-" + key[12:16] + "-" + key[16:20] + "-" + key[20:])
 }
 
-// view is Values in the form for templates: sprig's functions take maps of any.
-type view struct {
-	Metadata   Metadata
-	Network    Network
-	Resources  Resources
-	Kubernetes kubernetesView
-	Values     map[string]any
-}
-
-type kubernetesView struct {
-	Kubernetes
-	Labels map[string]any
-}
-
-func viewOf(values *Values) view {
-	config := maps.Clone(values.Kubernetes.KubeletConfiguration)
-	v := view{
-		Metadata: values.Metadata, Network: values.Network, Resources: values.Resources,
-		Kubernetes: kubernetesView{Kubernetes: values.Kubernetes, Labels: anyMap(values.Kubernetes.Labels)},
-		Values:     anyMap(values.Values),
-	}
-	v.Kubernetes.KubeletConfiguration = config
-	return v
-}
-
+// anyMap returns a map in the form that sprig's functions take.
 func anyMap(texts map[string]string) map[string]any {
 	values := make(map[string]any, len(texts))
 	for key, text := range texts {

@@ -46,8 +46,13 @@ const (
 // Paused reports whether numaform must not write.
 type Paused func(ctx context.Context) (bool, error)
 
-// never is a Paused that always returns false.
-func never(context.Context) (bool, error) { return false, nil }
+// now calls the function; nil means never.
+func (p Paused) now(ctx context.Context) (bool, error) {
+	if p == nil {
+		return false, nil
+	}
+	return p(ctx)
+}
 
 // Controller removes seeds of nodes that have joined, removes tokens of NodeClaims being
 // deleted, and replaces both for VMs that took too long to start.
@@ -58,9 +63,6 @@ type Controller struct {
 
 // NewController returns a controller for Register. Paused may be nil.
 func NewController(seeder *Seeder, paused Paused) *Controller {
-	if paused == nil {
-		paused = never
-	}
 	return &Controller{seeder: seeder, paused: paused}
 }
 
@@ -123,7 +125,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if !ours(claim) || claim.Annotations[v1alpha1.AnnotationVM] == "" || claim.Annotations[AnnotationSeed] == Removed {
 		return reconcile.Result{}, nil
 	}
-	paused, err := c.paused(ctx)
+	paused, err := c.paused.now(ctx)
 	if err != nil || paused {
 		return reconcile.Result{RequeueAfter: pausedDelay}, err
 	}

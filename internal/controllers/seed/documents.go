@@ -107,13 +107,13 @@ type materials struct {
 	class     *v1alpha1.ProxmoxNodeClass
 	cluster   facts
 	templates bootstrap.Templates
-	values    map[string]string
+	values    map[string]any
 }
 
 // gather reads the inputs for the seeds of a class. It returns a *MetadataError if a
 // person must fix something.
 func (s *Seeder) gather(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (*materials, error) {
-	found := &materials{class: class, values: map[string]string{}}
+	found := &materials{class: class, values: map[string]any{}}
 	var err error
 	if found.cluster, err = s.facts(ctx); err != nil {
 		return nil, metadataError(class, ReasonClusterUnknown, err)

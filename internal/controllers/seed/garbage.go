@@ -40,9 +40,6 @@ type Garbage struct {
 
 // NewGarbage returns a controller for Register. Paused may be nil.
 func NewGarbage(seeder *Seeder, paused Paused) *Garbage {
-	if paused == nil {
-		paused = never
-	}
 	return &Garbage{seeder: seeder, paused: paused}
 }
 
@@ -70,7 +67,7 @@ func (g *Garbage) Register(_ context.Context, m manager.Manager) error {
 
 // Reconcile makes one sweep.
 func (g *Garbage) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	paused, err := g.paused(ctx)
+	paused, err := g.paused.now(ctx)
 	if err != nil || paused {
 		return reconcile.Result{RequeueAfter: pausedDelay}, err
 	}

@@ -73,9 +73,6 @@ type Joiner struct {
 
 // NewJoiner returns a controller for Register. Paused may be nil.
 func NewJoiner(seeder *Seeder, paused Paused, recorder events.Recorder) *Joiner {
-	if paused == nil {
-		paused = never
-	}
 	return &Joiner{seeder: seeder, paused: paused, events: recorder}
 }
 
@@ -123,7 +120,7 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 	if !ours(claim) || claim.Annotations[v1alpha1.AnnotationVM] == "" || !claim.DeletionTimestamp.IsZero() || at.state == Joined {
 		return reconcile.Result{}, nil
 	}
-	paused, err := j.paused(ctx)
+	paused, err := j.paused.now(ctx)
 	if err != nil || paused {
 		return reconcile.Result{RequeueAfter: pausedDelay}, err
 	}
