@@ -85,7 +85,7 @@ func summed(sign int, numbers []any) (int, error) {
 	for i, number := range numbers {
 		value := reflect.ValueOf(number)
 		if !value.IsValid() || !value.CanInt() {
-			return 0, errors.New("wants whole numbers: make them of texts by atoi")
+			return 0, errors.New("needs whole numbers: convert texts with atoi")
 		}
 		if i == 0 {
 			sum = int(value.Int())
@@ -115,7 +115,7 @@ func hasTag(tags any, tag string) (bool, error) {
 	case []any:
 		return slices.Contains(list, any(tag)), nil
 	}
-	return false, errors.New("wants a list of tags first")
+	return false, errors.New("needs a list of tags first")
 }
 
 // pairsOf joins a map in the form of kubelet's flags: "cpu=1,memory=2Gi" with "=".

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-var errPrefix = errors.New("wants an address with a prefix, such as 192.168.0.5/24")
+var errPrefix = errors.New("needs an address with a prefix, such as 192.168.0.5/24")
 
 // cidrHost returns the address in "192.168.0.5/24" or, with a number, the address of that
 // host in the network. A negative number counts from the network's end.
@@ -44,17 +44,17 @@ const macBytes = 6
 func cidrSLAAC(mac, prefix string) (string, error) {
 	network, err := netip.ParsePrefix(prefix)
 	if err != nil || !network.Addr().Is6() || network.Addr().Is4In6() {
-		return "", errors.New("wants a network of IPv6, such as 2001:db8::/64")
+		return "", errors.New("needs an IPv6 network, such as 2001:db8::/64")
 	}
 	parts := strings.FieldsFunc(mac, func(r rune) bool { return r == ':' || r == '-' })
 	if len(parts) != macBytes {
-		return "", errors.New("wants a MAC address, such as 00:1a:2b:3c:4d:5e")
+		return "", errors.New("needs a MAC address, such as 00:1a:2b:3c:4d:5e")
 	}
 	var id [macBytes]byte
 	for i, part := range parts {
 		value, err := strconv.ParseUint(part, 16, 8)
 		if err != nil {
-			return "", errors.New("wants a MAC address, such as 00:1a:2b:3c:4d:5e")
+			return "", errors.New("needs a MAC address, such as 00:1a:2b:3c:4d:5e")
 		}
 		id[i] = byte(value)
 	}

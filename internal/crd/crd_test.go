@@ -302,3 +302,25 @@ func TestValidateRefusesStoredObjects(t *testing.T) {
 		t.Errorf("error is %v, want one with %q", err, want)
 	}
 }
+
+// A class that was marshaled is admitted again, with its empty status and creation time, as
+// numaform doctor --smoke does.
+func TestAdmitMarshaled(t *testing.T) {
+	for _, spec := range accepted() {
+		written := &v1alpha1.ProxmoxNodeClass{}
+		if err := crd.Admit(manifest(spec), written); err != nil {
+			t.Fatal(err)
+		}
+		content, err := yaml.Marshal(written)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := &v1alpha1.ProxmoxNodeClass{}
+		if err := crd.Admit(content, read); err != nil {
+			t.Errorf("%s: %v", content, err)
+		}
+		if diff := cmp.Diff(written, read); diff != "" {
+			t.Errorf("%s is read differently:\n%s", content, diff)
+		}
+	}
+}
