@@ -23,7 +23,7 @@ type ProxmoxNodeClassStatus struct {
 	// +optional
 	Hash string `json:"hash,omitempty"`
 
-	// Conditions say whether nodes can be made of this class.
+	// Conditions say whether nodes can be created from this class.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -46,9 +46,9 @@ const (
 	// ConditionTemplateReady is true when at least one host has the template.
 	ConditionTemplateReady = "TemplateReady"
 	// ConditionPlacementReady is true when at least one host can place nodes as the
-	// class wants them, and numaform may do so.
+	// class requires, and numaform may do so.
 	ConditionPlacementReady = "PlacementReady"
-	// ConditionMetadataReady is true when nodes can be given what they join with.
+	// ConditionMetadataReady is true when the join data of nodes can be created.
 	ConditionMetadataReady = "MetadataReady"
 )
 
@@ -64,7 +64,7 @@ const (
 	ReasonTemplateNotFound = "TemplateNotFound"
 	// ReasonTemplateAmbiguous: hosts have several such templates each.
 	ReasonTemplateAmbiguous = "TemplateAmbiguous"
-	// ReasonTemplateUnusable: the template holds what a clone cannot take over.
+	// ReasonTemplateUnusable: the template has settings that a clone cannot keep.
 	ReasonTemplateUnusable = "TemplateUnusable"
 
 	// ReasonHostUnknown: spec.region and spec.hosts select no host of Proxmox.
@@ -79,15 +79,15 @@ const (
 	ReasonPoolNotFound = "PoolNotFound"
 	// ReasonNoHost: each host lacks something, and none has it all.
 	ReasonNoHost = "NoHost"
-	// ReasonPlacementImpossible: the policy needs what the hosts do not tell.
+	// ReasonPlacementImpossible: the policy needs facts that the hosts do not report.
 	ReasonPlacementImpossible = "PlacementImpossible"
-	// ReasonHugePagesMissing: the hosts have no huge pages of the size, or do not tell.
+	// ReasonHugePagesMissing: the hosts have no huge pages of the size, or do not report them.
 	ReasonHugePagesMissing = "HugePagesMissing"
 	// ReasonPCIDeviceMissing: the hosts have no PCI device of a mapping, or none is seen.
 	ReasonPCIDeviceMissing = "PCIDeviceMissing"
-	// ReasonHostAgentNotReady: no host agent lives on the hosts that pins for this cluster.
+	// ReasonHostAgentNotReady: no host agent that pins for this cluster runs on the hosts.
 	ReasonHostAgentNotReady = "HostAgentNotReady"
-	// ReasonCredentialTooWeak: Proxmox would not let numaform's login do it.
+	// ReasonCredentialTooWeak: numaform's Proxmox credential lacks a privilege.
 	ReasonCredentialTooWeak = "CredentialTooWeak" //nolint:gosec // the name of a reason
 	// ReasonFamilyUnknown: spec.sizing.families leaves no instance type.
 	ReasonFamilyUnknown = "FamilyUnknown"

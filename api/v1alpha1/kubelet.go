@@ -29,7 +29,7 @@ type KubeletConfiguration struct {
 	CPUCFSQuotaPeriod *metav1.Duration `json:"cpuCFSQuotaPeriod,omitempty"`
 
 	// TopologyManagerPolicy is none, best-effort, restricted or single-numa-node.
-	// It tells NUMA nodes apart only where the VM has several.
+	// It has an effect only if the VM has several NUMA nodes.
 	// +optional
 	// +kubebuilder:validation:Enum=none;best-effort;restricted;single-numa-node
 	TopologyManagerPolicy string `json:"topologyManagerPolicy,omitempty"`

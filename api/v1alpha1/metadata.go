@@ -15,7 +15,7 @@ import (
 type Metadata struct {
 	// Type is none, for templates that join by themselves; cdrom: each node gets
 	// an ISO image with user-data, meta-data and network-config, its seed, which is
-	// taken away once the node has joined; or agent: once the guest agent answers,
+	// removed once the node has joined; or agent: once the guest agent responds,
 	// it runs a command that joins.
 	// +optional
 	// +kubebuilder:default=none

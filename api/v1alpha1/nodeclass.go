@@ -8,9 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ProxmoxNodeClass says how the VMs of the NodePools that refer to it are made:
-// on which hosts, from which template, how they sit on a host's CPUs, and how
-// they join the cluster.
+// ProxmoxNodeClass configures the VMs of the NodePools that refer to it: their hosts and
+// template, how they are placed on a host's CPUs, and how they join the cluster.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=proxmoxnodeclasses,scope=Cluster,categories=karpenter,shortName={pnc,pncs}
@@ -44,7 +43,7 @@ type ProxmoxNodeClassList struct {
 	Items []ProxmoxNodeClass `json:"items"`
 }
 
-// ProxmoxNodeClassSpec is the wanted state of a ProxmoxNodeClass.
+// ProxmoxNodeClassSpec is the desired state of a ProxmoxNodeClass.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.clone) && self.clone == 'linked' && has(self.bootDevice) && has(self.bootDevice.storage) && self.bootDevice.storage.size() > 0)",message="has no effect on a linked clone, which stays on its template's storage: remove it, or set clone to full",fieldPath=".bootDevice.storage"
 // +kubebuilder:validation:XValidation:rule="!has(self.region) || self.region.size() == 0 || !has(self.hosts) || self.hosts.all(h, !h.contains('/') || h.startsWith(self.region + '/'))",message="contains a host outside spec.region: remove the host or spec.region",fieldPath=".hosts"
@@ -93,19 +92,19 @@ type ProxmoxNodeClassSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9_.-]*)?$')",message="is not a CPU model: write one such as host or x86-64-v2-AES"
 	CPUType string `json:"cpuType,omitempty"`
 
-	// Placement says how nodes sit on their host's CPUs and memory.
+	// Placement says how nodes are placed on their host's CPUs and memory.
 	// +optional
 	// +kubebuilder:default={policy: Shared}
 	Placement Placement `json:"placement,omitempty"`
 
-	// Sizing says which sizes of node are offered: those of instance types, or what
-	// each node's pods need. Unset means all instance types.
+	// Sizing selects the sizes of nodes: instance types, or what each node's pods need.
+	// Unset means all instance types.
 	// +optional
 	Sizing *Sizing `json:"sizing,omitempty"`
 
-	// MemoryOverheadMiB is how much of a VM's memory its Node does not report, for
-	// the guest's firmware and kernel keep it. Unset means 2 % and 96 MiB. Pods are
-	// promised what is left: rather too much here than too little.
+	// MemoryOverheadMiB is the part of a VM's memory that its Node does not report, because
+	// the guest's firmware and kernel use it. Unset means 2 % and 96 MiB. Pods are
+	// scheduled onto the rest: too much here is safer than too little.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1048576
@@ -118,7 +117,7 @@ type ProxmoxNodeClassSpec struct {
 	Networks []Network `json:"networks,omitempty"`
 
 	// PCIDevices are devices of the host that a node gets, hostpci0 first. A host whose
-	// devices are taken, or that has none of a mapping, takes no more nodes.
+	// devices are in use, or that has none of a mapping, gets no more nodes.
 	// +optional
 	// +kubebuilder:validation:MaxItems=6
 	// +kubebuilder:validation:XValidation:rule="self.filter(d, has(d.xvga) && d.xvga).size() <= 1",message="contains several primary graphics cards: set xvga for one device only"
@@ -147,7 +146,7 @@ type ProxmoxNodeClassSpec struct {
 	// +listType=set
 	SecurityGroups []string `json:"securityGroups,omitempty"`
 
-	// Metadata says how a node gets what it joins the cluster with.
+	// Metadata configures how a node gets its join data.
 	// +optional
 	// +kubebuilder:default={type: none}
 	Metadata Metadata `json:"metadata,omitempty"`
@@ -157,8 +156,8 @@ type ProxmoxNodeClassSpec struct {
 	// +optional
 	Kubelet *KubeletConfiguration `json:"kubelet,omitempty"`
 
-	// TokenTTL is how long a node's join token is good for, from 5 minutes to
-	// a day. Unset means 15 minutes.
+	// TokenTTL is how long a node's join token is valid, from 5 minutes to a day.
+	// Unset means 15 minutes.
 	// +optional
 	// +kubebuilder:default="15m"
 	// +kubebuilder:validation:Type=string

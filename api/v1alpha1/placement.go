@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// Placement says how VMs sit on a host's CPUs and memory.
+// Placement says how VMs are placed on a host's CPUs and memory.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.policy) && self.policy in ['Dedicated', 'Isolated']) || has(self.pinWith)",message="is required by policies Dedicated and Isolated: write HostAgent if numaform-agent runs on the hosts, or Affinity if numaform logs in as root@pam",fieldPath=".pinWith"
 // +kubebuilder:validation:XValidation:rule="!has(self.pinWith) || (has(self.policy) && self.policy in ['Dedicated', 'Isolated'])",message="has no effect with policies Shared and NUMA: remove it, or set policy to Dedicated or Isolated",fieldPath=".pinWith"
@@ -33,7 +33,7 @@ type Placement struct {
 	// +optional
 	Emulator Emulator `json:"emulator,omitempty"`
 
-	// Overcommit is how many vCPUs of Shared VMs stand on one host CPU, from 1 to
+	// Overcommit is the number of vCPUs of Shared VMs for each host CPU, from 1 to
 	// 16, such as "1.5". Empty means 1.
 	// +optional
 	// +kubebuilder:validation:MaxLength=5

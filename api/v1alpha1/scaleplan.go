@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ScalePlan is a change that waits for a person: what would be made or removed,
-// the Terraform plan of it, and why it may not pass by itself. Its name begins
+// ScalePlan is a change that is pending approval: what would be created or removed, its
+// Terraform plan, and why it needs approval. Its name begins
 // with the NodePool and ends with the first digits of the hash.
 //
 // +kubebuilder:object:root=true
@@ -47,32 +47,32 @@ type ScalePlanList struct {
 	Items []ScalePlan `json:"items"`
 }
 
-// ScalePlanSpec is the change as numaform proposes it, and what people say to it.
+// ScalePlanSpec is the change that numaform proposes, and what people decide about it.
 // Only approve, approvedBy, reject and rejectedBy may change, once each.
 //
-// +kubebuilder:validation:XValidation:rule="self.direction == oldSelf.direction && self.nodePools == oldSelf.nodePools && self.requestedBy == oldSelf.requestedBy && self.summary == oldSelf.summary && self.planHash == oldSelf.planHash && self.shards == oldSelf.shards && self.verdict == oldSelf.verdict && self.expiresAt == oldSelf.expiresAt",message="only approve, approvedBy, reject and rejectedBy may change: a plan is what it is"
-// +kubebuilder:validation:XValidation:rule="has(self.why) == has(oldSelf.why) && (!has(self.why) || self.why == oldSelf.why) && has(self.vms) == has(oldSelf.vms) && (!has(self.vms) || self.vms == oldSelf.vms) && has(self.reasons) == has(oldSelf.reasons) && (!has(self.reasons) || self.reasons == oldSelf.reasons)",message="only approve, approvedBy, reject and rejectedBy may change: a plan is what it is"
-// +kubebuilder:validation:XValidation:rule="has(self.diff) == has(oldSelf.diff) && (!has(self.diff) || self.diff == oldSelf.diff) && has(self.diffSHA256) == has(oldSelf.diffSHA256) && (!has(self.diffSHA256) || self.diffSHA256 == oldSelf.diffSHA256)",message="only approve, approvedBy, reject and rejectedBy may change: a plan is what it is"
+// +kubebuilder:validation:XValidation:rule="self.direction == oldSelf.direction && self.nodePools == oldSelf.nodePools && self.requestedBy == oldSelf.requestedBy && self.summary == oldSelf.summary && self.planHash == oldSelf.planHash && self.shards == oldSelf.shards && self.verdict == oldSelf.verdict && self.expiresAt == oldSelf.expiresAt",message="only approve, approvedBy, reject and rejectedBy may change"
+// +kubebuilder:validation:XValidation:rule="has(self.why) == has(oldSelf.why) && (!has(self.why) || self.why == oldSelf.why) && has(self.vms) == has(oldSelf.vms) && (!has(self.vms) || self.vms == oldSelf.vms) && has(self.reasons) == has(oldSelf.reasons) && (!has(self.reasons) || self.reasons == oldSelf.reasons)",message="only approve, approvedBy, reject and rejectedBy may change"
+// +kubebuilder:validation:XValidation:rule="has(self.diff) == has(oldSelf.diff) && (!has(self.diff) || self.diff == oldSelf.diff) && has(self.diffSHA256) == has(oldSelf.diffSHA256) && (!has(self.diffSHA256) || self.diffSHA256 == oldSelf.diffSHA256)",message="only approve, approvedBy, reject and rejectedBy may change"
 // +kubebuilder:validation:XValidation:rule="!has(self.approve) || self.approve == self.planHash",message="must be the whole spec.planHash: look at the diff, then copy all 64 characters",fieldPath=".approve"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.approve) || has(self.approve)",message="an approval cannot be taken back: it may be acted on already; to stop everything, use numaform pause",fieldPath=".approve"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.reject) || (has(self.reject) && self.reject == oldSelf.reject)",message="a rejection cannot be taken back: numaform proposes anew what is still needed",fieldPath=".reject"
-// +kubebuilder:validation:XValidation:rule="!has(self.approve) || !has(self.reject)",message="the plan is approved and rejected: decide",fieldPath=".reject"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.approve) || has(self.approve)",message="an approval cannot be revoked: it may already be in use; to stop everything, use numaform pause",fieldPath=".approve"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.reject) || (has(self.reject) && self.reject == oldSelf.reject)",message="a rejection cannot be revoked: numaform proposes again what is still needed",fieldPath=".reject"
+// +kubebuilder:validation:XValidation:rule="!has(self.approve) || !has(self.reject)",message="the plan is approved and rejected: remove one of them",fieldPath=".reject"
 // +kubebuilder:validation:XValidation:rule="has(self.approve) == has(self.approvedBy)",message="belongs to approve: write both, with your own user name here",fieldPath=".approvedBy"
 // +kubebuilder:validation:XValidation:rule="has(self.reject) == has(self.rejectedBy)",message="belongs to reject: write both, with your own user name here",fieldPath=".rejectedBy"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.approvedBy) || (has(self.approvedBy) && self.approvedBy == oldSelf.approvedBy)",message="who approved cannot change",fieldPath=".approvedBy"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.rejectedBy) || (has(self.rejectedBy) && self.rejectedBy == oldSelf.rejectedBy)",message="who rejected cannot change",fieldPath=".rejectedBy"
 type ScalePlanSpec struct {
-	// Direction is Up if nodes are made, Down if nodes go.
+	// Direction is Up if nodes are created, Down if nodes are removed.
 	Direction ScaleDirection `json:"direction"`
 
-	// NodePools are the pools whose nodes are made or go.
+	// NodePools are the pools whose nodes are created or removed.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=253
 	// +listType=set
 	NodePools []string `json:"nodePools"`
 
-	// RequestedBy is the part of numaform that wants the change, such as
+	// RequestedBy is the part of numaform that requests the change, such as
 	// provisioning or disruption/empty.
 	// +kubebuilder:validation:MaxLength=128
 	RequestedBy string `json:"requestedBy"`
@@ -127,10 +127,10 @@ type ScalePlanSpec struct {
 	// Verdict is the guard's.
 	Verdict ScalePlanVerdict `json:"verdict"`
 
-	// ExpiresAt is when an approval comes too late.
+	// ExpiresAt is when the plan can no longer be approved.
 	ExpiresAt metav1.Time `json:"expiresAt"`
 
-	// Approve lets the plan pass. It must be the whole planHash.
+	// Approve allows the plan. It must be the whole planHash.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -155,7 +155,7 @@ type ScalePlanSpec struct {
 	RejectedBy string `json:"rejectedBy,omitempty"`
 }
 
-// ScaleDirection says whether nodes are made or go.
+// ScaleDirection says whether nodes are created or removed.
 //
 // +kubebuilder:validation:Enum=Up;Down
 type ScaleDirection string
@@ -296,7 +296,7 @@ type ScalePlanRule struct {
 
 // ScalePlanStatus is what became of the change.
 type ScalePlanStatus struct {
-	// Phase is where the plan stands.
+	// Phase is the progress of the plan.
 	// +optional
 	Phase ScalePlanPhase `json:"phase,omitempty"`
 
@@ -316,14 +316,14 @@ type ScalePlanStatus struct {
 	// +optional
 	Result string `json:"result,omitempty"`
 
-	// Conditions tell of steps in between.
+	// Conditions report the steps in between.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ScalePlanPhase is where a plan stands.
+// ScalePlanPhase is the progress of a plan.
 //
 // +kubebuilder:validation:Enum=Pending;Approved;Rejected;Expired;Superseded;Applied;Failed
 type ScalePlanPhase string
@@ -334,7 +334,7 @@ const (
 	ScalePlanPending ScalePlanPhase = "Pending"
 	// ScalePlanApproved is being applied.
 	ScalePlanApproved ScalePlanPhase = "Approved"
-	// ScalePlanRejected was not wanted by a person.
+	// ScalePlanRejected was rejected by a person.
 	ScalePlanRejected ScalePlanPhase = "Rejected"
 	// ScalePlanExpired waited for too long.
 	ScalePlanExpired ScalePlanPhase = "Expired"
@@ -351,7 +351,7 @@ func (p ScalePlanPhase) Over() bool {
 	return p != "" && p != ScalePlanPending && p != ScalePlanApproved
 }
 
-// hashDigits is how much of a plan's hash stands in its name.
+// hashDigits is the number of digits of a plan's hash in its name.
 const hashDigits = 12
 
 // maxDiffBytes is how much of a diff a ScalePlan holds: etcd takes 1.5 MiB for
@@ -367,7 +367,7 @@ func ScalePlanName(nodePool string, direction ScaleDirection, planHash string) s
 
 // CutDiff returns the diff as a ScalePlan takes it, and the SHA-256 of all of it.
 // What is too long ends at a line's end with a note.
-func CutDiff(diff string) (kept, digest string) {
+func CutDiff(diff string) (text, digest string) {
 	sum := sha256.Sum256([]byte(diff))
 	digest = hex.EncodeToString(sum[:])
 	if diff = strings.ToValidUTF8(diff, string(utf8.RuneError)); len(diff) <= maxDiffBytes {

@@ -2,7 +2,7 @@ package v1alpha1
 
 import "cmp"
 
-// Sizing says which sizes of node are offered.
+// Sizing selects the sizes of nodes.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.policy) && self.policy == 'Flexible') || !has(self.families) || self.families.size() == 0",message="has no effect with policy Flexible, which uses no instance types: remove it, or set policy to Types",fieldPath=".families"
 // +kubebuilder:validation:XValidation:rule="has(self.policy) && self.policy == 'Flexible' || !has(self.minVCPUs)",message="has no effect with policy Types: remove it, or set policy to Flexible",fieldPath=".minVCPUs"
@@ -13,13 +13,13 @@ import "cmp"
 // +kubebuilder:validation:XValidation:rule="(has(self.minMemoryMiB) ? self.minMemoryMiB : 2048) <= (has(self.maxMemoryMiB) ? self.maxMemoryMiB : 131072)",message="is less than minMemoryMiB: raise it (the default is 131072), or lower minMemoryMiB",fieldPath=".maxMemoryMiB"
 type Sizing struct {
 	// Policy is Types (nodes are of the operator's instance types) or Flexible (each
-	// node is made for its pods, within the bounds below).
+	// node is sized for its pods, within the bounds below).
 	// +optional
 	// +kubebuilder:default=Types
 	Policy SizingPolicy `json:"policy,omitempty"`
 
-	// Families are the families of instance types to offer: what stands before the
-	// dot of their names, such as c1 or m1. Empty means all. The types themselves
+	// Families are the families of instance types to use: the part of their names before the
+	// dot, such as c1 or m1. Empty means all. The types themselves
 	// are the operator's instance_types_file.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
