@@ -128,8 +128,7 @@ func (a *Approvals) mayCreate(ctx context.Context, g *group) (bool, error) {
 	if last.fingerprint == g.fingerprint {
 		plan := current(g.plans, last.draft.hash)
 		age := a.config.Clock.Since(last.at)
-		undecided := plan != nil && pending(plan) && plan.Spec.Approve == "" && plan.Spec.Reject == "" && !a.expired(plan)
-		if age < planFresh && (undecided || a.refused(g.plans, last.draft.hash)) {
+		if age < planFresh && (a.undecided(plan) || a.refused(g.plans, last.draft.hash)) {
 			return false, nil
 		}
 		if last.decided && age < draftGood && plan != nil {
@@ -260,6 +259,11 @@ func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *d
 		return d.direction == v1alpha1.ScaleDown || len(a.created(plan)) == 0, nil
 	}
 	return true, a.begin(ctx, plan, keysLike(a.vms(), plan))
+}
+
+// undecided reports whether a plan is pending without a decision.
+func (a *Approvals) undecided(plan *v1alpha1.ScalePlan) bool {
+	return plan != nil && pending(plan) && plan.Spec.Approve == "" && plan.Spec.Reject == "" && !a.expired(plan)
 }
 
 // refused reports whether a plan with that hash was rejected, by a person or the guard,
