@@ -109,7 +109,6 @@ func (s *shard) targets(t *testing.T) []guard.Target {
 	return []guard.Target{{
 		Module: modules.Hash(), Inputs: inputs,
 		Address: generator.Address(&s.vm), VMID: s.vm.VMID, Key: s.vm.Key, Host: s.vm.Host.Host,
-		BootDisk: s.vm.Source.DiskInterface, DataDisks: s.vm.DataDisks, PCIDevices: s.vm.PCIDevices,
 	}}
 }
 

@@ -75,7 +75,11 @@ func (w *stateWorld) record(change *scaler.Change, name string) {
 	if plans[0].Verdict.Decision != guard.Allow {
 		w.t.Fatal(plans[0].Verdict)
 	}
-	recorded := recordedPlan{Plan: plans[0].Plan.Raw, Intent: plans[0].Intent, Inputs: map[string][]byte{}}
+	raw, err := json.Marshal(plans[0].Plan.JSON)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	recorded := recordedPlan{Plan: raw, Intent: plans[0].Intent, Inputs: map[string][]byte{}}
 	for i := range w.fleet.VMs {
 		vm := &w.fleet.VMs[i]
 		if recorded.Inputs[generator.Address(vm)], err = generator.Inputs(w.fleet.ClusterID, vm); err != nil {
