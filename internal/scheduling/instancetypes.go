@@ -317,9 +317,17 @@ func (f *typeFile) instanceType() (InstanceType, error) {
 	if f.Overhead != nil {
 		t.Overhead = *f.Overhead
 	}
+	if err := t.setResources(f.Capacity); err != nil {
+		return none, err
+	}
+	return t, nil
+}
+
+// setResources sets what a type's capacity says besides CPU and memory.
+func (t *InstanceType) setResources(capacity corev1.ResourceList) error {
 	withoutPages := t.MemoryMiB * mebibyte
-	for _, name := range slices.Sorted(maps.Keys(f.Capacity)) {
-		amount := f.Capacity[name]
+	for _, name := range slices.Sorted(maps.Keys(capacity)) {
+		amount := capacity[name]
 		switch {
 		case name == corev1.ResourceCPU || name == corev1.ResourceMemory:
 			continue
@@ -332,14 +340,14 @@ func (f *typeFile) instanceType() (InstanceType, error) {
 		case isHugePages(name):
 			size := map[corev1.ResourceName]int64{guestPages2Mi: 2 * mebibyte, guestPages1Gi: gibibyte}[name]
 			if size == 0 || amount.Sign() < 0 || amount.Value()%size != 0 {
-				return none, fmt.Errorf("capacity.%s %q is no number of whole pages: write hugepages-2Mi or hugepages-1Gi, in multiples of that", name, amount.String())
+				return fmt.Errorf("capacity.%s %q is no number of whole pages: write hugepages-2Mi or hugepages-1Gi, in multiples of that", name, amount.String())
 			}
 			withoutPages -= amount.Value()
 		case !isExtended(name):
-			return none, fmt.Errorf("capacity.%s is not known: write cpu, memory, ephemeral-storage, pods, hugepages-1Gi, hugepages-2Mi, "+
+			return fmt.Errorf("capacity.%s is not known: write cpu, memory, ephemeral-storage, pods, hugepages-1Gi, hugepages-2Mi, "+
 				"or an extended resource such as nvidia.com/gpu", name)
 		case amount.Sign() <= 0 || amount.MilliValue()%1000 != 0:
-			return none, fmt.Errorf("capacity.%s %q is not a whole number above 0", name, amount.String())
+			return fmt.Errorf("capacity.%s %q is not a whole number above 0", name, amount.String())
 		}
 		if t.Extra == nil {
 			t.Extra = corev1.ResourceList{}
@@ -347,9 +355,9 @@ func (f *typeFile) instanceType() (InstanceType, error) {
 		t.Extra[name] = amount
 	}
 	if withoutPages < leastMemory {
-		return none, errors.New("its huge pages leave less than 512Mi of capacity.memory: lower them")
+		return errors.New("its huge pages leave less than 512Mi of capacity.memory: lower them")
 	}
-	return t, nil
+	return nil
 }
 
 // The huge pages that a type may have in its guests, independent of the host's huge
