@@ -69,6 +69,23 @@ func (p *pciIndex) mapping(name string) int {
 
 func (u *pciUse) clone() pciUse { return pciUse{slices.Clone(u.blocked), slices.Clone(u.uses)} }
 
+// takeDevices takes the devices that a guest has exclusively.
+func (s *state) takeDevices(devices []topology.PassedDevice) {
+	if s.pci == nil {
+		return
+	}
+	for _, passed := range devices {
+		if m := s.pci.mapping(passed.Mapping); m != none {
+			s.passed.uses[m]++
+		}
+		for i := range s.pci.all {
+			if passed.Address != "" && s.pci.all[i].Overlaps(passed.Address) {
+				s.passed.blocked[i]++
+			}
+		}
+	}
+}
+
 // deviceSeparator separates the mappings in want.devices; mediated is the suffix of
 // mappings requested as mediated devices, which other guests may share.
 const (

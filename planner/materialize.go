@@ -33,7 +33,7 @@ func (s *state) materialize(p *plan, w want) fleet.Placement {
 			place.L3 = nil
 		}
 	}
-	if !p.unbound && !(s.flat && w.backing == ordinary) {
+	if !p.unbound && (!s.flat || w.backing != ordinary) {
 		place.Cells = s.cells(p, seats, w)
 	}
 	return place

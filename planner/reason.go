@@ -139,7 +139,7 @@ func (s *state) notes(p *plan) []string {
 		notes = append(notes, "mixes kinds of core")
 	} else if c[costEfficiency] > 0 {
 		part := &p.parts[0] // all cores have the same kind
-		g := none
+		var g int
 		switch {
 		case len(part.picks) > 0:
 			g = part.picks[0].group

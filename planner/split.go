@@ -125,15 +125,18 @@ func (s *state) split(p *plan, w want) (best plan, found bool) {
 		}
 	}
 
-	// Cells of one node each may have memory out of proportion to their vCPUs, by more than
-	// a page.
-	skewed := slices.ContainsFunc(best.parts, func(part part) bool {
+	best.cost[costSpread] = p.cost[costSpread]
+	best.cost[costSkew] = int64(b2i(best.isSkewed(w)))
+	return best, found
+}
+
+// isSkewed reports whether cells of one node each have memory out of proportion to their
+// vCPUs, by more than a page.
+func (p *plan) isSkewed(w want) bool {
+	return p.interleaved == nil && slices.ContainsFunc(p.parts, func(part part) bool {
 		off := part.memory*int64(w.vcpus) - w.memory*int64(part.vcpus)
 		return max(off, -off) > mulDivCeil(w.memory, int64(w.vcpus), splitPages)
 	})
-	best.cost[costSpread] = p.cost[costSpread]
-	best.cost[costSkew] = int64(b2i(best.interleaved == nil && skewed))
-	return best, found
 }
 
 // run tries each size for a part of the interleaved cell, and returns the best plan.

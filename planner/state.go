@@ -141,18 +141,7 @@ func (s *state) occupy(c *claim) {
 			s.bound[b][i] += mib
 		}
 	}
-	if s.pci != nil {
-		for _, passed := range c.devices {
-			if m := s.pci.mapping(passed.Mapping); m != none {
-				s.passed.uses[m]++
-			}
-			for i := range s.pci.all {
-				if passed.Address != "" && s.pci.all[i].Overlaps(passed.Address) {
-					s.passed.blocked[i]++
-				}
-			}
-		}
-	}
+	s.takeDevices(c.devices)
 	s.updateFree()
 	s.claims = append(s.claims, c)
 

@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/test/startcheck"
 	"github.com/numaform/numaform/planner"
+	"github.com/numaform/numaform/test/startcheck"
 	"github.com/numaform/numaform/topology"
 )
 

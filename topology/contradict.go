@@ -57,17 +57,8 @@ func (m *Machine) Contradiction(live ...Machine) string {
 		return fmt.Sprintf("it lists %d CPUs, but Proxmox counts %d", online.Size(), onlineNow.Size())
 	}
 	if report {
-		listed, has := m.cpuIDs(), host.cpuIDs()
-		partial := m.Sources[FactCPUs] == SourceCapacity // lists only online CPUs, without siblings
-		switch added := onlineNow.Difference(online); {
-		case !listed.IsSubsetOf(has), !partial && !listed.Equal(has):
-			return fmt.Sprintf("it lists CPUs %s, but the host has %s", listed, has)
-		case !partial && !added.IsEmpty():
-			return fmt.Sprintf("it lists CPUs %s as offline, but they are online", added)
-		case host.provides(FactNUMA) && m.provides(FactNUMA) && !m.nodeIDs().IsSubsetOf(host.nodeIDs()):
-			return fmt.Sprintf("it lists NUMA nodes %s, but the host has %s", m.nodeIDs(), host.nodeIDs())
-		case m.Model != "" && host.Model != "" && !slices.Equal(strings.Fields(m.Model), strings.Fields(host.Model)):
-			return fmt.Sprintf("it is of an %s, but the host has an %s", quote(m.Model), quote(host.Model))
+		if why := m.contradictsReport(host); why != "" {
+			return why
 		}
 	}
 
@@ -85,6 +76,24 @@ func (m *Machine) Contradiction(live ...Machine) string {
 	}
 	if m.SiblingsKnown() && most != threads.PerCore {
 		return fmt.Sprintf("it lists cores of at most %d threads, but the host has cores of %d", most, threads.PerCore)
+	}
+	return ""
+}
+
+// contradictsReport returns how the listed CPUs, NUMA nodes and model contradict the live
+// ones.
+func (m *Machine) contradictsReport(host *Machine) string {
+	listed, has := m.cpuIDs(), host.cpuIDs()
+	partial := m.Sources[FactCPUs] == SourceCapacity // lists only online CPUs, without siblings
+	switch added := host.OnlineCPUs().Difference(m.OnlineCPUs()); {
+	case !listed.IsSubsetOf(has), !partial && !listed.Equal(has):
+		return fmt.Sprintf("it lists CPUs %s, but the host has %s", listed, has)
+	case !partial && !added.IsEmpty():
+		return fmt.Sprintf("it lists CPUs %s as offline, but they are online", added)
+	case host.provides(FactNUMA) && m.provides(FactNUMA) && !m.nodeIDs().IsSubsetOf(host.nodeIDs()):
+		return fmt.Sprintf("it lists NUMA nodes %s, but the host has %s", m.nodeIDs(), host.nodeIDs())
+	case m.Model != "" && host.Model != "" && !slices.Equal(strings.Fields(m.Model), strings.Fields(host.Model)):
+		return fmt.Sprintf("it is of an %s, but the host has an %s", quote(m.Model), quote(host.Model))
 	}
 	return ""
 }

@@ -50,6 +50,19 @@ type nodeSettings struct {
 
 func (n nodeSettings) memoryMiB() int64 { return max(n.Memory, n.MemSize) >> 20 }
 
+// problem returns what is wrong with the node by itself, or "".
+func (n nodeSettings) problem() string {
+	switch {
+	case n.Memory < 0 || n.MemSize < 0:
+		return "memory is negative: write the bytes that the node has"
+	case n.Memory != 0 && n.MemSize != 0 && n.Memory != n.MemSize:
+		return "memory and memsize mean the same but differ: remove one"
+	case n.CPUs.IsEmpty() && n.memoryMiB() == 0:
+		return "has neither cpus nor memory: add them or remove the node"
+	}
+	return ""
+}
+
 // errorf returns an error about a field of the entry.
 func (h *hostSettings) errorf(field, format string, args ...any) error {
 	return fmt.Errorf("%s.%s: %w", h.path, field, fmt.Errorf(format, args...))
@@ -153,13 +166,8 @@ func (h *hostSettings) check() []error {
 		if id < 0 || id > MaxCPU {
 			fault(field, "want an id from 0 to %d", MaxCPU)
 		}
-		switch {
-		case node.Memory < 0 || node.MemSize < 0:
-			fault(field, "memory is negative: write the bytes that the node has")
-		case node.Memory != 0 && node.MemSize != 0 && node.Memory != node.MemSize:
-			fault(field, "memory and memsize mean the same but differ: remove one")
-		case node.CPUs.IsEmpty() && node.memoryMiB() == 0:
-			fault(field, "has neither cpus nor memory: add them or remove the node")
+		if problem := node.problem(); problem != "" {
+			fault(field, "%s", problem)
 		}
 		for _, cpu := range node.CPUs.List() {
 			if other, listed := nodeOf[cpu]; listed {

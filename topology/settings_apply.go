@@ -44,10 +44,8 @@ func (h *hostSettings) applyNodes(host *Host) []error {
 	}
 	ids := slices.Sorted(maps.Keys(h.Nodes))
 	var listed CPUSet
-	var memory int64
 	for _, id := range ids {
 		listed = listed.Union(h.Nodes[id].CPUs)
-		memory += h.Nodes[id].memoryMiB()
 	}
 
 	// CPUs whose IDs were only assumed to count up from 0 give way to other IDs, but not to
@@ -57,22 +55,7 @@ func (h *hostSettings) applyNodes(host *Host) []error {
 		delete(host.Sources, FactSiblings)
 	}
 
-	var faults []error
-	for _, id := range ids {
-		if host.provides(FactNUMA) && host.NUMANode(id) == nil {
-			faults = append(faults, h.errorf(nodeField(id),
-				"the host has no NUMA node %d, only %s: remove it, or give its CPUs and memory to those", id, host.nodeIDs()))
-		}
-		if absent := h.Nodes[id].CPUs.Difference(host.cpuIDs()); len(host.CPUs) > 0 && !absent.IsEmpty() {
-			faults = append(faults, h.errorf(nodeField(id)+".cpus", "the host has no CPUs %s, only %s: remove them", absent, host.cpuIDs()))
-		}
-	}
-	if host.MemoryMiB > 0 && memory > host.MemoryMiB {
-		faults = append(faults, h.errorf("nodes",
-			"the nodes have %d bytes, but the host has %d: lower their memory; `numactl --hardware` on the host shows it",
-			memory<<20, host.MemoryMiB<<20))
-	}
-
+	faults := h.checkNodes(host, ids)
 	known := host.Machine
 	host.NUMANodes = nil
 	for i := range host.CPUs {
@@ -105,6 +88,28 @@ func (h *hostSettings) applyNodes(host *Host) []error {
 		host.NUMANodes[i].dropDistances(&host.Machine)
 	}
 	host.Sources[FactNUMA] = SourceSettings
+	return faults
+}
+
+// checkNodes compares the nodes with the CPUs and the memory that the host has.
+func (h *hostSettings) checkNodes(host *Host, ids []int) []error {
+	var faults []error
+	var memory int64
+	for _, id := range ids {
+		memory += h.Nodes[id].memoryMiB()
+		if host.provides(FactNUMA) && host.NUMANode(id) == nil {
+			faults = append(faults, h.errorf(nodeField(id),
+				"the host has no NUMA node %d, only %s: remove it, or give its CPUs and memory to those", id, host.nodeIDs()))
+		}
+		if absent := h.Nodes[id].CPUs.Difference(host.cpuIDs()); len(host.CPUs) > 0 && !absent.IsEmpty() {
+			faults = append(faults, h.errorf(nodeField(id)+".cpus", "the host has no CPUs %s, only %s: remove them", absent, host.cpuIDs()))
+		}
+	}
+	if host.MemoryMiB > 0 && memory > host.MemoryMiB {
+		faults = append(faults, h.errorf("nodes",
+			"the nodes have %d bytes, but the host has %d: lower their memory; `numactl --hardware` on the host shows it",
+			memory<<20, host.MemoryMiB<<20))
+	}
 	return faults
 }
 

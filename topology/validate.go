@@ -24,18 +24,12 @@ func (m *Machine) Validate() error {
 		fault("numa_nodes is empty: a machine with CPUs has at least NUMA node 0; add it")
 	}
 	for i, cpu := range m.CPUs {
-		if i > 0 {
-			switch before := m.CPUs[i-1].ID; {
-			case cpu.ID == before:
-				fault("cpu %d is listed twice: remove one", cpu.ID)
-			case cpu.ID < before:
-				fault("cpu %d is after cpu %d: sort cpus by id", cpu.ID, before)
-			}
+		if i > 0 && cpu.ID == m.CPUs[i-1].ID {
+			fault("cpu %d is listed twice: remove one", cpu.ID)
+		} else if i > 0 && cpu.ID < m.CPUs[i-1].ID {
+			fault("cpu %d is after cpu %d: sort cpus by id", cpu.ID, m.CPUs[i-1].ID)
 		}
-		if cpu.NUMANode != Unknown && len(nodes) > 0 && !nodes[cpu.NUMANode] {
-			fault("cpu %d: NUMA node %d does not exist: add it to numa_nodes or correct the cpu's numa_node", cpu.ID, cpu.NUMANode)
-		}
-		faults = append(faults, cpu.check()...)
+		faults = append(faults, cpu.check(nodes)...)
 	}
 	faults = append(faults, m.checkCores()...)
 
@@ -58,21 +52,17 @@ func (m *Machine) Validate() error {
 	} else if sum := m.nodeMemoryMiB(); m.MemoryMiB > 0 && sum > m.MemoryMiB {
 		fault("the NUMA nodes have %d MiB, more than the machine's %d MiB: correct memory_mib of either", sum, m.MemoryMiB)
 	}
-	for _, fact := range slices.Sorted(maps.Keys(m.Sources)) {
-		if !slices.Contains(allFacts(), fact) {
-			fault("sources: fact %s is unknown: remove it", quote(string(fact)))
-		}
-		if m.Sources[fact].rank() < 0 {
-			fault("sources: %s comes from %s, which is unknown: correct it", fact, quote(string(m.Sources[fact])))
-		}
-	}
-	return joinFaults(faults)
+	return joinFaults(append(faults, m.checkSources()...))
 }
 
-func (c *CPU) check() []error {
+// check returns what is wrong with the CPU; nodes are the machine's NUMA nodes.
+func (c *CPU) check(nodes map[int]bool) []error {
 	var faults []error
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("cpu %d: %s", c.ID, fmt.Sprintf(format, args...)))
+	}
+	if c.NUMANode != Unknown && len(nodes) > 0 && !nodes[c.NUMANode] {
+		fault("NUMA node %d does not exist: add it to numa_nodes or correct the cpu's numa_node", c.NUMANode)
 	}
 	if c.ID < 0 || c.ID > MaxCPU {
 		fault("want an id from 0 to %d", MaxCPU)
@@ -163,6 +153,19 @@ func (m *Machine) nodeMemoryMiB() int64 {
 		sum += max(node.MemoryMiB, 0)
 	}
 	return sum
+}
+
+func (m *Machine) checkSources() []error {
+	var faults []error
+	for _, fact := range slices.Sorted(maps.Keys(m.Sources)) {
+		if !slices.Contains(allFacts(), fact) {
+			faults = append(faults, fmt.Errorf("sources: fact %s is unknown: remove it", quote(string(fact))))
+		}
+		if m.Sources[fact].rank() < 0 {
+			faults = append(faults, fmt.Errorf("sources: %s comes from %s, which is unknown: correct it", fact, quote(string(m.Sources[fact]))))
+		}
+	}
+	return faults
 }
 
 func allFacts() []Fact {
