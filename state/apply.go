@@ -141,7 +141,7 @@ type stream struct {
 func (s *stream) Write(line []byte) (int, error) {
 	var m message
 	if json.Unmarshal(line, &m) != nil {
-		return len(line), nil
+		return len(line), nil //nolint:nilerr // other output is no event
 	}
 	event := Event{
 		Kind:    EventKind(m.Type),

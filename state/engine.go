@@ -138,7 +138,7 @@ func FindEngine(ctx context.Context, cfg EngineConfig) (*Engine, error) {
 func engineVersion(ctx context.Context, path string) (*version.Version, error) {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "version", "-json")
+	cmd := exec.CommandContext(ctx, path, "version", "-json") //nolint:gosec // the operator chose it, by PATH or numaform.yaml
 	// A missing or unreadable CLI configuration causes a warning on stdout, an empty one
 	// does not.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CHECKPOINT_DISABLE=1", "HOME=" + os.DevNull, "TF_CLI_CONFIG_FILE=" + os.DevNull}
@@ -151,7 +151,7 @@ func engineVersion(ctx context.Context, path string) (*version.Version, error) {
 		Version string `json:"terraform_version"`
 	}
 	if err := json.Unmarshal(out, &answer); err != nil {
-		return nil, errors.New("it does not tell its version as OpenTofu and Terraform do")
+		return nil, errors.New("it does not print its version as OpenTofu and Terraform do")
 	}
 	found, err := version.NewVersion(answer.Version)
 	if err != nil {

@@ -57,7 +57,7 @@ func TestFindEngine(t *testing.T) {
 		}},
 		{"no such path", state.EngineConfig{Binary: "./none/tofu"}, "", []string{"looked for ./none/tofu", "not there"}},
 		{"path too old", state.EngineConfig{Binary: old}, "", []string{old + ": it is version 1.5.0", "version >= 1.8"}},
-		{"path says nothing", state.EngineConfig{Binary: mute}, "", []string{"does not tell its version"}},
+		{"path says nothing", state.EngineConfig{Binary: mute}, "", []string{"does not print its version"}},
 		{"path says nonsense", state.EngineConfig{Binary: odd}, "", []string{`it is version "x"`}},
 		{"path fails", state.EngineConfig{Binary: failing}, "", []string{"exit status 3"}},
 		{"no release", state.EngineConfig{Binary: development}, "", []string{"it is version 1.12.6-dev"}},

@@ -50,7 +50,7 @@ func (e *CommandError) Error() string {
 	if e.Backend == "" {
 		return fmt.Sprintf("%s %s: %s", e.Operation, e.Dir, reason)
 	}
-	return fmt.Sprintf("%s %s: the %s backend of the state does not answer as it must: %s: %s; see that it runs, that it can be reached from here, "+
+	return fmt.Sprintf("%s %s: the %s backend of the state does not respond correctly: %s: %s; see that it runs, that it can be reached from here, "+
 		"and that its address and the credential in the environment are right; then run numaform again", e.Operation, e.Dir, e.Backend, reason, e.done())
 }
 
@@ -59,13 +59,13 @@ func (e *CommandError) Error() string {
 func (e *CommandError) done() string {
 	kept := filepath.Join(e.Dir, erroredState)
 	if _, err := os.Stat(kept); err == nil {
-		return "what was done is kept in " + kept + " and saved first by the next run"
+		return "the result is in " + kept + " and the next run saves it first"
 	}
 	reads := []string{"initializing", downloading, "planning", "reading plan of", "reading the state of", "starting the engine in", "taking the lock of"}
 	if slices.Contains(reads, e.Operation) || strings.Contains(e.Text, "acquiring the state lock") {
 		return "nothing was changed"
 	}
-	return "the next run finds out what of it was done"
+	return "the next run finds out what was done"
 }
 
 // Unwrap returns the context's error if the operation was canceled, or
@@ -104,20 +104,20 @@ type LockedError struct {
 
 // Error says who holds which lock since when, and how to fix it.
 func (e *LockedError) Error() string {
-	since := "a time that the backend does not tell"
+	since := "an unknown time"
 	if !e.Created.IsZero() {
 		since = e.Created.UTC().Format(time.RFC3339)
 	}
 	if e.ID == "" {
-		return fmt.Sprintf("state of %s: locked by %s since %s for %s: wait for it; the lock ends with the connection of whoever holds it",
+		return fmt.Sprintf("state of %s: locked by %s since %s for %s: wait for it; the lock ends with its holder's connection",
 			e.Dir, e.Who, since, e.Operation)
 	}
 	if e.Lease != "" {
-		return fmt.Sprintf("state of %s: locked by %s since %s for init: wait for it; if it is surely dead, run "+
+		return fmt.Sprintf("state of %s: locked by %s since %s for init: wait for it; if its holder is certainly dead, run "+
 			"`kubectl delete lease %s` in the namespace of the states", e.Dir, e.Who, since, e.Lease)
 	}
 	return fmt.Sprintf("state of %s: locked by %s since %s for %s (lock %s, holder %s): wait for it; "+
-		"if it is surely dead, run `force-unlock %s` there", e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, e.ID)
+		"if its holder is certainly dead, run `force-unlock %s` there", e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, e.ID)
 }
 
 // lockField matches a line of the engine's description of a lock.

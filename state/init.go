@@ -196,7 +196,7 @@ func (w *Workspace) follow() error {
 	}
 	// The engine reports unreadable data.
 	if json.Unmarshal(content, &data) != nil || data.Backend.Type != "local" || data.Backend.Config.Path == "" {
-		return nil
+		return nil //nolint:nilerr // see above
 	}
 	was := data.Backend.Config.Path
 	if !filepath.IsAbs(was) {

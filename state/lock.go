@@ -234,13 +234,13 @@ func (r *run) proves(lock *LockedError, host, dir string) bool {
 
 // proof returns the reason for considering a lock's holder dead, for the record.
 func (r *run) proof(lock *LockedError) string {
-	gone := "whoever had this directory has let go of it, so it is gone, and its engine with it"
+	gone := "the process that used this directory has released it, so it has ended, and its engine with it"
 	if r.seen {
 		gone = "that process is this one, and saw its engine end"
 	}
 	return fmt.Sprintf("%s took it on this host at %s for %s; an engine of this directory can have taken it between %s and %s "+
 		"in a run that did not end well (process %d, %s); %s; no process that it started is left; "+
-		"that nobody else on this host took it in that time, from another working copy, is not known",
+		"whether another client on this host took it in that time, from another working copy, is unknown",
 		lock.Who, lock.Created.UTC().Format(time.RFC3339), lock.Operation,
 		r.Began.UTC().Format(time.RFC3339), r.Until.UTC().Format(time.RFC3339), r.PID, r.Operation, gone)
 }

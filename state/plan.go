@@ -108,8 +108,10 @@ func (w *Workspace) Plan(ctx context.Context, options PlanOptions) (plan *Plan, 
 	if w.provider != nil {
 		plan.Provider = w.provider.provider
 	}
-	plan.Lost, err = w.compare(plan.JSON, len(options.Targets) == 0 && !changes)
-	return plan, err
+	if plan.Lost, err = w.compare(plan.JSON, len(options.Targets) == 0 && !changes); err != nil {
+		return nil, err
+	}
+	return plan, nil
 }
 
 // planOptions returns the options of plan.

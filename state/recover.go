@@ -57,7 +57,7 @@ type LineageError struct{ File, Local, Remote string }
 // Error says which file is wrong and how to fix it.
 func (e *LineageError) Error() string {
 	return fmt.Sprintf("state %s has lineage %s, the backend's has %s: it belongs to another backend or directory; "+
-		"look at the backend's configuration, and remove the file if it is not wanted", e.File, e.Local, e.Remote)
+		"look at the backend's configuration, and remove the file if it is not needed", e.File, e.Local, e.Remote)
 }
 
 // Recover cleans up after a crash: it waits for leftover processes, removes leftover

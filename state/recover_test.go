@@ -218,8 +218,8 @@ func TestWhatABackendLeavesOpen(t *testing.T) {
 	for name, tt := range map[string]struct{ operation, text, want string }{
 		"plan":           {"planning", "Error loading state", "nothing was changed; see"},
 		"apply, before":  {"applying", "Error acquiring the state lock: dial", "nothing was changed; see"},
-		"apply, release": {"applying", "Error releasing the state lock: EOF", "the next run finds out what of it was done; see"},
-		"forget":         {"forgetting a.b in", "Error releasing the state lock: EOF", "the next run finds out what of it was done; see"},
+		"apply, release": {"applying", "Error releasing the state lock: EOF", "the next run finds out what was done; see"},
+		"forget":         {"forgetting a.b in", "Error releasing the state lock: EOF", "the next run finds out what was done; see"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

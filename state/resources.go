@@ -48,8 +48,8 @@ func (e *LostResourcesError) Error() string {
 	if len(e.Regained) > 0 {
 		parts = append(parts, "holds again what was destroyed, "+strings.Join(e.Regained, ", "))
 	}
-	return fmt.Sprintf("state of %s %s: someone else wrote it during the apply; run numaform again, which imports what exists and forgets "+
-		"what does not, and see that no other numaform, tofu or terraform works on this state", e.Dir, strings.Join(parts, ", and "))
+	return fmt.Sprintf("state of %s %s: another client wrote it during the apply; run numaform again, which imports what exists and forgets "+
+		"what does not, and make sure that no other numaform, tofu or terraform uses this state", e.Dir, strings.Join(parts, ", and "))
 }
 
 // knownOf returns the state's content before a plan and after it, and what the plan

@@ -28,9 +28,9 @@ import (
 // The defaults of a Config. DefaultWaitDelay exceeds the provider's longest create: an
 // engine that is killed earlier does not save the state.
 const (
-	DefaultParallelism = 16
+	defaultParallelism = 16
 	DefaultWaitDelay   = 35 * time.Minute
-	DefaultLockTimeout = 30 * time.Second
+	defaultLockTimeout = 30 * time.Second
 )
 
 // Config configures a workspace. Dir and Engine are required.
@@ -126,13 +126,13 @@ func New(config Config) (*Workspace, error) {
 		return failed(fmt.Errorf("variable %s must not be set for the engine: it would change what is planned", prohibited[0]))
 	}
 	if config.Parallelism <= 0 {
-		config.Parallelism = DefaultParallelism
+		config.Parallelism = defaultParallelism
 	}
 	if config.WaitDelay <= 0 {
 		config.WaitDelay = DefaultWaitDelay
 	}
 	if config.LockTimeout <= 0 {
-		config.LockTimeout = DefaultLockTimeout
+		config.LockTimeout = defaultLockTimeout
 	}
 	if config.Progress == nil {
 		config.Progress = func(Event) {}

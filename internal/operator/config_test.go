@@ -170,7 +170,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"no host in a list of hosts", minimal + "  hosts: &none [~]\n", "", "line 7: an entry of the list is empty"},
 		{"a list for pairs", minimal + "fleet: {backend: {config: [a]}}\n", "", "line 7: a list: want pairs such as {name: text}"},
 		{"one key twice", minimal + "clusterID: b\n", "", "line 7: key clusterID is already in line 1"},
-		{"merges without end", minimal + "fleet: &f {<<: *f}\n", "", "stands for itself"},
+		{"merges without end", minimal + "fleet: &f {<<: *f}\n", "", "refers to itself"},
 		{"a backend misspelled", minimal + "fleet: {backend: {type: kubernets}}\n", "", `fleet.backend.type "kubernets": did you mean kubernetes?`},
 		{"a password in a url", strings.Replace(minimal, "https://", "https://root:s3cret@", 1), "", `url "https://…@pve-1.example:8006/api2/json": want https://HOST`},
 		{"no url at all", strings.Replace(minimal, "  url: https://pve-1.example:8006/api2/json\n", "", 1), "", `url "": want https://`},

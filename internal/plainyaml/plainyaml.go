@@ -58,7 +58,7 @@ type checker struct {
 	values map[*yaml.Node]int
 }
 
-var errSelf = errors.New("stands for itself: remove the alias")
+var errSelf = errors.New("refers to itself: remove the alias")
 
 // size returns the number of values that a node expands to.
 func (c *checker) size(node *yaml.Node) (int, error) {
@@ -84,7 +84,7 @@ func (c *checker) size(node *yaml.Node) (int, error) {
 			return 0, err
 		}
 		if sum += size; sum > maxValues {
-			return 0, fmt.Errorf("line %d: with its aliases this stands for more than %d values: write fewer", node.Line, maxValues)
+			return 0, fmt.Errorf("line %d: with its aliases this expands to more than %d values: write fewer", node.Line, maxValues)
 		}
 	}
 	c.values[node] = sum

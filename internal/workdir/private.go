@@ -54,13 +54,13 @@ func Private(dir string, outside ...string) error {
 		}
 		if real == other || strings.HasPrefix(real, other+string(filepath.Separator)) {
 			return refuse("lies in the fleet's directory "+other,
-				"set state_dir in numaform.yaml to a directory outside of it, as whoever may change the fleet could write there")
+				"set state_dir in numaform.yaml to a directory outside of it, because everyone who may change the fleet could write there")
 		}
 	}
 	for parent := real; ; parent = filepath.Dir(parent) {
 		if _, err := os.Lstat(filepath.Join(parent, ".git")); err == nil {
 			return refuse("lies in the git checkout "+parent,
-				"set state_dir in numaform.yaml to a directory outside of it, as whoever may push could write there")
+				"set state_dir in numaform.yaml to a directory outside of it, because everyone who may push could write there")
 		}
 		if parent == filepath.Dir(parent) {
 			break

@@ -48,7 +48,9 @@ func (t *Tree) Restore() (restored []string, err error) {
 	delete(exact, ".")
 	for _, dir := range slices.Collect(maps.Keys(exact)) {
 		for ; dir != "."; dir = path.Dir(dir) {
-			exact[dir] = exact[dir] // parents, too
+			if !exact[dir] {
+				exact[dir] = false // a parent
+			}
 		}
 	}
 

@@ -37,9 +37,13 @@ func (c *checker) change(rc *tfjson.ResourceChange) {
 	}
 	if firewall {
 		c.firewall(rc)
-		return
+	} else {
+		c.vm(rc)
 	}
+}
 
+// vm checks what a plan does to one of our VMs.
+func (c *checker) vm(rc *tfjson.ResourceChange) {
 	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
 	if after != nil {
 		c.vms[rc.Address] = after
@@ -67,11 +71,11 @@ func (c *checker) change(rc *tfjson.ResourceChange) {
 	case actions.Update():
 		c.update(rc, before, after)
 	case actions.Replace() && rc.ActionReason == tfjson.ActionReasonReplaceBecauseTainted:
-		c.deny(RuleReplace, rc.Address, "it is tainted, so the plan destroys the VM and makes it again: run `numaform apply`, which takes the entry out of the state and imports what exists")
+		c.deny(RuleReplace, rc.Address, "it is tainted, so the plan destroys the VM and creates it again: run `numaform apply`, which takes the entry out of the state and imports what exists")
 	case actions.Replace():
-		c.deny(RuleReplace, rc.Address, "the plan destroys the VM and makes it again: undo the change in its file, or replace the node by a new one with its own VMID")
+		c.deny(RuleReplace, rc.Address, "the plan destroys the VM and creates it again: undo the change in its file, or replace the node by a new one with its own VMID")
 	case actions.Forget():
-		c.needApproval(RuleForget, rc.Address, "the VM leaves the state but stays in Proxmox: approve if someone else looks after it")
+		c.needApproval(RuleForget, rc.Address, "the VM leaves the state but stays in Proxmox: approve if another owner manages it")
 	default:
 		c.deny(RuleAction, rc.Address, fmt.Sprintf("action %q is none that numaform asks for", join(actions)))
 	}
@@ -100,7 +104,7 @@ func (c *checker) requested(op operation, address string) *request {
 		if op == opDelete {
 			fix = "its file is gone from the fleet: restore it from version control; to take the node out, restore it first and then `numaform remove` the node"
 		}
-		c.deny(RuleSurplus, address, fmt.Sprintf("nobody asked to %s it: %s", op, fix))
+		c.deny(RuleSurplus, address, fmt.Sprintf("%s was not requested: %s", op, fix))
 	}
 	return r
 }
@@ -118,7 +122,7 @@ func (c *checker) create(rc *tfjson.ResourceChange, after values) {
 		c.deny(RuleIdentity, rc.Address, "a create of a VM that has an id already: plan again from fresh files")
 	}
 	if host := text(after["node_name"]); host != string(r.Host) {
-		c.deny(RuleIdentity, rc.Address, fmt.Sprintf("planned on host %.80q, asked for on %q", host, r.Host))
+		c.deny(RuleIdentity, rc.Address, fmt.Sprintf("planned on host %.80q, requested on %q", host, r.Host))
 	}
 	if name := text(after["name"]); name != nameOf(rc.Address) {
 		c.deny(RuleIdentity, rc.Address, "the VM's name is not that of its module call")
@@ -151,7 +155,7 @@ func (c *checker) delete(rc *tfjson.ResourceChange, before values) {
 	case r.Blocked != "":
 		c.deny(RuleDrained, rc.Address, fmt.Sprintf("VM %d stays until its Node is drained: %.200s", r.VMID, r.Blocked))
 	case !r.Drained:
-		c.deny(RuleDrained, rc.Address, fmt.Sprintf("VM %d stays until its Node is drained, and nobody says that it is: drain the Node %s, or delete it if it is gone",
+		c.deny(RuleDrained, rc.Address, fmt.Sprintf("VM %d stays until its Node is drained, and nothing reports that it is: drain the Node %s, or delete it if it is gone",
 			r.VMID, nameOf(rc.Address)))
 	}
 }
@@ -233,7 +237,7 @@ func (c *checker) imported(rc *tfjson.ResourceChange, before, after values) {
 		}
 	}
 	if r == nil {
-		c.needApproval(RuleImport, rc.Address, "nobody asked to import it: approve if this VM is to become ours")
+		c.needApproval(RuleImport, rc.Address, "the import was not requested: approve if numaform should manage this VM")
 		return
 	}
 
@@ -251,15 +255,15 @@ func (c *checker) imported(rc *tfjson.ResourceChange, before, after values) {
 func (c *checker) identity(address string, vm values, want Target, where string) {
 	vmid, ok := integer(vm["vm_id"])
 	if !ok || vmid != int64(want.VMID) {
-		c.deny(RuleIdentity, address, fmt.Sprintf("VMID %s is not %d, which was asked for", where, want.VMID))
+		c.deny(RuleIdentity, address, fmt.Sprintf("VMID %s is not %d, as requested", where, want.VMID))
 	}
 	marker, ok := fleet.ParseMarker(text(vm["description"]))
 	if !ok {
-		c.deny(RuleIdentity, address, "the description "+where+" has no marker of numaform: this VM may be someone else's")
+		c.deny(RuleIdentity, address, "the description "+where+" has no marker of numaform: this VM may belong to another owner")
 		return
 	}
 	if marker.Key != want.Key || marker.ClusterID != c.intent.ClusterID {
-		c.deny(RuleIdentity, address, fmt.Sprintf("the marker %s names cluster %s and key %s, asked for were cluster %s and key %s: this VM is another one",
+		c.deny(RuleIdentity, address, fmt.Sprintf("the marker %s names cluster %s and key %s, requested were cluster %s and key %s: this VM is another one",
 			where, marker.ClusterID, marker.Key, c.intent.ClusterID, want.Key))
 	}
 }
@@ -297,7 +301,7 @@ func (c *checker) planned(rc *tfjson.ResourceChange, after values, r *request) {
 	// restarting ours.
 	for _, clone := range list(after["clone"]) {
 		if retries, ok := integer(attributes(clone)["retries"]); !ok || retries != 1 {
-			deny(RuleFixed, "clone.retries is not 1: with more the provider takes a foreign VM of the same VMID for its own")
+			deny(RuleFixed, "clone.retries is not 1: with more the provider would adopt an unmanaged VM with the same VMID")
 		}
 	}
 	if after["reboot_after_update"] != false {
@@ -327,7 +331,7 @@ func (c *checker) planned(rc *tfjson.ResourceChange, after values, r *request) {
 
 	c.secrets(rc.Address, rc.Change.After)
 	if sensitive(rc.Change.After, rc.Change.AfterSensitive) {
-		deny(RuleSecret, "a value is sensitive: it would stand in the plan and in the state; give it to the guest by its seed")
+		deny(RuleSecret, "a value is sensitive: the plan and the state would contain it; pass it to the guest in its seed")
 	}
 }
 

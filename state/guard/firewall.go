@@ -66,7 +66,7 @@ func (c *checker) firewall(rc *tfjson.ResourceChange) {
 
 	case actions.Create() || actions.Delete() || actions.Update():
 		if r == nil || !slices.Contains(firewallActions[r.operation], actions[0]) {
-			c.deny(RuleSurplus, rc.Address, fmt.Sprintf("nobody asked to %s security groups of this VM: plan again from fresh files", actions[0]))
+			c.deny(RuleSurplus, rc.Address, fmt.Sprintf("%s of this VM's security groups was not requested: plan again from fresh files", actions[0]))
 			return
 		}
 		r.regrouped = true
@@ -91,7 +91,7 @@ func (c *checker) firewall(rc *tfjson.ResourceChange) {
 // possibly none, and updates them to match the file.
 func (c *checker) importedGroups(rc *tfjson.ResourceChange, r *request) {
 	if r == nil || r.operation != opImport && r.operation != opUpdate {
-		c.deny(RuleSurplus, rc.Address, "nobody asked to import security groups of this VM: plan again from fresh files")
+		c.deny(RuleSurplus, rc.Address, "importing security groups of this VM was not requested: plan again from fresh files")
 		return
 	}
 	r.regrouped = true
@@ -104,7 +104,7 @@ func (c *checker) importedGroups(rc *tfjson.ResourceChange, r *request) {
 	remaining := groups(rc.Change.After)
 	for _, group := range groups(rc.Change.Before) {
 		if !slices.Contains(remaining, group) {
-			c.needApproval(RuleImport, rc.Address, "the import would remove firewall rules that someone gave to the VM: approve if they may go")
+			c.needApproval(RuleImport, rc.Address, "the import would remove firewall rules that another client added to the VM: approve if they may be removed")
 			return
 		}
 	}

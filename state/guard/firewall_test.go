@@ -31,8 +31,8 @@ func TestCheckSecurityGroups(t *testing.T) {
 		want   guard.Rule
 		part   string
 	}{
-		{"of a VM that stays", creating(2003), nil, guard.RuleSurplus, "nobody asked to delete security groups"},
-		{"of a VM nobody asked for", intent(func(i *guard.Intent) { i.Delete = mixed.Delete }), nil, guard.RuleSurplus, "nobody asked to create security groups"},
+		{"of a VM that stays", creating(2003), nil, guard.RuleSurplus, "delete of this VM's security groups was not requested"},
+		{"of a VM nobody asked for", intent(func(i *guard.Intent) { i.Delete = mixed.Delete }), nil, guard.RuleSurplus, "create of this VM's security groups was not requested"},
 		{"of another VM", mixed, edits{groupsCome + "change.after.vm_id": 100}, guard.RuleIdentity, "not those of VM 2003"},
 		{"of a container", mixed, edits{groupsCome + "change.after.container_id": 100}, guard.RuleIdentity, "not those of VM 2003"},
 		{"deleted of another VM", mixed, edits{groupsGo + "change.before.vm_id": 100}, guard.RuleIdentity, "not those of VM 2002"},
@@ -41,7 +41,7 @@ func TestCheckSecurityGroups(t *testing.T) {
 		{"a secret", mixed, edits{groupsCome + "change.after.rule.0.comment": "PVEAPIToken=x"}, guard.RuleSecret, "API token"},
 		{"replaced", mixed, edits{groupsCome + "change.actions": []any{"delete", "create"}}, guard.RuleReplace, "set them again"},
 		{"read", mixed, edits{groupsCome + "change.actions": []any{"read"}}, guard.RuleAction, `"read"`},
-		{"updated with a create", mixed, edits{groupsCome + "change.actions": []any{"update"}}, guard.RuleSurplus, "nobody asked to update"},
+		{"updated with a create", mixed, edits{groupsCome + "change.actions": []any{"update"}}, guard.RuleSurplus, "update of this VM's security groups was not requested"},
 		{"imported and created", mixed, edits{groupsCome + "change.importing": map[string]any{"id": "x"}}, guard.RuleImport, "would also create"},
 		{"deposed", mixed, edits{groupsGo + "deposed": "0a"}, guard.RuleReplace, "broken replacement"},
 		{"one of several", mixed, edits{groupsCome + "index": 0}, guard.RuleAddress, "not a VM"},
@@ -52,7 +52,7 @@ func TestCheckSecurityGroups(t *testing.T) {
 		{"another provider", mixed, edits{groupsCome + "provider_name": "x"}, guard.RuleAddress, "not a VM"},
 		{"a data source", mixed, edits{groupsCome + "mode": "data"}, guard.RuleAddress, "not a VM"},
 		{"nobody's", mixed, edits{groupsCome + "address": "x", groupsCome + "module_address": "module."}, guard.RuleAddress, "not a VM"},
-		{"imported as they are", mixed, edits{groupsCome + "change.importing": map[string]any{"id": "x"}, groupsCome + "change.actions": []any{"no-op"}}, guard.RuleSurplus, "nobody asked to import"},
+		{"imported as they are", mixed, edits{groupsCome + "change.importing": map[string]any{"id": "x"}, groupsCome + "change.actions": []any{"no-op"}}, guard.RuleSurplus, "importing security groups of this VM was not requested"},
 		{"from a source", mixed, edits{groupsCome + "change.after.rule.0.source": "0.0.0.0/0"}, guard.RulePrivileged, "not a security group"},
 		{"to a destination", mixed, edits{groupsCome + "change.after.rule.0.dest": "0.0.0.0/0"}, guard.RulePrivileged, "not a security group"},
 		{"of a VM in the state", mixed, edits{"prior_state.values.root_module.child_modules.2.resources.0.type": guard.ResourceType}, guard.RuleAddress, "the state holds"},
@@ -115,7 +115,7 @@ func TestCheckUpdateOfSecurityGroups(t *testing.T) {
 	}
 	node.Actions, node.Importing = []tfjson.Action{"delete"}, nil
 	leaving := intent(func(i *guard.Intent) { i.Delete = creating(2002, 2003).Create })
-	if v := check(plan, leaving, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleSurplus, "nobody asked to create security groups") {
+	if v := check(plan, leaving, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleSurplus, "create of this VM's security groups was not requested") {
 		t.Errorf("groups for a VM that leaves: got\n%s", v)
 	}
 }
@@ -168,10 +168,10 @@ func TestCheckImportOfSecurityGroups(t *testing.T) {
 		{name: "none yet", action: "update", intent: updating, edits: edits{groupsCome + "change.before": before(2003, nil)}, decision: guard.Allow},
 		{name: "with the VM", action: "no-op", vmImport: "pve-1/2003", intent: importing, decision: guard.Allow},
 		{name: "none yet, with the VM", action: "update", vmImport: "pve-1/2003", intent: importing, edits: edits{groupsCome + "change.before": before(2003, nil)}, decision: guard.Allow},
-		{name: "a rule by hand", action: "update", intent: updating, edits: edits{groupsCome + "change.before": before(2003, rule("", "ACCEPT"))}, decision: guard.NeedsApproval, part: "someone gave"},
-		{name: "a group by hand", action: "update", intent: updating, edits: edits{groupsCome + "change.before": before(2003, rule("ssh", ""))}, decision: guard.NeedsApproval, part: "someone gave"},
-		{name: "for a create", action: "update", intent: mixed, decision: guard.Deny, part: "nobody asked to import"},
-		{name: "for nothing", action: "no-op", intent: intent(func(i *guard.Intent) { i.Delete = mixed.Delete }), decision: guard.Deny, part: "nobody asked to import"},
+		{name: "a rule by hand", action: "update", intent: updating, edits: edits{groupsCome + "change.before": before(2003, rule("", "ACCEPT"))}, decision: guard.NeedsApproval, part: "another client added"},
+		{name: "a group by hand", action: "update", intent: updating, edits: edits{groupsCome + "change.before": before(2003, rule("ssh", ""))}, decision: guard.NeedsApproval, part: "another client added"},
+		{name: "for a create", action: "update", intent: mixed, decision: guard.Deny, part: "importing security groups of this VM was not requested"},
+		{name: "for nothing", action: "no-op", intent: intent(func(i *guard.Intent) { i.Delete = mixed.Delete }), decision: guard.Deny, part: "importing security groups of this VM was not requested"},
 		{name: "replaced", action: "delete", intent: updating, decision: guard.Deny, part: "would also delete"},
 		{name: "another VM's, by its import", action: "update", intent: updating, edits: edits{groupsCome + "change.importing": map[string]any{"id": "vm/pve-1/100"}}, decision: guard.Deny, part: "not of the security groups of VM 2003"},
 		{name: "another VM's", action: "update", intent: updating, edits: edits{groupsCome + "change.before": before(100, nil)}, decision: guard.Deny, part: "not those of VM 2003"},

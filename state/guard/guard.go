@@ -270,7 +270,7 @@ func (c *checker) pins() {
 		vmid, _ := integer(c.vms[address]["vm_id"])
 		for _, claim := range c.intent.Claims {
 			if taken := claim.CPUs.Intersection(vm.cpus); claim.Host == vm.host && claim.VMID != fleet.VMID(vmid) && !taken.IsEmpty() {
-				c.deny(RulePins, address, fmt.Sprintf("CPUs %s of host %s are held by guest %d (%.80q): plan again, so that the VM is placed elsewhere",
+				c.deny(RulePins, address, fmt.Sprintf("CPUs %s of host %s belong to guest %d (%.80q): plan again, so that the VM is placed elsewhere",
 					taken, vm.host, claim.VMID, claim.Guest))
 			}
 		}

@@ -187,9 +187,9 @@ func TestCheckRefusesOtherIntents(t *testing.T) {
 		wantRule guard.Rule
 		wantPart string
 	}{
-		{"a create nobody asked for", "create", creating(2001), guard.RuleSurplus, "nobody asked to create"},
-		{"a delete nobody asked for", "mixed", creating(2003), guard.RuleSurplus, "nobody asked to delete"},
-		{"an update nobody asked for", "update", nothing, guard.RuleSurplus, "nobody asked to update"},
+		{"a create nobody asked for", "create", creating(2001), guard.RuleSurplus, "create was not requested"},
+		{"a delete nobody asked for", "mixed", creating(2003), guard.RuleSurplus, "delete was not requested"},
+		{"an update nobody asked for", "update", nothing, guard.RuleSurplus, "update was not requested"},
 		{"a create left out", "create", creating(2001, 2002, 2003), guard.RuleMissing, "does not create"},
 		{"a delete left out", "create", intent(func(i *guard.Intent) { i.Create = both.Create; i.Delete = creating(2003).Create }), guard.RuleMissing, "does not delete"},
 		{"an update left out", "create", intent(func(i *guard.Intent) { i.Create = both.Create; i.Update = creating(2003).Create }), guard.RuleMissing, "does not update"},
@@ -197,7 +197,7 @@ func TestCheckRefusesOtherIntents(t *testing.T) {
 		{"a create for an import", "create", intent(func(i *guard.Intent) { i.Create = creating(2001).Create; i.Import = creating(2002).Create }), guard.RuleSurplus, "create"},
 		{"another VMID", "create", with(func(t *guard.Target) { t.VMID = 2009 }), guard.RuleIdentity, "VMID planned is not 2009"},
 		{"another key", "create", with(func(t *guard.Target) { t.Key = vm(2003).Key }), guard.RuleIdentity, "this VM is another one"},
-		{"another host", "create", with(func(t *guard.Target) { t.Host = "pve-2" }), guard.RuleIdentity, `asked for on "pve-2"`},
+		{"another host", "create", with(func(t *guard.Target) { t.Host = "pve-2" }), guard.RuleIdentity, `requested on "pve-2"`},
 		{"another cluster", "create", guard.Intent{ClusterID: "test", Create: both.Create}, guard.RuleIdentity, "this VM is another one"},
 		{"a delete of another key", "mixed", intent(func(i *guard.Intent) {
 			i.Create = mixed.Create
@@ -212,8 +212,8 @@ func TestCheckRefusesOtherIntents(t *testing.T) {
 			i.Delete = []guard.Target{d}
 		}), guard.RuleIdentity, "VMID in the state"},
 		{"an update of another key", "update", intent(func(i *guard.Intent) { u := vm(2001); u.Key = vm(2002).Key; i.Update = []guard.Target{u} }), guard.RuleIdentity, "marker in the state"},
-		{"one VM wanted twice", "mixed", intent(func(i *guard.Intent) { i.Create = mixed.Create; i.Delete = mixed.Delete; i.Update = mixed.Delete }), guard.RuleIntent, "a plan does one thing"},
-		{"one VMID wanted twice", "create", with(func(t *guard.Target) { t.VMID = 2002 }), guard.RuleIntent, "VMID 2002 is wanted for"},
+		{"one VM wanted twice", "mixed", intent(func(i *guard.Intent) { i.Create = mixed.Create; i.Delete = mixed.Delete; i.Update = mixed.Delete }), guard.RuleIntent, "request one operation"},
+		{"one VMID wanted twice", "create", with(func(t *guard.Target) { t.VMID = 2002 }), guard.RuleIntent, "VMID 2002 is also requested for"},
 		{"an intent without key", "create", with(func(t *guard.Target) { t.Key = "" }), guard.RuleIntent, "lacks"},
 		{"an intent without host", "create", with(func(t *guard.Target) { t.Host = "" }), guard.RuleIntent, "lacks"},
 		{"an intent without cluster", "create", guard.Intent{Create: both.Create}, guard.RuleIntent, "lacks"},

@@ -128,7 +128,7 @@ func (c *checker) readIntent() {
 	for _, address := range slices.Sorted(maps.Keys(c.requests)) {
 		vmid := c.requests[address].VMID
 		if other, ok := vmids[vmid]; ok {
-			c.deny(RuleIntent, address, fmt.Sprintf("VMID %d is wanted for %s too: give each VM its own", vmid, other))
+			c.deny(RuleIntent, address, fmt.Sprintf("VMID %d is also requested for %s: give each VM its own", vmid, other))
 		}
 		vmids[vmid] = address
 	}
@@ -138,11 +138,11 @@ func (c *checker) readIntent() {
 func (c *checker) request(op operation, target Target) {
 	if other, ok := c.requests[target.Address]; ok {
 		c.deny(RuleIntent, target.Address,
-			fmt.Sprintf("wanted as %s and as %s: a plan does one thing to a VM", other.operation, op))
+			fmt.Sprintf("requested as %s and as %s: request one operation for a VM", other.operation, op))
 	}
 	switch {
 	case c.intent.ClusterID == "" || target.Key == "" || target.Host == "":
-		c.deny(RuleIntent, target.Address, "the intent lacks cluster id, key or host: without them the VM cannot be told from others")
+		c.deny(RuleIntent, target.Address, "the intent lacks cluster id, key or host: without them the VM cannot be identified")
 	case target.VMID < fleet.MinVMID || target.VMID > fleet.MaxVMID:
 		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is not one of Proxmox'", target.VMID))
 	case c.intent.VMIDs != (fleet.VMIDRange{}) && !c.intent.VMIDs.Contains(target.VMID):

@@ -91,15 +91,15 @@ func TestCheckInvariants(t *testing.T) {
 		{"other type in the prior state", "mixed", edits{"prior_state.values.root_module.child_modules.0.resources.0.type": "proxmox_vm"}, guard.RuleAddress, "the state holds"},
 		{"foreign VM in the planned values", "create", edits{"planned_values.root_module.child_modules.0.resources.0.provider_name": "x"}, guard.RuleAddress, "the state holds"},
 
-		{"replace", "mixed", edits{"resource_changes.1.change.actions": []any{"delete", "create"}}, guard.RuleReplace, "makes it again"},
-		{"create before destroy", "mixed", edits{"resource_changes.1.change.actions": []any{"create", "delete"}}, guard.RuleReplace, "makes it again"},
+		{"replace", "mixed", edits{"resource_changes.1.change.actions": []any{"delete", "create"}}, guard.RuleReplace, "creates it again"},
+		{"create before destroy", "mixed", edits{"resource_changes.1.change.actions": []any{"create", "delete"}}, guard.RuleReplace, "creates it again"},
 		{"deposed", "mixed", edits{"resource_changes.1.deposed": "0a"}, guard.RuleReplace, "broken replacement"},
 		{"read", "create", edits{first + "change.actions": []any{"read"}}, guard.RuleAction, `"read"`},
 		{"unknown action", "create", edits{first + "change.actions": []any{"open"}}, guard.RuleAction, `"open"`},
 		{"no action", "create", edits{first + "change.actions": []any{}}, guard.RuleAction, `""`},
 		{"create of what exists", "create", edits{first + "change.before": map[string]any{}}, guard.RuleAction, "already there"},
 		{"unknown drift", "create", drift("create", nil, nil), guard.RuleAction, "drift"},
-		{"the same change twice", "create", edits{"resource_changes.1.address": vm(2001).Address, "resource_changes.1.module_address": "module.workers-2001"}, guard.RuleSurplus, "nobody asked"},
+		{"the same change twice", "create", edits{"resource_changes.1.address": vm(2001).Address, "resource_changes.1.module_address": "module.workers-2001"}, guard.RuleSurplus, "was not requested"},
 		{"import with a replacement", "import", edits{"resource_changes.1.change.actions": []any{"delete", "create"}}, guard.RuleImport, "delete+create"},
 
 		{"VMID unknown", "create", edits{after + "vm_id": absent}, guard.RuleIdentity, "VMID planned"},
@@ -198,7 +198,7 @@ func TestCheckAsks(t *testing.T) {
 	}{
 		{"moved", "moved", nothing, nil, guard.RuleMoved, "moves here from " + vm(2002).Address},
 		{"forgotten", "forget", nothing, nil, guard.RuleForget, "stays in Proxmox"},
-		{"import nobody asked for", "import", nothing, nil, guard.RuleImport, "nobody asked"},
+		{"import nobody asked for", "import", nothing, nil, guard.RuleImport, "was not requested"},
 		{"import without marker", "import", import2, edits{second + "change.before.description": ""}, guard.RuleImport, "does not carry"},
 		{"import of another key", "import", import2, edits{second + "change.before.description": "numaform/1 cluster=prod key=" + string(vm(2001).Key)}, guard.RuleImport, "does not carry"},
 		{"import of another cluster", "import", import2, edits{second + "change.before.description": "numaform/1 cluster=test key=" + string(vm(2002).Key)}, guard.RuleImport, "does not carry"},

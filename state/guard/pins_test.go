@@ -45,14 +45,14 @@ func TestCheckPins(t *testing.T) {
 		{"free", "create", pinnedPlan("0-3", "4,5"), []guard.Claim{claim(100, "pve-1", "6-9")}, ""},
 		{"on another host", "create", pinnedPlan("0-3", "4,5"), []guard.Claim{claim(100, "pve-2", "0-9")}, ""},
 		{"its own", "create", pinnedPlan("0-3", ""), []guard.Claim{claim(2001, "pve-1", "0-3")}, ""},
-		{"held by a guest", "create", pinnedPlan("0-3", ""), []guard.Claim{claim(100, "pve-1", "3,9")}, `CPUs 3 of host pve-1 are held by guest 100 ("db")`},
-		{"held by a guest, by marker", "create", pinnedPlan("", "4,5"), []guard.Claim{claim(100, "pve-1", "5")}, "CPUs 5 of host pve-1 are held by guest 100"},
+		{"held by a guest", "create", pinnedPlan("0-3", ""), []guard.Claim{claim(100, "pve-1", "3,9")}, `CPUs 3 of host pve-1 belong to guest 100 ("db")`},
+		{"held by a guest, by marker", "create", pinnedPlan("", "4,5"), []guard.Claim{claim(100, "pve-1", "5")}, "CPUs 5 of host pve-1 belong to guest 100"},
 		{"of two VMs of the plan", "create", pinnedPlan("0-3", "3,4"), nil, "CPUs 3 of host pve-1 are planned for " + vm(2002).Address + " too"},
 		{"of no list", "create", pinnedPlan("0-3;evil", ""), nil, "cannot be read"},
 		{"unknown", "create", edits{unknown + "cpu.0.affinity": true}, nil, "not known before the apply"},
 		{"all of the block unknown", "create", edits{unknown + "cpu": true}, nil, "not known before the apply"},
 		{"an update to free ones", "update", update, []guard.Claim{claim(2001, "pve-1", "2,3")}, ""},
-		{"an update to held ones", "update", update, []guard.Claim{claim(100, "pve-1", "4")}, "CPUs 4 of host pve-1 are held by guest 100"},
+		{"an update to held ones", "update", update, []guard.Claim{claim(100, "pve-1", "4")}, "CPUs 4 of host pve-1 belong to guest 100"},
 		{"an update to fewer", "update", edits{after + "description": "numaform/1 cluster=prod key=" + string(vm(2001).Key) + " pins=4,5"}, nil, "it would run with pins for 2 vCPUs and has another number: replace the node instead"},
 		{"an update to none", "update", edits{
 			first + "change.before.description": "numaform/1 cluster=prod key=" + string(vm(2001).Key) + " pins=4,5,6,7",
@@ -109,7 +109,7 @@ func TestCheckDrained(t *testing.T) {
 		edit func(*guard.Target)
 		part string
 	}{
-		"nobody says so":     {func(d *guard.Target) { d.Drained = false }, "nobody says that it is: drain the Node workers-2002"},
+		"nobody says so":     {func(d *guard.Target) { d.Drained = false }, "nothing reports that it is: drain the Node workers-2002"},
 		"blocked":            {func(d *guard.Target) { d.Drained, d.Blocked = false, "pod web-0 is kept by budget web" }, "stays until its Node is drained: pod web-0 is kept by budget web"},
 		"drained or blocked": {func(d *guard.Target) { d.Blocked = "pod web-0 is kept by budget web" }, "pod web-0"},
 	} {

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"bytes"
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -60,7 +61,7 @@ func (p *Policy) And(more *Policy) (*Policy, error) {
 	known := p.Names()
 	for _, name := range more.Names() {
 		if slices.Contains(known, name) {
-			return nil, fmt.Errorf("extending policy: rule %s stands in both: rename one", name)
+			return nil, fmt.Errorf("extending policy: rule %s is in both: rename one", name)
 		}
 	}
 	return &Policy{rules: slices.Concat(p.rules, more.rules)}, nil
@@ -148,7 +149,7 @@ func (p *policyParser) parse(text []byte) *Policy {
 	for i, node := range list.Content {
 		rule := p.rule(node, i)
 		if line, ok := lines[rule.name]; ok && rule.name != "" {
-			p.fault(node.Line, rule.name, "a rule of that name stands in line %d already: rename one", line)
+			p.fault(node.Line, rule.name, "line %d already has a rule of that name: rename one", line)
 		}
 		lines[rule.name] = node.Line
 		policy.rules = append(policy.rules, rule)
@@ -208,15 +209,8 @@ func (p *policyParser) fields(node *yaml.Node, rule string, known []string) map[
 
 // rule parses rule number i.
 func (p *policyParser) rule(node *yaml.Node, i int) policyRule {
-	// Errors name the rule, even if other parts of it are invalid.
 	number := fmt.Sprintf("number %d", i+1)
-	label := number
-	for k := 0; node.Kind == yaml.MappingNode && k+1 < len(node.Content); k += 2 {
-		if value := node.Content[k+1]; node.Content[k].Value == "name" && value.Kind == yaml.ScalarNode && policyName.MatchString(value.Value) {
-			label = value.Value
-			break
-		}
-	}
+	label := cmp.Or(ruleName(node), number)
 	fields := p.fields(node, label, ruleKeys)
 	if fields == nil {
 		return policyRule{}
@@ -266,6 +260,18 @@ func (p *policyParser) rule(node *yaml.Node, i int) policyRule {
 	rule.when = p.compile(env, label, "when", fields["when"], cel.BoolType)
 	rule.messageExpression = p.compile(env, label, "messageExpression", expression, cel.StringType)
 	return rule
+}
+
+// ruleName returns the name of a rule for errors, even if other parts of the rule are
+// invalid, or "".
+func ruleName(node *yaml.Node) string {
+	for i := 0; node.Kind == yaml.MappingNode && i+1 < len(node.Content); i += 2 {
+		value := node.Content[i+1]
+		if node.Content[i].Value == "name" && value.Kind == yaml.ScalarNode && policyName.MatchString(value.Value) {
+			return value.Value
+		}
+	}
+	return ""
 }
 
 // compile compiles the CEL of a rule's field to a program whose result has a type. It

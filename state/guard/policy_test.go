@@ -32,7 +32,7 @@ func TestParsePolicyRefuses(t *testing.T) {
 		{"a rule that is none", "rules:\n- allow\n", "rules.yaml:2: rule number 1: want an object"},
 		{"a rule of another key", "rules:\n- name: a\n  when: \"true\"\n  decision: allow\n  unless: x\n", `rules.yaml:5: rule a: key "unless" is unknown`},
 		{"a key twice", "rules:\n- name: a\n  when: \"true\"\n  when: \"true\"\n  decision: allow\n", "rules.yaml:4: rule a: duplicate key when"},
-		{"a name twice", "rules:\n" + ok + ok, "rules.yaml:5: rule a: a rule of that name stands in line 2 already"},
+		{"a name twice", "rules:\n" + ok + ok, "rules.yaml:5: rule a: line 2 already has a rule of that name"},
 		{"no name", "rules:\n- when: \"true\"\n  decision: allow\n", "rules.yaml:2: rule number 1: it needs a name"},
 		{"a name with blanks", "rules:\n- name: A b\n  when: \"true\"\n  decision: allow\n", "rules.yaml:2: rule number 1: it needs a name"},
 		{"no condition", "rules:\n- name: a\n  decision: allow\n", "rules.yaml:2: rule a: when is missing"},
@@ -96,7 +96,7 @@ func TestPolicyAnd(t *testing.T) {
 	if err != nil || strings.Join(both.Names(), " ") != "a b" || len(a.Names()) != 1 {
 		t.Errorf("got %v, %v", both, err)
 	}
-	if _, err := both.And(a); err == nil || !strings.Contains(err.Error(), "rule a stands in both") {
+	if _, err := both.And(a); err == nil || !strings.Contains(err.Error(), "rule a is in both") {
 		t.Errorf("a name twice: got %v", err)
 	}
 }

@@ -53,7 +53,7 @@ func (c *checker) secrets(address string, v any) {
 		}
 		kinds := secretIn(t)
 		for _, kind := range kinds {
-			c.deny(RuleSecret, address, "a planned value looks like "+kind+": it would stand in git, plan and state; give it to the guest by its seed")
+			c.deny(RuleSecret, address, "a planned value looks like "+kind+": git, plan and state would contain it; pass it to the guest in its seed")
 		}
 		c.harmless[t] = len(kinds) == 0
 	case []any:
