@@ -108,7 +108,7 @@ func (o *conformanceOptions) compare(ctx context.Context, process Process) error
 			write = func(w io.Writer) error { return printJSON(Process{Stdout: w}, &report) }
 		}
 		err = errors.Join(err, write(&text))
-		if writeErr := os.WriteFile(o.report, text.Bytes(), 0o644); writeErr != nil { //nolint:gosec // it has no secrets
+		if writeErr := os.WriteFile(o.report, text.Bytes(), 0o644); writeErr != nil {
 			err = errors.Join(err, fmt.Errorf("writing the report: %w", writeErr))
 		}
 	}

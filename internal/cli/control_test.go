@@ -155,7 +155,7 @@ func TestEvacuate(t *testing.T) {
 	}
 	says(t, 2, "exclude each other", "evacuate", "lab/pve-1", "--end", "--wait")
 	says(t, 2, "want region/host", "evacuate", "lab/")
-	says(t, 2, "more than nothing", "evacuate", "lab/pve-1", "--wait", "--poll", "0s")
+	says(t, 2, "must be positive", "evacuate", "lab/pve-1", "--wait", "--poll", "0s")
 
 	// A waiting user sees what is left, and can interrupt.
 	ctx, cancel := context.WithCancel(t.Context())

@@ -83,14 +83,19 @@ func runHistory(ctx context.Context, process Process, o *options, args []string,
 			"nothing is decided from them\n", unverified, opened.KeyPlace())
 	}
 
-	if o.output == "json" {
+	return printHistory(process, o.output, entries, len(args) > 0)
+}
+
+// printHistory prints a line for each change, or everything known about each.
+func printHistory(process Process, output string, entries []audit.Entry, whole bool) error {
+	if output == "json" {
 		return printJSON(process, append([]audit.Entry{}, entries...)) // an empty list, not null
 	}
 	w := &printer{w: process.Stdout}
 	switch {
 	case len(entries) == 0:
 		w.printf("no change is recorded\n")
-	case len(args) > 0:
+	case whole:
 		for i := range entries {
 			w.entry(&entries[i])
 		}

@@ -104,7 +104,7 @@ func TestPolicyTestRefuses(t *testing.T) {
 		"no host":            {[]string{write(t, dir, "c.yaml", "plan: x\nexpect: {decision: allow}\n")}, cli.ExitFailed, "host is missing"},
 		"no expectation":     {[]string{write(t, dir, "d.yaml", "plan: x\nhost: lab/pve-1\n")}, cli.ExitFailed, "expect.decision is missing"},
 		"another decision":   {[]string{write(t, dir, "e.yaml", "plan: x\nhost: lab/pve-1\nexpect: {decision: maybe}\n")}, cli.ExitFailed, "want allow, approve or deny"},
-		"a plan not there":   {[]string{write(t, dir, "f.yaml", "plan: nope.json\nhost: lab/pve-1\nexpect: {decision: deny}\n")}, cli.ExitFailed, "judging"},
+		"a plan not there":   {[]string{write(t, dir, "f.yaml", "plan: nope.json\nhost: lab/pve-1\nexpect: {decision: deny}\n")}, cli.ExitFailed, "checking"},
 		"a plan that is not": {[]string{write(t, dir, "g.yaml", "plan: "+plan+"\nhost: lab/pve-1\nexpect: {decision: deny}\n")}, cli.ExitFailed, "reading plan"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestPolicyTestComparesAll(t *testing.T) {
 	}
 	original := strings.Replace(string(text), "plans/scale-down.json", plan, 1)
 	for name, tt := range map[string]struct{ from, to, want string }{
-		"as it is":         {"", "", "1 cases are judged"},
+		"as it is":         {"", "", "1 cases are as they expect"},
 		"another rule":     {"  - drained\n", "  - identity\n", "! expected rules [identity], got [drained]"},
 		"another address":  {"addresses:\n  - module.workers-2002", "addresses:\n  - module.workers-2003", "! expected addresses [module.workers-2003."},
 		"another decision": {"decision: deny", "decision: approve", "! expected needs approval"},

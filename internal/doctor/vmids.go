@@ -81,7 +81,12 @@ func (e *examination) vmids(ctx context.Context, r *Region, snapshot *topology.S
 			fmt.Sprintf("vmid_range %d to %d holds %s that numaform did not make and leaves alone: %s", r.VMIDs.Lower, r.VMIDs.Upper, count(len(unmanaged), "guest"), some(unmanaged)),
 			"give numaform a range that nothing else uses")
 	}
+	e.markers(where, strays, karpenter, others)
+}
 
+// markers reports guests with markers: VMs of this cluster that are not in the fleet, and
+// guests of other autoscalers, by clusterID if they are numaform's.
+func (e *examination) markers(where string, strays, karpenter []string, others map[string][]string) {
 	if len(strays) > 0 {
 		e.add("marker", Warn, where,
 			fmt.Sprintf("%s with the marker of clusterID %s, but not in this fleet: %s", count(len(strays), "guest"), e.config.ClusterID, some(strays)),

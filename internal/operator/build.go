@@ -237,11 +237,23 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	b.numbers.Store(registry)
 	b.observer.Store(observer)
 
-	list := append(core.watchers(), core.controllers(ctx, approvals.Methods)...)
+	list := append(core.watchers(), core.controllers(approvals.Methods)...)
 	list = append(list, core.gated(ctx, provisioner.Trigger)...)
 	list = append(list, collector.Controllers()...)
-	list = append(
-		list, provisioner, approvals,
+	list = append(list, provisioner, approvals)
+	list = append(list, b.ours(seeder, writer)...)
+
+	runs := []manager.RunnableFunc{writer.Run}
+	if b.settings.DriftEvery > 0 {
+		runs = append(runs, (&driftWatch{builder: b, scaler: fleetScaler, observer: observer}).run)
+	}
+	return b.assemble(ctx, writer, list, runs...)
+}
+
+// ours returns numaform's controllers of classes, NodePools, seeds, joins and evacuations.
+func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer) []controller.Controller {
+	cached := b.manager.GetClient()
+	return []controller.Controller{
 		nodeclass.New(nodeclass.Config{
 			Client:          cached,
 			Recorder:        b.recorder,
@@ -267,13 +279,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		seed.NewJoiner(seeder, b.control.paused, b.recorder),
 		seed.NewGarbage(seeder, b.control.paused),
 		&evacuation{client: cached, hosts: b.control.evacuated},
-	)
-
-	runs := []manager.RunnableFunc{writer.Run}
-	if b.settings.DriftEvery > 0 {
-		runs = append(runs, (&driftWatch{builder: b, scaler: fleetScaler, observer: observer}).run)
 	}
-	return b.assemble(ctx, writer, list, runs...)
 }
 
 // assemble adds everything that the manager runs.

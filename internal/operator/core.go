@@ -94,7 +94,7 @@ func (c *core) watchers() []controller.Controller {
 // provisioner's triggers, which numaform replaces. The provisioner is still created,
 // because disruption uses it to simulate a cluster with fewer nodes. wrap may hold
 // disruption back.
-func (c *core) controllers(ctx context.Context, wrap func(func() []disruption.Method) []disruption.Method) []controller.Controller {
+func (c *core) controllers(wrap func(func() []disruption.Method) []disruption.Method) []controller.Controller {
 	devices := deviceallocation.NewController(c.client)
 	provisioner := provisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, devices, c.virtual)
 	evictions := terminator.NewQueue(c.client, c.recorder)
