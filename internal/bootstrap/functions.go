@@ -16,17 +16,6 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// fromSprig returns the names of the sprig functions whose result depends on their
-// arguments alone: no function that reads the environment, the clock, the network or
-// random numbers, and none that generates keys.
-func fromSprig() []string {
-	return []string{
-		"b64enc", "coalesce", "contains", "default", "dict", "empty", "get", "hasKey", "hasPrefix", "hasSuffix",
-		"indent", "join", "list", "lower", "nindent", "quote", "regexFind", "regexReplaceAll", "replace", "sha256sum",
-		"ternary", "trim", "trimPrefix", "trimSuffix", "upper",
-	}
-}
-
 // Functions returns the functions that templates may call in addition to Go's built-in
 // ones. Sprig's functions take their text last, so that they work in a pipe.
 func Functions() template.FuncMap {
@@ -50,14 +39,18 @@ func Functions() template.FuncMap {
 		"toPrettyYaml":        func(value any) (string, error) { return toYAML(value, prettyIndent) },
 		"toYaml":              func(value any) (string, error) { return toYAML(value, plainIndent) },
 	}
+	// Of sprig's functions, only those whose result depends on their arguments alone: none reads
+	// the environment, the clock, the network or random numbers, and none generates keys.
 	theirs := sprig.TxtFuncMap()
-	for _, name := range fromSprig() {
+	for _, name := range []string{
+		"b64enc", "coalesce", "contains", "default", "dict", "empty", "get", "hasKey", "hasPrefix", "hasSuffix",
+		"indent", "join", "list", "lower", "nindent", "quote", "regexFind", "regexReplaceAll", "replace", "sha256sum",
+		"ternary", "trim", "trimPrefix", "trimSuffix", "upper",
+	} {
 		functions[name] = theirs[name]
 	}
 	return functions
 }
-
-func encodeBase64(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
 
 // decodeBase64 returns an error if the text is not base64; sprig's version returns the
 // error's text as the result.
@@ -142,12 +135,6 @@ func nth(groups []string, n int) string {
 	return groups[n]
 }
 
-// notInYAML reports whether JSON may contain a character unescaped that YAML forbids or
-// treats as a line break.
-func notInYAML(r rune) bool {
-	return r >= 0x7f && r <= 0x9f || r == '\u2028' || r == '\u2029' || r == '\ufeff' || r == '\ufffe' || r == '\uffff'
-}
-
 // toJSON returns a value as JSON that is also the same in YAML, unlike sprig's.
 func toJSON(value any, indent string) (string, error) {
 	var encoded bytes.Buffer
@@ -159,7 +146,8 @@ func toJSON(value any, indent string) (string, error) {
 	}
 	var text strings.Builder
 	for _, r := range strings.TrimSuffix(encoded.String(), "\n") {
-		if notInYAML(r) {
+		// JSON may contain characters unescaped that YAML forbids or treats as line breaks.
+		if r >= 0x7f && r <= 0x9f || strings.ContainsRune("\u2028\u2029\ufeff\ufffe\uffff", r) {
 			fmt.Fprintf(&text, `\u%04x`, r)
 			continue
 		}

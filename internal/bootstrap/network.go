@@ -79,52 +79,44 @@ func networkConfig(network Network) map[string]any {
 	}
 	ethernets := map[string]any{}
 	for i, card := range interfaces {
-		ethernets[cardID(i, card)] = ethernet(network, card)
+		// The key is the interface's name, or its number if the name is a pattern.
+		id := card.Name
+		if card.MAC == "" && strings.ContainsAny(card.Name, "*?[") || card.Name == "" {
+			id = "net" + strconv.Itoa(i)
+		}
+		settings := map[string]any{"dhcp4": card.DHCP4, "dhcp6": card.DHCP6}
+		switch {
+		case card.MAC != "":
+			settings["match"] = map[string]any{"macaddress": strings.ToLower(card.MAC)}
+		case id != card.Name:
+			settings["match"] = map[string]any{"name": card.Name}
+		}
+		if len(card.Addresses) > 0 {
+			settings["addresses"] = card.Addresses
+		}
+		var routes []any
+		for _, route := range [][2]string{{"0.0.0.0/0", card.Gateway4}, {"::/0", card.Gateway6}} {
+			if route[1] != "" {
+				routes = append(routes, map[string]any{"to": route[0], "via": route[1]})
+			}
+		}
+		if len(routes) > 0 {
+			settings["routes"] = routes
+		}
+		if card.MTU > 0 {
+			settings["mtu"] = card.MTU
+		}
+		nameservers := map[string]any{}
+		if len(network.DNSServers) > 0 {
+			nameservers["addresses"] = network.DNSServers
+		}
+		if len(network.SearchDomains) > 0 {
+			nameservers["search"] = network.SearchDomains
+		}
+		if len(nameservers) > 0 {
+			settings["nameservers"] = nameservers
+		}
+		ethernets[id] = settings
 	}
 	return map[string]any{"version": 2, "ethernets": ethernets}
-}
-
-// cardID returns an interface's key in the document: its name, or its number if the name
-// is a pattern.
-func cardID(number int, card Interface) string {
-	if card.MAC == "" && strings.ContainsAny(card.Name, "*?[") || card.Name == "" {
-		return "net" + strconv.Itoa(number)
-	}
-	return card.Name
-}
-
-func ethernet(network Network, card Interface) map[string]any {
-	settings := map[string]any{"dhcp4": card.DHCP4, "dhcp6": card.DHCP6}
-	switch {
-	case card.MAC != "":
-		settings["match"] = map[string]any{"macaddress": strings.ToLower(card.MAC)}
-	case cardID(0, card) != card.Name:
-		settings["match"] = map[string]any{"name": card.Name}
-	}
-	if len(card.Addresses) > 0 {
-		settings["addresses"] = card.Addresses
-	}
-	var routes []any
-	for _, route := range [][2]string{{"0.0.0.0/0", card.Gateway4}, {"::/0", card.Gateway6}} {
-		if route[1] != "" {
-			routes = append(routes, map[string]any{"to": route[0], "via": route[1]})
-		}
-	}
-	if len(routes) > 0 {
-		settings["routes"] = routes
-	}
-	if card.MTU > 0 {
-		settings["mtu"] = card.MTU
-	}
-	nameservers := map[string]any{}
-	if len(network.DNSServers) > 0 {
-		nameservers["addresses"] = network.DNSServers
-	}
-	if len(network.SearchDomains) > 0 {
-		nameservers["search"] = network.SearchDomains
-	}
-	if len(nameservers) > 0 {
-		settings["nameservers"] = nameservers
-	}
-	return settings
 }

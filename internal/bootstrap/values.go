@@ -111,9 +111,13 @@ func (t Taint) String() string { return t.Key + "=" + t.Value + ":" + t.Effect }
 
 // ValuesOf returns the values that derive from a VM. The caller adds the cluster's.
 func ValuesOf(vm *fleet.VM) Values {
+	uuid := string(vm.Key)
+	if len(uuid) == 32 {
+		uuid = uuid[:8] + "-" + uuid[8:12] + "-" + uuid[12:16] + "-" + uuid[16:20] + "-" + uuid[20:]
+	}
 	return Values{
 		Metadata: Metadata{
-			Hostname: vm.Name, InstanceID: strconv.Itoa(int(vm.VMID)), InstanceUUID: uuid(vm.Key),
+			Hostname: vm.Name, InstanceID: strconv.Itoa(int(vm.VMID)), InstanceUUID: uuid,
 			InstanceType: vm.InstanceType, ProviderID: fleet.ProviderID(vm.Host.Region, vm.VMID),
 			Region: string(vm.Host.Region), Zone: string(vm.Host.Host), Tags: vm.Tags, NodeClass: vm.NodeClass,
 		},
@@ -121,14 +125,6 @@ func ValuesOf(vm *fleet.VM) Values {
 			CPU: vm.VCPUs, MemoryMiB: vm.MemoryMiB, DiskGiB: max(vm.DiskGiB, vm.Source.DiskGiB), NUMANodes: max(len(vm.Cells), 1),
 		},
 	}
-}
-
-// uuid formats the 32 hex digits of a key as a UUID.
-func uuid(key fleet.Key) string {
-	if len(key) != 32 {
-		return string(key)
-	}
-	return string(key[:8] + "-" + key[8:12] + "-" + key[12:16] + "-" + key[16:20] + "-" + key[20:])
 }
 
 // anyMap returns a map in the form that sprig's functions take.
