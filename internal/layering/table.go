@@ -149,6 +149,7 @@ func pureImports() map[string]bool {
 		"github.com/google/cel-go/common/types/ref",
 		"github.com/google/cel-go/common/types/traits",
 		"github.com/google/cel-go/ext",
+		"github.com/google/cel-go/interpreter",
 		"github.com/hashicorp/hcl/v2",
 		"github.com/hashicorp/hcl/v2/hclsyntax",
 		"github.com/hashicorp/hcl/v2/hclwrite",

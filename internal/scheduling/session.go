@@ -100,16 +100,8 @@ func (s *session) run(ctx context.Context) (*Decision, error) {
 		unmet[sol.phase] = sol.unmet
 		if idle := s.idle(sol); len(idle) > 0 && (useless || len(sol.claims) == 0) {
 			sweeps++
-			for _, vm := range idle {
-				if sweeps <= patience {
-					break
-				}
-				s.closed.refuted[offering{vm.Pool, vm.InstanceType, vm.Host}] = true
-				for i := range s.request.Snapshot.Hosts {
-					if useless {
-						s.closed.refuted[offering{vm.Pool, vm.InstanceType, s.request.Snapshot.Hosts[i].ID()}] = true
-					}
-				}
+			if sweeps > patience {
+				s.refute(idle, useless)
 			}
 			s.drop(idle)
 			reset()
@@ -128,6 +120,20 @@ func (s *session) run(ctx context.Context) (*Decision, error) {
 			return nil, err
 		}
 		return s.decision(ctx, sol)
+	}
+}
+
+// refute makes the offerings of idle VMs unavailable, on every host if everywhere.
+func (s *session) refute(idle []*inflight, everywhere bool) {
+	for _, vm := range idle {
+		s.closed.refuted[offering{pool: vm.Pool, instanceType: vm.InstanceType, host: vm.Host}] = true
+		if !everywhere {
+			continue
+		}
+		for i := range s.request.Snapshot.Hosts {
+			host := s.request.Snapshot.Hosts[i].ID()
+			s.closed.refuted[offering{pool: vm.Pool, instanceType: vm.InstanceType, host: host}] = true
+		}
 	}
 }
 
