@@ -252,28 +252,3 @@ func TestOneHost(t *testing.T) {
 		}
 	}
 }
-
-// TestParse checks that invalid cases are refused.
-func TestParse(t *testing.T) {
-	t.Parallel()
-	const head = "- name: x\n  source: report x\n"
-	for text, want := range map[string]string{
-		head + "  request: GET /x\n  wnt: {}":                                     "field wnt not found",
-		head + "  request: PATCH /x":                                              "not METHOD /path",
-		head + "  request: GET /{nothing}":                                        "unknown placeholder {nothing}",
-		head + "  request: GET /x\n  want: {status: 500}":                         "an error needs its text",
-		head + "  request: GET /x\n  needs: [luck]":                               `unknown word "luck"`,
-		head + "  request: GET /x\n  given: [luck]":                               `unknown word "luck"`,
-		head + "  request: GET /x\n  as: me":                                      `unknown word "me"`,
-		head + "  request: GET /x\n  version: 9":                                  "not of the form",
-		head + "  request: GET /x\n  want: {data: '~('}":                          "missing closing",
-		head + "  request: GET /x\n  want: {shape: {a: text}}":                    `unknown type "text"`,
-		"- name: x\n  request: GET /x":                                            "name a repository",
-		head + "  request: GET /x\n" + head + "  request: GET /y":                 "used twice",
-		head + "  request: 'GET /{a}'\n  each:\n  - {a: '1'}\n  - {a: '{host2}'}": "unknown placeholder {host2}",
-	} {
-		if _, err := conformance.Parse("test", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s\ngot %v, want %q", text, err, want)
-		}
-	}
-}
