@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-version"
+	"github.com/hashicorp/hc-install/fs"
+	"github.com/hashicorp/hc-install/product"
 	"github.com/hashicorp/terraform-exec/tfexec"
 )
 
@@ -94,37 +96,51 @@ func FindEngine(ctx context.Context, cfg EngineConfig) (*Engine, error) {
 	if cfg.Binary != "" {
 		failure.Wanted = []string{cfg.Binary}
 	}
-	candidates := failure.Wanted
-	if !strings.ContainsRune(cfg.Binary, filepath.Separator) {
-		failure.Searched = append(filepath.SplitList(os.Getenv("PATH")), cfg.Dirs...)
-		candidates = nil
-		for _, name := range failure.Wanted {
-			for _, dir := range failure.Searched {
-				candidates = append(candidates, filepath.Join(dir, name))
-			}
-		}
-	}
-
-	for _, candidate := range candidates {
-		path, err := filepath.Abs(candidate)
+	versions := map[string]*version.Version{}
+	// examine gets the version of a binary, and notes why it is not suitable.
+	examine := func(ctx context.Context, path string) (*version.Version, error) {
+		path, err := filepath.Abs(path) // PATH may name relative directories
 		if err != nil {
-			return nil, fmt.Errorf("finding engine %s: %w", candidate, err)
-		}
-		info, err := os.Stat(path)
-		if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
-			if failure.Searched == nil {
-				failure.Rejected = append(failure.Rejected, path+": not there, or not executable")
-			}
-			continue
+			return nil, err
 		}
 		found, err := engineVersion(ctx, path)
-		if err == nil && !constraints.Check(found) {
-			err = errors.New("it is version " + found.String())
+		switch {
+		case err != nil:
+			failure.Rejected = append(failure.Rejected, path+": "+err.Error())
+			return nil, err
+		case !constraints.Check(found):
+			failure.Rejected = append(failure.Rejected, path+": it is version "+found.String())
 		}
-		if err == nil {
+		versions[path] = found
+		return found, nil
+	}
+
+	if strings.ContainsRune(cfg.Binary, filepath.Separator) {
+		path, err := filepath.Abs(cfg.Binary)
+		if err != nil {
+			return nil, fmt.Errorf("finding engine %s: %w", cfg.Binary, err)
+		}
+		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+			failure.Rejected = append(failure.Rejected, path+": not there, or not executable")
+			return nil, failure
+		}
+		if found, err := examine(ctx, path); err == nil && constraints.Check(found) {
 			return &Engine{Path: path, Version: found.String(), Helper: cfg.Helper}, nil
 		}
-		failure.Rejected = append(failure.Rejected, path+": "+err.Error())
+	} else {
+		failure.Searched = append(filepath.SplitList(os.Getenv("PATH")), cfg.Dirs...)
+		for _, name := range failure.Wanted {
+			source := &fs.Version{
+				Product:     product.Product{Name: name, BinaryName: func() string { return name }, GetVersion: examine},
+				Constraints: constraints,
+				ExtraPaths:  cfg.Dirs,
+				Timeout:     engineTimeout,
+			}
+			path, err := source.Find(ctx)
+			if err == nil {
+				return &Engine{Path: path, Version: versions[path].String(), Helper: cfg.Helper}, nil
+			}
+		}
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("finding engine: %w", err)
