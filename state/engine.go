@@ -154,7 +154,7 @@ func FindEngine(ctx context.Context, cfg EngineConfig) (*Engine, error) {
 func engineVersion(ctx context.Context, path string) (*version.Version, error) {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, "version", "-json") //nolint:gosec // the operator chose it, by PATH or numaform.yaml
+	cmd := exec.CommandContext(ctx, path, "version", "-json")
 	// A missing or unreadable CLI configuration causes a warning on stdout, an empty one
 	// does not.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CHECKPOINT_DISABLE=1", "HOME=" + os.DevNull, "TF_CLI_CONFIG_FILE=" + os.DevNull}

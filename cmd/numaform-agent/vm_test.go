@@ -24,7 +24,7 @@ const kernel = "../../.tools/kernel/vmlinuz"
 // first program.
 func TestHost(t *testing.T) {
 	if testing.Short() {
-		t.Skip("needs QEMU and a kernel, which go test -short leaves out")
+		t.Skip("needs QEMU and a kernel, which go test -short leaves out") //nolint:forbidigo // only make unit is short
 	}
 	if _, err := os.Stat(kernel); err != nil {
 		t.Fatalf("no kernel for the VM: run make qemu: %v", err)

@@ -107,7 +107,7 @@ func Write(t testing.TB, dir string, files map[string][]byte) {
 func Long(t testing.TB, what string) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("needs " + what + ", which go test -short leaves out")
+		t.Skip("needs " + what + ", which go test -short leaves out") //nolint:forbidigo // only make unit is short
 	}
 }
 
@@ -117,7 +117,7 @@ func Long(t testing.TB, what string) {
 func Nightly(t testing.TB) {
 	t.Helper()
 	if os.Getenv("NUMAFORM_NIGHTLY") == "" {
-		t.Skip("runs with NUMAFORM_NIGHTLY=1, as in make nightly")
+		t.Skip("runs with NUMAFORM_NIGHTLY=1, as in make nightly") //nolint:forbidigo // make nightly runs it
 	}
 }
 

@@ -99,7 +99,7 @@ func try(file, changed string, tests []string, timeout time.Duration) (string, e
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(scratch)
+	defer os.RemoveAll(scratch) //nolint:errcheck // a temporary directory
 
 	source := filepath.Join(scratch, "changed.go")
 	if err := os.WriteFile(source, []byte(changed), 0o600); err != nil {
@@ -172,42 +172,49 @@ func mutants(dir string) ([]mutant, error) {
 			return nil, err
 		}
 
-		offset := func(pos token.Pos) int { return files.Position(pos).Offset }
-		add := func(from, to token.Pos, text string) {
-			all = append(all, mutant{file: name, start: offset(from), end: offset(to), text: text, position: files.Position(from)})
-		}
-		ast.Inspect(file, func(node ast.Node) bool {
-			switch n := node.(type) {
-			case *ast.IfStmt:
-				condition := string(source[offset(n.Cond.Pos()):offset(n.Cond.End())])
-				add(n.Cond.Pos(), n.Cond.End(), "!("+condition+")")
-			case *ast.BinaryExpr:
-				if with, ok := opposite[n.Op]; ok {
-					add(n.OpPos, n.OpPos+token.Pos(len(n.Op.String())), with.String())
-				}
-			case *ast.Ident:
-				if n.Name == "true" || n.Name == "false" {
-					add(n.Pos(), n.End(), map[string]string{"true": "false", "false": "true"}[n.Name])
-				}
-			case *ast.ReturnStmt:
-				if len(n.Results) > 0 {
-					if last, ok := n.Results[len(n.Results)-1].(*ast.Ident); ok && last.Name == "err" {
-						add(last.Pos(), last.End(), "nil")
-					}
-				}
-			case *ast.AssignStmt:
-				if n.Tok != token.DEFINE {
-					add(n.Pos(), n.End(), "_ = 0")
-				}
-			case *ast.ExprStmt:
-				if !logs.Match(source[offset(n.Pos()):offset(n.End())]) {
-					add(n.Pos(), n.End(), "_ = 0")
-				}
-			case *ast.IncDecStmt, *ast.BranchStmt, *ast.DeferStmt:
-				add(node.Pos(), node.End(), "_ = 0")
-			}
-			return true
-		})
+		all = append(all, fileMutants(name, source, files, file)...)
 	}
 	return all, nil
+}
+
+// fileMutants lists the changes of one file.
+func fileMutants(name string, source []byte, files *token.FileSet, file *ast.File) []mutant {
+	var all []mutant
+	offset := func(pos token.Pos) int { return files.Position(pos).Offset }
+	add := func(from, to token.Pos, text string) {
+		all = append(all, mutant{file: name, start: offset(from), end: offset(to), text: text, position: files.Position(from)})
+	}
+	ast.Inspect(file, func(node ast.Node) bool {
+		switch n := node.(type) {
+		case *ast.IfStmt:
+			condition := string(source[offset(n.Cond.Pos()):offset(n.Cond.End())])
+			add(n.Cond.Pos(), n.Cond.End(), "!("+condition+")")
+		case *ast.BinaryExpr:
+			if with, ok := opposite[n.Op]; ok {
+				add(n.OpPos, n.OpPos+token.Pos(len(n.Op.String())), with.String())
+			}
+		case *ast.Ident:
+			if n.Name == "true" || n.Name == "false" {
+				add(n.Pos(), n.End(), map[string]string{"true": "false", "false": "true"}[n.Name])
+			}
+		case *ast.ReturnStmt:
+			if len(n.Results) > 0 {
+				if last, ok := n.Results[len(n.Results)-1].(*ast.Ident); ok && last.Name == "err" {
+					add(last.Pos(), last.End(), "nil")
+				}
+			}
+		case *ast.AssignStmt:
+			if n.Tok != token.DEFINE {
+				add(n.Pos(), n.End(), "_ = 0")
+			}
+		case *ast.ExprStmt:
+			if !logs.Match(source[offset(n.Pos()):offset(n.End())]) {
+				add(n.Pos(), n.End(), "_ = 0")
+			}
+		case *ast.IncDecStmt, *ast.BranchStmt, *ast.DeferStmt:
+			add(node.Pos(), node.End(), "_ = 0")
+		}
+		return true
+	})
+	return all
 }

@@ -126,7 +126,7 @@ func (h *Host) Start(vmid, vcpus int, args ...string) int {
 func (h *Host) StartQEMU(vmid, vcpus int) int {
 	h.t.Helper()
 	if testing.Short() {
-		h.t.Skip("needs QEMU, which go test -short leaves out")
+		h.t.Skip("needs QEMU, which go test -short leaves out") //nolint:forbidigo // only make unit is short
 	}
 	path, err := exec.LookPath("qemu-system-x86_64")
 	if err != nil {
