@@ -31,8 +31,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/pvesim"
-	"github.com/numaform/numaform/test/startcheck"
 	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/test/startcheck"
 	"github.com/numaform/numaform/topology"
 )
 

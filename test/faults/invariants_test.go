@@ -19,8 +19,8 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/pvesim"
-	"github.com/numaform/numaform/test/startcheck"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/test/startcheck"
 	"github.com/numaform/numaform/topology"
 )
 

@@ -43,8 +43,15 @@ func f(a, b int) (err error) {
 		got = append(got, [2]string{source[m.start:m.end], m.text})
 	}
 	want := [][2]string{
-		{"a < b && g()", "!(a < b && g())"}, {"&&", "||"}, {"<", "<="}, {"a++", "_ = 0"}, {"err", "nil"},
-		{"a = b + 1", "_ = 0"}, {"+", "-"}, {"break", "_ = 0"}, {"true", "false"},
+		{"a < b && g()", "!(a < b && g())"},
+		{"&&", "||"},
+		{"<", "<="},
+		{"a++", "_ = 0"},
+		{"err", "nil"},
+		{"a = b + 1", "_ = 0"},
+		{"+", "-"},
+		{"break", "_ = 0"},
+		{"true", "false"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("mutants (-want +got):\n%s", diff)
