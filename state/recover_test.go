@@ -88,9 +88,19 @@ func engines(t testing.TB, w *state.Workspace) []int {
 // failedSave makes an apply whose state cannot be saved.
 func failedSave(t *testing.T, engine *state.Engine) (*backend, *state.Workspace, string) {
 	t.Helper()
+	return failedSaveIn(t, engine, "")
+}
+
+// failedSaveIn is failedSave with the errored state in a file of the caller's, unless
+// errored is empty.
+func failedSaveIn(t *testing.T, engine *state.Engine, errored string) (*backend, *state.Workspace, string) {
+	t.Helper()
 	b := newBackend(t)
 	dir := root(t, httpBackend(b))
-	w := open(t, dir, with(engine))
+	w := open(t, dir, func(c *state.Config) {
+		with(engine)(c)
+		c.Errored = errored
+	})
 	plan := mustPlan(t, w, state.PlanOptions{})
 	b.fail(true)
 	result, err := w.Apply(t.Context(), plan)
@@ -101,7 +111,10 @@ func failedSave(t *testing.T, engine *state.Engine) (*backend, *state.Workspace,
 	if len(result.Done) != 2 || b.locked() {
 		t.Fatalf("done %v, locked %v", result.Done, b.locked())
 	}
-	return b, w, filepath.Join(dir, "errored.tfstate")
+	if errored == "" {
+		errored = filepath.Join(dir, "errored.tfstate")
+	}
+	return b, w, errored
 }
 
 func TestRecoverPushesTheState(t *testing.T) {
@@ -180,6 +193,26 @@ func TestRecoverRefusesAnotherLineage(t *testing.T) {
 	}
 	if _, err := os.Stat(file); err != nil {
 		t.Errorf("the file is gone: %v", err)
+	}
+}
+
+// TestRecoverSetsAnOldStateAsideInItsDirectory has a directory for errored states: what is set
+// aside remains there, next to no file of the engine.
+func TestRecoverSetsAnOldStateAsideInItsDirectory(t *testing.T) {
+	t.Parallel()
+	errored := filepath.Join(t.TempDir(), "errored.tfstate")
+	b, w, file := failedSaveIn(t, engine(t), errored)
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.setState(header(t, content, "", 99))
+	recovery, err := w.Recover(t.Context())
+	if err != nil || filepath.Dir(recovery.SetAside) != filepath.Dir(errored) {
+		t.Fatalf("got %+v, %v, want the file set aside beside %s", recovery, err, errored)
+	}
+	if aside, err := os.ReadFile(recovery.SetAside); err != nil || string(aside) != string(content) {
+		t.Errorf("set aside is something else: %v", err)
 	}
 }
 

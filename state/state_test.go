@@ -306,6 +306,7 @@ func TestLocked(t *testing.T) {
 	for name, try := range map[string]func() error{
 		"plan":  func() error { _, err := w.Plan(t.Context(), state.PlanOptions{}); return err },
 		"apply": func() error { _, err := w.Apply(t.Context(), plan); return err },
+		"lock":  func() error { return w.Locked(t.Context()) },
 	} {
 		err := try()
 		var locked *state.LockedError
@@ -328,6 +329,9 @@ func TestLocked(t *testing.T) {
 	}
 	if err := w.Unlock(t.Context(), "0a1b"); err != nil || b.locked() {
 		t.Errorf("unlocking: %v, locked %v", err, b.locked())
+	}
+	if err := w.Locked(t.Context()); err != nil {
+		t.Errorf("a free lock: %v", err)
 	}
 }
 

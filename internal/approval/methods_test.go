@@ -222,6 +222,31 @@ func TestNodesOfManualPoolsWait(t *testing.T) {
 	s.plan(v1alpha1.ScalePlanApplied)
 }
 
+// TestRemovalKeepsOtherFindings proposes to remove a node that is not drained yet, by a plan
+// about which a second rule asks: the ScalePlan names that rule alone.
+func TestRemovalKeepsOtherFindings(t *testing.T) {
+	s := newShop(t)
+	slow := s.pool("slow", "", "manual")
+	vm := worker("slow", 2000)
+	s.scaler.plan = func(change *scaler.Change) []scaler.ShardPlan {
+		plan := removal(change.Removed...)
+		plan.Verdict = guard.Verdict{Decision: guard.Deny, Findings: []guard.Finding{
+			{Rule: guard.RuleDrained, Decision: guard.Deny, Message: "not drained"},
+			{Rule: guard.RuleLimit, Decision: guard.NeedsApproval, Message: "too many"},
+		}}
+		return []scaler.ShardPlan{*plan}
+	}
+	s.stock(vm)
+	if got := s.compute(s.held, 9, s.candidate(slow, vm)); len(got) != 0 {
+		t.Fatalf("%q go unasked", got)
+	}
+
+	verdict := s.plan(v1alpha1.ScalePlanPending).Spec.Verdict
+	if verdict.Decision != v1alpha1.VerdictNeedsApproval || len(verdict.Rules) != 1 || verdict.Rules[0].Rule != string(guard.RuleLimit) {
+		t.Errorf("verdict is %+v, want that %s asks", verdict, guard.RuleLimit)
+	}
+}
+
 // runPod runs a pod on a node.
 func (s *shop) runPod(node string) {
 	s.Helper()

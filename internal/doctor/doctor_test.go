@@ -346,7 +346,7 @@ func TestFindsOnHosts(t *testing.T) {
 		}, doctor.OK, "hugepages", []string{"takes huge pages of 2Mi, as root@pam"}},
 		{"huge pages that nobody told", func(p *patient) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementNUMA, HugePages: v1alpha1.HugePages2Mi}
-		}, doctor.Fail, "class", []string{"does not tell its huge pages", "remove spec.placement.hugePages"}},
+		}, doctor.Fail, "class", []string{"does not report its huge pages", "remove spec.placement.hugePages"}},
 		{"exhausted", func(p *patient) {
 			p.sim.Hosts[0].Guests = []topology.Guest{guest(2000, ourID)}
 			p.Regions[0].VMIDs.Upper = 2000
