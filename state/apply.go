@@ -89,11 +89,16 @@ func (w *Workspace) apply(ctx context.Context, plan *Plan, file string, result *
 	if provider := w.provider; provider != nil {
 		// The provider ignores the engine's request to stop, and waits for the host. If
 		// it ends, the engine treats its calls as failed and ends in an orderly way.
-		defer context.AfterFunc(ctx, func() {
+		stop := context.AfterFunc(ctx, func() {
 			if errors.Is(context.Cause(ctx), ErrHostLost) {
 				provider.end()
 			}
-		})()
+		})
+		defer func() {
+			if !stop() {
+				w.dismiss() // the next command must not find a provider that is being ended
+			}
+		}()
 	}
 
 	// All creates run at once, because each only waits for Proxmox.

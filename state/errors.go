@@ -175,7 +175,7 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 	if p := w.provider; p != nil {
 		died := p.died()
 		w.dismiss()
-		if died {
+		if died && !errors.Is(context.Cause(ctx), ErrHostLost) {
 			said = append(said, "the provider died"+p.stderr.panic())
 		}
 	}

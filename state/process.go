@@ -138,6 +138,9 @@ func (w *Workspace) start(ctx context.Context, binary string) (*process, error) 
 	}
 	if err != nil {
 		p.end()
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		return nil, errors.New(w.hidden.hide(err.Error() + p.stderr.panic()))
 	}
 	p.address.Pid = cmd.Process.Pid

@@ -55,14 +55,15 @@ type KubeletConfiguration struct {
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="is not a positive duration such as 30s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="is not a positive duration such as 30s"
 	ShutdownGracePeriod *metav1.Duration `json:"shutdownGracePeriod,omitempty"`
 
-	// ShutdownGracePeriodCriticalPods is the part of it that critical pods get.
+	// ShutdownGracePeriodCriticalPods is the part of shutdownGracePeriod that is
+	// reserved for critical pods.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="is not a positive duration such as 30s"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="is not a positive duration such as 30s"
 	ShutdownGracePeriodCriticalPods *metav1.Duration `json:"shutdownGracePeriodCriticalPods,omitempty"`
 
 	// AllowedUnsafeSysctls are sysctls, or groups of them ending in *, that pods

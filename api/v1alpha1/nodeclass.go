@@ -2,6 +2,7 @@ package v1alpha1
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -310,7 +311,7 @@ func (d *DataDisk) SizeGiB() (int64, error) { return sizeGiB(d.Size) }
 func sizeGiB(text string) (int64, error) {
 	digits := strings.TrimRight(text, "GTi")
 	size, err := strconv.ParseInt(digits, 10, 32)
-	if err != nil {
+	if err != nil || size < 1 || !slices.Contains([]string{"G", "Gi", "T", "Ti"}, text[len(digits):]) {
 		return 0, fmt.Errorf("%q is not a disk size: write one such as 40G or 1T", text)
 	}
 	if strings.HasPrefix(text[len(digits):], "T") {

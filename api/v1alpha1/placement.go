@@ -133,7 +133,7 @@ func (p Placement) EffectivePolicy() PlacementPolicy { return cmp.Or(p.Policy, P
 // OvercommitRatio returns the number of vCPUs for each host CPU, by default 1.
 func (p Placement) OvercommitRatio() (float64, error) {
 	ratio, err := strconv.ParseFloat(cmp.Or(p.Overcommit, "1"), 64)
-	if err != nil {
+	if err != nil || !(ratio >= 1 && ratio <= 16) {
 		return 0, fmt.Errorf("%q is not a ratio from 1 to 16, such as 1.5", p.Overcommit)
 	}
 	return ratio, nil

@@ -175,5 +175,6 @@ func canonical(content []byte) (text []byte, h head, err error) {
 	if text, err = json.Marshal(fields); err != nil {
 		return nil, h, err
 	}
-	return text, h, json.Unmarshal(text, &h)
+	err = json.Unmarshal(text, &h)
+	return text, h, err
 }

@@ -328,6 +328,7 @@ func count(parsed *template.Template, functions template.FuncMap) error {
 		for _, list := range lists {
 			units := perNode
 			for _, node := range list.Nodes {
+				units += perNode
 				walk(node, func(node parse.Node) bool {
 					if _, nested := node.(*parse.ListNode); nested {
 						return false // it charges for itself

@@ -1,7 +1,7 @@
 // Package crd validates ProxmoxNodeClasses as an API server does: by the schema and the CEL
 // rules of the CustomResourceDefinition, with its defaults. It is for manifests that no API
 // server has seen, and for objects that a server with an older definition accepted. Start at
-// Parse.
+// Admit.
 package crd
 
 import (

@@ -1,7 +1,6 @@
 package crd_test
 
 import (
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -19,29 +18,14 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// server is the control plane of this package's tests, started once.
-var server *rest.Config
+// plane is the control plane of the package's tests.
+var plane testenv.Shared
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	plane, err := testenv.StartControlPlane("../../.tools/bin")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer plane.Close() //nolint:errcheck // the tests are over
-	server = plane.Config
-	if err := plane.InstallCRDs("../../charts/numaform/crds/"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(plane.Main(m)) }
 
 func newClient(t *testing.T) client.Client {
 	t.Helper()
-	config := rest.CopyConfig(server)
+	config := rest.CopyConfig(plane.Cluster(t).Config)
 	config.WarningHandler = rest.NoWarnings{}
 	c, err := client.New(config, client.Options{})
 	if err != nil {
@@ -127,6 +111,7 @@ func accepted() []string {
 		`{template: {vmid: 9000}}`,
 		`{template: {name: t}, placement: {policy: NUMA}}`,
 		`{template: {name: t}, placement: {overcommit: "1.5"}}`,
+		`{template: {name: t}, kubelet: {shutdownGracePeriod: 0.5s}}`,
 		`{template: {name: t}, placement: {overcommit: "16"}}`,
 		`{template: {name: t}, clone: linked, placement: {policy: Isolated, pinWith: Affinity}}`,
 		`{template: {name: t}, placement: {policy: NUMA, hugePages: 1Gi, spread: Hosts}}`,

@@ -109,12 +109,15 @@ func (s *Scaler) relics() ([]relic, error) {
 		if kind.to == stateFile && !s.keepsStates() {
 			continue
 		}
-		files, err := filepath.Glob(filepath.Join(s.config.Dir, filepath.FromSlash(kind.below+"/*/*/"+kind.file)))
+		dirs, err := filepath.Glob(filepath.Join(s.config.Dir, filepath.FromSlash(kind.below+"/*/*")))
 		if err != nil {
 			return nil, err
 		}
-		for _, file := range files {
-			dir := strings.TrimSuffix(file, string(filepath.Separator)+filepath.FromSlash(kind.file))
+		for _, dir := range dirs {
+			// Glob would skip a file below a directory that cannot be listed.
+			if _, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(kind.file))); err != nil {
+				continue
+			}
 			host := filepath.Base(dir)
 			region := filepath.Base(filepath.Dir(dir))
 			if strings.HasPrefix(host, ".") || strings.HasPrefix(region, ".") {

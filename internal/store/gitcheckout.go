@@ -30,9 +30,14 @@ type checkout struct {
 // openCheckout opens the checkout in fleet.dir, or returns nil if there is none.
 func (g *Git) openCheckout() (*checkout, error) {
 	dir := g.config.Dir
-	_, err := os.Stat(filepath.Join(dir, ".git"))
+	info, err := os.Stat(filepath.Join(dir, ".git"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
+	}
+	if err == nil && info.IsDir() {
+		err = checkOrdinary(filepath.Join(dir, ".git"))
+	} else if err == nil && !info.Mode().IsRegular() {
+		err = errors.New(".git is neither a directory nor an ordinary file")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening the checkout %s: %w", dir, err)
@@ -53,6 +58,18 @@ func (g *Git) openCheckout() (*checkout, error) {
 		return nil, fmt.Errorf("reading the origin of the checkout %s: %w", dir, err)
 	}
 	return c, nil
+}
+
+// checkOrdinary refuses a repository's directory in which a file that go-git opens is
+// something else, such as a named pipe: opening it would never end.
+func checkOrdinary(gitDir string) error {
+	for _, name := range []string{"config", "HEAD", "commondir", "packed-refs", "shallow"} {
+		info, err := os.Stat(filepath.Join(gitDir, name))
+		if err == nil && !info.Mode().IsRegular() {
+			return fmt.Errorf("%s is not an ordinary file", filepath.Join(gitDir, name))
+		}
+	}
+	return nil
 }
 
 // checkClean refuses a checkout with changes of the fleet that are not on the branch at
@@ -317,10 +334,15 @@ func (c *checkout) takeNotes(r *repository) error {
 	}
 	taken := plumbing.ReferenceName(strings.TrimSuffix(r.notes.String(), "notes") + "taken/" + ref.Hash().String())
 	known, err := r.hash(taken)
-	if err != nil || !known.IsZero() || r.objects.HasEncodedObject(ref.Hash()) == nil {
+	if err != nil || !known.IsZero() {
 		return err
 	}
 	head, err := r.hash(r.notes)
+	if err == nil && !head.IsZero() && r.objects.HasEncodedObject(ref.Hash()) == nil {
+		if taken, err := r.isAncestor(ref.Hash(), head); taken || err != nil {
+			return err
+		}
+	}
 	if err == nil {
 		err = r.addNotes(head, c.objects, ref.Hash(), "numaform: import the outcomes of a checkout\n")
 	}

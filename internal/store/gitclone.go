@@ -50,6 +50,9 @@ func (g *Git) open() (r *repository, err error) {
 		dir := g.config.Dir
 		r.branch = plumbing.NewBranchReferenceName(g.config.Branch)
 		r.notes = localNotes
+		if err := checkOrdinary(dir); err != nil {
+			return r, fmt.Errorf("opening the repository: %w", err)
+		}
 		err := r.openAt(dir)
 		if errors.Is(err, git.ErrRepositoryNotExists) {
 			if err := checkVacant(dir); err != nil {

@@ -2,6 +2,8 @@ package store
 
 import (
 	"bufio"
+	"bytes"
+	"compress/zlib"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 	"os/exec"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/go-git/go-billy/v5"
@@ -27,6 +30,8 @@ import (
 // The limits for objects of a repository. Larger objects are never inflated, because a
 // push of a megabyte can contain an object of gigabytes.
 const (
+	// maxHeader limits the header of a loose object: a type and a size.
+	maxHeader = 64
 	maxCommit = 1 << 20
 	maxTree   = 16 << 20
 	// maxBase limits the size of objects that serve as delta bases.
@@ -242,16 +247,30 @@ func (o *objects) looseSize(hash plumbing.Hash) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	var size int64
-	reader, err := objfile.NewReader(file)
-	if err == nil {
-		_, size, err = reader.Header()
-		err = errors.Join(err, reader.Close())
-	}
+	size, err := headerSize(file)
 	if err = errors.Join(err, file.Close()); err != nil {
 		return 0, fmt.Errorf("reading object %s: %w", hash, err)
 	}
 	return size, nil
+}
+
+// headerSize returns the size in the header of a loose object, such as "blob 12" and a zero
+// byte. It inflates no more than a header can have: objfile.Reader has no limit.
+func headerSize(file io.Reader) (int64, error) {
+	inflated, err := zlib.NewReader(file)
+	if err != nil {
+		return 0, err
+	}
+	start, err := io.ReadAll(io.LimitReader(inflated, maxHeader))
+	if err != nil && len(start) == 0 {
+		return 0, err
+	}
+	header, _, complete := bytes.Cut(start, []byte{0})
+	_, digits, found := bytes.Cut(header, []byte{' '})
+	if !complete || !found {
+		return 0, objfile.ErrHeader
+	}
+	return strconv.ParseInt(string(digits), 10, 64)
 }
 
 // tree returns the tree of a commit; an empty tree for the zero hash.

@@ -288,11 +288,15 @@ func (r *repository) addNotes(commit plumbing.Hash, from *objects, other plumbin
 	if err := r.missingNotes(notes, from, others, "", missing); err != nil {
 		return fmt.Errorf("joining notes: %w", err)
 	}
-	for _, note := range missing {
+	for name, note := range missing {
 		if r.objects.HasEncodedObject(note.hash) == nil {
 			continue
 		}
 		stored, err := from.EncodedObject(plumbing.BlobObject, note.hash)
+		if _, large := errors.AsType[*tooLargeError](err); large || errors.Is(err, plumbing.ErrObjectNotFound) {
+			delete(missing, name) // not one of ours: the remote never sent it, or it is too large
+			continue
+		}
 		if err == nil {
 			_, err = r.objects.SetEncodedObject(stored)
 		}

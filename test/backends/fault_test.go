@@ -35,7 +35,7 @@ func TestBackendDown(t *testing.T) {
 		done, release := r.applyHeld(t, w)
 		r.down(t)
 		release()
-		tellsBackend(t, <-done, kind, "errored.tfstate and saved first")
+		tellsBackend(t, <-done, kind, "errored.tfstate and the next run saves it first")
 		r.up(t)
 		r.saves(t, w, engine)
 		settled(t, w)

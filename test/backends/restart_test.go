@@ -96,7 +96,7 @@ func lockedOut(t *testing.T, r *root) error {
 func refused(t *testing.T, err error) {
 	t.Helper()
 	var failed *state.CommandError
-	if !errors.As(err, &failed) || failed.Backend != "pg" || !strings.Contains(err.Error(), "errored.tfstate and saved first") {
+	if !errors.As(err, &failed) || failed.Backend != "pg" || !strings.Contains(err.Error(), "errored.tfstate and the next run saves it first") {
 		t.Errorf("got %v, want a state that could not be saved", err)
 	}
 }

@@ -262,8 +262,6 @@ func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	c.config.Placing.Lock()
 	defer c.config.Placing.Unlock()
 	request := c.config.Request
-	request.Closed = c.config.Closed()
-	request.Now = c.config.Clock.Now()
 	var err error
 	if request.Snapshot, err = c.config.Snapshot(ctx); err != nil {
 		return nil, err
@@ -272,6 +270,9 @@ func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	if err != nil {
 		return nil, err
 	}
+	// An offering may have become unavailable while the two reads above waited.
+	request.Closed = c.config.Closed()
+	request.Now = c.config.Clock.Now()
 	request.Kept, request.Occupied = scaler.Places(states)
 	if c.config.Virtual != nil {
 		request.Virtual = c.config.Virtual(ctx)

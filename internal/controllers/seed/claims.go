@@ -44,7 +44,11 @@ func (s *Seeder) claims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*kar
 		}
 		found := map[fleet.Key]*karpv1.NodeClaim{}
 		for i := range list.Items {
-			found[fleet.Key(list.Items[i].Annotations[v1alpha1.AnnotationKey])] = &list.Items[i]
+			for j := range vms {
+				if backs(&vms[j], &list.Items[i]) {
+					found[vms[j].Key] = &list.Items[i]
+				}
+			}
 		}
 
 		var missing []fleet.VM
@@ -52,7 +56,7 @@ func (s *Seeder) claims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*kar
 		for i := range vms {
 			claim := found[vms[i].Key]
 			switch {
-			case claim == nil || !backs(&vms[i], claim):
+			case claim == nil:
 				missing = append(missing, vms[i])
 			case !claim.DeletionTimestamp.IsZero():
 				missing = append(missing, vms[i])

@@ -1,0 +1,42 @@
+package store_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/numaform/numaform/internal/store"
+)
+
+// TestGitRefusesPipes puts a named pipe in the place of a file of a repository: opening it
+// would wait for a writer forever.
+func TestGitRefusesPipes(t *testing.T) {
+	t.Parallel()
+	pipe := func(path string) {
+		t.Helper()
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mkfifo(path, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	checkout := t.TempDir()
+	run(t, checkout, "init", "--quiet", "--initial-branch=main", ".")
+	pipe(filepath.Join(checkout, ".git", "config"))
+	_, _, err := openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: checkout, Remote: bare(t)}).Read(t.Context())
+	wantError(t, err, "config is not an ordinary file")
+
+	linked := t.TempDir()
+	pipe(filepath.Join(linked, ".git"))
+	_, _, err = openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: linked, Remote: bare(t)}).Read(t.Context())
+	wantError(t, err, ".git is neither a directory nor an ordinary file")
+
+	repository := bare(t)
+	pipe(filepath.Join(repository, "HEAD"))
+	_, _, err = openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: repository}).Read(t.Context())
+	wantError(t, err, "HEAD is not an ordinary file")
+}
