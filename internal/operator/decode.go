@@ -39,22 +39,64 @@ func decode(text []byte, target any) error {
 	if err := yaml.Unmarshal(text, &document); err != nil {
 		return explain(err)
 	}
-	return errors.Join(emptyEntries(&document)...)
+	return errors.Join(checkValues(&document, reflect.TypeOf(target))...)
 }
 
-// emptyEntries returns an error for each list entry without a value. The decoder skips them,
-// and a list that is empty then may allow more, such as the hosts of a cluster.
-func emptyEntries(node *yaml.Node) []error {
+// checkValues returns an error for each value that the decoder converts without a word: a
+// fraction is cut to a whole number, yes and on become booleans, and null is an empty text
+// or no entry of a list, so that a list such as the hosts of a cluster may allow more.
+func checkValues(node *yaml.Node, t reflect.Type) []error {
+	if node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+
+	tag := node.ShortTag()
+	switch {
+	case node.Kind == yaml.DocumentNode:
+		return checkValues(node.Content[0], t)
+	case node.Kind == yaml.SequenceNode && t.Kind() == reflect.Slice:
+		var mistakes []error
+		for _, entry := range node.Content {
+			if entry.ShortTag() == "!!null" {
+				mistakes = append(mistakes, fmt.Errorf("line %d: an entry of the list is empty: write its value, or remove it", entry.Line))
+			}
+			mistakes = append(mistakes, checkValues(entry, t.Elem())...)
+		}
+		return mistakes
+	case node.Kind == yaml.MappingNode:
+		return checkPairs(node, t)
+	case node.Kind != yaml.ScalarNode || tag == "!!null":
+		return nil
+	case t.Kind() == reflect.Bool && tag != "!!bool",
+		t.Kind() == reflect.Int && tag != "!!int",
+		t.Kind() == reflect.String && tag == "!!binary":
+		return []error{fmt.Errorf("line %d: %q: want %s", node.Line, node.Value, valuesOf(t))}
+	}
+	return nil
+}
+
+// checkPairs is checkValues for the keys of a section, or for pairs of texts.
+func checkPairs(node *yaml.Node, t reflect.Type) []error {
 	var mistakes []error
-	for _, child := range node.Content {
-		value := child
-		if child.Kind == yaml.AliasNode {
-			value = child.Alias
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		switch {
+		case key.ShortTag() == "!!merge":
+			mistakes = append(mistakes, checkValues(value, t)...)
+		case t.Kind() == reflect.Map && value.ShortTag() == "!!null":
+			mistakes = append(mistakes, fmt.Errorf("line %d: %s is empty: want %s", key.Line, key.Value, valuesOf(t.Elem())))
+		case t.Kind() == reflect.Map:
+			mistakes = append(mistakes, checkValues(value, t.Elem())...)
+		case t.Kind() == reflect.Struct:
+			for n, name := range keysBelow(t) {
+				if name == key.Value {
+					mistakes = append(mistakes, checkValues(value, t.Field(n).Type)...)
+				}
+			}
 		}
-		if node.Kind == yaml.SequenceNode && value.ShortTag() == "!!null" {
-			mistakes = append(mistakes, fmt.Errorf("line %d: an entry of the list is empty: write its value, or remove it", child.Line))
-		}
-		mistakes = append(mistakes, emptyEntries(child)...)
 	}
 	return mistakes
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
 const (
@@ -88,7 +90,8 @@ func setKey(key reflect.Value, text string) error {
 		}
 		return nil
 	}
-	if text == "" {
+	var node yaml.Node
+	if err := yaml.Unmarshal([]byte(text), &node); err == nil && (len(node.Content) == 0 || node.Content[0].ShortTag() == "!!null") {
 		return fmt.Errorf("is empty: want %s", valuesOf(key.Type()))
 	}
 	if err := decode([]byte(text), key.Addr().Interface()); err != nil {
@@ -107,10 +110,11 @@ func meantVariable(name string, known []string, clusters int) string {
 		}
 	}
 	// The prefix is no indication of what was meant.
-	for i := range known {
-		known[i] = strings.TrimPrefix(known[i], environmentPrefix)
+	words := make([]string, len(known))
+	for i, word := range known {
+		words[i] = strings.TrimPrefix(word, environmentPrefix)
 	}
-	if word := nearest(strings.TrimPrefix(name, environmentPrefix), known); word != "" {
+	if word := nearest(strings.TrimPrefix(name, environmentPrefix), words); word != "" {
 		return "did you mean " + environmentPrefix + word + "? Else unset it"
 	}
 	return "unset it, or see docs/configuration.md for the names"
