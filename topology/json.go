@@ -260,10 +260,11 @@ func joinLines(lines []string) string {
 	indent := len(first) - len(strings.TrimLeft(first, " "))
 	body := first[len(first)-1:]
 	for i, line := range lines[1:] {
-		if i > 0 && i < len(lines)-2 {
+		line = strings.TrimSpace(line)
+		if i > 0 && i < len(lines)-2 && !strings.HasSuffix(body, "[") && !strings.HasPrefix(line, "]") {
 			body += " "
 		}
-		body += strings.TrimSpace(line)
+		body += line
 		if indent+len(strings.TrimSuffix(body, ",")) > maxLine {
 			return ""
 		}

@@ -222,6 +222,7 @@ func (s *session) standIn(ctx context.Context, unread []operator.Unread) error {
 	if err != nil {
 		return err
 	}
+	var hosts []topology.Host
 	for _, id := range current.Shards() {
 		vms := vmsOn(&current, id)
 		if len(vms) == 0 || s.snapshot.Host(id) != nil ||
@@ -240,8 +241,9 @@ func (s *session) standIn(ctx context.Context, unread []operator.Unread) error {
 				Key:       string(vm.Key),
 			})
 		}
-		s.snapshot.Hosts = append(s.snapshot.Hosts, host)
+		hosts = append(hosts, host)
 	}
+	s.snapshot.Hosts = append(s.snapshot.Hosts, hosts...)
 	slices.SortFunc(s.snapshot.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
 	return nil
 }

@@ -98,6 +98,9 @@ func (e *examination) untrusted(ctx context.Context, r *Region, err error) {
 		fix = refused.Mend + "; "
 		if endpoint, err := url.Parse(refused.Endpoint); err == nil && endpoint.Host != "" {
 			host = endpoint.Hostname()
+			if strings.Contains(host, ":") {
+				host = "[" + host + "]" // an IPv6 address, as scp wants it
+			}
 		}
 	}
 	fix += fmt.Sprintf("get it by `scp root@%s:/etc/pve/pve-root-ca.pem .`", host)

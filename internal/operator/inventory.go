@@ -199,7 +199,7 @@ func (c *Config) Reachable(ctx context.Context, clients map[topology.RegionName]
 			merged.Hosts = append(merged.Hosts, part.Hosts...)
 		}
 	}
-	if failed != nil || len(unread) == asked {
+	if failed != nil || asked > 0 && len(unread) == asked {
 		return nil, nil, errors.Join(errs...)
 	}
 	slices.SortFunc(merged.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })

@@ -3,6 +3,7 @@ package operator
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -56,15 +57,16 @@ func readModules(dir string) (files map[string][]byte, err error) {
 			if !entry.Type().IsRegular() || !strings.HasSuffix(name, ".tf") {
 				return nil, fmt.Errorf("%s/%s is not a .tf file: remove it", dir, name)
 			}
-			info, err := entry.Info()
+			file, err := root.Open(name)
 			if err != nil {
 				return nil, err
 			}
-			if info.Size() > maxModuleFile {
-				return nil, fmt.Errorf("%s is larger than %d bytes", name, maxModuleFile)
-			}
-			if files[name], err = root.ReadFile(name); err != nil {
+			files[name], err = io.ReadAll(io.LimitReader(file, maxModuleFile+1))
+			if err = errors.Join(err, file.Close()); err != nil {
 				return nil, err
+			}
+			if len(files[name]) > maxModuleFile {
+				return nil, fmt.Errorf("%s is larger than %d bytes", name, maxModuleFile)
 			}
 		}
 	}

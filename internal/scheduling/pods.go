@@ -136,12 +136,12 @@ func nodeAffinityTerms(pod *corev1.Pod) []corev1.NodeSelectorTerm {
 // nodeAlternatives returns a pod's requirements for a node, one for each of its node
 // affinity terms: any one of them is sufficient.
 func nodeAlternatives(pod *corev1.Pod) []scheduling.Requirements {
-	terms := nodeAffinityTerms(pod)
-	if terms == nil {
+	affinity := pod.Spec.Affinity
+	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return []scheduling.Requirements{scheduling.NewStrictPodRequirements(pod)}
 	}
 	var alternatives []scheduling.Requirements
-	for _, term := range terms {
+	for _, term := range nodeAffinityTerms(pod) {
 		one := pod.DeepCopy()
 		one.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms = []corev1.NodeSelectorTerm{term}
 		alternatives = append(alternatives, scheduling.NewStrictPodRequirements(one))
