@@ -96,19 +96,26 @@ race: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) postgres ## run the tests of every pa
 	CGO_ENABLED=1 go test -race -p 2 -timeout $(TEST_TIMEOUT) -vet=off -skip '^TestRunCluster$$' $(TESTFLAGS) $(RACE_PKG)
 	$(IN_SIM) CGO_ENABLED=1 go test -race -vet=off $(TESTFLAGS) ./...
 
+# The tests that repeat with more kills, attacks and versions what shorter ones show.
+NIGHTLY := NUMAFORM_NIGHTLY=1
+
+.PHONY: nightly
+nightly: ## run all tests, with those that every change leaves out
+	$(MAKE) test $(NIGHTLY)
+
 .PHONY: test-faults
 test-faults: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) ## run every fault of docs/faults.md, and each kill ten times; it says where each landed
-	go test -timeout 120m -v ./test/faults -faults.rounds=10
+	$(NIGHTLY) go test -timeout 120m -v ./test/faults -faults.rounds=10
 	go test -timeout 60m ./test/e2e -run TestTwoClustersOnOneProxmox -runs 20
-	go test -timeout 60m -v ./test/cluster -run 'TestKillController|TestTwoReplicas|TestAPIServerLost|TestBurstDuringSlowClone' -cluster.kills 25
+	$(NIGHTLY) go test -timeout 60m -v ./test/cluster -run 'TestKillController|TestTwoReplicas|TestAPIServerLost|TestBurstDuringSlowClone' -cluster.kills 25
 
 .PHONY: test-hostile
 test-hostile: $(PROVIDER) $(TOFU) baseline ## make every attack of test/hostile in every place, and more of them by each command
-	go test -timeout 60m -v ./test/hostile -hostile.full
+	$(NIGHTLY) go test -timeout 60m -v ./test/hostile -hostile.full
 
 .PHONY: upgrade-matrix
 upgrade-matrix: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) baseline postgres ## fleets of the baseline go on with this numaform, and the baseline works on its fleets or refuses
-	go test -p 1 -timeout 60m -v ./test/upgrade ./test/cluster -run TestMatrix
+	$(NIGHTLY) go test -p 1 -timeout 60m -v ./test/upgrade ./test/cluster -run TestMatrix
 
 .PHONY: build
 build: ## build the programs into bin/

@@ -18,6 +18,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/guestsim"
 	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
@@ -291,6 +292,7 @@ func impatient(spec *corev1.PodSpec) {
 // hangs at boot. It checks that claims, files and nodes of both go, and their pods get new
 // nodes.
 func TestVMDeletedByHand(t *testing.T) {
+	enginetest.Nightly(t)
 	w := newWorld(t, worldConfig{delays: pvesim.Delays{Clone: 3 * time.Second}})
 	w.start()
 	w.steadyClass("plain", soundClass())

@@ -23,6 +23,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
@@ -380,6 +381,7 @@ func (w *world) usedBy(pool, app string, milliCPU int) {
 // NodeOverlay makes expensive. Without pods, a NodePool keeps its minimum number of nodes,
 // and more while a CapacityBuffer requests room.
 func TestConsolidation(t *testing.T) {
+	enginetest.Nightly(t)
 	const nodes, pods, milliCPU = 10, 20, 770
 	w := newWorld(t, worldConfig{
 		hosts: largeHosts(t), args: []string{"--feature-gates", "CapacityBuffer=true,NodeOverlay=true"},
@@ -499,6 +501,7 @@ func (w *world) allHaveTag(before map[string]int, tag string) {
 // TestExpiryAndGracePeriod waits for a node to expire, and removes another whose pod must
 // not be evicted: only its grace period ends that.
 func TestExpiryAndGracePeriod(t *testing.T) {
+	enginetest.Nightly(t)
 	const grace = 25 * time.Second
 	w := newWorld(t, worldConfig{hosts: largeHosts(t)})
 	w.start()

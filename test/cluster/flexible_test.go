@@ -12,11 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/internal/enginetest"
 )
 
 // TestFlexible creates nodes for their pods, and checks that they are as predicted, that
 // consolidation does not replace them, and that they go with their pods.
 func TestFlexible(t *testing.T) {
+	enginetest.Nightly(t)
 	w := newWorld(t, worldConfig{hosts: threeHosts(t)})
 	w.start()
 	w.classAndPool("workers", "  placement: {policy: Dedicated, pinWith: HostAgent}\n  sizing: {policy: Flexible, maxVCPUs: 8}", "")

@@ -21,6 +21,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/controllers/seed"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/guestsim"
 	"github.com/numaform/numaform/internal/pvesim"
 )
@@ -66,6 +67,7 @@ func downSteps() []killStep {
 // TestKillController kills the controller at each step of a scale-up and of a scale-down,
 // and restarts it at once, with its disk or without.
 func TestKillController(t *testing.T) {
+	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{
 		args:   []string{"--leader-elect=false"},
 		delays: pvesim.Delays{Clone: time.Second, Start: 200 * time.Millisecond, Stop: 200 * time.Millisecond, Destroy: 500 * time.Millisecond},

@@ -13,6 +13,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
@@ -20,6 +21,7 @@ import (
 // A controller that was paused in an apply and resumed after another became leader starts
 // nothing more, and ends.
 func TestTwoReplicas(t *testing.T) {
+	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{delays: pvesim.Delays{Clone: time.Second, Start: 200 * time.Millisecond}})
 	s.replicaConfig("second")
 	s.run()

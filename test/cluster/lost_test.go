@@ -11,12 +11,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
 // TestAPIServerLost stops the API server while VMs are being created, until the engine has
 // failed to save its state: nothing is created twice, and nothing is lost.
 func TestAPIServerLost(t *testing.T) {
+	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{
 		args:   []string{"--leader-elect=false"},
 		delays: pvesim.Delays{Clone: time.Second, Start: 200 * time.Millisecond},
@@ -43,6 +45,7 @@ func TestAPIServerLost(t *testing.T) {
 // TestBurstDuringSlowClone creates more pods during a slow clone: another host creates its
 // VM in the meantime, and requests for the cloning host follow afterwards.
 func TestBurstDuringSlowClone(t *testing.T) {
+	enginetest.Nightly(t)
 	const long = 30 * time.Second
 	s := newScene(t, worldConfig{args: []string{"--leader-elect=false"}, delays: pvesim.Delays{Clone: long}})
 	s.run()

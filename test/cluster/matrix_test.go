@@ -14,6 +14,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/guestsim"
 	"github.com/numaform/numaform/internal/testenv"
 )
@@ -25,6 +26,7 @@ const slowBoot = 40 * time.Second
 // is joining and a change is pending approval, and then downgrades: nodes remain, no VM is
 // replaced, and the pending change is not lost.
 func TestMatrixOfTheController(t *testing.T) {
+	enginetest.Nightly(t)
 	baseline := testenv.Baseline(t)
 	w := newWorld(t, worldConfig{
 		chart: filepath.Join(baseline, "charts", "numaform"), program: filepath.Join(baseline, "numaform"),

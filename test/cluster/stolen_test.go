@@ -27,6 +27,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/controllers/csr"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/guestsim"
 	"github.com/numaform/numaform/internal/jointoken"
 )
@@ -232,6 +233,7 @@ func (w *world) renews(node string, certificate tls.Certificate) {
 // release, which stored it in kube-system and named it on the NodeClaim. The token works
 // with the chart's default permissions.
 func TestUpgradeDuringAJoin(t *testing.T) {
+	enginetest.Nightly(t)
 	w := newWorld(t, worldConfig{guests: func(c *guestsim.Config) { c.Boot = time.Hour }}) // the test acts as its kubelet
 	w.start()
 	w.classAndPool("workers", "", "")

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/enginetest"
 )
 
 // fullAfter prevents numaform and its child processes from writing more than that many
@@ -44,6 +45,7 @@ func fill() error {
 // TestDiskFull fills the disk after a number of bytes: either everything can be written,
 // and is applied, or nothing is applied.
 func TestDiskFull(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	failed := make(chan bool, 8)
 	t.Run("all", func(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
@@ -30,6 +31,7 @@ func (l *landings) add(v victim, step string) {
 
 // TestKill kills each victim at each step, and applies again.
 func TestKill(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	landed := &landings{counts: map[string]int{}}
 	wanted := map[string]int{}

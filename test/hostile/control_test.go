@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/internal/enginetest"
 )
 
 var update = flag.Bool("update", false, "write testdata/baseline.txt as the baseline now does")
@@ -38,6 +40,7 @@ func outcome(saw *seen) string {
 // how far each gets in a plan of the baseline. Attacks that it refuses before an engine
 // starts, or ignores, only show that this numaform still does.
 func TestBaselineGenerated(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	w := newWorld(t, baseline(t), inGit, engines(t)["tofu"])
 	var lines []string

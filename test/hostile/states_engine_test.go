@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/state/guard"
 )
 
@@ -29,6 +30,7 @@ func TestStatesID(t *testing.T) {
 // TestStatesEngine edits each value of a VM and of its security groups in a state once, and
 // 200 random ones, and removes the VMs with the real engine.
 func TestStatesEngine(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	w := newStateWorld(t)
 	values := w.values()
@@ -80,6 +82,7 @@ func TestStatesActions(t *testing.T) {
 
 // TestStatesHead edits the metadata of a state, and its outputs.
 func TestStatesHead(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	w := newStateWorld(t)
 	w.lookForDrift()

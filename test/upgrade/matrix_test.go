@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
@@ -16,6 +17,7 @@ import (
 // and continues with this numaform: no VM is replaced, a second plan is empty, and VMs come
 // and go as before. Then the baseline runs on what this numaform left.
 func TestMatrix(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	for _, at := range []struct{ store, backend string }{
 		{inGit, backendLocal},
@@ -140,6 +142,7 @@ func (w *matrixWorld) upgrade() {
 
 // TestMatrixCrashed continues after a baseline that was killed in the middle of an apply.
 func TestMatrixCrashed(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	for _, at := range []struct{ store, backend string }{{inGit, backendLocal}, {inDirectory, backendLocal}, {inDirectory, backendHTTP}} {
 		t.Run(at.store+" "+at.backend, func(t *testing.T) {
@@ -188,6 +191,7 @@ func (w *matrixWorld) killAt(fault pvesim.Fault, manifests string) {
 
 // TestMatrixErrored continues after a baseline that could not save a state.
 func TestMatrixErrored(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	for _, store := range []string{inGit, inDirectory} {
 		t.Run(store, func(t *testing.T) {
@@ -225,6 +229,7 @@ func (w *matrixWorld) errored() []string {
 
 // TestMatrixReview merges a branch that the baseline pushed, after the upgrade.
 func TestMatrixReview(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	w := newMatrixWorld(t, inGit, backendHTTP)
 	w.apply(w.baseline, "one.yaml")
