@@ -87,7 +87,7 @@ const (
 // LockedError reports that another client holds the state's lock.
 type LockedError struct {
 	// ID is the argument of Unlock. It is empty if the lock belongs to a connection: it
-	// ends with the connection and cannot be broken.
+	// ends with its holder's connection and cannot be broken.
 	ID        string
 	Path      string
 	Operation string

@@ -86,7 +86,7 @@ func lockedOut(t *testing.T, r *root) error {
 	t.Helper()
 	_, err := r.open(t, here).Plan(t.Context(), state.PlanOptions{})
 	var locked *state.LockedError
-	if !errors.As(err, &locked) || !strings.Contains(err.Error(), "ends with the connection") {
+	if !errors.As(err, &locked) || !strings.Contains(err.Error(), "ends with its holder's connection") {
 		return errors.Join(errors.New("not locked out"), err)
 	}
 	return nil
