@@ -129,8 +129,11 @@ func (n *nodeFile) calls() (vm, groups hclsyntax.Attributes, err error) {
 		case hclsyntax.TokenBang, hclsyntax.TokenMinus, hclsyntax.TokenQuestion:
 			operators++
 		}
-		if depth > maxNesting || operators > maxOperators {
-			return nil, nil, n.fail(token.Range.Start.Line, "has an expression that numaform does not write: it nests deeper than %d", maxNesting)
+		switch {
+		case depth > maxNesting:
+			return nil, nil, n.fail(token.Range.Start.Line, "expression nests more than %d levels deep", maxNesting)
+		case operators > maxOperators:
+			return nil, nil, n.fail(token.Range.Start.Line, "expression has more than %d operators", maxOperators)
 		}
 	}
 

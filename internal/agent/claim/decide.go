@@ -98,9 +98,13 @@ func (d *decider) allowed(pins *Pins) *Refusal {
 func (d *decider) ceiling(pinned topology.CPUSet) *Refusal {
 	whole := d.host.Whole(pinned).Size()
 	online := d.host.online.Size()
-	if whole*100 > online*d.rules.MaxPercent || whole == online {
-		return refuse(ReasonCeiling, "%d of %d CPUs would be pinned, siblings counted, and max_pinned_percent is %d: "+
-			"raise it in the agent's configuration, or keep CPUs free in numaform's topology_file", whole, online, d.rules.MaxPercent)
+	switch {
+	case whole == online:
+		return refuse(ReasonCeiling, "all %d CPUs, including thread siblings, would be pinned, but one core must stay free: "+
+			"reserve CPUs for the host in numaform's topology_file", online)
+	case whole*100 > online*d.rules.MaxPercent:
+		return refuse(ReasonCeiling, "%d of %d CPUs, including thread siblings, would be pinned, but max_pinned_percent is %d: "+
+			"raise it in the agent's configuration, or reserve CPUs for the host in numaform's topology_file", whole, online, d.rules.MaxPercent)
 	}
 	return nil
 }
@@ -128,7 +132,7 @@ func (d *decider) read(r *request) (*Pins, *Refusal) {
 		return nil, refusal
 	}
 	if r.VCPUs != len(pins.CPUs) {
-		return nil, refuse(ReasonVCPUs, "%d vCPUs run and %d pins are declared: restart the guest if its size was changed", r.VCPUs, len(pins.CPUs))
+		return nil, refuse(ReasonVCPUs, "%d vCPUs run, but %d pins are declared: restart the guest if its size was changed", r.VCPUs, len(pins.CPUs))
 	}
 
 	// Affinities set by root come first, except before pins that the guest has already.
@@ -140,7 +144,7 @@ func (d *decider) read(r *request) (*Pins, *Refusal) {
 	}
 	for _, cpu := range pins.CPUs {
 		if owner, ok := d.affinity[cpu]; ok && owner != r.VMID {
-			return pins, refuse(ReasonAffinity, "CPU %d is in the affinity of guest %d, which root gave it", cpu, owner)
+			return pins, refuse(ReasonAffinity, "CPU %d is in the affinity that root set for guest %d", cpu, owner)
 		}
 	}
 	return pins, nil
@@ -172,11 +176,11 @@ func (d *decider) refuseConflicts() bool {
 	for _, r := range requesting {
 		for _, cpu := range r.pins.CPUs {
 			if owner := owners[cpu]; owner != nil && r.refused == nil {
-				r.refused = refuse(ReasonOverlap, "CPU %d belongs to guest %d: declare others, or change that one first", cpu, owner.VMID)
+				r.refused = refuse(ReasonOverlap, "CPU %d is already assigned to guest %d: declare other CPUs, or change guest %d first", cpu, owner.VMID, owner.VMID)
 			}
 		}
 		if owner := keys[r.pins.Key]; owner != nil && r.refused == nil {
-			r.refused = refuse(ReasonKey, "the marker is that of guest %d: a clone keeps the description; remove it from one of the two", owner.VMID)
+			r.refused = refuse(ReasonKey, "guest %d has the same marker, because a clone keeps the description: remove the marker from one of them", owner.VMID)
 		}
 	}
 	if slices.ContainsFunc(requesting, isRefused) {
@@ -210,11 +214,11 @@ func refuseBoth(requests []*request) {
 	for _, r := range requests {
 		for _, cpu := range r.pins.CPUs {
 			if other := another(sameCPU[cpu], r); other != nil && r.refused == nil {
-				r.refused = refuse(ReasonOverlap, "CPU %d is asked for by guest %d as well: neither gets it until one of the two changes", cpu, other.VMID)
+				r.refused = refuse(ReasonOverlap, "guest %d also requests CPU %d: neither guest gets it until one of them is changed", other.VMID, cpu)
 			}
 		}
 		if other := another(sameKey[r.pins.Key], r); other != nil && r.refused == nil {
-			r.refused = refuse(ReasonKey, "the marker is that of guest %d as well: a clone keeps the description; remove it from one of the two", other.VMID)
+			r.refused = refuse(ReasonKey, "guest %d has the same marker, because a clone keeps the description: remove the marker from one of them", other.VMID)
 		}
 	}
 }
