@@ -57,7 +57,7 @@ func downSteps() []killStep {
 	return []killStep{
 		{name: "node tainted", before: blockEvictions, arm: seen(nodeTainted), after: allowEvictions},
 		{name: "during drain", withDisk: true, arm: seen(nodeDraining)},
-		{name: "deletion asked of the cloud provider", arm: seen(instanceTerminating)},
+		{name: "cloud provider's Delete called", arm: seen(instanceTerminating)},
 		{name: "during plan of the removal", withDisk: true, arm: holdEngine("hold", "plan")},
 		{name: "during destroy", arm: holdCall(pvesim.Fault{Method: "GET", Path: `^/nodes/[^/]+/tasks/[^/]*qmdestroy[^/]*/status$`}, nil)},
 		{name: "destroyed, no outcome yet", withDisk: true, arm: holdEngine("after", "apply"), after: wantBegun},

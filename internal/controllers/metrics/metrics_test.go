@@ -203,7 +203,7 @@ numaform_proxmox_requests_total{code="200",method="GET",path="/nodes/{node}/stat
 # HELP numaform_queue_length VMs requested for creation or removal that are not in a change yet.
 # TYPE numaform_queue_length gauge
 numaform_queue_length 7
-# HELP numaform_state_lock_age_seconds How long another client has held the lock of a host's state that numaform waits for.
+# HELP numaform_state_lock_age_seconds Age of the state lock that numaform is waiting for on a host.
 # TYPE numaform_state_lock_age_seconds gauge
 numaform_state_lock_age_seconds{host="pve-1",region="lab"} 90
 `, "numaform_drifted_vms", "numaform_proxmox_requests_total", "numaform_queue_length", "numaform_state_lock_age_seconds")

@@ -66,7 +66,7 @@ func newObserver(config Config) *Observer {
 		locks: &locks{
 			config: config,
 			since:  map[fleet.Shard]time.Time{},
-			age: describe("state_lock_age_seconds", "How long another client has held the lock of a host's state that numaform waits for.",
+			age: describe("state_lock_age_seconds", "Age of the state lock that numaform is waiting for on a host.",
 				labelRegion, labelHost),
 		},
 	}
