@@ -69,7 +69,7 @@ func (w want) problem() string {
 	return "the policy " + string(w.policy) + " is unknown: use Shared, NUMA, Dedicated or Isolated"
 }
 
-// plan is one way to put a want on a host.
+// plan is one way to place a requested VM on a host.
 type plan struct {
 	cost  cost
 	parts []part

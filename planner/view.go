@@ -33,8 +33,8 @@ type View struct {
 // NodeView is a View of one NUMA node.
 type NodeView struct {
 	NUMANode int `json:"numa_node"`
-	// CPUs is the number of online CPUs that are not the host's own; Taken of them are not
-	// free.
+	// CPUs is the number of online CPUs that are not reserved for the host. Taken is the
+	// number of these that are not free.
 	CPUs  int `json:"cpus"`
 	Taken int `json:"taken_cpus"`
 	// VCPUs is the number of vCPUs that VMs of the policy can have on the node: on whole

@@ -236,8 +236,8 @@ var aboutState = regexp.MustCompile(`Failed to save state|Error acquiring the st
 // advice matches the start of the engine's advice for interactive use.
 var advice = regexp.MustCompile(`\s*(Failed to persist state to backend:|(OpenTofu|Terraform) (acquires a (state )?lock|is trying to read))`)
 
-// unreachable returns the kind of backend that, by the engine's text, does not respond,
-// or "".
+// unreachable returns the backend type if the engine's output says that the backend does
+// not respond, and "" otherwise.
 func (w *Workspace) unreachable(text string) string {
 	said, _, _ := strings.Cut(text, "\n\nError:")
 	if at := aboutState.FindStringIndex(text); at != nil {

@@ -57,7 +57,7 @@ func TemplatesOf(secret map[string][]byte) (Templates, error) {
 	return templates, nil
 }
 
-// Render renders templates with values and checks the result. It returns a
+// Render renders templates with values and checks the result. Any error is a
 // *DocumentError.
 func Render(templates Templates, values Values) (Documents, error) {
 	documents := Documents{}

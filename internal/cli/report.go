@@ -208,7 +208,8 @@ func (w *printer) pods(pods *podsReport) {
 	w.heading("Pods")
 	w.printf("  %d asked, %d placed, %d refused\n", pods.Asked, pods.Placed, pods.Refused)
 
-	// Pods that are refused for the same reason share a line, in the order of the first.
+	// Pods refused for the same reason share a line. Lines are in order of first
+	// occurrence.
 	var reasons []string
 	refused := map[string][]string{}
 	for _, refusal := range pods.Refusals {

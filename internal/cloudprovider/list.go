@@ -103,17 +103,18 @@ func stray(key fleet.Key, guest ownGuest) *karpv1.NodeClaim {
 	return claim
 }
 
-// guestView is what a snapshot shows about an installation's guests, and what it cannot show.
+// guestView contains a snapshot's guests of one installation, and records which hosts and
+// regions could not be read completely.
 type guestView struct {
-	// own are the guests with the installation's marker, by key: two with the same key
-	// while a guest is migrated.
+	// own are the guests with the installation's marker, by key. While a guest is
+	// migrated, two guests have the same key.
 	own map[fleet.Key][]ownGuest
-	// unread are guests of hosts that could not be read: their owner is unknown.
+	// unread are the guests of hosts that could not be read. Their owner is unknown.
 	unread map[guestID]bool
 	// unmarked are the names of guests that could be read and have no marker.
 	unmarked map[guestID]string
-	// quorate are the regions whose guest list is reliable; for regions in hidden, the
-	// list contains only guests that the credential may see.
+	// quorate are the regions whose guest list is reliable. In hidden regions, the list
+	// contains only the guests that the credential may see.
 	quorate, hidden map[topology.RegionName]bool
 	// read are the hosts that could be read.
 	read map[topology.HostID]bool

@@ -58,15 +58,16 @@ func (v *values) UnmarshalJSON(data []byte) error {
 // is reports whether an option is enabled.
 func (v values) is(key string) bool { return v[key] == "1" || v[key] == "true" }
 
-// count returns an integer, or otherwise if the key is missing.
-func (v values) count(key string, otherwise int) (int, error) {
+// count returns the non-negative integer at key, or fallback if the key is missing, empty
+// or null.
+func (v values) count(key string, fallback int) (int, error) {
 	text, ok := v[key]
 	if !ok || text == "" || text == "null" {
-		return otherwise, nil
+		return fallback, nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
-		return 0, errors.New(key + ": want a whole number")
+		return 0, errors.New(key + ": must be a non-negative integer")
 	}
 	return n, nil
 }

@@ -186,8 +186,9 @@ func (s *Scaler) recordUnmade(ctx context.Context, change *Change, plans []Shard
 	return s.config.Store.End(ctx, s.outcome(record.ID, record.Time, nil))
 }
 
-// withModules adds the modules that older VMs call, from the fleet's files, to the files
-// after a change. These copies are for people: the engine gets the modules from Release.
+// withModules returns the files after a change, plus the existing modules, which older
+// VMs still call. The copies are for readers only: the engine gets its modules from
+// Release.
 func withModules(change *Change) generator.Files {
 	files := generator.Files{}
 	for name, content := range change.BeforeFiles {

@@ -135,8 +135,8 @@ func (s *Scaler) relics() ([]relic, error) {
 // is a copy of the old one.
 func (s *Scaler) take(at places, old *relic) (bool, error) {
 	if old.to == "" {
-		// The record of a change during which an older version died shows that its lock on
-		// the state is left behind.
+		// An older version that died left its lock on the state. Its run record proves
+		// that the lock is stale.
 		content, err := old.read()
 		if err != nil {
 			return false, err

@@ -294,9 +294,9 @@ func (s *Scaler) planWhole(ctx context.Context, plan *ShardPlan, v *hostView) (e
 	return nil
 }
 
-// planRepair plans only the VMs of a host whose drift is to be reverted, so that other
-// drift is neither changed nor an obstacle. It refuses if there is unfinished work, such
-// as an engine that died.
+// planRepair plans only the VMs to repair on a host. Drift of other VMs stays as it is
+// and does not block the plan. planRepair returns an error if there is unfinished work,
+// such as an apply whose engine died.
 func (s *Scaler) planRepair(ctx context.Context, plan *ShardPlan, v *hostView, repaired map[string]fleet.VM) (err error) {
 	if err := v.repairable(repaired); err != nil {
 		return err

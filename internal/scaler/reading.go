@@ -34,7 +34,8 @@ type reading struct {
 	rotations rotations
 	// busy are the hosts to which this process is applying a change.
 	busy map[topology.HostID]bool
-	// quiet are hosts that look unfinished, but where there was nothing to do.
+	// quiet marks the hosts whose files and Proxmox differ although a recent plan found
+	// nothing to do. They are planned only for requested changes.
 	quiet map[topology.HostID]bool
 	// done are hosts that ended successfully in changes that continue on other hosts.
 	done map[hostPart]bool

@@ -156,8 +156,8 @@ func sortedPairs(labels map[string]string) []string {
 	return pairs
 }
 
-// guestID is what a VM and its guest have in common, on any host. VMIDs are reused, keys
-// are not.
+// guestID identifies a VM and its guest on any host. It includes the key because VMIDs
+// are reused.
 type guestID struct {
 	region topology.RegionName
 	vmid   fleet.VMID

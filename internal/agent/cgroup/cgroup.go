@@ -136,7 +136,8 @@ func (t Tree) read(group, file string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-// write writes an existing file of the kernel; such files cannot be created.
+// write writes text to an existing control file. It never creates one, because the kernel
+// does not allow it.
 func (t Tree) write(group, file, text string) error {
 	out, err := os.OpenFile(filepath.Join(t.Dir, group, file), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {

@@ -75,7 +75,7 @@ func (v *view) affectedOfferings(vm fleet.VM, err error) []scheduling.Offer {
 	)
 	switch {
 	case errors.As(err, &vmid), errors.As(err, &cpus):
-		return nil // the next attempt takes another VMID, or sees what is in use
+		return nil // the next attempt uses another VMID, or avoids the CPUs in use
 	case errors.As(err, &down), errors.As(err, &lost), errors.As(err, &locked), errors.As(err, &plan), errors.As(err, &engine) && engine.Backend != "":
 		return []scheduling.Offer{{Host: vm.Host}}
 	case errors.As(err, &pins), scaler.StorageFull(err):

@@ -151,8 +151,8 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		return nil
 	}
 
-	// Karpenter's controller triggers for existing buffers; this one triggers for deleted
-	// ones, whose room is free.
+	// Karpenter's controller triggers provisioning for existing buffers. This one
+	// triggers it for deleted buffers, because their capacity is free again.
 	err = controllerruntime.NewControllerManagedBy(m).Named(c.Name() + ".buffers").For(&autoscalingv1beta1.CapacityBuffer{}).
 		WithEventFilter(predicate.GenerationChangedPredicate{}).
 		Complete(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
