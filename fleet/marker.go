@@ -99,11 +99,11 @@ func FindMarker(description string) (Marker, bool, error) {
 
 func parseMarkerLine(line string) (Marker, error) {
 	if !strings.HasPrefix(line, markerPrefix) {
-		return Marker{}, fmt.Errorf("marker %s is of an unknown format: want %q", short(line), markerPrefix)
+		return Marker{}, fmt.Errorf("marker %s: unknown format: must begin with %q", short(line), markerPrefix)
 	}
 	fields := markerPattern.FindStringSubmatch(line)
 	if fields == nil {
-		return Marker{}, fmt.Errorf("marker %s is malformed: want \"numaform/1 cluster=ID key=KEY\", then perhaps "+
+		return Marker{}, fmt.Errorf("marker %s: malformed: must be \"numaform/1 cluster=ID key=KEY\", then perhaps "+
 			"\"pins=4,36,5,37\", then perhaps \"emulator=guest\" or \"emulator=shared\"", short(line))
 	}
 	marker := Marker{ClusterID: fields[1], Key: Key(fields[2]), Emulator: Emulator(fields[4])}

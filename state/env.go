@@ -51,12 +51,12 @@ const encryptionVariable = "TF_ENCRYPTION"
 func checkEncryption(c *Config, given bool) error {
 	switch {
 	case c.Encryption && !strings.Contains(c.Engine.Name(), "tofu"):
-		return fmt.Errorf("encryption of states is OpenTofu's, and the engine is %s: set engine.binary to tofu, or take encryption out of fleet.backend", c.Engine)
+		return fmt.Errorf("state encryption requires OpenTofu, but the engine is %s: set engine.binary to tofu, or remove encryption from fleet.backend", c.Engine)
 	case c.Encryption && !given:
-		return errors.New("states are to be encrypted, and the variable " + encryptionVariable +
-			" is not set: set it to OpenTofu's configuration of encryption with the key, or take encryption out of fleet.backend")
+		return errors.New("fleet.backend enables state encryption, but the variable " + encryptionVariable +
+			" is not set: set it to OpenTofu's encryption configuration, including the key, or remove encryption from fleet.backend")
 	case !c.Encryption && given:
-		return errors.New("the variable " + encryptionVariable + " is set, and fleet.backend does not ask for encryption: " +
+		return errors.New("the variable " + encryptionVariable + " is set, but fleet.backend does not enable state encryption: " +
 			"set encryption there, or unset the variable")
 	}
 	return nil

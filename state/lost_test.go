@@ -146,10 +146,10 @@ func TestEncryptionIsAskedForOnBothSides(t *testing.T) {
 	}{
 		"asked and given":       {state.Config{Engine: tofu, Encryption: true, Env: given}, ""},
 		"neither":               {state.Config{Engine: terraform}, ""},
-		"with terraform":        {state.Config{Engine: terraform, Encryption: true, Env: given}, "OpenTofu's"},
+		"with terraform":        {state.Config{Engine: terraform, Encryption: true, Env: given}, "requires OpenTofu"},
 		"asked and not given":   {state.Config{Engine: tofu, Encryption: true}, "is not set"},
-		"given and not asked":   {state.Config{Engine: tofu, Env: given}, "does not ask for encryption"},
-		"given, with terraform": {state.Config{Engine: terraform, Env: given}, "does not ask for encryption"},
+		"given and not asked":   {state.Config{Engine: tofu, Env: given}, "does not enable state encryption"},
+		"given, with terraform": {state.Config{Engine: terraform, Env: given}, "does not enable state encryption"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -49,7 +49,7 @@ func TestParseAgentRefuses(t *testing.T) {
 	}{
 		{name: "no notes"},
 		{name: "a topology alone", notes: published(t, "laptop-i5-m560-2c4t")},
-		{"twice", agentNotes(agentLine) + agentNotes(agentLine), "is in the text twice: remove one of the two", true},
+		{"twice", agentNotes(agentLine) + agentNotes(agentLine), "duplicate line \"<!-- numaform-agent\": remove one", true},
 		{"cut off", agentNotes(agentLine)[:60], `has no line "-->" after it: the text is cut off; publish it again`, true},
 		{"no JSON", agentNotes("hello"), "line 1: not JSON", true},
 		{"an unknown key", with(`"version"`, `"affinity":"0","version"`), "affinity: key is unknown", true},

@@ -37,7 +37,7 @@ func TestParseCollectedRefuses(t *testing.T) {
 		{"nothing", ``, "line 1: not JSON: the text ends too early"},
 		{"half a file", "{\n\"format\": 1,\n\"cpus\": [", "line 3: not JSON"},
 		{"a stray word", "{\n\"format\": one}", "line 2: not JSON"},
-		{"two values", "{}\n{}", "line 2: more follows"},
+		{"two values", "{}\n{}", "line 2: unexpected data after the JSON value"},
 		{"a list", `[]`, "line 1: the file: want an object, got an array"},
 		{"no format", `{"numa_nodes": [], "cpus": []}`, "format is 0: this numaform reads format 1"},
 		{"a later format", `{"format": 2, "numa_nodes": [], "cpus": []}`, "format is 2"},

@@ -48,7 +48,7 @@ func TestHostileTexts(t *testing.T) {
 			})
 		}
 	}
-	if _, found, err := topology.ParsePublished(block(machine(list("{}")))); !found || err == nil || !strings.Contains(err.Error(), "Proxmox keeps 65536 at most") {
+	if _, found, err := topology.ParsePublished(block(machine(list("{}")))); !found || err == nil || !strings.Contains(err.Error(), "Proxmox stores at most 65536") {
 		t.Errorf("notes that Proxmox would not keep: %t, %v", found, err)
 	}
 	if _, err := topology.ParseCollectedFile([]byte(machine(list("{}")))); err == nil || !strings.Contains(err.Error(), "at most 65536 of each") {

@@ -51,7 +51,7 @@ func strictJSON(data []byte, target any) error {
 		return err
 	}
 	if _, err := r.decoder.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("line %d: more follows the end of the JSON value: remove it", r.line(r.decoder.InputOffset()))
+		return fmt.Errorf("line %d: unexpected data after the JSON value: remove it", r.line(r.decoder.InputOffset()))
 	}
 	if len(r.faults) > 0 {
 		return errors.Join(r.faults...)

@@ -109,6 +109,6 @@ func TestHostID(t *testing.T) {
 		t.Errorf("got %s, error %v", id, err)
 	}
 	for _, text := range []string{"", "pve-1", "/pve-1", "region-1/"} {
-		checkError(t, id.UnmarshalText([]byte(text)), "want region/host")
+		checkError(t, id.UnmarshalText([]byte(text)), "must be REGION/HOST")
 	}
 }

@@ -93,7 +93,7 @@ func putBlock(notes, begin string, value any) (string, error) {
 // contain.
 func readBlock(notes, begin string) (text string, found bool, err error) {
 	if len(notes) > maxNotes {
-		return "", true, fmt.Errorf("the text has %d bytes, and Proxmox keeps %d at most: it is not read", len(notes), maxNotes)
+		return "", true, fmt.Errorf("the text has %d bytes, but Proxmox stores at most %d: it is not read", len(notes), maxNotes)
 	}
 	return findBlock(notes, begin)
 }
@@ -105,7 +105,7 @@ func findBlock(notes, begin string) (text string, found bool, err error) {
 	for line := range strings.Lines(notes) {
 		switch trimmed := strings.TrimSpace(line); {
 		case trimmed == begin && (within || found):
-			return "", true, fmt.Errorf("the line %q is in the text twice: remove one of the two", begin)
+			return "", true, fmt.Errorf("duplicate line %q: remove one", begin)
 		case trimmed == begin:
 			within = true
 		case within && trimmed == publishedEnd:

@@ -71,8 +71,8 @@ func TestParsePublishedRefuses(t *testing.T) {
 	}{
 		{name: "no notes"},
 		{name: "somebody's notes", notes: "numaform-topology is nice\n--> see <!-- numaform-topology below"},
-		{"twice", block + block, "is in the text twice: remove one of the two", true},
-		{"one within the other", "<!-- numaform-topology\n" + block, "is in the text twice", true},
+		{"twice", block + block, "duplicate line \"<!-- numaform-topology\": remove one", true},
+		{"one within the other", "<!-- numaform-topology\n" + block, "duplicate line", true},
 		{"cut off", block[:len(block)/2], `has no line "-->" after it: the text is cut off; publish it again`, true},
 		{"no JSON", "<!-- numaform-topology\nhello\n-->", "line 1: not JSON", true},
 		{"an unknown key", "<!-- numaform-topology\n{\"format\": 1, \"affinity\": []}\n-->", "affinity: key is unknown", true},

@@ -27,7 +27,7 @@ func (s Settings) Apply(host *Host) error {
 	faults = append(faults, entry.applyCounts(&changed)...)
 	faults = append(faults, entry.applyLimits(&changed)...)
 	if err := changed.Machine.Validate(); len(faults) == 0 && err != nil {
-		faults = append(faults, fmt.Errorf("%s: does not fit what is known of the host: %w", entry.path, err))
+		faults = append(faults, fmt.Errorf("%s: conflicts with the known topology of the host: %w", entry.path, err))
 	}
 	if len(faults) > 0 {
 		return fmt.Errorf("applying settings to host %s: %w", host.ID(), joinFaults(faults))

@@ -34,7 +34,7 @@ func (h HostID) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 func (h *HostID) UnmarshalText(text []byte) error {
 	region, host, ok := strings.Cut(string(text), "/")
 	if !ok || region == "" || host == "" {
-		return fmt.Errorf("parsing host %q: want region/host", text)
+		return fmt.Errorf("parsing host %q: must be REGION/HOST", text)
 	}
 	h.Region, h.Host = RegionName(region), HostName(host)
 	return nil

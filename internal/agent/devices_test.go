@@ -143,7 +143,7 @@ func TestGovernorIsNotHad(t *testing.T) {
 	w.must(err)
 	refusing, err := agent.New(agent.Options{Root: w.Root, StateDir: w.dir, Settings: settings, Interval: time.Hour, Log: w.Log, Now: w.Now})
 	w.must(err)
-	if err := refusing.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "have no governor ondemand: write one of performance, powersave, schedutil") {
+	if err := refusing.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "do not support governor \"ondemand\": set one of performance, powersave, schedutil") {
 		t.Errorf("error %v", err)
 	}
 	w.must(refusing.Release())

@@ -61,7 +61,7 @@ func (a *Agent) checkGovernor() error {
 	for _, policy := range policies {
 		for _, name := range []string{a.Settings.Governor.Pinned, a.Settings.Governor.Free} {
 			if name != "" && len(policy.Available) > 0 && !slices.Contains(policy.Available, name) {
-				return fmt.Errorf("governor: CPUs %s of this host have no governor %s: write one of %s into the agent's configuration",
+				return fmt.Errorf("governor: CPUs %s do not support governor %q: set one of %s in the agent's configuration",
 					policy.CPUs, name, strings.Join(policy.Available, ", "))
 			}
 		}
@@ -108,8 +108,8 @@ func (a *Agent) governorNote() string {
 	return "this host has no cpufreq: it is a VM, or its firmware scales frequencies; remove governor from the agent's configuration"
 }
 
-// govern writes governors that differ. Governors of free CPUs are written once, and
-// forgotten once they are restored.
+// govern sets each governor that differs from the desired one. It sets the governor of
+// free CPUs only one time, and drops its record after restoring it.
 func (a *Agent) govern() {
 	set := map[string]topology.CPUSet{}
 	for i := range a.state.Governors {

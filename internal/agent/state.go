@@ -121,7 +121,7 @@ func ReadState(dir string) (State, error) {
 		err = state.check()
 	}
 	if err == nil && decoder.Decode(&struct{}{}) != io.EOF {
-		err = errors.New("something follows its end")
+		err = errors.New("unexpected data after the JSON value")
 	}
 	if err != nil {
 		return State{}, fmt.Errorf("reading %s: %w", StateFile(dir), err)
@@ -132,11 +132,11 @@ func ReadState(dir string) (State, error) {
 // check validates what the agent writes to.
 func (s *State) check() error {
 	if s.Format != stateFormat {
-		return fmt.Errorf("format %d is not known here", s.Format)
+		return fmt.Errorf("unknown format %d", s.Format)
 	}
 	for _, c := range s.Confined {
 		if !cgroup.Known(c.Group) {
-			return fmt.Errorf("control group %q is none of a guest", c.Group)
+			return fmt.Errorf("control group %q does not belong to a guest", c.Group)
 		}
 		if _, err := topology.ParseCPUSet(c.Was); err != nil {
 			return fmt.Errorf("control group %s: %w", c.Group, err)
@@ -150,7 +150,7 @@ func (s *State) check() error {
 	}
 	for _, i := range s.Interrupts {
 		if i.IRQ < 0 || !irq.KnownDevice(i.Device) {
-			return fmt.Errorf("interrupt %d of %q is none of a device", i.IRQ, i.Device)
+			return fmt.Errorf("interrupt %d of %q does not belong to a device", i.IRQ, i.Device)
 		}
 	}
 	return nil

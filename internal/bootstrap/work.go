@@ -90,11 +90,11 @@ func (w *work) compile(text string) (*pattern, error) {
 	}
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
-		return nil, fmt.Errorf("has a pattern that is no regular expression: %w", err)
+		return nil, fmt.Errorf("invalid regular expression: %w", err)
 	}
 	program, err := syntax.Compile(parsed.Simplify())
 	if err != nil {
-		return nil, fmt.Errorf("has a pattern that is no regular expression: %w", err)
+		return nil, fmt.Errorf("invalid regular expression: %w", err)
 	}
 	compiled := &pattern{instructions: len(program.Inst)}
 	if compiled.instructions > maxProgram {
@@ -104,7 +104,7 @@ func (w *work) compile(text string) (*pattern, error) {
 		return nil, err
 	}
 	if compiled.Regexp, err = regexp.Compile(text); err != nil {
-		return nil, fmt.Errorf("has a pattern that is no regular expression: %w", err)
+		return nil, fmt.Errorf("invalid regular expression: %w", err)
 	}
 	w.patterns[text] = compiled
 	return compiled, nil

@@ -154,7 +154,7 @@ func TestEvacuate(t *testing.T) {
 		t.Errorf("state is %+v", s)
 	}
 	says(t, 2, "exclude each other", "evacuate", "lab/pve-1", "--end", "--wait")
-	says(t, 2, "want region/host", "evacuate", "lab/")
+	says(t, 2, "must be REGION/HOST", "evacuate", "lab/")
 	says(t, 2, "must be positive", "evacuate", "lab/pve-1", "--wait", "--poll", "0s")
 
 	// A waiting user sees what is left, and can interrupt.
@@ -165,7 +165,7 @@ func TestEvacuate(t *testing.T) {
 		Args:   []string{"evacuate", "lab/pve-1", "--wait", "--poll", "20ms", "--kubeconfig", controlPlane(t).Kubeconfig},
 		Stdout: io.Discard, Stderr: talk,
 	})
-	if code != 1 || !strings.Contains(talk.String(), "its evacuation goes on") {
+	if code != 1 || !strings.Contains(talk.String(), "the evacuation continues in the background") {
 		t.Errorf("exit code %d, it says %s", code, talk)
 	}
 	if err := c.Delete(t.Context(), first); err != nil {

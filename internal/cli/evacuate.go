@@ -113,7 +113,7 @@ func (e *evacuation) follow(ctx context.Context, process Process, c client.Clien
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for %s: %w: its evacuation goes on", host, context.Cause(ctx))
+			return fmt.Errorf("waiting for %s: %w: the evacuation continues in the background", host, context.Cause(ctx))
 		}
 		found, err := nodesOn(ctx, c, host)
 		switch {
@@ -137,7 +137,7 @@ func nodesOn(ctx context.Context, c client.Client, host topology.HostID) ([]stri
 		corev1.LabelTopologyRegion: string(host.Region), corev1.LabelTopologyZone: string(host.Host),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading the nodeclaims on %s: %w", host, err)
+		return nil, fmt.Errorf("listing the nodeclaims on %s: %w", host, err)
 	}
 	names := make([]string, len(claims.Items))
 	for i := range claims.Items {

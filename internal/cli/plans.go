@@ -239,7 +239,7 @@ func (d *decision) approve(ctx context.Context, process Process, plan *v1alpha1.
 			return "", err
 		}
 		if !yes {
-			return "", errors.New("not approved: the plan waits on")
+			return "", errors.New("not approved: the plan is still pending")
 		}
 	} else if d.hash != plan.Spec.PlanHash {
 		return "", fmt.Errorf("--hash %s is not the whole hash of plan %s, which is %s: look at its diff (numaform plans %s), then give all 64 characters; nothing was approved",

@@ -212,7 +212,7 @@ func findCases(paths []string) ([]string, error) {
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
-			return nil, fmt.Errorf("finding cases: %w: name files of cases, or a directory of them", err)
+			return nil, fmt.Errorf("finding cases: %w: pass case files, or a directory that contains them", err)
 		}
 		if !info.IsDir() {
 			cases = append(cases, path)
@@ -237,7 +237,7 @@ func findCases(paths []string) ([]string, error) {
 func readCase(name string) (*policyCase, error) {
 	text, err := readBounded(name, maxPolicyFile)
 	if err != nil {
-		return nil, fmt.Errorf("reading case: %w: name files of cases, or a directory of them", err)
+		return nil, fmt.Errorf("reading case: %w: pass case files, or a directory that contains them", err)
 	}
 	c := &policyCase{Limits: guard.DefaultLimits()}
 	if err := yaml.UnmarshalStrict(text, c); err != nil {
@@ -251,7 +251,7 @@ func readCase(name string) (*policyCase, error) {
 	case c.Plan == "":
 		return nil, fmt.Errorf("reading case %s: plan is missing: name the file that `show -json` of a saved plan wrote", name)
 	case c.Host == (fleet.Shard{}):
-		return nil, fmt.Errorf("reading case %s: host is missing: want region/host", name)
+		return nil, fmt.Errorf("reading case %s: host is missing: set it to REGION/HOST", name)
 	case c.Expect.Decision == nil:
 		return nil, fmt.Errorf("reading case %s: expect.decision is missing: want allow, approve or deny", name)
 	}

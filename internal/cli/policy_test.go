@@ -95,7 +95,7 @@ func TestPolicyTestRefuses(t *testing.T) {
 		"nothing":            {nil, cli.ExitUsage, "an argument is missing: want numaform policy test"},
 		"an unknown flag":    {[]string{"--rules", "x", examples}, cli.ExitUsage, "unknown flag"},
 		"no cases":           {[]string{t.TempDir()}, cli.ExitFailed, "testing nothing proves nothing"},
-		"what is not there":  {[]string{filepath.Join(dir, "nope")}, cli.ExitFailed, "nope: no such file or directory: name files of cases, or a directory of them"},
+		"what is not there":  {[]string{filepath.Join(dir, "nope")}, cli.ExitFailed, "nope: no such file or directory: pass case files, or a directory that contains them"},
 		"no such policy":     {[]string{"--policy", filepath.Join(dir, "nope.yaml"), examples}, cli.ExitFailed, "reading policy"},
 		"the same twice":     {[]string{"--policy", "default", "--policy", "default", examples}, cli.ExitFailed, "is in both"},
 		"a broken policy":    {[]string{"--policy", write(t, dir, "p.yaml", "rules: []\n"), examples}, cli.ExitFailed, "p.yaml:1: there are no rules"},

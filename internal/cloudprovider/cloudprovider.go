@@ -142,7 +142,7 @@ func (c *CloudProvider) request(ctx context.Context) (scheduling.Request, error)
 	}
 	evacuated, err := c.config.Evacuated(ctx)
 	if err != nil {
-		return none, fmt.Errorf("reading which hosts are evacuated: %w", err)
+		return none, fmt.Errorf("listing evacuated hosts: %w", err)
 	}
 	pods, rest := scaler.Places(states)
 	closed := c.config.Closed.List()

@@ -50,7 +50,7 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 	}
 	evacuated, err := c.config.Evacuated(ctx)
 	if err != nil {
-		return "", fmt.Errorf("reading which hosts are evacuated: %w", err)
+		return "", fmt.Errorf("listing evacuated hosts: %w", err)
 	}
 
 	// home is the host on which the VM was created.

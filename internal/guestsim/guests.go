@@ -53,7 +53,7 @@ type login struct {
 
 func (c Config) json(hook func(simprogram.Hook) string) (any, error) {
 	if c.Cluster == nil {
-		return nil, errors.New("making guests: no cluster: give Config.Cluster")
+		return nil, errors.New("creating guests: Config.Cluster is required")
 	}
 	program := struct {
 		Cluster                                          login

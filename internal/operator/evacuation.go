@@ -49,11 +49,11 @@ func (e *evacuation) Register(_ context.Context, m manager.Manager) error {
 func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	hosts, err := e.hosts(ctx)
 	if err != nil {
-		return reconciler.Result{}, fmt.Errorf("reading which hosts are evacuated: %w", err)
+		return reconciler.Result{}, fmt.Errorf("listing evacuated hosts: %w", err)
 	}
 	var claims karpv1.NodeClaimList
 	if err := e.client.List(ctx, &claims); err != nil {
-		return reconciler.Result{}, fmt.Errorf("reading nodeclaims: %w", err)
+		return reconciler.Result{}, fmt.Errorf("listing nodeclaims: %w", err)
 	}
 	var errs []error
 	for i := range claims.Items {

@@ -149,8 +149,8 @@ func (r *repository) locate() (url string, err error) {
 		return origins[0], nil
 	}
 	bare := filepath.Clean(dir) + ".git"
-	return "", fmt.Errorf("%s is a checkout without an origin, and numaform never writes into a checkout: nothing was written: "+
-		"make a bare repository of it, git clone --bare %s %s, and set fleet.git.remote to %s", dir, quoted(dir), quoted(bare), bare)
+	return "", fmt.Errorf("%s is a checkout without a remote named origin, and numaform does not write to checkouts; nothing was written: "+
+		"create a bare clone with `git clone --bare %s %s` and set fleet.git.remote to %s", dir, quoted(dir), quoted(bare), bare)
 }
 
 // checkVacant returns an error if a directory contains something, so that it must not

@@ -262,7 +262,7 @@ func TestKeyFile(t *testing.T) {
 		mode          os.FileMode
 	}{
 		"no key":    {"secret\n", "restore it; if it is lost, move it away", 0o600},
-		"a short":   {`{"format": 1, "key": "AAAA"}`, "it is no key of numaform", 0o600},
+		"a short":   {`{"format": 1, "key": "AAAA"}`, "not a numaform key", 0o600},
 		"a newer":   {`{"format": 2}`, "a newer numaform wrote it", 0o600},
 		"of others": {`{"format": 1, "key": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}`, "chmod 600", 0o666},
 		"too large": {strings.Repeat(" ", 1<<20), "holds more than", 0o600},

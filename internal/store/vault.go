@@ -82,7 +82,7 @@ func parseKeyring(content []byte) (*keyring, error) {
 	case stored.Format > 1:
 		return nil, fmt.Errorf("a newer numaform wrote it (format %d, this one knows 1)", stored.Format)
 	case stored.Format < 1 || len(stored.Key) != len(keys.key) || len(stored.Adopted)%len(audit.Tag{}) != 0:
-		return nil, errors.New("it is no key of numaform")
+		return nil, errors.New("not a numaform key")
 	}
 	keys.key = audit.Key(stored.Key)
 	for left := stored.Adopted; len(left) > 0; left = left[len(audit.Tag{}):] {
@@ -120,7 +120,7 @@ func (v FileVault) Load(context.Context) ([]byte, error) {
 	}
 	content, err := io.ReadAll(io.LimitReader(file, maxKeyring+1))
 	if err == nil && len(content) > maxKeyring {
-		err = fmt.Errorf("%s holds more than %d KiB: it is no key of numaform", string(v), maxKeyring>>10)
+		err = fmt.Errorf("%s holds more than %d KiB: not a numaform key", string(v), maxKeyring>>10)
 	}
 	return content, err
 }

@@ -115,7 +115,7 @@ func (w *matrixWorld) tree() string {
 }
 
 // bareClone matches the command in the message to operators whose repository has no remote.
-var bareClone = regexp.MustCompile(`git clone --bare [^\n;,]*`)
+var bareClone = regexp.MustCompile("git clone --bare [^\n;,`]*")
 
 // upgrade does exactly what this numaform asks an operator to do.
 func (w *matrixWorld) upgrade() {

@@ -102,7 +102,7 @@ func (s *Seeder) ownAddress(ctx context.Context) (server, ca string, err error) 
 	published := &corev1.ConfigMap{}
 	err = s.config.Cluster.Live.Get(ctx, client.ObjectKey{Namespace: s.config.Cluster.Namespace, Name: rootCA}, published)
 	if err != nil || published.Data[rootCAKey] == "" {
-		return "", "", errors.Join(errors.New("finding the certificate by which nodes trust the API server: set join.ca_file in numaform.yaml"), err)
+		return "", "", errors.Join(errors.New("no CA certificate found for the API server: set join.ca_file in numaform.yaml"), err)
 	}
 	return server, published.Data[rootCAKey], nil
 }

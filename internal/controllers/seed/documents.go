@@ -184,7 +184,7 @@ func (s *Seeder) secret(ctx context.Context, field string, ref *v1alpha1.SecretR
 	if key.Namespace == jointoken.BootstrapNamespace && key.Namespace != s.config.Cluster.Namespace {
 		// Authors of classes must not be able to read every Secret that numaform can
 		// read.
-		return nil, fmt.Errorf("%s: secret %s is not for nodes: keep their Secrets in namespace %s", field, key, s.config.Cluster.Namespace)
+		return nil, fmt.Errorf("%s: a class cannot use secret %s: move it to namespace %s", field, key, s.config.Cluster.Namespace)
 	}
 	secret := &corev1.Secret{}
 	err := s.config.Cluster.Live.Get(ctx, key, secret)

@@ -333,7 +333,7 @@ func TestCheck(t *testing.T) {
 		}, reason: v1alpha1.ReasonSecretForbidden, text: "numaform may not read secret default/check-fine: keep it in namespace default"},
 		{name: "a Secret that numaform reads for tokens alone", class: func(c *v1alpha1.ProxmoxNodeClass) {
 			c.Spec.Metadata.ValuesRef = &v1alpha1.SecretReference{Name: "check-foreign", Namespace: metav1.NamespaceSystem}
-		}, reason: v1alpha1.ReasonSecretForbidden, text: "secret kube-system/check-foreign is not for nodes"},
+		}, reason: v1alpha1.ReasonSecretForbidden, text: "a class cannot use secret kube-system/check-foreign"},
 		{name: "a bootstrap token that the class does not ask for", class: templates("check-token"), reason: v1alpha1.ReasonBootstrapTokenNeeded, text: "user-data uses .Kubernetes.BootstrapToken"},
 		{name: "a bootstrap token that the class asks for", class: func(c *v1alpha1.ProxmoxNodeClass) {
 			templates("check-token")(c)

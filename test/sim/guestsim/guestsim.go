@@ -108,16 +108,16 @@ type Guests struct {
 // New returns guests that do not start before Run.
 func New(cfg Config) (*Guests, error) {
 	if cfg.Cluster == nil {
-		return nil, errors.New("making guests: no cluster: give Config.Cluster")
+		return nil, errors.New("creating guests: Config.Cluster is required")
 	}
 	g := &Guests{cfg: cfg.withDefaults(), machines: map[int]*machine{}, faults: map[string]Fault{}}
 	transport, err := rest.HTTPClientFor(cfg.Cluster)
 	if err != nil {
-		return nil, fmt.Errorf("making guests: %w", err)
+		return nil, fmt.Errorf("creating guests: %w", err)
 	}
 	g.end = transport.CloseIdleConnections
 	if g.admin, err = kubernetes.NewForConfigAndClient(cfg.Cluster, transport); err != nil {
-		return nil, fmt.Errorf("making guests: %w", err)
+		return nil, fmt.Errorf("creating guests: %w", err)
 	}
 	g.pods = newPodWatch(g.admin)
 	return g, nil
