@@ -97,13 +97,13 @@ func TestWholeCores(t *testing.T) {
 	t.Parallel()
 	required := spec(fleet.PolicyDedicated, 2, gib)
 	required.WholeCores = true
-	for mend, s := range map[string]fleet.Spec{
+	for fix, s := range map[string]fleet.Spec{
 		"or set wholeCores: Prefer in the ProxmoxNodeClass": required,
 		"lower cpu in the NodePool":                         spec(fleet.PolicyIsolated, 2, gib),
 	} {
 		_, unplaced := place(t, snapshot(halfUsed("pve-1", 0, 1, 2, 3)), nil, s)
-		if len(unplaced) != 1 || !strings.HasSuffix(unplaced[0].Reason, mend) {
-			t.Errorf("%s: unplaced %+v, want one that says %q", s.Policy, unplaced, mend)
+		if len(unplaced) != 1 || !strings.HasSuffix(unplaced[0].Reason, fix) {
+			t.Errorf("%s: unplaced %+v, want one that says %q", s.Policy, unplaced, fix)
 		}
 	}
 }

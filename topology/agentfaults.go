@@ -36,9 +36,9 @@ const (
 // AgentFault is a problem with a host's agent.
 type AgentFault struct {
 	State AgentState
-	// What completes a sentence that begins with the host's name; Mend says how to fix
+	// What completes a sentence that begins with the host's name; Fix says how to fix
 	// it.
-	What, Mend string
+	What, Fix string
 	// Blocks is set if VMs placed on the host now would not be pinned.
 	Blocks bool
 	// VMID is the affected VM, or 0 if the fault is not about a single VM.
@@ -58,8 +58,8 @@ func (h *Host) AgentState(clusterID string, now time.Time) AgentState {
 // any cluster.
 func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	var faults []AgentFault
-	add := func(state AgentState, what, mend string) {
-		faults = append(faults, AgentFault{State: state, What: what, Mend: mend, Blocks: true})
+	add := func(state AgentState, what, fix string) {
+		faults = append(faults, AgentFault{State: state, What: what, Fix: fix, Blocks: true})
 	}
 
 	// Without current data there is nothing else to check.
@@ -105,7 +105,7 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	if h.Contradicted != "" {
 		faults = append(faults, AgentFault{
 			State: AgentDisagrees, What: "has a numaform-agent whose topology is not used: " + h.Contradicted,
-			Mend: "systemctl start numaform-agent-publish on the host, then read it again",
+			Fix: "systemctl start numaform-agent-publish on the host, then read it again",
 		})
 	}
 	for _, vmid := range slices.Sorted(maps.Keys(h.Agent.Refused)) {
@@ -118,7 +118,7 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 		if pins := h.Agent.Pinned[vmid]; len(pins) > 0 {
 			what += fmt.Sprintf("; it stays on CPUs %s", pins)
 		}
-		faults = append(faults, AgentFault{State: AgentDisagrees, What: what, VMID: vmid, Mend: refusalHint(reason)})
+		faults = append(faults, AgentFault{State: AgentDisagrees, What: what, VMID: vmid, Fix: refusalHint(reason)})
 	}
 	return faults
 }

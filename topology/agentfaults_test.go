@@ -17,53 +17,53 @@ func TestAgentFaults(t *testing.T) {
 		change func(h *topology.Host, a *topology.Agent)
 		state  topology.AgentState
 		what   string
-		mend   string
+		fix    string
 		blocks bool
 	}{
 		{name: "living", state: topology.AgentLiving},
 		{
-			name: "unread", state: topology.AgentUnread, blocks: true, what: "does not show whether numaform-agent runs on it", mend: "grant Sys.Audit",
+			name: "unread", state: topology.AgentUnread, blocks: true, what: "does not show whether numaform-agent runs on it", fix: "grant Sys.Audit",
 			change: func(h *topology.Host, _ *topology.Agent) {
 				h.AgentProblem = "its notes cannot be read: grant Sys.Audit"
 			},
 		},
 		{
-			name: "absent", state: topology.AgentAbsent, blocks: true, what: "has no numaform-agent that publishes its state", mend: "install numaform-agent",
+			name: "absent", state: topology.AgentAbsent, blocks: true, what: "has no numaform-agent that publishes its state", fix: "install numaform-agent",
 			change: func(h *topology.Host, _ *topology.Agent) { h.Agent = nil },
 		},
 		{name: "just young enough", state: topology.AgentLiving, change: func(h *topology.Host, _ *topology.Agent) { h.ReadAt = agentAt.Add(15 * time.Minute) }},
 		{
-			name: "old", state: topology.AgentOld, blocks: true, what: "has published nothing for 15m, since 2026-11-22T03:00:00Z", mend: "systemctl status numaform-agent",
+			name: "old", state: topology.AgentOld, blocks: true, what: "has published nothing for 15m, since 2026-11-22T03:00:00Z", fix: "systemctl status numaform-agent",
 			change: func(h *topology.Host, _ *topology.Agent) { h.ReadAt = agentAt.Add(15*time.Minute + time.Second) },
 		},
 		{name: "a little ahead", state: topology.AgentLiving, change: func(h *topology.Host, _ *topology.Agent) { h.ReadAt = agentAt.Add(-15 * time.Minute) }},
 		{
-			name: "from the future", state: topology.AgentClockDiffers, blocks: true, what: "whose clock is 3h ahead of numaform's", mend: "set the clocks",
+			name: "from the future", state: topology.AgentClockDiffers, blocks: true, what: "whose clock is 3h ahead of numaform's", fix: "set the clocks",
 			change: func(h *topology.Host, _ *topology.Agent) { h.ReadAt = agentAt.Add(-3 * time.Hour) },
 		},
 		{
-			name: "failing", state: topology.AgentFailing, blocks: true, what: "whose last inspection of the host failed: no /etc/pve", mend: "journalctl -u numaform-agent",
+			name: "failing", state: topology.AgentFailing, blocks: true, what: "whose last inspection of the host failed: no /etc/pve", fix: "journalctl -u numaform-agent",
 			change: func(_ *topology.Host, a *topology.Agent) { a.Problem = "no /etc/pve" },
 		},
 		{
-			name: "of others", state: topology.AgentDisagrees, blocks: true, what: "pins VMs of clusterIDs a, b, not of clusterID prod", mend: "add prod to clusters in /etc/numaform-agent.yaml",
+			name: "of others", state: topology.AgentDisagrees, blocks: true, what: "pins VMs of clusterIDs a, b, not of clusterID prod", fix: "add prod to clusters in /etc/numaform-agent.yaml",
 			change: func(_ *topology.Host, a *topology.Agent) { a.Clusters = []string{"a", "b"} },
 		},
 		{
-			name: "of nobody", state: topology.AgentDisagrees, blocks: true, what: "pins VMs of no cluster, not of clusterID prod", mend: "add prod",
+			name: "of nobody", state: topology.AgentDisagrees, blocks: true, what: "pins VMs of no cluster, not of clusterID prod", fix: "add prod",
 			change: func(_ *topology.Host, a *topology.Agent) { a.Clusters = nil },
 		},
 		{
-			name: "reserves more", state: topology.AgentDisagrees, blocks: true, what: "pins no VM to CPUs 1, but numaform would plan VMs there", mend: "reserve them in topology_file too",
+			name: "reserves more", state: topology.AgentDisagrees, blocks: true, what: "pins no VM to CPUs 1, but numaform would plan VMs there", fix: "reserve them in topology_file too",
 			change: func(_ *topology.Host, a *topology.Agent) { a.ReservedCPUs = topology.CPUs(0, 1, 4000) },
 		},
 		{name: "reserves less", state: topology.AgentLiving, change: func(_ *topology.Host, a *topology.Agent) { a.ReservedCPUs = topology.CPUSet{} }},
 		{
-			name: "of another machine", state: topology.AgentDisagrees, what: "whose topology is not used: it lists CPUs 0-3", mend: "systemctl start numaform-agent-publish",
+			name: "of another machine", state: topology.AgentDisagrees, what: "whose topology is not used: it lists CPUs 0-3", fix: "systemctl start numaform-agent-publish",
 			change: func(h *topology.Host, _ *topology.Agent) { h.Contradicted = "it lists CPUs 0-3, but the host has 0-7" },
 		},
 		{
-			name: "refuses ours", state: topology.AgentDisagrees, what: "refuses to pin VM 2001 web-1 as it declares: reserved_cpu; it stays on CPUs 4,36,5,37", mend: "reserve these CPUs in topology_file",
+			name: "refuses ours", state: topology.AgentDisagrees, what: "refuses to pin VM 2001 web-1 as it declares: reserved_cpu; it stays on CPUs 4,36,5,37", fix: "reserve these CPUs in topology_file",
 			change: func(_ *topology.Host, a *topology.Agent) {
 				a.Refused = map[int]string{2001: "reserved_cpu", 2002: "overlap"}
 			},
@@ -85,7 +85,7 @@ func TestAgentFaults(t *testing.T) {
 				t.Errorf("state is %q, want %q", state, test.state)
 			}
 			faults := append(host.AgentFaults("prod", host.ReadAt), topology.AgentFault{})
-			if f := faults[0]; !strings.Contains(f.What, test.what) || !strings.Contains(f.Mend, test.mend) || f.Blocks != test.blocks || (f.What == "") != (test.what == "") {
+			if f := faults[0]; !strings.Contains(f.What, test.what) || !strings.Contains(f.Fix, test.fix) || f.Blocks != test.blocks || (f.What == "") != (test.what == "") {
 				t.Errorf("fault is %+v", f)
 			}
 		})

@@ -47,7 +47,7 @@ func newPolicyShow(process Process) *cobra.Command {
 	var shipped bool
 	command := &cobra.Command{
 		Use:   "show",
-		Short: "Print the rules and limits in force: the shipped ones and those of numaform.yaml",
+		Short: "Print the rules and limits in force, shipped and configured",
 		RunE: func(command *cobra.Command, _ []string) error {
 			if shipped {
 				return showPolicy(process.Stdout, nil)

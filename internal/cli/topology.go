@@ -211,7 +211,7 @@ func agentFaults(host *topology.Host, clusterID string) []string {
 	var lines []string
 	for _, fault := range host.AgentFaults(clusterID, host.ReadAt) {
 		if fault.State != topology.AgentAbsent {
-			lines = append(lines, fault.What+": "+fault.Mend)
+			lines = append(lines, fault.What+": "+fault.Fix)
 		}
 	}
 	return lines

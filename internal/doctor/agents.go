@@ -56,9 +56,9 @@ func (e *examination) hostAgent(host *topology.Host, needed bool) {
 		case !needed:
 			e.ok("agent", where, fault.What+"; no ProxmoxNodeClass that is named pins by it there")
 		case fault.Blocks && e.lacking[host.ID()]:
-			e.add("agent", Fail, where, fault.What, fault.Mend)
+			e.add("agent", Fail, where, fault.What, fault.Fix)
 		default:
-			e.add("agent", Warn, where, fault.What, fault.Mend)
+			e.add("agent", Warn, where, fault.What, fault.Fix)
 		}
 	}
 }

@@ -191,9 +191,9 @@ func (e *examination) ok(check, where, what string) { e.add(check, OK, where, wh
 func (e *examination) failed(check, where string, err error) {
 	what, fix := err.Error(), ""
 	var refused *proxmox.Error
-	if errors.As(err, &refused) && refused.Mend != "" {
-		if before, ok := strings.CutSuffix(what, ": "+refused.Mend); ok {
-			what, fix = before, refused.Mend
+	if errors.As(err, &refused) && refused.Hint != "" {
+		if before, ok := strings.CutSuffix(what, ": "+refused.Hint); ok {
+			what, fix = before, refused.Hint
 		}
 	}
 	e.add(check, Fail, where, what, fix)

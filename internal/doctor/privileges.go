@@ -117,7 +117,7 @@ func (e *examination) compare(r *Region, q requirement, have map[string]proxmox.
 			continue
 		}
 		complete = false
-		fix := strings.Join(q.grant.Mend(r.Client.User(), missing, roles), " && ")
+		fix := strings.Join(q.grant.Commands(r.Client.User(), missing, roles), " && ")
 		if q.pool != "" {
 			fix = fmt.Sprintf("pveum pool modify %s --vms %s", q.pool, strings.TrimPrefix(path, "/vms/"))
 		}
@@ -316,7 +316,7 @@ func (e *examination) bridges(ctx context.Context, r *Region, all map[string]pro
 			status, what = Warn, privilege+" is granted on single zones or bridges only: others cannot be used"
 		}
 	}
-	e.add("privilege", status, where, what, strings.Join(grant.Mend(r.Client.User(), []string{privilege}, roles), " && "))
+	e.add("privilege", status, where, what, strings.Join(grant.Commands(r.Client.User(), []string{privilege}, roles), " && "))
 }
 
 // tags compares the tags that VMs get, and the template tags that their clones lose, with

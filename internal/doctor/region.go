@@ -94,8 +94,8 @@ func (e *examination) untrusted(ctx context.Context, r *Region, err error) {
 	what, fix, host := err.Error(), "", "HOST"
 	var refused *proxmox.Error
 	if errors.As(err, &refused) {
-		what = strings.TrimSuffix(what, ": "+refused.Mend)
-		fix = refused.Mend + "; "
+		what = strings.TrimSuffix(what, ": "+refused.Hint)
+		fix = refused.Hint + "; "
 		if endpoint, err := url.Parse(refused.Endpoint); err == nil && endpoint.Host != "" {
 			host = endpoint.Hostname()
 			if strings.Contains(host, ":") {

@@ -28,8 +28,8 @@ type Error struct {
 	Status int
 	// Text is Proxmox' message, or why there was no response.
 	Text string
-	// Mend says how to fix it, or is empty.
-	Mend string
+	// Hint says how to fix it, or is empty.
+	Hint string
 	// broken is set if the connection failed or broke.
 	broken bool
 	// writing is set if the request was a write.
@@ -44,8 +44,8 @@ func (e *Error) Error() string {
 		doing = "writing"
 	}
 	text := fmt.Sprintf("%s %s of region %s at %s: %s", doing, e.Path, e.Region, e.Endpoint, e.reason())
-	if e.Mend != "" {
-		text += ": " + e.Mend
+	if e.Hint != "" {
+		text += ": " + e.Hint
 	}
 	return text
 }
@@ -67,10 +67,10 @@ func short(err error) string {
 	switch {
 	case !ok:
 		return err.Error()
-	case refused.Mend == "":
+	case refused.Hint == "":
 		return refused.reason()
 	}
-	return refused.reason() + ": " + refused.Mend
+	return refused.reason() + ": " + refused.Hint
 }
 
 // The statuses that are specific to pveproxy.
@@ -144,7 +144,7 @@ func (c *Client) explain(path string, err error) *Error {
 		}
 		e.Status = http.StatusOK
 		e.Text = "the answer cannot be understood: " + problem
-		e.Mend = "check that url is a Proxmox host"
+		e.Hint = "check that url is a Proxmox host"
 		e.cause = err
 		return e
 	}
@@ -162,24 +162,24 @@ func (c *Client) explainStatus(e *Error) {
 		user, name, _ := strings.Cut(login.TokenID, "!")
 		switch {
 		case login.TokenID == "":
-			e.Mend = fmt.Sprintf("check username and password of %s", login.Username)
+			e.Hint = fmt.Sprintf("check username and password of %s", login.Username)
 		case strings.HasSuffix(e.Text, "access expired"):
-			e.Mend = fmt.Sprintf("let it last: pveum user token modify %s %s --expire 0", user, name)
+			e.Hint = fmt.Sprintf("let it last: pveum user token modify %s %s --expire 0", user, name)
 		case e.Text == oneReason:
-			e.Mend = fmt.Sprintf("check token_id and token_secret of API token %s; if the token has expired, extend it: pveum user token modify %s %s --expire 0", login.TokenID, user, name)
+			e.Hint = fmt.Sprintf("check token_id and token_secret of API token %s; if the token has expired, extend it: pveum user token modify %s %s --expire 0", login.TokenID, user, name)
 		default:
-			e.Mend = fmt.Sprintf("check token_id and token_secret of API token %s with `pveum user token list %s`", login.TokenID, user)
+			e.Hint = fmt.Sprintf("check token_id and token_secret of API token %s with `pveum user token list %s`", login.TokenID, user)
 		}
 	case http.StatusForbidden:
 		path, privilege := "/", "the privilege"
 		if found := permission.FindStringSubmatch(e.Text); found != nil {
 			path, privilege = found[1], found[2]
 		}
-		e.Mend = c.grant(path, privilege, auditor)
+		e.Hint = c.grant(path, privilege, auditor)
 	case statusTimeout:
-		e.Mend = "the host took longer than pveproxy waits, and may go on with what was asked: look at its load, and at pvedaemon on it"
+		e.Hint = "the host took longer than pveproxy waits, and may go on with what was asked: look at its load, and at pvedaemon on it"
 	case http.StatusNotFound:
-		e.Mend = "check that url is a Proxmox host"
+		e.Hint = "check that url is a Proxmox host"
 	}
 }
 
@@ -217,20 +217,20 @@ func (c *Client) explainConnection(e *Error) {
 	)
 	switch {
 	case errors.Is(e.cause, context.Canceled):
-		e.Mend = "the command was interrupted"
+		e.Hint = "the command was interrupted"
 	case errors.As(e.cause, &none):
-		e.Mend = "check url and urls, and that one of these hosts is up and pveproxy runs on it"
+		e.Hint = "check url and urls, and that one of these hosts is up and pveproxy runs on it"
 	case errors.As(e.cause, &name):
-		e.Mend = "use a host name in url that the certificate is for"
+		e.Hint = "use a host name in url that the certificate is for"
 	case errors.As(e.cause, &unknown):
-		e.Mend = "set ca_file to a copy of /etc/pve/pve-root-ca.pem of the cluster, or insecure: true on a network that you trust"
+		e.Hint = "set ca_file to a copy of /etc/pve/pve-root-ca.pem of the cluster, or insecure: true on a network that you trust"
 	case errors.As(e.cause, &verification):
-		e.Mend = "renew the host's certificate: pvecm updatecerts --force"
+		e.Hint = "renew the host's certificate: pvecm updatecerts --force"
 	case errors.Is(e.cause, context.DeadlineExceeded), errors.As(e.cause, &network) && network.Timeout():
 		e.Text = fmt.Sprintf("no answer within %s", c.cfg.Timeout)
-		e.Mend = "check that the host is up and pveproxy runs on it"
+		e.Hint = "check that the host is up and pveproxy runs on it"
 	case network != nil, errors.Is(e.cause, io.EOF), errors.Is(e.cause, io.ErrUnexpectedEOF):
 		e.broken = true
-		e.Mend = "check url, and that the host is up and pveproxy runs on it"
+		e.Hint = "check url, and that the host is up and pveproxy runs on it"
 	}
 }

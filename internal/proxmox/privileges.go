@@ -174,9 +174,9 @@ func (g Grant) pveum(user string) string {
 	return line
 }
 
-// Mend returns the commands that grant a user missing privileges of the grant. known are
+// Commands returns the commands that grant a user missing privileges of the grant. known are
 // the existing roles with their privileges; nil if unknown.
-func (g Grant) Mend(user string, missing []string, known map[string][]string) []string {
+func (g Grant) Commands(user string, missing []string, known map[string][]string) []string {
 	var lines []string
 	have, exists := known[g.Role.Name]
 	lacking := slices.DeleteFunc(slices.Clone(missing), func(p string) bool { return slices.Contains(have, p) })

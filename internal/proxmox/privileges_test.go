@@ -163,7 +163,7 @@ func TestMend(t *testing.T) {
 		{"a role that lacks it", map[string][]string{"NumaformDisk": {"Datastore.AllocateSpace"}}, []string{`pveum role modify NumaformDisk --privs "Datastore.Audit" --append 1`, entry}},
 		{"only the entry", map[string][]string{"NumaformDisk": {"Datastore.Audit"}}, []string{entry}},
 	} {
-		if diff := cmp.Diff(test.want, disk.Mend("numaform@pve", missing, test.known)); diff != "" {
+		if diff := cmp.Diff(test.want, disk.Commands("numaform@pve", missing, test.known)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
 	}

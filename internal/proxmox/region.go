@@ -81,7 +81,7 @@ func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 			Path:     membersPath,
 			Status:   http.StatusOK,
 			Text:     "the answer names no host",
-			Mend:     "check that url is a Proxmox host",
+			Hint:     "check that url is a Proxmox host",
 		}
 	}
 	return region, nil

@@ -78,7 +78,7 @@ func (c *Client) sendAs(ctx context.Context, path string, request func(*pve.Clie
 	refused := c.explain(path, err)
 	refused.writing = true
 	if found := permission.FindStringSubmatch(refused.Text); found != nil && refused.Status == http.StatusForbidden {
-		refused.Mend = c.grant(found[1], found[2], "ROLE")
+		refused.Hint = c.grant(found[1], found[2], "ROLE")
 	}
 	c.logoutIf(refused, api)
 	return refused
@@ -103,7 +103,7 @@ func (c *Client) login(ctx context.Context) (*pve.Client, error) {
 	session := fresh.Session()
 	if session == nil || session.Ticket == "" || strings.HasPrefix(session.Ticket, "PVE:!tfa!") {
 		e := c.explain(ticketPath, &statusError{code: http.StatusUnauthorized, text: "the login needs a second factor"})
-		e.Mend = "use an API token, or a user without a second factor"
+		e.Hint = "use an API token, or a user without a second factor"
 		return nil, e
 	}
 	c.api = c.newAPI(pve.WithSession(session.Ticket, session.CSRFPreventionToken))

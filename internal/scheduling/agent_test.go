@@ -28,12 +28,12 @@ func TestJudgeAgents(t *testing.T) {
 		change     func(*topology.Snapshot)
 		hosts      []topology.HostID
 		finding    string
-		mend       string // of the first fault
+		fix        string // of the first fault
 	}{
 		{name: "all live", spec: pinned, hosts: all("epyc", "ryzen", "xeon")},
 		{
 			name: "one has none", spec: pinned, hosts: all("ryzen", "xeon"), change: func(s *topology.Snapshot) { s.Hosts[0].Agent = nil },
-			mend: "install numaform-agent there, or upgrade it, and systemctl start numaform-agent-publish",
+			fix: "install numaform-agent there, or upgrade it, and systemctl start numaform-agent-publish",
 		},
 		{
 			name: "none lives", spec: pinned, change: each(func(h *topology.Host) { h.ReadAt = agentAt.Add(47 * time.Minute) }),
@@ -41,13 +41,13 @@ func TestJudgeAgents(t *testing.T) {
 				"lab/ryzen has a numaform-agent that has published nothing for 47m, since 2026-11-22T03:00:00Z, " +
 				"lab/xeon has a numaform-agent that has published nothing for 47m, since 2026-11-22T03:00:00Z: " +
 				"systemctl status numaform-agent numaform-agent-publish.timer on the host shows why",
-			mend: "systemctl status numaform-agent numaform-agent-publish.timer on the host shows why",
+			fix: "systemctl status numaform-agent numaform-agent-publish.timer on the host shows why",
 		},
 		{
 			name: "of another cluster", spec: `{template: {name: debian}, hosts: [xeon], placement: {policy: Isolated, pinWith: HostAgent}}`,
 			change:  each(func(h *topology.Host) { h.Agent.Clusters = []string{"prod"} }),
 			finding: "lab/xeon has a numaform-agent that pins VMs of clusterID prod, not of clusterID test: add test to clusters in /etc/numaform-agent.yaml there, then systemctl restart numaform-agent",
-			mend:    "add test to clusters in /etc/numaform-agent.yaml there, then systemctl restart numaform-agent",
+			fix:     "add test to clusters in /etc/numaform-agent.yaml there, then systemctl restart numaform-agent",
 		},
 		{
 			name: "notes that may not be read", spec: `{template: {name: debian}, hosts: [xeon], placement: {policy: Dedicated, pinWith: HostAgent}}`,
@@ -55,7 +55,7 @@ func TestJudgeAgents(t *testing.T) {
 				h.Agent, h.AgentProblem = nil, "its notes cannot be read: 403 Permission check failed (/, Sys.Audit): grant Sys.Audit on /"
 			}),
 			finding: "lab/xeon does not show whether numaform-agent runs on it: its notes cannot be read: 403 Permission check failed (/, Sys.Audit): grant Sys.Audit on /",
-			mend:    "its notes cannot be read: 403 Permission check failed (/, Sys.Audit): grant Sys.Audit on /",
+			fix:     "its notes cannot be read: 403 Permission check failed (/, Sys.Audit): grant Sys.Audit on /",
 		},
 		{
 			name: "refusals of some VMs keep no new ones off", spec: pinned, hosts: all("epyc", "ryzen", "xeon"),
@@ -87,8 +87,8 @@ func TestJudgeAgents(t *testing.T) {
 			if diff := cmp.Diff(test.hosts, report.Hosts); diff != "" {
 				t.Errorf("hosts differ:\n%s", diff)
 			}
-			if faults := append(scheduling.EvaluateClass(class, snapshot, "test", nil).Faults, scheduling.Fault{}); faults[0].Fix != test.mend {
-				t.Errorf("the first fault's fix is %q, want %q", faults[0].Fix, test.mend)
+			if faults := append(scheduling.EvaluateClass(class, snapshot, "test", nil).Faults, scheduling.Fault{}); faults[0].Fix != test.fix {
+				t.Errorf("the first fault's fix is %q, want %q", faults[0].Fix, test.fix)
 			}
 		})
 	}

@@ -157,7 +157,7 @@ func (c *class) checkHost(host *topology.Host, snapshot *topology.Snapshot) (tem
 	if c.base.Policy.Pinned() && c.base.PinWith == fleet.PinWithHostAgent {
 		faults := host.AgentFaults(c.clusterID, host.ReadAt)
 		if i := slices.IndexFunc(faults, func(f topology.AgentFault) bool { return f.Blocks }); i >= 0 {
-			h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonHostAgentNotReady, faults[i].What, faults[i].Mend)
+			h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonHostAgentNotReady, faults[i].What, faults[i].Fix)
 		}
 	}
 	return h.from, h.faults

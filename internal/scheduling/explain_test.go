@@ -25,8 +25,8 @@ type pending struct {
 	want        string // part of the first sentence
 	// host is part of the message about a host: "lab/xeon: is offline"
 	host string
-	// mend is the change; it gets the case and modifies it.
-	mend func(*pending)
+	// fix is the change; it gets the case and modifies it.
+	fix func(*pending)
 }
 
 const (
@@ -105,49 +105,49 @@ func kindsOfPending() []pending {
 		{
 			name: "larger than any instance type", pod: deployment("a", 1, "20", "1Gi", ""),
 			obstacle: scheduling.ObstacleSize, want: "the pod asks for cpu 20, memory 1024Mi; the nearest instance type, c1.16VCPU-32GB, leaves pods cpu 15890m",
-			mend: func(p *pending) { p.pod = deployment("a", 1, "15", "1Gi", "") },
+			fix: func(p *pending) { p.pod = deployment("a", 1, "15", "1Gi", "") },
 		},
 		{
 			name: "larger with the DaemonSets", pod: deployment("a", 1, "15", "1Gi", ""), more: fmt.Sprintf(bigDaemon, "2"),
 			obstacle: scheduling.ObstacleSize, want: "the pod asks for cpu 15, memory 1024Mi and DaemonSets for cpu 2; the nearest instance type",
-			mend: func(p *pending) { p.more = fmt.Sprintf(bigDaemon, "500m") },
+			fix: func(p *pending) { p.more = fmt.Sprintf(bigDaemon, "500m") },
 		},
 		{
 			name: "larger than any host", pod: deployment("a", 1, "10", "1Gi", ""), hosts: func(s *topology.Snapshot) { s.Hosts = oneHost(4, 64).Hosts },
 			obstacle: scheduling.ObstacleHost, want: "lab/solo has 8 CPUs in all, more vCPUs cannot start: add a host or lower cpu", host: "lab/solo",
-			mend: func(p *pending) { p.hosts = func(s *topology.Snapshot) { s.Hosts = oneHost(8, 64).Hosts } },
+			fix: func(p *pending) { p.hosts = func(s *topology.Snapshot) { s.Hosts = oneHost(8, 64).Hosts } },
 		},
 		{
 			name: "an architecture that no host has", pod: deployment("a", 1, "1", "1Gi", "\n      nodeSelector: {kubernetes.io/arch: arm64}\n"),
 			obstacle: scheduling.ObstacleRequirement, want: "require kubernetes.io/arch In [arm64], but there is only amd64",
-			mend: func(p *pending) { p.hosts = only("xeon", func(h *topology.Host) { h.Arch = "arm64" }) },
+			fix: func(p *pending) { p.hosts = only("xeon", func(h *topology.Host) { h.Arch = "arm64" }) },
 		},
 		{
 			name: "a label that nodes do not have", pod: deployment("a", 1, "1", "1Gi", "\n      nodeSelector: {disk: fast}\n"),
 			obstacle: scheduling.ObstacleRequirement, want: "the pod requires disk In [fast], a label that its nodes do not have: add it to the NodePool's spec.template",
-			mend: func(p *pending) { p.pool = poolWith("requirements: [{key: disk, operator: In, values: [fast]}]") },
+			fix: func(p *pending) { p.pool = poolWith("requirements: [{key: disk, operator: In, values: [fast]}]") },
 		},
 		{
 			name: "a taint", pod: deployment("a", 1, "1", "1Gi", ""), pool: poolWith("requirements: []\n      taints: [{key: gpu, effect: NoSchedule}]"),
 			obstacle: scheduling.ObstacleTaint, want: "the pod does not tolerate its taint gpu:NoSchedule",
-			mend: func(p *pending) { p.pod = deployment("a", 1, "1", "1Gi", "\n      tolerations: [{key: gpu}]\n") },
+			fix: func(p *pending) { p.pod = deployment("a", 1, "1", "1Gi", "\n      tolerations: [{key: gpu}]\n") },
 		},
 		{
 			name: "a limit", pod: deployment("a", 1, "3", "1Gi", ""), pool: nodePool("general", "c", "  limits: {cpu: 3}"),
 			obstacle: scheduling.ObstacleLimit, want: "its limit of cpu 3 leaves no room for another node (0 used): raise spec.limits",
-			mend: func(p *pending) { p.pool = nodePool("general", "c", "  limits: {cpu: 4}") },
+			fix: func(p *pending) { p.pool = nodePool("general", "c", "  limits: {cpu: 4}") },
 		},
 		{
 			name: "pods that it keeps away from", pod: deployment("a", 4, "1", "1Gi", antiAffinity("a", "topology.kubernetes.io/zone")),
 			obstacle: scheduling.ObstacleScheduler, want: "the pod's pod anti-affinity over topology.kubernetes.io/zone leaves no place",
-			mend: func(p *pending) {
+			fix: func(p *pending) {
 				p.hosts = func(s *topology.Snapshot) { s.Hosts = append(s.Hosts, machine("zen", 1, 1, 4, 16)) }
 			},
 		},
 		{
 			name: "a volume on a host that is not there", pod: deployment("a", 1, "1", "1Gi", dataPod), more: volumeIn("mars"),
 			obstacle: scheduling.ObstacleRequirement, want: "the pod's volumes require topology.kubernetes.io/zone In [mars], but there is only epyc, ryzen, xeon",
-			mend: func(p *pending) {
+			fix: func(p *pending) {
 				p.hosts = func(s *topology.Snapshot) { s.Hosts = append(s.Hosts, machine("mars", 1, 1, 4, 16)) }
 			},
 		},
@@ -155,13 +155,13 @@ func kindsOfPending() []pending {
 			name: "a volume on a host that is full", pod: deployment("a", 1, "1", "1Gi", dataPod), more: volumeIn("ryzen"), hosts: occupied("ryzen"),
 			obstacle: scheduling.ObstacleHost, want: "no host has room: c1.2VCPU-4GB: 2 shared vCPUs, 4 GiB: lab/ryzen has room for 0 vCPUs beside 24",
 			host: "lab/xeon: is not where the pod's volumes are: topology.kubernetes.io/zone In [ryzen]",
-			mend: func(p *pending) { p.hosts = nil },
+			fix:  func(p *pending) { p.hosts = nil },
 		},
 		{
 			name: "the selected host is full", pod: zonePod("ryzen"), hosts: occupied("ryzen"),
 			obstacle: scheduling.ObstacleHost, want: "lab/ryzen has room for 0 vCPUs beside 24: add a host or raise overcommit in the ProxmoxNodeClass",
 			host: "lab/xeon: is not what pool and pod require: topology.kubernetes.io/zone In [ryzen]",
-			mend: func(p *pending) { p.class = `{template: {name: debian}, placement: {overcommit: "2"}}` },
+			fix:  func(p *pending) { p.class = `{template: {name: debian}, placement: {overcommit: "2"}}` },
 		},
 		{
 			name: "NUMA nodes too small for the policy", pod: deployment("a", 1, "500m", "6Gi", ""),
@@ -169,7 +169,7 @@ func kindsOfPending() []pending {
 			pool:  poolWith("requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [m1.1VCPU-8GB]}]"),
 			hosts: func(s *topology.Snapshot) { s.Hosts = []topology.Host{machine("two", 1, 2, 4, 12)} }, host: "lab/two",
 			obstacle: scheduling.ObstacleHost, want: "1 NUMA vCPU, 8 GiB: lab/two NUMA 0 has 8 free with 6 GiB, 2 NUMA nodes together 16 with 12 GiB: add a host or lower memory",
-			mend: func(p *pending) {
+			fix: func(p *pending) {
 				p.hosts = func(s *topology.Snapshot) { s.Hosts = []topology.Host{machine("two", 1, 2, 4, 32)} }
 			},
 		},
@@ -177,7 +177,7 @@ func kindsOfPending() []pending {
 			name: "memory kept for the host", pod: deployment("a", 1, "1", "6Gi", ""),
 			hosts:    only("ryzen", func(h *topology.Host) { h.ReservedMemoryMiB = 60 * 1024 }),
 			obstacle: scheduling.ObstacleHost, want: "lab/ryzen has 4 GiB free: add a host or lower memory",
-			mend: func(p *pending) {
+			fix: func(p *pending) {
 				p.hosts = only("ryzen", func(h *topology.Host) { h.ReservedMemoryMiB = 1024 })
 			},
 		},
@@ -185,39 +185,39 @@ func kindsOfPending() []pending {
 			name: "CPUs kept for the host", pod: deployment("a", 1, "3", "1Gi", ""), class: "{template: {name: debian}, placement: {policy: Dedicated, pinWith: HostAgent}}",
 			hosts:    only("ryzen", func(h *topology.Host) { h.ReservedCPUs = h.OnlineCPUs().Difference(topology.CPUs(11, 23)) }),
 			obstacle: scheduling.ObstacleHost, want: "lab/ryzen has 2 free beside 0 vCPUs floating",
-			mend: func(p *pending) { p.hosts = only("ryzen", small) },
+			fix: func(p *pending) { p.hosts = only("ryzen", small) },
 		},
 		{
 			name: "a class whose template is nowhere", pod: deployment("a", 1, "1", "1Gi", ""), class: "{template: {name: debain}}",
 			obstacle: scheduling.ObstacleRequirement, want: `no host can take its nodes: lab/epyc has no template "debain"`,
 			host: `lab/epyc: has no template "debain"`,
-			mend: func(p *pending) { p.class = "" },
+			fix:  func(p *pending) { p.class = "" },
 		},
 		{
 			name: "a class that is not allowed the host", pod: zonePod("xeon"), class: "{template: {name: debian}, hosts: [ryzen]}",
 			obstacle: scheduling.ObstacleRequirement, want: "require topology.kubernetes.io/zone In [xeon], but there is only ryzen",
 			host: `lab/xeon: is not in spec.region and spec.hosts of ProxmoxNodeClass "c"`,
-			mend: func(p *pending) { p.class = "{template: {name: debian}, hosts: [ryzen, xeon]}" },
+			fix:  func(p *pending) { p.class = "{template: {name: debian}, hosts: [ryzen, xeon]}" },
 		},
 		{
 			name: "a class that does not exist", pod: deployment("a", 1, "1", "1Gi", ""), pool: nodePool("general", "gone", ""),
 			obstacle: scheduling.ObstacleNodePool, want: `its ProxmoxNodeClass "gone" does not exist: create it`,
-			mend: func(p *pending) { p.pool = "" },
+			fix: func(p *pending) { p.pool = "" },
 		},
 		{
 			name: "a NodePool of a fixed size", pod: deployment("a", 1, "1", "1Gi", ""), pool: nodePool("general", "c", "  replicas: 2"),
 			obstacle: scheduling.ObstacleNodePool, want: "it has spec.replicas",
-			mend: func(p *pending) { p.pool = "" },
+			fix: func(p *pending) { p.pool = "" },
 		},
 		{
 			name: "a host that is down", pod: deployment("a", 1, "1", "1Gi", ""), hosts: only("xeon", func(h *topology.Host) { h.Online = false }),
 			obstacle: scheduling.ObstacleRequirement, want: "no host can take its nodes: lab/xeon is offline", host: "lab/xeon: is offline",
-			mend: func(p *pending) { p.hosts = only("xeon", small) },
+			fix: func(p *pending) { p.hosts = only("xeon", small) },
 		},
 		{
 			name: "a host in HA maintenance", pod: deployment("a", 1, "1", "1Gi", ""), hosts: only("xeon", func(h *topology.Host) { h.Maintenance = true }),
 			obstacle: scheduling.ObstacleRequirement, want: "lab/xeon is in HA maintenance, which ends with ha-manager crm-command node-maintenance disable xeon",
-			mend: func(p *pending) { p.hosts = only("xeon", small) },
+			fix: func(p *pending) { p.hosts = only("xeon", small) },
 		},
 		{
 			name: "an offer that is closed", pod: zonePod("xeon"),
@@ -225,13 +225,13 @@ func kindsOfPending() []pending {
 				r.Closed = []scheduling.Offer{{Host: topology.HostID{Region: "lab", Host: "xeon"}}}
 			},
 			obstacle: scheduling.ObstacleHost, want: "lab/xeon is not offered for now: VMs could not be made there, or it is evacuated",
-			mend: func(p *pending) { p.request = nil },
+			fix: func(p *pending) { p.request = nil },
 		},
 		{
 			name: "too few values for minValues", pod: deployment("a", 1, "7", "1Gi", ""),
 			pool:     poolWith("requirements: [{key: node.kubernetes.io/instance-type, operator: Exists, minValues: 12}]"),
 			obstacle: scheduling.ObstacleScheduler, want: "its requirement on node.kubernetes.io/instance-type has minValues 12, but the instance types that suit the pod and have room come to 8: lower minValues",
-			mend: func(p *pending) {
+			fix: func(p *pending) {
 				p.pool = poolWith("requirements: [{key: node.kubernetes.io/instance-type, operator: Exists, minValues: 8}]")
 			},
 		},
@@ -240,7 +240,7 @@ func kindsOfPending() []pending {
 			more: strings.Replace(nodePool("aaa", "c", "  weight: 50"), "requirements: []", "requirements: []\n      taints: [{key: gpu, effect: NoSchedule}]", 1) +
 				nodePool("fixed", "c", "  weight: 60\n  replicas: 1"),
 			obstacle: scheduling.ObstacleHost, want: "NodePool general: no host has room",
-			mend: func(p *pending) { p.hosts = nil },
+			fix: func(p *pending) { p.hosts = nil },
 		},
 	}
 }
@@ -306,7 +306,7 @@ func TestExplainNamesTheTrueCause(t *testing.T) {
 			if test.obstacle == scheduling.ObstacleNodePool && said != "" {
 				t.Errorf("hosts are blamed for what the NodePool lacks:\n%s", said)
 			}
-			test.mend(&test)
+			test.fix(&test)
 			if x := test.explain(t); x.State != scheduling.PodNeedsVM {
 				t.Errorf("after the change that was named: %s %s", x.State, x.Summary)
 			}

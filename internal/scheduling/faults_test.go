@@ -23,8 +23,8 @@ func TestFaults(t *testing.T) {
 	epyc.Guests = append(epyc.Guests, topology.Guest{VMID: 700, Name: "talos", Kind: topology.GuestVM})
 	ryzen.Templates[2].Name, ryzen.Templates[2].Problem = "talos", "it has hookscript"
 	ryzen.Storages = nil
-	fault := func(host *topology.Host, condition, reason, message, mend string) scheduling.Fault {
-		return scheduling.Fault{Host: host.ID(), Finding: scheduling.Finding{Condition: condition, Reason: reason, Message: message}, Fix: mend}
+	fault := func(host *topology.Host, condition, reason, message, fix string) scheduling.Fault {
+		return scheduling.Fault{Host: host.ID(), Finding: scheduling.Finding{Condition: condition, Reason: reason, Message: message}, Fix: fix}
 	}
 	snapshot.Hosts[2].Templates[2].Name = "talos"
 	class := nodeClass(t, `{template: {name: talos}, bootDevice: {storage: fast}}`)

@@ -34,10 +34,8 @@ func (g *Git) openCheckout() (*checkout, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err == nil && info.IsDir() {
-		err = checkOrdinary(filepath.Join(dir, ".git"))
-	} else if err == nil && !info.Mode().IsRegular() {
-		err = errors.New(".git is neither a directory nor an ordinary file")
+	if err == nil {
+		err = checkGitDir(dir, info)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening the checkout %s: %w", dir, err)
@@ -58,6 +56,41 @@ func (g *Git) openCheckout() (*checkout, error) {
 		return nil, fmt.Errorf("reading the origin of the checkout %s: %w", dir, err)
 	}
 	return c, nil
+}
+
+// checkGitDir refuses a checkout whose .git, or what it links to, go-git must not open.
+func checkGitDir(dir string, info fs.FileInfo) error {
+	at := filepath.Join(dir, ".git")
+	switch {
+	case info.IsDir():
+		return checkOrdinary(at)
+	case !info.Mode().IsRegular():
+		return errors.New(".git is neither a directory nor an ordinary file")
+	}
+
+	// The file of a linked checkout names a directory, whose file commondir names the
+	// repository's.
+	for _, name := range []string{at, "commondir"} {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(at, name)
+		}
+		content, err := readRegular(name, maxFile)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		linked := strings.TrimSpace(strings.TrimPrefix(string(content), "gitdir:"))
+		if !filepath.IsAbs(linked) {
+			linked = filepath.Join(filepath.Dir(name), linked)
+		}
+		at = linked
+		if err := checkOrdinary(at); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkOrdinary refuses a repository's directory in which a file that go-git opens is

@@ -35,6 +35,15 @@ func TestGitRefusesPipes(t *testing.T) {
 	_, _, err = openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: linked, Remote: bare(t)}).Read(t.Context())
 	wantError(t, err, ".git is neither a directory nor an ordinary file")
 
+	origin := t.TempDir()
+	run(t, origin, "init", "--quiet", "--initial-branch=main", ".")
+	run(t, origin, "commit", "--quiet", "--allow-empty", "-m", "begin")
+	worktree := filepath.Join(t.TempDir(), "linked")
+	run(t, origin, "worktree", "add", "--quiet", worktree)
+	pipe(filepath.Join(origin, ".git", "config"))
+	_, _, err = openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: worktree, Remote: bare(t)}).Read(t.Context())
+	wantError(t, err, "config is not an ordinary file")
+
 	repository := bare(t)
 	pipe(filepath.Join(repository, "HEAD"))
 	_, _, err = openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: repository}).Read(t.Context())

@@ -200,7 +200,7 @@ func checkCertificate(request *certificatesv1.CertificateSigningRequest, asked *
 	case !slices.Equal(asked.Subject.Organization, []string{nodesGroup}) || len(asked.Subject.Names) != 2:
 		denied = deny(ReasonWrongSubject, "want exactly the organization %s beside the common name %s in the subject, got %q",
 			nodesGroup, name, asked.Subject.String())
-	case len(asked.DNSNames)+len(asked.IPAddresses)+len(asked.EmailAddresses)+len(asked.URIs) > 0 || len(asked.Extensions) > 0:
+	case len(asked.Extensions) > 0: // alternative names are an extension, too
 		denied = deny(ReasonWrongSubject, "want no alternative names and no other extensions in a kubelet's client certificate")
 	case !slices.Equal(usages, []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}) || len(request.Spec.Usages) > len(usages)+1:
 		denied = deny(ReasonWrongUsages, "want the usages of a kubelet's client certificate, got %q", request.Spec.Usages)
@@ -271,10 +271,10 @@ func (a Account) credential(request *certificatesv1.CertificateSigningRequest) (
 		groups, keys = []string{bootstrapapi.BootstrapDefaultGroup, jointoken.Group, everyone}, nil
 	}
 	if got := slices.Sorted(slices.Values(request.Spec.Groups)); !slices.Equal(got, slices.Sorted(slices.Values(groups))) {
-		return "", fmt.Errorf("its groups are %q, and those of a join token %q", request.Spec.Groups, groups)
+		return "", fmt.Errorf("its groups are %q, but a join token has %q", request.Spec.Groups, groups)
 	}
 	if got := slices.Sorted(maps.Keys(request.Spec.Extra)); !slices.Equal(got, keys) {
-		return "", fmt.Errorf("its extra attributes are %q, and those of a join token %q", got, keys)
+		return "", fmt.Errorf("its extra attributes are %q, but a join token has %q", got, keys)
 	}
 	if bootstrap {
 		return id, nil
