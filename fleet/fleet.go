@@ -283,17 +283,14 @@ type Source struct {
 	Options       map[string]string `json:"options,omitempty"`
 }
 
-// Shard is the unit that is planned and applied independently: one Proxmox host.
-type Shard = topology.HostID
-
-// Shards returns the hosts that have VMs or have had some, sorted.
-func (f *Fleet) Shards() []Shard {
-	shards := slices.Clone(f.Hosts)
+// AllHosts returns the hosts that have VMs or have had some, sorted.
+func (f *Fleet) AllHosts() []topology.HostID {
+	hosts := slices.Clone(f.Hosts)
 	for i := range f.VMs {
-		shards = append(shards, f.VMs[i].Host)
+		hosts = append(hosts, f.VMs[i].Host)
 	}
-	slices.SortFunc(shards, topology.HostID.Compare)
-	return slices.Compact(shards)
+	slices.SortFunc(hosts, topology.HostID.Compare)
+	return slices.Compact(hosts)
 }
 
 // Sort puts the fleet into canonical order.

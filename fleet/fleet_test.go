@@ -242,7 +242,7 @@ func TestNameGivesEachReservationItsOwnKey(t *testing.T) {
 	}
 }
 
-func TestShardsAndOrder(t *testing.T) {
+func TestAllHostsAndOrder(t *testing.T) {
 	t.Parallel()
 	at := func(host topology.HostName, id fleet.VMID) fleet.VM {
 		return fleet.VM{VMID: id, Placement: fleet.Placement{Host: topology.HostID{Region: "r", Host: host}}}
@@ -255,9 +255,9 @@ func TestShardsAndOrder(t *testing.T) {
 	if f.Regions[0].Name != "a" || f.VMs[0].VMID != 103 || f.VMs[1].VMID != 101 {
 		t.Errorf("order after Sort: %+v", f)
 	}
-	want := []fleet.Shard{{Region: "r", Host: "a"}, {Region: "r", Host: "b"}}
-	if diff := cmp.Diff(want, f.Shards()); diff != "" {
-		t.Errorf("Shards (-want +got):\n%s", diff)
+	want := []topology.HostID{{Region: "r", Host: "a"}, {Region: "r", Host: "b"}}
+	if diff := cmp.Diff(want, f.AllHosts()); diff != "" {
+		t.Errorf("AllHosts (-want +got):\n%s", diff)
 	}
 }
 

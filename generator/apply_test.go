@@ -52,7 +52,7 @@ func TestAppliesWithoutDrift(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newShard(t, change)
+			s := newHostRoot(t, change)
 			s.engine.Run(t, s.dir, "init", "-no-color", "-input=false")
 			s.applyAllowed(t, guard.Intent{Create: s.targets(t)})
 			s.wantNoChanges(t)
@@ -84,7 +84,7 @@ func TestSecurityGroupsThatWereCutOff(t *testing.T) {
 	for name, skip := range map[string]int{"none is set": 0, "one is set": 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newShard(t, func(vm *fleet.VM) { vm.SecurityGroups = []string{"web", "ssh"} })
+			s := newHostRoot(t, func(vm *fleet.VM) { vm.SecurityGroups = []string{"web", "ssh"} })
 			restore := s.proxmox.AddFault(pvesim.Fault{Method: "POST", Path: "/firewall/rules$", Skip: skip, Status: 500})
 			s.engine.Run(t, s.dir, "init", "-no-color", "-input=false")
 			if out, err := s.engine.Try(t, s.dir, "apply", "-no-color", "-auto-approve"); err == nil {
@@ -100,7 +100,7 @@ func TestSecurityGroupsThatWereCutOff(t *testing.T) {
 }
 
 // targets returns the root's VM as a target.
-func (s *shard) targets(t *testing.T) []guard.Target {
+func (s *hostRoot) targets(t *testing.T) []guard.Target {
 	t.Helper()
 	inputs, err := generator.Inputs("prod", &s.vm)
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *shard) targets(t *testing.T) []guard.Target {
 }
 
 // applyAllowed plans, checks that the guard allows the plan, and applies it.
-func (s *shard) applyAllowed(t *testing.T, intent guard.Intent) {
+func (s *hostRoot) applyAllowed(t *testing.T, intent guard.Intent) {
 	t.Helper()
 	intent.ClusterID = "prod"
 	s.engine.Run(t, s.dir, "plan", "-no-color", "-out=a.tfplan")
@@ -131,15 +131,15 @@ func (s *shard) applyAllowed(t *testing.T, intent guard.Intent) {
 	s.engine.Run(t, s.dir, "apply", "-no-color", "a.tfplan")
 }
 
-// shard is the root of a fleet with one VM, and its Proxmox.
-type shard struct {
+// hostRoot is the root of a fleet with one VM, and its Proxmox.
+type hostRoot struct {
 	engine  *enginetest.Engine
 	proxmox *pvesim.Server
 	dir     string
 	vm      fleet.VM
 }
 
-func newShard(t *testing.T, change func(*fleet.VM)) *shard {
+func newHostRoot(t *testing.T, change func(*fleet.VM)) *hostRoot {
 	t.Helper()
 	vm := vmAt(somewhere, 2001)
 	vm.Source = fleet.Source{
@@ -168,9 +168,9 @@ func newShard(t *testing.T, change func(*fleet.VM)) *shard {
 	if vm.PinWith == fleet.PinWithAffinity {
 		credentials = []string{"PROXMOX_VE_USERNAME=root@pam", "PROXMOX_VE_PASSWORD=" + pvesim.DefaultRootPassword}
 	}
-	return &shard{
+	return &hostRoot{
 		engine: enginetest.New(t).With(credentials...), proxmox: server,
-		dir: filepath.Join(root, filepath.FromSlash(generator.ShardDir(vm.Host))), vm: vm,
+		dir: filepath.Join(root, filepath.FromSlash(generator.RootDir(vm.Host))), vm: vm,
 	}
 }
 
@@ -219,7 +219,7 @@ func allPrivileges() pvesim.Role {
 	return role
 }
 
-func (s *shard) wantNoChanges(t *testing.T) {
+func (s *hostRoot) wantNoChanges(t *testing.T) {
 	t.Helper()
 	if out, err := s.engine.Try(t, s.dir, "plan", "-no-color", "-detailed-exitcode"); err != nil {
 		t.Errorf("something is left to change: %v\n%s", err, out)
@@ -227,7 +227,7 @@ func (s *shard) wantNoChanges(t *testing.T) {
 }
 
 // guest returns the VM's state in Proxmox.
-func (s *shard) guest(t *testing.T) pvesim.GuestState {
+func (s *hostRoot) guest(t *testing.T) pvesim.GuestState {
 	t.Helper()
 	for _, guest := range s.proxmox.Guests() {
 		if guest.VMID == int(s.vm.VMID) {
@@ -240,7 +240,7 @@ func (s *shard) guest(t *testing.T) pvesim.GuestState {
 
 // wantDisks checks that the data disks exist, with the boot disk's options, and that the
 // VM boots from the boot disk.
-func (s *shard) wantDisks(t *testing.T, guest pvesim.GuestState) {
+func (s *hostRoot) wantDisks(t *testing.T, guest pvesim.GuestState) {
 	t.Helper()
 	for _, d := range s.vm.DataDisks {
 		got := guest.Config[d.Interface]
@@ -258,7 +258,7 @@ func (s *shard) wantDisks(t *testing.T, guest pvesim.GuestState) {
 	}
 }
 
-func (s *shard) wantMarker(t *testing.T, guest pvesim.GuestState) {
+func (s *hostRoot) wantMarker(t *testing.T, guest pvesim.GuestState) {
 	t.Helper()
 	marker, ok := fleet.ParseMarker(guest.Config["description"])
 	if !ok || marker.Key != s.vm.Key {
@@ -267,7 +267,7 @@ func (s *shard) wantMarker(t *testing.T, guest pvesim.GuestState) {
 }
 
 // loseState deletes the state and writes imports for the VM.
-func (s *shard) loseState(t *testing.T) {
+func (s *hostRoot) loseState(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"terraform.tfstate", "terraform.tfstate.backup"} {
 		if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
@@ -278,7 +278,7 @@ func (s *shard) loseState(t *testing.T) {
 }
 
 // writeImports writes import blocks for the VM and its other resources.
-func (s *shard) writeImports(t *testing.T) {
+func (s *hostRoot) writeImports(t *testing.T) {
 	t.Helper()
 	var blocks strings.Builder
 	for _, i := range generator.Imports(&s.vm) {
@@ -287,7 +287,7 @@ func (s *shard) writeImports(t *testing.T) {
 	enginetest.Write(t, s.dir, map[string][]byte{generator.ImportFile: []byte(blocks.String())})
 }
 
-func (s *shard) removeVM(t *testing.T) {
+func (s *hostRoot) removeVM(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{generator.ImportFile, filepath.Base(generator.NodeFile(&s.vm))} {
 		if err := os.Remove(filepath.Join(s.dir, name)); err != nil {

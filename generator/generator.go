@@ -97,7 +97,7 @@ type index struct {
 // provider version, because an older one may no longer be available for download.
 func (r Release) Render(f fleet.Fleet) (Files, error) {
 	f.Regions = append([]fleet.Region(nil), f.Regions...)
-	f.Hosts = f.Shards()
+	f.Hosts = f.AllHosts()
 	f.VMs = slices.Clone(f.VMs)
 	f.Sort()
 	if err := checkFleet(&f); err != nil {
@@ -121,7 +121,7 @@ func (r Release) Render(f fleet.Fleet) (Files, error) {
 	files[fleetFile] = text.Bytes()
 
 	for _, host := range f.Hosts {
-		files[path.Join(ShardDir(host), mainFile)] = renderMain(&f, host, r.Provider)
+		files[path.Join(RootDir(host), mainFile)] = renderMain(&f, host, r.Provider)
 	}
 	for i := range f.VMs {
 		vm := &f.VMs[i]
@@ -193,14 +193,14 @@ const ignored = `.numaform/
 *.tfplan
 ` + ImportFile + "\n"
 
-// ShardDir returns the directory of a host's root.
-func ShardDir(host topology.HostID) string {
+// RootDir returns the directory of a host's root.
+func RootDir(host topology.HostID) string {
 	return path.Join(string(host.Region), string(host.Host))
 }
 
 // NodeFile returns the path of a VM's file.
 func NodeFile(vm *fleet.VM) string {
-	return path.Join(ShardDir(vm.Host), nodePrefix+vm.Name+hclSuffix)
+	return path.Join(RootDir(vm.Host), nodePrefix+vm.Name+hclSuffix)
 }
 
 // ModuleFile returns the path of a file of the modules with a hash.

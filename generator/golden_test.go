@@ -67,10 +67,10 @@ func TestGoldensAreValid(t *testing.T) {
 			if out, err := engine.Try(t, dir, "fmt", "-no-color", "-check", "-recursive"); err != nil {
 				t.Errorf("not formatted as %s would: %s", engine, out)
 			}
-			for _, host := range want.Shards() {
-				shard := filepath.Join(dir, filepath.FromSlash(generator.ShardDir(host)))
-				engine.Run(t, shard, "init", "-no-color", "-input=false", "-backend=false")
-				engine.Run(t, shard, "validate", "-no-color")
+			for _, host := range want.AllHosts() {
+				root := filepath.Join(dir, filepath.FromSlash(generator.RootDir(host)))
+				engine.Run(t, root, "init", "-no-color", "-input=false", "-backend=false")
+				engine.Run(t, root, "validate", "-no-color")
 			}
 		})
 	}
@@ -161,7 +161,7 @@ func checkParse(t testing.TB, want fleet.Fleet, files generator.Files) {
 // canonical returns the fleet as Parse returns it: sorted, with all roots and with the
 // module set.
 func canonical(f fleet.Fleet) fleet.Fleet {
-	f.Regions, f.VMs, f.Hosts = slices.Clone(f.Regions), slices.Clone(f.VMs), f.Shards()
+	f.Regions, f.VMs, f.Hosts = slices.Clone(f.Regions), slices.Clone(f.VMs), f.AllHosts()
 	if len(f.Hosts) == 0 {
 		f.Hosts = nil
 	}

@@ -130,10 +130,10 @@ func Select(files Files) Files {
 	return selected
 }
 
-// Foreign returns the sorted paths of files in a directory that are not numaform's and
+// Unmanaged returns the sorted paths of files in a directory that are not numaform's and
 // conflict with a fleet's files: they have the same path, or an engine would read them
 // too. A .gitignore never conflicts.
-func Foreign(have, want Files) []string {
+func Unmanaged(have, want Files) []string {
 	roots := map[string]bool{}
 	for name := range want {
 		if kindOf(name).inRoot() {

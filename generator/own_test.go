@@ -40,7 +40,7 @@ func TestOwnsWhatItRenders(t *testing.T) {
 		if diff := cmp.Diff(files, generator.Select(files)); diff != "" {
 			t.Errorf("selected (-rendered +got):\n%s", diff)
 		}
-		if foreign := generator.Foreign(files, files); len(foreign) > 0 {
+		if foreign := generator.Unmanaged(files, files); len(foreign) > 0 {
 			t.Errorf("foreign: %v", foreign)
 		}
 	})
@@ -98,7 +98,7 @@ func TestSelect(t *testing.T) {
 		t.Errorf("cluster %q without a fleet", got)
 	}
 	if diff := cmp.Diff([]string{"region-1/pve-1/node-x.tf", "region-1/pve-1/x.auto.tfvars.json", "region-1/pve-1/x.tf"},
-		generator.Foreign(files, rendered(t))); diff != "" {
+		generator.Unmanaged(files, rendered(t))); diff != "" {
 		t.Errorf("in the way (-want +got):\n%s", diff)
 	}
 }

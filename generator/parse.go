@@ -112,7 +112,7 @@ func (r Release) Parse(files Files) (fleet.Fleet, error) {
 			return fleet.Fleet{}, err
 		}
 	}
-	p.fleet.Hosts = p.fleet.Shards()
+	p.fleet.Hosts = p.fleet.AllHosts()
 	p.fleet.Sort()
 
 	if err := p.checkModules(); err != nil {

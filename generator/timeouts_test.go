@@ -15,7 +15,7 @@ import (
 func TestTimeoutsOfTheProvider(t *testing.T) {
 	t.Parallel()
 	const most = 5
-	s := newShard(t, func(vm *fleet.VM) { vm.Timeouts = fleet.Timeouts{Create: most, Start: 4} })
+	s := newHostRoot(t, func(vm *fleet.VM) { vm.Timeouts = fleet.Timeouts{Create: most, Start: 4} })
 	s.engine.Run(t, s.dir, "init", "-no-color", "-input=false")
 	s.proxmox.SetDelays(pvesim.Delays{Clone: time.Hour})
 	if out, err := s.engine.Try(t, s.dir, "apply", "-no-color", "-auto-approve"); err == nil || !strings.Contains(out, "timeout while waiting for task") {
@@ -31,7 +31,7 @@ func TestTimeoutsOfTheProvider(t *testing.T) {
 		}
 	}
 
-	s = newShard(t, func(vm *fleet.VM) { vm.Timeouts = fleet.Timeouts{Start: 77} })
+	s = newHostRoot(t, func(vm *fleet.VM) { vm.Timeouts = fleet.Timeouts{Start: 77} })
 	s.engine.Run(t, s.dir, "init", "-no-color", "-input=false")
 	s.engine.Run(t, s.dir, "apply", "-no-color", "-auto-approve")
 	for _, call := range s.proxmox.Calls() {

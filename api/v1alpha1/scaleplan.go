@@ -98,12 +98,12 @@ type ScalePlanSpec struct {
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	PlanHash string `json:"planHash"`
 
-	// Shards are the hosts that the change touches, with their plans.
+	// Hosts are the hosts that the change touches, with their plans.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map
 	// +listMapKey=host
-	Shards []ScalePlanShard `json:"shards"`
+	Hosts []ScalePlanHost `json:"shards"`
 
 	// Diff is the text of the plans. Of more than 512 KiB only the beginning is
 	// here; diffSHA256 is of all of it.
@@ -228,8 +228,8 @@ const (
 	ScalePlanDelete  ScalePlanAction = "Delete"
 )
 
-// ScalePlanShard is the part of the change on one host: one Terraform state.
-type ScalePlanShard struct {
+// ScalePlanHost is the part of the change on one host: one Terraform state.
+type ScalePlanHost struct {
 	// Host is the Proxmox host as region/name.
 	// +kubebuilder:validation:MaxLength=127
 	Host string `json:"host"`

@@ -35,7 +35,7 @@ func scalePlan() *v1alpha1.ScalePlan {
 				Action: v1alpha1.ScalePlanDelete, Name: "workers-2000", Key: "k", Host: "lab/pve-1", NodePool: "workers",
 				InstanceType: "c1.4VCPU-8GB", Change: hashOf("delete"), Reason: "empty", Pods: []string{"default/a"},
 			}},
-			Shards: []v1alpha1.ScalePlanShard{{Host: "lab/pve-1", PlanSHA256: hashOf("file"), PlanDigest: "d", Lineage: "l", Serial: 3}},
+			Hosts: []v1alpha1.ScalePlanHost{{Host: "lab/pve-1", PlanSHA256: hashOf("file"), PlanDigest: "d", Lineage: "l", Serial: 3}},
 			Verdict: v1alpha1.ScalePlanVerdict{
 				Decision: v1alpha1.VerdictNeedsApproval,
 				Rules:    []v1alpha1.ScalePlanRule{{Rule: "deletes", Decision: v1alpha1.VerdictNeedsApproval, Message: "1 VM goes"}},
@@ -81,7 +81,7 @@ func decisions() []decided {
 		{name: "summary", change: func(s *v1alpha1.ScalePlanSpec) { s.Summary = "no change" }, want: fixed},
 		{name: "VMs", change: func(s *v1alpha1.ScalePlanSpec) { s.VMs[0].Name = "workers-2001" }, want: fixed},
 		{name: "no VMs", change: func(s *v1alpha1.ScalePlanSpec) { s.VMs = nil }, want: fixed},
-		{name: "shards", change: func(s *v1alpha1.ScalePlanSpec) { s.Shards[0].Serial = 4 }, want: fixed},
+		{name: "shards", change: func(s *v1alpha1.ScalePlanSpec) { s.Hosts[0].Serial = 4 }, want: fixed},
 		{name: "diff", change: func(s *v1alpha1.ScalePlanSpec) { s.Diff = "nothing\n" }, want: fixed},
 		{name: "digest", change: func(s *v1alpha1.ScalePlanSpec) { s.DiffSHA256 = "" }, want: fixed},
 		{name: "reasons", change: func(s *v1alpha1.ScalePlanSpec) { s.Reasons = append(s.Reasons, "x") }, want: fixed},
@@ -148,7 +148,7 @@ func TestLargestScalePlan(t *testing.T) {
 	c := newClient(t, nil)
 	plan := scalePlan()
 	plan.Spec.Diff, plan.Spec.DiffSHA256 = v1alpha1.CutDiff(strings.Repeat("+ line of a plan with ünïcödé\n", 1<<17))
-	plan.Spec.VMs, plan.Spec.Shards = nil, nil
+	plan.Spec.VMs, plan.Spec.Hosts = nil, nil
 	for i := range 512 {
 		plan.Spec.VMs = append(plan.Spec.VMs, v1alpha1.ScalePlanVM{
 			Action: v1alpha1.ScalePlanCreate, Name: fmt.Sprintf("workers-%d", i), Host: "lab/pve-1", NodePool: "workers",
@@ -156,7 +156,7 @@ func TestLargestScalePlan(t *testing.T) {
 		})
 	}
 	for i := range 256 {
-		plan.Spec.Shards = append(plan.Spec.Shards, v1alpha1.ScalePlanShard{
+		plan.Spec.Hosts = append(plan.Spec.Hosts, v1alpha1.ScalePlanHost{
 			Host: fmt.Sprintf("lab/pve-%d", i), PlanSHA256: hashOf("x"), PlanDigest: hashOf("y"), Lineage: hashOf("z")[:36], Serial: 1,
 		})
 	}

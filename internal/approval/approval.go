@@ -54,7 +54,7 @@ type Scaler interface {
 		ctx context.Context, snapshot *topology.Snapshot, requests []scaler.Request, taken map[topology.RegionName][]fleet.VMID,
 	) (*scaler.Change, error)
 	ProposeRemoval(ctx context.Context, snapshot *topology.Snapshot, names []string) (*scaler.Change, error)
-	Plan(ctx context.Context, change *scaler.Change) ([]scaler.ShardPlan, error)
+	Plan(ctx context.Context, change *scaler.Change) ([]scaler.RootPlan, error)
 }
 
 // Fleet reports the progress of VMs; *scaler.Writer implements it.

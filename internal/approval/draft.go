@@ -30,7 +30,7 @@ type draft struct {
 	requestedBy string
 	why         string
 	vms         []v1alpha1.ScalePlanVM
-	shards      []v1alpha1.ScalePlanShard
+	hosts       []v1alpha1.ScalePlanHost
 	verdict     guard.Verdict
 	// reasons say why approval is needed, in addition to the guard's findings.
 	reasons []string
@@ -39,7 +39,7 @@ type draft struct {
 }
 
 // addCreates adds the new VMs of a change and their dry plan.
-func (d *draft) addCreates(change *scaler.Change, plans []scaler.ShardPlan, placed []scheduling.Placed) error {
+func (d *draft) addCreates(change *scaler.Change, plans []scaler.RootPlan, placed []scheduling.Placed) error {
 	// VMs that are alike share their pods.
 	pods := map[string][]string{}
 	for i := range placed {
@@ -50,7 +50,7 @@ func (d *draft) addCreates(change *scaler.Change, plans []scaler.ShardPlan, plac
 	}
 	for i := range change.Added {
 		vm := &change.Added[i]
-		at := slices.IndexFunc(plans, func(plan scaler.ShardPlan) bool { return plan.Shard == vm.Host })
+		at := slices.IndexFunc(plans, func(plan scaler.RootPlan) bool { return plan.Host == vm.Host })
 		if at < 0 {
 			return fmt.Errorf("%s has no plan", vm.Host)
 		}
@@ -74,7 +74,7 @@ func (d *draft) addCreates(change *scaler.Change, plans []scaler.ShardPlan, plac
 }
 
 // addPlans adds the dry plans that the change affects, and computes the draft's hash.
-func (d *draft) addPlans(plans []scaler.ShardPlan) (err error) {
+func (d *draft) addPlans(plans []scaler.RootPlan) (err error) {
 	var diff strings.Builder
 	d.verdict = guard.Verdict{Decision: guard.Allow}
 	for i := range plans {
@@ -83,14 +83,14 @@ func (d *draft) addPlans(plans []scaler.ShardPlan) (err error) {
 			continue
 		}
 		if plan.Err != nil {
-			return fmt.Errorf("planning %s: %w", plan.Shard, plan.Err)
+			return fmt.Errorf("planning %s: %w", plan.Host, plan.Err)
 		}
-		d.shards = append(d.shards, v1alpha1.ScalePlanShard{
-			Host: plan.Shard.String(), PlanSHA256: plan.Plan.SHA256, PlanDigest: plan.Plan.Digest,
+		d.hosts = append(d.hosts, v1alpha1.ScalePlanHost{
+			Host: plan.Host.String(), PlanSHA256: plan.Plan.SHA256, PlanDigest: plan.Plan.Digest,
 			Lineage: plan.Plan.Lineage, Serial: plan.Plan.Serial,
 		})
 		d.verdict = d.verdict.And(plan.Verdict)
-		fmt.Fprintf(&diff, "# Host %s\n%s\n\n%s\n\n", plan.Shard, plan.Verdict, plan.Plan.Text)
+		fmt.Fprintf(&diff, "# Host %s\n%s\n\n%s\n\n", plan.Host, plan.Verdict, plan.Plan.Text)
 	}
 	d.diff = diff.String()
 	d.hash, err = hashOf(d.direction, d.vms)

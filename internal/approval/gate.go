@@ -27,7 +27,7 @@ func requestedByWriter(plan *v1alpha1.ScalePlan) bool {
 // Asks reports whether a plan that changes VMs in place needs approval although the guard
 // allows it: such changes count as scale-up, and the mode of one of its NodePools is
 // manual.
-func (a *Approvals) Asks(ctx context.Context, plan *scaler.ShardPlan) (bool, error) {
+func (a *Approvals) Asks(ctx context.Context, plan *scaler.RootPlan) (bool, error) {
 	known, err := a.readPools(ctx)
 	if err != nil {
 		return false, err
@@ -40,7 +40,7 @@ func (a *Approvals) Asks(ctx context.Context, plan *scaler.ShardPlan) (bool, err
 // Approver returns who allows a plan that the guard does not allow by itself: the auto
 // mode of its NodePools, or the person who approved a ScalePlan that covers it. If it
 // returns "", a ScalePlan is pending.
-func (a *Approvals) Approver(ctx context.Context, plan *scaler.ShardPlan) (string, error) {
+func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string, error) {
 	if plan.Plan == nil || plan.Verdict.Decision == guard.Deny {
 		return "", nil
 	}
@@ -53,7 +53,7 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.ShardPlan) (strin
 	}
 	d, err := draftOf(plan)
 	if err != nil {
-		return "", fmt.Errorf("asking for approval of %s: %w", plan.Shard, err)
+		return "", fmt.Errorf("asking for approval of %s: %w", plan.Host, err)
 	}
 	plans, err := a.readPlans(ctx)
 	if err != nil {
@@ -75,13 +75,13 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.ShardPlan) (strin
 	// Approved plans may be requested again.
 	replaced := slices.DeleteFunc(plans, func(other v1alpha1.ScalePlan) bool {
 		return !requestedByWriter(&other) || (pending(&other) && other.Spec.Approve != "") ||
-			!slices.ContainsFunc(other.Spec.Shards, func(shard v1alpha1.ScalePlanShard) bool { return shard.Host == plan.Shard.String() })
+			!slices.ContainsFunc(other.Spec.Hosts, func(host v1alpha1.ScalePlanHost) bool { return host.Host == plan.Host.String() })
 	})
 	return "", a.propose(ctx, replaced, d)
 }
 
 // auto returns the NodePools whose auto mode allows a plan, or "".
-func (a *Approvals) auto(known pools, plan *scaler.ShardPlan) string {
+func (a *Approvals) auto(known pools, plan *scaler.RootPlan) string {
 	names, ours := map[string]bool{}, map[string]bool{}
 	for _, t := range targets(plan.Intent) {
 		if a.mode(known, t.Pool, t.direction) != ModeAuto {
@@ -123,7 +123,7 @@ func targets(intent guard.Intent) []target {
 }
 
 // draftOf returns a draft of a plan that the guard does not allow by itself.
-func draftOf(plan *scaler.ShardPlan) (*draft, error) {
+func draftOf(plan *scaler.RootPlan) (*draft, error) {
 	d := &draft{direction: v1alpha1.ScaleDown, requestedBy: RequestedByGuard, why: "the guard does not allow this without approval"}
 	if plan.InPlace {
 		d.requestedBy = RequestedByClass
@@ -134,7 +134,7 @@ func draftOf(plan *scaler.ShardPlan) (*draft, error) {
 	}
 	for _, t := range targets(plan.Intent) {
 		line := v1alpha1.ScalePlanVM{
-			Action: t.action, Name: nameAt(t.Address), Key: string(t.Key), Host: plan.Shard.String(), NodePool: t.Pool,
+			Action: t.action, Name: nameAt(t.Address), Key: string(t.Key), Host: plan.Host.String(), NodePool: t.Pool,
 			InstanceType: typeOf(plan.Plan.JSON, t.Address),
 		}
 		if t.action != v1alpha1.ScalePlanDelete {
@@ -156,13 +156,13 @@ func draftOf(plan *scaler.ShardPlan) (*draft, error) {
 	}
 	touched := *plan
 	touched.Touched = true
-	return d, d.addPlans([]scaler.ShardPlan{touched})
+	return d, d.addPlans([]scaler.RootPlan{touched})
 }
 
 // covers reports whether a person approved everything that a waiting plan does: deletes
 // by their keys, creates by their properties, and no further findings of the guard.
 func (a *Approvals) covers(plan *v1alpha1.ScalePlan, d *draft) bool {
-	if !a.approved(plan, plan.Spec.PlanHash) || unforeseen(plan, d.verdict) != "" || otherState(plan, d.shards) != "" || len(d.vms) == 0 {
+	if !a.approved(plan, plan.Spec.PlanHash) || unforeseen(plan, d.verdict) != "" || otherState(plan, d.hosts) != "" || len(d.vms) == 0 {
 		return false
 	}
 	if requestedByWriter(plan) && plan.Spec.PlanHash != d.hash {

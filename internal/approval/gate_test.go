@@ -26,7 +26,7 @@ func strict() guard.Rules {
 }
 
 // held returns a host's plan that creates the VMs and needs approval.
-func (b *bench) held(taken fleet.VMID, placed ...scheduling.Placed) *scaler.ShardPlan {
+func (b *bench) held(taken fleet.VMID, placed ...scheduling.Placed) *scaler.RootPlan {
 	b.Helper()
 	var requests []scaler.Request
 	for _, p := range placed {
@@ -47,7 +47,7 @@ func (b *bench) held(taken fleet.VMID, placed ...scheduling.Placed) *scaler.Shar
 }
 
 // asked checks who approves a plan.
-func (b *bench) asked(want string, plan *scaler.ShardPlan) {
+func (b *bench) asked(want string, plan *scaler.RootPlan) {
 	b.Helper()
 	got, err := b.approvals.Approver(b.Context(), plan)
 	if err != nil || got != want {
@@ -115,7 +115,7 @@ func TestTheGateOpensForAllThatItHeld(t *testing.T) {
 func TestTheGateOpensForAVMWithASeed(t *testing.T) {
 	b := newBench(t, strict())
 	b.pool("free", "", "")
-	seeded := func(taken fleet.VMID) *scaler.ShardPlan {
+	seeded := func(taken fleet.VMID) *scaler.RootPlan {
 		plan := b.held(taken, placed("free", pve1, 4096, "a"))
 		made := plan.Intent.Create[0]
 		for _, change := range plan.Plan.JSON.ResourceChanges {
@@ -191,9 +191,9 @@ func TestTheGateOpensOncePerApproval(t *testing.T) {
 }
 
 // removal is a plan that deletes VMs, in the guard's form.
-func removal(vms ...fleet.VM) *scaler.ShardPlan {
-	plan := &scaler.ShardPlan{
-		Shard: pve1, Touched: true, Plan: emptyPlan("will be destroyed"),
+func removal(vms ...fleet.VM) *scaler.RootPlan {
+	plan := &scaler.RootPlan{
+		Host: pve1, Touched: true, Plan: emptyPlan("will be destroyed"),
 		Verdict: guard.Verdict{Decision: guard.NeedsApproval, Findings: []guard.Finding{{Rule: guard.RuleLimit, Decision: guard.NeedsApproval, Message: "too many"}}},
 	}
 	for _, vm := range vms {

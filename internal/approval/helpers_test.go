@@ -77,10 +77,10 @@ type dryScaler struct {
 	*scaler.Scaler
 
 	plans int
-	plan  func(change *scaler.Change) []scaler.ShardPlan
+	plan  func(change *scaler.Change) []scaler.RootPlan
 }
 
-func (s *dryScaler) Plan(ctx context.Context, change *scaler.Change) ([]scaler.ShardPlan, error) {
+func (s *dryScaler) Plan(ctx context.Context, change *scaler.Change) ([]scaler.RootPlan, error) {
 	s.plans++
 	if s.plan != nil {
 		return s.plan(change), nil
@@ -165,7 +165,7 @@ func (b *bench) restart() {
 // state gives pve-1 a Terraform state without resources.
 func (b *bench) state(lineage string, serial int) {
 	b.Helper()
-	dir := filepath.Join(b.dir, filepath.FromSlash(generator.ShardDir(pve1)))
+	dir := filepath.Join(b.dir, filepath.FromSlash(generator.RootDir(pve1)))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		b.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func writeFleet(t *testing.T, config scaler.Config, vms []fleet.VM) {
 		ClusterID: config.ClusterID, Backend: config.Backend, VMs: vms,
 		Regions: []fleet.Region{{Name: "lab", Endpoint: config.Regions[0].Endpoint}},
 	}
-	f.Hosts = f.Shards()
+	f.Hosts = f.AllHosts()
 	f.Sort()
 	files, err := generator.Render(f)
 	if err != nil {

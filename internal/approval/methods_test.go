@@ -67,10 +67,10 @@ type shop struct {
 
 func newShop(t *testing.T) *shop {
 	s := &shop{bench: newBench(t, guard.DefaultRules())}
-	s.scaler.plan = func(change *scaler.Change) []scaler.ShardPlan {
+	s.scaler.plan = func(change *scaler.Change) []scaler.RootPlan {
 		plan := removal(change.Removed...)
 		plan.Verdict = guard.Verdict{Decision: guard.Deny, Findings: []guard.Finding{{Rule: guard.RuleDrained, Decision: guard.Deny, Message: "not drained"}}}
-		return []scaler.ShardPlan{*plan}
+		return []scaler.RootPlan{*plan}
 	}
 	return s
 }
@@ -228,13 +228,13 @@ func TestRemovalKeepsOtherFindings(t *testing.T) {
 	s := newShop(t)
 	slow := s.pool("slow", "", "manual")
 	vm := worker("slow", 2000)
-	s.scaler.plan = func(change *scaler.Change) []scaler.ShardPlan {
+	s.scaler.plan = func(change *scaler.Change) []scaler.RootPlan {
 		plan := removal(change.Removed...)
 		plan.Verdict = guard.Verdict{Decision: guard.Deny, Findings: []guard.Finding{
 			{Rule: guard.RuleDrained, Decision: guard.Deny, Message: "not drained"},
 			{Rule: guard.RuleLimit, Decision: guard.NeedsApproval, Message: "too many"},
 		}}
-		return []scaler.ShardPlan{*plan}
+		return []scaler.RootPlan{*plan}
 	}
 	s.stock(vm)
 	if got := s.compute(s.held, 9, s.candidate(slow, vm)); len(got) != 0 {

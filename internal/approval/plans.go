@@ -89,9 +89,9 @@ func unforeseen(plan *v1alpha1.ScalePlan, verdict guard.Verdict) string {
 
 // otherState returns why a plan is based on another Terraform state than the approved
 // one, or "". The state may have advanced, but not gone back.
-func otherState(plan *v1alpha1.ScalePlan, shards []v1alpha1.ScalePlanShard) string {
-	for _, was := range plan.Spec.Shards {
-		for _, is := range shards {
+func otherState(plan *v1alpha1.ScalePlan, hosts []v1alpha1.ScalePlanHost) string {
+	for _, was := range plan.Spec.Hosts {
+		for _, is := range hosts {
 			switch {
 			case is.Host != was.Host || was.Lineage == "":
 			case is.Lineage != was.Lineage:
@@ -173,7 +173,7 @@ func (a *Approvals) object(d *draft) *v1alpha1.ScalePlan {
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ScalePlanName(d.pools[0], d.direction, d.hash)},
 		Spec: v1alpha1.ScalePlanSpec{
 			Direction: d.direction, NodePools: d.pools, RequestedBy: d.requestedBy, Why: clip(d.why, 4096), Summary: d.summary(),
-			VMs: d.vms, PlanHash: d.hash, Shards: d.shards, Diff: diff, DiffSHA256: sum,
+			VMs: d.vms, PlanHash: d.hash, Hosts: d.hosts, Diff: diff, DiffSHA256: sum,
 			Reasons: reasons[:min(len(reasons), maxReasons)], Verdict: verdict,
 			ExpiresAt: metav1.NewTime(a.config.Clock.Now().Add(a.config.Expiry).UTC()),
 		},

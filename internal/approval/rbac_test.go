@@ -49,7 +49,7 @@ func uninstall(t *testing.T, objects []*unstructured.Unstructured) {
 	for {
 		err := c.Create(ctx, &v1alpha1.ScalePlan{ObjectMeta: metav1.ObjectMeta{Name: "probe"}, Spec: v1alpha1.ScalePlanSpec{
 			Direction: v1alpha1.ScaleUp, NodePools: []string{"probe"}, RequestedBy: "probe", Summary: "nothing", PlanHash: hash,
-			Shards: []v1alpha1.ScalePlanShard{{Host: "lab/pve-1"}}, Verdict: v1alpha1.ScalePlanVerdict{Decision: v1alpha1.VerdictAllow},
+			Hosts: []v1alpha1.ScalePlanHost{{Host: "lab/pve-1"}}, Verdict: v1alpha1.ScalePlanVerdict{Decision: v1alpha1.VerdictAllow},
 			ExpiresAt: metav1.Now(), Approve: hash, ApprovedBy: "alice",
 		}}, client.DryRunAll)
 		if err == nil {

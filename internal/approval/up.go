@@ -249,7 +249,7 @@ func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *d
 	if !a.approved(plan, d.hash) {
 		return false, nil
 	}
-	for _, changed := range []string{unforeseen(plan, d.verdict), otherState(plan, d.shards)} {
+	for _, changed := range []string{unforeseen(plan, d.verdict), otherState(plan, d.hosts)} {
 		if changed != "" {
 			return false, a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "it is not what was approved: "+changed)
 		}

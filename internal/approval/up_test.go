@@ -68,8 +68,8 @@ func TestScalePlanSaysAll(t *testing.T) {
 	if spec.Direction != v1alpha1.ScaleUp || spec.Summary != "2 to create on lab/pve-1, lab/pve-2" || spec.Why != "3 pods need new nodes" {
 		t.Errorf("plan is %+v", spec)
 	}
-	if len(spec.Shards) != 2 || len(spec.Shards[0].PlanSHA256) != 64 || spec.Verdict.Decision != v1alpha1.VerdictAllow {
-		t.Errorf("shards are %+v, verdict %+v", spec.Shards, spec.Verdict)
+	if len(spec.Hosts) != 2 || len(spec.Hosts[0].PlanSHA256) != 64 || spec.Verdict.Decision != v1alpha1.VerdictAllow {
+		t.Errorf("hosts are %+v, verdict %+v", spec.Hosts, spec.Verdict)
 	}
 	if !strings.Contains(spec.Diff, "will be created") || !strings.Contains(spec.Diff, "# Host lab/pve-2") {
 		t.Errorf("the diff is not the engine's:\n%s", spec.Diff)
@@ -181,8 +181,8 @@ func TestAnApprovalIsForOneState(t *testing.T) {
 			b.state("first", 7)
 			b.want(0, placed("slow", pve1, 4096, "a"))
 			plan := b.plan(v1alpha1.ScalePlanPending)
-			if shard := plan.Spec.Shards[0]; shard.Lineage != "first" || shard.Serial != 7 {
-				t.Errorf("shard is %+v", shard)
+			if host := plan.Spec.Hosts[0]; host.Lineage != "first" || host.Serial != 7 {
+				t.Errorf("host is %+v", host)
 			}
 			b.approve(plan)
 			b.state(tt.lineage, tt.serial)

@@ -57,8 +57,8 @@ type Change struct {
 	Added      []fleet.VM `json:"added,omitempty"`
 	Removed    []fleet.VM `json:"removed,omitempty"`
 	Renumbered []fleet.VM `json:"renumbered,omitempty"`
-	// Shards are the hosts that are planned to change, sorted.
-	Shards []Shard `json:"shards,omitempty"`
+	// Hosts are the hosts that are planned to change, sorted.
+	Hosts []HostPlan `json:"shards,omitempty"`
 	// Rotations are the VMID rotations after this change. Each change carries them over,
 	// so that the newest one has all regions.
 	Rotations map[topology.RegionName]fleet.Rotation `json:"rotations,omitempty"`
@@ -75,9 +75,9 @@ type Change struct {
 	Digest Digest `json:"-"`
 }
 
-// Shard is the plan for one host, and who allowed it.
-type Shard struct {
-	Host fleet.Shard `json:"host"`
+// HostPlan is the plan for one host, and who allowed it.
+type HostPlan struct {
+	Host topology.HostID `json:"host"`
 	// PlanSHA256 identifies the plan, PlanDigest its changes.
 	PlanSHA256 string         `json:"plan_sha256,omitempty"`
 	PlanDigest string         `json:"plan_digest,omitempty"`
@@ -94,7 +94,7 @@ type Shard struct {
 
 // Open is a host with unfinished changes.
 type Open struct {
-	Host fleet.Shard `json:"host"`
+	Host topology.HostID `json:"host"`
 	// Removed are the VMs whose files were removed on purpose and that may still exist.
 	Removed []fleet.VM `json:"removed,omitempty"`
 	// Made are new VMs that have not yet been checked for CPUs assigned by another writer
@@ -115,7 +115,7 @@ type Outcome struct {
 	ID       string        `json:"id"`
 	Time     time.Time     `json:"time"`
 	Duration time.Duration `json:"duration_ns"`
-	Shards   []Ended       `json:"shards,omitempty"`
+	Hosts    []Ended       `json:"shards,omitempty"`
 	// Outside are the writes to Proxmox that no plan contains, such as the upload of a
 	// seed.
 	Outside []string `json:"outside,omitempty"`
@@ -127,8 +127,8 @@ type Outcome struct {
 
 // Ended is how the apply of one host ended.
 type Ended struct {
-	Host     fleet.Shard   `json:"host"`
-	Duration time.Duration `json:"duration_ns"`
+	Host     topology.HostID `json:"host"`
+	Duration time.Duration   `json:"duration_ns"`
 	// Error is empty if the host has everything that was planned.
 	Error string `json:"error,omitempty"`
 }
@@ -161,10 +161,10 @@ func (e *Entry) Result() *Outcome {
 // Unfinished returns the hosts that the next run must check, and the VMs whose removal
 // has begun there: the ones that were open and did not end successfully.
 func (e *Entry) Unfinished() []Open {
-	ended := map[fleet.Shard]bool{}
+	ended := map[topology.HostID]bool{}
 	if result := e.Result(); result != nil {
-		for _, shard := range result.Shards {
-			ended[shard.Host] = shard.Error == ""
+		for _, host := range result.Hosts {
+			ended[host.Host] = host.Error == ""
 		}
 	}
 	var left []Open
@@ -183,8 +183,8 @@ func (c *Change) Names(vm string) bool {
 			return true
 		}
 	}
-	for _, shard := range c.Shards {
-		for _, target := range slices.Concat(shard.Create, shard.Delete, shard.Import, shard.Update) {
+	for _, host := range c.Hosts {
+		for _, target := range slices.Concat(host.Create, host.Delete, host.Import, host.Update) {
 			if strings.HasPrefix(target.Address, "module."+vm+".") {
 				return true
 			}

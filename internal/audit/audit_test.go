@@ -8,11 +8,12 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
 )
 
 func TestUnfinished(t *testing.T) {
 	t.Parallel()
-	one, two := fleet.Shard{Region: "lab", Host: "pve-1"}, fleet.Shard{Region: "lab", Host: "pve-2"}
+	one, two := topology.HostID{Region: "lab", Host: "pve-1"}, topology.HostID{Region: "lab", Host: "pve-2"}
 	open := []audit.Open{{Host: one, Removed: []fleet.VM{{Name: "workers-2000"}}}, {Host: two}}
 	for _, tt := range []struct {
 		name    string
@@ -20,9 +21,9 @@ func TestUnfinished(t *testing.T) {
 		want    []audit.Open
 	}{
 		{"it died", nil, open},
-		{"done", &audit.Outcome{Shards: []audit.Ended{{Host: one}, {Host: two}}}, nil},
-		{"one failed", &audit.Outcome{Shards: []audit.Ended{{Host: one, Error: "no room"}, {Host: two}}}, open[:1]},
-		{"one was not reached", &audit.Outcome{Shards: []audit.Ended{{Host: one}}}, open[1:]},
+		{"done", &audit.Outcome{Hosts: []audit.Ended{{Host: one}, {Host: two}}}, nil},
+		{"one failed", &audit.Outcome{Hosts: []audit.Ended{{Host: one, Error: "no room"}, {Host: two}}}, open[:1]},
+		{"one was not reached", &audit.Outcome{Hosts: []audit.Ended{{Host: one}}}, open[1:]},
 	} {
 		entry := audit.Entry{Change: audit.Change{Open: open}, Outcome: tt.outcome, OutcomeVerified: true}
 		if diff := cmp.Diff(tt.want, entry.Unfinished()); diff != "" {
@@ -39,7 +40,7 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	change := audit.Change{
 		Added: []fleet.VM{{Name: "workers-2000"}}, Removed: []fleet.VM{{Name: "workers-2001"}}, Renumbered: []fleet.VM{{Name: "workers-2002"}},
-		Shards: []audit.Shard{{Update: []guard.Target{{Address: "module.workers-2003.proxmox_virtual_environment_vm.node"}}}},
+		Hosts: []audit.HostPlan{{Update: []guard.Target{{Address: "module.workers-2003.proxmox_virtual_environment_vm.node"}}}},
 	}
 	for name, want := range map[string]bool{
 		"workers-2000": true, "workers-2001": true, "workers-2002": true, "workers-2003": true, "workers-200": false, "workers-2004": false,

@@ -27,7 +27,7 @@ var (
 // record returns the JSON of a change and of its outcome, sealed by a key.
 func record(t testing.TB, key audit.Key) (change, outcome string) {
 	t.Helper()
-	host := fleet.Shard{Region: "lab", Host: "pve-1"}
+	host := topology.HostID{Region: "lab", Host: "pve-1"}
 	began := time.Date(2026, 11, 21, 13, 45, 1, 123456000, time.UTC)
 	sealed, err := key.SealChange(prod, audit.Change{
 		ID: "20261121T134501Z-123456abcd", Time: began, ClusterID: prod, Kind: audit.KindScaleUp, Why: "2 < 3 pods & \u2028 “more”",
@@ -39,7 +39,7 @@ func record(t testing.TB, key audit.Key) (change, outcome string) {
 		t.Fatal(err)
 	}
 	ended, err := key.SealOutcome(prod, sealed.Digest, audit.Outcome{
-		ID: sealed.ID, Time: began.Add(time.Minute), Duration: 1<<62 + 1, Shards: []audit.Ended{{Host: host}},
+		ID: sealed.ID, Time: began.Add(time.Minute), Duration: 1<<62 + 1, Hosts: []audit.Ended{{Host: host}},
 	})
 	if err != nil {
 		t.Fatal(err)

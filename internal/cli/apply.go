@@ -254,7 +254,7 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 	if err := p.checkJoins(ctx); err != nil {
 		return err
 	}
-	return applied(ctx, process, p.session.scaler, p.change, func(plans []scaler.ShardPlan) (string, error) {
+	return applied(ctx, process, p.session.scaler, p.change, func(plans []scaler.RootPlan) (string, error) {
 		p.plans = plans
 		if err := p.print(process, o); err != nil {
 			return "", err
@@ -270,7 +270,7 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 }
 
 // applied applies a change, and prints the result of each host.
-func applied(ctx context.Context, process Process, s *scaler.Scaler, change *scaler.Change, approve func([]scaler.ShardPlan) (string, error)) error {
+func applied(ctx context.Context, process Process, s *scaler.Scaler, change *scaler.Change, approve func([]scaler.RootPlan) (string, error)) error {
 	results, err := s.Apply(ctx, change, approve)
 	for _, result := range results {
 		fmt.Fprintf(process.Stderr, "%s\n", result)
@@ -280,14 +280,14 @@ func applied(ctx context.Context, process Process, s *scaler.Scaler, change *sca
 
 // digest identifies what the plans of a change do: it stays the same if they are made
 // again from the same fleet and hosts. Plans without changes do not count.
-func digest(plans []scaler.ShardPlan) string {
+func digest(plans []scaler.RootPlan) string {
 	sum := sha256.New()
 	for i := range plans {
 		plan := &plans[i]
 		if plan.Plan == nil || !plan.Changes() {
 			continue
 		}
-		fmt.Fprintf(sum, "%s %s\n", plan.Shard, plan.Plan.Digest)
+		fmt.Fprintf(sum, "%s %s\n", plan.Host, plan.Plan.Digest)
 		for _, asked := range []struct {
 			to      string
 			targets []guard.Target
@@ -303,15 +303,15 @@ func digest(plans []scaler.ShardPlan) string {
 }
 
 // needsApproval reports whether the guard requires approval.
-func needsApproval(plans []scaler.ShardPlan) bool {
-	return slices.ContainsFunc(plans, func(plan scaler.ShardPlan) bool {
+func needsApproval(plans []scaler.RootPlan) bool {
+	return slices.ContainsFunc(plans, func(plan scaler.RootPlan) bool {
 		return plan.Err == nil && plan.Verdict.Decision == guard.NeedsApproval
 	})
 }
 
 // confirm asks the person at the terminal, and fails without a terminal. It returns who
 // approved.
-func (o *options) confirm(ctx context.Context, process Process, plans []scaler.ShardPlan) (string, error) {
+func (o *options) confirm(ctx context.Context, process Process, plans []scaler.RootPlan) (string, error) {
 	needed := needsApproval(plans)
 	if o.approve != "" {
 		if got := digest(plans); got != o.approve {

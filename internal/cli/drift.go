@@ -128,9 +128,9 @@ func runDrift(ctx context.Context, process Process, o *driftOptions) (left bool,
 // drifted is the drift of a fleet, with its repair.
 type drifted struct {
 	session *session
-	hosts   []scaler.ShardDrift
+	hosts   []scaler.RootDrift
 	// plans revert drift; nil without a repair.
-	plans []scaler.ShardPlan
+	plans []scaler.RootPlan
 	// repaired are the VMs whose drift was reverted.
 	repaired map[fleet.Key]bool
 }
@@ -151,13 +151,13 @@ func (d *drifted) repair(ctx context.Context, process Process, o *options) error
 		fmt.Fprintln(process.Stderr, "Nothing was changed: this was a dry run.")
 		return errors.Join(d.print(process, o), unfinished)
 	}
-	err = applied(ctx, process, d.session.scaler, change, func(plans []scaler.ShardPlan) (string, error) {
+	err = applied(ctx, process, d.session.scaler, change, func(plans []scaler.RootPlan) (string, error) {
 		d.plans = plans
 		if err := d.print(process, o); err != nil {
 			return "", err
 		}
 		// A host with unfinished work does not stop the others: its error is in the result.
-		able := slices.DeleteFunc(slices.Clone(plans), func(plan scaler.ShardPlan) bool {
+		able := slices.DeleteFunc(slices.Clone(plans), func(plan scaler.RootPlan) bool {
 			var unfinished *scaler.UnfinishedError
 			return errors.As(plan.Err, &unfinished)
 		})
@@ -198,7 +198,7 @@ func (d *drifted) failure() error {
 	for i := range d.hosts {
 		var down *scaler.HostDownError
 		if err := d.hosts[i].Err; err != nil && !errors.As(err, &down) {
-			failures = append(failures, fmt.Errorf("host %s: %w", d.hosts[i].Shard, err))
+			failures = append(failures, fmt.Errorf("host %s: %w", d.hosts[i].Host, err))
 		}
 	}
 	return errors.Join(failures...)
@@ -246,7 +246,7 @@ func (d *drifted) print(process Process, o *options) error {
 			})
 		}
 		if err := d.hosts[i].Err; err != nil {
-			r.Errors = append(r.Errors, hostReport{Host: d.hosts[i].Shard, Error: err.Error()})
+			r.Errors = append(r.Errors, hostReport{Host: d.hosts[i].Host, Error: err.Error()})
 		}
 	}
 	if o.output == "json" {

@@ -105,7 +105,7 @@ func printHistory(process Process, output string, entries []audit.Entry, whole b
 			for i := range entries {
 				change := &entries[i].Change
 				decision := guard.Allow // the strictest of all hosts
-				for _, host := range change.Shards {
+				for _, host := range change.Hosts {
 					decision = min(decision, host.Verdict.Decision)
 				}
 				fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", change.ID, change.Kind, decision, resultOf(&entries[i]), by(change), change.Why)
@@ -137,14 +137,14 @@ func resultOf(entry *audit.Entry) string {
 		text = "unreadable"
 	case entry.Outcome != nil:
 		failed := 0
-		for _, host := range entry.Outcome.Shards {
+		for _, host := range entry.Outcome.Hosts {
 			if host.Error != "" {
 				failed++
 			}
 		}
 		text = "done in " + entry.Outcome.Duration.Round(100*time.Millisecond).String()
 		if failed > 0 {
-			text = fmt.Sprintf("failed on %d of %d hosts", failed, len(entry.Outcome.Shards))
+			text = fmt.Sprintf("failed on %d of %d hosts", failed, len(entry.Outcome.Hosts))
 		}
 	}
 	switch {
@@ -159,7 +159,7 @@ func resultOf(entry *audit.Entry) string {
 // by returns who ran a change, and who approved it if approval was needed.
 func by(change *audit.Change) string {
 	var approvers []string
-	for _, host := range change.Shards {
+	for _, host := range change.Hosts {
 		if host.Approver != "" && !slices.Contains(approvers, host.Approver) {
 			approvers = append(approvers, host.Approver)
 		}
@@ -202,7 +202,7 @@ func (w *printer) entry(entry *audit.Entry) {
 			w.printf("\n")
 		}
 	}
-	for _, host := range change.Shards {
+	for _, host := range change.Hosts {
 		w.printf("  %s: create %d, delete %d, import %d, update %d\n    plan %s\n    %s\n", host.Host,
 			len(host.Create), len(host.Delete), len(host.Import), len(host.Update), host.PlanSHA256,
 			strings.ReplaceAll(host.Verdict.String(), "\n", "\n    "))
@@ -216,7 +216,7 @@ func (w *printer) entry(entry *audit.Entry) {
 	if entry.Outcome == nil {
 		return
 	}
-	for _, host := range entry.Outcome.Shards {
+	for _, host := range entry.Outcome.Hosts {
 		if host.Error != "" {
 			w.printf("  %s failed after %s: %s\n", host.Host, host.Duration.Round(time.Millisecond), host.Error)
 		}

@@ -84,7 +84,7 @@ type proposal struct {
 	session  *session
 	decision *scheduling.Decision // nil for a removal
 	change   *scaler.Change
-	plans    []scaler.ShardPlan // nil without an engine
+	plans    []scaler.RootPlan // nil without an engine
 	// unjoined is why an apply would refuse the change, or nil.
 	unjoined *UnjoinedError
 }
@@ -127,7 +127,7 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 // changes reports whether an apply would do anything.
 func (p *proposal) changes() bool {
 	return !p.change.Empty() || len(p.change.Differences()) > 0 ||
-		slices.ContainsFunc(p.plans, func(plan scaler.ShardPlan) bool { return plan.Changes() })
+		slices.ContainsFunc(p.plans, func(plan scaler.RootPlan) bool { return plan.Changes() })
 }
 
 // failure returns why hosts cannot be applied, or nil: the hosts of the change, or all of
@@ -142,9 +142,9 @@ func (p *proposal) failure(all bool) error {
 		switch {
 		case !about && (!all || errors.As(plan.Err, &down)):
 		case plan.Err != nil:
-			failures = append(failures, fmt.Errorf("host %s: %w", plan.Shard, plan.Err))
+			failures = append(failures, fmt.Errorf("host %s: %w", plan.Host, plan.Err))
 		case plan.Verdict.Decision == guard.Deny:
-			failures = append(failures, &scaler.DeniedError{Shard: plan.Shard, Verdict: plan.Verdict})
+			failures = append(failures, &scaler.DeniedError{Host: plan.Host, Verdict: plan.Verdict})
 		}
 	}
 	return errors.Join(failures...)

@@ -30,7 +30,7 @@ func scalePlan(t *testing.T, name string, change func(plan *v1alpha1.ScalePlan))
 				Action: v1alpha1.ScalePlanCreate, Host: "lab/pve-1", NodePool: "workers", InstanceType: "s1.2VCPU-4GB",
 				Reason: "the fullest host that has room", Pods: []string{"default/web-1", "default/web-2"},
 			}},
-			Shards:    []v1alpha1.ScalePlanShard{{Host: "lab/pve-1"}},
+			Hosts:     []v1alpha1.ScalePlanHost{{Host: "lab/pve-1"}},
 			Reasons:   []string{"scale-up of NodePool workers is manual"},
 			Verdict:   v1alpha1.ScalePlanVerdict{Decision: v1alpha1.VerdictAllow},
 			Diff:      "# Host lab/pve-1\nguard: allowed\n\nPlan: 1 to add, 0 to change, 0 to destroy.\n",

@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
-	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
 )
 
 // shippedPolicy refers to the default policy in place of a file.
@@ -150,9 +150,9 @@ func loadPolicy(files []string) (*guard.Policy, error) {
 type policyCase struct {
 	Description string `json:"description"`
 	// Plan is the file of a plan in the form of `show -json`, relative to the case.
-	Plan   string       `json:"plan"`
-	Host   fleet.Shard  `json:"host"`
-	Intent guard.Intent `json:"intent"`
+	Plan   string          `json:"plan"`
+	Host   topology.HostID `json:"host"`
+	Intent guard.Intent    `json:"intent"`
 	// Recent are earlier changes; Limits override the default limits.
 	Recent []guard.Event `json:"recent"`
 	Limits guard.Limits  `json:"limits"`
@@ -250,7 +250,7 @@ func readCase(name string) (*policyCase, error) {
 	switch {
 	case c.Plan == "":
 		return nil, fmt.Errorf("reading case %s: plan is missing: name the file that `show -json` of a saved plan wrote", name)
-	case c.Host == (fleet.Shard{}):
+	case c.Host == (topology.HostID{}):
 		return nil, fmt.Errorf("reading case %s: host is missing: set it to REGION/HOST", name)
 	case c.Expect.Decision == nil:
 		return nil, fmt.Errorf("reading case %s: expect.decision is missing: want allow, approve or deny", name)

@@ -20,7 +20,7 @@ type report struct {
 	VMs     []vmReport   `json:"vms"`
 	Removed []string     `json:"removed,omitempty"`
 	Files   []fileReport `json:"files"`
-	Shards  []hostReport `json:"shards,omitempty"`
+	Hosts   []hostReport `json:"shards,omitempty"`
 	// Providers are the providers that made the plans.
 	Providers []state.Provider `json:"providers,omitempty"`
 	// Digest is the argument of --approve, if the guard requires approval.
@@ -116,7 +116,7 @@ func (p *proposal) report() report {
 		}
 		r.Files = append(r.Files, fileReport{Path: d.Path, Change: change, Diff: string(d.Unified)})
 	}
-	r.Shards = hostReports(p.plans)
+	r.Hosts = hostReports(p.plans)
 	for i := range p.plans {
 		if plan := p.plans[i].Plan; plan != nil && plan.Provider != nil {
 			r.addProvider(*plan.Provider)
@@ -143,15 +143,15 @@ func (r *report) addProvider(provider state.Provider) {
 }
 
 // hostReports describes the plans of hosts.
-func hostReports(plans []scaler.ShardPlan) []hostReport {
+func hostReports(plans []scaler.RootPlan) []hostReport {
 	var reports []hostReport
 	for i := range plans {
 		plan := &plans[i]
 		if plan.Err != nil {
-			reports = append(reports, hostReport{Host: plan.Shard, Error: plan.Err.Error()})
+			reports = append(reports, hostReport{Host: plan.Host, Error: plan.Err.Error()})
 			continue
 		}
-		line := hostReport{Host: plan.Shard, Verdict: plan.Verdict.String(), SHA256: plan.Plan.SHA256, Summary: "the engine gave no summary"}
+		line := hostReport{Host: plan.Host, Verdict: plan.Verdict.String(), SHA256: plan.Plan.SHA256, Summary: "the engine gave no summary"}
 		for _, r := range plan.Repinned {
 			line.Repinned = append(line.Repinned, r.String())
 		}
@@ -189,7 +189,7 @@ func (w *printer) summary(p *proposal, r *report, o *options, columns int) {
 		w.maps(p, columns)
 	}
 	w.files(r.Files, o)
-	w.plans(r.Shards)
+	w.plans(r.Hosts)
 	for i := range r.Providers {
 		w.printf("\nProvider %s\n", &r.Providers[i])
 	}
@@ -288,7 +288,7 @@ func gib(mib int64) string {
 // maps draws the affected hosts before and after the change, if it changes who owns a
 // CPU.
 func (w *printer) maps(p *proposal, columns int) {
-	for _, id := range p.change.Shards() {
+	for _, id := range p.change.Hosts() {
 		host := p.session.snapshot.Host(id)
 		if host == nil {
 			continue

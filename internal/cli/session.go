@@ -155,7 +155,7 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 	config.Version = process.Version
 	config.Notice = func(message string) { fmt.Fprintf(process.Stderr, "numaform: %s\n", message) }
 	var mu sync.Mutex // hosts report at the same time
-	config.Progress = func(host fleet.Shard, message string) {
+	config.Progress = func(host topology.HostID, message string) {
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Fprintf(process.Stderr, "%s: %s\n", host, message)
@@ -223,7 +223,7 @@ func (s *session) standIn(ctx context.Context, unread []operator.Unread) error {
 		return err
 	}
 	var hosts []topology.Host
-	for _, id := range current.Shards() {
+	for _, id := range current.AllHosts() {
 		vms := vmsOn(&current, id)
 		if len(vms) == 0 || s.snapshot.Host(id) != nil ||
 			!slices.ContainsFunc(unread, func(u operator.Unread) bool { return u.Region == id.Region }) {
@@ -254,7 +254,7 @@ func (s *session) request(current *fleet.Fleet) (scheduling.Request, error) {
 	return scheduling.Request{
 		ClusterID: s.config.ClusterID,
 		Snapshot:  s.snapshot,
-		Kept:      current.VMs,
+		Existing:  current.VMs,
 		Types:     types,
 		Overlays:  true,
 	}, err
@@ -288,6 +288,6 @@ func (s *session) checkNotLost(ctx context.Context, current *fleet.Fleet) error 
 }
 
 // vmsOn returns the fleet's VMs on a host.
-func vmsOn(f *fleet.Fleet, host fleet.Shard) []fleet.VM {
+func vmsOn(f *fleet.Fleet, host topology.HostID) []fleet.VM {
 	return slices.DeleteFunc(slices.Clone(f.VMs), func(vm fleet.VM) bool { return vm.Host != host })
 }

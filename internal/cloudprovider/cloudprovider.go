@@ -61,8 +61,8 @@ type Config struct {
 	Types []scheduling.InstanceType
 	// Overlays enables NodeOverlays.
 	Overlays bool
-	// Closed are the temporarily unavailable offerings; nil means none.
-	Closed *Closed
+	// Unavailable are the temporarily unavailable offerings; nil means none.
+	Unavailable *UnavailableOfferings
 	// Evacuated returns the hosts being evacuated; nil means none.
 	Evacuated func(ctx context.Context) ([]topology.HostID, error)
 	// Placing is locked from reading the current VMs until a placement is reserved. Every
@@ -83,8 +83,8 @@ func New(config Config) *CloudProvider {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	if config.Closed == nil {
-		config.Closed = NewClosed(config.Clock)
+	if config.Unavailable == nil {
+		config.Unavailable = NewUnavailableOfferings(config.Clock)
 	}
 	if config.Evacuated == nil {
 		config.Evacuated = func(context.Context) ([]topology.HostID, error) { return nil, nil }
@@ -145,13 +145,13 @@ func (c *CloudProvider) request(ctx context.Context) (scheduling.Request, error)
 		return none, fmt.Errorf("listing evacuated hosts: %w", err)
 	}
 	pods, rest := scaler.Places(states)
-	closed := c.config.Closed.List()
+	closed := c.config.Unavailable.List()
 	for _, host := range evacuated {
-		closed = append(closed, scheduling.Offer{Host: host})
+		closed = append(closed, scheduling.OfferingSelector{Host: host})
 	}
 	return scheduling.Request{
-		ClusterID: c.config.ClusterID, Snapshot: snapshot, Kept: slices.Concat(pods, rest),
-		Types: c.config.Types, Overlays: c.config.Overlays, Closed: closed, Now: c.config.Clock.Now(),
+		ClusterID: c.config.ClusterID, Snapshot: snapshot, Existing: slices.Concat(pods, rest),
+		Types: c.config.Types, Overlays: c.config.Overlays, Unavailable: closed, Now: c.config.Clock.Now(),
 	}, nil
 }
 

@@ -83,7 +83,7 @@ func unusable(state *scaler.VMState) string {
 		return ""
 	case scaler.PhaseRemoving:
 		return "is being removed"
-	case scaler.PhaseHeld:
+	case scaler.PhasePendingApproval:
 		return fmt.Sprintf("is pending approval: %s", state.Err)
 	}
 	return fmt.Sprintf("could not be created: %s", state.Err)
@@ -102,7 +102,7 @@ func (c *CloudProvider) place(ctx context.Context, claim *karpv1.NodeClaim) (fle
 	if err != nil {
 		return fleet.VM{}, err
 	}
-	plan := planner.New(request.Snapshot, request.Kept)
+	plan := planner.New(request.Snapshot, request.Existing)
 	reason := "no instance type fits"
 	for i := range specs {
 		placed, unplaced := plan.Place(specs[i : i+1])
@@ -202,7 +202,7 @@ func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (er
 	}
 	if found && state.Phase == scaler.PhaseRemoving {
 		// Pending approval is not a failure.
-		var held *scaler.HeldError
+		var held *scaler.PendingApprovalError
 		if state.Err == nil || errors.As(state.Err, &held) {
 			return nil
 		}

@@ -63,7 +63,7 @@ func TestCreateRefusesVMsThatWillNotCome(t *testing.T) {
 	}{
 		{name: "unknown", want: "was reserved and never created"},
 		{name: "failed", phase: scaler.PhaseFailed, err: errors.New("clone failed"), want: "could not be created: clone failed"},
-		{name: "held", phase: scaler.PhaseHeld, err: &scaler.HeldError{Shard: pve1}, want: "is pending approval"},
+		{name: "held", phase: scaler.PhasePendingApproval, err: &scaler.PendingApprovalError{Host: pve1}, want: "is pending approval"},
 		{name: "removing", phase: scaler.PhaseRemoving, want: "is being removed"},
 	}
 	for _, test := range tests {
@@ -158,7 +158,7 @@ func TestCreateSaysWhyNothingFits(t *testing.T) {
 			w.fleet.states = []scaler.VMState{state(vm(pve1, 2000), scaler.PhaseReserved), state(vm(pve2, 2001), scaler.PhaseRemoving)}
 		}, claim("x", large), "no host has room: c1.8VCPU-16GB"},
 		{"closed", func(w *world) {
-			w.config.Closed.Close(scheduling.Offer{Host: pve1}, epoch.Add(time.Minute), "clone failed")
+			w.config.Unavailable.Mark(scheduling.OfferingSelector{Host: pve1}, epoch.Add(time.Minute), "clone failed")
 			w.evacuated = []topology.HostID{pve2}
 		}, claim("x"), "no host has room"},
 		{"no pool", func(*world) {}, func() *karpv1.NodeClaim {
@@ -207,7 +207,7 @@ func TestCreateGoesWhereThereIsRoom(t *testing.T) {
 	if _, err := w.Create(t.Context(), claim("a", in(corev1.LabelInstanceTypeStable, "c1.8VCPU-16GB"))); err != nil {
 		t.Fatal(err)
 	}
-	w.config.Closed.Close(scheduling.Offer{NodePool: "workers", InstanceType: "c1.1VCPU-2GB"}, epoch.Add(time.Minute), "a test")
+	w.config.Unavailable.Mark(scheduling.OfferingSelector{NodePool: "workers", InstanceType: "c1.1VCPU-2GB"}, epoch.Add(time.Minute), "a test")
 	if _, err := w.Create(t.Context(), claim("b", in(corev1.LabelInstanceTypeStable, "c1.1VCPU-2GB", "c1.2VCPU-4GB"))); err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestCreateGoesWhereThereIsRoom(t *testing.T) {
 func TestHeldVMsTakeNoRoom(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
-	w.fleet.states = []scaler.VMState{state(vm(pve1, 2000), scaler.PhaseHeld), state(vm(pve2, 2001), scaler.PhaseHeld)}
+	w.fleet.states = []scaler.VMState{state(vm(pve1, 2000), scaler.PhasePendingApproval), state(vm(pve2, 2001), scaler.PhasePendingApproval)}
 	if _, err := w.Create(t.Context(), claim("a", in(corev1.LabelInstanceTypeStable, "c1.8VCPU-16GB"))); err != nil {
 		t.Error(err)
 	}

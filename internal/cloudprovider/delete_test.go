@@ -35,14 +35,14 @@ func TestDelete(t *testing.T) {
 			w.fleet.states = []scaler.VMState{state(own, scaler.PhaseFailed)}
 		}, removed: []fleet.Key{own.Key}},
 		{name: "held", edit: func(w *world) {
-			w.fleet.states = []scaler.VMState{state(own, scaler.PhaseHeld)}
+			w.fleet.states = []scaler.VMState{state(own, scaler.PhasePendingApproval)}
 		}, removed: []fleet.Key{own.Key}},
 		{name: "being removed", edit: func(w *world) {
 			w.fleet.states = []scaler.VMState{state(own, scaler.PhaseRemoving)}
 		}},
 		{name: "waits for a person", edit: func(w *world) {
 			s := state(own, scaler.PhaseRemoving)
-			s.Err = &scaler.HeldError{Shard: pve1}
+			s.Err = &scaler.PendingApprovalError{Host: pve1}
 			w.fleet.states = []scaler.VMState{s}
 		}},
 		{name: "cannot be removed", edit: func(w *world) {

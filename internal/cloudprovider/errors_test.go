@@ -31,7 +31,7 @@ func TestTranslate(t *testing.T) {
 		{cloudprovider.Gone(), gone},
 		{scaler.ErrNotRead, retry},
 		{&scaler.HostDownError{Host: pve1, Problem: "is down"}, retry},
-		{&scaler.HeldError{Shard: pve1}, retry},
+		{&scaler.PendingApprovalError{Host: pve1}, retry},
 		{context.DeadlineExceeded, retry},
 		{errors.New("anything else"), retry},
 	}

@@ -148,9 +148,9 @@ func newWorld(t *testing.T, manifests ...string) *world {
 	w.client = newClient(t, manifests)
 	w.config = cloudprovider.Config{
 		ClusterID: clusterID, Client: w.client, Fleet: w.fleet, Cluster: scheduling.FromClient(w.client), Clock: w.clock,
-		Snapshot:  func(context.Context) (*topology.Snapshot, error) { return w.snapshot, nil },
-		Closed:    cloudprovider.NewClosed(w.clock),
-		Evacuated: func(context.Context) ([]topology.HostID, error) { return w.evacuated, nil },
+		Snapshot:    func(context.Context) (*topology.Snapshot, error) { return w.snapshot, nil },
+		Unavailable: cloudprovider.NewUnavailableOfferings(w.clock),
+		Evacuated:   func(context.Context) ([]topology.HostID, error) { return w.evacuated, nil },
 	}
 	w.CloudProvider = cloudprovider.New(w.config)
 	return w

@@ -52,7 +52,7 @@ func TestListAndGet(t *testing.T) {
 		{name: "nothing", get: notFound},
 		{name: "every phase", edits: []func(*world){func(w *world) {
 			for i, phase := range []scaler.Phase{
-				scaler.PhaseReserved, scaler.PhaseMaking, scaler.PhaseMade, scaler.PhaseFailed, scaler.PhaseHeld, scaler.PhaseRemoving,
+				scaler.PhaseReserved, scaler.PhaseMaking, scaler.PhaseMade, scaler.PhaseFailed, scaler.PhasePendingApproval, scaler.PhaseRemoving,
 			} {
 				w.fleet.states = append(w.fleet.states, state(vm(pve1, fleet.VMID(2000+i)), phase))
 			}

@@ -19,7 +19,7 @@ import (
 func put(t *testing.T, sim *pvesim.Server, vm fleet.VM, id string) {
 	t.Helper()
 	marker := fleet.Marker{ClusterID: id, Key: vm.Key}
-	err := sim.PutGuest(pvesim.Foreign{VMID: int(vm.VMID), Host: string(vm.Host.Host), Running: true, Config: map[string]string{
+	err := sim.PutGuest(pvesim.Guest{VMID: int(vm.VMID), Host: string(vm.Host.Host), Running: true, Config: map[string]string{
 		"name": vm.Name, "cores": "4", "memory": "8192", "description": "a node\n" + marker.String(),
 	}})
 	if err != nil {

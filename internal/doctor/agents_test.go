@@ -32,7 +32,7 @@ const pinnedKey = "0123456789abcdef0123456789abcdef"
 // the pins of the fleet.
 func pinned(t *testing.T, p *patient, described string, filed ...int) {
 	p.ready = func(s *pvesim.Server) {
-		err := s.PutGuest(pvesim.Foreign{VMID: 2001, Host: "pve-1", Running: true, Config: map[string]string{
+		err := s.PutGuest(pvesim.Guest{VMID: 2001, Host: "pve-1", Running: true, Config: map[string]string{
 			"name": "web-2001", "cores": "2", "memory": "1024", "description": "numaform/1 cluster=" + ourID + " key=" + pinnedKey + " pins=" + described,
 		}})
 		if err == nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/numaform/numaform/internal/workdir"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
 )
 
 // patience limits the duration of the provider's download.
@@ -101,12 +102,12 @@ func fetch(ctx context.Context, engine *state.Engine) (err error) {
 	}
 	defer func() { _ = temporary.Remove() }()
 	dir := filepath.Join(temporary.Path(), "fleet")
-	shard := fleet.Shard{Region: "doctor", Host: "doctor"}
+	host := topology.HostID{Region: "doctor", Host: "doctor"}
 	files, err := generator.Current().Render(fleet.Fleet{
 		ClusterID: "doctor",
 		Backend:   fleet.Backend{Type: "local"},
-		Hosts:     []fleet.Shard{shard},
-		Regions:   []fleet.Region{{Name: shard.Region, Endpoint: "https://doctor.invalid/"}},
+		Hosts:     []topology.HostID{host},
+		Regions:   []fleet.Region{{Name: host.Region, Endpoint: "https://doctor.invalid/"}},
 	})
 	if err != nil {
 		return fmt.Errorf("trying the provider: %w", err)
@@ -115,7 +116,7 @@ func fetch(ctx context.Context, engine *state.Engine) (err error) {
 		return err
 	}
 	workspace, err := state.New(state.Config{
-		Dir:       filepath.Join(dir, filepath.FromSlash(generator.ShardDir(shard))),
+		Dir:       filepath.Join(dir, filepath.FromSlash(generator.RootDir(host))),
 		Engine:    engine,
 		Providers: &state.Providers{Record: filepath.Join(dir, "providers.json"), Dir: filepath.Join(dir, "providers")},
 	})

@@ -228,7 +228,7 @@ func (w *world) start(vmid int, name string, seed map[string]string) {
 		}
 		config["ide2"] = volume + ",media=cdrom"
 	}
-	if err := w.proxmox.PutGuest(pvesim.Foreign{VMID: vmid, Host: "pve-1", Config: config, Running: true}); err != nil {
+	if err := w.proxmox.PutGuest(pvesim.Guest{VMID: vmid, Host: "pve-1", Config: config, Running: true}); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -81,7 +81,7 @@ func declare(key int, cpus ...int) string {
 func put(t *testing.T, sim *pvesim.Server, vmid int, host, description string) {
 	t.Helper()
 	config := map[string]string{"name": fmt.Sprint(vmid), "cores": "2", "memory": "1024", "description": description}
-	must(t, sim.PutGuest(pvesim.Foreign{VMID: vmid, Host: host, Config: config, Running: true}))
+	must(t, sim.PutGuest(pvesim.Guest{VMID: vmid, Host: host, Config: config, Running: true}))
 }
 
 // running starts VMs on pve-1, one after the other, with a round after each.

@@ -57,7 +57,7 @@ type builder struct {
 	cluster, liveCluster *scheduling.Cluster
 	types                []scheduling.InstanceType
 	// closed are the offerings that are unavailable because VMs failed there recently.
-	closed *cloudprovider.Closed
+	unavailable *cloudprovider.UnavailableOfferings
 	// placing is held while a decision is turned into reserved VMs.
 	placing sync.Mutex
 }
@@ -69,7 +69,7 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 		return nil, err
 	}
 	ctx = options.ToContext(ctx, karpenter)
-	b := &builder{Controller: c, karpenter: karpenter, closed: cloudprovider.NewClosed(c.clock)}
+	b := &builder{Controller: c, karpenter: karpenter, unavailable: cloudprovider.NewUnavailableOfferings(c.clock)}
 	if b.manager, err = newManager(ctx, &c.settings, karpenter); err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	config.Clock = c.clock
 	logger := log.FromContext(ctx)
 	config.Notice = func(message string) { logger.Info("read records that others wrote", logkey.Message, message) }
-	config.Progress = func(host fleet.Shard, message string) { logger.V(1).Info(message, logkey.Host, host.String()) }
+	config.Progress = func(host topology.HostID, message string) { logger.V(1).Info(message, logkey.Host, host.String()) }
 	if c.settings.Observe {
 		return b.observe(ctx, config)
 	}
@@ -138,23 +138,23 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	if err != nil {
 		return nil, err
 	}
-	unavailable := func() []scheduling.Offer {
-		offers := b.closed.List()
+	unavailable := func() []scheduling.OfferingSelector {
+		offers := b.unavailable.List()
 		hosts, _ := b.control.evacuated(context.Background())
 		for _, host := range hosts {
-			offers = append(offers, scheduling.Offer{Host: host})
+			offers = append(offers, scheduling.OfferingSelector{Host: host})
 		}
 		return offers
 	}
 	registry := prometheus.NewRegistry()
 	observer, err := metrics.Register(registry, metrics.Config{
-		VMs:        func() []scaler.VMState { return writer.VMs() },
-		Orphans:    func() map[topology.HostID]int { return collector.Orphans() },
-		Snapshot:   b.inventory.Snapshot,
-		Closed:     unavailable,
-		Kproximate: b.settings.Kproximate,
-		Client:     cached,
-		Clock:      b.clock,
+		VMs:         func() []scaler.VMState { return writer.VMs() },
+		Orphans:     func() map[topology.HostID]int { return collector.Orphans() },
+		Snapshot:    b.inventory.Snapshot,
+		Unavailable: unavailable,
+		Kproximate:  b.settings.Kproximate,
+		Client:      cached,
+		Clock:       b.clock,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("registering metrics: %w", err)
@@ -188,7 +188,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Live:         b.live,
 		Recorder:     b.recorder,
 		Writer:       writer,
-		Closer:       b.closed,
+		Unavailable:  b.unavailable,
 		Snapshot:     b.inventory.Snapshot,
 		ClusterID:    b.config.ClusterID,
 		Paused:       b.control.paused,
@@ -197,17 +197,17 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Self:         b.self(),
 	})
 	provider := cloudprovider.New(cloudprovider.Config{
-		ClusterID: b.config.ClusterID,
-		Overlays:  b.karpenter.FeatureGates.NodeOverlay,
-		Client:    cached,
-		Fleet:     writer,
-		Cluster:   b.cluster,
-		Snapshot:  b.inventory.Snapshot,
-		Types:     b.types,
-		Closed:    b.closed,
-		Evacuated: b.control.evacuated,
-		Placing:   &b.placing,
-		Clock:     b.clock,
+		ClusterID:   b.config.ClusterID,
+		Overlays:    b.karpenter.FeatureGates.NodeOverlay,
+		Client:      cached,
+		Fleet:       writer,
+		Cluster:     b.cluster,
+		Snapshot:    b.inventory.Snapshot,
+		Types:       b.types,
+		Unavailable: b.unavailable,
+		Evacuated:   b.control.evacuated,
+		Placing:     &b.placing,
+		Clock:       b.clock,
 	})
 	core := newCore(ctx, b, providermetrics.Decorate(provider), b.recorder)
 	core.overlaid = provider.Everywhere()
@@ -224,7 +224,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Writer:      writer,
 		Approvals:   approvals,
 		Snapshot:    b.inventory.Snapshot,
-		Closed:      unavailable,
+		Unavailable: unavailable,
 		Request:     b.request(),
 		BatchIdle:   b.settings.BatchIdle,
 		BatchMax:    b.settings.BatchMax,

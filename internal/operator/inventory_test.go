@@ -71,7 +71,7 @@ func TestInventoryReadsWhatIsOld(t *testing.T) {
 		t.Fatalf("%d hosts in %d regions, %d MiB kept for the first", len(before.Hosts), len(before.Regions), before.Hosts[0].ReservedMemoryMiB)
 	}
 	had := guests(before, "east")
-	if err := servers["east"].PutGuest(pvesim.Foreign{VMID: 300, Host: "pve-1", Config: map[string]string{"name": "new", "memory": "512"}}); err != nil {
+	if err := servers["east"].PutGuest(pvesim.Guest{VMID: 300, Host: "pve-1", Config: map[string]string{"name": "new", "memory": "512"}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := guests(snapshot(t, inventory), "east"); got != had {
@@ -143,7 +143,7 @@ func TestInventoryOfOneWhoGaveUp(t *testing.T) {
 		giveUp()
 		<-ctx.Done()
 	}})
-	if err := servers["west"].PutGuest(pvesim.Foreign{VMID: 300, Host: "pve-1", Config: map[string]string{"name": "new", "memory": "512"}}); err != nil {
+	if err := servers["west"].PutGuest(pvesim.Guest{VMID: 300, Host: "pve-1", Config: map[string]string{"name": "new", "memory": "512"}}); err != nil {
 		t.Fatal(err)
 	}
 	inventory.Stale()

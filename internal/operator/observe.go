@@ -127,10 +127,10 @@ func (o *onlooker) Up(ctx context.Context, snapshot *topology.Snapshot, placed [
 	for i := range plans {
 		plan := &plans[i]
 		if plan.Err != nil {
-			logger.Info("could not plan a host", logkey.Host, plan.Shard.String(), logkey.Reason, plan.Err.Error())
+			logger.Info("could not plan a host", logkey.Host, plan.Host.String(), logkey.Reason, plan.Err.Error())
 			continue
 		}
-		logger.Info("planned a host", logkey.Host, plan.Shard.String(),
+		logger.Info("planned a host", logkey.Host, plan.Host.String(),
 			"create", len(plan.Intent.Create), "delete", len(plan.Intent.Delete), "verdict", plan.Verdict.String(), logkey.PlanSHA256, plan.Plan.SHA256)
 	}
 	return nil, nil

@@ -16,8 +16,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// seededShard is the root of a fleet whose only VM has a seed.
-type seededShard struct {
+// seededHost is the root of a fleet whose only VM has a seed.
+type seededHost struct {
 	t      *testing.T
 	engine *enginetest.Engine
 	server *pvesim.Server
@@ -26,7 +26,7 @@ type seededShard struct {
 	vm     fleet.VM
 }
 
-func newSeededShard(t *testing.T) *seededShard {
+func newSeededHost(t *testing.T) *seededHost {
 	t.Helper()
 	vm := fleet.VM{
 		Key: seedKey, VMID: 2001, Name: "workers-2001", Seed: seedVolume,
@@ -57,13 +57,13 @@ func newSeededShard(t *testing.T) *seededShard {
 	root := t.TempDir()
 	enginetest.Write(t, root, files)
 	engine := enginetest.New(t).With("PROXMOX_VE_API_TOKEN=" + pvesim.DefaultToken + "=" + pvesim.DefaultTokenSecret)
-	dir := filepath.Join(root, filepath.FromSlash(generator.ShardDir(vm.Host)))
+	dir := filepath.Join(root, filepath.FromSlash(generator.RootDir(vm.Host)))
 	engine.Run(t, dir, "init", "-no-color", "-input=false")
-	return &seededShard{t, engine, server, newClient(t, cfg), dir, vm}
+	return &seededHost{t, engine, server, newClient(t, cfg), dir, vm}
 }
 
 // apply applies a plan that the guard allows.
-func (s *seededShard) apply(intent guard.Intent) {
+func (s *seededHost) apply(intent guard.Intent) {
 	s.t.Helper()
 	intent.ClusterID = "prod"
 	s.engine.Run(s.t, s.dir, "plan", "-no-color", "-out=a.tfplan")
@@ -78,7 +78,7 @@ func (s *seededShard) apply(intent guard.Intent) {
 }
 
 // quiet checks that a plan is empty and that no change waits for a restart.
-func (s *seededShard) quiet(drive string) {
+func (s *seededHost) quiet(drive string) {
 	s.t.Helper()
 	guest, ok := s.server.Guest(int(s.vm.VMID))
 	got, _, _ := strings.Cut(guest.Config["ide2"], ",")
@@ -95,7 +95,7 @@ func (s *seededShard) quiet(drive string) {
 // state, not after an import. The VM can be deleted without it.
 func TestSeedComesAndGoes(t *testing.T) {
 	t.Parallel()
-	s := newSeededShard(t)
+	s := newSeededHost(t)
 	inputs, err := generator.Inputs("prod", &s.vm)
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func TestSeedComesAndGoes(t *testing.T) {
 // TestSeedThatIsMissing makes the apply fail, which is why the seed is uploaded first.
 func TestSeedThatIsMissing(t *testing.T) {
 	t.Parallel()
-	s := newSeededShard(t)
+	s := newSeededHost(t)
 	out, err := s.engine.Try(t, s.dir, "apply", "-no-color", "-auto-approve")
 	if err == nil || !strings.Contains(out, "numaform-prod-2001-01234567.iso") {
 		t.Errorf("the apply went through, or says nothing of the seed: %v\n%s", err, out)
@@ -140,7 +140,7 @@ func TestSeedThatIsMissing(t *testing.T) {
 }
 
 // loseState deletes the state and writes imports for the VM.
-func (s *seededShard) loseState() {
+func (s *seededHost) loseState() {
 	s.t.Helper()
 	for _, name := range []string{"terraform.tfstate", "terraform.tfstate.backup"} {
 		if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {

@@ -227,7 +227,7 @@ func attached(t *testing.T, server *pvesim.Server, client *proxmox.Client) {
 	guest, _ := server.Guest(2001)
 	config := maps.Clone(guest.Config)
 	config["ide2"] = seedVolume + ",media=cdrom"
-	if err := server.PutGuest(pvesim.Foreign{VMID: 2001, Host: "pve-1", Config: config, Running: true}); err != nil {
+	if err := server.PutGuest(pvesim.Guest{VMID: 2001, Host: "pve-1", Config: config, Running: true}); err != nil {
 		t.Fatal(err)
 	}
 }

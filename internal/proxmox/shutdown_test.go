@@ -68,7 +68,7 @@ func TestShutDownAtTheLastMoment(t *testing.T) {
 	server.AddFault(pvesim.Fault{Method: "POST", Path: "/status/shutdown$", TaskExit: "VM quit/powerdown failed - got timeout"})
 	server.AddFault(pvesim.Fault{Method: "GET", Path: "/tasks/.*/status$", Times: 1, Status: 500, Reason: "again", Hit: func(context.Context, pvesim.Call) {
 		guest, _ := server.Guest(2001)
-		if err := server.PutGuest(pvesim.Foreign{VMID: 2001, Host: "pve-1", Config: guest.Config}); err != nil {
+		if err := server.PutGuest(pvesim.Guest{VMID: 2001, Host: "pve-1", Config: guest.Config}); err != nil {
 			t.Error(err)
 		}
 	}})
@@ -103,7 +103,7 @@ func withAgentOption(t *testing.T, server *pvesim.Server) {
 	guest, _ := server.Guest(2001)
 	config := guest.Config
 	config["agent"] = "1"
-	if err := server.PutGuest(pvesim.Foreign{VMID: 2001, Host: "pve-1", Config: config, Running: true}); err != nil {
+	if err := server.PutGuest(pvesim.Guest{VMID: 2001, Host: "pve-1", Config: config, Running: true}); err != nil {
 		t.Fatal(err)
 	}
 }

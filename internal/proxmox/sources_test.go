@@ -287,7 +287,7 @@ func TestNotesOfTheSimulator(t *testing.T) {
 	for i := range hosts {
 		text := block(t, hosts[i].Machine)
 		if i%2 == 0 && len(text) <= 8<<10 { // the limit of a description
-			err := server.PutGuest(pvesim.Foreign{
+			err := server.PutGuest(pvesim.Guest{
 				VMID: 900 + i, Host: string(hosts[i].Name), Config: map[string]string{"name": "numaform-topology", "description": text},
 			})
 			if err != nil {

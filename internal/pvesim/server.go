@@ -306,8 +306,8 @@ func (s *Server) Guest(vmid int) (GuestState, bool) {
 
 func guestPath(vmid int) string { return fmt.Sprintf("/guests/%d", vmid) }
 
-// Foreign is a guest created by another client.
-type Foreign struct {
+// Guest is a guest created by another client.
+type Guest struct {
 	VMID    int
 	Host    string
 	Kind    topology.GuestKind // empty means a VM
@@ -318,7 +318,7 @@ type Foreign struct {
 }
 
 // PutGuest creates or replaces a guest without using the API, as another user would.
-func (s *Server) PutGuest(f Foreign) error {
+func (s *Server) PutGuest(f Guest) error {
 	return s.program.Call(context.Background(), "PUT", guestPath(f.VMID), f, nil)
 }
 

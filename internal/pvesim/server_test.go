@@ -192,7 +192,7 @@ func TestHooks(t *testing.T) {
 	if err := c.PutISO("pve-1", "discs", "seed.iso", []byte("a seed")); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.PutGuest(pvesim.Foreign{VMID: 500, Host: "pve-1", Running: true, Config: map[string]string{"ide2": "discs:iso/seed.iso,media=cdrom"}}); err != nil {
+	if err := c.PutGuest(pvesim.Guest{VMID: 500, Host: "pve-1", Running: true, Config: map[string]string{"ide2": "discs:iso/seed.iso,media=cdrom"}}); err != nil {
 		t.Fatal(err)
 	}
 	c.RemoveGuest(500)

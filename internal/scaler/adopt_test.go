@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
 )
@@ -52,13 +51,13 @@ func TestTakesInWhatOnlyTheHistoryKnows(t *testing.T) {
 }
 
 // lose deletes the state of a host and the file of its VM.
-func lose(t *testing.T, w *world, shard fleet.Shard) {
+func lose(t *testing.T, w *world, host topology.HostID) {
 	t.Helper()
 	files, err := w.Store().Files()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(string(shard.Region), string(shard.Host))
+	dir := filepath.Join(string(host.Region), string(host.Host))
 	node := filepath.ToSlash(filepath.Join(dir, "node-workers-2000.tf"))
 	if _, there := files[node]; !there {
 		t.Fatalf("there is no %s", node)

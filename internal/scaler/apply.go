@@ -23,7 +23,7 @@ import (
 
 // Result is how the apply on one host ended.
 type Result struct {
-	Shard    topology.HostID
+	Host     topology.HostID
 	Created  []guard.Target
 	Imported []guard.Target
 	Deleted  []guard.Target
@@ -37,9 +37,9 @@ type Result struct {
 // String returns the result in one line.
 func (r Result) String() string {
 	if r.Err != nil {
-		return fmt.Sprintf("%s: failed after %s: %v", r.Shard, r.Duration.Round(time.Millisecond), r.Err)
+		return fmt.Sprintf("%s: failed after %s: %v", r.Host, r.Duration.Round(time.Millisecond), r.Err)
 	}
-	text := fmt.Sprintf("%s: %d created, %d imported, %d deleted", r.Shard, len(r.Created), len(r.Imported), len(r.Deleted))
+	text := fmt.Sprintf("%s: %d created, %d imported, %d deleted", r.Host, len(r.Created), len(r.Imported), len(r.Deleted))
 	if len(r.Updated) > 0 {
 		text += fmt.Sprintf(", %d changed in place", len(r.Updated))
 	}
@@ -48,7 +48,7 @@ func (r Result) String() string {
 
 // Approve evaluates the plans of a change; an error stops all of them. It returns who
 // approved what the guard does not allow by itself, if anyone did.
-type Approve func([]ShardPlan) (approver string, err error)
+type Approve func([]RootPlan) (approver string, err error)
 
 // Apply plans every touched host, calls approve, makes the change the desired state and
 // records it, and applies exactly the plans that approve received, with several hosts
@@ -111,7 +111,7 @@ func (s *Scaler) finishRemovals(ctx context.Context, change *Change, approve App
 // begun is a change that has become the desired state, with the plans to apply.
 type begun struct {
 	change  *Change
-	plans   []ShardPlan
+	plans   []RootPlan
 	started time.Time
 	// id is the ID of the change's record, or empty if there was nothing to record.
 	id string
@@ -170,7 +170,7 @@ func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b 
 }
 
 // recordUnmade records writes to a backend during planning for a change that is not made.
-func (s *Scaler) recordUnmade(ctx context.Context, change *Change, plans []ShardPlan) error {
+func (s *Scaler) recordUnmade(ctx context.Context, change *Change, plans []RootPlan) error {
 	unmade := &Change{Kind: audit.KindRecovery, Why: "before a change that was not made", from: change.from, open: change.open, rotations: change.rotations}
 	record := s.record(unmade, nil, "")
 	for i := range plans {
@@ -211,7 +211,7 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 		group.Go(func() error {
 			plan := &b.plans[i]
 			result := Result{
-				Shard: plan.Shard, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete, Updated: plan.Intent.Update,
+				Host: plan.Host, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete, Updated: plan.Intent.Update,
 			}
 			started := s.config.Clock.Now()
 			switch {
@@ -219,8 +219,8 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 				result.Err = plan.Err
 			case plan.Changes():
 				result.Outside, result.Err = s.applyPlan(ctx, b.change, plan)
-				s.config.Observe.ApplyDone(plan.Shard, s.config.Clock.Since(started), result.Err)
-			case len(b.change.open[plan.Shard].Made) > 0:
+				s.config.Observe.ApplyDone(plan.Host, s.config.Clock.Since(started), result.Err)
+			case len(b.change.open[plan.Host].Made) > 0:
 				result.Err = s.awaitNoConflict(ctx, b.change, plan)
 			}
 			result.Duration = s.config.Clock.Since(started)
@@ -237,7 +237,7 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 	var failures []error
 	for i := range results {
 		if results[i].Err != nil {
-			failures = append(failures, fmt.Errorf("applying %s: %w", results[i].Shard, results[i].Err))
+			failures = append(failures, fmt.Errorf("applying %s: %w", results[i].Host, results[i].Err))
 		}
 	}
 	if b.id != "" {
@@ -249,13 +249,13 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 
 // applyPlan reads the host again and applies the saved plan if it is still valid. It
 // returns additional writes to Proxmox.
-func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *ShardPlan) (outside []string, err error) {
+func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) (outside []string, err error) {
 	if plan.Verdict.Decision == guard.Deny {
-		return nil, &DeniedError{Shard: plan.Shard, Verdict: plan.Verdict}
+		return nil, &DeniedError{Host: plan.Host, Verdict: plan.Verdict}
 	}
 
 	// Check again: VMIDs and CPUs are free, and what changes is ours, as planned and drained.
-	v, err := s.viewHost(ctx, change, plan.Shard, true)
+	v, err := s.viewHost(ctx, change, plan.Host, true)
 	if err != nil {
 		return nil, err
 	}
@@ -287,9 +287,9 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *ShardPlan)
 	if outside, err = s.prepareGuests(ctx, v, plan.Intent, change.leaving); err != nil {
 		return outside, err
 	}
-	s.config.Progress(plan.Shard, fmt.Sprintf("applying: %d to create, %d to import, %d to delete",
+	s.config.Progress(plan.Host, fmt.Sprintf("applying: %d to create, %d to import, %d to delete",
 		len(plan.Intent.Create), len(plan.Intent.Import), len(plan.Intent.Delete)))
-	watched, stop := s.watch(ctx, plan.Shard)
+	watched, stop := s.watch(ctx, plan.Host)
 	_, err = plan.workspace.Apply(watched, plan.Plan)
 	if err := stop(err); err != nil {
 		return outside, err

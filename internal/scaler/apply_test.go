@@ -27,7 +27,7 @@ import (
 // noEngine is an engine that must not be run.
 func noEngine(config *scaler.Config) { config.Engine = &state.Engine{Path: "/nowhere/tofu"} }
 
-func approveAll([]scaler.ShardPlan) (string, error) { return "", nil }
+func approveAll([]scaler.RootPlan) (string, error) { return "", nil }
 
 // untouched checks that the fleet's files are the same as before the change.
 func untouched(t *testing.T, s *scaler.Scaler, change *scaler.Change) {
@@ -115,7 +115,7 @@ func TestApplyRefusesWhatATokenMayNotWrite(t *testing.T) {
 			wanted.Spec.Overcommit, wanted.Placement.Cells = 0, cells
 			ask(&wanted)
 			change := propose(t, s, snapshot(), wanted)
-			approve := func([]scaler.ShardPlan) (string, error) {
+			approve := func([]scaler.RootPlan) (string, error) {
 				t.Error("it asks for approval")
 				return "", nil
 			}
@@ -168,7 +168,7 @@ func newWorldOn(t *testing.T, sim *pvesim.Server, change func(*scaler.Config)) *
 			VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2009}, Live: w.client,
 		}},
 		Engine: engine, PluginDir: testenv.PluginDir(t), Rules: guard.DefaultRules(),
-		Progress: func(shard fleet.Shard, message string) { t.Logf("%s: %s", shard, message) },
+		Progress: func(host topology.HostID, message string) { t.Logf("%s: %s", host, message) },
 	}
 	change(&config)
 	w.Scaler = scaler.New(config)
@@ -203,7 +203,7 @@ func (w *world) exist(t *testing.T, want ...int) {
 func allDrained(context.Context, string) error { return nil }
 
 // underWay checks that exactly these hosts have unfinished work.
-func (w *world) underWay(t *testing.T, want ...fleet.Shard) {
+func (w *world) underWay(t *testing.T, want ...topology.HostID) {
 	t.Helper()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
@@ -277,7 +277,7 @@ func TestHostGoesDown(t *testing.T) {
 	w.exist(t)
 	w.underWay(t)
 	after, err := generator.Parse(change.AfterFiles)
-	if diff := cmp.Diff([]fleet.Shard{first, second}, after.Hosts); err != nil || diff != "" {
-		t.Errorf("shards (-want +got): %v\n%s", err, diff)
+	if diff := cmp.Diff([]topology.HostID{first, second}, after.Hosts); err != nil || diff != "" {
+		t.Errorf("hosts (-want +got): %v\n%s", err, diff)
 	}
 }

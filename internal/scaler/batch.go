@@ -386,7 +386,7 @@ func (b *batch) drop(key fleet.Key) {
 
 // approve decides for each host whether its plan may be applied. It removes the requests
 // for the other hosts from the change.
-func (w *Writer) approve(ctx context.Context, b *batch, plans []ShardPlan) (approver string, err error) {
+func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (approver string, err error) {
 	excluded := map[topology.HostID]error{}
 	var approvers []string
 	for i := range plans {
@@ -396,7 +396,7 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []ShardPlan) (appr
 		case err == nil && by != "" && !slices.Contains(approvers, by):
 			approvers = append(approvers, by)
 		case err != nil && plan.Touched:
-			excluded[plan.Shard] = err
+			excluded[plan.Host] = err
 		case err != nil:
 			plan.Err = err // nothing is requested there now
 		}
@@ -413,8 +413,8 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []ShardPlan) (appr
 				return err
 			}
 			phase := PhaseFailed
-			if held := new(HeldError); errors.As(err, &held) {
-				phase = PhaseHeld
+			if held := new(PendingApprovalError); errors.As(err, &held) {
+				phase = PhasePendingApproval
 			}
 			w.set(m, phase, err)
 			return nil
@@ -438,10 +438,10 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []ShardPlan) (appr
 
 // allow returns why a plan may not be applied, or who approved it if the guard does not
 // allow it by itself, or the NodePool requires approval of updates of running VMs.
-func (w *Writer) allow(ctx context.Context, plan *ShardPlan) (approver string, err error) {
+func (w *Writer) allow(ctx context.Context, plan *RootPlan) (approver string, err error) {
 	switch {
 	case plan.Err != nil:
-		return "", &PlanError{Shard: plan.Shard, Err: plan.Err}
+		return "", &PlanError{Host: plan.Host, Err: plan.Err}
 	case plan.Verdict.Decision == guard.Allow:
 		if !plan.InPlace || w.config.Gate == nil {
 			return "", nil
@@ -450,29 +450,29 @@ func (w *Writer) allow(ctx context.Context, plan *ShardPlan) (approver string, e
 			return "", err
 		}
 	case plan.Verdict.Decision != guard.NeedsApproval:
-		return "", &DeniedError{Shard: plan.Shard, Verdict: plan.Verdict}
+		return "", &DeniedError{Host: plan.Host, Verdict: plan.Verdict}
 	}
 	if w.config.Gate != nil {
 		approver, err = w.config.Gate.Approver(ctx, plan)
 	}
 	if err == nil && approver == "" {
-		err = &HeldError{Shard: plan.Shard, Verdict: plan.Verdict}
+		err = &PendingApprovalError{Host: plan.Host, Verdict: plan.Verdict}
 	}
 	return approver, err
 }
 
 // blocked excludes hosts with unfinished work where nothing can be done, if the change has
 // no other content: otherwise each attempt would appear in the history.
-func (w *Writer) blocked(ctx context.Context, b *batch, plans []ShardPlan) map[topology.HostID]error {
+func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[topology.HostID]error {
 	if c := b.change; !c.Empty() || len(c.outside) > 0 || !sameFiles(c.BeforeFiles, withModules(c)) {
 		return nil
 	}
 	found := map[topology.HostID]error{}
 	for i := range plans {
-		_, unfinished := b.change.open[plans[i].Shard]
+		_, unfinished := b.change.open[plans[i].Host]
 		switch {
 		case plans[i].Err != nil:
-			found[plans[i].Shard] = plans[i].Err
+			found[plans[i].Host] = plans[i].Err
 		case plans[i].Changes() || unfinished || len(plans[i].outside) > 0:
 			return nil
 		}
@@ -546,8 +546,8 @@ func (w *Writer) batchBegun(b *batch, begun *begun) {
 func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Result) {
 	running := map[fleet.Key]bool{}
 	if result.Err != nil {
-		running = w.readRunning(ctx, b.change.Snapshot, result.Shard)
-		log.FromContext(ctx).Info("an apply failed on a host", logkey.Host, result.Shard.String(), logkey.Reason, result.Err.Error())
+		running = w.readRunning(ctx, b.change.Snapshot, result.Host)
+		log.FromContext(ctx).Info("an apply failed on a host", logkey.Host, result.Host.String(), logkey.Reason, result.Err.Error())
 		conflict := &ConflictError{}
 		if errors.As(result.Err, &conflict) {
 			for i := range conflict.VMs {
@@ -562,9 +562,9 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 		s := w.scaler
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.busy, result.Shard)
+		delete(s.busy, result.Host)
 		if result.Err == nil && id != "" {
-			s.done[hostPart{id, result.Shard}] = true
+			s.done[hostPart{id, result.Host}] = true
 		}
 	}()
 	w.mu.Lock()
@@ -575,16 +575,16 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	now := w.scaler.config.Clock.Now()
 	switch {
 	case result.Err != nil:
-		w.backoff[result.Shard] = w.backoff[result.Shard].grown(now)
+		w.backoff[result.Host] = w.backoff[result.Host].grown(now)
 	case len(result.Created)+len(result.Imported)+len(result.Deleted)+len(result.Updated) > 0:
-		delete(w.backoff, result.Shard)
-		delete(w.quiet, result.Shard)
+		delete(w.backoff, result.Host)
+		delete(w.quiet, result.Host)
 	default:
-		delete(w.backoff, result.Shard)
-		w.quiet[result.Shard] = w.quiet[result.Shard].grown(now)
+		delete(w.backoff, result.Host)
+		w.quiet[result.Host] = w.quiet[result.Host].grown(now)
 	}
 	for key, m := range w.members {
-		if m.VM.Host == result.Shard {
+		if m.VM.Host == result.Host {
 			w.vmApplied(m, b, result.Err, running[key])
 		}
 	}

@@ -44,13 +44,13 @@ func (e *ConflictError) Unwrap() error { return e.Cause }
 
 // awaitNoConflict checks a host after its VMs were created, by this change or by one that
 // did not get to check. It waits while another writer has to give way.
-func (s *Scaler) awaitNoConflict(ctx context.Context, change *Change, plan *ShardPlan) error {
-	made := plan.toCheck(change.open[plan.Shard].Made)
-	if len(made) == 0 || s.region(plan.Shard.Region).Live == nil {
+func (s *Scaler) awaitNoConflict(ctx context.Context, change *Change, plan *RootPlan) error {
+	made := plan.toCheck(change.open[plan.Host].Made)
+	if len(made) == 0 || s.region(plan.Host.Region).Live == nil {
 		return nil
 	}
 	for began := s.config.Clock.Now(); ; {
-		v, err := s.viewHost(ctx, change, plan.Shard, true)
+		v, err := s.viewHost(ctx, change, plan.Host, true)
 		if err != nil {
 			return err
 		}
@@ -67,7 +67,7 @@ func (s *Scaler) awaitNoConflict(ctx context.Context, change *Change, plan *Shar
 		if !outranked || s.config.Clock.Since(began) > conflictPatience {
 			return lost
 		}
-		s.config.Progress(plan.Shard, "another writer created VMs on the same CPUs or memory: waiting until it removes them")
+		s.config.Progress(plan.Host, "another writer created VMs on the same CPUs or memory: waiting until it removes them")
 		if wait(ctx, conflictPoll) != nil {
 			return lost
 		}
@@ -165,10 +165,10 @@ func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet
 	if err := s.render(change); err != nil {
 		return err
 	}
-	_, err = s.apply(ctx, change, func(plans []ShardPlan) (string, error) {
+	_, err = s.apply(ctx, change, func(plans []RootPlan) (string, error) {
 		for i := range plans {
 			if plans[i].Err == nil && plans[i].Verdict.Decision != guard.Allow {
-				return "", &DeniedError{Shard: plans[i].Shard, Verdict: plans[i].Verdict}
+				return "", &DeniedError{Host: plans[i].Host, Verdict: plans[i].Verdict}
 			}
 		}
 		return "", nil

@@ -79,9 +79,9 @@ type VMDrift struct {
 	Advice string
 }
 
-// ShardDrift is the drift of one host's VMs.
-type ShardDrift struct {
-	Shard topology.HostID
+// RootDrift is the drift of one host's VMs.
+type RootDrift struct {
+	Host topology.HostID
 	// VMs are the host's VMs, sorted by VMID.
 	VMs []VMDrift
 	// Err is why the host could not be planned; VMs then contains only what Proxmox
@@ -90,15 +90,15 @@ type ShardDrift struct {
 }
 
 // Clean reports whether nothing on the host needs attention.
-func (d *ShardDrift) Clean() bool {
+func (d *RootDrift) Clean() bool {
 	return d.Err == nil && !slices.ContainsFunc(d.VMs, func(vm VMDrift) bool { return vm.Class != DriftNone })
 }
 
 // Drift compares every VM of the fleet with Proxmox. It plans each host with a full
 // refresh, in a separate directory and without the state's lock, and changes neither the
-// fleet nor a state nor Proxmox. If a host cannot be planned, its ShardDrift has an Err;
+// fleet nor a state nor Proxmox. If a host cannot be planned, its RootDrift has an Err;
 // Drift returns only errors that affect all hosts.
-func (s *Scaler) Drift(ctx context.Context, snapshot *topology.Snapshot) (found []ShardDrift, err error) {
+func (s *Scaler) Drift(ctx context.Context, snapshot *topology.Snapshot) (found []RootDrift, err error) {
 	if s.config.Engine == nil {
 		return nil, ErrNoEngine
 	}
@@ -111,7 +111,7 @@ func (s *Scaler) Drift(ctx context.Context, snapshot *topology.Snapshot) (found 
 	}
 	err = s.inScratch("drift", "looking for drift", func(at places) error {
 		hosts := driftHosts(change)
-		found = make([]ShardDrift, len(hosts))
+		found = make([]RootDrift, len(hosts))
 		group, ctx := errgroup.WithContext(ctx)
 		group.SetLimit(maxParallelHosts)
 		for i, host := range hosts {
@@ -127,7 +127,7 @@ func (s *Scaler) Drift(ctx context.Context, snapshot *topology.Snapshot) (found 
 
 // driftHosts returns the hosts that have VMs of the fleet in files or in Proxmox, sorted.
 func driftHosts(change *Change) []topology.HostID {
-	hosts := change.After.Shards()
+	hosts := change.After.AllHosts()
 	for _, guest := range change.strays() {
 		hosts = append(hosts, guest.host)
 	}
@@ -136,8 +136,8 @@ func driftHosts(change *Change) []topology.HostID {
 }
 
 // driftOf compares the VMs of one host.
-func (s *Scaler) driftOf(ctx context.Context, change *Change, at places, host topology.HostID) ShardDrift {
-	found := ShardDrift{Shard: host}
+func (s *Scaler) driftOf(ctx context.Context, change *Change, at places, host topology.HostID) RootDrift {
+	found := RootDrift{Host: host}
 	if problem := problemOf(change.Snapshot.Host(host)); problem != "" {
 		found.Err = &HostDownError{Host: host, Problem: problem}
 	}

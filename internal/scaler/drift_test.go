@@ -344,11 +344,11 @@ func TestProposeRepair(t *testing.T) {
 	t.Parallel()
 	one, two, gone := vm(pve1, 2001), vm(pve1, 2002), vm(pve2, 2003)
 	s := newScaler(t, nil, one, two)
-	drift := []scaler.ShardDrift{
-		{Shard: pve1, VMs: []scaler.VMDrift{
+	drift := []scaler.RootDrift{
+		{Host: pve1, VMs: []scaler.VMDrift{
 			{VM: one, Class: scaler.DriftRepairable, Repairable: true}, {VM: two, Class: scaler.DriftReplace},
 		}},
-		{Shard: pve2, VMs: []scaler.VMDrift{{VM: gone, Class: scaler.DriftRepairable, Repairable: true}}},
+		{Host: pve2, VMs: []scaler.VMDrift{{VM: gone, Class: scaler.DriftRepairable, Repairable: true}}},
 	}
 	change, held, err := s.ProposeRepair(t.Context(), snapshot(guestOf(one), guestOf(two)), drift)
 	if err != nil || held != nil {
@@ -357,8 +357,8 @@ func TestProposeRepair(t *testing.T) {
 	if got := ids(change.Repaired); !slices.Equal(got, []fleet.VMID{2001}) || change.Empty() || len(change.Differences()) > 0 {
 		t.Errorf("repairs %v, empty %t, files %v", got, change.Empty(), change.Differences())
 	}
-	if shards := change.Shards(); !slices.Equal(shards, []fleet.Shard{pve1}) {
-		t.Errorf("touches %v", shards)
+	if hosts := change.Hosts(); !slices.Equal(hosts, []topology.HostID{pve1}) {
+		t.Errorf("touches %v", hosts)
 	}
 	for name, guests := range map[string][]topology.Guest{"gone": nil, "stranger": {stranger(2001)}} {
 		change.Snapshot = snapshot(guests...)
@@ -370,8 +370,8 @@ func TestProposeRepair(t *testing.T) {
 			t.Errorf("%s: the VM would be repaired", name)
 		}
 	}
-	if drift[0].Clean() || !(&scaler.ShardDrift{VMs: []scaler.VMDrift{{Class: scaler.DriftNone}}}).Clean() {
-		t.Error("a shard is not as clean as its VMs")
+	if drift[0].Clean() || !(&scaler.RootDrift{VMs: []scaler.VMDrift{{Class: scaler.DriftNone}}}).Clean() {
+		t.Error("a host is not as clean as its VMs")
 	}
 }
 
@@ -387,8 +387,8 @@ func TestProposeRepairUnfinished(t *testing.T) {
 	broken := func(vm fleet.VM) scaler.VMDrift {
 		return scaler.VMDrift{VM: vm, Class: scaler.DriftRepairable, Repairable: true}
 	}
-	drift := []scaler.ShardDrift{
-		{Shard: pve1, VMs: []scaler.VMDrift{broken(one), broken(two)}}, {Shard: pve2, VMs: []scaler.VMDrift{broken(other)}},
+	drift := []scaler.RootDrift{
+		{Host: pve1, VMs: []scaler.VMDrift{broken(one), broken(two)}}, {Host: pve2, VMs: []scaler.VMDrift{broken(other)}},
 	}
 	change, held, err := s.ProposeRepair(t.Context(), now, drift)
 	if err != nil {

@@ -22,21 +22,21 @@ var ErrNotRead = errors.New("the fleet's files are not read yet: this is tried a
 
 // DeniedError reports that the guard refused a host's plan.
 type DeniedError struct {
-	Shard   topology.HostID
+	Host    topology.HostID
 	Verdict guard.Verdict
 }
 
-func (e *DeniedError) Error() string { return fmt.Sprintf("host %s: %s", e.Shard, e.Verdict) }
+func (e *DeniedError) Error() string { return fmt.Sprintf("host %s: %s", e.Host, e.Verdict) }
 
-// HeldError reports that a change needs approval because the guard does not allow it by
+// PendingApprovalError reports that a change needs approval because the guard does not allow it by
 // itself.
-type HeldError struct {
-	Shard   topology.HostID
+type PendingApprovalError struct {
+	Host    topology.HostID
 	Verdict guard.Verdict
 }
 
-func (e *HeldError) Error() string {
-	return fmt.Sprintf("host %s: pending approval: %s", e.Shard, e.Verdict)
+func (e *PendingApprovalError) Error() string {
+	return fmt.Sprintf("host %s: pending approval: %s", e.Host, e.Verdict)
 }
 
 // VMIDTakenError reports that a guest without the VM's key has its VMID.
@@ -144,11 +144,11 @@ func (e *NotDrainedError) Error() string {
 // PlanError reports that a host could not be planned. It says nothing about the VMs to be
 // created there.
 type PlanError struct {
-	Shard topology.HostID
-	Err   error
+	Host topology.HostID
+	Err  error
 }
 
-func (e *PlanError) Error() string { return fmt.Sprintf("planning %s: %v", e.Shard, e.Err) }
+func (e *PlanError) Error() string { return fmt.Sprintf("planning %s: %v", e.Host, e.Err) }
 
 // Unwrap returns the cause.
 func (e *PlanError) Unwrap() error { return e.Err }

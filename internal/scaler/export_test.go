@@ -26,7 +26,7 @@ func (s *Scaler) Look(ctx context.Context, change *Change, host topology.HostID)
 }
 
 // Repin allows a host's plan to change pins, and returns the VMs that it may update.
-func (s *Scaler) Repin(ctx context.Context, change *Change, host topology.HostID, plan *ShardPlan, made *tfjson.Plan) ([]guard.Target, error) {
+func (s *Scaler) Repin(ctx context.Context, change *Change, host topology.HostID, plan *RootPlan, made *tfjson.Plan) ([]guard.Target, error) {
 	change.from = &reading{}
 	v, err := s.viewHost(ctx, change, host, false)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *Scaler) Open(t *testing.T) map[topology.HostID]audit.Open {
 }
 
 // Record returns the record of a change.
-func (s *Scaler) Record(change *Change, plans []ShardPlan) audit.Change {
+func (s *Scaler) Record(change *Change, plans []RootPlan) audit.Change {
 	return s.record(change, plans, "")
 }
 
@@ -65,7 +65,7 @@ func (s *Scaler) Begin(t *testing.T, host topology.HostID, removed ...fleet.VM) 
 		t.Fatal(err)
 	}
 	change := &Change{from: now, open: now.open, rotations: now.rotations, Removed: removed, Kind: audit.KindScaleDown}
-	record := s.record(change, []ShardPlan{{Shard: host, Touched: true, Intent: guard.Intent{Delete: make([]guard.Target, 1)}}}, "")
+	record := s.record(change, []RootPlan{{Host: host, Touched: true, Intent: guard.Intent{Delete: make([]guard.Target, 1)}}}, "")
 	if err := s.config.Store.Begin(t.Context(), now.revision, now.files, record); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func (s *Scaler) Made(t *testing.T, vm fleet.VM) {
 
 // Adopt restores the files of VMs that are only in the history.
 func (s *Scaler) Adopt(ctx context.Context, change *Change, v *HostView, plan *tfjson.Plan) (bool, error) {
-	return s.adopt(ctx, change, []ShardPlan{{orphans: v.orphans(plan)}})
+	return s.adopt(ctx, change, []RootPlan{{orphans: v.orphans(plan)}})
 }
 
 // Stale returns the addresses to forget.
@@ -163,7 +163,7 @@ func (v *hostView) Conflict(intent guard.Intent) error {
 }
 
 // Note adds a write that no plan contains.
-func (p *ShardPlan) Note(line string) { p.outside = append(p.outside, line) }
+func (p *RootPlan) Note(line string) { p.outside = append(p.outside, line) }
 
 // Writes reports whether a change without a plan, during which the lines were written,
 // must be recorded.
@@ -240,7 +240,7 @@ func (w *Writer) NextBatch(t *testing.T) *Batch {
 
 // BeginBatch begins a writer's change and drops it.
 func (s *Scaler) BeginBatch(ctx context.Context, b *Batch) error {
-	begun, err := s.begin(ctx, b.change, func([]ShardPlan) (string, error) { return "", nil })
+	begun, err := s.begin(ctx, b.change, func([]RootPlan) (string, error) { return "", nil })
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func (w *Writer) Start(b *Batch) {
 
 // Finish marks a host of a change as applied.
 func (w *Writer) Finish(ctx context.Context, b *Batch, host topology.HostID, err error) {
-	w.hostApplied(ctx, b, "", Result{Shard: host, Err: err})
+	w.hostApplied(ctx, b, "", Result{Host: host, Err: err})
 }
 
 // Yield takes back VMs that another writer is in the way of.
@@ -331,8 +331,8 @@ func (c *Change) IsNarrow() bool { return c.narrow }
 // applied.
 func Failures(entries []audit.Entry, busy ...topology.HostID) (ids []string) {
 	from := &reading{recent: entries, busy: map[topology.HostID]bool{}}
-	for _, shard := range busy {
-		from.busy[shard] = true
+	for _, host := range busy {
+		from.busy[host] = true
 	}
 	for _, event := range events(from, time.Now()) {
 		if event.Failed {

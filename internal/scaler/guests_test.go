@@ -117,7 +117,7 @@ func TestProposeAwaitsNoCloneForever(t *testing.T) {
 		c.Clock = clock
 		c.Regions[0].WaitDelay = 40 * time.Minute
 		c.Regions[0].Live = cloner{live: live{now}, asked: &asked, ends: 100, after: now, clock: clock}
-		c.Progress = func(host fleet.Shard, message string) { said = append(said, host.String()+": "+message) }
+		c.Progress = func(host topology.HostID, message string) { said = append(said, host.String()+": "+message) }
 	}, vm(pve1, 2000), vm(pve1, 2001))
 	_, err := s.Propose(t.Context(), now, nil, nil)
 	var stuck *scaler.CloneStuckError

@@ -113,7 +113,7 @@ func writeFleet(t *testing.T, config scaler.Config, vms ...fleet.VM) {
 		ClusterID: config.ClusterID, Backend: config.Backend, VMs: vms,
 		Regions: []fleet.Region{{Name: "lab", Endpoint: config.Regions[0].Endpoint}},
 	}
-	f.Hosts = f.Shards()
+	f.Hosts = f.AllHosts()
 	f.Sort()
 	files, err := generator.Render(f)
 	if err != nil {

@@ -188,7 +188,7 @@ func TestWorkIsRestored(t *testing.T) {
 	host := topology.HostID{Region: testenv.Region, Host: "pve-1"}
 	work := filepath.Join(w.Store().Path()+"-state", "work")
 	tampered := 0
-	tamper := func([]scaler.ShardPlan) (string, error) {
+	tamper := func([]scaler.RootPlan) (string, error) {
 		tampered++
 		for _, dir := range []string{
 			filepath.Join(string(host.Region), string(host.Host)), filepath.Join("modules", modules.NodeModule, modules.Hash()),

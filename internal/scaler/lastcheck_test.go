@@ -49,7 +49,7 @@ func TestApplyAsksAgainWhetherNodesAreDrained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = w.Apply(t.Context(), change, func(plans []scaler.ShardPlan) (string, error) {
+	_, err = w.Apply(t.Context(), change, func(plans []scaler.RootPlan) (string, error) {
 		if plans[0].Verdict.Decision != guard.Allow {
 			t.Errorf("the plan is not allowed: %s", plans[0].Verdict)
 		}
@@ -107,12 +107,12 @@ func TestStillUpdatable(t *testing.T) {
 // apply, and approves everything.
 type meddler struct{ meddle func() }
 
-func (m meddler) Asks(context.Context, *scaler.ShardPlan) (bool, error) {
+func (m meddler) Asks(context.Context, *scaler.RootPlan) (bool, error) {
 	m.meddle()
 	return false, nil
 }
 
-func (m meddler) Approver(context.Context, *scaler.ShardPlan) (string, error) {
+func (m meddler) Approver(context.Context, *scaler.RootPlan) (string, error) {
 	m.meddle()
 	return "alice", nil
 }
@@ -129,7 +129,7 @@ func TestChangesInPlaceLookAtTheVMAgain(t *testing.T) {
 	theirs := fleet.Marker{ClusterID: "other", Key: vm.Key}
 	replace = sync.OnceFunc(func() {
 		w.sim.ResetCalls()
-		if err := w.sim.PutGuest(pvesim.Foreign{VMID: int(vm.VMID), Host: "pve-1", Running: true, Config: map[string]string{
+		if err := w.sim.PutGuest(pvesim.Guest{VMID: int(vm.VMID), Host: "pve-1", Running: true, Config: map[string]string{
 			"name": "accounting", "cores": "1", "memory": "512", "description": theirs.String(),
 		}}); err != nil {
 			t.Error(err)
@@ -313,7 +313,7 @@ func TestOutcomeTimes(t *testing.T) {
 	observed := &stopwatch{}
 	w := newWorldWith(t, func(config *scaler.Config) {
 		config.Clock, config.Observe = clock, observed
-		config.Progress = func(_ fleet.Shard, message string) {
+		config.Progress = func(_ topology.HostID, message string) {
 			switch {
 			case message == "planning":
 				clock.Step(planning)
@@ -335,7 +335,7 @@ func TestOutcomeTimes(t *testing.T) {
 	}
 	want := &audit.Outcome{
 		Format: audit.FormatVersion, ID: history[0].Change.ID, Time: start.Add(planning + applying).UTC(), Duration: planning + applying,
-		Shards: []audit.Ended{{Host: first, Duration: applying}},
+		Hosts: []audit.Ended{{Host: first, Duration: applying}},
 	}
 	if diff := cmp.Diff(want, history[0].Outcome, cmpopts.IgnoreFields(audit.Outcome{}, "MAC", "Digest")); diff != "" {
 		t.Errorf("outcome (-want +got):\n%s", diff)
@@ -348,8 +348,8 @@ func TestOutcomeTimes(t *testing.T) {
 // stopwatch records the durations of one host's plan and apply.
 type stopwatch struct{ plan, apply time.Duration }
 
-func (s *stopwatch) PlanDone(_ fleet.Shard, took time.Duration, _ error)  { s.plan = took }
-func (s *stopwatch) ApplyDone(_ fleet.Shard, took time.Duration, _ error) { s.apply = took }
-func (*stopwatch) GuardDone(time.Duration)                                {}
-func (*stopwatch) Queued(int)                                             {}
-func (*stopwatch) QueueDone(fleet.Shard, time.Duration)                   {}
+func (s *stopwatch) PlanDone(_ topology.HostID, took time.Duration, _ error)  { s.plan = took }
+func (s *stopwatch) ApplyDone(_ topology.HostID, took time.Duration, _ error) { s.apply = took }
+func (*stopwatch) GuardDone(time.Duration)                                    {}
+func (*stopwatch) Queued(int)                                                 {}
+func (*stopwatch) QueueDone(topology.HostID, time.Duration)                   {}

@@ -16,12 +16,12 @@ func TestFailures(t *testing.T) {
 	t.Parallel()
 	begun := func(id string, creates int) audit.Entry {
 		return audit.Entry{Verified: true, Change: audit.Change{
-			ID: id, Time: time.Now(), Shards: []audit.Shard{{Host: pve1, Create: make([]guard.Target, creates)}}, Open: []audit.Open{{Host: pve1}},
+			ID: id, Time: time.Now(), Hosts: []audit.HostPlan{{Host: pve1, Create: make([]guard.Target, creates)}}, Open: []audit.Open{{Host: pve1}},
 		}}
 	}
 	ended := func(id string, creates int, failure string) audit.Entry {
 		e := begun(id, creates)
-		e.Outcome, e.OutcomeVerified = &audit.Outcome{ID: id, Shards: []audit.Ended{{Host: pve1, Error: failure}}}, true
+		e.Outcome, e.OutcomeVerified = &audit.Outcome{ID: id, Hosts: []audit.Ended{{Host: pve1, Error: failure}}}, true
 		return e
 	}
 	failed := ended("failed", 1, "no room")

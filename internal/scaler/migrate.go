@@ -124,7 +124,7 @@ func (s *Scaler) relics() ([]relic, error) {
 				continue
 			}
 			id := topology.HostID{Region: topology.RegionName(region), Host: topology.HostName(host)}
-			name := path.Join(kind.below, generator.ShardDir(id), kind.file)
+			name := path.Join(kind.below, generator.RootDir(id), kind.file)
 			found = append(found, relic{dir: s.config.Dir, name: name, host: id, to: kind.to})
 		}
 	}
@@ -145,7 +145,7 @@ func (s *Scaler) take(at places, old *relic) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		return true, state.TakeOver(content, former, filepath.Join(at.work, filepath.FromSlash(generator.ShardDir(old.host))))
+		return true, state.TakeOver(content, former, filepath.Join(at.work, filepath.FromSlash(generator.RootDir(old.host))))
 	}
 	target := at.state(old.host, old.to)
 	_, err := os.Lstat(target)

@@ -16,6 +16,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/topology"
 )
 
 const aState = `{"version":4,"terraform_version":"1.9.0","serial":7,"lineage":"a","outputs":{},"resources":[]}`
@@ -37,7 +38,7 @@ func newOldFleet(t *testing.T) *oldFleet {
 func (o *oldFleet) scaler() *scaler.Scaler {
 	config := scaler.Config{
 		ClusterID: clusterID, Dir: o.dir, StateDir: o.state, Place: o.dir, Backend: fleet.Backend{Type: "local"},
-		Progress: func(_ fleet.Shard, message string) { o.said = append(o.said, message) },
+		Progress: func(_ topology.HostID, message string) { o.said = append(o.said, message) },
 	}
 	o.edit(&config)
 	return scaler.New(config)

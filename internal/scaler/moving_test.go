@@ -145,7 +145,7 @@ func TestDriftLooksAtEachHostOnce(t *testing.T) {
 	first, second, stray := vm(pve1, 2000), vm(pve2, 2001), vm(pve1, 2002)
 	s := newScaler(t, nil, first, second)
 	change := propose(t, s, snapshot(guestOf(first), guestOf(stray)))
-	if diff := cmp.Diff([]fleet.Shard{pve1, pve2}, scaler.DriftHosts(change)); diff != "" {
+	if diff := cmp.Diff([]topology.HostID{pve1, pve2}, scaler.DriftHosts(change)); diff != "" {
 		t.Errorf("hosts (-want +got):\n%s", diff)
 	}
 }

@@ -14,7 +14,7 @@ func TestPlaces(t *testing.T) {
 	t.Parallel()
 	var states []scaler.VMState
 	for _, phase := range []scaler.Phase{
-		scaler.PhaseReserved, scaler.PhaseMaking, scaler.PhaseMade, scaler.PhaseFailed, scaler.PhaseHeld, scaler.PhaseRemoving,
+		scaler.PhaseReserved, scaler.PhaseMaking, scaler.PhaseMade, scaler.PhaseFailed, scaler.PhasePendingApproval, scaler.PhaseRemoving,
 	} {
 		for _, filed := range []bool{false, true} {
 			states = append(states, scaler.VMState{VM: vm(pve1, fleet.VMID(2000+len(states))), Phase: phase, Filed: filed})

@@ -24,9 +24,9 @@ const maxParallelHosts = 8
 // ErrNoEngine is returned by Plan and Apply of a scaler without an engine.
 var ErrNoEngine = errors.New("there is no engine to plan with: install OpenTofu or Terraform, or set engine.binary")
 
-// ShardPlan is the plan for one host.
-type ShardPlan struct {
-	Shard topology.HostID
+// RootPlan is the plan for one host.
+type RootPlan struct {
+	Host topology.HostID
 	// Touched is set if the change is about the host, and not set if an earlier change
 	// left it unfinished.
 	Touched bool
@@ -53,14 +53,14 @@ type ShardPlan struct {
 }
 
 // Changes reports whether the plan does anything.
-func (p *ShardPlan) Changes() bool {
+func (p *RootPlan) Changes() bool {
 	return len(p.Intent.Create)+len(p.Intent.Delete)+len(p.Intent.Import)+len(p.Intent.Update) > 0 ||
 		(p.Plan != nil && p.Plan.Changes)
 }
 
 // Plan plans all hosts of the fleet in a separate directory, and changes neither the
 // fleet nor a state.
-func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []ShardPlan, err error) {
+func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []RootPlan, err error) {
 	err = s.inScratch("plan", "planning", func(at places) (err error) {
 		plans, err = s.planHosts(ctx, change, at, change.After.Hosts)
 		return errors.Join(err, closeAll(plans))
@@ -70,7 +70,7 @@ func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []ShardPlan, e
 
 // planHosts plans the hosts that the change touches, the hosts that an earlier change left
 // unfinished, and more. In dry places, the states stay unchanged.
-func (s *Scaler) planHosts(ctx context.Context, change *Change, at places, more []topology.HostID) ([]ShardPlan, error) {
+func (s *Scaler) planHosts(ctx context.Context, change *Change, at places, more []topology.HostID) ([]RootPlan, error) {
 	if s.config.Engine == nil {
 		return nil, ErrNoEngine
 	}
@@ -95,7 +95,7 @@ func (s *Scaler) planHosts(ctx context.Context, change *Change, at places, more 
 			return plans, err
 		}
 		for i := range plans {
-			if j := slices.IndexFunc(first, func(p ShardPlan) bool { return p.Shard == plans[i].Shard }); j >= 0 {
+			if j := slices.IndexFunc(first, func(p RootPlan) bool { return p.Host == plans[i].Host }); j >= 0 {
 				plans[i].outside = slices.Concat(first[j].outside, plans[i].outside)
 			}
 		}
@@ -105,21 +105,21 @@ func (s *Scaler) planHosts(ctx context.Context, change *Change, at places, more 
 	var parts []guard.HostIntent
 	for i := range plans {
 		if plans[i].Err == nil {
-			parts = append(parts, guard.HostIntent{Host: plans[i].Shard, Intent: plans[i].Intent})
+			parts = append(parts, guard.HostIntent{Host: plans[i].Host, Intent: plans[i].Intent})
 		}
 	}
 	limits := guard.CheckLimits(parts, events(change.from, s.config.Clock.Now()), s.config.Rules.Limits)
 	for i := range plans {
 		if plans[i].Err == nil {
-			plans[i].Verdict = plans[i].Verdict.And(limits.On(plans[i].Shard))
+			plans[i].Verdict = plans[i].Verdict.And(limits.On(plans[i].Host))
 		}
 	}
 	return plans, nil
 }
 
 // planEach plans hosts concurrently. A host that cannot be planned has an Err.
-func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more []topology.HostID) ([]ShardPlan, error) {
-	touched := change.Shards()
+func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more []topology.HostID) ([]RootPlan, error) {
+	touched := change.Hosts()
 	differing := change.differing()
 	hosts := slices.Clone(touched)
 	if !change.narrow {
@@ -128,11 +128,11 @@ func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more [
 	slices.SortFunc(hosts, topology.HostID.Compare)
 	hosts = slices.Compact(hosts)
 
-	plans := make([]ShardPlan, len(hosts))
+	plans := make([]RootPlan, len(hosts))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxParallelHosts)
 	for i, host := range hosts {
-		plans[i] = ShardPlan{Shard: host, Touched: slices.Contains(touched, host), InPlace: len(on(change.Updated, host)) > 0, dry: at.dry}
+		plans[i] = RootPlan{Host: host, Touched: slices.Contains(touched, host), InPlace: len(on(change.Updated, host)) > 0, dry: at.dry}
 		whole := slices.Contains(differing, host) || interrupted(change.open, host)
 		group.Go(func() error {
 			plans[i].Err = s.planHost(ctx, change, &plans[i], at, whole)
@@ -161,15 +161,15 @@ func (s *Scaler) checkRootOnly(vm *fleet.VM) error {
 // planHost recovers a host after a crash, plans it, and checks the plan with the guard. A
 // change on a host without unfinished work takes the fast path; if the guard does not
 // allow that plan, the whole host is planned.
-func (s *Scaler) planHost(ctx context.Context, change *Change, plan *ShardPlan, at places, whole bool) (err error) {
+func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, at places, whole bool) (err error) {
 	started := s.config.Clock.Now()
-	defer func() { s.config.Observe.PlanDone(plan.Shard, s.config.Clock.Since(started), err) }()
-	if plan.workspace, err = s.workspace(change, at, plan.Shard); err != nil {
+	defer func() { s.config.Observe.PlanDone(plan.Host, s.config.Clock.Since(started), err) }()
+	if plan.workspace, err = s.workspace(change, at, plan.Host); err != nil {
 		return err
 	}
 
 	// Recover the working directory and the backend.
-	s.config.Progress(plan.Shard, "planning")
+	s.config.Progress(plan.Host, "planning")
 	recovery, err := plan.workspace.Recover(ctx)
 	if recovery != nil {
 		plan.outside = append(plan.outside, recovery.Outside...)
@@ -180,8 +180,8 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *ShardPlan, 
 	whole = whole || recovery.Crashed || len(recovery.Lost) > 0
 
 	// Read the guests again if more than a create may be necessary.
-	touching := len(on(change.Removed, plan.Shard))+len(on(change.Updated, plan.Shard)) > 0
-	v, err := s.viewHost(ctx, change, plan.Shard, whole || touching)
+	touching := len(on(change.Removed, plan.Host))+len(on(change.Updated, plan.Host)) > 0
+	v, err := s.viewHost(ctx, change, plan.Host, whole || touching)
 	if err != nil {
 		return err
 	}
@@ -190,10 +190,10 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *ShardPlan, 
 		return err
 	}
 
-	if repaired := byAddress(change.Repaired, plan.Shard); len(repaired) > 0 {
+	if repaired := byAddress(change.Repaired, plan.Host); len(repaired) > 0 {
 		return s.planRepair(ctx, plan, v, repaired)
 	}
-	changeSuffices := plan.Touched && !plan.dry && len(on(change.Renumbered, plan.Shard)) == 0
+	changeSuffices := plan.Touched && !plan.dry && len(on(change.Renumbered, plan.Host)) == 0
 	if !whole && (changeSuffices || (v.retrying && !plan.dry)) {
 		if allowed, err := s.planTargets(ctx, plan, v); allowed || err != nil {
 			return err
@@ -204,7 +204,7 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *ShardPlan, 
 
 // planTargets plans only the VMs of the change, which costs a fraction of a complete
 // plan, and reports whether the guard allows it.
-func (s *Scaler) planTargets(ctx context.Context, plan *ShardPlan, v *hostView) (allowed bool, err error) {
+func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (allowed bool, err error) {
 	// After a failed change in place, the state wrongly says that it was done.
 	options := state.PlanOptions{Targets: v.targets(), Refresh: v.retrying}
 	if plan.Plan, err = s.runPlan(ctx, plan.workspace, options); err != nil {
@@ -226,7 +226,7 @@ func (s *Scaler) planTargets(ctx context.Context, plan *ShardPlan, v *hostView) 
 
 // planWhole plans a whole host until files, state and Proxmox are consistent, and checks
 // the last plan.
-func (s *Scaler) planWhole(ctx context.Context, plan *ShardPlan, v *hostView) (err error) {
+func (s *Scaler) planWhole(ctx context.Context, plan *RootPlan, v *hostView) (err error) {
 	// A dry run takes no lock: it changes nothing, and the lock would block a concurrent
 	// apply.
 	options := state.PlanOptions{Unlocked: plan.dry}
@@ -242,7 +242,7 @@ func (s *Scaler) planWhole(ctx context.Context, plan *ShardPlan, v *hostView) (e
 			return &StaleStateError{Addresses: todo.forget}
 		}
 		forgotten := "removing stale entries from the state: " + strings.Join(todo.forget, ", ")
-		s.config.Progress(plan.Shard, forgotten)
+		s.config.Progress(plan.Host, forgotten)
 		plan.outside = append(plan.outside, forgotten)
 		if err := plan.workspace.Forget(ctx, todo.forget...); err != nil {
 			return err
@@ -260,7 +260,7 @@ func (s *Scaler) planWhole(ctx context.Context, plan *ShardPlan, v *hostView) (e
 	// Import what exists, follow moved VMs, and plan again if that was necessary.
 	recovered := slices.Concat(todo.imports, todo.partial)
 	if len(recovered) > 0 {
-		s.config.Progress(plan.Shard, fmt.Sprintf("recovering %d VMs that exist and are not completely in the state", len(recovered)))
+		s.config.Progress(plan.Host, fmt.Sprintf("recovering %d VMs that exist and are not completely in the state", len(recovered)))
 	}
 	for i := range recovered {
 		options.Imports = append(options.Imports, generator.Imports(&recovered[i])...)
@@ -297,7 +297,7 @@ func (s *Scaler) planWhole(ctx context.Context, plan *ShardPlan, v *hostView) (e
 // planRepair plans only the VMs to repair on a host. Drift of other VMs stays as it is
 // and does not block the plan. planRepair returns an error if there is unfinished work,
 // such as an apply whose engine died.
-func (s *Scaler) planRepair(ctx context.Context, plan *ShardPlan, v *hostView, repaired map[string]fleet.VM) (err error) {
+func (s *Scaler) planRepair(ctx context.Context, plan *RootPlan, v *hostView, repaired map[string]fleet.VM) (err error) {
 	if err := v.repairable(repaired); err != nil {
 		return err
 	}
@@ -351,16 +351,16 @@ func (s *Scaler) checkNodes(ctx context.Context, v *hostView, takenOut []fleet.V
 }
 
 // check runs the guard.
-func (s *Scaler) check(plan *ShardPlan) {
+func (s *Scaler) check(plan *RootPlan) {
 	started := s.config.Clock.Now()
-	plan.Intent.VMIDs = s.region(plan.Shard.Region).VMIDs
+	plan.Intent.VMIDs = s.region(plan.Host.Region).VMIDs
 	plan.Verdict = guard.Check(plan.Plan.JSON, plan.Intent, s.config.Rules)
 	s.config.Observe.GuardDone(s.config.Clock.Since(started))
 }
 
 // adopt restores the files of existing VMs that are only in the history, and reports
 // whether there are any: the next plan imports them.
-func (s *Scaler) adopt(ctx context.Context, change *Change, plans []ShardPlan) (bool, error) {
+func (s *Scaler) adopt(ctx context.Context, change *Change, plans []RootPlan) (bool, error) {
 	var orphans []located
 	for i := range plans {
 		orphans = append(orphans, plans[i].orphans...)
@@ -397,7 +397,7 @@ func (s *Scaler) adopt(ctx context.Context, change *Change, plans []ShardPlan) (
 }
 
 // closeAll closes the workspaces of the plans.
-func closeAll(plans []ShardPlan) error {
+func closeAll(plans []RootPlan) error {
 	var errs []error
 	for i := range plans {
 		if plans[i].workspace != nil {

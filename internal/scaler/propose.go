@@ -155,10 +155,10 @@ func (c *Change) Empty() bool { return len(c.Added)+len(c.Removed)+len(c.Repaire
 // Narrow limits planning to the hosts that the change touches.
 func (c *Change) Narrow() { c.narrow = true }
 
-// Shards returns the hosts that the change touches, sorted.
-func (c *Change) Shards() []topology.HostID {
+// Hosts returns the hosts that the change touches, sorted.
+func (c *Change) Hosts() []topology.HostID {
 	touched := fleet.Fleet{VMs: slices.Concat(c.Added, c.Removed, c.Repaired, c.Updated)}
-	return touched.Shards()
+	return touched.AllHosts()
 }
 
 // Unfinished reports whether there is work besides the change: something that an earlier
@@ -277,7 +277,7 @@ const ignoreFile = ".gitignore"
 func (s *Scaler) render(change *Change) (err error) {
 	// Restore the root of a host whose files a person deleted, so that it can be planned.
 	change.After.Hosts = slices.Concat(change.After.Hosts, change.unfinished())
-	change.After.Hosts = change.After.Shards()
+	change.After.Hosts = change.After.AllHosts()
 	change.After.Sort()
 	change.AfterFiles, err = s.config.Release.Render(change.After)
 	if err != nil {
@@ -302,7 +302,7 @@ func (e *UnfinishedError) Error() string {
 // changes no files, and only the drifted VMs in Proxmox. It is empty if there is nothing
 // to repair. It leaves other drift alone, and hosts with unfinished work: skipped contains
 // an UnfinishedError for each.
-func (s *Scaler) ProposeRepair(ctx context.Context, snapshot *topology.Snapshot, drift []ShardDrift) (change *Change, skipped, err error) {
+func (s *Scaler) ProposeRepair(ctx context.Context, snapshot *topology.Snapshot, drift []RootDrift) (change *Change, skipped, err error) {
 	change, err = s.NewChange(ctx, snapshot)
 	if err != nil {
 		return nil, nil, err

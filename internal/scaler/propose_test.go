@@ -44,8 +44,8 @@ func TestProposeAvoidsTakenVMIDs(t *testing.T) {
 	if rotations := s.Record(change, nil).Rotations; rotations["lab"] != (fleet.Rotation{Last: 2000, Round: 1}) {
 		t.Errorf("rotations %+v", rotations)
 	}
-	if diff := cmp.Diff([]fleet.Shard{pve1, pve2}, change.Shards()); diff != "" {
-		t.Errorf("shards (-want +got):\n%s", diff)
+	if diff := cmp.Diff([]topology.HostID{pve1, pve2}, change.Hosts()); diff != "" {
+		t.Errorf("hosts (-want +got):\n%s", diff)
 	}
 	if files, err := s.Store().Files(); err != nil || cmp.Diff(change.BeforeFiles, files) != "" {
 		t.Errorf("proposing changed the files (%v)", err)
@@ -255,8 +255,8 @@ func TestProposeRemoval(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{"lab/pve-2/node-workers-2001.tf": true}, got); diff != "" {
 		t.Errorf("the diff is not one deleted file (-want +got):\n%s", diff)
 	}
-	if change.Empty() || cmp.Diff([]fleet.Shard{pve2}, change.Shards()) != "" {
-		t.Errorf("shards %v", change.Shards())
+	if change.Empty() || cmp.Diff([]topology.HostID{pve2}, change.Hosts()) != "" {
+		t.Errorf("hosts %v", change.Hosts())
 	}
 	_, err = s.ProposeRemoval(t.Context(), snapshot(), []string{"workers-2000", "b", "a"})
 	if !as[*scaler.UnknownVMError](err) || !strings.HasPrefix(err.Error(), "b, a: not in the fleet") {

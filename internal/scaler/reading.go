@@ -144,7 +144,7 @@ func (s *Scaler) unfinishedWork(r *reading) map[topology.HostID]audit.Open {
 	if !r.unverified {
 		return found
 	}
-	for _, host := range r.fleet.Shards() {
+	for _, host := range r.fleet.AllHosts() {
 		if _, known := found[host]; !known && s.configured(host.Region) {
 			found[host] = audit.Open{Host: host}
 		}
@@ -155,7 +155,7 @@ func (s *Scaler) unfinishedWork(r *reading) map[topology.HostID]audit.Open {
 // succeededOn reports whether a change has ended successfully on a host.
 func succeededOn(entry *audit.Entry, host topology.HostID) bool {
 	result := entry.Result()
-	return result != nil && slices.ContainsFunc(result.Shards, func(e audit.Ended) bool { return e.Host == host && e.Error == "" })
+	return result != nil && slices.ContainsFunc(result.Hosts, func(e audit.Ended) bool { return e.Host == host && e.Error == "" })
 }
 
 // readRotations returns the VMID rotations: from the history, and from the fleet's VMs in

@@ -18,7 +18,7 @@ import (
 
 // writes reports whether there is anything to record: files, a plan with changes, or
 // unfinished work, which this run may have found complete.
-func (c *Change) writes(plans []ShardPlan) bool {
+func (c *Change) writes(plans []RootPlan) bool {
 	if len(c.outside) > 0 || !c.Empty() || !sameFiles(c.BeforeFiles, withModules(c)) {
 		return true
 	}
@@ -27,11 +27,11 @@ func (c *Change) writes(plans []ShardPlan) bool {
 			return true
 		}
 	}
-	return slices.ContainsFunc(plans, func(p ShardPlan) bool { return len(p.outside) > 0 || p.Changes() })
+	return slices.ContainsFunc(plans, func(p RootPlan) bool { return len(p.outside) > 0 || p.Changes() })
 }
 
 // record describes, before anything happens, the planned changes and their reason.
-func (s *Scaler) record(change *Change, plans []ShardPlan, approver string) audit.Change {
+func (s *Scaler) record(change *Change, plans []RootPlan, approver string) audit.Change {
 	// Records sort by time, even if the clocks of two machines differ.
 	now := s.config.Clock.Now().UTC()
 	if recent := change.from.recent; len(recent) > 0 && !now.After(recent[len(recent)-1].Change.Time) {
@@ -58,7 +58,7 @@ func (s *Scaler) record(change *Change, plans []ShardPlan, approver string) audi
 			record.Added = append(record.Added, plan.Made...)
 		}
 		if plan.Changes() || plan.Touched {
-			record.Shards = append(record.Shards, plan.record(approver))
+			record.Hosts = append(record.Hosts, plan.record(approver))
 		}
 		// VMs that others added to the files have used VMIDs, too.
 		s.advance(record.Rotations, plan.Made)
@@ -68,10 +68,10 @@ func (s *Scaler) record(change *Change, plans []ShardPlan, approver string) audi
 }
 
 // kind distinguishes people's edits of the files from unfinished work.
-func (c *Change) kind(plans []ShardPlan) audit.Kind {
+func (c *Change) kind(plans []RootPlan) audit.Kind {
 	byHand, repaired := false, false
 	for i := range plans {
-		_, unfinished := c.open[plans[i].Shard]
+		_, unfinished := c.open[plans[i].Host]
 		byHand = byHand || len(plans[i].TakenOut) > 0 || (len(plans[i].Made) > 0 && !unfinished)
 		repaired = repaired || len(plans[i].Intent.Update) > 0
 	}
@@ -86,9 +86,9 @@ func (c *Change) kind(plans []ShardPlan) audit.Kind {
 	return audit.KindRecovery
 }
 
-func (p *ShardPlan) record(approver string) audit.Shard {
-	host := audit.Shard{
-		Host: p.Shard, Create: p.Intent.Create, Delete: p.Intent.Delete, Import: p.Intent.Import, Update: p.Intent.Update, Verdict: p.Verdict,
+func (p *RootPlan) record(approver string) audit.HostPlan {
+	host := audit.HostPlan{
+		Host: p.Host, Create: p.Intent.Create, Delete: p.Intent.Delete, Import: p.Intent.Import, Update: p.Intent.Update, Verdict: p.Verdict,
 	}
 	if p.Plan != nil {
 		host.PlanSHA256 = p.Plan.SHA256
@@ -105,32 +105,32 @@ func (p *ShardPlan) record(approver string) audit.Shard {
 
 // opens returns the unfinished work once the change has begun: the earlier work, and each
 // host that is to change or could not be planned.
-func (c *Change) opens(id string, plans []ShardPlan) []audit.Open {
+func (c *Change) opens(id string, plans []RootPlan) []audit.Open {
 	open := maps.Clone(c.open)
 	for i := range plans {
 		plan := &plans[i]
 		if failed := plan.Touched && plan.Err != nil; !failed && !plan.Changes() {
 			continue
 		}
-		entry := open[plan.Shard]
-		entry.Host = plan.Shard
+		entry := open[plan.Host]
+		entry.Host = plan.Host
 		entry.Change = id
-		entry.Removed = slices.Concat(entry.Removed, on(c.Removed, plan.Shard), plan.TakenOut)
+		entry.Removed = slices.Concat(entry.Removed, on(c.Removed, plan.Host), plan.TakenOut)
 		entry.Made = plan.toCheck(entry.Made)
 		entry.Updated = slices.Clone(entry.Updated)
-		for _, vm := range on(c.Updated, plan.Shard) {
+		for _, vm := range on(c.Updated, plan.Host) {
 			if !slices.Contains(entry.Updated, vm.Key) {
 				entry.Updated = append(entry.Updated, vm.Key)
 			}
 		}
-		open[plan.Shard] = entry
+		open[plan.Host] = entry
 	}
 	return slices.SortedFunc(maps.Values(open), func(a, b audit.Open) int { return topology.HostID.Compare(a.Host, b.Host) })
 }
 
 // toCheck returns the VMs to check once they exist: the ones of an earlier change, and
 // the ones that the plan creates or completes.
-func (p *ShardPlan) toCheck(earlier []guard.Target) []guard.Target {
+func (p *RootPlan) toCheck(earlier []guard.Target) []guard.Target {
 	made := slices.Clone(earlier)
 	for i, target := range slices.Concat(p.Intent.Create, p.Intent.Import) {
 		known := slices.ContainsFunc(made, func(t guard.Target) bool { return t.Key == target.Key })
@@ -167,7 +167,7 @@ func why(record *audit.Change) string {
 	case audit.KindUndo:
 		return "undo " + record.Undoes
 	case audit.KindRecovery:
-		if len(record.Shards) == 0 && len(record.Outside) > 0 {
+		if len(record.Hosts) == 0 && len(record.Outside) > 0 {
 			return "record writes outside a plan"
 		}
 	}
@@ -187,11 +187,11 @@ func (s *Scaler) outcome(id string, started time.Time, results []Result) audit.O
 	now := s.config.Clock.Now()
 	outcome := audit.Outcome{ID: id, Time: now.UTC(), Duration: now.Sub(started)}
 	for _, result := range results {
-		ended := audit.Ended{Host: result.Shard, Duration: result.Duration}
+		ended := audit.Ended{Host: result.Host, Duration: result.Duration}
 		if result.Err != nil {
 			ended.Error = result.Err.Error()
 		}
-		outcome.Shards = append(outcome.Shards, ended)
+		outcome.Hosts = append(outcome.Hosts, ended)
 		outcome.Outside = append(outcome.Outside, result.Outside...)
 	}
 	return outcome
@@ -213,7 +213,7 @@ func events(from *reading, now time.Time) []guard.Event {
 			replaced := entry.Outcome != nil && entry.Result() == nil
 			failed[open.Host] = !replaced && (entry.Result() != nil || !continues)
 		}
-		for _, host := range entry.Change.Shards {
+		for _, host := range entry.Change.Hosts {
 			amounts := map[string]guard.Amount{} // by pool
 			for _, target := range host.Create {
 				amount := amounts[target.Pool]

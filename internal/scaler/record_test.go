@@ -22,12 +22,12 @@ func TestRecord(t *testing.T) {
 	s.Begin(t, pve2, vm(pve2, 2000))
 	change := propose(t, s, snapshot(), request(pve1))
 	created := guard.Target{Address: "module.a", Key: "a"}
-	plans := []scaler.ShardPlan{
-		{Shard: pve1, Touched: true, Intent: guard.Intent{
+	plans := []scaler.RootPlan{
+		{Host: pve1, Touched: true, Intent: guard.Intent{
 			Create: []guard.Target{created},
 			Import: []guard.Target{{Address: "module.b", Key: "b", Incomplete: true}, {Address: "module.c", Key: "c"}},
 		}},
-		{Shard: pve2},
+		{Host: pve2},
 	}
 	plans[1].Note("broke a lock")
 	record := s.Record(change, plans)
@@ -93,8 +93,8 @@ func TestTimesOfRecords(t *testing.T) {
 		t.Errorf("record %s is of %s, want right after %s", next.ID, next.Time, first.ID)
 	}
 	clock.SetTime(now.Add(3 * time.Minute))
-	got := s.Outcome(first.ID, now.Add(time.Minute), []scaler.Result{{Shard: pve1, Duration: time.Second}, {Shard: pve2, Duration: 2 * time.Second, Err: errors.New("no room")}})
-	want := audit.Outcome{ID: first.ID, Time: now.Add(3 * time.Minute).UTC(), Duration: 2 * time.Minute, Shards: []audit.Ended{
+	got := s.Outcome(first.ID, now.Add(time.Minute), []scaler.Result{{Host: pve1, Duration: time.Second}, {Host: pve2, Duration: 2 * time.Second, Err: errors.New("no room")}})
+	want := audit.Outcome{ID: first.ID, Time: now.Add(3 * time.Minute).UTC(), Duration: 2 * time.Minute, Hosts: []audit.Ended{
 		{Host: pve1, Duration: time.Second}, {Host: pve2, Duration: 2 * time.Second, Error: "no room"},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {

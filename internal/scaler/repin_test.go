@@ -61,7 +61,7 @@ func TestRepin(t *testing.T) {
 			if test.plan != nil {
 				resource = test.plan(vm)
 			}
-			plan := &scaler.ShardPlan{Shard: pve1}
+			plan := &scaler.RootPlan{Host: pve1}
 			updated, err := newScaler(t, nil).Repin(t.Context(), &scaler.Change{
 				After: fleet.Fleet{ClusterID: clusterID, VMs: []fleet.VM{vm}}, Snapshot: s,
 			}, pve1, plan, &tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{resource}})

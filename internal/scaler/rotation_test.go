@@ -72,7 +72,7 @@ func TestNumbersWithoutHistory(t *testing.T) {
 		t.Errorf("VMIDs (-want +got):\n%s", diff)
 	}
 	// VMs that people add to the files later count too.
-	plans := []scaler.ShardPlan{{Shard: pve1, Made: []fleet.VM{vm(pve1, 2008), far}}}
+	plans := []scaler.RootPlan{{Host: pve1, Made: []fleet.VM{vm(pve1, 2008), far}}}
 	if got := s.Record(change, plans).Rotations["lab"]; got != (fleet.Rotation{Last: 2008}) {
 		t.Errorf("rotation %+v, want up to 2008", got)
 	}
@@ -85,7 +85,7 @@ func TestApplyAfterAChangeThatWasTakenBack(t *testing.T) {
 	s := newScaler(t, nil, vm(pve1, 2000))
 	stale, other := propose(t, s, snapshot(), request(pve1)), propose(t, s, snapshot(), request(pve1))
 	begin(t, s, other, other.BeforeFiles)
-	_, err := s.Apply(t.Context(), stale, func([]scaler.ShardPlan) (string, error) { return "", nil })
+	_, err := s.Apply(t.Context(), stale, func([]scaler.RootPlan) (string, error) { return "", nil })
 	if !errors.Is(err, scaler.ErrFleetChanged) {
 		t.Errorf("got %v", err)
 	}

@@ -82,7 +82,7 @@ func (s *Scaler) copyState(to string, host topology.HostID) error {
 	from := places{states: filepath.Join(dir, statesDir)}
 	content, err := os.ReadFile(from.state(host, stateFile))
 	if errors.Is(err, fs.ErrNotExist) && !from.migrated() {
-		old := relic{dir: s.config.Dir, name: generator.ShardDir(host) + "/" + stateFile}
+		old := relic{dir: s.config.Dir, name: generator.RootDir(host) + "/" + stateFile}
 		content, err = old.read()
 	}
 	if errors.Is(err, fs.ErrNotExist) {

@@ -192,7 +192,7 @@ func TestChangesInPlaceWaitForAPerson(t *testing.T) {
 	phases(t, writer, scaler.PhaseMade)
 	writer.Update(tagged(vm, "blue"))
 	held := changed(t, writer, true)
-	if !as[*scaler.HeldError](held[0].ChangeErr) || held[0].Phase != scaler.PhaseMade {
+	if !as[*scaler.PendingApprovalError](held[0].ChangeErr) || held[0].Phase != scaler.PhaseMade {
 		t.Errorf("it is %+v", held[0])
 	}
 	w.hasTags(t, vm)
@@ -205,7 +205,7 @@ func TestChangesInPlaceWaitForAPerson(t *testing.T) {
 	changed(t, writer, false)
 	w.hasTags(t, vm, "green")
 	history, err := w.History(t.Context(), time.Time{})
-	if err != nil || len(history) != 2 || history[1].Change.Shards[0].Approver != "alice" {
+	if err != nil || len(history) != 2 || history[1].Change.Hosts[0].Approver != "alice" {
 		t.Errorf("history %+v (%v)", history, err)
 	}
 }

@@ -32,7 +32,7 @@ func forge(t *testing.T, s *scaler.Scaler, change audit.Change, ended ...audit.E
 		err = kept.Begin(t.Context(), revision, files, change)
 	}
 	if err == nil && ended != nil {
-		err = kept.End(t.Context(), audit.Outcome{ID: change.ID, Time: change.Time, Shards: ended})
+		err = kept.End(t.Context(), audit.Outcome{ID: change.ID, Time: change.Time, Hosts: ended})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func forged(at time.Time, victim fleet.VM) audit.Change {
 	return audit.Change{
 		ID: at.UTC().Format("20060102T150405Z") + "-ffff", Time: at.UTC(), ClusterID: clusterID, Kind: audit.KindScaleUp,
 		Added: []fleet.VM{victim}, Removed: []fleet.VM{victim}, MAC: strings.Repeat("ab", 32),
-		Shards:    []audit.Shard{{Host: pve1, Create: make([]guard.Target, 50), Delete: make([]guard.Target, 50)}},
+		Hosts:     []audit.HostPlan{{Host: pve1, Create: make([]guard.Target, 50), Delete: make([]guard.Target, 50)}},
 		Rotations: map[topology.RegionName]fleet.Rotation{"lab": {Last: 2008, Round: 7}},
 		Open: []audit.Open{{
 			Host: pve1, Removed: []fleet.VM{victim}, Made: []guard.Target{{Address: "module.a", Key: victim.Key}}, Updated: []fleet.Key{victim.Key},
@@ -72,10 +72,10 @@ func TestForgedRecords(t *testing.T) {
 		name string
 		at   time.Time
 		// want are the hosts to plan.
-		want []fleet.Shard
+		want []topology.HostID
 	}{
-		{"a moment ago", now.Add(-time.Second), []fleet.Shard{pve1, pve2}},
-		{"a little ahead", now.Add(4 * time.Minute), []fleet.Shard{pve1, pve2}},
+		{"a moment ago", now.Add(-time.Second), []topology.HostID{pve1, pve2}},
+		{"a little ahead", now.Add(4 * time.Minute), []topology.HostID{pve1, pve2}},
 		{"older than the last change", now.Add(-2 * time.Hour), nil},
 		{"tomorrow", now.Add(24 * time.Hour), nil},
 		{"in the year 9999", time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), nil},
@@ -95,8 +95,8 @@ func TestForgedRecords(t *testing.T) {
 			if diff := cmp.Diff(tt.want, slices.SortedFunc(maps.Keys(open), topology.HostID.Compare)); diff != "" {
 				t.Errorf("hosts to plan (-want +got):\n%s", diff)
 			}
-			for shard := range open {
-				if diff := cmp.Diff(audit.Open{Host: shard}, open[shard]); diff != "" {
+			for host := range open {
+				if diff := cmp.Diff(audit.Open{Host: host}, open[host]); diff != "" {
 					t.Errorf("what is in progress (-want +got):\n%s", diff)
 				}
 			}
@@ -120,7 +120,7 @@ func TestForgedRecords(t *testing.T) {
 			if diff := cmp.Diff(tt.want, slices.SortedFunc(maps.Keys(s.Open(t)), topology.HostID.Compare)); diff != "" {
 				t.Errorf("while they are planned (-want +got):\n%s", diff)
 			}
-			if err := s.Store().End(t.Context(), audit.Outcome{ID: last, Time: clock.Now(), Shards: []audit.Ended{{Host: pve1}, {Host: pve2}}}); err != nil {
+			if err := s.Store().End(t.Context(), audit.Outcome{ID: last, Time: clock.Now(), Hosts: []audit.Ended{{Host: pve1}, {Host: pve2}}}); err != nil {
 				t.Fatal(err)
 			}
 			if open := s.Open(t); len(open) > 0 {

@@ -246,7 +246,7 @@ func samePins(a, b fleet.Marker) bool {
 // the state and Proxmox have. The host agent applies them while the VMs run, so this is an
 // update of the description, and repin allows the plan to make it: a person who edits
 // files need not request it. The guard checks what else such a plan would change.
-func (v *hostView) repin(plan *ShardPlan) error {
+func (v *hostView) repin(plan *RootPlan) error {
 	plan.Repinned = nil
 	for _, change := range plan.Plan.JSON.ResourceChanges {
 		vm, inFiles := v.vms[change.Address]
@@ -305,7 +305,7 @@ func (v *hostView) pinsFit(vm *fleet.VM) error {
 // the VM on its old host. So this is a separate plan that changes only the state. Security
 // groups are deleted with their VM; their entries name the old host, which may no longer
 // exist.
-func (s *Scaler) followMoved(ctx context.Context, plan *ShardPlan, v *hostView) (followed bool, err error) {
+func (s *Scaler) followMoved(ctx context.Context, plan *RootPlan, v *hostView) (followed bool, err error) {
 	moved := v.movedAway()
 	if len(moved) == 0 || plan.dry {
 		return false, nil
@@ -329,14 +329,14 @@ func (s *Scaler) followMoved(ctx context.Context, plan *ShardPlan, v *hostView) 
 	}
 
 	list := strings.Join(targets, ", ")
-	s.config.Progress(plan.Shard, "reading the hosts of moved VMs: "+list)
+	s.config.Progress(plan.Host, "reading the hosts of moved VMs: "+list)
 	refresh, err := s.runPlan(ctx, plan.workspace, state.PlanOptions{RefreshOnly: true, Targets: targets})
 	if err != nil {
 		return true, err
 	}
 	intent := guard.Intent{ClusterID: v.clusterID, Targeted: true}
 	if verdict := guard.Check(refresh.JSON, intent, s.config.Rules); verdict.Decision != guard.Allow {
-		return true, &DeniedError{Shard: plan.Shard, Verdict: verdict}
+		return true, &DeniedError{Host: plan.Host, Verdict: verdict}
 	}
 	if _, err := plan.workspace.Apply(ctx, refresh); err != nil {
 		return true, err

@@ -100,7 +100,7 @@ func (s *Scaler) makePlaces(dir string, dry bool) (places, error) {
 
 // state returns the path of a file of a host's states.
 func (p places) state(host topology.HostID, name string) string {
-	return filepath.Join(p.states, filepath.FromSlash(generator.ShardDir(host)), name)
+	return filepath.Join(p.states, filepath.FromSlash(generator.RootDir(host)), name)
 }
 
 // workspace returns the workspace of a host.
@@ -118,7 +118,7 @@ func (s *Scaler) workspace(change *Change, at places, host topology.HostID) (*st
 		return nil, err
 	}
 	config := state.Config{
-		Dir: filepath.Join(at.work, filepath.FromSlash(generator.ShardDir(host))), Root: at.work, Files: files,
+		Dir: filepath.Join(at.work, filepath.FromSlash(generator.RootDir(host))), Root: at.work, Files: files,
 		Errored: at.state(host, erroredFile), BackendConfig: backend,
 		Engine: s.config.Engine, Env: env, PluginDir: s.config.PluginDir, Providers: s.config.Providers,
 		Encryption:  s.config.Encryption,
@@ -187,7 +187,7 @@ const rootFile = "main.tf"
 // it calls, from numaform itself. It never uses files from the fleet's directory.
 func (s *Scaler) rendered(change *Change, host topology.HostID, dry bool) (map[string][]byte, error) {
 	files := map[string][]byte{}
-	dir := generator.ShardDir(host)
+	dir := generator.RootDir(host)
 	for name, content := range change.AfterFiles {
 		if path.Dir(name) == dir {
 			files[name] = content
@@ -242,7 +242,7 @@ func (s *Scaler) Locks(ctx context.Context) (locks []HostLock, err error) {
 	if err != nil {
 		return nil, err
 	}
-	hosts := from.fleet.Shards()
+	hosts := from.fleet.AllHosts()
 	if s.LocalStates() || len(hosts) == 0 {
 		return nil, nil
 	}

@@ -20,10 +20,10 @@ import (
 // Gate decides about plans that the guard does not allow by itself.
 type Gate interface {
 	// Approver returns who approved the plan of a host, or "" if it is pending approval.
-	Approver(ctx context.Context, plan *ShardPlan) (approver string, err error)
+	Approver(ctx context.Context, plan *RootPlan) (approver string, err error)
 	// Asks reports whether a plan with updates in place needs approval even though the
 	// guard allows it.
-	Asks(ctx context.Context, plan *ShardPlan) (bool, error)
+	Asks(ctx context.Context, plan *RootPlan) (bool, error)
 }
 
 // WriterConfig configures a Writer.
@@ -56,9 +56,9 @@ const (
 	// PhaseFailed means that it was not created; VMState.Err says why. If it has a file,
 	// the creation is retried until the VM is removed.
 	PhaseFailed Phase = "failed"
-	// PhaseHeld means that it is pending approval and has no file.
-	PhaseHeld     Phase = "held"
-	PhaseRemoving Phase = "removing"
+	// PhasePendingApproval means that it is pending approval and has no file.
+	PhasePendingApproval Phase = "held"
+	PhaseRemoving        Phase = "removing"
 )
 
 // VMState is the state of a VM in a Writer.
@@ -259,14 +259,14 @@ func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 
 // begin begins a change, and continues it in the background.
 func (w *Writer) begin(ctx context.Context, b *batch) error {
-	begun, err := w.scaler.begin(ctx, b.change, func(plans []ShardPlan) (string, error) { return w.approve(ctx, b, plans) })
+	begun, err := w.scaler.begin(ctx, b.change, func(plans []RootPlan) (string, error) { return w.approve(ctx, b, plans) })
 	if err != nil {
 		return err
 	}
 	s := w.scaler
 	s.mu.Lock()
 	for i := range begun.plans {
-		s.busy[begun.plans[i].Shard] = true
+		s.busy[begun.plans[i].Host] = true
 	}
 	s.mu.Unlock()
 	w.batchBegun(b, begun)

@@ -16,6 +16,7 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/topology"
 )
 
 // forgetful is a store that completes a write but loses its response, once.
@@ -50,10 +51,10 @@ type plansOf struct {
 	lines bytes.Buffer
 }
 
-func (p *plansOf) progress(shard fleet.Shard, message string) {
+func (p *plansOf) progress(host topology.HostID, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lines.WriteString(shard.String() + " " + message + "\n")
+	p.lines.WriteString(host.String() + " " + message + "\n")
 }
 
 func (p *plansOf) count() int {
@@ -71,7 +72,7 @@ func TestWriterLeavesOrphansAlone(t *testing.T) {
 	vm := ensure(t, made, on(first))[0]
 	phases(t, made, scaler.PhaseMade)
 	nobodys := fleet.Marker{ClusterID: clusterID, Key: "ffeeddccbbaa99887766554433221100"}
-	err := w.sim.PutGuest(pvesim.Foreign{VMID: 2900, Host: string(vm.Host.Host), Running: true, Config: map[string]string{
+	err := w.sim.PutGuest(pvesim.Guest{VMID: 2900, Host: string(vm.Host.Host), Running: true, Config: map[string]string{
 		"name": "lost", "description": nobodys.String(),
 	}})
 	if err != nil {
@@ -86,9 +87,9 @@ func TestWriterLeavesOrphansAlone(t *testing.T) {
 	}
 }
 
-// TestWriterGoesOnBesideASlowShard begins a change of two hosts, one of which clones
+// TestWriterContinuesOnOtherHosts begins a change of two hosts, one of which clones
 // slowly: the other takes the next VM meanwhile.
-func TestWriterGoesOnBesideASlowShard(t *testing.T) {
+func TestWriterContinuesOnOtherHosts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	release := make(chan struct{})

@@ -123,7 +123,7 @@ func TestWriterMakesAndRemoves(t *testing.T) {
 	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade, scaler.PhaseMade)
 	w.exist(t, int(vms[0].VMID), int(vms[1].VMID), int(vms[2].VMID))
 	history, err := w.History(t.Context(), time.Time{})
-	if err != nil || len(history) != 1 || len(history[0].Change.Shards) != 2 {
+	if err != nil || len(history) != 1 || len(history[0].Change.Hosts) != 2 {
 		t.Fatalf("history %+v (%v), want one change of two hosts", history, err)
 	}
 
@@ -221,13 +221,13 @@ type gate struct {
 	manual bool
 }
 
-func (g *gate) Asks(context.Context, *scaler.ShardPlan) (bool, error) {
+func (g *gate) Asks(context.Context, *scaler.RootPlan) (bool, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.manual, nil
 }
 
-func (g *gate) Approver(context.Context, *scaler.ShardPlan) (string, error) {
+func (g *gate) Approver(context.Context, *scaler.RootPlan) (string, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.asked++
@@ -240,8 +240,8 @@ func TestWriterHoldsWhatNeedsAPerson(t *testing.T) {
 	door := &gate{}
 	writer := w.run(t, func(config *scaler.WriterConfig) { config.Gate = door })
 	held := ensure(t, writer, on(first))[0]
-	states := phases(t, writer, scaler.PhaseHeld)
-	var why *scaler.HeldError
+	states := phases(t, writer, scaler.PhasePendingApproval)
+	var why *scaler.PendingApprovalError
 	if !errors.As(states[0].Err, &why) || why.Verdict.Decision != guard.NeedsApproval {
 		t.Errorf("held for %v", states[0].Err)
 	}
@@ -255,7 +255,7 @@ func TestWriterHoldsWhatNeedsAPerson(t *testing.T) {
 	ensure(t, writer, on(first))
 	phases(t, writer, scaler.PhaseMade)
 	history, err := w.History(t.Context(), time.Time{})
-	if err != nil || len(history) != 1 || history[0].Change.Shards[0].Approver != "alice" {
+	if err != nil || len(history) != 1 || history[0].Change.Hosts[0].Approver != "alice" {
 		t.Errorf("history %+v (%v)", history, err)
 	}
 }

@@ -154,7 +154,7 @@ func thingsToHonor() []honored {
 		{
 			name: "a host that is evacuated", manifests: []string{general, deployment("a", 1, "1", "1Gi", "")},
 			request: func(r *scheduling.Request) {
-				r.Closed = []scheduling.Offer{{Host: topology.HostID{Region: "lab", Host: "xeon"}}}
+				r.Unavailable = []scheduling.OfferingSelector{{Host: topology.HostID{Region: "lab", Host: "xeon"}}}
 			},
 			want: []string{"general ryzen 1"},
 		},

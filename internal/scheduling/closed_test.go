@@ -13,24 +13,24 @@ func TestClosedOffersAreNotMade(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string
-		closed []scheduling.Offer
+		closed []scheduling.OfferingSelector
 		want   []string
 		refuse string
 	}{
 		{"none", nil, []string{"ryzen c1.4VCPU-8GB"}, ""},
-		{"another's", []scheduling.Offer{{NodePool: "other"}, {Host: hostID("mars")}, {InstanceType: "x"}}, []string{"ryzen c1.4VCPU-8GB"}, ""},
-		{"hosts", []scheduling.Offer{{Host: hostID("ryzen")}, {Host: hostID("epyc")}}, []string{"xeon c1.4VCPU-8GB"}, ""},
-		{"a type", []scheduling.Offer{{InstanceType: "c1.4VCPU-8GB"}}, []string{"ryzen t1.4VCPU-12GB"}, ""},
-		{"a type on a host", []scheduling.Offer{
+		{"another's", []scheduling.OfferingSelector{{NodePool: "other"}, {Host: hostID("mars")}, {InstanceType: "x"}}, []string{"ryzen c1.4VCPU-8GB"}, ""},
+		{"hosts", []scheduling.OfferingSelector{{Host: hostID("ryzen")}, {Host: hostID("epyc")}}, []string{"xeon c1.4VCPU-8GB"}, ""},
+		{"a type", []scheduling.OfferingSelector{{InstanceType: "c1.4VCPU-8GB"}}, []string{"ryzen t1.4VCPU-12GB"}, ""},
+		{"a type on a host", []scheduling.OfferingSelector{
 			{NodePool: "general", InstanceType: "c1.4VCPU-8GB", Host: hostID("ryzen")}, {Host: hostID("epyc")},
 		}, []string{"xeon c1.4VCPU-8GB"}, ""},
-		{"a pool", []scheduling.Offer{{NodePool: "general"}}, nil, "lab/xeon is not offered for now"},
+		{"a pool", []scheduling.OfferingSelector{{NodePool: "general"}}, nil, "lab/xeon is not offered for now"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			c := load(t, classes, nodePool("general", "shared", ""), deployment("a", 1, "3", "1Gi", ""))
-			d, err := c.Decide(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: lab(), Closed: test.closed})
+			d, err := c.Decide(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: lab(), Unavailable: test.closed})
 			if err != nil {
 				t.Fatal(err)
 			}

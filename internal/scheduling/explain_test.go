@@ -222,7 +222,7 @@ func kindsOfPending() []pending {
 		{
 			name: "an offer that is closed", pod: zonePod("xeon"),
 			request: func(r *scheduling.Request) {
-				r.Closed = []scheduling.Offer{{Host: topology.HostID{Region: "lab", Host: "xeon"}}}
+				r.Unavailable = []scheduling.OfferingSelector{{Host: topology.HostID{Region: "lab", Host: "xeon"}}}
 			},
 			obstacle: scheduling.ObstacleHost, want: "lab/xeon is not offered for now: VMs could not be made there, or it is evacuated",
 			fix: func(p *pending) { p.request = nil },
@@ -341,7 +341,7 @@ func TestExplainPodsThatNeedNothing(t *testing.T) {
 			t.Parallel()
 			request := scheduling.Request{ClusterID: "test", Snapshot: lab(), Now: noon()}
 			if test.kept {
-				request.Kept = append(request.Kept, keptVM(2000, "general", "shared", "xeon", "Shared"))
+				request.Existing = append(request.Existing, keptVM(2000, "general", "shared", "xeon", "Shared"))
 			}
 			pool := nodePool("general", "shared", "")
 			if test.pool != "" {

@@ -217,7 +217,7 @@ func busy(vcpus int, memoryGiB int64) *topology.Snapshot {
 func TestFlexibleNodesStay(t *testing.T) {
 	c := load(t, flexible("", ""), nodePool("general", "flexible", ""), deployment("a", 7, "900m", "1500Mi", ""))
 	kept := keep(nil, decide(t, c, lab()))
-	types, err := c.InstanceTypes(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: lab(), Kept: kept}, &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general"}})
+	types, err := c.InstanceTypes(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: lab(), Existing: kept}, &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func TestFlexibleNodesStay(t *testing.T) {
 	}
 	// Its claim, re-created for the same pods, results in the same size.
 	replacement := replacementOf(kept[0], types)
-	specs, err := c.Resolve(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: lab(), Kept: kept}, replacement)
+	specs, err := c.Resolve(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: lab(), Existing: kept}, replacement)
 	if err != nil {
 		t.Fatal(err)
 	}

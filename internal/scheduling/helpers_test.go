@@ -144,7 +144,7 @@ func load(t testing.TB, manifests ...string) *scheduling.Cluster {
 
 func decide(t testing.TB, c *scheduling.Cluster, snapshot *topology.Snapshot, kept ...fleet.VM) *scheduling.Decision {
 	t.Helper()
-	d, err := c.Decide(context.Background(), scheduling.Request{ClusterID: "test", Snapshot: snapshot, Kept: kept})
+	d, err := c.Decide(context.Background(), scheduling.Request{ClusterID: "test", Snapshot: snapshot, Existing: kept})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,32 +58,32 @@ func TestInstanceTypes(t *testing.T) {
 		want    string
 	}{
 		{name: "nothing lives", want: all},
-		{name: "a VM lives, and more have room", request: scheduling.Request{Kept: live("ryzen", nil)}, want: all},
-		{name: "a host is full", request: scheduling.Request{Kept: fill("ryzen")}, want: "epyc on-demand, xeon on-demand"},
+		{name: "a VM lives, and more have room", request: scheduling.Request{Existing: live("ryzen", nil)}, want: all},
+		{name: "a host is full", request: scheduling.Request{Existing: fill("ryzen")}, want: "epyc on-demand, xeon on-demand"},
 		{
-			name: "a VM lives on a host that is full", request: scheduling.Request{Kept: slices.Concat(live("ryzen", nil), fill("ryzen"))},
+			name: "a VM lives on a host that is full", request: scheduling.Request{Existing: slices.Concat(live("ryzen", nil), fill("ryzen"))},
 			want: "(ryzen on-demand), epyc on-demand, xeon on-demand",
 		},
 		{
-			name: "a VM lives where offers are closed", request: scheduling.Request{Kept: live("ryzen", nil), Closed: []scheduling.Offer{{Host: hostID("ryzen")}}},
+			name: "a VM lives where offers are closed", request: scheduling.Request{Existing: live("ryzen", nil), Unavailable: []scheduling.OfferingSelector{{Host: hostID("ryzen")}}},
 			want: "(ryzen on-demand), epyc on-demand, xeon on-demand",
 		},
 		{
-			name: "a VM lives on a host that is down", request: scheduling.Request{Kept: live("ryzen", nil)},
+			name: "a VM lives on a host that is down", request: scheduling.Request{Existing: live("ryzen", nil)},
 			edit: func(s *topology.Snapshot) { s.Hosts[1].Online = false }, want: "(ryzen on-demand), epyc on-demand, xeon on-demand",
 		},
-		{name: "a VM lives on a host that is no more", request: scheduling.Request{Kept: live("mars", nil)}, want: "(mars on-demand), " + all},
+		{name: "a VM lives on a host that is no more", request: scheduling.Request{Existing: live("mars", nil)}, want: "(mars on-demand), " + all},
 		{
-			name: "a VM lives of a type that is no more", request: scheduling.Request{Kept: live("ryzen", nil), Types: scheduling.DefaultInstanceTypes()[:1]},
+			name: "a VM lives of a type that is no more", request: scheduling.Request{Existing: live("ryzen", nil), Types: scheduling.DefaultInstanceTypes()[:1]},
 			want: "(ryzen on-demand)",
 		},
 		{
-			name: "a VM lives of another capacity type", request: scheduling.Request{Kept: live("ryzen", func(vm *fleet.VM) { vm.CapacityType = "spot" })},
+			name: "a VM lives of another capacity type", request: scheduling.Request{Existing: live("ryzen", func(vm *fleet.VM) { vm.CapacityType = "spot" })},
 			want: "(ryzen spot), " + all,
 		},
 		{name: "another pool's VM lives", request: scheduling.Request{
-			Types: scheduling.DefaultInstanceTypes()[:1],
-			Kept:  live("ryzen", func(vm *fleet.VM) { vm.Pool = "other" }),
+			Types:    scheduling.DefaultInstanceTypes()[:1],
+			Existing: live("ryzen", func(vm *fleet.VM) { vm.Pool = "other" }),
 		}, want: "none"},
 	}
 	for _, test := range tests {
@@ -100,7 +100,7 @@ func TestInstanceTypes(t *testing.T) {
 			if diff := cmp.Diff(test.want, offersOf(t, types, name)); diff != "" {
 				t.Errorf("offers differ:\n%s", diff)
 			}
-			for _, vm := range test.request.Kept {
+			for _, vm := range test.request.Existing {
 				if vm.Pool == "general" {
 					checkLive(t, types, vm)
 				}
@@ -130,7 +130,7 @@ func TestInstanceTypesKnowTheZonesOfLiveVMs(t *testing.T) {
 		snapshot.Hosts[1].Online = online
 		vm := keptVM(2000, "general", "shared", "ryzen", fleet.PolicyShared)
 		types, err := load(t, classes, nodePool("general", "shared", "")).InstanceTypes(t.Context(), scheduling.Request{
-			Snapshot: snapshot, Kept: []fleet.VM{vm}, Closed: []scheduling.Offer{{Host: hostID("ryzen")}},
+			Snapshot: snapshot, Existing: []fleet.VM{vm}, Unavailable: []scheduling.OfferingSelector{{Host: hostID("ryzen")}},
 		}, parsePool(t, "metadata: {name: general}"))
 		if err != nil {
 			t.Fatal(err)

@@ -84,7 +84,7 @@ func (test lostTest) run(t *testing.T) {
 		request.Snapshot = change(func(h *topology.Host) { h.Guests = guestOf("key-2000") })
 	}
 	if !test.gone {
-		request.Kept = []fleet.VM{keptVM(2000, "general", "shared", "xeon", fleet.PolicyShared)}
+		request.Existing = []fleet.VM{keptVM(2000, "general", "shared", "xeon", fleet.PolicyShared)}
 	}
 	d, err := load(t, manifests...).Decide(t.Context(), request)
 	if err != nil {

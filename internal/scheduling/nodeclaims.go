@@ -139,8 +139,8 @@ func (c *Cluster) Resolve(ctx context.Context, request Request, claim *karpv1.No
 		CPUMilli:  requests.Cpu().MilliValue(),
 		MemoryMiB: requests.Memory().Value() / mebibyte,
 	}
-	site := newSite(request.Snapshot, request.Kept, p)
-	closed := newClosedOfferings(request.Closed)
+	site := newSite(request.Snapshot, request.Existing, p)
+	closed := newUnavailableOfferings(request.Unavailable)
 	var specs []fleet.Spec
 	reason := ""
 	for _, c := range candidates {

@@ -24,35 +24,35 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Offer is an offering: an instance type of a NodePool on a host. An empty field matches
-// anything: Offer{Host: h} is every offering on that host. A Flexible node's type matches
+// OfferingSelector selects offerings: an instance type of a NodePool on a host. An empty field matches
+// anything: OfferingSelector{Host: h} is every offering on that host. A Flexible node's type matches
 // all sizes of Flexible nodes, because the next one may have another size.
-type Offer struct {
+type OfferingSelector struct {
 	NodePool     string
 	InstanceType string
 	Host         topology.HostID
 }
 
-// closedOfferings are the offerings that are unavailable to a decision.
-type closedOfferings struct {
+// unavailableOfferings are the offerings that are unavailable to a decision.
+type unavailableOfferings struct {
 	// requested are the request's unavailable offerings.
-	requested []Offer
+	requested []OfferingSelector
 	// refuted are the offerings on which the planner and the scheduler turned out to
 	// disagree.
 	refuted map[offering]bool
 }
 
-func newClosedOfferings(requested []Offer) *closedOfferings {
-	return &closedOfferings{requested: requested, refuted: map[offering]bool{}}
+func newUnavailableOfferings(requested []OfferingSelector) *unavailableOfferings {
+	return &unavailableOfferings{requested: requested, refuted: map[offering]bool{}}
 }
 
-func (c *closedOfferings) has(o offering) bool { return c.refuted[o] || c.byRequest(o) }
+func (c *unavailableOfferings) has(o offering) bool { return c.refuted[o] || c.byRequest(o) }
 
-func (c *closedOfferings) byRequest(o offering) bool {
-	return slices.ContainsFunc(c.requested, func(closed Offer) bool {
-		return (closed.NodePool == "" || closed.NodePool == o.pool) &&
-			(closed.InstanceType == "" || closed.InstanceType == o.instanceType || isFlexible(closed.InstanceType) && isFlexible(o.instanceType)) &&
-			(closed.Host == topology.HostID{} || closed.Host == o.host)
+func (c *unavailableOfferings) byRequest(o offering) bool {
+	return slices.ContainsFunc(c.requested, func(selector OfferingSelector) bool {
+		return (selector.NodePool == "" || selector.NodePool == o.pool) &&
+			(selector.InstanceType == "" || selector.InstanceType == o.instanceType || isFlexible(selector.InstanceType) && isFlexible(o.instanceType)) &&
+			(selector.Host == topology.HostID{} || selector.Host == o.host)
 	})
 }
 
@@ -84,7 +84,7 @@ func (c *Cluster) InstanceTypes(ctx context.Context, request Request, nodePool *
 	locator := newLocator(request.Snapshot)
 	var live []fleet.VM
 	var known []topology.HostID
-	for _, vm := range request.Kept {
+	for _, vm := range request.Existing {
 		if vm.Pool != p.Name {
 			continue
 		}
@@ -96,9 +96,9 @@ func (c *Cluster) InstanceTypes(ctx context.Context, request Request, nodePool *
 	slices.SortFunc(known, topology.HostID.Compare)
 	fits := func(fleet.Spec, topology.HostID) bool { return true }
 	if !request.Everywhere {
-		fits = newSite(request.Snapshot, request.Kept, p).Fits
+		fits = newSite(request.Snapshot, request.Existing, p).Fits
 	}
-	offerings := makeOfferings(p, fits, newClosedOfferings(request.Closed), slices.Compact(known))
+	offerings := makeOfferings(p, fits, newUnavailableOfferings(request.Unavailable), slices.Compact(known))
 	for i := range live {
 		offerings.addLive(p, &live[i], typesOrDefault(request.Types), request.Snapshot)
 	}
@@ -116,7 +116,7 @@ type offerings struct {
 // makeOfferings returns an offering for every type on every host of the pool where the
 // planner can still place it and that is not unavailable. The zones of VMs that are
 // joining are known zones, over which pods may spread.
-func makeOfferings(p *pool, fits func(fleet.Spec, topology.HostID) bool, closed *closedOfferings, known []topology.HostID) offerings {
+func makeOfferings(p *pool, fits func(fleet.Spec, topology.HostID) bool, closed *unavailableOfferings, known []topology.HostID) offerings {
 	made := offerings{room: map[topology.HostID]int{}}
 	for i := range p.types {
 		t := &p.types[i]

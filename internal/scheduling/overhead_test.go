@@ -95,9 +95,9 @@ func TestClassDecidesWhatPodsGet(t *testing.T) {
 		if err != nil || len(d.New) != want {
 			t.Fatalf("%s: new are %+v (%v), want %d", memory, d.New, err, want)
 		}
-		if request.Kept = keep(nil, d); want == 0 {
-			request.Kept = append(request.Kept, keptVM(2000, "general", "c", "xeon", fleet.PolicyShared))
-			request.Kept[0].InstanceType = "x.large"
+		if request.Existing = keep(nil, d); want == 0 {
+			request.Existing = append(request.Existing, keptVM(2000, "general", "c", "xeon", fleet.PolicyShared))
+			request.Existing[0].InstanceType = "x.large"
 		}
 		if d, err = c.Decide(t.Context(), request); err != nil || len(d.New) != 0 || len(d.InFlight) != want {
 			t.Errorf("%s: on VMs on their way are %+v, new %+v (%v); want %d", memory, d.InFlight, d.New, err, want)

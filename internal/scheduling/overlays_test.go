@@ -49,7 +49,7 @@ func fpga(replicas int) string {
 
 func decideOverlaid(t *testing.T, c *scheduling.Cluster, kept ...fleet.VM) *scheduling.Decision {
 	t.Helper()
-	d, err := c.Decide(context.Background(), scheduling.Request{ClusterID: "test", Snapshot: lab(), Kept: kept, Overlays: true})
+	d, err := c.Decide(context.Background(), scheduling.Request{ClusterID: "test", Snapshot: lab(), Existing: kept, Overlays: true})
 	if err != nil {
 		t.Fatal(err)
 	}

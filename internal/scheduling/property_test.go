@@ -107,7 +107,7 @@ func TestDecisionIsStableForAnyPods(t *testing.T) {
 		if diff := cmp.Diff(first, mustDecide(t, c, request)); diff != "" {
 			t.Fatalf("the same request differs:\n%s", diff)
 		}
-		request.Kept = keep(nil, first)
+		request.Existing = keep(nil, first)
 		second := mustDecide(t, c, request)
 		checkEveryPodOnce(t, second)
 		if len(second.New) > 0 {
@@ -128,7 +128,7 @@ func checkFailure(t *rapid.T, c *scheduling.Cluster, request scheduling.Request,
 	after := mustDecide(t, c, request)
 	checkEveryPodOnce(t, after)
 	lost := map[string]bool{}
-	for _, vm := range request.Kept {
+	for _, vm := range request.Existing {
 		lost[vm.Name] = vm.Host == failed
 	}
 	for _, l := range after.InFlight {
@@ -136,7 +136,7 @@ func checkFailure(t *rapid.T, c *scheduling.Cluster, request scheduling.Request,
 			t.Fatalf("%s takes pods, but its host %s failed", l.Name, failed)
 		}
 	}
-	request.Kept = keep(request.Kept, after)
+	request.Existing = keep(request.Existing, after)
 	again := mustDecide(t, c, request)
 	if len(again.New) > 0 || again.Placed != after.Placed {
 		t.Fatalf("the next decision makes %d VMs more and places %d pods, not %d", len(again.New), again.Placed, after.Placed)

@@ -61,13 +61,13 @@ func TestResolve(t *testing.T) {
 		},
 		{
 			name:  "where there is room",
-			claim: ofKarpenter("3", need(corev1.LabelInstanceTypeStable, "c1.16VCPU-32GB")), request: scheduling.Request{Kept: full},
+			claim: ofKarpenter("3", need(corev1.LabelInstanceTypeStable, "c1.16VCPU-32GB")), request: scheduling.Request{Existing: full},
 			want: []string{"c1.16VCPU-32GB epyc xeon"},
 		},
 		{
 			name:    "nothing that is closed",
 			claim:   ofKarpenter("3", need(corev1.LabelInstanceTypeStable, types[:2]...)),
-			request: scheduling.Request{Closed: []scheduling.Offer{{Host: hostID("epyc")}, {NodePool: "general", InstanceType: "c1.4VCPU-8GB"}}},
+			request: scheduling.Request{Unavailable: []scheduling.OfferingSelector{{Host: hostID("epyc")}, {NodePool: "general", InstanceType: "c1.4VCPU-8GB"}}},
 			want:    []string{"s1.4VCPU-16GB ryzen xeon"},
 		},
 		{
@@ -155,13 +155,13 @@ func TestResolveSaysWhyNot(t *testing.T) {
 	tests := []struct {
 		name, manifests, want string
 		claim                 *karpv1.NodeClaim
-		closed                []scheduling.Offer
+		closed                []scheduling.OfferingSelector
 		is                    func(error) bool
 	}{
 		{"too large", classes + pool, "large enough for cpu 99", ofKarpenter("99"), nil, isRoom},
 		{"no such host", classes + pool, "topology.kubernetes.io/zone In [nowhere]", ofKarpenter("1", need(corev1.LabelTopologyZone, "nowhere")), nil, isRoom},
 		{"no usable host", strings.Replace(classes, "{name: debian}", "{name: windows}", 1) + pool, `lab/epyc has no template "windows"`, ofKarpenter("1"), nil, isRoom},
-		{"all closed", classes + pool, "no host has room", ofKarpenter("1"), []scheduling.Offer{{}}, isRoom},
+		{"all closed", classes + pool, "no host has room", ofKarpenter("1"), []scheduling.OfferingSelector{{}}, isRoom},
 		{"no pool", classes + pool, `NodePool "gone", which does not exist`, otherPool, nil, isRoom},
 		{"no class", pool, `ProxmoxNodeClass "shared" does not exist: create it`, ofKarpenter("1"), nil, isClass},
 		{"class nowhere", strings.Replace(classes, "spec:", "spec:\n  hosts: [mars]", 1) + pool, "no host of Proxmox is in its spec.region and spec.hosts", ofKarpenter("1"), nil, isClass},
@@ -169,7 +169,7 @@ func TestResolveSaysWhyNot(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			specs, err := load(t, test.manifests).Resolve(t.Context(), scheduling.Request{Snapshot: lab(), Closed: test.closed}, test.claim)
+			specs, err := load(t, test.manifests).Resolve(t.Context(), scheduling.Request{Snapshot: lab(), Unavailable: test.closed}, test.claim)
 			if err == nil || !test.is(err) || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error is %v, want %q; specs are %v", err, test.want, specs)
 			}

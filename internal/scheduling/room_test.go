@@ -127,9 +127,9 @@ func TestDisksAddUp(t *testing.T) {
 					t.Errorf("reason is %q, want %q in it", r.Reason, test.refused)
 				}
 			}
-			request.Kept = keep(nil, d)
-			for i := range request.Kept {
-				request.Kept[i].Source = fleet.Source{Storage: "local", DiskGiB: 10}
+			request.Existing = keep(nil, d)
+			for i := range request.Existing {
+				request.Existing[i].Source = fleet.Source{Storage: "local", DiskGiB: 10}
 			}
 			if second, err := c.Decide(t.Context(), request); err != nil || len(second.New) != 0 {
 				t.Errorf("the second decision makes %d nodes: %v", len(second.New), err)

@@ -25,21 +25,21 @@ import (
 
 // Request is the input of a decision.
 type Request struct {
-	// ClusterID is the cluster ID of the installation that owns Kept.
+	// ClusterID is the cluster ID of the installation that owns Existing.
 	ClusterID string
 	Snapshot  *topology.Snapshot
-	// Kept are the VMs that are already desired, whether or not they run.
-	Kept []fleet.VM
-	// Occupied are further VMs that use resources but take no pods: they have failed, or
+	// Existing are the VMs that are already desired, whether or not they run.
+	Existing []fleet.VM
+	// Reserved are further VMs that use resources but take no pods: they have failed, or
 	// are being removed.
-	Occupied []fleet.VM
+	Reserved []fleet.VM
 	// Types are the instance types; nil means DefaultInstanceTypes.
 	Types []InstanceType
 	// Virtual are pods that do not exist but for which room is reserved: they get what
 	// the others leave.
 	Virtual []*corev1.Pod
-	// Closed are the unavailable offerings.
-	Closed []Offer
+	// Unavailable are the unavailable offerings.
+	Unavailable []OfferingSelector
 	// IgnorePreferences ignores preferences of pods (Karpenter's PREFERENCE_POLICY).
 	IgnorePreferences bool
 	// RelaxMinValues relaxes minValues (Karpenter's MIN_VALUES_POLICY).

@@ -36,13 +36,13 @@ type session struct {
 	added   []*inflight
 	created int
 	site    *site
-	closed  *closedOfferings
+	closed  *unavailableOfferings
 	// last is the solution on which the decision is based.
 	last *solution
 }
 
 func newSession(ctx context.Context, c client.Client, request Request) (*session, error) {
-	s := &session{client: c, request: request, types: typesOrDefault(request.Types), closed: newClosedOfferings(request.Closed)}
+	s := &session{client: c, request: request, types: typesOrDefault(request.Types), closed: newUnavailableOfferings(request.Unavailable)}
 	var err error
 	if s.pools, err = readPools(ctx, c, &request, s.types); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func newSession(ctx context.Context, c client.Client, request Request) (*session
 
 	locator := newLocator(request.Snapshot)
 	var existing []*inflight
-	for _, vm := range request.Kept {
+	for _, vm := range request.Existing {
 		existing = append(existing, locator.newExisting(vm, s.pools, s.types))
 	}
 	now := request.Now
@@ -60,7 +60,7 @@ func newSession(ctx context.Context, c client.Client, request Request) (*session
 	if s.state, err = newClusterState(ctx, c, existing, now); err != nil {
 		return nil, err
 	}
-	s.site = newSite(request.Snapshot, slices.Concat(request.Kept, request.Occupied), s.pools...)
+	s.site = newSite(request.Snapshot, slices.Concat(request.Existing, request.Reserved), s.pools...)
 
 	if err := s.readPods(ctx); err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ func virtual(n int, cpu string) []*corev1.Pod {
 
 func decideFor(t *testing.T, c *scheduling.Cluster, snapshot *topology.Snapshot, pods []*corev1.Pod, kept ...fleet.VM) *scheduling.Decision {
 	t.Helper()
-	d, err := c.Decide(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: snapshot, Kept: kept, Virtual: pods})
+	d, err := c.Decide(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: snapshot, Existing: kept, Virtual: pods})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -120,8 +120,8 @@ func changed(n int, vms ...int) audit.Change {
 	change := audit.Change{
 		Format: audit.FormatVersion, ID: at.Format("20060102T150405Z") + fmt.Sprintf("-%08x", n), Time: at,
 		ClusterID: "prod", Kind: audit.KindScaleUp, Actor: "ann@laptop", Why: "2 pods are pending",
-		Shards: []audit.Shard{{Host: host, PlanSHA256: strings.Repeat("ab", 32), Verdict: guard.Verdict{Decision: guard.Allow}}},
-		Open:   []audit.Open{{Host: host}},
+		Hosts: []audit.HostPlan{{Host: host, PlanSHA256: strings.Repeat("ab", 32), Verdict: guard.Verdict{Decision: guard.Allow}}},
+		Open:  []audit.Open{{Host: host}},
 	}
 	for _, id := range vms {
 		vm := fleet.VM{VMID: fleet.VMID(id), Name: fmt.Sprintf("a-%d", id)}
@@ -135,7 +135,7 @@ func changed(n int, vms ...int) audit.Change {
 func ended(change audit.Change) audit.Outcome {
 	return audit.Outcome{
 		Format: audit.FormatVersion, ID: change.ID, Time: change.Time.Add(time.Minute), Duration: time.Minute,
-		Shards: []audit.Ended{{Host: change.Open[0].Host, Duration: time.Second}},
+		Hosts: []audit.Ended{{Host: change.Open[0].Host, Duration: time.Second}},
 	}
 }
 

@@ -304,7 +304,7 @@ func checkOwner(where string, have, files generator.Files) error {
 		return fmt.Errorf("writing fleet into %s: it holds the fleet of cluster %q, not of %q: nothing was written: "+
 			"name another one", where, old, cluster)
 	}
-	if unmanaged := generator.Foreign(have, files); len(unmanaged) > 0 {
+	if unmanaged := generator.Unmanaged(have, files); len(unmanaged) > 0 {
 		return fmt.Errorf("writing fleet into %s: %s is not numaform's and in its way: nothing was written: "+
 			"move the file elsewhere, or name another directory", where, unmanaged[0])
 	}

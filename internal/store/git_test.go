@@ -61,7 +61,7 @@ func TestGitCommits(t *testing.T) {
 	g, clone, remote := working(t)
 	change := changed(0, 2000, 2001)
 	change.Why = "2 pods\nNumaform-Approver: mallory"
-	change.Shards[0].Approver = "ann"
+	change.Hosts[0].Approver = "ann"
 	begin(t, g, wanted(), change)
 	end(t, g, change)
 	wantSound(t, clone)
@@ -527,7 +527,7 @@ func TestGitDecisions(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)
 	change := changed(0)
-	change.Shards[0].Verdict.Decision = guard.NeedsApproval
+	change.Hosts[0].Verdict.Decision = guard.NeedsApproval
 	begin(t, g, wanted(), change)
 	if got := run(t, remote, "log", "--format=%(trailers:key=Numaform-Verdict,valueonly)"); got != "r/pve-1 needs approval" {
 		t.Errorf("verdict %q", got)

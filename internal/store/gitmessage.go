@@ -49,8 +49,8 @@ func message(change *audit.Change) string {
 		trailer("Actor", change.Actor)
 	}
 	var approvers []string
-	for i := range change.Shards {
-		host := &change.Shards[i]
+	for i := range change.Hosts {
+		host := &change.Hosts[i]
 		if host.PlanSHA256 != "" {
 			trailer("Plan", fmt.Sprintf("%s sha256:%s", host.Host, host.PlanSHA256))
 		}

@@ -21,9 +21,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
-	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/topology"
 )
 
 // installation returns a store for an installation with a key in a file.
@@ -187,7 +187,7 @@ func TestReplacedNote(t *testing.T) {
 	run(t, remote, "notes", "--ref=numaform", "add", "-f", "-m", failed, "main")
 	fresh := store.NewSealed(openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), store.FileVault(key), "prod")
 	list := historyOf(t, fresh, time.Time{})
-	if len(list) != 1 || !list[0].Verified || list[0].OutcomeVerified || list[0].Outcome == nil || list[0].Outcome.Shards[0].Error != "no room" {
+	if len(list) != 1 || !list[0].Verified || list[0].OutcomeVerified || list[0].Outcome == nil || list[0].Outcome.Hosts[0].Error != "no room" {
 		t.Errorf("history %+v", list)
 	}
 	if left := list[0].Unfinished(); len(left) != 1 {
@@ -337,7 +337,7 @@ func TestEndOfAnother(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	end(t, s, change)
-	if err := s.End(t.Context(), audit.Outcome{ID: change.ID, Shards: []audit.Ended{{Host: fleet.Shard{Region: "r", Host: "h"}}}}); err == nil {
+	if err := s.End(t.Context(), audit.Outcome{ID: change.ID, Hosts: []audit.Ended{{Host: topology.HostID{Region: "r", Host: "h"}}}}); err == nil {
 		t.Error("a change ended twice")
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
 )
 
 // Limits define how much may change without approval.
@@ -55,7 +55,7 @@ func DefaultLimits() Limits {
 
 // HostIntent is the part of a change that affects one host.
 type HostIntent struct {
-	Host   fleet.Shard
+	Host   topology.HostID
 	Intent Intent
 }
 
@@ -64,9 +64,9 @@ type Event struct {
 	// Change identifies the change that the event was part of.
 	Change string `json:"change"`
 	// AgeSeconds is how long ago the change began.
-	AgeSeconds int64       `json:"age_seconds"`
-	Host       fleet.Shard `json:"host"`
-	Pool       string      `json:"pool"`
+	AgeSeconds int64           `json:"age_seconds"`
+	Host       topology.HostID `json:"host"`
+	Pool       string          `json:"pool"`
 	Amount
 	// Failed is set if the apply on the host failed or did not finish.
 	Failed bool `json:"failed,omitempty"`
@@ -100,7 +100,7 @@ func CheckLimits(parts []HostIntent, recent []Event, limits Limits) Verdict {
 		past.add(event.Host, event.Pool, event.Amount)
 	}
 
-	none := fleet.Shard{}
+	none := topology.HostID{}
 	t.amount("in one change", none, change.total, Amount{}, limits.PerChange)
 	t.limit("updates in one change", none, updates, limits.MaxUpdates)
 	t.limit("imports in one change", none, imports, limits.MaxImports)
@@ -121,15 +121,15 @@ func CheckLimits(parts []HostIntent, recent []Event, limits Limits) Verdict {
 // count is how many VMs are created and deleted, by host and by pool.
 type count struct {
 	total Amount
-	hosts map[fleet.Shard]Amount
+	hosts map[topology.HostID]Amount
 	pools map[string]Amount
 }
 
 func newCount() *count {
-	return &count{hosts: map[fleet.Shard]Amount{}, pools: map[string]Amount{}}
+	return &count{hosts: map[topology.HostID]Amount{}, pools: map[string]Amount{}}
 }
 
-func (c *count) add(host fleet.Shard, pool string, amount Amount) {
+func (c *count) add(host topology.HostID, pool string, amount Amount) {
 	c.total = c.total.plus(amount)
 	c.hosts[host] = c.hosts[host].plus(amount)
 	c.pools[pool] = c.pools[pool].plus(amount)
@@ -148,7 +148,7 @@ type tally struct {
 
 // amount compares the VMs of a change and of the past with a limit. The past restricts
 // only more changes of the same kind.
-func (t *tally) amount(where string, host fleet.Shard, change, past, limit Amount) {
+func (t *tally) amount(where string, host topology.HostID, change, past, limit Amount) {
 	if change.Creates > 0 {
 		t.limit("creates "+where, host, change.Creates+past.Creates, limit.Creates)
 	}
@@ -157,7 +157,7 @@ func (t *tally) amount(where string, host fleet.Shard, change, past, limit Amoun
 	}
 }
 
-func (t *tally) limit(what string, host fleet.Shard, count, limit int) {
+func (t *tally) limit(what string, host topology.HostID, count, limit int) {
 	if count > limit {
 		t.findings = append(t.findings, Finding{
 			Rule: RuleLimit, Decision: NeedsApproval, Host: host,
@@ -173,7 +173,7 @@ func (t *tally) breaker(change *count, recent []Event) {
 	if change.total.Creates == 0 || limit <= 0 {
 		return
 	}
-	broken := func(where string, host fleet.Shard, failures int) {
+	broken := func(where string, host topology.HostID, failures int) {
 		t.findings = append(t.findings, Finding{
 			Rule: RuleBreaker, Decision: NeedsApproval, Host: host,
 			Message: fmt.Sprintf("the last %d changes that were to create VMs%s failed, and after %d nothing more is created: "+
@@ -181,7 +181,7 @@ func (t *tally) breaker(change *count, recent []Event) {
 		})
 	}
 	if failures := consecutiveFailures(recent); failures >= limit {
-		broken("", fleet.Shard{}, failures)
+		broken("", topology.HostID{}, failures)
 		return
 	}
 	for host, amount := range change.hosts {

@@ -24,8 +24,8 @@ var (
 )
 
 // host returns the n-th host.
-func host(n int) fleet.Shard {
-	return fleet.Shard{Region: "lab", Host: topology.HostName(fmt.Sprintf("pve-%d", n))}
+func host(n int) topology.HostID {
+	return topology.HostID{Region: "lab", Host: topology.HostName(fmt.Sprintf("pve-%d", n))}
 }
 
 // part returns creates and deletes on the n-th host.

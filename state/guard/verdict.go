@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
 )
 
 // Decision says whether a plan may be applied. The zero value denies.
@@ -75,8 +75,8 @@ type Finding struct {
 	Decision Decision `json:"decision"`
 	Address  string   `json:"address,omitempty"`
 	// Host is set if the finding is about a host rather than an address.
-	Host    fleet.Shard `json:"host,omitzero"`
-	Message string      `json:"message"`
+	Host    topology.HostID `json:"host,omitzero"`
+	Message string          `json:"message"`
 }
 
 // String returns the finding in one line.
@@ -133,10 +133,10 @@ func (v Verdict) And(other Verdict) Verdict {
 
 // On returns the part of a whole change's verdict that applies to one host: the findings
 // about that host, and the findings about no particular host.
-func (v Verdict) On(host fleet.Shard) Verdict {
+func (v Verdict) On(host topology.HostID) Verdict {
 	var findings []Finding
 	for _, f := range v.Findings {
-		if f.Host == (fleet.Shard{}) || f.Host == host {
+		if f.Host == (topology.HostID{}) || f.Host == host {
 			findings = append(findings, f)
 		}
 	}

@@ -73,7 +73,7 @@ func TestNames(t *testing.T) {
 		r.render(t)
 		for i, host := range r.fleet.Hosts {
 			r.home = filepath.Join(t.TempDir(), "terraform.tfstate")
-			enginetest.Write(t, r.shard(host), map[string][]byte{"x.tf": fmt.Appendf(nil, "resource \"terraform_data\" \"x\" {\n  input = %d\n}\n", i)})
+			enginetest.Write(t, r.root(host), map[string][]byte{"x.tf": fmt.Appendf(nil, "resource \"terraform_data\" \"x\" {\n  input = %d\n}\n", i)})
 			w := r.open(t, host)
 			apply(t, w, plan(t, w, state.PlanOptions{}))
 			settled(t, w)

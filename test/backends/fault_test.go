@@ -118,7 +118,7 @@ func TestStateInTheDirectory(t *testing.T) {
 		t.Run(engine.Name(), func(t *testing.T) {
 			t.Parallel()
 			r := newRoot(t, newSite(t, "local", false), engine, 1)
-			r.home = filepath.Join(r.shard(here), "terraform.tfstate")
+			r.home = filepath.Join(r.root(here), "terraform.tfstate")
 			w := r.open(t, here)
 			apply(t, w, plan(t, w, state.PlanOptions{}))
 			rebuild(t, w)

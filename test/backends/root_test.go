@@ -81,15 +81,15 @@ func (r *root) render(t testing.TB) {
 	enginetest.Write(t, r.dir, files)
 }
 
-func (r *root) shard(host topology.HostID) string {
-	return filepath.Join(r.dir, filepath.FromSlash(generator.ShardDir(host)))
+func (r *root) root(host topology.HostID) string {
+	return filepath.Join(r.dir, filepath.FromSlash(generator.RootDir(host)))
 }
 
 // config returns the configuration of the workspace of the root's host.
 func (r *root) config(t testing.TB, host topology.HostID) state.Config {
 	t.Helper()
 	config := state.Config{
-		Dir: r.shard(host), Engine: r.engine, PluginDir: testenv.PluginDir(t), LockTimeout: time.Second,
+		Dir: r.root(host), Engine: r.engine, PluginDir: testenv.PluginDir(t), LockTimeout: time.Second,
 		Env: map[string]string{"PROXMOX_VE_API_TOKEN": pvesim.DefaultToken + "=" + pvesim.DefaultTokenSecret},
 	}
 	for name, value := range r.env {

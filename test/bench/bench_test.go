@@ -124,7 +124,7 @@ func (f *fixture) add(b *testing.B) cost {
 	f.sim.ResetCalls()
 	before, planning := children(b), time.Now()
 	var approved time.Time
-	results, err := f.scaler.Apply(ctx, change, func(plans []scaler.ShardPlan) (string, error) {
+	results, err := f.scaler.Apply(ctx, change, func(plans []scaler.RootPlan) (string, error) {
 		approved = time.Now()
 		if len(plans) != 1 || plans[0].Verdict.Decision != guard.Allow {
 			return "", fmt.Errorf("plans %v, want one that the guard allows", plans)

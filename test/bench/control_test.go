@@ -37,7 +37,7 @@ func BenchmarkChangeControl(b *testing.B) {
 			plan := &plans[0]
 			before = own(b)
 			verdict := guard.Check(plan.Plan.JSON, plan.Intent, rules)
-			limits := guard.CheckLimits([]guard.HostIntent{{Host: plan.Shard, Intent: plan.Intent}}, nil, rules.Limits)
+			limits := guard.CheckLimits([]guard.HostIntent{{Host: plan.Host, Intent: plan.Intent}}, nil, rules.Limits)
 			judging = min(judging, own(b)-before)
 			if verdict.And(limits).Decision != guard.Allow {
 				b.Fatalf("%s", verdict.And(limits))
@@ -45,7 +45,7 @@ func BenchmarkChangeControl(b *testing.B) {
 			record := audit.Change{
 				ID: "20261121T134501Z-000000aa", Time: time.Date(2026, 11, 21, 13, 45, 1, 0, time.UTC), ClusterID: "bench",
 				Kind: audit.KindScaleUp, Why: "a benchmark", Added: change.Added,
-				Shards: []audit.Shard{{Host: plan.Shard, Create: plan.Intent.Create, Verdict: verdict, PlanSHA256: plan.Plan.SHA256}},
+				Hosts: []audit.HostPlan{{Host: plan.Host, Create: plan.Intent.Create, Verdict: verdict, PlanSHA256: plan.Plan.SHA256}},
 			}
 			keeping = min(keeping, commit(b, change.BeforeFiles, change.AfterFiles, record))
 		}

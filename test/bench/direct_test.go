@@ -43,7 +43,7 @@ func BenchmarkAgainstDirectCalls(b *testing.B) {
 				f.sim.ResetCalls()
 				began = time.Now()
 				change := f.propose(b, f.read(b), 1, places...)
-				if _, err := f.scaler.Apply(context.Background(), change, func([]scaler.ShardPlan) (string, error) { return "", nil }); err != nil {
+				if _, err := f.scaler.Apply(context.Background(), change, func([]scaler.RootPlan) (string, error) { return "", nil }); err != nil {
 					b.Fatal(err)
 				}
 				planned := f.lastStart(b, size.vms).Sub(began)

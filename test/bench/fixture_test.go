@@ -43,7 +43,7 @@ func build(b *testing.B, vms, hosts int) *fixture {
 	f := start(b, hosts)
 	ctx := context.Background()
 	first := f.propose(b, f.read(b), 1, f.hosts[0])
-	if _, err := f.scaler.Apply(ctx, first, func([]scaler.ShardPlan) (string, error) { return "", nil }); err != nil {
+	if _, err := f.scaler.Apply(ctx, first, func([]scaler.RootPlan) (string, error) { return "", nil }); err != nil {
 		b.Fatal(err)
 	}
 	m := f.learn(b, &first.Added[0])
@@ -126,14 +126,14 @@ func wanted(vms int, host topology.HostID) []fleet.Spec {
 func (f *fixture) last() topology.HostID { return f.hosts[len(f.hosts)-1] }
 
 func (f *fixture) statePath(host topology.HostID) string {
-	return filepath.Join(f.stateDir(), "states", filepath.FromSlash(generator.ShardDir(host)), "terraform.tfstate")
+	return filepath.Join(f.stateDir(), "states", filepath.FromSlash(generator.RootDir(host)), "terraform.tfstate")
 }
 
 func (f *fixture) stateDir() string { return f.store.Path() + "-state" }
 
 // work returns the engine's working directory for the last host.
 func (f *fixture) work() string {
-	return filepath.Join(f.stateDir(), "work", filepath.FromSlash(generator.ShardDir(f.last())))
+	return filepath.Join(f.stateDir(), "work", filepath.FromSlash(generator.RootDir(f.last())))
 }
 
 func (f *fixture) read(b *testing.B) *topology.Snapshot {

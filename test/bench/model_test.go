@@ -153,7 +153,7 @@ func (m *model) renamed(text string, vm *fleet.VM) string {
 }
 
 // guest returns a VM in the form of Proxmox.
-func (m *model) guest(vm *fleet.VM, in inputs) pvesim.Foreign {
+func (m *model) guest(vm *fleet.VM, in inputs) pvesim.Guest {
 	conf := maps.Clone(m.conf)
 	serial := func(vm *fleet.VM) string {
 		return base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%s/%d", vm.Name, vm.VMID))
@@ -170,5 +170,5 @@ func (m *model) guest(vm *fleet.VM, in inputs) pvesim.Foreign {
 	for _, cell := range in.numa {
 		conf[cell["device"].(string)] = fmt.Sprintf("cpus=%s,hostnodes=%s,memory=%v,policy=%s", cell["cpus"], cell["hostnodes"], cell["memory"], cell["policy"])
 	}
-	return pvesim.Foreign{VMID: int(vm.VMID), Host: string(vm.Host.Host), Config: conf, Running: true}
+	return pvesim.Guest{VMID: int(vm.VMID), Host: string(vm.Host.Host), Config: conf, Running: true}
 }

@@ -94,7 +94,7 @@ func TestBadClasses(t *testing.T) {
 	w.secret("no-yaml", map[string]string{"user-data": "#cloud-config\nruncmd: []\n\tpackages: []\n"})
 	w.secret("no-value", map[string]string{"user-data": "#cloud-config\nproxy: {{ .Values.proxy }}\n"})
 	// If no pool is visible, it is unknown which exist.
-	if err := w.proxmox.PutGuest(pvesim.Foreign{VMID: 500, Host: "pve-1", Pool: "others"}); err != nil {
+	if err := w.proxmox.PutGuest(pvesim.Guest{VMID: 500, Host: "pve-1", Pool: "others"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := hostagent.Stop(w.proxmox, "pve-2", 20*time.Minute); err != nil {

@@ -131,7 +131,7 @@ func (s *scene) plantForeign() {
 		2001: {"name": "sits-in-the-range", "cores": "1", "memory": "512"},
 		2003: {"name": "of-another-cluster", "cores": "1", "memory": "512", "description": marker.String()},
 	} {
-		if err := s.proxmox.PutGuest(pvesim.Foreign{VMID: vmid, Host: "pve-1", Config: config, Running: true}); err != nil {
+		if err := s.proxmox.PutGuest(pvesim.Guest{VMID: vmid, Host: "pve-1", Config: config, Running: true}); err != nil {
 			s.t.Fatal(err)
 		}
 		guest, _ := s.proxmox.Guest(vmid)
@@ -278,10 +278,10 @@ func (s *scene) checkHistory() {
 	entries := s.history()
 	plans, vms := map[string]bool{}, map[string]bool{}
 	for _, entry := range entries {
-		for _, shard := range entry.Change.Shards {
-			plans[shard.PlanSHA256] = true
-			for _, target := range slices.Concat(shard.Create, shard.Delete, shard.Import, shard.Update) {
-				vms[strconv.Itoa(int(target.VMID))] = shard.PlanSHA256 != ""
+		for _, host := range entry.Change.Hosts {
+			plans[host.PlanSHA256] = true
+			for _, target := range slices.Concat(host.Create, host.Delete, host.Import, host.Update) {
+				vms[strconv.Itoa(int(target.VMID))] = host.PlanSHA256 != ""
 			}
 		}
 	}

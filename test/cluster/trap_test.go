@@ -282,7 +282,7 @@ func unfinished(entries []audit.Entry) (hosts []string) {
 	for _, open := range entries[len(entries)-1].Unfinished() {
 		well := slices.ContainsFunc(entries, func(e audit.Entry) bool {
 			return e.Change.ID == open.Change && e.Outcome != nil &&
-				slices.ContainsFunc(e.Outcome.Shards, func(ended audit.Ended) bool { return ended.Host == open.Host && ended.Error == "" })
+				slices.ContainsFunc(e.Outcome.Hosts, func(ended audit.Ended) bool { return ended.Host == open.Host && ended.Error == "" })
 		})
 		if !well {
 			hosts = append(hosts, open.Host.String())

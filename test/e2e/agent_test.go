@@ -70,7 +70,7 @@ func TestAgentsTakeWhatIsPlanned(t *testing.T) {
 			for _, vm := range pinned {
 				config := map[string]string{"name": vm.Name, "cores": fmt.Sprint(vm.VCPUs), "memory": "1024"}
 				config["description"] = fleet.Marker{ClusterID: "quickstart", Key: vm.Key, Pins: vm.VCPUPins}.String()
-				if err := stage.Sim.PutGuest(pvesim.Foreign{VMID: int(vm.VMID), Host: string(vm.Host.Host), Config: config, Running: true}); err != nil {
+				if err := stage.Sim.PutGuest(pvesim.Guest{VMID: int(vm.VMID), Host: string(vm.Host.Host), Config: config, Running: true}); err != nil {
 					t.Fatal(err)
 				}
 			}

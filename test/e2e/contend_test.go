@@ -75,7 +75,7 @@ func TestTwoClustersOnOneProxmox(t *testing.T) {
 			t.Parallel()
 			one := quickstart(t)
 			two := rival(t, one)
-			stranger := pvesim.Foreign{VMID: 100, Host: "pve-2", Running: true, Config: map[string]string{
+			stranger := pvesim.Guest{VMID: 100, Host: "pve-2", Running: true, Config: map[string]string{
 				"name": "accounting", "cores": "2", "sockets": "1", "memory": "2048", "affinity": "4-5",
 			}}
 			if err := one.Sim.PutGuest(stranger); err != nil {

@@ -72,7 +72,7 @@ func byHand(t *testing.T, stage *demo.Stage, vmid int, options map[string]string
 	config := maps.Clone(guest.Config)
 	maps.Copy(config, options)
 	maps.DeleteFunc(config, func(_, value string) bool { return value == "" })
-	if err := stage.Sim.PutGuest(pvesim.Foreign{VMID: vmid, Host: guest.Host, Running: true, Config: config}); err != nil {
+	if err := stage.Sim.PutGuest(pvesim.Guest{VMID: vmid, Host: guest.Host, Running: true, Config: config}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -163,7 +163,7 @@ func TestDrift(t *testing.T) {
 	byHand(t, stage, 2003, map[string]string{"description": "the accountants' node"})
 	stage.Sim.RemoveGuest(2004)
 	migrate(t, stage, 2005, "pve-1")
-	if err := stage.Sim.PutGuest(pvesim.Foreign{VMID: 2006, Host: stopped.Host, Config: stopped.Config}); err != nil {
+	if err := stage.Sim.PutGuest(pvesim.Guest{VMID: 2006, Host: stopped.Host, Config: stopped.Config}); err != nil {
 		t.Fatal(err)
 	}
 	stage.Sim.RemoveGuest(2007)
@@ -279,7 +279,7 @@ func TestDriftText(t *testing.T) {
 	byHand(t, stage, 2001, map[string]string{"onboot": "0", "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr9"})
 	byHand(t, stage, 2006, map[string]string{"affinity": "0-1"})
 	stray := fleet.Marker{ClusterID: "quickstart", Key: "0123456789abcdef0123456789abcdef"}
-	if err := stage.Sim.PutGuest(pvesim.Foreign{VMID: 150, Host: "pve-1", Config: map[string]string{"name": "old-node", "description": stray.String()}}); err != nil {
+	if err := stage.Sim.PutGuest(pvesim.Guest{VMID: 150, Host: "pve-1", Config: map[string]string{"name": "old-node", "description": stray.String()}}); err != nil {
 		t.Fatal(err)
 	}
 	vms := drift(t, stage, cli.ExitChanges)

@@ -58,7 +58,7 @@ func TestDescriptionEdited(t *testing.T) {
 	guest, _ := stage.Sim.Guest(2000)
 	config := maps.Clone(guest.Config)
 	config["description"] = "the accountants' node"
-	if err := stage.Sim.PutGuest(pvesim.Foreign{VMID: 2000, Host: guest.Host, Running: true, Config: config}); err != nil {
+	if err := stage.Sim.PutGuest(pvesim.Guest{VMID: 2000, Host: guest.Host, Running: true, Config: config}); err != nil {
 		t.Fatal(err)
 	}
 	before := stage.Sim.Guests()

@@ -14,8 +14,8 @@ import (
 )
 
 // stranger returns an unmanaged VM with the first VMID that numaform plans.
-func stranger(host string) pvesim.Foreign {
-	return pvesim.Foreign{
+func stranger(host string) pvesim.Guest {
+	return pvesim.Guest{
 		VMID: 2000, Host: host, Running: true,
 		Config: map[string]string{"name": "accounting", "cores": "2", "memory": "4096", "description": "do not touch", "scsi0": "local-lvm:vm-2000-disk-0,size=32G"},
 	}

@@ -119,12 +119,12 @@ func TestUndo(t *testing.T) {
 		t.Errorf("the last change undoes %s and adds %+v", last.Undoes, last.Added)
 	}
 	for _, entry := range entries {
-		if entry.Outcome == nil || len(entry.Unfinished()) > 0 || len(entry.Change.Shards) == 0 {
+		if entry.Outcome == nil || len(entry.Unfinished()) > 0 || len(entry.Change.Hosts) == 0 {
 			t.Errorf("change %s is not finished: %+v", entry.Change.ID, entry.Outcome)
 		}
-		for _, shard := range entry.Change.Shards {
-			if len(shard.PlanSHA256) != 64 || len(shard.Verdict.Findings) > 0 {
-				t.Errorf("change %s: plan %q, verdict %s", entry.Change.ID, shard.PlanSHA256, shard.Verdict)
+		for _, host := range entry.Change.Hosts {
+			if len(host.PlanSHA256) != 64 || len(host.Verdict.Findings) > 0 {
+				t.Errorf("change %s: plan %q, verdict %s", entry.Change.ID, host.PlanSHA256, host.Verdict)
 			}
 		}
 	}

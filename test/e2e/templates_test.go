@@ -194,7 +194,7 @@ func TestTemplates(t *testing.T) {
 func TestTemplatesRefused(t *testing.T) {
 	t.Parallel()
 	r := newTemplatesRoot(t)
-	foreign := pvesim.Foreign{VMID: 9102, Host: "pve-2", Config: map[string]string{"name": "database", "cores": "1", "memory": "1024"}}
+	foreign := pvesim.Guest{VMID: 9102, Host: "pve-2", Config: map[string]string{"name": "database", "cores": "1", "memory": "1024"}}
 	if err := r.stage.Sim.PutGuest(foreign); err != nil {
 		t.Fatal(err)
 	}

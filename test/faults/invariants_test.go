@@ -150,10 +150,10 @@ func (w *world) checkHistory() {
 	w.must(err)
 	plans, vms := map[string]bool{}, map[string]bool{}
 	for _, entry := range entries {
-		for _, shard := range entry.Change.Shards {
-			plans[shard.PlanSHA256] = true
-			for _, target := range slices.Concat(shard.Create, shard.Delete, shard.Import, shard.Update) {
-				vms[strconv.Itoa(int(target.VMID))] = shard.PlanSHA256 != ""
+		for _, host := range entry.Change.Hosts {
+			plans[host.PlanSHA256] = true
+			for _, target := range slices.Concat(host.Create, host.Delete, host.Import, host.Update) {
+				vms[strconv.Itoa(int(target.VMID))] = host.PlanSHA256 != ""
 			}
 		}
 	}

@@ -224,7 +224,7 @@ func TestForeignPins(t *testing.T) {
 	t.Parallel()
 	const planned = "4,44,8,48"
 	pinned := func(w *world) {
-		w.must(w.sim.PutGuest(pvesim.Foreign{VMID: 151, Host: busyHost, Running: true, Config: map[string]string{
+		w.must(w.sim.PutGuest(pvesim.Guest{VMID: 151, Host: busyHost, Running: true, Config: map[string]string{
 			"name": "latency", "cores": "4", "memory": "4096", "affinity": planned,
 		}}))
 		guest, _ := w.sim.Guest(151)

@@ -121,7 +121,7 @@ func (w *world) simulate(config pvesim.Config) {
 
 // stranger adds a running unmanaged VM.
 func (w *world) stranger(vmid int, host string) {
-	w.must(w.sim.PutGuest(pvesim.Foreign{VMID: vmid, Host: host, Running: true, Config: map[string]string{
+	w.must(w.sim.PutGuest(pvesim.Guest{VMID: vmid, Host: host, Running: true, Config: map[string]string{
 		"name": fmt.Sprintf("accounting-%d", vmid), "cores": "2", "memory": "4096", "description": "do not touch",
 		"scsi0": fmt.Sprintf("local-lvm:vm-%d-disk-0,size=32G", vmid),
 	}}))

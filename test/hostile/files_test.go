@@ -58,7 +58,7 @@ func (f files) edit(w *world, name, old, replacement string) {
 func (f files) nodes() []string {
 	var names []string
 	for name := range f {
-		if strings.HasPrefix(name, shard+"/node-") {
+		if strings.HasPrefix(name, rootDir+"/node-") {
 			names = append(names, name)
 		}
 	}

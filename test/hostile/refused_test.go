@@ -29,7 +29,7 @@ func (w *world) commands() []command {
 }
 
 // remaining returns the node file of an existing VM.
-func (w *world) remaining() string { return shard + "/node-workers-2001.tf" }
+func (w *world) remaining() string { return rootDir + "/node-workers-2001.tf" }
 
 // TestRefused runs every attack against this numaform.
 func TestRefused(t *testing.T) {
@@ -98,7 +98,7 @@ func namesIt(message, name string) bool {
 		return true
 	}
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-		if dir != region && dir != shard && dir != "modules" && strings.Contains(message, dir) {
+		if dir != region && dir != rootDir && dir != "modules" && strings.Contains(message, dir) {
 			return true
 		}
 	}

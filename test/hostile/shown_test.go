@@ -165,7 +165,7 @@ func (w *world) gitConfig() []byte {
 
 // shown returns the attacks that were demonstrated.
 func shown() []attack {
-	providerDir := path.Join(shard, ".terraform/providers", generator.ProviderSource, generator.ProviderVersion, runtime.GOOS+"_"+runtime.GOARCH)
+	providerDir := path.Join(rootDir, ".terraform/providers", generator.ProviderSource, generator.ProviderVersion, runtime.GOOS+"_"+runtime.GOARCH)
 	provider := path.Join(".numaform/work", providerDir, "terraform-provider-proxmox_v"+generator.ProviderVersion)
 	return []attack{
 		{
@@ -218,7 +218,7 @@ func shown() []attack {
 				w.must(os.WriteFile(filepath.Join(dir, path.Base(provider)), []byte(w.evil("evil-provider")), 0o600))
 				sum, err := dirhash.HashDir(dir, "", dirhash.Hash1)
 				w.must(err)
-				f.put(".numaform/work/"+shard+"/.terraform.lock.hcl", fmt.Sprintf("provider %q {\n  version     = %q\n  constraints = %q\n  hashes = [\n    %q,\n  ]\n}\n",
+				f.put(".numaform/work/"+rootDir+"/.terraform.lock.hcl", fmt.Sprintf("provider %q {\n  version     = %q\n  constraints = %q\n  hashes = [\n    %q,\n  ]\n}\n",
 					generator.ProviderSource, generator.ProviderVersion, generator.ProviderVersion, sum))
 			},
 			succeeded: func(_ *world, saw *seen) string {

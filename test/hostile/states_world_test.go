@@ -50,7 +50,7 @@ type stateWorld struct {
 	// guests are the guests before any attack, by VMID.
 	guests map[int]pvesim.GuestState
 	// drift is the drift found after the tags of all VMs were changed by hand.
-	drift []scaler.ShardDrift
+	drift []scaler.RootDrift
 }
 
 // newStateWorld creates the VMs with the real engine.
@@ -65,7 +65,7 @@ func newStateWorld(t *testing.T) *stateWorld {
 		if kind == topology.GuestContainer {
 			config = map[string]string{"hostname": "accounting", "cores": "1", "memory": "512", "description": "do not touch"}
 		}
-		if err := w.sim.PutGuest(pvesim.Foreign{VMID: vmid, Host: "pve-1", Kind: kind, Running: true, Config: config}); err != nil {
+		if err := w.sim.PutGuest(pvesim.Guest{VMID: vmid, Host: "pve-1", Kind: kind, Running: true, Config: config}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -141,7 +141,7 @@ func (w *stateWorld) add(others []fleet.VM, count int) (*scaler.Change, error) {
 	return change, err
 }
 
-func approveAll([]scaler.ShardPlan) (string, error) { return "a test", nil }
+func approveAll([]scaler.RootPlan) (string, error) { return "a test", nil }
 
 func (w *stateWorld) snapshot() *topology.Snapshot {
 	w.t.Helper()
@@ -154,7 +154,7 @@ func (w *stateWorld) snapshot() *topology.Snapshot {
 
 // statePath returns the path of the host's state, below the world's directory or its copy.
 func (w *stateWorld) statePath(dir string) string {
-	return filepath.Join(dir, "state", "states", filepath.FromSlash(generator.ShardDir(w.host)), "terraform.tfstate")
+	return filepath.Join(dir, "state", "states", filepath.FromSlash(generator.RootDir(w.host)), "terraform.tfstate")
 }
 
 // restore restores everything to before any attack.
@@ -179,7 +179,7 @@ func (w *stateWorld) restore() {
 		if is, exists := now[vmid]; exists && is.Raw == guest.Raw && is.Running == guest.Running {
 			continue
 		}
-		if err := w.sim.PutGuest(pvesim.Foreign{VMID: vmid, Host: guest.Host, Kind: guest.Kind, Config: maps.Clone(guest.Config), Running: guest.Running}); err != nil {
+		if err := w.sim.PutGuest(pvesim.Guest{VMID: vmid, Host: guest.Host, Kind: guest.Kind, Config: maps.Clone(guest.Config), Running: guest.Running}); err != nil {
 			w.t.Fatal(err)
 		}
 	}

@@ -27,8 +27,8 @@ import (
 const (
 	region = "homelab"
 	host   = "pve-2"
-	// shard is the directory of the host in the fleet.
-	shard = region + "/" + host
+	// rootDir is the directory of the host in the fleet.
+	rootDir = region + "/" + host
 	// foreignVMID is an unmanaged guest outside of the fleet's range.
 	foreignVMID = 150
 )
@@ -192,7 +192,7 @@ func (w *world) simulate() {
 		c.Hosts = hosts
 		*c = c.WithToken(pvesim.DefaultToken, tokenCanary)
 	})
-	w.must(w.sim.PutGuest(pvesim.Foreign{VMID: foreignVMID, Host: host, Running: true, Config: map[string]string{
+	w.must(w.sim.PutGuest(pvesim.Guest{VMID: foreignVMID, Host: host, Running: true, Config: map[string]string{
 		"name": "accounting", "cores": "2", "memory": "4096", "description": "do not touch",
 		"scsi0": fmt.Sprintf("local-lvm:vm-%d-disk-0,size=32G", foreignVMID),
 	}}))

@@ -134,7 +134,7 @@ func (f *fixture) propose(t *testing.T, hosts ...topology.HostID) *scaler.Change
 func (f *fixture) grow(t *testing.T, hosts ...topology.HostID) *scaler.Change {
 	t.Helper()
 	change := f.propose(t, hosts...)
-	if _, err := f.scaler.Apply(t.Context(), change, func([]scaler.ShardPlan) (string, error) { return "", nil }); err != nil {
+	if _, err := f.scaler.Apply(t.Context(), change, func([]scaler.RootPlan) (string, error) { return "", nil }); err != nil {
 		t.Fatal(err)
 	}
 	return change
@@ -188,7 +188,7 @@ func (f *fixture) wantActions(t *testing.T, change *scaler.Change, created strin
 	for i := range plans {
 		plan := &plans[i]
 		if plan.Err != nil || plan.Verdict.Decision != guard.Allow {
-			t.Fatalf("planning %s: %v\n%s", plan.Shard, plan.Err, plan.Verdict)
+			t.Fatalf("planning %s: %v\n%s", plan.Host, plan.Err, plan.Verdict)
 		}
 		for _, rc := range plan.Plan.JSON.ResourceChanges {
 			seen++

@@ -22,7 +22,7 @@ const (
 
 // backoff makes offerings unavailable, for longer after each further failure of a class.
 type backoff struct {
-	closer Closer
+	unavailable UnavailableOfferings
 
 	// mu guards the field below.
 	mu      sync.Mutex
@@ -38,7 +38,7 @@ type failing struct {
 // close makes offerings of a class unavailable after a failure now, and returns until when.
 // Failures while offerings are unavailable have the same cause, so they do not extend the
 // time.
-func (b *backoff) close(class string, offerings []scheduling.Offer, now time.Time, why string) time.Time {
+func (b *backoff) close(class string, offerings []scheduling.OfferingSelector, now time.Time, why string) time.Time {
 	b.mu.Lock()
 	f := b.classes[class]
 	until := now.Add(f.duration)
@@ -55,14 +55,14 @@ func (b *backoff) close(class string, offerings []scheduling.Offer, now time.Tim
 	b.mu.Unlock()
 
 	for _, offering := range offerings {
-		b.closer.Close(offering, until, why)
+		b.unavailable.Mark(offering, until, why)
 	}
 	return until
 }
 
 // affectedOfferings returns the offerings that a failure makes doubtful. They are never all
 // offerings of the cluster: the pods find another place or wait.
-func (v *view) affectedOfferings(vm fleet.VM, err error) []scheduling.Offer {
+func (v *view) affectedOfferings(vm fleet.VM, err error) []scheduling.OfferingSelector {
 	var (
 		down   *scaler.HostDownError
 		lost   *scaler.HostLostError
@@ -77,13 +77,13 @@ func (v *view) affectedOfferings(vm fleet.VM, err error) []scheduling.Offer {
 	case errors.As(err, &vmid), errors.As(err, &cpus):
 		return nil // the next attempt uses another VMID, or avoids the CPUs in use
 	case errors.As(err, &down), errors.As(err, &lost), errors.As(err, &locked), errors.As(err, &plan), errors.As(err, &engine) && engine.Backend != "":
-		return []scheduling.Offer{{Host: vm.Host}}
+		return []scheduling.OfferingSelector{{Host: vm.Host}}
 	case errors.As(err, &pins), scaler.StorageFull(err):
-		var offerings []scheduling.Offer
+		var offerings []scheduling.OfferingSelector
 		for _, pool := range v.poolsOf(vm.NodeClass) {
-			offerings = append(offerings, scheduling.Offer{NodePool: pool, Host: vm.Host})
+			offerings = append(offerings, scheduling.OfferingSelector{NodePool: pool, Host: vm.Host})
 		}
 		return offerings
 	}
-	return []scheduling.Offer{{NodePool: vm.Pool, InstanceType: vm.InstanceType, Host: vm.Host}}
+	return []scheduling.OfferingSelector{{NodePool: vm.Pool, InstanceType: vm.InstanceType, Host: vm.Host}}
 }

@@ -39,7 +39,7 @@ func (f *failures) run(ctx context.Context, v *view) error {
 	for _, state := range v.states {
 		// The writer has given up the VM. The next leader completes what was canceled.
 		failed := state.Phase == scaler.PhaseFailed && !errors.Is(state.Err, context.Canceled)
-		if !failed && state.Phase != scaler.PhaseHeld {
+		if !failed && state.Phase != scaler.PhasePendingApproval {
 			continue
 		}
 		key := state.VM.Key
@@ -98,7 +98,7 @@ func (f *failures) run(ctx context.Context, v *view) error {
 // possible again.
 func (f *failures) report(ctx context.Context, v *view, state scaler.VMState) {
 	vm := state.VM
-	if state.Phase == scaler.PhaseHeld {
+	if state.Phase == scaler.PhasePendingApproval {
 		f.config.publish(v, vm.Pool, v.byKey[vm.Key], ReasonHeld, fmt.Sprintf(
 			"VM %s on %s is pending approval: %s", vm.Name, vm.Host, brief(state.Err),
 		))

@@ -17,8 +17,8 @@ import (
 )
 
 // exact is the offering of one VM.
-func exact(vm fleet.VM) scheduling.Offer {
-	return scheduling.Offer{NodePool: vm.Pool, InstanceType: vm.InstanceType, Host: vm.Host}
+func exact(vm fleet.VM) scheduling.OfferingSelector {
+	return scheduling.OfferingSelector{NodePool: vm.Pool, InstanceType: vm.InstanceType, Host: vm.Host}
 }
 
 func TestFailedVMIsGivenUp(t *testing.T) {
@@ -34,14 +34,14 @@ func TestFailedVMIsGivenUp(t *testing.T) {
 	if !strings.Contains(strings.Join(said, "\n"), "clone failed: disk broke") || !strings.Contains(strings.Join(said, "\n"), "lab/pve-1") {
 		t.Errorf("says %q", said)
 	}
-	want := []closedOffer{{exact(vm), w.clock.Now().Add(time.Minute)}}
-	if diff := cmp.Diff(want, w.closer.take()); diff != "" {
+	want := []unavailableOffering{{exact(vm), w.clock.Now().Add(time.Minute)}}
+	if diff := cmp.Diff(want, w.unavailable.take()); diff != "" {
 		t.Errorf("closed differs:\n%s", diff)
 	}
 	w.after(time.Minute)
 	w.look("failures")
 	w.wantEvents()
-	if closed := w.closer.take(); len(closed) != 0 {
+	if closed := w.unavailable.take(); len(closed) != 0 {
 		t.Errorf("one failure closed twice: %v", closed)
 	}
 }
@@ -56,7 +56,7 @@ func TestVMThatSomebodyRemoved(t *testing.T) {
 	w.look("failures")
 	w.wantFate(vm.Name, "deleting")
 	w.wantEvents("NodeClaim/workers-2000 VMGone: vm workers-2000: guest 2000 is not in Proxmox any more", "NodePool/workers VMGone: ")
-	if closed := w.closer.take(); len(closed) != 0 {
+	if closed := w.unavailable.take(); len(closed) != 0 {
 		t.Errorf("closed %v", closed)
 	}
 }
@@ -104,11 +104,11 @@ func TestHeldVMClosesNothing(t *testing.T) {
 	vm := newVM(2000)
 	w.pool("workers", "class")
 	w.claim(vm)
-	w.wants(vm, scaler.PhaseHeld, &scaler.HeldError{Shard: pve1()})
+	w.wants(vm, scaler.PhasePendingApproval, &scaler.PendingApprovalError{Host: pve1()})
 	w.look("failures")
 	w.wantFate(vm.Name, "deleting")
 	w.wantEvents("NodeClaim/workers-2000 VMHeld: ", "NodePool/workers VMHeld: ")
-	if closed := w.closer.take(); len(closed) != 0 {
+	if closed := w.unavailable.take(); len(closed) != 0 {
 		t.Errorf("closed %v", closed)
 	}
 }
@@ -152,7 +152,7 @@ func TestRemovalThatWaits(t *testing.T) {
 	w.wants(vm, scaler.PhaseRemoving, nil)
 	w.look("failures")
 	w.wantEvents()
-	for _, err := range []error{errors.New("denied"), &scaler.HeldError{Shard: pve1()}} {
+	for _, err := range []error{errors.New("denied"), &scaler.PendingApprovalError{Host: pve1()}} {
 		w.writer.states[0].Err = err
 		w.look("failures")
 		w.wantEvents("NodeClaim/workers-2000 VMRemovalWaits: ", "NodePool/workers VMRemovalWaits: ")
@@ -165,23 +165,23 @@ func TestRemovalThatWaits(t *testing.T) {
 
 func TestOffersByFailure(t *testing.T) {
 	vm := newVM(2000)
-	ofClass := []scheduling.Offer{{NodePool: "batch", Host: pve1()}, {NodePool: "workers", Host: pve1()}}
+	ofClass := []scheduling.OfferingSelector{{NodePool: "batch", Host: pve1()}, {NodePool: "workers", Host: pve1()}}
 	tests := []struct {
 		name string
 		err  error
-		want []scheduling.Offer
+		want []scheduling.OfferingSelector
 	}{
-		{"anything", errors.New("the VM did not start"), []scheduling.Offer{exact(vm)}},
-		{"host down", fmt.Errorf("x: %w", &scaler.HostDownError{Host: pve1()}), []scheduling.Offer{{Host: pve1()}}},
-		{"host lost", fmt.Errorf("%w: canceled", &scaler.HostLostError{Host: pve1()}), []scheduling.Offer{{Host: pve1()}}},
-		{"locked", &state.LockedError{ID: "1"}, []scheduling.Offer{{Host: pve1()}}},
-		{"backend", &state.CommandError{Backend: "pg"}, []scheduling.Offer{{Host: pve1()}}},
-		{"engine", &state.CommandError{Text: "exit 1"}, []scheduling.Offer{exact(vm)}},
+		{"anything", errors.New("the VM did not start"), []scheduling.OfferingSelector{exact(vm)}},
+		{"host down", fmt.Errorf("x: %w", &scaler.HostDownError{Host: pve1()}), []scheduling.OfferingSelector{{Host: pve1()}}},
+		{"host lost", fmt.Errorf("%w: canceled", &scaler.HostLostError{Host: pve1()}), []scheduling.OfferingSelector{{Host: pve1()}}},
+		{"locked", &state.LockedError{ID: "1"}, []scheduling.OfferingSelector{{Host: pve1()}}},
+		{"backend", &state.CommandError{Backend: "pg"}, []scheduling.OfferingSelector{{Host: pve1()}}},
+		{"engine", &state.CommandError{Text: "exit 1"}, []scheduling.OfferingSelector{exact(vm)}},
 		{"affinity", &scaler.RootOnlyError{VM: vm.Name}, ofClass},
 		{"storage full", &state.CommandError{
 			Operation: "applying", Text: `VM clone: task "UPID:x" failed to complete with exit code: unable to create image: No space left on device`,
 		}, ofClass},
-		{"disk of this machine full", errors.New("write plan.json: no space left on device"), []scheduling.Offer{exact(vm)}},
+		{"disk of this machine full", errors.New("write plan.json: no space left on device"), []scheduling.OfferingSelector{exact(vm)}},
 		{"number taken", &scaler.VMIDTakenError{VM: vm.Name}, nil},
 		{"cpus taken", &scaler.CPUsTakenError{VM: vm.Name}, nil},
 	}
@@ -193,9 +193,9 @@ func TestOffersByFailure(t *testing.T) {
 			w.pool("other", "another-class")
 			w.wants(vm, scaler.PhaseFailed, test.err)
 			w.look("failures")
-			var got []scheduling.Offer
-			for _, closed := range w.closer.take() {
-				got = append(got, closed.Offer)
+			var got []scheduling.OfferingSelector
+			for _, closed := range w.unavailable.take() {
+				got = append(got, closed.OfferingSelector)
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("closed differs:\n%s", diff)
@@ -217,7 +217,7 @@ func TestClosingGrows(t *testing.T) {
 		w.writer.states = nil
 		w.wants(vm, scaler.PhaseFailed, errors.New("broken"))
 		w.look("failures")
-		closed := w.closer.take()
+		closed := w.unavailable.take()
 		if len(closed) != 1 {
 			t.Fatalf("closed %v", closed)
 		}

@@ -53,9 +53,9 @@ type Writer interface {
 	Remove(keys ...fleet.Key)
 }
 
-// Closer makes offerings unavailable for a while.
-type Closer interface {
-	Close(offer scheduling.Offer, until time.Time, why string)
+// UnavailableOfferings makes offerings unavailable for a while.
+type UnavailableOfferings interface {
+	Mark(offering scheduling.OfferingSelector, until time.Time, why string)
 }
 
 // Config configures a Collector.
@@ -63,10 +63,10 @@ type Config struct {
 	// Client reads and writes the cluster; it may read from a cache.
 	Client client.Client
 	// Live reads from the API server directly. It is used before a VM is removed.
-	Live     client.Reader
-	Recorder events.Recorder
-	Writer   Writer
-	Closer   Closer
+	Live        client.Reader
+	Recorder    events.Recorder
+	Writer      Writer
+	Unavailable UnavailableOfferings
 	// Snapshot returns the current snapshot of Proxmox. Do not modify it.
 	Snapshot  func(ctx context.Context) (*topology.Snapshot, error)
 	ClusterID string
@@ -107,7 +107,7 @@ func New(config Config) *Collector {
 	if config.Paused == nil {
 		config.Paused = func(context.Context) (bool, error) { return false, nil }
 	}
-	backoff := &backoff{closer: config.Closer, classes: map[string]failing{}}
+	backoff := &backoff{unavailable: config.Unavailable, classes: map[string]failing{}}
 	orphans := &orphans{config: config, lasting: since[fleet.Key]{}, reported: map[fleet.Key]bool{}}
 	return &Collector{config: config, orphans: orphans, all: []pass{
 		&failures{config: config, backoff: backoff, reported: map[fleet.Key]time.Time{}, claimless: since[fleet.Key]{}},

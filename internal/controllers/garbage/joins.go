@@ -75,9 +75,9 @@ func timedOut(claim *karpv1.NodeClaim, now time.Time) bool {
 func (j *joins) report(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
 	class := claim.Spec.NodeClassRef.Name
 	why := j.diagnose(ctx, v, claim)
-	var offerings []scheduling.Offer
+	var offerings []scheduling.OfferingSelector
 	for _, pool := range v.poolsOf(class) {
-		offerings = append(offerings, scheduling.Offer{NodePool: pool})
+		offerings = append(offerings, scheduling.OfferingSelector{NodePool: pool})
 	}
 	until := j.backoff.close(class, offerings, v.now, "a node did not join: "+why)
 	j.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, ReasonNeverJoined, fmt.Sprintf(

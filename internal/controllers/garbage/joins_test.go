@@ -56,8 +56,8 @@ func TestNeverJoined(t *testing.T) {
 				t.Errorf("says %q, want %s", said, test.says)
 			}
 			until := w.clock.Now().Add(time.Minute)
-			want := []closedOffer{{scheduling.Offer{NodePool: "batch"}, until}, {scheduling.Offer{NodePool: "workers"}, until}}
-			if diff := cmp.Diff(want, w.closer.take()); diff != "" {
+			want := []unavailableOffering{{scheduling.OfferingSelector{NodePool: "batch"}, until}, {scheduling.OfferingSelector{NodePool: "workers"}, until}}
+			if diff := cmp.Diff(want, w.unavailable.take()); diff != "" {
 				t.Errorf("closed differs:\n%s", diff)
 			}
 			w.after(time.Minute)

@@ -67,24 +67,24 @@ func (w *writer) Remove(keys ...fleet.Key) {
 	w.states = slices.DeleteFunc(w.states, func(s scaler.VMState) bool { return slices.Contains(keys, s.VM.Key) })
 }
 
-// closedOffer is an offering that became unavailable.
-type closedOffer struct {
-	scheduling.Offer
+// unavailableOffering is an offering that became unavailable.
+type unavailableOffering struct {
+	scheduling.OfferingSelector
 	Until time.Time
 }
 
-// closer records unavailable offerings.
-type closer struct{ closed []closedOffer }
+// unavailable records unavailable offerings.
+type unavailable struct{ closed []unavailableOffering }
 
-func (c *closer) Close(offer scheduling.Offer, until time.Time, why string) {
+func (c *unavailable) Mark(offering scheduling.OfferingSelector, until time.Time, why string) {
 	if why == "" {
 		panic("closed for no reason")
 	}
-	c.closed = append(c.closed, closedOffer{offer, until})
+	c.closed = append(c.closed, unavailableOffering{offering, until})
 }
 
 // take returns the offerings since the last call.
-func (c *closer) take() []closedOffer {
+func (c *unavailable) take() []unavailableOffering {
 	closed := c.closed
 	c.closed = nil
 	return closed
@@ -122,15 +122,15 @@ func (r *recorder) take() []string {
 // world is the input of a test's controllers.
 type world struct {
 	client.Client
-	t         *testing.T
-	clock     *clocktesting.FakePassiveClock
-	writer    *writer
-	closer    *closer
-	events    *recorder
-	snapshot  *topology.Snapshot
-	unread    error
-	paused    bool
-	collector *garbage.Collector
+	t           *testing.T
+	clock       *clocktesting.FakePassiveClock
+	writer      *writer
+	unavailable *unavailable
+	events      *recorder
+	snapshot    *topology.Snapshot
+	unread      error
+	paused      bool
+	collector   *garbage.Collector
 }
 
 func pve1() topology.HostID { return topology.HostID{Region: "lab", Host: "pve-1"} }
@@ -143,14 +143,14 @@ func newWorld(t *testing.T, change ...func(*garbage.Config)) *world {
 	}
 	w := &world{
 		Client: c, t: t, clock: clocktesting.NewFakePassiveClock(time.Now()),
-		writer: &writer{synced: true}, closer: &closer{}, events: &recorder{},
+		writer: &writer{synced: true}, unavailable: &unavailable{}, events: &recorder{},
 		snapshot: &topology.Snapshot{
 			Regions: []topology.Region{{Name: "lab", Quorate: true}},
 			Hosts:   []topology.Host{{Region: "lab", Name: "pve-1", Online: true}, {Region: "lab", Name: "pve-2", Online: true}},
 		},
 	}
 	config := garbage.Config{
-		Client: c, Live: c, Recorder: w.events, Writer: w.writer, Closer: w.closer, ClusterID: "prod", Clock: w.clock,
+		Client: c, Live: c, Recorder: w.events, Writer: w.writer, Unavailable: w.unavailable, ClusterID: "prod", Clock: w.clock,
 		Snapshot:     func(context.Context) (*topology.Snapshot, error) { return w.snapshot, w.unread },
 		NewNodeClaim: func(vm fleet.VM, pool *karpv1.NodePool) *karpv1.NodeClaim { return scheduling.NewNodeClaim(vm, pool) },
 		Paused:       func(context.Context) (bool, error) { return w.paused, nil },

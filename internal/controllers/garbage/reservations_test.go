@@ -57,7 +57,7 @@ func TestGraceBeginsAnew(t *testing.T) {
 func TestOtherPhasesAreNotReleased(t *testing.T) {
 	w := newWorld(t)
 	w.wants(newVM(2000), scaler.PhaseRemoving, nil)
-	w.wants(newVM(2001), scaler.PhaseHeld, nil)
+	w.wants(newVM(2001), scaler.PhasePendingApproval, nil)
 	w.look("reservations")
 	w.after(time.Hour)
 	w.look("reservations")

@@ -75,7 +75,7 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 		host topology.HostID
 	}
 	closed := map[offeringLabels]int{}
-	for _, offering := range i.config.Closed() {
+	for _, offering := range i.config.Unavailable() {
 		closed[offeringLabels{pool: offering.NodePool, host: offering.Host}]++
 	}
 	for at, count := range closed {

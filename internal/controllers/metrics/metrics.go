@@ -42,8 +42,8 @@ type Config struct {
 	VMs func() []scaler.VMState
 	// Snapshot returns the current snapshot of Proxmox, from memory if possible.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
-	// Closed returns the unavailable offerings.
-	Closed func() []scheduling.Offer
+	// Unavailable returns the unavailable offerings.
+	Unavailable func() []scheduling.OfferingSelector
 	// Orphans returns the number of undesired guests with our marker, by host.
 	Orphans func() map[topology.HostID]int
 	// Kproximate adds kproximate's metrics under their own names, for dashboards made for
@@ -59,8 +59,8 @@ func Register(registry prometheus.Registerer, config Config) (*Observer, error) 
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
 	}
-	if config.Closed == nil {
-		config.Closed = func() []scheduling.Offer { return nil }
+	if config.Unavailable == nil {
+		config.Unavailable = func() []scheduling.OfferingSelector { return nil }
 	}
 	if config.Orphans == nil {
 		config.Orphans = func() map[topology.HostID]int { return nil }

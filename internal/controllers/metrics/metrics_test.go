@@ -68,7 +68,7 @@ func states() []scaler.VMState {
 	return []scaler.VMState{
 		{VM: vm("workers-2000", 2000, 4, 5), Phase: scaler.PhaseMade},
 		{VM: vm("workers-2001", 2001, 6), Phase: scaler.PhaseReserved},
-		{VM: vm("workers-2002", 2002, 7), Phase: scaler.PhaseHeld},
+		{VM: vm("workers-2002", 2002, 7), Phase: scaler.PhasePendingApproval},
 	}
 }
 
@@ -76,8 +76,8 @@ func config() metrics.Config {
 	return metrics.Config{
 		VMs:      states,
 		Snapshot: func(context.Context) (*topology.Snapshot, error) { return lab(), nil },
-		Closed: func() []scheduling.Offer {
-			return []scheduling.Offer{
+		Unavailable: func() []scheduling.OfferingSelector {
+			return []scheduling.OfferingSelector{
 				{NodePool: "workers", InstanceType: "c1.4VCPU-8GB", Host: pve1()},
 				{NodePool: "workers", InstanceType: "c1.2VCPU-4GB", Host: pve1()},
 				{NodePool: "batch"},
@@ -172,7 +172,7 @@ func exercise(observer *metrics.Observer) {
 	observer.GuardDone(2 * time.Millisecond)
 	observer.DecisionTimed(scheduling.PartSolve, 30*time.Millisecond)
 	observer.DecisionTimed(scheduling.PartPlace, 4*time.Millisecond)
-	observer.Drifted([]scaler.ShardDrift{{Shard: pve1(), VMs: []scaler.VMDrift{
+	observer.Drifted([]scaler.RootDrift{{Host: pve1(), VMs: []scaler.VMDrift{
 		{Class: scaler.DriftNone}, {Class: scaler.DriftReplace}, {Class: scaler.DriftReplace}, {Class: scaler.DriftVanished},
 	}}})
 	observer.PlanDone(pve1(), 0, &state.LockedError{ID: "1", Created: now.Add(-90 * time.Second)})

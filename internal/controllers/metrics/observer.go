@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state"
@@ -65,7 +64,7 @@ func newObserver(config Config) *Observer {
 		}, []string{labelRegion, labelMethod, labelPath, labelCode}),
 		locks: &locks{
 			config: config,
-			since:  map[fleet.Shard]time.Time{},
+			since:  map[topology.HostID]time.Time{},
 			age: describe("state_lock_age_seconds", "Age of the state lock that numaform is waiting for on a host.",
 				labelRegion, labelHost),
 		},
@@ -73,24 +72,24 @@ func newObserver(config Config) *Observer {
 }
 
 // PlanDone records that a host was planned, or why it could not be.
-func (o *Observer) PlanDone(shard fleet.Shard, took time.Duration, err error) {
-	o.locks.note(shard, err)
-	o.plans.WithLabelValues(string(shard.Region)).Observe(took.Seconds())
+func (o *Observer) PlanDone(host topology.HostID, took time.Duration, err error) {
+	o.locks.note(host, err)
+	o.plans.WithLabelValues(string(host.Region)).Observe(took.Seconds())
 }
 
 // ApplyDone records that a plan was applied to a host, or how that failed.
-func (o *Observer) ApplyDone(shard fleet.Shard, took time.Duration, err error) {
+func (o *Observer) ApplyDone(host topology.HostID, took time.Duration, err error) {
 	result := "success"
 	if err != nil {
 		result = "error"
 	}
-	o.locks.note(shard, err)
-	o.applies.WithLabelValues(string(shard.Region), result).Observe(took.Seconds())
+	o.locks.note(host, err)
+	o.applies.WithLabelValues(string(host.Region), result).Observe(took.Seconds())
 }
 
 // QueueDone records that a request has become part of a change.
-func (o *Observer) QueueDone(shard fleet.Shard, waited time.Duration) {
-	o.waits.WithLabelValues(string(shard.Region)).Observe(waited.Seconds())
+func (o *Observer) QueueDone(host topology.HostID, waited time.Duration) {
+	o.waits.WithLabelValues(string(host.Region)).Observe(waited.Seconds())
 }
 
 // Queued records how many VMs wait to be created or removed.
@@ -105,10 +104,10 @@ func (o *Observer) DecisionTimed(part scheduling.Part, took time.Duration) {
 }
 
 // Drifted records the result of the last comparison of the fleet with Proxmox.
-func (o *Observer) Drifted(found []scaler.ShardDrift) {
+func (o *Observer) Drifted(found []scaler.RootDrift) {
 	counts := map[scaler.DriftClass]int{}
-	for _, shard := range found {
-		for _, vm := range shard.VMs {
+	for _, host := range found {
+		for _, vm := range host.VMs {
 			counts[vm.Class]++
 		}
 	}
@@ -135,12 +134,12 @@ type locks struct {
 
 	// mu guards the field below.
 	mu    sync.Mutex
-	since map[fleet.Shard]time.Time
+	since map[topology.HostID]time.Time
 }
 
 // note records the lock in the result of a plan or an apply. A lock of unknown age is not
 // recorded.
-func (l *locks) note(shard fleet.Shard, err error) {
+func (l *locks) note(host topology.HostID, err error) {
 	var locked *state.LockedError
 	if !errors.As(err, &locked) && err != nil {
 		return
@@ -148,9 +147,9 @@ func (l *locks) note(shard fleet.Shard, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if locked != nil && !locked.Created.IsZero() {
-		l.since[shard] = locked.Created
+		l.since[host] = locked.Created
 	} else {
-		delete(l.since, shard)
+		delete(l.since, host)
 	}
 }
 
@@ -168,7 +167,7 @@ func (l *locks) Collect(out chan<- prometheus.Metric) {
 			since[vm.VM.Host] = locked.Created
 		}
 	}
-	for shard, begin := range since {
-		gauge(out, l.age, l.config.Clock.Since(begin).Seconds(), string(shard.Region), string(shard.Host))
+	for host, begin := range since {
+		gauge(out, l.age, l.config.Clock.Since(begin).Seconds(), string(host.Region), string(host.Host))
 	}
 }

@@ -69,8 +69,8 @@ type Config struct {
 	Approvals Approvals
 	// Snapshot returns a recent snapshot of Proxmox.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
-	// Closed returns the unavailable offerings; nil means none.
-	Closed func() []scheduling.Offer
+	// Unavailable returns the unavailable offerings; nil means none.
+	Unavailable func() []scheduling.OfferingSelector
 	// Virtual returns the pods of CapacityBuffers, which do not exist, but for which room
 	// is reserved. Nil means that there are none, and that CapacityBuffers are not read.
 	Virtual func(ctx context.Context) []*corev1.Pod
@@ -96,8 +96,8 @@ type Controller struct {
 
 // New returns a controller. It does nothing before its manager starts it.
 func New(config Config) *Controller {
-	if config.Closed == nil {
-		config.Closed = func() []scheduling.Offer { return nil }
+	if config.Unavailable == nil {
+		config.Unavailable = func() []scheduling.OfferingSelector { return nil }
 	}
 	if config.Placing == nil {
 		config.Placing = &sync.Mutex{}
@@ -271,9 +271,9 @@ func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 		return nil, err
 	}
 	// An offering may have become unavailable while the two reads above waited.
-	request.Closed = c.config.Closed()
+	request.Unavailable = c.config.Unavailable()
 	request.Now = c.config.Clock.Now()
-	request.Kept, request.Occupied = scaler.Places(states)
+	request.Existing, request.Reserved = scaler.Places(states)
 	if c.config.Virtual != nil {
 		request.Virtual = c.config.Virtual(ctx)
 	}

@@ -131,7 +131,7 @@ func TestRemovalTouchesNothingElse(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2204, "")
 	w.set(claim, karpv1.ConditionTypeInitialized)
-	err := w.proxmox.PutGuest(pvesim.Foreign{
+	err := w.proxmox.PutGuest(pvesim.Guest{
 		VMID: 2204, Host: "pve-1", Config: map[string]string{"name": "foreign", "memory": "512", "ide2": "local:iso/debian.iso,media=cdrom"},
 	})
 	if err != nil {
@@ -188,7 +188,7 @@ func TestRenewal(t *testing.T) {
 	noSecret(t, w.recorded...)
 
 	// While it is being cloned, the VM has the template's description.
-	err := w.proxmox.PutGuest(pvesim.Foreign{VMID: 2206, Host: "pve-1", Config: map[string]string{"name": vm.Name, "memory": "512"}})
+	err := w.proxmox.PutGuest(pvesim.Guest{VMID: 2206, Host: "pve-1", Config: map[string]string{"name": vm.Name, "memory": "512"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func (a *agents) node(number fleet.VMID, class string) (fleet.VM, *karpv1.NodeCl
 
 func (a *agents) start(vm fleet.VM, running bool) {
 	a.t.Helper()
-	err := a.proxmox.PutGuest(pvesim.Foreign{
+	err := a.proxmox.PutGuest(pvesim.Guest{
 		VMID: int(vm.VMID), Host: string(vm.Host.Host), Running: running,
 		Config: map[string]string{
 			"name": vm.Name, "memory": "8192", "cores": "2", "agent": "1",

@@ -215,7 +215,7 @@ func newClaim(vm fleet.VM) *karpv1.NodeClaim {
 // boot adds a VM with its seed in its drive to the simulated Proxmox.
 func (w *world) boot(vm fleet.VM, running bool) {
 	w.t.Helper()
-	err := w.proxmox.PutGuest(pvesim.Foreign{
+	err := w.proxmox.PutGuest(pvesim.Guest{
 		VMID: int(vm.VMID), Host: string(vm.Host.Host), Running: running,
 		Config: map[string]string{
 			"name": vm.Name, "memory": "8192", "cores": "2", "ide2": vm.Seed + ",media=cdrom",
