@@ -187,6 +187,7 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if !c.batch.wait(ctx) {
 		return reconciler.Result{RequeueAfter: singleton.RequeueImmediately}, nil
 	}
+	log.FromContext(ctx).V(1).Info("batched pods")
 	if !c.config.Writer.Synced() || !c.config.State.Synced(ctx) {
 		c.batch.trigger()
 		return reconciler.Result{RequeueAfter: waitForSync}, nil
