@@ -34,8 +34,10 @@ type Cluster struct {
 	// CA is the certificate of the cluster's authority in PEM.
 	CA []byte
 
-	dir       string
-	full      bool
+	dir  string
+	full bool
+	// audit is the file of the API server's audit log; empty means none.
+	audit     string
 	etcd, api *server
 	apiArgs   []string
 	// managers are the scheduler and the controller manager.
@@ -53,6 +55,15 @@ func ControlPlane(t testing.TB) *Cluster {
 func FullControlPlane(t testing.TB) *Cluster {
 	t.Helper()
 	return ended(t, StartFullControlPlane)
+}
+
+// AuditedControlPlane is a FullControlPlane whose API server writes each request, without
+// its content, to an audit log: one JSON event per line.
+func AuditedControlPlane(t testing.TB, auditLog string) *Cluster {
+	t.Helper()
+	return ended(t, func(tools string) (*Cluster, error) {
+		return startCluster(tools, Cluster{full: true, audit: auditLog})
+	})
 }
 
 // ended starts a cluster and stops it at the end of the test.
@@ -79,7 +90,7 @@ func toolsDir(t testing.TB) string {
 
 // StartControlPlane starts a control plane from the binaries in tools, for the tests of a
 // whole package. The caller must close it.
-func StartControlPlane(tools string) (*Cluster, error) { return startCluster(tools, false) }
+func StartControlPlane(tools string) (*Cluster, error) { return startCluster(tools, Cluster{}) }
 
 // StartFullControlPlane starts a control plane like kubeadm's, from the binaries in tools,
 // for the tests of a whole package: nodes join by bootstrap tokens and have only the
@@ -88,9 +99,11 @@ func StartControlPlane(tools string) (*Cluster, error) { return startCluster(too
 //
 // As with kubeadm, only the group of its own tokens may request certificates, and only
 // theirs are approved automatically.
-func StartFullControlPlane(tools string) (*Cluster, error) { return startCluster(tools, true) }
+func StartFullControlPlane(tools string) (*Cluster, error) {
+	return startCluster(tools, Cluster{full: true})
+}
 
-func startCluster(tools string, full bool) (*Cluster, error) {
+func startCluster(tools string, config Cluster) (*Cluster, error) {
 	tools, err := filepath.Abs(tools)
 	if err != nil {
 		return nil, fmt.Errorf("starting a control plane: %w", err)
@@ -99,7 +112,8 @@ func startCluster(tools string, full bool) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("starting a control plane: %w", err)
 	}
-	c := &Cluster{dir: dir, full: full}
+	c := &config
+	c.dir = dir
 	if err := c.start(tools); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting a control plane: %w", err), c.Close())
 	}
@@ -167,6 +181,7 @@ func (c *Cluster) writeFiles(address string) error {
 		Host: "https://" + address, BearerToken: clusterToken,
 		TLSClientConfig: rest.TLSClientConfig{CAData: c.CA}, QPS: 1000, Burst: 2000,
 	}
+	files["audit-policy.yaml"] = []byte(auditPolicy)
 	files["tokens.csv"] = []byte(clusterToken + ",admin,admin,system:masters\n")
 	for _, name := range managerNames() {
 		files["tokens.csv"] = fmt.Appendf(files["tokens.csv"], "%s,system:%s,%s\n", clusterToken+name, name, name)

@@ -29,11 +29,24 @@ func (c *Cluster) accessArgs() []string {
 	if !c.full {
 		return []string{"--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount"}
 	}
-	return []string{
+	args := []string{
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--client-ca-file=" + c.file("ca.crt"), "--enable-bootstrap-token-auth=true",
 	}
+	if c.audit != "" {
+		args = append(args, "--audit-log-path="+c.audit, "--audit-policy-file="+c.file("audit-policy.yaml"))
+	}
+	return args
 }
+
+// auditPolicy logs who requested what, once for each request.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+omitManagedFields: true
+rules:
+- level: Metadata
+`
 
 // absentControllers returns controllers that need a cloud or a storage system. Volumes are
 // bound, but not attached.

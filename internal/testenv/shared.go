@@ -38,7 +38,7 @@ func (s *Shared) Cluster(t testing.TB) *Cluster {
 	t.Helper()
 	tools := toolsDir(t)
 	s.once.Do(func() {
-		if s.cluster, s.err = startCluster(tools, s.Full); s.err != nil {
+		if s.cluster, s.err = startCluster(tools, Cluster{full: s.Full}); s.err != nil {
 			return
 		}
 		if s.err = s.cluster.InstallCRDs(CRDs(t)...); s.err == nil && s.Prepare != nil {
