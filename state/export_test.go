@@ -91,6 +91,13 @@ func Proves(dir, host string, began time.Time, lock *LockedError, here string) b
 	return (&run{Host: host, Dir: dir, Began: began, Until: began.Add(time.Minute)}).proves(lock, host, here)
 }
 
+// Complete completes an engine's description of a lock in a directory with these files,
+// of an operation that began at a time.
+func Complete(lock *LockedError, dir string, files map[string][]byte, began time.Time) {
+	w := &Workspace{config: Config{Dir: dir}, root: parseConfiguration(files), begun: began}
+	w.complete(lock)
+}
+
 // Gone reports whether the holder of a lock is considered dead.
 func (w *Workspace) Gone(ctx context.Context, lock *LockedError) bool { return w.gone(ctx, lock) }
 

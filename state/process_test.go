@@ -1,6 +1,10 @@
 package state_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -97,5 +101,87 @@ func TestProviderOfADeepTMPDIR(t *testing.T) {
 	}
 	if pids := engines(t, w); len(pids) != 1 {
 		t.Errorf("runs %v, want one provider", pids)
+	}
+}
+
+// TestProviderWaitsForItsHost applies to a host that accepts connections and answers
+// nothing, as one that just went down: only the loss of the host, or of the provider, ends
+// the provider's wait.
+func TestProviderWaitsForItsHost(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		// end ends the wait.
+		end  func(t *testing.T, w *state.Workspace, cancel context.CancelCauseFunc)
+		want func(err error) bool
+	}{
+		{
+			name: "host lost",
+			end:  func(_ *testing.T, _ *state.Workspace, cancel context.CancelCauseFunc) { cancel(state.ErrHostLost) },
+			want: func(err error) bool {
+				return errors.Is(err, state.ErrHostLost) && !strings.Contains(err.Error(), "the provider died")
+			},
+		},
+		{
+			name: "provider killed",
+			end: func(t *testing.T, w *state.Workspace, _ context.CancelCauseFunc) {
+				t.Helper()
+				for _, pid := range engines(t, w) {
+					name, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+					if err != nil || !strings.HasPrefix(filepath.Base(name), "terraform-provider-") {
+						continue
+					}
+					if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+						t.Error(err)
+					}
+				}
+			},
+			want: func(err error) bool { return strings.Contains(err.Error(), "the provider died") },
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			accepted := make(chan struct{}, 16)
+			go func() {
+				for {
+					conn, err := silent.Accept()
+					if err != nil {
+						return
+					}
+					defer conn.Close() //nolint:errcheck,gocritic // until the listener ends
+					accepted <- struct{}{}
+				}
+			}()
+			t.Cleanup(func() { _ = silent.Close() })
+
+			w, _ := withProvider(t)
+			write(t, w.Dir(), "main.tf", strings.ReplaceAll(provided, "127.0.0.1:1", silent.Addr().String()))
+			plan := mustPlan(t, w, state.PlanOptions{})
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			done := make(chan error, 1)
+			go func() {
+				_, err := w.Apply(ctx, plan)
+				done <- err
+			}()
+			<-accepted
+			test.end(t, w, cancel)
+			select {
+			case err := <-done:
+				if err == nil || !test.want(err) {
+					t.Errorf("got %v", err)
+				}
+			case <-time.After(20 * time.Second): // the provider's own limit is 30 s
+				t.Error("the apply waits for the host")
+				<-done
+			}
+			if left := engines(t, w); len(left) > 0 {
+				t.Errorf("%v still run", left)
+			}
+		})
 	}
 }

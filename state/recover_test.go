@@ -604,3 +604,127 @@ func TestHeld(t *testing.T) {
 		})
 	}
 }
+
+// TestRecoverAnEncryptedState cannot save a state that OpenTofu encrypts: what is kept of
+// it is encrypted too, and is saved from there.
+func TestRecoverAnEncryptedState(t *testing.T) {
+	t.Parallel()
+	if engine(t).Name() == "terraform" {
+		t.Skip("only OpenTofu encrypts states")
+	}
+	b := newBackend(t)
+	dir := root(t, httpBackend(b))
+	w := open(t, dir, func(c *state.Config) {
+		c.Encryption = true
+		c.Env = map[string]string{"TF_ENCRYPTION": `key_provider "pbkdf2" "k" {
+  passphrase = "canary-of-encryption"
+  iterations = 200000
+}
+method "aes_gcm" "m" {
+  keys = key_provider.pbkdf2.k
+}
+state {
+  method   = method.aes_gcm.m
+  enforced = true
+}`}
+	})
+	plan := mustPlan(t, w, state.PlanOptions{})
+	b.fail(true)
+	_, err := w.Apply(t.Context(), plan)
+	b.fail(false)
+	if err == nil {
+		t.Fatal("the apply ended well")
+	}
+	kept := string(mustRead(t, filepath.Join(dir, "errored.tfstate")))
+	if !strings.Contains(kept, "encrypted_data") || strings.Contains(kept, "terraform_data") {
+		t.Errorf("kept %.300s, want it encrypted", kept)
+	}
+	recovery, err := w.Recover(t.Context())
+	if err != nil || !recovery.Pushed {
+		t.Fatalf("got %+v, %v, want the state saved", recovery, err)
+	}
+	if diff := cmp.Diff(both, addresses(t, w)); diff != "" {
+		t.Errorf("state (-want +got):\n%s", diff)
+	}
+	if saved := string(b.saved()); !strings.Contains(saved, "encrypted_data") || strings.Contains(saved, "terraform_data") {
+		t.Errorf("saved %.300s, want it encrypted", saved)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".terraform", "numaform", "decrypt-*")); err != nil || len(left) > 0 {
+		t.Errorf("left %v, %v: they hold the state in clear text", left, err)
+	}
+
+	// A state that was changed is left alone, and nothing of it is saved.
+	write(t, dir, "errored.tfstate", strings.Replace(kept, `"encrypted_data": "`, `"encrypted_data": "AAAA`, 1))
+	saved := b.saved()
+	if _, err := w.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "decrypting state "+filepath.Join(dir, "errored.tfstate")) {
+		t.Errorf("got %v, want the state named that cannot be decrypted", err)
+	}
+	if string(b.saved()) != string(saved) {
+		t.Error("the backend's state was overwritten")
+	}
+}
+
+// TestErroredStateIsALink has a link in place of a state that was not saved: what it
+// points to is not read.
+func TestErroredStateIsALink(t *testing.T) {
+	t.Parallel()
+	b := newBackend(t)
+	errored := filepath.Join(t.TempDir(), "errored.tfstate")
+	w := open(t, root(t, httpBackend(b)), func(c *state.Config) { c.Errored = errored })
+	outside := t.TempDir()
+	write(t, outside, "x", `{"version": 4, "serial": 1, "lineage": "x"}`)
+	link := filepath.Join(w.Dir(), "errored.tfstate")
+	if err := os.Symlink(filepath.Join(outside, "x"), link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "securing "+link+": it is no ordinary file: remove it") {
+		t.Errorf("got %v, want the link refused", err)
+	}
+	if _, err := os.Lstat(errored); !errors.Is(err, os.ErrNotExist) || len(b.saved()) > 0 {
+		t.Errorf("the file outside was taken for a state: %v, %s", err, b.saved())
+	}
+}
+
+// TestRecordOfARunIsCutOff has half a record: it proves nothing, so nothing is broken.
+func TestRecordOfARunIsCutOff(t *testing.T) {
+	t.Parallel()
+	dir := root(t, localBackend)
+	write(t, dir, ".terraform/numaform/run.json", `{"operation":"apply`)
+	w := open(t, dir, nil)
+	crashed(t, w, false)
+	mustApply(t, w, mustPlan(t, w, state.PlanOptions{}))
+}
+
+// TestOrphansOfAFormerDirectory takes over the record of a run in another directory: the
+// processes of that run are awaited too.
+func TestOrphansOfAFormerDirectory(t *testing.T) {
+	t.Parallel()
+	former, dir := root(t, localBackend), root(t, localBackend)
+	record, err := json.Marshal(map[string]string{"operation": "applying", "dir": former})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := state.TakeOver(record, former, dir); err != nil {
+		t.Fatal(err)
+	}
+	read, hold, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	orphan := exec.CommandContext(t.Context(), "cat")
+	orphan.Env, orphan.Stdin = []string{open(t, former, nil).Mark()}, read
+	if err := orphan.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w := open(t, dir, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	recovery, err := w.Recover(ctx)
+	if !errors.Is(err, context.DeadlineExceeded) || !recovery.Crashed || !slices.Equal(recovery.Orphans, []int{orphan.Process.Pid}) {
+		t.Errorf("got %+v, %v, want to wait for process %d", recovery, err, orphan.Process.Pid)
+	}
+	if err := errors.Join(hold.Close(), orphan.Wait(), read.Close()); err != nil {
+		t.Error(err)
+	}
+	crashed(t, w, true)
+}

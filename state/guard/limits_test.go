@@ -85,6 +85,18 @@ func TestCheckLimits(t *testing.T) {
 			func(*guard.Limits) {}, "3 creates within 10 min, 1 pass",
 		},
 		{
+			"creates within seconds",
+			[]guard.HostIntent{part(1, 1, 0, "b")},
+			[]guard.Event{past("x", 60, 2, 2, 0)},
+			func(l *guard.Limits) { l.WindowSeconds = 90 }, "3 creates within 90 s, 1 pass",
+		},
+		{
+			"creates within hours",
+			[]guard.HostIntent{part(1, 1, 0, "b")},
+			[]guard.Event{past("x", 600, 2, 2, 0)},
+			func(l *guard.Limits) { l.WindowSeconds = 7200 }, "3 creates within 2 h, 1 pass",
+		},
+		{
 			"deletes within the window",
 			[]guard.HostIntent{part(1, 0, 1, "b")},
 			[]guard.Event{past("x", 600, 2, 5, 1)},

@@ -96,6 +96,30 @@ func TestCheckPinsOfAVMThatStays(t *testing.T) {
 	}
 }
 
+// TestCheckPinsOfAVMWithoutAChange has a plan of some VMs only: the other VMs, whose CPUs
+// are assigned all the same, are in the planned state alone.
+func TestCheckPinsOfAVMWithoutAChange(t *testing.T) {
+	t.Parallel()
+	plan := edited(t, "mixed", edits{"resource_changes.2.change.after.cpu.0.affinity": "3-6"})
+	if got := plan.ResourceChanges[0].Address; got != vm(2001).Address {
+		t.Fatalf("the first change is of %s, want %s", got, vm(2001).Address)
+	}
+	plan.ResourceChanges = plan.ResourceChanges[1:]
+	if v := check(plan, mixed, guard.DefaultRules()); v.Decision != guard.Allow {
+		t.Errorf("without pins of its own: want allowed, got\n%s", v)
+	}
+	for _, module := range plan.PlannedValues.RootModule.ChildModules {
+		for _, r := range module.Resources {
+			if r.Address == vm(2001).Address {
+				r.AttributeValues["cpu"].([]any)[0].(map[string]any)["affinity"] = "0-3"
+			}
+		}
+	}
+	if v := check(plan, mixed, guard.DefaultRules()); v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePins, "CPUs 3 of host pve-1 are planned for "+vm(2001).Address) {
+		t.Errorf("want denied, got\n%s", v)
+	}
+}
+
 func TestCheckDrained(t *testing.T) {
 	t.Parallel()
 	deleting := func(edit func(*guard.Target)) guard.Intent {

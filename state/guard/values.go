@@ -111,7 +111,7 @@ func differing(a, b map[string]any) []string {
 	return keys
 }
 
-// changed returns the paths of attributes that a change alters or leaves unknown, sorted.
+// changed returns the paths of attributes that a change alters or leaves unknown.
 // For a block that occurs once, the path includes the block's attribute.
 func changed(change *tfjson.Change) []string {
 	before, after := attributes(change.Before), attributes(change.After)
@@ -135,8 +135,7 @@ func changed(change *tfjson.Change) []string {
 	if !isObject && !zero(change.AfterUnknown) {
 		paths = append(paths, "everything")
 	}
-	slices.Sort(paths)
-	return slices.Compact(paths)
+	return paths
 }
 
 // single returns the only element of a block that occurs once, or nil.
