@@ -1,7 +1,16 @@
-// Package bench_test measures the cost of one more VM in fleets of 10, 100 and 1,000 VMs on
-// 1, 5 and 50 hosts: the CPU time of engine and provider, the calls to Proxmox, and the
-// time of each phase. It drives the real engine and the real provider against a simulated
-// Proxmox; a violated limit fails the benchmark. Run it with `make bench`.
+// Package bench_test measures what a scale-up costs: the road from a pod to a started VM
+// and from a node to a deleted one, beside direct calls to Proxmox, and how the cost of one
+// more VM grows with the fleet. It drives the real controller, engine and provider against
+// a real control plane and a simulated Proxmox.
+//
+// `make bench` runs everything. One row of the road, with its stages and requests:
+//
+//	go test ./test/bench -run '^$' -v -bench 'Road/vms=20$/clone=5s/^seeds$'
+//	go test ./test/bench -run '^$' -v -bench 'Road/(idle-20|remove-20|burst-200|plus-one-at-200)'
+//
+// A benchmark fails if a figure is more than 10 % above the committed one of the same kind
+// of machine, in testdata/figures.json. With -update it writes that file instead; then
+// `go test ./test/bench -run Readme -update` writes README's table.
 package bench_test
 
 import (
@@ -101,15 +110,16 @@ func (c cost) least(d cost) cost {
 
 func (c cost) report(b *testing.B) {
 	b.Helper()
-	b.ReportMetric(c.cpu.Seconds(), "cpu-s/add")
-	b.ReportMetric(float64(c.provider), "provider-calls/add")
-	b.ReportMetric(c.wall.Seconds(), "wall-s")
-	b.ReportMetric(float64(c.own), "snapshot-calls")
-	b.ReportMetric(float64(c.reread), "reread-calls")
-	b.ReportMetric(c.snapshot.Seconds(), "snapshot-s")
-	b.ReportMetric(c.plan.Seconds(), "plan-s")
-	b.ReportMetric(c.clone.Seconds(), "to-first-clone-s")
-	b.ReportMetric(0, "ns/op") // whole seconds of it are the provider's polls
+	figures{
+		"cpu-s":             c.cpu.Seconds(),
+		"provider-requests": float64(c.provider),
+		"snapshot-requests": float64(c.own),
+		"reread-requests":   float64(c.reread),
+		"snapshot-s":        c.snapshot.Seconds(),
+		"plan-s":            c.plan.Seconds(),
+		"to-first-clone-s":  c.clone.Seconds(),
+		"wall-s":            c.wall.Seconds(), // whole seconds of it are the provider's polls
+	}.report(b)
 }
 
 // add creates one VM on the last host as numaform does, and measures it.
@@ -163,9 +173,6 @@ func (f *fixture) count(b *testing.B, c *cost, approved time.Time) {
 		b.Errorf("%d calls of numaform, %d of the provider, clone after %v: the measurement is wrong", c.reread, c.provider, c.clone)
 	}
 }
-
-// ownAgent is the User-Agent of numaform's own client.
-const ownAgent = "numaform"
 
 // children returns the CPU time of all child processes that have ended, including
 // providers: an engine waits for the ones it started.

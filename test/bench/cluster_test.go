@@ -4,22 +4,29 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/guestsim"
@@ -35,28 +42,46 @@ const namespace = "numaform"
 // cluster is a Kubernetes cluster with numaform's controller, as installed by the chart
 // with default values, and a simulated Proxmox whose guests join.
 type cluster struct {
+	// b is the running benchmark.
 	b     *testing.B
 	plane *testenv.Cluster
 	sim   *pvesim.Server
-	api   client.Client
+	api   client.WithWatch
 	dir   string
 	hosts []topology.Host
 	// metrics is the address of the controller's metrics.
 	metrics string
 	log     *stampedLog
+	used    *sampler
+	// poweredOn and destroyed are numbers of VMs so far.
+	poweredOn, destroyed atomic.Int64
+	// kept are the NodeClaims that exist between rows.
+	kept map[string]bool
 }
 
-// newCluster starts all of it with the given number of hosts.
-func newCluster(b *testing.B, hosts int) *cluster {
+// testbed is the hardware of a cluster.
+type testbed struct {
+	// machine is the kind of its hosts, of topology/machines.
+	machine string
+	hosts   int
+}
+
+// newCluster starts all of it.
+func newCluster(b *testing.B, bed testbed) *cluster {
 	b.Helper()
-	c := &cluster{b: b, dir: b.TempDir(), plane: testenv.FullControlPlane(b), log: &stampedLog{}}
-	for i := range hosts {
-		host := testenv.Host(b, topology.HostName(fmt.Sprintf("pve-%d", i+1)), "xeon-6230-2s-snc2", 9001+i)
+	c := &cluster{b: b, dir: b.TempDir(), log: &stampedLog{}}
+	c.plane = testenv.AuditedControlPlane(b, c.auditLog())
+	for i := range bed.hosts {
+		host := testenv.Host(b, topology.HostName(fmt.Sprintf("pve-%d", i+1)), bed.machine, 9001+i)
 		host.Templates[0].DiskGiB = 30 // as large as a node's disk, so that nothing is resized
+		host.MemoryMiB = 512 << 10
+		for n := range host.NUMANodes {
+			host.NUMANodes[n].MemoryMiB = host.MemoryMiB / int64(len(host.NUMANodes))
+		}
 		c.hosts = append(c.hosts, host)
 	}
 	var err error
-	if c.api, err = client.New(c.plane.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
+	if c.api, err = client.NewWithWatch(c.plane.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
 		b.Fatal(err)
 	}
 	guests, err := guestsim.New(guestsim.Config{Cluster: c.plane.Config})
@@ -73,12 +98,27 @@ func newCluster(b *testing.B, hosts int) *cluster {
 		}
 	})
 	c.sim = testenv.Proxmox(b, func(config *pvesim.Config) {
-		config.Hosts, config.OnPower, config.GuestAgents = c.hosts, guests.Power, true
+		config.Hosts, config.GuestAgents = c.hosts, true
+		config.OnPower = func(event pvesim.PowerEvent) {
+			switch event.Kind {
+			case pvesim.PoweredOn:
+				c.poweredOn.Add(1)
+			case pvesim.Destroyed:
+				c.destroyed.Add(1)
+			}
+			guests.Power(event)
+		}
 		*config = hostagent.On(*config, hostagent.Agent{Rules: claim.Rules{Clusters: []string{"bench"}}})
 	})
 	c.start(c.install())
+	for _, class := range []class{{}, {resize: true}, {seeds: true}, {resize: true, seeds: true}} {
+		c.pool(class)
+	}
 	return c
 }
+
+// auditLog is the file in which the API server records requests.
+func (c *cluster) auditLog() string { return filepath.Join(c.dir, "audit.log") }
 
 // install creates the objects of the chart, and returns the controller's kubeconfig.
 func (c *cluster) install() string {
@@ -117,7 +157,7 @@ fleet:
   configmap: {namespace: %[7]s, name: fleet}
   backend: {type: kubernetes, config: {namespace: %[7]s}}
 join: {api_server: %[8]q, ca_file: kube-ca.pem}
-`, testenv.Region, c.sim.URL(), testenv.CertFile(c.b, c.sim), pvesim.DefaultToken, c.engine(), testenv.PluginDir(c.b), namespace, c.plane.Config.Host))
+`, testenv.Region, c.sim.URL(), testenv.CertFile(c.b, c.sim), pvesim.DefaultToken, testenv.Engine(c.b), testenv.PluginDir(c.b), namespace, c.plane.Config.Host))
 	command := exec.Command(binary, "controller", "--config", "numaform.yaml", "--kubeconfig", kubeconfig, "--namespace", namespace,
 		"--log-level", "debug", "--metrics-bind-address", c.metrics, "--health-probe-bind-address", "0")
 	command.Dir, command.Env = c.dir, append(testenv.CleanEnv(), "NUMAFORM_STATE_DIR="+filepath.Join(c.dir, "state"), "KUBE_CONFIG_PATH="+kubeconfig, "KUBECONFIG="+kubeconfig)
@@ -125,35 +165,19 @@ join: {api_server: %[8]q, ca_file: kube-ca.pem}
 	if err := command.Start(); err != nil {
 		c.b.Fatal(err)
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var sampled <-chan struct{}
+	c.used, sampled = newSampler(ctx, command.Process.Pid)
 	c.b.Cleanup(func() {
-		_ = command.Process.Signal(syscall.SIGTERM) // it may have ended
-		_ = command.Wait()                          // its log says why it ended, if on its own
+		cancel()
+		<-sampled
 		if c.b.Failed() {
 			c.b.Log(c.log.tail())
 		}
+		_ = command.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = command.Wait()                          // its log says why it ended, if on its own
 	})
 }
-
-// engine returns a program that runs the engine and records the start of each run and its
-// CPU time including providers.
-func (c *cluster) engine() string {
-	c.b.Helper()
-	script := fmt.Sprintf(`#!/bin/sh
-began=$(date +%%s%%N)
-%[1]q "$@"
-code=$?
-times > %[2]q.$$
-echo "$began $1 $(tail -n 1 %[2]q.$$)" >> %[2]q
-exit $code
-`, testenv.Engine(c.b), c.engineLog())
-	path := filepath.Join(c.dir, "engine")
-	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
-		c.b.Fatal(err)
-	}
-	return path
-}
-
-func (c *cluster) engineLog() string { return filepath.Join(c.dir, "engine.log") }
 
 func (c *cluster) write(name, text string) {
 	c.b.Helper()
@@ -164,8 +188,15 @@ func (c *cluster) write(name, text string) {
 
 // pool creates a NodeClass and a NodePool of VMs with two vCPUs. Its pods select it by
 // name.
-func (c *cluster) pool(name, class string) {
+func (c *cluster) pool(class class) {
 	c.b.Helper()
+	more := ""
+	if class.resize {
+		more += fmt.Sprintf("  bootDevice: {size: %dG}\n", resizedGiB)
+	}
+	if class.seeds {
+		more += "  metadata: {type: cdrom}\n"
+	}
 	objects, err := testenv.Decode(fmt.Appendf(nil, `
 apiVersion: numaform.dev/v1alpha1
 kind: ProxmoxNodeClass
@@ -173,8 +204,7 @@ metadata: {name: %[1]s}
 spec:
   template: {name: %[2]s}
   placement: {policy: Dedicated, pinWith: HostAgent}
-%[3]s
----
+%[3]s---
 apiVersion: karpenter.sh/v1
 kind: NodePool
 metadata: {name: %[1]s}
@@ -185,7 +215,7 @@ spec:
       requirements:
       - {key: node.kubernetes.io/instance-type, operator: In, values: [s1.2VCPU-8GB]}
   disruption: {consolidationPolicy: WhenEmpty, consolidateAfter: Never}
-`, name, testenv.Template, class))
+`, class.name(), testenv.Template, more))
 	if err != nil {
 		c.b.Fatal(err)
 	}
@@ -196,16 +226,17 @@ spec:
 	}
 }
 
-// pods creates pods of a pool, each of which needs a VM of its own, spread over hosts. It
-// returns when the last one was created.
-func (c *cluster) pods(pool, app string, n int) time.Time {
+// pods creates pods of a class, each of which needs a VM of its own, spread over hosts.
+func (c *cluster) pods(class class, app string, n int) {
 	c.b.Helper()
-	labels := map[string]string{"app": app}
+	labels := map[string]string{"app": app, "kept": strconv.FormatBool(c.kept == nil)}
+	var group errgroup.Group
+	group.SetLimit(20)
 	for i := range n {
 		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s-%02d", app, i), Labels: labels},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s-%03d", app, i), Labels: labels},
 			Spec: corev1.PodSpec{
-				NodeSelector: map[string]string{"karpenter.sh/nodepool": pool},
+				NodeSelector: map[string]string{"karpenter.sh/nodepool": class.name()},
 				Containers: []corev1.Container{{
 					Name: "c", Image: "registry.invalid/c",
 					Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
@@ -218,11 +249,11 @@ func (c *cluster) pods(pool, app string, n int) time.Time {
 				}},
 			},
 		}
-		if err := c.api.Create(context.Background(), pod); err != nil {
-			c.b.Fatal(err)
-		}
+		group.Go(func() error { return c.api.Create(context.Background(), pod) })
 	}
-	return time.Now()
+	if err := group.Wait(); err != nil {
+		c.b.Fatal(err)
+	}
 }
 
 // until polls until done returns true.
@@ -256,16 +287,96 @@ func (c *cluster) running(app string, n int) {
 // Proxmox.
 func (c *cluster) quiet() {
 	c.b.Helper()
-	var before string
-	since := time.Now()
+	before, since := -1, time.Now()
 	c.until("the controller is idle", 5*time.Minute, func() bool {
-		runs, err := os.ReadFile(c.engineLog())
-		writes := len(slices.DeleteFunc(c.sim.Calls(), func(call pvesim.Call) bool { return call.Method == "GET" && call.Agent == ownAgent }))
-		if now := fmt.Sprint(err, len(runs), writes); now != before {
-			before, since = now, time.Now()
+		writes := len(slices.DeleteFunc(c.sim.Calls(), func(call pvesim.Call) bool { return call.Method == http.MethodGet }))
+		if writes != before || c.used.busy() {
+			before, since = writes, time.Now()
 		}
 		return time.Since(since) > 4*time.Second
 	})
+}
+
+// settle remembers the existing nodes.
+func (c *cluster) settle() {
+	c.b.Helper()
+	c.kept = map[string]bool{}
+	for _, claim := range c.claims() {
+		c.kept[claim.Name] = true
+	}
+}
+
+// restore deletes pods and VMs that were created since settle.
+func (c *cluster) restore() {
+	c.b.Helper()
+	c.sim.SetDelays(pvesim.Delays{})
+	c.deletePods()
+	c.deleteClaims()
+	c.until("the nodes are removed", 5*time.Minute, func() bool { return len(c.claims()) == len(c.kept) })
+	c.quiet()
+}
+
+// deletePods deletes the pods that were created since settle.
+func (c *cluster) deletePods() {
+	c.b.Helper()
+	err := c.api.DeleteAllOf(context.Background(), &corev1.Pod{}, client.InNamespace("default"),
+		client.MatchingLabels{"kept": "false"}, client.GracePeriodSeconds(0))
+	if err != nil {
+		c.b.Fatal(err)
+	}
+}
+
+// deleteClaims deletes the NodeClaims that were created since settle.
+func (c *cluster) deleteClaims() {
+	c.b.Helper()
+	var group errgroup.Group
+	for _, claim := range c.claims() {
+		if !c.kept[claim.Name] {
+			group.Go(func() error { return client.IgnoreNotFound(c.api.Delete(context.Background(), &claim)) })
+		}
+	}
+	if err := group.Wait(); err != nil {
+		c.b.Fatal(err)
+	}
+}
+
+// drained watches NodeClaims from now on. The returned function returns when each became
+// free of pods, and the deletion of its VM was requested from the CloudProvider.
+func (c *cluster) drained() func() []time.Time {
+	c.b.Helper()
+	watcher, err := c.api.Watch(context.Background(), &karpv1.NodeClaimList{})
+	if err != nil {
+		c.b.Fatal(err)
+	}
+	times := map[string]time.Time{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for event := range watcher.ResultChan() {
+			claim, ok := event.Object.(*karpv1.NodeClaim)
+			if !ok || !claim.StatusConditions().IsTrue(karpv1.ConditionTypeInstanceTerminating) {
+				continue
+			}
+			if times[claim.Name].IsZero() {
+				times[claim.Name] = time.Now()
+			}
+		}
+	}()
+	return func() []time.Time {
+		watcher.Stop()
+		<-done
+		return slices.Collect(maps.Values(times))
+	}
+}
+
+// claims returns all NodeClaims.
+func (c *cluster) claims() []karpv1.NodeClaim {
+	c.b.Helper()
+	var list karpv1.NodeClaimList
+	if err := c.api.List(context.Background(), &list); err != nil {
+		c.b.Fatal(err)
+	}
+	return list.Items
 }
 
 // stampedLog stores the output lines of a process with the time of each.
@@ -311,4 +422,15 @@ func (l *stampedLog) tail() string {
 		texts = append(texts, line.text)
 	}
 	return strings.Join(texts[max(0, len(texts)-80):], "\n")
+}
+
+// said returns when the controller logged messages that begin with a text.
+func (c *cluster) said(since time.Time, text string) []time.Time {
+	var times []time.Time
+	for _, line := range c.log.since(since) {
+		if strings.Contains(line.text, `"msg":"`+text) {
+			times = append(times, line.at)
+		}
+	}
+	return times
 }

@@ -6,161 +6,200 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"mime/multipart"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/numaform/numaform/internal/pvesim"
-	"github.com/numaform/numaform/internal/scaler"
-	"github.com/numaform/numaform/topology"
 )
 
-// slow sets the task durations of a Proxmox with real disks.
-func slow(c *pvesim.Config) {
-	c.Delays.Clone, c.Delays.Start = 5*time.Second, time.Second
+const (
+	// directPoll is how often a direct caller asks whether a task has ended.
+	directPoll = 100 * time.Millisecond
+	// directVMID is the VMID of its first VM.
+	directVMID = 5000
+	// directSeed is about the size of a seed.
+	directSeed = 400 << 10
+)
+
+// direct is an autoscaler that calls Proxmox itself, for all VMs at once, and does no more
+// than it must: the baseline of all times.
+type direct struct {
+	c      *cluster
+	client *http.Client
 }
 
-// BenchmarkAgainstDirectCalls compares the time from a request to the last call that starts
-// a VM: with clone, config and start in direct calls, all concurrently, and with plan,
-// guard and apply.
-func BenchmarkAgainstDirectCalls(b *testing.B) {
-	for _, size := range []struct{ vms, hosts int }{{1, 1}, {20, 5}} {
-		b.Run(fmt.Sprintf("vms=%d/hosts=%d", size.vms, size.hosts), func(b *testing.B) {
-			for b.Loop() {
-				f := start(b, size.hosts, slow)
-				var places []topology.HostID
-				for i := range size.vms {
-					places = append(places, f.hosts[i%size.hosts])
-				}
-				began := time.Now()
-				f.direct(b, places)
-				direct := f.lastStart(b, size.vms).Sub(began)
-				f.sim.ResetCalls()
-				began = time.Now()
-				change := f.propose(b, f.read(b), 1, places...)
-				if _, err := f.scaler.Apply(context.Background(), change, func([]scaler.RootPlan) (string, error) { return "", nil }); err != nil {
-					b.Fatal(err)
-				}
-				planned := f.lastStart(b, size.vms).Sub(began)
-				b.ReportMetric(direct.Seconds(), "direct-s")
-				b.ReportMetric(planned.Seconds(), "planned-s")
-				b.ReportMetric(planned.Seconds()/direct.Seconds(), "planned/direct")
-			}
-			b.ReportMetric(0, "ns/op")
-		})
-	}
-}
-
-// lastStart returns when the start of the last of that many VMs was requested.
-func (f *fixture) lastStart(b *testing.B, vms int) time.Time {
-	b.Helper()
-	var last time.Time
-	for _, call := range f.sim.Calls() {
-		if call.Method == http.MethodPost && strings.HasSuffix(call.Path, "/status/start") {
-			vms--
-			last = call.Time
-		}
-	}
-	if vms != 0 {
-		b.Fatalf("%d starts are missing", vms)
-	}
-	return last
-}
-
-// direct creates VMs like an autoscaler that calls Proxmox itself.
-func (f *fixture) direct(b *testing.B, places []topology.HostID) {
-	b.Helper()
+func (c *cluster) direct() *direct {
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(f.sim.CertPEM())
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}}}
-	defer client.CloseIdleConnections()
+	roots.AppendCertsFromPEM(c.sim.CertPEM())
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, MaxIdleConnsPerHost: 64}
+	c.b.Cleanup(transport.CloseIdleConnections)
+	return &direct{c: c, client: &http.Client{Transport: transport}}
+}
+
+// create creates VMs, and returns the time until the last start was requested.
+func (d *direct) create(vms int, class class) time.Duration {
+	d.c.b.Helper()
+	began := time.Now()
+	d.each(vms, func(host string, template, vmid int) error { return d.make(host, template, vmid, class) })
+	starts := d.c.calls(began, http.MethodPost, "/status/start")
+	return slices.MaxFunc(starts, time.Time.Compare).Sub(began)
+}
+
+// delete shuts VMs down and deletes them, and returns the time until the last deletion was
+// requested.
+func (d *direct) delete(vms int) time.Duration {
+	d.c.b.Helper()
+	began := time.Now()
+	d.each(vms, func(host string, _, vmid int) error {
+		vm := fmt.Sprintf("/nodes/%s/qemu/%d", host, vmid)
+		if err := d.task(http.MethodPost, vm+"/status/shutdown", url.Values{}); err != nil {
+			return err
+		}
+		_, err := d.call(http.MethodDelete, vm, nil, "")
+		return err
+	})
+	return slices.MaxFunc(d.c.deletions(began), time.Time.Compare).Sub(began)
+}
+
+// each does something for VMs on alternating hosts, all at once.
+func (d *direct) each(vms int, do func(host string, template, vmid int) error) {
+	d.c.b.Helper()
 	var group errgroup.Group
-	for i, host := range places {
-		group.Go(func() error { return f.makeDirectly(client, host, 5000+i) })
+	for i := range vms {
+		host := &d.c.hosts[i%len(d.c.hosts)]
+		group.Go(func() error { return do(string(host.Name), host.Templates[0].VMID, directVMID+i) })
 	}
 	if err := group.Wait(); err != nil {
-		b.Fatal(err)
+		d.c.b.Fatal(err)
 	}
 }
 
-func (f *fixture) makeDirectly(client *http.Client, host topology.HostID, vmid int) error {
-	node := "/nodes/" + string(host.Host)
+func (d *direct) make(host string, template, vmid int, class class) error {
+	node := "/nodes/" + host
 	vm := fmt.Sprintf("%s/qemu/%d", node, vmid)
-	task, err := f.post(client, fmt.Sprintf("%s/qemu/%d/clone", node, 9000+indexOf(f.hosts, host)),
-		url.Values{"newid": {fmt.Sprint(vmid)}, "name": {fmt.Sprintf("direct-%d", vmid)}})
+	config := url.Values{"cores": {"2"}, "memory": {"8192"}}
+
+	// The seed is made while the VM is cloned.
+	var seeded errgroup.Group
+	if class.seeds {
+		name := fmt.Sprintf("direct-%d.iso", vmid)
+		config.Set("ide2", "local:iso/"+name+",media=cdrom")
+		seeded.Go(func() error { return d.seed(host, name) })
+	}
+	err := d.task(http.MethodPost, fmt.Sprintf("%s/qemu/%d/clone", node, template),
+		url.Values{"newid": {fmt.Sprint(vmid)}, "name": {fmt.Sprintf("direct-%d", vmid)}, "full": {"1"}})
+	if err == nil && class.resize {
+		err = d.task(http.MethodPut, vm+"/resize", url.Values{"disk": {"scsi0"}, "size": {fmt.Sprintf("%dG", resizedGiB)}})
+	}
+	if err := errors.Join(err, seeded.Wait()); err != nil {
+		return fmt.Errorf("creating vm %d: %w", vmid, err)
+	}
+	if _, err := d.form(http.MethodPost, vm+"/config", config); err != nil {
+		return err
+	}
+	return d.task(http.MethodPost, vm+"/status/start", url.Values{})
+}
+
+// seed creates a join token, and uploads a disc with it.
+func (d *direct) seed(host, name string) error {
+	id := fmt.Sprintf("%06d", time.Now().UnixNano()%1e6)
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, GenerateName: "bootstrap-token-" + id},
+		Type:       corev1.SecretTypeOpaque,
+		StringData: map[string]string{"token-id": id, "token-secret": "0123456789abcdef"},
+	}
+	if err := d.c.api.Create(context.Background(), secret); err != nil {
+		return err
+	}
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body)
+	_ = form.WriteField("content", "iso") // a buffer takes everything
+	part, err := form.CreateFormFile("filename", name)
 	if err != nil {
 		return err
 	}
-	if err := f.await(client, node, task); err != nil {
+	_, _ = part.Write(make([]byte, directSeed))
+	if err := form.Close(); err != nil {
 		return err
 	}
-	if _, err := f.post(client, vm+"/config", url.Values{"cores": {"2"}, "memory": {"4096"}}); err != nil {
+	data, err := d.call(http.MethodPost, "/nodes/"+host+"/storage/local/upload", &body, form.FormDataContentType())
+	if err != nil {
 		return err
 	}
-	_, err = f.post(client, vm+"/status/start", url.Values{})
-	return err
+	return d.await(data)
 }
 
-func indexOf(hosts []topology.HostID, host topology.HostID) int {
-	for i := range hosts {
-		if hosts[i] == host {
-			return i
-		}
+// task makes a request, and waits for its task.
+func (d *direct) task(method, path string, form url.Values) error {
+	data, err := d.form(method, path, form)
+	if err != nil {
+		return err
 	}
-	return -1
+	return d.await(data)
 }
 
-// await polls for the end of a task each second, as the provider does.
-func (f *fixture) await(client *http.Client, node, task string) error {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for range tick.C {
-		status, err := f.call(client, http.MethodGet, node+"/tasks/"+url.PathEscape(task)+"/status", nil)
+// await waits for a task.
+func (d *direct) await(data json.RawMessage) error {
+	var task string
+	if err := json.Unmarshal(data, &task); err != nil {
+		return fmt.Errorf("reading task %s: %w", data, err)
+	}
+	// UPID:HOST:…: the host that runs it, which for uploads is the one that answered.
+	host := strings.Split(task, ":")[1]
+	ticker := time.NewTicker(directPoll)
+	defer ticker.Stop()
+	for range ticker.C {
+		status, err := d.call(http.MethodGet, "/nodes/"+host+"/tasks/"+url.PathEscape(task)+"/status", nil, "")
 		if err != nil {
 			return err
 		}
 		if bytes.Contains(status, []byte(`"stopped"`)) {
+			if !bytes.Contains(status, []byte(`"OK"`)) {
+				return fmt.Errorf("task %s: %s", task, status)
+			}
 			return nil
 		}
 	}
 	return nil
 }
 
-func (f *fixture) post(client *http.Client, path string, form url.Values) (string, error) {
-	data, err := f.call(client, http.MethodPost, path, form)
-	if err != nil {
-		return "", err
-	}
-	var task string
-	if err := json.Unmarshal(data, &task); err != nil {
-		return "", nil //nolint:nilerr // the call starts no task
-	}
-	return task, nil
+func (d *direct) form(method, path string, form url.Values) (json.RawMessage, error) {
+	return d.call(method, path, strings.NewReader(form.Encode()), "application/x-www-form-urlencoded")
 }
 
-func (f *fixture) call(client *http.Client, method, path string, form url.Values) (json.RawMessage, error) {
-	request, err := http.NewRequest(method, f.sim.URL()+"/api2/json"+path, strings.NewReader(form.Encode()))
+func (d *direct) call(method, path string, body io.Reader, contentType string) (json.RawMessage, error) {
+	request, err := http.NewRequestWithContext(context.Background(), method, d.c.sim.URL()+"/api2/json"+path, body)
 	if err != nil {
 		return nil, err
 	}
 	request.Header.Set("Authorization", "PVEAPIToken="+pvesim.DefaultToken+"="+pvesim.DefaultTokenSecret)
-	if form != nil {
-		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	if contentType != "" {
+		request.Header.Set("Content-Type", contentType)
 	}
-	response, err := client.Do(request)
+	response, err := d.client.Do(request)
 	if err != nil {
 		return nil, err
 	}
 	defer response.Body.Close() //nolint:errcheck // it was read
-	var answer struct{ Data json.RawMessage }
-	err = json.NewDecoder(response.Body).Decode(&answer)
-	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s %s: %s", method, path, response.Status)
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, err
 	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, response.Status, text)
+	}
+	var answer struct{ Data json.RawMessage }
+	err = json.Unmarshal(text, &answer)
 	return answer.Data, err
 }
