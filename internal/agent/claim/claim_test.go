@@ -106,6 +106,7 @@ func tests() []test {
 		{"two clones", []claim.Guest{guest(1, nil, 1, 9), {VMID: 2, Description: marker(1, 2, 10), VCPUs: 2}}, []string{"floats key_twice", "floats key_twice"}},
 
 		{"ceiling", []claim.Guest{guest(1, nil, 1, 2, 3), guest(2, nil, 4, 5, 6, 7), guest(3, nil, 11)}, []string{"1 2 3", "floats ceiling", "11"}},
+		{"ceiling, two above it", []claim.Guest{guest(1, nil, 1, 2, 3), guest(2, nil, 4, 5, 6, 7), guest(3, nil, 12, 13, 14, 8)}, []string{"1 2 3", "floats ceiling", "floats ceiling"}},
 		{"ceiling, who has keeps", []claim.Guest{guest(1, nil, 1, 2, 3), guest(2, pins(2, 4, 5, 6, 7), 4, 5, 6, 7)}, []string{"floats ceiling", "4 5 6 7"}},
 		{"ceiling lowered below two", []claim.Guest{guest(1, pins(1, 1, 2, 3), 1, 2, 3), guest(2, pins(2, 4, 5, 6, 7), 4, 5, 6, 7)}, []string{"1 2 3", "floats ceiling"}},
 		{"ceiling lowered", []claim.Guest{guest(1, pins(1, 1, 2, 3, 4, 5, 6, 7), 1, 2, 3, 4, 5, 6, 7)}, []string{"floats ceiling"}},
