@@ -53,6 +53,8 @@ type bench struct {
 	vms    vms
 	events recorded
 	paused bool
+	// fault is a call of the API that fails, such as "list NodePoolList"; empty means none.
+	fault string
 	// again is set when an approved plan can be begun.
 	again     bool
 	dir       string
@@ -154,7 +156,7 @@ func (b *bench) plant(rules guard.Rules, fleetVMs ...fleet.VM) {
 // restart loses the state in memory.
 func (b *bench) restart() {
 	b.approvals = approval.New(approval.Config{
-		Client: b.client, Namespace: "default", Scaler: b.scaler, Clock: b.clock, Events: &b.events,
+		Client: faulty{b.client, b}, Namespace: "default", Scaler: b.scaler, Clock: b.clock, Events: &b.events,
 		Snapshot: func(context.Context) (*topology.Snapshot, error) { return snapshot(), nil },
 		Paused:   func(context.Context) (bool, error) { return b.paused, nil },
 		Approved: func() { b.again = true },

@@ -1,0 +1,209 @@
+package approval_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// errAPI is what the API server answers to the bench's fault.
+var errAPI = errors.New("etcdserver: no leader")
+
+// faulty is the API server with the bench's fault.
+type faulty struct {
+	client.Client
+	b *bench
+}
+
+func (f faulty) fail(verb string, object runtime.Object) error {
+	_, kind, _ := strings.Cut(fmt.Sprintf("%T", object), ".")
+	if f.b.fault == verb+" "+kind {
+		return errAPI
+	}
+	return nil
+}
+
+func (f faulty) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if err := f.fail("get", object); err != nil {
+		return err
+	}
+	return f.Client.Get(ctx, key, object, options...)
+}
+
+func (f faulty) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if err := f.fail("list", list); err != nil {
+		return err
+	}
+	return f.Client.List(ctx, list, options...)
+}
+
+func (f faulty) Create(ctx context.Context, object client.Object, options ...client.CreateOption) error {
+	if err := f.fail("create", object); err != nil {
+		return err
+	}
+	return f.Client.Create(ctx, object, options...)
+}
+
+func (f faulty) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+	if err := f.fail("patch", object); err != nil {
+		return err
+	}
+	return f.Client.Patch(ctx, object, patch, options...)
+}
+
+func (f faulty) Delete(ctx context.Context, object client.Object, options ...client.DeleteOption) error {
+	if err := f.fail("delete", object); err != nil {
+		return err
+	}
+	return f.Client.Delete(ctx, object, options...)
+}
+
+func (f faulty) Status() client.SubResourceWriter { return faultyStatus{f.Client.Status(), f} }
+
+type faultyStatus struct {
+	client.SubResourceWriter
+	f faulty
+}
+
+func (s faultyStatus) Update(ctx context.Context, object client.Object, options ...client.SubResourceUpdateOption) error {
+	if err := s.f.fail("status", object); err != nil {
+		return err
+	}
+	return s.SubResourceWriter.Update(ctx, object, options...)
+}
+
+// fails checks that a call fails by the fault, names the object, and lets nothing pass.
+func (b *bench) fails(fault, names string, call func() (passed bool, err error)) {
+	b.Helper()
+	b.fault = fault
+	defer func() { b.fault = "" }()
+	passed, err := call()
+	if passed || !errors.Is(err, errAPI) || !strings.Contains(err.Error(), names) {
+		b.Errorf("with a failing %s: passed %t, %v; want an error that names %s", fault, passed, err, names)
+	}
+}
+
+// TestAFailedReadLetsNothingPass has an API server that fails to answer: what is allowed is
+// unknown, so nothing is.
+func TestAFailedReadLetsNothingPass(t *testing.T) {
+	b := newBench(t, strict())
+	b.pool("quick", "auto", "auto")
+	b.pool("free", "", "")
+	quick, free := b.held(0, placed("quick", pve1, 4096)), b.held(0, placed("free", pve1, 4096))
+	b.asked("", free)
+
+	up := func() (bool, error) {
+		may, err := b.approvals.Up(t.Context(), snapshot(), []scheduling.Placed{placed("quick", pve1, 4096)})
+		return len(may) > 0, err
+	}
+	approver := func(plan *scaler.ShardPlan) func() (bool, error) {
+		return func() (bool, error) {
+			by, err := b.approvals.Approver(t.Context(), plan)
+			return by != "", err
+		}
+	}
+	advance := func() (bool, error) { return false, b.approvals.Advance(t.Context()) }
+
+	const readingPools, readingPlans, readingLedger = "reading nodepools: ", "reading scaleplans: ", "reading ConfigMap default/numaform-approvals: "
+	b.fails("list NodePoolList", readingPools, up)
+	b.fails("list NodePoolList", readingPools, approver(quick))
+	b.fails("list NodePoolList", readingPools, func() (bool, error) { return b.approvals.Asks(t.Context(), free) })
+	for fault, names := range map[string]string{"list ScalePlanList": readingPlans, "get ConfigMap": readingLedger} {
+		b.fails(fault, names, up)
+		b.fails(fault, names, approver(free))
+		b.fails(fault, names, advance)
+	}
+	if plans := b.plans(""); len(plans) != 1 {
+		t.Errorf("%d plans, want the one from before", len(plans))
+	}
+	b.asked("auto mode of NodePool quick", quick)
+}
+
+// TestAFailedWriteProposesNothing fails to write a proposal: it is made by the next call.
+func TestAFailedWriteProposesNothing(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	vm := placed("slow", pve1, 4096, "a")
+	draft := func() (bool, error) {
+		may, err := b.approvals.Up(t.Context(), snapshot(), []scheduling.Placed{vm})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(may) > 0, b.approvals.Draft(t.Context())
+	}
+	b.fails("create ScalePlan", "checking approval of nodepool slow: proposing scaleplan slow-", draft)
+	if plans := b.plans(""); len(plans) != 0 {
+		t.Fatalf("%d plans exist", len(plans))
+	}
+	b.fails("patch ConfigMap", "writing ConfigMap default/numaform-approvals: ", draft)
+	b.want(0, vm)
+	plan := b.plan(v1alpha1.ScalePlanPending)
+
+	// An approval that cannot be recorded as used allows nothing.
+	b.approve(plan)
+	begin := func() (bool, error) {
+		may, err := b.approvals.Up(t.Context(), snapshot(), []scheduling.Placed{vm})
+		if err == nil && len(may) == 0 { // it has to be planned again
+			if err = b.approvals.Draft(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			may, err = b.approvals.Up(t.Context(), snapshot(), []scheduling.Placed{vm})
+		}
+		return len(may) > 0, err
+	}
+	b.fails("status ScalePlan", "checking approval of nodepool slow: beginning scaleplan "+plan.Name+": ", begin)
+	b.plan(v1alpha1.ScalePlanPending)
+	b.want(1, vm)
+	b.plan(v1alpha1.ScalePlanApproved)
+}
+
+// TestAFailedReadRemovesNothing has an API server that fails to answer while Karpenter
+// wants to remove nodes: none go, also not of pools that need no approval.
+func TestAFailedReadRemovesNothing(t *testing.T) {
+	s := newShop(t)
+	free, slow := s.pool("free", "", ""), s.pool("slow", "", "manual")
+	one, two := worker("free", 2000), worker("slow", 2001)
+	s.stock(one, two)
+	for _, test := range []struct {
+		fault string
+		held  bool
+		names string
+	}{
+		{fault: "list NodePoolList", names: "reading nodepools: "},
+		{fault: "list ScalePlanList", held: true, names: "reading scaleplans: "},
+		{fault: "get ConfigMap", held: true, names: "reading ConfigMap default/numaform-approvals: "},
+	} {
+		method, candidate := s.free, s.candidate(free, one)
+		if test.held {
+			method, candidate = s.held, s.candidate(slow, two)
+		}
+		if !method.ShouldDisrupt(t.Context(), candidate) {
+			t.Fatalf("%s is no candidate", candidate.Name())
+		}
+		s.fails(test.fault, test.names, func() (bool, error) {
+			commands, err := method.ComputeCommands(t.Context(), map[string]int{"free": 9, "slow": 9}, candidate)
+			return len(commands) > 0, err
+		})
+	}
+	if plans := s.plans(""); len(plans) != 0 {
+		t.Errorf("%d plans exist", len(plans))
+	}
+	// A proposal that cannot be written keeps its node, and others go.
+	s.fault = "create ScalePlan"
+	if got := s.compute(s.held, 9, s.candidate(slow, two)); len(got) != 0 {
+		t.Errorf("%q go unasked", got)
+	}
+	if got := s.compute(s.free, 9, s.candidate(free, one)); len(got) != 1 {
+		t.Errorf("%q go, want free-2000", got)
+	}
+}
