@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,6 +81,28 @@ func TestHide(t *testing.T) {
 	want := "a [redacted] b [redacted] c [redacted] d [redacted] e https://pve xyz u:[redacted]@127.0.0.1 [redacted]"
 	if got := state.Hide(env, in); got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestHideAll hides what a process of the workspace gets, from wherever it gets it.
+func TestHideAll(t *testing.T) {
+	t.Parallel()
+	own := []string{
+		"PG_CONN_STR=postgres://u:canary-1@db/x", "TF_ENCRYPTION=canary-2", "TF_TOKEN_registry_example=canary-3", "AWS_SECRET_ACCESS_KEY=canary-4",
+		"PG_SCHEMA_NAME=plain-1", "EDITOR_TOKEN=plain-2",
+	}
+	c := &state.Config{Env: map[string]string{"PROXMOX_VE_API_TOKEN": "numaform@pve!t=canary-5", "PROXMOX_VE_ENDPOINT": "plain-3"}}
+	for n := range 5 {
+		secret := fmt.Sprintf("canary-%d", n+1)
+		if got := state.HideAll(own, c, "it is "+secret+"."); got != "it is [redacted]." {
+			t.Errorf("%s: got %q", secret, got)
+		}
+	}
+	// No process of the workspace gets the second one.
+	for _, plain := range []string{"plain-1", "plain-2", "plain-3"} {
+		if got := state.HideAll(own, c, plain); got != plain {
+			t.Errorf("%s: got %q", plain, got)
+		}
 	}
 }
 

@@ -80,6 +80,9 @@ func (w *Workspace) Mark() string { return runVariable + "=" + markOf(w.config.D
 // Hide removes env's secrets from s.
 func Hide(env map[string]string, s string) string { return newRedactor(env).hide(s) }
 
+// HideAll removes from s the secrets in an environment and a configuration.
+func HideAll(own []string, c *Config, s string) string { return redactorOf(own, c).hide(s) }
+
 // Held reports whether a lock belongs to a run on a host between two times.
 func Held(host string, began, until time.Time, lock *LockedError, here string) bool {
 	return (&run{Host: host, Began: began, Until: until}).proves(lock, here, "")

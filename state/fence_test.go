@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
@@ -49,7 +50,8 @@ func newEcho(t *testing.T, network, address string) *echo {
 	return e
 }
 
-// ask sends a line through a fence and returns the connection if the line came back.
+// ask sends a line through a fence and returns the connection if the line came back. If it
+// does not, the connection must end.
 func ask(t *testing.T, network, address string) net.Conn {
 	t.Helper()
 	conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(t.Context(), network, address)
@@ -61,6 +63,9 @@ func ask(t *testing.T, network, address string) net.Conn {
 	}
 	_, _ = io.WriteString(conn, "hello\n")
 	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || line != "hello\n" {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error("the connection is neither forwarded nor ended")
+		}
 		_ = conn.Close()
 		return nil
 	}

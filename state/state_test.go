@@ -372,11 +372,13 @@ func TestInitOncePerContent(t *testing.T) {
 		{"a module's input", func() { call("x", 2) }, 2},
 		{"another call of that module", func() { call("y", 1) }, 2},
 		{"a call of another module", func() { write(t, dir, "z.tf", "module \"z\" {\n  source = \"../n\"\n}\n") }, 3},
+		{"a file of another syntax", func() { write(t, dir, "l.tf.json", `{"locals": {"l": 1}}`) }, 4},
+		{"its content", func() { write(t, dir, "l.tf.json", `{"locals": {"l": 2}}`) }, 5},
 		{"no engine data", func() {
 			if err := os.Remove(filepath.Join(dir, ".terraform", "numaform", "init")); err != nil {
 				t.Fatal(err)
 			}
-		}, 4},
+		}, 6},
 	}
 	for _, step := range steps {
 		step.do()
@@ -474,6 +476,8 @@ func TestNewRefuses(t *testing.T) {
 		"no engine":    {Dir: "x"},
 		"variables":    {Dir: "x", Engine: &state.Engine{Path: "/x"}, Env: map[string]string{"TF_VAR_x": "1"}},
 		"arguments":    {Dir: "x", Engine: &state.Engine{Path: "/x"}, Env: map[string]string{"TF_CLI_ARGS_plan": "-destroy"}},
+		"another root": {Dir: "/r/other/h", Engine: &state.Engine{Path: "/x"}, Root: "/r/o", Files: map[string][]byte{}},
+		"above a root": {Dir: "/r", Engine: &state.Engine{Path: "/x"}, Root: "/r/o", Files: map[string][]byte{}},
 	} {
 		if _, err := state.New(config); err == nil {
 			t.Errorf("%s: no error", name)
