@@ -71,3 +71,15 @@ func Fits(text, binary int) bool {
 	}
 	return checkSize(m) == nil
 }
+
+// IsPart reports whether a path below a fleet's directory is part of the fleet.
+func IsPart(name string, dir bool) bool { return roleOf(name, dir) != roleRefused }
+
+// Census counts files of a fleet.
+type Census struct{ census }
+
+// File returns what is wrong with one more file of the desired state, or "".
+func (c *Census) File(name string, size int64) string { return c.count(name, roleFile, size) }
+
+// Record returns what is wrong with one more record of the history, or "".
+func (c *Census) Record(name string, size int64) string { return c.count(name, roleRecord, size) }

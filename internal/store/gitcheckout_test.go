@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -102,6 +103,21 @@ func TestGitCheckoutWithEdits(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestGitCheckoutIsNamed refuses a file of a checkout whose remote is not configured: the
+// error names the checkout.
+func TestGitCheckoutIsNamed(t *testing.T) {
+	t.Parallel()
+	_, ann, _ := checkedOut(t, "")
+	put(t, ann, "r/pve-1/zz.tf", "")
+	commitAll(t, ann, "x")
+	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: ann})
+	_, _, err := g.Read(t.Context())
+	var refused *store.RefusedError
+	if !errors.As(err, &refused) || refused.Where != "branch main of "+ann || refused.Path != "r/pve-1/zz.tf" {
+		t.Errorf("got %v, want a file refused in the checkout %s", err, ann)
 	}
 }
 
