@@ -215,30 +215,43 @@ func (w *Workspace) readManifest() (*manifest, error) {
 	return m, err
 }
 
-// addCalls writes the files' module calls to the engine's list, and reports whether it
-// could: each must call a directory that is already in the list, so that its own calls
-// and providers are known. Init would do no more.
+// addCalls makes the engine's list of modules contain the files' module calls, and
+// reports whether it could: each must call a directory that is already in the list, so
+// that its own calls and providers are known. Init would do no more. A directory stays in
+// the list when its last call is gone, for the next call.
 func (w *Workspace) addCalls(c *configuration) bool {
 	old, err := w.readManifest()
-	if err != nil || old == nil || !c.local {
+	if err != nil || !c.local || (old == nil && len(c.calls) > 0) {
 		return false
+	}
+	if old == nil {
+		return true
 	}
 	// For each source, one of its calls, and the calls within.
 	models := map[string][]moduleCall{}
-	var listed manifest
+	known := map[string]string{} // sources by label
 	for _, call := range old.Modules {
-		if call.Key == "" {
-			listed.Modules = append(listed.Modules, call)
-		} else if models[call.Source] == nil && !strings.Contains(call.Key, ".") {
-			model := []moduleCall{call}
-			for _, inner := range old.Modules {
-				if strings.HasPrefix(inner.Key, call.Key+".") {
-					model = append(model, inner)
-				}
-			}
-			models[call.Source] = model
+		if call.Key == "" || strings.Contains(call.Key, ".") {
+			continue
 		}
+		known[call.Key] = call.Source
+		if models[call.Source] != nil {
+			continue
+		}
+		model := []moduleCall{call}
+		for _, inner := range old.Modules {
+			if strings.HasPrefix(inner.Key, call.Key+".") {
+				model = append(model, inner)
+			}
+		}
+		models[call.Source] = model
 	}
+	unlisted := func(label string) bool { return known[label] != c.calls[label] }
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(c.calls)), unlisted) {
+		return true
+	}
+
+	listed := manifest{Modules: slices.DeleteFunc(slices.Clone(old.Modules), func(call moduleCall) bool { return call.Key != "" })}
 	for label, source := range c.calls {
 		model := models[source]
 		if model == nil {
@@ -247,6 +260,12 @@ func (w *Workspace) addCalls(c *configuration) bool {
 		for _, call := range model {
 			call.Key = label + strings.TrimPrefix(call.Key, model[0].Key)
 			listed.Modules = append(listed.Modules, call)
+		}
+	}
+	for source, model := range models {
+		_, replaced := c.calls[model[0].Key]
+		if called := slices.Contains(slices.Collect(maps.Values(c.calls)), source); !called && !replaced {
+			listed.Modules = append(listed.Modules, model...)
 		}
 	}
 	slices.SortFunc(listed.Modules, func(a, b moduleCall) int { return strings.Compare(a.Key, b.Key) })

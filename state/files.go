@@ -24,10 +24,10 @@ func (w *Workspace) tree() *workdir.Tree {
 	}
 	below, _ := filepath.Rel(w.config.Root, w.config.Dir) // New has checked that it is below Root
 	dir := filepath.ToSlash(below)
-	tree := &workdir.Tree{Root: w.config.Root, Files: w.config.Files, Dirs: []string{dir}}
+	tree := &workdir.Tree{Root: w.config.Root, Files: maps.Clone(w.config.Files), Dirs: []string{dir}}
 	tree.Kept = func(name string) bool { return path.Dir(name) == dir && slices.Contains(own, path.Base(name)) }
+	maps.Copy(tree.Files, w.files)
 	if w.imports != nil {
-		tree.Files = maps.Clone(w.config.Files)
 		tree.Files[path.Join(dir, generator.ImportFile)] = w.imports
 	}
 	return tree

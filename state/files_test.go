@@ -247,3 +247,53 @@ func TestErroredStates(t *testing.T) {
 		}
 	}
 }
+
+// TestTargetsReadTheirFilesOnly plans one module call of a root that has more: the engine
+// finds that call's file only, changes nothing else, and needs no init, not even for the
+// first call after the root was empty.
+func TestTargetsReadTheirFilesOnly(t *testing.T) {
+	t.Parallel()
+	said := &log{}
+	config := rendered(t, localBackend)
+	nodes := map[string][]byte{}
+	for _, name := range []string{"a", "b", "c"} {
+		nodes["r/h/node-"+name+".tf"] = []byte("module \"" + name + "\" {\n  source = \"../../modules/m/1\"\n}\n")
+	}
+	delete(config.Files, "r/h/node-a.tf")
+	w := open(t, filepath.Join(config.Root, "r", "h"), func(c *state.Config) {
+		c.Root, c.Files, c.Log = config.Root, config.Files, said
+		c.BackendConfig = map[string]string{"path": filepath.Join(t.TempDir(), "terraform.tfstate")}
+	})
+	apply := func(want []string, options state.PlanOptions) {
+		t.Helper()
+		plan := mustPlan(t, w, options)
+		if diff := cmp.Diff(want, planned(plan)); diff != "" {
+			t.Errorf("the plan of %v: %s", options.Targets, diff)
+		}
+		mustApply(t, w, plan)
+	}
+	only := func(name string) map[string][]byte {
+		return map[string][]byte{"r/h/node-" + name + ".tf": nodes["r/h/node-"+name+".tf"]}
+	}
+	const a, b, c = "module.a.terraform_data.a", "module.b.terraform_data.a", "module.c.terraform_data.a"
+
+	apply([]string{a, b}, state.PlanOptions{Files: map[string][]byte{"r/h/node-a.tf": nodes["r/h/node-a.tf"], "r/h/node-b.tf": nodes["r/h/node-b.tf"]}})
+	apply([]string{c}, state.PlanOptions{Files: only("c"), Targets: []string{"module.c"}})
+	if diff := cmp.Diff([]string{a, b, c}, addresses(t, w)); diff != "" {
+		t.Errorf("state: %s", diff)
+	}
+	left, err := filepath.Glob(filepath.Join(w.Dir(), "node-*.tf"))
+	if want := []string{filepath.Join(w.Dir(), "node-c.tf")}; err != nil || !cmp.Equal(left, want) {
+		t.Errorf("the engine found %v (%v), want %v", left, err, want)
+	}
+	if plan := mustPlan(t, w, state.PlanOptions{Files: nodes}); plan.Changes {
+		t.Errorf("the whole plan changes\n%s", plan.Text)
+	}
+
+	apply([]string{b}, state.PlanOptions{Targets: []string{"module.b"}})
+	apply([]string{a, c}, state.PlanOptions{})
+	apply([]string{a}, state.PlanOptions{Files: only("a"), Targets: []string{"module.a"}})
+	if inits := said.count("Initializing the backend"); inits != 1 {
+		t.Errorf("%d inits, want 1", inits)
+	}
+}

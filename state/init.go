@@ -48,8 +48,8 @@ func (w *Workspace) prepare(ctx context.Context) error {
 		return failed(err)
 	}
 
-	// The stamp has the hash of everything that init depends on, and the hash of all of it
-	// except module calls.
+	// The stamp is the hash of everything that init depends on, except module calls that
+	// addCalls lists.
 	lines := []string{
 		"engine " + w.config.Engine.Path + " " + w.config.Engine.Version,
 		"providers none",
@@ -57,25 +57,24 @@ func (w *Workspace) prepare(ctx context.Context) error {
 	for key, value := range w.config.BackendConfig {
 		lines = append(lines, "backend "+key+"="+value)
 	}
-	lines = append(lines, root.dependencies...)
+	for _, line := range root.dependencies {
+		if !root.local || !strings.HasPrefix(line, callPrefix) {
+			lines = append(lines, line)
+		}
+	}
 	slices.Sort(lines)
-	whole := hashLines(lines)
-	rest := hashLines(slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, callPrefix) }))
+	hash := hashLines(lines)
 	stamp, err := os.ReadFile(w.private(stampFile))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return failed(err)
 	}
-	oldWhole, oldRest, _ := strings.Cut(string(stamp), " ")
-	if oldWhole == whole && oldRest == rest {
+	if string(stamp) == hash && (!root.local || w.addCalls(root)) {
 		return nil
 	}
-	// A changed number of calls to modules that are already listed needs no init.
-	if oldRest != rest || !w.addCalls(root) {
-		if err := w.init(ctx); err != nil {
-			return err
-		}
+	if err := w.init(ctx); err != nil {
+		return err
 	}
-	if err := renameio.WriteFile(w.private(stampFile), []byte(whole+" "+rest), 0o600); err != nil {
+	if err := renameio.WriteFile(w.private(stampFile), []byte(hash), 0o600); err != nil {
 		return failed(err)
 	}
 	return nil

@@ -33,8 +33,12 @@ type PlanOptions struct {
 	RefreshOnly bool
 	// Unlocked plans without the state's lock, for a plan that will not be applied.
 	Unlocked bool
-	// Targets restricts the plan to these addresses. It is for recovery only.
+	// Targets restricts the plan to these addresses.
 	Targets []string
+	// Files are added to Config.Files, if that is set. A plan with targets needs the files
+	// of the targets only, and then costs the same in a root of any size: without them
+	// the engine would load and validate every module call of the root.
+	Files map[string][]byte
 	// Imports are existing VMs that are missing from the state. For a running VM with the
 	// guest agent enabled, whatever its file says, the provider waits up to 15 minutes
 	// for the agent: give ctx a deadline, and retry.
@@ -71,6 +75,7 @@ type Plan struct {
 func (w *Workspace) Plan(ctx context.Context, options PlanOptions) (plan *Plan, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.files = options.Files
 	if err := w.prepare(ctx); err != nil {
 		return nil, err
 	}

@@ -38,9 +38,10 @@ type Config struct {
 	// Dir is the directory of one root, with its .tf files.
 	Dir    string
 	Engine *Engine
-	// Root and Files, if set, are all that the engine may read: Files by their
-	// slash-separated paths relative to Root, which must contain Dir. Before each
-	// command, anything that differs is replaced. Root must exist; Dir need not.
+	// Root and Files, if set, are all that the engine may read, besides a plan's own
+	// files: Files by their slash-separated paths relative to Root, which must contain
+	// Dir. Before each command, anything that differs is replaced. Root must exist; Dir
+	// need not.
 	Root  string
 	Files map[string][]byte
 	// Errored is the file for a state that the backend did not accept. The state moves
@@ -107,7 +108,9 @@ type Workspace struct {
 	crashed *run
 	// outside are writes that no plan contains, until a Recovery returns them.
 	outside []string
-	// imports are the import blocks in the directory during a plan.
+	// files are the files of the latest plan, and imports the import blocks in the
+	// directory while it is made.
+	files   map[string][]byte
 	imports []byte
 }
 

@@ -182,7 +182,7 @@ func (s *Scaler) refresh(ctx context.Context, change *Change, at places, host to
 	}
 	defer func() { err = errors.Join(err, workspace.Close()) }()
 	for len(vms) > 0 {
-		plan, err := s.runPlan(ctx, workspace, state.PlanOptions{Refresh: true, Unlocked: true, Targets: refreshTargets(vms, c.guestIndex)})
+		plan, err := change.plan(ctx, workspace, host, state.PlanOptions{Refresh: true, Unlocked: true, Targets: refreshTargets(vms, c.guestIndex)})
 		if err == nil {
 			c.read(plan.JSON, vms, s.config.Rules)
 			return nil

@@ -207,7 +207,7 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (allowed bool, err error) {
 	// After a failed change in place, the state wrongly says that it was done.
 	options := state.PlanOptions{Targets: v.targets(), Refresh: v.retrying}
-	if plan.Plan, err = s.runPlan(ctx, plan.workspace, options); err != nil {
+	if plan.Plan, err = v.change.plan(ctx, plan.workspace, v.id, options); err != nil {
 		return false, err
 	}
 	todo, err := v.compare(plan.Plan.JSON)
@@ -230,7 +230,7 @@ func (s *Scaler) planWhole(ctx context.Context, plan *RootPlan, v *hostView) (er
 	// A dry run takes no lock: it changes nothing, and the lock would block a concurrent
 	// apply.
 	options := state.PlanOptions{Unlocked: plan.dry}
-	if plan.Plan, err = s.runPlan(ctx, plan.workspace, options); err != nil {
+	if plan.Plan, err = v.change.plan(ctx, plan.workspace, v.id, options); err != nil {
 		return err
 	}
 
@@ -247,7 +247,7 @@ func (s *Scaler) planWhole(ctx context.Context, plan *RootPlan, v *hostView) (er
 		if err := plan.workspace.Forget(ctx, todo.forget...); err != nil {
 			return err
 		}
-		if plan.Plan, err = s.runPlan(ctx, plan.workspace, options); err != nil {
+		if plan.Plan, err = v.change.plan(ctx, plan.workspace, v.id, options); err != nil {
 			return err
 		}
 		todo, err = v.compare(plan.Plan.JSON)
@@ -274,7 +274,7 @@ func (s *Scaler) planWhole(ctx context.Context, plan *RootPlan, v *hostView) (er
 		again = again || followed
 	}
 	if again {
-		if plan.Plan, err = s.runPlan(ctx, plan.workspace, options); err != nil {
+		if plan.Plan, err = v.change.plan(ctx, plan.workspace, v.id, options); err != nil {
 			return err
 		}
 	}
@@ -302,7 +302,7 @@ func (s *Scaler) planRepair(ctx context.Context, plan *RootPlan, v *hostView, re
 		return err
 	}
 	options := state.PlanOptions{Refresh: true, Targets: refreshTargets(repaired, v.guestIndex)}
-	if plan.Plan, err = s.runPlan(ctx, plan.workspace, options); err != nil {
+	if plan.Plan, err = v.change.plan(ctx, plan.workspace, v.id, options); err != nil {
 		return err
 	}
 
@@ -325,9 +325,15 @@ func (s *Scaler) planRepair(ctx context.Context, plan *RootPlan, v *hostView, re
 	return nil
 }
 
-func (s *Scaler) runPlan(ctx context.Context, workspace *state.Workspace, options state.PlanOptions) (*state.Plan, error) {
-	if err := workspace.Init(ctx); err != nil {
-		return nil, err
+// plan runs the engine's plan for a host, on the files of the targets or of all VMs.
+func (c *Change) plan(ctx context.Context, workspace *state.Workspace, host topology.HostID, options state.PlanOptions) (*state.Plan, error) {
+	options.Files = map[string][]byte{}
+	for i := range c.After.VMs {
+		vm := &c.After.VMs[i]
+		targeted := func(call string) bool { return slices.Contains(options.Targets, call) }
+		if vm.Host == host && (options.Targets == nil || slices.ContainsFunc(generator.Calls(vm), targeted)) {
+			options.Files[generator.NodeFile(vm)] = c.AfterFiles[generator.NodeFile(vm)]
+		}
 	}
 	return workspace.Plan(ctx, options)
 }

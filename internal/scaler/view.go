@@ -21,6 +21,7 @@ import (
 // hostView is what a change may do on one host, and the guests that exist there.
 type hostView struct {
 	guestIndex
+	change  *Change
 	id      topology.HostID
 	host    *topology.Host
 	vms     map[string]fleet.VM // by address, from the files
@@ -60,7 +61,7 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 	}
 
 	v := &hostView{
-		guestIndex: indexGuests(snapshot, change.After.ClusterID), id: id, host: host, complete: !region.HidesGuests,
+		guestIndex: indexGuests(snapshot, change.After.ClusterID), change: change, id: id, host: host, complete: !region.HidesGuests,
 		vms: byAddress(change.After.VMs, id), added: byAddress(change.Added, id),
 		removed: byAddress(change.Removed, id), updated: byAddress(change.Updated, id),
 		interrupted: interrupted(change.open, id),
@@ -330,7 +331,7 @@ func (s *Scaler) followMoved(ctx context.Context, plan *RootPlan, v *hostView) (
 
 	list := strings.Join(targets, ", ")
 	s.config.Progress(plan.Host, "reading the hosts of moved VMs: "+list)
-	refresh, err := s.runPlan(ctx, plan.workspace, state.PlanOptions{RefreshOnly: true, Targets: targets})
+	refresh, err := v.change.plan(ctx, plan.workspace, v.id, state.PlanOptions{RefreshOnly: true, Targets: targets})
 	if err != nil {
 		return true, err
 	}

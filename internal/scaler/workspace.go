@@ -182,9 +182,9 @@ func (e *UnknownModulesError) Error() string {
 // rootFile contains the backend configuration of a host's root.
 const rootFile = "main.tf"
 
-// rendered returns everything that the engine may read for a host, by path relative to
-// the directory with all hosts: the rendered fleet after a change, and the modules that
-// it calls, from numaform itself. It never uses files from the fleet's directory.
+// rendered returns what the engine may read for a host besides the files of VMs, by path
+// relative to the directory with all hosts: the rendered fleet after a change, and
+// modules, from numaform itself. It never uses files from the fleet's directory.
 func (s *Scaler) rendered(change *Change, host topology.HostID, dry bool) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	dir := generator.RootDir(host)
@@ -192,6 +192,10 @@ func (s *Scaler) rendered(change *Change, host topology.HostID, dry bool) (map[s
 		if path.Dir(name) == dir {
 			files[name] = content
 		}
+	}
+	// The modules of new VMs stay in a root without VMs, so that its next VM needs no init.
+	for name, content := range s.config.Release.Modules {
+		files[generator.ModuleFile(modules.HashOf(s.config.Release.Modules), name)] = content
 	}
 	for i := range change.After.VMs {
 		vm := &change.After.VMs[i]
@@ -205,6 +209,7 @@ func (s *Scaler) rendered(change *Change, host topology.HostID, dry bool) (map[s
 		for name, content := range carried {
 			files[generator.ModuleFile(vm.Module, name)] = content
 		}
+		delete(files, generator.NodeFile(vm))
 	}
 
 	// A dry run plans a host that has had no VM yet without the backend: some backends write
