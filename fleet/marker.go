@@ -56,11 +56,7 @@ func (m Marker) String() string {
 	if len(m.Pins) == 0 {
 		return line
 	}
-	pins := make([]string, len(m.Pins))
-	for i, cpu := range m.Pins {
-		pins[i] = strconv.Itoa(cpu)
-	}
-	line += " pins=" + strings.Join(pins, ",")
+	line += " pins=" + topology.Pins(m.Pins).String()
 	if m.Emulator != "" {
 		line += " emulator=" + string(m.Emulator)
 	}
@@ -106,20 +102,13 @@ func parseMarkerLine(line string) (Marker, error) {
 		return Marker{}, fmt.Errorf("marker %s: malformed: must be \"numaform/1 cluster=ID key=KEY\", then perhaps "+
 			"\"pins=4,36,5,37\", then perhaps \"emulator=guest\" or \"emulator=shared\"", short(line))
 	}
-	marker := Marker{ClusterID: fields[1], Key: Key(fields[2]), Emulator: Emulator(fields[4])}
-	if fields[3] == "" {
-		return marker, nil
-	}
-	seen := map[int]bool{}
-	for text := range strings.SplitSeq(fields[3], ",") {
-		cpu, err := strconv.Atoi(text)
-		if err != nil || cpu > topology.MaxCPU || seen[cpu] {
-			return Marker{}, fmt.Errorf("marker %s: CPU %s is too large or a duplicate", short(line), text)
+	var pins topology.Pins
+	if fields[3] != "" {
+		if err := pins.UnmarshalText([]byte(fields[3])); err != nil {
+			return Marker{}, fmt.Errorf("marker %s: %w", short(line), err)
 		}
-		seen[cpu] = true
-		marker.Pins = append(marker.Pins, cpu)
 	}
-	return marker, nil
+	return Marker{ClusterID: fields[1], Key: Key(fields[2]), Pins: pins, Emulator: Emulator(fields[4])}, nil
 }
 
 // short quotes untrusted text for an error message and shortens it.
