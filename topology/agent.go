@@ -164,10 +164,6 @@ func (a *Agent) check() error {
 			return fmt.Errorf("pci_nodes puts %s on NUMA node %d: want an address such as 0000:01:00.0, and a NUMA node", quote(address), node)
 		}
 	}
-	return a.checkGuests()
-}
-
-func (a *Agent) checkGuests() error {
 	for _, vmid := range slices.Sorted(maps.Keys(a.Pinned)) {
 		if vmid < 1 || vmid > maxVMID || len(a.Pinned[vmid]) == 0 {
 			return fmt.Errorf("pinned names guest %d with %d CPUs: want a VMID and at least one CPU", vmid, len(a.Pinned[vmid]))

@@ -11,9 +11,8 @@ const snapshotFormat = 1
 
 // snapshotFile is the JSON form of a recorded snapshot.
 type snapshotFile struct {
-	Format  int      `json:"format"`
-	Regions []Region `json:"regions"`
-	Hosts   []Host   `json:"hosts"`
+	Format int `json:"format"`
+	Snapshot
 }
 
 // ParseSnapshot parses the output of Print. Unknown keys, hosts without a region,
@@ -27,12 +26,11 @@ func ParseSnapshot(data []byte) (*Snapshot, error) {
 		return nil, fmt.Errorf("parsing snapshot: format is %d: this numaform reads format %d; "+
 			"record again with its own `numaform topology -o json`", file.Format, snapshotFormat)
 	}
-	snapshot := &Snapshot{Regions: file.Regions, Hosts: file.Hosts}
-	snapshot.sort()
-	if err := snapshot.Validate(); err != nil {
+	file.sort()
+	if err := file.Validate(); err != nil {
 		return nil, fmt.Errorf("parsing snapshot: %w", err)
 	}
-	return snapshot, nil
+	return &file.Snapshot, nil
 }
 
 // Print returns the snapshot as JSON; the same snapshot gives the same bytes.
@@ -45,7 +43,7 @@ func (s *Snapshot) Print() ([]byte, error) {
 		h.PCIDevices = slices.Clone(h.PCIDevices)
 	}
 	sorted.sort()
-	text, err := printJSON(snapshotFile{Format: snapshotFormat, Regions: sorted.Regions, Hosts: sorted.Hosts})
+	text, err := printJSON(snapshotFile{Format: snapshotFormat, Snapshot: sorted})
 	if err != nil {
 		return nil, fmt.Errorf("printing snapshot: %w", err)
 	}
