@@ -5,7 +5,6 @@ package plainyaml
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 
 	"go.yaml.in/yaml/v3"
@@ -40,16 +39,6 @@ func Check(text []byte) error {
 	}
 }
 
-// DuplicateKeyError reports a duplicate key in an object.
-type DuplicateKeyError struct {
-	Key         string
-	Line, First int
-}
-
-func (e *DuplicateKeyError) Error() string {
-	return fmt.Sprintf("line %d: key %.60s is already in line %d: remove one of them", e.Line, e.Key, e.First)
-}
-
 // checker adds up the cost of a text.
 type checker struct {
 	compared int
@@ -58,13 +47,11 @@ type checker struct {
 	values map[*yaml.Node]int
 }
 
-var errSelf = errors.New("refers to itself: remove the alias")
-
 // size returns the number of values that a node expands to.
 func (c *checker) size(node *yaml.Node) (int, error) {
 	if known, ok := c.values[node]; ok {
 		if known == 0 {
-			return 0, fmt.Errorf("line %d: %w", node.Line, errSelf)
+			return 0, fmt.Errorf("line %d: the value refers to itself: remove the alias", node.Line)
 		}
 		return known, nil
 	}
@@ -101,7 +88,7 @@ func (c *checker) keys(node *yaml.Node) error {
 			continue
 		}
 		if line, twice := lines[key.Value]; twice {
-			return &DuplicateKeyError{Key: key.Value, Line: key.Line, First: line}
+			return fmt.Errorf("line %d: key %.60s is already in line %d: remove one of them", key.Line, key.Value, line)
 		}
 		lines[key.Value] = key.Line
 	}
