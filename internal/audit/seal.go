@@ -104,19 +104,13 @@ func same(text string, mac []byte) bool {
 // only the fields that identify the writer, so that Verify works.
 func (c *Change) UnmarshalJSON(content []byte) error {
 	type plain Change
-	text, h, err := canonical(content)
+	var read plain
+	h, digest, err := decode(content, &read)
 	if err != nil {
 		return err
 	}
-	*c = Change{Format: h.Format, ID: h.ID, ClusterID: h.ClusterID}
-	if h.Format <= FormatVersion {
-		if err := json.Unmarshal(text, (*plain)(c)); err != nil {
-			*c = Change{}
-			return err
-		}
-	}
-	c.MAC = h.mac
-	c.Digest = sha256.Sum256(text)
+	*c = Change(read)
+	c.Format, c.ID, c.ClusterID, c.MAC, c.Digest = h.Format, h.ID, h.ClusterID, h.mac, digest
 	return nil
 }
 
@@ -124,20 +118,24 @@ func (c *Change) UnmarshalJSON(content []byte) error {
 // only the fields that identify the writer.
 func (o *Outcome) UnmarshalJSON(content []byte) error {
 	type plain Outcome
-	text, h, err := canonical(content)
+	var read plain
+	h, digest, err := decode(content, &read)
 	if err != nil {
 		return err
 	}
-	*o = Outcome{Format: h.Format, ID: h.ID}
-	if h.Format <= FormatVersion {
-		if err := json.Unmarshal(text, (*plain)(o)); err != nil {
-			*o = Outcome{}
-			return err
-		}
-	}
-	o.MAC = h.mac
-	o.Digest = sha256.Sum256(text)
+	*o = Outcome(read)
+	o.Format, o.ID, o.MAC, o.Digest = h.Format, h.ID, h.mac, digest
 	return nil
+}
+
+// decode decodes a record of a known format, and of any format the fields that every
+// format has.
+func decode(content []byte, record any) (head, Digest, error) {
+	text, h, err := canonical(content)
+	if err == nil && h.Format <= FormatVersion {
+		err = json.Unmarshal(text, record)
+	}
+	return h, sha256.Sum256(text), err
 }
 
 func digestOf(record any) (Digest, error) {
