@@ -198,8 +198,8 @@ func (o *objects) openPack(name string) error {
 	return nil
 }
 
-// closePacks closes the packs; they are listed again when they are needed.
-func (o *objects) closePacks() error {
+// Close closes the packs. The next read lists them again.
+func (o *objects) Close() error {
 	var errs []error
 	for _, pack := range o.packs {
 		errs = append(errs, pack.Close())
@@ -208,9 +208,6 @@ func (o *objects) closePacks() error {
 	o.Reindex()
 	return errors.Join(errs...)
 }
-
-// Close closes the files of packs.
-func (o *objects) Close() error { return o.closePacks() }
 
 // readHeader reads the header of an entry of a pack, and the size of its object.
 func readHeader(scanner *packfile.Scanner, offset int64) (header *packfile.ObjectHeader, size int64, err error) {
@@ -311,7 +308,7 @@ func (o *objects) PackfileWriter() (io.WriteCloser, error) {
 	program, err := exec.LookPath("git")
 	if err != nil {
 		w, err := o.Storage.PackfileWriter()
-		return &packWriter{WriteCloser: w, finish: o.closePacks}, err
+		return &packWriter{WriteCloser: w, finish: o.Close}, err
 	}
 	dir := o.Filesystem().Root()
 	var says strings.Builder
@@ -331,7 +328,7 @@ func (o *objects) PackfileWriter() (io.WriteCloser, error) {
 		if err := command.Wait(); err != nil {
 			return fmt.Errorf("indexing a pack with %s: %w: %s", program, err, strings.TrimSpace(says.String()))
 		}
-		return o.closePacks()
+		return o.Close()
 	}
 	return &packWriter{WriteCloser: pipe, finish: finish}, command.Start()
 }

@@ -191,16 +191,16 @@ func (r *repository) note(ctx context.Context, commit plumbing.Hash, content []b
 	if err != nil {
 		return err
 	}
-	what := commitOf{message: "numaform: note the outcome of " + commit.String() + "\n", time: at, parents: parents(head)}
-	if err := r.setNotes(notes, map[string]blob{noteName(commit.String()): note}, what); err != nil {
+	message := "numaform: note the outcome of " + commit.String() + "\n"
+	if err := r.setNotes(head, notes, map[string]blob{noteName(commit.String()): note}, message, at); err != nil {
 		return err
 	}
 	return r.pushNotes(ctx)
 }
 
 // setNotes commits edits of the notes.
-func (r *repository) setNotes(notes *object.Tree, edits map[string]blob, what commitOf) error {
-	hash, err := r.commit(notes, edits, what)
+func (r *repository) setNotes(parent plumbing.Hash, notes *object.Tree, edits map[string]blob, message string, at time.Time) error {
+	hash, err := r.commit(parent, notes, edits, message, at)
 	if err != nil {
 		return err
 	}
@@ -304,7 +304,7 @@ func (r *repository) addNotes(commit plumbing.Hash, from *objects, other plumbin
 			return fmt.Errorf("joining notes: %w", err)
 		}
 	}
-	return r.setNotes(notes, missing, commitOf{message: message, time: last.Committer.When, parents: parents(commit)})
+	return r.setNotes(commit, notes, missing, message, last.Committer.When)
 }
 
 // missingNotes adds to missing the notes of others that notes does not have, by path.

@@ -71,7 +71,7 @@ func (r *repository) begin(ctx context.Context, base Revision, files generator.F
 	if err != nil {
 		return err
 	}
-	commit, err := r.commit(tree, edits, commitOf{message: message(change), time: change.Time, parents: parents(head)})
+	commit, err := r.commit(head, tree, edits, message(change), change.Time)
 	if err != nil {
 		return err
 	}
@@ -81,28 +81,18 @@ func (r *repository) begin(ctx context.Context, base Revision, files generator.F
 	return r.publish(ctx, head, commit)
 }
 
-func parents(head plumbing.Hash) []plumbing.Hash {
-	if head.IsZero() {
-		return nil
-	}
-	return []plumbing.Hash{head}
-}
-
-// commitOf is the metadata of a commit.
-type commitOf struct {
-	message string
-	time    time.Time
-	parents []plumbing.Hash
-}
-
-// commit stores a commit of tree with edits and returns its hash.
-func (r *repository) commit(tree *object.Tree, edits map[string]blob, of commitOf) (plumbing.Hash, error) {
+// commit stores a commit of tree with edits and returns its hash. A zero parent means the
+// first commit.
+func (r *repository) commit(parent plumbing.Hash, tree *object.Tree, edits map[string]blob, message string, at time.Time) (plumbing.Hash, error) {
 	edited, err := r.edit(tree, edits)
 	if err != nil {
 		return edited, fmt.Errorf("writing a commit: %w", err)
 	}
-	who := object.Signature{Name: r.config.Author.Name, Email: r.config.Author.Email, When: of.time.UTC()}
-	commit := object.Commit{Author: who, Committer: who, Message: of.message, TreeHash: edited, ParentHashes: of.parents}
+	who := object.Signature{Name: r.config.Author.Name, Email: r.config.Author.Email, When: at.UTC()}
+	commit := object.Commit{Author: who, Committer: who, Message: message, TreeHash: edited}
+	if !parent.IsZero() {
+		commit.ParentHashes = []plumbing.Hash{parent}
+	}
 	hash, err := r.put(plumbing.CommitObject, commit.Encode)
 	if err != nil {
 		return hash, fmt.Errorf("writing a commit: %w", err)

@@ -25,23 +25,20 @@ func outcomeName(id string) string { return HistoryDir + "/" + id + ".outcome.js
 
 // encodeChange returns the record of a change in the current format.
 func encodeChange(change audit.Change) ([]byte, error) {
-	if !changeID.MatchString(change.ID) {
-		return nil, fmt.Errorf("recording change %q: invalid ID: it must look like 20261121T134501Z-1f2e3d4c", change.ID)
-	}
 	change.Format = audit.FormatVersion
 	return encode(change.ID, change)
 }
 
 // encodeOutcome returns the record of an outcome in the current format.
 func encodeOutcome(outcome audit.Outcome) ([]byte, error) {
-	if !changeID.MatchString(outcome.ID) {
-		return nil, fmt.Errorf("recording the outcome of %q: invalid ID of a change", outcome.ID)
-	}
 	outcome.Format = audit.FormatVersion
 	return encode(outcome.ID, outcome)
 }
 
 func encode(id string, record any) ([]byte, error) {
+	if !changeID.MatchString(id) {
+		return nil, fmt.Errorf("recording change %q: invalid ID: must have the form 20261121T134501Z-1f2e3d4c", id)
+	}
 	text, err := json.MarshalIndent(record, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("recording change %s: %w", id, err)
