@@ -75,10 +75,6 @@ func hostOf(name string) topology.HostID {
 	return topology.HostID{Region: topology.RegionName(region), Host: topology.HostName(host)}
 }
 
-// Candidate reports whether a file may belong to a fleet, by its path relative to the
-// fleet's directory. Owns and Select decide by the content.
-func Candidate(name string) bool { return kindOf(name) != kindOther }
-
 // Owns reports whether Render wrote a file, by its path and content. It still recognizes
 // the file after a person or a merge has edited it.
 func Owns(name string, content []byte) bool {

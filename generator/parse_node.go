@@ -65,20 +65,26 @@ func (p *parser) parseNode(name string) (fleet.VM, error) {
 
 	// The format comes before all other checks, so that a newer file is reported as newer
 	// and not as invalid.
-	format, line, err := n.value(attributes, "format_version", cty.Number, "number")
-	if err != nil {
+	var head struct {
+		FormatVersion int    `json:"format_version"`
+		Source        string `json:"source"`
+	}
+	first := hclsyntax.Attributes{}
+	for _, required := range []string{"format_version", "source"} {
+		if first[required] = attributes[required]; first[required] == nil {
+			return fleet.VM{}, n.fail(1, "has no %s", required)
+		}
+	}
+	if err := n.decode(first, &head); err != nil {
 		return fleet.VM{}, err
 	}
-	if version, _ := format.AsBigFloat().Int64(); version != FormatVersion {
-		return fleet.VM{}, formatError(name, line, int(version))
+	if head.FormatVersion != FormatVersion {
+		return fleet.VM{}, formatError(name, first["format_version"].NameRange.Start.Line, head.FormatVersion)
 	}
 
-	source, line, err := n.value(attributes, "source", cty.String, "text")
-	if err != nil {
-		return fleet.VM{}, err
-	}
-	hash := path.Base(source.AsString())
-	if source.AsString() != moduleSource(modules.NodeModule, hash) {
+	line := first["source"].NameRange.Start.Line
+	hash := path.Base(head.Source)
+	if head.Source != moduleSource(modules.NodeModule, hash) {
 		return fleet.VM{}, n.fail(line, "calls a module that is not numaform's")
 	}
 	// This check comes before the arguments, because a module of another version may have
@@ -149,9 +155,6 @@ func (n *nodeFile) calls() (vm, groups hclsyntax.Attributes, err error) {
 		if block.Type != "module" {
 			return nil, nil, n.fail(block.TypeRange.Start.Line, "has a block %q, which numaform does not write", block.Type)
 		}
-		for _, inner := range block.Body.Blocks {
-			return nil, nil, n.fail(inner.TypeRange.Start.Line, "has a block %q, which numaform does not write", inner.Type)
-		}
 	}
 	vm = body.Blocks[0].Body.Attributes
 	if len(body.Blocks) == 1 {
@@ -185,23 +188,6 @@ func (n *nodeFile) constant(attributes hclsyntax.Attributes) error {
 		}
 	}
 	return nil
-}
-
-// value returns an attribute of a type, and its line.
-func (n *nodeFile) value(attributes hclsyntax.Attributes, name string, kind cty.Type, kindName string) (cty.Value, int, error) {
-	attribute, ok := attributes[name]
-	if !ok {
-		return cty.NilVal, 0, n.fail(1, "has no %s", name)
-	}
-	value, diagnostics := attribute.Expr.Value(nil)
-	if diagnostics.HasErrors() {
-		return cty.NilVal, 0, n.failDiagnostics(diagnostics)
-	}
-	line := attribute.NameRange.Start.Line
-	if value.IsNull() || value.Type() != kind {
-		return cty.NilVal, 0, n.fail(line, "%s is not a %s", name, kindName)
-	}
-	return value, line, nil
 }
 
 // maxExponent limits numbers to the range of a float64. Beyond that, a few characters of
@@ -241,7 +227,7 @@ func (n *nodeFile) decode(attributes hclsyntax.Attributes, into any) error {
 		decoder.DisallowUnknownFields()
 		err = decoder.Decode(into)
 		if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return n.fail(line, "%s: %s is not what numaform writes there", name, kind.Value)
+			return n.fail(line, "%s: must not be a %s", name, kind.Value)
 		}
 		if err != nil {
 			problem := strings.Replace(strings.TrimPrefix(err.Error(), "json: "), "unknown field", "unknown attribute", 1)
