@@ -10,21 +10,12 @@ import (
 )
 
 // gap describes what a host has for a want that does not fit it, and how to fix it.
-type gap struct{ has, fix string }
-
-// lack is a resource that a want does not find on a host.
-type lack int
-
-const (
-	lackPages   lack = iota // reported sizes of huge pages
-	lackThreads             // threads for all its vCPUs, even on an empty host
-	lackMemory              // memory of the host
-	lackShare               // share of the CPUs that are not pinned
-	lackPins                // CPUs that floating guests can spare
-	lackAgent               // CPUs that the host agent allows to be pinned
-	lackDevices             // PCI devices of a mapping
-	lackNodes               // NUMA nodes with whole cores and memory
-)
+type gap struct {
+	has, fix string
+	// share is how much of the scarce resource the host has, in parts per million of the
+	// request.
+	share int64
+}
 
 // refusal explains why spec i was not placed: the request, the best host and what it lacks,
 // the number of unavailable hosts, and a hint.
@@ -45,7 +36,7 @@ func (b *batch) refusal(i int) string {
 		return text + "no host is allowed: no host has the template, storage and zone that the ProxmoxNodeClass and NodePool ask for"
 	}
 	var best *state
-	var most int64
+	var g gap
 	var unavailable []string
 	for _, h := range b.hosts[i] {
 		s := b.Planner.hosts[h]
@@ -53,8 +44,8 @@ func (b *batch) refusal(i int) string {
 			unavailable = append(unavailable, s.id.String()+" ("+s.problem+")")
 			continue
 		}
-		if _, share := s.lacks(w); best == nil || share > most {
-			best, most = s, share
+		if other := s.gap(w); best == nil || other.share > g.share {
+			best, g = s, other
 		}
 	}
 	if len(b.hosts[i]) == 0 {
@@ -63,7 +54,6 @@ func (b *batch) refusal(i int) string {
 	if best == nil {
 		return text + "no allowed host can be used: " + first(unavailable, 3) + ": bring one of them back"
 	}
-	g := best.gap(w)
 	text += best.id.String() + " " + g.has
 	if others := len(b.hosts[i]) - len(unavailable) - 1; others > 0 {
 		text += fmt.Sprintf(", %s less", count(others, "other host"))
@@ -82,60 +72,48 @@ func first(texts []string, n int) string {
 	return strings.Join(texts, "; ")
 }
 
-// lacks returns what the host lacks for a want that does not fit it, and how much of it
-// exists, in parts per million: the host with the most is the best one.
-func (s *state) lacks(w want) (what lack, has int64) {
-	vcpus := int64(w.vcpus)
-	switch {
-	case w.backing != ordinary && !s.pagesKnown:
-		return lackPages, 0
-	case w.vcpus > s.online:
-		return lackThreads, share(int64(s.online), vcpus)
-	case !s.hasDevices(&w):
-		return lackDevices, 0
-	case w.memory > s.left[w.backing]:
-		return lackMemory, share(s.left[w.backing], w.memory)
-	case !w.policy.Pinned() && s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
-		return lackShare, share(int64(s.shareLeft(w)), vcpus)
-	case w.policy.Pinned() && w.vcpus > s.pinRoom(w.ratio):
-		return lackPins, share(int64(s.pinRoom(w.ratio)), vcpus)
-	case w.agent && w.vcpus > s.agentRoom():
-		return lackAgent, share(int64(s.agentRoom()), vcpus)
-	}
-
-	var cpus, memory int64
-	for _, n := range s.supplyFor(w) {
-		cpus += int64(n.whole)
-		memory += n.memory
-	}
-	return lackNodes, min(share(cpus, vcpus), share(memory, w.memory), million-1)
-}
-
 // shareLeft returns how many more vCPUs may float on the host.
 func (s *state) shareLeft(w want) int {
 	return max(0, s.floatRoom(w.ratio, s.allFree)-s.floating)
 }
 
-// gap describes what the host has for a want that does not fit it.
+// gap describes what the host has for a want that does not fit it. Of several hosts, the
+// one with the largest share is the best.
 func (s *state) gap(w want) gap {
+	vcpus := int64(w.vcpus)
 	g := gap{fix: "add a host or lower cpu in the NodePool"}
-	switch what, _ := s.lacks(w); what {
-	case lackPages:
-		g.has, g.fix = "has its huge pages unknown", "collect the topology (numaform topology collect), or run numaform-agent on it"
-	case lackDevices:
-		return s.deviceGap(&w)
-	case lackThreads:
+	switch {
+	case w.backing != ordinary && !s.pagesKnown:
+		g.has = "has its huge pages unknown"
+		g.fix = "collect the topology (numaform topology collect), or run numaform-agent on it"
+
+	case w.vcpus > s.online:
+		g.share = share(int64(s.online), vcpus)
 		g.has = fmt.Sprintf("has %s in all, more vCPUs cannot start", count(s.online, "CPU"))
-	case lackMemory:
-		g.has, g.fix = "has "+w.of(s.left[w.backing])+" free"+w.backing.in(), w.memoryFix()
-	case lackShare:
-		g.has = fmt.Sprintf("has room for %s beside %d", count(s.shareLeft(w), "vCPU"), s.floating)
+
+	case !s.hasDevices(&w):
+		return s.deviceGap(&w)
+
+	case w.memory > s.left[w.backing]:
+		g.share = share(s.left[w.backing], w.memory)
+		g.has = "has " + w.of(s.left[w.backing]) + " free" + w.backing.in()
+		g.fix = w.memoryFix()
+
+	case !w.policy.Pinned() && s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
+		left := max(0, s.floatRoom(w.ratio, s.allFree)-s.floating)
+		g.share = share(int64(left), vcpus)
+		g.has = fmt.Sprintf("has room for %s beside %d", count(left, "vCPU"), s.floating)
 		g.fix = "add a host or raise overcommit in the ProxmoxNodeClass"
-	case lackPins:
+
+	case w.policy.Pinned() && w.vcpus > s.pinRoom(w.ratio):
+		g.share = share(int64(s.pinRoom(w.ratio)), vcpus)
 		g.has = fmt.Sprintf("has %d free beside %s floating", s.pinRoom(w.ratio), count(s.floating, "vCPU"))
-	case lackAgent:
+
+	case w.agent && w.vcpus > s.agentRoom():
+		g.share = share(int64(s.agentRoom()), vcpus)
 		g.has = fmt.Sprintf("has a numaform-agent that lets %s more be pinned, siblings counted", count(s.agentRoom(), "CPU"))
 		g.fix = "raise max_pinned_percent in /etc/numaform-agent.yaml there, add a host or lower cpu in the NodePool"
+
 	default:
 		s.nodeGap(&g, w)
 	}
@@ -166,6 +144,7 @@ func (s *state) nodeGap(g *gap, w want) {
 		cpus += n.whole
 		memory += n.memory
 	}
+	g.share = min(share(int64(cpus), int64(w.vcpus)), share(memory, w.memory), million-1)
 	g.has = fmt.Sprintf("NUMA %d has %d free with %s%s", s.nodes[best.node].id, best.whole, w.of(best.memory), w.backing.in())
 	if len(all) > 1 {
 		g.has += fmt.Sprintf(", %d NUMA nodes together %d with %s", len(all), cpus, w.of(memory))
