@@ -22,8 +22,8 @@ import (
 
 // The periods in a ScalePlan's life.
 const (
-	// DefaultExpiry is how long a ScalePlan can be approved and begun.
-	DefaultExpiry = 24 * time.Hour
+	// expiry is how long a ScalePlan can be approved and begun.
+	expiry = 24 * time.Hour
 	// rejectedFor is how long a rejected plan is not proposed again.
 	rejectedFor = 24 * time.Hour
 	// keptFor is how long a finished plan is kept.
@@ -73,36 +73,30 @@ type Config struct {
 	Namespace string
 	// Scaler makes the dry plans.
 	Scaler Scaler
-	// Fleet reports the progress of VMs; see also Watch.
-	Fleet Fleet
 	// Snapshot returns a recent snapshot of Proxmox.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
-	// Taken returns the VMIDs that must not be assigned; nil means none.
+	// Taken returns the VMIDs that must not be assigned.
 	Taken func(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error)
-	// Paused reports whether nothing may be begun; nil means never.
+	// Paused reports whether nothing may be begun.
 	Paused func(ctx context.Context) (bool, error)
 	// Approved is called when a pending plan was approved and can be begun, so that its
-	// requester asks again. It may be nil.
+	// requester asks again.
 	Approved func()
-	// Events receives events for people; nil discards them.
-	Events events.Recorder
-	// Clock defaults to the real clock.
-	Clock clock.PassiveClock
-	// Expiry is how long a ScalePlan can be approved; 0 means DefaultExpiry.
-	Expiry time.Duration
+	Events   events.Recorder
+	Clock    clock.PassiveClock
 }
 
 // Approvals manages the changes that are pending approval. Run it on the leader only.
 type Approvals struct {
 	config  Config
+	fleet   Fleet
 	started time.Time
 
 	// planning serializes dry plans, because each uses a processor for a while.
 	planning sync.Mutex
 
 	// mu guards the fields below.
-	mu    sync.Mutex
-	fleet Fleet
+	mu sync.Mutex
 	// planned is the last dry plan of each NodePool's new VMs.
 	planned map[string]planned
 	// due are new VMs that must be planned before a decision about them is possible.
@@ -115,51 +109,24 @@ type Approvals struct {
 
 var _ scaler.Gate = (*Approvals)(nil)
 
-// New returns the approvals of one numaform installation. It does no I/O.
+// New returns the approvals of one numaform installation. It does no I/O. Call Watch
+// before any other method.
 func New(config Config) *Approvals {
-	if config.Clock == nil {
-		config.Clock = clock.RealClock{}
-	}
-	if config.Expiry == 0 {
-		config.Expiry = DefaultExpiry
-	}
-	if config.Taken == nil {
-		config.Taken = func(context.Context) (map[topology.RegionName][]fleet.VMID, error) { return nil, nil }
-	}
-	if config.Paused == nil {
-		config.Paused = func(context.Context) (bool, error) { return false, nil }
-	}
-	if config.Approved == nil {
-		config.Approved = func() {}
-	}
 	return &Approvals{
-		config: config, started: config.Clock.Now(), fleet: config.Fleet,
-		planned: map[string]planned{}, requested: map[string]time.Time{}, seen: map[candidacy]time.Time{},
+		config:    config,
+		started:   config.Clock.Now(),
+		planned:   map[string]planned{},
+		requested: map[string]time.Time{},
+		seen:      map[candidacy]time.Time{},
 	}
 }
 
-// Watch sets the Fleet after New, because the Writer needs the gate to be created.
-func (a *Approvals) Watch(fleet Fleet) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.fleet = fleet
-}
-
-// vms returns the VMs that are desired or being removed.
-func (a *Approvals) vms() []scaler.VMState {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.fleet == nil {
-		return nil
-	}
-	return a.fleet.VMs()
-}
+// Watch sets the fleet. It is not part of the Config because the Writer, which implements
+// Fleet, is created with these Approvals as its gate.
+func (a *Approvals) Watch(fleet Fleet) { a.fleet = fleet }
 
 // publish publishes an event about an object.
 func (a *Approvals) publish(about client.Object, kind, reason, message string) {
-	if a.config.Events == nil {
-		return
-	}
 	a.config.Events.Publish(events.Event{
 		InvolvedObject: about, Type: kind, Reason: reason, Message: message, DedupeValues: []string{about.GetName(), message},
 	})

@@ -64,7 +64,7 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string
 			continue
 		}
 		// The VMs of the draft are already reserved.
-		before := slices.DeleteFunc(keysLike(a.vms(), &plans[i]), func(key string) bool {
+		before := slices.DeleteFunc(keysLike(a.fleet.VMs(), &plans[i]), func(key string) bool {
 			return slices.ContainsFunc(d.vms, func(vm v1alpha1.ScalePlanVM) bool { return vm.Key == key })
 		})
 		return plans[i].Spec.ApprovedBy, a.begin(ctx, &plans[i], before)

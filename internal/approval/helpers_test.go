@@ -159,6 +159,7 @@ func (b *bench) restart() {
 		Client: faulty{b.client, b}, Namespace: "default", Scaler: b.scaler, Clock: b.clock, Events: &b.events,
 		Snapshot: func(context.Context) (*topology.Snapshot, error) { return snapshot(), nil },
 		Paused:   func(context.Context) (bool, error) { return b.paused, nil },
+		Taken:    func(context.Context) (map[topology.RegionName][]fleet.VMID, error) { return nil, nil },
 		Approved: func() { b.again = true },
 	})
 	b.approvals.Watch(&b.vms)

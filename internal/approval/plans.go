@@ -175,7 +175,7 @@ func (a *Approvals) object(d *draft) *v1alpha1.ScalePlan {
 			Direction: d.direction, NodePools: d.pools, RequestedBy: d.requestedBy, Why: clip(d.why, 4096), Summary: d.summary(),
 			VMs: d.vms, PlanHash: d.hash, Hosts: d.hosts, Diff: diff, DiffSHA256: sum,
 			Reasons: reasons[:min(len(reasons), maxReasons)], Verdict: verdict,
-			ExpiresAt: metav1.NewTime(a.config.Clock.Now().Add(a.config.Expiry).UTC()),
+			ExpiresAt: metav1.NewTime(a.config.Clock.Now().Add(expiry).UTC()),
 		},
 	}
 }

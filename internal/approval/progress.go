@@ -56,10 +56,7 @@ func (a *Approvals) Reconcile(ctx context.Context) (reconciler.Result, error) {
 // old ones. It does nothing before the fleet has been read, because then no VM is known and
 // every VM to be removed would look gone.
 func (a *Approvals) Advance(ctx context.Context) error {
-	a.mu.Lock()
-	synced := a.fleet == nil || a.fleet.Synced()
-	a.mu.Unlock()
-	if !synced {
+	if !a.fleet.Synced() {
 		return nil
 	}
 	errs := []error{a.restore(ctx)}
@@ -125,7 +122,7 @@ func (a *Approvals) advancePending(ctx context.Context, plan *v1alpha1.ScalePlan
 
 // advanceUpdates ends a plan of updates in place that are done or no longer needed.
 func (a *Approvals) advanceUpdates(ctx context.Context, plan *v1alpha1.ScalePlan) error {
-	changing := slices.ContainsFunc(a.vms(), func(state scaler.VMState) bool {
+	changing := slices.ContainsFunc(a.fleet.VMs(), func(state scaler.VMState) bool {
 		return state.Changing && slices.ContainsFunc(plan.Spec.VMs, func(line v1alpha1.ScalePlanVM) bool {
 			return line.Action == v1alpha1.ScalePlanUpdate && line.Key == string(state.VM.Key)
 		})
@@ -200,7 +197,7 @@ func (a *Approvals) advanceDeletes(ctx context.Context, plan *v1alpha1.ScalePlan
 // leaving returns the existing VMs that a plan removes.
 func (a *Approvals) leaving(plan *v1alpha1.ScalePlan) []scaler.VMState {
 	keys := deletes(plan.Spec.VMs)
-	return slices.DeleteFunc(a.vms(), func(state scaler.VMState) bool { return !keys[string(state.VM.Key)] })
+	return slices.DeleteFunc(a.fleet.VMs(), func(state scaler.VMState) bool { return !keys[string(state.VM.Key)] })
 }
 
 // deletes returns the keys of the removed VMs.

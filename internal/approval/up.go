@@ -258,7 +258,7 @@ func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *d
 		// It was already begun. If there is no result, numaform died in between.
 		return d.direction == v1alpha1.ScaleDown || len(a.created(plan)) == 0, nil
 	}
-	return true, a.begin(ctx, plan, keysLike(a.vms(), plan))
+	return true, a.begin(ctx, plan, keysLike(a.fleet.VMs(), plan))
 }
 
 // undecided reports whether a plan is pending without a decision.
@@ -318,7 +318,7 @@ func (a *Approvals) created(plan *v1alpha1.ScalePlan) []scaler.VMState {
 			before[key] = true
 		}
 	}
-	return slices.DeleteFunc(a.vms(), func(state scaler.VMState) bool {
+	return slices.DeleteFunc(a.fleet.VMs(), func(state scaler.VMState) bool {
 		return before[string(state.VM.Key)] || !isLike(&state.VM, plan)
 	})
 }
