@@ -70,7 +70,13 @@ func (p *program) command() *cobra.Command {
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return p.fromEnvironment(cmd) },
-		RunE:              func(cmd *cobra.Command, _ []string) error { return p.daemon(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a, err := p.agent()
+			if err != nil {
+				return err
+			}
+			return a.Run(cmd.Context())
+		},
 	}
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
@@ -96,7 +102,13 @@ func (p *program) command() *cobra.Command {
 	publish.Flags().StringVar(&p.host, "host", "", "name of this host in Proxmox (default: the name of the machine)")
 	root.AddCommand(status, publish, &cobra.Command{
 		Use: "release", Short: "Undo all pins and confinements, with the agent stopped", Args: asUsage(cobra.NoArgs),
-		RunE: func(*cobra.Command, []string) error { return p.release() },
+		RunE: func(*cobra.Command, []string) error {
+			a, err := p.agent()
+			if err != nil {
+				return err
+			}
+			return a.Release()
+		},
 	}, &cobra.Command{
 		Use: "version", Short: "Print the version", Args: asUsage(cobra.NoArgs),
 		Run: func(*cobra.Command, []string) { fmt.Fprintln(p.stdout, "numaform-agent", version) },
@@ -145,43 +157,28 @@ func (p *program) agent() (*agent.Agent, error) {
 	if p.interval < 10*time.Millisecond {
 		return nil, usageError{fmt.Errorf("--interval %s: want at least 10ms", p.interval)}
 	}
-	return agent.New(agent.Options{
-		Root: p.root, StateDir: p.stateDir, Settings: settings, Interval: p.interval, Version: version,
-		Log: p.log(), Now: time.Now,
-	})
-}
-
-// log returns a logger for the journal, which adds its own timestamps.
-func (p *program) log() *slog.Logger {
 	level := slog.LevelInfo
 	if p.verbose {
 		level = slog.LevelDebug
 	}
-	return slog.New(slog.NewTextHandler(p.stdout, &slog.HandlerOptions{
+	log := slog.New(slog.NewTextHandler(p.stdout, &slog.HandlerOptions{
 		Level: level,
 		ReplaceAttr: func(groups []string, attr slog.Attr) slog.Attr {
 			if attr.Key == slog.TimeKey && len(groups) == 0 {
-				return slog.Attr{}
+				return slog.Attr{} // the journal adds its own
 			}
 			return attr
 		},
 	}))
-}
-
-func (p *program) daemon(ctx context.Context) error {
-	a, err := p.agent()
-	if err != nil {
-		return err
-	}
-	return a.Run(ctx)
-}
-
-func (p *program) release() error {
-	a, err := p.agent()
-	if err != nil {
-		return err
-	}
-	return a.Release()
+	return agent.New(agent.Options{
+		Root:     p.root,
+		StateDir: p.stateDir,
+		Settings: settings,
+		Interval: p.interval,
+		Version:  version,
+		Log:      log,
+		Now:      time.Now,
+	})
 }
 
 func (p *program) status() error {

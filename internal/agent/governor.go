@@ -2,13 +2,11 @@ package agent
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/numaform/numaform/internal/agent/cpufreq"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/topology"
 )
@@ -20,20 +18,6 @@ type Governor struct {
 	Pinned string `yaml:"pinned"`
 	// Free is the governor after the pins are removed; empty means the earlier one.
 	Free string `yaml:"free"`
-}
-
-func (g *Governor) check() error {
-	if g.Pinned == "" && g.Free != "" {
-		return errors.New("governor: free is given without pinned: give both, or pinned alone")
-	}
-	for _, name := range []string{g.Pinned, g.Free} {
-		if name != "" {
-			if err := cpufreq.CheckName(name); err != nil {
-				return fmt.Errorf("governor: %w", err)
-			}
-		}
-	}
-	return nil
 }
 
 // Governed is a frequency policy whose governor the agent set.

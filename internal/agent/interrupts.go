@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
@@ -19,13 +18,6 @@ const (
 	// InterruptsGuest moves the interrupts of pinned VMs to the CPUs of the VM.
 	InterruptsGuest Interrupts = "guest"
 )
-
-func (i Interrupts) check() error {
-	if i != InterruptsOff && i != InterruptsGuest {
-		return fmt.Errorf("irqs: %q is not known: write off or guest", string(i))
-	}
-	return nil
-}
 
 // Interrupt is an interrupt of a passed-through device that the agent moved.
 type Interrupt struct {

@@ -89,10 +89,10 @@ func (a *Agent) plan(r *round) {
 		Emulator:   a.Settings.Emulator,
 	}, guests)
 	byVMID := map[int]claim.Decision{}
-	var pinned []int
+	pinned := topology.CPUSet{}
 	for _, decision := range decisions {
 		byVMID[decision.VMID] = decision
-		pinned = append(pinned, decision.Pins.Set().List()...)
+		pinned = pinned.Union(decision.Pins.Set())
 	}
 	next := State{
 		Format:           stateFormat,
@@ -100,8 +100,8 @@ func (a *Agent) plan(r *round) {
 		Agent:            a.self,
 		Isolation:        a.Settings.Isolation,
 		Online:           a.host.Online(),
-		Pinned:           topology.CPUs(pinned...),
-		Shared:           a.host.Shared(decisions),
+		Pinned:           pinned,
+		Shared:           a.host.Shared(pinned),
 		Guests:           []Guest{},
 		Intruders:        a.state.Intruders,
 		GovernorNote:     a.governorNote(),
@@ -208,11 +208,7 @@ func (a *Agent) logChanges(before *State) {
 			a.Log.Info("unpinned guest", logkey.VMID, guest.VMID, "runs", a.reader.Alive(guest.Run))
 		}
 	}
-	a.logHost(before)
-}
 
-// logHost logs the differences that concern other guests, control groups and governors.
-func (a *Agent) logHost(before *State) {
 	for _, intruder := range a.state.Intruders {
 		same := func(other Intruder) bool {
 			return intruder.VMID == other.VMID && intruder.CPUs.Equal(other.CPUs) && intruder.Text == other.Text

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/agent/cpufreq"
 	"github.com/numaform/numaform/internal/plainyaml"
 	"github.com/numaform/numaform/topology"
 )
@@ -113,13 +114,21 @@ func (s *Settings) check() error {
 		return fmt.Errorf("max_pinned_percent: %d is not between 1 and 100", s.MaxPinnedPercent)
 	}
 	if !slices.Contains([]fleet.Emulator{fleet.EmulatorGuest, fleet.EmulatorShared}, s.Emulator) {
-		return fmt.Errorf("emulator: %q is not known: write guest or shared", s.Emulator)
+		return fmt.Errorf("emulator: %q is unknown: set guest or shared", s.Emulator)
 	}
-	if err := s.Governor.check(); err != nil {
-		return err
+	if s.Governor.Pinned == "" && s.Governor.Free != "" {
+		return errors.New("governor: free requires pinned: set both, or pinned alone")
 	}
-	if err := s.IRQs.check(); err != nil {
-		return err
+	for _, name := range []string{s.Governor.Pinned, s.Governor.Free} {
+		if name == "" {
+			continue
+		}
+		if err := cpufreq.CheckName(name); err != nil {
+			return fmt.Errorf("governor: %w", err)
+		}
+	}
+	if s.IRQs != InterruptsOff && s.IRQs != InterruptsGuest {
+		return fmt.Errorf("irqs: %q is unknown: set off or guest", string(s.IRQs))
 	}
 	return s.Isolation.Check()
 }
@@ -127,7 +136,7 @@ func (s *Settings) check() error {
 // Check returns an error unless the value is valid. The error lists the valid values.
 func (i Isolation) Check() error {
 	if !slices.Contains([]Isolation{IsolationOff, IsolationReport, IsolationEnforce}, i) {
-		return fmt.Errorf("isolation: %q is not known: write off, report or enforce", string(i))
+		return fmt.Errorf("isolation: %q is unknown: set off, report or enforce", string(i))
 	}
 	return nil
 }

@@ -93,7 +93,33 @@ func (s *Status) String() string {
 		}
 		line("intruder   %s", text)
 	}
-	s.governors(line)
+
+	// Frequency policies with the same status share a line.
+	type status struct{ before, after string }
+	var order []status
+	cpus := map[status]topology.CPUSet{}
+	for i := range s.Governors {
+		g := &s.Governors[i]
+		text := status{after: fmt.Sprintf("%s, was %s", g.Now, g.Was)}
+		switch {
+		case g.Problem != "":
+			text.after = "not " + g.Now + ": " + g.Problem
+		case g.Free:
+			text.before = "free "
+		}
+		text.after += putBack(g.PutBack)
+		if cpus[text].IsEmpty() {
+			order = append(order, text)
+		}
+		cpus[text] = cpus[text].Union(g.CPUs)
+	}
+	for _, text := range order {
+		line("governor   %sCPUs %s %s", text.before, cpus[text], text.after)
+	}
+	if s.GovernorNote != "" {
+		line("governor   none: %s", s.GovernorNote)
+	}
+
 	for _, i := range together(s.Interrupts) {
 		where := "on CPUs " + i.Now.String()
 		if i.Refused != "" {
@@ -107,34 +133,6 @@ func (s *Status) String() string {
 		line("published  %s", s.Published.Format(time.RFC3339))
 	}
 	return out.String()
-}
-
-// governors prints the governor of each CPU; policies with the same status share a line.
-func (s *Status) governors(line func(string, ...any)) {
-	type text struct{ before, after string }
-	var order []text
-	cpus := map[text]topology.CPUSet{}
-	for i := range s.Governors {
-		g := &s.Governors[i]
-		t := text{after: fmt.Sprintf("%s, was %s", g.Now, g.Was)}
-		switch {
-		case g.Problem != "":
-			t.after = "not " + g.Now + ": " + g.Problem
-		case g.Free:
-			t.before = "free "
-		}
-		t.after += putBack(g.PutBack)
-		if cpus[t].IsEmpty() {
-			order = append(order, t)
-		}
-		cpus[t] = cpus[t].Union(g.CPUs)
-	}
-	for _, t := range order {
-		line("governor   %sCPUs %s %s", t.before, cpus[t], t.after)
-	}
-	if s.GovernorNote != "" {
-		line("governor   none: %s", s.GovernorNote)
-	}
 }
 
 func putBack(times int) string {

@@ -154,11 +154,7 @@ func (h Host) Whole(cpus topology.CPUSet) topology.CPUSet {
 	return topology.CPUs(ids...)
 }
 
-// Shared returns the CPUs available to guests without pins.
-func (h Host) Shared(decisions []Decision) topology.CPUSet {
-	var pinned []int
-	for _, d := range decisions {
-		pinned = append(pinned, d.Pins.Set().List()...)
-	}
-	return h.online.Difference(h.Whole(topology.CPUs(pinned...)))
+// Shared returns the CPUs available to guests without pins if these CPUs are pinned.
+func (h Host) Shared(pinned topology.CPUSet) topology.CPUSet {
+	return h.online.Difference(h.Whole(pinned))
 }

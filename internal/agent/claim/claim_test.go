@@ -187,12 +187,12 @@ func reversed(guests []claim.Guest) []claim.Guest {
 func TestSharedKeepsOffSiblings(t *testing.T) {
 	t.Parallel()
 	h := host()
-	got := h.Shared([]claim.Decision{{Pins: pins(1, 1, 2)}, {}, {Pins: pins(2, 9)}})
+	got := h.Shared(topology.CPUs(1, 2, 9))
 	if want := topology.CPUs(0, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14); !got.Equal(want) {
 		t.Errorf("shared %s, want %s", got, want)
 	}
 	lone := claim.NewHost([]topology.CPU{{ID: 0, Online: true, Core: topology.Unknown}, {ID: 1, Online: true, Core: topology.Unknown}})
-	if got := lone.Shared([]claim.Decision{{Pins: pins(1, 0)}}); !got.Equal(topology.CPUs(1)) {
+	if got := lone.Shared(topology.CPUs(0)); !got.Equal(topology.CPUs(1)) {
 		t.Errorf("shared %s where siblings are unknown, want 1", got)
 	}
 }
