@@ -7,10 +7,16 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/approval"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state/guard"
@@ -18,6 +24,9 @@ import (
 
 // errAPI is what the API server answers to the bench's fault.
 var errAPI = errors.New("etcdserver: no leader")
+
+// errConflict is what it answers to an update of an object that has changed meanwhile.
+var errConflict = apierrors.NewConflict(schema.GroupResource{Group: v1alpha1.Group, Resource: "scaleplans"}, "x", errAPI)
 
 // faulty is the API server with the bench's fault.
 type faulty struct {
@@ -27,8 +36,11 @@ type faulty struct {
 
 func (f faulty) fail(verb string, object runtime.Object) error {
 	_, kind, _ := strings.Cut(fmt.Sprintf("%T", object), ".")
-	if f.b.fault == verb+" "+kind {
+	switch f.b.fault {
+	case verb + " " + kind:
 		return errAPI
+	case verb + " " + kind + ", conflict":
+		return errConflict
 	}
 	return nil
 }
@@ -206,4 +218,54 @@ func TestAFailedReadRemovesNothing(t *testing.T) {
 	if got := s.compute(s.free, 9, s.candidate(free, one)); len(got) != 1 {
 		t.Errorf("%q go, want free-2000", got)
 	}
+}
+
+// TestAConflictIsRetried has another client that writes a ScalePlan at the same moment: the
+// next call does what this one could not.
+func TestAConflictIsRetried(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	vm := placed("slow", pve1, 4096, "a")
+	b.fault = "status ScalePlan, conflict"
+	b.want(0, vm)
+	plan := b.plan("") // proposed, and only the copy of its status for people is missing
+	if plan.Status.Phase != "" {
+		t.Fatalf("the phase is %s", plan.Status.Phase)
+	}
+	b.settle()
+	b.fault = ""
+	b.settle()
+	plan = b.plan(v1alpha1.ScalePlanPending)
+
+	if err := b.say(plan, func(spec *v1alpha1.ScalePlanSpec) { spec.Reject, spec.RejectedBy = "no", "bob" }); err != nil {
+		t.Fatal(err)
+	}
+	b.fault = "status ScalePlan, conflict"
+	b.settle()
+	b.plan(v1alpha1.ScalePlanPending)
+	b.fault = ""
+	b.settle()
+	b.plan(v1alpha1.ScalePlanRejected)
+}
+
+// TestALedgerThatCannotBeRead has half an entry in the ledger: the error names it, and
+// nothing passes.
+func TestALedgerThatCannotBeRead(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("free", "", "")
+	b.want(1, placed("free", pve1, 4096, "a"))
+	entry := func(content string) {
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"data":{"0000":`+content+`}}`))
+		ledger := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: approval.LedgerName}}
+		if err := b.client.Patch(t.Context(), ledger, patch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entry(`"{"`)
+	may, err := b.approvals.Up(t.Context(), snapshot(), []scheduling.Placed{placed("free", pve1, 4096, "a")})
+	if len(may) > 0 || err == nil || !strings.Contains(err.Error(), "ConfigMap default/"+approval.LedgerName+": key 0000: ") || !strings.Contains(err.Error(), "remove the key") {
+		t.Errorf("got %d VMs, %v, want the key named", len(may), err)
+	}
+	entry("null")
+	b.want(1, placed("free", pve1, 4096, "a"))
 }
