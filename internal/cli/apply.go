@@ -19,39 +19,49 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-func newApply(process Process) *cobra.Command {
-	var o options
-	command := &cobra.Command{
-		Use:   "apply",
-		Short: "Make the VMs that pending pods need, and finish what was begun",
-		RunE: func(command *cobra.Command, _ []string) error {
-			return change(command.Context(), process, &o, propose)
+// newChanges returns the commands that change the fleet: apply, remove and undo.
+func newChanges(process Process) []*cobra.Command {
+	commands := []*cobra.Command{
+		{
+			Use:   "apply",
+			Short: "Create the VMs that pending pods need, and finish changes in progress",
+		},
+		{
+			Use:   "remove NODE…",
+			Short: "Remove drained nodes from the fleet and destroy their VMs",
+			Args:  arguments(1, anyNumber),
+		},
+		{
+			Use:   "undo [CHANGE]",
+			Short: "Revert a change, with the same plan and guard",
+			Long: "Revert a change: remove the VMs that it created, once their Nodes are drained, and create VMs like those that it removed. " +
+				"Without an argument, revert the last change that created or removed VMs; numaform history lists the changes.",
+			Args: arguments(0, 1),
 		},
 	}
-	o.registerChange(command)
-	o.registerReport(command)
-	return command
-}
-
-func newRemove(process Process) *cobra.Command {
-	var o options
-	command := &cobra.Command{
-		Use:   "remove NODE…",
-		Short: "Take drained nodes out of the fleet and destroy their VMs",
-		Args:  arguments(1, anyNumber),
-		RunE: func(command *cobra.Command, names []string) error {
-			return change(command.Context(), process, &o, removal(names))
-		},
+	deciders := []func(args []string) decider{
+		func([]string) decider { return propose },
+		removal,
+		reversal,
 	}
-	o.registerChange(command)
-	o.registerReport(command)
-	return command
+	for i, command := range commands {
+		var o options
+		o.registerChange(command.Flags())
+		o.registerReport(command.Flags())
+		command.RunE = func(command *cobra.Command, args []string) error {
+			return change(command.Context(), process, &o, deciders[i](args))
+		}
+	}
+	return commands
 }
 
-// removal renders the fleet without the named nodes, none of which may still run pods.
-func removal(names []string) proposer {
+// decider decides on a change and renders it.
+type decider func(ctx context.Context, process Process, o *options) (*proposal, error)
+
+// removal removes the named nodes. None of them may run pods.
+func removal(names []string) decider {
 	return func(ctx context.Context, process Process, o *options) (*proposal, error) {
-		// Do the checks that need no Proxmox first.
+		// First do the checks that do not need Proxmox.
 		cluster, err := o.cluster(ctx)
 		if err != nil {
 			return nil, err
@@ -75,45 +85,41 @@ func removal(names []string) proposer {
 	}
 }
 
-func newUndo(process Process) *cobra.Command {
-	var o options
-	command := &cobra.Command{
-		Use:   "undo [CHANGE]",
-		Short: "Revert a change, through the same plan and guard",
-		Long: "Revert a change: the VMs that it made are removed, once their Nodes are drained, and VMs like those that it removed are made. " +
-			"Without a name it is the last change that made or removed VMs; numaform history shows the names.",
-		Args: arguments(0, 1),
-		RunE: func(command *cobra.Command, args []string) error {
-			id := ""
-			if len(args) > 0 {
-				id = args[0]
-			}
-			return change(command.Context(), process, &o, reversal(id))
-		},
+// reversal reverts a change, or the last one if no ID is given. Only a change that this
+// installation recorded can be reverted: other records are not trusted.
+func reversal(args []string) decider {
+	id := ""
+	if len(args) > 0 {
+		id = args[0]
 	}
-	o.registerChange(command)
-	o.registerReport(command)
-	return command
-}
-
-// reversal renders the reverse of a change, or of the last one.
-func reversal(id string) proposer {
-	// Chosen once: when the change is decided again, the last change is another one.
+	// The change is selected only once: a retry follows new changes.
 	var undone *audit.Change
 	return func(ctx context.Context, process Process, o *options) (*proposal, error) {
 		s, err := open(ctx, process, o)
 		if err != nil {
 			return nil, err
 		}
-		if undone == nil {
-			entries, err := s.scaler.History(ctx, time.Time{})
-			if err != nil {
-				return nil, err
-			}
-			if undone, err = choice(entries, id); err != nil {
-				return nil, err
+		entries, err := s.scaler.History(ctx, time.Time{})
+		if err != nil {
+			return nil, err
+		}
+		for i := len(entries) - 1; i >= 0 && undone == nil; i-- {
+			recorded := &entries[i].Change
+			switch {
+			case recorded.ID == id && !entries[i].Verified:
+				return nil, &scaler.UndoError{ID: id, Problem: "its record does not match this installation's key, so its content is not trusted: " +
+					"undo it where it was recorded, or remove its nodes with `numaform remove`"}
+			case entries[i].Verified && (recorded.ID == id || (id == "" && len(recorded.Added)+len(recorded.Removed) > 0)):
+				undone = recorded
 			}
 		}
+		if undone == nil && id == "" {
+			return nil, errors.New("undoing the last change: this installation recorded no change that created or removed VMs: to list all changes, run numaform history")
+		}
+		if undone == nil {
+			return nil, fmt.Errorf("undoing %q: the history contains no such change: to list all changes, run numaform history", id)
+		}
+
 		taken, err := s.cluster.VMIDs(ctx)
 		if err != nil {
 			return nil, err
@@ -126,34 +132,13 @@ func reversal(id string) proposer {
 	}
 }
 
-// choice finds a change by its ID, or the last one that changed VMs. It must be a change
-// that this installation recorded, because the content of others is not trustworthy.
-func choice(entries []audit.Entry, id string) (*audit.Change, error) {
-	for i := len(entries) - 1; i >= 0; i-- {
-		change := &entries[i].Change
-		switch {
-		case change.ID == id && !entries[i].Verified:
-			return nil, &scaler.UndoError{ID: id, Problem: "this installation did not record it as it is now, so what it did is not known: " +
-				"undo it where it was made, or remove its nodes by name with `numaform remove`"}
-		case entries[i].Verified && (change.ID == id || (id == "" && len(change.Added)+len(change.Removed) > 0)):
-			return change, nil
-		}
-	}
-	if id == "" {
-		return nil, errors.New("undoing the last change: this installation recorded none that made or removed VMs: see numaform history")
-	}
-	return nil, fmt.Errorf("undoing %q: the history holds no such change: see numaform history", id)
-}
-
-// proposer decides on a change.
-type proposer func(ctx context.Context, process Process, o *options) (*proposal, error)
-
-// attempts limits how often a change is decided again because the fleet or the hosts
-// changed meanwhile.
+// attempts limits how often a change is decided again because the fleet or a host changed
+// in the meantime.
 const attempts = 5
 
-// change decides, plans, asks and applies; it decides again if another writer was faster.
-func change(ctx context.Context, process Process, o *options, decide proposer) error {
+// change decides on a change, plans it, asks for confirmation and applies it. If another
+// writer was faster, it starts over.
+func change(ctx context.Context, process Process, o *options, decide decider) error {
 	if err := o.checkLive(); err != nil {
 		return err
 	}
@@ -172,14 +157,42 @@ func change(ctx context.Context, process Process, o *options, decide proposer) e
 		if err == nil || attempt == attempts {
 			return err
 		}
-		if again, err := p.retry(ctx, process, o, attempt, err); !again {
+
+		var conflict *scaler.ConflictError
+		var outside *scaler.OutsideStateError
+		var proposed *store.ProposedError
+		switch {
+		case errors.As(err, &conflict) && errors.As(err, &proposed):
+			return err // the revert waits for a review
+		case errors.As(err, &proposed):
+			fmt.Fprintf(process.Stdout, "\n%s\n", proposed)
+			return nil
+		case errors.As(err, &outside):
+			fmt.Fprintf(process.Stderr, "numaform: %s: importing it first\n", outside)
+			// A change without requests imports existing VMs into the state.
+			imports, err := p.session.scaler.Propose(ctx, p.session.snapshot, nil, nil)
+			if err != nil {
+				return err
+			}
+			if err := (&proposal{session: p.session, change: imports}).apply(ctx, process, o); err != nil {
+				return err
+			}
+		case errors.As(err, &conflict), errors.Is(err, scaler.ErrFleetChanged):
+			fmt.Fprintf(process.Stderr, "numaform: %v\nTrying again.\n", err)
+			// Wait for a random time, so that conflicting processes retry at different times.
+			select {
+			case <-time.After(rand.N(time.Duration(attempt) * 2 * time.Second)): //nolint:gosec // not security-relevant
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		default:
 			return err
 		}
 	}
 }
 
-// dryRun decides, plans, checks and prints, and changes nothing.
-func dryRun(ctx context.Context, process Process, o *options, decide proposer) error {
+// dryRun plans, checks and prints a change without applying it.
+func dryRun(ctx context.Context, process Process, o *options, decide decider) error {
 	p, err := decide(ctx, process, o)
 	if err == nil {
 		err = p.checkJoins(ctx)
@@ -193,46 +206,12 @@ func dryRun(ctx context.Context, process Process, o *options, decide proposer) e
 	if err := p.print(process, o); err != nil {
 		return err
 	}
-	fmt.Fprintln(process.Stderr, "Nothing was changed: this was a dry run.")
+	fmt.Fprintln(process.Stderr, "Dry run: nothing was changed.")
 	return p.failure(false)
 }
 
-// retry reports whether a failed change should be decided again, and makes the necessary
-// preparations; otherwise it returns the remaining error.
-func (p *proposal) retry(ctx context.Context, process Process, o *options, attempt int, err error) (bool, error) {
-	var contended *scaler.ConflictError
-	var outside *scaler.OutsideStateError
-	var proposed *store.ProposedError
-	switch {
-	case errors.As(err, &contended) && errors.As(err, &proposed):
-		return false, err // the revert waits for a review
-	case errors.As(err, &proposed):
-		fmt.Fprintf(process.Stdout, "\n%s\n", proposed)
-		return false, nil
-	case errors.As(err, &outside):
-		fmt.Fprintf(process.Stderr, "numaform: %s: importing it first\n", outside)
-		// A change without requests imports existing VMs into the state.
-		var imports *scaler.Change
-		if imports, err = p.session.scaler.Propose(ctx, p.session.snapshot, nil, nil); err == nil {
-			err = (&proposal{session: p.session, change: imports}).apply(ctx, process, o)
-		}
-	case errors.As(err, &contended), errors.Is(err, scaler.ErrFleetChanged):
-		fmt.Fprintf(process.Stderr, "numaform: %v\nDeciding again.\n", err)
-		// Wait for a random time, so that conflicting processes retry at different times.
-		select {
-		case <-time.After(rand.N(time.Duration(attempt) * 2 * time.Second)): //nolint:gosec // not security-relevant
-			err = nil
-		case <-ctx.Done():
-			err = context.Cause(ctx)
-		}
-	default:
-		return false, err
-	}
-	return err == nil, err
-}
-
-// finishReviewed applies merged changes in review mode; otherwise they would wait behind
-// the next proposal.
+// finishReviewed applies merged changes in review mode. Otherwise they would wait for the
+// next proposal.
 func finishReviewed(ctx context.Context, process Process, o *options) error {
 	config, err := loadConfig(process, o.config)
 	if err != nil || !config.Fleet.Git.Review {
@@ -249,7 +228,7 @@ func finishReviewed(ctx context.Context, process Process, o *options) error {
 	return (&proposal{session: s, change: change}).apply(ctx, process, o)
 }
 
-// apply plans the change, prints it, asks, and applies it.
+// apply plans and prints a change, asks for confirmation, and applies the change.
 func (p *proposal) apply(ctx context.Context, process Process, o *options) error {
 	if err := p.checkJoins(ctx); err != nil {
 		return err
@@ -269,7 +248,7 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 	})
 }
 
-// applied applies a change, and prints the result of each host.
+// applied applies a change and prints the result of each host.
 func applied(ctx context.Context, process Process, s *scaler.Scaler, change *scaler.Change, approve func([]scaler.RootPlan) (string, error)) error {
 	results, err := s.Apply(ctx, change, approve)
 	for _, result := range results {
@@ -278,8 +257,8 @@ func applied(ctx context.Context, process Process, s *scaler.Scaler, change *sca
 	return err
 }
 
-// digest identifies what the plans of a change do: it stays the same if they are made
-// again from the same fleet and hosts. Plans without changes do not count.
+// digest identifies the effect of plans: planning again from the same fleet and hosts gives
+// the same digest. It ignores plans without changes.
 func digest(plans []scaler.RootPlan) string {
 	sum := sha256.New()
 	for i := range plans {
@@ -288,14 +267,17 @@ func digest(plans []scaler.RootPlan) string {
 			continue
 		}
 		fmt.Fprintf(sum, "%s %s\n", plan.Host, plan.Plan.Digest)
-		for _, asked := range []struct {
-			to      string
+		for _, requested := range []struct {
+			action  string
 			targets []guard.Target
 		}{
-			{"create", plan.Intent.Create}, {"delete", plan.Intent.Delete}, {"import", plan.Intent.Import}, {"update", plan.Intent.Update},
+			{action: "create", targets: plan.Intent.Create},
+			{action: "delete", targets: plan.Intent.Delete},
+			{action: "import", targets: plan.Intent.Import},
+			{action: "update", targets: plan.Intent.Update},
 		} {
-			for _, t := range slices.SortedFunc(slices.Values(asked.targets), func(a, b guard.Target) int { return cmp.Compare(a.Address, b.Address) }) {
-				fmt.Fprintf(sum, "%s %s %d %s %s %s %v\n", asked.to, t.Address, t.VMID, t.Key, t.Host, t.Module, t.Incomplete)
+			for _, t := range slices.SortedFunc(slices.Values(requested.targets), func(a, b guard.Target) int { return cmp.Compare(a.Address, b.Address) }) {
+				fmt.Fprintf(sum, "%s %s %d %s %s %s %v\n", requested.action, t.Address, t.VMID, t.Key, t.Host, t.Module, t.Incomplete)
 			}
 		}
 	}
@@ -309,13 +291,13 @@ func needsApproval(plans []scaler.RootPlan) bool {
 	})
 }
 
-// confirm asks the person at the terminal, and fails without a terminal. It returns who
-// approved.
+// confirm asks the user at the terminal and returns the approver. It fails without a
+// terminal.
 func (o *options) confirm(ctx context.Context, process Process, plans []scaler.RootPlan) (string, error) {
 	needed := needsApproval(plans)
 	if o.approve != "" {
 		if got := digest(plans); got != o.approve {
-			return "", fmt.Errorf("--approve %s: the change that would be made has the digest %s: look at it again; nothing was changed", o.approve, got)
+			return "", fmt.Errorf("--approve %s: the change now has the digest %s; nothing was changed: review the new change, then approve its digest", o.approve, got)
 		}
 		return actor() + " by digest", nil
 	}
@@ -323,19 +305,19 @@ func (o *options) confirm(ctx context.Context, process Process, plans []scaler.R
 		return "", nil
 	}
 	if !atTerminal(process) && needed {
-		return "", fmt.Errorf("this change needs approval and there is no terminal to ask at: nothing was changed: "+
-			"run it at a terminal, or again with --approve %s", digest(plans))
+		return "", fmt.Errorf("the change requires approval, but stdin is not a terminal; nothing was changed: "+
+			"run the command in a terminal, or add --approve %s", digest(plans))
 	}
 	if !atTerminal(process) {
-		return "", errors.New("this change has to be confirmed and there is no terminal to ask at: nothing was changed: " +
-			"run it at a terminal, or with --auto-approve")
+		return "", errors.New("the change requires confirmation, but stdin is not a terminal; nothing was changed: " +
+			"run the command in a terminal, or add --auto-approve")
 	}
-	yes, err := confirmed(ctx, process, "Apply exactly this?")
+	yes, err := confirmed(ctx, process, "Apply this change?")
 	if err != nil {
 		return "", err
 	}
 	if !yes {
-		return "", errors.New("not approved: nothing in Proxmox was changed")
+		return "", errors.New("the change was not approved; Proxmox was not changed")
 	}
 	return actor(), nil
 }

@@ -67,9 +67,9 @@ func Run(ctx context.Context, process Process) int {
 		return ExitUsage
 	}
 	if ctx.Err() != nil {
-		hint := "run the same command again: what was begun is finished, and nothing is made twice"
+		hint := "run the same command again: it finishes a started change and creates nothing twice"
 		if command.Name() == "conformance" {
-			hint = "what the run made was removed, unless the next line names something that was not"
+			hint = "the VMs, tokens and volumes of this run were removed, except any that the next line names"
 		} else if command.Flags().Lookup("auto-approve") == nil {
 			hint = "this command changes nothing"
 		}
@@ -82,7 +82,7 @@ func Run(ctx context.Context, process Process) int {
 func newRoot(process Process) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "numaform",
-		Short:         "Kubernetes nodes on Proxmox VE, each change a diff you can read",
+		Short:         "Autoscale Kubernetes nodes on Proxmox VE; every change is a readable diff",
 		Version:       process.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -94,25 +94,34 @@ func newRoot(process Process) *cobra.Command {
 	}
 	root.SetVersionTemplate("numaform {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(
-		newInit(process), newDoctor(process), newPlan(process), newApply(process), newRemove(process), newDrift(process), newUndo(process),
-		newExplain(process), newHistory(process), newPolicy(process), newTopology(process), newController(process), newVersion(process),
-		newPlans(process), newApprove(process), newReject(process), newEvacuate(process), newConformance(process),
-	)
+	root.AddCommand(newInit(process), newDoctor(process), newPlan(process), newDrift(process), newExplain(process), newHistory(process))
+	root.AddCommand(newPolicy(process), newTopology(process), newController(process), newEvacuate(process), newConformance(process))
+	root.AddCommand(newChanges(process)...)
+	root.AddCommand(newPlans(process)...)
 	root.AddCommand(newSwitches(process)...)
+	root.AddCommand(&cobra.Command{
+		Use:   "version",
+		Short: "Print the versions of numaform, its fleet format, module and provider",
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintf(process.Stdout, "numaform %s %s/%s\nfleet format %d\nmodule proxmox-node %s\nprovider %s %s\n",
+				process.Version, runtime.GOOS, runtime.GOARCH, generator.FormatVersion, modules.Hash(),
+				guard.Provider, generator.ProviderVersion)
+			return err
+		},
+	})
 	finish(root, examples())
 	return root
 }
 
-// finish adds the examples to a command and its subcommands, and marks a wrong number of
-// arguments, or an unknown command, as a usage error.
+// finish adds the examples to a command and its subcommands, and makes a wrong number of
+// arguments or an unknown command a usage error.
 func finish(command *cobra.Command, examples map[string]string) {
 	if command.Example == "" {
 		command.Example = examples[command.Name()]
 	}
 	check := command.Args
 	if check == nil {
-		check = noArgs
+		check = arguments(0, 0)
 	}
 	command.Args = func(command *cobra.Command, args []string) error {
 		if err := check(command, args); err != nil {
@@ -120,33 +129,26 @@ func finish(command *cobra.Command, examples map[string]string) {
 		}
 		return nil
 	}
-	for _, below := range command.Commands() {
-		finish(below, examples)
+	for _, subcommand := range command.Commands() {
+		finish(subcommand, examples)
 	}
-}
-
-// noArgs refuses arguments, with a hint about manifests.
-func noArgs(command *cobra.Command, args []string) error {
-	if len(args) == 0 || command.HasSubCommands() {
-		return cobra.NoArgs(command, args)
-	}
-	name := strings.TrimPrefix(command.CommandPath(), command.Root().Name()+" ")
-	if command.Flags().Lookup("filename") != nil {
-		return fmt.Errorf("%s takes no argument %q: manifests are named by -f %s", name, args[0], args[0])
-	}
-	return fmt.Errorf("%s takes no argument %q", name, args[0])
 }
 
 // arguments requires between least and most of the arguments in Use, such as NODE.
 func arguments(least, most int) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		path := strings.TrimPrefix(command.CommandPath(), command.Root().Name()+" ")
-		_, want, _ := strings.Cut(command.Use, " ")
+		_, operands, _ := strings.Cut(command.Use, " ")
+		usage := strings.TrimSpace("numaform " + path + " " + operands)
 		switch {
+		case command.HasSubCommands():
+			return cobra.NoArgs(command, args) // it reports an unknown command
 		case len(args) < least:
-			return fmt.Errorf("%s: an argument is missing: want numaform %s %s", path, path, want)
+			return fmt.Errorf("%s: missing argument: run %s", path, usage)
+		case most >= least && len(args) > most && command.Flags().Lookup("filename") != nil:
+			return fmt.Errorf("%s: unexpected argument %q: to pass a manifest, use -f %s", path, args[most], args[most])
 		case most >= least && len(args) > most:
-			return fmt.Errorf("%s: %q is one too many: want numaform %s %s", path, args[most], path, want)
+			return fmt.Errorf("%s: unexpected argument %q: run %s", path, args[most], usage)
 		}
 		return nil
 	}
@@ -155,7 +157,7 @@ func arguments(least, most int) cobra.PositionalArgs {
 // anyNumber as most means no limit.
 const anyNumber = -1
 
-// loadConfig reads numaform.yaml and overrides from the environment.
+// loadConfig reads numaform.yaml and its overrides from the environment.
 func loadConfig(process Process, path string) (*operator.Config, error) {
 	return operator.Load(path, process.Environ, flagVariables(newRoot(Process{}))...)
 }
@@ -173,14 +175,14 @@ func variableOf(flag *pflag.Flag) string {
 func flagVariables(command *cobra.Command) []string {
 	var variables []string
 	command.Flags().VisitAll(func(flag *pflag.Flag) { variables = append(variables, variableOf(flag)) })
-	for _, below := range command.Commands() {
-		variables = append(variables, flagVariables(below)...)
+	for _, subcommand := range command.Commands() {
+		variables = append(variables, flagVariables(subcommand)...)
 	}
 	return variables
 }
 
-// flagsFromEnvironment sets each flag that was not given from its environment variable. The
-// variable of a repeatable flag contains comma-separated values.
+// flagsFromEnvironment sets each flag that is missing on the command line from its
+// environment variable. The variable of a repeatable flag contains comma-separated values.
 func flagsFromEnvironment(flags *pflag.FlagSet, environ []string) error {
 	values := map[string]string{}
 	for _, entry := range environ {
@@ -209,17 +211,4 @@ func flagsFromEnvironment(flags *pflag.FlagSet, environ []string) error {
 		}
 	})
 	return errors.Join(mistakes...)
-}
-
-func newVersion(process Process) *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the versions of numaform, its fleet format, module and provider",
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(process.Stdout, "numaform %s %s/%s\nfleet format %d\nmodule proxmox-node %s\nprovider %s %s\n",
-				process.Version, runtime.GOOS, runtime.GOARCH, generator.FormatVersion, modules.Hash(),
-				guard.Provider, generator.ProviderVersion)
-			return err
-		},
-	}
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// requestTime limits one request of conformance, because a host's report may take long.
-const requestTime = 2 * time.Minute
+// requestTimeout limits one request of conformance. A host's report may take long.
+const requestTimeout = 2 * time.Minute
 
 // conformanceOptions are the flags of conformance.
 type conformanceOptions struct {
@@ -37,30 +37,30 @@ func newConformance(process Process) *cobra.Command {
 	var o conformanceOptions
 	command := &cobra.Command{
 		Use:   "conformance",
-		Short: "Compare a Proxmox VE with what numaform believes about it",
-		Long: "Send requests to a Proxmox VE and compare its answers with the cases that numaform's simulator and\n" +
-			"tests are built on. VMs are made in one pool and one range of VMIDs, and removed again, also on\n" +
-			"interrupt. Users, tokens and roles are made only with the password of root@pam; their names begin with\n" +
-			"numaform-kit. The report has no secrets, addresses or names of the cluster. It exits 0 if all cases that\n" +
-			"ran are equal, 1 if one differs, 2 on wrong usage.",
+		Short: "Compare the behavior of a Proxmox VE cluster with numaform's assumptions",
+		Long: "Send requests to a Proxmox VE cluster and compare the responses with the cases on which numaform's\n" +
+			"simulator and tests are based. The command creates VMs in one pool and one range of VMIDs, and removes\n" +
+			"them, even when interrupted. It creates users, tokens and roles only with the password of root@pam;\n" +
+			"their names begin with numaform-kit. The report contains no secrets, addresses or names of the cluster.\n" +
+			"The exit code is 0 if all cases that ran are equal, 1 if one differs, and 2 for wrong usage.",
 		RunE: func(command *cobra.Command, _ []string) error { return o.compare(command.Context(), process) },
 	}
 	flags := command.Flags()
-	flags.StringVar(&o.config, "config", "numaform.yaml", "configuration file")
-	flags.StringVar(&o.region, "region", "", "region of the configuration; needed if it has several")
-	flags.StringVar(&o.run.Pool, "pool", "", "existing resource pool in which VMs are made (required)")
-	flags.StringVar(&o.vmids, "vmids", "", "free range of VMIDs such as 9000-9019, 7 or more (required)")
-	flags.IntVar(&o.run.Template, "template", 0, "VMID of a template to clone, which is not changed (required)")
-	flags.StringVar(&o.run.Storage, "storage", "", "storage for disks; empty means the first that takes them")
-	flags.StringVar(&o.run.ISOStorage, "iso-storage", "", "storage for small ISO files; empty means the first that takes them")
-	flags.StringVar(&o.run.Bridge, "bridge", "vmbr0", "bridge of the VMs' network cards")
-	flags.StringVar(&o.rootPasswordFile, "root-password-file", "", "file with the password of root@pam: also run the cases that make tokens, locks and pools")
+	registerConfig(flags, &o.config)
+	flags.StringVar(&o.region, "region", "", "region of the configuration; required if it has several")
+	flags.StringVar(&o.run.Pool, "pool", "", "existing resource pool for the VMs (required)")
+	flags.StringVar(&o.vmids, "vmids", "", "unused range of at least 7 VMIDs, such as 9000-9019 (required)")
+	flags.IntVar(&o.run.Template, "template", 0, "VMID of a template to clone (required)")
+	flags.StringVar(&o.run.Storage, "storage", "", "storage for disks; empty means the first suitable one")
+	flags.StringVar(&o.run.ISOStorage, "iso-storage", "", "storage for small ISO images; empty means the first suitable one")
+	flags.StringVar(&o.run.Bridge, "bridge", "vmbr0", "bridge of the VMs' network devices")
+	flags.StringVar(&o.rootPasswordFile, "root-password-file", "", "file with the password of root@pam: also run the cases that create tokens, locks and pools")
 	flags.StringVar(&o.only, "only", "", "regular expression for family/name of the cases to run")
 	flags.BoolVar(&o.run.Destructive, "destructive", false, "also run cases that remove volumes of their own VMs")
 	flags.BoolVar(&o.run.Slow, "slow", false, "also run cases that start VMs or read a host's report")
 	flags.BoolVar(&o.run.RemoveLeftovers, "remove-leftovers", false, "first remove VMs of an earlier run that was killed")
-	flags.StringVar(&o.report, "report", "", "file to write the report to: Markdown, or JSON if it ends in .json")
-	flags.BoolVar(&o.list, "list", false, "list the cases with their sources, and run none")
+	flags.StringVar(&o.report, "report", "", "file for the report: JSON if the name ends in .json, otherwise Markdown")
+	flags.BoolVar(&o.list, "list", false, "list the cases with their sources, without running them")
 	return command
 }
 
@@ -118,11 +118,11 @@ func (o *conformanceOptions) compare(ctx context.Context, process Process) error
 	return err
 }
 
-// target sets the Proxmox address and credential from the flags and the configuration.
+// target sets the address and the credential of Proxmox from the flags and the configuration.
 func (o *conformanceOptions) target(config *operator.Config) error {
 	for name, missing := range map[string]bool{"--pool": o.run.Pool == "", "--vmids": o.vmids == "", "--template": o.run.Template == 0} {
 		if missing {
-			return usageError{fmt.Errorf("%s is required: see numaform conformance --help", name)}
+			return usageError{fmt.Errorf("%s is required: run numaform conformance --help", name)}
 		}
 	}
 	lower, upper, _ := strings.Cut(o.vmids, "-")
@@ -143,10 +143,13 @@ func (o *conformanceOptions) target(config *operator.Config) error {
 	}
 	cluster := &config.Clusters[at]
 	if own := cluster.VMIDRange; own.Upper != 0 && o.run.Lower <= int(own.Upper) && o.run.Upper >= int(own.Lower) {
-		return usageError{fmt.Errorf("--vmids %s: overlaps the vmid_range %d-%d of region %s, whose VMs are numaform's nodes", o.vmids, own.Lower, own.Upper, cluster.Region)}
+		return usageError{fmt.Errorf("--vmids %s: overlaps vmid_range %d-%d of region %s, which numaform uses for nodes: choose an unused range", o.vmids, own.Lower, own.Upper, cluster.Region)}
 	}
 	o.run.Login = conformance.Login{
-		TokenID: cluster.TokenID, TokenSecret: cluster.TokenSecret, Username: cluster.Username, Password: cluster.Password,
+		TokenID:     cluster.TokenID,
+		TokenSecret: cluster.TokenSecret,
+		Username:    cluster.Username,
+		Password:    cluster.Password,
 	}
 	if o.run.Login.Username == "root@pam" {
 		o.run.Root = &o.run.Login
@@ -164,14 +167,14 @@ func (o *conformanceOptions) target(config *operator.Config) error {
 	}
 	url := cluster.URL
 	if url == "" {
-		url = cluster.URLs[0] // Load refuses a cluster without any
+		url = cluster.URLs[0] // Load refuses a cluster without URLs
 	}
 	o.run.URL = strings.TrimSuffix(strings.TrimRight(url, "/"), "/api2/json") + "/api2/json"
 	return nil
 }
 
-// apiClient returns a client with the configured trust, for HTTP/1.1: HTTP/2 has no
-// reason phrase, which contains Proxmox' errors.
+// apiClient returns a client with the configured trust. It uses HTTP/1.1, because Proxmox
+// reports errors in the reason phrase, which HTTP/2 lacks.
 func apiClient(cluster *operator.Cluster) (*http.Client, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: cluster.Insecure} //nolint:gosec // the user's choice
 	if cluster.CAFile != "" {
@@ -181,17 +184,17 @@ func apiClient(cluster *operator.Cluster) (*http.Client, error) {
 		}
 		settings.RootCAs = x509.NewCertPool()
 		if !settings.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("reading ca_file %s: holds no certificate in PEM", cluster.CAFile)
+			return nil, fmt.Errorf("reading ca_file %s: contains no PEM certificate: copy /etc/pve/pve-root-ca.pem from a host", cluster.CAFile)
 		}
 	}
 	return &http.Client{
 		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: settings},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Timeout:       requestTime,
+		Timeout:       requestTimeout,
 	}, nil
 }
 
-// conformance prints a line for each family, and the differences.
+// conformance prints one line for each family of cases, and the differences.
 func (w *printer) conformance(report *conformance.Report) {
 	families := map[string]*conformance.Report{"all": report}
 	var names []string

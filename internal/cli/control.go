@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -20,23 +21,21 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// clusterOptions are the flags of commands that talk to numaform in a cluster.
+// clusterOptions are the flags of commands that control numaform in a cluster.
 type clusterOptions struct {
-	kubeconfig  string
-	kubeContext string
-	namespace   string
+	kubeconfig operator.Kubeconfig
+	namespace  string
 }
 
-func (o *clusterOptions) register(command *cobra.Command) {
-	flags := command.Flags()
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that numaform runs in")
-	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
-	flags.StringVarP(&o.namespace, "namespace", "n", "numaform", "namespace that numaform runs in")
+func (o *clusterOptions) register(flags *pflag.FlagSet) {
+	registerKubeconfig(flags, &o.kubeconfig, "kubeconfig of the cluster in which numaform runs")
+	flags.StringVarP(&o.namespace, "namespace", "n", "numaform", "namespace in which numaform runs")
 }
 
-// open returns a client with the ScalePlan types, and one for all else.
+// open returns a client for ScalePlans and Karpenter's types, and a client for everything
+// else.
 func (o *clusterOptions) open() (client.Client, kubernetes.Interface, error) {
-	config, err := operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext}.Load()
+	config, err := o.kubeconfig.Load()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -58,34 +57,34 @@ func explained(err error, role string) error {
 	case err == nil:
 		return nil
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w: your user may not do this: ask for %s", err, role)
+		return fmt.Errorf("%w: your user lacks permission: ask an administrator for %s", err, role)
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%w: the cluster does not know you: check the user in the kubeconfig", err)
+		return fmt.Errorf("%w: the cluster rejected your credentials: check the user in the kubeconfig", err)
 	case meta.IsNoMatchError(err):
-		return fmt.Errorf("%w: numaform's CRDs are not installed in this cluster: name another with --kubeconfig or --context", err)
+		return fmt.Errorf("%w: numaform's CRDs are not installed in this cluster: select its cluster with --kubeconfig or --context", err)
 	case apierrors.IsConflict(err):
-		return fmt.Errorf("%w: another client was faster: try again", err)
+		return fmt.Errorf("%w: another client changed the object: run the command again", err)
 	}
 	return err
 }
 
-// controlRole is the role needed to use the switch.
+// controlRole is the role that pause, resume and evacuate require.
 const controlRole = "the Role numaform-switch in numaform's namespace (get and update of the ConfigMap numaform-control; see --namespace)"
 
-// whoami returns the user's name from the API server.
+// whoami returns the name by which the API server knows the user.
 func whoami(ctx context.Context, c kubernetes.Interface) (string, error) {
 	review, err := c.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("asking the cluster who you are: %w", err)
+		return "", fmt.Errorf("reading your user name from the cluster: %w", err)
 	}
 	return review.Status.UserInfo.Username, nil
 }
 
-// newSwitches returns the commands that change the switch.
+// newSwitches returns pause and resume.
 func newSwitches(process Process) []*cobra.Command {
-	toggle := func(command *cobra.Command, done string, throw func(ctx context.Context, s *control.Switch, who string) error) *cobra.Command {
+	toggle := func(command *cobra.Command, done string, set func(ctx context.Context, s *control.Switch, who string) error) *cobra.Command {
 		var o clusterOptions
-		o.register(command)
+		o.register(command.Flags())
 		command.RunE = func(command *cobra.Command, _ []string) error {
 			ctx := command.Context()
 			_, k, err := o.open()
@@ -94,7 +93,7 @@ func newSwitches(process Process) []*cobra.Command {
 			}
 			who, err := whoami(ctx, k)
 			if err == nil {
-				err = throw(ctx, control.New(k, o.namespace), who)
+				err = set(ctx, control.New(k, o.namespace), who)
 			}
 			if err != nil {
 				return explained(err, controlRole)
@@ -104,12 +103,12 @@ func newSwitches(process Process) []*cobra.Command {
 		}
 		return command
 	}
-	pause := &cobra.Command{Use: "pause", Short: "Stop numaform from starting anything in the cluster"}
+	pause := &cobra.Command{Use: "pause", Short: "Stop numaform in the cluster from starting changes"}
 	resume := &cobra.Command{Use: "resume", Short: "Resume a paused numaform"}
 	return []*cobra.Command{
-		toggle(pause, "numaform is paused: it starts nothing, and finishes what it has begun. Go on with numaform resume.",
+		toggle(pause, "numaform is paused: it finishes changes in progress and starts no new ones. To continue, run numaform resume.",
 			func(ctx context.Context, s *control.Switch, who string) error { return s.Pause(ctx, who) }),
-		toggle(resume, "numaform goes on.",
+		toggle(resume, "numaform is resumed.",
 			func(ctx context.Context, s *control.Switch, _ string) error { return s.Resume(ctx) }),
 	}
 }

@@ -107,14 +107,14 @@ func TestPauseAndResume(t *testing.T) {
 	if s := state(t, "numaform"); !s.Paused || s.By != "admin" {
 		t.Errorf("state is %+v", s)
 	}
-	says(t, 0, "numaform goes on", "resume")
+	says(t, 0, "numaform is resumed", "resume")
 	if s := state(t, "numaform"); s.Paused {
 		t.Errorf("state is %+v", s)
 	}
 	if s := state(t, "elsewhere"); !s.Paused {
 		t.Errorf("state elsewhere is %+v", s)
 	}
-	says(t, 2, `numaform: pause takes no argument "everything"`, "pause", "everything")
+	says(t, 2, `numaform: pause: unexpected argument "everything"`, "pause", "everything")
 	says(t, 1, `namespaces "nowhere" not found`, "pause", "-n", "nowhere")
 }
 
@@ -140,7 +140,7 @@ func TestEvacuate(t *testing.T) {
 	namespace(t, "numaform")
 	pve1 := topology.HostID{Region: "lab", Host: "pve-1"}
 	c := kubeClient(t)
-	says(t, 2, "no Node says in which region it is", "evacuate", "pve-1")
+	says(t, 2, "unknown region", "evacuate", "pve-1")
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", Labels: map[string]string{
 		corev1.LabelTopologyRegion: "lab", corev1.LabelTopologyZone: "pve-1",
 	}}}
@@ -153,7 +153,7 @@ func TestEvacuate(t *testing.T) {
 	if s := state(t, "numaform"); !slices.Contains(s.Evacuated, pve1) || s.EvacuatedBy != "admin" {
 		t.Errorf("state is %+v", s)
 	}
-	says(t, 2, "exclude each other", "evacuate", "lab/pve-1", "--end", "--wait")
+	says(t, 2, "are mutually exclusive", "evacuate", "lab/pve-1", "--end", "--wait")
 	says(t, 2, "must be REGION/HOST", "evacuate", "lab/")
 	says(t, 2, "must be positive", "evacuate", "lab/pve-1", "--wait", "--poll", "0s")
 
@@ -171,12 +171,12 @@ func TestEvacuate(t *testing.T) {
 	if err := c.Delete(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	says(t, 0, "lab/pve-1 has no nodes of numaform", "evacuate", "lab/pve-1", "--wait", "--poll", "20ms")
+	says(t, 0, "lab/pve-1 has no numaform nodes", "evacuate", "lab/pve-1", "--wait", "--poll", "20ms")
 	// No Node shows the host's region any more.
 	if err := c.Delete(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
-	says(t, 0, "Nodes may come to lab/pve-1 again", "evacuate", "pve-1", "--end")
+	says(t, 0, "lab/pve-1 can get nodes again", "evacuate", "pve-1", "--end")
 	if s := state(t, "numaform"); len(s.Evacuated) != 0 {
 		t.Errorf("state is %+v", s)
 	}

@@ -24,7 +24,7 @@ import (
 // doctorOptions are the flags of doctor.
 type doctorOptions struct {
 	options
-	smoke            bool
+	smokeTest        bool
 	class, namespace string
 }
 
@@ -32,26 +32,25 @@ func newDoctor(process Process) *cobra.Command {
 	var o doctorOptions
 	command := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check all that numaform needs, and say how to fix what is missing",
+		Short: "Check the requirements of numaform, and say how to fix what is missing",
 		Long: "Check engine and provider, configuration, certificate, credential, privileges, hosts, topology, templates, storages, VMIDs and locks. " +
-			"Each check is a line: ok, warn, fail, or skip where it depends on one that failed. Nothing is changed, but by --smoke, which makes and removes " +
-			"a small VM by plan, guard and apply. It exits 1 if a check fails.",
-		Example: "  numaform doctor                                # what needs no classes \n" +
-			"  numaform doctor -f manifests/                  # and what the ProxmoxNodeClasses there need\n" +
-			"  numaform doctor --kubeconfig ~/.kube/config    # or in a cluster\n" +
-			"  numaform doctor -f manifests/ --smoke          # and make a VM, and remove it\n" +
+			"Each line is the result of one check: ok, warn, fail, or skip if it depends on a failed check. The command changes nothing, except with " +
+			"--smoke, which creates and removes a small VM with plan, guard and apply. It exits with 1 if a check fails.",
+		Example: "  numaform doctor                                # checks that need no ProxmoxNodeClass\n" +
+			"  numaform doctor -f manifests/                  # also check the ProxmoxNodeClasses in files\n" +
+			"  numaform doctor --kubeconfig ~/.kube/config    # also check those in a cluster\n" +
+			"  numaform doctor -f manifests/ --smoke          # also create and remove a VM\n" +
 			"  numaform doctor -o json | jq '.findings[] | select(.status == \"fail\")'",
 		RunE: func(command *cobra.Command, _ []string) error { return runDoctor(command.Context(), process, &o) },
 	}
 	flags := command.Flags()
-	flags.StringVar(&o.config, "config", "numaform.yaml", "configuration file")
-	flags.StringSliceVarP(&o.files, "filename", "f", nil, "manifests (files or directories) with the ProxmoxNodeClasses to look for")
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that has them")
-	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
-	flags.StringVarP(&o.namespace, "namespace", "n", "numaform", "namespace that numaform runs in, which has the Secrets of classes that name none")
-	registerOutput(command, &o.output)
-	flags.BoolVar(&o.smoke, "smoke", false, "make and remove one small VM, if no check failed")
-	flags.StringVar(&o.class, "smoke-class", "", "ProxmoxNodeClass of that VM; empty means the first")
+	registerConfig(flags, &o.config)
+	flags.StringSliceVarP(&o.files, "filename", "f", nil, "manifests (files or directories) with the ProxmoxNodeClasses to check")
+	registerKubeconfig(flags, &o.kubeconfig, "kubeconfig of the cluster with the ProxmoxNodeClasses to check")
+	flags.StringVarP(&o.namespace, "namespace", "n", "numaform", "namespace in which numaform runs, the default for Secrets of ProxmoxNodeClasses")
+	registerOutput(flags, &o.output)
+	flags.BoolVar(&o.smokeTest, "smoke", false, "create and remove one small VM, if no check failed")
+	flags.StringVar(&o.class, "smoke-class", "", "ProxmoxNodeClass of the smoke test; empty means the first")
 	return command
 }
 
@@ -60,14 +59,14 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 		return err
 	}
 	o.clusterless = true
-	if o.smoke && o.unnamed() {
-		return usageError{errors.New("--smoke needs a ProxmoxNodeClass: name manifests with -f, or a cluster with --kubeconfig")}
+	if o.smokeTest && o.withoutCluster() {
+		return usageError{errors.New("--smoke requires a ProxmoxNodeClass: pass manifests with -f, or a cluster with --kubeconfig")}
 	}
-	checks := o.collect(ctx, process)
+	checks := o.checks(ctx, process)
 	report := doctor.Run(ctx, checks)
 	failed := report.Count(doctor.Fail)
-	if o.smoke {
-		report = append(report, o.smokeTest(ctx, process, checks.Classes, failed))
+	if o.smokeTest {
+		report = append(report, o.runSmokeTest(ctx, process, checks.Classes, failed))
 		failed = report.Count(doctor.Fail)
 	}
 
@@ -110,9 +109,9 @@ type doctorReport struct {
 	Skipped  int           `json:"skipped"`
 }
 
-// collect collects everything for the checks. Errors of reading are part of the result.
-func (o *doctorOptions) collect(ctx context.Context, process Process) doctor.Config {
-	checks := doctor.Config{File: o.config, Named: !o.unnamed()}
+// checks returns the input of the checks. It contains the errors of reading it.
+func (o *doctorOptions) checks(ctx context.Context, process Process) doctor.Config {
+	checks := doctor.Config{File: o.config, Named: !o.withoutCluster()}
 	if checks.Named {
 		cluster, err := o.cluster(ctx)
 		if err == nil {
@@ -140,7 +139,7 @@ func (o *doctorOptions) collect(ctx context.Context, process Process) doctor.Con
 
 	regions := config.Regions()
 	for i := range regions {
-		// Each region has a client of its own, so that errors in another one do not affect it.
+		// Connect to each region separately, so that an error affects only one region.
 		one := *config
 		one.Clusters = slices.Clone(config.Clusters[i : i+1])
 		region := doctor.Region{Name: regions[i].Name, Insecure: regions[i].Insecure, VMIDs: regions[i].VMIDs}
@@ -158,10 +157,9 @@ func (o *doctorOptions) collect(ctx context.Context, process Process) doctor.Con
 	}
 
 	// The fleet can be read without an engine.
-	kubeconfig := operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext}
-	opened, err := config.ScalerConfig(ctx, process.Environ, kubeconfig, true)
+	opened, err := config.ScalerConfig(ctx, process.Environ, o.kubeconfig, true)
 	if missing := (*state.EngineError)(nil); errors.As(err, &missing) {
-		opened, err = config.ScalerConfig(ctx, process.Environ, kubeconfig, false)
+		opened, err = config.ScalerConfig(ctx, process.Environ, o.kubeconfig, false)
 	}
 	if err != nil {
 		checks.Fleet = func(context.Context) (fleet.Fleet, error) { return fleet.Fleet{}, err }
@@ -178,9 +176,9 @@ func (o *doctorOptions) collect(ctx context.Context, process Process) doctor.Con
 	return checks
 }
 
-// locks checks the fleet's lock and the states' locks.
+// locks checks the lock of the fleet and the locks of the states.
 func locks(ctx context.Context, config *operator.Config, opened *scaler.Config, s *scaler.Scaler) ([]doctor.Lock, error) {
-	ofFleet := doctor.Lock{Where: "fleet", What: "is free"}
+	fleetLock := doctor.Lock{Where: "fleet", What: "is free"}
 	place := filepath.Join(opened.Dir, store.PrivateDir)
 	if config.Fleet.Git.Enabled || config.Fleet.Git.Remote != "" {
 		place = filepath.Join(opened.StateDir, "git")
@@ -188,26 +186,26 @@ func locks(ctx context.Context, config *operator.Config, opened *scaler.Config, 
 	_, err := os.Stat(place)
 	switch {
 	case config.Fleet.ConfigMap != (operator.ConfigMap{}):
-		ofFleet.What = "is the controller's to take, and was not tried"
+		fleetLock.What = "is managed by the controller and was not checked"
 	case errors.Is(err, os.ErrNotExist):
-		ofFleet.What = "is not there yet: the first apply makes it"
+		fleetLock.What = "does not exist yet: the first apply creates it"
 	default:
 		var unlock func() error
-		if unlock, ofFleet.Err = opened.Store.Lock(ctx); ofFleet.Err == nil {
-			ofFleet.Err = unlock()
+		if unlock, fleetLock.Err = opened.Store.Lock(ctx); fleetLock.Err == nil {
+			fleetLock.Err = unlock()
 		}
 	}
 
-	found := []doctor.Lock{ofFleet}
+	found := []doctor.Lock{fleetLock}
 	if s.LocalStates() {
-		return append(found, doctor.Lock{Where: "states", What: "are files of this machine: their locks end with whoever took them"}), nil
+		return append(found, doctor.Lock{Where: "states", What: "are local files: a lock ends with the process that acquired it"}), nil
 	}
 	states, err := s.Locks(ctx)
 	for _, lock := range states {
 		found = append(found, doctor.Lock{Where: "state of " + lock.Host.String(), Err: lock.Err, What: "is free"})
 	}
 	if err == nil && len(states) == 0 {
-		found = append(found, doctor.Lock{Where: "states", What: "there are none yet"})
+		found = append(found, doctor.Lock{Where: "states", What: "do not exist yet"})
 	}
 	return found, err
 }

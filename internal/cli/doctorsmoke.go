@@ -16,14 +16,13 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/doctor"
-	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
 )
 
-// smokePool is the NodePool of the VM that --smoke creates.
+// smokePool is the name of the NodePool and ProxmoxNodeClass of a smoke test.
 const smokePool = "numaform-smoke"
 
-// smokeDemand is a pod that only that pool accepts, and the pool. The class precedes it.
+// smokeDemand is the NodePool of a smoke test, and a pod that only this NodePool accepts.
 const smokeDemand = `
 ---
 apiVersion: karpenter.sh/v1
@@ -46,43 +45,43 @@ spec:
     resources: {requests: {cpu: 100m, memory: 64Mi}}
 `
 
-// smokeTest creates a small VM and removes it again, through all stages of a change.
-func (o *doctorOptions) smokeTest(ctx context.Context, process Process, classes []v1alpha1.ProxmoxNodeClass, failed int) doctor.Finding {
+// runSmokeTest creates and removes a small VM, through all stages of a change.
+func (o *doctorOptions) runSmokeTest(ctx context.Context, process Process, classes []v1alpha1.ProxmoxNodeClass, failed int) doctor.Finding {
 	finding := doctor.Finding{Check: "smoke"}
 	if o.class != "" {
 		finding.Where = "class " + o.class
 	}
 	if failed > 0 {
 		finding.Status = doctor.Skip
-		finding.What = fmt.Sprintf("not tried, as %d checks failed", failed)
+		finding.What = fmt.Sprintf("not run, because %s failed", counted(failed, "check"))
 		return finding
 	}
 	i := slices.IndexFunc(classes, func(c v1alpha1.ProxmoxNodeClass) bool { return o.class == "" || c.Name == o.class })
 	if i < 0 {
 		finding.Status = doctor.Fail
-		finding.What = "there is no such ProxmoxNodeClass"
-		finding.Fix = "correct --smoke-class, or what -f or --kubeconfig names"
+		finding.What = "the ProxmoxNodeClass does not exist"
+		finding.Fix = "correct --smoke-class, -f or --kubeconfig"
 		return finding
 	}
 	finding.Where = "class " + classes[i].Name
 	finding.Status = doctor.OK
 	var err error
-	if finding.What, err = o.makeAndRemove(ctx, process, &classes[i]); err != nil {
+	if finding.What, err = o.createAndRemove(ctx, process, &classes[i]); err != nil {
 		finding.Status = doctor.Fail
 		finding.What = err.Error()
 	}
 	return finding
 }
 
-// makeAndRemove returns what was created, or why it failed. The VM is removed even if its
-// creation failed, and so are VMs of an earlier smoke test.
-func (o *doctorOptions) makeAndRemove(ctx context.Context, process Process, class *v1alpha1.ProxmoxNodeClass) (what string, err error) {
+// createAndRemove creates and removes a VM and describes it. It removes the VM even if its
+// creation failed, and first removes the VMs of an earlier smoke test.
+func (o *doctorOptions) createAndRemove(ctx context.Context, process Process, class *v1alpha1.ProxmoxNodeClass) (what string, err error) {
 	dir, err := os.MkdirTemp("", "numaform-smoke-")
 	if err != nil {
-		return "", fmt.Errorf("making a small VM: %w", err)
+		return "", fmt.Errorf("creating the smoke test's VM: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	// The class under the pool's name, without a seed, because the VM should not join.
+	// A copy of the class without a seed, because the VM must not join.
 	own := v1alpha1.ProxmoxNodeClass{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.Group + "/v1alpha1", Kind: v1alpha1.KindProxmoxNodeClass},
 		ObjectMeta: metav1.ObjectMeta{Name: smokePool},
@@ -96,16 +95,9 @@ func (o *doctorOptions) makeAndRemove(ctx context.Context, process Process, clas
 		err = os.WriteFile(file, append(text, smokeDemand...), 0o600)
 	}
 	if err != nil {
-		return "", fmt.Errorf("making a small VM: %w", err)
+		return "", fmt.Errorf("creating the smoke test's VM: %w", err)
 	}
-	smoke := &options{config: o.config, kubeconfig: o.kubeconfig, kubeContext: o.kubeContext, output: "text", autoApprove: true}
-	smoke.own = func() (*scheduling.Cluster, error) {
-		objects, err := scheduling.Load([]string{file})
-		if err != nil {
-			return nil, err
-		}
-		return scheduling.FromObjects(objects), nil
-	}
+	smoke := &options{config: o.config, files: []string{file}, kubeconfig: o.kubeconfig, output: "text", autoApprove: true, smoke: true}
 	process.Stdout = process.Stderr
 	process.Stdin = strings.NewReader("")
 
@@ -120,10 +112,10 @@ func (o *doctorOptions) makeAndRemove(ctx context.Context, process Process, clas
 		case err != nil:
 			return nil, err
 		case len(p.decision.Refused) > 0:
-			return nil, fmt.Errorf("making a small VM: no place for it: %s", p.decision.Refused[0].Reason)
+			return nil, fmt.Errorf("creating the smoke test's VM: no host has room: %s", p.decision.Refused[0].Reason)
 		case p.change.Unfinished(): // the change is applied without confirmation
-			return nil, errors.New("making a small VM: the fleet and Proxmox differ, and what is unfinished would be applied with it: " +
-				"see it with numaform plan, finish it with numaform apply, then try again; nothing was changed")
+			return nil, errors.New("creating the smoke test's VM: the fleet has unfinished changes, which would be applied without confirmation; nothing was changed: " +
+				"review them with numaform plan, finish them with numaform apply, and run the smoke test again")
 		}
 		return p, nil
 	})
@@ -136,7 +128,7 @@ func (o *doctorOptions) makeAndRemove(ctx context.Context, process Process, clas
 	if err := errors.Join(made, smoke.removeSmoke(ctx, process, vms)); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("made VM %s (%s) on %s in %s, and removed it in %s", vms[0].Name, vms[0].InstanceType, vms[0].Host,
+	return fmt.Sprintf("created VM %s (%s) on %s in %s, and removed it in %s", vms[0].Name, vms[0].InstanceType, vms[0].Host,
 		took.Round(100*time.Millisecond), time.Since(started).Round(100*time.Millisecond)), nil
 }
 
@@ -150,7 +142,7 @@ func (o *options) smokeVMs(ctx context.Context, process Process) ([]fleet.VM, er
 	return slices.DeleteFunc(current.VMs, func(vm fleet.VM) bool { return vm.Pool != smokePool }), err
 }
 
-// removeSmoke removes the VMs and checks that they are gone.
+// removeSmoke removes the VMs and checks that Proxmox no longer has them.
 func (o *options) removeSmoke(ctx context.Context, process Process, vms []fleet.VM) error {
 	if len(vms) == 0 {
 		return nil
@@ -160,7 +152,7 @@ func (o *options) removeSmoke(ctx context.Context, process Process, vms []fleet.
 		names[i] = vms[i].Name
 	}
 	if err := change(ctx, process, o, removal(names)); err != nil {
-		return fmt.Errorf("removing the small VM: %w: then run `numaform remove %s`", err, strings.Join(names, " "))
+		return fmt.Errorf("removing the smoke test's VM: %w: after fixing this, run `numaform remove %s`", err, strings.Join(names, " "))
 	}
 	s, err := open(ctx, process, o)
 	if err != nil {
@@ -169,7 +161,7 @@ func (o *options) removeSmoke(ctx context.Context, process Process, vms []fleet.
 	for i := range vms {
 		host := s.snapshot.Host(vms[i].Host)
 		if host != nil && slices.ContainsFunc(host.Guests, func(g topology.Guest) bool { return g.Key == string(vms[i].Key) }) {
-			return fmt.Errorf("removing the small VM: %s is still there: look at the tasks of host %s", vms[i].Name, vms[i].Host)
+			return fmt.Errorf("removing the smoke test's VM: %s still exists: check the tasks of host %s", vms[i].Name, vms[i].Host)
 		}
 	}
 	return nil

@@ -21,39 +21,39 @@ func newDrift(process Process) *cobra.Command {
 	o := driftOptions{options: options{clusterless: true}}
 	command := &cobra.Command{
 		Use:   "drift",
-		Short: "Compare every VM with its file, and say what to do where they differ",
-		Long: "Compare every VM with its file, and say what to do where they differ. Proxmox is read in full, and nothing is changed. " +
-			"With --repair, what an update in place can revert while the VM runs is planned, checked and applied as any change. " +
-			"No VM is ever replaced. With --every, it is done again and again until it is interrupted, and failures are only reported.",
+		Short: "Compare every VM with its file, and advise how to resolve differences",
+		Long: "Compare every VM with its file, and advise how to resolve differences. The command reads all of Proxmox and changes nothing. " +
+			"With --repair, it reverts differences that an update in place can revert while the VM runs, as a planned and checked change. " +
+			"It never replaces a VM. With --every, it repeats until it is interrupted, and only reports failures.",
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return err
 			}
-			var left bool
+			var remains bool
 			var err error
 			if o.every > 0 {
-				// No one is present to answer, and an interrupt is no failure: failures have
-				// been reported.
+				// No user is present to answer questions. repeat reports failures itself, and
+				// an interrupt is not a failure.
 				process.Stdin = strings.NewReader("")
-				left, err = repeat(command.Context(), process.Stderr, o.every, func(ctx context.Context) (bool, error) { return runDrift(ctx, process, &o) })
+				remains, err = repeat(command.Context(), process.Stderr, o.every, func(ctx context.Context) (bool, error) { return runDrift(ctx, process, &o) })
 				if err != nil && o.detailed {
 					return exitError{ExitFailed}
 				}
 				err = nil
 			} else {
-				left, err = runDrift(command.Context(), process, &o)
+				remains, err = runDrift(command.Context(), process, &o)
 			}
-			if err == nil && left && o.detailed {
+			if err == nil && remains && o.detailed {
 				return exitError{ExitChanges}
 			}
 			return err
 		},
 	}
-	o.registerChange(command)
 	flags := command.Flags()
-	flags.BoolVar(&o.repair, "repair", false, "revert what an update in place can, after asking")
-	flags.DurationVar(&o.every, "every", 0, "look again this often, such as 15m, until interrupted; 0 looks once")
-	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit 0: no drift is left, 1: error, 2: drift; with --every, of the last run that ended")
+	o.registerChange(flags)
+	flags.BoolVar(&o.repair, "repair", false, "revert differences by updates in place, after confirmation")
+	flags.DurationVar(&o.every, "every", 0, "repeat at this interval, such as 15m, until interrupted; 0 runs once")
+	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit with 0 without remaining drift, 1 on an error, 2 with drift; with --every, the result of the last complete run")
 	return command
 }
 
@@ -65,25 +65,25 @@ type driftOptions struct {
 	detailed bool
 }
 
-// leastEvery is the minimum interval between complete readings of Proxmox.
+// leastEvery is the minimum interval for reading all of Proxmox.
 const leastEvery = 10 * time.Second
 
 func (o *driftOptions) check() error {
 	switch {
 	case o.every != 0 && o.every < leastEvery:
-		return usageError{fmt.Errorf("--every %s: want at least %s, or 0 to look once", o.every, leastEvery)}
+		return usageError{fmt.Errorf("--every %s: must be at least %s, or 0 to run once", o.every, leastEvery)}
 	case o.dryRun && !o.repair:
-		return usageError{errors.New("--dry-run is for --repair: without it drift changes nothing anyway")}
+		return usageError{errors.New("--dry-run requires --repair: without --repair, drift changes nothing")}
 	case o.every != 0 && o.repair && !o.autoApprove && !o.dryRun:
-		return usageError{errors.New("--every with --repair cannot ask: add --auto-approve, or leave --repair out")}
+		return usageError{errors.New("--every with --repair cannot ask for confirmation: add --auto-approve, or remove --repair")}
 	}
 	return o.checkLive()
 }
 
-// repeat checks at once, and then at each tick until ctx ends; if a check takes longer
-// than that, the next one follows directly. It reports failures, and returns the result
-// of the last complete check, if there is one.
-func repeat(ctx context.Context, stderr io.Writer, every time.Duration, check func(context.Context) (bool, error)) (left bool, err error) {
+// repeat checks immediately and then at each tick until ctx is canceled. After a check that
+// takes longer than the interval, the next check follows immediately. repeat reports failures
+// and returns the result of the last check that was not interrupted, or of the first check.
+func repeat(ctx context.Context, stderr io.Writer, every time.Duration, check func(context.Context) (bool, error)) (remains bool, err error) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for first := true; ; first = false {
@@ -92,20 +92,20 @@ func repeat(ctx context.Context, stderr io.Writer, every time.Duration, check fu
 			fmt.Fprintf(stderr, "numaform: %v\n", failure)
 		}
 		if interrupted := failure != nil && ctx.Err() != nil; first || !interrupted {
-			left, err = found, failure
+			remains, err = found, failure
 		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {
-			return left, err
+			return remains, err
 		}
 	}
 }
 
 // runDrift reports whether drift remains.
-func runDrift(ctx context.Context, process Process, o *driftOptions) (left bool, err error) {
+func runDrift(ctx context.Context, process Process, o *driftOptions) (remains bool, err error) {
 	s, err := open(ctx, process, &o.options)
 	if err != nil {
 		return false, err
@@ -122,7 +122,7 @@ func runDrift(ctx context.Context, process Process, o *driftOptions) (left bool,
 	if err != nil {
 		return false, err
 	}
-	return d.left(), d.failure()
+	return d.remains(), d.failure()
 }
 
 // drifted is the drift of a fleet, with its repair.
@@ -135,7 +135,7 @@ type drifted struct {
 	repaired map[fleet.Key]bool
 }
 
-// repair reverts what an update in place can, except on hosts with unfinished work.
+// repair reverts drift by updates in place, except on hosts with unfinished changes.
 func (d *drifted) repair(ctx context.Context, process Process, o *options) error {
 	change, unfinished, err := d.session.scaler.ProposeRepair(ctx, d.session.snapshot, d.hosts)
 	if err != nil {
@@ -148,7 +148,7 @@ func (d *drifted) repair(ctx context.Context, process Process, o *options) error
 		if d.plans, err = d.session.scaler.Plan(ctx, change); err != nil {
 			return err
 		}
-		fmt.Fprintln(process.Stderr, "Nothing was changed: this was a dry run.")
+		fmt.Fprintln(process.Stderr, "Dry run: nothing was changed.")
 		return errors.Join(d.print(process, o), unfinished)
 	}
 	err = applied(ctx, process, d.session.scaler, change, func(plans []scaler.RootPlan) (string, error) {
@@ -156,16 +156,16 @@ func (d *drifted) repair(ctx context.Context, process Process, o *options) error
 		if err := d.print(process, o); err != nil {
 			return "", err
 		}
-		// A host with unfinished work does not stop the others: its error is in the result.
-		able := slices.DeleteFunc(slices.Clone(plans), func(plan scaler.RootPlan) bool {
+		// Hosts with unfinished changes do not stop the repair: the result contains their errors.
+		repairable := slices.DeleteFunc(slices.Clone(plans), func(plan scaler.RootPlan) bool {
 			var unfinished *scaler.UnfinishedError
 			return errors.As(plan.Err, &unfinished)
 		})
-		p := &proposal{session: d.session, change: change, plans: able}
-		if err := p.failure(false); err != nil || len(able) == 0 {
+		p := &proposal{session: d.session, change: change, plans: repairable}
+		if err := p.failure(false); err != nil || len(repairable) == 0 {
 			return "", err
 		}
-		return o.confirm(ctx, process, able)
+		return o.confirm(ctx, process, repairable)
 	})
 	if err = errors.Join(err, unfinished); err != nil {
 		return err
@@ -177,9 +177,9 @@ func (d *drifted) repair(ctx context.Context, process Process, o *options) error
 	return nil
 }
 
-// left reports whether drift remains. A moved VM remains drifted, even if its other drift
-// was repaired.
-func (d *drifted) left() bool {
+// remains reports whether drift remains. A VM on another host stays drifted even if its other
+// differences were repaired.
+func (d *drifted) remains() bool {
 	for i := range d.hosts {
 		for _, vm := range d.hosts[i].VMs {
 			repaired := vm.Class == scaler.DriftRepairable && d.repaired[vm.VM.Key]
@@ -191,8 +191,8 @@ func (d *drifted) left() bool {
 	return false
 }
 
-// failure returns why hosts could not be compared, or nil. A host that is down is
-// reported, and is not a failure.
+// failure explains why hosts could not be compared, or returns nil. A host that is down is
+// not a failure.
 func (d *drifted) failure() error {
 	var failures []error
 	for i := range d.hosts {
@@ -227,7 +227,7 @@ type vmDriftReport struct {
 	Advice      string                   `json:"advice,omitempty"`
 }
 
-// print writes the report to stdout.
+// print prints the drift of each VM, and the plan of the repair.
 func (d *drifted) print(process Process, o *options) error {
 	r := driftReport{Classes: map[scaler.DriftClass]int{}, VMs: []vmDriftReport{}, Repair: hostReports(d.plans)}
 	for i := range d.hosts {
@@ -263,7 +263,7 @@ func (d *drifted) print(process Process, o *options) error {
 	}
 	w.printf("  %s\n", cmp.Or(strings.Join(counts, ", "), "the fleet has no VMs"))
 
-	// One line for each VM, with its details below.
+	// One aligned line for each VM, followed by its details.
 	var lines strings.Builder
 	aligned := &printer{w: &lines}
 	aligned.table(func(table io.Writer) {
@@ -277,7 +277,7 @@ func (d *drifted) print(process Process, o *options) error {
 		i++
 		w.printf("%s", line)
 		for _, difference := range vm.Differences {
-			w.printf("      %s: file says %s, Proxmox has %s\n", difference.Attribute, difference.File, difference.Proxmox)
+			w.printf("      %s: file has %s, Proxmox has %s\n", difference.Attribute, difference.File, difference.Proxmox)
 		}
 		for _, note := range vm.Notes {
 			w.printf("      %s\n", note)

@@ -25,11 +25,11 @@ func TestDriftEveryUsage(t *testing.T) {
 		args string
 		says string
 	}{
-		{"--every 9s", "--every 9s: want at least 10s"},
-		{"--every -1h", "--every -1h0m0s: want at least 10s"},
+		{"--every 9s", "--every 9s: must be at least 10s"},
+		{"--every -1h", "--every -1h0m0s: must be at least 10s"},
 		{"--every 1h --repair", "add --auto-approve"},
 		{"--every soon", "invalid argument"},
-		{"--every 1h -o yaml", "want text or json"},
+		{"--every 1h -o yaml", "must be text or json"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			t.Parallel()

@@ -31,27 +31,27 @@ func newEvacuate(process Process) *cobra.Command {
 	var e evacuation
 	command := &cobra.Command{
 		Use:   "evacuate HOST",
-		Short: "Replace the nodes of a Proxmox host elsewhere, for maintenance",
-		Long: "Marks a Proxmox host as one to leave: it gets no new nodes, and numaform in the cluster replaces those that\n" +
-			"are there, within the disruption budgets of their NodePools and the PodDisruptionBudgets of their pods.",
+		Short: "Move the nodes of a Proxmox host to other hosts, for maintenance",
+		Long: "Mark a Proxmox host for evacuation. It gets no new nodes, and numaform in the cluster replaces its nodes on\n" +
+			"other hosts, within the disruption budgets of their NodePools and the PodDisruptionBudgets of their pods.",
 		Args: arguments(1, 1),
 		RunE: func(command *cobra.Command, args []string) error {
-			return explained(e.run(command.Context(), process, args[0]), controlRole+", and the ClusterRole numaform-viewer to see NodeClaims")
+			return explained(e.run(command.Context(), process, args[0]), controlRole+", and the ClusterRole numaform-viewer to list NodeClaims")
 		},
 	}
-	e.register(command)
 	flags := command.Flags()
-	flags.BoolVar(&e.end, "end", false, "maintenance is over: nodes may come to the host again")
-	flags.BoolVar(&e.wait, "wait", false, "wait until the last node has left the host")
-	flags.DurationVar(&e.poll, "poll", 5*time.Second, "how often to look while waiting")
+	e.register(flags)
+	flags.BoolVar(&e.end, "end", false, "end the evacuation, so that the host gets nodes again")
+	flags.BoolVar(&e.wait, "wait", false, "wait until the host has no nodes")
+	flags.DurationVar(&e.poll, "poll", 5*time.Second, "interval of checks while waiting")
 	return command
 }
 
 func (e *evacuation) run(ctx context.Context, process Process, name string) error {
 	if e.end && e.wait {
-		return usageError{errors.New("--end and --wait exclude each other: ending an evacuation waits for nothing")}
+		return usageError{errors.New("--end and --wait are mutually exclusive: remove one of them")}
 	}
-	if e.poll <= 0 { // checked before anything is begun
+	if e.poll <= 0 { // a ticker panics, after the evacuation has started
 		return usageError{fmt.Errorf("--poll %s: must be positive", e.poll)}
 	}
 	c, k, err := e.open()
@@ -60,14 +60,14 @@ func (e *evacuation) run(ctx context.Context, process Process, name string) erro
 	}
 	s := control.New(k, e.namespace)
 	if e.end {
-		// The host may have no Nodes left that show its region.
+		// The host may have no Nodes left that identify its region.
 		state, err := s.Read(ctx)
 		if err != nil {
 			return err
 		}
-		named := slices.DeleteFunc(state.Evacuated, func(host topology.HostID) bool { return string(host.Host) != name })
-		if len(named) == 1 {
-			name = named[0].String()
+		matching := slices.DeleteFunc(state.Evacuated, func(host topology.HostID) bool { return string(host.Host) != name })
+		if len(matching) == 1 {
+			name = matching[0].String()
 		}
 	}
 	host, err := hostOf(ctx, c, name)
@@ -78,7 +78,7 @@ func (e *evacuation) run(ctx context.Context, process Process, name string) erro
 		if err := s.EndEvacuation(ctx, host); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(process.Stdout, "Nodes may come to %s again.\n", host)
+		_, err = fmt.Fprintf(process.Stdout, "%s can get nodes again.\n", host)
 		return err
 	}
 	who, err := whoami(ctx, k)
@@ -92,22 +92,18 @@ func (e *evacuation) run(ctx context.Context, process Process, name string) erro
 	if err != nil {
 		return err
 	}
-	if e.wait {
-		return e.follow(ctx, process, c, host, left)
+	if !e.wait {
+		_, err = fmt.Fprintf(process.Stdout, "%s gets no new nodes. Its nodes (%d) are replaced on other hosts, within disruption budgets.\n"+
+			"To wait for them, add --wait. After maintenance, run numaform evacuate %s --end\n", host, len(left), host)
+		return err
 	}
-	_, err = fmt.Fprintf(process.Stdout, "%s gets no new nodes; %d are there and are replaced elsewhere, under budgets and PDBs.\n"+
-		"Follow with --wait; when maintenance is over: numaform evacuate %s --end\n", host, len(left), host)
-	return err
-}
 
-// follow waits until no node is left.
-func (e *evacuation) follow(ctx context.Context, process Process, c client.Client, host topology.HostID, left []string) error {
 	ticker := time.NewTicker(e.poll)
 	defer ticker.Stop()
 	var reported []string
 	for len(left) > 0 {
 		if !slices.Equal(left, reported) {
-			fmt.Fprintf(process.Stderr, "%s: %d nodes left: %s\n", host, len(left), strings.Join(left, ", "))
+			fmt.Fprintf(process.Stderr, "%s: %s left: %s\n", host, counted(len(left), "node"), strings.Join(left, ", "))
 		}
 		reported = left
 		select {
@@ -122,10 +118,10 @@ func (e *evacuation) follow(ctx context.Context, process Process, c client.Clien
 		case apierrors.IsForbidden(err):
 			return err
 		default:
-			fmt.Fprintf(process.Stderr, "numaform: %v: looking again\n", err)
+			fmt.Fprintf(process.Stderr, "numaform: %v: trying again\n", err)
 		}
 	}
-	_, err := fmt.Fprintf(process.Stdout, "%s has no nodes of numaform. When maintenance is over: numaform evacuate %s --end\n", host, host)
+	_, err = fmt.Fprintf(process.Stdout, "%s has no numaform nodes. After maintenance, run numaform evacuate %s --end\n", host, host)
 	return err
 }
 
@@ -137,7 +133,7 @@ func nodesOn(ctx context.Context, c client.Client, host topology.HostID) ([]stri
 		corev1.LabelTopologyRegion: string(host.Region), corev1.LabelTopologyZone: string(host.Host),
 	})
 	if err != nil {
-		return nil, fmt.Errorf("listing the nodeclaims on %s: %w", host, err)
+		return nil, fmt.Errorf("listing NodeClaims on %s: %w", host, err)
 	}
 	names := make([]string, len(claims.Items))
 	for i := range claims.Items {
@@ -147,7 +143,7 @@ func nodesOn(ctx context.Context, c client.Client, host topology.HostID) ([]stri
 	return names, nil
 }
 
-// hostOf reads region/host, or finds the region of a host by the labels of its Nodes.
+// hostOf parses region/host, or finds the region of a host in the labels of its Nodes.
 func hostOf(ctx context.Context, c client.Client, name string) (topology.HostID, error) {
 	var host topology.HostID
 	if strings.Contains(name, "/") {
@@ -158,7 +154,7 @@ func hostOf(ctx context.Context, c client.Client, name string) (topology.HostID,
 	}
 	var nodes corev1.NodeList
 	if err := c.List(ctx, &nodes, client.MatchingLabels{corev1.LabelTopologyZone: name}); err != nil {
-		return host, fmt.Errorf("reading the nodes on %s: %w", name, err)
+		return host, fmt.Errorf("listing Nodes on %s: %w", name, err)
 	}
 	var regions []string
 	for i := range nodes.Items {
@@ -171,7 +167,7 @@ func hostOf(ctx context.Context, c client.Client, name string) (topology.HostID,
 	case 1:
 		return topology.HostID{Region: topology.RegionName(regions[0]), Host: topology.HostName(name)}, nil
 	case 0:
-		return host, usageError{fmt.Errorf("host %q: no Node says in which region it is: want REGION/HOST", name)}
+		return host, usageError{fmt.Errorf("host %q: unknown region, because no Node runs on the host: use REGION/HOST", name)}
 	}
-	return host, usageError{fmt.Errorf("host %q: regions %s have Nodes on a host of that name: want REGION/HOST", name, strings.Join(regions, ", "))}
+	return host, usageError{fmt.Errorf("host %q: exists in the regions %s: use REGION/HOST", name, strings.Join(regions, ", "))}
 }

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/numaform/numaform/internal/scheduling"
-	"github.com/numaform/numaform/planner"
 )
 
 func newExplain(process Process) *cobra.Command {
@@ -20,7 +19,7 @@ func newExplain(process Process) *cobra.Command {
 	var pod types.NamespacedName
 	command := &cobra.Command{
 		Use:   "explain pod NAMESPACE/NAME",
-		Short: "Say why a pod is pending: per NodePool, host and NUMA node what is missing",
+		Short: "Explain why a pod is pending, by NodePool, host and NUMA node",
 		Args: func(_ *cobra.Command, args []string) (err error) {
 			pod, err = podArgument(args)
 			return err
@@ -51,7 +50,7 @@ func newExplain(process Process) *cobra.Command {
 			return w.err
 		},
 	}
-	o.register(command)
+	o.register(command.Flags())
 	return command
 }
 
@@ -62,25 +61,25 @@ func podArgument(args []string) (types.NamespacedName, error) {
 		args = strings.SplitN(args[0], "/", 2)
 	}
 	if len(args) != 2 || args[0] != "pod" && args[0] != "pods" {
-		return pod, errors.New("want a pod to explain: numaform explain pod NAMESPACE/NAME")
+		return pod, errors.New("missing pod: run numaform explain pod NAMESPACE/NAME")
 	}
 	namespace, name, ok := strings.Cut(args[1], "/")
 	if !ok {
 		namespace, name = corev1.NamespaceDefault, args[1]
 	}
 	if namespace == "" || name == "" || strings.Contains(name, "/") {
-		return pod, fmt.Errorf("pod %q: want NAMESPACE/NAME", args[1])
+		return pod, fmt.Errorf("pod %q: must be NAMESPACE/NAME", args[1])
 	}
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
-// explanation prints the cause first, then the reasons for each NodePool and host, with the
-// NUMA nodes of the hosts that were checked.
+// explanation prints the cause first, and then the reason for each NodePool and host, with
+// the free capacity of hosts and NUMA nodes.
 func (w *printer) explanation(x *scheduling.Explanation) {
-	state := "asks for no place"
+	state := "does not need a node"
 	switch x.State {
 	case scheduling.PodRefused:
-		state = "gets no place"
+		state = "cannot be placed"
 	case scheduling.PodNeedsVM:
 		state = "is pending"
 	case scheduling.PodWaits:
@@ -103,24 +102,21 @@ func (w *printer) explanation(x *scheduling.Explanation) {
 			default:
 				w.printf("\n  %s has room for %s\n", h.Host, h.InstanceType)
 			}
-			if h.View != nil {
-				w.view(h.View)
+			if h.View == nil {
+				continue
 			}
+			w.table(func(table io.Writer) {
+				v := h.View
+				fmt.Fprintln(table, "    \tCPUS\tRESERVED\tTAKEN\tFREE VCPUS\tFREE MEMORY")
+				fmt.Fprintf(table, "    host\t%d\t%d\t%d\t%d\t%d of %d MiB\n", v.CPUs, v.Reserved, v.Taken, v.VCPUs, v.FreeMiB, v.MemoryMiB)
+				for _, n := range v.Nodes {
+					free := "-"
+					if n.VCPUs != nil {
+						free = strconv.Itoa(*n.VCPUs)
+					}
+					fmt.Fprintf(table, "    NUMA %d\t%d\t-\t%d\t%s\t%d of %d MiB\n", n.NUMANode, n.CPUs, n.Taken, free, n.FreeMiB, n.MemoryMiB)
+				}
+			})
 		}
 	}
-}
-
-// view prints a host's and its NUMA nodes' capacity for a VM.
-func (w *printer) view(v *planner.View) {
-	w.table(func(table io.Writer) {
-		fmt.Fprintln(table, "    \tCPUS\tRESERVED\tTAKEN\tFREE VCPUS\tFREE MEMORY")
-		fmt.Fprintf(table, "    host\t%d\t%d\t%d\t%d\t%d of %d MiB\n", v.CPUs, v.Reserved, v.Taken, v.VCPUs, v.FreeMiB, v.MemoryMiB)
-		for _, n := range v.Nodes {
-			free := "-"
-			if n.VCPUs != nil {
-				free = strconv.Itoa(*n.VCPUs)
-			}
-			fmt.Fprintf(table, "    NUMA %d\t%d\t-\t%d\t%s\t%d of %d MiB\n", n.NUMANode, n.CPUs, n.Taken, free, n.FreeMiB, n.MemoryMiB)
-		}
-	})
 }

@@ -13,89 +13,92 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state/guard"
 )
 
 func newHistory(process Process) *cobra.Command {
-	var o options
+	var config, output string
+	var cluster operator.Kubeconfig
 	var since time.Duration
 	command := &cobra.Command{
 		Use:   "history [NODE|CHANGE]",
 		Short: "Show what changed, why, by which plan, and who approved it",
 		Args:  arguments(0, 1),
 		RunE: func(command *cobra.Command, args []string) error {
-			return runHistory(command.Context(), process, &o, args, since)
+			if since < 0 {
+				return usageError{fmt.Errorf("--since %s: must not be negative: set it to an age such as 24h, or to 0 for all changes", since)}
+			}
+			config, err := loadConfig(process, config)
+			if err != nil {
+				return err
+			}
+			opened, err := config.OpenStore(process.Environ, cluster)
+			if err != nil {
+				return err
+			}
+			entries, err := readHistory(command.Context(), process, opened, since)
+			if err != nil {
+				return err
+			}
+			if len(args) > 0 {
+				entries = about(entries, args[0])
+				if len(entries) == 0 {
+					return fmt.Errorf("the history contains no node or change %q: to list all changes, run numaform history", args[0])
+				}
+			}
+
+			unverified := 0
+			for i := range entries {
+				if e := &entries[i]; !e.Verified || e.Unreadable != "" || e.Outcome != nil && !e.OutcomeVerified {
+					unverified++
+				}
+			}
+			if unverified > 0 {
+				fmt.Fprintf(process.Stderr, "numaform: %d of these changes are unverified: their records do not match the key in %s, "+
+					"so numaform makes no decision from them\n", unverified, opened.KeyPlace())
+			}
+			if output == "json" {
+				return printJSON(process, append([]audit.Entry{}, entries...)) // an empty list, not null
+			}
+			w := &printer{w: process.Stdout}
+			w.history(entries, len(args) > 0)
+			return w.err
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&o.config, "config", "numaform.yaml", "configuration file")
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that holds the fleet, if ConfigMaps do")
-	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
-	registerOutput(command, &o.output)
-	flags.DurationVar(&since, "since", 0, "only what began in this time, such as 24h; 0 means all")
+	registerConfig(flags, &config)
+	registerKubeconfig(flags, &cluster, "kubeconfig of the cluster, if the fleet is stored in its ConfigMaps")
+	registerOutput(flags, &output)
+	flags.DurationVar(&since, "since", 0, "show only changes of this period, such as 24h; 0 means all")
 	return command
 }
 
-func runHistory(ctx context.Context, process Process, o *options, args []string, since time.Duration) error {
-	if err := o.check(); err != nil {
-		return err
-	}
-	if since < 0 {
-		return usageError{fmt.Errorf("--since %s: want how long ago, such as 24h, or 0 for all", since)}
-	}
-	config, err := loadConfig(process, o.config)
-	if err != nil {
-		return err
-	}
-	opened, err := config.OpenStore(process.Environ, operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext})
-	if err != nil {
-		return err
-	}
+// readHistory returns the changes since a time, or all. If the remote of a fleet in git is
+// unreachable, it returns the changes in the local clone.
+func readHistory(ctx context.Context, process Process, opened *store.Sealed, since time.Duration) ([]audit.Entry, error) {
 	var from time.Time
 	if since > 0 {
 		from = time.Now().Add(-since)
 	}
 	entries, err := opened.History(ctx, from)
 	if err != nil {
-		// The remote may be unreachable.
 		known, cloneErr := opened.Known(ctx, from)
 		if cloneErr != nil || len(known) == 0 {
-			return err
+			return nil, err
 		}
-		fmt.Fprintf(process.Stderr, "numaform: this is what the clone on this machine knows; others may have changed more since: %v\n", err)
+		fmt.Fprintf(process.Stderr, "numaform: showing the history of the local clone, which may be outdated: %v\n", err)
 		entries = known
 	}
-	entries = slices.DeleteFunc(entries, func(e audit.Entry) bool { return e.Change.Time.Before(from) })
-	if len(args) > 0 {
-		entries = about(entries, args[0])
-		if len(entries) == 0 {
-			return fmt.Errorf("the history has neither a node nor a change %q: numaform history shows all", args[0])
-		}
-	}
-	unverified := 0
-	for i := range entries {
-		if e := &entries[i]; !e.Verified || e.Unreadable != "" || e.Outcome != nil && !e.OutcomeVerified {
-			unverified++
-		}
-	}
-	if unverified > 0 {
-		fmt.Fprintf(process.Stderr, "numaform: %d of these changes are unverified: this installation did not record them as they are now, by the key in %s; "+
-			"nothing is decided from them\n", unverified, opened.KeyPlace())
-	}
-
-	return printHistory(process, o.output, entries, len(args) > 0)
+	return slices.DeleteFunc(entries, func(e audit.Entry) bool { return e.Change.Time.Before(from) }), nil
 }
 
-// printHistory prints a line for each change, or everything known about each.
-func printHistory(process Process, output string, entries []audit.Entry, whole bool) error {
-	if output == "json" {
-		return printJSON(process, append([]audit.Entry{}, entries...)) // an empty list, not null
-	}
-	w := &printer{w: process.Stdout}
+// history prints a line for each change, or all details of each.
+func (w *printer) history(entries []audit.Entry, details bool) {
 	switch {
 	case len(entries) == 0:
 		w.printf("no change is recorded\n")
-	case whole:
+	case details:
 		for i := range entries {
 			w.entry(&entries[i])
 		}
@@ -104,7 +107,7 @@ func printHistory(process Process, output string, entries []audit.Entry, whole b
 			fmt.Fprintln(table, "CHANGE\tKIND\tVERDICT\tRESULT\tBY\tWHY")
 			for i := range entries {
 				change := &entries[i].Change
-				decision := guard.Allow // the strictest of all hosts
+				decision := guard.Allow // the strictest decision for any host
 				for _, host := range change.Hosts {
 					decision = min(decision, host.Verdict.Decision)
 				}
@@ -112,7 +115,6 @@ func printHistory(process Process, output string, entries []audit.Entry, whole b
 			}
 		})
 	}
-	return w.err
 }
 
 // about returns the changes of a node, or the change with an ID.
@@ -129,7 +131,7 @@ func about(entries []audit.Entry, name string) []audit.Entry {
 	return found
 }
 
-// resultOf returns how a change ended, according to its records.
+// resultOf describes how a change ended, according to its records.
 func resultOf(entry *audit.Entry) string {
 	text := "unfinished"
 	switch {
@@ -156,7 +158,7 @@ func resultOf(entry *audit.Entry) string {
 	return text
 }
 
-// by returns who ran a change, and who approved it if approval was needed.
+// by names the user who ran a change and the users who approved it.
 func by(change *audit.Change) string {
 	var approvers []string
 	for _, host := range change.Hosts {
@@ -170,7 +172,7 @@ func by(change *audit.Change) string {
 	return change.Actor + ", approved by " + strings.Join(approvers, ", ")
 }
 
-// entry prints everything known about a change.
+// entry prints all details of a change.
 func (w *printer) entry(entry *audit.Entry) {
 	change := &entry.Change
 	w.heading(change.ID + ": " + string(change.Kind))
@@ -185,17 +187,17 @@ func (w *printer) entry(entry *audit.Entry) {
 	if entry.Commit != "" {
 		w.printf("  commit   %s\n", entry.Commit)
 	}
-	for _, moved := range []struct {
+	for _, group := range []struct {
 		lead string
 		vms  []fleet.VM
 	}{
 		{lead: "added", vms: change.Added},
 		{lead: "removed", vms: change.Removed},
-		{lead: "number taken", vms: change.Renumbered},
+		{lead: "VMID changed", vms: change.Renumbered},
 	} {
-		for i := range moved.vms {
-			vm := &moved.vms[i]
-			w.printf("  %-8s %s on %s", moved.lead, vm.Name, vm.Host)
+		for i := range group.vms {
+			vm := &group.vms[i]
+			w.printf("  %-8s %s on %s", group.lead, vm.Name, vm.Host)
 			if vm.Reason != "" {
 				w.printf(": %s", vm.Reason)
 			}

@@ -6,24 +6,55 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/mattn/go-isatty"
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
+
+	"github.com/numaform/numaform/internal/operator"
 )
 
-// registerOutput adds the flag for the form of the output, which checkOutput checks.
-func registerOutput(command *cobra.Command, output *string) {
-	command.Flags().StringVarP(output, "output", "o", "text", "text or json")
+// choice is the value of a flag that accepts only some values.
+type choice struct {
+	value   *string
+	choices []string
 }
 
-func checkOutput(output string) error {
-	if output != "text" && output != "json" {
-		return usageError{fmt.Errorf("--output %q: want text or json", output)}
+func (c *choice) String() string { return *c.value }
+func (c *choice) Type() string   { return "string" }
+
+func (c *choice) Set(value string) error {
+	if !slices.Contains(c.choices, value) {
+		last := len(c.choices) - 1
+		return fmt.Errorf("must be %s or %s", strings.Join(c.choices[:last], ", "), c.choices[last])
 	}
+	*c.value = value
 	return nil
+}
+
+// choose returns a flag value that accepts the choices. The first one is the default.
+func choose(value *string, choices ...string) *choice {
+	*value = choices[0]
+	return &choice{value: value, choices: choices}
+}
+
+// registerOutput adds the flag for the output format.
+func registerOutput(flags *pflag.FlagSet, output *string) {
+	flags.VarP(choose(output, "text", "json"), "output", "o", "output format: text or json")
+}
+
+// registerConfig adds the flag for the path of numaform.yaml.
+func registerConfig(flags *pflag.FlagSet, path *string) {
+	flags.StringVar(path, "config", "numaform.yaml", "configuration file")
+}
+
+// registerKubeconfig adds the flags for a Kubernetes cluster.
+func registerKubeconfig(flags *pflag.FlagSet, cluster *operator.Kubeconfig, usage string) {
+	flags.StringVar(&cluster.Path, "kubeconfig", "", usage)
+	flags.StringVar(&cluster.Context, "context", "", "context in the kubeconfig")
 }
 
 // printJSON prints a value to stdout, indented.
@@ -33,14 +64,14 @@ func printJSON(process Process, value any) error {
 	return encoder.Encode(value)
 }
 
-// printer keeps the first error, so that a report can be written without checking each
-// call.
+// printer writes a report. It stops at the first error and stores it, so that callers check
+// for an error only once.
 type printer struct {
 	w   io.Writer
 	err error
 }
 
-// Write writes to the printer's writer, unless an earlier write failed.
+// Write does nothing if an earlier write failed.
 func (w *printer) Write(text []byte) (int, error) {
 	if w.err != nil {
 		return 0, w.err
@@ -56,14 +87,14 @@ func (w *printer) heading(text string) {
 	w.printf("\n%s\n%s\n", text, strings.Repeat("─", len([]rune(text))))
 }
 
-// table aligns the columns of the rows that fill writes, which are separated by tabs.
+// table aligns tab-separated columns of the rows that fill writes.
 func (w *printer) table(fill func(table io.Writer)) {
 	table := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
 	fill(table)
-	_ = table.Flush() // the printer keeps the error
+	_ = table.Flush() // the printer stores the error
 }
 
-// counted returns a count with its noun.
+// counted returns a count with its noun in the singular or plural.
 func counted(n int, thing string) string {
 	if n != 1 {
 		thing += "s"
@@ -71,7 +102,7 @@ func counted(n int, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-// pipeWidth is the width of maps without a terminal.
+// pipeWidth is the width of maps if stdout is not a terminal.
 const pipeWidth = 100
 
 // width returns the number of columns of the terminal at stdout.
@@ -87,16 +118,16 @@ func width(process Process) int {
 	return columns
 }
 
-// atTerminal reports whether a person can be asked.
+// atTerminal reports whether stdin is a terminal, so that a user can answer questions.
 func atTerminal(process Process) bool {
 	file, ok := process.Stdin.(interface{ Fd() uintptr })
 	return ok && isatty.IsTerminal(file.Fd())
 }
 
-// confirmed asks for a yes. It returns when ctx ends: the read cannot be interrupted, so it
-// then continues until the process ends.
+// confirmed asks a question and reports whether the answer is yes. It returns when ctx is
+// canceled. The read itself cannot be interrupted; it ends with the process.
 func confirmed(ctx context.Context, process Process, question string) (bool, error) {
-	fmt.Fprintf(process.Stderr, "%s Only yes is taken for yes: ", question)
+	fmt.Fprintf(process.Stderr, "%s Enter yes to continue: ", question)
 	type read struct {
 		line string
 		err  error

@@ -24,48 +24,47 @@ func newPlan(process Process) *cobra.Command {
 		Use:   "plan",
 		Short: "Show which VMs pending pods need, where, and what an apply would do",
 		RunE: func(command *cobra.Command, _ []string) error {
-			changes, err := runPlan(command.Context(), process, &o)
-			if err == nil && changes && detailed {
+			ctx := command.Context()
+			p, err := propose(ctx, process, &o)
+			if err != nil {
+				return err
+			}
+			if err := p.checkJoins(ctx); err != nil && !errors.As(err, &p.unjoined) {
+				return err
+			}
+			if o.out != "" {
+				if err := writeOut(ctx, o.out, p.change.AfterFiles); err != nil {
+					return err
+				}
+			}
+			if !o.noEngine {
+				if p.plans, err = p.session.scaler.Plan(ctx, p.change); err != nil {
+					return err
+				}
+			}
+			if err := p.print(process, &o); err != nil {
+				return err
+			}
+			if err := p.failure(true); err != nil {
+				return err
+			}
+			if detailed && p.changes() {
 				return exitError{ExitChanges}
 			}
-			return err
+			return nil
 		},
 	}
-	o.register(command)
-	o.registerReport(command)
 	flags := command.Flags()
-	flags.StringVar(&o.out, "out", "", "write the fleet's files into this directory; without it nothing is written")
-	flags.BoolVar(&o.noEngine, "no-engine", false, "stop after the fleet's files: run neither OpenTofu nor Terraform")
-	flags.BoolVar(&detailed, "detailed-exitcode", false, "exit 0: no change, 1: error, 2: changes")
+	o.register(flags)
+	o.registerReport(flags)
+	flags.StringVar(&o.out, "out", "", "directory to write the fleet's files to; empty writes nothing")
+	flags.BoolVar(&o.noEngine, "no-engine", false, "render the fleet's files only, without running OpenTofu or Terraform")
+	flags.BoolVar(&detailed, "detailed-exitcode", false, "exit with 0 without changes, 1 on an error, 2 with changes")
 	return command
 }
 
-func runPlan(ctx context.Context, process Process, o *options) (changes bool, err error) {
-	p, err := propose(ctx, process, o)
-	if err != nil {
-		return false, err
-	}
-	if err := p.checkJoins(ctx); err != nil && !errors.As(err, &p.unjoined) {
-		return false, err
-	}
-	if o.out != "" {
-		if err := writeOut(ctx, o.out, p.change.AfterFiles); err != nil {
-			return false, err
-		}
-	}
-	if !o.noEngine {
-		if p.plans, err = p.session.scaler.Plan(ctx, p.change); err != nil {
-			return false, err
-		}
-	}
-	if err := p.print(process, o); err != nil {
-		return false, err
-	}
-	return p.changes(), p.failure(true)
-}
-
-// writeOut writes the planned files to a directory that contains nothing else, or to the
-// fleet's own.
+// writeOut writes the planned files to the fleet's own directory, or to one that contains
+// nothing else.
 func writeOut(ctx context.Context, dir string, files generator.Files) (err error) {
 	out := store.NewDirectory(dir)
 	if err := out.Accepts(files); err != nil {
@@ -79,17 +78,17 @@ func writeOut(ctx context.Context, dir string, files generator.Files) (err error
 	return out.Write(files)
 }
 
-// proposal is a change and its causes, for print.
+// proposal is a change with its reasons.
 type proposal struct {
 	session  *session
 	decision *scheduling.Decision // nil for a removal
 	change   *scaler.Change
 	plans    []scaler.RootPlan // nil without an engine
-	// unjoined is why an apply would refuse the change, or nil.
+	// unjoined explains why an apply would refuse the change, or is nil.
 	unjoined *UnjoinedError
 }
 
-// propose decides which VMs are needed and where, and renders them.
+// propose decides which VMs the pending pods need and where, and renders them.
 func propose(ctx context.Context, process Process, o *options) (*proposal, error) {
 	s, err := open(ctx, process, o)
 	if err != nil {
@@ -124,15 +123,15 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 	return &proposal{session: s, decision: decision, change: change}, nil
 }
 
-// changes reports whether an apply would do anything.
+// changes reports whether an apply would change anything.
 func (p *proposal) changes() bool {
 	return !p.change.Empty() || len(p.change.Differences()) > 0 ||
 		slices.ContainsFunc(p.plans, func(plan scaler.RootPlan) bool { return plan.Changes() })
 }
 
-// failure returns why hosts cannot be applied, or nil: the hosts of the change, or all of
-// them. It ignores a host that is down if the change does not affect it, and a VM whose
-// file was deleted by hand and that must stay for now, unless nothing else is to be done.
+// failure explains why hosts of the change, or all hosts, cannot be applied, or returns nil.
+// It ignores a host that is down and not part of the change. It ignores a VM that must stay
+// although its file was deleted, unless the change does nothing else.
 func (p *proposal) failure(all bool) error {
 	var failures []error
 	for i := range p.plans {
@@ -150,8 +149,8 @@ func (p *proposal) failure(all bool) error {
 	return errors.Join(failures...)
 }
 
-// UnjoinedError reports that a VM would never join, because its class relies on the
-// controller for joining.
+// UnjoinedError reports a VM that would never join, because its class depends on the
+// controller.
 type UnjoinedError struct {
 	VM, Class string
 	Metadata  v1alpha1.MetadataType
@@ -161,17 +160,17 @@ func (e *UnjoinedError) Error() string { return e.reason() + "; nothing was chan
 
 // reason returns the error without its effect on the change.
 func (e *UnjoinedError) reason() string {
-	needs := "such seeds are made"
+	does := "creates seeds"
 	if e.Metadata == v1alpha1.MetadataAgent {
-		needs = "such join commands are run"
+		does = "runs join commands"
 	}
-	return fmt.Sprintf("vm %s: ProxmoxNodeClass %s has metadata of type %s, and %s by numaform controller only: "+
-		"use the controller for its nodes, or set metadata: {type: none} and a template with all that a node joins with",
-		e.VM, e.Class, e.Metadata, needs)
+	return fmt.Sprintf("vm %s: ProxmoxNodeClass %s has metadata of type %s, and only numaform controller %s: "+
+		"use the controller for these nodes, or set metadata: {type: none} and use a template that contains everything for joining",
+		e.VM, e.Class, e.Metadata, does)
 }
 
-// checkJoins refuses new VMs that would start and never join: VMs with a seed, and VMs
-// whose class joins nodes by their guest agents.
+// checkJoins refuses new VMs that would start but never join: VMs with a seed, and VMs that
+// join through their guest agents.
 func (p *proposal) checkJoins(ctx context.Context) error {
 	for i := range p.change.Added {
 		if vm := &p.change.Added[i]; vm.Seed != "" {

@@ -16,29 +16,26 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// approverRole is the role needed to decide on ScalePlans.
+// approverRole is the role that approve and reject require.
 const approverRole = "the ClusterRole numaform-approver (get, list and patch of scaleplans.numaform.dev, and the verb approve)"
 
-func newPlans(process Process) *cobra.Command {
-	var o clusterOptions
+// newPlans returns the commands for ScalePlans: plans, approve and reject.
+func newPlans(process Process) []*cobra.Command {
+	var shown clusterOptions
 	var output string
-	command := &cobra.Command{
+	plans := &cobra.Command{
 		Use:   "plans [NAME]",
-		Short: "Show the changes that wait for a person, or one of them with its whole diff",
+		Short: "List the changes that are pending approval, or show the diff of one",
 		Args:  arguments(0, 1),
 		RunE: func(command *cobra.Command, args []string) error {
-			if err := checkOutput(output); err != nil {
-				return err
-			}
-			c, _, err := o.open()
+			c, _, err := shown.open()
 			if err != nil {
 				return err
 			}
-			ctx := command.Context()
 			if len(args) == 0 {
-				return explained(printPlans(ctx, process, c, output), approverRole)
+				return explained(printPlans(command.Context(), process, c, output), approverRole)
 			}
-			plan, err := getPlan(ctx, c, args[0])
+			plan, err := getPlan(command.Context(), c, args[0])
 			switch {
 			case err != nil:
 				return explained(err, approverRole)
@@ -53,21 +50,50 @@ func newPlans(process Process) *cobra.Command {
 			return w.err
 		},
 	}
-	o.register(command)
-	registerOutput(command, &output)
-	return command
+	shown.register(plans.Flags())
+	registerOutput(plans.Flags(), &output)
+
+	var approval decision
+	approve := &cobra.Command{
+		Use:   "approve NAME",
+		Short: "Approve a pending change",
+		Long: "Approve exactly the change of this plan. Its full hash identifies the change: pass it with --hash, or review the\n" +
+			"diff in a terminal and answer the question.",
+		Args: arguments(1, 1),
+		RunE: func(command *cobra.Command, args []string) error {
+			return explained(approval.decide(command.Context(), process, args[0], approval.approve), approverRole)
+		},
+	}
+	approval.register(approve.Flags())
+	approve.Flags().StringVar(&approval.hash, "hash", "", "full hash of the plan, as printed by numaform plans NAME")
+
+	var rejection decision
+	reject := &cobra.Command{
+		Use:   "reject NAME",
+		Short: "Reject a pending change",
+		Args:  arguments(1, 1),
+		RunE: func(command *cobra.Command, args []string) error {
+			if strings.TrimSpace(rejection.reason) == "" {
+				return usageError{errors.New("--reason: must not be empty")}
+			}
+			return explained(rejection.decide(command.Context(), process, args[0], rejection.reject), approverRole)
+		},
+	}
+	rejection.register(reject.Flags())
+	reject.Flags().StringVar(&rejection.reason, "reason", "not wanted", "reason to record in the plan")
+	return []*cobra.Command{plans, approve, reject}
 }
 
 // getPlan reads a ScalePlan.
 func getPlan(ctx context.Context, c client.Client, name string) (*v1alpha1.ScalePlan, error) {
 	plan := &v1alpha1.ScalePlan{}
 	if err := c.Get(ctx, client.ObjectKey{Name: name}, plan); err != nil {
-		return nil, fmt.Errorf("reading plan %s: %w: numaform plans lists them", name, err)
+		return nil, fmt.Errorf("reading plan %s: %w: to list the plans, run numaform plans", name, err)
 	}
 	return plan, nil
 }
 
-// printPlans prints a line for each plan, the oldest first.
+// printPlans prints one line for each plan, oldest first.
 func printPlans(ctx context.Context, process Process, c client.Client, output string) error {
 	var list v1alpha1.ScalePlanList
 	if err := c.List(ctx, &list); err != nil {
@@ -80,7 +106,7 @@ func printPlans(ctx context.Context, process Process, c client.Client, output st
 		return printJSON(process, list.Items)
 	}
 	if len(list.Items) == 0 {
-		_, err := fmt.Fprintln(process.Stdout, "Nothing waits for a person.")
+		_, err := fmt.Fprintln(process.Stdout, "No change is pending approval.")
 		return err
 	}
 	w := &printer{w: process.Stdout}
@@ -95,29 +121,29 @@ func printPlans(ctx context.Context, process Process, c client.Client, output st
 	return w.err
 }
 
-// phaseOf returns a plan's phase; a new plan without one is pending.
+// phaseOf returns the phase of a plan. A new plan has no phase yet and is pending.
 func phaseOf(plan *v1alpha1.ScalePlan) v1alpha1.ScalePlanPhase {
 	return cmp.Or(plan.Status.Phase, v1alpha1.ScalePlanPending)
 }
 
-// scalePlan prints everything that a person needs for a decision.
+// scalePlan prints everything that an approver needs.
 func (w *printer) scalePlan(plan *v1alpha1.ScalePlan) {
 	spec := &plan.Spec
 	w.printf("%s: %s\n", plan.Name, spec.Summary)
 	for _, line := range [][2]string{
 		{"Phase", strings.TrimSuffix(fmt.Sprintf("%s: %s", phaseOf(plan), plan.Status.Result), ": ")},
 		{"NodePools", strings.Join(spec.NodePools, ", ")},
-		{"Asked by", strings.TrimSuffix(fmt.Sprintf("%s: %s", spec.RequestedBy, spec.Why), ": ")},
+		{"Requested by", strings.TrimSuffix(fmt.Sprintf("%s: %s", spec.RequestedBy, spec.Why), ": ")},
 		{"Expires", spec.ExpiresAt.UTC().Format(time.RFC3339)},
 		{"Approved by", cmp.Or(plan.Status.Approver, spec.ApprovedBy)},
 		{"Hash", spec.PlanHash},
 	} {
 		if line[1] != "" {
-			w.printf("  %-12s %s\n", line[0], line[1])
+			w.printf("  %-13s %s\n", line[0], line[1])
 		}
 	}
 	if len(spec.Reasons) > 0 {
-		w.heading("Why a person has to look")
+		w.heading("Why approval is required")
 		for _, reason := range spec.Reasons {
 			w.printf("  %s\n", strings.ReplaceAll(reason, "\n", "\n      "))
 		}
@@ -143,49 +169,14 @@ func (w *printer) scalePlan(plan *v1alpha1.ScalePlan) {
 	w.printf("%s\n", strings.TrimRight(spec.Diff, "\n"))
 }
 
-// decision holds the options of approve and reject.
+// decision contains the options of approve and reject.
 type decision struct {
 	clusterOptions
 
 	hash, reason string
 }
 
-func newApprove(process Process) *cobra.Command {
-	var d decision
-	command := &cobra.Command{
-		Use:   "approve NAME",
-		Short: "Approve a change that waits for a person",
-		Long: "Approves exactly the change of this plan. Its whole hash says which: give it with --hash, or look at the diff\n" +
-			"and answer at a terminal.",
-		Args: arguments(1, 1),
-		RunE: func(command *cobra.Command, args []string) error {
-			return explained(d.decide(command.Context(), process, args[0], d.approve), approverRole)
-		},
-	}
-	d.register(command)
-	command.Flags().StringVar(&d.hash, "hash", "", "the plan's whole hash, which numaform plans NAME prints")
-	return command
-}
-
-func newReject(process Process) *cobra.Command {
-	var d decision
-	command := &cobra.Command{
-		Use:   "reject NAME",
-		Short: "Refuse a change that waits for a person",
-		Args:  arguments(1, 1),
-		RunE: func(command *cobra.Command, args []string) error {
-			if strings.TrimSpace(d.reason) == "" {
-				return usageError{errors.New("--reason is empty: say why")}
-			}
-			return explained(d.decide(command.Context(), process, args[0], d.reject), approverRole)
-		},
-	}
-	d.register(command)
-	command.Flags().StringVar(&d.reason, "reason", "not wanted", "why, for whoever asked")
-	return command
-}
-
-// decide changes a plan that can still be decided on, and prints what was done.
+// decide applies a decision to a pending plan and prints the result.
 func (d *decision) decide(ctx context.Context, process Process, name string, change func(ctx context.Context, process Process, plan *v1alpha1.ScalePlan, who string) (done string, err error)) error {
 	c, k, err := d.open()
 	if err != nil {
@@ -197,13 +188,13 @@ func (d *decision) decide(ctx context.Context, process Process, name string, cha
 	}
 	switch phase := phaseOf(plan); {
 	case phase != v1alpha1.ScalePlanPending:
-		return fmt.Errorf("plan %s is %s: %s: numaform plans lists what waits", name, phase, cmp.Or(plan.Status.Result, "it is being carried out"))
+		return fmt.Errorf("plan %s is %s: %s: to list pending plans, run numaform plans", name, phase, cmp.Or(plan.Status.Result, "its change is in progress"))
 	case plan.Spec.Approve != "":
-		return fmt.Errorf("plan %s is approved by %s already", name, plan.Spec.ApprovedBy)
+		return fmt.Errorf("plan %s was already approved by %s", name, plan.Spec.ApprovedBy)
 	case plan.Spec.Reject != "":
-		return fmt.Errorf("plan %s is rejected by %s already", name, plan.Spec.RejectedBy)
+		return fmt.Errorf("plan %s was already rejected by %s", name, plan.Spec.RejectedBy)
 	case plan.Spec.Verdict.Decision == v1alpha1.VerdictDeny:
-		return fmt.Errorf("plan %s is denied by the guard, and no one can approve that: numaform plans %s says why", name, name)
+		return fmt.Errorf("plan %s is denied by the guard and cannot be approved: for the reasons, run numaform plans %s", name, name)
 	}
 	who, err := whoami(ctx, k)
 	if err != nil {
@@ -215,26 +206,26 @@ func (d *decision) decide(ctx context.Context, process Process, name string, cha
 		return err
 	}
 	if err := c.Patch(ctx, plan, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("deciding on plan %s: %w", name, err)
+		return fmt.Errorf("updating plan %s: %w", name, err)
 	}
 	_, err = fmt.Fprintf(process.Stdout, "%s is %s\n", name, done)
 	return err
 }
 
-// approve approves a plan by the hash that was given, or by a yes to the shown plan.
+// approve approves a plan if --hash is its hash, or if the user confirms the printed plan.
 func (d *decision) approve(ctx context.Context, process Process, plan *v1alpha1.ScalePlan, who string) (string, error) {
 	if !time.Now().Before(plan.Spec.ExpiresAt.Time) {
-		return "", fmt.Errorf("plan %s expired at %s: if the change is still needed, it is proposed again", plan.Name, plan.Spec.ExpiresAt.UTC().Format(time.RFC3339))
+		return "", fmt.Errorf("plan %s expired at %s: if the change is still needed, numaform proposes it again", plan.Name, plan.Spec.ExpiresAt.UTC().Format(time.RFC3339))
 	}
 	if d.hash == "" {
 		if !atTerminal(process) {
-			return "", usageError{errors.New("approve: there is no terminal to ask at: name the change by --hash, which numaform plans NAME prints")}
+			return "", usageError{errors.New("approve: stdin is not a terminal: add --hash, as printed by numaform plans NAME")}
 		}
 		w := &printer{w: process.Stdout}
 		if w.scalePlan(plan); w.err != nil {
 			return "", w.err
 		}
-		yes, err := confirmed(ctx, process, "\nApprove exactly this?")
+		yes, err := confirmed(ctx, process, "\nApprove this change?")
 		if err != nil {
 			return "", err
 		}
@@ -242,16 +233,16 @@ func (d *decision) approve(ctx context.Context, process Process, plan *v1alpha1.
 			return "", errors.New("not approved: the plan is still pending")
 		}
 	} else if d.hash != plan.Spec.PlanHash {
-		return "", fmt.Errorf("--hash %s is not the whole hash of plan %s, which is %s: look at its diff (numaform plans %s), then give all 64 characters; nothing was approved",
+		return "", fmt.Errorf("--hash %s: the hash of plan %s is %s; nothing was approved: review the diff with numaform plans %s, then pass all 64 characters",
 			d.hash, plan.Name, plan.Spec.PlanHash, plan.Name)
 	}
 	plan.Spec.Approve = plan.Spec.PlanHash
 	plan.Spec.ApprovedBy = who
-	return fmt.Sprintf("approved by %s: it is carried out if it would still be the same change.", who), nil
+	return fmt.Sprintf("approved by %s: numaform applies it if the change is still the same.", who), nil
 }
 
 func (d *decision) reject(_ context.Context, _ Process, plan *v1alpha1.ScalePlan, who string) (string, error) {
 	plan.Spec.Reject = d.reason
 	plan.Spec.RejectedBy = who
-	return fmt.Sprintf("rejected by %s: the same change is not proposed again for a day.", who), nil
+	return fmt.Sprintf("rejected by %s: numaform does not propose the same change again for a day.", who), nil
 }

@@ -81,7 +81,7 @@ func clearPlans(t *testing.T) {
 func TestPlans(t *testing.T) {
 	controlPlane(t)
 	clearPlans(t)
-	says(t, 0, "Nothing waits for a person.", "plans")
+	says(t, 0, "No change is pending approval.", "plans")
 	scalePlan(t, "workers-up-1", func(*v1alpha1.ScalePlan) {})
 	scalePlan(t, "workers-down-2", func(plan *v1alpha1.ScalePlan) {
 		plan.Spec.Direction, plan.Spec.Verdict.Decision = v1alpha1.ScaleDown, v1alpha1.VerdictNeedsApproval
@@ -105,8 +105,8 @@ func TestPlans(t *testing.T) {
 	if err := json.Unmarshal([]byte(says(t, 0, "", "plans", "workers-up-1", "-o", "json")), &plan); err != nil || plan.Spec.PlanHash == "" {
 		t.Errorf("the plan in JSON is %+v (%v)", plan, err)
 	}
-	says(t, 2, "want text or json", "plans", "-o", "yaml")
-	says(t, 1, "numaform plans lists them", "plans", "missing")
+	says(t, 2, "must be text or json", "plans", "-o", "yaml")
+	says(t, 1, "to list the plans, run numaform plans", "plans", "missing")
 }
 
 func TestApprove(t *testing.T) {
@@ -114,10 +114,10 @@ func TestApprove(t *testing.T) {
 	clearPlans(t)
 	plan := scalePlan(t, "workers-up-1", func(*v1alpha1.ScalePlan) {})
 	hash := plan.Spec.PlanHash
-	says(t, 2, "there is no terminal to ask at", "approve", plan.Name)
-	says(t, 1, "is not the whole hash", "approve", plan.Name, "--hash", hash[:32])
-	says(t, 1, "is not the whole hash", "approve", plan.Name, "--hash", strings.Repeat("f", 64))
-	says(t, 2, "an argument is missing: want numaform approve NAME", "approve")
+	says(t, 2, "stdin is not a terminal", "approve", plan.Name)
+	says(t, 1, "nothing was approved", "approve", plan.Name, "--hash", hash[:32])
+	says(t, 1, "nothing was approved", "approve", plan.Name, "--hash", strings.Repeat("f", 64))
+	says(t, 2, "missing argument: run numaform approve NAME", "approve")
 	if err := kubeClient(t).Get(t.Context(), client.ObjectKeyFromObject(plan), plan); err != nil || plan.Spec.Approve != "" {
 		t.Fatalf("approve is %q (%v)", plan.Spec.Approve, err)
 	}
@@ -125,8 +125,8 @@ func TestApprove(t *testing.T) {
 	if err := kubeClient(t).Get(t.Context(), client.ObjectKeyFromObject(plan), plan); err != nil || plan.Spec.Approve != hash || plan.Spec.ApprovedBy != "admin" {
 		t.Errorf("plan is %+v (%v)", plan.Spec, err)
 	}
-	says(t, 1, "is approved by admin already", "approve", plan.Name, "--hash", hash)
-	says(t, 1, "is approved by admin already", "reject", plan.Name)
+	says(t, 1, "was already approved by admin", "approve", plan.Name, "--hash", hash)
+	says(t, 1, "was already approved by admin", "reject", plan.Name)
 }
 
 func TestApproveTooLate(t *testing.T) {
@@ -152,5 +152,5 @@ func TestReject(t *testing.T) {
 	if err := kubeClient(t).Get(t.Context(), client.ObjectKeyFromObject(plan), plan); err != nil || plan.Spec.Reject != "too big" || plan.Spec.RejectedBy != "admin" {
 		t.Errorf("plan is %+v (%v)", plan.Spec, err)
 	}
-	says(t, 1, "is rejected by admin already", "approve", plan.Name, "--hash", plan.Spec.PlanHash)
+	says(t, 1, "was already rejected by admin", "approve", plan.Name, "--hash", plan.Spec.PlanHash)
 }

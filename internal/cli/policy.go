@@ -24,20 +24,20 @@ const shippedPolicy = "default"
 func newPolicy(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "policy",
-		Short: "Show the rules that plans are checked by, and try them on example plans",
+		Short: "Show the rules that the guard applies to plans, and test them on example plans",
 		RunE:  func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
 	var files []string
 	test := &cobra.Command{
 		Use:   "test [--policy FILE]... DIR|FILE...",
-		Short: "Check example plans and compare with what each case expects",
+		Short: "Check example plans, and compare each verdict with the expected one",
 		Args:  arguments(1, anyNumber),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return testPolicy(process.Stdout, files, args)
 		},
 	}
 	test.Flags().StringArrayVar(&files, "policy", []string{shippedPolicy},
-		"policy to check by; several add up, and default is the shipped one")
+		"policy file, or default for the built-in policy; repeatable")
 	command.AddCommand(test, newPolicyShow(process))
 	return command
 }
@@ -47,14 +47,14 @@ func newPolicyShow(process Process) *cobra.Command {
 	var shipped bool
 	command := &cobra.Command{
 		Use:   "show",
-		Short: "Print the rules and limits in force, shipped and configured",
+		Short: "Print the effective rules and limits, built-in and configured",
 		RunE: func(command *cobra.Command, _ []string) error {
 			if shipped {
 				return showPolicy(process.Stdout, nil)
 			}
 			config, err := loadConfig(process, path)
 			if errors.Is(err, fs.ErrNotExist) && !command.Flags().Changed("config") {
-				fmt.Fprintf(process.Stderr, "There is no %s here: these are the shipped rules and limits.\n", path)
+				fmt.Fprintf(process.Stderr, "%s does not exist: showing the built-in rules and limits.\n", path)
 				config, err = nil, nil
 			}
 			if err != nil {
@@ -63,13 +63,13 @@ func newPolicyShow(process Process) *cobra.Command {
 			return showPolicy(process.Stdout, config)
 		},
 	}
-	command.Flags().StringVar(&path, "config", "numaform.yaml", "configuration file")
-	command.Flags().BoolVar(&shipped, "shipped", false, "only what numaform ships, whatever numaform.yaml says")
+	registerConfig(command.Flags(), &path)
+	command.Flags().BoolVar(&shipped, "shipped", false, "print only the built-in rules and limits, without numaform.yaml")
 	return command
 }
 
-// showPolicy prints the effective rules, as files that can be edited, with the limits as
-// a comment; without a configuration it prints the defaults.
+// showPolicy prints the effective rules as YAML documents, and the limits as a comment.
+// Without a configuration it prints the defaults.
 func showPolicy(out io.Writer, config *operator.Config) error {
 	limits := guard.DefaultLimits()
 	parts := []string{string(guard.DefaultPolicy())}
@@ -99,7 +99,8 @@ func showPolicy(out io.Writer, config *operator.Config) error {
 	return err
 }
 
-// The limits on inputs of policy tests. A plan of a host with 100 VMs has about 2 MB.
+// The maximum sizes of the input files of policy tests. The plan of a host with 100 VMs has
+// about 2 MB.
 const (
 	maxPolicyFile = 1 << 20
 	maxPlanFile   = 256 << 20
@@ -119,7 +120,7 @@ func readBounded(name string, most int64) ([]byte, error) {
 	return content, err
 }
 
-// loadPolicy reads policies and returns their rules as one policy.
+// loadPolicy reads policies and combines their rules.
 func loadPolicy(files []string) (*guard.Policy, error) {
 	var all *guard.Policy
 	for _, name := range files {
@@ -141,7 +142,7 @@ func loadPolicy(files []string) (*guard.Policy, error) {
 		}
 	}
 	if all == nil {
-		return nil, errors.New("reading policy: none is named: name a file, or default for the shipped one")
+		return nil, errors.New("reading policy: --policy is empty: set it to a file, or to default for the built-in policy")
 	}
 	return all, nil
 }
@@ -165,7 +166,7 @@ type policyCase struct {
 	} `json:"expect"`
 }
 
-// testPolicy runs all cases below the paths and reports each.
+// testPolicy runs the cases in the paths and reports each result.
 func testPolicy(out io.Writer, files, paths []string) error {
 	policy, err := loadPolicy(files)
 	if err != nil {
@@ -200,9 +201,9 @@ func testPolicy(out io.Writer, files, paths []string) error {
 		}
 	}
 	if wrong > 0 {
-		return fmt.Errorf("testing policy: %d of %d cases differ from what they expect: fix the policy or the case", wrong, len(cases))
+		return fmt.Errorf("testing policy: %d of %d cases failed: correct the policy or the case", wrong, len(cases))
 	}
-	fmt.Fprintf(out, "%d cases are as they expect\n", len(cases))
+	fmt.Fprintf(out, "%d cases passed\n", len(cases))
 	return nil
 }
 
@@ -229,7 +230,7 @@ func findCases(paths []string) ([]string, error) {
 		}
 	}
 	if len(cases) == 0 {
-		return nil, fmt.Errorf("finding cases: there is no .yaml file in %s, and testing nothing proves nothing", strings.Join(paths, ", "))
+		return nil, fmt.Errorf("finding cases: no .yaml file in %s: pass case files, or a directory that contains them", strings.Join(paths, ", "))
 	}
 	return cases, nil
 }
@@ -245,20 +246,20 @@ func readCase(name string) (*policyCase, error) {
 		for _, lead := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "while decoding JSON: ", "json: "} {
 			problem = strings.TrimPrefix(problem, lead)
 		}
-		return nil, fmt.Errorf("reading case %s: %s: want what the cases of examples/policy have", name, problem)
+		return nil, fmt.Errorf("reading case %s: %s: see examples/policy for the format", name, problem)
 	}
 	switch {
 	case c.Plan == "":
-		return nil, fmt.Errorf("reading case %s: plan is missing: name the file that `show -json` of a saved plan wrote", name)
+		return nil, fmt.Errorf("reading case %s: plan is missing: set it to a file with the output of `show -json` for a saved plan", name)
 	case c.Host == (topology.HostID{}):
 		return nil, fmt.Errorf("reading case %s: host is missing: set it to REGION/HOST", name)
 	case c.Expect.Decision == nil:
-		return nil, fmt.Errorf("reading case %s: expect.decision is missing: want allow, approve or deny", name)
+		return nil, fmt.Errorf("reading case %s: expect.decision is missing: set it to allow, approve or deny", name)
 	}
 	return c, nil
 }
 
-// check returns the verdict on the case's plan, for a change with only that host.
+// check returns the verdict on the plan, for a change that affects only its host.
 func (c *policyCase) check(dir string, policy *guard.Policy) (guard.Verdict, error) {
 	path := filepath.FromSlash(c.Plan)
 	if !filepath.IsAbs(path) {
@@ -277,7 +278,7 @@ func (c *policyCase) check(dir string, policy *guard.Policy) (guard.Verdict, err
 	return verdict.And(guard.CheckLimits([]guard.HostIntent{part}, c.Recent, c.Limits)), nil
 }
 
-// compare returns where a verdict differs from the case's expectation.
+// compare describes the differences between a verdict and the expected one.
 func (c *policyCase) compare(verdict guard.Verdict) []string {
 	var differences []string
 	if verdict.Decision != *c.Expect.Decision {

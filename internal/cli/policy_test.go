@@ -44,7 +44,7 @@ func TestPolicyTestOfTheExamples(t *testing.T) {
 		`[action] module.workers-2001.proxmox_virtual_environment_vm.node: action "open" is none`,
 		"[pins] module.workers-2001.proxmox_virtual_environment_vm.node: CPUs 5 of host pve-1",
 		"[breaker] the last 3 changes",
-		"11 cases are as they expect",
+		"11 cases passed",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("want %q in\n%s", want, out)
@@ -92,18 +92,18 @@ func TestPolicyTestRefuses(t *testing.T) {
 		code int
 		want string
 	}{
-		"nothing":            {nil, cli.ExitUsage, "an argument is missing: want numaform policy test"},
+		"nothing":            {nil, cli.ExitUsage, "missing argument: run numaform policy test"},
 		"an unknown flag":    {[]string{"--rules", "x", examples}, cli.ExitUsage, "unknown flag"},
-		"no cases":           {[]string{t.TempDir()}, cli.ExitFailed, "testing nothing proves nothing"},
+		"no cases":           {[]string{t.TempDir()}, cli.ExitFailed, "no .yaml file in"},
 		"what is not there":  {[]string{filepath.Join(dir, "nope")}, cli.ExitFailed, "nope: no such file or directory: pass case files, or a directory that contains them"},
 		"no such policy":     {[]string{"--policy", filepath.Join(dir, "nope.yaml"), examples}, cli.ExitFailed, "reading policy"},
 		"the same twice":     {[]string{"--policy", "default", "--policy", "default", examples}, cli.ExitFailed, "is in both"},
 		"a broken policy":    {[]string{"--policy", write(t, dir, "p.yaml", "rules: []\n"), examples}, cli.ExitFailed, "p.yaml:1: there are no rules"},
-		"an unknown key":     {[]string{write(t, dir, "a.yaml", "plans: x\n")}, cli.ExitFailed, `a.yaml: unknown field "plans": want what the cases of examples/policy have`},
+		"an unknown key":     {[]string{write(t, dir, "a.yaml", "plans: x\n")}, cli.ExitFailed, `a.yaml: unknown field "plans": see examples/policy for the format`},
 		"no plan":            {[]string{write(t, dir, "b.yaml", "host: lab/pve-1\nexpect: {decision: allow}\n")}, cli.ExitFailed, "plan is missing"},
 		"no host":            {[]string{write(t, dir, "c.yaml", "plan: x\nexpect: {decision: allow}\n")}, cli.ExitFailed, "host is missing"},
 		"no expectation":     {[]string{write(t, dir, "d.yaml", "plan: x\nhost: lab/pve-1\n")}, cli.ExitFailed, "expect.decision is missing"},
-		"another decision":   {[]string{write(t, dir, "e.yaml", "plan: x\nhost: lab/pve-1\nexpect: {decision: maybe}\n")}, cli.ExitFailed, "want allow, approve or deny"},
+		"another decision":   {[]string{write(t, dir, "e.yaml", "plan: x\nhost: lab/pve-1\nexpect: {decision: maybe}\n")}, cli.ExitFailed, "set it to allow, approve or deny"},
 		"a plan not there":   {[]string{write(t, dir, "f.yaml", "plan: nope.json\nhost: lab/pve-1\nexpect: {decision: deny}\n")}, cli.ExitFailed, "checking"},
 		"a plan that is not": {[]string{write(t, dir, "g.yaml", "plan: "+plan+"\nhost: lab/pve-1\nexpect: {decision: deny}\n")}, cli.ExitFailed, "reading plan"},
 	} {
@@ -131,7 +131,7 @@ func TestPolicyTestComparesAll(t *testing.T) {
 	}
 	original := strings.Replace(string(text), "plans/scale-down.json", plan, 1)
 	for name, tt := range map[string]struct{ from, to, want string }{
-		"as it is":         {"", "", "1 cases are as they expect"},
+		"as it is":         {"", "", "1 cases passed"},
 		"another rule":     {"  - drained\n", "  - identity\n", "! expected rules [identity], got [drained]"},
 		"another address":  {"addresses:\n  - module.workers-2002", "addresses:\n  - module.workers-2003", "! expected addresses [module.workers-2003."},
 		"another decision": {"decision: deny", "decision: approve", "! expected needs approval"},

@@ -21,11 +21,11 @@ type report struct {
 	Removed []string     `json:"removed,omitempty"`
 	Files   []fileReport `json:"files"`
 	Hosts   []hostReport `json:"shards,omitempty"`
-	// Providers are the providers that made the plans.
+	// Providers are the providers that the plans use.
 	Providers []state.Provider `json:"providers,omitempty"`
-	// Digest is the argument of --approve, if the guard requires approval.
+	// Digest is the argument for --approve, if the guard requires approval.
 	Digest string `json:"digest,omitempty"`
-	// Warnings need a person's attention.
+	// Warnings need the operator's attention.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -67,7 +67,7 @@ type hostReport struct {
 	Summary string          `json:"summary,omitempty"`
 	SHA256  string          `json:"plan_sha256,omitempty"`
 	Verdict string          `json:"verdict,omitempty"`
-	// Repinned are running VMs that the host agent is to pin to other CPUs.
+	// Repinned are running VMs that the host agent will pin to other CPUs.
 	Repinned []string `json:"repinned,omitempty"`
 	Error    string   `json:"error,omitempty"`
 }
@@ -75,7 +75,7 @@ type hostReport struct {
 func (p *proposal) report() report {
 	r := report{VMs: []vmReport{}, Files: []fileReport{}, Warnings: p.change.Warnings()}
 	if p.unjoined != nil {
-		r.Warnings = append(r.Warnings, "numaform controller makes these nodes, and numaform apply refuses to: "+p.unjoined.reason())
+		r.Warnings = append(r.Warnings, "numaform apply refuses these nodes: "+p.unjoined.reason())
 	}
 	if d := p.decision; d != nil {
 		r.Pods = &podsReport{Asked: d.Asked, Placed: d.Placed, Refused: len(d.Refused)}
@@ -118,28 +118,25 @@ func (p *proposal) report() report {
 	}
 	r.Hosts = hostReports(p.plans)
 	for i := range p.plans {
-		if plan := p.plans[i].Plan; plan != nil && plan.Provider != nil {
-			r.addProvider(*plan.Provider)
+		plan := p.plans[i].Plan
+		if plan == nil || plan.Provider == nil {
+			continue
+		}
+		// All hosts use the same providers, but only the first plan reports a first use.
+		provider := *plan.Provider
+		known := slices.IndexFunc(r.Providers, func(p state.Provider) bool {
+			return p.Address == provider.Address && p.Version == provider.Version && p.Hash == provider.Hash
+		})
+		if known < 0 {
+			r.Providers = append(r.Providers, provider)
+		} else if provider.First {
+			r.Providers[known] = provider
 		}
 	}
 	if needsApproval(p.plans) {
 		r.Digest = digest(p.plans)
 	}
 	return r
-}
-
-// addProvider adds a provider once. Hosts are planned concurrently, so one of them sees
-// its first use, and the others see it as known: the report shows the first use.
-func (r *report) addProvider(provider state.Provider) {
-	i := slices.IndexFunc(r.Providers, func(p state.Provider) bool {
-		return p.Address == provider.Address && p.Version == provider.Version && p.Hash == provider.Hash
-	})
-	switch {
-	case i < 0:
-		r.Providers = append(r.Providers, provider)
-	case provider.First:
-		r.Providers[i] = provider
-	}
 }
 
 // hostReports describes the plans of hosts.
@@ -151,7 +148,7 @@ func hostReports(plans []scaler.RootPlan) []hostReport {
 			reports = append(reports, hostReport{Host: plan.Host, Error: plan.Err.Error()})
 			continue
 		}
-		line := hostReport{Host: plan.Host, Verdict: plan.Verdict.String(), SHA256: plan.Plan.SHA256, Summary: "the engine gave no summary"}
+		line := hostReport{Host: plan.Host, Verdict: plan.Verdict.String(), SHA256: plan.Plan.SHA256, Summary: "the engine printed no summary"}
 		for _, r := range plan.Repinned {
 			line.Repinned = append(line.Repinned, r.String())
 		}
@@ -166,19 +163,14 @@ func hostReports(plans []scaler.RootPlan) []hostReport {
 	return reports
 }
 
-// print writes the report to stdout.
+// print prints the report.
 func (p *proposal) print(process Process, o *options) error {
 	r := p.report()
 	if o.output == "json" {
 		return printJSON(process, r)
 	}
-	w := &printer{w: process.Stdout}
-	w.summary(p, &r, o, width(process))
-	return w.err
-}
 
-// summary prints a change as briefly as possible, and more on request.
-func (w *printer) summary(p *proposal, r *report, o *options, columns int) {
+	w := &printer{w: process.Stdout}
 	w.pods(r.Pods)
 	w.vms(r.VMs, o.verbose)
 	if len(r.Removed) > 0 {
@@ -186,7 +178,7 @@ func (w *printer) summary(p *proposal, r *report, o *options, columns int) {
 		w.printf("  %s\n", strings.Join(r.Removed, ", "))
 	}
 	if o.verbose && !p.change.Empty() {
-		w.maps(p, columns)
+		w.maps(p, width(process))
 	}
 	w.files(r.Files, o)
 	w.plans(r.Hosts)
@@ -194,11 +186,12 @@ func (w *printer) summary(p *proposal, r *report, o *options, columns int) {
 		w.printf("\nProvider %s\n", &r.Providers[i])
 	}
 	if r.Digest != "" {
-		w.printf("\nA person must approve: at a terminal, or by apply with --approve %s\n", r.Digest)
+		w.printf("\nThe change requires approval: run numaform apply in a terminal, or with --approve %s\n", r.Digest)
 	}
 	for _, warning := range r.Warnings {
 		w.printf("\nWarning: %s\n", warning)
 	}
+	return w.err
 }
 
 func (w *printer) pods(pods *podsReport) {
@@ -206,10 +199,9 @@ func (w *printer) pods(pods *podsReport) {
 		return
 	}
 	w.heading("Pods")
-	w.printf("  %d asked, %d placed, %d refused\n", pods.Asked, pods.Placed, pods.Refused)
+	w.printf("  %d pending, %d placed, %d refused\n", pods.Asked, pods.Placed, pods.Refused)
 
-	// Pods refused for the same reason share a line. Lines are in order of first
-	// occurrence.
+	// Group the refused pods by reason, in order of first occurrence.
 	var reasons []string
 	refused := map[string][]string{}
 	for _, refusal := range pods.Refusals {
@@ -219,24 +211,20 @@ func (w *printer) pods(pods *podsReport) {
 		refused[refusal.Reason] = append(refused[refusal.Reason], refusal.Pod)
 	}
 	for _, reason := range reasons {
-		w.printf("  %s: %s\n", namesOf(refused[reason]), strings.ReplaceAll(reason, "\n", "\n      "))
+		names := refused[reason]
+		who := names[0]
+		switch n := len(names); {
+		case n > mostNames:
+			who = fmt.Sprintf("%d pods (%s and %d more)", n, strings.Join(names[:mostNames-1], ", "), n-mostNames+1)
+		case n > 1:
+			who = fmt.Sprintf("%d pods (%s)", n, strings.Join(names, ", "))
+		}
+		w.printf("  %s: %s\n", who, strings.ReplaceAll(reason, "\n", "\n      "))
 	}
 }
 
-// mostNames is the maximum number of names in a line.
+// mostNames is the maximum number of pods named in one line.
 const mostNames = 3
-
-// namesOf returns the name of a single pod, or some names and the total.
-func namesOf(pods []string) string {
-	switch n := len(pods); {
-	case n == 1:
-		return pods[0]
-	case n <= mostNames:
-		return fmt.Sprintf("%d pods (%s)", n, strings.Join(pods, ", "))
-	default:
-		return fmt.Sprintf("%d pods (%s and %d more)", n, strings.Join(pods[:mostNames-1], ", "), n-mostNames+1)
-	}
-}
 
 func (w *printer) vms(vms []vmReport, reasons bool) {
 	w.heading("New VMs by host")
@@ -251,7 +239,7 @@ func (w *printer) vms(vms []vmReport, reasons bool) {
 		cpus += vms[i].VCPUs
 		memory += vms[i].MemoryMiB
 	}
-	w.printf("  %s on %s: together %d vCPUs, %s\n", counted(len(vms), "VM"), counted(len(hosts), "host"), cpus, gib(memory))
+	w.printf("  %s on %s: %d vCPUs, %s in total\n", counted(len(vms), "VM"), counted(len(hosts), "host"), cpus, gib(memory))
 	w.table(func(table io.Writer) {
 		fmt.Fprint(table, "  HOST\tVM\tPOOL\tTYPE\tCPUS\tMEMORY\tPODS\tPOLICY\tPLACE\n")
 		for i := range vms {
@@ -260,7 +248,7 @@ func (w *printer) vms(vms []vmReport, reasons bool) {
 			if i == 0 || vm.Host != vms[i-1].Host {
 				host = vm.Host.String()
 			}
-			place := "shares what is not pinned"
+			place := "shared CPUs"
 			if !vm.CPUs.IsEmpty() {
 				place = "CPUs " + vm.CPUs.String()
 			}
@@ -285,29 +273,28 @@ func gib(mib int64) string {
 	return fmt.Sprintf("%d MiB", mib)
 }
 
-// maps draws the affected hosts before and after the change, if it changes who owns a
-// CPU.
+// maps draws the CPU owners of the affected hosts before and after the change.
 func (w *printer) maps(p *proposal, columns int) {
 	for _, id := range p.change.Hosts() {
 		host := p.session.snapshot.Host(id)
 		if host == nil {
 			continue
 		}
-		// The host as it will be after the VMs are removed.
-		left := *host
-		left.Guests = slices.DeleteFunc(slices.Clone(host.Guests), func(guest topology.Guest) bool {
+		// The host without the VMs to remove.
+		remaining := *host
+		remaining.Guests = slices.DeleteFunc(slices.Clone(host.Guests), func(guest topology.Guest) bool {
 			return slices.ContainsFunc(p.change.Removed, func(vm fleet.VM) bool {
 				return vm.Host == id && fleet.VMID(guest.VMID) == vm.VMID && fleet.Key(guest.Key) == vm.Key
 			})
 		})
 		before := cpumap.Owners(host, vmsOn(&p.change.Before, id))
-		after := cpumap.Owners(&left, vmsOn(&p.change.After, id))
+		after := cpumap.Owners(&remaining, vmsOn(&p.change.After, id))
 		draw := func(heading string, owners cpumap.Ownership) {
 			w.heading(fmt.Sprintf(heading, id))
 			w.printf("%s", cpumap.Text(host, owners, cpumap.Options{Width: columns}))
 		}
 		if maps.Equal(before.CPUs, after.CPUs) && maps.Equal(before.BoundMiB, after.BoundMiB) {
-			draw("CPUs of %s, which stay as they are", after)
+			draw("CPUs of %s (unchanged)", after)
 			continue
 		}
 		draw("CPUs of %s before", before)
@@ -315,7 +302,7 @@ func (w *printer) maps(p *proposal, columns int) {
 	}
 }
 
-// mostFiles is how many files are listed by default.
+// mostFiles is the number of files listed by default.
 const mostFiles = 20
 
 func (w *printer) files(files []fileReport, o *options) {
@@ -339,7 +326,7 @@ func (w *printer) files(files []fileReport, o *options) {
 			w.printf("\n%s", file.Diff)
 		}
 	case len(nodes) > 0:
-		w.printf("  --diff shows what is in the node files, --verbose also why each VM is where it is and who owns which CPU\n")
+		w.printf("  --diff shows the diff of the node files; --verbose also shows the reason for each placement and the owner of each CPU\n")
 	}
 }
 
@@ -356,7 +343,7 @@ func (w *printer) plans(hosts []hostReport) {
 		w.printf("  %s: %s (plan %.12s)\n    %s\n", host.Host, host.Summary, host.SHA256,
 			strings.ReplaceAll(host.Verdict, "\n", "\n    "))
 		for _, repinned := range host.Repinned {
-			w.printf("    in place, VM runs on: %s\n", repinned)
+			w.printf("    pinned again while the VM runs: %s\n", repinned)
 		}
 	}
 }

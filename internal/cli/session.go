@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
@@ -20,91 +20,80 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// options are the flags shared by plan, apply and remove.
+// options are the flags of the commands that read a fleet.
 type options struct {
-	config      string
-	files       []string
-	kubeconfig  string
-	kubeContext string
-	snapshot    string
-	out         string
-	output      string
-	noEngine    bool
+	config     string
+	files      []string
+	kubeconfig operator.Kubeconfig
+	snapshot   string
+	out        string
+	output     string
+	noEngine   bool
 	// diff shows node files, verbose everything.
 	diff, verbose bool
 	// dryRun stops before any change.
 	dryRun      bool
 	autoApprove bool
 	approve     string
-	// clusterless allows commands to run without a Kubernetes cluster if none is
-	// configured.
+	// clusterless allows a command to run without manifests and without a cluster.
 	clusterless bool
-	// own, if set, returns the cluster of a smoke test.
-	own func() (*scheduling.Cluster, error)
+	// smoke allows manifests together with a kubeconfig: a smoke test reads its own pod from
+	// a file, and the fleet from the cluster.
+	smoke bool
 }
 
-func (o *options) register(command *cobra.Command) {
-	flags := command.Flags()
-	flags.StringVar(&o.config, "config", "numaform.yaml", "configuration file")
-	flags.StringArrayVarP(&o.files, "filename", "f", nil, "`FILE` or directory of manifests to decide for instead of a cluster; may be given several times")
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to decide for")
-	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
-	registerOutput(command, &o.output)
-	flags.StringVar(&o.snapshot, "snapshot", "", "recorded Proxmox, as numaform topology -o json prints it, instead of a live one")
+func (o *options) register(flags *pflag.FlagSet) {
+	registerConfig(flags, &o.config)
+	flags.StringArrayVarP(&o.files, "filename", "f", nil, "`FILE` or directory of manifests to use instead of a cluster; repeatable")
+	registerKubeconfig(flags, &o.kubeconfig, "kubeconfig of the cluster")
+	registerOutput(flags, &o.output)
+	flags.StringVar(&o.snapshot, "snapshot", "", "use a recorded Proxmox snapshot, as printed by numaform topology -o json, instead of the live API")
 }
 
 // registerReport adds the flags that select how much of a change is printed.
-func (o *options) registerReport(command *cobra.Command) {
-	flags := command.Flags()
-	flags.BoolVar(&o.diff, "diff", false, "show what is in the node files")
-	flags.BoolVarP(&o.verbose, "verbose", "v", false, "show all: the node files, why each VM is where it is, and who owns which CPU before and after")
+func (o *options) registerReport(flags *pflag.FlagSet) {
+	flags.BoolVar(&o.diff, "diff", false, "show the diff of the node files")
+	flags.BoolVarP(&o.verbose, "verbose", "v", false, "show everything: node files, the reason for each placement, and the owner of each CPU before and after")
 }
 
-// registerChange adds the flags of a command that makes changes.
-func (o *options) registerChange(command *cobra.Command) {
-	o.register(command)
-	flags := command.Flags()
-	flags.BoolVar(&o.autoApprove, "auto-approve", false, "do not ask; what the guard denies or wants approved is still refused")
-	flags.StringVar(&o.approve, "approve", "", "approve exactly the change of this digest, which plan prints, if the guard wants a person to")
-	flags.BoolVar(&o.dryRun, "dry-run", false, "plan, check and show the change, and make nothing of it")
-	// The command refuses it with a reason; hide it from help.
+// registerChange adds the flags of a command that applies changes.
+func (o *options) registerChange(flags *pflag.FlagSet) {
+	o.register(flags)
+	flags.BoolVar(&o.autoApprove, "auto-approve", false, "apply without confirmation, unless the guard denies the change or requires approval")
+	flags.StringVar(&o.approve, "approve", "", "approve the change with this digest, as printed by plan, if the guard requires approval")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "plan, check and show the change without applying it")
+	// The command refuses the flag with a reason; hide it from help.
 	flags.Lookup("snapshot").Hidden = true
 }
 
 func (o *options) check() error {
-	if err := checkOutput(o.output); err != nil {
-		return err
-	}
-	if len(o.files) > 0 && (o.kubeconfig != "" || o.kubeContext != "") {
-		return usageError{errors.New("-f and --kubeconfig exclude each other: pods come from files or from a cluster")}
+	if len(o.files) > 0 && !o.smoke && (o.kubeconfig.Path != "" || o.kubeconfig.Context != "") {
+		return usageError{errors.New("-f and --kubeconfig are mutually exclusive: read pods either from files or from a cluster")}
 	}
 	return nil
 }
 
-// checkLive refuses options that do not work with a recorded snapshot.
+// checkLive refuses a recorded snapshot, because a change requires the live state.
 func (o *options) checkLive() error {
 	if o.snapshot != "" {
-		return usageError{errors.New("--snapshot is for plan: a change is made of what is in Proxmox now, so leave it out")}
+		return usageError{errors.New("--snapshot works with plan only: a change requires the live state of Proxmox; remove the flag")}
 	}
 	return o.check()
 }
 
-// unnamed reports whether the command runs without a cluster. Then nothing is known about
-// Nodes, and no VM is deleted.
-func (o *options) unnamed() bool {
-	return o.clusterless && len(o.files) == 0 && o.kubeconfig == "" && o.kubeContext == ""
+// withoutCluster reports whether the command runs without manifests and without a cluster.
+// Nothing is then known about Nodes, and no VM is deleted.
+func (o *options) withoutCluster() bool {
+	return o.clusterless && len(o.files) == 0 && o.kubeconfig.Path == "" && o.kubeconfig.Context == ""
 }
 
 // cluster reads the Kubernetes cluster.
 func (o *options) cluster(ctx context.Context) (*scheduling.Cluster, error) {
-	if o.own != nil {
-		return o.own()
-	}
-	if o.unnamed() {
+	if o.withoutCluster() {
 		return scheduling.FromObjects(nil), nil
 	}
 	if len(o.files) == 0 {
-		return scheduling.FromKubeconfig(ctx, o.kubeconfig, o.kubeContext)
+		return scheduling.FromKubeconfig(ctx, o.kubeconfig.Path, o.kubeconfig.Context)
 	}
 	objects, err := scheduling.Load(o.files)
 	if err != nil {
@@ -113,7 +102,7 @@ func (o *options) cluster(ctx context.Context) (*scheduling.Cluster, error) {
 	return scheduling.FromObjects(objects), nil
 }
 
-// session holds the dependencies of one command.
+// session contains the dependencies of one command.
 type session struct {
 	config   *operator.Config
 	cluster  *scheduling.Cluster
@@ -121,7 +110,8 @@ type session struct {
 	scaler   *scaler.Scaler
 }
 
-// open reads configuration, cluster and Proxmox and creates the scaler. It writes nothing.
+// open reads the configuration, the cluster and Proxmox, and creates the scaler. It writes
+// nothing.
 func open(ctx context.Context, process Process, o *options) (*session, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -145,8 +135,7 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 		return nil, err
 	}
 
-	cluster := operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext}
-	config, err := s.config.ScalerConfig(ctx, process.Environ, cluster, !o.noEngine)
+	config, err := s.config.ScalerConfig(ctx, process.Environ, o.kubeconfig, !o.noEngine)
 	if err != nil {
 		return nil, err
 	}
@@ -154,13 +143,13 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 	config.Actor = actor()
 	config.Version = process.Version
 	config.Notice = func(message string) { fmt.Fprintf(process.Stderr, "numaform: %s\n", message) }
-	var mu sync.Mutex // hosts report at the same time
+	var mu sync.Mutex // hosts report concurrently
 	config.Progress = func(host topology.HostID, message string) {
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Fprintf(process.Stderr, "%s: %s\n", host, message)
 	}
-	if !o.unnamed() {
+	if !o.withoutCluster() {
 		config.Drained = s.cluster.Drained
 	}
 	hasNodes, err := s.cluster.HasNodes(ctx)
@@ -168,21 +157,21 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 		return nil, err
 	}
 	if !hasNodes {
-		config.Blind = "its file was deleted, and without any Node in the manifests it is unknown what runs on it: " +
-			"name the cluster with --kubeconfig, or restore the file and numaform remove it"
+		config.Blind = "its file was deleted, but the manifests contain no Node, so its pods are unknown: " +
+			"pass the cluster with --kubeconfig, or restore the file and run numaform remove"
 	}
 	s.scaler = scaler.New(*config)
 	if len(unread) > 0 {
-		return s, s.standIn(ctx, unread)
+		return s, s.addUnreadHosts(ctx, unread)
 	}
 	return s, nil
 }
 
-// actor returns who runs numaform, for the fleet's history.
+// actor returns the user and machine that run numaform, for the history.
 func actor() string {
 	name := "unknown"
-	if person, err := user.Current(); err == nil {
-		name = person.Username
+	if current, err := user.Current(); err == nil {
+		name = current.Username
 	}
 	host, err := os.Hostname()
 	if err != nil {
@@ -191,8 +180,8 @@ func actor() string {
 	return name + "@" + host
 }
 
-// live reads the clusters and sets their clients in regions. A region that does not
-// respond is reported and does not stop the others: its hosts count as unreadable.
+// live reads all regions and sets their clients. It reports a region that does not respond
+// and continues with the other regions.
 func live(ctx context.Context, process Process, config *operator.Config, regions []scaler.Region) (*topology.Snapshot, []operator.Unread, error) {
 	clients, err := config.Connect()
 	if err != nil {
@@ -203,7 +192,7 @@ func live(ctx context.Context, process Process, config *operator.Config, regions
 		return nil, nil, err
 	}
 	for _, region := range unread {
-		fmt.Fprintf(process.Stderr, "numaform: region %s is left as it is: %v\n", region.Region, region.Err)
+		fmt.Fprintf(process.Stderr, "numaform: skipping region %s: %v\n", region.Region, region.Err)
 		delete(clients, region.Region)
 	}
 	for i := range regions {
@@ -214,10 +203,10 @@ func live(ctx context.Context, process Process, config *operator.Config, regions
 	return snapshot, unread, nil
 }
 
-// standIn adds the unreadable hosts of the fleet's VMs to the snapshot, with these VMs.
-// The hosts are not known to be down: what Kubernetes says about their Nodes applies, and
-// VMs without a Node count as joining.
-func (s *session) standIn(ctx context.Context, unread []operator.Unread) error {
+// addUnreadHosts adds the fleet's hosts in unreadable regions to the snapshot, with the VMs
+// in the fleet's files. These hosts are not known to be down: the state of their Nodes in
+// Kubernetes applies, and a VM without a Node is treated as joining.
+func (s *session) addUnreadHosts(ctx context.Context, unread []operator.Unread) error {
 	current, _, err := s.scaler.Fleet(ctx)
 	if err != nil {
 		return err
@@ -229,7 +218,7 @@ func (s *session) standIn(ctx context.Context, unread []operator.Unread) error {
 			!slices.ContainsFunc(unread, func(u operator.Unread) bool { return u.Region == id.Region }) {
 			continue
 		}
-		host := topology.Host{Region: id.Region, Name: id.Host, Online: true, Problem: "its region cannot be read now"}
+		host := topology.Host{Region: id.Region, Name: id.Host, Online: true, Problem: "its region cannot be read"}
 		for _, vm := range vms {
 			host.Guests = append(host.Guests, topology.Guest{
 				VMID:      int(vm.VMID),
@@ -248,7 +237,7 @@ func (s *session) standIn(ctx context.Context, unread []operator.Unread) error {
 	return nil
 }
 
-// request returns the request for a decision on a fleet.
+// request returns the input of a scheduling decision for a fleet.
 func (s *session) request(current *fleet.Fleet) (scheduling.Request, error) {
 	types, err := s.config.InstanceTypes()
 	return scheduling.Request{
@@ -260,8 +249,8 @@ func (s *session) request(current *fleet.Fleet) (scheduling.Request, error) {
 	}, err
 }
 
-// checkNotLost refuses an empty fleet while VMs of it run: the directory is wrong, or its
-// files are lost, and the same VMs would be created again.
+// checkNotLost refuses an empty fleet while its VMs run. The directory is wrong or the files
+// are lost, and a change would create the same VMs again.
 func (s *session) checkNotLost(ctx context.Context, current *fleet.Fleet) error {
 	if len(current.VMs)+len(current.Hosts) > 0 {
 		return nil
@@ -277,14 +266,14 @@ func (s *session) checkNotLost(ctx context.Context, current *fleet.Fleet) error 
 	if len(names) == 0 {
 		return nil
 	}
-	// Files removed by a change, such as a revert of the first one, are a request.
+	// A recorded change may have removed the files on request, for example by a revert.
 	history, err := s.scaler.History(ctx, time.Time{})
 	if err != nil || slices.ContainsFunc(history, func(e audit.Entry) bool { return e.Verified }) {
 		return err
 	}
-	return fmt.Errorf("the fleet in %s is empty, and Proxmox runs %s of cluster %q, %s among them: nothing was changed: name the fleet's directory "+
-		"or repository under fleet in numaform.yaml, or restore its files from version control; if they are lost for good, destroy these VMs "+
-		"by hand, or choose another clusterID", s.config.FleetDir(), counted(len(names), "VM"), s.config.ClusterID, names[0])
+	return fmt.Errorf("the fleet in %s is empty, but Proxmox runs %s of clusterID %q, including %s; nothing was changed: set fleet in numaform.yaml "+
+		"to the fleet's directory or repository, or restore its files from version control; if they cannot be restored, destroy these VMs "+
+		"or choose another clusterID", s.config.FleetDir(), counted(len(names), "VM"), s.config.ClusterID, names[0])
 }
 
 // vmsOn returns the fleet's VMs on a host.

@@ -24,118 +24,94 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// fleetPatience is how long a map waits for the fleet, which is optional.
-const fleetPatience = 20 * time.Second
+// fleetTimeout limits reading the fleet, which a map does not require.
+const fleetTimeout = 20 * time.Second
 
 func newTopology(process Process) *cobra.Command {
 	var o options
-	var host string
+	var only string
 	command := &cobra.Command{
 		Use:   "topology",
-		Short: "Show hosts, NUMA nodes, caches, cores, and who owns which CPU",
-		Long: "Show each host with its NUMA nodes, caches and cores, who owns which CPU, where each fact about the\n" +
-			"host was read, and what is missing or in doubt. The map needs no color and is drawn as wide as the\n" +
-			"terminal, or as COLUMNS says in a pipe.",
-		Example: `  numaform topology                                  # hosts, NUMA nodes, caches, who owns which CPU
+		Short: "Show hosts, NUMA nodes, caches, cores, and the owner of each CPU",
+		Long: "Show the NUMA nodes, caches and cores of each host, the owner of each CPU, the source of each fact,\n" +
+			"and missing or doubtful facts. The map uses no color. It is as wide as the terminal or, in a pipe,\n" +
+			"as the environment variable COLUMNS.",
+		Example: `  numaform topology                                  # a map of all hosts
   numaform topology -o table                         # one line for each host, with its numaform-agent
   numaform topology --host pve-2 -o svg >pve-2.svg
-  numaform topology -o json >lab.json                # what --snapshot reads, also where there is no numaform.yaml
-  numaform topology --snapshot lab.json`,
+  numaform topology -o json >lab.json                # a snapshot for --snapshot
+  numaform topology --snapshot lab.json              # needs no numaform.yaml`,
 		RunE: func(command *cobra.Command, _ []string) error {
-			// A recorded snapshot is enough for a map, unless a configuration is named.
-			optional := o.snapshot != "" && !command.Flags().Changed("config")
-			return runTopology(command.Context(), process, &o, host, optional)
+			ctx := command.Context()
+			config, err := loadConfig(process, o.config)
+			// A recorded snapshot needs no configuration, unless --config is set.
+			if errors.Is(err, fs.ErrNotExist) && o.snapshot != "" && !command.Flags().Changed("config") {
+				config = &operator.Config{}
+				err = nil
+			}
+			if err != nil {
+				return err
+			}
+			var snapshot *topology.Snapshot
+			if o.snapshot != "" {
+				snapshot, err = operator.RecordedSnapshot(o.snapshot)
+			} else {
+				snapshot, _, err = live(ctx, process, config, config.Regions())
+			}
+			if err != nil {
+				return err
+			}
+			if only != "" {
+				var known []string
+				for i := range snapshot.Hosts {
+					known = append(known, snapshot.Hosts[i].ID().String())
+				}
+				snapshot.Hosts = slices.DeleteFunc(snapshot.Hosts, func(h topology.Host) bool {
+					return string(h.Name) != only && h.ID().String() != only
+				})
+				if len(snapshot.Hosts) == 0 {
+					return fmt.Errorf("--host %q: unknown host: must be one of %s", only, strings.Join(known, ", "))
+				}
+			}
+
+			switch o.output {
+			case "json":
+				text, err := snapshot.Print()
+				return write(process, text, err)
+			case "table", "wide":
+				return write(process, hostTable(snapshot.Hosts, config.ClusterID, o.output == "wide"), nil)
+			}
+			desired := &fleet.Fleet{}
+			if config.ClusterID != "" {
+				desired = readFleet(ctx, process, config, &o)
+			}
+			owners := map[topology.HostID]cpumap.Ownership{}
+			for i := range snapshot.Hosts {
+				host := &snapshot.Hosts[i]
+				owners[host.ID()] = cpumap.Owners(host, vmsOn(desired, host.ID()))
+			}
+			if o.output == "svg" {
+				return write(process, cpumap.SVG(snapshot.Hosts, owners), nil)
+			}
+			return write(process, draw(process, snapshot.Hosts, owners, config.ClusterID), nil)
 		},
 	}
 	flags := command.Flags()
-	flags.StringVar(&o.config, "config", "numaform.yaml", "configuration file")
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster, if the fleet is in its ConfigMaps")
-	flags.StringVar(&o.kubeContext, "context", "", "context of the kubeconfig")
-	flags.StringVar(&o.snapshot, "snapshot", "", "recorded Proxmox instead of a live one")
-	flags.StringVarP(&o.output, "output", "o", "text", "text, table, wide, json or svg; json is what --snapshot reads")
-	flags.StringVar(&host, "host", "", "only this host, by name or as region/name")
+	registerConfig(flags, &o.config)
+	registerKubeconfig(flags, &o.kubeconfig, "kubeconfig of the cluster, if the fleet is stored in its ConfigMaps")
+	flags.StringVar(&o.snapshot, "snapshot", "", "use a recorded Proxmox snapshot instead of the live API")
+	flags.VarP(choose(&o.output, "text", "table", "wide", "json", "svg"), "output", "o", "output format: text, table, wide, svg, or json for --snapshot")
+	flags.StringVar(&only, "host", "", "show only this host, by name or as region/name")
 	command.AddCommand(newCollect(process))
 	return command
 }
 
-// runTopology prints the hosts, or only one. The configuration may be missing if it is
-// optional.
-func runTopology(ctx context.Context, process Process, o *options, only string, optional bool) error {
-	if !slices.Contains([]string{"text", "table", "wide", "json", "svg"}, o.output) {
-		return usageError{fmt.Errorf("--output %q: want text, table, wide, json or svg", o.output)}
-	}
-	config, err := loadConfig(process, o.config)
-	if optional && errors.Is(err, fs.ErrNotExist) {
-		config, err = nil, nil
-	}
-	if err != nil {
-		return err
-	}
-	var snapshot *topology.Snapshot
-	if o.snapshot != "" {
-		snapshot, err = operator.RecordedSnapshot(o.snapshot)
-	} else {
-		snapshot, _, err = live(ctx, process, config, config.Regions())
-	}
-	if err != nil {
-		return err
-	}
-	if snapshot.Hosts, err = choose(snapshot.Hosts, only); err != nil {
-		return err
-	}
-	clusterID := ""
-	if config != nil {
-		clusterID = config.ClusterID
-	}
-	switch o.output {
-	case "json":
-		text, err := snapshot.Print()
-		return write(process, text, err)
-	case "table", "wide":
-		return write(process, hostTable(snapshot.Hosts, clusterID, o.output == "wide"), nil)
-	}
-
-	desired := &fleet.Fleet{}
-	if config != nil {
-		desired = readFleet(ctx, process, config, o)
-	}
-	owners := map[topology.HostID]cpumap.Ownership{}
-	for i := range snapshot.Hosts {
-		host := &snapshot.Hosts[i]
-		owners[host.ID()] = cpumap.Owners(host, vmsOn(desired, host.ID()))
-	}
-	if o.output == "svg" {
-		return write(process, cpumap.SVG(snapshot.Hosts, owners), nil)
-	}
-	return write(process, draw(process, snapshot.Hosts, owners, clusterID), nil)
-}
-
-// choose returns the host with a name, or all hosts without one.
-func choose(hosts []topology.Host, only string) ([]topology.Host, error) {
-	if only == "" {
-		return hosts, nil
-	}
-	var chosen []topology.Host
-	var known []string
-	for i := range hosts {
-		known = append(known, hosts[i].ID().String())
-		if string(hosts[i].Name) == only || hosts[i].ID().String() == only {
-			chosen = append(chosen, hosts[i])
-		}
-	}
-	if len(chosen) == 0 {
-		return nil, fmt.Errorf("host %q: Proxmox has no such host: want one of %s", only, strings.Join(known, ", "))
-	}
-	return chosen, nil
-}
-
-// readFleet returns the fleet, for VMs that do not run yet and for the names of the others.
-// The map is correct without it, so a fleet that cannot be read is reported and is not a
-// failure.
+// readFleet returns the fleet, which adds the names of VMs, and the VMs that do not run yet,
+// to a map. If the fleet cannot be read, it reports the error and returns an empty fleet.
 func readFleet(ctx context.Context, process Process, config *operator.Config, o *options) *fleet.Fleet {
-	ctx, cancel := context.WithTimeout(ctx, fleetPatience)
+	ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
 	defer cancel()
-	opened, err := config.OpenStore(process.Environ, operator.Kubeconfig{Path: o.kubeconfig, Context: o.kubeContext})
+	opened, err := config.OpenStore(process.Environ, o.kubeconfig)
 	if err == nil {
 		var current fleet.Fleet
 		current, _, err = scaler.New(scaler.Config{ClusterID: config.ClusterID, Store: opened, Dir: config.FleetDir(), Regions: config.Regions()}).Fleet(ctx)
@@ -143,11 +119,11 @@ func readFleet(ctx context.Context, process Process, config *operator.Config, o 
 			return &current
 		}
 	}
-	fmt.Fprintf(process.Stderr, "numaform: the fleet cannot be read, so VMs that do not run yet are not drawn: %v\n", err)
+	fmt.Fprintf(process.Stderr, "numaform: the map lacks VMs that do not run yet, because the fleet cannot be read: %v\n", err)
 	return &fleet.Fleet{}
 }
 
-// draw returns the map of the hosts, with information about the agent below each.
+// draw returns a map of each host, followed by the state of its agent.
 func draw(process Process, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership, clusterID string) []byte {
 	columns := width(process)
 	for _, entry := range process.Environ {
@@ -162,7 +138,7 @@ func draw(process Process, hosts []topology.Host, owners map[topology.HostID]cpu
 		out.WriteString(cpumap.Text(host, owners[host.ID()], cpumap.Options{Width: columns}))
 		if host.Problem == "" && !host.ReadAt.IsZero() {
 			if a := host.Agent; a != nil {
-				fold(&out, columns, fmt.Sprintf("agent %s, isolation %s, heard of %s before", a.Version, a.Isolation, heard(host)))
+				fold(&out, columns, fmt.Sprintf("agent %s, isolation %s, last report %s ago", a.Version, a.Isolation, heard(host)))
 			} else {
 				out.WriteString("agent none\n")
 			}
@@ -175,7 +151,7 @@ func draw(process Process, hosts []topology.Host, owners map[topology.HostID]cpu
 	return out.Bytes()
 }
 
-// write writes a text to stdout, unless making it failed.
+// write writes a text to stdout, or returns the error of creating it.
 func write(process Process, text []byte, err error) error {
 	if err != nil {
 		return err
@@ -186,7 +162,7 @@ func write(process Process, text []byte, err error) error {
 	return nil
 }
 
-// fold wraps a sentence into lines of at most columns characters, if the words allow it.
+// fold wraps a sentence at spaces into lines of at most columns characters.
 func fold(out *bytes.Buffer, columns int, sentence string) {
 	room := 0
 	for i, word := range strings.Fields(sentence) {
@@ -205,8 +181,8 @@ func fold(out *bytes.Buffer, columns int, sentence string) {
 	out.WriteByte('\n')
 }
 
-// agentFaults returns what is wrong with a host's agent, each with its fix. A missing
-// agent is not in itself a fault.
+// agentFaults describes the faults of a host's agent, each with its fix. A missing agent is
+// not a fault here.
 func agentFaults(host *topology.Host, clusterID string) []string {
 	var lines []string
 	for _, fault := range host.AgentFaults(clusterID, host.ReadAt) {
@@ -217,10 +193,10 @@ func agentFaults(host *topology.Host, clusterID string) []string {
 	return lines
 }
 
-// heard returns the age of the agent's last publication when the host was read.
+// heard returns the age of the agent's last report at the time of the snapshot.
 func heard(host *topology.Host) string { return topology.Age(max(host.ReadAt.Sub(host.Agent.At), 0)) }
 
-// hostTable returns one line for each host, with the faults of their agents below.
+// hostTable returns one line for each host, followed by the problems of hosts and agents.
 func hostTable(hosts []topology.Host, clusterID string, wide bool) []byte {
 	var out bytes.Buffer
 	w := &printer{w: &out}
@@ -236,7 +212,7 @@ func hostTable(hosts []topology.Host, clusterID string, wide bool) []byte {
 			}
 			fmt.Fprintln(table, strings.Join(cells[:columns], "\t"))
 		}
-		row("HOST", "CPUS", "NUMA NODES", "CONFIDENCE", "AGENT", "ISOLATION", "HEARD OF", "STATE", "CLUSTERS", "RESERVED CPUS", "PINNED", "REFUSED")
+		row("HOST", "CPUS", "NUMA NODES", "CONFIDENCE", "AGENT", "ISOLATION", "LAST REPORT", "STATE", "CLUSTERS", "RESERVED CPUS", "PINNED", "REFUSED")
 		for i := range hosts {
 			host := &hosts[i]
 			state := string(host.AgentState(clusterID, host.ReadAt))
@@ -274,20 +250,17 @@ func newCollect(process Process) *cobra.Command {
 	var script bool
 	command := &cobra.Command{
 		Use:   "collect",
-		Short: "Print the exact topology of the machine this runs on",
-		Long: "Read /sys and /proc of the Linux host this runs on and print its exact topology: which CPUs are\n" +
-			"threads of one core, which share a last-level cache, NUMA nodes with memory, distances and huge pages,\n" +
-			"offline CPUs, and kinds of cores. Proxmox' API reports neither siblings nor caches. Needs no privileges.",
-		Example: `  numaform topology collect >pve-1.json              # on the host; then machines: {pve-1: pve-1.json} in numaform.yaml
-  numaform topology collect -o notes                 # the same for the host's notes in Proxmox, without a file
+		Short: "Print the exact topology of this machine",
+		Long: "Read /sys and /proc of this Linux host and print its exact topology: the threads of each core, the CPUs\n" +
+			"that share a last-level cache, NUMA nodes with memory, distances and huge pages, offline CPUs, and kinds\n" +
+			"of cores. The Proxmox API reports neither siblings nor caches. The command needs no privileges.",
+		Example: `  numaform topology collect >pve-1.json              # on the host; then set machines: {pve-1: pve-1.json} in numaform.yaml
+  numaform topology collect -o notes                 # for the notes of the host in Proxmox, instead of a file
   numaform topology collect -o text                  # a map of this machine
-  numaform topology collect --script >collect.sh     # for hosts without numaform: sh collect.sh >pve-1.json`,
+  numaform topology collect --script >collect.sh     # on a host without numaform, run sh collect.sh >pve-1.json`,
 		RunE: func(*cobra.Command, []string) error {
 			if script {
 				return write(process, []byte(sysfs.Script()), nil)
-			}
-			if !slices.Contains([]string{"json", "notes", "text", "svg"}, output) {
-				return usageError{fmt.Errorf("--output %q: want json, notes, text or svg", output)}
 			}
 			file, err := sysfs.Collect(os.DirFS(root))
 			if err != nil {
@@ -313,8 +286,8 @@ func newCollect(process Process) *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.StringVarP(&output, "output", "o", "json", "json, notes, text or svg")
+	flags.VarP(choose(&output, "json", "notes", "text", "svg"), "output", "o", "output format: json, notes, text or svg")
 	flags.BoolVar(&script, "script", false, "print a POSIX shell script that prints the same JSON")
-	flags.StringVar(&root, "root", "/", "directory that holds sys and proc, for a copy of another host's")
+	flags.StringVar(&root, "root", "/", "directory that contains sys and proc, for example a copy from another host")
 	return command
 }

@@ -28,13 +28,13 @@ func TestRun(t *testing.T) {
 		shows []string
 	}{
 		{"Three hosts", []string{"$ numaform topology", "homelab/pve-1", "homelab/pve-2", "homelab/pve-3", "NUMA node 7"}},
-		{"40 pods are pending", []string{"--detailed-exitcode", "40 asked, 40 placed, 0 refused", "Dedicated", "+ homelab/pve-", "allowed"}},
+		{"40 pods are pending", []string{"--detailed-exitcode", "40 pending, 40 placed, 0 refused", "Dedicated", "+ homelab/pve-", "allowed"}},
 		{"An operator's rule denies it", []string{"freeze-pinned", "denied", "pool pinned is frozen"}},
 		{"The rule is lifted", []string{"$ numaform apply", "CPUs of homelab/pve-", "allowed"}},
 		{"What Proxmox has now", []string{"workers-2", "pinned-2", "hostnodes="}},
 		{"What numaform-agent made of it", []string{"pinned-2", "vCPUs 0-"}},
 		{"What is left of it", []string{"commit ", "Numaform-Plan: ", "Numaform-Verdict: ", "Notes (numaform)", "node-pinned-2", "state /numaform-quickstart-homelab-pve-1-"}},
-		{"The same question again", []string{"40 asked, 40 placed, 0 refused", "none", "no change"}},
+		{"The same question again", []string{"40 pending, 40 placed, 0 refused", "none", "no change"}},
 		{"Somebody deletes node-workers-2", []string{"denied", "still runs pods"}},
 		{"Node pinned-2", []string{"$ numaform remove pinned-2", "Nodes to remove", "- homelab/pve-", "1 to destroy"}},
 		{"It was needed after all", []string{"$ numaform undo", "+ homelab/pve-", "1 to add"}},

@@ -288,8 +288,8 @@ func TestDriftText(t *testing.T) {
 	}
 	out = run(t, stage, cli.ExitOK, "drift", "-f", stage.Manifests())
 	for _, part := range []string{
-		"5 in sync, 1 repairable, 2 needs replacement, 1 stray", "cpu.cores: file says 4, Proxmox has 1", "on_boot: file says true, Proxmox has false",
-		`cpu.affinity: file says nothing, Proxmox has "0-1"`, "→ it is left alone: restore its file",
+		"5 in sync, 1 repairable, 2 needs replacement, 1 stray", "cpu.cores: file has 4, Proxmox has 1", "on_boot: file has true, Proxmox has false",
+		`cpu.affinity: file has nothing, Proxmox has "0-1"`, "→ it is left alone: restore its file",
 	} {
 		if !strings.Contains(out, part) {
 			t.Errorf("drift does not say %q:\n%s", part, out)

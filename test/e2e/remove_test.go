@@ -57,7 +57,7 @@ func TestDeletedFileIsARequest(t *testing.T) {
 	if err := os.Remove(paths[0]); err != nil {
 		t.Fatal(err)
 	}
-	if out := run(t, stage, cli.ExitFailed, "plan", "-f", stage.Manifests()); !strings.Contains(out, "without any Node in the manifests") {
+	if out := run(t, stage, cli.ExitFailed, "plan", "-f", stage.Manifests()); !strings.Contains(out, "the manifests contain no Node") {
 		t.Errorf("plan does not say that it knows nothing of Nodes:\n%s", out)
 	}
 	// There is no other request, so nothing else changes.
