@@ -17,8 +17,8 @@ const (
 	agentFormat = 1
 )
 
-// The limits on what is read from the notes, which are untrusted: anyone with permission
-// to edit notes can write to them.
+// The limits of the data in the notes, which are untrusted: anyone with permission to edit
+// notes can write them.
 const (
 	maxAgentGuests   = 10000
 	maxAgentClusters = 256
@@ -28,8 +28,8 @@ const (
 	MaxPCINodes = 256
 )
 
-// Agent is what numaform-agent last published about itself: only the agent knows which
-// clusters' VMs it pins, and which VMs have pins.
+// Agent is the last state that numaform-agent published. Only the agent knows whose VMs it
+// pins and which VMs have pins.
 type Agent struct {
 	Version string `json:"version"`
 	// At is the time of publication, by the host's clock.
@@ -45,9 +45,9 @@ type Agent struct {
 	Problem string `json:"problem,omitempty"`
 	// Pinned are the VMs that currently have pins, by VMID.
 	Pinned map[int]Pins `json:"pinned,omitempty"`
-	// Refused maps the VMID of each VM whose declared pins are not applied to the reason,
-	// a keyword from the agent's documentation such as "overlap". Such a VM may have
-	// other pins.
+	// Refused maps the VMID of each VM whose declared pins the agent does not apply to the
+	// reason, a keyword from the agent's documentation such as "overlap". Such a VM may have
+	// older pins.
 	Refused map[int]string `json:"refused,omitempty"`
 	// PCINodes are the NUMA nodes of the host's devices that resource mappings name, by
 	// PCI address.
@@ -76,7 +76,7 @@ func (p *Pins) UnmarshalText(text []byte) error {
 	for part := range strings.SplitSeq(string(text), ",") {
 		cpu, err := strconv.Atoi(part)
 		if err != nil || strconv.Itoa(cpu) != part || cpu < 0 || cpu > MaxCPU || seen[cpu] {
-			return fmt.Errorf("parsing pins %s: want CPUs, each once, such as 4,36,5,37", quote(string(text)))
+			return fmt.Errorf("parsing pins %s: must list distinct CPUs, such as 4,36,5,37", quote(string(text)))
 		}
 		seen[cpu] = true
 		pins = append(pins, cpu)
@@ -134,44 +134,44 @@ var (
 	agentCluster = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?$`)
 )
 
-// check returns an error if the agent's data is invalid. Its text is shown to people, so
-// it must not contain terminal control characters.
+// check returns an error if the agent's data is invalid. Terminals display its text, so it
+// must not contain control characters.
 func (a *Agent) check() error {
 	switch {
 	case !printable(a.Version, 1, 64):
-		return fmt.Errorf("version is %s: want such as 1.2.3", quote(a.Version))
+		return fmt.Errorf("version is %s: must be a version such as 1.2.3", quote(a.Version))
 	case a.At.Year() < 2000 || a.At.Year() > 9999:
-		return fmt.Errorf("at is %s: want when the agent looked", quote(a.At.Format(time.RFC3339)))
+		return fmt.Errorf("at is %s: must be the time of publication", quote(a.At.Format(time.RFC3339)))
 	case !slices.Contains([]string{"off", "report", "enforce"}, a.Isolation):
-		return fmt.Errorf("isolation is %s: want off, report or enforce", quote(a.Isolation))
+		return fmt.Errorf("isolation is %s: must be off, report or enforce", quote(a.Isolation))
 	case a.MaxPinnedPercent < 1 || a.MaxPinnedPercent > 100:
-		return fmt.Errorf("max_pinned_percent is %d: want 1 to 100", a.MaxPinnedPercent)
+		return fmt.Errorf("max_pinned_percent is %d: must be from 1 to 100", a.MaxPinnedPercent)
 	case !printable(a.Problem, 0, maxAgentText):
-		return fmt.Errorf("problem is %s: want one line of at most %d bytes", quote(a.Problem), maxAgentText)
+		return fmt.Errorf("problem is %s: must be one line of at most %d bytes", quote(a.Problem), maxAgentText)
 	case len(a.Clusters) > maxAgentClusters:
-		return fmt.Errorf("clusters are %d: want at most %d", len(a.Clusters), maxAgentClusters)
+		return fmt.Errorf("clusters has %d entries: must have at most %d", len(a.Clusters), maxAgentClusters)
 	case len(a.Pinned)+len(a.Refused) > maxAgentGuests:
-		return fmt.Errorf("pinned and refused name %d guests: want at most %d", len(a.Pinned)+len(a.Refused), maxAgentGuests)
+		return fmt.Errorf("pinned and refused name %d guests: must name at most %d", len(a.Pinned)+len(a.Refused), maxAgentGuests)
 	}
 	if i := slices.IndexFunc(a.Clusters, func(id string) bool { return !agentCluster.MatchString(id) }); i >= 0 {
-		return fmt.Errorf("clusters names %s: want a clusterID", quote(a.Clusters[i]))
+		return fmt.Errorf("clusters names %s: must name cluster IDs", quote(a.Clusters[i]))
 	}
 	if len(a.PCINodes) > MaxPCINodes {
-		return fmt.Errorf("pci_nodes names %d devices: want at most %d", len(a.PCINodes), MaxPCINodes)
+		return fmt.Errorf("pci_nodes names %d devices: must name at most %d", len(a.PCINodes), MaxPCINodes)
 	}
 	for _, address := range slices.Sorted(maps.Keys(a.PCINodes)) {
 		if node := a.PCINodes[address]; !addressPattern.MatchString(address) || node < 0 || node > MaxCPU {
-			return fmt.Errorf("pci_nodes puts %s on NUMA node %d: want an address such as 0000:01:00.0, and a NUMA node", quote(address), node)
+			return fmt.Errorf("pci_nodes maps %s to NUMA node %d: must map an address such as 0000:01:00.0 to a NUMA node", quote(address), node)
 		}
 	}
 	for _, vmid := range slices.Sorted(maps.Keys(a.Pinned)) {
 		if vmid < 1 || vmid > maxVMID || len(a.Pinned[vmid]) == 0 {
-			return fmt.Errorf("pinned names guest %d with %d CPUs: want a VMID and at least one CPU", vmid, len(a.Pinned[vmid]))
+			return fmt.Errorf("pinned maps guest %d to %d CPUs: must map a VMID to at least one CPU", vmid, len(a.Pinned[vmid]))
 		}
 	}
 	for _, vmid := range slices.Sorted(maps.Keys(a.Refused)) {
 		if vmid < 1 || vmid > maxVMID || !agentReason.MatchString(a.Refused[vmid]) {
-			return fmt.Errorf("refused names guest %d for %s: want a VMID and one word", vmid, quote(a.Refused[vmid]))
+			return fmt.Errorf("refused maps guest %d to %s: must map a VMID to one word", vmid, quote(a.Refused[vmid]))
 		}
 	}
 	return nil

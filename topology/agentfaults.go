@@ -36,10 +36,10 @@ const (
 // AgentFault is a problem with a host's agent.
 type AgentFault struct {
 	State AgentState
-	// What completes a sentence that begins with the host's name; Fix says how to fix
-	// it.
+	// What completes a sentence that begins with the host's name. Fix says how to fix the
+	// fault.
 	What, Fix string
-	// Blocks is set if VMs placed on the host now would not be pinned.
+	// Blocks is set if the agent would not pin VMs that are placed on the host now.
 	Blocks bool
 	// VMID is the affected VM, or 0 if the fault is not about a single VM.
 	VMID int
@@ -62,29 +62,29 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 		faults = append(faults, AgentFault{State: state, What: what, Fix: fix, Blocks: true})
 	}
 
-	// Without current data there is nothing else to check.
+	// Without current data, no other check is possible.
 	switch {
 	case h.AgentProblem != "":
-		add(AgentUnread, "does not show whether numaform-agent runs on it", h.AgentProblem)
+		add(AgentUnread, "does not show whether numaform-agent is running", h.AgentProblem)
 		return faults
 	case h.Agent == nil:
 		add(AgentAbsent, "has no numaform-agent that publishes its state",
-			"install numaform-agent there, or upgrade it, and systemctl start numaform-agent-publish")
+			"install or upgrade numaform-agent on the host, then run `systemctl start numaform-agent-publish`")
 		return faults
 	}
 	switch age := now.Sub(h.Agent.At); {
 	case age > AgentAge:
 		add(AgentOld, fmt.Sprintf("has a numaform-agent that has published nothing for %s, since %s", Age(age), h.Agent.At.Format(time.RFC3339)),
-			"systemctl status numaform-agent numaform-agent-publish.timer on the host shows why")
+			"run `systemctl status numaform-agent numaform-agent-publish.timer` on the host")
 		return faults
 	case age < -AgentAge:
 		add(AgentClockDiffers, fmt.Sprintf("has a numaform-agent whose clock is %s ahead of numaform's", Age(-age)),
-			"set the clocks of both (timedatectl, chronyc tracking)")
+			"synchronize the clocks of both (timedatectl, chronyc tracking)")
 		return faults
 	}
 
 	if h.Agent.Problem != "" {
-		add(AgentFailing, "has a numaform-agent whose last inspection of the host failed: "+h.Agent.Problem, "journalctl -u numaform-agent on the host shows more")
+		add(AgentFailing, "has a numaform-agent whose last inspection of the host failed: "+h.Agent.Problem, "run `journalctl -u numaform-agent` on the host")
 	}
 	if ids := h.Agent.Clusters; clusterID != "" && !slices.Contains(ids, clusterID) {
 		others := "clusterIDs " + strings.Join(ids, ", ")
@@ -98,14 +98,14 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 			fmt.Sprintf("add %s to clusters in /etc/numaform-agent.yaml there, then systemctl restart numaform-agent", clusterID))
 	}
 	if refused := h.Agent.ReservedCPUs.Intersection(h.OnlineCPUs()).Difference(h.ReservedCPUs); !refused.IsEmpty() {
-		add(AgentDisagrees, fmt.Sprintf("has a numaform-agent that pins no VM to CPUs %s, but numaform would plan VMs there", refused),
-			"reserve them in topology_file too, or take them out of reserved_cpus in /etc/numaform-agent.yaml there")
+		add(AgentDisagrees, fmt.Sprintf("has a numaform-agent that pins no VM to CPUs %s, but numaform would place VMs there", refused),
+			"reserve them in topology_file, or remove them from reserved_cpus in /etc/numaform-agent.yaml there")
 	}
 
 	if h.Contradicted != "" {
 		faults = append(faults, AgentFault{
 			State: AgentDisagrees, What: "has a numaform-agent whose topology is not used: " + h.Contradicted,
-			Fix: "systemctl start numaform-agent-publish on the host, then read it again",
+			Fix: "run `systemctl start numaform-agent-publish` on the host",
 		})
 	}
 	for _, vmid := range slices.Sorted(maps.Keys(h.Agent.Refused)) {
@@ -123,24 +123,24 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	return faults
 }
 
-// refusalHint says how to fix a VM that the agent refuses for the reason.
+// refusalHint says how to fix a VM that the agent does not pin for the reason.
 func refusalHint(reason string) string {
 	switch reason {
 	case "foreign_cluster":
-		return "add the clusterID to clusters in /etc/numaform-agent.yaml there"
+		return "add the cluster ID to clusters in /etc/numaform-agent.yaml there"
 	case "reserved_cpu":
-		return "reserve these CPUs in topology_file too, and replace the VM"
+		return "reserve these CPUs in topology_file, then replace the VM"
 	case "ceiling":
-		return "raise max_pinned_percent in /etc/numaform-agent.yaml there, or reserve CPUs in topology_file, so that fewer are planned"
+		return "raise max_pinned_percent in /etc/numaform-agent.yaml there, or reserve CPUs in topology_file, so that numaform assigns fewer"
 	case "key_twice":
 		return "remove the marker from the description of the clone"
 	case "vcpus_differ":
-		return "start the VM again through numaform, by replacing it: it runs with other cores than its file says"
+		return "replace the VM: it runs with a different number of cores than its file says"
 	}
-	return "numaform-agent status on the host shows more; docs/agent.md has the reasons"
+	return "run `numaform-agent status` on the host; docs/agent.md explains the reasons"
 }
 
-// Age formats a duration for people: 20s, 47m, 3h, 2d.
+// Age formats a duration in its largest unit: 20s, 47m, 3h, 2d.
 func Age(age time.Duration) string {
 	const day = 24 * time.Hour
 	switch {

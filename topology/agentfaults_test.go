@@ -22,13 +22,13 @@ func TestAgentFaults(t *testing.T) {
 	}{
 		{name: "living", state: topology.AgentLiving},
 		{
-			name: "unread", state: topology.AgentUnread, blocks: true, what: "does not show whether numaform-agent runs on it", fix: "grant Sys.Audit",
+			name: "unread", state: topology.AgentUnread, blocks: true, what: "does not show whether numaform-agent is running", fix: "grant Sys.Audit",
 			change: func(h *topology.Host, _ *topology.Agent) {
 				h.AgentProblem = "its notes cannot be read: grant Sys.Audit"
 			},
 		},
 		{
-			name: "absent", state: topology.AgentAbsent, blocks: true, what: "has no numaform-agent that publishes its state", fix: "install numaform-agent",
+			name: "absent", state: topology.AgentAbsent, blocks: true, what: "has no numaform-agent that publishes its state", fix: "install or upgrade numaform-agent",
 			change: func(h *topology.Host, _ *topology.Agent) { h.Agent = nil },
 		},
 		{name: "just young enough", state: topology.AgentLiving, change: func(h *topology.Host, _ *topology.Agent) { h.ReadAt = agentAt.Add(15 * time.Minute) }},
@@ -38,7 +38,7 @@ func TestAgentFaults(t *testing.T) {
 		},
 		{name: "a little ahead", state: topology.AgentLiving, change: func(h *topology.Host, _ *topology.Agent) { h.ReadAt = agentAt.Add(-15 * time.Minute) }},
 		{
-			name: "from the future", state: topology.AgentClockDiffers, blocks: true, what: "whose clock is 3h ahead of numaform's", fix: "set the clocks",
+			name: "from the future", state: topology.AgentClockDiffers, blocks: true, what: "whose clock is 3h ahead of numaform's", fix: "synchronize the clocks",
 			change: func(h *topology.Host, _ *topology.Agent) { h.ReadAt = agentAt.Add(-3 * time.Hour) },
 		},
 		{
@@ -54,7 +54,7 @@ func TestAgentFaults(t *testing.T) {
 			change: func(_ *topology.Host, a *topology.Agent) { a.Clusters = nil },
 		},
 		{
-			name: "reserves more", state: topology.AgentDisagrees, blocks: true, what: "pins no VM to CPUs 1, but numaform would plan VMs there", fix: "reserve them in topology_file too",
+			name: "reserves more", state: topology.AgentDisagrees, blocks: true, what: "pins no VM to CPUs 1, but numaform would place VMs there", fix: "reserve them in topology_file",
 			change: func(_ *topology.Host, a *topology.Agent) { a.ReservedCPUs = topology.CPUs(0, 1, 4000) },
 		},
 		{name: "reserves less", state: topology.AgentLiving, change: func(_ *topology.Host, a *topology.Agent) { a.ReservedCPUs = topology.CPUSet{} }},

@@ -4,9 +4,9 @@ import "fmt"
 
 // FromCapacity returns the machine described by a stopped VM named node-capacity, as the
 // host daemon of karpenter-provider-proxmox writes it: affinity lists the host's CPUs,
-// and their order matters; each cell's GuestCPUs are positions in that list, and its
-// HostNodes are the one NUMA node of these CPUs and the memory. It contains no siblings
-// or caches.
+// and their order matters. Each cell's GuestCPUs are positions in that list, and its
+// HostNodes is the NUMA node of these CPUs and the memory. The VM describes no siblings or
+// caches.
 func FromCapacity(affinity string, cells []NUMACell) (Machine, error) {
 	spans, err := parseSpans(affinity, ",")
 	if err != nil {
@@ -24,7 +24,7 @@ func FromCapacity(affinity string, cells []NUMACell) (Machine, error) {
 	}
 	for i, cell := range cells {
 		if cell.HostNodes.Size() != 1 {
-			return Machine{}, fmt.Errorf("reading node-capacity: numa%d: hostnodes is %q: want one NUMA node; give each its own numaN", i, cell.HostNodes)
+			return Machine{}, fmt.Errorf("reading node-capacity: numa%d: hostnodes is %q: must be one NUMA node; use one numaN for each NUMA node", i, cell.HostNodes)
 		}
 		id := cell.HostNodes.List()[0]
 		for _, position := range cell.GuestCPUs.List() {

@@ -30,7 +30,7 @@ func TestFromCapacity(t *testing.T) {
 		},
 		{
 			name: "two nodes in one", affinity: "0-3", cells: []string{"cpus=0-3,hostnodes=0-1"},
-			err: `numa0: hostnodes is "0-1": want one NUMA node`,
+			err: `numa0: hostnodes is "0-1": must be one NUMA node`,
 		},
 		{
 			name: "a node twice", affinity: "0-3", cells: []string{"cpus=0-1,hostnodes=0", "cpus=2-3,hostnodes=0"},

@@ -12,11 +12,11 @@ const CollectedFormat = 1
 // annotations. It does not contain Sources; the reader sets them.
 type CollectedFile struct {
 	Format int `json:"format"`
-	// Title is the machine's name for people.
+	// Title is the machine's name for readers.
 	Title string `json:"title,omitempty"`
-	// Note is a comment for people.
+	// Note is a comment for readers.
 	Note string `json:"note,omitempty"`
-	// Source is where the facts come from, if not from the machine itself.
+	// Source is the origin of the facts; nil means the machine itself.
 	Source *Attribution `json:"source,omitempty"`
 
 	Model     string     `json:"model,omitempty"`
@@ -26,7 +26,7 @@ type CollectedFile struct {
 	CPUs      []CPU      `json:"cpus"`
 }
 
-// Attribution names the public work from which a machine's facts were taken.
+// Attribution names the public work that contains a machine's facts.
 type Attribution struct {
 	Repo    string `json:"repo"`
 	Commit  string `json:"commit,omitempty"`
@@ -71,7 +71,7 @@ func (f CollectedFile) Print() ([]byte, error) {
 	return text, nil
 }
 
-// Machine returns the machine, its facts marked as collected.
+// Machine returns the machine with its facts marked as collected.
 func (f CollectedFile) Machine() Machine {
 	return f.machine().WithSource(SourceCollected)
 }
@@ -80,8 +80,7 @@ func (f CollectedFile) machine() Machine {
 	return Machine{Model: f.Model, Arch: f.Arch, MemoryMiB: f.MemoryMiB, NUMANodes: f.NUMANodes, CPUs: f.CPUs}
 }
 
-// ParseCollected parses the machine in a collected file; its facts are marked as
-// collected.
+// ParseCollected parses the machine in a collected file and marks its facts as collected.
 func ParseCollected(data []byte) (Machine, error) {
 	file, err := ParseCollectedFile(data)
 	if err != nil {
@@ -90,7 +89,7 @@ func ParseCollected(data []byte) (Machine, error) {
 	return file.Machine(), nil
 }
 
-// Collected returns the machine as a collected file. Sources are left out.
+// Collected returns the machine as a collected file, without Sources.
 func (m Machine) Collected() ([]byte, error) {
 	return CollectedFile{
 		Format: CollectedFormat, Model: m.Model, Arch: m.Arch, MemoryMiB: m.MemoryMiB,

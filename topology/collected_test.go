@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-func TestParseCollectedLeavesUnknownWhatIsNotTold(t *testing.T) {
+func TestParseCollectedLeavesMissingFactsUnknown(t *testing.T) {
 	t.Parallel()
 	got, err := topology.ParseCollected([]byte(`{"format": 1, "numa_nodes": [{"id": 0}], "cpus": [
 		{"id": 1, "numa_node": 0}, {"id": 0, "online": false}]}`))
@@ -34,26 +34,26 @@ func TestParseCollectedLeavesUnknownWhatIsNotTold(t *testing.T) {
 func TestParseCollectedRefuses(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, text, err string }{
-		{"nothing", ``, "line 1: not JSON: the text ends too early"},
+		{"nothing", ``, "line 1: not JSON: unexpected end of text"},
 		{"half a file", "{\n\"format\": 1,\n\"cpus\": [", "line 3: not JSON"},
 		{"a stray word", "{\n\"format\": one}", "line 2: not JSON"},
 		{"two values", "{}\n{}", "line 2: unexpected data after the JSON value"},
-		{"a list", `[]`, "line 1: the file: want an object, got an array"},
+		{"a list", `[]`, "line 1: the file: must be an object, is an array"},
 		{"no format", `{"numa_nodes": [], "cpus": []}`, "format is 0: this numaform reads format 1"},
 		{"a later format", `{"format": 2, "numa_nodes": [], "cpus": []}`, "format is 2"},
 		{"no CPUs", `{"format": 1, "numa_nodes": [], "cpus": []}`, "cpus is empty"},
-		{"an unknown key", "{\"format\": 1,\n\"cpu\": []}", "line 2: cpu: key is unknown: want one of arch, cpus, format,"},
-		{"an unknown inner key", "{\"format\": 1, \"cpus\": [\n{\"id\": 0},\n{\"id\": 1, \"cor\": 0}]}", "line 3: cpus[1].cor: key is unknown"},
-		{"another case", `{"Format": 1}`, "line 1: Format: key is unknown"},
+		{"an unknown key", "{\"format\": 1,\n\"cpu\": []}", "line 2: cpu: unknown key: must be one of arch, cpus, format,"},
+		{"an unknown inner key", "{\"format\": 1, \"cpus\": [\n{\"id\": 0},\n{\"id\": 1, \"cor\": 0}]}", "line 3: cpus[1].cor: unknown key"},
+		{"another case", `{"Format": 1}`, "line 1: Format: unknown key"},
 		{"a key twice", "{\"format\": 1,\n\"format\": 1}", "line 2: format: duplicate key"},
-		{"null", `{"format": 1, "cpus": null}`, "cpus: want an array, got null"},
-		{"a text for a number", `{"format": "1"}`, "format: want a number, got a string"},
-		{"a fraction", `{"format": 1.5}`, `format: "1.5": want a whole number`},
-		{"too large a number", `{"format": 99999999999999999999}`, "want a whole number"},
-		{"a key that is no number", `{"format": 1, "numa_nodes": [{"id": 0, "distances": {"x": 10}}]}`, `numa_nodes[0].distances.x: key "x" is not a number`},
-		{"depth", strings.Repeat("[", 1000), "nested more than 16 deep"},
+		{"null", `{"format": 1, "cpus": null}`, "cpus: must be an array, is null"},
+		{"a text for a number", `{"format": "1"}`, "format: must be a number, is a string"},
+		{"a fraction", `{"format": 1.5}`, `format: "1.5": must be a whole number`},
+		{"too large a number", `{"format": 99999999999999999999}`, "must be a whole number"},
+		{"a key that is no number", `{"format": 1, "numa_nodes": [{"id": 0, "distances": {"x": 10}}]}`, `numa_nodes[0].distances.x: key "x" must be a number`},
+		{"depth", strings.Repeat("[", 1000), "nested more than 16 levels deep"},
 		{"a fault of the machine", `{"format": 1, "numa_nodes": [{"id": 0}], "cpus": [{"id": 0}, {"id": 0}]}`, "cpu 0 is listed twice"},
-		{"a CPU without id", `{"format": 1, "numa_nodes": [{"id": 0}], "cpus": [{}]}`, "cpu -1: want an id from 0"},
+		{"a CPU without id", `{"format": 1, "numa_nodes": [{"id": 0}], "cpus": [{}]}`, "cpu -1: must be an ID from 0"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -63,7 +63,7 @@ func TestParseCollectedRefuses(t *testing.T) {
 	}
 }
 
-func TestParseCollectedTellsNotTooManyFaults(t *testing.T) {
+func TestParseCollectedLimitsFaults(t *testing.T) {
 	t.Parallel()
 	text := `{"format": 1, "cpus": [` + strings.Repeat(`{"x": 0},`, 999) + `{}]}`
 	_, err := topology.ParseCollected([]byte(text))

@@ -9,7 +9,7 @@ type Confidence string
 const (
 	// ConfidenceExact means that siblings, caches, NUMA nodes and their memory are known.
 	ConfidenceExact Confidence = "exact"
-	// ConfidencePartial means that the NUMA nodes are known, but not all of the rest.
+	// ConfidencePartial means that the NUMA nodes are known, but not all other facts.
 	ConfidencePartial Confidence = "partial"
 	// ConfidenceCounts means that only the number of CPUs is known.
 	ConfidenceCounts Confidence = "counts only"
@@ -17,8 +17,7 @@ const (
 	ConfidenceNone Confidence = "none"
 )
 
-// Confidence returns how completely the machine is known. Missing returns what is
-// unknown.
+// Confidence returns how completely the machine is known. Missing lists the unknown facts.
 func (m *Machine) Confidence() Confidence {
 	switch missing := m.Missing(); {
 	case len(m.CPUs) == 0:
@@ -55,8 +54,8 @@ func (m *Machine) provides(fact Fact) bool {
 	return ok && source != SourceAssumed
 }
 
-// HugePagesKnown reports whether a source has the reserved huge pages. A source that
-// reads the host itself and lists none means that there are none.
+// HugePagesKnown reports whether a source lists the reserved huge pages. If a source that
+// reads the host itself lists none, the host has none.
 func (m *Machine) HugePagesKnown() bool {
 	source := m.Sources[FactMemory]
 	return source == SourceAgent || source == SourceCollected ||

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Published is how warnings refer to a topology with SourceAgent. The caller knows where
-// in Proxmox it is published.
+// Published is the name of a topology with SourceAgent in warnings. The caller replaces it
+// with the place in Proxmox where the topology is published.
 const Published = "the topology that is published in Proxmox"
 
 // collectAgain is the hint for a source that does not match the host.
@@ -15,7 +15,8 @@ const collectAgain = "run `numaform topology collect` on the host again"
 
 // dropContradicting removes sources that contradict the live host: they describe another
 // machine, or this one before a change of hardware or firmware. Their siblings and caches
-// would be wrong, and wrong siblings assign a core twice. It returns a warning for each.
+// would be wrong, and the planner would assign a core twice. It returns a warning for each
+// removed source.
 func dropContradicting(machines []Machine) ([]Machine, []string) {
 	var rest []Machine
 	var warnings []string
@@ -29,19 +30,19 @@ func dropContradicting(machines []Machine) ([]Machine, []string) {
 			rest = append(rest, m)
 			continue
 		}
-		warnings = append(warnings, fmt.Sprintf("%s is not used: %s: it is of another machine, or of before a change; %s",
+		warnings = append(warnings, fmt.Sprintf("%s is not used: %s: it describes another machine, or this one before a change; %s",
 			source.name(), why, collectAgain))
 	}
 	return rest, warnings
 }
 
 // Contradiction returns how the machine contradicts the live sources, a report and
-// counts, or "" if it does not. Merge leaves out a machine that does. Counts matter only
-// for a host whose report cannot be read.
+// counts, or "" if it does not. Merge ignores a machine that does. Counts matter only for a
+// host whose report cannot be read.
 //
-// A CPU that has gone offline is no contradiction, but one that has come online is: it may
-// be an unlisted sibling. A source that lists each CPU as its own core would assign siblings
-// to two VMs.
+// A CPU that went offline is not a contradiction. A CPU that came online is, because it may
+// be an unlisted sibling: a source that lists each CPU as its own core would let the planner
+// assign siblings to two VMs.
 func (m *Machine) Contradiction(live ...Machine) string {
 	at := slices.IndexFunc(live, func(l Machine) bool { return l.Sources[FactCPUs] == SourceReport })
 	report := at >= 0
@@ -80,8 +81,8 @@ func (m *Machine) Contradiction(live ...Machine) string {
 	return ""
 }
 
-// contradictsReport returns how the listed CPUs, NUMA nodes and model contradict the live
-// ones.
+// contradictsReport describes how the CPUs, NUMA nodes or model contradict the live host,
+// or returns "".
 func (m *Machine) contradictsReport(host *Machine) string {
 	listed, has := m.cpuIDs(), host.cpuIDs()
 	partial := m.Sources[FactCPUs] == SourceCapacity // lists only online CPUs, without siblings
@@ -93,12 +94,13 @@ func (m *Machine) contradictsReport(host *Machine) string {
 	case host.provides(FactNUMA) && m.provides(FactNUMA) && !m.nodeIDs().IsSubsetOf(host.nodeIDs()):
 		return fmt.Sprintf("it lists NUMA nodes %s, but the host has %s", m.nodeIDs(), host.nodeIDs())
 	case m.Model != "" && host.Model != "" && !slices.Equal(strings.Fields(m.Model), strings.Fields(host.Model)):
-		return fmt.Sprintf("it is of an %s, but the host has an %s", quote(m.Model), quote(host.Model))
+		return fmt.Sprintf("it is for model %s, but the host is %s", quote(m.Model), quote(host.Model))
 	}
 	return ""
 }
 
-// name returns the source's name for a message: where it is, so that a user can fix it.
+// name returns the source's name for a message. It says where the source is, so that a user
+// can fix it.
 func (s Source) name() string {
 	switch s {
 	case SourceAgent:

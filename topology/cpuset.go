@@ -10,20 +10,20 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// MaxCPU is the largest CPU or NUMA node ID that is parsed. Proxmox has no limit; without
-// one, a short text could request any amount of memory.
+// MaxCPU is the largest valid CPU or NUMA node ID. Proxmox has no limit, but without one a
+// short text could allocate any amount of memory.
 const MaxCPU = 65535
 
-// CPUSet is a set of CPU or NUMA node ids. Its text form is Linux' list format,
-// which Proxmox uses for affinity: "0-3,8,10-11". The zero value is empty.
+// CPUSet is a set of CPU or NUMA node IDs. Its text form is the Linux list format, which
+// Proxmox uses for affinity: "0-3,8,10-11". The zero value is empty.
 type CPUSet struct{ set cpuset.CPUSet }
 
-// CPUs returns the set of the given ids.
+// CPUs returns the set of the given IDs.
 func CPUs(ids ...int) CPUSet { return CPUSet{cpuset.New(ids...)} }
 
-// ParseCPUSet parses Linux' list format. It accepts what Proxmox accepts as an affinity:
-// IDs in any order, duplicates, surrounding spaces and trailing commas. The empty string
-// is the empty set; IDs above MaxCPU are errors.
+// ParseCPUSet parses the Linux list format. Like Proxmox, it accepts IDs in any order,
+// duplicates, surrounding spaces and trailing commas. The empty string is the empty set.
+// IDs above MaxCPU are errors.
 func ParseCPUSet(text string) (CPUSet, error) { return parseList(text, ",") }
 
 // span is an inclusive range of IDs.
@@ -58,7 +58,7 @@ func parseSpans(text, separator string) ([]span, error) {
 			return nil, err
 		}
 		if to < from {
-			return nil, fmt.Errorf("range %d-%d runs backwards: write %d-%d", from, to, to, from)
+			return nil, fmt.Errorf("range %d-%d is reversed: write %d-%d", from, to, to, from)
 		}
 		spans = append(spans, span{from, to})
 	}
@@ -67,11 +67,11 @@ func parseSpans(text, separator string) ([]span, error) {
 
 func parseID(text string) (int, error) {
 	if text == "" || strings.Trim(text, "0123456789") != "" {
-		return 0, fmt.Errorf("%s is not a number: want a list such as 0-3,8", quote(text))
+		return 0, fmt.Errorf("%s is not a number: use a list such as 0-3,8", quote(text))
 	}
 	id, err := strconv.Atoi(text)
 	if err != nil || id > MaxCPU {
-		return 0, fmt.Errorf("%s is above the largest id, %d", quote(text), MaxCPU)
+		return 0, fmt.Errorf("%s is above the largest ID, %d", quote(text), MaxCPU)
 	}
 	return id, nil
 }
@@ -110,22 +110,22 @@ func quote(text string) string {
 	return strconv.QuoteToASCII(text)
 }
 
-// String returns the set in Linux' list format, sorted.
+// String returns the set in the Linux list format, sorted.
 func (s CPUSet) String() string { return s.set.String() }
 
-// List returns the ids, ascending.
+// List returns the IDs in ascending order.
 func (s CPUSet) List() []int { return s.set.List() }
 
-// Size returns the number of ids.
+// Size returns the number of IDs.
 func (s CPUSet) Size() int { return s.set.Size() }
 
-// IsEmpty reports whether the set has no ids.
+// IsEmpty reports whether the set has no IDs.
 func (s CPUSet) IsEmpty() bool { return s.set.IsEmpty() }
 
 // IsZero reports whether the set has no IDs. It implements encoding/json's omitzero.
 func (s CPUSet) IsZero() bool { return s.set.IsEmpty() }
 
-// Contains reports whether the id is in the set.
+// Contains reports whether the ID is in the set.
 func (s CPUSet) Contains(id int) bool { return s.set.Contains(id) }
 
 // Equal reports whether both sets have the same IDs.
@@ -134,22 +134,22 @@ func (s CPUSet) Equal(other CPUSet) bool {
 	return s.set.Size() == other.set.Size() && s.set.IsSubsetOf(other.set)
 }
 
-// IsSubsetOf reports whether every id of s is in other.
+// IsSubsetOf reports whether every ID of s is in other.
 func (s CPUSet) IsSubsetOf(other CPUSet) bool { return s.set.IsSubsetOf(other.set) }
 
-// Union returns the ids that are in either set.
+// Union returns the IDs that are in either set.
 func (s CPUSet) Union(other CPUSet) CPUSet { return CPUSet{s.set.Union(other.set)} }
 
-// Intersection returns the ids that are in both sets.
+// Intersection returns the IDs that are in both sets.
 func (s CPUSet) Intersection(other CPUSet) CPUSet { return CPUSet{s.set.Intersection(other.set)} }
 
-// Difference returns the ids of s that are not in other.
+// Difference returns the IDs of s that are not in other.
 func (s CPUSet) Difference(other CPUSet) CPUSet { return CPUSet{s.set.Difference(other.set)} }
 
-// MarshalText returns the set in Linux' list format.
+// MarshalText returns the set in the Linux list format.
 func (s CPUSet) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText parses Linux' list format.
+// UnmarshalText parses the Linux list format.
 func (s *CPUSet) UnmarshalText(text []byte) error {
 	parsed, err := ParseCPUSet(string(text))
 	if err != nil {

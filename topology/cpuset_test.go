@@ -23,15 +23,15 @@ func TestParseCPUSet(t *testing.T) {
 		{name: "as large as Proxmox' own example", text: "0-9999", want: "0-9999"},
 		{name: "largest", text: "65535", want: "65535"},
 		{name: "line break of a sysfs file", text: "0-5\n", want: "0-5"},
-		{name: "above the largest", text: "0-65536", err: `"65536" is above the largest id, 65535`},
-		{name: "hostile", text: "0-99999999999", err: "above the largest id"},
-		{name: "beyond any integer", text: "99999999999999999999999", err: "above the largest id"},
+		{name: "above the largest", text: "0-65536", err: `"65536" is above the largest ID, 65535`},
+		{name: "hostile", text: "0-99999999999", err: "above the largest ID"},
+		{name: "beyond any integer", text: "99999999999999999999999", err: "above the largest ID"},
 		{name: "backwards", text: "3-1", err: "write 1-3"},
 		{name: "negative", text: "-1", err: `"" is not a number`},
 		{name: "open range", text: "1-", err: "is not a number"},
 		{name: "hole", text: "0,,1", err: "is not a number"},
 		{name: "comma at the start", text: ",1", err: "is not a number"},
-		{name: "hexadecimal", text: "0x1", err: `"0x1" is not a number: want a list such as 0-3,8`},
+		{name: "hexadecimal", text: "0x1", err: `"0x1" is not a number: use a list such as 0-3,8`},
 		{name: "blank within", text: "0 - 3", err: "is not a number"},
 		{name: "control character", text: "1\x1b[2J", err: `"1\x1b[2J" is not a number`},
 	} {
@@ -46,7 +46,7 @@ func TestParseCPUSet(t *testing.T) {
 	}
 }
 
-func TestParseCPUSetShortensForeignText(t *testing.T) {
+func TestParseCPUSetShortensUntrustedText(t *testing.T) {
 	t.Parallel()
 	_, err := topology.ParseCPUSet(strings.Repeat("x", 1<<20))
 	if err == nil || len(err.Error()) > 400 {

@@ -23,8 +23,8 @@ type PCIDevice struct {
 type PassedDevice struct {
 	Mapping string `json:"mapping,omitempty"`
 	Address string `json:"address,omitempty"`
-	// MDev is the type of the mediated device created on it, which leaves capacity for
-	// other guests; empty means that the guest has the whole device.
+	// MDev is the type of the mediated device, which leaves capacity for other guests; empty
+	// means that the guest has the whole device.
 	MDev string `json:"mdev,omitempty"`
 }
 
@@ -59,7 +59,7 @@ func ParsePCIMap(mapping, text string) (HostName, PCIDevice, error) {
 		}
 	}
 	if host == "" {
-		return "", device, fmt.Errorf("parsing %s of PCI mapping %s: want node=HOST,path=0000:01:00.0", quote(text), quote(mapping))
+		return "", device, fmt.Errorf("parsing %s of PCI mapping %s: must have the form node=HOST,path=0000:01:00.0", quote(text), quote(mapping))
 	}
 	if err := device.check(); err != nil {
 		return "", device, err
@@ -83,13 +83,13 @@ func (h *Host) LocatedDevices() []PCIDevice {
 
 func (d *PCIDevice) check() error {
 	if !mappingPattern.MatchString(d.Mapping) || !pathPattern.MatchString(d.Path) || d.NUMANode < Unknown {
-		return fmt.Errorf("PCI device %s of mapping %s on NUMA node %d: want an address such as 0000:01:00.0, and a NUMA node or %d",
+		return fmt.Errorf("PCI device %s of mapping %s on NUMA node %d: must have an address such as 0000:01:00.0 and a NUMA node, or %d if that is unknown",
 			quote(d.Path), quote(d.Mapping), d.NUMANode, Unknown)
 	}
 	return nil
 }
 
-// Functions returns the addresses that the device consists of.
+// Functions returns the addresses of the device's functions.
 func (d *PCIDevice) Functions() []string { return strings.Split(d.Path, ";") }
 
 // Overlaps reports whether the device shares a function with the address, such as 01:00.0
@@ -122,7 +122,7 @@ func ParseHostPCI(text string) (PassedDevice, error) {
 		}
 	}
 	if (d.Mapping == "") == (d.Address == "") {
-		return PassedDevice{}, fmt.Errorf("parsing PCI device %s: want either a mapping or an address", quote(text))
+		return PassedDevice{}, fmt.Errorf("parsing PCI device %s: must name either a mapping or an address", quote(text))
 	}
 	return d, nil
 }

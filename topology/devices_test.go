@@ -70,8 +70,8 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
-// TestAgentTellsDevices writes devices' NUMA nodes to notes and parses them again.
-func TestAgentTellsDevices(t *testing.T) {
+// TestAgentReportsDevices writes devices' NUMA nodes to notes and parses them again.
+func TestAgentReportsDevices(t *testing.T) {
 	t.Parallel()
 	agent := topology.Agent{
 		Version: "1.2.3", At: time.Unix(1700000000, 0), Isolation: "off", MaxPinnedPercent: 90,

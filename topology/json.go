@@ -20,7 +20,7 @@ const maxJSONDepth = 16
 // maxFaults limits how many faults of one file are reported at once.
 const maxFaults = 20
 
-// joinFaults joins faults, and says how many more there are beyond the limit.
+// joinFaults joins the first maxFaults faults and reports the number of the rest.
 func joinFaults(faults []error) error {
 	if more := len(faults) - maxFaults; more > 0 {
 		faults = append(faults[:maxFaults:maxFaults], fmt.Errorf("and %d more", more))
@@ -32,10 +32,10 @@ func joinFaults(faults []error) error {
 // duplicate keys, keys that differ in case, and null. It reports all faults at once, each
 // with its line and path.
 //
-// No library does that for these types. encoding/json and sigs.k8s.io/json do not look for
-// unknown keys behind an UnmarshalJSON, which CPU and NUMANode need for their defaults.
-// They stop at the first wrong type, and they omit the path of what an UnmarshalText
-// refuses: of `"cpus": "3-1"` they say that the range runs backwards, but not of which host.
+// No library does that for these types. encoding/json and sigs.k8s.io/json do not find
+// unknown keys in types with an UnmarshalJSON, which CPU and NUMANode need for their
+// defaults. They stop at the first wrong type, and they omit the path of a text that an
+// UnmarshalText refuses: for `"cpus": "3-1"` they report a reversed range, but no host.
 func strictJSON(data []byte, target any) error {
 	r := strictReader{data: data, decoder: json.NewDecoder(bytes.NewReader(data)), fields: map[reflect.Type]map[string]reflect.Type{}}
 	r.decoder.UseNumber()
@@ -46,7 +46,7 @@ func strictJSON(data []byte, target any) error {
 	case errors.As(err, &syntax):
 		return fmt.Errorf("line %d: not JSON: %w", r.line(syntax.Offset), err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("line %d: not JSON: the text ends too early", r.line(int64(len(data))))
+		return fmt.Errorf("line %d: not JSON: unexpected end of text", r.line(int64(len(data))))
 	case err != nil:
 		return err
 	}
@@ -59,7 +59,7 @@ func strictJSON(data []byte, target any) error {
 	return json.Unmarshal(data, target)
 }
 
-// strictReader compares JSON with the Go type that it decodes into.
+// strictReader compares JSON with the Go type into which it is decoded.
 type strictReader struct {
 	data    []byte
 	decoder *json.Decoder
@@ -68,12 +68,12 @@ type strictReader struct {
 	faults []error
 }
 
-// line returns the number of the line that an offset is in.
+// line returns the number of the line that contains an offset.
 func (r *strictReader) line(offset int64) int {
 	return 1 + bytes.Count(r.data[:min(offset, int64(len(r.data)))], []byte("\n"))
 }
 
-// fault records a fault of the value or key that was read last.
+// fault records a fault of the value or key that the decoder read last.
 func (r *strictReader) fault(path, format string, args ...any) {
 	if len(r.faults) >= maxFaults {
 		return
@@ -91,14 +91,14 @@ func (r *strictReader) read(typ reflect.Type, path string, depth int) error {
 		return err
 	}
 	if depth > maxJSONDepth {
-		return fmt.Errorf("line %d: values are nested more than %d deep", r.line(r.decoder.InputOffset()), maxJSONDepth)
+		return fmt.Errorf("line %d: values are nested more than %d levels deep", r.line(r.decoder.InputOffset()), maxJSONDepth)
 	}
 	if typ != nil {
 		if typ.Kind() == reflect.Pointer {
 			typ = typ.Elem()
 		}
 		if want, got := jsonKind(typ), tokenKind(token); want != got {
-			r.fault(path, "want %s, got %s", want, got)
+			r.fault(path, "must be %s, is %s", want, got)
 			typ = nil
 		}
 	}
@@ -117,7 +117,7 @@ func (r *strictReader) read(typ reflect.Type, path string, depth int) error {
 	case json.Number:
 		if typ != nil && typ.Kind() != reflect.Float64 {
 			if _, err := strconv.ParseInt(token.String(), 10, typ.Bits()); err != nil {
-				r.fault(path, "%s: want a whole number", quote(token.String()))
+				r.fault(path, "%s: must be a whole number", quote(token.String()))
 			}
 		}
 	}
@@ -158,7 +158,7 @@ func (r *strictReader) checkKey(typ reflect.Type, key, path string) reflect.Type
 	if typ.Kind() == reflect.Map {
 		number, err := strconv.Atoi(key)
 		if typ.Key().Kind() == reflect.Int && (err != nil || strconv.Itoa(number) != key) {
-			r.fault(path, "key %s is not a number", quote(key))
+			r.fault(path, "key %s must be a number", quote(key))
 		}
 		return typ.Elem()
 	}
@@ -175,7 +175,7 @@ func (r *strictReader) checkKey(typ reflect.Type, key, path string) reflect.Type
 	}
 	field, ok := fields[key]
 	if !ok {
-		r.fault(path, "key is unknown: want one of %s", strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+		r.fault(path, "unknown key: must be one of %s", strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 	}
 	return field
 }
@@ -235,17 +235,17 @@ func printJSON(value any) ([]byte, error) {
 	}
 
 	var lines []string
-	var open []int // the lines of the brackets that are not closed yet
+	var unclosed []int // the lines of brackets without their closing bracket
 	for line := range strings.Lines(indented.String()) {
 		lines = append(lines, strings.TrimSuffix(line, "\n"))
 		switch text := strings.TrimSpace(line); {
 		case strings.HasSuffix(text, "{") || strings.HasSuffix(text, "["):
-			open = append(open, len(lines)-1)
+			unclosed = append(unclosed, len(lines)-1)
 		case text[0] == '}' || text[0] == ']':
-			start := open[len(open)-1]
-			open = open[:len(open)-1]
+			start := unclosed[len(unclosed)-1]
+			unclosed = unclosed[:len(unclosed)-1]
 			ofObjects := text[0] == ']' && strings.TrimSpace(lines[start+1])[0] == '{'
-			if joined := joinLines(lines[start:]); joined != "" && len(open) > 0 && !ofObjects {
+			if joined := joinLines(lines[start:]); joined != "" && len(unclosed) > 0 && !ofObjects {
 				lines = append(lines[:start], joined)
 			}
 		}
@@ -254,7 +254,7 @@ func printJSON(value any) ([]byte, error) {
 }
 
 // joinLines puts an object or array on one line, or returns "" if it is too long. The key
-// before it and the comma after it do not count.
+// before it and the comma after it do not count towards its length.
 func joinLines(lines []string) string {
 	first := lines[0]
 	indent := len(first) - len(strings.TrimLeft(first, " "))

@@ -9,20 +9,20 @@ import (
 )
 
 // ParseLscpu parses the output of lscpu, or the text of /nodes/{n}/report, which contains
-// it. It drops the rest of a report unread and never quotes it in errors, because it
+// it. It ignores the rest of a report and never quotes it in errors, because the rest
 // contains the configs of VMs.
 //
 // lscpu lists the CPUs of each NUMA node, but not siblings or memory, and only the number
 // of caches. Other facts stay Unknown:
 //
-//   - Siblings are known if lscpu says one thread per core, and cores times
-//     sockets is the number of CPUs online, as with SMT switched off. The product is
-//     needed: old versions divide, and call a hybrid machine of 20 CPUs and 14 cores
-//     unthreaded.
-//   - Caches are known if there are as many as CPUs, or one and several threads on
-//     each core: then every core is part of it, unlike Intel's LP-E cores. As many
-//     caches as NUMA nodes prove nothing: some machines have two caches over four
-//     nodes, others two in each.
+//   - Siblings are known if lscpu reports one thread per core, and cores times sockets
+//     is the number of online CPUs, as with SMT disabled. The product is necessary:
+//     old versions divide, and report one thread per core on a hybrid machine with 20
+//     CPUs and 14 cores.
+//   - Caches are known if each CPU has one, or if there is one cache and each core has
+//     several threads: every core then shares it, unlike Intel's LP-E cores. Equal
+//     numbers of caches and NUMA nodes prove nothing: some machines have two caches for
+//     four nodes, others have two in each node.
 func ParseLscpu(text string) (Machine, error) {
 	block, err := findLscpu(text)
 	var m Machine
@@ -61,7 +61,7 @@ func findLscpu(text string) (lscpuBlock, error) {
 		}
 	}
 	if len(block) == 0 {
-		return nil, errors.New("no section \"# lscpu\" found: is this the text of /nodes/{node}/report?")
+		return nil, errors.New("no section \"# lscpu\" found: pass the text of /nodes/{node}/report")
 	}
 	return block, nil
 }
@@ -90,7 +90,7 @@ func (b lscpuBlock) machine() (Machine, error) {
 		return Machine{}, err
 	}
 	m := Machine{Model: b.model(), Arch: b.first(lscpuFirstKey)}
-	switch m.Arch { // the kernel's names, as Kubernetes has others
+	switch m.Arch { // translate the kernel's names to Kubernetes' names
 	case "x86_64":
 		m.Arch = ""
 	case "aarch64":
@@ -126,8 +126,8 @@ func (b lscpuBlock) first(key string) string {
 	return ""
 }
 
-// number returns a key's only value, or 0 if there is none or there are several different
-// ones.
+// number returns a key's value, or 0 if the key is missing or has several different
+// values.
 func (b lscpuBlock) number(key string) int {
 	values := slices.Compact(slices.Sorted(slices.Values(b[key])))
 	if len(values) != 1 {
@@ -172,12 +172,12 @@ func (b lscpuBlock) numaNodes() (map[int]CPUSet, error) {
 		}
 	}
 	if want := b.number("NUMA node(s)"); want != len(nodes) {
-		return nil, fmt.Errorf("\"NUMA node(s)\" says %d, but %d are listed: the text is cut off", want, len(nodes))
+		return nil, fmt.Errorf("\"NUMA node(s)\" says %d, but %d are listed: the text is incomplete", want, len(nodes))
 	}
 	return nodes, nil
 }
 
-// setCoresAndCaches sets what ParseLscpu derives from counts.
+// setCoresAndCaches sets the facts that ParseLscpu derives from counts.
 func (b lscpuBlock) setCoresAndCaches(m *Machine, online int) {
 	sockets, cores, threads := b.number("Socket(s)"), b.number("Core(s) per socket"), b.number("Thread(s) per core")
 	if threads > 1 { // 1 may be the result of a division

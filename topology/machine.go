@@ -19,8 +19,8 @@ type Core struct {
 }
 
 // Group is the unit of placement: the CPUs that share a NUMA node, last-level cache and
-// core kind. Caches and NUMA nodes do not nest: some machines have several caches in a
-// NUMA node, others have a cache that spans two.
+// core kind. Caches and NUMA nodes do not nest: on some machines a NUMA node has several
+// caches, and on others a cache spans two NUMA nodes.
 type Group struct {
 	NUMANode int
 	L3       int
@@ -31,9 +31,9 @@ type Group struct {
 
 // FromCounts returns the machine described by the counts of /nodes/{n}/status: sockets,
 // cores over all sockets, online threads, and the host's memory in MiB. It assumes CPU
-// IDs 0, 1, 2, … and a single NUMA node. Siblings are known only if there are as many
-// cores as threads, so that no core has two. Pass 0 for sockets and cores if the source
-// is /cluster/resources, which does not count them.
+// IDs 0, 1, 2, … and a single NUMA node. Siblings are known only if the numbers of cores
+// and threads are equal, so that no core has two threads. Pass 0 for sockets and cores if
+// the source is /cluster/resources, which does not count them.
 func FromCounts(model string, sockets, cores, cpus int, memoryMiB int64) Machine {
 	m := Machine{Model: model, MemoryMiB: memoryMiB}
 	for id := range min(cpus, MaxCPU+1) {
@@ -59,8 +59,8 @@ func FromCounts(model string, sockets, cores, cpus int, memoryMiB int64) Machine
 }
 
 // WithSource returns the machine with every known fact marked as read from source. Data
-// read in one piece, such as by ParseCollected, may come from a file or from the host
-// agent; only the caller knows.
+// that ParseCollected reads may be from a file or from the host agent; only the caller
+// knows.
 func (m Machine) WithSource(source Source) Machine {
 	m.Sources = map[Fact]Source{}
 	for _, cpu := range m.CPUs {

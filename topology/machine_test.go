@@ -62,7 +62,7 @@ func TestCoresAndGroups(t *testing.T) {
 	}
 }
 
-func TestGroupsTellKindsAndCachesApart(t *testing.T) {
+func TestGroupsDistinguishKindsAndCaches(t *testing.T) {
 	t.Parallel()
 	m := topology.Machine{CPUs: []topology.CPU{
 		{ID: 0, Online: true, L3: 1, Kind: topology.KindPerformance},

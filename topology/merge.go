@@ -8,9 +8,9 @@ import (
 )
 
 // Merge joins the facts that several sources report about one host: each fact comes from
-// the best source that has it, in the order of the Source constants. It also returns
-// warnings where sources contradict each other: it leaves out a file that contradicts the
-// live host, and makes other doubtful facts unknown, so that no VM is pinned to them.
+// the best source that has it, in the order of the Source constants. Where sources
+// contradict each other, Merge returns warnings. It ignores a file that contradicts the
+// live host, and makes other doubtful facts unknown, so that no VM is pinned by them.
 func Merge(machines ...Machine) (Machine, []string) {
 	machines, warnings := dropContradicting(machines)
 	merged := Machine{Sources: map[Fact]Source{}}
@@ -26,7 +26,7 @@ func Merge(machines ...Machine) (Machine, []string) {
 	warnings = append(warnings, merged.checkMergedMemory()...)
 	warnings = append(warnings, merged.mergeCores(machines)...)
 
-	// All memory belongs to the only NUMA node, unless that node is assumed.
+	// A single NUMA node has all the memory, unless the node is assumed.
 	if len(merged.NUMANodes) == 1 && merged.NUMANodes[0].MemoryMiB == Unknown &&
 		merged.MemoryMiB != 0 && merged.Sources[FactNUMA] != SourceAssumed {
 		merged.NUMANodes[0].MemoryMiB = merged.MemoryMiB
@@ -35,8 +35,8 @@ func Merge(machines ...Machine) (Machine, []string) {
 	return merged, warnings
 }
 
-// byRank sorts machines by the fact's source, best first, and machines without the fact
-// last.
+// byRank returns the machines sorted by the fact's source, the best first and those
+// without the fact last.
 func byRank(machines []Machine, fact Fact) []Machine {
 	rank := func(m Machine) int {
 		if r := m.Sources[fact].rank(); r >= 0 {
@@ -58,8 +58,8 @@ func best(machines []Machine, fact Fact) *Machine {
 	return &sorted[0]
 }
 
-// mergeCPUs takes the CPUs of the best source. A report is live while files and notes
-// age: CPUs that the report does not list as online become offline.
+// mergeCPUs uses the CPUs of the best source. A report is live, but files and notes can be
+// outdated, so CPUs that the report does not list as online become offline.
 func (m *Machine) mergeCPUs(machines []Machine) []string {
 	source := best(machines, FactCPUs)
 	if source == nil {
@@ -77,7 +77,7 @@ func (m *Machine) mergeCPUs(machines []Machine) []string {
 		name := m.Sources[FactCPUs].name()
 		switch source := live.Sources[FactCPUs]; {
 		case source == SourceReport && !online.Equal(now):
-			warnings = append(warnings, fmt.Sprintf("%s lists CPUs %s, but %s are online now, and no others are used: %s",
+			warnings = append(warnings, fmt.Sprintf("%s lists CPUs %s, but only %s are online and used: %s",
 				name, online, now.Intersection(m.cpuIDs()), collectAgain))
 			for i := range m.CPUs {
 				m.CPUs[i].Online = m.CPUs[i].Online && now.Contains(m.CPUs[i].ID)
@@ -89,10 +89,9 @@ func (m *Machine) mergeCPUs(machines []Machine) []string {
 	return warnings
 }
 
-// mergeNUMANodes takes the nodes, and the node of each CPU, from the best source for
-// them, and the memory, huge pages and distances of each node from the best source that
-// has them. A CPU's node becomes unknown if the live report lists another one, because a
-// firmware setting has changed since.
+// mergeNUMANodes uses the NUMA nodes of the best source, and for each node the memory, huge
+// pages and distances of the best source that has them. The node of a CPU becomes unknown
+// if the live report lists another one, because a firmware setting has changed.
 func (m *Machine) mergeNUMANodes(machines []Machine) []string {
 	source := best(machines, FactNUMA)
 	if source == nil {
@@ -133,7 +132,7 @@ func (m *Machine) mergeNUMANodes(machines []Machine) []string {
 	if len(moved) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("CPUs %s are on other NUMA nodes than %s says; theirs are taken as unknown: %s",
+	return []string{fmt.Sprintf("CPUs %s are on other NUMA nodes than %s says; numaform treats their nodes as unknown: %s",
 		CPUs(moved...), m.Sources[FactNUMA].name(), collectAgain)}
 }
 
@@ -151,13 +150,13 @@ func (m *Machine) checkMergedMemory() []string {
 	for i := range m.NUMANodes {
 		m.NUMANodes[i].MemoryMiB, m.NUMANodes[i].HugePages = Unknown, nil
 	}
-	warning := fmt.Sprintf("%s gives the NUMA nodes %d MiB, but the host has %d MiB; how much each has is taken as unknown: %s",
+	warning := fmt.Sprintf("%s gives the NUMA nodes %d MiB, but the host has %d MiB; numaform treats the memory of each node as unknown: %s",
 		m.Sources[FactMemory].name(), sum, m.MemoryMiB, collectAgain)
 	delete(m.Sources, FactMemory)
 	return []string{warning}
 }
 
-// add fills in what is unknown.
+// add fills in the unknown fields.
 func (n *NUMANode) add(other NUMANode) {
 	if n.MemoryMiB == Unknown {
 		n.MemoryMiB = other.MemoryMiB
@@ -175,8 +174,8 @@ func (n *NUMANode) dropDistances(m *Machine) {
 	maps.DeleteFunc(n.Distances, func(id, _ int) bool { return m.NUMANode(id) == nil })
 }
 
-// copyFact copies one fact of each CPU from source; it stays unknown for CPUs that source
-// does not list. A core's socket and kind come with its siblings.
+// copyFact copies one fact of each CPU from source. The fact stays unknown for CPUs that
+// source does not list. The siblings include the core's socket and kind.
 func (m *Machine) copyFact(fact Fact, source *Machine) {
 	m.Sources[fact] = source.Sources[fact]
 	for i := range m.CPUs {
@@ -194,9 +193,9 @@ func (m *Machine) copyFact(fact Fact, source *Machine) {
 	}
 }
 
-// mergeCores takes siblings and caches from their best sources. Siblings become unknown if
-// another source has different ones, or if a core would span two NUMA nodes or caches:
-// wrong siblings assign a core twice, and several people can write some of the sources.
+// mergeCores uses the siblings and caches of their best sources. Siblings become unknown if
+// two sources differ, or if a core would span two NUMA nodes or caches: with wrong siblings
+// the planner would assign a core twice, and some sources can be edited by hand.
 func (m *Machine) mergeCores(machines []Machine) []string {
 	for _, fact := range []Fact{FactSiblings, FactCaches} {
 		if best := best(machines, fact); best != nil {
@@ -223,7 +222,7 @@ func (m *Machine) mergeCores(machines []Machine) []string {
 		m.CPUs[i].Core = Unknown
 	}
 	delete(m.Sources, FactSiblings)
-	return []string{problem + "; siblings are taken as unknown: " + collectAgain}
+	return []string{problem + "; numaform treats the siblings as unknown: " + collectAgain}
 }
 
 // sameCores reports whether both machines group the online CPUs into the same cores,

@@ -35,7 +35,7 @@ func asReport(m topology.Machine) topology.Machine {
 	return report.WithSource(topology.SourceReport)
 }
 
-func TestMergeTakesTheBestOfEachFact(t *testing.T) {
+func TestMergeUsesTheBestSourceOfEachFact(t *testing.T) {
 	t.Parallel()
 	collected := load(t, "xeon-4108-2s-smt")
 	agent := topology.Machine{CPUs: slices.Clone(collected.CPUs), NUMANodes: []topology.NUMANode{
@@ -67,7 +67,7 @@ func TestMergeTakesTheBestOfEachFact(t *testing.T) {
 	}
 }
 
-func TestMergeDoubtsWhatIsOutdated(t *testing.T) {
+func TestMergeDoubtsOutdatedSources(t *testing.T) {
 	t.Parallel()
 	collected := load(t, "xeon-4108-2s-smt")
 	for _, test := range []struct {
@@ -84,7 +84,7 @@ func TestMergeDoubtsWhatIsOutdated(t *testing.T) {
 				}
 				return m
 			},
-			"the collected file under machines lists CPUs 0-31, but 0-15 are online now",
+			"the collected file under machines lists CPUs 0-31, but only 0-15 are online and used",
 			func(m *topology.Machine) bool { return m.OnlineCPUs().String() == "0-15" && m.SiblingsKnown() },
 		},
 		{
@@ -93,7 +93,7 @@ func TestMergeDoubtsWhatIsOutdated(t *testing.T) {
 				m.CPUs = m.CPUs[:16]
 				return m
 			},
-			"the collected file under machines is not used: it lists CPUs 0-31, but the host has 0-15: it is of another machine, or of before a change; run `numaform topology collect` on the host again",
+			"the collected file under machines is not used: it lists CPUs 0-31, but the host has 0-15: it describes another machine, or this one before a change; run `numaform topology collect` on the host again",
 			func(m *topology.Machine) bool {
 				return m.OnlineCPUs().String() == "0-15" && !m.SiblingsKnown() && m.Sources[topology.FactCPUs] == topology.SourceReport
 			},
@@ -104,7 +104,7 @@ func TestMergeDoubtsWhatIsOutdated(t *testing.T) {
 				m.Model = "AMD EPYC 7451"
 				return m
 			},
-			`it is of an "Intel(R) Xeon(R) Silver 4108 CPU @ 1.80GHz", but the host has an "AMD EPYC 7451"`,
+			`it is for model "Intel(R) Xeon(R) Silver 4108 CPU @ 1.80GHz", but the host is "AMD EPYC 7451"`,
 			func(m *topology.Machine) bool { return !m.SiblingsKnown() && m.Model == "AMD EPYC 7451" },
 		},
 		{
@@ -187,7 +187,7 @@ func TestMergeDropsSiblingsThatNodesContradict(t *testing.T) {
 	}
 }
 
-func TestMergeDropsSiblingsThatSourcesDisagreeAbout(t *testing.T) {
+func TestMergeDropsDisputedSiblings(t *testing.T) {
 	t.Parallel()
 	collected := load(t, "xeon-4108-2s-smt")
 	for _, test := range []struct {
@@ -217,7 +217,7 @@ func TestMergeDropsSiblingsThatSourcesDisagreeAbout(t *testing.T) {
 	}
 }
 
-func TestMergeGivesTheOnlyNodeAllMemory(t *testing.T) {
+func TestMergeAssignsAllMemoryToTheOnlyNode(t *testing.T) {
 	t.Parallel()
 	status := topology.FromCounts("", 1, 4, 8, 32000)
 	got, _ := topology.Merge(status, asReport(load(t, "nuc-i7-1165g7-4c8t")))

@@ -36,14 +36,14 @@ func TestParseNUMA(t *testing.T) {
 		{name: "empty", text: "", err: "cpus is missing"},
 		{name: "no cpus", text: "hostnodes=0,memory=1,policy=bind", err: "cpus is missing"},
 		{name: "cpus of nothing", text: "cpus=;,memory=1", err: "cpus is missing"},
-		{name: "no value", text: "cpus=", err: "want key=value"},
-		{name: "no key", text: "0-3", err: "want key=value"},
+		{name: "no value", text: "cpus=", err: "must have the form key=value"},
+		{name: "no key", text: "0-3", err: "must have the form key=value"},
 		{name: "twice", text: "cpus=0,cpus=1", err: `"cpus" is a duplicate key`},
-		{name: "unknown key", text: "cpus=0,size=1", err: `"size": key is unknown: want cpus, hostnodes, memory or policy`},
-		{name: "unknown policy", text: "cpus=0,policy=local", err: `"local": want bind, preferred or interleave`},
-		{name: "negative memory", text: "cpus=0,memory=-1", err: "want a positive number of MiB"},
-		{name: "memory with unit", text: "cpus=0,memory=4G", err: `"4G": want a positive number of MiB`},
-		{name: "hostile cpus", text: "cpus=0-99999999", err: "above the largest id"},
+		{name: "unknown key", text: "cpus=0,size=1", err: `"size": unknown key: must be cpus, hostnodes, memory or policy`},
+		{name: "unknown policy", text: "cpus=0,policy=local", err: `"local": must be bind, preferred or interleave`},
+		{name: "negative memory", text: "cpus=0,memory=-1", err: "must be a positive number of MiB"},
+		{name: "memory with unit", text: "cpus=0,memory=4G", err: `"4G": must be a positive number of MiB`},
+		{name: "hostile cpus", text: "cpus=0-99999999", err: "above the largest ID"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

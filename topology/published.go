@@ -15,13 +15,13 @@ const (
 	publishedEnd   = "-->"
 )
 
-// maxNotes is Proxmox' limit for a host's notes, in bytes; the limit for a VM's
-// description is lower.
+// maxNotes is the maximum size of a host's notes in Proxmox, in bytes. The maximum for a
+// VM's description is lower.
 const maxNotes = 64 << 10
 
 // ParsePublished finds the topology published in a host's notes or a VM's description,
 // and parses it strictly, because anyone with permission to edit notes can write it. It
-// reports false if there is none. It marks the facts as the agent's.
+// marks the facts as the agent's. It returns false if no topology is published.
 func ParsePublished(notes string) (Machine, bool, error) {
 	text, found, err := readBlock(notes, publishedBegin)
 	if err != nil || !found {
@@ -89,11 +89,11 @@ func putBlock(notes, begin string, value any) (string, error) {
 	return out.String(), nil
 }
 
-// readBlock is findBlock for text from Proxmox; it refuses text that Proxmox cannot
-// contain.
+// readBlock is findBlock for text from Proxmox. It refuses text that is longer than Proxmox
+// allows.
 func readBlock(notes, begin string) (text string, found bool, err error) {
 	if len(notes) > maxNotes {
-		return "", true, fmt.Errorf("the text has %d bytes, but Proxmox stores at most %d: it is not read", len(notes), maxNotes)
+		return "", true, fmt.Errorf("the text has %d bytes, but Proxmox stores at most %d: publish it again", len(notes), maxNotes)
 	}
 	return findBlock(notes, begin)
 }
@@ -115,7 +115,7 @@ func findBlock(notes, begin string) (text string, found bool, err error) {
 		}
 	}
 	if within {
-		return "", true, fmt.Errorf("the line %q has no line %q after it: the text is cut off; publish it again", begin, publishedEnd)
+		return "", true, fmt.Errorf("the line %q has no line %q after it: the text is incomplete; publish it again", begin, publishedEnd)
 	}
 	return out.String(), found, nil
 }

@@ -73,9 +73,9 @@ func TestParsePublishedRefuses(t *testing.T) {
 		{name: "somebody's notes", notes: "numaform-topology is nice\n--> see <!-- numaform-topology below"},
 		{"twice", block + block, "duplicate line \"<!-- numaform-topology\": remove one", true},
 		{"one within the other", "<!-- numaform-topology\n" + block, "duplicate line", true},
-		{"cut off", block[:len(block)/2], `has no line "-->" after it: the text is cut off; publish it again`, true},
+		{"cut off", block[:len(block)/2], `has no line "-->" after it: the text is incomplete; publish it again`, true},
 		{"no JSON", "<!-- numaform-topology\nhello\n-->", "line 1: not JSON", true},
-		{"an unknown key", "<!-- numaform-topology\n{\"format\": 1, \"affinity\": []}\n-->", "affinity: key is unknown", true},
+		{"an unknown key", "<!-- numaform-topology\n{\"format\": 1, \"affinity\": []}\n-->", "affinity: unknown key", true},
 		{"a later format", strings.Replace(block, `"format":1`, `"format":2`, 1), "format is 2", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// anyHost is the entry for hosts of a region without an entry of their own.
+// anyHost is the entry for hosts of a region that have no entry.
 const anyHost = "*"
 
 // Settings is a nodes-settings.json: an administrator's facts about hosts, in the format
@@ -21,8 +21,8 @@ type Settings struct {
 type hostSettings struct {
 	// Cores is accepted because other tools write it; numaform ignores it.
 	Cores int `json:"cores,omitempty"`
-	// Sockets, Threads and UncoreCaches are counts: the host's CPU sockets, threads per
-	// core, and the host's last-level caches.
+	// Sockets and UncoreCaches count the host's CPU sockets and last-level caches, Threads
+	// the threads of each core.
 	Sockets      int `json:"sockets,omitempty"`
 	Threads      int `json:"threads,omitempty"`
 	UncoreCaches int `json:"uncorecaches,omitempty"`
@@ -36,12 +36,12 @@ type hostSettings struct {
 	// numaform's own. An empty list differs from an absent one.
 	MemoryNodes []int `json:"memorynodes,omitzero"`
 
-	// path is where the entry is in the file, such as region-1.pve-1.
+	// path is the path of the entry in the file, such as region-1.pve-1.
 	path string
 }
 
-// nodeSettings is a NUMA node. Its memory in bytes has two names: the one in the other
-// project's documentation, and the one in its code.
+// nodeSettings is a NUMA node. Its memory in bytes has two keys: karpenter-provider-proxmox
+// uses one in its documentation and the other in its code.
 type nodeSettings struct {
 	CPUs    CPUSet `json:"cpus,omitzero"`
 	Memory  int64  `json:"memory,omitempty"`
@@ -50,15 +50,15 @@ type nodeSettings struct {
 
 func (n nodeSettings) memoryMiB() int64 { return max(n.Memory, n.MemSize) >> 20 }
 
-// problem returns what is wrong with the node by itself, or "".
+// problem describes a fault of the node, or returns "".
 func (n nodeSettings) problem() string {
 	switch {
 	case n.Memory < 0 || n.MemSize < 0:
-		return "memory is negative: write the bytes that the node has"
+		return "memory is negative: set it to the memory of the node in bytes"
 	case n.Memory != 0 && n.MemSize != 0 && n.Memory != n.MemSize:
-		return "memory and memsize mean the same but differ: remove one"
+		return "memory and memsize are synonyms but differ: remove one"
 	case n.CPUs.IsEmpty() && n.memoryMiB() == 0:
-		return "has neither cpus nor memory: add them or remove the node"
+		return "has neither cpus nor memory: add one of them or remove the node"
 	}
 	return ""
 }
@@ -69,7 +69,7 @@ func (h *hostSettings) errorf(field, format string, args ...any) error {
 }
 
 // ParseSettings parses a nodes-settings.json. Unknown and duplicate keys, invalid ranges
-// and CPUs on two NUMA nodes are errors that name the field.
+// and CPUs on two NUMA nodes are errors that name the key.
 func ParseSettings(data []byte) (Settings, error) {
 	s := Settings{hosts: map[RegionName]map[HostName]hostSettings{}}
 	if err := strictJSON(data, &s.hosts); err != nil {
@@ -103,8 +103,8 @@ func (s Settings) Print() ([]byte, error) {
 	return text, nil
 }
 
-// CheckRegions returns an error for each region that is not known, because its settings
-// would never be used.
+// CheckRegions returns an error that lists the regions that are not in known, because
+// their settings would never be used.
 func (s Settings) CheckRegions(known ...RegionName) error {
 	var faults []error
 	for _, region := range slices.Sorted(maps.Keys(s.hosts)) {
@@ -113,14 +113,14 @@ func (s Settings) CheckRegions(known ...RegionName) error {
 			for i := range known {
 				names[i] = string(known[i])
 			}
-			faults = append(faults, fmt.Errorf("%s: no cluster has this region: want one of %s", quote(string(region)), strings.Join(names, ", ")))
+			faults = append(faults, fmt.Errorf("%s: no cluster has this region: must be one of %s", quote(string(region)), strings.Join(names, ", ")))
 		}
 	}
 	return joinFaults(faults)
 }
 
-// Named returns the hosts with an entry of their own, sorted. A name that does not exist
-// is probably misspelled.
+// Named returns the hosts that have their own entry, sorted. The caller warns about names
+// that do not exist, which are probably misspelled.
 func (s Settings) Named() []HostID {
 	var ids []HostID
 	for region, hosts := range s.hosts {
@@ -134,7 +134,7 @@ func (s Settings) Named() []HostID {
 	return ids
 }
 
-// check returns what is wrong with the entry by itself.
+// check returns the faults of the entry that do not depend on the host.
 func (h *hostSettings) check() []error {
 	var faults []error
 	fault := func(field, format string, args ...any) {
@@ -151,12 +151,12 @@ func (h *hostSettings) check() []error {
 		{"reservedmemory", h.ReservedMemory},
 	} {
 		if field.value < 0 {
-			fault(field.name, "%d is negative: leave it out if it is unknown", field.value)
+			fault(field.name, "%d is negative: remove it if it is unknown", field.value)
 		}
 	}
 	for _, id := range h.MemoryNodes {
 		if id < 0 || id > MaxCPU {
-			fault("memorynodes", "%d: want an id from 0 to %d", id, MaxCPU)
+			fault("memorynodes", "%d: must be an ID from 0 to %d", id, MaxCPU)
 		}
 	}
 
@@ -164,14 +164,14 @@ func (h *hostSettings) check() []error {
 	for _, id := range slices.Sorted(maps.Keys(h.Nodes)) {
 		node, field := h.Nodes[id], nodeField(id)
 		if id < 0 || id > MaxCPU {
-			fault(field, "want an id from 0 to %d", MaxCPU)
+			fault(field, "must be an ID from 0 to %d", MaxCPU)
 		}
 		if problem := node.problem(); problem != "" {
 			fault(field, "%s", problem)
 		}
 		for _, cpu := range node.CPUs.List() {
 			if other, listed := nodeOf[cpu]; listed {
-				fault(field+".cpus", "cpu %d is on node %d too: remove it from one", cpu, other)
+				fault(field+".cpus", "cpu %d is also on node %d: remove it from one", cpu, other)
 				break
 			}
 			nodeOf[cpu] = id
@@ -182,7 +182,7 @@ func (h *hostSettings) check() []error {
 	for _, cpu := range h.ReservedCPUs {
 		switch _, listed := nodeOf[cpu]; {
 		case cpu < 0 || cpu > MaxCPU:
-			fault("reservedcpus", "%d: want an id from 0 to %d", cpu, MaxCPU)
+			fault("reservedcpus", "%d: must be an ID from 0 to %d", cpu, MaxCPU)
 		case seen[cpu]:
 			fault("reservedcpus", "cpu %d is listed twice: remove one", cpu)
 		case len(nodeOf) > 0 && !listed:

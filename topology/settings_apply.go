@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Apply overrides what is known about a host with the settings, field by field. Fields
+// Apply overrides the known facts about a host with the settings, field by field. Fields
 // that are not set stay unchanged. If the machine contradicts the settings, Apply returns
 // an error and leaves the host unchanged.
 func (s Settings) Apply(host *Host) error {
@@ -37,7 +37,7 @@ func (s Settings) Apply(host *Host) error {
 }
 
 // applyNodes replaces the NUMA nodes. If the host's CPUs are unknown, the nodes' CPUs
-// become its CPUs; otherwise the NUMA node of CPUs that no node lists becomes unknown.
+// become its CPUs. Otherwise the NUMA node of CPUs that no node lists becomes unknown.
 func (h *hostSettings) applyNodes(host *Host) []error {
 	if len(h.Nodes) == 0 {
 		return nil
@@ -48,8 +48,8 @@ func (h *hostSettings) applyNodes(host *Host) []error {
 		listed = listed.Union(h.Nodes[id].CPUs)
 	}
 
-	// CPUs whose IDs were only assumed to count up from 0 give way to other IDs, but not to
-	// more CPUs.
+	// CPU IDs that were assumed to count up from 0 are replaced by the listed IDs, but not
+	// by more CPUs.
 	if host.Sources[FactCPUs] == SourceStatus && !listed.IsSubsetOf(host.cpuIDs()) && listed.Size() <= len(host.CPUs) {
 		host.CPUs = nil
 		delete(host.Sources, FactSiblings)
@@ -91,7 +91,7 @@ func (h *hostSettings) applyNodes(host *Host) []error {
 	return faults
 }
 
-// checkNodes compares the nodes with the CPUs and the memory that the host has.
+// checkNodes compares the nodes with the CPUs and memory of the host.
 func (h *hostSettings) checkNodes(host *Host, ids []int) []error {
 	var faults []error
 	var memory int64
@@ -99,7 +99,7 @@ func (h *hostSettings) checkNodes(host *Host, ids []int) []error {
 		memory += h.Nodes[id].memoryMiB()
 		if host.provides(FactNUMA) && host.NUMANode(id) == nil {
 			faults = append(faults, h.errorf(nodeField(id),
-				"the host has no NUMA node %d, only %s: remove it, or give its CPUs and memory to those", id, host.nodeIDs()))
+				"the host has no NUMA node %d, only %s: remove it, or move its CPUs and memory to an existing node", id, host.nodeIDs()))
 		}
 		if absent := h.Nodes[id].CPUs.Difference(host.cpuIDs()); len(host.CPUs) > 0 && !absent.IsEmpty() {
 			faults = append(faults, h.errorf(nodeField(id)+".cpus", "the host has no CPUs %s, only %s: remove them", absent, host.cpuIDs()))
@@ -107,15 +107,15 @@ func (h *hostSettings) checkNodes(host *Host, ids []int) []error {
 	}
 	if host.MemoryMiB > 0 && memory > host.MemoryMiB {
 		faults = append(faults, h.errorf("nodes",
-			"the nodes have %d bytes, but the host has %d: lower their memory; `numactl --hardware` on the host shows it",
+			"the nodes have %d bytes, but the host has %d: lower their memory to what `numactl --hardware` on the host shows",
 			memory<<20, host.MemoryMiB<<20))
 	}
 	return faults
 }
 
-// applyCounts applies counts of one: no core has siblings, or all CPUs share a socket or a
-// cache. Larger counts do not say which CPUs belong together, so the number of threads is
-// only compared with the known cores.
+// applyCounts applies counts of 1: no core has siblings, or all CPUs share a socket or a
+// cache. Larger counts do not say which CPUs belong together, so applyCounts only compares
+// the number of threads with the known cores.
 func (h *hostSettings) applyCounts(host *Host) []error {
 	var faults []error
 	most := 0
@@ -125,7 +125,7 @@ func (h *hostSettings) applyCounts(host *Host) []error {
 	switch {
 	case h.Threads != 0 && most > 0 && most != h.Threads:
 		faults = append(faults, h.errorf("threads",
-			"%d, but cores have up to %d threads by %s: correct or remove it", h.Threads, most, host.Sources[FactSiblings]))
+			"%d, but cores have up to %d threads according to %s: correct or remove it", h.Threads, most, host.Sources[FactSiblings]))
 	case h.Threads == 1 && len(host.CPUs) > 0:
 		for i := range host.CPUs {
 			host.CPUs[i].Core = host.CPUs[i].ID
@@ -146,8 +146,8 @@ func (h *hostSettings) applyCounts(host *Host) []error {
 	return faults
 }
 
-// applyLimits applies what VMs may not use, and the NUMA nodes without CPUs whose memory
-// they may.
+// applyLimits applies the CPUs and memory that VMs must not use, and the NUMA nodes without
+// CPUs whose memory they may use.
 func (h *hostSettings) applyLimits(host *Host) []error {
 	var faults []error
 	if reserved := CPUs(h.ReservedCPUs...); !reserved.IsEmpty() {
@@ -171,7 +171,7 @@ func (h *hostSettings) applyLimits(host *Host) []error {
 		case host.NUMANode(id) == nil:
 			faults = append(faults, h.errorf("memorynodes", "the host has no NUMA node %d, only %s: remove it", id, host.nodeIDs()))
 		case hasCPUs:
-			faults = append(faults, h.errorf("memorynodes", "NUMA node %d has CPUs: list those without, or none", id))
+			faults = append(faults, h.errorf("memorynodes", "NUMA node %d has CPUs: list only NUMA nodes without CPUs", id))
 		}
 	}
 	if h.MemoryNodes != nil {

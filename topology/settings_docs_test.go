@@ -106,7 +106,7 @@ func TestSettingsOfOtherRegions(t *testing.T) {
 		t.Error(err)
 	}
 	err = settings.CheckRegions("region-1", "lab")
-	if err == nil || err.Error() != `"region-2": no cluster has this region: want one of region-1, lab` {
+	if err == nil || err.Error() != `"region-2": no cluster has this region: must be one of region-1, lab` {
 		t.Errorf("got %v", err)
 	}
 }

@@ -83,7 +83,7 @@ func TestSettingsFindTheirHost(t *testing.T) {
 	}
 }
 
-func TestSettingsKeepWhatTheyLeaveOut(t *testing.T) {
+func TestSettingsKeepUnsetFields(t *testing.T) {
 	t.Parallel()
 	settings, err := topology.ParseSettings([]byte(`{"r": {"h": {"nodes": {"0": {"cpus": "0,2"}}}}}`))
 	if err != nil {
@@ -165,10 +165,10 @@ func TestSettingsThatTheHostContradicts(t *testing.T) {
 		{"absent CPUs", `{"nodes": {"0": {"cpus": "0-7"}}}`, "applying settings to host r/h: r.h.nodes.0.cpus: the host has no CPUs 4-7, only 0-3: remove them"},
 		{"too much memory", `{"nodes": {"0": {"cpus": "0,2", "memory": 2147483648}, "1": {"cpus": "1,3", "memory": 1048576}}}`, "r.h.nodes: the nodes have 2148532224 bytes, but the host has 2147483648"},
 		{"split siblings", `{"nodes": {"0": {"cpus": "0-1"}, "1": {"cpus": "2-3"}}}`, "cpu 0 and cpu 2 are siblings of core 0 but have different NUMA nodes"},
-		{"other threads", `{"threads": 1}`, "r.h.threads: 1, but cores have up to 2 threads by"},
+		{"other threads", `{"threads": 1}`, "r.h.threads: 1, but cores have up to 2 threads according to"},
 		{"absent reserved CPU", `{"reservedcpus": [9]}`, "r.h.reservedcpus: the host has no CPUs 9, only 0-3"},
 		{"absent memory node", `{"memorynodes": [2]}`, "r.h.memorynodes: the host has no NUMA node 2, only 0-1: remove it"},
-		{"memory node with CPUs", `{"memorynodes": [1]}`, "r.h.memorynodes: NUMA node 1 has CPUs: list those without, or none"},
+		{"memory node with CPUs", `{"memorynodes": [1]}`, "r.h.memorynodes: NUMA node 1 has CPUs: list only NUMA nodes without CPUs"},
 		{"all memory reserved", `{"reservedmemory": 99999999999}`, "r.h.reservedmemory: 99999999999 bytes, but the host has 2147483648: lower it"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -189,21 +189,21 @@ func TestSettingsThatTheHostContradicts(t *testing.T) {
 func TestParseSettingsRefuses(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, text, err string }{
-		{"unknown key", "{\"r\": {\n\"h\": {\n\"reservedcpu\": [0]}}}", "line 3: r.h.reservedcpu: key is unknown: want one of cores, memorynodes, nodes, reservedcpus,"},
+		{"unknown key", "{\"r\": {\n\"h\": {\n\"reservedcpu\": [0]}}}", "line 3: r.h.reservedcpu: unknown key: must be one of cores, memorynodes, nodes, reservedcpus,"},
 		{"host twice", "{\"r\": {\"h\": {},\n\"h\": {}}}", "line 2: r.h: duplicate key"},
-		{"bad range", "{\"r\": {\"h\": {\"nodes\": {\n\"0\": {\"cpus\": \"3-1\"}}}}}", "line 2: r.h.nodes.0.cpus: parsing cpu list \"3-1\": range 3-1 runs backwards"},
-		{"overlap", "{\"r\": {\"h\": {\"nodes\": {\"0\": {\"cpus\": \"0-3\"},\n\"1\": {\"cpus\": \"3-7\"}}}}}", "r.h.nodes.1.cpus: cpu 3 is on node 0 too: remove it from one"},
-		{"node that is no number", `{"r": {"h": {"nodes": {"a": {}}}}}`, `r.h.nodes.a: key "a" is not a number`},
-		{"node out of bounds", `{"r": {"h": {"nodes": {"-1": {"cpus": "0"}}}}}`, "r.h.nodes.-1: want an id from 0"},
+		{"bad range", "{\"r\": {\"h\": {\"nodes\": {\n\"0\": {\"cpus\": \"3-1\"}}}}}", "line 2: r.h.nodes.0.cpus: parsing cpu list \"3-1\": range 3-1 is reversed"},
+		{"overlap", "{\"r\": {\"h\": {\"nodes\": {\"0\": {\"cpus\": \"0-3\"},\n\"1\": {\"cpus\": \"3-7\"}}}}}", "r.h.nodes.1.cpus: cpu 3 is also on node 0: remove it from one"},
+		{"node that is no number", `{"r": {"h": {"nodes": {"a": {}}}}}`, `r.h.nodes.a: key "a" must be a number`},
+		{"node out of bounds", `{"r": {"h": {"nodes": {"-1": {"cpus": "0"}}}}}`, "r.h.nodes.-1: must be an ID from 0"},
 		{"empty node", `{"r": {"h": {"nodes": {"0": {}}}}}`, "r.h.nodes.0: has neither cpus nor memory"},
-		{"two memories", `{"r": {"h": {"nodes": {"0": {"cpus": "0", "memory": 1, "memsize": 2}}}}}`, "memory and memsize mean the same but differ"},
+		{"two memories", `{"r": {"h": {"nodes": {"0": {"cpus": "0", "memory": 1, "memsize": 2}}}}}`, "memory and memsize are synonyms but differ"},
 		{"negative memory", `{"r": {"h": {"nodes": {"0": {"cpus": "0", "memory": -1}}}}}`, "memory is negative"},
 		{"negative count", `{"r": {"h": {"threads": -1}}}`, "r.h.threads: -1 is negative"},
-		{"memory of no node", `{"r": {"h": {"memorynodes": [-1]}}}`, "r.h.memorynodes: -1: want an id from 0"},
+		{"memory of no node", `{"r": {"h": {"memorynodes": [-1]}}}`, "r.h.memorynodes: -1: must be an ID from 0"},
 		{"reserved twice", `{"r": {"h": {"reservedcpus": [1, 1]}}}`, "r.h.reservedcpus: cpu 1 is listed twice"},
-		{"reserved out of bounds", `{"r": {"h": {"reservedcpus": [-1]}}}`, "r.h.reservedcpus: -1: want an id"},
+		{"reserved out of bounds", `{"r": {"h": {"reservedcpus": [-1]}}}`, "r.h.reservedcpus: -1: must be an ID"},
 		{"reserved on no node", `{"r": {"h": {"nodes": {"0": {"cpus": "0-3"}}, "reservedcpus": [4]}}}`, "cpu 4 is on no node of nodes"},
-		{"reserved as text", `{"r": {"h": {"reservedcpus": "0-1"}}}`, "r.h.reservedcpus: want an array, got a string"},
+		{"reserved as text", `{"r": {"h": {"reservedcpus": "0-1"}}}`, "r.h.reservedcpus: must be an array, is a string"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

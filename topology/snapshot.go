@@ -36,7 +36,7 @@ func ParseSnapshot(data []byte) (*Snapshot, error) {
 // Print returns the snapshot as JSON; the same snapshot gives the same bytes.
 func (s *Snapshot) Print() ([]byte, error) {
 	sorted := Snapshot{Regions: append([]Region{}, s.Regions...), Hosts: append([]Host{}, s.Hosts...)}
-	for i := range sorted.Hosts { // copies of what sort reorders
+	for i := range sorted.Hosts { // clone the slices that sort reorders
 		h := &sorted.Hosts[i]
 		h.CPUs, h.NUMANodes = slices.Clone(h.CPUs), slices.Clone(h.NUMANodes)
 		h.Guests, h.Storages, h.Templates = slices.Clone(h.Guests), slices.Clone(h.Storages), slices.Clone(h.Templates)
@@ -69,7 +69,7 @@ func (s *Snapshot) Validate() error {
 	regions := map[RegionName]bool{}
 	for _, region := range s.Regions {
 		if region.Name == "" || regions[region.Name] {
-			faults = append(faults, fmt.Errorf("region %q: want a name, and each region once", region.Name))
+			faults = append(faults, fmt.Errorf("region %q: each region must have a unique name", region.Name))
 		}
 		regions[region.Name] = true
 	}
@@ -78,7 +78,7 @@ func (s *Snapshot) Validate() error {
 	for i := range s.Hosts {
 		h := &s.Hosts[i]
 		if !regions[h.Region] || h.Name == "" || hosts[h.ID()] {
-			faults = append(faults, fmt.Errorf("host %s: want a name, a region of regions, and each host once", h.ID()))
+			faults = append(faults, fmt.Errorf("host %s: each host must have a unique name and a region that is listed in regions", h.ID()))
 		}
 		hosts[h.ID()] = true
 		if guests[h.Region] == nil {
@@ -89,7 +89,8 @@ func (s *Snapshot) Validate() error {
 	return joinFaults(faults)
 }
 
-// check checks one host; guests maps the VMIDs seen so far in its region to their hosts.
+// check returns the faults of the host and adds its guests to guests, which maps the VMIDs
+// of the region to their hosts.
 func (h *Host) check(guests map[int]HostName) []error {
 	var faults []error
 	fault := func(format string, args ...any) {
@@ -102,14 +103,14 @@ func (h *Host) check(guests map[int]HostName) []error {
 		fault("reserved_cpus names CPUs %s, which do not exist: remove them", absent)
 	}
 	if h.Agent != nil && h.ReadAt.IsZero() {
-		fault("agent is set, but not read_at, when it was read: record again with `numaform topology -o json`")
+		fault("agent is set, but read_at is not: record again with `numaform topology -o json`")
 	} else if h.Agent != nil {
 		if err := h.Agent.check(); err != nil {
 			fault("%w", err)
 		}
 	}
 	if h.ReservedMemoryMiB < 0 {
-		fault("reserved_memory_mib is %d: want 0 or more", h.ReservedMemoryMiB)
+		fault("reserved_memory_mib is %d: must not be negative", h.ReservedMemoryMiB)
 	}
 	for i := range h.PCIDevices {
 		if err := h.PCIDevices[i].check(); err != nil {
@@ -118,14 +119,14 @@ func (h *Host) check(guests map[int]HostName) []error {
 	}
 	for _, guest := range h.Guests {
 		if other, taken := guests[guest.VMID]; taken {
-			fault("guest %d exists on host %s too: a VMID is unique in its region; remove one", guest.VMID, other)
+			fault("guest %d also exists on host %s: a VMID is unique in its region; remove one", guest.VMID, other)
 		}
 		guests[guest.VMID] = h.Name
 		switch {
 		case guest.VMID <= 0 || guest.VCPUs < 0 || guest.MemoryMiB < 0:
-			fault("guest %d: want a vmid above 0, and no negative vcpus or memory_mib", guest.VMID)
+			fault("guest %d: vmid must be positive, and vcpus and memory_mib must not be negative", guest.VMID)
 		case guest.Kind != GuestVM && guest.Kind != GuestContainer:
-			fault("guest %d: kind is %s: want %s or %s", guest.VMID, quote(string(guest.Kind)), GuestVM, GuestContainer)
+			fault("guest %d: kind is %s: must be %s or %s", guest.VMID, quote(string(guest.Kind)), GuestVM, GuestContainer)
 		}
 	}
 	return faults

@@ -92,12 +92,12 @@ func TestParseSnapshotRefuses(t *testing.T) {
 		spoil func(s *topology.Snapshot)
 		err   string
 	}{
-		{"host of no region", func(s *topology.Snapshot) { s.Hosts[1].Region = "region-9" }, "host region-9/pve-2: want a name, a region of regions"},
-		{"host twice", func(s *topology.Snapshot) { s.Hosts[1].Name = "pve-1" }, "host region-1/pve-1: want a name"},
-		{"region twice", func(s *topology.Snapshot) { s.Regions = append(s.Regions, s.Regions[0]) }, `region "region-1": want a name, and each region once`},
-		{"VMID twice", func(s *topology.Snapshot) { s.Hosts[1].Guests = s.Hosts[0].Guests[:1] }, "host region-1/pve-2: guest 100 exists on host pve-1 too"},
-		{"VMID 0", func(s *topology.Snapshot) { s.Hosts[0].Guests[0].VMID = 0 }, "guest 0: want a vmid above 0"},
-		{"guest kind", func(s *topology.Snapshot) { s.Hosts[0].Guests[0].Kind = "vm" }, `kind is "vm": want qemu or lxc`},
+		{"host of no region", func(s *topology.Snapshot) { s.Hosts[1].Region = "region-9" }, "host region-9/pve-2: each host must have a unique name and a region"},
+		{"host twice", func(s *topology.Snapshot) { s.Hosts[1].Name = "pve-1" }, "host region-1/pve-1: each host must have a unique name"},
+		{"region twice", func(s *topology.Snapshot) { s.Regions = append(s.Regions, s.Regions[0]) }, `region "region-1": each region must have a unique name`},
+		{"VMID twice", func(s *topology.Snapshot) { s.Hosts[1].Guests = s.Hosts[0].Guests[:1] }, "host region-1/pve-2: guest 100 also exists on host pve-1"},
+		{"VMID 0", func(s *topology.Snapshot) { s.Hosts[0].Guests[0].VMID = 0 }, "guest 0: vmid must be positive"},
+		{"guest kind", func(s *topology.Snapshot) { s.Hosts[0].Guests[0].Kind = "vm" }, `kind is "vm": must be qemu or lxc`},
 		{"reserved CPU", func(s *topology.Snapshot) { s.Hosts[0].ReservedCPUs = topology.CPUs(99) }, "reserved_cpus names CPUs 99, which do not exist"},
 		{"reserved memory", func(s *topology.Snapshot) { s.Hosts[0].ReservedMemoryMiB = -1 }, "reserved_memory_mib is -1"},
 		{"machine", func(s *topology.Snapshot) { s.Hosts[0].CPUs[1].ID = 0 }, "host region-1/pve-1: cpu 0 is listed twice"},
@@ -120,7 +120,7 @@ func TestParseSnapshotNamesTheLine(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ text, err string }{
 		{`{"regions": [], "hosts": []}`, "format is 0"},
-		{"{\"format\": 1, \"regions\": [],\n\"hosts\": [{\"region\": \"r\", \"guest\": []}]}", "line 2: hosts[0].guest: key is unknown"},
+		{"{\"format\": 1, \"regions\": [],\n\"hosts\": [{\"region\": \"r\", \"guest\": []}]}", "line 2: hosts[0].guest: unknown key"},
 		{"{\"format\": 1,\n\"hosts\": [{\"reserved_cpus\": \"3-1\"}]}", "line 2: hosts[0].reserved_cpus: parsing cpu list"},
 	} {
 		_, err := topology.ParseSnapshot([]byte(test.text))

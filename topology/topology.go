@@ -1,4 +1,4 @@
-// Package topology holds facts about Proxmox hosts: their CPUs, cores, caches, NUMA
+// Package topology contains facts about Proxmox hosts: their CPUs, cores, caches, NUMA
 // nodes, memory, guests, storages and templates. It parses and prints their formats
 // (affinity, numaN, lscpu, settings files). It never talks to a host and makes no
 // decisions: start at Snapshot.
@@ -45,7 +45,7 @@ func (h HostID) Compare(other HostID) int {
 	return cmp.Or(cmp.Compare(h.Region, other.Region), cmp.Compare(h.Host, other.Host))
 }
 
-// Snapshot is everything read from all regions at one time. Hosts are sorted by HostID,
+// Snapshot is the state of all regions at one time. Hosts are sorted by HostID,
 // and everything within them by its ID or name.
 type Snapshot struct {
 	Regions []Region `json:"regions"`
@@ -57,13 +57,14 @@ type Region struct {
 	Name RegionName `json:"name"`
 	// Version is the Proxmox VE version, such as "9.0.3".
 	Version string `json:"version,omitempty"`
-	// Quorate is false if the cluster has lost its quorum: nothing may be written then.
+	// Quorate is false if the cluster has lost its quorum. Nothing may be written until it
+	// has quorum again.
 	Quorate bool `json:"quorate"`
-	// HidesGuests is set if the credential may not see all guests: a VMID that is not
-	// listed may then still be in use.
+	// HidesGuests is set if the credential cannot list all guests, so a VMID that is not
+	// listed may be in use.
 	HidesGuests bool `json:"hides_guests,omitempty"`
-	// MappingsProblem says why some resource mappings of PCI devices are unknown, or is
-	// empty.
+	// MappingsProblem is the reason why some resource mappings of PCI devices are unknown,
+	// or empty.
 	MappingsProblem string   `json:"mappings_problem,omitempty"`
 	Pools           []string `json:"pools,omitempty"`
 }
@@ -73,30 +74,30 @@ type Host struct {
 	Region RegionName `json:"region"`
 	Name   HostName   `json:"name"`
 	Online bool       `json:"online"`
-	// Problem says why the host cannot be used, or is empty.
+	// Problem is the reason why numaform cannot use the host, or empty.
 	Problem string `json:"problem,omitempty"`
-	// Maintenance is set while Proxmox' HA keeps guests off the host. Guests already on
-	// it keep running, but no new ones should be placed there.
+	// Maintenance is set while the Proxmox HA manager moves guests off the host. Existing
+	// guests may still run there, but the planner places no new ones.
 	Maintenance bool `json:"maintenance,omitempty"`
-	// Warnings are about sources that could not be read, or that contradict the host or
-	// each other; the host is still usable.
+	// Warnings name sources that cannot be read, or that contradict the host or each
+	// other. The host is still usable.
 	Warnings []string `json:"warnings,omitempty"`
-	// MachineWarnings is the part of Warnings that belongs to Machine and stays valid
-	// until the machine is read again.
+	// MachineWarnings are the Warnings about Machine. They stay valid until the machine is
+	// read again.
 	MachineWarnings []string `json:"-"`
 
-	// ReadAt is when the host was read, the reference time for Agent; zero if it was not
-	// read.
+	// ReadAt is the time at which the host was read, the reference time for Agent; zero if
+	// it was not read.
 	ReadAt time.Time `json:"read_at,omitzero"`
 	// Agent is what the host agent published in the host's notes, or nil.
 	Agent *Agent `json:"agent,omitempty"`
-	// AgentProblem says why the agent's data could not be read and how to fix it, or is
+	// AgentProblem says why the agent's data cannot be read and how to fix that, or is
 	// empty.
 	AgentProblem string `json:"agent_problem,omitempty"`
 	// Contradicted says how the topology in the notes contradicts the live host, or is
 	// empty.
 	Contradicted string `json:"contradicted,omitempty"`
-	// NotesAt is when the notes were read.
+	// NotesAt is the time at which the notes were read.
 	NotesAt time.Time `json:"-"`
 
 	Machine
@@ -119,7 +120,7 @@ type Host struct {
 // ID returns the host's ID.
 func (h *Host) ID() HostID { return HostID{Region: h.Region, Host: h.Name} }
 
-// Machine holds the facts about a host's hardware. CPUs and NUMANodes are sorted by ID.
+// Machine describes a host's hardware. CPUs and NUMANodes are sorted by ID.
 type Machine struct {
 	Model string `json:"model,omitempty"`
 	// Arch is Kubernetes' name for the architecture; empty means amd64.
@@ -132,14 +133,14 @@ type Machine struct {
 	// Sources names the source of each kind of fact; a missing key means that the fact is
 	// unknown.
 	Sources map[Fact]Source `json:"sources,omitempty"`
-	// Threads is a live source's count, without the siblings of each CPU. It is only for
-	// comparison, and unused once sources are merged.
+	// Threads is the count that a live source reports without the siblings of each CPU.
+	// Merge compares it with the other sources and then drops it.
 	Threads Threads `json:"-"`
 }
 
 // Threads is the number of threads per core.
 type Threads struct {
-	// PerCore is the number of threads of the cores with the most; 0 means unknown.
+	// PerCore is the largest number of threads of any core; 0 means unknown.
 	PerCore int
 	// Even is set if all cores have the same number.
 	Even bool
@@ -157,10 +158,10 @@ const (
 	FactMemory   Fact = "memory"   // NUMANode.MemoryMiB
 )
 
-// Source names where a fact was read, best first.
+// Source names the origin of a fact.
 type Source string
 
-// The sources, in the order of their precedence.
+// The sources, in order of precedence.
 const (
 	SourceSettings  Source = "settings"  // nodes-settings.json
 	SourceAgent     Source = "agent"     // numaform-agent on the host
@@ -171,16 +172,16 @@ const (
 	SourceAssumed   Source = "assumed"
 )
 
-// Unknown is an ID or amount that no source provides.
+// Unknown marks an ID or amount that no source provides.
 const Unknown = -1
 
 // CPU is one logical CPU of a host.
 type CPU struct {
 	ID     int  `json:"id"`
 	Online bool `json:"online"`
-	// NUMANode is the id of the CPU's NUMA node, or Unknown.
+	// NUMANode is the ID of the CPU's NUMA node, or Unknown.
 	NUMANode int `json:"numa_node"`
-	// Socket is the id of the CPU's socket, or Unknown.
+	// Socket is the ID of the CPU's socket, or Unknown.
 	Socket int `json:"socket"`
 	// Core is equal for the sibling threads of one core, unique on the host, and Unknown
 	// if the siblings are unknown.
@@ -188,12 +189,12 @@ type CPU struct {
 	// L3 is equal for CPUs that share a last-level cache, unique on the host, and Unknown
 	// if the caches are unknown.
 	L3 int `json:"l3"`
-	// CacheLevel is 2 if that cache is an L2, as on cores without an L3; 0 means 3.
+	// CacheLevel is 2 if that cache is an L2 cache, as on cores without an L3; 0 means 3.
 	CacheLevel int  `json:"cache_level,omitempty"`
 	Kind       Kind `json:"kind,omitempty"`
 }
 
-// Kind distinguishes the cores of a hybrid machine. It is empty if all are alike.
+// Kind is the kind of a core of a hybrid machine. It is empty on other machines.
 type Kind string
 
 // The core kinds.
@@ -237,14 +238,14 @@ type Guest struct {
 	VCPUs     int   `json:"vcpus"`
 	MemoryMiB int64 `json:"memory_mib"`
 	// HugePagesKiB is the size of the host's huge pages that back a VM's memory, 0 for
-	// ordinary memory, and Unknown if Proxmox picks the size.
+	// ordinary memory, and Unknown if Proxmox chooses the size.
 	HugePagesKiB int `json:"huge_pages_kib,omitempty"`
 	// Pins is the set of host CPUs that the guest is pinned to, by its running affinity
 	// or by the host agent; empty means not pinned.
 	Pins CPUSet `json:"pins,omitzero"`
 	// NUMA is the running guest's numa0, numa1, ….
 	NUMA []NUMACell `json:"numa,omitempty"`
-	// PCIDevices are the devices passed through to it.
+	// PCIDevices are the devices passed through to the guest.
 	PCIDevices []PassedDevice `json:"pci_devices,omitempty"`
 	// Disks are the disk slots of a VM with numaform's marker, sorted.
 	Disks []string `json:"disks,omitempty"`
@@ -252,12 +253,12 @@ type Guest struct {
 	// ClusterID and Key come from numaform's marker, and are empty without one.
 	ClusterID string `json:"cluster_id,omitempty"`
 	Key       string `json:"key,omitempty"`
-	// Lock is Proxmox' lock, such as "clone" or "migrate", or empty.
+	// Lock is the guest's lock in Proxmox, such as "clone" or "migrate", or empty.
 	Lock string `json:"lock,omitempty"`
 }
 
-// NUMACell is a VM's numaN option: a NUMA node that the guest sees, and the host's NUMA
-// nodes that back its memory.
+// NUMACell is a VM's numaN option: a NUMA node of the guest, and the NUMA nodes of the
+// host that back its memory.
 type NUMACell struct {
 	GuestCPUs CPUSet `json:"guest_cpus"`
 	// HostNodes are IDs of the host's NUMA nodes.
@@ -298,16 +299,16 @@ type Template struct {
 	DiskInterface string `json:"disk_interface"`
 	DiskGiB       int64  `json:"disk_gib"`
 	Storage       string `json:"storage"`
-	// Drives are the slots of its other drives, sorted; a clone has them too.
+	// Drives are the slots of the template's other drives, sorted. A clone has the same.
 	Drives []string `json:"drives,omitempty"`
-	// CloudInit reports whether one of the drives is a cloud-init drive.
+	// CloudInit reports whether one of the Drives is a cloud-init drive.
 	CloudInit bool `json:"cloud_init,omitempty"`
 	// Options are the template's config keys that a clone inherits: scsihw, ostype,
 	// machine, bios, serial0, vga, agent, boot and cpu. The key of the boot disk holds
 	// that disk's options without volume and size.
 	Options map[string]string `json:"options,omitempty"`
-	// Problem says why the template cannot be cloned (a hookscript or an affinity that a
-	// token cannot remove, for example), or is empty.
+	// Problem is the reason why the template cannot be cloned, or empty: for example a
+	// hookscript or an affinity, which an API token cannot remove.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -321,9 +322,8 @@ func (s *Snapshot) Host(id HostID) *Host {
 }
 
 // LendsMemory reports whether VMs may use the memory of a NUMA node without CPUs, such as
-// persistent or CXL memory. Unless the settings allow it, the answer is no on any
-// architecture but amd64, because the memory may be a GPU's, as on Grace Hopper and
-// POWER9.
+// persistent or CXL memory. On architectures other than amd64 the settings must allow
+// it, because the memory may belong to a GPU, as on Grace Hopper and POWER9.
 func (h *Host) LendsMemory(node int) bool {
 	if h.MemoryNodes != nil {
 		return h.MemoryNodes.Contains(node)

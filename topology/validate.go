@@ -6,12 +6,11 @@ import (
 	"slices"
 )
 
-// Validate returns everything that is wrong with the machine: duplicate or dangling IDs,
-// impossible siblings and impossible amounts. It joins one error for each fault, up to a
-// limit, and returns nil for a valid machine.
+// Validate returns an error that lists the faults of the machine, up to a limit: duplicate
+// or dangling IDs, impossible siblings and impossible amounts.
 func (m *Machine) Validate() error {
 	if len(m.CPUs) > MaxCPU+1 || len(m.NUMANodes) > MaxCPU+1 {
-		return fmt.Errorf("it has %d CPUs and %d NUMA nodes: at most %d of each are read", len(m.CPUs), len(m.NUMANodes), MaxCPU+1)
+		return fmt.Errorf("the machine has %d CPUs and %d NUMA nodes: numaform supports at most %d of each", len(m.CPUs), len(m.NUMANodes), MaxCPU+1)
 	}
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
@@ -48,14 +47,14 @@ func (m *Machine) Validate() error {
 	}
 
 	if m.MemoryMiB < 0 {
-		fault("memory_mib is %d: want the machine's memory, or 0 for unknown", m.MemoryMiB)
+		fault("memory_mib is %d: must be the machine's memory, or 0 if it is unknown", m.MemoryMiB)
 	} else if sum := m.nodeMemoryMiB(); m.MemoryMiB > 0 && sum > m.MemoryMiB {
-		fault("the NUMA nodes have %d MiB, more than the machine's %d MiB: correct memory_mib of either", sum, m.MemoryMiB)
+		fault("the NUMA nodes have %d MiB, more than the machine's %d MiB: correct memory_mib of the nodes or of the machine", sum, m.MemoryMiB)
 	}
 	return joinFaults(append(faults, m.checkSources()...))
 }
 
-// check returns what is wrong with the CPU; nodes are the machine's NUMA nodes.
+// check returns the faults of the CPU; nodes are the IDs of the machine's NUMA nodes.
 func (c *CPU) check(nodes map[int]bool) []error {
 	var faults []error
 	fault := func(format string, args ...any) {
@@ -65,21 +64,21 @@ func (c *CPU) check(nodes map[int]bool) []error {
 		fault("NUMA node %d does not exist: add it to numa_nodes or correct the cpu's numa_node", c.NUMANode)
 	}
 	if c.ID < 0 || c.ID > MaxCPU {
-		fault("want an id from 0 to %d", MaxCPU)
+		fault("must be an ID from 0 to %d", MaxCPU)
 	}
 	for _, field := range []struct {
 		name string
 		id   int
 	}{{"numa_node", c.NUMANode}, {"socket", c.Socket}, {"core", c.Core}, {"l3", c.L3}} {
 		if field.id < Unknown {
-			fault("%s is %d: want 0 or more, or %d for unknown", field.name, field.id, Unknown)
+			fault("%s is %d: must be at least 0, or %d if it is unknown", field.name, field.id, Unknown)
 		}
 	}
 	if c.CacheLevel != 0 && c.CacheLevel != 2 {
-		fault("cache_level is %d: want 2 where l3 is a cache of level 2, or leave it out", c.CacheLevel)
+		fault("cache_level is %d: must be 2 where l3 is a level 2 cache; remove it elsewhere", c.CacheLevel)
 	}
 	if !slices.Contains([]Kind{"", KindPerformance, KindEfficiency, KindLowPower}, c.Kind) {
-		fault("kind is %s: want %s, %s, %s, or none where all cores are alike", quote(string(c.Kind)), KindPerformance, KindEfficiency, KindLowPower)
+		fault("kind is %s: must be %s, %s or %s; remove it where all cores are alike", quote(string(c.Kind)), KindPerformance, KindEfficiency, KindLowPower)
 	}
 	return faults
 }
@@ -107,7 +106,7 @@ func (m *Machine) checkCores() []error {
 			{"kinds", sibling.Kind != cpu.Kind},
 		} {
 			if differs.is {
-				faults = append(faults, fmt.Errorf("cpu %d and cpu %d are siblings of core %d but have different %s: correct either",
+				faults = append(faults, fmt.Errorf("cpu %d and cpu %d are siblings of core %d but have different %s: correct one of them",
 					sibling.ID, cpu.ID, cpu.Core, differs.what))
 			}
 		}
@@ -115,29 +114,29 @@ func (m *Machine) checkCores() []error {
 	return faults
 }
 
-// check returns what is wrong with the NUMA node; ids are the machine's nodes.
+// check returns the faults of the NUMA node; ids are the IDs of the machine's NUMA nodes.
 func (n *NUMANode) check(ids map[int]bool) []error {
 	var faults []error
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("NUMA node %d: %s", n.ID, fmt.Sprintf(format, args...)))
 	}
 	if n.ID < 0 || n.ID > MaxCPU {
-		fault("want an id from 0 to %d", MaxCPU)
+		fault("must be an ID from 0 to %d", MaxCPU)
 	}
 	if n.MemoryMiB < Unknown {
-		fault("memory_mib is %d: want 0 or more, or %d for unknown", n.MemoryMiB, Unknown)
+		fault("memory_mib is %d: must be at least 0, or %d if it is unknown", n.MemoryMiB, Unknown)
 	}
 	for _, size := range slices.Sorted(maps.Keys(n.HugePages)) {
 		switch pages := n.HugePages[size]; {
 		case size <= 0 || pages < 0:
-			fault("huge_pages has %d pages of %d KiB: want a page size above 0 and no negative count", pages, size)
+			fault("huge_pages has %d pages of %d KiB: the page size must be positive and the count must not be negative", pages, size)
 		case n.MemoryMiB >= 0 && pages > n.MemoryMiB*1024/int64(size):
-			fault("huge_pages has %d pages of %d KiB, more than its memory of %d MiB: correct either", pages, size, n.MemoryMiB)
+			fault("huge_pages has %d pages of %d KiB, more than the node's memory of %d MiB: correct one of them", pages, size, n.MemoryMiB)
 		}
 	}
 	for _, other := range slices.Sorted(maps.Keys(n.Distances)) {
 		if distance := n.Distances[other]; distance < 1 || distance > 255 {
-			fault("the distance to NUMA node %d is %d: want 1 to 255", other, distance)
+			fault("the distance to NUMA node %d is %d: must be from 1 to 255", other, distance)
 		}
 		if !ids[other] {
 			fault("distances names NUMA node %d, which does not exist: remove it", other)
@@ -146,7 +145,7 @@ func (n *NUMANode) check(ids map[int]bool) []error {
 	return faults
 }
 
-// nodeMemoryMiB returns the sum over the NUMA nodes whose memory is known.
+// nodeMemoryMiB returns the total memory of the NUMA nodes whose memory is known.
 func (m *Machine) nodeMemoryMiB() int64 {
 	var sum int64
 	for _, node := range m.NUMANodes {
@@ -159,10 +158,10 @@ func (m *Machine) checkSources() []error {
 	var faults []error
 	for _, fact := range slices.Sorted(maps.Keys(m.Sources)) {
 		if !slices.Contains(allFacts(), fact) {
-			faults = append(faults, fmt.Errorf("sources: fact %s is unknown: remove it", quote(string(fact))))
+			faults = append(faults, fmt.Errorf("sources: unknown fact %s: remove it", quote(string(fact))))
 		}
 		if m.Sources[fact].rank() < 0 {
-			faults = append(faults, fmt.Errorf("sources: %s comes from %s, which is unknown: correct it", fact, quote(string(m.Sources[fact]))))
+			faults = append(faults, fmt.Errorf("sources: unknown source %[2]s of %[1]s: correct it", fact, quote(string(m.Sources[fact]))))
 		}
 	}
 	return faults
@@ -179,5 +178,6 @@ func allSources() []Source {
 	}
 }
 
-// rank returns the source's position in the order of precedence, 0 being the best, or -1.
+// rank returns the source's position in the order of precedence: 0 is the best, and -1 is
+// an unknown source.
 func (s Source) rank() int { return slices.Index(allSources(), s) }

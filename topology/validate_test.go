@@ -39,13 +39,13 @@ func TestValidate(t *testing.T) {
 		{"unsorted", func(m *topology.Machine) { m.CPUs[0].ID = 9 }, "cpu 1 is after cpu 9: sort cpus by id"},
 		{"absent node", func(m *topology.Machine) { m.CPUs[3].NUMANode = 7 }, "cpu 3: NUMA node 7 does not exist: add it to numa_nodes"},
 		{"no nodes", func(m *topology.Machine) { m.NUMANodes, m.MemoryMiB = nil, 0 }, "numa_nodes is empty"},
-		{"negative core", func(m *topology.Machine) { m.CPUs[0].Core = -2 }, "cpu 0: core is -2: want 0 or more, or -1 for unknown"},
-		{"kind", func(m *topology.Machine) { m.CPUs[0].Kind = "big" }, `cpu 0: kind is "big": want performance, efficiency`},
+		{"negative core", func(m *topology.Machine) { m.CPUs[0].Core = -2 }, "cpu 0: core is -2: must be at least 0, or -1 if it is unknown"},
+		{"kind", func(m *topology.Machine) { m.CPUs[0].Kind = "big" }, `cpu 0: kind is "big": must be performance, efficiency`},
 		{"three kinds are real", func(m *topology.Machine) {
 			m.CPUs[0].Kind, m.CPUs[2].Kind, m.CPUs[1].Kind, m.CPUs[3].Kind = topology.KindLowPower, topology.KindLowPower, topology.KindEfficiency, topology.KindEfficiency
 		}, ""},
-		{"cache level", func(m *topology.Machine) { m.CPUs[0].CacheLevel = 3 }, "cpu 0: cache_level is 3: want 2 where l3 is a cache of level 2, or leave it out"},
-		{"cpu id", func(m *topology.Machine) { m.CPUs[3].ID = 65536 }, "cpu 65536: want an id from 0 to 65535"},
+		{"cache level", func(m *topology.Machine) { m.CPUs[0].CacheLevel = 3 }, "cpu 0: cache_level is 3: must be 2 where l3 is a level 2 cache; remove it elsewhere"},
+		{"cpu id", func(m *topology.Machine) { m.CPUs[3].ID = 65536 }, "cpu 65536: must be an ID from 0 to 65535"},
 		{"siblings on two nodes", func(m *topology.Machine) { m.CPUs[2].NUMANode = 1 }, "cpu 0 and cpu 2 are siblings of core 0 but have different NUMA nodes"},
 		{"siblings on two caches", func(m *topology.Machine) { m.CPUs[2].L3 = 1 }, "siblings of core 0 but have different L3 caches"},
 		{"siblings on two sockets", func(m *topology.Machine) { m.CPUs[2].Socket = 1 }, "different sockets"},
@@ -55,13 +55,13 @@ func TestValidate(t *testing.T) {
 		{"negative memory", func(m *topology.Machine) { m.NUMANodes[0].MemoryMiB = -2 }, "NUMA node 0: memory_mib is -2"},
 		{"negative total", func(m *topology.Machine) { m.MemoryMiB = -1 }, "memory_mib is -1"},
 		{"more than the total", func(m *topology.Machine) { m.NUMANodes[0].MemoryMiB = 1025 }, "the NUMA nodes have 2049 MiB, more than the machine's 2048 MiB"},
-		{"huge pages beyond memory", func(m *topology.Machine) { m.NUMANodes[0].HugePages[2048] = 513 }, "513 pages of 2048 KiB, more than its memory"},
-		{"negative pages", func(m *topology.Machine) { m.NUMANodes[0].HugePages[2048] = -1 }, "no negative count"},
-		{"page size", func(m *topology.Machine) { m.NUMANodes[0].HugePages[0] = 1 }, "want a page size above 0"},
-		{"distance", func(m *topology.Machine) { m.NUMANodes[0].Distances[1] = 0 }, "the distance to NUMA node 1 is 0: want 1 to 255"},
+		{"huge pages beyond memory", func(m *topology.Machine) { m.NUMANodes[0].HugePages[2048] = 513 }, "513 pages of 2048 KiB, more than the node's memory"},
+		{"negative pages", func(m *topology.Machine) { m.NUMANodes[0].HugePages[2048] = -1 }, "the count must not be negative"},
+		{"page size", func(m *topology.Machine) { m.NUMANodes[0].HugePages[0] = 1 }, "the page size must be positive"},
+		{"distance", func(m *topology.Machine) { m.NUMANodes[0].Distances[1] = 0 }, "the distance to NUMA node 1 is 0: must be from 1 to 255"},
 		{"distance to nowhere", func(m *topology.Machine) { m.NUMANodes[0].Distances[5] = 10 }, "names NUMA node 5, which does not exist"},
-		{"fact", func(m *topology.Machine) { m.Sources["color"] = topology.SourceAgent }, `fact "color" is unknown`},
-		{"source", func(m *topology.Machine) { m.Sources[topology.FactNUMA] = "guess" }, `numa comes from "guess", which is unknown`},
+		{"fact", func(m *topology.Machine) { m.Sources["color"] = topology.SourceAgent }, `unknown fact "color"`},
+		{"source", func(m *topology.Machine) { m.Sources[topology.FactNUMA] = "guess" }, `unknown source "guess" of numa`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +72,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestValidateTellsEveryFault(t *testing.T) {
+func TestValidateReportsEveryFault(t *testing.T) {
 	t.Parallel()
 	m := sound()
 	m.CPUs[0].Kind, m.NUMANodes[1].MemoryMiB = "big", -5

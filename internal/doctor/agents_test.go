@@ -58,7 +58,7 @@ func TestHostAgents(t *testing.T) {
 	}{
 		{"nobody needs one", func(*patient) {}, doctor.OK, "agent", []string{"pve-2: has no numaform-agent that publishes its state; no ProxmoxNodeClass that is named pins by it there"}},
 		{"all live", func(p *patient) { byHostAgent(p); agents(p, ourID) }, doctor.OK, "agent", []string{"pve-1: numaform-agent 1.2.3 lives: isolation enforce, heard of ", " ago"}},
-		{"nowhere", byHostAgent, doctor.Fail, "agent", []string{"homelab/pve-1: has no numaform-agent that publishes its state: install numaform-agent there"}},
+		{"nowhere", byHostAgent, doctor.Fail, "agent", []string{"homelab/pve-1: has no numaform-agent that publishes its state: install or upgrade numaform-agent on the host"}},
 		{"one is dead", func(p *patient) {
 			byHostAgent(p)
 			agents(p, ourID)

@@ -91,7 +91,7 @@ func TestReport(t *testing.T) {
 		{
 			"cut off",
 			answer{data: report("Architecture: x86_64\nOn-line CPU(s) list: 0-7\nNUMA node(s): 2\n")},
-			topology.SourceStatus, topology.SourceAssumed, "cut off",
+			topology.SourceStatus, topology.SourceAssumed, "incomplete",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -136,7 +136,7 @@ func TestSources(t *testing.T) {
 		},
 		{
 			name: "a collected file of another machine", given: sourced{collected: &other},
-			warning: "its topology: the collected file under machines is not used: it lists CPUs 0-3, but the host has 0-7: it is of another machine, or of before a change; run `numaform topology collect`",
+			warning: "its topology: the collected file under machines is not used: it lists CPUs 0-3, but the host has 0-7: it describes another machine, or this one before a change; run `numaform topology collect`",
 		},
 		{
 			name: "a collected file of another machine, and notes", given: sourced{collected: &other, notes: notes(block(t, exact))},

@@ -33,15 +33,15 @@ func TestJudgeAgents(t *testing.T) {
 		{name: "all live", spec: pinned, hosts: all("epyc", "ryzen", "xeon")},
 		{
 			name: "one has none", spec: pinned, hosts: all("ryzen", "xeon"), change: func(s *topology.Snapshot) { s.Hosts[0].Agent = nil },
-			fix: "install numaform-agent there, or upgrade it, and systemctl start numaform-agent-publish",
+			fix: "install or upgrade numaform-agent on the host, then run `systemctl start numaform-agent-publish`",
 		},
 		{
 			name: "none lives", spec: pinned, change: each(func(h *topology.Host) { h.ReadAt = agentAt.Add(47 * time.Minute) }),
 			finding: "lab/epyc has a numaform-agent that has published nothing for 47m, since 2026-11-22T03:00:00Z, " +
 				"lab/ryzen has a numaform-agent that has published nothing for 47m, since 2026-11-22T03:00:00Z, " +
 				"lab/xeon has a numaform-agent that has published nothing for 47m, since 2026-11-22T03:00:00Z: " +
-				"systemctl status numaform-agent numaform-agent-publish.timer on the host shows why",
-			fix: "systemctl status numaform-agent numaform-agent-publish.timer on the host shows why",
+				"run `systemctl status numaform-agent numaform-agent-publish.timer` on the host",
+			fix: "run `systemctl status numaform-agent numaform-agent-publish.timer` on the host",
 		},
 		{
 			name: "of another cluster", spec: `{template: {name: debian}, hosts: [xeon], placement: {policy: Isolated, pinWith: HostAgent}}`,
@@ -54,7 +54,7 @@ func TestJudgeAgents(t *testing.T) {
 			change: each(func(h *topology.Host) {
 				h.Agent, h.AgentProblem = nil, "its notes cannot be read: 403 Permission check failed (/, Sys.Audit): grant Sys.Audit on /"
 			}),
-			finding: "lab/xeon does not show whether numaform-agent runs on it: its notes cannot be read: 403 Permission check failed (/, Sys.Audit): grant Sys.Audit on /",
+			finding: "lab/xeon does not show whether numaform-agent is running: its notes cannot be read: 403 Permission check failed (/, Sys.Audit): grant Sys.Audit on /",
 			fix:     "its notes cannot be read: 403 Permission check failed (/, Sys.Audit): grant Sys.Audit on /",
 		},
 		{

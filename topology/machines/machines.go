@@ -1,7 +1,7 @@
-// Package machines holds the topologies of real machines, as collected files, for tests,
-// examples and the simulator. They are derived from public test data of other projects,
-// which each file names; only facts were taken. For kinds of machines without such data,
-// it holds constructed ones. Start at Load.
+// Package machines contains the topologies of real machines, as collected files, for tests,
+// examples and the simulator. They contain facts from public test data of other projects,
+// which each file names. For kinds of machines without such data, the package contains
+// constructed ones. Start at Load.
 package machines
 
 import (
@@ -40,7 +40,7 @@ func namesIn(dir string) []string {
 func JSON(name string) ([]byte, error) {
 	data, err := files.ReadFile(name + ".json")
 	if err != nil {
-		return nil, fmt.Errorf("loading machine %q: want one of %s", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("loading machine %q: must be one of %s", name, strings.Join(Names(), ", "))
 	}
 	return data, nil
 }

@@ -103,7 +103,7 @@ func TestMachinesSurviveCollected(t *testing.T) {
 func TestUnknownMachine(t *testing.T) {
 	t.Parallel()
 	_, err := machines.Load("../secret")
-	if err == nil || !strings.Contains(err.Error(), "want one of epyc-7451-2s-8node, ") {
+	if err == nil || !strings.Contains(err.Error(), "must be one of epyc-7451-2s-8node, ") {
 		t.Errorf("got error %v, want one that lists the machines", err)
 	}
 }
