@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// VMIDRange is the range that is reserved for numaform on a Proxmox cluster.
+// VMIDRange is the range of VMIDs that a Proxmox cluster reserves for numaform.
 type VMIDRange struct {
 	Lower, Upper VMID
 }
@@ -18,7 +18,7 @@ type VMIDRange struct {
 // Check returns an error if the range is invalid.
 func (r VMIDRange) Check() error {
 	if r.Lower < MinVMID || r.Upper > MaxVMID || r.Lower > r.Upper {
-		return fmt.Errorf("vmid_range %d to %d: want %d <= lower <= upper <= %d", r.Lower, r.Upper, MinVMID, MaxVMID)
+		return fmt.Errorf("vmid_range %d to %d: must be %d <= lower <= upper <= %d", r.Lower, r.Upper, MinVMID, MaxVMID)
 	}
 	return nil
 }
@@ -39,8 +39,8 @@ func (e *RangeExhaustedError) Error() string {
 
 // Rotation is the last VMID allocated in a region and the round it belongs to. VMIDs are
 // allocated upwards through the range and wrap around into the next round. A Rotation
-// only ever advances, even when VMs are removed, so it is stored with the fleet's history
-// and not in its files.
+// only advances, even when VMs are removed, so it is stored with the fleet's history and
+// not in its files.
 type Rotation struct {
 	Last  VMID `json:"last"`
 	Round int  `json:"round"`
@@ -70,14 +70,14 @@ type Allocator struct {
 }
 
 // NewAllocator returns an allocator for region that continues after last. It never
-// allocates a VMID in used, which holds the VMIDs of every guest in the Proxmox cluster,
-// of the fleet's VMs, and of Nodes and claims that still refer to one.
+// allocates a VMID in used: the VMIDs of all guests of the Proxmox cluster, of the fleet's
+// VMs, and of Nodes and NodeClaims that still refer to one.
 func NewAllocator(region topology.RegionName, bounds VMIDRange, last Rotation, used []VMID) *Allocator {
 	a := &Allocator{region: region, bounds: bounds, now: last, used: make(map[VMID]bool, len(used))}
 	for _, id := range used {
 		a.used[id] = true
 	}
-	// If the range has moved, start at its beginning; never go back to an earlier round.
+	// If the range has changed, start at its beginning. Never return to an earlier round.
 	if a.now.Last > bounds.Upper {
 		a.now = Rotation{Last: bounds.Lower - 1, Round: a.now.Round + 1}
 	}
@@ -106,9 +106,9 @@ func (a *Allocator) Next() (VMID, error) {
 // history.
 func (a *Allocator) Rotation() Rotation { return a.now }
 
-// Name turns a placed spec into a VM: it reserves a VMID and derives the name and the
-// key. The key is a hash of everything reserved and of the rotation, so the same decision
-// always has the same key and no two decisions share one.
+// Name converts a placed spec to a VM: it reserves a VMID and derives the name and the key.
+// The key is a hash of the VM and of the rotation, so the same decision always has the same
+// key, and two decisions never share a key.
 func (a *Allocator) Name(clusterID string, spec Spec, placement Placement, source Source) (VM, error) {
 	id, err := a.Next()
 	if err != nil {
@@ -122,7 +122,7 @@ func (a *Allocator) Name(clusterID string, spec Spec, placement Placement, sourc
 		VM        VM
 	}{clusterID, a.now, vm})
 	if err != nil {
-		return VM{}, fmt.Errorf("making the key of vm %s: %w", vm.Name, err)
+		return VM{}, fmt.Errorf("deriving the key of vm %s: %w", vm.Name, err)
 	}
 	sum := sha256.Sum256(content)
 	vm.Key = Key(hex.EncodeToString(sum[:16]))

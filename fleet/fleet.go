@@ -1,7 +1,7 @@
-// Package fleet holds the nouns of the desired state: a Spec is a requested VM, a
+// Package fleet defines the types of the desired state: a Spec is a requested VM, a
 // Placement is the host, CPUs and NUMA nodes chosen for it, and a VM is both, with a name
-// and a VMID. The package also defines the names, VMIDs, markers and provider IDs by
-// which a VM is found again. It does no I/O: start at Fleet.
+// and a VMID. The package also defines the names, VMIDs, markers and provider IDs that
+// identify a VM. It does no I/O: start at Fleet.
 package fleet
 
 import (
@@ -20,8 +20,8 @@ type Fleet struct {
 	Backend   Backend  `json:"backend"`
 	Regions   []Region `json:"regions"`
 	// Hosts are the hosts that have a Terraform root, sorted. A host whose last VM was
-	// removed keeps its root so that the removal can be applied. Hosts of VMs need not be
-	// listed.
+	// removed keeps its root, because the removal must be applied. Hosts of VMs may be
+	// missing.
 	Hosts []topology.HostID `json:"hosts,omitempty"`
 	// VMs are sorted by region, host and VMID.
 	VMs []VM `json:"vms"`
@@ -42,7 +42,7 @@ type Region struct {
 	Insecure bool   `json:"insecure,omitempty"`
 }
 
-// VMID is Proxmox' number of a guest.
+// VMID is the number of a guest in Proxmox.
 type VMID int
 
 // Key identifies one reservation of a VM permanently. VMIDs are reused, keys are not.
@@ -66,10 +66,10 @@ const (
 // Pinned reports whether VMs of this policy own host CPUs.
 func (p Policy) Pinned() bool { return p == PolicyDedicated || p == PolicyIsolated }
 
-// PinWith selects what makes pins effective.
+// PinWith selects the mechanism that applies pins.
 type PinWith string
 
-// The ways to pin.
+// The mechanisms.
 const (
 	// PinWithAffinity sets the VM's affinity, which requires a root@pam ticket.
 	PinWithAffinity PinWith = "Affinity"
@@ -99,7 +99,8 @@ func (p HugePages) MiB() int64 {
 	return 0
 }
 
-// Spread selects what a pool's VMs are spread over; empty means no spreading.
+// Spread selects the failure domain over which a pool's VMs are spread; empty means no
+// spreading.
 type Spread string
 
 // SpreadHosts spreads over the allowed hosts, preferring the host with the fewest VMs of
@@ -115,7 +116,7 @@ const (
 	CloneFull   CloneKind = "full"
 )
 
-// Spec is a requested VM, fully resolved except for its placement.
+// Spec is a requested VM without its placement.
 type Spec struct {
 	Pool         string `json:"pool"`
 	NodeClass    string `json:"node_class"`
@@ -135,8 +136,8 @@ type Spec struct {
 	// HugePages back the memory, which requires a root@pam ticket. Shared VMs have none.
 	HugePages HugePages `json:"huge_pages,omitempty"`
 	Spread    Spread    `json:"spread,omitempty"`
-	// WholeCores never gives a Dedicated VM single threads of partially allocated cores,
-	// even if no other placement exists.
+	// WholeCores prevents a Dedicated VM from using single threads of partially allocated
+	// cores, even if no other placement exists.
 	WholeCores bool `json:"whole_cores,omitempty"`
 	// Hosts are the hosts allowed for the VM, in no order; empty means none.
 	Hosts []topology.HostID `json:"hosts"`
@@ -147,7 +148,7 @@ type Spec struct {
 	// host; 0 if the name is unique.
 	TemplateVMID VMID      `json:"template_vmid,omitempty"`
 	Clone        CloneKind `json:"clone"`
-	// CPUType is Proxmox' cpu type, such as "host" or "x86-64-v2-AES".
+	// CPUType is the Proxmox CPU type, such as "host" or "x86-64-v2-AES".
 	CPUType string `json:"cpu_type"`
 	// DiskGiB is the boot disk's size; 0 means the template's.
 	DiskGiB int64 `json:"disk_gib,omitempty"`
@@ -165,21 +166,22 @@ type Spec struct {
 	Tags           []string    `json:"tags,omitempty"`
 	ResourcePool   string      `json:"resource_pool,omitempty"`
 	SecurityGroups []string    `json:"security_groups,omitempty"`
-	// Labels are Node labels that the pods selected among the pool's allowed values;
-	// labels that all nodes of the pool have are not repeated.
+	// Labels are the Node labels whose values the pods selected. Labels that all nodes of
+	// the pool have are not included.
 	Labels map[string]string `json:"labels,omitempty"`
 
 	Demand Demand `json:"demand"`
 }
 
-// Demand is what triggered the request for a VM, shown to the reader of the diff.
+// Demand is the total request of the pods that a VM was requested for. Reviewers see it in
+// the diff.
 type Demand struct {
 	Pods      int   `json:"pods"`
 	CPUMilli  int64 `json:"cpu_milli"`
 	MemoryMiB int64 `json:"memory_mib"`
 }
 
-// Network is a network device. An empty field means Proxmox' default.
+// Network is a network device. An empty field means the default of Proxmox.
 type Network struct {
 	Bridge   string `json:"bridge"`
 	Model    string `json:"model,omitempty"`
@@ -194,12 +196,11 @@ type Network struct {
 // mapping. If the mapping names several devices, Proxmox picks one when the VM starts.
 type PCIDevice struct {
 	Mapping string `json:"mapping"`
-	// MDev is the type of the mediated device created on it; empty passes the whole
-	// device through.
+	// MDev is the type of the mediated device; empty passes the whole device through.
 	MDev string `json:"mdev,omitempty"`
-	// PCIe attaches it to a PCI Express port, which only machine type q35 has.
+	// PCIe attaches the device to a PCI Express port, which only machine type q35 has.
 	PCIe bool `json:"pcie,omitempty"`
-	// XVGA makes it the VM's primary graphics card.
+	// XVGA makes the device the VM's primary graphics card.
 	XVGA bool `json:"xvga,omitempty"`
 }
 
@@ -274,7 +275,7 @@ type Timeouts struct {
 	Delete int `json:"delete,omitempty"`
 }
 
-// Source is what a VM inherits from its template.
+// Source is the template of a VM, with the options that the VM inherits.
 type Source struct {
 	VMID          VMID              `json:"vmid"`
 	DiskInterface string            `json:"disk_interface"`
@@ -283,7 +284,7 @@ type Source struct {
 	Options       map[string]string `json:"options,omitempty"`
 }
 
-// AllHosts returns the hosts that have VMs or have had some, sorted.
+// AllHosts returns Hosts and the hosts of all VMs, sorted.
 func (f *Fleet) AllHosts() []topology.HostID {
 	hosts := slices.Clone(f.Hosts)
 	for i := range f.VMs {

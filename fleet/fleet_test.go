@@ -191,9 +191,9 @@ func TestAllocatorStartsInRange(t *testing.T) {
 	}
 }
 
-// TestAllocatorGoesOn moves the range back and forth: no VMID is allocated twice in a
+// TestAllocatorContinues moves the range back and forth: no VMID is allocated twice in a
 // round.
-func TestAllocatorGoesOn(t *testing.T) {
+func TestAllocatorContinues(t *testing.T) {
 	t.Parallel()
 	low, high := fleet.VMIDRange{Lower: 200, Upper: 204}, fleet.VMIDRange{Lower: 300, Upper: 304}
 	var now fleet.Rotation
@@ -211,7 +211,7 @@ func TestAllocatorGoesOn(t *testing.T) {
 	}
 }
 
-func TestNameGivesEachReservationItsOwnKey(t *testing.T) {
+func TestEachReservationHasItsOwnKey(t *testing.T) {
 	t.Parallel()
 	bounds := fleet.VMIDRange{Lower: 200, Upper: 201}
 	spec := fleet.Spec{Pool: "workers", VCPUs: 2, Hosts: []topology.HostID{{Region: "r", Host: "a"}}}

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// markerPrefix starts the marker line; the number is the marker's format version.
+// markerPrefix begins the marker line; the number is the marker's format version.
 const markerPrefix = "numaform/1 "
 
 var (
@@ -64,7 +64,7 @@ func (m Marker) String() string {
 }
 
 // ParseMarker returns the marker in a VM's description. It reports false if there is
-// none, if there are several, or if it is malformed: the VM is then treated as unmanaged.
+// none, if there are several, or if it is malformed: the VM is then unmanaged.
 func ParseMarker(description string) (Marker, bool) {
 	marker, found, err := FindMarker(description)
 	return marker, found && err == nil
@@ -82,7 +82,7 @@ func FindMarker(description string) (Marker, bool, error) {
 			continue
 		}
 		if found {
-			return Marker{}, true, errors.New("the description has several lines that begin with numaform/: leave one")
+			return Marker{}, true, errors.New("the description has several lines that begin with numaform/: remove all but one")
 		}
 		var err error
 		if marker, err = parseMarkerLine(line); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// MaxPoolName is the maximum length of a NodePool's name. Together with the VMID it forms
-// the name of a VM and a Node, which is a DNS label of at most 63 characters.
+// MaxPoolName is the maximum length of a NodePool's name. The name and the VMID form the name
+// of a VM and its Node, a DNS label of at most 63 characters.
 const MaxPoolName = 63 - len("-999999999")
 
 // MaxVMID is the largest VMID that Proxmox accepts.
@@ -30,7 +30,7 @@ func CheckClusterID(id string) error {
 	if clusterID.MatchString(id) {
 		return nil
 	}
-	return fmt.Errorf("clusterID %q: want 1 to 32 of a-z, 0-9 and -, beginning and ending with a letter or digit", id)
+	return fmt.Errorf("clusterID %q: must have 1 to 32 characters a-z, 0-9 and -, and begin and end with a letter or digit", id)
 }
 
 // CheckPool returns an error if a NodePool's name cannot be the prefix of VM names.
@@ -38,8 +38,8 @@ func CheckPool(pool string) error {
 	if len(pool) <= MaxPoolName && dnsLabel.MatchString(pool) {
 		return nil
 	}
-	return fmt.Errorf("nodepool %q: its name begins the names of VMs: "+
-		"want at most %d of a-z, 0-9 and -, beginning and ending with a letter or digit", pool, MaxPoolName)
+	return fmt.Errorf("nodepool %q: its name is the prefix of VM names: "+
+		"must have at most %d characters a-z, 0-9 and -, and begin and end with a letter or digit", pool, MaxPoolName)
 }
 
 // NodeName returns the name of a VM and of its Node.
@@ -62,7 +62,7 @@ func ParseProviderID(id string) (topology.RegionName, VMID, error) {
 	vmid, err := strconv.Atoi(number)
 	if !ok || !cut || region == "" || err != nil ||
 		VMID(vmid) < MinVMID || VMID(vmid) > MaxVMID || strconv.Itoa(vmid) != number {
-		return "", 0, fmt.Errorf("parsing providerID %q: want %s<region>/<vmid>", id, providerIDScheme)
+		return "", 0, fmt.Errorf("parsing providerID %q: must have the form %s<region>/<vmid>", id, providerIDScheme)
 	}
 	return topology.RegionName(region), VMID(vmid), nil
 }

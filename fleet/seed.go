@@ -10,8 +10,8 @@ import (
 // images on the VM's host.
 const AnySeedStorage = "*"
 
-// generationLength is the number of key characters in a seed's name. They distinguish it
-// from the seed of another VM that had the same VMID.
+// generationLength is the number of key characters in a seed's name. They distinguish the
+// seed from that of an earlier VM with the same VMID.
 const generationLength = 8
 
 // seedPattern is strict because numaform overwrites and deletes the volumes that it

@@ -29,8 +29,8 @@ func TestSeedVolume(t *testing.T) {
 	}
 }
 
-// TestForeignSeeds checks that unmanaged volumes are never treated as ours.
-func TestForeignSeeds(t *testing.T) {
+// TestUnmanagedSeeds checks that unmanaged volumes are never treated as ours.
+func TestUnmanagedSeeds(t *testing.T) {
 	t.Parallel()
 	for _, volume := range []string{
 		"", "local:iso/debian.iso", "local:iso/numaform-prod-2001-01234567.img", "local:iso/numaform-prod-2001-0123456.iso",

@@ -76,10 +76,10 @@ func TestAppliesWithoutDrift(t *testing.T) {
 	}
 }
 
-// TestSecurityGroupsThatWereCutOff breaks the connection while the second of two security
+// TestIncompleteSecurityGroups breaks the connection while the second of two security
 // groups is created. The provider does not create groups where one exists, but imports
 // the existing ones and adds the rest.
-func TestSecurityGroupsThatWereCutOff(t *testing.T) {
+func TestIncompleteSecurityGroups(t *testing.T) {
 	t.Parallel()
 	for name, skip := range map[string]int{"none is set": 0, "one is set": 1} {
 		t.Run(name, func(t *testing.T) {

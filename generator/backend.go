@@ -35,8 +35,8 @@ func StateName(clusterID string, host topology.HostID) string {
 	return strings.TrimRight(slug, "-") + "-" + string(suffix)
 }
 
-// perRoot maps each backend type to a function that sets the settings that distinguish
-// one state from another, from the user's value and the state's name.
+// perRoot maps each backend type to a function that sets the settings that identify a
+// state, from the user's value and the state's name.
 var perRoot = map[string]func(config map[string]string, state string){
 	"azurerm": func(c map[string]string, state string) { c["key"] = join(c["key"], state, ".tfstate") },
 	"consul":  func(c map[string]string, state string) { c["path"] = join(c["path"], state, "") },
@@ -67,8 +67,7 @@ var perRoot = map[string]func(config map[string]string, state string){
 	},
 }
 
-// madePerRoot lists the settings that contain a state's name and nothing else, by backend
-// type.
+// madePerRoot lists the settings whose value is only the state's name, by backend type.
 var madePerRoot = map[string]string{"kubernetes": "secret_suffix", "pg": "schema_name"}
 
 // join replaces the placeholder in base with the state's name, or appends the name if
@@ -97,8 +96,8 @@ func backendSettings(backend fleet.Backend, state string) map[string]string {
 	return settings
 }
 
-// credentials lists the settings that must come from the environment, because a fleet's
-// files are kept in git, each with its variable.
+// credentials maps the settings that must be set by the environment to their variables,
+// because a fleet's files may be in git.
 var credentials = map[string]string{ //nolint:gosec // names of settings and variables
 	"azurerm.access_key":                  "ARM_ACCESS_KEY",
 	"azurerm.sas_token":                   "ARM_SAS_TOKEN",
@@ -126,12 +125,11 @@ var credentials = map[string]string{ //nolint:gosec // names of settings and var
 	"s3.sse_customer_key":                 "AWS_SSE_CUSTOMER_KEY",
 }
 
-// looksSecret matches names of settings that are probably credentials, for backends not
-// listed above.
+// looksSecret matches names of settings that are probably credentials, for backends that
+// are not in credentials.
 var looksSecret = regexp.MustCompile(`password|passwd|secret|token|credential|private_key|access_key|conn_str`)
 
-// notSecret lists the settings of the listed backends that match looksSecret but are not
-// credentials.
+// notSecret lists settings that match looksSecret but are not credentials.
 var notSecret = map[string]bool{
 	"token_endpoint": true, "oidc_token_file_path": true,
 	"web_identity_token_file": true, "skip_credentials_validation": true,
@@ -152,22 +150,22 @@ func (c *checker) backend(backend fleet.Backend) {
 		placeholder = placeholder || strings.Contains(value, statePlaceholder)
 		field := "fleet.backend.config." + name
 		variable := credentials[backend.Type+"."+name]
-		c.match("fleet.backend.config", name, backendWord, "names of settings consist of a-z, 0-9 and _, and begin with a letter")
-		c.require(madePerRoot[backend.Type] != name, field, "is set by numaform, to another value for each host: remove it")
-		c.require(variable == "", field, "is a credential, and files of a fleet may be in git: "+
+		c.match("fleet.backend.config", name, backendWord, "must have characters a-z, 0-9 and _ only, and begin with a letter")
+		c.require(madePerRoot[backend.Type] != name, field, "is set by numaform for each host: remove it")
+		c.require(variable == "", field, "is a credential, and the files of a fleet may be in git: "+
 			"remove it and set the environment variable %s", variable)
-		c.require(!looksSecret.MatchString(name) || notSecret[name], field, "looks like a credential, and files of a fleet may be in git: "+
+		c.require(!looksSecret.MatchString(name) || notSecret[name], field, "looks like a credential, and the files of a fleet may be in git: "+
 			"remove it and use the backend's environment variable")
-		c.require(!hasUserinfo(value), field, "is a URL with a user or password in it: "+
+		c.require(!hasUserinfo(value), field, "is a URL with a user or password: "+
 			"remove them and use the backend's environment variables")
 		c.text(field, value)
 	}
 
 	c.valid(backend.Type != "http" || backend.Config["address"] != "", "fleet.backend.config.address", "",
-		"write the URL below which each host has its state")
+		"set it to the URL below which each host has its state")
 	c.valid(perRoot[backend.Type] != nil || placeholder, "fleet.backend.type", backend.Type,
-		"numaform does not know which setting of it names a state: "+
-			"write "+statePlaceholder+" into that setting, and each host's own name is put there")
+		"numaform does not know which of its settings names a state: "+
+			"write "+statePlaceholder+" into that setting; numaform replaces it with the name of each host's state")
 }
 
 // hasUserinfo reports whether value is a URL that contains a user name.

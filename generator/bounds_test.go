@@ -23,14 +23,14 @@ func TestParseIsBounded(t *testing.T) {
 	}
 	deep := 80_000
 	cases := map[string]struct{ file, old, new, want string }{
-		"nested lists":       {nodeFile, value, strings.Repeat("[", deep) + strings.Repeat("]", deep), "nests more than 24 levels deep"},
-		"never closed":       {nodeFile, value, strings.Repeat("[", deep), "nests more than 24 levels deep"},
-		"nested calls":       {nodeFile, value, strings.Repeat("f(", deep) + strings.Repeat(")", deep), "nests more than 24 levels deep"},
-		"nested objects":     {nodeFile, value, strings.Repeat("{a=", 60_000), "nests more than 24 levels deep"},
-		"nested templates":   {nodeFile, value, strings.Repeat(`"${`, 60_000), "nests more than 24 levels deep"},
+		"nested lists":       {nodeFile, value, strings.Repeat("[", deep) + strings.Repeat("]", deep), "is nested more than 24 levels deep"},
+		"never closed":       {nodeFile, value, strings.Repeat("[", deep), "is nested more than 24 levels deep"},
+		"nested calls":       {nodeFile, value, strings.Repeat("f(", deep) + strings.Repeat(")", deep), "is nested more than 24 levels deep"},
+		"nested objects":     {nodeFile, value, strings.Repeat("{a=", 60_000), "is nested more than 24 levels deep"},
+		"nested templates":   {nodeFile, value, strings.Repeat(`"${`, 60_000), "is nested more than 24 levels deep"},
 		"directives":         {nodeFile, value, `"` + strings.Repeat(`%{if true}`, 20_000) + `"`, "has more than 64 operators"},
-		"heredocs":           {nodeFile, value, strings.Repeat("<<A\n${", 30_000), "may have 4000"},
-		"nested blocks":      {nodeFile, "module \"", strings.Repeat("a {", deep) + "module \"", "nests more than 24 levels deep"},
+		"heredocs":           {nodeFile, value, strings.Repeat("<<A\n${", 30_000), "limit of 4000"},
+		"nested blocks":      {nodeFile, "module \"", strings.Repeat("a {", deep) + "module \"", "is nested more than 24 levels deep"},
 		"negations":          {nodeFile, value, strings.Repeat("!", deep) + "true", "has more than 64 operators"},
 		"signs":              {nodeFile, value, strings.Repeat("- ", deep) + "1", "has more than 64 operators"},
 		"conditions":         {nodeFile, value, strings.Repeat("true?", 50_000) + "1", "has more than 64 operators"},
@@ -38,10 +38,10 @@ func TestParseIsBounded(t *testing.T) {
 		"loops in the seal":  {nodeFile, "format_version = 1", "format_version = " + loops, "Expression not allowed"},
 		"loops in the call":  {nodeFile, `  source = "`, `  source = ` + loops + "\n" + `  x = "`, "Expression not allowed"},
 		"a sum":              {nodeFile, value, "1 + 1", "Expression not allowed"},
-		"a large file":       {nodeFile, "module \"", "#" + strings.Repeat("x", 300_000) + "\nmodule \"", "may have 262144"},
+		"a large file":       {nodeFile, "module \"", "#" + strings.Repeat("x", 300_000) + "\nmodule \"", "limit of 262144"},
 		"many lines":         {nodeFile, "module \"", strings.Repeat("\n", 5000) + "module \"", nodeFile + ":4001: has 5"},
-		"a large main.tf":    {mainFile, "terraform {", strings.Repeat("\n", 300_000) + "terraform {", "may have 262144"},
-		"a large fleet.json": {"fleet.json", "{", "{" + strings.Repeat(" ", 300_000), "may have 262144"},
+		"a large main.tf":    {mainFile, "terraform {", strings.Repeat("\n", 300_000) + "terraform {", "limit of 262144"},
+		"a large fleet.json": {"fleet.json", "{", "{" + strings.Repeat(" ", 300_000), "limit of 262144"},
 		"a deep fleet.json":  {"fleet.json", `"namespace"`, `"a": ` + strings.Repeat("[", deep) + strings.Repeat("]", deep) + `, "namespace"`, "exceeded max depth"},
 	}
 	for name, c := range cases {

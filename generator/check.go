@@ -19,16 +19,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// FieldError reports a value of a fleet that cannot be written, and what is valid
-// instead.
+// FieldError reports an invalid value of a fleet.
 type FieldError struct {
 	// VM is the name of the VM that the value belongs to, or empty.
 	VM string
 	// Field is the path of the value, such as "tags[1]".
 	Field string
-	// Value is the invalid value, or empty if it must not be repeated.
+	// Value is the invalid value, or empty if the message must not contain it.
 	Value string
-	// Problem says what is wrong and how to fix it.
+	// Problem describes the fault and its fix.
 	Problem string
 }
 
@@ -75,21 +74,21 @@ const (
 	minMTU        = 576
 )
 
-// maxText limits free text, which ends up in Proxmox' 8 KiB description.
+// maxText limits free text, because Proxmox limits a VM's description to 8 KiB.
 const maxText = 1024
 
-// checker keeps the first error of a list of rules. Its methods do nothing after an
-// error, but their arguments are still evaluated.
+// checker records the first error of a list of checks. After an error its methods do
+// nothing, but Go still evaluates their arguments.
 type checker struct{ err error }
 
-// require requires ok, and reports a value that is not text.
+// require records an error unless ok. The format contains the value.
 func (c *checker) require(ok bool, field, format string, args ...any) {
 	if c.err == nil && !ok {
 		c.err = &FieldError{Field: field, Problem: fmt.Sprintf(format, args...)}
 	}
 }
 
-// valid requires ok, and reports a text value.
+// valid records an error about a text value unless ok.
 func (c *checker) valid(ok bool, field, value, problem string) {
 	if c.err != nil || ok {
 		return
@@ -107,29 +106,29 @@ func (c *checker) match(field, value string, pattern *regexp.Regexp, problem str
 // oneOf requires one of accepted. The empty value is valid only if accepted lists it.
 func (c *checker) oneOf(field, value string, accepted ...string) {
 	if !slices.Contains(accepted, value) {
-		c.valid(false, field, value, fmt.Sprintf("want one of %q", accepted))
+		c.valid(false, field, value, fmt.Sprintf("must be one of %q", accepted))
 	}
 }
 
 // size requires a size of at least low that fits the provider's numbers.
 func (c *checker) size(field string, value, low int64) {
-	c.require(low <= value && value <= math.MaxInt32, field, "%d: want from %d to %d", value, low, math.MaxInt32)
+	c.require(low <= value && value <= math.MaxInt32, field, "%d: must be from %d to %d", value, low, math.MaxInt32)
 }
 
 // text accepts one line of text that survives a round trip through HCL unchanged.
 func (c *checker) text(field, value string) {
-	// It would break a comment line or be invisible in a diff.
+	// Such characters break a comment line or are invisible in a diff.
 	unprintable := func(r rune) bool {
 		return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp)
 	}
 	c.valid(utf8.ValidString(value), field, value, "is not valid UTF-8: write plain text")
-	c.valid(norm.NFC.IsNormalString(value), field, value, "is not in Unicode's normal form C, and HCL would change it: write it composed")
+	c.valid(norm.NFC.IsNormalString(value), field, value, "is not in Unicode Normalization Form C, and HCL would change it: write it in that form")
 	c.valid(strings.IndexFunc(value, unprintable) < 0, field, value, "has a line break or another control character: write one line of plain text")
-	c.require(len(value) <= maxText, field, "has %d bytes: write at most %d", len(value), maxText)
-	c.valid(strings.TrimSpace(value) == value, field, value, "begins or ends with a space, which Proxmox would cut off: remove it")
+	c.require(len(value) <= maxText, field, "has %d bytes: must have at most %d", len(value), maxText)
+	c.valid(strings.TrimSpace(value) == value, field, value, "begins or ends with a space, which Proxmox would remove: remove it")
 }
 
-// checkFleet checks all values of a fleet, and that VMs share nothing that must be unique.
+// checkFleet checks all values of a fleet, and that names, keys and VMIDs are unique.
 func checkFleet(f *fleet.Fleet) error {
 	if err := fleet.CheckClusterID(f.ClusterID); err != nil {
 		return err
@@ -137,16 +136,16 @@ func checkFleet(f *fleet.Fleet) error {
 	c := &checker{}
 	c.backend(f.Backend)
 
-	const placeProblem = "names a directory: want at most 63 of letters, digits, '.', '_' and '-', " +
+	const placeProblem = "is the name of a directory: must have at most 63 letters, digits, '.', '_' and '-', " +
 		"beginning and ending with a letter or digit"
 	regions := map[topology.RegionName]bool{}
 	for _, region := range f.Regions {
 		name := string(region.Name)
 		c.valid(name != modulesDir && !strings.Contains(name, ".."), "region", name,
-			"is a name that the fleet's directory needs itself: name the region otherwise")
+			"is a reserved directory name: rename the region")
 		c.match("region", name, placeName, placeProblem)
 		c.endpoint("region "+name+": endpoint", region.Endpoint)
-		c.valid(!regions[region.Name], "region", name, "is listed twice: each Proxmox cluster needs a name of its own")
+		c.valid(!regions[region.Name], "region", name, "is a duplicate: give each Proxmox cluster a unique name")
 		regions[region.Name] = true
 	}
 
@@ -154,7 +153,7 @@ func checkFleet(f *fleet.Fleet) error {
 		name := string(host.Host)
 		c.valid(regions[host.Region], "host "+host.String(), string(host.Region), "is not a region of the fleet: add it to clusters in numaform.yaml")
 		c.valid(name != templatesDir && !strings.Contains(name, ".."), "host", name,
-			"is a name that the fleet's directory needs itself: rename the host")
+			"is a reserved directory name: rename the host")
 		c.match("host", name, placeName, placeProblem)
 	}
 
@@ -168,7 +167,7 @@ func checkFleet(f *fleet.Fleet) error {
 		unique := func(field, scope, value string) {
 			id := field + " " + scope + value
 			c.valid(owners[id] == "", field, scope+value, fmt.Sprintf("is also used by vm %s: "+
-				"reserve another VMID; regions need a vmid_range each that do not overlap", owners[id]))
+				"reserve another VMID, and make sure that the vmid_range of each region is disjoint", owners[id]))
 			owners[id] = vm.Name
 		}
 		unique("name", "", vm.Name)
@@ -183,18 +182,18 @@ func checkFleet(f *fleet.Fleet) error {
 	return c.err
 }
 
-// endpoint accepts a URL in the provider's form, or "" if the engine's environment names
-// one of several endpoints. It does not repeat a value that contains a password.
+// endpoint accepts a URL in the provider's form, or "" if the engine's environment contains
+// one of several endpoints. Its error does not contain a URL with a password.
 func (c *checker) endpoint(field, value string) {
 	if value == "" {
 		return
 	}
-	c.require(!hasUserinfo(value), field, "has a user or password in it: "+
+	c.require(!hasUserinfo(value), field, "contains a user or password: "+
 		"remove them and set PROXMOX_VE_API_TOKEN, or PROXMOX_VE_USERNAME and PROXMOX_VE_PASSWORD")
 	parsed, err := url.Parse(value)
 	c.valid(err == nil && parsed.Scheme == "https" && parsed.Host != "" &&
 		strings.Trim(parsed.Path, "/") == "" && parsed.RawQuery == "" && parsed.Fragment == "",
-		field, value, "want https://host:port/ without a path, such as https://pve-1.example:8006/")
+		field, value, "must have the form https://host:port/ without a path, such as https://pve-1.example:8006/")
 	c.text(field, value)
 }
 
@@ -206,43 +205,43 @@ func (c *checker) vm(clusterID string, vm *fleet.VM) {
 	c.require(fleet.MinVMID <= vm.VMID && vm.VMID <= fleet.MaxVMID, "vmid",
 		"%d is not from %d to %d: correct vmid_range in numaform.yaml", vm.VMID, fleet.MinVMID, fleet.MaxVMID)
 	name := fleet.NodeName(vm.Pool, vm.VMID)
-	c.valid(vm.Name == name, "name", vm.Name, fmt.Sprintf("want %s, the pool's name and the VMID", name))
+	c.valid(vm.Name == name, "name", vm.Name, fmt.Sprintf("must be %s, the pool's name and the VMID", name))
 	if vm.Module != "" {
-		c.match("module", vm.Module, moduleHash, "want the 16 hex digits that name a module's content")
+		c.match("module", vm.Module, moduleHash, "must be the 16 hex digits of a module hash")
 	}
-	c.match("key", string(vm.Key), keyName, "want the 32 hex digits of a reservation")
+	c.match("key", string(vm.Key), keyName, "must be 32 hex digits")
 
 	c.text("node_class", vm.NodeClass)
 	c.text("instance_type", vm.InstanceType)
 	c.text("capacity_type", vm.CapacityType)
 	c.text("template", vm.Template)
 	c.text("reason", vm.Reason)
-	c.valid(vm.InstanceType != "", "instance_type", "", "the guest reads it as its product name; name the type")
+	c.valid(vm.InstanceType != "", "instance_type", "", "the guest reads it as its product name: set it to the instance type")
 	c.oneOf("policy", string(vm.Policy), string(fleet.PolicyShared), string(fleet.PolicyNUMA),
 		string(fleet.PolicyDedicated), string(fleet.PolicyIsolated))
 	c.oneOf("pin_with", string(vm.PinWith), "", string(fleet.PinWithAffinity), string(fleet.PinWithHostAgent))
 	c.oneOf("huge_pages", string(vm.HugePages), "", string(fleet.HugePages2Mi), string(fleet.HugePages1Gi))
 	c.oneOf("spread", string(vm.Spread), "", string(fleet.SpreadHosts))
 	c.valid(vm.Emulator == "" || vm.Policy.Pinned() && vm.PinWith == fleet.PinWithHostAgent,
-		"emulator", string(vm.Emulator), "only VMs that the host agent pins have it")
+		"emulator", string(vm.Emulator), "must be empty, because the host agent does not pin the VM")
 	c.oneOf("emulator", string(vm.Emulator), "", string(fleet.EmulatorGuest), string(fleet.EmulatorShared))
 	c.oneOf("clone", string(vm.Clone), string(fleet.CloneLinked), string(fleet.CloneFull))
 	for _, key := range slices.Sorted(maps.Keys(vm.Labels)) {
 		value := vm.Labels[key]
-		c.valid(labelKey.MatchString(key) && labelValue.MatchString(value), "labels", key+"="+value, fmt.Sprintf("want a label of Kubernetes: "+
+		c.valid(labelKey.MatchString(key) && labelValue.MatchString(value), "labels", key+"="+value, fmt.Sprintf("must be a Kubernetes label: "+
 			"a key such as example.com/tier, and at most 63 of A-Z, a-z, 0-9, -, _ and . for its value %q", value))
 	}
 
-	c.require(vm.VCPUs >= 1, "vcpus", "%d: want at least 1", vm.VCPUs)
+	c.require(vm.VCPUs >= 1, "vcpus", "%d: must be at least 1", vm.VCPUs)
 	c.size("memory_mib", vm.MemoryMiB, minMemoryMiB)
-	c.require(vm.Overcommit >= 0 && vm.Overcommit <= math.MaxFloat64, "overcommit", "%v: want a ratio of at least 0", vm.Overcommit)
+	c.require(vm.Overcommit >= 0 && vm.Overcommit <= math.MaxFloat64, "overcommit", "%v: must be a ratio of at least 0", vm.Overcommit)
 	c.size("disk_gib", vm.DiskGiB, 0)
-	c.require(min(int64(vm.Demand.Pods), vm.Demand.CPUMilli, vm.Demand.MemoryMiB) >= 0, "demand", "%+v: want amounts of at least 0", vm.Demand)
+	c.require(min(int64(vm.Demand.Pods), vm.Demand.CPUMilli, vm.Demand.MemoryMiB) >= 0, "demand", "%+v: must not be negative", vm.Demand)
 	t := vm.Timeouts
 	c.require(min(t.Create, t.Start, t.Delete) >= 0 && max(t.Create, t.Start, t.Delete) <= math.MaxInt32,
-		"timeouts", "%+v: want seconds from 0 to %d", t, math.MaxInt32)
-	c.require(len(vm.Hosts) == 0, "hosts", "%v: a placed VM has one host; clear the candidates", vm.Hosts)
-	c.match("cpu_type", vm.CPUType, cpuType, "want a CPU type of Proxmox, such as host or x86-64-v2-AES")
+		"timeouts", "%+v: must be seconds from 0 to %d", t, math.MaxInt32)
+	c.require(len(vm.Hosts) == 0, "hosts", "%v: must be empty, because a placed VM has one host", vm.Hosts)
+	c.match("cpu_type", vm.CPUType, cpuType, "must be a Proxmox CPU type, such as host or x86-64-v2-AES")
 
 	c.disks(vm)
 	c.devices(vm)
@@ -252,21 +251,21 @@ func (c *checker) vm(clusterID string, vm *fleet.VM) {
 
 // disks checks the template, its boot disk and the data disks.
 func (c *checker) disks(vm *fleet.VM) {
-	const wantStorage = "want the name of a Proxmox storage"
+	const mustBeStorage = "must be the name of a Proxmox storage"
 	c.valid(vm.Clone != fleet.CloneLinked || vm.Storage == "" || vm.Storage == vm.Source.Storage, "storage", vm.Storage,
-		fmt.Sprintf("a linked clone stays on its template's storage %q: "+
+		fmt.Sprintf("a linked clone must stay on its template's storage %q: "+
 			"remove storage from the ProxmoxNodeClass, or request full clones", vm.Source.Storage))
 	if vm.Storage != "" {
-		c.match("storage", vm.Storage, storage, wantStorage)
+		c.match("storage", vm.Storage, storage, mustBeStorage)
 	}
 
 	free := fleet.FreeSlots([]string{vm.Source.DiskInterface}, math.MaxInt)
 	for i, d := range vm.DataDisks {
 		field := fmt.Sprintf("data_disks[%d].", i)
 		slot := slices.Index(free, d.Interface)
-		c.valid(slot >= 0, field+"interface", d.Interface, "want a SCSI slot of its own, such as scsi1")
+		c.valid(slot >= 0, field+"interface", d.Interface, "must be an unused SCSI slot, such as scsi1")
 		c.size(field+"size_gib", d.SizeGiB, 1)
-		c.match(field+"storage", d.Storage, storage, wantStorage)
+		c.match(field+"storage", d.Storage, storage, mustBeStorage)
 		if slot >= 0 {
 			free = slices.Delete(free, slot, slot+1)
 		}
@@ -274,75 +273,74 @@ func (c *checker) disks(vm *fleet.VM) {
 
 	source := vm.Source
 	c.require(fleet.MinVMID <= source.VMID && source.VMID <= fleet.MaxVMID && source.VMID != vm.VMID, "source.vmid",
-		"%d: want the VMID of template %s on host %s", source.VMID, vm.Template, vm.Host)
+		"%d: must be the VMID of template %s on host %s", source.VMID, vm.Template, vm.Host)
 	c.require(0 <= vm.TemplateVMID && vm.TemplateVMID <= fleet.MaxVMID, "template_vmid",
-		"%d: want the VMID of a template, or 0 for any of the name", vm.TemplateVMID)
+		"%d: must be the VMID of a template, or 0 if the template name is unique", vm.TemplateVMID)
 	c.size("source.disk_gib", source.DiskGiB, 0)
 	c.text("source.storage", source.Storage)
 	c.text("source.disk_interface", source.DiskInterface)
 	if grows(vm) {
-		c.match("source.storage", source.Storage, storage, "the disk must grow; say where it is")
-		c.match("source.disk_interface", source.DiskInterface, diskInterface, "the disk must grow; want one such as scsi0")
+		c.match("source.storage", source.Storage, storage, "must be the storage of the boot disk, which grows")
+		c.match("source.disk_interface", source.DiskInterface, diskInterface, "must be the slot of the boot disk, which grows, such as scsi0")
 	}
 	if _, err := hardwareOf(vm); c.err == nil {
 		c.err = err
 	}
 }
 
-// devices checks networks, PCI devices and the settings of Proxmox that concern the whole
-// guest.
+// devices checks networks, PCI devices, tags, security groups and the resource pool.
 func (c *checker) devices(vm *fleet.VM) {
 	c.require(len(vm.Networks) <= maxNetworks, "networks", "%d of them: Proxmox supports at most %d", len(vm.Networks), maxNetworks)
 	firewall := len(vm.Networks) == 0
 	for i, n := range vm.Networks {
 		field := fmt.Sprintf("networks[%d].", i)
-		c.match(field+"bridge", n.Bridge, bridge, "want the name of a bridge or vnet")
+		c.match(field+"bridge", n.Bridge, bridge, "must be the name of a bridge or vnet")
 		c.oneOf(field+"model", n.Model, "", "virtio", "e1000", "e1000e", "rtl8139", "vmxnet3")
-		c.match(field+"mac", n.MAC, mac, "want the address of one device, as in BC:24:11:00:00:01, or none")
-		c.require(0 <= n.VLAN && n.VLAN <= maxVLAN, field+"vlan", "%d: want from 1 to %d, or 0 for none", n.VLAN, maxVLAN)
+		c.match(field+"mac", n.MAC, mac, "must be a unicast address such as BC:24:11:00:00:01, or empty")
+		c.require(0 <= n.VLAN && n.VLAN <= maxVLAN, field+"vlan", "%d: must be from 1 to %d, or 0 for none", n.VLAN, maxVLAN)
 		c.require(n.MTU == 0 || n.MTU == 1 || minMTU <= n.MTU && n.MTU <= maxMTU, field+"mtu",
-			"%d: want from %d to %d, 1 for the bridge's, or 0 for the default", n.MTU, minMTU, maxMTU)
+			"%d: must be from %d to %d, 1 for the bridge's MTU, or 0 for the default", n.MTU, minMTU, maxMTU)
 		firewall = firewall || n.Firewall
 	}
 
 	c.require(len(vm.PCIDevices) <= maxPCIDevices, "pci_devices", "%d of them: Proxmox supports at most %d", len(vm.PCIDevices), maxPCIDevices)
 	for i, device := range vm.PCIDevices {
 		field := fmt.Sprintf("pci_devices[%d].", i)
-		c.match(field+"mapping", device.Mapping, mappingName, "want the name of a resource mapping")
-		c.match(field+"mdev", device.MDev, mdevType, "want a type of mediated device, such as nvidia-63")
+		c.match(field+"mapping", device.Mapping, mappingName, "must be the name of a resource mapping")
+		c.match(field+"mdev", device.MDev, mdevType, "must be a type of mediated device, such as nvidia-63")
 	}
 
 	for i, value := range vm.Tags {
 		c.match(fmt.Sprintf("tags[%d]", i), value, tag,
-			"want lower case letters, digits, '_', '+', '.' and '-': Proxmox changes others")
+			"must have lower case letters, digits, '_', '+', '.' and '-' only: Proxmox changes other characters")
 	}
 	for i, value := range vm.SecurityGroups {
 		c.match(fmt.Sprintf("security_groups[%d]", i), value, group,
-			"want 2 to 18 letters, digits, '_' and '-', a letter first")
+			"must have 2 to 18 letters, digits, '_' and '-', and begin with a letter")
 	}
 	c.require(len(vm.SecurityGroups) == 0 || firewall, "security_groups",
-		"no network has firewall: true, so they would do nothing: turn it on for one in the ProxmoxNodeClass")
+		"no network has firewall: true, so they have no effect: enable it for a network in the ProxmoxNodeClass")
 	if vm.ResourcePool != "" {
-		c.match("resource_pool", vm.ResourcePool, pool, "want a pool's name, at most three joined by '/'")
+		c.match("resource_pool", vm.ResourcePool, pool, "must be the name of a pool, with at most three levels separated by '/'")
 	}
 }
 
-// placement checks pins and cells as Proxmox and QEMU do when the VM starts. The planner
-// decides whether the host has these CPUs to give, and test/startcheck checks it again.
+// placement checks pins and cells as Proxmox and QEMU do when the VM starts. It does not
+// check whether the host has these CPUs: the planner does, and test/startcheck checks that.
 func (c *checker) placement(vm *fleet.VM) {
 	unknown := func(id int) bool { return id < 0 }
-	c.require(!slices.ContainsFunc(vm.L3, unknown), "l3", "%v: leave out caches that are not known", vm.L3)
+	c.require(!slices.ContainsFunc(vm.L3, unknown), "l3", "%v: must contain known caches only", vm.L3)
 	if vm.Policy.Pinned() {
-		c.valid(vm.PinWith != "", "pin_with", "", "a pinned VM needs Affinity or HostAgent")
+		c.valid(vm.PinWith != "", "pin_with", "", "a pinned VM requires Affinity or HostAgent")
 		c.require(len(vm.VCPUPins) == vm.VCPUs && vm.CPUs.Size() == vm.VCPUs && topology.CPUs(vm.VCPUPins...).Equal(vm.CPUs), "vcpu_pins",
-			"%v: want each of the %d CPUs %s once, one for each vCPU", vm.VCPUPins, vm.VCPUs, vm.CPUs)
-		c.require(!slices.ContainsFunc(vm.VCPUPins, unknown), "vcpu_pins", "%v: CPUs are numbered from 0", vm.VCPUPins)
+			"%v: must contain each of the %d CPUs %s once, one for each vCPU", vm.VCPUPins, vm.VCPUs, vm.CPUs)
+		c.require(!slices.ContainsFunc(vm.VCPUPins, unknown), "vcpu_pins", "%v: CPU numbers must not be negative", vm.VCPUPins)
 	} else {
-		c.require(vm.CPUs.IsEmpty() && len(vm.VCPUPins) == 0, "cpus", "%s: policy %s pins nothing; use Dedicated or Isolated", vm.CPUs, vm.Policy)
+		c.require(vm.CPUs.IsEmpty() && len(vm.VCPUPins) == 0, "cpus", "%s: policy %s does not pin CPUs; use Dedicated or Isolated", vm.CPUs, vm.Policy)
 	}
 
 	if len(vm.Cells) == 0 {
-		c.require(vm.HugePages == "", "cells", "there are none: huge pages are of one NUMA node each; use the policy NUMA, Dedicated or Isolated")
+		c.require(vm.HugePages == "", "cells", "are missing: huge pages require a policy that binds memory: NUMA, Dedicated or Isolated")
 		return
 	}
 	c.require(len(vm.Cells) <= maxCells, "cells", "%d of them: Proxmox supports at most %d", len(vm.Cells), maxCells)
@@ -351,11 +349,11 @@ func (c *checker) placement(vm *fleet.VM) {
 	for i, cell := range vm.Cells {
 		field := fmt.Sprintf("cells[%d].", i)
 		c.require(!cell.GuestCPUs.IsEmpty() && !cell.HostNodes.IsEmpty() && !slices.ContainsFunc(cell.HostNodes.List(), unknown) && cell.MemoryMiB >= 1,
-			field+"host_nodes", "%s for guest CPUs %s with %d MiB: want all three", cell.HostNodes, cell.GuestCPUs, cell.MemoryMiB)
+			field+"host_nodes", "%s for guest CPUs %s with %d MiB: a cell requires NUMA nodes, guest CPUs and memory", cell.HostNodes, cell.GuestCPUs, cell.MemoryMiB)
 		c.oneOf(field+"policy", string(cell.Policy), string(topology.NUMABind), string(topology.NUMAPreferred), string(topology.NUMAInterleave))
 		if page := vm.HugePages.MiB(); page > 0 {
-			c.require(cell.HostNodes.Size() == 1, field+"host_nodes", "%s: huge pages are of one NUMA node for each cell", cell.HostNodes)
-			c.require(cell.MemoryMiB%page == 0, field+"memory_mib", "%d is no multiple of %d, the size of its huge pages", cell.MemoryMiB, page)
+			c.require(cell.HostNodes.Size() == 1, field+"host_nodes", "%s: with huge pages, each cell must have one NUMA node", cell.HostNodes)
+			c.require(cell.MemoryMiB%page == 0, field+"memory_mib", "%d is not a multiple of %d, the size of its huge pages", cell.MemoryMiB, page)
 		}
 		memory += cell.MemoryMiB
 		guestCPUs = append(guestCPUs, cell.GuestCPUs.List()...)
@@ -365,22 +363,22 @@ func (c *checker) placement(vm *fleet.VM) {
 	for i, cpu := range guestCPUs {
 		once = once && cpu == i
 	}
-	c.require(once, "cells", "have guest CPUs %v: want each from 0 to %d once", guestCPUs, vm.VCPUs-1)
-	c.require(memory == vm.MemoryMiB, "cells", "have %d MiB together: want the VM's %d, or Proxmox does not start it", memory, vm.MemoryMiB)
+	c.require(once, "cells", "have guest CPUs %v: must contain each from 0 to %d once", guestCPUs, vm.VCPUs-1)
+	c.require(memory == vm.MemoryMiB, "cells", "have %d MiB in total: must be the VM's %d, otherwise Proxmox does not start it", memory, vm.MemoryMiB)
 }
 
-// seed accepts only the volume that is named after this VM: the named volume is
-// overwritten and deleted later.
+// seed accepts only the volume that is named after this VM, because numaform overwrites and
+// deletes the volume.
 func (c *checker) seed(clusterID string, vm *fleet.VM) {
 	if vm.SeedStorage == "" && vm.Seed == "" {
 		return
 	}
 	if vm.SeedStorage != fleet.AnySeedStorage {
-		c.match("seed_storage", vm.SeedStorage, storage, "want the name of a Proxmox storage, or "+fleet.AnySeedStorage)
+		c.match("seed_storage", vm.SeedStorage, storage, "must be the name of a Proxmox storage, or "+fleet.AnySeedStorage)
 	}
 	seed, ok := fleet.ParseSeed(vm.Seed)
 	c.valid(ok && seed.Of(vm.VMID, vm.Key) && seed.ClusterID == clusterID, "seed", vm.Seed,
-		fmt.Sprintf("want %s, named after cluster, VMID and key", fleet.SeedVolume(cmp.Or(seed.Storage, "STORAGE"), clusterID, vm.VMID, vm.Key)))
+		fmt.Sprintf("must be %s, which contains cluster ID, VMID and key", fleet.SeedVolume(cmp.Or(seed.Storage, "STORAGE"), clusterID, vm.VMID, vm.Key)))
 	c.valid(vm.SeedStorage == fleet.AnySeedStorage || vm.SeedStorage == seed.Storage, "seed", vm.Seed,
-		fmt.Sprintf("want it on the seed storage %s", vm.SeedStorage))
+		fmt.Sprintf("must be on the seed storage %s", vm.SeedStorage))
 }

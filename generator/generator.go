@@ -26,7 +26,7 @@ import (
 // newer versions.
 const FormatVersion = 1
 
-// ImportFile is the name of the file in a root's directory that holds import blocks
+// ImportFile is the name of the file in a root's directory that contains the import blocks
 // during an import. The caller that runs the engine owns it: Render does not write it,
 // and Parse ignores it.
 const ImportFile = "numaform-import.tf"
@@ -45,14 +45,14 @@ const (
 // Files are a fleet's files by slash-separated path relative to the fleet's directory.
 type Files map[string][]byte
 
-// Release is what a version of numaform supplies to the fleets that it writes.
+// Release is the modules and the provider version that a version of numaform writes into
+// fleets.
 type Release struct {
-	// Modules are the modules that new VMs call, by the paths of their files.
+	// Modules are the files of the modules that new VMs call, by path.
 	Modules map[string][]byte
 	// Provider is the version of the provider that the roots require.
 	Provider string
-	// Allowed are further modules that node files may call, by hash: custom modules that
-	// the operator has named.
+	// Allowed are the custom modules that the operator allows node files to call, by hash.
 	Allowed map[string]map[string][]byte
 }
 
@@ -82,8 +82,7 @@ func Current() Release { return Release{Modules: modules.Files(), Provider: Prov
 // Render renders the fleet with the current release.
 func Render(f fleet.Fleet) (Files, error) { return Current().Render(f) }
 
-// index is the content of fleet.json: what the files of single roots and VMs do not
-// contain.
+// index is the content of fleet.json: the facts about the whole fleet.
 type index struct {
 	FormatVersion int            `json:"format_version"`
 	ClusterID     string         `json:"cluster_id"`
@@ -91,10 +90,10 @@ type index struct {
 	Regions       []fleet.Region `json:"regions"`
 }
 
-// Render renders the fleet. The same fleet always gives the same bytes. Of the modules,
-// it writes only the release's own, which VMs without a module hash call; the fleet's
-// directory keeps the others, which older VMs still call. All roots require the release's
-// provider version, because an older one may no longer be available for download.
+// Render renders the fleet. The same fleet always gives the same bytes. It writes only the
+// release's modules, which VMs without a module hash call. The modules that older VMs call
+// remain in the fleet's directory. All roots require the release's provider version,
+// because an older one may no longer be available for download.
 func (r Release) Render(f fleet.Fleet) (Files, error) {
 	f.Regions = append([]fleet.Region(nil), f.Regions...)
 	f.Hosts = f.AllHosts()
@@ -134,8 +133,8 @@ func (r Release) Render(f fleet.Fleet) (Files, error) {
 	return files, nil
 }
 
-// The provider and the engines that the roots require. The provider's address is fully
-// qualified, so that OpenTofu and Terraform share states and lock files.
+// The provider and the engine version that the roots require. The provider's address is
+// fully qualified, so that OpenTofu and Terraform share states and lock files.
 const (
 	providerName    = "proxmox"
 	ProviderSource  = "registry.opentofu.org/bpg/proxmox"
@@ -171,7 +170,7 @@ func renderMain(f *fleet.Fleet, host topology.HostID, provider string) []byte {
 
 	settings := body.AppendNewBlock("provider", []string{providerName}).Body()
 	region := f.Regions[regionIndex(f, host.Region)]
-	// With several endpoints, the environment names one that responds.
+	// With several endpoints, the environment contains one that responds.
 	if region.Endpoint != "" {
 		setText(settings, "endpoint", region.Endpoint)
 	}
@@ -184,8 +183,8 @@ func regionIndex(f *fleet.Fleet, name topology.RegionName) int {
 	return slices.IndexFunc(f.Regions, func(r fleet.Region) bool { return r.Name == name })
 }
 
-// ignored is the content of a fleet's .gitignore if no other one exists. It keeps the
-// working files of numaform and the engine out of git.
+// ignored is the content of a new .gitignore. It excludes the working files of numaform and
+// the engine from git.
 const ignored = `.numaform/
 .terraform/
 *.tfstate
@@ -213,8 +212,8 @@ func Address(vm *fleet.VM) string {
 	return "module." + label(vm.Name) + ".proxmox_virtual_environment_vm.node"
 }
 
-// Calls returns the addresses of the module calls in a VM's file; the call that creates
-// the VM comes first.
+// Calls returns the addresses of the module calls in a VM's file. The first call creates
+// the VM.
 func Calls(vm *fleet.VM) []string {
 	calls := []string{"module." + label(vm.Name)}
 	if len(vm.SecurityGroups) > 0 {
@@ -223,8 +222,7 @@ func Calls(vm *fleet.VM) []string {
 	return calls
 }
 
-// Addresses returns the addresses of all resources that a VM's file creates; the VM comes
-// first.
+// Addresses returns the addresses of all resources that a VM's file creates, the VM first.
 func Addresses(vm *fleet.VM) []string {
 	var addresses []string
 	for _, i := range Imports(vm) {
@@ -238,8 +236,8 @@ type Import struct{ Address, ID string }
 
 // Imports returns the imports that restore a VM to a lost state, the VM itself first. The
 // engine skips resources that are already in its state. Security groups are imported even
-// if none is set yet: the provider does not create groups where some exist, but updates
-// imported ones to match the file.
+// if the VM has none: the provider cannot create groups where some exist, but it updates
+// imported groups to match the file.
 func Imports(vm *fleet.VM) []Import {
 	id := fmt.Sprintf("%s/%d", vm.Host.Host, vm.VMID)
 	imports := []Import{{Address: Address(vm), ID: id}}
@@ -258,7 +256,7 @@ func ImportBlocks(imports []Import) ([]byte, error) {
 	for _, i := range imports {
 		address, diagnostics := hclsyntax.ParseTraversalAbs([]byte(i.Address), "address", hcl.InitialPos)
 		if diagnostics.HasErrors() {
-			return nil, fmt.Errorf("importing %q: not an address: write module.<name>.<type>.<name>", i.Address)
+			return nil, fmt.Errorf("importing %q: invalid address: must have the form module.<name>.<type>.<name>", i.Address)
 		}
 		body := file.Body().AppendNewBlock("import", nil).Body()
 		body.SetAttributeTraversal("to", address)
@@ -271,9 +269,9 @@ func ImportBlocks(imports []Import) ([]byte, error) {
 // unique because VM names contain no underscore.
 func groupsLabel(name string) string { return label(name) + "_security_groups" }
 
-// label returns the module call's label for a VM. Unlike a VM's name, an identifier
-// cannot begin with a digit; a leading underscore is unambiguous because no VM's name has
-// one.
+// label returns the label of a VM's module call. Unlike a VM's name, an identifier cannot
+// begin with a digit. The leading underscore is unambiguous, because VM names contain no
+// underscore.
 func label(name string) string {
 	if name != "" && '0' <= name[0] && name[0] <= '9' {
 		return "_" + name

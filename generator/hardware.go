@@ -11,7 +11,7 @@ import (
 )
 
 // hardware is the hardware that a VM inherits from its template and that the module
-// repeats. A missing field means Proxmox' default.
+// repeats. A missing field means the default of Proxmox.
 type hardware struct {
 	Agent         *agent   `json:"agent,omitempty"`
 	BIOS          string   `json:"bios,omitempty"`
@@ -38,16 +38,16 @@ type vga struct {
 // maxSerial is the number of serial ports that Proxmox supports.
 const maxSerial = 4
 
-// hardwareOf reads the options of a VM's template, and refuses options that a clone cannot
+// hardwareOf reads the options of a VM's template. It refuses options that a clone cannot
 // have.
 func hardwareOf(vm *fleet.VM) (hardware, error) {
 	c := &checker{}
 	options := vm.Source.Options
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		field := "source.options." + name
-		c.valid(optionName.MatchString(name) && name != "for", "source.options", name, "is no option of Proxmox: leave it out")
+		c.valid(optionName.MatchString(name) && name != "for", "source.options", name, "is not a Proxmox option: remove it")
 		c.require(name != "hookscript" && (name != "affinity" || affinity(vm) != ""), field,
-			"template %s on host %s has one, which a token cannot remove from a clone: run qm set %d --delete %s",
+			"template %s on host %s has this option, and an API token cannot remove it from a clone: run qm set %d --delete %s",
 			vm.Template, vm.Host, vm.Source.VMID, name)
 		c.text(field, options[name])
 	}
@@ -68,7 +68,7 @@ func hardwareOf(vm *fleet.VM) (hardware, error) {
 	}
 	if order, ok := strings.CutPrefix(options["boot"], "order="); ok && order != "" {
 		h.BootOrder = strings.Split(order, ";")
-	} else if len(vm.DataDisks) > 0 { // otherwise Proxmox boots from the first disk that it finds
+	} else if len(vm.DataDisks) > 0 { // without an order, Proxmox boots from the first disk
 		h.BootOrder = []string{vm.Source.DiskInterface}
 	}
 	if text := options["vga"]; text != "" {
@@ -77,7 +77,7 @@ func hardwareOf(vm *fleet.VM) (hardware, error) {
 		if memory, ok := fields["memory"]; ok {
 			var err error
 			h.VGA.Memory, err = strconv.Atoi(memory)
-			c.valid(err == nil, "source.options.vga", text, "memory is not a number: correct the template's display")
+			c.valid(err == nil, "source.options.vga", text, "memory must be a number: correct the display of the template")
 		}
 	}
 	for i := range maxSerial {
@@ -86,14 +86,14 @@ func hardwareOf(vm *fleet.VM) (hardware, error) {
 			continue
 		}
 		c.require(len(h.SerialDevices) == i, fmt.Sprintf("source.options.serial%d", i),
-			"there is no serial%d: number the template's serial ports from serial0 without gaps", len(h.SerialDevices))
+			"serial%d is missing: number the template's serial ports from serial0 without gaps", len(h.SerialDevices))
 		h.SerialDevices = append(h.SerialDevices, device)
 	}
 	return h, c.err
 }
 
 // properties parses a Proxmox property string such as "1,type=virtio"; unnamed is the key
-// of a first value without one.
+// of a value that has none.
 func properties(text, unnamed string) map[string]string {
 	fields := map[string]string{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -112,8 +112,7 @@ func flag(text string) bool {
 }
 
 // disk is a data disk, or a boot disk that must be larger than the template's. The other
-// fields repeat the template's boot disk, because the provider resets fields that are
-// left out.
+// fields repeat the template's boot disk, because the provider resets missing fields.
 type disk struct {
 	Interface   string `json:"interface"`
 	DatastoreID string `json:"datastore_id"`

@@ -17,8 +17,8 @@ type argument struct {
 	value hclwrite.Tokens
 }
 
-// arguments turns a struct with JSON tags into attributes, in field order. Attribute
-// names are the tags, so no value can become one; map keys are checked before.
+// arguments converts a struct with JSON tags to attributes, in field order. Attribute names
+// are the tags or the keys of maps, which the caller has checked.
 func arguments(value any) ([]argument, error) {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -53,7 +53,7 @@ func members(decoder *json.Decoder) ([]argument, error) {
 // maxLine is the maximum total length of list elements on a single line.
 const maxLine = 60
 
-// expression turns the decoder's next value into an expression.
+// expression converts the decoder's next value to an expression.
 func expression(decoder *json.Decoder) (hclwrite.Tokens, error) {
 	token, err := decoder.Token()
 	if err != nil {

@@ -18,8 +18,7 @@ import (
 )
 
 // call is the first module call of a node file, which creates the VM, with its arguments
-// in order. The module's own arguments come first; the record holds what only numaform
-// needs.
+// in order. The last one, the record, contains the values that only numaform uses.
 type call struct {
 	FormatVersion int               `json:"format_version"`
 	ClusterID     string            `json:"cluster_id"`
@@ -74,7 +73,7 @@ type device struct {
 	MAC      string `json:"mac_address,omitempty"`
 }
 
-// record is what the module's arguments do not say about a VM.
+// record contains the values of a VM that are not in the module's other arguments.
 type record struct {
 	Key          fleet.Key      `json:"key"`
 	Pool         string         `json:"pool"`
@@ -109,14 +108,14 @@ type source struct {
 	Options       map[string]string `json:"options,omitempty"`
 }
 
-// groupsCall holds the arguments that numaform reads back from the second module call of
-// a node file, which sets the VM's security groups.
+// groupsCall contains the arguments that numaform reads from the second module call of a
+// node file, which sets the VM's security groups.
 type groupsCall struct {
 	SecurityGroups []string `json:"security_groups"`
 }
 
 // Inputs returns the arguments that Render passes to a VM's modules, as JSON keyed by
-// variable name. It leaves out the record, which configures nothing.
+// variable name, without the record, which configures nothing.
 func Inputs(clusterID string, vm *fleet.VM) ([]byte, error) {
 	content, err := callOf(clusterID, vm)
 	if err != nil {
@@ -159,8 +158,8 @@ func renderNode(clusterID string, vm *fleet.VM) ([]byte, error) {
 		return file.Bytes(), nil
 	}
 
-	// The second call refers to the first one for host and VMID, so that the VM is created
-	// first and deleted last.
+	// The second call refers to the first one for host and VMID, so that the engine creates
+	// the VM first and deletes it last.
 	list, err = arguments(groupsCall{SecurityGroups: vm.SecurityGroups})
 	if err != nil {
 		return nil, err
@@ -183,7 +182,7 @@ func renderNode(clusterID string, vm *fleet.VM) ([]byte, error) {
 // moduleSource returns the path of a module relative to a root's directory.
 func moduleSource(module, hash string) string { return path.Join("../..", modulesDir, module, hash) }
 
-// maxDescription is Proxmox' limit for a VM's description, in bytes.
+// maxDescription is the maximum size of a VM's description in Proxmox, in bytes.
 const maxDescription = 8192
 
 // callOf returns the arguments for a VM. vmOf is its inverse.
@@ -281,12 +280,12 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 	content.Description = append([]string{marker.String()}, explain(vm)...)
 	c := &checker{}
 	size := len(strings.Join(content.Description, "\n"))
-	c.require(size <= maxDescription, "description", "%d bytes, of which Proxmox takes %d: shorten the names of class and type", size, maxDescription)
+	c.require(size <= maxDescription, "description", "%d bytes, but Proxmox allows %d: shorten the names of class and type", size, maxDescription)
 	return content, c.err
 }
 
-// vmOf returns the VM that a node file's calls create. It leaves values that Render would
-// not write to the check of the parsed fleet.
+// vmOf returns the VM that a node file's calls create. It does not validate values: Parse
+// checks the whole fleet.
 func vmOf(region topology.RegionName, moduleHash string, c *call, groups []string) (fleet.VM, error) {
 	r := c.Record
 	vm := fleet.VM{
@@ -381,7 +380,7 @@ func vmOf(region topology.RegionName, moduleHash string, c *call, groups []strin
 	return vm, nil
 }
 
-// guestCPU chooses the CPU topology that the guest sees. Contiguous cells of equal size
+// guestCPU returns the CPU topology of the guest. Contiguous cells of equal size
 // become its sockets, so that no socket spans two NUMA nodes.
 func guestCPU(vm *fleet.VM) cpu {
 	shape := cpu{Type: vm.CPUType, Sockets: 1, Cores: vm.VCPUs, Affinity: affinity(vm)}
@@ -401,8 +400,8 @@ func guestCPU(vm *fleet.VM) cpu {
 	return shape
 }
 
-// affinity returns the host CPUs that Proxmox itself pins a VM to. It is empty if the
-// host agent pins the VM.
+// affinity returns the host CPUs to which Proxmox pins a VM. It is empty if the host agent
+// pins the VM.
 func affinity(vm *fleet.VM) string {
 	if vm.Policy.Pinned() && vm.PinWith == fleet.PinWithAffinity {
 		return vm.CPUs.String()

@@ -40,13 +40,13 @@ func TestOwnsWhatItRenders(t *testing.T) {
 		if diff := cmp.Diff(files, generator.Select(files)); diff != "" {
 			t.Errorf("selected (-rendered +got):\n%s", diff)
 		}
-		if foreign := generator.Unmanaged(files, files); len(foreign) > 0 {
-			t.Errorf("foreign: %v", foreign)
+		if unmanaged := generator.Unmanaged(files, files); len(unmanaged) > 0 {
+			t.Errorf("unmanaged: %v", unmanaged)
 		}
 	})
 }
 
-func TestOwnsNothingElse(t *testing.T) {
+func TestOwnsNoOtherFiles(t *testing.T) {
 	t.Parallel()
 	files := rendered(t)
 	main, node := files[mainFile], files[nodeFile]
@@ -75,26 +75,26 @@ func TestOwnsNothingElse(t *testing.T) {
 func TestSelect(t *testing.T) {
 	t.Parallel()
 	files := rendered(t)
-	foreign := generator.Files{
+	unmanaged := generator.Files{
 		"network.tf": nil, "aws/prod/main.tf": nil, "aws/prod/node-x.tf": nil, "aws/fleet.json": []byte("{}"),
 		"modules/vpc/main.tf": nil, "region-1/other/main.tf": nil, "README.md": nil, "region-1/pve-1/notes.txt": nil,
 	}
 	strays := generator.Files{"region-1/pve-1/x.tf": nil, "region-1/pve-1/node-x.tf": nil, "region-1/pve-1/x.auto.tfvars.json": nil}
 	maps.Copy(files, strays)
 	want := maps.Clone(files)
-	maps.Copy(files, foreign)
+	maps.Copy(files, unmanaged)
 	if diff := cmp.Diff(want, generator.Select(files)); diff != "" {
 		t.Errorf("with a fleet (-want +got):\n%s", diff)
 	}
-	foreign[".gitignore"], foreign["fleet.json"] = []byte("*.swp\n"), []byte("{}")
-	maps.Copy(foreign, strays)
-	if got := generator.Select(foreign); len(got) > 0 {
+	unmanaged[".gitignore"], unmanaged["fleet.json"] = []byte("*.swp\n"), []byte("{}")
+	maps.Copy(unmanaged, strays)
+	if got := generator.Select(unmanaged); len(got) > 0 {
 		t.Errorf("without a fleet: %v", got)
 	}
 	if got := generator.ClusterOf(want); got != "prod" {
 		t.Errorf("cluster %q", got)
 	}
-	if got := generator.ClusterOf(foreign); got != "" {
+	if got := generator.ClusterOf(unmanaged); got != "" {
 		t.Errorf("cluster %q without a fleet", got)
 	}
 	if diff := cmp.Diff([]string{"region-1/pve-1/node-x.tf", "region-1/pve-1/x.auto.tfvars.json", "region-1/pve-1/x.tf"},

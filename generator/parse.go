@@ -18,14 +18,13 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// ParseError reports a file of a fleet that numaform does not understand: which file,
-// which line, and how to fix it.
+// ParseError reports an invalid file of a fleet: its line, and how to fix it.
 type ParseError struct {
 	// File is the path relative to the fleet's directory.
 	File string
 	// Line counts from 1; 0 means the whole file.
 	Line int
-	// Problem says what is wrong.
+	// Problem describes the fault.
 	Problem string
 	// Hint says how to fix it.
 	Hint string
@@ -42,8 +41,8 @@ func (e *ParseError) Error() string {
 	return fmt.Sprintf("reading fleet file %s: %s: %s", visible(where), visible(e.Problem), e.Hint)
 }
 
-// visible escapes characters that a terminal would interpret or not show, as Go does in
-// quoted strings: a fleet's paths and values are untrusted text.
+// visible escapes characters that a terminal would interpret or hide, as Go does in quoted
+// strings, because a fleet's paths and values are untrusted.
 func visible(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -64,19 +63,18 @@ const (
 	hintRestore = "restore the file from version control; to change a node, change its NodePool or ProxmoxNodeClass"
 	hintUpgrade = "upgrade numaform"
 	hintRemove  = "move the file out of the fleet's directory"
-	hintEither  = "restore the file from version control if it is a node's, or else move it out of the fleet's directory"
-	hintModule  = "restore the file from version control, or remove the directory: numaform has the modules itself"
-	hintMerge   = "take one side as it is: git checkout --ours, or --theirs"
+	hintEither  = "restore the file from version control if it describes a node; otherwise move it out of the fleet's directory"
+	hintModule  = "restore the file from version control, or remove the directory: numaform contains the modules"
+	hintMerge   = "restore one side with git checkout --ours or --theirs"
 )
 
-// Limits of a file before it is parsed, several times the largest file that Render
-// writes.
+// The limits of a file, several times the largest file that Render writes.
 const (
 	maxFileBytes = 256 << 10
 	maxFileLines = 4000
 )
 
-// conflict matches a merge conflict marker. Render never begins a line like this.
+// conflict matches a merge conflict marker. Render never writes such a line.
 var conflict = regexp.MustCompile(`(?m)^(<{7}|>{7})( |\r?$)`)
 
 // providerPin matches the provider version in a root's main.tf.
@@ -85,12 +83,12 @@ var providerPin = regexp.MustCompile(`(?m)^(      version = )"[0-9]+\.[0-9]+\.[0
 // Parse parses a fleet with the current release.
 func Parse(files Files) (fleet.Fleet, error) { return Current().Parse(files) }
 
-// Parse parses what Render wrote and accepts nothing else: if Render would write a file
-// differently, it returns an error with the first different line. Only the provider
+// Parse parses the files that Render wrote and accepts no others: if Render would write a
+// file differently, it returns an error with the first different line. Only the provider
 // version may be another release's, because Render upgrades all roots to its own. A node
-// file may call only modules that the release carries; the copies in the fleet's
-// directory are for people and must be equal to them. Parse ignores files that the engine
-// does not read. No files at all are an empty fleet.
+// file may call only modules that the release contains. The copies in the fleet's directory
+// are for readers and must be equal to them. Parse ignores files that the engine does not
+// read. Without files, the fleet is empty.
 func (r Release) Parse(files Files) (fleet.Fleet, error) {
 	p := &parser{release: r, files: files, modules: map[string]map[string][]byte{}}
 	names := sortedPaths(files)
@@ -128,8 +126,8 @@ type parser struct {
 	release Release
 	files   Files
 	fleet   fleet.Fleet
-	// modules caches the requested modules by hash, because the release hashes its own each
-	// time; nil if the release has no such modules.
+	// modules caches Release.Carried, which hashes the modules at each call; nil means
+	// modules that the release does not contain.
 	modules map[string]map[string][]byte
 }
 
@@ -146,21 +144,20 @@ func (p *parser) carried(hash string) map[string][]byte {
 	return files
 }
 
-// checkText refuses text that is too large for Render to have written it, and unresolved
-// merge conflicts.
+// checkText refuses text that is larger than any file of Render, and merge conflicts.
 func (p *parser) checkText(name string) error {
 	if !kindOf(name).isText() {
 		return nil
 	}
 	content := p.files[name]
 	if len(content) > maxFileBytes {
-		return &ParseError{File: name, Problem: fmt.Sprintf("has %d bytes, and may have %d", len(content), maxFileBytes), Hint: hintRestore}
+		return &ParseError{File: name, Problem: fmt.Sprintf("has %d bytes, more than the limit of %d", len(content), maxFileBytes), Hint: hintRestore}
 	}
 	if lines := bytes.Count(content, []byte("\n")); lines > maxFileLines {
-		return &ParseError{File: name, Line: maxFileLines + 1, Problem: fmt.Sprintf("has %d lines, and may have %d", lines, maxFileLines), Hint: hintRestore}
+		return &ParseError{File: name, Line: maxFileLines + 1, Problem: fmt.Sprintf("has %d lines, more than the limit of %d", lines, maxFileLines), Hint: hintRestore}
 	}
 	if at := conflict.FindIndex(content); at != nil {
-		return &ParseError{File: name, Line: lineAt(content, at[0]), Problem: "holds both sides of a merge that conflicted", Hint: hintMerge}
+		return &ParseError{File: name, Line: lineAt(content, at[0]), Problem: "contains merge conflict markers", Hint: hintMerge}
 	}
 	return nil
 }
@@ -186,7 +183,7 @@ func (p *parser) parseIndex() error {
 	err := decoder.Decode(&read)
 	if err == nil {
 		if _, end := decoder.Token(); !errors.Is(end, io.EOF) {
-			err = errors.New("holds more than one JSON value")
+			err = errors.New("contains more than one JSON value")
 		}
 	}
 	if err != nil {
@@ -207,23 +204,23 @@ func formatError(name string, line, format int) error {
 	if format > FormatVersion {
 		return &ParseError{
 			File: name, Line: line, Hint: hintUpgrade,
-			Problem: fmt.Sprintf("has format %d, and this numaform reads up to %d", format, FormatVersion),
+			Problem: fmt.Sprintf("has format %d, but this numaform supports only formats up to %d", format, FormatVersion),
 		}
 	}
-	return &ParseError{File: name, Line: line, Problem: fmt.Sprintf("has no format that ever was (%d)", format), Hint: hintRestore}
+	return &ParseError{File: name, Line: line, Problem: fmt.Sprintf("has the unknown format %d", format), Hint: hintRestore}
 }
 
-// parseRootFile adds the host or the VM of a file to the fleet. It refuses other files
-// that the engine would plan along with a root's own.
+// parseRootFile adds the host or the VM of a file to the fleet. It refuses unmanaged files
+// that the engine would read.
 func (p *parser) parseRootFile(name string) error {
 	kind := kindOf(name)
 	switch {
 	case kind == kindStray:
-		return &ParseError{File: name, Problem: "is not numaform's, but the engine would read it", Hint: hintRemove}
+		return &ParseError{File: name, Problem: "was not written by numaform, but the engine would read it", Hint: hintRemove}
 	case !kind.inRoot():
 		return nil
 	case kind == kindNode && !Owns(name, p.files[name]):
-		return &ParseError{File: name, Problem: "lacks numaform's header, but the engine would read it", Hint: hintEither}
+		return &ParseError{File: name, Problem: "has no numaform header, but the engine would read it", Hint: hintEither}
 	}
 
 	host := hostOf(name)
@@ -239,7 +236,7 @@ func (p *parser) parseRootFile(name string) error {
 		return err
 	}
 	if own := NodeFile(&vm); own != name {
-		return &ParseError{File: name, Problem: fmt.Sprintf("holds vm %s, whose file is %s", vm.Name, own), Hint: hintRestore}
+		return &ParseError{File: name, Problem: fmt.Sprintf("contains vm %s, which belongs in %s", vm.Name, own), Hint: hintRestore}
 	}
 	p.fleet.VMs = append(p.fleet.VMs, vm)
 	return nil
@@ -271,14 +268,14 @@ func (p *parser) compare() error {
 		content, exists := p.files[name]
 		if kind == kindMain {
 			if !exists {
-				continue // the next rendering restores it
+				continue // the next Render restores it
 			}
 			content = providerPin.ReplaceAll(content, []byte(`${1}"`+ProviderVersion+`"`))
 		}
 		if !bytes.Equal(content, written[name]) {
 			return &ParseError{
 				File: name, Line: firstDifference(content, written[name]),
-				Problem: "was edited: this is not what numaform writes", Hint: hintRestore,
+				Problem: "was edited: numaform writes it differently", Hint: hintRestore,
 			}
 		}
 	}
@@ -298,8 +295,8 @@ func firstDifference(got, want []byte) int {
 	return len(gotLines)
 }
 
-// checkModules compares the modules in the fleet's directory with the release's. The name
-// of an unknown version that no VM calls must match its content.
+// checkModules compares the modules in the fleet's directory with the release's. The hash in
+// the name of other modules, which no VM calls, must match their content.
 func (p *parser) checkModules() error {
 	unknown := map[string]map[string][]byte{}
 	for _, name := range sortedPaths(p.files) {
@@ -319,7 +316,7 @@ func (p *parser) checkModules() error {
 		}
 		switch content, exists := known[file]; {
 		case !exists:
-			return &ParseError{File: name, Problem: "is no file of these modules", Hint: hintModule}
+			return &ParseError{File: name, Problem: "is not a file of these modules", Hint: hintModule}
 		case !bytes.Equal(content, p.files[name]):
 			return &ParseError{File: name, Line: firstDifference(p.files[name], content), Problem: "was edited", Hint: hintModule}
 		}
@@ -328,7 +325,7 @@ func (p *parser) checkModules() error {
 		if modules.HashOf(unknown[hash]) != hash {
 			return &ParseError{
 				File: path.Join(modulesDir, modules.NodeModule, hash), Hint: "remove the directory: nothing calls it",
-				Problem: "was edited, or is another module of that name",
+				Problem: "was edited, or is a different module with that name",
 			}
 		}
 	}

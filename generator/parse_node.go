@@ -63,8 +63,7 @@ func (p *parser) parseNode(name string) (fleet.VM, error) {
 		}
 	}
 
-	// The format comes before all other checks, so that a newer file is reported as newer
-	// and not as invalid.
+	// Check the format first, so that a newer file is reported as newer and not as invalid.
 	var head struct {
 		FormatVersion int    `json:"format_version"`
 		Source        string `json:"source"`
@@ -85,16 +84,16 @@ func (p *parser) parseNode(name string) (fleet.VM, error) {
 	line := first["source"].NameRange.Start.Line
 	hash := path.Base(head.Source)
 	if head.Source != moduleSource(modules.NodeModule, hash) {
-		return fleet.VM{}, n.fail(line, "calls a module that is not numaform's")
+		return fleet.VM{}, n.fail(line, "calls a module that does not belong to numaform")
 	}
-	// This check comes before the arguments, because a module of another version may have
-	// others.
+	// Check the modules before the arguments, because other modules may have other
+	// arguments.
 	if p.carried(hash) == nil {
 		return fleet.VM{}, &ParseError{
 			File: name, Line: line,
-			Problem: fmt.Sprintf("calls modules %s, which this numaform does not carry; it has %s", hash, strings.Join(p.release.Carries(), ", ")),
-			Hint: "restore the file from version control; if another version of numaform wrote it, use one that carries both " + hash +
-				" and one of these until this node is replaced, or upgrade; allow modules of your own under modules.allow in numaform.yaml",
+			Problem: fmt.Sprintf("calls modules %s, which this numaform does not contain; it contains %s", hash, strings.Join(p.release.Carries(), ", ")),
+			Hint: "restore the file from version control; if another version of numaform wrote it, upgrade, or use a version that contains both " + hash +
+				" and one of these until the node is replaced; list custom modules under modules.allow in numaform.yaml",
 		}
 	}
 	delete(attributes, "source")
@@ -118,8 +117,8 @@ func (p *parser) parseNode(name string) (fleet.VM, error) {
 // VM has security groups, the groups argument of the second call. The comparison with
 // Render's output finds anything else in the file.
 func (n *nodeFile) calls() (vm, groups hclsyntax.Attributes, err error) {
-	// The lexer is not recursive: it finds deep nesting before the parser runs, and leaves
-	// syntax errors to the parser.
+	// The lexer is not recursive, so it finds deep nesting before the parser runs. The parser
+	// reports syntax errors.
 	tokens, _ := hclsyntax.LexConfig(n.content, n.name, hcl.InitialPos)
 	depth, operators := 0, 0
 	for _, token := range tokens {
@@ -137,7 +136,7 @@ func (n *nodeFile) calls() (vm, groups hclsyntax.Attributes, err error) {
 		}
 		switch {
 		case depth > maxNesting:
-			return nil, nil, n.fail(token.Range.Start.Line, "expression nests more than %d levels deep", maxNesting)
+			return nil, nil, n.fail(token.Range.Start.Line, "expression is nested more than %d levels deep", maxNesting)
 		case operators > maxOperators:
 			return nil, nil, n.fail(token.Range.Start.Line, "expression has more than %d operators", maxOperators)
 		}
@@ -149,7 +148,7 @@ func (n *nodeFile) calls() (vm, groups hclsyntax.Attributes, err error) {
 	}
 	body, ok := parsed.Body.(*hclsyntax.Body)
 	if !ok || len(body.Attributes) > 0 || len(body.Blocks) < 1 || len(body.Blocks) > 2 {
-		return nil, nil, n.fail(1, "does not consist of one module call, or two with that of security groups")
+		return nil, nil, n.fail(1, "must contain one module call, and at most one more for security groups")
 	}
 	for _, block := range body.Blocks {
 		if block.Type != "module" {
@@ -163,22 +162,22 @@ func (n *nodeFile) calls() (vm, groups hclsyntax.Attributes, err error) {
 	second := body.Blocks[1]
 	attribute, ok := second.Body.Attributes[groupsArgument]
 	if !ok {
-		return nil, nil, n.fail(second.TypeRange.Start.Line, "has a second module call that is not of security groups")
+		return nil, nil, n.fail(second.TypeRange.Start.Line, "has a second module call that is not for security groups")
 	}
 	return vm, hclsyntax.Attributes{groupsArgument: attribute}, nil
 }
 
-// constant refuses expressions that compute, because each nested for multiplies the time
-// of the evaluation.
+// constant refuses expressions that compute a value, because each nested for multiplies the
+// evaluation time.
 func (n *nodeFile) constant(attributes hclsyntax.Attributes) error {
-	// In the order of names, so that the same error is found every time.
+	// Sort the names, so that the same file always gives the same error.
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		diagnostics := hclsyntax.VisitAll(attributes[name].Expr, func(node hclsyntax.Node) hcl.Diagnostics {
 			switch node.(type) {
 			case *hclsyntax.ForExpr, *hclsyntax.SplatExpr, *hclsyntax.BinaryOpExpr, *hclsyntax.ConditionalExpr, *hclsyntax.IndexExpr, *hclsyntax.TemplateJoinExpr:
 				at := node.Range()
 				return hcl.Diagnostics{{
-					Severity: hcl.DiagError, Summary: "Expression not allowed", Detail: "numaform writes values only", Subject: &at,
+					Severity: hcl.DiagError, Summary: "Expression not allowed", Detail: "use a constant value", Subject: &at,
 				}}
 			}
 			return nil
@@ -190,14 +189,14 @@ func (n *nodeFile) constant(attributes hclsyntax.Attributes) error {
 	return nil
 }
 
-// maxExponent limits numbers to the range of a float64. Beyond that, a few characters of
-// HCL make a number whose digits fill the memory.
+// maxExponent limits numbers to the range of a float64. Without a limit, the digits of a
+// number that has a few characters in HCL could fill the memory.
 const maxExponent = 1100
 
 var errHugeNumber = errors.New("number out of range")
 
-// decode decodes the attributes into a struct with JSON tags, one by one so that an error
-// has the attribute's line.
+// decode decodes the attributes into a struct with JSON tags, one by one, so that an error
+// contains the attribute's line.
 func (n *nodeFile) decode(attributes hclsyntax.Attributes, into any) error {
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		attribute := attributes[name]

@@ -88,8 +88,8 @@ func TestOneMoreVM(t *testing.T) {
 	}
 }
 
-// TestLastVMGone keeps the root from which a VM must still be removed.
-func TestLastVMGone(t *testing.T) {
+// TestLastVMRemoved keeps the root from which a VM must still be removed.
+func TestLastVMRemoved(t *testing.T) {
 	t.Parallel()
 	before, err := generator.Render(fleetOf(vmAt(somewhere, 2001)))
 	if err != nil {

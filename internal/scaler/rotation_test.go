@@ -119,7 +119,7 @@ func TestFirstChangeReverted(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = s.Propose(t.Context(), snapshot(), nil, nil)
-	if want := node + ":9: calls modules 0123456789abcdef, which this numaform does not carry"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := node + ":9: calls modules 0123456789abcdef, which this numaform does not contain"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}
 }
