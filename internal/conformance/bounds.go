@@ -15,15 +15,18 @@ const own = "numaform-kit"
 // within refuses a request that could change anything not created by the run, whatever the
 // case says and Proxmox answers.
 func (r *run) within(s *Step) error {
-	method, where, _ := strings.Cut(s.Request, " ")
-	if method == http.MethodGet || r.mayChange(method, path.Clean(where), s) {
+	if r.mayChange(s) {
 		return nil
 	}
 	return fmt.Errorf("%s %v is outside of pool %s and VMIDs %d-%d: not sent", s.Request, s.Params, r.cfg.Pool, r.cfg.Lower, r.cfg.Upper)
 }
 
-func (r *run) mayChange(method, where string, s *Step) bool {
-	parts := strings.Split(strings.TrimPrefix(where, "/"), "/")
+func (r *run) mayChange(s *Step) bool {
+	method, where, _ := strings.Cut(s.Request, " ")
+	if method == http.MethodGet {
+		return true
+	}
+	parts := strings.Split(strings.TrimPrefix(path.Clean(where), "/"), "/")
 	if pool := s.Params["pool"]; pool != "" && !r.ownPool(pool) && pool != r.cfg.Pool {
 		return false
 	}

@@ -1,6 +1,7 @@
 package conformance //nolint:testpackage // the checks need the words that a run knows
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -138,15 +139,14 @@ func checkStep(s *Step) error {
 	if s.Want.Status != 0 && s.Want.Status < 200 {
 		return fmt.Errorf("%s: want.status %d is none", s.Request, s.Want.Status)
 	}
-	var unknown error
-	s.filled(func(name string) (string, bool) {
-		if !slices.Contains(placeholders, name) {
-			unknown = fmt.Errorf("%s: unknown placeholder {%s}", s.Request, name)
+	all, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	for _, found := range placeholder.FindAllStringSubmatch(string(all), -1) {
+		if !slices.Contains(placeholders, found[1]) {
+			return fmt.Errorf("%s: unknown placeholder {%s}", s.Request, found[1])
 		}
-		return "", false
-	})
-	if unknown != nil {
-		return unknown
 	}
 
 	w := &s.Want

@@ -157,7 +157,7 @@ func Parse(family string, text []byte) ([]Case, error) {
 			rows = []map[string]string{nil}
 		}
 		for _, values := range rows {
-			c := table.filled(filledFrom(values))
+			c := table.filled(values)
 			c.Each = nil
 			c.Family = family
 			if len(values) > 0 && c.Name == table.Name {
@@ -173,16 +173,8 @@ func Parse(family string, text []byte) ([]Case, error) {
 	return cases, nil
 }
 
-// filler returns the value of a placeholder, and false if it has none.
-type filler func(name string) (string, bool)
-
-// filledFrom returns a filler with these values.
-func filledFrom(values map[string]string) filler {
-	return func(name string) (string, bool) {
-		value, ok := values[name]
-		return value, ok
-	}
-}
+// filler contains the values of placeholders by name.
+type filler map[string]string
 
 // filled replaces placeholders, except those without a value.
 func (c Case) filled(with filler) Case {
@@ -237,7 +229,7 @@ func (s Step) filled(with filler) Step {
 // values.
 func (f filler) replace(text string) string {
 	return placeholder.ReplaceAllStringFunc(text, func(found string) string {
-		value, ok := f(found[1 : len(found)-1])
+		value, ok := f[found[1:len(found)-1]]
 		switch {
 		case !ok:
 			return found

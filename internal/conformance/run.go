@@ -219,7 +219,7 @@ func (r *run) try(ctx context.Context, c *Case) ([]string, error) {
 
 // step sends one request and compares its answer.
 func (r *run) step(ctx context.Context, written *Step) ([]string, error) {
-	s := written.filled(filledFrom(r.values))
+	s := written.filled(r.values)
 	as := r.configured
 	var err error
 	switch {
