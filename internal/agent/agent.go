@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,13 +119,25 @@ func New(options Options) (*Agent, error) {
 // Run runs rounds until ctx ends. Pins remain in effect then: replacing an agent must not
 // disturb the guests. A failed round is logged once and repeated.
 func (a *Agent) Run(ctx context.Context) error {
-	err := a.open()
-	if err == nil {
-		err = a.checkGovernor()
+	if err := a.open(); err != nil {
+		return err
 	}
+
+	// A host without governors is no error: it may be a VM, or its firmware scales
+	// frequencies.
+	policies, err := a.frequencies.Policies()
 	if err != nil {
 		return err
 	}
+	for _, policy := range policies {
+		for _, name := range []string{a.Settings.Governor.Pinned, a.Settings.Governor.Free} {
+			if name != "" && len(policy.Available) > 0 && !slices.Contains(policy.Available, name) {
+				return fmt.Errorf("governor: CPUs %s do not support governor %q: set one of %s in the agent's configuration",
+					policy.CPUs, name, strings.Join(policy.Available, ", "))
+			}
+		}
+	}
+
 	a.Log.Info("started", "version", a.Version, "isolation", a.Settings.Isolation, "clusters", strings.Join(a.Settings.Clusters, " "),
 		"max-pinned-percent", a.Settings.MaxPinnedPercent)
 	if len(a.Settings.Clusters) == 0 {

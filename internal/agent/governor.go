@@ -2,10 +2,8 @@ package agent
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/topology"
@@ -33,24 +31,6 @@ type Governed struct {
 	PutBack int `json:"put_back,omitempty"`
 	// Problem is why the policy's governor is not Now.
 	Problem string `json:"problem,omitempty"`
-}
-
-// checkGovernor returns an error if this host does not support the configured governors. A
-// host without any is not an error: it may be a VM, or its firmware scales frequencies.
-func (a *Agent) checkGovernor() error {
-	policies, err := a.frequencies.Policies()
-	if err != nil {
-		return err
-	}
-	for _, policy := range policies {
-		for _, name := range []string{a.Settings.Governor.Pinned, a.Settings.Governor.Free} {
-			if name != "" && len(policy.Available) > 0 && !slices.Contains(policy.Available, name) {
-				return fmt.Errorf("governor: CPUs %s do not support governor %q: set one of %s in the agent's configuration",
-					policy.CPUs, name, strings.Join(policy.Available, ", "))
-			}
-		}
-	}
-	return nil
 }
 
 // governors returns the policies whose governor the agent set, must set, or must restore.

@@ -40,8 +40,30 @@ func (i *Interrupt) is(other Interrupt) bool { return i.IRQ == other.IRQ && i.De
 // interrupts returns the interrupts that the agent moved, must move, or must restore. An
 // interrupt that the guest's driver released, or whose VM ended, is left to the kernel.
 func (a *Agent) interrupts(next *State) []Interrupt {
+	// The passed-through devices of pinned VMs. A device that two VMs seem to have is
+	// skipped.
+	owners := map[string]*Guest{}
+	twice := map[string]bool{}
+	for n := range next.Guests {
+		guest := &next.Guests[n]
+		if a.Settings.IRQs != InterruptsGuest || guest.Pins == nil {
+			continue
+		}
+		devices, err := a.reader.Devices(guest.Run)
+		if err != nil {
+			continue // it is stopping
+		}
+		for _, device := range devices {
+			twice[device] = owners[device] != nil
+			owners[device] = guest
+		}
+	}
+
 	managed := []Interrupt{}
-	for device, guest := range a.devices(next) {
+	for device, guest := range owners {
+		if twice[device] {
+			continue
+		}
 		irqs, err := a.irqs.Of(device)
 		if err != nil {
 			a.Log.Debug("interrupts not read", logkey.VMID, guest.VMID, logkey.Message, err.Error())
@@ -77,32 +99,6 @@ func (i *Interrupt) moveTo(cpus topology.CPUSet) {
 		i.Now = cpus
 		i.Refused = ""
 	}
-}
-
-// devices returns the devices whose interrupts must be moved, with their VMs. A device that
-// two VMs seem to have is left out.
-func (a *Agent) devices(next *State) map[string]*Guest {
-	owners := map[string]*Guest{}
-	if a.Settings.IRQs != InterruptsGuest {
-		return owners
-	}
-	twice := map[string]bool{}
-	for i := range next.Guests {
-		guest := &next.Guests[i]
-		if guest.Pins == nil {
-			continue
-		}
-		devices, err := a.reader.Devices(guest.Run)
-		if err != nil {
-			continue // it is stopping
-		}
-		for _, device := range devices {
-			twice[device] = owners[device] != nil
-			owners[device] = guest
-		}
-	}
-	maps.DeleteFunc(owners, func(device string, _ *Guest) bool { return twice[device] })
-	return owners
 }
 
 // steer moves interrupts that are elsewhere, and forgets the restored ones.

@@ -29,28 +29,6 @@ type metrics struct {
 // writeMetrics writes the file if its facts changed, and periodically so that its time
 // shows that the agent is alive. A host without the directory has no node_exporter.
 func (a *Agent) writeMetrics() {
-	facts := a.facts()
-	now := time.Now()
-	if facts == a.metrics.facts && now.Sub(a.metrics.last) < heartbeat*time.Second {
-		return
-	}
-	a.metrics.facts = facts
-	a.metrics.last = now
-	dir := a.Settings.MetricsDir
-	if info, err := os.Stat(dir); dir == "" || errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
-		return
-	}
-	text := facts + gauge("numaform_agent_last_round_timestamp_seconds", "When the agent last looked at the host.") +
-		sample("numaform_agent_last_round_timestamp_seconds", "", a.Now().Unix())
-	err := renameio.WriteFile(filepath.Join(dir, MetricsFile), []byte(text), 0o644)
-	if err != nil && !a.metrics.failed {
-		a.Log.Error("metrics not written", logkey.Message, err.Error())
-	}
-	a.metrics.failed = err != nil
-}
-
-// facts formats the metrics that a round may change.
-func (a *Agent) facts() string {
 	s := &a.state
 	var pinned, putBack, governors, interrupts, failed int
 	refused := map[claim.Reason]int{}
@@ -96,7 +74,25 @@ func (a *Agent) facts() string {
 	for _, reason := range claim.Reasons() {
 		out.WriteString(sample(name, "reason="+strconv.Quote(string(reason)), int64(refused[reason])))
 	}
-	return out.String()
+
+	facts := out.String()
+	now := time.Now()
+	if facts == a.metrics.facts && now.Sub(a.metrics.last) < heartbeat*time.Second {
+		return
+	}
+	a.metrics.facts = facts
+	a.metrics.last = now
+	dir := a.Settings.MetricsDir
+	if info, err := os.Stat(dir); dir == "" || errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
+		return
+	}
+	text := facts + gauge("numaform_agent_last_round_timestamp_seconds", "When the agent last looked at the host.") +
+		sample("numaform_agent_last_round_timestamp_seconds", "", a.Now().Unix())
+	err := renameio.WriteFile(filepath.Join(dir, MetricsFile), []byte(text), 0o644)
+	if err != nil && !a.metrics.failed {
+		a.Log.Error("metrics not written", logkey.Message, err.Error())
+	}
+	a.metrics.failed = err != nil
 }
 
 func gauge(name, help string) string {
