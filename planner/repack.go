@@ -97,17 +97,6 @@ type load struct {
 	memory [backings]int64
 }
 
-// minus returns what is left after placing a VM, and whether it fits.
-func (l load) minus(vm load) (left load, fits bool) {
-	l.cpus -= vm.cpus
-	fits = l.cpus >= 0
-	for b := range l.memory {
-		l.memory[b] -= vm.memory[b]
-		fits = fits && l.memory[b] >= 0
-	}
-	return l, fits
-}
-
 // pack assigns each want a NUMA node, or none if it must span several. It returns nil if it
 // found no packing in which fewer than all do.
 func (s *state) pack(wants []want) []int {
@@ -161,10 +150,17 @@ func (p *packing) search(i, spanning int) {
 	}
 
 	for n, free := range p.free {
-		left, fits := free.minus(p.vms[i])
+		left := free
+		left.cpus -= p.vms[i].cpus
+		fits := left.cpus >= 0
+		for b := range left.memory {
+			left.memory[b] -= p.vms[i].memory[b]
+			fits = fits && left.memory[b] >= 0
+		}
 		if !fits || slices.Contains(p.free[:n], free) {
 			continue
 		}
+
 		p.at[i] = n
 		p.free[n] = left
 		p.search(i+1, spanning)
