@@ -45,7 +45,19 @@ func (r *run) mayChange(s *Step) bool {
 	}
 	switch {
 	case parts[0] == "pools":
-		return r.mayChangePool(method, strings.Join(parts[1:], "/"), s)
+		// The pool is in the path or, if that has none, in the parameters.
+		for _, list := range []string{s.Params["vms"], s.Params["storage"]} {
+			for _, member := range strings.FieldsFunc(list, func(c rune) bool { return c == ',' }) {
+				if vmid, err := strconv.Atoi(member); err != nil || !r.inRange(vmid) {
+					return false
+				}
+			}
+		}
+		name := cmp.Or(strings.Join(parts[1:], "/"), s.Params["poolid"])
+		// Proxmox refuses these names, and does not create an existing pool again.
+		refused := name == "" || strings.ContainsAny(name, " !") || strings.Count(name, "/") > 2
+		return refused || r.ownPool(name) || method == http.MethodPost && name == r.cfg.Pool
+
 	case parts[0] == "nodes" && len(parts) > 2:
 		return r.mayChangeNode(method, parts[2], parts[3:], s)
 	}
@@ -55,22 +67,6 @@ func (r *run) mayChange(s *Step) bool {
 // ownPool reports whether the run created a pool, or expects it to be missing.
 func (r *run) ownPool(name string) bool {
 	return strings.HasPrefix(name, r.cfg.Pool+"/"+own) || name == r.values["missing-pool"]
-}
-
-// mayChangePool checks a request to the pool in the path or, if that is empty, to the one
-// in the parameters.
-func (r *run) mayChangePool(method, name string, s *Step) bool {
-	for _, list := range []string{s.Params["vms"], s.Params["storage"]} {
-		for _, member := range strings.FieldsFunc(list, func(c rune) bool { return c == ',' }) {
-			if vmid, err := strconv.Atoi(member); err != nil || !r.inRange(vmid) {
-				return false
-			}
-		}
-	}
-	name = cmp.Or(name, s.Params["poolid"])
-	// Proxmox refuses these names, and does not create an existing pool again.
-	refused := name == "" || strings.ContainsAny(name, " !") || strings.Count(name, "/") > 2
-	return refused || r.ownPool(name) || method == http.MethodPost && name == r.cfg.Pool
 }
 
 // mayChangeNode checks a request to /nodes/HOST/what/parts.
@@ -85,7 +81,26 @@ func (r *run) mayChangeNode(method, what string, parts []string, s *Step) bool {
 		}
 		return r.ownVMID(parts[0])
 	case "storage":
-		return len(parts) > 1 && r.mayChangeStorage(method, parts[1:], s)
+		if len(parts) < 2 {
+			return false
+		}
+		if parts[1] != "content" {
+			name := s.Params["filename"]
+			if s.File != nil {
+				name = s.File.Name
+			}
+			return name == "" || strings.HasPrefix(name, own)
+		}
+		volume := strings.Join(parts[2:], "/")
+		if strings.Contains(volume, own) {
+			return true
+		}
+		for vmid := r.cfg.Lower; vmid <= r.cfg.Upper; vmid++ {
+			if strings.Contains(volume, fmt.Sprintf("vm-%d-", vmid)) {
+				return method == http.MethodDelete
+			}
+		}
+
 	case "tasks": // a missing task, or an own one that has ended
 		return len(parts) > 0 && (parts[0] == r.values["missing-upid"] || parts[0] == r.values["upid"])
 	case "nothing":
@@ -101,25 +116,4 @@ func (r *run) ownVMID(text string) bool {
 	const least, most = 100, 999999999
 	vmid, err := strconv.Atoi(text)
 	return err != nil || vmid < least || vmid > most || r.inRange(vmid)
-}
-
-// mayChangeStorage checks the part of a path after /nodes/HOST/storage/STORAGE.
-func (r *run) mayChangeStorage(method string, parts []string, s *Step) bool {
-	if parts[0] != "content" {
-		name := s.Params["filename"]
-		if s.File != nil {
-			name = s.File.Name
-		}
-		return name == "" || strings.HasPrefix(name, own)
-	}
-	volume := strings.Join(parts[1:], "/")
-	if strings.Contains(volume, own) {
-		return true
-	}
-	for vmid := r.cfg.Lower; vmid <= r.cfg.Upper; vmid++ {
-		if strings.Contains(volume, fmt.Sprintf("vm-%d-", vmid)) {
-			return method == http.MethodDelete
-		}
-	}
-	return false
 }

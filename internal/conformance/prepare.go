@@ -170,10 +170,29 @@ func (r *run) readBounds(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("pool %s: %w", r.cfg.Pool, err)
 	}
-	leftovers, err := r.leftovers(ctx, found)
-	if err != nil {
-		return err
+
+	// The VMs of the pool that an earlier run created, with their hosts. A killed clone may
+	// lack a description, but it has the name.
+	leftovers := map[int]string{}
+	for _, pool := range found {
+		members, _ := pool["members"].([]any)
+		for _, element := range members {
+			member, ok := element.(map[string]any)
+			vmid, err := strconv.Atoi(textOf(member["vmid"]))
+			if !ok || err != nil || member["type"] != "qemu" || !r.inRange(vmid) {
+				continue
+			}
+			host := textOf(member["node"])
+			config, err := r.read(ctx, fmt.Sprintf("GET /nodes/%s/qemu/%d/config", host, vmid), nil)
+			if err != nil {
+				return err
+			}
+			if strings.HasPrefix(textOf(config[0]["description"]), description) || strings.HasPrefix(textOf(config[0]["name"]), own) {
+				leftovers[vmid] = host
+			}
+		}
 	}
+
 	for vmid := r.cfg.Lower; vmid <= r.cfg.Upper; vmid++ {
 		got, err := r.send(ctx, &Step{Request: "GET /cluster/nextid", Params: map[string]string{"vmid": strconv.Itoa(vmid)}}, r.keeper())
 		if err != nil {
@@ -193,31 +212,6 @@ func (r *run) readBounds(ctx context.Context) error {
 		}
 	}
 	return r.removeVMs(ctx, nil)
-}
-
-// leftovers returns the VMs of the range and pool that an earlier run created, with their
-// hosts. A killed clone may lack a description, but it has the name.
-func (r *run) leftovers(ctx context.Context, pools []map[string]any) (map[int]string, error) {
-	left := map[int]string{}
-	for _, pool := range pools {
-		members, _ := pool["members"].([]any)
-		for _, element := range members {
-			member, ok := element.(map[string]any)
-			vmid, err := strconv.Atoi(textOf(member["vmid"]))
-			if !ok || err != nil || member["type"] != "qemu" || !r.inRange(vmid) {
-				continue
-			}
-			host := textOf(member["node"])
-			found, err := r.read(ctx, fmt.Sprintf("GET /nodes/%s/qemu/%d/config", host, vmid), nil)
-			if err != nil {
-				return nil, err
-			}
-			if strings.HasPrefix(textOf(found[0]["description"]), description) || strings.HasPrefix(textOf(found[0]["name"]), own) {
-				left[vmid] = host
-			}
-		}
-	}
-	return left, nil
 }
 
 // given creates the state before a case.
