@@ -11,9 +11,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// hostAgents checks for each readable host whether its host agent is alive and pins for
-// this cluster, and for each of our VMs whether it is pinned as its file declares. A
-// missing agent that no class needs is only reported as information.
+// hostAgents checks that the agent of each readable host reports and pins for this cluster,
+// and that our VMs are pinned as their files declare. A missing agent is a problem only if a
+// class needs it.
 func (e *examination) hostAgents(ctx context.Context) {
 	if len(e.seen.Hosts) == 0 {
 		return
@@ -34,36 +34,33 @@ func (e *examination) hostAgents(ctx context.Context) {
 					return g.Running && g.VMID == int(vm.VMID) && g.Key == string(vm.Key)
 				})
 		})
-		// A class that may have nodes on the host that its agent pins.
-		needed := slices.ContainsFunc(e.config.Classes, func(c v1alpha1.ProxmoxNodeClass) bool {
+		// A class may pin nodes on this host with its agent.
+		needed := len(ours) > 0 || slices.ContainsFunc(e.config.Classes, func(c v1alpha1.ProxmoxNodeClass) bool {
 			placement := &c.Spec.Placement
 			return placement.PinWith == v1alpha1.PinWithHostAgent && fleet.Policy(placement.EffectivePolicy()).Pinned() && scheduling.Allows(&c, host.ID())
 		})
-		e.hostAgent(host, needed || len(ours) > 0)
+
+		where := host.ID().String()
+		faults := host.AgentFaults(e.config.ClusterID, host.ReadAt)
+		if a := host.Agent; a != nil && (len(faults) == 0 || !faults[0].Blocks) {
+			age := topology.Age(max(host.ReadAt.Sub(a.At), 0))
+			e.ok("agent", where, fmt.Sprintf("numaform-agent %s is running: isolation %s, last report %s ago", a.Version, a.Isolation, age))
+		}
+		for _, fault := range faults {
+			switch {
+			case !needed:
+				e.ok("agent", where, fault.What+"; no ProxmoxNodeClass uses it on this host")
+			case fault.Blocks && e.lacking[host.ID()]:
+				e.add("agent", Fail, where, fault.What, fault.Fix)
+			default:
+				e.add("agent", Warn, where, fault.What, fault.Fix)
+			}
+		}
 		e.pinned(host, ours)
 	}
 }
 
-// hostAgent checks the host's agent.
-func (e *examination) hostAgent(host *topology.Host, needed bool) {
-	where := host.ID().String()
-	faults := host.AgentFaults(e.config.ClusterID, host.ReadAt)
-	if a := host.Agent; a != nil && (len(faults) == 0 || !faults[0].Blocks) {
-		e.ok("agent", where, fmt.Sprintf("numaform-agent %s lives: isolation %s, heard of %s ago", a.Version, a.Isolation, topology.Age(max(host.ReadAt.Sub(a.At), 0))))
-	}
-	for _, fault := range faults {
-		switch {
-		case !needed:
-			e.ok("agent", where, fault.What+"; no ProxmoxNodeClass that is named pins by it there")
-		case fault.Blocks && e.lacking[host.ID()]:
-			e.add("agent", Fail, where, fault.What, fault.Fix)
-		default:
-			e.add("agent", Warn, where, fault.What, fault.Fix)
-		}
-	}
-}
-
-// pinned checks for each of our VMs whether the agent reports it as pinned as declared.
+// pinned checks that the agent reports the declared pins of our VMs.
 func (e *examination) pinned(host *topology.Host, vms []fleet.VM) {
 	if host.Agent == nil || len(vms) == 0 {
 		return
@@ -77,18 +74,18 @@ func (e *examination) pinned(host *topology.Host, vms []fleet.VM) {
 		switch {
 		case slices.Equal(declared, reported):
 			asDeclared++
-		case refused: // hostAgent reported it
+		case refused: // hostAgents reported it
 		case len(reported) == 0:
 			e.add("pin", Warn, where,
-				fmt.Sprintf("VM %d (%s) declares CPUs %s, and the agent has not said that it is pinned", vmid, vm.Name, declared),
-				"the agent reports every five minutes; after that, numaform-agent status on the host says why")
+				fmt.Sprintf("VM %d (%s) declares CPUs %s, but the agent does not report it as pinned", vmid, vm.Name, declared),
+				"wait five minutes for the next report, then run numaform-agent status on the host")
 		default:
 			e.add("pin", Warn, where,
-				fmt.Sprintf("VM %d (%s) declares CPUs %s in its file, but the agent has it on %s", vmid, vm.Name, declared, reported),
-				"numaform drift says whether its description was changed; else wait for the agent, which reports every five minutes")
+				fmt.Sprintf("VM %d (%s) declares CPUs %s in its file, but the agent reports %s", vmid, vm.Name, declared, reported),
+				"wait five minutes for the next report, then run numaform drift to check the VM's description")
 		}
 	}
 	if asDeclared > 0 {
-		e.ok("pin", where, fmt.Sprintf("%d of %s pinned as declared, by its host agent", asDeclared, count(len(vms), "VM")))
+		e.ok("pin", where, fmt.Sprintf("the host agent pins %d of %s as declared", asDeclared, count(len(vms), "VM")))
 	}
 }

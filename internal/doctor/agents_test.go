@@ -56,8 +56,8 @@ func TestHostAgents(t *testing.T) {
 		check  string
 		want   []string
 	}{
-		{"nobody needs one", func(*patient) {}, doctor.OK, "agent", []string{"pve-2: has no numaform-agent that publishes its state; no ProxmoxNodeClass that is named pins by it there"}},
-		{"all live", func(p *patient) { byHostAgent(p); agents(p, ourID) }, doctor.OK, "agent", []string{"pve-1: numaform-agent 1.2.3 lives: isolation enforce, heard of ", " ago"}},
+		{"nobody needs one", func(*patient) {}, doctor.OK, "agent", []string{"pve-2: has no numaform-agent that publishes its state; no ProxmoxNodeClass uses it on this host"}},
+		{"all live", func(p *patient) { byHostAgent(p); agents(p, ourID) }, doctor.OK, "agent", []string{"pve-1: numaform-agent 1.2.3 is running: isolation enforce, last report ", " ago"}},
 		{"nowhere", byHostAgent, doctor.Fail, "agent", []string{"homelab/pve-1: has no numaform-agent that publishes its state: install or upgrade numaform-agent on the host"}},
 		{"one is dead", func(p *patient) {
 			byHostAgent(p)
@@ -69,8 +69,8 @@ func TestHostAgents(t *testing.T) {
 			}
 		}, doctor.Warn, "agent", []string{"homelab/pve-2: has a numaform-agent that has published nothing for 3h", "systemctl status numaform-agent"}},
 		{"for another cluster", func(p *patient) { byHostAgent(p); agents(p, "prod") }, doctor.Fail, "agent", []string{"pins VMs of clusterID prod, not of clusterID test: add test to clusters"}},
-		{"pinned as declared", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3", 2, 3) }, doctor.OK, "pin", []string{"pve-1: 1 of 1 VM pinned as declared, by its host agent"}},
-		{"pinned otherwise", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3", 3, 2) }, doctor.Warn, "pin", []string{"VM 2001 (web-2001) declares CPUs 3,2 in its file, but the agent has it on 2,3: numaform drift"}},
+		{"pinned as declared", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3", 2, 3) }, doctor.OK, "pin", []string{"pve-1: the host agent pins 1 of 1 VM as declared"}},
+		{"pinned otherwise", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3", 3, 2) }, doctor.Warn, "pin", []string{"VM 2001 (web-2001) declares CPUs 3,2 in its file, but the agent reports 2,3: wait five minutes for the next report, then run numaform drift"}},
 		{"refused", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3,4", 2, 3, 4) }, doctor.Warn, "agent", []string{"refuses to pin VM 2001 web-2001 as it declares: vcpus_differ: "}},
 		{"dead under VMs that run", func(p *patient) {
 			pinned(t, p, "2,3", 2, 3)
@@ -83,7 +83,7 @@ func TestHostAgents(t *testing.T) {
 			p.sim = hostagent.Each(p.sim, map[topology.HostName]hostagent.Agent{"pve-1": {Rules: claim.Rules{Clusters: []string{ourID}}}, "pve-2": other})
 			p.ready = func(*pvesim.Server) {}
 			p.sim.Hosts[0].Guests = []topology.Guest{{VMID: 2001, Name: "web-2001", Kind: topology.GuestVM, Running: true, VCPUs: 2, MemoryMiB: 1024, ClusterID: ourID, Key: pinnedKey}}
-		}, doctor.Warn, "pin", []string{"VM 2001 (web-2001) declares CPUs 2,3, and the agent has not said that it is pinned: the agent reports every five minutes"}},
+		}, doctor.Warn, "pin", []string{"VM 2001 (web-2001) declares CPUs 2,3, but the agent does not report it as pinned: wait five minutes for the next report"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

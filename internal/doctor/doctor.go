@@ -1,7 +1,7 @@
-// Package doctor checks everything that numaform needs before it can create a VM: engine,
-// provider, credentials, privileges, storages, templates, VMIDs, topology and locks. Each
-// finding says whether it is in order and, if not, how to fix it. The doctor changes
-// nothing, and uses the code that makes the real decisions. Start at Run.
+// Package doctor checks the requirements for creating a VM: engine, provider, credentials,
+// privileges, storages, templates, VMIDs, topology and locks. Each finding reports a result
+// and, for a problem, its fix. The checks change nothing and share their code with the real
+// decisions. Start at Run.
 package doctor
 
 import (
@@ -25,7 +25,7 @@ import (
 // Status is the result of a check.
 type Status string
 
-// The statuses. A skipped check depends on one that failed.
+// The statuses. A skipped check depends on a failed one.
 const (
 	OK   Status = "ok"
 	Warn Status = "warn"
@@ -40,61 +40,60 @@ type Finding struct {
 	// Where is the file, region, host or path, or empty.
 	Where string `json:"where,omitempty"`
 	What  string `json:"what"`
-	// Fix is the hint how to fix it, or empty.
-	Fix string `json:"mend,omitempty"` // the key of the first release
+	// Fix is the hint for a problem, or empty. Its JSON key is that of the first release.
+	Fix string `json:"mend,omitempty"`
 }
 
 // Config is the input of the checks.
 type Config struct {
-	// File is the configuration's path, and Broken is why it cannot be used.
+	// File is the path of the configuration, and Broken the error of reading it.
 	File   string
 	Broken error
 
 	ClusterID string
 	Engine    state.EngineConfig
 	PluginDir string
-	// StateDir is the directory of data that belongs to this machine and not to the fleet.
+	// StateDir is the directory for data of this machine.
 	StateDir string
 	Regions  []Region
-	// Classes are the classes of the named manifests or cluster; ClassesBroken is why they
-	// cannot be read. Named is false if none were named.
+	// Classes are the classes in manifests or a cluster, and ClassesBroken the error of
+	// reading them. Named is false without manifests and without a cluster.
 	Classes       []v1alpha1.ProxmoxNodeClass
 	ClassesBroken error
 	Named         bool
-	// Templates reads the Secret of a class' templatesRef.
+	// Templates reads the Secret of a templatesRef.
 	Templates func(ctx context.Context, ref v1alpha1.SecretReference) (map[string][]byte, error)
 	// Types are the instance types; nil means the default types.
 	Types []scheduling.InstanceType
-	// Fleet reads the desired fleet, and Locks the holders of the locks of fleet and
-	// states.
+	// Fleet reads the desired fleet, and Locks the locks of fleet and states.
 	Fleet func(ctx context.Context) (fleet.Fleet, error)
 	Locks func(ctx context.Context) ([]Lock, error)
 	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
 }
 
-// Region is one Proxmox cluster of the configuration.
+// Region is a Proxmox cluster in the configuration.
 type Region struct {
 	Name     topology.RegionName
 	Insecure bool
 	VMIDs    fleet.VMIDRange
-	// Client is nil if it could not be created; Broken is why.
+	// Client is nil if its creation failed with the error Broken.
 	Client *proxmox.Client
 	Broken error
-	// Snapshot reads the region, combined with the configuration of its hosts.
+	// Snapshot reads the region and adds the configured facts about its hosts.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
 }
 
 // Lock is the state of the lock of the fleet or of a Terraform state.
 type Lock struct {
 	Where string
-	// Err names the holder, or why the holder is unknown; nil means that the lock is free.
+	// Err names the holder or explains why the holder is unknown; nil means a free lock.
 	Err error
-	// What explains why a lock is free, or is empty.
+	// What describes a free lock.
 	What string
 }
 
-// Report is the findings in the order of the checks.
+// Report contains the findings in the order of the checks.
 type Report []Finding
 
 // Count returns the number of findings with the status.
@@ -108,7 +107,7 @@ func (r Report) Count(status Status) int {
 	return count
 }
 
-// Line formats the finding in one line: where, what, and how to fix it.
+// Line formats the finding in one line: where, what, and the fix.
 func (f Finding) Line() string {
 	line := f.What
 	if f.Where != "" {
@@ -120,8 +119,8 @@ func (f Finding) Line() string {
 	return strings.Join(strings.Fields(line), " ")
 }
 
-// Run runs all checks. A failed check does not stop the others. Checks that depend on it
-// are reported as skipped.
+// Run runs all checks. It continues after a failed check, and skips the checks that depend on
+// it.
 func Run(ctx context.Context, config Config) Report {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
@@ -142,10 +141,10 @@ func Run(ctx context.Context, config Config) Report {
 	case config.ClassesBroken != nil:
 		e.failed("classes", "", config.ClassesBroken)
 	case !config.Named:
-		e.add("classes", OK, "", "no manifests and no cluster are named, so templates and storages are looked at in general",
-			"name them with -f or --kubeconfig to look for what your ProxmoxNodeClasses need")
+		e.add("classes", OK, "", "without manifests or a cluster, checks of templates and storages are general",
+			"to check the requirements of your ProxmoxNodeClasses, pass them with -f or --kubeconfig")
 	case len(config.Classes) == 0:
-		e.add("classes", Warn, "", "there is no ProxmoxNodeClass, so no node can be made", "write one: docs/crds/proxmoxnodeclass.md")
+		e.add("classes", Warn, "", "no ProxmoxNodeClass exists, so numaform cannot create nodes", "create a ProxmoxNodeClass: see docs/crds/proxmoxnodeclass.md")
 	}
 	for i := range config.Regions {
 		e.region(ctx, &config.Regions[i])
@@ -173,10 +172,10 @@ func Run(ctx context.Context, config Config) Report {
 type examination struct {
 	config Config
 	report Report
-	// seen has the regions that could be read.
+	// seen contains the readable regions.
 	seen topology.Snapshot
-	// lacking are the hosts without a host agent that a class needs; true means that this
-	// leaves a class without any host.
+	// lacking contains the hosts without a host agent that a class requires. The value is true
+	// if a class therefore has no host at all.
 	lacking map[topology.HostID]bool
 }
 
@@ -187,7 +186,7 @@ func (e *examination) add(check string, status Status, where, what, fix string) 
 
 func (e *examination) ok(check, where, what string) { e.add(check, OK, where, what, "") }
 
-// failed adds an error, which ends with the hint how to fix it.
+// failed adds an error. If the error ends with a hint, the hint becomes the fix.
 func (e *examination) failed(check, where string, err error) {
 	what, fix := err.Error(), ""
 	var refused *proxmox.Error
@@ -199,10 +198,10 @@ func (e *examination) failed(check, where string, err error) {
 	e.add(check, Fail, where, what, fix)
 }
 
-// skip reports checks as skipped because another one failed.
+// skip adds a skipped finding for each check, because another check failed.
 func (e *examination) skip(where, because string, checks ...string) {
 	for _, check := range checks {
-		e.add(check, Skip, where, "not looked at, as "+because+" failed", "")
+		e.add(check, Skip, where, "skipped because "+because+" failed", "")
 	}
 }
 
@@ -217,7 +216,7 @@ func (e *examination) usedIn(r *Region) []*v1alpha1.ProxmoxNodeClass {
 	return classes
 }
 
-// list joins texts for a line.
+// list joins texts with commas.
 func list[T ~string](texts []T) string {
 	if len(texts) == 0 {
 		return "none"
@@ -229,7 +228,7 @@ func list[T ~string](texts []T) string {
 	return line
 }
 
-// count formats a number of things.
+// count returns a number with its noun in the singular or plural.
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -240,7 +239,7 @@ func count(n int, thing string) string {
 // set is a set of texts.
 type set map[string]bool
 
-// sorted returns the texts of a set but "".
+// sorted returns the non-empty texts of a set.
 func (s set) sorted() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s)), func(text string) bool { return text == "" })
 }

@@ -133,14 +133,14 @@ func TestFinds(t *testing.T) {
 		want   []string // parts of the line
 	}{
 		{"no configuration", func(p *patient) { p.Broken = errors.New("one\ntwo") }, doctor.Fail, "config", []string{"numaform.yaml: two"}},
-		{"what depends on it", func(p *patient) { p.Broken = errors.New("one") }, doctor.Skip, "vmid", []string{"not looked at, as config failed"}},
-		{"nodes that join", func(p *patient) { p.Classes[0].Spec.Metadata.Type = v1alpha1.MetadataCDROM }, doctor.OK, "join", []string{"tokens of numaform's ServiceAccount"}},
+		{"what depends on it", func(p *patient) { p.Broken = errors.New("one") }, doctor.Skip, "vmid", []string{"skipped because config failed"}},
+		{"nodes that join", func(p *patient) { p.Classes[0].Spec.Metadata.Type = v1alpha1.MetadataCDROM }, doctor.OK, "join", []string{"join with ServiceAccount tokens"}},
 		{"templates of a bootstrap token", func(p *patient) {
 			byAgent(p)
 			p.Templates = func(context.Context, v1alpha1.SecretReference) (map[string][]byte, error) {
 				return map[string][]byte{"join-command": []byte("kubeadm join --token {{ .Kubernetes.BootstrapToken }}")}, nil
 			}
-		}, doctor.Fail, "join", []string{"join-command of its templates names .Kubernetes.BootstrapToken", "spec.metadata.token: Bootstrap and rbac.bootstrapTokens: true"}},
+		}, doctor.Fail, "join", []string{"the template join-command uses .Kubernetes.BootstrapToken", "spec.metadata.token: Bootstrap and rbac.bootstrapTokens: true"}},
 		{"templates that cannot be read", func(p *patient) {
 			byAgent(p)
 			p.Templates = func(context.Context, v1alpha1.SecretReference) (map[string][]byte, error) {
@@ -150,16 +150,16 @@ func TestFinds(t *testing.T) {
 		{"a class with bootstrap tokens", func(p *patient) {
 			byAgent(p)
 			p.Classes[0].Spec.Metadata.Token = v1alpha1.TokenBootstrap
-		}, doctor.OK, "join", []string{"the chart needs rbac.bootstrapTokens: true"}},
+		}, doctor.OK, "join", []string{"require rbac.bootstrapTokens: true"}},
 		{"a class whose bootstrap tokens are off", func(p *patient) {
 			byAgent(p)
 			p.Classes[0].Spec.Metadata.Token = v1alpha1.TokenBootstrap
 			p.Classes[0].StatusConditions().SetFalse(v1alpha1.ConditionMetadataReady, v1alpha1.ReasonBootstrapTokensOff, "off")
-		}, doctor.Fail, "join", []string{"may not make", "set rbac.bootstrapTokens: true"}},
+		}, doctor.Fail, "join", []string{"the controller cannot create them", "set rbac.bootstrapTokens: true"}},
 		{"engine too old", func(p *patient) { p.Engine.Version = ">= 99" }, doctor.Fail, "engine", []string{"version >= 99", "not taken", "install OpenTofu"}},
-		{"no provider", func(p *patient) { p.PluginDir = t.TempDir() }, doctor.Fail, "provider", []string{"lacks registry.opentofu.org/bpg/proxmox 0.", "nothing of it is there", "make provider"}},
+		{"no provider", func(p *patient) { p.PluginDir = t.TempDir() }, doctor.Fail, "provider", []string{"lacks registry.opentofu.org/bpg/proxmox 0.", "available versions: none", "make provider"}},
 		{"no client", func(p *patient) { p.Regions[0].Broken = errors.New("token_secret: is empty") }, doctor.Fail, "credential", []string{"homelab: token_secret: is empty"}},
-		{"without it", func(p *patient) { p.Regions[0].Broken = errors.New("token_secret: is empty") }, doctor.Skip, "reach", []string{"homelab: not looked at, as credential failed"}},
+		{"without it", func(p *patient) { p.Regions[0].Broken = errors.New("token_secret: is empty") }, doctor.Skip, "reach", []string{"homelab: skipped because credential failed"}},
 		{
 			"wrong password", func(p *patient) {
 				p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", "wrong"
@@ -168,18 +168,18 @@ func TestFinds(t *testing.T) {
 			[]string{"401", "check username and password of root@pam"},
 		},
 		{"insecure", func(p *patient) { p.client.Insecure, p.Regions[0].Insecure = true, true }, doctor.Warn, "certificate", []string{"insecure is set", "SHA-256 ", "set ca_file"}},
-		{"certificate runs out", func(p *patient) { p.Clock = clocktesting.NewFakePassiveClock(time.Now().AddDate(1, 11, 29)) }, doctor.Warn, "certificate", []string{"is good only until", "pvecm updatecerts"}},
+		{"certificate runs out", func(p *patient) { p.Clock = clocktesting.NewFakePassiveClock(time.Now().AddDate(1, 11, 29)) }, doctor.Warn, "certificate", []string{"expires on", "pvecm updatecerts"}},
 		{"privsep", func(p *patient) {
 			grants(p, "/", allOfVM)
 			p.sim.Tokens[0].FullPrivileges = false
-		}, doctor.Fail, "privilege", []string{"has no privilege at all", "pveum user token modify numaform@pve scaler --privsep 0"}},
+		}, doctor.Fail, "privilege", []string{"has no privileges: ", "pveum user token modify numaform@pve scaler --privsep 0"}},
 		{"guest agents on 8", func(p *patient) {
 			p.sim.Version = "8.4"
 			grants(p, "/", allOfVM+" VM.Monitor")
 		}, doctor.Warn, "privilege", []string{"VM.Monitor is granted", "15 minutes"}},
 		{"guest agents on 9", func(p *patient) { grants(p, "/", allOfVM+" VM.GuestAgent.Audit") }, doctor.Warn, "privilege", []string{"VM.GuestAgent.Audit is granted"}},
 		{"joining by agents on 9", func(p *patient) { byAgent(p) }, doctor.Fail, "privilege", []string{
-			"homelab /vms: missing for joining by a command of the guest agent: VM.GuestAgent.Audit, VM.GuestAgent.Unrestricted: " +
+			"homelab /vms: missing for joining with a command of the guest agent: VM.GuestAgent.Audit, VM.GuestAgent.Unrestricted: " +
 				`pveum role add NumaformAgent --privs "VM.GuestAgent.Audit VM.GuestAgent.Unrestricted" && pveum acl modify /vms --users numaform@pve --roles NumaformAgent`,
 		}},
 		{"joining by agents on 8", func(p *patient) {
@@ -188,7 +188,7 @@ func TestFinds(t *testing.T) {
 			grants(p, "/", allOfVM+" VM.Monitor")
 		}, doctor.OK, "privilege", []string{"homelab /vms: VM.Monitor"}},
 		{"no bridge", func(p *patient) { grants(p, "/vms", allOfVM) }, doctor.Fail, "privilege", []string{"homelab /sdn/zones: missing for bridges: SDN.Use: pveum role add NumaformNet"}},
-		{"some bridges", func(p *patient) { grants(p, "/vms", allOfVM, "/sdn/zones/dmz", "SDN.Use") }, doctor.Warn, "privilege", []string{"SDN.Use is granted on single zones"}},
+		{"some bridges", func(p *patient) { grants(p, "/vms", allOfVM, "/sdn/zones/dmz", "SDN.Use") }, doctor.Warn, "privilege", []string{"SDN.Use is granted only on some zones"}},
 		{"the hosts' bridges", func(p *patient) { grants(p, "/sdn/zones/localnetwork", "SDN.Use") }, doctor.OK, "privilege", []string{"localnetwork: SDN.Use"}},
 		{"a privilege on the path alone", func(p *patient) {
 			grants(p, "/vms", allOfVM)
@@ -197,7 +197,7 @@ func TestFinds(t *testing.T) {
 		{"another region's mistake", func(p *patient) {
 			p.Regions = append(p.Regions, doctor.Region{Name: "other", Broken: errors.New("token_secret: is empty")})
 		}, doctor.OK, "template", []string{"class workers on homelab/pve-2"}},
-		{"no pool", func(p *patient) { p.Classes[0].Spec.Pool = "k9s" }, doctor.Fail, "pool", []string{`there is no resource pool "k9s"`, "pveum pool add k9s"}},
+		{"no pool", func(p *patient) { p.Classes[0].Spec.Pool = "k9s" }, doctor.Fail, "pool", []string{`resource pool "k9s" does not exist`, "pveum pool add k9s"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -233,7 +233,7 @@ func TestFindsOnHosts(t *testing.T) {
 		want   []string
 	}{
 		{"host down", func(p *patient) { p.ready = func(s *pvesim.Server) { s.SetHostOnline("pve-2", false) } }, doctor.Warn, "host", []string{"homelab/pve-2: is offline: start it"}},
-		{"quorum lost", func(p *patient) { p.ready = func(s *pvesim.Server) { s.SetQuorate(false) } }, doctor.Fail, "host", []string{"has lost its quorum", "pvecm status"}},
+		{"quorum lost", func(p *patient) { p.ready = func(s *pvesim.Server) { s.SetQuorate(false) } }, doctor.Fail, "host", []string{"has lost quorum", "pvecm status"}},
 		{"garbage", func(p *patient) {
 			p.ready = func(s *pvesim.Server) {
 				s.AddFault(pvesim.Fault{Path: "^/cluster/resources", Status: 500, Reason: "got garbage"})
@@ -275,10 +275,10 @@ func TestFindsOnHosts(t *testing.T) {
 			p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", pvesim.DefaultRootPassword
 		}, doctor.OK, "privilege", []string{"/mapping/pci/gpu: Mapping.Use"}},
 		{"a CPU model that is none", func(p *patient) { p.Classes[0].Spec.CPUType = "x86-64-v9" }, doctor.Fail, "cpu", []string{
-			"class workers in homelab: there is no CPU model x86-64-v9: correct spec.cpuType",
+			"class workers in homelab: CPU model x86-64-v9 does not exist: correct spec.cpuType",
 		}},
 		{"a custom CPU model that is none", func(p *patient) { p.Classes[0].Spec.CPUType = "custom-tuned" }, doctor.Fail, "cpu", []string{
-			"there is no CPU model custom-tuned: add it to /etc/pve/virtual-guest/cpu-models.conf",
+			"CPU model custom-tuned does not exist: add it to /etc/pve/virtual-guest/cpu-models.conf",
 		}},
 		{"a CPU model", func(p *patient) {
 			p.sim.CPUModels, p.Classes[0].Spec.CPUType = []string{"tuned"}, "custom-tuned"
@@ -295,12 +295,12 @@ func TestFindsOnHosts(t *testing.T) {
 		{"tags", func(p *patient) {
 			p.Classes[0].Spec.Tags, p.sim.Hosts[0].Templates[0].Tags = []string{"gold"}, []string{"gold"}
 			p.sim.Tags = pvesim.TagAccess{Allow: "list", List: []string{"numaform", "numaform-test", "gold"}}
-		}, doctor.OK, "tags", []string{"VMs may have the tags of their classes"}},
+		}, doctor.OK, "tags", []string{"numaform's user can set the tags of VMs"}},
 		{"tags that are not listed", func(p *patient) {
 			p.Classes[0].Spec.Tags, p.sim.Hosts[0].Templates[0].Tags = []string{"gold"}, []string{"base"}
 			p.sim.Tags = pvesim.TagAccess{Allow: "list", List: []string{"numaform", "prod"}}
 		}, doctor.Fail, "tags", []string{
-			"homelab: numaform's user may not set or take off: base, gold, numaform-test.",
+			"homelab: numaform's user cannot add or remove the tags base, gold, numaform-test,",
 			"pvesh set /cluster/options --user-tag-access 'user-allow=list,user-allow-list=numaform;prod;base;gold;numaform-test'",
 		}},
 		{"no tags at all", func(p *patient) { p.sim.Tags.Allow = "none" }, doctor.Fail, "tags", []string{
@@ -320,7 +320,7 @@ func TestFindsOnHosts(t *testing.T) {
 		{"no tags, but for root", func(p *patient) {
 			p.sim.Tags.Allow = "none"
 			p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", pvesim.DefaultRootPassword
-		}, doctor.OK, "tags", []string{"VMs may have"}},
+		}, doctor.OK, "tags", []string{"can set the tags"}},
 		{"a cloud-init drive that a seed replaces", func(p *patient) {
 			p.Classes[0].Spec.Metadata.Type = v1alpha1.MetadataCDROM
 			p.sim.Hosts[0].Templates[0].Drives, p.sim.Hosts[0].Templates[0].CloudInit = []string{"ide2"}, true
@@ -343,7 +343,7 @@ func TestFindsOnHosts(t *testing.T) {
 		{"huge pages by root", func(p *patient) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementNUMA, HugePages: v1alpha1.HugePages2Mi}
 			p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", pvesim.DefaultRootPassword
-		}, doctor.OK, "hugepages", []string{"takes huge pages of 2Mi, as root@pam"}},
+		}, doctor.OK, "hugepages", []string{"uses huge pages of 2Mi, as root@pam"}},
 		{"huge pages that nobody told", func(p *patient) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementNUMA, HugePages: v1alpha1.HugePages2Mi}
 		}, doctor.Fail, "class", []string{"does not report its huge pages", "remove spec.placement.hugePages"}},
@@ -369,7 +369,7 @@ func TestFindsOnHosts(t *testing.T) {
 			p.sim.Hosts[0].Guests = []topology.Guest{other}
 		}, doctor.OK, "marker", []string{"1 guest with the tag karpenter", "5000 (g)"}},
 		{"nobody else", func(*patient) {}, doctor.OK, "marker", []string{"no other autoscaler uses this Proxmox"}},
-		{"its marker, not its fleet", func(p *patient) { p.sim.Hosts[0].Guests = []topology.Guest{guest(5000, ourID)} }, doctor.Warn, "marker", []string{"not in this fleet: 5000 (g)", "a clusterID of its own"}},
+		{"its marker, not its fleet", func(p *patient) { p.sim.Hosts[0].Guests = []topology.Guest{guest(5000, ourID)} }, doctor.Warn, "marker", []string{"not in this fleet: 5000 (g)", "a different clusterID"}},
 		{"fleet of its own", func(p *patient) {
 			p.Fleet = func(context.Context) (fleet.Fleet, error) {
 				return fleet.Fleet{}, errors.New("fleet belongs to another")
@@ -380,23 +380,23 @@ func TestFindsOnHosts(t *testing.T) {
 				return []doctor.Lock{{Where: "state of homelab/pve-1", Err: &state.LockedError{ID: "7f", Who: "anna@laptop", Holder: state.HolderUnknown}}}, nil
 			}
 		}, doctor.Fail, "lock", []string{"state of homelab/pve-1", "locked by anna@laptop", "force-unlock 7f"}},
-		{"no class", func(p *patient) { p.Classes = nil }, doctor.Warn, "classes", []string{"there is no ProxmoxNodeClass"}},
+		{"no class", func(p *patient) { p.Classes = nil }, doctor.Warn, "classes", []string{"no ProxmoxNodeClass exists"}},
 		{"classes unread", func(p *patient) { p.Classes, p.ClassesBroken = nil, errors.New("reading kubeconfig") }, doctor.Fail, "classes", []string{"reading kubeconfig"}},
 		{"in general", func(p *patient) { p.Classes, p.Named = nil, false }, doctor.OK, "storage", []string{"disks on local-lvm; seeds on local"}},
 		{"a class' storages", func(p *patient) { p.Classes[0].Spec.Metadata.Type = v1alpha1.MetadataCDROM }, doctor.OK, "storage", []string{
-			"homelab/pve-1: disks on local-lvm; seeds on local, where the host that gets the upload copies them by ssh",
+			"homelab/pve-1: disks on local-lvm; seeds on local, to which the host that receives the upload copies them by ssh",
 		}},
 		{"a storage that does not exist", func(p *patient) { p.Classes[0].Spec.BootDevice = &v1alpha1.BootDevice{Storage: "nowhere"} }, doctor.Warn, "storage", []string{
-			"pve-1: storage \"nowhere\" does not exist, or numaform's user may not see it", "grant Datastore.Audit on /storage/nowhere",
+			"pve-1: storage \"nowhere\" does not exist, or numaform's user lacks access", "grant Datastore.Audit on /storage/nowhere",
 		}},
 		{"a storage of another host", func(p *patient) {
 			p.Classes[0].Spec.DataDisks = []v1alpha1.DataDisk{{Size: "1G", Storage: "fast"}}
 			p.sim.Hosts[1].Storages = append(storages(1<<19), topology.Storage{Name: "fast", Type: "dir", Active: true, Content: []string{"images"}})
-		}, doctor.Warn, "storage", []string{"homelab/pve-1: storage \"fast\" exists, but is disabled or not for this host", "add pve-1 to its nodes"}},
+		}, doctor.Warn, "storage", []string{"homelab/pve-1: storage \"fast\" is disabled, or not available on this host", "add pve-1 to its nodes"}},
 		{"a storage that does not answer", func(p *patient) {
 			p.Classes[0].Spec.Metadata = v1alpha1.Metadata{Type: v1alpha1.MetadataCDROM, Storage: "nas"}
 			p.sim.Hosts[1].Storages = append(storages(1<<19), topology.Storage{Name: "nas", Type: "nfs", Shared: true, Content: []string{"iso"}})
-		}, doctor.Warn, "storage", []string{"homelab/pve-2: storage \"nas\" cannot be used now, though it is enabled: run `pvesm status --storage nas` on the host"}},
+		}, doctor.Warn, "storage", []string{"homelab/pve-2: storage \"nas\" is enabled but not active: run `pvesm status --storage nas` on the host"}},
 		{"a report that takes long", func(p *patient) {
 			now := clocktesting.NewFakePassiveClock(time.Now())
 			p.client.Now = now.Now
@@ -411,7 +411,7 @@ func TestFindsOnHosts(t *testing.T) {
 		{"in general, no template", func(p *patient) {
 			p.Classes, p.Named = nil, false
 			p.sim.Hosts[0].Templates, p.sim.Hosts[1].Templates = nil, nil
-		}, doctor.Fail, "template", []string{"homelab: no host has a template"}},
+		}, doctor.Fail, "template", []string{"homelab: no host has a usable template"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -24,11 +24,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// patience limits the duration of the provider's download.
-const patience = 5 * time.Minute
+// downloadTimeout limits the download of the provider.
+const downloadTimeout = 5 * time.Minute
 
-// engine checks OpenTofu or Terraform, how engine and provider are restricted to their own
-// files, and the provider.
+// engine checks OpenTofu or Terraform, its confinement to its own files, and the provider.
 func (e *examination) engine(ctx context.Context) {
 	engine, err := state.FindEngine(ctx, e.config.Engine)
 	if err != nil {
@@ -38,12 +37,11 @@ func (e *examination) engine(ctx context.Context) {
 	}
 
 	if version := confine.Version(); version > 0 {
-		e.ok("confinement", "", fmt.Sprintf("the kernel has Landlock, version %d: engine and provider see their own files only", version))
+		e.ok("confinement", "", fmt.Sprintf("the kernel supports Landlock version %d: engine and provider can access only their own files", version))
 	} else {
 		e.add("confinement", Warn, "",
-			"the kernel has no Landlock: engine and provider can read what numaform's user can; "+
-				"they run what numaform rendered and trusts by its hash only, with the variables that they need",
-			"run numaform as a user of its own, on Linux 5.13 or newer with landlock among the kernel's lsm= modules")
+			"the kernel does not support Landlock: engine and provider can access all files of numaform's user",
+			"run numaform as a separate user, on Linux 5.13 or newer with landlock in the kernel parameter lsm=")
 	}
 
 	if e.config.PluginDir != "" {
@@ -54,12 +52,12 @@ func (e *examination) engine(ctx context.Context) {
 		e.skip("", "engine", "provider")
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
 	defer cancel()
 	if err := fetch(ctx, engine); err != nil {
 		what, fix := err.Error(), ""
-		if !strings.Contains(what, "engine.plugin_dir") { // otherwise the error has the hint
-			fix = "allow this machine to reach the registry, or set engine.plugin_dir to a mirror that holds the provider (`make provider` builds one)"
+		if !strings.Contains(what, "engine.plugin_dir") { // otherwise the error contains the hint
+			fix = "allow this machine to reach the registry, or set engine.plugin_dir to a mirror with the provider (`make provider` builds one)"
 		}
 		e.add("provider", Fail, "the registry", strings.Join(strings.Fields(what), " "), fix)
 		return
@@ -79,22 +77,20 @@ func (e *examination) mirror(dir string) {
 		}
 	}
 
-	have := "nothing of it is there"
-	if entries, err := os.ReadDir(name); err == nil && len(entries) > 0 {
-		var names []string
+	var names []string
+	if entries, err := os.ReadDir(name); err == nil {
 		for _, entry := range entries {
 			names = append(names, entry.Name())
 		}
-		have = "there is " + list(names)
 	}
 	e.add("provider", Fail, dir,
-		fmt.Sprintf("engine.plugin_dir lacks %s %s for %s: %s", guard.Provider, generator.ProviderVersion, platform, have),
-		fmt.Sprintf("put it there as %s (`make provider` builds one), or take engine.plugin_dir out to use the registry",
+		fmt.Sprintf("engine.plugin_dir lacks %s %s for %s; available versions: %s", guard.Provider, generator.ProviderVersion, platform, list(names)),
+		fmt.Sprintf("copy it to %s (`make provider` builds one), or remove engine.plugin_dir to use the registry",
 			filepath.Join(guard.Provider, generator.ProviderVersion, platform)))
 }
 
-// fetch makes the engine fetch the provider as it would for a first plan: it initializes a
-// root without VMs in a temporary directory.
+// fetch downloads the provider in the same way as a first plan: the engine initializes a root
+// without VMs in a temporary directory.
 func fetch(ctx context.Context, engine *state.Engine) (err error) {
 	temporary, err := scratch.New("doctor")
 	if err != nil {
@@ -127,22 +123,22 @@ func fetch(ctx context.Context, engine *state.Engine) (err error) {
 	return workspace.Provide(ctx)
 }
 
-// roomyMiB is the free space, in MiB, recommended for the engine's working directories, the
-// states and the clone of a repository.
+// roomyMiB is the recommended free space in MiB for working directories of the engine,
+// states, and the clone of a repository.
 const roomyMiB = 512
 
-// stateDir checks the state directory: accessible to this user alone, writable, and with
-// free space. If it does not exist yet, the parent directory is checked.
+// stateDir checks that the state directory is private and writable and has free space. If it
+// does not exist yet, stateDir checks its nearest existing parent.
 func (e *examination) stateDir() {
 	dir := e.config.StateDir
 	if dir == "" {
-		e.add("state", Fail, "", "there is no state directory", "set state_dir in numaform.yaml, or the variable HOME")
+		e.add("state", Fail, "", "no state directory is configured", "set state_dir in numaform.yaml, or the environment variable HOME")
 		return
 	}
-	existing, what := dir, "is this user's alone"
+	existing, what := dir, "is accessible only to this user"
 	info, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		what = "is not there yet: the first apply makes it"
+		what = "does not exist yet: the first apply creates it"
 		for errors.Is(err, fs.ErrNotExist) && existing != filepath.Dir(existing) {
 			existing = filepath.Dir(existing)
 			_, err = os.Lstat(existing)
@@ -160,20 +156,20 @@ func (e *examination) stateDir() {
 	}
 	if err := unix.Access(existing, unix.W_OK|unix.X_OK); err != nil {
 		e.add("state", Fail, dir, fmt.Sprintf("cannot be written: %s: %v", existing, err),
-			"allow the user that numaform runs as to write there, or set state_dir in numaform.yaml to another directory")
+			"grant numaform's user write access, or set state_dir in numaform.yaml to another directory")
 		return
 	}
 	if info != nil && info.Mode().Perm()&0o077 != 0 {
-		e.add("state", Warn, dir, fmt.Sprintf("can be read by others (mode %04o)", info.Mode().Perm()), "chmod 700 it")
+		e.add("state", Warn, dir, fmt.Sprintf("is readable by other users (mode %04o)", info.Mode().Perm()), "chmod 700 "+dir)
 		return
 	}
 	var disk unix.Statfs_t
 	if err := unix.Statfs(existing, &disk); err == nil {
 		free := disk.Bavail * uint64(disk.Bsize) >> 20 //nolint:gosec // a block's size
-		what += fmt.Sprintf(", %d MiB are free", free)
+		what += fmt.Sprintf(", %d MiB free", free)
 		if free < roomyMiB {
 			e.add("state", Warn, dir, what,
-				fmt.Sprintf("make room for %d MiB: a state that cannot be written is lost, or set state_dir in numaform.yaml to another disk", roomyMiB))
+				fmt.Sprintf("free at least %d MiB, because a state that cannot be written is lost, or set state_dir in numaform.yaml to another disk", roomyMiB))
 			return
 		}
 	}

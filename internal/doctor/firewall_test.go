@@ -65,22 +65,22 @@ func TestFirewall(t *testing.T) {
 		},
 		{"datacenter on", nil, nil, nil, doctor.OK, []string{"homelab: the firewall of the datacenter is on"}},
 		{"template off", nil, nil, nil, doctor.Warn, []string{
-			"class workers on homelab/pve-1: template debian-13-k8s (VMID 9001) has its firewall off", "pvesh set /nodes/pve-1/qemu/9001/firewall/options --enable 1",
+			"class workers on homelab/pve-1: template debian-13-k8s (VMID 9001) has a disabled firewall", "pvesh set /nodes/pve-1/qemu/9001/firewall/options --enable 1",
 		}},
 		{"device off", func(p *patient) { p.Classes[0].Spec.Networks = nil }, url.Values{"enable": {"1"}}, nil, doctor.Warn, []string{
 			"(VMID 9001) has no network device", "qm set 9001 --net0",
 		}},
-		{"all on", nil, url.Values{"enable": {"1"}}, nil, doctor.OK, []string{"class workers on homelab/pve-1: template debian-13-k8s (VMID 9001) has its firewall on"}},
+		{"all on", nil, url.Values{"enable": {"1"}}, nil, doctor.OK, []string{"class workers on homelab/pve-1: template debian-13-k8s (VMID 9001) has an enabled firewall"}},
 		{"device of the template on", func(p *patient) {
 			p.Classes[0].Spec.Networks = nil
 			p.sim.Hosts[0].Templates[0].Options["net0"] = "virtio,bridge=vmbr0,firewall=1"
-		}, url.Values{"enable": {"1"}}, nil, doctor.OK, []string{"pve-1: template debian-13-k8s (VMID 9001) has its firewall on"}},
+		}, url.Values{"enable": {"1"}}, nil, doctor.OK, []string{"pve-1: template debian-13-k8s (VMID 9001) has an enabled firewall"}},
 		{
 			"rules", nil,
 			url.Values{"enable": {"1"}},
 			url.Values{"type": {"in"}, "action": {"ACCEPT"}},
 			doctor.Warn,
-			[]string{"has 1 firewall rule of its own", "pvesh delete /nodes/pve-1/qemu/9001/firewall/rules/0"},
+			[]string{"has 1 firewall rule, so", "pvesh delete /nodes/pve-1/qemu/9001/firewall/rules/0"},
 		},
 		{"datacenter unread", broken("^/cluster/firewall"), nil, nil, doctor.Fail, []string{"homelab: reading the firewall of region homelab", "500 broken"}},
 		{"template unread", broken("9001/firewall/rules$"), nil, nil, doctor.Fail, []string{"on homelab/pve-1: reading the firewall of VM 9001", "500 broken"}},

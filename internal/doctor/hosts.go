@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// hosts checks which hosts are usable, and reports the sources of their facts and what is
-// unknown.
+// hosts checks which hosts are usable, and reports the sources of their facts and the unknown
+// facts.
 func (e *examination) hosts(r *Region, snapshot *topology.Snapshot) {
 	// Classes that share all CPUs need no topology.
 	pins := len(e.config.Classes) == 0 || slices.ContainsFunc(e.config.Classes, func(c v1alpha1.ProxmoxNodeClass) bool {
@@ -29,13 +29,19 @@ func (e *examination) hosts(r *Region, snapshot *topology.Snapshot) {
 			e.add("host", Warn, where, host.Problem, "")
 		} else {
 			usable++
-			what := fmt.Sprintf("%s: %s, %s, by %s", host.Confidence(), count(host.OnlineCPUs().Size(), "CPU"), count(len(host.NUMANodes), "NUMA node"), sources(&host.Machine))
+			var sources []topology.Source // in the order of facts
+			for _, fact := range []topology.Fact{topology.FactCPUs, topology.FactSiblings, topology.FactCaches, topology.FactNUMA, topology.FactMemory} {
+				if source, ok := host.Sources[fact]; ok && !slices.Contains(sources, source) {
+					sources = append(sources, source)
+				}
+			}
+			what := fmt.Sprintf("%s: %s, %s, by %s", host.Confidence(), count(host.OnlineCPUs().Size(), "CPU"), count(len(host.NUMANodes), "NUMA node"), list(sources))
 			missing := host.Missing()
 			if len(missing) > 0 {
 				what += "; unknown: " + list(missing)
 			}
 			if len(missing) > 0 && pins {
-				e.add("topology", Warn, where, what, "run `numaform topology collect` on the host and name the file under machines in numaform.yaml")
+				e.add("topology", Warn, where, what, "run `numaform topology collect` on the host and add the file to machines in numaform.yaml")
 			} else {
 				e.ok("topology", where, what)
 			}
@@ -50,29 +56,18 @@ func (e *examination) hosts(r *Region, snapshot *topology.Snapshot) {
 
 	for _, region := range snapshot.Regions {
 		if region.Name == r.Name && !region.Quorate {
-			e.add("host", Fail, string(r.Name), "the cluster has lost its quorum: nothing can be written", "bring hosts back: pvecm status")
+			e.add("host", Fail, string(r.Name), "the cluster has lost quorum, so Proxmox refuses changes", "start the missing hosts: pvecm status lists them")
 		}
 	}
 	if usable == 0 {
-		e.add("host", Fail, string(r.Name), "no host can be used", "fix one of the above")
+		e.add("host", Fail, string(r.Name), "no host is usable", "fix one of the problems above")
 		return
 	}
-	e.ok("host", string(r.Name), fmt.Sprintf("%d of %d hosts can be used", usable, len(snapshot.Hosts)))
+	e.ok("host", string(r.Name), fmt.Sprintf("%d of %d hosts are usable", usable, len(snapshot.Hosts)))
 }
 
-// sources lists the machine's sources in the order of facts, without duplicates.
-func sources(m *topology.Machine) string {
-	var found []topology.Source
-	for _, fact := range []topology.Fact{topology.FactCPUs, topology.FactSiblings, topology.FactCaches, topology.FactNUMA, topology.FactMemory} {
-		if source, ok := m.Sources[fact]; ok && !slices.Contains(found, source) {
-			found = append(found, source)
-		}
-	}
-	return list(found)
-}
-
-// classes reports on which hosts each class is usable, why not on others, and whether the
-// credentials allow what the classes request.
+// classes reports the usable hosts of each class, the reasons against other hosts, and whether
+// the credentials allow the pins and huge pages of the classes.
 func (e *examination) classes() {
 	slices.SortFunc(e.seen.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
 	for i := range e.config.Classes {
@@ -93,12 +88,12 @@ func (e *examination) classes() {
 			e.ok("pin", name, "pins by numaform-agent on the hosts")
 		}
 		if size := placement.HugePages; size != "" {
-			e.rootOnly(class, "hugepages", fmt.Sprintf("hugePages is %s", size), fmt.Sprintf("takes huge pages of %s", size), (*proxmox.Client).CanSetHugePages)
+			e.rootOnly(class, "hugepages", fmt.Sprintf("hugePages is %s", size), fmt.Sprintf("uses huge pages of %s", size), (*proxmox.Client).CanSetHugePages)
 		}
 	}
 }
 
-// classOnHosts reports on which hosts a class is usable, and why not on others.
+// classOnHosts reports the usable hosts of a class, and the reasons against other hosts.
 func (e *examination) classOnHosts(class *v1alpha1.ProxmoxNodeClass, name string) {
 	report := scheduling.EvaluateClass(class, &e.seen, e.config.ClusterID, e.config.Types)
 	faults := report.Faults
@@ -106,7 +101,7 @@ func (e *examination) classOnHosts(class *v1alpha1.ProxmoxNodeClass, name string
 	if len(report.Hosts) == 0 {
 		status = Fail
 	}
-	if len(faults) == 0 && len(report.Hosts) == 0 { // the fault is not a host's
+	if len(faults) == 0 && len(report.Hosts) == 0 { // the fault does not depend on a host
 		for _, finding := range report.Findings {
 			e.add("class", Fail, name, finding.Message, "")
 		}
@@ -136,25 +131,25 @@ func (e *examination) classOnHosts(class *v1alpha1.ProxmoxNodeClass, name string
 	}
 }
 
-// rootOnly checks for each region of the class whether its credential may do what only root
-// may: what the class requests, and what is done then.
-func (e *examination) rootOnly(class *v1alpha1.ProxmoxNodeClass, check, requested, done string, may func(*proxmox.Client) (bool, string)) {
+// rootOnly checks in each region of the class whether the credential permits a setting that
+// only root can make. requested is the setting of the class, and effect what it does.
+func (e *examination) rootOnly(class *v1alpha1.ProxmoxNodeClass, check, requested, effect string, permitted func(*proxmox.Client) (bool, string)) {
 	for _, r := range e.config.Regions {
 		if r.Client == nil || (class.Spec.Region != "" && class.Spec.Region != string(r.Name)) {
 			continue
 		}
 		where := "class " + class.Name
-		if ok, reason := may(r.Client); !ok {
+		if ok, reason := permitted(r.Client); !ok {
 			what, fix, _ := strings.Cut(reason, ": set ")
 			e.add(check, Fail, where, requested+", but "+what, "set "+fix)
 			continue
 		}
-		e.ok(check, where, fmt.Sprintf("%s, as %s of region %s", done, r.Client.User(), r.Name))
+		e.ok(check, where, fmt.Sprintf("%s, as %s of region %s", effect, r.Client.User(), r.Name))
 	}
 }
 
-// cpuModels checks the classes' CPU models. Without its model, a VM is cloned but its
-// configuration is then refused.
+// cpuModels checks that the CPU models of classes exist. Otherwise Proxmox clones a VM and
+// then refuses its configuration.
 func (e *examination) cpuModels(ctx context.Context, r *Region, snapshot *topology.Snapshot) {
 	first := slices.IndexFunc(snapshot.Hosts, func(h topology.Host) bool { return h.Online })
 	if first < 0 {
@@ -178,19 +173,19 @@ func (e *examination) cpuModels(ctx context.Context, r *Region, snapshot *topolo
 		fix := "correct spec.cpuType; a custom model has the prefix custom-"
 		custom := strings.HasPrefix(model, "custom-")
 		if custom {
-			fix = "add it to /etc/pve/virtual-guest/cpu-models.conf (from 9.2 on: Datacenter > Custom CPU Models), or correct spec.cpuType"
+			fix = "add it to /etc/pve/virtual-guest/cpu-models.conf (since 9.2: Datacenter > Custom CPU Models), or correct spec.cpuType"
 		}
 		if slices.Contains(known, model) {
 			e.ok("cpu", where, model+" exists")
-		} else if custom || !mixed { // the answering host lists the models of its own architecture
-			e.add("cpu", Fail, where, "there is no CPU model "+model, fix)
+		} else if custom || !mixed { // a host lists only the models of its own architecture
+			e.add("cpu", Fail, where, "CPU model "+model+" does not exist", fix)
 		}
 	}
 }
 
-// firewalls checks for classes with security groups whether the groups have an effect:
-// Proxmox requires the firewall to be enabled for the datacenter, for the VM and for a
-// network device. A clone has its template's settings.
+// firewalls checks that the security groups of classes have an effect. Proxmox requires an
+// enabled firewall for the datacenter, the VM and a network device. A clone inherits the
+// settings of its template.
 func (e *examination) firewalls(ctx context.Context) {
 	for i := range e.config.Regions {
 		r := &e.config.Regions[i]
@@ -203,7 +198,7 @@ func (e *examination) firewalls(ctx context.Context) {
 			e.failed("firewall", string(r.Name), err)
 		case !on:
 			e.add("firewall", Warn, string(r.Name), "the firewall of the datacenter is off, so security groups filter nothing",
-				"allow yourself in by a rule there, then set Datacenter > Firewall > Options > Firewall to Yes")
+				"add a rule that allows your own access, then set Datacenter > Firewall > Options > Firewall to Yes")
 		default:
 			e.ok("firewall", string(r.Name), "the firewall of the datacenter is on")
 		}
@@ -216,23 +211,23 @@ func (e *examination) firewalls(ctx context.Context) {
 				}
 				template := report.Templates[host]
 				where := fmt.Sprintf("class %s on %s", class.Name, host)
-				named := fmt.Sprintf("template %s (VMID %d) ", template.Name, template.VMID)
+				subject := fmt.Sprintf("template %s (VMID %d) ", template.Name, template.VMID)
 				what, fix, err := templateFirewall(ctx, r, host.Host, template.VMID, class.Spec.Networks)
 				switch {
 				case err != nil:
 					e.failed("firewall", where, err)
 				case what != "":
-					e.add("firewall", Warn, where, named+what, fix)
+					e.add("firewall", Warn, where, subject+what, fix)
 				default:
-					e.ok("firewall", where, named+"has its firewall on")
+					e.ok("firewall", where, subject+"has an enabled firewall")
 				}
 			}
 		}
 	}
 }
 
-// templateFirewall returns the settings of a template that disable the security groups of
-// its clones, or "".
+// templateFirewall describes the settings of a template that disable the security groups of
+// its clones, or returns "".
 func templateFirewall(ctx context.Context, r *Region, host topology.HostName, vmid int, networks []v1alpha1.Network) (what, fix string, err error) {
 	firewall, err := r.Client.FirewallOf(ctx, host, vmid)
 	if err != nil {
@@ -241,16 +236,16 @@ func templateFirewall(ctx context.Context, r *Region, host topology.HostName, vm
 	var whats, fixes []string
 	path := fmt.Sprintf("/nodes/%s/qemu/%d/firewall", host, vmid)
 	if !firewall.On {
-		whats = append(whats, "has its firewall off, and so have its clones: security groups of the class filter nothing")
-		fixes = append(fixes, fmt.Sprintf("`pvesh set %s/options --enable 1 --dhcp 1 --policy_in DROP`, or ACCEPT to let in what no group drops", path))
+		whats = append(whats, "has a disabled firewall, which its clones inherit, so the security groups of the class filter nothing")
+		fixes = append(fixes, fmt.Sprintf("`pvesh set %s/options --enable 1 --dhcp 1 --policy_in DROP`, or ACCEPT to allow traffic that no group drops", path))
 	}
 	if len(networks) == 0 && !firewall.Device {
-		whats = append(whats, "has no network device that goes through the firewall")
-		fixes = append(fixes, fmt.Sprintf("add firewall=1 to what `qm config %d` says of net0: `qm set %d --net0 …,firewall=1`", vmid, vmid))
+		whats = append(whats, "has no network device with firewall=1")
+		fixes = append(fixes, fmt.Sprintf("add firewall=1 to the net0 of `qm config %d`: `qm set %d --net0 …,firewall=1`", vmid, vmid))
 	}
 	if firewall.Rules > 0 {
-		whats = append(whats, fmt.Sprintf("has %s of its own, beside which the provider sets no groups", count(firewall.Rules, "firewall rule")))
-		fixes = append(fixes, fmt.Sprintf("put them into a security group, and delete them: `pvesh delete %s/rules/0`", path))
+		whats = append(whats, fmt.Sprintf("has %s, so the provider cannot set security groups", count(firewall.Rules, "firewall rule")))
+		fixes = append(fixes, fmt.Sprintf("move them to a security group and delete them: `pvesh delete %s/rules/0`", path))
 	}
 	return strings.Join(whats, "; it "), strings.Join(fixes, "; "), nil
 }

@@ -8,9 +8,8 @@ import (
 	"github.com/numaform/numaform/internal/bootstrap"
 )
 
-// joins checks for each class whether its nodes get a token in the form that they join
-// with. Before an upgrade from a release that only supported bootstrap tokens, it finds the
-// classes whose nodes would no longer join.
+// joins checks that the nodes of each class get the kind of token that their templates use.
+// It finds classes from releases that supported only bootstrap tokens.
 func (e *examination) joins(ctx context.Context) {
 	for i := range e.config.Classes {
 		class := &e.config.Classes[i]
@@ -20,9 +19,9 @@ func (e *examination) joins(ctx context.Context) {
 		where := "class " + class.Name
 		if class.TokenForm() == v1alpha1.TokenBootstrap {
 			if ready := class.StatusConditions().Get(v1alpha1.ConditionMetadataReady); ready.IsFalse() && ready.Reason == v1alpha1.ReasonBootstrapTokensOff {
-				e.add("join", Fail, where, "its nodes join with bootstrap tokens, which the controller may not make", "set rbac.bootstrapTokens: true in the chart's values")
+				e.add("join", Fail, where, "its nodes join with bootstrap tokens, but the controller cannot create them", "set rbac.bootstrapTokens: true in the chart's values")
 			} else {
-				e.ok("join", where, "its nodes join with bootstrap tokens: the chart needs rbac.bootstrapTokens: true")
+				e.ok("join", where, "its nodes join with bootstrap tokens, which require rbac.bootstrapTokens: true in the chart")
 			}
 			continue
 		}
@@ -34,17 +33,17 @@ func (e *examination) joins(ctx context.Context) {
 				templates, err = bootstrap.TemplatesOf(data)
 			}
 			if err != nil {
-				e.add("join", Warn, where, fmt.Sprintf("its templates cannot be read, so whether they need a bootstrap token is unknown: %v", err),
-					"name .Kubernetes.BootstrapToken in none of them, or set spec.metadata.token: Bootstrap")
+				e.add("join", Warn, where, fmt.Sprintf("its templates cannot be read, so they may require bootstrap tokens: %v", err),
+					"if they use .Kubernetes.BootstrapToken, set spec.metadata.token: Bootstrap")
 				continue
 			}
 		}
 		if uses := bootstrap.UsesBootstrapToken(templates); len(uses) > 0 {
 			e.add("join", Fail, where,
-				fmt.Sprintf("its nodes cannot join: %s of its templates names .Kubernetes.BootstrapToken, and the class asks for no bootstrap token", list(uses)),
-				"for kubeadm join, k3s and Talos, set spec.metadata.token: Bootstrap and rbac.bootstrapTokens: true in the chart's values; for kubelet alone, write .Kubernetes.Token")
+				fmt.Sprintf("its nodes cannot join: the template %s uses .Kubernetes.BootstrapToken, but the class does not use bootstrap tokens", list(uses)),
+				"for kubeadm join, k3s and Talos, set spec.metadata.token: Bootstrap and rbac.bootstrapTokens: true in the chart's values; for kubelet only, use .Kubernetes.Token")
 			continue
 		}
-		e.ok("join", where, "its nodes join with tokens of numaform's ServiceAccount for them")
+		e.ok("join", where, "its nodes join with ServiceAccount tokens")
 	}
 }

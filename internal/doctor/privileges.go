@@ -15,19 +15,19 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// requirement is a grant resolved to the paths that Proxmox checks.
+// requirement contains the privileges of a grant on the paths that Proxmox checks.
 type requirement struct {
 	grant proxmox.Grant
 	paths []string
 	// privileges are some or all privileges of the grant's role.
 	privileges []string
-	// deep also requires them below the paths.
+	// deep requires that the privileges propagate to paths below.
 	deep bool
-	// pool is set if the object of the path must be added to that pool instead.
+	// pool, if set, grants the privileges to its members: the fix adds the path's VM to it.
 	pool string
 }
 
-// privileges compares the credential's permissions with the required ones.
+// privileges compares the permissions of the credential with the required ones.
 func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topology.Snapshot) {
 	where := string(r.Name)
 	roles, err := r.Client.RolesThere(ctx)
@@ -51,7 +51,7 @@ func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topol
 		e.failed("privilege", where, err)
 		return
 	}
-	if e.nothingAtAll(r, have, all) {
+	if e.withoutPrivileges(r, have, all) {
 		return
 	}
 
@@ -62,30 +62,30 @@ func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topol
 	for _, region := range snapshot.Regions {
 		for _, pool := range use.pools.sorted() {
 			if !slices.Contains(region.Pools, pool) && have["/pool/"+pool].Has("Pool.Audit", false) {
-				e.add("pool", Fail, where, fmt.Sprintf("there is no resource pool %q", pool), fmt.Sprintf("`pveum pool add %s`, or correct spec.pool", pool))
+				e.add("pool", Fail, where, fmt.Sprintf("resource pool %q does not exist", pool), fmt.Sprintf("`pveum pool add %s`, or correct spec.pool", pool))
 			}
 		}
 	}
 	e.bridges(ctx, r, all, roles)
 	e.tags(ctx, r, use.tags.sorted())
 
-	// Privileges that make the provider wait. Root has all of them.
+	// These privileges make the provider wait for guest agents. Root has all of them.
 	if root, _ := r.Client.CanSetAffinity(); root || len(use.agents) > 0 {
 		return
 	}
 	for _, privilege := range proxmox.AgentPrivileges() {
 		if have["/vms"].Has(privilege, false) {
 			e.add("privilege", Warn, where+" /vms",
-				privilege+" is granted: with it, the provider waits up to 15 minutes for the guest agent of each running VM that it imports",
-				"take it out of the role, as numaform init prints it")
+				privilege+" is granted, so the provider waits up to 15 minutes for the guest agent of each running VM that it imports",
+				"remove it from the role; numaform init prints the recommended role")
 			return
 		}
 	}
 }
 
-// nothingAtAll distinguishes a token that was created with separate privileges, but given
-// none, from one that lacks some.
-func (e *examination) nothingAtAll(r *Region, known ...map[string]proxmox.Permissions) bool {
+// withoutPrivileges reports a token without any privilege in one finding, instead of one for
+// each missing privilege.
+func (e *examination) withoutPrivileges(r *Region, known ...map[string]proxmox.Permissions) bool {
 	for _, have := range known {
 		for _, permissions := range have {
 			if len(permissions) > 0 {
@@ -99,8 +99,8 @@ func (e *examination) nothingAtAll(r *Region, known ...map[string]proxmox.Permis
 	}
 	user, name, _ := strings.Cut(id, "!")
 	e.add("privilege", Fail, string(r.Name),
-		fmt.Sprintf("API token %s has no privilege at all: it was added without --privsep 0, or its user has none", id),
-		fmt.Sprintf("pveum user token modify %s %s --privsep 0; and if that is not all, the lines that numaform init prints", user, name))
+		fmt.Sprintf("API token %s has no privileges: it was created without --privsep 0, or its user has none", id),
+		fmt.Sprintf("pveum user token modify %s %s --privsep 0; if this does not help, run the commands that numaform init prints", user, name))
 	return true
 }
 
@@ -108,7 +108,7 @@ func (e *examination) nothingAtAll(r *Region, known ...map[string]proxmox.Permis
 // paths.
 func (e *examination) compare(r *Region, q requirement, have map[string]proxmox.Permissions, roles map[string][]string) {
 	if q.pool != "" && !have["/pool/"+q.pool].Has("VM.Clone", false) {
-		return // the pool's privileges are missing, which is reported already
+		return // another finding reports the missing privileges of the pool
 	}
 	complete := true
 	for _, path := range q.paths {
@@ -128,7 +128,7 @@ func (e *examination) compare(r *Region, q requirement, have map[string]proxmox.
 	}
 }
 
-// use is what numaform uses in a region, according to its classes.
+// use lists the objects that classes use in a region.
 type use struct {
 	hosts        []string
 	pools        set // "" means no pool
@@ -137,16 +137,17 @@ type use struct {
 	models set
 	// cloudInit is set if a seed replaces a template's cloud-init drive.
 	cloudInit bool
-	// devices are the paths of PCI mappings, and agents the paths of VMs that join by a
+	// devices are the paths of PCI mappings, and agents the paths of VMs that join with a
 	// command of the guest agent.
 	devices, agents set
-	// tags are the tags that VMs get, or lose as clones.
+	// tags are the tags that numaform adds to a clone or removes from it.
 	tags set
-	// templates are VMIDs, by the pool whose class clones them.
+	// templates are paths of templates, by the pool of the class that clones them.
 	templates map[string][]string
 }
 
-// uses collects what the classes use; without classes, all templates' storages.
+// uses collects the objects that classes use. Without classes, these are the storages of all
+// templates.
 func (e *examination) uses(r *Region, snapshot *topology.Snapshot) *use {
 	u := &use{
 		pools: set{}, disks: set{}, seeds: set{}, models: set{}, devices: set{}, agents: set{}, tags: set{},
@@ -175,7 +176,11 @@ func (e *examination) uses(r *Region, snapshot *topology.Snapshot) *use {
 				u.disks[template.Storage] = true
 			}
 		}
-		e.usesOn(u, host, snapshot)
+		for i := range e.config.Classes {
+			if class := &e.config.Classes[i]; scheduling.Allows(class, host.ID()) {
+				e.usesOn(u, class, host, snapshot)
+			}
+		}
 	}
 	if len(u.pools) == 0 {
 		u.pools[""] = true
@@ -186,36 +191,31 @@ func (e *examination) uses(r *Region, snapshot *topology.Snapshot) *use {
 	return u
 }
 
-// usesOn adds what the classes use of a host.
-func (e *examination) usesOn(u *use, host *topology.Host, snapshot *topology.Snapshot) {
-	for i := range e.config.Classes {
-		class := &e.config.Classes[i]
-		if !scheduling.Allows(class, host.ID()) {
-			continue
-		}
-		u.pools[class.Spec.Pool] = true
-		u.model(class.Spec.CPUType, snapshot)
-		needs, ok := scheduling.NeedsOf(class, snapshot, host.ID())
-		if !ok {
-			continue
-		}
-		for _, storage := range needs.Disks {
-			u.disks[storage] = true
-		}
-		if storage, found := scaler.SeedStorage(host, needs.Seed); found {
-			u.seeds[storage] = true
-		}
-		// Cloning a VM requires the privilege for setting its CPU model.
-		template := &host.Templates[slices.IndexFunc(host.Templates, func(t topology.Template) bool { return t.VMID == needs.Template })]
-		u.model(strings.TrimPrefix(template.Options["cpu"], "cputype="), snapshot)
-		u.cloudInit = u.cloudInit || template.CloudInit && class.Spec.Metadata.Type == v1alpha1.MetadataCDROM
-		u.tag(e.ownTags(class.Spec.Tags), template.Tags)
-		u.templates[class.Spec.Pool] = append(u.templates[class.Spec.Pool], "/vms/"+strconv.Itoa(needs.Template))
+// usesOn adds the objects that a class uses on a host.
+func (e *examination) usesOn(u *use, class *v1alpha1.ProxmoxNodeClass, host *topology.Host, snapshot *topology.Snapshot) {
+	u.pools[class.Spec.Pool] = true
+	u.model(class.Spec.CPUType, snapshot)
+	needs, ok := scheduling.NeedsOf(class, snapshot, host.ID())
+	if !ok {
+		return
 	}
+	for _, storage := range needs.Disks {
+		u.disks[storage] = true
+	}
+	if storage, found := scaler.SeedStorage(host, needs.Seed); found {
+		u.seeds[storage] = true
+	}
+
+	// Cloning a VM requires the privilege to set its CPU model.
+	template := &host.Templates[slices.IndexFunc(host.Templates, func(t topology.Template) bool { return t.VMID == needs.Template })]
+	u.model(strings.TrimPrefix(template.Options["cpu"], "cputype="), snapshot)
+	u.cloudInit = u.cloudInit || template.CloudInit && class.Spec.Metadata.Type == v1alpha1.MetadataCDROM
+	u.tag(e.ownTags(class.Spec.Tags), template.Tags)
+	u.templates[class.Spec.Pool] = append(u.templates[class.Spec.Pool], "/vms/"+strconv.Itoa(needs.Template))
 }
 
-// model adds the CPU model of an option such as custom-a or custom-a,flags=+aes, if
-// assigning it to a VM requires a privilege.
+// model adds the CPU model of an option such as custom-a or custom-a,flags=+aes, if Proxmox
+// requires a privilege for it.
 func (u *use) model(option string, snapshot *topology.Snapshot) {
 	model, _, _ := strings.Cut(option, ",")
 	name, custom := strings.CutPrefix(model, "custom-")
@@ -224,12 +224,12 @@ func (u *use) model(option string, snapshot *topology.Snapshot) {
 	}
 }
 
-// ownTags returns the tags that numaform sets, including those of a class.
+// ownTags returns the tags that numaform sets on VMs of a class.
 func (e *examination) ownTags(tags []string) []string {
 	return append([]string{"numaform", "numaform-" + e.config.ClusterID}, tags...)
 }
 
-// tag adds the tags that a clone gets, and the template's tags that it loses.
+// tag adds the tags that numaform adds to a clone or removes from it.
 func (u *use) tag(own, template []string) {
 	for _, tag := range slices.Concat(own, template) {
 		if slices.Contains(own, tag) != slices.Contains(template, tag) {
@@ -238,7 +238,7 @@ func (u *use) tag(own, template []string) {
 	}
 }
 
-// requirements returns the required privileges on the paths that exist now.
+// requirements returns the required privileges on existing paths.
 func (u *use) requirements(roles map[string][]string) []requirement {
 	var all []requirement
 	for _, pool := range slices.Sorted(maps.Keys(u.pools)) {
@@ -256,7 +256,7 @@ func (u *use) requirements(roles map[string][]string) []requirement {
 		agent.Privileges = []string{"VM.Monitor"}
 	}
 	for _, path := range u.agents.sorted() {
-		grant := proxmox.Grant{Role: agent, Path: path, For: "joining by a command of the guest agent"}
+		grant := proxmox.Grant{Role: agent, Path: path, For: "joining with a command of the guest agent"}
 		all = append(all, requirement{grant: grant, paths: []string{path}, privileges: agent.Privileges, deep: path == "/vms"})
 	}
 
@@ -271,7 +271,7 @@ func (u *use) requirements(roles map[string][]string) []requirement {
 	return required
 }
 
-// resolve resolves a grant to paths.
+// resolve returns the requirements of a grant on existing paths.
 func (u *use) resolve(grant proxmox.Grant) []requirement {
 	if grant.Role.Name == proxmox.RoleVM && u.cloudInit {
 		grant.Role.Privileges = append(slices.Clone(grant.Role.Privileges), "VM.Config.Cloudinit")
@@ -281,17 +281,18 @@ func (u *use) resolve(grant proxmox.Grant) []requirement {
 	case grant.Path == "/nodes":
 		return []requirement{{grant: grant, paths: u.hosts, privileges: privileges}}
 	case grant.Path == "/storage", grant.Role.Name == proxmox.RoleNet:
-		return nil // checked by name, or with the bridges
+		return nil // other checks cover storages and bridges
 	case grant.Role.Name == proxmox.RoleVM && grant.Path != "/vms":
 		pool := strings.TrimPrefix(grant.Path, "/pool/")
 		clone := requirement{grant: grant, paths: distinct(u.templates[pool]), privileges: []string{"VM.Clone"}, pool: pool}
-		clone.grant.For = "cloning the template, which is not in the pool"
+		clone.grant.For = "cloning a template outside the pool"
 		return []requirement{{grant: grant, paths: []string{grant.Path}, privileges: privileges}, clone}
 	}
 	return []requirement{{grant: grant, paths: []string{grant.Path}, privileges: privileges, deep: grant.Path == "/vms"}}
 }
 
-// bridges checks SDN.Use. Only Proxmox knows the zone of a bridge.
+// bridges checks the privilege SDN.Use on zones, because the API does not report the zone of
+// a bridge.
 func (e *examination) bridges(ctx context.Context, r *Region, all map[string]proxmox.Permissions, roles map[string][]string) {
 	const zones, local, privilege = "/sdn/zones", "/sdn/zones/localnetwork", "SDN.Use"
 	where := string(r.Name) + " " + zones
@@ -313,14 +314,14 @@ func (e *examination) bridges(ctx context.Context, r *Region, all map[string]pro
 	status, what := Fail, "missing for "+grant.For+": "+privilege
 	for path, permissions := range all {
 		if strings.HasPrefix(path, zones+"/") && permissions.Has(privilege, false) {
-			status, what = Warn, privilege+" is granted on single zones or bridges only: others cannot be used"
+			status, what = Warn, privilege+" is granted only on some zones or bridges: VMs cannot use other bridges"
 		}
 	}
 	e.add("privilege", status, where, what, strings.Join(grant.Commands(r.Client.User(), []string{privilege}, roles), " && "))
 }
 
-// tags compares the tags that VMs get, and the template tags that their clones lose, with
-// the tags that the datacenter allows for users without Sys.Modify on /.
+// tags checks that the datacenter allows numaform's user to add and remove the tags. Users
+// with Sys.Modify on / are not restricted.
 func (e *examination) tags(ctx context.Context, r *Region, tags []string) {
 	where := string(r.Name)
 	have, err := r.Client.Permissions(ctx, []string{"/"})
@@ -335,7 +336,7 @@ func (e *examination) tags(ctx context.Context, r *Region, tags []string) {
 	}
 	refused := slices.DeleteFunc(tags, access.Allows)
 	if have["/"].Has("Sys.Modify", false) || len(refused) == 0 {
-		e.ok("tags", where, "VMs may have the tags of their classes")
+		e.ok("tags", where, "numaform's user can set the tags of VMs")
 		return
 	}
 
@@ -357,6 +358,6 @@ func (e *examination) tags(ctx context.Context, r *Region, tags []string) {
 		commands = append(commands, fmt.Sprintf("pvesh set /cluster/options --user-tag-access 'user-allow=%s,user-allow-list=%s'", mode, strings.Join(allowed, ";")))
 	}
 	e.add("tags", Fail, where,
-		fmt.Sprintf("numaform's user may not set or take off: %s. Without, VMs are cloned and then refused their configuration", list(refused)),
+		fmt.Sprintf("numaform's user cannot add or remove the tags %s, so Proxmox clones VMs and then refuses their configuration", list(refused)),
 		strings.Join(commands, " && "))
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// soon is the remaining lifetime of a certificate that causes a warning.
-const soon = 14 * 24 * time.Hour
+// expiryWarning is how long before its expiry a certificate causes a warning.
+const expiryWarning = 14 * 24 * time.Hour
 
-// region runs the checks of one Proxmox cluster.
+// region checks one Proxmox cluster.
 func (e *examination) region(ctx context.Context, r *Region) {
 	where := string(r.Name)
 	ofHosts := []string{"topology", "template", "storage", "vmid", "marker"}
@@ -50,8 +50,8 @@ func (e *examination) region(ctx context.Context, r *Region) {
 	e.seen.Hosts = append(e.seen.Hosts, snapshot.Hosts...)
 }
 
-// reach queries the version, which also checks the credential, and then the certificate: is
-// it verified, and when does it expire?
+// reach reads the version, which also checks the credential, and then checks the trust and
+// the expiry of the certificate.
 func (e *examination) reach(ctx context.Context, r *Region) bool {
 	where := string(r.Name)
 	version, err := r.Client.Version(ctx)
@@ -68,7 +68,7 @@ func (e *examination) reach(ctx context.Context, r *Region) bool {
 	if id := r.Client.TokenID(); id != "" {
 		user = "API token " + id
 	}
-	e.ok("reach", where, fmt.Sprintf("Proxmox VE %s knows %s", version, user))
+	e.ok("reach", where, fmt.Sprintf("Proxmox VE %s accepts %s", version, user))
 
 	certificate, err := r.Client.Certificate(ctx)
 	if err != nil {
@@ -79,17 +79,17 @@ func (e *examination) reach(ctx context.Context, r *Region) bool {
 	switch {
 	case r.Insecure:
 		e.add("certificate", Warn, where,
-			"insecure is set: whoever stands between gets the credential; the certificate shown has SHA-256 "+certificate.Fingerprint,
-			"copy /etc/pve/pve-root-ca.pem from a host, set ca_file to it, and take insecure out")
-	case certificate.Expires.Before(e.config.Clock.Now().Add(soon)):
-		e.add("certificate", Warn, where, "is good only until "+until, "renew it on the host: pvecm updatecerts --force")
+			"insecure is set, so an attacker on the network can steal the credential; the certificate has SHA-256 "+certificate.Fingerprint,
+			"copy /etc/pve/pve-root-ca.pem from a host, set ca_file to the copy, and remove insecure")
+	case certificate.Expires.Before(e.config.Clock.Now().Add(expiryWarning)):
+		e.add("certificate", Warn, where, "expires on "+until, "renew it on the host: pvecm updatecerts --force")
 	default:
-		e.ok("certificate", where, "is trusted, and good until "+until)
+		e.ok("certificate", where, "is trusted and valid until "+until)
 	}
 	return true
 }
 
-// untrusted explains how to get the authority of an untrusted certificate.
+// untrusted reports an untrusted certificate, and how to get the certificate of its authority.
 func (e *examination) untrusted(ctx context.Context, r *Region, err error) {
 	what, fix, host := err.Error(), "", "HOST"
 	var refused *proxmox.Error
@@ -99,13 +99,13 @@ func (e *examination) untrusted(ctx context.Context, r *Region, err error) {
 		if endpoint, err := url.Parse(refused.Endpoint); err == nil && endpoint.Host != "" {
 			host = endpoint.Hostname()
 			if strings.Contains(host, ":") {
-				host = "[" + host + "]" // an IPv6 address, as scp wants it
+				host = "[" + host + "]" // scp requires brackets around an IPv6 address
 			}
 		}
 	}
-	fix += fmt.Sprintf("get it by `scp root@%s:/etc/pve/pve-root-ca.pem .`", host)
+	fix += fmt.Sprintf("copy it with `scp root@%s:/etc/pve/pve-root-ca.pem .`", host)
 	if shown, err := r.Client.Certificate(ctx); err == nil {
-		fix += fmt.Sprintf("; what answers now shows the certificate with SHA-256 %s, which `pvenode cert info` there must print, too", shown.Fingerprint)
+		fix += fmt.Sprintf("; the server's certificate has SHA-256 %s: compare it with `pvenode cert info` on the host", shown.Fingerprint)
 	}
 	e.add("reach", Fail, string(r.Name), what, fix)
 }

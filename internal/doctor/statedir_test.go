@@ -18,9 +18,9 @@ func TestStateDir(t *testing.T) {
 		want   []string
 	}
 	tests := []test{
-		{"private", func(dir string) error { return os.Mkdir(dir, 0o700) }, doctor.OK, []string{"is this user's alone", "MiB are free"}},
-		{"not there", func(string) error { return nil }, doctor.OK, []string{"is not there yet: the first apply makes it"}},
-		{"for all to read", func(dir string) error { return os.Mkdir(dir, 0o755) }, doctor.Warn, []string{"can be read by others (mode 0755)", "chmod 700 it"}},
+		{"private", func(dir string) error { return os.Mkdir(dir, 0o700) }, doctor.OK, []string{"is accessible only to this user", "MiB free"}},
+		{"not there", func(string) error { return nil }, doctor.OK, []string{"does not exist yet: the first apply creates it"}},
+		{"for all to read", func(dir string) error { return os.Mkdir(dir, 0o755) }, doctor.Warn, []string{"is readable by other users (mode 0755)", "chmod 700 "}},
 		{"for all to write", func(dir string) error { return writable(dir) }, doctor.Fail, []string{"can be written by others (mode 0777)", "chmod 700 it"}},
 		{"a file", func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, doctor.Fail, []string{"is no directory", "remove the file"}},
 		{"a link", func(dir string) error { return os.Symlink(os.TempDir(), dir) }, doctor.Fail, []string{"is a link"}},
@@ -46,7 +46,7 @@ func TestStateDir(t *testing.T) {
 			wants(t, report, tt.status, "state", append(tt.want, dir)...)
 		})
 	}
-	wants(t, examine(t, func(p *patient) { p.StateDir = "" }), doctor.Fail, "state", "there is no state directory", "set state_dir")
+	wants(t, examine(t, func(p *patient) { p.StateDir = "" }), doctor.Fail, "state", "no state directory is configured", "set state_dir")
 }
 
 func writable(dir string) error {

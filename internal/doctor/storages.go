@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// templates lists the templates of the hosts if there are no classes that name some.
+// templates lists the templates of the hosts. It runs without classes.
 func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 	usable := false
 	for i := range snapshot.Hosts {
@@ -21,11 +21,11 @@ func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 		}
 		where := host.ID().String()
 		if len(host.Templates) == 0 {
-			e.add("template", Warn, where, "has no template, so no node can be cloned there", "make one with the name that the others have: docs/join.md")
+			e.add("template", Warn, where, "has no template, so numaform cannot clone nodes on it", "create a template with the same name as on other hosts: see docs/join.md")
 		}
 		for _, template := range host.Templates {
 			if template.Problem != "" {
-				e.add("template", Warn, where, fmt.Sprintf("%s (VMID %d) cannot be used: %s", template.Name, template.VMID, template.Problem), "")
+				e.add("template", Warn, where, fmt.Sprintf("%s (VMID %d) is not usable: %s", template.Name, template.VMID, template.Problem), "")
 				continue
 			}
 			usable = true
@@ -33,7 +33,7 @@ func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 		}
 	}
 	if !usable {
-		e.add("template", Fail, string(r.Name), "no host has a template that nodes can be cloned from", "make one, or fix one of the above: docs/join.md")
+		e.add("template", Fail, string(r.Name), "no host has a usable template", "create a template, or fix one of the problems above: see docs/join.md")
 	}
 }
 
@@ -42,7 +42,7 @@ func describe(template *topology.Template) string {
 	return fmt.Sprintf("%s (VMID %d, %d GiB on %s)", template.Name, template.VMID, template.DiskGiB, template.Storage)
 }
 
-// storages lists what the hosts' storages accept, if there are no classes that name some.
+// storages lists the storages for disks and seeds on each host. It runs without classes.
 func (e *examination) storages(snapshot *topology.Snapshot) {
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
@@ -62,16 +62,16 @@ func (e *examination) storages(snapshot *topology.Snapshot) {
 		switch {
 		case len(images) == 0:
 			status = Fail
-			fix = "allow the content Disk image on a storage: pvesm set STORAGE --content images; if there is one, grant Datastore.Audit on it"
+			fix = "allow the content Disk image on a storage: pvesm set STORAGE --content images; if such a storage exists, grant Datastore.Audit on it"
 		case len(iso) == 0:
 			status = Warn
-			fix = "for nodes that join by seeds, allow the content ISO image on a storage: pvesm set STORAGE --content iso; if there is one, grant Datastore.Audit on it"
+			fix = "for nodes that join with seeds, allow the content ISO image on a storage: pvesm set STORAGE --content iso; if such a storage exists, grant Datastore.Audit on it"
 		}
 		e.add("storage", status, host.ID().String(), fmt.Sprintf("disks on %s; seeds on %s", list(images), list(iso)), fix)
 	}
 }
 
-// classStorages queries each host for the storages that the classes use on it.
+// classStorages checks the storages that classes use on each host.
 func (e *examination) classStorages(ctx context.Context, r *Region, snapshot *topology.Snapshot) {
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
@@ -89,7 +89,7 @@ func (e *examination) classStorages(ctx context.Context, r *Region, snapshot *to
 		usable := true
 		for _, name := range distinct(slices.Concat(disks, seeds)) {
 			if what, fix := unusable(name, host.Name, states); what != "" {
-				e.add("storage", Warn, where, what, fix) // the class fails if no host is left
+				e.add("storage", Warn, where, what, fix) // the class fails if no host remains
 				usable = false
 			}
 		}
@@ -101,7 +101,7 @@ func (e *examination) classStorages(ctx context.Context, r *Region, snapshot *to
 			what += "; seeds on " + list(seeds)
 			// pve-storage 9.1.7, PVE/API2/Storage/Status.pm:637-664
 			if len(snapshot.Hosts) > 1 && slices.ContainsFunc(seeds, func(name string) bool { return !states[name].Shared }) {
-				what += ", where the host that gets the upload copies them by ssh"
+				what += ", to which the host that receives the upload copies them by ssh"
 			}
 		}
 		e.ok("storage", where, what)
@@ -113,44 +113,44 @@ func unusable(name string, host topology.HostName, states map[string]proxmox.Sto
 	state, exists := states[name]
 	switch {
 	case !exists:
-		return fmt.Sprintf("storage %q does not exist, or numaform's user may not see it", name),
-			fmt.Sprintf("look for it with `pvesm status`; if it exists, grant Datastore.Audit on /storage/%s", name)
+		return fmt.Sprintf("storage %q does not exist, or numaform's user lacks access", name),
+			fmt.Sprintf("run `pvesm status`; if the storage exists, grant Datastore.Audit on /storage/%s", name)
 	case !state.Enabled:
-		return fmt.Sprintf("storage %q exists, but is disabled or not for this host", name),
-			fmt.Sprintf("pvesm set %s --disable 0, and add %s to its nodes, or name another storage in the class", name, host)
+		return fmt.Sprintf("storage %q is disabled, or not available on this host", name),
+			fmt.Sprintf("pvesm set %s --disable 0, and add %s to its nodes, or use another storage in the class", name, host)
 	case !state.Active:
-		return fmt.Sprintf("storage %q cannot be used now, though it is enabled", name),
+		return fmt.Sprintf("storage %q is enabled but not active", name),
 			fmt.Sprintf("run `pvesm status --storage %s` on the host", name)
 	}
 	return "", ""
 }
 
-// storagesOn returns the storages for disks and seeds on the host that classes name, or use
+// storagesOn returns the storages for disks and seeds that classes use on a host, by name or
 // by default.
 func (e *examination) storagesOn(host *topology.Host, snapshot *topology.Snapshot) (disks, seeds []string) {
-	ofDisks, ofSeeds := set{}, set{}
+	diskSet, seedSet := set{}, set{}
 	for i := range e.config.Classes {
 		class := &e.config.Classes[i]
 		if !scheduling.Allows(class, host.ID()) {
 			continue
 		}
 		if class.Spec.BootDevice != nil {
-			ofDisks[class.Spec.BootDevice.Storage] = true
+			diskSet[class.Spec.BootDevice.Storage] = true
 		}
 		for _, disk := range class.Spec.DataDisks {
-			ofDisks[disk.Storage] = true
+			diskSet[disk.Storage] = true
 		}
 		needs, _ := scheduling.NeedsOf(class, snapshot, host.ID())
 		for _, name := range needs.Disks {
-			ofDisks[name] = true
+			diskSet[name] = true
 		}
 		seed := class.Spec.Metadata.Storage
 		if found, ok := scaler.SeedStorage(host, needs.Seed); ok {
 			seed = found
 		}
-		ofSeeds[seed] = true
+		seedSet[seed] = true
 	}
-	return ofDisks.sorted(), ofSeeds.sorted()
+	return diskSet.sorted(), seedSet.sorted()
 }
 
 func distinct(texts []string) []string {

@@ -11,14 +11,15 @@ import (
 )
 
 const (
-	// mostGuests is the number of guests that a line names.
+	// mostGuests is the maximum number of guests that a line names.
 	mostGuests = 5
-	// karpenterTag is a tag on all guests of karpenter-provider-proxmox' host daemon.
+	// karpenterTag is the tag of guests that the host daemon of karpenter-provider-proxmox
+	// manages.
 	karpenterTag = "karpenter"
 )
 
-// vmids checks who uses the range of VMIDs, and the markers of guests: other numaform
-// clusters on the same Proxmox, VMs with our marker that are not in the fleet, and guests
+// vmids checks the use of the VMID range and the markers of guests. It reports other numaform
+// installations on the same Proxmox, VMs with our marker that are not in the fleet, and guests
 // of karpenter-provider-proxmox.
 func (e *examination) vmids(ctx context.Context, r *Region, snapshot *topology.Snapshot) {
 	where := string(r.Name)
@@ -68,7 +69,7 @@ func (e *examination) vmids(ctx context.Context, r *Region, snapshot *topology.S
 
 	// Allocate a VMID as for a new VM.
 	size := int(r.VMIDs.Upper-r.VMIDs.Lower) + 1
-	usage := fmt.Sprintf("vmid_range %d to %d: %d of %d are used", r.VMIDs.Lower, r.VMIDs.Upper, inRange, size)
+	usage := fmt.Sprintf("vmid_range %d to %d: %d of %d in use", r.VMIDs.Lower, r.VMIDs.Upper, inRange, size)
 	if _, err := fleet.NewAllocator(r.Name, r.VMIDs, fleet.Rotation{}, used).Next(); err != nil {
 		e.failed("vmid", where, err)
 	} else if inRange*10 >= size*9 {
@@ -78,25 +79,25 @@ func (e *examination) vmids(ctx context.Context, r *Region, snapshot *topology.S
 	}
 	if len(unmanaged) > 0 {
 		e.add("vmid", Warn, where,
-			fmt.Sprintf("vmid_range %d to %d holds %s that numaform did not make and leaves alone: %s", r.VMIDs.Lower, r.VMIDs.Upper, count(len(unmanaged), "guest"), some(unmanaged)),
-			"give numaform a range that nothing else uses")
+			fmt.Sprintf("vmid_range %d to %d contains %s that numaform does not manage: %s", r.VMIDs.Lower, r.VMIDs.Upper, count(len(unmanaged), "guest"), some(unmanaged)),
+			"set vmid_range to an unused range")
 	}
 	e.markers(where, strays, karpenter, others)
 }
 
-// markers reports guests with markers: VMs of this cluster that are not in the fleet, and
-// guests of other autoscalers, by clusterID if they are numaform's.
+// markers reports VMs with our marker that are not in the fleet, and guests of other
+// autoscalers. It groups guests of other numaform installations by clusterID.
 func (e *examination) markers(where string, strays, karpenter []string, others map[string][]string) {
 	if len(strays) > 0 {
 		e.add("marker", Warn, where,
 			fmt.Sprintf("%s with the marker of clusterID %s, but not in this fleet: %s", count(len(strays), "guest"), e.config.ClusterID, some(strays)),
-			"if another numaform made them, give each a clusterID of its own; else look at the fleet in numaform.yaml, which may be the wrong one")
+			"if another numaform created them, set a different clusterID for each installation; otherwise correct fleet in numaform.yaml")
 	}
 	for _, id := range slices.Sorted(maps.Keys(others)) {
-		e.ok("marker", where, fmt.Sprintf("another numaform, clusterID %s, has %s here, whose CPUs count as taken: %s", id, count(len(others[id]), "guest"), some(others[id])))
+		e.ok("marker", where, fmt.Sprintf("another numaform, clusterID %s, has %s here, whose CPUs are considered in use: %s", id, count(len(others[id]), "guest"), some(others[id])))
 	}
 	if len(karpenter) > 0 {
-		e.ok("marker", where, fmt.Sprintf("%s with the tag %s, so karpenter-provider-proxmox may be at work here; what its VMs are pinned to counts as taken: %s",
+		e.ok("marker", where, fmt.Sprintf("%s with the tag %s, probably of karpenter-provider-proxmox, whose pinned CPUs are considered in use: %s",
 			count(len(karpenter), "guest"), karpenterTag, some(karpenter)))
 	}
 	if len(strays)+len(others)+len(karpenter) == 0 {
