@@ -1,7 +1,7 @@
 // Package bootstrap renders the documents that a new VM reads at its first boot, from
-// templates and the VM's data: user-data, meta-data, network-config and vendor-data for
+// templates and the VM's values: user-data, meta-data, network-config and vendor-data for
 // cloud-init's NoCloud source. It does no I/O and uses no clock. The documents contain
-// secrets; the caller writes them. Start at Render.
+// secrets. Start at Render.
 package bootstrap
 
 import (
@@ -20,19 +20,19 @@ const (
 	MetaData      = "meta-data"
 	NetworkConfig = "network-config"
 	VendorData    = "vendor-data"
-	// JoinCommand is not a document: it is the script that a guest agent runs.
+	// JoinCommand is a script that the guest agent runs. The seed does not contain it.
 	JoinCommand = "join-command"
 )
 
-// Templates are the unrendered documents and the join command, by name. See Functions for the
-// functions they may call, and Values for their data.
+// Templates are the templates of documents and join command, by name. They can call Functions
+// and use Values.
 type Templates map[string]string
 
-// Documents are rendered templates by name, which is the file name in the seed. They contain a
-// join token: never print them.
+// Documents are rendered templates, by their file names in the seed. They contain a join
+// token, so they must never be printed.
 type Documents map[string][]byte
 
-// String returns the sizes of the documents, without their content.
+// String returns the total size of the documents instead of their content.
 func (d Documents) String() string {
 	size := 0
 	for _, content := range d {
@@ -53,8 +53,8 @@ var defaultMetaData string
 //go:embed defaults/network-config.tmpl
 var defaultNetworkConfig string
 
-// Defaults returns templates for Debian and Ubuntu with containerd and kubelet installed:
-// the VM joins as with `kubeadm join`, with its own token. There is no vendor-data.
+// Defaults returns templates for Debian and Ubuntu images with containerd and kubelet. They
+// configure kubelet as `kubeadm join` does. They contain no vendor-data.
 func Defaults() Templates {
 	return Templates{UserData: defaultUserData, MetaData: defaultMetaData, NetworkConfig: defaultNetworkConfig}
 }
@@ -66,7 +66,8 @@ func bootstrapKubeconfig(cluster Kubernetes) (string, error) {
 		"apiVersion": "v1",
 		"kind":       "Config",
 		"clusters": []any{map[string]any{"name": name, "cluster": map[string]any{
-			"server": cluster.APIServer, "certificate-authority-data": base64.StdEncoding.EncodeToString([]byte(cluster.RootCA)),
+			"server":                     cluster.APIServer,
+			"certificate-authority-data": base64.StdEncoding.EncodeToString([]byte(cluster.RootCA)),
 		}}},
 		"users":           []any{map[string]any{"name": user, "user": map[string]any{"token": cluster.Token}}},
 		"contexts":        []any{map[string]any{"name": name, "context": map[string]any{"cluster": name, "user": user}}},
@@ -75,12 +76,12 @@ func bootstrapKubeconfig(cluster Kubernetes) (string, error) {
 	return string(encoded), err
 }
 
-// kubeletFlags returns the file of flags that kubelet's systemd unit reads. The flags
-// come from Configure, so they cannot end the quotes.
+// kubeletFlags returns the environment file with the flags for kubelet's systemd unit. It
+// accepts only flags that cannot end the quotes.
 func kubeletFlags(args []string) (string, error) {
 	for _, arg := range args {
 		if !kubeletArg.MatchString(arg) {
-			return "", errors.New("is not for flags of kubelet")
+			return "", errors.New("requires flags of kubelet")
 		}
 	}
 	return fmt.Sprintf("KUBELET_KUBEADM_ARGS=%q\n", strings.Join(args, " ")), nil

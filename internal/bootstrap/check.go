@@ -14,18 +14,18 @@ import (
 
 const (
 	cloudConfig = "#cloud-config"
-	// bom is the byte order mark that some editors write at the start of a text.
+	// bom is the byte order mark that some editors write at the start of a file.
 	bom = "\ufeff"
 )
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// checkUserData accepts cloud-init's forms of user-data, and documents in Talos' form, which
-// have no header.
+// checkUserData accepts the formats of cloud-init, and machine configs of Talos, which have no
+// header.
 func checkUserData(document, text string) error {
 	first, _, _ := strings.Cut(strings.TrimPrefix(text, bom), "\n")
 	first = strings.TrimRight(first, " \r")
-	// cloud-init accepts these as they are.
+	// Only cloud-init can check these formats.
 	for _, header := range []string{
 		"#!", "#include", "#cloud-boothook", "#cloud-config-archive", "#part-handler", "## template:",
 		"Content-Type:", "MIME-Version:",
@@ -40,14 +40,14 @@ func checkUserData(document, text string) error {
 	}
 	for _, m := range list {
 		if m["machine"] == nil && (m["apiVersion"] == nil || m["kind"] == nil) {
-			return &DocumentError{Document: document, Line: 1, Rendered: true, Problem: "is neither a machine config of Talos " +
-				"nor begins with a line that cloud-init knows: write #cloud-config, or #! and an interpreter"}
+			return &DocumentError{Document: document, Line: 1, Rendered: true, Problem: "unknown format: begin " +
+				"cloud-init data with #cloud-config or with #! and an interpreter, or use a machine config of Talos"}
 		}
 	}
 	return nil
 }
 
-// checkVendorData is like the check of user-data, but also accepts an empty document.
+// checkVendorData accepts the same formats as checkUserData, and an empty document.
 func checkVendorData(document, text string) error {
 	if strings.TrimSpace(text) == "" {
 		return nil
@@ -61,7 +61,7 @@ func checkMetaData(document, text string) error {
 		return err
 	}
 	if id := m["instance-id"]; id == nil || id.Kind != yaml.ScalarNode || id.Value == "" {
-		return &DocumentError{Document: document, Problem: "has no instance-id: write instance-id: {{ .Metadata.InstanceUUID }}"}
+		return &DocumentError{Document: document, Problem: "instance-id is missing: add instance-id: {{ .Metadata.InstanceUUID }}"}
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func checkNetworkConfig(document, text string) error {
 		line, version = inner.Line, pairs(inner)["version"]
 	}
 	if version == nil || (version.Value != "1" && version.Value != "2") {
-		return &DocumentError{Document: document, Line: line, Rendered: true, Problem: "has no version of 1 or 2: write version: 2 and netplan's ethernets"}
+		return &DocumentError{Document: document, Line: line, Rendered: true, Problem: "version must be 1 or 2: set version: 2 and add ethernets in netplan's format"}
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func mapping(document, text string) (map[string]*yaml.Node, error) {
 		return nil, err
 	}
 	if len(list) != 1 {
-		return nil, &DocumentError{Document: document, Problem: "consists of several YAML documents: write one"}
+		return nil, &DocumentError{Document: document, Problem: "contains several YAML documents: remove all but one"}
 	}
 	return list[0], nil
 }
@@ -111,15 +111,15 @@ func mappings(document, text string) ([]map[string]*yaml.Node, error) {
 			root = node.Content[0]
 		}
 		if root.Kind != yaml.MappingNode {
-			return nil, &DocumentError{Document: document, Line: root.Line, Rendered: true, Problem: "is not a YAML object: write keys and values"}
+			return nil, &DocumentError{Document: document, Line: root.Line, Rendered: true, Problem: "must be a YAML object with keys and values"}
 		}
 		if line := duplicate(root); line > 0 {
-			return nil, &DocumentError{Document: document, Line: line, Rendered: true, Problem: "duplicate key in this object: remove one of them"}
+			return nil, &DocumentError{Document: document, Line: line, Rendered: true, Problem: "this object contains a duplicate key: remove one of the two"}
 		}
 		list = append(list, pairs(root))
 	}
 	if len(list) == 0 {
-		return nil, &DocumentError{Document: document, Problem: "is empty"}
+		return nil, &DocumentError{Document: document, Problem: "must not be empty"}
 	}
 	return list, nil
 }
@@ -132,7 +132,7 @@ func pairs(node *yaml.Node) map[string]*yaml.Node {
 	return m
 }
 
-// duplicate returns the line of a duplicate key in its object, or 0.
+// duplicate returns the line of an object with a duplicate key, or 0.
 func duplicate(node *yaml.Node) int {
 	if node.Kind == yaml.MappingNode && len(pairs(node)) < len(node.Content)/2 {
 		return node.Line
@@ -145,13 +145,13 @@ func duplicate(node *yaml.Node) int {
 	return 0
 }
 
-// yamlLine matches the line in the YAML parser's error.
+// yamlLine matches an error of the YAML parser.
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
-// yamlError returns the YAML parser's error about the syntax, which contains nothing of
-// the text.
+// yamlError converts an error of the YAML parser. It omits a message with quotes, which may
+// repeat a part of the document.
 func yamlError(document string, err error) error {
-	e := &DocumentError{Document: document, Rendered: true, Problem: "is not YAML"}
+	e := &DocumentError{Document: document, Rendered: true, Problem: "invalid YAML"}
 	if found := yamlLine.FindStringSubmatch(err.Error()); found != nil {
 		e.Line, _ = strconv.Atoi(found[1])
 		if !strings.ContainsAny(found[2], `"'`+"`") {

@@ -6,12 +6,11 @@ import (
 	"text/template/parse"
 )
 
-// bootstrapToken is the value that exists only for classes with bootstrap tokens.
+// bootstrapToken is the name of a value that only classes with bootstrap tokens have.
 const bootstrapToken = "BootstrapToken"
 
-// UsesBootstrapToken returns the names of the documents that use
-// .Kubernetes.BootstrapToken, at any place. A template that cannot be parsed uses
-// nothing.
+// UsesBootstrapToken returns the names of the templates that use .Kubernetes.BootstrapToken.
+// It ignores templates with syntax errors.
 func UsesBootstrapToken(templates Templates) []string {
 	var uses []string
 	for _, name := range []string{UserData, MetaData, NetworkConfig, VendorData, JoinCommand} {
@@ -45,7 +44,7 @@ func UsesBootstrapToken(templates Templates) []string {
 	return uses
 }
 
-// walk calls visit for a node of a template, and for the nodes in it if visit returns true.
+// walk calls visit for a node of a template and, if visit returns true, for its child nodes.
 func walk(node parse.Node, visit func(parse.Node) bool) {
 	if !visit(node) {
 		return

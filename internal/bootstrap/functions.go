@@ -16,8 +16,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Functions returns the functions that templates may call in addition to Go's built-in
-// ones. Sprig's functions take their text last, so that they work in a pipe.
+// Functions returns the functions that templates can call in addition to Go's built-in ones.
+// As in sprig, the text is the last argument, so that functions work in pipelines.
 func Functions() template.FuncMap {
 	functions := template.FuncMap{
 		"add":                 func(numbers ...any) (int, error) { return summed(1, numbers) },
@@ -39,46 +39,46 @@ func Functions() template.FuncMap {
 		"toPrettyYaml":        func(value any) (string, error) { return toYAML(value, prettyIndent) },
 		"toYaml":              func(value any) (string, error) { return toYAML(value, plainIndent) },
 	}
-	// Of sprig's functions, only those whose result depends on their arguments alone: none reads
-	// the environment, the clock, the network or random numbers, and none generates keys.
-	theirs := sprig.TxtFuncMap()
+	// Only functions of sprig whose result depends on nothing but their arguments. They do not
+	// use the environment, the clock, the network or random numbers.
+	sprigFunctions := sprig.TxtFuncMap()
 	for _, name := range []string{
 		"b64enc", "coalesce", "contains", "default", "dict", "empty", "get", "hasKey", "hasPrefix", "hasSuffix",
 		"indent", "join", "list", "lower", "nindent", "quote", "regexFind", "regexReplaceAll", "replace", "sha256sum",
 		"ternary", "trim", "trimPrefix", "trimSuffix", "upper",
 	} {
-		functions[name] = theirs[name]
+		functions[name] = sprigFunctions[name]
 	}
 	return functions
 }
 
-// decodeBase64 returns an error if the text is not base64; sprig's version returns the
-// error's text as the result.
+// decodeBase64 returns an error for invalid base64. Sprig's version returns the text of the
+// error as the result.
 func decodeBase64(text string) (string, error) {
 	decoded, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
-		return "", errors.New("is not base64")
+		return "", errors.New("invalid base64")
 	}
 	return string(decoded), nil
 }
 
-// atoi returns an error if the text is not an integer; sprig's version returns 0.
+// atoi returns an error for an invalid integer. Sprig's version returns 0.
 func atoi(text string) (int, error) {
 	number, err := strconv.Atoi(strings.TrimSpace(text))
 	if err != nil {
-		return 0, errors.New("is not a whole number")
+		return 0, errors.New("invalid integer")
 	}
 	return number, nil
 }
 
-// summed adds the further numbers, each multiplied by sign, to the first. The result is
-// suitable for cidrhost.
+// summed returns the first number plus sign times the sum of the rest. Its result has the
+// type that cidrhost requires.
 func summed(sign int, numbers []any) (int, error) {
 	sum := 0
 	for i, number := range numbers {
 		value := reflect.ValueOf(number)
 		if !value.IsValid() || !value.CanInt() {
-			return 0, errors.New("needs whole numbers: convert texts with atoi")
+			return 0, errors.New("requires integers: convert texts with atoi")
 		}
 		if i == 0 {
 			sum = int(value.Int())
@@ -89,8 +89,8 @@ func summed(sign int, numbers []any) (int, error) {
 	return sum, nil
 }
 
-// getValue returns the value of a key in pairs such as "ds=nocloud;i=1234", or "" if the
-// key is missing.
+// getValue returns the value of a key in a list such as "ds=nocloud;i=1234", or "" if the key
+// is missing.
 func getValue(pairs, key string) string {
 	for pair := range strings.SplitSeq(pairs, ";") {
 		if name, value, ok := strings.Cut(strings.TrimSpace(pair), "="); ok && name == key {
@@ -108,10 +108,11 @@ func hasTag(tags any, tag string) (bool, error) {
 	case []any:
 		return slices.Contains(list, any(tag)), nil
 	}
-	return false, errors.New("needs a list of tags first")
+	return false, errors.New("requires a list of tags as the first argument")
 }
 
-// pairsOf joins a map in the form of kubelet's flags: "cpu=1,memory=2Gi" with "=".
+// pairsOf joins a map in the form of kubelet's flags. With the separator "=", it returns
+// "cpu=1,memory=2Gi".
 func pairsOf(separator string, values map[string]any) string {
 	var list []string
 	for _, key := range sortedKeys(values) {
@@ -120,14 +121,14 @@ func pairsOf(separator string, values map[string]any) string {
 	return strings.Join(list, ",")
 }
 
-// regexFindString returns the n-th group of the first match, 0 being the whole match, or
-// "" if there is none.
+// regexFindString returns a group of the first match, or "" without a match. Group 0 is the
+// whole match.
 func regexFindString(pattern, text string, group int) (string, error) {
 	groups, err := newWork().find(pattern, text)
 	return nth(groups, group), err
 }
 
-// nth returns a group of a match, or "" if there is none.
+// nth returns a group of a match, or "" if the group does not exist.
 func nth(groups []string, n int) string {
 	if n < 0 || n >= len(groups) {
 		return ""
@@ -135,18 +136,18 @@ func nth(groups []string, n int) string {
 	return groups[n]
 }
 
-// toJSON returns a value as JSON that is also the same in YAML, unlike sprig's.
+// toJSON returns a value as JSON that has the same meaning in YAML, unlike sprig's version.
 func toJSON(value any, indent string) (string, error) {
 	var encoded bytes.Buffer
 	encoder := json.NewEncoder(&encoded)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", indent)
 	if err := encoder.Encode(value); err != nil {
-		return "", errors.New("cannot be written as JSON")
+		return "", errors.New("value cannot be encoded as JSON")
 	}
 	var text strings.Builder
 	for _, r := range strings.TrimSuffix(encoded.String(), "\n") {
-		// JSON may contain characters unescaped that YAML forbids or treats as line breaks.
+		// JSON allows unescaped characters that YAML forbids or treats as line breaks.
 		if r >= 0x7f && r <= 0x9f || strings.ContainsRune("\u2028\u2029\ufeff\ufffe\uffff", r) {
 			fmt.Fprintf(&text, `\u%04x`, r)
 			continue
@@ -162,15 +163,15 @@ const (
 	prettyIndent = 4
 )
 
-// toYAML returns a value as YAML without the last line break, for use with nindent.
+// toYAML returns a value as YAML without a final line break, for use with nindent.
 func toYAML(value any, indent int) (string, error) {
 	text, err := toJSON(value, "")
 	if err != nil {
-		return "", errors.New("cannot be written as YAML")
+		return "", errors.New("value cannot be encoded as YAML")
 	}
 	var plain any
 	if err := yaml.Unmarshal([]byte(text), &plain); err != nil {
-		return "", errors.New("cannot be written as YAML")
+		return "", errors.New("value cannot be encoded as YAML")
 	}
 	if plain, err = quoteIndented(plain); err != nil {
 		return "", err
@@ -179,21 +180,21 @@ func toYAML(value any, indent int) (string, error) {
 	encoder := yaml.NewEncoder(&buffer)
 	encoder.SetIndent(indent)
 	if err := encoder.Encode(plain); err != nil {
-		return "", errors.New("cannot be written as YAML")
+		return "", errors.New("value cannot be encoded as YAML")
 	}
 	return strings.TrimSuffix(buffer.String(), "\n"), nil
 }
 
-// quoteIndented quotes multi-line strings that begin with white space. The library would
-// write them as blocks that parsers reject, or that read as another string; it never
-// writes multi-line keys correctly.
+// quoteIndented quotes multi-line strings that begin with white space, and refuses multi-line
+// keys. The library encodes such strings as blocks that parsers reject or misread, and such
+// keys always incorrectly.
 func quoteIndented(value any) (any, error) {
 	var err error
 	switch value := value.(type) {
 	case map[string]any:
 		for key, inner := range value {
 			if strings.Contains(key, "\n") {
-				return nil, fmt.Errorf("cannot be written as YAML: the key %q has several lines", key)
+				return nil, fmt.Errorf("value cannot be encoded as YAML: the key %q has several lines", key)
 			}
 			if value[key], err = quoteIndented(inner); err != nil {
 				return nil, err

@@ -7,36 +7,34 @@ import (
 	"strings"
 )
 
-// The paths in the default templates, which are kubeadm's.
 const (
+	// caFile is the path of the cluster's CA certificates on a node, as with kubeadm.
 	caFile     = "/etc/kubernetes/pki/ca.crt"
 	kubeletAPI = "kubelet.config.k8s.io/v1beta1"
-	// defaultDomain is the domain of Services in nearly every cluster.
+	// defaultDomain is the default domain of Services.
 	defaultDomain = "cluster.local"
 )
 
-// unregistered is the taint by which Karpenter recognizes a Node that has not been
-// registered yet; Karpenter removes it.
+// unregistered is the taint of a Node that Karpenter has not registered yet. Karpenter removes
+// the taint.
 var unregistered = Taint{Key: "karpenter.sh/unregistered", Effect: "NoExecute"}
 
-// Kubelet is a node's kubelet configuration. Empty fields mean kubelet's defaults.
+// Kubelet is the kubelet configuration of a node. Empty fields mean kubelet's defaults.
 type Kubelet struct {
 	// ExternalCloudProvider leaves providerID, zone and region to a cloud controller
 	// manager.
 	ExternalCloudProvider bool
-	// Labels are labels of the Node. Labels that kubelet may not set are omitted;
+	// Labels are the labels of the Node. Configure omits labels that kubelet may not set;
 	// Karpenter sets them when it registers the Node.
 	Labels map[string]string
-	// Taints are the taints that the Node has from the start. Karpenter's
-	// karpenter.sh/unregistered is added.
+	// Taints are the initial taints of the Node. Configure adds karpenter.sh/unregistered.
 	Taints []Taint
-	// Config contains fields of a KubeletConfiguration of kubelet.config.k8s.io/v1beta1. They
-	// replace the defaults.
+	// Config contains fields of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1) that
+	// override the defaults.
 	Config map[string]any
 }
 
-// Configure sets the values that configure kubelet. The node's name and providerID come
-// from the values' Metadata.
+// Configure sets the values for kubelet. It uses the hostname and the provider ID in Metadata.
 func (v *Values) Configure(kubelet Kubelet) error {
 	taints := []Taint{unregistered}
 	for _, taint := range kubelet.Taints {
@@ -48,7 +46,7 @@ func (v *Values) Configure(kubelet Kubelet) error {
 	for _, taint := range taints {
 		effect := taint.Effect == "NoSchedule" || taint.Effect == "PreferNoSchedule" || taint.Effect == "NoExecute"
 		if !effect || !qualifiedName.MatchString(taint.Key) || !labelValue.MatchString(taint.Value) {
-			return fmt.Errorf("configuring kubelet of %s: invalid taint %q: correct taints and startupTaints of the NodePool", v.Metadata.Hostname, taint)
+			return fmt.Errorf("configuring kubelet of %s: invalid taint %q: correct taints or startupTaints of the NodePool", v.Metadata.Hostname, taint)
 		}
 		object := map[string]any{"key": taint.Key, "effect": taint.Effect}
 		if taint.Value != "" {
@@ -57,7 +55,7 @@ func (v *Values) Configure(kubelet Kubelet) error {
 		registered = append(registered, object)
 	}
 
-	// With any other of Kubernetes' labels, kubelet does not start.
+	// kubelet does not start with labels that it may not set.
 	labels := maps.Clone(kubelet.Labels)
 	maps.DeleteFunc(labels, func(key, _ string) bool { return !selfLabel(key) })
 
@@ -78,7 +76,7 @@ func (v *Values) Configure(kubelet Kubelet) error {
 		}
 	}
 
-	// The form that kubeadm would write.
+	// The defaults are those of kubeadm.
 	config := map[string]any{
 		"apiVersion": kubeletAPI,
 		"kind":       "KubeletConfiguration",
@@ -116,13 +114,13 @@ func (v *Values) Configure(kubelet Kubelet) error {
 var (
 	qualifiedName = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 	labelValue    = regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$`)
-	// kubeletArg matches flags whose values are names and labels. The flags are in a file
-	// read by systemd, between quotes.
+	// kubeletArg matches flags with names and labels as values. The flags are quoted in an
+	// environment file of systemd.
 	kubeletArg = regexp.MustCompile(`^--[a-z]+(-[a-z]+)*=[A-Za-z0-9./_=,-]+$`)
 )
 
-// selfLabel reports whether kubelet may set a label on its own Node. It follows kubelet's own
-// check of --node-labels: pkg/kubelet/apis in Kubernetes.
+// selfLabel reports whether kubelet may set a label on its own Node. It follows the check of
+// --node-labels in kubelet: pkg/kubelet/apis of Kubernetes.
 func selfLabel(key string) bool {
 	domain, _, ok := strings.Cut(key, "/")
 	within := func(suffix string) bool { return domain == suffix || strings.HasSuffix(domain, "."+suffix) }

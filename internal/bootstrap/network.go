@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-var errPrefix = errors.New("needs an address with a prefix, such as 192.168.0.5/24")
+var errPrefix = errors.New("requires an address with a prefix length, such as 192.168.0.5/24")
 
 // cidrHost returns the address in "192.168.0.5/24" or, with a number, the address of that
-// host in the network. A negative number counts from the network's end.
+// host in the network. A negative number counts from the end of the network.
 func cidrHost(prefix string, number ...int) (string, error) {
 	network, err := netip.ParsePrefix(prefix)
 	if err != nil || len(number) > 1 {
@@ -27,7 +27,7 @@ func cidrHost(prefix string, number ...int) (string, error) {
 		host.Add(host, size)
 	}
 	if host.Sign() < 0 || host.Cmp(size) >= 0 {
-		return "", errors.New("has a number that is not in the network")
+		return "", errors.New("requires a host number in the network")
 	}
 	base := new(big.Int).SetBytes(network.Masked().Addr().AsSlice())
 	bytes := base.Or(base, host).FillBytes(make([]byte, network.Addr().BitLen()/8))
@@ -38,23 +38,23 @@ func cidrHost(prefix string, number ...int) (string, error) {
 // macBytes is the length of a MAC address in bytes.
 const macBytes = 6
 
-// cidrSLAAC returns the address, with its prefix, that a machine with this MAC address
-// assigns to itself in an IPv6 network: RFC 4291, appendix A. With a prefix longer than
-// 64 bits, the prefix takes precedence.
+// cidrSLAAC returns the IPv6 address, with its prefix length, that a machine with a MAC
+// address assigns to itself (RFC 4291, appendix A). A prefix longer than 64 bits replaces
+// bits of the interface identifier.
 func cidrSLAAC(mac, prefix string) (string, error) {
 	network, err := netip.ParsePrefix(prefix)
 	if err != nil || !network.Addr().Is6() || network.Addr().Is4In6() {
-		return "", errors.New("needs an IPv6 network, such as 2001:db8::/64")
+		return "", errors.New("requires an IPv6 network, such as 2001:db8::/64")
 	}
 	parts := strings.FieldsFunc(mac, func(r rune) bool { return r == ':' || r == '-' })
 	if len(parts) != macBytes {
-		return "", errors.New("needs a MAC address, such as 00:1a:2b:3c:4d:5e")
+		return "", errors.New("requires a MAC address, such as 00:1a:2b:3c:4d:5e")
 	}
 	var id [macBytes]byte
 	for i, part := range parts {
 		value, err := strconv.ParseUint(part, 16, 8)
 		if err != nil {
-			return "", errors.New("needs a MAC address, such as 00:1a:2b:3c:4d:5e")
+			return "", errors.New("requires a MAC address, such as 00:1a:2b:3c:4d:5e")
 		}
 		id[i] = byte(value)
 	}
@@ -64,14 +64,14 @@ func cidrSLAAC(mac, prefix string) (string, error) {
 	})
 	merged := network.Masked().Addr().As16()
 	for i, b := range host.As16() {
-		kept := max(0, min(8, network.Bits()-8*i)) // the number of bits of this byte that belong to the prefix
-		merged[i] |= b & byte(0xff>>kept)
+		prefixBits := max(0, min(8, network.Bits()-8*i)) // the bits of this byte in the prefix
+		merged[i] |= b & byte(0xff>>prefixBits)
 	}
 	return netip.PrefixFrom(netip.AddrFrom16(merged), network.Bits()).String(), nil
 }
 
-// networkConfig returns a network in netplan's version 2 format, which cloud-init accepts
-// for every guest.
+// networkConfig returns a network in version 2 of netplan's format. cloud-init translates it
+// for guests without netplan.
 func networkConfig(network Network) map[string]any {
 	interfaces := network.Interfaces
 	if len(interfaces) == 0 {
@@ -79,7 +79,7 @@ func networkConfig(network Network) map[string]any {
 	}
 	ethernets := map[string]any{}
 	for i, card := range interfaces {
-		// The key is the interface's name, or its number if the name is a pattern.
+		// The key is the name of the interface, or its index if the name is a pattern.
 		id := card.Name
 		if card.MAC == "" && strings.ContainsAny(card.Name, "*?[") || card.Name == "" {
 			id = "net" + strconv.Itoa(i)

@@ -9,15 +9,14 @@ import (
 	"text/template"
 )
 
-// maxDocument is the maximum size of a document in bytes: far above what joining needs.
+// maxDocument is the maximum size of a document in bytes, far more than joining requires.
 const maxDocument = 256 << 10
 
-// DocumentError reports what is wrong with a template or with its result. It never
-// repeats a value.
+// DocumentError reports a problem in a template or in its result. It never contains a value.
 type DocumentError struct {
-	// Document is its name, such as user-data.
+	// Document is the name of the document, such as user-data.
 	Document string
-	// Line is the line in the template, or in the result if Rendered is set; 0 means the
+	// Line is the line in the template, or in the result if Rendered is set. 0 means the
 	// whole document.
 	Line     int
 	Rendered bool
@@ -35,15 +34,15 @@ func (e *DocumentError) Error() string {
 	return fmt.Sprintf("rendering %s: %s", where, e.Problem)
 }
 
-// UnknownKeyError reports a key in a template Secret that is not a document.
+// UnknownKeyError reports a key in a template Secret that is not the name of a template.
 type UnknownKeyError struct{ Key string }
 
 func (e *UnknownKeyError) Error() string {
-	return fmt.Sprintf("reading templates: key %q is none of %s, %s, %s, %s and %s: rename or remove it",
+	return fmt.Sprintf("reading templates: unknown key %q: must be %s, %s, %s, %s or %s: rename or remove it",
 		e.Key, UserData, MetaData, NetworkConfig, VendorData, JoinCommand)
 }
 
-// TemplatesOf returns the templates in a Secret's data, with Defaults for missing ones.
+// TemplatesOf returns the templates in the data of a Secret, and Defaults for missing ones.
 func TemplatesOf(secret map[string][]byte) (Templates, error) {
 	templates := Defaults()
 	for _, key := range sortedKeys(secret) {
@@ -57,18 +56,17 @@ func TemplatesOf(secret map[string][]byte) (Templates, error) {
 	return templates, nil
 }
 
-// Render renders templates with values and checks the result. Any error is a
-// *DocumentError.
+// Render renders templates and checks the documents. Each error is a *DocumentError.
 func Render(templates Templates, values Values) (Documents, error) {
 	documents := Documents{}
 	for _, part := range []struct {
 		name  string
 		check func(document, text string) error
 	}{
-		{UserData, checkUserData},
-		{MetaData, checkMetaData},
-		{NetworkConfig, checkNetworkConfig},
-		{VendorData, checkVendorData},
+		{name: UserData, check: checkUserData},
+		{name: MetaData, check: checkMetaData},
+		{name: NetworkConfig, check: checkNetworkConfig},
+		{name: VendorData, check: checkVendorData},
 	} {
 		text, err := execute(part.name, templates[part.name], values, newWork())
 		if err == nil {
@@ -84,10 +82,10 @@ func Render(templates Templates, values Values) (Documents, error) {
 	return documents, nil
 }
 
-// maxCommand is the maximum size in bytes of a guest command's input in Proxmox.
+// maxCommand is the maximum size in bytes of the input of a guest command in Proxmox.
 const maxCommand = 64 << 10
 
-// RenderCommand renders the command that joins a guest by its agent. It returns a
+// RenderCommand renders the command that the guest agent runs to join. Each error is a
 // *DocumentError.
 func RenderCommand(templates Templates, values Values) (string, error) {
 	text, err := execute(JoinCommand, templates[JoinCommand], values, newWork())
@@ -95,17 +93,17 @@ func RenderCommand(templates Templates, values Values) (string, error) {
 	case err != nil:
 		return "", err
 	case strings.TrimSpace(text) == "":
-		return "", &DocumentError{Document: JoinCommand, Problem: "the command is empty: set this key of the Secret of templatesRef to the script that joins the node"}
+		return "", &DocumentError{Document: JoinCommand, Problem: "must not be empty: set this key in the Secret of templatesRef to the script that joins the node"}
 	case len(text) > maxCommand:
-		return "", &DocumentError{Document: JoinCommand, Problem: fmt.Sprintf("has more than %d bytes: shorten it, or fetch the rest from elsewhere", maxCommand)}
+		return "", &DocumentError{Document: JoinCommand, Problem: fmt.Sprintf("exceeds %d bytes: shorten it, or download parts of it at boot", maxCommand)}
 	}
 	return text, nil
 }
 
-// execute runs a template, which ends when no work is left.
+// execute runs a template within the limits of the work.
 func execute(name, text string, values Values, left *work) (string, error) {
 	if len(text) > maxDocument {
-		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("its template has more than %d bytes: shorten it, or fetch the rest from elsewhere", maxDocument)}
+		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("its template exceeds %d bytes: shorten it, or download parts of it at boot", maxDocument)}
 	}
 	functions := bounded(left)
 	parsed, err := template.New(name).Funcs(functions).Option("missingkey=error").Parse(text)
@@ -123,24 +121,24 @@ func execute(name, text string, values Values, left *work) (string, error) {
 	problem := explain(name, err)
 	switch {
 	case errors.Is(err, errTooLong):
-		problem = &DocumentError{Document: name, Problem: fmt.Sprintf("has more than %d bytes: shorten it, or fetch the rest from elsewhere", maxDocument)}
+		problem = &DocumentError{Document: name, Problem: fmt.Sprintf("exceeds %d bytes: shorten it, or download parts of it at boot", maxDocument)}
 	case errors.Is(err, errTooManySteps):
-		problem = &DocumentError{Document: name, Problem: fmt.Sprintf("its loops go round more than %d times: shorten the lists", maxSteps)}
+		problem = &DocumentError{Document: name, Problem: fmt.Sprintf("its loops exceed %d iterations: shorten the lists", maxSteps)}
 	case errors.Is(err, errTooMuchWork):
-		problem.Problem = "takes too much work up to here: pass shorter texts to its functions, above all to regular expressions, and call them less often"
+		problem.Problem = "the template exceeds its time limit here: pass shorter texts to functions, particularly to regular expressions, and call them less often"
 	}
 	return "", problem
 }
 
 var errTooLong = errors.New("too long")
 
-// limited is a writer that fails beyond its limit.
+// limited is a writer that fails when its limit is exceeded.
 type limited struct {
 	text strings.Builder
 	left int
 }
 
-// Write stores the bytes, or fails if there is no room for them.
+// Write appends the bytes, or fails if they exceed the limit.
 func (l *limited) Write(p []byte) (int, error) {
 	if l.left -= len(p); l.left < 0 {
 		return 0, errTooLong
@@ -149,34 +147,34 @@ func (l *limited) Write(p []byte) (int, error) {
 }
 
 var (
-	// position matches the line in text/template's error.
+	// position matches the line in an error of text/template.
 	position = regexp.MustCompile(`^template: [^:]+:(\d+)(?::\d+)?: `)
-	// action matches the part of a template that failed.
+	// action matches the action that failed, and the reason.
 	action = regexp.MustCompile(`^executing "[^"]*" at (<[^>]*>): (?s:(.*))$`)
-	// literal matches strings in a template itself, which may be secret too.
+	// literal matches strings in a template, which may be secrets.
 	literal = regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")
-	// noKey finds a key that a map lacks.
+	// noKey matches the name of a missing key.
 	noKey = regexp.MustCompile(`: map has no entry for key "([^"]*)"$`)
-	// noField finds a field that there is not.
+	// noField matches the name of an unknown field.
 	noField = regexp.MustCompile(`can't evaluate field (\w+)`)
-	// inCall finds the function that failed.
+	// inCall matches the name of the function that failed.
 	inCall = regexp.MustCompile(`^error calling (\w+): `)
 )
 
-// explain converts an error of text/template. It names only the function of a failed call,
-// because the error may contain the arguments.
+// explain converts an error of text/template. For a failed call it names only the function,
+// because the original error may contain arguments.
 func explain(name string, err error) *DocumentError {
 	e := &DocumentError{Document: name, Problem: err.Error()}
 	found := position.FindStringSubmatch(e.Problem)
 	if found == nil {
-		e.Problem = "the template cannot be used"
+		e.Problem = "the template is invalid"
 		return e
 	}
 	e.Line, _ = strconv.Atoi(found[1])
 	whole := strings.TrimPrefix(e.Problem, found[0])
 	e.Problem = whole
 	if !strings.HasPrefix(whole, "executing ") {
-		return e // of parsing, so it holds names and signs of the template only
+		return e // a syntax error, which contains no values
 	}
 	e.Problem = explainCall("", whole)
 	if at := action.FindStringSubmatch(literal.ReplaceAllString(whole, `"…"`)); at != nil {
@@ -185,16 +183,17 @@ func explain(name string, err error) *DocumentError {
 	return e
 }
 
-// explainCall returns what is wrong. Text is whole without its literals and its position.
+// explainCall describes an error of execution. text is the reason in whole, with literals
+// replaced.
 func explainCall(text, whole string) string {
 	if key := noKey.FindStringSubmatch(whole); key != nil && strings.HasPrefix(text, "map has no entry for key ") {
-		return fmt.Sprintf("there is no %q: add it to the Secret of valuesRef, or ask for it with `get` and `default`", key[1])
+		return fmt.Sprintf("key %q does not exist: add it to the Secret of valuesRef, or read it with `get` and `default`", key[1])
 	}
 	if field := noField.FindStringSubmatch(text); field != nil {
-		return fmt.Sprintf("there is no %s here: see docs/join.md for what there is", field[1])
+		return fmt.Sprintf("field %s does not exist: see docs/join.md for the available fields", field[1])
 	}
 	if call := inCall.FindStringSubmatch(text); call != nil {
-		return fmt.Sprintf("function %s: invalid arguments: see docs/join.md for what it takes", call[1])
+		return fmt.Sprintf("function %s: invalid arguments: see docs/join.md for its arguments", call[1])
 	}
 	return "cannot be evaluated: see docs/join.md for values and functions"
 }

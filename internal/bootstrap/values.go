@@ -6,8 +6,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// Values are the data of templates. Using an unknown name, or a missing key of a map, is
-// an error.
+// Values are the data of templates. An unknown name or a missing map key is an error.
 type Values struct {
 	Metadata   Metadata
 	Network    Network
@@ -17,7 +16,7 @@ type Values struct {
 	Values map[string]any
 }
 
-// String returns whose values they are, without the values: they include a join token.
+// String names the VM instead of printing the values, which include a join token.
 func (v Values) String() string { return "values of " + v.Metadata.Hostname }
 
 // GoString returns String.
@@ -32,7 +31,7 @@ type Metadata struct {
 	// InstanceUUID is the VM's key as a UUID, which is never reused.
 	InstanceUUID string
 	InstanceType string
-	// ProviderID is Kubernetes' ID of the VM: proxmox://REGION/VMID.
+	// ProviderID is the provider ID of the Node: proxmox://REGION/VMID.
 	ProviderID string
 	// Region is the Proxmox cluster and Zone the host.
 	Region, Zone string
@@ -41,9 +40,9 @@ type Metadata struct {
 	NodeClass string
 }
 
-// Network is the guest's network configuration. Without interfaces, the guest uses DHCP
-// on all of its interfaces. numaform assigns no addresses, so ValuesOf leaves it empty;
-// it exists for templates that use it.
+// Network is the guest's network configuration. Without interfaces, the guest uses DHCP on
+// all of its interfaces. ValuesOf leaves it empty, because numaform assigns no addresses;
+// templates of other tools use it.
 type Network struct {
 	Interfaces []Interface
 	DNSServers []string
@@ -55,7 +54,7 @@ type Network struct {
 type Interface struct {
 	// Name is the interface's name, or a pattern such as "en*".
 	Name string
-	// MAC identifies the interface, if it is known; Name is then only a label.
+	// MAC identifies the interface. If it is empty, Name does.
 	MAC          string
 	DHCP4, DHCP6 bool
 	// Addresses include the prefix length: 192.168.0.7/24.
@@ -70,7 +69,7 @@ type Resources struct {
 	// CPU is the number of vCPUs.
 	CPU       int
 	MemoryMiB int64
-	// DiskGiB is the boot disk's size, or 0 if only the template knows it.
+	// DiskGiB is the size of the boot disk, or 0 if it is unknown.
 	DiskGiB int64
 	// NUMANodes is the number of NUMA nodes that the guest sees, at least 1.
 	NUMANodes int
@@ -87,18 +86,18 @@ type Kubernetes struct {
 	RootCA string
 	// APIServer is its URL: https://HOST:PORT.
 	APIServer string
-	// Token is the credential for kubelet's certificate request, valid only for this
-	// node, in the class's form.
+	// Token is the credential for kubelet's certificate request. It is valid only for this
+	// node.
 	Token string
-	// BootstrapToken is the same as ID.SECRET, or empty if the class does not use
-	// bootstrap tokens; see UsesBootstrapToken.
+	// BootstrapToken is Token in the form ID.SECRET if the class uses bootstrap tokens,
+	// otherwise empty. See UsesBootstrapToken.
 	BootstrapToken string
 	// KubeletConfiguration is a kubelet.config.k8s.io/v1beta1 object, set by Configure.
 	KubeletConfiguration map[string]any
-	// KubeletArgs are the flags that cannot be in it, set by Configure.
+	// KubeletArgs are the flags without a field in KubeletConfiguration, set by Configure.
 	KubeletArgs []string
-	// Labels and Taints are the Node's initial ones, set by Configure, without labels
-	// that a kubelet may not set itself.
+	// Labels and Taints are the initial labels and taints of the Node, set by Configure. They
+	// omit labels that kubelet may not set.
 	Labels map[string]any
 	Taints []Taint
 }
@@ -106,10 +105,10 @@ type Kubernetes struct {
 // Taint is a taint of a Node.
 type Taint struct{ Key, Value, Effect string }
 
-// String returns the taint in the form of kubelet's and k3s' flags: KEY=VALUE:EFFECT.
+// String returns the taint in the form of the flags of kubelet and k3s: KEY=VALUE:EFFECT.
 func (t Taint) String() string { return t.Key + "=" + t.Value + ":" + t.Effect }
 
-// ValuesOf returns the values that derive from a VM. The caller adds the cluster's.
+// ValuesOf returns the values of a VM. The caller sets the values of the cluster.
 func ValuesOf(vm *fleet.VM) Values {
 	uuid := string(vm.Key)
 	if len(uuid) == 32 {
@@ -117,17 +116,26 @@ func ValuesOf(vm *fleet.VM) Values {
 	}
 	return Values{
 		Metadata: Metadata{
-			Hostname: vm.Name, InstanceID: strconv.Itoa(int(vm.VMID)), InstanceUUID: uuid,
-			InstanceType: vm.InstanceType, ProviderID: fleet.ProviderID(vm.Host.Region, vm.VMID),
-			Region: string(vm.Host.Region), Zone: string(vm.Host.Host), Tags: vm.Tags, NodeClass: vm.NodeClass,
+			Hostname:     vm.Name,
+			InstanceID:   strconv.Itoa(int(vm.VMID)),
+			InstanceUUID: uuid,
+			InstanceType: vm.InstanceType,
+			ProviderID:   fleet.ProviderID(vm.Host.Region, vm.VMID),
+			Region:       string(vm.Host.Region),
+			Zone:         string(vm.Host.Host),
+			Tags:         vm.Tags,
+			NodeClass:    vm.NodeClass,
 		},
 		Resources: Resources{
-			CPU: vm.VCPUs, MemoryMiB: vm.MemoryMiB, DiskGiB: max(vm.DiskGiB, vm.Source.DiskGiB), NUMANodes: max(len(vm.Cells), 1),
+			CPU:       vm.VCPUs,
+			MemoryMiB: vm.MemoryMiB,
+			DiskGiB:   max(vm.DiskGiB, vm.Source.DiskGiB),
+			NUMANodes: max(len(vm.Cells), 1),
 		},
 	}
 }
 
-// anyMap returns a map in the form that sprig's functions take.
+// anyMap converts a map to the type that sprig's functions accept.
 func anyMap(texts map[string]string) map[string]any {
 	values := make(map[string]any, len(texts))
 	for key, text := range texts {

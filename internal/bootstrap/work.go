@@ -12,40 +12,40 @@ import (
 	"text/template/parse"
 )
 
-// The limits on the cost of rendering one document: text/template cannot be interrupted,
-// so work is counted before it is done. A unit is about ten nanoseconds.
+// The limits on the cost of rendering one document. text/template cannot be interrupted, so
+// each operation is charged before it runs. A unit is about ten nanoseconds.
 const (
-	// maxSteps limits the total iterations of all loops and templates of a document.
+	// maxSteps is the maximum total number of loop iterations and template calls.
 	maxSteps = 10_000
-	// maxWork takes one to two seconds.
+	// maxWork is the total budget, which takes one to two seconds.
 	maxWork = 1 << 26
-	// perNode is the cost of a template node, perComparison of a node that may compare
-	// two strings, and perCall of a function call without its arguments.
+	// perNode is the cost of a template node, perComparison of a comparison of two strings,
+	// and perCall of a function call without its arguments.
 	perNode       = 16
 	perComparison = 1 << 10
 	perCall       = 64
-	// maxPattern limits the length of a regular expression, and maxProgram its number of
-	// instructions; perInstruction is the cost of compiling one.
+	// maxPattern is the maximum length of a regular expression, maxProgram its maximum number
+	// of instructions, and perInstruction the cost of compiling one instruction.
 	maxPattern     = 1 << 10
 	maxProgram     = 10_000
 	perInstruction = 256
 	// maxIndent is the maximum indentation of indent and nindent.
 	maxIndent = 256
-	// maxGrown limits the estimated size of a function's result. The estimate is never too
-	// low, and sometimes too high.
+	// maxGrown is the maximum estimated size of a function's result. Estimates are upper
+	// bounds.
 	maxGrown = 16 * maxDocument
-	// maxWidth is the maximum output of a printf verb in addition to its argument.
+	// maxWidth is the maximum number of bytes that a printf verb adds to its argument.
 	maxWidth = 999
-	// stepName is the name of the counting function; see count.
+	// stepName is the name of the function that charges for nodes; see count.
 	stepName = "numaformStep"
 )
 
 var (
 	errTooManySteps = errors.New("too many steps")
 	errTooMuchWork  = errors.New("too much work")
-	errTooLarge     = errors.New("makes something that is too large")
-	errTooFar       = fmt.Errorf("indents by 0 to %d", maxIndent)
-	errPattern      = fmt.Errorf("has a regular expression of more than %d bytes or %d instructions", maxPattern, maxProgram)
+	errTooLarge     = errors.New("result is too large")
+	errTooFar       = fmt.Errorf("indentation must be 0 to %d", maxIndent)
+	errPattern      = fmt.Errorf("regular expression exceeds %d bytes or %d instructions", maxPattern, maxProgram)
 )
 
 // work is the remaining budget for one document.
@@ -66,7 +66,7 @@ func (w *work) take(units int) error {
 	return nil
 }
 
-// step charges for iterations of loops, and the nodes that they evaluate.
+// step charges for loop iterations and the nodes that they evaluate.
 func (w *work) step(rounds, units int) (string, error) {
 	if w.steps -= rounds; rounds < 0 || w.steps < 0 {
 		return "", errTooManySteps
@@ -80,7 +80,7 @@ type pattern struct {
 	instructions int
 }
 
-// compile compiles a regular expression, and caches it.
+// compile returns a compiled regular expression from the cache or compiles it.
 func (w *work) compile(text string) (*pattern, error) {
 	if known := w.patterns[text]; known != nil {
 		return known, w.take(perCall)
@@ -110,8 +110,8 @@ func (w *work) compile(text string) (*pattern, error) {
 	return compiled, nil
 }
 
-// once returns the maximum cost of finding one match of a pattern: each instruction at
-// each byte, with the groups that it copies.
+// once returns the maximum cost of finding one match: each instruction at each byte, with
+// copies of the groups.
 func (p *pattern) once(text string, groups int) int {
 	return (len(text) + 1) * p.instructions * (1 + groups)
 }
@@ -128,14 +128,14 @@ func (w *work) find(expression, text string) ([]string, error) {
 	return p.FindStringSubmatch(text), nil
 }
 
-// replaceAll replaces all matches. Each match may scan the rest of the text again, so it
-// searches for no more matches than the budget allows.
+// replaceAll replaces all matches. Each match may scan the rest of the text again, so
+// replaceAll stops searching when the number of matches exceeds the budget.
 func (w *work) replaceAll(expression, text, with string) (string, error) {
 	p, err := w.compile(expression)
 	if err != nil {
 		return "", err
 	}
-	// They are searched for twice: to count, and to replace.
+	// Matches are searched twice: to count and to replace.
 	each := 2 * p.once(text, p.NumSubexp())
 	most := w.left / each
 	matches := p.FindAllStringIndex(text, most+1)
@@ -144,7 +144,7 @@ func (w *work) replaceAll(expression, text, with string) (string, error) {
 	}
 	size := len(text)
 	for _, match := range matches {
-		// A group is not longer than its match.
+		// A group is at most as long as its match.
 		size += len(with) + strings.Count(with, "$")*(match[1]-match[0])
 	}
 	if size > maxGrown {
@@ -153,17 +153,16 @@ func (w *work) replaceAll(expression, text, with string) (string, error) {
 	return p.ReplaceAllString(text, with), nil
 }
 
-// wideVerb matches a printf verb with a width or a precision of more than three digits,
-// or one taken from an argument.
+// wideVerb matches a printf verb with a width or precision of more than three digits or from
+// an argument.
 var wideVerb = regexp.MustCompile(`%[^a-zA-Z%]*(\*|[0-9]{4})`)
 
-// bounded returns Functions with limits, so that no template blocks its worker: no
-// function returns more than the maximum size of a document, and each is charged for its
-// work first. Results that can be as large as the product of two arguments' sizes are refused
-// before they are built.
+// bounded returns Functions with limits, so that no template blocks its worker. Each function
+// charges for its work first and refuses a result larger than a document. Functions whose
+// result can grow like the product of two arguments check its size before they build it.
 func bounded(left *work) template.FuncMap {
 	functions := Functions()
-	// The text functions of Go's templates.
+	// Go's built-in text functions.
 	functions["print"], functions["println"] = fmt.Sprint, fmt.Sprintln
 	functions["html"], functions["js"], functions["urlquery"] = template.HTMLEscaper, template.JSEscaper, template.URLQueryEscaper
 	functions["printf"] = func(format string, args ...any) (string, error) {
@@ -212,14 +211,14 @@ func bounded(left *work) template.FuncMap {
 		return pairsOf(separator, values), nil
 	}
 
-	// The cost of functions for each byte of their arguments.
+	// The cost for each byte of the arguments.
 	rates := map[string]int{
 		"toJson": 16, "toPrettyJson": 16, "toYaml": 64, "toPrettyYaml": 64, "js": 8, "html": 8, "urlquery": 8, "kubeletFlags": 16,
 	}
 	for name, function := range functions {
 		functions[name] = left.limit(function, cmp.Or(rates[name], 2))
 	}
-	// These compute their own cost.
+	// These functions compute their own cost.
 	functions["regexFind"] = func(expression, text string) (string, error) {
 		groups, err := left.find(expression, text)
 		return nth(groups, 0), err
@@ -233,7 +232,7 @@ func bounded(left *work) template.FuncMap {
 	return functions
 }
 
-// limit wraps a function: it charges rate for each byte of the arguments first, and
+// limit wraps a function. The wrapper first charges rate for each byte of the arguments, and
 // limits the result to the maximum size of a document.
 func (w *work) limit(function any, rate int) any {
 	inner := reflect.ValueOf(function)
@@ -307,8 +306,8 @@ func weigh(value any, left *int) {
 	}
 }
 
-// count makes each list of nodes in a template charge for its work before it runs: each
-// iteration of a loop and each use of a template also counts as a step.
+// count inserts a call of step into each list of nodes, which charges for the list before it
+// runs. Each loop iteration and each template call is also a step.
 func count(parsed *template.Template, functions template.FuncMap) error {
 	for _, one := range parsed.Templates() {
 		if one.Tree == nil || one.Root == nil {
@@ -331,7 +330,7 @@ func count(parsed *template.Template, functions template.FuncMap) error {
 				units += perNode
 				walk(node, func(node parse.Node) bool {
 					if _, nested := node.(*parse.ListNode); nested {
-						return false // it charges for itself
+						return false // the nested list charges for itself
 					}
 					units += perNode
 					if function, ok := node.(*parse.IdentifierNode); ok {

@@ -11,7 +11,7 @@ import (
 // and none is charged too little.
 func TestWorkIsBounded(t *testing.T) {
 	t.Parallel()
-	const tooMuch = "takes too much work up to here"
+	const tooMuch = "exceeds its time limit here"
 	script := func(text string) string { return "#!\n" + text }
 	for name, c := range map[string]struct{ text, want string }{
 		"regexFind":               {large + `{{ range 9999 }}{{ $y := regexFind "(x*)*y" $x }}{{ end }}`, tooMuch},
@@ -31,8 +31,8 @@ func TestWorkIsBounded(t *testing.T) {
 		"many wide verbs":         {large + `{{ printf (replace "abcdefgh" "%999d" $x) 1 }}`, "function printf: invalid arguments"},
 		"branches":                {script(`{{ range 9999 }}` + strings.Repeat(`{{ if true }}{{ with 1 }}{{ end }}{{ else }}{{ end }}`, 4000) + `{{ end }}`), tooMuch},
 		"work that is given":      {script(`{{ numaformStep 0 -99999999999 }}`), tooMuch},
-		"rounds that are given":   {script(`{{ numaformStep -99999 0 }}`), "go round more than 10000 times"},
-		"a template that is long": {script(strings.Repeat("{{/* x */}}", 40<<10)), "its template has more than 262144 bytes"},
+		"rounds that are given":   {script(`{{ numaformStep -99999 0 }}`), "exceed 10000 iterations"},
+		"a template that is long": {script(strings.Repeat("{{/* x */}}", 40<<10)), "its template exceeds 262144 bytes"},
 		"parentheses":             {script("{{ " + strings.Repeat("(", 250<<10)), "line 2 of the template"},
 		"open branches":           {script(strings.Repeat("{{if 1}}", 30<<10)), "line 2 of the template"},
 		"deep branches":           {script(strings.Repeat("{{if 1}}", 10<<10) + strings.Repeat("{{end}}", 10<<10)), ""},

@@ -271,7 +271,7 @@ func TestJoinCommandsAreChecked(t *testing.T) {
 	if err := a.client.Create(t.Context(), empty); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.seeder().Check(context.Background(), nc); err == nil || !strings.Contains(err.Error(), "the command is empty") {
+	if err := a.seeder().Check(context.Background(), nc); err == nil || !strings.Contains(err.Error(), "must not be empty: set this key") {
 		t.Errorf("got %v", err)
 	}
 }
