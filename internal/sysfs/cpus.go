@@ -22,8 +22,12 @@ func (c *collector) cpus(online, all topology.CPUSet) []topology.CPU {
 	var cpus []topology.CPU
 	for _, id := range all.List() {
 		cpu := topology.CPU{
-			ID: id, Online: online.Contains(id),
-			NUMANode: topology.Unknown, Socket: topology.Unknown, Core: topology.Unknown, L3: topology.Unknown,
+			ID:       id,
+			Online:   online.Contains(id),
+			NUMANode: topology.Unknown,
+			Socket:   topology.Unknown,
+			Core:     topology.Unknown,
+			L3:       topology.Unknown,
 		}
 		if cpu.Online {
 			dir := join(cpuDir, "cpu", id)
@@ -32,13 +36,14 @@ func (c *collector) cpus(online, all topology.CPUSet) []topology.CPU {
 			} else if len(nodeIDs) == 0 {
 				cpu.NUMANode = 0
 			}
-			cpu.Socket, cpu.Kind = c.number(dir+"/topology/physical_package_id"), kinds[id]
+			cpu.Socket = c.number(dir + "/topology/physical_package_id")
+			cpu.Kind = kinds[id]
 			cpu.Core = cores.of(cmp.Or(
 				c.list(dir+"/topology/core_cpus_list").String(),
-				c.list(dir+"/topology/thread_siblings_list").String(), // of older kernels
+				c.list(dir+"/topology/thread_siblings_list").String(), // before Linux 5.7
 			))
 
-			// The last-level cache has level 3, or 2 if there is no L3.
+			// The last-level cache is the L3 cache or, without one, the L2 cache.
 			shared, best := "", 1
 			for _, index := range c.subdirs(dir+"/cache", "index") {
 				at := join(dir+"/cache", "index", index)
@@ -56,7 +61,7 @@ func (c *collector) cpus(online, all topology.CPUSet) []topology.CPU {
 	return cpus
 }
 
-// groups numbers sets in the order of their first appearance.
+// groups assigns numbers to sets of CPUs in order of first appearance.
 type groups map[string]int
 
 func (g groups) of(set string) int {
@@ -69,9 +74,9 @@ func (g groups) of(set string) int {
 	return g[set]
 }
 
-// kinds reads the kinds of core of the machine, if there are several. On Intel hybrids each
-// kind has its own performance counters; elsewhere Linux reports the capacity of each CPU
-// (cpu_capacity in its Documentation/ABI/testing/sysfs-devices-system-cpu).
+// kinds reads the kinds of cores, or returns nil if all cores are equal. On Intel hybrids each
+// kind has its own performance counters. On other machines Linux reports the capacity of each
+// CPU: cpu_capacity in Documentation/ABI/testing/sysfs-devices-system-cpu.
 func (c *collector) kinds(online topology.CPUSet) map[int]topology.Kind {
 	kinds := map[int]topology.Kind{}
 	for unit, kind := range map[string]topology.Kind{
@@ -94,9 +99,9 @@ func (c *collector) kinds(online topology.CPUSet) map[int]topology.Kind {
 	return kinds
 }
 
-// kindsByCapacity groups CPUs into kinds: a capacity below four fifths of the largest of a
-// kind starts a new one, because equal cores may differ in clock rate. The slowest of three
-// or more kinds is low-power, all between are efficient.
+// kindsByCapacity groups CPUs by capacity. Equal cores may differ in clock rate, so a new kind
+// starts below four fifths of the largest capacity of the previous kind. The slowest of three
+// or more kinds is low-power, and kinds between are efficient.
 func (c *collector) kindsByCapacity(online topology.CPUSet) map[int]topology.Kind {
 	capacity := map[int]int{}
 	for _, id := range online.List() {

@@ -1,7 +1,6 @@
-// Package sysfs reads the exact topology of this machine, or of a copy of a machine's /sys
-// and /proc. `numaform topology collect` prints the result. Script does the same on hosts
-// without the program. The package reads nothing else and makes no decisions: start at
-// Collect.
+// Package sysfs reads the exact topology of a machine from its /sys and /proc, or from copies
+// of them, for `numaform topology collect`. It reads nothing else and makes no decisions.
+// Start at Collect.
 package sysfs
 
 import (
@@ -22,24 +21,25 @@ import (
 //go:embed collect.sh
 var script string
 
-// Script returns a POSIX shell script with the same output as Collect. Its optional
-// argument is a root directory other than /.
+// Script returns a POSIX shell script with the same output as Collect, for hosts without
+// numaform. Its optional argument is a root directory other than /.
 func Script() string { return script }
 
-// The files of Linux to read, relative to the root.
+// The directories of CPUs and NUMA nodes, relative to the root.
 const (
 	cpuDir  = "sys/devices/system/cpu"
 	nodeDir = "sys/devices/system/node"
 )
 
-// collector keeps the first error, so that reading a fact takes one line.
+// collector reads facts and stores the first error, so that callers check for errors only
+// once.
 type collector struct {
 	root fs.FS
 	err  error
 }
 
-// Collect reads the machine with the file system root. Facts that Linux does not report
-// stay unknown; an existing file with invalid content is an error.
+// Collect reads the machine whose root directory is root. Facts that Linux does not report
+// stay unknown. An existing file with invalid content is an error.
 func Collect(root fs.FS) (topology.CollectedFile, error) {
 	c := &collector{root: root}
 	online, present := c.list(cpuDir+"/online"), c.list(cpuDir+"/present")
@@ -59,14 +59,13 @@ func Collect(root fs.FS) (topology.CollectedFile, error) {
 		NUMANodes: c.numaNodes(),
 		CPUs:      c.cpus(online, online.Union(present)),
 	}
-	switch file.Arch { // Kubernetes' names; amd64 is the default
+	switch file.Arch { // convert to the names of Kubernetes; amd64 is the default
 	case "x86_64", "amd64":
 		file.Arch = ""
 	case "aarch64":
 		file.Arch = "arm64"
 	}
-	// The NUMA nodes are rounded down individually, so their sum may be less than the total,
-	// but not more.
+	// The total must be at least the sum of the NUMA nodes.
 	var sum int64
 	for _, node := range file.NUMANodes {
 		sum += max(node.MemoryMiB, 0)
@@ -75,18 +74,18 @@ func Collect(root fs.FS) (topology.CollectedFile, error) {
 	if c.err != nil {
 		return topology.CollectedFile{}, fmt.Errorf("collecting the topology: %w", c.err)
 	}
-	// Verify that the output can be parsed, as every reader of the file will do.
+	// Check that readers can parse the output.
 	text, err := file.Print()
 	if err == nil {
 		_, err = topology.ParseCollectedFile(text)
 	}
 	if err != nil {
-		return topology.CollectedFile{}, fmt.Errorf("collecting the topology: what Linux reports contradicts itself: %w", err)
+		return topology.CollectedFile{}, fmt.Errorf("collecting the topology: the facts in /sys and /proc are inconsistent: %w", err)
 	}
 	return file, nil
 }
 
-// line returns the first line of a file, or "" if there is no such file.
+// line returns the first line of a file, or "" if the file does not exist.
 func (c *collector) line(name string) string {
 	data, err := fs.ReadFile(c.root, name)
 	if err != nil {
@@ -99,7 +98,7 @@ func (c *collector) line(name string) string {
 	return strings.TrimSpace(line)
 }
 
-// list reads a list of ids.
+// list reads a list of IDs such as 0-3,8.
 func (c *collector) list(name string) topology.CPUSet {
 	set, err := topology.ParseCPUSet(c.line(name))
 	if err != nil && c.err == nil {
@@ -108,7 +107,7 @@ func (c *collector) list(name string) topology.CPUSet {
 	return set
 }
 
-// number reads a number, or returns topology.Unknown if there is none.
+// number reads a number, or returns topology.Unknown for a missing or empty file.
 func (c *collector) number(name string) int {
 	text := c.line(name)
 	if text == "" {
@@ -117,7 +116,7 @@ func (c *collector) number(name string) int {
 	value, err := strconv.Atoi(text)
 	if err != nil {
 		if c.err == nil {
-			c.err = fmt.Errorf("reading %s: %q: want a number", name, text)
+			c.err = fmt.Errorf("reading %s: %q: must be a number", name, text)
 		}
 		return topology.Unknown
 	}
@@ -149,7 +148,8 @@ func mib(text string) int64 {
 	return kib >> 10
 }
 
-// numaNodes reads the NUMA nodes. A kernel without NUMA has one memory, node 0.
+// numaNodes reads the NUMA nodes. Without NUMA support in the kernel, all memory belongs to
+// node 0.
 func (c *collector) numaNodes() []topology.NUMANode {
 	ids := c.subdirs(nodeDir, "node")
 	if len(ids) == 0 {
@@ -159,12 +159,13 @@ func (c *collector) numaNodes() []topology.NUMANode {
 	for i, id := range ids {
 		dir := join(nodeDir, "node", id)
 		nodes[i] = topology.NUMANode{
-			ID: id, MemoryMiB: mib(c.field(dir+"/meminfo", fmt.Sprintf("Node %d MemTotal", id))),
+			ID:        id,
+			MemoryMiB: mib(c.field(dir+"/meminfo", fmt.Sprintf("Node %d MemTotal", id))),
 			HugePages: c.hugePages(dir + "/hugepages"),
 		}
 
-		// Linux has a column for each online NUMA node; if the number differs, the columns
-		// cannot be assigned. Invalid values are left out.
+		// Linux writes one column for each online NUMA node. Ignore a line with another number
+		// of columns, and invalid values.
 		columns := strings.Fields(c.line(dir + "/distance"))
 		for at := 0; at < len(ids) && len(columns) == len(ids); at++ {
 			distance, err := strconv.Atoi(columns[at])
@@ -180,7 +181,8 @@ func (c *collector) numaNodes() []topology.NUMANode {
 	return nodes
 }
 
-// hugePages reads the number of reserved pages by size; sizes without any are left out.
+// hugePages reads the number of reserved huge pages by size in KiB. It omits sizes without
+// pages.
 func (c *collector) hugePages(dir string) map[int]int64 {
 	entries, err := fs.ReadDir(c.root, dir)
 	if err != nil {
@@ -203,7 +205,7 @@ func (c *collector) hugePages(dir string) map[int]int64 {
 	return pages
 }
 
-// subdirs returns the numbers of directory entries such as node3, ascending.
+// subdirs returns the sorted numbers of directory entries such as node3.
 func (c *collector) subdirs(dir, prefix string) []int {
 	entries, err := fs.ReadDir(c.root, dir)
 	if err != nil {

@@ -352,11 +352,11 @@ func TestCollectRefuses(t *testing.T) {
 	}{
 		{"no Linux", tree{"etc/hosts": ""}, "sys/devices/system/cpu/online is missing or empty: run this on a Linux host with /sys"},
 		{"a bad list", tree{cpuDir + "online": "0-x"}, `reading sys/devices/system/cpu/online: parsing cpu list "0-x"`},
-		{"a bad number", tree{cpuDir + "online": "0", cpuDir + "cpu0/topology/physical_package_id": "one"}, `physical_package_id: "one": want a number`},
+		{"a bad number", tree{cpuDir + "online": "0", cpuDir + "cpu0/topology/physical_package_id": "one"}, `physical_package_id: "one": must be a number`},
 		{"a core on two nodes", tree{
 			cpuDir + "online": "0-1", nodeDir + "node0/cpulist": "0", nodeDir + "node1/cpulist": "1",
 			cpuDir + "cpu0/topology/core_cpus_list": "0-1", cpuDir + "cpu1/topology/core_cpus_list": "0-1",
-		}, "what Linux reports contradicts itself: parsing topology: cpu 0 and cpu 1 are siblings of core 0 but have different NUMA nodes"},
+		}, "the facts in /sys and /proc are inconsistent: parsing topology: cpu 0 and cpu 1 are siblings of core 0 but have different NUMA nodes"},
 	} {
 		_, err := sysfs.Collect(test.files.fs())
 		if err == nil || !strings.Contains(err.Error(), test.err) {
