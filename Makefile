@@ -9,6 +9,7 @@ DEMO ?= NUMAFORM_ENGINE_PLUGIN_DIR=$(CURDIR)/$(TOOLS)/plugins go run ./examples/
 DEMO_CLUSTER ?= NUMAFORM_ENGINE_PLUGIN_DIR=$(CURDIR)/$(TOOLS)/plugins go run ./examples/demo-cluster
 PKG ?= ./...
 BENCH ?= .
+BENCHFLAGS ?=
 FUZZTIME ?= 60s
 TESTFLAGS ?=
 TEST_TIMEOUT ?= 40m
@@ -244,8 +245,13 @@ vet:
 	$(IN_SIM) go vet ./...
 
 .PHONY: bench
-bench: $(PROVIDER) engine baseline ## run the benchmarks, BENCH=regexp to choose
-	go test -p 1 -timeout 90m -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
+bench: $(PROVIDER) engine $(CONTROL_PLANE) $(HELM) baseline ## run the benchmarks, BENCH=regexp to choose
+	go test -p 1 -timeout 180m -run '^$$' -bench '$(BENCH)' -benchmem $(PKG) $(BENCHFLAGS)
+
+.PHONY: bench-update
+bench-update: ## measure the figures of README on this machine, which nothing else should use, and commit to them
+	$(MAKE) bench PKG=./test/bench BENCHFLAGS=-update
+	go test ./test/bench -run TestReadmeShowsTheFigures -update
 
 # Minimizing an input that is merely new would take the whole time of large packages.
 .PHONY: fuzz

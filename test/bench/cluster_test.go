@@ -49,10 +49,12 @@ type cluster struct {
 	api   client.WithWatch
 	dir   string
 	hosts []topology.Host
-	// metrics is the address of the controller's metrics.
-	metrics string
-	log     *stampedLog
-	used    *sampler
+	// kubeconfig is the controller's login, log its output, and stop stops it.
+	kubeconfig string
+	log        *stampedLog
+	stop       func()
+	// used has what the running controller and its programs use.
+	used *sampler
 	// poweredOn and destroyed are numbers of VMs so far.
 	poweredOn, destroyed atomic.Int64
 	// kept are the NodeClaims that exist between rows.
@@ -110,7 +112,15 @@ func newCluster(b *testing.B, bed testbed) *cluster {
 		}
 		*config = hostagent.On(*config, hostagent.Agent{Rules: claim.Rules{Clusters: []string{"bench"}}})
 	})
-	c.start(c.install())
+	c.kubeconfig = c.install()
+	c.build()
+	c.start()
+	b.Cleanup(func() {
+		if c.b.Failed() {
+			c.b.Log(c.log.tail())
+		}
+		c.stop()
+	})
 	for _, class := range []class{{}, {resize: true}, {seeds: true}, {resize: true, seeds: true}} {
 		c.pool(class)
 	}
@@ -138,14 +148,13 @@ func (c *cluster) install() string {
 	return kubeconfig
 }
 
-// start starts the controller, which runs until the benchmark ends.
-func (c *cluster) start(kubeconfig string) {
+// build builds the controller and writes its configuration.
+func (c *cluster) build() {
 	c.b.Helper()
-	binary := filepath.Join(c.dir, "numaform")
-	if out, err := exec.Command("go", "build", "-o", binary, "github.com/numaform/numaform/cmd/numaform").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-o", c.dir, "github.com/numaform/numaform/cmd/numaform")
+	if out, err := build.CombinedOutput(); err != nil {
 		c.b.Fatalf("building numaform: %v\n%s", err, out)
 	}
-	c.metrics = freeAddress(c.b)
 	c.write("token", pvesim.DefaultTokenSecret)
 	c.write("kube-ca.pem", string(c.plane.Config.CAData))
 	c.write("numaform.yaml", fmt.Sprintf(`clusterID: bench
@@ -158,25 +167,27 @@ fleet:
   backend: {type: kubernetes, config: {namespace: %[7]s}}
 join: {api_server: %[8]q, ca_file: kube-ca.pem}
 `, testenv.Region, c.sim.URL(), testenv.CertFile(c.b, c.sim), pvesim.DefaultToken, testenv.Engine(c.b), testenv.PluginDir(c.b), namespace, c.plane.Config.Host))
-	command := exec.Command(binary, "controller", "--config", "numaform.yaml", "--kubeconfig", kubeconfig, "--namespace", namespace,
-		"--log-level", "debug", "--metrics-bind-address", c.metrics, "--health-probe-bind-address", "0")
-	command.Dir, command.Env = c.dir, append(testenv.CleanEnv(), "NUMAFORM_STATE_DIR="+filepath.Join(c.dir, "state"), "KUBE_CONFIG_PATH="+kubeconfig, "KUBECONFIG="+kubeconfig)
-	command.Stdout, command.Stderr = c.log, c.log
+}
+
+// start starts the controller, which runs until stop.
+func (c *cluster) start() {
+	c.b.Helper()
+	command := exec.Command(filepath.Join(c.dir, "numaform"), "controller", "--config", "numaform.yaml", "--kubeconfig", c.kubeconfig,
+		"--namespace", namespace, "--log-level", "debug", "--metrics-bind-address", "0", "--health-probe-bind-address", "0")
+	command.Dir, command.Stdout, command.Stderr = c.dir, c.log, c.log
+	command.Env = append(testenv.CleanEnv(), "NUMAFORM_STATE_DIR="+filepath.Join(c.dir, "state"), "KUBE_CONFIG_PATH="+c.kubeconfig, "KUBECONFIG="+c.kubeconfig)
 	if err := command.Start(); err != nil {
 		c.b.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var sampled <-chan struct{}
-	c.used, sampled = newSampler(ctx, command.Process.Pid)
-	c.b.Cleanup(func() {
+	used, sampled := newSampler(ctx, command.Process.Pid)
+	c.used = used
+	c.stop = func() {
 		cancel()
 		<-sampled
-		if c.b.Failed() {
-			c.b.Log(c.log.tail())
-		}
 		_ = command.Process.Signal(syscall.SIGTERM) // it may have ended
 		_ = command.Wait()                          // its log says why it ended, if on its own
-	})
+	}
 }
 
 func (c *cluster) write(name, text string) {

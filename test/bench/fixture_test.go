@@ -67,13 +67,17 @@ func build(b *testing.B, vms, hosts int) *fixture {
 	return f
 }
 
-// start opens a simulated Proxmox with hosts of 80 CPUs in four NUMA nodes.
-func start(b *testing.B, hosts int, change ...func(*pvesim.Config)) *fixture {
+// start opens a simulated Proxmox with hosts of 128 CPUs in two NUMA nodes.
+func start(b *testing.B, hosts int) *fixture {
 	b.Helper()
 	f := &fixture{plugins: testenv.PluginDir(b), store: store.NewDirectory(filepath.Join(b.TempDir(), "fleet"))}
-	machine, err := machines.Load("xeon-6230-2s-snc2")
+	machine, err := machines.Load("epyc-7763-2s-nps1-assumed")
 	if err != nil {
 		b.Fatal(err)
+	}
+	machine.MemoryMiB = 512 << 10
+	for n := range machine.NUMANodes {
+		machine.NUMANodes[n].MemoryMiB = machine.MemoryMiB / int64(len(machine.NUMANodes))
 	}
 	collected := map[topology.HostName]topology.Machine{}
 	f.sim = testenv.Proxmox(b, func(c *pvesim.Config) {
@@ -86,9 +90,6 @@ func start(b *testing.B, hosts int, change ...func(*pvesim.Config)) *fixture {
 			c.Hosts = append(c.Hosts, host)
 			f.hosts = append(f.hosts, host.ID())
 			collected[host.Name] = machine
-		}
-		for _, change := range change {
-			change(c)
 		}
 	})
 	f.client, err = proxmox.New(proxmox.Config{

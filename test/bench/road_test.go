@@ -101,13 +101,28 @@ func BenchmarkRoad(b *testing.B) {
 			return c.scaleUp(manyVMs, 5*time.Millisecond, class{})
 		})
 	})
-	b.Run(fmt.Sprintf("plus-one-at-%d", manyVMs), func(b *testing.B) {
+	many := lazily(func() *cluster {
 		c := newCluster(b, large)
 		c.burst("old", manyVMs, class{seeds: true})
 		c.settle()
+		return c
+	})
+	b.Run(fmt.Sprintf("plus-one-at-%d", manyVMs), func(b *testing.B) {
+		c := many(b)
 		least(b, func() figures {
 			defer c.restore()
 			return c.scaleUp(1, 5*time.Second, class{})
+		})
+	})
+	b.Run(fmt.Sprintf("idle-%d", manyVMs), func(b *testing.B) {
+		c := many(b)
+		least(b, func() figures { return c.idle(time.Minute) })
+	})
+	b.Run(fmt.Sprintf("restart-%d", manyVMs), func(b *testing.B) {
+		c := many(b)
+		least(b, func() figures {
+			defer c.restore()
+			return c.restart()
 		})
 	})
 }
@@ -196,9 +211,13 @@ func (c *cluster) remove() figures {
 	drained := c.drained()
 	c.deleteClaims()
 	c.until(fmt.Sprintf("%d VMs are deleted", nodes), 10*time.Minute, func() bool { return c.destroyed.Load()-destroyed >= nodes })
-	deletions := c.deletions(began)
+	deletions, drains := c.deletions(began), drained()
+	if len(deletions) != nodes || len(drains) != nodes {
+		own, provider := c.toProxmox(began, time.Now())
+		c.b.Fatalf("%d deletions and %d drains of %d nodes; requests:\n%s%s", len(deletions), len(drains), nodes, own, provider)
+	}
 	ended := slices.MaxFunc(deletions, time.Time.Compare)
-	lastDrained := slices.MaxFunc(drained(), time.Time.Compare)
+	lastDrained := slices.MaxFunc(drains, time.Time.Compare)
 
 	f := c.cost(began, ended)
 	f["last-drain-s"] = lastDrained.Sub(began).Seconds()
@@ -217,6 +236,23 @@ func (c *cluster) idle(period time.Duration) figures {
 	began := time.Now()
 	<-time.After(period)
 	return c.cost(began, began.Add(period))
+}
+
+// restart measures the time from the start of the controller to the plan for a pod that
+// was already pending.
+func (c *cluster) restart() figures {
+	c.b.Helper()
+	c.stop()
+	c.sim.SetDelays(pvesim.Delays{})
+	c.pods(class{}, "new", 1)
+	began := time.Now()
+	c.start()
+	c.until("a change is planned", 10*time.Minute, func() bool { return len(c.said(began, "planning")) > 0 })
+	planned := c.said(began, "planning")[0]
+	f := c.cost(began, planned)
+	f["start-to-plan-s"] = planned.Sub(began).Seconds()
+	c.quiet()
+	return f
 }
 
 // cost returns what the controller and its programs used in a period.
