@@ -199,6 +199,56 @@ func TestPausedWriter(t *testing.T) {
 	}
 }
 
+// TestStageOfAConfigMapIsDamaged interrupts a write and damages what it staged: nobody reads
+// the fleet as if the write had not begun.
+func TestStageOfAConfigMapIsDamaged(t *testing.T) {
+	t.Parallel()
+	name := fleetName()
+	c := openConfigMap(t, client(t), name)
+	old := render(map[fleet.VMID]string{2000: "pve-1"})
+	begin(t, c, old, changed(0))
+	_, base := readFrom(t, c)
+	begun := false
+	c.Interrupt(func(step string) error {
+		if begun {
+			return errCrash
+		}
+		begun = step == "root" // names the record, which holds the files
+		return nil
+	})
+	change := changed(1)
+	if err := c.Begin(t.Context(), base, wanted(), change); !errors.Is(err, errCrash) {
+		t.Fatalf("got %v, want the write interrupted", err)
+	}
+	c.Interrupt(nil)
+
+	maps := client(t).CoreV1().ConfigMaps(namespace)
+	record, err := maps.Get(t.Context(), name+"-"+strings.ToLower(change.ID), metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const key = "files.json.gz"
+	whole := record.BinaryData[key]
+	for damage, content := range map[string][]byte{"": whole, "no archive": []byte("x"), "cut off": whole[:len(whole)-9], "empty": nil} {
+		if err := maps.Delete(t.Context(), record.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		record.ResourceVersion, record.UID, record.BinaryData = "", "", map[string][]byte{key: content}
+		if record, err = maps.Create(t.Context(), record, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		reader := openConfigMap(t, client(t), name)
+		if damage == "" {
+			wantFiles(t, reader, wanted())
+			continue
+		}
+		files, _, err := reader.Read(t.Context())
+		if err == nil || len(files) > 0 || !strings.Contains(err.Error(), record.Name+", which holds an interrupted write: ") {
+			t.Errorf("%s: %d files, %v, want the record named", damage, len(files), err)
+		}
+	}
+}
+
 func TestLeaseIsRenewed(t *testing.T) {
 	t.Parallel()
 	name := fleetName()

@@ -83,3 +83,8 @@ func (c *Census) File(name string, size int64) string { return c.count(name, rol
 
 // Record returns what is wrong with one more record of the history, or "".
 func (c *Census) Record(name string, size int64) string { return c.count(name, roleRecord, size) }
+
+// Refused returns the error for a file of a fleet in git.
+func Refused(name string) error {
+	return (&repository{Git: &Git{config: GitConfig{Branch: "main", Remote: "r"}}}).refused(name, "is wrong")
+}

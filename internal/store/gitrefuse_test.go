@@ -5,6 +5,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path"
@@ -78,6 +81,47 @@ var intruders = map[string]struct{ path, target, shown string }{
 	"link in place of a record": {
 		path: "history/2026/11/20261121T134501Z-1.json", target: "/etc/passwd",
 	},
+}
+
+// TestFixOfRefused removes a file by git where git can, and no file of a tree that git
+// itself does not make.
+func TestFixOfRefused(t *testing.T) {
+	t.Parallel()
+	const byHand = "reset the branch to the commit before it"
+	for name, want := range map[string]string{
+		"r/x.tf":      "git rm -r --cached r/x.tf && git commit",
+		"r/a b.tf":    "git rm -r --cached 'r/a b.tf' && git commit",
+		"r/.gitx":     "git rm -r --cached r/.gitx && git commit",
+		"r/.Git/x.tf": byHand, "r/../x.tf": byHand, "r/./x.tf": byHand, "r//x.tf": byHand,
+	} {
+		var refused *store.RefusedError
+		if err := store.Refused(name); !errors.As(err, &refused) || !strings.Contains(refused.Fix, want) || refused.Path != name {
+			t.Errorf("%s: got %v, want the fix %q", name, err, want)
+		}
+	}
+}
+
+// TestGitRemoteThatSendsNothing has a server that lists a branch and sends none of its
+// objects.
+func TestGitRemoteThatSendsNothing(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		line := func(text string) string { return fmt.Sprintf("%04x%s", len(text)+4, text) }
+		switch path.Base(r.URL.Path) {
+		case "refs":
+			w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+			hash := strings.Repeat("1", 40)
+			_, _ = io.WriteString(w, line("# service=git-upload-pack\n")+"0000"+
+				line(hash+" HEAD\x00symref=HEAD:refs/heads/main\n")+line(hash+" refs/heads/main\n")+"0000")
+		case "git-upload-pack":
+			w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
+			_, _ = io.WriteString(w, line("NAK\n"))
+		}
+	}))
+	t.Cleanup(server.Close)
+	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: server.URL + "/x.git"})
+	_, _, err := g.Read(t.Context())
+	wantError(t, err, "fetching from "+server.URL+"/x.git", "it sent nothing")
 }
 
 // TestGitRefuses pushes files that are not part of a fleet.
