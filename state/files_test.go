@@ -149,6 +149,28 @@ func TestOnlyRenderedFiles(t *testing.T) {
 	}
 }
 
+// TestRestoredFilesAreLogged names the files that were written again, and nothing if there
+// were none.
+func TestRestoredFilesAreLogged(t *testing.T) {
+	t.Parallel()
+	said := &log{}
+	config := rendered(t, localBackend)
+	w := open(t, filepath.Join(config.Root, "r", "h"), func(c *state.Config) {
+		c.Root, c.Files, c.Log = config.Root, config.Files, said
+	})
+	if err := w.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := said.count("wrote in " + config.Root)
+	if err := w.Init(t.Context()); err != nil || said.count("wrote in "+config.Root) != before {
+		t.Errorf("wrote again what was there (%v)", err)
+	}
+	write(t, config.Root, "r/h/node-a.tf", "")
+	if err := w.Init(t.Context()); err != nil || said.count("wrote in "+config.Root+": r/h/node-a.tf\n") != 1 {
+		t.Errorf("the log does not name the file (%v)", err)
+	}
+}
+
 // TestListOfModulesLeadsAstray makes the engine's own list refer to another directory.
 func TestListOfModulesLeadsAstray(t *testing.T) {
 	t.Parallel()

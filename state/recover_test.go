@@ -728,3 +728,18 @@ func TestOrphansOfAFormerDirectory(t *testing.T) {
 	}
 	crashed(t, w, true)
 }
+
+// TestRecoverCannotStart has a state that was not saved, in a directory that cannot be
+// initialized: the state is kept, and the error says why.
+func TestRecoverCannotStart(t *testing.T) {
+	t.Parallel()
+	dir := root(t, "terraform {\n  backend \"nowhere\" {}\n}\n")
+	write(t, dir, "errored.tfstate", `{"version": 4, "serial": 1, "lineage": "a"}`)
+	recovery, err := open(t, dir, nil).Recover(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "initializing "+dir) || recovery.Pushed {
+		t.Errorf("got %+v, %v, want why the engine cannot start", recovery, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "errored.tfstate")); err != nil {
+		t.Errorf("the state is gone: %v", err)
+	}
+}
