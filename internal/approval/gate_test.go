@@ -266,7 +266,10 @@ func TestChangesInPlaceWaitByMode(t *testing.T) {
 	b.vms[0].Changing = false
 	b.settle()
 	b.plan(v1alpha1.ScalePlanPending) // it may not have been requested yet
-	b.clock.SetTime(b.clock.Now().Add(3 * time.Minute))
+	b.clock.SetTime(b.clock.Now().Add(2*time.Minute - 1))
+	b.settle()
+	b.plan(v1alpha1.ScalePlanPending)
+	b.clock.SetTime(b.clock.Now().Add(1))
 	b.settle()
 	b.plan(v1alpha1.ScalePlanSuperseded)
 

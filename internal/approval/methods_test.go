@@ -247,6 +247,23 @@ func TestRemovalKeepsOtherFindings(t *testing.T) {
 	}
 }
 
+// TestRemovalNamesTheVM has a Node with another name than its VM: the VM is the one of the
+// NodeClaim.
+func TestRemovalNamesTheVM(t *testing.T) {
+	s := newShop(t)
+	slow := s.pool("slow", "", "manual")
+	vm := worker("slow", 2000)
+	s.stock(vm)
+	candidate := s.candidate(slow, vm)
+	candidate.Node.Name = "renamed"
+	if got := s.compute(s.held, 9, candidate); len(got) != 0 {
+		t.Fatalf("%q go unasked", got)
+	}
+	if vms := s.plan(v1alpha1.ScalePlanPending).Spec.VMs; len(vms) != 1 || vms[0].Name != vm.Name || vms[0].Key != string(vm.Key) {
+		t.Errorf("the plan removes %+v, want %s", vms, vm.Name)
+	}
+}
+
 // runPod runs a pod on a node.
 func (s *shop) runPod(node string) {
 	s.Helper()
