@@ -118,7 +118,7 @@ func TestAFailedReadLetsNothingPass(t *testing.T) {
 		may, err := b.approvals.Up(t.Context(), snapshot(), []scheduling.Placed{placed("quick", pve1, 4096)})
 		return len(may) > 0, err
 	}
-	approver := func(plan *scaler.ShardPlan) func() (bool, error) {
+	approver := func(plan *scaler.RootPlan) func() (bool, error) {
 		return func() (bool, error) {
 			by, err := b.approvals.Approver(t.Context(), plan)
 			return by != "", err
