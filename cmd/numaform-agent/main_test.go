@@ -252,7 +252,7 @@ func TestCommandLine(t *testing.T) {
 		{"status", nil, []string{"status"}, exitDone, "isolation off\nCPUs       online 0-1, pinned none, shared 0-1\n", ""},
 		{"status as JSON", nil, []string{"status", "-o", "json"}, exitDone, `"running": true`, ""},
 		{"status as YAML", nil, []string{"status", "-o", "yaml"}, exitUsage, "", `--output "yaml": want text or json`},
-		{"no such isolation", nil, []string{"--isolation", "on"}, exitUsage, "", "write off, report or enforce"},
+		{"no such isolation", nil, []string{"--isolation", "on"}, exitUsage, "", "set off, report or enforce"},
 		{"no such flag", nil, []string{"--isolate"}, exitUsage, "", "unknown flag"},
 		{"no such command", nil, []string{"stop"}, exitUsage, "", `unknown command "stop"`},
 		{"a variable that is no duration", map[string]string{"NUMAFORM_AGENT_INTERVAL": "fast"}, nil, exitUsage, "", "NUMAFORM_AGENT_INTERVAL"},

@@ -276,7 +276,7 @@ func TestSettings(t *testing.T) {
 		"": "", "{}": "", "clusters: [prod, stage]\nreserved_cpus: 0-1,8\nisolation: enforce\nemulator: shared\n": "", "reserved_cpus: 0": "",
 		"cluster: [prod]": "line 1", "clusters: [Prod]": "clusters", "clusters: prod": "line 1", "max_pinned_percent: 0": "between 1 and 100",
 		"max_pinned_percent: 101": "between 1 and 100", "emulator: host": "guest or shared", "isolation: on": "off, report or enforce",
-		"isolation: false": "off, report or enforce", "reserved_cpus: 3-1": "backwards", "clusters: []\n---\nclusters: [x]": "second document",
+		"isolation: false": "off, report or enforce", "reserved_cpus: 3-1": "is reversed", "clusters: []\n---\nclusters: [x]": "second document",
 	} {
 		got, err := agent.ParseSettings([]byte(text))
 		switch {
