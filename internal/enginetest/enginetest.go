@@ -111,12 +111,16 @@ func Long(t testing.TB, what string) {
 	}
 }
 
-// Nightly skips the test unless NUMAFORM_NIGHTLY is set, as make nightly does. It is for
-// tests that take minutes and repeat with more rounds, orders or moments what a shorter
-// test shows.
+// EveryCase reports whether a test makes every case of a product, as make nightly does by
+// NUMAFORM_NIGHTLY=1. Otherwise it makes one case of each kind, so that make test fits into
+// its time budget.
+func EveryCase() bool { return os.Getenv("NUMAFORM_NIGHTLY") != "" }
+
+// Nightly skips the test unless EveryCase. It is for tests that take minutes and repeat with
+// more rounds, orders or moments what a shorter test shows.
 func Nightly(t testing.TB) {
 	t.Helper()
-	if os.Getenv("NUMAFORM_NIGHTLY") == "" {
+	if !EveryCase() {
 		t.Skip("runs with NUMAFORM_NIGHTLY=1, as in make nightly") //nolint:forbidigo // make nightly runs it
 	}
 }
