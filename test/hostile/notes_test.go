@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/testenv"
 )
 
@@ -49,13 +50,15 @@ func noteAttacks() []noteAttack {
 }
 
 // TestHostileNotes pushes notes where numaform records the outcomes of changes. No decision
-// depends on them: numaform plans nothing, and continues to create VMs.
+// depends on them: numaform plans nothing, and continues to create VMs. make nightly creates
+// a VM after each note, make test after the first and the last.
 func TestHostileNotes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, current(), inGit, testenv.Engine(t))
 	w.measures = true
 	was := w.git(w.path("remote.git"), nil, "notes", "--ref=numaform", "show", "main")
-	for _, a := range noteAttacks() {
+	attacks := noteAttacks()
+	for i, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
 			w := w.of(t)
 			w.restore()
@@ -78,6 +81,9 @@ func TestHostileNotes(t *testing.T) {
 				if args[0] == "history" && !strings.Contains(saw.said, a.shown) {
 					t.Errorf("the history does not say %q:\n%s", a.shown, saw.said)
 				}
+			}
+			if !enginetest.EveryCase() && i > 0 && i < len(attacks)-1 {
+				return
 			}
 			if r := w.run("apply", "-f", "pods.yaml", "--auto-approve"); a.note != nil && r.code != 0 || len(w.found()) != len(w.guests)+1 {
 				t.Errorf("no VM is made: exit code %d\n%s", r.code, r.said)

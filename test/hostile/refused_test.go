@@ -6,6 +6,8 @@ import (
 	"path"
 	"strings"
 	"testing"
+
+	"github.com/numaform/numaform/internal/enginetest"
 )
 
 // command is a command of numaform that reads the fleet.
@@ -31,27 +33,50 @@ func (w *world) commands() []command {
 // remaining returns the node file of an existing VM.
 func (w *world) remaining() string { return rootDir + "/node-workers-2001.tf" }
 
-// TestRefused runs every attack against this numaform.
+// TestRefused runs the attacks against this numaform. make test makes each trick once, in one
+// place, and with Terraform only the first; make nightly makes all of them with each engine in
+// each place, except that similar ones alternate between the places without -hostile.full.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for name, engine := range engines(t) {
 		for _, where := range []place{inGit, inDirectory} {
+			attacks := shown()
+			if name == "tofu" {
+				attacks = append(attacks, generated()...)
+			} else if !enginetest.EveryCase() {
+				attacks = attacks[:1]
+				if where == inDirectory {
+					continue
+				}
+			}
 			t.Run(name+" "+string(where), func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t, current(), where, engine)
-				attacks := shown()
-				if name == "tofu" {
-					attacks = append(attacks, generated()...)
-				}
 				for i, a := range attacks {
-					elsewhere := a.more && a.only == "" && !*full && (i%2 == 0) != (where == inGit)
-					if a.possible(w, name) && !elsewhere {
+					if a.possible(w, name) && a.due(where, i) {
 						t.Run(a.name, func(t *testing.T) { w.of(t).refuses(a) })
 					}
 				}
 			})
 		}
 	}
+}
+
+// due reports whether this run makes an attack in a place that it is possible in; i numbers
+// the attacks.
+func (a *attack) due(where place, i int) bool {
+	turn := (i%2 == 0) == (where == inGit)
+	switch {
+	case *full:
+		return true
+	case enginetest.EveryCase():
+		return turn || !a.more || a.only != ""
+	case a.more:
+		return false
+	case a.left: // in a directory it has no effect
+		return where == inGit
+	}
+	return turn || a.only != ""
 }
 
 // refuses checks that an attack has no effect.

@@ -45,10 +45,12 @@ func TestStatesEngine(t *testing.T) {
 
 // TestStatesActions edits random values of a state, and the values that identify the VM of
 // an entry, then changes the VMs in place, applies the fleet's files, and creates another
-// VM.
+// VM. make nightly assigns the entry of a VM in every way before each action, make test in
+// each way before one.
 func TestStatesActions(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"update", "retag", "apply", "create"} {
+	names := []string{"update", "retag", "apply", "create"}
+	for n, name := range names {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newStateWorld(t)
@@ -68,7 +70,10 @@ func TestStatesActions(t *testing.T) {
 			}
 			edits = append(edits, values.random(each, count)...)
 			passed := values.attack(w, act, edits)
-			for _, edit := range w.entryEdits() {
+			for i, edit := range w.entryEdits() {
+				if i%len(names) != n && !enginetest.EveryCase() {
+					continue
+				}
 				edits = append(edits, edit)
 				passed += len(w.attack(act, []stateEdit{edit}))
 			}
