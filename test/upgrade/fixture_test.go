@@ -71,8 +71,8 @@ func start(t *testing.T, hosts int) *fixture {
 		}},
 		Engine: engine, Rules: guard.DefaultRules(),
 	}
-	// The fleet is created within the window of the limits.
-	f.config.Rules.Limits.PerPool.Creates = 2 * vms
+	// The fleet of 100 VMs is created within the window of the limits.
+	f.config.Rules.Limits.PerPool.Creates = 200
 	return f
 }
 
@@ -201,7 +201,7 @@ func (f *fixture) wantActions(t *testing.T, change *scaler.Change, created strin
 			t.Errorf("%s differs from the state: %v", drift.Address, drift.Change.Actions)
 		}
 	}
-	if want := len(change.After.VMs); seen != want || len(plans) != hosts {
-		t.Errorf("%d VMs planned on %d hosts, want %d on %d", seen, len(plans), want, hosts)
+	if want := len(change.After.VMs); seen != want || len(plans) != len(f.hosts) {
+		t.Errorf("%d VMs planned on %d hosts, want %d on %d", seen, len(plans), want, len(f.hosts))
 	}
 }

@@ -14,20 +14,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/modules"
 )
 
-const (
-	vms   = 100
-	hosts = 5
-	// nextProvider is a version that is never released, with the same program.
-	nextProvider = "0.111.2"
-)
+// nextProvider is a version that is never released, with the same program.
+const nextProvider = "0.111.2"
 
 // TestUpgrades creates a fleet with the modules of an older numaform, then upgrades the
-// modules and the provider one after the other.
+// modules and the provider one after the other. The fleet has 100 VMs on five hosts in make
+// nightly, and ten on two in make test.
 func TestUpgrades(t *testing.T) {
 	t.Parallel()
+	hosts, vms := 2, 10
+	if enginetest.EveryCase() {
+		hosts, vms = 5, 100
+	}
 	older := olderRelease(t)
 	f := start(t, hosts)
 	f.as(older, f.plugins)
