@@ -13,7 +13,7 @@ import (
 // on hosts with some, where plan covers the whole host and apply only the request.
 func TestApproveByDigest(t *testing.T) {
 	t.Parallel()
-	stage := quickstart(t)
+	stage := oneHost(t)
 	edit(t, stage, "numaform.yaml", "fleet:\n", "policy: {limits: {per_change: {creates: 1}}}\nfleet:\n")
 	digest := func() string {
 		t.Helper()
@@ -34,7 +34,7 @@ func TestApproveByDigest(t *testing.T) {
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--approve", empty)
 	before := running(stage)
 
-	edit(t, stage, "manifests/pods.yaml", "replicas: 15", "replicas: 40")
+	edit(t, stage, "manifests/pods.yaml", "replicas: 4", "replicas: 8")
 	filled := digest()
 	if filled == empty {
 		t.Error("another change has the same digest")

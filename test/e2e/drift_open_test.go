@@ -103,7 +103,7 @@ func (w untilSaid) Write(text []byte) (int, error) {
 // TestDriftEvery is interrupted after its first round.
 func TestDriftEvery(t *testing.T) {
 	t.Parallel()
-	stage := quickstart(t)
+	stage := oneHost(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	stage.Sim.RemoveGuest(2000)
 	for _, tt := range []struct {

@@ -14,7 +14,7 @@ import (
 // the node is imported first.
 func TestStateLost(t *testing.T) {
 	t.Parallel()
-	stage := quickstart(t)
+	stage := oneHost(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	before := stage.Sim.Guests()
 	states, err := stage.States()
@@ -41,7 +41,7 @@ func TestStateLost(t *testing.T) {
 // TestVMDeletedByHand re-creates a VM that still has a file.
 func TestVMDeletedByHand(t *testing.T) {
 	t.Parallel()
-	stage := quickstart(t)
+	stage := oneHost(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	stage.Sim.RemoveGuest(2000)
 	run(t, stage, cli.ExitChanges, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
@@ -53,7 +53,7 @@ func TestVMDeletedByHand(t *testing.T) {
 // TestDescriptionEdited overwrites the line that identifies a VM.
 func TestDescriptionEdited(t *testing.T) {
 	t.Parallel()
-	stage := quickstart(t)
+	stage := oneHost(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	guest, _ := stage.Sim.Guest(2000)
 	config := maps.Clone(guest.Config)

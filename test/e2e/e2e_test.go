@@ -39,6 +39,18 @@ func quickstart(t *testing.T, change ...func(*pvesim.Config)) *demo.Stage {
 	})
 }
 
+// oneHost opens the quickstart with the pods that run on pve-2 alone. It is for tests in which
+// other hosts would only repeat what happens on this one: an engine for each host is most of
+// what such a test costs.
+func oneHost(t *testing.T) *demo.Stage {
+	t.Helper()
+	stage := quickstart(t)
+	for _, replicas := range []string{"15", "12"} { // of the pods that may run anywhere
+		edit(t, stage, "manifests/pods.yaml", "replicas: "+replicas, "replicas: 0")
+	}
+	return stage
+}
+
 // open opens an example on a simulated Proxmox that is stopped at the end of the test.
 func open(t *testing.T, config demo.Config) *demo.Stage {
 	t.Helper()

@@ -35,7 +35,7 @@ func TestStrangerTakesVMID(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			stage := quickstart(t)
+			stage := oneHost(t)
 			run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--out", stage.Fleet(), "--no-engine")
 			host := string(vmOf(t, stage, 2000).Host.Host)
 			skip := 0
@@ -117,7 +117,7 @@ func intrude(t *testing.T, stage *demo.Stage, at holding, skip int, host string)
 // place: the state still says that it is ours.
 func TestStrangerTakesVMIDOfLostVM(t *testing.T) {
 	t.Parallel()
-	stage := quickstart(t)
+	stage := oneHost(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	lost, _ := stage.Sim.Guest(2000)
 	wanted, _ := readFleet(t, stage.Fleet())

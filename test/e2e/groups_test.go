@@ -11,7 +11,7 @@ import (
 // fails: the next apply completes them.
 func TestSecurityGroups(t *testing.T) {
 	t.Parallel()
-	stage := quickstart(t)
+	stage := oneHost(t)
 	edit(t, stage, "manifests/nodepools.yaml", "  placement: {policy: Shared, overcommit: \"2\"}\n",
 		"  placement: {policy: Shared, overcommit: \"2\"}\n  networks: [{bridge: vmbr0, firewall: true}]\n  securityGroups: [k8s]\n")
 	stage.Sim.AddFault(pvesim.Fault{Method: "POST", Path: `/qemu/\d+/firewall/rules$`, Times: 1, Status: 500, Reason: "can't lock file"})

@@ -88,7 +88,7 @@ func kinds(entries []audit.Entry) []audit.Kind {
 // TestUndo reverts a scale-up and a scale-down.
 func TestUndo(t *testing.T) {
 	t.Parallel()
-	stage := quickstart(t)
+	stage := oneHost(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	made := vms(stage)
 	none := nothing(t, stage)
@@ -139,7 +139,7 @@ func TestUndo(t *testing.T) {
 // TestGitRevert reverts a scale-up and a scale-down with git revert.
 func TestGitRevert(t *testing.T) {
 	t.Parallel()
-	stage := quickstart(t)
+	stage := oneHost(t)
 	remote := inGit(t, stage)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	made := vms(stage)
@@ -147,7 +147,7 @@ func TestGitRevert(t *testing.T) {
 	laptop := t.TempDir()
 	git(t, "", "clone", "--quiet", remote, laptop)
 	up := git(t, laptop, "rev-parse", "HEAD")
-	if trailers := git(t, laptop, "log", "-1", "--format=%(trailers:only)"); !strings.Contains(trailers, "Numaform-Plan: homelab/pve-1 sha256:") {
+	if trailers := git(t, laptop, "log", "-1", "--format=%(trailers:only)"); !strings.Contains(trailers, "Numaform-Plan: homelab/pve-2 sha256:") {
 		t.Errorf("trailers:\n%s", trailers)
 	}
 	git(t, laptop, "revert", "--no-edit", up)
@@ -246,7 +246,7 @@ func TestGitRevertOfAnOlderChange(t *testing.T) {
 // TestReviewMode pushes changes to branches, and applies merged ones.
 func TestReviewMode(t *testing.T) {
 	t.Parallel()
-	stage := quickstart(t)
+	stage := oneHost(t)
 	remote := inGit(t, stage)
 	edit(t, stage, "numaform.yaml", "git: {remote: ", "git: {review: true, remote: ")
 	out := run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")

@@ -12,7 +12,7 @@ import (
 // TestRemoveVMThatIsGone removes a node whose VM was deleted by hand.
 func TestRemoveVMThatIsGone(t *testing.T) {
 	t.Parallel()
-	stage := quickstart(t)
+	stage := oneHost(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	stage.Sim.RemoveGuest(2000)
 	name := vmOf(t, stage, 2000).Name
@@ -29,13 +29,13 @@ func TestRemoveVMThatIsGone(t *testing.T) {
 const busy = `apiVersion: v1
 kind: Node
 metadata:
-  name: workers-2000
+  name: pinned-2000
 ---
 apiVersion: v1
 kind: Pod
 metadata: {name: busy, namespace: default}
 spec:
-  nodeName: workers-2000
+  nodeName: pinned-2000
   containers: [{name: busy, image: registry.example/busy:1}]
 `
 
@@ -43,12 +43,12 @@ spec:
 // pods, and is deleted afterwards. With its file restored, it is created again.
 func TestDeletedFileIsARequest(t *testing.T) {
 	t.Parallel()
-	stage := quickstart(t)
+	stage := oneHost(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	before := stage.Sim.Guests()
-	paths, err := filepath.Glob(filepath.Join(stage.Fleet(), "*", "*", "node-workers-2000.tf"))
+	paths, err := filepath.Glob(filepath.Join(stage.Fleet(), "*", "*", "node-pinned-2000.tf"))
 	if err != nil || len(paths) != 1 {
-		t.Fatalf("file of workers-2000: %v, %v", paths, err)
+		t.Fatalf("file of pinned-2000: %v, %v", paths, err)
 	}
 	content, err := os.ReadFile(paths[0])
 	if err != nil {
@@ -71,7 +71,7 @@ func TestDeletedFileIsARequest(t *testing.T) {
 			args = append(args, "--auto-approve")
 		}
 		code := cli.ExitFailed
-		if out := run(t, stage, code, args...); !strings.Contains(out, "node workers-2000 still runs pods") {
+		if out := run(t, stage, code, args...); !strings.Contains(out, "node pinned-2000 still runs pods") {
 			t.Errorf("%s does not say why the VM stays:\n%s", command, out)
 		}
 	}
@@ -96,8 +96,8 @@ func TestDeletedFileIsARequest(t *testing.T) {
 	}
 	run(t, stage, cli.ExitOK, "apply", "-f", empty, "--auto-approve")
 	compare(t, stage)
-	out := run(t, stage, cli.ExitOK, "history", "workers-2000")
-	if strings.Count(out, ": by-hand\n") != 2 || !strings.Contains(out, "files were deleted: workers-2000") || !strings.Contains(out, "files came back: workers-2000") {
+	out := run(t, stage, cli.ExitOK, "history", "pinned-2000")
+	if strings.Count(out, ": by-hand\n") != 2 || !strings.Contains(out, "files were deleted: pinned-2000") || !strings.Contains(out, "files came back: pinned-2000") {
 		t.Errorf("the history does not tell of it:\n%s", out)
 	}
 }
