@@ -157,6 +157,8 @@ func (c *cluster) build() {
 	}
 	c.write("token", pvesim.DefaultTokenSecret)
 	c.write("kube-ca.pem", string(c.plane.Config.CAData))
+	// A person would have to approve a burst of 200 VMs, and their removal.
+	c.write("policy.yaml", "rules:\n- {name: all, description: The benchmark scales, when: \"true\", decision: allow}\n")
 	c.write("numaform.yaml", fmt.Sprintf(`clusterID: bench
 clusters:
 - {region: %s, url: %q, ca_file: %q, token_id: %q, token_secret_file: token, vmid_range: {lower: 2000, upper: 2999}}
@@ -165,6 +167,14 @@ fleet:
   dir: fleet
   configmap: {namespace: %[7]s, name: fleet}
   backend: {type: kubernetes, config: {namespace: %[7]s}}
+policy:
+  files: [policy.yaml]
+  replace_default: true
+  limits:
+    per_change: {creates: 1000, deletes: 1000}
+    per_window: {creates: 10000, deletes: 10000}
+    per_host: {creates: 1000, deletes: 1000}
+    per_pool: {creates: 10000, deletes: 10000}
 join: {api_server: %[8]q, ca_file: kube-ca.pem}
 `, testenv.Region, c.sim.URL(), testenv.CertFile(c.b, c.sim), pvesim.DefaultToken, testenv.Engine(c.b), testenv.PluginDir(c.b), namespace, c.plane.Config.Host))
 }
