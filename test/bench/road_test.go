@@ -294,7 +294,7 @@ func (c *cluster) calls(since time.Time, method, suffix string) []time.Time {
 
 // deletions returns the times of the calls that delete VMs.
 func (c *cluster) deletions(since time.Time) []time.Time {
-	return c.matching(since, http.MethodDelete, regexp.MustCompile(`/qemu/\d+$`).MatchString)
+	return c.matching(since, http.MethodDelete, regexp.MustCompile(`/qemu/\d+/?$`).MatchString)
 }
 
 func (c *cluster) matching(since time.Time, method string, path func(string) bool) []time.Time {
