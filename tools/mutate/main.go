@@ -4,6 +4,8 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +19,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -64,6 +67,10 @@ func run(dir string, tests []string, count int, seed uint64, timeout time.Durati
 	}
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a repeatable draw, not a secret
 	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	quick, err := quickTests(tests, timeout)
+	if err != nil {
+		return 0, 0, err
+	}
 
 	for _, m := range all {
 		if tried == count {
@@ -77,7 +84,7 @@ func run(dir string, tests []string, count int, seed uint64, timeout time.Durati
 		changed := string(source[:m.start]) + m.text + string(source[m.end:])
 
 		start := time.Now()
-		outcome, err := try(m.file, changed, tests, timeout)
+		outcome, err := try(m.file, changed, tests, quick, timeout)
 		if err != nil {
 			return survivors, tried, err
 		}
@@ -93,8 +100,43 @@ func run(dir string, tests []string, count int, seed uint64, timeout time.Durati
 	return survivors, tried, nil
 }
 
-// try runs the tests with a changed file in place of the original.
-func try(file, changed string, tests []string, timeout time.Duration) (string, error) {
+// quickTests runs the tests without a change, and returns a pattern that matches those that
+// together take a fifth of the time: they run first, because they notice most changes.
+func quickTests(tests []string, timeout time.Duration) (string, error) {
+	arguments := append([]string{"test", "-json", "-vet=off", "-ldflags=-s -w", "-timeout=" + timeout.String()}, tests...)
+	out, err := exec.CommandContext(context.Background(), "go", arguments...).Output() //nolint:gosec // arguments of the caller
+	if err != nil {
+		return "", fmt.Errorf("running %s without a change: %w: fix the tests first, because they would notice every change", strings.Join(tests, " "), err)
+	}
+
+	type result struct {
+		Action, Test string
+		Elapsed      float64
+	}
+	var passed []result
+	var total float64
+	for line := range bytes.Lines(out) {
+		var r result
+		if json.Unmarshal(line, &r) == nil && r.Action == "pass" && r.Test != "" && !strings.Contains(r.Test, "/") {
+			passed = append(passed, r)
+			total += r.Elapsed
+		}
+	}
+	slices.SortStableFunc(passed, func(a, b result) int { return cmp.Compare(a.Elapsed, b.Elapsed) })
+	var names []string
+	var sum float64
+	for _, r := range passed {
+		if sum += r.Elapsed; sum > total/5 {
+			break
+		}
+		names = append(names, r.Test)
+	}
+	return "^(" + strings.Join(names, "|") + ")$", nil
+}
+
+// try runs the tests with a changed file in place of the original, those that match quick
+// first.
+func try(file, changed string, tests []string, quick string, timeout time.Duration) (string, error) {
 	scratch, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		return "", err
@@ -122,17 +164,18 @@ func try(file, changed string, tests []string, timeout time.Duration) (string, e
 	if build.Run() != nil {
 		return "not compiled", nil
 	}
-	arguments := append([]string{"test", "-overlay=" + overlay, "-vet=off", "-ldflags=-s -w", "-failfast", "-timeout=" + timeout.String()}, tests...)
-	err = exec.CommandContext(context.Background(), "go", arguments...).Run() //nolint:gosec // arguments of the caller
-	var failed *exec.ExitError
-	switch {
-	case err == nil:
-		return "SURVIVED", nil
-	case errors.As(err, &failed):
-		return "noticed", nil
-	default:
-		return "", err
+	for _, selection := range []string{"-run=" + quick, "-skip=" + quick} {
+		arguments := append([]string{"test", "-overlay=" + overlay, "-vet=off", "-ldflags=-s -w", "-failfast", "-timeout=" + timeout.String(), selection}, tests...)
+		err := exec.CommandContext(context.Background(), "go", arguments...).Run() //nolint:gosec // arguments of the caller
+		var failed *exec.ExitError
+		switch {
+		case errors.As(err, &failed):
+			return "noticed", nil
+		case err != nil:
+			return "", err
+		}
 	}
+	return "SURVIVED", nil
 }
 
 // opposite lists the operators that replace an operator.

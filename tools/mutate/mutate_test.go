@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -55,5 +58,28 @@ func f(a, b int) (err error) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("mutants (-want +got):\n%s", diff)
+	}
+}
+
+// TestRun changes a package in which one of two functions is tested.
+func TestRun(t *testing.T) {
+	t.Chdir(t.TempDir())
+	write := func(name, content string) {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, []byte(content), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("go.mod", "module m\n")
+	write("p/p.go", "package p\n\nfunc add(a, b int) int { return a + b }\n\nfunc less(a, b int) bool { return a < b }\n")
+	const head = "package p\n\nimport \"testing\"\n\n"
+	write("p/p_test.go", head+"func TestAdd(t *testing.T) {\n\tif add(1, 2) != 3 || less(2, 1) {\n\t\tt.Fail()\n\t}\n}\n")
+	survivors, tried, err := run("p", []string{"./p"}, 9, 1, time.Minute)
+	if err != nil || tried != 2 || survivors != 1 {
+		t.Errorf("%d of %d survived, %v, want 1 of 2", survivors, tried, err)
+	}
+
+	write("p/q_test.go", head+"func TestBroken(t *testing.T) { t.Fail() }\n")
+	if _, tried, err := run("p", []string{"./p"}, 9, 1, time.Minute); err == nil || tried > 0 || !strings.Contains(err.Error(), "fix the tests first") {
+		t.Errorf("tried %d, %v, want nothing tried with tests that fail anyway", tried, err)
 	}
 }
