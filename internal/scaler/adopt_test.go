@@ -4,10 +4,13 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
 )
@@ -47,6 +50,43 @@ func TestTakesInWhatOnlyTheHistoryKnows(t *testing.T) {
 		t.Fatalf("results %v, %v", results, err)
 	}
 	w.exist(t)
+	w.underWay(t)
+}
+
+// TestImportFails loses the state and makes the provider fail to read the VM that is to be
+// imported: nothing is changed, and the next apply imports it.
+func TestImportFails(t *testing.T) {
+	t.Parallel()
+	var w *world
+	repair := func() {}
+	broken := false
+	w = newWorldWith(t, func(config *scaler.Config) {
+		config.Progress = func(_ topology.HostID, message string) {
+			if strings.HasPrefix(message, "recovering 1 VMs") && !broken {
+				broken = true
+				repair = w.sim.AddFault(pvesim.Fault{Method: "GET", Path: "/qemu/2000/config$", Status: 500, Reason: "disk of the host is full"})
+			}
+		}
+	})
+	vms := []scaler.Request{on(first)}
+	if _, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t), vms...), approveAll); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := w.sim.Guest(2000)
+	if err := os.Remove(filepath.Join(w.Store().Path()+"-state", "states", string(testenv.Region), "pve-1", "terraform.tfstate")); err != nil {
+		t.Fatal(err)
+	}
+	results, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t)), approveAll)
+	if err == nil || !strings.Contains(err.Error(), "disk of the host is full") {
+		t.Errorf("results %+v, %v, want what Proxmox said", results, err)
+	}
+	repair()
+	if results, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t)), approveAll); err != nil {
+		t.Fatalf("results %+v, %v", results, err)
+	}
+	if after, ok := w.sim.Guest(2000); !ok || after.Raw != before.Raw || !after.Running {
+		t.Errorf("the VM was changed:\n%s\nbefore:\n%s", after.Raw, before.Raw)
+	}
 	w.underWay(t)
 }
 

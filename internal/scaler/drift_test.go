@@ -150,6 +150,40 @@ func TestDriftOfDisks(t *testing.T) {
 	}
 }
 
+// TestDriftBesideDevices has VMs that lack a device and differ otherwise: the device is
+// listed wherever the VM can be compared at all.
+func TestDriftBesideDevices(t *testing.T) {
+	t.Parallel()
+	one := vm(pve1, 2001)
+	one.PCIDevices = []fleet.PCIDevice{{Mapping: "gpu"}}
+	one.DataDisks = []fleet.DataDisk{{Interface: "scsi1", SizeGiB: 100, Storage: "fast"}}
+	guest := guestOf(one)
+	guest.Disks = []string{"scsi0"}
+	for _, tt := range []struct {
+		name  string
+		plan  *tfjson.Plan
+		class scaler.DriftClass
+		want  []string
+	}{
+		{"device and disk", &tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{keep(one)}}, scaler.DriftReplace, []string{"hostpci", "disk"}},
+		{"stopped", &tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{update(one, "started", false, true)}}, scaler.DriftForeign, []string{"started"}},
+		{"not in the state", &tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{create(one)}}, scaler.DriftOutside, nil},
+		{"no plan", nil, scaler.DriftUnknown, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			got := still(t, snapshot(guest), one).Compare(pve1, tt.plan)[2001]
+			var listed []string
+			for _, difference := range got.Differences {
+				listed = append(listed, difference.Attribute)
+			}
+			if diff := cmp.Diff(tt.want, listed); diff != "" || got.Class != tt.class {
+				t.Errorf("%s, want %s; differences (-want +got):\n%s", got.Class, tt.class, diff)
+			}
+		})
+	}
+}
+
 // TestDriftGone has a refresh that does not find a VM that was just listed.
 func TestDriftGone(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package scaler_test
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -305,5 +306,87 @@ func TestCPUsTakenMeanwhile(t *testing.T) {
 	intent := w.Intent(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{create(a)}}, nil)
 	if err := w.Conflict(intent); !as[*scaler.ConflictError](err) || !as[*scaler.CPUsTakenError](err) {
 		t.Errorf("error %v, want CPUs 5 to be taken", err)
+	}
+}
+
+// TestMemoryTakenMeanwhile has other guests on the host of a VM that was just created.
+func TestMemoryTakenMeanwhile(t *testing.T) {
+	t.Parallel()
+	a := vm(pve1, 2000)
+	a.Cells = []topology.NUMACell{{GuestCPUs: topology.CPUs(0, 1), HostNodes: topology.CPUs(1), MemoryMiB: 1024, Policy: topology.NUMABind}}
+	other := func(memory int64, cells ...topology.NUMACell) topology.Guest {
+		guest := stranger(300)
+		guest.MemoryMiB, guest.NUMA = memory, cells
+		return guest
+	}
+	bound := func(memory int64, policy topology.NUMAPolicy, nodes ...int) topology.NUMACell {
+		return topology.NUMACell{HostNodes: topology.CPUs(nodes...), MemoryMiB: memory, Policy: policy}
+	}
+	stopped, elsewhere := other(9000), other(9000)
+	stopped.Running = false
+	for _, tt := range []struct {
+		name  string
+		guest topology.Guest
+		move  bool
+		want  string
+	}{
+		{name: "all of it", guest: other(8192)},
+		{name: "more than it has", guest: other(8193), want: "the guests of lab/pve-1 hold 8193 MiB of 8192 MiB"},
+		{name: "of a guest that is stopped", guest: stopped},
+		{name: "of a guest on another host", guest: elsewhere, move: true},
+		{name: "all of its NUMA node", guest: other(4096, bound(4096, topology.NUMABind, 1))},
+		{
+			name: "more than its NUMA node has", guest: other(4097, bound(4097, topology.NUMABind, 1)),
+			want: "4097 MiB are bound to NUMA node 1 of lab/pve-1, which has 4096 MiB",
+		},
+		{name: "of another NUMA node", guest: other(4097, bound(4097, topology.NUMABind, 0))},
+		{name: "of two NUMA nodes", guest: other(4097, bound(4097, topology.NUMABind, 0, 1))},
+		{name: "preferred from its NUMA node", guest: other(4097, bound(4097, topology.NUMAPreferred, 1))},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			seen := snapshot(tt.guest)
+			if tt.move {
+				seen.Hosts[0].Guests, seen.Hosts[1].Guests = nil, seen.Hosts[0].Guests
+			}
+			seen.Hosts[0].MemoryMiB = 8192
+			seen.Hosts[0].NUMANodes = []topology.NUMANode{{ID: 0, MemoryMiB: 4096}, {ID: 1, MemoryMiB: 4096}}
+			w, err := newScaler(t, nil).Look(t.Context(), &scaler.Change{
+				After: fleet.Fleet{ClusterID: clusterID, VMs: []fleet.VM{a}}, Added: []fleet.VM{a}, Snapshot: seen,
+			}, pve1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = w.Conflict(w.Intent(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{create(a)}}, nil))
+			switch {
+			case tt.want == "" && err != nil:
+				t.Errorf("got %v, want no conflict", err)
+			case tt.want != "" && (!as[*scaler.ConflictError](err) || !strings.Contains(err.Error(), "vm "+a.Name+": "+tt.want)):
+				t.Errorf("got %v, want a conflict: %s", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestMarkerOfAVMWithoutAFile has a pinned VM that only the state knows, and a guest that
+// lost its marker: the error has the whole line to add.
+func TestMarkerOfAVMWithoutAFile(t *testing.T) {
+	t.Parallel()
+	a := vm(pve1, 2000)
+	a.VCPUPins, a.Emulator, a.PinWith = []int{4, 5}, fleet.EmulatorShared, fleet.PinWithHostAgent
+	line := fleet.Marker{ClusterID: clusterID, Key: a.Key, Pins: a.VCPUPins, Emulator: a.Emulator}.String()
+	gone := remove(a)
+	before := gone.Change.Before.(map[string]any)
+	before["name"], before["description"] = a.Name, line
+	guest := guestOf(a)
+	guest.ClusterID, guest.Key = "", ""
+	w, err := newScaler(t, nil).Look(t.Context(), &scaler.Change{After: fleet.Fleet{ClusterID: clusterID}, Snapshot: snapshot(guest)}, pve1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.Compare(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{gone}})
+	var lost *scaler.MarkerLostError
+	if !errors.As(err, &lost) || lost.Marker != line {
+		t.Errorf("got %v, want to add %q", err, line)
 	}
 }

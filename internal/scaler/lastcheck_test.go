@@ -72,6 +72,32 @@ func TestApplyAsksAgainWhetherNodesAreDrained(t *testing.T) {
 	w.exist(t)
 }
 
+// TestApplyAsksAgainWhichVMItIs renames a VM in Proxmox between the decision and the apply
+// of its removal: state and Proxmox disagree about which VM it is, so it stays.
+func TestApplyAsksAgainWhichVMItIs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if _, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t), on(first)), approveAll); err != nil {
+		t.Fatal(err)
+	}
+	change, err := w.ProposeRemoval(t.Context(), w.snapshot(t), []string{"workers-2000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.Apply(t.Context(), change, func([]scaler.RootPlan) (string, error) {
+		_, err := w.sim.Shell("qm set 2000 --name accounting")
+		return "", err
+	})
+	var disagree *scaler.DisagreeError
+	if !errors.As(err, &disagree) || disagree.Attribute != "name" || disagree.Live != "accounting" {
+		t.Errorf("got %v, want the names compared", err)
+	}
+	w.exist(t, 2000)
+	if guest, _ := w.sim.Guest(2000); !guest.Running {
+		t.Error("it was shut down")
+	}
+}
+
 // TestStillUpdatable checks VMs right before they change in place.
 func TestStillUpdatable(t *testing.T) {
 	t.Parallel()

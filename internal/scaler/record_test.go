@@ -53,6 +53,41 @@ func TestRecord(t *testing.T) {
 	}
 }
 
+// TestKinds checks which kind of change the history shows.
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	s := newScaler(t, nil, vm(pve1, 2000))
+	one := []fleet.VM{vm(pve1, 2000)}
+	updated := guard.Intent{Update: []guard.Target{{Address: "module.a"}}}
+	empty := func() *scaler.Change { return propose(t, s, snapshot(guestOf(one[0]))) }
+	repair := func() *scaler.Change {
+		change := empty()
+		change.Kind = audit.KindRepair
+		return change
+	}
+	for _, tt := range []struct {
+		name   string
+		change *scaler.Change
+		plan   scaler.RootPlan
+		want   audit.Kind
+	}{
+		{"new VMs", propose(t, s, snapshot(guestOf(one[0])), request(pve1)), scaler.RootPlan{TakenOut: one}, audit.KindScaleUp},
+		{"nothing", empty(), scaler.RootPlan{}, audit.KindRecovery},
+		{"a file deleted", empty(), scaler.RootPlan{TakenOut: one}, audit.KindByHand},
+		{"a file added", empty(), scaler.RootPlan{Made: one}, audit.KindByHand},
+		{"a file of a change that did not end", empty().Begun(pve1), scaler.RootPlan{Made: one}, audit.KindRecovery},
+		{"an update", empty(), scaler.RootPlan{Intent: updated}, audit.KindRecovery},
+		{"a repair", repair(), scaler.RootPlan{Intent: updated}, audit.KindRepair},
+		{"a repair of nothing", repair(), scaler.RootPlan{}, audit.KindRecovery},
+		{"a repair beside a deleted file", repair(), scaler.RootPlan{Intent: updated, TakenOut: one}, audit.KindByHand},
+	} {
+		tt.plan.Host = pve1
+		if got := s.Record(tt.change, []scaler.RootPlan{tt.plan}).Kind; got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
 // TestWritesOutsideAPlan records writes that no plan contains, soon and without another
 // change, because they are lost if the process dies.
 func TestWritesOutsideAPlan(t *testing.T) {

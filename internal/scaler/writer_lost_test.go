@@ -91,6 +91,25 @@ func TestWriterGivesUpWhatSomebodyRemoved(t *testing.T) {
 	w.underWay(t)
 }
 
+// TestWriterTrustsAFreshVM removes a VM right after it was created: the snapshot may be
+// older than the VM, so the VM is not given up, but re-created.
+func TestWriterTrustsAFreshVM(t *testing.T) {
+	t.Parallel()
+	now := clocktesting.NewFakeClock(time.Now())
+	w := newWorldWith(t, func(config *scaler.Config) { config.Clock = now })
+	writer := w.run(t, nil)
+	fresh := ensure(t, writer, on(first))[0]
+	phases(t, writer, scaler.PhaseMade)
+	w.sim.RemoveGuest(int(fresh.VMID))
+	ensure(t, writer, on(second))
+	states := phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	if states[0].VM.Key != fresh.Key {
+		t.Errorf("left is %+v, want the VM that was just created", states[0])
+	}
+	w.underWay(t)
+	w.exist(t, int(fresh.VMID), int(states[1].VM.VMID))
+}
+
 // TestWriterGivesUpWhatVanishedUnseen removes two VMs while no writer runs. The one that
 // had become a Node is given up; the other is re-created.
 func TestWriterGivesUpWhatVanishedUnseen(t *testing.T) {
