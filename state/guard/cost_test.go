@@ -36,6 +36,20 @@ func TestPolicyWork(t *testing.T) {
 	}
 }
 
+// TestPolicyWorkOnShortTexts evaluates functions on texts of one byte and of none, which cost
+// next to nothing.
+func TestPolicyWorkOnShortTexts(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{
+		"''.matches('(.{0,100}){9}y')", "'a'.matches('(.{0,100}){9}y')", "'a'.matches('') && false", "''.upperAscii() != ''", "''.split('').size() > 1",
+	} {
+		rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, allowAll+deny(true, when))}
+		if v := check(edited(t, "create", nil), both, rules); has(v, guard.Deny, guard.PolicyRule("no"), "") {
+			t.Errorf("%s: got\n%.600s", when, v)
+		}
+	}
+}
+
 // TestPolicyWorkOfAllRules has too many rules that are each within their limit.
 func TestPolicyWorkOfAllRules(t *testing.T) {
 	t.Parallel()
