@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -85,7 +86,34 @@ func (c *canned) say(path string, data any) { c.answer(path, answer{data: data})
 
 // resources sets the resources in addition to pve-1.
 func (c *canned) resources(others ...any) {
-	c.say("/cluster/resources", append([]any{nodeResource("pve-1")}, others...))
+	all := append([]any{nodeResource("pve-1")}, others...)
+	c.say("/cluster/resources", all)
+	c.lists(all)
+}
+
+// lists sets what each host lists of its guests.
+func (c *canned) lists(resources []any) {
+	lists := map[string][]any{}
+	for _, r := range resources {
+		entry := maps.Clone(r.(map[string]any))
+		path := fmt.Sprintf("/nodes/%s/%s", entry["node"], entry["type"])
+		switch entry["type"] {
+		case "node":
+			for _, kind := range []string{"qemu", "lxc"} {
+				path = fmt.Sprintf("/nodes/%s/%s", entry["node"], kind)
+				lists[path] = append([]any{}, lists[path]...)
+			}
+		case "qemu", "lxc":
+			entry["cpus"] = entry["maxcpu"]
+			delete(entry, "maxcpu")
+			delete(entry, "type")
+			delete(entry, "node")
+			lists[path] = append(lists[path], entry)
+		}
+	}
+	for path, list := range lists {
+		c.say(path, list)
+	}
 }
 
 // cluster sets the hosts, and further resources.
@@ -97,6 +125,7 @@ func (c *canned) cluster(members []any, others ...any) {
 		}
 	}
 	c.say("/cluster/resources", others)
+	c.lists(others)
 }
 
 func nodeResource(name string) map[string]any {

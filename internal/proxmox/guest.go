@@ -46,17 +46,27 @@ type guestsRead struct {
 }
 
 // readGuests sets the running values of the host's guests. It sets a Problem if some
-// cannot be read, because their pins are then unknown.
-func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []resource) guestsRead {
+// cannot be read, because their pins are then unknown. If known is set, it may return a
+// guest's configuration, which then is not read; nil means that all are read.
+func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []resource, known recallFunc) guestsRead {
 	guests = slices.SortedFunc(slices.Values(guests), func(a, b resource) int { return cmp.Compare(a.VMID, b.VMID) })
 	configs := make([]values, len(guests))
 	errs := make([]error, len(guests))
 	var group errgroup.Group
 	group.SetLimit(c.cfg.MaxInFlight)
 	for i, r := range guests {
+		if known != nil {
+			if config, found := known(r); found {
+				configs[i] = config
+				continue
+			}
+		}
 		group.Go(func() error {
+			readAt := c.cfg.Now()
 			path := fmt.Sprintf("/nodes/%s/%s/%d/config?current=1", host.Name, r.Type, int(r.VMID))
-			errs[i] = c.get(ctx, path, &configs[i])
+			if errs[i] = c.get(ctx, path, &configs[i]); errs[i] == nil {
+				c.guests.remember(r, configs[i], readAt)
+			}
 			return nil
 		})
 	}
@@ -76,6 +86,7 @@ func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []r
 		if err != nil {
 			addProblem(host, fmt.Sprintf("guest %d cannot be read, so its CPUs and memory are unknown: %s", guest.VMID, short(err)))
 		}
+		flaws := flawsOf(host)
 		if found.describe(host, guest, configs[i], err == nil) { // it never runs
 			guest.VCPUs = 0
 			guest.MemoryMiB = 0
@@ -85,9 +96,26 @@ func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []r
 			guest.PCIDevices = nil
 			guest.Disks = nil
 		}
+		if err != nil || flawsOf(host) > flaws {
+			c.guests.forget(r.VMID) // so that a correction is noticed soon
+		}
 		host.Guests = append(host.Guests, guest)
 	}
 	return found
+}
+
+// recallFunc returns the configuration of a listed guest, if it is known.
+type recallFunc func(listed resource) (config values, found bool)
+
+// flawsOf returns the number of a host's warnings and unusable templates.
+func flawsOf(host *topology.Host) int {
+	flaws := len(host.Warnings)
+	for i := range host.Templates {
+		if host.Templates[i].Problem != "" {
+			flaws++
+		}
+	}
+	return flaws
 }
 
 // describe reports whether a guest only describes something: it is a template, or its
@@ -163,7 +191,7 @@ func listedGuest(r resource) topology.Guest {
 		VMID:      int(r.VMID),
 		Name:      r.Name,
 		Kind:      topology.GuestKind(r.Type),
-		Running:   r.Status == "running",
+		Running:   r.Status == statusRunning,
 		Template:  r.Template != 0,
 		VCPUs:     int(r.MaxCPU),
 		MemoryMiB: r.MaxMem.mib(),

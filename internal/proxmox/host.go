@@ -19,9 +19,13 @@ import (
 // 6.0.5, PVE/APIServer/AnyEvent.pm:835).
 const slowReport = 20 * time.Second
 
-// notesAge is the age from which the host agent's data is read again. The agent publishes
-// every five minutes.
-const notesAge = time.Minute
+// The ages from which the host agent's data is read again, on a host that is queried and on
+// one that is only listed. The agent publishes every five minutes, and counts as old after
+// fifteen.
+const (
+	notesAge       = time.Minute
+	listedNotesAge = 5 * time.Minute
+)
 
 // runningVersion matches the version in "pve-manager: 9.0.3 (running version:
 // 9.0.3/5bd5b0ff1e5c2a4b)".
@@ -41,7 +45,7 @@ func (c *Client) readHost(ctx context.Context, host *topology.Host, listing host
 		return hostRead{}
 	}
 	host.ReadAt = c.now()
-	guests := c.readGuests(ctx, host, listing.guests)
+	guests := c.readGuests(ctx, host, listing.guests, nil)
 	c.mergeSources(ctx, host, found, &guests)
 	host.Warnings = append(host.Warnings, host.MachineWarnings...)
 	return hostRead{gone: guests.gone, version: found.version}
@@ -165,10 +169,10 @@ func (c *Client) readNotes(ctx context.Context, host *topology.Host) (string, er
 	return config.Description, nil
 }
 
-// keepAgent copies the previous data about a host's agent, and reads it again if it is
-// old. If that fails for a reason other than a refusal, the previous data remains and
+// keepAgent copies the previous data about a host's agent, and reads it again from an age
+// on. If that fails for a reason other than a refusal, the previous data remains and
 // ages.
-func (c *Client) keepAgent(ctx context.Context, host, known *topology.Host) {
+func (c *Client) keepAgent(ctx context.Context, host, known *topology.Host, age time.Duration) {
 	host.Agent = known.Agent
 	host.AgentProblem = known.AgentProblem
 	host.Contradicted = known.Contradicted
@@ -177,7 +181,7 @@ func (c *Client) keepAgent(ctx context.Context, host, known *topology.Host) {
 		host.ReadAt = known.ReadAt
 		return
 	}
-	if host.ReadAt.Sub(known.NotesAt) < notesAge {
+	if host.ReadAt.Sub(known.NotesAt) < age {
 		return
 	}
 	_, err := c.readNotes(ctx, host)

@@ -164,6 +164,7 @@ type Client struct {
 	http      *http.Client
 
 	credentials atomic.Pointer[Credential]
+	guests      guestMemory
 
 	// mu guards the two fields below.
 	mu sync.Mutex

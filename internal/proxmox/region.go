@@ -14,7 +14,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-const resourcesPath = "/cluster/resources"
+const (
+	resourcesPath   = "/cluster/resources"
+	permissionsPath = "/access/permissions"
+)
 
 // regionRead is what the cluster-wide endpoints return.
 type regionRead struct {
@@ -23,8 +26,6 @@ type regionRead struct {
 	nodes    map[topology.HostName]resource // the hosts' own entries
 	guests   map[topology.HostName][]resource
 	storages map[topology.HostName][]topology.Storage
-	// warning is about guests that the credential may not see.
-	warning string
 	// maps is set if the credential may see resource mappings.
 	maps bool
 }
@@ -39,18 +40,12 @@ func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 	var privileges map[string]map[string]number
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.get(groupCtx, resourcesPath, &resources) })
-	group.Go(func() error { return c.get(groupCtx, "/access/permissions", &privileges) })
+	group.Go(func() error { return c.get(groupCtx, permissionsPath, &privileges) })
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	region := newRegionRead(topology.Region{Name: c.cfg.Region, Quorate: true}, resources)
-
-	// Proxmox does not list guests for which the credential lacks VM.Audit.
-	if privileges["/vms"]["VM.Audit"] == 0 {
-		region.HidesGuests = true
-		region.warning = "guests that this credential may not see are not counted, so their CPUs and memory look free: " +
-			c.grant("/vms", "VM.Audit", auditor)
-	}
+	region.HidesGuests = hidesGuests(privileges)
 	for path, granted := range privileges {
 		for _, privilege := range []string{"Mapping.Audit", "Mapping.Use", "Mapping.Modify"} {
 			below, ok := granted[privilege]
@@ -60,7 +55,35 @@ func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 			}
 		}
 	}
+	return region, c.readOnline(ctx, region)
+}
 
+// readListing is readRegion without the privileges, which it reads only if guests were
+// hidden before, or if one is no longer listed: it was removed, or is hidden now.
+func (c *Client) readListing(ctx context.Context, hidden bool) (*regionRead, error) {
+	var resources []resource
+	if err := c.get(ctx, resourcesPath, &resources); err != nil {
+		return nil, err
+	}
+	region := newRegionRead(topology.Region{Name: c.cfg.Region, Quorate: true}, resources)
+	if c.guests.miss(resources) || hidden {
+		var privileges map[string]map[string]number
+		if err := c.get(ctx, permissionsPath, &privileges); err != nil {
+			return nil, err
+		}
+		region.HidesGuests = hidesGuests(privileges)
+	}
+	return region, c.readOnline(ctx, region)
+}
+
+// hidesGuests reports whether Proxmox may have guests that it does not list, because the
+// credential lacks VM.Audit.
+func hidesGuests(privileges map[string]map[string]number) bool {
+	return privileges["/vms"]["VM.Audit"] == 0
+}
+
+// readOnline reads which hosts the cluster reaches, and whether it is quorate.
+func (c *Client) readOnline(ctx context.Context, region *regionRead) error {
 	// A single host needs no /cluster/status. The host responded, so it is
 	// online, even if its status is "unknown" because pvestatd is not running. No other host
 	// has a vote, so there is no quorum to lose; if the host waits for an external vote,
@@ -69,13 +92,13 @@ func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 		for name, node := range region.nodes {
 			region.online[name] = node.Status != "offline"
 		}
-		return region, nil
+		return nil
 	}
 	if err := c.readMembers(ctx, region); err != nil {
-		return nil, err
+		return err
 	}
 	if len(region.online) == 0 { // otherwise all VMs would look deleted
-		return nil, &Error{
+		return &Error{
 			Region:   c.cfg.Region,
 			Endpoint: c.transport.endpoint(),
 			Path:     membersPath,
@@ -84,7 +107,7 @@ func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 			Hint:     "check that url is a Proxmox host",
 		}
 	}
-	return region, nil
+	return nil
 }
 
 // readMembers reads which hosts the cluster has and reaches, and whether it is quorate.
@@ -167,8 +190,9 @@ func (c *Client) hosts(region *regionRead, requested []topology.HostName) []topo
 		// maintenance.
 		host.Maintenance = region.nodes[name].HAState == "maintenance"
 		host.Storages = region.storages[name]
-		if region.warning != "" {
-			host.Warnings = []string{region.warning}
+		if region.HidesGuests {
+			host.Warnings = []string{"guests that this credential may not see are not counted, so their CPUs and memory look free: " +
+				c.grant("/vms", "VM.Audit", auditor)}
 		}
 		switch {
 		case len(c.cfg.Hosts) > 0 && !slices.Contains(c.cfg.Hosts, name):

@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"time"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -59,14 +62,68 @@ func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	return snapshot, nil
 }
 
-// Refresh reads the guests and storages of some of the region's hosts again, and their
-// agents' data once a minute, but not the hardware of hosts where it is known. It returns
-// a new snapshot.
-func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []topology.HostName) (*topology.Snapshot, error) {
+// Refresh queries some of the region's hosts again, before a decision or an apply. It reads
+// the guests that may have other CPUs, memory or devices than before: the ones that are
+// new, changed, stopped or restarted, and the given ones. It reads storages, and the data of
+// the hosts' agents once a minute, but not the hardware of hosts where it is known. It does
+// not notice a new description of a running guest: Snapshot does. It returns a new snapshot.
+func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []topology.HostName, vmids ...fleet.VMID) (*topology.Snapshot, error) {
 	region, err := c.readRegion(ctx)
 	if err != nil {
 		return nil, err
 	}
+	return c.rereadHosts(ctx, old, region, names, func(ctx context.Context, host, known *topology.Host, listing hostListing) (gone []resource) {
+		guests, err := c.listGuests(ctx, host.Name, listing.guests)
+		if err != nil {
+			failHost(host, err)
+		}
+		now := c.cfg.Now()
+		return c.regainGuests(ctx, host, known, guests, notesAge, func(r resource) (values, bool) {
+			if r.Status != statusRunning || slices.Contains(vmids, fleet.VMID(r.VMID)) {
+				return nil, false
+			}
+			return c.guests.recall(r, now)
+		})
+	})
+}
+
+// Update reads the whole region again by what the cluster lists, which can be half a minute
+// old: it queries only hosts that had a Problem or are listed with one, and reads only guests
+// whose list entry has changed. It reads the data of the hosts' agents every five minutes.
+// While nothing happens, it makes one request, or two if there are several hosts.
+func (c *Client) Update(ctx context.Context, old *topology.Snapshot) (*topology.Snapshot, error) {
+	hidden := slices.ContainsFunc(old.Regions, func(r topology.Region) bool { return r.Name == c.cfg.Region && r.HidesGuests })
+	region, err := c.readListing(ctx, hidden)
+	if err != nil {
+		return nil, err
+	}
+	var names []topology.HostName
+	for i := range old.Hosts {
+		if old.Hosts[i].Region == c.cfg.Region {
+			names = append(names, old.Hosts[i].Name)
+		}
+	}
+	return c.rereadHosts(ctx, old, region, names, func(ctx context.Context, host, known *topology.Host, listing hostListing) (gone []resource) {
+		if known.Problem != "" || listing.node.Status != nodeOnline {
+			if _, err := c.readStatus(ctx, host.Name); err != nil {
+				failHost(host, err)
+			}
+		}
+		now := c.cfg.Now()
+		return c.regainGuests(ctx, host, known, listing.guests, listedNotesAge, func(r resource) (values, bool) {
+			return c.guests.recall(r, now)
+		})
+	})
+}
+
+// rereader reads a host without a Problem whose hardware is known. It returns the guests
+// that are no longer on the host.
+type rereader func(ctx context.Context, host, known *topology.Host, listing hostListing) (gone []resource)
+
+// rereadHosts returns a snapshot with some of a region's hosts read again.
+func (c *Client) rereadHosts(
+	ctx context.Context, old *topology.Snapshot, region *regionRead, names []topology.HostName, again rereader,
+) (*topology.Snapshot, error) {
 	hosts := slices.DeleteFunc(c.hosts(region, names), func(h topology.Host) bool { return !slices.Contains(names, h.Name) })
 	read := func(ctx context.Context, host *topology.Host, listing hostListing) hostRead {
 		known := old.Host(host.ID())
@@ -77,23 +134,14 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 		host.PCIDevices = known.PCIDevices
 		host.ReservedCPUs = known.ReservedCPUs
 		host.ReservedMemoryMiB = known.ReservedMemoryMiB
-
-		var found hardware
-		if host.Problem == "" {
-			var err error
-			if found, err = c.readStatus(ctx, host.Name); err != nil {
-				failHost(host, err)
-			}
-		}
-		var result hostRead
-		if host.Problem != "" {
-			host.Guests = listed(listing.guests)
-		} else {
-			host.ReadAt = c.now()
-			result = hostRead{gone: c.readGuests(ctx, host, listing.guests).gone, version: found.version}
-		}
-		c.keepAgent(ctx, host, known)
 		host.MachineWarnings = known.MachineWarnings
+
+		var result hostRead
+		if host.Problem == "" {
+			result.gone = again(ctx, host, known, listing)
+		} else {
+			c.regainGuests(ctx, host, known, listing.guests, 0, nil)
+		}
 		host.Warnings = append(host.Warnings, host.MachineWarnings...)
 		return result
 	}
@@ -130,6 +178,50 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 	}
 	sortSnapshot(fresh)
 	return fresh, nil
+}
+
+// regainGuests sets a host's guests, of which some may be known, and its agent's data. It
+// returns the guests that are no longer there. Of a host with a Problem it reads nothing.
+func (c *Client) regainGuests(
+	ctx context.Context, host, known *topology.Host, guests []resource, age time.Duration, recall recallFunc,
+) (gone []resource) {
+	if host.Problem != "" {
+		host.Guests = listed(guests)
+	} else {
+		host.ReadAt = c.now()
+		gone = c.readGuests(ctx, host, guests, recall).gone
+	}
+	c.keepAgent(ctx, host, known, age)
+	return gone
+}
+
+// listGuests returns a host's guests as the host lists them now: what the cluster lists of a
+// guest that runs can be half a minute old.
+func (c *Client) listGuests(ctx context.Context, host topology.HostName, known []resource) ([]resource, error) {
+	kinds := []topology.GuestKind{topology.GuestVM}
+	if slices.ContainsFunc(known, func(r resource) bool { return r.Type == string(topology.GuestContainer) }) {
+		kinds = append(kinds, topology.GuestContainer)
+	}
+	current := map[number]resource{}
+	for _, kind := range kinds {
+		var guests []resource
+		if err := c.get(ctx, fmt.Sprintf("/nodes/%s/%s", host, kind), &guests); err != nil {
+			return known, err
+		}
+		for _, r := range guests {
+			r.Type = string(kind)
+			r.Node = string(host)
+			r.MaxCPU = r.CPUs
+			current[r.VMID] = r
+		}
+	}
+	for _, r := range known {
+		if _, listed := current[r.VMID]; !listed {
+			r.Status = "" // so that it is read, which shows whether it still exists
+			current[r.VMID] = r
+		}
+	}
+	return slices.Collect(maps.Values(current)), nil
 }
 
 // locate sets the NUMA nodes of the hosts' devices, if agents report them.
@@ -210,7 +302,7 @@ func (c *Client) readMoved(ctx context.Context, hosts []topology.Host, gone []re
 			host.Guests = append(host.Guests, listed(moved)...)
 			continue
 		}
-		for _, still := range c.readGuests(ctx, host, moved).gone {
+		for _, still := range c.readGuests(ctx, host, moved, nil).gone {
 			addProblem(host, fmt.Sprintf("guest %d appears and vanishes: its CPUs are unknown until it stays", int(still.VMID)))
 		}
 	}

@@ -179,13 +179,15 @@ func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet
 // readAgain reads the hosts of VMs again.
 func (s *Scaler) readAgain(ctx context.Context, old *topology.Snapshot, vms []fleet.VM) (*topology.Snapshot, error) {
 	hosts := map[topology.RegionName][]topology.HostName{}
+	var guests []fleet.VMID
 	for i := range vms {
 		hosts[vms[i].Host.Region] = append(hosts[vms[i].Host.Region], vms[i].Host.Host)
+		guests = append(guests, vms[i].VMID)
 	}
 	for _, region := range slices.Sorted(maps.Keys(hosts)) {
 		var err error
 		slices.Sort(hosts[region])
-		if old, err = s.region(region).Live.Refresh(ctx, old, slices.Compact(hosts[region])); err != nil {
+		if old, err = s.region(region).Live.Refresh(ctx, old, slices.Compact(hosts[region]), guests...); err != nil {
 			return nil, err
 		}
 	}

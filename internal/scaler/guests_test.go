@@ -33,7 +33,7 @@ func (c cloner) Busy(context.Context, topology.HostName) (bool, error) {
 	return *c.asked < c.ends, nil
 }
 
-func (c cloner) Refresh(context.Context, *topology.Snapshot, []topology.HostName) (*topology.Snapshot, error) {
+func (c cloner) Refresh(context.Context, *topology.Snapshot, []topology.HostName, ...fleet.VMID) (*topology.Snapshot, error) {
 	if *c.asked < c.ends {
 		return c.snapshot, nil
 	}
@@ -48,7 +48,7 @@ type mute struct {
 
 func (m mute) Busy(context.Context, topology.HostName) (bool, error) { return false, m.busy }
 
-func (mute) Refresh(context.Context, *topology.Snapshot, []topology.HostName) (*topology.Snapshot, error) {
+func (mute) Refresh(context.Context, *topology.Snapshot, []topology.HostName, ...fleet.VMID) (*topology.Snapshot, error) {
 	return nil, errors.New("no answer")
 }
 

@@ -150,7 +150,7 @@ func as[E error](err error) bool {
 // live is a Proxmox with prepared responses.
 type live struct{ snapshot *topology.Snapshot }
 
-func (l live) Refresh(context.Context, *topology.Snapshot, []topology.HostName) (*topology.Snapshot, error) {
+func (l live) Refresh(context.Context, *topology.Snapshot, []topology.HostName, ...fleet.VMID) (*topology.Snapshot, error) {
 	return l.snapshot, nil
 }
 

@@ -102,7 +102,7 @@ type silent struct {
 
 var errSilent = errors.New("no answer from pve-2")
 
-func (s silent) Refresh(_ context.Context, old *topology.Snapshot, hosts []topology.HostName) (*topology.Snapshot, error) {
+func (s silent) Refresh(_ context.Context, old *topology.Snapshot, hosts []topology.HostName, _ ...fleet.VMID) (*topology.Snapshot, error) {
 	*s.asked = append(*s.asked, hosts)
 	for _, host := range hosts {
 		if host == s.down {

@@ -22,8 +22,9 @@ import (
 
 // Proxmox is what the scaler needs of a live Proxmox cluster.
 type Proxmox interface {
-	// Refresh reads the guests of the given hosts again, and which VMIDs exist.
-	Refresh(ctx context.Context, snapshot *topology.Snapshot, hosts []topology.HostName) (*topology.Snapshot, error)
+	// Refresh reads the guests of the given hosts again that may have other CPUs than
+	// before, the given guests in any case, and which VMIDs exist.
+	Refresh(ctx context.Context, snapshot *topology.Snapshot, hosts []topology.HostName, guests ...fleet.VMID) (*topology.Snapshot, error)
 	Hosts
 	// CanSetAffinity reports whether the credential may write a VM's affinity.
 	CanSetAffinity() (bool, string)

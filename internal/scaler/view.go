@@ -47,7 +47,7 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 	snapshot := change.Snapshot
 	if live := s.region(id.Region).Live; fresh && live != nil {
 		var err error
-		if snapshot, err = live.Refresh(ctx, snapshot, change.hostsOf(id)); err != nil {
+		if snapshot, err = live.Refresh(ctx, snapshot, change.hostsOf(id), change.guestsOf(id)...); err != nil {
 			return nil, err
 		}
 	}
@@ -404,6 +404,23 @@ func (c *Change) hostsOf(host topology.HostID) []topology.HostName {
 	}
 	slices.Sort(hosts)
 	return slices.Compact(hosts)
+}
+
+// guestsOf returns the VMIDs of the existing VMs that a change removes or updates on a host,
+// with those that an earlier change left unfinished.
+func (c *Change) guestsOf(host topology.HostID) []fleet.VMID {
+	open := c.open[host]
+	vms := slices.Concat(on(c.Removed, host), on(c.Updated, host), on(open.Removed, host))
+	for _, vm := range on(c.After.VMs, host) {
+		if slices.Contains(open.Updated, vm.Key) {
+			vms = append(vms, vm)
+		}
+	}
+	var vmids []fleet.VMID
+	for i := range vms {
+		vmids = append(vmids, vms[i].VMID)
+	}
+	return vmids
 }
 
 // recordedVM returns the VM that a resource's values describe, and its marker, if the

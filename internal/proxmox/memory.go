@@ -1,0 +1,95 @@
+package proxmox
+
+import (
+	"sync"
+	"time"
+)
+
+// guestMemory remembers the configuration of each guest. Proxmox has no list of
+// configurations and no list of changes, so without it every snapshot costs a request per
+// guest.
+type guestMemory struct {
+	// mu guards byVMID.
+	mu     sync.Mutex
+	byVMID map[number]rememberedGuest
+}
+
+// rememberedGuest is a configuration, and what Proxmox listed of the guest when it was read.
+type rememberedGuest struct {
+	listed resource
+	config values
+	readAt time.Time
+}
+
+// uptimeSlack is by how much an uptime may be rounded up.
+const uptimeSlack = 2 * time.Second
+
+// remember stores the configuration of a listed guest that was requested at readAt.
+func (m *guestMemory) remember(listed resource, config values, readAt time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.byVMID == nil {
+		m.byVMID = map[number]rememberedGuest{}
+	}
+	m.byVMID[listed.VMID] = rememberedGuest{listed: listed.configured(), config: config, readAt: readAt}
+}
+
+// forget makes the next snapshot read a guest.
+func (m *guestMemory) forget(vmid number) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.byVMID, vmid)
+}
+
+// recall returns the configuration of a guest whose list entry shows no change since it was
+// read: the guest has no lock, and if it runs, it runs since before. A running guest keeps
+// its CPUs, NUMA nodes, devices and affinity until it stops. What a list entry does not
+// show is the change of a description, or of a stopped guest's options.
+func (m *guestMemory) recall(listed resource, now time.Time) (config values, found bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known, found := m.byVMID[listed.VMID]
+	if !found || known.listed != listed.configured() || listed.Lock != "" {
+		return nil, false
+	}
+	// A list that is old makes the guest look younger, which costs a request.
+	runsSince := now.Add(-time.Duration(listed.Uptime) * time.Second)
+	if listed.Status != statusStopped && !runsSince.Add(uptimeSlack).Before(known.readAt) {
+		return nil, false
+	}
+	return known.config, true
+}
+
+// miss forgets guests that are no longer listed, and reports whether there are any.
+func (m *guestMemory) miss(listed []resource) bool {
+	exists := map[number]bool{}
+	for i := range listed {
+		exists[listed[i].VMID] = true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	missing := false
+	for vmid := range m.byVMID {
+		if !exists[vmid] {
+			delete(m.byVMID, vmid)
+			missing = true
+		}
+	}
+	return missing
+}
+
+// configured returns the part of a guest's list entry that depends on its configuration.
+func (r resource) configured() resource {
+	return resource{
+		Type:     r.Type,
+		Node:     r.Node,
+		Name:     r.Name,
+		Status:   r.Status,
+		VMID:     r.VMID,
+		Template: r.Template,
+		Tags:     r.Tags,
+		MaxCPU:   r.MaxCPU,
+		MaxMem:   r.MaxMem,
+		MaxDisk:  r.MaxDisk,
+	}
+}
