@@ -8,15 +8,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 	karpenter "sigs.k8s.io/karpenter/pkg/cloudprovider"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -55,8 +59,11 @@ type Config struct {
 	Client  client.Reader
 	Fleet   Fleet
 	Cluster Cluster
-	// Snapshot returns a recent snapshot of Proxmox. It is cheap.
+	// Snapshot returns a snapshot of Proxmox on which VMs can be placed.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
+	// Recent returns a snapshot that is older and cheaper, for everything else, and must not
+	// be modified; nil means Snapshot, each of which is used once.
+	Recent func(ctx context.Context) (*topology.Snapshot, error)
 	// Types are the instance types; nil means the default ones.
 	Types []scheduling.InstanceType
 	// Overlays enables NodeOverlays.
@@ -74,7 +81,10 @@ type Config struct {
 }
 
 // CloudProvider implements Karpenter's CloudProvider.
-type CloudProvider struct{ config Config }
+type CloudProvider struct {
+	config Config
+	memo   memo
+}
 
 var _ karpenter.CloudProvider = (*CloudProvider)(nil)
 
@@ -88,6 +98,16 @@ func New(config Config) *CloudProvider {
 	}
 	if config.Evacuated == nil {
 		config.Evacuated = func(context.Context) ([]topology.HostID, error) { return nil, nil }
+	}
+	if config.Recent == nil {
+		config.Recent = func(ctx context.Context) (*topology.Snapshot, error) {
+			snapshot, err := config.Snapshot(ctx)
+			if err != nil {
+				return nil, err
+			}
+			once := *snapshot
+			return &once, nil
+		}
 	}
 	if config.Placing == nil {
 		config.Placing = &sync.Mutex{}
@@ -121,22 +141,76 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, pool *karpv1.NodeP
 	if pool == nil {
 		return nil, fmt.Errorf("finding instance types: there is no NodePool to find them for")
 	}
-	request, err := c.request(ctx)
+	request, err := c.request(ctx, c.config.Recent)
 	if err != nil {
 		return nil, fmt.Errorf("finding instance types of NodePool %q: %w", pool.Name, err)
 	}
-	types, err := c.config.Cluster.InstanceTypes(ctx, request, pool)
-	return types, translate(err)
+	versions, err := c.versions(ctx, pool.Name)
+	if err != nil {
+		return nil, fmt.Errorf("finding instance types of NodePool %q: %w", pool.Name, err)
+	}
+	key := typesKey{pool: pool.Name, versions: versions, fleet: digest(&request)}
+	types, err := memoized(&c.memo, request.Snapshot, key, func() ([]*karpenter.InstanceType, error) {
+		return c.config.Cluster.InstanceTypes(ctx, request, pool)
+	})
+	return slices.Clone(types), translate(err)
+}
+
+// typesKey identifies the instance types of a NodePool on one snapshot.
+type typesKey struct {
+	pool, versions string
+	fleet          uint64
+}
+
+// versions returns the versions of all objects that determine the instance types of a
+// NodePool.
+func (c *CloudProvider) versions(ctx context.Context, pool string) (string, error) {
+	versions := ""
+	for _, list := range []client.ObjectList{&karpv1.NodePoolList{}, &v1alpha1.ProxmoxNodeClassList{}, &karpv1alpha1.NodeOverlayList{}} {
+		if _, overlays := list.(*karpv1alpha1.NodeOverlayList); overlays && !c.config.Overlays {
+			continue
+		}
+		if err := c.config.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			return "", fmt.Errorf("listing the objects of NodePool %q: %w", pool, err)
+		}
+		err := apimeta.EachListItem(list, func(o runtime.Object) error {
+			object, err := apimeta.Accessor(o)
+			if err == nil {
+				versions += object.GetName() + " " + object.GetResourceVersion() + "\n"
+			}
+			return err
+		})
+		if err != nil {
+			return "", fmt.Errorf("listing the objects of NodePool %q: %w", pool, err)
+		}
+	}
+	return versions, nil
+}
+
+// digestSeed makes digests of one process comparable.
+var digestSeed = maphash.MakeSeed()
+
+// digest returns a digest of the VMs and unavailable offerings of a request. A VM never
+// changes its place or its size.
+func digest(request *scheduling.Request) uint64 {
+	var hash maphash.Hash
+	hash.SetSeed(digestSeed)
+	for i := range request.Existing {
+		vm := &request.Existing[i]
+		_, _ = fmt.Fprintln(&hash, vm.Key, vm.Host, vm.InstanceType)
+	}
+	_, _ = fmt.Fprintln(&hash, request.Unavailable)
+	return hash.Sum64()
 }
 
 // request returns a scheduling request with the current state.
-func (c *CloudProvider) request(ctx context.Context) (scheduling.Request, error) {
+func (c *CloudProvider) request(ctx context.Context, read func(context.Context) (*topology.Snapshot, error)) (scheduling.Request, error) {
 	var none scheduling.Request
 	states, err := c.config.Fleet.States(ctx)
 	if err != nil {
 		return none, err
 	}
-	snapshot, err := c.config.Snapshot(ctx)
+	snapshot, err := read(ctx)
 	if err != nil {
 		return none, fmt.Errorf("reading Proxmox: %w", err)
 	}
@@ -181,7 +255,7 @@ func (e everywhere) GetInstanceTypes(ctx context.Context, pool *karpv1.NodePool)
 	if ref := pool.Spec.Template.Spec.NodeClassRef; ref == nil || ref.Group != v1alpha1.Group || ref.Kind != v1alpha1.KindProxmoxNodeClass {
 		return nil, nil
 	}
-	snapshot, err := e.config.Snapshot(ctx)
+	snapshot, err := e.config.Recent(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading Proxmox: %w", err)
 	}

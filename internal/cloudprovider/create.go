@@ -94,7 +94,7 @@ func unusable(state *scaler.VMState) string {
 func (c *CloudProvider) place(ctx context.Context, claim *karpv1.NodeClaim) (fleet.VM, error) {
 	c.config.Placing.Lock()
 	defer c.config.Placing.Unlock()
-	request, err := c.request(ctx)
+	request, err := c.request(ctx, c.config.Snapshot)
 	if err != nil {
 		return fleet.VM{}, err
 	}
@@ -159,7 +159,7 @@ func (c *CloudProvider) readyClass(ctx context.Context, claim *karpv1.NodeClaim)
 // launched returns the NodeClaim of a VM with its class, which may be nil if it no longer
 // exists.
 func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, vm fleet.VM, class *v1alpha1.ProxmoxNodeClass) (*karpv1.NodeClaim, error) {
-	snapshot, err := c.config.Snapshot(ctx)
+	snapshot, err := c.config.Recent(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading Proxmox: %w", err)
 	}
@@ -213,11 +213,11 @@ func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (er
 		return nil
 	}
 
-	snapshot, err := c.config.Snapshot(ctx)
+	snapshot, err := c.config.Recent(ctx)
 	if err != nil {
 		return fmt.Errorf("reading Proxmox: %w", err)
 	}
-	view := viewGuests(snapshot, c.config.ClusterID)
+	view := c.view(snapshot)
 	if len(view.own[key]) > 0 {
 		return nil
 	}

@@ -44,7 +44,7 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 	if err != nil {
 		return "", err
 	}
-	snapshot, err := c.config.Snapshot(ctx)
+	snapshot, err := c.config.Recent(ctx)
 	if err != nil {
 		return "", fmt.Errorf("reading Proxmox: %w", err)
 	}
@@ -63,7 +63,7 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 		return DriftClass, nil
 	case class != nil && c.otherImage(claim, class, snapshot):
 		return DriftImage, nil
-	case viewGuests(snapshot, c.config.ClusterID).left(keyOf(claim), home):
+	case c.view(snapshot).left(keyOf(claim), home):
 		return DriftHost, nil
 	case class != nil && home.Host != "" && !scheduling.Allows(class, home):
 		return DriftNotAllowed, nil
@@ -99,7 +99,11 @@ func (c *CloudProvider) otherImage(claim *karpv1.NodeClaim, class *v1alpha1.Prox
 	if !ok {
 		return false
 	}
-	template, known := scheduling.EvaluateClass(class, snapshot, c.config.ClusterID, c.config.Types).Templates[host]
+	type templatesKey struct{ class, version string }
+	templates, _ := memoized(&c.memo, snapshot, templatesKey{class.Name, class.ResourceVersion}, func() (map[topology.HostID]topology.Template, error) {
+		return scheduling.EvaluateClass(class, snapshot, c.config.ClusterID, c.config.Types).Templates, nil
+	})
+	template, known := templates[host]
 	return known && fleet.VMID(template.VMID) != vmid
 }
 

@@ -60,11 +60,11 @@ func (c *CloudProvider) all(ctx context.Context) ([]*karpv1.NodeClaim, *guestVie
 	if err != nil {
 		return nil, nil, err
 	}
-	snapshot, err := c.config.Snapshot(ctx)
+	snapshot, err := c.config.Recent(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading Proxmox: %w", err)
 	}
-	view := viewGuests(snapshot, c.config.ClusterID)
+	view := c.view(snapshot)
 	known := map[fleet.Key]bool{}
 	var claims []*karpv1.NodeClaim
 	for i := range states {
@@ -133,6 +133,13 @@ type ownGuest struct {
 	name string
 	// moving is set while the guest is migrated to another host.
 	moving bool
+}
+
+// view returns the guests of a snapshot.
+func (c *CloudProvider) view(snapshot *topology.Snapshot) *guestView {
+	type viewKey struct{}
+	view, _ := memoized(&c.memo, snapshot, viewKey{}, func() (*guestView, error) { return viewGuests(snapshot, c.config.ClusterID), nil })
+	return view
 }
 
 func viewGuests(snapshot *topology.Snapshot, clusterID string) *guestView {
