@@ -70,7 +70,7 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	}
 	ctx = options.ToContext(ctx, karpenter)
 	b := &builder{Controller: c, karpenter: karpenter, unavailable: cloudprovider.NewUnavailableOfferings(c.clock)}
-	if b.manager, err = newManager(ctx, &c.settings, karpenter); err != nil {
+	if b.manager, err = newManager(ctx, &c.settings, c.config.Intervals, karpenter); err != nil {
 		return nil, err
 	}
 	if b.live, err = client.New(c.settings.Rest, client.Options{Scheme: scheme.Scheme}); err != nil {
@@ -150,7 +150,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	observer, err := metrics.Register(registry, metrics.Config{
 		VMs:         func() []scaler.VMState { return writer.VMs() },
 		Orphans:     func() map[topology.HostID]int { return collector.Orphans() },
-		Snapshot:    b.inventory.Snapshot,
+		Snapshot:    b.inventory.Recent,
 		Unavailable: unavailable,
 		Kproximate:  b.settings.Kproximate,
 		Client:      cached,
@@ -175,7 +175,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Approved:  func() { provisioner.Trigger() },
 	})
 	writer = scaler.NewWriter(fleetScaler, scaler.WriterConfig{
-		Snapshot: b.inventory.Snapshot,
+		Snapshot: b.inventory.Recent,
 		Taken:    b.liveCluster.VMIDs,
 		Joined:   joined(b.live),
 		Gate:     approvals,
@@ -189,7 +189,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Recorder:     b.recorder,
 		Writer:       writer,
 		Unavailable:  b.unavailable,
-		Snapshot:     b.inventory.Snapshot,
+		Snapshot:     b.inventory.Recent,
 		ClusterID:    b.config.ClusterID,
 		Paused:       b.control.paused,
 		Clock:        b.clock,
@@ -203,6 +203,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Fleet:       writer,
 		Cluster:     b.cluster,
 		Snapshot:    b.inventory.Snapshot,
+		Recent:      b.inventory.Recent,
 		Types:       b.types,
 		Unavailable: b.unavailable,
 		Evacuated:   b.control.evacuated,
@@ -257,7 +258,7 @@ func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer) []controller.
 		nodeclass.New(nodeclass.Config{
 			Client:          cached,
 			Recorder:        b.recorder,
-			Snapshot:        b.inventory.Snapshot,
+			Snapshot:        b.inventory.Recent,
 			ClusterID:       b.config.ClusterID,
 			Metadata:        seeder.Check,
 			Types:           b.types,
@@ -410,7 +411,7 @@ func (b *builder) mayMove(ctx context.Context, region topology.RegionName, from,
 	}
 
 	// Whoever may change a pool can see it.
-	snapshot, err := b.inventory.Snapshot(ctx)
+	snapshot, err := b.inventory.Recent(ctx)
 	if err != nil {
 		return err
 	}

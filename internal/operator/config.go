@@ -4,7 +4,9 @@
 package operator
 
 import (
+	"fmt"
 	"math"
+	"reflect"
 	"time"
 
 	"github.com/numaform/numaform/fleet"
@@ -23,8 +25,9 @@ type Config struct {
 	// $XDG_STATE_HOME/numaform or $HOME/.local/state/numaform.
 	StateDir string `yaml:"state_dir"`
 	// InstanceTypesFile replaces the generated instance types; empty means none.
-	InstanceTypesFile string `yaml:"instance_types_file"`
-	Engine            Engine `yaml:"engine"`
+	InstanceTypesFile string    `yaml:"instance_types_file"`
+	Intervals         Intervals `yaml:"intervals"`
+	Engine            Engine    `yaml:"engine"`
 	// Modules lists the modules that node files may call in addition to the released
 	// ones.
 	Modules Modules `yaml:"modules"`
@@ -39,6 +42,30 @@ type History struct {
 	// KeyFile contains the key that authenticates records; machines with the same key
 	// accept each other's records. Empty means a key of this installation.
 	KeyFile string `yaml:"key_file"`
+}
+
+// Intervals configure how often the controller asks Proxmox and Kubernetes while nothing
+// happens.
+type Intervals struct {
+	// Update is how often it asks Proxmox what changed.
+	Update time.Duration `yaml:"update"`
+	// Full is how often it reads everything: the hardware of each host, and the
+	// configuration of each guest.
+	Full time.Duration `yaml:"full"`
+	// Lease is how often the leader renews its Lease. Three times as long after the last
+	// renewal, another replica takes over.
+	Lease time.Duration `yaml:"lease"`
+}
+
+// check returns everything that is wrong with the intervals.
+func (i Intervals) check() []error {
+	var mistakes []error
+	walkKeys(reflect.ValueOf(i), "intervals", func(path string, value reflect.Value) {
+		if interval := time.Duration(value.Int()); interval < time.Second {
+			mistakes = append(mistakes, fmt.Errorf("%s: %s: want at least 1s", path, interval))
+		}
+	})
+	return mistakes
 }
 
 // Join overrides what new nodes of the controller join with, if the cluster's own

@@ -18,9 +18,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Inventory caches snapshots of live Proxmox clusters. Guests are read again when a
-// caller needs them and the snapshot is old; hardware rarely changes and is read again at
-// longer intervals. If a region does not respond, its hosts remain, marked as unusable.
+// Inventory caches snapshots of live Proxmox clusters, for all controllers. It reads
+// everything at a long interval, and what changed whenever a caller needs a newer snapshot.
+// If a region does not respond, its hosts remain, marked as unusable.
 type Inventory struct {
 	config  *Config
 	clients map[topology.RegionName]*proxmox.Client
@@ -31,7 +31,9 @@ type Inventory struct {
 	mu      sync.Mutex
 	regions map[topology.RegionName]*view
 	whole   *topology.Snapshot
-	readAt  time.Time
+	// readAt is when whole was read, and checkedAt when the hosts themselves were last
+	// queried for it.
+	readAt, checkedAt time.Time
 	// failed is why no region responded; callers that waited meanwhile share it.
 	failed   error
 	failedAt time.Time
@@ -43,14 +45,13 @@ type Inventory struct {
 // view is the snapshot of one region.
 type view struct {
 	snapshot *topology.Snapshot
-	// hardwareAt is when the hardware was read.
-	hardwareAt time.Time
+	// wholeAt is when everything was read.
+	wholeAt time.Time
 }
 
-// The maximum ages of guests and hardware in a snapshot.
 const (
-	guestsAge   = 10 * time.Second
-	hardwareAge = 10 * time.Minute
+	// decisionAge is the maximum age of a snapshot on which something is decided.
+	decisionAge = 10 * time.Second
 	// failureAge is the delay before the next attempt if no region has ever responded.
 	failureAge = 2 * time.Second
 )
@@ -60,18 +61,36 @@ func NewInventory(config *Config, clients map[topology.RegionName]*proxmox.Clien
 	return &Inventory{config: config, clients: clients, clock: clk, regions: map[topology.RegionName]*view{}}
 }
 
-// Snapshot returns a snapshot of all regions that is at most ten seconds old. Do not
-// modify it. It returns an error if no region has ever responded.
+// Snapshot returns a snapshot of all regions for a decision: the hosts were queried within
+// the last ten seconds. Do not modify it. It returns an error if no region has ever
+// responded.
 func (i *Inventory) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.whole != nil && !i.stale.Swap(false) && i.clock.Since(i.readAt) < guestsAge {
+	if i.whole != nil && !i.stale.Swap(false) && i.clock.Since(i.checkedAt) < decisionAge {
 		return i.whole, nil
 	}
+	return i.replace(ctx, true)
+}
+
+// Recent returns a snapshot of all regions for what watches Proxmox while nothing happens:
+// it is as old as the configuration allows, and newer after a change by this numaform.
+func (i *Inventory) Recent(ctx context.Context) (*topology.Snapshot, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.whole != nil && !i.stale.Swap(false) && i.clock.Since(i.readAt) < i.config.Intervals.Update {
+		return i.whole, nil
+	}
+	return i.replace(ctx, false)
+}
+
+// replace reads a new snapshot. If check is set, it queries the hosts. The caller holds
+// i.mu.
+func (i *Inventory) replace(ctx context.Context, check bool) (*topology.Snapshot, error) {
 	if i.failed != nil && i.clock.Since(i.failedAt) < failureAge {
 		return nil, i.failed
 	}
-	merged, err := i.read(ctx)
+	merged, err := i.read(ctx, check)
 	if err != nil {
 		i.Stale() // the snapshot has not become newer
 		if ctx.Err() == nil {
@@ -84,14 +103,18 @@ func (i *Inventory) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 		return nil, err
 	}
 	i.whole, i.readAt = merged, i.clock.Now()
+	if check {
+		i.checkedAt = i.readAt
+	}
 	return merged, nil
 }
 
-// Stale makes the next Snapshot read Proxmox again.
+// Stale makes the next Snapshot or Recent read Proxmox again.
 func (i *Inventory) Stale() { i.stale.Store(true) }
 
-// read reads all regions concurrently: the guests, and the hardware if it is old.
-func (i *Inventory) read(ctx context.Context) (*topology.Snapshot, error) {
+// read reads all regions concurrently: everything if that is old, or else what changed. If
+// check is set, it queries the hosts.
+func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, error) {
 	views := make([]view, len(i.config.Clusters))
 	errs := make([]error, len(i.config.Clusters))
 	var wg sync.WaitGroup
@@ -99,9 +122,14 @@ func (i *Inventory) read(ctx context.Context) (*topology.Snapshot, error) {
 		region := i.config.Clusters[n].Region
 		client, old := i.clients[region], i.regions[region]
 		wg.Go(func() {
-			if old == nil || i.clock.Since(old.hardwareAt) >= hardwareAge {
+			if old == nil || i.clock.Since(old.wholeAt) >= i.config.Intervals.Full {
 				views[n].snapshot, errs[n] = client.Snapshot(ctx)
-				views[n].hardwareAt = i.clock.Now()
+				views[n].wholeAt = i.clock.Now()
+				return
+			}
+			views[n].wholeAt = old.wholeAt
+			if !check {
+				views[n].snapshot, errs[n] = client.Update(ctx, old.snapshot)
 				return
 			}
 			var hosts []topology.HostName
@@ -109,7 +137,6 @@ func (i *Inventory) read(ctx context.Context) (*topology.Snapshot, error) {
 				hosts = append(hosts, old.snapshot.Hosts[h].Name)
 			}
 			views[n].snapshot, errs[n] = client.Refresh(ctx, old.snapshot, hosts)
-			views[n].hardwareAt = old.hardwareAt
 		})
 	}
 	wg.Wait()

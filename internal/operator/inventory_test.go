@@ -5,10 +5,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/numaform/numaform/internal/operator"
@@ -85,6 +87,53 @@ func TestInventoryReadsWhatIsOld(t *testing.T) {
 	clk.SetTime(clk.Now().Add(11 * time.Second))
 	if got := guests(snapshot(t, inventory), "east"); got != had {
 		t.Errorf("%d guests after a while, want %d", got, had)
+	}
+}
+
+// TestRecentSnapshots reads no guest that has not changed, and reads everything at the
+// configured interval.
+func TestRecentSnapshots(t *testing.T) {
+	t.Parallel()
+	clk := testclock.NewFakePassiveClock(time.Now())
+	inventory, servers := twoRegions(t, clk)
+	snapshot(t, inventory)
+	east := servers["east"]
+	recent := func(after time.Duration, want ...string) *topology.Snapshot {
+		t.Helper()
+		clk.SetTime(clk.Now().Add(after))
+		east.ResetCalls()
+		got, err := inventory.Recent(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var paths []string
+		for _, call := range east.Calls() {
+			paths = append(paths, call.Path)
+		}
+		slices.Sort(paths)
+		if diff := cmp.Diff(want, paths); diff != "" {
+			t.Errorf("requests after %s (-want +got):\n%s", after, diff)
+		}
+		return got
+	}
+	listing := []string{"/cluster/resources", "/cluster/status"}
+	recent(29 * time.Second)
+	had := guests(recent(time.Second, listing...), "east")
+	if err := east.PutGuest(pvesim.Guest{VMID: 300, Host: "pve-1", Config: map[string]string{"name": "new", "memory": "512"}}); err != nil {
+		t.Fatal(err)
+	}
+	inventory.Stale()
+	if got := guests(recent(0, append(slices.Clone(listing), "/nodes/pve-1/qemu/300/config")...), "east"); got != had+1 {
+		t.Errorf("%d guests, want %d", got, had+1)
+	}
+	recent(30*time.Second, listing...)
+	clk.SetTime(clk.Now().Add(10 * time.Minute))
+	east.ResetCalls()
+	if _, err := inventory.Recent(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(east.Calls(), func(c pvesim.Call) bool { return c.Path == "/nodes/pve-1/report" }) {
+		t.Errorf("not everything was read after ten minutes: %v", east.Calls())
 	}
 }
 

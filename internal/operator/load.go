@@ -27,8 +27,9 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 		return nil, fmt.Errorf("reading the configuration: %w: name it with --config, or write one with numaform init", err)
 	}
 	config := Config{
-		Engine: Engine{Version: ">= 1.8"},
-		Fleet:  Fleet{Dir: "fleet", Backend: Backend{Type: "local"}},
+		Intervals: Intervals{Update: 30 * time.Second, Full: 10 * time.Minute, Lease: 10 * time.Second},
+		Engine:    Engine{Version: ">= 1.8"},
+		Fleet:     Fleet{Dir: "fleet", Backend: Backend{Type: "local"}},
 	}
 	if err := decode(text, &config); err != nil {
 		return nil, fmt.Errorf("reading %s: %w", path, err)
@@ -90,6 +91,7 @@ func (c *Config) check() error {
 	if len(c.Clusters) == 0 {
 		mistakes = append(mistakes, errors.New("clusters: want at least one Proxmox cluster with region and url"))
 	}
+	mistakes = append(mistakes, c.Intervals.check()...)
 	mistakes = append(mistakes, c.Fleet.check()...)
 	mistakes = append(mistakes, c.Policy.Limits.check()...)
 	for i := range c.Clusters {

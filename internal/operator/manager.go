@@ -33,8 +33,10 @@ const leaseName = "numaform-controller"
 // newManager returns a manager with the kinds, the cache and the indexes that Karpenter's
 // controllers and ours need. Metrics and probes are served elsewhere, because they must
 // respond while the manager is not running.
-func newManager(ctx context.Context, settings *ControllerSettings, karpenter *options.Options) (manager.Manager, error) {
+func newManager(ctx context.Context, settings *ControllerSettings, intervals Intervals, karpenter *options.Options) (manager.Manager, error) {
 	logger := log.FromContext(ctx)
+	// A leader that misses two renewals gives up, and a renewal before another takes over.
+	lease, deadline := 3*intervals.Lease, 2*intervals.Lease
 	everything, skip := settings.Grace, true
 	m, err := controllerruntime.NewManager(settings.Rest, controllerruntime.Options{
 		Logger:                  logger,
@@ -42,6 +44,9 @@ func newManager(ctx context.Context, settings *ControllerSettings, karpenter *op
 		LeaderElection:          settings.LeaderElect,
 		LeaderElectionID:        leaseName,
 		LeaderElectionNamespace: settings.Namespace,
+		LeaseDuration:           &lease,
+		RenewDeadline:           &deadline,
+		RetryPeriod:             &intervals.Lease,
 		// If the lease were released before everything has ended, two processes could
 		// write.
 		LeaderElectionReleaseOnCancel: false,
@@ -53,9 +58,13 @@ func newManager(ctx context.Context, settings *ControllerSettings, karpenter *op
 		BaseContext: func() context.Context {
 			return options.ToContext(log.IntoContext(context.Background(), logger), karpenter)
 		},
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&coordinationv1.Lease{}: {Field: fields.SelectorFromSet(fields.Set{"metadata.namespace": "kube-node-lease"})},
-		}},
+		Cache: cache.Options{
+			// Nothing here reads which client set which field, often half of an object.
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{
+				&coordinationv1.Lease{}: {Field: fields.SelectorFromSet(fields.Set{"metadata.namespace": "kube-node-lease"})},
+			},
+		},
 		Client: client.Options{Cache: &client.CacheOptions{
 			// numaform has no permission to list them, because they include other
 			// components' credentials.

@@ -26,6 +26,7 @@ func (b *builder) observe(ctx context.Context, config *scaler.Config) (*parts, e
 		Fleet:     onlooker,
 		Cluster:   b.cluster,
 		Snapshot:  b.inventory.Snapshot,
+		Recent:    b.inventory.Recent,
 		Types:     b.types,
 		Overlays:  b.karpenter.FeatureGates.NodeOverlay,
 		Placing:   &b.placing,
