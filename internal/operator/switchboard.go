@@ -31,22 +31,24 @@ type switchboard struct {
 }
 
 const (
-	// switchInterval is the interval between readings of the switch.
+	// switchInterval is the interval between readings of the switch while it cannot be
+	// watched.
 	switchInterval = 2 * time.Second
 	// switchPatience is how long the switch may be unreadable before that is reported.
 	switchPatience = time.Minute
 )
 
-// run reads the switch until ctx ends.
+// run reads the switch whenever it changes, until ctx ends.
 func (s *switchboard) run(ctx context.Context) {
 	ticker := time.NewTicker(switchInterval)
 	defer ticker.Stop()
-	for {
-		s.refresh(ctx)
+	for ctx.Err() == nil {
+		if err := s.source.Watch(ctx, func() { s.refresh(ctx) }); err != nil {
+			s.refresh(ctx)
+		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return
 		}
 	}
 }

@@ -15,3 +15,14 @@ func AskSwitch(client kubernetes.Interface, namespace string, now func() time.Ti
 	s := &switchboard{source: control.New(client, namespace), now: now}
 	return s.refresh
 }
+
+// WatchSwitch watches the switch until ctx ends, and returns whether it is paused now.
+func WatchSwitch(ctx context.Context, client kubernetes.Interface, namespace string) (paused func() bool, done <-chan struct{}) {
+	s := &switchboard{source: control.New(client, namespace), now: time.Now}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.run(ctx)
+	}()
+	return s.Paused, ended
+}

@@ -1,17 +1,20 @@
 package operator_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -61,4 +64,59 @@ func TestSwitchTellsOnce(t *testing.T) {
 			t.Errorf("%s: told %d times: %q", tt.name, len(lines), lines)
 		}
 	}
+}
+
+// TestSwitchIsWatched notices a pause without polling, and by polling where Kubernetes
+// allows no watch.
+func TestSwitchIsWatched(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name      string
+		forbidden bool
+	}{{"watched", false}, {"polled", true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			client := fake.NewClientset()
+			if tt.forbidden {
+				forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, control.ConfigMapName, errors.New("no"))
+				client.PrependWatchReactor("configmaps", func(k8stesting.Action) (bool, watch.Interface, error) { return true, nil, forbidden })
+			}
+			ctx, cancel := context.WithCancel(log.IntoContext(t.Context(), logr.Discard()))
+			paused, done := operator.WatchSwitch(ctx, client, "numaform")
+			reads := func() int {
+				count := 0
+				for _, action := range client.Actions() {
+					if action.Matches("get", "configmaps") {
+						count++
+					}
+				}
+				return count
+			}
+			until(t, "it is read", func() bool { return reads() > 0 })
+			if err := control.New(client, "numaform").Pause(t.Context(), "test"); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "it pauses", paused)
+			cancel()
+			<-done
+			// One for each change, and those of Pause itself.
+			if got := reads(); !tt.forbidden && got > 4 {
+				t.Errorf("the switch was read %d times", got)
+			}
+		})
+	}
+}
+
+// until waits until a condition holds.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	ticker := time.NewTicker(10 * time.Millisecond)
+	defer ticker.Stop()
+	for range 1000 {
+		if holds() {
+			return
+		}
+		<-ticker.C
+	}
+	t.Fatalf("not within ten seconds: %s", what)
 }
