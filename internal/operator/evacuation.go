@@ -52,7 +52,7 @@ func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		return reconciler.Result{}, fmt.Errorf("listing evacuated hosts: %w", err)
 	}
 	var claims karpv1.NodeClaimList
-	if err := e.client.List(ctx, &claims); err != nil {
+	if err := e.client.List(ctx, &claims, client.UnsafeDisableDeepCopy); err != nil {
 		return reconciler.Result{}, fmt.Errorf("listing nodeclaims: %w", err)
 	}
 	var errs []error

@@ -34,6 +34,8 @@ func (*claims) name() string { return "nodeclaims" }
 
 func (*claims) every() time.Duration { return period }
 
+func (*claims) concerns([]scaler.VMState) bool { return true }
+
 func (c *claims) run(ctx context.Context, v *view) error {
 	snapshot, err := c.config.Snapshot(ctx)
 	if err != nil {

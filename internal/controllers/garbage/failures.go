@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -31,6 +32,15 @@ type failures struct {
 func (*failures) name() string { return "failures" }
 
 func (*failures) every() time.Duration { return failuresPeriod }
+
+// concerns is true while a VM has failed or waits, and once more after that. A pass reads
+// all nodes, which is too much every two seconds while nothing fails.
+func (f *failures) concerns(states []scaler.VMState) bool {
+	waits := func(state scaler.VMState) bool {
+		return state.Phase == scaler.PhaseFailed || state.Phase == scaler.PhasePendingApproval || state.Phase == scaler.PhaseRemoving && state.Err != nil
+	}
+	return len(f.reported)+len(f.claimless)+len(f.removals) > 0 || slices.ContainsFunc(states, waits)
+}
 
 func (f *failures) run(ctx context.Context, v *view) error {
 	var errs []error

@@ -95,6 +95,8 @@ type pass interface {
 	name() string
 	// every returns the interval between passes.
 	every() time.Duration
+	// concerns reports whether a pass is needed, by the writer's VMs.
+	concerns(states []scaler.VMState) bool
 	// run makes one pass. If paused, it only reports.
 	run(ctx context.Context, v *view) error
 }
@@ -161,7 +163,13 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if !c.config.Writer.Synced() {
 		return again, nil
 	}
-	v, err := newView(ctx, c.config)
+	// Read the writer first, and then the cluster: a claim is created after its VM was
+	// reserved, so this order may show a VM without a claim, but never the reverse.
+	states := c.config.Writer.VMs()
+	if !c.pass.concerns(states) {
+		return again, nil
+	}
+	v, err := newView(ctx, c.config, states)
 	if err != nil {
 		return reconciler.Result{}, err
 	}

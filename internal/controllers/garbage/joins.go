@@ -35,6 +35,8 @@ func (*joins) name() string { return "joins" }
 
 func (*joins) every() time.Duration { return period }
 
+func (*joins) concerns([]scaler.VMState) bool { return true }
+
 func (j *joins) run(ctx context.Context, v *view) error {
 	current := map[types.UID]bool{}
 	for _, claim := range v.claims {

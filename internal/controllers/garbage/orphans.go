@@ -11,6 +11,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -29,6 +30,8 @@ type orphans struct {
 func (*orphans) name() string { return "orphans" }
 
 func (*orphans) every() time.Duration { return 3 * period }
+
+func (*orphans) concerns([]scaler.VMState) bool { return true }
 
 // orphan is an undesired guest.
 type orphan struct {

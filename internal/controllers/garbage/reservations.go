@@ -28,6 +28,8 @@ func (*reservations) name() string { return "reservations" }
 
 func (*reservations) every() time.Duration { return period }
 
+func (*reservations) concerns([]scaler.VMState) bool { return true }
+
 func (r *reservations) run(ctx context.Context, v *view) error {
 	var claimless []fleet.Key
 	for _, state := range v.states {

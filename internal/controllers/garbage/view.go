@@ -34,12 +34,11 @@ type view struct {
 	pools  map[string]*karpv1.NodePool
 }
 
-// newView reads the writer and then the cluster: a claim is created after its VM was
-// reserved, so this order may show a VM without a claim, but never the reverse.
-func newView(ctx context.Context, config Config) (*view, error) {
+// newView reads the cluster, after the writer's VMs.
+func newView(ctx context.Context, config Config, states []scaler.VMState) (*view, error) {
 	v := &view{
 		now:    config.Clock.Now(),
-		states: config.Writer.VMs(),
+		states: states,
 		vms:    map[fleet.Key]scaler.VMState{},
 		nodes:  map[string]*corev1.Node{},
 		pools:  map[string]*karpv1.NodePool{},
