@@ -7,8 +7,12 @@ import (
 	"k8s.io/utils/clock"
 )
 
+// alone is how long a pod waits for the next one of a burst. The pods of a ReplicaSet come
+// within milliseconds.
+const alone = 100 * time.Millisecond
+
 // batch waits until no further pod triggers it, so that a burst of pods leads to one
-// decision.
+// decision. A pod that comes alone does not wait for others.
 type batch struct {
 	clock     clock.Clock
 	idle, max time.Duration
@@ -34,7 +38,7 @@ func (b *batch) wait(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	}
-	longest, idle := b.clock.NewTimer(b.max), b.clock.NewTimer(b.idle)
+	longest, idle := b.clock.NewTimer(b.max), b.clock.NewTimer(min(alone, b.idle))
 	defer func() {
 		longest.Stop()
 		idle.Stop()

@@ -40,6 +40,36 @@ func ended(done <-chan bool) bool {
 	}
 }
 
+// burst triggers a batch twice within the time in which a burst is noticed.
+func burst(t *testing.T, b provisioning.Batch, clk *testclock.FakeClock, done <-chan bool) {
+	t.Helper()
+	b.Trigger()
+	settled(t, clk, 2)
+	clk.Step(90 * time.Millisecond)
+	b.Trigger()
+	if ended(done) {
+		t.Fatal("the batch ended while a pod came")
+	}
+}
+
+// TestBatchOfOnePod does not wait for pods that do not come.
+func TestBatchOfOnePod(t *testing.T) {
+	t.Parallel()
+	clk := testclock.NewFakeClock(time.Unix(0, 0))
+	b := provisioning.NewBatch(clk, time.Second, 10*time.Second)
+	done := waiting(b)
+	b.Trigger()
+	settled(t, clk, 2)
+	clk.Step(90 * time.Millisecond)
+	if ended(done) {
+		t.Fatal("the batch ended before another pod of a burst could come")
+	}
+	clk.Step(20 * time.Millisecond)
+	if !<-done {
+		t.Error("the batch was given up")
+	}
+}
+
 func TestBatchEndsWhenNobodyAsksAnyMore(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakeClock(time.Unix(0, 0))
@@ -48,8 +78,7 @@ func TestBatchEndsWhenNobodyAsksAnyMore(t *testing.T) {
 	if ended(done) {
 		t.Fatal("a batch without a pod ended")
 	}
-	b.Trigger()
-	settled(t, clk, 2)
+	burst(t, b, clk, done)
 	clk.Step(900 * time.Millisecond)
 	b.Trigger()
 	// The second pod restarts the second; its timer replaces the first.
@@ -71,8 +100,7 @@ func TestBatchDoesNotWaitForEver(t *testing.T) {
 	clk := testclock.NewFakeClock(time.Unix(0, 0))
 	b := provisioning.NewBatch(clk, time.Second, 3*time.Second)
 	done := waiting(b)
-	b.Trigger()
-	settled(t, clk, 2)
+	burst(t, b, clk, done)
 	for range 3 {
 		clk.Step(900 * time.Millisecond)
 		b.Trigger()
