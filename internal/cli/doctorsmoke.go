@@ -106,7 +106,7 @@ func (o *doctorOptions) createAndRemove(ctx context.Context, process Process, cl
 		return "", err
 	}
 	started := time.Now()
-	made := change(ctx, process, smoke, func(ctx context.Context, process Process, o *options) (*proposal, error) {
+	createErr := change(ctx, process, smoke, func(ctx context.Context, process Process, o *options) (*proposal, error) {
 		p, err := propose(ctx, process, o)
 		switch {
 		case err != nil:
@@ -122,10 +122,10 @@ func (o *doctorOptions) createAndRemove(ctx context.Context, process Process, cl
 	took := time.Since(started)
 	vms, err := smoke.smokeVMs(ctx, process)
 	if err != nil || len(vms) == 0 {
-		return "", errors.Join(made, err)
+		return "", errors.Join(createErr, err)
 	}
 	started = time.Now()
-	if err := errors.Join(made, smoke.removeSmoke(ctx, process, vms)); err != nil {
+	if err := errors.Join(createErr, smoke.removeSmoke(ctx, process, vms)); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("created VM %s (%s) on %s in %s, and removed it in %s", vms[0].Name, vms[0].InstanceType, vms[0].Host,

@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// evacuation holds the options of evacuate.
+// evacuation contains the options of evacuate.
 type evacuation struct {
 	clusterOptions
 

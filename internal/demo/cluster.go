@@ -48,7 +48,7 @@ metadata:
   name: pinned
   annotations:
     numaform.dev/scale-up: auto
-    numaform.dev/scale-down: manual                    # no node goes unasked
+    numaform.dev/scale-down: manual                    # every removal needs approval
 spec:
   template:
     spec:
@@ -123,7 +123,7 @@ func (w *world) showHosts(_ context.Context) error {
 
 // declare creates the class and the pool, and waits until they are usable.
 func (w *world) declare(ctx context.Context) error {
-	w.say("A class of nodes that own their cores, and a pool whose nodes leave only when somebody approved")
+	w.say("A class with exclusive cores, and a NodePool whose nodes are removed only after approval")
 	if err := w.create(ctx, people); err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (w *world) declare(ctx context.Context) error {
 }
 
 func (w *world) deploy(ctx context.Context) error {
-	w.say(fmt.Sprintf("%d pods appear, and there is no node", wantedPods))
+	w.say(fmt.Sprintf("%d pods are pending, and no node exists", wantedPods))
 	if err := w.apply(ctx, fmt.Sprintf(deployment, wantedPods)); err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (w *world) deploy(ctx context.Context) error {
 
 // join waits for the pods, and checks the resources of their nodes.
 func (w *world) join(ctx context.Context) error {
-	w.say("VMs are placed, planned, judged and made; each joins with a token of its own; pods run")
+	w.say("VMs are placed, planned, checked and created; each joins with its own token; pods run")
 	var nodes []nodeRow
 	err := w.wait(ctx, "pods that run on nodes", func(ctx context.Context) (missing string, err error) {
 		nodes, missing, err = w.nodes(ctx)
@@ -185,20 +185,20 @@ func (w *world) join(ctx context.Context) error {
 	if err := exclusive(nodes); err != nil {
 		return err
 	}
-	fmt.Fprintln(w.Stdout, "\nnumaform-agent on each host holds every vCPU to one of these CPUs, and keeps all others off. numaform has an API\n"+
+	fmt.Fprintln(w.Stdout, "\nnumaform-agent on each host pins every vCPU to one of these CPUs, and keeps other guests off. numaform has an API\n"+
 		"token for Proxmox, and no password of root's.")
 	return nil
 }
 
 // empty removes the pods, and waits for the plan that needs approval.
 func (w *world) empty(ctx context.Context) error {
-	w.say("The pods go. Their nodes are not needed, and wait: nothing is tainted, drained or deleted yet")
+	w.say("The pods are deleted. The removal of their nodes waits for approval: no node is tainted, drained or deleted yet")
 	fmt.Fprintln(w.Stdout, "\n$ kubectl scale deployment web --replicas 0")
 	web := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
 	if err := w.api.Patch(ctx, web, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`))); err != nil {
 		return err
 	}
-	fmt.Fprintln(w.Stdout, "\nKarpenter looks once a minute for what may wait for a person …")
+	fmt.Fprintln(w.Stdout, "\nKarpenter checks NodePools that require approval once a minute …")
 	if _, err := w.pending(ctx); err != nil {
 		return err
 	}
@@ -246,15 +246,15 @@ func (w *world) approve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.say("What exactly would be done? (attributes of VMs left out here)")
+	w.say("The exact change (without the attributes of VMs)")
 	if err := w.shortly(func() error { return w.as(ctx, "alice", cli.ExitOK, "plans", plan.Name) }); err != nil {
 		return err
 	}
-	w.say("bob may look at it and no more")
+	w.say("bob can view the change but not approve it")
 	if err := w.as(ctx, "bob", cli.ExitFailed, "approve", plan.Name, "--hash", plan.Spec.PlanHash); err != nil {
 		return err
 	}
-	w.say("alice approves exactly this change, by its whole hash")
+	w.say("alice approves exactly this change, by its full hash")
 	return w.as(ctx, "alice", cli.ExitOK, "approve", plan.Name, "--hash", plan.Spec.PlanHash)
 }
 
@@ -283,7 +283,7 @@ func (w *world) shortly(scene func() error) error {
 // gone waits until nothing of the fleet is left, and approves further plans for nodes that
 // were not empty yet when the first plan was created.
 func (w *world) gone(ctx context.Context) error {
-	w.say("Nodes are drained, their guests shut down, the plan is made again, judged, and applied")
+	w.say("Nodes are drained, their guests shut down, and the new plan is checked and applied")
 	err := w.wait(ctx, "nodes to leave", func(ctx context.Context) (string, error) {
 		plan, err := w.waiting(ctx)
 		if err != nil {
@@ -300,7 +300,7 @@ func (w *world) gone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(w.Stdout, "\nNo node, no NodeClaim, no join token, and in Proxmox no VM of this fleet is left.")
+	fmt.Fprintln(w.Stdout, "\nNo node, no NodeClaim, no join token, and no VM of this fleet remains.")
 	return nil
 }
 
@@ -333,6 +333,6 @@ func (w *world) left(ctx context.Context) (left []string, err error) {
 }
 
 func (w *world) history(ctx context.Context) error {
-	w.say("All of it can be read again, years later")
+	w.say("The history shows all changes")
 	return w.as(ctx, administrator, cli.ExitOK, "history")
 }

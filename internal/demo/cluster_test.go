@@ -31,15 +31,15 @@ func TestRunCluster(t *testing.T) {
 		shows []string
 	}{
 		{"A Kubernetes control plane", []string{"pve-1", "pve-2", "pve-3"}},
-		{"A class of nodes", []string{"kind: ProxmoxNodeClass", "scale-down: manual", "Ready, with hosts homelab/pve-1"}},
-		{"15 pods appear", []string{"Pending"}},
-		{"VMs are placed", []string{"pinned-2000", "Ready", "holds every vCPU", "pve-1", "pve-2", "pve-3"}},
-		{"The pods go", []string{"$ numaform plans", "pinned-down-", "Pending", "to delete on homelab/pve-"}},
-		{"What exactly", []string{"scale-down of NodePool pinned is manual", "Plan: 0 to add, 0 to change, 1 to destroy", " lines\n"}},
-		{"bob may look", []string{"$ numaform approve pinned-down-"}},
+		{"A class with exclusive cores", []string{"kind: ProxmoxNodeClass", "scale-down: manual", "Ready, with hosts homelab/pve-1"}},
+		{"15 pods are pending", []string{"Pending"}},
+		{"VMs are placed", []string{"pinned-2000", "Ready", "pins every vCPU", "pve-1", "pve-2", "pve-3"}},
+		{"The pods are deleted", []string{"$ numaform plans", "pinned-down-", "Pending", "to delete on homelab/pve-"}},
+		{"The exact change", []string{"scale-down of NodePool pinned is manual", "Plan: 0 to add, 0 to change, 1 to destroy", " lines\n"}},
+		{"bob can view", []string{"$ numaform approve pinned-down-"}},
 		{"alice approves", []string{"is approved by alice"}},
-		{"Nodes are drained", []string{"no VM of this fleet is left"}},
-		{"All of it", []string{"scale-up", "scale-down", "15 pods need pinned-2000"}},
+		{"Nodes are drained", []string{"no VM of this fleet remains"}},
+		{"The history shows", []string{"scale-up", "scale-down", "15 pods need pinned-2000"}},
 		{"The end", nil},
 	}
 	if len(scenes) != len(want) {

@@ -102,12 +102,12 @@ func (s *Stage) numaform(ctx context.Context, want int, args ...string) error {
 }
 
 func (s *show) showTopology(ctx context.Context) error {
-	s.say("Three hosts, as numaform sees them")
+	s.say("Three hosts in numaform topology")
 	return s.numaform(ctx, cli.ExitOK, "topology")
 }
 
 func (s *show) plan(ctx context.Context) error {
-	s.say("40 pods are pending: what would a scale-up do?")
+	s.say("40 pods are pending: plan a scale-up")
 	return s.numaform(ctx, cli.ExitChanges, "plan", "-f", s.Manifests(), "--detailed-exitcode", "--diff")
 }
 
@@ -120,7 +120,7 @@ const frozen = `rules:
 `
 
 func (s *show) denied(ctx context.Context) error {
-	s.say("An operator's rule denies it, before anything happens")
+	s.say("An operator's rule denies the change before it starts")
 	rule := filepath.Join(s.Dir, "freeze.yaml")
 	if err := os.WriteFile(rule, []byte(frozen), 0o600); err != nil {
 		return err
@@ -132,11 +132,11 @@ func (s *show) denied(ctx context.Context) error {
 }
 
 func (s *show) apply(ctx context.Context) error {
-	s.say("The rule is lifted: do it")
+	s.say("The rule is removed: apply")
 	if err := s.numaform(ctx, cli.ExitOK, "apply", "-f", s.Manifests(), "--auto-approve", "--verbose"); err != nil {
 		return err
 	}
-	s.say("What Proxmox has now")
+	s.say("The VMs in Proxmox")
 	for _, guest := range s.Sim.Guests() {
 		if guest.Running {
 			fmt.Fprintf(s.Stdout, "  %s %d %-14s %s cores, %s MiB %s\n", guest.Host, guest.VMID, guest.Config["name"],
@@ -148,7 +148,7 @@ func (s *show) apply(ctx context.Context) error {
 
 // pinned prints the CPU of each pinned vCPU, and returns an error unless it is as declared.
 func (s *Stage) pinned() error {
-	s.say("What numaform-agent made of it on the hosts: nobody logged in as root")
+	s.say("The pins that numaform-agent set on the hosts, without a root login")
 	for _, guest := range s.Sim.Guests() {
 		pins, err := s.pins(&guest)
 		if err != nil {
@@ -173,7 +173,7 @@ func (s *Stage) pins(guest *pvesim.GuestState) (topology.Pins, error) {
 }
 
 func (s *show) committed(ctx context.Context) error {
-	s.say("What is left of it: a commit, its outcome as a note, and a remote state for each host")
+	s.say("The records: a commit, its outcome as a note, and a remote state for each host")
 	fmt.Fprintf(s.Stdout, "\n$ git log -1 --stat --notes=numaform\n")
 	out, err := git(ctx, s.remote(), "log", "-1", "--stat=100", "--notes=numaform", "main")
 	if err != nil {
@@ -188,17 +188,17 @@ func (s *show) committed(ctx context.Context) error {
 }
 
 func (s *show) planAgain(ctx context.Context) error {
-	s.say("The same question again: nothing is left to do")
+	s.say("The same plan again: no change is needed")
 	return s.numaform(ctx, cli.ExitOK, "plan", "-f", s.Manifests(), "--detailed-exitcode")
 }
 
-// busy deletes the file of a node that runs pods, as a user in a hurry might.
+// busy deletes the file of a node that runs pods, as a user might by mistake.
 func (s *show) busy(ctx context.Context) error {
 	path, name, err := s.someNode(ctx, "workers")
 	if err != nil {
 		return err
 	}
-	s.say("Somebody deletes " + filepath.Base(path) + " and pushes, and its node still runs pods: the guard holds it")
+	s.say("A user deletes " + filepath.Base(path) + " and pushes while its node still runs pods: the guard denies the change")
 	if err := s.push(ctx, []string{"rm", "--quiet", path}, []string{"commit", "--quiet", "-m", "remove a node"}); err != nil {
 		return err
 	}
@@ -246,12 +246,12 @@ func (s *show) remove(ctx context.Context) error {
 }
 
 func (s *show) undo(ctx context.Context) error {
-	s.say("It was needed after all: undo")
+	s.say("Revert the removal: undo")
 	return s.numaform(ctx, cli.ExitOK, "undo", "-f", s.Manifests(), "--auto-approve")
 }
 
 func (s *show) history(ctx context.Context) error {
-	s.say("All of it can be read again")
+	s.say("The history shows all changes")
 	return s.numaform(ctx, cli.ExitOK, "history")
 }
 

@@ -27,13 +27,13 @@ type Config struct {
 	Region   topology.RegionName
 	Template string
 	// Clusters are the clusterIDs whose VMs numaform-agent pins on the example's hosts. It
-	// keeps all other guests off their CPUs. If empty, no agent runs.
+	// keeps other guests off their CPUs. If empty, no agent runs.
 	Clusters []string
 	// Dir is an empty directory to work in.
 	Dir string
 	// PluginDir is a filesystem mirror with the provider.
 	PluginDir string
-	// Environ is the environment of the commands, as os.Environ gives it.
+	// Environ is the environment of the commands, as returned by os.Environ.
 	Environ        []string
 	Stdout, Stderr io.Writer
 	// Change changes the simulator's configuration before its start; it may be nil.

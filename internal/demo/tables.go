@@ -44,8 +44,8 @@ func (w *world) ours() map[string]pvesim.GuestState {
 	return found
 }
 
-// nodes returns the nodes, and what is missing until all pods run on nodes that are ready
-// for more.
+// nodes returns the nodes, and the condition that is not met until all pods run on nodes that
+// are ready for more.
 func (w *world) nodes(ctx context.Context) (rows []nodeRow, missing string, err error) {
 	pods, nodes := &corev1.PodList{}, &corev1.NodeList{}
 	if err := w.api.List(ctx, pods); err != nil {
@@ -108,7 +108,7 @@ func rowOf(node *corev1.Node, guest *pvesim.GuestState) nodeRow {
 	return row
 }
 
-// exclusive returns an error if a node has no CPUs of its own, or shares them with another.
+// exclusive returns an error if a node has no pinned CPUs or shares them with another node.
 func exclusive(nodes []nodeRow) error {
 	taken := map[string]cpuset.CPUSet{}
 	for i := range nodes {

@@ -310,7 +310,7 @@ func TestFindsOnHosts(t *testing.T) {
 			"numaform, numaform-test", "--user-tag-access 'user-allow=existing,user-allow-list=numaform;numaform-test'",
 		}},
 		{"a registered tag", func(p *patient) { p.sim.Tags.Registered = []string{"numaform"} }, doctor.Fail, "tags", []string{
-			"take off: numaform. Without", "pvesh set /cluster/options --delete registered-tags",
+			"add or remove the tags numaform, so", "pvesh set /cluster/options --delete registered-tags",
 		}},
 		{"registered tags, and a list", func(p *patient) {
 			p.sim.Tags = pvesim.TagAccess{Allow: "list", List: []string{"numaform", "numaform-test"}, Registered: []string{"prod", "numaform"}}
@@ -356,12 +356,12 @@ func TestFindsOnHosts(t *testing.T) {
 				p.sim.Hosts[0].Guests = append(p.sim.Hosts[0].Guests, guest(2000+id, ourID))
 			}
 			p.Regions[0].VMIDs.Upper = 2009
-		}, doctor.Warn, "vmid", []string{"9 of 10 are used", "widen vmid_range before"}},
+		}, doctor.Warn, "vmid", []string{"9 of 10 in use", "widen vmid_range before"}},
 		{"foreign guests in the range", func(p *patient) {
 			for id := range 7 {
 				p.sim.Hosts[0].Guests = append(p.sim.Hosts[0].Guests, guest(2100+id, ""))
 			}
-		}, doctor.Warn, "vmid", []string{"holds 7 guests", "2104 (g) and 2 more"}},
+		}, doctor.Warn, "vmid", []string{"contains 7 guests", "2104 (g) and 2 more"}},
 		{"another numaform", func(p *patient) { p.sim.Hosts[0].Guests = []topology.Guest{guest(5000, "staging")} }, doctor.OK, "marker", []string{"clusterID staging, has 1 guest here"}},
 		{"karpenter-provider-proxmox", func(p *patient) {
 			other := guest(5000, "")
@@ -407,7 +407,7 @@ func TestFindsOnHosts(t *testing.T) {
 		{"in general, a hookscript", func(p *patient) {
 			p.Classes, p.Named = nil, false
 			p.sim.Hosts[0].Templates[0].Options["hookscript"] = "local:snippets/x"
-		}, doctor.Warn, "template", []string{"debian-13-k8s (VMID 9001) cannot be used", "qm set 9001 --delete hookscript"}},
+		}, doctor.Warn, "template", []string{"debian-13-k8s (VMID 9001) is not usable", "qm set 9001 --delete hookscript"}},
 		{"in general, no template", func(p *patient) {
 			p.Classes, p.Named = nil, false
 			p.sim.Hosts[0].Templates, p.sim.Hosts[1].Templates = nil, nil
@@ -439,7 +439,7 @@ func TestTooOld(t *testing.T) {
 		p.client.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	})
 	wants(t, report, doctor.Fail, "reach", "region homelab runs Proxmox VE 7.4-17: numaform needs 8 or newer: upgrade its hosts")
-	wants(t, report, doctor.Skip, "privilege", "as reach failed")
+	wants(t, report, doctor.Skip, "privilege", "because reach failed")
 	wants(t, report, doctor.OK, "lock", "is free")
 }
 
@@ -451,7 +451,7 @@ func TestPackedMirror(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(mirror, "0.9.0"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	wants(t, examine(t, func(p *patient) { p.PluginDir = dir }), doctor.Fail, "provider", "there is 0.9.0")
+	wants(t, examine(t, func(p *patient) { p.PluginDir = dir }), doctor.Fail, "provider", "available versions: 0.9.0")
 	entries, err := filepath.Glob(filepath.Join(testenv.PluginDir(t), "registry.opentofu.org", "bpg", "proxmox", "*", "*_*"))
 	if err != nil || len(entries) == 0 {
 		t.Fatal(entries, err)
@@ -477,5 +477,5 @@ func TestRegistry(t *testing.T) {
 	wants(t, report, doctor.Fail, "provider", "the registry: ", "127.0.0.1:1", "cannot be reached from here: set engine.plugin_dir")
 	wants(t, report, doctor.OK, "template", "debian-13-k8s")
 	report = examine(t, func(p *patient) { p.PluginDir, p.Engine.Version = "", ">= 99" })
-	wants(t, report, doctor.Skip, "provider", "as engine failed")
+	wants(t, report, doctor.Skip, "provider", "because engine failed")
 }
