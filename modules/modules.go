@@ -1,7 +1,7 @@
-// Package modules embeds the OpenTofu and Terraform modules that node files call, so that
-// a fleet can be written offline, and every version of them ever released: the engine
-// uses no others. The module proxmox-template, in the same directory, is for users' own
-// roots and is not embedded. Start at Files, Hash and Released.
+// Package modules embeds the OpenTofu and Terraform modules that node files call, in every
+// released version, so that a fleet can be written offline. The engine uses no other modules.
+// The module proxmox-template, in the same directory, is for users' roots and is not
+// embedded. Start at Files, Hash and Released.
 package modules
 
 import (
@@ -16,13 +16,13 @@ import (
 	"slices"
 )
 
-// embedded holds the modules without their tests.
+// embedded contains the modules without their tests.
 //
 //go:embed proxmox-node/*.tf proxmox-security-groups/*.tf
 var embedded embed.FS
 
-// released holds each version that a node file may call, in a directory named by its
-// hash. Nothing in it ever changes or goes: make verify compares it with main.
+// released contains each version that a node file may call, in a directory named by its
+// hash. A version is never changed or deleted: make verify compares the directory with main.
 //
 //go:embed released
 var released embed.FS
@@ -93,8 +93,8 @@ func below(tree embed.FS, dir string) map[string][]byte {
 // it identifies the modules that a VM's file calls.
 func Hash() string { return HashOf(Files()) }
 
-// HashOf returns the hash of modules. It depends on the paths and contents of their files
-// and on nothing else.
+// HashOf returns the hash of modules. It depends only on the paths and contents of their
+// files.
 func HashOf(files map[string][]byte) string {
 	sum := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(files)) {

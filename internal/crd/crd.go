@@ -1,7 +1,6 @@
 // Package crd validates ProxmoxNodeClasses as an API server does: by the schema and the CEL
-// rules of the CustomResourceDefinition, with its defaults. It is for manifests that no API
-// server has seen, and for objects that a server with an older definition accepted. Start at
-// Admit.
+// rules of the CustomResourceDefinition, with its defaults. It validates manifests on disk,
+// and objects that an API server with an older definition has accepted. Start at Admit.
 package crd
 
 import (
@@ -35,7 +34,7 @@ type definition struct {
 	rules      *cel.Validator
 }
 
-// nodeClass compiles the definition once: that takes some milliseconds.
+// nodeClass compiles the definition once, because that takes some milliseconds.
 var nodeClass = sync.OnceValues(func() (*definition, error) {
 	var crd apiextensionsv1.CustomResourceDefinition
 	if err := yaml.UnmarshalStrict(charts.ProxmoxNodeClass, &crd); err != nil {
@@ -114,7 +113,7 @@ func (d *definition) validate(object map[string]any) error {
 	return fmt.Errorf("%s %q: %w", v1alpha1.KindProxmoxNodeClass, name, faults.ToAggregate())
 }
 
-// blocksRules reports whether an object is too wrong for rules, as in the API server's
+// blocksRules reports whether a fault prevents the evaluation of rules, as in the API server's
 // hasBlockingErr (k8s.io/apiextensions-apiserver v0.35, pkg/registry/customresource).
 func blocksRules(fault *field.Error) bool {
 	switch fault.Type {

@@ -179,7 +179,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"an entry without value", minimal + "  hosts: [pve-1, ]\n  urls:\n  -\n", "", "line 9: an entry of the list is empty: write its value"},
 		{"no host in a list of hosts", minimal + "  hosts: &none [~]\n", "", "line 7: an entry of the list is empty"},
 		{"a list for pairs", minimal + "fleet: {backend: {config: [a]}}\n", "", "line 7: a list: want pairs such as {name: text}"},
-		{"one key twice", minimal + "clusterID: b\n", "", "line 7: key clusterID is already in line 1"},
+		{"one key twice", minimal + "clusterID: b\n", "", "line 7: duplicate key clusterID, already on line 1"},
 		{"merges without end", minimal + "fleet: &f {<<: *f}\n", "", "refers to itself"},
 		{"a backend misspelled", minimal + "fleet: {backend: {type: kubernets}}\n", "", `fleet.backend.type "kubernets": did you mean kubernetes?`},
 		{"a password in a url", strings.Replace(minimal, "https://", "https://root:s3cret@", 1), "", `url "https://…@pve-1.example:8006/api2/json": want https://HOST`},

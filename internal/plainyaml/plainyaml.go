@@ -1,6 +1,6 @@
 // Package plainyaml limits the cost of parsing YAML. The library compares each key of an
 // object with every other and records each equal pair, so 64 KiB of one repeated key take
-// minutes and gigabytes. The package itself parses nothing. Start at Check.
+// minutes and gigabytes. The package decodes no values. Start at Check.
 package plainyaml
 
 import (
@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// MaxBytes is the maximum size of a text; files written by people have a few KiB.
+	// MaxBytes is the maximum size of a text. Files written by users have a few KiB.
 	MaxBytes = 1 << 20
 	// maxCompared limits the number of key comparisons.
 	maxCompared = 50_000_000
@@ -19,12 +19,12 @@ const (
 	maxValues = 1 << 20
 )
 
-// Check refuses a text that is expensive to parse: one that is too long, has duplicate
-// keys in an object, too many keys, or aliases that expand to too much. Invalid YAML
-// passes, because the caller's parser reports it better.
+// Check refuses a text that is expensive to parse: a text that is too long, or that has
+// duplicate keys in an object, too many keys, or aliases that expand to too many values. It
+// accepts invalid YAML, because the caller's parser reports it better.
 func Check(text []byte) error {
 	if len(text) > MaxBytes {
-		return fmt.Errorf("it has %d bytes: at most %d are read: shorten it", len(text), MaxBytes)
+		return fmt.Errorf("the text has %d bytes: must have at most %d", len(text), MaxBytes)
 	}
 	c := &checker{values: map[*yaml.Node]int{}}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -71,7 +71,7 @@ func (c *checker) size(node *yaml.Node) (int, error) {
 			return 0, err
 		}
 		if sum += size; sum > maxValues {
-			return 0, fmt.Errorf("line %d: with its aliases this expands to more than %d values: write fewer", node.Line, maxValues)
+			return 0, fmt.Errorf("line %d: the value expands to more than %d values through aliases: use fewer", node.Line, maxValues)
 		}
 	}
 	c.values[node] = sum
@@ -88,12 +88,12 @@ func (c *checker) keys(node *yaml.Node) error {
 			continue
 		}
 		if line, twice := lines[key.Value]; twice {
-			return fmt.Errorf("line %d: key %.60s is already in line %d: remove one of them", key.Line, key.Value, line)
+			return fmt.Errorf("line %d: duplicate key %.60s, already on line %d: remove one", key.Line, key.Value, line)
 		}
 		lines[key.Value] = key.Line
 	}
 	if c.compared += count * count; c.compared > maxCompared {
-		return fmt.Errorf("line %d: there are too many keys: write fewer", node.Line)
+		return fmt.Errorf("line %d: too many keys: use fewer", node.Line)
 	}
 	return nil
 }
