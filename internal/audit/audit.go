@@ -1,7 +1,6 @@
-// Package audit holds the nouns of a fleet's history: a Change is recorded before an
-// apply and says what is planned and why; an Outcome is recorded after it and says what
-// happened. Records are only ever added. The package does no I/O (see internal/store).
-// Start at Entry.
+// Package audit defines the records of a fleet's history: a Change, recorded before an apply,
+// is the plan and its reason; an Outcome, recorded after it, is the result. Records are
+// added and never changed. The package does no I/O (see internal/store). Start at Entry.
 package audit
 
 import (
@@ -25,14 +24,14 @@ const (
 	KindScaleUp   Kind = "scale-up"
 	KindScaleDown Kind = "scale-down"
 	KindUndo      Kind = "undo"
-	// KindByHand means that people edited the fleet's files or reverted a commit.
+	// KindByHand means that users edited the fleet's files or reverted a commit.
 	KindByHand Kind = "by-hand"
-	// KindRecovery means the completion of an unfinished earlier change.
+	// KindRecovery completes an unfinished earlier change.
 	KindRecovery Kind = "recovery"
-	// KindUpdate means in-place updates of VMs to their class: tags, pool, security
-	// groups or emulator.
+	// KindUpdate updates VMs in place to their class: tags, pool, security groups or
+	// emulator.
 	KindUpdate Kind = "update"
-	// KindRepair means that drift is reverted.
+	// KindRepair reverts drift.
 	KindRepair Kind = "repair"
 )
 
@@ -44,7 +43,7 @@ type Change struct {
 	Time      time.Time `json:"time"`
 	ClusterID string    `json:"cluster_id"`
 	Kind      Kind      `json:"kind"`
-	// Actor is who ran numaform: user@host, or the controller's identity.
+	// Actor is the user who ran numaform, as user@host, or the controller's identity.
 	Actor string `json:"actor"`
 	// Version is numaform's own.
 	Version string `json:"version,omitempty"`
@@ -57,16 +56,16 @@ type Change struct {
 	Added      []fleet.VM `json:"added,omitempty"`
 	Removed    []fleet.VM `json:"removed,omitempty"`
 	Renumbered []fleet.VM `json:"renumbered,omitempty"`
-	// Hosts are the hosts that are planned to change, sorted.
+	// Hosts are the plans of the affected hosts, sorted.
 	Hosts []HostPlan `json:"shards,omitempty"`
-	// Rotations are the VMID rotations after this change. Each change carries them over,
-	// so that the newest one has all regions.
+	// Rotations are the VMID rotations after this change. Each change contains those of all
+	// regions, so the newest one is sufficient.
 	Rotations map[topology.RegionName]fleet.Rotation `json:"rotations,omitempty"`
-	// Open lists what this and earlier changes have begun and not finished, by host.
-	// Together with the Outcome it says what the next run must check.
+	// Open lists the unfinished work of this and earlier changes, by host. Together with
+	// the Outcome it determines what the next run must check.
 	Open []Open `json:"open,omitempty"`
-	// Outside are the writes to a backend that no plan contains, such as a broken lock
-	// with the proof that its holder is gone.
+	// Outside are the writes to a backend that no plan contains, such as breaking a lock,
+	// with the proof that its holder no longer exists.
 	Outside []string `json:"outside,omitempty"`
 	// MAC proves that an installation wrote the record: see Key. Records of versions
 	// without MACs have none.
@@ -86,9 +85,9 @@ type HostPlan struct {
 	Import     []guard.Target `json:"import,omitempty"`
 	Update     []guard.Target `json:"update,omitempty"`
 	Verdict    guard.Verdict  `json:"verdict"`
-	// Approver is who approved what the guard did not allow by itself, or empty.
+	// Approver is the user who approved the plan, or empty if the guard allowed it.
 	Approver string `json:"approver,omitempty"`
-	// Error is why the host was not planned.
+	// Error is the reason why the host was not planned.
 	Error string `json:"error,omitempty"`
 }
 
@@ -97,14 +96,13 @@ type Open struct {
 	Host topology.HostID `json:"host"`
 	// Removed are the VMs whose files were removed on purpose and that may still exist.
 	Removed []fleet.VM `json:"removed,omitempty"`
-	// Made are new VMs that have not yet been checked for CPUs assigned by another writer
-	// too.
+	// Made are new VMs that have not been checked yet for CPUs that another writer also
+	// assigned.
 	Made []guard.Target `json:"made,omitempty"`
-	// Updated are VMs whose files may have other tags, another pool or other security
-	// groups than the VMs.
+	// Updated are VMs whose tags, pool or security groups may differ from their files.
 	Updated []fleet.Key `json:"updated,omitempty"`
-	// Change is the ID of the change in progress on the host, if it is an earlier one
-	// that continues concurrently.
+	// Change is the ID of an earlier change that is still in progress on the host, or
+	// empty.
 	Change string `json:"change,omitempty"`
 }
 
@@ -125,11 +123,11 @@ type Outcome struct {
 	Digest Digest `json:"-"`
 }
 
-// Ended is how the apply of one host ended.
+// Ended is the result of the apply of one host.
 type Ended struct {
 	Host     topology.HostID `json:"host"`
 	Duration time.Duration   `json:"duration_ns"`
-	// Error is empty if the host has everything that was planned.
+	// Error is empty if the whole plan was applied.
 	Error string `json:"error,omitempty"`
 }
 
@@ -141,12 +139,12 @@ type Entry struct {
 	// Commit is the hash of the commit that contains the change, in a git store.
 	Commit string `json:"commit,omitempty"`
 	// Verified reports that this installation wrote the change's record, and
-	// OutcomeVerified that it wrote the outcome's. An unverified record is for people to
-	// read: no decision may depend on it.
+	// OutcomeVerified that it wrote the outcome's. An unverified record is only for display:
+	// no decision may depend on it.
 	Verified        bool `json:"verified"`
 	OutcomeVerified bool `json:"outcome_verified,omitempty"`
-	// Unreadable says why this numaform cannot read the record of the change or of the
-	// outcome. The record is then empty, except for a change's ID and time.
+	// Unreadable is the reason why this numaform cannot read the record of the change or of
+	// the outcome, or empty. Such a record is empty except for a change's ID and time.
 	Unreadable string `json:"unreadable,omitempty"`
 }
 
@@ -159,7 +157,7 @@ func (e *Entry) Result() *Outcome {
 }
 
 // Unfinished returns the hosts that the next run must check, and the VMs whose removal
-// has begun there: the ones that were open and did not end successfully.
+// has begun there: the entries of Open that did not end successfully.
 func (e *Entry) Unfinished() []Open {
 	ended := map[topology.HostID]bool{}
 	if result := e.Result(); result != nil {

@@ -100,8 +100,8 @@ func same(text string, mac []byte) bool {
 	return err == nil && hmac.Equal(given, mac)
 }
 
-// UnmarshalJSON decodes a change and computes its Digest. Of a newer format it decodes
-// only the fields that identify the writer, so that Verify works.
+// UnmarshalJSON decodes a change and computes its Digest. Of a newer format it decodes only
+// the fields that Verify needs.
 func (c *Change) UnmarshalJSON(content []byte) error {
 	type plain Change
 	var read plain
@@ -115,7 +115,7 @@ func (c *Change) UnmarshalJSON(content []byte) error {
 }
 
 // UnmarshalJSON decodes an outcome and computes its Digest. Of a newer format it decodes
-// only the fields that identify the writer.
+// only the fields that Verify needs.
 func (o *Outcome) UnmarshalJSON(content []byte) error {
 	type plain Outcome
 	var read plain
@@ -147,7 +147,7 @@ func digestOf(record any) (Digest, error) {
 	return sha256.Sum256(text), err
 }
 
-// head is the fields of a record that every format has.
+// head contains the fields of a record that every format has.
 type head struct {
 	Format    int    `json:"format"`
 	ID        string `json:"id"`
