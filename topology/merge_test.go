@@ -193,7 +193,7 @@ func TestMergeDropsDisputedSiblings(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		forge  func(*topology.CPU)
-		wanted bool
+		known bool
 	}{
 		{"no threads", func(c *topology.CPU) { c.Core = c.ID }, false},
 		{"other pairs", func(c *topology.CPU) { c.Core = c.ID / 2 }, false},
@@ -207,10 +207,10 @@ func TestMergeDropsDisputedSiblings(t *testing.T) {
 				test.forge(&published.CPUs[i])
 			}
 			got, warnings := topology.Merge(collected, published.WithSource(topology.SourceAgent), asReport(collected))
-			if got.SiblingsKnown() != test.wanted || (len(warnings) == 0) != test.wanted {
-				t.Errorf("siblings known %t, want %t; warnings %q", got.SiblingsKnown(), test.wanted, warnings)
+			if got.SiblingsKnown() != test.known || (len(warnings) == 0) != test.known {
+				t.Errorf("siblings known %t, want %t; warnings %q", got.SiblingsKnown(), test.known, warnings)
 			}
-			if !test.wanted && !strings.Contains(strings.Join(warnings, ""), "published in Proxmox and the collected file under machines have different siblings") {
+			if !test.known && !strings.Contains(strings.Join(warnings, ""), "published in Proxmox and the collected file under machines have different siblings") {
 				t.Errorf("warnings %q", warnings)
 			}
 		})

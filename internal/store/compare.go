@@ -24,8 +24,8 @@ type Difference struct {
 	Unified []byte
 }
 
-// Compare returns the files that differ, sorted by path. It shows no line differences for
-// modules, because their directory's name is their content's hash.
+// Compare returns the files that differ, sorted by path. For modules it returns no line
+// differences, because the name of their directory is the hash of their content.
 func Compare(before, after generator.Files) []Difference {
 	names := maps.Clone(before)
 	maps.Copy(names, after)

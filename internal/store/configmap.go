@@ -37,9 +37,9 @@ const (
 
 	// directoryAnnotation is the directory of the files in a ConfigMap.
 	directoryAnnotation = "numaform.dev/directory"
-	// On the root, headAnnotation is the last change, stageAnnotation a change whose
-	// files are not all in their ConfigMaps yet, and fenceAnnotation the number of the
-	// lock under which the root was written.
+	// Only the root has the next three: headAnnotation is the last change, stageAnnotation
+	// a change whose files are not all in their ConfigMaps yet, and fenceAnnotation the
+	// number of the lock under which the root was written.
 	headAnnotation  = "numaform.dev/head"
 	stageAnnotation = "numaform.dev/stage"
 	fenceAnnotation = "numaform.dev/fence"
@@ -61,12 +61,12 @@ const (
 )
 
 const (
-	// maxConfigMap is Kubernetes' limit for a ConfigMap's data, in bytes.
+	// maxConfigMap is the maximum size of a ConfigMap's data in Kubernetes, in bytes.
 	maxConfigMap = 1 << 20
 	// maxStage limits the unpacked size of a staged write.
 	maxStage = 64 << 20
-	// completeAttempts limits how often to complete a write that another process is
-	// completing too.
+	// completeAttempts limits the attempts to complete a write that another process completes
+	// at the same time.
 	completeAttempts = 10
 )
 
@@ -205,7 +205,7 @@ func (c *ConfigMap) load(ctx context.Context) (*stored, error) {
 		m := &list.Items[i]
 		dir := m.Annotations[directoryAnnotation]
 		if m.Name != c.partName(dir) {
-			return nil, fmt.Errorf("reading fleet %s: ConfigMap %s says that it holds %q, and that is not its name: delete it", c.where(), m.Name, dir)
+			return nil, fmt.Errorf("reading fleet %s: ConfigMap %s has the annotation of directory %q, but another name than that directory's ConfigMap: delete it", c.where(), m.Name, dir)
 		}
 		found.parts[dir] = m
 		for key, content := range m.Data {
@@ -222,11 +222,11 @@ func (c *ConfigMap) load(ctx context.Context) (*stored, error) {
 	}
 	name := c.changeName(root.Annotations[stageAnnotation])
 	if found.staged, err = c.readStage(ctx, name); err != nil {
-		return nil, fmt.Errorf("reading ConfigMap %s/%s, which holds an interrupted write: %w: restore it, or remove the annotation %s of %s to keep the files as they are",
+		return nil, fmt.Errorf("reading ConfigMap %s/%s, which contains an interrupted write: %w: restore it, or remove the annotation %s of %s to keep the current files",
 			c.namespace, name, err, stageAnnotation, c.where())
 	}
 	if err := found.staged.applyTo(found.files); err != nil {
-		return nil, fmt.Errorf("%w: remove the annotation %s of %s to keep the files as they are, or restore this one", err, stageAnnotation, c.where())
+		return nil, fmt.Errorf("%w: remove the annotation %s of %s to keep the current files, or restore this one", err, stageAnnotation, c.where())
 	}
 	return found, nil
 }
@@ -249,9 +249,9 @@ func (c *ConfigMap) readStage(ctx context.Context, name string) (*staged, error)
 	return next, json.Unmarshal(content, next)
 }
 
-// Begin makes files the desired state, together with the change's record. The update of
-// the root is decisive and succeeds only if the root is unchanged since it was read: a
-// holder that was paused and lost the lock cannot write.
+// Begin makes files the desired state, together with the change's record. The update of the
+// root decides, and it succeeds only if the root is unchanged since it was read. So a holder
+// that was paused and lost the lock cannot write.
 func (c *ConfigMap) Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error {
 	record, err := encodeChange(change)
 	if err != nil {
@@ -279,7 +279,7 @@ func (c *ConfigMap) Begin(ctx context.Context, base Revision, files generator.Fi
 		return fmt.Errorf("writing fleet %s: nothing was written: %w", c.where(), err)
 	}
 
-	// The record, which also holds the steps, counts once the root names it.
+	// The record, which also contains the steps, is valid once the root names it.
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
 	if err := errors.Join(json.NewEncoder(w).Encode(next), w.Close()); err != nil {
@@ -353,14 +353,14 @@ func checkSize(m *corev1.ConfigMap) error {
 		size += len(key) + len(content)
 	}
 	if size > maxConfigMap {
-		return fmt.Errorf("ConfigMap %s would hold %d KiB and Kubernetes takes %d: keep the fleet in a git repository or a directory",
+		return fmt.Errorf("ConfigMap %s would have %d KiB, but Kubernetes allows %d: store the fleet in a git repository or a directory",
 			m.Name, size>>10, maxConfigMap>>10)
 	}
 	return nil
 }
 
-// checkConflict handles a conflicting update of the root. The update may have been this
-// change itself, if its response was lost.
+// checkConflict handles a conflict at the update of the root. If a response was lost, the
+// conflicting update may be this change itself.
 func (c *ConfigMap) checkConflict(ctx context.Context, id string) error {
 	found, err := c.load(ctx)
 	if err != nil {
@@ -370,7 +370,7 @@ func (c *ConfigMap) checkConflict(ctx context.Context, id string) error {
 		_, err := c.loadComplete(ctx)
 		return err
 	}
-	// No chain leads to the record, so it does not matter if it cannot be deleted.
+	// No chain leads to the record, so a failure to delete it does no harm.
 	err = c.maps().Delete(ctx, c.changeName(id), metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		err = nil
@@ -393,8 +393,8 @@ func (c *ConfigMap) loadComplete(ctx context.Context) (*stored, error) {
 	}
 }
 
-// complete writes the staged files to their ConfigMaps. It never deletes a ConfigMap, so
-// that a delayed, outdated write always fails with a conflict.
+// complete writes the staged files to their ConfigMaps. It never deletes a ConfigMap, so that
+// a delayed write always fails with a conflict.
 func (c *ConfigMap) complete(ctx context.Context, found *stored) error {
 	for _, dir := range found.staged.dirs() {
 		if dir == "" {

@@ -23,7 +23,8 @@ const (
 	maxDays = 31
 )
 
-// outcomeSuffix ends the name of an outcome's ConfigMap, after the name of the change's.
+// outcomeSuffix is the part of the name of an outcome's ConfigMap that follows the name of
+// the change's.
 const outcomeSuffix = "-outcome"
 
 // record returns a ConfigMap of the history, which is immutable.
@@ -64,7 +65,7 @@ func (c *ConfigMap) End(ctx context.Context, outcome audit.Outcome) error {
 	}
 	_, err = c.maps().Get(ctx, c.changeName(outcome.ID), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		err = fmt.Errorf("it has no record: %w", fs.ErrNotExist)
+		err = fmt.Errorf("the change has no record: %w", fs.ErrNotExist)
 	}
 	if err != nil {
 		return fmt.Errorf("recording the outcome of change %s: %w", outcome.ID, err)
@@ -156,8 +157,8 @@ func (c *ConfigMap) entry(ctx context.Context, records map[string]*corev1.Config
 	}
 	where := "ConfigMap " + c.namespace + "/" + name
 	if m == nil {
-		return entry, "", fmt.Errorf("reading the record %s: %w: restore it from a backup or, if it is lost, name the change before it in the annotation "+
-			"of ConfigMap %s that names this one", where, fs.ErrNotExist, from)
+		return entry, "", fmt.Errorf("reading the record %s: %w: restore it from a backup; if it is lost, replace its ID in the annotation "+
+			"of ConfigMap %s by the ID of the change before it", where, fs.ErrNotExist, from)
 	}
 	previous = m.Annotations[previousAnnotation]
 	if err := decode(where, recordHint, id, []byte(m.Data[recordKey]), &entry.Change); err != nil {

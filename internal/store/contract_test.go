@@ -212,14 +212,14 @@ func TestReadYourWrites(t *testing.T) {
 		wantFiles(t, s, generator.Files{})
 		wantHistory(t, s, time.Time{})
 		first := changed(0, 2000, 2001)
-		begin(t, s, wanted(), first)
-		wantFiles(t, s, wanted())
-		wantFiles(t, p.open(t), wanted())
+		begin(t, s, desired(), first)
+		wantFiles(t, s, desired())
+		wantFiles(t, p.open(t), desired())
 		wantHistory(t, p.open(t), time.Time{}, open(first))
 		end(t, s, first)
 		wantHistory(t, p.open(t), time.Time{}, closed(first))
 		if p.elsewhere != nil {
-			wantFiles(t, p.elsewhere(t), wanted())
+			wantFiles(t, p.elsewhere(t), desired())
 			wantHistory(t, p.elsewhere(t), time.Time{}, closed(first))
 		}
 	})
@@ -235,13 +235,13 @@ func TestMoved(t *testing.T) {
 		_, base := readFrom(t, s)
 		theirs := changed(0, 2000)
 		begin(t, other, render(map[fleet.VMID]string{2000: "pve-1"}), theirs)
-		if err := s.Begin(t.Context(), base, wanted(), changed(1, 2001)); !errors.Is(err, store.ErrMoved) {
+		if err := s.Begin(t.Context(), base, desired(), changed(1, 2001)); !errors.Is(err, store.ErrMoved) {
 			t.Fatalf("on an old base: %v, want ErrMoved", err)
 		}
 		wantFiles(t, s, render(map[fleet.VMID]string{2000: "pve-1"}))
 		wantHistory(t, s, time.Time{}, open(theirs))
-		begin(t, s, wanted(), changed(2, 2001))
-		wantFiles(t, other, wanted())
+		begin(t, s, desired(), changed(2, 2001))
+		wantFiles(t, other, desired())
 	})
 }
 
@@ -252,8 +252,8 @@ func TestHistory(t *testing.T) {
 		changes := []audit.Change{changed(0, 2000), changed(1, 2001), changed(5)}
 		begin(t, s, render(map[fleet.VMID]string{2000: "pve-1"}), changes[0])
 		end(t, s, changes[0])
-		begin(t, s, wanted(), changes[1])
-		begin(t, s, wanted(), changes[2])
+		begin(t, s, desired(), changes[1])
+		begin(t, s, desired(), changes[2])
 		end(t, s, changes[2])
 		all := []audit.Entry{closed(changes[0]), open(changes[1]), closed(changes[2])}
 		wantHistory(t, s, time.Time{}, all...)
@@ -273,7 +273,7 @@ func TestRecordsAreOnlyAdded(t *testing.T) {
 		if err := s.End(t.Context(), ended(first)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("ending what never began: %v", err)
 		}
-		begin(t, s, wanted(), first)
+		begin(t, s, desired(), first)
 		end(t, s, first)
 		_, base := readFrom(t, s)
 		again := first
@@ -294,7 +294,7 @@ func TestRecordsAreOnlyAdded(t *testing.T) {
 		if err := s.Begin(t.Context(), base, outside, changed(9)); err == nil || !strings.Contains(err.Error(), "outside") {
 			t.Errorf("a file elsewhere: %v", err)
 		}
-		wantFiles(t, s, wanted())
+		wantFiles(t, s, desired())
 		wantHistory(t, s, time.Time{}, closed(first))
 	})
 }
@@ -335,7 +335,7 @@ func crashedBegin(t *testing.T, p place, steps int, seen map[bool]bool) bool {
 		left--
 		return nil
 	})
-	err := s.Begin(t.Context(), base, wanted(), second)
+	err := s.Begin(t.Context(), base, desired(), second)
 	if (err == nil) != (at == "") {
 		t.Fatalf("stopped at %q after %d steps: %v", at, steps, err)
 	}
@@ -346,9 +346,9 @@ func crashedBegin(t *testing.T, p place, steps int, seen map[bool]bool) bool {
 	for _, view := range views {
 		files, _ := readFrom(t, view)
 		history := []audit.Entry{open(first)}
-		want, isNew := old, cmp.Equal(files, wanted())
+		want, isNew := old, cmp.Equal(files, desired())
 		if isNew {
-			want, history = wanted(), append(history, open(second))
+			want, history = desired(), append(history, open(second))
 		}
 		seen[isNew] = true
 		if diff := cmp.Diff(want, files); diff != "" {
@@ -375,7 +375,7 @@ func TestLockExcludes(t *testing.T) {
 		if !errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), "held by") {
 			t.Errorf("a second lock: %v, want ErrLocked with its holder", err)
 		}
-		begin(t, p.open(t), wanted(), changed(0)) // readers and the holder continue
+		begin(t, p.open(t), desired(), changed(0)) // readers and the holder continue
 		if err := unlock(); err != nil {
 			t.Fatal(err)
 		}

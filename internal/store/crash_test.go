@@ -49,10 +49,10 @@ func TestCrashes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		old, next, after generator.Files
 	}{
-		"first apply":         {generator.Files{}, wanted(), moved},
-		"backend and more":    {wanted(), moved, moved},
-		"and back":            {moved, wanted(), moved},
-		"taken back after it": {wanted(), moved, wanted()},
+		"first apply":         {generator.Files{}, desired(), moved},
+		"backend and more":    {desired(), moved, moved},
+		"and back":            {moved, desired(), moved},
+		"taken back after it": {desired(), moved, desired()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -111,10 +111,10 @@ func TestCrashTwice(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
 	for steps := range 6 {
-		if _, err := crashAfter(d, wanted(), 1+steps); err != nil {
+		if _, err := crashAfter(d, desired(), 1+steps); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(wanted(), read(t, d)); diff != "" {
+		if diff := cmp.Diff(desired(), read(t, d)); diff != "" {
 			t.Fatalf("after crash %d (-want +got):\n%s", steps, diff)
 		}
 	}
@@ -125,19 +125,19 @@ func TestCrashAndEdit(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
 	write(t, d, render(nil))
-	if _, err := crashAfter(d, wanted(), 3); err != nil {
+	if _, err := crashAfter(d, desired(), 3); err != nil {
 		t.Fatal(err)
 	}
 	put(t, d.Path(), "r/pve-1/node-a-2001.tf", "# mine\n")
 	_, err := d.Files()
-	for _, err := range []error{err, d.Write(wanted())} {
+	for _, err := range []error{err, d.Write(desired())} {
 		if err == nil || !strings.Contains(err.Error(), "r/pve-1/node-a-2001.tf was changed") || !strings.Contains(err.Error(), "remove "+d.Path()) {
 			t.Errorf("got %v", err)
 		}
 	}
 }
 
-func TestStagedByOthers(t *testing.T) {
+func TestStagedByAnotherProgram(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]string{
 		"cut off": `{"steps":[{"path":`, "outside": `{"steps":[{"path":"../x","after":"eA=="}]}`, "empty": "",
@@ -153,7 +153,7 @@ func TestStagedByOthers(t *testing.T) {
 			d := store.NewDirectory(filepath.Join(t.TempDir(), "fleet"))
 			put(t, d.Path(), store.PrivateDir+"/next.json", content)
 			_, err := d.Files()
-			for _, err := range []error{err, d.Write(wanted())} {
+			for _, err := range []error{err, d.Write(desired())} {
 				if err == nil || !strings.Contains(err.Error(), "next.json") || !strings.Contains(err.Error(), "remove it") {
 					t.Errorf("got %v", err)
 				}
@@ -195,7 +195,7 @@ func TestStagedThroughALink(t *testing.T) {
 				put(t, elsewhere, "next.json", `{"steps":[]}`)
 			}
 			_, err := d.Files()
-			for _, err := range []error{err, d.Write(wanted())} {
+			for _, err := range []error{err, d.Write(desired())} {
 				if err == nil {
 					t.Error("it was written")
 				}

@@ -20,8 +20,8 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// PrivateDir is the subdirectory of the fleet's directory for data that belongs to this
-// machine and not to the desired state.
+// PrivateDir is the subdirectory of the fleet's directory for data of this machine, which is
+// not part of the desired state.
 const PrivateDir = ".numaform"
 
 // Directory is a fleet in a directory, on a volume or a local disk.
@@ -29,9 +29,9 @@ type Directory struct {
 	path string
 	// private is the directory of the lock files and of a write in progress.
 	private string
-	// interrupt ends a write before a file is changed.
+	// interrupt is a test hook that ends a write before a file is changed.
 	interrupt interrupt
-	// reading, if a test sets it, is called while files are read.
+	// reading is a test hook that is called while files are read.
 	reading func()
 }
 
@@ -49,24 +49,24 @@ func (d *Directory) target(name string) string {
 	return filepath.Join(d.path, filepath.FromSlash(name))
 }
 
-// failed returns the error, with a hint for fixing it if one is known.
+// failed adds the action and, for some causes, a hint to the error.
 func (d *Directory) failed(doing string, err error) error {
 	hint := ""
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		hint = ": give the user that runs numaform read and write access to the fleet's directory"
+		hint = ": give the user that runs numaform read and write access to the directory"
 	case errors.Is(err, syscall.ENOTDIR):
-		hint = ": name a directory, with fleet.dir in numaform.yaml or --out"
+		hint = ": set fleet.dir in numaform.yaml, or --out, to a directory"
 	case errors.Is(err, syscall.ENOSPC):
-		hint = ": make room, then run the same command again"
+		hint = ": free disk space, then run the same command again"
 	}
 	return fmt.Errorf("%s fleet %s: %w%s", doing, d.path, err, hint)
 }
 
 // Files returns the fleet's files by slash-separated path relative to the directory,
-// after completing an interrupted write; none if there is no fleet. It leaves out files
-// of the engine, of numaform and of forges; any other file that is not part of a fleet is
-// a RefusedError.
+// with an interrupted write applied; none if there is no fleet. It ignores files of the
+// engine, of numaform and of forges. Any other file that is not part of a fleet is a
+// RefusedError.
 func (d *Directory) Files() (files generator.Files, err error) {
 	err = d.shared(func() error {
 		have, err := d.scan()
@@ -85,8 +85,8 @@ func (d *Directory) Read(context.Context) (generator.Files, Revision, error) {
 	return files, RevisionOf(files), nil
 }
 
-// scan reads all files that may be the fleet's by their paths. Their content decides
-// whether they are.
+// scan reads all files whose paths may belong to the fleet. generator.Select decides by
+// their content.
 func (d *Directory) scan() (generator.Files, error) {
 	root, err := os.OpenRoot(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,8 +95,8 @@ func (d *Directory) scan() (generator.Files, error) {
 	if err != nil {
 		return nil, d.failed("reading", err)
 	}
-	// Read the staged write first, so that a write that ends meanwhile is seen
-	// completely.
+	// Read the staged write before the files, so that the result contains all of a write
+	// that ends in between.
 	next, stagedErr := d.staged()
 	if d.reading != nil {
 		d.reading()
@@ -118,8 +118,8 @@ func (d *Directory) scan() (generator.Files, error) {
 	return files, nil
 }
 
-// readAll reads the fleet's files. It refuses all files that are not part of a fleet
-// before it reads any.
+// readAll reads the fleet's files. Before it reads any, it refuses files that are not part
+// of a fleet.
 func (d *Directory) readAll(root fs.FS) (generator.Files, error) {
 	var names []string
 	var seen census
@@ -138,16 +138,16 @@ func (d *Directory) readAll(root fs.FS) (generator.Files, error) {
 		}
 
 		problem := ""
-		fix := "move it out of the fleet's directory, such as with mv " + quoted(d.target(name)) + " ~"
+		fix := "move it out of the fleet's directory, for example with mv " + quoted(d.target(name)) + " ~"
 		role := roleOf(name, entry.IsDir())
 		switch {
 		case entry.Type()&fs.ModeSymlink != 0:
-			problem = "is a symbolic link: a fleet's files are ordinary files"
-			fix = "put the file itself there"
+			problem = "is a symbolic link: a fleet must contain regular files only"
+			fix = "replace it with the file itself"
 		case !entry.IsDir() && !entry.Type().IsRegular():
-			problem = "is no ordinary file"
+			problem = "is not a regular file"
 		case role == roleRefused:
-			problem = "is no part of a fleet"
+			problem = "is not part of a fleet"
 		case role == roleSkipped:
 			return nil
 		default:
@@ -190,8 +190,8 @@ func readLimited(root fs.FS, name string, limit int64) (content []byte, err erro
 	return content, errors.Join(err, file.Close())
 }
 
-// Accepts returns an error if the directory contains something other than the same
-// cluster's fleet, so that it must not become the directory of files.
+// Accepts returns an error if the directory must not contain files, because it contains
+// other files than a fleet of the same cluster.
 func (d *Directory) Accepts(files generator.Files) error {
 	entries, err := os.ReadDir(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -201,15 +201,15 @@ func (d *Directory) Accepts(files generator.Files) error {
 		return fmt.Errorf("writing fleet into %s: %w", d.path, err)
 	}
 	cluster := generator.ClusterOf(files)
-	holds := func(name string) error {
-		return fmt.Errorf("writing fleet into %s: it holds %s and no fleet of cluster %q: nothing was written: "+
-			"name a directory that is empty or does not exist, or one with this cluster's fleet", d.path, printable(name), cluster)
+	refuse := func(name string) error {
+		return fmt.Errorf("writing fleet into %s: it contains %s and no fleet of cluster %q: nothing was written: "+
+			"use a directory that is empty, does not exist, or contains the fleet of this cluster", d.path, printable(name), cluster)
 	}
 	_, err = os.Lstat(d.target("fleet.json"))
 	isFleet := err == nil
 	for _, entry := range entries {
 		if !isFleet && !strings.HasPrefix(entry.Name(), ".") && !isIgnored(entry.Name()) {
-			return holds(entry.Name())
+			return refuse(entry.Name())
 		}
 	}
 
@@ -225,15 +225,14 @@ func (d *Directory) Accepts(files generator.Files) error {
 		return err
 	}
 	if isFleet && (cluster == "" || generator.ClusterOf(have) != cluster) {
-		return holds("fleet.json")
+		return refuse("fleet.json")
 	}
 	return nil
 }
 
-// Write makes the directory contain exactly files, leaving alone what is not the fleet's
-// and the modules, which older VMs may still call. It refuses to change a file that
-// numaform did not write. The next write completes an interrupted one, and Read returns
-// it as completed.
+// Write makes files the files of the fleet. It keeps unmanaged files, and modules that older
+// VMs may still call, and refuses to change a file that numaform did not write. The next
+// write completes an interrupted one, and Read returns the result of both.
 func (d *Directory) Write(files generator.Files) error {
 	return d.write(files, func(generator.Files) ([]step, error) { return nil, nil })
 }
@@ -255,8 +254,8 @@ func (d *Directory) Begin(_ context.Context, base Revision, files generator.File
 	})
 }
 
-// write writes files, after the steps that first returns for the existing files. The
-// staged write decides: what it contains happens, now or at the next write.
+// write writes files, after the steps that first returns for the existing files. Once the
+// steps are staged, they happen: now or at the next write.
 func (d *Directory) write(files generator.Files, first func(have generator.Files) ([]step, error)) error {
 	if err := checkPaths(d.path, files); err != nil {
 		return err
@@ -295,18 +294,18 @@ func (d *Directory) write(files generator.Files, first func(have generator.Files
 	})
 }
 
-// checkOwner returns an error if writing files would replace files that are not
-// numaform's, or if such files would be planned along with them.
+// checkOwner returns an error if writing files would replace unmanaged files, or if the
+// engine would read unmanaged files with them.
 func checkOwner(where string, have, files generator.Files) error {
 	old := generator.ClusterOf(generator.Select(have))
 	cluster := generator.ClusterOf(files)
 	if old != "" && cluster != "" && old != cluster {
-		return fmt.Errorf("writing fleet into %s: it holds the fleet of cluster %q, not of %q: nothing was written: "+
-			"name another one", where, old, cluster)
+		return fmt.Errorf("writing fleet into %s: it contains the fleet of cluster %q, not of %q: nothing was written: "+
+			"use another place for this fleet", where, old, cluster)
 	}
 	if unmanaged := generator.Unmanaged(have, files); len(unmanaged) > 0 {
-		return fmt.Errorf("writing fleet into %s: %s is not numaform's and in its way: nothing was written: "+
-			"move the file elsewhere, or name another directory", where, unmanaged[0])
+		return fmt.Errorf("writing fleet into %s: %s was not written by numaform and conflicts with the fleet: nothing was written: "+
+			"move the file elsewhere, or use another directory", where, unmanaged[0])
 	}
 	return nil
 }
@@ -315,7 +314,7 @@ func checkOwner(where string, have, files generator.Files) error {
 func checkPaths(where string, files generator.Files) error {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if !fs.ValidPath(name) {
-			return fmt.Errorf("writing fleet file %q: it would be outside of %s: nothing was written", name, where)
+			return fmt.Errorf("writing fleet file %q: the path is outside of %s: nothing was written", name, where)
 		}
 	}
 	return nil

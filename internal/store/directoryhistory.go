@@ -78,8 +78,8 @@ func (d *Directory) History(_ context.Context, since time.Time) (list []audit.En
 	return list, err
 }
 
-// records returns the names of all records. Records of an interrupted write come with
-// their content.
+// records returns the names of all records, and the content of those in an interrupted
+// write.
 func (d *Directory) records() (map[string][]byte, error) {
 	next, err := d.staged()
 	if err != nil {

@@ -28,8 +28,8 @@ const defaultBranch = "main"
 type GitConfig struct {
 	// Clone is the directory of numaform's own bare clone; nothing else writes there.
 	Clone string
-	// Dir is a checkout for people, which numaform never writes to. Without a Remote and
-	// an origin, it is the repository itself, a bare one.
+	// Dir is a checkout for users, which numaform never writes to. Without a Remote and an
+	// origin, Dir is the bare repository itself.
 	Dir string
 	// Subdir is the fleet's directory in the repository, with slashes; empty means the
 	// top.
@@ -42,7 +42,7 @@ type GitConfig struct {
 	// Author is the author of the commits; empty means numaform.
 	Author GitAuthor
 	Auth   GitAuth
-	// Review pushes changes of files to a separate branch for a person to merge, instead
+	// Review pushes changes of files to a separate branch for a reviewer to merge, instead
 	// of applying them.
 	Review bool
 }
@@ -62,11 +62,11 @@ type GitAuth struct {
 }
 
 // Git is a fleet in a git repository: each apply is a commit, and its outcome is a note
-// on the commit. It reads and writes objects in a bare clone and never writes to a
-// person's checkout.
+// on the commit. It reads and writes objects in a bare clone and never writes to a user's
+// checkout.
 type Git struct {
 	config GitConfig
-	// locks holds the lock files, next to the clone.
+	// locks is the directory of the lock files, in the clone.
 	locks     *Directory
 	interrupt interrupt
 }
@@ -87,13 +87,13 @@ func NewGit(config GitConfig) (*Git, error) {
 	case config.Dir == "" && config.Remote == "":
 		return nil, errors.New("the fleet's git store has neither a remote nor a directory: set fleet.git.remote")
 	case config.Subdir != "" && !fs.ValidPath(config.Subdir):
-		return nil, fmt.Errorf("the fleet's git store: subdirectory %q lies outside of the repository: name one below it, with slashes", config.Subdir)
+		return nil, fmt.Errorf("the fleet's git store: subdirectory %q must be a relative path with slashes inside the repository", config.Subdir)
 	case plumbing.NewBranchReferenceName(config.Branch).Validate() != nil:
-		return nil, fmt.Errorf("the fleet's git store: %q is no name for a branch", config.Branch)
+		return nil, fmt.Errorf("the fleet's git store: %q is not a valid branch name", config.Branch)
 	}
 	if holdsSecret(config.Remote) {
-		return nil, errors.New("the fleet's git store: the remote's URL holds a user or password, which messages and other programs would show: leave them out, " +
-			"name the user in fleet.git.username, and set the environment variable NUMAFORM_GIT_TOKEN")
+		return nil, errors.New("the fleet's git store: the remote's URL contains a user or password, which messages and other programs would show: remove them, " +
+			"set fleet.git.username to the user and the environment variable NUMAFORM_GIT_TOKEN to the password")
 	}
 	if config.Subdir == "." {
 		config.Subdir = ""
@@ -119,7 +119,7 @@ func holdsSecret(remote string) bool {
 }
 
 // Lock locks the fleet against other processes on this machine. Between machines the push
-// decides: the second one gets ErrMoved.
+// decides: Begin returns ErrMoved to the second one.
 func (g *Git) Lock(ctx context.Context) (unlock func() error, err error) {
 	if err := g.makeClone(); err != nil {
 		return nil, err
@@ -128,8 +128,8 @@ func (g *Git) Lock(ctx context.Context) (unlock func() error, err error) {
 }
 
 // Read fetches, and returns the fleet's files at the head of the remote's branch. It
-// fails if the remote is unreachable, because no write could follow, and if a checkout
-// has changes of the fleet that are not on the branch.
+// fails if the remote is unreachable, because a write would fail too, and if a checkout has
+// changes of the fleet that are not on the branch.
 func (g *Git) Read(ctx context.Context) (files generator.Files, revision Revision, err error) {
 	err = g.with(func(r *repository) error {
 		if err := r.pull(ctx); err != nil {
@@ -147,8 +147,8 @@ func (g *Git) Read(ctx context.Context) (files generator.Files, revision Revisio
 }
 
 // Begin commits files and the change's record, and pushes them. It returns ErrMoved if
-// others pushed to the remote meanwhile. If the remote is unreachable it returns an
-// error, and nothing has changed.
+// another client has pushed to the remote. If the remote is unreachable, it returns an
+// error and changes nothing.
 func (g *Git) Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error {
 	record, err := encodeChange(change)
 	if err != nil {
@@ -177,7 +177,7 @@ func (g *Git) End(ctx context.Context, outcome audit.Outcome) error {
 		}
 		found, exists := records[outcome.ID]
 		if !exists {
-			return fmt.Errorf("recording the outcome of change %s: no commit of branch %s holds it: %w", outcome.ID, g.config.Branch, fs.ErrNotExist)
+			return fmt.Errorf("recording the outcome of change %s: no commit of branch %s contains it: %w", outcome.ID, g.config.Branch, fs.ErrNotExist)
 		}
 		return r.note(ctx, found.commit, record, outcome.Time)
 	})
@@ -227,7 +227,7 @@ func (g *Git) history(ctx context.Context, since time.Time, pull func(*repositor
 	return list, nil
 }
 
-// with opens the clone and calls f while no other process uses the clone.
+// with opens the clone and calls f while no other process uses it.
 func (g *Git) with(f func(*repository) error) error {
 	if err := g.makeClone(); err != nil {
 		return err
@@ -245,7 +245,7 @@ func (g *Git) with(f func(*repository) error) error {
 // makeClone creates the clone's directory, accessible only to its owner.
 func (g *Git) makeClone() error {
 	if err := os.MkdirAll(g.config.Clone, 0o700); err != nil {
-		return fmt.Errorf("opening the clone of the fleet's repository: %w: set state_dir to a directory that numaform may write", err)
+		return fmt.Errorf("opening the clone of the fleet's repository: %w: set state_dir to a directory that numaform can write", err)
 	}
 	return nil
 }
@@ -263,8 +263,7 @@ func (g *Git) where() string {
 	return at
 }
 
-// inRepository returns the path in the repository of a file of the fleet. It returns a
-// name that leads out of the fleet unchanged.
+// inRepository returns the path in the repository of a file of the fleet.
 func (g *Git) inRepository(name string) string {
 	if g.config.Subdir == "" {
 		return name
@@ -274,7 +273,7 @@ func (g *Git) inRepository(name string) string {
 
 var userinfo = regexp.MustCompile(`://[^/@\s]+@`)
 
-// scrubbedError is a library's error without the secrets in its text.
+// scrubbedError is an error of a library without the secrets in its text.
 type scrubbedError struct {
 	text string
 	err  error

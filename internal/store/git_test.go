@@ -62,7 +62,7 @@ func TestGitCommits(t *testing.T) {
 	change := changed(0, 2000, 2001)
 	change.Why = "2 pods\nNumaform-Approver: mallory"
 	change.Hosts[0].Approver = "ann"
-	begin(t, g, wanted(), change)
+	begin(t, g, desired(), change)
 	end(t, g, change)
 	wantSound(t, clone)
 	if got := run(t, remote, "rev-list", "--count", "main"); got != "1" {
@@ -109,7 +109,7 @@ func TestGitSubjects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g, _, remote := working(t)
-			begin(t, g, wanted(), tt.change)
+			begin(t, g, desired(), tt.change)
 			if got := run(t, remote, "log", "--format=%s"); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
@@ -126,7 +126,7 @@ func TestGitRevert(t *testing.T) {
 	first, second := changed(0, 2000), changed(1, 2001)
 	begin(t, g, old, first)
 	end(t, g, first)
-	begin(t, g, wanted(), second)
+	begin(t, g, desired(), second)
 	end(t, g, second)
 	ann := person(t, remote)
 	run(t, ann, "revert", "--no-edit", "HEAD")
@@ -141,7 +141,7 @@ func TestGitRevert(t *testing.T) {
 	run(t, ann, "pull", "--quiet")
 	run(t, ann, "revert", "--no-edit", "HEAD~1")
 	run(t, ann, "push", "--quiet")
-	wantFiles(t, g, wanted())
+	wantFiles(t, g, desired())
 	wantHistory(t, g, third.Time.Add(time.Hour), closed(third))
 	wantSound(t, clone)
 }
@@ -150,7 +150,7 @@ func TestGitRevert(t *testing.T) {
 func TestGitNeverForces(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)
-	begin(t, g, wanted(), changed(0))
+	begin(t, g, desired(), changed(0))
 	_, base := readFrom(t, g)
 	ann := person(t, remote)
 	put(t, ann, "README.md", "theirs")
@@ -164,17 +164,17 @@ func TestGitNeverForces(t *testing.T) {
 	}
 	_, base = readFrom(t, g)
 	run(t, remote, "update-ref", "refs/heads/main", "main~1")
-	if err := g.Begin(t.Context(), base, wanted(), changed(2)); !errors.Is(err, store.ErrMoved) {
+	if err := g.Begin(t.Context(), base, desired(), changed(2)); !errors.Is(err, store.ErrMoved) {
 		t.Errorf("onto a branch that was taken back meanwhile: %v, want ErrMoved", err)
 	}
-	wantFiles(t, g, wanted())
+	wantFiles(t, g, desired())
 }
 
 func TestGitOffline(t *testing.T) {
 	t.Parallel()
 	g, clone, remote := working(t)
 	first := changed(0)
-	begin(t, g, wanted(), first)
+	begin(t, g, desired(), first)
 	_, base := readFrom(t, g)
 	if err := os.Rename(remote, remote+".away"); err != nil {
 		t.Fatal(err)
@@ -182,7 +182,7 @@ func TestGitOffline(t *testing.T) {
 	_, _, err := g.Read(t.Context())
 	wantError(t, err, "fetching from "+remote, "nothing was changed")
 	wantError(t, g.Begin(t.Context(), base, render(nil), changed(1)), "pushing to "+remote, "nothing was applied")
-	wantError(t, g.End(t.Context(), ended(first)), "goes with the next one")
+	wantError(t, g.End(t.Context(), ended(first)), "will be pushed with the next one")
 	if known, err := g.Known(t.Context(), time.Time{}); err != nil || len(known) != 1 || known[0].Change.ID != first.ID {
 		t.Errorf("without the remote %v, %v is known", known, err)
 	}
@@ -190,7 +190,7 @@ func TestGitOffline(t *testing.T) {
 	if err := os.Rename(remote+".away", remote); err != nil {
 		t.Fatal(err)
 	}
-	wantFiles(t, g, wanted())
+	wantFiles(t, g, desired())
 	second := changed(2)
 	begin(t, g, render(nil), second)
 	end(t, g, second)
@@ -202,7 +202,7 @@ func TestGitOffline(t *testing.T) {
 func TestGitRefusedByARule(t *testing.T) {
 	t.Parallel()
 	g, clone, remote := working(t)
-	begin(t, g, wanted(), changed(0))
+	begin(t, g, desired(), changed(0))
 	put(t, remote, "hooks/pre-receive", "#!/bin/sh\necho protected branch >&2\nexit 1\n")
 	if err := os.Chmod(filepath.Join(remote, "hooks", "pre-receive"), 0o700); err != nil {
 		t.Fatal(err)
@@ -213,17 +213,17 @@ func TestGitRefusedByARule(t *testing.T) {
 	if errors.Is(err, store.ErrMoved) {
 		t.Error("that is no moved fleet")
 	}
-	wantFiles(t, g, wanted())
+	wantFiles(t, g, desired())
 	wantSound(t, clone)
 }
 
-// TestGitNotesOfTwo has two machines record outcomes independently.
-func TestGitNotesOfTwo(t *testing.T) {
+// TestGitNotesOfTwoClients has two machines record outcomes independently.
+func TestGitNotesOfTwoClients(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)
 	first, second := changed(0), changed(1)
-	begin(t, g, wanted(), first)
-	begin(t, g, wanted(), second)
+	begin(t, g, desired(), first)
+	begin(t, g, desired(), second)
 	other := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote})
 	readFrom(t, other)
 	end(t, g, first)
@@ -236,13 +236,13 @@ func TestGitNotesOfTwo(t *testing.T) {
 	}
 }
 
-// TestGitNotesAfterALostAnswer has another machine record an outcome while the answer to a
+// TestGitNotesAfterALostResponse has another machine record an outcome while the answer to a
 // push is lost. The next outcome does not replace it.
-func TestGitNotesAfterALostAnswer(t *testing.T) {
+func TestGitNotesAfterALostResponse(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)
 	first, second := changed(0), changed(1)
-	begin(t, g, wanted(), first)
+	begin(t, g, desired(), first)
 	other := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote})
 	readFrom(t, other)
 	_, base := readFrom(t, g)
@@ -253,7 +253,7 @@ func TestGitNotesAfterALostAnswer(t *testing.T) {
 		end(t, other, first)
 		return errCrash
 	})
-	if err := g.Begin(t.Context(), base, wanted(), second); err != nil {
+	if err := g.Begin(t.Context(), base, desired(), second); err != nil {
 		t.Fatalf("a push whose answer was lost: %v", err)
 	}
 	g.Interrupt(nil)
@@ -261,10 +261,10 @@ func TestGitNotesAfterALostAnswer(t *testing.T) {
 	wantHistory(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), time.Time{}, closed(first), closed(second))
 }
 
-// TestGitNotesOfOthers has another client add a note to the commit of a change, in a
+// TestGitNotesOfOtherClients has another client add a note to the commit of a change, in a
 // remote that sends objects that are too large, and in one that does not. The outcome
 // counts as missing, and the following changes work.
-func TestGitNotesOfOthers(t *testing.T) {
+func TestGitNotesOfOtherClients(t *testing.T) {
 	t.Parallel()
 	first, second := changed(0), changed(1)
 	for name, tt := range map[string]struct{ note, want string }{
@@ -278,7 +278,7 @@ func TestGitNotesOfOthers(t *testing.T) {
 				t.Parallel()
 				g, _, remote := working(t)
 				run(t, remote, "config", "uploadpack.allowFilter", filters)
-				begin(t, g, wanted(), first)
+				begin(t, g, desired(), first)
 				at := run(t, remote, "rev-parse", "--short=12", "main")
 				put(t, remote, "note", tt.note)
 				run(t, remote, "notes", "--ref=numaform", "add", "-F", filepath.Join(remote, "note"), "main")
@@ -288,7 +288,7 @@ func TestGitNotesOfOthers(t *testing.T) {
 				}
 				wantUnreadable(t, g, want, "in the note on commit "+at)
 				wantUnreadable(t, g, want, tt.want)
-				begin(t, g, wanted(), second)
+				begin(t, g, desired(), second)
 				end(t, g, second)
 				wantUnreadable(t, g, want, tt.want, closed(second))
 				wantUnreadable(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), want, tt.want, closed(second))
@@ -297,14 +297,14 @@ func TestGitNotesOfOthers(t *testing.T) {
 	}
 }
 
-// TestGitNotesThatAreNone has other content at the reference of the notes.
-func TestGitNotesThatAreNone(t *testing.T) {
+// TestGitInvalidNotes has other content at the reference of the notes.
+func TestGitInvalidNotes(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a file", "a tree", "another branch"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g, _, remote := working(t)
-			begin(t, g, wanted(), changed(0))
+			begin(t, g, desired(), changed(0))
 			end(t, g, changed(0))
 			put(t, remote, "note", "looks good")
 			object := map[string]string{"a tree": "main^{tree}", "another branch": "main"}[name]
@@ -313,10 +313,10 @@ func TestGitNotesThatAreNone(t *testing.T) {
 			}
 			run(t, remote, "update-ref", "refs/notes/numaform", run(t, remote, "rev-parse", object))
 			wantHistory(t, g, time.Time{}, closed(changed(0)))
-			begin(t, g, wanted(), changed(1))
+			begin(t, g, desired(), changed(1))
 			wantHistory(t, g, time.Time{}, closed(changed(0)), open(changed(1)))
 			fresh := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote})
-			wantFiles(t, fresh, wanted())
+			wantFiles(t, fresh, desired())
 			if list := historyOf(t, fresh, time.Time{}); len(list) != 2 {
 				t.Errorf("another machine finds %+v", list)
 			}
@@ -339,7 +339,7 @@ func TestGitReview(t *testing.T) {
 			g := openGit(t, store.GitConfig{Clone: clone, Remote: remote, Review: true})
 			_, base := readFrom(t, g)
 			change := changed(1, 2000)
-			err := g.Begin(t.Context(), base, wanted(), change)
+			err := g.Begin(t.Context(), base, desired(), change)
 			var proposed *store.ProposedError
 			if !errors.As(err, &proposed) || proposed.Branch != "numaform/"+change.ID || proposed.Remote != remote {
 				t.Fatalf("got %v, want a proposal", err)
@@ -357,10 +357,10 @@ func TestGitReview(t *testing.T) {
 				run(t, ann, "commit", "--quiet", "-m", "a better message")
 			}
 			run(t, ann, "push", "--quiet")
-			wantFiles(t, g, wanted())
+			wantFiles(t, g, desired())
 			wantHistory(t, g, time.Time{}, open(changed(0)), open(change))
 			finish := changed(2)
-			begin(t, g, wanted(), finish) // only a record: nothing to review
+			begin(t, g, desired(), finish) // only a record: nothing to review
 			end(t, g, change)
 			end(t, g, finish)
 			wantHistory(t, g, change.Time, closed(change), closed(finish))
@@ -368,10 +368,10 @@ func TestGitReview(t *testing.T) {
 	}
 }
 
-func TestGitBranchThatWent(t *testing.T) {
+func TestGitDeletedBranch(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)
-	begin(t, g, wanted(), changed(0))
+	begin(t, g, desired(), changed(0))
 	run(t, remote, "branch", "other", "main")
 	run(t, remote, "update-ref", "-d", "refs/heads/main")
 	_, _, err := g.Read(t.Context())
@@ -383,8 +383,8 @@ func TestGitConfig(t *testing.T) {
 	for want, config := range map[string]store.GitConfig{
 		"has no directory for its clone": {Dir: "x"},
 		"has neither a remote nor":       {Clone: "c"},
-		"lies outside of the repository": {Clone: "c", Dir: "x", Subdir: "../y"},
-		"is no name for a branch":        {Clone: "c", Dir: "x", Branch: "a..b"},
+		"must be a relative path with slashes": {Clone: "c", Dir: "x", Subdir: "../y"},
+		"is not a valid branch name":        {Clone: "c", Dir: "x", Branch: "a..b"},
 	} {
 		_, err := store.NewGit(config)
 		wantError(t, err, want)
@@ -410,14 +410,14 @@ func TestGitRemotesWithAUser(t *testing.T) {
 	}
 }
 
-// TestGitNotesThatCannotBeRead loses the directory of the notes for a commit: whether it
+// TestGitUnreadableNotes loses the directory of the notes for a commit: whether it
 // has a note is then unknown.
-func TestGitNotesThatCannotBeRead(t *testing.T) {
+func TestGitUnreadableNotes(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "fleet")
 	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: dir})
 	change := changed(0)
-	begin(t, g, wanted(), change)
+	begin(t, g, desired(), change)
 	end(t, g, change)
 	tree := run(t, dir, "rev-parse", "refs/notes/numaform:"+run(t, dir, "rev-parse", "main")[:2])
 	if err := os.Remove(filepath.Join(dir, "objects", tree[:2], tree[2:])); err != nil {
@@ -435,7 +435,7 @@ func TestGitNotesWithoutACommit(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "fleet")
 	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: dir})
 	change := changed(0)
-	begin(t, g, wanted(), change)
+	begin(t, g, desired(), change)
 	end(t, g, change)
 	notes := run(t, dir, "rev-parse", "refs/notes/numaform")
 	object := filepath.Join(dir, "objects", notes[:2], notes[2:])
@@ -451,8 +451,8 @@ func TestGitNotesWithoutACommit(t *testing.T) {
 	}
 }
 
-// TestGitPatience has a remote that answers now and then, and then no more.
-func TestGitPatience(t *testing.T) {
+// TestGitSilenceLimit has a remote that answers now and then, and then no more.
+func TestGitSilenceLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, reader, cancel := store.SilenceLimit(t.Context(), strings.NewReader("pack"))
@@ -470,7 +470,7 @@ func TestGitPatience(t *testing.T) {
 		}
 		<-time.After(2 * time.Second)
 		synctest.Wait()
-		wantError(t, context.Cause(ctx), "no answer for 2m0s")
+		wantError(t, context.Cause(ctx), "no response for 2m0s")
 	})
 }
 
@@ -528,7 +528,7 @@ func TestGitDecisions(t *testing.T) {
 	g, _, remote := working(t)
 	change := changed(0)
 	change.Hosts[0].Verdict.Decision = guard.NeedsApproval
-	begin(t, g, wanted(), change)
+	begin(t, g, desired(), change)
 	if got := run(t, remote, "log", "--format=%(trailers:key=Numaform-Verdict,valueonly)"); got != "r/pve-1 needs approval" {
 		t.Errorf("verdict %q", got)
 	}

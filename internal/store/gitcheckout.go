@@ -18,8 +18,8 @@ import (
 	"github.com/go-git/go-git/v5/storage/filesystem"
 )
 
-// checkout is a person's working copy of the fleet's repository. It is only read: changes
-// that exist only there are an error, because they would never be applied.
+// checkout is a user's working copy of the fleet's repository. numaform only reads it.
+// Changes that exist only there are an error, because they would never be applied.
 type checkout struct {
 	dir     string
 	origins []string
@@ -46,7 +46,7 @@ func (g *Git) openCheckout() (*checkout, error) {
 	}
 	storage, ok := repo.Storer.(*filesystem.Storage)
 	if !ok {
-		return nil, fmt.Errorf("opening the checkout %s: its storage is a %T", dir, repo.Storer)
+		return nil, fmt.Errorf("opening the checkout %s: its storage has the unexpected type %T", dir, repo.Storer)
 	}
 	c := &checkout{dir: dir, repo: repo, objects: openObjects(storage.Filesystem())}
 	remote, err := repo.Remote("origin")
@@ -58,18 +58,19 @@ func (g *Git) openCheckout() (*checkout, error) {
 	return c, nil
 }
 
-// checkGitDir refuses a checkout whose .git, or what it links to, go-git must not open.
+// checkGitDir refuses a checkout if go-git must not open its .git or a directory that .git
+// names.
 func checkGitDir(dir string, info fs.FileInfo) error {
 	at := filepath.Join(dir, ".git")
 	switch {
 	case info.IsDir():
-		return checkOrdinary(at)
+		return checkRegular(at)
 	case !info.Mode().IsRegular():
-		return errors.New(".git is neither a directory nor an ordinary file")
+		return errors.New(".git is neither a directory nor a regular file")
 	}
 
-	// The file of a linked checkout names a directory, whose file commondir names the
-	// repository's.
+	// The file of a linked checkout names a directory, and the file commondir in it names the
+	// directory of the repository.
 	for _, name := range []string{at, "commondir"} {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(at, name)
@@ -86,20 +87,20 @@ func checkGitDir(dir string, info fs.FileInfo) error {
 			linked = filepath.Join(filepath.Dir(name), linked)
 		}
 		at = linked
-		if err := checkOrdinary(at); err != nil {
+		if err := checkRegular(at); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkOrdinary refuses a repository's directory in which a file that go-git opens is
-// something else, such as a named pipe: opening it would never end.
-func checkOrdinary(gitDir string) error {
+// checkRegular refuses a repository's directory if a file that go-git opens is not a regular
+// file. Opening a named pipe, for example, would never end.
+func checkRegular(gitDir string) error {
 	for _, name := range []string{"config", "HEAD", "commondir", "packed-refs", "shallow"} {
 		info, err := os.Stat(filepath.Join(gitDir, name))
 		if err == nil && !info.Mode().IsRegular() {
-			return fmt.Errorf("%s is not an ordinary file", filepath.Join(gitDir, name))
+			return fmt.Errorf("%s is not a regular file", filepath.Join(gitDir, name))
 		}
 	}
 	return nil
@@ -131,7 +132,7 @@ func (c *checkout) checkClean(r *repository, head plumbing.Hash) error {
 // checkPushed refuses commits of the checkout that change the fleet and are not on the
 // branch.
 func (c *checkout) checkPushed(r *repository, tips []plumbing.Hash, head plumbing.Hash) error {
-	var pushed map[plumbing.Hash]bool // the commits of the branch; read once a tip is not on it
+	var pushed map[plumbing.Hash]bool // the commits of the branch; nil until they are needed
 	var unpushed []string
 	for _, tip := range tips {
 		if pushed[tip] {
@@ -173,11 +174,11 @@ func (c *checkout) checkPushed(r *repository, tips []plumbing.Hash, head plumbin
 	if len(unpushed) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the checkout %s has commits of the fleet that %s does not: %s: push them, git -C %s push origin HEAD:%s, or drop them, git -C %s reset --keep origin/%s: nothing was done",
+	return fmt.Errorf("the checkout %s has commits of the fleet that are not on %s: %s: nothing was done: push them with git -C %s push origin HEAD:%s, or drop them with git -C %s reset --keep origin/%s",
 		c.dir, r.where(), listed(unpushed), quoted(c.dir), r.config.Branch, quoted(c.dir), r.config.Branch)
 }
 
-// changesFleet reports whether a commit's fleet differs from each parent's.
+// changesFleet reports whether a commit's fleet differs from those of all parents.
 func (c *checkout) changesFleet(r *repository, commit *object.Commit) (bool, error) {
 	mine, err := c.fleetTree(r, commit.Hash)
 	if err != nil {
@@ -201,8 +202,8 @@ func (c *checkout) fleetTree(r *repository, commit plumbing.Hash) (*object.Tree,
 	return c.objects.subtree(tree, r.config.Subdir)
 }
 
-// checkCommitted refuses a checkout whose fleet files differ from its commit: uncommitted
-// edits are neither applied nor ignored.
+// checkCommitted refuses a checkout whose fleet files differ from its commit. Uncommitted
+// edits must be neither applied nor ignored.
 func (c *checkout) checkCommitted(r *repository, head plumbing.Hash) error {
 	committed := map[string]plumbing.Hash{}
 	tree, err := c.fleetTree(r, head)
@@ -234,12 +235,12 @@ func (c *checkout) checkCommitted(r *repository, head plumbing.Hash) error {
 	names := listed(slices.Sorted(maps.Keys(edited)))
 	old := filepath.Join(c.dir, filepath.FromSlash(r.config.Subdir), PrivateDir, "git")
 	if _, err := os.Lstat(filepath.Join(old, stagedFile)); err == nil {
-		return fmt.Errorf("an older numaform was interrupted while it wrote the checkout %[1]s (%[2]s): bring it to what is committed, "+
-			"git -C %[3]s fetch && git -C %[3]s reset --hard origin/%[4]s, and remove %[5]s: nothing was done",
+		return fmt.Errorf("an older numaform was interrupted while it wrote the checkout %[1]s (%[2]s): nothing was done: reset it with "+
+			"git -C %[3]s fetch && git -C %[3]s reset --hard origin/%[4]s, and remove %[5]s",
 			c.dir, names, quoted(c.dir), r.config.Branch, old)
 	}
-	return fmt.Errorf("the checkout %[1]s has changes of the fleet that are not committed: %[2]s: commit them and push, "+
-		"git -C %[3]s add -A %[4]s && git -C %[3]s commit && git -C %[3]s push, or drop them, git -C %[3]s checkout HEAD -- %[4]s: nothing was done",
+	return fmt.Errorf("the checkout %[1]s has changes of the fleet that are not committed: %[2]s: nothing was done: commit and push them with "+
+		"git -C %[3]s add -A %[4]s && git -C %[3]s commit && git -C %[3]s push, or drop them with git -C %[3]s checkout HEAD -- %[4]s",
 		c.dir, names, quoted(c.dir), quoted(cmp.Or(r.config.Subdir, ".")))
 }
 
@@ -268,8 +269,8 @@ func (c *checkout) listFiles(tree *object.Tree, prefix string, files map[string]
 	return nil
 }
 
-// compareIndex adds the files that differ in the index from the committed ones. It returns
-// the files that a sparse checkout leaves out of the directory.
+// compareIndex adds the files that differ between the index and the commit to edited. It
+// returns the files that a sparse checkout excludes.
 func (c *checkout) compareIndex(r *repository, committed map[string]plumbing.Hash, edited map[string]bool) (sparse map[string]bool, err error) {
 	index, err := c.repo.Storer.Index()
 	if err != nil {
@@ -302,8 +303,8 @@ func (c *checkout) compareIndex(r *repository, committed map[string]plumbing.Has
 	return sparse, nil
 }
 
-// compareFiles adds the files that differ in the directory from the committed ones, and
-// returns all existing files. It compares content hashes, so no filter or hook of the
+// compareFiles adds the files that differ between the directory and the commit to edited,
+// and returns all existing files. It compares content hashes, so no filter or hook of the
 // repository runs, and it follows no links.
 func (c *checkout) compareFiles(r *repository, committed map[string]plumbing.Hash, edited map[string]bool) (present map[string]bool, err error) {
 	present = map[string]bool{}
@@ -342,7 +343,7 @@ func (c *checkout) compareFiles(r *repository, committed map[string]plumbing.Has
 		if err != nil {
 			return err
 		}
-		// A checkout on another system may have that system's line endings.
+		// A checkout on Windows may have CRLF line endings.
 		unix := bytes.ReplaceAll(content, []byte("\r\n"), []byte("\n"))
 		if plumbing.ComputeHash(plumbing.BlobObject, content) != committed[name] && plumbing.ComputeHash(plumbing.BlobObject, unix) != committed[name] {
 			edited[name] = true
@@ -352,9 +353,9 @@ func (c *checkout) compareFiles(r *repository, committed map[string]plumbing.Has
 	return present, err
 }
 
-// takeNotes imports the outcomes that an older numaform recorded in the checkout and could
-// not push. A reference remembers which notes of the checkout were imported.
-func (c *checkout) takeNotes(r *repository) error {
+// importNotes imports the outcomes that an older numaform recorded in the checkout and could
+// not push. A reference records which notes of the checkout were imported.
+func (c *checkout) importNotes(r *repository) error {
 	if c == nil {
 		return nil
 	}
@@ -365,14 +366,14 @@ func (c *checkout) takeNotes(r *repository) error {
 	if err != nil {
 		return fmt.Errorf("reading the notes of the checkout %s: %w", c.dir, err)
 	}
-	taken := plumbing.ReferenceName(strings.TrimSuffix(r.notes.String(), "notes") + "taken/" + ref.Hash().String())
-	known, err := r.hash(taken)
+	imported := plumbing.ReferenceName(strings.TrimSuffix(r.notes.String(), "notes") + "taken/" + ref.Hash().String())
+	known, err := r.hash(imported)
 	if err != nil || !known.IsZero() {
 		return err
 	}
 	head, err := r.hash(r.notes)
 	if err == nil && !head.IsZero() && r.objects.HasEncodedObject(ref.Hash()) == nil {
-		if taken, err := r.isAncestor(ref.Hash(), head); taken || err != nil {
+		if included, err := r.isAncestor(ref.Hash(), head); included || err != nil {
 			return err
 		}
 	}
@@ -385,5 +386,5 @@ func (c *checkout) takeNotes(r *repository) error {
 	if err != nil {
 		return fmt.Errorf("importing the notes of the checkout %s: %w", c.dir, err)
 	}
-	return r.setReference(taken, head)
+	return r.setReference(imported, head)
 }

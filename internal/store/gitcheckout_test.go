@@ -48,7 +48,7 @@ func everything(t *testing.T, dir string) map[string]string {
 func checkedOut(t *testing.T, subdir string) (g *store.Git, ann string, config store.GitConfig) {
 	t.Helper()
 	config = store.GitConfig{Clone: t.TempDir(), Remote: bare(t), Subdir: subdir}
-	begin(t, openGit(t, config), wanted(), changed(0))
+	begin(t, openGit(t, config), desired(), changed(0))
 	ann = person(t, config.Remote)
 	config.Dir = ann
 	return openGit(t, config), ann, config
@@ -78,7 +78,7 @@ func TestGitCheckoutWithEdits(t *testing.T) {
 			put(t, fleet, "r/pve-1/.terraform/x.tf", "")
 		}, ""},
 		"other line ends": {func(t *testing.T, _, fleet string) {
-			put(t, fleet, node, strings.ReplaceAll(string(wanted()[node]), "\n", "\r\n"))
+			put(t, fleet, node, strings.ReplaceAll(string(desired()[node]), "\n", "\r\n"))
 		}, ""},
 	} {
 		for _, subdir := range []string{"", "clusters/prod"} {
@@ -93,7 +93,7 @@ func TestGitCheckoutWithEdits(t *testing.T) {
 					t.Error(err)
 				}
 				if tt.want != "" {
-					wantError(t, err, tt.want, "are not committed", "commit them")
+					wantError(t, err, tt.want, "are not committed", "commit and push them")
 					wantError(t, g.Begin(t.Context(), base, render(nil), changed(1)), tt.want)
 				} else {
 					begin(t, g, render(nil), changed(1))
@@ -132,7 +132,7 @@ func stageAndRestore(t *testing.T, ann, fleet, name string) {
 	t.Helper()
 	put(t, fleet, name, "# mine\n")
 	run(t, ann, "add", "-A")
-	put(t, fleet, name, string(wanted()[name]))
+	put(t, fleet, name, string(desired()[name]))
 }
 
 // TestGitCheckoutRunsNothing has filters and hooks in a checkout.
@@ -179,15 +179,15 @@ func TestGitCheckoutAhead(t *testing.T) {
 	wantFiles(t, g, render(nil))
 }
 
-func TestGitPlacesItRefuses(t *testing.T) {
+func TestGitRefusesLocations(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		prepare func(t *testing.T, dir, remote string)
 		alone   bool
 		want    string
 	}{
-		"files": {func(t *testing.T, dir, _ string) { put(t, dir, "a/b.txt", "") }, true, "holds a and is no git repository"},
-		"fleet": {func(t *testing.T, dir, _ string) { put(t, dir, "fleet.json", "") }, false, "holds a fleet and is no checkout"},
+		"files": {func(t *testing.T, dir, _ string) { put(t, dir, "a/b.txt", "") }, true, "contains a and is not a git repository"},
+		"fleet": {func(t *testing.T, dir, _ string) { put(t, dir, "fleet.json", "") }, false, "contains a fleet but is not a checkout"},
 		"two URLs": {func(t *testing.T, dir, remote string) {
 			run(t, dir, "clone", "-q", remote, ".")
 			run(t, dir, "config", "--add", "remote.origin.url", "http://127.0.0.1:1/x.git")
@@ -222,7 +222,7 @@ func TestGitPlacesItRefuses(t *testing.T) {
 			t.Parallel()
 			dir, remote := t.TempDir(), bare(t)
 			g := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote})
-			begin(t, g, wanted(), changed(0))
+			begin(t, g, desired(), changed(0))
 			begin(t, g, render(nil), changed(1))
 			tt.prepare(t, dir, remote)
 			before := everything(t, dir)
@@ -272,9 +272,9 @@ func TestGitUpgrade(t *testing.T) {
 	remoteOf := t.TempDir()
 	other := filepath.Join(remoteOf, "fleet.git")
 	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: other})
-	begin(t, g, wanted(), first)
+	begin(t, g, desired(), first)
 	end(t, g, first)
-	begin(t, old, wanted(), changed(1)) // an unrelated repository
+	begin(t, old, desired(), changed(1)) // an unrelated repository
 	remote := filepath.Join(remoteOf, "remote.git")
 	run(t, "", "clone", "-q", "--bare", other, remote)
 	copied := filepath.Join(remoteOf, "copy")
@@ -313,7 +313,7 @@ func TestGitTokenStaysWithItsHost(t *testing.T) {
 func TestGitCloneIsPrivate(t *testing.T) {
 	t.Parallel()
 	clone := filepath.Join(t.TempDir(), "state", "git")
-	begin(t, openGit(t, store.GitConfig{Clone: clone, Remote: bare(t)}), wanted(), changed(0))
+	begin(t, openGit(t, store.GitConfig{Clone: clone, Remote: bare(t)}), desired(), changed(0))
 	info, err := os.Stat(clone)
 	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("mode %v, %v", info.Mode(), err)

@@ -19,18 +19,17 @@ type repository struct {
 	objects *objects
 	repo    *git.Repository
 	remote  *remote // nil if there is none
-	// checkout is a person's working copy; nil if there is none.
+	// checkout is a user's working copy; nil if there is none.
 	checkout *checkout
-	// branch and notes are the references of the desired state and of the outcomes. With
-	// a remote, branch and seenNotes are the remote's as last fetched, and notes also
-	// contains the notes that are not pushed yet.
+	// branch and notes are the references of the desired state and of the outcomes. With a
+	// remote, branch and seenNotes are as last fetched, and notes also contains the notes
+	// that are not pushed yet.
 	branch, notes, seenNotes plumbing.ReferenceName
-	// read is the number of bytes of files and records that were read.
+	// read is the number of bytes of files and records read so far.
 	read int64
 }
 
-// localNotes is the reference of the notes in a repository without a remote, and on
-// remotes.
+// localNotes is the reference of the notes on remotes and in a repository without a remote.
 const localNotes plumbing.ReferenceName = "refs/notes/numaform"
 
 // open locates the repository, and opens or creates the clone, or the bare repository in
@@ -50,7 +49,7 @@ func (g *Git) open() (r *repository, err error) {
 		dir := g.config.Dir
 		r.branch = plumbing.NewBranchReferenceName(g.config.Branch)
 		r.notes = localNotes
-		if err := checkOrdinary(dir); err != nil {
+		if err := checkRegular(dir); err != nil {
 			return r, fmt.Errorf("opening the repository: %w", err)
 		}
 		err := r.openAt(dir)
@@ -76,7 +75,7 @@ func (g *Git) open() (r *repository, err error) {
 		err = r.create(g.config.Clone)
 	}
 	if err != nil {
-		return r, fmt.Errorf("opening the clone %s: %w: remove the directory, and it is created again", g.config.Clone, err)
+		return r, fmt.Errorf("opening the clone %s: %w: remove the directory, and numaform creates it again", g.config.Clone, err)
 	}
 	return r, nil
 }
@@ -128,8 +127,8 @@ func (r *repository) locate() (url string, err error) {
 	if r.checkout == nil {
 		_, err := os.Lstat(filepath.Join(r.fleetDir(), "fleet.json"))
 		if remote != "" && err == nil {
-			return "", fmt.Errorf("%s holds a fleet and is no checkout of %s: commit its files there, "+
-				"and name another fleet.dir or move these elsewhere", r.fleetDir(), remote)
+			return "", fmt.Errorf("%s contains a fleet but is not a checkout of %s: commit its files there, "+
+				"then set fleet.dir to another directory or move these files elsewhere", r.fleetDir(), remote)
 		}
 		return remote, nil
 	}
@@ -137,11 +136,11 @@ func (r *repository) locate() (url string, err error) {
 	origins := r.checkout.origins
 	switch {
 	case len(origins) > 1:
-		return "", fmt.Errorf("the origin of the checkout %s has %d URLs, and only one is the fleet's repository: "+
+		return "", fmt.Errorf("the origin of the checkout %s has %d URLs, but the fleet has one repository: run "+
 			"git -C %s config --replace-all remote.origin.url %s",
 			dir, len(origins), quoted(dir), quoted(cmp.Or(remote, userinfo.ReplaceAllString(origins[0], "://"))))
 	case remote != "" && len(origins) == 1 && origins[0] != remote:
-		return "", fmt.Errorf("the origin of the checkout %s is %s, and fleet.git.remote is %s: name another fleet.dir, or "+
+		return "", fmt.Errorf("the origin of the checkout %s is %s, but fleet.git.remote is %s: set fleet.dir to another directory, or run "+
 			"git -C %s remote set-url origin %s", dir, userinfo.ReplaceAllString(origins[0], "://"), remote, quoted(dir), quoted(remote))
 	case remote != "":
 		return remote, nil
@@ -149,12 +148,12 @@ func (r *repository) locate() (url string, err error) {
 		return origins[0], nil
 	}
 	bare := filepath.Clean(dir) + ".git"
-	return "", fmt.Errorf("%s is a checkout without a remote named origin, and numaform does not write to checkouts; nothing was written: "+
+	return "", fmt.Errorf("%s is a checkout without a remote named origin, but numaform does not write to checkouts: nothing was written: "+
 		"create a bare clone with `git clone --bare %s %s` and set fleet.git.remote to %s", dir, quoted(dir), quoted(bare), bare)
 }
 
-// checkVacant returns an error if a directory contains something, so that it must not
-// become a repository.
+// checkVacant returns an error if a directory contains files and must not become a
+// repository.
 func checkVacant(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -162,7 +161,7 @@ func checkVacant(dir string) error {
 	}
 	for _, entry := range entries {
 		if !isIgnored(entry.Name()) {
-			return fmt.Errorf("%s holds %s and is no git repository: name an empty fleet.dir, or make a repository of it: "+
+			return fmt.Errorf("%s contains %s and is not a git repository: set fleet.dir to an empty directory, or convert this one: "+
 				"git -C %[3]s init && git -C %[3]s add -A && git -C %[3]s commit -m fleet && git clone --bare %[3]s %[4]s, and set fleet.git.remote to %[5]s",
 				dir, printable(entry.Name()), quoted(dir), quoted(filepath.Clean(dir)+".git"), filepath.Clean(dir)+".git")
 		}
@@ -181,7 +180,7 @@ func checkComplete(dir string, repo *git.Repository, err error) error {
 	completed := fmt.Sprintf("git -C %[1]s config --unset extensions.partialClone; git -C %[1]s config --unset remote.origin.promisor; "+
 		"git -C %[1]s fetch --refetch --no-filter", quoted(dir))
 	if errors.Is(err, git.ErrUnknownExtension) || errors.Is(err, git.ErrUnsupportedExtensionRepositoryFormatVersion) {
-		return fmt.Errorf("opening the repository %s: %w: if it is a partial clone: %s", dir, err, completed)
+		return fmt.Errorf("opening the repository %s: %w: if it is a partial clone, run %s", dir, err, completed)
 	}
 	if err != nil {
 		return fmt.Errorf("opening the repository %s: %w", dir, err)
@@ -192,7 +191,7 @@ func checkComplete(dir string, repo *git.Repository, err error) error {
 		return fmt.Errorf("opening the repository %s: %w", dir, err)
 	}
 	if len(shallow) > 0 {
-		return fmt.Errorf("the repository %s is shallow, and the fleet's history is in all of its commits: git -C %s fetch --unshallow", dir, quoted(dir))
+		return fmt.Errorf("the repository %s is shallow, but the fleet's history requires all of its commits: run git -C %s fetch --unshallow", dir, quoted(dir))
 	}
 	config, err := repo.Storer.Config()
 	if err != nil {
@@ -200,7 +199,7 @@ func checkComplete(dir string, repo *git.Repository, err error) error {
 	}
 	for _, remote := range config.Raw.Section("remote").Subsections {
 		if remote.HasOption("promisor") && remote.Option("promisor") != "false" {
-			return fmt.Errorf("the repository %s is a partial clone, and lacks some of its objects: %s", dir, completed)
+			return fmt.Errorf("the repository %s is a partial clone without some of its objects: run %s", dir, completed)
 		}
 	}
 	return nil

@@ -16,8 +16,8 @@ const (
 	bodyWidth    = 72
 )
 
-// message returns a change's commit message: what in the subject, why in the body, and
-// machine-readable data in the trailers.
+// message returns a change's commit message: a summary in the subject, the reasons in the
+// body, and machine-readable data in the trailers.
 func message(change *audit.Change) string {
 	var b strings.Builder
 	b.WriteString(subject(change) + "\n\n")
@@ -65,7 +65,7 @@ func message(change *audit.Change) string {
 	return b.String()
 }
 
-// part is the VMs to which a change does the same.
+// part contains the VMs that a change adds, removes or renumbers.
 type part struct {
 	sign, verb string
 	vms        []fleet.VM
@@ -76,8 +76,8 @@ func parts(change *audit.Change) []part {
 	return slices.DeleteFunc(list, func(p part) bool { return len(p.vms) == 0 })
 }
 
-// subject says what a change does in at most subjectWidth characters: with names if they
-// fit, or else with counts.
+// subject summarizes a change in at most subjectWidth characters: with names if they fit,
+// otherwise with counts.
 func subject(change *audit.Change) string {
 	var withNames, withHosts, withCounts []string
 	for _, p := range parts(change) {
@@ -109,13 +109,13 @@ func subject(change *audit.Change) string {
 	return "numaform: change the fleet"
 }
 
-// withoutVMs says what a change of a kind does that changes no VMs.
+// withoutVMs summarizes a change that adds, removes and renumbers no VMs.
 func withoutVMs(kind audit.Kind) string {
 	switch kind {
 	case audit.KindByHand:
 		return "adopt edits made by hand"
 	case audit.KindRecovery:
-		return "finish an unfinished change"
+		return "finish an earlier change"
 	case audit.KindUpdate:
 		return "change tags, pool, groups or emulator of VMs in place"
 	case audit.KindRepair:
@@ -131,7 +131,7 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %s", n, noun)
 }
 
-// line turns a text into one line, so that no part of it can be parsed as a trailer.
+// line converts a text to one line, so that git cannot parse part of it as a trailer.
 func line(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 }

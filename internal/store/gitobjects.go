@@ -36,16 +36,16 @@ const (
 	maxTree   = 16 << 20
 	// maxBase limits the size of objects that serve as delta bases.
 	maxBase = 64 << 20
-	// maxChain limits the length of delta chains; git itself creates at most 4,095.
+	// maxChain limits the length of delta chains; git creates at most 4,095.
 	maxChain = 4096
 )
 
 // objectCache limits the size of the object cache.
 const objectCache = 32 * cache.MiByte
 
-// objects is a repository's object store, with limits on what it reads. The sizes come from
-// the objects' headers alone: the library inflates a delta to get its object's size, and a
-// base to apply it.
+// objects is a repository's object store with limits on the size of objects. It reads sizes
+// from the objects' headers, because the library inflates a delta to determine the size of
+// its object, and a base to apply the delta.
 type objects struct {
 	*filesystem.Storage // for references and loose objects
 	cache               cache.Object
@@ -65,7 +65,7 @@ type tooLargeError struct {
 }
 
 func (e *tooLargeError) Error() string {
-	return fmt.Sprintf("object %s has %d bytes, and may have %d: remove what holds it from the branch's history", e.hash, e.size, e.limit)
+	return fmt.Sprintf("object %s has %d bytes, more than the limit of %d: remove it from the history of the branch", e.hash, e.size, e.limit)
 }
 
 func checkSizeOf(hash plumbing.Hash, size, limit int64) error {
@@ -108,8 +108,8 @@ func (o *objects) HasEncodedObject(hash plumbing.Hash) error {
 	return err
 }
 
-// bounded refuses an object larger than limit, and a delta with bases larger than
-// maxBase, which would be inflated first. It returns the object's size.
+// bounded returns the size of an object. It refuses an object larger than limit, and a delta
+// whose bases, which would be inflated first, are larger than maxBase.
 func (o *objects) bounded(hash plumbing.Hash, limit int64) (int64, error) {
 	pack, offset, err := o.locate(hash)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
@@ -149,7 +149,7 @@ func (o *objects) bounded(hash plumbing.Hash, limit int64) (int64, error) {
 			return size, err
 		}
 	}
-	return size, fmt.Errorf("object %s is a difference to more than %d others", hash, maxChain)
+	return size, fmt.Errorf("object %s has a delta chain of more than %d objects", hash, maxChain)
 }
 
 // locate returns the pack that contains an object, and the object's offset there.
@@ -229,7 +229,7 @@ func readHeader(scanner *packfile.Scanner, offset int64) (header *packfile.Objec
 		result, err = binary.ReadUvarint(reader)
 	}
 	if err == nil && result > math.MaxInt64 {
-		err = errors.New("it is damaged")
+		err = errors.New("the delta is corrupt")
 	}
 	return header, int64(result), errors.Join(err, delta.Close())
 }
@@ -252,7 +252,7 @@ func (o *objects) looseSize(hash plumbing.Hash) (int64, error) {
 }
 
 // headerSize returns the size in the header of a loose object, such as "blob 12" and a zero
-// byte. It inflates no more than a header can have: objfile.Reader has no limit.
+// byte. It inflates at most maxHeader bytes; objfile.Reader has no limit.
 func headerSize(file io.Reader) (int64, error) {
 	inflated, err := zlib.NewReader(file)
 	if err != nil {
@@ -300,10 +300,9 @@ func (o *objects) subtree(tree *object.Tree, name string) (*object.Tree, error) 
 	return tree, nil
 }
 
-// PackfileWriter returns a writer that stores a pack. It prefers the git program, which
-// indexes a pack several times faster than the library, on all processors; the program
-// gets neither the network nor a credential. If git is not installed, the library stores
-// the pack.
+// PackfileWriter returns a writer that stores a pack. It prefers the git program, which uses
+// all processors and indexes a pack several times faster than the library. The program gets
+// no credential and does not use the network. Without git, the library stores the pack.
 func (o *objects) PackfileWriter() (io.WriteCloser, error) {
 	program, err := exec.LookPath("git")
 	if err != nil {
@@ -311,14 +310,14 @@ func (o *objects) PackfileWriter() (io.WriteCloser, error) {
 		return &packWriter{WriteCloser: w, finish: o.Close}, err
 	}
 	dir := o.Filesystem().Root()
-	var says strings.Builder
+	var output strings.Builder
 	command := exec.Command(program, "-c", "core.hooksPath=/dev/null", "-c", "core.bigFileThreshold=1m", "index-pack", "--stdin") //nolint:gosec // a constant command
 	command.Dir = dir
 	command.Env = []string{
 		"GIT_DIR=" + dir, "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0",
 		"LC_ALL=C", "HOME=/nonexistent", "PATH=" + os.Getenv("PATH"),
 	}
-	command.Stderr = &says
+	command.Stderr = &output
 	pipe, err := command.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -326,7 +325,7 @@ func (o *objects) PackfileWriter() (io.WriteCloser, error) {
 	enlarge(pipe)
 	finish := func() error {
 		if err := command.Wait(); err != nil {
-			return fmt.Errorf("indexing a pack with %s: %w: %s", program, err, strings.TrimSpace(says.String()))
+			return fmt.Errorf("indexing a pack with %s: %w: %s", program, err, strings.TrimSpace(output.String()))
 		}
 		return o.Close()
 	}

@@ -80,7 +80,7 @@ func TestObjectWithALargeBase(t *testing.T) {
 func TestGitWithoutTheProgram(t *testing.T) {
 	remote := bare(t)
 	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote})
-	begin(t, g, wanted(), changed(0))
+	begin(t, g, desired(), changed(0))
 	end(t, g, changed(0))
 	programs := t.TempDir()
 	for _, name := range []string{"git-upload-pack", "git-receive-pack"} {
@@ -90,7 +90,7 @@ func TestGitWithoutTheProgram(t *testing.T) {
 	}
 	t.Setenv("PATH", programs)
 	other := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote})
-	wantFiles(t, other, wanted())
+	wantFiles(t, other, desired())
 	begin(t, other, render(nil), changed(1))
 	wantFiles(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), render(nil))
 	wantHistory(t, other, time.Time{}, closed(changed(0)), open(changed(1)))

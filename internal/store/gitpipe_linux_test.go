@@ -28,12 +28,12 @@ func TestGitRefusesPipes(t *testing.T) {
 	run(t, checkout, "init", "--quiet", "--initial-branch=main", ".")
 	pipe(filepath.Join(checkout, ".git", "config"))
 	_, _, err := openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: checkout, Remote: bare(t)}).Read(t.Context())
-	wantError(t, err, "config is not an ordinary file")
+	wantError(t, err, "config is not a regular file")
 
 	linked := t.TempDir()
 	pipe(filepath.Join(linked, ".git"))
 	_, _, err = openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: linked, Remote: bare(t)}).Read(t.Context())
-	wantError(t, err, ".git is neither a directory nor an ordinary file")
+	wantError(t, err, ".git is neither a directory nor a regular file")
 
 	origin := t.TempDir()
 	run(t, origin, "init", "--quiet", "--initial-branch=main", ".")
@@ -42,10 +42,10 @@ func TestGitRefusesPipes(t *testing.T) {
 	run(t, origin, "worktree", "add", "--quiet", worktree)
 	pipe(filepath.Join(origin, ".git", "config"))
 	_, _, err = openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: worktree, Remote: bare(t)}).Read(t.Context())
-	wantError(t, err, "config is not an ordinary file")
+	wantError(t, err, "config is not a regular file")
 
 	repository := bare(t)
 	pipe(filepath.Join(repository, "HEAD"))
 	_, _, err = openGit(t, store.GitConfig{Clone: t.TempDir(), Dir: repository}).Read(t.Context())
-	wantError(t, err, "HEAD is not an ordinary file")
+	wantError(t, err, "HEAD is not a regular file")
 }

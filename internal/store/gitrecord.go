@@ -17,11 +17,11 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// skew is the maximum difference between committers' clocks for which a search of the
-// recent history is exact.
+// skew is the maximum difference between the clocks of committers. With larger differences,
+// a search of the recent history may miss changes.
 const skew = 24 * time.Hour
 
-// notesAttempts limits how often to retry pushing a note when others push first.
+// notesAttempts limits the attempts to push a note while other clients push first.
 const notesAttempts = 5
 
 // gitRecordName returns the path of a change's record relative to the fleet's directory.
@@ -35,9 +35,9 @@ type committedRecord struct {
 	path         string
 }
 
-// records returns the records added by the commits of the branch, by change ID: the
-// records from since on, possibly some earlier ones, and always the last one. Later
-// changes to a record's file do not matter.
+// records returns the records that the commits of the branch added, by change ID: all
+// records since the given time, always the last one, and possibly earlier ones. Later edits
+// of a record's file have no effect.
 func (r *repository) records(since time.Time) (map[string]committedRecord, error) {
 	head, err := r.hash(r.branch)
 	if err != nil || head.IsZero() {
@@ -62,7 +62,7 @@ func (r *repository) records(since time.Time) (map[string]committedRecord, error
 		return r.walkNew(dir, trees[0], trees[1:], func(name string, entry object.TreeEntry, exists bool) error {
 			below := strings.TrimPrefix(name, strings.TrimSuffix(dir, HistoryDir))
 			if roleOf(below, isTree(entry)) == roleRefused {
-				return fs.SkipDir // not a record; if it still exists, it is refused elsewhere
+				return fs.SkipDir // not a record; committed refuses it if it still exists
 			}
 			id, is := strings.CutSuffix(path.Base(name), ".json")
 			if entry.Mode.IsFile() && !exists && is && changeID.MatchString(id) {
@@ -94,7 +94,7 @@ func horizon(since time.Time, last string) time.Time {
 func (r *repository) entry(id string, at committedRecord) (audit.Entry, error) {
 	entry := audit.Entry{Commit: at.commit.String()}
 	where := fmt.Sprintf("%s of commit %.12s", at.path, at.commit)
-	hint := "numaform did not write it so: see git show, and rewrite that commit"
+	hint := "numaform did not write this content: inspect it with git show, and rewrite that commit"
 	content, err := r.content(at.blob)
 	if err != nil {
 		return entry, unreadRecord(where, hint, err)
@@ -120,15 +120,15 @@ func (r *repository) entry(id string, at committedRecord) (audit.Entry, error) {
 	return entry, decode(where, hint, id, content, entry.Outcome)
 }
 
-// unreadRecord explains why a record could not be read. A record that is too large is not
-// ours, and a remote does not even send it.
+// unreadRecord returns the error for a record that cannot be read. numaform did not write a
+// record that is too large, and a remote does not send it.
 func unreadRecord(where, hint string, err error) error {
 	_, large := errors.AsType[*tooLargeError](err)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, plumbing.ErrObjectNotFound):
-		err = fmt.Errorf("the remote did not send it, so it has more than %d bytes: %w", maxRecord, err)
+		err = fmt.Errorf("the remote did not send it, because it has more than %d bytes: %w", maxRecord, err)
 	case !large:
 		return fmt.Errorf("reading the record %s: %w", where, err)
 	}
@@ -229,48 +229,49 @@ func (r *repository) pushNotes(ctx context.Context) error {
 		if pushErr == nil {
 			return r.setReference(r.seenNotes, mine)
 		}
-		pushErr = fmt.Errorf("pushing the outcome to %s: it is in %s and goes with the next one: %w", r.remote.url, r.config.Clone, pushErr)
+		pushErr = fmt.Errorf("pushing the outcome to %s: it is stored in %s and will be pushed with the next one: %w", r.remote.url, r.config.Clone, pushErr)
 
 		if r.fetch(ctx) != nil {
 			return pushErr
 		}
-		there, err := r.hash(r.seenNotes)
+		fetched, err := r.hash(r.seenNotes)
 		switch {
 		case err != nil:
 			return err
-		case there == mine:
+		case fetched == mine:
 			return nil // the push succeeded and only the response was lost
-		case there == seen:
+		case fetched == seen:
 			return pushErr // no other client pushed
 		}
 	}
 	return pushErr
 }
 
-// joinNotes adds notes from elsewhere to the local ones. Notes are never removed, so the
-// union is correct.
-func (r *repository) joinNotes(there plumbing.Hash) error {
-	here, err := r.hash(r.notes)
-	if err != nil || there.IsZero() || here == there {
+// joinNotes adds the remote's notes to the local ones. Notes are never removed, so the union
+// is correct.
+func (r *repository) joinNotes(remote plumbing.Hash) error {
+	local, err := r.hash(r.notes)
+	if err != nil || remote.IsZero() || local == remote {
 		return err
 	}
-	if here.IsZero() {
-		return r.setReference(r.notes, there)
+	behind := local.IsZero()
+	if !behind {
+		behind, err = r.isAncestor(local, remote)
 	}
-	if behind, err := r.isAncestor(here, there); err != nil {
-		return err
-	} else if behind {
-		return r.setReference(r.notes, there)
-	}
-	if ahead, err := r.isAncestor(there, here); ahead || err != nil {
+	if err != nil {
 		return err
 	}
-
-	return r.addNotes(there, r.objects, here, "numaform: join the outcomes of two sides\n")
+	if behind {
+		return r.setReference(r.notes, remote)
+	}
+	if ahead, err := r.isAncestor(remote, local); ahead || err != nil {
+		return err
+	}
+	return r.addNotes(remote, r.objects, local, "numaform: join the outcomes of two sides\n")
 }
 
-// addNotes adds to the notes of a commit the notes of another one, which is in the objects
-// of from. It makes no merge: a note is complete without its history.
+// addNotes adds the notes of another commit, which is in from, to the notes of a commit. It
+// creates no merge commit, because a note is complete without its history.
 func (r *repository) addNotes(commit plumbing.Hash, from *objects, other plumbing.Hash, message string) error {
 	notes, err := r.objects.tree(commit)
 	if err != nil {
@@ -307,7 +308,7 @@ func (r *repository) addNotes(commit plumbing.Hash, from *objects, other plumbin
 	return r.setNotes(commit, notes, missing, message, last.Committer.When)
 }
 
-// missingNotes adds to missing the notes of others that notes does not have, by path.
+// missingNotes adds the entries of others that are not in notes to missing, by path.
 func (r *repository) missingNotes(notes *object.Tree, from *objects, others *object.Tree, prefix string, missing map[string]blob) error {
 	const maxDepth = 8
 	for _, entry := range others.Entries {

@@ -26,7 +26,7 @@ func pushed(t *testing.T, subdir string) (g *store.Git, ann, remote string) {
 	t.Helper()
 	remote = bare(t)
 	g = openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote, Subdir: subdir})
-	begin(t, g, wanted(), changed(0))
+	begin(t, g, desired(), changed(0))
 	return g, person(t, remote), remote
 }
 
@@ -263,7 +263,7 @@ func TestGitRefusesTreesBelow(t *testing.T) {
 		}
 		commitTree(t, remote, fmt.Appendf(nil, "40000 r\x00%s", below))
 		_, _, err = g.Read(t.Context())
-		wantError(t, err, "r/"+name+" is no part of a fleet", "reset the branch")
+		wantError(t, err, "r/"+name+" is not part of a fleet", "reset the branch")
 		if strings.Contains(err.Error(), "git rm") {
 			t.Errorf("it says to remove %q by git rm: %v", name, err)
 		}
@@ -301,7 +301,7 @@ func TestGitSkips(t *testing.T) {
 	}
 	link(t, ann, "README.txt", "/etc/passwd")
 	commitAll(t, ann, "x")
-	wantFiles(t, g, wanted())
+	wantFiles(t, g, desired())
 	unreadable := 0
 	for _, e := range historyOf(t, g, time.Time{}) {
 		if e.Unreadable != "" && e.Change.ID == "20261121T134501Z-1" {
@@ -336,8 +336,8 @@ func TestGitOutsideItsDirectory(t *testing.T) {
 	wantFiles(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote, Subdir: "clusters/prod"}), render(nil))
 }
 
-// TestGitSubdirThatIsNone has something else in place of the fleet's directory.
-func TestGitSubdirThatIsNone(t *testing.T) {
+// TestGitInvalidSubdir has something else in place of the fleet's directory.
+func TestGitInvalidSubdir(t *testing.T) {
 	t.Parallel()
 	for name, replace := range map[string]func(ann string){
 		"link": func(ann string) { link(t, ann, "clusters", "elsewhere") },
@@ -350,7 +350,7 @@ func TestGitSubdirThatIsNone(t *testing.T) {
 			replace(ann)
 			commitAll(t, ann, "x")
 			_, _, err := g.Read(t.Context())
-			wantError(t, err, "clusters is where the fleet is, and no directory")
+			wantError(t, err, "clusters is the directory of the fleet, but it is not a directory")
 		})
 	}
 }
@@ -391,7 +391,7 @@ func TestGitLimitOfAFile(t *testing.T) {
 	g, ann, _ := pushed(t, "")
 	put(t, ann, "r/pve-1/node-a-2000.tf", strings.Repeat("\n", 2<<20))
 	commitAll(t, ann, "x")
-	wantRefused(t, g, "r/pve-1/node-a-2000.tf has 2097152 bytes: a file of the fleet has at most 1048576")
+	wantRefused(t, g, "r/pve-1/node-a-2000.tf has 2097152 bytes: a file of the fleet must have at most 1048576")
 }
 
 // TestGitLimitOfACommit has a commit that could be read, but is larger than any of a
@@ -406,7 +406,7 @@ func TestGitLimitOfACommit(t *testing.T) {
 	run(t, ann, "commit", "-q", "--allow-empty", "-F", message)
 	run(t, ann, "push", "-q")
 	_, _, err := g.Read(t.Context())
-	wantError(t, err, "and may have 1048576", "from the branch's history")
+	wantError(t, err, "more than the limit of 1048576", "from the history of the branch")
 }
 
 // TestGitRedirects keeps the credential from hosts that are not configured.
@@ -439,7 +439,7 @@ func TestGitHidesEscapes(t *testing.T) {
 	}
 	run(t, ann, "-c", "user.name=\x1b[2J", "commit", "--quiet", "--allow-empty", "-m", "\x1b]0;x\x07")
 	run(t, ann, "push", "--quiet")
-	wantFiles(t, g, wanted())
+	wantFiles(t, g, desired())
 }
 
 // TestDirectoryRefuses has the same in a plain directory, except for files left by older
@@ -450,7 +450,7 @@ func TestDirectoryRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := store.NewDirectory(t.TempDir())
-			write(t, d, wanted())
+			write(t, d, desired())
 			if tt.target == "" {
 				put(t, d.Path(), tt.path, "x")
 			} else {
@@ -468,7 +468,7 @@ func TestDirectoryRefuses(t *testing.T) {
 func TestDirectoryLimits(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
-	write(t, d, wanted())
+	write(t, d, desired())
 	name := filepath.Join(d.Path(), "r", "pve-1", "node-a-2000.tf")
 	if err := os.Truncate(name, 1<<40); err != nil {
 		t.Fatal(err)

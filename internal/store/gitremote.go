@@ -31,8 +31,8 @@ import (
 // networkTimeout limits how long the remote may be silent.
 const networkTimeout = 2 * time.Minute
 
-// maxHaves limits the commits that a fetch reports as known; from one of them the remote
-// derives what is new.
+// maxHaves limits the commits that a fetch reports as known. The remote derives the missing
+// objects from one of them.
 const maxHaves = 256
 
 // remote is the shared repository.
@@ -57,7 +57,7 @@ func newRemote(url string, credentials GitAuth, interrupt interrupt) (r *remote,
 		r.transport = http.NewClient(&nethttp.Client{CheckRedirect: sameHost})
 	}
 
-	// Without a credential the library has a default.
+	// Without a credential, the library uses its default.
 	ip := net.ParseIP(r.endpoint.Host)
 	loopback := r.endpoint.Host == "localhost" || ip != nil && ip.IsLoopback()
 	switch {
@@ -65,7 +65,7 @@ func newRemote(url string, credentials GitAuth, interrupt interrupt) (r *remote,
 		user := cmp.Or(r.endpoint.User, ssh.DefaultUsername)
 		r.auth, err = ssh.NewPublicKeysFromFile(user, filepath.Clean(credentials.SSHKey), "")
 	case r.endpoint.Protocol == "http" && credentials.Token != "" && !loopback:
-		err = errors.New("the token would cross the network in clear text: use https")
+		err = errors.New("the token must not be sent in clear text: use https")
 	case overHTTP && credentials.Token != "":
 		r.auth = &http.BasicAuth{Username: cmp.Or(credentials.Username, "numaform"), Password: credentials.Token}
 	}
@@ -76,7 +76,7 @@ func newRemote(url string, credentials GitAuth, interrupt interrupt) (r *remote,
 // not configured.
 func sameHost(request *nethttp.Request, via []*nethttp.Request) error {
 	if first := via[0].URL; request.URL.Host != first.Host || request.URL.Scheme != first.Scheme {
-		return fmt.Errorf("it redirects to %s://%s, which is not configured: set fleet.git.remote to where the repository is", request.URL.Scheme, request.URL.Host)
+		return fmt.Errorf("it redirects to %s://%s, which is not configured: set fleet.git.remote to the URL of the repository", request.URL.Scheme, request.URL.Host)
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func sameHost(request *nethttp.Request, via []*nethttp.Request) error {
 // received.
 func silenceLimit(ctx context.Context) (_ context.Context, received func(), cancel func()) {
 	ctx, stop := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(networkTimeout, func() { stop(fmt.Errorf("no answer for %s", networkTimeout)) })
+	timer := time.AfterFunc(networkTimeout, func() { stop(fmt.Errorf("no response for %s", networkTimeout)) })
 	return ctx, func() { timer.Reset(networkTimeout) }, func() { timer.Stop(); stop(nil) }
 }
 
@@ -101,8 +101,8 @@ func (r receiver) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// fetch stores the objects that the remote's references lead to and the clone lacks. It
-// returns the references' hashes, zero for a missing one.
+// fetch stores the objects of the remote's references that the clone does not have. It
+// returns the hashes of the references, zero for a missing one.
 func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash, names ...plumbing.ReferenceName) (hashes []plumbing.Hash, err error) {
 	ctx, received, cancel := silenceLimit(ctx)
 	defer cancel()
@@ -120,7 +120,7 @@ func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash
 		return nil, err
 	}
 	if len(advertised.Shallows) > 0 {
-		return nil, errors.New("it is shallow, and the fleet's history is in all of its commits: run git fetch --unshallow in it")
+		return nil, errors.New("it is shallow, but the fleet's history requires all of its commits: run git fetch --unshallow there")
 	}
 	request := packp.NewUploadPackRequestFromCapabilities(advertised.Capabilities)
 	for i, name := range names {
@@ -139,7 +139,7 @@ func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash
 		}
 	}
 	if advertised.Capabilities.Supports(capability.Filter) {
-		// Larger objects are not part of a fleet, so do not transfer them.
+		// Do not transfer larger objects, because they are not part of a fleet.
 		if err := request.Capabilities.Set(capability.Filter); err != nil {
 			return nil, err
 		}
@@ -161,14 +161,14 @@ func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash
 	}
 	err = packfile.WritePackfileToObjectStorage(into, receiver{Reader: pack, received: received})
 	if errors.Is(err, packfile.ErrEmptyPackfile) {
-		err = errors.New("it sent nothing")
+		err = errors.New("it sent an empty pack")
 	}
 	return hashes, errors.Join(err, response.Close())
 }
 
-// readSize is the size of a read in bytes. The library starts a goroutine for each read and
-// allocates a second buffer of its size: that is slow for a few bytes, and, as Go's
-// allocator takes locks above 32 KiB, for many.
+// readSize is the size of a read in bytes. The library starts a goroutine and allocates a
+// second buffer for each read. Small reads are slow because of the goroutines, and large ones
+// because Go's allocator locks for more than 32 KiB.
 const readSize = 32 << 10
 
 // smallReads reads at most readSize bytes at a time.
@@ -184,8 +184,8 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// push sets a reference of the remote to commit, if it is still at seen; zero means that
-// it does not exist. objects are the objects that the remote lacks.
+// push sets a reference of the remote to commit, if it is still at seen; zero means that it
+// does not exist. objects are the objects that the remote does not have.
 func (r *remote) push(ctx context.Context, from *objects, name plumbing.ReferenceName, seen, commit plumbing.Hash, objects []plumbing.Hash) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
 	defer cancel()
@@ -246,22 +246,22 @@ func (r *repository) fetch(ctx context.Context) error {
 	branch := plumbing.NewBranchReferenceName(r.config.Branch)
 	at, err := r.remote.fetch(ctx, r.objects, haves, branch, localNotes)
 	if err != nil {
-		return fmt.Errorf("fetching from %s: nothing was changed: try again once it can be reached, since the desired state is "+
-			"not known without it (numaform history shows what the clone has): %w", r.remote.url, err)
+		return fmt.Errorf("fetching from %s: nothing was changed: %w: try again when the remote is reachable, because only the remote "+
+			"has the desired state (numaform history shows the changes in the clone)", r.remote.url, err)
 	}
 	before, err := r.hash(r.branch)
 	if err != nil {
 		return err
 	}
 	if at[0].IsZero() && !before.IsZero() {
-		return fmt.Errorf("%s no longer has the branch %s: restore it, or name another one in the configuration", r.remote.url, r.config.Branch)
+		return fmt.Errorf("%s no longer has the branch %s: restore it, or set fleet.git.branch to another one", r.remote.url, r.config.Branch)
 	}
 	for i, name := range []plumbing.ReferenceName{r.branch, r.seenNotes} {
 		if at[i].IsZero() {
 			continue
 		}
 		if _, err := object.GetCommit(r.objects, at[i]); name == r.seenNotes && err != nil {
-			continue // others replaced it with something that is not notes: keep the last ones
+			continue // another client replaced the notes with an invalid object: keep the last ones
 		}
 		if err := r.setReference(name, at[i]); err != nil {
 			return err
@@ -270,7 +270,7 @@ func (r *repository) fetch(ctx context.Context) error {
 	return nil
 }
 
-// pull fetches, and merges the outcomes of both sides.
+// pull fetches, and joins the local and the remote outcomes.
 func (r *repository) pull(ctx context.Context) error {
 	if r.remote == nil {
 		return nil
@@ -278,14 +278,14 @@ func (r *repository) pull(ctx context.Context) error {
 	if err := r.fetch(ctx); err != nil {
 		return err
 	}
-	there, err := r.hash(r.seenNotes)
+	seen, err := r.hash(r.seenNotes)
 	if err != nil {
 		return err
 	}
-	if err := r.joinNotes(there); err != nil {
+	if err := r.joinNotes(seen); err != nil {
 		return err
 	}
-	return r.checkout.takeNotes(r)
+	return r.checkout.importNotes(r)
 }
 
 // push sets a reference of the remote to a commit, if it is still at seen.
@@ -332,7 +332,7 @@ func (r *repository) newObjects(commit plumbing.Hash, known ...plumbing.Hash) ([
 		if unchanged || done[trees[0].Hash] {
 			continue
 		}
-		// Objects that a parent has at the same path are known, or listed with it.
+		// Objects that a parent has at the same path are known, or listed for the parent.
 		add(trees[0].Hash)
 		err = r.walkNew("", trees[0], trees[1:], func(_ string, entry object.TreeEntry, _ bool) error {
 			if done[entry.Hash] {
@@ -350,8 +350,8 @@ func (r *repository) newObjects(commit plumbing.Hash, known ...plumbing.Hash) ([
 	return list, nil
 }
 
-// publish moves the branch from before to commit. It never forces: if the branch has moved
-// since it was read, it returns ErrMoved.
+// publish moves the branch from before to commit. It never forces a push: if the branch has
+// moved since it was read, publish returns ErrMoved.
 func (r *repository) publish(ctx context.Context, before, commit plumbing.Hash) error {
 	if r.remote == nil {
 		return r.moveBranch(before, commit)
@@ -360,8 +360,7 @@ func (r *repository) publish(ctx context.Context, before, commit plumbing.Hash) 
 	if pushed == nil {
 		return r.follow(commit)
 	}
-	// Libraries and servers explain the failure only as text, so check what the remote
-	// contains.
+	// Libraries and servers explain the failure only as text, so compare the remote's branch.
 	pushed = fmt.Errorf("pushing to %s: nothing was applied: %w", r.remote.url, pushed)
 	if err := r.fetch(ctx); err != nil {
 		return pushed
@@ -408,7 +407,7 @@ func (r *repository) moveBranch(before, commit plumbing.Hash) error {
 	return r.interrupt.before("moved")
 }
 
-// propose pushes commit to a branch of its own.
+// propose pushes commit to a new branch for review.
 func (r *repository) propose(ctx context.Context, commit plumbing.Hash, id string) error {
 	proposed := &ProposedError{Branch: "numaform/" + id, Commit: commit.String()}
 	name := plumbing.NewBranchReferenceName(proposed.Branch)

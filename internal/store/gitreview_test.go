@@ -19,7 +19,7 @@ func TestGitReviewWithoutRemote(t *testing.T) {
 	g := openGit(t, store.GitConfig{Clone: clone, Dir: dir, Review: true})
 	_, base := readFrom(t, g)
 	change := changed(1, 2000)
-	err := g.Begin(t.Context(), base, wanted(), change)
+	err := g.Begin(t.Context(), base, desired(), change)
 	var proposed *store.ProposedError
 	if !errors.As(err, &proposed) || proposed.Branch != "numaform/"+change.ID || proposed.Remote != "" {
 		t.Fatalf("got %v, want a proposal", err)
@@ -31,6 +31,6 @@ func TestGitReviewWithoutRemote(t *testing.T) {
 	wantHistory(t, g, time.Time{}, open(changed(0)))
 
 	run(t, dir, "update-ref", "refs/heads/main", proposed.Commit)
-	wantFiles(t, g, wanted())
+	wantFiles(t, g, desired())
 	wantHistory(t, g, time.Time{}, open(changed(0)), open(change))
 }

@@ -50,7 +50,7 @@ func (r *repository) begin(ctx context.Context, base Revision, files generator.F
 		return err
 	}
 	if known, exists := records[change.ID]; exists {
-		return fmt.Errorf("adding the record of change %s, which commit %s holds: nothing was written: %w", change.ID, known.commit, fs.ErrExist)
+		return fmt.Errorf("adding the record of change %s, which commit %s contains: nothing was written: %w", change.ID, known.commit, fs.ErrExist)
 	}
 
 	next := steps(have, files)
@@ -134,7 +134,7 @@ func (r *repository) content(hash plumbing.Hash) (content []byte, err error) {
 		return nil, err
 	}
 	if r.read += stored.Size; r.read > maxBytes+maxHistory {
-		return nil, fmt.Errorf("what is asked for has more than %d bytes", maxBytes+maxHistory)
+		return nil, fmt.Errorf("the requested files have more than %d bytes", maxBytes+maxHistory)
 	}
 	reader, err := stored.Reader()
 	if err != nil {
@@ -208,8 +208,8 @@ func (r *repository) treesOf(commit *object.Commit, name string) ([]*object.Tree
 	return trees, nil
 }
 
-// walkNew calls f for the entries of tree, at any depth, that are not the same in one of
-// the others. exists reports whether one of these has a file with the name. If f returns
+// walkNew calls f for the entries of tree, at any depth, that differ from those of all the
+// others. exists reports whether one of the others has a file with the name. If f returns
 // fs.SkipDir, the walk does not enter the entry.
 func (r *repository) walkNew(prefix string, tree *object.Tree, others []*object.Tree, f func(name string, entry object.TreeEntry, exists bool) error) error {
 	for _, other := range others {
@@ -256,7 +256,7 @@ func (r *repository) walkNew(prefix string, tree *object.Tree, others []*object.
 	return nil
 }
 
-// isAncestor reports whether a commit in the clone is another commit or its ancestor.
+// isAncestor reports whether a commit in the clone is equal to of or an ancestor of it.
 func (r *repository) isAncestor(commit, of plumbing.Hash) (bool, error) {
 	first, err := object.GetCommit(r.objects, commit)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
@@ -288,8 +288,8 @@ func (r *repository) ancestors(commit plumbing.Hash, f func(plumbing.Hash) error
 	return nil
 }
 
-// committed returns the files of the fleet in a commit. It refuses files that are not
-// part of a fleet, or too large, before it reads any of them.
+// committed returns the files of the fleet in a commit. Before it reads any, it refuses
+// files that are not part of a fleet or are too large.
 func (r *repository) committed(commit plumbing.Hash) (generator.Files, error) {
 	tree, err := r.objects.tree(commit)
 	if err != nil {
@@ -325,7 +325,7 @@ func (r *repository) fleetTree(tree *object.Tree) (*object.Tree, error) {
 				continue
 			}
 			if n++; n > 1 || !isTree(entry) {
-				return nil, r.refused(at, "is where the fleet is, and no directory")
+				return nil, r.refused(at, "is the directory of the fleet, but it is not a directory")
 			}
 		}
 		var err error
@@ -338,12 +338,12 @@ func (r *repository) fleetTree(tree *object.Tree) (*object.Tree, error) {
 
 func (r *repository) refused(name, problem string) error {
 	fix := "remove it in a checkout, git rm -r --cached " + quoted(name) + " && git commit && git push" +
-		", or keep the fleet in a directory of its own and name that in fleet.git.subdir"
+		", or move the fleet to a separate directory and set fleet.git.subdir to it"
 	misleads := slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool {
-		return part == "" || part == "." || part == ".." || strings.EqualFold(part, ".git") // for git another place
+		return part == "" || part == "." || part == ".." || strings.EqualFold(part, ".git") // git interprets such a path differently
 	})
 	if misleads {
-		fix = "git itself makes no such tree: find out who pushed it, and reset the branch to the commit before it"
+		fix = "git does not create such a tree: find out who pushed it, and reset the branch to the commit before it"
 	}
 	return &RefusedError{Where: r.where(), Path: name, Problem: problem, Fix: fix}
 }
@@ -378,7 +378,7 @@ func (c *reading) list(tree *object.Tree, prefix string) error {
 			var err error
 			size, err = c.objects.bounded(entry.Hash, math.MaxInt64)
 			if errors.Is(err, plumbing.ErrObjectNotFound) {
-				problem = fmt.Sprintf("was not sent by the remote, so it has more than %d bytes", maxRecord)
+				problem = fmt.Sprintf("was not sent by the remote, because it has more than %d bytes", maxRecord)
 			} else if err != nil {
 				return fmt.Errorf("reading %s of %s: %w", printable(name), c.where(), err)
 			}
@@ -405,19 +405,19 @@ func (c *reading) list(tree *object.Tree, prefix string) error {
 	return nil
 }
 
-// entryProblem returns why a tree's entry is not part of a fleet, or "".
+// entryProblem returns the reason why a tree's entry is not part of a fleet, or "".
 func entryProblem(entry object.TreeEntry, role role) string {
 	switch {
 	case entry.Mode == filemode.Symlink:
-		return "is a symbolic link: a fleet's files are ordinary files"
+		return "is a symbolic link: a fleet must contain regular files only"
 	case isSubmodule(entry):
-		return "is a submodule: a fleet's files are ordinary files"
+		return "is a submodule: a fleet must contain regular files only"
 	case role == roleRefused, strings.Contains(entry.Name, "/"):
-		return "is no part of a fleet"
+		return "is not part of a fleet"
 	case entry.Mode == filemode.Executable:
-		return "is executable: a fleet's files are ordinary files (git update-index --chmod=-x makes it one)"
+		return "is executable: run git update-index --chmod=-x on it"
 	case !isTree(entry) && entry.Mode != filemode.Regular && entry.Mode != filemode.Deprecated:
-		return fmt.Sprintf("has the mode %s: a fleet's files are ordinary files", entry.Mode)
+		return fmt.Sprintf("has the mode %s: a fleet must contain regular files only", entry.Mode)
 	}
 	return ""
 }

@@ -43,8 +43,8 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("reading fleet %s: %s %s: nothing was done: %s", e.Where, printable(e.Path), e.Problem, e.Fix)
 }
 
-// printable returns a name in printable form: quoted if a terminal could interpret part
-// of it, and truncated if it is long.
+// printable returns a name for a message: quoted if a terminal could interpret part of it,
+// and truncated if it is long.
 func printable(name string) string {
 	const most = 200
 	more := ""
@@ -58,7 +58,7 @@ func printable(name string) string {
 	return name + more
 }
 
-// listed returns names for a person, up to maxListed.
+// listed returns up to maxListed names for a message.
 func listed(names []string) string {
 	var list []string
 	for _, name := range names[:min(len(names), maxListed)] {
@@ -89,13 +89,13 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// role is what a path below a fleet's directory means to the fleet.
+// role is the role of a path below a fleet's directory.
 type role int
 
 const (
-	// roleRefused is not part of a fleet.
+	// roleRefused paths are not part of a fleet, and reading the fleet fails.
 	roleRefused role = iota
-	// roleSkipped does not belong to numaform, which ignores it.
+	// roleSkipped paths are ignored, because they do not belong to numaform.
 	roleSkipped
 	// roleDir is a directory with files of the fleet.
 	roleDir
@@ -128,7 +128,7 @@ func roleOf(name string, dir bool) role {
 	case parts[0] == "modules":
 		return roleInModules(parts, dir)
 	case len(parts) == 3 && !dir && inHost && (parts[2] == "main.tf" || vmFile.MatchString(parts[2])):
-		return roleFile // even in a region with the name of the history
+		return roleFile // also in a region named like the history
 	case parts[0] == HistoryDir:
 		return roleInHistory(parts, dir)
 	case dir:
@@ -173,8 +173,8 @@ func roleInHistory(parts []string, dir bool) role {
 	return roleRefused
 }
 
-// isForgeFile reports whether forges and people commonly keep the path at a repository's
-// root.
+// isForgeFile reports whether the path is common at a repository's root, such as a README or
+// a forge's configuration.
 func isForgeFile(name string) bool { return forgeFile.MatchString(name) }
 
 // isIgnored reports whether the engine, numaform, git or the file system created the path.
@@ -187,19 +187,19 @@ func isIgnored(name string) bool {
 type census struct {
 	files, records int
 	bytes          int64
-	// folded maps the lower-case form of each path to the path: two that differ only in
-	// case are the same file on some file systems.
+	// folded maps the lower-case form of each path to the path, because two paths that
+	// differ only in case are the same file on some file systems.
 	folded map[string]string
 }
 
-// count returns what is wrong with one more file, or "".
+// count adds a file and returns the limit that it exceeds, or "".
 func (c *census) count(name string, role role, size int64) string {
 	if role == roleRecord {
 		if c.records++; c.records > maxRecords {
 			return fmt.Sprintf("is one of more than %d records", maxRecords)
 		}
 		if size > maxRecord {
-			return fmt.Sprintf("has %d bytes: a record has at most %d", size, maxRecord)
+			return fmt.Sprintf("has %d bytes: a record must have at most %d", size, maxRecord)
 		}
 		return ""
 	}
@@ -209,7 +209,7 @@ func (c *census) count(name string, role role, size int64) string {
 	}
 	folded := strings.ToLower(name)
 	if other, exists := c.folded[folded]; exists {
-		return "differs from " + printable(other) + " in nothing but upper and lower case"
+		return "differs from " + printable(other) + " only in upper and lower case"
 	}
 	c.folded[folded] = name
 	if role != roleFile {
@@ -219,11 +219,11 @@ func (c *census) count(name string, role role, size int64) string {
 	c.bytes += size
 	switch {
 	case size > maxFile:
-		return fmt.Sprintf("has %d bytes: a file of the fleet has at most %d", size, maxFile)
+		return fmt.Sprintf("has %d bytes: a file of the fleet must have at most %d", size, maxFile)
 	case c.files > maxFiles:
 		return fmt.Sprintf("is one of more than %d files", maxFiles)
 	case c.bytes > maxBytes:
-		return fmt.Sprintf("brings the fleet's files to more than %d bytes", maxBytes)
+		return fmt.Sprintf("exceeds the limit of %d bytes for all files of the fleet", maxBytes)
 	}
 	return ""
 }

@@ -60,19 +60,19 @@ func TestBrokenRecords(t *testing.T) {
 		"deep":         {first.ID + ".json", strings.Repeat(`[`, 1<<20), "restore it from a backup"},
 		"no UTF-8":     {first.ID + ".json", "{\"format\": 1, \"\xff\"", "restore it from a backup"},
 		"enormous":     {first.ID + ".json", strings.Repeat(" ", 8<<20+1), "it has 8388609 bytes"},
-		"negative":     {first.ID + ".json", `{"format": -1, "id": "` + first.ID + `"}`, "it names no format"},
+		"negative":     {first.ID + ".json", `{"format": -1, "id": "` + first.ID + `"}`, "it has no format"},
 		"cut off":      {first.ID + ".json", `{"format": 1, "id": "` + first.ID, "restore it from a backup"},
-		"newer":        {first.ID + ".json", `{"format": 2, "id": "` + first.ID + `"}`, "a newer numaform wrote it (format 2, this one knows 1): use that numaform"},
-		"no format":    {first.ID + ".json", `{"id": "` + first.ID + `"}`, "it names no format"},
-		"another's":    {first.ID + ".json", `{"format": 1, "id": "` + second.ID + `"}`, `it is the record of "` + second.ID},
+		"newer":        {first.ID + ".json", `{"format": 2, "id": "` + first.ID + `"}`, "a newer numaform wrote it (format 2, but this version supports only 1): use that version"},
+		"no format":    {first.ID + ".json", `{"id": "` + first.ID + `"}`, "it has no format"},
+		"another's":    {first.ID + ".json", `{"format": 1, "id": "` + second.ID + `"}`, `it is the record of change "` + second.ID},
 		"of an unkind": {first.ID + ".json", `{"format": 1, "id": "` + first.ID + `", "added": 7}`, "restore it from a backup"},
 		"outcome":      {first.ID + ".outcome.json", ``, "restore it from a backup"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := store.NewDirectory(t.TempDir())
-			begin(t, d, wanted(), first)
-			begin(t, d, wanted(), second)
+			begin(t, d, desired(), first)
+			begin(t, d, desired(), second)
 			put(t, d.Path(), "history/"+tt.file, tt.content)
 			want := nothingOf(first)
 			switch name {
@@ -89,8 +89,8 @@ func TestBrokenRecords(t *testing.T) {
 	t.Run("a link", func(t *testing.T) {
 		t.Parallel()
 		d := store.NewDirectory(t.TempDir())
-		begin(t, d, wanted(), first)
-		begin(t, d, wanted(), second)
+		begin(t, d, desired(), first)
+		begin(t, d, desired(), second)
 		name := filepath.Join(d.Path(), "history", first.ID+".json")
 		if err := os.Remove(name); err != nil {
 			t.Fatal(err)
@@ -107,7 +107,7 @@ func TestRecordOfANewerNumaform(t *testing.T) {
 	d := store.NewDirectory(t.TempDir())
 	s, keyFile := installation(t, d)
 	first, second := changed(0, 2000), changed(1)
-	begin(t, s, wanted(), first)
+	begin(t, s, desired(), first)
 	record := map[string]any{"format": 2, "id": second.ID, "cluster_id": "prod", "added": "in another way"}
 	write := func() {
 		t.Helper()
@@ -143,20 +143,20 @@ func TestRecordOfANewerNumaform(t *testing.T) {
 	record["mac"] = hex.EncodeToString(mac.Sum(nil))
 	write()
 	_, err = s.History(t.Context(), time.Time{})
-	wantError(t, err, second.ID+".json", "a newer numaform wrote it (format 2, this one knows 1): use that numaform")
+	wantError(t, err, second.ID+".json", "a newer numaform wrote it (format 2, but this version supports only 1): use that version")
 }
 
-func TestHistoryOfOthers(t *testing.T) {
+func TestHistoryOfOtherWriters(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"notes.json", "20261121T134501Z.json", ".x.json", "2026/x.json", "20261121T134501Z-1.outcome.outcome.json"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := store.NewDirectory(t.TempDir())
-			begin(t, d, wanted(), changed(0))
+			begin(t, d, desired(), changed(0))
 			put(t, d.Path(), "history/"+name, "mine")
 			wantHistory(t, d, time.Time{}, open(changed(0)))
 			_, err := d.Files()
-			wantError(t, err, "history/"+name+" is no part of a fleet", "move it out")
+			wantError(t, err, "history/"+name+" is not part of a fleet", "move it out")
 		})
 	}
 }
@@ -173,14 +173,14 @@ func TestCrashedRecord(t *testing.T) {
 		}
 		return nil
 	})
-	if err := d.Begin(t.Context(), base, wanted(), changed(0)); !errors.Is(err, errCrash) {
+	if err := d.Begin(t.Context(), base, desired(), changed(0)); !errors.Is(err, errCrash) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(d.Path(), "history")); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("the record is there already: %v", err)
 	}
 	again := store.NewDirectory(d.Path())
-	wantFiles(t, again, wanted())
+	wantFiles(t, again, desired())
 	wantHistory(t, again, time.Time{}, open(changed(0)))
 	end(t, again, changed(0))
 	wantHistory(t, again, time.Time{}, closed(changed(0)))
@@ -212,13 +212,13 @@ func TestGate(t *testing.T) {
 		}
 		return nil
 	})
-	begin(t, d, wanted(), changed(0))
+	begin(t, d, desired(), changed(0))
 	d.Reading(func() {
 		if !gated(t, d.Path(), unix.LOCK_EX) {
 			t.Error("a writer may come while the files are read")
 		}
 	})
-	wantFiles(t, d, wanted())
+	wantFiles(t, d, desired())
 }
 
 // TestReadDuringWrites runs readers concurrently with a writer. They see only complete
@@ -277,7 +277,7 @@ func sorted(files generator.Files) []string {
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
-	begin(t, d, wanted(), changed(0))
+	begin(t, d, desired(), changed(0))
 	_, base := readFrom(t, d)
 	full := errors.New("no space left on device")
 	d.Interrupt(func(string) error { return full })
@@ -285,7 +285,7 @@ func TestDiskFull(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	d.Interrupt(nil)
-	wantFiles(t, d, wanted())
+	wantFiles(t, d, desired())
 	wantHistory(t, d, time.Time{}, open(changed(0)))
 }
 

@@ -23,7 +23,7 @@ const (
 
 // ErrLeaseLost is returned by a ConfigMap's unlock if another process took the lock
 // because it was not renewed in time.
-var ErrLeaseLost = errors.New("the fleet's lock was lost before it was released: another numaform may have changed the fleet meanwhile")
+var ErrLeaseLost = errors.New("the fleet's lock expired before it was released: another numaform may have changed the fleet; plan again")
 
 // lease is a lock that this process acquired.
 type lease struct {
@@ -34,9 +34,9 @@ type lease struct {
 }
 
 // Lock acquires the fleet's Lease until unlock is called, or returns ErrLocked at once.
-// It renews the Lease meanwhile; after its holder dies, the Lease is free again after
-// leaseDuration. Because this depends on clocks, a lock can be lost: Begin then returns
-// ErrMoved if another holder has written.
+// It renews the Lease until then. If the holder dies, the Lease expires after leaseDuration.
+// Because this depends on clocks, a lock can be lost: Begin then returns ErrMoved if another
+// holder has written.
 func (c *ConfigMap) Lock(ctx context.Context) (unlock func() error, err error) {
 	l, err := c.acquire(ctx)
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *ConfigMap) Lock(ctx context.Context) (unlock func() error, err error) {
 		if !l.lost {
 			l.record.HolderIdentity = ""
 			if err := l.update(ctx); err != nil && !l.lost {
-				return fmt.Errorf("unlocking fleet %s: it is free in %s: %w", c.where(), leaseDuration, err)
+				return fmt.Errorf("unlocking fleet %s: it expires in %s: %w", c.where(), leaseDuration, err)
 			}
 		}
 		if l.lost {
@@ -79,8 +79,8 @@ func (c *ConfigMap) Lock(ctx context.Context) (unlock func() error, err error) {
 	}, nil
 }
 
-// acquire writes the Lease, if it is free. The lock's number is higher than any before it,
-// even if the Lease was deleted meanwhile.
+// acquire writes the Lease, if it is free. The lock's number is higher than that of any
+// earlier lock, even if the Lease has been deleted.
 func (c *ConfigMap) acquire(ctx context.Context) (*lease, error) {
 	root, err := c.root(ctx)
 	if err != nil {
@@ -143,8 +143,8 @@ func (l *lease) update(ctx context.Context) error {
 	return err
 }
 
-// fenceOf returns the number of the lock under which a root was written; 0 if there is
-// none, or no lock can have it.
+// fenceOf returns the number of the lock under which a root was written; 0 if it is missing
+// or invalid.
 func fenceOf(root *corev1.ConfigMap) int64 {
 	if root == nil {
 		return 0

@@ -59,7 +59,7 @@ func (d *Directory) Lock(_ context.Context) (unlock func() error, err error) {
 	}, nil
 }
 
-// processName describes this process to a person.
+// processName identifies this process in messages.
 func processName() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -68,7 +68,7 @@ func processName() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), host)
 }
 
-// shared calls f while no process writes. It needs no write permission.
+// shared calls f while no process writes. It requires no write permission.
 func (d *Directory) shared(f func() error) error {
 	path := filepath.Join(d.private, gateFile)
 	for {

@@ -46,10 +46,10 @@ func encode(id string, record any) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// RecordError reports a record of the history that numaform does not understand. It is an
-// obstacle only if this installation wrote the record.
+// RecordError reports a record of the history that numaform cannot read. The change fails
+// only if this installation wrote the record.
 type RecordError struct {
-	// Where is the file, the commit or the object that contains it.
+	// Where is the file, the commit or the object that contains the record.
 	Where string
 	// Hint says how to fix it.
 	Hint string
@@ -64,8 +64,8 @@ func (e *RecordError) Error() string {
 // Unwrap returns the cause.
 func (e *RecordError) Unwrap() error { return e.Err }
 
-// recordHint is the hint for a broken record where version control cannot restore it.
-const recordHint = "restore it from a backup, or move it elsewhere if it is lost: its change is then no part of the history"
+// recordHint is the hint for an invalid record in a store without version control.
+const recordHint = "restore it from a backup; if it is lost, move it elsewhere to remove its change from the history"
 
 // decode decodes a record, which must have the change's ID.
 func decode(where, hint, id string, content []byte, record any) error {
@@ -79,13 +79,13 @@ func decode(where, hint, id string, content []byte, record any) error {
 	case head.Format > audit.FormatVersion && head.ID == id:
 		_ = json.Unmarshal(content, record) // the readable part shows whether it is ours
 		return &RecordError{
-			Where: where, Hint: "use that numaform",
-			Err: fmt.Errorf("a newer numaform wrote it (format %d, this one knows %d)", head.Format, audit.FormatVersion),
+			Where: where, Hint: "use that version",
+			Err: fmt.Errorf("a newer numaform wrote it (format %d, but this version supports only %d)", head.Format, audit.FormatVersion),
 		}
 	case head.Format < 1:
-		err = errors.New("it names no format")
+		err = errors.New("it has no format")
 	case head.ID != id:
-		err = fmt.Errorf("it is the record of %q, not of %q", head.ID, id)
+		err = fmt.Errorf("it is the record of change %q, not of %q", head.ID, id)
 	default:
 		err = json.Unmarshal(content, record)
 	}
@@ -95,8 +95,8 @@ func decode(where, hint, id string, content []byte, record any) error {
 	return nil
 }
 
-// readable loads a change. If a record cannot be read, the entry says so instead of
-// failing, because otherwise anyone with write access to the store could stop numaform.
+// readable loads a change. If a record is invalid, it returns an entry that says so instead
+// of an error. Otherwise anyone with write access to the store could stop numaform.
 func readable(id string, load func(id string) (audit.Entry, error)) (audit.Entry, error) {
 	entry, err := load(id)
 	broken, is := errors.AsType[*RecordError](err)
@@ -106,7 +106,7 @@ func readable(id string, load func(id string) (audit.Entry, error)) (audit.Entry
 	entry.Unreadable = broken.Error()
 	if !understood(entry.Change.Format) {
 		entry.Change.ID = id
-		entry.Change.Time, _ = time.Parse(idTime, id[:len(idTime)]) // without a time it counts as oldest
+		entry.Change.Time, _ = time.Parse(idTime, id[:len(idTime)]) // the zero time makes it the oldest
 	}
 	if entry.Outcome != nil && entry.Outcome.Format < 1 {
 		entry.Outcome = nil
@@ -114,8 +114,8 @@ func readable(id string, load func(id string) (audit.Entry, error)) (audit.Entry
 	return entry, nil
 }
 
-// entries loads the changes that began at or after since, oldest first, and at least the
-// last one.
+// entries loads the changes that began at or after since, oldest first. It always includes
+// the last change.
 func entries(ids []string, since time.Time, load func(id string) (audit.Entry, error)) ([]audit.Entry, error) {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	if !since.IsZero() && len(ids) > 0 {

@@ -14,21 +14,21 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// Sealed is a store whose records carry a MAC with this installation's key. Anyone with
-// write access to the store can still add, change and remove records; History reports
-// which of them are as this installation wrote them. The first write creates the key.
+// Sealed is a store whose records have a MAC with this installation's key. Anyone with write
+// access to the store can still add, change and remove records, but History verifies which
+// of them this installation wrote. The first write creates the key.
 type Sealed struct {
 	Store
 	vault   Vault
 	cluster string
 	clock   clock.PassiveClock
 
-	// mu guards what follows.
+	// mu guards the following fields.
 	mu   sync.Mutex
 	keys *keyring
 	// begun are the digests of changes without an outcome, by ID.
 	begun map[string]audit.Digest
-	// newest is when the last verified change in the history read so far began.
+	// newest is the time at which the last known verified change began.
 	newest time.Time
 }
 
@@ -100,7 +100,7 @@ func (s *Sealed) Known(ctx context.Context, since time.Time) ([]audit.Entry, err
 		Known(ctx context.Context, since time.Time) ([]audit.Entry, error)
 	})
 	if !ok {
-		return nil, errors.New("the fleet's history has no copy on this machine")
+		return nil, errors.New("the fleet's store has no local copy of the history")
 	}
 	return s.history(ctx, since, local.Known)
 }
@@ -134,7 +134,7 @@ func (s *Sealed) history(
 	}
 	some, err := s.verify(keys, list)
 	if err == nil && !some && !first.IsZero() {
-		// Records added by others may hide the last verified one.
+		// Unverified records may hide the last verified one.
 		if list, err = read(ctx, time.Time{}); err != nil {
 			return nil, err
 		}
@@ -146,8 +146,8 @@ func (s *Sealed) history(
 	return recentOf(list, since), nil
 }
 
-// verify sets which entries are verified, and reports whether any is. It fails if a newer
-// numaform of this installation wrote one, because its content must not be ignored.
+// verify marks the verified entries and reports whether there are any. It fails if a newer
+// numaform of this installation wrote an entry, because its content must not be ignored.
 func (s *Sealed) verify(keys *keyring, list []audit.Entry) (some bool, err error) {
 	var newest time.Time
 	for i := range list {
@@ -189,9 +189,9 @@ func recentOf(list []audit.Entry, since time.Time) []audit.Entry {
 	return found
 }
 
-// trust marks the entries to adopt when the key is created: entries of versions without
-// MACs. If a record has a MAC, some installation already has a key: this one's was lost,
-// or it is another installation's.
+// trust marks the entries to adopt when the key is created: those of versions without MACs.
+// It adopts nothing if a record has a MAC, because then this installation's key was lost, or
+// another installation wrote the record.
 func (s *Sealed) trust(list []audit.Entry) {
 	if slices.ContainsFunc(list, func(e audit.Entry) bool {
 		return e.Change.MAC != "" || e.Outcome != nil && e.Outcome.MAC != ""
@@ -204,7 +204,7 @@ func (s *Sealed) trust(list []audit.Entry) {
 	}
 }
 
-// plausible reports whether a version without MACs may have written a change.
+// plausible reports whether a version without MACs can have written a change.
 func (s *Sealed) plausible(change *audit.Change) bool {
 	began, err := time.Parse(idTime, change.ID[:min(len(change.ID), len(idTime))])
 	return err == nil && understood(change.Format) && change.ClusterID == s.cluster && began.Equal(change.Time.Truncate(time.Second)) &&
@@ -232,8 +232,8 @@ func (s *Sealed) load(ctx context.Context) (*keyring, error) {
 	return s.use(content)
 }
 
-// ensureKey returns the key. The first call creates it and adopts the records that older
-// versions wrote: key and adopted records are a single write that happens once.
+// ensureKey returns the key. The first call creates the key and adopts the records of older
+// versions, in a single write.
 func (s *Sealed) ensureKey(ctx context.Context) (*keyring, error) {
 	keys, err := s.load(ctx)
 	if err != nil || keys != nil {
@@ -249,7 +249,7 @@ func (s *Sealed) ensureKey(ctx context.Context) (*keyring, error) {
 		content, err = s.vault.Create(ctx, content)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("making the key of the fleet's history: %w", err)
+		return nil, fmt.Errorf("creating the key of the fleet's history: %w", err)
 	}
 	return s.use(content)
 }
@@ -258,8 +258,8 @@ func (s *Sealed) ensureKey(ctx context.Context) (*keyring, error) {
 func (s *Sealed) use(content []byte) (*keyring, error) {
 	keys, err := parseKeyring(content)
 	if err != nil {
-		return nil, fmt.Errorf("reading the key of the fleet's history in %s: %w: restore it; if it is lost, move it away: "+
-			"the next change makes another one, and what was recorded until then is not verified", s.vault, err)
+		return nil, fmt.Errorf("reading the key of the fleet's history in %s: %w: restore it; if it is lost, move it elsewhere: "+
+			"the next change creates a new key, and all earlier records become unverified", s.vault, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -60,9 +60,9 @@ func TestSealed(t *testing.T) {
 			t.Error("a look at the history made a key")
 		}
 		first, second := changed(0, 2000), changed(1, 2000, 2001)
-		begin(t, s, wanted(), first)
+		begin(t, s, desired(), first)
 		end(t, s, first)
-		begin(t, s, wanted(), second)
+		begin(t, s, desired(), second)
 		again := store.NewSealed(p.open(t), store.FileVault(key), "prod")
 		wantVerified(t, again, time.Time{}, verified{first.ID, true, true}, verified{second.ID, true, false})
 		wantVerified(t, s, second.Time, verified{second.ID, true, false})
@@ -73,7 +73,7 @@ func TestSealed(t *testing.T) {
 		wantVerified(t, elsewhere, time.Time{}, verified{first.ID, false, false}, verified{second.ID, false, false})
 		// Another client adds a record, and the outcome of the second change.
 		forged := changed(2, 2002)
-		begin(t, p.open(t), wanted(), forged)
+		begin(t, p.open(t), desired(), forged)
 		end(t, p.open(t), forged)
 		end(t, p.open(t), second)
 		wantVerified(t, again, time.Time{}, verified{first.ID, true, true}, verified{second.ID, true, false}, verified{forged.ID, false, false})
@@ -90,30 +90,30 @@ func TestAdoption(t *testing.T) {
 	everywhere(t, func(t *testing.T, p place) {
 		old := p.open(t)
 		first, second := changed(0, 2000), changed(1, 2000, 2001)
-		begin(t, old, wanted(), first)
+		begin(t, old, desired(), first)
 		end(t, old, first)
-		begin(t, old, wanted(), second)
+		begin(t, old, desired(), second)
 		absurd, moved, misdated := changed(2), changed(3), changed(4)
 		absurd.ID, absurd.Time = "99991231T235959Z-1", time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 		moved.ClusterID = "test"
 		misdated.Time = misdated.Time.Add(time.Hour)
-		begin(t, old, wanted(), moved)
-		begin(t, old, wanted(), misdated)
-		begin(t, old, wanted(), absurd)
+		begin(t, old, desired(), moved)
+		begin(t, old, desired(), misdated)
+		begin(t, old, desired(), absurd)
 		s, key := installation(t, p.open(t))
 		before := []verified{
 			{first.ID, true, true}, {second.ID, true, false}, {moved.ID, false, false}, {misdated.ID, false, false}, {absurd.ID, false, false},
 		}
 		wantVerified(t, s, time.Time{}, before...)
 		third := changed(5)
-		begin(t, s, wanted(), third)
+		begin(t, s, desired(), third)
 		end(t, old, second) // too late to be adopted
 		after := append(before[:4:4], verified{third.ID, true, false}, before[4])
 		wantVerified(t, s, time.Time{}, after...)
 		wantVerified(t, store.NewSealed(p.open(t), store.FileVault(key), "prod"), time.Time{}, after...)
 		// Once a record has a MAC, none is adopted any more.
 		other, _ := installation(t, p.open(t))
-		begin(t, other, wanted(), changed(6))
+		begin(t, other, desired(), changed(6))
 		for _, e := range historyOf(t, other, time.Time{}) {
 			if mine := e.Change.ID == changed(6).ID; e.Verified != mine {
 				t.Errorf("%s: verified %t", e.Change.ID, e.Verified)
@@ -129,7 +129,7 @@ func TestReplacedRecords(t *testing.T) {
 	s, _ := installation(t, store.NewDirectory(dir))
 	first, second := changed(0, 2000), changed(1, 2001)
 	for _, change := range []audit.Change{first, second} {
-		begin(t, s, wanted(), change)
+		begin(t, s, desired(), change)
 		end(t, s, change)
 	}
 	path := func(id, suffix string) string { return filepath.Join(dir, "history", id+suffix) }
@@ -181,7 +181,7 @@ func TestReplacedNote(t *testing.T) {
 	remote := bare(t)
 	s, key := installation(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}))
 	change := changed(0, 2000)
-	begin(t, s, wanted(), change)
+	begin(t, s, desired(), change)
 	end(t, s, change)
 	failed := strings.Replace(run(t, remote, "notes", "--ref=numaform", "show", "main"), `"host": `, `"error": "no room", "host": `, 1)
 	run(t, remote, "notes", "--ref=numaform", "add", "-f", "-m", failed, "main")
@@ -202,7 +202,7 @@ func TestManyForgedRecords(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "fleet")
 	s, _ := installation(t, store.NewDirectory(dir))
 	own := changed(0, 2000)
-	begin(t, s, wanted(), own)
+	begin(t, s, desired(), own)
 	end(t, s, own)
 	forged := changed(9)
 	for i := range 5000 {
@@ -231,7 +231,7 @@ func TestOneKey(t *testing.T) {
 			s := store.NewSealed(store.NewDirectory(dir), store.FileVault(key), "prod")
 			_, base, err := s.Read(context.Background())
 			if err == nil {
-				err = s.Begin(context.Background(), base, wanted(), changed(i))
+				err = s.Begin(context.Background(), base, desired(), changed(i))
 			}
 			if err != nil && !errors.Is(err, store.ErrMoved) {
 				t.Error(err)
@@ -261,11 +261,11 @@ func TestKeyFile(t *testing.T) {
 		content, want string
 		mode          os.FileMode
 	}{
-		"no key":    {"secret\n", "restore it; if it is lost, move it away", 0o600},
+		"no key":    {"secret\n", "restore it; if it is lost, move it elsewhere", 0o600},
 		"a short":   {`{"format": 1, "key": "AAAA"}`, "not a numaform key", 0o600},
 		"a newer":   {`{"format": 2}`, "a newer numaform wrote it", 0o600},
 		"of others": {`{"format": 1, "key": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}`, "chmod 600", 0o666},
-		"too large": {strings.Repeat(" ", 1<<20), "holds more than", 0o600},
+		"too large": {strings.Repeat(" ", 1<<20), "contains more than", 0o600},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -279,7 +279,7 @@ func TestKeyFile(t *testing.T) {
 			s := store.NewSealed(store.NewDirectory(filepath.Join(t.TempDir(), "fleet")), store.FileVault(path), "prod")
 			_, base := readFrom(t, s)
 			_, err := s.History(t.Context(), time.Time{})
-			for _, err := range []error{err, s.Begin(t.Context(), base, wanted(), changed(0))} {
+			for _, err := range []error{err, s.Begin(t.Context(), base, desired(), changed(0))} {
 				if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "AAEC") {
 					t.Errorf("%v, want %q", err, tt.want)
 				}
@@ -295,7 +295,7 @@ func TestKeySecret(t *testing.T) {
 	vault := store.SecretVault{Client: client, Namespace: "numaform", Name: "fleet-history"}
 	dir := filepath.Join(t.TempDir(), "fleet")
 	s := store.NewSealed(store.NewDirectory(dir), vault, "prod")
-	begin(t, s, wanted(), changed(0))
+	begin(t, s, desired(), changed(0))
 	secret, err := client.CoreV1().Secrets("numaform").Get(t.Context(), "fleet-history", metav1.GetOptions{})
 	if err != nil || secret.Immutable == nil || !*secret.Immutable {
 		t.Fatalf("secret %v, %v, want an immutable one", secret, err)
@@ -313,7 +313,7 @@ func TestKeySecret(t *testing.T) {
 	viewer := store.NewSealed(store.NewDirectory(dir), vault, "prod")
 	wantVerified(t, viewer, time.Time{}, verified{changed(0).ID, false, false})
 	_, base := readFrom(t, viewer)
-	if err := viewer.Begin(t.Context(), base, wanted(), changed(1)); err == nil || !strings.Contains(err.Error(), "the right to read it") {
+	if err := viewer.Begin(t.Context(), base, desired(), changed(1)); err == nil || !strings.Contains(err.Error(), "grant this user read access") {
 		t.Errorf("without the right: %v", err)
 	}
 	// A cluster that does not respond is no reason to trust nothing.
@@ -325,13 +325,13 @@ func TestKeySecret(t *testing.T) {
 	}
 }
 
-// TestEndOfAnother refuses the outcome of a change that this process did not begin.
-func TestEndOfAnother(t *testing.T) {
+// TestEndOfUnknownChange refuses the outcome of a change that this process did not begin.
+func TestEndOfUnknownChange(t *testing.T) {
 	t.Parallel()
 	inner := store.NewDirectory(filepath.Join(t.TempDir(), "fleet"))
 	s, key := installation(t, inner)
 	change := changed(0)
-	begin(t, s, wanted(), change)
+	begin(t, s, desired(), change)
 	again := store.NewSealed(inner, store.FileVault(key), "prod")
 	if err := again.End(t.Context(), ended(change)); err == nil || !strings.Contains(err.Error(), "did not begin it") {
 		t.Errorf("got %v", err)

@@ -33,13 +33,13 @@ type step struct {
 	After  []byte `json:"after"`
 }
 
-// staged is a write that is decided but not complete.
+// staged is a write that has been decided but not completed.
 type staged struct {
 	Steps []step `json:"steps"`
 }
 
-// steps returns the steps from the existing files of a directory to the desired ones.
-// Modules come first, so that no node file calls a missing one, and deletions come last.
+// steps returns the steps that change the existing files of a directory to the desired ones.
+// Modules are first, so that no node file calls a missing module, and deletions are last.
 func steps(have, desired generator.Files) []step {
 	var modules, others []step
 	for _, name := range slices.Sorted(maps.Keys(desired)) {
@@ -66,7 +66,7 @@ func steps(have, desired generator.Files) []step {
 	return append(modules, others...)
 }
 
-// nonNil returns the content of an existing file, which may be empty but is not nil.
+// nonNil returns a copy of the content that is not nil, because nil means no file.
 func nonNil(content []byte) []byte { return append([]byte{}, content...) }
 
 func same(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
@@ -77,7 +77,7 @@ func (s *step) check(current []byte) error {
 	if same(current, s.Before) || same(current, s.After) {
 		return nil
 	}
-	return fmt.Errorf("fleet file %s was changed after a write of it was interrupted", s.Path)
+	return fmt.Errorf("fleet file %s was changed after an interrupted write", s.Path)
 }
 
 // applyTo applies the steps to files that were read.
@@ -116,14 +116,14 @@ func (d *Directory) staged() (next staged, err error) {
 	for _, s := range next.Steps {
 		role := roleOf(s.Path, false)
 		if err == nil && role != roleFile && role != roleRecord {
-			err = fmt.Errorf("%s is no file of a fleet", printable(s.Path))
+			err = fmt.Errorf("%s is not a file of a fleet", printable(s.Path))
 		}
 		if problem := seen.count(s.Path, role, int64(len(s.After))); err == nil && problem != "" {
 			err = fmt.Errorf("%s %s", printable(s.Path), problem)
 		}
 	}
 	if err != nil {
-		return staged{}, fmt.Errorf("reading %s, which holds an interrupted write: %w: remove it to keep the files as they are", d.stagedPath(), err)
+		return staged{}, fmt.Errorf("reading %s, which contains an interrupted write: %w: remove it to keep the current files", d.stagedPath(), err)
 	}
 	return next, nil
 }
@@ -141,9 +141,9 @@ func readRegular(name string, limit int64) (content []byte, err error) {
 	switch {
 	case err != nil:
 	case !info.Mode().IsRegular():
-		err = errors.New("it is no ordinary file")
+		err = errors.New("it is not a regular file")
 	case info.Size() > limit:
-		err = fmt.Errorf("it has %d bytes, and may have %d", info.Size(), limit)
+		err = fmt.Errorf("it has %d bytes, more than the limit of %d", info.Size(), limit)
 	default:
 		content, err = io.ReadAll(io.LimitReader(file, limit))
 	}
@@ -159,7 +159,7 @@ func (d *Directory) resume() error {
 	return d.finish(next)
 }
 
-// finish executes the remaining steps and removes the record of the write.
+// finish executes the remaining steps and removes the staged write.
 func (d *Directory) finish(next staged) error {
 	if len(next.Steps) == 0 {
 		return nil
@@ -176,7 +176,7 @@ func (d *Directory) finish(next staged) error {
 	return nil
 }
 
-// execute writes and removes files, except where a step is already done.
+// execute executes the steps that are not done yet.
 func (d *Directory) execute(steps ...step) (err error) {
 	root, err := os.OpenRoot(d.path)
 	if err != nil {
@@ -209,12 +209,13 @@ func (d *Directory) execute(steps ...step) (err error) {
 	return nil
 }
 
-// edited says how to continue after a file of an interrupted write was edited.
+// edited adds a hint to the error about a file that was edited after an interrupted write.
 func (d *Directory) edited(err error) error {
-	return fmt.Errorf("%w: remove %s to keep the files as they are, or restore this one from version control", err, d.stagedPath())
+	return fmt.Errorf("%w: remove %s to keep the current files, or restore this one from version control", err, d.stagedPath())
 }
 
-// currentContent returns the content of a regular file, or nil. It follows no links.
+// currentContent returns the content of a regular file, or nil if it does not exist. It
+// follows no links.
 func currentContent(root *os.Root, name string) ([]byte, error) {
 	for i, r := range name + "/" {
 		if r != '/' {
@@ -227,7 +228,7 @@ func currentContent(root *os.Root, name string) ([]byte, error) {
 		case err != nil:
 			return nil, err
 		case i < len(name) && !info.IsDir(), i == len(name) && !info.Mode().IsRegular():
-			return nil, fmt.Errorf("%s is no ordinary file or directory: move it elsewhere", name[:i])
+			return nil, fmt.Errorf("%s is not a regular file or directory: move it elsewhere", name[:i])
 		}
 	}
 	content, err := readLimited(root.FS(), name, maxRecord)

@@ -1,9 +1,8 @@
 // Package store persists a fleet: the files of the desired state, and the records of its
-// changes. It reads the files that numaform writes, leaves the engine's and people's
-// files alone, and writes exactly the difference, all of it or nothing. The content of
-// the files is package generator's concern. A fleet is stored in a directory, in a git
+// changes. It reads and writes only files that numaform renders, and each write is atomic.
+// Package generator defines their content. A fleet is stored in a directory, in a git
 // repository or in ConfigMaps: start at Store. DESIGN.md in this directory describes how
-// each survives a crash and concurrent edits.
+// each store survives a crash and concurrent edits.
 package store
 
 import (
@@ -22,20 +21,20 @@ import (
 )
 
 // ErrLocked is returned by Lock while another process changes the fleet.
-var ErrLocked = errors.New("another numaform is changing this fleet: wait for it to end")
+var ErrLocked = errors.New("another numaform is changing this fleet: wait until it ends, then try again")
 
-// ErrMoved is returned by Begin if the fleet has changed since it was read. Nothing was
-// written; read it and decide again.
-var ErrMoved = errors.New("the fleet was changed meanwhile: plan again")
+// ErrMoved is returned by Begin if the fleet has changed since it was read. Begin wrote
+// nothing: the caller reads the fleet and decides again.
+var ErrMoved = errors.New("the fleet has changed since it was read: plan again")
 
-// Store persists a fleet: its desired state, and the history of its changes. There is one
-// writer at a time; others may read meanwhile, and see all of a change or nothing of it.
+// Store persists a fleet: its desired state, and the history of its changes. A fleet has
+// one writer at a time. Readers see either all or nothing of a change.
 type Store interface {
 	// Read returns the fleet's files and their revision.
 	Read(ctx context.Context) (generator.Files, Revision, error)
-	// Begin makes files the desired state, together with the record of the change, all of
-	// it or nothing. It returns ErrMoved if the fleet is no longer at base, and a
-	// ProposedError if the store only proposes changes.
+	// Begin makes files the desired state and records the change, both or neither. It
+	// returns ErrMoved if the fleet is no longer at base, and a ProposedError if the store
+	// only proposes changes.
 	Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error
 	// End adds the outcome of a change.
 	End(ctx context.Context, outcome audit.Outcome) error
@@ -84,7 +83,7 @@ func (e *ProposedError) Error() string {
 	return fmt.Sprintf("the change waits for review on branch %s%s (commit %.12s): merge it, then apply", e.Branch, where, e.Commit)
 }
 
-// interrupt ends a write before one of its steps, if a test sets it.
+// interrupt is a test hook that ends a write before one of its steps.
 type interrupt func(step string) error
 
 func (i interrupt) before(step string) error {

@@ -46,8 +46,8 @@ func render(hosts map[fleet.VMID]string, edits ...func(*fleet.Fleet)) generator.
 	return files
 }
 
-// wanted returns a small fleet.
-func wanted() generator.Files {
+// desired returns a small fleet.
+func desired() generator.Files {
 	return render(map[fleet.VMID]string{2000: "pve-1", 2001: "pve-1"})
 }
 
@@ -87,7 +87,7 @@ func read(t *testing.T, d *store.Directory) generator.Files {
 	return files
 }
 
-func TestReadWhatIsNotThere(t *testing.T) {
+func TestReadMissingFleet(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "fleet")
 	if files := read(t, store.NewDirectory(path)); files == nil || len(files) != 0 {
@@ -98,13 +98,13 @@ func TestReadWhatIsNotThere(t *testing.T) {
 	}
 }
 
-func TestReadRefusesAFile(t *testing.T) {
+func TestReadRefusesRegularFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	put(t, dir, "fleet", "")
 	path := filepath.Join(dir, "fleet")
 	if _, err := store.NewDirectory(path).Files(); err == nil || !strings.Contains(err.Error(), path) ||
-		!strings.HasSuffix(err.Error(), "not a directory: name a directory, with fleet.dir in numaform.yaml or --out") {
+		!strings.HasSuffix(err.Error(), "not a directory: set fleet.dir in numaform.yaml, or --out, to a directory") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -112,13 +112,13 @@ func TestReadRefusesAFile(t *testing.T) {
 func TestWriteThenRead(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(filepath.Join(t.TempDir(), "deep", "fleet"))
-	write(t, d, wanted())
-	if diff := cmp.Diff(wanted(), read(t, d)); diff != "" {
+	write(t, d, desired())
+	if diff := cmp.Diff(desired(), read(t, d)); diff != "" {
 		t.Errorf("files (-written +read):\n%s", diff)
 	}
 }
 
-func TestWriteLeavesStrangersAlone(t *testing.T) {
+func TestWriteKeepsUnmanagedFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range strangers {
@@ -128,7 +128,7 @@ func TestWriteLeavesStrangersAlone(t *testing.T) {
 	if files := read(t, d); len(files) != 0 {
 		t.Errorf("it reads %v", files)
 	}
-	write(t, d, wanted())
+	write(t, d, desired())
 	write(t, d, render(map[fleet.VMID]string{2005: "pve-2"}))
 	write(t, d, generator.Files{})
 	for _, name := range strangers {
@@ -143,9 +143,9 @@ func TestWriteIsTheDifference(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	d := store.NewDirectory(dir)
-	write(t, d, wanted())
-	kept := filepath.Join(dir, "r", "pve-1", "main.tf")
-	before, err := os.Stat(kept)
+	write(t, d, desired())
+	mainFile := filepath.Join(dir, "r", "pve-1", "main.tf")
+	before, err := os.Stat(mainFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,13 +153,13 @@ func TestWriteIsTheDifference(t *testing.T) {
 	maps.DeleteFunc(next, func(name string, _ []byte) bool { return store.IsModule(name) })
 	write(t, d, next)
 
-	want := wanted() // with the modules, which older VMs may call
+	want := desired() // with the modules, which older VMs may call
 	delete(want, "r/pve-1/node-a-2001.tf")
 	maps.Copy(want, next)
 	if diff := cmp.Diff(want, read(t, d)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
-	after, err := os.Stat(kept)
+	after, err := os.Stat(mainFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func TestWriteRefusesToLeaveTheFleet(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			files := wanted()
+			files := desired()
 			files[name] = []byte("evil")
 			err := store.NewDirectory(filepath.Join(dir, "fleet")).Write(files)
 			if err == nil || !strings.Contains(err.Error(), "outside") {
@@ -191,12 +191,12 @@ func TestReadRefusesLinksThatLeaveTheFleet(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	put(t, dir, "secret", "s3cret")
-	put(t, dir, "fleet/r/pve-1/main.tf", string(wanted()["r/pve-1/main.tf"]))
+	put(t, dir, "fleet/r/pve-1/main.tf", string(desired()["r/pve-1/main.tf"]))
 	if err := os.Symlink(filepath.Join(dir, "secret"), filepath.Join(dir, "fleet", "r", "pve-1", "node-a-1.tf")); err != nil {
 		t.Fatal(err)
 	}
 	files, err := store.NewDirectory(filepath.Join(dir, "fleet")).Files()
-	if err == nil || !strings.Contains(err.Error(), "node-a-1.tf") || !strings.Contains(err.Error(), "is a symbolic link: a fleet's files are ordinary files: nothing was done: put") {
+	if err == nil || !strings.Contains(err.Error(), "node-a-1.tf") || !strings.Contains(err.Error(), "is a symbolic link: a fleet must contain regular files only: nothing was done: replace it") {
 		t.Errorf("got %v, %v", files, err)
 	}
 }
@@ -229,7 +229,7 @@ func TestLock(t *testing.T) {
 
 func TestCompare(t *testing.T) {
 	t.Parallel()
-	before, after := wanted(), wanted()
+	before, after := desired(), desired()
 	before["r/pve-1/node-a-2000.tf"], before["r/pve-1/node-a-2001.tf"] = []byte("one\ntwo\n"), []byte("one\n")
 	delete(after, "r/pve-1/node-a-2001.tf")
 	delete(after, "modules/proxmox-node/"+modules.Hash()+"/main.tf")

@@ -58,7 +58,7 @@ func TestWriteIntoARepository(t *testing.T) {
 	if _, err := d.Files(); !errors.As(err, &refused) {
 		t.Errorf("reading: %v", err)
 	}
-	if err := d.Write(wanted()); !errors.As(err, &refused) {
+	if err := d.Write(desired()); !errors.As(err, &refused) {
 		t.Errorf("writing: %v", err)
 	}
 	if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
@@ -70,7 +70,7 @@ func TestWriteMergesTheIgnoreFile(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
 	put(t, d.Path(), ".gitignore", "*.swp")
-	write(t, d, wanted())
+	write(t, d, desired())
 	write(t, d, render(map[fleet.VMID]string{2007: "pve-2"}))
 	got := tree(t, d.Path())
 	if ignore := got[".gitignore"]; !strings.HasPrefix(ignore, "*.swp\n.numaform/\n") || strings.Count(ignore, ".terraform/") != 1 {
@@ -84,7 +84,7 @@ func TestWriteMergesTheIgnoreFile(t *testing.T) {
 	}
 }
 
-func TestWriteRefusesWhatIsInItsWay(t *testing.T) {
+func TestWriteRefusesConflictingFiles(t *testing.T) {
 	t.Parallel()
 	for name, content := range map[string]string{
 		"fleet.json": `{"vehicles": []}`, "r/pve-1/main.tf": "# mine",
@@ -95,8 +95,8 @@ func TestWriteRefusesWhatIsInItsWay(t *testing.T) {
 			dir := t.TempDir()
 			put(t, dir, name, content)
 			want := tree(t, dir)
-			err := store.NewDirectory(dir).Write(wanted())
-			if err == nil || !strings.Contains(err.Error(), dir+": "+name+" is not numaform's") || !strings.Contains(err.Error(), "move the file") {
+			err := store.NewDirectory(dir).Write(desired())
+			if err == nil || !strings.Contains(err.Error(), dir+": "+name+" was not written by numaform") || !strings.Contains(err.Error(), "move the file") {
 				t.Errorf("got %v", err)
 			}
 			if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
@@ -112,7 +112,7 @@ func TestWriteRefusesAnotherClustersFleet(t *testing.T) {
 	write(t, d, render(nil, func(f *fleet.Fleet) { f.ClusterID = "lab" }))
 	want := tree(t, d.Path())
 	for _, try := range []func(generator.Files) error{d.Write, d.Accepts} {
-		if err := try(wanted()); err == nil || !strings.Contains(err.Error(), `of cluster "lab", not of "prod"`) {
+		if err := try(desired()); err == nil || !strings.Contains(err.Error(), `of cluster "lab", not of "prod"`) {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -121,14 +121,14 @@ func TestWriteRefusesAnotherClustersFleet(t *testing.T) {
 	}
 }
 
-// TestReadKeepsWhatWasEdited has a fleet's files that are hard to recognize after edits.
-func TestReadKeepsWhatWasEdited(t *testing.T) {
+// TestReadKeepsEdits has a fleet's files that are hard to recognize after edits.
+func TestReadKeepsEdits(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"fleet.json", "r/pve-1/main.tf", "r/pve-1/node-a-2000.tf"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := store.NewDirectory(t.TempDir())
-			write(t, d, wanted())
+			write(t, d, desired())
 			put(t, d.Path(), name, "<<<<<<< HEAD\n")
 			if _, err := generator.Parse(read(t, d)); err == nil || !strings.Contains(err.Error(), name) {
 				t.Errorf("got %v", err)
@@ -145,25 +145,25 @@ func TestAccepts(t *testing.T) {
 	}{
 		"nothing":        {},
 		"git's own":      {has: []string{".git/config", ".gitignore"}},
-		"a repository":   {has: infrastructure, want: "it holds a and no fleet of cluster \"prod\": nothing was written: name a directory"},
-		"a lonely file":  {has: []string{"notes.txt"}, want: "it holds notes.txt and"},
-		"one in its way": {has: []string{"r/pve-1/main.tf"}, want: "it holds r and no fleet"},
+		"a repository":   {has: infrastructure, want: "it contains a and no fleet of cluster \"prod\": nothing was written: use a directory"},
+		"a lonely file":  {has: []string{"notes.txt"}, want: "it contains notes.txt and"},
+		"one in its way": {has: []string{"r/pve-1/main.tf"}, want: "it contains r and no fleet"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			putAll(t, dir, tt.has)
-			err := store.NewDirectory(dir).Accepts(wanted())
+			err := store.NewDirectory(dir).Accepts(desired())
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})
 	}
 	d := store.NewDirectory(filepath.Join(t.TempDir(), "absent"))
-	if err := d.Accepts(wanted()); err != nil {
+	if err := d.Accepts(desired()); err != nil {
 		t.Errorf("absent: %v", err)
 	}
-	write(t, d, wanted())
+	write(t, d, desired())
 	put(t, d.Path(), "README.md", "mine")
 	if err := d.Accepts(render(nil)); err != nil {
 		t.Errorf("the cluster's own: %v", err)

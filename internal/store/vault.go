@@ -19,25 +19,25 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// Vault stores an installation's key where only the installation can read and write it,
-// and not in the fleet's store.
+// Vault stores an installation's key outside of the fleet's store, where only the
+// installation can read and write it.
 type Vault interface {
 	// Load returns the key's content, or nil if there is none.
 	Load(ctx context.Context) ([]byte, error)
 	// Create stores content. If the vault already has content, it returns that instead.
 	Create(ctx context.Context, content []byte) ([]byte, error)
-	// String returns the key's place.
+	// String returns the location of the key.
 	String() string
 }
 
-// errKeyHidden is returned by Load if this user may not read the key.
-var errKeyHidden = errors.New("give this user the right to read it")
+// errKeyHidden is returned by Load if this user is not allowed to read the key.
+var errKeyHidden = errors.New("grant this user read access")
 
-// maxKeyring limits the content of a vault: a Secret holds 1 MiB, and encoding adds a
-// third.
+// maxKeyring limits the content of a vault. A Secret can contain 1 MiB, and its encoding adds
+// a third.
 const maxKeyring = 700 << 10
 
-// maxAdopted limits the number of adopted records; the latest ones are adopted.
+// maxAdopted limits the number of adopted records, beginning with the latest.
 const maxAdopted = 20_000
 
 // keyring is a key and the records that were adopted when it was created.
@@ -80,7 +80,7 @@ func parseKeyring(content []byte) (*keyring, error) {
 	keys := &keyring{adopted: map[audit.Tag]bool{}}
 	switch {
 	case stored.Format > 1:
-		return nil, fmt.Errorf("a newer numaform wrote it (format %d, this one knows 1)", stored.Format)
+		return nil, fmt.Errorf("a newer numaform wrote it (format %d, but this version supports only 1)", stored.Format)
 	case stored.Format < 1 || len(stored.Key) != len(keys.key) || len(stored.Adopted)%len(audit.Tag{}) != 0:
 		return nil, errors.New("not a numaform key")
 	}
@@ -99,7 +99,7 @@ var _ Vault = FileVault("")
 // String returns the file's path.
 func (v FileVault) String() string { return "file " + string(v) }
 
-// Load reads the file. It refuses a file that others can write.
+// Load reads the file. It refuses a file that other users can write.
 func (v FileVault) Load(context.Context) ([]byte, error) {
 	file, err := os.Open(string(v))
 	switch {
@@ -116,11 +116,11 @@ func (v FileVault) Load(context.Context) ([]byte, error) {
 		return nil, err
 	}
 	if info.Mode().Perm()&0o022 != 0 {
-		return nil, fmt.Errorf("others may write %s (mode %04o): chmod 600 %s", string(v), info.Mode().Perm(), string(v))
+		return nil, fmt.Errorf("other users can write %s (mode %04o): run chmod 600 %s", string(v), info.Mode().Perm(), string(v))
 	}
 	content, err := io.ReadAll(io.LimitReader(file, maxKeyring+1))
 	if err == nil && len(content) > maxKeyring {
-		err = fmt.Errorf("%s holds more than %d KiB: not a numaform key", string(v), maxKeyring>>10)
+		err = fmt.Errorf("%s contains more than %d KiB: not a numaform key", string(v), maxKeyring>>10)
 	}
 	return content, err
 }
@@ -130,7 +130,7 @@ func (v FileVault) Create(ctx context.Context, content []byte) (existing []byte,
 	dir := filepath.Dir(string(v))
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("%w: set state_dir, or history.key_file, to a place that can be written", err)
+			err = fmt.Errorf("%w: set state_dir or history.key_file to a writable location", err)
 		}
 	}()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -184,7 +184,7 @@ func (v SecretVault) Load(ctx context.Context) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case len(secret.Data[secretKey]) == 0:
-		return nil, fmt.Errorf("%s has no %q: delete it, and the next change makes another one", v, secretKey)
+		return nil, fmt.Errorf("%s has no %q: delete it, and the next change creates a new one", v, secretKey)
 	}
 	return secret.Data[secretKey], nil
 }
@@ -200,7 +200,7 @@ func (v SecretVault) Create(ctx context.Context, content []byte) ([]byte, error)
 		return v.Load(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: give numaform create and get on secrets in namespace %s", err, v.Namespace)
+		return nil, fmt.Errorf("%w: grant numaform create and get on secrets in namespace %s", err, v.Namespace)
 	}
 	return content, nil
 }
