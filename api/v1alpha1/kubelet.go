@@ -2,9 +2,9 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// KubeletConfiguration is what of kubelet's configuration a class may set. Unset
-// fields are kubelet's own defaults, but for what is reserved: there the instance
-// type's values hold, and a map here replaces them key by key.
+// KubeletConfiguration is the part of the kubelet configuration that a class can set.
+// An unset field means the kubelet's default. For systemReserved, kubeReserved and
+// evictionHard, a key that is not set means the value of the instance type.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || self.imageGCHighThresholdPercent > self.imageGCLowThresholdPercent",message="must be below imageGCHighThresholdPercent",fieldPath=".imageGCLowThresholdPercent"
 // +kubebuilder:validation:XValidation:rule="has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || self.imageGCLowThresholdPercent < 85",message="must be below imageGCHighThresholdPercent, by default 85",fieldPath=".imageGCLowThresholdPercent"
@@ -12,16 +12,17 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="!has(self.shutdownGracePeriodCriticalPods) || (has(self.shutdownGracePeriod) && duration(self.shutdownGracePeriodCriticalPods) <= duration(self.shutdownGracePeriod))",message="is part of shutdownGracePeriod: set shutdownGracePeriod to at least as much",fieldPath=".shutdownGracePeriodCriticalPods"
 // +kubebuilder:validation:XValidation:rule="!has(self.cpuCFSQuotaPeriod) || !has(self.cpuCFSQuota) || self.cpuCFSQuota",message="has no effect without cpuCFSQuota: remove it, or set cpuCFSQuota to true",fieldPath=".cpuCFSQuotaPeriod"
 type KubeletConfiguration struct {
-	// CPUManagerPolicy is none, or static: pods with whole CPUs get them alone.
+	// CPUManagerPolicy is none or static. With static, pods that request whole CPUs get
+	// exclusive CPUs.
 	// +optional
 	// +kubebuilder:validation:Enum=none;static
 	CPUManagerPolicy string `json:"cpuManagerPolicy,omitempty"`
 
-	// CPUCFSQuota enforces the CPU limits of containers. Unset means yes.
+	// CPUCFSQuota enforces the CPU limits of containers. Unset means true.
 	// +optional
 	CPUCFSQuota *bool `json:"cpuCFSQuota,omitempty"`
 
-	// CPUCFSQuotaPeriod is how long a CPU limit is counted over, from 1ms to 1s.
+	// CPUCFSQuotaPeriod is the period over which CPU limits are enforced, from 1ms to 1s.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
@@ -39,35 +40,35 @@ type KubeletConfiguration struct {
 	// +kubebuilder:validation:Enum=container;pod
 	TopologyManagerScope string `json:"topologyManagerScope,omitempty"`
 
-	// ImageGCHighThresholdPercent is how full the disk is when images are removed.
+	// ImageGCHighThresholdPercent is the disk usage at which the removal of images begins.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	ImageGCHighThresholdPercent *int32 `json:"imageGCHighThresholdPercent,omitempty"`
 
-	// ImageGCLowThresholdPercent is how full the disk is when that ends.
+	// ImageGCLowThresholdPercent is the disk usage at which the removal of images ends.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	ImageGCLowThresholdPercent *int32 `json:"imageGCLowThresholdPercent,omitempty"`
 
-	// ShutdownGracePeriod is how long a node that shuts down waits for its pods.
+	// ShutdownGracePeriod is the time for which a node that shuts down waits for its pods.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="is not a positive duration such as 30s"
 	ShutdownGracePeriod *metav1.Duration `json:"shutdownGracePeriod,omitempty"`
 
-	// ShutdownGracePeriodCriticalPods is the part of shutdownGracePeriod that is
-	// reserved for critical pods.
+	// ShutdownGracePeriodCriticalPods is the part of shutdownGracePeriod that is reserved
+	// for critical pods.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$')",message="is not a positive duration such as 30s"
 	ShutdownGracePeriodCriticalPods *metav1.Duration `json:"shutdownGracePeriodCriticalPods,omitempty"`
 
-	// AllowedUnsafeSysctls are sysctls, or groups of them ending in *, that pods
-	// may set.
+	// AllowedUnsafeSysctls are the unsafe sysctls, or patterns ending in *, that pods may
+	// set.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=253
@@ -75,8 +76,8 @@ type KubeletConfiguration struct {
 	// +listType=set
 	AllowedUnsafeSysctls []string `json:"allowedUnsafeSysctls,omitempty"`
 
-	// ClusterDNS are the addresses of the cluster's DNS. Empty means what the
-	// Service kube-dns has.
+	// ClusterDNS are the IP addresses of the cluster's DNS. Empty means the address of the
+	// Service kube-dns.
 	// +optional
 	// +kubebuilder:validation:MaxItems=3
 	// +kubebuilder:validation:items:MaxLength=45
@@ -84,17 +85,18 @@ type KubeletConfiguration struct {
 	// +listType=atomic
 	ClusterDNS []string `json:"clusterDNS,omitempty"`
 
-	// MaxPods is how many pods a node takes. Unset means the instance type's.
+	// MaxPods is the maximum number of pods on a node. Unset means the value of the instance
+	// type.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	MaxPods *int32 `json:"maxPods,omitempty"`
 
-	// FailSwapOn keeps kubelet from starting where swap is on. Unset means yes.
+	// FailSwapOn prevents the kubelet from starting while swap is enabled. Unset means true.
 	// +optional
 	FailSwapOn *bool `json:"failSwapOn,omitempty"`
 
-	// SystemReserved is what the guest's own daemons get: cpu, memory,
+	// SystemReserved are the resources reserved for the guest's system daemons: cpu, memory,
 	// ephemeral-storage or pid.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
@@ -102,16 +104,17 @@ type KubeletConfiguration struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && sign(quantity(self[k])) >= 0)",message="contains a value that is not a quantity of 0 or more, such as 100m or 256Mi"
 	SystemReserved map[string]ReservedQuantity `json:"systemReserved,omitempty"`
 
-	// KubeReserved is what kubelet and the container runtime get, likewise.
+	// KubeReserved are the resources reserved for the kubelet and the container runtime: cpu,
+	// memory, ephemeral-storage or pid.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage', 'pid'])",message="contains an unknown key: use cpu, memory, ephemeral-storage or pid"
 	// +kubebuilder:validation:XValidation:rule="self.all(k, isQuantity(self[k]) && sign(quantity(self[k])) >= 0)",message="contains a value that is not a quantity of 0 or more, such as 100m or 256Mi"
 	KubeReserved map[string]ReservedQuantity `json:"kubeReserved,omitempty"`
 
-	// EvictionHard is how little may be left until pods are evicted, as a quantity
-	// or a percentage, by signal: memory.available, nodefs.available,
-	// nodefs.inodesFree, imagefs.available, imagefs.inodesFree or pid.available.
+	// EvictionHard are the thresholds below which pods are evicted, each a quantity or a
+	// percentage, by signal: memory.available, nodefs.available, nodefs.inodesFree,
+	// imagefs.available, imagefs.inodesFree or pid.available.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=6
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['memory.available', 'nodefs.available', 'nodefs.inodesFree', 'imagefs.available', 'imagefs.inodesFree', 'pid.available'])",message="contains an unknown signal: use memory.available, nodefs.available, nodefs.inodesFree, imagefs.available, imagefs.inodesFree or pid.available"
@@ -119,8 +122,7 @@ type KubeletConfiguration struct {
 	EvictionHard map[string]ReservedQuantity `json:"evictionHard,omitempty"`
 }
 
-// ReservedQuantity is an amount as kubelet reads it: a quantity, or for eviction
-// a percentage too.
+// ReservedQuantity is a quantity or, for eviction thresholds, also a percentage.
 //
 // +kubebuilder:validation:MaxLength=32
 type ReservedQuantity string

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Metadata says how a node gets what it joins the cluster with.
+// Metadata configures how a node gets its join data.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'cdrom') || !has(self.storage) || self.storage.size() == 0",message="has no effect without a seed: remove it, or set type to cdrom",fieldPath=".storage"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.templatesRef)",message="has no effect with this type: remove it, or set type to cdrom or agent",fieldPath=".templatesRef"
@@ -13,25 +13,24 @@ import (
 // +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'agent' || has(self.templatesRef)",message="is required by type agent: name a Secret whose key join-command is the script that the guest agent runs",fieldPath=".templatesRef"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.token) || self.token.size() == 0",message="has no effect with this type: remove it, or set type to cdrom or agent",fieldPath=".token"
 type Metadata struct {
-	// Type is none, for templates that join by themselves; cdrom: each node gets
-	// an ISO image with user-data, meta-data and network-config, its seed, which is
-	// removed once the node has joined; or agent: once the guest agent responds,
-	// it runs a command that joins.
+	// Type is none for templates that join by themselves. With cdrom, each node gets an ISO
+	// image with user-data, meta-data and network-config, its seed, which is deleted once the
+	// node has joined. With agent, the guest agent runs a join command.
 	// +optional
 	// +kubebuilder:default=none
 	Type MetadataType `json:"type,omitempty"`
 
-	// Storage is where seeds go. Empty means the first storage of the host, by
-	// name, that is active and takes ISO images.
+	// Storage is the storage of seeds. Empty means the first storage of the host, by name,
+	// that is active and supports ISO images.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z][A-Za-z0-9_.-]*)?$')",message="is not a storage name: list them with pvesm status"
 	Storage string `json:"storage,omitempty"`
 
 	// TemplatesRef names a Secret with the templates of the seed, under the keys
-	// user-data, meta-data, network-config and vendor-data. What is not there is
-	// numaform's own, for Debian and Ubuntu with kubelet and containerd. With type
-	// agent, the key join-command is a script that the guest's /bin/sh runs.
+	// user-data, meta-data, network-config and vendor-data. For a missing key, numaform has
+	// a template for Debian and Ubuntu with kubelet and containerd. With type agent, the key
+	// join-command is a script that the guest's /bin/sh runs.
 	// +optional
 	TemplatesRef *SecretReference `json:"templatesRef,omitempty"`
 
@@ -39,15 +38,15 @@ type Metadata struct {
 	// +optional
 	ValuesRef *SecretReference `json:"valuesRef,omitempty"`
 
-	// Token is the form of the token that a node joins with: ServiceAccount, which
-	// kubelet takes, or Bootstrap, an ID.SECRET in kube-system, which kubeadm join,
-	// k3s and Talos need. Bootstrap works only if numaform was installed with
-	// rbac.bootstrapTokens. Empty means ServiceAccount.
+	// Token is the form of a node's join token: ServiceAccount, which the kubelet accepts, or
+	// Bootstrap, an ID.SECRET in kube-system, which kubeadm join, k3s and Talos require.
+	// Bootstrap requires an installation with rbac.bootstrapTokens. Empty means
+	// ServiceAccount.
 	// +optional
 	Token TokenForm `json:"token,omitempty"`
 }
 
-// TokenForm is the form of a token that a node joins with.
+// TokenForm is the form of a join token.
 //
 // +kubebuilder:validation:Enum="";ServiceAccount;Bootstrap
 type TokenForm string
@@ -58,7 +57,7 @@ const (
 	TokenBootstrap      TokenForm = "Bootstrap"
 )
 
-// MetadataType says how a node gets what it joins with.
+// MetadataType selects how a node gets its join data.
 //
 // +kubebuilder:validation:Enum=none;cdrom;agent
 type MetadataType string
@@ -72,24 +71,23 @@ const (
 
 // SecretReference names a Secret.
 type SecretReference struct {
-	// Name is the Secret's.
+	// Name is the name of the Secret.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$')",message="is not the name of a Secret"
 	Name string `json:"name"`
 
-	// Namespace is the Secret's. Empty means the namespace that numaform runs in,
-	// which is the only one whose Secrets it may read as installed.
+	// Namespace is the namespace of the Secret. Empty means numaform's namespace, the only
+	// one whose Secrets numaform can read by default.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$')",message="is not a namespace"
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// DefaultTokenTTL is how long a join token is good for where no class says
-// otherwise.
+// DefaultTokenTTL is the lifetime of a join token if the class does not set one.
 const DefaultTokenTTL = 15 * time.Minute
 
-// TTL returns how long a node's join token is good for.
+// TTL returns the lifetime of a node's join token.
 func (in *ProxmoxNodeClass) TTL() time.Duration {
 	if in.Spec.TokenTTL == nil || in.Spec.TokenTTL.Duration == 0 {
 		return DefaultTokenTTL
@@ -100,10 +98,10 @@ func (in *ProxmoxNodeClass) TTL() time.Duration {
 // Seeded reports whether nodes of the class get a seed.
 func (in *ProxmoxNodeClass) Seeded() bool { return in.Spec.Metadata.Type == MetadataCDROM }
 
-// ByAgent reports whether nodes of the class join by a command of their guest agents.
+// ByAgent reports whether the guest agents of the class's nodes run a join command.
 func (in *ProxmoxNodeClass) ByAgent() bool { return in.Spec.Metadata.Type == MetadataAgent }
 
-// TokenForm returns the form of the tokens that nodes of the class join with.
+// TokenForm returns the form of the join tokens of the class's nodes.
 func (in *ProxmoxNodeClass) TokenForm() TokenForm {
 	return cmp.Or(in.Spec.Metadata.Token, TokenServiceAccount)
 }

@@ -51,14 +51,14 @@ type ProxmoxNodeClassList struct {
 // +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.policy) && self.placement.policy == 'Dedicated' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxVCPUs) ? self.sizing.maxVCPUs : 16) / 2 * 2 >= (has(self.sizing.minVCPUs) ? self.sizing.minVCPUs : 1)",message="allows no size: Dedicated nodes have whole cores, thus an even number of vCPUs: raise maxVCPUs or lower minVCPUs",fieldPath=".sizing.maxVCPUs"
 // +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.hugePages) && self.placement.hugePages == '1Gi' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxMemoryMiB) ? self.sizing.maxMemoryMiB : 131072) / 1024 >= ((has(self.sizing.minMemoryMiB) ? self.sizing.minMemoryMiB : 2048) + 1023) / 1024",message="allows no size: with huge pages of 1Gi, nodes have whole GiB: raise maxMemoryMiB or lower minMemoryMiB",fieldPath=".sizing.maxMemoryMiB"
 type ProxmoxNodeClassSpec struct {
-	// Region is the Proxmox cluster to use. Empty means all of them.
+	// Region is the Proxmox cluster to use. Empty means all clusters.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9_.-]*)?$')",message="is not a region name: use the region of a cluster in numaform.yaml"
 	Region string `json:"region,omitempty"`
 
-	// Hosts are the Proxmox hosts to use, by name or as region/name. Empty means
-	// all that have the template.
+	// Hosts are the Proxmox hosts to use, by name or as region/name. Empty means all hosts
+	// that have the template.
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MaxLength=127
@@ -66,66 +66,66 @@ type ProxmoxNodeClassSpec struct {
 	// +listType=set
 	Hosts []string `json:"hosts,omitempty"`
 
-	// Template is the VM template that nodes are cloned from.
+	// Template is the VM template from which nodes are cloned.
 	Template TemplateReference `json:"template"`
 
-	// Clone says how a node's disk is made: linked to the template's disk, or a
-	// full copy of it.
+	// Clone selects whether a node's disk is linked to the template's disk or a full copy of
+	// it.
 	// +optional
 	// +kubebuilder:default=full
 	Clone CloneKind `json:"clone,omitempty"`
 
-	// BootDevice is the disk that a node starts from.
+	// BootDevice is the disk from which a node boots.
 	// +optional
 	BootDevice *BootDevice `json:"bootDevice,omitempty"`
 
-	// DataDisks are empty disks that a node has beside the one that it starts from, on
-	// SCSI slots that the template leaves free. They are deleted with the node.
+	// DataDisks are empty disks in addition to the boot disk, on SCSI slots that the
+	// template does not use. They are deleted with the node.
 	// +optional
 	// +kubebuilder:validation:MaxItems=6
 	// +listType=atomic
 	DataDisks []DataDisk `json:"dataDisks,omitempty"`
 
-	// CPUType is the CPU model that nodes see, as Proxmox names it.
+	// CPUType is the CPU type of nodes, as Proxmox names it.
 	// +optional
 	// +kubebuilder:default=host
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9_.-]*)?$')",message="is not a CPU model: write one such as host or x86-64-v2-AES"
 	CPUType string `json:"cpuType,omitempty"`
 
-	// Placement says how nodes are placed on their host's CPUs and memory.
+	// Placement configures how nodes are placed on their host's CPUs and memory.
 	// +optional
 	// +kubebuilder:default={policy: Shared}
 	Placement Placement `json:"placement,omitempty"`
 
-	// Sizing selects the sizes of nodes: instance types, or what each node's pods need.
-	// Unset means all instance types.
+	// Sizing selects the sizes of nodes: instance types, or the requests of each node's
+	// pods. Unset means all instance types.
 	// +optional
 	Sizing *Sizing `json:"sizing,omitempty"`
 
 	// MemoryOverheadMiB is the part of a VM's memory that its Node does not report, because
-	// the guest's firmware and kernel use it. Unset means 2 % and 96 MiB. Pods are
-	// scheduled onto the rest: too much here is safer than too little.
+	// the guest's firmware and kernel use it. Unset means 2 % plus 96 MiB. Pods are scheduled
+	// onto the rest, so a value that is too high is safer than one that is too low.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1048576
 	MemoryOverheadMiB *int32 `json:"memoryOverheadMiB,omitempty"`
 
-	// Networks are net0, net1, and so on. Empty leaves the template's.
+	// Networks are net0, net1, and so on. Empty means the template's.
 	// +optional
 	// +kubebuilder:validation:MaxItems=6
 	// +listType=atomic
 	Networks []Network `json:"networks,omitempty"`
 
-	// PCIDevices are devices of the host that a node gets, hostpci0 first. A host whose
-	// devices are in use, or that has none of a mapping, gets no more nodes.
+	// PCIDevices are devices of the host that are passed through to a node, hostpci0 first.
+	// No more nodes are placed on a host without a free device of each mapping.
 	// +optional
 	// +kubebuilder:validation:MaxItems=6
 	// +kubebuilder:validation:XValidation:rule="self.filter(d, has(d.xvga) && d.xvga).size() <= 1",message="contains several primary graphics cards: set xvga for one device only"
 	// +listType=atomic
 	PCIDevices []PCIDevice `json:"pciDevices,omitempty"`
 
-	// Tags are set on the VMs beside numaform's own.
+	// Tags are added to the VMs, in addition to numaform's tags.
 	// +optional
 	// +kubebuilder:validation:MaxItems=10
 	// +kubebuilder:validation:items:MaxLength=64
@@ -152,13 +152,13 @@ type ProxmoxNodeClassSpec struct {
 	// +kubebuilder:default={type: none}
 	Metadata Metadata `json:"metadata,omitempty"`
 
-	// Kubelet is kubelet's configuration on the nodes. It reaches them with
-	// metadata of type cdrom, or as templates of type agent make use of it.
+	// Kubelet is the kubelet configuration of the nodes. It takes effect with metadata of
+	// type cdrom, and with type agent if the templates use it.
 	// +optional
 	Kubelet *KubeletConfiguration `json:"kubelet,omitempty"`
 
-	// TokenTTL is how long a node's join token is valid, from 5 minutes to a day.
-	// Unset means 15 minutes.
+	// TokenTTL is the lifetime of a node's join token, from 5 minutes to a day. Unset means 15
+	// minutes.
 	// +optional
 	// +kubebuilder:default="15m"
 	// +kubebuilder:validation:Type=string
@@ -167,8 +167,8 @@ type ProxmoxNodeClassSpec struct {
 	TokenTTL *metav1.Duration `json:"tokenTTL,omitempty"`
 }
 
-// TemplateReference finds a VM template on each host. A template must meet all
-// that is written here; a host on which none does, or more than one, is not used.
+// TemplateReference selects a VM template on each host. The template must match all fields.
+// A host without exactly one such template is not used.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.name) && self.name.size() > 0) || (has(self.tags) && self.tags.size() > 0) || (has(self.vmid) && self.vmid > 0)",message="is empty: set the name, the tags or the vmid of the VM template that nodes are cloned from"
 type TemplateReference struct {
@@ -177,7 +177,7 @@ type TemplateReference struct {
 	// +kubebuilder:validation:MaxLength=128
 	Name string `json:"name,omitempty"`
 
-	// Tags are tags that the template has, beside others.
+	// Tags are tags that the template must have; it may have more.
 	// +optional
 	// +kubebuilder:validation:MaxItems=10
 	// +kubebuilder:validation:items:MaxLength=64
@@ -185,15 +185,15 @@ type TemplateReference struct {
 	// +listType=set
 	Tags []string `json:"tags,omitempty"`
 
-	// VMID is the template's number. A number is given once in a region, so only
-	// the host that has that template is used.
+	// VMID is the VMID of the template. A VMID is unique in a region, so only the host with
+	// that template is used.
 	// +optional
 	// +kubebuilder:validation:Minimum=100
 	// +kubebuilder:validation:Maximum=999999999
 	VMID int32 `json:"vmid,omitempty"`
 }
 
-// CloneKind says how a VM's disk is made from its template's.
+// CloneKind selects how a VM's disk is cloned from its template's disk.
 //
 // +kubebuilder:validation:Enum=linked;full
 type CloneKind string
@@ -204,24 +204,24 @@ const (
 	CloneFull   CloneKind = "full"
 )
 
-// BootDevice is the disk that a VM starts from.
+// BootDevice is the disk from which a VM boots.
 type BootDevice struct {
 	// Size is the disk's size, such as 40G; G and Gi are both 2^30 bytes, as in
-	// Proxmox. Empty means as large as the template's, and 30G at least.
+	// Proxmox. Empty means the size of the template's disk, but at least 30G.
 	// +optional
 	// +kubebuilder:validation:MaxLength=11
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9][0-9]{0,7}[GT]i?)?$')",message="is not a disk size: write one such as 40G or 1T"
 	Size string `json:"size,omitempty"`
 
-	// Storage takes the disks of full clones. Empty means the template's storage.
+	// Storage is the storage for the disks of full clones. Empty means the template's storage.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z][A-Za-z0-9_.-]*)?$')",message="is not a storage name: list them with pvesm status"
 	Storage string `json:"storage,omitempty"`
 }
 
-// DataDisk is an empty disk that a node has beside the one that it starts from. It is made
-// with the node's VM and deleted with it.
+// DataDisk is an empty disk in addition to the boot disk. It is created and deleted with the
+// node's VM.
 type DataDisk struct {
 	// Size is the disk's size, such as 100Gi; G and Gi are both 2^30 bytes, as in
 	// Proxmox.
@@ -229,7 +229,7 @@ type DataDisk struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[1-9][0-9]{0,7}[GT]i?$')",message="is not a disk size: write one such as 40G or 1T"
 	Size string `json:"size"`
 
-	// Storage takes the disk. Empty means the storage of the boot disk.
+	// Storage is the storage for the disk. Empty means the storage of the boot disk.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z][A-Za-z0-9_.-]*)?$')",message="is not a storage name: list them with pvesm status"
@@ -238,7 +238,7 @@ type DataDisk struct {
 
 // Network is a network device.
 type Network struct {
-	// Bridge is the host's bridge or SDN network.
+	// Bridge is a bridge of the host, or an SDN vnet.
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-zA-Z][a-zA-Z0-9_.-]*$')",message="is not a bridge: write its name, such as vmbr0"
 	Bridge string `json:"bridge"`
@@ -254,35 +254,35 @@ type Network struct {
 	// +kubebuilder:validation:Maximum=4094
 	VLAN int32 `json:"vlan,omitempty"`
 
-	// MTU is the device's MTU; 1 takes the bridge's, 0 leaves it to Proxmox.
+	// MTU is the device's MTU; 1 means the bridge's MTU, and 0 the default of Proxmox.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65520
 	MTU int32 `json:"mtu,omitempty"`
 
-	// Firewall turns Proxmox' firewall on for the device.
+	// Firewall enables the Proxmox firewall for the device.
 	// +optional
 	Firewall bool `json:"firewall,omitempty"`
 
-	// MACPrefix is the first half of the device's MAC address, such as BC:24:11; the
-	// other half follows from the node. Empty means that Proxmox makes one up.
+	// MACPrefix is the first half of the device's MAC address, such as BC:24:11. numaform
+	// derives the second half from the VM. Empty means that Proxmox generates the address.
 	// +optional
 	// +kubebuilder:validation:MaxLength=8
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9A-Fa-f][02468ACEace](:[0-9A-Fa-f]{2}){2})?$')",message="is not the first half of a unicast MAC address: write three octets such as BC:24:11, the first one even"
 	MACPrefix string `json:"macPrefix,omitempty"`
 }
 
-// PCIDevice is a PCI device of the host, named by its resource mapping: Datacenter,
-// Resource Mappings in Proxmox. It needs the privilege Mapping.Use there.
+// PCIDevice is a PCI device of the host, identified by its resource mapping: Datacenter,
+// Resource Mappings in Proxmox. It requires the privilege Mapping.Use on the mapping.
 type PCIDevice struct {
-	// Mapping is the name of the resource mapping. Of the devices that it has on a host,
-	// Proxmox takes the first that is free.
+	// Mapping is the name of the resource mapping. If it has several devices on a host,
+	// Proxmox uses the first free one.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z][A-Za-z0-9_-]+$')",message="is not a resource mapping: Datacenter, Resource Mappings in Proxmox lists them"
 	Mapping string `json:"mapping"`
 
-	// MDev is the type of the mediated device, such as nvidia-63, that is made of it. Left
-	// out, the node has the whole device.
+	// MDev is the type of the mediated device, such as nvidia-63. Empty means that the node
+	// gets the whole device.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9_-]*)?$')",message="is not a type of mediated device: write one such as nvidia-63"

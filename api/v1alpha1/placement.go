@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// Placement says how VMs are placed on a host's CPUs and memory.
+// Placement configures how VMs are placed on a host's CPUs and memory.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.policy) && self.policy in ['Dedicated', 'Isolated']) || has(self.pinWith)",message="is required by policies Dedicated and Isolated: write HostAgent if numaform-agent runs on the hosts, or Affinity if numaform logs in as root@pam",fieldPath=".pinWith"
 // +kubebuilder:validation:XValidation:rule="!has(self.pinWith) || (has(self.policy) && self.policy in ['Dedicated', 'Isolated'])",message="has no effect with policies Shared and NUMA: remove it, or set policy to Dedicated or Isolated",fieldPath=".pinWith"
@@ -15,21 +15,21 @@ import (
 // +kubebuilder:validation:XValidation:rule="!has(self.emulator) || (has(self.pinWith) && self.pinWith == 'HostAgent')",message="has no effect without numaform-agent: remove it, or set pinWith to HostAgent",fieldPath=".emulator"
 // +kubebuilder:validation:XValidation:rule="!has(self.wholeCores) || (has(self.policy) && self.policy == 'Dedicated')",message="has no effect with policies Shared, NUMA and Isolated: remove it, or set policy to Dedicated",fieldPath=".wholeCores"
 type Placement struct {
-	// Policy is Shared (no pins), NUMA (memory bound to NUMA nodes), Dedicated
-	// (whole cores of its own) or Isolated (cores whose other threads stay idle).
+	// Policy is Shared (no pins), NUMA (memory bound to NUMA nodes), Dedicated (exclusive
+	// whole cores) or Isolated (one thread of each core, with the other threads idle).
 	// +optional
 	// +kubebuilder:default=Shared
 	Policy PlacementPolicy `json:"policy,omitempty"`
 
-	// PinWith says who makes the pins of Dedicated and Isolated effective: the
-	// VM's affinity, which needs a root@pam ticket, or numaform-agent on the hosts.
+	// PinWith selects what applies the pins of Dedicated and Isolated VMs: the VM's affinity,
+	// which requires a root@pam ticket, or numaform-agent on the hosts.
 	// +optional
 	PinWith PinWith `json:"pinWith,omitempty"`
 
-	// Emulator is where numaform-agent puts the threads of a VM that are no vCPUs, those
-	// of QEMU itself and of disks: on the CPUs of the guest, or on those that are shared
-	// by all that is not pinned. Left out, the host's administrator decides. It changes
-	// on VMs that run.
+	// Emulator selects the CPUs on which numaform-agent runs the threads of a VM that are not
+	// vCPUs, such as QEMU's main and I/O threads: the CPUs of the guest, or the shared CPUs,
+	// to which no VM is pinned. Empty means that the host's administrator decides. A change
+	// also applies to running VMs.
 	// +optional
 	Emulator Emulator `json:"emulator,omitempty"`
 
@@ -41,20 +41,20 @@ type Placement struct {
 	Overcommit string `json:"overcommit,omitempty"`
 
 	// HugePages is the size of the huge pages, 2Mi or 1Gi, that back the memory of
-	// NUMA, Dedicated and Isolated VMs. They must be reserved on the hosts, and only a
-	// root@pam ticket may ask for them. Empty means ordinary memory.
+	// NUMA, Dedicated and Isolated VMs. They must be reserved on the hosts, and they
+	// require a root@pam ticket. Empty means ordinary memory.
 	// +optional
 	HugePages HugePages `json:"hugePages,omitempty"`
 
-	// Spread is Hosts where the VMs of a NodePool go to the allowed host with the
-	// fewest of them, and None where hosts are filled one after the other.
+	// Spread is Hosts to place the VMs of a NodePool on the allowed host with the fewest of
+	// them, and None to fill one host after the other.
 	// +optional
 	// +kubebuilder:default=None
 	Spread Spread `json:"spread,omitempty"`
 
-	// WholeCores says whether a Dedicated VM may share cores with others. Prefer, the
-	// default, gives it free threads of several cores where no host has whole ones left,
-	// or none in one NUMA node, and says so; Require never does: then the VM waits.
+	// WholeCores selects whether a Dedicated VM may share cores with other VMs. With Prefer,
+	// the default, it uses single free threads of cores if no host has enough whole cores in
+	// one NUMA node, and its placement says so. With Require, the VM waits instead.
 	// +optional
 	WholeCores WholeCores `json:"wholeCores,omitempty"`
 }
@@ -72,23 +72,23 @@ const (
 	PlacementIsolated  PlacementPolicy = "Isolated"
 )
 
-// PinWith says who makes pins effective.
+// PinWith selects the mechanism that applies pins.
 //
 // +kubebuilder:validation:Enum=Affinity;HostAgent
 type PinWith string
 
-// The ways to pin.
+// The mechanisms that apply pins.
 const (
 	PinWithAffinity  PinWith = "Affinity"
 	PinWithHostAgent PinWith = "HostAgent"
 )
 
-// WholeCores says how strictly Dedicated VMs have cores of their own.
+// WholeCores selects whether Dedicated VMs may share cores.
 //
 // +kubebuilder:validation:Enum=Prefer;Require
 type WholeCores string
 
-// How strictly cores are owned.
+// The values of WholeCores.
 const (
 	WholeCoresPrefer  WholeCores = "Prefer"
 	WholeCoresRequire WholeCores = "Require"
@@ -105,32 +105,32 @@ const (
 	HugePages1Gi HugePages = "1Gi"
 )
 
-// Spread says over what the VMs of a NodePool are spread.
+// Spread selects how the VMs of a NodePool are spread.
 //
 // +kubebuilder:validation:Enum=None;Hosts
 type Spread string
 
-// The ways to spread.
+// The values of Spread.
 const (
 	SpreadNone  Spread = "None"
 	SpreadHosts Spread = "Hosts"
 )
 
-// Emulator says where the threads of a VM go that are no vCPUs.
+// Emulator selects the CPUs for the threads of a VM that are not vCPUs.
 //
 // +kubebuilder:validation:Enum=guest;shared
 type Emulator string
 
-// The places of those threads.
+// The values of Emulator.
 const (
 	EmulatorGuest  Emulator = "guest"
 	EmulatorShared Emulator = "shared"
 )
 
-// EffectivePolicy returns the policy, by default Shared.
+// EffectivePolicy returns the policy; the default is Shared.
 func (p Placement) EffectivePolicy() PlacementPolicy { return cmp.Or(p.Policy, PlacementShared) }
 
-// OvercommitRatio returns the number of vCPUs for each host CPU, by default 1.
+// OvercommitRatio returns the number of vCPUs for each host CPU; the default is 1.
 func (p Placement) OvercommitRatio() (float64, error) {
 	ratio, err := strconv.ParseFloat(cmp.Or(p.Overcommit, "1"), 64)
 	if err != nil || !(ratio >= 1 && ratio <= 16) {

@@ -9,7 +9,7 @@ import (
 // Group is the API group of numaform's types and the domain of its labels.
 const Group = "numaform.dev"
 
-// KindProxmoxNodeClass is the kind of NodePools' classes.
+// KindProxmoxNodeClass is the kind of the node classes of NodePools.
 const KindProxmoxNodeClass = "ProxmoxNodeClass"
 
 // GroupVersion returns the group and version of the types in this package.
@@ -24,45 +24,45 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// Labels of nodes, beside those of Kubernetes and Karpenter.
+// Labels of nodes, in addition to those of Kubernetes and Karpenter.
 const (
-	// LabelInstanceFamily is the part of the instance type's name before the dot.
+	// LabelInstanceFamily is the part of the instance type's name before the first dot.
 	LabelInstanceFamily = Group + "/instance-family"
 	// LabelNodeClass is the name of the node's ProxmoxNodeClass.
 	LabelNodeClass = Group + "/nodeclass"
 	// LabelPlacement is the placement policy of the node's ProxmoxNodeClass.
 	LabelPlacement = Group + "/placement"
-	// LabelCPUType is the CPU model that the node sees, as Proxmox names it.
+	// LabelCPUType is the CPU type of the node, as Proxmox names it.
 	LabelCPUType = Group + "/cpu-type"
-	// LabelTemplate is the name of the template that the node was cloned from.
+	// LabelTemplate is the name of the template from which the node was cloned.
 	LabelTemplate = Group + "/template"
-	// LabelNUMANodes is the number of NUMA nodes that the node sees.
+	// LabelNUMANodes is the number of NUMA nodes of the guest.
 	LabelNUMANodes = Group + "/numa-nodes"
 )
 
 // Annotations of NodeClaims.
 const (
-	// AnnotationVM names the VM that backs the NodeClaim; the Node has that name too.
+	// AnnotationVM is the name of the NodeClaim's VM and of its Node.
 	AnnotationVM = Group + "/vm"
-	// AnnotationKey is the key of that VM: VMIDs and names come back, keys do not.
+	// AnnotationKey is the key of that VM. VMIDs and names are reused, keys are not.
 	AnnotationKey = Group + "/key"
-	// AnnotationClassHash is the hash of what of the ProxmoxNodeClass the VM was made
-	// of.
+	// AnnotationClassHash is the hash of the ProxmoxNodeClass from which the VM was created.
 	AnnotationClassHash = Group + "/nodeclass-hash"
-	// AnnotationClassHashVersion says how that hash was made: two of different
-	// versions say nothing about each other.
+	// AnnotationClassHashVersion is the version of the hash. Hashes of different versions
+	// cannot be compared.
 	AnnotationClassHashVersion = Group + "/nodeclass-hash-version"
-	// AnnotationEvacuated marks a NodeClaim whose host is to be left.
+	// AnnotationEvacuated marks a NodeClaim whose host is being evacuated.
 	AnnotationEvacuated = Group + "/evacuated"
 )
 
-// Annotations of NodePools: the first two are auto, policy or manual, as docs/approval.md says.
+// Annotations of NodePools. The values of the first two are auto, policy or manual: see
+// docs/approval.md.
 const (
 	AnnotationScaleUp   = Group + "/scale-up"
 	AnnotationScaleDown = Group + "/scale-down"
-	// AnnotationMinNodes is how many nodes of a NodePool consolidation leaves.
+	// AnnotationMinNodes is the number of nodes of a NodePool that consolidation keeps.
 	AnnotationMinNodes = Group + "/min-nodes"
 )
 
-// FinalizerNodeClass keeps a ProxmoxNodeClass while NodeClaims refer to it.
+// FinalizerNodeClass prevents the deletion of a ProxmoxNodeClass while NodeClaims refer to it.
 const FinalizerNodeClass = Group + "/termination"

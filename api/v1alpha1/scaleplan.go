@@ -10,9 +10,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ScalePlan is a change that is pending approval: what would be created or removed, its
-// Terraform plan, and why it needs approval. Its name begins
-// with the NodePool and ends with the first digits of the hash.
+// ScalePlan is a change that is pending approval: the affected VMs, the Terraform plans, and
+// the reasons why it requires approval. Its name begins with the NodePool and ends with the
+// first digits of the hash.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=scaleplans,scope=Cluster,categories=karpenter,shortName={sp}
@@ -47,8 +47,8 @@ type ScalePlanList struct {
 	Items []ScalePlan `json:"items"`
 }
 
-// ScalePlanSpec is the change that numaform proposes, and what people decide about it.
-// Only approve, approvedBy, reject and rejectedBy may change, once each.
+// ScalePlanSpec is the change that numaform proposes, and the decision about it. Only
+// approve, approvedBy, reject and rejectedBy may change, once each.
 //
 // +kubebuilder:validation:XValidation:rule="self.direction == oldSelf.direction && self.nodePools == oldSelf.nodePools && self.requestedBy == oldSelf.requestedBy && self.summary == oldSelf.summary && self.planHash == oldSelf.planHash && self.shards == oldSelf.shards && self.verdict == oldSelf.verdict && self.expiresAt == oldSelf.expiresAt",message="only approve, approvedBy, reject and rejectedBy may change"
 // +kubebuilder:validation:XValidation:rule="has(self.why) == has(oldSelf.why) && (!has(self.why) || self.why == oldSelf.why) && has(self.vms) == has(oldSelf.vms) && (!has(self.vms) || self.vms == oldSelf.vms) && has(self.reasons) == has(oldSelf.reasons) && (!has(self.reasons) || self.reasons == oldSelf.reasons)",message="only approve, approvedBy, reject and rejectedBy may change"
@@ -77,7 +77,7 @@ type ScalePlanSpec struct {
 	// +kubebuilder:validation:MaxLength=128
 	RequestedBy string `json:"requestedBy"`
 
-	// Why says what the change is for.
+	// Why is the reason for the change.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	Why string `json:"why,omitempty"`
@@ -87,26 +87,26 @@ type ScalePlanSpec struct {
 	// +kubebuilder:validation:MaxLength=256
 	Summary string `json:"summary"`
 
-	// VMs are those that are made, changed or removed.
+	// VMs are the VMs that are created, changed or removed.
 	// +optional
 	// +kubebuilder:validation:MaxItems=512
 	// +listType=atomic
 	VMs []ScalePlanVM `json:"vms,omitempty"`
 
-	// PlanHash is the SHA-256 of all that an approval is for, in hex.
+	// PlanHash is the SHA-256 of everything that an approval covers, in hex.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	PlanHash string `json:"planHash"`
 
-	// Hosts are the hosts that the change touches, with their plans.
+	// Hosts are the affected hosts, with their plans.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=256
 	// +listType=map
 	// +listMapKey=host
 	Hosts []ScalePlanHost `json:"shards"`
 
-	// Diff is the text of the plans. Of more than 512 KiB only the beginning is
-	// here; diffSHA256 is of all of it.
+	// Diff is the text of the plans. If it exceeds 512 KiB, only its beginning is stored;
+	// diffSHA256 always covers the whole diff.
 	// +optional
 	// +kubebuilder:validation:MaxLength=524288
 	Diff string `json:"diff,omitempty"`
@@ -117,45 +117,45 @@ type ScalePlanSpec struct {
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	DiffSHA256 string `json:"diffSHA256,omitempty"`
 
-	// Reasons say why a person has to look.
+	// Reasons are the reasons why the plan requires approval.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=2048
 	// +listType=atomic
 	Reasons []string `json:"reasons,omitempty"`
 
-	// Verdict is the guard's.
+	// Verdict is the verdict of the guard.
 	Verdict ScalePlanVerdict `json:"verdict"`
 
-	// ExpiresAt is when the plan can no longer be approved.
+	// ExpiresAt is the time after which the plan can no longer be approved.
 	ExpiresAt metav1.Time `json:"expiresAt"`
 
-	// Approve allows the plan. It must be the whole planHash.
+	// Approve approves the plan. It must be the complete planHash.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	Approve string `json:"approve,omitempty"`
 
-	// ApprovedBy is the user name of who approves.
+	// ApprovedBy is the name of the user who approves.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	ApprovedBy string `json:"approvedBy,omitempty"`
 
-	// Reject ends the plan; it says why.
+	// Reject rejects the plan. It is the reason.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	Reject string `json:"reject,omitempty"`
 
-	// RejectedBy is the user name of who rejects.
+	// RejectedBy is the name of the user who rejects.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	RejectedBy string `json:"rejectedBy,omitempty"`
 }
 
-// ScaleDirection says whether nodes are created or removed.
+// ScaleDirection is the direction of a change: nodes are created or removed.
 //
 // +kubebuilder:validation:Enum=Up;Down
 type ScaleDirection string
@@ -166,18 +166,18 @@ const (
 	ScaleDown ScaleDirection = "Down"
 )
 
-// ScalePlanVM is a VM that is made, changed or removed.
+// ScalePlanVM is a VM that is created, changed or removed.
 type ScalePlanVM struct {
-	// Action is what happens to the VM.
+	// Action is the change of the VM.
 	Action ScalePlanAction `json:"action"`
 
-	// Name is the VM's and its Node's. It is empty for a VM that gets its name when
-	// it is made.
+	// Name is the name of the VM and its Node. It is empty for a VM that gets its name
+	// when it is created.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
 
-	// Key is the VM's for ever; empty likewise.
+	// Key identifies the VM permanently. It is empty if the name is empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Key string `json:"key,omitempty"`
@@ -186,28 +186,28 @@ type ScalePlanVM struct {
 	// +kubebuilder:validation:MaxLength=127
 	Host string `json:"host"`
 
-	// NodePool is the VM's pool.
+	// NodePool is the NodePool of the VM.
 	// +kubebuilder:validation:MaxLength=253
 	NodePool string `json:"nodePool"`
 
-	// InstanceType is the VM's size.
+	// InstanceType is the instance type of the VM.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	InstanceType string `json:"instanceType,omitempty"`
 
-	// Change is the SHA-256 of what the plan does to the VM, its name, number and key
-	// left out: VMs of one hash are made alike.
+	// Change is the SHA-256 of the planned change without the VM's name, VMID and key. VMs
+	// with the same hash have the same configuration.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{64})?$`
 	Change string `json:"change,omitempty"`
 
-	// Reason says why this VM and this place.
+	// Reason explains the choice of this VM and its placement.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Reason string `json:"reason,omitempty"`
 
-	// Pods are those that the VM is for, or that have to move, as namespace/name.
+	// Pods are the pods that need the VM, or that must move, as namespace/name.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=317
@@ -215,7 +215,7 @@ type ScalePlanVM struct {
 	Pods []string `json:"pods,omitempty"`
 }
 
-// ScalePlanAction is what happens to a VM.
+// ScalePlanAction is the change of a VM.
 //
 // +kubebuilder:validation:Enum=Create;Update;Replace;Delete
 type ScalePlanAction string
@@ -234,19 +234,19 @@ type ScalePlanHost struct {
 	// +kubebuilder:validation:MaxLength=127
 	Host string `json:"host"`
 
-	// PlanSHA256 is of the saved plan file; empty while there is none.
+	// PlanSHA256 is the SHA-256 of the saved plan file; empty if there is none.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9a-f]{64})?$`
 	// +kubebuilder:validation:MaxLength=64
 	PlanSHA256 string `json:"planSHA256,omitempty"`
 
-	// PlanDigest is of what the plan does, however often it is made: an approval
-	// holds for a later plan of the same digest.
+	// PlanDigest is the digest of the planned changes. It is the same each time the same
+	// changes are planned: an approval is valid for a later plan with the same digest.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	PlanDigest string `json:"planDigest,omitempty"`
 
-	// Lineage and Serial name the state that the plan was made against.
+	// Lineage and Serial identify the state on which the plan is based.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Lineage string `json:"lineage,omitempty"`
@@ -255,13 +255,13 @@ type ScalePlanHost struct {
 	Serial int64 `json:"serial,omitempty"`
 }
 
-// ScalePlanVerdict is what the guard said.
+// ScalePlanVerdict is the verdict of the guard.
 type ScalePlanVerdict struct {
-	// Decision is Allow, NeedsApproval or Deny. Plans that the guard allows wait
-	// where the NodePool's mode is manual.
+	// Decision is Allow, NeedsApproval or Deny. In NodePools with the mode manual, plans that
+	// the guard allows also require approval.
 	Decision VerdictDecision `json:"decision"`
 
-	// Rules are those that did not allow.
+	// Rules are the rules that did not allow the plan.
 	// +optional
 	// +kubebuilder:validation:MaxItems=128
 	// +listType=atomic
@@ -280,73 +280,73 @@ const (
 	VerdictDeny          VerdictDecision = "Deny"
 )
 
-// ScalePlanRule is a rule of the guard and what it said.
+// ScalePlanRule is a rule of the guard and its decision.
 type ScalePlanRule struct {
 	// Rule is the rule's name.
 	// +kubebuilder:validation:MaxLength=128
 	Rule string `json:"rule"`
-	// Decision is the rule's own.
+	// Decision is the decision of the rule.
 	// +optional
 	Decision VerdictDecision `json:"decision,omitempty"`
-	// Message says what it found, and where.
+	// Message says what the rule found, and where.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	Message string `json:"message,omitempty"`
 }
 
-// ScalePlanStatus is what became of the change.
+// ScalePlanStatus is the observed state of the change.
 type ScalePlanStatus struct {
-	// Phase is the progress of the plan.
+	// Phase is the current phase of the plan.
 	// +optional
 	Phase ScalePlanPhase `json:"phase,omitempty"`
 
-	// Approver is who let the plan pass: a user, or the mode of a NodePool.
+	// Approver is the user who approved the plan, or the mode of the NodePool that allowed it.
 	// +optional
 	Approver string `json:"approver,omitempty"`
 
-	// DecidedAt is when the plan was approved, rejected, or found to be too old.
+	// DecidedAt is the time at which the plan was approved, rejected, expired or superseded.
 	// +optional
 	DecidedAt *metav1.Time `json:"decidedAt,omitempty"`
 
-	// FinishedAt is when an approved plan was applied, or failed.
+	// FinishedAt is the time at which an approved plan was applied, or failed.
 	// +optional
 	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
 
-	// Result says how it ended and what to do about it.
+	// Result is the result of the plan, with a hint for fixing a failure.
 	// +optional
 	Result string `json:"result,omitempty"`
 
-	// Conditions report the steps in between.
+	// Conditions report the intermediate steps.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// ScalePlanPhase is the progress of a plan.
+// ScalePlanPhase is a phase of a plan.
 //
 // +kubebuilder:validation:Enum=Pending;Approved;Rejected;Expired;Superseded;Applied;Failed
 type ScalePlanPhase string
 
 // The phases.
 const (
-	// ScalePlanPending waits for a person.
+	// ScalePlanPending plans await approval.
 	ScalePlanPending ScalePlanPhase = "Pending"
-	// ScalePlanApproved is being applied.
+	// ScalePlanApproved plans are being applied.
 	ScalePlanApproved ScalePlanPhase = "Approved"
-	// ScalePlanRejected was rejected by a person.
+	// ScalePlanRejected plans were rejected by a user.
 	ScalePlanRejected ScalePlanPhase = "Rejected"
-	// ScalePlanExpired waited for too long.
+	// ScalePlanExpired plans were not approved in time.
 	ScalePlanExpired ScalePlanPhase = "Expired"
-	// ScalePlanSuperseded is not what is needed any more.
+	// ScalePlanSuperseded plans are no longer needed.
 	ScalePlanSuperseded ScalePlanPhase = "Superseded"
-	// ScalePlanApplied is done.
+	// ScalePlanApplied plans were applied.
 	ScalePlanApplied ScalePlanPhase = "Applied"
-	// ScalePlanFailed was approved, and the apply failed.
+	// ScalePlanFailed plans were approved, but the apply failed.
 	ScalePlanFailed ScalePlanPhase = "Failed"
 )
 
-// Over reports whether nothing more comes of the plan.
+// Over reports whether the phase is final.
 func (p ScalePlanPhase) Over() bool {
 	return p != "" && p != ScalePlanPending && p != ScalePlanApproved
 }
@@ -354,19 +354,19 @@ func (p ScalePlanPhase) Over() bool {
 // hashDigits is the number of digits of a plan's hash in its name.
 const hashDigits = 12
 
-// maxDiffBytes is how much of a diff a ScalePlan holds: etcd takes 1.5 MiB for
-// the whole object.
+// maxDiffBytes is the maximum size of the diff in a ScalePlan. etcd limits the whole object
+// to 1.5 MiB.
 const maxDiffBytes = 512 << 10
 
-// ScalePlanName returns the name of the plan of that hash.
+// ScalePlanName returns the name of the plan with the hash.
 func ScalePlanName(nodePool string, direction ScaleDirection, planHash string) string {
 	end := "-" + strings.ToLower(string(direction)) + "-" + planHash[:min(hashDigits, len(planHash))]
 	begin := nodePool[:min(len(nodePool), 253-len(end))]
 	return strings.TrimRight(begin, ".-") + end
 }
 
-// CutDiff returns the diff as a ScalePlan takes it, and the SHA-256 of all of it.
-// What is too long ends at a line's end with a note.
+// CutDiff returns the diff for a ScalePlan, and the SHA-256 of the whole diff. A diff that is
+// too long is truncated at the end of a line, and a note follows.
 func CutDiff(diff string) (text, digest string) {
 	sum := sha256.Sum256([]byte(diff))
 	digest = hex.EncodeToString(sum[:])

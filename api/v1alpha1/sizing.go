@@ -12,15 +12,15 @@ import "cmp"
 // +kubebuilder:validation:XValidation:rule="(has(self.minVCPUs) ? self.minVCPUs : 1) <= (has(self.maxVCPUs) ? self.maxVCPUs : 16)",message="is less than minVCPUs: raise it (the default is 16), or lower minVCPUs",fieldPath=".maxVCPUs"
 // +kubebuilder:validation:XValidation:rule="(has(self.minMemoryMiB) ? self.minMemoryMiB : 2048) <= (has(self.maxMemoryMiB) ? self.maxMemoryMiB : 131072)",message="is less than minMemoryMiB: raise it (the default is 131072), or lower minMemoryMiB",fieldPath=".maxMemoryMiB"
 type Sizing struct {
-	// Policy is Types (nodes are of the operator's instance types) or Flexible (each
+	// Policy is Types (nodes have one of the configured instance types) or Flexible (each
 	// node is sized for its pods, within the bounds below).
 	// +optional
 	// +kubebuilder:default=Types
 	Policy SizingPolicy `json:"policy,omitempty"`
 
 	// Families are the families of instance types to use: the part of their names before the
-	// dot, such as c1 or m1. Empty means all. The types themselves
-	// are the operator's instance_types_file.
+	// dot, such as c1 or m1. Empty means all. The key instance_types_file of numaform.yaml
+	// names the file with the types.
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=63
@@ -28,27 +28,27 @@ type Sizing struct {
 	// +listType=set
 	Families []string `json:"families,omitempty"`
 
-	// MinVCPUs is the least that a Flexible node has. Unset means 1. Dedicated nodes
-	// have whole cores, of two threads, so theirs are even numbers.
+	// MinVCPUs is the minimum number of vCPUs of a Flexible node. Unset means 1. Dedicated
+	// nodes have whole cores with two threads, so their numbers of vCPUs are even.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=512
 	MinVCPUs int32 `json:"minVCPUs,omitempty"`
 
-	// MaxVCPUs is the most that a Flexible node has. Unset means 16.
+	// MaxVCPUs is the maximum number of vCPUs of a Flexible node. Unset means 16.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=512
 	MaxVCPUs int32 `json:"maxVCPUs,omitempty"`
 
-	// MinMemoryMiB is the least that a Flexible node has. Unset means 2048.
+	// MinMemoryMiB is the minimum memory of a Flexible node. Unset means 2048.
 	// +optional
 	// +kubebuilder:validation:Minimum=512
 	// +kubebuilder:validation:Maximum=4194304
 	// +kubebuilder:validation:MultipleOf=512
 	MinMemoryMiB int32 `json:"minMemoryMiB,omitempty"`
 
-	// MaxMemoryMiB is the most that a Flexible node has. Unset means 131072.
+	// MaxMemoryMiB is the maximum memory of a Flexible node. Unset means 131072.
 	// +optional
 	// +kubebuilder:validation:Minimum=512
 	// +kubebuilder:validation:Maximum=4194304
@@ -67,21 +67,21 @@ const (
 	SizingFlexible SizingPolicy = "Flexible"
 )
 
-// The bounds of Flexible nodes where a class says nothing, and what both are
-// multiples of.
+// The default bounds of Flexible nodes, and the steps between sizes.
 const (
 	defaultMinVCPUs     = 1
 	defaultMaxVCPUs     = 16
 	defaultMinMemoryMiB = 2048
 	defaultMaxMemoryMiB = 131072
 
-	// flexibleMemoryStepMiB is what the memory of Flexible nodes is a multiple of at least.
+	// flexibleMemoryStepMiB is the smallest step between memory sizes of Flexible nodes.
 	flexibleMemoryStepMiB = 512
-	// threadsPerCore is that of a host's cores; a core of one thread is a whole one, too.
+	// threadsPerCore is the number of threads of most hosts' cores. A multiple of it also
+	// fills whole cores that have one thread.
 	threadsPerCore = 2
 )
 
-// FlexibleBounds are the sizes that Flexible nodes of a class may have.
+// FlexibleBounds are the allowed sizes of Flexible nodes of a class.
 type FlexibleBounds struct {
 	// MinVCPUs and MaxVCPUs are multiples of StepVCPUs.
 	MinVCPUs, MaxVCPUs, StepVCPUs int
@@ -89,9 +89,9 @@ type FlexibleBounds struct {
 	MinMemoryMiB, MaxMemoryMiB, StepMemoryMiB int64
 }
 
-// Flexible returns the bounds of a class whose nodes are sized for their pods, and
-// false if they are of instance types. Dedicated nodes have whole cores, and those in
-// huge pages whole pages.
+// Flexible returns the bounds of a class whose nodes are sized for their pods, and false if
+// nodes have instance types. Dedicated nodes have whole cores, and nodes with huge pages have
+// whole pages.
 func (in *ProxmoxNodeClassSpec) Flexible() (FlexibleBounds, bool) {
 	s := in.Sizing
 	if s == nil || s.Policy != SizingFlexible {
