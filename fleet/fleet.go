@@ -27,7 +27,7 @@ type Fleet struct {
 	VMs []VM `json:"vms"`
 }
 
-// Backend is the Terraform backend that stores the states. Config holds no credentials.
+// Backend is the Terraform backend that stores the states. Config contains no credentials.
 type Backend struct {
 	Type   string            `json:"type"`
 	Config map[string]string `json:"config,omitempty"`
@@ -144,7 +144,7 @@ type Spec struct {
 
 	// Template is the name of the template on each host.
 	Template string `json:"template"`
-	// TemplateVMID identifies the template among others of the same name on the VM's
+	// TemplateVMID identifies the template among templates of the same name on the VM's
 	// host; 0 if the name is unique.
 	TemplateVMID VMID      `json:"template_vmid,omitempty"`
 	Clone        CloneKind `json:"clone"`
@@ -256,7 +256,7 @@ type VM struct {
 	// Source is the template on the VM's host from which it is cloned.
 	Source Source `json:"source"`
 	// Seed is the volume of the ISO image that the guest reads at its first boot, as
-	// returned by SeedVolume; "" if there is none.
+	// returned by SeedVolume; "" if the VM has no seed.
 	Seed string `json:"seed,omitempty"`
 	// Timeouts limit how long the provider waits for Proxmox.
 	Timeouts Timeouts `json:"timeouts,omitzero"`

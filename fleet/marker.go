@@ -63,14 +63,14 @@ func (m Marker) String() string {
 	return line
 }
 
-// ParseMarker returns the marker in a VM's description. It reports false if there is
-// none, if there are several, or if it is malformed: the VM is then unmanaged.
+// ParseMarker returns the marker in a VM's description. It returns false if the description
+// has no marker, several markers or a malformed one: the VM is then unmanaged.
 func ParseMarker(description string) (Marker, bool) {
 	marker, found, err := FindMarker(description)
 	return marker, found && err == nil
 }
 
-// FindMarker returns the marker in a VM's description, and false if there is none. It
+// FindMarker returns the marker in a VM's description, and false if it has none. It
 // returns an error for several markers, and for one that is malformed or of another
 // format: the VM is numaform's, but its declaration is unclear.
 func FindMarker(description string) (Marker, bool, error) {

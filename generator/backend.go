@@ -71,7 +71,7 @@ var perRoot = map[string]func(config map[string]string, state string){
 var madePerRoot = map[string]string{"kubernetes": "secret_suffix", "pg": "schema_name"}
 
 // join replaces the placeholder in base with the state's name, or appends the name if
-// there is no placeholder.
+// base has no placeholder.
 func join(base, state, suffix string) string {
 	switch {
 	case strings.Contains(base, statePlaceholder):

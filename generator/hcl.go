@@ -80,8 +80,8 @@ func expression(decoder *json.Decoder) (hclwrite.Tokens, error) {
 		return hclwrite.TokensForValue(cty.NullVal(cty.DynamicPseudoType)), nil
 	}
 
-	// An object has each attribute on its own line. hclwrite.TokensForObject does that too,
-	// but reformats the content at each depth, which is most of the cost of a file.
+	// An object has each attribute on its own line. hclwrite.TokensForObject gives the same
+	// result, but reformats the content at each depth, which is most of the cost of a file.
 	list, err := members(decoder)
 	if err != nil {
 		return nil, err

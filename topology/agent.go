@@ -92,7 +92,7 @@ type agentFile struct {
 }
 
 // ParseAgent parses the agent's section in a host's notes, as strictly as ParsePublished.
-// It reports false if there is none.
+// It returns false if the notes have no such section.
 func ParseAgent(notes string) (Agent, bool, error) {
 	text, found, err := readBlock(notes, agentBegin)
 	if err != nil || !found {

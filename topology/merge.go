@@ -234,9 +234,9 @@ func (m *Machine) sameCores(other *Machine) bool {
 		if !cpu.Online || cpu.Core == Unknown || also == nil || also.Core == Unknown {
 			continue
 		}
-		there, known := theirs[cpu.Core]
-		here, knownHere := ours[also.Core]
-		if known && there != also.Core || knownHere && here != cpu.Core {
+		theirCore, known := theirs[cpu.Core]
+		ourCore, knownTheirs := ours[also.Core]
+		if known && theirCore != also.Core || knownTheirs && ourCore != cpu.Core {
 			return false
 		}
 		theirs[cpu.Core], ours[also.Core] = also.Core, cpu.Core

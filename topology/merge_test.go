@@ -191,8 +191,8 @@ func TestMergeDropsDisputedSiblings(t *testing.T) {
 	t.Parallel()
 	collected := load(t, "xeon-4108-2s-smt")
 	for _, test := range []struct {
-		name   string
-		forge  func(*topology.CPU)
+		name  string
+		forge func(*topology.CPU)
 		known bool
 	}{
 		{"no threads", func(c *topology.CPU) { c.Core = c.ID }, false},

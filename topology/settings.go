@@ -33,7 +33,7 @@ type hostSettings struct {
 	// ReservedMemory is in bytes.
 	ReservedMemory int64 `json:"reservedmemory,omitempty"`
 	// MemoryNodes are the NUMA nodes without CPUs whose memory VMs may use. This field is
-	// numaform's own. An empty list differs from an absent one.
+	// specific to numaform. An empty list differs from an absent one.
 	MemoryNodes []int `json:"memorynodes,omitzero"`
 
 	// path is the path of the entry in the file, such as region-1.pve-1.
@@ -186,7 +186,7 @@ func (h *hostSettings) check() []error {
 		case seen[cpu]:
 			fault("reservedcpus", "cpu %d is listed twice: remove one", cpu)
 		case len(nodeOf) > 0 && !listed:
-			fault("reservedcpus", "cpu %d is on no node of nodes: add it there or remove it", cpu)
+			fault("reservedcpus", "cpu %d is not on a node: add it to a node or remove it", cpu)
 		}
 		seen[cpu] = true
 	}

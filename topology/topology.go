@@ -89,7 +89,7 @@ type Host struct {
 	// ReadAt is the time at which the host was read, the reference time for Agent; zero if
 	// it was not read.
 	ReadAt time.Time `json:"read_at,omitzero"`
-	// Agent is what the host agent published in the host's notes, or nil.
+	// Agent is the state that the host agent published in the host's notes, or nil.
 	Agent *Agent `json:"agent,omitempty"`
 	// AgentProblem says why the agent's data cannot be read and how to fix that, or is
 	// empty.
@@ -227,7 +227,7 @@ const (
 )
 
 // Guest is an existing VM or container on a host, whether numaform created it or not.
-// Templates are guests too: they use a VMID and disk, but neither CPUs nor memory.
+// Templates are also guests: they use a VMID and disk space, but no CPUs or memory.
 type Guest struct {
 	VMID     int       `json:"vmid"`
 	Name     string    `json:"name,omitempty"`
@@ -304,8 +304,8 @@ type Template struct {
 	// CloudInit reports whether one of the Drives is a cloud-init drive.
 	CloudInit bool `json:"cloud_init,omitempty"`
 	// Options are the template's config keys that a clone inherits: scsihw, ostype,
-	// machine, bios, serial0, vga, agent, boot and cpu. The key of the boot disk holds
-	// that disk's options without volume and size.
+	// machine, bios, serial0, vga, agent, boot and cpu. The key of the boot disk
+	// contains its options without volume and size.
 	Options map[string]string `json:"options,omitempty"`
 	// Problem is the reason why the template cannot be cloned, or empty: for example a
 	// hookscript or an affinity, which an API token cannot remove.

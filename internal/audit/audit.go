@@ -45,7 +45,7 @@ type Change struct {
 	Kind      Kind      `json:"kind"`
 	// Actor is the user who ran numaform, as user@host, or the controller's identity.
 	Actor string `json:"actor"`
-	// Version is numaform's own.
+	// Version is the version of numaform.
 	Version string `json:"version,omitempty"`
 	// Why is the reason for the change, in one line.
 	Why string `json:"why"`

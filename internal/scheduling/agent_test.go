@@ -46,8 +46,8 @@ func TestJudgeAgents(t *testing.T) {
 		{
 			name: "of another cluster", spec: `{template: {name: debian}, hosts: [xeon], placement: {policy: Isolated, pinWith: HostAgent}}`,
 			change:  each(func(h *topology.Host) { h.Agent.Clusters = []string{"prod"} }),
-			finding: "lab/xeon has a numaform-agent that pins VMs of clusterID prod, not of clusterID test: add test to clusters in /etc/numaform-agent.yaml there, then systemctl restart numaform-agent",
-			fix:     "add test to clusters in /etc/numaform-agent.yaml there, then systemctl restart numaform-agent",
+			finding: "lab/xeon has a numaform-agent that pins VMs of clusterID prod, not of clusterID test: add test to clusters in /etc/numaform-agent.yaml on the host, then run systemctl restart numaform-agent",
+			fix:     "add test to clusters in /etc/numaform-agent.yaml on the host, then run systemctl restart numaform-agent",
 		},
 		{
 			name: "notes that may not be read", spec: `{template: {name: debian}, hosts: [xeon], placement: {policy: Dedicated, pinWith: HostAgent}}`,

@@ -26,7 +26,7 @@ const defaultBranch = "main"
 
 // GitConfig configures a fleet's repository.
 type GitConfig struct {
-	// Clone is the directory of numaform's own bare clone; nothing else writes there.
+	// Clone is the directory of numaform's bare clone; no other program writes to it.
 	Clone string
 	// Dir is a checkout for users, which numaform never writes to. Without a Remote and an
 	// origin, Dir is the bare repository itself.
@@ -128,7 +128,7 @@ func (g *Git) Lock(ctx context.Context) (unlock func() error, err error) {
 }
 
 // Read fetches, and returns the fleet's files at the head of the remote's branch. It
-// fails if the remote is unreachable, because a write would fail too, and if a checkout has
+// fails if the remote is unreachable, because a write would also fail, and if a checkout has
 // changes of the fleet that are not on the branch.
 func (g *Git) Read(ctx context.Context) (files generator.Files, revision Revision, err error) {
 	err = g.with(func(r *repository) error {

@@ -381,10 +381,10 @@ func TestGitDeletedBranch(t *testing.T) {
 func TestGitConfig(t *testing.T) {
 	t.Parallel()
 	for want, config := range map[string]store.GitConfig{
-		"has no directory for its clone": {Dir: "x"},
-		"has neither a remote nor":       {Clone: "c"},
+		"has no directory for its clone":       {Dir: "x"},
+		"has neither a remote nor":             {Clone: "c"},
 		"must be a relative path with slashes": {Clone: "c", Dir: "x", Subdir: "../y"},
-		"is not a valid branch name":        {Clone: "c", Dir: "x", Branch: "a..b"},
+		"is not a valid branch name":           {Clone: "c", Dir: "x", Branch: "a..b"},
 	} {
 		_, err := store.NewGit(config)
 		wantError(t, err, want)

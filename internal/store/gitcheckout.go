@@ -19,7 +19,7 @@ import (
 )
 
 // checkout is a user's working copy of the fleet's repository. numaform only reads it.
-// Changes that exist only there are an error, because they would never be applied.
+// Changes that are only in a checkout are an error, because they would never be applied.
 type checkout struct {
 	dir     string
 	origins []string

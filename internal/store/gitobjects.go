@@ -152,7 +152,7 @@ func (o *objects) bounded(hash plumbing.Hash, limit int64) (int64, error) {
 	return size, fmt.Errorf("object %s has a delta chain of more than %d objects", hash, maxChain)
 }
 
-// locate returns the pack that contains an object, and the object's offset there.
+// locate returns the pack that contains an object, and the object's offset in the pack.
 func (o *objects) locate(hash plumbing.Hash) (*packfile.Packfile, int64, error) {
 	if o.packs == nil {
 		o.packs = []*packfile.Packfile{}
@@ -282,7 +282,7 @@ func (o *objects) tree(commit plumbing.Hash) (*object.Tree, error) {
 	return object.GetTree(o, found.TreeHash)
 }
 
-// subtree returns the tree at a path; an empty tree if there is none.
+// subtree returns the tree at a path; an empty tree if the path does not exist.
 func (o *objects) subtree(tree *object.Tree, name string) (*object.Tree, error) {
 	if name == "" || name == "." {
 		return tree, nil

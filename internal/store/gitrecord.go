@@ -207,7 +207,7 @@ func (r *repository) setNotes(parent plumbing.Hash, notes *object.Tree, edits ma
 	return r.setReference(r.notes, hash)
 }
 
-// pushNotes pushes the notes, on top of the notes that others pushed meanwhile.
+// pushNotes pushes the notes, on top of the notes that other clients have pushed.
 func (r *repository) pushNotes(ctx context.Context) error {
 	if r.remote == nil {
 		return nil

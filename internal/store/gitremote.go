@@ -120,7 +120,7 @@ func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash
 		return nil, err
 	}
 	if len(advertised.Shallows) > 0 {
-		return nil, errors.New("it is shallow, but the fleet's history requires all of its commits: run git fetch --unshallow there")
+		return nil, errors.New("it is shallow, but the fleet's history requires all of its commits: run git fetch --unshallow in it")
 	}
 	request := packp.NewUploadPackRequestFromCapabilities(advertised.Capabilities)
 	for i, name := range names {

@@ -21,7 +21,7 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// current returns the head of the branch and the fleet's files there.
+// current returns the head of the branch and the fleet's files at the head.
 func (r *repository) current() (head plumbing.Hash, files generator.Files, err error) {
 	if head, err = r.hash(r.branch); err != nil {
 		return head, nil, err

@@ -88,7 +88,7 @@ func (s *Sealed) End(ctx context.Context, outcome audit.Outcome) error {
 }
 
 // History returns the inner store's history with Verified and OutcomeVerified set, and
-// always at least the last verified change, if there is any. If the key is not readable,
+// always at least the last verified change, if any. If the key is not readable,
 // no entry is verified.
 func (s *Sealed) History(ctx context.Context, since time.Time) ([]audit.Entry, error) {
 	return s.history(ctx, since, s.Store.History)
@@ -214,7 +214,7 @@ func (s *Sealed) plausible(change *audit.Change) bool {
 // firstYear is earlier than any record written by numaform.
 const firstYear = 2020
 
-// load returns the key, or nil if there is none yet.
+// load returns the key, or nil if it does not exist yet.
 func (s *Sealed) load(ctx context.Context) (*keyring, error) {
 	s.mu.Lock()
 	keys := s.keys

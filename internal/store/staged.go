@@ -41,7 +41,7 @@ type staged struct {
 // steps returns the steps that change the existing files of a directory to the desired ones.
 // Modules are first, so that no node file calls a missing module, and deletions are last.
 func steps(have, desired generator.Files) []step {
-	var modules, others []step
+	var modules, rest []step
 	for _, name := range slices.Sorted(maps.Keys(desired)) {
 		s := step{Path: name, After: nonNil(desired[name])}
 		if before, exists := have[name]; exists {
@@ -55,15 +55,15 @@ func steps(have, desired generator.Files) []step {
 		case IsModule(name):
 			modules = append(modules, s)
 		default:
-			others = append(others, s)
+			rest = append(rest, s)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(have)) {
 		if _, keep := desired[name]; !keep && !IsModule(name) && generator.Owns(name, have[name]) {
-			others = append(others, step{Path: name, Before: nonNil(have[name])})
+			rest = append(rest, step{Path: name, Before: nonNil(have[name])})
 		}
 	}
-	return append(modules, others...)
+	return append(modules, rest...)
 }
 
 // nonNil returns a copy of the content that is not nil, because nil means no file.

@@ -39,7 +39,7 @@ type Store interface {
 	// End adds the outcome of a change.
 	End(ctx context.Context, outcome audit.Outcome) error
 	// History returns the changes that began at or after since, oldest first, and always
-	// at least the last one, if there is any. The zero time means all.
+	// at least the last one, if any. The zero time means all.
 	History(ctx context.Context, since time.Time) ([]audit.Entry, error)
 	// Lock locks the fleet for one writer until unlock is called, or returns ErrLocked,
 	// wrapped with the holder if it is known.

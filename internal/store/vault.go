@@ -22,7 +22,7 @@ import (
 // Vault stores an installation's key outside of the fleet's store, where only the
 // installation can read and write it.
 type Vault interface {
-	// Load returns the key's content, or nil if there is none.
+	// Load returns the key's content, or nil if it does not exist.
 	Load(ctx context.Context) ([]byte, error)
 	// Create stores content. If the vault already has content, it returns that instead.
 	Create(ctx context.Context, content []byte) ([]byte, error)

@@ -163,7 +163,7 @@ func TestStatus(t *testing.T) {
 		{
 			name: "agent-of-others", spec: `{` + debian + `, hosts: [pve-1], placement: {policy: Dedicated, pinWith: HostAgent}}`, clusterID: "prod",
 			want: []string{"PlacementReady=False HostAgentNotReady"},
-			says: "lab/pve-1 has a numaform-agent that pins VMs of clusterID test, not of clusterID prod: add prod to clusters in /etc/numaform-agent.yaml there",
+			says: "lab/pve-1 has a numaform-agent that pins VMs of clusterID test, not of clusterID prod: add prod to clusters in /etc/numaform-agent.yaml on the host",
 		},
 		{
 			name: "secret", spec: `{` + debian + `}`, metadata: fmt.Errorf("reading templates: %w", apierrors.NewNotFound(secret, "seed")),
