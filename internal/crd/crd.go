@@ -101,7 +101,13 @@ func (d *definition) validate(object map[string]any) error {
 	delete(object, "status")
 	faults := validation.ValidateCustomResource(nil, object, d.openAPI)
 	faults = append(faults, listtype.ValidateListSetsAndMaps(nil, d.structural, object)...)
-	if !slices.ContainsFunc(faults, blocksRules) {
+	// As in the API server's hasBlockingErr (k8s.io/apiextensions-apiserver v0.35,
+	// pkg/registry/customresource), rules are not evaluated on an object with such a fault.
+	blocking := []field.ErrorType{
+		field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong,
+		field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid,
+	}
+	if !slices.ContainsFunc(faults, func(fault *field.Error) bool { return slices.Contains(blocking, fault.Type) }) {
 		broken, _ := d.rules.Validate(context.Background(), nil, d.structural, object, nil, celconfig.RuntimeCELCostBudget)
 		faults = append(faults, broken...)
 	}
@@ -111,14 +117,4 @@ func (d *definition) validate(object map[string]any) error {
 
 	name, _, _ := unstructured.NestedString(object, "metadata", "name")
 	return fmt.Errorf("%s %q: %w", v1alpha1.KindProxmoxNodeClass, name, faults.ToAggregate())
-}
-
-// blocksRules reports whether a fault prevents the evaluation of rules, as in the API server's
-// hasBlockingErr (k8s.io/apiextensions-apiserver v0.35, pkg/registry/customresource).
-func blocksRules(fault *field.Error) bool {
-	switch fault.Type {
-	case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
-		return true
-	}
-	return false
 }

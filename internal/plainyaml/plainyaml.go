@@ -47,7 +47,7 @@ type checker struct {
 	values map[*yaml.Node]int
 }
 
-// size returns the number of values that a node expands to.
+// size returns the number of values to which a node expands, and checks the keys of objects.
 func (c *checker) size(node *yaml.Node) (int, error) {
 	if known, ok := c.values[node]; ok {
 		if known == 0 {
@@ -57,10 +57,23 @@ func (c *checker) size(node *yaml.Node) (int, error) {
 	}
 	c.values[node] = 0
 	if node.Kind == yaml.MappingNode {
-		if err := c.keys(node); err != nil {
-			return 0, err
+		count := len(node.Content) / 2
+		lines := make(map[string]int, count)
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			key := node.Content[i]
+			if key.Kind != yaml.ScalarNode {
+				continue
+			}
+			if line, twice := lines[key.Value]; twice {
+				return 0, fmt.Errorf("line %d: duplicate key %.60s, already on line %d: remove one", key.Line, key.Value, line)
+			}
+			lines[key.Value] = key.Line
+		}
+		if c.compared += count * count; c.compared > maxCompared {
+			return 0, fmt.Errorf("line %d: too many keys: use fewer", node.Line)
 		}
 	}
+
 	sum, inner := 1, node.Content
 	if node.Kind == yaml.AliasNode {
 		inner = []*yaml.Node{node.Alias}
@@ -76,24 +89,4 @@ func (c *checker) size(node *yaml.Node) (int, error) {
 	}
 	c.values[node] = sum
 	return sum, nil
-}
-
-// keys checks the keys of an object.
-func (c *checker) keys(node *yaml.Node) error {
-	count := len(node.Content) / 2
-	lines := make(map[string]int, count)
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		key := node.Content[i]
-		if key.Kind != yaml.ScalarNode {
-			continue
-		}
-		if line, twice := lines[key.Value]; twice {
-			return fmt.Errorf("line %d: duplicate key %.60s, already on line %d: remove one", key.Line, key.Value, line)
-		}
-		lines[key.Value] = key.Line
-	}
-	if c.compared += count * count; c.compared > maxCompared {
-		return fmt.Errorf("line %d: too many keys: use fewer", node.Line)
-	}
-	return nil
 }
