@@ -12,7 +12,7 @@ import (
 )
 
 // restoreState is the hint for an edited state.
-const restoreState = "the state was edited: restore it, or take the entry out by `state rm`; numaform imports the VM again by its marker"
+const restoreState = "the state was edited: restore it, or remove the entry with `state rm`; numaform then imports the VM by its marker"
 
 // change checks what a plan does to one resource.
 func (c *checker) change(rc *tfjson.ResourceChange) {
@@ -22,18 +22,18 @@ func (c *checker) change(rc *tfjson.ResourceChange) {
 	}
 	firewall := isFirewall(rc)
 	if !firewall && !isVM(rc) {
-		c.deny(RuleAddress, rc.Address, "not a VM of numaform: keep other resources in a directory and a state of their own")
+		c.deny(RuleAddress, rc.Address, "not a numaform VM: keep other resources in a directory and a state of their own")
 		return
 	}
 	if rc.DeposedKey != "" {
-		c.deny(RuleReplace, rc.Address, "the plan deletes what a broken replacement left behind: look at the VM, then remove the deposed object from the state by hand")
+		c.deny(RuleReplace, rc.Address, "the plan deletes a deposed object, which an interrupted replacement left: inspect the VM, then remove the object from the state manually")
 		return
 	}
 	if rc.Change.GeneratedConfig != "" {
-		c.deny(RuleConfig, rc.Address, "the engine made configuration up for it: only numaform writes fleet files")
+		c.deny(RuleConfig, rc.Address, "the engine generated its configuration: plan without -generate-config-out, because only numaform writes fleet files")
 	}
 	if rc.PreviousAddress != "" && rc.PreviousAddress != rc.Address {
-		c.needApproval(RuleMoved, rc.Address, "it moves here from "+rc.PreviousAddress+": approve if both are the same VM")
+		c.needApproval(RuleMoved, rc.Address, "it was moved from "+rc.PreviousAddress+": approve if both addresses are the same VM")
 	}
 	if firewall {
 		c.firewall(rc)
@@ -58,7 +58,7 @@ func (c *checker) vm(rc *tfjson.ResourceChange) {
 	case importing && (actions.NoOp() || actions.Update()):
 		c.imported(rc, before, after)
 	case importing:
-		c.deny(RuleImport, rc.Address, "the import would also "+join(actions)+" the VM: make its file say what the VM is")
+		c.deny(RuleImport, rc.Address, "the import would also "+join(actions)+" the VM: edit its file to match the VM")
 	case actions.NoOp():
 		// Its security groups alone may change.
 		if r := c.requests[rc.Address]; r != nil && r.operation == opUpdate {
@@ -71,13 +71,13 @@ func (c *checker) vm(rc *tfjson.ResourceChange) {
 	case actions.Update():
 		c.update(rc, before, after)
 	case actions.Replace() && rc.ActionReason == tfjson.ActionReasonReplaceBecauseTainted:
-		c.deny(RuleReplace, rc.Address, "it is tainted, so the plan destroys the VM and creates it again: run `numaform apply`, which takes the entry out of the state and imports what exists")
+		c.deny(RuleReplace, rc.Address, "it is tainted, so the plan destroys the VM and creates it again: run `numaform apply`, which removes the entry from the state and imports the existing VM")
 	case actions.Replace():
-		c.deny(RuleReplace, rc.Address, "the plan destroys the VM and creates it again: undo the change in its file, or replace the node by a new one with its own VMID")
+		c.deny(RuleReplace, rc.Address, "the plan destroys the VM and creates it again: revert the change in its file, or replace the node with a new one that has its own VMID")
 	case actions.Forget():
 		c.needApproval(RuleForget, rc.Address, "the VM leaves the state but stays in Proxmox: approve if another owner manages it")
 	default:
-		c.deny(RuleAction, rc.Address, fmt.Sprintf("action %q is none that numaform asks for", join(actions)))
+		c.deny(RuleAction, rc.Address, fmt.Sprintf("numaform never requests the action %q: plan again from fresh files", join(actions)))
 	}
 }
 
@@ -102,7 +102,7 @@ func (c *checker) requested(op operation, address string) *request {
 	if r == nil {
 		fix := "the files, the state and the request disagree; plan again from fresh files"
 		if op == opDelete {
-			fix = "its file is gone from the fleet: restore it from version control; to take the node out, restore it first and then `numaform remove` the node"
+			fix = "its file was deleted from the fleet: restore it from version control; to remove the node, restore the file and run `numaform remove`"
 		}
 		c.deny(RuleSurplus, address, fmt.Sprintf("%s was not requested: %s", op, fix))
 	}
@@ -115,20 +115,20 @@ func (c *checker) create(rc *tfjson.ResourceChange, after values) {
 		return
 	}
 	if rc.Change.Before != nil {
-		c.deny(RuleAction, rc.Address, "a create of something that is already there: plan again")
+		c.deny(RuleAction, rc.Address, "the plan creates a VM that already exists: plan again")
 	}
 	c.identity(rc.Address, after, r.Target, "planned")
 	if !zero(after["id"]) {
-		c.deny(RuleIdentity, rc.Address, "a create of a VM that has an id already: plan again from fresh files")
+		c.deny(RuleIdentity, rc.Address, "the plan creates a VM that already has an ID: plan again from fresh files")
 	}
 	if host := text(after["node_name"]); host != string(r.Host) {
 		c.deny(RuleIdentity, rc.Address, fmt.Sprintf("planned on host %.80q, requested on %q", host, r.Host))
 	}
 	if name := text(after["name"]); name != nameOf(rc.Address) {
-		c.deny(RuleIdentity, rc.Address, "the VM's name is not that of its module call")
+		c.deny(RuleIdentity, rc.Address, "the VM's name differs from the name of its module call: plan again from fresh files")
 	}
 	if clones := list(after["clone"]); len(clones) != 1 {
-		c.deny(RuleFixed, rc.Address, "the VM is not a clone of one template")
+		c.deny(RuleFixed, rc.Address, "the VM is not a clone of exactly one template: plan again from fresh files")
 	}
 	c.planned(rc, after, r)
 }
@@ -153,9 +153,9 @@ func (c *checker) delete(rc *tfjson.ResourceChange, before values) {
 
 	switch {
 	case r.Blocked != "":
-		c.deny(RuleDrained, rc.Address, fmt.Sprintf("VM %d stays until its Node is drained: %.200s", r.VMID, r.Blocked))
+		c.deny(RuleDrained, rc.Address, fmt.Sprintf("VM %d cannot be deleted until its Node is drained: %.200s", r.VMID, r.Blocked))
 	case !r.Drained:
-		c.deny(RuleDrained, rc.Address, fmt.Sprintf("VM %d stays until its Node is drained, and nothing reports that it is: drain the Node %s, or delete it if it is gone",
+		c.deny(RuleDrained, rc.Address, fmt.Sprintf("VM %d cannot be deleted until its Node is drained: drain Node %s, or delete the Node if its machine no longer exists",
 			r.VMID, nameOf(rc.Address)))
 	}
 }
@@ -179,9 +179,9 @@ func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
 		cores, hasCores := integer(cpu["cores"])
 		switch {
 		case text(cpu["affinity"]) != "":
-			c.deny(RulePins, rc.Address, "its description would pin a VM that has an affinity: only root may change that; replace the node instead")
+			c.deny(RulePins, rc.Address, "its description would pin a VM that has an affinity, which only root may change: replace the node instead")
 		case !hasSockets || !hasCores || int64(len(is.Pins)) != sockets*cores:
-			c.deny(RulePins, rc.Address, fmt.Sprintf("it would run with pins for %d vCPUs and has another number: replace the node instead", len(is.Pins)))
+			c.deny(RulePins, rc.Address, fmt.Sprintf("its description has pins for %d vCPUs, but the VM has another number: replace the node instead", len(is.Pins)))
 		}
 	}
 	c.planned(rc, after, r)
@@ -230,7 +230,7 @@ func (c *checker) imported(rc *tfjson.ResourceChange, before, after values) {
 			switch {
 			case mayUpdate(rc.Type, path) || slices.Contains(providerOnly, path) || strings.HasPrefix(path, "timeout_"):
 			case slices.Contains(deepAttributes, topLevel(path)):
-				c.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s of the VM is not what its file says: it is not the VM that was made from it; remove it on purpose", path))
+				c.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s of the VM differs from its file, so the VM was not created from it: check the VM, and remove it manually if nothing needs it", path))
 			default:
 				c.needApproval(RuleUpdate, rc.Address, fmt.Sprintf("the import would change %s of the VM", path))
 			}
@@ -247,7 +247,7 @@ func (c *checker) imported(rc *tfjson.ResourceChange, before, after values) {
 	marker, marked := fleet.ParseMarker(text(before["description"]))
 	same := numbered && vmid == int64(r.VMID) && marked && marker.Key == r.Key && marker.ClusterID == c.intent.ClusterID
 	if !same || rc.Change.Importing.ID != r.ImportID() {
-		c.needApproval(RuleImport, rc.Address, fmt.Sprintf("the VM in Proxmox does not carry VMID %d and the marker of its file: approve if it is to become ours", r.VMID))
+		c.needApproval(RuleImport, rc.Address, fmt.Sprintf("the VM in Proxmox does not have VMID %d and the marker of its file: approve if numaform should manage it", r.VMID))
 	}
 }
 
@@ -255,15 +255,15 @@ func (c *checker) imported(rc *tfjson.ResourceChange, before, after values) {
 func (c *checker) identity(address string, vm values, want Target, where string) {
 	vmid, ok := integer(vm["vm_id"])
 	if !ok || vmid != int64(want.VMID) {
-		c.deny(RuleIdentity, address, fmt.Sprintf("VMID %s is not %d, as requested", where, want.VMID))
+		c.deny(RuleIdentity, address, fmt.Sprintf("VMID %s is not the requested %d", where, want.VMID))
 	}
 	marker, ok := fleet.ParseMarker(text(vm["description"]))
 	if !ok {
-		c.deny(RuleIdentity, address, "the description "+where+" has no marker of numaform: this VM may belong to another owner")
+		c.deny(RuleIdentity, address, "the description "+where+" has no numaform marker: this VM may belong to another owner")
 		return
 	}
 	if marker.Key != want.Key || marker.ClusterID != c.intent.ClusterID {
-		c.deny(RuleIdentity, address, fmt.Sprintf("the marker %s names cluster %s and key %s, requested were cluster %s and key %s: this VM is another one",
+		c.deny(RuleIdentity, address, fmt.Sprintf("the marker %s has cluster %s and key %s, but cluster %s and key %s were requested: this is another VM",
 			where, marker.ClusterID, marker.Key, c.intent.ClusterID, want.Key))
 	}
 }
@@ -273,10 +273,10 @@ func (c *checker) existing(address string, vm values, want Target, where string)
 	c.identity(address, vm, want, where)
 	c.numbered(address, vm, where)
 	if text(vm["name"]) != nameOf(address) {
-		c.deny(RuleIdentity, address, "the VM's name "+where+" is not that of its module call")
+		c.deny(RuleIdentity, address, "the VM's name "+where+" differs from the name of its module call: plan again from fresh files")
 	}
 	if text(vm["node_name"]) == "" {
-		c.deny(RuleIdentity, address, "the VM has no host "+where)
+		c.deny(RuleIdentity, address, "the VM has no host "+where+": plan again")
 	}
 }
 
@@ -301,14 +301,14 @@ func (c *checker) planned(rc *tfjson.ResourceChange, after values, r *request) {
 	// restarting ours.
 	for _, clone := range list(after["clone"]) {
 		if retries, ok := integer(attributes(clone)["retries"]); !ok || retries != 1 {
-			deny(RuleFixed, "clone.retries is not 1: with more the provider would adopt an unmanaged VM with the same VMID")
+			deny(RuleFixed, "clone.retries is not 1: with more retries, the provider would adopt an unmanaged VM with the same VMID")
 		}
 	}
 	if after["reboot_after_update"] != false {
 		deny(RuleFixed, "reboot_after_update is not false: an update would restart the VM without a drain")
 	}
 	if after["stop_on_destroy"] != true {
-		deny(RuleFixed, "stop_on_destroy is not true: a delete would wait for a guest that may not answer")
+		deny(RuleFixed, "stop_on_destroy is not true: a delete would wait for a guest that may not respond")
 	}
 	if !zero(after["template"]) {
 		deny(RuleFixed, "the VM would become a template")
@@ -348,23 +348,23 @@ func (c *checker) drift(changes []*tfjson.ResourceChange) {
 		case isFirewall(rc):
 			// What the plan does about it is checked as a change.
 		case !isVM(rc):
-			c.deny(RuleAddress, rc.Address, "not a VM of numaform: keep other resources in a directory and a state of their own")
+			c.deny(RuleAddress, rc.Address, "not a numaform VM: keep other resources in a directory and a state of their own")
 		case rc.Change.Actions.Update():
 			was, wasMarked := fleet.ParseMarker(text(before["description"]))
 			is, isMarked := fleet.ParseMarker(text(after["description"]))
 			if !wasMarked || !isMarked || was.Key != is.Key || was.ClusterID != is.ClusterID ||
 				!equal(before["vm_id"], after["vm_id"]) || !equal(before["id"], after["id"]) {
-				c.deny(RuleDrift, rc.Address, "VMID or marker of the VM were changed in Proxmox: put its description back, or take the VM out of the state by hand")
+				c.deny(RuleDrift, rc.Address, "VMID or marker of the VM was changed in Proxmox: restore its description, or remove the VM from the state manually")
 			}
 		case rc.Change.Actions.Delete():
 			// If it was to be deleted, there is nothing left to do.
 			if r := c.take(opDelete, rc.Address); r != nil {
 				c.existing(rc.Address, before, r.Target, "in the state")
 			} else {
-				c.needApproval(RuleDrift, rc.Address, "the VM is gone from Proxmox: approve that the state forgets it")
+				c.needApproval(RuleDrift, rc.Address, "the VM no longer exists in Proxmox: approve its removal from the state")
 			}
 		case !rc.Change.Actions.NoOp():
-			c.deny(RuleAction, rc.Address, fmt.Sprintf("drift %q is none that numaform knows", join(rc.Change.Actions)))
+			c.deny(RuleAction, rc.Address, fmt.Sprintf("drift action %q is unknown: plan again", join(rc.Change.Actions)))
 		}
 	}
 }

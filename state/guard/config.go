@@ -14,17 +14,17 @@ var providerSettings = []string{"endpoint", "insecure", "min_tls"}
 // config checks the configuration that the plan was made from.
 func (c *checker) config(config *tfjson.Config) {
 	if config == nil || config.RootModule == nil {
-		c.deny(RulePlan, "", "the plan does not say which configuration it was made from: plan again")
+		c.deny(RulePlan, "", "the plan does not contain its configuration: plan again")
 		return
 	}
 	for key, provider := range config.ProviderConfigs {
 		if provider == nil || provider.FullName != Provider {
-			c.deny(RuleConfig, key, "a provider that numaform does not use: only "+Provider+" may be configured")
+			c.deny(RuleConfig, key, "numaform does not use this provider: configure only "+Provider+"")
 			continue
 		}
 		for setting := range provider.Expressions {
 			if !slices.Contains(providerSettings, setting) {
-				c.deny(RuleConfig, key, "provider argument "+setting+" is set: give credentials and the like in the environment")
+				c.deny(RuleConfig, key, "provider argument "+setting+" is set: remove it, and set credentials in the environment")
 			}
 		}
 		c.expressions(key, provider.Expressions)
@@ -37,7 +37,7 @@ func (c *checker) config(config *tfjson.Config) {
 		}
 	}
 	for name := range root.Outputs {
-		c.deny(RuleConfig, "output."+name, "numaform writes no outputs: remove it from the fleet directory")
+		c.deny(RuleConfig, "output."+name, "outputs are not allowed: remove it from the fleet directory")
 	}
 	c.defaults("", root.Variables)
 	for name, call := range root.ModuleCalls {
@@ -48,11 +48,11 @@ func (c *checker) config(config *tfjson.Config) {
 // module checks a module call of a fleet's root, and the called module.
 func (c *checker) module(address string, call *tfjson.ModuleCall) {
 	if call == nil || call.Module == nil {
-		c.deny(RulePlan, address, "the plan does not hold the module's configuration: plan again")
+		c.deny(RulePlan, address, "the plan does not contain the module's configuration: plan again")
 		return
 	}
 	if !strings.HasPrefix(call.Source, "./") && !strings.HasPrefix(call.Source, "../") {
-		c.deny(RuleConfig, address, "the module comes from outside of the fleet directory: call one that numaform wrote")
+		c.deny(RuleConfig, address, "the module is outside the fleet directory: use the module that numaform wrote")
 	}
 	if call.CountExpression != nil || call.ForEachExpression != nil {
 		c.deny(RuleConfig, address, "the module call uses count or for_each: write one file for each VM")
@@ -60,7 +60,7 @@ func (c *checker) module(address string, call *tfjson.ModuleCall) {
 	c.expressions(address, call.Expressions)
 	c.defaults(address+".", call.Module.Variables)
 	for name := range call.Module.ModuleCalls {
-		c.deny(RuleConfig, address, "the module calls module "+name+": modules of numaform call none")
+		c.deny(RuleConfig, address, "the module calls module "+name+": remove the call, because numaform's modules call no modules")
 	}
 
 	for _, r := range call.Module.Resources {
@@ -72,7 +72,7 @@ func (c *checker) module(address string, call *tfjson.ModuleCall) {
 		vm := r.Type == ResourceType && r.Name == "node"
 		firewall := r.Type == FirewallType && r.Name == "security_groups"
 		if r.Mode != tfjson.ManagedResourceMode || r.CountExpression != nil || r.ForEachExpression != nil || !vm && !firewall {
-			c.deny(RuleConfig, at, "the module declares something else than a VM and its security groups: use the module that numaform wrote")
+			c.deny(RuleConfig, at, "the module declares more than a VM and its security groups: use the module that numaform wrote")
 		}
 		if len(r.Provisioners) > 0 {
 			c.deny(RuleConfig, at, "the module runs provisioners: use the module that numaform wrote")

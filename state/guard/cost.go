@@ -98,7 +98,7 @@ func boundedTexts() ([]cel.EnvOption, error) {
 			call := byID[overload.ID()]
 			bounded := func(args ...ref.Val) ref.Val {
 				if size(args) > maxText {
-					return types.NewErr("%s would make a text of more than %d bytes", name, maxText)
+					return types.NewErr("%s would return a text of more than %d bytes", name, maxText)
 				}
 				switch {
 				case call.Unary != nil && len(args) == 1:

@@ -59,7 +59,7 @@ func TestPolicyWorkOfAllRules(t *testing.T) {
 	}
 	rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t, text)}
 	v := check(edited(t, "create", edits{after + "description": strings.Repeat("a", 64<<10)}), both, rules)
-	if !has(v, guard.Deny, guard.PolicyRule("no-199"), "all rules together took more than") || has(v, guard.Deny, guard.PolicyRule("no-0"), "") {
+	if !has(v, guard.Deny, guard.PolicyRule("no-199"), "all rules together exceed the cost limit") || has(v, guard.Deny, guard.PolicyRule("no-0"), "") {
 		t.Errorf("want only the last rules denied, got\n%.600s", v)
 	}
 }

@@ -19,10 +19,10 @@ import (
 const maxMessage = 500
 
 // errTooMuch reports that the rules together exceed maxTotal.
-var errTooMuch = fmt.Errorf("all rules together took more than %d of CEL's units: write fewer, or let them look at less", maxTotal)
+var errTooMuch = fmt.Errorf("all rules together exceed the cost limit of %d CEL units: use fewer or simpler rules", maxTotal)
 
 // errNoResult reports that an expression has no result of its type.
-var errNoResult = errors.New("it gives neither yes nor no")
+var errNoResult = errors.New("its result has the wrong type")
 
 // evaluation is one evaluation of a policy.
 type evaluation struct {
@@ -42,7 +42,7 @@ func (c *checker) policy(plan *tfjson.Plan, policy *Policy) {
 		return // already denied
 	}
 	if len(policy.rules) == 0 {
-		c.deny(RulePolicy, "", "the policy has no rules: load one that has, or use the shipped one")
+		c.deny(RulePolicy, "", "the policy has no rules: add rules, or use the default policy")
 		return
 	}
 	facts, err := c.facts(plan)
@@ -79,7 +79,7 @@ func (c *checker) policy(plan *tfjson.Plan, policy *Policy) {
 	}
 
 	if len(changes) > 0 && e.evaluated == 0 {
-		c.deny(RulePolicy, "", "no rule of the policy was evaluated: fix the rules, or use the shipped ones")
+		c.deny(RulePolicy, "", "no rule of the policy was evaluated: fix the rules, or use the default policy")
 		return
 	}
 	for _, rc := range changes {
@@ -103,7 +103,7 @@ func (e *evaluation) evaluate(rule *policyRule, address string, facts cel.Activa
 	}
 	switch {
 	case err != nil:
-		e.deny(PolicyRule(rule.name), address, fmt.Sprintf("the rule cannot be evaluated, so it denies: %s: fix it, and try it with `numaform policy test`", harmless(err.Error())))
+		e.deny(PolicyRule(rule.name), address, fmt.Sprintf("the rule cannot be evaluated, so it denies: %s: fix it, and test it with `numaform policy test`", harmless(err.Error())))
 	case !matches:
 	case rule.decision == Allow:
 		e.allowed[address] = true
@@ -139,7 +139,7 @@ func result[T bool | string](e *evaluation, program cel.Program, facts cel.Activ
 // harmless returns a text derived from a plan as one short line without secrets.
 func harmless(text string) string {
 	if kinds := secretIn(text); len(kinds) > 0 {
-		return "the reason is not shown, as it looks like " + kinds[0]
+		return "the reason is hidden because it looks like " + kinds[0]
 	}
 	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r)

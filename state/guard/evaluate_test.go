@@ -177,7 +177,7 @@ func TestPolicyMessagesAreHarmless(t *testing.T) {
 	rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t,
 		allowAll+"- name: tell\n  each: resource\n  when: resource.vmid == 2001\n  decision: deny\n  messageExpression: string(after.tags[0])\n")}
 	for value, want := range map[string]string{
-		"PVEAPIToken=canary":         "the reason is not shown, as it looks like a Proxmox API token",
+		"PVEAPIToken=canary":         "the reason is hidden because it looks like a Proxmox API token",
 		"a\x1b[31m\nb\r\n  c":        "a [31m b c",
 		strings.Repeat("ä", 400):     strings.Repeat("ä", 250) + " …",
 		"x" + strings.Repeat("ä", 9): "x" + strings.Repeat("ä", 9),
@@ -209,7 +209,7 @@ func TestShippedPolicy(t *testing.T) {
 		if v.Decision != tt.want {
 			t.Errorf("%d leave, %d stay: want %s, got\n%s", tt.leave, tt.stay, tt.want, v)
 		}
-		if tt.want == guard.NeedsApproval && !has(v, tt.want, guard.PolicyRule("host-nearly-emptied"), "nodes of the host leave at once") {
+		if tt.want == guard.NeedsApproval && !has(v, tt.want, guard.PolicyRule("host-nearly-emptied"), "nodes of the host would be deleted at once") {
 			t.Errorf("%d leave, %d stay: got\n%s", tt.leave, tt.stay, v)
 		}
 	}

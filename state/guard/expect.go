@@ -12,13 +12,13 @@ import (
 // values, and a newer provider with attributes unknown to numaform.
 func (c *checker) expect(rc *tfjson.ResourceChange, r *request) {
 	if r.inputs == nil {
-		c.deny(RuleExpected, rc.Address, "the intent lacks the arguments of the VM's file: what is planned cannot be compared with them")
+		c.deny(RuleExpected, rc.Address, "the intent lacks the arguments of the VM's file, so the plan cannot be compared with them: plan again from fresh files")
 		return
 	}
 	module, known := nodeModules[r.Module]
 	if !known {
-		c.deny(RuleExpected, rc.Address, fmt.Sprintf("what modules %.40q make of their inputs is not known to this numaform: "+
-			"upgrade through the version that wrote the file, or replace the node by a new one", r.Module))
+		c.deny(RuleExpected, rc.Address, fmt.Sprintf("this version of numaform does not know the modules %.40q: "+
+			"upgrade through the version that wrote the file, or replace the node", r.Module))
 		return
 	}
 	expected := module.node(r.inputs)
@@ -126,7 +126,7 @@ func (c *comparison) differs(path, how string, expected any) {
 	case string, bool, int, int64:
 		message += ", expected " + shown(expected)
 	}
-	c.deny(RuleExpected, c.address, message+": the VM's modules do not make this of its file; plan again from fresh files")
+	c.deny(RuleExpected, c.address, message+": the VM's modules do not derive this from its file; plan again from fresh files")
 }
 
 // maxShown limits the length of a shown text, to far less than the length of a token.

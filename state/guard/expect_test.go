@@ -287,7 +287,7 @@ func TestCheckNeedsInputs(t *testing.T) {
 		{"none", func(t *guard.Target) { t.Inputs = nil }, guard.RuleExpected, "lacks the arguments"},
 		{"unreadable", func(t *guard.Target) { t.Inputs = []byte("{") }, guard.RuleIntent, "reading the arguments"},
 		{"an argument more", func(t *guard.Target) { t.Inputs = []byte(`{"hook":"x"}`) }, guard.RuleIntent, "hook"},
-		{"another VM's", func(t *guard.Target) { t.Inputs = argumentsOf(plan, vm(2002).Address) }, guard.RuleIntent, "not those of the intent"},
+		{"another VM's", func(t *guard.Target) { t.Inputs = argumentsOf(plan, vm(2002).Address) }, guard.RuleIntent, "differs from the intent"},
 		{"other modules", func(t *guard.Target) { t.Module = "0123456789abcdef" }, guard.RuleExpected, "0123456789abcdef"},
 	} {
 		asked := filled(plan, both)

@@ -62,7 +62,7 @@ func (c *checker) firewall(rc *tfjson.ResourceChange) {
 		}
 
 	case actions.Replace():
-		c.deny(RuleReplace, rc.Address, "the plan would take the security groups away and set them again: replace the node instead")
+		c.deny(RuleReplace, rc.Address, "the plan would remove the security groups and add them again: replace the node instead")
 
 	case actions.Create() || actions.Delete() || actions.Update():
 		if r == nil || !slices.Contains(firewallActions[r.operation], actions[0]) {
@@ -81,7 +81,7 @@ func (c *checker) firewall(rc *tfjson.ResourceChange) {
 		}
 
 	default:
-		c.deny(RuleAction, rc.Address, fmt.Sprintf("action %q is none that numaform asks for", join(actions)))
+		c.deny(RuleAction, rc.Address, fmt.Sprintf("numaform never requests the action %q: plan again from fresh files", join(actions)))
 	}
 }
 
@@ -96,7 +96,7 @@ func (c *checker) importedGroups(rc *tfjson.ResourceChange, r *request) {
 	}
 	r.regrouped = true
 	if rc.Change.Importing.ID != "vm/"+r.ImportID() {
-		c.deny(RuleImport, rc.Address, fmt.Sprintf("the import is not of the security groups of VM %d on %s", r.VMID, r.Host))
+		c.deny(RuleImport, rc.Address, fmt.Sprintf("the ID of the import is not that of the security groups of VM %d on %s: plan again from fresh files", r.VMID, r.Host))
 	}
 	c.belongs(rc.Address, rc.Change.Before, r)
 	c.plannedGroups(rc, r)
@@ -126,7 +126,7 @@ func (c *checker) plannedGroups(rc *tfjson.ResourceChange, r *request) {
 	for _, rule := range list(attributes(rc.Change.After)["rule"]) {
 		rule := attributes(rule)
 		if zero(rule["security_group"]) || !zero(rule["action"]) || !zero(rule["source"]) || !zero(rule["dest"]) {
-			c.deny(RulePrivileged, rc.Address, "a firewall rule is not a security group: numaform writes no rules of its own")
+			c.deny(RulePrivileged, rc.Address, "a firewall rule is not a security group: numaform adds no other rules")
 		}
 	}
 	if !c.recorded {
@@ -140,6 +140,6 @@ func (c *checker) belongs(address string, firewall any, r *request) {
 	groups := attributes(firewall)
 	vmid, ok := integer(groups["vm_id"])
 	if !ok || vmid != int64(r.VMID) || text(groups["node_name"]) == "" || !zero(groups["container_id"]) {
-		c.deny(RuleIdentity, address, fmt.Sprintf("the security groups are not those of VM %d on a host: plan again; if their entry in the state says so, %s", r.VMID, restoreState))
+		c.deny(RuleIdentity, address, fmt.Sprintf("the security groups do not belong to VM %d: plan again; if their entry in the state is wrong, %s", r.VMID, restoreState))
 	}
 }

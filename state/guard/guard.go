@@ -115,11 +115,11 @@ func check(plan *tfjson.Plan, intent Intent, rules Rules, recorded bool) Verdict
 		harmless: map[string]bool{},
 	}
 	if rules.Policy == nil {
-		c.deny(RuleRules, "", "the rules are empty: load them, or use the shipped ones")
+		c.deny(RuleRules, "", "no rules are loaded: load a policy, or use the default one")
 	}
 	c.readIntent()
 	if plan == nil {
-		c.deny(RulePlan, "", "there is no plan: plan again")
+		c.deny(RulePlan, "", "the plan is missing: plan again")
 		return verdict(Allow, c.findings)
 	}
 	if err := plan.Validate(); err != nil || !strings.HasPrefix(plan.FormatVersion, "1.") {
@@ -155,11 +155,11 @@ func (c *checker) whole(plan *tfjson.Plan) {
 	}
 	for _, check := range plan.Checks {
 		if check.Status == tfjson.CheckStatusFail || check.Status == tfjson.CheckStatusError {
-			c.deny(RulePlan, check.Address.ToDisplay, "a check of the configuration fails: fix what it checks")
+			c.deny(RulePlan, check.Address.ToDisplay, "a check of the configuration fails: fix the condition that it reports")
 		}
 	}
 	for name := range plan.OutputChanges {
-		c.deny(RuleConfig, "output."+name, "numaform writes no outputs: remove it from the fleet directory")
+		c.deny(RuleConfig, "output."+name, "outputs are not allowed: remove it from the fleet directory")
 	}
 	for name, variable := range plan.Variables {
 		if variable != nil {
@@ -180,7 +180,7 @@ func (c *checker) states(plan *tfjson.Plan) {
 			// The provider chooses by whichever ID is set: a firewall without a guest's is
 			// a host's, or all of Proxmox'.
 			case zero(r.AttributeValues["vm_id"]) || text(r.AttributeValues["node_name"]) == "" || !zero(r.AttributeValues["container_id"]):
-				c.deny(RuleIdentity, r.Address, "the security groups in the state are not those of a VM: "+restoreState)
+				c.deny(RuleIdentity, r.Address, "the security groups in the state do not belong to a VM: "+restoreState)
 			}
 		}
 	}
@@ -197,7 +197,7 @@ func (c *checker) states(plan *tfjson.Plan) {
 		c.vms[r.Address] = r.AttributeValues
 		vmid, ok := integer(r.AttributeValues["vm_id"])
 		if other := vmids[vmid]; ok && other != "" && other != r.Address {
-			c.deny(RuleIdentity, r.Address, fmt.Sprintf("VMID %d is also planned for %s: give each VM its own", vmid, other))
+			c.deny(RuleIdentity, r.Address, fmt.Sprintf("VMID %d is also planned for %s: assign each VM its own VMID", vmid, other))
 		}
 		vmids[vmid] = r.Address
 	}
@@ -213,8 +213,8 @@ func (c *checker) resource(r *tfjson.StateResource) bool {
 	firewall := r.Type == FirewallType && VMOf(r.Address) != ""
 	ours := r.Mode == tfjson.ManagedResourceMode && r.ProviderName == Provider && (vm || firewall)
 	if !ours {
-		c.deny(RuleAddress, r.Address, "the state holds something that numaform did not make: "+
-			"keep it in a directory and a state of its own")
+		c.deny(RuleAddress, r.Address, "the state contains a resource that numaform did not create: "+
+			"move it to a directory and a state of its own")
 	}
 	return ours
 }
@@ -254,7 +254,7 @@ func (c *checker) pins() {
 		affinity := text(single(vm["cpu"])["affinity"])
 		cpus, err := topology.ParseCPUSet(affinity)
 		if err != nil && c.placed(address) {
-			c.deny(RulePins, address, fmt.Sprintf("the CPUs %.40q of its affinity cannot be read: plan again from fresh files", affinity))
+			c.deny(RulePins, address, fmt.Sprintf("its affinity %.40q is not a list of CPUs: plan again from fresh files", affinity))
 		}
 		if marker, ok := fleet.ParseMarker(text(vm["description"])); ok {
 			cpus = cpus.Union(topology.CPUs(marker.Pins...))
@@ -276,7 +276,7 @@ func (c *checker) pins() {
 		}
 		for _, other := range addresses {
 			if both := vms[other].cpus.Intersection(vm.cpus); other != address && vms[other].host == vm.host && !both.IsEmpty() {
-				c.deny(RulePins, address, fmt.Sprintf("CPUs %s of host %s are planned for %s too: plan again from fresh files", both, vm.host, other))
+				c.deny(RulePins, address, fmt.Sprintf("CPUs %s of host %s are also planned for %s: plan again from fresh files", both, vm.host, other))
 			}
 		}
 	}

@@ -196,9 +196,9 @@ func TestCheckRefusesOtherIntents(t *testing.T) {
 		{"an import left out", "create", intent(func(i *guard.Intent) { i.Create = both.Create; i.Import = creating(2003).Create }), guard.RuleMissing, "does not import"},
 		{"a create for an import", "create", intent(func(i *guard.Intent) { i.Create = creating(2001).Create; i.Import = creating(2002).Create }), guard.RuleSurplus, "create"},
 		{"another VMID", "create", with(func(t *guard.Target) { t.VMID = 2009 }), guard.RuleIdentity, "VMID planned is not 2009"},
-		{"another key", "create", with(func(t *guard.Target) { t.Key = vm(2003).Key }), guard.RuleIdentity, "this VM is another one"},
+		{"another key", "create", with(func(t *guard.Target) { t.Key = vm(2003).Key }), guard.RuleIdentity, "this is another VM"},
 		{"another host", "create", with(func(t *guard.Target) { t.Host = "pve-2" }), guard.RuleIdentity, `requested on "pve-2"`},
-		{"another cluster", "create", guard.Intent{ClusterID: "test", Create: both.Create}, guard.RuleIdentity, "this VM is another one"},
+		{"another cluster", "create", guard.Intent{ClusterID: "test", Create: both.Create}, guard.RuleIdentity, "this is another VM"},
 		{"a delete of another key", "mixed", intent(func(i *guard.Intent) {
 			i.Create = mixed.Create
 			d := vm(2002)
@@ -219,7 +219,7 @@ func TestCheckRefusesOtherIntents(t *testing.T) {
 		{"an intent without cluster", "create", guard.Intent{Create: both.Create}, guard.RuleIntent, "lacks"},
 		{"an intent with VMID 0", "create", with(func(t *guard.Target) { t.VMID = 0 }), guard.RuleIntent, "VMID 0"},
 		{"an intent with VMID 10^9", "create", with(func(t *guard.Target) { t.VMID = 1000000000 }), guard.RuleIntent, "VMID 1000000000"},
-		{"an intent with a foreign address", "create", with(func(t *guard.Target) { t.Address = "proxmox_virtual_environment_vm.node" }), guard.RuleIntent, "not an address"},
+		{"an intent with a foreign address", "create", with(func(t *guard.Target) { t.Address = "proxmox_virtual_environment_vm.node" }), guard.RuleIntent, "not the address"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestVerdictString(t *testing.T) {
 	v = v.And(guard.CheckLimits([]guard.HostIntent{{Host: pve1, Intent: both}}, nil, limits))
 	want := `guard: denied
   denied         [fixed] module.workers-2001.proxmox_virtual_environment_vm.node: the VM would become a template
-  needs approval [limit] 2 creates in one change, 1 pass without approval: approve it, or raise the limit`
+  needs approval [limit] 2 creates in one change exceed the limit of 1: approve the change, or raise the limit`
 	if v.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", v, want)
 	}

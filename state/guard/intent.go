@@ -128,7 +128,7 @@ func (c *checker) readIntent() {
 	for _, address := range slices.Sorted(maps.Keys(c.requests)) {
 		vmid := c.requests[address].VMID
 		if other, ok := vmids[vmid]; ok {
-			c.deny(RuleIntent, address, fmt.Sprintf("VMID %d is also requested for %s: give each VM its own", vmid, other))
+			c.deny(RuleIntent, address, fmt.Sprintf("VMID %d is also requested for %s: assign each VM its own VMID", vmid, other))
 		}
 		vmids[vmid] = address
 	}
@@ -144,12 +144,12 @@ func (c *checker) request(op operation, target Target) {
 	case c.intent.ClusterID == "" || target.Key == "" || target.Host == "":
 		c.deny(RuleIntent, target.Address, "the intent lacks cluster id, key or host: without them the VM cannot be identified")
 	case target.VMID < fleet.MinVMID || target.VMID > fleet.MaxVMID:
-		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is not one of Proxmox'", target.VMID))
+		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is not valid in Proxmox: it must be from %d to %d", target.VMID, fleet.MinVMID, fleet.MaxVMID))
 	case c.intent.VMIDs != (fleet.VMIDRange{}) && !c.intent.VMIDs.Contains(target.VMID):
 		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is outside of vmid_range, %d to %d, so the VM is not written to: "+
 			"widen vmid_range in numaform.yaml if the VM is numaform's", target.VMID, c.intent.VMIDs.Lower, c.intent.VMIDs.Upper))
 	case label(target.Address) == "":
-		c.deny(RuleIntent, target.Address, "not an address of a numaform VM: want module.<name>."+ResourceType+".node")
+		c.deny(RuleIntent, target.Address, "not the address of a numaform VM: it must be module.<name>."+ResourceType+".node")
 	}
 	r := &request{Target: target, operation: op}
 	c.requests[target.Address] = r
@@ -164,7 +164,7 @@ func (c *checker) request(op operation, target Target) {
 		return
 	}
 	if in.VMID != int64(target.VMID) || in.Host != string(target.Host) || in.Name != nameOf(target.Address) || in.ClusterID != c.intent.ClusterID {
-		c.deny(RuleIntent, target.Address, "VMID, host, name and cluster of the VM's file are not those of the intent")
+		c.deny(RuleIntent, target.Address, "VMID, host, name or cluster of the VM's file differs from the intent: plan again from fresh files")
 	}
 	r.inputs = in
 }

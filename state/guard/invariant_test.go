@@ -57,8 +57,8 @@ func TestCheckInvariants(t *testing.T) {
 		{"resource in the root", "create", edits{rootConfig + "resources.+": map[string]any{"address": "data.http.x", "mode": "data"}}, guard.RuleConfig, "outside of numaform's modules"},
 		{"foreign provider", "create", edits{"configuration.provider_config.proxmox.full_name": "registry.terraform.io/bpg/proxmox"}, guard.RuleConfig, "provider"},
 		{"credentials in the provider", "create", edits{"configuration.provider_config.proxmox.expressions.api_token": map[string]any{"references": []any{"var.t"}}}, guard.RuleConfig, "api_token is set"},
-		{"remote module", "create", edits{call + "source": "git::https://example.com/m.git"}, guard.RuleConfig, "outside of the fleet"},
-		{"absolute module", "create", edits{call + "source": "/tmp/m"}, guard.RuleConfig, "outside of the fleet"},
+		{"remote module", "create", edits{call + "source": "git::https://example.com/m.git"}, guard.RuleConfig, "outside the fleet"},
+		{"absolute module", "create", edits{call + "source": "/tmp/m"}, guard.RuleConfig, "outside the fleet"},
 		{"count on the call", "create", edits{call + "count_expression": map[string]any{"constant_value": 2}}, guard.RuleConfig, "count or for_each"},
 		{"for_each on the call", "create", edits{call + "for_each_expression": map[string]any{"constant_value": 2}}, guard.RuleConfig, "count or for_each"},
 		{"module in a module", "create", edits{call + "module.module_calls.x": map[string]any{"source": "./x"}}, guard.RuleConfig, "calls module x"},
@@ -71,33 +71,33 @@ func TestCheckInvariants(t *testing.T) {
 		{"other name in a module", "create", edits{call + "module.resources.0.name": "x"}, guard.RuleConfig, "something else"},
 		{"count in a module", "create", edits{call + "module.resources.0.count_expression": map[string]any{"constant_value": 1}}, guard.RuleConfig, "something else"},
 		{"provisioner", "create", edits{call + "module.resources.0.provisioners.+": map[string]any{"type": "local-exec"}}, guard.RuleConfig, "provisioners"},
-		{"generated configuration", "import", edits{"resource_changes.1.change.generated_config": "x"}, guard.RuleConfig, "made configuration up"},
+		{"generated configuration", "import", edits{"resource_changes.1.change.generated_config": "x"}, guard.RuleConfig, "generated its configuration"},
 
-		{"foreign address", "create", edits{first + "address": foreign}, guard.RuleAddress, "not a VM"},
-		{"nobody's address", "create", edits{first + "address": "x", first + "module_address": "module."}, guard.RuleAddress, "not a VM"},
-		{"nested address", "create", edits{first + "address": "module.a." + vm(2001).Address}, guard.RuleAddress, "not a VM"},
-		{"indexed address", "create", edits{first + "index": 0}, guard.RuleAddress, "not a VM"},
-		{"other module address", "create", edits{first + "module_address": "module.x"}, guard.RuleAddress, "not a VM"},
-		{"other mode", "create", edits{first + "mode": "data"}, guard.RuleAddress, "not a VM"},
-		{"other type", "create", edits{first + "type": "proxmox_vm"}, guard.RuleAddress, "not a VM"},
-		{"other name", "create", edits{first + "name": "nodes"}, guard.RuleAddress, "not a VM"},
-		{"other provider", "create", edits{first + "provider_name": "registry.opentofu.org/evil/proxmox"}, guard.RuleAddress, "not a VM"},
-		{"foreign resource unchanged", "mixed", edits{first + "type": "proxmox_vm"}, guard.RuleAddress, "not a VM"},
-		{"foreign drift", "create", edits{"resource_drift.+": map[string]any{"address": foreign, "change": map[string]any{"actions": []any{"update"}}}}, guard.RuleAddress, "not a VM"},
-		{"data source in the prior state", "mixed", edits{"prior_state.values.root_module.resources.+": map[string]any{"mode": "data", "address": "data.http.x"}}, guard.RuleAddress, "the state holds"},
-		{"foreign VM in the prior state", "mixed", edits{"prior_state.values.root_module.child_modules.0.resources.0.address": foreign}, guard.RuleAddress, "the state holds"},
-		{"VM as a data source in the prior state", "mixed", edits{"prior_state.values.root_module.child_modules.0.resources.0.mode": "data"}, guard.RuleAddress, "the state holds"},
-		{"indexed VM in the prior state", "mixed", edits{"prior_state.values.root_module.child_modules.0.resources.0.index": 0}, guard.RuleAddress, "the state holds"},
-		{"other type in the prior state", "mixed", edits{"prior_state.values.root_module.child_modules.0.resources.0.type": "proxmox_vm"}, guard.RuleAddress, "the state holds"},
-		{"foreign VM in the planned values", "create", edits{"planned_values.root_module.child_modules.0.resources.0.provider_name": "x"}, guard.RuleAddress, "the state holds"},
+		{"foreign address", "create", edits{first + "address": foreign}, guard.RuleAddress, "not a numaform VM"},
+		{"nobody's address", "create", edits{first + "address": "x", first + "module_address": "module."}, guard.RuleAddress, "not a numaform VM"},
+		{"nested address", "create", edits{first + "address": "module.a." + vm(2001).Address}, guard.RuleAddress, "not a numaform VM"},
+		{"indexed address", "create", edits{first + "index": 0}, guard.RuleAddress, "not a numaform VM"},
+		{"other module address", "create", edits{first + "module_address": "module.x"}, guard.RuleAddress, "not a numaform VM"},
+		{"other mode", "create", edits{first + "mode": "data"}, guard.RuleAddress, "not a numaform VM"},
+		{"other type", "create", edits{first + "type": "proxmox_vm"}, guard.RuleAddress, "not a numaform VM"},
+		{"other name", "create", edits{first + "name": "nodes"}, guard.RuleAddress, "not a numaform VM"},
+		{"other provider", "create", edits{first + "provider_name": "registry.opentofu.org/evil/proxmox"}, guard.RuleAddress, "not a numaform VM"},
+		{"foreign resource unchanged", "mixed", edits{first + "type": "proxmox_vm"}, guard.RuleAddress, "not a numaform VM"},
+		{"foreign drift", "create", edits{"resource_drift.+": map[string]any{"address": foreign, "change": map[string]any{"actions": []any{"update"}}}}, guard.RuleAddress, "not a numaform VM"},
+		{"data source in the prior state", "mixed", edits{"prior_state.values.root_module.resources.+": map[string]any{"mode": "data", "address": "data.http.x"}}, guard.RuleAddress, "the state contains"},
+		{"foreign VM in the prior state", "mixed", edits{"prior_state.values.root_module.child_modules.0.resources.0.address": foreign}, guard.RuleAddress, "the state contains"},
+		{"VM as a data source in the prior state", "mixed", edits{"prior_state.values.root_module.child_modules.0.resources.0.mode": "data"}, guard.RuleAddress, "the state contains"},
+		{"indexed VM in the prior state", "mixed", edits{"prior_state.values.root_module.child_modules.0.resources.0.index": 0}, guard.RuleAddress, "the state contains"},
+		{"other type in the prior state", "mixed", edits{"prior_state.values.root_module.child_modules.0.resources.0.type": "proxmox_vm"}, guard.RuleAddress, "the state contains"},
+		{"foreign VM in the planned values", "create", edits{"planned_values.root_module.child_modules.0.resources.0.provider_name": "x"}, guard.RuleAddress, "the state contains"},
 
 		{"replace", "mixed", edits{"resource_changes.1.change.actions": []any{"delete", "create"}}, guard.RuleReplace, "creates it again"},
 		{"create before destroy", "mixed", edits{"resource_changes.1.change.actions": []any{"create", "delete"}}, guard.RuleReplace, "creates it again"},
-		{"deposed", "mixed", edits{"resource_changes.1.deposed": "0a"}, guard.RuleReplace, "broken replacement"},
+		{"deposed", "mixed", edits{"resource_changes.1.deposed": "0a"}, guard.RuleReplace, "interrupted replacement"},
 		{"read", "create", edits{first + "change.actions": []any{"read"}}, guard.RuleAction, `"read"`},
 		{"unknown action", "create", edits{first + "change.actions": []any{"open"}}, guard.RuleAction, `"open"`},
 		{"no action", "create", edits{first + "change.actions": []any{}}, guard.RuleAction, `""`},
-		{"create of what exists", "create", edits{first + "change.before": map[string]any{}}, guard.RuleAction, "already there"},
+		{"create of what exists", "create", edits{first + "change.before": map[string]any{}}, guard.RuleAction, "already exists"},
 		{"unknown drift", "create", drift("create", nil, nil), guard.RuleAction, "drift"},
 		{"the same change twice", "create", edits{"resource_changes.1.address": vm(2001).Address, "resource_changes.1.module_address": "module.workers-2001"}, guard.RuleSurplus, "was not requested"},
 		{"import with a replacement", "import", edits{"resource_changes.1.change.actions": []any{"delete", "create"}}, guard.RuleImport, "delete+create"},
@@ -149,7 +149,7 @@ func TestCheckInvariants(t *testing.T) {
 		{"update of the clone", "update", edits{after + "clone.0.vm_id": 9001}, guard.RuleUpdate, "clone.vm_id"},
 		{"update to the unknown", "update", edits{unknown + "cpu": []any{map[string]any{"cores": true}}}, guard.RuleUpdate, "cpu would change"},
 		{"update all unknown", "update", edits{first + "change.after_unknown": true}, guard.RuleUpdate, "everything"},
-		{"import of a larger VM", "import", edits{"resource_changes.1.change.before.cpu.0.cores": 8}, guard.RuleUpdate, "is not what its file says"},
+		{"import of a larger VM", "import", edits{"resource_changes.1.change.before.cpu.0.cores": 8}, guard.RuleUpdate, "differs from its file"},
 
 		{"sensitive value", "create", edits{first + "change.after_sensitive.name": true}, guard.RuleSecret, "sensitive"},
 		{"sensitive value in a block", "create", edits{first + "change.after_sensitive.cpu": []any{map[string]any{"type": true}}}, guard.RuleSecret, "sensitive"},
@@ -162,12 +162,12 @@ func TestCheckInvariants(t *testing.T) {
 		{"secret in the planned values", "create", edits{"planned_values.root_module.child_modules.0.resources.0.values.tags.0": "PVEAPIToken=x"}, guard.RuleSecret, "API token"},
 		{"secret as a key", "create", edits{after + "x": map[string]any{"PVEAPIToken=x": 1}}, guard.RuleSecret, "API token"},
 
-		{"drift of the key", "create", drift("update", marked(key1, 2001), marked(key2, 2001)), guard.RuleDrift, "were changed in Proxmox"},
-		{"drift of the VMID", "create", drift("update", marked(key1, 2001), marked(key1, 2002)), guard.RuleDrift, "were changed in Proxmox"},
-		{"drift of the cluster", "create", drift("update", marked(key1, 2001), map[string]any{"vm_id": 2001, "description": "numaform/1 cluster=test key=" + key1}), guard.RuleDrift, "were changed in Proxmox"},
-		{"drift of a VM without marker", "create", drift("update", map[string]any{"vm_id": 2001}, map[string]any{"vm_id": 2001}), guard.RuleDrift, "were changed in Proxmox"},
+		{"drift of the key", "create", drift("update", marked(key1, 2001), marked(key2, 2001)), guard.RuleDrift, "was changed in Proxmox"},
+		{"drift of the VMID", "create", drift("update", marked(key1, 2001), marked(key1, 2002)), guard.RuleDrift, "was changed in Proxmox"},
+		{"drift of the cluster", "create", drift("update", marked(key1, 2001), map[string]any{"vm_id": 2001, "description": "numaform/1 cluster=test key=" + key1}), guard.RuleDrift, "was changed in Proxmox"},
+		{"drift of a VM without marker", "create", drift("update", map[string]any{"vm_id": 2001}, map[string]any{"vm_id": 2001}), guard.RuleDrift, "was changed in Proxmox"},
 		{"drift without a change", "create", edits{"resource_drift.+": map[string]any{"address": vm(2001).Address}}, guard.RulePlan, "null"},
-		{"drift loses the marker", "create", drift("update", marked(key1, 2001), map[string]any{"vm_id": 2001}), guard.RuleDrift, "were changed in Proxmox"},
+		{"drift loses the marker", "create", drift("update", marked(key1, 2001), map[string]any{"vm_id": 2001}), guard.RuleDrift, "was changed in Proxmox"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -196,7 +196,7 @@ func TestCheckAsks(t *testing.T) {
 		want   guard.Rule
 		part   string
 	}{
-		{"moved", "moved", nothing, nil, guard.RuleMoved, "moves here from " + vm(2002).Address},
+		{"moved", "moved", nothing, nil, guard.RuleMoved, "was moved from " + vm(2002).Address},
 		{"forgotten", "forget", nothing, nil, guard.RuleForget, "stays in Proxmox"},
 		{"import nobody asked for", "import", nothing, nil, guard.RuleImport, "was not requested"},
 		{"import without marker", "import", import2, edits{second + "change.before.description": ""}, guard.RuleImport, "does not carry"},
@@ -204,7 +204,7 @@ func TestCheckAsks(t *testing.T) {
 		{"import of another cluster", "import", import2, edits{second + "change.before.description": "numaform/1 cluster=test key=" + string(vm(2002).Key)}, guard.RuleImport, "does not carry"},
 		{"import by another id", "import", import2, edits{second + "change.importing.id": "pve-2/2002"}, guard.RuleImport, "does not carry"},
 		{"import that changes the disk controller", "import", import2, edits{second + "change.before.scsi_hardware": "virtio-scsi-pci"}, guard.RuleUpdate, "scsi_hardware"},
-		{"VM gone", "create", both, gone, guard.RuleDrift, "gone from Proxmox"},
+		{"VM gone", "create", both, gone, guard.RuleDrift, "no longer exists in Proxmox"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -220,7 +220,7 @@ func TestCheckAsks(t *testing.T) {
 func TestCheckImportOfAnotherVMID(t *testing.T) {
 	t.Parallel()
 	plan := edited(t, "import", edits{"resource_changes.1.change.before.vm_id": 150, "resource_changes.1.change.before.id": "150"})
-	if v := check(plan, import2, guard.DefaultRules()); v.Decision != guard.Deny || !has(v, guard.NeedsApproval, guard.RuleImport, "does not carry VMID 2002") {
+	if v := check(plan, import2, guard.DefaultRules()); v.Decision != guard.Deny || !has(v, guard.NeedsApproval, guard.RuleImport, "does not have VMID 2002") {
 		t.Errorf("got\n%s", v)
 	}
 }
@@ -295,7 +295,7 @@ func TestCheckRealPlans(t *testing.T) {
 	// The fix for a replacement depends on its reason.
 	for name, edits := range map[string]edits{"tainted": nil, "update": {first + "change.actions": []any{"delete", "create"}}} {
 		v, tainted := check(edited(t, name, edits), nothing, guard.DefaultRules()), name == "tainted"
-		if has(v, guard.Deny, guard.RuleReplace, "it is tainted") != tainted || has(v, guard.Deny, guard.RuleReplace, "undo the change") == tainted {
+		if has(v, guard.Deny, guard.RuleReplace, "it is tainted") != tainted || has(v, guard.Deny, guard.RuleReplace, "revert the change") == tainted {
 			t.Errorf("%s: got\n%s", name, v)
 		}
 	}

@@ -78,7 +78,7 @@ type Event struct {
 func CheckLimits(parts []HostIntent, recent []Event, limits Limits) Verdict {
 	if limits == (Limits{}) {
 		return verdict(Allow, []Finding{{
-			Rule: RuleRules, Decision: Deny, Message: "the limits are empty: load them, or use the shipped ones",
+			Rule: RuleRules, Decision: Deny, Message: "no limits are loaded: set them, or use the default ones",
 		}})
 	}
 	t := &tally{limits: limits}
@@ -161,7 +161,7 @@ func (t *tally) limit(what string, host topology.HostID, count, limit int) {
 	if count > limit {
 		t.findings = append(t.findings, Finding{
 			Rule: RuleLimit, Decision: NeedsApproval, Host: host,
-			Message: fmt.Sprintf("%d %s, %d pass without approval: approve it, or raise the limit", count, what, limit),
+			Message: fmt.Sprintf("%d %s exceed the limit of %d: approve the change, or raise the limit", count, what, limit),
 		})
 	}
 }
@@ -176,8 +176,8 @@ func (t *tally) breaker(change *count, recent []Event) {
 	broken := func(where string, host topology.HostID, failures int) {
 		t.findings = append(t.findings, Finding{
 			Rule: RuleBreaker, Decision: NeedsApproval, Host: host,
-			Message: fmt.Sprintf("the last %d changes that were to create VMs%s failed, and after %d nothing more is created: "+
-				"fix the cause, then approve; the next change that works ends this", failures, where, limit),
+			Message: fmt.Sprintf("the last %d changes that create VMs%s failed, and after %d failures creates need approval: "+
+				"fix the cause, then approve; the next successful change resets this", failures, where, limit),
 		})
 	}
 	if failures := consecutiveFailures(recent); failures >= limit {

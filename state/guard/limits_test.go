@@ -219,8 +219,8 @@ func TestCircuitBreaker(t *testing.T) {
 		recent []guard.Event
 		want   string
 	}{
-		{"three failures", []guard.HostIntent{up2}, failures, "the last 3 changes that were to create VMs failed"},
-		{"three failures on one host", []guard.HostIntent{up1, up2}, append(elsewhere, failures...), "the last 3 changes that were to create VMs on host lab/pve-1 failed"},
+		{"three failures", []guard.HostIntent{up2}, failures, "the last 3 changes that create VMs failed"},
+		{"three failures on one host", []guard.HostIntent{up1, up2}, append(elsewhere, failures...), "the last 3 changes that create VMs on host lab/pve-1 failed"},
 		{"the same on another host", []guard.HostIntent{up2}, append(elsewhere, failures...), ""},
 		{"deletes there, creates elsewhere", []guard.HostIntent{down, up2}, append(elsewhere, failures...), ""},
 		{"a change that failed on one host only", []guard.HostIntent{up2}, []guard.Event{failures[0], elsewhere[0], failures[1], failures[2]}, ""},

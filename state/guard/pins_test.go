@@ -47,13 +47,13 @@ func TestCheckPins(t *testing.T) {
 		{"its own", "create", pinnedPlan("0-3", ""), []guard.Claim{claim(2001, "pve-1", "0-3")}, ""},
 		{"held by a guest", "create", pinnedPlan("0-3", ""), []guard.Claim{claim(100, "pve-1", "3,9")}, `CPUs 3 of host pve-1 belong to guest 100 ("db")`},
 		{"held by a guest, by marker", "create", pinnedPlan("", "4,5"), []guard.Claim{claim(100, "pve-1", "5")}, "CPUs 5 of host pve-1 belong to guest 100"},
-		{"of two VMs of the plan", "create", pinnedPlan("0-3", "3,4"), nil, "CPUs 3 of host pve-1 are planned for " + vm(2002).Address + " too"},
+		{"of two VMs of the plan", "create", pinnedPlan("0-3", "3,4"), nil, "CPUs 3 of host pve-1 are also planned for " + vm(2002).Address},
 		{"of no list", "create", pinnedPlan("0-3;evil", ""), nil, "cannot be read"},
 		{"unknown", "create", edits{unknown + "cpu.0.affinity": true}, nil, "not known before the apply"},
 		{"all of the block unknown", "create", edits{unknown + "cpu": true}, nil, "not known before the apply"},
 		{"an update to free ones", "update", update, []guard.Claim{claim(2001, "pve-1", "2,3")}, ""},
 		{"an update to held ones", "update", update, []guard.Claim{claim(100, "pve-1", "4")}, "CPUs 4 of host pve-1 belong to guest 100"},
-		{"an update to fewer", "update", edits{after + "description": "numaform/1 cluster=prod key=" + string(vm(2001).Key) + " pins=4,5"}, nil, "it would run with pins for 2 vCPUs and has another number: replace the node instead"},
+		{"an update to fewer", "update", edits{after + "description": "numaform/1 cluster=prod key=" + string(vm(2001).Key) + " pins=4,5"}, nil, "its description has pins for 2 vCPUs, but the VM has another number: replace the node instead"},
 		{"an update to none", "update", edits{
 			first + "change.before.description": "numaform/1 cluster=prod key=" + string(vm(2001).Key) + " pins=4,5,6,7",
 			after + "description":               "numaform/1 cluster=prod key=" + string(vm(2001).Key),
@@ -61,7 +61,7 @@ func TestCheckPins(t *testing.T) {
 		{"an update beside an affinity", "update", edits{
 			after + "description":    "numaform/1 cluster=prod key=" + string(vm(2001).Key) + " pins=4,5,6,7",
 			after + "cpu.0.affinity": "4-7", first + "change.before.cpu.0.affinity": "4-7",
-		}, nil, "only root may change that; replace the node instead"},
+		}, nil, "which only root may change: replace the node instead"},
 		{"a delete among VMs that share", "mixed", edits{
 			first + "change.after.cpu.0.affinity": "0-3", first + "change.before.cpu.0.affinity": "0-3",
 		}, []guard.Claim{claim(100, "pve-1", "0-9")}, ""},
@@ -87,7 +87,7 @@ func TestCheckPinsOfAVMThatStays(t *testing.T) {
 	affinity := "resource_changes.2.change.after.cpu.0.affinity"
 	stays := edits{first + "change.after.cpu.0.affinity": "0-3", first + "change.before.cpu.0.affinity": "0-3", affinity: "3-6"}
 	v := check(edited(t, "mixed", stays), mixed, guard.DefaultRules())
-	if v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePins, "CPUs 3 of host pve-1 are planned for "+vm(2001).Address) {
+	if v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePins, "CPUs 3 of host pve-1 are also planned for "+vm(2001).Address) {
 		t.Errorf("want denied, got\n%s", v)
 	}
 	stays[first+"change.after.node_name"], stays[first+"change.before.node_name"] = "pve-2", "pve-2"
@@ -133,8 +133,8 @@ func TestCheckDrained(t *testing.T) {
 		edit func(*guard.Target)
 		part string
 	}{
-		"nobody says so":     {func(d *guard.Target) { d.Drained = false }, "nothing reports that it is: drain the Node workers-2002"},
-		"blocked":            {func(d *guard.Target) { d.Drained, d.Blocked = false, "pod web-0 is kept by budget web" }, "stays until its Node is drained: pod web-0 is kept by budget web"},
+		"nobody says so":     {func(d *guard.Target) { d.Drained = false }, "cannot be deleted until its Node is drained: drain Node workers-2002"},
+		"blocked":            {func(d *guard.Target) { d.Drained, d.Blocked = false, "pod web-0 is kept by budget web" }, "cannot be deleted until its Node is drained: pod web-0 is kept by budget web"},
 		"drained or blocked": {func(d *guard.Target) { d.Blocked = "pod web-0 is kept by budget web" }, "pod web-0"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -112,35 +112,35 @@ func (p *policyParser) fault(line int, rule, format string, args ...any) {
 
 func (p *policyParser) parse(text []byte) *Policy {
 	if len(text) > maxPolicyBytes {
-		p.fault(0, "", "%d bytes are too many for a policy: at most %d are read", len(text), maxPolicyBytes)
+		p.fault(0, "", "the policy has %d bytes, but the limit is %d: shorten it", len(text), maxPolicyBytes)
 		return nil
 	}
 	if err := p.declare(); err != nil {
-		p.fault(0, "", "setting CEL up: %v", err)
+		p.fault(0, "", "setting up CEL: %v", err)
 		return nil
 	}
 
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var document, second yaml.Node
 	if err := decoder.Decode(&document); errors.Is(err, io.EOF) {
-		p.fault(0, "", "the file is empty, and a policy without rules denies everything: want rules, a list")
+		p.fault(0, "", "the file is empty, and a policy without rules denies everything: add a list named rules")
 		return nil
 	} else if err != nil {
 		p.fault(0, "", "%v", err)
 		return nil
 	}
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
-		p.fault(second.Line, "", "there is a second document: want one")
+		p.fault(second.Line, "", "the file has a second document: remove it")
 		return nil
 	}
 	root := document.Content[0]
 	list := p.fields(root, "", []string{"rules"})["rules"]
 	if list == nil || list.Kind != yaml.SequenceNode || len(list.Content) == 0 {
-		p.fault(root.Line, "", "there are no rules, and a policy without rules denies everything: want rules, a list")
+		p.fault(root.Line, "", "the file has no rules, and a policy without rules denies everything: add a list named rules")
 		return nil
 	}
 	if len(list.Content) > maxPolicyRules {
-		p.fault(list.Line, "", "%d rules are too many: at most %d are read", len(list.Content), maxPolicyRules)
+		p.fault(list.Line, "", "the policy has %d rules, but the limit is %d: remove some", len(list.Content), maxPolicyRules)
 		return nil
 	}
 
@@ -189,7 +189,7 @@ func (p *policyParser) declare() error {
 // fields returns the values of an object by key. Unknown keys are errors.
 func (p *policyParser) fields(node *yaml.Node, rule string, known []string) map[string]*yaml.Node {
 	if node.Kind != yaml.MappingNode {
-		p.fault(node.Line, rule, "want an object with the keys %s", strings.Join(known, ", "))
+		p.fault(node.Line, rule, "the value must be an object with the keys %s", strings.Join(known, ", "))
 		return nil
 	}
 	fields := map[string]*yaml.Node{}
@@ -197,7 +197,7 @@ func (p *policyParser) fields(node *yaml.Node, rule string, known []string) map[
 		key, value := node.Content[i], node.Content[i+1]
 		switch {
 		case !slices.Contains(known, key.Value):
-			p.fault(key.Line, rule, "key %.60q is unknown: want %s", key.Value, strings.Join(known, ", "))
+			p.fault(key.Line, rule, "key %.60q is unknown: use %s", key.Value, strings.Join(known, ", "))
 		case fields[key.Value] != nil:
 			p.fault(key.Line, rule, "duplicate key %s: remove one", key.Value)
 		default:
@@ -222,7 +222,7 @@ func (p *policyParser) rule(node *yaml.Node, i int) policyRule {
 			continue
 		}
 		if field.Kind != yaml.ScalarNode || key != "name" && field.Tag != "!!str" {
-			p.fault(field.Line, label, "%s is no text: put it into quotes", key)
+			p.fault(field.Line, label, "%s is not a string: put it in quotes", key)
 			continue
 		}
 		texts[key] = strings.TrimSpace(field.Value)
@@ -230,26 +230,26 @@ func (p *policyParser) rule(node *yaml.Node, i int) policyRule {
 
 	rule := policyRule{name: texts["name"], message: texts["message"], each: texts["each"] != ""}
 	if !policyName.MatchString(rule.name) {
-		p.fault(node.Line, number, "it needs a name of lower-case letters, digits and hyphens, such as no-night-shift")
+		p.fault(node.Line, number, "the name is missing or invalid: use lower-case letters, digits and hyphens, as in no-night-shift")
 	}
 	if rule.each && texts["each"] != "resource" {
-		p.fault(fields["each"].Line, label, "each %.40q is unknown: want resource, or leave it out for the plan as a whole", texts["each"])
+		p.fault(fields["each"].Line, label, "each %.40q is unknown: set resource, or remove each to evaluate the rule for the whole plan", texts["each"])
 	}
 	decision, known := decisionWords[texts["decision"]]
 	rule.decision = decision
 	switch {
 	case fields["decision"] == nil:
-		p.fault(node.Line, label, "decision is missing: want allow, approve or deny")
+		p.fault(node.Line, label, "decision is missing: set allow, approve or deny")
 	case !known:
-		p.fault(fields["decision"].Line, label, "decision %.40q is none: want allow, approve or deny", fields["decision"].Value)
+		p.fault(fields["decision"].Line, label, "decision %.40q is unknown: set allow, approve or deny", fields["decision"].Value)
 	}
 	if fields["when"] == nil {
-		p.fault(node.Line, label, "when is missing: say in CEL when the rule applies")
+		p.fault(node.Line, label, "when is missing: add a CEL expression that is true when the rule applies")
 	}
 	message, expression := fields["message"], fields["messageExpression"]
 	switch {
 	case message != nil && expression != nil:
-		p.fault(expression.Line, label, "there is a message and a messageExpression: want one of them")
+		p.fault(expression.Line, label, "message and messageExpression are both set: remove one")
 	case rule.decision != Allow && rule.message == "" && expression == nil:
 		p.fault(node.Line, label, "message is missing: say what is wrong and how to fix it")
 	}
@@ -296,7 +296,7 @@ func (p *policyParser) compile(env *cel.Env, rule, key string, field *yaml.Node,
 		return nil
 	}
 	if got := ast.OutputType(); !got.IsExactType(want) {
-		p.fault(line, rule, "%s: it is %s, want %s", key, got, want)
+		p.fault(line, rule, "%s: the result is %s, but must be %s", key, got, want)
 		return nil
 	}
 	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(costs{}), cel.EvalOptions(cel.OptOptimize))

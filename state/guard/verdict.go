@@ -123,7 +123,7 @@ func (d *Decision) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("reading decision: %.40q is none: want allow, approve or deny", text)
+	return fmt.Errorf("reading decision: %.40q is unknown: use allow, approve or deny", text)
 }
 
 // And returns the verdict of both: all findings, and the stricter decision.
