@@ -52,7 +52,7 @@ func (d *draft) addCreates(change *scaler.Change, plans []scaler.RootPlan, place
 		vm := &change.Added[i]
 		at := slices.IndexFunc(plans, func(plan scaler.RootPlan) bool { return plan.Host == vm.Host })
 		if at < 0 {
-			return fmt.Errorf("%s has no plan", vm.Host)
+			return fmt.Errorf("host %s has no plan: the next attempt plans again", vm.Host)
 		}
 		if err := plans[at].Err; err != nil {
 			return fmt.Errorf("planning %s: %w", vm.Host, err)
@@ -135,7 +135,7 @@ func (d *draft) summary() string {
 			parts = append(parts, fmt.Sprintf("%d to %s", n, action.word))
 		}
 	}
-	text := cmp.Or(strings.Join(parts, ", "), "no VM of ours changes")
+	text := cmp.Or(strings.Join(parts, ", "), "no numaform VM changes")
 	if hosts = slices.Compact(hosts); len(hosts) > 0 {
 		text += " on " + strings.Join(hosts, ", ")
 	}

@@ -124,10 +124,10 @@ func targets(intent guard.Intent) []target {
 
 // draftOf returns a draft of a plan that the guard does not allow by itself.
 func draftOf(plan *scaler.RootPlan) (*draft, error) {
-	d := &draft{direction: v1alpha1.ScaleDown, requestedBy: RequestedByGuard, why: "the guard does not allow this without approval"}
+	d := &draft{direction: v1alpha1.ScaleDown, requestedBy: RequestedByGuard, why: "the guard requires approval for this change"}
 	if plan.InPlace {
 		d.requestedBy = RequestedByClass
-		d.why = "tags, pool, security groups or emulator of a ProxmoxNodeClass changed: its nodes get the new values while they run"
+		d.why = "tags, pool, security groups or emulator of a ProxmoxNodeClass changed: its running nodes get the new values"
 		if plan.Verdict.Decision == guard.Allow {
 			d.reasons = append(d.reasons, "scale-up of a NodePool of these nodes is manual")
 		}

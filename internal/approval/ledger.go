@@ -57,7 +57,7 @@ func (a *Approvals) readLedger(ctx context.Context, plans []v1alpha1.ScalePlan) 
 	for uid, content := range object.Data {
 		var status v1alpha1.ScalePlanStatus
 		if err := json.Unmarshal([]byte(content), &status); err != nil {
-			return nil, fmt.Errorf("reading ConfigMap %s/%s: key %s: %w: remove the key, and the plan is proposed again",
+			return nil, fmt.Errorf("reading ConfigMap %s/%s: key %s: %w: remove the key; the plan is then proposed again",
 				a.config.Namespace, LedgerName, uid, err)
 		}
 		known[types.UID(uid)] = status

@@ -30,7 +30,7 @@ const ReasonUnknownMode = "UnknownApprovalMode"
 type ModeError struct{ NodePool, Annotation, Value string }
 
 func (e *ModeError) Error() string {
-	return fmt.Sprintf("nodepool %s: annotation %s: unknown mode %q: use auto, policy or manual; until then it is manual",
+	return fmt.Sprintf("nodepool %s: annotation %s: unknown mode %q: set auto, policy or manual; until then, the mode is manual",
 		e.NodePool, e.Annotation, e.Value)
 }
 

@@ -79,9 +79,9 @@ func unforeseen(plan *v1alpha1.ScalePlan, verdict guard.Verdict) string {
 	for _, finding := range verdict.Findings {
 		switch {
 		case finding.Decision == guard.Deny:
-			return "the guard denies it now: " + finding.String()
+			return "the guard now denies it: " + finding.String()
 		case finding.Decision == guard.NeedsApproval && !known[string(finding.Rule)]:
-			return "the guard asks about something new: " + finding.String()
+			return "the guard requires approval for another reason: " + finding.String()
 		}
 	}
 	return ""
@@ -95,7 +95,7 @@ func otherState(plan *v1alpha1.ScalePlan, hosts []v1alpha1.ScalePlanHost) string
 			switch {
 			case is.Host != was.Host || was.Lineage == "":
 			case is.Lineage != was.Lineage:
-				return "the Terraform state of " + is.Host + " is another one"
+				return "the Terraform state of " + is.Host + " was replaced"
 			case is.Serial < was.Serial:
 				return fmt.Sprintf("the Terraform state of %s went back from serial %d to %d", is.Host, was.Serial, is.Serial)
 			}
@@ -107,14 +107,14 @@ func otherState(plan *v1alpha1.ScalePlan, hosts []v1alpha1.ScalePlanHost) string
 // propose creates a draft's ScalePlan, unless it already exists or the same plan was rejected
 // recently, and supersedes the pending ones of the given plans that it replaces.
 func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *draft) error {
-	err := a.supersede(ctx, plans, d.hash, "something else is needed now", func(plan *v1alpha1.ScalePlan) bool {
+	err := a.supersede(ctx, plans, d.hash, "another change is needed now", func(plan *v1alpha1.ScalePlan) bool {
 		return plan.Spec.RequestedBy == d.requestedBy || (d.requestedBy == RequestedByProvisioning && plan.Spec.RequestedBy == RequestedByGuard)
 	})
 	if err != nil || a.refused(plans, d.hash) {
 		return err
 	}
 	if len(d.vms) > maxVMs {
-		return fmt.Errorf("proposing a change of %d vms: a ScalePlan holds %d: lower the NodePool's limits", len(d.vms), maxVMs)
+		return fmt.Errorf("proposing a change of %d VMs: a ScalePlan can have at most %d: lower the NodePool's limits", len(d.vms), maxVMs)
 	}
 
 	plan := a.object(d)
@@ -135,7 +135,7 @@ func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *
 	if d.verdict.Decision == guard.Deny {
 		now := metav1.NewTime(a.config.Clock.Now())
 		plan.Status.Phase, plan.Status.FinishedAt = v1alpha1.ScalePlanFailed, &now
-		plan.Status.Result = "the guard denies it, which no approval can change: see spec.reasons"
+		plan.Status.Result = "the guard denies it, and approval cannot override that: see spec.reasons"
 	}
 	if err := a.enter(ctx, plan); err != nil {
 		return err

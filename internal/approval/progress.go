@@ -111,11 +111,11 @@ func (a *Approvals) advancePending(ctx context.Context, plan *v1alpha1.ScalePlan
 	case plan.Spec.Reject != "":
 		return a.end(ctx, plan, v1alpha1.ScalePlanRejected, fmt.Sprintf("rejected by %s: %s", plan.Spec.RejectedBy, plan.Spec.Reject))
 	case a.expired(plan) && plan.Spec.Approve != "":
-		return a.end(ctx, plan, v1alpha1.ScalePlanExpired, "it was approved, but could not be begun in time: if it is still needed, it is proposed again")
+		return a.end(ctx, plan, v1alpha1.ScalePlanExpired, "it was approved, but could not begin in time: if it is still needed, it is proposed again")
 	case a.expired(plan):
 		return a.end(ctx, plan, v1alpha1.ScalePlanExpired, "it was not approved in time: if it is still needed, it is proposed again")
 	case plan.Spec.Direction == v1alpha1.ScaleDown && a.outdated(plan):
-		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "its nodes are gone, or are needed again")
+		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "its nodes no longer exist, or are needed again")
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (a *Approvals) advanceUpdates(ctx context.Context, plan *v1alpha1.ScalePlan
 		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were changed", len(plan.Spec.VMs)))
 	case !changing && a.config.Clock.Since(a.started) >= unrequestedFor:
 		// Right after a start, the requester of updates may not have asked yet.
-		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "the class of its nodes has changed again, or they are gone")
+		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "the class of its nodes changed again, or the nodes no longer exist")
 	case pending(plan):
 		return a.advancePending(ctx, plan)
 	}
@@ -152,7 +152,7 @@ func (a *Approvals) advanceCreates(ctx context.Context, plan *v1alpha1.ScalePlan
 		case state.Phase == scaler.PhaseFailed:
 			failures = append(failures, fmt.Sprintf("%s: %v", state.VM.Name, state.Err))
 		case state.Phase == scaler.PhaseRemoving:
-			failures = append(failures, state.VM.Name+" was given up before it was created")
+			failures = append(failures, state.VM.Name+" was abandoned before it was created")
 		}
 	}
 	late := plan.Status.DecidedAt != nil && a.config.Clock.Since(plan.Status.DecidedAt.Time) > beginWithin
@@ -163,8 +163,8 @@ func (a *Approvals) advanceCreates(ctx context.Context, plan *v1alpha1.ScalePlan
 		slices.Sort(failures)
 		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, clip(strings.Join(failures, "; "), 4096))
 	case late && len(states) < planned:
-		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("%d of %d VMs were created, the others were given up meanwhile: "+
-			"see the events of their NodeClaims; what pods still need is proposed again", done, planned))
+		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("only %d of %d VMs were created: "+
+			"see the events of their NodeClaims; VMs that pods still need are proposed again", done, planned))
 	}
 	return nil
 }
@@ -186,10 +186,10 @@ func (a *Approvals) advanceDeletes(ctx context.Context, plan *v1alpha1.ScalePlan
 	removing := slices.ContainsFunc(left, func(state scaler.VMState) bool { return state.Phase == scaler.PhaseRemoving })
 	switch {
 	case len(left) == 0:
-		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs are gone", len(plan.Spec.VMs)-creates(plan)))
+		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were deleted", len(plan.Spec.VMs)-creates(plan)))
 	case !removing && plan.Status.DecidedAt != nil && a.config.Clock.Since(plan.Status.DecidedAt.Time) > drainWithin:
-		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("%d VMs did not leave within %s: "+
-			"see the events of their Nodes; what should go is proposed again", len(left), drainWithin))
+		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("%d VMs were not deleted within %s: "+
+			"see the events of their Nodes; removals that are still needed are proposed again", len(left), drainWithin))
 	}
 	return nil
 }

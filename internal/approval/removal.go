@@ -36,11 +36,11 @@ func nameOf(candidate *disruption.Candidate) string {
 func (m *method) draft(command *disruption.Command, reasons []string) (*draft, error) {
 	d := &draft{
 		direction: v1alpha1.ScaleDown, requestedBy: m.requestedBy(), reasons: reasons,
-		why: strings.ToLower(string(m.Reason())) + " nodes are to be removed", verdict: guard.Verdict{Decision: guard.Allow},
+		why: strings.ToLower(string(m.Reason())) + " nodes can be removed", verdict: guard.Verdict{Decision: guard.Allow},
 	}
 	for _, candidate := range command.Candidates {
 		if keyOf(candidate) == "" {
-			return nil, fmt.Errorf("nodeclaim of node %s has no annotation %s: its VM is unknown", candidate.Name(), v1alpha1.AnnotationKey)
+			return nil, fmt.Errorf("NodeClaim of Node %s has no annotation %s, so its VM is unknown: restore the annotation", candidate.Name(), v1alpha1.AnnotationKey)
 		}
 		labels := candidate.Labels()
 		d.pools = append(d.pools, candidate.NodePool.Name)
@@ -61,7 +61,7 @@ func (m *method) draft(command *disruption.Command, reasons []string) (*draft, e
 		}
 		d.vms = append(d.vms, v1alpha1.ScalePlanVM{
 			Action: v1alpha1.ScalePlanCreate, NodePool: replacement.NodePoolName, InstanceType: size, Change: change,
-			Reason: "replaces removed nodes; it is placed when it is created",
+			Reason: "replaces removed nodes; its placement is decided when it is created",
 		})
 	}
 	slices.Sort(d.pools)
@@ -107,7 +107,7 @@ func (a *Approvals) planRemoval(ctx context.Context, d *draft, command *disrupti
 	for i := range change.Removed {
 		// A node with that name may now be another VM.
 		if vm := &change.Removed[i]; !deletes(d.vms)[string(vm.Key)] {
-			return fmt.Errorf("vm %s has the key %s, which is not its NodeClaim's", vm.Name, vm.Key)
+			return fmt.Errorf("VM %s has the key %s, but its NodeClaim has another one", vm.Name, vm.Key)
 		}
 	}
 	change.Narrow()

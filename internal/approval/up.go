@@ -70,7 +70,7 @@ func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed 
 		}
 	}
 
-	err = a.supersede(ctx, plans, "", "no pods need it any more", func(plan *v1alpha1.ScalePlan) bool {
+	err = a.supersede(ctx, plans, "", "pods no longer need it", func(plan *v1alpha1.ScalePlan) bool {
 		if plan.Spec.Direction != v1alpha1.ScaleUp || plan.Spec.RequestedBy != RequestedByProvisioning || len(plan.Spec.NodePools) == 0 {
 			return false
 		}
@@ -251,7 +251,7 @@ func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *d
 	}
 	for _, changed := range []string{unforeseen(plan, d.verdict), otherState(plan, d.hosts)} {
 		if changed != "" {
-			return false, a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "it is not what was approved: "+changed)
+			return false, a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "it differs from the approved plan: "+changed)
 		}
 	}
 	if plan.Status.Phase == v1alpha1.ScalePlanApproved {

@@ -173,7 +173,7 @@ func TestAnApprovalIsForOneState(t *testing.T) {
 	}{
 		{"it went on", "first", 9, 1, ""},
 		{"it went back", "first", 6, 0, "went back from serial 7 to 6"},
-		{"it is another one", "second", 7, 0, "is another one"},
+		{"it is another one", "second", 7, 0, "was replaced"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBench(t, guard.DefaultRules())
