@@ -15,7 +15,7 @@ func TestAgentsCeiling(t *testing.T) {
 	t.Parallel()
 	agent := &topology.Agent{MaxPinnedPercent: 90}
 	half := &topology.Agent{MaxPinnedPercent: 50}
-	const refused = "r1/nuc has a numaform-agent that lets "
+	const refused = "r1/nuc has a numaform-agent that allows "
 	for _, test := range []struct {
 		name    string
 		agent   *topology.Agent
@@ -23,7 +23,7 @@ func TestAgentsCeiling(t *testing.T) {
 		sizes   []int
 		refusal string // of the last spec
 	}{
-		{"a core is left", agent, fleet.PinWithHostAgent, []int{8}, refused + "7 CPUs more be pinned, siblings counted"},
+		{"a core is left", agent, fleet.PinWithHostAgent, []int{8}, refused + "7 CPUs more to be pinned, including siblings"},
 		{"even at a hundred percent", &topology.Agent{MaxPinnedPercent: 100}, fleet.PinWithHostAgent, []int{8}, refused + "7 CPUs"},
 		{"up to it", agent, fleet.PinWithHostAgent, []int{6}, ""},
 		{"no more", agent, fleet.PinWithHostAgent, []int{6, 2}, refused + "1 CPU more"},

@@ -309,12 +309,12 @@ func (s *state) deviceGap(w *want) gap {
 	if m == none {
 		return gap{
 			has: "has no device of PCI mapping " + lacking,
-			fix: "add one of the host's to the mapping (Datacenter, Resource Mappings in Proxmox), or a host that has one",
+			fix: "add a device of the host to the mapping (Datacenter, Resource Mappings in Proxmox), or add a host that has one",
 		}
 	}
 	free := max(0, s.pci.spare(&s.passed, m))
 	return gap{
-		has: fmt.Sprintf("has %d of %s of PCI mapping %s to spare, %d requested", free, count(len(s.pci.of[m]), "device"), lacking, requested),
-		fix: "add a device to the mapping (Datacenter, Resource Mappings in Proxmox), add a host, or take the device from another guest: stopped ones count, and those of mappings that share devices with it",
+		has: fmt.Sprintf("has %d of %s of PCI mapping %s free, %d requested", free, count(len(s.pci.of[m]), "device"), lacking, requested),
+		fix: "add a device to the mapping (Datacenter, Resource Mappings in Proxmox), add a host, or remove the device from another guest: stopped guests count, and so do mappings that share devices with it",
 	}
 }

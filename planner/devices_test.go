@@ -91,16 +91,16 @@ func TestDevicesAreCounted(t *testing.T) {
 		placed int
 		says   string
 	}{
-		{"one each", cards, nil, same(wanting(2, "gpu"), 3), 2, "pve-1 has 0 of 2 devices of PCI mapping gpu to spare, 1 requested, 1 other host less: add a device to the mapping"},
+		{"one each", cards, nil, same(wanting(2, "gpu"), 3), 2, "pve-1 has 0 of 2 devices of PCI mapping gpu free, 1 requested, 1 other host less: add a device to the mapping"},
 		{"two at once", cards, nil, []fleet.Spec{wanting(2, "gpu", "gpu")}, 1, ""},
-		{"more than there are", cards, nil, []fleet.Spec{wanting(2, "gpu", "gpu", "gpu")}, 0, "has 2 of 2 devices of PCI mapping gpu to spare, 3 requested"},
+		{"more than there are", cards, nil, []fleet.Spec{wanting(2, "gpu", "gpu", "gpu")}, 0, "has 2 of 2 devices of PCI mapping gpu free, 3 requested"},
 		{"no such mapping", cards, nil, []fleet.Spec{wanting(2, "nic")}, 0, "has no device of PCI mapping nic"},
 		{"taken by a guest", cards, running(topology.Guest{Running: true, PCIDevices: []topology.PassedDevice{{Mapping: "gpu"}}}), same(wanting(2, "gpu"), 2), 1, "0 of 2"},
 		{"taken by one that is stopped", cards, running(topology.Guest{PCIDevices: []topology.PassedDevice{{Mapping: "gpu"}}}), same(wanting(2, "gpu"), 2), 1, "0 of 2"},
 		{"taken by its address", cards, running(topology.Guest{Running: true, PCIDevices: []topology.PassedDevice{{Address: "81:00"}}}), same(wanting(2, "gpu"), 2), 1, "0 of 2"},
 		{"a template takes none", cards, running(topology.Guest{Template: true, PCIDevices: []topology.PassedDevice{{Mapping: "gpu"}}}), same(wanting(2, "gpu"), 2), 2, ""},
 		{"mediated devices are shared", cards, nil, same(vgpu, 5), 5, ""},
-		{"one that another mapping names too", append(cards, card("one", "0000:01:00.0", 0)), nil, []fleet.Spec{wanting(2, "one"), wanting(2, "gpu")}, 1, "to spare, 1 requested"},
+		{"one that another mapping names too", append(cards, card("one", "0000:01:00.0", 0)), nil, []fleet.Spec{wanting(2, "one"), wanting(2, "gpu")}, 1, "free, 1 requested"},
 		{"without devices", cards, nil, same(wanting(2), 3), 3, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

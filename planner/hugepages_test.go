@@ -185,12 +185,12 @@ func TestRefusalsOfHugePages(t *testing.T) {
 		want string
 	}{
 		{"on a node of two digits", two, inPages(spec(fleet.PolicyNUMA, 2, 2*gib), fleet.HugePages1Gi), "2 NUMA vCPUs, 2 GiB in huge pages of 1 GiB: r1/pve-1 has 0 MiB free in huge pages of 1 GiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
-		{"unknown", told, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 has its huge pages unknown: collect the topology (numaform topology collect), or run numaform-agent on it"},
+		{"unknown", told, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 does not report its huge pages: collect the topology (numaform topology collect), or run numaform-agent on it"},
 		{"none reserved", none, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 has 0 MiB free in huge pages of 1 GiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
 		{"too few", paged(512, 16), inPages(spec(fleet.PolicyNUMA, 2, 2*gib), fleet.HugePages2Mi), "2 NUMA vCPUs, 2 GiB in huge pages of 2 MiB: r1/pve-1 has 1 GiB free in huge pages of 2 MiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
 		{"not beside the CPUs", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 10, gib), fleet.HugePages1Gi), "10 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 NUMA 1 has 8 free with 16 GiB in huge pages of 1 GiB: add a host or lower cpu in the NodePool"},
-		{"no multiple", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 2, gib+512), fleet.HugePages1Gi), "its memory of 1536 MiB is no multiple of 1024 MiB, the size of its huge pages: choose another size in the NodePool, or other huge pages in the ProxmoxNodeClass"},
-		{"shared", paged(512, 16), inPages(spec(fleet.PolicyShared, 2, gib), fleet.HugePages1Gi), "huge pages are of one NUMA node each: use the policy NUMA, Dedicated or Isolated in the ProxmoxNodeClass"},
+		{"no multiple", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 2, gib+512), fleet.HugePages1Gi), "its memory of 1536 MiB is not a multiple of 1024 MiB, the size of its huge pages: set another size in the NodePool, or other huge pages in the ProxmoxNodeClass"},
+		{"shared", paged(512, 16), inPages(spec(fleet.PolicyShared, 2, gib), fleet.HugePages1Gi), "each huge page belongs to one NUMA node: use the policy NUMA, Dedicated or Isolated in the ProxmoxNodeClass"},
 		{"no size that Proxmox knows", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 2, gib), "4Mi"), "its size of huge pages is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"},
 	}
 	for _, tt := range tests {

@@ -51,16 +51,16 @@ func wantOf(spec *fleet.Spec) want {
 func (w want) problem() string {
 	switch {
 	case w.vcpus < 1 || w.memory < 1:
-		return "a VM needs at least 1 vCPU and 1 MiB: raise cpu and memory"
+		return "a VM must have at least 1 vCPU and 1 MiB: raise cpu and memory"
 	case !(w.ratio > 0) || math.IsInf(w.ratio, 0):
-		return "the overcommit must be a number above 0: correct it in the ProxmoxNodeClass"
+		return "the overcommit must be positive: correct it in the ProxmoxNodeClass"
 	case w.backing == unknownBacking:
 		return "its size of huge pages is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"
 	case w.backing != ordinary && w.policy == fleet.PolicyShared:
-		return "huge pages are of one NUMA node each: use the policy NUMA, Dedicated or Isolated in the ProxmoxNodeClass"
+		return "each huge page belongs to one NUMA node: use the policy NUMA, Dedicated or Isolated in the ProxmoxNodeClass"
 	case w.memory%w.backing.mib() != 0:
-		return fmt.Sprintf("its memory of %d MiB is no multiple of %d MiB, the size of its huge pages: "+
-			"choose another size in the NodePool, or other huge pages in the ProxmoxNodeClass", w.memory, w.backing.mib())
+		return fmt.Sprintf("its memory of %d MiB is not a multiple of %d MiB, the size of its huge pages: "+
+			"set another size in the NodePool, or other huge pages in the ProxmoxNodeClass", w.memory, w.backing.mib())
 	}
 	switch w.policy {
 	case fleet.PolicyShared, fleet.PolicyNUMA, fleet.PolicyDedicated, fleet.PolicyIsolated:

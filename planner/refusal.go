@@ -33,7 +33,7 @@ func (b *batch) refusal(i int) string {
 	}
 	text := fmt.Sprintf("%s, %s%s: ", count(w.vcpus, noun), gib(w.memory), w.backing.in())
 	if len(b.specs[i].Hosts) == 0 {
-		return text + "no host is allowed: no host has the template, storage and zone that the ProxmoxNodeClass and NodePool ask for"
+		return text + "no host is allowed: no host has the template, storage and zone that the ProxmoxNodeClass and NodePool require"
 	}
 	var best *state
 	var g gap
@@ -49,7 +49,7 @@ func (b *batch) refusal(i int) string {
 		}
 	}
 	if len(b.hosts[i]) == 0 {
-		return text + "none of the allowed hosts was found: check their names and the connection to their region"
+		return text + "none of the allowed hosts exists: check their names and the connection to their region"
 	}
 	if best == nil {
 		return text + "no allowed host can be used: " + first(unavailable, 3) + ": bring one of them back"
@@ -84,12 +84,12 @@ func (s *state) gap(w want) gap {
 	g := gap{fix: "add a host or lower cpu in the NodePool"}
 	switch {
 	case w.backing != ordinary && !s.pagesKnown:
-		g.has = "has its huge pages unknown"
+		g.has = "does not report its huge pages"
 		g.fix = "collect the topology (numaform topology collect), or run numaform-agent on it"
 
 	case w.vcpus > s.online:
 		g.share = share(int64(s.online), vcpus)
-		g.has = fmt.Sprintf("has %s in all, more vCPUs cannot start", count(s.online, "CPU"))
+		g.has = fmt.Sprintf("has only %s, and a VM with more vCPUs cannot start", count(s.online, "CPU"))
 
 	case !s.hasDevices(&w):
 		return s.deviceGap(&w)
@@ -111,7 +111,7 @@ func (s *state) gap(w want) gap {
 
 	case w.agent && w.vcpus > s.agentRoom():
 		g.share = share(int64(s.agentRoom()), vcpus)
-		g.has = fmt.Sprintf("has a numaform-agent that lets %s more be pinned, siblings counted", count(s.agentRoom(), "CPU"))
+		g.has = fmt.Sprintf("has a numaform-agent that allows %s more to be pinned, including siblings", count(s.agentRoom(), "CPU"))
 		g.fix = "raise max_pinned_percent in /etc/numaform-agent.yaml there, add a host or lower cpu in the NodePool"
 
 	default:

@@ -23,12 +23,12 @@ func TestRefusals(t *testing.T) {
 		spec   fleet.Spec
 		want   string
 	}{
-		{"no host allowed", nil, nowhere, "1 shared vCPU, 1 GiB: no host is allowed: no host has the template, storage and zone that the ProxmoxNodeClass and NodePool ask for"},
-		{"host not there", nil, spec(fleet.PolicyShared, 1, gib, "pve-9"), "1 shared vCPU, 1 GiB: none of the allowed hosts was found: check their names and the connection to their region"},
-		{"nonsense size", nil, spec(fleet.PolicyShared, 0, gib), "a VM needs at least 1 vCPU and 1 MiB: raise cpu and memory"},
-		{"nonsense ratio", nil, full, "the overcommit must be a number above 0: correct it in the ProxmoxNodeClass"},
+		{"no host allowed", nil, nowhere, "1 shared vCPU, 1 GiB: no host is allowed: no host has the template, storage and zone that the ProxmoxNodeClass and NodePool require"},
+		{"host not there", nil, spec(fleet.PolicyShared, 1, gib, "pve-9"), "1 shared vCPU, 1 GiB: none of the allowed hosts exists: check their names and the connection to their region"},
+		{"nonsense size", nil, spec(fleet.PolicyShared, 0, gib), "a VM must have at least 1 vCPU and 1 MiB: raise cpu and memory"},
+		{"nonsense ratio", nil, full, "the overcommit must be positive: correct it in the ProxmoxNodeClass"},
 		{"nonsense policy", nil, odd, "the policy Greedy is unknown: use Shared, NUMA, Dedicated or Isolated"},
-		{"larger than the host", nil, spec(fleet.PolicyDedicated, 17, gib), "17 dedicated CPUs, 1 GiB: r1/pve-1 has 16 CPUs in all, more vCPUs cannot start: add a host or lower cpu in the NodePool"},
+		{"larger than the host", nil, spec(fleet.PolicyDedicated, 17, gib), "17 dedicated CPUs, 1 GiB: r1/pve-1 has only 16 CPUs, and a VM with more vCPUs cannot start: add a host or lower cpu in the NodePool"},
 		{"memory", nil, spec(fleet.PolicyDedicated, 4, 65*gib), "4 dedicated CPUs, 65 GiB: r1/pve-1 has 64 GiB free: add a host or lower memory in the NodePool"},
 		{"node memory", nil, spec(fleet.PolicyNUMA, 1, 33*gib), "1 NUMA vCPU, 33 GiB: r1/pve-1 NUMA 0 has 8 free with 32 GiB, 2 NUMA nodes together 16 with 64 GiB: add a host or lower memory in the NodePool"},
 		{"memory, by a MiB", func(s *topology.Snapshot) { s.Hosts[0].ReservedMemoryMiB = 1 }, spec(fleet.PolicyShared, 1, 64*gib), "1 shared vCPU, 64 GiB: r1/pve-1 has 63.9 GiB free: add a host or lower memory in the NodePool"},
@@ -51,7 +51,7 @@ func TestRefusals(t *testing.T) {
 			down := twoNodes()
 			down.Name, down.Online = "pve-2", false
 			s.Hosts = []topology.Host{small, s.Hosts[0], down}
-		}, spec(fleet.PolicyDedicated, 17, gib, "pve-0", "pve-1", "pve-2"), "17 dedicated CPUs, 1 GiB: r1/pve-1 has 16 CPUs in all, more vCPUs cannot start, 1 other host less, out of use: r1/pve-2 (offline): add a host or lower cpu in the NodePool"},
+		}, spec(fleet.PolicyDedicated, 17, gib, "pve-0", "pve-1", "pve-2"), "17 dedicated CPUs, 1 GiB: r1/pve-1 has only 16 CPUs, and a VM with more vCPUs cannot start, 1 other host less, out of use: r1/pve-2 (offline): add a host or lower cpu in the NodePool"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -49,7 +49,7 @@ type NodeView struct {
 func (p *Planner) View(spec fleet.Spec, host topology.HostID) View {
 	at, known := p.at[host]
 	if !known {
-		return View{Lacks: "is not known", Fix: "check its name and the connection to its region"}
+		return View{Lacks: "is unknown", Fix: "check its name and the connection to its region"}
 	}
 	w := wantOf(&spec)
 	s := p.hosts[at]

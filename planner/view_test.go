@@ -77,7 +77,7 @@ func TestViewOfHostsThatTakeNothing(t *testing.T) {
 	if v := p.View(spec("Greedy", 1, gib), down.ID()); v.Fits || !strings.Contains(v.Lacks, "unknown") {
 		t.Errorf("an unknown policy has the view %+v", v)
 	}
-	if v := p.View(spec(fleet.PolicyShared, 1, gib), topology.HostID{Region: "r1", Host: "pve-9"}); v.Fits || v.Lacks != "is not known" {
+	if v := p.View(spec(fleet.PolicyShared, 1, gib), topology.HostID{Region: "r1", Host: "pve-9"}); v.Fits || v.Lacks != "is unknown" {
 		t.Errorf("a host that is not there has the view %+v", v)
 	}
 }

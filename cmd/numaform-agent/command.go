@@ -28,7 +28,7 @@ const (
 type usageError struct{ error }
 
 // errUnhealthy makes status fail after it has printed its report.
-var errUnhealthy = errors.New("the agent does not run, or its last look at the host failed")
+var errUnhealthy = errors.New("the agent is not running, or its last round failed")
 
 // program is the environment of the process.
 type program struct {
@@ -63,9 +63,9 @@ func (p *program) command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "numaform-agent",
 		Short: "Keep the CPU pins of VMs on this Proxmox host",
-		Long: "Put the vCPUs of running VMs on the CPUs that their descriptions declare, keep them there, and\n" +
-			"report other guests on these CPUs or keep them off. Every flag has a twin in the environment:\n" +
-			"--state-dir is NUMAFORM_AGENT_STATE_DIR.",
+		Long: "Pin the vCPUs of running VMs to the CPUs that their descriptions declare, and report other guests on\n" +
+			"these CPUs or keep them off. Every flag has an environment variable: --state-dir is\n" +
+			"NUMAFORM_AGENT_STATE_DIR.",
 		Args:              asUsage(cobra.NoArgs),
 		SilenceUsage:      true,
 		SilenceErrors:     true,
@@ -84,24 +84,24 @@ func (p *program) command() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	flags := root.PersistentFlags()
 	flags.StringVar(&p.root, "root", "/", "file system of the host")
-	flags.StringVar(&p.stateDir, "state-dir", "/run/numaform-agent", "directory of the state, which a start of the host must empty")
-	flags.StringVar(&p.config, "config", "/etc/numaform-agent.yaml", "file that says what declarations may have")
-	root.Flags().StringVar(&p.isolation, "isolation", "", "guests that may run on pinned CPUs: off, report or enforce (default: isolation of the file, or report)")
-	root.Flags().DurationVar(&p.interval, "interval", 500*time.Millisecond, "time between two looks at the host")
+	flags.StringVar(&p.stateDir, "state-dir", "/run/numaform-agent", "directory of the state; it must be empty when the host starts")
+	flags.StringVar(&p.config, "config", "/etc/numaform-agent.yaml", "configuration file, which limits what VMs can declare")
+	root.Flags().StringVar(&p.isolation, "isolation", "", "isolation of pinned CPUs from other guests: off, report or enforce (default: isolation in the file, or report)")
+	root.Flags().DurationVar(&p.interval, "interval", 500*time.Millisecond, "time between two rounds")
 	root.Flags().BoolVarP(&p.verbose, "verbose", "v", false, "log more")
 
 	status := &cobra.Command{
-		Use: "status", Short: "Show who has which CPUs", Args: asUsage(cobra.NoArgs),
+		Use: "status", Short: "Show the owners of CPUs", Args: asUsage(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error { return p.status() },
 	}
 	status.Flags().StringVarP(&p.output, "output", "o", "text", "text or json")
 	publish := &cobra.Command{
-		Use: "publish", Short: "Write this host's exact topology, and what the agent does, into its notes in Proxmox", Args: asUsage(cobra.NoArgs),
+		Use: "publish", Short: "Write the exact topology of this host and the agent's status to the host's notes in Proxmox", Args: asUsage(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.publish(cmd.Context()) },
 	}
-	publish.Flags().StringVar(&p.host, "host", "", "name of this host in Proxmox (default: the name of the machine)")
+	publish.Flags().StringVar(&p.host, "host", "", "name of this host in Proxmox (default: the hostname)")
 	root.AddCommand(status, publish, &cobra.Command{
-		Use: "release", Short: "Undo all pins and confinements, with the agent stopped", Args: asUsage(cobra.NoArgs),
+		Use: "release", Short: "Remove all pins and confinements; stop the agent first", Args: asUsage(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			a, err := p.agent()
 			if err != nil {
@@ -155,7 +155,7 @@ func (p *program) agent() (*agent.Agent, error) {
 		}
 	}
 	if p.interval < 10*time.Millisecond {
-		return nil, usageError{fmt.Errorf("--interval %s: want at least 10ms", p.interval)}
+		return nil, usageError{fmt.Errorf("--interval %s: must be at least 10ms", p.interval)}
 	}
 	level := slog.LevelInfo
 	if p.verbose {
@@ -196,7 +196,7 @@ func (p *program) status() error {
 		}
 		fmt.Fprintln(p.stdout, string(text))
 	default:
-		return usageError{fmt.Errorf("--output %q: want text or json", p.output)}
+		return usageError{fmt.Errorf("--output %q: must be text or json", p.output)}
 	}
 	if !status.Healthy() {
 		return errUnhealthy
@@ -209,7 +209,7 @@ func (p *program) publish(ctx context.Context) error {
 	if host == "" {
 		name, err := os.Hostname()
 		if err != nil {
-			return fmt.Errorf("asking for the name of the machine: %w", err)
+			return fmt.Errorf("reading the hostname: %w", err)
 		}
 		host, _, _ = strings.Cut(name, ".")
 	}
@@ -224,7 +224,7 @@ func (p *program) publish(ctx context.Context) error {
 		fmt.Fprintf(p.stderr, "published in the notes of %s\n", host)
 	}
 	if done.Unwell != "" {
-		fmt.Fprintf(p.stderr, "said nothing of the agent: %s; numaform gives this host no pinned VM from 15 minutes on: numaform-agent status\n", done.Unwell)
+		fmt.Fprintf(p.stderr, "agent status not published: %s; after 15 minutes, numaform places no pinned VM on this host: run numaform-agent status\n", done.Unwell)
 	}
 	return nil
 }

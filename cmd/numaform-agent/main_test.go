@@ -245,20 +245,20 @@ func TestCommandLine(t *testing.T) {
 		stderr  string
 	}{
 		{"version", nil, []string{"version"}, exitDone, "numaform-agent (devel)\n", ""},
-		{"status before", nil, []string{"status"}, exitFailed, "no agent ran", ""},
+		{"status before", nil, []string{"status"}, exitFailed, "no agent has run", ""},
 		{"isolation of the file", nil, nil, exitDone, "isolation=report", ""},
 		{"isolation of the environment", map[string]string{"NUMAFORM_AGENT_ISOLATION": "enforce"}, nil, exitDone, "isolation=enforce", ""},
 		{"the flag wins", map[string]string{"NUMAFORM_AGENT_ISOLATION": "enforce"}, []string{"--isolation", "off"}, exitDone, "isolation=off", ""},
 		{"status", nil, []string{"status"}, exitDone, "isolation off\nCPUs       online 0-1, pinned none, shared 0-1\n", ""},
 		{"status as JSON", nil, []string{"status", "-o", "json"}, exitDone, `"running": true`, ""},
-		{"status as YAML", nil, []string{"status", "-o", "yaml"}, exitUsage, "", `--output "yaml": want text or json`},
+		{"status as YAML", nil, []string{"status", "-o", "yaml"}, exitUsage, "", `--output "yaml": must be text or json`},
 		{"no such isolation", nil, []string{"--isolation", "on"}, exitUsage, "", "set off, report or enforce"},
 		{"no such flag", nil, []string{"--isolate"}, exitUsage, "", "unknown flag"},
 		{"no such command", nil, []string{"stop"}, exitUsage, "", `unknown command "stop"`},
 		{"a variable that is no duration", map[string]string{"NUMAFORM_AGENT_INTERVAL": "fast"}, nil, exitUsage, "", "NUMAFORM_AGENT_INTERVAL"},
-		{"too eager", nil, []string{"--interval", "1ms"}, exitUsage, "", "want at least 10ms"},
+		{"too eager", nil, []string{"--interval", "1ms"}, exitUsage, "", "must be at least 10ms"},
 		{"release", nil, []string{"release"}, exitDone, "", ""},
-		{"status after", nil, []string{"status"}, exitFailed, "no agent ran", ""},
+		{"status after", nil, []string{"status"}, exitFailed, "no agent has run", ""},
 	}
 	for _, tt := range tests {
 		code, stdout, stderr := once(t, tt.environ, append(tt.args, at...)...)

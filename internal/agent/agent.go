@@ -95,10 +95,10 @@ const (
 // New returns an agent. It does not touch the host yet.
 func New(options Options) (*Agent, error) {
 	if options.Interval <= 0 || options.Root == "" || options.StateDir == "" {
-		return nil, errors.New("making the agent: an interval, a root and a state directory are needed")
+		return nil, errors.New("creating the agent: Interval, Root and StateDir must be set")
 	}
 	if err := options.Settings.check(); err != nil {
-		return nil, fmt.Errorf("making the agent: %w", err)
+		return nil, fmt.Errorf("creating the agent: %w", err)
 	}
 	if options.Affinities == nil {
 		options.Affinities = qemu.Kernel{}
@@ -141,7 +141,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.Log.Info("started", "version", a.Version, "isolation", a.Settings.Isolation, "clusters", strings.Join(a.Settings.Clusters, " "),
 		"max-pinned-percent", a.Settings.MaxPinnedPercent)
 	if len(a.Settings.Clusters) == 0 {
-		a.Log.Warn("no cluster may pin here: name clusters in the agent's configuration")
+		a.Log.Warn("no cluster may pin here: set clusters in the agent's configuration")
 	}
 	ticker := time.NewTicker(a.Interval / earlyFactor)
 	defer ticker.Stop()
@@ -157,7 +157,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			a.Log.Info("stopped, pins stay")
+			a.Log.Info("stopped, pins remain")
 			return nil
 		case <-ticker.C:
 		}
@@ -168,7 +168,7 @@ func (a *Agent) Run(ctx context.Context) error {
 // declared pins are found again, but pins withdrawn in the meantime are not released.
 func (a *Agent) open() error {
 	if err := os.MkdirAll(a.StateDir, 0o755); err != nil {
-		return fmt.Errorf("making the directory of the state: %w", err)
+		return fmt.Errorf("creating the state directory: %w", err)
 	}
 	self, err := a.reader.Self()
 	if err != nil {
@@ -177,10 +177,10 @@ func (a *Agent) open() error {
 	state, err := ReadState(a.StateDir)
 	if err != nil {
 		err = errors.Join(err, os.Rename(StateFile(a.StateDir), StateFile(a.StateDir)+".bad"))
-		a.Log.Error("state could not be read, starting with an empty one", logkey.Message, err.Error())
+		a.Log.Error("state not read, starting with an empty one", logkey.Message, err.Error())
 	}
 	if state.Agent.PID != self.PID && state.Agent.PID > 0 && a.reader.Alive(state.Agent) {
-		return fmt.Errorf("another numaform-agent runs, process %d: stop it first (systemctl stop numaform-agent)", state.Agent.PID)
+		return fmt.Errorf("another numaform-agent is running as process %d: stop it first (systemctl stop numaform-agent)", state.Agent.PID)
 	}
 	a.self = self
 	a.state = state
@@ -250,10 +250,10 @@ func (a *Agent) Release() error {
 		errs = append(errs, fmt.Errorf("control group %s is still confined: write %q to its cpuset.cpus", c.Group, c.Was))
 	}
 	for _, g := range a.state.Governors {
-		errs = append(errs, fmt.Errorf("frequency policy %d has not its governor %s again: %s", g.Policy, g.Was, g.Problem))
+		errs = append(errs, fmt.Errorf("frequency policy %d does not have its earlier governor %s: %s", g.Policy, g.Was, g.Problem))
 	}
 	for _, i := range a.state.Interrupts {
-		errs = append(errs, fmt.Errorf("interrupt %d is not on CPUs %s again: %s", i.IRQ, i.Was, i.Refused))
+		errs = append(errs, fmt.Errorf("interrupt %d is not on its earlier CPUs %s: %s", i.IRQ, i.Was, i.Refused))
 	}
 	if len(errs) > 0 {
 		return fmt.Errorf("releasing guests: %w", errors.Join(errs...))
@@ -287,7 +287,7 @@ func (a *Agent) save() error {
 func (a *Agent) readHost() error {
 	data, err := os.ReadFile(filepath.Join(a.Root, "sys/devices/system/cpu/online"))
 	if err != nil {
-		return fmt.Errorf("reading which CPUs are online: %w", err)
+		return fmt.Errorf("reading the online CPUs: %w", err)
 	}
 	// A driver of frequencies may be loaded later.
 	if string(data) != a.online || a.governorNote() != "" {

@@ -235,12 +235,12 @@ func TestTwoAgents(t *testing.T) {
 	text, err := json.Marshal(status.State)
 	w.must(err)
 	w.Write("run/numaform-agent/state.json", string(text))
-	if err := w.Release(); err == nil || !strings.Contains(err.Error(), "another numaform-agent runs") {
+	if err := w.Release(); err == nil || !strings.Contains(err.Error(), "another numaform-agent is running") {
 		t.Errorf("error %v, want that another runs", err)
 	}
 	w.Stop(101)
 	w.must(w.Release())
-	if after := w.status(); after.Running || after.Format != 0 || !strings.Contains(after.String(), "no agent ran") {
+	if after := w.status(); after.Running || after.Format != 0 || !strings.Contains(after.String(), "no agent has run") {
 		t.Errorf("after the release: %s", after.String())
 	}
 }
@@ -318,7 +318,7 @@ func TestStatusText(t *testing.T) {
 			{Run: qemu.Run{VMID: 2003}, Starting: true},
 		},
 		Confined:  []agent.Confinement{{Group: "lxc", Now: topology.CPUs(0, 1)}},
-		Intruders: []agent.Intruder{{VMID: 105, CPUs: topology.CPUs(2), Text: "root gave it the affinity 2"}},
+		Intruders: []agent.Intruder{{VMID: 105, CPUs: topology.CPUs(2), Text: "root set its affinity to 2"}},
 		Governors: []agent.Governed{
 			{Policy: 2, CPUs: topology.CPUs(2), Was: "powersave", Now: "performance"},
 			{Policy: 3, CPUs: topology.CPUs(3), Was: "powersave", Now: "performance"},
@@ -336,11 +336,11 @@ VM 2001    pinned 3,2, emulator guest, cluster prod; put back 2 times
 VM 2002    not pinned; refused (overlap): CPU 2 belongs to guest 2001
 VM 2003    starting
 confined   lxc to 0-1
-intruder   guest 105 may run on 2: root gave it the affinity 2
+intruder   guest 105 may run on 2: root set its affinity to 2
 governor   CPUs 2-3 performance, was powersave
 governor   free CPUs 0 powersave, was schedutil
 interrupts 2 of device 0000:41:00.0 of VM 2001 on CPUs 2-3; put back 1 times
-interrupts 1 of device 0000:41:00.0 of VM 2001 left where they are: input/output error
+interrupts 1 of device 0000:41:00.0 of VM 2001 not moved: input/output error
 published  2023-11-14T22:13:20Z
 `
 	if diff := cmp.Diff(want, status.String()); diff != "" {

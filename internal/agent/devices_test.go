@@ -238,7 +238,7 @@ func TestInterruptsAreRefused(t *testing.T) {
 	if w.journal.Len() > 0 {
 		t.Errorf("told twice:\n%s", w.journal.String())
 	}
-	if got := w.text(); !strings.Contains(got, "interrupts 1 of device 0000:41:00.0 of VM 101 left where they are: moving interrupt 57") {
+	if got := w.text(); !strings.Contains(got, "interrupts 1 of device 0000:41:00.0 of VM 101 not moved: moving interrupt 57") {
 		t.Errorf("status:\n%s", got)
 	}
 	w.must(w.Pinned(101, topology.CPUs(w.one), w.one))

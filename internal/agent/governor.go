@@ -69,7 +69,7 @@ func (a *Agent) governorNote() string {
 	if a.Settings.Governor.Pinned == "" || len(a.policies) > 0 {
 		return ""
 	}
-	return "this host has no cpufreq: it is a VM, or its firmware scales frequencies; remove governor from the agent's configuration"
+	return "this host has no cpufreq, because it is a VM or its firmware scales frequencies: remove governor from the agent's configuration"
 }
 
 // govern sets each governor that differs from the desired one. It sets the governor of

@@ -124,7 +124,7 @@ func (a *Agent) intruders(r *round) []Intruder {
 			case failed != nil:
 				intruder.Text = failed.Error()
 			case !guest.Config.Affinity.IsEmpty():
-				intruder.Text = fmt.Sprintf("root gave it the affinity %s", guest.Config.Affinity)
+				intruder.Text = fmt.Sprintf("root set its affinity to %s", guest.Config.Affinity)
 			default:
 				intruder.Text = fmt.Sprintf("it is not in control group %s", group)
 			}

@@ -93,11 +93,11 @@ func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 	case err != nil:
 		done.Unwell = err.Error()
 	case !status.Running:
-		done.Unwell = "it does not run"
+		done.Unwell = "it is not running"
 	case status.Problem != "":
-		done.Unwell = "its last look at the host failed: " + strings.Join(strings.Fields(status.Problem), " ")
+		done.Unwell = "its last round failed: " + strings.Join(strings.Fields(status.Problem), " ")
 	case status.Silent > 0:
-		done.Unwell = fmt.Sprintf("it has not looked at the host for %d seconds", status.Silent)
+		done.Unwell = fmt.Sprintf("its last round was %d seconds ago", status.Silent)
 	default:
 		agent = status.published()
 		agent.PCINodes = p.pciNodes()
@@ -115,7 +115,7 @@ func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 
 	if strings.TrimSpace(notes) != strings.TrimSpace(config.Description) {
 		if len(notes) > maxNotes {
-			return Publication{}, fmt.Errorf("publishing topology: the notes of %s would have %d bytes of %d: shorten them, or use "+
+			return Publication{}, fmt.Errorf("publishing topology: the notes of %s would have %d bytes, but the limit is %d: shorten them, or use "+
 				"`numaform topology collect` and machines in numaform.yaml", p.Host, len(notes), maxNotes)
 		}
 		args := []string{"set", path, "--description", notes}
@@ -129,7 +129,7 @@ func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 	}
 	if done.Unwell == "" {
 		if err := renameio.WriteFile(publishedFile(p.StateDir), []byte(agent.At.Format(time.RFC3339)+"\n"), 0o644); err != nil {
-			return done, fmt.Errorf("keeping when the topology was published: %w", err)
+			return done, fmt.Errorf("recording the time of the publication: %w", err)
 		}
 	}
 	return done, nil

@@ -69,7 +69,7 @@ func (a *Agent) plan(r *round) {
 		}
 		switch {
 		case errors.Is(vm.Err, fs.ErrNotExist):
-			guest.Unread = "its configuration is not on this host: it is on its way here, or /etc/pve is not mounted (systemctl status pve-cluster)"
+			guest.Unread = "its configuration is not on this host: the guest is migrating, or /etc/pve is not mounted (systemctl status pve-cluster)"
 		case vm.Err != nil:
 			guest.Unread = vm.Err.Error()
 		}

@@ -68,14 +68,14 @@ func ReadSettings(name string) (Settings, error) {
 	const most = 1 << 16
 	info, err := file.Stat()
 	if err == nil && info.Mode().Perm()&0o022 != 0 {
-		err = errors.New("others than its owner may write it: chmod 644")
+		err = errors.New("users other than its owner may write it: run chmod 644")
 	}
 	var data []byte
 	if err == nil {
 		data, err = io.ReadAll(io.LimitReader(file, most+1))
 	}
 	if err == nil && len(data) > most {
-		err = errors.New("it has more than 64 KiB")
+		err = errors.New("it is larger than 64 KiB")
 	}
 	var settings Settings
 	if err == nil {
@@ -99,7 +99,7 @@ func ParseSettings(data []byte) (Settings, error) {
 		return Settings{}, fmt.Errorf("%w: the keys are clusters, max_pinned_percent, reserved_cpus, emulator, isolation, governor, irqs and metrics_dir", err)
 	}
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
-		return Settings{}, errors.New("a second document follows: leave one")
+		return Settings{}, errors.New("it has a second document: remove it")
 	}
 	return settings, settings.check()
 }
@@ -111,7 +111,7 @@ func (s *Settings) check() error {
 		}
 	}
 	if s.MaxPinnedPercent < 1 || s.MaxPinnedPercent > 100 {
-		return fmt.Errorf("max_pinned_percent: %d is not between 1 and 100", s.MaxPinnedPercent)
+		return fmt.Errorf("max_pinned_percent: %d must be between 1 and 100", s.MaxPinnedPercent)
 	}
 	if !slices.Contains([]fleet.Emulator{fleet.EmulatorGuest, fleet.EmulatorShared}, s.Emulator) {
 		return fmt.Errorf("emulator: %q is unknown: set guest or shared", s.Emulator)

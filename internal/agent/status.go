@@ -55,18 +55,18 @@ func (s *Status) String() string {
 	line := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }
 	switch {
 	case s.Format == 0:
-		line("no agent ran since the host started: systemctl start numaform-agent")
+		line("no agent has run since the host started: systemctl start numaform-agent")
 		return out.String()
 	case s.Running:
 		line("agent      %s, process %d, isolation %s", s.Version, s.Agent.PID, s.Isolation)
 	default:
-		line("agent      %s does not run: systemctl status numaform-agent; what follows is what it left", s.Version)
+		line("agent      %s is not running: systemctl status numaform-agent; its last report follows", s.Version)
 	}
 	if s.Problem != "" {
 		line("problem    %s", s.Problem)
 	}
 	if s.Silent > 0 {
-		line("problem    it has not looked at the host for %d seconds: systemctl status pve-cluster, then systemctl restart numaform-agent", s.Silent)
+		line("problem    its last round was %d seconds ago: systemctl status pve-cluster, then systemctl restart numaform-agent", s.Silent)
 	}
 	line("CPUs       online %s, pinned %s, shared %s", s.Online, cmp.Or(s.Pinned.String(), "none"), cmp.Or(s.Shared.String(), "none"))
 	for i := range s.Guests {
@@ -123,7 +123,7 @@ func (s *Status) String() string {
 	for _, i := range together(s.Interrupts) {
 		where := "on CPUs " + i.Now.String()
 		if i.Refused != "" {
-			where = "left where they are: " + i.Refused
+			where = "not moved: " + i.Refused
 		}
 		line("interrupts %d of device %s of VM %d %s%s", i.count, i.Device, i.VMID, where, putBack(i.PutBack))
 	}

@@ -18,7 +18,7 @@ func (r *run) within(s *Step) error {
 	if r.mayChange(s) {
 		return nil
 	}
-	return fmt.Errorf("%s %v is outside of pool %s and VMIDs %d-%d: not sent", s.Request, s.Params, r.cfg.Pool, r.cfg.Lower, r.cfg.Upper)
+	return fmt.Errorf("%s %v is outside pool %s and VMIDs %d-%d: not sent", s.Request, s.Params, r.cfg.Pool, r.cfg.Lower, r.cfg.Upper)
 }
 
 func (r *run) mayChange(s *Step) bool {

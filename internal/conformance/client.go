@@ -66,7 +66,7 @@ func (r *run) send(ctx context.Context, s *Step, as http.Header) (*answer, error
 	}
 	req, err := http.NewRequestWithContext(ctx, method, r.url+path, body)
 	if err != nil {
-		return nil, fmt.Errorf("making request %s: %w", s.Request, err)
+		return nil, fmt.Errorf("creating request %s: %w", s.Request, err)
 	}
 	req.Header = header
 	for key, texts := range as {
@@ -145,7 +145,7 @@ func (r *run) await(ctx context.Context, upid string, as http.Header) (string, e
 		status, _ := got.data.(map[string]any)
 		switch {
 		case got.status != http.StatusOK:
-			return "", fmt.Errorf("asking the UPID's host for its task: %d %s %v", got.status, got.reason, got.errors)
+			return "", fmt.Errorf("reading the task from the UPID's host: %d %s %v", got.status, got.reason, got.errors)
 		case textOf(status["status"]) == "stopped":
 			return textOf(status["exitstatus"]), nil
 		}

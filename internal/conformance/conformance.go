@@ -111,7 +111,7 @@ var needNames = map[string]string{ //nolint:gosec // words, no credentials
 	"hosts":       "two hosts or more",
 	"root":        "the password of root@pam (--root-password-file)",
 	"token":       "an API token in numaform.yaml, not root@pam",
-	"iso":         "a storage that takes ISO files and a credential that may upload there",
+	"iso":         "a storage for ISO files and a credential that may upload to it",
 	"lvmthin":     "a storage of type lvmthin",
 	"local-disk":  "a storage for disks that is not shared",
 	"ha":          "an HA manager",

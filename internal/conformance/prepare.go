@@ -19,7 +19,7 @@ const description = "made by numaform conformance: can be removed"
 // by a run.
 func (r *run) prepare(ctx context.Context) error {
 	if r.cfg.Upper-r.cfg.Lower < fewestVMIDs {
-		return &BoundsError{fmt.Sprintf("VMIDs %d-%d: %d are needed", r.cfg.Lower, r.cfg.Upper, fewestVMIDs+1)}
+		return &BoundsError{fmt.Sprintf("VMIDs %d-%d: the range must have at least %d: set --vmids", r.cfg.Lower, r.cfg.Upper, fewestVMIDs+1)}
 	}
 	var err error
 	if r.configured, err = r.header(ctx, &r.cfg.Login); err != nil {
@@ -80,7 +80,7 @@ func (r *run) prepare(ctx context.Context) error {
 func (r *run) read(ctx context.Context, request string, params map[string]string) ([]map[string]any, error) {
 	got, err := r.want(ctx, request, params)
 	if err != nil {
-		return nil, fmt.Errorf("reading what the cluster has: %w", err)
+		return nil, fmt.Errorf("reading the cluster: %w", err)
 	}
 	var objects []map[string]any
 	for _, element := range listOf(got.data) {
@@ -118,10 +118,10 @@ func (r *run) readHosts(ctx context.Context) error {
 	}
 	i := slices.IndexFunc(guests, func(guest map[string]any) bool { return textOf(guest["vmid"]) == strconv.Itoa(r.cfg.Template) })
 	if i < 0 {
-		return &BoundsError{fmt.Sprintf("template %d is not there, or cannot be seen by the credential", r.cfg.Template)}
+		return &BoundsError{fmt.Sprintf("template %d does not exist, or the credential cannot see it: set --template", r.cfg.Template)}
 	}
 	if textOf(guests[i]["template"]) != "1" {
-		return &BoundsError{fmt.Sprintf("VM %d is no template", r.cfg.Template)}
+		return &BoundsError{fmt.Sprintf("VM %d is not a template: set --template", r.cfg.Template)}
 	}
 	host := textOf(guests[i]["node"])
 	if r.cfg.Host != "" && r.cfg.Host != host {
@@ -202,9 +202,9 @@ func (r *run) readBounds(ctx context.Context) error {
 		switch {
 		case got.status == http.StatusOK:
 		case got.status != http.StatusBadRequest:
-			return fmt.Errorf("asking whether VMID %d is free: %d %s", vmid, got.status, got.reason)
+			return fmt.Errorf("checking whether VMID %d is free: %d %s", vmid, got.status, got.reason)
 		case !left:
-			return &BoundsError{fmt.Sprintf("VMID %d is taken by a guest that is not ours: nothing was changed: choose another range with --vmids", vmid)}
+			return &BoundsError{fmt.Sprintf("VMID %d is used by a guest that no run created: nothing was changed: set another range with --vmids", vmid)}
 		case !r.cfg.RemoveLeftovers:
 			return &BoundsError{fmt.Sprintf("VMID %d is left over from a run that was killed, or another run is using it: end that run, or add --remove-leftovers", vmid)}
 		default:
@@ -306,7 +306,7 @@ func (r *run) token(ctx context.Context, privileges map[string]string) (http.Hea
 	for _, request := range requests {
 		got, err := r.want(ctx, request.Request, request.Params)
 		if err != nil {
-			return nil, fmt.Errorf("making a token: %w", err)
+			return nil, fmt.Errorf("creating a token: %w", err)
 		}
 		if made, ok := got.data.(map[string]any); ok {
 			r.tokens[key] = http.Header{"Authorization": {"PVEAPIToken=" + textOf(made["full-tokenid"]) + "=" + textOf(made["value"])}}

@@ -153,13 +153,13 @@ func (r *run) compare(ctx context.Context, c *Case) Result {
 	for bound := range strings.FieldsSeq(c.Version) {
 		below := slices.Compare(versionNumbers(r.version), versionNumbers(bound)) < 0
 		if below != strings.HasPrefix(bound, "<") {
-			result.Detail = []string{"is about Proxmox VE " + c.Version}
+			result.Detail = []string{"applies to Proxmox VE " + c.Version}
 			return result
 		}
 	}
 	for _, need := range needs {
 		if !r.have[need] {
-			result.Detail = []string{"needs " + needNames[need]}
+			result.Detail = []string{"requires " + needNames[need]}
 			return result
 		}
 	}
@@ -195,12 +195,12 @@ func (r *run) compare(ctx context.Context, c *Case) Result {
 // initial state, or about a request without an answer.
 func (r *run) try(ctx context.Context, c *Case) ([]string, error) {
 	if err := r.given(ctx, c.Given); err != nil {
-		return nil, fmt.Errorf("making the state before: %w", err)
+		return nil, fmt.Errorf("creating the initial state: %w", err)
 	}
 	for i := range c.Before {
 		found, err := r.step(ctx, &c.Before[i])
 		if err != nil || len(found) > 0 {
-			return nil, errors.Join(fmt.Errorf("making the state before: %s: %s", c.Before[i].Request, strings.Join(found, "; ")), err)
+			return nil, errors.Join(fmt.Errorf("creating the initial state: %s: %s", c.Before[i].Request, strings.Join(found, "; ")), err)
 		}
 	}
 	detail, err := r.step(ctx, &c.Step)
@@ -348,7 +348,7 @@ func (r *run) want(ctx context.Context, request string, params map[string]string
 	}
 	exit, err := r.await(ctx, upid, r.keeper())
 	if err == nil && exit != "OK" && !strings.HasPrefix(exit, "WARNINGS") {
-		err = errors.New("its task ended with " + shown(exit))
+		err = errors.New("the task ended with " + shown(exit))
 	}
 	if err != nil {
 		err = fmt.Errorf("%s: %w", request, err)
@@ -431,7 +431,7 @@ func (r *run) removeVM(ctx context.Context, vmid int) error {
 // remove sends a request that removes an object of the run.
 func (r *run) remove(ctx context.Context, request string, params map[string]string) error {
 	if _, err := r.want(ctx, request, params); err != nil {
-		return fmt.Errorf("removing what the run made: %w", err)
+		return fmt.Errorf("removing objects of the run: %w", err)
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func kindsOfPending() []pending {
 		},
 		{
 			name: "larger than any host", pod: deployment("a", 1, "10", "1Gi", ""), hosts: func(s *topology.Snapshot) { s.Hosts = oneHost(4, 64).Hosts },
-			obstacle: scheduling.ObstacleHost, want: "lab/solo has 8 CPUs in all, more vCPUs cannot start: add a host or lower cpu", host: "lab/solo",
+			obstacle: scheduling.ObstacleHost, want: "lab/solo has only 8 CPUs, and a VM with more vCPUs cannot start: add a host or lower cpu", host: "lab/solo",
 			fix: func(p *pending) { p.hosts = func(s *topology.Snapshot) { s.Hosts = oneHost(8, 64).Hosts } },
 		},
 		{

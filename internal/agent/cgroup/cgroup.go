@@ -35,7 +35,7 @@ func Known(group string) bool { return known.MatchString(group) }
 // Errors of a host that cannot confine guests.
 var (
 	// ErrNoGroup means that the group does not exist: the guest stopped, or runs elsewhere.
-	ErrNoGroup = errors.New("there is no such control group")
+	ErrNoGroup = errors.New("the control group does not exist")
 	// ErrNoController means that the host has no cpuset controller in version 2.
 	ErrNoController = errors.New("the kernel has no cpuset controller in cgroup v2: boot without systemd.unified_cgroup_hierarchy=0")
 )
@@ -112,7 +112,7 @@ func (t Tree) Confine(group string, cpus topology.CPUSet) error {
 		return err
 	}
 	if !got.IsSubsetOf(cpus) {
-		return fmt.Errorf("confining control group %s to CPUs %s: the kernel gives it %s", group, cpus, got)
+		return fmt.Errorf("confining control group %s to CPUs %s: the kernel set %s", group, cpus, got)
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func TestConfine(t *testing.T) {
 	if got, err := groups.Configured(cgroup.VM(101)); err != nil || got != "" {
 		t.Errorf("restored to %q, %v", got, err)
 	}
-	if err := groups.Confine(cgroup.VM(101), topology.CPUs(1)); err == nil || !strings.Contains(err.Error(), "the kernel gives it 0-1") {
+	if err := groups.Confine(cgroup.VM(101), topology.CPUs(1)); err == nil || !strings.Contains(err.Error(), "the kernel set 0-1") {
 		t.Errorf("error %v, want that the kernel did not", err)
 	}
 	if err := groups.Confine(cgroup.VM(101), topology.CPUSet{}); err == nil {

@@ -86,10 +86,10 @@ func (d *decider) allowed(pins *Pins) *Refusal {
 	}
 	set := pins.Set()
 	if missing := set.Difference(d.host.online); !missing.IsEmpty() {
-		return refuse(ReasonNoCPU, "the host has no CPU %s, or it is offline; CPUs %s are online", missing, d.host.online)
+		return refuse(ReasonNoCPU, "CPU %s does not exist or is offline: declare CPUs among the online ones, %s", missing, d.host.online)
 	}
 	if reserved := set.Intersection(d.rules.Reserved); !reserved.IsEmpty() {
-		return refuse(ReasonReserved, "CPUs %s are reserved by the agent's configuration", reserved)
+		return refuse(ReasonReserved, "CPUs %s are reserved in the agent's configuration: declare other CPUs", reserved)
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (d *decider) ceiling(pinned topology.CPUSet) *Refusal {
 	online := d.host.online.Size()
 	switch {
 	case whole == online:
-		return refuse(ReasonCeiling, "all %d CPUs, including thread siblings, would be pinned, but one core must stay free: "+
+		return refuse(ReasonCeiling, "all %d CPUs, including thread siblings, would be pinned, but one core must remain free: "+
 			"reserve CPUs for the host in numaform's topology_file", online)
 	case whole*100 > online*d.rules.MaxPercent:
 		return refuse(ReasonCeiling, "%d of %d CPUs, including thread siblings, would be pinned, but max_pinned_percent is %d: "+
@@ -132,7 +132,7 @@ func (d *decider) read(r *request) (*Pins, *Refusal) {
 		return nil, refusal
 	}
 	if r.VCPUs != len(pins.CPUs) {
-		return nil, refuse(ReasonVCPUs, "%d vCPUs run, but %d pins are declared: restart the guest if its size was changed", r.VCPUs, len(pins.CPUs))
+		return nil, refuse(ReasonVCPUs, "%d vCPUs are running, but %d pins are declared: restart the guest if its size was changed", r.VCPUs, len(pins.CPUs))
 	}
 
 	// Affinities set by root come first, except before pins that the guest has already.
@@ -144,7 +144,7 @@ func (d *decider) read(r *request) (*Pins, *Refusal) {
 	}
 	for _, cpu := range pins.CPUs {
 		if owner, ok := d.affinity[cpu]; ok && owner != r.VMID {
-			return pins, refuse(ReasonAffinity, "CPU %d is in the affinity that root set for guest %d", cpu, owner)
+			return pins, refuse(ReasonAffinity, "CPU %d is in the affinity that root set for guest %d: declare other CPUs", cpu, owner)
 		}
 	}
 	return pins, nil

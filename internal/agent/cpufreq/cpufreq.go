@@ -37,7 +37,7 @@ var name = regexp.MustCompile(`^[a-z][a-z0-9_]{0,14}$`)
 // is valid.
 func CheckName(text string) error {
 	if !name.MatchString(text) {
-		return fmt.Errorf("%q is no governor: write one of those in /sys/devices/system/cpu/cpufreq/policy0/scaling_available_governors", text)
+		return fmt.Errorf("%q is not a governor: set one that /sys/devices/system/cpu/cpufreq/policy0/scaling_available_governors lists", text)
 	}
 	return nil
 }
@@ -99,11 +99,11 @@ func (t Tree) SetGovernor(id int, governor string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("giving frequency policy %d the governor %s: %w", id, governor, err)
+		return fmt.Errorf("setting the governor of frequency policy %d to %s: %w", id, governor, err)
 	}
 	got, err := t.Governor(id)
 	if err == nil && got != governor {
-		err = fmt.Errorf("giving frequency policy %d the governor %s: the kernel gives it %s", id, governor, got)
+		err = fmt.Errorf("setting the governor of frequency policy %d to %s: the kernel set %s", id, governor, got)
 	}
 	return err
 }

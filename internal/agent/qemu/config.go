@@ -79,7 +79,7 @@ var pciAddress = regexp.MustCompile(`^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9
 func (r Reader) Devices(run Run) ([]string, error) {
 	data, err := r.read(fmt.Sprintf("proc/%d/cmdline", run.PID))
 	if err != nil {
-		return nil, fmt.Errorf("reading how QEMU was started: %w", err)
+		return nil, fmt.Errorf("reading the arguments of QEMU: %w", err)
 	}
 	return ParseDevices(strings.Split(string(data), "\x00")), nil
 }

@@ -141,7 +141,7 @@ func (r Reader) started(pid int) (uint64, error) {
 	const state, start = 0, 19
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(fields) <= start || fields[state] == "Z" || fields[state] == "X" {
-		return 0, fmt.Errorf("process %d is gone", pid)
+		return 0, fmt.Errorf("process %d has ended", pid)
 	}
 	return strconv.ParseUint(fields[start], 10, 64)
 }
@@ -195,7 +195,7 @@ func (r Reader) Changed() time.Time {
 func parseVMID(text string) (int, error) {
 	vmid, err := strconv.Atoi(text)
 	if err != nil || vmid < 100 || vmid > 999999999 || strconv.Itoa(vmid) != text {
-		return 0, fmt.Errorf("%q is no VMID", text)
+		return 0, fmt.Errorf("%q is not a VMID", text)
 	}
 	return vmid, nil
 }
@@ -211,7 +211,7 @@ func (r Reader) read(name string) ([]byte, error) {
 	defer func() { _ = file.Close() }()
 	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("reading %s: it has more than %d bytes", name, maxFile)
+		err = fmt.Errorf("reading %s: it is larger than %d bytes", name, maxFile)
 	}
 	return data, err
 }

@@ -56,7 +56,7 @@ func (r Reader) Threads(run Run) ([]Thread, error) {
 		thread := Thread{TID: tid, VCPU: Other}
 		if name := vcpuName.FindStringSubmatch(strings.TrimRight(string(comm), "\n")); name != nil {
 			if thread.VCPU, err = strconv.Atoi(name[1]); err != nil || seen[thread.VCPU] {
-				return nil, fmt.Errorf("listing threads: vCPU %s has two", name[1])
+				return nil, fmt.Errorf("listing threads: vCPU %s has two threads", name[1])
 			}
 			seen[thread.VCPU] = true
 		}
@@ -138,7 +138,7 @@ func place(affinities Affinities, tid int, set topology.CPUSet) (bool, error) {
 		return false, fmt.Errorf("to CPUs %s: %w", set, err)
 	}
 	if now, err = affinities.Affinity(tid); err == nil && !now.Equal(set) {
-		err = fmt.Errorf("to CPUs %s: its control group leaves it %s", set, now)
+		err = fmt.Errorf("to CPUs %s: its control group allows only %s", set, now)
 	}
 	return err == nil, err
 }
