@@ -34,8 +34,8 @@ func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 		return q.takeOdd(p, need, used)
 	}
 
-	// Group by group, cores of unequal sizes do not always add up: pick by size alone, the
-	// largest first, as divide counted them.
+	// Cores of unequal sizes, taken group by group, do not always add up: pick them by
+	// size alone, the largest first, as divide counted them.
 	p.picks = nil
 	need = p.vcpus
 	var all []pick

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// claim is what one guest takes from a host, whether it exists or is only planned. It does
-// not change once a host has it.
+// claim is the resources that one guest takes from a host. The guest exists or is
+// planned. A claim is immutable once a state contains it.
 type claim struct {
 	pins []int // CPU ids
 	// isolated guests also take the siblings of their pins.
@@ -25,13 +25,14 @@ type claim struct {
 	group string
 	// devices are the PCI devices that the guest has exclusively.
 	devices []topology.PassedDevice
-	// owner identifies the existing VM of the claim; live is what that VM's guest takes.
+	// owner identifies the existing VM of the claim; live is the claim of that VM's
+	// guest.
 	owner     guestKey
 	live      *claim
 	unmanaged bool
 }
 
-// claimOf returns what a placed VM takes.
+// claimOf returns the claim of a placed VM.
 func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) *claim {
 	c := &claim{
 		pins:     union(place.CPUs.List(), place.VCPUPins),
@@ -53,9 +54,9 @@ func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) *claim {
 	return c
 }
 
-// claimOfGuest returns what an existing guest takes. Pins and PCI devices count even while
-// the guest is stopped because it may start again; the rest counts while it runs or is
-// being created. A stopped guest named node-capacity only describes its host, with an
+// claimOfGuest returns the claim of an existing guest. Pins and PCI devices count even
+// while the guest is stopped because it may start again; the rest counts while it runs or
+// is being created. A stopped guest named node-capacity only describes its host, with an
 // affinity to the whole machine: the daemon of karpenter-provider-proxmox writes it.
 func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 	if g.Template || !g.Running && g.Name == "node-capacity" {
@@ -104,8 +105,8 @@ func part64(whole int64, i, n int) int64 {
 	return whole*int64(i+1)/int64(n) - whole*int64(i)/int64(n)
 }
 
-// merge joins the live and the planned claim of one VM: the result takes whatever either
-// takes.
+// merge combines the live and the planned claim of one VM: the result takes every
+// resource that either takes.
 func (c claim) merge(live *claim) *claim {
 	c.pins = union(c.pins, live.pins)
 	if c.ratio > 0 { // a pinned VM does not float, even before its pins are in effect
@@ -159,8 +160,8 @@ func ownerOf(vm *fleet.VM) guestKey {
 	return guestKey{vm.Host.Region, int(vm.VMID), string(vm.Key)}
 }
 
-// occupants lists the claims of all guests of a host: the existing VMs first, then every
-// other guest.
+// occupants lists the claims of all guests of a host: first the existing VMs, then all
+// other guests.
 func occupants(x *index, host *topology.Host, existing []*fleet.VM) []*claim {
 	var claims []*claim
 	at := map[guestKey]int{}
@@ -185,7 +186,7 @@ func occupants(x *index, host *topology.Host, existing []*fleet.VM) []*claim {
 	return claims
 }
 
-// equal reports whether two claims take the same.
+// equal reports whether two claims take the same resources.
 func (c *claim) equal(o *claim) bool {
 	for b := range c.bound {
 		if !slices.Equal(c.bound[b], o.bound[b]) {

@@ -20,8 +20,8 @@ const (
 	costEfficiency        // vCPUs on efficiency cores, plus twice those on low-power cores
 	costPartial           // whole cores that become partially allocated
 	costSlots             // loss of room for VMs of usual sizes
-	costLeftMin           // what is left of the touched nodes, CPUs or memory,
-	costLeftSum           // whichever is less, in parts per million; then the sum of both
+	costLeftMin           // CPUs or memory left on the nodes of the plan, whichever
+	costLeftSum           // is less, in parts per million; then the sum of both
 	costLargest           // loss of the host's largest free node
 	costCrowd             // number of guests on the host
 	costParts
@@ -65,7 +65,8 @@ const (
 )
 
 // roomFor returns the value of free whole cores and memory. VMs with 2 GiB per vCPU count
-// double: most VMs are like that, and whatever holds a larger one holds a smaller one too.
+// double: most VMs have that size, and room for a larger VM is also room for a smaller
+// one.
 func roomFor(cpus int, memory int64) int64 {
 	memory = max(0, memory)
 	return 2*slots(min(cpus, int(memory/leanMiB))) + slots(min(cpus, int(memory/richMiB)))
@@ -123,8 +124,8 @@ func (q *search) price(p *plan, skew bool) {
 	c[costCaches] = int64(len(caches))
 	c[costUneven] = int64(most - least)
 
-	// The slots that the plan takes from the nodes it touches, what is left of these, and
-	// what is left of the host's largest node.
+	// Compute the slots that the plan takes from its nodes, the remainder of these nodes,
+	// and the remainder of the host's largest node.
 	var cpus, usable, memory, size int64
 	left := append([]int(nil), q.nodeFree...)
 	before := slices.Max(left)

@@ -202,8 +202,8 @@ func (p *pciIndex) fits(use *pciUse, m int, shared bool) bool {
 	return true
 }
 
-// spare returns how many devices of a mapping are unused, whatever Proxmox assigns to whom;
-// negative if it may run short.
+// spare returns how many devices of a mapping remain unused, however Proxmox assigns
+// them. It is negative if devices may run short.
 func (p *pciIndex) spare(use *pciUse, m int) int {
 	left := len(p.open(use, m)) - use.uses[m]
 	for other := range use.uses {
@@ -279,7 +279,7 @@ func (s *state) reach(w *want, nodes []int) int64 {
 	return sum
 }
 
-// deviceText describes which devices a VM gets there, and on which NUMA nodes.
+// deviceText describes the devices that a VM gets on the host, with their NUMA nodes.
 func (s *state) deviceText(w *want) string {
 	var text strings.Builder
 	lent, _ := s.lend(w)

@@ -30,8 +30,8 @@ type index struct {
 	// pinnable is the number of online CPUs that the host agent allows to be pinned,
 	// including siblings of pinned CPUs; all CPUs if the host has no agent.
 	pinnable int
-	// memory is what all guests together may have of each kind; pagesKnown reports whether
-	// a source reported the reserved huge pages.
+	// memory is the memory available to all guests together, by kind; pagesKnown reports
+	// whether a source reported the reserved huge pages.
 	memory     [backings]int64
 	pagesKnown bool
 
@@ -65,8 +65,8 @@ type core struct {
 	size  int // position in the group's sizes
 }
 
-// groupKey is what the CPUs of a group have in common. A machine is not a tree: an L3 may
-// span NUMA nodes, and a NUMA node may have many.
+// groupKey contains the properties that the CPUs of a group share. A machine is not a
+// tree: an L3 may span NUMA nodes, and a NUMA node may have many.
 type groupKey struct {
 	node, l3 int
 	kind     topology.Kind
@@ -89,14 +89,15 @@ type group struct {
 type node struct {
 	id     int
 	usable int
-	// memory is what guests may have of the node; assumed is set if no source reported it.
+	// memory is the node's memory that is available to guests, by kind; assumed is set if
+	// no source reported it.
 	memory  [backings]int64
 	assumed bool
 	// bindable is set for nodes that have CPUs and memory of the kind: hostnodes may name
 	// them.
 	bindable [backings]bool
-	// lends is set for a node without CPUs whose memory VMs may use in addition to other
-	// nodes'.
+	// lends is set for a node without CPUs whose memory VMs may use in addition to the
+	// memory of other nodes.
 	lends  bool
 	groups []int
 }

@@ -104,7 +104,7 @@ func (s *state) cpusOf(p part, oneThread bool) []int {
 		return cpus
 	}
 	odd := p.odd
-	if s.isWhole(odd) { // any core of its kind works: take the one next to the others
+	if s.isWhole(odd) { // any core of its size works: take the next one
 		odd = s.nextWhole(s.cores[odd].group, s.cores[odd].size, used)
 	}
 	return append(cpus, s.freeThreads(odd)[:p.oddThreads]...)

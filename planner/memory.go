@@ -80,9 +80,9 @@ func (x *index) backingOfGuest(g *topology.Guest) backing {
 // src/PVE/QemuServer/Memory.pm:629).
 const lastPaged = 9
 
-// readMemory computes what guests may have of the host and of each NUMA node. Reserved huge
-// pages hold no ordinary guest memory, and the memory reserved for the host is subtracted
-// from each node in proportion to its size.
+// readMemory computes the memory that is available to guests on the host and on each NUMA
+// node. Reserved huge pages hold no ordinary guest memory, and the memory reserved for
+// the host is subtracted from each node in proportion to its size.
 func (x *index) readMemory(host *topology.Host) {
 	raw := x.nodeMemory(host)
 
@@ -213,9 +213,9 @@ func (s *state) updateFree() {
 }
 
 // spread returns the free memory of each node after distributing the unbound memory of
-// guests over the nodes: by node size, and where that does not fit, by the remaining room.
-// Linux would fill the nodes in that way, and a node that is already short of memory never
-// looks emptier than it is.
+// guests over the nodes: by node size, and where that does not fit, by the remaining
+// room. Linux fills the nodes in a similar way, and a node that is short of memory never
+// appears emptier than it is.
 func spread(nodes []node, of backing, bound []int64, unbound int64) []int64 {
 	free := make([]int64, len(nodes))
 	var size int64

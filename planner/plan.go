@@ -74,14 +74,14 @@ type plan struct {
 	cost  cost
 	parts []part
 	// interleaved lists the NUMA nodes that back the interleaved cell, eachMiB from each.
-	// What a part has beyond that is a cell of its own.
+	// Additional memory of a part is a separate cell.
 	interleaved []int
 	eachMiB     int64
 	// unbound plans bind memory to no NUMA node.
 	unbound bool
 }
 
-// part is what a plan takes of one NUMA node.
+// part is the share of a plan on one NUMA node.
 type part struct {
 	node   int
 	vcpus  int
@@ -145,8 +145,9 @@ func (s *state) crowd(group string) int64 {
 	return s.pools[i].vms
 }
 
-// bindSupplies lists what the nodes can give to a VM with floating vCPUs and bound memory:
-// each must have enough CPUs, at the VM's ratio, for the VM's vCPUs at home there.
+// bindSupplies lists the capacity of the nodes for a VM with floating vCPUs and bound
+// memory. A node holds as many of the VM's vCPUs as its free CPUs allow at the VM's
+// ratio.
 func (s *state) bindSupplies(w want) []supply {
 	var all []supply
 	for i := range s.nodes {
@@ -160,8 +161,8 @@ func (s *state) bindSupplies(w want) []supply {
 }
 
 // pinned finds CPUs for a VM that owns them, and memory close to them. If no NUMA nodes
-// have both in proportion, memory comes in equal parts from several nodes, else from any
-// nodes that cells can bind, and last from anywhere on the host.
+// have both in proportion, it takes memory in equal parts from several nodes, otherwise
+// from any nodes that cells can bind, and as the last resort from anywhere on the host.
 func (s *state) pinned(w want) (plan, bool) {
 	if w.vcpus > s.pinRoom(w.ratio) {
 		return plan{}, false
@@ -238,8 +239,8 @@ func (s *state) interleaveFrom(w want, home, wide int) (plan, bool) {
 		return plan{}, false
 	}
 
-	// The nodes of the CPUs give memory, then the ones that lose the least room for usual
-	// VMs, the nearest first.
+	// Memory comes from the nodes of the CPUs, then from the nodes that lose the least
+	// room for usual VMs, the nearest first.
 	var nodes, others []int
 	for _, part := range p.parts {
 		nodes = append(nodes, part.node)

@@ -13,8 +13,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Planner tracks what is in use on every host, and updates it as it places VMs. Fits, View,
-// Room and Clone are safe for concurrent use; Place requires exclusive access.
+// Planner tracks the used resources of every host, and updates them as it places VMs.
+// Fits, View, Room and Clone are safe for concurrent use; Place requires exclusive
+// access.
 type Planner struct {
 	// hosts are sorted by id. A state in this slice never changes, so clones share it: a
 	// batch copies each state before changing it.
@@ -113,10 +114,10 @@ func (p *Planner) Place(specs []fleet.Spec) ([]Placed, []Unplaced) {
 	return b.results()
 }
 
-// Remove releases what VMs take that were passed to New or placed since. The planner is
-// then the same as if New had never received them: a guest of the snapshot that was one of
-// them counts as unmanaged. Unknown VMs are ignored. Like Place, Remove requires exclusive
-// access.
+// Remove releases the resources of VMs that were passed to New or placed since. The
+// planner is then the same as if New had never received them: a guest of the snapshot
+// that was one of them counts as unmanaged. Unknown VMs are ignored. Like Place, Remove
+// requires exclusive access.
 func (p *Planner) Remove(vms ...fleet.VM) {
 	for i := range vms {
 		host, ok := p.at[vms[i].Host]
@@ -126,7 +127,7 @@ func (p *Planner) Remove(vms ...fleet.VM) {
 		s := p.hosts[host]
 		owner := ownerOf(&vms[i])
 		at := slices.IndexFunc(s.claims, func(c *claim) bool { return c.owner == owner })
-		if at < 0 { // a claim that Place made has no owner yet: any equal claim will do
+		if at < 0 { // a claim from Place has no owner yet: remove any equal claim
 			same := s.claimOf(&vms[i].Spec, &vms[i].Placement)
 			at = slices.IndexFunc(s.claims, func(c *claim) bool { return c.owner == guestKey{} && !c.unmanaged && c.equal(same) })
 		}

@@ -17,7 +17,7 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 		return fmt.Sprintf("shares %s with other guests; leaves room for %s, %s",
 			count(s.allFree, "CPU"), count(limit-s.floating-w.vcpus, "vCPU"), gib(s.left[ordinary]-w.memory)) + s.deviceText(&w) + beside(p, w)
 	}
-	text := s.place(p, seats, w) + ": " + s.what(p, w)
+	text := s.place(p, seats, w) + ": " + s.coresText(p, w)
 	switch {
 	case p.interleaved != nil:
 		memory := "memory"
@@ -28,7 +28,7 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 	case p.unbound:
 		text += ", memory bound to no NUMA node as none has room"
 	case !s.flat:
-		text += ", " + s.least(p, w)
+		text += ", " + s.nodesText(p, w)
 	}
 	cpus, memory := 0, int64(0) // left on the touched nodes
 	q := search{state: s, want: w}
@@ -90,8 +90,8 @@ func (s *state) place(p *plan, seats []seat, w want) string {
 	return text
 }
 
-// what describes what a plan takes.
-func (s *state) what(p *plan, w want) string {
+// coresText describes the cores that a plan takes.
+func (s *state) coresText(p *plan, w want) string {
 	cores, odd := 0, 0
 	for _, part := range p.parts {
 		for _, k := range part.picks {
@@ -114,8 +114,8 @@ func (s *state) what(p *plan, w want) string {
 	return count(cores, "whole core")
 }
 
-// least compares the number of NUMA nodes with the minimum on an empty machine.
-func (s *state) least(p *plan, w want) string {
+// nodesText compares the number of NUMA nodes with the minimum on an empty machine.
+func (s *state) nodesText(p *plan, w want) string {
 	k, possible := len(p.parts), len(p.parts)
 	if k > 1 {
 		if q, ok := newState(s.index).evaluate(w); ok {
@@ -131,7 +131,7 @@ func (s *state) least(p *plan, w want) string {
 	return fmt.Sprintf("%s, %d would do if the host were empty", count(k, "node"), possible)
 }
 
-// notes lists further facts for a reviewer.
+// notes lists additional facts for the reviewer of a plan.
 func (s *state) notes(p *plan) []string {
 	var notes []string
 	c := &p.cost

@@ -178,7 +178,7 @@ func (w *want) memoryFix() string {
 	return "reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"
 }
 
-// supplyFor lists what the nodes could give to a want in the most permissive pass.
+// supplyFor lists the capacity of the nodes for a want in the most permissive pass.
 func (s *state) supplyFor(w want) []supply {
 	q := search{state: s, want: w, loose: looseShared, scope: scope{only: none}}
 	if !w.policy.Pinned() {

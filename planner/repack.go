@@ -48,13 +48,14 @@ func (b *batch) repack() {
 	}
 }
 
-// repackHost takes all new VMs off a host and places them again in the best packing: first
-// those that get one NUMA node, then the others. It changes nothing if that is no better.
+// repackHost removes all new VMs from a host and places them again in the best packing:
+// first the VMs that get one NUMA node, then the remaining ones. It changes nothing if
+// the result is not better.
 func (b *batch) repackHost(host int, specs []int) {
 	before, restore := b.scoreOf(specs...), b.saved(specs...)
 	wants := make([]want, len(specs))
 	for at, i := range specs {
-		b.takeOut(i)
+		b.unplace(i)
 		wants[at] = b.wants[i]
 	}
 

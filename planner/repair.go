@@ -105,9 +105,9 @@ func (b *batch) improve(i int) bool {
 		}
 
 		before, restore := b.scoreOf(i, j), b.saved(i, j)
-		b.takeOut(j)
+		b.unplace(j)
 		if b.placed[i].place != nil {
-			b.takeOut(i)
+			b.unplace(i)
 		}
 		if p, ok := b.Planner.hosts[host].evaluate(b.wants[i]); ok {
 			b.tries -= splitTries * b2i(len(p.parts) > 1)
@@ -125,8 +125,8 @@ func (b *batch) improve(i int) bool {
 	return false
 }
 
-// takeOut removes a placed spec from its host.
-func (b *batch) takeOut(i int) {
+// unplace removes a placed spec from its host.
+func (b *batch) unplace(i int) {
 	host := b.hostOf(i)
 	b.publish(host, b.Planner.hosts[host].without(b.placed[i].claim))
 	b.placed[i] = placedSpec{}

@@ -18,7 +18,7 @@ type search struct {
 	resort int64
 }
 
-// supply is what one NUMA node can give to a search.
+// supply is the capacity of one NUMA node in a search.
 type supply struct {
 	node   int
 	whole  int // vCPUs on whole cores
@@ -30,7 +30,7 @@ type supply struct {
 // sizeCount is a number of cores that give the same number of vCPUs each.
 type sizeCount struct{ gives, count int }
 
-// supplies lists what each bindable NUMA node can give.
+// supplies lists the capacity of each bindable NUMA node.
 func (q *search) supplies() []supply {
 	var all []supply
 	for i := range q.nodes {
@@ -70,7 +70,7 @@ func (q *search) addGroup(s *supply, g int) {
 	}
 }
 
-// add adds cores; sizes are sorted by what they give, descending.
+// add adds cores. It keeps the sizes sorted by vCPUs per core, descending.
 func (s *supply) add(gives, count int) {
 	s.whole += gives * count
 	i := 0
@@ -84,8 +84,8 @@ func (s *supply) add(gives, count int) {
 	s.sizes = slices.Insert(s.sizes, i, sizeCount{gives: gives, count: count})
 }
 
-// memoryOn returns what a node can give: of the host's memory if it need not be bound to
-// the node alone.
+// memoryOn returns the memory that a node can give. If the memory is not bound to the
+// node alone, that is the free memory of the host.
 func (q *search) memoryOn(node int) int64 {
 	switch {
 	case q.wide > 0 && !q.hasMemory(node, mulDivCeil(q.want.memory, 1, int64(q.wide))):
@@ -254,7 +254,7 @@ func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
 }
 
 // overPins reports whether the plan takes more CPUs than floating guests can spare, or
-// opens more cores to pins than the host agent allows.
+// pins more CPUs than the host agent allows.
 func (q *search) overPins(p *plan) bool {
 	if q.allowed == nil {
 		return false

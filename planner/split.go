@@ -8,9 +8,10 @@ import (
 )
 
 // A pinning VM that fits an empty NUMA node, but no node as it is now, is split over
-// several nodes. Half of a free node costs the next VM its place, while leftovers beside
-// other VMs are of no use to any. So the VM takes, over all nodes, the pieces that lose the
-// least room for usual VMs. ADR 12 in the docs directory has the figures.
+// several nodes. Taking half of a free node costs the next VM its place, while the
+// remainder next to an existing VM is useless to other VMs. So the VM takes the pieces,
+// over all nodes, that lose the least room for usual VMs. ADR 12 in the docs directory
+// has the figures.
 
 // A VM is split in units of 24ths of its memory and 8ths of its cores. A further NUMA node
 // must save a 48th of the room that the VM's own CPUs are worth, a further L3 cache a 6th.
@@ -28,8 +29,8 @@ const (
 // memory in equal parts.
 var interleaveOver = []int{2, 3, 4, 6, 8, 12}
 
-// piece is what a split VM may take of a node. Memory of pieces without cores belongs to
-// the one cell that is interleaved over several nodes in equal parts.
+// piece is a share of a node that a split VM may take. Memory of pieces without cores
+// belongs to the one cell that is interleaved over several nodes in equal parts.
 type piece struct {
 	cores, pages int // in units of the splitter
 	cost         int64
@@ -48,8 +49,8 @@ type splitter struct {
 	pieces       [][]piece
 	// eachPages is the number of units that each node gives to the interleaved cell.
 	eachPages int
-	// least is the least cost of what the first nodes gave, by their number and by position
-	// at.
+	// least is the least cost of the pieces of the first nodes, by the number of nodes
+	// and by position at.
 	least [][]int64
 }
 
@@ -188,7 +189,7 @@ func (c *splitter) nearest(best plan) plan {
 	return best
 }
 
-// setUnits chooses the units and lists what each node has.
+// setUnits chooses the units and lists the capacity of each node.
 func (c *splitter) setUnits() {
 	c.supplies, c.threads, c.core = make([]supply, len(c.nodes)), 1, 1
 	for _, s := range c.search.supplies() {
@@ -277,7 +278,7 @@ func (c *splitter) with(cell int, p piece) (int, bool) {
 	return max(cell, interleavedMemoryOnly), true
 }
 
-// at returns the index into least of what was taken so far.
+// at returns the index into least for the units taken so far.
 func (c *splitter) at(cell, cores, pages int) int {
 	return (cell*(c.cores+1)+cores)*(c.pages+1) + pages
 }

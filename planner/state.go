@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// state is what is in use on one host. Only occupy changes it.
+// state is the used resources of one host. Only occupy changes it.
 type state struct {
 	floats
 	claims []*claim
@@ -26,7 +26,7 @@ type state struct {
 	used    [backings]int64   // memory of all guests
 	bound   [backings][]int64 // by node
 	homed   []int             // by node: vCPUs of floating guests whose memory is bound there
-	left    [backings]int64   // what guests may still have in total
+	left    [backings]int64   // memory that guests may still use
 	memFree [backings][]int64 // by node, see spread; nil for a kind that the host does not have
 	pools   []pool            // of our VMs
 	passed  pciUse
@@ -105,7 +105,7 @@ func (s *state) clone() *state {
 	return &c
 }
 
-// occupy takes what a guest claims.
+// occupy adds the claim of a guest.
 func (s *state) occupy(c *claim) {
 	for _, id := range c.pins {
 		if cpu, ok := s.at[id]; ok {
@@ -193,7 +193,7 @@ func (s *state) without(removed *claim) *state {
 // isWhole reports whether every thread of the core is free.
 func (s *state) isWhole(at int) bool { return s.free[at] == len(s.cores[at].cpus) }
 
-// nodeMemFree returns what guests may still have of a node's memory.
+// nodeMemFree returns the memory of a node that guests may still use.
 func (s *state) nodeMemFree(n int, of backing) int64 {
 	switch {
 	case s.flat && of == ordinary:
@@ -214,9 +214,8 @@ func (s *floats) floatRoom(ratio float64, cpus int) int {
 // siblings.
 func (s *state) agentRoom() int { return max(0, s.pinnable-s.agentPinned) }
 
-// pinRoom returns how many CPUs may be pinned before our floating VMs get less than
-// promised, or before unmanaged guests, which have no promise, get less than the given
-// ratio.
+// pinRoom returns how many CPUs may be pinned without giving our floating VMs less than
+// promised, or unmanaged guests, which have no promise, less than the given ratio.
 func (s *floats) pinRoom(ratio float64) int {
 	need := max(float64(s.floating)/s.ratio, s.promised+float64(s.unmanaged)/ratio)
 	return max(0, s.allFree-int(min(math.Ceil(need-1e-9), float64(s.allFree))))

@@ -5,7 +5,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// View is what a host has for VMs like a spec, by the same counting as Fits and Place.
+// View is the capacity of a host for VMs like a spec, counted as Fits and Place do.
 type View struct {
 	// Fits is true if the host could take the VM now.
 	Fits bool `json:"fits"`
@@ -13,8 +13,8 @@ type View struct {
 	// fits.
 	Lacks string `json:"lacks,omitempty"`
 	Fix   string `json:"fix,omitempty"`
-	// CPUs is the number of online CPUs. Of them, Reserved are the host's own, and Taken
-	// are pinned by guests or idle siblings of an isolated VM's pins.
+	// CPUs is the number of online CPUs. Reserved of them belong to the host itself.
+	// Taken of them are pinned by guests or are idle siblings of an isolated VM's pins.
 	CPUs     int `json:"cpus"`
 	Reserved int `json:"reserved_cpus"`
 	Taken    int `json:"taken_cpus"`
@@ -22,8 +22,8 @@ type View struct {
 	Floating int `json:"floating_vcpus"`
 	// VCPUs is the number of vCPUs that VMs of the policy may still have on the whole host.
 	VCPUs int `json:"free_vcpus"`
-	// MemoryMiB is what guests may have in total, FreeMiB the free part of it. For a VM in
-	// huge pages, both count pages of its size.
+	// MemoryMiB is the memory available to guests, and FreeMiB the free part of it. For a
+	// VM with huge pages, both count pages of its size.
 	MemoryMiB int64 `json:"memory_mib"`
 	FreeMiB   int64 `json:"free_mib"`
 	// Nodes are its NUMA nodes, sorted by id.
@@ -120,7 +120,7 @@ type Room struct {
 	Nodes []Free
 }
 
-// Room returns what is free on every host, sorted by name. It changes nothing.
+// Room returns the free resources of every host, sorted by name. It changes nothing.
 func (p *Planner) Room() []Room {
 	rooms := make([]Room, len(p.hosts))
 	for i, s := range p.hosts {
