@@ -14,7 +14,7 @@ import (
 // restoreState is the hint for an edited state.
 const restoreState = "the state was edited: restore it, or remove the entry with `state rm`; numaform then imports the VM by its marker"
 
-// change checks what a plan does to one resource.
+// change checks the change of one resource.
 func (c *checker) change(rc *tfjson.ResourceChange) {
 	if rc == nil || rc.Change == nil {
 		c.deny(RulePlan, "", "a change of the plan is null: plan again")
@@ -42,7 +42,7 @@ func (c *checker) change(rc *tfjson.ResourceChange) {
 	}
 }
 
-// vm checks what a plan does to one of our VMs.
+// vm checks the change of one of our VMs.
 func (c *checker) vm(rc *tfjson.ResourceChange) {
 	before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
 	if after != nil {
@@ -170,7 +170,7 @@ func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
 	c.inPlace(rc)
 
 	// Host agent pins change in place because they are part of the description. But a VM
-	// that Proxmox pins has none in addition, and each vCPU has exactly one.
+	// that Proxmox pins must not have agent pins, and each vCPU must have exactly one.
 	was, _ := fleet.ParseMarker(text(before["description"]))
 	is, marked := fleet.ParseMarker(text(after["description"]))
 	if marked && len(is.Pins) > 0 && !slices.Equal(was.Pins, is.Pins) {
@@ -208,7 +208,7 @@ func (c *checker) inPlace(rc *tfjson.ResourceChange) {
 	}
 }
 
-// deepAttributes are the attributes that make up a VM: if they differ, it is another VM.
+// deepAttributes are the attributes that identify a VM: if one differs, it is another VM.
 var deepAttributes = []string{
 	"bios", "clone", "cpu", "disk", "efi_disk", "hook_script_file_id", "hostpci", "initialization", "kvm_arguments",
 	"machine", "memory", "name", "node_name", "numa", "template", "tpm_state", "usb", "virtiofs", "vm_id",
@@ -281,7 +281,7 @@ func (c *checker) existing(address string, vm values, want Target, where string)
 }
 
 // numbered denies values of a VM whose ID is not its VMID: the provider writes to the
-// guest with that ID, whatever else is in the state.
+// guest with that ID, regardless of the rest of the state.
 func (c *checker) numbered(address string, vm values, where string) {
 	if vmid, ok := integer(vm["vm_id"]); !ok || text(vm["id"]) != strconv.FormatInt(vmid, 10) {
 		c.deny(RuleIdentity, address, fmt.Sprintf("id %s is %s and VMID %s, so a write would reach another guest: %s",
@@ -335,8 +335,8 @@ func (c *checker) planned(rc *tfjson.ResourceChange, after values, r *request) {
 	}
 }
 
-// drift checks changes made in Proxmox outside the state. What the plan does about them
-// is checked like any other change.
+// drift checks changes in Proxmox that the state does not contain. The plan's own changes
+// of the same resources are checked like any other change.
 func (c *checker) drift(changes []*tfjson.ResourceChange) {
 	for _, rc := range changes {
 		if rc == nil || rc.Change == nil {
@@ -346,7 +346,7 @@ func (c *checker) drift(changes []*tfjson.ResourceChange) {
 		before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
 		switch {
 		case isFirewall(rc):
-			// What the plan does about it is checked as a change.
+			// The plan's own change of it is checked separately.
 		case !isVM(rc):
 			c.deny(RuleAddress, rc.Address, "not a numaform VM: keep other resources in a directory and a state of their own")
 		case rc.Change.Actions.Update():
@@ -357,7 +357,7 @@ func (c *checker) drift(changes []*tfjson.ResourceChange) {
 				c.deny(RuleDrift, rc.Address, "VMID or marker of the VM was changed in Proxmox: restore its description, or remove the VM from the state manually")
 			}
 		case rc.Change.Actions.Delete():
-			// If it was to be deleted, there is nothing left to do.
+			// If its deletion was requested, nothing is left to do.
 			if r := c.take(opDelete, rc.Address); r != nil {
 				c.existing(rc.Address, before, r.Target, "in the state")
 			} else {

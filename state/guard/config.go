@@ -11,7 +11,7 @@ import (
 // from the environment.
 var providerSettings = []string{"endpoint", "insecure", "min_tls"}
 
-// config checks the configuration that the plan was made from.
+// config checks the configuration of the plan.
 func (c *checker) config(config *tfjson.Config) {
 	if config == nil || config.RootModule == nil {
 		c.deny(RulePlan, "", "the plan does not contain its configuration: plan again")

@@ -19,8 +19,8 @@ const (
 	maxTotal = 50_000_000
 	// perUnit is the number of bytes, or of regular expression steps, per unit.
 	perUnit = 10
-	// maxText limits the length of a string that a function returns: a longer one would
-	// cost more than maxCost.
+	// maxText limits the length of a string that a function returns: a longer string
+	// would cost more than maxCost.
 	maxText = maxCost * perUnit
 )
 

@@ -152,7 +152,7 @@ func harmless(text string) string {
 
 // The facts are the variables of a policy. Their tags are the names used in rules.
 
-// changeFacts are the counts of what the plan of a host does.
+// changeFacts counts the changes in the plan of a host.
 type changeFacts struct {
 	Creates int64 `cel:"creates"`
 	Deletes int64 `cel:"deletes"`
@@ -232,8 +232,8 @@ func (c *checker) facts(plan *tfjson.Plan) (cel.Activation, error) {
 			Update:    targetsOf(c.intent.Update),
 		},
 		"pools": slices.Compact(pools),
-		// The plan as its JSON object costs more than all other facts together, so it is
-		// computed only for rules that use it.
+		// Converting the plan to a JSON object costs more than all other facts together,
+		// so only rules that use it cause the conversion.
 		"plan": func() any {
 			var document map[string]any
 			raw, err := json.Marshal(plan)
@@ -287,7 +287,7 @@ func (c *checker) resourceActivation(rc *tfjson.ResourceChange) (cel.Activation,
 	})
 }
 
-// actionOf returns the term for what a change does.
+// actionOf returns the policy's term for the action of a change.
 func actionOf(rc *tfjson.ResourceChange) string {
 	actions := rc.Change.Actions
 	switch {

@@ -8,8 +8,8 @@ import (
 )
 
 // expect compares the values that a change plans with the values that the VM's modules
-// derive from its inputs, attribute by attribute. It detects a module that derives other
-// values, and a newer provider with attributes unknown to numaform.
+// derive from its inputs, attribute by attribute. It detects a modified module, and a
+// newer provider with attributes that numaform does not know.
 func (c *checker) expect(rc *tfjson.ResourceChange, r *request) {
 	if r.inputs == nil {
 		c.deny(RuleExpected, rc.Address, "the intent lacks the arguments of the VM's file, so the plan cannot be compared with them: plan again from fresh files")
@@ -74,7 +74,7 @@ func (c *comparison) attribute(path string, expected, after, before, unknown any
 			}
 			return
 		}
-		expected = want.made
+		expected = want.initial
 	}
 	if blocks, ok := expected.([]any); ok && len(blocks) > 0 {
 		c.blocks(path, blocks, list(after), list(before), unknown)

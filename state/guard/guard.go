@@ -26,7 +26,7 @@ const (
 	Provider     = "registry.opentofu.org/bpg/proxmox"
 )
 
-// ErrErrored reports a plan that failed while it was made.
+// ErrErrored reports a plan that the engine could not complete.
 var ErrErrored = errors.New("planning failed halfway: fix the errors that the engine printed and plan again")
 
 // Decode parses the output of `show -json` for a saved plan. It returns ErrErrored for a
@@ -94,7 +94,7 @@ type checker struct {
 	vms      map[string]values
 	findings []Finding
 	// harmless caches strings that do not look like secrets, because the VMs of a plan
-	// are much alike.
+	// have many values in common.
 	harmless map[string]bool
 }
 
@@ -140,7 +140,7 @@ func check(plan *tfjson.Plan, intent Intent, rules Rules, recorded bool) Verdict
 	return verdict(Allow, c.findings)
 }
 
-// whole checks everything in a plan that is not about one resource.
+// whole checks the parts of a plan that belong to no single resource.
 func (c *checker) whole(plan *tfjson.Plan) {
 	// OpenTofu does not set Complete; there, the missing part of the intent reveals an
 	// incomplete plan.
@@ -240,8 +240,8 @@ func resources(state *tfjson.StateValues) []*tfjson.StateResource {
 }
 
 // pins denies a VM whose CPUs belong to another guest, or to another VM of the plan. It
-// checks only what the plan creates and updates: an existing overlap of two VMs must not
-// prevent the deletion of a third.
+// checks only VMs that the plan creates or updates: an existing overlap of two VMs must
+// not prevent the deletion of a third.
 func (c *checker) pins() {
 	type pinned struct {
 		host topology.HostName
@@ -282,7 +282,8 @@ func (c *checker) pins() {
 	}
 }
 
-// placed reports whether the plan should choose the CPUs of the VM at an address.
+// placed reports whether the intent creates or updates the VM at an address, so that the
+// plan may assign its CPUs.
 func (c *checker) placed(address string) bool {
 	r := c.requests[address]
 	return r != nil && (r.operation == opCreate || r.operation == opUpdate)

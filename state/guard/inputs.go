@@ -109,8 +109,8 @@ type vgaInputs struct {
 	Clipboard string `json:"clipboard"`
 }
 
-// readInputs parses the arguments of a node file. It refuses arguments that the modules
-// do not have.
+// readInputs parses the arguments of a node file. Arguments that the modules do not have
+// are errors.
 func readInputs(text []byte) (*inputs, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
@@ -127,8 +127,7 @@ const (
 	waitShort = 300
 )
 
-// nodeModule describes how a release of the node module differs in what it derives from
-// its inputs.
+// nodeModule contains the values that differ between releases of the node module.
 type nodeModule struct {
 	// migrate is timeout_migrate, in seconds.
 	migrate int64
@@ -141,8 +140,8 @@ var nodeModules = map[string]nodeModule{
 	"c62bcf5233d88919": {migrate: waitLong},
 }
 
-// Knows reports whether the guard knows what the modules with a hash derive from their
-// inputs.
+// Knows reports whether the guard can compute the values that the modules with a hash
+// derive from their inputs.
 func Knows(hash string) bool {
 	_, known := nodeModules[hash]
 	return known
@@ -153,8 +152,8 @@ func Knows(hash string) bool {
 type computed struct{}
 
 // ignored is the expected value of an attribute whose changes the module ignores: a new
-// VM gets made, and later changes have no effect.
-type ignored struct{ made any }
+// VM gets the initial value, and later changes have no effect.
+type ignored struct{ initial any }
 
 // node returns the expected values of a VM. Attributes that are not listed are empty.
 func (m nodeModule) node(in *inputs) values {

@@ -34,12 +34,12 @@ type Amount struct {
 	Deletes int `json:"deletes"`
 }
 
-// DefaultLimits allows ordinary scaling and stops what looks like a runaway or a loop.
+// DefaultLimits allows ordinary scaling, and requires approval for a runaway or a loop.
 // Forty pods are about 12 VMs, and fifty nodes at once over ten hosts are ordinary. One
 // host runs 20 to 30 VMs, so 64 creates within an hour are twice its capacity; a host
-// that needs more creates VMs that do not last. The window allows twice the amount of one
-// change: a burst and its echo. The limits for deletes are half as large, because an
-// unneeded node costs less than a missing one.
+// that exceeds that is creating VMs that do not last. The window allows twice the amount
+// of one change: a burst and its echo. The limits for deletes are half as large, because
+// an unneeded node costs less than a missing one.
 func DefaultLimits() Limits {
 	return Limits{
 		WindowSeconds: 3600,
@@ -59,7 +59,7 @@ type HostIntent struct {
 	Intent Intent
 }
 
-// Event is what an earlier change did, or tried to do, on one host for one pool.
+// Event is the outcome of an earlier change, on one host and for one pool.
 type Event struct {
 	// Change identifies the change that the event was part of.
 	Change string `json:"change"`
@@ -72,7 +72,7 @@ type Event struct {
 	Failed bool `json:"failed,omitempty"`
 }
 
-// CheckLimits checks how much a change does on all hosts together, including recent
+// CheckLimits checks the size of a change on all hosts together, including recent
 // changes. It ignores events older than the window; their order does not matter. Only the
 // limits for updates and imports apply to a part without creates and deletes.
 func CheckLimits(parts []HostIntent, recent []Event, limits Limits) Verdict {
@@ -118,7 +118,7 @@ func CheckLimits(parts []HostIntent, recent []Event, limits Limits) Verdict {
 	return verdict(Allow, t.findings)
 }
 
-// count is how many VMs are created and deleted, by host and by pool.
+// count is the number of created and deleted VMs, by host and by pool.
 type count struct {
 	total Amount
 	hosts map[topology.HostID]Amount
@@ -146,8 +146,8 @@ type tally struct {
 	findings []Finding
 }
 
-// amount compares the VMs of a change and of the past with a limit. The past restricts
-// only more changes of the same kind.
+// amount compares the VMs of a change and of the past with a limit. Past creates restrict
+// only new creates, and past deletes only new deletes.
 func (t *tally) amount(where string, host topology.HostID, change, past, limit Amount) {
 	if change.Creates > 0 {
 		t.limit("creates "+where, host, change.Creates+past.Creates, limit.Creates)

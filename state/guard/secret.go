@@ -8,8 +8,8 @@ type secretPattern struct {
 	pattern *regexp.Regexp
 }
 
-// secretPatterns match anything that looks like a secret. They err on the side of
-// refusing: nothing that numaform writes comes close to matching.
+// secretPatterns match any text that looks like a secret. They are broad, because no text
+// that numaform writes resembles a secret.
 var secretPatterns = []secretPattern{
 	{"a Proxmox API token", regexp.MustCompile(`PVEAPIToken=|[^\s@!]+@[^\s@!]+![^\s=]+=[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-`)},
 	{"a Proxmox ticket", regexp.MustCompile(`PVE:[^\s:]+:[0-9A-F]{8}::`)},

@@ -32,7 +32,8 @@ func text(v any) string {
 	return s
 }
 
-// integer returns v as an integer, for every way in which the plan may have been decoded.
+// integer returns v as an integer, for each type to which JSON numbers may have been
+// decoded.
 func integer(v any) (int64, bool) {
 	switch n := v.(type) {
 	case float64:

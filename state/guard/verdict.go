@@ -38,7 +38,7 @@ type Rule string
 func PolicyRule(name string) Rule { return RulePolicy + "/" + Rule(name) }
 
 // The rules. All are invariants except RuleLimit, RuleBreaker, RuleMoved and RuleForget,
-// which a person can approve, and the policy's own rules.
+// which an operator can approve, and the policy's own rules.
 const (
 	RulePlan       Rule = "plan"       // the plan is complete and of a known format
 	RuleRules      Rule = "rules"      // there are rules
@@ -47,12 +47,12 @@ const (
 	RuleAddress    Rule = "address"    // only our addresses, resource type and provider
 	RuleAction     Rule = "action"     // only known actions
 	RuleReplace    Rule = "replace"    // no VM is replaced
-	RuleSurplus    Rule = "surplus"    // nothing changes that was not requested
-	RuleMissing    Rule = "missing"    // everything requested changes
+	RuleSurplus    Rule = "surplus"    // every change in the plan was requested
+	RuleMissing    Rule = "missing"    // every requested change is in the plan
 	RuleIdentity   Rule = "identity"   // VMID, host, key and name match the intent
 	RuleExpected   Rule = "expected"   // every planned value is what the modules derive from the VM's file
 	RuleFixed      Rule = "fixed"      // the attributes that protect unmanaged VMs
-	RulePrivileged Rule = "privileged" // nothing that gives a guest power over its host
+	RulePrivileged Rule = "privileged" // no attribute that gives a guest power over its host
 	RuleUpdate     Rule = "update"     // only attributes that are safe to change on a running VM
 	RuleSecret     Rule = "secret"     // no secret in the plan
 	RuleDrift      Rule = "drift"      // VMs are still the ones that were created
@@ -131,8 +131,8 @@ func (v Verdict) And(other Verdict) Verdict {
 	return verdict(min(v.Decision, other.Decision), slices.Concat(v.Findings, other.Findings))
 }
 
-// On returns the part of a whole change's verdict that applies to one host: the findings
-// about that host, and the findings about no particular host.
+// On returns the part of a change's verdict that applies to one host: the findings about
+// that host and the findings about no particular host.
 func (v Verdict) On(host topology.HostID) Verdict {
 	var findings []Finding
 	for _, f := range v.Findings {
