@@ -1,8 +1,8 @@
-// Package approval makes changes wait for people before anything is begun: a change that
-// a NodePool's mode, or the guard, does not allow becomes a ScalePlan, which is pending
-// until it is approved by the complete hash of its diff. The package chooses no
-// placements and changes no fleet: scaler makes dry plans for it, and applies what is
-// approved in the usual way. Start at New, Approvals.Up, Approvals.Approver and
+// Package approval delays changes that need approval. If the mode of a NodePool, or the
+// guard, does not allow a change by itself, the change becomes a ScalePlan, which is
+// pending until an operator approves the complete hash of its diff. The package chooses
+// no placements and changes no fleet: package scaler makes the dry plans and applies
+// approved changes in the usual way. Start at New, Approvals.Up, Approvals.Approver and
 // Approvals.Methods; docs/approval.md is the user's documentation.
 package approval
 
@@ -26,8 +26,8 @@ const (
 	expiry = 24 * time.Hour
 	// rejectedFor is how long a rejected plan is not proposed again.
 	rejectedFor = 24 * time.Hour
-	// keptFor is how long a finished plan is kept.
-	keptFor = 7 * 24 * time.Hour
+	// retainedFor is how long a finished plan is kept.
+	retainedFor = 7 * 24 * time.Hour
 	// planFresh is how long a dry plan of the same VMs can be reused.
 	planFresh = 10 * time.Minute
 	// draftGood is how long a dry plan can replace a new plan of the same VMs.
@@ -37,11 +37,11 @@ const (
 	// computeEvery is the interval between calls of Karpenter's methods for pools whose nodes
 	// must not be removed without approval.
 	computeEvery = time.Minute
-	// beginWithin is the maximum time until an approved plan shows a result.
+	// beginWithin is the maximum time between an approval and its result.
 	beginWithin = 15 * time.Minute
 	// proposeWithin is how long to wait for clones of an earlier run before planning.
 	proposeWithin = 20 * time.Second
-	// drainWithin is the maximum time for approved nodes to leave once they can.
+	// drainWithin is the maximum time between an approval and the deletion of the nodes.
 	drainWithin = time.Hour
 	// candidateFor is how long a plan remains after its node stopped being a candidate for
 	// disruption, and seenFor how long a candidate is remembered.
@@ -86,7 +86,7 @@ type Config struct {
 	Clock    clock.PassiveClock
 }
 
-// Approvals manages the changes that are pending approval. Run it on the leader only.
+// Approvals manages changes that need approval. Run it on the leader only.
 type Approvals struct {
 	config  Config
 	fleet   Fleet

@@ -58,9 +58,9 @@ func digest(value any) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// changeOf returns the hash of what a plan does to a VM and its other resources, without
-// the VM's name, VMID and key and without the requester. It is "" if the plan does
-// nothing to them.
+// changeOf returns the hash of a plan's changes to a VM and its other resources, without
+// the VM's name, VMID and key and without the requester. It returns "" if the plan does
+// not change them.
 func changeOf(plan *tfjson.Plan, target guard.Target) (string, error) {
 	var changes []any
 	for _, change := range plan.ResourceChanges {
@@ -100,8 +100,8 @@ func typeOf(plan *tfjson.Plan, address string) string {
 	return ""
 }
 
-// neutral returns a change without the parts that differ each time it is planned: the name,
-// the VMID and the key of its VM, and who requested it and why.
+// neutral returns a change without the parts that differ in each plan: the name, the VMID
+// and the key of its VM, its requester and the reason.
 func neutral(change *tfjson.ResourceChange, target guard.Target) (any, error) {
 	content, err := json.Marshal(change)
 	if err != nil {
@@ -143,13 +143,13 @@ func neutral(change *tfjson.ResourceChange, target guard.Target) (any, error) {
 			}
 		case string:
 			if field == "description" {
-				var kept strings.Builder
+				var lines strings.Builder
 				for line := range strings.Lines(value) {
 					if !strings.HasPrefix(line, "Asked: ") && !strings.HasPrefix(line, "Reason: ") {
-						kept.WriteString(line)
+						lines.WriteString(line)
 					}
 				}
-				value = strings.TrimRight(kept.String(), "\n")
+				value = strings.TrimRight(lines.String(), "\n")
 			}
 			return placeholders.Replace(value)
 		}

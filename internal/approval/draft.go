@@ -38,9 +38,9 @@ type draft struct {
 	hash    string
 }
 
-// addCreates adds the new VMs of a change and their dry plan.
+// addCreates adds the new VMs of a change and their dry plans.
 func (d *draft) addCreates(change *scaler.Change, plans []scaler.RootPlan, placed []scheduling.Placed) error {
-	// VMs that are alike share their pods.
+	// Similar VMs share their pods.
 	pods := map[string][]string{}
 	for i := range placed {
 		id := likeness(&placed[i].Spec, &placed[i].Placement)
@@ -102,7 +102,7 @@ func likeness(spec *fleet.Spec, placement *fleet.Placement) string {
 	return fmt.Sprint(spec.Pool, spec.InstanceType, placement.Host, placement.CPUs, placement.Cells, spec.Labels)
 }
 
-// few returns pods in order, truncated to what a ScalePlan shows.
+// few returns the pods sorted, at most as many as a ScalePlan lists.
 func few(pods []string) []string {
 	pods = slices.Sorted(slices.Values(pods))
 	if len(pods) <= maxPods {

@@ -12,11 +12,11 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// RequestedByGuard is the requester of approval for a change that has begun and that the
-// guard does not allow by itself.
+// RequestedByGuard requests approval for changes that have begun and that the guard does
+// not allow by itself.
 const RequestedByGuard = "guard"
 
-// RequestedByClass is the requester of approval for changes of running VMs.
+// RequestedByClass requests approval for changes of running VMs.
 const RequestedByClass = "nodeclass"
 
 // requestedByWriter reports whether a ScalePlan is about a change that the writer began.
@@ -37,9 +37,9 @@ func (a *Approvals) Asks(ctx context.Context, plan *scaler.RootPlan) (bool, erro
 	}), nil
 }
 
-// Approver returns who allows a plan that the guard does not allow by itself: the auto
-// mode of its NodePools, or the person who approved a ScalePlan that covers it. If it
-// returns "", a ScalePlan is pending.
+// Approver returns the approver of a plan that the guard does not allow by itself: the
+// auto mode of its NodePools, or the operator who approved a ScalePlan that covers it. If
+// it returns "", a ScalePlan is pending.
 func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string, error) {
 	if plan.Plan == nil || plan.Verdict.Decision == guard.Deny {
 		return "", nil
@@ -90,7 +90,7 @@ func (a *Approvals) auto(known pools, plan *scaler.RootPlan) string {
 		names[t.Pool], ours[t.Address] = true, true
 	}
 	for _, finding := range plan.Verdict.Findings {
-		// No NodePool can approve what none requested.
+		// No NodePool can approve a change that none of them requested.
 		if address := finding.Address; address != "" && !ours[address] && !ours[guard.VMOf(address)] {
 			return ""
 		}
@@ -159,8 +159,8 @@ func draftOf(plan *scaler.RootPlan) (*draft, error) {
 	return d, d.addPlans([]scaler.RootPlan{touched})
 }
 
-// covers reports whether a person approved everything that a waiting plan does: deletes
-// by their keys, creates by their properties, and no further findings of the guard.
+// covers reports whether a ScalePlan approves a whole draft: each delete has the same
+// key, each create the same properties, and the guard has no further findings.
 func (a *Approvals) covers(plan *v1alpha1.ScalePlan, d *draft) bool {
 	if !a.approved(plan, plan.Spec.PlanHash) || unforeseen(plan, d.verdict) != "" || otherState(plan, d.hosts) != "" || len(d.vms) == 0 {
 		return false
@@ -169,7 +169,7 @@ func (a *Approvals) covers(plan *v1alpha1.ScalePlan, d *draft) bool {
 		return false
 	}
 	if plan.Status.Phase == v1alpha1.ScalePlanApproved && plan.Spec.Direction == v1alpha1.ScaleUp && len(a.created(plan)) > creates(plan) {
-		return false // everything approved is already in progress, and this is more of the same
+		return false // all approved VMs are in progress already, and these are additional ones
 	}
 
 	// Each VM must match a different VM of the plan.

@@ -20,19 +20,19 @@ import (
 )
 
 // LedgerName is the ConfigMap, in numaform's namespace, with the status of each ScalePlan
-// that numaform proposed. The status in the object itself is a copy for people: others
-// may have permission to write it, so no decision depends on it.
+// that numaform proposed. The status in the object itself is a copy for users. No
+// decision depends on it, because other clients may have permission to write it.
 const LedgerName = "numaform-approvals"
 
-// strangerFor is the minimum age of a ScalePlan outside the ledger before it is deleted:
+// unlistedFor is the minimum age of a ScalePlan outside the ledger before it is deleted:
 // a new plan is entered right after it was created.
-const strangerFor = time.Minute
+const unlistedFor = time.Minute
 
 // ledger maps the UIDs of numaform's plans to their status.
 type ledger map[types.UID]v1alpha1.ScalePlanStatus
 
-// readLedger reads the ledger. The first time, it enters the existing plans, which
-// versions without a ledger left.
+// readLedger reads the ledger. If there is no ledger, it creates one with the existing
+// plans, which versions without a ledger created.
 func (a *Approvals) readLedger(ctx context.Context, plans []v1alpha1.ScalePlan) (ledger, error) {
 	var object corev1.ConfigMap
 	err := a.config.Client.Get(ctx, client.ObjectKey{Namespace: a.config.Namespace, Name: LedgerName}, &object)
@@ -107,7 +107,7 @@ func (a *Approvals) restore(ctx context.Context) error {
 		delete(gone, plan.UID)
 		status, ours := known[plan.UID]
 		switch {
-		case !ours && a.config.Clock.Since(plan.CreationTimestamp.Time) > strangerFor:
+		case !ours && a.config.Clock.Since(plan.CreationTimestamp.Time) > unlistedFor:
 			errs = append(errs, a.remove(ctx, plan))
 			log.FromContext(ctx).Info("deleted a scaleplan that numaform did not propose", logkey.ScalePlan, plan.Name)
 		case ours && !equality.Semantic.DeepEqual(status, plan.Status):

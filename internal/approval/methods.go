@@ -34,7 +34,8 @@ func (a *Approvals) Methods(build func() []disruption.Method) []disruption.Metho
 	return methods
 }
 
-// method is one of Karpenter's methods, for a part of the NodePools.
+// method is one of Karpenter's methods, restricted to the NodePools that need approval or
+// to the NodePools that do not.
 type method struct {
 	disruption.Method
 	approvals *Approvals
@@ -121,7 +122,7 @@ func (m *method) ComputeCommands(ctx context.Context, budgets map[string]int, ca
 	return m.compute(ctx, budgets, plans, undecided)
 }
 
-// due reports whether it is time to look for new proposals.
+// due reports whether it is time to compute new proposals.
 func (m *method) due() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -26,8 +26,8 @@ const (
 	ReasonFinished = "ScalePlanFinished"
 )
 
-// conditionBegun is true once an approved plan is being carried out. Its message lists
-// the keys of similar VMs that existed before, which are not the plan's.
+// conditionBegun is true once an approved plan is in progress. Its message lists the keys
+// of similar VMs that existed before, which are not the plan's.
 const conditionBegun = "Begun"
 
 // readPlans returns the ScalePlans that numaform proposed, with their status from the
@@ -61,16 +61,16 @@ func (a *Approvals) expired(plan *v1alpha1.ScalePlan) bool {
 	return !a.config.Clock.Now().Before(plan.Spec.ExpiresAt.Time)
 }
 
-// approved reports whether a person approved a plan in time by its complete hash, and the
-// current change still has that hash.
+// approved reports whether an operator approved a plan in time by its complete hash, and
+// the current change still has that hash.
 func (a *Approvals) approved(plan *v1alpha1.ScalePlan, hash string) bool {
 	same := func(x, y string) bool { return subtle.ConstantTimeCompare([]byte(x), []byte(y)) == 1 }
 	return len(hash) == 64 && same(plan.Spec.Approve, hash) && same(plan.Spec.PlanHash, hash) &&
 		plan.Spec.Reject == "" && !plan.Status.Phase.Over() && !a.expired(plan)
 }
 
-// unforeseen returns why the guard's verdict on a new plan requires more than the verdict
-// that was approved, or "".
+// unforeseen returns why an approval does not cover the guard's verdict on a new plan, or
+// "".
 func unforeseen(plan *v1alpha1.ScalePlan, verdict guard.Verdict) string {
 	known := map[string]bool{}
 	for _, rule := range plan.Spec.Verdict.Rules {
@@ -87,8 +87,8 @@ func unforeseen(plan *v1alpha1.ScalePlan, verdict guard.Verdict) string {
 	return ""
 }
 
-// otherState returns why a plan is based on another Terraform state than the approved
-// one, or "". The state may have advanced, but not gone back.
+// otherState returns why a plan is not based on the Terraform state of the approved one,
+// or a later version of it, or "".
 func otherState(plan *v1alpha1.ScalePlan, hosts []v1alpha1.ScalePlanHost) string {
 	for _, was := range plan.Spec.Hosts {
 		for _, is := range hosts {
@@ -202,9 +202,9 @@ func (a *Approvals) freeName(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// begin records that an approved plan is being carried out. It must succeed before
-// anything else is done, because an approval is valid for one change. before lists keys
-// of VMs that are not the plan's.
+// begin records that an approved plan is in progress. It must succeed before the change
+// starts, because an approval is valid for one change. before lists keys of VMs that are
+// not the plan's.
 func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before []string) error {
 	if plan.Status.Phase == v1alpha1.ScalePlanApproved {
 		return nil

@@ -87,14 +87,14 @@ func (a *Approvals) Advance(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// prune deletes a plan that has been finished for keptFor: the fleet's history has its
+// prune deletes a plan that has been finished for retainedFor: the fleet's history has its
 // result.
 func (a *Approvals) prune(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	finished := plan.CreationTimestamp.Time
 	if plan.Status.FinishedAt != nil {
 		finished = plan.Status.FinishedAt.Time
 	}
-	if a.config.Clock.Since(finished) < keptFor {
+	if a.config.Clock.Since(finished) < retainedFor {
 		return nil
 	}
 	err := a.config.Client.Delete(ctx, plan, client.Preconditions{UID: &plan.UID})
@@ -139,8 +139,8 @@ func (a *Approvals) advanceUpdates(ctx context.Context, plan *v1alpha1.ScalePlan
 	return nil // it is being carried out
 }
 
-// advanceCreates ends a plan according to the phases of its new VMs, whatever happened to them
-// later.
+// advanceCreates ends a plan according to the phases of its new VMs. Later events of
+// these VMs do not matter.
 func (a *Approvals) advanceCreates(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	planned, states := creates(plan), a.created(plan)
 	done := 0

@@ -71,8 +71,8 @@ func (m *method) draft(command *disruption.Command, reasons []string) (*draft, e
 	return d, err
 }
 
-// planRemoval completes a draft with the dry plan of removing its VMs, and with the pods
-// that have to move.
+// planRemoval adds the dry plan of the removal to a draft, and the pods that must be
+// rescheduled.
 func (a *Approvals) planRemoval(ctx context.Context, d *draft, command *disruption.Command) error {
 	snapshot, err := a.config.Snapshot(ctx)
 	if err != nil {

@@ -28,10 +28,10 @@ type planned struct {
 	decided bool
 }
 
-// Up returns the new VMs of a decision that may be created now. The others wait as
-// ScalePlans, one for each NodePool, which Draft creates. Call it with each decision,
-// including an empty one, because plans end when no pod requests their VMs. It returns
-// VMs even with an error, which is about other VMs.
+// Up returns the new VMs of a decision that may be created now. For the remaining ones,
+// Draft creates ScalePlans, one for each NodePool. Call it with each decision, including
+// an empty one, because plans end when no pod requests their VMs. An error is about VMs
+// that are not in the result.
 func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error) {
 	if paused, err := a.config.Paused(ctx); paused || err != nil {
 		return nil, err
@@ -107,8 +107,8 @@ func (a *Approvals) mayCreate(ctx context.Context, g *group) (bool, error) {
 	a.requested[g.pool] = a.config.Clock.Now()
 	a.mu.Unlock()
 
-	// By the mode the VMs need no ScalePlan, unless the guard already made VMs of this
-	// NodePool wait: new ones would only come and go again.
+	// In these modes the VMs need no ScalePlan, unless other VMs of the NodePool wait for
+	// approval because of the guard: new ones would only be created and removed again.
 	waiting := slices.ContainsFunc(g.plans, func(plan v1alpha1.ScalePlan) bool {
 		return pending(&plan) && plan.Spec.Verdict.Decision != v1alpha1.VerdictAllow
 	})
@@ -159,9 +159,8 @@ func fingerprint(placed []scheduling.Placed) (string, error) {
 	return digest(places)
 }
 
-// Draft plans what the last Up could not answer without a plan, and creates the
-// ScalePlans. The next Up may return VMs that are already approved. Draft takes long, so
-// nothing should wait for it.
+// Draft makes the dry plans that the last Up required, and creates the ScalePlans. The
+// next Up may return VMs that are already approved. Draft takes long: do not wait for it.
 func (a *Approvals) Draft(ctx context.Context) error {
 	a.mu.Lock()
 	due := a.due
@@ -200,7 +199,7 @@ func (a *Approvals) draft(ctx context.Context, g *group) error {
 		return err
 	}
 	change.Narrow()
-	// VMs whose VMID another guest took are renumbered; they are not part of this.
+	// Exclude VMs that are only renumbered because another guest uses their VMID.
 	change.Added = slices.DeleteFunc(change.Added, func(vm fleet.VM) bool {
 		return vm.Pool != g.pool || !slices.ContainsFunc(g.placed, func(p scheduling.Placed) bool {
 			return likeness(&p.Spec, &p.Placement) == likeness(&vm.Spec, &vm.Placement)
@@ -266,8 +265,8 @@ func (a *Approvals) undecided(plan *v1alpha1.ScalePlan) bool {
 	return plan != nil && pending(plan) && plan.Spec.Approve == "" && plan.Spec.Reject == "" && !a.expired(plan)
 }
 
-// refused reports whether a plan with that hash was rejected, by a person or the guard,
-// too recently to propose it again.
+// refused reports whether an operator or the guard rejected a plan with that hash too
+// recently to propose it again.
 func (a *Approvals) refused(plans []v1alpha1.ScalePlan, hash string) bool {
 	return slices.ContainsFunc(plans, func(plan v1alpha1.ScalePlan) bool {
 		if plan.Spec.PlanHash != hash {
