@@ -298,12 +298,12 @@ func TestCheckNeedsInputs(t *testing.T) {
 	}
 }
 
-// TestCheckVMIDs checks VMIDs at the ends of Proxmox' range.
+// TestCheckVMIDs checks VMIDs at the ends of the range of Proxmox.
 func TestCheckVMIDs(t *testing.T) {
 	t.Parallel()
 	for vmid, ours := range map[fleet.VMID]bool{fleet.MinVMID - 1: false, fleet.MinVMID: true, fleet.MaxVMID: true, fleet.MaxVMID + 1: false} {
 		v := check(edited(t, "create", nil), creating(2001, vmid), guard.DefaultRules())
-		if denied := has(v, guard.Deny, guard.RuleIntent, "is not one of Proxmox'"); denied == ours {
+		if denied := has(v, guard.Deny, guard.RuleIntent, "is not valid in Proxmox"); denied == ours {
 			t.Errorf("VMID %d: got\n%s", vmid, v)
 		}
 	}
