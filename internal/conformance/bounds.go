@@ -12,8 +12,8 @@ import (
 // own marks the names of objects that a run creates outside of VMs.
 const own = "numaform-kit"
 
-// within refuses a request that could change anything not created by the run, whatever the
-// case says and Proxmox answers.
+// within refuses a request that could change an object that the run did not create,
+// regardless of the case and of the answers of Proxmox.
 func (r *run) within(s *Step) error {
 	if r.mayChange(s) {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// differences lists how an answer differs, one line each.
+// differences lists the differences of an answer, one line for each.
 func (w *Want) differences(got *answer) []string {
 	var found []string
 	differ := func(what, got, want string) {

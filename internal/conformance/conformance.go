@@ -1,7 +1,8 @@
-// Package conformance holds numaform's assumptions about the API of Proxmox VE as cases in
-// plain YAML, and compares a Proxmox with them: a request, the state before it, and the
-// answer, each with its source in Proxmox' own code. It does not know the simulator and
-// uses no client of numaform's. Start at Cases and Run.
+// Package conformance lists numaform's assumptions about the Proxmox VE API as cases in
+// plain YAML, and checks a Proxmox against them. A case has a request, the state before
+// it, the expected answer, and its source in the code of Proxmox. The package depends
+// neither on the simulator nor on another Proxmox client of numaform. Start at Cases and
+// Run.
 package conformance
 
 import (
@@ -24,22 +25,22 @@ import (
 //go:embed cases/*.yaml
 var caseFiles embed.FS
 
-// Case is one assumption: given a state, the request gets that answer.
+// Case is one assumption: in a given state, a request gets the expected answer.
 type Case struct {
 	// Family is the name of the case's file.
 	Family string `yaml:"-"`
 	Name   string `yaml:"name"`
-	// Source is Proxmox' repository, version, file and line, or a recorded report.
+	// Source is the repository, version, file and line in Proxmox, or a recorded report.
 	Source string `yaml:"source"`
 	// Needs lists what the run must provide: see needNames.
 	Needs []string `yaml:"needs"`
 	// Version limits the Proxmox VE version: ">=9.1", "<9" or both, separated by a blank.
 	Version string `yaml:"version"`
 	// Given is the state before the case:
-	//   - vm: a stopped VM that cases share: it must not be changed
-	//   - own-vm: a stopped VM with a disk of 1 GiB on scsi0, made for this case
+	//   - vm: a stopped VM that cases share and do not change
+	//   - own-vm: a stopped VM with a disk of 1 GiB on scsi0, created for this case
 	//   - running: own-vm, started
-	//   - template: own-vm, made a template
+	//   - template: own-vm, converted to a template
 	//   - iso: an ISO file on the storage for ISO files
 	//   - pool: a pool below the run's pool, empty
 	Given []string `yaml:"given"`
@@ -225,7 +226,7 @@ func (s Step) filled(with filler) Step {
 	return s
 }
 
-// replace replaces the placeholders of a text; in a regular expression it quotes their
+// replace replaces the placeholders in a text. In a regular expression, it quotes their
 // values.
 func (f filler) replace(text string) string {
 	return placeholder.ReplaceAllStringFunc(text, func(found string) string {

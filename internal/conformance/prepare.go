@@ -78,7 +78,7 @@ func (r *run) prepare(ctx context.Context) error {
 
 // read sends a request of the run itself and returns its result as a list of objects.
 func (r *run) read(ctx context.Context, request string, params map[string]string) ([]map[string]any, error) {
-	got, err := r.want(ctx, request, params)
+	got, err := r.must(ctx, request, params)
 	if err != nil {
 		return nil, fmt.Errorf("reading the cluster: %w", err)
 	}
@@ -230,7 +230,7 @@ func (r *run) given(ctx context.Context, words []string) error {
 			err = r.createVM(ctx, r.free())
 			after := map[string]string{"running": "/status/start", "template": "/template"}[word]
 			if err == nil && after != "" {
-				_, err = r.want(ctx, fmt.Sprintf("POST /nodes/%s/qemu/%s%s", r.values["host"], r.values["vm"], after), nil)
+				_, err = r.must(ctx, fmt.Sprintf("POST /nodes/%s/qemu/%s%s", r.values["host"], r.values["vm"], after), nil)
 			}
 		case "iso":
 			// A file that is an ISO by name only, for the host that receives the request: uploads
@@ -245,7 +245,7 @@ func (r *run) given(ctx context.Context, words []string) error {
 				err = errors.New("uploading an ISO: " + strings.Join(found, "; "))
 			}
 		case "pool":
-			_, err = r.want(ctx, "POST /pools", map[string]string{"poolid": r.values["own-pool"]})
+			_, err = r.must(ctx, "POST /pools", map[string]string{"poolid": r.values["own-pool"]})
 		}
 		if err != nil {
 			return err
@@ -268,7 +268,7 @@ func (r *run) free() int {
 // createVM creates a small VM.
 func (r *run) createVM(ctx context.Context, vmid int) error {
 	r.values["vm"] = strconv.Itoa(vmid)
-	_, err := r.want(ctx, "POST /nodes/"+r.values["host"]+"/qemu", map[string]string{
+	_, err := r.must(ctx, "POST /nodes/"+r.values["host"]+"/qemu", map[string]string{
 		"vmid":        r.values["vm"],
 		"name":        own + "-" + r.values["vm"],
 		"pool":        r.cfg.Pool,
@@ -304,7 +304,7 @@ func (r *run) token(ctx context.Context, privileges map[string]string) (http.Hea
 	}
 	requests = append(requests, Step{Request: "POST /access/users/" + user + "/token/kit", Params: map[string]string{"privsep": "0"}})
 	for _, request := range requests {
-		got, err := r.want(ctx, request.Request, request.Params)
+		got, err := r.must(ctx, request.Request, request.Params)
 		if err != nil {
 			return nil, fmt.Errorf("creating a token: %w", err)
 		}

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Report is the outcome of a run, without any name of the cluster.
+// Report is the outcome of a run. It contains no names of the cluster.
 type Report struct {
 	// Version is the version of Proxmox VE, and Hosts the number of online hosts.
 	Version string `json:"version"`

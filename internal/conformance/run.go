@@ -63,13 +63,13 @@ type Result struct {
 	Took   time.Duration `json:"-"`
 }
 
-// BoundsError means that the run may not work within the given bounds.
+// BoundsError reports bounds within which the run must not work.
 type BoundsError struct{ text string }
 
 func (e *BoundsError) Error() string { return e.text }
 
-// fewestVMIDs is the number of VMIDs that cases need at once, besides one that stays
-// unused.
+// fewestVMIDs is the number of VMIDs that cases need at the same time, in addition to one
+// that remains unused.
 const fewestVMIDs = 6
 
 // cleanupTime limits the removal of what a run created.
@@ -89,7 +89,7 @@ type run struct {
 	tokens     map[string]http.Header
 	shared     bool // the shared VM exists
 
-	// Objects that the run created and has to remove.
+	// Objects that the run created and must remove.
 	vms     map[int]string // VMID to its host
 	volumes []string       // paths of their DELETE
 	cleanup []Step         // users, tokens, roles and pools, the last first
@@ -275,7 +275,7 @@ func (r *run) step(ctx context.Context, written *Step) ([]string, error) {
 }
 
 // created records what a request created, as soon as Proxmox accepted it. It returns the
-// UPID of its task, or "".
+// UPID of the request's task, or "".
 func (r *run) created(s *Step, got *answer) (upid string) {
 	upid, _ = got.data.(string)
 	if upidPart(upid, 1) == "" {
@@ -320,7 +320,7 @@ func (r *run) created(s *Step, got *answer) (upid string) {
 
 func (r *run) inRange(vmid int) bool { return vmid >= r.cfg.Lower && vmid <= r.cfg.Upper }
 
-// keeper returns the credential that creates and removes what cases need.
+// keeper returns the credential that creates and removes the objects of cases.
 func (r *run) keeper() http.Header {
 	if r.root != nil {
 		return r.root
@@ -328,9 +328,9 @@ func (r *run) keeper() http.Header {
 	return r.configured
 }
 
-// want sends a request of the run itself, with the keeper's credential, and waits for its
-// task.
-func (r *run) want(ctx context.Context, request string, params map[string]string) (*answer, error) {
+// must sends a request of the run itself, which must succeed, with the keeper's
+// credential, and waits for its task.
+func (r *run) must(ctx context.Context, request string, params map[string]string) (*answer, error) {
 	s := &Step{Request: request, Params: params}
 	if err := r.within(s); err != nil {
 		return nil, err
@@ -430,7 +430,7 @@ func (r *run) removeVM(ctx context.Context, vmid int) error {
 
 // remove sends a request that removes an object of the run.
 func (r *run) remove(ctx context.Context, request string, params map[string]string) error {
-	if _, err := r.want(ctx, request, params); err != nil {
+	if _, err := r.must(ctx, request, params); err != nil {
 		return fmt.Errorf("removing objects of the run: %w", err)
 	}
 	return nil
