@@ -1,8 +1,8 @@
 // Package agent is numaform-agent, the daemon on a Proxmox host: it pins the vCPUs of VMs
-// to the CPUs that their descriptions declare, keeps them pinned, and keeps other guests
-// off those CPUs. It runs as root and reads text written with an API token: its subpackages
-// claim, qemu and cgroup limit what such text can cause. It needs neither the network nor
-// Proxmox' API, and starts no program except in Publish. Start at Agent.Run.
+// to the CPUs that their descriptions declare, and keeps other guests off these CPUs. It
+// runs as root and reads text written with an API token: its subpackages claim, qemu and
+// cgroup limit what such text can cause. It needs neither the network nor the Proxmox
+// API, and starts no program except in Publish. Start at Agent.Run.
 package agent
 
 import (
@@ -42,7 +42,7 @@ type Options struct {
 	Interval time.Duration
 	Version  string
 	Log      *slog.Logger
-	// Now returns the wall clock for readers of the metrics. No decision depends on it.
+	// Now returns the wall clock for the metrics. No decision depends on it.
 	Now func() time.Time
 	// Affinities reads and sets CPU affinities; nil means this machine's kernel.
 	Affinities qemu.Affinities
@@ -116,14 +116,14 @@ func New(options Options) (*Agent, error) {
 	}, nil
 }
 
-// Run runs rounds until ctx ends. Pins remain in effect then: replacing an agent must not
-// disturb the guests. A failed round is logged once and repeated.
+// Run runs rounds until ctx ends. The pins remain in effect, because replacing an agent
+// must not disturb the guests. A failed round is logged once and repeated.
 func (a *Agent) Run(ctx context.Context) error {
 	if err := a.open(); err != nil {
 		return err
 	}
 
-	// A host without governors is no error: it may be a VM, or its firmware scales
+	// A host without governors is valid: it may be a VM, or its firmware scales
 	// frequencies.
 	policies, err := a.frequencies.Policies()
 	if err != nil {
@@ -164,8 +164,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// open reads the state of an earlier agent. An unreadable state file is moved aside:
-// declared pins are found again, but pins withdrawn in the meantime are not released.
+// open reads the state of an earlier agent. It renames an unreadable state file: the
+// agent finds declared pins again, but does not release pins that were withdrawn in the
+// meantime.
 func (a *Agent) open() error {
 	if err := os.MkdirAll(a.StateDir, 0o755); err != nil {
 		return fmt.Errorf("creating the state directory: %w", err)
@@ -187,7 +188,7 @@ func (a *Agent) open() error {
 	return nil
 }
 
-// Sync runs one round: it reads the host and applies what is needed.
+// Sync runs one round: it reads the host and applies the necessary changes.
 func (a *Agent) Sync() {
 	before := a.state
 	err := a.sync()
@@ -230,8 +231,8 @@ func (a *Agent) sync() error {
 	return err
 }
 
-// Release reverts everything that an agent did on this host, and removes its state. No
-// agent may be running.
+// Release reverts all changes of an agent on this host, and removes its state. No agent
+// may be running.
 func (a *Agent) Release() error {
 	if err := a.open(); err != nil {
 		return err
@@ -244,7 +245,7 @@ func (a *Agent) Release() error {
 		return fmt.Errorf("releasing guests: %w", err)
 	}
 
-	// What could not be reverted, and how to do it by hand.
+	// Report everything that could not be reverted, with the manual fix.
 	var errs []error
 	for _, c := range a.state.Confined {
 		errs = append(errs, fmt.Errorf("control group %s is still confined: write %q to its cpuset.cpus", c.Group, c.Was))

@@ -27,7 +27,7 @@ type Governed struct {
 	Now  string          `json:"now"`
 	// Free is true once no vCPU is pinned to the CPUs.
 	Free bool `json:"free,omitempty"`
-	// PutBack is the number of times that something else had changed the governor.
+	// PutBack is the number of times that another program had changed the governor.
 	PutBack int `json:"put_back,omitempty"`
 	// Problem is why the policy's governor is not Now.
 	Problem string `json:"problem,omitempty"`
@@ -64,7 +64,7 @@ func (a *Agent) governors(next *State) []Governed {
 	return managed
 }
 
-// governorNote explains why the configured governors have no effect at all.
+// governorNote explains why the configured governors have no effect.
 func (a *Agent) governorNote() string {
 	if a.Settings.Governor.Pinned == "" || len(a.policies) > 0 {
 		return ""
@@ -73,7 +73,7 @@ func (a *Agent) governorNote() string {
 }
 
 // govern sets each governor that differs from the desired one. It sets the governor of
-// free CPUs only one time, and drops its record after restoring it.
+// free CPUs only once, and drops the record of a restored one.
 func (a *Agent) govern() {
 	set := map[string]topology.CPUSet{}
 	for i := range a.state.Governors {

@@ -28,8 +28,8 @@ type Interrupt struct {
 	Now    topology.CPUSet `json:"now"`
 	// Free is true once the VM has no pins.
 	Free bool `json:"free,omitempty"`
-	// PutBack is the number of times that the interrupt was elsewhere: something else had
-	// moved it, or the guest's driver had requested it again.
+	// PutBack is the number of times that the agent found the interrupt on other CPUs:
+	// another program had moved it, or the guest's driver had requested it again.
 	PutBack int `json:"put_back,omitempty"`
 	// Refused is why the interrupt is not on the CPUs Now. The agent does not retry it.
 	Refused string `json:"refused,omitempty"`
@@ -93,7 +93,7 @@ func (a *Agent) interrupts(next *State) []Interrupt {
 	return managed
 }
 
-// moveTo changes the target CPUs; then a refused interrupt is tried once more.
+// moveTo changes the target CPUs, so that a refused interrupt is tried again.
 func (i *Interrupt) moveTo(cpus topology.CPUSet) {
 	if !i.Now.Equal(cpus) {
 		i.Now = cpus
@@ -101,7 +101,7 @@ func (i *Interrupt) moveTo(cpus topology.CPUSet) {
 	}
 }
 
-// steer moves interrupts that are elsewhere, and forgets the restored ones.
+// steer moves interrupts to their CPUs, and drops the records of restored ones.
 func (a *Agent) steer() {
 	var moved []Interrupt
 	for n := range a.state.Interrupts {

@@ -14,9 +14,9 @@ import (
 
 // confinements returns the control groups that the agent confines or will confine, and
 // records the ones to restore in the round. Guests without pins are kept off the CPUs of
-// others; guests with pins are confined to their own, because the kernel runs workers in
-// them that can only be moved by group. A guest with an affinity set by root keeps it: its
-// CPUs are not given out as pins.
+// other guests. Guests with pins are confined to their own CPUs, because the kernel runs
+// workers in them that can only be moved by group. A guest keeps an affinity that root
+// set, and no other guest is pinned to its CPUs.
 func (a *Agent) confinements(r *round, next *State) []Confinement {
 	groups := map[string]topology.CPUSet{}
 	if a.Settings.Isolation == IsolationEnforce && !next.Pinned.IsEmpty() && !next.Shared.IsEmpty() {
@@ -57,7 +57,7 @@ func (a *Agent) confinements(r *round, next *State) []Confinement {
 	return confined
 }
 
-// isolate restores groups and confines the others.
+// isolate restores the groups that need no confinement and confines the remaining ones.
 func (a *Agent) isolate(r *round) error {
 	forget := func(group string) {
 		delete(a.confined, group)

@@ -26,8 +26,9 @@ type metrics struct {
 	failed bool
 }
 
-// writeMetrics writes the file if its facts changed, and periodically so that its time
-// shows that the agent is alive. A host without the directory has no node_exporter.
+// writeMetrics writes the file if a value changed, and periodically, because its
+// timestamp shows that the agent is alive. A host without the directory has no
+// node_exporter.
 func (a *Agent) writeMetrics() {
 	s := &a.state
 	var pinned, putBack, governors, interrupts, failed int

@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// maxNotes is Proxmox' limit for the length of a host's notes.
+// maxNotes is the limit of Proxmox for the length of a host's notes.
 const maxNotes = 65536
 
 // Pvesh runs the pvesh command with these arguments and returns its output.
@@ -61,8 +61,8 @@ type Publication struct {
 const refresh = 4 * time.Minute
 
 // Publish writes the exact topology and, if the daemon is well, its status. Other content
-// of the notes is preserved. If the daemon is not well, its last status remains and grows
-// old. If nothing changed, nothing is written.
+// of the notes is preserved. If the daemon is not well, its last status remains, with its
+// age. If nothing changed, nothing is written.
 func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 	file, err := sysfs.Collect(os.DirFS(p.Root))
 	if err != nil {
@@ -104,7 +104,7 @@ func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 		if agent.At = p.at(agent, config.Description); agent.At.IsZero() {
 			agent.At = p.Now().UTC().Truncate(time.Second)
 		}
-		// A truncated block would seem to end where the new block does.
+		// A truncated block would appear to end at the end of the new block.
 		if _, err = agent.PublishIn(config.Description); err == nil {
 			notes, err = agent.PublishIn(notes)
 		}
@@ -135,8 +135,8 @@ func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 	return done, nil
 }
 
-// at returns when the same status was written to these notes, or the zero time if it was
-// not, or too long ago.
+// at returns the time at which the same status was written to these notes. It returns the
+// zero time if the notes contain another status, or the time is too long ago.
 func (p Publisher) at(agent topology.Agent, notes string) time.Time {
 	said, found, err := topology.ParseAgent(notes)
 	if age := p.Now().Sub(said.At); err != nil || !found || age < 0 || age >= refresh {
@@ -178,14 +178,15 @@ func (s *Status) published() topology.Agent {
 // publishedFile returns the file, beside the state, with the time of the last publication.
 func publishedFile(dir string) string { return filepath.Join(dir, "published") }
 
-// The file of Proxmox' resource mappings of PCI devices, and Linux's directory of devices.
+// The file with the resource mappings of PCI devices in Proxmox, and the directory of
+// devices in Linux.
 const (
 	mappingFile = "etc/pve/mapping/pci.cfg"
 	pciDir      = "sys/bus/pci/devices"
 )
 
 // pciNodes returns the NUMA nodes of the host's devices in resource mappings, by address.
-// Devices whose node Linux does not report are left out.
+// Devices whose node Linux does not report are skipped.
 func (p Publisher) pciNodes() map[string]int {
 	data, err := os.ReadFile(filepath.Join(p.Root, mappingFile))
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// pvesh simulates Proxmox' command on a host with notes.
+// pvesh simulates the Proxmox command on a host with notes.
 type pvesh struct {
 	notes string
 	calls []string

@@ -16,10 +16,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// startup is how many seconds a VM may lack threads before that is reported.
+// startup is how many seconds a VM may lack threads before the agent reports it.
 const startup = 5
 
-// round is what the agent read and decided in one round.
+// round is the input and the decisions of one round.
 type round struct {
 	vms, containers []qemu.Guest
 	// threads are the threads of VMs that have pins or may declare them, by VMID.
@@ -140,7 +140,7 @@ func (a *Agent) plan(r *round) {
 }
 
 // place moves the threads of VMs with pins, and releases the threads of VMs that lost
-// theirs.
+// their pins.
 func (a *Agent) place(r *round) {
 	for _, vm := range r.unpinned {
 		threads, err := a.reader.Threads(vm.Run)
@@ -182,8 +182,8 @@ func (a *Agent) place(r *round) {
 	})
 }
 
-// logChanges logs the differences to the state before: one line for each change, and none
-// for a round without changes.
+// logChanges logs the differences from the state before: one line for each change, and
+// none for a round without changes.
 func (a *Agent) logChanges(before *State) {
 	for i := range a.state.Guests {
 		guest := &a.state.Guests[i]

@@ -30,8 +30,8 @@ const (
 	IsolationEnforce Isolation = "enforce"
 )
 
-// Settings are the configuration by the host's administrator, in a file that no Proxmox
-// token can change.
+// Settings are the configuration of the host's administrator. They are in a file that no
+// Proxmox token can change.
 type Settings struct {
 	Clusters         []string        `yaml:"clusters"`
 	MaxPinnedPercent int             `yaml:"max_pinned_percent"`
@@ -53,8 +53,8 @@ func DefaultSettings() Settings {
 	}
 }
 
-// ReadSettings reads the file. It refuses a file that users other than its owner may write,
-// because they could lift its limits.
+// ReadSettings reads the file. It refuses a file that users other than its owner may
+// write, because they could raise its limits.
 func ReadSettings(name string) (Settings, error) {
 	file, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

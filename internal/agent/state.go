@@ -22,8 +22,8 @@ import (
 // stateFormat is the format of the state file.
 const stateFormat = 1
 
-// State is what the agent did and found. It is saved in a file below /run: it survives a
-// restart of the agent, but not of the host.
+// State is the changes and findings of the agent. It is saved in a file below /run, so it
+// survives a restart of the agent, but not of the host.
 type State struct {
 	Format  int    `json:"format"`
 	Version string `json:"version"`
@@ -39,8 +39,8 @@ type State struct {
 	Guests    []Guest       `json:"guests"`
 	Confined  []Confinement `json:"confined"`
 	Intruders []Intruder    `json:"intruders"`
-	// Governors are the frequency policies that the agent set; GovernorNote is why it can
-	// set none.
+	// Governors are the frequency policies that the agent set. GovernorNote is why it
+	// cannot set any.
 	Governors    []Governed  `json:"governors,omitempty"`
 	GovernorNote string      `json:"governor_note,omitempty"`
 	Interrupts   []Interrupt `json:"interrupts,omitempty"`
@@ -48,7 +48,7 @@ type State struct {
 	Clusters         []string        `json:"clusters,omitempty"`
 	MaxPinnedPercent int             `json:"max_pinned_percent,omitempty"`
 	Reserved         topology.CPUSet `json:"reserved,omitzero"`
-	// Problem is what failed in the last round, apart from guests.
+	// Problem is the error of the last round, except for errors of single guests.
 	Problem string `json:"problem,omitempty"`
 	// Looked is the time of the agent's last recorded round, in seconds since boot. Later
 	// rounds may be up to 15 seconds newer.
@@ -63,7 +63,7 @@ type Guest struct {
 	Refused *claim.Refusal `json:"refused,omitempty"`
 	// Starting is true until QEMU has created all threads.
 	Starting bool `json:"starting,omitempty"`
-	// PutBack is the number of times that something else had moved its threads.
+	// PutBack is the number of times that another program had moved its threads.
 	PutBack int `json:"put_back,omitempty"`
 }
 
@@ -75,7 +75,7 @@ type Confinement struct {
 	Now topology.CPUSet `json:"now"`
 }
 
-// Intruder is a guest that may run on CPUs that others are pinned to.
+// Intruder is a guest that may run on CPUs to which other guests are pinned.
 type Intruder struct {
 	VMID int             `json:"vmid"`
 	CPUs topology.CPUSet `json:"cpus"`
@@ -104,8 +104,8 @@ func find[T any](list []T, is func(T) bool) *T {
 // StateFile returns the name of the state file in a directory.
 func StateFile(dir string) string { return filepath.Join(dir, "state.json") }
 
-// ReadState reads and validates the state file, because the agent writes to what it names.
-// If there is none, it returns the zero State.
+// ReadState reads the state file. It validates the file because the agent writes to the
+// groups, policies and interrupts in it. If there is none, it returns the zero State.
 func ReadState(dir string) (State, error) {
 	data, err := os.ReadFile(StateFile(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -129,7 +129,7 @@ func ReadState(dir string) (State, error) {
 	return state, nil
 }
 
-// check validates what the agent writes to.
+// check validates the names of everything that the agent writes to.
 func (s *State) check() error {
 	if s.Format != stateFormat {
 		return fmt.Errorf("unknown format %d", s.Format)

@@ -49,7 +49,7 @@ func ReadStatus(root, stateDir string) (Status, error) {
 // Healthy reports whether an agent is running, not silent, and its last round succeeded.
 func (s *Status) Healthy() bool { return s.Running && s.Silent == 0 && s.Problem == "" }
 
-// String formats the status for a person.
+// String formats the status for a terminal.
 func (s *Status) String() string {
 	var out strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }

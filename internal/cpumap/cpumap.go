@@ -1,4 +1,4 @@
-// Package cpumap draws who owns which CPU of a host: as text for a terminal or a pipe,
+// Package cpumap draws the owner of each CPU of a host, as text for a terminal or a pipe,
 // and as an image for a document. It does no I/O: Owners returns the owners from a host
 // and the fleet, Text and SVG draw them.
 package cpumap
@@ -15,10 +15,10 @@ import (
 // Reserved is the owner of the CPUs reserved for the host itself.
 const Reserved = "reserved"
 
-// Ownership holds the owners of one host's resources.
+// Ownership is the owners of one host's resources.
 type Ownership struct {
-	// CPUs is the owner of each CPU that has one. A CPU with several claims has all of
-	// the owners, joined by " + ", and is in Disputed.
+	// CPUs is the owner of each CPU that has one. The owner of a CPU with several claims
+	// is the list of all owners, joined by " + ". The CPU is in Disputed.
 	CPUs     map[int]string
 	Disputed topology.CPUSet
 	// BoundMiB is the memory that guests have bound on each NUMA node, by its ID.
@@ -33,9 +33,9 @@ type Floater struct {
 	VCPUs int
 }
 
-// Owners returns the owners of the host's CPUs: the host owns the reserved ones, running
-// guests the ones that they are pinned to, and VMs of the fleet that do not run yet the
-// ones that they will be pinned to. It ignores VMs on other hosts.
+// Owners returns the owners of the host's CPUs. The host owns the reserved CPUs, running
+// guests own the CPUs that they are pinned to, and VMs of the fleet that are not running
+// yet own their future pins. It ignores VMs on other hosts.
 func Owners(host *topology.Host, vms []fleet.VM) Ownership {
 	owners := Ownership{CPUs: map[int]string{}, BoundMiB: map[int]int64{}}
 	claims := map[int][]string{} // owners by CPU

@@ -42,7 +42,7 @@ func level(cpu *topology.CPU) string {
 	return "L3"
 }
 
-// origin says where the facts come from, and which are assumed.
+// origin returns the sources of the facts, and lists the assumed ones.
 func (l *layout) origin() string {
 	bySource := map[topology.Source][]string{}
 	for fact, source := range l.host.Sources {
@@ -65,7 +65,7 @@ func (l *layout) origin() string {
 	return "topology " + strings.Join(parts, "; ")
 }
 
-// confidence says how completely the host is known, and how to complete it.
+// confidence describes how complete the facts are, and how to complete them.
 func (l *layout) confidence() string {
 	text := "confidence " + string(l.host.Confidence())
 	missing := l.host.Missing()
@@ -88,7 +88,7 @@ func (l *layout) confidence() string {
 func (l *layout) warnings() []string {
 	var texts []string
 	if l.host.Maintenance {
-		texts = append(texts, "in maintenance: Proxmox' HA keeps guests off this host, so it takes no new nodes")
+		texts = append(texts, "in maintenance: Proxmox HA keeps guests off this host, so it gets no new nodes")
 	}
 	for _, warning := range l.host.Warnings {
 		texts = append(texts, "warning: "+printable(warning))

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// layout is the common part of both drawings: the order of everything.
+// layout is the common part of both drawings: the order of nodes, groups and owners.
 type layout struct {
 	host    *topology.Host
 	owners  Ownership

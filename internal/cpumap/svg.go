@@ -34,10 +34,10 @@ const (
 )
 
 // style is the image's style sheet, for light and dark. Classes o0 to o11 are the owners'
-// colors, of which consecutive ones are far apart; style.css writes them as numbers, which
-// every viewer supports.
+// colors. Consecutive colors are easy to distinguish. style.css has them as numbers,
+// which every viewer supports.
 //
-//go:embed style.css
+// go:embed style.css
 var style string
 
 // ownerColors is the number of the owners' colors.
@@ -134,8 +134,8 @@ func (p *picture) host(l *layout, y int) int {
 	return height
 }
 
-// header draws a host's name and model, what is known of it, and a bar with the owners'
-// shares of its CPUs, in the order of the legend.
+// header draws a host's name, model and facts, and a bar with the owners' shares of its
+// CPUs, in the order of the legend.
 func (p *picture) header(l *layout, y int) {
 	x, right := margin+padding+gap/2, pictureWidth-margin-padding-gap/2
 	p.text("h1", x, y+32, l.host.ID().String())

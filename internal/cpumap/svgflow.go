@@ -14,8 +14,8 @@ type nodeRow struct {
 	cell, header int
 }
 
-// arrange arranges NUMA nodes in rows. The fewer there are, the wider each is drawn.
-// Cells grow as long as that does not make the image higher.
+// arrange arranges NUMA nodes in rows. Fewer nodes are drawn wider. Cells are as wide as
+// possible without making the image higher.
 func arrange(nodes []nodeBox) []nodeRow {
 	rows := arrangeWith(nodes, minCell)
 	for cell := maxCell; cell > minCell; cell-- {

@@ -73,7 +73,7 @@ func (w *writer) wrap(indent int, separator string, words ...string) {
 	w.out.WriteString(strings.TrimRight(line, " ") + "\n")
 }
 
-// header writes the host's name and model, on one line if they fit, and what is known.
+// header writes the host's name and model, on one line if they fit, and its facts.
 func (w *writer) header() {
 	id, model := w.host.ID().String(), printable(w.host.Model)
 	switch {

@@ -1,7 +1,7 @@
-// Package hostagent runs numaform-agent on the hosts of a simulated Proxmox. It is the real
-// agent, package agent. The agent finds a host's file system in a directory exported by the
-// simulator, and the simulator reads back what the agent wrote there. So the CPUs that
-// Threads returns do not depend on the agent's own reports. Start at On.
+// Package hostagent runs numaform-agent on the hosts of a simulated Proxmox. It is the
+// real agent, package agent. The agent finds a host's file system in a directory exported
+// by the simulator, and the simulator reads back what the agent wrote there. The result
+// of Threads therefore does not depend on the agent's own reports. Start at On.
 package hostagent
 
 import (

@@ -16,7 +16,7 @@ const (
 	MaxNesting   = 4
 )
 
-// Violation is a violation of a rule.
+// Violation is one violation of a rule.
 type Violation struct {
 	// Path is a file or a package directory, below the module root.
 	Path string

@@ -44,7 +44,7 @@ func Play() bool {
 			select {}
 		}()
 	}
-	// The process that started this one holds the other end.
+	// The parent process has the other end.
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	return true
 }

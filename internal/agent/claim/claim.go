@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Rules limit what declarations may have, as set by the administrator of a host.
+// Rules limit the pins that guests may declare. The administrator of a host sets them.
 type Rules struct {
 	// Clusters are the cluster ids whose markers count; if empty, no guest is pinned.
 	Clusters []string
@@ -112,7 +112,7 @@ type Decision struct {
 	Refused *Refusal
 }
 
-// Host is the part of a host's topology that matters for pins.
+// Host is the part of a host's topology that is relevant to pins.
 type Host struct {
 	online topology.CPUSet
 	// whole maps each CPU to the online CPUs of its core.

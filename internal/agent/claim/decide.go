@@ -8,10 +8,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Decide decides what each guest gets; the decisions are sorted by VMID. A guest keeps its
-// pins until its description declares other pins that it may have, or none; otherwise only
-// the rules and the hardware revoke them. If two guests newly request the same CPU, neither
-// gets it because either could be wrong; a guest that already has it keeps it.
+// Decide decides the pins of each guest. The decisions are sorted by VMID. A guest keeps
+// its pins until its description declares other valid pins, or none. Apart from that,
+// only the rules and the hardware revoke pins. If two guests newly request the same CPU,
+// neither gets it because either could be wrong; a guest that already has it keeps it.
 func Decide(host Host, rules Rules, guests []Guest) []Decision {
 	d := decider{host: host, rules: rules, affinity: map[int]int{}}
 	for _, guest := range guests {
@@ -64,14 +64,14 @@ type decider struct {
 	affinity map[int]int
 }
 
-// request is what a guest requests, and what is decided about it so far.
+// request is the pins that a guest requests, and the decision so far.
 type request struct {
 	Guest
 	pins             *Pins
 	refused, revoked *Refusal
 }
 
-// chosen returns what the guest gets as decided so far.
+// chosen returns the pins that the guest gets by the decision so far.
 func (r *request) chosen() *Pins {
 	if r.refused != nil {
 		return r.Current
@@ -109,8 +109,8 @@ func (d *decider) ceiling(pinned topology.CPUSet) *Refusal {
 	return nil
 }
 
-// read reads what a guest's description declares, or nil if nothing. It refuses what the
-// guest could not have whatever the other guests have.
+// read returns the pins that a guest's description declares, or nil if it declares none.
+// It refuses pins that the guest may not have, regardless of other guests.
 func (d *decider) read(r *request) (*Pins, *Refusal) {
 	if r.Unread != "" {
 		return nil, refuse(ReasonUnread, "%s", r.Unread)

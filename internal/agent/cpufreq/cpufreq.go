@@ -33,8 +33,8 @@ type Policy struct {
 
 var name = regexp.MustCompile(`^[a-z][a-z0-9_]{0,14}$`)
 
-// CheckName returns an error unless the text is a valid governor name. The error says what
-// is valid.
+// CheckName returns an error unless the text is a valid governor name. The error says
+// where the valid names are listed.
 func CheckName(text string) error {
 	if !name.MatchString(text) {
 		return fmt.Errorf("%q is not a governor: set one that /sys/devices/system/cpu/cpufreq/policy0/scaling_available_governors lists", text)

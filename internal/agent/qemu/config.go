@@ -63,7 +63,7 @@ func ParseConfig(text string) (Config, error) {
 	return config, nil
 }
 
-// decode reverts Proxmox' encoding; text that is not encoded is unchanged.
+// decode reverts the encoding of Proxmox; text that is not encoded is unchanged.
 func decode(text string) string {
 	if decoded, err := url.PathUnescape(text); err == nil {
 		return decoded
@@ -84,7 +84,7 @@ func (r Reader) Devices(run Run) ([]string, error) {
 	return ParseDevices(strings.Split(string(data), "\x00")), nil
 }
 
-// ParseDevices reads QEMU's arguments. It ignores arguments not spelled like Proxmox'.
+// ParseDevices reads QEMU's arguments. It ignores arguments that Proxmox would not write.
 func ParseDevices(args []string) []string {
 	var devices []string
 	for i := 1; i < len(args); i++ {

@@ -1,7 +1,7 @@
 // Package qemu finds the VMs that run on this Proxmox host, reads their Proxmox
-// configuration, and moves their threads between CPUs. It talks to no VM: it reads QEMU's
-// state from /proc, so that a hung or hostile VM cannot block or mislead the caller. It
-// makes no decisions: start at Reader.Running.
+// configuration, and moves their threads between CPUs. It does not communicate with VMs:
+// it reads QEMU's state from /proc, so that a hung or hostile VM cannot block or mislead
+// the caller. It makes no decisions: start at Reader.Running.
 package qemu
 
 import (
@@ -40,7 +40,8 @@ type Guest struct {
 	Err error
 }
 
-// maxFile is the maximum number of bytes read of a file: more than Proxmox allows.
+// maxFile is the maximum number of bytes read from a file, which exceeds the limits of
+// Proxmox.
 const maxFile = 1 << 20
 
 // Running returns the running VMs, sorted by VMID.

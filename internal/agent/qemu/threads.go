@@ -26,8 +26,9 @@ type Thread struct {
 
 // vcpuName matches QEMU's name for the thread of a vCPU with debug-threads=on, which
 // Proxmox always sets. A guest cannot change it, and QEMU could only lie about its own
-// threads. QMP is no alternative: its answers would have to be checked against /proc too,
-// and asking would block Proxmox from the socket, which serves one client at a time.
+// threads. QMP is not an alternative: the agent would still have to check its answers
+// against /proc, and a query would block Proxmox, because the socket serves one client at
+// a time.
 var vcpuName = regexp.MustCompile(`^CPU (0|[1-9][0-9]{0,4})/[A-Z]+$`)
 
 // workerPrefix starts the names of io_uring's workers. The kernel binds them, and they can
@@ -105,8 +106,8 @@ type Affinities interface {
 // Kernel is the Affinities of this machine.
 type Kernel struct{}
 
-// Place moves each thread of a VM to its desired CPUs, and returns how many vCPUs were
-// elsewhere. It continues after an error, and returns the first one.
+// Place moves each thread of a VM to its desired CPUs, and returns how many vCPUs it
+// moved. It continues after an error, and returns the first one.
 func Place(affinities Affinities, threads []Thread, target Target) (int, error) {
 	moved := 0
 	var first error
