@@ -177,8 +177,8 @@ func (c *checker) states(plan *tfjson.Plan) {
 			case !c.resource(r):
 			case r.Type == ResourceType:
 				c.numbered(r.Address, r.AttributeValues, "in the state")
-			// The provider chooses by whichever ID is set: a firewall without a guest's is
-			// a host's, or of the whole datacenter.
+			// The provider selects the object by the IDs that are set: without a guest's ID,
+			// the rules belong to a host or to the whole datacenter.
 			case zero(r.AttributeValues["vm_id"]) || text(r.AttributeValues["node_name"]) == "" || !zero(r.AttributeValues["container_id"]):
 				c.deny(RuleIdentity, r.Address, "the security groups in the state do not belong to a VM: "+restoreState)
 			}
