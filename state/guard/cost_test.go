@@ -82,7 +82,7 @@ func TestPolicyMemory(t *testing.T) { //nolint:paralleltest // it measures memor
 			runtime.ReadMemStats(&before)
 			v := check(plan, both, rules)
 			runtime.ReadMemStats(&now)
-			if !has(v, guard.Deny, guard.PolicyRule("no"), "would make a text of more than 10000000 bytes") {
+			if !has(v, guard.Deny, guard.PolicyRule("no"), "would return a text of more than 10000000 bytes") {
 				t.Errorf("want denied for its size, got\n%.600s", v)
 			}
 			if took := now.TotalAlloc - before.TotalAlloc; took > most {
