@@ -205,7 +205,7 @@ func (p *pciIndex) fits(use *pciUse, m int, shared bool) bool {
 // spare returns how many devices of a mapping remain unused, however Proxmox assigns
 // them. It is negative if devices may run short.
 func (p *pciIndex) spare(use *pciUse, m int) int {
-	left := len(p.open(use, m)) - use.uses[m]
+	left := len(p.available(use, m)) - use.uses[m]
 	for other := range use.uses {
 		if other != m {
 			left -= p.mayTake(use, m, other)
@@ -220,22 +220,22 @@ func (p *pciIndex) mayTake(use *pciUse, m, other int) int {
 	if use.uses[other] == 0 {
 		return 0
 	}
-	open, most := p.open(use, m), 0
-	for _, d := range p.open(use, other) {
-		most = max(most, p.common(open, []int{d}))
+	available, most := p.available(use, m), 0
+	for _, d := range p.available(use, other) {
+		most = max(most, p.common(available, []int{d}))
 	}
-	return min(use.uses[other]*most, p.common(open, p.open(use, other)))
+	return min(use.uses[other]*most, p.common(available, p.available(use, other)))
 }
 
-// open lists the devices of a mapping that no guest uses by address.
-func (p *pciIndex) open(use *pciUse, m int) []int {
-	var open []int
+// available lists the devices of a mapping that no guest uses by address.
+func (p *pciIndex) available(use *pciUse, m int) []int {
+	var available []int
 	for _, d := range p.of[m] {
 		if use.blocked[d] == 0 {
-			open = append(open, d)
+			available = append(available, d)
 		}
 	}
-	return open
+	return available
 }
 
 // common returns how many devices overlap with one of the others.
@@ -249,10 +249,10 @@ func (p *pciIndex) common(devices, others []int) int {
 
 // next returns the device of a mapping that follows the used ones.
 func (p *pciIndex) next(use *pciUse, m int) lentDevice {
-	open := p.open(use, m)
-	at := open[min(use.uses[m], len(open)-1)]
+	available := p.available(use, m)
+	at := available[min(use.uses[m], len(available)-1)]
 	lent := lentDevice{mapping: p.names[m], node: p.node[at], sure: true}
-	for _, d := range open {
+	for _, d := range available {
 		lent.sure = lent.sure && p.node[d] == lent.node
 	}
 	return lent

@@ -61,7 +61,7 @@ const none = -1
 // core is a set of sibling threads.
 type core struct {
 	cpus  []int
-	group int // none if the siblings contradict each other: then no VM is pinned there
+	group int // none if the siblings contradict each other: no VM is pinned to such a core
 	size  int // position in the group's sizes
 }
 

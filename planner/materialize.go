@@ -150,7 +150,7 @@ func (s *state) lastLevels(seats []seat) []int {
 
 // cells makes numa0, numa1, … of the seats: guest CPUs, and memory. Memory is bound if the
 // node's is known, and preferred if it was assumed. Memory of several nodes is interleaved:
-// bound pages would fill the nearest node first, whatever else was planned there.
+// bound pages would fill the nearest node first, regardless of other plans for it.
 func (s *state) cells(p *plan, seats []seat, w want) []topology.NUMACell {
 	var cells []topology.NUMACell
 	shared, first := none, 0

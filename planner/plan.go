@@ -96,7 +96,7 @@ type part struct {
 // pick is a number of whole cores of one size in a group.
 type pick struct{ group, size, count int }
 
-// evaluate returns the best way to put a want on the host, and whether there is one.
+// evaluate returns the best plan for a want on the host, and whether one exists.
 func (s *state) evaluate(w want) (plan, bool) {
 	if s.problem != "" || w.vcpus > s.online || w.memory > s.left[w.backing] || !s.hasDevices(&w) {
 		return plan{}, false

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// reason explains in one line why a plan puts a VM there.
+// reason explains the placement of a VM in one line.
 func (s *state) reason(p *plan, seats []seat, w want) string {
 	if len(p.parts) == 0 {
 		limit := s.floatRoom(w.ratio, s.allFree)

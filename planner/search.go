@@ -147,7 +147,7 @@ func (q *search) run(all []supply) (plan, bool) {
 	return plan{}, false
 }
 
-// bestOf returns the cheapest plan over the sets, and whether there is one.
+// bestOf returns the cheapest plan over the sets, and whether one exists.
 func (q *search) bestOf(all []supply, sets [][]int, skew bool) (plan, bool) {
 	var best plan
 	found := false
@@ -259,23 +259,23 @@ func (q *search) overPins(p *plan) bool {
 	if q.allowed == nil {
 		return false
 	}
-	taken, opened := 0, 0
-	open := func(core int) {
+	taken, pinned := 0, 0
+	addCore := func(core int) { // its siblings count as pinned
 		if !q.byAgent[core] {
-			opened += len(q.cores[core].cpus)
+			pinned += len(q.cores[core].cpus)
 		}
 	}
 	for _, part := range p.parts {
 		taken += q.taken(part)
-		opened += q.wholeCPUs(part)
+		pinned += q.wholeCPUs(part)
 		if part.odd != none {
-			open(part.odd)
+			addCore(part.odd)
 		}
 		for _, t := range part.partial {
-			open(t.core)
+			addCore(t.core)
 		}
 	}
-	return taken > q.pinRoom(q.want.ratio) || q.want.agent && opened > q.agentRoom()
+	return taken > q.pinRoom(q.want.ratio) || q.want.agent && pinned > q.agentRoom()
 }
 
 // taken returns the number of CPUs of one part that no other guest can use.

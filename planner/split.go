@@ -328,7 +328,7 @@ func (c *splitter) cheapest() (plan, bool) {
 	return p, ok
 }
 
-// plan walks back from an end state and builds a plan of the pieces that led there.
+// plan walks back from an end state and builds a plan of the pieces that led to it.
 func (c *splitter) plan(cell int) (plan, bool) {
 	p := plan{eachMiB: int64(c.eachPages) * c.page}
 	cores, pages := c.cores, c.pages

@@ -112,7 +112,7 @@ type Free struct {
 // Room is the free CPUs and memory of one host.
 type Room struct {
 	Host topology.HostID
-	// Problem says why no VM may be placed there, or is empty.
+	// Problem says why no VM may be placed on the host, or is empty.
 	Problem string
 	// Floating is the number of vCPUs without pins.
 	Floating int

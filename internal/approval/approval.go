@@ -26,7 +26,7 @@ const (
 	expiry = 24 * time.Hour
 	// rejectedFor is how long a rejected plan is not proposed again.
 	rejectedFor = 24 * time.Hour
-	// retainedFor is how long a finished plan is kept.
+	// retainedFor is how long a finished plan remains.
 	retainedFor = 7 * 24 * time.Hour
 	// planFresh is how long a dry plan of the same VMs can be reused.
 	planFresh = 10 * time.Minute

@@ -254,7 +254,7 @@ func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *d
 		}
 	}
 	if plan.Status.Phase == v1alpha1.ScalePlanApproved {
-		// It was already begun. If there is no result, numaform died in between.
+		// The plan has begun already. Without a result, numaform stopped in between.
 		return d.direction == v1alpha1.ScaleDown || len(a.created(plan)) == 0, nil
 	}
 	return true, a.begin(ctx, plan, keysLike(a.fleet.VMs(), plan))

@@ -121,8 +121,8 @@ func listOf(data any) []any {
 func has(element any, want map[string]string) bool {
 	object, ok := element.(map[string]any)
 	for key, text := range want {
-		value, there := object[key]
-		if !there || !matches(text, textOf(value)) {
+		value, exists := object[key]
+		if !exists || !matches(text, textOf(value)) {
 			return false
 		}
 	}

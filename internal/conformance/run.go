@@ -365,15 +365,15 @@ func (r *run) removeSince(ctx context.Context, keep []int, first int, access boo
 		err = errors.Join(err, r.remove(ctx, "DELETE "+volume, nil))
 	}
 	r.volumes = nil
-	kept := r.cleanup[:first:first]
+	remaining := r.cleanup[:first:first]
 	for _, step := range slices.Backward(r.cleanup[first:]) {
 		if !access && strings.HasPrefix(step.Request, "DELETE /access/") {
-			kept = slices.Insert(kept, first, step)
+			remaining = slices.Insert(remaining, first, step)
 			continue
 		}
 		err = errors.Join(err, r.remove(ctx, step.Request, step.Params))
 	}
-	r.cleanup = kept
+	r.cleanup = remaining
 	return err
 }
 

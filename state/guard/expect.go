@@ -43,9 +43,9 @@ func (c *comparison) object(path string, expected, after, before values, unknown
 		c.differs(path, "is not known before the apply", expected)
 		return
 	}
-	open := attributes(unknown)
+	unknowns := attributes(unknown)
 	names := map[string]bool{}
-	for _, object := range []values{expected, after, open} {
+	for _, object := range []values{expected, after, unknowns} {
 		for name := range object {
 			names[name] = true
 		}
@@ -55,7 +55,7 @@ func (c *comparison) object(path string, expected, after, before values, unknown
 		if path != "" {
 			at = path + "." + name
 		}
-		c.attribute(at, expected[name], after[name], before[name], open[name])
+		c.attribute(at, expected[name], after[name], before[name], unknowns[name])
 	}
 }
 
@@ -91,9 +91,9 @@ func (c *comparison) attribute(path string, expected, after, before, unknown any
 
 // blocks compares two lists of blocks.
 func (c *comparison) blocks(path string, expected, after, before []any, unknown any) {
-	open := list(unknown)
+	unknowns := list(unknown)
 	switch {
-	case unknown == true || len(open) > len(expected):
+	case unknown == true || len(unknowns) > len(expected):
 		c.differs(path, "is not known before the apply", nil)
 		return
 	case len(after) != len(expected):
@@ -102,18 +102,18 @@ func (c *comparison) blocks(path string, expected, after, before []any, unknown 
 	}
 	for i, want := range expected {
 		at := path + "[" + strconv.Itoa(i) + "]"
-		var was, hidden any
+		var was, isUnknown any
 		if i < len(before) {
 			was = before[i]
 		}
-		if i < len(open) {
-			hidden = open[i]
+		if i < len(unknowns) {
+			isUnknown = unknowns[i]
 		}
 		if inner, ok := want.(values); ok {
-			c.object(at, inner, attributes(after[i]), attributes(was), hidden)
+			c.object(at, inner, attributes(after[i]), attributes(was), isUnknown)
 			continue
 		}
-		c.attribute(at, want, after[i], was, hidden)
+		c.attribute(at, want, after[i], was, isUnknown)
 	}
 }
 

@@ -41,7 +41,7 @@ func PolicyRule(name string) Rule { return RulePolicy + "/" + Rule(name) }
 // which an operator can approve, and the policy's own rules.
 const (
 	RulePlan       Rule = "plan"       // the plan is complete and of a known format
-	RuleRules      Rule = "rules"      // there are rules
+	RuleRules      Rule = "rules"      // rules and limits are loaded
 	RuleIntent     Rule = "intent"     // the intent does not contradict itself
 	RuleConfig     Rule = "config"     // the configuration contains our modules and nothing else
 	RuleAddress    Rule = "address"    // only our addresses, resource type and provider
