@@ -56,20 +56,20 @@ func (a *Agent) writeMetrics() {
 	one := func(name, help string, labels string, value int) {
 		out.WriteString(gauge(name, help) + sample(name, labels, int64(value)))
 	}
-	one("numaform_agent_info", "The agent that runs.",
+	one("numaform_agent_info", "Version and isolation of the running agent.",
 		"isolation="+strconv.Quote(string(s.Isolation))+",version="+strconv.Quote(s.Version), 1)
 	one("numaform_agent_online_cpus", "CPUs of the host that are online.", "", s.Online.Size())
 	one("numaform_agent_pinned_cpus", "CPUs that a vCPU is pinned to.", "", s.Pinned.Size())
-	one("numaform_agent_shared_cpus", "CPUs that guests without pins have: neither pinned nor siblings of pinned.", "", s.Shared.Size())
+	one("numaform_agent_shared_cpus", "CPUs of guests without pins: neither pinned nor siblings of pinned CPUs.", "", s.Shared.Size())
 	one("numaform_agent_pinned_guests", "Guests that are pinned.", "", pinned)
 	one("numaform_agent_confined_groups", "Control groups that are kept off pinned CPUs.", "", len(s.Confined))
-	one("numaform_agent_intruders", "Guests that may run on CPUs others are pinned to.", "", len(s.Intruders))
-	one("numaform_agent_put_back", "How often vCPUs of guests that run now had been moved by another program.", "", putBack)
+	one("numaform_agent_intruders", "Guests that may run on CPUs to which other guests are pinned.", "", len(s.Intruders))
+	one("numaform_agent_put_back", "Number of times that another program had moved vCPUs of the running guests.", "", putBack)
 	one("numaform_agent_governed_policies", "Frequency policies whose governor the agent set.", "", len(s.Governors))
-	one("numaform_agent_governors_put_back", "How often governors that are set now had been changed by another program.", "", governors)
-	one("numaform_agent_interrupts", "Interrupts of passed-through devices that the agent keeps on CPUs of their VM.", "", len(s.Interrupts))
-	one("numaform_agent_interrupts_put_back", "How often these had been moved by another program.", "", interrupts)
-	one("numaform_agent_round_failed", "1 if the last look at the host failed.", "", failed)
+	one("numaform_agent_governors_put_back", "Number of times that another program had changed the governors that the agent set.", "", governors)
+	one("numaform_agent_interrupts", "Interrupts of passed-through devices that the agent pins to the CPUs of their VM.", "", len(s.Interrupts))
+	one("numaform_agent_interrupts_put_back", "Number of times that another program had moved these interrupts.", "", interrupts)
+	one("numaform_agent_round_failed", "1 if the last round failed.", "", failed)
 	const name = "numaform_agent_refused_guests"
 	out.WriteString(gauge(name, "Guests whose declared pins do not take effect, by reason."))
 	for _, reason := range claim.Reasons() {
@@ -87,7 +87,7 @@ func (a *Agent) writeMetrics() {
 	if info, err := os.Stat(dir); dir == "" || errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
 		return
 	}
-	text := facts + gauge("numaform_agent_last_round_timestamp_seconds", "When the agent last looked at the host.") +
+	text := facts + gauge("numaform_agent_last_round_timestamp_seconds", "Time of the last round of the agent.") +
 		sample("numaform_agent_last_round_timestamp_seconds", "", a.Now().Unix())
 	err := renameio.WriteFile(filepath.Join(dir, MetricsFile), []byte(text), 0o644)
 	if err != nil && !a.metrics.failed {
