@@ -43,9 +43,9 @@ type contestant struct {
 
 func newContestant(b *testing.B, hosts int) contestant {
 	b.Helper()
-	snap, kept, specs := datacenter(b, hosts, 10*hosts)
+	snap, existing, specs := datacenter(b, hosts, 10*hosts)
 	began := cpuTime()
-	p := planner.New(snap, kept)
+	p := planner.New(snap, existing)
 	return contestant{planner: p, built: cpuTime() - began, specs: specs}
 }
 

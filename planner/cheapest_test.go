@@ -54,7 +54,7 @@ func TestRemembered(t *testing.T) {
 			specs := drawOften(t, snap)
 			placed, _ := p.Place(specs)
 			if rapid.Bool().Draw(t, "remove") {
-				p.Remove(keep(1000, specs, placed)...)
+				p.Remove(asExisting(1000, specs, placed)...)
 			}
 			mustRemember(t, p)
 		}
@@ -73,15 +73,15 @@ func mustRemember(t tb, p *planner.Planner) {
 // every VM, on a half-full datacenter of all real machines.
 func TestRememberingChangesNothing(t *testing.T) {
 	t.Parallel()
-	snap, kept, specs := datacenter(t, 42, 420)
-	p := planner.New(snap, kept)
+	snap, existing, specs := datacenter(t, 42, 420)
+	p := planner.New(snap, existing)
 	want, wantNot := p.Clone().PlaceForgetting(specs)
 	placed, unplaced := p.Place(specs)
 	if diff := cmp.Diff(want, placed) + cmp.Diff(wantNot, unplaced); diff != "" {
 		t.Fatalf("(-every host evaluated +remembered):\n%s", diff)
 	}
 	mustRemember(t, p)
-	mustBeValid(t, snap, kept, specs, placed)
+	mustBeValid(t, snap, existing, specs, placed)
 }
 
 // TestForgets checks that a planner that gets ever more kinds of VMs on many hosts
@@ -118,11 +118,11 @@ func drawOften(t *rapid.T, snap *topology.Snapshot) []fleet.Spec {
 // change nothing.
 func TestHostsInAnyOrder(t *testing.T) {
 	t.Parallel()
-	snap, kept, specs := datacenter(t, 42, 20)
+	snap, existing, specs := datacenter(t, 42, 20)
 	ids := specs[0].Hosts
 	some := slices.Concat(ids[:3], ids[5:6], ids[20:23], ids[40:])
 	mixed := slices.Concat(ids[40:], ids[20:23], []topology.HostID{{Region: "r1", Host: "pve-9999"}}, ids[5:6], ids[:3], ids[21:22])
-	p := planner.New(snap, kept)
+	p := planner.New(snap, existing)
 	for _, way := range []struct {
 		name        string
 		sorted, any []topology.HostID
@@ -179,16 +179,16 @@ func datacenter(t testing.TB, hosts, n int) (*topology.Snapshot, []fleet.VM, []f
 	r := rand.New(rand.NewPCG(1, uint64(hosts)))
 	filling := drawSizes(r, ids, cpus/4)
 	placed, _ := planner.New(snap, nil).Place(filling)
-	kept := keep(1, filling, placed)
-	shuffle(r, kept)
+	existing := asExisting(1, filling, placed)
+	shuffle(r, existing)
 	taken := 0
-	for i := range kept {
-		if taken += kept[i].VCPUs; taken > cpus/2 {
-			kept = kept[:i]
+	for i := range existing {
+		if taken += existing[i].VCPUs; taken > cpus/2 {
+			existing = existing[:i]
 			break
 		}
 	}
-	return snap, kept, drawSizes(r, ids, n)
+	return snap, existing, drawSizes(r, ids, n)
 }
 
 // drawSizes draws n specs: two thirds are Dedicated.

@@ -17,8 +17,8 @@ import (
 // with clones of it, gives the same result as a single goroutine, each time.
 func TestSameOnManyGoroutines(t *testing.T) {
 	t.Parallel()
-	snap, kept, specs := datacenter(t, 14, 140)
-	p := planner.New(snap, kept)
+	snap, existing, specs := datacenter(t, 14, 140)
+	p := planner.New(snap, existing)
 	want := answers(t, p, snap, specs)
 	got := make([]string, 8)
 	var wg sync.WaitGroup
@@ -31,7 +31,7 @@ func TestSameOnManyGoroutines(t *testing.T) {
 			t.Errorf("goroutine %d:\n%s", i, cmp.Diff(want, g))
 		}
 	}
-	if again := answers(t, planner.New(snap, kept), snap, specs); again != want {
+	if again := answers(t, planner.New(snap, existing), snap, specs); again != want {
 		t.Errorf("a second planner:\n%s", cmp.Diff(want, again))
 	}
 }
@@ -63,10 +63,10 @@ func FuzzPlace(f *testing.F) {
 		snap := drawSnapshot(t, true)
 		first, second := drawSpecs(t, snap), drawSpecs(t, snap)
 		placed, _ := place(t, snap, nil, first...)
-		kept := keep(2000, first, placed)
-		p := planner.New(snap, kept)
+		existing := asExisting(2000, first, placed)
+		p := planner.New(snap, existing)
 		placed, _ = p.Place(second)
 		mustRemember(t, p)
-		mustBeValid(t, snap, kept, second, placed)
+		mustBeValid(t, snap, existing, second, placed)
 	}))
 }

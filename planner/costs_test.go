@@ -101,7 +101,7 @@ func contests(t *testing.T) []contest {
 			spec(fleet.PolicyDedicated, 4, 8*gib), "pve-2", "0-3",
 		},
 		{
-			"largest slot kept",
+			"largest slot existing",
 			[]topology.Host{oneSlot, twoSlots},
 			spec(fleet.PolicyDedicated, 4, gib), "pve-2", "0-3",
 		},
@@ -147,8 +147,8 @@ func TestJointly(t *testing.T) {
 	}
 	// Existing VMs do not give way.
 	first, _ := place(t, snap, nil, specs[0])
-	if _, unplaced := place(t, snap, keep(1, specs[:1], first), specs[1]); len(unplaced) != 1 {
-		t.Error("a kept VM moved")
+	if _, unplaced := place(t, snap, asExisting(1, specs[:1], first), specs[1]); len(unplaced) != 1 {
+		t.Error("a existing VM moved")
 	}
 }
 

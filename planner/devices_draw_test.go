@@ -47,7 +47,7 @@ type starter struct {
 
 // mustGetDevices starts all guests of a host in several orders, each taking the first free
 // device of a mapping as Proxmox does, and checks that the new VMs get theirs.
-func mustGetDevices(t tb, h *topology.Host, here []resident, kept []fleet.VM) {
+func mustGetDevices(t tb, h *topology.Host, here []resident, existing []fleet.VM) {
 	t.Helper()
 	var all []starter
 	for _, r := range here {
@@ -58,7 +58,7 @@ func mustGetDevices(t tb, h *topology.Host, here []resident, kept []fleet.VM) {
 		all = append(all, s)
 	}
 	for _, g := range h.Guests {
-		ours := slices.ContainsFunc(kept, func(vm fleet.VM) bool { return vm.Host == h.ID() && int(vm.VMID) == g.VMID })
+		ours := slices.ContainsFunc(existing, func(vm fleet.VM) bool { return vm.Host == h.ID() && int(vm.VMID) == g.VMID })
 		if !g.Template && !ours {
 			all = append(all, starter{devices: g.PCIDevices})
 		}
@@ -92,12 +92,12 @@ func mustStartInTurn(t tb, h *topology.Host, all []starter) {
 }
 
 // firstFree returns the device that Proxmox assigns.
-func firstFree(h *topology.Host, wanted topology.PassedDevice, taken []string) string {
-	if wanted.Address != "" {
-		return "0000:" + wanted.Address
+func firstFree(h *topology.Host, requested topology.PassedDevice, taken []string) string {
+	if requested.Address != "" {
+		return "0000:" + requested.Address
 	}
 	for _, d := range h.PCIDevices {
-		if d.Mapping == wanted.Mapping && (!slices.Contains(taken, d.Path) || wanted.MDev != "") {
+		if d.Mapping == requested.Mapping && (!slices.Contains(taken, d.Path) || requested.MDev != "") {
 			return d.Path
 		}
 	}

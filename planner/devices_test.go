@@ -20,8 +20,8 @@ func withCards(name string, cards ...topology.PCIDevice) topology.Host {
 	return h
 }
 
-// wanting returns a Dedicated VM that requests devices of mappings.
-func wanting(vcpus int, mappings ...string) fleet.Spec {
+// requesting returns a Dedicated VM that requests devices of mappings.
+func requesting(vcpus int, mappings ...string) fleet.Spec {
 	s := spec(fleet.PolicyDedicated, vcpus, 4*gib, "pve-1", "pve-2")
 	for _, m := range mappings {
 		s.PCIDevices = append(s.PCIDevices, fleet.PCIDevice{Mapping: m})
@@ -47,7 +47,7 @@ func TestDeviceDecidesTheNUMANode(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := wanting(4, "gpu")
+			s := requesting(4, "gpu")
 			s.Policy = tt.policy
 			p := placeOne(t, snapshot(withCards("pve-1", tt.cards...)), nil, s)
 			if got := p.Cells[0].HostNodes.String(); got != tt.node || len(p.Cells) != 1 || !strings.Contains(p.Reason, tt.says) {
@@ -63,12 +63,12 @@ func TestDeviceComesAfterTheNumberOfNodes(t *testing.T) {
 	t.Parallel()
 	h := withCards("pve-1", card("gpu", "0000:81:00.0", 1))
 	h.Guests = []topology.Guest{{VMID: 100, Kind: topology.GuestVM, Running: true, VCPUs: 6, MemoryMiB: 512, Pins: topology.CPUs(8, 9, 10, 11, 12, 13)}}
-	if p := placeOne(t, snapshot(h), nil, wanting(4, "gpu")); len(p.Cells) != 1 || p.Cells[0].HostNodes.String() != "0" {
+	if p := placeOne(t, snapshot(h), nil, requesting(4, "gpu")); len(p.Cells) != 1 || p.Cells[0].HostNodes.String() != "0" {
 		t.Errorf("in %d cells: %s", len(p.Cells), p.Reason)
 	}
 	// A host with the device close by is better than one with less left over.
 	near := withCards("pve-2", card("gpu", "0000:01:00.0", 0))
-	if p := placeOne(t, snapshot(h, near), nil, wanting(4, "gpu")); p.Host.Host != "pve-2" {
+	if p := placeOne(t, snapshot(h, near), nil, requesting(4, "gpu")); p.Host.Host != "pve-2" {
 		t.Errorf("on %s: %s", p.Host, p.Reason)
 	}
 }
@@ -77,7 +77,7 @@ func TestDeviceComesAfterTheNumberOfNodes(t *testing.T) {
 func TestDevicesAreCounted(t *testing.T) {
 	t.Parallel()
 	cards := []topology.PCIDevice{card("gpu", "0000:01:00.0", 0), card("gpu", "0000:81:00.0", 1)}
-	vgpu := wanting(2)
+	vgpu := requesting(2)
 	vgpu.PCIDevices = []fleet.PCIDevice{{Mapping: "gpu", MDev: "half"}}
 	running := func(g topology.Guest) []topology.Guest {
 		g.VMID, g.Kind, g.VCPUs, g.MemoryMiB = 100, topology.GuestVM, 1, 512
@@ -91,17 +91,17 @@ func TestDevicesAreCounted(t *testing.T) {
 		placed int
 		says   string
 	}{
-		{"one each", cards, nil, same(wanting(2, "gpu"), 3), 2, "pve-1 has 0 of 2 devices of PCI mapping gpu free, 1 requested, 1 other host less: add a device to the mapping"},
-		{"two at once", cards, nil, []fleet.Spec{wanting(2, "gpu", "gpu")}, 1, ""},
-		{"more than there are", cards, nil, []fleet.Spec{wanting(2, "gpu", "gpu", "gpu")}, 0, "has 2 of 2 devices of PCI mapping gpu free, 3 requested"},
-		{"no such mapping", cards, nil, []fleet.Spec{wanting(2, "nic")}, 0, "has no device of PCI mapping nic"},
-		{"taken by a guest", cards, running(topology.Guest{Running: true, PCIDevices: []topology.PassedDevice{{Mapping: "gpu"}}}), same(wanting(2, "gpu"), 2), 1, "0 of 2"},
-		{"taken by one that is stopped", cards, running(topology.Guest{PCIDevices: []topology.PassedDevice{{Mapping: "gpu"}}}), same(wanting(2, "gpu"), 2), 1, "0 of 2"},
-		{"taken by its address", cards, running(topology.Guest{Running: true, PCIDevices: []topology.PassedDevice{{Address: "81:00"}}}), same(wanting(2, "gpu"), 2), 1, "0 of 2"},
-		{"a template takes none", cards, running(topology.Guest{Template: true, PCIDevices: []topology.PassedDevice{{Mapping: "gpu"}}}), same(wanting(2, "gpu"), 2), 2, ""},
+		{"one each", cards, nil, same(requesting(2, "gpu"), 3), 2, "pve-1 has 0 of 2 devices of PCI mapping gpu free, 1 requested, 1 other host less: add a device to the mapping"},
+		{"two at once", cards, nil, []fleet.Spec{requesting(2, "gpu", "gpu")}, 1, ""},
+		{"more than there are", cards, nil, []fleet.Spec{requesting(2, "gpu", "gpu", "gpu")}, 0, "has 2 of 2 devices of PCI mapping gpu free, 3 requested"},
+		{"no such mapping", cards, nil, []fleet.Spec{requesting(2, "nic")}, 0, "has no device of PCI mapping nic"},
+		{"taken by a guest", cards, running(topology.Guest{Running: true, PCIDevices: []topology.PassedDevice{{Mapping: "gpu"}}}), same(requesting(2, "gpu"), 2), 1, "0 of 2"},
+		{"taken by one that is stopped", cards, running(topology.Guest{PCIDevices: []topology.PassedDevice{{Mapping: "gpu"}}}), same(requesting(2, "gpu"), 2), 1, "0 of 2"},
+		{"taken by its address", cards, running(topology.Guest{Running: true, PCIDevices: []topology.PassedDevice{{Address: "81:00"}}}), same(requesting(2, "gpu"), 2), 1, "0 of 2"},
+		{"a template takes none", cards, running(topology.Guest{Template: true, PCIDevices: []topology.PassedDevice{{Mapping: "gpu"}}}), same(requesting(2, "gpu"), 2), 2, ""},
 		{"mediated devices are shared", cards, nil, same(vgpu, 5), 5, ""},
-		{"one that another mapping names too", append(cards, card("one", "0000:01:00.0", 0)), nil, []fleet.Spec{wanting(2, "one"), wanting(2, "gpu")}, 1, "free, 1 requested"},
-		{"without devices", cards, nil, same(wanting(2), 3), 3, ""},
+		{"one that another mapping names too", append(cards, card("one", "0000:01:00.0", 0)), nil, []fleet.Spec{requesting(2, "one"), requesting(2, "gpu")}, 1, "free, 1 requested"},
+		{"without devices", cards, nil, same(requesting(2), 3), 3, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

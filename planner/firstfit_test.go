@@ -19,11 +19,11 @@ func TestNeverWorseThanFirstFit(t *testing.T) {
 		policies := []fleet.Policy{fleet.PolicyDedicated, fleet.PolicyIsolated, fleet.PolicyNUMA}
 		specs := drawSpecs(t, snap, policies...)
 		placed, _ := place(t, snap, nil, specs...)
-		kept := keep(2000, specs, placed)
+		existing := asExisting(2000, specs, placed)
 		s := drawSpec(t, snap, policies...)
 		s.Overcommit, s.HugePages, s.Spread, s.PinWith, s.PCIDevices = 1, "", "", "", nil // first fit does not support these
-		nodes := firstFit(snap, kept, s)
-		got, unplaced := place(t, snap, kept, s)
+		nodes := firstFit(snap, existing, s)
+		got, unplaced := place(t, snap, existing, s)
 		if nodes == 0 {
 			return
 		}
@@ -37,10 +37,10 @@ func TestNeverWorseThanFirstFit(t *testing.T) {
 }
 
 // firstFit returns the number of NUMA nodes that the obvious placer uses for the VM, or 0.
-func firstFit(snap *topology.Snapshot, kept []fleet.VM, s fleet.Spec) int {
+func firstFit(snap *topology.Snapshot, existing []fleet.VM, s fleet.Spec) int {
 	for _, id := range s.Hosts {
 		h := snap.Host(id)
-		r := roomOf(h, kept)
+		r := roomOf(h, existing)
 		if s.VCPUs > r.afloat(h) || s.MemoryMiB > r.memory {
 			continue
 		}
@@ -59,7 +59,7 @@ func firstFit(snap *topology.Snapshot, kept []fleet.VM, s fleet.Spec) int {
 	return 0
 }
 
-// room is what the existing VMs leave of a host.
+// room is the capacity of a host next to its existing VMs.
 type room struct {
 	used, blocked topology.CPUSet
 	floating      int
@@ -68,16 +68,16 @@ type room struct {
 	node          map[int]int64
 }
 
-// roomOf computes what is left with plain sets. It excludes the reserved memory and the
+// roomOf computes the remaining capacity with plain sets. It excludes the reserved memory and the
 // nodes that do not report their memory: first fit does not use such nodes.
-func roomOf(h *topology.Host, kept []fleet.VM) room {
+func roomOf(h *topology.Host, existing []fleet.VM) room {
 	r := room{used: h.ReservedCPUs, promise: 1, memory: h.MemoryMiB - h.ReservedMemoryMiB, node: map[int]int64{}}
 	for _, n := range h.NUMANodes {
 		pages := n.HugePages[2048]*2 + n.HugePages[1<<20]*gib
 		r.memory -= pages
 		r.node[n.ID] = max(0, n.MemoryMiB-pages-h.ReservedMemoryMiB)
 	}
-	for _, vm := range kept {
+	for _, vm := range existing {
 		if vm.Host != h.ID() {
 			continue
 		}

@@ -99,8 +99,8 @@ func same(s fleet.Spec, n int) []fleet.Spec {
 	return specs
 }
 
-// keep turns placements into existing VMs.
-func keep(first int, specs []fleet.Spec, placed []planner.Placed) []fleet.VM {
+// asExisting turns placements into existing VMs.
+func asExisting(first int, specs []fleet.Spec, placed []planner.Placed) []fleet.VM {
 	vms := make([]fleet.VM, len(placed))
 	for i, p := range placed {
 		id := first + i
@@ -121,18 +121,18 @@ func guestOf(vm fleet.VM) topology.Guest {
 }
 
 // place places one batch with a new planner and checks the result.
-func place(t tb, snap *topology.Snapshot, kept []fleet.VM, specs ...fleet.Spec) ([]planner.Placed, []planner.Unplaced) {
+func place(t tb, snap *topology.Snapshot, existing []fleet.VM, specs ...fleet.Spec) ([]planner.Placed, []planner.Unplaced) {
 	t.Helper()
-	placed, unplaced := planner.New(snap, kept).Place(specs)
+	placed, unplaced := planner.New(snap, existing).Place(specs)
 	mustAccount(t, specs, placed, unplaced)
-	mustBeValid(t, snap, kept, specs, placed)
+	mustBeValid(t, snap, existing, specs, placed)
 	return placed, unplaced
 }
 
 // placeOne places a single spec that must fit.
-func placeOne(t tb, snap *topology.Snapshot, kept []fleet.VM, s fleet.Spec) planner.Placed {
+func placeOne(t tb, snap *topology.Snapshot, existing []fleet.VM, s fleet.Spec) planner.Placed {
 	t.Helper()
-	placed, unplaced := place(t, snap, kept, s)
+	placed, unplaced := place(t, snap, existing, s)
 	if len(unplaced) > 0 {
 		t.Fatalf("not placed: %s", unplaced[0].Reason)
 	}

@@ -87,13 +87,13 @@ func TestKeptInHugePages(t *testing.T) {
 	h := paged(8*gib, 16)
 	s := inPages(spec(fleet.PolicyDedicated, 2, 8*gib), fleet.HugePages1Gi)
 	placed, _ := place(t, snapshot(h), nil, s)
-	kept := keep(2000, []fleet.Spec{s}, placed)
+	existing := asExisting(2000, []fleet.Spec{s}, placed)
 	probe := inPages(spec(fleet.PolicyNUMA, 1, gib), fleet.HugePages1Gi)
 	for _, running := range []bool{false, true} {
 		if running {
-			h.Guests = []topology.Guest{guestOf(kept[0])}
+			h.Guests = []topology.Guest{guestOf(existing[0])}
 		}
-		p := planner.New(snapshot(h), kept)
+		p := planner.New(snapshot(h), existing)
 		if v := p.View(probe, h.ID()); v.FreeMiB != 8*gib || v.MemoryMiB != 16*gib {
 			t.Errorf("running %v: %d of %d MiB are free, want 8 of 16 GiB", running, v.FreeMiB, v.MemoryMiB)
 		}
@@ -102,8 +102,8 @@ func TestKeptInHugePages(t *testing.T) {
 		}
 	}
 	h.NUMANodes[1].HugePages = nil
-	if v := planner.New(snapshot(h), kept).View(spec(fleet.PolicyShared, 1, gib), h.ID()); v.FreeMiB != 40*gib {
-		t.Errorf("with pages that nobody told %d MiB of ordinary memory are free, want 40 GiB", v.FreeMiB)
+	if v := planner.New(snapshot(h), existing).View(spec(fleet.PolicyShared, 1, gib), h.ID()); v.FreeMiB != 40*gib {
+		t.Errorf("with unreported pages, %d MiB of ordinary memory are free, want 40 GiB", v.FreeMiB)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestPlaceInHugePages(t *testing.T) {
 		{"the only node is named", flat, inPages(spec(fleet.PolicyDedicated, 2, 2*gib), fleet.HugePages2Mi), "0:2048"},
 		{"the only node of a floating VM, too", flat, inPages(spec(fleet.PolicyNUMA, 2, 2*gib), fleet.HugePages2Mi), "0:2048"},
 		{"all memory is huge pages", whole, inPages(spec(fleet.PolicyDedicated, 2, 32*gib), fleet.HugePages1Gi), "0:32768"},
-		{"pages are told where memory is assumed", assumed, inPages(spec(fleet.PolicyDedicated, 2, 4*gib), fleet.HugePages1Gi), "0:4096"},
+		{"pages are unreported where memory is assumed", assumed, inPages(spec(fleet.PolicyDedicated, 2, 4*gib), fleet.HugePages1Gi), "0:4096"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -171,8 +171,8 @@ func TestRefusalsOfHugePages(t *testing.T) {
 	t.Parallel()
 	none := twoNodes()
 	none.Sources = map[topology.Fact]topology.Source{topology.FactMemory: topology.SourceAgent}
-	told := twoNodes()
-	told.Sources = map[topology.Fact]topology.Source{topology.FactMemory: topology.SourceReport}
+	unreported := twoNodes()
+	unreported.Sources = map[topology.Fact]topology.Source{topology.FactMemory: topology.SourceReport}
 	two := paged(512, 16)
 	two.NUMANodes[1].ID = 10
 	for i := range two.CPUs {
@@ -185,7 +185,7 @@ func TestRefusalsOfHugePages(t *testing.T) {
 		want string
 	}{
 		{"on a node of two digits", two, inPages(spec(fleet.PolicyNUMA, 2, 2*gib), fleet.HugePages1Gi), "2 NUMA vCPUs, 2 GiB in huge pages of 1 GiB: r1/pve-1 has 0 MiB free in huge pages of 1 GiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
-		{"unknown", told, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 does not report its huge pages: collect the topology (numaform topology collect), or run numaform-agent on it"},
+		{"unknown", unreported, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 does not report its huge pages: collect the topology (numaform topology collect), or run numaform-agent on it"},
 		{"none reserved", none, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 has 0 MiB free in huge pages of 1 GiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
 		{"too few", paged(512, 16), inPages(spec(fleet.PolicyNUMA, 2, 2*gib), fleet.HugePages2Mi), "2 NUMA vCPUs, 2 GiB in huge pages of 2 MiB: r1/pve-1 has 1 GiB free in huge pages of 2 MiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
 		{"not beside the CPUs", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 10, gib), fleet.HugePages1Gi), "10 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 NUMA 1 has 8 free with 16 GiB in huge pages of 1 GiB: add a host or lower cpu in the NodePool"},

@@ -62,7 +62,7 @@ func TestMixMachines(t *testing.T) {
 		if len(placed) == 0 {
 			t.Error("nothing placed")
 		}
-		place(t, snap, keep(2000, specs, placed), specs...)
+		place(t, snap, asExisting(2000, specs, placed), specs...)
 	})
 }
 

@@ -75,16 +75,16 @@ func TestOddSizes(t *testing.T) {
 	if len(placed) != 2 || strings.Contains(placed[0].Reason+placed[1].Reason, "shares") {
 		t.Fatalf("placed %+v, want two VMs on cores of their own", placed)
 	}
-	kept := keep(1, specs, placed)
-	if third := placeOne(t, snap, kept, specs[0]); !strings.Contains(third.Reason, "shares the core of CPU") {
+	existing := asExisting(1, specs, placed)
+	if third := placeOne(t, snap, existing, specs[0]); !strings.Contains(third.Reason, "shares the core of CPU") {
 		t.Errorf("reason %q does not tell that the core is shared", third.Reason)
 	}
-	if even := placeOne(t, snap, kept, spec(fleet.PolicyDedicated, 24, gib)); strings.Contains(even.Reason, "shares") {
+	if even := placeOne(t, snap, existing, spec(fleet.PolicyDedicated, 24, gib)); strings.Contains(even.Reason, "shares") {
 		t.Errorf("an even size shares a core: %s", even.Reason)
 	}
 	even := spec(fleet.PolicyDedicated, 26, gib)
 	even.WholeCores = true
-	if _, unplaced := place(t, snap, kept, even); len(unplaced) != 1 {
+	if _, unplaced := place(t, snap, existing, even); len(unplaced) != 1 {
 		t.Error("an even size that requires whole cores shares some")
 	}
 }
@@ -130,8 +130,8 @@ func TestForeignGuestsBesideOurs(t *testing.T) {
 	h.Guests = []topology.Guest{{VMID: 100, Kind: topology.GuestVM, Running: true, VCPUs: 4, MemoryMiB: gib}}
 	shared := spec(fleet.PolicyShared, 8, gib)
 	shared.Overcommit = 4
-	kept := keep(2000, []fleet.Spec{shared}, []planner.Placed{placeOne(t, snapshot(h), nil, shared)})
-	p := planner.New(snapshot(h), kept)
+	existing := asExisting(2000, []fleet.Spec{shared}, []planner.Placed{placeOne(t, snapshot(h), nil, shared)})
+	p := planner.New(snapshot(h), existing)
 	for _, tt := range []struct {
 		overcommit float64
 		room       int
@@ -162,8 +162,8 @@ func TestVMsInTheMakingCount(t *testing.T) {
 	if placed[0].CPUs.String() != "2-3" {
 		t.Errorf("first VM got CPUs %s, want 2-3", placed[0].CPUs)
 	}
-	kept := keep(2000, specs, placed)
-	if p := planner.New(snap, kept); !p.Fits(specs[0], h.ID()) || p.Fits(spec(fleet.PolicyDedicated, 3, gib), h.ID()) {
+	existing := asExisting(2000, specs, placed)
+	if p := planner.New(snap, existing); !p.Fits(specs[0], h.ID()) || p.Fits(spec(fleet.PolicyDedicated, 3, gib), h.ID()) {
 		t.Error("of 8 CPUs 4 are pinned and 2 vCPUs float: want room for 2 exactly")
 	}
 }
@@ -175,7 +175,7 @@ func TestSplitRatherThanRefuse(t *testing.T) {
 	snap := snapshot(host("pve-1", machine(shape{nodes: 2, cores: 8, smt: 1, memory: 64 * gib})))
 	specs := same(spec(fleet.PolicyDedicated, 5, gib), 2)
 	placed, _ := place(t, snap, nil, specs...)
-	got := placeOne(t, snap, keep(1, specs, placed), spec(fleet.PolicyDedicated, 6, gib))
+	got := placeOne(t, snap, asExisting(1, specs, placed), spec(fleet.PolicyDedicated, 6, gib))
 	if len(got.Cells) != 2 || !strings.Contains(got.Reason, "1 would do if the host were empty") {
 		t.Errorf("%d cells: %s", len(got.Cells), got.Reason)
 	}

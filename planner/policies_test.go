@@ -78,8 +78,8 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// TestKeptTakeTheirPlace checks what one existing VM leaves of the host of twoNodes.
-func TestKeptTakeTheirPlace(t *testing.T) {
+// TestExistingTakeTheirPlace checks the free capacity of twoNodes next to one existing VM.
+func TestExistingTakeTheirPlace(t *testing.T) {
 	t.Parallel()
 	half := spec(fleet.PolicyShared, 8, gib)
 	half.Overcommit = 0.5
@@ -88,10 +88,10 @@ func TestKeptTakeTheirPlace(t *testing.T) {
 	loose := spec(fleet.PolicyDedicated, 8, gib)
 	loose.Overcommit = 2
 	tests := []struct {
-		name string
-		kept fleet.Spec
-		next fleet.Spec
-		fits bool
+		name     string
+		existing fleet.Spec
+		next     fleet.Spec
+		fits     bool
 	}{
 		{"isolated blocks siblings for dedicated", spec(fleet.PolicyIsolated, 4, gib), spec(fleet.PolicyDedicated, 9, gib), false},
 		{"isolated leaves the rest", spec(fleet.PolicyIsolated, 4, gib), spec(fleet.PolicyDedicated, 8, gib), true},
@@ -102,7 +102,7 @@ func TestKeptTakeTheirPlace(t *testing.T) {
 		{"dedicated beside dense shared", dense, spec(fleet.PolicyDedicated, 12, gib), true},
 		{"dedicated squeezes dense shared", dense, spec(fleet.PolicyDedicated, 13, gib), false},
 		{"isolated squeezes shared", spec(fleet.PolicyShared, 9, gib), spec(fleet.PolicyIsolated, 4, gib), false},
-		{"strict ratio is kept for the one who has it", half, spec(fleet.PolicyShared, 1, gib), false},
+		{"strict ratio is existing for the one who has it", half, spec(fleet.PolicyShared, 1, gib), false},
 		{"numa counts as floating", spec(fleet.PolicyNUMA, 8, gib), spec(fleet.PolicyDedicated, 9, gib), false},
 		{"memory of the host", spec(fleet.PolicyShared, 1, 60*gib), spec(fleet.PolicyShared, 1, 5*gib), false},
 		{"floating memory lies on every node", spec(fleet.PolicyShared, 1, 40*gib), spec(fleet.PolicyNUMA, 1, 13*gib), false},
@@ -112,28 +112,28 @@ func TestKeptTakeTheirPlace(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			snap := snapshot(twoNodes())
-			one := placeOne(t, snap, nil, tt.kept)
-			kept := keep(2000, []fleet.Spec{tt.kept}, []planner.Placed{one})
-			if got := planner.New(snap, kept).Fits(tt.next, one.Host); got != tt.fits {
+			one := placeOne(t, snap, nil, tt.existing)
+			existing := asExisting(2000, []fleet.Spec{tt.existing}, []planner.Placed{one})
+			if got := planner.New(snap, existing).Fits(tt.next, one.Host); got != tt.fits {
 				t.Errorf("fits %v, want %v", got, tt.fits)
 			}
-			snap.Hosts[0].Guests = []topology.Guest{guestOf(kept[0])}
-			if got := planner.New(snap, kept).Fits(tt.next, one.Host); got != tt.fits {
+			snap.Hosts[0].Guests = []topology.Guest{guestOf(existing[0])}
+			if got := planner.New(snap, existing).Fits(tt.next, one.Host); got != tt.fits {
 				t.Errorf("while it runs: fits %v, want %v", got, tt.fits)
 			}
 		})
 	}
 }
 
-// TestLiveAndWanted checks that an existing VM holds both its planned and its live pins,
+// TestLiveAndPlanned checks that an existing VM has both its planned and its live pins,
 // and counts as another owner's VM once the key differs.
-func TestLiveAndWanted(t *testing.T) {
+func TestLiveAndPlanned(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 64 * gib})))
-	kept := fleet.VM{Key: "a", VMID: 5, Spec: spec(fleet.PolicyDedicated, 2, 4*gib), Placement: fleet.Placement{
+	existing := fleet.VM{Key: "a", VMID: 5, Spec: spec(fleet.PolicyDedicated, 2, 4*gib), Placement: fleet.Placement{
 		Host: snap.Hosts[0].ID(), CPUs: topology.CPUs(0, 1), VCPUPins: []int{0, 1},
 	}}
-	live := guestOf(kept)
+	live := guestOf(existing)
 	live.Pins = topology.CPUs(1, 2)
 	other := live
 	other.Key = "b"
@@ -151,14 +151,14 @@ func TestLiveAndWanted(t *testing.T) {
 	}
 	for _, tt := range tests {
 		snap.Hosts[0].Guests = []topology.Guest{tt.guest}
-		p := planner.New(snap, []fleet.VM{kept})
+		p := planner.New(snap, []fleet.VM{existing})
 		for extra, want := range map[int]bool{0: true, 1: false} {
 			s := spec(fleet.PolicyDedicated, tt.free+extra, gib)
-			if got := p.Fits(s, kept.Host); got != want {
+			if got := p.Fits(s, existing.Host); got != want {
 				t.Errorf("%s: %d CPUs fit: %v, want %v", tt.name, s.VCPUs, got, want)
 			}
 			s = spec(fleet.PolicyDedicated, 1, tt.memory+int64(extra))
-			if got := p.Fits(s, kept.Host); got != want {
+			if got := p.Fits(s, existing.Host); got != want {
 				t.Errorf("%s: %d MiB fit: %v, want %v", tt.name, s.MemoryMiB, got, want)
 			}
 		}
@@ -316,7 +316,7 @@ func TestCutInCells(t *testing.T) {
 		vcpus, memory int
 		want          []string // guest CPUs, nodes and MiB of each cell
 	}{
-		{"own and laid", []int64{5 * gib, 2 * gib, 2 * gib}, 4, 8 * gib, []string{"0-1 on 0-2: 5114", "2-3 on 0: 3078"}},
+		{"own and interleaved", []int64{5 * gib, 2 * gib, 2 * gib}, 4, 8 * gib, []string{"0-1 on 0-2: 5114", "2-3 on 0: 3078"}},
 		{"one vCPU has one cell", []int64{gib, gib / 4, gib / 4, gib / 4, gib / 4, gib / 4, gib / 4, gib / 4}, 1, 2 * gib, []string{"0 on 0-7: 2048"}},
 		{"two nodes", []int64{6 * gib, 6 * gib}, 4, 8 * gib, []string{"0-1 on 0-1: 5456", "2-3 on 0: 2736"}},
 	} {

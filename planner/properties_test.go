@@ -21,14 +21,14 @@ func TestHardRules(t *testing.T) {
 		snap := drawSnapshot(t, true)
 		first, second := drawSpecs(t, snap), drawSpecs(t, snap)
 		placed, _ := place(t, snap, nil, first...)
-		kept := keep(2000, first, placed)
+		existing := asExisting(2000, first, placed)
 		if rapid.Bool().Draw(t, "running") {
-			for _, vm := range kept {
+			for _, vm := range existing {
 				h := snap.Host(vm.Host)
 				h.Guests = append(h.Guests, guestOf(vm))
 			}
 		}
-		place(t, snap, kept, second...)
+		place(t, snap, existing, second...)
 	})
 }
 
@@ -42,26 +42,26 @@ func TestCommittedIsKept(t *testing.T) {
 		p := planner.New(snap, nil)
 		placed, unplaced := p.Place(first)
 		clone := p.Clone()
-		want, wantNot := planner.New(snap, keep(2000, first, placed)).Place(second)
+		want, wantNot := planner.New(snap, asExisting(2000, first, placed)).Place(second)
 		for name, q := range map[string]*planner.Planner{"committed": p, "clone": clone} {
 			got, gotNot := q.Place(second)
 			if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-				t.Fatalf("%s (-kept +%s):\n%s", name, name, diff)
+				t.Fatalf("%s (-existing +%s):\n%s", name, name, diff)
 			}
 			if diff := cmp.Diff(wantNot, gotNot, cmpopts.EquateEmpty()); diff != "" {
-				t.Fatalf("%s (-kept +%s):\n%s", name, name, diff)
+				t.Fatalf("%s (-existing +%s):\n%s", name, name, diff)
 			}
 		}
-		mustStayUnplaced(t, snap, keep(2000, first, placed), first, unplaced)
+		mustStayUnplaced(t, snap, asExisting(2000, first, placed), first, unplaced)
 	})
 }
 
 // mustStayUnplaced checks that a second attempt changes nothing: unplaced specs stay
 // unplaced.
-func mustStayUnplaced(t tb, snap *topology.Snapshot, kept []fleet.VM, specs []fleet.Spec, unplaced []planner.Unplaced) {
+func mustStayUnplaced(t tb, snap *topology.Snapshot, existing []fleet.VM, specs []fleet.Spec, unplaced []planner.Unplaced) {
 	t.Helper()
 	for _, u := range unplaced {
-		if placed, _ := planner.New(snap, kept).Place(specs[u.Index : u.Index+1]); len(placed) > 0 {
+		if placed, _ := planner.New(snap, existing).Place(specs[u.Index : u.Index+1]); len(placed) > 0 {
 			t.Fatalf("spec %d was refused (%s), then placed: %s", u.Index, u.Reason, placed[0].Reason)
 		}
 	}
@@ -74,10 +74,10 @@ func TestInputsStay(t *testing.T) {
 		snap := drawSnapshot(t, true)
 		first, second := drawSpecs(t, snap), drawSpecs(t, snap)
 		placed, _ := planner.New(snap, nil).Place(first)
-		kept := keep(2000, first, placed)
-		before := []string{cmp.Diff(nil, snap), cmp.Diff(nil, kept), cmp.Diff(nil, second)}
-		planner.New(snap, kept).Place(second)
-		if diff := cmp.Diff(before, []string{cmp.Diff(nil, snap), cmp.Diff(nil, kept), cmp.Diff(nil, second)}); diff != "" {
+		existing := asExisting(2000, first, placed)
+		before := []string{cmp.Diff(nil, snap), cmp.Diff(nil, existing), cmp.Diff(nil, second)}
+		planner.New(snap, existing).Place(second)
+		if diff := cmp.Diff(before, []string{cmp.Diff(nil, snap), cmp.Diff(nil, existing), cmp.Diff(nil, second)}); diff != "" {
 			t.Fatalf("inputs changed:\n%s", diff)
 		}
 	})
@@ -90,8 +90,8 @@ func TestOrderDoesNotMatter(t *testing.T) {
 		snap := drawSnapshot(t, true)
 		first, specs := drawSpecs(t, snap), drawSpecs(t, snap)
 		placed, _ := planner.New(snap, nil).Place(first)
-		kept := keep(2000, first, placed)
-		want, wantNot := planner.New(snap, kept).Place(specs)
+		existing := asExisting(2000, first, placed)
+		want, wantNot := planner.New(snap, existing).Place(specs)
 		seed := rapid.Uint64().Draw(t, "seed")
 		r := rand.New(rand.NewPCG(seed, seed))
 		shuffle(r, snap.Hosts)
@@ -100,11 +100,11 @@ func TestOrderDoesNotMatter(t *testing.T) {
 			shuffle(r, snap.Hosts[i].Guests)
 			shuffle(r, snap.Hosts[i].NUMANodes)
 		}
-		shuffle(r, kept)
+		shuffle(r, existing)
 		for i := range specs {
 			shuffle(r, specs[i].Hosts)
 		}
-		got, gotNot := planner.New(snap, kept).Place(specs)
+		got, gotNot := planner.New(snap, existing).Place(specs)
 		if diff := cmp.Diff(want, got) + cmp.Diff(wantNot, gotNot); diff != "" {
 			t.Fatalf("after shuffling:\n%s", diff)
 		}
@@ -139,24 +139,24 @@ func TestRemoveAndAddAgain(t *testing.T) {
 		snap := drawSnapshot(t, true)
 		specs := drawSpecs(t, snap)
 		placed, _ := place(t, snap, nil, specs...)
-		kept := keep(2000, specs, placed)
+		existing := asExisting(2000, specs, placed)
 		last := drawSpec(t, snap)
-		if again, _ := place(t, snap, kept, last); len(again) == 0 {
+		if again, _ := place(t, snap, existing, last); len(again) == 0 {
 			for _, id := range last.Hosts {
-				if planner.New(snap, kept).Fits(last, id) {
+				if planner.New(snap, existing).Fits(last, id) {
 					t.Fatalf("fits %s but was not placed", id)
 				}
 			}
 			return
 		}
-		once := placeOne(t, snap, kept, last)
-		if !planner.New(snap, kept).Fits(last, once.Host) {
+		once := placeOne(t, snap, existing, last)
+		if !planner.New(snap, existing).Fits(last, once.Host) {
 			t.Fatalf("placed on %s but does not fit", once.Host)
 		}
-		p := planner.New(snap, kept)
+		p := planner.New(snap, existing)
 		before := p.Cost(last, once.Host)
 		added, _ := p.Place([]fleet.Spec{last})
-		p.Remove(keep(3000, []fleet.Spec{last}, added)...)
+		p.Remove(asExisting(3000, []fleet.Spec{last}, added)...)
 		if diff := cmp.Diff(before, p.Cost(last, once.Host)); diff != "" {
 			t.Fatalf("cost after adding and removing:\n%s", diff)
 		}

@@ -18,16 +18,16 @@ func TestRemoveIsNew(t *testing.T) {
 		snap := drawSnapshot(t, true)
 		first, second := drawSpecs(t, snap), drawSpecs(t, snap)
 		placed, _ := planner.New(snap, nil).Place(first)
-		kept := keep(2000, first, placed)
-		for _, vm := range kept {
+		existing := asExisting(2000, first, placed)
+		for _, vm := range existing {
 			if rapid.Bool().Draw(t, "running") {
 				h := snap.Host(vm.Host)
 				h.Guests = append(h.Guests, guestOf(vm))
 			}
 		}
-		p := planner.New(snap, kept)
+		p := planner.New(snap, existing)
 		placed, _ = p.Place(second)
-		all := append(kept, keep(3000, second, placed)...)
+		all := append(existing, asExisting(3000, second, placed)...)
 		var stay, gone []fleet.VM
 		for _, vm := range all {
 			if rapid.Bool().Draw(t, "goes") {
@@ -38,7 +38,7 @@ func TestRemoveIsNew(t *testing.T) {
 		}
 		before := p.Clone()
 		p.Remove(gone...)
-		p.Remove(keep(4000, second, placed[:0])...)
+		p.Remove(asExisting(4000, second, placed[:0])...)
 		anew := planner.New(snap, stay)
 		if diff := cmp.Diff(anew.Room(), p.Room()); diff != "" {
 			t.Fatalf("room (-anew +removed):\n%s", diff)
@@ -57,7 +57,7 @@ func TestRemoveWhoIsUnknown(t *testing.T) {
 	h.Name = "pve-1"
 	p := planner.New(snapshot(h), nil)
 	placed, _ := p.Place(specs)
-	vm := keep(1, specs, placed)[0]
+	vm := asExisting(1, specs, placed)[0]
 	before := p.Room()
 	other, away := vm, vm
 	other.MemoryMiB++

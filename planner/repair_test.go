@@ -69,10 +69,10 @@ func TestExchangeAcrossHosts(t *testing.T) {
 	if len(unplaced) > 0 || placed[0].Host != two.ID() || placed[1].Host != one.ID() {
 		t.Errorf("placed %+v, unplaced %+v", placed, unplaced)
 	}
-	kept := keep(2000, []fleet.Spec{small}, placed[:1])
-	kept[0].Host = one.ID()
-	kept[0].Cells = nil
-	if _, unplaced := place(t, snap, kept, large); len(unplaced) != 1 {
+	existing := asExisting(2000, []fleet.Spec{small}, placed[:1])
+	existing[0].Host = one.ID()
+	existing[0].Cells = nil
+	if _, unplaced := place(t, snap, existing, large); len(unplaced) != 1 {
 		t.Error("a VM that stands made way")
 	}
 }

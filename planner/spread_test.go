@@ -33,16 +33,16 @@ func TestSpread(t *testing.T) {
 		for i, name := range hosts {
 			s.Hosts = spec(s.Policy, 1, 1, name).Hosts
 			placed, _ := planner.New(three(), vms).Place([]fleet.Spec{s})
-			vms = append(vms, keep(3000+i, []fleet.Spec{s}, placed)...)
+			vms = append(vms, asExisting(3000+i, []fleet.Spec{s}, placed)...)
 		}
 		return vms
 	}
 	tests := []struct {
-		name string
-		kept []fleet.VM
-		spec fleet.Spec
-		n    int
-		want map[topology.HostName]int
+		name     string
+		existing []fleet.VM
+		spec     fleet.Spec
+		n        int
+		want     map[topology.HostName]int
 	}{
 		{"packed where not asked for", nil, spec(fleet.PolicyDedicated, 2, gib, all...), 4, map[topology.HostName]int{"pve-1": 4}},
 		{"dedicated", nil, spreads(spec(fleet.PolicyDedicated, 2, gib, all...)), 6, map[topology.HostName]int{"pve-1": 2, "pve-2": 2, "pve-3": 2}},
@@ -50,7 +50,7 @@ func TestSpread(t *testing.T) {
 		{"numa", nil, spreads(spec(fleet.PolicyNUMA, 2, gib, all...)), 3, map[topology.HostName]int{"pve-1": 1, "pve-2": 1, "pve-3": 1}},
 		{"allowed hosts only", nil, spreads(spec(fleet.PolicyShared, 2, gib, all[1:]...)), 4, map[topology.HostName]int{"pve-2": 2, "pve-3": 2}},
 		{
-			"kept VMs count, whether or not they were spread", at(spec(fleet.PolicyDedicated, 2, gib), "pve-1", "pve-1", "pve-2"),
+			"existing VMs count, whether or not they were spread", at(spec(fleet.PolicyDedicated, 2, gib), "pve-1", "pve-1", "pve-2"),
 			spreads(spec(fleet.PolicyDedicated, 2, gib, all...)), 3,
 			map[topology.HostName]int{"pve-2": 1, "pve-3": 2},
 		},
@@ -73,7 +73,7 @@ func TestSpread(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			placed, _ := place(t, three(), tt.kept, same(tt.spec, tt.n)...)
+			placed, _ := place(t, three(), tt.existing, same(tt.spec, tt.n)...)
 			got := map[topology.HostName]int{}
 			for _, p := range placed {
 				got[p.Host.Host]++
@@ -122,7 +122,7 @@ func TestSpreadAfterRemoval(t *testing.T) {
 	theirs.Pool = "others"
 	specs := []fleet.Spec{theirs, ours}
 	placed, _ := p.Place(specs)
-	p.Remove(keep(5000, specs, placed)[1])
+	p.Remove(asExisting(5000, specs, placed)[1])
 	again, _ := p.Place([]fleet.Spec{ours})
 	if want := "the first of its pool here"; !strings.HasSuffix(again[0].Reason, want) {
 		t.Errorf("reason %q lacks %q", again[0].Reason, want)

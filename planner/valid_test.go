@@ -20,14 +20,14 @@ type resident struct {
 }
 
 // mustBeValid checks a batch against every hard rule, on all hosts.
-func mustBeValid(t tb, snap *topology.Snapshot, kept []fleet.VM, specs []fleet.Spec, placed []planner.Placed) {
+func mustBeValid(t tb, snap *topology.Snapshot, existing []fleet.VM, specs []fleet.Spec, placed []planner.Placed) {
 	t.Helper()
 	for i := range snap.Hosts {
 		h := &snap.Hosts[i]
 		var here []resident
-		for j := range kept {
-			if kept[j].Host == h.ID() {
-				here = append(here, resident{&kept[j].Spec, &kept[j].Placement, false})
+		for j := range existing {
+			if existing[j].Host == h.ID() {
+				here = append(here, resident{&existing[j].Spec, &existing[j].Placement, false})
 			}
 		}
 		for j := range placed {
@@ -35,17 +35,17 @@ func mustBeValid(t tb, snap *topology.Snapshot, kept []fleet.VM, specs []fleet.S
 				here = append(here, resident{&specs[placed[j].Index], &placed[j].Placement, true})
 			}
 		}
-		mustStart(t, h, here, foreign(h, kept))
+		mustStart(t, h, here, unmanaged(h, existing))
 		for _, r := range here {
 			if r.fresh {
 				mustFollowPolicy(t, h, r)
 			}
 		}
-		mustHaveHugePages(t, h, here, foreign(h, kept))
+		mustHaveHugePages(t, h, here, unmanaged(h, existing))
 		mustOwnCores(t, h, here)
-		mustNotSqueeze(t, h, here, foreign(h, kept))
+		mustNotSqueeze(t, h, here, unmanaged(h, existing))
 		mustKeepCeiling(t, h, here)
-		mustGetDevices(t, h, here, kept)
+		mustGetDevices(t, h, here, existing)
 	}
 }
 
@@ -100,11 +100,11 @@ func mustAccount(t tb, specs []fleet.Spec, placed []planner.Placed, unplaced []p
 	}
 }
 
-// foreign returns the guests of the host that count and are not in kept.
-func foreign(h *topology.Host, kept []fleet.VM) []topology.Guest {
+// unmanaged returns the guests of the host that count and are not in existing.
+func unmanaged(h *topology.Host, existing []fleet.VM) []topology.Guest {
 	var guests []topology.Guest
 	for _, g := range h.Guests {
-		ours := slices.ContainsFunc(kept, func(vm fleet.VM) bool {
+		ours := slices.ContainsFunc(existing, func(vm fleet.VM) bool {
 			return vm.Host == h.ID() && int(vm.VMID) == g.VMID && string(vm.Key) == g.Key
 		})
 		if !ours && !g.Template && (g.Running || !g.Pins.IsEmpty()) {
@@ -217,14 +217,14 @@ func mustFollowPolicy(t tb, h *topology.Host, r resident) {
 // nodes, and the reason reports it.
 func mustBind(t tb, h *topology.Host, r resident) {
 	t.Helper()
-	laid := 0
+	interleaved := 0
 	for _, cell := range r.place.Cells {
 		want := topology.NUMABind
 		if r.spec.HugePages == "" && nodeByID(h, cell.HostNodes.List()[0]).MemoryMiB == topology.Unknown {
 			want = topology.NUMAPreferred
 		}
 		if cell.Policy == topology.NUMAInterleave && cell.HostNodes.Size() > 1 {
-			laid++
+			interleaved++
 			continue
 		}
 		if cell.Policy != want || cell.HostNodes.Size() != 1 {
@@ -232,8 +232,8 @@ func mustBind(t tb, h *topology.Host, r resident) {
 		}
 	}
 	all := !strings.Contains(r.place.Reason, "of the memory in equal parts of")
-	if told := strings.Contains(r.place.Reason, "memory in equal parts of"); laid > 1 || told != (laid == 1) || told && all != (len(r.place.Cells) == 1) {
-		t.Fatalf("%d cells over several NUMA nodes of %d, reason %q", laid, len(r.place.Cells), r.place.Reason)
+	if explained := strings.Contains(r.place.Reason, "memory in equal parts of"); interleaved > 1 || explained != (interleaved == 1) || explained && all != (len(r.place.Cells) == 1) {
+		t.Fatalf("%d cells over several NUMA nodes of %d, reason %q", interleaved, len(r.place.Cells), r.place.Reason)
 	}
 }
 

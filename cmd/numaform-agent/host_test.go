@@ -124,8 +124,8 @@ func (s *scene) pinned(vmid int, cpus ...int) {
 	s.t.Logf("VM %d pinned to %v after %s", vmid, cpus, took.Round(time.Millisecond))
 }
 
-// wanted returns the CPUs configured for a control group.
-func wanted(group string) string {
+// configured returns the CPUs configured for a control group.
+func configured(group string) string {
 	data, err := os.ReadFile(filepath.Join(groups, group, "cpuset.cpus"))
 	if err != nil {
 		return ""
@@ -148,7 +148,7 @@ func inHostReport(t *testing.T) {
 	agenttest.Eventually(t, says(p, `msg="guest may run on pinned CPUs" vmid=105 cpus=2-3`))
 	agenttest.Eventually(t, says(p, `msg="guest may run on pinned CPUs" vmid=200 cpus=2-3`))
 	s.on(six(), 105, 200)
-	if got := wanted("lxc") + wanted("qemu.slice/105.scope"); got != "" {
+	if got := configured("lxc") + configured("qemu.slice/105.scope"); got != "" {
 		t.Errorf("control groups were given %q", got)
 	}
 }
@@ -166,7 +166,7 @@ func inHostEnforce(t *testing.T) {
 	s.pinned(101, 3, 2)
 	rest := topology.CPUs(0, 1, 4, 5)
 	s.on(rest, 105, 200)
-	if got := wanted("qemu.slice/101.scope"); got != "2-3" {
+	if got := configured("qemu.slice/101.scope"); got != "2-3" {
 		t.Errorf("the control group of the pinned VM was given %q, want its own CPUs", got)
 	}
 
@@ -205,7 +205,7 @@ func inHostEnforce(t *testing.T) {
 	s.Declare(101, "")
 	s.on(six(), 101, 105, 106, 200, 201)
 	for _, group := range []string{"lxc", "qemu.slice/101.scope", "qemu.slice/105.scope", "qemu.slice/106.scope"} {
-		if got := wanted(group); got != "" && got != six().String() {
+		if got := configured(group); got != "" && got != six().String() {
 			t.Errorf("control group %s kept %q", group, got)
 		}
 	}
@@ -228,11 +228,11 @@ func inHostDoubt(t *testing.T) {
 	s.Declare(101, agenttest.Marker(101, 3, 2).String())
 	p := start(t, s.Host, "--isolation", "enforce")
 	s.pinned(101, 3, 2)
-	foreign := agenttest.Marker(101, 4, 5)
-	foreign.ClusterID = "other"
+	unmanaged := agenttest.Marker(101, 4, 5)
+	unmanaged.ClusterID = "other"
 	for reason, description := range map[string]string{
 		"malformed": "numaform/1 cluster=prod key=; rm -rf / pins=4,5", "no_such_cpu": agenttest.Marker(101, 4, 6).String(),
-		"vcpus_differ": agenttest.Marker(101, 4).String(), "foreign_cluster": foreign.String(),
+		"vcpus_differ": agenttest.Marker(101, 4).String(), "foreign_cluster": unmanaged.String(),
 	} {
 		s.Declare(101, description)
 		agenttest.Eventually(t, says(p, "reason="+reason))

@@ -25,7 +25,7 @@ import (
 )
 
 // TestBadInput runs testdata/badinput/*.txtar, each in a directory with the files of
-// testdata/fixture. Every mistake is told once, with how to mend it, and nothing is
+// testdata/fixture. Every mistake is reported once, with a fix, and nothing is
 // half done.
 func TestBadInput(t *testing.T) {
 	runScripts(t, "badinput", map[string]func(*testscript.TestScript, bool, []string){

@@ -80,7 +80,7 @@ func (w *world) begin(settings string) {
 	}
 }
 
-func (w *world) told(texts ...string) {
+func (w *world) logged(texts ...string) {
 	w.t.Helper()
 	for _, text := range texts {
 		if !strings.Contains(w.journal.String(), text) {
@@ -138,7 +138,7 @@ func (w *world) metrics() string {
 // TestReport pins a VM, reports an intruder, and releases the pins.
 func TestReport(t *testing.T) {
 	w := newWorld(t)
-	w.told("level=INFO msg=started")
+	w.logged("level=INFO msg=started")
 	w.ready(101, 1)
 	w.ready(105, 1)
 	w.Declare(101, agenttest.Marker(101, w.one).String())
@@ -146,7 +146,7 @@ func TestReport(t *testing.T) {
 	w.Sync()
 	w.must(w.Pinned(101, topology.CPUs(w.one), w.one))
 	w.must(w.On(105, w.free))
-	w.told(`msg="pinned guest" vmid=101`, `msg="guest may run on pinned CPUs" vmid=105`)
+	w.logged(`msg="pinned guest" vmid=101`, `msg="guest may run on pinned CPUs" vmid=105`)
 
 	for _, want := range []string{
 		"\nnumaform_agent_pinned_guests 1\n", "\nnumaform_agent_intruders 1\n", "\nnumaform_agent_online_cpus 3\n", "\nnumaform_agent_shared_cpus 2\n",
@@ -165,7 +165,7 @@ func TestReport(t *testing.T) {
 	w.Declare(101, "")
 	w.Sync()
 	w.must(w.On(101, w.free))
-	w.told(`msg="unpinned guest" vmid=101 runs=true`, `msg="guest keeps off pinned CPUs" vmid=105`)
+	w.logged(`msg="unpinned guest" vmid=101 runs=true`, `msg="guest keeps off pinned CPUs" vmid=105`)
 }
 
 // TestEmulatorShared moves the other threads to CPUs without pins.
@@ -190,10 +190,10 @@ func TestTheKernelRefuses(t *testing.T) {
 	w.Declare(101, agenttest.Marker(101, w.none).String())
 	w.Sync()
 	w.must(w.On(101, w.free))
-	w.told(`msg="pins refused" vmid=101 reason=failed`)
+	w.logged(`msg="pins refused" vmid=101 reason=failed`)
 	w.Sync()
 	if w.journal.Len() > 0 {
-		t.Errorf("told twice:\n%s", w.journal.String())
+		t.Errorf("logged twice:\n%s", w.journal.String())
 	}
 	w.Declare(101, agenttest.Marker(101, w.one).String())
 	w.Sync()
@@ -209,13 +209,13 @@ func TestKeepsWithoutConfiguration(t *testing.T) {
 	w.must(os.Rename(filepath.Join(w.Root, "etc/pve"), filepath.Join(w.Root, "gone")))
 	w.Sync()
 	w.must(w.Pinned(101, topology.CPUs(w.one, w.two), w.two, w.one))
-	w.told("reason=unread")
+	w.logged("reason=unread")
 	w.begin("clusters: [prod]")
 	w.must(w.Pinned(101, topology.CPUs(w.one, w.two), w.two, w.one))
 	// The administrator's settings apply without it.
 	w.begin("clusters: [other]")
 	w.must(w.On(101, w.free))
-	w.told("reason=foreign_cluster")
+	w.logged("reason=foreign_cluster")
 }
 
 // TestTwoAgents checks that no agent starts while the process that wrote the state is
@@ -261,7 +261,7 @@ func TestHostileState(t *testing.T) {
 				t.Errorf("%s was read", text)
 			}
 			w.begin("clusters: [prod]")
-			w.told("state could not be read, starting with an empty one")
+			w.logged("state could not be read, starting with an empty one")
 			if status := w.status(); !status.Healthy() {
 				t.Errorf("status: %s", status.String())
 			}

@@ -62,14 +62,14 @@ func TestGovernor(t *testing.T) {
 	w.Sync()
 	w.governor("performance", "performance")
 	w.must(w.file(frequencies+"policy2/scaling_governor", "powersave"))
-	w.told(fmt.Sprintf(`msg="set governor" cpus=%s governor=performance`, topology.CPUs(w.one, w.two)))
+	w.logged(fmt.Sprintf(`msg="set governor" cpus=%s governor=performance`, topology.CPUs(w.one, w.two)))
 	for range 2 {
 		w.Write(frequencies+"policy0/scaling_governor", "powersave\n")
 		w.Sync()
 		w.governor("performance", "performance")
 	}
 	if got := strings.Count(w.journal.String(), "governor had been changed, put back"); got != 1 {
-		t.Errorf("told %d times", got)
+		t.Errorf("logged %d times", got)
 	}
 	if got, want := w.text(), fmt.Sprintf("governor   CPUs %d performance, was schedutil; put back 2 times\n", w.one); !strings.Contains(got, want) {
 		t.Errorf("status lacks %q:\n%s", want, got)
@@ -91,7 +91,7 @@ func TestGovernor(t *testing.T) {
 	w.governor("performance", "powersave")
 	w.begin("clusters: [prod]")
 	w.governor("schedutil", "powersave")
-	w.told(fmt.Sprintf(`msg="set governor" cpus=%d governor=schedutil`, w.one))
+	w.logged(fmt.Sprintf(`msg="set governor" cpus=%d governor=schedutil`, w.one))
 
 	w.Declare(101, agenttest.Marker(101, w.one).String())
 	w.begin("clusters: [prod]\ngovernor: {pinned: performance, free: powersave}\n")
@@ -194,11 +194,11 @@ func TestInterrupts(t *testing.T) {
 	both := topology.CPUs(w.one, w.two).String()
 	untouched := func() error { return errors.Join(w.file(affinityOf(59), "0-1000"), w.file(affinityOf(60), "0-1000")) }
 	w.must(errors.Join(w.file(affinityOf(57), both), w.file(affinityOf(58), both), untouched()))
-	w.told(`msg="moved interrupts" vmid=101 device=0000:41:00.0 irqs=2 cpus=` + both)
+	w.logged(`msg="moved interrupts" vmid=101 device=0000:41:00.0 irqs=2 cpus=` + both)
 	w.Write(affinityOf(58), "1000\n") // as irqbalance does
 	w.Sync()
 	w.must(w.file(affinityOf(58), both))
-	w.told("interrupt had been moved, put back")
+	w.logged("interrupt had been moved, put back")
 	if got, want := w.text(), "interrupts 2 of device 0000:41:00.0 of VM 101 on CPUs "+both+"; put back 1 times\n"; !strings.Contains(got, want) {
 		t.Errorf("status lacks %q:\n%s", want, got)
 	}
@@ -214,7 +214,7 @@ func TestInterrupts(t *testing.T) {
 	w.Declare(101, "nothing")
 	w.Sync()
 	w.must(errors.Join(w.file(affinityOf(57), "7"), w.file(affinityOf(58), "0-1000"), untouched()))
-	w.told(`irqs=1 cpus=0-1000`)
+	w.logged(`irqs=1 cpus=0-1000`)
 
 	w.Declare(101, agenttest.Marker(101, w.two, w.one).String())
 	w.Sync()
@@ -233,10 +233,10 @@ func TestInterruptsAreRefused(t *testing.T) {
 	w.must(errors.Join(os.Remove(full), os.Symlink("/proc/self/oom_score", full))) // it can be read but not written
 	w.Declare(101, agenttest.Marker(101, w.one).String())
 	w.begin("clusters: [prod]\nirqs: guest\n")
-	w.told(`msg="interrupt not moved" vmid=101 irq=57`)
+	w.logged(`msg="interrupt not moved" vmid=101 irq=57`)
 	w.Sync()
 	if w.journal.Len() > 0 {
-		t.Errorf("told twice:\n%s", w.journal.String())
+		t.Errorf("logged twice:\n%s", w.journal.String())
 	}
 	if got := w.text(); !strings.Contains(got, "interrupts 1 of device 0000:41:00.0 of VM 101 not moved: moving interrupt 57") {
 		t.Errorf("status:\n%s", got)

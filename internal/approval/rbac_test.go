@@ -22,9 +22,9 @@ import (
 // installRBAC installs the chart's roles and admission policy for people.
 func installRBAC(t *testing.T) {
 	t.Helper()
-	wanted := []string{"ClusterRole", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+	kinds := []string{"ClusterRole", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 	objects := testenv.RenderChart(t, testenv.Chart{})
-	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return !slices.Contains(wanted, o.GetKind()) })
+	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool { return !slices.Contains(kinds, o.GetKind()) })
 	if err := plane.Cluster(t).Install(t.Context(), objects); err != nil {
 		t.Fatal(err)
 	}

@@ -187,10 +187,10 @@ func TestAnApprovalIsForOneState(t *testing.T) {
 			b.approve(plan)
 			b.state(tt.lineage, tt.serial)
 			b.want(tt.want, placed("slow", pve1, 4096, "a"))
-			told := slices.ContainsFunc(b.events, func(event events.Event) bool {
+			notified := slices.ContainsFunc(b.events, func(event events.Event) bool {
 				return event.Reason == approval.ReasonFinished && strings.Contains(event.Message, tt.result)
 			})
-			if told != (tt.want == 0) {
+			if notified != (tt.want == 0) {
 				t.Errorf("events are %+v", b.events)
 			}
 			if waiting := len(b.plans(v1alpha1.ScalePlanPending)); waiting != 1-tt.want {
@@ -266,7 +266,7 @@ func TestPlansThatNobodyNeedsGo(t *testing.T) {
 	b.clock.SetTime(b.clock.Now().Add(8 * 24 * time.Hour))
 	b.settle()
 	if plans := b.plans(""); len(plans) != 0 {
-		t.Errorf("%d plans are kept for ever", len(plans))
+		t.Errorf("%d old plans remain", len(plans))
 	}
 }
 

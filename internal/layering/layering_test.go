@@ -132,10 +132,10 @@ func TestTable(t *testing.T) {
 		}
 		seen[row.Package] = true
 		if row.Floor < previous.Floor {
-			t.Errorf("%s, floor %d, stands after %s, floor %d", row.Package, row.Floor, previous.Package, previous.Floor)
+			t.Errorf("%s, floor %d, is listed after %s, floor %d", row.Package, row.Floor, previous.Package, previous.Floor)
 		}
 		if row.Floor == previous.Floor && strings.Compare(row.Package, previous.Package) <= 0 {
-			t.Errorf("%s stands after %s on one floor: sort them", row.Package, previous.Package)
+			t.Errorf("%s is listed after %s on the same floor: sort them", row.Package, previous.Package)
 		}
 		if row.Pure && row.Support {
 			t.Errorf("%s is pure and for tests: decide", row.Package)

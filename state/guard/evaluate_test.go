@@ -113,7 +113,7 @@ func TestPolicyLiftsNoInvariant(t *testing.T) {
 		}
 	}
 	if v := check(edited(t, "import", nil), nothing, rules); v.Decision != guard.NeedsApproval {
-		t.Errorf("an import nobody asked for: got\n%s", v)
+		t.Errorf("an import that was not requested: got\n%s", v)
 	}
 }
 

@@ -38,7 +38,7 @@ func TestConfine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := groups.Configured(cgroup.VM(101)); err != nil || got != "0-1" {
-		t.Errorf("wanted %q, %v", got, err)
+		t.Errorf("configured %q, %v", got, err)
 	}
 	if err := groups.Restore(cgroup.VM(101), "", topology.CPUs(0, 1)); err != nil {
 		t.Fatal(err)

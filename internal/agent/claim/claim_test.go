@@ -40,13 +40,13 @@ func pins(vmid int, cpus ...int) *claim.Pins {
 }
 
 // guest returns a guest that declares pins and runs as many vCPUs.
-func guest(vmid int, held *claim.Pins, cpus ...int) claim.Guest {
-	return claim.Guest{VMID: vmid, Description: marker(vmid, cpus...), VCPUs: len(cpus), Current: held}
+func guest(vmid int, current *claim.Pins, cpus ...int) claim.Guest {
+	return claim.Guest{VMID: vmid, Description: marker(vmid, cpus...), VCPUs: len(cpus), Current: current}
 }
 
 // says returns a guest with two vCPUs and any description.
-func says(vmid int, held *claim.Pins, description string) claim.Guest {
-	return claim.Guest{VMID: vmid, Description: description, VCPUs: 2, Current: held}
+func says(vmid int, current *claim.Pins, description string) claim.Guest {
+	return claim.Guest{VMID: vmid, Description: description, VCPUs: 2, Current: current}
 }
 
 // outcome returns a verdict as text: the CPUs, then the reason.
@@ -68,27 +68,27 @@ type test struct {
 }
 
 func tests() []test {
-	foreign := strings.Replace(marker(1, 1, 9), "prod", "other", 1)
-	held := pins(1, 1, 9)
+	otherCluster := strings.Replace(marker(1, 1, 9), "prod", "other", 1)
+	current := pins(1, 1, 9)
 	return []test{
 		{"in the order of vCPUs", []claim.Guest{guest(1, nil, 9, 1)}, []string{"9 1"}},
 		{"nobody's", []claim.Guest{says(1, nil, "a database")}, []string{"floats"}},
 		{"a marker without pins", []claim.Guest{says(1, nil, marker(1))}, []string{"floats"}},
-		{"pins gone", []claim.Guest{says(1, held, marker(1))}, []string{"floats"}},
-		{"marker gone", []claim.Guest{says(1, held, "")}, []string{"floats"}},
+		{"pins gone", []claim.Guest{says(1, current, marker(1))}, []string{"floats"}},
+		{"marker gone", []claim.Guest{says(1, current, "")}, []string{"floats"}},
 
 		{"garbage", []claim.Guest{says(1, nil, "numaform/1 pins=1-9")}, []string{"floats malformed"}},
-		{"garbage keeps", []claim.Guest{says(1, held, "numaform/1 pins=1-9")}, []string{"1 9 malformed"}},
-		{"another version keeps", []claim.Guest{says(1, held, "numaform/2 cluster=prod")}, []string{"1 9 malformed"}},
-		{"unread keeps", []claim.Guest{{VMID: 1, Current: held, Unread: "gone"}}, []string{"1 9 unread"}},
-		{"foreign", []claim.Guest{says(1, nil, foreign)}, []string{"floats foreign_cluster"}},
-		{"foreign keeps", []claim.Guest{says(1, held, foreign)}, []string{"1 9 foreign_cluster"}},
-		{"foreign without pins", []claim.Guest{says(1, nil, strings.Replace(marker(1), "prod", "other", 1))}, []string{"floats"}},
+		{"garbage keeps", []claim.Guest{says(1, current, "numaform/1 pins=1-9")}, []string{"1 9 malformed"}},
+		{"another version keeps", []claim.Guest{says(1, current, "numaform/2 cluster=prod")}, []string{"1 9 malformed"}},
+		{"unread keeps", []claim.Guest{{VMID: 1, Current: current, Unread: "gone"}}, []string{"1 9 unread"}},
+		{"of another cluster", []claim.Guest{says(1, nil, otherCluster)}, []string{"floats foreign_cluster"}},
+		{"of another cluster, pins remain", []claim.Guest{says(1, current, otherCluster)}, []string{"1 9 foreign_cluster"}},
+		{"of another cluster, without pins", []claim.Guest{says(1, nil, strings.Replace(marker(1), "prod", "other", 1))}, []string{"floats"}},
 		{"offline", []claim.Guest{guest(1, nil, 7, 15)}, []string{"floats no_such_cpu"}},
-		{"out of range", []claim.Guest{guest(1, held, 1, 65535)}, []string{"1 9 no_such_cpu"}},
+		{"out of range", []claim.Guest{guest(1, current, 1, 65535)}, []string{"1 9 no_such_cpu"}},
 		{"reserved", []claim.Guest{guest(1, nil, 0, 8)}, []string{"floats reserved_cpu"}},
 		{"too few vCPUs", []claim.Guest{{VMID: 1, Description: marker(1, 1, 9), VCPUs: 1}}, []string{"floats vcpus_differ"}},
-		{"vCPUs unknown keep", []claim.Guest{{VMID: 1, Description: marker(1, 2, 10), Current: held}}, []string{"1 9 vcpus_differ"}},
+		{"vCPUs unknown keep", []claim.Guest{{VMID: 1, Description: marker(1, 2, 10), Current: current}}, []string{"1 9 vcpus_differ"}},
 
 		{
 			"beside one that is refused for another's CPU",
@@ -102,7 +102,7 @@ func tests() []test {
 		{"into what another leaves", []claim.Guest{guest(1, nil, 2), says(2, pins(2, 2), "")}, []string{"2", "floats"}},
 		{"into what another cannot leave", []claim.Guest{guest(1, nil, 2), guest(2, pins(2, 2), 3), guest(3, pins(3, 3), 3)}, []string{"floats overlap", "2 overlap", "3"}},
 		{"a chain of those", []claim.Guest{guest(1, pins(1, 1), 2), guest(2, pins(2, 2), 3), guest(3, pins(3, 3), 0)}, []string{"1 overlap", "2 overlap", "3 reserved_cpu"}},
-		{"a clone", []claim.Guest{guest(1, held, 1, 9), {VMID: 2, Description: marker(1, 2, 10), VCPUs: 2}}, []string{"1 9", "floats key_twice"}},
+		{"a clone", []claim.Guest{guest(1, current, 1, 9), {VMID: 2, Description: marker(1, 2, 10), VCPUs: 2}}, []string{"1 9", "floats key_twice"}},
 		{"two clones", []claim.Guest{guest(1, nil, 1, 9), {VMID: 2, Description: marker(1, 2, 10), VCPUs: 2}}, []string{"floats key_twice", "floats key_twice"}},
 
 		{"ceiling", []claim.Guest{guest(1, nil, 1, 2, 3), guest(2, nil, 4, 5, 6, 7), guest(3, nil, 11)}, []string{"1 2 3", "floats ceiling", "11"}},
@@ -115,7 +115,7 @@ func tests() []test {
 		{"within its own affinity", []claim.Guest{{VMID: 1, Description: marker(1, 1, 9), VCPUs: 2, Affinity: topology.CPUs(1, 9)}}, []string{"1 9"}},
 		{"outside its own affinity", []claim.Guest{{VMID: 1, Description: marker(1, 1, 9), VCPUs: 2, Affinity: topology.CPUs(2, 9)}}, []string{"floats affinity"}},
 		{"in another's affinity", []claim.Guest{guest(1, nil, 1, 9), {VMID: 2, Affinity: topology.CPUs(8, 9)}}, []string{"floats affinity", "floats"}},
-		{"an affinity that came later", []claim.Guest{guest(1, held, 1, 9), {VMID: 2, Affinity: topology.CPUs(8, 9)}}, []string{"1 9", "floats"}},
+		{"an affinity that came later", []claim.Guest{guest(1, current, 1, 9), {VMID: 2, Affinity: topology.CPUs(8, 9)}}, []string{"1 9", "floats"}},
 	}
 }
 
@@ -203,11 +203,11 @@ func drawGuests(t *rapid.T) []claim.Guest {
 	var guests []claim.Guest
 	for vmid := range rapid.IntRange(1, 6).Draw(t, "guests") {
 		g := claim.Guest{VMID: vmid, VCPUs: rapid.IntRange(0, 3).Draw(t, "vcpus")}
-		if n := rapid.IntRange(0, 2).Draw(t, "held"); n > 0 && len(free) > n {
+		if n := rapid.IntRange(0, 2).Draw(t, "current"); n > 0 && len(free) > n {
 			g.Current, free = pins(vmid, free[:n]...), free[n:]
 		}
-		wish := rapid.SliceOfNDistinct(rapid.IntRange(0, 17), 0, 3, rapid.ID).Draw(t, "pins")
-		g.Description = marker(rapid.SampledFrom([]int{vmid, vmid, vmid, 1}).Draw(t, "key"), wish...)
+		requested := rapid.SliceOfNDistinct(rapid.IntRange(0, 17), 0, 3, rapid.ID).Draw(t, "pins")
+		g.Description = marker(rapid.SampledFrom([]int{vmid, vmid, vmid, 1}).Draw(t, "key"), requested...)
 		if rapid.IntRange(0, 9).Draw(t, "doubt") == 0 {
 			g.Description = "numaform/1 ?"
 		}
