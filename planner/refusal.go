@@ -1,6 +1,7 @@
 package planner
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,12 +11,7 @@ import (
 )
 
 // gap describes what a host has for a want that does not fit it, and how to fix it.
-type gap struct {
-	has, fix string
-	// share is how much of the scarce resource the host has, in parts per million of the
-	// request.
-	share int64
-}
+type gap struct{ has, fix string }
 
 // refusal explains why spec i was not placed: the request, the best host and what it lacks,
 // the number of unavailable hosts, and a hint.
@@ -36,7 +32,8 @@ func (b *batch) refusal(i int) string {
 		return text + "no host is allowed: no host has the template, storage and zone that the ProxmoxNodeClass and NodePool require"
 	}
 	var best *state
-	var g gap
+	var most int64
+	var explain func() gap
 	var unavailable []string
 	for _, h := range b.hosts[i] {
 		s := b.Planner.hosts[h]
@@ -44,8 +41,8 @@ func (b *batch) refusal(i int) string {
 			unavailable = append(unavailable, s.id.String()+" ("+s.problem+")")
 			continue
 		}
-		if other := s.gap(w); best == nil || other.share > g.share {
-			best, g = s, other
+		if has, why := s.lacks(w); best == nil || has > most {
+			best, most, explain = s, has, why
 		}
 	}
 	if len(b.hosts[i]) == 0 {
@@ -54,6 +51,7 @@ func (b *batch) refusal(i int) string {
 	if best == nil {
 		return text + "no allowed host can be used: " + first(unavailable, 3) + ": bring one of them back"
 	}
+	g := explain()
 	text += best.id.String() + " " + g.has
 	if others := len(b.hosts[i]) - len(unavailable) - 1; others > 0 {
 		text += fmt.Sprintf(", %s less", count(others, "other host"))
@@ -77,87 +75,93 @@ func (s *state) shareLeft(w want) int {
 	return max(0, s.floatRoom(w.ratio, s.allFree)-s.floating)
 }
 
-// gap describes what the host has for a want that does not fit it. Of several hosts, the
-// one with the largest share is the best.
-func (s *state) gap(w want) gap {
+// lacks returns how much the host has of the scarcest resource of a want that does not fit
+// it, in parts per million of the request: the host with the most is the best one. Only the
+// best host's gap is explained, because the texts of all hosts would take longer than the
+// search.
+func (s *state) lacks(w want) (has int64, explain func() gap) {
+	const lowerCPU = "add a host or lower cpu in the NodePool"
 	vcpus := int64(w.vcpus)
-	g := gap{fix: "add a host or lower cpu in the NodePool"}
 	switch {
 	case w.backing != ordinary && !s.pagesKnown:
-		g.has = "does not report its huge pages"
-		g.fix = "collect the topology (numaform topology collect), or run numaform-agent on it"
+		return 0, func() gap {
+			return gap{
+				has: "does not report its huge pages",
+				fix: "collect the topology (numaform topology collect), or run numaform-agent on it",
+			}
+		}
 
 	case w.vcpus > s.online:
-		g.share = share(int64(s.online), vcpus)
-		g.has = fmt.Sprintf("has only %s, and a VM with more vCPUs cannot start", count(s.online, "CPU"))
+		return share(int64(s.online), vcpus), func() gap {
+			return gap{has: fmt.Sprintf("has only %s, and a VM with more vCPUs cannot start", count(s.online, "CPU")), fix: lowerCPU}
+		}
 
 	case !s.hasDevices(&w):
-		return s.deviceGap(&w)
+		return 0, func() gap { return s.deviceGap(&w) }
 
 	case w.memory > s.left[w.backing]:
-		g.share = share(s.left[w.backing], w.memory)
-		g.has = "has " + w.of(s.left[w.backing]) + " free" + w.backing.in()
-		g.fix = w.memoryFix()
+		return share(s.left[w.backing], w.memory), func() gap {
+			return gap{has: "has " + w.of(s.left[w.backing]) + " free" + w.backing.in(), fix: s.memoryFix(&w)}
+		}
 
 	case !w.policy.Pinned() && s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
 		left := max(0, s.floatRoom(w.ratio, s.allFree)-s.floating)
-		g.share = share(int64(left), vcpus)
-		g.has = fmt.Sprintf("has room for %s beside %d", count(left, "vCPU"), s.floating)
-		g.fix = "add a host or raise overcommit in the ProxmoxNodeClass"
+		return share(int64(left), vcpus), func() gap {
+			return gap{
+				has: fmt.Sprintf("has room for %s beside %d", count(left, "vCPU"), s.floating),
+				fix: "add a host or raise overcommit in the ProxmoxNodeClass",
+			}
+		}
 
 	case w.policy.Pinned() && w.vcpus > s.pinRoom(w.ratio):
-		g.share = share(int64(s.pinRoom(w.ratio)), vcpus)
-		g.has = fmt.Sprintf("has %d free beside %s floating", s.pinRoom(w.ratio), count(s.floating, "vCPU"))
+		return share(int64(s.pinRoom(w.ratio)), vcpus), func() gap {
+			return gap{has: fmt.Sprintf("has %d free beside %s floating", s.pinRoom(w.ratio), count(s.floating, "vCPU")), fix: lowerCPU}
+		}
 
 	case w.agent && w.vcpus > s.agentRoom():
-		g.share = share(int64(s.agentRoom()), vcpus)
-		g.has = fmt.Sprintf("has a numaform-agent that allows %s more to be pinned, including siblings", count(s.agentRoom(), "CPU"))
-		g.fix = "raise max_pinned_percent in /etc/numaform-agent.yaml there, add a host or lower cpu in the NodePool"
-
-	default:
-		s.nodeGap(&g, w)
-	}
-	if w.backing == ordinary && g.fix == w.memoryFix() && s.unlent != nil {
-		g.fix += ", or list NUMA nodes " + topology.CPUs(s.unlent...).String() + " under memorynodes in its settings"
-	}
-	return g
-}
-
-// nodeGap describes what is free on the largest node and on all bindable nodes.
-func (s *state) nodeGap(g *gap, w want) {
-	all := s.supplyFor(w)
-	if len(all) == 0 {
-		g.has = "has no free whole core"
-		siblingsKnown := slices.ContainsFunc(s.groups, func(g group) bool { return g.known })
-		if w.policy == fleet.PolicyIsolated && !siblingsKnown {
-			g.has = "does not report which CPUs are siblings"
-			g.fix = "run numaform-agent on it, or add a collected topology file"
+		return share(int64(s.agentRoom()), vcpus), func() gap {
+			return gap{
+				has: fmt.Sprintf("has a numaform-agent that allows %s more to be pinned, including siblings", count(s.agentRoom(), "CPU")),
+				fix: "raise max_pinned_percent in /etc/numaform-agent.yaml there, add a host or lower cpu in the NodePool",
+			}
 		}
-		return
 	}
-	best, cpus := all[0], 0
+
+	all := s.supplyFor(w)
+	var cpus int
 	var memory int64
 	for _, n := range all {
-		if n.whole > best.whole {
-			best = n
-		}
 		cpus += n.whole
 		memory += n.memory
 	}
-	g.share = min(share(int64(cpus), int64(w.vcpus)), share(memory, w.memory), million-1)
-	g.has = fmt.Sprintf("NUMA %d has %d free with %s%s", s.nodes[best.node].id, best.whole, w.of(best.memory), w.backing.in())
-	if len(all) > 1 {
-		g.has += fmt.Sprintf(", %d NUMA nodes together %d with %s", len(all), cpus, w.of(memory))
-	}
-	if w.wholeOnly {
-		prefers := w
-		prefers.wholeOnly = false
-		if _, fits := s.evaluateAll(prefers); fits {
-			g.fix = "add a host, lower cpu in the NodePool, or set wholeCores: Prefer in the ProxmoxNodeClass"
+	return min(share(int64(cpus), vcpus), share(memory, w.memory), million-1), func() gap {
+		g := gap{fix: lowerCPU}
+		if len(all) == 0 {
+			g.has = "has no free whole core"
+			siblingsKnown := slices.ContainsFunc(s.groups, func(g group) bool { return g.known })
+			if w.policy == fleet.PolicyIsolated && !siblingsKnown {
+				g.has = "does not report which CPUs are siblings"
+				g.fix = "run numaform-agent on it, or add a collected topology file"
+			}
+			return g
 		}
-	}
-	if memory < w.memory || best.memory < w.memory && best.whole >= w.vcpus {
-		g.fix = w.memoryFix()
+
+		best := slices.MaxFunc(all, func(a, b supply) int { return cmp.Compare(a.whole, b.whole) })
+		g.has = fmt.Sprintf("NUMA %d has %d free with %s%s", s.nodes[best.node].id, best.whole, w.of(best.memory), w.backing.in())
+		if len(all) > 1 {
+			g.has += fmt.Sprintf(", %d NUMA nodes together %d with %s", len(all), cpus, w.of(memory))
+		}
+		if w.wholeOnly {
+			prefers := w
+			prefers.wholeOnly = false
+			if _, fits := s.evaluateAll(prefers); fits {
+				g.fix = "add a host, lower cpu in the NodePool, or set wholeCores: Prefer in the ProxmoxNodeClass"
+			}
+		}
+		if memory < w.memory || best.memory < w.memory && best.whole >= w.vcpus {
+			g.fix = s.memoryFix(&w)
+		}
+		return g
 	}
 }
 
@@ -170,12 +174,16 @@ func (w *want) of(mib int64) string {
 	return gib(mib)
 }
 
-// memoryFix returns the hint for a lack of memory.
-func (w *want) memoryFix() string {
-	if w.backing == ordinary {
-		return "add a host or lower memory in the NodePool"
+// memoryFix returns the hint for a lack of memory on the host.
+func (s *state) memoryFix(w *want) string {
+	if w.backing != ordinary {
+		return "reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"
 	}
-	return "reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"
+	fix := "add a host or lower memory in the NodePool"
+	if s.unlent != nil {
+		fix += ", or list NUMA nodes " + topology.CPUs(s.unlent...).String() + " under memorynodes in its settings"
+	}
+	return fix
 }
 
 // supplyFor lists the capacity of the nodes for a want in the most permissive pass.

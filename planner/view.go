@@ -91,7 +91,8 @@ func (p *Planner) View(spec fleet.Spec, host topology.HostID) View {
 	case s.problem != "":
 		v.Lacks, v.Fix = s.problem, "bring it back"
 	case !v.Fits:
-		g := s.gap(w)
+		_, explain := s.lacks(w)
+		g := explain()
 		v.Lacks, v.Fix = g.has, g.fix
 	}
 	return v
