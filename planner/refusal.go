@@ -13,6 +13,9 @@ import (
 // gap describes what a host has for a want that does not fit it, and how to fix it.
 type gap struct{ has, fix string }
 
+// lowerCPU is the hint for a lack of CPUs.
+const lowerCPU = "add a host or lower cpu in the NodePool"
+
 // refusal explains why spec i was not placed: the request, the best host and what it lacks,
 // the number of unavailable hosts, and a hint.
 func (b *batch) refusal(i int) string {
@@ -70,17 +73,11 @@ func first(texts []string, n int) string {
 	return strings.Join(texts, "; ")
 }
 
-// shareLeft returns how many more vCPUs may float on the host.
-func (s *state) shareLeft(w want) int {
-	return max(0, s.floatRoom(w.ratio, s.allFree)-s.floating)
-}
-
 // lacks returns how much the host has of the scarcest resource of a want that does not fit
 // it, in parts per million of the request: the host with the most is the best one. Only the
 // best host's gap is explained, because the texts of all hosts would take longer than the
 // search.
 func (s *state) lacks(w want) (has int64, explain func() gap) {
-	const lowerCPU = "add a host or lower cpu in the NodePool"
 	vcpus := int64(w.vcpus)
 	switch {
 	case w.backing != ordinary && !s.pagesKnown:
@@ -126,7 +123,12 @@ func (s *state) lacks(w want) (has int64, explain func() gap) {
 			}
 		}
 	}
+	return s.lacksNodes(w)
+}
 
+// lacksNodes is lacks for a want that no NUMA nodes of the host can hold. It describes the
+// largest node, and all bindable nodes together.
+func (s *state) lacksNodes(w want) (has int64, explain func() gap) {
 	all := s.supplyFor(w)
 	var cpus int
 	var memory int64
@@ -134,7 +136,7 @@ func (s *state) lacks(w want) (has int64, explain func() gap) {
 		cpus += n.whole
 		memory += n.memory
 	}
-	return min(share(int64(cpus), vcpus), share(memory, w.memory), million-1), func() gap {
+	return min(share(int64(cpus), int64(w.vcpus)), share(memory, w.memory), million-1), func() gap {
 		g := gap{fix: lowerCPU}
 		if len(all) == 0 {
 			g.has = "has no free whole core"
