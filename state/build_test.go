@@ -27,7 +27,7 @@ func TestEnvironments(t *testing.T) {
 		"TF_VAR_x=1", "TF_CLI_ARGS=-destroy", "TF_CLI_CONFIG_FILE=/nonexistent", "TF_LOG=TRACE", "TF_WORKSPACE=w",
 		"TF_DATA_DIR=/d", "TF_REATTACH_PROVIDERS={}", "GOGC=off", "SHELL=/bin/sh", "NUMAFORM_RUN=x", "NUMAFORM_CLUSTER=x",
 	}
-	basics := []string{"CHECKPOINT_DISABLE=1", "GOGC=400", "HOME=/root", "NUMAFORM_RUN=mark", "PATH=/bin", "https_proxy=http://p"}
+	basics := []string{"CHECKPOINT_DISABLE=1", "GOGC=200", "HOME=/root", "NUMAFORM_RUN=mark", "PATH=/bin", "https_proxy=http://p"}
 	system := append(slices.Clone(basics), "SSL_CERT_DIR=/c")
 	region := []string{"PROXMOX_VE_API_TOKEN=ours", "SSL_CERT_DIR=/region"}
 	for backend, variables := range map[string][]string{
