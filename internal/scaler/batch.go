@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -174,6 +175,12 @@ func (w *Writer) merge(from *reading, snapshot *topology.Snapshot, cloning []top
 			from.busy[host] = true
 		}
 	}
+	from.gathering = map[topology.HostID]bool{}
+	for host, until := range w.gathering {
+		if from.gathering[host] = until.After(now); !from.gathering[host] {
+			delete(w.gathering, host)
+		}
+	}
 	from.quiet = map[topology.HostID]bool{}
 	for host, d := range w.quiet {
 		from.quiet[host] = d.until.After(now)
@@ -194,7 +201,8 @@ func (w *Writer) merge(from *reading, snapshot *topology.Snapshot, cloning []top
 
 // ready reports whether the VM can be part of a change now.
 func (m *member) ready(from *reading, now time.Time) bool {
-	return !m.moving && !m.retry.until.After(now) && !from.busy[m.VM.Host]
+	gathers := m.leaving && from.gathering[m.VM.Host]
+	return !m.moving && !m.retry.until.After(now) && !from.busy[m.VM.Host] && !gathers
 }
 
 // giveUpReused gives up VMs that were never created and whose VMID now belongs to another
@@ -267,11 +275,35 @@ func (w *Writer) unseen(m *member) bool {
 	return m.Phase == PhaseMaking && !m.Made && m.Filed && w.config.Joined != nil
 }
 
+// partSize is the number of new VMs from which on a change takes no further hosts, if it
+// has one for each core: planning them takes a second or two, and they are cloned while
+// the others are planned.
+const partSize = 32
+
+// laterHosts returns the hosts whose new VMs wait for the next change, because this one
+// has enough of them.
+func (w *Writer) laterHosts(from *reading, now time.Time) map[topology.HostID]bool {
+	waiting := map[topology.HostID]int{}
+	for _, m := range w.members {
+		if m.Phase == PhaseReserved && !m.leaving && m.ready(from, now) {
+			waiting[m.VM.Host]++
+		}
+	}
+	later := map[topology.HostID]bool{}
+	vms := 0
+	for i, host := range slices.SortedFunc(maps.Keys(waiting), topology.HostID.Compare) {
+		later[host] = !w.whole && i >= runtime.GOMAXPROCS(0) && vms >= partSize
+		vms += waiting[host]
+	}
+	return later
+}
+
 // addRequests adds the requests for free hosts to the change.
 func (w *Writer) addRequests(b *batch, undrained map[fleet.Key]error) {
 	now := w.scaler.config.Clock.Now()
 	change := b.change
 	change.leaving = map[fleet.Key]bool{}
+	later := w.laterHosts(change.from, now)
 	for _, m := range w.sorted() {
 		key := m.VM.Key
 		change.leaving[key] = m.leaving
@@ -291,6 +323,10 @@ func (w *Writer) addRequests(b *batch, undrained map[fleet.Key]error) {
 		case m.Phase == PhaseReserved && !m.leaving:
 			if err := w.scaler.checkRootOnly(&m.VM); err != nil {
 				w.set(m, PhaseFailed, err)
+				continue
+			}
+			if later[m.VM.Host] {
+				change.later = append(change.later, m.VM)
 				continue
 			}
 			b.creates = append(b.creates, key)
@@ -387,6 +423,13 @@ func (b *batch) drop(key fleet.Key) {
 // approve decides for each host whether its plan may be applied. It removes the requests
 // for the other hosts from the change.
 func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (approver string, err error) {
+	if len(b.change.later) > 0 && slices.ContainsFunc(plans, func(p RootPlan) bool { return p.Verdict.Decision == guard.NeedsApproval }) {
+		// Limits count the whole burst, so that no part of it passes them alone.
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.whole = true
+		return "", errReduced
+	}
 	excluded := map[topology.HostID]error{}
 	var approvers []string
 	for i := range plans {
@@ -512,6 +555,7 @@ func (w *Writer) batchBegun(b *batch, begun *begun) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.applying++
+	w.whole = false
 	if begun.id != "" {
 		w.outside = w.outside[len(begun.change.outside):]
 	}

@@ -2,6 +2,9 @@ package scaler
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -355,4 +358,28 @@ func (s *Scaler) Events(t *testing.T) []guard.Event {
 // Watch returns a context that ends when a host is lost, and what ends the watch.
 func (s *Scaler) Watch(ctx context.Context, host topology.HostID) (watched context.Context, stop func(error) error) {
 	return s.watch(ctx, host)
+}
+
+// LaterHosts returns the hosts whose new VMs wait for the next change.
+func (w *Writer) LaterHosts() []topology.HostID {
+	later := w.laterHosts(&reading{}, w.scaler.config.Clock.Now())
+	maps.DeleteFunc(later, func(_ topology.HostID, waits bool) bool { return !waits })
+	return slices.SortedFunc(maps.Keys(later), topology.HostID.Compare)
+}
+
+// Reserve adds reserved VMs to a writer.
+func (w *Writer) Reserve(vms ...fleet.VM) {
+	for _, vm := range vms {
+		w.members[vm.Key] = &member{VMState: VMState{VM: vm, Phase: PhaseReserved}}
+	}
+}
+
+// Later makes VMs wait for a change after this one.
+func (c *Change) Later(vms ...fleet.VM) { c.later = vms }
+
+// ApprovePart approves the plans of a change of which VMs wait for the next one, and
+// reports whether that one contains all.
+func (w *Writer) ApprovePart(ctx context.Context, change *Change, plans []RootPlan) (whole bool) {
+	_, err := w.approve(ctx, &batch{change: change}, plans)
+	return w.whole && errors.Is(err, errReduced)
 }

@@ -218,7 +218,9 @@ func TestWriterRemovesOnlyWhatItAskedAbout(t *testing.T) {
 	}, free, busy)
 	now := snapshot(guestOf(free))
 	now.Hosts[1].Guests = []topology.Guest{guestOf(busy)}
-	writer = scaler.NewWriter(s, scaler.WriterConfig{Snapshot: func(context.Context) (*topology.Snapshot, error) { return now, nil }})
+	writer = scaler.NewWriter(s, scaler.WriterConfig{
+		Snapshot: func(context.Context) (*topology.Snapshot, error) { return now, nil }, Gather: time.Nanosecond,
+	})
 	if got := writer.Next(t); len(got) > 0 {
 		t.Fatalf("removes %v before anybody asked", ids(got))
 	}

@@ -46,6 +46,7 @@ func TestWhatMovesIsLeftAlone(t *testing.T) {
 			writer, made, now := resting(t, guestOf)
 			for range 2 {
 				test.ask(writer, made)
+				now.Step(time.Second) // removals wait that long for more
 				m := writer.NextBatch(t)
 				if diff := cmp.Diff([]fleet.Key{made.Key}, test.keys(m)); diff != "" {
 					t.Fatalf("asked for (-want +got):\n%s", diff)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -17,9 +18,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// maxParallelHosts limits how many hosts are planned or applied at once: each costs about
-// a CPU second and the memory of an engine and its provider.
+// maxParallelHosts limits how many hosts are applied at once: each costs the memory of an
+// engine and its provider.
 const maxParallelHosts = 8
+
+// parallelPlans returns how many hosts are planned at once. A plan computes and hardly
+// waits, so more plans than cores end no earlier and need more memory.
+func parallelPlans() int { return min(maxParallelHosts, runtime.GOMAXPROCS(0)+1) }
 
 // ErrNoEngine is returned by Plan and Apply of a scaler without an engine.
 var ErrNoEngine = errors.New("there is no engine to plan with: install OpenTofu or Terraform, or set engine.binary")
@@ -101,12 +106,17 @@ func (s *Scaler) planHosts(ctx context.Context, change *Change, at places, more 
 		}
 	}
 
-	// Check the limits on all plans together, with the recent changes.
+	// Check the limits on all plans together, with the VMs that wait for a later part of a
+	// burst, and with the recent changes.
 	var parts []guard.HostIntent
 	for i := range plans {
 		if plans[i].Err == nil {
 			parts = append(parts, guard.HostIntent{Host: plans[i].Host, Intent: plans[i].Intent})
 		}
+	}
+	for _, vm := range change.later {
+		intent := guard.Intent{Create: []guard.Target{{Pool: vm.Pool}}}
+		parts = append(parts, guard.HostIntent{Host: vm.Host, Intent: intent})
 	}
 	limits := guard.CheckLimits(parts, events(change.from, s.config.Clock.Now()), s.config.Rules.Limits)
 	for i := range plans {
@@ -130,7 +140,7 @@ func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more [
 
 	plans := make([]RootPlan, len(hosts))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(maxParallelHosts)
+	group.SetLimit(parallelPlans())
 	for i, host := range hosts {
 		plans[i] = RootPlan{Host: host, Touched: slices.Contains(touched, host), InPlace: len(on(change.Updated, host)) > 0, dry: at.dry}
 		whole := slices.Contains(differing, host) || interrupted(change.open, host)

@@ -60,6 +60,8 @@ type Change struct {
 	lean bool
 	// leaving are the VMs to be removed, by this change or by a later one.
 	leaving map[fleet.Key]bool
+	// later are VMs that were requested together with Added, and that later changes create.
+	later []fleet.VM
 	// outside are the writes to Proxmox since the last change that no plan contains.
 	outside []string
 	// open is what earlier changes have begun and not finished.

@@ -37,6 +37,8 @@ type reading struct {
 	// quiet marks the hosts whose files and Proxmox differ although a recent plan found
 	// nothing to do. They are planned only for requested changes.
 	quiet map[topology.HostID]bool
+	// gathering marks the hosts whose removals wait for more.
+	gathering map[topology.HostID]bool
 	// done are hosts that ended successfully in changes that continue on other hosts.
 	done map[hostPart]bool
 }

@@ -43,6 +43,10 @@ type WriterConfig struct {
 	Changed func()
 	// Poll is how often the fleet is read for others' changes; 0 means a minute.
 	Poll time.Duration
+	// Gather is how long the first removal on a host waits for more, because a host that
+	// is being changed accepts no others; 0 means a second, within which nodes that are
+	// drained together end.
+	Gather time.Duration
 }
 
 // Phase is a VM's progress in a Writer.
@@ -150,6 +154,11 @@ type Writer struct {
 	// quiet are hosts that look unfinished, but where a plan found nothing to do.
 	quiet    map[topology.HostID]delay
 	applying int
+	// whole is set if the next change must contain all requests, because a part of them
+	// needs approval.
+	whole bool
+	// gathering is until when the removals on a host wait for more.
+	gathering map[topology.HostID]time.Time
 	// changed is closed and replaced when the phase of a VM changes.
 	changed chan struct{}
 	// cloning is set while clones of an earlier run are in progress.
@@ -165,6 +174,7 @@ type Writer struct {
 // NewWriter returns the writer of a scaler's fleet. It does nothing before Run.
 func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 	config.Poll = cmp.Or(config.Poll, time.Minute)
+	config.Gather = cmp.Or(config.Gather, time.Second)
 	if config.Taken == nil {
 		config.Taken = func(context.Context) (map[topology.RegionName][]fleet.VMID, error) { return nil, nil }
 	}
@@ -178,6 +188,7 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 		scaler: scaler, config: config,
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}), changed: make(chan struct{}),
 		members: map[fleet.Key]*member{}, rotations: rotations{}, backoff: map[topology.HostID]delay{}, quiet: map[topology.HostID]delay{},
+		gathering: map[topology.HostID]time.Time{},
 	}
 }
 
@@ -307,6 +318,11 @@ func (w *Writer) due() time.Duration {
 	for _, d := range w.backoff {
 		sooner(d.until)
 	}
+	for _, until := range w.gathering {
+		if sooner(until); !until.After(now) {
+			again = time.Millisecond // it ended meanwhile
+		}
+	}
 	for _, m := range w.members {
 		sooner(m.retry.until)
 	}
@@ -399,6 +415,9 @@ func (w *Writer) Remove(keys ...fleet.Key) {
 		default:
 			m.leaving = true
 			w.set(m, PhaseRemoving, nil)
+			if _, gathers := w.gathering[m.VM.Host]; !gathers {
+				w.gathering[m.VM.Host] = w.scaler.config.Clock.Now().Add(w.config.Gather)
+			}
 		}
 	}
 	w.nudge()

@@ -36,6 +36,7 @@ func TestWriterAnswersWhileItAsks(t *testing.T) {
 	writer := scaler.NewWriter(s, scaler.WriterConfig{
 		Snapshot: func(context.Context) (*topology.Snapshot, error) { return there, nil },
 		Joined:   func(ctx context.Context, _ fleet.VM) (bool, error) { return false, wait(ctx, "joined") },
+		Gather:   time.Nanosecond,
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
