@@ -75,10 +75,14 @@ demo-cluster: $(PROVIDER) engine $(CONTROL_PLANE) ## the controller in a Kuberne
 unit: ## run the tests that need no engine, provider, control plane or QEMU: with Go alone
 	go test -short -vet=off -ldflags='-s -w' $(TESTFLAGS) $$(go list ./... | grep -v '/test/\(backends\|bench\|chart\|cluster\|e2e\|faults\|hostile\|upgrade\)$$')
 
+# The packages that take minutes. They start first, so that no processor waits for them at
+# the end.
+LONG_TESTS := ./test/cluster ./test/hostile ./test/e2e ./test/faults ./test/upgrade ./test/backends ./internal/scaler
+
 .PHONY: test
-test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres qemu ## run all tests, with the real engines, provider and backends
-	@# The longest first, and one more at once than there are cores, as tests wait. What vet says, verify says; without symbols a binary is linked in half the time.
-	go test -p 3 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),./test/cluster) $(PKG)
+test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres qemu ## run the tests of every change, with the real engines, provider and backends
+	@# Two packages for each of two cores, as tests wait half of their time. What vet says, verify says; without symbols a binary is linked in half the time.
+	go test -p 4 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)
 	$(if $(filter ./...,$(PKG)),$(IN_SIM) go test -vet=off -ldflags='-s -w' $(TESTFLAGS) ./...)
 
 # The packages that decide what is applied, deleted and recorded, and who joins.
@@ -97,11 +101,11 @@ race: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) postgres ## run the tests of every pa
 	CGO_ENABLED=1 go test -race -p 2 -timeout $(TEST_TIMEOUT) -vet=off -skip '^TestRunCluster$$' $(TESTFLAGS) $(RACE_PKG)
 	$(IN_SIM) CGO_ENABLED=1 go test -race -vet=off $(TESTFLAGS) ./...
 
-# The tests that repeat with more kills, attacks and versions what shorter ones show.
+# Every kill, attack, edited state, engine and version, where make test has one of each kind.
 NIGHTLY := NUMAFORM_NIGHTLY=1
 
 .PHONY: nightly
-nightly: ## run all tests, with those that every change leaves out
+nightly: ## run all tests, with the cases that every change leaves out
 	$(MAKE) test $(NIGHTLY)
 
 .PHONY: test-faults
