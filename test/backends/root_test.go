@@ -156,17 +156,30 @@ func rebuild(t testing.TB, w *state.Workspace) {
 	must(t, os.RemoveAll(filepath.Join(w.Dir(), ".terraform.lock.hcl")))
 }
 
-// each runs a test for every backend and engine.
+// each runs a test for every backend, by make nightly with every engine. make test alternates
+// between the engines, by backend and by test.
 func each(t *testing.T, test func(t *testing.T, kind string, engine *state.Engine)) {
 	t.Helper()
-	for _, kind := range kinds() {
-		for _, engine := range engines(t) {
+	for i, kind := range kinds() {
+		for _, engine := range due(t, len(t.Name())+i) {
 			t.Run(kind+"/"+engine.Name(), func(t *testing.T) {
 				t.Parallel()
 				test(t, kind, engine)
 			})
 		}
 	}
+}
+
+// due returns the engines to run a case with: all by make nightly, one of them in turn by
+// make test.
+func due(t *testing.T, turn int) []*state.Engine {
+	t.Helper()
+	found := engines(t)
+	if enginetest.EveryCase() {
+		return found
+	}
+	turn %= len(found)
+	return found[turn : turn+1]
 }
 
 // applyHeld starts an apply and returns when Proxmox receives its first clone request,
