@@ -164,6 +164,11 @@ func (a *Agent) check() error {
 			return fmt.Errorf("pci_nodes maps %s to NUMA node %d: must map an address such as 0000:01:00.0 to a NUMA node", quote(address), node)
 		}
 	}
+	return a.checkGuests()
+}
+
+// checkGuests returns an error if a VMID, its pins or its reason is invalid.
+func (a *Agent) checkGuests() error {
 	for _, vmid := range slices.Sorted(maps.Keys(a.Pinned)) {
 		if vmid < 1 || vmid > maxVMID || len(a.Pinned[vmid]) == 0 {
 			return fmt.Errorf("pinned maps guest %d to %d CPUs: must map a VMID to at least one CPU", vmid, len(a.Pinned[vmid]))
