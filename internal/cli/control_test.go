@@ -149,7 +149,7 @@ func TestEvacuate(t *testing.T) {
 	}
 	first := claim(t, "first", pve1)
 	claim(t, "second", topology.HostID{Region: "lab", Host: "pve-2"})
-	says(t, 0, "lab/pve-1 gets no new nodes; 1 are there", "evacuate", "pve-1")
+	says(t, 0, "lab/pve-1 gets no new nodes. Its nodes (1)", "evacuate", "pve-1")
 	if s := state(t, "numaform"); !slices.Contains(s.Evacuated, pve1) || s.EvacuatedBy != "admin" {
 		t.Errorf("state is %+v", s)
 	}
@@ -160,7 +160,7 @@ func TestEvacuate(t *testing.T) {
 	// A waiting user sees what is left, and can interrupt.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	talk := &watched{until: "1 nodes left: first", then: cancel}
+	talk := &watched{until: "1 node left: first", then: cancel}
 	code := cli.Run(ctx, cli.Process{
 		Args:   []string{"evacuate", "lab/pve-1", "--wait", "--poll", "20ms", "--kubeconfig", controlPlane(t).Kubeconfig},
 		Stdout: io.Discard, Stderr: talk,

@@ -147,7 +147,7 @@ func TestReject(t *testing.T) {
 	controlPlane(t)
 	clearPlans(t)
 	plan := scalePlan(t, "workers-up-1", func(*v1alpha1.ScalePlan) {})
-	says(t, 2, "say why", "reject", plan.Name, "--reason", " ")
+	says(t, 2, "must not be empty", "reject", plan.Name, "--reason", " ")
 	says(t, 0, "workers-up-1 is rejected by admin", "reject", plan.Name, "--reason", "too big")
 	if err := kubeClient(t).Get(t.Context(), client.ObjectKeyFromObject(plan), plan); err != nil || plan.Spec.Reject != "too big" || plan.Spec.RejectedBy != "admin" {
 		t.Errorf("plan is %+v (%v)", plan.Spec, err)
