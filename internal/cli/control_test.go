@@ -221,10 +221,10 @@ func TestWithoutRights(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"plans"}, "ask for the ClusterRole numaform-approver"},
-		{[]string{"approve", "some", "--hash", strings.Repeat("a", 64)}, "ask for the ClusterRole numaform-approver"},
-		{[]string{"pause"}, "ask for the Role numaform-switch"},
-		{[]string{"evacuate", "lab/pve-9"}, "ask for the Role numaform-switch"},
+		{[]string{"plans"}, "ask an administrator for the ClusterRole numaform-approver"},
+		{[]string{"approve", "some", "--hash", strings.Repeat("a", 64)}, "ask an administrator for the ClusterRole numaform-approver"},
+		{[]string{"pause"}, "ask an administrator for the Role numaform-switch"},
+		{[]string{"evacuate", "lab/pve-9"}, "ask an administrator for the Role numaform-switch"},
 	} {
 		code, _, stderr := numaform(t.Context(), t, user, tt.args...)
 		if code != 1 || !strings.Contains(stderr, tt.want) {
