@@ -258,6 +258,8 @@ func (c *cluster) pods(class class, app string, n int) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s-%03d", app, i), Labels: labels},
 			Spec: corev1.PodSpec{
 				NodeSelector: map[string]string{"karpenter.sh/nodepool": class.name()},
+				// A pod without a controller does not return when a node that is not ready yet evicts it.
+				Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}},
 				Containers: []corev1.Container{{
 					Name: "c", Image: "registry.invalid/c",
 					Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
