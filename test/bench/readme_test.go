@@ -1,0 +1,84 @@
+package bench_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const (
+	// documentedMachine is the machine whose figures README shows.
+	documentedMachine = "Intel(R) Xeon(R) Processor, 2 CPUs"
+	tableBegin        = "<!-- performance: kept by test/bench -->\n"
+	tableEnd          = "<!-- end of performance -->\n"
+)
+
+// TestReadmeShowsTheFigures compares README with the committed figures.
+func TestReadmeShowsTheFigures(t *testing.T) {
+	t.Parallel()
+	all, err := readCommitted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join("..", "..", "README.md")
+	readme, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(readme), tableBegin)
+	shown, after, ended := strings.Cut(rest, tableEnd)
+	if !found || !ended {
+		t.Fatalf("README has no lines %q and %q", tableBegin, tableEnd)
+	}
+	want := performance(all[documentedMachine])
+	if shown == want {
+		return
+	}
+	if !*update {
+		t.Fatalf("README does not show the figures of %s: run go test ./test/bench -run %s -update. It has\n%swant\n%s",
+			figuresFile, t.Name(), shown, want)
+	}
+	if err := os.WriteFile(path, []byte(before+tableBegin+want+tableEnd+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// performance renders the figures for README, as far as there are any.
+func performance(all map[string]figures) string {
+	var text strings.Builder
+	text.WriteString("| | direct calls | numaform | ratio | CPU | requests to Proxmox | peak memory |\n|---|---|---|---|---|---|---|\n")
+	for _, row := range []struct{ title, name, wall string }{
+		{"1 VM", "Road/vms=1/clone=5s/bare", "pod-to-last-start-s"},
+		{"1 VM with a seed", "Road/vms=1/clone=5s/seeds", "pod-to-last-start-s"},
+		{"1 VM with a seed and a larger disk", "Road/vms=1/clone=5s/seeds-resize", "pod-to-last-start-s"},
+		{"20 VMs", "Road/vms=20/clone=5s/bare", "pod-to-last-start-s"},
+		{"20 VMs with seeds", "Road/vms=20/clone=5s/seeds", "pod-to-last-start-s"},
+		{"20 VMs with seeds and larger disks", "Road/vms=20/clone=5s/seeds-resize", "pod-to-last-start-s"},
+		{"1 VM beside 200", "Road/plus-one-at-200", "pod-to-last-start-s"},
+		{"200 VMs, clones of 5 ms", "Road/burst-200", "pod-to-last-start-s"},
+		{"20 nodes removed", "Road/remove-20", "last-delete-s"},
+	} {
+		f := all[row.name]
+		if f == nil {
+			continue
+		}
+		ratio := "–"
+		if x, ok := f["x-direct"]; ok {
+			ratio = fmt.Sprintf("%.2f", x)
+		}
+		fmt.Fprintf(&text, "| %s | %.1f s | %.1f s | %s | %.1f s | %.0f | %.0f MiB |\n",
+			row.title, f["direct-s"], f[row.wall], ratio, f["cpu-s"], f["proxmox-requests"], f["peak-MiB"])
+	}
+	if idle := all["Road/idle-20"]; idle != nil {
+		fmt.Fprintf(&text, "\nWith 20 idle nodes, one minute takes %.1f CPU s, %.0f requests to Proxmox and %.0f to Kubernetes; the controller has %.0f MiB.\n",
+			idle["cpu-s"], idle["proxmox-requests"], idle["kubernetes-requests"], idle["controller-MiB"])
+	}
+	small, large := all["AddOneVM/vms=10/hosts=1"], all["AddOneVM/vms=1000/hosts=50"]
+	if small != nil && large != nil {
+		fmt.Fprintf(&text, "\nThe engine and the provider take %.2f CPU s and %.0f requests for one more VM in a fleet of 10 on one host, %.2f CPU s and\n%.0f requests in a fleet of 1,000 on 50.\n",
+			small["cpu-s"], small["provider-requests"], large["cpu-s"], large["provider-requests"])
+	}
+	return text.String()
+}
