@@ -24,10 +24,15 @@ type rememberedGuest struct {
 // uptimeSlack is by how much an uptime may be rounded up.
 const uptimeSlack = 2 * time.Second
 
-// remember stores the configuration of a listed guest that was requested at readAt.
+// remember stores the configuration of a listed guest that was requested at readAt, unless
+// the guest is locked: its configuration is then not final.
 func (m *guestMemory) remember(listed resource, config values, readAt time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if listed.Lock != "" || config["lock"] != "" {
+		delete(m.byVMID, listed.VMID)
+		return
+	}
 	if m.byVMID == nil {
 		m.byVMID = map[number]rememberedGuest{}
 	}

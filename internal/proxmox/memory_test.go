@@ -216,6 +216,29 @@ func TestUpdateReadsFlawsAgain(t *testing.T) {
 	}
 }
 
+// TestUpdateReadsLockedGuests reads a guest while it has a lock and once after that, even if
+// only its configuration shows the lock.
+func TestUpdateReadsLockedGuests(t *testing.T) {
+	t.Parallel()
+	r := newRemembering(t)
+	for _, listed := range []string{"backup", ""} {
+		r.list(103, map[string]any{"status": "stopped", "name": "n" + listed, "lock": listed})
+		r.configure(103, map[string]any{"name": "n" + listed, "cores": 2, "memory": 2048, "lock": "backup"})
+		for range 2 {
+			if calls := r.update(t); !slices.Contains(calls, r.path(103)) || r.guest(t, 103).Lock != "backup" {
+				t.Errorf("listed with lock %q: requests %v, guest %+v", listed, calls, r.guest(t, 103))
+			}
+		}
+	}
+	r.configure(103, map[string]any{"name": "n", "cores": 2, "memory": 2048})
+	if r.update(t); r.guest(t, 103).Lock != "" {
+		t.Errorf("guest %+v", r.guest(t, 103))
+	}
+	if calls := r.update(t); slices.Contains(calls, r.path(103)) {
+		t.Errorf("requests %v", calls)
+	}
+}
+
 // TestUpdateAsksHostsInTrouble queries a host that is listed with a problem, or that had
 // one.
 func TestUpdateAsksHostsInTrouble(t *testing.T) {
