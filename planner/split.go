@@ -128,13 +128,17 @@ func (s *state) split(p *plan, w want) (best plan, found bool) {
 
 	best.cost[costSpread] = p.cost[costSpread]
 
-	// Memory is out of proportion if a cell of one node is off by more than a page.
-	skewed := best.interleaved == nil && slices.ContainsFunc(best.parts, func(part part) bool {
+	best.cost[costSkew] = int64(b2i(best.isSkewed(w)))
+	return best, found
+}
+
+// isSkewed reports whether the memory of a cell on one node is out of proportion to its
+// vCPUs by more than a page.
+func (p *plan) isSkewed(w want) bool {
+	return p.interleaved == nil && slices.ContainsFunc(p.parts, func(part part) bool {
 		off := part.memory*int64(w.vcpus) - w.memory*int64(part.vcpus)
 		return max(off, -off) > mulDivCeil(w.memory, int64(w.vcpus), splitPages)
 	})
-	best.cost[costSkew] = int64(b2i(skewed))
-	return best, found
 }
 
 // run tries each size for a part of the interleaved cell, and returns the best plan.

@@ -185,6 +185,26 @@ func (a *Agent) place(r *round) {
 // logChanges logs the differences from the state before: one line for each change, and
 // none for a round without changes.
 func (a *Agent) logChanges(before *State) {
+	a.logPins(before)
+	a.logIntruders(before)
+
+	for _, c := range a.state.Confined {
+		if last := before.confinement(c.Group); last == nil || !last.Now.Equal(c.Now) {
+			a.Log.Info("confined control group", "group", c.Group, "cpus", c.Now.String())
+		}
+	}
+	for _, c := range before.Confined {
+		if a.state.confinement(c.Group) == nil {
+			a.Log.Info("restored control group", "group", c.Group, "cpus", c.Was)
+		}
+	}
+	if note := a.state.GovernorNote; note != "" && note != before.GovernorNote {
+		a.Log.Warn("governors are not set", logkey.Message, note)
+	}
+}
+
+// logPins logs guests whose pins changed or were refused.
+func (a *Agent) logPins(before *State) {
 	for i := range a.state.Guests {
 		guest := &a.state.Guests[i]
 		last := before.guest(guest.Run)
@@ -208,7 +228,10 @@ func (a *Agent) logChanges(before *State) {
 			a.Log.Info("unpinned guest", logkey.VMID, guest.VMID, "runs", a.reader.Alive(guest.Run))
 		}
 	}
+}
 
+// logIntruders logs guests that begin or cease to run on pinned CPUs.
+func (a *Agent) logIntruders(before *State) {
 	for _, intruder := range a.state.Intruders {
 		same := func(other Intruder) bool {
 			return intruder.VMID == other.VMID && intruder.CPUs.Equal(other.CPUs) && intruder.Text == other.Text
@@ -222,20 +245,6 @@ func (a *Agent) logChanges(before *State) {
 		if find(a.state.Intruders, func(other Intruder) bool { return other.VMID == intruder.VMID }) == nil {
 			a.Log.Info("guest keeps off pinned CPUs", logkey.VMID, intruder.VMID)
 		}
-	}
-
-	for _, c := range a.state.Confined {
-		if last := before.confinement(c.Group); last == nil || !last.Now.Equal(c.Now) {
-			a.Log.Info("confined control group", "group", c.Group, "cpus", c.Now.String())
-		}
-	}
-	for _, c := range before.Confined {
-		if a.state.confinement(c.Group) == nil {
-			a.Log.Info("restored control group", "group", c.Group, "cpus", c.Was)
-		}
-	}
-	if note := a.state.GovernorNote; note != "" && note != before.GovernorNote {
-		a.Log.Warn("governors are not set", logkey.Message, note)
 	}
 }
 

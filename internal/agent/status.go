@@ -94,7 +94,29 @@ func (s *Status) String() string {
 		line("intruder   %s", text)
 	}
 
-	// Frequency policies with the same status share a line.
+	s.formatGovernors(line)
+	if s.GovernorNote != "" {
+		line("governor   none: %s", s.GovernorNote)
+	}
+
+	for _, i := range together(s.Interrupts) {
+		where := "on CPUs " + i.Now.String()
+		if i.Refused != "" {
+			where = "not moved: " + i.Refused
+		}
+		line("interrupts %d of device %s of VM %d %s%s", i.count, i.Device, i.VMID, where, putBack(i.PutBack))
+	}
+	if s.Published.IsZero() {
+		line("published  not since the host started: systemctl status numaform-agent-publish.timer")
+	} else {
+		line("published  %s", s.Published.Format(time.RFC3339))
+	}
+	return out.String()
+}
+
+// formatGovernors writes the status of the frequency policies. Policies with the same
+// status share a line.
+func (s *Status) formatGovernors(line func(format string, args ...any)) {
 	type status struct{ before, after string }
 	var order []status
 	cpus := map[status]topology.CPUSet{}
@@ -116,23 +138,6 @@ func (s *Status) String() string {
 	for _, text := range order {
 		line("governor   %sCPUs %s %s", text.before, cpus[text], text.after)
 	}
-	if s.GovernorNote != "" {
-		line("governor   none: %s", s.GovernorNote)
-	}
-
-	for _, i := range together(s.Interrupts) {
-		where := "on CPUs " + i.Now.String()
-		if i.Refused != "" {
-			where = "not moved: " + i.Refused
-		}
-		line("interrupts %d of device %s of VM %d %s%s", i.count, i.Device, i.VMID, where, putBack(i.PutBack))
-	}
-	if s.Published.IsZero() {
-		line("published  not since the host started: systemctl status numaform-agent-publish.timer")
-	} else {
-		line("published  %s", s.Published.Format(time.RFC3339))
-	}
-	return out.String()
 }
 
 func putBack(times int) string {

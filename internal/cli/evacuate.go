@@ -98,6 +98,15 @@ func (e *evacuation) run(ctx context.Context, process Process, name string) erro
 		return err
 	}
 
+	if err := e.waitEmpty(ctx, process, c, host, left); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(process.Stdout, "%s has no numaform nodes. After maintenance, run numaform evacuate %s --end\n", host, host)
+	return err
+}
+
+// waitEmpty waits until a host has no nodes. left are its nodes now.
+func (e *evacuation) waitEmpty(ctx context.Context, process Process, c client.Client, host topology.HostID, left []string) error {
 	ticker := time.NewTicker(e.poll)
 	defer ticker.Stop()
 	var reported []string
@@ -121,8 +130,7 @@ func (e *evacuation) run(ctx context.Context, process Process, name string) erro
 			fmt.Fprintf(process.Stderr, "numaform: %v: trying again\n", err)
 		}
 	}
-	_, err = fmt.Fprintf(process.Stdout, "%s has no numaform nodes. After maintenance, run numaform evacuate %s --end\n", host, host)
-	return err
+	return nil
 }
 
 // nodesOn returns the names of the NodeClaims on a host, sorted.

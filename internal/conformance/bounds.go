@@ -45,23 +45,28 @@ func (r *run) mayChange(s *Step) bool {
 	}
 	switch {
 	case parts[0] == "pools":
-		// The pool is in the path or, if that has none, in the parameters.
-		for _, list := range []string{s.Params["vms"], s.Params["storage"]} {
-			for _, member := range strings.FieldsFunc(list, func(c rune) bool { return c == ',' }) {
-				if vmid, err := strconv.Atoi(member); err != nil || !r.inRange(vmid) {
-					return false
-				}
-			}
-		}
-		name := cmp.Or(strings.Join(parts[1:], "/"), s.Params["poolid"])
-		// Proxmox refuses these names, and does not create an existing pool again.
-		refused := name == "" || strings.ContainsAny(name, " !") || strings.Count(name, "/") > 2
-		return refused || r.ownPool(name) || method == http.MethodPost && name == r.cfg.Pool
-
+		return r.mayChangePool(method, parts[1:], s)
 	case parts[0] == "nodes" && len(parts) > 2:
 		return r.mayChangeNode(method, parts[2], parts[3:], s)
 	}
 	return false
+}
+
+// mayChangePool checks a request to /pools/parts.
+func (r *run) mayChangePool(method string, parts []string, s *Step) bool {
+	for _, list := range []string{s.Params["vms"], s.Params["storage"]} {
+		for _, member := range strings.FieldsFunc(list, func(c rune) bool { return c == ',' }) {
+			if vmid, err := strconv.Atoi(member); err != nil || !r.inRange(vmid) {
+				return false
+			}
+		}
+	}
+
+	// The pool is in the path or, if that has none, in the parameters.
+	name := cmp.Or(strings.Join(parts, "/"), s.Params["poolid"])
+	// Proxmox refuses these names, and does not create an existing pool again.
+	refused := name == "" || strings.ContainsAny(name, " !") || strings.Count(name, "/") > 2
+	return refused || r.ownPool(name) || method == http.MethodPost && name == r.cfg.Pool
 }
 
 // ownPool reports whether the run created a pool, or expects it to be missing.
@@ -81,32 +86,35 @@ func (r *run) mayChangeNode(method, what string, parts []string, s *Step) bool {
 		}
 		return r.ownVMID(parts[0])
 	case "storage":
-		if len(parts) < 2 {
-			return false
-		}
-		if parts[1] != "content" {
-			name := s.Params["filename"]
-			if s.File != nil {
-				name = s.File.Name
-			}
-			return name == "" || strings.HasPrefix(name, own)
-		}
-		volume := strings.Join(parts[2:], "/")
-		if strings.Contains(volume, own) {
-			return true
-		}
-		for vmid := r.cfg.Lower; vmid <= r.cfg.Upper; vmid++ {
-			if strings.Contains(volume, fmt.Sprintf("vm-%d-", vmid)) {
-				return method == http.MethodDelete
-			}
-		}
-
+		return len(parts) > 1 && r.mayChangeStorage(method, parts[1:], s)
 	case "tasks": // a missing task, or an own one that has ended
 		return len(parts) > 0 && (parts[0] == r.values["missing-upid"] || parts[0] == r.values["upid"])
 	case "nothing":
 		return true
 	case "config": // the caller has no privilege, and no value is given
 		return s.Privileges != nil && len(s.Params) == 0
+	}
+	return false
+}
+
+// mayChangeStorage checks a request to /nodes/HOST/storage/STORAGE/parts.
+func (r *run) mayChangeStorage(method string, parts []string, s *Step) bool {
+	if parts[0] != "content" {
+		name := s.Params["filename"]
+		if s.File != nil {
+			name = s.File.Name
+		}
+		return name == "" || strings.HasPrefix(name, own)
+	}
+
+	volume := strings.Join(parts[1:], "/")
+	if strings.Contains(volume, own) {
+		return true
+	}
+	for vmid := r.cfg.Lower; vmid <= r.cfg.Upper; vmid++ {
+		if strings.Contains(volume, fmt.Sprintf("vm-%d-", vmid)) {
+			return method == http.MethodDelete
+		}
 	}
 	return false
 }

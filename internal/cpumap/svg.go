@@ -37,7 +37,7 @@ const (
 // colors. Consecutive colors are easy to distinguish. style.css has them as numbers,
 // which every viewer supports.
 //
-// go:embed style.css
+//go:embed style.css
 var style string
 
 // ownerColors is the number of the owners' colors.
