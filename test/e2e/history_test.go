@@ -196,11 +196,11 @@ func TestGitRevert(t *testing.T) {
 // keys are reused.
 func TestGitRevertOfAnOlderChange(t *testing.T) {
 	t.Parallel()
-	stage := quickstart(t)
+	stage := oneHost(t)
 	remote := inGit(t, stage)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	first := vms(stage)
-	edit(t, stage, "manifests/pods.yaml", "replicas: 12", "replicas: 30")
+	edit(t, stage, "manifests/pods.yaml", "replicas: 4", "replicas: 5")
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	second := slices.DeleteFunc(vms(stage), func(id int) bool { return slices.Contains(first, id) })
 	if len(second) == 0 {
