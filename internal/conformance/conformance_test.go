@@ -100,7 +100,7 @@ func TestSimulator(t *testing.T) {
 				case conformance.Equal:
 					ran++
 				case conformance.Skipped:
-					if !strings.HasPrefix(result.Detail[0], "is about Proxmox VE") {
+					if !strings.HasPrefix(result.Detail[0], "applies to Proxmox VE") {
 						t.Errorf("%s/%s skipped: %s", result.Family, result.Name, result.Detail)
 					}
 				default:

@@ -232,7 +232,7 @@ func TestWithoutRoot(t *testing.T) {
 			t.Errorf("%s/%s %s: %s", result.Family, result.Name, result.Outcome, result.Detail)
 		}
 	}
-	if why["needs the password of root@pam (--root-password-file)"] < 50 || why["needs --slow"] == 0 || why["needs --destructive"] == 0 {
+	if why["requires the password of root@pam (--root-password-file)"] < 50 || why["requires --slow"] == 0 || why["requires --destructive"] == 0 {
 		t.Errorf("skipped: %v", why)
 	}
 	t.Logf("%d equal, skipped %v", report.Count(conformance.Equal), why)
