@@ -261,7 +261,7 @@ func TestHostileState(t *testing.T) {
 				t.Errorf("%s was read", text)
 			}
 			w.begin("clusters: [prod]")
-			w.logged("state could not be read, starting with an empty one")
+			w.logged("state not read, starting with an empty one")
 			if status := w.status(); !status.Healthy() {
 				t.Errorf("status: %s", status.String())
 			}
@@ -347,7 +347,7 @@ published  2023-11-14T22:13:20Z
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
 	status.Running, status.Problem = false, "no cpuset controller"
-	if got := status.String(); !strings.Contains(got, "does not run") || !strings.Contains(got, "problem    no cpuset controller\n") || status.Healthy() {
+	if got := status.String(); !strings.Contains(got, "is not running") || !strings.Contains(got, "problem    no cpuset controller\n") || status.Healthy() {
 		t.Errorf("status:\n%s", got)
 	}
 }

@@ -118,8 +118,8 @@ func TestPublishUnwell(t *testing.T) {
 			w.Sync()
 			w.Write("sys/devices/system/cpu/online", "0\n")
 		}},
-		{"for", func() { w.edit(func(s *agent.State) { s.Problem, s.Looked = "", s.Looked-100 }) }},
-		{"does not run", func() { w.edit(func(s *agent.State) { s.Agent.Start++ }) }},
+		{"100 seconds ago", func() { w.edit(func(s *agent.State) { s.Problem, s.Looked = "", s.Looked-100 }) }},
+		{"is not running", func() { w.edit(func(s *agent.State) { s.Agent.Start++ }) }},
 		{"state.json", func() { w.Write("run/numaform-agent/state.json", "{") }},
 	} {
 		w.now = w.now.Add(time.Hour)

@@ -36,7 +36,7 @@ func TestCheckIdentity(t *testing.T) {
 		{"update to another id", "update", edits{after + "id": "150"}, `id planned is "150"`},
 		{"update under another name", "update", edits{first + "change.before.name": "accounting"}, "name in the state"},
 		{"import of another id", "imported", edits{first + "change.before.id": "150"}, `id in Proxmox is "150"`},
-		{"create with an id", "create", edits{after + "id": "150"}, "has an id already"},
+		{"create with an id", "create", edits{after + "id": "150"}, "already has an ID"},
 		{"a VM that stays", "mixed", edits{state1 + "id": "150"}, `id in the state is "150"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

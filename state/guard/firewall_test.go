@@ -39,7 +39,7 @@ func TestCheckSecurityGroups(t *testing.T) {
 		{"a rule of its own", mixed, edits{groupsCome + "change.after.rule.0.action": "ACCEPT"}, guard.RulePrivileged, "not a security group"},
 		{"a rule without group", mixed, edits{groupsCome + "change.after.rule.0.security_group": nil}, guard.RulePrivileged, "not a security group"},
 		{"a secret", mixed, edits{groupsCome + "change.after.rule.0.comment": "PVEAPIToken=x"}, guard.RuleSecret, "API token"},
-		{"replaced", mixed, edits{groupsCome + "change.actions": []any{"delete", "create"}}, guard.RuleReplace, "set them again"},
+		{"replaced", mixed, edits{groupsCome + "change.actions": []any{"delete", "create"}}, guard.RuleReplace, "add them again"},
 		{"read", mixed, edits{groupsCome + "change.actions": []any{"read"}}, guard.RuleAction, `"read"`},
 		{"updated with a create", mixed, edits{groupsCome + "change.actions": []any{"update"}}, guard.RuleSurplus, "update of this VM's security groups was not requested"},
 		{"imported and created", mixed, edits{groupsCome + "change.importing": map[string]any{"id": "x"}}, guard.RuleImport, "would also create"},
@@ -65,8 +65,8 @@ func TestCheckSecurityGroups(t *testing.T) {
 			groupsCome + "address":        "module.workers-2003.proxmox_virtual_environment_firewall_rules.security_groups",
 			groupsCome + "module_address": "module.workers-2003",
 		}, guard.RuleAddress, "not a numaform VM"},
-		{"count in the module", mixed, edits{groupsCall + "module.resources.0.count_expression": map[string]any{"constant_value": 1}}, guard.RuleConfig, "something else"},
-		{"for_each in the module", mixed, edits{groupsCall + "module.resources.0.for_each_expression": map[string]any{"constant_value": 1}}, guard.RuleConfig, "something else"},
+		{"count in the module", mixed, edits{groupsCall + "module.resources.0.count_expression": map[string]any{"constant_value": 1}}, guard.RuleConfig, "declares more than a VM"},
+		{"for_each in the module", mixed, edits{groupsCall + "module.resources.0.for_each_expression": map[string]any{"constant_value": 1}}, guard.RuleConfig, "declares more than a VM"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestCheckImportOfSecurityGroups(t *testing.T) {
 		{name: "for a create", action: "update", intent: mixed, decision: guard.Deny, part: "importing security groups of this VM was not requested"},
 		{name: "for nothing", action: "no-op", intent: intent(func(i *guard.Intent) { i.Delete = mixed.Delete }), decision: guard.Deny, part: "importing security groups of this VM was not requested"},
 		{name: "replaced", action: "delete", intent: updating, decision: guard.Deny, part: "would also delete"},
-		{name: "another VM's, by its import", action: "update", intent: updating, edits: edits{groupsCome + "change.importing": map[string]any{"id": "vm/pve-1/100"}}, decision: guard.Deny, part: "not of the security groups of VM 2003"},
+		{name: "another VM's, by its import", action: "update", intent: updating, edits: edits{groupsCome + "change.importing": map[string]any{"id": "vm/pve-1/100"}}, decision: guard.Deny, part: "not that of the security groups of VM 2003"},
 		{name: "another VM's", action: "update", intent: updating, edits: edits{groupsCome + "change.before": before(100, nil)}, decision: guard.Deny, part: "do not belong to VM 2003"},
 		{name: "into a rule of its own", action: "update", intent: updating, edits: edits{groupsCome + "change.after.rule.0.action": "ACCEPT"}, decision: guard.Deny, part: "not a security group"},
 	}
@@ -221,7 +221,7 @@ func TestCheckPoolOfDigits(t *testing.T) {
 		if name == vm.Name && v.Decision != guard.Allow {
 			t.Errorf("got\n%s", v)
 		}
-		if name != vm.Name && !has(v, guard.Deny, guard.RuleIdentity, "not that of its module call") {
+		if name != vm.Name && !has(v, guard.Deny, guard.RuleIdentity, "differs from the name of its module call") {
 			t.Errorf("VM named %s: got\n%s", name, v)
 		}
 	}

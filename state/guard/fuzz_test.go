@@ -161,7 +161,7 @@ func TestDecodeRefuses(t *testing.T) {
 			t.Errorf("%s: got\n%s", plan, v)
 		}
 	}
-	if v := check(nil, nothing, guard.DefaultRules()); v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePlan, "no plan") {
+	if v := check(nil, nothing, guard.DefaultRules()); v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePlan, "the plan is missing") {
 		t.Errorf("no plan: got\n%s", v)
 	}
 }

@@ -195,7 +195,7 @@ func TestCheckRefusesOtherIntents(t *testing.T) {
 		{"an update left out", "create", intent(func(i *guard.Intent) { i.Create = both.Create; i.Update = creating(2003).Create }), guard.RuleMissing, "does not update"},
 		{"an import left out", "create", intent(func(i *guard.Intent) { i.Create = both.Create; i.Import = creating(2003).Create }), guard.RuleMissing, "does not import"},
 		{"a create for an import", "create", intent(func(i *guard.Intent) { i.Create = creating(2001).Create; i.Import = creating(2002).Create }), guard.RuleSurplus, "create"},
-		{"another VMID", "create", with(func(t *guard.Target) { t.VMID = 2009 }), guard.RuleIdentity, "VMID planned is not 2009"},
+		{"another VMID", "create", with(func(t *guard.Target) { t.VMID = 2009 }), guard.RuleIdentity, "VMID planned is not the requested 2009"},
 		{"another key", "create", with(func(t *guard.Target) { t.Key = vm(2003).Key }), guard.RuleIdentity, "this is another VM"},
 		{"another host", "create", with(func(t *guard.Target) { t.Host = "pve-2" }), guard.RuleIdentity, `requested on "pve-2"`},
 		{"another cluster", "create", guard.Intent{ClusterID: "test", Create: both.Create}, guard.RuleIdentity, "this is another VM"},
@@ -236,7 +236,7 @@ func TestCheckWithoutRules(t *testing.T) {
 	t.Parallel()
 	for _, rules := range []guard.Rules{{}, {Limits: guard.DefaultLimits()}} {
 		v := check(edited(t, "create", nil), both, rules)
-		if v.Decision != guard.Deny || !has(v, guard.Deny, guard.RuleRules, "empty") {
+		if v.Decision != guard.Deny || !has(v, guard.Deny, guard.RuleRules, "no rules are loaded") {
 			t.Errorf("empty rules: got\n%s", v)
 		}
 	}

@@ -70,19 +70,19 @@ func TestCheckLimits(t *testing.T) {
 			"creates",
 			[]guard.HostIntent{part(1, 1, 0, "a"), part(2, 1, 0, "b")},
 			nil,
-			func(l *guard.Limits) { l.PerWindow = many }, "2 creates in one change, 1 pass",
+			func(l *guard.Limits) { l.PerWindow = many }, "2 creates in one change exceed the limit of 1:",
 		},
 		{
 			"deletes",
 			[]guard.HostIntent{part(1, 0, 1, "a"), part(2, 0, 1, "b")},
 			nil,
-			func(l *guard.Limits) { l.PerWindow = many }, "2 deletes in one change, 1 pass",
+			func(l *guard.Limits) { l.PerWindow = many }, "2 deletes in one change exceed the limit of 1:",
 		},
 		{
 			"creates within the window",
 			[]guard.HostIntent{part(1, 1, 0, "b")},
 			[]guard.Event{past("x", 600, 2, 2, 0)},
-			func(*guard.Limits) {}, "3 creates within 10 min, 1 pass",
+			func(*guard.Limits) {}, "3 creates within 10 min exceed the limit of 1:",
 		},
 		{
 			"creates within seconds",
@@ -100,43 +100,43 @@ func TestCheckLimits(t *testing.T) {
 			"deletes within the window",
 			[]guard.HostIntent{part(1, 0, 1, "b")},
 			[]guard.Event{past("x", 600, 2, 5, 1)},
-			func(*guard.Limits) {}, "2 deletes within 10 min, 1 pass",
+			func(*guard.Limits) {}, "2 deletes within 10 min exceed the limit of 1:",
 		},
 		{
 			"creates on a host",
 			[]guard.HostIntent{part(1, 1, 0, "b")},
 			[]guard.Event{worse("x", 1, 1, 1, 0)},
-			func(l *guard.Limits) { l.PerWindow = many }, "2 creates on host lab/pve-1 within 10 min, 1 pass",
+			func(l *guard.Limits) { l.PerWindow = many }, "2 creates on host lab/pve-1 within 10 min exceed the limit of 1:",
 		},
 		{
 			"deletes on a host",
 			[]guard.HostIntent{part(1, 0, 1, "b")},
 			[]guard.Event{past("x", 1, 1, 0, 1)},
-			func(l *guard.Limits) { l.PerWindow = many }, "2 deletes on host lab/pve-1 within 10 min, 1 pass",
+			func(l *guard.Limits) { l.PerWindow = many }, "2 deletes on host lab/pve-1 within 10 min exceed the limit of 1:",
 		},
 		{
 			"creates in a pool",
 			[]guard.HostIntent{part(1, 1, 0, "a")},
 			[]guard.Event{past("x", 1, 2, 1, 0)},
-			func(l *guard.Limits) { l.PerWindow = many }, "2 creates in pool a within 10 min, 1 pass",
+			func(l *guard.Limits) { l.PerWindow = many }, "2 creates in pool a within 10 min exceed the limit of 1:",
 		},
 		{
 			"deletes in a pool",
 			[]guard.HostIntent{part(1, 0, 1, "a")},
 			[]guard.Event{past("x", 1, 2, 0, 1)},
-			func(l *guard.Limits) { l.PerWindow = many }, "2 deletes in pool a within 10 min, 1 pass",
+			func(l *guard.Limits) { l.PerWindow = many }, "2 deletes in pool a within 10 min exceed the limit of 1:",
 		},
 		{
 			"updates",
 			[]guard.HostIntent{{Host: host(1), Intent: guard.Intent{Update: both.Create}}},
 			nil,
-			func(*guard.Limits) {}, "2 updates in one change, 1 pass",
+			func(*guard.Limits) {}, "2 updates in one change exceed the limit of 1:",
 		},
 		{
 			"imports",
 			[]guard.HostIntent{{Host: host(1), Intent: guard.Intent{Import: both.Create}}},
 			nil,
-			func(*guard.Limits) {}, "2 imports in one change, 1 pass",
+			func(*guard.Limits) {}, "2 imports in one change exceed the limit of 1:",
 		},
 	}
 	for _, tt := range tests {
@@ -201,7 +201,7 @@ func TestDefaultLimitsLetScalingPass(t *testing.T) {
 	if v := guard.CheckLimits([]guard.HostIntent{part(1, 1000, 0, "a")}, nil, guard.DefaultLimits()); v.Decision != guard.NeedsApproval {
 		t.Errorf("1000 VMs: want approval, got\n%s", v)
 	}
-	if v := guard.CheckLimits(fifty, nil, guard.Limits{}); v.Decision != guard.Deny || len(v.Findings) != 1 || !has(v, guard.Deny, guard.RuleRules, "limits are empty") {
+	if v := guard.CheckLimits(fifty, nil, guard.Limits{}); v.Decision != guard.Deny || len(v.Findings) != 1 || !has(v, guard.Deny, guard.RuleRules, "no limits are loaded") {
 		t.Errorf("empty limits: want denied, got\n%s", v)
 	}
 }

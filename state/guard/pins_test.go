@@ -48,7 +48,7 @@ func TestCheckPins(t *testing.T) {
 		{"held by a guest", "create", pinnedPlan("0-3", ""), []guard.Claim{claim(100, "pve-1", "3,9")}, `CPUs 3 of host pve-1 belong to guest 100 ("db")`},
 		{"held by a guest, by marker", "create", pinnedPlan("", "4,5"), []guard.Claim{claim(100, "pve-1", "5")}, "CPUs 5 of host pve-1 belong to guest 100"},
 		{"of two VMs of the plan", "create", pinnedPlan("0-3", "3,4"), nil, "CPUs 3 of host pve-1 are also planned for " + vm(2002).Address},
-		{"of no list", "create", pinnedPlan("0-3;evil", ""), nil, "cannot be read"},
+		{"of no list", "create", pinnedPlan("0-3;evil", ""), nil, "is not a list of CPUs"},
 		{"unknown", "create", edits{unknown + "cpu.0.affinity": true}, nil, "not known before the apply"},
 		{"all of the block unknown", "create", edits{unknown + "cpu": true}, nil, "not known before the apply"},
 		{"an update to free ones", "update", update, []guard.Claim{claim(2001, "pve-1", "2,3")}, ""},
