@@ -55,7 +55,6 @@ func TestInstanceTypesAreComputedOnce(t *testing.T) {
 		{"an offering became unavailable", func() {
 			w.config.Unavailable.Mark(scheduling.OfferingSelector{Host: pve1}, epoch.Add(time.Hour), "a test")
 		}},
-		{"it is available again", func() { w.clock.Step(2 * time.Hour) }},
 		{"a host is evacuated", func() { w.evacuated = []topology.HostID{pve2} }},
 		{"the class changed", func() {
 			w.editClass(t, func(nc *v1alpha1.ProxmoxNodeClass) { nc.Spec.Hosts = []string{string(pve1.Host)} })
@@ -89,6 +88,16 @@ func TestInstanceTypesAreComputedOnce(t *testing.T) {
 		if cluster.times != i+1 {
 			t.Errorf("%s: computed %d times, want %d", c.name, cluster.times, i+1)
 		}
+	}
+
+	// What was known before on the same snapshot is known again.
+	w.clock.Step(2 * time.Hour)
+	if _, err := remembering.GetInstanceTypes(t.Context(), np); err != nil || cluster.times != len(changes)+1 {
+		t.Errorf("an offering became available again: computed %d times, want %d (%v)", cluster.times, len(changes)+1, err)
+	}
+	w.config.Unavailable.Mark(scheduling.OfferingSelector{Host: pve1}, w.clock.Now().Add(time.Hour), "a test")
+	if _, err := remembering.GetInstanceTypes(t.Context(), np); err != nil || cluster.times != len(changes)+1 {
+		t.Errorf("the same offering is unavailable again: computed %d times, want %d (%v)", cluster.times, len(changes)+1, err)
 	}
 }
 
