@@ -88,13 +88,13 @@ func TestCheckLimits(t *testing.T) {
 			"creates within seconds",
 			[]guard.HostIntent{part(1, 1, 0, "b")},
 			[]guard.Event{past("x", 60, 2, 2, 0)},
-			func(l *guard.Limits) { l.WindowSeconds = 90 }, "3 creates within 90 s, 1 pass",
+			func(l *guard.Limits) { l.WindowSeconds = 90 }, "3 creates within 90 s exceed the limit of 1:",
 		},
 		{
 			"creates within hours",
 			[]guard.HostIntent{part(1, 1, 0, "b")},
 			[]guard.Event{past("x", 600, 2, 2, 0)},
-			func(l *guard.Limits) { l.WindowSeconds = 7200 }, "3 creates within 2 h, 1 pass",
+			func(l *guard.Limits) { l.WindowSeconds = 7200 }, "3 creates within 2 h exceed the limit of 1:",
 		},
 		{
 			"deletes within the window",

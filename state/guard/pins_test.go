@@ -115,7 +115,7 @@ func TestCheckPinsOfAVMWithoutAChange(t *testing.T) {
 			}
 		}
 	}
-	if v := check(plan, mixed, guard.DefaultRules()); v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePins, "CPUs 3 of host pve-1 are planned for "+vm(2001).Address) {
+	if v := check(plan, mixed, guard.DefaultRules()); v.Decision != guard.Deny || !has(v, guard.Deny, guard.RulePins, "CPUs 3 of host pve-1 are also planned for "+vm(2001).Address) {
 		t.Errorf("want denied, got\n%s", v)
 	}
 }
