@@ -409,7 +409,7 @@ func TestImport(t *testing.T) {
 		t.Errorf("the state has %v, want %v", got, both)
 	}
 	_, err := w.Plan(t.Context(), state.PlanOptions{Imports: []generator.Import{{Address: "x y", ID: "1"}}})
-	if err == nil || !strings.Contains(err.Error(), "not an address") {
+	if err == nil || !strings.Contains(err.Error(), "invalid address") {
 		t.Errorf("got %v", err)
 	}
 }

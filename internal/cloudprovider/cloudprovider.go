@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -165,7 +166,7 @@ type typesKey struct {
 // versions returns the versions of all objects that determine the instance types of a
 // NodePool.
 func (c *CloudProvider) versions(ctx context.Context, pool string) (string, error) {
-	versions := ""
+	var versions []string
 	for _, list := range []client.ObjectList{&karpv1.NodePoolList{}, &v1alpha1.ProxmoxNodeClassList{}, &karpv1alpha1.NodeOverlayList{}} {
 		if _, overlays := list.(*karpv1alpha1.NodeOverlayList); overlays && !c.config.Overlays {
 			continue
@@ -176,7 +177,7 @@ func (c *CloudProvider) versions(ctx context.Context, pool string) (string, erro
 		err := apimeta.EachListItem(list, func(o runtime.Object) error {
 			object, err := apimeta.Accessor(o)
 			if err == nil {
-				versions += object.GetName() + " " + object.GetResourceVersion() + "\n"
+				versions = append(versions, object.GetName()+" "+object.GetResourceVersion())
 			}
 			return err
 		})
@@ -184,7 +185,8 @@ func (c *CloudProvider) versions(ctx context.Context, pool string) (string, erro
 			return "", fmt.Errorf("listing the objects of NodePool %q: %w", pool, err)
 		}
 	}
-	return versions, nil
+	slices.Sort(versions) // a cache lists in no order
+	return strings.Join(versions, "\n"), nil
 }
 
 // digestSeed makes digests of one process comparable.

@@ -80,18 +80,22 @@ func (s *Switch) Read(ctx context.Context) (State, error) {
 	return parse(configMap)
 }
 
-// Watch calls changed at once, and whenever the ConfigMap may have changed, until Kubernetes
-// ends the watch after some minutes, or ctx ends.
-func (s *Switch) Watch(ctx context.Context, changed func()) error {
+// Watch calls changed at once, and whenever the ConfigMap may have changed, until changed
+// fails, Kubernetes ends the watch, or ctx ends.
+func (s *Switch) Watch(ctx context.Context, changed func() error) error {
 	watch, err := s.configMaps.Watch(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: ConfigMapName}))
 	if err != nil {
 		return fmt.Errorf("watching configmap %s: %w", ConfigMapName, err)
 	}
 	defer context.AfterFunc(ctx, watch.Stop)()
 	defer watch.Stop()
-	changed()
+	if err := changed(); err != nil {
+		return err
+	}
 	for range watch.ResultChan() {
-		changed()
+		if err := changed(); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -35,8 +35,9 @@ const leaseName = "numaform-controller"
 // respond while the manager is not running.
 func newManager(ctx context.Context, settings *ControllerSettings, intervals Intervals, karpenter *options.Options) (manager.Manager, error) {
 	logger := log.FromContext(ctx)
-	// A leader that misses two renewals gives up, and a renewal before another takes over.
-	lease, deadline := 3*intervals.Lease, 2*intervals.Lease
+	// The leader waits an interval, then tries to renew for the deadline. So it gives up half
+	// an interval before another controller may take over.
+	lease, deadline := 3*intervals.Lease, intervals.Lease*3/2
 	everything, skip := settings.Grace, true
 	m, err := controllerruntime.NewManager(settings.Rest, controllerruntime.Options{
 		Logger:                  logger,

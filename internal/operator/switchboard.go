@@ -32,8 +32,11 @@ type switchboard struct {
 
 const (
 	// switchInterval is the interval between readings of the switch while it cannot be
-	// watched.
+	// watched or read.
 	switchInterval = 2 * time.Second
+	// switchWatch is the duration of one watch. A watch whose connection died silently
+	// reports nothing.
+	switchWatch = time.Minute
 	// switchPatience is how long the switch may be unreadable before that is reported.
 	switchPatience = time.Minute
 )
@@ -43,8 +46,16 @@ func (s *switchboard) run(ctx context.Context) {
 	ticker := time.NewTicker(switchInterval)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
-		if err := s.source.Watch(ctx, func() { s.refresh(ctx) }); err != nil {
-			s.refresh(ctx)
+		watchCtx, cancel := context.WithTimeout(ctx, switchWatch)
+		failed := false
+		err := s.source.Watch(watchCtx, func() error {
+			err := s.refresh(ctx)
+			failed = err != nil
+			return err
+		})
+		cancel()
+		if err != nil && !failed {
+			_ = s.refresh(ctx) // which reports its error
 		}
 		select {
 		case <-ticker.C:
@@ -55,10 +66,10 @@ func (s *switchboard) run(ctx context.Context) {
 
 // refresh reads the switch. If that fails, the previous requests apply: this is reported
 // once, if numaform may not read the switch or has not been able to for a while.
-func (s *switchboard) refresh(ctx context.Context) {
+func (s *switchboard) refresh(ctx context.Context) error {
 	err := s.read(ctx)
 	if err == nil || ctx.Err() != nil {
-		return
+		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,9 +79,10 @@ func (s *switchboard) refresh(ctx context.Context) {
 	if (apierrors.IsForbidden(err) || s.now().Sub(s.failing) > switchPatience) && s.reported != err.Error() {
 		s.reported = err.Error()
 		log.FromContext(ctx).Error(err, "could not read the switch: the previous requests apply")
-		return
+		return err
 	}
 	log.FromContext(ctx).V(1).Info("could not read the switch: the previous requests apply", logkey.Reason, err.Error())
+	return err
 }
 
 // read reads the switch. Invalid content counts as a pause, and is reported once.

@@ -13,7 +13,7 @@ import (
 // repeatedly.
 func AskSwitch(client kubernetes.Interface, namespace string, now func() time.Time) func(ctx context.Context) {
 	s := &switchboard{source: control.New(client, namespace), now: now}
-	return s.refresh
+	return func(ctx context.Context) { _ = s.refresh(ctx) }
 }
 
 // WatchSwitch watches the switch until ctx ends, and returns whether it is paused now.

@@ -65,19 +65,18 @@ func (m *guestMemory) recall(listed resource, now time.Time) (config values, fou
 	return known.config, true
 }
 
-// miss forgets guests that are no longer listed, and reports whether there are any.
-func (m *guestMemory) miss(listed []resource) bool {
+// missing returns the remembered guests that are no longer listed.
+func (m *guestMemory) missing(listed []resource) []number {
 	exists := map[number]bool{}
 	for i := range listed {
 		exists[listed[i].VMID] = true
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	missing := false
+	var missing []number
 	for vmid := range m.byVMID {
 		if !exists[vmid] {
-			delete(m.byVMID, vmid)
-			missing = true
+			missing = append(missing, vmid)
 		}
 	}
 	return missing

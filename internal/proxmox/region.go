@@ -66,12 +66,18 @@ func (c *Client) readListing(ctx context.Context, hidden bool) (*regionRead, err
 		return nil, err
 	}
 	region := newRegionRead(topology.Region{Name: c.cfg.Region, Quorate: true}, resources)
-	if c.guests.miss(resources) || hidden {
+	missing := c.guests.missing(resources)
+	if len(missing) > 0 || hidden {
 		var privileges map[string]map[string]number
 		if err := c.get(ctx, permissionsPath, &privileges); err != nil {
 			return nil, err
 		}
 		region.HidesGuests = hidesGuests(privileges)
+		if !region.HidesGuests { // otherwise the next listing checks again
+			for _, vmid := range missing {
+				c.guests.forget(vmid)
+			}
+		}
 	}
 	return region, c.readOnline(ctx, region)
 }

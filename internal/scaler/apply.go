@@ -255,7 +255,11 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 	}
 
 	// Check again: VMIDs and CPUs are free, and what changes is ours, as planned and drained.
-	v, err := s.viewHost(ctx, change, plan.Host, true)
+	var changing []fleet.VMID // also of files that were deleted by hand, and of imports
+	for _, target := range slices.Concat(plan.Intent.Delete, plan.Intent.Update, plan.Intent.Import) {
+		changing = append(changing, target.VMID)
+	}
+	v, err := s.viewHost(ctx, change, plan.Host, true, changing...)
 	if err != nil {
 		return nil, err
 	}

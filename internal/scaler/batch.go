@@ -88,6 +88,7 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	// A fleet without files gets them with its first VM.
 	unchanged := len(b.change.BeforeFiles) == 0 || sameFiles(b.change.BeforeFiles, withModules(b.change))
 	if unchanged && b.change.Empty() && !b.change.Unfinished() && !w.outsideDue() {
+		w.whole = false // no request of the burst is left
 		return nil, nil
 	}
 	b.change.outside = slices.Clone(w.outside)

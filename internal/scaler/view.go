@@ -42,12 +42,13 @@ type hostView struct {
 }
 
 // viewHost gathers what may happen on a host. If fresh is set, it reads the host's guests
-// again.
-func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostID, fresh bool) (*hostView, error) {
+// again: in any case those that the change removes or updates, and those with the VMIDs in
+// also.
+func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostID, fresh bool, also ...fleet.VMID) (*hostView, error) {
 	snapshot := change.Snapshot
 	if live := s.region(id.Region).Live; fresh && live != nil {
 		var err error
-		if snapshot, err = live.Refresh(ctx, snapshot, change.hostsOf(id), change.guestsOf(id)...); err != nil {
+		if snapshot, err = live.Refresh(ctx, snapshot, change.hostsOf(id), append(change.guestsOf(id), also...)...); err != nil {
 			return nil, err
 		}
 	}

@@ -243,10 +243,10 @@ var errReduced = errors.New("some hosts or VMs cannot take part in the change")
 
 // step begins what can be done now, and returns when to try again.
 func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
-	if w.config.Paused() {
-		return soon, nil
-	}
 	for range attemptsPerStep {
+		if w.config.Paused() { // since the previous part of a burst
+			return soon, nil
+		}
 		b, err := w.nextBatch(ctx)
 		if err != nil || b == nil {
 			return w.due(), err

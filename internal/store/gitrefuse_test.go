@@ -121,7 +121,7 @@ func TestGitRemoteThatSendsNothing(t *testing.T) {
 	t.Cleanup(server.Close)
 	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: server.URL + "/x.git"})
 	_, _, err := g.Read(t.Context())
-	wantError(t, err, "fetching from "+server.URL+"/x.git", "it sent nothing")
+	wantError(t, err, "fetching from "+server.URL+"/x.git", "it sent an empty pack")
 }
 
 // TestGitRefuses pushes files that are not part of a fleet.

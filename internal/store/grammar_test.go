@@ -89,13 +89,13 @@ func TestLimits(t *testing.T) {
 			name: "size of a file",
 			fill: func(c *store.Census) string { return c.File(name(1), mib) },
 			more: func(c *store.Census) string { return c.File(name(2), mib+1) },
-			want: "has 1048577 bytes: a file of the fleet has at most 1048576",
+			want: "has 1048577 bytes: a file of the fleet must have at most 1048576",
 		},
 		{
 			name: "size of a record",
 			fill: func(c *store.Census) string { return c.Record("x", 8*mib) },
 			more: func(c *store.Census) string { return c.Record("y", 8*mib+1) },
-			want: "has 8388609 bytes: a record has at most 8388608",
+			want: "has 8388609 bytes: a record must have at most 8388608",
 		},
 		{
 			name: "bytes",
@@ -106,7 +106,7 @@ func TestLimits(t *testing.T) {
 				return problem + c.Record("x", 8*mib) // records do not count
 			},
 			more: func(c *store.Census) string { return c.File(name(256), 1) },
-			want: "brings the fleet's files to more than 268435456 bytes",
+			want: "exceeds the limit of 268435456 bytes for all files of the fleet",
 		},
 		{
 			name: "files",
@@ -134,7 +134,7 @@ func TestLimits(t *testing.T) {
 			name: "upper and lower case",
 			fill: func(c *store.Census) string { return c.File("r/h/main.tf", 1) },
 			more: func(c *store.Census) string { return c.File("R/h/main.tf", 1) },
-			want: "differs from r/h/main.tf in nothing but upper and lower case",
+			want: "differs from r/h/main.tf only in upper and lower case",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -67,7 +67,7 @@ func badClasses() []badClass {
 		{
 			"value", seededBy("no-value"),
 			v1alpha1.ConditionMetadataReady, v1alpha1.ReasonTemplatesInvalid,
-			[]string{"no-value", "user-data", "line 2 of the template", `no "proxy"`},
+			[]string{"no-value", "user-data", "line 2 of the template", `key "proxy" does not exist`},
 		},
 	}
 }

@@ -8,8 +8,8 @@ import (
 )
 
 // alone is how long a pod waits for the next one of a burst. The pods of a ReplicaSet come
-// within milliseconds.
-const alone = 100 * time.Millisecond
+// within milliseconds, or within some tenths of a second on a busy API server.
+const alone = 250 * time.Millisecond
 
 // batch waits until no further pod triggers it, so that a burst of pods leads to one
 // decision. A pod that comes alone does not wait for others.

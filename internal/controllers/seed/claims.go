@@ -33,14 +33,23 @@ func (e *UnclaimedError) Error() string {
 		"the VMs are not created", strings.Join(names, ", "))
 }
 
-// claims returns the NodeClaim of each VM, by the VM's key. It waits briefly for claims
-// being created, and returns an *UnclaimedError if some remain missing.
+// claims returns the NodeClaim of each VM, by the VM's key. It waits while claims are
+// being created: until ClaimWait after the last new one, at most ten times as long. It
+// returns an *UnclaimedError if some remain missing.
 func (s *Seeder) claims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*karpv1.NodeClaim, error) {
-	deadline := s.config.Clock.Now().Add(s.config.ClaimWait)
+	last := s.config.Clock.Now().Add(10 * s.config.ClaimWait)
+	var deadline time.Time
+	most := -1
 	for {
 		list := &karpv1.NodeClaimList{}
 		if err := s.config.Cluster.Client.List(ctx, list); err != nil {
 			return nil, fmt.Errorf("listing NodeClaims: %w", err)
+		}
+		if len(list.Items) > most { // the claims of a burst take their time
+			most, deadline = len(list.Items), s.config.Clock.Now().Add(s.config.ClaimWait)
+		}
+		if last.Before(deadline) {
+			deadline = last
 		}
 		found := map[fleet.Key]*karpv1.NodeClaim{}
 		for i := range list.Items {

@@ -263,7 +263,7 @@ func TestJoinCommandsAreChecked(t *testing.T) {
 	nc := &v1alpha1.ProxmoxNodeClass{}
 	nc.Name = "agent-checked"
 	err := a.seeder().Check(context.Background(), now(a.world, nc))
-	if err == nil || !strings.Contains(err.Error(), `rendering join-command, line 1 of the template: <.Values.Password>: there is no "Password"`) {
+	if err == nil || !strings.Contains(err.Error(), `rendering join-command, line 1 of the template: <.Values.Password>: key "Password" does not exist`) {
 		t.Errorf("got %v", err)
 	}
 	nc.Spec.Metadata.TemplatesRef.Name = "agent-empty"
