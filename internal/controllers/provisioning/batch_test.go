@@ -45,7 +45,7 @@ func burst(t *testing.T, b provisioning.Batch, clk *testclock.FakeClock, done <-
 	t.Helper()
 	b.Trigger()
 	settled(t, clk, 2)
-	clk.Step(90 * time.Millisecond)
+	clk.Step(240 * time.Millisecond)
 	b.Trigger()
 	if ended(done) {
 		t.Fatal("the batch ended while a pod came")
@@ -60,7 +60,7 @@ func TestBatchOfOnePod(t *testing.T) {
 	done := waiting(b)
 	b.Trigger()
 	settled(t, clk, 2)
-	clk.Step(90 * time.Millisecond)
+	clk.Step(240 * time.Millisecond)
 	if ended(done) {
 		t.Fatal("the batch ended before another pod of a burst could come")
 	}
