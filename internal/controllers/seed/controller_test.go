@@ -307,6 +307,14 @@ func TestControllersOnAManager(t *testing.T) {
 	}()
 	joins, vanishes := w.vm(2211, "pve-1"), w.vm(2212, "pve-2")
 	joining, vanishing := w.claim(joins), w.claim(vanishes)
+	// The seeder would wait for a claim that its cache lacks until the clock is stepped.
+	eventually(t, "waiting until the cache has both claims", func() error {
+		claims := &karpv1.NodeClaimList{}
+		if err := manager.GetClient().List(t.Context(), claims); err != nil || len(claims.Items) < 2 {
+			return errors.Join(err, errNotYet)
+		}
+		return nil
+	})
 	w.seed(seeder, joins, vanishes)
 	w.boot(joins, true)
 
