@@ -57,9 +57,11 @@ func (m *guestMemory) recall(listed resource, now time.Time) (config values, fou
 	if !found || known.listed != listed.configured() || listed.Lock != "" {
 		return nil, false
 	}
-	// A list that is old makes the guest look younger, which costs a request.
-	runsSince := now.Add(-time.Duration(listed.Uptime) * time.Second)
-	if listed.Status != statusStopped && !runsSince.Add(uptimeSlack).Before(known.readAt) {
+	// A list that is old makes the guest look younger, which costs a request. The same holds
+	// for the larger of two elapsed times: the monotonic clock stops while this machine is
+	// suspended, and the wall clock can be set back.
+	elapsed := max(now.Sub(known.readAt), now.Round(0).Sub(known.readAt.Round(0)))
+	if listed.Status != statusStopped && time.Duration(listed.Uptime)*time.Second <= elapsed+uptimeSlack {
 		return nil, false
 	}
 	return known.config, true
