@@ -25,6 +25,8 @@ type Inventory struct {
 	config  *Config
 	clients map[topology.RegionName]*proxmox.Client
 	clock   clock.PassiveClock
+	// deciding is called when a snapshot for a decision is requested; may be nil.
+	deciding func()
 
 	// mu guards the fields below; it is held while Proxmox is read, so that concurrent
 	// callers share one result.
@@ -65,6 +67,9 @@ func NewInventory(config *Config, clients map[topology.RegionName]*proxmox.Clien
 // the last ten seconds. Do not modify it. It returns an error if no region has ever
 // responded.
 func (i *Inventory) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
+	if i.deciding != nil {
+		i.deciding()
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.whole != nil && !i.stale.Swap(false) && i.clock.Since(i.checkedAt) < decisionAge {
@@ -103,6 +108,7 @@ func (i *Inventory) replace(ctx context.Context, check bool) (*topology.Snapshot
 		return nil, err
 	}
 	i.whole, i.readAt = merged, i.clock.Now()
+	i.checkedAt = time.Time{} // what the cluster lists may be older than what a host answered
 	if check {
 		i.checkedAt = i.readAt
 	}

@@ -127,6 +127,11 @@ func TestRecentSnapshots(t *testing.T) {
 		t.Errorf("%d guests, want %d", got, had+1)
 	}
 	recent(30*time.Second, listing...)
+	east.ResetCalls()
+	snapshot(t, inventory)
+	if !slices.ContainsFunc(east.Calls(), func(c pvesim.Call) bool { return c.Path == "/nodes/pve-1/qemu" }) {
+		t.Errorf("a decision was based on what the cluster lists: %v", east.Calls())
+	}
 	clk.SetTime(clk.Now().Add(10 * time.Minute))
 	east.ResetCalls()
 	if _, err := inventory.Recent(t.Context()); err != nil {
