@@ -124,7 +124,10 @@ func TestAFailedReadLetsNothingPass(t *testing.T) {
 			return by != "", err
 		}
 	}
-	advance := func() (bool, error) { return false, b.approvals.Advance(t.Context()) }
+	advance := func() (bool, error) {
+		_, err := b.approvals.Advance(t.Context())
+		return false, err
+	}
 
 	const readingPools, readingPlans, readingLedger = "reading nodepools: ", "reading scaleplans: ", "reading ConfigMap default/numaform-approvals: "
 	b.fails("list NodePoolList", readingPools, up)

@@ -87,15 +87,16 @@ func (a *Approvals) patchLedger(ctx context.Context, data map[types.UID]any) err
 }
 
 // restore resets the status of ScalePlans to the ledger's, deletes plans that numaform
-// did not propose, and drops deleted plans from the ledger.
-func (a *Approvals) restore(ctx context.Context) error {
+// did not propose, and drops deleted plans from the ledger. It returns how many plans there
+// were.
+func (a *Approvals) restore(ctx context.Context) (listed int, err error) {
 	var list v1alpha1.ScalePlanList
 	if err := a.config.Client.List(ctx, &list); err != nil {
-		return fmt.Errorf("reading scaleplans: %w", err)
+		return 0, fmt.Errorf("reading scaleplans: %w", err)
 	}
 	known, err := a.readLedger(ctx, list.Items)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	gone := map[types.UID]any{}
 	for uid := range known {
@@ -124,7 +125,7 @@ func (a *Approvals) restore(ctx context.Context) error {
 	if len(gone) > 0 {
 		errs = append(errs, a.patchLedger(ctx, gone))
 	}
-	return errors.Join(errs...)
+	return len(list.Items), errors.Join(errs...)
 }
 
 // remove deletes a plan, if it is unchanged since it was read.

@@ -14,6 +14,7 @@ import (
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -21,25 +22,36 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// advanceEvery is the interval between calls of Advance.
-const advanceEvery = 10 * time.Second
+const (
+	// advanceEvery is the interval between calls of Advance while a ScalePlan is not over,
+	// because its VMs, and the time, decide what becomes of it.
+	advanceEvery = 10 * time.Second
+	// settledEvery is the interval while all are: a new or changed ScalePlan does not wait
+	// for it.
+	settledEvery = 5 * time.Minute
+)
 
 // Name returns the controller's name.
 func (a *Approvals) Name() string { return "approval" }
 
-// Register makes the manager call Advance every advanceEvery, on the leader.
+// Register makes the manager call Advance on the leader, periodically and when a ScalePlan
+// changes. Advance itself does not read from the manager's cache.
 func (a *Approvals) Register(_ context.Context, m manager.Manager) error {
 	return controllerruntime.NewControllerManagedBy(m).
 		Named(a.Name()).
 		// The default would wait for up to 15 minutes after the API server is back.
 		WithOptions(controller.Options{RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, 3*advanceEvery)}).
 		WatchesRawSource(singleton.Source()).
+		Watches(&v1alpha1.ScalePlan{}, handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+			return []reconcile.Request{{}}
+		})).
 		Complete(singleton.AsReconciler(a))
 }
 
 // Reconcile calls Advance for controller-runtime, and forgets old candidates for disruption.
 func (a *Approvals) Reconcile(ctx context.Context) (reconciler.Result, error) {
-	if err := a.Advance(ctx); err != nil {
+	settled, err := a.Advance(ctx)
+	if err != nil {
 		return reconciler.Result{}, err
 	}
 	a.mu.Lock()
@@ -49,24 +61,30 @@ func (a *Approvals) Reconcile(ctx context.Context) (reconciler.Result, error) {
 			delete(a.seen, candidate)
 		}
 	}
+	if settled {
+		return reconciler.Result{RequeueAfter: settledEvery}, nil
+	}
 	return reconciler.Result{RequeueAfter: advanceEvery}, nil
 }
 
 // Advance updates ScalePlans: it ends the rejected, expired and completed ones, and deletes
-// old ones. It does nothing before the fleet has been read, because then no VM is known and
-// every VM to be removed would look gone.
-func (a *Approvals) Advance(ctx context.Context) error {
+// old ones. It reports whether all ScalePlans were over already. It does nothing before the
+// fleet has been read, because then no VM is known and every VM to be removed would look gone.
+func (a *Approvals) Advance(ctx context.Context) (settled bool, err error) {
 	if !a.fleet.Synced() {
-		return nil
+		return false, nil
 	}
-	errs := []error{a.restore(ctx)}
+	listed, err := a.restore(ctx)
+	errs := []error{err}
 	plans, err := a.readPlans(ctx)
 	if err != nil {
-		return errors.Join(append(errs, err)...)
+		return false, errors.Join(append(errs, err)...)
 	}
+	settled = listed == len(plans)
 	approved := false
 	for i := range plans {
 		plan := &plans[i]
+		settled = settled && plan.Status.Phase.Over()
 		switch {
 		case plan.Status.Phase.Over():
 			errs = append(errs, a.prune(ctx, plan))
@@ -84,7 +102,7 @@ func (a *Approvals) Advance(ctx context.Context) error {
 	if approved {
 		a.config.Approved()
 	}
-	return errors.Join(errs...)
+	return settled, errors.Join(errs...)
 }
 
 // prune deletes a plan that has been finished for retainedFor: the fleet's history has its
