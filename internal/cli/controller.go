@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -45,12 +44,7 @@ func newController(process Process) *cobra.Command {
 			o.settings.Rest.QPS = 200
 			o.settings.Rest.Burst = 300
 
-			// Unless GOGC is set, the heap may grow to four times its live size. A scale-up
-			// allocates much memory for a short time, while engines need the CPUs. This saves a
-			// fifth of the controller's CPU time during a scale-up.
-			if !slices.ContainsFunc(process.Environ, func(entry string) bool { return strings.HasPrefix(entry, "GOGC=") }) {
-				debug.SetGCPercent(300)
-			}
+			o.settings.FixedHeap = slices.ContainsFunc(process.Environ, func(entry string) bool { return strings.HasPrefix(entry, "GOGC=") })
 			o.settings.Version = process.Version
 			o.settings.Environ = process.Environ
 			level, err := zapcore.ParseLevel(o.logLevel)

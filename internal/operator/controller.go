@@ -37,10 +37,14 @@ type Controller struct {
 	clients   map[topology.RegionName]*proxmox.Client
 	inventory *Inventory
 	control   *switchboard
-	kube      kubernetes.Interface
-	clock     clock.WithTicker
+	// heap is nil if the garbage collector is configured by GOGC.
+	heap  *heap
+	kube  kubernetes.Interface
+	clock clock.WithTicker
 	// running is the current manager; nil while numaform is paused.
 	running atomic.Pointer[manager.Manager]
+	// writer is the manager's; nil while numaform is paused, and in observe mode.
+	writer atomic.Pointer[scaler.Writer]
 	// observer receives what happens, and numbers are its metrics; nil before anything
 	// has run.
 	observer atomic.Pointer[metrics.Observer]
@@ -73,6 +77,10 @@ func NewController(config *Config, settings ControllerSettings) (*Controller, er
 		return nil, err
 	}
 	c.inventory = NewInventory(config, c.clients, c.clock)
+	if !settings.FixedHeap {
+		c.heap = newHeap(c.clock)
+		c.inventory.deciding = c.heap.work
+	}
 	c.control = &switchboard{source: control.New(kube, settings.Namespace), now: c.clock.Now}
 	return c, nil
 }
@@ -103,6 +111,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return serve(ctx, &c.settings, gather, c.ready) })
 	group.Go(func() error { c.control.run(ctx); return nil })
+	if c.heap != nil {
+		group.Go(func() error { c.heap.run(ctx, c.busy); return nil })
+	}
 	group.Go(func() error {
 		for ctx.Err() == nil {
 			if err := c.untilPaused(ctx); err != nil {
@@ -130,6 +141,12 @@ func (c *Controller) ready(ctx context.Context) error {
 		return errors.New("the caches are not complete yet")
 	}
 	return nil
+}
+
+// busy reports whether a change is being applied.
+func (c *Controller) busy() bool {
+	writer := c.writer.Load()
+	return writer != nil && writer.Busy()
 }
 
 // wait waits while a condition holds, or until ctx ends.
@@ -168,6 +185,8 @@ func (c *Controller) untilPaused(ctx context.Context) error {
 	}
 	c.running.Store(&parts.manager)
 	defer c.running.Store(nil)
+	c.writer.Store(parts.writer)
+	defer c.writer.Store(nil)
 
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -215,6 +234,8 @@ type ControllerSettings struct {
 	DriftEvery time.Duration
 	// Grace is the maximum time for a shutdown.
 	Grace time.Duration
+	// FixedHeap leaves the garbage collector as the environment configures it.
+	FixedHeap bool
 	// Version is numaform's version.
 	Version string
 	Environ []string

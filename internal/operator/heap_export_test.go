@@ -1,0 +1,24 @@
+package operator
+
+import (
+	"context"
+
+	"k8s.io/utils/clock"
+)
+
+// Heap is a heap whose effects on the garbage collector are reported instead.
+type Heap struct{ *heap }
+
+// NewTestHeap returns a busy heap.
+func NewTestHeap(clk clock.WithTicker, collect func(percent int) int, release func()) Heap {
+	return Heap{&heap{clock: clk, collect: collect, release: release, worked: clk.Now()}}
+}
+
+// Work reports that something is being decided.
+func (h Heap) Work() { h.work() }
+
+// Rest returns memory if the controller is idle.
+func (h Heap) Rest() { h.rest() }
+
+// Run runs until ctx ends.
+func (h Heap) Run(ctx context.Context, busy func() bool) { h.run(ctx, busy) }
