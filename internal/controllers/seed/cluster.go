@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,6 +52,26 @@ func (s *Seeder) facts(ctx context.Context) (facts, error) {
 			return facts{}, fmt.Errorf("finding the cluster's DNS: %w", err)
 		}
 	}
+	return known, nil
+}
+
+// factsAge is the maximum age of facts that only serve to check a class.
+const factsAge = 5 * time.Minute
+
+// recentFacts returns facts for the check of a class, which is repeated for each class while
+// nothing happens. A seed is always made from new ones.
+func (s *Seeder) recentFacts(ctx context.Context) (facts, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.knownAt.IsZero() && s.config.Clock.Since(s.knownAt) < factsAge {
+		return s.known, nil
+	}
+	known, err := s.facts(ctx)
+	if err != nil {
+		return facts{}, err
+	}
+	s.known = known
+	s.knownAt = s.config.Clock.Now()
 	return known, nil
 }
 

@@ -53,7 +53,11 @@ func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) er
 	if !class.Seeded() && !class.ByAgent() {
 		return nil
 	}
-	materials, err := s.gather(ctx, class)
+	known, err := s.recentFacts(ctx)
+	if err != nil {
+		return metadataError(class, ReasonClusterUnknown, err)
+	}
+	materials, err := s.gatherFor(ctx, class, known)
 	if err != nil {
 		return err
 	}
@@ -113,11 +117,16 @@ type materials struct {
 // gather reads the inputs for the seeds of a class. It returns a *MetadataError if a
 // person must fix something.
 func (s *Seeder) gather(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (*materials, error) {
-	found := &materials{class: class, values: map[string]any{}}
-	var err error
-	if found.cluster, err = s.facts(ctx); err != nil {
+	known, err := s.facts(ctx)
+	if err != nil {
 		return nil, metadataError(class, ReasonClusterUnknown, err)
 	}
+	return s.gatherFor(ctx, class, known)
+}
+
+// gatherFor is gather with what is known about the cluster.
+func (s *Seeder) gatherFor(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, known facts) (*materials, error) {
+	found := &materials{class: class, cluster: known, values: map[string]any{}}
 	templates, err := s.secret(ctx, "spec.metadata.templatesRef", class.Spec.Metadata.TemplatesRef)
 	if err != nil {
 		return nil, metadataError(class, secretReason(err), err)

@@ -13,6 +13,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -112,6 +113,12 @@ const (
 // Seeder creates seeds and tokens. It is safe for concurrent use.
 type Seeder struct {
 	config Config
+
+	// mu guards the fields below it.
+	mu sync.Mutex
+	// known are facts for the check of classes, read at knownAt.
+	known   facts
+	knownAt time.Time
 }
 
 var _ scaler.Guests = (*Seeder)(nil)
