@@ -246,7 +246,8 @@ type Placement struct {
 	Reason string `json:"reason"`
 }
 
-// VM is one VM of the desired state, which becomes a Node.
+// VM is one VM of the desired state, which becomes a Node: at once, or, for a standby VM,
+// when it is woken.
 type VM struct {
 	Key  Key    `json:"key"`
 	VMID VMID   `json:"vmid"`
@@ -255,6 +256,11 @@ type VM struct {
 	Placement
 	// Source is the template on the VM's host from which it is cloned.
 	Source Source `json:"source"`
+	// Standby is set while the VM is created and stopped, and waits to become a Node. It
+	// is cleared once, when the VM is woken, and never set again.
+	Standby bool `json:"standby,omitempty"`
+	// Reserve is set if the VM reserves its CPUs and its memory while it is a standby VM.
+	Reserve bool `json:"reserve,omitempty"`
 	// Seed is the volume of the ISO image that the guest reads at its first boot, as
 	// returned by SeedVolume; "" if the VM has no seed.
 	Seed string `json:"seed,omitempty"`
@@ -264,6 +270,10 @@ type VM struct {
 	// module embedded in this numaform.
 	Module string `json:"module"`
 }
+
+// Reserves reports whether the VM uses CPUs and memory of its host. A standby VM without
+// Reserve uses neither until it is woken.
+func (vm *VM) Reserves() bool { return !vm.Standby || vm.Reserve }
 
 // Timeouts are limits in seconds for Proxmox operations on a VM; 0 means the module's
 // default.

@@ -31,6 +31,8 @@ const (
 	// KindUpdate updates VMs in place to their class: tags, pool, security groups or
 	// emulator.
 	KindUpdate Kind = "update"
+	// KindWake starts standby VMs.
+	KindWake Kind = "wake"
 	// KindRepair reverts drift.
 	KindRepair Kind = "repair"
 )
@@ -51,11 +53,13 @@ type Change struct {
 	Why string `json:"why"`
 	// Undoes is the ID of the change that this one reverts.
 	Undoes string `json:"undoes,omitempty"`
-	// Added, Removed and Renumbered are the affected VMs, each with the reason for its
+	// Added, Removed and Renumbered are VMs that the change affects, each with the reason for its
 	// placement.
 	Added      []fleet.VM `json:"added,omitempty"`
 	Removed    []fleet.VM `json:"removed,omitempty"`
 	Renumbered []fleet.VM `json:"renumbered,omitempty"`
+	// Woken are the standby VMs that the change starts.
+	Woken []fleet.VM `json:"woken,omitempty"`
 	// Hosts are the plans of the affected hosts, sorted.
 	Hosts []HostPlan `json:"shards,omitempty"`
 	// Rotations are the VMID rotations after this change. Each change contains those of all
@@ -84,6 +88,7 @@ type HostPlan struct {
 	Delete     []guard.Target `json:"delete,omitempty"`
 	Import     []guard.Target `json:"import,omitempty"`
 	Update     []guard.Target `json:"update,omitempty"`
+	Wake       []guard.Target `json:"wake,omitempty"`
 	Verdict    guard.Verdict  `json:"verdict"`
 	// Approver is the user who approved the plan, or empty if the guard allowed it.
 	Approver string `json:"approver,omitempty"`

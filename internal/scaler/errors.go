@@ -52,6 +52,22 @@ func (e *VMIDTakenError) Error() string {
 		"plan again, and the VM gets another VMID", e.VM, e.VMID, e.Guest, e.Host)
 }
 
+// NotStandbyError reports that a VM cannot be woken, because it is not a standby VM that
+// was created and is not in use.
+type NotStandbyError struct {
+	Key fleet.Key
+	// VM is the VM's name, or "" if no VM has the key, and Phase its phase.
+	VM    string
+	Phase Phase
+}
+
+func (e *NotStandbyError) Error() string {
+	if e.VM == "" {
+		return fmt.Sprintf("no vm has key %s: it was removed; choose another standby VM, or create a new VM", e.Key)
+	}
+	return fmt.Sprintf("vm %s: it is not a standby VM that is ready to start (%s): choose another one, or create a new VM", e.VM, e.Phase)
+}
+
 // GuestGoneError reports that the VM that a plan would delete now belongs to someone
 // else.
 type GuestGoneError struct {

@@ -24,6 +24,9 @@ type Request struct {
 	// Key is the VM's key, if the caller must recognize it; if empty, the scaler chooses
 	// one.
 	Key fleet.Key
+	// Standby requests a standby VM, which is created and stays stopped until Wake, and
+	// Reserve that it reserves its CPUs and its memory meanwhile.
+	Standby, Reserve bool
 }
 
 // Change is a step from the current fleet to a new one. It is only a proposal: nothing is
@@ -41,6 +44,8 @@ type Change struct {
 	// Updated are VMs, in their new form, that get other tags, another pool or other
 	// security groups while they run.
 	Updated []fleet.VM
+	// Woken are standby VMs, in their new form, that start and become Nodes.
+	Woken []fleet.VM
 	// Adopted are existing VMs whose files were lost and are restored.
 	Adopted []fleet.VM
 	// Snapshot is the basis of the change.

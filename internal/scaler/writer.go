@@ -379,6 +379,13 @@ func (w *Writer) Ensure(ctx context.Context, requests []Request) (vms []fleet.VM
 	return vms, nil
 }
 
+// Wake requests that standby VMs start and become Nodes, and returns them as ordinary VMs.
+// From then on each is like a new VM, in PhaseReserved. Wake refuses all of them with a
+// *NotStandbyError if one is unknown, or is no standby VM in PhaseMade.
+func (w *Writer) Wake(_ context.Context, keys ...fleet.Key) ([]fleet.VM, error) {
+	return nil, fmt.Errorf("waking %d vms: not possible yet", len(keys))
+}
+
 // Begun waits until no VM with these keys is in PhaseReserved: each is being created, was
 // refused, or was removed. It returns early when ctx ends.
 func (w *Writer) Begun(ctx context.Context, keys ...fleet.Key) {

@@ -48,6 +48,8 @@ type Intent struct {
 	Delete    []Target `json:"delete,omitempty"`
 	Import    []Target `json:"import,omitempty"`
 	Update    []Target `json:"update,omitempty"`
+	// Wake are standby VMs to start. Nothing else of them may change.
+	Wake []Target `json:"wake,omitempty"`
 	// Targeted is set for a plan restricted to the targets: it cannot change anything
 	// else, so it may lack the rest.
 	Targeted bool `json:"targeted,omitempty"`
@@ -75,6 +77,7 @@ const (
 	opDelete operation = "delete"
 	opImport operation = "import"
 	opUpdate operation = "update"
+	opWake   operation = "wake"
 )
 
 // request is one target of the intent, and whether the plan fulfills it.
@@ -118,6 +121,7 @@ func (c *checker) readIntent() {
 		{opDelete, c.intent.Delete},
 		{opImport, c.intent.Import},
 		{opUpdate, c.intent.Update},
+		{opWake, c.intent.Wake},
 	} {
 		for _, target := range list.targets {
 			c.request(list.operation, target)
