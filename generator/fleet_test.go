@@ -95,6 +95,8 @@ func drawVM(t *rapid.T, id fleet.VMID) fleet.VM {
 	}
 	vm.Spread = rapid.SampledFrom([]fleet.Spread{"", fleet.SpreadHosts}).Draw(t, "spread")
 	vm.WholeCores = vm.Policy == fleet.PolicyDedicated && rapid.Bool().Draw(t, "whole cores")
+	vm.Standby = rapid.Bool().Draw(t, "standby")
+	vm.Reserve = rapid.Bool().Draw(t, "reserve")
 	drawDevices(t, &vm)
 	seconds := rapid.IntRange(0, 7200)
 	vm.Timeouts = rapid.SampledFrom([]fleet.Timeouts{{}, {Create: 1, Start: seconds.Draw(t, "start"), Delete: seconds.Draw(t, "delete")}}).Draw(t, "timeouts")

@@ -39,6 +39,7 @@ type call struct {
 	Networks      []device          `json:"network_devices,omitempty"`
 	PCIDevices    []fleet.PCIDevice `json:"pci_devices,omitempty"`
 	Seed          string            `json:"seed,omitempty"`
+	Standby       bool              `json:"standby,omitempty"`
 	Timeouts      fleet.Timeouts    `json:"timeouts,omitzero"`
 	Hardware      hardware          `json:"hardware"`
 	Record        record            `json:"record"`
@@ -85,6 +86,7 @@ type record struct {
 	Overcommit   float64        `json:"overcommit,omitempty"`
 	Spread       fleet.Spread   `json:"spread,omitempty"`
 	WholeCores   bool           `json:"whole_cores,omitempty"`
+	Reserve      bool           `json:"reserve,omitempty"`
 	VCPUPins     []int          `json:"vcpu_pins,omitempty"`
 	L3           []int          `json:"l3,omitempty"`
 	// Labels are sorted key=value strings, because a key may be an HCL keyword, which is
@@ -205,6 +207,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 		MemoryMiB:     vm.MemoryMiB,
 		PCIDevices:    vm.PCIDevices,
 		Seed:          vm.Seed,
+		Standby:       vm.Standby,
 		Timeouts:      vm.Timeouts,
 		Hardware:      fromTemplate,
 		Record: record{
@@ -218,6 +221,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 			Overcommit:   vm.Overcommit,
 			Spread:       vm.Spread,
 			WholeCores:   vm.WholeCores,
+			Reserve:      vm.Reserve,
 			VCPUPins:     vm.VCPUPins,
 			L3:           vm.L3,
 			Demand:       vm.Demand,
@@ -293,6 +297,8 @@ func vmOf(region topology.RegionName, moduleHash string, c *call, groups []strin
 		VMID:     c.VMID,
 		Name:     c.Name,
 		Seed:     c.Seed,
+		Standby:  c.Standby,
+		Reserve:  r.Reserve,
 		Timeouts: c.Timeouts,
 		Module:   moduleHash,
 		Spec: fleet.Spec{

@@ -13,8 +13,9 @@ resource "proxmox_virtual_environment_vm" "node" {
   tags        = sort(distinct(concat(["numaform", "numaform-${var.cluster_id}"], var.tags)))
   pool_id     = var.pool_id == "" ? null : var.pool_id
 
-  on_boot = true
-  started = true
+  # Nothing but a change of standby starts a standby VM, also not its host's boot.
+  on_boot = !var.standby
+  started = !var.standby
 
   # A changed CPU, NUMA node or memory needs a power cycle, and numaform replaces
   # such a VM after draining its Node. The provider must not cycle it on its own.

@@ -202,9 +202,16 @@ variable "pci_devices" {
 }
 
 variable "seed" {
-  description = "Volume of the ISO image that the guest reads at its first boot, such as local:iso/seed.iso, or empty for none. It must be there when the VM starts, and may be detached and deleted afterwards."
+  description = "Volume of the ISO image that the guest reads at its first boot, such as local:iso/seed.iso, or empty for none. It must be there when the VM is created and when it starts, and may be detached and deleted afterwards."
   type        = string
   default     = ""
+  nullable    = false
+}
+
+variable "standby" {
+  description = "Whether the VM is created and stays stopped until it is needed as a node."
+  type        = bool
+  default     = false
   nullable    = false
 }
 
