@@ -161,6 +161,10 @@ func (c *checker) delete(rc *tfjson.ResourceChange, before values) {
 }
 
 func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
+	if r := c.take(opWake, rc.Address); r != nil {
+		c.wake(rc, before, after, r)
+		return
+	}
 	r := c.requested(opUpdate, rc.Address)
 	if r == nil {
 		return
@@ -182,6 +186,25 @@ func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
 			c.deny(RulePins, rc.Address, "its description would pin a VM that has an affinity, which only root may change: replace the node instead")
 		case !hasSockets || !hasCores || int64(len(is.Pins)) != sockets*cores:
 			c.deny(RulePins, rc.Address, fmt.Sprintf("its description has pins for %d vCPUs, but the VM has another number: replace the node instead", len(is.Pins)))
+		}
+	}
+	c.planned(rc, after, r)
+}
+
+// wakes lists the attributes that start a VM. In a wake, nothing else may change, because
+// the VM was approved with everything else.
+var wakes = []string{"on_boot", "started"}
+
+// wake checks the start of a standby VM.
+func (c *checker) wake(rc *tfjson.ResourceChange, before, after values, r *request) {
+	c.existing(rc.Address, before, r.Target, "in the state")
+	c.existing(rc.Address, after, r.Target, "planned")
+	for _, path := range changed(rc.Change) {
+		switch {
+		case !slices.Contains(wakes, path):
+			c.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s would change when the standby VM starts: replace the VM instead", path))
+		case before[path] != false || after[path] != true:
+			c.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s would change to %s, but a wake only starts a VM: plan again from fresh files", path, shown(after[path])))
 		}
 	}
 	c.planned(rc, after, r)

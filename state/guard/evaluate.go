@@ -158,6 +158,7 @@ type changeFacts struct {
 	Deletes int64 `cel:"deletes"`
 	Imports int64 `cel:"imports"`
 	Updates int64 `cel:"updates"`
+	Wakes   int64 `cel:"wakes"`
 	// Nodes is the number of the host's VMs before the change.
 	Nodes int64 `cel:"nodes"`
 	// Hosts is the number of hosts of the targets.
@@ -170,6 +171,7 @@ type intentFacts struct {
 	Delete    []targetFacts `cel:"delete"`
 	Import    []targetFacts `cel:"import"`
 	Update    []targetFacts `cel:"update"`
+	Wake      []targetFacts `cel:"wake"`
 }
 
 type targetFacts struct {
@@ -187,8 +189,8 @@ type resourceFacts struct {
 	Address string `cel:"address"`
 	// Kind is "vm" or "firewall"; any other resource is denied before.
 	Kind string `cel:"kind"`
-	// Action is create, delete, update, import, replace, forget, move, or the plan's own
-	// term.
+	// Action is create, delete, update, wake, import, replace, forget, move, or the plan's
+	// own term.
 	Action string `cel:"action"`
 	Name   string `cel:"name"`
 	Host   string `cel:"host"`
@@ -203,6 +205,7 @@ func (c *checker) facts(plan *tfjson.Plan) (cel.Activation, error) {
 		Deletes: int64(len(c.intent.Delete)),
 		Imports: int64(len(c.intent.Import)),
 		Updates: int64(len(c.intent.Update)),
+		Wakes:   int64(len(c.intent.Wake)),
 	}
 	if plan.PriorState != nil {
 		for _, r := range resources(plan.PriorState.Values) {
@@ -230,6 +233,7 @@ func (c *checker) facts(plan *tfjson.Plan) (cel.Activation, error) {
 			Delete:    targetsOf(c.intent.Delete),
 			Import:    targetsOf(c.intent.Import),
 			Update:    targetsOf(c.intent.Update),
+			Wake:      targetsOf(c.intent.Wake),
 		},
 		"pools": slices.Compact(pools),
 		// Converting the plan to a JSON object costs more than all other facts together,
@@ -281,6 +285,9 @@ func (c *checker) resourceActivation(rc *tfjson.ResourceChange) (cel.Activation,
 		facts.Host = string(r.Host)
 		facts.Pool = r.Pool
 		facts.VMID = int64(r.VMID)
+		if r.operation == opWake && rc.Type == ResourceType && facts.Action == string(tfjson.ActionUpdate) {
+			facts.Action = string(opWake)
+		}
 	}
 	return cel.NewActivation(map[string]any{
 		"resource": facts, "before": object(rc.Change.Before), "after": object(rc.Change.After),

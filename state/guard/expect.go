@@ -21,6 +21,10 @@ func (c *checker) expect(rc *tfjson.ResourceChange, r *request) {
 			"upgrade through the version that wrote the file, or replace the node", r.Module))
 		return
 	}
+	if r.inputs.Standby && !module.standby {
+		c.deny(RuleExpected, rc.Address, fmt.Sprintf("the VM's file says standby, which the modules %.40q do not have: restore the file, or replace the node", r.Module))
+		return
+	}
 	expected := module.node(r.inputs)
 	if rc.Type == FirewallType {
 		expected = groupsOf(r.inputs)

@@ -23,7 +23,7 @@ func filled(plan *tfjson.Plan, intent guard.Intent) guard.Intent {
 	if plan == nil || plan.Config == nil || plan.Config.RootModule == nil {
 		return intent
 	}
-	for _, targets := range []*[]guard.Target{&intent.Create, &intent.Import, &intent.Update} {
+	for _, targets := range []*[]guard.Target{&intent.Create, &intent.Import, &intent.Update, &intent.Wake} {
 		*targets = slices.Clone(*targets)
 		for i := range *targets {
 			target := &(*targets)[i]

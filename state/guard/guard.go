@@ -1,6 +1,6 @@
 // Package guard checks Terraform plans against the requested change. No configuration can
-// disable its invariants: only our VMs, exactly the requested creates, deletes, imports
-// and updates, no replacement, no unmanaged VM, no CPU assigned twice, no secret. Then it
+// disable its invariants: only our VMs, exactly the requested creates, deletes, imports,
+// updates and wakes, no replacement, no unmanaged VM, no CPU assigned twice, no secret. Then it
 // applies limits and the operator's policy. It does no I/O and does not plan or apply:
 // start at Check for one plan, at CheckLimits for a whole change.
 package guard
@@ -240,7 +240,7 @@ func resources(state *tfjson.StateValues) []*tfjson.StateResource {
 }
 
 // pins denies a VM whose CPUs belong to another guest, or to another VM of the plan. It
-// checks only VMs that the plan creates or updates: an existing overlap of two VMs must
+// checks only VMs that the plan creates, updates or wakes: an existing overlap of two VMs must
 // not prevent the deletion of a third.
 func (c *checker) pins() {
 	type pinned struct {
@@ -282,9 +282,9 @@ func (c *checker) pins() {
 	}
 }
 
-// placed reports whether the intent creates or updates the VM at an address, so that the
-// plan may assign its CPUs.
+// placed reports whether the intent creates, updates or wakes the VM at an address, so
+// that the plan may assign its CPUs.
 func (c *checker) placed(address string) bool {
 	r := c.requests[address]
-	return r != nil && (r.operation == opCreate || r.operation == opUpdate)
+	return r != nil && r.operation != opDelete && r.operation != opImport
 }

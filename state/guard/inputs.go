@@ -34,6 +34,7 @@ type inputs struct {
 	Networks       []networkInputs   `json:"network_devices"`
 	PCIDevices     []fleet.PCIDevice `json:"pci_devices"`
 	Seed           string            `json:"seed"`
+	Standby        bool              `json:"standby"`
 	Timeouts       timeoutInputs     `json:"timeouts"`
 	Hardware       hardwareInputs    `json:"hardware"`
 	Record         json.RawMessage   `json:"record"`
@@ -131,6 +132,8 @@ const (
 type nodeModule struct {
 	// migrate is timeout_migrate, in seconds.
 	migrate int64
+	// standby is set if the release has standby VMs.
+	standby bool
 }
 
 // nodeModules maps hashes to releases of the modules. A release that derives different
@@ -138,6 +141,7 @@ type nodeModule struct {
 var nodeModules = map[string]nodeModule{
 	"53eb0066f3e67bbd": {migrate: 900},
 	"c62bcf5233d88919": {migrate: waitLong},
+	"2eb0b7e97a74c03e": {migrate: waitLong, standby: true},
 }
 
 // Knows reports whether the guard can compute the values that the modules with a hash
@@ -162,7 +166,7 @@ func (m nodeModule) node(in *inputs) values {
 	expected := values{
 		"name": in.Name, "vm_id": in.VMID, "description": strings.Join(in.Description, "\n"),
 		"tags": tags(in), "pool_id": in.ResourcePool,
-		"on_boot": true, "started": true, "reboot": false, "reboot_after_update": false, "stop_on_destroy": true, "migrate": true,
+		"on_boot": !in.Standby, "started": !in.Standby, "reboot": false, "reboot_after_update": false, "stop_on_destroy": true, "migrate": true,
 		"timeout_clone": create, "timeout_migrate": m.migrate, "timeout_shutdown_vm": remove,
 		"timeout_start_vm": cmp.Or(in.Timeouts.Start, waitShort), "timeout_stop_vm": remove,
 		"bios": cmp.Or(hardware.BIOS, "seabios"), "machine": hardware.Machine, "scsi_hardware": cmp.Or(hardware.SCSIHardware, "lsi"),
