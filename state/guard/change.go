@@ -195,12 +195,17 @@ func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
 // the VM was approved with everything else.
 var wakes = []string{"on_boot", "started"}
 
+// guestReports lists the attributes that the provider reads from the running guest. They
+// are unknown before the VM starts.
+var guestReports = []string{"ipv4_addresses", "ipv6_addresses", "network_interface_names"}
+
 // wake checks the start of a standby VM.
 func (c *checker) wake(rc *tfjson.ResourceChange, before, after values, r *request) {
 	c.existing(rc.Address, before, r.Target, "in the state")
 	c.existing(rc.Address, after, r.Target, "planned")
 	for _, path := range changed(rc.Change) {
 		switch {
+		case slices.Contains(guestReports, path) && after[path] == nil:
 		case !slices.Contains(wakes, path):
 			c.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s would change when the standby VM starts: replace the VM instead", path))
 		case before[path] != false || after[path] != true:

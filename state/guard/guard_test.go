@@ -2,6 +2,7 @@ package guard_test
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,8 +82,8 @@ func edited(t testing.TB, name string, edits edits) *tfjson.Plan {
 	if err := json.Unmarshal(read(t, name), &doc); err != nil {
 		t.Fatal(err)
 	}
-	for path, value := range edits {
-		doc = set(t, doc, strings.Split(path, "."), value)
+	for _, path := range slices.Sorted(maps.Keys(edits)) { // a value comes before its parts
+		doc = set(t, doc, strings.Split(path, "."), edits[path])
 	}
 	raw, err := json.Marshal(doc)
 	if err != nil {

@@ -43,6 +43,10 @@ func TestWake(t *testing.T) {
 	}{
 		{"it starts", wake, nil, "", ""},
 		{"it runs already, since a wake that was interrupted", wake, edits{"resource_changes.0.change.before.started": true}, "", ""},
+		{"its addresses are not known yet", wake, edits{
+			"resource_changes.0.change.after.ipv4_addresses": absent,
+			"resource_changes.0.change.after_unknown":        map[string]any{"ipv4_addresses": true},
+		}, "", ""},
 		{"it was not requested", nothing, nil, guard.RuleSurplus, "update was not requested"},
 		{"an update was requested", update1, nil, guard.RuleUpdate, "started would change in place"},
 		{"it would stop", wake, edits{
