@@ -106,6 +106,8 @@ type Open struct {
 	Made []guard.Target `json:"made,omitempty"`
 	// Updated are VMs whose tags, pool or security groups may differ from their files.
 	Updated []fleet.Key `json:"updated,omitempty"`
+	// Woken are standby VMs that may not have started yet.
+	Woken []fleet.Key `json:"woken,omitempty"`
 	// Change is the ID of an earlier change that is still in progress on the host, or
 	// empty.
 	Change string `json:"change,omitempty"`
@@ -181,13 +183,13 @@ func (e *Entry) Unfinished() []Open {
 
 // Names reports whether the change affects the VM with that name.
 func (c *Change) Names(vm string) bool {
-	for _, list := range [][]fleet.VM{c.Added, c.Removed, c.Renumbered} {
+	for _, list := range [][]fleet.VM{c.Added, c.Removed, c.Renumbered, c.Woken} {
 		if slices.ContainsFunc(list, func(one fleet.VM) bool { return one.Name == vm }) {
 			return true
 		}
 	}
 	for _, host := range c.Hosts {
-		for _, target := range slices.Concat(host.Create, host.Delete, host.Import, host.Update) {
+		for _, target := range slices.Concat(host.Create, host.Delete, host.Import, host.Update, host.Wake) {
 			if strings.HasPrefix(target.Address, "module."+vm+".") {
 				return true
 			}

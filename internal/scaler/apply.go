@@ -28,6 +28,7 @@ type Result struct {
 	Imported []guard.Target
 	Deleted  []guard.Target
 	Updated  []guard.Target
+	Woken    []guard.Target
 	// Outside are the writes to Proxmox that no plan contains.
 	Outside  []string
 	Duration time.Duration
@@ -42,6 +43,9 @@ func (r Result) String() string {
 	text := fmt.Sprintf("%s: %d created, %d imported, %d deleted", r.Host, len(r.Created), len(r.Imported), len(r.Deleted))
 	if len(r.Updated) > 0 {
 		text += fmt.Sprintf(", %d changed in place", len(r.Updated))
+	}
+	if len(r.Woken) > 0 {
+		text += fmt.Sprintf(", %d woken", len(r.Woken))
 	}
 	return text + " in " + r.Duration.Round(time.Millisecond).String()
 }
@@ -212,6 +216,7 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 			plan := &b.plans[i]
 			result := Result{
 				Host: plan.Host, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete, Updated: plan.Intent.Update,
+				Woken: plan.Intent.Wake,
 			}
 			started := s.config.Clock.Now()
 			switch {
@@ -256,7 +261,7 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 
 	// Check again: VMIDs and CPUs are free, and what changes is ours, as planned and drained.
 	var changing []fleet.VMID // also of files that were deleted by hand, and of imports
-	for _, target := range slices.Concat(plan.Intent.Delete, plan.Intent.Update, plan.Intent.Import) {
+	for _, target := range slices.Concat(plan.Intent.Delete, plan.Intent.Update, plan.Intent.Import, plan.Intent.Wake) {
 		changing = append(changing, target.VMID)
 	}
 	v, err := s.viewHost(ctx, change, plan.Host, true, changing...)
@@ -269,13 +274,16 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 	if err := v.stillFree(plan.Intent); err != nil {
 		return nil, err
 	}
-	if err := v.stillUpdatable(plan.Intent.Update); err != nil {
+	if err := v.stillUpdatable(slices.Concat(plan.Intent.Update, plan.Intent.Wake)); err != nil {
+		return nil, err
+	}
+	if err := v.stillStopped(plan.Intent.Wake); err != nil {
 		return nil, err
 	}
 	if err := v.stillAsPlanned(plan.Plan.JSON, plan.Intent); err != nil {
 		return nil, err
 	}
-	if lost, _ := v.conflicts(plan.Intent.Create); len(lost.VMs) > 0 {
+	if lost, _ := v.conflicts(slices.Concat(plan.Intent.Create, plan.Intent.Wake)); len(lost.VMs) > 0 {
 		return nil, lost
 	}
 	if len(plan.Intent.Delete) > 0 {
@@ -291,8 +299,8 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 	if outside, err = s.prepareGuests(ctx, v, plan.Intent, change.leaving); err != nil {
 		return outside, err
 	}
-	s.config.Progress(plan.Host, fmt.Sprintf("applying: %d to create, %d to import, %d to delete",
-		len(plan.Intent.Create), len(plan.Intent.Import), len(plan.Intent.Delete)))
+	s.config.Progress(plan.Host, fmt.Sprintf("applying: %d to create, %d to wake, %d to import, %d to delete",
+		len(plan.Intent.Create), len(plan.Intent.Wake), len(plan.Intent.Import), len(plan.Intent.Delete)))
 	watched, stop := s.watch(ctx, plan.Host)
 	_, err = plan.workspace.Apply(watched, plan.Plan)
 	if err := stop(err); err != nil {
@@ -301,7 +309,7 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 	return outside, s.awaitNoConflict(ctx, change, plan)
 }
 
-// prepareGuests uploads the seeds of new VMs, and shuts down the VMs to be destroyed. A
+// prepareGuests uploads the seeds of new and of woken VMs, and shuts down the VMs to be destroyed. A
 // half-created VM to be removed is recovered only to be destroyed next, so it gets no
 // seed.
 func (s *Scaler) prepareGuests(ctx context.Context, v *hostView, intent guard.Intent, leaving map[fleet.Key]bool) (written []string, err error) {
@@ -309,7 +317,7 @@ func (s *Scaler) prepareGuests(ctx context.Context, v *hostView, intent guard.In
 		return nil, nil
 	}
 	var created, deleted []fleet.VM
-	for _, target := range intent.Create {
+	for _, target := range slices.Concat(intent.Create, intent.Wake) {
 		if vm, ok := v.vms[target.Address]; ok {
 			created = append(created, vm)
 		}
@@ -384,11 +392,36 @@ func (v *hostView) stillUpdatable(targets []guard.Target) error {
 	return nil
 }
 
+// StartedByHandError reports that a standby VM runs although numaform did not start it.
+type StartedByHandError struct {
+	VM   string
+	VMID fleet.VMID
+	Host topology.HostID
+}
+
+func (e *StartedByHandError) Error() string {
+	return fmt.Sprintf("vm %s: it is a standby VM, and a person started guest %d on %s without its join data: "+
+		"it cannot become a node; stop it (qm stop %d), and it can be woken again", e.VM, e.VMID, e.Host, e.VMID)
+}
+
+// stillStopped refuses, right before an apply, to wake a VM that runs, unless an earlier
+// wake was interrupted: that may have started it.
+func (v *hostView) stillStopped(targets []guard.Target) error {
+	for _, target := range targets {
+		vm, known := v.vms[target.Address]
+		guest, exists := v.with(&vm)
+		if known && exists && guest.Running && !slices.Contains(v.change.open[v.id].Woken, target.Key) {
+			return &StartedByHandError{VM: vm.Name, VMID: vm.VMID, Host: v.id}
+		}
+	}
+	return nil
+}
+
 // stillAsPlanned refuses, right before an apply, to write to a VM for which state, plan
 // and Proxmox disagree. The guard has checked that state and plan agree with the intent.
 func (v *hostView) stillAsPlanned(plan *tfjson.Plan, intent guard.Intent) error {
 	targets := map[string]guard.Target{}
-	for _, target := range slices.Concat(intent.Delete, intent.Import, intent.Update) {
+	for _, target := range slices.Concat(intent.Delete, intent.Import, intent.Update, intent.Wake) {
 		targets[target.Address] = target
 	}
 	for _, change := range plan.ResourceChanges {

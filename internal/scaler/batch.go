@@ -20,10 +20,10 @@ import (
 )
 
 // batch is a change by a writer: all requests that can begin now, with the keys of the VMs
-// that the change creates, removes and updates.
+// that the change creates, removes, updates and wakes.
 type batch struct {
-	change                    *Change
-	creates, removes, updates []fleet.Key
+	change                           *Change
+	creates, removes, updates, wakes []fleet.Key
 }
 
 // nextBatch reads the fleet, merges others' changes, and returns the next change to begin,
@@ -69,7 +69,9 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	b.change.lean = true
 	w.giveUpReused(b)
 	w.giveUpVanished(b, joined)
-	w.addRequests(b, undrained)
+	if w.addWakes(b); len(b.wakes) == 0 {
+		w.addRequests(b, undrained)
+	}
 	if b.change.Empty() {
 		// Creates and deletes do not wait for updates in place.
 		w.addUpdates(b)
@@ -109,8 +111,9 @@ func (w *Writer) mergeFiles(from *reading, snapshot *topology.Snapshot) {
 			if m.Filed = true; !m.moving {
 				m.VM = inPlace(m.VM, &vm.Spec) // people may have reverted it
 			}
-			if m.Phase == PhaseReserved {
+			if m.Phase == PhaseReserved && !(m.waking && vm.Standby) {
 				// Its change was written, but the response was lost.
+				m.waking = false
 				w.set(m, PhaseMaking, nil)
 			}
 			continue
@@ -118,7 +121,7 @@ func (w *Writer) mergeFiles(from *reading, snapshot *topology.Snapshot) {
 		m := &member{VMState: VMState{VM: vm, Since: now, Filed: true}}
 		m.Changing = slices.Contains(from.open[vm.Host].Updated, vm.Key)
 		w.members[vm.Key] = m
-		if alive[vm.Key] && !interrupted(from.open, vm.Host) {
+		if alive[vm.Key] && !interrupted(from.open, vm.Host) && !slices.Contains(from.open[vm.Host].Woken, vm.Key) {
 			w.set(m, PhaseMade, nil)
 		} else {
 			w.set(m, PhaseMaking, nil)
@@ -286,7 +289,7 @@ const partSize = 32
 func (w *Writer) laterHosts(from *reading, now time.Time) map[topology.HostID]bool {
 	waiting := map[topology.HostID]int{}
 	for _, m := range w.members {
-		if m.Phase == PhaseReserved && !m.leaving && m.ready(from, now) {
+		if m.Phase == PhaseReserved && !m.leaving && !m.waking && m.ready(from, now) {
 			waiting[m.VM.Host]++
 		}
 	}
@@ -297,6 +300,25 @@ func (w *Writer) laterHosts(from *reading, now time.Time) map[topology.HostID]bo
 		vms += waiting[host]
 	}
 	return later
+}
+
+// addWakes adds the standby VMs to wake on free hosts. A wake is a change of its own, so
+// that it waits for no clone.
+func (w *Writer) addWakes(b *batch) {
+	now := w.scaler.config.Clock.Now()
+	change := b.change
+	for _, m := range w.sorted() {
+		at := slices.IndexFunc(change.After.VMs, func(vm fleet.VM) bool { return vm.Key == m.VM.Key })
+		if !m.waking || m.leaving || m.Phase != PhaseReserved || at < 0 || !m.ready(change.from, now) {
+			continue
+		}
+		b.wakes = append(b.wakes, m.VM.Key)
+		change.After.VMs[at] = m.VM
+		change.Woken = append(change.Woken, m.VM)
+	}
+	if len(b.wakes) > 0 {
+		change.Kind = audit.KindWake
+	}
 }
 
 // addRequests adds the requests for free hosts to the change.
@@ -321,7 +343,7 @@ func (w *Writer) addRequests(b *batch, undrained map[fleet.Key]error) {
 			} else if known {
 				m.Err, m.retry = reason, delay{until: now.Add(shortestDelay)}
 			}
-		case m.Phase == PhaseReserved && !m.leaving:
+		case m.Phase == PhaseReserved && !m.leaving && !m.waking:
 			if err := w.scaler.checkRootOnly(&m.VM); err != nil {
 				w.set(m, PhaseFailed, err)
 				continue
@@ -376,7 +398,7 @@ func (w *Writer) render(b *batch) error {
 	}
 	now := w.scaler.config.Clock.Now()
 	refused := false
-	for _, vm := range slices.Concat(b.change.Added, b.change.Updated) {
+	for _, vm := range slices.Concat(b.change.Added, b.change.Updated, b.change.Woken) {
 		alone := b.change.After
 		alone.VMs = []fleet.VM{vm}
 		alone.Hosts = []topology.HostID{vm.Host}
@@ -412,6 +434,7 @@ func (b *batch) drop(key fleet.Key) {
 	isVM := func(vm fleet.VM) bool { return vm.Key == key }
 	c.Added = slices.DeleteFunc(c.Added, isVM)
 	c.Updated = slices.DeleteFunc(c.Updated, isVM)
+	c.Woken = slices.DeleteFunc(c.Woken, isVM)
 	c.After.VMs = slices.DeleteFunc(c.After.VMs, isVM)
 	if at := slices.IndexFunc(c.Before.VMs, isVM); at >= 0 {
 		c.After.VMs = append(c.After.VMs, c.Before.VMs[at])
@@ -419,6 +442,7 @@ func (b *batch) drop(key fleet.Key) {
 	isKey := func(k fleet.Key) bool { return k == key }
 	b.creates = slices.DeleteFunc(b.creates, isKey)
 	b.updates = slices.DeleteFunc(b.updates, isKey)
+	b.wakes = slices.DeleteFunc(b.wakes, isKey)
 }
 
 // approve decides for each host whether its plan may be applied. It removes the requests
@@ -473,7 +497,8 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (appro
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if slices.ContainsFunc(b.creates, func(key fleet.Key) bool { return w.members[key] == nil }) {
+	if slices.ContainsFunc(b.creates, func(key fleet.Key) bool { return w.members[key] == nil }) ||
+		slices.ContainsFunc(b.wakes, func(key fleet.Key) bool { m := w.members[key]; return m == nil || !m.waking }) {
 		return "", errReduced // its removal was requested while the change was planned
 	}
 	slices.Sort(approvers)
@@ -481,13 +506,14 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (appro
 }
 
 // allow returns why a plan may not be applied, or who approved it if the guard does not
-// allow it by itself, or the NodePool requires approval of updates of running VMs.
+// allow it by itself, or the NodePool requires approval of updates of running VMs or of
+// wakes.
 func (w *Writer) allow(ctx context.Context, plan *RootPlan) (approver string, err error) {
 	switch {
 	case plan.Err != nil:
 		return "", &PlanError{Host: plan.Host, Err: plan.Err}
 	case plan.Verdict.Decision == guard.Allow:
-		if !plan.InPlace || w.config.Gate == nil {
+		if !plan.InPlace && len(plan.Intent.Wake) == 0 || w.config.Gate == nil {
 			return "", nil
 		}
 		if asks, err := w.config.Gate.Asks(ctx, plan); err != nil || !asks {
@@ -535,7 +561,7 @@ func (w *Writer) postponeBatch(b *batch, reason func(*member) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.scaler.config.Clock.Now()
-	for _, key := range slices.Concat(b.creates, b.removes, b.updates) {
+	for _, key := range slices.Concat(b.creates, b.removes, b.updates, b.wakes) {
 		m := w.members[key]
 		if m == nil {
 			continue
@@ -573,6 +599,20 @@ func (w *Writer) batchBegun(b *batch, begun *begun) {
 	for _, key := range b.removes {
 		if m := w.members[key]; m != nil {
 			m.moving = true
+		}
+	}
+	for _, key := range b.wakes {
+		if m := w.members[key]; m != nil {
+			w.scaler.config.Observe.QueueDone(m.VM.Host, begun.started.Sub(m.Since))
+			m.moving = true
+			if !m.waking { // its removal was requested meanwhile
+				m.VM.Standby = false
+				m.leaving = true
+				w.set(m, PhaseRemoving, nil)
+			} else {
+				m.waking = false
+				w.set(m, PhaseMaking, nil)
+			}
 		}
 	}
 	for _, vm := range begun.change.Updated {
@@ -621,7 +661,7 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	switch {
 	case result.Err != nil:
 		w.backoff[result.Host] = w.backoff[result.Host].grown(now)
-	case len(result.Created)+len(result.Imported)+len(result.Deleted)+len(result.Updated) > 0:
+	case len(result.Created)+len(result.Imported)+len(result.Deleted)+len(result.Updated)+len(result.Woken) > 0:
 		delete(w.backoff, result.Host)
 		delete(w.quiet, result.Host)
 	default:
@@ -675,7 +715,7 @@ func (w *Writer) vmApplied(m *member, b *batch, err error, running bool) {
 
 	removed := slices.Contains(b.removes, key)
 	unfinished := m.Phase == PhaseMaking || (m.Phase == PhaseFailed && m.Filed)
-	if part := removed || slices.Contains(b.creates, key); !part && (err != nil || !unfinished) {
+	if part := removed || slices.Contains(b.creates, key) || slices.Contains(b.wakes, key); !part && (err != nil || !unfinished) {
 		return // part of an earlier change, and unchanged
 	}
 	m.moving = false

@@ -207,7 +207,8 @@ func (v *hostView) isStale(change *tfjson.ResourceChange) bool {
 		vm, inFiles := v.vms[change.Address]
 		guest, ours := v.of(&vm)
 		_, updated := v.updated[change.Address]
-		return v.interrupted && inFiles && !updated && ours && !guest.Running
+		_, woken := v.woken[change.Address]
+		return v.interrupted && inFiles && !updated && !woken && ours && !guest.Running
 	}
 	return false
 }

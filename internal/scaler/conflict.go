@@ -45,7 +45,7 @@ func (e *ConflictError) Unwrap() error { return e.Cause }
 // awaitNoConflict checks a host after its VMs were created, by this change or by one that
 // did not get to check. It waits while another writer has to give way.
 func (s *Scaler) awaitNoConflict(ctx context.Context, change *Change, plan *RootPlan) error {
-	made := plan.toCheck(change.open[plan.Host].Made)
+	made := append(plan.toCheck(change.open[plan.Host].Made), plan.Intent.Wake...)
 	if len(made) == 0 || s.region(plan.Host.Region).Live == nil {
 		return nil
 	}

@@ -406,6 +406,10 @@ func (d *VMDrift) chooseRemedy(planned *evidence, guest located) {
 	for _, edit := range manualEdits {
 		if slices.ContainsFunc(d.Differences, func(diff DriftDifference) bool { return diff.Attribute == edit.attribute }) {
 			d.Class = DriftForeign
+			if edit.attribute == "started" && d.VM.Standby {
+				edit.why = "a person started it: it is a standby VM, and cannot become a node while it runs without join data"
+				edit.back = "qm stop VMID"
+			}
 			d.Notes = append(d.Notes, edit.why)
 			d.Advice = "restore it on its host: " + strings.NewReplacer("VMID", strconv.Itoa(int(d.VM.VMID)), "NAME", d.VM.Name).Replace(edit.back)
 			return

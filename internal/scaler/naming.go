@@ -78,6 +78,8 @@ func (s *Scaler) newVM(allocator *fleet.Allocator, snapshot *topology.Snapshot, 
 	vm.Key = cmp.Or(request.Key, vm.Key)
 	vm.Module = modules.HashOf(s.config.Release.Modules)
 	vm.Timeouts = s.region(vm.Host.Region).Timeouts
+	vm.Standby = request.Standby
+	vm.Reserve = request.Standby && request.Reserve
 	if vm.SeedStorage == "" {
 		return vm, nil
 	}

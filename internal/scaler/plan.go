@@ -59,7 +59,7 @@ type RootPlan struct {
 
 // Changes reports whether the plan does anything.
 func (p *RootPlan) Changes() bool {
-	return len(p.Intent.Create)+len(p.Intent.Delete)+len(p.Intent.Import)+len(p.Intent.Update) > 0 ||
+	return len(p.Intent.Create)+len(p.Intent.Delete)+len(p.Intent.Import)+len(p.Intent.Update)+len(p.Intent.Wake) > 0 ||
 		(p.Plan != nil && p.Plan.Changes)
 }
 

@@ -157,14 +157,16 @@ func (c *Change) Differences() []store.Difference {
 }
 
 // Empty reports whether the change contains no request.
-func (c *Change) Empty() bool { return len(c.Added)+len(c.Removed)+len(c.Repaired)+len(c.Updated) == 0 }
+func (c *Change) Empty() bool {
+	return len(c.Added)+len(c.Removed)+len(c.Repaired)+len(c.Updated)+len(c.Woken) == 0
+}
 
 // Narrow limits planning to the hosts that the change touches.
 func (c *Change) Narrow() { c.narrow = true }
 
 // Hosts returns the hosts that the change touches, sorted.
 func (c *Change) Hosts() []topology.HostID {
-	touched := fleet.Fleet{VMs: slices.Concat(c.Added, c.Removed, c.Repaired, c.Updated)}
+	touched := fleet.Fleet{VMs: slices.Concat(c.Added, c.Removed, c.Repaired, c.Updated, c.Woken)}
 	return touched.AllHosts()
 }
 
@@ -197,10 +199,11 @@ func (c *Change) differing() []topology.HostID {
 	return slices.DeleteFunc(hosts, func(host topology.HostID) bool { return c.from.quiet[host] || c.from.busy[host] })
 }
 
-// interrupted reports whether a host has unfinished work other than updates in place.
+// interrupted reports whether a host has unfinished work other than updates in place and
+// wakes, so that a create may have been interrupted.
 func interrupted(open map[topology.HostID]audit.Open, host topology.HostID) bool {
 	work, unfinished := open[host]
-	return unfinished && (len(work.Updated) == 0 || len(work.Removed)+len(work.Made) > 0)
+	return unfinished && (len(work.Updated)+len(work.Woken) == 0 || len(work.Removed)+len(work.Made) > 0)
 }
 
 // Propose returns the change that creates the requested VMs: NewChange, then AddVMs.
@@ -222,7 +225,7 @@ func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.R
 	change.Renumbered = change.index().reused(change.After.VMs)
 	for _, vm := range change.Renumbered {
 		change.After.VMs = slices.DeleteFunc(change.After.VMs, func(other fleet.VM) bool { return other.Key == vm.Key })
-		requests = append(requests, Request{Spec: vm.Spec, Placement: vm.Placement})
+		requests = append(requests, Request{Spec: vm.Spec, Placement: vm.Placement, Standby: vm.Standby, Reserve: vm.Reserve})
 	}
 	// VMIDs follow the order of hosts, so that the same decision always reads the same.
 	slices.SortStableFunc(requests, func(a, b Request) int {
@@ -361,6 +364,9 @@ func (s *Scaler) ProposeUndo(
 	if err != nil {
 		return nil, err
 	}
+	if undone.Kind == audit.KindWake {
+		return nil, &UndoError{ID: undone.ID, Problem: "its VMs have started, and never become standby VMs again: remove their nodes instead"}
+	}
 	if undone.Kind == audit.KindUpdate {
 		return nil, &UndoError{ID: undone.ID, Problem: "its VMs follow their ProxmoxNodeClass: change the class back"}
 	}
@@ -390,7 +396,7 @@ func (s *Scaler) ProposeUndo(
 			return nil, &UndoError{ID: undone.ID, Problem: fmt.Sprintf("there is no room for a %s of pool %s any more: %s",
 				spec.InstanceType, spec.Pool, unplaced[0].Reason)}
 		}
-		requests[i] = Request{Spec: removed[i].Spec, Placement: placed[0].Placement}
+		requests[i] = Request{Spec: removed[i].Spec, Placement: placed[0].Placement, Standby: removed[i].Standby, Reserve: removed[i].Reserve}
 	}
 	return change, s.AddVMs(change, requests, taken)
 }

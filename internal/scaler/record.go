@@ -45,7 +45,7 @@ func (s *Scaler) record(change *Change, plans []RootPlan, approver string) audit
 	record := audit.Change{
 		Format: audit.FormatVersion, ID: id, Time: now, ClusterID: s.config.ClusterID, Actor: s.config.Actor, Version: s.config.Version,
 		Kind: change.kind(plans), Undoes: change.Undoes,
-		Added: change.Added, Removed: slices.Clone(change.Removed), Renumbered: change.Renumbered,
+		Added: change.Added, Removed: slices.Clone(change.Removed), Renumbered: change.Renumbered, Woken: change.Woken,
 		Outside: slices.Clone(change.outside), Open: change.opens(id, plans),
 		Rotations: rotations{},
 	}
@@ -88,13 +88,14 @@ func (c *Change) kind(plans []RootPlan) audit.Kind {
 
 func (p *RootPlan) record(approver string) audit.HostPlan {
 	host := audit.HostPlan{
-		Host: p.Host, Create: p.Intent.Create, Delete: p.Intent.Delete, Import: p.Intent.Import, Update: p.Intent.Update, Verdict: p.Verdict,
+		Host: p.Host, Create: p.Intent.Create, Delete: p.Intent.Delete, Import: p.Intent.Import, Update: p.Intent.Update, Wake: p.Intent.Wake,
+		Verdict: p.Verdict,
 	}
 	if p.Plan != nil {
 		host.PlanSHA256 = p.Plan.SHA256
 		host.PlanDigest = p.Plan.Digest
 	}
-	if p.InPlace || p.Verdict.Decision == guard.NeedsApproval {
+	if p.InPlace || len(p.Intent.Wake) > 0 || p.Verdict.Decision == guard.NeedsApproval {
 		host.Approver = approver
 	}
 	if p.Err != nil {
@@ -121,6 +122,12 @@ func (c *Change) opens(id string, plans []RootPlan) []audit.Open {
 		for _, vm := range on(c.Updated, plan.Host) {
 			if !slices.Contains(entry.Updated, vm.Key) {
 				entry.Updated = append(entry.Updated, vm.Key)
+			}
+		}
+		entry.Woken = slices.Clone(entry.Woken)
+		for _, vm := range on(c.Woken, plan.Host) {
+			if !slices.Contains(entry.Woken, vm.Key) {
+				entry.Woken = append(entry.Woken, vm.Key)
 			}
 		}
 		open[plan.Host] = entry
@@ -164,6 +171,8 @@ func why(record *audit.Change) string {
 		return "revert drift"
 	case audit.KindUpdate:
 		return "change tags, pool, security groups or emulator in place"
+	case audit.KindWake:
+		return fmt.Sprintf("wake %d standby VMs: %s", len(record.Woken), names(record.Woken))
 	case audit.KindUndo:
 		return "undo " + record.Undoes
 	case audit.KindRecovery:

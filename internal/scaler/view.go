@@ -28,9 +28,10 @@ type hostView struct {
 	added   map[string]fleet.VM // requested by this change
 	removed map[string]fleet.VM // removed by this change or an earlier one
 	updated map[string]fleet.VM // to change in place, by this change or an earlier one
+	woken   map[string]fleet.VM // standby VMs to start, by this change or an earlier one
 	// calls are the module calls of updated, whether or not their files contain them.
 	calls []string
-	// retrying is set if VMs of an earlier change are among updated.
+	// retrying is set if VMs of an earlier change are among updated or woken.
 	retrying bool
 	// complete is set if all guests are known: a guest that is not listed then does not
 	// exist.
@@ -65,6 +66,7 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 		guestIndex: indexGuests(snapshot, change.After.ClusterID), change: change, id: id, host: host, complete: !region.HidesGuests,
 		vms: byAddress(change.After.VMs, id), added: byAddress(change.Added, id),
 		removed: byAddress(change.Removed, id), updated: byAddress(change.Updated, id),
+		woken:       byAddress(change.Woken, id),
 		interrupted: interrupted(change.open, id),
 	}
 	open := change.open[id]
@@ -76,6 +78,10 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 	for address, vm := range v.vms {
 		if slices.Contains(open.Updated, vm.Key) {
 			v.updated[address] = vm
+			v.retrying = true
+		}
+		if slices.Contains(open.Woken, vm.Key) && !vm.Standby {
+			v.woken[address] = vm
 			v.retrying = true
 		}
 	}
@@ -90,13 +96,16 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 // targets are the module calls affected by the change.
 func (v *hostView) targets() []string {
 	targets := slices.Clone(v.calls)
+	for _, vm := range v.woken {
+		targets = append(targets, generator.Calls(&vm)[0]) // its security groups do not change
+	}
 	for _, vms := range []map[string]fleet.VM{v.added, v.removed} {
 		for _, vm := range vms {
 			targets = append(targets, generator.Calls(&vm)...)
 		}
 	}
 	slices.Sort(targets)
-	return targets
+	return slices.Compact(targets)
 }
 
 // targetOf returns the target of a VM in the files. A VM that cannot be rendered has no
@@ -113,8 +122,8 @@ func targetOf(clusterID string, vm *fleet.VM) guard.Target {
 }
 
 // intent returns what the plan has to do: create what this change adds and what earlier
-// changes added to the files, import what exists, delete what was removed, and update
-// what is to change in place.
+// changes added to the files, import what exists, delete what was removed, start what was
+// woken, and update what is to change in place.
 func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 	intent := guard.Intent{ClusterID: v.clusterID}
 	for _, guest := range v.guests {
@@ -131,7 +140,8 @@ func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 		requested[target.Address] = true
 		guest, _ := v.with(&imported[i])
 		_, created := v.updated[target.Address]
-		target.Incomplete = v.interrupted && !created && !guest.Running
+		_, woken := v.woken[target.Address]
+		target.Incomplete = (v.interrupted || woken) && !created && !guest.Running
 		intent.Import = append(intent.Import, target)
 	}
 	listed := map[string]bool{}
@@ -156,6 +166,13 @@ func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 		if !listed[address] {
 			requested[address] = true
 			intent.Create = append(intent.Create, targetOf(v.clusterID, &vm))
+		}
+	}
+
+	for _, change := range plan.ResourceChanges {
+		if vm, ok := v.woken[change.Address]; ok && !requested[change.Address] && !change.Change.Actions.NoOp() {
+			requested[change.Address] = true
+			intent.Wake = append(intent.Wake, targetOf(v.clusterID, &vm))
 		}
 	}
 
@@ -407,13 +424,13 @@ func (c *Change) hostsOf(host topology.HostID) []topology.HostName {
 	return slices.Compact(hosts)
 }
 
-// guestsOf returns the VMIDs of the existing VMs that a change removes or updates on a host,
+// guestsOf returns the VMIDs of the existing VMs that a change removes, updates or wakes on a host,
 // with those that an earlier change left unfinished.
 func (c *Change) guestsOf(host topology.HostID) []fleet.VMID {
 	open := c.open[host]
-	vms := slices.Concat(on(c.Removed, host), on(c.Updated, host), on(open.Removed, host))
+	vms := slices.Concat(on(c.Removed, host), on(c.Updated, host), on(c.Woken, host), on(open.Removed, host))
 	for _, vm := range on(c.After.VMs, host) {
-		if slices.Contains(open.Updated, vm.Key) {
+		if slices.Contains(open.Updated, vm.Key) || slices.Contains(open.Woken, vm.Key) {
 			vms = append(vms, vm)
 		}
 	}

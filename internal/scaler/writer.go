@@ -84,8 +84,8 @@ type VMState struct {
 }
 
 // Places returns the VMs that use resources of their hosts: pods are the VMs that run or
-// will run pods, and rest the VMs that do not: they are being removed, or have failed but
-// have files. A VM without a file that has failed or is pending approval uses no
+// will run pods, among them standby VMs, and rest the VMs that do not: they are being
+// removed, or have failed or are pending approval but have files. A VM without a file that has failed or is pending approval uses no
 // resources: it is placed again before it is created.
 func Places(states []VMState) (pods, rest []fleet.VM) {
 	for i := range states {
@@ -93,7 +93,7 @@ func Places(states []VMState) (pods, rest []fleet.VM) {
 		switch {
 		case state.Phase == PhaseReserved, state.Phase == PhaseMaking, state.Phase == PhaseMade:
 			pods = append(pods, state.VM)
-		case state.Phase == PhaseRemoving, state.Phase == PhaseFailed && state.Filed:
+		case state.Phase == PhaseRemoving, (state.Phase == PhaseFailed || state.Phase == PhasePendingApproval) && state.Filed:
 			rest = append(rest, state.VM)
 		}
 	}
@@ -106,6 +106,9 @@ type member struct {
 	// leaving is set if removal was requested, and moving if the VM is part of a change
 	// in progress.
 	leaving, moving bool
+	// waking is set while the wake of a standby VM has not begun: its file still says
+	// standby.
+	waking bool
 	// vanished is set if the VM was created and then removed by another client.
 	vanished bool
 	// desired is the desired Spec of an update in place, or nil.
@@ -381,9 +384,50 @@ func (w *Writer) Ensure(ctx context.Context, requests []Request) (vms []fleet.VM
 
 // Wake requests that standby VMs start and become Nodes, and returns them as ordinary VMs.
 // From then on each is like a new VM, in PhaseReserved. Wake refuses all of them with a
-// *NotStandbyError if one is unknown, or is no standby VM in PhaseMade.
-func (w *Writer) Wake(_ context.Context, keys ...fleet.Key) ([]fleet.VM, error) {
-	return nil, fmt.Errorf("waking %d vms: not possible yet", len(keys))
+// *NotStandbyError if one is unknown, or is no standby VM in PhaseMade, and with a
+// *StartedByHandError if one runs already: it has no join data.
+func (w *Writer) Wake(ctx context.Context, keys ...fleet.Key) (vms []fleet.VM, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("waking vms: %w", err)
+		}
+	}()
+	select {
+	case <-w.loaded:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: the fleet is not read yet", context.Cause(ctx))
+	}
+	snapshot, err := w.config.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	index := indexGuests(snapshot, w.scaler.config.ClusterID)
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, key := range keys {
+		m := w.members[key]
+		if m == nil {
+			return nil, &NotStandbyError{Key: key}
+		}
+		if !m.VM.Standby || m.Phase != PhaseMade || m.leaving || m.moving {
+			return nil, &NotStandbyError{Key: key, VM: m.VM.Name, Phase: m.Phase}
+		}
+		if guest, ours := index.of(&m.VM); ours && guest.Running {
+			return nil, &StartedByHandError{VM: m.VM.Name, VMID: m.VM.VMID, Host: m.VM.Host}
+		}
+	}
+	for _, key := range keys {
+		m := w.members[key]
+		m.VM.Standby = false
+		m.waking = true
+		m.retry = delay{}
+		m.Made = false
+		w.set(m, PhaseReserved, nil)
+		vms = append(vms, m.VM)
+	}
+	w.nudge()
+	return vms, nil
 }
 
 // Begun waits until no VM with these keys is in PhaseReserved: each is being created, was
@@ -409,7 +453,8 @@ func (w *Writer) Begun(ctx context.Context, keys ...fleet.Key) {
 }
 
 // Remove requests deletion of the VMs with these keys. Unknown keys are ignored. A VM not
-// yet written to a file is dropped immediately.
+// yet written to a file is dropped immediately, and a VM whose wake has not begun is a
+// standby VM again.
 func (w *Writer) Remove(keys ...fleet.Key) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -419,6 +464,10 @@ func (w *Writer) Remove(keys ...fleet.Key) {
 		case m == nil || m.leaving:
 		case !m.Filed && !m.moving:
 			w.drop(key)
+		case m.waking:
+			m.waking = false
+			m.VM.Standby = true
+			w.set(m, PhaseMade, nil)
 		default:
 			m.leaving = true
 			w.set(m, PhaseRemoving, nil)

@@ -1,0 +1,269 @@
+package scaler_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/topology"
+)
+
+// standby returns a request for a standby VM.
+func standby(host topology.HostID) scaler.Request {
+	r := on(host)
+	r.Standby = true
+	return r
+}
+
+// runs checks whether a VM runs, and starts with its host.
+func (w *world) runs(t *testing.T, vm fleet.VM, want bool) {
+	t.Helper()
+	guest, exists := w.sim.Guest(int(vm.VMID))
+	if !exists || guest.Running != want || (guest.Config["onboot"] == "1") != want {
+		t.Errorf("%s exists: %t, runs: %t, onboot %q; want it to run: %t", vm.Name, exists, guest.Running, guest.Config["onboot"], want)
+	}
+}
+
+// starts returns how often a VM was started.
+func (w *world) starts(vm fleet.VM) int {
+	count := 0
+	for _, call := range w.sim.Calls() {
+		if call.Method == http.MethodPost && strings.HasSuffix(call.Path, fmt.Sprintf("/qemu/%d/status/start", vm.VMID)) {
+			count++
+		}
+	}
+	return count
+}
+
+// seedings records the VMs that were to be seeded.
+type seedings struct {
+	mu   sync.Mutex
+	vms  []fleet.VM
+	fail error
+}
+
+func (s *seedings) Seed(_ context.Context, vms []fleet.VM) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.vms = append(s.vms, vms...)
+	return nil, s.fail
+}
+
+func (*seedings) ShutDown(context.Context, []fleet.VM) ([]string, error) { return nil, nil }
+
+// taken returns what was seeded since the last call, as name and whether as standby VM.
+func (s *seedings) taken() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := map[string]bool{}
+	for _, vm := range s.vms {
+		found[vm.Name] = vm.Standby
+	}
+	s.vms = nil
+	return found
+}
+
+// TestWriterWakes creates standby VMs, which do not start, and wakes one of them: it
+// starts, nothing is cloned, and its file changes by one line.
+func TestWriterWakes(t *testing.T) {
+	t.Parallel()
+	seeds := &seedings{}
+	w := newWorldWith(t, func(config *scaler.Config) { config.Guests = seeds })
+	writer := w.run(t, nil)
+	vms := ensure(t, writer, standby(first), standby(first), on(first))
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade, scaler.PhaseMade)
+	w.runs(t, vms[0], false)
+	w.runs(t, vms[1], false)
+	w.runs(t, vms[2], true)
+	if pods, _ := scaler.Places(writer.VMs()); len(pods) != 3 {
+		t.Errorf("%d VMs hold resources, want 3", len(pods))
+	}
+	want := map[string]bool{vms[0].Name: true, vms[1].Name: true, vms[2].Name: false}
+	if diff := cmp.Diff(want, seeds.taken()); diff != "" {
+		t.Errorf("seeds of new VMs (-want +got):\n%s", diff)
+	}
+
+	w.sim.ResetCalls()
+	woken, err := writer.Wake(t.Context(), vms[0].Key)
+	if err != nil || len(woken) != 1 || woken[0].Standby || woken[0].Key != vms[0].Key {
+		t.Fatalf("woke %v, %v", woken, err)
+	}
+	writer.Begun(t.Context(), vms[0].Key)
+	states := phases(t, writer, scaler.PhaseMade, scaler.PhaseMade, scaler.PhaseMade)
+	if states[0].VM.Standby || !states[1].VM.Standby {
+		t.Errorf("standby: %t and %t, want false and true", states[0].VM.Standby, states[1].VM.Standby)
+	}
+	w.runs(t, vms[0], true)
+	w.runs(t, vms[1], false)
+	if w.called(http.MethodPost, "/clone") || w.starts(vms[0]) != 1 {
+		t.Errorf("cloned: %t, started %d times", w.called(http.MethodPost, "/clone"), w.starts(vms[0]))
+	}
+	if diff := cmp.Diff(map[string]bool{vms[0].Name: false}, seeds.taken()); diff != "" {
+		t.Errorf("seeds of woken VMs (-want +got):\n%s", diff)
+	}
+	w.underWay(t)
+	if diff := cmp.Diff([]audit.Kind{audit.KindScaleUp, audit.KindWake}, w.kinds(t)); diff != "" {
+		t.Errorf("history (-want +got):\n%s", diff)
+	}
+
+	for key, says := range map[fleet.Key]string{
+		"unknown":  "no vm has key",
+		vms[0].Key: "is not a standby VM",
+		vms[2].Key: "is not a standby VM",
+	} {
+		if _, err := writer.Wake(t.Context(), vms[1].Key, key); !as[*scaler.NotStandbyError](err) || !strings.Contains(err.Error(), says) {
+			t.Errorf("waking %s: got %v", key, err)
+		}
+	}
+	if states := writer.VMs(); !states[1].VM.Standby {
+		t.Error("a refused request woke one of its VMs")
+	}
+	writer.Remove(vms[0].Key, vms[1].Key)
+	phases(t, writer, scaler.PhaseMade)
+	w.exist(t, int(vms[2].VMID))
+}
+
+// TestWriterWakesBeforeItRefills requests a wake and new VMs together: the wake is the
+// first change, and a new VM of its host comes afterwards.
+func TestWriterWakesBeforeItRefills(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	paused := &atomic.Bool{}
+	writer := w.run(t, func(config *scaler.WriterConfig) { config.Paused = paused.Load })
+	vm := ensure(t, writer, standby(first))[0]
+	phases(t, writer, scaler.PhaseMade)
+	paused.Store(true)
+	ensure(t, writer, standby(first))
+	if _, err := writer.Wake(t.Context(), vm.Key); err != nil {
+		t.Fatal(err)
+	}
+	paused.Store(false)
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	w.underWay(t)
+	if diff := cmp.Diff([]audit.Kind{audit.KindScaleUp, audit.KindWake, audit.KindScaleUp}, w.kinds(t)); diff != "" {
+		t.Errorf("history (-want +got):\n%s", diff)
+	}
+}
+
+// TestWriterWithdrawsAWake removes a woken VM before its wake begins: it is a standby VM
+// again, and can be woken later.
+func TestWriterWithdrawsAWake(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	paused := &atomic.Bool{}
+	writer := w.run(t, func(config *scaler.WriterConfig) { config.Paused = paused.Load })
+	vm := ensure(t, writer, standby(first))[0]
+	phases(t, writer, scaler.PhaseMade)
+	paused.Store(true)
+	if _, err := writer.Wake(t.Context(), vm.Key); err != nil {
+		t.Fatal(err)
+	}
+	writer.Remove(vm.Key)
+	paused.Store(false)
+	if states := phases(t, writer, scaler.PhaseMade); !states[0].VM.Standby {
+		t.Error("it is not a standby VM any more")
+	}
+	w.runs(t, vm, false)
+	if _, err := writer.Wake(t.Context(), vm.Key); err != nil {
+		t.Fatal(err)
+	}
+	await(t, writer, func(states []scaler.VMState) bool {
+		return states[0].Phase == scaler.PhaseMade && !states[0].VM.Standby
+	})
+	w.runs(t, vm, true)
+}
+
+// TestWriterRefusesAVMStartedByHand starts a standby VM by hand: it has no join data, so
+// it is not woken, and no repair stops it.
+func TestWriterRefusesAVMStartedByHand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	writer := w.run(t, nil)
+	vm := ensure(t, writer, standby(first))[0]
+	phases(t, writer, scaler.PhaseMade)
+	if _, err := w.sim.Shell(fmt.Sprintf("qm start %d", vm.VMID)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := writer.Wake(t.Context(), vm.Key)
+	if hand := new(scaler.StartedByHandError); !errors.As(err, &hand) || hand.VMID != vm.VMID {
+		t.Errorf("got %v", err)
+	}
+	if states := writer.VMs(); !states[0].VM.Standby || states[0].Phase != scaler.PhaseMade {
+		t.Errorf("the VM is %+v", states[0])
+	}
+	// What else happens on its host does not stop it.
+	ensure(t, writer, on(first))
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	if guest, _ := w.sim.Guest(int(vm.VMID)); !guest.Running {
+		t.Error("it was stopped")
+	}
+}
+
+// TestWriterRecoversAWake ends the writer at each step of a wake. The next one finishes what
+// is recorded, the VM is started once, and another standby VM of the host stays stopped.
+func TestWriterRecoversAWake(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]pvesim.Fault{
+		"before its configuration is read":  {Method: http.MethodGet, Path: "/qemu/[0-9]+/config$"},
+		"before its configuration changes":  {Method: http.MethodPut, Path: "/qemu/[0-9]+/config$"},
+		"after its configuration changed":   {Method: http.MethodPut, Path: "/qemu/[0-9]+/config$", After: true},
+		"before it is started":              {Method: http.MethodPost, Path: "/status/start$"},
+		"after it is started":               {Method: http.MethodPost, Path: "/status/start$", After: true},
+		"while the start's task is awaited": {Method: http.MethodGet, Path: "/tasks/[^/]+/status$"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			dying, stop := w.runUntil(t, nil)
+			vms := ensure(t, dying, standby(first), standby(first))
+			phases(t, dying, scaler.PhaseMade, scaler.PhaseMade)
+			w.underWay(t)
+			w.sim.ResetCalls()
+
+			hit := make(chan struct{}, 8)
+			fault.Disconnect = true
+			fault.Hit = func(context.Context, pvesim.Call) {
+				select {
+				case hit <- struct{}{}:
+				default:
+				}
+			}
+			remove := w.sim.AddFault(fault)
+			if _, err := dying.Wake(t.Context(), vms[0].Key); err != nil {
+				t.Fatal(err)
+			}
+			await(t, dying, func(states []scaler.VMState) bool {
+				return len(hit) > 0 || states[0].Phase == scaler.PhaseFailed || states[0].Phase == scaler.PhaseMade
+			})
+			stop()
+			remove()
+			begun := slices.Contains(w.kinds(t), audit.KindWake)
+			made := w.run(t, nil)
+			states := await(t, made, func(states []scaler.VMState) bool {
+				return len(states) == 2 && states[0].Phase == scaler.PhaseMade && states[1].Phase == scaler.PhaseMade
+			})
+			if states[0].VM.Standby == begun || !states[1].VM.Standby {
+				t.Errorf("standby: %t and %t after a wake that had begun: %t", states[0].VM.Standby, states[1].VM.Standby, begun)
+			}
+			w.runs(t, vms[0], begun)
+			w.runs(t, vms[1], false)
+			if n := w.starts(vms[0]); n > 2 { // a call that the fault prevented is repeated
+				t.Errorf("called start %d times", n)
+			}
+			w.exist(t, int(vms[0].VMID), int(vms[1].VMID))
+			w.underWay(t)
+		})
+	}
+}
