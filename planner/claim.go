@@ -165,7 +165,12 @@ func ownerOf(vm *fleet.VM) guestKey {
 func occupants(x *index, host *topology.Host, existing []*fleet.VM) []*claim {
 	var claims []*claim
 	at := map[guestKey]int{}
+	idle := map[guestKey]bool{} // standby VMs that reserve nothing
 	for _, vm := range existing {
+		if !vm.Reserves() {
+			idle[ownerOf(vm)] = true
+			continue
+		}
 		c := x.claimOf(&vm.Spec, &vm.Placement)
 		c.owner = ownerOf(vm)
 		at[c.owner] = len(claims)
@@ -173,11 +178,12 @@ func occupants(x *index, host *topology.Host, existing []*fleet.VM) []*claim {
 	}
 	for i := range host.Guests {
 		g := &host.Guests[i]
+		id := guestKey{host.Region, g.VMID, g.Key}
 		live, ok := x.claimOfGuest(g)
-		if !ok {
+		if !ok || idle[id] && !g.Running {
 			continue
 		}
-		if own, ours := at[guestKey{host.Region, g.VMID, g.Key}]; ours {
+		if own, ours := at[id]; ours {
 			claims[own] = claims[own].merge(live)
 			continue
 		}

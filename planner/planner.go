@@ -54,8 +54,9 @@ type Unplaced struct {
 }
 
 // New returns a planner for the hosts of the snapshot. existing lists all our VMs, including
-// VMs in creation and VMs on hosts that are down; they keep their places. Guests of the
-// snapshot that are not in existing count as unmanaged.
+// VMs in creation and VMs on hosts that are down; they keep their places. A standby VM
+// that reserves nothing uses nothing before Start. Guests of the snapshot that are not in
+// existing count as unmanaged.
 func New(snapshot *topology.Snapshot, existing []fleet.VM) *Planner {
 	p := &Planner{at: map[topology.HostID]int{}, verdicts: map[want][]*verdict{}}
 	quorate := map[topology.RegionName]bool{}
@@ -135,6 +136,41 @@ func (p *Planner) Remove(vms ...fleet.VM) {
 			p.publish(host, s.without(s.claims[at]))
 		}
 	}
+}
+
+// Start takes the resources of a standby VM that reserved none, at its own placement, and
+// reports whether they were free. Like Place, it requires exclusive access.
+func (p *Planner) Start(vm fleet.VM) bool {
+	host, ok := p.at[vm.Host]
+	if !ok || !p.Fits(vm.Spec, vm.Host) {
+		return false
+	}
+	s := p.hosts[host]
+	c := s.claimOf(&vm.Spec, &vm.Placement)
+	for _, id := range c.pins {
+		cpu, known := s.at[id]
+		if !known || s.taken[cpu] {
+			return false
+		}
+		for _, sibling := range s.cores[s.coreOf[cpu]].cpus {
+			if c.isolated && s.taken[sibling] {
+				return false
+			}
+		}
+	}
+	for b := range c.bound {
+		for n, mib := range c.bound[b] {
+			if mib > s.nodeMemFree(n, backing(b)) {
+				return false
+			}
+		}
+	}
+
+	c.owner = ownerOf(&vm)
+	s = s.clone()
+	s.occupy(c)
+	p.publish(host, s)
+	return true
 }
 
 // publish replaces the state of a host. The new state must not change afterwards.

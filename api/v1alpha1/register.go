@@ -64,5 +64,12 @@ const (
 	AnnotationMinNodes = Group + "/min-nodes"
 )
 
+// StandbyStrategy is the provisioningStrategy of CapacityBuffers whose room is stopped VMs.
+const StandbyStrategy = Group + "/standby"
+
+// AnnotationReserve on such a CapacityBuffer says whether its stopped VMs reserve their
+// CPUs and memory: true or false.
+const AnnotationReserve = Group + "/reserve"
+
 // FinalizerNodeClass prevents the deletion of a ProxmoxNodeClass while NodeClaims refer to it.
 const FinalizerNodeClass = Group + "/termination"

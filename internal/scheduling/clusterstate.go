@@ -27,9 +27,9 @@ import (
 type clusterState struct {
 	karpenter *state.Cluster
 	// vms are all existing VMs by provider ID; waiting are the ones without a Node and
-	// without a NodeClaim.
-	vms     map[string]*inflight
-	waiting []*inflight
+	// without a NodeClaim, and standby are the standby VMs among these.
+	vms              map[string]*inflight
+	waiting, standby []*inflight
 }
 
 // newClusterState fills Karpenter's cluster state from the client and the existing VMs, as
@@ -56,6 +56,8 @@ func newClusterState(ctx context.Context, c client.Client, vms []*inflight, now 
 		case joined[id]:
 			vm.claim.Name = "node-" + vm.Name
 			s.karpenter.UpdateNodeClaim(vm.claim)
+		case vm.Standby:
+			s.standby = append(s.standby, vm)
 		default:
 			s.waiting = append(s.waiting, vm)
 		}
@@ -119,7 +121,8 @@ func (s *clusterState) readClaims(ctx context.Context, c client.Client, vms []*i
 				claim.Labels = labels
 				claim.Status = vm.claim.Status
 			}
-			if vm.lost {
+			// The claim of a standby VM is a leftover of a start that did not begin.
+			if vm.lost || vm.Standby {
 				closeClaim(claim)
 			}
 		}
@@ -210,7 +213,7 @@ func adoptNode(node *corev1.Node, vm *inflight, claimed bool, now time.Time) {
 	// If the VM does not exist, the node is a leftover, and its VM is re-created.
 	mayJoin := !node.Spec.Unschedulable && (vm.absent || now.Sub(node.CreationTimestamp.Time) < joiningGrace)
 	switch {
-	case vm.lost && (!vm.online || !ready):
+	case vm.Standby, vm.lost && (!vm.online || !ready):
 		node.Spec.Taints = append(node.Spec.Taints, karpv1.DisruptedNoScheduleTaint)
 		node.Status.Allocatable = nil
 	case mayJoin && (claimed || !hasJoined(node, vm.claim)):
@@ -259,6 +262,9 @@ func (s *clusterState) nodes(ctx context.Context, vms []*inflight, taken map[str
 	slices.SortFunc(vms, compareInflight)
 	for i, vm := range vms {
 		vm.claim.Name = fmt.Sprintf("inflight-%06d", i)
+		if vm.Standby {
+			vm.claim.Name = fmt.Sprintf("~standby-%06d", i) // after every NodeClaim
+		}
 	}
 
 	for _, node := range s.karpenter.DeepCopyNodes() {

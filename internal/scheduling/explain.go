@@ -137,6 +137,13 @@ func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.Na
 			return x, nil
 		}
 	}
+	for i := range d.Woken {
+		if w := &d.Woken[i]; slices.Contains(w.Pods, name) {
+			x.State = PodWaits
+			x.Summary = fmt.Sprintf("standby VM %s has room for it: the controller starts it", w.VM.Name)
+			return x, nil
+		}
+	}
 	for _, l := range d.InFlight {
 		if slices.Contains(l.Pods, name) {
 			x.State = PodWaits

@@ -174,7 +174,7 @@ func (s *session) shrink(ctx context.Context, sol *solution) (*solution, error) 
 		placed, unplaced := s.site.Place(specs)
 		for _, p := range placed {
 			old := large[p.Index]
-			vm := fleet.VM{Key: old.Key, VMID: old.VMID, Name: old.Name, Spec: specs[p.Index], Placement: p.Placement}
+			vm := fleet.VM{Key: old.Key, VMID: old.VMID, Name: old.Name, Spec: specs[p.Index], Placement: p.Placement, Standby: old.Standby}
 			vm.Hosts = old.Hosts // it may still be on the same hosts
 			small := newInflight(vm, s.pools, s.types)
 			small.phase = old.phase
@@ -202,7 +202,7 @@ func (s *session) smallerSpecs(sol *solution) (large []*inflight, specs []fleet.
 			// Otherwise the VM would no longer be filled before the next one.
 			t = p.class.atLeast(t, next, vm.MemoryMiB)
 		}
-		if !ok || !p.allows(t.Name) || t.VCPUs > vm.VCPUs || t.MemoryMiB > vm.MemoryMiB || t.Name == vm.InstanceType {
+		if !ok || vm.VMID < newVMIDs || !p.allows(t.Name) || t.VCPUs > vm.VCPUs || t.MemoryMiB > vm.MemoryMiB || t.Name == vm.InstanceType {
 			next = InstanceType{VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB}
 			continue
 		}

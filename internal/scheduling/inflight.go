@@ -32,6 +32,10 @@ type inflight struct {
 	absent bool
 	// online is set if its host is up, usable or not.
 	online bool
+	// outdated says why a standby VM must be replaced; retiring is set for the one that
+	// is replaced next, and wakeable for one that may be started.
+	outdated           string
+	retiring, wakeable bool
 }
 
 // providerID returns the ID by which Karpenter finds the VM.
@@ -121,12 +125,16 @@ func (t InstanceType) resources(vm *fleet.VM) (capacity, allocatable corev1.Reso
 	return t.capacity(disk), t.allocatable(disk)
 }
 
-// compareInflight orders VMs by what pods see of them, small ones first: pods are tried
+// compareInflight orders VMs by what pods see of them: standby VMs after the others,
+// outdated ones last, and otherwise small ones first: pods are tried
 // largest first, so each ends on the smallest VM that has room. Flexible VMs come last,
 // large ones first: the last VM is the one that has room left, and it remains the last
 // after it is shrunk. Equal VMs are alike to every pod, so the order, and the whole
 // decision, stays the same when new VMs have become existing ones.
 func compareInflight(a, b *inflight) int {
+	if byState := cmp.Or(boolCompare(a.Standby, b.Standby), boolCompare(a.outdated != "", b.outdated != "")); byState != 0 {
+		return byState
+	}
 	bySize := cmp.Or(cmp.Compare(a.VCPUs, b.VCPUs), cmp.Compare(a.MemoryMiB, b.MemoryMiB))
 	flexible := isFlexible(a.InstanceType)
 	if flexible != isFlexible(b.InstanceType) {
@@ -145,6 +153,17 @@ func compareInflight(a, b *inflight) int {
 		slices.Compare(sortedPairs(a.Labels), sortedPairs(b.Labels)),
 		cmp.Compare(a.VMID, b.VMID), cmp.Compare(a.Name, b.Name),
 	)
+}
+
+// boolCompare orders false before true.
+func boolCompare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
 }
 
 func sortedPairs(labels map[string]string) []string {
@@ -173,6 +192,8 @@ type locator struct {
 	// unclear are the names of guests without a key, which may show whose they are, by
 	// region and VMID. A guest on a host that cannot be read has no name.
 	unclear map[guestID]string
+	// stopped are the guests with a key that are stopped.
+	stopped map[guestID]bool
 }
 
 func newLocator(snapshot *topology.Snapshot) *locator {
@@ -181,6 +202,7 @@ func newLocator(snapshot *topology.Snapshot) *locator {
 		online:  map[topology.HostID]bool{},
 		hosts:   map[guestID][]topology.HostID{},
 		unclear: map[guestID]string{},
+		stopped: map[guestID]bool{},
 	}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
@@ -192,6 +214,7 @@ func newLocator(snapshot *topology.Snapshot) *locator {
 			switch {
 			case guest.Key != "":
 				l.hosts[id] = append(l.hosts[id], host.ID())
+				l.stopped[id] = !guest.Running
 			case l.usable[host.ID()]:
 				l.unclear[id] = guest.Name
 			default:

@@ -19,16 +19,21 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/daemonset"
 	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
+
+	"github.com/numaform/numaform/api/v1alpha1"
 )
 
 // A decision is made in two phases. Pods that count one another over hosts need room on
 // certain hosts, so they are scheduled before pods that can go anywhere. Two more phases
-// are for virtual pods, so that they do not take room from real ones.
+// are for virtual pods, so that they do not take room from real ones, and the last two for
+// the pods of standby buffers.
 const (
 	constrained = iota
 	unconstrained
 	virtualConstrained
 	virtualUnconstrained
+	standbyConstrained
+	standbyUnconstrained
 	phases
 )
 
@@ -51,18 +56,61 @@ func (s *session) readPods(ctx context.Context) error {
 	slices.SortFunc(pending, compareKeys[*corev1.Pod])
 	pending = slices.CompactFunc(pending, func(a, b *corev1.Pod) bool { return compareKeys(a, b) == 0 })
 
-	var virtual []*corev1.Pod
-	for _, pod := range s.request.Virtual {
-		pod = pod.DeepCopy()
-		pod.CreationTimestamp = metav1.Unix(writtenAt, 0)
-		virtual = append(virtual, pod)
-	}
-	slices.SortFunc(virtual, compareKeys[*corev1.Pod])
+	virtual := virtualCopies(s.request.Virtual)
+	standby := keepApart(virtualCopies(s.request.Standby))
 
 	s.volumes = map[types.UID][]scheduling.Requirements{}
 	s.pods[constrained], s.pods[unconstrained] = divide(s.validPods(ctx, pending), s.volumes)
 	s.pods[virtualConstrained], s.pods[virtualUnconstrained] = divide(s.validPods(ctx, virtual), s.volumes)
+	s.pods[standbyConstrained], s.pods[standbyUnconstrained] = divide(s.validPods(ctx, standby), s.volumes)
 	return ctx.Err()
+}
+
+// virtualCopies returns copies of virtual pods, sorted and of the same age: each call of
+// Karpenter creates them again.
+func virtualCopies(pods []*corev1.Pod) []*corev1.Pod {
+	var sorted []*corev1.Pod
+	for _, pod := range pods {
+		pod = pod.DeepCopy()
+		pod.CreationTimestamp = metav1.Unix(writtenAt, 0)
+		sorted = append(sorted, pod)
+	}
+	slices.SortFunc(sorted, compareKeys[*corev1.Pod])
+	return sorted
+}
+
+// labelStandby is a label within a decision, by which the pods of standby buffers avoid
+// each other.
+const labelStandby = "scheduling." + v1alpha1.Group + "/standby"
+
+// keepApart makes each of the pods of standby buffers need a VM of its own. So a buffer has
+// as many VMs as replicas, and one real pod wakes no room for several.
+func keepApart(pods []*corev1.Pod) []*corev1.Pod {
+	var namespaces []string
+	for _, pod := range pods {
+		namespaces = append(namespaces, pod.Namespace)
+	}
+	slices.Sort(namespaces)
+	term := corev1.PodAffinityTerm{
+		TopologyKey:   corev1.LabelHostname,
+		Namespaces:    slices.Compact(namespaces),
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{labelStandby: "true"}},
+	}
+	for _, pod := range pods {
+		if pod.Labels == nil {
+			pod.Labels = map[string]string{}
+		}
+		pod.Labels[labelStandby] = "true"
+		if pod.Spec.Affinity == nil {
+			pod.Spec.Affinity = &corev1.Affinity{}
+		}
+		if pod.Spec.Affinity.PodAntiAffinity == nil {
+			pod.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{}
+		}
+		anti := pod.Spec.Affinity.PodAntiAffinity
+		anti.RequiredDuringSchedulingIgnoredDuringExecution = append(anti.RequiredDuringSchedulingIgnoredDuringExecution, term)
+	}
+	return pods
 }
 
 // validPods returns the pods that can be placed, and records the others with the reasons.

@@ -28,7 +28,8 @@ type Request struct {
 	// ClusterID is the cluster ID of the installation that owns Existing.
 	ClusterID string
 	Snapshot  *topology.Snapshot
-	// Existing are the VMs that are already desired, whether or not they run.
+	// Existing are the VMs that are already desired, whether or not they run, including
+	// standby VMs.
 	Existing []fleet.VM
 	// Reserved are further VMs that use resources but take no pods: they have failed, or
 	// are being removed.
@@ -38,6 +39,14 @@ type Request struct {
 	// Virtual are pods that do not exist but for which room is reserved: they get what
 	// the others leave.
 	Virtual []*corev1.Pod
+	// Standby are pods that do not exist but for which standby VMs are kept: no other VM
+	// and no node holds them.
+	Standby []*corev1.Pod
+	// Unready are the standby VMs that cannot be woken now, because they are being
+	// created or failed.
+	Unready map[fleet.Key]bool
+	// Evacuated are the hosts on which no standby VM is woken or remains.
+	Evacuated []topology.HostID
 	// Unavailable are the unavailable offerings.
 	Unavailable []OfferingSelector
 	// IgnorePreferences ignores preferences of pods (Karpenter's PREFERENCE_POLICY).
@@ -78,6 +87,10 @@ func (r *Request) timed(part Part, began time.Time) {
 type Decision struct {
 	// New are the VMs to create, sorted by pool, host and type.
 	New []Placed
+	// Woken are the standby VMs to start, sorted by name.
+	Woken []Woken
+	// Standby are the other standby VMs, sorted by name, except those whose host is down.
+	Standby []Standby
 	// InFlight are existing VMs that will take pods once they have joined.
 	InFlight []Landing
 	// Existing are nodes that have room for pods.
@@ -96,6 +109,9 @@ type Placed struct {
 	// ClassHash is the hash of the class in this decision.
 	ClassHash string
 	Pods      []types.NamespacedName
+	// Standby is set for a VM that stays stopped, and Reserve if it reserves its CPUs and
+	// memory meanwhile.
+	Standby, Reserve bool
 }
 
 // Landing is a node, or a VM that will become one, with the pods placed on it.

@@ -31,8 +31,8 @@ type session struct {
 	// daemons are the DaemonSets' pods. Karpenter gets copies, because it modifies them.
 	daemons []*corev1.Pod
 
-	// added are the VMs that this decision has added so far; created counts them and the
-	// dropped ones.
+	// added are the VMs that this decision has added so far, and the standby VMs that it
+	// wakes; created counts the new ones, dropped ones included.
 	added   []*inflight
 	created int
 	site    *site
@@ -61,6 +61,8 @@ func newSession(ctx context.Context, c client.Client, request Request) (*session
 		return nil, err
 	}
 	s.site = newSite(request.Snapshot, slices.Concat(request.Existing, request.Reserved), s.pools...)
+
+	s.prepareStandby(locator)
 
 	if err := s.readPods(ctx); err != nil {
 		return nil, err
@@ -98,7 +100,7 @@ func (s *session) run(ctx context.Context) (*Decision, error) {
 		// offerings unavailable, on every host.
 		useless := sol.unmet >= unmet[sol.phase]
 		unmet[sol.phase] = sol.unmet
-		if idle := s.idle(sol); len(idle) > 0 && (useless || len(sol.claims) == 0) {
+		if idle := s.idle(sol); len(idle) > 0 && (useless || len(sol.claims)+len(sol.wakes) == 0) {
 			sweeps++
 			if sweeps > patience {
 				s.refute(idle, useless)
@@ -107,7 +109,10 @@ func (s *session) run(ctx context.Context) (*Decision, error) {
 			reset()
 			continue
 		}
-		if len(sol.claims) > 0 {
+		if len(sol.claims) > 0 || len(sol.wakes) > 0 {
+			if !s.wake(sol) {
+				reset() // fewer VMs can take pods
+			}
 			s.place(sol)
 			continue
 		}
@@ -126,6 +131,10 @@ func (s *session) run(ctx context.Context) (*Decision, error) {
 // refute makes the offerings of idle VMs unavailable, on every host if everywhere.
 func (s *session) refute(idle []*inflight, everywhere bool) {
 	for _, vm := range idle {
+		if vm.VMID < newVMIDs {
+			s.state.vms[providerID(&vm.VM)].wakeable = false
+			continue
+		}
 		s.closed.refuted[offering{pool: vm.Pool, instanceType: vm.InstanceType, host: vm.Host}] = true
 		if !everywhere {
 			continue
@@ -157,11 +166,16 @@ func (s *session) idle(sol *solution) []*inflight {
 	return idle
 }
 
-// drop removes VMs that this decision added.
+// drop removes VMs that this decision added, and leaves standby VMs stopped.
 func (s *session) drop(vms []*inflight) {
 	s.added = slices.DeleteFunc(s.added, func(vm *inflight) bool { return slices.Contains(vms, vm) })
 	for _, vm := range vms {
-		s.site.Remove(vm.VM)
+		switch {
+		case vm.VMID >= newVMIDs:
+			s.site.Remove(vm.VM)
+		case !vm.Reserve:
+			s.site.Planner.Remove(vm.VM)
+		}
 	}
 }
 
@@ -178,6 +192,7 @@ func (s *session) place(sol *solution) {
 			Name:      fmt.Sprintf("%s-new-%d", specs[p.Index].Pool, s.created),
 			Spec:      specs[p.Index],
 			Placement: p.Placement,
+			Standby:   sol.phase >= standbyConstrained,
 		}
 		if pool := s.pools.find(vm.Pool); pool != nil {
 			pool.class.setTemplate(&vm.Spec, vm.Host)
@@ -198,7 +213,9 @@ func (s *session) place(sol *solution) {
 
 // unjoined returns the VMs that Karpenter sees only by their claims: existing ones
 // without a Node, and added ones.
-func (s *session) unjoined() []*inflight { return slices.Concat(s.state.waiting, s.added) }
+func (s *session) unjoined() []*inflight {
+	return slices.Concat(s.state.waiting, s.resting(), s.added)
+}
 
 // attempt changes the added VMs and solves again. If a further VM would be needed, fewer
 // pods were placed, or a VM became idle, it reverts the change and returns the given
@@ -211,7 +228,7 @@ func (s *session) attempt(ctx context.Context, sol *solution, change func() bool
 		if err != nil {
 			return nil, err
 		}
-		if len(changed.claims) == 0 && changed.unmet <= sol.unmet && len(s.idle(changed)) == 0 {
+		if len(changed.claims) == 0 && len(changed.wakes) == 0 && changed.unmet <= sol.unmet && len(s.idle(changed)) == 0 {
 			return changed, nil
 		}
 	}
@@ -287,6 +304,13 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 		slices.SortFunc(names, compareNames)
 		vm := unjoined[id]
 		switch {
+		case vm != nil && vm.Standby && vm.VMID < newVMIDs: // below
+		case vm != nil && vm.VMID < newVMIDs && slices.Contains(s.added, vm):
+			woken := Woken{VM: vm.VM, Pods: names}
+			if pool := s.pools.find(vm.Pool); pool != nil && pool.class != nil {
+				woken.ClassHash = pool.class.hash
+			}
+			d.Woken = append(d.Woken, woken)
 		case vm == nil && s.state.vms[id] != nil:
 			d.Existing = append(d.Existing, Landing{Name: s.state.vms[id].Name, Pods: names})
 		case vm == nil:
@@ -294,13 +318,26 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 		case vm.VMID < newVMIDs:
 			d.InFlight = append(d.InFlight, Landing{Name: vm.Name, Pods: names})
 		default:
-			placed := Placed{Spec: vm.Spec, Placement: vm.Placement, NodePool: vm.Pool, Pods: names}
+			placed := Placed{Spec: vm.Spec, Placement: vm.Placement, NodePool: vm.Pool, Pods: names, Standby: vm.Standby}
+			placed.Reserve = vm.Standby && reserves(&vm.Spec, pods)
 			placed.Spec.Demand = demandOf(pods)
 			if pool := s.pools.find(vm.Pool); pool != nil && pool.class != nil {
 				placed.ClassHash = pool.class.hash
 			}
 			d.New = append(d.New, placed)
 		}
+	}
+
+	for _, vm := range s.resting() {
+		if vm.lost {
+			continue
+		}
+		standby := Standby{VM: vm.VM, Outdated: vm.outdated}
+		for _, pod := range sol.landed[providerID(&vm.VM)] {
+			standby.Pods = append(standby.Pods, client.ObjectKeyFromObject(pod))
+		}
+		slices.SortFunc(standby.Pods, compareNames)
+		d.Standby = append(d.Standby, standby)
 	}
 
 	if len(sol.failed) > 0 {
@@ -324,6 +361,8 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 		)
 	})
 	byName := func(a, b Landing) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(d.Woken, func(a, b Woken) int { return cmp.Compare(a.VM.Name, b.VM.Name) })
+	slices.SortFunc(d.Standby, func(a, b Standby) int { return cmp.Compare(a.VM.Name, b.VM.Name) })
 	slices.SortFunc(d.InFlight, byName)
 	slices.SortFunc(d.Existing, byName)
 	slices.SortFunc(d.Refused, func(a, b Refusal) int { return compareNames(a.Pod, b.Pod) })

@@ -28,6 +28,8 @@ type solution struct {
 	phase int
 	// claims are the further VMs that it needs.
 	claims []fleet.Spec
+	// wakes are the standby VMs that real pods need.
+	wakes []*inflight
 	// landed are the pods on nodes and existing VMs, by provider ID; names are the names
 	// of those nodes.
 	landed map[string][]*corev1.Pod
@@ -38,7 +40,7 @@ type solution struct {
 }
 
 // solve schedules the pods of each phase on what exists. It ends with the phase that
-// needs further VMs.
+// needs further VMs, or standby VMs.
 func (s *session) solve(ctx context.Context) (*solution, error) {
 	sol := &solution{landed: map[string][]*corev1.Pod{}, names: map[string]string{}, failed: map[types.UID]error{}}
 	for sol.phase = constrained; ; sol.phase++ {
@@ -51,7 +53,7 @@ func (s *session) solve(ctx context.Context) (*solution, error) {
 				return nil, err
 			}
 		}
-		if len(sol.claims) > 0 || sol.phase == phases-1 {
+		if len(sol.claims) > 0 || len(sol.wakes) > 0 || sol.phase == phases-1 {
 			return sol, nil
 		}
 	}
@@ -67,11 +69,12 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 	if err != nil {
 		return none, err
 	}
+	s.closeNodes(nodes, sol.phase)
 
 	// Pods spread over the hosts of the VMs that can take pods, even if these are full.
 	var known []topology.HostID
 	for _, vm := range unjoined {
-		if !vm.lost {
+		if !vm.lost && vm.takes(sol.phase) {
 			known = append(known, vm.Host)
 		}
 	}
@@ -89,7 +92,7 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 		anyHost := p.anyHost()
 		whole = append(whole, anyHost)
 		split = append(split, anyHost)
-		if sol.phase == constrained || sol.phase == virtualConstrained {
+		if sol.phase == constrained || sol.phase == virtualConstrained || sol.phase == standbyConstrained {
 			split = append(split, p.perHost(anyHost, offerings.room)...)
 		}
 	}
@@ -152,6 +155,12 @@ func (s *session) addResults(results karpscheduling.Results, sol *solution) erro
 	}
 	if landed+unmet != pending {
 		return fmt.Errorf("%d pods asked, but Karpenter's scheduler placed %d and left %d", pending, landed, unmet)
+	}
+	for _, vm := range s.resting() {
+		if pods := sol.landed[providerID(&vm.VM)]; len(pods) > 0 && sol.phase < virtualConstrained {
+			sol.wakes = append(sol.wakes, vm)
+			unmet += len(pods)
+		}
 	}
 	sol.unmet += unmet
 	slices.SortStableFunc(sol.claims, func(a, b fleet.Spec) int { return cmp.Compare(a.Pool, b.Pool) })

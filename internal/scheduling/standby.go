@@ -1,0 +1,217 @@
+package scheduling
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// A standby VM is created and stopped: it is no Node, and only the pods of standby
+// buffers hold it. Real pods that fit no node and no VM on its way wake it.
+
+// Woken is a standby VM to start, with the pods that need it.
+type Woken struct {
+	VM fleet.VM
+	// ClassHash is the hash of the class in this decision.
+	ClassHash string
+	Pods      []types.NamespacedName
+}
+
+// Standby is a standby VM that stays stopped.
+type Standby struct {
+	VM fleet.VM
+	// Pods are the pods of standby buffers that hold it. Without any, it is not needed.
+	Pods []types.NamespacedName
+	// Outdated says why the VM must be replaced and not started, or is empty. Of the
+	// outdated VMs of a NodePool, one at a time holds no pods, so that another VM is
+	// created for them.
+	Outdated string
+}
+
+// takes reports whether pods of a phase may be placed on the VM.
+func (vm *inflight) takes(phase int) bool {
+	switch {
+	case phase >= standbyConstrained:
+		return vm.Standby && !vm.retiring
+	case vm.Standby:
+		return phase < virtualConstrained && vm.wakeable
+	}
+	return true
+}
+
+// prepareStandby determines which standby VMs may be woken, which are outdated, and which
+// of these is replaced first.
+func (s *session) prepareStandby(locator *locator) {
+	slices.SortFunc(s.state.standby, func(a, b *inflight) int { return cmp.Compare(a.VMID, b.VMID) })
+	replacing := map[string]bool{}
+	for _, vm := range s.state.standby {
+		p := s.pools.find(vm.Pool)
+		switch {
+		case p == nil:
+			vm.outdated = fmt.Sprintf("its NodePool %s is gone", vm.Pool)
+		case p.class == nil:
+			vm.outdated = fmt.Sprintf("its %s %s is gone", v1alpha1.KindProxmoxNodeClass, vm.NodeClass)
+		case !p.class.invalid():
+			vm.outdated = p.outdated(&vm.VM)
+		}
+		if slices.Contains(s.request.Evacuated, vm.Host) {
+			vm.outdated = "its host is being evacuated"
+		}
+		if vm.outdated != "" && !replacing[vm.Pool] {
+			replacing[vm.Pool] = true
+			vm.retiring = true
+		}
+		id := guestID{region: vm.Host.Region, vmid: vm.VMID, key: vm.Key}
+		vm.wakeable = p != nil && p.problem == "" && vm.outdated == "" && !vm.lost && !s.request.Unready[vm.Key] &&
+			locator.stopped[id] && !s.closed.byRequest(offering{pool: vm.Pool, instanceType: vm.InstanceType, host: vm.Host})
+	}
+}
+
+// outdated returns why the class or the NodePool would no longer create this VM, or "".
+// It ignores everything that a VM gets when it starts, such as kubelet's configuration.
+func (p *pool) outdated(vm *fleet.VM) string {
+	c := p.class
+	i := slices.IndexFunc(p.types, func(t InstanceType) bool { return t.Name == vm.InstanceType })
+	var t InstanceType
+	switch {
+	case i >= 0:
+		t = p.types[i]
+	case isFlexible(vm.InstanceType) && c.flexible():
+		t = flexibleType(vm.VCPUs, vm.MemoryMiB)
+	default:
+		return fmt.Sprintf("instance type %s is no longer offered", vm.InstanceType)
+	}
+	now := c.spec(p.Name, &t, []topology.HostID{vm.Host})
+	disk := cmp.Or(max(c.diskGiB, t.DiskGiB), defaultDiskGiB)
+	if sizes := []int64{disk, max(disk, vm.Source.DiskGiB), now.DiskGiB}; slices.Contains(sizes, vm.DiskGiB) {
+		now.DiskGiB = vm.DiskGiB // the largest of the templates' disks may have changed
+	}
+
+	labels := vmLabels(vm)
+	own := scheduling.NewNodeSelectorRequirementsWithMinValues(p.Spec.Template.Spec.Requirements...)
+	for key, requirement := range own {
+		if value, known := labels[key]; known && !requirement.Has(value) {
+			return fmt.Sprintf("its NodePool does not allow %s=%s", key, value)
+		}
+	}
+	from, known := c.templates[vm.Host]
+	switch {
+	case !Allows(&v1alpha1.ProxmoxNodeClass{Spec: *c.fields}, vm.Host):
+		return "its class does not allow host " + vm.Host.String()
+	case known && vm.Source.VMID != 0 && fleet.VMID(from.VMID) != vm.Source.VMID:
+		return fmt.Sprintf("its template is now VM %d", from.VMID)
+	}
+	for _, field := range []struct {
+		name string
+		same bool
+	}{
+		{name: "class", same: vm.NodeClass == now.NodeClass},
+		{name: "capacity type", same: vm.CapacityType == now.CapacityType},
+		{name: "size", same: vm.VCPUs == now.VCPUs && vm.MemoryMiB == now.MemoryMiB},
+		{name: "placement", same: vm.Policy == now.Policy && vm.PinWith == now.PinWith},
+		{name: "overcommit", same: vm.Overcommit == now.Overcommit},
+		{name: "huge pages", same: vm.HugePages == now.HugePages},
+		{name: "clone", same: vm.Clone == now.Clone},
+		{name: "CPU type", same: vm.CPUType == now.CPUType},
+		{name: "boot disk", same: vm.DiskGiB == now.DiskGiB && vm.Storage == now.Storage},
+		{name: "data disks", same: slices.EqualFunc(vm.DataDisks, now.DataDisks, sameDisk)},
+		{name: "seed", same: vm.SeedStorage == now.SeedStorage},
+		{name: "networks", same: slices.EqualFunc(vm.Networks, now.Networks, sameNetwork)},
+		{name: "PCI devices", same: slices.Equal(vm.PCIDevices, now.PCIDevices)},
+	} {
+		if !field.same {
+			return "its " + field.name + " changed"
+		}
+	}
+	return ""
+}
+
+// sameDisk reports whether a VM's data disk is as its class requests.
+func sameDisk(vm, class fleet.DataDisk) bool {
+	return vm.SizeGiB == class.SizeGiB && (class.Storage == "" || vm.Storage == class.Storage)
+}
+
+// sameNetwork reports whether a VM's network device is as its class requests. The class
+// has the beginning of the MAC address only.
+func sameNetwork(vm, class fleet.Network) bool {
+	sameMAC := strings.HasPrefix(strings.ToUpper(vm.MAC), class.MAC)
+	vm.MAC, class.MAC = "", ""
+	vm.Model, class.Model = cmp.Or(vm.Model, "virtio"), cmp.Or(class.Model, "virtio")
+	return sameMAC && vm == class
+}
+
+// resting returns the existing standby VMs that this decision does not wake.
+func (s *session) resting() []*inflight {
+	woken := map[string]bool{}
+	for _, vm := range s.added {
+		woken[providerID(&vm.VM)] = true
+	}
+	return slices.DeleteFunc(slices.Clone(s.state.standby), func(vm *inflight) bool { return woken[providerID(&vm.VM)] })
+}
+
+// wake decides that standby VMs start, and reports whether all of them can: one that
+// reserved nothing needs room.
+func (s *session) wake(sol *solution) bool {
+	all := true
+	for _, vm := range sol.wakes {
+		if !vm.Reserve && !s.site.Start(vm.VM) {
+			vm.wakeable = false
+			all = false
+			continue
+		}
+		woken := *vm
+		woken.Standby = false
+		woken.phase = sol.phase
+		woken.claim = vm.claim.DeepCopy()
+		s.added = append(s.added, &woken)
+	}
+	return all
+}
+
+// closeNodes keeps the pods of a phase off all nodes that are not for them.
+func (s *session) closeNodes(nodes state.StateNodes, phase int) {
+	unjoined := map[string]*inflight{}
+	for _, vm := range s.unjoined() {
+		unjoined[providerID(&vm.VM)] = vm
+	}
+	for _, node := range nodes {
+		vm := unjoined[node.ProviderID()]
+		if vm != nil && vm.takes(phase) || vm == nil && phase < standbyConstrained {
+			continue
+		}
+		if node.NodeClaim != nil {
+			closeClaim(node.NodeClaim)
+		}
+		if node.Node != nil {
+			node.Node.Spec.Taints = append(node.Node.Spec.Taints, karpv1.DisruptedNoScheduleTaint)
+			node.Node.Status.Allocatable = nil
+		}
+	}
+}
+
+// reserves reports whether a new standby VM for these pods reserves its CPUs and memory: by
+// default where its CPUs are pinned, otherwise as the pods' buffers say.
+func reserves(spec *fleet.Spec, pods []*corev1.Pod) bool {
+	reserve := spec.Policy.Pinned()
+	for _, pod := range pods {
+		if value, err := strconv.ParseBool(pod.Annotations[v1alpha1.AnnotationReserve]); err == nil {
+			reserve = value
+			if value {
+				break
+			}
+		}
+	}
+	return reserve
+}
