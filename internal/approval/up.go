@@ -150,10 +150,11 @@ func fingerprint(placed []scheduling.Placed) (string, error) {
 	type place struct {
 		Spec      fleet.Spec
 		Placement fleet.Placement
+		Standby   bool
 	}
 	places := make([]place, len(placed))
 	for i := range placed {
-		places[i] = place{Spec: placed[i].Spec, Placement: placed[i].Placement}
+		places[i] = place{Spec: placed[i].Spec, Placement: placed[i].Placement, Standby: placed[i].Standby}
 		places[i].Spec.Demand, places[i].Spec.Hosts, places[i].Placement.Reason = fleet.Demand{}, nil, ""
 	}
 	return digest(places)
@@ -185,7 +186,8 @@ func (a *Approvals) draft(ctx context.Context, g *group) error {
 	requests := make([]scaler.Request, len(g.placed))
 	pods := 0
 	for i := range g.placed {
-		requests[i] = scaler.Request{Spec: g.placed[i].Spec, Placement: g.placed[i].Placement}
+		placed := &g.placed[i]
+		requests[i] = scaler.Request{Spec: placed.Spec, Placement: placed.Placement, Standby: placed.Standby, Reserve: placed.Reserve}
 		pods += len(g.placed[i].Pods)
 	}
 	taken, err := a.config.Taken(ctx)
@@ -202,7 +204,7 @@ func (a *Approvals) draft(ctx context.Context, g *group) error {
 	// Exclude VMs that are only renumbered because another guest uses their VMID.
 	change.Added = slices.DeleteFunc(change.Added, func(vm fleet.VM) bool {
 		return vm.Pool != g.pool || !slices.ContainsFunc(g.placed, func(p scheduling.Placed) bool {
-			return likeness(&p.Spec, &p.Placement) == likeness(&vm.Spec, &vm.Placement)
+			return p.Standby == vm.Standby && likeness(&p.Spec, &p.Placement) == likeness(&vm.Spec, &vm.Placement)
 		})
 	})
 	dry, err := a.config.Scaler.Plan(ctx, change)

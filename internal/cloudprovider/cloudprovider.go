@@ -193,13 +193,13 @@ func (c *CloudProvider) versions(ctx context.Context, pool string) (string, erro
 var digestSeed = maphash.MakeSeed()
 
 // digest returns a digest of the VMs and unavailable offerings of a request. A VM never
-// changes its place or its size.
+// changes its place or its size, but a standby VM may reserve nothing until it is woken.
 func digest(request *scheduling.Request) uint64 {
 	var hash maphash.Hash
 	hash.SetSeed(digestSeed)
 	for i := range request.Existing {
 		vm := &request.Existing[i]
-		_, _ = fmt.Fprintln(&hash, vm.Key, vm.Host, vm.InstanceType)
+		_, _ = fmt.Fprintln(&hash, vm.Key, vm.Host, vm.InstanceType, vm.Reserves())
 	}
 	_, _ = fmt.Fprintln(&hash, request.Unavailable)
 	return hash.Sum64()

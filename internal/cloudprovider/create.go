@@ -78,6 +78,9 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (cr
 
 // unusable returns why a VM will not become a Node, or "".
 func unusable(state *scaler.VMState) string {
+	if state.VM.Standby {
+		return "is still a standby VM, because numaform stopped before it was woken"
+	}
 	switch state.Phase {
 	case scaler.PhaseReserved, scaler.PhaseMaking, scaler.PhaseMade:
 		return ""
@@ -192,13 +195,17 @@ func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, v
 // Delete requests removal of a NodeClaim's VM, and returns a NodeClaimNotFoundError once
 // the VM no longer exists. It identifies the VM only by its key, because the VMID may
 // have been reused. A guest with that key but without a file is left to the garbage
-// collector, and the NodeClaim remains until then.
+// collector, and the NodeClaim remains until then. A standby VM is no NodeClaim's, and
+// remains.
 func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (err error) {
 	defer func() { err = translate(err) }()
 	key := keyOf(claim)
 	state, found, err := c.find(ctx, key)
 	if err != nil {
 		return err
+	}
+	if found && state.VM.Standby {
+		return &goneError{state.VM.Name}
 	}
 	if found && state.Phase == scaler.PhaseRemoving {
 		// Pending approval is not a failure.

@@ -60,7 +60,9 @@ func TestCreateRefusesVMsThatWillNotCome(t *testing.T) {
 		name, want string
 		phase      scaler.Phase
 		err        error
+		standby    bool
 	}{
+		{name: "never woken", phase: scaler.PhaseMade, standby: true, want: "is still a standby VM"},
 		{name: "unknown", want: "was reserved and never created"},
 		{name: "failed", phase: scaler.PhaseFailed, err: errors.New("clone failed"), want: "could not be created: clone failed"},
 		{name: "held", phase: scaler.PhasePendingApproval, err: &scaler.PendingApprovalError{Host: pve1}, want: "is pending approval"},
@@ -73,6 +75,7 @@ func TestCreateRefusesVMsThatWillNotCome(t *testing.T) {
 			if test.phase != "" {
 				s := state(vm(pve1, 2000), test.phase)
 				s.Err = test.err
+				s.VM.Standby = test.standby
 				w.fleet.states = []scaler.VMState{s}
 			}
 			_, err := w.Create(t.Context(), claimOf(vm(pve1, 2000)))

@@ -31,6 +31,12 @@ func TestDelete(t *testing.T) {
 		{name: "reserved", edit: func(w *world) {
 			w.fleet.states = []scaler.VMState{state(own, scaler.PhaseReserved)}
 		}, removed: []fleet.Key{own.Key}},
+		{name: "never woken", edit: func(w *world) {
+			standby := state(own, scaler.PhaseMade)
+			standby.VM.Standby = true
+			w.fleet.states = []scaler.VMState{standby}
+			w.snapshot.Hosts[0].Guests = append(w.snapshot.Hosts[0].Guests, guest(own))
+		}, want: notFound},
 		{name: "failed", edit: func(w *world) {
 			w.fleet.states = []scaler.VMState{state(own, scaler.PhaseFailed)}
 		}, removed: []fleet.Key{own.Key}},

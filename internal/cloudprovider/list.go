@@ -44,8 +44,8 @@ func (c *CloudProvider) Get(ctx context.Context, providerID string) (claim *karp
 	return nil, &goneError{providerID}
 }
 
-// List returns the NodeClaims of all VMs: desired VMs, created or not, VMs being removed,
-// and existing VMs without a file. A VM whose host cannot be read counts as existing.
+// List returns the NodeClaims of all VMs except standby VMs: desired VMs, created or not,
+// VMs being removed, and existing VMs without a file. A VM whose host cannot be read counts as existing.
 func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	claims, _, err := c.all(ctx)
 	if err != nil {
@@ -70,6 +70,9 @@ func (c *CloudProvider) all(ctx context.Context) ([]*karpv1.NodeClaim, *guestVie
 	for i := range states {
 		state := &states[i]
 		known[state.VM.Key] = true
+		if state.VM.Standby {
+			continue
+		}
 		if state.Phase == scaler.PhaseMade && c.config.Clock.Since(state.Since) > snapshotLag && view.gone(&state.VM) {
 			continue // another client deleted it
 		}

@@ -57,6 +57,11 @@ func TestListAndGet(t *testing.T) {
 				w.fleet.states = append(w.fleet.states, state(vm(pve1, fleet.VMID(2000+i)), phase))
 			}
 		}}, list: "2000 2001 2002 2003 2004 (2005)"},
+		{name: "standby", edits: []func(*world){seen, func(w *world) {
+			standby := state(own, scaler.PhaseMade)
+			standby.VM.Standby = true
+			w.fleet.states = []scaler.VMState{standby}
+		}}, get: notFound},
 		{name: "made and seen", edits: []func(*world){made, seen, later}, list: "2000"},
 		{name: "made and not seen yet", edits: []func(*world){made}, list: "2000"},
 		{name: "deleted by hand", edits: []func(*world){made, later}, get: notFound},

@@ -226,6 +226,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Approvals:   approvals,
 		Snapshot:    b.inventory.Snapshot,
 		Unavailable: unavailable,
+		Evacuated:   b.control.evacuated,
 		Request:     b.request(),
 		BatchIdle:   b.settings.BatchIdle,
 		BatchMax:    b.settings.BatchMax,

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/controllers/capacitybuffer"
@@ -35,7 +36,7 @@ import (
 	poolreadiness "sigs.k8s.io/karpenter/pkg/controllers/nodepool/readiness"
 	poolhealth "sigs.k8s.io/karpenter/pkg/controllers/nodepool/registrationhealth"
 	poolvalidation "sigs.k8s.io/karpenter/pkg/controllers/nodepool/validation"
-	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
+	karpprovisioning "sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/controllers/state/informer"
 	"sigs.k8s.io/karpenter/pkg/events"
@@ -46,6 +47,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/controllers/nodepool"
+	"github.com/numaform/numaform/internal/controllers/provisioning"
 )
 
 // core is the shared state of Karpenter's controllers.
@@ -96,7 +98,7 @@ func (c *core) watchers() []controller.Controller {
 // disruption back.
 func (c *core) controllers(wrap func(func() []disruption.Method) []disruption.Method) []controller.Controller {
 	devices := deviceallocation.NewController(c.client)
-	provisioner := provisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, devices, c.virtual)
+	provisioner := karpprovisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, devices, c.virtual)
 	evictions := terminator.NewQueue(c.client, c.recorder)
 	queue := disruption.NewQueue(c.client, c.recorder, c.state, c.clock, provisioner)
 	floored := nodepool.WithFloors(c.client, c.state)
@@ -147,13 +149,31 @@ func (c *core) gated(ctx context.Context, trigger func()) []controller.Controlle
 		list = append(list, nodeoverlay.NewController(c.clock, c.client, c.overlaid, nodeoverlay.NewInstanceTypeStore(), c.state))
 	}
 	if gates.CapacityBuffer {
-		list = append(list, capacitybuffer.NewController(c.client, triggers(trigger), c.virtual))
+		list = append(list, capacitybuffer.NewController(c.client, buffers{client: c.client, virtual: c.virtual, trigger: trigger}, c.virtual))
 	}
 	return list
 }
 
-// triggers is called for CapacityBuffers.
-type triggers func()
+// buffers is called after Karpenter has evaluated a CapacityBuffer. Karpenter knows one
+// strategy only: its disruption would keep nodes for the pods of standby buffers.
+type buffers struct {
+	client  client.Reader
+	virtual *virtualpods.Cache
+	trigger func()
+}
 
-// Trigger calls t; it ignores its argument.
-func (t triggers) Trigger(types.UID) { t() }
+// Trigger hides the pods of standby buffers from Karpenter, and provisions. It ignores its
+// argument.
+func (b buffers) Trigger(types.UID) {
+	ctx := context.Background()
+	b.virtual.GetAll(ctx) // the first call adds the pods of all buffers
+	var list autoscalingv1beta1.CapacityBufferList
+	if err := b.client.List(ctx, &list); err == nil { // otherwise the next call does it
+		for i := range list.Items {
+			if provisioning.IsStandby(&list.Items[i]) {
+				b.virtual.RemoveEntry(client.ObjectKeyFromObject(&list.Items[i]))
+			}
+		}
+	}
+	b.trigger()
+}

@@ -85,6 +85,12 @@ func (o *onlooker) Ensure(context.Context, []scaler.Request) ([]fleet.VM, error)
 	return nil, fmt.Errorf("reserving vms: this controller only observes")
 }
 
+// Wake reports the standby VMs that would be woken, and wakes none.
+func (o *onlooker) Wake(ctx context.Context, keys ...fleet.Key) ([]fleet.VM, error) {
+	log.FromContext(ctx).Info("would wake standby vms", logkey.Key, fmt.Sprint(keys))
+	return nil, nil
+}
+
 // Remove does nothing.
 func (o *onlooker) Remove(...fleet.Key) {}
 
@@ -95,7 +101,9 @@ func (o *onlooker) Up(ctx context.Context, snapshot *topology.Snapshot, placed [
 	}
 	requests := make([]scaler.Request, len(placed))
 	for i := range placed {
-		requests[i] = scaler.Request{Spec: placed[i].Spec, Placement: placed[i].Placement}
+		requests[i] = scaler.Request{
+			Spec: placed[i].Spec, Placement: placed[i].Placement, Standby: placed[i].Standby, Reserve: placed[i].Reserve,
+		}
 	}
 	taken, err := o.taken(ctx)
 	if err != nil {

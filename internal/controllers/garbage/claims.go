@@ -91,8 +91,9 @@ func isRegistered(claim *karpv1.NodeClaim) bool {
 	return claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue()
 }
 
-// isVMless reports whether the claim has no VM and will not get one. A desired VM that is
-// not created yet still counts; one that was created and is not in Proxmox was deleted by
+// isVMless reports whether the claim has no VM and will not get one. A standby VM is not
+// the claim's, because the process that created the claim died before it woke the VM. A
+// desired VM that is not created yet still counts; one that was created and is not in Proxmox was deleted by
 // hand.
 func (v *view) isVMless(claim *karpv1.NodeClaim, snapshot *topology.Snapshot) bool {
 	key := keyOf(claim)
@@ -100,6 +101,9 @@ func (v *view) isVMless(claim *karpv1.NodeClaim, snapshot *topology.Snapshot) bo
 		return false // Karpenter has not launched it yet
 	}
 	state, desired := v.vms[key]
+	if desired && state.VM.Standby {
+		return true
+	}
 	if desired && state.Phase != scaler.PhaseMade {
 		return false
 	}

@@ -27,6 +27,11 @@ func TestClaimWithoutVM(t *testing.T) {
 		{name: "another guest has the number", goes: true, set: func(w *world, vm fleet.VM) {
 			w.runs(vm, func(g *topology.Guest) { g.Key = "0123" })
 		}},
+		{name: "never woken", goes: true, set: func(w *world, vm fleet.VM) {
+			w.runs(vm)
+			vm.Standby = true
+			w.wants(vm, scaler.PhaseMade, nil)
+		}},
 		{name: "in Proxmox", set: func(w *world, vm fleet.VM) { w.runs(vm) }},
 		{name: "in Proxmox, its marker unread", set: func(w *world, vm fleet.VM) {
 			w.runs(vm, func(g *topology.Guest) { g.Key, g.ClusterID = "", "" })

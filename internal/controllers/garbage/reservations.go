@@ -34,7 +34,8 @@ func (r *reservations) run(ctx context.Context, v *view) error {
 	var claimless []fleet.Key
 	for _, state := range v.states {
 		desired := state.Phase == scaler.PhaseReserved || state.Phase == scaler.PhaseMaking || state.Phase == scaler.PhaseMade
-		if desired && v.byKey[state.VM.Key] == nil {
+		// A standby VM is no Node: provisioning wakes and removes it.
+		if desired && !state.VM.Standby && v.byKey[state.VM.Key] == nil {
 			claimless = append(claimless, state.VM.Key)
 		}
 	}

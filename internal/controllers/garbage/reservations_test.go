@@ -24,6 +24,9 @@ func TestVMWithoutClaimIsReleased(t *testing.T) {
 			w.wants(vm, phase, nil)
 			w.wants(claimed, phase, nil)
 			w.claim(claimed)
+			standby := newVM(2002)
+			standby.Standby = true
+			w.wants(standby, phase, nil)
 			w.look("reservations")
 			w.after(59 * time.Second)
 			w.look("reservations")

@@ -19,6 +19,9 @@ const patience = 5 * time.Second
 // mebibyte is the planner's unit of memory, in bytes.
 const mebibyte = 1 << 20
 
+// phaseStandby is the phase of standby VMs that were created, in numaform_vms.
+const phaseStandby = "standby"
+
 // inventory collects the current state at each scrape.
 type inventory struct {
 	config Config
@@ -63,7 +66,11 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	}
 	vms := map[vmLabels]int{}
 	for _, state := range states {
-		vms[vmLabels{host: state.VM.Host, phase: state.Phase}]++
+		phase := state.Phase
+		if state.VM.Standby && phase == scaler.PhaseMade {
+			phase = phaseStandby
+		}
+		vms[vmLabels{host: state.VM.Host, phase: phase}]++
 	}
 	for at, count := range vms {
 		gauge(out, i.vms, float64(count), string(at.host.Region), string(at.host.Host), string(at.phase))

@@ -52,6 +52,9 @@ func (k *kproximate) Collect(out chan<- prometheus.Metric) {
 	states := k.config.VMs()
 	exist := 0
 	for _, state := range states {
+		if state.VM.Standby {
+			continue // kproximate has none
+		}
 		if state.Phase == scaler.PhaseMade || state.Phase == scaler.PhaseRemoving {
 			exist++
 		}

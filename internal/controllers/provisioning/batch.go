@@ -17,6 +17,10 @@ type batch struct {
 	clock     clock.Clock
 	idle, max time.Duration
 	triggered chan struct{}
+	// later triggers a batch at that time, or is nil. Only the goroutine that waits uses
+	// both.
+	later   clock.Timer
+	laterAt time.Time
 }
 
 func newBatch(clk clock.Clock, idle, longest time.Duration) *batch {
@@ -31,10 +35,38 @@ func (b *batch) trigger() {
 	}
 }
 
+// triggerIn begins a batch after a while, if none begins earlier. Call it between calls of
+// wait only.
+func (b *batch) triggerIn(after time.Duration) {
+	at := b.clock.Now().Add(after)
+	if b.later != nil {
+		if b.laterAt.Before(at) {
+			return
+		}
+		b.later.Stop()
+	}
+	b.later, b.laterAt = b.clock.NewTimer(after), at
+}
+
+// stopLater forgets the time set by triggerIn.
+func (b *batch) stopLater() {
+	if b.later != nil {
+		b.later.Stop()
+		b.later = nil
+	}
+}
+
 // wait returns true when a batch is complete, and false if ctx ended.
 func (b *batch) wait(ctx context.Context) bool {
+	defer b.stopLater()
+	var later <-chan time.Time
+	if b.later != nil {
+		later = b.later.C()
+	}
 	select {
 	case <-b.triggered:
+	case <-later:
+		return true
 	case <-ctx.Done():
 		return false
 	}

@@ -40,22 +40,20 @@ func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, 
 		return
 	}
 	counts := map[types.NamespacedName]*buffered{}
-	bufferOf := map[types.NamespacedName]*buffered{} // by pod
+	of := map[types.NamespacedName]*buffered{} // by pod
 	for _, pod := range virtual {
-		name := types.NamespacedName{
-			Namespace: pod.Annotations[autoscalingv1beta1.BufferNamespaceAnnotation], Name: pod.Annotations[autoscalingv1beta1.BufferNameAnnotation],
-		}
+		name := bufferOf(pod)
 		if counts[name] == nil {
 			counts[name] = &buffered{}
 		}
-		bufferOf[client.ObjectKeyFromObject(pod)] = counts[name]
+		of[client.ObjectKeyFromObject(pod)] = counts[name]
 	}
 
 	onNode := map[string]int{}
 	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
 		landed := 0
 		for _, pod := range landing.Pods {
-			if buffer := bufferOf[pod]; buffer != nil {
+			if buffer := of[pod]; buffer != nil {
 				buffer.existing++
 				landed++
 			}
@@ -66,15 +64,22 @@ func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, 
 			}
 		}
 	}
+	for i := range d.Standby {
+		for _, pod := range d.Standby[i].Pods {
+			if buffer := of[pod]; buffer != nil {
+				buffer.existing++
+			}
+		}
+	}
 	for i := range d.New {
 		for _, pod := range d.New[i].Pods {
-			if buffer := bufferOf[pod]; buffer != nil {
+			if buffer := of[pod]; buffer != nil {
 				buffer.created++
 			}
 		}
 	}
 	for _, refusal := range d.Refused {
-		if buffer := bufferOf[refusal.Pod]; buffer != nil {
+		if buffer := of[refusal.Pod]; buffer != nil {
 			buffer.refused++
 			buffer.reason = cmp.Or(buffer.reason, refusal.Reason)
 		}
@@ -127,6 +132,14 @@ func provisioningCondition(buffer *autoscalingv1beta1.CapacityBuffer, b *buffere
 	case b.refused > 0:
 		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonRequires, Message: fmt.Sprintf(
 			"%d of %d replicas have no room: %s", b.refused, b.existing+b.created+b.refused, b.reason,
+		)}
+	case b.created > 0 && IsStandby(buffer):
+		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonRequires, Message: fmt.Sprintf(
+			"%d of %d replicas need standby VMs that have to be made", b.created, b.existing+b.created,
+		)}
+	case IsStandby(buffer):
+		return &metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonFits, Message: fmt.Sprintf(
+			"all %d replicas have standby VMs, made or on their way", b.existing,
 		)}
 	case b.created > 0:
 		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonRequires, Message: fmt.Sprintf(

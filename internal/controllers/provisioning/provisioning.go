@@ -15,6 +15,7 @@ import (
 	"github.com/awslabs/operatorpkg/singleton"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	controllerruntime "sigs.k8s.io/controller-runtime"
@@ -47,6 +48,8 @@ type Writer interface {
 	// States returns all VMs of the fleet, or an error if they are not known.
 	States(ctx context.Context) ([]scaler.VMState, error)
 	Ensure(ctx context.Context, requests []scaler.Request) ([]fleet.VM, error)
+	// Wake starts standby VMs, which are then like new VMs.
+	Wake(ctx context.Context, keys ...fleet.Key) ([]fleet.VM, error)
 	Remove(keys ...fleet.Key)
 }
 
@@ -73,7 +76,10 @@ type Config struct {
 	Unavailable func() []scheduling.OfferingSelector
 	// Virtual returns the pods of CapacityBuffers, which do not exist, but for which room
 	// is reserved. Nil means that there are none, and that CapacityBuffers are not read.
+	// The pods of standby buffers are ignored.
 	Virtual func(ctx context.Context) []*corev1.Pod
+	// Evacuated returns the hosts being evacuated; nil means none.
+	Evacuated func(ctx context.Context) ([]topology.HostID, error)
 	// Request is the part of the request that is the same for each decision.
 	Request scheduling.Request
 	// BatchIdle and BatchMax are how long to wait for the next pod, and for all.
@@ -92,12 +98,17 @@ type Config struct {
 type Controller struct {
 	config Config
 	batch  *batch
+	// spare is since when standby VMs have been unneeded.
+	spare map[fleet.Key]time.Time
 }
 
 // New returns a controller. It does nothing before its manager starts it.
 func New(config Config) *Controller {
 	if config.Unavailable == nil {
 		config.Unavailable = func() []scheduling.OfferingSelector { return nil }
+	}
+	if config.Evacuated == nil {
+		config.Evacuated = func(context.Context) ([]topology.HostID, error) { return nil, nil }
 	}
 	if config.Placing == nil {
 		config.Placing = &sync.Mutex{}
@@ -253,12 +264,13 @@ func (c *Controller) awaitEngines(ctx context.Context, vms []reserved) {
 
 // reserved is a VM without a NodeClaim yet.
 type reserved struct {
-	vm     fleet.VM
-	placed *scheduling.Placed
-	pods   []*corev1.Pod
+	vm        fleet.VM
+	classHash string
+	pods      []*corev1.Pod
 }
 
-// reserve decides on VMs and reserves them. It may return some VMs and an error.
+// reserve decides on VMs, wakes standby VMs and reserves new ones. It returns the VMs that
+// become Nodes, and may return some VMs and an error.
 func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	c.config.Placing.Lock()
 	defer c.config.Placing.Unlock()
@@ -275,15 +287,24 @@ func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	request.Unavailable = c.config.Unavailable()
 	request.Now = c.config.Clock.Now()
 	request.Existing, request.Reserved = scaler.Places(states)
+	request.Unready = unready(states)
+	if request.Evacuated, err = c.config.Evacuated(ctx); err != nil {
+		return nil, fmt.Errorf("listing evacuated hosts: %w", err)
+	}
 	if c.config.Virtual != nil {
-		request.Virtual = c.config.Virtual(ctx)
+		var standby map[types.NamespacedName]bool
+		if request.Standby, standby, err = c.standbyPods(ctx); err != nil {
+			return nil, err
+		}
+		request.Virtual = slices.DeleteFunc(slices.Clone(c.config.Virtual(ctx)), func(pod *corev1.Pod) bool { return standby[bufferOf(pod)] })
 	}
 
 	decision, err := c.config.Cluster.Decide(ctx, request)
 	if err != nil {
 		return nil, err
 	}
-	c.reportBuffers(ctx, decision, request.Virtual)
+	c.reportBuffers(ctx, decision, slices.Concat(request.Virtual, request.Standby))
+	c.removeSpare(ctx, decision, states)
 	if decision.Asked == 0 && c.config.Approvals == nil {
 		return nil, nil
 	}
@@ -293,7 +314,11 @@ func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	}
 	c.publish(ctx, decision, pods)
 
-	placed := decision.New
+	woken, err := c.wake(ctx, decision.Woken, pods)
+	if err != nil {
+		return nil, err
+	}
+	placed := c.refill(decision)
 	var unapproved error
 	if c.config.Approvals != nil {
 		// Pools whose approval is unknown do not stop the others. Call it even if no VM
@@ -301,19 +326,23 @@ func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 		placed, unapproved = c.config.Approvals.Up(ctx, request.Snapshot, placed)
 	}
 	if len(placed) == 0 {
-		return nil, unapproved
+		return woken, unapproved
 	}
 	requests := make([]scaler.Request, len(placed))
 	for i := range placed {
-		requests[i] = scaler.Request{Spec: placed[i].Spec, Placement: placed[i].Placement}
+		requests[i] = scaler.Request{
+			Spec: placed[i].Spec, Placement: placed[i].Placement, Standby: placed[i].Standby, Reserve: placed[i].Reserve,
+		}
 	}
 	vms, err := c.config.Writer.Ensure(ctx, requests)
 	if err != nil {
-		return nil, errors.Join(unapproved, err)
+		return woken, errors.Join(unapproved, err)
 	}
-	list := make([]reserved, len(vms))
+	list := woken
 	for i, vm := range vms {
-		list[i] = reserved{vm: vm, placed: &placed[i], pods: pods.of(placed[i].Pods)}
+		if !placed[i].Standby {
+			list = append(list, reserved{vm: vm, classHash: placed[i].ClassHash, pods: pods.of(placed[i].Pods)})
+		}
 	}
 	return list, unapproved
 }
@@ -326,8 +355,8 @@ func (c *Controller) createClaim(ctx context.Context, r reserved) (*karpv1.NodeC
 		return nil, fmt.Errorf("reading nodepool %s: %w", vm.Pool, err)
 	}
 	claim := scheduling.NewNodeClaim(vm, pool, r.pods...)
-	if r.placed.ClassHash != "" {
-		claim.Annotations[v1alpha1.AnnotationClassHash] = r.placed.ClassHash
+	if r.classHash != "" {
+		claim.Annotations[v1alpha1.AnnotationClassHash] = r.classHash
 	}
 
 	err := c.config.Client.Create(ctx, claim)

@@ -91,8 +91,11 @@ func lab() *topology.Snapshot {
 // writer reserves VMs and creates none.
 type writer struct {
 	wanted  []fleet.VM
+	woken   []fleet.Key
 	removed []fleet.Key
-	err     error
+	// made are the VMs that exist.
+	made map[fleet.Key]bool
+	err  error
 	// unread is why the VMs are not known.
 	unread error
 }
@@ -103,7 +106,11 @@ func (w *writer) Remove(keys ...fleet.Key) { w.removed = append(w.removed, keys.
 func (w *writer) States(context.Context) ([]scaler.VMState, error) {
 	var states []scaler.VMState
 	for _, vm := range w.wanted {
-		states = append(states, scaler.VMState{VM: vm, Phase: scaler.PhaseReserved})
+		state := scaler.VMState{VM: vm, Phase: scaler.PhaseReserved}
+		if w.made[vm.Key] {
+			state.Phase = scaler.PhaseMade
+		}
+		states = append(states, state)
 	}
 	return states, w.unread
 }
@@ -117,10 +124,30 @@ func (w *writer) Ensure(_ context.Context, requests []scaler.Request) ([]fleet.V
 		id := fleet.VMID(2000 + len(w.wanted))
 		vm := fleet.VM{
 			Key: fleet.Key(fmt.Sprintf("%032x", int(id))), VMID: id, Name: fleet.NodeName(r.Spec.Pool, id), Spec: r.Spec, Placement: r.Placement,
-			Source: fleet.Source{VMID: 9001, DiskGiB: 10},
+			Source: fleet.Source{VMID: 9001, DiskGiB: 10}, Standby: r.Standby, Reserve: r.Reserve,
 		}
 		w.wanted = append(w.wanted, vm)
 		vms = append(vms, vm)
+	}
+	return vms, nil
+}
+
+func (w *writer) Wake(_ context.Context, keys ...fleet.Key) ([]fleet.VM, error) {
+	var vms []fleet.VM
+	for _, key := range keys {
+		for i := range w.wanted {
+			vm := &w.wanted[i]
+			if vm.Key != key {
+				continue
+			}
+			if !vm.Standby || !w.made[key] {
+				return nil, &scaler.NotStandbyError{Key: key, VM: vm.Name}
+			}
+			vm.Standby = false
+			delete(w.made, key)
+			w.woken = append(w.woken, key)
+			vms = append(vms, *vm)
+		}
 	}
 	return vms, nil
 }

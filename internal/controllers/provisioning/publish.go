@@ -38,6 +38,9 @@ func (c *Controller) readPods(ctx context.Context, d *scheduling.Decision) (podI
 	for i := range d.New {
 		names = append(names, d.New[i].Pods...)
 	}
+	for i := range d.Woken {
+		names = append(names, d.Woken[i].Pods...)
+	}
 	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
 		names = append(names, landing.Pods...)
 	}
@@ -80,6 +83,9 @@ func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods p
 	byClaim := map[string][]*corev1.Pod{}
 	for i := range d.New {
 		byPool[d.New[i].NodePool] = append(byPool[d.New[i].NodePool], pods.of(d.New[i].Pods)...)
+	}
+	for i := range d.Woken {
+		byPool[d.Woken[i].VM.Pool] = append(byPool[d.Woken[i].VM.Pool], pods.of(d.Woken[i].Pods)...)
 	}
 	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
 		// Virtual pods are not in the index, because they are never bound.

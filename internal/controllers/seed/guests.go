@@ -33,9 +33,10 @@ const shutdownSlack = time.Minute
 
 // Seed creates a token for each VM with a seed, and uploads the seed with the token,
 // overwriting an existing one. It uploads nothing unless each of these VMs has a
-// NodeClaim and a class whose templates render. It returns a line for each upload.
+// NodeClaim and a class whose templates render. It returns a line for each upload. A
+// standby VM gets its seed when it is woken.
 func (s *Seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
-	vms = slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Seed == "" })
+	vms = slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Seed == "" || vm.Standby })
 	if len(vms) == 0 {
 		return nil, nil
 	}

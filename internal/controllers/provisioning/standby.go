@@ -1,0 +1,201 @@
+package provisioning
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
+	"sigs.k8s.io/karpenter/pkg/events"
+	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
+	"sigs.k8s.io/karpenter/pkg/utils/apps"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+)
+
+// ReasonInvalidReserve is the reason of the event on a CapacityBuffer whose annotation
+// numaform.dev/reserve is neither true nor false.
+const ReasonInvalidReserve = "InvalidReserve"
+
+const (
+	// refillAfter is the time from a wake until standby VMs are created in its place. A
+	// clone would slow down the start.
+	refillAfter = 2 * time.Second
+	// spareFor is how long a standby VM must be unneeded before it is removed, so that a
+	// CapacityBuffer that changes back and forth replaces none.
+	spareFor = time.Minute
+	// replaceEvery is how often the replacement of outdated standby VMs continues.
+	replaceEvery = 10 * time.Second
+)
+
+// IsStandby reports whether a CapacityBuffer's room is standby VMs. Karpenter's controller
+// computes the replicas of every buffer, whatever its strategy.
+func IsStandby(buffer *autoscalingv1beta1.CapacityBuffer) bool {
+	return ptr.Deref(buffer.Spec.ProvisioningStrategy, "") == v1alpha1.StandbyStrategy
+}
+
+// standbyPods returns the pods of all standby buffers, and the names of these buffers.
+func (c *Controller) standbyPods(ctx context.Context) (pods []*corev1.Pod, buffers map[types.NamespacedName]bool, err error) {
+	var list autoscalingv1beta1.CapacityBufferList
+	if err := c.config.Client.List(ctx, &list); err != nil {
+		return nil, nil, fmt.Errorf("listing capacitybuffers: %w", err)
+	}
+	buffers = map[types.NamespacedName]bool{}
+	for i := range list.Items {
+		buffer := &list.Items[i]
+		if !IsStandby(buffer) {
+			continue
+		}
+		buffers[client.ObjectKeyFromObject(buffer)] = true
+		if !buffer.DeletionTimestamp.IsZero() || !apimeta.IsStatusConditionTrue(buffer.Status.Conditions, autoscalingv1beta1.ReadyForProvisioningCondition) {
+			continue
+		}
+		resolved, err := apps.ResolveCapacityBuffer(ctx, c.config.Client, buffer)
+		if apierrors.IsNotFound(err) {
+			continue // the condition ReadyForProvisioning will say so
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("reading the pods of capacitybuffer %s/%s: %w", buffer.Namespace, buffer.Name, err)
+		}
+		c.checkReserve(buffer)
+		for _, pod := range virtualpods.BuildVirtualPods(buffer, resolved.PodTemplateSpec) {
+			if reserve, set := buffer.Annotations[v1alpha1.AnnotationReserve]; set {
+				pod.Annotations[v1alpha1.AnnotationReserve] = reserve
+			}
+			pods = append(pods, pod)
+		}
+	}
+	return pods, buffers, nil
+}
+
+// checkReserve publishes an event if a buffer's annotation is invalid.
+func (c *Controller) checkReserve(buffer *autoscalingv1beta1.CapacityBuffer) {
+	value, set := buffer.Annotations[v1alpha1.AnnotationReserve]
+	if _, err := strconv.ParseBool(value); !set || err == nil {
+		return
+	}
+	message := fmt.Sprintf("annotation %s: %q: set true or false; until then, VMs with pinned CPUs reserve them, and others reserve nothing",
+		v1alpha1.AnnotationReserve, value)
+	c.config.Recorder.Publish(events.Event{
+		InvolvedObject: buffer, Type: corev1.EventTypeWarning, Reason: ReasonInvalidReserve, Message: message,
+		DedupeValues: []string{string(buffer.UID), value},
+	})
+}
+
+// bufferOf returns the name of a virtual pod's CapacityBuffer.
+func bufferOf(pod *corev1.Pod) types.NamespacedName {
+	return types.NamespacedName{
+		Namespace: pod.Annotations[autoscalingv1beta1.BufferNamespaceAnnotation],
+		Name:      pod.Annotations[autoscalingv1beta1.BufferNameAnnotation],
+	}
+}
+
+// unready returns the standby VMs that cannot be woken yet.
+func unready(states []scaler.VMState) map[fleet.Key]bool {
+	keys := map[fleet.Key]bool{}
+	for i := range states {
+		if states[i].VM.Standby && states[i].Phase != scaler.PhaseMade {
+			keys[states[i].VM.Key] = true
+		}
+	}
+	return keys
+}
+
+// wake wakes the standby VMs that pods need.
+func (c *Controller) wake(ctx context.Context, woken []scheduling.Woken, pods podIndex) ([]reserved, error) {
+	if len(woken) == 0 {
+		return nil, nil
+	}
+	keys := make([]fleet.Key, len(woken))
+	for i := range woken {
+		keys[i] = woken[i].VM.Key
+	}
+	vms, err := c.config.Writer.Wake(ctx, keys...)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]reserved, len(vms))
+	for i, vm := range vms {
+		list[i] = reserved{vm: vm, classHash: woken[i].ClassHash, pods: pods.of(woken[i].Pods)}
+		log.FromContext(ctx).Info("woke standby vm", logkey.VM, vm.Name, logkey.NodePool, vm.Pool, logkey.Host, vm.Host.String(),
+			logkey.InstanceType, vm.InstanceType, logkey.Pods, len(list[i].pods))
+	}
+	return list, nil
+}
+
+// removeSpare removes standby VMs that no CapacityBuffer needs any more. An outdated VM
+// goes once another one was created in its place, or first, if there is room for one
+// only. If CapacityBuffers are not read, all remain until pods need them.
+func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, states []scaler.VMState) {
+	if c.config.Virtual == nil {
+		return
+	}
+	creating := map[string]bool{} // by NodePool
+	for i := range d.New {
+		creating[d.New[i].NodePool] = creating[d.New[i].NodePool] || d.New[i].Standby
+	}
+	phase := map[fleet.Key]scaler.Phase{}
+	for i := range states {
+		state := &states[i]
+		phase[state.VM.Key] = state.Phase
+		if state.VM.Standby && (state.Phase == scaler.PhaseReserved || state.Phase == scaler.PhaseMaking) {
+			creating[state.VM.Pool] = true
+		}
+	}
+
+	now := c.config.Clock.Now()
+	since := map[fleet.Key]time.Time{}
+	for i := range d.Standby {
+		vm := &d.Standby[i].VM
+		if len(d.Standby[i].Pods) > 0 || phase[vm.Key] == scaler.PhaseRemoving {
+			continue
+		}
+		reason := d.Standby[i].Outdated
+		if reason != "" && creating[vm.Pool] {
+			c.batch.triggerIn(replaceEvery)
+			continue
+		}
+		if reason == "" {
+			began, known := c.spare[vm.Key]
+			if !known {
+				began = now
+			}
+			if wait := spareFor - now.Sub(began); wait > 0 {
+				since[vm.Key] = began
+				c.batch.triggerIn(wait)
+				continue
+			}
+			reason = "no CapacityBuffer needs it"
+		}
+		c.config.Writer.Remove(vm.Key)
+		c.batch.triggerIn(replaceEvery)
+		log.FromContext(ctx).Info("removed standby vm", logkey.VM, vm.Name, logkey.NodePool, vm.Pool, logkey.Host, vm.Host.String(), logkey.Reason, reason)
+	}
+	c.spare = since
+}
+
+// refill returns the new VMs that may be created now: nodes, and standby VMs only if no
+// VM is being woken.
+func (c *Controller) refill(d *scheduling.Decision) []scheduling.Placed {
+	if len(d.Woken) == 0 {
+		return d.New
+	}
+	nodes := slices.DeleteFunc(slices.Clone(d.New), func(placed scheduling.Placed) bool { return placed.Standby })
+	if len(nodes) < len(d.New) {
+		c.batch.triggerIn(refillAfter)
+	}
+	return nodes
+}

@@ -1,0 +1,226 @@
+package provisioning_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/controllers/provisioning"
+	"github.com/numaform/numaform/topology"
+)
+
+// standbyWorld returns a controller with a standby buffer of that many replicas, each of
+// 1500m CPU. The snapshot has a stopped guest for each standby VM that was made.
+func standbyWorld(t *testing.T, replicas int32, pool string) *world {
+	t.Helper()
+	w := newWorld(t, nil, pool)
+	w.writer.made = map[fleet.Key]bool{}
+	cache := w.buffer(t, replicas)
+	w.patchBuffer(t, func(b *autoscalingv1beta1.CapacityBuffer) {
+		strategy := v1alpha1.StandbyStrategy
+		b.Spec.ProvisioningStrategy = &strategy
+	})
+	var template corev1.PodTemplate
+	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "three"}, &template); err != nil {
+		t.Fatal(err)
+	}
+	template.Template.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("1500m")
+	if err := w.client.Update(t.Context(), &template); err != nil {
+		t.Fatal(err)
+	}
+	w.judge(t, cache)
+	w.config.Virtual = cache.GetAll
+	w.config.Snapshot = func(context.Context) (*topology.Snapshot, error) {
+		snapshot := lab()
+		for _, vm := range w.writer.wanted {
+			if w.writer.made[vm.Key] {
+				snapshot.Hosts[0].Guests = append(snapshot.Hosts[0].Guests, topology.Guest{
+					VMID: int(vm.VMID), Name: vm.Name, Key: string(vm.Key), ClusterID: "test", VCPUs: vm.VCPUs, MemoryMiB: vm.MemoryMiB, Running: !vm.Standby,
+				})
+			}
+		}
+		return snapshot, nil
+	}
+	w.Controller = provisioning.New(w.config)
+	return w
+}
+
+func (w *world) patchBuffer(t *testing.T, change func(*autoscalingv1beta1.CapacityBuffer)) {
+	t.Helper()
+	b := &autoscalingv1beta1.CapacityBuffer{}
+	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "spare"}, b); err != nil {
+		t.Fatal(err)
+	}
+	change(b)
+	if err := w.client.Update(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// make marks all VMs as made.
+func (w *world) make() {
+	for i := range w.writer.wanted {
+		w.writer.made[w.writer.wanted[i].Key] = true
+	}
+}
+
+// pend creates a pending pod.
+func (w *world) pend(t *testing.T, name, cpu string) {
+	t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c", Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("1Gi")},
+		}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+		}}},
+	}
+	if err := w.client.Create(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) step(d time.Duration) { w.config.Clock.(*testclock.FakeClock).Step(d) }
+
+// TestStandbyBuffer keeps two standby VMs for a buffer, wakes the one that a pod needs and
+// creates another afterwards, and removes them when the buffer is gone for a while.
+func TestStandbyBuffer(t *testing.T) {
+	t.Parallel()
+	w := standbyWorld(t, 2, poolOfTwo)
+	w.provision(t, 0, "False RequiresNewCapacity: 2 of 2 replicas need standby VMs that have to be made")
+	if len(w.writer.wanted) != 2 || !w.writer.wanted[0].Standby || w.writer.wanted[0].Reserve {
+		t.Fatalf("VMs are %+v", w.writer.wanted)
+	}
+	w.provision(t, 0, "True FitsExistingCapacity: all 2 replicas have standby VMs, made or on their way")
+
+	// A VM that is not made cannot be woken.
+	w.make()
+	w.pend(t, "comes", "1")
+	w.provision(t, 1, "False RequiresNewCapacity: 1 of 2 replicas need standby VMs that have to be made")
+	claim := w.claims(t)[0]
+	if len(w.writer.woken) != 1 || len(w.writer.wanted) != 2 || claim.Annotations[v1alpha1.AnnotationKey] != string(w.writer.woken[0]) {
+		t.Fatalf("woken %v for claim %v; %d VMs, want 2: the wake comes before the refill", w.writer.woken, claim.Annotations, len(w.writer.wanted))
+	}
+	if claim.Annotations[v1alpha1.AnnotationClassHash] == "" {
+		t.Error("the claim has no hash of its class")
+	}
+	w.make()
+	w.provision(t, 0, "False RequiresNewCapacity: 1 of 2 replicas need standby VMs that have to be made")
+	if len(w.writer.wanted) != 3 || !w.writer.wanted[2].Standby || len(w.writer.woken) != 1 {
+		t.Fatalf("%d VMs, woken %v: want another standby VM", len(w.writer.wanted), w.writer.woken)
+	}
+	w.make()
+
+	b := &autoscalingv1beta1.CapacityBuffer{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "spare"}}
+	if err := w.client.Delete(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := w.Provision(asOperator(t)); err != nil {
+			t.Fatal(err)
+		}
+		if len(w.writer.removed) > 0 {
+			t.Fatalf("removed %v at once", w.writer.removed)
+		}
+		w.step(40 * time.Second)
+	}
+	if _, err := w.Provision(asOperator(t)); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.writer.removed) != 2 {
+		t.Errorf("removed %v, want both standby VMs", w.writer.removed)
+	}
+}
+
+// TestStandbyBufferFlaps removes nothing while a buffer comes and goes.
+func TestStandbyBufferFlaps(t *testing.T) {
+	t.Parallel()
+	w := standbyWorld(t, 1, poolOfTwo)
+	w.provision(t, 0, "False RequiresNewCapacity: 1 of 1 replicas need standby VMs that have to be made")
+	w.make()
+	strategies := []string{autoscalingv1beta1.ActiveProvisioningStrategy, v1alpha1.StandbyStrategy}
+	for i := range 8 {
+		w.patchBuffer(t, func(b *autoscalingv1beta1.CapacityBuffer) { b.Spec.ProvisioningStrategy = &strategies[i%2] })
+		if _, err := w.Provision(asOperator(t)); err != nil {
+			t.Fatal(err)
+		}
+		w.step(40 * time.Second)
+	}
+	if len(w.writer.removed) != 0 {
+		t.Errorf("removed %v", w.writer.removed)
+	}
+}
+
+// TestStandbyBufferReserves follows the annotation of a buffer.
+func TestStandbyBufferReserves(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]bool{"true": true, "false": false, "perhaps": false} {
+		w := standbyWorld(t, 1, poolOfTwo)
+		w.patchBuffer(t, func(b *autoscalingv1beta1.CapacityBuffer) {
+			b.Annotations = map[string]string{v1alpha1.AnnotationReserve: value}
+		})
+		if _, err := w.Provision(asOperator(t)); err != nil {
+			t.Fatal(err)
+		}
+		if len(w.writer.wanted) != 1 || w.writer.wanted[0].Reserve != want {
+			t.Errorf("%s: VMs are %+v", value, w.writer.wanted)
+		}
+		if told := w.told(provisioning.ReasonInvalidReserve); (told > 0) != (value == "perhaps") {
+			t.Errorf("%s: %d events", value, told)
+		}
+	}
+}
+
+// TestOutdatedStandby replaces standby VMs one at a time: the new one first, or the old
+// one if there is room for no other.
+func TestOutdatedStandby(t *testing.T) {
+	t.Parallel()
+	for name, full := range map[string]bool{"room": false, "no room": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := poolOfTwo
+			if full {
+				pool = strings.Replace(pool, "\nspec:\n  template:", "\nspec:\n  limits: {cpu: 4}\n  template:", 1)
+			}
+			w := standbyWorld(t, 2, pool)
+			w.provision(t, 0, "False RequiresNewCapacity: 2 of 2 replicas need standby VMs that have to be made")
+			w.make()
+			for i := range w.writer.wanted {
+				w.writer.wanted[i].CPUType = "kvm64"
+			}
+			first := w.writer.wanted[0].Key
+			for range 3 {
+				if _, err := w.Provision(asOperator(t)); err != nil {
+					t.Fatal(err)
+				}
+				if made := len(w.writer.wanted) - 2; full && made != 0 || !full && (made != 1 || len(w.writer.removed) != 0) {
+					t.Fatalf("made %d, removed %v", made, w.writer.removed)
+				}
+			}
+			w.make()
+			if _, err := w.Provision(asOperator(t)); err != nil {
+				t.Fatal(err)
+			}
+			if len(w.writer.removed) == 0 || w.writer.removed[0] != first {
+				t.Errorf("removed %v, want %s first", w.writer.removed, first)
+			}
+			for _, key := range w.writer.removed {
+				if key != first {
+					t.Errorf("removed %s at the same time", key)
+				}
+			}
+		})
+	}
+}
