@@ -217,7 +217,7 @@ type ScalePlanVM struct {
 
 // ScalePlanAction is the change of a VM.
 //
-// +kubebuilder:validation:Enum=Create;Update;Replace;Delete
+// +kubebuilder:validation:Enum=Create;Update;Replace;Delete;Wake
 type ScalePlanAction string
 
 // The actions.
@@ -226,6 +226,8 @@ const (
 	ScalePlanUpdate  ScalePlanAction = "Update"
 	ScalePlanReplace ScalePlanAction = "Replace"
 	ScalePlanDelete  ScalePlanAction = "Delete"
+	// ScalePlanWake starts a standby VM.
+	ScalePlanWake ScalePlanAction = "Wake"
 )
 
 // ScalePlanHost is the part of the change on one host: one Terraform state.

@@ -127,6 +127,7 @@ func (d *draft) summary() string {
 		word   string
 	}{
 		{v1alpha1.ScalePlanCreate, "create"},
+		{v1alpha1.ScalePlanWake, "wake"},
 		{v1alpha1.ScalePlanUpdate, "change"},
 		{v1alpha1.ScalePlanReplace, "replace"},
 		{v1alpha1.ScalePlanDelete, "delete"},

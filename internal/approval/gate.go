@@ -24,17 +24,27 @@ func requestedByWriter(plan *v1alpha1.ScalePlan) bool {
 	return plan.Spec.RequestedBy == RequestedByGuard || plan.Spec.RequestedBy == RequestedByClass
 }
 
-// Asks reports whether a plan that changes VMs in place needs approval although the guard
-// allows it: such changes count as scale-up, and the mode of one of its NodePools is
-// manual.
+// Asks reports whether a plan that changes VMs in place, or wakes standby VMs, needs
+// approval although the guard allows it: such changes count as scale-up, and the mode of
+// one of its NodePools is manual.
 func (a *Approvals) Asks(ctx context.Context, plan *scaler.RootPlan) (bool, error) {
 	known, err := a.readPools(ctx)
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(plan.Intent.Update, func(t guard.Target) bool {
+	return slices.ContainsFunc(slices.Concat(plan.Intent.Update, plan.Intent.Wake), func(t guard.Target) bool {
 		return a.mode(known, t.Pool, v1alpha1.ScaleUp) == ModeManual
 	}), nil
+}
+
+// MayWake returns the NodePools whose standby VMs pods may wake: the mode of all others is
+// manual, so their pods get new nodes, which an operator can review.
+func (a *Approvals) MayWake(ctx context.Context) (func(pool string) bool, error) {
+	known, err := a.readPools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func(pool string) bool { return a.mode(known, pool, v1alpha1.ScaleUp) != ModeManual }, nil
 }
 
 // Approver returns the approver of a plan that the guard does not allow by itself: the
@@ -118,6 +128,7 @@ func targets(intent guard.Intent) []target {
 	add(v1alpha1.ScalePlanCreate, v1alpha1.ScaleUp, intent.Create)
 	add(v1alpha1.ScalePlanUpdate, v1alpha1.ScaleUp, intent.Import)
 	add(v1alpha1.ScalePlanUpdate, v1alpha1.ScaleUp, intent.Update)
+	add(v1alpha1.ScalePlanWake, v1alpha1.ScaleUp, intent.Wake)
 	add(v1alpha1.ScalePlanDelete, v1alpha1.ScaleDown, intent.Delete)
 	return list
 }

@@ -161,6 +161,12 @@ func (a *Approvals) advanceUpdates(ctx context.Context, plan *v1alpha1.ScalePlan
 // these VMs do not matter.
 func (a *Approvals) advanceCreates(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	planned, states := creates(plan), a.created(plan)
+	if woken := wakes(plan.Spec.VMs); len(woken) > 0 {
+		planned += len(woken)
+		states = append(states, slices.DeleteFunc(a.fleet.VMs(), func(state scaler.VMState) bool {
+			return state.VM.Standby || !woken[string(state.VM.Key)]
+		})...)
+	}
 	done := 0
 	var failures []string
 	for i := range states {
@@ -176,13 +182,13 @@ func (a *Approvals) advanceCreates(ctx context.Context, plan *v1alpha1.ScalePlan
 	late := plan.Status.DecidedAt != nil && a.config.Clock.Since(plan.Status.DecidedAt.Time) > beginWithin
 	switch {
 	case done >= planned:
-		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were created", planned))
+		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were %s", planned, begun(plan)))
 	case len(failures) > 0 && done+len(failures) >= planned:
 		slices.Sort(failures)
 		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, clip(strings.Join(failures, "; "), 4096))
 	case late && len(states) < planned:
-		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("only %d of %d VMs were created: "+
-			"see the events of their NodeClaims; VMs that pods still need are proposed again", done, planned))
+		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("only %d of %d VMs were %s: "+
+			"see the events of their NodeClaims; VMs that pods still need are proposed again", done, planned, begun(plan)))
 	}
 	return nil
 }
@@ -196,6 +202,28 @@ func creates(plan *v1alpha1.ScalePlan) int {
 		}
 	}
 	return n
+}
+
+// wakes returns the keys of the standby VMs that are started.
+func wakes(vms []v1alpha1.ScalePlanVM) map[string]bool {
+	keys := map[string]bool{}
+	for i := range vms {
+		if vms[i].Action == v1alpha1.ScalePlanWake {
+			keys[vms[i].Key] = true
+		}
+	}
+	return keys
+}
+
+// begun returns what a scale-up does with its VMs.
+func begun(plan *v1alpha1.ScalePlan) string {
+	switch {
+	case len(wakes(plan.Spec.VMs)) == 0:
+		return "created"
+	case creates(plan) == 0:
+		return "woken"
+	}
+	return "created or woken"
 }
 
 // advanceDeletes ends a plan according to the phases of the VMs that it removes.

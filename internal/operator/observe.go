@@ -85,10 +85,9 @@ func (o *onlooker) Ensure(context.Context, []scaler.Request) ([]fleet.VM, error)
 	return nil, fmt.Errorf("reserving vms: this controller only observes")
 }
 
-// Wake reports the standby VMs that would be woken, and wakes none.
-func (o *onlooker) Wake(ctx context.Context, keys ...fleet.Key) ([]fleet.VM, error) {
-	log.FromContext(ctx).Info("would wake standby vms", logkey.Key, fmt.Sprint(keys))
-	return nil, nil
+// Wake is never called, because MayWake allows nothing.
+func (o *onlooker) Wake(context.Context, ...fleet.Key) ([]fleet.VM, error) {
+	return nil, fmt.Errorf("waking vms: this controller only observes")
 }
 
 // Remove does nothing.
@@ -143,6 +142,11 @@ func (o *onlooker) Up(ctx context.Context, snapshot *topology.Snapshot, placed [
 			"create", len(plan.Intent.Create), "delete", len(plan.Intent.Delete), "verdict", plan.Verdict.String(), logkey.PlanSHA256, plan.Plan.SHA256)
 	}
 	return nil, nil
+}
+
+// MayWake allows none: nothing may start in observe mode.
+func (o *onlooker) MayWake(context.Context) (func(string) bool, error) {
+	return func(string) bool { return false }, nil
 }
 
 // Draft does nothing: in observe mode, Up can take as long as a plan.

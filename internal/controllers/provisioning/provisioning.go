@@ -56,6 +56,8 @@ type Writer interface {
 // Approvals selects the VMs that need no approval or are approved.
 type Approvals interface {
 	Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error)
+	// MayWake returns the NodePools whose standby VMs pods may wake.
+	MayWake(ctx context.Context) (func(pool string) bool, error)
 	// Draft plans what Up could not answer without a plan; other placements may run
 	// meanwhile.
 	Draft(ctx context.Context) error
@@ -287,7 +289,9 @@ func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	request.Unavailable = c.config.Unavailable()
 	request.Now = c.config.Clock.Now()
 	request.Existing, request.Reserved = scaler.Places(states)
-	request.Unready = unready(states)
+	if request.Unready, err = c.unready(ctx, states); err != nil {
+		return nil, err
+	}
 	if request.Evacuated, err = c.config.Evacuated(ctx); err != nil {
 		return nil, fmt.Errorf("listing evacuated hosts: %w", err)
 	}

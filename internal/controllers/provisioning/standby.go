@@ -103,15 +103,24 @@ func bufferOf(pod *corev1.Pod) types.NamespacedName {
 	}
 }
 
-// unready returns the standby VMs that cannot be woken yet.
-func unready(states []scaler.VMState) map[fleet.Key]bool {
+// unready returns the standby VMs that cannot be woken now: they are being created or
+// failed, or their NodePool does not allow it.
+func (c *Controller) unready(ctx context.Context, states []scaler.VMState) (map[fleet.Key]bool, error) {
+	states = slices.DeleteFunc(slices.Clone(states), func(state scaler.VMState) bool { return !state.VM.Standby })
+	mayWake := func(string) bool { return true }
+	if len(states) > 0 && c.config.Approvals != nil {
+		var err error
+		if mayWake, err = c.config.Approvals.MayWake(ctx); err != nil {
+			return nil, err
+		}
+	}
 	keys := map[fleet.Key]bool{}
 	for i := range states {
-		if states[i].VM.Standby && states[i].Phase != scaler.PhaseMade {
+		if states[i].Phase != scaler.PhaseMade || !mayWake(states[i].VM.Pool) {
 			keys[states[i].VM.Key] = true
 		}
 	}
-	return keys
+	return keys, nil
 }
 
 // wake wakes the standby VMs that pods need.
