@@ -193,6 +193,7 @@ func (w *printer) entry(entry *audit.Entry) {
 	}{
 		{lead: "added", vms: change.Added},
 		{lead: "removed", vms: change.Removed},
+		{lead: "woken", vms: change.Woken},
 		{lead: "VMID changed", vms: change.Renumbered},
 	} {
 		for i := range group.vms {
@@ -205,8 +206,12 @@ func (w *printer) entry(entry *audit.Entry) {
 		}
 	}
 	for _, host := range change.Hosts {
-		w.printf("  %s: create %d, delete %d, import %d, update %d\n    plan %s\n    %s\n", host.Host,
-			len(host.Create), len(host.Delete), len(host.Import), len(host.Update), host.PlanSHA256,
+		wake := ""
+		if len(host.Wake) > 0 {
+			wake = fmt.Sprintf(", wake %d", len(host.Wake))
+		}
+		w.printf("  %s: create %d, delete %d, import %d, update %d%s\n    plan %s\n    %s\n", host.Host,
+			len(host.Create), len(host.Delete), len(host.Import), len(host.Update), wake, host.PlanSHA256,
 			strings.ReplaceAll(host.Verdict.String(), "\n", "\n    "))
 		if host.Error != "" {
 			w.printf("    not planned: %s\n", host.Error)

@@ -16,11 +16,13 @@ import (
 
 // report is the output of plan and apply, complete with -o json.
 type report struct {
-	Pods    *podsReport  `json:"pods,omitempty"`
-	VMs     []vmReport   `json:"vms"`
-	Removed []string     `json:"removed,omitempty"`
-	Files   []fileReport `json:"files"`
-	Hosts   []hostReport `json:"shards,omitempty"`
+	Pods *podsReport `json:"pods,omitempty"`
+	// Woken are the standby VMs that pods fit on. The controller wakes them.
+	Woken   []wokenReport `json:"woken,omitempty"`
+	VMs     []vmReport    `json:"vms"`
+	Removed []string      `json:"removed,omitempty"`
+	Files   []fileReport  `json:"files"`
+	Hosts   []hostReport  `json:"shards,omitempty"`
 	// Providers are the providers that the plans use.
 	Providers []state.Provider `json:"providers,omitempty"`
 	// Digest is the argument for --approve, if the guard requires approval.
@@ -39,6 +41,13 @@ type podsReport struct {
 type refusalReport struct {
 	Pod    string `json:"pod"`
 	Reason string `json:"reason"`
+}
+
+type wokenReport struct {
+	Name string          `json:"name"`
+	Host topology.HostID `json:"host"`
+	Pool string          `json:"pool"`
+	Pods int             `json:"pods"`
 }
 
 type vmReport struct {
@@ -81,6 +90,10 @@ func (p *proposal) report() report {
 		r.Pods = &podsReport{Asked: d.Asked, Placed: d.Placed, Refused: len(d.Refused)}
 		for _, refusal := range d.Refused {
 			r.Pods.Refusals = append(r.Pods.Refusals, refusalReport{Pod: refusal.Pod.String(), Reason: refusal.Reason})
+		}
+		for i := range d.Woken {
+			vm := &d.Woken[i].VM
+			r.Woken = append(r.Woken, wokenReport{Name: vm.Name, Host: vm.Host, Pool: vm.Pool, Pods: len(d.Woken[i].Pods)})
 		}
 	}
 	for i := range p.change.Added {
@@ -172,6 +185,7 @@ func (p *proposal) print(process Process, o *options) error {
 
 	w := &printer{w: process.Stdout}
 	w.pods(r.Pods)
+	w.woken(r.Woken)
 	w.vms(r.VMs, o.verbose)
 	if len(r.Removed) > 0 {
 		w.heading("Nodes to remove")
@@ -221,6 +235,21 @@ func (w *printer) pods(pods *podsReport) {
 		}
 		w.printf("  %s: %s\n", who, strings.ReplaceAll(reason, "\n", "\n      "))
 	}
+}
+
+// woken prints the standby VMs that pods fit on.
+func (w *printer) woken(woken []wokenReport) {
+	if len(woken) == 0 {
+		return
+	}
+	w.heading("Standby VMs to wake")
+	w.printf("  wake %s: the controller starts them, numaform apply does not\n", counted(len(woken), "standby VM"))
+	w.table(func(table io.Writer) {
+		fmt.Fprint(table, "  HOST\tVM\tPOOL\tPODS\n")
+		for _, vm := range woken {
+			fmt.Fprintf(table, "  %s\t%s\t%s\t%d\n", vm.Host, vm.Name, vm.Pool, vm.Pods)
+		}
+	})
 }
 
 // mostNames is the maximum number of pods named in one line.

@@ -35,7 +35,8 @@ type Floater struct {
 
 // Owners returns the owners of the host's CPUs. The host owns the reserved CPUs, running
 // guests own the CPUs that they are pinned to, and VMs of the fleet that are not running
-// yet own their future pins. It ignores VMs on other hosts.
+// yet own their future pins. It marks standby VMs, and ignores those that reserve nothing
+// and VMs on other hosts.
 func Owners(host *topology.Host, vms []fleet.VM) Ownership {
 	owners := Ownership{CPUs: map[int]string{}, BoundMiB: map[int]int64{}}
 	claims := map[int][]string{} // owners by CPU
@@ -65,7 +66,7 @@ func Owners(host *topology.Host, vms []fleet.VM) Ownership {
 	names, running := map[int]string{}, map[int]bool{}
 	for i := range vms {
 		if vms[i].Host == host.ID() {
-			names[int(vms[i].VMID)] = vms[i].Name
+			names[int(vms[i].VMID)] = nameOf(&vms[i])
 		}
 	}
 	for _, guest := range host.Guests {
@@ -75,8 +76,8 @@ func Owners(host *topology.Host, vms []fleet.VM) Ownership {
 		}
 	}
 	for i := range vms {
-		if vms[i].Host == host.ID() && !running[int(vms[i].VMID)] {
-			add(vms[i].Name, vms[i].CPUs, vms[i].Cells, vms[i].VCPUs)
+		if vms[i].Host == host.ID() && !running[int(vms[i].VMID)] && vms[i].Reserves() {
+			add(nameOf(&vms[i]), vms[i].CPUs, vms[i].Cells, vms[i].VCPUs)
 		}
 	}
 
@@ -90,6 +91,14 @@ func Owners(host *topology.Host, vms []fleet.VM) Ownership {
 	}
 	owners.Disputed = topology.CPUs(disputed...)
 	return owners
+}
+
+// nameOf returns a VM's name, marked if it is a standby VM.
+func nameOf(vm *fleet.VM) string {
+	if vm.Standby {
+		return vm.Name + " (standby)"
+	}
+	return vm.Name
 }
 
 // label returns a guest's name in the fleet, or else its own name with its VMID.

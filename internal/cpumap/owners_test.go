@@ -40,6 +40,21 @@ func TestOwners(t *testing.T) {
 	}
 }
 
+// TestOwnersMarkStandby marks the CPUs that a standby VM reserves, and ignores one that
+// reserves none.
+func TestOwnersMarkStandby(t *testing.T) {
+	t.Parallel()
+	h := load(t, "nuc-i7-1165g7-4c8t")
+	reserving, free := vm(t, 2001, "3", 0, 100), vm(t, 2002, "6", 0, 100)
+	reserving.Standby, reserving.Reserve, free.Standby = true, true, true
+	h.Guests = []topology.Guest{{VMID: 2001, Name: "workers-2001", Pins: cpus(t, "3")}}
+	got := cpumap.Owners(&h, []fleet.VM{reserving, free})
+	want := cpumap.Ownership{CPUs: map[int]string{3: "workers-2001 (standby)"}, BoundMiB: map[int]int64{0: 100}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("owners (-want +got):\n%s", diff)
+	}
+}
+
 func TestOwnersShowWhatIsClaimedTwice(t *testing.T) {
 	t.Parallel()
 	h := load(t, "nuc-i7-1165g7-4c8t")
