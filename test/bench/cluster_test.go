@@ -51,6 +51,7 @@ type cluster struct {
 	hosts []topology.Host
 	// kubeconfig is the controller's login, log its output, and stop stops it.
 	kubeconfig string
+	args       []string
 	log        *stampedLog
 	stop       func()
 	// used has what the running controller and its programs use.
@@ -66,6 +67,8 @@ type testbed struct {
 	// machine is the kind of its hosts, of topology/machines.
 	machine string
 	hosts   int
+	// buffers enables CapacityBuffers.
+	buffers bool
 }
 
 // newCluster starts all of it.
@@ -112,7 +115,12 @@ func newCluster(b *testing.B, bed testbed) *cluster {
 		}
 		*config = hostagent.On(*config, hostagent.Agent{Rules: claim.Rules{Clusters: []string{"bench"}}})
 	})
-	c.kubeconfig = c.install()
+	chart := testenv.Chart{}
+	if bed.buffers {
+		chart.Values = map[string]any{"featureGates": map[string]any{"CapacityBuffer": true}}
+		c.args = []string{"--feature-gates", "CapacityBuffer=true"}
+	}
+	c.kubeconfig = c.install(chart)
 	c.build()
 	c.start()
 	b.Cleanup(func() {
@@ -131,9 +139,9 @@ func newCluster(b *testing.B, bed testbed) *cluster {
 func (c *cluster) auditLog() string { return filepath.Join(c.dir, "audit.log") }
 
 // install creates the objects of the chart, and returns the controller's kubeconfig.
-func (c *cluster) install() string {
+func (c *cluster) install(chart testenv.Chart) string {
 	c.b.Helper()
-	objects := slices.DeleteFunc(testenv.RenderChart(c.b, testenv.Chart{}), func(o *unstructured.Unstructured) bool {
+	objects := slices.DeleteFunc(testenv.RenderChart(c.b, chart), func(o *unstructured.Unstructured) bool {
 		return slices.Contains([]string{"Deployment", "ServiceMonitor", "NetworkPolicy", "PodDisruptionBudget"}, o.GetKind())
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -182,8 +190,11 @@ join: {api_server: %[8]q, ca_file: kube-ca.pem}
 // start starts the controller, which runs until stop.
 func (c *cluster) start() {
 	c.b.Helper()
-	command := exec.Command(filepath.Join(c.dir, "numaform"), "controller", "--config", "numaform.yaml", "--kubeconfig", c.kubeconfig,
-		"--namespace", namespace, "--log-level", "debug", "--metrics-bind-address", "0", "--health-probe-bind-address", "0")
+	args := append([]string{
+		"controller", "--config", "numaform.yaml", "--kubeconfig", c.kubeconfig,
+		"--namespace", namespace, "--log-level", "debug", "--metrics-bind-address", "0", "--health-probe-bind-address", "0",
+	}, c.args...)
+	command := exec.Command(filepath.Join(c.dir, "numaform"), args...)
 	command.Dir, command.Stdout, command.Stderr = c.dir, c.log, c.log
 	command.Env = append(testenv.CleanEnv(), "NUMAFORM_STATE_DIR="+filepath.Join(c.dir, "state"), "KUBE_CONFIG_PATH="+c.kubeconfig, "KUBECONFIG="+c.kubeconfig)
 	if err := command.Start(); err != nil {

@@ -58,6 +58,8 @@ func performance(all map[string]figures) string {
 		{"20 VMs with seeds and larger disks", "Road/vms=20/clone=5s/seeds-resize", "pod-to-last-start-s"},
 		{"1 VM beside 200", "Road/plus-one-at-200", "pod-to-last-start-s"},
 		{"200 VMs, clones of 5 ms", "Road/burst-200", "pod-to-last-start-s"},
+		{"1 standby VM woken, beside clones", "Wake/vms=1/seeds", "pod-to-last-start-s"},
+		{"20 standby VMs woken, beside clones", "Wake/vms=20/seeds", "pod-to-last-start-s"},
 		{"20 nodes removed", "Road/remove-20", "last-delete-s"},
 	} {
 		f := all[row.name]
