@@ -33,10 +33,9 @@ const shutdownSlack = time.Minute
 
 // Seed creates a token for each VM with a seed, and uploads the seed with the token,
 // overwriting an existing one. It uploads nothing unless each of these VMs has a
-// NodeClaim and a class whose templates render. It returns a line for each upload. A
-// standby VM gets its seed when it is woken.
+// NodeClaim and a class whose templates render. It returns a line for each upload.
 func (s *Seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
-	vms = slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Seed == "" || vm.Standby })
+	vms = slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Seed == "" })
 	if len(vms) == 0 {
 		return nil, nil
 	}
