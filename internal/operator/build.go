@@ -97,6 +97,7 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 		config.Regions[i].Live = c.clients[config.Regions[i].Name]
 	}
 	config.Drained = b.liveCluster.Drained
+	config.NodeExists = b.liveCluster.NodeExists
 	config.HolderGone = holders{pods: b.live, namespace: c.settings.Namespace, host: os.Hostname}.gone
 	config.Actor = "controller/" + c.settings.Namespace
 	config.Version = c.settings.Version

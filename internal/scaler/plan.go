@@ -352,12 +352,20 @@ func (c *Change) plan(ctx context.Context, workspace *state.Workspace, host topo
 // removal is a deleted file stays if it is unknown whether its Node is drained.
 func (s *Scaler) checkNodes(ctx context.Context, v *hostView, takenOut []fleet.VM) {
 	v.blocked = map[string]string{}
+	v.gone = map[string]bool{}
 	for address, vm := range v.removed {
 		if s.config.Drained == nil {
 			v.blocked[address] = "nothing is known of the cluster's Nodes"
 		} else if err := s.config.Drained(ctx, vm.Name); err != nil {
 			v.blocked[address] = err.Error()
 		}
+		exists := false
+		if s.config.NodeExists != nil && v.blocked[address] == "" {
+			var err error
+			exists, err = s.config.NodeExists(ctx, vm.Name)
+			exists = exists && err == nil
+		}
+		v.gone[address] = !exists
 	}
 	for i := range takenOut {
 		if address := generator.Address(&takenOut[i]); s.config.Blind != "" && v.blocked[address] == "" {

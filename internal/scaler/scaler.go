@@ -123,6 +123,9 @@ type Config struct {
 	// that does not exist is drained. If Drained is nil, nothing is known about Nodes,
 	// and no VM is deleted.
 	Drained func(ctx context.Context, node string) error
+	// NodeExists reports whether Kubernetes has a Node. If it is nil, a drained Node counts
+	// as gone: nothing shows that it was ever drained.
+	NodeExists func(ctx context.Context, node string) (bool, error)
 	// HolderGone returns the proof that no engine on a host, as named in a lock, is
 	// alive; nil means that there is no such proof.
 	HolderGone func(ctx context.Context, host string) (proof string, gone bool)

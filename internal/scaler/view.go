@@ -40,6 +40,8 @@ type hostView struct {
 	interrupted bool
 	// blocked says why VMs in removed must stay for now, by address.
 	blocked map[string]string
+	// gone marks the VMs in removed whose Node does not exist, by address.
+	gone map[string]bool
 }
 
 // viewHost gathers what may happen on a host. If fresh is set, it reads the host's guests
@@ -158,6 +160,7 @@ func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 			target.Inputs = nil
 			target.Blocked = v.blocked[change.Address]
 			target.Drained = target.Blocked == ""
+			target.Gone = v.gone[change.Address]
 			intent.Delete = append(intent.Delete, target)
 		}
 	}

@@ -232,6 +232,18 @@ func (c *Cluster) Drained(ctx context.Context, name string) error {
 	return fmt.Errorf("node %s is not cordoned and may get pods any time: kubectl drain it first", name)
 }
 
+// NodeExists reports whether there is a Node with that name.
+func (c *Cluster) NodeExists(ctx context.Context, name string) (bool, error) {
+	err := c.client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading node %s: %w", name, err)
+	}
+	return true, nil
+}
+
 // Secret returns the content of a Secret. Secrets are read only on request.
 func (c *Cluster) Secret(ctx context.Context, namespace, name string) (map[string][]byte, error) {
 	reader := client.Reader(c.client)

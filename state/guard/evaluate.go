@@ -156,6 +156,8 @@ func harmless(text string) string {
 type changeFacts struct {
 	Creates int64 `cel:"creates"`
 	Deletes int64 `cel:"deletes"`
+	// Gone is the number of deletes of VMs whose Node does not exist.
+	Gone    int64 `cel:"gone"`
 	Imports int64 `cel:"imports"`
 	Updates int64 `cel:"updates"`
 	Wakes   int64 `cel:"wakes"`
@@ -182,6 +184,7 @@ type targetFacts struct {
 	Host    string `cel:"host"`
 	Pool    string `cel:"pool"`
 	Drained bool   `cel:"drained"`
+	Gone    bool   `cel:"gone"`
 }
 
 // resourceFacts describe a resource that a plan changes.
@@ -206,6 +209,11 @@ func (c *checker) facts(plan *tfjson.Plan) (cel.Activation, error) {
 		Imports: int64(len(c.intent.Import)),
 		Updates: int64(len(c.intent.Update)),
 		Wakes:   int64(len(c.intent.Wake)),
+	}
+	for i := range c.intent.Delete {
+		if c.intent.Delete[i].Gone {
+			change.Gone++
+		}
 	}
 	if plan.PriorState != nil {
 		for _, r := range resources(plan.PriorState.Values) {
@@ -263,6 +271,7 @@ func targetsOf(targets []Target) []targetFacts {
 			Host:    string(t.Host),
 			Pool:    t.Pool,
 			Drained: t.Drained && t.Blocked == "",
+			Gone:    t.Gone,
 		}
 	}
 	return facts

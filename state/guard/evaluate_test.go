@@ -195,22 +195,35 @@ func TestPolicyMessagesAreHarmless(t *testing.T) {
 	}
 }
 
-// TestShippedPolicy checks that a small host may be emptied, and that a large one needs
-// approval.
+// TestShippedPolicy checks that a host may be emptied of drained nodes, and that a large one
+// needs approval if its Nodes are gone.
 func TestShippedPolicy(t *testing.T) {
 	t.Parallel()
 	rules := guard.DefaultRules()
 	for _, tt := range []struct {
-		leave, stay int
-		want        guard.Decision
-	}{{1, 0, guard.Allow}, {9, 0, guard.Allow}, {10, 10, guard.Allow}, {10, 9, guard.NeedsApproval}, {20, 0, guard.NeedsApproval}} {
+		leave, gone, stay int
+		want              guard.Decision
+	}{
+		{leave: 1, gone: 1, want: guard.Allow},
+		{leave: 9, gone: 9, want: guard.Allow},
+		{leave: 10, gone: 10, stay: 10, want: guard.Allow},
+		{leave: 10, gone: 10, stay: 9, want: guard.NeedsApproval},
+		{leave: 20, gone: 20, want: guard.NeedsApproval},
+		{leave: 20, gone: 11, want: guard.NeedsApproval},
+		{leave: 20, gone: 10, want: guard.Allow},
+		{leave: 20, want: guard.Allow},
+		{leave: 10, stay: 9, want: guard.Allow},
+	} {
 		plan, asked := leaving(t, tt.leave, tt.stay)
+		for i := range tt.gone {
+			asked.Delete[i].Gone = true
+		}
 		v := check(plan, asked, rules)
 		if v.Decision != tt.want {
-			t.Errorf("%d leave, %d stay: want %s, got\n%s", tt.leave, tt.stay, tt.want, v)
+			t.Errorf("%d leave, %d of them gone, %d stay: want %s, got\n%s", tt.leave, tt.gone, tt.stay, tt.want, v)
 		}
 		if tt.want == guard.NeedsApproval && !has(v, tt.want, guard.PolicyRule("host-nearly-emptied"), "nodes of the host would be deleted at once") {
-			t.Errorf("%d leave, %d stay: got\n%s", tt.leave, tt.stay, v)
+			t.Errorf("%d leave, %d of them gone, %d stay: got\n%s", tt.leave, tt.gone, tt.stay, v)
 		}
 	}
 }

@@ -32,6 +32,9 @@ type Target struct {
 	// Drained marks a delete whose Node is drained, never joined, or no longer exists.
 	// Other VMs must not be deleted.
 	Drained bool `json:"drained,omitempty"`
+	// Gone marks a delete whose Node does not exist, so that nothing shows that it was ever
+	// drained.
+	Gone bool `json:"gone,omitempty"`
 	// Blocked says why the Node is not drained yet, or is empty.
 	Blocked string `json:"blocked,omitempty"`
 }
