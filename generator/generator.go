@@ -54,6 +54,8 @@ type Release struct {
 	Provider string
 	// Allowed are the custom modules that the operator allows node files to call, by hash.
 	Allowed map[string]map[string][]byte
+	// Memo remembers the files that Parse has accepted; nil remembers nothing.
+	Memo *Memo
 }
 
 // Carried returns the files of the modules with a hash, by paths such as
@@ -125,8 +127,12 @@ func (r Release) Render(f fleet.Fleet) (Files, error) {
 	for i := range f.VMs {
 		vm := &f.VMs[i]
 		vm.Module = cmp.Or(vm.Module, carried)
-		files[NodeFile(vm)], err = renderNode(f.ClusterID, vm)
-		if err != nil {
+		name := NodeFile(vm)
+		if content, ok := r.Memo.rendered(f.ClusterID, name, vm); ok {
+			files[name] = content
+			continue
+		}
+		if files[name], err = renderNode(f.ClusterID, vm); err != nil {
 			return nil, fmt.Errorf("rendering vm %s: %w", vm.Name, err)
 		}
 	}

@@ -119,6 +119,7 @@ func (r Release) Parse(files Files) (fleet.Fleet, error) {
 	if err := p.compare(); err != nil {
 		return fleet.Fleet{}, err
 	}
+	r.Memo.replace(&p.fleet, files)
 	return p.fleet, nil
 }
 
@@ -231,6 +232,10 @@ func (p *parser) parseRootFile(name string) error {
 	if kind == kindMain {
 		return nil
 	}
+	if vm, ok := p.release.Memo.parsed(p.fleet.ClusterID, name, p.files[name]); ok {
+		p.fleet.VMs = append(p.fleet.VMs, vm)
+		return nil
+	}
 	vm, err := p.parseNode(name)
 	if err != nil {
 		return err
@@ -245,7 +250,9 @@ func (p *parser) parseRootFile(name string) error {
 // compare renders the parsed fleet and returns an error for the first difference from the
 // files.
 func (p *parser) compare() error {
-	written, err := Render(p.fleet)
+	release := Current()
+	release.Memo = p.release.Memo
+	written, err := release.Render(p.fleet)
 	if err != nil {
 		// The error is about a VM's file or, if it names no VM, about the index.
 		refused := &ParseError{File: fleetFile, Problem: err.Error(), Hint: hintRestore, Err: err}

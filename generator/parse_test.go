@@ -93,6 +93,11 @@ func TestParseRefuses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			remembering := generator.Current()
+			remembering.Memo = &generator.Memo{}
+			if _, err := remembering.Parse(files); err != nil {
+				t.Fatal(err)
+			}
 			text, exists := string(files[c.file]), len(files[c.file]) > 0
 			if exists && c.old != remove && !strings.Contains(text, c.old) {
 				t.Fatalf("no %q in\n%s", c.old, text)
@@ -108,6 +113,9 @@ func TestParseRefuses(t *testing.T) {
 			}
 			if !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error:\n%v\nwant:\n%s", err, c.want)
+			}
+			if _, again := remembering.Parse(files); again == nil || again.Error() != err.Error() {
+				t.Errorf("with the files before the edit in memory:\n%v\nwant:\n%v", again, err)
 			}
 		})
 	}

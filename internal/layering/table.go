@@ -139,7 +139,7 @@ func pureImports() map[string]bool {
 		"errors", "fmt", "hash", "hash/crc32", "hash/fnv", "html",
 		"io", "io/fs", "iter", "maps", "math", "math/big", "math/bits",
 		"net/netip", "net/url", "path", "reflect", "regexp", "regexp/syntax", "slices", "sort",
-		"strconv", "strings", "text/tabwriter", "text/template", "text/template/parse", "time", "unicode", "unicode/utf8",
+		"strconv", "strings", "sync", "text/tabwriter", "text/template", "text/template/parse", "time", "unicode", "unicode/utf8",
 
 		"github.com/Masterminds/semver/v3",
 		"github.com/Masterminds/sprig/v3",

@@ -181,6 +181,7 @@ func New(config Config) *Scaler {
 	if config.Release.Modules == nil {
 		config.Release = generator.Current()
 	}
+	config.Release.Memo = &generator.Memo{}
 	if config.Observe == nil {
 		config.Observe = unobserved{}
 	}
