@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -55,6 +56,11 @@ func (k Kubeconfig) client() (kubernetes.Interface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w", err)
 	}
+	// A large fleet has megabytes of ConfigMaps, which take several times as long to read in
+	// JSON.
+	config = rest.CopyConfig(config)
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reaching the cluster: %w", err)
