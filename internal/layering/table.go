@@ -69,6 +69,7 @@ func Table() []Row {
 		{Package: "state", Floor: 3},
 
 		{Package: "internal/conformance", Floor: 4},
+		{Package: "internal/fleetsim", Floor: 4, Support: true},
 		{Package: "internal/guestsim", Floor: 4, Support: true},
 		{Package: "internal/hostagent", Floor: 4, Support: true},
 		{Package: "internal/scheduling", Floor: 4},

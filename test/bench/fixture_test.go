@@ -2,7 +2,6 @@ package bench_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/fleetsim"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
@@ -46,7 +46,7 @@ func build(b *testing.B, vms, hosts int) *fixture {
 	if _, err := f.scaler.Apply(ctx, first, func([]scaler.RootPlan) (string, error) { return "", nil }); err != nil {
 		b.Fatal(err)
 	}
-	m := f.learn(b, &first.Added[0])
+	model := f.learn(b, &first.Added[0])
 	var rest []topology.HostID
 	for range vms/hosts - 1 {
 		rest = append(rest, f.hosts...)
@@ -56,7 +56,7 @@ func build(b *testing.B, vms, hosts int) *fixture {
 	if len(change.After.VMs) != vms {
 		b.Fatalf("the fleet has %d VMs, want %d", len(change.After.VMs), vms)
 	}
-	f.write(b, m, change)
+	f.write(b, model, change)
 	for _, vm := range change.After.VMs {
 		f.names = append(f.names, vm.Name)
 	}
@@ -151,22 +151,38 @@ func (f *fixture) read(b *testing.B) *topology.Snapshot {
 	return snapshot
 }
 
+// learn reads the result of applying a VM from state and Proxmox.
+func (f *fixture) learn(b *testing.B, vm *fleet.VM) *fleetsim.Model {
+	b.Helper()
+	content, err := os.ReadFile(f.statePath(vm.Host))
+	if err != nil {
+		b.Fatal(err)
+	}
+	guest, ok := f.sim.Guest(int(vm.VMID))
+	if !ok {
+		b.Fatalf("vm %s was not made", vm.Name)
+	}
+	model, err := fleetsim.Learn(vm, content, guest)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return model
+}
+
 // write writes a change as if it had been applied: files, states and guests.
-func (f *fixture) write(b *testing.B, m *model, change *scaler.Change) {
+func (f *fixture) write(b *testing.B, model *fleetsim.Model, change *scaler.Change) {
 	b.Helper()
 	if err := f.store.Write(change.AfterFiles); err != nil {
 		b.Fatal(err)
 	}
-	for _, host := range f.hosts {
-		made := m.state
-		made.Resources = nil
-		made.Lineage = fmt.Sprintf("00000000-0000-4000-8000-%012d", slices.Index(f.hosts, host))
-		for i := range change.After.VMs {
-			if vm := &change.After.VMs[i]; vm.Host == host {
-				made.Resources = append(made.Resources, m.resources(b, vm, inputsOf(b, change, vm))...)
+	for n, host := range f.hosts {
+		var vms []fleet.VM
+		for _, vm := range change.After.VMs {
+			if vm.Host == host {
+				vms = append(vms, vm)
 			}
 		}
-		content, err := json.MarshalIndent(made, "", "  ")
+		content, guests, err := model.Host(n, change.AfterFiles, vms)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -176,11 +192,13 @@ func (f *fixture) write(b *testing.B, m *model, change *scaler.Change) {
 		if err := os.WriteFile(f.statePath(host), content, 0o600); err != nil {
 			b.Fatal(err)
 		}
-	}
-	for i := range change.Added {
-		vm := &change.Added[i]
-		if err := f.sim.PutGuest(m.guest(vm, inputsOf(b, change, vm))); err != nil {
-			b.Fatal(err)
+		for _, guest := range guests {
+			if guest.VMID == int(change.Before.VMs[0].VMID) {
+				continue // it was really created
+			}
+			if err := f.sim.PutGuest(guest); err != nil {
+				b.Fatal(err)
+			}
 		}
 	}
 }

@@ -1,13 +1,14 @@
-package bench_test
+// Package fleetsim writes the VMs of a large fleet as applies would have left them: their
+// guests in a simulated Proxmox, and the states of their hosts. One VM is really created;
+// the others are derived from it. Start at Learn.
+package fleetsim
 
 import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"strings"
-	"testing"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -16,14 +17,12 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/pvesim"
-	"github.com/numaform/numaform/internal/scaler"
 )
 
-// model is a VM created by the engine, from which others are derived.
-type model struct {
+// Model is a VM created by the engine, from which others are derived.
+type Model struct {
 	vm    *fleet.VM
 	state stateFile
-	raw   []resource
 	conf  map[string]string
 }
 
@@ -57,24 +56,39 @@ type instance struct {
 	Private    string         `json:"private,omitempty"`
 }
 
-// learn reads the result of applying a VM from state and Proxmox.
-func (f *fixture) learn(b *testing.B, vm *fleet.VM) *model {
-	b.Helper()
-	content, err := os.ReadFile(f.statePath(vm.Host))
-	if err != nil {
-		b.Fatal(err)
+// Learn returns the model of the VM that is alone in a state, with its guest.
+func Learn(vm *fleet.VM, state []byte, guest pvesim.GuestState) (*Model, error) {
+	m := &Model{vm: vm, conf: guest.Config}
+	if err := json.Unmarshal(state, &m.state); err != nil {
+		return nil, fmt.Errorf("reading the state of vm %s: %w", vm.Name, err)
 	}
-	m := &model{vm: vm}
-	if err := json.Unmarshal(content, &m.state); err != nil {
-		b.Fatal(err)
+	if len(m.state.Resources) != 1 {
+		return nil, fmt.Errorf("reading the state of vm %s: it has %d resources, want one", vm.Name, len(m.state.Resources))
 	}
-	m.raw = m.state.Resources
-	guest, ok := f.sim.Guest(int(vm.VMID))
-	if !ok || len(m.raw) != 1 {
-		b.Fatalf("vm %s was not made: %d resources", vm.Name, len(m.raw))
+	return m, nil
+}
+
+// Host returns the state of a host with these VMs, and their guests. files are the fleet's,
+// and n differs for each host.
+func (m *Model) Host(n int, files generator.Files, vms []fleet.VM) (state []byte, guests []pvesim.Guest, err error) {
+	made := m.state
+	made.Resources = nil
+	made.Lineage = fmt.Sprintf("00000000-0000-4000-8000-%012d", n)
+	for i := range vms {
+		vm := &vms[i]
+		in, err := inputsOf(files, vm)
+		if err != nil {
+			return nil, nil, fmt.Errorf("reading the file of vm %s: %w", vm.Name, err)
+		}
+		resources, err := m.resources(vm, in)
+		if err != nil {
+			return nil, nil, fmt.Errorf("deriving the state of vm %s: %w", vm.Name, err)
+		}
+		made.Resources = append(made.Resources, resources...)
+		guests = append(guests, m.guest(vm, in))
 	}
-	m.conf = guest.Config
-	return m
+	state, err = json.MarshalIndent(made, "", "  ")
+	return state, guests, err
 }
 
 // inputs are the arguments of a VM's module call that differ between VMs.
@@ -84,54 +98,54 @@ type inputs struct {
 }
 
 // inputsOf reads a VM's file.
-func inputsOf(b *testing.B, change *scaler.Change, vm *fleet.VM) inputs {
-	b.Helper()
-	file, diagnostics := hclsyntax.ParseConfig(change.AfterFiles[generator.NodeFile(vm)], vm.Name, hcl.InitialPos)
+func inputsOf(files generator.Files, vm *fleet.VM) (inputs, error) {
+	var in inputs
+	file, diagnostics := hclsyntax.ParseConfig(files[generator.NodeFile(vm)], vm.Name, hcl.InitialPos)
 	if diagnostics.HasErrors() {
-		b.Fatal(diagnostics)
+		return in, diagnostics
 	}
 	body, ok := file.Body.(*hclsyntax.Body)
 	if !ok || len(body.Blocks) != 1 {
-		b.Fatalf("the file of vm %s is not one module call", vm.Name)
+		return in, fmt.Errorf("it is not one module call")
 	}
-	read := func(name string, into any) {
+	read := func(name string, into any) error {
 		value, diagnostics := body.Blocks[0].Body.Attributes[name].Expr.Value(nil)
 		if diagnostics.HasErrors() {
-			b.Fatal(diagnostics)
+			return diagnostics
 		}
 		text, err := ctyjson.Marshal(value, value.Type())
 		if err != nil {
-			b.Fatal(err)
+			return err
 		}
-		if err := json.Unmarshal(text, into); err != nil {
-			b.Fatal(err)
-		}
+		return json.Unmarshal(text, into)
 	}
-	var in inputs
 	var lines []string
-	read("description", &lines)
-	read("numa", &in.numa)
+	if err := read("description", &lines); err != nil {
+		return in, err
+	}
+	if err := read("numa", &in.numa); err != nil {
+		return in, err
+	}
 	in.description = strings.Join(lines, "\n")
 	for i, cell := range in.numa {
 		cell["device"] = fmt.Sprintf("numa%d", i)
 		cell["memory"] = cell["memory_mib"]
 		delete(cell, "memory_mib")
 	}
-	return in
+	return in, nil
 }
 
 // resources returns a VM's resources in the state.
-func (m *model) resources(b *testing.B, vm *fleet.VM, in inputs) []resource {
-	b.Helper()
-	text, err := json.Marshal(m.raw)
+func (m *Model) resources(vm *fleet.VM, in inputs) ([]resource, error) {
+	text, err := json.Marshal(m.state.Resources)
 	if err != nil {
-		b.Fatal(err)
+		return nil, err
 	}
 	// Name and VMID are also part of the serial number, the volume's name and more.
 	text = []byte(m.renamed(string(text), vm))
 	var made []resource
 	if err := json.Unmarshal(text, &made); err != nil {
-		b.Fatal(err)
+		return nil, err
 	}
 	attributes := made[0].Instances[0].Attributes
 	attributes["vm_id"] = int(vm.VMID)
@@ -142,18 +156,18 @@ func (m *model) resources(b *testing.B, vm *fleet.VM, in inputs) []resource {
 		clone.(map[string]any)["vm_id"] = int(vm.Source.VMID)
 		clone.(map[string]any)["node_name"] = string(vm.Host.Host)
 	}
-	return made
+	return made, nil
 }
 
 // renamed replaces the model's name and VMID by a VM's. The disk remains the template's,
 // because PutGuest creates no volumes.
-func (m *model) renamed(text string, vm *fleet.VM) string {
+func (m *Model) renamed(text string, vm *fleet.VM) string {
 	text = strings.ReplaceAll(text, fmt.Sprintf("vm-%d-disk-0", m.vm.VMID), fmt.Sprintf("base-%d-disk-0", vm.Source.VMID))
 	return strings.ReplaceAll(text, fmt.Sprint(int(m.vm.VMID)), fmt.Sprint(int(vm.VMID)))
 }
 
 // guest returns a VM in the form of Proxmox.
-func (m *model) guest(vm *fleet.VM, in inputs) pvesim.Guest {
+func (m *Model) guest(vm *fleet.VM, in inputs) pvesim.Guest {
 	conf := maps.Clone(m.conf)
 	serial := func(vm *fleet.VM) string {
 		return base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%s/%d", vm.Name, vm.VMID))
