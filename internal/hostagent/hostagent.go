@@ -41,6 +41,9 @@ type Agent struct {
 	Isolation agent.Isolation
 	// Version is the agent's version; empty means "1.0.0".
 	Version string
+	// Interval is the time between two rounds of the agents of a cluster; 0 means half a
+	// second. On many hosts, agents use much of the machine of a test.
+	Interval time.Duration
 }
 
 func (a Agent) settings() agent.Settings {
@@ -171,7 +174,11 @@ func (as *agents) publish(h *host, at time.Time) error {
 
 // run runs rounds and publishes until ctx ends.
 func (as *agents) run(ctx context.Context) {
-	ticker := time.NewTicker(interval)
+	every := interval
+	for _, h := range as.hosts {
+		every = max(every, h.config.Interval)
+	}
+	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		select {
