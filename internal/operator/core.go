@@ -79,6 +79,11 @@ func newCore(ctx context.Context, b *builder, provider cloudprovider.CloudProvid
 	}
 }
 
+// paced returns a loop of Karpenter that waits longer the longer its rounds take.
+func (c *core) paced(name string, loop loop) controller.Controller {
+	return &paced{loop: loop, name: name, clock: c.clock}
+}
+
 // watchers returns the controllers that maintain Karpenter's cluster state. They write
 // nothing.
 func (c *core) watchers() []controller.Controller {
@@ -109,7 +114,7 @@ func (c *core) controllers(wrap func(func() []disruption.Method) []disruption.Me
 	labels := []string{karpv1.NodeClassLabelKey(v1alpha1.GroupVersion().WithKind(v1alpha1.KindProxmoxNodeClass).GroupKind()), karpv1.NodePoolLabelKey}
 	return []controller.Controller{
 		evictions, queue,
-		disruption.NewController(c.clock, floored, provisioner, c.provider, c.recorder, c.state, queue, c.cost, disruption.WithMethods(methods...)),
+		c.paced("disruption", disruption.NewController(c.clock, floored, provisioner, c.provider, c.recorder, c.state, queue, c.cost, disruption.WithMethods(methods...))),
 		poolhash.NewController(c.client, c.provider),
 		expiration.NewController(c.clock, c.client, c.provider),
 		termination.NewController(c.clock, c.client, c.provider, terminator.NewTerminator(c.clock, c.client, evictions, c.recorder), c.recorder),
@@ -128,7 +133,7 @@ func (c *core) controllers(wrap func(func() []disruption.Method) []disruption.Me
 		// The controllers that serve Karpenter's metrics.
 		metricspod.NewController(c.client, c.state),
 		metricsnodepool.NewController(c.client, c.provider, c.cost),
-		metricsnode.NewController(c.state),
+		c.paced("metrics.node", metricsnode.NewController(c.state)),
 		status.NewController[*karpv1.NodeClaim](c.client, c.events, status.EmitDeprecatedMetrics, status.WithLabels(labels...)),
 		status.NewController[*karpv1.NodePool](c.client, c.events, status.EmitDeprecatedMetrics),
 		status.NewGenericObjectController[*corev1.Node](c.client, c.events, status.WithLabels(append(labels, karpv1.NodeInitializedLabelKey)...)),

@@ -1,0 +1,56 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/awslabs/operatorpkg/controller"
+	"github.com/awslabs/operatorpkg/reconciler"
+	"github.com/awslabs/operatorpkg/singleton"
+	"k8s.io/utils/clock"
+	controllerruntime "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
+
+const (
+	// paceFactor is how many times as long as its last round a paced loop waits.
+	paceFactor = 50
+	// maxPace is the maximum time for which a paced loop waits longer than it asked for.
+	maxPace = time.Minute
+)
+
+// loop is a controller of Karpenter that inspects the whole cluster in each round.
+type loop interface {
+	controller.Controller
+	Reconcile(ctx context.Context) (reconciler.Result, error)
+}
+
+// paced runs a loop less often the longer its rounds take. Karpenter's intervals are 5 and
+// 10 seconds for any number of nodes; with thousands, the rounds alone would use half of a
+// core while nothing happens. A round of up to a tenth of a second changes nothing.
+type paced struct {
+	loop
+	name  string
+	clock clock.PassiveClock
+}
+
+// Register adds the loop to a manager.
+func (p *paced) Register(_ context.Context, m manager.Manager) error {
+	err := controllerruntime.NewControllerManagedBy(m).Named(p.name).WatchesRawSource(singleton.Source()).Complete(singleton.AsReconciler(p))
+	if err != nil {
+		return fmt.Errorf("registering %s: %w", p.name, err)
+	}
+	return nil
+}
+
+// Reconcile runs a round.
+func (p *paced) Reconcile(ctx context.Context) (reconciler.Result, error) {
+	began := p.clock.Now()
+	result, err := p.loop.Reconcile(ctx)
+	if err == nil && !result.Requeue && result.RequeueAfter > time.Second {
+		wait := min(paceFactor*p.clock.Since(began), maxPace)
+		result.RequeueAfter = max(result.RequeueAfter, wait)
+	}
+	return result, err
+}
