@@ -88,10 +88,13 @@ func ourClaims() predicate.Funcs {
 }
 
 // becameReady selects Nodes that have just become ready, because there are many
-// heartbeats.
+// heartbeats. Of the Nodes that exist when numaform starts, it omits the initialized ones:
+// their NodeClaims are reconciled anyway.
 func becameReady() predicate.Funcs {
 	return predicate.Funcs{
-		CreateFunc: func(e event.CreateEvent) bool { return ready(e.Object) },
+		CreateFunc: func(e event.CreateEvent) bool {
+			return ready(e.Object) && e.Object.GetLabels()[karpv1.NodeInitializedLabelKey] != "true"
+		},
 		UpdateFunc: func(e event.UpdateEvent) bool { return ready(e.ObjectNew) && !ready(e.ObjectOld) },
 		DeleteFunc: func(event.DeleteEvent) bool { return false },
 	}
