@@ -178,11 +178,6 @@ func (w *world) scaleUp(name string, c *controller, vms int) {
 		w.pending(vms)
 		c.until(fmt.Sprintf("%d VMs are started", vms), 20*time.Minute, func() bool { return len(w.matching("POST", "/status/start")) >= vms })
 		f := map[string]float64{"last-start-s": time.Since(began).Seconds()}
-		for stage, text := range map[string]string{"batched-s": "batched pods", "claims-s": "created nodeclaim", "planning-s": "planning", "applying-s": "applying: "} {
-			if times := c.log.said(began, text); len(times) > 0 {
-				f[stage] = times[0].Sub(began).Seconds()
-			}
-		}
 		if clones := w.matching("POST", "/clone"); len(clones) > 0 {
 			f["first-clone-s"] = slices.MinFunc(clones, func(a, b pvesim.Call) int { return a.Time.Compare(b.Time) }).Time.Sub(began).Seconds()
 			f["clones"] = float64(len(clones))
