@@ -36,6 +36,8 @@ SCHEDULER := $(BIN)/kube-scheduler
 CONTROLLER_MANAGER := $(BIN)/kube-controller-manager
 ETCD := $(BIN)/etcd
 CONTROL_PLANE := $(ETCD) $(APISERVER) $(SCHEDULER) $(CONTROLLER_MANAGER)
+KUBELET := $(BIN)/kubelet
+KUBE_PROXY := $(BIN)/kube-proxy
 HELM := $(BIN)/helm
 HELM_VERSION := $(shell sed -n 's|.*helm.sh/helm/v3 v\([^ ]*\).*|\1|p' tools/helm/go.mod)
 HELM_KUBE_MINOR := $(shell sed -n 's|.*k8s.io/client-go v0\.\([0-9]*\).*|\1|p' tools/helm/go.mod)
@@ -304,6 +306,10 @@ baseline:
 qemu:
 	@sh tools/qemu.sh $(TOOLS)/kernel/vmlinuz
 
+.PHONY: guest-image
+guest-image: $(KUBELET) $(KUBE_PROXY) ## build the disk of the guests of test/real from Debian's packages and the pinned kubelet
+	@sh tools/guest-image.sh $(CURDIR)/$(BIN) $(TOOLS)/guest
+
 # --- pinned tools -------------------------------------------------------------
 #
 # A stamp holds the hash of a tool's pins, of its flags and of the Go version. It
@@ -328,12 +334,12 @@ $(TOFU) $(IMAGE_TOFU): $(STAMPS)/tofu
 
 # Kubernetes would call itself v0.0.0.
 KUBE_STAMP = k8s.io/component-base/version.git
-KUBERNETES := $(APISERVER) $(SCHEDULER) $(CONTROLLER_MANAGER)
+KUBERNETES := $(APISERVER) $(SCHEDULER) $(CONTROLLER_MANAGER) $(KUBELET) $(KUBE_PROXY)
 $(KUBERNETES): PACKAGE = k8s.io/kubernetes/cmd/$(@F)
 $(KUBERNETES): LDFLAGS = -s -w -X $(KUBE_STAMP)Version=v$(KUBE_VERSION) \
 	-X $(KUBE_STAMP)Major=$(word 1,$(subst ., ,$(KUBE_VERSION))) -X $(KUBE_STAMP)Minor=$(word 2,$(subst ., ,$(KUBE_VERSION)))
 $(ETCD): PACKAGE = go.etcd.io/etcd/server/v3
-$(CONTROL_PLANE): $(STAMPS)/controlplane
+$(CONTROL_PLANE) $(KUBELET) $(KUBE_PROXY): $(STAMPS)/controlplane
 	$(call build-tool,tools/controlplane)
 
 # Helm would call itself v3 and take every cluster for Kubernetes 1.20.
