@@ -53,6 +53,9 @@ type Config struct {
 	// OnPower is called for each guest that started, stopped or was removed, after the
 	// event and before its task ends, in order for each guest. It must not block.
 	OnPower func(PowerEvent) `json:"-"`
+	// Hypervisor runs the processes of VMs; nil means that there are none. New takes it
+	// over, and Close ends it.
+	Hypervisor Hypervisor `json:"-"`
 	// LockTimeout is how long a request waits for a guest's lock; 0 means 10 s.
 	LockTimeout time.Duration
 	// Clock is the time of tasks and tickets; nil means the real one.

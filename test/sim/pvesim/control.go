@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/numaform/numaform/test/sim/control"
+	"github.com/numaform/numaform/test/sim/qemu"
 )
 
 // Control returns the handler of the server's control requests: all operations of a test on
@@ -177,11 +178,18 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 			err = errors.Join(err, server.Close())
 		}
 	}()
-	return control.Run(ctx, in, out, func(_ context.Context, cfg HookedConfig) (http.Handler, error) {
+	return control.Run(ctx, in, out, func(ctx context.Context, cfg HookedConfig) (http.Handler, error) {
 		if cfg.PowerURL != "" {
 			cfg.OnPower = func(event PowerEvent) {
 				_ = control.Ask(server.ctx, cfg.PowerURL, event, nil) // if the parent is gone, the event is lost
 			}
+		}
+		if cfg.QEMU != nil {
+			hypervisor, err := qemu.New(ctx, *cfg.QEMU)
+			if err != nil {
+				return nil, err
+			}
+			cfg.Hypervisor = hypervisor
 		}
 		var err error
 		if server, err = New(cfg.Config); err != nil {
@@ -196,4 +204,6 @@ type HookedConfig struct {
 	Config
 	// PowerURL is a hook that replaces Config.OnPower.
 	PowerURL string
+	// QEMU runs the VMs with QEMU; nil means that they have no processes.
+	QEMU *qemu.Config
 }

@@ -21,7 +21,7 @@ func (r *request) shutdownWork(ctx context.Context, t *task) error {
 	r.s.state.mu.RLock()
 	deaf := r.s.state.deaf[r.p.number("vmid")]
 	r.s.state.mu.RUnlock()
-	if !deaf {
+	if !deaf && r.s.cfg.Hypervisor == nil {
 		return r.stopWork(ctx, t)
 	}
 	if running, err := r.checkStop(); err != nil || !running {
@@ -31,7 +31,13 @@ func (r *request) shutdownWork(ctx context.Context, t *task) error {
 	if r.p.has("timeout") {
 		timeout = time.Duration(r.p.number("timeout")) * time.Second
 	}
-	if err := r.s.tasks.sleep(ctx, timeout); err != nil {
+	if !deaf {
+		asked, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		if r.s.cfg.Hypervisor.Shutdown(asked, r.p.number("vmid")) == nil {
+			return r.stopWork(ctx, t)
+		}
+	} else if err := r.s.tasks.sleep(ctx, timeout); err != nil {
 		return err
 	}
 	if r.p.flag("forceStop") {

@@ -58,6 +58,9 @@ func (r *request) destroyWork(ctx context.Context, t *task) error {
 		return err
 	}
 	r.s.powered(event)
+	if h := r.s.cfg.Hypervisor; h != nil {
+		return h.Remove(r.p.number("vmid"))
+	}
 	return nil
 }
 

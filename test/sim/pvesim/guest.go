@@ -145,6 +145,9 @@ func (s *Server) RemoveGuest(vmid int) {
 	s.state.remove(vmid)
 	s.state.mu.Unlock()
 	s.powered(event)
+	if h := s.cfg.Hypervisor; h != nil {
+		_ = h.Remove(vmid) // its files remain
+	}
 }
 
 // put adds a stopped guest with that configuration. The caller must hold the lock.

@@ -54,7 +54,12 @@ func (r *request) startWork(ctx context.Context, t *task) error {
 	if err := t.injected(); err != nil {
 		return err
 	}
-	event, err := r.startProcess()
+	pid, err := r.startVirtualMachine()
+	if err != nil {
+		r.s.tasks.say(t, "%s", err)
+		return errQEMU
+	}
+	event, err := r.startProcess(pid)
 	if err != nil {
 		return err
 	}
@@ -62,7 +67,8 @@ func (r *request) startWork(ctx context.Context, t *task) error {
 	return nil
 }
 
-func (r *request) startProcess() (*PowerEvent, error) {
+// startProcess records that the guest runs; a pid of 0 means a simulated process.
+func (r *request) startProcess(pid int) (*PowerEvent, error) {
 	c := r.s.state
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,6 +77,10 @@ func (r *request) startProcess() (*PowerEvent, error) {
 		return nil, e
 	}
 	c.run(g)
+	if pid != 0 {
+		g.pid = pid
+		g.changed()
+	}
 	return r.s.event(PoweredOn, g), nil
 }
 
@@ -135,6 +145,9 @@ func (r *request) stopWork(ctx context.Context, t *task) error {
 		return err
 	}
 	r.s.powered(r.endProcess())
+	if h := r.s.cfg.Hypervisor; h != nil {
+		h.Stop(r.p.number("vmid"))
+	}
 	return nil
 }
 

@@ -110,5 +110,8 @@ func (s *Server) Close() error {
 	}
 	s.serving.Wait()
 	s.tasks.wait()
+	if s.cfg.Hypervisor != nil {
+		s.cfg.Hypervisor.Close()
+	}
 	return err
 }

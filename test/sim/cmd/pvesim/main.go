@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/numaform/numaform/test/sim/control"
 	"github.com/numaform/numaform/test/sim/pvesim"
+	"github.com/numaform/numaform/test/sim/qemu"
 )
 
 func main() {
@@ -32,6 +34,7 @@ type options struct {
 	cloneDelay, startDelay                                    time.Duration
 	guestAgents, stdin                                        bool
 	control                                                   string
+	guests, guestImage, guestDir                              string
 }
 
 func newCommand() *cobra.Command {
@@ -61,6 +64,9 @@ func newCommand() *cobra.Command {
 	flags.DurationVar(&o.cloneDelay, "clone-delay", 0, "how long a clone takes")
 	flags.DurationVar(&o.startDelay, "start-delay", 0, "how long a start takes")
 	flags.StringVar(&o.control, "control", "", "address to serve control requests on: faults, delays, guests that others make")
+	flags.StringVar(&o.guests, "guests", "none", "what runs in started VMs: none, or qemu, which starts each VM with QEMU")
+	flags.StringVar(&o.guestImage, "guest-image", ".tools/guest/image.qcow2", "disk of the templates with --guests qemu")
+	flags.StringVar(&o.guestDir, "guest-dir", "", "directory for disks and serial logs with --guests qemu; empty means a temporary one")
 	flags.BoolVar(&o.stdin, "stdin", false, "read the cluster from standard input, print the address of the control port, and end with the input")
 	flags.BoolVar(&o.guestAgents, "guest-agents", false, "running VMs answer through their guest agent")
 	cmd.MarkFlagsOneRequired("hosts", "stdin")
@@ -73,6 +79,21 @@ func (o *options) run(ctx context.Context, talk io.Writer) error {
 	cfg, err := o.config()
 	if err != nil {
 		return err
+	}
+	switch o.guests {
+	case "none":
+	case "qemu":
+		hypervisor, dir, err := o.hypervisor(ctx)
+		if err != nil {
+			return err
+		}
+		cfg.Hypervisor = hypervisor
+		if o.guestDir == "" {
+			defer func() { _ = os.RemoveAll(dir) }()
+		}
+		_, _ = fmt.Fprintf(talk, "guests:      QEMU with %s, in %s\n", hypervisor.Accelerator(), dir)
+	default:
+		return fmt.Errorf("reading --guests %q: want none or qemu", o.guests)
 	}
 	server, err := pvesim.New(cfg)
 	if err != nil {
@@ -101,6 +122,22 @@ func (o *options) run(ctx context.Context, talk io.Writer) error {
 	return control.Serve(ctx, o.control, server.Control(), func(url string) {
 		_, _ = fmt.Fprintf(talk, "control:     %s/\n", url)
 	})
+}
+
+// hypervisor returns QEMU, with the directory that it uses.
+func (o *options) hypervisor(ctx context.Context) (*qemu.Hypervisor, string, error) {
+	image, err := filepath.Abs(o.guestImage) // disks refer to it
+	if err != nil {
+		return nil, "", err
+	}
+	dir := o.guestDir
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "pvesim-"); err != nil {
+			return nil, "", err
+		}
+	}
+	hypervisor, err := qemu.New(ctx, qemu.Config{Image: image, Dir: dir})
+	return hypervisor, dir, err
 }
 
 func (o *options) config() (pvesim.Config, error) {

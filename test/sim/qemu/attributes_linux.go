@@ -1,0 +1,8 @@
+package qemu
+
+import "syscall"
+
+// attributes make QEMU end with this process, and protect it from a terminal's interrupt.
+func attributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}

@@ -1,0 +1,252 @@
+// Package qemu runs VMs as processes of QEMU, from their configuration in Proxmox VE. It
+// uses KVM where that works, and emulates the processor elsewhere. Start at New.
+package qemu
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const program = "qemu-system-x86_64"
+
+// Config configures a Hypervisor.
+type Config struct {
+	// Image is the disk image of all templates, in qcow2.
+	Image string
+	// Dir is the directory for disks, sockets and serial logs, one directory for each VM.
+	// Its path must be short, because it has sockets.
+	Dir string
+}
+
+// Hypervisor runs VMs. Create one with New.
+type Hypervisor struct {
+	cfg         Config
+	accelerator string
+	hostNodes   []int
+
+	// mu guards the fields below.
+	mu      sync.Mutex
+	running map[int]*process
+	started int
+}
+
+// process is a running QEMU.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+// New checks that QEMU and the image exist, and tries KVM.
+func New(ctx context.Context, cfg Config) (*Hypervisor, error) {
+	for _, name := range []string{program, "qemu-img"} {
+		if _, err := exec.LookPath(name); err != nil {
+			return nil, fmt.Errorf("running guests with QEMU: no %s: install QEMU (Debian: apt-get install qemu-system-x86 qemu-utils)", name)
+		}
+	}
+	if _, err := os.Stat(cfg.Image); err != nil {
+		return nil, fmt.Errorf("running guests with QEMU: no image of a guest: run make guest-image: %w", err)
+	}
+	h := &Hypervisor{cfg: cfg, accelerator: accelerator(ctx), running: map[int]*process{}}
+	nodes, err := filepath.Glob("/sys/devices/system/node/node[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	for _, node := range nodes {
+		if id, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(node), "node")); err == nil {
+			h.hostNodes = append(h.hostNodes, id)
+		}
+	}
+	return h, nil
+}
+
+// Accelerator returns kvm, or tcg if KVM does not work on this machine.
+func (h *Hypervisor) Accelerator() string { return h.accelerator }
+
+// accelerator starts an empty machine with KVM: that the device opens does not mean that it
+// works.
+func accelerator(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "-machine", "pc,accel=kvm", "-cpu", "host", "-nodefaults", "-nographic", "-S", "-qmp", "stdio")
+	cmd.Stdin = strings.NewReader(`{"execute":"qmp_capabilities"}{"execute":"cont"}{"execute":"quit"}`)
+	if cmd.Run() != nil {
+		return "tcg"
+	}
+	return "kvm"
+}
+
+// Start starts a VM. exited is called when its process has ended.
+func (h *Hypervisor) Start(vm VM, exited func()) (pid int, err error) {
+	fail := func(err error) (int, error) { return 0, fmt.Errorf("starting VM %d with QEMU: %w", vm.VMID, err) }
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.running[vm.VMID] != nil {
+		return fail(errors.New("it is running"))
+	}
+	here := here{dir: h.dir(vm.VMID), accelerator: h.accelerator, hostNodes: h.hostNodes, address: 15 + h.started%200}
+	if err := h.prepare(vm, here.dir); err != nil {
+		return fail(err)
+	}
+	args, err := arguments(vm, here)
+	if err != nil {
+		return fail(err)
+	}
+	output := &bytes.Buffer{}
+	cmd := exec.CommandContext(context.Background(), program, args...) //nolint:gosec // a program of this machine
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = output, output, attributes()
+	if err := os.WriteFile(filepath.Join(here.dir, "command"), []byte(cmd.String()+"\n"), 0o600); err != nil {
+		return fail(err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fail(err)
+	}
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	h.running[vm.VMID] = p
+	h.started++
+	go func() {
+		_ = cmd.Wait()
+		_ = os.WriteFile(filepath.Join(here.dir, "output"), output.Bytes(), 0o600)
+		h.mu.Lock()
+		delete(h.running, vm.VMID)
+		h.mu.Unlock()
+		close(p.done)
+		exited()
+	}()
+	return cmd.Process.Pid, nil
+}
+
+func (h *Hypervisor) dir(vmid int) string { return filepath.Join(h.cfg.Dir, strconv.Itoa(vmid)) }
+
+// prepare writes CD-ROMs, and creates disks that do not exist yet.
+func (h *Hypervisor) prepare(vm VM, dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for name, d := range vm.Drives {
+		if d.CD {
+			if err := os.WriteFile(filepath.Join(dir, name+".iso"), d.Content, 0o600); err != nil {
+				return err
+			}
+			continue
+		}
+		path := filepath.Join(dir, diskFile(d.Volume))
+		if _, err := os.Stat(path); err == nil {
+			continue
+		}
+		size := strconv.FormatInt(d.Size, 10)
+		commands := [][]string{{"create", "-q", "-f", "qcow2", path, size}}
+		switch {
+		case d.Image && d.Linked:
+			commands = [][]string{{"create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", h.cfg.Image, path, size}}
+		case d.Image:
+			commands = [][]string{{"convert", "-O", "qcow2", h.cfg.Image, path}, {"resize", "-q", path, size}}
+		}
+		for _, args := range commands {
+			if out, err := exec.CommandContext(context.Background(), "qemu-img", args...).CombinedOutput(); err != nil {
+				return fmt.Errorf("qemu-img %s: %w: %s", args[0], err, bytes.TrimSpace(out))
+			}
+		}
+	}
+	return nil
+}
+
+// Shutdown asks the guest to shut down, by ACPI, and waits for its end.
+func (h *Hypervisor) Shutdown(ctx context.Context, vmid int) error {
+	p := h.process(vmid)
+	if p == nil {
+		return nil
+	}
+	if err := h.monitor(ctx, vmid, "system_powerdown"); err != nil {
+		return fmt.Errorf("shutting down VM %d: %w", vmid, err)
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("shutting down VM %d: %w", vmid, ctx.Err())
+	}
+}
+
+// Stop ends a VM's process and waits for it.
+func (h *Hypervisor) Stop(vmid int) {
+	if p := h.process(vmid); p != nil {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+// Remove stops a VM and deletes its files.
+func (h *Hypervisor) Remove(vmid int) error {
+	h.Stop(vmid)
+	return os.RemoveAll(h.dir(vmid))
+}
+
+// Close stops all VMs.
+func (h *Hypervisor) Close() {
+	h.mu.Lock()
+	var ids []int
+	for id := range h.running {
+		ids = append(ids, id)
+	}
+	h.mu.Unlock()
+	for _, id := range ids {
+		h.Stop(id)
+	}
+}
+
+func (h *Hypervisor) process(vmid int) *process {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.running[vmid]
+}
+
+// monitor runs a command of QEMU's monitor.
+func (h *Hypervisor) monitor(ctx context.Context, vmid int, command string) error {
+	dialer := net.Dialer{Timeout: 10 * time.Second}
+	conn, err := dialer.DialContext(ctx, "unix", filepath.Join(h.dir(vmid), "qmp"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		return err
+	}
+	answers := bufio.NewScanner(conn)
+	for _, execute := range []string{"qmp_capabilities", command} {
+		if _, err := fmt.Fprintf(conn, "{\"execute\":%q}\n", execute); err != nil {
+			return err
+		}
+		for {
+			if !answers.Scan() {
+				return errors.Join(io.ErrUnexpectedEOF, answers.Err())
+			}
+			var answer struct {
+				Return json.RawMessage
+				Error  *struct{ Desc string }
+			}
+			if err := json.Unmarshal(answers.Bytes(), &answer); err != nil {
+				return err
+			}
+			if answer.Error != nil {
+				return fmt.Errorf("%s: %s", execute, answer.Error.Desc)
+			}
+			if answer.Return != nil { // the others are the greeting and events
+				break
+			}
+		}
+	}
+	return nil
+}
