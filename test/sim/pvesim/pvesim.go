@@ -4,7 +4,7 @@
 // HTTP status line, runs long operations as tasks, and locks, clones, starts and destroys
 // guests by Proxmox' rules.
 //
-// It has no disks and runs no guests. A request that Proxmox does not know is answered 501;
+// It has no disks, and runs no guests unless Config.Hypervisor does. A request that Proxmox does not know is answered 501;
 // the 501 for a request that only the simulator lacks says so. Tests start a Server from a
 // Config, inspect its state with Guests and Calls, and make it fail with AddFault,
 // SetHostOnline and SetQuorate.
