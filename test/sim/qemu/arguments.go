@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"cmp"
+	"encoding/base64"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -67,8 +68,12 @@ func arguments(vm VM, here here) ([]string, error) {
 		"-cpu", model(get("cpu", "kvm64"), here.accelerator),
 		"-m", strings.TrimPrefix(get("memory", "512"), "current="),
 	}
-	if smbios := vm.Options["smbios1"]; smbios != "" {
-		args = append(args, "-smbios", "type=1,"+smbios)
+	if text := vm.Options["smbios1"]; text != "" {
+		system, err := smbios(text)
+		if err != nil {
+			return nil, fmt.Errorf("reading smbios1 of VM %d: %w", vm.VMID, err)
+		}
+		args = append(args, "-smbios", system)
 	}
 	memory, err := numa(vm, here.hostNodes)
 	if err != nil {
@@ -105,6 +110,29 @@ func arguments(vm VM, here here) ([]string, error) {
 		)
 	}
 	return args, nil
+}
+
+// smbios returns the argument of smbios1, whose values are base64 if it says so
+// (qemu-server 9.2.6, src/PVE/QemuServer.pm:3241-3256).
+func smbios(text string) (string, error) {
+	parts := strings.Split(text, ",")
+	encoded := slices.Contains(parts, "base64=1")
+	system := "type=1"
+	for _, part := range parts {
+		key, value, _ := strings.Cut(part, "=")
+		if key == "base64" {
+			continue
+		}
+		if encoded && key != "uuid" {
+			plain, err := base64.StdEncoding.DecodeString(value)
+			if err != nil {
+				return "", fmt.Errorf("%s: %w", key, err)
+			}
+			value = string(plain)
+		}
+		system += "," + key + "=" + strings.ReplaceAll(value, ",", ",,")
+	}
+	return system, nil
 }
 
 func product(sockets, cores string) (int, error) {

@@ -15,7 +15,7 @@ func worker() VM {
 		Options: map[string]string{
 			"name": "workers-2001", "sockets": "2", "cores": "2", "memory": "4096", "cpu": "host", "agent": "1", "boot": "order=scsi0;net0",
 			"numa": "1", "numa0": "cpus=0-1,hostnodes=0,memory=2048,policy=bind", "numa1": "cpus=2;3,hostnodes=1,memory=2048,policy=bind",
-			"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0,queues=4", "smbios1": "uuid=0d4f6c0a-0000-4000-8000-000000000001,serial=abc",
+			"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0,queues=4", "smbios1": "uuid=0d4f6c0a-0000-4000-8000-000000000001,serial=YSxi,base64=1",
 		},
 		Drives: map[string]Drive{
 			"scsi0": {Volume: "local-lvm:vm-2001-disk-0", Size: 8 << 30, Image: true, Linked: true},
@@ -35,7 +35,7 @@ func TestArguments(t *testing.T) {
 		"-smp":    {"4,sockets=2,cores=2,maxcpus=4"},
 		"-cpu":    {"max,la57=off"},
 		"-m":      {"4096"},
-		"-smbios": {"type=1,uuid=0d4f6c0a-0000-4000-8000-000000000001,serial=abc"},
+		"-smbios": {"type=1,uuid=0d4f6c0a-0000-4000-8000-000000000001,serial=a,,b"},
 		"-numa":   {"node,nodeid=0,cpus=0-1,memdev=ram-node0", "node,nodeid=1,cpus=2,cpus=3,memdev=ram-node1"},
 		"-object": {
 			"memory-backend-ram,id=ram-node0,size=2048M,host-nodes=0,policy=bind",
