@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/approval"
@@ -213,10 +216,20 @@ func TestAFailedReadRemovesNothing(t *testing.T) {
 	if plans := s.plans(""); len(plans) != 0 {
 		t.Errorf("%d plans exist", len(plans))
 	}
-	// A proposal that cannot be written keeps its node, and others go.
-	s.fault = "create ScalePlan"
-	if got := s.compute(s.held, 9, s.candidate(slow, two)); len(got) != 0 {
-		t.Errorf("%q go unasked", got)
+	// A removal that cannot be planned, or a proposal that cannot be written, keeps its node,
+	// and others go.
+	for _, fault := range []string{"Proxmox", "create ScalePlan"} {
+		s.later(2 * time.Minute)
+		s.fault = fault
+		var logged strings.Builder
+		ctx := log.IntoContext(t.Context(), funcr.New(func(_, line string) { logged.WriteString(line) }, funcr.Options{}))
+		commands, err := s.held.ComputeCommands(ctx, map[string]int{"slow": 9}, s.candidate(slow, two))
+		if len(commands) != 0 || err != nil || !strings.Contains(logged.String(), errAPI.Error()) {
+			t.Errorf("with a failing %s: %d commands, %v, logged %s", fault, len(commands), err, &logged)
+		}
+	}
+	if plans := s.plans(""); len(plans) != 0 {
+		t.Errorf("%d plans exist", len(plans))
 	}
 	if got := s.compute(s.free, 9, s.candidate(free, one)); len(got) != 1 {
 		t.Errorf("%q go, want free-2000", got)

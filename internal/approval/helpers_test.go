@@ -53,7 +53,8 @@ type bench struct {
 	vms    vms
 	events recorded
 	paused bool
-	// fault is a call of the API that fails, such as "list NodePoolList"; empty means none.
+	// fault is a call of the API that fails, such as "list NodePoolList", or "Proxmox" for
+	// every snapshot; empty means none.
 	fault string
 	// again is set when an approved plan can be begun.
 	again     bool
@@ -157,7 +158,12 @@ func (b *bench) plant(rules guard.Rules, fleetVMs ...fleet.VM) {
 func (b *bench) restart() {
 	b.approvals = approval.New(approval.Config{
 		Client: faulty{b.client, b}, Namespace: "default", Scaler: b.scaler, Clock: b.clock, Events: &b.events,
-		Snapshot: func(context.Context) (*topology.Snapshot, error) { return snapshot(), nil },
+		Snapshot: func(context.Context) (*topology.Snapshot, error) {
+			if b.fault == "Proxmox" {
+				return nil, errAPI
+			}
+			return snapshot(), nil
+		},
 		Paused:   func(context.Context) (bool, error) { return b.paused, nil },
 		Taken:    func(context.Context) (map[topology.RegionName][]fleet.VMID, error) { return nil, nil },
 		Approved: func() { b.again = true },

@@ -308,6 +308,25 @@ func TestAnApprovedRemovalOfOthers(t *testing.T) {
 	}
 }
 
+// TestAnApprovedRemovalThatWaits has an approved removal of two nodes, of which only one can
+// go now: it waits as a whole, and another node is proposed without them.
+func TestAnApprovedRemovalThatWaits(t *testing.T) {
+	s := newShop(t)
+	slow := s.pool("slow", "", "manual")
+	one, two, three := worker("slow", 2000), worker("slow", 2001), worker("slow", 2002)
+	s.stock(one, two, three)
+	s.compute(s.held, 9, s.candidate(slow, one), s.candidate(slow, two))
+	s.approve(s.plan(v1alpha1.ScalePlanPending))
+	s.later(2 * time.Minute)
+	if got := s.compute(s.held, 9, s.candidate(slow, one), s.candidate(slow, three)); len(got) != 0 {
+		t.Errorf("%q go", got)
+	}
+	open := s.undecided()
+	if len(open) != 1 || len(open[0].Spec.VMs) != 1 || open[0].Spec.VMs[0].Key != string(three.Key) {
+		t.Errorf("%d plans wait, want that of %s alone", len(open), three.Name)
+	}
+}
+
 func TestARemovalThatIsNotWantedAnyMore(t *testing.T) {
 	s := newShop(t)
 	slow := s.pool("slow", "", "manual")

@@ -12,6 +12,7 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/testenv"
+	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -88,6 +89,25 @@ func TestImportFails(t *testing.T) {
 		t.Errorf("the VM was changed:\n%s\nbefore:\n%s", after.Raw, before.Raw)
 	}
 	w.underWay(t)
+}
+
+// TestPlanFails has an engine that cannot plan: the host reports it.
+func TestPlanFails(t *testing.T) {
+	t.Parallel()
+	script := "#!/bin/sh\nif [ \"$1\" = plan ]; then echo 'Error: out of memory' >&2; exit 1; fi\nexec " + testenv.Engine(t) + " \"$@\"\n"
+	binary := filepath.Join(t.TempDir(), "tofu")
+	if err := os.WriteFile(binary, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: binary})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorldWith(t, func(config *scaler.Config) { config.Engine = engine })
+	plans, err := w.Plan(t.Context(), propose(t, w.Scaler, w.snapshot(t), on(first)))
+	if err != nil || len(plans) != 1 || plans[0].Err == nil || !strings.Contains(plans[0].Err.Error(), "out of memory") {
+		t.Errorf("plans %+v, %v", plans, err)
+	}
 }
 
 // lose deletes the state of a host and the file of its VM.

@@ -345,6 +345,11 @@ func Failures(entries []audit.Entry, busy ...topology.HostID) (ids []string) {
 	return ids
 }
 
+// EventsOf returns the events in a history for the limits.
+func EventsOf(entries []audit.Entry, now time.Time) []guard.Event {
+	return events(&reading{recent: entries}, now)
+}
+
 // Events returns the events in the fleet's history for the limits.
 func (s *Scaler) Events(t *testing.T) []guard.Event {
 	t.Helper()

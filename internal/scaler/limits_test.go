@@ -5,9 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
 )
 
 // TestFailures distinguishes failed changes from changes in progress, and from changes
@@ -47,5 +50,28 @@ func TestFailures(t *testing.T) {
 	finish.OutcomeVerified = false
 	if got := scaler.Failures([]audit.Entry{begun("died", 1), finish}); !slices.Equal(got, []string{"died"}) {
 		t.Errorf("a good end that somebody else wrote: %v", got)
+	}
+}
+
+// TestEvents counts the creates and deletes of a change by host and pool.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	pve3 := topology.HostID{Region: pve1.Region, Host: "pve-3"}
+	entry := audit.Entry{Verified: true, Change: audit.Change{ID: "c", Time: now.Add(-time.Minute), Hosts: []audit.HostPlan{
+		{Host: pve1, Create: []guard.Target{{Pool: "a"}, {Pool: "b"}, {Pool: "a"}}, Delete: []guard.Target{{Pool: "a"}}},
+		{Host: pve2, Update: []guard.Target{{Pool: "a"}}},
+		{Host: pve3, Delete: []guard.Target{{Pool: "b"}, {Pool: "b"}}},
+	}}}
+	event := func(host topology.HostID, pool string, amount guard.Amount) guard.Event {
+		return guard.Event{Change: "c", AgeSeconds: 60, Host: host, Pool: pool, Amount: amount}
+	}
+	want := []guard.Event{
+		event(pve1, "a", guard.Amount{Creates: 2, Deletes: 1}),
+		event(pve1, "b", guard.Amount{Creates: 1}),
+		event(pve3, "b", guard.Amount{Deletes: 2}),
+	}
+	if diff := cmp.Diff(want, scaler.EventsOf([]audit.Entry{entry}, now)); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
