@@ -94,7 +94,12 @@ func environmentsOf(own []string, c *Config, backend, mark string) environments 
 		}
 	}
 	slices.Sort(cluster)
-	plain[clusterVariable] = hashLines(cluster)
+	identity := cluster
+	if c.Kubeconfig.Server != "" {
+		// The file's path differs between two numaforms that use the same cluster.
+		identity = append(slices.Clone(cluster), c.Kubeconfig.Server)
+	}
+	plain[clusterVariable] = hashLines(identity)
 	e := environments{cluster: cluster, engine: maps.Clone(plain), provider: maps.Clone(plain), download: maps.Clone(plain)}
 	// A user's CLI configuration is for downloads, and the engine downloads nothing.
 	e.engine["TF_CLI_CONFIG_FILE"] = os.DevNull

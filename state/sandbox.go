@@ -84,7 +84,13 @@ func engineRules(c *Config, env map[string]string, root *configuration) sandbox 
 
 	// The files that the backend's client reads: by default, and because of its settings.
 	at := func(name string) string { return inDir(env["HOME"], strings.TrimPrefix(name, "~/")) }
-	for _, name := range credentialFiles[root.backend] {
+	defaults := credentialFiles[root.backend]
+	if root.backend == "kubernetes" && len(c.Kubeconfig.Content) > 0 {
+		// The user's own kubeconfig may also contain logins to other clusters.
+		defaults = nil
+		s.refer(c.Dir, "the kubeconfig", c.Kubeconfig.Content)
+	}
+	for _, name := range defaults {
 		s.rules.Write = append(s.rules.Write, at(name))
 	}
 	for _, value := range settings {
@@ -95,7 +101,7 @@ func engineRules(c *Config, env map[string]string, root *configuration) sandbox 
 		}
 	}
 	for _, name := range []string{".kube/config", ".aws/config", ".aws/credentials"} {
-		if slices.ContainsFunc(credentialFiles[root.backend], func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
+		if slices.ContainsFunc(defaults, func(dir string) bool { return strings.HasPrefix(name, dir+"/") }) {
 			s.name(at(name))
 		}
 	}
@@ -117,11 +123,16 @@ func (s *sandbox) name(file string) {
 	if err != nil {
 		return // its reader reports the error
 	}
+	s.refer(filepath.Dir(file), file, content)
+}
+
+// refer adds the files that a backend's configuration in dir names.
+func (s *sandbox) refer(dir, name string, content []byte) {
 	if otherProgram.Match(content) {
-		s.open = fmt.Sprintf("%s asks another program for the credential, and what that needs is not known", file)
+		s.open = fmt.Sprintf("%s asks another program for the credential, and what that needs is not known", name)
 	}
 	for _, match := range referred.FindAllSubmatch(content, -1) {
-		s.rules.Read = append(s.rules.Read, inDir(filepath.Dir(file), string(match[1])))
+		s.rules.Read = append(s.rules.Read, inDir(dir, string(match[1])))
 	}
 }
 

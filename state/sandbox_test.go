@@ -78,6 +78,7 @@ func TestRules(t *testing.T) {
 	for name, tt := range map[string]struct {
 		backend, program string
 		env, config      map[string]string
+		kubeconfig       string
 		want             []string
 		open             string
 	}{
@@ -85,6 +86,8 @@ func TestRules(t *testing.T) {
 		"kubernetes":      {backend: "kubernetes", want: []string{".kube", ".kube/config", "keys/client.pem"}},
 		"kubeconfig":      {backend: "kubernetes", config: map[string]string{"config_path": "~/.kube/config"}, want: []string{".kube", ".kube/config", "keys/client.pem"}},
 		"plugin":          {backend: "kubernetes", env: map[string]string{"KUBE_CONFIG_PATHS": "/nonexistent:" + home + "/plugin/config"}, open: "another program"},
+		"login":           {backend: "kubernetes", kubeconfig: "users:\n- user:\n    client-key: " + home + "/keys/client.pem\n", want: []string{"keys/client.pem"}},
+		"login by plugin": {backend: "kubernetes", kubeconfig: "users:\n- user:\n    exec:\n      command: aws\n", open: "another program"},
 		"pg":              {backend: "pg", env: map[string]string{"PGPASSFILE": filepath.Join(home, "pass")}, want: []string{"pass"}},
 		"s3":              {backend: "s3", want: []string{".aws", ".aws/config"}},
 		"s3, by program":  {backend: "s3", env: map[string]string{"AWS_CONFIG_FILE": filepath.Join(home, "aws/config")}, open: "another program"},
@@ -94,7 +97,7 @@ func TestRules(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			config := &state.Config{Dir: t.TempDir(), Engine: &state.Engine{Path: program}, BackendConfig: tt.config}
+			config := &state.Config{Dir: t.TempDir(), Engine: &state.Engine{Path: program}, BackendConfig: tt.config, Kubeconfig: state.Kubeconfig{Content: []byte(tt.kubeconfig)}}
 			if tt.program != "" {
 				config.Engine.Path = tt.program
 			}
@@ -122,7 +125,7 @@ func TestRules(t *testing.T) {
 			if below = slices.Compact(below); !slices.Equal(below, tt.want) {
 				t.Errorf("sees %v of the home directory, want %v", below, tt.want)
 			}
-			if account := "/var/run/secrets/kubernetes.io/serviceaccount"; slices.Contains(seen, account) != (tt.backend == "kubernetes") {
+			if account := "/var/run/secrets/kubernetes.io/serviceaccount"; slices.Contains(seen, account) != (tt.backend == "kubernetes" && tt.kubeconfig == "") {
 				t.Errorf("sees %v, and the pod's token only if the backend needs it", seen)
 			}
 		})

@@ -59,6 +59,9 @@ type Config struct {
 	// BackendConfig completes the backend block. It is stored in the directory in clear
 	// text: credentials belong in Env.
 	BackendConfig map[string]string
+	// Kubeconfig logs the engine in to the API server with the states, if the backend is
+	// kubernetes. Without it, the backend's own variables and settings do.
+	Kubeconfig Kubeconfig
 	// Encryption makes OpenTofu encrypt states as configured in the variable
 	// TF_ENCRYPTION.
 	Encryption bool
@@ -80,6 +83,14 @@ type Config struct {
 	Log io.Writer
 	// Clock defaults to the real clock.
 	Clock clock.WithTicker
+}
+
+// Kubeconfig is a login to one Kubernetes API server.
+type Kubeconfig struct {
+	// Content is a kubeconfig with one context only: the engine can read all of it.
+	Content []byte
+	// Server is the URL of the API server.
+	Server string
 }
 
 // Workspace is the directory and the state of one Proxmox host. Only one process can use
@@ -186,7 +197,14 @@ const (
 	stampFile    = "init"
 	runFile      = "run.json"
 	lockFile     = "lock"
+	// kubeconfigFile exists while the workspace is open.
+	kubeconfigFile = "kubeconfig"
 )
+
+// logsIn reports whether the engine logs in to its backend with Config.Kubeconfig.
+func (w *Workspace) logsIn() bool {
+	return w.root.backend == "kubernetes" && len(w.config.Kubeconfig.Content) > 0
+}
 
 // open locks the directory for this process and cleans up after a process that died in
 // it. The caller holds mu.
@@ -209,6 +227,12 @@ func (w *Workspace) open(ctx context.Context) (err error) {
 	}
 	w.env = environmentsOf(os.Environ(), &w.config, w.root.backend, markOf(w.config.Dir))
 	w.env.engine["TMPDIR"] = w.private(temporaryDir)
+	if w.logsIn() {
+		w.env.engine["KUBE_CONFIG_PATH"] = w.private(kubeconfigFile)
+		if err := os.WriteFile(w.private(kubeconfigFile), w.config.Kubeconfig.Content, 0o600); err != nil {
+			return fmt.Errorf("opening workspace %s: %w", w.config.Dir, err)
+		}
+	}
 	w.client, err = w.config.Engine.client(ctx, w.config.Dir, func(client *tfexec.Terraform) error {
 		w.client = client
 		return errors.Join(client.SetEnv(w.env.engine), w.restrict(), client.SetWaitDelay(w.config.WaitDelay))
@@ -251,7 +275,7 @@ func (w *Workspace) occupy() (err error) {
 	if w.crashed, err = readRun(w.private(runFile)); err != nil {
 		return err
 	}
-	if err := removeFile(filepath.Join(w.config.Dir, generator.ImportFile)); err != nil {
+	if err := errors.Join(removeFile(filepath.Join(w.config.Dir, generator.ImportFile)), removeFile(w.private(kubeconfigFile))); err != nil {
 		return err
 	}
 	for _, dir := range []string{plansDir, temporaryDir} {
@@ -271,8 +295,8 @@ func removeFile(name string) error {
 	return nil
 }
 
-// Close removes saved plans, which contain the state in clear text, and unlocks the
-// directory. Plans of this workspace cannot be applied afterwards.
+// Close removes saved plans, which contain the state in clear text, and the login to the
+// backend, and unlocks the directory. Plans of this workspace cannot be applied afterwards.
 func (w *Workspace) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -285,7 +309,7 @@ func (w *Workspace) Close() error {
 	}
 	// A child process that was just forked may also have the file open.
 	unlocked := unix.Flock(int(w.lock.Fd()), unix.LOCK_UN)
-	err := errors.Join(os.RemoveAll(w.private(plansDir)), unlocked, w.lock.Close())
+	err := errors.Join(os.RemoveAll(w.private(plansDir)), removeFile(w.private(kubeconfigFile)), unlocked, w.lock.Close())
 	w.lock, w.client = nil, nil
 	if err != nil {
 		return fmt.Errorf("closing workspace %s: %w", w.config.Dir, err)

@@ -41,6 +41,8 @@ func newController(process Process) *cobra.Command {
 			if o.settings.Rest, err = o.kubeconfig.Load(); err != nil {
 				return fmt.Errorf("%w, or run in a pod", err)
 			}
+			o.settings.Kubeconfig = o.kubeconfig.Path
+			o.settings.Context = o.kubeconfig.Context
 			o.settings.Rest.QPS = 200
 			o.settings.Rest.Burst = 300
 

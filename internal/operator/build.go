@@ -88,7 +88,9 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	b.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: eventSource})
 	b.recorder = events.NewRecorder(b.events)
 
-	config, err := c.config.ScalerConfig(ctx, c.settings.Environ, Kubeconfig{Rest: c.settings.Rest, Namespace: c.settings.Namespace}, true)
+	config, err := c.config.ScalerConfig(ctx, c.settings.Environ, Kubeconfig{
+		Path: c.settings.Kubeconfig, Context: c.settings.Context, Rest: c.settings.Rest, Namespace: c.settings.Namespace,
+	}, true)
 	if err != nil {
 		return nil, err
 	}

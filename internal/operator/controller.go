@@ -209,6 +209,8 @@ func (c *Controller) untilPaused(ctx context.Context) error {
 type ControllerSettings struct {
 	// Rest is the connection to the cluster.
 	Rest *rest.Config
+	// Kubeconfig and Context select the same cluster; empty means the defaults.
+	Kubeconfig, Context string
 	// Namespace is numaform's own.
 	Namespace string
 	// BootstrapAccount is the ServiceAccount in Namespace that new nodes join as.

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/numaform/numaform/state"
 )
 
 // Decode reads the text of a numaform.yaml alone: no environment, paths or defaults.
@@ -16,4 +18,9 @@ func Decode(text []byte) (Config, error) {
 // Serve answers probes and serves metrics and profiles until ctx ends.
 func Serve(ctx context.Context, settings *ControllerSettings, registry prometheus.Gatherer, ready func(context.Context) error) error {
 	return serve(ctx, settings, registry, ready)
+}
+
+// BackendLogin returns the engine's login to the API server with the states.
+func (c *Config) BackendLogin(environ []string, cluster Kubeconfig) (state.Kubeconfig, error) {
+	return c.backendLogin(environ, cluster)
 }

@@ -152,6 +152,9 @@ func (c *Config) ScalerConfig(ctx context.Context, environ []string, cluster Kub
 		if config.Engine, err = state.FindEngine(ctx, state.EngineConfig{Binary: c.Engine.Binary, Version: c.Engine.Version, Helper: confine.Helper()}); err != nil {
 			return nil, err
 		}
+		if config.Kubeconfig, err = c.backendLogin(environ, cluster); err != nil {
+			return nil, err
+		}
 	}
 	if config.Rules, err = c.Rules(); err != nil {
 		return nil, err

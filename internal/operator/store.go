@@ -14,8 +14,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/state"
 )
 
 // gitToken is the environment variable with the password of a git remote.
@@ -37,9 +39,7 @@ func (k Kubeconfig) Load() (*rest.Config, error) {
 	if k.Rest != nil {
 		return k.Rest, nil
 	}
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = k.Path
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.Context}).ClientConfig()
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules(), &clientcmd.ConfigOverrides{CurrentContext: k.Context}).ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
 		err = errors.New("neither KUBECONFIG nor ~/.kube/config names a cluster")
 	}
@@ -48,6 +48,65 @@ func (k Kubeconfig) Load() (*rest.Config, error) {
 	}
 	config.UserAgent = "numaform"
 	return config, nil
+}
+
+func (k Kubeconfig) rules() *clientcmd.ClientConfigLoadingRules {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = k.Path
+	return rules
+}
+
+// login returns a kubeconfig with the selected context only; none if no kubeconfig names
+// a cluster, as in a pod.
+func (k Kubeconfig) login() (state.Kubeconfig, error) {
+	failed := func(err error) (state.Kubeconfig, error) {
+		return state.Kubeconfig{}, fmt.Errorf("reading kubeconfig for the states: %w: correct --kubeconfig or --context", err)
+	}
+	config, err := k.rules().Load() // with absolute paths of the files that it names
+	if err != nil {
+		return failed(err)
+	}
+	if k.Context != "" {
+		config.CurrentContext = k.Context
+	}
+	if config.CurrentContext == "" && k.Path == "" {
+		return state.Kubeconfig{}, nil
+	}
+	if err := clientcmdapi.MinifyConfig(config); err != nil {
+		return failed(err)
+	}
+	selected := config.Contexts[config.CurrentContext]
+	cluster := config.Clusters[selected.Cluster]
+	if cluster == nil {
+		return failed(fmt.Errorf("context %q names no cluster of the file", config.CurrentContext))
+	}
+	content, err := clientcmd.Write(*config)
+	if err != nil {
+		return failed(err)
+	}
+	return state.Kubeconfig{Content: content, Server: cluster.Server}, nil
+}
+
+// ownLogin lists the settings of the kubernetes backend that select an API server.
+var ownLogin = []string{"config_path", "config_paths", "config_context", "config_context_auth_info", "config_context_cluster", "host", "in_cluster_config"}
+
+// backendLogin returns the engine's login to the API server with the states: the cluster
+// of the command, unless the backend's own settings or KUBE_* variables name another.
+func (c *Config) backendLogin(environ []string, cluster Kubeconfig) (state.Kubeconfig, error) {
+	if c.Fleet.Backend.Type != "kubernetes" {
+		return state.Kubeconfig{}, nil
+	}
+	for _, entry := range environ {
+		if strings.HasPrefix(entry, "KUBE_") && !strings.HasPrefix(entry, "KUBE_NAMESPACE=") {
+			return state.Kubeconfig{}, nil
+		}
+	}
+	for _, key := range ownLogin {
+		if _, own := c.Fleet.Backend.Config[key]; own {
+			return state.Kubeconfig{}, nil
+		}
+	}
+	return cluster.login()
 }
 
 // client returns a client of the cluster.

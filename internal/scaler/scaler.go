@@ -108,6 +108,8 @@ type Config struct {
 	// states.
 	Place   string
 	Backend fleet.Backend
+	// Kubeconfig logs the engine in to the API server with the states.
+	Kubeconfig state.Kubeconfig
 	// Encryption makes OpenTofu encrypt states as configured in the variable
 	// TF_ENCRYPTION.
 	Encryption bool

@@ -121,6 +121,7 @@ func (s *Scaler) workspace(change *Change, at places, host topology.HostID) (*st
 		Dir: filepath.Join(at.work, filepath.FromSlash(generator.RootDir(host))), Root: at.work, Files: files,
 		Errored: at.state(host, erroredFile), BackendConfig: backend,
 		Engine: s.config.Engine, Env: env, PluginDir: s.config.PluginDir, Providers: s.config.Providers,
+		Kubeconfig:  s.config.Kubeconfig,
 		Encryption:  s.config.Encryption,
 		Parallelism: len(on(change.Added, host)) + len(on(change.Removed, host)),
 		WaitDelay:   s.region(host.Region).WaitDelay,

@@ -3,6 +3,7 @@ package backends_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -125,6 +126,31 @@ func TestLockOfFirstUse(t *testing.T) {
 			lease, _, _ = strings.Cut(lease, "`")
 			must(t, client.CoordinationV1().Leases(r.Config["namespace"]).Delete(t.Context(), lease, metav1.DeleteOptions{}))
 			must(t, w.Init(t.Context()))
+		})
+	}
+}
+
+// TestKubeconfigOfTheCommand reaches the states with the login of numaform's own command,
+// which is removed when the engine cannot run anymore.
+func TestKubeconfigOfTheCommand(t *testing.T) {
+	t.Parallel()
+	for _, engine := range engines(t) {
+		t.Run(engine.Name(), func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t, "kubernetes", false)
+			login, err := os.ReadFile(s.env["KUBE_CONFIG_PATH"])
+			must(t, err)
+			delete(s.env, "KUBE_CONFIG_PATH")
+			r := newRoot(t, s, engine, 1)
+			w := r.open(t, here, func(config *state.Config) {
+				config.Kubeconfig = state.Kubeconfig{Content: login, Server: "https://127.0.0.1"}
+			})
+			apply(t, w, plan(t, w, state.PlanOptions{}))
+			settled(t, w)
+			must(t, w.Close())
+			if left := search(t, r.dir, s.secrets[0]); len(left) > 0 {
+				t.Errorf("the login is still in %v", left)
+			}
 		})
 	}
 }

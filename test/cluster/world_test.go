@@ -240,9 +240,11 @@ func (w *world) startProcess() *process {
 	}, w.args...)
 	command := exec.Command(w.program, args...)
 	command.Dir = w.dir
-	command.Env = append(testenv.CleanEnv(), "KUBE_CONFIG_PATH="+w.kubeconfig, "KUBECONFIG="+w.kubeconfig)
+	command.Env = append(testenv.CleanEnv(), "KUBECONFIG="+w.kubeconfig)
 	if w.program == binary { // the baseline has none
 		command.Env = append(command.Env, "NUMAFORM_STATE_DIR="+filepath.Join(w.dir, "state"))
+	} else { // the baseline does not pass --kubeconfig to the engine
+		command.Env = append(command.Env, "KUBE_CONFIG_PATH="+w.kubeconfig)
 	}
 	p := &process{command: command, done: make(chan struct{}), log: &logBuffer{t: w.t}}
 	command.Stdout, command.Stderr = p.log, p.log
