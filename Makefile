@@ -75,7 +75,7 @@ demo-cluster: $(PROVIDER) engine $(CONTROL_PLANE) ## the controller in a Kuberne
 
 .PHONY: unit
 unit: ## run the tests that need no engine, provider, control plane or QEMU: with Go alone
-	go test -short -vet=off -ldflags='-s -w' $(TESTFLAGS) $$(go list ./... | grep -v '/test/\(backends\|bench\|chart\|cluster\|e2e\|faults\|hostile\|upgrade\)$$')
+	go test -short -vet=off -ldflags='-s -w' $(TESTFLAGS) $$(go list ./... | grep -v '/test/\(backends\|bench\|chart\|cluster\|e2e\|faults\|hostile\|release\|upgrade\)$$')
 
 # The packages that take minutes. They start first, so that no processor waits for them at
 # the end.
@@ -137,7 +137,10 @@ IMAGE_PROVIDER := $(IMAGE_ARCHS:%=$(IMAGE)/%/terraform-provider-proxmox)
 IMAGE_NUMAFORM := $(IMAGE_ARCHS:%=$(IMAGE)/%/numaform)
 
 .PHONY: image
-image: $(IMAGE_TOFU) $(IMAGE_PROVIDER) $(IMAGE_NUMAFORM) image-licenses ## pack the image into dist/, an OCI layout for amd64 and arm64, without docker
+image: $(IMAGE_TOFU) $(IMAGE_PROVIDER) $(IMAGE_NUMAFORM) image-pack ## pack the image into dist/, an OCI layout for amd64 and arm64, without docker
+
+.PHONY: image-pack
+image-pack: image-licenses
 	@mkdir -p dist
 	cd tools/image && GOWORK=off go run . -dir '$(CURDIR)/$(IMAGE)' -archs '$(IMAGE_ARCHS)' \
 		-licenses '$(CURDIR)/$(IMAGE)/licenses' -provider-version '$(PROVIDER_VERSION)' \
@@ -174,6 +177,48 @@ chart: $(HELM) ## lint the chart, render examples/manifests and pack dist/numafo
 	go test ./test/chart -run TestManifestsAreTheChart -update
 	@mkdir -p dist
 	$(HELM) package charts/numaform --destination dist
+
+# A release has the same bytes wherever its commit is built: the caller's settings of Go
+# must not change them.
+RELEASE := $(TOOLS)/release
+RELEASE_GO := go1.26.8
+RELEASE_PLATFORMS := linux_amd64 linux_arm64 darwin_amd64 darwin_arm64
+RELEASE_VERSION = $(shell printf %s '$(VERSION)' | sed -n 's/^v\([0-9][0-9]*\.[0-9][0-9]*\.[0-9].*\)/\1/p; t; s/^/0.0.0-g/p')
+RELEASE_COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+RELEASE_BUILDER ?= https://github.com/numaform/numaform/blob/main/docs/releasing.md\#by-hand
+CHART_NAME ?= ghcr.io/numaform/charts/numaform
+
+.PHONY: release
+release: ## build and pack a release into dist/: docs/releasing.md
+	@GOTOOLCHAIN=$(RELEASE_GO) GOAMD64=v1 GOARM64=v8.0 GOWORK=off CGO_ENABLED=0 LC_ALL=C TZ=UTC \
+		$(MAKE) release-build release-pack GOFLAGS='-trimpath -buildvcs=false'
+
+.PHONY: release-build
+release-build: $(IMAGE_TOFU) $(IMAGE_PROVIDER) $(IMAGE_NUMAFORM) $(HELM)
+	@for platform in $(RELEASE_PLATFORMS); do \
+		programs=./cmd/numaform; \
+		case $$platform in linux_*) programs="$$programs ./cmd/numaform-agent" ;; esac; \
+		mkdir -p $(RELEASE)/$$platform && CGO_ENABLED=0 GOOS=$${platform%_*} GOARCH=$${platform#*_} \
+			go build -ldflags '-s -w -X main.version=$(VERSION)' -o $(RELEASE)/$$platform/ $$programs || exit 1; \
+	done
+
+# What packs the built programs. Only make release builds them with the settings above.
+.PHONY: release-pack
+release-pack: export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null))
+release-pack:
+	@rm -rf dist $(RELEASE)/chart
+	@$(MAKE) --no-print-directory image-pack VERSION='$(RELEASE_VERSION)'
+	@for arch in $(DEB_ARCHS); do \
+		sh packaging/deb/build.sh '$(RELEASE_VERSION)' $$arch $(RELEASE)/linux_$$arch/numaform-agent dist || exit 1; \
+	done
+	@$(HELM) package charts/numaform --version '$(RELEASE_VERSION)' --app-version '$(RELEASE_VERSION)' --destination $(RELEASE)/chart
+	@cd tools/release && GOWORK=off go run . -root '$(CURDIR)' -programs '$(CURDIR)/$(RELEASE)' -image '$(CURDIR)/$(IMAGE)' \
+		-chart '$(CURDIR)/$(RELEASE)/chart/numaform-$(RELEASE_VERSION).tgz' -version '$(RELEASE_VERSION)' -commit '$(RELEASE_COMMIT)' \
+		-epoch "$$SOURCE_DATE_EPOCH" -builder '$(RELEASE_BUILDER)' -out '$(CURDIR)/dist'
+
+.PHONY: publish
+publish: ## push image and chart of dist/, as make release made them, to their registries
+	@cd tools/release && GOWORK=off go run . publish -out '$(CURDIR)/dist' -image '$(IMAGE_NAME)' -chart '$(CHART_NAME)'
 
 .PHONY: lint
 lint: $(LINT) ## run the linters of .golangci.yml
@@ -248,6 +293,7 @@ verify-layers:
 vet:
 	go vet $(PKG)
 	cd tools/image && GOWORK=off go vet ./...
+	cd tools/release && GOWORK=off go vet ./...
 	$(IN_SIM) go vet ./...
 
 .PHONY: bench

@@ -7,8 +7,9 @@ root=$(mktemp -d)
 chmod 755 "$root"
 trap 'rm -rf "$root"' EXIT
 
-# git describe says v1.2.3-4-gabcdef; Debian's versions begin with a digit.
-version=$(printf %s "$version" | sed 's/^v//; s/-/+/; s/-/./g')
+# git describe says v1.2.3-4-gabcdef; Debian's versions begin with a digit, and sort what
+# follows a tilde before the release.
+version=$(printf %s "$version" | sed 's/^v//; s/-\([0-9]*\)-g\([0-9a-f]*\)/+\1.g\2/; s/-/~/; s/-/./g')
 case $version in [0-9]*.[0-9]*) ;; *) version=0~$version ;; esac
 
 install -D -m 755 "$program" "$root/usr/bin/numaform-agent"
@@ -17,10 +18,12 @@ for unit in numaform-agent.service numaform-agent-publish.service numaform-agent
 	install -D -m 644 "$here/../$unit" "$root/lib/systemd/system/$unit"
 done
 install -D -m 644 "$here/../../LICENSE" "$root/usr/share/doc/numaform-agent/copyright"
-mkdir "$root/DEBIAN"
+install -d -m 755 "$root/DEBIAN"
 for script in postinst prerm postrm; do
 	install -m 755 "$here/$script" "$root/DEBIAN/$script"
 done
+# The size in KiB, of any file system.
+size=$(find "$root" -type f -printf '%s\n' | awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
 echo /etc/numaform-agent.yaml >"$root/DEBIAN/conffiles"
 cat >"$root/DEBIAN/control" <<EOF
 Package: numaform-agent
@@ -30,11 +33,17 @@ Maintainer: numaform <numaform@users.noreply.github.com>
 Section: admin
 Priority: optional
 Homepage: https://github.com/numaform/numaform
-Installed-Size: $(du -sk "$root" | cut -f1)
+Installed-Size: $size
 Description: CPU pins of VMs on a Proxmox VE host
  Puts the vCPUs of VMs on the CPUs that their descriptions declare, keeps them
  there, and keeps other guests off. Part of numaform, a Kubernetes node
  autoscaler for Proxmox VE; it needs neither the network nor a credential.
 EOF
 mkdir -p "$out"
-dpkg-deb --root-owner-group --build "$root" "$out/numaform-agent_${version}_$arch.deb"
+chmod 644 "$root/DEBIAN/conffiles" "$root/DEBIAN/control"
+
+# With SOURCE_DATE_EPOCH, equal programs give equal packages, whatever clock and processors.
+if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then
+	find "$root" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
+fi
+dpkg-deb --root-owner-group -Zxz --threads-max=1 --build "$root" "$out/numaform-agent_${version}_$arch.deb"
