@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"time"
+
+	"github.com/hashicorp/terraform-exec/tfexec"
 )
 
 // Internals for tests, because no engine can be made to show them.
@@ -108,6 +110,9 @@ func (w *Workspace) Gone(ctx context.Context, lock *LockedError) bool { return w
 func AddCalls(dir string, files map[string][]byte) bool {
 	return (&Workspace{config: Config{Dir: dir}}).addCalls(parseConfiguration(files))
 }
+
+// AddressIn parses the line by which a provider reports its address.
+func AddressIn(line string) (tfexec.ReattachConfig, error) { return addressIn(line) }
 
 // AwaitOrphans waits for the leftover processes of a killed engine.
 func (w *Workspace) AwaitOrphans(ctx context.Context) ([]int, error) {

@@ -185,3 +185,28 @@ func TestProviderWaitsForItsHost(t *testing.T) {
 		})
 	}
 }
+
+// TestAddressIn has the lines with which programs report their address: only a local
+// provider that speaks gRPC is accepted.
+func TestAddressIn(t *testing.T) {
+	t.Parallel()
+	for line, valid := range map[string]bool{
+		"1|6|unix|/tmp/plugin|grpc|\n":         true,
+		"1|5|unix|/tmp/plugin|grpc\n":          true,
+		"2|6|unix|/tmp/plugin|grpc|\n":         false,
+		"1|6|tcp|127.0.0.1:1234|grpc|\n":       false,
+		"1|6|unix|/tmp/plugin|netrpc|\n":       false,
+		"1|six|unix|/tmp/plugin|grpc|\n":       false,
+		"1|6|unix|/tmp/plugin\n":               false,
+		"This binary is a plugin. It cannot\n": false,
+		"":                                     false,
+	} {
+		address, err := state.AddressIn(line)
+		if (err == nil) != valid {
+			t.Errorf("%q: %+v, %v; valid: %t", line, address, err, valid)
+		}
+		if valid && (address.Addr.String != "/tmp/plugin" || address.Addr.Network != "unix" || address.Protocol != "grpc") {
+			t.Errorf("%q: %+v", line, address)
+		}
+	}
+}
