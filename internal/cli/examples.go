@@ -8,13 +8,10 @@ func examples() map[string]string {
   numaform apply -f manifests/ --approve DIGEST      # approves exactly one change, if the guard requires approval`,
 		"approve": `  numaform approve workers-7f3a1c --hash HASH        # numaform plans prints the name and the hash
   numaform approve workers-7f3a1c                    # in a terminal: shows the diff and asks for confirmation`,
-		"collect": `  numaform topology collect >pve-1.json              # on the host; then add the file to machines in numaform.yaml`,
 		"conformance": `  numaform conformance --pool kit --vmids 9000-9019 --template 100 --report report.md
   numaform conformance --list                        # the cases, with their sources`,
 		"controller": `  numaform controller --config /etc/numaform/numaform.yaml
   numaform controller --mode observe --kubeconfig ~/.kube/config   # decides and plans without writing`,
-		"doctor": `  numaform doctor                                    # prints missing requirements and their fixes
-  numaform doctor --smoke                            # also creates and removes one small VM`,
 		"drift": `  numaform drift                                     # compares every VM and changes nothing
   numaform drift --repair --dry-run                  # shows the updates in place that would revert drift
   numaform drift --every 15m                         # repeats until interrupted`,
@@ -23,7 +20,6 @@ func examples() map[string]string {
 		"explain": `  numaform explain pod default/web-0                 # the reason of each NodePool, host and NUMA node`,
 		"history": `  numaform history --since 24h
   numaform history workers-2001                      # all details of one node or one change`,
-		"init":  `  numaform init                                      # asks questions, writes numaform.yaml, prints pveum commands`,
 		"pause": `  numaform pause                                     # the controller starts no new changes until numaform resume`,
 		"plan": `  numaform plan --kubeconfig ~/.kube/config          # for the pending pods of a cluster
   numaform plan -f manifests/ -f pods.yaml           # for the pods in files, without a cluster
