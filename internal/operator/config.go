@@ -132,6 +132,9 @@ type Engine struct {
 	Version string `yaml:"version"`
 	// PluginDir is a filesystem mirror of providers; empty means the registry.
 	PluginDir string `yaml:"plugin_dir"`
+	// Concurrency is how many engines run at once; 0 means as many as have room in the
+	// container's memory.
+	Concurrency int `yaml:"concurrency"`
 	// ProviderHashes are the hashes of the providers that may run, such as "h1:…"; empty
 	// means the image's providers, or else the first one used.
 	ProviderHashes []string `yaml:"provider_hashes"`

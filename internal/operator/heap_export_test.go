@@ -22,3 +22,6 @@ func (h Heap) Rest() { h.rest() }
 
 // Run runs until ctx ends.
 func (h Heap) Run(ctx context.Context, busy func() bool) { h.run(ctx, busy) }
+
+// EnginesIn is enginesIn.
+func EnginesIn(limit string) int { return enginesIn(limit) }

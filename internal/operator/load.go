@@ -91,6 +91,9 @@ func (c *Config) check() error {
 	if len(c.Clusters) == 0 {
 		mistakes = append(mistakes, errors.New("clusters: want at least one Proxmox cluster with region and url"))
 	}
+	if c.Engine.Concurrency < 0 {
+		mistakes = append(mistakes, fmt.Errorf("engine.concurrency: %d: want a number of engines, or 0 for as many as have room in memory", c.Engine.Concurrency))
+	}
 	mistakes = append(mistakes, c.Intervals.check()...)
 	mistakes = append(mistakes, c.Fleet.check()...)
 	mistakes = append(mistakes, c.Policy.Limits.check()...)

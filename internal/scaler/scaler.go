@@ -118,6 +118,9 @@ type Config struct {
 	Engine *state.Engine
 	// PluginDir is a filesystem mirror of providers; empty means the registry.
 	PluginDir string
+	// Engines is how many engines run at once, in all changes together; 0 means no limit
+	// besides that of each change.
+	Engines int
 	// Providers decides which providers may run.
 	Providers *state.Providers
 	Rules     guard.Rules
@@ -156,6 +159,8 @@ type Config struct {
 // Scaler is the single writer of one fleet.
 type Scaler struct {
 	config Config
+	// engines has an element for each running engine; nil means no limit.
+	engines chan struct{}
 
 	// mu guards the fields below. The store's lock excludes other processes; within one
 	// process, changes of different hosts run concurrently, and must not treat each other as
@@ -187,7 +192,11 @@ func New(config Config) *Scaler {
 	if config.Observe == nil {
 		config.Observe = unobserved{}
 	}
-	return &Scaler{config: config, busy: map[topology.HostID]bool{}, done: map[hostPart]bool{}}
+	s := &Scaler{config: config, busy: map[topology.HostID]bool{}, done: map[hostPart]bool{}}
+	if config.Engines > 0 {
+		s.engines = make(chan struct{}, config.Engines)
+	}
+	return s
 }
 
 func (s *Scaler) region(name topology.RegionName) Region {
