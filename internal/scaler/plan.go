@@ -27,13 +27,17 @@ const maxParallelHosts = 8
 func parallelPlans() int { return min(maxParallelHosts, runtime.GOMAXPROCS(0)+1) }
 
 // takeEngine waits until one more engine may run, and returns what to call when it has
-// ended.
-func (s *Scaler) takeEngine() (release func()) {
+// ended. If ctx ends first, no engine starts: it returns at once.
+func (s *Scaler) takeEngine(ctx context.Context) (release func()) {
 	if s.engines == nil {
 		return func() {}
 	}
-	s.engines <- struct{}{}
-	return func() { <-s.engines }
+	select {
+	case s.engines <- struct{}{}:
+		return func() { <-s.engines }
+	case <-ctx.Done():
+		return func() {}
+	}
 }
 
 // ErrNoEngine is returned by Plan and Apply of a scaler without an engine.
@@ -155,7 +159,7 @@ func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more [
 		plans[i] = RootPlan{Host: host, Touched: slices.Contains(touched, host), InPlace: len(on(change.Updated, host)) > 0, dry: at.dry}
 		whole := slices.Contains(differing, host) || interrupted(change.open, host)
 		group.Go(func() error {
-			defer s.takeEngine()()
+			defer s.takeEngine(ctx)()
 			plans[i].Err = s.planHost(ctx, change, &plans[i], at, whole)
 			return ctx.Err()
 		})
