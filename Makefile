@@ -75,7 +75,7 @@ demo-cluster: $(PROVIDER) engine $(CONTROL_PLANE) ## the controller in a Kuberne
 
 .PHONY: unit
 unit: ## run the tests that need no engine, provider, control plane or QEMU: with Go alone
-	go test -short -vet=off -ldflags='-s -w' $(TESTFLAGS) $$(go list ./... | grep -v '/test/\(backends\|bench\|chart\|cluster\|e2e\|faults\|hostile\|release\|upgrade\)$$')
+	go test -short -vet=off -ldflags='-s -w' $(TESTFLAGS) $$(go list ./... | grep -v '/test/\(backends\|bench\|chart\|cluster\|e2e\|faults\|hostile\|release\|scale\|upgrade\)$$')
 
 # The packages that take minutes. They start first, so that no processor waits for them at
 # the end.

@@ -3,11 +3,10 @@
 // for each region. All VMs exist from the start, so that only the controller's own work is
 // measured.
 //
-//	go test ./test/scale -v -run TestScale -scale.size 2/20/1000/4000
+//	go test ./test/scale -v -run TestScale -scale.size 2/10/300/1200
 package scale_test
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,25 +16,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// binary is the path of the program under test.
-var binary string
-
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
-	os.Exit(runTests(m))
+	os.Exit(m.Run())
 }
 
-func runTests(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "numaform-scale-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	binary = filepath.Join(dir, "numaform")
+// build builds numaform and returns its path.
+func build(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "numaform")
 	if out, err := exec.Command("go", "build", "-o", binary, "github.com/numaform/numaform/cmd/numaform").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building numaform: %v\n%s", err, out)
-		return 1
+		t.Fatalf("building numaform: %v\n%s", err, out)
 	}
-	return m.Run()
+	return binary
 }

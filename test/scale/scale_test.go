@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,10 +25,14 @@ import (
 )
 
 var (
-	sizeFlag = flag.String("scale.size", "4/100/5000/20000", "numbers of regions, hosts, VMs and pods")
-	burst    = flag.Int("scale.burst", 200, "VMs of the burst")
+	sizeFlag = flag.String("scale.size", defaultSize, "numbers of regions, hosts, VMs and pods")
+	burst    = flag.Int("scale.burst", 20, "VMs of the burst")
 	profiles = flag.String("scale.profiles", "", "directory for profiles of the controller")
 )
+
+// defaultSize is the size for which the limits hold. The controller and the API server of
+// 4/100/5000/20000 need more than 20 GiB together.
+const defaultSize = "2/20/1000/4000"
 
 // TestScale measures the controller of a large fleet: after its start, idle, for one more
 // VM, for a burst, and when another replica takes over.
@@ -46,6 +52,7 @@ func TestScale(t *testing.T) {
 	wait := c.cpuProfile("start.cpu", 30*time.Second)
 	c.settled()
 	wait()
+	w.firstRead()
 	w.report("start, until idle", c, usage{}, c.began, map[string]float64{"idle-s": time.Since(c.began).Seconds()})
 	c.profile("idle.heap", "/debug/pprof/heap")
 
@@ -59,6 +66,40 @@ func TestScale(t *testing.T) {
 	w.scaleDown("1 VM removed", c)
 	w.scaleUp("burst", c, *burst)
 	w.scaleDown("burst removed", c)
+}
+
+// firstRead logs how long the first reading of all guests took, and fails the test if it
+// read guests again without need.
+func (w *world) firstRead() {
+	w.t.Helper()
+	slowest, again := time.Duration(0), 0
+	for _, sim := range w.sims {
+		first := map[string]time.Time{}
+		var begun, ended time.Time
+		for _, call := range sim.Calls() {
+			if call.Agent != ownAgent || !strings.HasSuffix(call.Path, "/config") || !strings.Contains(call.Path, "/qemu/") {
+				continue
+			}
+			if _, known := first[call.Path]; known {
+				again++
+				continue
+			}
+			first[call.Path] = call.Time
+			if begun.IsZero() {
+				begun = call.Time
+			}
+			ended = call.Time
+		}
+		slowest = max(slowest, ended.Sub(begun))
+		if most := sim.MaxInFlight(); most > 3 {
+			w.t.Errorf("%d requests at once to one Proxmox cluster, want at most 3", most)
+		}
+	}
+	w.t.Logf("first reading of the guests: %.2f s in the slowest region, %d guests read again", slowest.Seconds(), again)
+	// A decision reads stopped guests again, which are the templates here.
+	if decisions := 3; again > decisions*len(w.hosts) {
+		w.t.Errorf("%d guests were read again although nothing changed", again)
+	}
 }
 
 // slow makes each answer of Proxmox take a time.
@@ -124,6 +165,41 @@ func (w *world) report(name string, c *controller, before usage, began time.Time
 		fmt.Fprintf(&text, "\n%6d %s", own[kind], kind)
 	}
 	w.t.Logf("%s:%s", name, text.String())
+	for _, limit := range limits {
+		if *sizeFlag == defaultSize && limit.row == name && f[limit.figure] > limit.most {
+			w.t.Errorf("%s: %s is %.2f, want at most %v", name, limit.figure, f[limit.figure], limit.most)
+		}
+	}
+}
+
+// limits are the largest figures that a fleet of the default size may need. CPU times and
+// memory have slack, because other programs use the machine of the tests too.
+// docs/scale.md lists them.
+var limits = []struct {
+	row, figure string
+	most        float64
+}{
+	// Each region is asked twice a minute, with two requests.
+	{"idle, 1 min", "requests", 8},
+	{"idle, 1 min", "provider", 0},
+	{"idle, 1 min", "cpu-s", 15},
+	{"start", "ready-s", 30},
+	{"1 VM", "requests", 90},
+	{"1 VM", "engine-cpu-s", 2},
+}
+
+// TestPageListsTheLimits compares docs/scale.md with the limits.
+func TestPageListsTheLimits(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join(enginetest.ModuleRoot(t), "docs", "scale.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, limit := range limits {
+		if line := fmt.Sprintf("| %s | %s | %v |", limit.row, limit.figure, limit.most); !strings.Contains(string(page), line) {
+			t.Errorf("docs/scale.md has no line beginning with %q", line)
+		}
+	}
 }
 
 // ownAgent is the User-Agent of numaform's own client of Proxmox.

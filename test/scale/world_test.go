@@ -56,9 +56,11 @@ type size struct{ regions, hosts, vms, pods int }
 // world is a cluster of that size, whose nodes are VMs of simulated Proxmox clusters. All of
 // them exist from the start: files, states, guests, NodeClaims, Nodes and pods.
 type world struct {
-	t          *testing.T
-	size       size
-	dir        string
+	t    *testing.T
+	size size
+	dir  string
+	// binary is the path of the program under test.
+	binary     string
 	plane      *testenv.Cluster
 	api        client.Client
 	kubeconfig string
@@ -72,7 +74,7 @@ type world struct {
 // newWorld builds a world without a controller.
 func newWorld(t *testing.T, size size) *world {
 	t.Helper()
-	w := &world{t: t, size: size, dir: t.TempDir()}
+	w := &world{t: t, size: size, dir: t.TempDir(), binary: build(t)}
 	w.plane = testenv.ControlPlane(t)
 	var err error
 	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
