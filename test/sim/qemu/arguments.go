@@ -49,6 +49,7 @@ type here struct {
 //   - the process remains in the foreground, and ends when the guest does;
 //   - there are no host nodes that this machine lacks, and no affinity;
 //   - without KVM, the CPU model host is max, and so is one that only Proxmox' QEMU has;
+//   - there is no -id, which is an option of Proxmox' QEMU;
 //   - there is no display, tablet, balloon or VNC.
 func arguments(vm VM, here here) ([]string, error) {
 	get := func(key, otherwise string) string { return cmp.Or(vm.Options[key], otherwise) }
@@ -59,7 +60,6 @@ func arguments(vm VM, here here) ([]string, error) {
 	}
 	file := func(name string) string { return filepath.Join(here.dir, name) }
 	args := []string{
-		"-id", strconv.Itoa(vm.VMID),
 		"-name", get("name", "VM "+strconv.Itoa(vm.VMID)) + ",debug-threads=on",
 		"-chardev", "socket,id=qmp,path=" + file("qmp") + ",server=on,wait=off", "-mon", "chardev=qmp,mode=control",
 		"-machine", "pc,accel=" + here.accelerator,

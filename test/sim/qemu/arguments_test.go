@@ -31,7 +31,6 @@ func TestArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string][]string{
-		"-id":     {"2001"},
 		"-smp":    {"4,sockets=2,cores=2,maxcpus=4"},
 		"-cpu":    {"max,la57=off"},
 		"-m":      {"4096"},

@@ -59,7 +59,7 @@ func New(ctx context.Context, cfg Config) (*Hypervisor, error) {
 	if _, err := os.Stat(cfg.Image); err != nil {
 		return nil, fmt.Errorf("running guests with QEMU: no image of a guest: run make guest-image: %w", err)
 	}
-	h := &Hypervisor{cfg: cfg, accelerator: accelerator(ctx), running: map[int]*process{}}
+	h := &Hypervisor{cfg: cfg, accelerator: accelerator(ctx, cfg.Image), running: map[int]*process{}}
 	nodes, err := filepath.Glob("/sys/devices/system/node/node[0-9]*")
 	if err != nil {
 		return nil, err
@@ -75,28 +75,50 @@ func New(ctx context.Context, cfg Config) (*Hypervisor, error) {
 // Accelerator returns kvm, or tcg if KVM does not work on this machine.
 func (h *Hypervisor) Accelerator() string { return h.accelerator }
 
-// accelerator starts an empty machine with KVM: that the device opens does not mean that it
-// works.
-func accelerator(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "-machine", "pc,accel=kvm", "-cpu", "host", "-nodefaults", "-nographic", "-S", "-qmp", "stdio")
-	cmd.Stdin = strings.NewReader(`{"execute":"qmp_capabilities"}{"execute":"cont"}{"execute":"quit"}`)
-	if cmd.Run() != nil {
+// kvmLimit is the time in which a kernel starts where KVM works.
+const kvmLimit = 12 * time.Second
+
+// accelerator returns kvm if a kernel starts with it within kvmLimit. On some virtual
+// machines /dev/kvm opens and the BIOS runs, but the guest hangs in the boot loader.
+func accelerator(ctx context.Context, image string) string {
+	if _, err := os.Stat("/dev/kvm"); err != nil {
 		return "tcg"
 	}
-	return "kvm"
+	ctx, cancel := context.WithTimeout(ctx, kvmLimit)
+	defer cancel()
+	cmd := exec.CommandContext(
+		ctx, program, "-machine", "pc,accel=kvm", "-cpu", "host", "-m", "512", "-nodefaults", "-display", "none", "-serial", "stdio",
+		"-snapshot", "-drive", "if=virtio,format=qcow2,file="+image,
+	)
+	cmd.SysProcAttr = attributes()
+	console, err := cmd.StdoutPipe()
+	if err != nil || cmd.Start() != nil {
+		return "tcg"
+	}
+	defer func() {
+		cancel()
+		_ = cmd.Wait()
+	}()
+	lines := bufio.NewScanner(console)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), "Linux version") {
+			return "kvm"
+		}
+	}
+	return "tcg"
 }
 
 // Start starts a VM. exited is called when its process has ended.
 func (h *Hypervisor) Start(vm VM, exited func()) (pid int, err error) {
 	fail := func(err error) (int, error) { return 0, fmt.Errorf("starting VM %d with QEMU: %w", vm.VMID, err) }
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.running[vm.VMID] != nil {
+	running, address := h.running[vm.VMID], 15+h.started%200
+	h.started++
+	h.mu.Unlock()
+	if running != nil {
 		return fail(errors.New("it is running"))
 	}
-	here := here{dir: h.dir(vm.VMID), accelerator: h.accelerator, hostNodes: h.hostNodes, address: 15 + h.started%200}
+	here := here{dir: h.dir(vm.VMID), accelerator: h.accelerator, hostNodes: h.hostNodes, address: address}
 	if err := h.prepare(vm, here.dir); err != nil {
 		return fail(err)
 	}
@@ -114,19 +136,39 @@ func (h *Hypervisor) Start(vm VM, exited func()) (pid int, err error) {
 		return fail(err)
 	}
 	p := &process{cmd: cmd, done: make(chan struct{})}
+	h.mu.Lock()
 	h.running[vm.VMID] = p
-	h.started++
+	h.mu.Unlock()
 	go func() {
 		_ = cmd.Wait()
-		_ = os.WriteFile(filepath.Join(here.dir, "output"), output.Bytes(), 0o600)
 		h.mu.Lock()
 		delete(h.running, vm.VMID)
 		h.mu.Unlock()
 		close(p.done)
 		exited()
 	}()
-	return cmd.Process.Pid, nil
+
+	// QEMU answers once it has accepted its arguments.
+	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	defer cancel()
+	for {
+		err := h.monitor(ctx, vm.VMID, "query-status")
+		if err == nil {
+			return cmd.Process.Pid, nil
+		}
+		select {
+		case <-p.done:
+			return fail(fmt.Errorf("it ended: %s", bytes.TrimSpace(output.Bytes())))
+		case <-ctx.Done():
+			h.Stop(vm.VMID)
+			return fail(fmt.Errorf("no answer within %s: %w", startLimit, err))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
+
+// startLimit is the time that QEMU has to accept its arguments.
+const startLimit = 30 * time.Second
 
 func (h *Hypervisor) dir(vmid int) string { return filepath.Join(h.cfg.Dir, strconv.Itoa(vmid)) }
 
