@@ -125,8 +125,10 @@ echo uninitialized >/etc/machine-id
 passwd -l root
 EOS
 
+# With netplan, because cloud-init itself writes the name of a device's entry where the
+# seed's network-config has a pattern such as en*, and so configures no device.
 packages=linux-image-amd64,initramfs-tools,systemd-sysv,systemd-resolved,udev,dbus,kmod,iproute2,iptables,conntrack,ethtool,ca-certificates
-packages=$packages,cloud-init,cloud-guest-utils,fdisk,e2fsprogs,qemu-guest-agent,containerd,runc,containernetworking-plugins,grub-pc-bin${PACKAGES:+,$PACKAGES}
+packages=$packages,cloud-init,cloud-guest-utils,netplan.io,fdisk,e2fsprogs,qemu-guest-agent,containerd,runc,containernetworking-plugins,grub-pc-bin${PACKAGES:+,$PACKAGES}
 set -- --variant=apt --include="$packages" --setup-hook="sh '$work/before.sh' \"\$1\"" \
 	--dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*'
 if [ -n "$kubelet" ]; then
