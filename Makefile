@@ -353,7 +353,7 @@ qemu:
 	@sh tools/qemu.sh $(TOOLS)/kernel/vmlinuz
 
 .PHONY: guest-image
-guest-image: $(KUBELET) $(KUBE_PROXY) ## build the disk of the guests of test/real from Debian's packages and the pinned kubelet
+guest-image: $(KUBELET) $(KUBE_PROXY) ## build the disk of guests that QEMU runs, from Debian's packages and the pinned kubelet
 	@sh tools/guest-image.sh $(CURDIR)/$(BIN) $(TOOLS)/guest
 
 # --- pinned tools -------------------------------------------------------------

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the image of the guests of test/real: examples/template/make-image.sh with the
+# Makes the image of the guests that pvesim runs with QEMU: examples/template/make-image.sh with the
 # kubelet of tools/controlplane, and with the container image in which every pod has its
 # namespaces, from the same module.
 #
