@@ -112,3 +112,22 @@ func wantModules(t *testing.T, f *fixture, want map[string]int) {
 		t.Errorf("VMs by modules (-want +got):\n%s", diff)
 	}
 }
+
+// TestOlderRefusesStandby reads a fleet with a standby VM by a release without such VMs: it
+// refuses the fleet before it writes anything, and says what to do.
+func TestOlderRefusesStandby(t *testing.T) {
+	t.Parallel()
+	older := olderRelease(t)
+	f := start(t, 1)
+	f.as(generator.Current(), f.plugins)
+	change := f.propose(t, f.hosts[0])
+	change.After.VMs[0].Standby = true
+	files, err := generator.Current().Render(change.After)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = older.Parse(files)
+	if err == nil || !strings.Contains(err.Error(), "calls modules "+modules.Hash()) || !strings.Contains(err.Error(), "upgrade") {
+		t.Errorf("got %v", err)
+	}
+}

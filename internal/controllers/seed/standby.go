@@ -1,0 +1,34 @@
+package seed
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/logkey"
+)
+
+// placeholder is the content of a standby VM's seed until the VM is woken: Proxmox attaches
+// no volume that does not exist (qemu-server 9.2.6, PVE/API2/Qemu.pm, create_disks). It
+// contains nothing secret.
+var placeholder = map[string][]byte{"standby": []byte("The VM gets its join data when it is woken.\n")}
+
+// reserve uploads a placeholder for the seed of each standby VM. It returns a line for each
+// upload.
+func (s *Seeder) reserve(ctx context.Context, vms []fleet.VM) ([]string, error) {
+	return each(vms, uploads, func(vm *fleet.VM) (string, error) {
+		region, err := s.region(vm.Host)
+		if err != nil {
+			return "", err
+		}
+		sending, cancel := context.WithTimeout(ctx, region.Upload)
+		defer cancel()
+		if err := region.Proxmox.UploadSeed(sending, vm.Host.Host, vm.Seed, placeholder); err != nil {
+			return "", fmt.Errorf("reserving the seed of standby vm %s on host %s: %w", vm.Name, vm.Host, err)
+		}
+		log.FromContext(ctx).V(1).Info("uploaded a placeholder seed", logkey.VM, vm.Name, logkey.Host, vm.Host.String(), logkey.Volume, vm.Seed)
+		return fmt.Sprintf("uploaded a placeholder %s for standby vm %s to host %s", vm.Seed, vm.Name, vm.Host), nil
+	})
+}
