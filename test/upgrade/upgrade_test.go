@@ -113,21 +113,22 @@ func wantModules(t *testing.T, f *fixture, want map[string]int) {
 	}
 }
 
-// TestOlderRefusesStandby reads a fleet with a standby VM by a release without such VMs: it
-// refuses the fleet before it writes anything, and says what to do.
-func TestOlderRefusesStandby(t *testing.T) {
+// TestRefusesNewerModules reads a fleet whose standby VM calls modules that this release does
+// not contain, as an older release does: it refuses the fleet before it writes anything,
+// and says what to do.
+func TestRefusesNewerModules(t *testing.T) {
 	t.Parallel()
-	older := olderRelease(t)
+	newer := olderRelease(t) // its modules are in no release
 	f := start(t, 1)
-	f.as(generator.Current(), f.plugins)
+	f.as(newer, f.plugins)
 	change := f.propose(t, f.hosts[0])
 	change.After.VMs[0].Standby = true
-	files, err := generator.Current().Render(change.After)
+	files, err := newer.Render(change.After)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = older.Parse(files)
-	if err == nil || !strings.Contains(err.Error(), "calls modules "+modules.Hash()) || !strings.Contains(err.Error(), "upgrade") {
+	_, err = generator.Current().Parse(files)
+	if err == nil || !strings.Contains(err.Error(), "calls modules "+modules.HashOf(newer.Modules)) || !strings.Contains(err.Error(), "upgrade") {
 		t.Errorf("got %v", err)
 	}
 }

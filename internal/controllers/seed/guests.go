@@ -33,11 +33,15 @@ const shutdownSlack = time.Minute
 
 // Seed creates a token for each VM with a seed, and uploads the seed with the token,
 // overwriting an existing one. It uploads nothing unless each of these VMs has a
-// NodeClaim and a class whose templates render. It returns a line for each upload.
+// NodeClaim and a class whose templates render. A standby VM gets a placeholder, and its
+// seed when it is woken. It returns a line for each upload.
 func (s *Seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
-	vms = slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Seed == "" })
-	if len(vms) == 0 {
-		return nil, nil
+	seeded := slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Seed == "" })
+	standby := slices.DeleteFunc(slices.Clone(seeded), func(vm fleet.VM) bool { return !vm.Standby })
+	vms = slices.DeleteFunc(seeded, func(vm fleet.VM) bool { return vm.Standby })
+	reserved, err := s.reserve(ctx, standby)
+	if err != nil || len(vms) == 0 {
+		return reserved, err
 	}
 	claims, err := s.claims(ctx, vms)
 	if err != nil {
@@ -54,7 +58,8 @@ func (s *Seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	if _, err := each(guests, uploads, func(g *guest) (string, error) { return "", s.issue(ctx, g) }); err != nil {
 		return nil, err
 	}
-	return each(guests, uploads, func(g *guest) (string, error) { return s.upload(ctx, g) })
+	uploaded, err := each(guests, uploads, func(g *guest) (string, error) { return s.upload(ctx, g) })
+	return append(reserved, uploaded...), err
 }
 
 // classes reads the inputs for the seeds of the VMs' classes.
