@@ -24,7 +24,8 @@ func TestPlaces(t *testing.T) {
 	if diff := cmp.Diff([]fleet.VMID{2000, 2001, 2002, 2003, 2004, 2005}, ids(pods)); diff != "" {
 		t.Errorf("take pods (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff([]fleet.VMID{2007, 2010, 2011}, ids(rest)); diff != "" {
+	// A VM that is pending approval and has a file is a standby VM to be woken.
+	if diff := cmp.Diff([]fleet.VMID{2007, 2009, 2010, 2011}, ids(rest)); diff != "" {
 		t.Errorf("hold their places only (-want +got):\n%s", diff)
 	}
 }

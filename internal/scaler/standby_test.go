@@ -193,7 +193,8 @@ func TestWriterRefusesAVMStartedByHand(t *testing.T) {
 	writer := w.run(t, nil)
 	vm := ensure(t, writer, standby(first))[0]
 	phases(t, writer, scaler.PhaseMade)
-	if _, err := w.sim.Shell(fmt.Sprintf("qm start %d", vm.VMID)); err != nil {
+	guest, _ := w.sim.Guest(int(vm.VMID))
+	if err := w.sim.PutGuest(pvesim.Guest{VMID: guest.VMID, Host: guest.Host, Config: guest.Config, Running: true}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := writer.Wake(t.Context(), vm.Key)

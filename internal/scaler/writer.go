@@ -60,7 +60,8 @@ const (
 	// PhaseFailed means that it was not created; VMState.Err says why. If it has a file,
 	// the creation is retried until the VM is removed.
 	PhaseFailed Phase = "failed"
-	// PhasePendingApproval means that it is pending approval and has no file.
+	// PhasePendingApproval means that it is pending approval. It has no file, unless it is a
+	// standby VM to be woken.
 	PhasePendingApproval Phase = "held"
 	PhaseRemoving        Phase = "removing"
 )
