@@ -145,10 +145,10 @@ func TestWriterWakesBeforeItRefills(t *testing.T) {
 	vm := ensure(t, writer, standby(first))[0]
 	phases(t, writer, scaler.PhaseMade)
 	paused.Store(true)
-	ensure(t, writer, standby(first))
 	if _, err := writer.Wake(t.Context(), vm.Key); err != nil {
 		t.Fatal(err)
 	}
+	ensure(t, writer, standby(first))
 	paused.Store(false)
 	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
 	w.underWay(t)
