@@ -306,11 +306,7 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 		switch {
 		case vm != nil && vm.Standby && vm.VMID < newVMIDs: // below
 		case vm != nil && vm.VMID < newVMIDs && slices.Contains(s.added, vm):
-			woken := Woken{VM: vm.VM, Pods: names}
-			if pool := s.pools.find(vm.Pool); pool != nil && pool.class != nil {
-				woken.ClassHash = pool.class.hash
-			}
-			d.Woken = append(d.Woken, woken)
+			d.Woken = append(d.Woken, Woken{VM: vm.VM, ClassHash: s.classHash(vm), Pods: names})
 		case vm == nil && s.state.vms[id] != nil:
 			d.Existing = append(d.Existing, Landing{Name: s.state.vms[id].Name, Pods: names})
 		case vm == nil:
@@ -321,24 +317,12 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 			placed := Placed{Spec: vm.Spec, Placement: vm.Placement, NodePool: vm.Pool, Pods: names, Standby: vm.Standby}
 			placed.Reserve = vm.Standby && reserves(&vm.Spec, pods)
 			placed.Spec.Demand = demandOf(pods)
-			if pool := s.pools.find(vm.Pool); pool != nil && pool.class != nil {
-				placed.ClassHash = pool.class.hash
-			}
+			placed.ClassHash = s.classHash(vm)
 			d.New = append(d.New, placed)
 		}
 	}
 
-	for _, vm := range s.resting() {
-		if vm.lost {
-			continue
-		}
-		standby := Standby{VM: vm.VM, Outdated: vm.outdated}
-		for _, pod := range sol.landed[providerID(&vm.VM)] {
-			standby.Pods = append(standby.Pods, client.ObjectKeyFromObject(pod))
-		}
-		slices.SortFunc(standby.Pods, compareNames)
-		d.Standby = append(d.Standby, standby)
-	}
+	d.Standby = s.standbyVMs(sol)
 
 	if len(sol.failed) > 0 {
 		e, err := newExplainer(ctx, s)
@@ -362,11 +346,18 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 	})
 	byName := func(a, b Landing) int { return cmp.Compare(a.Name, b.Name) }
 	slices.SortFunc(d.Woken, func(a, b Woken) int { return cmp.Compare(a.VM.Name, b.VM.Name) })
-	slices.SortFunc(d.Standby, func(a, b Standby) int { return cmp.Compare(a.VM.Name, b.VM.Name) })
 	slices.SortFunc(d.InFlight, byName)
 	slices.SortFunc(d.Existing, byName)
 	slices.SortFunc(d.Refused, func(a, b Refusal) int { return compareNames(a.Pod, b.Pod) })
 	return d, nil
+}
+
+// classHash returns the hash of a VM's class in this decision, or "".
+func (s *session) classHash(vm *inflight) string {
+	if pool := s.pools.find(vm.Pool); pool != nil && pool.class != nil {
+		return pool.class.hash
+	}
+	return ""
 }
 
 func demandOf(pods []*corev1.Pod) fleet.Demand {

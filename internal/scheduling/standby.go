@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
@@ -159,6 +160,25 @@ func (s *session) resting() []*inflight {
 		woken[providerID(&vm.VM)] = true
 	}
 	return slices.DeleteFunc(slices.Clone(s.state.standby), func(vm *inflight) bool { return woken[providerID(&vm.VM)] })
+}
+
+// standbyVMs returns the standby VMs that stay stopped, sorted by name, except those whose
+// host is down.
+func (s *session) standbyVMs(sol *solution) []Standby {
+	var list []Standby
+	for _, vm := range s.resting() {
+		if vm.lost {
+			continue
+		}
+		standby := Standby{VM: vm.VM, Outdated: vm.outdated}
+		for _, pod := range sol.landed[providerID(&vm.VM)] {
+			standby.Pods = append(standby.Pods, client.ObjectKeyFromObject(pod))
+		}
+		slices.SortFunc(standby.Pods, compareNames)
+		list = append(list, standby)
+	}
+	slices.SortFunc(list, func(a, b Standby) int { return cmp.Compare(a.VM.Name, b.VM.Name) })
+	return list
 }
 
 // wake decides that standby VMs start, and reports whether all of them can: one that
