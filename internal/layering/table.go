@@ -107,6 +107,7 @@ const Simulators = "test/sim"
 func SimulatorTable() []Row {
 	return []Row{
 		{Package: "control", Floor: 0},
+		{Package: "qemu", Floor: 0},
 		{Package: "pvesim", Floor: 1},
 		{Package: "statesim", Floor: 1},
 		{Package: "guestsim", Floor: 2},
