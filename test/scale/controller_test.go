@@ -234,19 +234,6 @@ func (l *stampedLog) Write(text []byte) (int, error) {
 	}
 }
 
-// said returns when messages that begin with a text were logged since a time.
-func (l *stampedLog) said(since time.Time, text string) []time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var times []time.Time
-	for _, line := range l.lines {
-		if line.at.After(since) && strings.Contains(line.text, `"msg":"`+text) {
-			times = append(times, line.at)
-		}
-	}
-	return times
-}
-
 // tail returns the last lines.
 func (l *stampedLog) tail() string {
 	l.mu.Lock()

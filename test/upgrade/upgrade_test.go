@@ -60,18 +60,34 @@ func TestUpgrades(t *testing.T) {
 	})
 }
 
-// olderRelease returns a release whose node module has a different timeout.
+// firstModules is the hash of the first released modules, whose node module has a
+// shorter timeout.
+const firstModules = "53eb0066f3e67bbd"
+
+// olderRelease returns a release with the first modules.
 func olderRelease(t *testing.T) generator.Release {
 	t.Helper()
+	files, ok := modules.Released(firstModules)
+	if !ok {
+		t.Fatalf("modules %s are not among the released ones", firstModules)
+	}
 	older := generator.Current()
-	older.Modules = maps.Clone(older.Modules)
+	older.Modules = files
+	return older
+}
+
+// unknownRelease returns a release whose modules were never released.
+func unknownRelease(t *testing.T) generator.Release {
+	t.Helper()
+	unknown := generator.Current()
+	unknown.Modules = maps.Clone(unknown.Modules)
 	name := modules.NodeModule + "/main.tf"
-	content := bytes.Replace(older.Modules[name], []byte("timeout_migrate     = 1800"), []byte("timeout_migrate     = 900"), 1)
-	if bytes.Equal(content, older.Modules[name]) {
+	content := bytes.Replace(unknown.Modules[name], []byte("timeout_migrate     = 1800"), []byte("timeout_migrate     = 900"), 1)
+	if bytes.Equal(content, unknown.Modules[name]) {
 		t.Fatalf("%s has no timeout_migrate to change", name)
 	}
-	older.Modules[name] = content
-	return older
+	unknown.Modules[name] = content
+	return unknown
 }
 
 // wantFiles checks that growing only changed the new VM's file and files whose path
@@ -118,7 +134,7 @@ func wantModules(t *testing.T, f *fixture, want map[string]int) {
 // and says what to do.
 func TestRefusesNewerModules(t *testing.T) {
 	t.Parallel()
-	newer := olderRelease(t) // its modules are in no release
+	newer := unknownRelease(t)
 	f := start(t, 1)
 	f.as(newer, f.plugins)
 	change := f.propose(t, f.hosts[0])
