@@ -92,6 +92,9 @@ func (s *Scaler) Made(t *testing.T, vm fleet.VM) {
 	}
 }
 
+// RecordedVMs returns all VMs in the history, by key.
+func RecordedVMs(entries []audit.Entry) map[fleet.Key]fleet.VM { return recordedVMs(entries) }
+
 // Adopt restores the files of VMs that are only in the history.
 func (s *Scaler) Adopt(ctx context.Context, change *Change, v *HostView, plan *tfjson.Plan) (bool, error) {
 	return s.adopt(ctx, change, []RootPlan{{orphans: v.orphans(plan)}})

@@ -443,15 +443,29 @@ func (s *Scaler) removedBy(ctx context.Context, undone *audit.Change, current []
 	return removed, nil
 }
 
-// recordedVMs returns all VMs in the history, by key.
+// recordedVMs returns all VMs in the history, by key. A VM that was ever woken is no
+// standby VM, whatever the record of its creation says.
 func recordedVMs(entries []audit.Entry) map[fleet.Key]fleet.VM {
 	recorded := map[fleet.Key]fleet.VM{}
+	woken := wokenIn(entries)
 	for i := range entries {
 		for _, vm := range slices.Concat(entries[i].Change.Added, entries[i].Change.Removed) {
 			if vm.VCPUs > 0 {
+				vm.Standby = vm.Standby && !woken[vm.Key]
 				recorded[vm.Key] = vm
 			}
 		}
 	}
 	return recorded
+}
+
+// wokenIn returns the keys of the VMs that changes woke.
+func wokenIn(entries []audit.Entry) map[fleet.Key]bool {
+	woken := map[fleet.Key]bool{}
+	for i := range entries {
+		for _, vm := range entries[i].Change.Woken {
+			woken[vm.Key] = true
+		}
+	}
+	return woken
 }

@@ -268,3 +268,20 @@ func TestWriterRecoversAWake(t *testing.T) {
 		})
 	}
 }
+
+// TestRecordedVMsWereWoken finds VMs in the history: one that was woken is no standby VM,
+// also if it is adopted because its file is lost.
+func TestRecordedVMsWereWoken(t *testing.T) {
+	t.Parallel()
+	woken, waits := vm(pve1, 2000), vm(pve1, 2001)
+	woken.Standby, waits.Standby = true, true
+	started := woken
+	started.Standby = false
+	recorded := scaler.RecordedVMs([]audit.Entry{
+		{Change: audit.Change{Added: []fleet.VM{woken, waits}}},
+		{Change: audit.Change{Woken: []fleet.VM{started}}},
+	})
+	if recorded[woken.Key].Standby || !recorded[waits.Key].Standby {
+		t.Errorf("standby: %t and %t, want false and true", recorded[woken.Key].Standby, recorded[waits.Key].Standby)
+	}
+}
