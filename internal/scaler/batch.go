@@ -629,14 +629,14 @@ func (w *Writer) batchBegun(b *batch, begun *begun) {
 
 // hostApplied updates the writer after the apply on a host has ended.
 func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Result) {
-	running := map[fleet.Key]bool{}
+	guests := map[fleet.Key]located{}
 	if result.Err != nil {
-		running = w.readRunning(ctx, b.change.Snapshot, result.Host)
+		guests = w.readGuests(ctx, b.change.Snapshot, result.Host)
 		log.FromContext(ctx).Info("an apply failed on a host", logkey.Host, result.Host.String(), logkey.Reason, result.Err.Error())
 		conflict := &ConflictError{}
 		if errors.As(result.Err, &conflict) {
 			for i := range conflict.VMs {
-				delete(running, conflict.VMs[i].Key)
+				delete(guests, conflict.VMs[i].Key)
 			}
 		}
 	}
@@ -670,33 +670,43 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	}
 	for key, m := range w.members {
 		if m.VM.Host == result.Host {
-			w.vmApplied(m, b, result.Err, running[key])
+			guest, exists := guests[key]
+			w.vmApplied(m, b, result.Err, exists && m.complete(guest))
 		}
 	}
 }
 
-// readRunning returns the keys of the cluster's guests that run on a host.
-func (w *Writer) readRunning(ctx context.Context, snapshot *topology.Snapshot, host topology.HostID) map[fleet.Key]bool {
-	running := map[fleet.Key]bool{}
+// readGuests returns the cluster's guests on a host, by key.
+func (w *Writer) readGuests(ctx context.Context, snapshot *topology.Snapshot, host topology.HostID) map[fleet.Key]located {
+	guests := map[fleet.Key]located{}
 	live := w.scaler.region(host.Region).Live
 	if live == nil {
-		return running
+		return guests
 	}
 	now, err := live.Refresh(context.WithoutCancel(ctx), snapshot, []topology.HostName{host.Host})
 	if err != nil {
-		return running
+		return guests
 	}
 	index := indexGuests(now, w.scaler.config.ClusterID)
 	for _, guest := range index.guests {
-		if guest.host == host && guest.Running && guest.ClusterID == index.clusterID {
-			running[fleet.Key(guest.Key)] = true
+		if guest.host == host && guest.ClusterID == index.clusterID {
+			guests[fleet.Key(guest.Key)] = guest
 		}
 	}
-	return running
+	return guests
+}
+
+// complete reports whether a VM's guest is what an apply was to make of it, although the
+// apply failed: it runs, or it is a standby VM, which does not run, and is cloned.
+func (m *member) complete(guest located) bool {
+	if m.VM.Standby {
+		return guest.Lock != "clone" && guest.Lock != "create"
+	}
+	return guest.Running
 }
 
 // vmApplied updates a VM of a host whose apply has ended.
-func (w *Writer) vmApplied(m *member, b *batch, err error, running bool) {
+func (w *Writer) vmApplied(m *member, b *batch, err error, complete bool) {
 	key := m.VM.Key
 	if slices.Contains(b.updates, key) {
 		// If the update failed, its file has the desired values, and the unfinished work is
@@ -727,7 +737,7 @@ func (w *Writer) vmApplied(m *member, b *batch, err error, running bool) {
 		m.Filed = true // assume so: the removal is in progress until a change succeeds
 		m.Err, m.retry = err, m.retry.grown(w.scaler.config.Clock.Now())
 	case m.leaving:
-	case err == nil || running:
+	case err == nil || complete:
 		w.set(m, PhaseMade, nil)
 	default:
 		w.set(m, PhaseFailed, err)

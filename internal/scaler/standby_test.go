@@ -285,3 +285,23 @@ func TestRecordedVMsWereWoken(t *testing.T) {
 		t.Errorf("standby: %t and %t, want false and true", recorded[woken.Key].Standby, recorded[waits.Key].Standby)
 	}
 }
+
+// TestFinishedStandbyVMsStay fails an apply on a host: of its new standby VMs, the one that
+// exists is made, and those that are being cloned or do not exist have failed.
+func TestFinishedStandbyVMsStay(t *testing.T) {
+	t.Parallel()
+	there := &live{snapshot: snapshot()}
+	s := newScaler(t, func(c *scaler.Config) { c.Regions[0].Live = there })
+	writer := scaler.NewWriter(s, scaler.WriterConfig{Snapshot: func(context.Context) (*topology.Snapshot, error) { return snapshot(), nil }})
+	writer.NextBatch(t)
+	asked := request(pve1)
+	asked.Standby = true
+	vms := ensure(t, writer, asked, asked, asked, request(pve1))
+	batch := writer.NextBatch(t)
+	writer.Start(batch)
+	cloning := stopped(guestOf(vms[1]))
+	cloning.Lock = "clone"
+	there.snapshot = snapshot(stopped(guestOf(vms[0])), cloning, stopped(guestOf(vms[3])))
+	writer.Finish(t.Context(), batch, pve1, errors.New("a clone failed"))
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseFailed, scaler.PhaseFailed, scaler.PhaseFailed)
+}
