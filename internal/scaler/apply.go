@@ -278,7 +278,7 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 	if err := v.stillUpdatable(slices.Concat(plan.Intent.Update, plan.Intent.Wake)); err != nil {
 		return nil, err
 	}
-	if err := v.stillStopped(plan.Intent.Wake); err != nil {
+	if err := v.stillStopped(plan.Plan.JSON, plan.Intent); err != nil {
 		return nil, err
 	}
 	if err := v.stillAsPlanned(plan.Plan.JSON, plan.Intent); err != nil {
@@ -406,12 +406,24 @@ func (e *StartedByHandError) Error() string {
 }
 
 // stillStopped refuses, right before an apply, to wake a VM that runs, unless an earlier
-// wake was interrupted: that may have started it.
-func (v *hostView) stillStopped(targets []guard.Target) error {
-	for _, target := range targets {
+// wake was interrupted: that may have started it. A wake that was only refused is recorded
+// in the same way, but has written nothing: if the plan was refreshed, it shows that the
+// guest does not yet start with its host, which a wake sets before it starts the guest.
+func (v *hostView) stillStopped(plan *tfjson.Plan, intent guard.Intent) error {
+	refreshed := v.retrying && intent.Targeted
+	onBoot := map[string]bool{}
+	for _, change := range plan.ResourceChanges {
+		before, _ := change.Change.Before.(map[string]any)
+		onBoot[change.Address], _ = before["on_boot"].(bool)
+	}
+	for _, target := range intent.Wake {
 		vm, known := v.vms[target.Address]
 		guest, exists := v.with(&vm)
-		if known && exists && guest.Running && !slices.Contains(v.change.open[v.id].Woken, target.Key) {
+		if !known || !exists || !guest.Running {
+			continue
+		}
+		retried := slices.Contains(v.change.open[v.id].Woken, target.Key)
+		if !retried || (refreshed && !onBoot[target.Address]) {
 			return &StartedByHandError{VM: vm.Name, VMID: vm.VMID, Host: v.id}
 		}
 	}

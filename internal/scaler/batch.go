@@ -639,6 +639,9 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 				delete(guests, conflict.VMs[i].Key)
 			}
 		}
+		if errors.As(result.Err, new(*StartedByHandError)) {
+			clear(guests) // nothing was applied, and a guest that runs has no join data
+		}
 	}
 	// Until all this is recorded the host is busy, or a failed change would begin again
 	// at once.

@@ -305,3 +305,43 @@ func TestFinishedStandbyVMsStay(t *testing.T) {
 	writer.Finish(t.Context(), batch, pve1, errors.New("a clone failed"))
 	phases(t, writer, scaler.PhaseMade, scaler.PhaseFailed, scaler.PhaseFailed, scaler.PhaseFailed)
 }
+
+// TestWriterRefusesToWakeWhatRunsMeanwhile starts a standby VM by hand between the request
+// to wake it and the apply: it is not taken as woken, and no retry gives it a seed that it
+// has booted without. Once it is stopped, it is woken.
+func TestWriterRefusesToWakeWhatRunsMeanwhile(t *testing.T) {
+	t.Parallel()
+	seeds := &seedings{}
+	w := newWorldWith(t, func(config *scaler.Config) { config.Guests = seeds })
+	paused := &atomic.Bool{}
+	writer := w.run(t, func(config *scaler.WriterConfig) { config.Paused = paused.Load })
+	vm := ensure(t, writer, standby(first))[0]
+	phases(t, writer, scaler.PhaseMade)
+	w.underWay(t)
+	seeds.taken()
+
+	paused.Store(true)
+	if _, err := writer.Wake(t.Context(), vm.Key); err != nil {
+		t.Fatal(err)
+	}
+	guest, _ := w.sim.Guest(int(vm.VMID))
+	guestRuns := func(runs bool) {
+		if err := w.sim.PutGuest(pvesim.Guest{VMID: guest.VMID, Host: guest.Host, Config: guest.Config, Running: runs}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	guestRuns(true)
+	paused.Store(false)
+	refused := func(states []scaler.VMState) bool { return states[0].Phase == scaler.PhaseFailed }
+	if states := await(t, writer, refused); !as[*scaler.StartedByHandError](states[0].Err) {
+		t.Errorf("it failed with %v", states[0].Err)
+	}
+	again := len(w.kinds(t)) + 1
+	await(t, writer, func([]scaler.VMState) bool { return len(w.kinds(t)) >= again && !writer.Busy() })
+	if states := writer.VMs(); !refused(states) || len(seeds.taken()) > 0 {
+		t.Errorf("after a retry it is %+v", states[0])
+	}
+	guestRuns(false)
+	phases(t, writer, scaler.PhaseMade)
+	w.runs(t, vm, true)
+}
