@@ -48,7 +48,11 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	}
 
 	// The cluster may take long to answer, so it is asked without blocking other callers.
-	leaving, unseen := w.merge(from, snapshot, cloning)
+	nodes, err := w.nodesFiledAsStandby(ctx, from, snapshot)
+	if err != nil {
+		return nil, err
+	}
+	leaving, unseen := w.merge(ctx, from, snapshot, cloning, nodes)
 	undrained := map[fleet.Key]error{}
 	for i := range leaving {
 		undrained[leaving[i].Key] = nil // without Drained, the guard reports why, with more context
@@ -98,8 +102,45 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	return b, nil
 }
 
-// mergeFiles applies others' changes of the fleet's files to the writer's members.
-func (w *Writer) mergeFiles(from *reading, snapshot *topology.Snapshot) {
+// nodesFiledAsStandby returns the VMs whose files say standby although they run as Nodes:
+// a person edited the file, or reverted the wake. A VM that a person started is not one of
+// them.
+func (w *Writer) nodesFiledAsStandby(ctx context.Context, from *reading, snapshot *topology.Snapshot) (map[fleet.Key]bool, error) {
+	index := indexGuests(snapshot, w.scaler.config.ClusterID)
+	woken := wokenIn(from.recent)
+	nodes := map[fleet.Key]bool{}
+	for i := range from.fleet.VMs {
+		vm := &from.fleet.VMs[i]
+		guest, ours := index.of(vm)
+		if !vm.Standby || !ours || !guest.Running {
+			continue
+		}
+		if nodes[vm.Key] = woken[vm.Key]; nodes[vm.Key] || w.config.Joined == nil {
+			continue
+		}
+		var err error
+		if nodes[vm.Key], err = w.config.Joined(ctx, *vm); err != nil {
+			return nil, fmt.Errorf("checking whether %s, a standby VM that runs, had joined: %w", vm.Name, err)
+		}
+	}
+	return nodes, nil
+}
+
+// mergeStandby compares a VM's file with what this writer knows, which decides: only a
+// recorded wake makes a node of a standby VM, and a node never becomes a standby VM again.
+func (w *Writer) mergeStandby(ctx context.Context, m *member, filed *fleet.VM, node bool) {
+	m.VM.Standby = m.VM.Standby && !node
+	differs := filed.Standby != m.VM.Standby && !m.waking && !m.moving
+	if differs && !m.misfiled {
+		log.FromContext(ctx).Info("the file of a vm disagrees about standby, and is not followed: restore its line, or remove the node",
+			logkey.VM, m.VM.Name, logkey.Host, m.VM.Host.String(), "filed", filed.Standby, "standby", m.VM.Standby)
+	}
+	m.misfiled = differs
+}
+
+// mergeFiles applies others' changes of the fleet's files to the writer's members. In nodes
+// are VMs that are no standby VMs, although their files say so.
+func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topology.Snapshot, nodes map[fleet.Key]bool) {
 	now := w.scaler.config.Clock.Now()
 	alive := indexGuests(snapshot, w.scaler.config.ClusterID).keys()
 
@@ -111,7 +152,8 @@ func (w *Writer) mergeFiles(from *reading, snapshot *topology.Snapshot) {
 			if m.Filed = true; !m.moving {
 				m.VM = inPlace(m.VM, &vm.Spec) // people may have reverted it
 			}
-			if m.Phase == PhaseReserved && !(m.waking && vm.Standby) {
+			w.mergeStandby(ctx, m, &vm, nodes[vm.Key])
+			if m.Phase == PhaseReserved && (!m.waking || slices.Contains(from.open[vm.Host].Woken, vm.Key)) {
 				// Its change was written, but the response was lost.
 				m.waking = false
 				w.set(m, PhaseMaking, nil)
@@ -121,6 +163,7 @@ func (w *Writer) mergeFiles(from *reading, snapshot *topology.Snapshot) {
 		m := &member{VMState: VMState{VM: vm, Since: now, Filed: true}}
 		m.Changing = slices.Contains(from.open[vm.Host].Updated, vm.Key)
 		w.members[vm.Key] = m
+		w.mergeStandby(ctx, m, &vm, nodes[vm.Key])
 		if alive[vm.Key] && !interrupted(from.open, vm.Host) && !slices.Contains(from.open[vm.Host].Woken, vm.Key) {
 			w.set(m, PhaseMade, nil)
 		} else {
@@ -153,10 +196,12 @@ func (w *Writer) mergeFiles(from *reading, snapshot *topology.Snapshot) {
 // merge applies others' changes of the fleet, and marks hosts that must wait as busy. It
 // returns the VMs to look up in the cluster: VMs that may be removed, and VMs that this
 // writer has not seen yet.
-func (w *Writer) merge(from *reading, snapshot *topology.Snapshot, cloning []topology.HostID) (leaving, unseen []fleet.VM) {
+func (w *Writer) merge(
+	ctx context.Context, from *reading, snapshot *topology.Snapshot, cloning []topology.HostID, nodes map[fleet.Key]bool,
+) (leaving, unseen []fleet.VM) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.mergeFiles(from, snapshot)
+	w.mergeFiles(ctx, from, snapshot, nodes)
 	for region, rotation := range from.rotations {
 		if rotation.Compare(w.rotations[region]) > 0 {
 			w.rotations[region] = rotation

@@ -261,6 +261,14 @@ func (b *batch) Keys() (creates, removes, updates []fleet.Key) {
 	return b.creates, b.removes, b.updates
 }
 
+// Wakes returns the VMs that a change wakes; nil has none.
+func (b *batch) Wakes() []fleet.Key {
+	if b == nil {
+		return nil
+	}
+	return b.wakes
+}
+
 // Start marks a change as begun.
 func (w *Writer) Start(b *Batch) {
 	w.batchBegun(b, &begun{change: b.change, started: w.scaler.config.Clock.Now()})

@@ -345,3 +345,51 @@ func TestWriterRefusesToWakeWhatRunsMeanwhile(t *testing.T) {
 	phases(t, writer, scaler.PhaseMade)
 	w.runs(t, vm, true)
 }
+
+// TestNodesNeverBecomeStandby reads files that say standby of running VMs: a VM that had
+// joined, or was woken, is an ordinary one, and one that a person started is not.
+func TestNodesNeverBecomeStandby(t *testing.T) {
+	t.Parallel()
+	node, started, waits := vm(pve1, 2000), vm(pve1, 2001), vm(pve1, 2002)
+	node.Standby, started.Standby, waits.Standby = true, true, true
+	s := newScaler(t, nil, node, started, waits)
+	writer := scaler.NewWriter(s, scaler.WriterConfig{
+		Snapshot: func(context.Context) (*topology.Snapshot, error) {
+			return snapshot(guestOf(node), guestOf(started), stopped(guestOf(waits))), nil
+		},
+		Joined: func(_ context.Context, vm fleet.VM) (bool, error) { return vm.Key == node.Key, nil },
+	})
+	writer.NextBatch(t)
+	for i, state := range phases(t, writer, scaler.PhaseMade, scaler.PhaseMade, scaler.PhaseMade) {
+		if want := i > 0; state.VM.Standby != want {
+			t.Errorf("%s: standby %t, want %t", state.VM.Name, state.VM.Standby, want)
+		}
+	}
+}
+
+// TestWakesDespiteAnEditedFile removes the line of a standby VM's file by hand: the VM is
+// still one, and to wake it starts it.
+func TestWakesDespiteAnEditedFile(t *testing.T) {
+	t.Parallel()
+	waits := vm(pve1, 2000)
+	waits.Standby = true
+	var config scaler.Config
+	s := newScaler(t, func(c *scaler.Config) { config = *c }, waits)
+	writer := scaler.NewWriter(s, scaler.WriterConfig{
+		Snapshot: func(context.Context) (*topology.Snapshot, error) { return snapshot(stopped(guestOf(waits))), nil },
+	})
+	writer.NextBatch(t)
+	edited := waits
+	edited.Standby = false
+	writeFleet(t, config, edited)
+	writer.NextBatch(t)
+	if states := writer.VMs(); !states[0].VM.Standby {
+		t.Error("it is not a standby VM any more")
+	}
+	if _, err := writer.Wake(t.Context(), waits.Key); err != nil {
+		t.Fatal(err)
+	}
+	if woken := writer.NextBatch(t).Wakes(); len(woken) != 1 {
+		t.Errorf("wakes %v, want the VM", woken)
+	}
+}

@@ -110,6 +110,8 @@ type member struct {
 	// waking is set while the wake of a standby VM has not begun: its file still says
 	// standby.
 	waking bool
+	// misfiled is set while its file disagrees about standby.
+	misfiled bool
 	// vanished is set if the VM was created and then removed by another client.
 	vanished bool
 	// desired is the desired Spec of an update in place, or nil.
