@@ -380,7 +380,9 @@ func (s *Scaler) checkNodes(ctx context.Context, v *hostView, takenOut []fleet.V
 			exists, err = s.config.NodeExists(ctx, vm.Name)
 			exists = exists && err == nil
 		}
-		v.gone[address] = !exists
+		// A standby VM that never ran has lost no Node.
+		guest, _ := v.of(&vm)
+		v.gone[address] = !exists && (!vm.Standby || guest.Running)
 	}
 	for i := range takenOut {
 		if address := generator.Address(&takenOut[i]); s.config.Blind != "" && v.blocked[address] == "" {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	tfjson "github.com/hashicorp/terraform-json"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
@@ -391,5 +392,34 @@ func TestWakesDespiteAnEditedFile(t *testing.T) {
 	}
 	if woken := writer.NextBatch(t).Wakes(); len(woken) != 1 {
 		t.Errorf("wakes %v, want the VM", woken)
+	}
+}
+
+// TestStandbyVMsHaveLostNoNode removes standby VMs: only one that runs counts as a Node
+// that may have been lost.
+func TestStandbyVMsHaveLostNoNode(t *testing.T) {
+	t.Parallel()
+	waits, runs, node := vm(pve1, 2000), vm(pve1, 2001), vm(pve1, 2002)
+	waits.Standby, runs.Standby = true, true
+	s := newScaler(t, func(c *scaler.Config) {
+		c.Drained = allDrained
+		c.NodeExists = func(context.Context, string) (bool, error) { return false, nil }
+	})
+	change := &scaler.Change{
+		After: fleet.Fleet{ClusterID: clusterID}, Removed: []fleet.VM{waits, runs, node},
+		Snapshot: snapshot(stopped(guestOf(waits)), guestOf(runs), guestOf(node)),
+	}
+	v, err := s.Look(t.Context(), change, pve1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.CheckNodes(t.Context(), v)
+	plan := &tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{remove(waits), remove(runs), remove(node)}}
+	gone := map[fleet.VMID]bool{}
+	for _, target := range v.Intent(plan, nil).Delete {
+		gone[target.VMID] = target.Gone
+	}
+	if diff := cmp.Diff(map[fleet.VMID]bool{2000: false, 2001: true, 2002: true}, gone); diff != "" {
+		t.Errorf("gone (-want +got):\n%s", diff)
 	}
 }

@@ -33,7 +33,7 @@ type Target struct {
 	// Other VMs must not be deleted.
 	Drained bool `json:"drained,omitempty"`
 	// Gone marks a delete whose Node does not exist, so that nothing shows that it was ever
-	// drained.
+	// drained. A standby VM, which has no Node, is not gone.
 	Gone bool `json:"gone,omitempty"`
 	// Blocked says why the Node is not drained yet, or is empty.
 	Blocked string `json:"blocked,omitempty"`
