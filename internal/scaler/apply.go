@@ -318,8 +318,13 @@ func (s *Scaler) prepareGuests(ctx context.Context, v *hostView, intent guard.In
 		return nil, nil
 	}
 	var created, deleted []fleet.VM
-	for _, target := range slices.Concat(intent.Create, intent.Wake) {
+	for _, target := range intent.Create {
 		if vm, ok := v.vms[target.Address]; ok {
+			created = append(created, vm)
+		}
+	}
+	for _, target := range intent.Wake {
+		if vm, ok := v.vms[target.Address]; ok && !leaving[vm.Key] {
 			created = append(created, vm)
 		}
 	}

@@ -71,6 +71,7 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	defer w.mu.Unlock()
 	b := &batch{change: newChange(from, snapshot)}
 	b.change.lean = true
+	b.change.leaving = w.leaving()
 	w.giveUpReused(b)
 	w.giveUpVanished(b, joined)
 	if w.addWakes(b); len(b.wakes) == 0 {
@@ -347,14 +348,36 @@ func (w *Writer) laterHosts(from *reading, now time.Time) map[topology.HostID]bo
 	return later
 }
 
+// leaving returns the VMs whose removal was requested.
+func (w *Writer) leaving() map[fleet.Key]bool {
+	keys := map[fleet.Key]bool{}
+	for key, m := range w.members {
+		if m.leaving {
+			keys[key] = true
+		}
+	}
+	return keys
+}
+
 // addWakes adds the standby VMs to wake on free hosts. A wake is a change of its own, so
-// that it waits for no clone.
+// that it waits for no clone. If the wake of a VM on the host was interrupted, and the VM
+// does not run and is to be removed now, that removal comes first: a plan of the whole host
+// would start the VM.
 func (w *Writer) addWakes(b *batch) {
 	now := w.scaler.config.Clock.Now()
 	change := b.change
+	running := map[fleet.Key]bool{}
+	for _, guest := range change.index().guests {
+		if guest.ClusterID == w.scaler.config.ClusterID && guest.Running {
+			running[fleet.Key(guest.Key)] = true
+		}
+	}
 	for _, m := range w.sorted() {
 		at := slices.IndexFunc(change.After.VMs, func(vm fleet.VM) bool { return vm.Key == m.VM.Key })
 		if !m.waking || m.leaving || m.Phase != PhaseReserved || at < 0 || !m.ready(change.from, now) {
+			continue
+		}
+		if slices.ContainsFunc(change.from.open[m.VM.Host].Woken, func(key fleet.Key) bool { return change.leaving[key] && !running[key] }) {
 			continue
 		}
 		b.wakes = append(b.wakes, m.VM.Key)
@@ -370,11 +393,9 @@ func (w *Writer) addWakes(b *batch) {
 func (w *Writer) addRequests(b *batch, undrained map[fleet.Key]error) {
 	now := w.scaler.config.Clock.Now()
 	change := b.change
-	change.leaving = map[fleet.Key]bool{}
 	later := w.laterHosts(change.from, now)
 	for _, m := range w.sorted() {
 		key := m.VM.Key
-		change.leaving[key] = m.leaving
 		if !m.ready(change.from, now) {
 			continue
 		}

@@ -145,6 +145,25 @@ func (c *Change) Begun(host topology.HostID, removed ...fleet.VM) *Change {
 	return c
 }
 
+// Waking marks VMs of a host as woken by a change that has not ended.
+func (c *Change) Waking(host topology.HostID, vms ...fleet.VM) *Change {
+	entry := audit.Open{Host: host}
+	for i := range vms {
+		entry.Woken = append(entry.Woken, vms[i].Key)
+	}
+	c.open = map[topology.HostID]audit.Open{host: entry}
+	return c
+}
+
+// Leaving marks VMs whose removal was requested.
+func (c *Change) Leaving(vms ...fleet.VM) *Change {
+	c.leaving = map[fleet.Key]bool{}
+	for i := range vms {
+		c.leaving[vms[i].Key] = true
+	}
+	return c
+}
+
 // Recovery is what must be done before a plan can be checked.
 type Recovery struct {
 	Forget           []string

@@ -423,3 +423,27 @@ func TestStandbyVMsHaveLostNoNode(t *testing.T) {
 		t.Errorf("gone (-want +got):\n%s", diff)
 	}
 }
+
+// TestStartsNoVMThatLeaves finds two interrupted wakes on a host: the VM whose removal was
+// requested meanwhile is not started.
+func TestStartsNoVMThatLeaves(t *testing.T) {
+	t.Parallel()
+	stays, leaves := vm(pve1, 2000), vm(pve1, 2001)
+	change := (&scaler.Change{
+		After:    fleet.Fleet{ClusterID: clusterID, VMs: []fleet.VM{stays, leaves}},
+		Snapshot: snapshot(stopped(guestOf(stays)), stopped(guestOf(leaves))),
+	}).Waking(pve1, stays, leaves).Leaving(leaves)
+	v, err := newScaler(t, nil).Look(t.Context(), change, pve1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := &tfjson.Plan{}
+	for _, vm := range []fleet.VM{stays, leaves} {
+		changed := keep(vm)
+		changed.Change.Actions = tfjson.Actions{tfjson.ActionUpdate}
+		plan.ResourceChanges = append(plan.ResourceChanges, changed)
+	}
+	if woken := targets(t, v.Intent(plan, nil).Wake); !slices.Equal(woken, []fleet.VMID{2000}) {
+		t.Errorf("starts %v, want 2000", woken)
+	}
+}

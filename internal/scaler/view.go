@@ -83,6 +83,9 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 			v.retrying = true
 		}
 		if slices.Contains(open.Woken, vm.Key) && !vm.Standby {
+			if guest, ours := v.of(&vm); change.leaving[vm.Key] && !(ours && guest.Running) {
+				continue // it is not started only to be destroyed next
+			}
 			v.woken[address] = vm
 			v.retrying = true
 		}
