@@ -68,7 +68,7 @@ const (
 const StandbyStrategy = Group + "/standby"
 
 // AnnotationReserve on such a CapacityBuffer says whether its stopped VMs reserve their
-// CPUs and memory: true or false.
+// CPUs and memory: true or false. VMs with pinned CPUs always do.
 const AnnotationReserve = Group + "/reserve"
 
 // FinalizerNodeClass prevents the deletion of a ProxmoxNodeClass while NodeClaims refer to it.

@@ -221,16 +221,17 @@ func (s *session) closeNodes(nodes state.StateNodes, phase int) {
 	}
 }
 
-// reserves reports whether a new standby VM for these pods reserves its CPUs and memory: by
-// default where its CPUs are pinned, otherwise as the pods' buffers say.
+// reserves reports whether a new standby VM for these pods reserves its CPUs and memory:
+// always where its CPUs are pinned, because its stopped guest keeps its pins, and otherwise
+// as the pods' buffers say.
 func reserves(spec *fleet.Spec, pods []*corev1.Pod) bool {
 	reserve := spec.Policy.Pinned()
 	for _, pod := range pods {
+		if reserve {
+			break
+		}
 		if value, err := strconv.ParseBool(pod.Annotations[v1alpha1.AnnotationReserve]); err == nil {
 			reserve = value
-			if value {
-				break
-			}
 		}
 	}
 	return reserve

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	autoscalingv1beta1 "sigs.k8s.io/karpenter/pkg/apis/autoscaling/v1beta1"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
@@ -31,6 +33,8 @@ type buffered struct {
 	existing, created, refused int
 	// reason is the reason of the first refused pod.
 	reason string
+	// pinned is set if standby VMs with pinned CPUs hold some of the pods.
+	pinned bool
 }
 
 // reportBuffers reports the result for CapacityBuffers' pods: to Karpenter's disruption,
@@ -68,6 +72,7 @@ func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, 
 		for _, pod := range d.Standby[i].Pods {
 			if buffer := of[pod]; buffer != nil {
 				buffer.existing++
+				buffer.pinned = buffer.pinned || d.Standby[i].VM.Policy.Pinned()
 			}
 		}
 	}
@@ -75,6 +80,7 @@ func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, 
 		for _, pod := range d.New[i].Pods {
 			if buffer := of[pod]; buffer != nil {
 				buffer.created++
+				buffer.pinned = buffer.pinned || d.New[i].Standby && d.New[i].Spec.Policy.Pinned()
 			}
 		}
 	}
@@ -135,11 +141,11 @@ func provisioningCondition(buffer *autoscalingv1beta1.CapacityBuffer, b *buffere
 		)}
 	case b.created > 0 && IsStandby(buffer):
 		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonRequires, Message: fmt.Sprintf(
-			"%d of %d replicas need standby VMs that have to be made", b.created, b.existing+b.created,
+			"%d of %d replicas need standby VMs that have to be made%s", b.created, b.existing+b.created, ignoredReserve(buffer, b),
 		)}
 	case IsStandby(buffer):
 		return &metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonFits, Message: fmt.Sprintf(
-			"all %d replicas have standby VMs, made or on their way", b.existing,
+			"all %d replicas have standby VMs, made or on their way%s", b.existing, ignoredReserve(buffer, b),
 		)}
 	case b.created > 0:
 		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonRequires, Message: fmt.Sprintf(
@@ -149,4 +155,15 @@ func provisioningCondition(buffer *autoscalingv1beta1.CapacityBuffer, b *buffere
 	return &metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonFits, Message: fmt.Sprintf(
 		"there is room for all %d replicas, on nodes or on those on their way", b.existing,
 	)}
+}
+
+// ignoredReserve returns the part of a condition's message that says that the buffer's
+// annotation cannot be followed, or "".
+func ignoredReserve(buffer *autoscalingv1beta1.CapacityBuffer, b *buffered) string {
+	reserve, err := strconv.ParseBool(buffer.Annotations[v1alpha1.AnnotationReserve])
+	if err != nil || reserve || !b.pinned {
+		return ""
+	}
+	return fmt.Sprintf("; annotation %s: \"false\" is ignored, because their CPUs are pinned: remove it, or use a class with the policy Shared or NUMA",
+		v1alpha1.AnnotationReserve)
 }

@@ -183,6 +183,24 @@ func TestStandbyBufferReserves(t *testing.T) {
 	}
 }
 
+// TestPinnedStandbyReserves does not follow the annotation where CPUs are pinned.
+func TestPinnedStandbyReserves(t *testing.T) {
+	t.Parallel()
+	pinned := strings.Replace(poolOfTwo, "spec: {template: {name: debian}}", "spec: {template: {name: debian}, placement: {policy: Dedicated, pinWith: Affinity}}", 1)
+	const ignored = `; annotation numaform.dev/reserve: "false" is ignored, because their CPUs are pinned: ` +
+		"remove it, or use a class with the policy Shared or NUMA"
+	w := standbyWorld(t, 1, pinned)
+	w.patchBuffer(t, func(b *autoscalingv1beta1.CapacityBuffer) {
+		b.Annotations = map[string]string{v1alpha1.AnnotationReserve: "false"}
+	})
+	w.provision(t, 0, "False RequiresNewCapacity: 1 of 1 replicas need standby VMs that have to be made"+ignored)
+	if len(w.writer.wanted) != 1 || !w.writer.wanted[0].Reserve {
+		t.Errorf("VMs are %+v, want one that reserves its CPUs", w.writer.wanted)
+	}
+	w.make()
+	w.provision(t, 0, "True FitsExistingCapacity: all 1 replicas have standby VMs, made or on their way"+ignored)
+}
+
 // TestOutdatedStandby replaces standby VMs one at a time: the new one first, or the old
 // one if there is room for no other.
 func TestOutdatedStandby(t *testing.T) {
