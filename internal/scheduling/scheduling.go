@@ -45,6 +45,8 @@ type Request struct {
 	// Unready are the standby VMs that cannot be woken now, because they are being
 	// created or failed.
 	Unready map[fleet.Key]bool
+	// Keep are the standby VMs that are not replaced yet, even if they are outdated.
+	Keep map[fleet.Key]bool
 	// Evacuated are the hosts on which no standby VM is woken or remains.
 	Evacuated []topology.HostID
 	// Unavailable are the unavailable offerings.

@@ -70,7 +70,7 @@ func (s *session) prepareStandby(locator *locator) {
 		if slices.Contains(s.request.Evacuated, vm.Host) {
 			vm.outdated = "its host is being evacuated"
 		}
-		if vm.outdated != "" && !replacing[vm.Pool] {
+		if vm.outdated != "" && !replacing[vm.Pool] && !s.request.Keep[vm.Key] {
 			replacing[vm.Pool] = true
 			vm.retiring = true
 		}
@@ -95,9 +95,10 @@ func (p *pool) outdated(vm *fleet.VM) string {
 		return fmt.Sprintf("instance type %s is no longer offered", vm.InstanceType)
 	}
 	now := c.spec(p.Name, &t, []topology.HostID{vm.Host})
-	disk := cmp.Or(max(c.diskGiB, t.DiskGiB), defaultDiskGiB)
-	if sizes := []int64{disk, max(disk, vm.Source.DiskGiB), now.DiskGiB}; slices.Contains(sizes, vm.DiskGiB) {
-		now.DiskGiB = vm.DiskGiB // the largest of the templates' disks may have changed
+	// A larger disk is as good: new VMs get the size of the largest template on any host
+	// that is up, which changes when hosts go down and come back.
+	if least := max(cmp.Or(max(c.diskGiB, t.DiskGiB), defaultDiskGiB), vm.Source.DiskGiB); vm.DiskGiB >= least {
+		now.DiskGiB = vm.DiskGiB
 	}
 
 	labels := vmLabels(vm)

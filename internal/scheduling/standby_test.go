@@ -180,7 +180,7 @@ func TestStandbyStaysStopped(t *testing.T) {
 		{name: "host failed", change: func(vm *fleet.VM, r *scheduling.Request) {
 			r.Unavailable = []scheduling.OfferingSelector{{Host: vm.Host}}
 		}},
-		{name: "another disk", change: func(vm *fleet.VM, _ *scheduling.Request) { vm.DiskGiB = 77 }, outdated: "its boot disk changed", replaced: true},
+		{name: "a smaller disk", change: func(vm *fleet.VM, _ *scheduling.Request) { vm.DiskGiB = 1 }, outdated: "its boot disk changed", replaced: true},
 		{name: "another CPU type", change: func(vm *fleet.VM, _ *scheduling.Request) { vm.CPUType = "kvm64" }, outdated: "its CPU type changed", replaced: true},
 		{name: "another template", change: func(vm *fleet.VM, _ *scheduling.Request) { vm.Source.VMID = 8999 }, outdated: "its template is now VM 9000", replaced: true},
 		{
@@ -221,6 +221,23 @@ func TestStandbyStaysStopped(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestStandbyOutlivesLargerTemplates keeps a standby VM, and wakes it, while the host with
+// the largest template is down: its disk has the size of that template.
+func TestStandbyOutlivesLargerTemplates(t *testing.T) {
+	t.Parallel()
+	pool, buffer := nodePool("general", "shared", ""), virtual(1, "3")
+	vms := made(nil, standbyFor(t, load(t, classes, pool), lab(), buffer))
+	vms[0].DiskGiB += 20
+	vms[0].Source = fleet.Source{VMID: 9000, DiskGiB: 3}
+	if d := standbyFor(t, load(t, classes, pool), lab(), buffer, vms...); len(d.New) != 0 || len(d.Standby) != 1 || d.Standby[0].Outdated != "" {
+		t.Errorf("makes %d, standby VMs are %+v", len(d.New), d.Standby)
+	}
+	busy := load(t, classes, pool, deployment("web", 1, "3", "1Gi", ""))
+	if d := standbyFor(t, busy, lab(), buffer, vms...); len(d.Woken) != 1 {
+		t.Errorf("wakes %d", len(d.Woken))
 	}
 }
 

@@ -100,8 +100,8 @@ type Config struct {
 type Controller struct {
 	config Config
 	batch  *batch
-	// spare is since when standby VMs have been unneeded.
-	spare map[fleet.Key]time.Time
+	// unneeded is since when standby VMs have been spare or outdated.
+	unneeded map[fleet.Key]time.Time
 }
 
 // New returns a controller. It does nothing before its manager starts it.
@@ -295,6 +295,7 @@ func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	if request.Evacuated, err = c.config.Evacuated(ctx); err != nil {
 		return nil, fmt.Errorf("listing evacuated hosts: %w", err)
 	}
+	request.Keep = c.keep(&request)
 	if c.config.Virtual != nil {
 		var standby map[types.NamespacedName]bool
 		if request.Standby, standby, err = c.standbyPods(ctx); err != nil {
@@ -308,7 +309,7 @@ func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 		return nil, err
 	}
 	c.reportBuffers(ctx, decision, slices.Concat(request.Virtual, request.Standby))
-	c.removeSpare(ctx, decision, states)
+	c.removeSpare(ctx, decision, states, request.Evacuated)
 	if decision.Asked == 0 && c.config.Approvals == nil {
 		return nil, nil
 	}

@@ -1,6 +1,7 @@
 package provisioning
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -24,6 +25,7 @@ import (
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/topology"
 )
 
 // ReasonInvalidReserve is the reason of the event on a CapacityBuffer whose annotation
@@ -34,8 +36,9 @@ const (
 	// refillAfter is the time from a wake until standby VMs are created in its place. A
 	// clone would slow down the start.
 	refillAfter = 2 * time.Second
-	// spareFor is how long a standby VM must be unneeded before it is removed, so that a
-	// CapacityBuffer that changes back and forth replaces none.
+	// spareFor is how long a standby VM must be unneeded or outdated before it is removed
+	// or replaced, so that a CapacityBuffer or a host that changes back and forth replaces
+	// none.
 	spareFor = time.Minute
 	// replaceEvery is how often the replacement of outdated standby VMs continues.
 	replaceEvery = 10 * time.Second
@@ -145,10 +148,24 @@ func (c *Controller) wake(ctx context.Context, woken []scheduling.Woken, pods po
 	return list, nil
 }
 
-// removeSpare removes standby VMs that no CapacityBuffer needs any more. An outdated VM
-// goes once another one was created in its place, or first, if there is room for one
-// only. If CapacityBuffers are not read, all remain until pods need them.
-func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, states []scaler.VMState) {
+// keep returns the standby VMs that are not replaced in this decision: those that have
+// not been outdated for long, except on evacuated hosts.
+func (c *Controller) keep(request *scheduling.Request) map[fleet.Key]bool {
+	keys := map[fleet.Key]bool{}
+	for i := range request.Existing {
+		vm := &request.Existing[i]
+		began, known := c.unneeded[vm.Key]
+		long := known && request.Now.Sub(began) >= spareFor
+		keys[vm.Key] = vm.Standby && !long && !slices.Contains(request.Evacuated, vm.Host)
+	}
+	return keys
+}
+
+// removeSpare removes standby VMs that no CapacityBuffer has needed for a while. An
+// outdated VM goes once another one was created in its place, or first, if there is room
+// for one only. Evacuated hosts do not wait. If CapacityBuffers are not read, all remain
+// until pods need them.
+func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, states []scaler.VMState, evacuated []topology.HostID) {
 	if c.config.Virtual == nil {
 		return
 	}
@@ -169,31 +186,33 @@ func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, st
 	since := map[fleet.Key]time.Time{}
 	for i := range d.Standby {
 		vm := &d.Standby[i].VM
-		if len(d.Standby[i].Pods) > 0 || phase[vm.Key] == scaler.PhaseRemoving {
+		held := len(d.Standby[i].Pods) > 0
+		outdated := d.Standby[i].Outdated
+		if phase[vm.Key] == scaler.PhaseRemoving || held && outdated == "" {
 			continue
 		}
-		reason := d.Standby[i].Outdated
-		if reason != "" && creating[vm.Pool] {
+		began, known := c.unneeded[vm.Key]
+		if !known {
+			began = now
+		}
+		since[vm.Key] = began
+		if wait := spareFor - now.Sub(began); wait > 0 && !slices.Contains(evacuated, vm.Host) {
+			c.batch.triggerIn(wait)
+			continue
+		}
+		if held {
+			continue // its turn to be replaced has not come
+		}
+		if outdated != "" && creating[vm.Pool] {
 			c.batch.triggerIn(replaceEvery)
 			continue
 		}
-		if reason == "" {
-			began, known := c.spare[vm.Key]
-			if !known {
-				began = now
-			}
-			if wait := spareFor - now.Sub(began); wait > 0 {
-				since[vm.Key] = began
-				c.batch.triggerIn(wait)
-				continue
-			}
-			reason = "no CapacityBuffer needs it"
-		}
 		c.config.Writer.Remove(vm.Key)
 		c.batch.triggerIn(replaceEvery)
+		reason := cmp.Or(outdated, "no CapacityBuffer needs it")
 		log.FromContext(ctx).Info("removed standby vm", logkey.VM, vm.Name, logkey.NodePool, vm.Pool, logkey.Host, vm.Host.String(), logkey.Reason, reason)
 	}
-	c.spare = since
+	c.unneeded = since
 }
 
 // refill returns the new VMs that may be created now: nodes, and standby VMs only if no

@@ -219,6 +219,15 @@ func TestOutdatedStandby(t *testing.T) {
 				w.writer.wanted[i].CPUType = "kvm64"
 			}
 			first := w.writer.wanted[0].Key
+			for range 2 {
+				if _, err := w.Provision(asOperator(t)); err != nil {
+					t.Fatal(err)
+				}
+				if len(w.writer.wanted) != 2 || len(w.writer.removed) != 0 {
+					t.Fatalf("%d VMs, removed %v at once", len(w.writer.wanted), w.writer.removed)
+				}
+				w.step(31 * time.Second)
+			}
 			for range 3 {
 				if _, err := w.Provision(asOperator(t)); err != nil {
 					t.Fatal(err)
