@@ -102,6 +102,8 @@ type Controller struct {
 	batch  *batch
 	// unneeded is since when standby VMs have been spare or outdated.
 	unneeded map[fleet.Key]time.Time
+	// lastWake is when a standby VM was woken last.
+	lastWake time.Time
 }
 
 // New returns a controller. It does nothing before its manager starts it.

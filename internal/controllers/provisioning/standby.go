@@ -33,9 +33,9 @@ import (
 const ReasonInvalidReserve = "InvalidReserve"
 
 const (
-	// refillAfter is the time from a wake until standby VMs are created in its place. A
-	// clone would slow down the start.
-	refillAfter = 2 * time.Second
+	// refillAfter is the time from the last wake until standby VMs are created. A host
+	// takes one change at a time, so the next wake there would wait for the clone.
+	refillAfter = 30 * time.Second
 	// spareFor is how long a standby VM must be unneeded or outdated before it is removed
 	// or replaced, so that a CapacityBuffer or a host that changes back and forth replaces
 	// none.
@@ -216,14 +216,19 @@ func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, st
 }
 
 // refill returns the new VMs that may be created now: nodes, and standby VMs only if no
-// VM is being woken.
+// VM was woken for a while.
 func (c *Controller) refill(d *scheduling.Decision) []scheduling.Placed {
-	if len(d.Woken) == 0 {
+	now := c.config.Clock.Now()
+	if len(d.Woken) > 0 {
+		c.lastWake = now
+	}
+	wait := refillAfter - now.Sub(c.lastWake)
+	if wait <= 0 {
 		return d.New
 	}
 	nodes := slices.DeleteFunc(slices.Clone(d.New), func(placed scheduling.Placed) bool { return placed.Standby })
 	if len(nodes) < len(d.New) {
-		c.batch.triggerIn(refillAfter)
+		c.batch.triggerIn(wait)
 	}
 	return nodes
 }

@@ -117,6 +117,13 @@ func TestStandbyBuffer(t *testing.T) {
 		t.Error("the claim has no hash of its class")
 	}
 	w.make()
+	for range 2 {
+		w.provision(t, 0, "False RequiresNewCapacity: 1 of 2 replicas need standby VMs that have to be made")
+		if len(w.writer.wanted) != 2 {
+			t.Fatalf("%d VMs: the next wake waits for a clone", len(w.writer.wanted))
+		}
+		w.step(15 * time.Second)
+	}
 	w.provision(t, 0, "False RequiresNewCapacity: 1 of 2 replicas need standby VMs that have to be made")
 	if len(w.writer.wanted) != 3 || !w.writer.wanted[2].Standby || len(w.writer.woken) != 1 {
 		t.Fatalf("%d VMs, woken %v: want another standby VM", len(w.writer.wanted), w.writer.woken)
