@@ -77,6 +77,7 @@ func NewController(config *Config, settings ControllerSettings) (*Controller, er
 		return nil, err
 	}
 	c.inventory = NewInventory(config, c.clients, c.clock)
+	limitHeap()
 	if !settings.FixedHeap {
 		c.heap = newHeap(c.clock)
 		c.inventory.deciding = c.heap.work

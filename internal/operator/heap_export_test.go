@@ -24,4 +24,4 @@ func (h Heap) Rest() { h.rest() }
 func (h Heap) Run(ctx context.Context, busy func() bool) { h.run(ctx, busy) }
 
 // EnginesIn is enginesIn.
-func EnginesIn(limit string) int { return enginesIn(limit) }
+func EnginesIn(limit, resident int64) int { return enginesIn(limit, resident) }

@@ -1,38 +1,82 @@
 package operator
 
 import (
+	"math"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 )
 
 const (
-	// controllerMemory is the memory of the controller itself, and engineMemory that of an
-	// engine with its provider while they create a few VMs, in bytes.
+	// controllerMemory is the minimum memory that is left to the controller itself, and
+	// engineMemory that of an engine with its provider, in bytes.
 	controllerMemory = 256 << 20
-	engineMemory     = 160 << 20
+	engineMemory     = 200 << 20
+	// tmpMemory is the size of the chart's /tmp, which counts as memory of the container.
+	tmpMemory = 256 << 20
 )
 
-// memoryLimitFile is the memory limit of this process' container (cgroup v2).
-const memoryLimitFile = "/sys/fs/cgroup/memory.max"
+// memoryLimitFiles contain the memory limit of this process' container: of cgroup v2 and of
+// cgroup v1, which has a huge number for no limit.
+var memoryLimitFiles = []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}
 
-// engines returns how many engines may run at once; 0 means that only CPUs limit them.
+// memoryLimit returns the memory limit of this process' container in bytes; 0 means none.
+func memoryLimit() int64 {
+	for _, path := range memoryLimitFiles {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // not in a container, or the other version
+		}
+		limit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil {
+			return 0 // "max"
+		}
+		return limit
+	}
+	return 0
+}
+
+// residentMemory returns how much memory this process has now, in bytes; 0 if that is
+// unknown.
+func residentMemory() int64 {
+	text, err := os.ReadFile("/proc/self/statm")
+	fields := strings.Fields(string(text))
+	if err != nil || len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+// engines returns how many engines may run at once now; 0 means that only CPUs limit them.
 func (e *Engine) engines() int {
 	if e.Concurrency > 0 {
 		return e.Concurrency
 	}
-	text, err := os.ReadFile(memoryLimitFile)
-	if err != nil {
-		return 0 // not in a container
-	}
-	return enginesIn(string(text))
+	return enginesIn(memoryLimit(), residentMemory())
 }
 
-// enginesIn returns how many engines have room in a container with that memory.max.
-func enginesIn(limit string) int {
-	bytes, err := strconv.ParseInt(strings.TrimSpace(limit), 10, 64)
-	if err != nil {
-		return 0 // "max"
+// heapShare returns how much of a memory limit the controller may use before it collects
+// garbage more often: half of what /tmp leaves.
+func heapShare(limit int64) int64 { return max(controllerMemory, (limit-tmpMemory)/2) }
+
+// enginesIn returns how many engines have room within a memory limit beside /tmp and a
+// controller that has that much resident memory, and may grow to its share.
+func enginesIn(limit, resident int64) int {
+	if limit <= 0 {
+		return 0
 	}
-	return int(max(1, (bytes-controllerMemory)/engineMemory))
+	return int(max(1, (limit-tmpMemory-max(resident, heapShare(limit)))/engineMemory))
+}
+
+// limitHeap makes the garbage collector work harder before the controller uses memory that
+// is for engines. GOMEMLIMIT takes precedence.
+func limitHeap() {
+	if limit := memoryLimit(); limit > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {
+		debug.SetMemoryLimit(heapShare(limit))
+	}
 }

@@ -8,11 +8,24 @@ import (
 
 func TestEnginesInMemory(t *testing.T) {
 	t.Parallel()
-	for limit, want := range map[string]int{
-		"max\n": 0, "": 0, "2147483648\n": 11, "536870912\n": 1, "1073741824": 4, "134217728\n": 1,
+	const mib, gib = 1 << 20, 1 << 30
+	for _, tt := range []struct {
+		limit, resident int64
+		want            int
+	}{
+		{limit: 0, want: 0},
+		{limit: 128 * mib, want: 1},
+		{limit: 512 * mib, want: 1},
+		{limit: gib, want: 1},
+		{limit: 2 * gib, resident: 100 * mib, want: 4},
+		{limit: 3 * gib, resident: 340 * mib, want: 7},
+		{limit: 3 * gib, resident: 1400 * mib, want: 7},
+		{limit: 3 * gib, resident: 2000 * mib, want: 4},
+		{limit: 3 * gib, resident: 4000 * mib, want: 1},
 	} {
-		if got := operator.EnginesIn(limit); got != want {
-			t.Errorf("memory.max %q: got %d engines, want %d", limit, got, want)
+		got := operator.EnginesIn(tt.limit, tt.resident)
+		if got != tt.want {
+			t.Errorf("limit of %d MiB, %d MiB in use: got %d engines, want %d", tt.limit/mib, tt.resident/mib, got, tt.want)
 		}
 	}
 }

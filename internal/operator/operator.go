@@ -127,7 +127,7 @@ func (c *Config) ScalerConfig(ctx context.Context, environ []string, cluster Kub
 		Backend:    fleet.Backend{Type: c.Fleet.Backend.Type, Config: c.Fleet.Backend.Config},
 		Encryption: c.Fleet.Backend.Encryption,
 		PluginDir:  c.Engine.PluginDir,
-		Engines:    c.Engine.engines(),
+		Engines:    c.Engine.engines,
 	}
 	var err error
 	if c.StateDir != "" {

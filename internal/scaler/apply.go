@@ -213,7 +213,7 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 	group.SetLimit(maxParallelHosts)
 	for i := range b.plans {
 		group.Go(func() error {
-			defer s.takeEngine(ctx)()
+			defer s.engines.take(ctx)()
 			plan := &b.plans[i]
 			result := Result{
 				Host: plan.Host, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete, Updated: plan.Intent.Update,

@@ -26,20 +26,6 @@ const maxParallelHosts = 8
 // waits, so more plans than cores end no earlier and need more memory.
 func parallelPlans() int { return min(maxParallelHosts, runtime.GOMAXPROCS(0)+1) }
 
-// takeEngine waits until one more engine may run, and returns what to call when it has
-// ended. If ctx ends first, no engine starts: it returns at once.
-func (s *Scaler) takeEngine(ctx context.Context) (release func()) {
-	if s.engines == nil {
-		return func() {}
-	}
-	select {
-	case s.engines <- struct{}{}:
-		return func() { <-s.engines }
-	case <-ctx.Done():
-		return func() {}
-	}
-}
-
 // ErrNoEngine is returned by Plan and Apply of a scaler without an engine.
 var ErrNoEngine = errors.New("there is no engine to plan with: install OpenTofu or Terraform, or set engine.binary")
 
@@ -159,7 +145,7 @@ func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more [
 		plans[i] = RootPlan{Host: host, Touched: slices.Contains(touched, host), InPlace: len(on(change.Updated, host)) > 0, dry: at.dry}
 		whole := slices.Contains(differing, host) || interrupted(change.open, host)
 		group.Go(func() error {
-			defer s.takeEngine(ctx)()
+			defer s.engines.take(ctx)()
 			plans[i].Err = s.planHost(ctx, change, &plans[i], at, whole)
 			return ctx.Err()
 		})

@@ -118,9 +118,9 @@ type Config struct {
 	Engine *state.Engine
 	// PluginDir is a filesystem mirror of providers; empty means the registry.
 	PluginDir string
-	// Engines is how many engines run at once, in all changes together; 0 means no limit
-	// besides that of each change.
-	Engines int
+	// Engines returns how many engines may run at once now, in all changes together; 0, or
+	// no function, means no limit besides that of each change.
+	Engines func() int
 	// Providers decides which providers may run.
 	Providers *state.Providers
 	Rules     guard.Rules
@@ -158,9 +158,8 @@ type Config struct {
 
 // Scaler is the single writer of one fleet.
 type Scaler struct {
-	config Config
-	// engines has an element for each running engine; nil means no limit.
-	engines chan struct{}
+	config  Config
+	engines slots
 
 	// mu guards the fields below. The store's lock excludes other processes; within one
 	// process, changes of different hosts run concurrently, and must not treat each other as
@@ -192,11 +191,9 @@ func New(config Config) *Scaler {
 	if config.Observe == nil {
 		config.Observe = unobserved{}
 	}
-	s := &Scaler{config: config, busy: map[topology.HostID]bool{}, done: map[hostPart]bool{}}
-	if config.Engines > 0 {
-		s.engines = make(chan struct{}, config.Engines)
+	return &Scaler{
+		config: config, engines: slots{limit: config.Engines}, busy: map[topology.HostID]bool{}, done: map[hostPart]bool{},
 	}
-	return s
 }
 
 func (s *Scaler) region(name topology.RegionName) Region {

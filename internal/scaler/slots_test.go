@@ -1,0 +1,47 @@
+package scaler_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/numaform/numaform/internal/scaler"
+)
+
+// TestSlots runs as many engines as the limit allows at each time.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var limit atomic.Int64
+		limit.Store(2)
+		take := scaler.NewSlots(func() int { return int(limit.Load()) })
+		first, second := take(t.Context()), take(t.Context())
+
+		ctx, cancel := context.WithCancel(t.Context())
+		var running atomic.Int64
+		for range 3 {
+			go func() {
+				release := take(ctx)
+				running.Add(1)
+				<-ctx.Done()
+				release()
+			}()
+		}
+		expect := func(when string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			if got := running.Load(); got != want {
+				t.Errorf("%s: %d more engines run, want %d", when, got, want)
+			}
+		}
+		expect("two run", 0)
+		first()
+		expect("one ended", 1)
+		limit.Store(1)
+		second()
+		expect("another ended, but there is less memory", 1)
+		cancel()
+		expect("the changes were given up", 3)
+	})
+}
