@@ -213,7 +213,6 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 	group.SetLimit(maxParallelHosts)
 	for i := range b.plans {
 		group.Go(func() error {
-			defer s.engines.take(ctx)()
 			plan := &b.plans[i]
 			result := Result{
 				Host: plan.Host, Created: plan.Intent.Create, Imported: plan.Intent.Import, Deleted: plan.Intent.Delete, Updated: plan.Intent.Update,
@@ -259,6 +258,9 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 	if plan.Verdict.Decision == guard.Deny {
 		return nil, &DeniedError{Host: plan.Host, Verdict: plan.Verdict}
 	}
+	// Wait before the checks, because a later apply would rely on old ones.
+	release := s.engines.apply(ctx)
+	defer release()
 
 	// Check again: VMIDs and CPUs are free, and what changes is ours, as planned and drained.
 	var changing []fleet.VMID // also of files that were deleted by hand, and of imports
@@ -304,6 +306,7 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 		len(plan.Intent.Create), len(plan.Intent.Wake), len(plan.Intent.Import), len(plan.Intent.Delete)))
 	watched, stop := s.watch(ctx, plan.Host)
 	_, err = plan.workspace.Apply(watched, plan.Plan)
+	release()
 	if err := stop(err); err != nil {
 		return outside, err
 	}

@@ -116,7 +116,7 @@ func (s *Scaler) Drift(ctx context.Context, snapshot *topology.Snapshot) (found 
 		group.SetLimit(maxParallelHosts)
 		for i, host := range hosts {
 			group.Go(func() error {
-				defer s.engines.take(ctx)()
+				defer s.engines.plan(ctx)()
 				found[i] = s.driftOf(ctx, change, at, host)
 				return ctx.Err()
 			})

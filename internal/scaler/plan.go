@@ -145,7 +145,7 @@ func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more [
 		plans[i] = RootPlan{Host: host, Touched: slices.Contains(touched, host), InPlace: len(on(change.Updated, host)) > 0, dry: at.dry}
 		whole := slices.Contains(differing, host) || interrupted(change.open, host)
 		group.Go(func() error {
-			defer s.engines.take(ctx)()
+			defer s.engines.plan(ctx)()
 			plans[i].Err = s.planHost(ctx, change, &plans[i], at, whole)
 			return ctx.Err()
 		})

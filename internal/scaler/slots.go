@@ -11,19 +11,26 @@ type slots struct {
 	limit func() int
 
 	// mu guards the fields below.
-	mu      sync.Mutex
-	running int
+	mu sync.Mutex
+	// applying are those of the running engines that apply.
+	running, applying int
 	// freed is closed when an engine has ended; nil while none is awaited.
 	freed chan struct{}
 }
 
-// take waits until one more engine may run, and returns what to call when it has ended. If
+// plan waits until one more engine may run, and returns what to call when it has ended. If
 // ctx ends first, no engine starts: it returns at once.
-func (s *slots) take(ctx context.Context) (release func()) {
+func (s *slots) plan(ctx context.Context) (release func()) { return s.take(ctx, false) }
+
+// apply is plan for an apply. Applies leave a slot to plans, because they wait for clones
+// and shutdowns, unless there is only one.
+func (s *slots) apply(ctx context.Context) (release func()) { return s.take(ctx, true) }
+
+func (s *slots) take(ctx context.Context, apply bool) (release func()) {
 	for {
-		freed := s.try()
+		freed := s.try(apply)
 		if freed == nil {
-			return s.release
+			return sync.OnceFunc(func() { s.release(apply) })
 		}
 		select {
 		case <-freed:
@@ -34,15 +41,18 @@ func (s *slots) take(ctx context.Context) (release func()) {
 }
 
 // try takes a slot, or returns a channel that is closed when one becomes free.
-func (s *slots) try() (freed <-chan struct{}) {
+func (s *slots) try(apply bool) (freed <-chan struct{}) {
 	limit := 0
 	if s.limit != nil {
 		limit = s.limit()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if limit <= 0 || s.running < limit {
+	if limit <= 0 || s.running < limit && (!apply || s.applying < max(1, limit-1)) {
 		s.running++
+		if apply {
+			s.applying++
+		}
 		return nil
 	}
 	if s.freed == nil {
@@ -51,10 +61,13 @@ func (s *slots) try() (freed <-chan struct{}) {
 	return s.freed
 }
 
-func (s *slots) release() {
+func (s *slots) release(apply bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running--
+	if apply {
+		s.applying--
+	}
 	if s.freed != nil {
 		close(s.freed)
 		s.freed = nil

@@ -2,9 +2,9 @@ package scaler
 
 import "context"
 
-// NewSlots returns a function that waits for a slot for an engine and returns how to release
-// it.
-func NewSlots(limit func() int) (take func(ctx context.Context) (release func())) {
+// NewSlots returns functions that wait for a slot for a plan or an apply, and return how to
+// release it.
+func NewSlots(limit func() int) (plan, apply func(ctx context.Context) (release func())) {
 	s := &slots{limit: limit}
-	return s.take
+	return s.plan, s.apply
 }

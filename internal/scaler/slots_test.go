@@ -15,7 +15,7 @@ func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var limit atomic.Int64
 		limit.Store(2)
-		take := scaler.NewSlots(func() int { return int(limit.Load()) })
+		take, _ := scaler.NewSlots(func() int { return int(limit.Load()) })
 		first, second := take(t.Context()), take(t.Context())
 
 		ctx, cancel := context.WithCancel(t.Context())
@@ -44,4 +44,36 @@ func TestSlots(t *testing.T) {
 		cancel()
 		expect("the changes were given up", 3)
 	})
+}
+
+// TestAppliesLeaveASlotToPlans plans although applies wait, except if only one engine has
+// room.
+func TestAppliesLeaveASlotToPlans(t *testing.T) {
+	t.Parallel()
+	for limit, applies := range map[int]int{1: 1, 2: 1, 4: 3} {
+		synctest.Test(t, func(t *testing.T) {
+			plan, apply := scaler.NewSlots(func() int { return limit })
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var applying, planning atomic.Int64
+			take := func(take func(ctx context.Context) (release func()), running *atomic.Int64) {
+				defer take(ctx)()
+				if ctx.Err() == nil {
+					running.Add(1)
+				}
+				<-ctx.Done()
+			}
+			for range 5 {
+				go take(apply, &applying)
+			}
+			synctest.Wait()
+			for range 5 {
+				go take(plan, &planning)
+			}
+			synctest.Wait()
+			if int(applying.Load()) != applies || int(planning.Load()) != limit-applies {
+				t.Errorf("of %d engines, %d apply and %d plan, want %d applies", limit, applying.Load(), planning.Load(), applies)
+			}
+		})
+	}
 }
