@@ -208,9 +208,18 @@ func (v *hostView) isStale(change *tfjson.ResourceChange) bool {
 		guest, ours := v.of(&vm)
 		_, updated := v.updated[change.Address]
 		_, woken := v.woken[change.Address]
-		return v.interrupted && inFiles && !updated && !woken && ours && !guest.Running
+		return v.interrupted && inFiles && !updated && !woken && ours && v.mayBeHalfMade(&vm, guest)
 	}
 	return false
+}
+
+// mayBeHalfMade reports whether a VM's guest may never have been completed, because it does
+// not run. A standby VM never runs: it may be half-made only if its creation has not ended.
+func (v *hostView) mayBeHalfMade(vm *fleet.VM, guest located) bool {
+	if vm.Standby && !slices.ContainsFunc(v.change.open[v.id].Made, func(made guard.Target) bool { return made.Key == vm.Key }) {
+		return false
+	}
+	return !guest.Running
 }
 
 // imports returns the VMs that the plan would create and that already exist with our

@@ -164,6 +164,16 @@ func (c *Change) Leaving(vms ...fleet.VM) *Change {
 	return c
 }
 
+// Making marks VMs of a host as created by a change that has not ended.
+func (c *Change) Making(host topology.HostID, vms ...fleet.VM) *Change {
+	entry := c.open[host]
+	for i := range vms {
+		entry.Made = append(entry.Made, targetOf(c.After.ClusterID, &vms[i]))
+	}
+	c.open[host] = entry
+	return c
+}
+
 // Recovery is what must be done before a plan can be checked.
 type Recovery struct {
 	Forget           []string

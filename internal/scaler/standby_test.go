@@ -15,6 +15,7 @@ import (
 	tfjson "github.com/hashicorp/terraform-json"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
@@ -445,5 +446,39 @@ func TestStartsNoVMThatLeaves(t *testing.T) {
 	}
 	if woken := targets(t, v.Intent(plan, nil).Wake); !slices.Equal(woken, []fleet.VMID{2000}) {
 		t.Errorf("starts %v, want 2000", woken)
+	}
+}
+
+// TestStandbyVMsAreNotHalfMade looks at stopped VMs on a host with interrupted work: a
+// standby VM is complete, unless the interrupted change was creating it.
+func TestStandbyVMsAreNotHalfMade(t *testing.T) {
+	t.Parallel()
+	complete, making, node := vm(pve1, 2000), vm(pve1, 2001), vm(pve1, 2002)
+	complete.Standby, making.Standby = true, true
+	vms := []fleet.VM{complete, making, node}
+	change := &scaler.Change{
+		After:    fleet.Fleet{ClusterID: clusterID, VMs: vms},
+		Snapshot: snapshot(stopped(guestOf(complete)), stopped(guestOf(making)), stopped(guestOf(node))),
+	}
+	v, err := newScaler(t, nil).Look(t.Context(), change.Begun(pve1).Making(pve1, making), pve1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	update, imported := &tfjson.Plan{}, &tfjson.Plan{}
+	for _, vm := range vms {
+		changed := keep(vm)
+		changed.Change.Actions = tfjson.Actions{tfjson.ActionUpdate}
+		update.ResourceChanges = append(update.ResourceChanges, changed)
+		imported.ResourceChanges = append(imported.ResourceChanges, create(vm))
+	}
+	if diff := cmp.Diff([]string{generator.Address(&making), generator.Address(&node)}, v.Stale(update)); diff != "" {
+		t.Errorf("stale entries (-want +got):\n%s", diff)
+	}
+	incomplete := map[fleet.VMID]bool{}
+	for _, target := range v.Intent(imported, vms).Import {
+		incomplete[target.VMID] = target.Incomplete
+	}
+	if diff := cmp.Diff(map[fleet.VMID]bool{2000: false, 2001: true, 2002: true}, incomplete); diff != "" {
+		t.Errorf("incomplete (-want +got):\n%s", diff)
 	}
 }

@@ -146,7 +146,7 @@ func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 		guest, _ := v.with(&imported[i])
 		_, created := v.updated[target.Address]
 		_, woken := v.woken[target.Address]
-		target.Incomplete = (v.interrupted || woken) && !created && !guest.Running
+		target.Incomplete = (v.interrupted || woken) && !created && v.mayBeHalfMade(&imported[i], guest)
 		intent.Import = append(intent.Import, target)
 	}
 	listed := map[string]bool{}
