@@ -81,13 +81,7 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 		// Creates and deletes do not wait for updates in place.
 		w.addUpdates(b)
 	}
-	waiting := 0
-	for _, m := range w.members {
-		if !m.moving && (m.Phase == PhaseReserved || m.leaving) {
-			waiting++
-		}
-	}
-	w.scaler.config.Observe.Queued(waiting)
+	w.scaler.config.Observe.Queued(w.queued())
 	if err := w.render(b); err != nil {
 		return nil, err
 	}
@@ -511,6 +505,18 @@ func (b *batch) drop(key fleet.Key) {
 	b.wakes = slices.DeleteFunc(b.wakes, isKey)
 }
 
+// queued returns how many VMs wait for a change that creates or removes them. The caller
+// holds w.mu.
+func (w *Writer) queued() int {
+	waiting := 0
+	for _, m := range w.members {
+		if !m.moving && (m.Phase == PhaseReserved || m.leaving) {
+			waiting++
+		}
+	}
+	return waiting
+}
+
 // approve decides for each host whether its plan may be applied. It removes the requests
 // for the other hosts from the change.
 func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (approver string, err error) {
@@ -563,12 +569,27 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (appro
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if slices.ContainsFunc(b.creates, func(key fleet.Key) bool { return w.members[key] == nil }) ||
-		slices.ContainsFunc(b.wakes, func(key fleet.Key) bool { m := w.members[key]; return m == nil || !m.waking }) {
-		return "", errReduced // its removal was requested while the change was planned
+	if w.withdrawn(b) {
+		return "", errReduced
 	}
 	slices.Sort(approvers)
 	return strings.Join(approvers, ", "), nil
+}
+
+// withdrawn reports whether the removal of a VM that the change creates or wakes was
+// requested while it was planned. The caller holds w.mu.
+func (w *Writer) withdrawn(b *batch) bool {
+	for _, key := range b.creates {
+		if w.members[key] == nil {
+			return true
+		}
+	}
+	for _, key := range b.wakes {
+		if m := w.members[key]; m == nil || !m.waking {
+			return true
+		}
+	}
+	return false
 }
 
 // allow returns why a plan may not be applied, or who approved it if the guard does not

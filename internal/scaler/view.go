@@ -83,7 +83,7 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 			v.retrying = true
 		}
 		if slices.Contains(open.Woken, vm.Key) && !vm.Standby {
-			if guest, ours := v.of(&vm); change.leaving[vm.Key] && !(ours && guest.Running) {
+			if guest, ours := v.of(&vm); change.leaving[vm.Key] && (!ours || !guest.Running) {
 				continue // it is not started only to be destroyed next
 			}
 			v.woken[address] = vm
@@ -126,17 +126,23 @@ func targetOf(clusterID string, vm *fleet.VM) guard.Target {
 	}
 }
 
+// claims returns the CPUs that guests of the host are pinned to, by VMID.
+func (v *hostView) claims() []guard.Claim {
+	var claims []guard.Claim
+	for _, guest := range v.guests {
+		if guest.host == v.id && !guest.Pins.IsEmpty() {
+			claims = append(claims, guard.Claim{Host: v.id.Host, CPUs: guest.Pins, Guest: guest.Name, VMID: fleet.VMID(guest.VMID)})
+		}
+	}
+	slices.SortFunc(claims, func(a, b guard.Claim) int { return cmp.Compare(a.VMID, b.VMID) })
+	return claims
+}
+
 // intent returns what the plan has to do: create what this change adds and what earlier
 // changes added to the files, import what exists, delete what was removed, start what was
 // woken, and update what is to change in place.
 func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
-	intent := guard.Intent{ClusterID: v.clusterID}
-	for _, guest := range v.guests {
-		if guest.host == v.id && !guest.Pins.IsEmpty() {
-			intent.Claims = append(intent.Claims, guard.Claim{Host: v.id.Host, CPUs: guest.Pins, Guest: guest.Name, VMID: fleet.VMID(guest.VMID)})
-		}
-	}
-	slices.SortFunc(intent.Claims, func(a, b guard.Claim) int { return cmp.Compare(a.VMID, b.VMID) })
+	intent := guard.Intent{ClusterID: v.clusterID, Claims: v.claims()}
 
 	// An update in place is possible only for VMs that the plan changes in no other way.
 	requested := map[string]bool{}

@@ -37,14 +37,10 @@ type buffered struct {
 	pinned bool
 }
 
-// reportBuffers reports the result for CapacityBuffers' pods: to Karpenter's disruption,
-// because a node with room for such pods is not empty, and to the CapacityBuffers.
-func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, virtual []*corev1.Pod) {
-	if c.config.Virtual == nil {
-		return
-	}
-	counts := map[types.NamespacedName]*buffered{}
-	of := map[types.NamespacedName]*buffered{} // by pod
+// newBuffered returns an empty count for each CapacityBuffer with pods, by name, and the
+// count of each pod, by the pod's name.
+func newBuffered(virtual []*corev1.Pod) (counts, of map[types.NamespacedName]*buffered) {
+	counts, of = map[types.NamespacedName]*buffered{}, map[types.NamespacedName]*buffered{}
 	for _, pod := range virtual {
 		name := bufferOf(pod)
 		if counts[name] == nil {
@@ -52,6 +48,16 @@ func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, 
 		}
 		of[client.ObjectKeyFromObject(pod)] = counts[name]
 	}
+	return counts, of
+}
+
+// reportBuffers reports the result for CapacityBuffers' pods: to Karpenter's disruption,
+// because a node with room for such pods is not empty, and to the CapacityBuffers.
+func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, virtual []*corev1.Pod) {
+	if c.config.Virtual == nil {
+		return
+	}
+	counts, of := newBuffered(virtual)
 
 	onNode := map[string]int{}
 	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
