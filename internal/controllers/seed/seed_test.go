@@ -77,6 +77,45 @@ func TestSeed(t *testing.T) {
 	}
 }
 
+// A standby VM's seed has no secret until it is woken: its placeholder needs no claim, and
+// the real seed replaces it in the same volume.
+func TestSeedOfAStandbyVM(t *testing.T) {
+	w := newWorld(t)
+	vm := w.vm(2090, "pve-1")
+	standby := vm
+	standby.Standby = true
+	written := w.seed(w.seeder(), standby)
+	want := []string{"uploaded a placeholder local:iso/numaform-prod-2090-0000082a.iso for standby vm workers-2090 to host homelab/pve-1"}
+	if diff := cmp.Diff(want, written); diff != "" {
+		t.Error(diff)
+	}
+	placeholder := w.image(vm)
+	if len(placeholder) == 0 || len(w.tokens(vm)) != 0 || jwt.Match(placeholder) {
+		t.Fatalf("the placeholder has %d bytes; tokens %v", len(placeholder), w.tokens(vm))
+	}
+	if documents, err := guestsim.ReadSeed(placeholder); err == nil {
+		t.Errorf("a guest would use the placeholder: %s", documents.UserData)
+	}
+
+	// Woken without a claim, it keeps the placeholder.
+	quick := w.config
+	quick.ClaimWait, quick.Clock = time.Millisecond, clock.RealClock{}
+	if _, err := seed.New(quick).Seed(t.Context(), []fleet.VM{vm}); err == nil {
+		t.Error("a woken VM without a claim got a seed")
+	}
+	if string(w.image(vm)) != string(placeholder) || len(w.tokens(vm)) != 0 {
+		t.Errorf("its seed changed, or it has tokens %v", w.tokens(vm))
+	}
+	w.claim(vm)
+	written = w.seed(w.seeder(), vm)
+	want = []string{"uploaded local:iso/numaform-prod-2090-0000082a.iso for vm workers-2090 to host homelab/pve-1"}
+	if diff := cmp.Diff(want, written); diff != "" {
+		t.Error(diff)
+	}
+	w.wantSeed(vm, w.onlyToken(vm))
+	noSecret(t, written...)
+}
+
 // A class's kubelet settings and the cluster's information reach the guest.
 func TestSeedOfAClassWithItsOwnKubelet(t *testing.T) {
 	w := newWorld(t, func(c *seed.Config) {
