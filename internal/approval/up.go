@@ -151,10 +151,11 @@ func fingerprint(placed []scheduling.Placed) (string, error) {
 		Spec      fleet.Spec
 		Placement fleet.Placement
 		Standby   bool
+		Reserve   bool
 	}
 	places := make([]place, len(placed))
 	for i := range placed {
-		places[i] = place{Spec: placed[i].Spec, Placement: placed[i].Placement, Standby: placed[i].Standby}
+		places[i] = place{Spec: placed[i].Spec, Placement: placed[i].Placement, Standby: placed[i].Standby, Reserve: placed[i].Reserve}
 		places[i].Spec.Demand, places[i].Spec.Hosts, places[i].Placement.Reason = fleet.Demand{}, nil, ""
 	}
 	return digest(places)
@@ -204,7 +205,7 @@ func (a *Approvals) draft(ctx context.Context, g *group) error {
 	// Exclude VMs that are only renumbered because another guest uses their VMID.
 	change.Added = slices.DeleteFunc(change.Added, func(vm fleet.VM) bool {
 		return vm.Pool != g.pool || !slices.ContainsFunc(g.placed, func(p scheduling.Placed) bool {
-			return p.Standby == vm.Standby && likeness(&p.Spec, &p.Placement) == likeness(&vm.Spec, &vm.Placement)
+			return p.Standby == vm.Standby && p.Reserve == vm.Reserve && likeness(&p.Spec, &p.Placement) == likeness(&vm.Spec, &vm.Placement)
 		})
 	})
 	dry, err := a.config.Scaler.Plan(ctx, change)

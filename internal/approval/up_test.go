@@ -59,6 +59,27 @@ func TestModesLetPassOrWait(t *testing.T) {
 	}
 }
 
+// TestReserveIsPlannedAgain plans again when a standby VM is to reserve its resources.
+func TestReserveIsPlannedAgain(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	standby := placed("slow", pve1, 4096, "a")
+	standby.Standby = true
+	b.want(0, standby)
+	b.want(0, standby)
+	if b.scaler.plans != 1 {
+		t.Errorf("%d dry plans were made of the same VM", b.scaler.plans)
+	}
+	standby.Reserve = true
+	b.want(0, standby)
+	if b.scaler.plans != 2 {
+		t.Errorf("%d dry plans were made, want another one for the VM that reserves", b.scaler.plans)
+	}
+	if plan := b.plan(v1alpha1.ScalePlanPending); len(plan.Spec.VMs) != 1 {
+		t.Errorf("vms are %+v", plan.Spec.VMs)
+	}
+}
+
 func TestScalePlanSaysAll(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
