@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/state/guard"
 )
@@ -37,14 +38,27 @@ func (a *Approvals) Asks(ctx context.Context, plan *scaler.RootPlan) (bool, erro
 	}), nil
 }
 
-// MayWake returns the NodePools whose standby VMs pods may wake: the mode of all others is
-// manual, so their pods get new nodes, which an operator can review.
-func (a *Approvals) MayWake(ctx context.Context) (func(pool string) bool, error) {
+// MayWake returns which standby VMs pods may wake. If the mode of a NodePool is manual, its
+// pods get new nodes, which an operator can review. A VM whose wake is pending approval, or
+// was rejected, is not requested again until then.
+func (a *Approvals) MayWake(ctx context.Context) (func(vm *fleet.VM) bool, error) {
 	known, err := a.readPools(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return func(pool string) bool { return a.mode(known, pool, v1alpha1.ScaleUp) != ModeManual }, nil
+	plans, err := a.readPlans(ctx)
+	if err != nil {
+		return nil, err
+	}
+	held := map[string]bool{} // by key
+	for i := range plans {
+		if a.undecided(&plans[i]) || a.refused(plans[i:i+1], plans[i].Spec.PlanHash) {
+			maps.Copy(held, wakes(plans[i].Spec.VMs))
+		}
+	}
+	return func(vm *fleet.VM) bool {
+		return !held[string(vm.Key)] && a.mode(known, vm.Pool, v1alpha1.ScaleUp) != ModeManual
+	}, nil
 }
 
 // Approver returns the approver of a plan that the guard does not allow by itself: the

@@ -10,6 +10,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/approval"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -311,4 +312,50 @@ func TestAVMThatWasGivenUpWasNotMade(t *testing.T) {
 	b.vms = vms{made(placed("slow", pve1, 4096), 2000, scaler.PhaseRemoving, nil)}
 	b.settle()
 	b.plan(v1alpha1.ScalePlanFailed)
+}
+
+// TestAWakeWaitsForItsApproval requests no wake again while its ScalePlan is undecided, or
+// after it was rejected: each request would create a NodeClaim and delete it again.
+func TestAWakeWaitsForItsApproval(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("free", "", "")
+	vm := fleet.VM{Key: fleet.Key(strings.Repeat("e", 32)), VMID: 2000, Name: fleet.NodeName("free", 2000), Standby: true}
+	vm.Pool, vm.Host = "free", pve1
+	other := vm
+	other.Key = fleet.Key(strings.Repeat("f", 32))
+	may := func(want, wantOther bool) {
+		t.Helper()
+		mayWake, err := b.approvals.MayWake(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mayWake(&vm) != want || mayWake(&other) != wantOther {
+			t.Errorf("it may wake: %v, want %v; another one: %v, want %v", mayWake(&vm), want, mayWake(&other), wantOther)
+		}
+	}
+	may(true, true)
+	wake := &scaler.RootPlan{
+		Host: pve1, Touched: true, Plan: emptyPlan("will be updated in-place"),
+		Verdict: guard.Verdict{Decision: guard.NeedsApproval},
+		Intent:  guard.Intent{ClusterID: "test", Wake: []guard.Target{{Address: generator.Address(&vm), VMID: vm.VMID, Key: vm.Key, Host: pve1.Host, Pool: vm.Pool}}},
+	}
+	b.asked("", wake)
+	may(false, true)
+
+	plan := b.plan(v1alpha1.ScalePlanPending)
+	b.approve(plan)
+	may(true, true)
+	b.asked("alice", wake)
+
+	// The next one is rejected.
+	wake.Intent.Wake[0].Key = other.Key
+	b.asked("", wake)
+	may(true, false)
+	rejected := b.plan(v1alpha1.ScalePlanPending)
+	if err := b.say(rejected, func(spec *v1alpha1.ScalePlanSpec) { spec.Reject, spec.RejectedBy = "no", "bob" }); err != nil {
+		t.Fatal(err)
+	}
+	may(true, false)
+	b.settle()
+	may(true, false)
 }

@@ -145,8 +145,8 @@ func (o *onlooker) Up(ctx context.Context, snapshot *topology.Snapshot, placed [
 }
 
 // MayWake allows none: nothing may start in observe mode.
-func (o *onlooker) MayWake(context.Context) (func(string) bool, error) {
-	return func(string) bool { return false }, nil
+func (o *onlooker) MayWake(context.Context) (func(*fleet.VM) bool, error) {
+	return func(*fleet.VM) bool { return false }, nil
 }
 
 // Draft does nothing: in observe mode, Up can take as long as a plan.

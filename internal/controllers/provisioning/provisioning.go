@@ -56,8 +56,8 @@ type Writer interface {
 // Approvals selects the VMs that need no approval or are approved.
 type Approvals interface {
 	Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error)
-	// MayWake returns the NodePools whose standby VMs pods may wake.
-	MayWake(ctx context.Context) (func(pool string) bool, error)
+	// MayWake returns which standby VMs pods may wake.
+	MayWake(ctx context.Context) (func(vm *fleet.VM) bool, error)
 	// Draft plans what Up could not answer without a plan; other placements may run
 	// meanwhile.
 	Draft(ctx context.Context) error

@@ -164,8 +164,8 @@ func (a approvals) Up(_ context.Context, _ *topology.Snapshot, placed []scheduli
 	return a(placed)
 }
 
-func (a approvals) MayWake(context.Context) (func(string) bool, error) {
-	return func(string) bool { return true }, nil
+func (a approvals) MayWake(context.Context) (func(*fleet.VM) bool, error) {
+	return func(*fleet.VM) bool { return true }, nil
 }
 
 func (a approvals) Draft(context.Context) error { return nil }

@@ -107,10 +107,10 @@ func bufferOf(pod *corev1.Pod) types.NamespacedName {
 }
 
 // unready returns the standby VMs that cannot be woken now: they are being created or
-// failed, or their NodePool does not allow it.
+// failed, or need an approval first.
 func (c *Controller) unready(ctx context.Context, states []scaler.VMState) (map[fleet.Key]bool, error) {
 	states = slices.DeleteFunc(slices.Clone(states), func(state scaler.VMState) bool { return !state.VM.Standby })
-	mayWake := func(string) bool { return true }
+	mayWake := func(*fleet.VM) bool { return true }
 	if len(states) > 0 && c.config.Approvals != nil {
 		var err error
 		if mayWake, err = c.config.Approvals.MayWake(ctx); err != nil {
@@ -119,7 +119,7 @@ func (c *Controller) unready(ctx context.Context, states []scaler.VMState) (map[
 	}
 	keys := map[fleet.Key]bool{}
 	for i := range states {
-		if states[i].Phase != scaler.PhaseMade || !mayWake(states[i].VM.Pool) {
+		if states[i].Phase != scaler.PhaseMade || !mayWake(&states[i].VM) {
 			keys[states[i].VM.Key] = true
 		}
 	}
