@@ -95,6 +95,10 @@ type Approvals struct {
 	// planning serializes dry plans, because each uses a processor for a while.
 	planning sync.Mutex
 
+	// writing is held while a status and its entry in the ledger change, so that restore
+	// does not take a status without its entry for another client's.
+	writing sync.Mutex
+
 	// mu guards the fields below.
 	mu sync.Mutex
 	// planned is the last dry plan of each NodePool's new VMs.

@@ -94,7 +94,12 @@ func (s faultyStatus) Update(ctx context.Context, object client.Object, options 
 	if err := s.f.fail("status", object); err != nil {
 		return err
 	}
-	return s.SubResourceWriter.Update(ctx, object, options...)
+	err := s.SubResourceWriter.Update(ctx, object, options...)
+	if updated := s.f.b.updated; updated != nil {
+		s.f.b.updated = nil
+		updated()
+	}
+	return err
 }
 
 // fails checks that a call fails by the fault, names the object, and lets nothing pass.

@@ -56,6 +56,8 @@ type bench struct {
 	// fault is a call of the API that fails, such as "list NodePoolList", or "Proxmox" for
 	// every snapshot; empty means none.
 	fault string
+	// updated is called after the next update of a status; nil means nothing.
+	updated func()
 	// again is set when an approved plan can be begun.
 	again     bool
 	dir       string

@@ -74,6 +74,29 @@ func (a *Approvals) enter(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	return a.patchLedger(ctx, map[types.UID]any{plan.UID: string(content)})
 }
 
+// update writes a plan's status, then enters it into the ledger.
+func (a *Approvals) update(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	if err := a.config.Client.Status().Update(ctx, plan); err != nil {
+		return err
+	}
+	return a.enter(ctx, plan)
+}
+
+// enterFirst enters a new plan into the ledger, then writes its status.
+func (a *Approvals) enterFirst(ctx context.Context, plan *v1alpha1.ScalePlan) error {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	if err := a.enter(ctx, plan); err != nil {
+		return err
+	}
+	if err := a.config.Client.Status().Update(ctx, plan); err != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("proposing scaleplan %s: %w", plan.Name, err)
+	}
+	return nil
+}
+
 func (a *Approvals) patchLedger(ctx context.Context, data map[types.UID]any) error {
 	patch, err := json.Marshal(map[string]any{"data": data})
 	if err == nil {
@@ -90,6 +113,8 @@ func (a *Approvals) patchLedger(ctx context.Context, data map[types.UID]any) err
 // did not propose, and drops deleted plans from the ledger. It returns how many plans there
 // were.
 func (a *Approvals) restore(ctx context.Context) (listed int, err error) {
+	a.writing.Lock()
+	defer a.writing.Unlock()
 	var list v1alpha1.ScalePlanList
 	if err := a.config.Client.List(ctx, &list); err != nil {
 		return 0, fmt.Errorf("reading scaleplans: %w", err)

@@ -154,3 +154,31 @@ func TestLedgerOfOlderVersions(t *testing.T) {
 		t.Errorf("ledger %v, %v", book.Data, err)
 	}
 }
+
+// TestOwnStatusIsNotRestored advances plans between a status and its entry in the ledger:
+// the status is not taken for another client's.
+func TestOwnStatusIsNotRestored(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	vm := placed("slow", pve1, 4096, "a")
+	b.want(0, vm)
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+
+	advanced := make(chan error, 1)
+	b.updated = func() {
+		go func() {
+			_, err := b.approvals.Advance(t.Context())
+			advanced <- err
+		}()
+		select {
+		case err := <-advanced: // it did not wait for the entry
+			advanced <- err
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+	b.want(1, vm)
+	if err := <-advanced; err != nil {
+		t.Fatal(err)
+	}
+	b.plan(v1alpha1.ScalePlanApproved)
+}

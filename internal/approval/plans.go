@@ -137,11 +137,8 @@ func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *
 		plan.Status.Phase, plan.Status.FinishedAt = v1alpha1.ScalePlanFailed, &now
 		plan.Status.Result = "the guard denies it, and approval cannot override that: see spec.reasons"
 	}
-	if err := a.enter(ctx, plan); err != nil {
+	if err := a.enterFirst(ctx, plan); err != nil {
 		return err
-	}
-	if err := a.config.Client.Status().Update(ctx, plan); err != nil && !apierrors.IsConflict(err) {
-		return fmt.Errorf("proposing scaleplan %s: %w", plan.Name, err)
 	}
 	log.FromContext(ctx).Info("proposed scaleplan", logkey.ScalePlan, plan.Name, logkey.NodePool, d.pools, logkey.Message, plan.Spec.Summary)
 	a.publish(plan, corev1.EventTypeNormal, ReasonProposed, plan.Spec.Summary+": see numaform plans "+plan.Name)
@@ -216,11 +213,8 @@ func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before 
 		Type: conditionBegun, Status: metav1.ConditionTrue, Reason: "Approved", LastTransitionTime: now,
 		Message: strings.Join(before, ","),
 	})
-	if err := a.config.Client.Status().Update(ctx, plan); err != nil {
+	if err := a.update(ctx, plan); err != nil {
 		return fmt.Errorf("beginning scaleplan %s: %w", plan.Name, err)
-	}
-	if err := a.enter(ctx, plan); err != nil {
-		return err
 	}
 	log.FromContext(ctx).Info("began approved scaleplan", logkey.ScalePlan, plan.Name, logkey.Approver, plan.Status.Approver)
 	a.publish(plan, corev1.EventTypeNormal, ReasonDecided, "approved by "+plan.Status.Approver)
@@ -235,15 +229,12 @@ func (a *Approvals) end(ctx context.Context, plan *v1alpha1.ScalePlan, phase v1a
 		plan.Status.DecidedAt = &now
 	}
 	plan.Status.Phase, plan.Status.FinishedAt, plan.Status.Result = phase, &now, result
-	err := a.config.Client.Status().Update(ctx, plan)
+	err := a.update(ctx, plan)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
 		return fmt.Errorf("ending scaleplan %s: %w", plan.Name, err)
-	}
-	if err := a.enter(ctx, plan); err != nil {
-		return err
 	}
 	log.FromContext(ctx).Info("ended scaleplan", logkey.ScalePlan, plan.Name, logkey.Phase, string(phase), logkey.Message, result)
 	kind := corev1.EventTypeNormal
