@@ -79,9 +79,18 @@ func newCore(ctx context.Context, b *builder, provider cloudprovider.CloudProvid
 	}
 }
 
-// paced returns a loop of Karpenter that waits longer the longer its rounds take.
+// paced returns a loop of Karpenter that waits longer the more Nodes there are.
 func (c *core) paced(name string, loop loop) controller.Controller {
-	return &paced{loop: loop, name: name, clock: c.clock}
+	return &paced{loop: loop, name: name, nodes: c.nodes}
+}
+
+// nodes returns the number of Nodes.
+func (c *core) nodes() int {
+	count := 0
+	for range c.state.Nodes() {
+		count++
+	}
+	return count
 }
 
 // watchers returns the controllers that maintain Karpenter's cluster state. They write
