@@ -39,6 +39,18 @@ var backendVariables = map[string][]string{
 	},
 }
 
+// loginVariables are the variables with which the kubernetes backend finds the API server
+// and logs in. Others with the same prefix, such as KUBE_EDITOR, belong to other programs.
+var loginVariables = []string{
+	"KUBE_CONFIG_PATH", "KUBE_CONFIG_PATHS", "KUBE_CTX", "KUBE_CTX_AUTH_INFO", "KUBE_CTX_CLUSTER",
+	"KUBE_HOST", "KUBE_TOKEN", "KUBE_USER", "KUBE_PASSWORD", "KUBE_CLIENT_CERT_DATA", "KUBE_CLIENT_KEY_DATA",
+	"KUBE_CLUSTER_CA_CERT_DATA", "KUBE_IN_CLUSTER_CONFIG", "KUBE_INSECURE", "KUBE_TLS_SERVER_NAME", "KUBE_PROXY_URL",
+}
+
+// SelectsCluster reports whether the kubernetes backend reads a variable to find the API
+// server or to log in.
+func SelectsCluster(variable string) bool { return slices.Contains(loginVariables, variable) }
+
 // registryVariables is the prefix of the variables that log the engine in to registries.
 // Only a download needs them.
 const registryVariables = "TF_TOKEN_"
@@ -89,7 +101,7 @@ func environmentsOf(own []string, c *Config, backend, mark string) environments 
 	maps.Copy(all, c.Env)
 	var cluster []string
 	for name, value := range all {
-		if strings.HasPrefix(name, "KUBE_") {
+		if name == "KUBE_NAMESPACE" || SelectsCluster(name) {
 			cluster = append(cluster, name+"="+value)
 		}
 	}

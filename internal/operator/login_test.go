@@ -43,6 +43,7 @@ contexts:
 		"selected context":    {backend: "{type: kubernetes}", cluster: ours, server: "https://ours.example:6443"},
 		"current context":     {backend: "{type: kubernetes}", cluster: operator.Kubeconfig{Path: path}, server: "https://other.example:6443"},
 		"another namespace":   {backend: "{type: kubernetes}", environ: []string{"KUBE_NAMESPACE=x"}, cluster: ours, server: "https://ours.example:6443"},
+		"other programs":      {backend: "{type: kubernetes}", environ: []string{"KUBE_EDITOR=vi", "KUBE_PS1_NS_ENABLE=true"}, cluster: ours, server: "https://ours.example:6443"},
 		"login in a variable": {backend: "{type: kubernetes}", environ: []string{"KUBE_CONFIG_PATH=/x"}, cluster: ours},
 		"login in the config": {backend: "{type: kubernetes, config: {config_path: /x}}", cluster: ours},
 		"other backend":       {backend: "{type: pg}", cluster: ours},

@@ -91,13 +91,14 @@ func (k Kubeconfig) login() (state.Kubeconfig, error) {
 var ownLogin = []string{"config_path", "config_paths", "config_context", "config_context_auth_info", "config_context_cluster", "host", "in_cluster_config"}
 
 // backendLogin returns the engine's login to the API server with the states: the cluster
-// of the command, unless the backend's own settings or KUBE_* variables name another.
+// of the command, unless the backend's own settings or its KUBE_* variables name
+// another.
 func (c *Config) backendLogin(environ []string, cluster Kubeconfig) (state.Kubeconfig, error) {
 	if c.Fleet.Backend.Type != "kubernetes" {
 		return state.Kubeconfig{}, nil
 	}
 	for _, entry := range environ {
-		if strings.HasPrefix(entry, "KUBE_") && !strings.HasPrefix(entry, "KUBE_NAMESPACE=") {
+		if name, _, _ := strings.Cut(entry, "="); state.SelectsCluster(name) {
 			return state.Kubeconfig{}, nil
 		}
 	}
