@@ -34,9 +34,9 @@ const (
 	// switchInterval is the interval between readings of the switch while it cannot be
 	// watched or read.
 	switchInterval = 2 * time.Second
-	// switchWatch is the duration of one watch. A dead connection ends it earlier, because
-	// the client pings the API server every half a minute.
-	switchWatch = 5 * time.Minute
+	// switchWatch is the duration of one watch. It is short, because a proxy with HTTP/1.1 can
+	// hide that the connection is dead.
+	switchWatch = time.Minute
 	// switchPatience is how long the switch may be unreadable before that is reported.
 	switchPatience = time.Minute
 )
