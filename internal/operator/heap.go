@@ -80,12 +80,19 @@ func (h *heap) run(ctx context.Context, busy func() bool) {
 
 // rest returns free memory if the controller has become idle.
 func (h *heap) rest() {
+	if h.becomesIdle() {
+		h.release() // takes long, and every decision calls work
+	}
+}
+
+// becomesIdle changes to idle if nothing has happened for a while.
+func (h *heap) becomesIdle() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.idle || h.clock.Since(h.worked) < heapPatience {
-		return
+		return false
 	}
 	h.idle = true
 	h.collect(idleGC)
-	h.release()
+	return true
 }

@@ -1,7 +1,9 @@
 package operator_test
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,4 +47,68 @@ func TestHeap(t *testing.T) {
 	h.Work()
 	h.Work()
 	expect("working", "collect 300")
+}
+
+// TestHeapWorksWhileItReturnsMemory does not delay a decision.
+func TestHeapWorksWhileItReturnsMemory(t *testing.T) {
+	t.Parallel()
+	clk := testclock.NewFakeClock(time.Now())
+	var h operator.Heap
+	released := false
+	h = operator.NewTestHeap(clk, func(int) int { return 0 }, func() {
+		worked := make(chan struct{})
+		go func() {
+			defer close(worked)
+			h.Work()
+		}()
+		select {
+		case <-worked:
+			released = true
+		case <-time.After(10 * time.Second):
+		}
+	})
+	clk.Step(time.Minute)
+	h.Rest()
+	if !released {
+		t.Error("a decision waits until the memory is returned")
+	}
+}
+
+// TestHeapRun returns memory only once nothing is being applied any more.
+func TestHeapRun(t *testing.T) {
+	t.Parallel()
+	clk := testclock.NewFakeClock(time.Now())
+	var busy, released atomic.Bool
+	busy.Store(true)
+	asked := make(chan struct{})
+	h := operator.NewTestHeap(clk, func(int) int { return 0 }, func() { released.Store(true) })
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		h.Run(ctx, func() bool {
+			asked <- struct{}{}
+			return busy.Load()
+		})
+	}()
+	until(t, "it waits", clk.HasWaiters)
+	tick := func() {
+		clk.Step(5 * time.Second)
+		<-asked
+	}
+	for range 10 {
+		tick()
+	}
+	if released.Load() {
+		t.Error("it returned memory during an apply")
+	}
+	busy.Store(false)
+	for range 6 {
+		tick()
+	}
+	cancel()
+	<-ended
+	if !released.Load() {
+		t.Error("it returned no memory after the apply")
+	}
 }
