@@ -16,7 +16,7 @@
 #   SIZE=3G                size of the disk; guests grow the file system to a larger one
 #
 # Users other than root need user namespaces for it. It needs mmdebstrap, mke2fs, sfdisk,
-# qemu-img and, if not run by root, fakeroot.
+# qemu-img; curl and gpg, unless KUBELET is set; and fakeroot, if not run by root.
 set -eu
 
 fail() {
@@ -33,8 +33,10 @@ export PATH="$PATH:/usr/sbin:/sbin"
 
 as=
 [ "$(id -u)" = 0 ] || as=fakeroot
-for tool in mmdebstrap mke2fs sfdisk qemu-img $as; do
-	command -v "$tool" >/dev/null || fail "there is no $tool: apt-get install mmdebstrap e2fsprogs fdisk qemu-utils fakeroot"
+download=
+[ -n "$kubelet" ] || download="curl gpg"
+for tool in mmdebstrap mke2fs sfdisk qemu-img $download $as; do
+	command -v "$tool" >/dev/null || fail "there is no $tool: apt-get install mmdebstrap e2fsprogs fdisk qemu-utils curl gpg fakeroot"
 done
 [ -z "$kubelet" ] || [ -x "$kubelet" ] || fail "KUBELET is $kubelet, which is no program"
 work=$(mktemp -d "$(dirname "$image")/.make-image-XXXXXX")
@@ -138,6 +140,10 @@ else
 	curl -fsSL "${repository}Release.key" | gpg --dearmor >"$work/kubernetes.gpg" || fail "reading $repository: KUBELET=PATH takes a kubelet from this machine"
 	set -- "$@" --include=kubelet,kubeadm \
 		--setup-hook="mkdir -p \"\$1/etc/apt/sources.list.d\" && echo 'deb [signed-by=$work/kubernetes.gpg] $repository /' >\"\$1/etc/apt/sources.list.d/kubernetes.list\""
+	# mmdebstrap's apt reads the key from this machine; the image needs its own copy.
+	set -- "$@" --customize-hook='mkdir -p "$1/etc/apt/keyrings"' --customize-hook="upload '$work/kubernetes.gpg' /etc/apt/keyrings/kubernetes.gpg" \
+		--customize-hook="chmod 644 \"\$1/etc/apt/keyrings/kubernetes.gpg\"" \
+		--customize-hook="sed -i 's|signed-by=[^]]*|signed-by=/etc/apt/keyrings/kubernetes.gpg|' \"\$1/etc/apt/sources.list.d/kubernetes.list\""
 fi
 [ -z "$files" ] || set -- "$@" --customize-hook="sync-in '$files' /"
 set -- "$@" --customize-hook="upload '$work/after.sh' /tmp/after.sh" --customize-hook='chroot "$1" sh /tmp/after.sh' \
