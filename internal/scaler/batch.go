@@ -60,11 +60,9 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 			undrained[leaving[i].Key] = w.scaler.config.Drained(ctx, leaving[i].Name)
 		}
 	}
-	joined := map[fleet.Key]bool{}
-	for i := range unseen {
-		if joined[unseen[i].Key], err = w.config.Joined(ctx, unseen[i]); err != nil {
-			return nil, fmt.Errorf("checking whether %s, which is not in Proxmox, had joined: %w", unseen[i].Name, err)
-		}
+	joined, err := w.hadJoined(ctx, unseen)
+	if err != nil {
+		return nil, err
 	}
 
 	w.mu.Lock()
@@ -95,6 +93,17 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	b.change.outside = slices.Clone(w.outside)
 	b.change.rotations = maps.Clone(w.rotations)
 	return b, nil
+}
+
+// hadJoined reports which VMs that are not in Proxmox had become Nodes.
+func (w *Writer) hadJoined(ctx context.Context, unseen []fleet.VM) (joined map[fleet.Key]bool, err error) {
+	joined = map[fleet.Key]bool{}
+	for i := range unseen {
+		if joined[unseen[i].Key], err = w.config.Joined(ctx, unseen[i]); err != nil {
+			return nil, fmt.Errorf("checking whether %s, which is not in Proxmox, had joined: %w", unseen[i].Name, err)
+		}
+	}
+	return joined, nil
 }
 
 // nodesFiledAsStandby returns the VMs whose files say standby although they run as Nodes:
