@@ -1,0 +1,236 @@
+package scaler
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/topology"
+)
+
+// hadJoined reports which VMs that are not in Proxmox had become Nodes.
+func (w *Writer) hadJoined(ctx context.Context, unseen []fleet.VM) (joined map[fleet.Key]bool, err error) {
+	joined = map[fleet.Key]bool{}
+	for i := range unseen {
+		if joined[unseen[i].Key], err = w.config.Joined(ctx, unseen[i]); err != nil {
+			return nil, fmt.Errorf("checking whether %s, which is not in Proxmox, had joined: %w", unseen[i].Name, err)
+		}
+	}
+	return joined, nil
+}
+
+// nodesFiledAsStandby returns the VMs whose files say standby although they run as Nodes:
+// a person edited the file, or reverted the wake. A VM that a person started is not one of
+// them.
+func (w *Writer) nodesFiledAsStandby(ctx context.Context, from *reading, snapshot *topology.Snapshot) (map[fleet.Key]bool, error) {
+	index := indexGuests(snapshot, w.scaler.config.ClusterID)
+	woken := wokenIn(from.recent)
+	nodes := map[fleet.Key]bool{}
+	for i := range from.fleet.VMs {
+		vm := &from.fleet.VMs[i]
+		guest, ours := index.of(vm)
+		if !vm.Standby || !ours || !guest.Running {
+			continue
+		}
+		if nodes[vm.Key] = woken[vm.Key]; nodes[vm.Key] || w.config.Joined == nil {
+			continue
+		}
+		var err error
+		if nodes[vm.Key], err = w.config.Joined(ctx, *vm); err != nil {
+			return nil, fmt.Errorf("checking whether %s, a standby VM that runs, had joined: %w", vm.Name, err)
+		}
+	}
+	return nodes, nil
+}
+
+// mergeStandby compares a VM's file with what this writer knows, which decides: only a
+// recorded wake makes a node of a standby VM, and a node never becomes a standby VM again.
+func (w *Writer) mergeStandby(ctx context.Context, m *member, filed *fleet.VM, node bool) {
+	m.VM.Standby = m.VM.Standby && !node
+	differs := filed.Standby != m.VM.Standby && !m.waking && !m.moving
+	if differs && !m.misfiled {
+		log.FromContext(ctx).Info("the file of a vm disagrees about standby, and is not followed: restore its line, or remove the node",
+			logkey.VM, m.VM.Name, logkey.Host, m.VM.Host.String(), "filed", filed.Standby, "standby", m.VM.Standby)
+	}
+	m.misfiled = differs
+}
+
+// mergeFiles applies others' changes of the fleet's files to the writer's members. In nodes
+// are VMs that are no standby VMs, although their files say so.
+func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topology.Snapshot, nodes map[fleet.Key]bool) {
+	now := w.scaler.config.Clock.Now()
+	alive := indexGuests(snapshot, w.scaler.config.ClusterID).keys()
+
+	// Add or update the members for the VMs in the fleet's files.
+	filed := map[fleet.Key]bool{}
+	for _, vm := range from.fleet.VMs {
+		filed[vm.Key] = true
+		if m := w.members[vm.Key]; m != nil {
+			if m.Filed = true; !m.moving {
+				m.VM = inPlace(m.VM, &vm.Spec) // people may have reverted it
+			}
+			w.mergeStandby(ctx, m, &vm, nodes[vm.Key])
+			if m.Phase == PhaseReserved && (!m.waking || slices.Contains(from.open[vm.Host].Woken, vm.Key)) {
+				// Its change was written, but the response was lost.
+				m.waking = false
+				w.set(m, PhaseMaking, nil)
+			}
+			continue
+		}
+		m := &member{VMState: VMState{VM: vm, Since: now, Filed: true}}
+		m.Changing = slices.Contains(from.open[vm.Host].Updated, vm.Key)
+		w.members[vm.Key] = m
+		w.mergeStandby(ctx, m, &vm, nodes[vm.Key])
+		if alive[vm.Key] && !interrupted(from.open, vm.Host) && !slices.Contains(from.open[vm.Host].Woken, vm.Key) {
+			w.set(m, PhaseMade, nil)
+		} else {
+			w.set(m, PhaseMaking, nil)
+		}
+	}
+
+	// Add members for VMs whose removal an earlier run began.
+	for _, open := range from.open {
+		for _, vm := range open.Removed {
+			if w.members[vm.Key] == nil && !filed[vm.Key] && alive[vm.Key] {
+				w.members[vm.Key] = &member{VMState: VMState{VM: vm, Phase: PhaseRemoving, Since: now, Made: true, Filed: true}, leaving: true}
+			}
+		}
+	}
+
+	// Remove the VMs whose file was deleted.
+	for key, m := range w.members {
+		switch {
+		case !m.Filed || m.moving || filed[key]:
+		case alive[key]:
+			m.leaving = true
+			w.set(m, PhaseRemoving, m.Err)
+		default:
+			w.drop(key)
+		}
+	}
+}
+
+// merge applies others' changes of the fleet, and marks hosts that must wait as busy. It
+// returns the VMs to look up in the cluster: VMs that may be removed, and VMs that this
+// writer has not seen yet.
+func (w *Writer) merge(
+	ctx context.Context, from *reading, snapshot *topology.Snapshot, cloning []topology.HostID, nodes map[fleet.Key]bool,
+) (leaving, unseen []fleet.VM) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mergeFiles(ctx, from, snapshot, nodes)
+	for region, rotation := range from.rotations {
+		if rotation.Compare(w.rotations[region]) > 0 {
+			w.rotations[region] = rotation
+		}
+	}
+	if !w.Synced() {
+		close(w.loaded)
+	}
+
+	// Hosts where an earlier run's clone is in progress wait, and hosts that failed
+	// recently. On hosts where files and Proxmox differ but a recent plan found nothing to
+	// do, only requested changes are planned.
+	now := w.scaler.config.Clock.Now()
+	w.cloning = len(cloning) > 0
+	for _, host := range cloning {
+		from.busy[host] = true
+	}
+	for host, d := range w.backoff {
+		if d.until.After(now) {
+			from.busy[host] = true
+		}
+	}
+	from.gathering = map[topology.HostID]bool{}
+	for host, until := range w.gathering {
+		if from.gathering[host] = until.After(now); !from.gathering[host] {
+			delete(w.gathering, host)
+		}
+	}
+	from.quiet = map[topology.HostID]bool{}
+	for host, d := range w.quiet {
+		from.quiet[host] = d.until.After(now)
+	}
+
+	for _, m := range w.sorted() {
+		if m.leaving && m.Filed && m.ready(from, now) {
+			leaving = append(leaving, m.VM)
+		}
+	}
+	for _, m := range w.absent(from, snapshot) {
+		if w.unseen(m) {
+			unseen = append(unseen, m.VM)
+		}
+	}
+	return leaving, unseen
+}
+
+// giveUpReused gives up VMs that were never created and whose VMID now belongs to another
+// guest: a NodeClaim cannot change its VM.
+func (w *Writer) giveUpReused(b *batch) {
+	for _, vm := range b.change.index().reused(w.fleet()) {
+		m := w.members[vm.Key]
+		if m.moving || b.change.from.busy[vm.Host] {
+			continue
+		}
+		if !m.leaving {
+			w.set(m, PhaseFailed, &VMIDTakenError{VM: vm.Name, VMID: vm.VMID, Guest: "another guest", Host: vm.Host})
+		}
+		if m.Filed {
+			b.remove(vm.Key)
+		}
+	}
+}
+
+// giveUpVanished gives up VMs that were created and no longer exist in Proxmox. Creating
+// such a VM again would not help: its guest had joined as a Node, with a seed that no
+// longer exists, and a VM with that ID would keep the dead Node forever.
+func (w *Writer) giveUpVanished(b *batch, joined map[fleet.Key]bool) {
+	now := w.scaler.config.Clock.Now()
+	for _, m := range w.absent(b.change.from, b.change.Snapshot) {
+		made := m.Phase == PhaseMade && now.Sub(m.Since) > vanishedAfter
+		if w.unseen(m) {
+			known := false
+			if made, known = joined[m.VM.Key]; !known {
+				continue
+			}
+		}
+		if made {
+			m.vanished = true
+			w.set(m, PhaseFailed, &VanishedError{VM: m.VM.Name, VMID: m.VM.VMID, Host: m.VM.Host})
+		}
+		if m.vanished && m.Filed {
+			b.remove(m.VM.Key)
+		}
+	}
+}
+
+// absent returns the VMs that are known to be missing from Proxmox, sorted: the snapshot
+// lists all guests of their region, and their host was read.
+func (w *Writer) absent(from *reading, snapshot *topology.Snapshot) []*member {
+	index := indexGuests(snapshot, w.scaler.config.ClusterID)
+	alive := index.keys()
+	var absent []*member
+	for _, m := range w.sorted() {
+		_, listed := index.with(&m.VM)
+		if listed || alive[m.VM.Key] || m.moving || m.leaving || from.busy[m.VM.Host] {
+			continue
+		}
+		region := regionOf(snapshot, m.VM.Host.Region)
+		if region.Quorate && !region.HidesGuests && problemOf(snapshot.Host(m.VM.Host)) == "" {
+			absent = append(absent, m)
+		}
+	}
+	return absent
+}
+
+// unseen reports whether a VM may have been created before this writer first read
+// Proxmox: after a start, the writer has never seen the VMs in its files. Their Nodes
+// answer that.
+func (w *Writer) unseen(m *member) bool {
+	return m.Phase == PhaseMaking && !m.Made && m.Filed && w.config.Joined != nil
+}
