@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 
+	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/numaform/numaform/state"
@@ -18,6 +19,13 @@ func Decode(text []byte) (Config, error) {
 // Serve answers probes and serves metrics and profiles until ctx ends.
 func Serve(ctx context.Context, settings *ControllerSettings, registry prometheus.Gatherer, ready func(context.Context) error) error {
 	return serve(ctx, settings, registry, ready)
+}
+
+// Paced slows a loop of Karpenter's down as the cluster grows.
+func Paced(l loop, name string, nodes func() int) interface {
+	Reconcile(ctx context.Context) (reconciler.Result, error)
+} {
+	return &paced{loop: l, name: name, nodes: nodes}
 }
 
 // BackendLogin returns the engine's login to the API server with the states.

@@ -1,4 +1,4 @@
-package operator
+package operator_test
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/awslabs/operatorpkg/singleton"
+
+	"github.com/numaform/numaform/internal/operator"
 )
 
 // round is a loop that asks for the next round.
@@ -37,8 +39,8 @@ func TestPaced(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := &paced{loop: round{next: c.next}, name: "test", nodes: func() int { return c.nodes }}
-			got, err := p.Reconcile(t.Context())
+			loop := operator.Paced(round{next: c.next}, "test", func() int { return c.nodes })
+			got, err := loop.Reconcile(t.Context())
 			if err != nil || got != c.want {
 				t.Errorf("next round %+v, %v; want %+v", got, err, c.want)
 			}

@@ -1,4 +1,4 @@
-package qemu
+package qemu_test
 
 import (
 	"slices"
@@ -6,18 +6,20 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/test/sim/qemu"
 )
 
 // worker is a VM as numaform's files configure it.
-func worker() VM {
-	return VM{
+func worker() qemu.VM {
+	return qemu.VM{
 		VMID: 2001,
 		Options: map[string]string{
 			"name": "workers-2001", "sockets": "2", "cores": "2", "memory": "4096", "cpu": "host", "agent": "1", "boot": "order=scsi0;net0",
 			"numa": "1", "numa0": "cpus=0-1,hostnodes=0,memory=2048,policy=bind", "numa1": "cpus=2;3,hostnodes=1,memory=2048,policy=bind",
 			"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0,queues=4", "smbios1": "uuid=0d4f6c0a-0000-4000-8000-000000000001,serial=YSxi,base64=1",
 		},
-		Drives: map[string]Drive{
+		Drives: map[string]qemu.Drive{
 			"scsi0": {Volume: "local-lvm:vm-2001-disk-0", Size: 8 << 30, Image: true, Linked: true},
 			"ide2":  {Volume: "local:iso/numaform-e2e-2001.iso", CD: true, Content: []byte("seed")},
 		},
@@ -26,7 +28,7 @@ func worker() VM {
 
 func TestArguments(t *testing.T) {
 	t.Parallel()
-	args, err := arguments(worker(), here{dir: "/d", accelerator: "tcg", hostNodes: []int{0}, address: 15})
+	args, err := qemu.Arguments(worker(), "/d", "tcg", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +80,7 @@ func TestModel(t *testing.T) {
 		{"custom-numa", "tcg", "max,la57=off"},
 		{"kvm64", "tcg", "kvm64"},
 	} {
-		if got := model(tt.cpu, tt.accelerator); got != tt.want {
+		if got := qemu.Model(tt.cpu, tt.accelerator); got != tt.want {
 			t.Errorf("%s with %s is %s, want %s", tt.cpu, tt.accelerator, got, tt.want)
 		}
 	}
@@ -86,15 +88,15 @@ func TestModel(t *testing.T) {
 
 func TestArgumentsRefuse(t *testing.T) {
 	t.Parallel()
-	for want, change := range map[string]func(VM){
-		"reading cores":               func(vm VM) { vm.Options["cores"] = "two" },
-		"only virtio is supported":    func(vm VM) { vm.Options["net0"] = "e1000=BC:24:11:00:00:01,bridge=vmbr0" },
-		"has no memory or no cpus":    func(vm VM) { vm.Options["numa0"] = "cpus=0-1" },
-		"only scsi, virtio and ide a": func(vm VM) { vm.Drives["sata0"] = Drive{Volume: "local-lvm:x"} },
+	for want, change := range map[string]func(qemu.VM){
+		"reading cores":               func(vm qemu.VM) { vm.Options["cores"] = "two" },
+		"only virtio is supported":    func(vm qemu.VM) { vm.Options["net0"] = "e1000=BC:24:11:00:00:01,bridge=vmbr0" },
+		"has no memory or no cpus":    func(vm qemu.VM) { vm.Options["numa0"] = "cpus=0-1" },
+		"only scsi, virtio and ide a": func(vm qemu.VM) { vm.Drives["sata0"] = qemu.Drive{Volume: "local-lvm:x"} },
 	} {
 		vm := worker()
 		change(vm)
-		if _, err := arguments(vm, here{dir: "/d"}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := qemu.Arguments(vm, "/d", "tcg"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
 	}

@@ -86,7 +86,7 @@ func accelerator(ctx context.Context, image string) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, kvmLimit)
 	defer cancel()
-	cmd := exec.CommandContext(
+	cmd := exec.CommandContext( //nolint:gosec // the image is the caller's choice
 		ctx, program, "-machine", "pc,accel=kvm", "-cpu", "host", "-m", "512", "-nodefaults", "-display", "none", "-serial", "stdio",
 		"-snapshot", "-drive", "if=virtio,format=qcow2,file="+image,
 	)
@@ -197,7 +197,8 @@ func (h *Hypervisor) prepare(vm VM, dir string) error {
 			commands = [][]string{{"convert", "-O", "qcow2", h.cfg.Image, path}, {"resize", "-q", path, size}}
 		}
 		for _, args := range commands {
-			if out, err := exec.CommandContext(context.Background(), "qemu-img", args...).CombinedOutput(); err != nil {
+			cmd := exec.CommandContext(context.Background(), "qemu-img", args...) //nolint:gosec // the disk's name and size are checked
+			if out, err := cmd.CombinedOutput(); err != nil {
 				return fmt.Errorf("qemu-img %s: %w: %s", args[0], err, bytes.TrimSpace(out))
 			}
 		}

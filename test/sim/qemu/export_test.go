@@ -1,0 +1,11 @@
+package qemu
+
+// Arguments returns QEMU's arguments for a VM in directory dir, whose address ends in 15.
+func Arguments(vm VM, dir, accelerator string, hostNodes ...int) ([]string, error) {
+	return arguments(vm, here{dir: dir, accelerator: accelerator, hostNodes: hostNodes, address: 15})
+}
+
+// Model returns QEMU's CPU model for a VM's type of CPU.
+func Model(cpu, accelerator string) string {
+	return model(cpu, accelerator)
+}
