@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -480,5 +482,55 @@ func TestStandbyVMsAreNotHalfMade(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[fleet.VMID]bool{2000: false, 2001: true, 2002: true}, incomplete); diff != "" {
 		t.Errorf("incomplete (-want +got):\n%s", diff)
+	}
+}
+
+// TestUndoRefusesAWake reverts a wake: the VM has the data of a node, and stays one.
+func TestUndoRefusesAWake(t *testing.T) {
+	t.Parallel()
+	woken := vm(pve1, 2000)
+	s := newScaler(t, nil, woken)
+	wake := audit.Change{ID: "the-wake", Kind: audit.KindWake, Woken: []fleet.VM{woken}}
+	_, err := s.ProposeUndo(t.Context(), snapshot(guestOf(woken)), &wake, nil)
+	if !as[*scaler.UndoError](err) || !strings.Contains(err.Error(), "undoing the-wake: its VMs have started") || !strings.Contains(err.Error(), "remove their nodes instead") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestWokenVMsOutliveARevert reverts the commit of a wake: the file says standby again, but
+// the VM, which has no Node yet, stays an ordinary one, also for the next writer.
+func TestWokenVMsOutliveARevert(t *testing.T) {
+	t.Parallel()
+	var config scaler.Config
+	w := newWorldWith(t, func(c *scaler.Config) { config = *c })
+	writer, stop := w.runUntil(t, nil)
+	vms := ensure(t, writer, standby(first))
+	phases(t, writer, scaler.PhaseMade)
+	file := filepath.Join(config.Dir, string(first.Region), string(first.Host), "node-"+vms[0].Name+".tf")
+	asStandby, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := writer.Wake(t.Context(), vms[0].Key); err != nil {
+		t.Fatal(err)
+	}
+	phases(t, writer, scaler.PhaseMade)
+	w.underWay(t)
+	stop()
+
+	if err := os.WriteFile(file, asStandby, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.sim.ResetCalls()
+	again := w.run(t, nil)
+	if states := phases(t, again, scaler.PhaseMade); states[0].VM.Standby {
+		t.Error("a reverted commit made a standby VM of a node")
+	}
+	// The next change of the host plans with the VM as it is.
+	ensure(t, again, on(first))
+	phases(t, again, scaler.PhaseMade, scaler.PhaseMade)
+	w.runs(t, vms[0], true)
+	if n := w.starts(vms[0]); n != 0 {
+		t.Errorf("started %d times more", n)
 	}
 }
