@@ -59,17 +59,23 @@ func (s *Seeder) facts(ctx context.Context) (facts, error) {
 const factsAge = 5 * time.Minute
 
 // recentFacts returns facts for the check of a class, which is repeated for each class while
-// nothing happens. A seed is always made from new ones.
+// nothing happens. A seed is always made from new ones. The API server is queried without
+// the lock, so that a slow response delays no other check; two checks at once both query.
 func (s *Seeder) recentFacts(ctx context.Context) (facts, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.knownAt.IsZero() && s.config.Clock.Since(s.knownAt) < factsAge {
-		return s.known, nil
+	known, recent := s.known, !s.knownAt.IsZero() && s.config.Clock.Since(s.knownAt) < factsAge
+	s.mu.Unlock()
+	if recent {
+		return known, nil
 	}
+
 	known, err := s.facts(ctx)
 	if err != nil {
 		return facts{}, err
 	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.known = known
 	s.knownAt = s.config.Clock.Now()
 	return known, nil
