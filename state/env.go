@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -83,6 +85,20 @@ type environments struct {
 	cluster []string
 }
 
+// canonicalServer returns one spelling of an API server's URL. An engine of another
+// numaform that uses the same cluster is not found if the two spell it differently.
+func canonicalServer(server string) string {
+	u, err := url.Parse(server)
+	if err != nil || u.Host == "" {
+		return server
+	}
+	scheme, port := strings.ToLower(u.Scheme), u.Port()
+	if port == "" {
+		port = map[string]string{"https": "443", "http": "80"}[scheme]
+	}
+	return scheme + "://" + net.JoinHostPort(strings.ToLower(u.Hostname()), port) + strings.TrimRight(u.Path, "/")
+}
+
 // environmentsOf divides this process's environment and the caller's additions: the
 // engine gets its backend's variables, the provider gets the other additions, which log
 // it in to Proxmox, and a download of the provider gets the variables for registries.
@@ -109,7 +125,7 @@ func environmentsOf(own []string, c *Config, backend, mark string) environments 
 	identity := cluster
 	if c.Kubeconfig.Server != "" {
 		// The file's path differs between two numaforms that use the same cluster.
-		identity = append(slices.Clone(cluster), c.Kubeconfig.Server)
+		identity = append(slices.Clone(cluster), canonicalServer(c.Kubeconfig.Server))
 	}
 	plain[clusterVariable] = hashLines(identity)
 	e := environments{cluster: cluster, engine: maps.Clone(plain), provider: maps.Clone(plain), download: maps.Clone(plain)}

@@ -161,3 +161,6 @@ func BehindFence(config Config, env map[string]string) bool {
 	_, ok := w.connString()
 	return ok
 }
+
+// CanonicalServer returns one spelling of an API server's URL.
+func CanonicalServer(server string) string { return canonicalServer(server) }
