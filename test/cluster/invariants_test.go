@@ -280,7 +280,7 @@ func (s *scene) checkHistory() {
 	for _, entry := range entries {
 		for _, host := range entry.Change.Hosts {
 			plans[host.PlanSHA256] = true
-			for _, target := range slices.Concat(host.Create, host.Delete, host.Import, host.Update) {
+			for _, target := range slices.Concat(host.Create, host.Delete, host.Import, host.Update, host.Wake) {
 				vms[strconv.Itoa(int(target.VMID))] = host.PlanSHA256 != ""
 			}
 		}

@@ -22,7 +22,7 @@ func TestKillTable(t *testing.T) {
 	for _, row := range killRow.FindAllStringSubmatch(string(text), -1) {
 		told = append(told, row[1]+": "+row[2])
 	}
-	for _, step := range slices.Concat(upSteps(), downSteps()) {
+	for _, step := range slices.Concat(upSteps(), downSteps(), wakeSteps(), standbySteps()) {
 		kept := "yes"
 		if step.withDisk {
 			kept = "no"

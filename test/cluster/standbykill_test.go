@@ -1,0 +1,146 @@
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/enginetest"
+	"github.com/numaform/numaform/internal/pvesim"
+)
+
+// wakeSteps returns the steps of a wake in order.
+func wakeSteps() []killStep {
+	return []killStep{
+		{name: "during plan of a wake", arm: holdEngine("hold", "plan")},
+		{name: "wake begun, not applied", withDisk: true, arm: holdEngine("hold", "apply"), after: wantBegun},
+		{name: "configured, not started", arm: holdCall(pvesim.Fault{Method: "POST", Path: `/status/start$`}, byProvider)},
+		{name: "woken, state not written", withDisk: true, arm: holdCall(pvesim.Fault{Method: "POST", Path: `/status/start$`, After: true}, byProvider)},
+		{name: "woken, no outcome yet", arm: holdEngine("after", "apply"), after: wantBegun},
+		{name: "wake recorded, node not joined", withDisk: true, arm: seen(outcomeWithoutNode)},
+	}
+}
+
+// standbySteps returns the steps of the creation of a standby VM in order.
+func standbySteps() []killStep {
+	return []killStep{
+		{name: "during plan of a standby VM", arm: holdEngine("hold", "plan")},
+		{name: "standby VM begun, not applied", withDisk: true, arm: holdEngine("hold", "apply"), after: wantBegun},
+		{name: "during clone of a standby VM", withDisk: true, arm: holdCall(pvesim.Fault{Method: "POST", Path: `/clone$`, After: true}, nil)},
+		{name: "standby VM cloned, not configured", arm: holdCall(pvesim.Fault{Method: "PUT", Path: `^/nodes/[^/]+/qemu/2\d+/config$`}, byProvider)},
+		{name: "standby VM applied, no outcome yet", arm: holdEngine("after", "apply"), after: wantBegun},
+	}
+}
+
+// TestKillControllerWithStandby kills the controller at each step of a wake, after which
+// it refills, and of the creation of a standby VM: by make nightly at all of them, by make
+// test at one of each.
+func TestKillControllerWithStandby(t *testing.T) {
+	wakes, creations := wakeSteps(), standbySteps()
+	if !enginetest.EveryCase() {
+		wakes, creations = wakes[3:4], creations[2:3]
+	}
+	s := newScene(t, worldConfig{
+		args:   []string{"--leader-elect=false", "--feature-gates", "CapacityBuffer=true"},
+		values: map[string]any{"featureGates": map[string]any{"CapacityBuffer": true}},
+		delays: pvesim.Delays{Clone: time.Second, Start: 200 * time.Millisecond, Stop: 200 * time.Millisecond, Destroy: 500 * time.Millisecond},
+	})
+	s.run()
+	t.Cleanup(func() { s.stop(syscall.SIGTERM) })
+	buffer := s.standbyBuffer("workers", "500m", 1)
+	s.settledWithStandby(1, 0)
+	for i, step := range wakes {
+		app := fmt.Sprintf("wake-%d", i)
+		waiting, _ := s.stopped()
+		s.killAt(step, func() { s.pods(app, 1, "500m", "512Mi", apart) })
+		s.running(app, 1, 3*time.Minute)
+		s.settledWithStandby(1, i+1)
+		s.checkWithStandby(waiting)
+	}
+	for i, step := range creations {
+		more := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, i+2))
+		s.killAt(step, func() {
+			if err := s.api.Patch(context.Background(), buffer, more); err != nil {
+				t.Fatal(err)
+			}
+		})
+		s.settledWithStandby(i+2, len(wakes))
+		s.checkWithStandby(nil)
+	}
+	s.checkSecrets()
+}
+
+// settledWithStandby waits until there are that many stopped VMs and complete nodes, and
+// nothing is in progress.
+func (s *scene) settledWithStandby(standby, nodes int) {
+	s.t.Helper()
+	s.eventually(3*time.Minute, func(ctx context.Context) string {
+		var claims karpv1.NodeClaimList
+		if err := s.api.List(ctx, &claims); err != nil {
+			return err.Error()
+		}
+		for i := range claims.Items {
+			if claim := &claims.Items[i]; !claim.StatusConditions().IsTrue(karpv1.ConditionTypeInitialized) || !claim.DeletionTimestamp.IsZero() {
+				return "not settled: " + claim.Name
+			}
+		}
+		stopped, running := s.stopped()
+		if len(stopped) != standby || len(running) != nodes || len(claims.Items) != nodes {
+			return fmt.Sprintf("VMs %v are stopped and %v run, with %d nodeclaims; want %d and %d", stopped, running, len(claims.Items), standby, nodes)
+		}
+		entries := s.history()
+		if left := unfinished(entries); len(left) > 0 || slices.ContainsFunc(entries[len(entries)-1:], func(e audit.Entry) bool { return e.Outcome == nil }) {
+			return fmt.Sprintf("a change is in progress: %v", left)
+		}
+		if locks := s.locks(); len(locks) > 0 {
+			return fmt.Sprintf("locked: %v", locks)
+		}
+		return ""
+	})
+}
+
+// checkWithStandby checks the invariants beside standby VMs: the VMs that waited were woken
+// and not replaced, every VM that runs was started once and has a Node, and no other was
+// started.
+func (s *scene) checkWithStandby(waited []string) {
+	s.t.Helper()
+	_, running := s.stopped()
+	for _, name := range waited {
+		if !slices.Contains(running, name) {
+			s.t.Errorf("standby VM %s was not woken: %v run", name, running)
+		}
+	}
+	starts := s.starts()
+	if len(starts) != len(running) {
+		s.t.Errorf("VMs %v run, and these were started: %v", running, starts)
+	}
+	for path, times := range starts {
+		if times != 1 {
+			s.t.Errorf("%d calls of %s", times, path)
+		}
+	}
+	var claims karpv1.NodeClaimList
+	s.list(&claims)
+	var nodes []string
+	for i := range claims.Items {
+		nodes = append(nodes, claims.Items[i].Status.NodeName)
+	}
+	slices.Sort(nodes)
+	if !slices.Equal(nodes, running) {
+		s.t.Errorf("VMs %v run, the nodes are %s", running, strings.Join(nodes, ", "))
+	}
+	s.checkForeign()
+	s.checkPins()
+	s.checkDrained()
+	s.checkHistory()
+	s.checkStates()
+}
