@@ -59,6 +59,24 @@ func TestModesLetPassOrWait(t *testing.T) {
 	}
 }
 
+// TestAdvanceWaitsLongerWithoutPlans repeats Advance rarely while no ScalePlan is open.
+func TestAdvanceWaitsLongerWithoutPlans(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "auto")
+	idle, err := b.approvals.Reconcile(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.want(0, placed("slow", pve2, 4096, "a"))
+	open, err := b.approvals.Reconcile(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if open.RequeueAfter <= 0 || idle.RequeueAfter < 10*open.RequeueAfter {
+		t.Errorf("Advance is repeated after %s with an open ScalePlan, and after %s without", open.RequeueAfter, idle.RequeueAfter)
+	}
+}
+
 // TestReserveIsPlannedAgain plans again when a standby VM is to reserve its resources.
 func TestReserveIsPlannedAgain(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())

@@ -82,8 +82,16 @@ func TestKinds(t *testing.T) {
 		{"a repair beside a deleted file", repair(), scaler.RootPlan{Intent: updated, TakenOut: one}, audit.KindByHand},
 	} {
 		tt.plan.Host = pve1
-		if got := s.Record(tt.change, []scaler.RootPlan{tt.plan}).Kind; got != tt.want {
-			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		record := s.Record(tt.change, []scaler.RootPlan{tt.plan})
+		if record.Kind != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, record.Kind, tt.want)
+		}
+		// A repeated apply adds nothing: the unfinished change has the VM in its record.
+		if added := len(record.Added); tt.want == audit.KindByHand && added != len(tt.plan.Made) {
+			t.Errorf("%s: %d VMs added, want %d", tt.name, added, len(tt.plan.Made))
+		}
+		if tt.want == audit.KindRecovery && len(record.Added) != 0 {
+			t.Errorf("%s: %v added, want none", tt.name, record.Added)
 		}
 	}
 }

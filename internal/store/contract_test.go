@@ -211,6 +211,7 @@ func TestReadYourWrites(t *testing.T) {
 		s := p.open(t)
 		wantFiles(t, s, generator.Files{})
 		wantHistory(t, s, time.Time{})
+		wantHistory(t, s, began)
 		first := changed(0, 2000, 2001)
 		begin(t, s, desired(), first)
 		wantFiles(t, s, desired())

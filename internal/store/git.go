@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -217,14 +218,27 @@ func (g *Git) history(ctx context.Context, since time.Time, pull func(*repositor
 	if err != nil || len(before) == 0 {
 		return list, err
 	}
-	committed := map[string]bool{}
-	for i := range list {
-		committed[list[i].Change.ID] = true
+	return joinHistories(before, list, since), nil
+}
+
+// joinHistories adds the history from before the directory was a checkout to the committed
+// one. Records of that time may be committed, too, but their outcomes are files, not notes.
+func joinHistories(before, committed []audit.Entry, since time.Time) []audit.Entry {
+	entries := map[string]audit.Entry{}
+	for _, entry := range before {
+		entries[entry.Change.ID] = entry
 	}
-	before = slices.DeleteFunc(before, func(e audit.Entry) bool { return committed[e.Change.ID] })
-	list = append(before, list...)
-	slices.SortStableFunc(list, func(a, b audit.Entry) int { return a.Change.Time.Compare(b.Change.Time) })
-	return list, nil
+	for _, entry := range committed {
+		if entry.Outcome == nil {
+			entry.Outcome = entries[entry.Change.ID].Outcome
+		}
+		entries[entry.Change.ID] = entry
+	}
+	list := slices.SortedFunc(maps.Values(entries), func(a, b audit.Entry) int {
+		return cmp.Or(a.Change.Time.Compare(b.Change.Time), cmp.Compare(a.Change.ID, b.Change.ID))
+	})
+	last := list[len(list)-1].Change.ID
+	return slices.DeleteFunc(list, func(e audit.Entry) bool { return e.Change.ID != last && e.Change.Time.Before(since) })
 }
 
 // with opens the clone and calls f while no other process uses it.

@@ -344,6 +344,7 @@ func TestGitReview(t *testing.T) {
 			if !errors.As(err, &proposed) || proposed.Branch != "numaform/"+change.ID || proposed.Remote != remote {
 				t.Fatalf("got %v, want a proposal", err)
 			}
+			wantError(t, err, "waits for review on branch "+proposed.Branch+" of "+remote+" (commit "+proposed.Commit[:12]+")")
 			if got := run(t, remote, "rev-parse", proposed.Branch); got != proposed.Commit {
 				t.Errorf("the branch is at %s, want %s", got, proposed.Commit)
 			}
