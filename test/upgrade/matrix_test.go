@@ -2,6 +2,8 @@ package upgrade_test
 
 import (
 	"context"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -9,8 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/store"
 )
 
 // TestMatrix creates fleets with the baseline, in each kind of store and with each backend,
@@ -104,6 +109,98 @@ func (w *matrixWorld) rollback() {
 	w.remove(w.current, before)
 	w.same(before, 0)
 	w.nothingToDo(w.current)
+}
+
+// TestMatrixStandby runs the baseline on a fleet with a standby VM. It refuses before any
+// write: it knows only VMs that run, so any plan of its own would start this one.
+func TestMatrixStandby(t *testing.T) {
+	enginetest.Nightly(t)
+	t.Parallel()
+	for _, at := range []struct{ store, backend string }{{inDirectory, backendLocal}, {inDirectory, backendKube}} {
+		t.Run(at.store+" "+at.backend, func(t *testing.T) {
+			t.Parallel()
+			w := newMatrixWorld(t, at.store, at.backend)
+			w.apply(w.baseline, "one.yaml")
+			existing := w.guests()
+			vmid := w.addStandby()
+			before := w.guests()
+			if len(before) != len(existing)+1 || !strings.Contains(before[vmid], "running=false") {
+				t.Fatalf("VM %d is not a stopped VM beside those of the baseline: %v", vmid, before)
+			}
+			w.same(existing, 1)
+
+			for _, args := range [][]string{
+				{"plan", "-f", "nothing.yaml"},
+				{"apply", "-f", "three.yaml", "--auto-approve"},
+				{"apply", "-f", "nothing.yaml", "--auto-approve"},
+				{"drift"},
+			} {
+				w.refuses(before, args...)
+			}
+			w.nothingToDo(w.current)
+		})
+	}
+}
+
+// refuses checks that the baseline refuses a command because it does not know standby VMs,
+// and writes nothing before.
+func (w *matrixWorld) refuses(before map[int]string, args ...string) {
+	w.t.Helper()
+	calls := len(w.sim.Calls())
+	files := w.files()
+	code, said := w.try(w.baseline, args...)
+	if code == 0 || !strings.Contains(said, `unknown attribute "standby"`) {
+		w.t.Errorf("%s %s: exit code %d, want a refusal of the standby VM\n%s", w.name(w.baseline), strings.Join(args, " "), code, said)
+	}
+	w.same(before, 0)
+	for _, call := range w.sim.Calls()[calls:] {
+		if call.Method != "GET" && !strings.HasPrefix(call.Path, "/access/") {
+			w.t.Errorf("the baseline refused, and wrote %s %s before", call.Method, call.Path)
+		}
+	}
+	if after := w.files(); !maps.Equal(after, files) {
+		w.t.Errorf("the baseline refused %s, and changed files of the fleet", strings.Join(args, " "))
+	}
+}
+
+// addStandby creates a standby VM with this numaform and returns its VMID. Only the
+// controller decides on standby VMs, so the test makes one of a VM that is only in the files.
+func (w *matrixWorld) addStandby() int {
+	w.t.Helper()
+	existing := w.guests()
+	w.run(0, w.current, "plan", "-f", "two.yaml", "--no-engine", "--out", "fleet")
+	planned, err := store.NewDirectory(w.path("fleet")).Files()
+	w.must(err)
+	parsed, err := generator.Current().Parse(planned)
+	w.must(err)
+	at := slices.IndexFunc(parsed.VMs, func(vm fleet.VM) bool { return existing[int(vm.VMID)] == "" })
+	if at < 0 {
+		w.t.Fatal("there is no new VM")
+	}
+
+	vm := &parsed.VMs[at]
+	vm.Standby = true
+	rendered, err := generator.Current().Render(parsed)
+	w.must(err)
+	w.must(os.WriteFile(w.path("fleet", generator.NodeFile(vm)), rendered[generator.NodeFile(vm)], 0o600))
+	w.apply(w.current, "nothing.yaml")
+	return int(vm.VMID)
+}
+
+// files returns the content of all regular files below the fleet's directory, by path.
+func (w *matrixWorld) files() map[string]string {
+	w.t.Helper()
+	found := map[string]string{}
+	dir := os.DirFS(w.path("fleet"))
+	w.must(fs.WalkDir(dir, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		content, err := fs.ReadFile(dir, path)
+		found[path] = string(content)
+		return err
+	}))
+	return found
 }
 
 // tree returns the commit of the repository, if there is one.
