@@ -17,10 +17,21 @@ type batch struct {
 	clock     clock.Clock
 	idle, max time.Duration
 	triggered chan struct{}
+	// burst is the batch that wait has left at a pause, or nil.
+	burst *burst
 	// later triggers a batch at that time, or is nil. Only the goroutine that waits uses
 	// both.
 	later   clock.Timer
 	laterAt time.Time
+}
+
+// burst is a batch that is not complete yet.
+type burst struct {
+	longest, idle clock.Timer
+	// pause ends when no pod has come for a moment, the first time; nil before the second
+	// pod, and afterwards.
+	pause  clock.Timer
+	paused bool
 }
 
 func newBatch(clk clock.Clock, idle, longest time.Duration) *batch {
@@ -56,36 +67,69 @@ func (b *batch) stopLater() {
 	}
 }
 
-// wait returns true when a batch is complete, and false if ctx ended.
-func (b *batch) wait(ctx context.Context) bool {
+// wait returns complete when a batch is complete. It also returns, once in each batch of
+// several pods, when these pause: the next call then waits for the rest of that batch. It
+// returns !ok if ctx ended.
+func (b *batch) wait(ctx context.Context) (complete, ok bool) {
 	defer b.stopLater()
-	var later <-chan time.Time
-	if b.later != nil {
-		later = b.later.C()
-	}
-	select {
-	case <-b.triggered:
-	case <-later:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-	longest, idle := b.clock.NewTimer(b.max), b.clock.NewTimer(min(alone, b.idle))
-	defer func() {
-		longest.Stop()
-		idle.Stop()
-	}()
-	for {
+	if b.burst == nil {
+		var later <-chan time.Time
+		if b.later != nil {
+			later = b.later.C()
+		}
 		select {
 		case <-b.triggered:
-			idle.Stop()
-			idle = b.clock.NewTimer(b.idle)
-		case <-idle.C():
-			return true
-		case <-longest.C():
-			return true
+		case <-later:
+			return true, true
 		case <-ctx.Done():
-			return false
+			return false, false
+		}
+		b.burst = &burst{longest: b.clock.NewTimer(b.max), idle: b.clock.NewTimer(min(alone, b.idle))}
+	}
+
+	for {
+		var pause <-chan time.Time
+		if b.burst.pause != nil {
+			pause = b.burst.pause.C()
+		}
+		select {
+		case <-b.triggered:
+			b.extend()
+		case <-pause:
+			b.burst.pause, b.burst.paused = nil, true
+			return false, true
+		case <-b.burst.idle.C():
+			b.end()
+			return true, true
+		case <-b.burst.longest.C():
+			b.end()
+			return true, true
+		case <-ctx.Done():
+			b.end()
+			return false, false
 		}
 	}
+}
+
+// extend waits for further pods after one of a burst.
+func (b *batch) extend() {
+	b.burst.idle.Stop()
+	b.burst.idle = b.clock.NewTimer(b.idle)
+	if b.burst.paused || b.idle <= alone {
+		return
+	}
+	if b.burst.pause != nil {
+		b.burst.pause.Stop()
+	}
+	b.burst.pause = b.clock.NewTimer(alone)
+}
+
+// end stops the timers of a batch.
+func (b *batch) end() {
+	for _, timer := range []clock.Timer{b.burst.longest, b.burst.idle, b.burst.pause} {
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+	b.burst = nil
 }

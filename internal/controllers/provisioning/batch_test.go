@@ -114,6 +114,47 @@ func TestBatchDoesNotWaitForEver(t *testing.T) {
 	}
 }
 
+// TestBatchPauses pauses once in a burst, a moment after its pods, and then waits for the
+// rest of it.
+func TestBatchPauses(t *testing.T) {
+	t.Parallel()
+	clk := testclock.NewFakeClock(time.Unix(0, 0))
+	b := provisioning.NewBatch(clk, time.Second, 10*time.Second)
+	for range 2 { // a batch leaves nothing to the next one
+		pauses := make(chan bool, 1)
+		next := func() { go func() { complete, _ := b.Pause(context.Background()); pauses <- complete }() }
+		next()
+		b.Trigger()
+		settled(t, clk, 2)
+		clk.Step(100 * time.Millisecond)
+		b.Trigger()
+		settled(t, clk, 3)
+		clk.Step(240 * time.Millisecond)
+		if ended(pauses) {
+			t.Fatal("the batch paused before another pod of a burst could come")
+		}
+		clk.Step(20 * time.Millisecond)
+		if complete := <-pauses; complete {
+			t.Fatal("the batch is complete before its pods had a second")
+		}
+
+		next()
+		b.Trigger()
+		if ended(pauses) {
+			t.Fatal("the batch ended while a pod came")
+		}
+		clk.Step(900 * time.Millisecond)
+		if ended(pauses) {
+			t.Fatal("the batch paused again, or ended within a second of the last pod")
+		}
+		clk.Step(200 * time.Millisecond)
+		if complete := <-pauses; !complete {
+			t.Fatal("the batch is not complete")
+		}
+		settled(t, clk, 0)
+	}
+}
+
 func TestBatchIsGivenUp(t *testing.T) {
 	t.Parallel()
 	b := provisioning.NewBatch(testclock.NewFakeClock(time.Unix(0, 0)), time.Second, time.Second)

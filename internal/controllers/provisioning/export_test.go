@@ -18,5 +18,21 @@ func NewBatch(clk clock.Clock, idle, longest time.Duration) Batch {
 // Trigger triggers the batch, as a pod does.
 func (b Batch) Trigger() { b.trigger() }
 
-// Wait waits for a batch.
-func (b Batch) Wait(ctx context.Context) bool { return b.wait(ctx) }
+// Wait waits for a complete batch.
+func (b Batch) Wait(ctx context.Context) bool {
+	for {
+		complete, ok := b.wait(ctx)
+		if complete || !ok {
+			return ok
+		}
+	}
+}
+
+// Pause waits for a pause in a batch, or its end.
+func (b Batch) Pause(ctx context.Context) (complete, ok bool) { return b.wait(ctx) }
+
+// ProvisionAtPause provisions as at a pause in a batch.
+func (c *Controller) ProvisionAtPause(ctx context.Context) error {
+	_, err := c.wakeEarly(ctx)
+	return err
+}

@@ -196,11 +196,16 @@ const (
 	retriggerInterval = 10 * time.Second
 )
 
-// Reconcile waits for a batch of pods and provisions for it.
+// Reconcile waits for a batch of pods and provisions for it. At a pause within a burst, it
+// already wakes standby VMs if these are all that the pods need.
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
-	if !c.batch.wait(ctx) {
+	complete, ok := c.batch.wait(ctx)
+	if !ok {
 		return reconciler.Result{RequeueAfter: singleton.RequeueImmediately}, nil
+	}
+	if !complete {
+		return c.wakeEarly(ctx)
 	}
 	log.FromContext(ctx).V(1).Info("batched pods")
 	if !c.config.Writer.Synced() || !c.config.State.Synced(ctx) {
@@ -217,7 +222,12 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 // Provision decides on VMs for all pending pods, reserves them, and returns the NodeClaims
 // that it created.
 func (c *Controller) Provision(ctx context.Context) ([]*karpv1.NodeClaim, error) {
-	reserved, err := c.reserve(ctx)
+	return c.provision(ctx, false)
+}
+
+// provision is Provision, or does nothing unless waking standby VMs suffices.
+func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.NodeClaim, error) {
+	reserved, err := c.reserve(ctx, onlyWake)
 	errs := []error{err}
 	c.awaitEngines(ctx, reserved)
 	var claims []*karpv1.NodeClaim
@@ -274,8 +284,9 @@ type reserved struct {
 }
 
 // reserve decides on VMs, wakes standby VMs and reserves new ones. It returns the VMs that
-// become Nodes, and may return some VMs and an error.
-func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
+// become Nodes, and may return some VMs and an error. With onlyWake, it does nothing if the
+// pods need new VMs.
+func (c *Controller) reserve(ctx context.Context, onlyWake bool) ([]reserved, error) {
 	c.config.Placing.Lock()
 	defer c.config.Placing.Unlock()
 	request := c.config.Request
@@ -309,6 +320,9 @@ func (c *Controller) reserve(ctx context.Context) ([]reserved, error) {
 	decision, err := c.config.Cluster.Decide(ctx, request)
 	if err != nil {
 		return nil, err
+	}
+	if onlyWake && !onlyWakes(decision) {
+		return nil, nil
 	}
 	c.reportBuffers(ctx, decision, slices.Concat(request.Virtual, request.Standby))
 	c.removeSpare(ctx, decision, states, request.Evacuated)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/awslabs/operatorpkg/reconciler"
+	"github.com/awslabs/operatorpkg/singleton"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -124,6 +126,36 @@ func (c *Controller) unready(ctx context.Context, states []scaler.VMState) (map[
 		}
 	}
 	return keys, nil
+}
+
+// wakeEarly wakes standby VMs for the pods of a batch that is not complete, unless some of
+// them need new VMs. A change of new VMs keeps its hosts busy for as long as their clones
+// take, so it contains the whole burst; a wake takes a second, and most bursts have ended.
+func (c *Controller) wakeEarly(ctx context.Context) (reconciler.Result, error) {
+	again := reconciler.Result{RequeueAfter: singleton.RequeueImmediately}
+	if !c.config.Writer.Synced() || !c.config.State.Synced(ctx) {
+		return again, nil
+	}
+	states, err := c.config.Writer.States(ctx)
+	if err != nil {
+		return again, nil //nolint:nilerr // the decision for the complete batch reports it
+	}
+	made := func(state scaler.VMState) bool { return state.VM.Standby && state.Phase == scaler.PhaseMade }
+	if !slices.ContainsFunc(states, made) {
+		return again, nil
+	}
+	log.FromContext(ctx).V(1).Info("batched pods to wake standby vms")
+	if _, err := c.provision(ctx, true); err != nil {
+		c.batch.trigger()
+		return reconciler.Result{}, err
+	}
+	return again, nil
+}
+
+// onlyWakes reports whether pods need standby VMs and no new ones.
+func onlyWakes(d *scheduling.Decision) bool {
+	isNode := func(placed scheduling.Placed) bool { return !placed.Standby }
+	return len(d.Woken) > 0 && !slices.ContainsFunc(d.New, isNode)
 }
 
 // wake wakes the standby VMs that pods need.

@@ -2,6 +2,7 @@ package provisioning_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -148,6 +149,46 @@ func TestStandbyBuffer(t *testing.T) {
 	}
 	if len(w.writer.removed) != 2 {
 		t.Errorf("removed %v, want both standby VMs", w.writer.removed)
+	}
+}
+
+// TestWakesAtAPause wakes a standby VM before a burst is complete, but not if another of
+// its pods needs a new VM: that change contains all of them.
+func TestWakesAtAPause(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		pods  []string
+		woken int
+	}{
+		{name: "no pod"},
+		{name: "one pod for the standby VM", pods: []string{"1"}, woken: 1},
+		{name: "and one that needs a new VM", pods: []string{"1", "1500m"}},
+		{name: "and one that fits nowhere", pods: []string{"1", "900"}, woken: 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := standbyWorld(t, 1, poolOfTwo)
+			if _, err := w.Provision(asOperator(t)); err != nil {
+				t.Fatal(err)
+			}
+			w.make()
+			for i, cpu := range c.pods {
+				w.pend(t, fmt.Sprintf("comes-%d", i), cpu)
+			}
+			if err := w.ProvisionAtPause(asOperator(t)); err != nil {
+				t.Fatal(err)
+			}
+			if len(w.writer.woken) != c.woken || len(w.claims(t)) != c.woken || len(w.writer.wanted) != 1 {
+				t.Fatalf("woken %v, %d claims, %d VMs: want %d woken and no new VM", w.writer.woken, len(w.claims(t)), len(w.writer.wanted), c.woken)
+			}
+			if _, err := w.Provision(asOperator(t)); err != nil {
+				t.Fatal(err)
+			}
+			if len(c.pods) > 0 && len(w.writer.woken) != 1 {
+				t.Errorf("woken %v once the burst is complete, want one", w.writer.woken)
+			}
+		})
 	}
 }
 
