@@ -86,14 +86,15 @@ func newRoot(process Process) *cobra.Command {
 		Version:       process.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
 		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
 			return flagsFromEnvironment(command.Flags(), process.Environ)
 		},
 		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
 	root.SetVersionTemplate("numaform {{.Version}}\n")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(command *cobra.Command, err error) error {
+		return usageError{withSuggestion(command, process.Args, err)}
+	})
 	root.AddCommand(newInit(process), newDoctor(process), newPlan(process), newDrift(process), newExplain(process), newHistory(process))
 	root.AddCommand(newPolicy(process), newTopology(process), newController(process), newEvacuate(process), newConformance(process))
 	root.AddCommand(newChanges(process)...)
@@ -113,12 +114,13 @@ func newRoot(process Process) *cobra.Command {
 	return root
 }
 
-// finish adds the examples to a command and its subcommands, and makes a wrong number of
-// arguments or an unknown command a usage error.
+// finish adds the examples and completions to a command and its subcommands, and makes a
+// wrong number of arguments or an unknown command a usage error.
 func finish(command *cobra.Command, examples map[string]string) {
 	if command.Example == "" {
 		command.Example = examples[command.Name()]
 	}
+	completeChoices(command)
 	check := command.Args
 	if check == nil {
 		check = arguments(0, 0)
@@ -141,8 +143,10 @@ func arguments(least, most int) cobra.PositionalArgs {
 		_, operands, _ := strings.Cut(command.Use, " ")
 		usage := strings.TrimSpace("numaform " + path + " " + operands)
 		switch {
+		case command.HasSubCommands() && len(args) > 0:
+			return unknownCommand(command, args[0])
 		case command.HasSubCommands():
-			return cobra.NoArgs(command, args) // it reports an unknown command
+			return nil
 		case len(args) < least:
 			return fmt.Errorf("%s: missing argument: run %s", path, usage)
 		case most >= least && len(args) > most && command.Flags().Lookup("filename") != nil:

@@ -105,7 +105,7 @@ func (o *conformanceOptions) compare(ctx context.Context, process Process) error
 		var text bytes.Buffer
 		write := report.Markdown
 		if strings.HasSuffix(o.report, ".json") {
-			write = func(w io.Writer) error { return printJSON(Process{Stdout: w}, &report) }
+			write = func(w io.Writer) error { return printData(Process{Stdout: w}, "json", &report) }
 		}
 		err = errors.Join(err, write(&text))
 		if writeErr := os.WriteFile(o.report, text.Bytes(), 0o644); writeErr != nil {

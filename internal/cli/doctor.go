@@ -77,7 +77,7 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 		Failed:   failed,
 		Skipped:  report.Count(doctor.Skip),
 	}
-	if o.output == "json" {
+	if o.output != "text" {
 		encoder := json.NewEncoder(process.Stdout)
 		encoder.SetIndent("", "  ")
 		encoder.SetEscapeHTML(false) // fixes contain && and >

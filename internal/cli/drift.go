@@ -249,8 +249,8 @@ func (d *drifted) print(process Process, o *options) error {
 			r.Errors = append(r.Errors, hostReport{Host: d.hosts[i].Host, Error: err.Error()})
 		}
 	}
-	if o.output == "json" {
-		return printJSON(process, r)
+	if o.output != "text" {
+		return printData(process, o.output, r)
 	}
 
 	w := &printer{w: process.Stdout}

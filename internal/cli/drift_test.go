@@ -29,7 +29,7 @@ func TestDriftEveryUsage(t *testing.T) {
 		{"--every -1h", "--every -1h0m0s: must be at least 10s"},
 		{"--every 1h --repair", "add --auto-approve"},
 		{"--every soon", "invalid argument"},
-		{"--every 1h -o yaml", "must be text or json"},
+		{"--every 1h -o toml", "must be text, json or yaml"},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			t.Parallel()

@@ -42,8 +42,8 @@ func newExplain(process Process) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if o.output == "json" {
-				return printJSON(process, x)
+			if o.output != "text" {
+				return printData(process, o.output, x)
 			}
 			w := &printer{w: process.Stdout}
 			w.explanation(x)

@@ -58,8 +58,8 @@ func newHistory(process Process) *cobra.Command {
 				fmt.Fprintf(process.Stderr, "numaform: %d of these changes are unverified: their records do not match the key in %s, "+
 					"so numaform makes no decision from them\n", unverified, opened.KeyPlace())
 			}
-			if output == "json" {
-				return printJSON(process, append([]audit.Entry{}, entries...)) // an empty list, not null
+			if output != "text" {
+				return printData(process, output, append([]audit.Entry{}, entries...)) // an empty list, not null
 			}
 			w := &printer{w: process.Stdout}
 			w.history(entries, len(args) > 0)

@@ -13,6 +13,7 @@ import (
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
+	"sigs.k8s.io/yaml"
 
 	"github.com/numaform/numaform/internal/operator"
 )
@@ -43,7 +44,7 @@ func choose(value *string, choices ...string) *choice {
 
 // registerOutput adds the flag for the output format.
 func registerOutput(flags *pflag.FlagSet, output *string) {
-	flags.VarP(choose(output, "text", "json"), "output", "o", "output format: text or json")
+	flags.VarP(choose(output, "text", "json", "yaml"), "output", "o", "output format: text, json or yaml")
 }
 
 // registerConfig adds the flag for the path of numaform.yaml.
@@ -57,8 +58,16 @@ func registerKubeconfig(flags *pflag.FlagSet, cluster *operator.Kubeconfig, usag
 	flags.StringVar(&cluster.Context, "context", "", "context in the kubeconfig")
 }
 
-// printJSON prints a value to stdout, indented.
-func printJSON(process Process, value any) error {
+// printData prints a value to stdout as JSON or YAML.
+func printData(process Process, output string, value any) error {
+	if output == "yaml" {
+		text, err := yaml.Marshal(value)
+		if err != nil {
+			return err
+		}
+		_, err = process.Stdout.Write(text)
+		return err
+	}
 	encoder := json.NewEncoder(process.Stdout)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(value)

@@ -39,8 +39,8 @@ func newPlans(process Process) []*cobra.Command {
 			switch {
 			case err != nil:
 				return explained(err, approverRole)
-			case output == "json":
-				return printJSON(process, plan)
+			case output != "text":
+				return printData(process, output, plan)
 			}
 			w := &printer{w: process.Stdout}
 			w.scalePlan(plan)
@@ -102,8 +102,8 @@ func printPlans(ctx context.Context, process Process, c client.Client, output st
 	slices.SortFunc(list.Items, func(a, b v1alpha1.ScalePlan) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
-	if output == "json" {
-		return printJSON(process, list.Items)
+	if output != "text" {
+		return printData(process, output, list.Items)
 	}
 	if len(list.Items) == 0 {
 		_, err := fmt.Fprintln(process.Stdout, "No change is pending approval.")

@@ -105,7 +105,7 @@ func TestPlans(t *testing.T) {
 	if err := json.Unmarshal([]byte(says(t, 0, "", "plans", "workers-up-1", "-o", "json")), &plan); err != nil || plan.Spec.PlanHash == "" {
 		t.Errorf("the plan in JSON is %+v (%v)", plan, err)
 	}
-	says(t, 2, "must be text or json", "plans", "-o", "yaml")
+	says(t, 2, "must be text, json or yaml", "plans", "-o", "toml")
 	says(t, 1, "to list the plans, run numaform plans", "plans", "missing")
 }
 

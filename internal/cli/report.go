@@ -21,8 +21,10 @@ type report struct {
 	Woken   []wokenReport `json:"woken,omitempty"`
 	VMs     []vmReport    `json:"vms"`
 	Removed []string      `json:"removed,omitempty"`
-	Files   []fileReport  `json:"files"`
-	Hosts   []hostReport  `json:"shards,omitempty"`
+	// Actions are what the change does to each VM, new ones included.
+	Actions []actionReport `json:"actions"`
+	Files   []fileReport   `json:"files"`
+	Hosts   []hostReport   `json:"shards,omitempty"`
 	// Providers are the providers that the plans use.
 	Providers []state.Provider `json:"providers,omitempty"`
 	// Digest is the argument for --approve, if the guard requires approval.
@@ -82,7 +84,7 @@ type hostReport struct {
 }
 
 func (p *proposal) report() report {
-	r := report{VMs: []vmReport{}, Files: []fileReport{}, Warnings: p.change.Warnings()}
+	r := report{VMs: []vmReport{}, Actions: p.actions(), Files: []fileReport{}, Warnings: p.change.Warnings()}
 	if p.unjoined != nil {
 		r.Warnings = append(r.Warnings, "numaform apply refuses these nodes: "+p.unjoined.reason())
 	}
@@ -179,18 +181,15 @@ func hostReports(plans []scaler.RootPlan) []hostReport {
 // print prints the report.
 func (p *proposal) print(process Process, o *options) error {
 	r := p.report()
-	if o.output == "json" {
-		return printJSON(process, r)
+	if o.output != "text" {
+		return printData(process, o.output, r)
 	}
 
 	w := &printer{w: process.Stdout}
 	w.pods(r.Pods)
 	w.woken(r.Woken)
 	w.vms(r.VMs, o.verbose)
-	if len(r.Removed) > 0 {
-		w.heading("Nodes to remove")
-		w.printf("  %s\n", strings.Join(r.Removed, ", "))
-	}
+	w.actions(r.Actions)
 	if o.verbose && !p.change.Empty() {
 		w.maps(p, width(process))
 	}

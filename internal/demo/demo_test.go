@@ -36,7 +36,7 @@ func TestRun(t *testing.T) {
 		{"The records", []string{"commit ", "Numaform-Plan: ", "Numaform-Verdict: ", "Notes (numaform)", "node-pinned-2", "state /numaform-quickstart-homelab-pve-1-"}},
 		{"The same plan again", []string{"40 pending, 40 placed, 0 refused", "none", "no change"}},
 		{"A user deletes node-workers-2", []string{"denied", "still runs pods"}},
-		{"Node pinned-2", []string{"$ numaform remove pinned-2", "Nodes to remove", "- homelab/pve-", "1 to destroy"}},
+		{"Node pinned-2", []string{"$ numaform remove pinned-2", "1 to destroy", "- homelab/pve-", "1 to destroy"}},
 		{"Revert the removal", []string{"$ numaform undo", "+ homelab/pve-", "1 to add"}},
 		{"The history shows", []string{"scale-up", "scale-down", "undo", "allowed", "done in"}},
 		{"The end", nil},

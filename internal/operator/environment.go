@@ -114,7 +114,7 @@ func meantVariable(name string, known []string, clusters int) string {
 	for i, word := range known {
 		words[i] = strings.TrimPrefix(word, environmentPrefix)
 	}
-	if word := nearest(strings.TrimPrefix(name, environmentPrefix), words); word != "" {
+	if word := Nearest(strings.TrimPrefix(name, environmentPrefix), words); word != "" {
 		return "did you mean " + environmentPrefix + word + "? Else unset it"
 	}
 	return "unset it, or see docs/configuration.md for the names"

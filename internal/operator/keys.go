@@ -119,14 +119,14 @@ func meantKey(name string, section reflect.Type) string {
 
 // didYouMean returns a hint with the most likely word, or with all possible ones.
 func didYouMean(name string, words []string) string {
-	if word := nearest(name, words); word != "" {
+	if word := Nearest(name, words); word != "" {
 		return "did you mean " + word + "?"
 	}
 	return "want one of " + strings.Join(words, ", ")
 }
 
-// nearest returns the word that name was most likely meant to be, or "".
-func nearest(name string, words []string) string {
+// Nearest returns the word that name was most likely meant to be, or "".
+func Nearest(name string, words []string) string {
 	best, least := "", 1+max(1, len(name)/3)
 	for _, word := range words {
 		if d := levenshtein.Distance(strings.ToLower(name), strings.ToLower(word), nil); d < least {

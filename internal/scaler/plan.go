@@ -43,6 +43,9 @@ type RootPlan struct {
 	// TakenOut are VMs to be deleted because a person deleted their files, and Made are
 	// VMs to be created that an earlier change, or a person, added to the files.
 	TakenOut, Made []fleet.VM
+	// Missing are the addresses that were removed from the state, because Proxmox no longer
+	// has these VMs.
+	Missing []string
 	// Repinned are running VMs that the host agent is to pin to other CPUs.
 	Repinned []Repin
 	// Err is why the host could not be planned.
@@ -255,6 +258,7 @@ func (s *Scaler) planWhole(ctx context.Context, plan *RootPlan, v *hostView) (er
 		forgotten := "removing stale entries from the state: " + strings.Join(todo.forget, ", ")
 		s.config.Progress(plan.Host, forgotten)
 		plan.outside = append(plan.outside, forgotten)
+		plan.Missing = todo.forget
 		if err := plan.workspace.Forget(ctx, todo.forget...); err != nil {
 			return err
 		}

@@ -16,6 +16,17 @@ func TestRemoveVMThatIsGone(t *testing.T) {
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	stage.Sim.RemoveGuest(2000)
 	name := vmOf(t, stage, 2000).Name
+
+	// The plan names the VM that it would create again, and why.
+	out := run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests())
+	for _, want := range []string{"1 to re-create", "re-create " + name + ": its file is in the fleet, but the VM no longer exists in Proxmox"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("plan does not say %q:\n%s", want, out)
+		}
+	}
+	if out := run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "-o", "yaml"); !strings.Contains(out, "- action: re-create\n") {
+		t.Errorf("plan -o yaml does not contain the action:\n%s", out)
+	}
 	run(t, stage, cli.ExitOK, "remove", name, "-f", stage.Manifests(), "--auto-approve")
 	desired, _ := readFleet(t, stage.Fleet())
 	for _, vm := range desired.VMs {

@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/numaform/numaform/internal/operator"
+)
+
+// withSuggestion adds to an error of a command's flags the flag or subcommand that the user
+// probably meant. Cobra parses the flags after an unknown subcommand as its parent's, so
+// the unknown subcommand is the mistake, not the flag.
+func withSuggestion(command *cobra.Command, args []string, err error) error {
+	depth := len(strings.Fields(command.CommandPath())) - 1
+	if command.HasAvailableSubCommands() && len(args) > depth && !strings.HasPrefix(args[depth], "-") {
+		return unknownCommand(command, args[depth])
+	}
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	var flags []string
+	command.Flags().VisitAll(func(flag *pflag.Flag) {
+		if !flag.Hidden {
+			flags = append(flags, flag.Name)
+		}
+	})
+	if flag := operator.Nearest(unknown.GetSpecifiedName(), flags); flag != "" && unknown.GetSpecifiedShortnames() == "" {
+		return fmt.Errorf("%w: did you mean --%s?", err, flag)
+	}
+	return err
+}
+
+// unknownCommand reports a missing subcommand and the one that the user probably meant.
+func unknownCommand(command *cobra.Command, name string) error {
+	var names []string
+	for _, subcommand := range command.Commands() {
+		if subcommand.IsAvailableCommand() {
+			names = append(names, subcommand.Name())
+		}
+	}
+	err := fmt.Errorf("unknown command %q for %q", name, command.CommandPath())
+	if nearest := operator.Nearest(name, names); nearest != "" {
+		return fmt.Errorf("%w: did you mean %s?", err, nearest)
+	}
+	return err
+}
+
+// completeChoices completes the values of the flags that accept only some.
+func completeChoices(command *cobra.Command) {
+	command.Flags().VisitAll(func(flag *pflag.Flag) {
+		if choice, ok := flag.Value.(*choice); ok {
+			// It fails only for a flag that does not exist or has completions already.
+			_ = command.RegisterFlagCompletionFunc(flag.Name, cobra.FixedCompletions(choice.choices, cobra.ShellCompDirectiveNoFileComp))
+		}
+	})
+}
