@@ -372,6 +372,17 @@ func (b *builder) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 			}
 			return vms, true
 		},
+		VM: func(key fleet.Key) (vm *fleet.VM, known bool) {
+			w := writer()
+			if w == nil || !w.Synced() {
+				return nil, false
+			}
+			state, exists := w.VM(key)
+			if !exists {
+				return nil, true
+			}
+			return &state.VM, true
+		},
 		Record: func(ctx context.Context, written []string) {
 			for _, line := range written {
 				log.FromContext(ctx).Info("wrote to proxmox outside a plan", logkey.Message, line)

@@ -555,6 +555,17 @@ func (w *Writer) VMs() []VMState {
 	return states
 }
 
+// VM returns the VM with a key, if VMs returns one.
+func (w *Writer) VM(key fleet.Key) (state VMState, exists bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m, exists := w.members[key]
+	if !exists {
+		return VMState{}, false
+	}
+	return m.VMState, true
+}
+
 // States returns the same as VMs, and ErrNotRead as long as no VM is known.
 func (w *Writer) States(context.Context) ([]VMState, error) {
 	if !w.Synced() {

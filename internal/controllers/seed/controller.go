@@ -165,13 +165,11 @@ func withClaim(ctx context.Context, claim *karpv1.NodeClaim) context.Context {
 // vm returns the VM of a claim, or nil if there is none. It reports false until the fleet has
 // been read.
 func (s *Seeder) vm(claim *karpv1.NodeClaim) (vm *fleet.VM, known bool) {
-	vms, known := s.config.VMs()
-	for i := range vms {
-		if backs(&vms[i], claim) {
-			return &vms[i], known
-		}
+	vm, known = s.config.VM(fleet.Key(claim.Annotations[v1alpha1.AnnotationKey]))
+	if vm == nil || !backs(vm, claim) {
+		return nil, known
 	}
-	return nil, known
+	return vm, known
 }
 
 // joined reports whether a claim's node has its own certificate and is ready.

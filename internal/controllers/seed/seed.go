@@ -90,6 +90,9 @@ type Config struct {
 	// VMs returns the VMs that are desired or still being removed. It reports false until
 	// the fleet has been read: no seed is then deleted because its VM is missing.
 	VMs func() (vms []fleet.VM, known bool)
+	// VM returns the VM with a key of those that VMs returns, or nil. Each event of a
+	// NodeClaim looks up its VM.
+	VM func(key fleet.Key) (vm *fleet.VM, known bool)
 	// Snapshot returns a recent snapshot of Proxmox.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
 	// Types are the instance types of nodes.

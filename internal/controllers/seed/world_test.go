@@ -136,6 +136,7 @@ func newWorld(t *testing.T, change ...func(*seed.Config)) *world {
 		},
 		Regions:  map[topology.RegionName]seed.Region{testenv.Region: {Proxmox: w.api, VMIDs: fleet.VMIDRange{Lower: 2000, Upper: 2999}, Stop: time.Second, Upload: time.Minute}},
 		VMs:      w.fleet,
+		VM:       w.withKey,
 		Snapshot: w.api.Snapshot,
 		Types:    scheduling.DefaultInstanceTypes(),
 		Record: func(_ context.Context, written []string) {
@@ -159,6 +160,16 @@ func (w *world) fleet() ([]fleet.VM, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.vms), !w.unread
+}
+
+func (w *world) withKey(key fleet.Key) (*fleet.VM, bool) {
+	vms, known := w.fleet()
+	for i := range vms {
+		if vms[i].Key == key {
+			return &vms[i], known
+		}
+	}
+	return nil, known
 }
 
 // vm adds a VM to the fleet. Each test has its own VMIDs, because they share the API
