@@ -301,7 +301,7 @@ bench: $(PROVIDER) engine $(CONTROL_PLANE) $(HELM) baseline ## run the benchmark
 	go test -p 1 -timeout 180m -run '^$$' -bench '$(BENCH)' -benchmem $(PKG) $(BENCHFLAGS)
 
 .PHONY: bench-update
-bench-update: ## measure the figures of README on this machine, which nothing else should use, and commit to them
+bench-update: ## measure the figures of docs/performance.md on this machine, which nothing else should use, and commit to them
 	$(MAKE) bench PKG=./test/bench BENCHFLAGS=-update
 	go test ./test/bench -run TestReadmeShowsTheFigures -update
 

@@ -34,13 +34,13 @@ func TestRolesAreTheSimulators(t *testing.T) {
 	}
 }
 
-// TestDocumentsSayTheSame compares with the commands in README and docs/install.md.
+// TestDocumentsSayTheSame compares with the commands in docs/install.md.
 func TestDocumentsSayTheSame(t *testing.T) {
 	t.Parallel()
 	spaces := regexp.MustCompile(` +`)
 	lines := (proxmox.Reach{}).Pveum(tokenID)
 	lines = append(lines, (proxmox.Reach{Seeds: []string{"seeds"}}).Pveum(tokenID)...)
-	for _, name := range []string{"README.md", "docs/install.md"} {
+	for _, name := range []string{"docs/install.md"} {
 		text, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(name)))
 		if err != nil {
 			t.Fatal(err)

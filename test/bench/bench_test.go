@@ -10,7 +10,7 @@
 //
 // A benchmark fails if a figure is more than 10 % above the committed one of the same kind
 // of machine, in testdata/figures.json. With -update it writes that file instead; then
-// `go test ./test/bench -run Readme -update` writes README's table.
+// `go test ./test/bench -run Readme -update` writes the table of docs/performance.md.
 package bench_test
 
 import (

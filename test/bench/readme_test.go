@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// documentedMachine is the machine whose figures README shows.
+	// documentedMachine is the machine whose figures docs/performance.md shows.
 	documentedMachine = "Intel(R) Xeon(R) Processor, 2 CPUs"
 	tableBegin        = "<!-- performance: kept by test/bench -->\n"
 	tableEnd          = "<!-- end of performance -->\n"
 )
 
-// TestReadmeShowsTheFigures compares README with the committed figures.
+// TestReadmeShowsTheFigures compares docs/performance.md with the committed figures.
 func TestReadmeShowsTheFigures(t *testing.T) {
 	t.Parallel()
 	all, err := readCommitted()
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join("..", "..", "README.md")
+	path := filepath.Join("..", "..", "docs", "performance.md")
 	readme, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -30,14 +30,14 @@ func TestReadmeShowsTheFigures(t *testing.T) {
 	before, rest, found := strings.Cut(string(readme), tableBegin)
 	shown, after, ended := strings.Cut(rest, tableEnd)
 	if !found || !ended {
-		t.Fatalf("README has no lines %q and %q", tableBegin, tableEnd)
+		t.Fatalf("docs/performance.md has no lines %q and %q", tableBegin, tableEnd)
 	}
 	want := performance(all[documentedMachine])
 	if shown == want {
 		return
 	}
 	if !*update {
-		t.Fatalf("README does not show the figures of %s: run go test ./test/bench -run %s -update. It has\n%swant\n%s",
+		t.Fatalf("docs/performance.md does not show the figures of %s: run go test ./test/bench -run %s -update. It has\n%swant\n%s",
 			figuresFile, t.Name(), shown, want)
 	}
 	if err := os.WriteFile(path, []byte(before+tableBegin+want+tableEnd+after), 0o644); err != nil {
@@ -45,7 +45,7 @@ func TestReadmeShowsTheFigures(t *testing.T) {
 	}
 }
 
-// performance renders the figures for README, as far as there are any.
+// performance renders the figures for the page, as far as there are any.
 func performance(all map[string]figures) string {
 	var text strings.Builder
 	text.WriteString("| | direct calls | numaform | ratio | CPU | requests to Proxmox | peak memory |\n|---|---|---|---|---|---|---|\n")

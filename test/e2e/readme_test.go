@@ -11,14 +11,14 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-var update = flag.Bool("update", false, "write the shown parts of README.md and docs/ anew")
+var update = flag.Bool("update", false, "write the shown parts of docs/ again")
 
-// TestReadmeShowsWhatHappens compares the README's node file and picture with the
-// quickstart's.
+// TestReadmeShowsWhatHappens compares the node file in docs/change-control.md and the
+// README's picture with the quickstart's.
 func TestReadmeShowsWhatHappens(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
-	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	readme, err := os.ReadFile(filepath.Join(root, "docs", "change-control.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,12 +35,12 @@ func TestReadmeShowsWhatHappens(t *testing.T) {
 	before, rest, _ := strings.Cut(string(readme), "<!-- node file: ")
 	_, after, found := strings.Cut(rest, "<!-- end of plans -->\n")
 	if !found {
-		t.Fatal("README.md has no marks of its node file and plans")
+		t.Fatal("docs/change-control.md has no marks of its node file and plans")
 	}
 	if want := before + shown + after; want != string(readme) {
-		t.Errorf("README.md does not show what the quickstart makes: go test ./test/e2e -run Readme -update\n%s", shown)
+		t.Errorf("docs/change-control.md does not show what the quickstart makes: go test ./test/e2e -run Readme -update\n%s", shown)
 		if *update {
-			if err := os.WriteFile(filepath.Join(root, "README.md"), []byte(want), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(root, "docs", "change-control.md"), []byte(want), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -58,7 +58,7 @@ func TestReadmeShowsWhatHappens(t *testing.T) {
 	}
 }
 
-// block is a part of the README that this test maintains.
+// block is a part of a page that this test maintains.
 func block(name, language, text string) string {
 	return "<!-- " + name + ": kept by test/e2e -->\n```" + language + "\n" + text + "\n```\n<!-- end of " + name + " -->\n"
 }

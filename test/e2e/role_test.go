@@ -12,15 +12,15 @@ import (
 )
 
 var (
-	roleLine = regexp.MustCompile(`(?m)^pveum role add (\S+) +--privs "([^"]+)"$`)
-	aclLine  = regexp.MustCompile(`(?m)^pveum acl modify (\S+) +--users (\S+) --roles (\S+)( --propagate 0)?$`)
+	roleLine = regexp.MustCompile(`(?m)^ *pveum role add (\S+) +--privs "([^"]+)"$`)
+	aclLine  = regexp.MustCompile(`(?m)^ *pveum acl modify (\S+) +--users (\S+) --roles (\S+)( --propagate 0)?$`)
 )
 
-// TestReadmeRoles runs a whole cycle with exactly the privileges in the README, on both
+// TestDocumentedRoles runs a whole cycle with exactly the privileges in docs/install.md, on both
 // Proxmox versions. Pins are in effect without root's password.
-func TestReadmeRoles(t *testing.T) {
+func TestDocumentedRoles(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "install.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,14 +30,15 @@ func TestReadmeRoles(t *testing.T) {
 			stage := quickstart(t, func(config *pvesim.Config) {
 				config.Version = version
 				config.Tokens = []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret, FullPrivileges: true}}
-				for _, role := range roleLine.FindAllStringSubmatch(string(readme), -1) {
+				everywhere, _, _ := strings.Cut(string(page), "If nodes join with seeds")
+				for _, role := range roleLine.FindAllStringSubmatch(everywhere, -1) {
 					config.Roles = append(config.Roles, pvesim.Role{Name: role[1], Privileges: strings.Fields(role[2])})
 				}
-				for _, acl := range aclLine.FindAllStringSubmatch(string(readme), -1) {
+				for _, acl := range aclLine.FindAllStringSubmatch(everywhere, -1) {
 					config.ACL = append(config.ACL, pvesim.ACL{Path: acl[1], Subject: acl[2], Role: acl[3], NoPropagate: acl[4] != ""})
 				}
 				if len(config.Roles) != 4 || len(config.ACL) != 5 {
-					t.Fatalf("README.md has %d roles and %d acls, want 4 and 5", len(config.Roles), len(config.ACL))
+					t.Fatalf("docs/install.md has %d roles and %d acls, want 4 and 5", len(config.Roles), len(config.ACL))
 				}
 			})
 			if version == "9.0" { // several hosts have pins
