@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,7 +24,7 @@ type initOptions struct {
 	config, clusterID, region, url string
 	caFile, tokenID, secretFile    string
 	insecure                       bool
-	vmids, pool                    string
+	vmids, pool, template          string
 	disks, seeds, models           []string
 }
 
@@ -32,7 +33,7 @@ func newInit(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "init",
 		Short: "Write numaform.yaml, and print the commands that create numaform's user in Proxmox",
-		Long: "Ask a few questions, write numaform.yaml, and print pveum commands that create the role, user, token and pool with the fewest privileges on " +
+		Long: "Ask a few questions, write numaform.yaml and, in manifests/, a class, a NodePool and example pods, and print pveum commands that create the role, user, token and pool with the fewest privileges on " +
 			"each path, for Proxmox VE 8 and 9. Each question is also a flag; without a terminal, a missing flag has its default. The command never overwrites a file. " +
 			"The token's secret belongs in a separate file, never in numaform.yaml.",
 		Example: "  numaform init                                                          # asks questions\n" +
@@ -44,9 +45,10 @@ func newInit(process Process) *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&o.config, "config", "numaform.yaml", "file to write")
 	flags.StringVar(&o.clusterID, "cluster-id", "prod", "name of this numaform installation, used in tags, state names and markers")
-	flags.StringVar(&o.url, "url", "", "API URL of any host of the Proxmox cluster, such as https://pve-1.example:8006")
-	flags.StringVar(&o.region, "region", "region-1", "name of the Proxmox cluster, used as the region label of nodes")
+	flags.StringVar(&o.url, "url", "", "API URL of any host of the Proxmox cluster, such as https://pve-1.example:8006, or only its name")
+	flags.StringVar(&o.region, "region", "homelab", "name of the Proxmox cluster, used as the region label of nodes")
 	flags.StringVar(&o.pool, "pool", "", "resource pool of numaform's VMs and templates; empty allows numaform to change any VM")
+	flags.StringVar(&o.template, "template", "debian-13-k8s", "name of the VM template of the first class")
 	flags.StringSliceVar(&o.seeds, "seed-storage", nil, "storage for seeds; empty if nodes join without seeds")
 	flags.StringSliceVar(&o.disks, "disk-storage", nil, "storage for the VMs' disks; empty means any")
 	flags.StringSliceVar(&o.models, "cpu-model", nil, "custom CPU model of the VMs, without the prefix custom-")
@@ -77,6 +79,10 @@ func runInit(process Process, flags *pflag.FlagSet, o *initOptions) error {
 	if err := errors.Join(err, file.Close()); err != nil {
 		return err
 	}
+	manifests, err := o.writeManifests()
+	if err != nil {
+		return err
+	}
 
 	w := &printer{w: process.Stdout}
 	w.printf("# Run these commands as root on one host of the Proxmox cluster (Proxmox VE 8 or 9).\n")
@@ -97,23 +103,27 @@ func runInit(process Process, flags *pflag.FlagSet, o *initOptions) error {
 		steps = append(steps, fmt.Sprintf("scp root@%s:/etc/pve/pve-root-ca.pem %s", host, o.caFile))
 	}
 	if o.pool != "" {
-		steps = append(steps, fmt.Sprintf("add the templates to the pool with pveum pool modify %s --vms VMID,VMID, and set spec.pool of your ProxmoxNodeClasses", o.pool))
+		steps = append(steps, fmt.Sprintf("add the templates to the pool with pveum pool modify %s --vms VMID,VMID, and set spec.pool of your own ProxmoxNodeClasses", o.pool))
 	}
 	w = &printer{w: process.Stderr}
-	w.printf("\nWrote %s. Next steps:\n", o.config)
-	for i, step := range append(steps, "run numaform doctor") {
+	dir := filepath.Join(filepath.Dir(o.config), manifestsDir)
+	steps = append(steps, "run numaform doctor -f "+dir, "run numaform plan -f "+dir)
+	w.printf("\nWrote %s. Next steps:\n", strings.Join(append([]string{o.config}, manifests...), ", "))
+	for i, step := range steps {
 		w.printf("  %d. %s\n", i+1, step)
 	}
 	return w.err
 }
 
-// ask asks for the values of missing flags, if stdin is a terminal.
+// ask asks for the values of missing flags, if stdin is a terminal, and repeats a question
+// until its answer is valid.
 func (o *initOptions) ask(process Process, flags *pflag.FlagSet) error {
 	in := bufio.NewReader(process.Stdin)
 	for _, question := range []struct{ flag, text string }{
 		{flag: "url", text: "API URL of any host of the Proxmox cluster (https://HOST:8006)"},
 		{flag: "cluster-id", text: "Name of this numaform installation"},
 		{flag: "region", text: "Name of the Proxmox cluster, used as the region label of nodes"},
+		{flag: "template", text: "Name of the VM template of your nodes"},
 		{flag: "pool", text: "Resource pool of numaform's VMs and templates (empty: any VM)"},
 		{flag: "seed-storage", text: "Storage for seeds (empty: nodes join without seeds)"},
 	} {
@@ -125,23 +135,34 @@ func (o *initOptions) ask(process Process, flags *pflag.FlagSet) error {
 		if proposed != "" {
 			text += " [" + proposed + "]"
 		}
-		fmt.Fprintf(process.Stderr, "%s: ", text)
-		answer, err := in.ReadString('\n')
-		if err == nil {
-			err = flags.Set(question.flag, cmp.Or(strings.TrimSpace(answer), proposed))
+		for {
+			fmt.Fprintf(process.Stderr, "%s: ", text)
+			answer, err := in.ReadString('\n')
+			if err != nil {
+				return fmt.Errorf("reading the answer for --%s: %w", question.flag, err)
+			}
+			if err = flags.Set(question.flag, cmp.Or(strings.TrimSpace(answer), proposed)); err == nil {
+				err = o.check()
+			}
+			if err == nil {
+				break
+			}
+			fmt.Fprintf(process.Stderr, "  %v\n", err)
+			if slice, ok := flag.Value.(pflag.SliceValue); ok {
+				_ = slice.Replace(nil) // else the next answer would be appended
+			}
 		}
-		if err != nil {
-			return fmt.Errorf("reading the answer for --%s: %w", question.flag, err)
-		}
-	}
-	if o.url == "" {
-		return usageError{errors.New("--url is required: set it to the API URL of a Proxmox host, such as https://pve-1.example:8006")}
 	}
 	return o.check()
 }
 
-// check refuses values that are unsafe in the printed shell commands.
+// check completes the URL, and refuses values that numaform.yaml cannot have or that are
+// unsafe in the printed shell commands.
 func (o *initOptions) check() error {
+	if o.url == "" {
+		return usageError{errors.New("--url is required: set it to the API URL of a Proxmox host, such as https://pve-1.example:8006")}
+	}
+	o.url = apiURL(o.url)
 	for _, given := range []struct {
 		flag   string
 		values []string
@@ -152,6 +173,7 @@ func (o *initOptions) check() error {
 		{"seed-storage", o.seeds, "the name of a storage", proxmox.IsStorage},
 		{"disk-storage", o.disks, "the name of a storage", proxmox.IsStorage},
 		{"cpu-model", o.models, "the name of a custom CPU model", proxmox.IsCPUModel},
+		{"template", []string{o.template}, "the name of a VM template", func(s string) bool { return s != "" && !strings.ContainsAny(s, " \t\n") }},
 		{"token-id", []string{o.tokenID}, "user@realm!name", proxmox.IsTokenID},
 	} {
 		for _, value := range given.values {
@@ -163,7 +185,20 @@ func (o *initOptions) check() error {
 	if user, _, _ := strings.Cut(o.tokenID, "!"); user == "root@pam" {
 		return usageError{fmt.Errorf("--token-id %q: must not belong to root@pam, which has all privileges: use a separate user", o.tokenID)}
 	}
-	return nil
+	_, err := o.render()
+	return err
+}
+
+// apiURL completes the name or address of a host, such as pve-1 or pve-1:8006, to the URL of
+// its API.
+func apiURL(url string) string {
+	if strings.Contains(url, "://") || strings.ContainsAny(url, "/ \"'") {
+		return url
+	}
+	if _, _, err := net.SplitHostPort(url); err != nil {
+		url = net.JoinHostPort(strings.Trim(url, "[]"), "8006")
+	}
+	return "https://" + url
 }
 
 // render returns the content of numaform.yaml, after checking that operator.Load accepts it.
