@@ -174,6 +174,10 @@ func (s *stream) Write(line []byte) (int, error) {
 			text += ": " + m.Diagnostic.Detail
 		}
 		s.output.errors = append(s.output.errors, text)
+		// The engine reports this for each resource of a run that was interrupted.
+		if m.Diagnostic.Summary == "execution halted" {
+			return len(line), nil
+		}
 	default:
 		return len(line), nil
 	}

@@ -44,6 +44,9 @@ type CommandError struct {
 // Error says what failed, where, and the engine's reasons.
 func (e *CommandError) Error() string {
 	reason := e.Text
+	if errors.Is(e.cause, context.Canceled) {
+		return fmt.Sprintf("%s %s: interrupted", e.Operation, e.Dir)
+	}
 	if reason == "" && e.cause != nil {
 		reason = e.cause.Error()
 	}

@@ -47,6 +47,11 @@ type exitError struct{ code int }
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 
+// stopping is the answer to the first Ctrl-C. The engines and providers end with this
+// process, and the next run recovers from that as from any crash.
+const stopping = "stopping: running steps finish and the state is saved, which can take as long as a clone. " +
+	"Press Ctrl-C again to end at once; the same command then finds and finishes what was begun."
+
 // Run runs one command and returns its exit code.
 func Run(ctx context.Context, process Process) int {
 	root := newRoot(process)
@@ -87,6 +92,9 @@ func newRoot(process Process) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
+			if command.Flags().Lookup("auto-approve") != nil {
+				context.AfterFunc(command.Context(), func() { fmt.Fprintf(process.Stderr, "\nnumaform: %s\n", stopping) })
+			}
 			return flagsFromEnvironment(command.Flags(), process.Environ)
 		},
 		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },

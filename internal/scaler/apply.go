@@ -2,11 +2,13 @@ package scaler
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	tfjson "github.com/hashicorp/terraform-json"
@@ -302,8 +304,22 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 	if outside, err = s.prepareGuests(ctx, v, plan.Intent, change.leaving); err != nil {
 		return outside, err
 	}
-	s.config.Progress(plan.Host, fmt.Sprintf("applying: %d to create, %d to wake, %d to import, %d to delete",
-		len(plan.Intent.Create), len(plan.Intent.Wake), len(plan.Intent.Import), len(plan.Intent.Delete)))
+	var steps []string
+	for _, step := range []struct {
+		count int
+		what  string
+	}{
+		{len(plan.Intent.Create), "create"},
+		{len(plan.Intent.Wake), "wake"},
+		{len(plan.Intent.Import), "import"},
+		{len(plan.Intent.Update), "update"},
+		{len(plan.Intent.Delete), "delete"},
+	} {
+		if step.count > 0 {
+			steps = append(steps, fmt.Sprintf("%d to %s", step.count, step.what))
+		}
+	}
+	s.config.Progress(plan.Host, "applying: "+cmp.Or(strings.Join(steps, ", "), "nothing to do"))
 	watched, stop := s.watch(ctx, plan.Host)
 	_, err = plan.workspace.Apply(watched, plan.Plan)
 	release()
