@@ -103,7 +103,7 @@ func newRoot(process Process) *cobra.Command {
 	root.SetFlagErrorFunc(func(command *cobra.Command, err error) error {
 		return usageError{withSuggestion(command, process.Args, err)}
 	})
-	root.AddCommand(newInit(process), newDoctor(process), newPlan(process), newDrift(process), newExplain(process), newHistory(process))
+	root.AddCommand(newInit(process), newDoctor(process), newStatus(process), newGet(process), newPlan(process), newDrift(process), newExplain(process), newHistory(process))
 	root.AddCommand(newPolicy(process), newTopology(process), newController(process), newEvacuate(process), newConformance(process))
 	root.AddCommand(newChanges(process)...)
 	root.AddCommand(newPlans(process)...)

@@ -21,6 +21,10 @@ func examples() map[string]string {
 		"history": `  numaform history --since 24h
   numaform history workers-2001                      # all details of one node or one change`,
 		"pause": `  numaform pause                                     # the controller starts no new changes until numaform resume`,
+		"status": `  numaform status                                    # VMs, hosts, the last change and problems
+  numaform status --kubeconfig ~/.kube/config        # also the changes that wait for approval`,
+		"vms":   `  numaform get vms -o json`,
+		"hosts": `  numaform get hosts`,
 		"plan": `  numaform plan --kubeconfig ~/.kube/config          # for the pending pods of a cluster
   numaform plan -f manifests/ -f pods.yaml           # for the pods in files, without a cluster
   numaform plan -f manifests/ --diff                 # also shows the diff of the node files

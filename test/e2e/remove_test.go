@@ -17,8 +17,26 @@ func TestRemoveVMThatIsGone(t *testing.T) {
 	stage.Sim.RemoveGuest(2000)
 	name := vmOf(t, stage, 2000).Name
 
+	// The status does, too.
+	out := run(t, stage, cli.ExitOK, "status")
+	for _, want := range []string{"1 VM missing in Proxmox: " + name + ":", "Last change", "NodePools"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("status does not say %q:\n%s", want, out)
+		}
+	}
+	for line := range strings.Lines(out) {
+		if n := len([]rune(strings.TrimSpace(line))); n > 80 && !strings.Contains(line, "numaform ") && !strings.Contains(line, ": ") {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	vms := run(t, stage, cli.ExitOK, "get", "vms")
+	if strings.Count(vms, "missing") != 1 || !strings.Contains(vms, "running") {
+		t.Errorf("get vms:\n%s", vms)
+	}
+	run(t, stage, cli.ExitOK, "get", "hosts", "-o", "json")
+
 	// The plan names the VM that it would create again, and why.
-	out := run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests())
+	out = run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests())
 	for _, want := range []string{"1 to re-create", "re-create " + name + ": its file is in the fleet, but the VM no longer exists in Proxmox"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("plan does not say %q:\n%s", want, out)
