@@ -86,7 +86,7 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 		}
 	} else {
 		w := &printer{w: process.Stdout}
-		for _, finding := range report {
+		for _, finding := range report.Grouped() {
 			w.printf("%-5s %-11s %s\n", finding.Status, finding.Check, finding.Line())
 		}
 		w.printf("\n%d ok, %d warnings, %d failed, %d skipped\n", sum.OK, sum.Warnings, sum.Failed, sum.Skipped)
