@@ -161,17 +161,17 @@ func engineVersion(ctx context.Context, path string) (*version.Version, error) {
 	cmd.Dir = string(filepath.Separator) // a directory without a configuration
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("asking for its version: %w", err)
+		return nil, fmt.Errorf("reading its version: %w", err)
 	}
 	var answer struct {
 		Version string `json:"terraform_version"`
 	}
 	if err := json.Unmarshal(out, &answer); err != nil {
-		return nil, errors.New("it does not print its version as OpenTofu and Terraform do")
+		return nil, errors.New("its version output is not in the format of OpenTofu or Terraform")
 	}
 	found, err := version.NewVersion(answer.Version)
 	if err != nil {
-		return nil, fmt.Errorf("it says that it is version %q", answer.Version)
+		return nil, fmt.Errorf("it reports version %q", answer.Version)
 	}
 	return found, nil
 }

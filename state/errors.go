@@ -23,7 +23,7 @@ var ErrStalePlan = errors.New("the saved plan is stale, the state changed since:
 var ErrHostLost = errors.New("the host is lost")
 
 // ErrBusy reports that another numaform works in the directory.
-var ErrBusy = errors.New("another numaform works in this directory: wait for it, or end it")
+var ErrBusy = errors.New("another numaform process uses this directory: wait until it ends, or stop it")
 
 // CommandError reports that the engine failed. Text is the engine's output, without
 // secrets.

@@ -149,7 +149,7 @@ func (f *fence) serve(client net.Conn) {
 	case <-left:
 	case <-f.ctx.Done():
 	case <-timer.C:
-		f.breakUp(errors.New("PostgreSQL ended a connection, and the lock of the state with it"))
+		f.breakUp(errors.New("PostgreSQL closed a connection and released the state lock"))
 	}
 	f.mu.Lock()
 	f.ending--

@@ -260,7 +260,7 @@ func TestErroredStates(t *testing.T) {
 	write(t, states, "errored.tfstate", `{"version": 4, "serial": 1, "lineage": "a"}`)
 	write(t, filepath.Join(config.Root, "r", "h"), "errored.tfstate", `{"version": 4, "serial": 1, "lineage": "b"}`)
 	w := openRendered(t, config)
-	if _, err := w.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), config.Errored+" is another one: move one of them elsewhere") {
+	if _, err := w.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), config.Errored+" holds a different state: move one of the two files away") {
 		t.Errorf("got %v", err)
 	}
 	for _, name := range []string{config.Errored, filepath.Join(w.Dir(), "errored.tfstate")} {

@@ -168,7 +168,7 @@ func (w *Workspace) fenced(ctx context.Context, command func(context.Context) er
 	}
 	f, err := newFence(conn.target())
 	if err != nil {
-		return fmt.Errorf("opening a way from the engine to PostgreSQL: %w", err)
+		return fmt.Errorf("opening a proxy from the engine to PostgreSQL: %w", err)
 	}
 	env := maps.Clone(w.env.engine)
 	env[connVariable] = conn.at(f.address())

@@ -132,7 +132,7 @@ func (w *Workspace) start(ctx context.Context, binary string) (*process, error) 
 	case line := <-said:
 		p.address, err = addressIn(line)
 	case <-timeout.C:
-		err = fmt.Errorf("it does not listen after %s", startTimeout)
+		err = fmt.Errorf("not listening after %s", startTimeout)
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
@@ -152,7 +152,7 @@ func (w *Workspace) start(ctx context.Context, binary string) (*process, error) 
 func addressIn(line string) (tfexec.ReattachConfig, error) {
 	fields := strings.Split(strings.TrimSpace(line), "|")
 	if len(fields) < 5 || fields[0] != "1" || fields[2] != "unix" || fields[4] != "grpc" {
-		return tfexec.ReattachConfig{}, fmt.Errorf("it does not say where it listens, but %.200q", line)
+		return tfexec.ReattachConfig{}, fmt.Errorf("printed %.200q instead of its address", line)
 	}
 	version, err := strconv.Atoi(fields[1])
 	return tfexec.ReattachConfig{

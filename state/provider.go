@@ -171,11 +171,11 @@ func (p *Providers) remember(version, hash string, now time.Time) (first recorde
 	}
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("remembering provider %s: %w", guard.Provider, err)
+			err = fmt.Errorf("recording provider %s: %w", guard.Provider, err)
 		}
 	}()
 	if p.Record == "" {
-		return recorded{}, errors.New("there is no state directory: set state_dir in numaform.yaml, or the variable HOME")
+		return recorded{}, errors.New("no state directory: set state_dir in numaform.yaml, or set the variable HOME")
 	}
 
 	// Other processes use the same record.
@@ -243,7 +243,7 @@ func (p *Providers) copyOf(version, hash string) string {
 // copy copies a provider's files to a directory that only this user can change.
 func (p *Providers) copy(version, dir string) (target string, err error) {
 	if p == nil || p.Dir == "" {
-		return "", fmt.Errorf("provider %s in %s may be replaced by others, and there is no directory of our own to copy it to: set state_dir in numaform.yaml", guard.Provider, dir)
+		return "", fmt.Errorf("provider %s in %s: other users can replace it, and numaform has no directory to copy it to: set state_dir in numaform.yaml", guard.Provider, dir)
 	}
 	defer func() {
 		if err != nil {
@@ -285,7 +285,7 @@ func (w *Workspace) program(ctx context.Context) (string, *Provider, error) {
 	}
 	programs, err := filepath.Glob(filepath.Join(dir, "terraform-provider-*"))
 	if err != nil || len(programs) != 1 {
-		return "", nil, fmt.Errorf("looking for provider %s: %d programs in %s, want one", guard.Provider, len(programs), dir)
+		return "", nil, fmt.Errorf("looking for provider %s: %d programs in %s: must be exactly one", guard.Provider, len(programs), dir)
 	}
 	if !guarded(dir) || !guarded(programs[0]) {
 		if dir, err = w.config.Providers.copy(version, dir); err != nil {

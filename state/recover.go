@@ -154,7 +154,7 @@ func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
 				continue
 			}
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return found, fmt.Errorf("ending process %d, which an engine of %s left behind: %w", pid, w.config.Dir, err)
+				return found, fmt.Errorf("ending process %d, left behind by an engine of %s: %w", pid, w.config.Dir, err)
 			}
 		}
 		select {
@@ -181,10 +181,10 @@ func (w *Workspace) secure() error {
 		return nil
 	}
 	if err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("securing %s: it is no ordinary file: remove it", name)
+		return fmt.Errorf("securing %s: not a regular file: remove it", name)
 	}
 	failed := func(err error) error {
-		return fmt.Errorf("securing the state %s, which was not saved: %w", name, err)
+		return fmt.Errorf("securing the unsaved state %s: %w", name, err)
 	}
 	content, err := os.ReadFile(name)
 	if err != nil {
@@ -192,7 +192,7 @@ func (w *Workspace) secure() error {
 	}
 	existing, err := os.ReadFile(w.config.Errored)
 	if err == nil && !slices.Equal(existing, content) {
-		return failed(fmt.Errorf("%s is another one: move one of them elsewhere, and import what it made", w.config.Errored))
+		return failed(fmt.Errorf("%s holds a different state: move one of the two files away, and import its resources", w.config.Errored))
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		if err = os.MkdirAll(filepath.Dir(w.config.Errored), 0o700); err == nil {
@@ -340,7 +340,7 @@ func (w *Workspace) readErrored(ctx context.Context, name string) ([]byte, heade
 	}
 	var h header
 	if err := json.Unmarshal(content, &h); err != nil {
-		return nil, header{}, fmt.Errorf("reading state %s: %w: it was cut off; move it away, and import what it made", name, err)
+		return nil, header{}, fmt.Errorf("reading state %s: %w: the file is truncated: move it away, and import its resources", name, err)
 	}
 	if h.Encrypted != "" {
 		if content, err = w.decrypt(ctx, content); err == nil {
@@ -352,7 +352,7 @@ func (w *Workspace) readErrored(ctx context.Context, name string) ([]byte, heade
 		}
 	}
 	if h.Version != 4 {
-		return nil, header{}, fmt.Errorf("reading state %s: not a state of format 4: move it away, and import what it made", name)
+		return nil, header{}, fmt.Errorf("reading state %s: not a state of format 4: move it away, and import its resources", name)
 	}
 	return content, h, nil
 }

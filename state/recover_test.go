@@ -677,7 +677,7 @@ func TestErroredStateIsALink(t *testing.T) {
 	if err := os.Symlink(filepath.Join(outside, "x"), link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "securing "+link+": it is no ordinary file: remove it") {
+	if _, err := w.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "securing "+link+": not a regular file: remove it") {
 		t.Errorf("got %v, want the link refused", err)
 	}
 	if _, err := os.Lstat(errored); !errors.Is(err, os.ErrNotExist) || len(b.saved()) > 0 {

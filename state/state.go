@@ -131,10 +131,10 @@ func New(config Config) (*Workspace, error) {
 		return nil, fmt.Errorf("opening workspace %s: %w", config.Dir, err)
 	}
 	if config.Dir == "" {
-		return failed(errors.New("no directory: name the directory of one host's fleet files"))
+		return failed(errors.New("directory is empty: set it to the directory with the fleet files of one host"))
 	}
 	if config.Engine == nil || config.Engine.Path == "" {
-		return failed(errors.New("no engine: find one by FindEngine"))
+		return failed(errors.New("engine is missing: find one with FindEngine"))
 	}
 	if prohibited := tfexec.ProhibitedEnv(config.Env); len(prohibited) > 0 {
 		return failed(fmt.Errorf("variable %s must not be set for the engine: it would change what is planned", prohibited[0]))
@@ -167,7 +167,7 @@ func New(config Config) (*Workspace, error) {
 			return failed(err)
 		}
 		if below, err := filepath.Rel(config.Root, config.Dir); err != nil || !filepath.IsLocal(below) {
-			return failed(fmt.Errorf("it does not lie in %s", config.Root))
+			return failed(fmt.Errorf("must be inside %s", config.Root))
 		}
 	}
 	if path := config.BackendConfig["path"]; path != "" && filepath.Clean(path) == filepath.Join(config.Dir, "terraform.tfstate") {

@@ -272,7 +272,7 @@ func (c *Config) setStateDir(environ []string) {
 // StatePath returns the path of a file or directory below the state directory.
 func (c *Config) StatePath(elements ...string) (string, error) {
 	if c.StateDir == "" {
-		return "", errors.New("there is no state directory: set state_dir in numaform.yaml, or the variable HOME")
+		return "", errors.New("no state directory: set state_dir in numaform.yaml, or set the variable HOME")
 	}
 	dir, err := filepath.Abs(c.StateDir)
 	if err != nil {

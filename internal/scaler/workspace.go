@@ -40,7 +40,7 @@ const (
 // have write access.
 func (s *Scaler) permanentPlaces() (places, error) {
 	if s.config.StateDir == "" {
-		return places{}, errors.New("there is no state directory: set state_dir in numaform.yaml, or the variable HOME")
+		return places{}, errors.New("no state directory: set state_dir in numaform.yaml, or set the variable HOME")
 	}
 	if err := workdir.Private(s.config.StateDir, s.config.Dir); err != nil {
 		return places{}, err
