@@ -59,7 +59,13 @@ func Run(ctx context.Context, process Process) int {
 	root.SetIn(process.Stdin)
 	root.SetOut(process.Stdout)
 	root.SetErr(process.Stderr)
+	silent := context.AfterFunc(ctx, func() {
+		if running, _, err := root.Find(process.Args); err == nil && running.Flags().Lookup("auto-approve") != nil {
+			fmt.Fprintf(process.Stderr, "\nnumaform: %s\n", stopping)
+		}
+	})
 	command, err := root.ExecuteContextC(ctx)
+	silent() // the caller may cancel ctx when the command has ended
 	var exit exitError
 	var usage usageError
 	switch {
@@ -92,9 +98,6 @@ func newRoot(process Process) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
-			if command.Flags().Lookup("auto-approve") != nil {
-				context.AfterFunc(command.Context(), func() { fmt.Fprintf(process.Stderr, "\nnumaform: %s\n", stopping) })
-			}
 			return flagsFromEnvironment(command.Flags(), process.Environ)
 		},
 		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
