@@ -48,6 +48,9 @@ func newPlan(process Process) *cobra.Command {
 			if err := p.failure(true); err != nil {
 				return err
 			}
+			if o.output == "text" && p.plans != nil && o.snapshot == "" && p.unjoined == nil && p.changes() {
+				fmt.Fprintf(process.Stdout, "\nTo apply it: numaform apply%s\n", o.source())
+			}
 			if detailed && p.changes() {
 				return exitError{ExitChanges}
 			}
@@ -61,6 +64,24 @@ func newPlan(process Process) *cobra.Command {
 	flags.BoolVar(&o.noEngine, "no-engine", false, "render the fleet's files only, without running OpenTofu or Terraform")
 	flags.BoolVar(&detailed, "detailed-exitcode", false, "exit with 0 without changes, 1 on an error, 2 with changes")
 	return command
+}
+
+// source returns the flags of a command line that reads the same fleet and cluster.
+func (o *options) source() string {
+	var flags string
+	if o.config != "numaform.yaml" {
+		flags += " --config " + o.config
+	}
+	for _, file := range o.files {
+		flags += " -f " + file
+	}
+	if o.kubeconfig.Path != "" {
+		flags += " --kubeconfig " + o.kubeconfig.Path
+	}
+	if o.kubeconfig.Context != "" {
+		flags += " --context " + o.kubeconfig.Context
+	}
+	return flags
 }
 
 // writeOut writes the planned files to the fleet's own directory, or to one that contains

@@ -77,7 +77,9 @@ type hostReport struct {
 	Host    topology.HostID `json:"host"`
 	Summary string          `json:"summary,omitempty"`
 	SHA256  string          `json:"plan_sha256,omitempty"`
-	Verdict string          `json:"verdict,omitempty"`
+	// Digest is the same for the same changes; SHA256 identifies one saved plan.
+	Digest  string `json:"plan_digest,omitempty"`
+	Verdict string `json:"verdict,omitempty"`
 	// Repinned are running VMs that the host agent will pin to other CPUs.
 	Repinned []string `json:"repinned,omitempty"`
 	Error    string   `json:"error,omitempty"`
@@ -163,7 +165,7 @@ func hostReports(plans []scaler.RootPlan) []hostReport {
 			reports = append(reports, hostReport{Host: plan.Host, Error: plan.Err.Error()})
 			continue
 		}
-		line := hostReport{Host: plan.Host, Verdict: plan.Verdict.String(), SHA256: plan.Plan.SHA256, Summary: "the engine printed no summary"}
+		line := hostReport{Host: plan.Host, Verdict: plan.Verdict.String(), SHA256: plan.Plan.SHA256, Digest: plan.Plan.Digest, Summary: "the engine printed no summary"}
 		for _, r := range plan.Repinned {
 			line.Repinned = append(line.Repinned, r.String())
 		}
@@ -363,15 +365,38 @@ func (w *printer) plans(hosts []hostReport) {
 		return
 	}
 	w.heading("Plans")
+	printed := map[string]bool{}
 	for _, host := range hosts {
+		// Many hosts with the same result, such as no changes, get one line.
+		who := host.Host.String()
+		if same := likeHost(hosts, &host); len(same) > mostNames {
+			key := host.Summary + host.Error + host.Verdict + host.Digest
+			if printed[key] {
+				continue
+			}
+			printed[key] = true
+			who = fmt.Sprintf("%d hosts (%s and %d more)", len(same), strings.Join(same[:mostNames-1], ", "), len(same)-mostNames+1)
+		}
 		if host.Error != "" {
-			w.printf("  %s: %s\n", host.Host, host.Error)
+			w.printf("  %s: %s\n", who, host.Error)
 			continue
 		}
-		w.printf("  %s: %s (plan %.12s)\n    %s\n", host.Host, host.Summary, host.SHA256,
+		w.printf("  %s: %s (plan %.12s)\n    %s\n", who, host.Summary, host.Digest,
 			strings.ReplaceAll(host.Verdict, "\n", "\n    "))
 		for _, repinned := range host.Repinned {
 			w.printf("    pinned again while the VM runs: %s\n", repinned)
 		}
 	}
+}
+
+// likeHost returns the hosts with the same result, which concerns no single VM.
+func likeHost(hosts []hostReport, host *hostReport) []string {
+	var same []string
+	for i := range hosts {
+		h := &hosts[i]
+		if len(h.Repinned) == 0 && h.Summary == host.Summary && h.Error == host.Error && h.Verdict == host.Verdict && h.Digest == host.Digest {
+			same = append(same, h.Host.String())
+		}
+	}
+	return same
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/numaform/numaform/internal/cli"
 )
 
@@ -41,6 +43,15 @@ func TestRemoveVMThatIsGone(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("plan does not say %q:\n%s", want, out)
 		}
+	}
+	// Planning the same again gives the same plan, with the command that applies it.
+	plans := func(out string) string { _, after, _ := strings.Cut(out, "Plans\n"); return after }
+	again := run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests())
+	if diff := cmp.Diff(plans(out), plans(again)); diff != "" {
+		t.Errorf("plans (-first +second):\n%s", diff)
+	}
+	if !strings.HasSuffix(out, " -f "+stage.Manifests()+"\n") || !strings.Contains(out, "\nTo apply it: numaform apply ") {
+		t.Errorf("the plan does not end with the command that applies it:\n%s", out)
 	}
 	if out := run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "-o", "yaml"); !strings.Contains(out, "- action: re-create\n") {
 		t.Errorf("plan -o yaml does not contain the action:\n%s", out)
