@@ -167,8 +167,8 @@ func (s *state) lacksNodes(w want) (has int64, explain func() gap) {
 	}
 }
 
-// of formats available memory: exactly if it is too little but would round to the requested
-// amount.
+// of formats available memory. It prints the exact amount if rounding would hide that it is
+// less than the requested one.
 func (w *want) of(mib int64) string {
 	if mib < w.memory && gib(mib) == gib(w.memory) {
 		return fmt.Sprintf("%d of %d MiB", mib, w.memory)

@@ -98,8 +98,8 @@ type load struct {
 	memory [backings]int64
 }
 
-// pack assigns each want a NUMA node, or none if it must span several. It returns nil if it
-// found no packing in which fewer than all do.
+// pack assigns a NUMA node to each wanted VM, or none to a VM that must span several. It
+// returns nil if it found only packings in which all VMs span nodes.
 func (s *state) pack(wants []want) []int {
 	p := packing{at: make([]int, len(wants)), spanning: len(wants), steps: repackSteps}
 	for i := range s.nodes {

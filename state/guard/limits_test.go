@@ -269,7 +269,7 @@ func TestVerdictOnOneHost(t *testing.T) {
 }
 
 // TestCheckLimitsProperties checks that the order of events and parts does not matter,
-// and that more never passes where less does not.
+// and that adding changes never turns a denied plan into an allowed one.
 func TestCheckLimitsProperties(t *testing.T) {
 	t.Parallel()
 	event := rapid.Custom(func(r *rapid.T) guard.Event {

@@ -267,7 +267,7 @@ func TestReviewMode(t *testing.T) {
 	run(t, stage, cli.ExitOK, "apply", "-f", nothing(t, stage), "--auto-approve")
 	compare(t, stage)
 	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
-	// Merged changes are applied, although pods wait whose nodes need a review.
+	// Merged changes are applied, although there are pending pods whose nodes need a review.
 	git(t, laptop, "pull", "--quiet", "--no-edit", "origin", "main")
 	run(t, stage, cli.ExitOK, "remove", vmOf(t, stage, 2000).Name, "-f", nothing(t, stage), "--auto-approve")
 	merge()
