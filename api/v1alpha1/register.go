@@ -40,6 +40,11 @@ const (
 	LabelNUMANodes = Group + "/numa-nodes"
 )
 
+// NodeLabels returns the labels of numaform's group that nodes have.
+func NodeLabels() []string {
+	return []string{LabelInstanceFamily, LabelNodeClass, LabelPlacement, LabelCPUType, LabelTemplate, LabelNUMANodes}
+}
+
 // Annotations of NodeClaims.
 const (
 	// AnnotationVM is the name of the NodeClaim's VM and of its Node.

@@ -117,6 +117,8 @@ func TestWhichPoolIsUsed(t *testing.T) {
 		{"not another provider's", []string{foreign}, "no NodePool refers to a ProxmoxNodeClass"},
 		{"class that is not there", []string{nodePool("a", "missing", "")}, `ProxmoxNodeClass "missing" does not exist: create it`},
 		{"static pool", []string{nodePool("a", "shared", "  replicas: 2")}, "it has spec.replicas"},
+		{"mistyped label", []string{strings.Replace(nodePool("a", "shared", ""), "requirements: []", "requirements: [{key: numaform.dev/instance-famly, operator: In, values: [t1]}]", 1)}, "label numaform.dev/instance-famly, which numaform does not set: it must be one of numaform.dev/instance-family, "},
+		{"label of one's own", []string{strings.Replace(nodePool("a", "shared", ""), "requirements: []", "requirements: [{key: example.com/instance-famly, operator: In, values: [t1]}]", 1)}, "a"},
 		{"startup taints are no obstacle", []string{strings.Replace(nodePool("a", "shared", ""), "requirements: []", "requirements: []\n      startupTaints: [{key: t, effect: NoSchedule}]", 1)}, "a"},
 	}
 	for _, test := range tests {

@@ -108,6 +108,8 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 			p.problem = p.class.problem
 		case !p.DeletionTimestamp.IsZero():
 			p.problem = "it is being deleted"
+		case LabelMistake(np) != "":
+			p.problem = LabelMistake(np)
 		case p.Spec.Replicas != nil:
 			p.problem = FixedSizeProblem
 		case ready != nil && ready.IsFalse():
@@ -119,6 +121,24 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 		return cmp.Or(cmp.Compare(ptr.Deref(b.Spec.Weight, 0), ptr.Deref(a.Spec.Weight, 0)), cmp.Compare(b.Name, a.Name))
 	})
 	return all, nil
+}
+
+// LabelMistake reports a label of numaform's group that no node has, or returns "". Karpenter
+// would add it to the nodes as a label of the user's own, so that a typing error in a
+// requirement would have no effect.
+func LabelMistake(np *karpv1.NodePool) string {
+	template := &np.Spec.Template
+	var keys []string
+	for i := range template.Spec.Requirements {
+		keys = append(keys, template.Spec.Requirements[i].Key)
+	}
+	keys = append(keys, slices.Sorted(maps.Keys(template.Labels))...)
+	for _, key := range keys {
+		if strings.HasPrefix(key, v1alpha1.Group+"/") && !slices.Contains(v1alpha1.NodeLabels(), key) {
+			return fmt.Sprintf("its template has the label %s, which numaform does not set: it must be one of %s", key, strings.Join(v1alpha1.NodeLabels(), ", "))
+		}
+	}
+	return ""
 }
 
 func readyCondition(conditions []status.Condition) *status.Condition {

@@ -26,6 +26,8 @@ import (
 const (
 	// ReasonFixedSize means that a NodePool has spec.replicas.
 	ReasonFixedSize = "FixedSizeNotSupported"
+	// ReasonLabel means that a NodePool has a label of numaform's group that no node has.
+	ReasonLabel = "LabelInvalid"
 	// ReasonMinNodes means that the minimum number of nodes is invalid.
 	ReasonMinNodes = "MinNodesInvalid"
 )
@@ -50,8 +52,8 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 }
 
 // Reconcile publishes a warning if the NodePool is ours and of a fixed size, because
-// Karpenter leaves such pools to controllers that numaform does not run, or if its
-// minimum number of nodes is invalid.
+// Karpenter leaves such pools to controllers that numaform does not run, or if one of its
+// labels or its minimum number of nodes is invalid.
 func (c *Controller) Reconcile(_ context.Context, pool *karpv1.NodePool) (reconcile.Result, error) {
 	ref := pool.Spec.Template.Spec.NodeClassRef
 	if !pool.DeletionTimestamp.IsZero() || ref == nil || ref.Group != v1alpha1.Group || ref.Kind != v1alpha1.KindProxmoxNodeClass {
@@ -67,6 +69,9 @@ func (c *Controller) Reconcile(_ context.Context, pool *karpv1.NodePool) (reconc
 	}
 	if pool.Spec.Replicas != nil {
 		warn(ReasonFixedSize, "No nodes are made for it: "+scheduling.FixedSizeProblem)
+	}
+	if mistake := scheduling.LabelMistake(pool); mistake != "" {
+		warn(ReasonLabel, "No nodes are created for it: "+mistake)
 	}
 	if _, err := MinNodes(pool); err != nil {
 		warn(ReasonMinNodes, err.Error())
