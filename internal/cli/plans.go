@@ -167,6 +167,48 @@ func (w *printer) scalePlan(plan *v1alpha1.ScalePlan) {
 	}
 	w.heading("Diff")
 	w.printf("%s\n", strings.TrimRight(spec.Diff, "\n"))
+	if phaseOf(plan) == v1alpha1.ScalePlanPending {
+		w.planSummary(spec)
+	}
+}
+
+// planSummary repeats after the diff, which may be long, what an approver decides about:
+// the number of changes, and what cannot be undone.
+func (w *printer) planSummary(spec *v1alpha1.ScalePlanSpec) {
+	var actions []v1alpha1.ScalePlanAction
+	counts := map[v1alpha1.ScalePlanAction]int{}
+	var deleted []string
+	for i := range spec.VMs {
+		vm := &spec.VMs[i]
+		if counts[vm.Action]++; counts[vm.Action] == 1 {
+			actions = append(actions, vm.Action)
+		}
+		if vm.Action == v1alpha1.ScalePlanDelete || vm.Action == v1alpha1.ScalePlanReplace {
+			deleted = append(deleted, vm.Name)
+		}
+	}
+	var totals []string
+	for _, action := range actions {
+		totals = append(totals, fmt.Sprintf("%s %s", strings.ToLower(string(action)), counted(counts[action], "VM")))
+	}
+	risk := "deletes nothing"
+	if len(deleted) > 0 {
+		named := deleted
+		if len(named) > mostNames {
+			named = append(slices.Clone(named[:mostNames-1]), fmt.Sprintf("%d more", len(deleted)-mostNames+1))
+		}
+		risk = fmt.Sprintf("deletes the disks of %s; undo creates new VMs, not the data", strings.Join(named, ", "))
+	}
+	w.heading("Summary")
+	for _, line := range [][2]string{
+		{"Change", strings.Join(totals, ", ")},
+		{"Risk", risk},
+		{"Guard", string(spec.Verdict.Decision)},
+		{"Expires", spec.ExpiresAt.UTC().Format(time.RFC3339)},
+		{"Hash", spec.PlanHash},
+	} {
+		w.printf("  %-8s %s\n", line[0], line[1])
+	}
 }
 
 // decision contains the options of approve and reject.

@@ -105,6 +105,14 @@ func TestPlans(t *testing.T) {
 	if err := json.Unmarshal([]byte(says(t, 0, "", "plans", "workers-up-1", "-o", "json")), &plan); err != nil || plan.Spec.PlanHash == "" {
 		t.Errorf("the plan in JSON is %+v (%v)", plan, err)
 	}
+	scalePlan(t, "workers-down-3", func(plan *v1alpha1.ScalePlan) {
+		plan.Spec.Direction, plan.Spec.Verdict.Decision, plan.Spec.Summary = v1alpha1.ScaleDown, v1alpha1.VerdictNeedsApproval, "4 to delete on lab/pve-2"
+		plan.Spec.VMs = nil
+		for _, name := range []string{"workers-2001", "workers-2002", "workers-2003", "workers-2004"} {
+			plan.Spec.VMs = append(plan.Spec.VMs, v1alpha1.ScalePlanVM{Action: v1alpha1.ScalePlanDelete, Name: name, Host: "lab/pve-2", NodePool: "workers"})
+		}
+	})
+	golden(t, "plan-delete.txt", says(t, 0, "", "plans", "workers-down-3"))
 	says(t, 2, "must be text, json or yaml", "plans", "-o", "toml")
 	says(t, 1, "to list the plans, run numaform plans", "plans", "missing")
 }
