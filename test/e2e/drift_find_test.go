@@ -295,7 +295,7 @@ func TestDriftText(t *testing.T) {
 			t.Errorf("drift does not say %q:\n%s", part, out)
 		}
 	}
-	run(t, stage, cli.ExitUsage, "drift", "-f", stage.Manifests(), "-o", "yaml")
+	run(t, stage, cli.ExitUsage, "drift", "-f", stage.Manifests(), "-o", "toml")
 	run(t, stage, cli.ExitUsage, "drift", "-f", stage.Manifests(), "--snapshot", "x")
 }
 

@@ -93,7 +93,7 @@ func TestStateLostAndNothingAsked(t *testing.T) {
 	}
 	before := stage.Sim.Guests()
 	out := run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
-	if strings.Count(out, " to import") != 3 {
+	if strings.Count(out, " to import, 0 to add") != 3 {
 		t.Errorf("apply does not import on all hosts:\n%s", out)
 	}
 	for _, guest := range before {
