@@ -25,7 +25,9 @@ func TestOnlyOurPoolsAreTold(t *testing.T) {
 		told   string
 	}{
 		{"of a fixed size", func(p *karpv1.NodePool) { p.Spec.Replicas = &three }, "re-create the NodePool without spec.replicas"},
-		{"with a mistyped label", func(p *karpv1.NodePool) { p.Spec.Template.Labels = map[string]string{"numaform.dev/plcement": "Shared"} }, "label numaform.dev/plcement"},
+		{"with a mistyped label", func(p *karpv1.NodePool) {
+			p.Spec.Template.Labels = map[string]string{"numaform.dev/plcement": "Shared"}
+		}, "label numaform.dev/plcement"},
 		{"scaled by pods", func(*karpv1.NodePool) {}, ""},
 		{"of another provider", func(p *karpv1.NodePool) {
 			p.Spec.Replicas = &three
