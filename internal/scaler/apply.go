@@ -23,7 +23,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Result is how the apply on one host ended.
+// Result is the outcome of the apply on one host.
 type Result struct {
 	Host     topology.HostID
 	Created  []guard.Target
@@ -52,8 +52,8 @@ func (r Result) String() string {
 	return text + " in " + r.Duration.Round(time.Millisecond).String()
 }
 
-// Approve evaluates the plans of a change; an error stops all of them. It returns who
-// approved what the guard does not allow by itself, if anyone did.
+// Approve evaluates the plans of a change; an error stops all of them. approver is who
+// approved the plans that the guard does not allow by itself, or empty.
 type Approve func([]RootPlan) (approver string, err error)
 
 // Apply plans every touched host, calls approve, makes the change the desired state and
@@ -126,8 +126,8 @@ type begun struct {
 // begin plans a change, calls approve, and makes the change the desired state.
 func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b *begun, err error) {
 	b = &begun{change: change, started: s.config.Clock.Now()}
-	// Nothing is planned from an outdated fleet. Equal files are not sufficient: VMIDs may
-	// have been assigned and released meanwhile.
+	// Do not plan from an outdated fleet. Comparing files is not enough: VMIDs may have
+	// been assigned and released meanwhile.
 	_, revision, err := s.config.Store.Read(ctx)
 	if err != nil {
 		return nil, err
@@ -175,7 +175,8 @@ func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b 
 	return b, err
 }
 
-// recordUnmade records writes to a backend during planning for a change that is not made.
+// recordUnmade records the writes to a backend that planning made for a change that is
+// not applied.
 func (s *Scaler) recordUnmade(ctx context.Context, change *Change, plans []RootPlan) error {
 	unmade := &Change{Kind: audit.KindRecovery, Why: "before a change that was not made", from: change.from, open: change.open, rotations: change.rotations}
 	record := s.record(unmade, nil, "")
@@ -254,18 +255,19 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 	return results, errors.Join(failures...)
 }
 
-// applyPlan reads the host again and applies the saved plan if it is still valid. It
-// returns additional writes to Proxmox.
+// applyPlan reads the host again and applies the saved plan if it is still valid. outside
+// lists the writes to Proxmox that the plan does not contain.
 func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) (outside []string, err error) {
 	if plan.Verdict.Decision == guard.Deny {
 		return nil, &DeniedError{Host: plan.Host, Verdict: plan.Verdict}
 	}
-	// Wait before the checks, because a later apply would rely on old ones.
+	// Wait for a slot before the checks, because they would be outdated after the wait.
 	release := s.engines.apply(ctx)
 	defer release()
 
-	// Check again: VMIDs and CPUs are free, and what changes is ours, as planned and drained.
-	var changing []fleet.VMID // also of files that were deleted by hand, and of imports
+	// Check again that VMIDs and CPUs are free, and that the VMs to change are ours,
+	// match the plan and are drained.
+	var changing []fleet.VMID // includes imports, and VMs whose files were deleted by hand
 	for _, target := range slices.Concat(plan.Intent.Delete, plan.Intent.Update, plan.Intent.Import, plan.Intent.Wake) {
 		changing = append(changing, target.VMID)
 	}
@@ -329,9 +331,9 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 	return outside, s.awaitNoConflict(ctx, change, plan)
 }
 
-// prepareGuests uploads the seeds of new and of woken VMs, and shuts down the VMs to be destroyed. A
-// half-created VM to be removed is recovered only to be destroyed next, so it gets no
-// seed.
+// prepareGuests uploads the seeds of new and woken VMs, and shuts down the VMs to be
+// destroyed. A half-created VM to be removed gets no seed, because it is recovered only
+// to be destroyed.
 func (s *Scaler) prepareGuests(ctx context.Context, v *hostView, intent guard.Intent, leaving map[fleet.Key]bool) (written []string, err error) {
 	if s.config.Guests == nil {
 		return nil, nil
@@ -373,8 +375,8 @@ func (s *Scaler) prepareGuests(ctx context.Context, v *hostView, intent guard.In
 	return append(written, more...), err
 }
 
-// stillFree checks, right before an apply, that what the plan creates does not exist and
-// that what it deletes is still ours.
+// stillFree checks, right before an apply, that the VMs that the plan creates do not
+// exist and that the VMs that it deletes are still ours.
 func (v *hostView) stillFree(intent guard.Intent) error {
 	for _, target := range intent.Create {
 		if guest, taken := v.guests[guestID{v.id.Region, target.VMID}]; taken {
@@ -429,10 +431,10 @@ func (e *StartedByHandError) Error() string {
 		"it cannot become a node; stop it (qm stop %d), and it can be woken again", e.VM, e.VMID, e.Host, e.VMID)
 }
 
-// stillStopped refuses, right before an apply, to wake a VM that runs, unless an earlier
-// wake was interrupted: that may have started it. A wake that was only refused is recorded
-// in the same way, but has written nothing: if the plan was refreshed, it shows that the
-// guest does not yet start with its host, which a wake sets before it starts the guest.
+// stillStopped refuses, right before an apply, to wake a VM that is already running,
+// unless an interrupted wake may have started it. The history does not distinguish an
+// interrupted wake from a refused one, which wrote nothing. A refreshed plan does: a wake
+// sets the guest to start with its host before it starts the guest.
 func (v *hostView) stillStopped(plan *tfjson.Plan, intent guard.Intent) error {
 	refreshed := v.retrying && intent.Targeted
 	onBoot := map[string]bool{}
@@ -479,8 +481,8 @@ func (v *hostView) stillAsPlanned(plan *tfjson.Plan, intent guard.Intent) error 
 	return nil
 }
 
-// agrees compares a guest with the values that relevant selects: values in the state, read
-// for an import, or in the plan, where unknown values are ignored.
+// agrees compares a guest with the values of the attributes that relevant selects. The
+// values are from the state, from an import or from the plan; unknown values are ignored.
 func (v *hostView) agrees(target guard.Target, values map[string]any, relevant func(attribute string) bool) error {
 	guest, exists := v.guests[guestID{v.id.Region, target.VMID}]
 	if !exists {
@@ -509,13 +511,14 @@ func (v *hostView) agrees(target guard.Target, values map[string]any, relevant f
 	return nil
 }
 
-// While it waits for a clone to be unlocked, the provider treats each error as temporary:
-// if the host went down, it waits as long as a clone may take, and does not stop when the
-// engine asks it to. So the scaler checks meanwhile whether the cluster still reaches the
-// host.
+// While the provider waits for a clone to be unlocked, it treats every error as
+// temporary: if the host goes down, the provider waits as long as a clone may take, and
+// ignores the engine's request to stop. The scaler therefore checks during the apply
+// whether the cluster still reaches the host.
 const (
-	// onlinePoll is the interval between checks, and offlineReadings how many must fail
-	// in a row: a brief failure of a host's cluster network is shorter.
+	// onlinePoll is the interval between checks, and offlineReadings the number of
+	// consecutive failures after which the host is lost: a brief failure of its cluster
+	// network is shorter.
 	onlinePoll      = 10 * time.Second
 	offlineReadings = 3
 )
@@ -524,7 +527,7 @@ const (
 // the apply was canceled.
 type HostLostError struct {
 	Host topology.HostID
-	// Offline is the minimum time for which the cluster has not reached the host.
+	// Offline is the minimum time that the host has been unreachable for the cluster.
 	Offline time.Duration
 }
 
@@ -558,7 +561,7 @@ func (s *Scaler) watch(ctx context.Context, host topology.HostID) (watched conte
 				return
 			case <-ticker.C():
 			}
-			// A missing response, or an error, says nothing about the host.
+			// A missing response, or an error, does not prove that the host is offline.
 			online, err := live.Online(watched, host.Host)
 			offline++
 			if err != nil || online {

@@ -26,10 +26,11 @@ type batch struct {
 	creates, removes, updates, wakes []fleet.Key
 }
 
-// nextBatch reads the fleet, merges others' changes, and returns the next change to begin,
-// or nil.
+// nextBatch reads the fleet, merges changes by other clients, and returns the next change
+// to begin, or nil.
 func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
-	// An apply that ends while Proxmox is read may have VMs that are not in the snapshot.
+	// An apply that ends while Proxmox is read may have created VMs that are not in the
+	// snapshot.
 	w.scaler.mu.Lock()
 	applying := maps.Clone(w.scaler.busy)
 	w.scaler.mu.Unlock()
@@ -47,7 +48,7 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 		return nil, err
 	}
 
-	// The cluster may take long to answer, so it is asked without blocking other callers.
+	// The cluster may respond slowly, so query it without blocking other callers.
 	nodes, err := w.nodesFiledAsStandby(ctx, from, snapshot)
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 		return nil, err
 	}
 
-	// A fleet without files gets them with its first VM.
+	// A fleet without files gets its files with its first VM.
 	unchanged := len(b.change.BeforeFiles) == 0 || sameFiles(b.change.BeforeFiles, withModules(b.change))
 	if unchanged && b.change.Empty() && !b.change.Unfinished() && !w.outsideDue() {
 		w.whole = false // no request of the burst is left
@@ -101,13 +102,13 @@ func (m *member) ready(from *reading, now time.Time) bool {
 	return !m.moving && !m.retry.until.After(now) && !from.busy[m.VM.Host] && !gathers
 }
 
-// vanishedAfter is the minimum age from which a VM's absence means that it was removed,
-// because the snapshot of Proxmox is slightly outdated.
+// vanishedAfter is the minimum age at which a VM that is missing from a snapshot counts
+// as removed, because the snapshot may be slightly outdated.
 const vanishedAfter = 30 * time.Second
 
-// partSize is the number of new VMs from which on a change takes no further hosts, if it
-// has one for each core: planning them takes a second or two, and they are cloned while
-// the others are planned.
+// partSize is the number of new VMs at which a change accepts no more hosts, if it has
+// one for each core. Planning them takes a second or two, and they are cloned while the
+// other hosts are planned.
 const partSize = 32
 
 // laterHosts returns the hosts whose new VMs wait for the next change, because this one
@@ -139,10 +140,10 @@ func (w *Writer) leaving() map[fleet.Key]bool {
 	return keys
 }
 
-// addWakes adds the standby VMs to wake on free hosts. A wake is a change of its own, so
-// that it waits for no clone. If the wake of a VM on the host was interrupted, and the VM
-// does not run and is to be removed now, that removal comes first: a plan of the whole host
-// would start the VM.
+// addWakes adds the standby VMs to wake on free hosts. Each wake is a separate change, so
+// that it does not wait for clones. If a VM on the host is stopped after an interrupted
+// wake and is now to be removed, that removal comes first: a plan of the whole host would
+// start the VM.
 func (w *Writer) addWakes(b *batch) {
 	now := w.scaler.config.Clock.Now()
 	change := b.change
@@ -181,8 +182,8 @@ func (w *Writer) addRequests(b *batch, undrained map[fleet.Key]error) {
 		}
 		switch {
 		case m.leaving && m.Filed:
-			// If the removal was requested while the cluster was being asked, the next step
-			// handles it at once.
+			// The next step handles a removal that was requested while the cluster was
+			// queried.
 			reason, known := undrained[key]
 			if known && reason == nil {
 				b.remove(key)
@@ -209,8 +210,8 @@ func (w *Writer) addRequests(b *batch, undrained map[fleet.Key]error) {
 	}
 }
 
-// addUpdates adds the VMs to update while they run. A VM that does not exist now waits: a
-// plan that cannot be made would not help the others.
+// addUpdates adds the VMs to update while they run. A VM that does not exist now waits,
+// because it would make the plan fail for the others.
 func (w *Writer) addUpdates(b *batch) {
 	now := w.scaler.config.Clock.Now()
 	change := b.change
@@ -303,11 +304,11 @@ func (w *Writer) queued() int {
 	return waiting
 }
 
-// approve decides for each host whether its plan may be applied. It removes the requests
+// approve decides for each host whether its plan may be applied, and removes the requests
 // for the other hosts from the change.
 func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (approver string, err error) {
 	if len(b.change.later) > 0 && slices.ContainsFunc(plans, func(p RootPlan) bool { return p.Verdict.Decision == guard.NeedsApproval }) {
-		// Limits count the whole burst, so that no part of it passes them alone.
+		// Apply limits to the whole burst: its parts might pass them separately.
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.whole = true
@@ -378,9 +379,9 @@ func (w *Writer) withdrawn(b *batch) bool {
 	return false
 }
 
-// allow returns why a plan may not be applied, or who approved it if the guard does not
-// allow it by itself, or the NodePool requires approval of updates of running VMs or of
-// wakes.
+// allow returns an error if a plan may not be applied. approver is who approved it, if it
+// needed approval: because the guard does not allow it by itself, or because the NodePool
+// requires approval of updates of running VMs or of wakes.
 func (w *Writer) allow(ctx context.Context, plan *RootPlan) (approver string, err error) {
 	switch {
 	case plan.Err != nil:
@@ -404,8 +405,8 @@ func (w *Writer) allow(ctx context.Context, plan *RootPlan) (approver string, er
 	return approver, err
 }
 
-// blocked excludes hosts with unfinished work where nothing can be done, if the change has
-// no other content: otherwise each attempt would appear in the history.
+// blocked returns the hosts whose unfinished work cannot proceed, if the change contains
+// nothing else: otherwise each attempt would appear in the history.
 func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[topology.HostID]error {
 	if c := b.change; !c.Empty() || len(c.outside) > 0 || !sameFiles(c.BeforeFiles, withModules(c)) {
 		return nil
@@ -516,8 +517,8 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 			clear(guests) // nothing was applied, and a guest that runs has no join data
 		}
 	}
-	// Until all this is recorded the host is busy, or a failed change would begin again
-	// at once.
+	// The host stays busy until all this is recorded; otherwise a failed change would
+	// begin again at once.
 	defer w.nudge()
 	defer func() {
 		s := w.scaler
@@ -572,8 +573,8 @@ func (w *Writer) readGuests(ctx context.Context, snapshot *topology.Snapshot, ho
 	return guests
 }
 
-// complete reports whether a VM's guest is what an apply was to make of it, although the
-// apply failed: it runs, or it is a standby VM, which does not run, and is cloned.
+// complete reports whether a VM's guest is in its desired state although the apply
+// failed: it runs, or it is a standby VM, stopped and completely cloned.
 func (m *member) complete(guest located) bool {
 	if m.VM.Standby {
 		return guest.Lock != "clone" && guest.Lock != "create"

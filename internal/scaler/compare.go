@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// recovery is what must be done before a plan can be checked. Entries are forgotten first;
-// then planning again shows what is left.
+// recovery is the work that is required before a plan can be checked. Stale entries are
+// removed from the state first; planning again then shows what remains.
 type recovery struct {
 	// forget are addresses in the state that do not refer to our VMs.
 	forget []string
@@ -74,7 +74,7 @@ type entry struct {
 	inState, idle bool
 }
 
-// entries returns what a plan says about each VM, by address.
+// entries returns the VMs of a plan by address.
 func (v *hostView) entries(plan *tfjson.Plan) map[string]*entry {
 	found := map[string]*entry{}
 	for _, change := range plan.ResourceChanges {
@@ -98,8 +98,8 @@ func (v *hostView) entries(plan *tfjson.Plan) map[string]*entry {
 	return found
 }
 
-// ofState returns the VM of an entry that is in no file, as the state describes it, and
-// whether the state says that it is ours.
+// ofState returns the VM of an entry without a file, as the state records it, and whether
+// the state marks it as ours.
 func (v *hostView) ofState(change *tfjson.ResourceChange) (fleet.VM, bool) {
 	vm, marker, marked := recordedVM(change.Change.Before)
 	vm.Host = v.id
@@ -152,9 +152,9 @@ func (v *hostView) checkOwner(e *entry) error {
 }
 
 // stale returns the addresses of state entries that do not refer to our VMs: their create
-// was interrupted, their VMID belongs to someone else, or their VM provably does not
-// exist. A doubtful entry is not stale: the guard checks it. Security groups are
-// forgotten with the entry of their VM, or the next VM would appear to have them.
+// was interrupted, their VMID belongs to another guest, or their VM provably does not
+// exist. An entry in doubt is not stale: the guard checks it. Security groups are removed
+// with the entry of their VM; otherwise the next VM would appear to have them.
 func (v *hostView) stale(plan *tfjson.Plan) []string {
 	var addresses []string
 	staying := map[string]bool{}

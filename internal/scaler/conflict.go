@@ -43,7 +43,7 @@ func (e *ConflictError) Error() string {
 func (e *ConflictError) Unwrap() error { return e.Cause }
 
 // awaitNoConflict checks a host after its VMs were created, by this change or by one that
-// did not get to check. It waits while another writer has to give way.
+// was interrupted before its check. It waits while another writer has to give way.
 func (s *Scaler) awaitNoConflict(ctx context.Context, change *Change, plan *RootPlan) error {
 	made := append(plan.toCheck(change.open[plan.Host].Made), plan.Intent.Wake...)
 	if len(made) == 0 || s.region(plan.Host.Region).Live == nil {
@@ -111,7 +111,8 @@ func (v *hostView) conflicts(targets []guard.Target) (lost *ConflictError, rival
 }
 
 // memoryFits returns an error if the guests running on a VM's host use more memory than
-// the host has, or than a NUMA node has to which the VM is bound.
+// the host has, or if the guests bound to one of the VM's NUMA nodes use more than that
+// node has.
 func (v *hostView) memoryFits(vm *fleet.VM) error {
 	if v.host == nil {
 		return nil
@@ -142,8 +143,8 @@ func (v *hostView) memoryFits(vm *fleet.VM) error {
 	return nil
 }
 
-// yield removes VMs that were created at the same time as another writer's. It is a
-// change of its own, with plan and guard.
+// yield removes VMs that were created at the same time as another writer's. The removal
+// is a separate change with its own plan and guard check.
 func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet.VM) (err error) {
 	defer func() {
 		if err != nil {

@@ -37,7 +37,7 @@ const (
 	DriftForeign DriftClass = "foreign edit"
 	// DriftVanished means that the VM has a file but does not exist in Proxmox.
 	DriftVanished DriftClass = "vanished"
-	// DriftMoved means that the VM runs on another host than its file says.
+	// DriftMoved means that the VM does not run on the host in its file.
 	DriftMoved DriftClass = "moved"
 	// DriftOutside means that the VM exists but is missing or incorrect in the state.
 	DriftOutside DriftClass = "not in the state"
@@ -62,7 +62,7 @@ type DriftDifference struct {
 	Proxmox   string `json:"proxmox"`
 }
 
-// VMDrift is how one VM differs from its file.
+// VMDrift is the drift of one VM from its file.
 type VMDrift struct {
 	// VM is the VM in the file. For a stray, only name, VMID, key and host are set.
 	VM    fleet.VM
@@ -73,7 +73,7 @@ type VMDrift struct {
 	// Repairable is set if an update in place fixes all differences. This can be true for
 	// a moved VM.
 	Repairable bool
-	// Notes are additional information for a person.
+	// Notes are additional information for the user.
 	Notes []string
 	// Advice says what to do; empty if nothing is needed.
 	Advice string
@@ -227,7 +227,7 @@ func newComparison(change *Change) *comparison {
 	}
 }
 
-// evidence is what a refreshed plan says about one VM.
+// evidence is the information about one VM in a refreshed plan.
 type evidence struct {
 	vm *tfjson.ResourceChange
 	// gone is set if the refresh did not find the VM.
@@ -239,8 +239,8 @@ type evidence struct {
 	failed string
 }
 
-// leaveOut removes the VMs that an error of the engine names from the VMs to plan, and
-// reports whether there were any.
+// leaveOut removes the VMs that an engine error names from the VMs to plan, and reports
+// whether it removed any.
 func (c *comparison) leaveOut(err error, vms map[string]fleet.VM) bool {
 	var failed *state.CommandError
 	if !errors.As(err, &failed) {
@@ -280,7 +280,7 @@ func (c *comparison) read(plan *tfjson.Plan, vms map[string]fleet.VM, rules guar
 		}
 	}
 
-	// Ask the guard what it has against reverting all differences in place.
+	// Get the guard's reasons against reverting all differences in place.
 	intent := guard.Intent{ClusterID: c.clusterID, Targeted: true}
 	for _, address := range sortedKeys(vms) {
 		if vm := vms[address]; len(c.planned[vm.Key].differences) > 0 {
@@ -297,8 +297,8 @@ func (c *comparison) read(plan *tfjson.Plan, vms map[string]fleet.VM, rules guar
 	}
 }
 
-// add records what a plan says about one of the VM's resources. For a VM's firewall rules,
-// only the rules are compared: their positions and host follow from them.
+// add records the change that a plan makes to one of the VM's resources. For a VM's
+// firewall rules, only the rules are compared: their positions and host follow from them.
 func (e *evidence) add(change *tfjson.ResourceChange) {
 	actions := change.Change.Actions
 	if change.Type == guard.ResourceType {
@@ -437,7 +437,7 @@ func (d *VMDrift) chooseRemedy(planned *evidence, guest located) {
 	}
 }
 
-// replace records a VM that itself differs from its file.
+// replace records a VM that must be replaced to match its file.
 func (d *VMDrift) replace(guest located) {
 	d.Class = DriftReplace
 	d.Advice = fmt.Sprintf("it is never replaced automatically: restore it in Proxmox, or drain the node and `numaform remove %s`; pods that need it get a new one", d.VM.Name)
@@ -479,8 +479,8 @@ func (d *VMDrift) addMissing(guest located) {
 	}
 }
 
-// addMove records a VM that is on another host than its file says, and the effect of its
-// pins there.
+// addMove records a VM that is not on the host in its file, and the effect of its pins on
+// its current host.
 func (c *comparison) addMove(found *VMDrift, guest located) {
 	vm := &found.VM
 	found.Class = DriftMoved
@@ -515,7 +515,7 @@ func (c *comparison) addMove(found *VMDrift, guest located) {
 	}
 }
 
-// notePinConflicts notes who else owns the CPUs of a VM's pins on its current host.
+// notePinConflicts notes what else uses a VM's pinned CPUs on its current host.
 func (c *comparison) notePinConflicts(pins topology.CPUSet, vm *fleet.VM, host *topology.Host, note func(string, ...any)) {
 	var ids []int
 	for _, cpu := range host.CPUs {

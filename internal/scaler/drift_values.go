@@ -23,8 +23,8 @@ var secretNames = regexp.MustCompile(`(?i)password|secret|token|private_key`)
 // shownLength limits how much of a value is shown.
 const shownLength = 60
 
-// differences returns what a change would alter in Proxmox: the values before are
-// Proxmox', the values after are the file's.
+// differences returns what a change would alter in Proxmox: the values before are from
+// Proxmox, the values after are from the file.
 func differences(change *tfjson.Change) []DriftDifference {
 	proxmox, file := leaves{}, leaves{}
 	proxmox.add("", change.Before)
@@ -68,8 +68,8 @@ func markerIn(leaf string) (fleet.Marker, bool) {
 	return fleet.ParseMarker(text)
 }
 
-// shown returns a value for display. An empty one is shown as the zero value of the
-// other's type.
+// shown returns a value for display. An empty value is shown as the zero value of the
+// type of other.
 func shown(leaf, other string) string {
 	letters := []rune(leaf)
 	switch _, err := strconv.ParseFloat(other, 64); {

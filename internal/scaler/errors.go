@@ -68,8 +68,8 @@ func (e *NotStandbyError) Error() string {
 	return fmt.Sprintf("vm %s: it is not a standby VM that is ready to start (%s): choose another one, or create a new VM", e.VM, e.Phase)
 }
 
-// GuestGoneError reports that the VM that a plan would delete now belongs to someone
-// else.
+// GuestGoneError reports that the VMID of a VM that a plan would delete now belongs to
+// another guest.
 type GuestGoneError struct {
 	Address string
 	VMID    fleet.VMID
@@ -136,7 +136,7 @@ func (e *StaleStateError) Error() string {
 		"apply first removes such entries from the state, which changes nothing in Proxmox", strings.Join(e.Addresses, ", "))
 }
 
-// RootOnlyError reports that the credential may not set what a VM needs.
+// RootOnlyError reports that the credential may not set an option that a VM requires.
 type RootOnlyError struct {
 	VM string
 	// Field is the field of the ProxmoxNodeClass with its value, and Instead an
@@ -157,8 +157,8 @@ func (e *NotDrainedError) Error() string {
 	return fmt.Sprintf("vm %s is not deleted: %s; apply again afterwards", e.VM, e.Reason)
 }
 
-// PlanError reports that a host could not be planned. It says nothing about the VMs to be
-// created there.
+// PlanError reports that a host could not be planned. The VMs to be created there are not
+// the cause.
 type PlanError struct {
 	Host topology.HostID
 	Err  error
@@ -169,8 +169,8 @@ func (e *PlanError) Error() string { return fmt.Sprintf("planning %s: %v", e.Hos
 // Unwrap returns the cause.
 func (e *PlanError) Unwrap() error { return e.Err }
 
-// MovedError reports that a VM cannot be imported or changed because it is on another
-// host than its file says.
+// MovedError reports that a VM cannot be imported or changed because it is not on the
+// host in its file.
 type MovedError struct {
 	VM        string
 	Host, Now topology.HostID
@@ -193,8 +193,8 @@ func (e *HiddenError) Error() string {
 		"give it VM.Audit on /vms", e.VM, e.VMID, e.Region)
 }
 
-// DisagreeError reports that a guest in Proxmox differs from what the state says about
-// the VM that a plan writes to.
+// DisagreeError reports that a guest in Proxmox differs from the state of the VM that a
+// plan writes to.
 type DisagreeError struct {
 	VM   string
 	VMID fleet.VMID
@@ -221,8 +221,8 @@ func (e *VanishedError) Error() string {
 }
 
 var (
-	// answer matches Proxmox' response in a diagnostic of the provider: the exit status
-	// of a task with the task's log, whose lines are indented, or the reason for a
+	// answer matches the Proxmox response in a diagnostic of the provider: the exit
+	// status of a task with the task's log, whose lines are indented, or the reason for a
 	// refused request. The provider has no other form for them:
 	// proxmox/nodes/tasks/tasks.go and proxmox/api/errors.go of
 	// bpg/terraform-provider-proxmox v0.111.1.
@@ -230,7 +230,7 @@ var (
 		`|\breceived an HTTP 5[0-9]{2} response - Reason: .*`)
 
 	// noRoom matches the end of a line in which Proxmox or its storage reports that it is
-	// full. Proxmox has no error code for that, only these sentences, in this order: from
+	// full. Proxmox has no error code for that, only these messages, in this order: from
 	// the C library (directories, NFS, Ceph; Go's own, about a disk of this machine,
 	// begin with lower case), from Proxmox (pve-storage 9.1.7, LVMPlugin.pm:713), from
 	// ZFS, from LVM's lvcreate and lvextend, and from its thin pools.
@@ -244,7 +244,7 @@ var (
 )
 
 // StorageFull reports whether an apply failed because a storage of Proxmox is full. It
-// looks only at Proxmox' responses, because the engine's own disk may be full, too.
+// looks only at responses from Proxmox, because the engine's own disk may be full, too.
 func StorageFull(err error) bool {
 	if task := new(proxmox.TaskError); errors.As(err, &task) && noRoom.MatchString(task.Exit) {
 		return true

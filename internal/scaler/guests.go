@@ -35,7 +35,7 @@ func (l located) looksLike(name, clusterID string) bool {
 	return l.Key == "" && (l.Name == name || slices.Contains(l.Tags, "numaform-"+clusterID))
 }
 
-// inCreation reports whether a guest may still be being created: a clone has no name or
+// inCreation reports whether a guest may still be in creation: a clone has no name or
 // marker until it is complete, so its owner is unknown.
 func (l located) inCreation() bool {
 	return l.Key == "" && !l.unread && (l.Lock == "clone" || l.Lock == "create")
@@ -60,7 +60,7 @@ func indexGuests(snapshot *topology.Snapshot, clusterID string) guestIndex {
 	return index
 }
 
-// with returns the guest that has a VM's VMID, whoever owns it.
+// with returns the guest that has a VM's VMID, regardless of its owner.
 func (g guestIndex) with(vm *fleet.VM) (guest located, exists bool) {
 	guest, exists = g.guests[guestID{vm.Host.Region, vm.VMID}]
 	return guest, exists
@@ -234,7 +234,8 @@ func (s *Scaler) refreshCloning(
 }
 
 // cloningGuests returns the guests with a VMID of the fleet that are being created or
-// destroyed, sorted by host: their final form is known only when that has ended.
+// destroyed, sorted by host: their final form is known only when that operation has
+// ended.
 func cloningGuests(from *reading, snapshot *topology.Snapshot) []located {
 	index := indexGuests(snapshot, from.fleet.ClusterID)
 	vms := slices.Clone(from.fleet.VMs)

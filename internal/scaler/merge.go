@@ -24,8 +24,7 @@ func (w *Writer) hadJoined(ctx context.Context, unseen []fleet.VM) (joined map[f
 }
 
 // nodesFiledAsStandby returns the VMs whose files say standby although they run as Nodes:
-// a person edited the file, or reverted the wake. A VM that a person started is not one of
-// them.
+// a person edited the file, or reverted the wake. It excludes VMs that a person started.
 func (w *Writer) nodesFiledAsStandby(ctx context.Context, from *reading, snapshot *topology.Snapshot) (map[fleet.Key]bool, error) {
 	index := indexGuests(snapshot, w.scaler.config.ClusterID)
 	woken := wokenIn(from.recent)
@@ -47,8 +46,9 @@ func (w *Writer) nodesFiledAsStandby(ctx context.Context, from *reading, snapsho
 	return nodes, nil
 }
 
-// mergeStandby compares a VM's file with what this writer knows, which decides: only a
-// recorded wake makes a node of a standby VM, and a node never becomes a standby VM again.
+// mergeStandby compares a VM's file with this writer's record, which takes precedence:
+// only a recorded wake turns a standby VM into a node, and a node never becomes a standby
+// VM again.
 func (w *Writer) mergeStandby(ctx context.Context, m *member, filed *fleet.VM, node bool) {
 	m.VM.Standby = m.VM.Standby && !node
 	differs := filed.Standby != m.VM.Standby && !m.waking && !m.moving
@@ -59,8 +59,8 @@ func (w *Writer) mergeStandby(ctx context.Context, m *member, filed *fleet.VM, n
 	m.misfiled = differs
 }
 
-// mergeFiles applies others' changes of the fleet's files to the writer's members. In nodes
-// are VMs that are no standby VMs, although their files say so.
+// mergeFiles applies changes by other clients to the fleet's files to the writer's
+// members. nodes contains the VMs that run as Nodes although their files say standby.
 func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topology.Snapshot, nodes map[fleet.Key]bool) {
 	now := w.scaler.config.Clock.Now()
 	alive := indexGuests(snapshot, w.scaler.config.ClusterID).keys()
@@ -114,9 +114,9 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 	}
 }
 
-// merge applies others' changes of the fleet, and marks hosts that must wait as busy. It
-// returns the VMs to look up in the cluster: VMs that may be removed, and VMs that this
-// writer has not seen yet.
+// merge applies changes by other clients to the fleet, and marks hosts that must wait as
+// busy. It returns the VMs to look up in the cluster: VMs that may be removed, and VMs
+// that this writer has not seen yet.
 func (w *Writer) merge(
 	ctx context.Context, from *reading, snapshot *topology.Snapshot, cloning []topology.HostID, nodes map[fleet.Key]bool,
 ) (leaving, unseen []fleet.VM) {
@@ -230,7 +230,7 @@ func (w *Writer) absent(from *reading, snapshot *topology.Snapshot) []*member {
 
 // unseen reports whether a VM may have been created before this writer first read
 // Proxmox: after a start, the writer has never seen the VMs in its files. Their Nodes
-// answer that.
+// show whether they were created.
 func (w *Writer) unseen(m *member) bool {
 	return m.Phase == PhaseMaking && !m.Made && m.Filed && w.config.Joined != nil
 }

@@ -25,8 +25,8 @@ import (
 )
 
 // Older versions worked in the fleet's directory, and kept local states and unsaved
-// states there. They are moved once: later, anyone who can push could place another state
-// there.
+// states there. The states are moved only once, because anyone who can push could place
+// another state there later.
 
 // migrationFile, next to the states, records that the migration is done.
 const migrationFile = "migrated.json"
@@ -174,10 +174,10 @@ func (s *Scaler) take(at places, old *relic) (bool, error) {
 // maxState limits the size of a migrated state.
 const maxState = 256 << 20
 
-// RelicError says why a state in the fleet's directory cannot be migrated.
+// RelicError reports why a state in the fleet's directory cannot be migrated.
 type RelicError struct{ Path, Problem, Hint string }
 
-// Error says which file it is and how to fix it.
+// Error names the file, its problem and the fix.
 func (e *RelicError) Error() string { return fmt.Sprintf("state %s %s: %s", e.Path, e.Problem, e.Hint) }
 
 // read returns the content of an older version's state: it must be a regular file, in

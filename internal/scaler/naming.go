@@ -10,9 +10,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// newVMs turns all of the requests into VMs, or none, and advances the rotations. It
-// assigns no VMID that is in taken or that a guest or one of before has, and no MAC address
-// that one of after has.
+// newVMs turns the requests into VMs, all or none, and advances the rotations. It assigns
+// neither VMIDs in taken nor VMIDs of guests or of VMs in before, and no MAC addresses of
+// VMs in after.
 func (s *Scaler) newVMs(
 	requests []Request, snapshot *topology.Snapshot, before, after []fleet.VM, taken map[topology.RegionName][]fleet.VMID, rotations rotations,
 ) ([]fleet.VM, error) {
@@ -57,8 +57,8 @@ func (s *Scaler) newVMs(
 	return all[len(after):], nil
 }
 
-// newVM turns a request into a VM: it chooses its VMID, name and key, and what it is
-// cloned from.
+// newVM turns a request into a VM: it chooses its VMID, name and key, and the template to
+// clone.
 func (s *Scaler) newVM(allocator *fleet.Allocator, snapshot *topology.Snapshot, request Request) (fleet.VM, error) {
 	host := snapshot.Host(request.Placement.Host)
 	template, err := templateOf(host, request)
@@ -133,7 +133,7 @@ func dataDisks(template *topology.Template, request Request) ([]fleet.DataDisk, 
 	return disks, nil
 }
 
-// isoContent is Proxmox' content type for ISO images.
+// isoContent is the Proxmox content type of ISO images.
 const isoContent = "iso"
 
 // NoSeedStorageError reports that a host has no storage for the seed of a VM.

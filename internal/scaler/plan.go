@@ -22,8 +22,8 @@ import (
 // engine and its provider.
 const maxParallelHosts = 8
 
-// parallelPlans returns how many hosts are planned at once. A plan computes and hardly
-// waits, so more plans than cores end no earlier and need more memory.
+// parallelPlans returns how many hosts are planned at once. Plans are CPU-bound, so more
+// plans than cores do not end earlier but need more memory.
 func parallelPlans() int { return min(maxParallelHosts, runtime.GOMAXPROCS(0)+1) }
 
 // ErrNoEngine is returned by Plan and Apply of a scaler without an engine.
@@ -32,8 +32,8 @@ var ErrNoEngine = errors.New("there is no engine to plan with: install OpenTofu 
 // RootPlan is the plan for one host.
 type RootPlan struct {
 	Host topology.HostID
-	// Touched is set if the change is about the host, and not set if an earlier change
-	// left it unfinished.
+	// Touched is set if the change affects the host itself, and not set if an earlier
+	// change left the host unfinished.
 	Touched bool
 	// InPlace is set for a plan that should change VMs while they run.
 	InPlace bool
@@ -76,8 +76,8 @@ func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []RootPlan, er
 	return plans, err
 }
 
-// planHosts plans the hosts that the change touches, the hosts that an earlier change left
-// unfinished, and more. In dry places, the states stay unchanged.
+// planHosts plans the hosts that the change touches, the hosts that an earlier change
+// left unfinished, and the hosts in more. If at is dry, the states do not change.
 func (s *Scaler) planHosts(ctx context.Context, change *Change, at places, more []topology.HostID) ([]RootPlan, error) {
 	if s.config.Engine == nil {
 		return nil, ErrNoEngine
@@ -353,8 +353,9 @@ func (c *Change) plan(ctx context.Context, workspace *state.Workspace, host topo
 	return workspace.Plan(ctx, options)
 }
 
-// checkNodes finds out why VMs to be deleted must stay for now. A VM whose only reason for
-// removal is a deleted file stays if it is unknown whether its Node is drained.
+// checkNodes records why VMs to be deleted must not be deleted yet. A VM that would be
+// removed only because its file was deleted is not deleted if it is unknown whether its
+// Node is drained.
 func (s *Scaler) checkNodes(ctx context.Context, v *hostView, takenOut []fleet.VM) {
 	v.blocked = map[string]string{}
 	v.gone = map[string]bool{}

@@ -170,8 +170,8 @@ func (c *Change) Hosts() []topology.HostID {
 	return touched.AllHosts()
 }
 
-// Unfinished reports whether there is work besides the change: something that an earlier
-// one began, or that people changed in files or in Proxmox.
+// Unfinished reports whether work remains besides the change: an unfinished earlier
+// change, or changes by people to files or in Proxmox.
 func (c *Change) Unfinished() bool { return len(c.unfinished()) > 0 }
 
 // unfinished returns the hosts with a change in progress, and the hosts whose desired and
@@ -227,7 +227,8 @@ func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.R
 		change.After.VMs = slices.DeleteFunc(change.After.VMs, func(other fleet.VM) bool { return other.Key == vm.Key })
 		requests = append(requests, Request{Spec: vm.Spec, Placement: vm.Placement, Standby: vm.Standby, Reserve: vm.Reserve})
 	}
-	// VMIDs follow the order of hosts, so that the same decision always reads the same.
+	// VMIDs follow the order of hosts, so that the same decision always produces the same
+	// files.
 	slices.SortStableFunc(requests, func(a, b Request) int {
 		return cmp.Or(a.Placement.Host.Compare(b.Placement.Host), cmp.Compare(a.Spec.Pool, b.Spec.Pool))
 	})
@@ -300,7 +301,7 @@ func (s *Scaler) render(change *Change) (err error) {
 }
 
 // UnfinishedError reports that a host's VMs are not repaired because an earlier change is
-// unfinished there: the success of a repair would look like that change's.
+// unfinished there: a successful repair would look like the success of that change.
 type UnfinishedError struct{ Host topology.HostID }
 
 func (e *UnfinishedError) Error() string {
@@ -310,8 +311,8 @@ func (e *UnfinishedError) Error() string {
 
 // ProposeRepair returns the change that reverts drift where an update in place can. It
 // changes no files, and only the drifted VMs in Proxmox. It is empty if there is nothing
-// to repair. It leaves other drift alone, and hosts with unfinished work: skipped contains
-// an UnfinishedError for each.
+// to repair. It ignores other drift, and skips hosts with unfinished work: skipped
+// contains an UnfinishedError for each.
 func (s *Scaler) ProposeRepair(ctx context.Context, snapshot *topology.Snapshot, drift []RootDrift) (change *Change, skipped, err error) {
 	change, err = s.NewChange(ctx, snapshot)
 	if err != nil {
@@ -377,7 +378,7 @@ func (s *Scaler) ProposeUndo(
 	place := planner.New(change.Snapshot, change.After.VMs)
 	requests := make([]Request, len(removed))
 	for i := range removed {
-		// The VM's own host comes first, then any of the region with the template.
+		// Try the VM's former host first, then the region's hosts that have the template.
 		spec := removed[i].Spec
 		spec.Hosts = []topology.HostID{removed[i].Host}
 		placed, unplaced := place.Place([]fleet.Spec{spec})
@@ -443,8 +444,8 @@ func (s *Scaler) removedBy(ctx context.Context, undone *audit.Change, current []
 	return removed, nil
 }
 
-// recordedVMs returns all VMs in the history, by key. A VM that was ever woken is no
-// standby VM, whatever the record of its creation says.
+// recordedVMs returns all VMs in the history, by key. A VM that was ever woken is not a
+// standby VM, even if the record of its creation says so.
 func recordedVMs(entries []audit.Entry) map[fleet.Key]fleet.VM {
 	recorded := map[fleet.Key]fleet.VM{}
 	woken := wokenIn(entries)

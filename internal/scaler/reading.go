@@ -15,8 +15,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// reading is a fleet as its store has it: the desired state, and the recent history. Each
-// change is made from one reading.
+// reading is the desired state and the recent history of a fleet, as read from its store.
+// Each change is based on one reading.
 type reading struct {
 	fleet    fleet.Fleet
 	files    generator.Files
@@ -25,8 +25,8 @@ type reading struct {
 	// last is the ID of the latest change by anyone.
 	recent []audit.Entry
 	last   string
-	// unverified is set if others recorded changes after the last one in recent: what
-	// they began, and on which host, is unknown.
+	// unverified is set if other installations recorded changes after the last one in
+	// recent: what they began, and on which host, is unknown.
 	unverified bool
 	// open is the unfinished work by host.
 	open map[topology.HostID]audit.Open
@@ -39,7 +39,7 @@ type reading struct {
 	quiet map[topology.HostID]bool
 	// gathering marks the hosts whose removals wait for more.
 	gathering map[topology.HostID]bool
-	// done are hosts that ended successfully in changes that continue on other hosts.
+	// done are the hosts that succeeded in changes that continue on other hosts.
 	done map[hostPart]bool
 }
 
@@ -103,7 +103,7 @@ func (s *Scaler) read(ctx context.Context) (*reading, error) {
 
 	r.unverified = s.changedByOthers(history)
 	r.open = s.unfinishedWork(r)
-	// Nothing can be done on hosts without VMs whose region is no longer configured.
+	// Omit hosts without VMs whose region is no longer configured: they need no work.
 	r.fleet.Hosts = slices.DeleteFunc(r.fleet.Hosts, func(host topology.HostID) bool {
 		_, unfinished := r.open[host]
 		return !unfinished && !s.configured(host.Region) &&
@@ -127,9 +127,9 @@ func (s *Scaler) configured(name topology.RegionName) bool {
 	return slices.ContainsFunc(s.config.Regions, func(r Region) bool { return r.Name == name })
 }
 
-// unfinishedWork returns the unfinished work by host. If others recorded changes that
-// cannot be verified, every host may have some: each is planned completely, as after a
-// crash.
+// unfinishedWork returns the unfinished work by host. If other installations recorded
+// changes that cannot be verified, every host may have some: each is planned completely,
+// as after a crash.
 func (s *Scaler) unfinishedWork(r *reading) map[topology.HostID]audit.Open {
 	found := map[topology.HostID]audit.Open{}
 	if len(r.recent) > 0 {
@@ -200,15 +200,15 @@ func (s *Scaler) Fleet(ctx context.Context) (fleet.Fleet, generator.Files, error
 }
 
 // History returns the changes of the fleet that began at or after since, oldest first,
-// including unverified ones: see Verified of each. The zero time means all.
+// including unverified ones: see Entry.Verified. The zero time means all.
 func (s *Scaler) History(ctx context.Context, since time.Time) ([]audit.Entry, error) {
 	return s.config.Store.History(ctx, since)
 }
 
 // Records are evidence only if this installation wrote them, because anyone with write
-// access to the fleet's store can add and change records. Records that cannot be verified
-// decide nothing. Everything that they could describe can be found in the fleet's files,
-// the states and Proxmox, at the cost of a plan of every host.
+// access to the fleet's store can add and change records. Decisions never depend on
+// records that cannot be verified. Everything that they could describe can be found in
+// the fleet's files, the states and Proxmox, at the cost of a plan of every host.
 
 // verified returns the entries that this installation recorded.
 func verified(entries []audit.Entry) []audit.Entry {
@@ -221,9 +221,9 @@ func (s *Scaler) verifiedHistory(ctx context.Context) ([]audit.Entry, error) {
 	return verified(entries), err
 }
 
-// changedByOthers reports whether others recorded changes after this installation's last
-// one, and says so once for the latest of them. It ignores records from the future, because
-// one would remain the latest forever.
+// changedByOthers reports whether other installations recorded changes after this
+// installation's last one, and sends one notice for the latest of them. It ignores
+// records from the future, because such a record would remain the latest forever.
 func (s *Scaler) changedByOthers(history []audit.Entry) bool {
 	var last time.Time
 	for i := range history {

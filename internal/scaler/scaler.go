@@ -1,5 +1,5 @@
 // Package scaler is the single writer of a fleet: it turns requests into a change of the
-// fleet's files, has each affected host planned and checked, and applies exactly what was
+// fleet's files, plans and checks each affected host, and applies exactly what was
 // planned. It does not choose placements; package planner does. Start at New, Propose,
 // Plan and Apply.
 package scaler
@@ -20,10 +20,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Proxmox is what the scaler needs of a live Proxmox cluster.
+// Proxmox is the scaler's access to a live Proxmox cluster.
 type Proxmox interface {
-	// Refresh reads the guests of the given hosts again that may have other CPUs than
-	// before, the given guests in any case, and which VMIDs exist.
+	// Refresh re-reads which VMIDs exist, the given guests, and any guests of the given
+	// hosts whose CPUs may have changed.
 	Refresh(ctx context.Context, snapshot *topology.Snapshot, hosts []topology.HostName, guests ...fleet.VMID) (*topology.Snapshot, error)
 	Hosts
 	// CanSetAffinity reports whether the credential may write a VM's affinity.
@@ -31,7 +31,7 @@ type Proxmox interface {
 	// CanSetHugePages reports whether the credential may back a VM's memory with huge
 	// pages.
 	CanSetHugePages() (bool, string)
-	// ProviderEnv is the environment that logs the provider in.
+	// ProviderEnv returns the environment variables with the provider's credential.
 	ProviderEnv() map[string]string
 }
 
@@ -128,8 +128,8 @@ type Config struct {
 	// that does not exist is drained. If Drained is nil, nothing is known about Nodes,
 	// and no VM is deleted.
 	Drained func(ctx context.Context, node string) error
-	// NodeExists reports whether Kubernetes has a Node. If it is nil, a drained Node counts
-	// as gone: nothing shows that it was ever drained.
+	// NodeExists reports whether Kubernetes has a Node. If it is nil, a drained Node is
+	// assumed not to exist.
 	NodeExists func(ctx context.Context, node string) (bool, error)
 	// HolderGone returns the proof that no engine on a host, as named in a lock, is
 	// alive; nil means that there is no such proof.
@@ -169,7 +169,8 @@ type Scaler struct {
 	busy map[topology.HostID]bool
 	// done are the hosts that ended successfully in changes without an outcome yet.
 	done map[hostPart]bool
-	// noticed is the ID of others' latest change that Notice received.
+	// noticed is the ID of the latest change by another installation that Notice
+	// received.
 	noticed string
 }
 

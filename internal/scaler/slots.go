@@ -12,18 +12,19 @@ type slots struct {
 
 	// mu guards the fields below.
 	mu sync.Mutex
-	// applying are those of the running engines that apply.
+	// running counts the running engines, and applying those of them that apply a plan.
 	running, applying int
-	// freed is closed when an engine has ended; nil while none is awaited.
+	// freed is closed when an engine has ended; nil while no caller waits.
 	freed chan struct{}
 }
 
-// plan waits until one more engine may run, and returns what to call when it has ended. If
-// ctx ends first, no engine starts: it returns at once.
+// plan waits until one more engine may run, and returns the function to call when it has
+// ended. If ctx ends first, plan returns at once without a slot, because no engine
+// starts.
 func (s *slots) plan(ctx context.Context) (release func()) { return s.take(ctx, false) }
 
-// apply is plan for an apply. Applies leave a slot to plans, because they wait for clones
-// and shutdowns, unless there is only one.
+// apply is like plan, for an apply. Applies leave one slot for plans, because applies
+// wait for clones and shutdowns, unless only one slot exists.
 func (s *slots) apply(ctx context.Context) (release func()) { return s.take(ctx, true) }
 
 func (s *slots) take(ctx context.Context, apply bool) (release func()) {

@@ -101,13 +101,14 @@ type owner struct {
 	Fleet string `json:"fleet"`
 }
 
-// ownerFile is the file that contains it. A fleet's directory has one of that name, too.
+// ownerFile is the file that contains the owner. A fleet's directory has a file of the
+// same name.
 const ownerFile = "fleet.json"
 
 // MovedFleetError reports that a state directory belongs to another copy of the fleet.
 type MovedFleetError struct{ StateDir, Fleet, Other string }
 
-// Error says where the copies are and how to fix it.
+// Error names both copies and the fix.
 func (e *MovedFleetError) Error() string {
 	return fmt.Sprintf("states in %s: they belong to the fleet in %s, which still exists, and this fleet is in %s: if the fleet was copied, work with one of "+
 		"the copies only and remove the other; if they are two fleets, give each a clusterID and a state_dir of its own", e.StateDir, e.Other, e.Fleet)
@@ -115,8 +116,8 @@ func (e *MovedFleetError) Error() string {
 
 // formerStateDir finds the state directory of a fleet that was moved, because the default
 // directory is named after the fleet's place. It returns the directory with the states,
-// or "" if they are where they belong. If the fleet that a directory belongs to exists,
-// this one is a copy.
+// or "" if they are in the right directory. If the fleet that owns a directory still
+// exists, this fleet is a copy.
 func (s *Scaler) formerStateDir() (string, error) {
 	if s.config.Place == "" || !s.keepsStates() {
 		return "", nil

@@ -45,8 +45,8 @@ type hostView struct {
 }
 
 // viewHost gathers what may happen on a host. If fresh is set, it reads the host's guests
-// again: in any case those that the change removes or updates, and those with the VMIDs in
-// also.
+// again: always the guests that the change removes or updates, and the guests with the
+// VMIDs in also.
 func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostID, fresh bool, also ...fleet.VMID) (*hostView, error) {
 	snapshot := change.Snapshot
 	if live := s.region(id.Region).Live; fresh && live != nil {
@@ -138,9 +138,9 @@ func (v *hostView) claims() []guard.Claim {
 	return claims
 }
 
-// intent returns what the plan has to do: create what this change adds and what earlier
-// changes added to the files, import what exists, delete what was removed, start what was
-// woken, and update what is to change in place.
+// intent returns the operations that the plan must perform: create the VMs that this
+// change or earlier changes added, import existing VMs, delete removed VMs, start woken
+// VMs, and update VMs in place.
 func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 	intent := guard.Intent{ClusterID: v.clusterID, Claims: v.claims()}
 
@@ -274,9 +274,9 @@ func samePins(a, b fleet.Marker) bool {
 }
 
 // repin records the VMs whose files declare other pins, or another emulator setting, than
-// the state and Proxmox have. The host agent applies them while the VMs run, so this is an
-// update of the description, and repin allows the plan to make it: a person who edits
-// files need not request it. The guard checks what else such a plan would change.
+// the state and Proxmox have. The host agent applies the pins while the VMs run, so only
+// the description changes, and repin allows the plan to update it: a person who edits
+// files need not request the update. The guard checks what else such a plan would change.
 func (v *hostView) repin(plan *RootPlan) error {
 	plan.Repinned = nil
 	for _, change := range plan.Plan.JSON.ResourceChanges {
@@ -436,8 +436,8 @@ func (c *Change) hostsOf(host topology.HostID) []topology.HostName {
 	return slices.Compact(hosts)
 }
 
-// guestsOf returns the VMIDs of the existing VMs that a change removes, updates or wakes on a host,
-// with those that an earlier change left unfinished.
+// guestsOf returns the VMIDs of the existing VMs that a change removes, updates or wakes
+// on a host, including those that an earlier change left unfinished.
 func (c *Change) guestsOf(host topology.HostID) []fleet.VMID {
 	open := c.open[host]
 	vms := slices.Concat(on(c.Removed, host), on(c.Updated, host), on(c.Woken, host), on(open.Removed, host))

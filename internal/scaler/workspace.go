@@ -79,7 +79,7 @@ func (s *Scaler) makePlaces(dir string, dry bool) (places, error) {
 		}
 	}
 
-	// Each region's CA has a directory of its own: a program that gets it as SSL_CERT_DIR
+	// Each region's CA has its own directory: a program that gets it as SSL_CERT_DIR
 	// still reads the system's bundle.
 	tree := workdir.Tree{Root: at.work, Files: map[string][]byte{}}
 	for _, region := range s.config.Regions {
@@ -133,8 +133,8 @@ func (s *Scaler) workspace(change *Change, at places, host topology.HostID) (*st
 		},
 	}
 	if !at.dry {
-		// A dry run has a directory of its own, and the lock that it meets may belong to
-		// an apply of this very process.
+		// A dry run has its own directory, and a lock that it finds may belong to an
+		// apply of this process.
 		config.Gone = s.config.HolderGone
 	}
 	if config.Gone != nil {
@@ -172,7 +172,8 @@ func (s *Scaler) environment(work string, host topology.HostID) (map[string]stri
 // hosts. No region's name begins with a dot.
 const certificates = ".ca"
 
-// UnknownModulesError reports that a VM calls modules that this numaform does not carry.
+// UnknownModulesError reports that a VM calls modules that this numaform does not
+// include.
 type UnknownModulesError struct{ VM, Hash string }
 
 func (e *UnknownModulesError) Error() string {
@@ -183,9 +184,10 @@ func (e *UnknownModulesError) Error() string {
 // rootFile contains the backend configuration of a host's root.
 const rootFile = "main.tf"
 
-// rendered returns what the engine may read for a host besides the files of VMs, by path
-// relative to the directory with all hosts: the rendered fleet after a change, and
-// modules, from numaform itself. It never uses files from the fleet's directory.
+// rendered returns the files that the engine may read for a host, except the files of
+// VMs, by path relative to the directory with all hosts: the rendered fleet after a
+// change, and modules, which are from numaform itself. It never uses files from the
+// fleet's directory.
 func (s *Scaler) rendered(change *Change, host topology.HostID, dry bool) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	dir := generator.RootDir(host)

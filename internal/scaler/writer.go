@@ -41,11 +41,11 @@ type WriterConfig struct {
 	Paused func() bool
 	// Changed is called when the phase of a VM has changed; may be nil.
 	Changed func()
-	// Poll is how often the fleet is read for others' changes; 0 means a minute.
+	// Poll is how often the fleet is read for changes by other clients; 0 means a minute.
 	Poll time.Duration
-	// Gather is how long the first removal on a host waits for more, because a host that
-	// is being changed accepts no others; 0 means a second, within which nodes that are
-	// drained together end.
+	// Gather is how long the first removal on a host waits for further removals, because
+	// a host that is being changed accepts none; 0 means a second, which is enough for
+	// nodes that are drained together.
 	Gather time.Duration
 }
 
@@ -85,9 +85,10 @@ type VMState struct {
 }
 
 // Places returns the VMs that use resources of their hosts: pods are the VMs that run or
-// will run pods, among them standby VMs, and rest the VMs that do not: they are being
-// removed, or have failed or are pending approval but have files. A VM without a file that has failed or is pending approval uses no
-// resources: it is placed again before it is created.
+// will run pods, including standby VMs; rest are the other VMs: they are being removed,
+// or they have files but failed or are pending approval. A VM without a file that has
+// failed or is pending approval uses no resources: it is placed again before it is
+// created.
 func Places(states []VMState) (pods, rest []fleet.VM) {
 	for i := range states {
 		state := &states[i]
@@ -119,13 +120,13 @@ type member struct {
 	retry   delay
 }
 
-// delay postpones something, longer each time.
+// delay postpones an attempt, longer each time.
 type delay struct {
 	until time.Time
 	tries int
 }
 
-// Delays grow from shortest to longest.
+// The limits of a delay.
 const (
 	shortestDelay = 5 * time.Second
 	longestDelay  = 2 * time.Minute
@@ -163,7 +164,7 @@ type Writer struct {
 	// whole is set if the next change must contain all requests, because a part of them
 	// needs approval.
 	whole bool
-	// gathering is until when the removals on a host wait for more.
+	// gathering is the time until which the removals on a host wait for more.
 	gathering map[topology.HostID]time.Time
 	// changed is closed and replaced when the phase of a VM changes.
 	changed chan struct{}
@@ -241,7 +242,7 @@ func (w *Writer) release() error {
 	return unlock()
 }
 
-// attemptsPerStep limits how often a change is reduced, or made again, in one step.
+// attemptsPerStep limits how often a change is reduced, or rebuilt, in one step.
 const attemptsPerStep = 8
 
 // errReduced reports that a change has to continue without some hosts or VMs.
@@ -484,7 +485,7 @@ func (w *Writer) Remove(keys ...fleet.Key) {
 
 // Update requests that VMs get the tags, the pool, the security groups and the emulator
 // given here, while they run; it ignores their other fields. It is idempotent: a VM that
-// already matches is left alone. It ignores unknown VMs and VMs that are being removed,
+// already matches is not changed. It ignores unknown VMs and VMs that are being removed,
 // and changes a VM that is not created yet once it exists.
 func (w *Writer) Update(vms ...fleet.VM) {
 	w.mu.Lock()
