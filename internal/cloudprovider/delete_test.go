@@ -96,7 +96,7 @@ func TestDelete(t *testing.T) {
 		}, want: "region lab was not read"},
 		{name: "fleet not read", edit: func(w *world) {
 			w.fleet.unread = true
-		}, want: "not read yet"},
+		}, want: "not been read yet"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

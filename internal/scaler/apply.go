@@ -178,7 +178,7 @@ func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b 
 // recordUnmade records the writes to a backend that planning made for a change that is
 // not applied.
 func (s *Scaler) recordUnmade(ctx context.Context, change *Change, plans []RootPlan) error {
-	unmade := &Change{Kind: audit.KindRecovery, Why: "before a change that was not made", from: change.from, open: change.open, rotations: change.rotations}
+	unmade := &Change{Kind: audit.KindRecovery, Why: "before a change that was not applied", from: change.from, open: change.open, rotations: change.rotations}
 	record := s.record(unmade, nil, "")
 	for i := range plans {
 		record.Outside = append(record.Outside, plans[i].outside...)
@@ -427,8 +427,8 @@ type StartedByHandError struct {
 }
 
 func (e *StartedByHandError) Error() string {
-	return fmt.Sprintf("vm %s: it is a standby VM, and a person started guest %d on %s without its join data: "+
-		"it cannot become a node; stop it (qm stop %d), and it can be woken again", e.VM, e.VMID, e.Host, e.VMID)
+	return fmt.Sprintf("vm %s: a person started this standby VM (guest %d on %s) without its join data:  "+
+		"it cannot become a node; run qm stop %d, and numaform can wake it again", e.VM, e.VMID, e.Host, e.VMID)
 }
 
 // stillStopped refuses, right before an apply, to wake a VM that is already running,
@@ -532,8 +532,8 @@ type HostLostError struct {
 }
 
 func (e *HostLostError) Error() string {
-	return fmt.Sprintf("host %s went offline during the apply, and was not back after %s, so the apply was canceled: "+
-		"start the host, or look at its cluster network (pvecm status); once it is back, the next apply finds what was made there and finishes it",
+	return fmt.Sprintf("host %s went offline during the apply and was still offline after %s, so the apply was canceled: "+
+		"start the host, or check its cluster network (pvecm status); once it is back, the next apply completes the VMs created there",
 		e.Host, e.Offline)
 }
 

@@ -232,7 +232,7 @@ func (w *Writer) addUpdates(b *batch) {
 	}
 	if len(b.updates) > 0 {
 		change.Kind = audit.KindUpdate
-		change.Why = fmt.Sprintf("tags, pool, security groups or emulator of %s follow their class", names(change.Updated))
+		change.Why = fmt.Sprintf("update tags, pool, security groups or emulator of %s to match their class", names(change.Updated))
 	}
 }
 

@@ -131,7 +131,7 @@ func (v *hostView) memoryFits(vm *fleet.VM) error {
 		}
 	}
 	if limit := v.host.MemoryMiB; limit > 0 && used > limit {
-		return fmt.Errorf("vm %s: the guests of %s hold %d MiB of %d MiB", vm.Name, v.id, used, limit)
+		return fmt.Errorf("vm %s: the guests of %s use %d MiB of %d MiB", vm.Name, v.id, used, limit)
 	}
 	for _, node := range v.host.NUMANodes {
 		uses := slices.ContainsFunc(vm.Cells, func(cell topology.NUMACell) bool { return cell.HostNodes.Contains(node.ID) })
@@ -148,7 +148,7 @@ func (v *hostView) memoryFits(vm *fleet.VM) error {
 func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet.VM) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("removing %s again: %w: CPUs or memory are assigned twice as long as they run: drain and remove them", names(lost), err)
+			err = fmt.Errorf("removing %s again: %w: they share CPUs or memory with other guests while they run: drain and remove them", names(lost), err)
 		}
 	}()
 	snapshot, err := s.readAgain(ctx, old, lost)

@@ -157,7 +157,7 @@ func (s *Scaler) driftOf(ctx context.Context, change *Change, at places, host to
 				Placement: fleet.Placement{Host: guest.host},
 			},
 			Class: DriftStray, Host: guest.host,
-			Advice: "it is left alone: restore its file from version control, or destroy it by hand",
+			Advice: "numaform does not change it: restore its file from version control, or destroy it by hand",
 		})
 	}
 	slices.SortFunc(found.VMs, func(a, b VMDrift) int { return cmp.Compare(a.VM.VMID, b.VM.VMID) })
@@ -328,12 +328,12 @@ func (c *comparison) classify(vm fleet.VM) VMDrift {
 	region := regionOf(c.snapshot, vm.Host.Region)
 	switch {
 	case !exists && (region.HidesGuests || !region.Quorate):
-		found.unknown("Proxmox does not list it, and does not show all guests now: look again when it does")
+		found.unknown("Proxmox does not list it, but currently does not show all guests: check again when it does")
 	case !exists:
 		found.Class = DriftVanished
-		found.Advice = fmt.Sprintf("the next apply creates it again; or `numaform remove %s` takes its file out", vm.Name)
+		found.Advice = fmt.Sprintf("the next apply creates it again; to remove its file instead, run `numaform remove %s`", vm.Name)
 	case guest.unread:
-		found.unknown(fmt.Sprintf("host %s cannot be read: look again when it is back", guest.host))
+		found.unknown(fmt.Sprintf("host %s cannot be read: check again when it is back", guest.host))
 	case c.is(guest, &vm):
 		c.classifyOwn(&found, guest)
 		found.addMissing(guest)
@@ -354,11 +354,11 @@ func (c *comparison) classifyForeign(found *VMDrift, guest located) {
 	found.Class = DriftForeign
 	if guest.looksLike(vm.Name, c.clusterID) {
 		found.Differences = []DriftDifference{{Attribute: "description", File: "the marker", Proxmox: "no marker"}}
-		found.Advice = "it is neither changed nor replaced; add this line to its description in Proxmox: " + markerOf(c.clusterID, vm)
+		found.Advice = "numaform neither changes nor replaces it; to fix it, add this line to its description in Proxmox: " + markerOf(c.clusterID, vm)
 		return
 	}
 	found.Differences = []DriftDifference{{Attribute: "vm_id", File: vm.Name, Proxmox: fmt.Sprintf("guest %q without this VM's key", guest.Name)}}
-	found.Advice = fmt.Sprintf("that guest is left alone; the next apply creates the VM under another VMID, or `numaform remove %s` takes its file out", vm.Name)
+	found.Advice = fmt.Sprintf("numaform does not change that guest; the next apply creates the VM with another VMID; to remove its file instead, run `numaform remove %s`", vm.Name)
 	for _, other := range c.guests {
 		if c.is(other, vm) {
 			found.Notes = append(found.Notes, fmt.Sprintf("guest %d (%s) on %s carries this VM's marker: it is a copy, or was restored under another VMID",
@@ -377,12 +377,12 @@ func (c *comparison) classifyOwn(found *VMDrift, guest located) {
 	planned := c.planned[found.VM.Key]
 	switch {
 	case planned == nil && found.Class == DriftNone:
-		found.unknown("its host cannot be compared now: see there")
+		found.unknown("its host cannot be compared now: see the error of the host")
 	case planned == nil:
 	case planned.failed != "":
 		found.Notes = append(found.Notes, "the provider cannot read it: "+planned.failed)
 		if found.Class == DriftNone {
-			found.unknown("inspect it in Proxmox, then look for drift again")
+			found.unknown("inspect it in Proxmox, then run `numaform drift` again")
 		}
 	case planned.vm == nil || planned.gone || planned.vm.Change.Actions.Create() ||
 		planned.vm.ActionReason == tfjson.ActionReasonReplaceBecauseTainted:
@@ -440,11 +440,11 @@ func (d *VMDrift) chooseRemedy(planned *evidence, guest located) {
 // replace records a VM that must be replaced to match its file.
 func (d *VMDrift) replace(guest located) {
 	d.Class = DriftReplace
-	d.Advice = fmt.Sprintf("it is never replaced automatically: restore it in Proxmox, or drain the node and `numaform remove %s`; pods that need it get a new one", d.VM.Name)
+	d.Advice = fmt.Sprintf("it is never replaced automatically: restore it in Proxmox, or drain the node and run `numaform remove %s`; its pods get a new node", d.VM.Name)
 	size := []string{"cpu.cores", "cpu.sockets", "memory.dedicated"}
 	more := slices.ContainsFunc(d.Differences, func(diff DriftDifference) bool { return !slices.Contains(size, diff.Attribute) })
 	if d.VM.VCPUs == guest.VCPUs && d.VM.MemoryMiB == guest.MemoryMiB && !more {
-		d.Notes = append(d.Notes, "the running VM still has what its file says: the edit waits for a restart")
+		d.Notes = append(d.Notes, "the running VM still matches its file: the edit takes effect at the next restart")
 	}
 }
 
@@ -485,17 +485,17 @@ func (c *comparison) addMove(found *VMDrift, guest located) {
 	vm := &found.VM
 	found.Class = DriftMoved
 	found.Differences = []DriftDifference{{Attribute: "node_name", File: string(vm.Host.Host), Proxmox: string(guest.host.Host)}}
-	found.Advice = fmt.Sprintf("move it back to %s in Proxmox, or drain the node and `numaform remove %s`; pods that need it get a new one",
+	found.Advice = fmt.Sprintf("move it back to %s in Proxmox, or drain the node and run `numaform remove %s`; its pods get a new node",
 		vm.Host.Host, vm.Name)
 	note := func(format string, args ...any) { found.Notes = append(found.Notes, fmt.Sprintf(format, args...)) }
-	note("its Node's label topology.kubernetes.io/zone says %s", vm.Host.Host)
+	note("its Node's label topology.kubernetes.io/zone is still %s", vm.Host.Host)
 	host := c.snapshot.Host(guest.host)
 	if host == nil {
 		return
 	}
 
 	if pins := vm.CPUs.Union(guest.Pins); !pins.IsEmpty() {
-		note("its CPUs %s were chosen on %s and are other CPUs on %s", pins, vm.Host.Host, host.Name)
+		note("its CPUs %s were chosen on %s and are different CPUs on %s", pins, vm.Host.Host, host.Name)
 		c.notePinConflicts(pins, vm, host, note)
 	}
 	var nodes topology.CPUSet
@@ -505,13 +505,13 @@ func (c *comparison) addMove(found *VMDrift, guest located) {
 	if nodes.IsEmpty() {
 		return
 	}
-	note("its memory is bound to NUMA nodes %s, which are others on %s", nodes, host.Name)
+	note("its memory is bound to NUMA nodes %s, which are different on %s", nodes, host.Name)
 	var ids []int
 	for _, node := range host.NUMANodes {
 		ids = append(ids, node.ID)
 	}
 	if absent := nodes.Difference(topology.CPUs(ids...)); len(ids) > 0 && !absent.IsEmpty() {
-		note("%s has no NUMA nodes %s: the VM does not start there again", host.Name, absent)
+		note("%s has no NUMA nodes %s: the VM cannot start there again", host.Name, absent)
 	}
 }
 

@@ -64,9 +64,9 @@ func TestDriftClasses(t *testing.T) {
 		{"no quorum", lost, planned(), scaler.DriftUnknown, "does not show all guests"},
 		{"host down", down(snapshot(guestOf(one))), nil, scaler.DriftUnknown, "lab/pve-1 cannot be read"},
 		{"no marker", snapshot(unmarked), planned(), scaler.DriftForeign, "numaform/1 cluster=test key=" + string(one.Key)},
-		{"stranger", snapshot(stranger(2001)), planned(), scaler.DriftForeign, "under another VMID"},
+		{"stranger", snapshot(stranger(2001)), planned(), scaler.DriftForeign, "with another VMID"},
 		{"restored elsewhere", snapshot(stranger(2001), restored), planned(), scaler.DriftForeign, "guest 150 (workers-2001) on lab/pve-1"},
-		{"other cluster", snapshot(ofAnother(guestOf(one))), planned(), scaler.DriftForeign, "left alone"},
+		{"other cluster", snapshot(ofAnother(guestOf(one))), planned(), scaler.DriftForeign, "does not change that guest"},
 		{"not in the state", snapshot(guestOf(one)), planned(create(one)), scaler.DriftOutside, "numaform apply"},
 		{"tainted", snapshot(guestOf(one)), planned(tainted), scaler.DriftOutside, "numaform apply"},
 		{"renamed", snapshot(guestOf(one)), planned(update(one, "name", "web", one.Name)), scaler.DriftForeign, "qm set 2001 --name workers-2001"},
@@ -270,14 +270,14 @@ func TestDriftMoved(t *testing.T) {
 	}
 	got := compare()
 	want := []string{
-		"its Node's label topology.kubernetes.io/zone says pve-1",
-		"its CPUs 6-7 were chosen on pve-1 and are other CPUs on pve-2",
+		"its Node's label topology.kubernetes.io/zone is still pve-1",
+		"its CPUs 6-7 were chosen on pve-1 and are different CPUs on pve-2",
 		"pve-2 has no CPUs 7",
 		"CPUs 6 are reserved for pve-2 itself",
 		"CPUs 6 are pinned by guest 300 (accounting) there too",
 		"CPUs 7 are reserved for workers-2002, which does not exist yet",
-		"its memory is bound to NUMA nodes 1, which are others on pve-2",
-		"pve-2 has no NUMA nodes 1: the VM does not start there again",
+		"its memory is bound to NUMA nodes 1, which are different on pve-2",
+		"pve-2 has no NUMA nodes 1: the VM cannot start there again",
 	}
 	if diff := cmp.Diff(want, got.Notes); diff != "" || got.Class != scaler.DriftMoved || got.Host != pve2 {
 		t.Errorf("%s on %s, notes (-want +got):\n%s", got.Class, got.Host, diff)

@@ -44,7 +44,7 @@ func differences(change *tfjson.Change) []DriftDifference {
 			found = append(found, DriftDifference{Attribute: path, File: hidden, Proxmox: hidden})
 		case path == "description":
 			// Do not repeat text written by people.
-			d := DriftDifference{Attribute: path, File: "the text of its file", Proxmox: "another text"}
+			d := DriftDifference{Attribute: path, File: "the text in its file", Proxmox: "different text"}
 			declared, inFile := markerIn(file[path])
 			actual, inProxmox := markerIn(proxmox[path])
 			if inFile && inProxmox && !samePins(declared, actual) {

@@ -18,7 +18,7 @@ import (
 var ErrFleetChanged = errors.New("the fleet's files changed since this was planned: plan again")
 
 // ErrNotRead is returned until the fleet's files have been read.
-var ErrNotRead = errors.New("the fleet's files are not read yet: this is tried again until they are")
+var ErrNotRead = errors.New("the fleet's files have not been read yet: numaform retries until they are")
 
 // DeniedError reports that the guard refused a host's plan.
 type DeniedError struct {
@@ -48,8 +48,8 @@ type VMIDTakenError struct {
 }
 
 func (e *VMIDTakenError) Error() string {
-	return fmt.Sprintf("vm %s: VMID %d belongs to guest %q on %s, which numaform does not manage: it is not changed; "+
-		"plan again, and the VM gets another VMID", e.VM, e.VMID, e.Guest, e.Host)
+	return fmt.Sprintf("vm %s: VMID %d belongs to guest %q on %s, which numaform does not manage: that guest is not changed; "+
+		"plan again to give the VM another VMID", e.VM, e.VMID, e.Guest, e.Host)
 }
 
 // NotStandbyError reports that a VM cannot be woken, because it is not a standby VM that
@@ -77,7 +77,7 @@ type GuestGoneError struct {
 }
 
 func (e *GuestGoneError) Error() string {
-	return fmt.Sprintf("%s: the state says VMID %d, which is now guest %q without this VM's key: it is not deleted; "+
+	return fmt.Sprintf("%s: the state has VMID %d, which now belongs to guest %q without this VM's key: it is not deleted; "+
 		"run `numaform apply` again, which removes the address from the state", e.Address, e.VMID, e.Guest)
 }
 
@@ -124,7 +124,7 @@ type HostDownError struct {
 }
 
 func (e *HostDownError) Error() string {
-	return fmt.Sprintf("host %s cannot be used: %s: nothing of it was changed; run again when it is back", e.Host, e.Problem)
+	return fmt.Sprintf("host %s cannot be used: %s: nothing on it was changed; try again when it is back", e.Host, e.Problem)
 }
 
 // StaleStateError reports that the state contains VMs that do not exist, which a dry run
@@ -132,8 +132,8 @@ func (e *HostDownError) Error() string {
 type StaleStateError struct{ Addresses []string }
 
 func (e *StaleStateError) Error() string {
-	return fmt.Sprintf("the state contains %s from a create that did not finish, or whose VM is gone or belongs to someone else now: "+
-		"apply first removes such entries from the state, which changes nothing in Proxmox", strings.Join(e.Addresses, ", "))
+	return fmt.Sprintf("the state contains %s from a create that did not finish, or whose VM no longer exists or has another owner: "+
+		"`numaform apply` first removes such entries from the state, which changes nothing in Proxmox", strings.Join(e.Addresses, ", "))
 }
 
 // RootOnlyError reports that the credential may not set an option that a VM requires.
@@ -146,7 +146,7 @@ type RootOnlyError struct {
 }
 
 func (e *RootOnlyError) Error() string {
-	return fmt.Sprintf("vm %s: its ProxmoxNodeClass says %s, but %s: "+
+	return fmt.Sprintf("vm %s: its ProxmoxNodeClass sets %s, but %s: "+
 		"log in as root@pam with a password, or %s", e.VM, e.Field, e.Reason, e.Instead)
 }
 
@@ -177,7 +177,7 @@ type MovedError struct {
 }
 
 func (e *MovedError) Error() string {
-	return fmt.Sprintf("vm %s: its file says host %s, and it is on %s now: move it back in Proxmox, then apply again", e.VM, e.Host, e.Now)
+	return fmt.Sprintf("vm %s: its file names host %s, but it is on %s: move it back in Proxmox, then apply again", e.VM, e.Host, e.Now)
 }
 
 // HiddenError reports that the state has a VM that Proxmox does not list. This proves
@@ -189,7 +189,7 @@ type HiddenError struct {
 }
 
 func (e *HiddenError) Error() string {
-	return fmt.Sprintf("vm %s: the state has VMID %d, and it is unknown whether it exists: the credential does not see all guests of %s: "+
+	return fmt.Sprintf("vm %s: the state has VMID %d, but it is unknown whether that guest exists: the credential does not see all guests of %s: "+
 		"give it VM.Audit on /vms", e.VM, e.VMID, e.Region)
 }
 
@@ -204,8 +204,8 @@ type DisagreeError struct {
 }
 
 func (e *DisagreeError) Error() string {
-	return fmt.Sprintf("vm %s: guest %d has %s %.80q in Proxmox, and %.80q in the state of %s: nothing was changed; "+
-		"set it back in Proxmox, or take the VM out of the state by `state rm`, then apply again", e.VM, e.VMID, e.Attribute, e.Live, e.State, e.Host)
+	return fmt.Sprintf("vm %s: guest %d has %s %.80q in Proxmox, but %.80q in the state of %s: nothing was changed; "+
+		"restore it in Proxmox, or remove the VM from the state with `state rm`, then apply again", e.VM, e.VMID, e.Attribute, e.Live, e.State, e.Host)
 }
 
 // VanishedError reports that another client removed a VM after it was created.
@@ -216,7 +216,7 @@ type VanishedError struct {
 }
 
 func (e *VanishedError) Error() string {
-	return fmt.Sprintf("vm %s: guest %d is not in Proxmox any more: another client removed it from %s: its file is removed, too, and its pods get another node",
+	return fmt.Sprintf("vm %s: guest %d no longer exists in Proxmox: another client removed it from %s: numaform removes its file, too, and its pods get another node",
 		e.VM, e.VMID, e.Host)
 }
 

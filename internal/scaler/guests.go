@@ -128,7 +128,7 @@ func markerOf(clusterID string, vm *fleet.VM) string {
 func problemOf(host *topology.Host) string {
 	switch {
 	case host == nil:
-		return "Proxmox does not know it"
+		return "Proxmox does not list it"
 	case host.Problem != "":
 		return host.Problem
 	case !host.Online:
@@ -160,8 +160,8 @@ type CloneStuckError struct {
 }
 
 func (e *CloneStuckError) Error() string {
-	return fmt.Sprintf("guest %d on %s is still locked (%s) after %s, and its host still clones or destroys guests: look at its task there; "+
-		"if nothing is done to the guest any more: qm unlock %d; then run again", e.VMID, e.Host, e.Lock, e.Waited, e.VMID)
+	return fmt.Sprintf("guest %d on %s is still locked (%s) after %s, and its host is still cloning or destroying guests: check its task on the host; "+
+		"if no task works on the guest, run qm unlock %d; then try again", e.VMID, e.Host, e.Lock, e.Waited, e.VMID)
 }
 
 // awaitClones waits until all clones and destroys of guests with VMIDs of the fleet have
@@ -177,7 +177,7 @@ func (s *Scaler) awaitClones(ctx context.Context, from *reading, snapshot *topol
 		for _, guest := range cloning {
 			if id := (guestID{guest.host.Region, fleet.VMID(guest.VMID)}); !reported[id] && s.region(guest.host.Region).Live != nil {
 				reported[id] = true
-				s.config.Progress(guest.host, fmt.Sprintf("waiting for guest %d, which is locked (%s): an earlier run may have begun that",
+				s.config.Progress(guest.host, fmt.Sprintf("waiting for guest %d, which is locked (%s), possibly by an earlier run",
 					guest.VMID, guest.Lock))
 			}
 		}

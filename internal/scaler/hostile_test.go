@@ -241,8 +241,8 @@ func TestStateLostIsReported(t *testing.T) {
 	} {
 		said = nil
 		must(t, run())
-		if text := strings.Join(said, "\n"); !strings.Contains(text, "there is no state in "+w.Store().Path()+"-state/states") ||
-			!strings.Contains(text, "1 VMs of the fleet exist: they are imported by their markers") {
+		if text := strings.Join(said, "\n"); !strings.Contains(text, "no state exists in "+w.Store().Path()+"-state/states") ||
+			!strings.Contains(text, "1 VMs of the fleet do: numaform imports them by their markers") {
 			t.Errorf("said %s", text)
 		}
 	}
@@ -251,7 +251,7 @@ func TestStateLostIsReported(t *testing.T) {
 	if _, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t)), approveAll); err != nil {
 		t.Fatal(err)
 	}
-	if text := strings.Join(said, "\n"); strings.Contains(text, "there is no state") {
+	if text := strings.Join(said, "\n"); strings.Contains(text, "no state exists") {
 		t.Errorf("said %s", text)
 	}
 }

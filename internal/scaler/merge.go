@@ -53,7 +53,7 @@ func (w *Writer) mergeStandby(ctx context.Context, m *member, filed *fleet.VM, n
 	m.VM.Standby = m.VM.Standby && !node
 	differs := filed.Standby != m.VM.Standby && !m.waking && !m.moving
 	if differs && !m.misfiled {
-		log.FromContext(ctx).Info("the file of a vm disagrees about standby, and is not followed: restore its line, or remove the node",
+		log.FromContext(ctx).Info("ignored the standby setting in the file of a vm: restore its line, or remove the node",
 			logkey.VM, m.VM.Name, logkey.Host, m.VM.Host.String(), "filed", filed.Standby, "standby", m.VM.Standby)
 	}
 	m.misfiled = differs

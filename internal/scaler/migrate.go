@@ -193,12 +193,12 @@ func (r *relic) read() (content []byte, err error) {
 	}
 	tracked, err := r.tracked()
 	if err != nil {
-		return nil, fmt.Errorf("looking whether %s is tracked by git: %w", r.path(), err)
+		return nil, fmt.Errorf("checking whether %s is tracked by git: %w", r.path(), err)
 	}
 	if tracked {
 		return nil, &RelicError{
-			r.path(), "is tracked by git, so whoever may push can write it",
-			"git rm --cached it if you know it for your own, or else remove it: numaform then imports the VMs by their markers",
+			r.path(), "is tracked by git, so anyone who may push can replace it",
+			"run git rm --cached on it if you know that it is yours; otherwise remove it, and numaform imports the VMs by their markers",
 		}
 	}
 	file, err := root.OpenFile(filepath.FromSlash(r.name), os.O_RDONLY|unix.O_NOFOLLOW, 0)
@@ -211,7 +211,7 @@ func (r *relic) read() (content []byte, err error) {
 
 // ordinary returns an error if it is not a regular file or is reached through a link.
 func (r *relic) ordinary(root *os.Root) error {
-	const restore = "remove it, and numaform imports the VMs by their markers, or put the state itself into its place"
+	const restore = "remove it, and numaform imports the VMs by their markers, or replace it with the state itself"
 	for at := ""; at != r.name; {
 		next, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(r.name, at), "/"), "/")
 		at = strings.TrimPrefix(at+"/"+next, "/")

@@ -143,7 +143,7 @@ func TestStatesOfOthersAreNotTakenOver(t *testing.T) {
 			t.Helper()
 			o.put(name, "forged")
 			track(t, o.dir, name)
-		}, name + " is tracked by git, so whoever may push can write it: git rm --cached"},
+		}, name + " is tracked by git, so anyone who may push can replace it: git rm --cached"},
 		"tracked below": {func(t *testing.T, o *oldFleet) {
 			t.Helper()
 			top := o.dir
@@ -265,7 +265,7 @@ func TestFleetMoves(t *testing.T) {
 		must(t, os.CopyFS(o.dir, os.DirFS(was)))
 		err := o.scaler().Places()
 		var moved *scaler.MovedFleetError
-		if !errors.As(err, &moved) || moved.Other != was || !strings.Contains(err.Error(), "work with one of the copies only") {
+		if !errors.As(err, &moved) || moved.Other != was || !strings.Contains(err.Error(), "use only one of the copies") {
 			t.Errorf("got %v", err)
 		}
 		if got := o.states(); len(got) > 0 {

@@ -94,7 +94,7 @@ func (s *Scaler) newVM(allocator *fleet.Allocator, snapshot *topology.Snapshot, 
 // templateOf finds the request's template on its host.
 func templateOf(host *topology.Host, request Request) (*topology.Template, error) {
 	if host == nil {
-		return nil, fmt.Errorf("placing on %s: Proxmox has no such host any more: plan again", request.Placement.Host)
+		return nil, fmt.Errorf("placing on %s: the host no longer exists in Proxmox: plan again", request.Placement.Host)
 	}
 	numbered := slices.IndexFunc(host.Templates, func(t topology.Template) bool { return fleet.VMID(t.VMID) == request.Spec.TemplateVMID })
 	for i := range host.Templates {
@@ -102,7 +102,7 @@ func templateOf(host *topology.Host, request Request) (*topology.Template, error
 			return &host.Templates[i], nil
 		}
 	}
-	return nil, fmt.Errorf("placing on %s: it has no template %q: make one there or leave the host out of the ProxmoxNodeClass",
+	return nil, fmt.Errorf("placing on %s: it has no template %q: create one there, or exclude the host in the ProxmoxNodeClass",
 		request.Placement.Host, request.Spec.Template)
 }
 
@@ -146,7 +146,7 @@ type NoSeedStorageError struct {
 func (e *NoSeedStorageError) Error() string {
 	if e.Storage == fleet.AnySeedStorage {
 		return fmt.Sprintf("placing on %s: it has no active storage with content iso for the seed: "+
-			"add iso to the content of one (pvesm set), or leave the host out of the ProxmoxNodeClass", e.Host)
+			"add iso to the content of one (pvesm set), or exclude the host in the ProxmoxNodeClass", e.Host)
 	}
 	return fmt.Sprintf("placing on %s: it has no active storage %q with content iso for the seed: "+
 		"make it available there, or change spec.metadata.storage of the ProxmoxNodeClass", e.Host, e.Storage)

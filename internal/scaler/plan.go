@@ -27,7 +27,7 @@ const maxParallelHosts = 8
 func parallelPlans() int { return min(maxParallelHosts, runtime.GOMAXPROCS(0)+1) }
 
 // ErrNoEngine is returned by Plan and Apply of a scaler without an engine.
-var ErrNoEngine = errors.New("there is no engine to plan with: install OpenTofu or Terraform, or set engine.binary")
+var ErrNoEngine = errors.New("no engine found: install OpenTofu or Terraform, or set engine.binary")
 
 // RootPlan is the plan for one host.
 type RootPlan struct {
@@ -275,7 +275,7 @@ func (s *Scaler) planWhole(ctx context.Context, plan *RootPlan, v *hostView) (er
 	// Import what exists, follow moved VMs, and plan again if that was necessary.
 	recovered := slices.Concat(todo.imports, todo.partial)
 	if len(recovered) > 0 {
-		s.config.Progress(plan.Host, fmt.Sprintf("recovering %d VMs that exist and are not completely in the state", len(recovered)))
+		s.config.Progress(plan.Host, fmt.Sprintf("recovering %d VMs that exist but are missing or incomplete in the state", len(recovered)))
 	}
 	for i := range recovered {
 		options.Imports = append(options.Imports, generator.Imports(&recovered[i])...)
@@ -361,7 +361,7 @@ func (s *Scaler) checkNodes(ctx context.Context, v *hostView, takenOut []fleet.V
 	v.gone = map[string]bool{}
 	for address, vm := range v.removed {
 		if s.config.Drained == nil {
-			v.blocked[address] = "nothing is known of the cluster's Nodes"
+			v.blocked[address] = "nothing is known about the cluster's Nodes"
 		} else if err := s.config.Drained(ctx, vm.Name); err != nil {
 			v.blocked[address] = err.Error()
 		}
@@ -417,7 +417,7 @@ func (s *Scaler) adopt(ctx context.Context, change *Change, plans []RootPlan) (b
 		if inFiles {
 			continue
 		}
-		s.config.Progress(vm.Host, "restoring the file of "+vm.Name+": it exists with our marker, and only the history contains it")
+		s.config.Progress(vm.Host, "restoring the file of "+vm.Name+": the VM exists with our marker, but only the history contains it")
 		change.Adopted = append(change.Adopted, vm)
 		change.After.VMs = append(change.After.VMs, vm)
 		adopted = true

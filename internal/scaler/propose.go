@@ -115,14 +115,14 @@ func (c *Change) Warnings() []string {
 		}
 	}
 	for _, guest := range c.strays() {
-		warnings = append(warnings, fmt.Sprintf("guest %d (%s) on %s carries this fleet's marker and has no file: "+
+		warnings = append(warnings, fmt.Sprintf("guest %d (%s) on %s carries this fleet's marker but has no file: "+
 			"an apply deletes it if the state contains it, and restores its file if the history contains it; "+
 			"otherwise restore its file from version control, or destroy it by hand", guest.VMID, guest.Name, guest.host))
 	}
 	for i := range c.Renumbered {
 		vm := &c.Renumbered[i]
 		if guest, _ := index.with(vm); guest.inCreation() {
-			warnings = append(warnings, fmt.Sprintf("guest %d on %s is locked (%s) by a task that failed; it was probably to become %s, which gets another VMID: "+
+			warnings = append(warnings, fmt.Sprintf("guest %d on %s is locked (%s) by a task that failed; it was probably meant for %s, which gets another VMID: "+
 				"inspect it, then destroy it: qm unlock %d && qm destroy %d --purge", vm.VMID, guest.host, guest.Lock, vm.Name, vm.VMID, vm.VMID))
 		}
 	}
@@ -366,13 +366,13 @@ func (s *Scaler) ProposeUndo(
 		return nil, err
 	}
 	if undone.Kind == audit.KindWake {
-		return nil, &UndoError{ID: undone.ID, Problem: "its VMs have started, and never become standby VMs again: remove their nodes instead"}
+		return nil, &UndoError{ID: undone.ID, Problem: "its VMs have started and cannot become standby VMs again: remove their nodes instead"}
 	}
 	if undone.Kind == audit.KindUpdate {
-		return nil, &UndoError{ID: undone.ID, Problem: "its VMs follow their ProxmoxNodeClass: change the class back"}
+		return nil, &UndoError{ID: undone.ID, Problem: "it updated VMs to match their ProxmoxNodeClass: revert the class instead"}
 	}
 	if len(removed) == 0 && len(change.Removed) == 0 {
-		return nil, &UndoError{ID: undone.ID, Problem: "nothing of it is left to undo: its VMs are gone, and it removed none"}
+		return nil, &UndoError{ID: undone.ID, Problem: "nothing is left to undo: the VMs that it created no longer exist, and it removed none"}
 	}
 
 	place := planner.New(change.Snapshot, change.After.VMs)
@@ -394,7 +394,7 @@ func (s *Scaler) ProposeUndo(
 			placed, unplaced = place.Place([]fleet.Spec{spec})
 		}
 		if len(unplaced) > 0 {
-			return nil, &UndoError{ID: undone.ID, Problem: fmt.Sprintf("there is no room for a %s of pool %s any more: %s",
+			return nil, &UndoError{ID: undone.ID, Problem: fmt.Sprintf("no host has room for a %s of pool %s: %s",
 				spec.InstanceType, spec.Pool, unplaced[0].Reason)}
 		}
 		requests[i] = Request{Spec: removed[i].Spec, Placement: placed[0].Placement, Standby: removed[i].Standby, Reserve: removed[i].Reserve}
@@ -430,7 +430,7 @@ func (s *Scaler) removedBy(ctx context.Context, undone *audit.Change, current []
 		if vm.VCPUs == 0 {
 			known, ok := recorded[vm.Key]
 			if !ok {
-				return nil, &UndoError{ID: undone.ID, Problem: fmt.Sprintf("the history does not say what %s was: "+
+				return nil, &UndoError{ID: undone.ID, Problem: fmt.Sprintf("the history does not contain the spec of %s: "+
 					"restore its file from version control", vm.Name)}
 			}
 			vm = known

@@ -96,7 +96,7 @@ func (s *Scaler) read(ctx context.Context) (*reading, error) {
 		}
 	}
 	if r.fleet.ClusterID != s.config.ClusterID {
-		return nil, fmt.Errorf("fleet %s belongs to cluster %q, the configuration says %q: give each cluster a fleet of its own, see fleet in numaform.yaml",
+		return nil, fmt.Errorf("fleet %s belongs to cluster %q, but the configuration is for cluster %q: give each cluster its own fleet (fleet in numaform.yaml)",
 			s.config.Dir, r.fleet.ClusterID, s.config.ClusterID)
 	}
 	s.configure(&r.fleet)
@@ -245,8 +245,8 @@ func (s *Scaler) changedByOthers(history []audit.Entry) bool {
 	s.noticed = latest
 	s.mu.Unlock()
 	if !known {
-		s.config.Notice(fmt.Sprintf("the history holds %d changes, the last one %s, that this installation did not record after its own last one: "+
-			"nothing is decided from them, and every host is planned; if another machine changes this fleet too, give both the same key "+
+		s.config.Notice(fmt.Sprintf("the history contains %d changes, the latest %s, that another installation recorded after this one's last change: "+
+			"numaform does not trust them and plans every host; if another machine also changes this fleet, give both the same key "+
 			"(history.key_file in numaform.yaml); `numaform history` shows them as unverified", len(others), latest))
 	}
 	return true

@@ -166,7 +166,7 @@ func why(record *audit.Change) string {
 	case audit.KindScaleDown:
 		return "remove " + names(record.Removed)
 	case audit.KindByHand:
-		return strings.Trim(fmt.Sprintf("%s; %s", listed("files came back: ", record.Added), listed("files were deleted: ", record.Removed)), "; ")
+		return strings.Trim(fmt.Sprintf("%s; %s", listed("files were restored: ", record.Added), listed("files were deleted: ", record.Removed)), "; ")
 	case audit.KindRepair:
 		return "revert drift"
 	case audit.KindUpdate:
@@ -180,7 +180,7 @@ func why(record *audit.Change) string {
 			return "record writes outside a plan"
 		}
 	}
-	return "finish what was begun"
+	return "finish an earlier change"
 }
 
 func names(vms []fleet.VM) string {

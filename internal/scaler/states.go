@@ -63,8 +63,8 @@ func (s *Scaler) backendConfig(change *Change, at places, host topology.HostID) 
 		if !at.dry {
 			dir = filepath.Dir(home)
 		}
-		s.config.Progress(host, fmt.Sprintf("there is no state in %s, and %d VMs of the fleet exist: they are imported by their markers; "+
-			"if their state lies elsewhere, because the fleet or state_dir was moved, end this and move the state there", dir, alive))
+		s.config.Progress(host, fmt.Sprintf("no state exists in %s, but %d VMs of the fleet do: numaform imports them by their markers; "+
+			"if their state is elsewhere because the fleet or state_dir was moved, stop this run and move the state there", dir, alive))
 	}
 	return map[string]string{"path": home}, nil
 }
@@ -110,8 +110,8 @@ type MovedFleetError struct{ StateDir, Fleet, Other string }
 
 // Error names both copies and the fix.
 func (e *MovedFleetError) Error() string {
-	return fmt.Sprintf("states in %s: they belong to the fleet in %s, which still exists, and this fleet is in %s: if the fleet was copied, work with one of "+
-		"the copies only and remove the other; if they are two fleets, give each a clusterID and a state_dir of its own", e.StateDir, e.Other, e.Fleet)
+	return fmt.Sprintf("states in %s: they belong to the fleet in %s, which still exists, but this fleet is in %s: if the fleet was copied, use only one "+
+		"of the copies and remove the other; if they are two fleets, give each its own clusterID and state_dir", e.StateDir, e.Other, e.Fleet)
 }
 
 // formerStateDir finds the state directory of a fleet that was moved, because the default
@@ -159,7 +159,7 @@ func (s *Scaler) formerStateDir() (string, error) {
 	case 1:
 		return found[0], nil
 	}
-	return "", fmt.Errorf("looking for the states of the fleet in %s: those of cluster %s that belong to no fleet any more are in %s: "+
+	return "", fmt.Errorf("looking for the states of the fleet in %s: states of cluster %s without a fleet are in %s: "+
 		"set state_dir in numaform.yaml to the right one, or remove the others", s.config.Place, s.config.ClusterID, strings.Join(found, ", "))
 }
 
@@ -201,7 +201,7 @@ func (s *Scaler) claimStateDir(at places) error {
 	}
 	if from != "" {
 		if err := os.Remove(at.states); err != nil {
-			return fmt.Errorf("moving the states from %s: %w: %s has some already, remove one of both", from, err, at.states)
+			return fmt.Errorf("moving the states from %s: %w: %s already contains states: remove one of the two", from, err, at.states)
 		}
 		if err := os.Rename(filepath.Join(from, statesDir), at.states); err != nil {
 			return fmt.Errorf("moving the states from %s: %w", from, err)

@@ -175,7 +175,7 @@ func TestUndoOfForgedRecords(t *testing.T) {
 	forgedMaking := forged(time.Now().Add(-time.Minute), vm(pve2, 2005))
 	forge(t, s, forgedMaking)
 	_, err := s.ProposeUndo(context.Background(), snapshot(), &undone, nil)
-	if err == nil || !strings.Contains(err.Error(), "the history does not say what workers-2005 was") {
+	if err == nil || !strings.Contains(err.Error(), "the history does not contain the spec of workers-2005") {
 		t.Errorf("got %v", err)
 	}
 }

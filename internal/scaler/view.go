@@ -227,7 +227,7 @@ func (v *hostView) repairable(repaired map[string]fleet.VM) error {
 				return err
 			}
 		}
-		return fmt.Errorf("repairing %s: VMID %d is not this VM any more: look again by `numaform drift`", vm.Name, vm.VMID)
+		return fmt.Errorf("repairing %s: VMID %d is no longer this VM: run `numaform drift` again", vm.Name, vm.VMID)
 	}
 	return nil
 }

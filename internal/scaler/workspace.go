@@ -177,7 +177,7 @@ const certificates = ".ca"
 type UnknownModulesError struct{ VM, Hash string }
 
 func (e *UnknownModulesError) Error() string {
-	return fmt.Sprintf("vm %s: calls modules %s, which this numaform (%s) does not carry: use a version that does, "+
+	return fmt.Sprintf("vm %s: calls modules %s, which this numaform (%s) does not include: use a version that does, "+
 		"or allow them under modules.allow in numaform.yaml", e.VM, e.Hash, modules.Hash())
 }
 

@@ -227,7 +227,7 @@ func (w *Writer) Run(ctx context.Context) error {
 		}
 		timer.Stop()
 		if err := w.release(); err != nil {
-			log.FromContext(ctx).Error(err, "releasing the fleet's lock failed")
+			log.FromContext(ctx).Error(err, "failed to release the fleet's lock")
 		}
 	}
 }
@@ -266,7 +266,7 @@ func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 		err = w.begin(ctx, b)
 		switch {
 		case errors.Is(err, errReduced), errors.Is(err, ErrFleetChanged):
-			log.FromContext(ctx).V(1).Info("made the change again", "reason", err.Error())
+			log.FromContext(ctx).V(1).Info("rebuilt the change", "reason", err.Error())
 		case err != nil:
 			w.postponeBatch(b, func(*member) error { return err })
 			return soon, err
@@ -348,7 +348,7 @@ func (w *Writer) Ensure(ctx context.Context, requests []Request) (vms []fleet.VM
 	select {
 	case <-w.loaded:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: the fleet is not read yet", context.Cause(ctx))
+		return nil, fmt.Errorf("%w: the fleet has not been read yet", context.Cause(ctx))
 	}
 	snapshot, err := w.config.Snapshot(ctx)
 	if err != nil {
@@ -399,7 +399,7 @@ func (w *Writer) Wake(ctx context.Context, keys ...fleet.Key) (vms []fleet.VM, e
 	select {
 	case <-w.loaded:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: the fleet is not read yet", context.Cause(ctx))
+		return nil, fmt.Errorf("%w: the fleet has not been read yet", context.Cause(ctx))
 	}
 	snapshot, err := w.config.Snapshot(ctx)
 	if err != nil {

@@ -187,7 +187,7 @@ func TestDrift(t *testing.T) {
 		2004: {"vanished", false, nil, "the next apply creates it again"},
 		2005: {"moved", false, []string{"node_name"}, "numaform remove workers-2005"},
 		2006: {"foreign edit", false, []string{"started"}, "qm start 2006"},
-		2007: {"foreign edit", false, []string{"vm_id"}, "that guest is left alone"},
+		2007: {"foreign edit", false, []string{"vm_id"}, "does not change that guest"},
 	} {
 		got := vms[vmid]
 		if got.Class != want.class || got.Repairable != want.repairable || !slices.Equal(got.attributes(), want.attributes) || !strings.Contains(got.Advice, want.advice) {
@@ -289,7 +289,7 @@ func TestDriftText(t *testing.T) {
 	out = run(t, stage, cli.ExitOK, "drift", "-f", stage.Manifests())
 	for _, part := range []string{
 		"5 in sync, 1 repairable, 2 needs replacement, 1 stray", "cpu.cores: file has 4, Proxmox has 1", "on_boot: file has true, Proxmox has false",
-		`cpu.affinity: file has nothing, Proxmox has "0-1"`, "→ it is left alone: restore its file",
+		`cpu.affinity: file has nothing, Proxmox has "0-1"`, "→ numaform does not change it: restore its file",
 	} {
 		if !strings.Contains(out, part) {
 			t.Errorf("drift does not say %q:\n%s", part, out)

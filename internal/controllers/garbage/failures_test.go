@@ -55,7 +55,7 @@ func TestVMThatSomebodyRemoved(t *testing.T) {
 	w.wants(vm, scaler.PhaseFailed, &scaler.VanishedError{VM: vm.Name, VMID: vm.VMID, Host: vm.Host})
 	w.look("failures")
 	w.wantFate(vm.Name, "deleting")
-	w.wantEvents("NodeClaim/workers-2000 VMGone: vm workers-2000: guest 2000 is not in Proxmox any more", "NodePool/workers VMGone: ")
+	w.wantEvents("NodeClaim/workers-2000 VMGone: vm workers-2000: guest 2000 no longer exists in Proxmox", "NodePool/workers VMGone: ")
 	if closed := w.unavailable.take(); len(closed) != 0 {
 		t.Errorf("closed %v", closed)
 	}
