@@ -205,7 +205,7 @@ func (c *ConfigMap) load(ctx context.Context) (*stored, error) {
 		m := &list.Items[i]
 		dir := m.Annotations[directoryAnnotation]
 		if m.Name != c.partName(dir) {
-			return nil, fmt.Errorf("reading fleet %s: ConfigMap %s has the annotation of directory %q, but another name than that directory's ConfigMap: delete it", c.where(), m.Name, dir)
+			return nil, fmt.Errorf("reading fleet %s: ConfigMap %s has the annotation of directory %q, but not the name of that directory's ConfigMap: delete it", c.where(), m.Name, dir)
 		}
 		found.parts[dir] = m
 		for key, content := range m.Data {
@@ -249,9 +249,9 @@ func (c *ConfigMap) readStage(ctx context.Context, name string) (*staged, error)
 	return next, json.Unmarshal(content, next)
 }
 
-// Begin makes files the desired state, together with the change's record. The update of the
-// root decides, and it succeeds only if the root is unchanged since it was read. So a holder
-// that was paused and lost the lock cannot write.
+// Begin makes files the desired state, together with the change's record. The update of
+// the root commits the write, and succeeds only if the root is unchanged since it was
+// read, so a holder that was paused and lost the lock cannot write.
 func (c *ConfigMap) Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error {
 	record, err := encodeChange(change)
 	if err != nil {

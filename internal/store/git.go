@@ -119,8 +119,8 @@ func holdsSecret(remote string) bool {
 	return secret || parsed.Scheme == "http" || parsed.Scheme == "https"
 }
 
-// Lock locks the fleet against other processes on this machine. Between machines the push
-// decides: Begin returns ErrMoved to the second one.
+// Lock locks the fleet against other processes on this machine. Between machines, the
+// first push wins: Begin returns ErrMoved to the second machine.
 func (g *Git) Lock(ctx context.Context) (unlock func() error, err error) {
 	if err := g.makeClone(); err != nil {
 		return nil, err

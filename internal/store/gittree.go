@@ -208,9 +208,9 @@ func (r *repository) treesOf(commit *object.Commit, name string) ([]*object.Tree
 	return trees, nil
 }
 
-// walkNew calls f for the entries of tree, at any depth, that differ from those of all the
-// others. exists reports whether one of the others has a file with the name. If f returns
-// fs.SkipDir, the walk does not enter the entry.
+// walkNew calls f for the entries of tree, at any depth, that differ from the entries of
+// every tree in others. exists reports whether one of the others has a file with the
+// name. If f returns fs.SkipDir, the walk does not enter the entry.
 func (r *repository) walkNew(prefix string, tree *object.Tree, others []*object.Tree, f func(name string, entry object.TreeEntry, exists bool) error) error {
 	for _, other := range others {
 		if other.Hash == tree.Hash {

@@ -53,8 +53,8 @@ func (d *Directory) Lock(_ context.Context) (unlock func() error, err error) {
 		return nil, errors.Join(d.failed("locking", err), file.Close())
 	}
 	return func() error {
-		// Closing alone keeps the lock while a child process that was just forked has the
-		// file open.
+		// Closing alone does not release the lock while a child process that was just
+		// forked has the file open.
 		return errors.Join(file.Truncate(0), unix.Flock(int(file.Fd()), unix.LOCK_UN), file.Close())
 	}, nil
 }

@@ -95,8 +95,9 @@ func decode(where, hint, id string, content []byte, record any) error {
 	return nil
 }
 
-// readable loads a change. If a record is invalid, it returns an entry that says so instead
-// of an error. Otherwise anyone with write access to the store could stop numaform.
+// readable loads a change. If a record is invalid, it returns an entry that reports the
+// problem instead of an error. Otherwise anyone with write access to the store could stop
+// numaform.
 func readable(id string, load func(id string) (audit.Entry, error)) (audit.Entry, error) {
 	entry, err := load(id)
 	broken, is := errors.AsType[*RecordError](err)
