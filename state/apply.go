@@ -34,8 +34,8 @@ type Event struct {
 	Message string
 }
 
-// Result is what an apply did. If the apply failed or was canceled, it covers the part up
-// to then.
+// Result contains the changes that an apply made, up to its failure or cancellation if it
+// did not succeed.
 type Result struct {
 	// Done are the addresses whose change is complete, in the order of completion.
 	Done []string

@@ -125,12 +125,12 @@ func requiredVersion(file string, entry *hclsyntax.Attribute) (string, error) {
 		return "", nil
 	}
 	if required["source"] != guard.Provider {
-		return "", fmt.Errorf("%s requires the provider %s: numaform runs %s only: remove the other from required_providers",
+		return "", fmt.Errorf("%s requires the provider %s: numaform runs only %s: remove the other provider from required_providers",
 			file, cmp.Or(required["source"], entry.Name), guard.Provider)
 	}
 	exact := exactVersion.FindStringSubmatch(required["version"])
 	if exact == nil {
-		return "", fmt.Errorf("%s requires %s in version %q: numaform runs an exact version: write it like %q",
+		return "", fmt.Errorf("%s requires %s in version %q, but numaform needs an exact version: write it like %q",
 			file, guard.Provider, required["version"], generator.ProviderVersion)
 	}
 	return exact[1], nil
@@ -218,7 +218,7 @@ func (w *Workspace) readManifest() (*manifest, error) {
 // addCalls makes the engine's list of modules contain the files' module calls, and
 // reports whether it could: each must call a directory that is already in the list, so
 // that its own calls and providers are known. Init would do no more. A directory stays in
-// the list when its last call is gone, for the next call.
+// the list when its last call is deleted, for the next call.
 func (w *Workspace) addCalls(c *configuration) bool {
 	old, err := w.readManifest()
 	if err != nil || !c.local || (old == nil && len(c.calls) > 0) {

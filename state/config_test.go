@@ -148,7 +148,7 @@ func TestNeedsProvider(t *testing.T) {
 		needed          bool
 	}{
 		{"", text, "set engine.plugin_dir in numaform.yaml to a directory that `tofu providers mirror DIR` filled", true},
-		{"/mirror", text, "engine.plugin_dir /mirror does not hold the provider", true},
+		{"/mirror", text, "engine.plugin_dir /mirror does not contain the provider", true},
 		{"", "Error: no such host", "", false},
 	} {
 		fix, needed := state.NeedsProvider(tt.dir, tt.text)

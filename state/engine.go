@@ -73,14 +73,14 @@ type EngineError struct {
 // Error says what was searched for, where, and how to fix it.
 func (e *EngineError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "no engine: looked for %s, version %s", strings.Join(e.Wanted, " or "), e.Constraint)
+	fmt.Fprintf(&b, "no engine found: looked for %s, version %s", strings.Join(e.Wanted, " or "), e.Constraint)
 	if len(e.Searched) > 0 {
 		b.WriteString(", in " + strings.Join(e.Searched, ", "))
 	}
 	for _, r := range e.Rejected {
-		b.WriteString("; not taken: " + r)
+		b.WriteString("; rejected: " + r)
 	}
-	b.WriteString(": install OpenTofu (https://opentofu.org), build it by `make tools`, or set engine.binary in numaform.yaml")
+	b.WriteString(": install OpenTofu (https://opentofu.org), build it with `make tools`, or set engine.binary in numaform.yaml")
 	return b.String()
 }
 
@@ -121,7 +121,7 @@ func FindEngine(ctx context.Context, cfg EngineConfig) (*Engine, error) {
 			return nil, fmt.Errorf("finding engine %s: %w", cfg.Binary, err)
 		}
 		if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
-			failure.Rejected = append(failure.Rejected, path+": not there, or not executable")
+			failure.Rejected = append(failure.Rejected, path+": does not exist or is not executable")
 			return nil, failure
 		}
 		if found, err := examine(ctx, path); err == nil && constraints.Check(found) {

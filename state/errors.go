@@ -16,7 +16,7 @@ import (
 )
 
 // ErrStalePlan reports that the state has changed since the plan was made.
-var ErrStalePlan = errors.New("the saved plan is stale, the state changed since: plan again")
+var ErrStalePlan = errors.New("the saved plan is stale because the state has changed: plan again")
 
 // ErrHostLost is the cause of a context canceled because the host went down: its
 // providers are ended without waiting for them.
@@ -53,8 +53,8 @@ func (e *CommandError) Error() string {
 	if e.Backend == "" {
 		return fmt.Sprintf("%s %s: %s", e.Operation, e.Dir, reason)
 	}
-	return fmt.Sprintf("%s %s: the %s backend of the state does not respond correctly: %s: %s; see that it runs, that it can be reached from here, "+
-		"and that its address and the credential in the environment are right; then run numaform again", e.Operation, e.Dir, e.Backend, reason, e.done())
+	return fmt.Sprintf("%s %s: the %s backend of the state does not respond correctly: %s: %s; check that it runs, that it is reachable from here, "+
+		"and that its address and the credential in the environment are correct; then run numaform again", e.Operation, e.Dir, e.Backend, reason, e.done())
 }
 
 // done says what a command may have done although its backend did not respond. A command
@@ -68,14 +68,14 @@ func (e *CommandError) done() string {
 	if slices.Contains(reads, e.Operation) || strings.Contains(e.Text, "acquiring the state lock") {
 		return "nothing was changed"
 	}
-	return "the next run finds out what was done"
+	return "the next run determines what was done"
 }
 
 // Unwrap returns the context's error if the operation was canceled, or
 // ErrStalePlan, or nil.
 func (e *CommandError) Unwrap() error { return e.cause }
 
-// Holder says what is known about a lock's holder.
+// Holder is the known state of a lock's holder.
 type Holder string
 
 // The states of a lock's holder.
@@ -126,8 +126,8 @@ func (e *LockedError) Error() string {
 // lockField matches a line of the engine's description of a lock.
 var lockField = regexp.MustCompile(`(?m)^[\s│|]*(ID|Path|Operation|Who|Created):[ \t]+(.*?)\s*$`)
 
-// lockAccount matches what precedes the engine's account of a lock; the latter is how
-// init in Kubernetes says it.
+// lockAccount matches the text before the engine's description of a lock; the second
+// alternative is from init in Kubernetes.
 var lockAccount = regexp.MustCompile(`acquiring the state lock|already locked by another`)
 
 // heldID matches the holder's ID in a description that is otherwise about the requester.
@@ -271,9 +271,9 @@ var noProvider = regexp.MustCompile(`(resolve|query available|retrieve the list 
 // providerHint says how to get a provider that the engine cannot download.
 func (w *Workspace) providerHint() string {
 	if dir := w.config.PluginDir; dir != "" {
-		return fmt.Sprintf("engine.plugin_dir %s does not hold the provider: fill it with `%s providers mirror %s` where the registry can be reached, or correct the key",
+		return fmt.Sprintf("engine.plugin_dir %s does not contain the provider: fill it with `%s providers mirror %s` on a machine that can reach the registry, or correct the key",
 			dir, w.config.Engine.Name(), dir)
 	}
 	return fmt.Sprintf("the provider's registry cannot be reached from here: set engine.plugin_dir in numaform.yaml to a directory that "+
-		"`%s providers mirror DIR` filled where it can, or HTTPS_PROXY to a way there", w.config.Engine.Name())
+		"`%s providers mirror DIR` filled on a machine that can reach it, or set HTTPS_PROXY to a proxy that can", w.config.Engine.Name())
 }

@@ -15,15 +15,16 @@ import (
 
 // fence prevents an engine from writing a state whose lock it has lost. The lock of the
 // pg backend lasts as long as its connection, and an engine that loses the connection
-// opens another one and continues, overwriting what others wrote meanwhile. So the engine
-// connects to the fence, a proxy that forwards all connections until the server ends one;
-// from then on it blocks them. The engine then saves its state to errored.tfstate.
+// opens another one and continues, overwriting changes that other clients made meanwhile.
+// The engine therefore connects to the fence, a proxy that forwards all connections until
+// the server ends one; from then on it blocks them. The engine then saves its state to
+// errored.tfstate.
 type fence struct {
 	upstream target
 	listener net.Listener
 	// dir holds the fence's Unix socket, if it uses one.
 	dir *scratch.Dir
-	// ctx ends everything that waits, dials too.
+	// ctx cancels all waits, including dials.
 	ctx  context.Context //nolint:containedctx // it ends with the fence
 	end  context.CancelFunc
 	open sync.WaitGroup
@@ -128,7 +129,7 @@ func (f *fence) serve(client net.Conn) {
 	}
 	left := make(chan struct{})
 	f.open.Go(func() {
-		// A failed write is no orderly end: the server reset the connection.
+		// A failed write is not an orderly end: the server reset the connection.
 		if _, err := io.Copy(server, client); err == nil {
 			close(left)
 		}

@@ -33,8 +33,8 @@ func (w *Workspace) tree() *workdir.Tree {
 	return tree
 }
 
-// makeDir creates the directory, so that it can be locked. It leaves a directory that the
-// caller owns alone.
+// makeDir creates the directory, so that it can be locked. It does not change a directory
+// that the caller owns.
 func (w *Workspace) makeDir() error {
 	tree := w.tree()
 	if tree == nil {

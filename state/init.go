@@ -125,9 +125,10 @@ func (w *Workspace) init(ctx context.Context) error {
 	return err
 }
 
-// clashed matches how init fails on a backend that another client uses for the first
-// time at the same moment. CREATE ... IF NOT EXISTS of PostgreSQL is not safe against
-// itself. In Kubernetes, init creates the state, with a lock that it does not wait for.
+// clashed matches the errors of init if another client uses the backend for the first
+// time at the same moment. PostgreSQL's CREATE ... IF NOT EXISTS is not safe under
+// concurrency. In Kubernetes, init creates the state, with a lock that it does not wait
+// for.
 var clashed = regexp.MustCompile(`pq: (duplicate key value violates unique constraint "pg_|(schema|relation|type) \S+ already exists)|` +
 	`(secrets|leases\.coordination\.k8s\.io) \S+ already exists|the object has been modified`)
 
@@ -165,8 +166,8 @@ type MovedStateError struct{ Dir, Was, Wanted string }
 
 // Error returns both paths and how to fix it.
 func (e *MovedStateError) Error() string {
-	return fmt.Sprintf("state of %s: it was at %s and is expected at %s, and the old file is still there: if the fleet was copied, "+
-		"work with one of the copies only and remove the other; if the state was meant to move, move the file", e.Dir, e.Was, e.Wanted)
+	return fmt.Sprintf("state of %s: it was at %s and is expected at %s, but the old file still exists: if the fleet was copied, "+
+		"use only one of the copies and remove the other; if the state was meant to move, move the file", e.Dir, e.Was, e.Wanted)
 }
 
 // follow drops the engine's record of a local state's path if the configured path

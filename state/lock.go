@@ -43,8 +43,8 @@ type run struct {
 // lockSlack is how long an engine may take until it requests the lock.
 const lockSlack = time.Minute
 
-// markOf returns what distinguishes the processes of a directory's workspace from all
-// others.
+// markOf returns the environment mark that identifies the processes of a directory's
+// workspace.
 func markOf(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:16])
@@ -130,7 +130,8 @@ func (w *Workspace) locking(ctx context.Context, operation string, command func(
 		seen:      true,
 	}
 	if earlier := w.crashed; earlier != nil && earlier.Dir == w.config.Dir {
-		// Its lock may still exist, so the record extends back to it.
+		// The lock of the earlier run may still exist, so the record covers that run,
+		// too.
 		record.Began, record.seen, record.Former = earlier.Began, earlier.seen, earlier.Former
 	}
 	if err := record.write(w.private(runFile)); err != nil {
@@ -198,7 +199,7 @@ func (w *Workspace) connString() (connString, bool) {
 }
 
 // complete completes the engine's description of a lock. Some backends (http, pg) do not
-// know the holder, and the engine then describes its own attempt: such a description is
+// report the holder, and the engine then describes its own attempt: such a description is
 // more recent than the start of the operation, and is dropped.
 func (w *Workspace) complete(lock *LockedError) {
 	lock.Dir = w.config.Dir
@@ -238,15 +239,15 @@ func (r *run) proof(lock *LockedError) string {
 	if r.seen {
 		gone = "that process is this one, and saw its engine end"
 	}
-	return fmt.Sprintf("%s took it on this host at %s for %s; an engine of this directory can have taken it between %s and %s "+
-		"in a run that did not end well (process %d, %s); %s; no process that it started is left; "+
-		"whether another client on this host took it in that time, from another working copy, is unknown",
+	return fmt.Sprintf("%s acquired it on this host at %s for %s; an engine of this directory may have acquired it between %s and %s "+
+		"in a run that failed (process %d, %s); %s; no process that it started remains; "+
+		"it is unknown whether another client on this host acquired it in that time, from another working copy",
 		lock.Who, lock.Created.UTC().Format(time.RFC3339), lock.Operation,
 		r.Began.UTC().Format(time.RFC3339), r.Until.UTC().Format(time.RFC3339), r.PID, r.Operation, gone)
 }
 
 // gone reports whether a lock's holder is dead, by the record of a run in this directory
-// or by what else is known about the holder's machine.
+// or by other evidence about the holder's machine.
 func (w *Workspace) gone(ctx context.Context, lock *LockedError) bool {
 	if lock.Holder == HolderGone || w.config.Gone == nil {
 		return lock.Holder == HolderGone
@@ -266,7 +267,7 @@ func (w *Workspace) gone(ctx context.Context, lock *LockedError) bool {
 	proof, gone := w.config.Gone(ctx, host)
 	if gone {
 		lock.Holder = HolderGone
-		lock.Proof = fmt.Sprintf("%s took it at %s for %s; %s", lock.Who, lock.Created.UTC().Format(time.RFC3339), lock.Operation, proof)
+		lock.Proof = fmt.Sprintf("%s acquired it at %s for %s; %s", lock.Who, lock.Created.UTC().Format(time.RFC3339), lock.Operation, proof)
 	}
 	return gone
 }

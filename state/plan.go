@@ -64,8 +64,8 @@ type Plan struct {
 	Changes bool
 	// Provider is the provider that made the plan; nil if it needs none.
 	Provider *Provider
-	// Lost are resources that this workspace left in the state but that are no longer
-	// there: import them if they exist.
+	// Lost are resources that this workspace left in the state but that are no longer in
+	// it: import them if they exist.
 	Lost []string
 
 	file string

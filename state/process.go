@@ -147,7 +147,7 @@ func (w *Workspace) start(ctx context.Context, binary string) (*process, error) 
 	return p, nil
 }
 
-// addressIn parses the line by which a provider says where it listens: the version of
+// addressIn parses the line in which a provider reports its address: the version of
 // go-plugin's protocol, the version of the provider's protocol, network, address, kind.
 func addressIn(line string) (tfexec.ReattachConfig, error) {
 	fields := strings.Split(strings.TrimSpace(line), "|")
@@ -174,7 +174,7 @@ func (p *process) died() bool {
 	return false
 }
 
-// end ends the provider, whatever it does.
+// end kills the provider.
 func (p *process) end() {
 	_ = p.command.Process.Kill() // it may have ended
 	<-p.ended

@@ -29,8 +29,8 @@ type Providers struct {
 	// Record is the file that stores the hashes of providers in use, outside any fleet.
 	// Without it, no provider may run on first use.
 	Record string
-	// Dir stores copies of providers that were downloaded, or that others can replace in
-	// their original place.
+	// Dir stores copies of providers that were downloaded, or that other users can
+	// replace in their original place.
 	Dir string
 	// Image is the file that lists an image's providers; it may be missing.
 	Image string
@@ -65,7 +65,7 @@ type ProviderError struct {
 
 // Error says which provider was refused, and how to fix it.
 func (e *ProviderError) Error() string {
-	return fmt.Sprintf("provider %s %s in %s has hash %s, and %s %s: it was not started; "+
+	return fmt.Sprintf("provider %s %s in %s has hash %s, but %s %s: it was not started; "+
 		"find out who replaced it, or, if you did, add the hash to engine.provider_hashes in numaform.yaml",
 		e.Address, e.Version, e.Dir, e.Hash, e.By, strings.Join(e.Trusted, ", "))
 }
@@ -118,7 +118,7 @@ func readRecord(name string) (record, error) {
 func (p *Providers) trust(version, dir, hash string, now time.Time) (*Provider, error) {
 	provider := &Provider{Address: guard.Provider, Version: version, Hash: hash}
 	if p == nil {
-		provider.Trust = "not remembered"
+		provider.Trust = "not recorded"
 		return provider, nil
 	}
 	refused := func(by string, trusted ...string) error {
@@ -135,11 +135,11 @@ func (p *Providers) trust(version, dir, hash string, now time.Time) (*Provider, 
 	}
 	if carried := image.find(version); carried != nil {
 		if carried.Hash == hash {
-			provider.Trust = "carried by the image"
+			provider.Trust = "from the image"
 			return provider, nil
 		}
 		if !pinned {
-			return nil, refused("the image carries", carried.Hash)
+			return nil, refused("the image contains", carried.Hash)
 		}
 	}
 
@@ -152,7 +152,7 @@ func (p *Providers) trust(version, dir, hash string, now time.Time) (*Provider, 
 	case pinned:
 		provider.Trust = "pinned by engine.provider_hashes"
 	case first.Hash != hash:
-		return nil, refused("since "+since+" numaform runs", first.Hash)
+		return nil, refused("since "+since+" numaform has trusted", first.Hash)
 	case first.Since.Equal(now):
 		provider.First = true
 		provider.Trust = "trusted on first use: compare the hash with the one that you expect"

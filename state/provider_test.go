@@ -107,11 +107,11 @@ func TestProviderOfTheImage(t *testing.T) {
 		write(t, home, "image.json", string(content))
 	}
 	carries("h1:other")
-	hash := refused(t, trusting(t, home, plugins, nil), "the image carries h1:other").Hash
+	hash := refused(t, trusting(t, home, plugins, nil), "the image contains h1:other").Hash
 	carries(hash)
-	trust(t, trusting(t, home, plugins, nil), "carried by the image")
+	trust(t, trusting(t, home, plugins, nil), "from the image")
 	write(t, files, "README.md", "tampered with")
-	other := refused(t, trusting(t, home, plugins, nil), "the image carries "+hash).Hash
+	other := refused(t, trusting(t, home, plugins, nil), "the image contains "+hash).Hash
 	trust(t, trusting(t, home, plugins, func(c *state.Config) { c.Providers.Pinned = []string{other} }), "pinned")
 	write(t, home, "image.json", "{")
 	if _, err := trusting(t, home, plugins, nil).Plan(t.Context(), state.PlanOptions{}); err == nil || !strings.Contains(err.Error(), "reading the trusted providers") {
@@ -203,7 +203,7 @@ func TestProviderIsDownloaded(t *testing.T) {
 		t.Errorf("kept %v, %v, want one copy", kept, err)
 	}
 	w := trusting(t, t.TempDir(), packed, nil)
-	if _, err := w.Plan(t.Context(), state.PlanOptions{}); err == nil || !strings.Contains(err.Error(), "does not hold the provider: fill it") {
+	if _, err := w.Plan(t.Context(), state.PlanOptions{}); err == nil || !strings.Contains(err.Error(), "does not contain the provider: fill it") {
 		t.Errorf("got %v, want advice", err)
 	}
 	if left, err := filepath.Glob(filepath.Join(w.Dir(), ".terraform/numaform/download-*")); err != nil || len(left) > 0 {

@@ -51,13 +51,14 @@ type Recovery struct {
 	Outside []string
 }
 
-// LineageError reports that a state to be saved has another lineage than the backend's.
+// LineageError reports that the lineage of a state to be saved differs from the
+// backend's.
 type LineageError struct{ File, Local, Remote string }
 
 // Error says which file is wrong and how to fix it.
 func (e *LineageError) Error() string {
-	return fmt.Sprintf("state %s has lineage %s, the backend's has %s: it belongs to another backend or directory; "+
-		"look at the backend's configuration, and remove the file if it is not needed", e.File, e.Local, e.Remote)
+	return fmt.Sprintf("state %s has lineage %s, but the backend's state has %s: it belongs to another backend or directory; "+
+		"check the backend's configuration, and remove the file if it is not needed", e.File, e.Local, e.Remote)
 }
 
 // Recover cleans up after a crash: it waits for leftover processes, removes leftover
@@ -173,7 +174,7 @@ func (w *Workspace) errored() string {
 }
 
 // secure moves a state that the engine could not save to its permanent place. At any time
-// the state is in at least one of both places.
+// the state is in at least one of the two places.
 func (w *Workspace) secure() error {
 	name := filepath.Join(w.config.Dir, erroredState)
 	info, err := os.Lstat(name)
@@ -253,7 +254,7 @@ func (w *Workspace) saveErrored(ctx context.Context, recovery *Recovery) error {
 		return err
 	}
 	recovery.Pushed = true
-	w.outside = append(w.outside, fmt.Sprintf("saved the state of %s that the backend had not taken: serial %d over %d, lineage %s",
+	w.outside = append(w.outside, fmt.Sprintf("saved the state of %s that the backend had not accepted: serial %d over %d, lineage %s",
 		w.config.Dir, local.Serial, remote.Serial, local.Lineage))
 	if err := os.Remove(name); err != nil {
 		return fmt.Errorf("removing %s: %w", name, err)

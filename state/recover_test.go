@@ -125,7 +125,7 @@ func TestRecoverPushesTheState(t *testing.T) {
 func recoverPushesTheState(t *testing.T, engine *state.Engine) {
 	t.Helper()
 	b, w, file := failedSave(t, engine)
-	want := fmt.Sprintf("had not taken: serial %d over 0, lineage ", serial(t, file))
+	want := fmt.Sprintf("had not accepted: serial %d over 0, lineage ", serial(t, file))
 	if len(b.saved()) > 0 {
 		t.Fatal("the state was saved after all")
 	}
@@ -251,8 +251,8 @@ func TestWhatABackendLeavesOpen(t *testing.T) {
 	for name, tt := range map[string]struct{ operation, text, want string }{
 		"plan":           {"planning", "Error loading state", "nothing was changed; see"},
 		"apply, before":  {"applying", "Error acquiring the state lock: dial", "nothing was changed; see"},
-		"apply, release": {"applying", "Error releasing the state lock: EOF", "the next run finds out what was done; see"},
-		"forget":         {"forgetting a.b in", "Error releasing the state lock: EOF", "the next run finds out what was done; see"},
+		"apply, release": {"applying", "Error releasing the state lock: EOF", "the next run determines what was done; check"},
+		"forget":         {"forgetting a.b in", "Error releasing the state lock: EOF", "the next run determines what was done; check"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -358,7 +358,7 @@ func stuck(t *testing.T, b *backend, w *state.Workspace, engine *state.Engine) {
 		if err := w.Unlock(t.Context(), locked.ID); err != nil {
 			t.Fatal(err)
 		}
-	} else if err != nil || len(recovery.Outside) != 1 || !strings.Contains(recovery.Outside[0], "no process that it started is left") {
+	} else if err != nil || len(recovery.Outside) != 1 || !strings.Contains(recovery.Outside[0], "no process that it started remains") {
 		t.Fatalf("got %+v, %v, want a broken lock and the proof", recovery, err)
 	}
 	// The crash is known, here and to the next process, until an operation succeeded.

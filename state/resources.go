@@ -18,7 +18,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// knownFile is the file in which a workspace records what it left in the state.
+// knownFile is the file in which a workspace records the content of the state after its
+// last write.
 const knownFile = "known.json"
 
 // knownState is the content of the state after this workspace's last write, plus what a
@@ -46,10 +47,10 @@ func (e *LostResourcesError) Error() string {
 		parts = append(parts, "has lost "+strings.Join(e.Lost, ", "))
 	}
 	if len(e.Regained) > 0 {
-		parts = append(parts, "holds again what was destroyed, "+strings.Join(e.Regained, ", "))
+		parts = append(parts, "again contains the destroyed "+strings.Join(e.Regained, ", "))
 	}
-	return fmt.Sprintf("state of %s %s: another client wrote it during the apply; run numaform again, which imports what exists and forgets "+
-		"what does not, and make sure that no other numaform, tofu or terraform uses this state", e.Dir, strings.Join(parts, ", and "))
+	return fmt.Sprintf("state of %s %s: another client wrote it during the apply; run numaform again, which imports existing resources and "+
+		"forgets the others, and make sure that no other numaform, tofu or terraform uses this state", e.Dir, strings.Join(parts, ", and "))
 }
 
 // knownOf returns the state's content before a plan and after it, and what the plan
@@ -94,8 +95,8 @@ func without(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(s string) bool { return slices.Contains(b, s) })
 }
 
-// compare returns what this workspace left in the state and a plan did not find there. It
-// records the state if a complete plan changes nothing.
+// compare returns the resources that this workspace left in the state but that a plan did
+// not find there. It records the state if a complete plan changes nothing.
 func (w *Workspace) compare(plan *tfjson.Plan, unchanged bool) ([]string, error) {
 	known, err := w.readKnown()
 	if err != nil {
@@ -113,7 +114,7 @@ func (w *Workspace) compare(plan *tfjson.Plan, unchanged bool) ([]string, error)
 	return without(known.Addresses, before), nil
 }
 
-// verify checks that the backend's state is what an apply left.
+// verify checks that the backend's state matches the result of an apply.
 func (w *Workspace) verify(ctx context.Context, left knownState) error {
 	if w.root.backend != "local" {
 		pulled, err := w.pull(ctx)
@@ -176,7 +177,7 @@ func (w *Workspace) readKnown() (*knownState, error) {
 	return &k, nil
 }
 
-// Forget removes resources from the state and leaves them alone in Proxmox. It is for
+// Forget removes resources from the state and does not change them in Proxmox. It is for
 // entries that do not refer to our VMs: an interrupted create, or a VMID that now belongs
 // to an unmanaged guest.
 func (w *Workspace) Forget(ctx context.Context, addresses ...string) error {

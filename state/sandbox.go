@@ -58,7 +58,7 @@ type sandbox struct {
 func engineRules(c *Config, env map[string]string, root *configuration) sandbox {
 	s := sandbox{rules: confine.Rules{Program: c.Engine.Path, Read: slices.Clone(systemFiles), Write: []string{c.Dir, os.DevNull}}}
 	if isScript(c.Engine.Path) {
-		s.open = "the engine is a script, and what it needs is not known"
+		s.open = "the engine is a script, so the files that it needs are unknown"
 		return s
 	}
 	s.rules.Read = append(s.rules.Read, certificates(env)...)
@@ -129,7 +129,7 @@ func (s *sandbox) name(file string) {
 // refer adds the files that a backend's configuration in dir names.
 func (s *sandbox) refer(dir, name string, content []byte) {
 	if otherProgram.Match(content) {
-		s.open = fmt.Sprintf("%s asks another program for the credential, and what that needs is not known", name)
+		s.open = fmt.Sprintf("%s runs another program for the credential, and the files that it needs are unknown", name)
 	}
 	for _, match := range referred.FindAllSubmatch(content, -1) {
 		s.rules.Read = append(s.rules.Read, inDir(dir, string(match[1])))

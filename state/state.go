@@ -244,8 +244,8 @@ func (w *Workspace) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// occupy creates the private directory, locks it against other processes, and removes
-// what a dead process left behind.
+// occupy creates the private directory, locks it against other processes, and removes the
+// files that a dead process left behind.
 func (w *Workspace) occupy() (err error) {
 	if err := w.makeDir(); err != nil {
 		return err

@@ -22,7 +22,7 @@ func (c *checker) change(rc *tfjson.ResourceChange) {
 	}
 	firewall := isFirewall(rc)
 	if !firewall && !isVM(rc) {
-		c.deny(RuleAddress, rc.Address, "not a numaform VM: keep other resources in a directory and a state of their own")
+		c.deny(RuleAddress, rc.Address, "not a numaform VM: keep other resources in a separate directory and state")
 		return
 	}
 	if rc.DeposedKey != "" {
@@ -122,7 +122,7 @@ func (c *checker) create(rc *tfjson.ResourceChange, after values) {
 		c.deny(RuleIdentity, rc.Address, "the plan creates a VM that already has an ID: plan again from fresh files")
 	}
 	if host := text(after["node_name"]); host != string(r.Host) {
-		c.deny(RuleIdentity, rc.Address, fmt.Sprintf("planned on host %.80q, requested on %q", host, r.Host))
+		c.deny(RuleIdentity, rc.Address, fmt.Sprintf("planned on host %.80q, but requested on %q: plan again from fresh files", host, r.Host))
 	}
 	if name := text(after["name"]); name != nameOf(rc.Address) {
 		c.deny(RuleIdentity, rc.Address, "the VM's name differs from the name of its module call: plan again from fresh files")
@@ -376,7 +376,7 @@ func (c *checker) drift(changes []*tfjson.ResourceChange) {
 		case isFirewall(rc):
 			// The plan's own change of it is checked separately.
 		case !isVM(rc):
-			c.deny(RuleAddress, rc.Address, "not a numaform VM: keep other resources in a directory and a state of their own")
+			c.deny(RuleAddress, rc.Address, "not a numaform VM: keep other resources in a separate directory and state")
 		case rc.Change.Actions.Update():
 			was, wasMarked := fleet.ParseMarker(text(before["description"]))
 			is, isMarked := fleet.ParseMarker(text(after["description"]))

@@ -33,7 +33,7 @@ func (c *checker) config(config *tfjson.Config) {
 	root := config.RootModule
 	for _, r := range root.Resources {
 		if r != nil {
-			c.deny(RuleConfig, r.Address, "the fleet directory declares it outside of numaform's modules: move it to a directory and a state of its own")
+			c.deny(RuleConfig, r.Address, "the fleet directory declares it outside of numaform's modules: move it to a separate directory and state")
 		}
 	}
 	for name := range root.Outputs {
@@ -81,7 +81,7 @@ func (c *checker) module(address string, call *tfjson.ModuleCall) {
 	}
 }
 
-// defaults searches the defaults of variables for secrets. prefix comes before their
+// defaults searches the defaults of variables for secrets. prefix is prepended to their
 // addresses.
 func (c *checker) defaults(prefix string, variables map[string]*tfjson.ConfigVariable) {
 	for name, variable := range variables {

@@ -22,7 +22,7 @@ func (c *checker) expect(rc *tfjson.ResourceChange, r *request) {
 		return
 	}
 	if r.inputs.Standby && !module.standby {
-		c.deny(RuleExpected, rc.Address, fmt.Sprintf("the VM's file says standby, which the modules %.40q do not have: restore the file, or replace the node", r.Module))
+		c.deny(RuleExpected, rc.Address, fmt.Sprintf("the VM's file sets standby, which the modules %.40q do not support: restore the file, or replace the node", r.Module))
 		return
 	}
 	expected := module.node(r.inputs)

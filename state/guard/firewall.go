@@ -9,8 +9,7 @@ import (
 )
 
 // FirewallType is the only resource type allowed in addition to a VM: the VM's security
-// groups, in a module call of their own. They are created, changed and deleted with their
-// VM.
+// groups, in a separate module call. They are created, changed and deleted with their VM.
 const FirewallType = "proxmox_virtual_environment_firewall_rules"
 
 // firewallPattern matches the addresses of security groups; its group is the module label
@@ -135,7 +134,7 @@ func (c *checker) plannedGroups(rc *tfjson.ResourceChange, r *request) {
 	c.secrets(rc.Address, rc.Change.After)
 }
 
-// belongs denies security groups of another guest than the request's.
+// belongs denies security groups that do not belong to the request's guest.
 func (c *checker) belongs(address string, firewall any, r *request) {
 	groups := attributes(firewall)
 	vmid, ok := integer(groups["vm_id"])

@@ -19,8 +19,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// ResourceType and Provider are the VM's. A plan contains no other resources except the
-// VMs' security groups, FirewallType.
+// ResourceType and Provider are the type and the provider of VMs. A plan contains no
+// other resources except the VMs' security groups, FirewallType.
 const (
 	ResourceType = "proxmox_virtual_environment_vm"
 	Provider     = "registry.opentofu.org/bpg/proxmox"
@@ -70,7 +70,7 @@ func DefaultRules() Rules {
 	return Rules{Limits: DefaultLimits(), Policy: policy}
 }
 
-// Check checks the plan of one host. It allows only what it fully understands.
+// Check checks the plan of one host. It allows only changes that it fully understands.
 // CheckLimits covers the size of a change across all hosts.
 func Check(plan *tfjson.Plan, intent Intent, rules Rules) Verdict {
 	return check(plan, intent, rules, false)
@@ -214,7 +214,7 @@ func (c *checker) resource(r *tfjson.StateResource) bool {
 	ours := r.Mode == tfjson.ManagedResourceMode && r.ProviderName == Provider && (vm || firewall)
 	if !ours {
 		c.deny(RuleAddress, r.Address, "the state contains a resource that numaform did not create: "+
-			"move it to a directory and a state of its own")
+			"move it to a separate directory and state")
 	}
 	return ours
 }

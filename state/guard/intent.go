@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Target is one VM of an intent, and what identifies it.
+// Target is one VM of an intent, with the data that identifies it.
 type Target struct {
 	// Address is the resource's: module.<name>.proxmox_virtual_environment_vm.node.
 	Address string            `json:"address"`
@@ -32,8 +32,8 @@ type Target struct {
 	// Drained marks a delete whose Node is drained, never joined, or no longer exists.
 	// Other VMs must not be deleted.
 	Drained bool `json:"drained,omitempty"`
-	// Gone marks a delete whose Node does not exist, so that nothing shows that it was ever
-	// drained. A standby VM, which has no Node, is not gone.
+	// Gone marks a delete whose Node does not exist, so that there is no evidence that it
+	// was ever drained. A standby VM, which has no Node, is not gone.
 	Gone bool `json:"gone,omitempty"`
 	// Blocked says why the Node is not drained yet, or is empty.
 	Blocked string `json:"blocked,omitempty"`
@@ -51,7 +51,7 @@ type Intent struct {
 	Delete    []Target `json:"delete,omitempty"`
 	Import    []Target `json:"import,omitempty"`
 	Update    []Target `json:"update,omitempty"`
-	// Wake are standby VMs to start. Nothing else of them may change.
+	// Wake are standby VMs to start. Nothing else about them may change.
 	Wake []Target `json:"wake,omitempty"`
 	// Targeted is set for a plan restricted to the targets: it cannot change anything
 	// else, so it may lack the rest.

@@ -21,8 +21,8 @@ var secretPatterns = []secretPattern{
 	{"a cloud access key", regexp.MustCompile(`\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`)},
 	{"a password hash", regexp.MustCompile(`\$(?:1|5|6|2[aby]|y|7|argon2id?)\$[^\s$]+\$`)},
 	{"a cloud-init document", regexp.MustCompile(`(?m:^#cloud-config\b)`)},
-	// Require four characters, because a class with such a name is followed by its number
-	// of vCPUs.
+	// Require four characters: a class may have such a name, and the number of its vCPUs
+	// follows the name.
 	{"a password or token", regexp.MustCompile(`(?i)\b(?:password|passwd|passphrase|secret|token|api[_-]?key)["']?\s*[:=]\s*\S{4,}`)},
 }
 

@@ -119,7 +119,7 @@ func (r *root) goesOn(t *testing.T, w *state.Workspace, engine *state.Engine) {
 	must(t, err)
 	t.Logf("%+v", recovery)
 	if want := r.outlives && r.tells(engine); want != slices.ContainsFunc(recovery.Outside, func(line string) bool {
-		return strings.HasPrefix(line, "broke lock ") && strings.Contains(line, "no process that it started is left")
+		return strings.HasPrefix(line, "broke lock ") && strings.Contains(line, "no process that it started remains")
 	}) {
 		t.Errorf("outside the plan: %q, want the proof: %v", recovery.Outside, want)
 	}

@@ -63,7 +63,7 @@ func (r *root) saves(t *testing.T, w *state.Workspace, engine *state.Engine) {
 	must(t, err)
 	lines := strings.Join(outside, "\n")
 	broken := strings.Contains(lines, "that process is this one, and saw its engine end")
-	if !recovery.Pushed || !strings.Contains(lines, "that the backend had not taken") || broken != (r.outlives && r.tells(engine)) {
+	if !recovery.Pushed || !strings.Contains(lines, "that the backend had not accepted") || broken != (r.outlives && r.tells(engine)) {
 		t.Errorf("recovery is %+v with %q, want the state saved", recovery, outside)
 	}
 }
