@@ -11,9 +11,9 @@ import (
 // batch is the specs of one call of Place.
 type batch struct {
 	*Planner
-	specs []fleet.Spec
-	wants []want
-	hosts [][]int // by spec: the allowed hosts, ascending
+	specs    []fleet.Spec
+	requests []request
+	hosts    [][]int // by spec: the allowed hosts, ascending
 	// lists numbers the specs' lists of hosts: specs with equal lists have the same number.
 	lists  []int
 	order  []int // hardest to place first
@@ -47,13 +47,13 @@ func listOf(hosts []topology.HostID) hostList {
 // newBatch resolves the specs' hosts and sorts the specs.
 func newBatch(p *Planner, specs []fleet.Spec) *batch {
 	b := &batch{
-		Planner: p, specs: specs, wants: make([]want, len(specs)), hosts: make([][]int, len(specs)), lists: make([]int, len(specs)),
+		Planner: p, specs: specs, requests: make([]request, len(specs)), hosts: make([][]int, len(specs)), lists: make([]int, len(specs)),
 		order: sequence(len(specs)), placed: make([]placedSpec, len(specs)), tries: repairTries, own: make([]bool, len(p.hosts)),
 	}
 	var lists [][]int
 	same := map[hostList]int{} // specs of one pool share their slice of hosts
 	for i := range specs {
-		b.wants[i] = wantOf(&specs[i])
+		b.requests[i] = requestOf(&specs[i])
 		key := listOf(specs[i].Hosts)
 		list, ok := same[key]
 		if !ok {
@@ -77,7 +77,7 @@ func newBatch(p *Planner, specs []fleet.Spec) *batch {
 
 	hardest := []fleet.Policy{fleet.PolicyIsolated, fleet.PolicyDedicated, fleet.PolicyNUMA, fleet.PolicyShared}
 	slices.SortStableFunc(b.order, func(i, j int) int {
-		v, w := &b.wants[i], &b.wants[j]
+		v, w := &b.requests[i], &b.requests[j]
 		return cmp.Or(
 			cmp.Compare(slices.Index(hardest, v.policy), slices.Index(hardest, w.policy)),
 			cmp.Compare(w.vcpus, v.vcpus),
@@ -91,7 +91,7 @@ func newBatch(p *Planner, specs []fleet.Spec) *batch {
 
 // place puts a spec on the cheapest allowed host that can take it.
 func (b *batch) place(i int) {
-	if b.wants[i].problem() != "" {
+	if b.requests[i].problem() != "" {
 		return
 	}
 	if host, p, ok := b.best(i); ok {
@@ -102,7 +102,7 @@ func (b *batch) place(i int) {
 // best returns the cheapest allowed host for a spec, and the plan there. The first of
 // several equally cheap hosts wins.
 func (b *batch) best(i int) (host int, best plan, ok bool) {
-	w := b.wants[i]
+	w := b.requests[i]
 	verdicts := b.verdicts[w]
 	if verdicts == nil {
 		if (len(b.verdicts)+1)*len(b.versions) > maxVerdicts {
@@ -137,8 +137,8 @@ func (b *batch) commit(i, host int, p *plan) {
 	if !b.own[host] {
 		s = s.clone()
 	}
-	refined := s.refine(p, b.wants[i])
-	place := s.materialize(&refined, b.wants[i])
+	refined := s.refine(p, b.requests[i])
+	place := s.materialize(&refined, b.requests[i])
 	b.placed[i] = placedSpec{place: &place, claim: s.claimOf(&b.specs[i], &place), cost: p.cost}
 	s.occupy(b.placed[i].claim)
 	b.publish(host, s)
@@ -156,7 +156,7 @@ func (b *batch) results() ([]Placed, []Unplaced) {
 	var placed []Placed
 	var unplaced []Unplaced
 	type refused struct {
-		want
+		request
 		hostList // an empty list is not a list of unknown hosts
 	}
 	reasons := map[refused]string{}
@@ -165,7 +165,7 @@ func (b *batch) results() ([]Placed, []Unplaced) {
 			placed = append(placed, Placed{Index: i, Placement: *place})
 			continue
 		}
-		key := refused{b.wants[i], listOf(b.specs[i].Hosts)}
+		key := refused{b.requests[i], listOf(b.specs[i].Hosts)}
 		reason, known := reasons[key]
 		if !known {
 			reason = b.refusal(i)

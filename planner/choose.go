@@ -12,7 +12,7 @@ import (
 // Only a part that may be odd takes some threads of a core, from the core with the fewest
 // free ones. used collects the L3 caches.
 func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
-	if q.want.partial {
+	if q.request.partial {
 		return q.choosePartial(p, odd, used)
 	}
 	need := p.vcpus
@@ -114,7 +114,7 @@ func (q *search) takeWhole(p *part, g, need int) int {
 	sizes := len(q.whole[g])
 	for i := range sizes {
 		size := i
-		if q.want.policy == fleet.PolicyIsolated {
+		if q.request.policy == fleet.PolicyIsolated {
 			size = sizes - 1 - i
 		}
 		gives := q.gives(g, size)
@@ -159,13 +159,13 @@ func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
 }
 
 // A Dedicated VM that finds no whole cores may use threads of several partially allocated
-// ones, unless it requires whole cores. That is a separate want, placed only after
+// ones, unless it requires whole cores. That is a separate request, placed only after
 // everything else was tried: see batch.repair. On its best host, the VM also uses such
 // threads where whole cores would need more than one NUMA node: see refine.
 
-// onPartialCores returns the want that accepts partially allocated cores, and whether it
+// onPartialCores returns the request that accepts partially allocated cores, and whether it
 // may.
-func (w want) onPartialCores() (want, bool) {
+func (w request) onPartialCores() (request, bool) {
 	w.partial = w.policy == fleet.PolicyDedicated && !w.wholeOnly
 	return w, w.partial
 }

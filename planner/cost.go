@@ -116,11 +116,11 @@ func (q *search) price(p *plan, skew bool) {
 		least, most = min(least, part.vcpus), max(most, part.vcpus)
 		q.priceCores(c, part, caches)
 		if q.allowed == nil {
-			over := q.homed[part.node] + part.vcpus - q.floatRoom(q.want.ratio, q.nodeFree[part.node])
+			over := q.homed[part.node] + part.vcpus - q.floatRoom(q.request.ratio, q.nodeFree[part.node])
 			c[costOverload] += int64(max(0, over))
 		}
 	}
-	c[costDistance] = q.span(nodes) + q.reach(&q.want, nodes)
+	c[costDistance] = q.span(nodes) + q.reach(&q.request, nodes)
 	c[costCaches] = int64(len(caches))
 	c[costUneven] = int64(most - least)
 
@@ -134,11 +134,11 @@ func (q *search) price(p *plan, skew bool) {
 		takes := q.taken(part)
 		left[part.node] -= takes
 		rest := q.nodeFree[part.node] - takes
-		memFree := q.nodeMemFree(part.node, q.want.backing)
+		memFree := q.nodeMemFree(part.node, q.request.backing)
 
 		free, slotTakes := q.wholeOn(part.node), q.wholeCPUs(part) // pinning VMs find no room on partially allocated cores
 		if q.allowed == nil {
-			free = q.floatRoom(q.want.ratio, q.nodeFree[part.node]) - q.homed[part.node]
+			free = q.floatRoom(q.request.ratio, q.nodeFree[part.node]) - q.homed[part.node]
 			slotTakes = part.vcpus
 			rest = free - part.vcpus
 		} else if part.odd != none && q.isWhole(part.odd) {
@@ -149,7 +149,7 @@ func (q *search) price(p *plan, skew bool) {
 		cpus += int64(max(0, rest))
 		usable += int64(n.usable)
 		memory += max(0, memFree-part.memory)
-		size += n.memory[q.want.backing]
+		size += n.memory[q.request.backing]
 	}
 	c.setLeft(share(cpus, usable), share(memory, size))
 	c[costLargest] = int64(before - slices.Max(left))

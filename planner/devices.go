@@ -86,14 +86,14 @@ func (s *state) takeDevices(devices []topology.PassedDevice) {
 	}
 }
 
-// deviceSeparator separates the mappings in want.devices; mediated is the suffix of
+// deviceSeparator separates the mappings in request.devices; mediated is the suffix of
 // mappings requested as mediated devices, which other guests may share.
 const (
 	deviceSeparator = ","
 	mediated        = "*"
 )
 
-// devicesOf returns the devices of a spec in the form of want.devices: comparable, and
+// devicesOf returns the devices of a spec in the form of request.devices: comparable, and
 // empty if there are none.
 func devicesOf(spec *fleet.Spec) string {
 	if len(spec.PCIDevices) == 0 {
@@ -140,14 +140,14 @@ func allDevices(a, b []topology.PassedDevice) []topology.PassedDevice {
 	return all
 }
 
-// deviceNeed is one device of a want: its mapping, and whether others may share it.
+// deviceNeed is one device of a request: its mapping, and whether others may share it.
 type deviceNeed struct {
 	mapping string
 	shared  bool
 }
 
-// deviceNeeds parses want.devices.
-func (w *want) deviceNeeds() []deviceNeed {
+// deviceNeeds parses request.devices.
+func (w *request) deviceNeeds() []deviceNeed {
 	var needs []deviceNeed
 	for name := range strings.SplitSeq(w.devices, deviceSeparator) {
 		mapping, shared := strings.CutSuffix(name, mediated)
@@ -156,7 +156,7 @@ func (w *want) deviceNeeds() []deviceNeed {
 	return needs
 }
 
-// lentDevice is a device that a want would get: the next one of the mapping if the guests
+// lentDevice is a device that a request would get: the next one of the mapping if the guests
 // took theirs in order.
 type lentDevice struct {
 	mapping string
@@ -165,9 +165,9 @@ type lentDevice struct {
 	sure bool
 }
 
-// lend returns the devices that the want would get, or the first mapping that has none
+// lend returns the devices that the request would get, or the first mapping that has none
 // left.
-func (s *state) lend(w *want) (lent []lentDevice, lacking string) {
+func (s *state) lend(w *request) (lent []lentDevice, lacking string) {
 	if w.devices == "" {
 		return nil, ""
 	}
@@ -258,15 +258,15 @@ func (p *pciIndex) next(use *pciUse, m int) lentDevice {
 	return lent
 }
 
-// hasDevices reports whether all devices of the want are free on the host.
-func (s *state) hasDevices(w *want) bool {
+// hasDevices reports whether all devices of the request are free on the host.
+func (s *state) hasDevices(w *request) bool {
 	_, lacking := s.lend(w)
 	return lacking == ""
 }
 
-// reach returns the sum of the distances from nodes to the want's devices, beyond the
+// reach returns the sum of the distances from nodes to the request's devices, beyond the
 // distance within the devices' own NUMA nodes. A device of an unknown node is close to all.
-func (s *state) reach(w *want, nodes []int) int64 {
+func (s *state) reach(w *request, nodes []int) int64 {
 	var sum int64
 	lent, _ := s.lend(w)
 	for _, device := range lent {
@@ -280,7 +280,7 @@ func (s *state) reach(w *want, nodes []int) int64 {
 }
 
 // deviceText describes the devices that a VM gets on the host, with their NUMA nodes.
-func (s *state) deviceText(w *want) string {
+func (s *state) deviceText(w *request) string {
 	var text strings.Builder
 	lent, _ := s.lend(w)
 	for _, device := range lent {
@@ -298,8 +298,8 @@ func (s *state) deviceText(w *want) string {
 	return text.String()
 }
 
-// deviceGap describes which mapping has no free device for the want.
-func (s *state) deviceGap(w *want) gap {
+// deviceGap describes which mapping has no free device for the request.
+func (s *state) deviceGap(w *request) gap {
 	_, lacking := s.lend(w)
 	requested := 0
 	for _, need := range w.deviceNeeds() {

@@ -16,9 +16,9 @@ type division struct {
 func (q *search) divisions(sub []supply, skew bool) []division {
 	caps := make([]int, len(sub))
 	for i, s := range sub {
-		caps[i] = q.want.vcpus
+		caps[i] = q.request.vcpus
 		if !skew {
-			caps[i] = min(caps[i], int(s.memory*int64(q.want.vcpus)/q.want.memory))
+			caps[i] = min(caps[i], int(s.memory*int64(q.request.vcpus)/q.request.memory))
 		}
 	}
 	if len(sub) == 1 {
@@ -40,7 +40,7 @@ func (q *search) withinCaches(sub []supply, caps []int) []int {
 	}
 	rest := make([][]int, len(sub)) // the vCPUs that caches not chosen hold, most first
 	within := make([]int, len(sub)) // the vCPUs that chosen caches hold
-	need := q.want.vcpus
+	need := q.request.vcpus
 	take := func(i int) { // the largest remaining cache of a node
 		got := min(rest[i][0], caps[i]-within[i])
 		within[i] += got
@@ -167,7 +167,7 @@ func exact(sizes []sizeCount, most int) int {
 
 // divideMemory divides the memory in proportion to the vCPUs, page by page. What does not
 // fit one node goes to nodes with room. Every node gets some.
-func divideMemory(sub []supply, vcpus []int, w want) ([]int64, bool) {
+func divideMemory(sub []supply, vcpus []int, w request) ([]int64, bool) {
 	memory, page := make([]int64, len(sub)), w.backing.mib()
 	pages := w.memory / page
 	left := pages

@@ -23,11 +23,11 @@ func (p *Planner) PlaceForgetting(specs []fleet.Spec) ([]Placed, []Unplaced) {
 
 // Cheapest returns the first of the cheapest hosts for a VM, or the zero value.
 func (p *Planner) Cheapest(spec fleet.Spec) (cheapest topology.HostID) {
-	wants := []want{wantOf(&spec)}
-	if partial, may := wants[0].onPartialCores(); may {
-		wants = append(wants, partial)
+	requests := []request{requestOf(&spec)}
+	if partial, may := requests[0].onPartialCores(); may {
+		requests = append(requests, partial)
 	}
-	for _, w := range wants {
+	for _, w := range requests {
 		var least cost
 		for _, s := range p.hosts {
 			best, fits := s.evaluate(w)
@@ -70,7 +70,7 @@ func (p *Planner) Verdicts() int {
 
 // Cost returns the cost of the best place for a VM on the host, part by part, or nil.
 func (p *Planner) Cost(spec fleet.Spec, host topology.HostID) []int64 {
-	if best, fits := p.hosts[p.at[host]].evaluate(wantOf(&spec)); fits {
+	if best, fits := p.hosts[p.at[host]].evaluate(requestOf(&spec)); fits {
 		return best.cost[:]
 	}
 	return nil

@@ -18,7 +18,7 @@ type seat struct {
 }
 
 // materialize turns a plan into a placement. It changes nothing.
-func (s *state) materialize(p *plan, w want) fleet.Placement {
+func (s *state) materialize(p *plan, w request) fleet.Placement {
 	seats := s.seats(p, w)
 	place := fleet.Placement{Host: s.id, Reason: s.reason(p, seats, w)}
 	if w.policy.Pinned() {
@@ -42,7 +42,7 @@ func (s *state) materialize(p *plan, w want) fleet.Placement {
 // seats resolves a plan's parts to CPUs, in the order of NUMA nodes and the interleaved
 // cell first. A part with an odd thread goes last, so that vCPUs 2i and 2i+1 are siblings
 // in all other parts.
-func (s *state) seats(p *plan, w want) []seat {
+func (s *state) seats(p *plan, w request) []seat {
 	var seats []seat
 	for _, part := range p.parts {
 		whole := seat{part: part, cpus: s.cpusOf(part, w.policy == fleet.PolicyIsolated)}
@@ -151,7 +151,7 @@ func (s *state) lastLevels(seats []seat) []int {
 // cells makes numa0, numa1, … of the seats: guest CPUs, and memory. Memory is bound if the
 // node's is known, and preferred if it was assumed. Memory of several nodes is interleaved:
 // bound pages would fill the nearest node first, regardless of other plans for it.
-func (s *state) cells(p *plan, seats []seat, w want) []topology.NUMACell {
+func (s *state) cells(p *plan, seats []seat, w request) []topology.NUMACell {
 	var cells []topology.NUMACell
 	shared, first := none, 0
 	for _, seat := range seats {
@@ -178,7 +178,7 @@ func (s *state) cells(p *plan, seats []seat, w want) []topology.NUMACell {
 
 // interleavedMemory returns the memory of the interleaved cell in MiB: everything that no
 // cell of one node has.
-func (p *plan) interleavedMemory(w want) int64 {
+func (p *plan) interleavedMemory(w request) int64 {
 	if p.interleaved == nil {
 		return 0
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// want is the part of a Spec that determines its plan on a host: Specs with equal wants
+// request is the part of a Spec that determines its plan on a host: Specs with equal requests
 // share the result of one evaluation.
-type want struct {
+type request struct {
 	policy fleet.Policy
 	vcpus  int
 	memory int64
@@ -20,18 +20,18 @@ type want struct {
 	backing backing
 	// group is the pool whose VMs are spread over hosts, or empty.
 	group string
-	// wholeOnly wants refuse partially allocated cores; partial wants use them as the last
+	// wholeOnly requests refuse partially allocated cores; partial requests use them as the last
 	// resort.
 	wholeOnly, partial bool
-	// agent wants are pinned by the host agent.
+	// agent requests are pinned by the host agent.
 	agent bool
 	// devices are the PCI devices; see devicesOf.
 	devices string
 }
 
-// wantOf returns the want of a spec.
-func wantOf(spec *fleet.Spec) want {
-	w := want{
+// requestOf returns the request of a spec.
+func requestOf(spec *fleet.Spec) request {
+	w := request{
 		policy:    spec.Policy,
 		vcpus:     spec.VCPUs,
 		memory:    spec.MemoryMiB,
@@ -47,8 +47,8 @@ func wantOf(spec *fleet.Spec) want {
 	return w
 }
 
-// problem says why no host could ever hold the want, or is empty.
-func (w want) problem() string {
+// problem says why no host could ever hold the request, or is empty.
+func (w request) problem() string {
 	switch {
 	case w.vcpus < 1 || w.memory < 1:
 		return "a VM must have at least 1 vCPU and 1 MiB: raise cpu and memory"
@@ -89,15 +89,15 @@ type part struct {
 	picks  []pick
 	// odd is the core of which only some threads are used, or none.
 	odd, oddThreads int
-	// partial are the threads of partially allocated cores, of a partial want.
+	// partial are the threads of partially allocated cores, of a partial request.
 	partial []threads
 }
 
 // pick is a number of whole cores of one size in a group.
 type pick struct{ group, size, count int }
 
-// evaluate returns the best plan for a want on the host, and whether one exists.
-func (s *state) evaluate(w want) (plan, bool) {
+// evaluate returns the best plan for a request on the host, and whether one exists.
+func (s *state) evaluate(w request) (plan, bool) {
 	if s.problem != "" || w.vcpus > s.online || w.memory > s.left[w.backing] || !s.hasDevices(&w) {
 		return plan{}, false
 	}
@@ -109,7 +109,7 @@ func (s *state) evaluate(w want) (plan, bool) {
 	case s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
 	case w.policy == fleet.PolicyNUMA && (!s.flat || w.backing != ordinary):
 		// The only NUMA node is not named, except for huge pages.
-		q := search{state: s, want: w, scope: scope{only: none}}
+		q := search{state: s, request: w, scope: scope{only: none}}
 		p, ok = q.run(s.bindSupplies(w))
 		if !ok && s.lends && w.backing == ordinary {
 			p, ok = s.interleave(w)
@@ -128,7 +128,7 @@ func (s *state) evaluate(w want) (plan, bool) {
 }
 
 // evaluateAll is evaluate, but falls back to partially allocated cores.
-func (s *state) evaluateAll(w want) (plan, bool) {
+func (s *state) evaluateAll(w request) (plan, bool) {
 	p, ok := s.evaluate(w)
 	if partial, may := w.onPartialCores(); !ok && may {
 		return s.evaluate(partial)
@@ -148,7 +148,7 @@ func (s *state) crowd(group string) int64 {
 // bindSupplies lists the capacity of the nodes for a VM with floating vCPUs and bound
 // memory. A node holds as many of the VM's vCPUs as its free CPUs allow at the VM's
 // ratio.
-func (s *state) bindSupplies(w want) []supply {
+func (s *state) bindSupplies(w request) []supply {
 	var all []supply
 	for i := range s.nodes {
 		cpus := s.floatRoom(w.ratio, s.nodeFree[i])
@@ -163,7 +163,7 @@ func (s *state) bindSupplies(w want) []supply {
 // pinned finds CPUs for a VM that owns them, and memory close to them. If no NUMA nodes
 // have both in proportion, it takes memory in equal parts from several nodes, otherwise
 // from any nodes that cells can bind, and as the last resort from anywhere on the host.
-func (s *state) pinned(w want) (plan, bool) {
+func (s *state) pinned(w request) (plan, bool) {
 	if w.vcpus > s.pinRoom(w.ratio) {
 		return plan{}, false
 	}
@@ -188,7 +188,7 @@ func (s *state) pinned(w want) (plan, bool) {
 
 // interleave finds CPUs for a VM with one cell whose memory comes in equal parts from as
 // few nodes as possible: CPUs of one node, or else of several.
-func (s *state) interleave(w want) (plan, bool) {
+func (s *state) interleave(w request) (plan, bool) {
 	for wide := 2; wide <= maxCells; wide++ {
 		var best plan
 		found := false
@@ -209,7 +209,7 @@ func (s *state) interleave(w want) (plan, bool) {
 
 // interleaveFrom finds CPUs on one NUMA node, or on any if home is none, and memory on wide
 // nodes. A floating VM is at home on the CPUs.
-func (s *state) interleaveFrom(w want, home, wide int) (plan, bool) {
+func (s *state) interleaveFrom(w request, home, wide int) (plan, bool) {
 	each := mulDivCeil(w.memory, 1, int64(wide))
 	have := 0
 	for i := range s.nodes {
@@ -225,7 +225,7 @@ func (s *state) interleaveFrom(w want, home, wide int) (plan, bool) {
 	if w.policy.Pinned() {
 		p, ok = s.pinnedTo(w, in)
 	} else {
-		q := search{state: s, want: w, scope: in, resort: resortUnbound}
+		q := search{state: s, request: w, scope: in, resort: resortUnbound}
 		var all []supply
 		for _, supply := range s.bindSupplies(w) {
 			supply.memory = q.memoryOn(supply.node)
@@ -275,8 +275,8 @@ func (s *state) hasMemory(node int, memory int64) bool {
 	return (n.bindable[ordinary] || n.lends) && !n.assumed && s.memFree[ordinary][node] >= memory
 }
 
-// evaluateOn returns the best plan for a pinning want on one NUMA node.
-func (s *state) evaluateOn(w want, node int) (plan, bool) {
+// evaluateOn returns the best plan for a pinning request on one NUMA node.
+func (s *state) evaluateOn(w request, node int) (plan, bool) {
 	if w.memory > s.left[w.backing] || w.vcpus > s.pinRoom(w.ratio) || !s.hasDevices(&w) {
 		return plan{}, false
 	}
@@ -299,7 +299,7 @@ type scope struct {
 
 // pinnedTo finds whole cores. An odd VM gets a core of its own while whole cores are
 // plentiful, and a shared one afterwards.
-func (s *state) pinnedTo(w want, in scope) (plan, bool) {
+func (s *state) pinnedTo(w request, in scope) (plan, bool) {
 	if w.partial {
 		p, ok := s.pinnedAt(w, looseShared, in)
 		p.cost[costResort] |= resortPartial
@@ -361,14 +361,14 @@ const (
 
 // pinnedAt tries the passes of the host in order, and returns the best plan of the first
 // resort that has one.
-func (s *state) pinnedAt(w want, loose looseness, in scope) (plan, bool) {
+func (s *state) pinnedAt(w request, loose looseness, in scope) (plan, bool) {
 	var best plan
 	found, resort := false, int64(0)
 	for _, pass := range s.passes {
 		if found && pass.resort != resort {
 			break
 		}
-		q := search{state: s, want: w, allowed: pass.allowed, loose: loose, scope: in, resort: pass.resort}
+		q := search{state: s, request: w, allowed: pass.allowed, loose: loose, scope: in, resort: pass.resort}
 		if in.unbound || in.wide > 0 {
 			q.resort |= resortUnbound
 		}

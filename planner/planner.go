@@ -23,11 +23,11 @@ type Planner struct {
 	at    map[topology.HostID]int
 	// versions counts, by host, the changes of its state.
 	versions []int
-	// verdicts caches, for Place, the result of evaluate for a want on each host.
-	verdicts map[want][]*verdict
+	// verdicts caches, for Place, the result of evaluate for a request on each host.
+	verdicts map[request][]*verdict
 }
 
-// verdict is the best plan, if there is one, for a want on one host at some version of the
+// verdict is the best plan, if there is one, for a request on one host at some version of the
 // host.
 type verdict struct {
 	version int
@@ -58,7 +58,7 @@ type Unplaced struct {
 // that reserves nothing uses nothing before Start. Guests of the snapshot that are not in
 // existing count as unmanaged.
 func New(snapshot *topology.Snapshot, existing []fleet.VM) *Planner {
-	p := &Planner{at: map[topology.HostID]int{}, verdicts: map[want][]*verdict{}}
+	p := &Planner{at: map[topology.HostID]int{}, verdicts: map[request][]*verdict{}}
 	quorate := map[topology.RegionName]bool{}
 	for i := range snapshot.Regions {
 		quorate[snapshot.Regions[i].Name] = snapshot.Regions[i].Quorate
@@ -87,7 +87,7 @@ func New(snapshot *topology.Snapshot, existing []fleet.VM) *Planner {
 func (p *Planner) Clone() *Planner {
 	c := *p
 	c.hosts, c.versions = slices.Clone(p.hosts), slices.Clone(p.versions)
-	c.verdicts = map[want][]*verdict{}
+	c.verdicts = map[request][]*verdict{}
 	return &c
 }
 
@@ -95,7 +95,7 @@ func (p *Planner) Clone() *Planner {
 // nothing.
 func (p *Planner) Fits(spec fleet.Spec, host topology.HostID) bool {
 	at, ok := p.at[host]
-	w := wantOf(&spec)
+	w := requestOf(&spec)
 	if !ok || w.problem() != "" {
 		return false
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // reason explains the placement of a VM in one line.
-func (s *state) reason(p *plan, seats []seat, w want) string {
+func (s *state) reason(p *plan, seats []seat, w request) string {
 	if len(p.parts) == 0 {
 		limit := s.floatRoom(w.ratio, s.allFree)
 		return fmt.Sprintf("shares %s with other guests; leaves room for %s, %s",
@@ -31,7 +31,7 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 		text += ", " + s.nodesText(p, w)
 	}
 	cpus, memory := 0, int64(0) // left on the touched nodes
-	q := search{state: s, want: w}
+	q := search{state: s, request: w}
 	for _, part := range p.parts {
 		cpus += s.nodeFree[part.node] - q.taken(part)
 		memory += s.nodeMemFree(part.node, w.backing) - part.memory
@@ -47,7 +47,7 @@ func (s *state) reason(p *plan, seats []seat, w want) string {
 }
 
 // beside describes how many VMs of the pool are on the host, if they are spread over hosts.
-func beside(p *plan, w want) string {
+func beside(p *plan, w request) string {
 	switch {
 	case w.group == "":
 		return ""
@@ -58,7 +58,7 @@ func beside(p *plan, w want) string {
 }
 
 // place names the NUMA nodes and L3 caches.
-func (s *state) place(p *plan, seats []seat, w want) string {
+func (s *state) place(p *plan, seats []seat, w request) string {
 	var nodes []string
 	for _, part := range p.parts {
 		nodes = append(nodes, strconv.Itoa(s.nodes[part.node].id))
@@ -91,7 +91,7 @@ func (s *state) place(p *plan, seats []seat, w want) string {
 }
 
 // coresText describes the cores that a plan takes.
-func (s *state) coresText(p *plan, w want) string {
+func (s *state) coresText(p *plan, w request) string {
 	cores, odd := 0, 0
 	for _, part := range p.parts {
 		for _, k := range part.picks {
@@ -115,7 +115,7 @@ func (s *state) coresText(p *plan, w want) string {
 }
 
 // nodesText compares the number of NUMA nodes with the minimum on an empty machine.
-func (s *state) nodesText(p *plan, w want) string {
+func (s *state) nodesText(p *plan, w request) string {
 	k, possible := len(p.parts), len(p.parts)
 	if k > 1 {
 		if q, ok := newState(s.index).evaluate(w); ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// gap describes what a host has for a want that does not fit it, and how to fix it.
+// gap describes what a host has for a request that does not fit it, and how to fix it.
 type gap struct{ has, fix string }
 
 // lowerCPU is the hint for a lack of CPUs.
@@ -19,7 +19,7 @@ const lowerCPU = "add a host or lower cpu in the NodePool"
 // refusal explains why spec i was not placed: the request, the best host and what it lacks,
 // the number of unavailable hosts, and a hint.
 func (b *batch) refusal(i int) string {
-	w := b.wants[i]
+	w := b.requests[i]
 	if problem := w.problem(); problem != "" {
 		return problem
 	}
@@ -73,11 +73,11 @@ func first(texts []string, n int) string {
 	return strings.Join(texts, "; ")
 }
 
-// lacks returns how much the host has of the scarcest resource of a want that does not fit
+// lacks returns how much the host has of the scarcest resource of a request that does not fit
 // it, in parts per million of the request: the host with the most is the best one. Only the
 // best host's gap is explained, because the texts of all hosts would take longer than the
 // search.
-func (s *state) lacks(w want) (has int64, explain func() gap) {
+func (s *state) lacks(w request) (has int64, explain func() gap) {
 	vcpus := int64(w.vcpus)
 	switch {
 	case w.backing != ordinary && !s.pagesKnown:
@@ -126,9 +126,9 @@ func (s *state) lacks(w want) (has int64, explain func() gap) {
 	return s.lacksNodes(w)
 }
 
-// lacksNodes is lacks for a want that no NUMA nodes of the host can hold. It describes the
+// lacksNodes is lacks for a request that no NUMA nodes of the host can hold. It describes the
 // largest node, and all bindable nodes together.
-func (s *state) lacksNodes(w want) (has int64, explain func() gap) {
+func (s *state) lacksNodes(w request) (has int64, explain func() gap) {
 	all := s.supplyFor(w)
 	var cpus int
 	var memory int64
@@ -169,7 +169,7 @@ func (s *state) lacksNodes(w want) (has int64, explain func() gap) {
 
 // of formats available memory. It prints the exact amount if rounding would hide that it is
 // less than the requested one.
-func (w *want) of(mib int64) string {
+func (w *request) of(mib int64) string {
 	if mib < w.memory && gib(mib) == gib(w.memory) {
 		return fmt.Sprintf("%d of %d MiB", mib, w.memory)
 	}
@@ -177,7 +177,7 @@ func (w *want) of(mib int64) string {
 }
 
 // memoryFix returns the hint for a lack of memory on the host.
-func (s *state) memoryFix(w *want) string {
+func (s *state) memoryFix(w *request) string {
 	if w.backing != ordinary {
 		return "reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"
 	}
@@ -188,9 +188,9 @@ func (s *state) memoryFix(w *want) string {
 	return fix
 }
 
-// supplyFor lists the capacity of the nodes for a want in the most permissive pass.
-func (s *state) supplyFor(w want) []supply {
-	q := search{state: s, want: w, loose: looseShared, scope: scope{only: none}}
+// supplyFor lists the capacity of the nodes for a request in the most permissive pass.
+func (s *state) supplyFor(w request) []supply {
+	q := search{state: s, request: w, loose: looseShared, scope: scope{only: none}}
 	if !w.policy.Pinned() {
 		return s.bindSupplies(w)
 	}

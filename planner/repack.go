@@ -35,7 +35,7 @@ func (b *batch) repack() {
 		}
 		poor := false
 		for _, i := range specs {
-			if !b.wants[i].policy.Pinned() {
+			if !b.requests[i].policy.Pinned() {
 				poor = false
 				break
 			}
@@ -53,22 +53,22 @@ func (b *batch) repack() {
 // the result is not better.
 func (b *batch) repackHost(host int, specs []int) {
 	before, restore := b.scoreOf(specs...), b.saved(specs...)
-	wants := make([]want, len(specs))
+	requests := make([]request, len(specs))
 	for at, i := range specs {
 		b.unplace(i)
-		wants[at] = b.wants[i]
+		requests[at] = b.requests[i]
 	}
 
-	nodes := b.Planner.hosts[host].pack(wants)
+	nodes := b.Planner.hosts[host].pack(requests)
 	for _, spans := range []bool{false, true} {
 		for at, node := range nodes {
 			if (node == none) != spans {
 				continue
 			}
 			s := b.Planner.hosts[host]
-			p, ok := s.evaluate(wants[at])
+			p, ok := s.evaluate(requests[at])
 			if !spans {
-				p, ok = s.evaluateOn(wants[at], node)
+				p, ok = s.evaluateOn(requests[at], node)
 			}
 			if !ok {
 				restore()
@@ -100,8 +100,8 @@ type load struct {
 
 // pack assigns a NUMA node to each wanted VM, or none to a VM that must span several. It
 // returns nil if it found only packings in which all VMs span nodes.
-func (s *state) pack(wants []want) []int {
-	p := packing{at: make([]int, len(wants)), spanning: len(wants), steps: repackSteps}
+func (s *state) pack(requests []request) []int {
+	p := packing{at: make([]int, len(requests)), spanning: len(requests), steps: repackSteps}
 	for i := range s.nodes {
 		var n load
 		for b := range backings {
@@ -117,7 +117,7 @@ func (s *state) pack(wants []want) []int {
 			widest = max(widest, size)
 		}
 	}
-	for _, w := range wants {
+	for _, w := range requests {
 		vm := load{cpus: w.vcpus}
 		vm.memory[w.backing] = w.memory
 		if w.policy == fleet.PolicyIsolated {

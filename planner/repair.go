@@ -15,13 +15,13 @@ const splitTries = 20
 // nodes. Only new VMs move; VMs placed before the batch never do.
 func (b *batch) repair() {
 	type question struct {
-		want
+		request
 		list int
 	}
 	missed := map[question]bool{}
 	for _, i := range b.order {
-		q := question{b.wants[i], b.lists[i]}
-		if b.placed[i].place == nil && b.wants[i].problem() == "" && !missed[q] {
+		q := question{b.requests[i], b.lists[i]}
+		if b.placed[i].place == nil && b.requests[i].problem() == "" && !missed[q] {
 			missed[q] = !b.improve(i)
 		}
 	}
@@ -38,14 +38,14 @@ func (b *batch) repair() {
 		}
 	}
 	for _, i := range b.order {
-		exact := b.wants[i]
+		exact := b.requests[i]
 		partial, may := exact.onPartialCores()
 		if b.placed[i].place != nil || !may {
 			continue
 		}
-		b.wants[i] = partial
+		b.requests[i] = partial
 		if b.place(i); b.placed[i].place == nil {
-			b.wants[i] = exact
+			b.requests[i] = exact
 		}
 	}
 }
@@ -82,7 +82,7 @@ func (b *batch) isPoor(i int) bool {
 		return false
 	}
 	b.tries--
-	empty, ok := newState(b.Planner.hosts[b.hostOf(i)].index).evaluate(b.wants[i])
+	empty, ok := newState(b.Planner.hosts[b.hostOf(i)].index).evaluate(b.requests[i])
 	return ok && (empty.cost[costNodes] < c[costNodes] || empty.cost[costResort] < c[costResort])
 }
 
@@ -93,7 +93,7 @@ func (b *batch) hostOf(i int) int { return b.at[b.placed[i].place.Host] }
 // remaining place, if such an exchange is better for both together.
 func (b *batch) improve(i int) bool {
 	for _, j := range b.order {
-		if b.placed[j].place == nil || b.wants[i] == b.wants[j] {
+		if b.placed[j].place == nil || b.requests[i] == b.requests[j] {
 			continue
 		}
 		host := b.hostOf(j)
@@ -109,7 +109,7 @@ func (b *batch) improve(i int) bool {
 		if b.placed[i].place != nil {
 			b.unplace(i)
 		}
-		if p, ok := b.Planner.hosts[host].evaluate(b.wants[i]); ok {
+		if p, ok := b.Planner.hosts[host].evaluate(b.requests[i]); ok {
 			b.tries -= splitTries * b2i(len(p.parts) > 1)
 			b.commit(i, host, &p)
 			to, q, ok := b.best(j)

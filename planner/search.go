@@ -11,7 +11,7 @@ import (
 // looks for memory only.
 type search struct {
 	*state
-	want    want
+	request request
 	allowed []bool
 	loose   looseness
 	scope
@@ -36,7 +36,7 @@ func (q *search) supplies() []supply {
 	for i := range q.nodes {
 		n := &q.nodes[i]
 		s := supply{node: i, memory: q.memoryOn(i)}
-		if !n.bindable[q.want.backing] || s.memory <= 0 || q.only != none && q.only != i {
+		if !n.bindable[q.request.backing] || s.memory <= 0 || q.only != none && q.only != i {
 			continue
 		}
 		for _, g := range n.groups {
@@ -59,13 +59,13 @@ func (q *search) addGroup(s *supply, g int) {
 		}
 	}
 	switch {
-	case q.want.partial:
+	case q.request.partial:
 		for _, c := range q.groups[g].cores {
 			if q.isLoose(c) {
 				s.add(1, q.free[c])
 			}
 		}
-	case q.want.policy == fleet.PolicyDedicated:
+	case q.request.policy == fleet.PolicyDedicated:
 		s.loose = max(s.loose, q.looseIn(g))
 	}
 }
@@ -88,17 +88,17 @@ func (s *supply) add(gives, count int) {
 // node alone, that is the free memory of the host.
 func (q *search) memoryOn(node int) int64 {
 	switch {
-	case q.wide > 0 && !q.hasMemory(node, mulDivCeil(q.want.memory, 1, int64(q.wide))):
+	case q.wide > 0 && !q.hasMemory(node, mulDivCeil(q.request.memory, 1, int64(q.wide))):
 		return 0
 	case q.unbound || q.wide > 0:
 		return q.left[ordinary]
 	}
-	return q.nodeMemFree(node, q.want.backing)
+	return q.nodeMemFree(node, q.request.backing)
 }
 
 // gives returns the number of vCPUs that a whole core of the group and size holds.
 func (q *search) gives(group, size int) int {
-	if q.want.policy == fleet.PolicyIsolated {
+	if q.request.policy == fleet.PolicyIsolated {
 		return 1
 	}
 	return q.groups[group].sizes[size]
@@ -126,7 +126,7 @@ const manyNodes = 8
 // run tries sets of 1, 2, 3, … NUMA nodes and returns the best plan on the smallest number.
 // Memory may be out of proportion to the CPUs only if no set keeps the proportion.
 func (q *search) run(all []supply) (plan, bool) {
-	most := min(len(all), maxCells, q.want.vcpus)
+	most := min(len(all), maxCells, q.request.vcpus)
 	if q.wide > 0 {
 		most = min(most, q.wide)
 	}
@@ -165,7 +165,7 @@ func (q *search) bestOf(all []supply, sets [][]int, skew bool) (plan, bool) {
 	return best, found
 }
 
-// enough reports whether the k largest nodes could hold the want.
+// enough reports whether the k largest nodes could hold the request.
 func (q *search) enough(all []supply, k int) bool {
 	cpus, memory := make([]int, len(all)), make([]int64, len(all))
 	c := 0
@@ -178,7 +178,7 @@ func (q *search) enough(all []supply, k int) bool {
 	for _, n := range cpus[len(all)-k:] {
 		c += n
 	}
-	return c >= q.want.vcpus && sum(memory[len(all)-k:]) >= q.want.memory
+	return c >= q.request.vcpus && sum(memory[len(all)-k:]) >= q.request.memory
 }
 
 // sets returns the sets of k nodes to try, as positions in all: every set, or beyond
@@ -227,11 +227,11 @@ func sequence(n int) []int {
 
 // try makes a plan that uses every node of the set; ok is false if there is none.
 func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
-	vcpus, odd, ok := divide(sub, d.caps, q.want.vcpus, d.even)
+	vcpus, odd, ok := divide(sub, d.caps, q.request.vcpus, d.even)
 	if !ok {
 		return plan{}, false
 	}
-	memory, ok := divideMemory(sub, vcpus, q.want)
+	memory, ok := divideMemory(sub, vcpus, q.request)
 	if !ok {
 		return plan{}, false
 	}
@@ -240,7 +240,7 @@ func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
 	for i, s := range sub {
 		p.parts[i] = part{node: s.node, vcpus: vcpus[i], memory: memory[i], odd: none}
 		if q.wide > 0 { // the CPUs' nodes give no more than the others
-			p.parts[i].memory = mulDivCeil(q.want.memory, 1, int64(q.wide))
+			p.parts[i].memory = mulDivCeil(q.request.memory, 1, int64(q.wide))
 		}
 		if q.allowed != nil && !q.choose(&p.parts[i], i == odd, used) {
 			return plan{}, false
@@ -275,7 +275,7 @@ func (q *search) overPins(p *plan) bool {
 			addCore(t.core)
 		}
 	}
-	return taken > q.pinRoom(q.want.ratio) || q.want.agent && pinned > q.agentRoom()
+	return taken > q.pinRoom(q.request.ratio) || q.request.agent && pinned > q.agentRoom()
 }
 
 // taken returns the number of CPUs of one part that no other guest can use.

@@ -36,7 +36,7 @@ type piece struct {
 	cost         int64
 }
 
-// splitter finds the pieces, at most one of each node, that hold a want at the least cost.
+// splitter finds the pieces, at most one of each node, that hold a request at the least cost.
 // This is a two-dimensional knapsack: dynamic programming over the nodes, by the units
 // taken so far.
 type splitter struct {
@@ -66,7 +66,7 @@ const (
 // on partially allocated cores of one node, or else split so that it costs other VMs least.
 // Hosts are compared by the plan that it replaces, so a host with whole cores on one node
 // is better.
-func (s *state) refine(p *plan, w want) plan {
+func (s *state) refine(p *plan, w request) plan {
 	if !w.policy.Pinned() || w.partial || p.isLocal() {
 		return *p
 	}
@@ -96,7 +96,7 @@ func (p *plan) isLocal() bool { return len(p.parts) == 1 && p.interleaved == nil
 // pages back no cell over several nodes, and PCI devices are close to one node only. An odd
 // VM shares a core if whole cores are scarce, or if it finds no whole core and would share
 // one without the split too.
-func (s *state) split(p *plan, w want) (best plan, found bool) {
+func (s *state) split(p *plan, w request) (best plan, found bool) {
 	if w.backing != ordinary || w.devices != "" || s.anyAssumed() {
 		return plan{}, false
 	}
@@ -112,7 +112,7 @@ func (s *state) split(p *plan, w want) (best plan, found bool) {
 		if w.policy == fleet.PolicyIsolated && pass.resort&resortUnknown != 0 {
 			continue
 		}
-		c := splitter{search: search{state: s, want: w, allowed: pass.allowed, loose: looseReserved, scope: scope{only: none}}}
+		c := splitter{search: search{state: s, request: w, allowed: pass.allowed, loose: looseReserved, scope: scope{only: none}}}
 		split, ok := c.run()
 		if ok && s.strands(&split) || !ok && worst&resortShared != 0 {
 			c.loose = looseShared
@@ -134,7 +134,7 @@ func (s *state) split(p *plan, w want) (best plan, found bool) {
 
 // isSkewed reports whether the memory of a cell on one node is out of proportion to its
 // vCPUs by more than a page.
-func (p *plan) isSkewed(w want) bool {
+func (p *plan) isSkewed(w request) bool {
 	return p.interleaved == nil && slices.ContainsFunc(p.parts, func(part part) bool {
 		off := part.memory*int64(w.vcpus) - w.memory*int64(part.vcpus)
 		return max(off, -off) > mulDivCeil(w.memory, int64(w.vcpus), splitPages)
@@ -207,23 +207,23 @@ func (c *splitter) setUnits() {
 			}
 		}
 	}
-	for c.want.vcpus > splitCores*c.core {
+	for c.request.vcpus > splitCores*c.core {
 		c.core *= 2
 	}
-	c.cores = (c.want.vcpus + c.core - 1) / c.core
-	c.page = mulDivCeil(c.want.memory, 1, splitPages)
-	c.pages = int(mulDivCeil(c.want.memory, 1, c.page))
+	c.cores = (c.request.vcpus + c.core - 1) / c.core
+	c.page = mulDivCeil(c.request.memory, 1, splitPages)
+	c.pages = int(mulDivCeil(c.request.memory, 1, c.page))
 }
 
 // short returns by how many vCPUs the last unit of cores is not full.
-func (c *splitter) short() int { return c.cores*c.core - c.want.vcpus }
+func (c *splitter) short() int { return c.cores*c.core - c.request.vcpus }
 
 // odd returns how many vCPUs use only a part of a core.
 func (c *splitter) odd() int {
-	if c.want.policy == fleet.PolicyIsolated {
+	if c.request.policy == fleet.PolicyIsolated {
 		return 0
 	}
-	return c.want.vcpus % c.threads
+	return c.request.vcpus % c.threads
 }
 
 // holds returns the number of units that a node can give, including one that is not full.
@@ -245,10 +245,10 @@ func (c *splitter) piecesOf(n int) []piece {
 	}
 	s, free, memory := &c.supplies[n], c.wholeOn(n), c.memFree[ordinary][n]
 	takes := c.core // CPUs of a unit: an isolated VM leaves the siblings idle
-	if c.want.policy == fleet.PolicyIsolated {
+	if c.request.policy == fleet.PolicyIsolated {
 		takes *= c.threads
 	}
-	caches, worth := c.cachesOf(n), roomFor(c.want.vcpus, math.MaxInt64)
+	caches, worth := c.cachesOf(n), roomFor(c.request.vcpus, math.MaxInt64)
 	var pieces []piece
 	for k := range c.holds(s) + 1 {
 		used := 0 // L3 caches, largest first
@@ -353,7 +353,7 @@ func (c *splitter) plan(cell int) (plan, bool) {
 	slices.Reverse(p.interleaved)
 	if len(p.interleaved) < 2 {
 		p.interleaved, p.eachMiB = nil, 0
-		p.parts[0].memory -= int64(c.pages)*c.page - c.want.memory // the last page may not be full
+		p.parts[0].memory -= int64(c.pages)*c.page - c.request.memory // the last page may not be full
 	}
 
 	// The last unit of cores may not be full: preferably in the part that relies on that, or

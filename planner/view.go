@@ -51,7 +51,7 @@ func (p *Planner) View(spec fleet.Spec, host topology.HostID) View {
 	if !known {
 		return View{Lacks: "is unknown", Fix: "check its name and the connection to its region"}
 	}
-	w := wantOf(&spec)
+	w := requestOf(&spec)
 	s := p.hosts[at]
 	of := max(ordinary, w.backing)
 	v := View{
