@@ -15,7 +15,7 @@ func TestAgentsCeiling(t *testing.T) {
 	t.Parallel()
 	agent := &topology.Agent{MaxPinnedPercent: 90}
 	half := &topology.Agent{MaxPinnedPercent: 50}
-	const refused = "r1/nuc has a numaform-agent that allows "
+	const refused = "r1/nuc has a numaform-agent that allows pinning of "
 	for _, test := range []struct {
 		name    string
 		agent   *topology.Agent
@@ -23,11 +23,11 @@ func TestAgentsCeiling(t *testing.T) {
 		sizes   []int
 		refusal string // of the last spec
 	}{
-		{"a core is left", agent, fleet.PinWithHostAgent, []int{8}, refused + "7 CPUs more to be pinned, including siblings"},
-		{"even at a hundred percent", &topology.Agent{MaxPinnedPercent: 100}, fleet.PinWithHostAgent, []int{8}, refused + "7 CPUs"},
+		{"a core is left", agent, fleet.PinWithHostAgent, []int{8}, refused + "7 more CPUs, including siblings"},
+		{"even at a hundred percent", &topology.Agent{MaxPinnedPercent: 100}, fleet.PinWithHostAgent, []int{8}, refused + "7 more CPUs"},
 		{"up to it", agent, fleet.PinWithHostAgent, []int{6}, ""},
-		{"no more", agent, fleet.PinWithHostAgent, []int{6, 2}, refused + "1 CPU more"},
-		{"siblings of odd ones count", half, fleet.PinWithHostAgent, []int{2, 1, 2}, refused + "0 CPUs more"},
+		{"no more", agent, fleet.PinWithHostAgent, []int{6, 2}, refused + "1 more CPU"},
+		{"siblings of odd ones count", half, fleet.PinWithHostAgent, []int{2, 1, 2}, refused + "0 more CPUs"},
 		{"on a core that is pinned already", half, fleet.PinWithHostAgent, []int{2, 1, 1}, ""},
 		{"pins of others do not count", half, fleet.PinWithAffinity, []int{6, 2}, ""},
 		{"where none lives nothing is known", nil, fleet.PinWithHostAgent, []int{8}, ""},

@@ -14,7 +14,8 @@ type batch struct {
 	specs    []fleet.Spec
 	requests []request
 	hosts    [][]int // by spec: the allowed hosts, ascending
-	// lists numbers the specs' lists of hosts: specs with equal lists have the same number.
+	// lists identifies each spec's list of hosts by number: equal lists have the same
+	// number.
 	lists  []int
 	order  []int // hardest to place first
 	placed []placedSpec
@@ -23,7 +24,7 @@ type batch struct {
 	own []bool
 }
 
-// placedSpec is the place of a spec; place is nil while it has none.
+// placedSpec is the result for one spec. place is nil until the spec is placed.
 type placedSpec struct {
 	place *fleet.Placement
 	claim *claim
@@ -89,7 +90,7 @@ func newBatch(p *Planner, specs []fleet.Spec) *batch {
 	return b
 }
 
-// place puts a spec on the cheapest allowed host that can take it.
+// place puts a spec on the cheapest allowed host that fits it.
 func (b *batch) place(i int) {
 	if b.requests[i].problem() != "" {
 		return
@@ -157,7 +158,7 @@ func (b *batch) results() ([]Placed, []Unplaced) {
 	var unplaced []Unplaced
 	type refused struct {
 		request
-		hostList // an empty list is not a list of unknown hosts
+		hostList // distinguishes an empty list from a list of unknown hosts
 	}
 	reasons := map[refused]string{}
 	for i := range b.specs {

@@ -7,10 +7,10 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// choose picks the cores of a part: from the smallest group that holds all of it, else from
-// the largest group, then the next largest. L3 caches that the VM already uses come first.
-// Only a part that may be odd takes some threads of a core, from the core with the fewest
-// free ones. used collects the L3 caches.
+// choose picks the cores of a part: from the smallest group that fits the whole part,
+// otherwise from the largest group, then the next largest. It prefers L3 caches that the VM
+// already uses. If odd is true, the part may also take some threads of one core, the one
+// with the fewest free threads. used collects the L3 caches.
 func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 	if q.request.partial {
 		return q.choosePartial(p, odd, used)
@@ -34,8 +34,8 @@ func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 		return q.takeOdd(p, need, used)
 	}
 
-	// Cores of unequal sizes, taken group by group, do not always add up: pick them by
-	// size alone, the largest first, as divide counted them.
+	// Cores of unequal sizes, taken group by group, do not always add up: pick them by size
+	// alone, the largest first, as divide does.
 	p.picks = nil
 	need = p.vcpus
 	var all []pick
@@ -163,17 +163,17 @@ func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
 // everything else was tried: see batch.repair. On its best host, the VM also uses such
 // threads where whole cores would need more than one NUMA node: see refine.
 
-// onPartialCores returns the request that accepts partially allocated cores, and whether it
-// may.
+// onPartialCores returns the request with partially allocated cores accepted, and whether
+// its policy allows that.
 func (w request) onPartialCores() (request, bool) {
 	w.partial = w.policy == fleet.PolicyDedicated && !w.wholeOnly
 	return w, w.partial
 }
 
-// threads are some threads of a partially allocated core.
+// threads is a number of threads of one partially allocated core.
 type threads struct{ core, threads int }
 
-// partialThreads returns the number of threads that a part uses of partially allocated
+// partialThreads returns the number of threads that a part uses on partially allocated
 // cores.
 func (p *part) partialThreads() int {
 	total := 0
@@ -188,8 +188,9 @@ func (p *part) usesThreadsOf(core int) bool {
 	return slices.ContainsFunc(p.partial, func(t threads) bool { return t.core == core })
 }
 
-// choosePartial picks the cores of a part: of the smallest group that holds all of it, else
-// of the largest and so on, whole cores before partially allocated ones.
+// choosePartial picks the cores of a part: from the smallest group that fits the whole
+// part, otherwise from the largest groups. It takes whole cores before partially allocated
+// ones.
 func (q *search) choosePartial(p *part, odd bool, used map[int]bool) bool {
 	need := p.vcpus
 	for done := map[int]bool{}; need > 0; {
@@ -230,7 +231,7 @@ func (q *search) choosePartial(p *part, odd bool, used map[int]bool) bool {
 		return q.takeOdd(p, need, used)
 	}
 
-	// Whole cores of all groups, then threads, as divide counted them.
+	// Take whole cores of all groups, then threads, as divide does.
 	p.picks, p.partial = nil, nil
 	need = p.vcpus
 	for _, take := range []func(p *part, g, need int) int{q.takeWhole, q.takeThreads} {
@@ -247,8 +248,8 @@ func (q *search) choosePartial(p *part, odd bool, used map[int]bool) bool {
 	return need == 0
 }
 
-// takeThreads takes up to most threads of a group's partially allocated cores: first of
-// cores that no other guest uses, then of cores with the fewest free threads. It returns
+// takeThreads takes up to most threads of a group's partially allocated cores: first from
+// cores that no other guest uses, then from cores with the fewest free threads. It returns
 // how many it took.
 func (q *search) takeThreads(p *part, g, most int) int {
 	var loose []int

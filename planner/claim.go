@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// claim is the resources that one guest takes from a host. The guest exists or is
-// planned. A claim is immutable once a state contains it.
+// claim lists the resources that one existing or planned guest takes from a host. A claim
+// is immutable once a state contains it.
 type claim struct {
 	pins []int // CPU ids
 	// isolated guests also take the siblings of their pins.
@@ -23,7 +23,7 @@ type claim struct {
 	homed  []int             // vCPUs at home, by node
 	// group is the pool of the VM, if it is ours.
 	group string
-	// devices are the PCI devices that the guest has exclusively.
+	// devices are the PCI devices that the guest uses exclusively.
 	devices []topology.PassedDevice
 	// owner identifies the existing VM of the claim; live is the claim of that VM's
 	// guest.
@@ -68,7 +68,7 @@ func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 		return c, c.devices != nil
 	}
 	c.pins = g.Pins.List()
-	c.agent = g.Key != "" // another cluster's VM, or one whose file is gone
+	c.agent = g.Key != "" // another cluster's VM, or one whose file was deleted
 	if g.Pins.IsEmpty() {
 		c.floating = g.VCPUs
 		if g.Kind == topology.GuestContainer {
@@ -79,8 +79,8 @@ func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 	return c, true
 }
 
-// claimMemory takes memory and divides the memory of cells among the NUMA nodes that back
-// them. Memory without such a node stays unbound.
+// claimMemory adds memory to a claim, and divides the memory of cells among the NUMA nodes
+// that back them. Memory without such a node stays unbound.
 func (x *index) claimMemory(c *claim, of backing, mib int64, cells []topology.NUMACell) {
 	bound := make([]int64, len(x.nodes))
 	c.memory[of], c.bound[of] = mib, bound

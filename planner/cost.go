@@ -6,8 +6,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// The parts of a cost, the most significant first. Not being placed at all outweighs all of
-// them.
+// The parts of a cost, the most significant first. An unplaced VM outweighs all of them.
 const (
 	costResort     = iota // see resortUnknown and the following constants
 	costSpread            // VMs of the same pool on the host, where they are spread
@@ -19,7 +18,7 @@ const (
 	costUneven            // difference between the guest's largest and smallest cell
 	costEfficiency        // vCPUs on efficiency cores, plus twice those on low-power cores
 	costPartial           // whole cores that become partially allocated
-	costSlots             // loss of room for VMs of usual sizes
+	costSlots             // loss of room for VMs of typical sizes
 	costLeftMin           // CPUs or memory left on the nodes of the plan, whichever
 	costLeftSum           // is less, in parts per million; then the sum of both
 	costLargest           // loss of the host's largest free node
@@ -30,7 +29,7 @@ const (
 // cost compares places for one VM: the first part that differs decides.
 type cost [costParts]int64
 
-// less reports whether c is better.
+// less reports whether c is the lower cost.
 func (c *cost) less(other *cost) bool {
 	for i := range c {
 		if c[i] != other[i] {
@@ -57,8 +56,8 @@ func (c *cost) setLeft(cpus, memory int64) {
 	c[costLeftMin], c[costLeftSum] = min(cpus, memory), cpus+memory
 }
 
-// Usual VMs have 2 or 4 GiB of memory per vCPU. A node with less memory per free CPU has no
-// room for them.
+// Typical VMs have 2 or 4 GiB of memory per vCPU. A node with less memory per free CPU has
+// no room for them.
 const (
 	leanMiB = 2048
 	richMiB = 4096
@@ -72,8 +71,8 @@ func roomFor(cpus int, memory int64) int64 {
 	return 2*slots(min(cpus, int(memory/leanMiB))) + slots(min(cpus, int(memory/richMiB)))
 }
 
-// slots counts the VMs of each usual size (1, 2, 4, 8, … and half as much again) that fit,
-// weighted by the square of the size: large slots are the scarcest.
+// slots counts the VMs of each typical size (1, 2, 4, 8, … and half as much again) that
+// fit, weighted by the square of the size: large slots are the scarcest.
 func slots(cpus int) int64 {
 	var worth int64
 	for k := 0; cpus>>k > 0; k++ { // sizes of 1<<k and 3<<k
@@ -83,7 +82,7 @@ func slots(cpus int) int64 {
 	return worth
 }
 
-// roomLost returns the room for usual VMs that a node loses with that much memory.
+// roomLost returns the room for typical VMs that a node loses with that much memory.
 func (s *state) roomLost(node int, memory int64) int64 {
 	cpus, free := s.wholeOn(node), s.memFree[ordinary][node]
 	return roomFor(cpus, free) - roomFor(cpus, free-memory)

@@ -27,7 +27,7 @@ type pciUse struct {
 	// blocked counts, by device, the guests that use it by address.
 	blocked []int
 	// uses counts, by mapping, the devices used by guests. Proxmox assigns the actual
-	// device at start.
+	// device when the guest starts.
 	uses []int
 }
 
@@ -69,7 +69,7 @@ func (p *pciIndex) mapping(name string) int {
 
 func (u *pciUse) clone() pciUse { return pciUse{slices.Clone(u.blocked), slices.Clone(u.uses)} }
 
-// takeDevices takes the devices that a guest has exclusively.
+// takeDevices marks the devices that a guest uses exclusively as used.
 func (s *state) takeDevices(devices []topology.PassedDevice) {
 	if s.pci == nil {
 		return
@@ -109,7 +109,7 @@ func devicesOf(spec *fleet.Spec) string {
 	return strings.Join(names, deviceSeparator)
 }
 
-// ownDevices returns the devices without mediated ones, sorted.
+// ownDevices returns the devices that are not mediated, sorted.
 func ownDevices(devices []topology.PassedDevice) []topology.PassedDevice {
 	var own []topology.PassedDevice
 	for _, d := range devices {
@@ -140,7 +140,8 @@ func allDevices(a, b []topology.PassedDevice) []topology.PassedDevice {
 	return all
 }
 
-// deviceNeed is one device of a request: its mapping, and whether others may share it.
+// deviceNeed is one device of a request: its mapping, and whether other guests may share
+// it.
 type deviceNeed struct {
 	mapping string
 	shared  bool
@@ -156,8 +157,8 @@ func (w *request) deviceNeeds() []deviceNeed {
 	return needs
 }
 
-// lentDevice is a device that a request would get: the next one of the mapping if the guests
-// took theirs in order.
+// lentDevice is the device that a request would get: the next one of the mapping, assuming
+// that guests take devices in order.
 type lentDevice struct {
 	mapping string
 	// node is none if unknown; sure is false if another guest may get the device instead.
@@ -185,9 +186,8 @@ func (s *state) lend(w *request) (lent []lentDevice, lacking string) {
 	return lent, ""
 }
 
-// fits reports whether one more device of a mapping is available, in whatever order the
-// guests start: for the new guest, and still for guests that use a mapping which shares
-// devices with this one.
+// fits reports whether a mapping has one more device, in whatever order the guests start.
+// Guests that use another mapping of the same devices must still get theirs.
 func (p *pciIndex) fits(use *pciUse, m int, shared bool) bool {
 	use.uses[m]++
 	defer func() { use.uses[m]-- }()
@@ -214,8 +214,8 @@ func (p *pciIndex) spare(use *pciUse, m int) int {
 	return left
 }
 
-// mayTake returns how many devices of mapping m the users of another mapping may take at
-// most.
+// mayTake returns the maximum number of devices of mapping m that users of another mapping
+// may take.
 func (p *pciIndex) mayTake(use *pciUse, m, other int) int {
 	if use.uses[other] == 0 {
 		return 0

@@ -31,9 +31,9 @@ func (q *search) divisions(sub []supply, skew bool) []division {
 	return ways
 }
 
-// withinCaches lowers the caps of a set of nodes to what the smallest sufficient number of
-// L3 caches holds: the largest of each node, then the largest of all. It returns nil if
-// that changes nothing.
+// withinCaches lowers the caps of a set of nodes to the capacity of the fewest L3 caches
+// that suffice: the largest of each node, then the largest of all. It returns nil if that
+// changes nothing.
 func (q *search) withinCaches(sub []supply, caps []int) []int {
 	if q.allowed == nil {
 		return nil
@@ -101,7 +101,7 @@ func (q *search) cachesOf(node int) []int {
 func divide(sub []supply, caps []int, vcpus int, even bool) (shares []int, odd int, ok bool) {
 	shares = make([]int, len(sub))
 	need := vcpus
-	order := sequence(len(sub)) // by what the nodes can give, most first
+	order := sequence(len(sub)) // by capacity, largest first
 	slices.SortStableFunc(order, func(a, b int) int {
 		return cmp.Compare(min(caps[b], sub[b].whole), min(caps[a], sub[a].whole))
 	})
@@ -165,8 +165,8 @@ func exact(sizes []sizeCount, most int) int {
 	return got
 }
 
-// divideMemory divides the memory in proportion to the vCPUs, page by page. What does not
-// fit one node goes to nodes with room. Every node gets some.
+// divideMemory divides the memory in proportion to the vCPUs, page by page. Memory that
+// does not fit its node moves to nodes with room. Every node gets at least one page.
 func divideMemory(sub []supply, vcpus []int, w request) ([]int64, bool) {
 	memory, page := make([]int64, len(sub)), w.backing.mib()
 	pages := w.memory / page

@@ -188,10 +188,10 @@ func TestRefusalsOfHugePages(t *testing.T) {
 		{"unknown", unreported, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 does not report its huge pages: collect the topology (numaform topology collect), or run numaform-agent on it"},
 		{"none reserved", none, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 has 0 MiB free in huge pages of 1 GiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
 		{"too few", paged(512, 16), inPages(spec(fleet.PolicyNUMA, 2, 2*gib), fleet.HugePages2Mi), "2 NUMA vCPUs, 2 GiB in huge pages of 2 MiB: r1/pve-1 has 1 GiB free in huge pages of 2 MiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
-		{"not beside the CPUs", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 10, gib), fleet.HugePages1Gi), "10 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 NUMA 1 has 8 free with 16 GiB in huge pages of 1 GiB: add a host or lower cpu in the NodePool"},
+		{"not beside the CPUs", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 10, gib), fleet.HugePages1Gi), "10 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 NUMA node 1 has room for 8 vCPUs and 16 GiB in huge pages of 1 GiB: add a host or lower cpu in the NodePool"},
 		{"no multiple", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 2, gib+512), fleet.HugePages1Gi), "its memory of 1536 MiB is not a multiple of 1024 MiB, the size of its huge pages: set another size in the NodePool, or other huge pages in the ProxmoxNodeClass"},
-		{"shared", paged(512, 16), inPages(spec(fleet.PolicyShared, 2, gib), fleet.HugePages1Gi), "each huge page belongs to one NUMA node: use the policy NUMA, Dedicated or Isolated in the ProxmoxNodeClass"},
-		{"no size that Proxmox knows", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 2, gib), "4Mi"), "its size of huge pages is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"},
+		{"shared", paged(512, 16), inPages(spec(fleet.PolicyShared, 2, gib), fleet.HugePages1Gi), "the policy Shared does not support huge pages: use NUMA, Dedicated or Isolated in the ProxmoxNodeClass"},
+		{"no size that Proxmox knows", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 2, gib), "4Mi"), "its huge page size is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

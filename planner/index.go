@@ -21,7 +21,7 @@ const (
 // groups and nodes are identified by their position in the slices.
 type index struct {
 	id topology.HostID
-	// problem says why no VM may be placed here, or is empty.
+	// problem is the reason why no VM may be placed here, or empty.
 	problem string
 	// flat hosts have at most one NUMA node: their VMs get no cells.
 	flat bool
@@ -55,7 +55,7 @@ type index struct {
 	pci      *pciIndex // nil if the host has no mapped devices
 }
 
-// none is the absent position.
+// none marks an absent position.
 const none = -1
 
 // core is a set of sibling threads.
@@ -75,7 +75,7 @@ type groupKey struct {
 }
 
 // contradiction returns the key of cores without a group: their CPUs have no NUMA node, or
-// siblings differ in what they should share.
+// siblings differ in properties that they must share.
 func contradiction() groupKey { return groupKey{node: none} }
 
 // group is the unit of placement: NUMA node × L3 × kind of core.
@@ -136,7 +136,7 @@ func newIndex(host *topology.Host, quorate bool) *index {
 	return x
 }
 
-// hostProblem says why a host takes no VMs, and how to fix it.
+// hostProblem explains why a host takes no VMs, and how to fix that.
 func hostProblem(x *index, host *topology.Host, quorate bool) string {
 	switch {
 	case !quorate:
@@ -215,7 +215,7 @@ func (x *index) readCPUs(host *topology.Host) []topology.CPU {
 	return cpus
 }
 
-// readCores joins siblings to cores, and cores with equal keys to groups.
+// readCores combines siblings into cores, and cores with equal keys into groups.
 func (x *index) readCores(cpus []topology.CPU) {
 	coreAt, keys := map[int]int{}, make([]groupKey, 0, len(cpus)) // by core
 	x.coreOf = make([]int, len(cpus))
@@ -275,7 +275,7 @@ func (x *index) readCores(cpus []topology.CPU) {
 }
 
 // readDistances fills the matrix of distances. If two nodes report different distances to
-// each other, the larger counts.
+// each other, the larger applies.
 func (x *index) readDistances(host *topology.Host) {
 	x.distance = make([][]int64, len(x.nodes))
 	for i := range x.nodes {

@@ -17,7 +17,7 @@ type seat struct {
 	interleaved bool
 }
 
-// materialize turns a plan into a placement. It changes nothing.
+// materialize turns a plan into a placement. It does not change the state.
 func (s *state) materialize(p *plan, w request) fleet.Placement {
 	seats := s.seats(p, w)
 	place := fleet.Placement{Host: s.id, Reason: s.reason(p, seats, w)}
@@ -148,9 +148,10 @@ func (s *state) lastLevels(seats []seat) []int {
 	return ids
 }
 
-// cells makes numa0, numa1, … of the seats: guest CPUs, and memory. Memory is bound if the
-// node's is known, and preferred if it was assumed. Memory of several nodes is interleaved:
-// bound pages would fill the nearest node first, regardless of other plans for it.
+// cells builds the cells numa0, numa1, … from the seats. A cell's policy is bind if the
+// size of the node's memory is known, and preferred if it is assumed. Memory of several
+// nodes is interleaved: bound pages would fill the nearest node first, regardless of other
+// plans for it.
 func (s *state) cells(p *plan, seats []seat, w request) []topology.NUMACell {
 	var cells []topology.NUMACell
 	shared, first := none, 0
@@ -176,8 +177,8 @@ func (s *state) cells(p *plan, seats []seat, w request) []topology.NUMACell {
 	return cells
 }
 
-// interleavedMemory returns the memory of the interleaved cell in MiB: everything that no
-// cell of one node has.
+// interleavedMemory returns the memory of the interleaved cell in MiB: all memory that is
+// in no cell of a single node.
 func (p *plan) interleavedMemory(w request) int64 {
 	if p.interleaved == nil {
 		return 0

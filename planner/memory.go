@@ -183,7 +183,8 @@ func (x *index) anyAssumed() bool {
 }
 
 // updateFree computes the free memory of each kind. Guests may use more huge pages than are
-// reserved, where Proxmox allocated some for them: the surplus was ordinary memory.
+// reserved, because Proxmox allocates missing ones when a guest starts: the surplus comes
+// from ordinary memory.
 func (s *state) updateFree() {
 	bound, unbound := s.bound[ordinary], s.used[ordinary]-sum(s.bound[ordinary])
 	s.left[ordinary] = s.memory[ordinary] - s.used[ordinary]

@@ -45,7 +45,7 @@ func TestMemoryOnlyNodes(t *testing.T) {
 		{"listed as none", func(h *topology.Host) { h.MemoryNodes = &none }, spec(fleet.PolicyNUMA, 8, 130*gib), refused},
 		{"huge pages", func(h *topology.Host) {
 			h.NUMANodes[0].HugePages, h.NUMANodes[1].HugePages = map[int]int64{1 << 20: 8}, map[int]int64{1 << 20: 200}
-		}, inPages(spec(fleet.PolicyNUMA, 8, 16*gib), fleet.HugePages1Gi), "r1/pve-1 NUMA 0 has 16 free with 8 GiB in huge pages of 1 GiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
+		}, inPages(spec(fleet.PolicyNUMA, 8, 16*gib), fleet.HugePages1Gi), "r1/pve-1 NUMA node 0 has room for 16 vCPUs and 8 GiB in huge pages of 1 GiB: reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -86,10 +86,10 @@ func TestMemoryOnlyMachine(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff([]string{
-		"0-3,32-35 0:65536 NUMA 0, L3 0: 4 whole cores, 1 node is the least possible; leaves 24 CPUs, 32 GiB",
-		"16-19,48-51 1,3:133120 NUMA 1, L3 1: 4 whole cores, memory in equal parts of 2 NUMA nodes as no NUMA node has room for the VM; leaves 24 CPUs, 510 GiB",
-		"20-23,52-55 1-3:65536 NUMA 1, L3 1: 4 whole cores, memory in equal parts of 3 NUMA nodes as no NUMA node has room for the VM; leaves 16 CPUs, 446 GiB",
-		" 0:31061 1:9899 NUMA 0+1: memory bound, 4 vCPUs floating, 2 nodes, 1 would do if the host were empty; leaves 40 CPUs, 1.6 GiB; memory per node not in the ratio of the CPUs",
+		"0-3,32-35 0:65536 NUMA 0, L3 0: 4 whole cores, 1 NUMA node (the minimum); leaves 24 CPUs, 32 GiB",
+		"16-19,48-51 1,3:133120 NUMA 1, L3 1: 4 whole cores, memory in equal parts from 2 NUMA nodes because no single node has room for the VM; leaves 24 CPUs, 510 GiB",
+		"20-23,52-55 1-3:65536 NUMA 1, L3 1: 4 whole cores, memory in equal parts from 3 NUMA nodes because no single node has room for the VM; leaves 16 CPUs, 446 GiB",
+		" 0:31061 1:9899 NUMA 0+1: memory bound, 4 vCPUs floating, 2 NUMA nodes (minimum on an empty host: 1); leaves 40 CPUs, 1.6 GiB; memory per NUMA node not proportional to its CPUs",
 	}, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -176,7 +176,7 @@ func TestSplitRatherThanRefuse(t *testing.T) {
 	specs := same(spec(fleet.PolicyDedicated, 5, gib), 2)
 	placed, _ := place(t, snap, nil, specs...)
 	got := placeOne(t, snap, asExisting(1, specs, placed), spec(fleet.PolicyDedicated, 6, gib))
-	if len(got.Cells) != 2 || !strings.Contains(got.Reason, "1 would do if the host were empty") {
+	if len(got.Cells) != 2 || !strings.Contains(got.Reason, "minimum on an empty host: 1") {
 		t.Errorf("%d cells: %s", len(got.Cells), got.Reason)
 	}
 }

@@ -20,7 +20,7 @@ type request struct {
 	backing backing
 	// group is the pool whose VMs are spread over hosts, or empty.
 	group string
-	// wholeOnly requests refuse partially allocated cores; partial requests use them as the last
+	// wholeOnly requests refuse partially allocated cores; partial requests use them as a last
 	// resort.
 	wholeOnly, partial bool
 	// agent requests are pinned by the host agent.
@@ -47,7 +47,7 @@ func requestOf(spec *fleet.Spec) request {
 	return w
 }
 
-// problem says why no host could ever hold the request, or is empty.
+// problem explains why no host can ever fit the request, or returns an empty string.
 func (w request) problem() string {
 	switch {
 	case w.vcpus < 1 || w.memory < 1:
@@ -55,9 +55,9 @@ func (w request) problem() string {
 	case !(w.ratio > 0) || math.IsInf(w.ratio, 0):
 		return "the overcommit must be positive: correct it in the ProxmoxNodeClass"
 	case w.backing == unknownBacking:
-		return "its size of huge pages is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"
+		return "its huge page size is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"
 	case w.backing != ordinary && w.policy == fleet.PolicyShared:
-		return "each huge page belongs to one NUMA node: use the policy NUMA, Dedicated or Isolated in the ProxmoxNodeClass"
+		return "the policy Shared does not support huge pages: use NUMA, Dedicated or Isolated in the ProxmoxNodeClass"
 	case w.memory%w.backing.mib() != 0:
 		return fmt.Sprintf("its memory of %d MiB is not a multiple of %d MiB, the size of its huge pages: "+
 			"set another size in the NodePool, or other huge pages in the ProxmoxNodeClass", w.memory, w.backing.mib())
@@ -89,7 +89,7 @@ type part struct {
 	picks  []pick
 	// odd is the core of which only some threads are used, or none.
 	odd, oddThreads int
-	// partial are the threads of partially allocated cores, of a partial request.
+	// partial lists the threads of partially allocated cores that a partial request uses.
 	partial []threads
 }
 
@@ -127,7 +127,7 @@ func (s *state) evaluate(w request) (plan, bool) {
 	return p, ok
 }
 
-// evaluateAll is evaluate, but falls back to partially allocated cores.
+// evaluateAll is like evaluate but falls back to partially allocated cores.
 func (s *state) evaluateAll(w request) (plan, bool) {
 	p, ok := s.evaluate(w)
 	if partial, may := w.onPartialCores(); !ok && may {
@@ -160,9 +160,9 @@ func (s *state) bindSupplies(w request) []supply {
 	return all
 }
 
-// pinned finds CPUs for a VM that owns them, and memory close to them. If no NUMA nodes
-// have both in proportion, it takes memory in equal parts from several nodes, otherwise
-// from any nodes that cells can bind, and as the last resort from anywhere on the host.
+// pinned finds exclusive CPUs for a VM, and memory close to them. If no NUMA nodes have
+// both in proportion, it takes memory in equal parts from several nodes, otherwise from any
+// nodes that cells can bind, and as a last resort from anywhere on the host.
 func (s *state) pinned(w request) (plan, bool) {
 	if w.vcpus > s.pinRoom(w.ratio) {
 		return plan{}, false
@@ -208,7 +208,7 @@ func (s *state) interleave(w request) (plan, bool) {
 }
 
 // interleaveFrom finds CPUs on one NUMA node, or on any if home is none, and memory on wide
-// nodes. A floating VM is at home on the CPUs.
+// nodes. The vCPUs of a floating VM count as at home on the nodes of these CPUs.
 func (s *state) interleaveFrom(w request, home, wide int) (plan, bool) {
 	each := mulDivCeil(w.memory, 1, int64(wide))
 	have := 0
@@ -240,7 +240,7 @@ func (s *state) interleaveFrom(w request, home, wide int) (plan, bool) {
 	}
 
 	// Memory comes from the nodes of the CPUs, then from the nodes that lose the least
-	// room for usual VMs, the nearest first.
+	// room for typical VMs, the nearest first.
 	var nodes, others []int
 	for _, part := range p.parts {
 		nodes = append(nodes, part.node)
@@ -268,8 +268,8 @@ func (s *state) interleaveFrom(w request, home, wide int) (plan, bool) {
 	return p, true
 }
 
-// hasMemory reports whether that much memory can be bound on a node. Assumed memory cannot:
-// several nodes can be bound, but not preferred.
+// hasMemory reports whether that much memory can be part of an interleaved cell. Assumed
+// memory cannot: it needs the policy preferred, which accepts only one node.
 func (s *state) hasMemory(node int, memory int64) bool {
 	n := &s.nodes[node]
 	return (n.bindable[ordinary] || n.lends) && !n.assumed && s.memFree[ordinary][node] >= memory
@@ -311,7 +311,7 @@ func (s *state) pinnedTo(w request, in scope) (plan, bool) {
 	}
 	shared, found := s.pinnedAt(w, looseShared, in)
 	switch {
-	case ok: // sharing is a choice here, not a last resort: other hosts are no better for it
+	case ok: // sharing is a choice here, not a last resort: it must not make other hosts look better
 		shared.cost = own.cost
 	case found && slices.ContainsFunc(shared.parts, s.sharesCore):
 		shared.cost[costResort] |= resortShared

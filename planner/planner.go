@@ -1,8 +1,8 @@
 // Package planner decides the host, CPUs and NUMA nodes of each requested VM, and explains
 // each decision. It is pure and deterministic: it never talks to Proxmox, never moves a
-// placed VM, and gives the same answer for any order of hosts. It does not decide how many
-// VMs are needed, and spreads them over hosts only if a Spec says so. Start at New and
-// Place; DESIGN.md beside this file has the cost order and the counting rules.
+// placed VM, and returns the same result for any order of hosts. It does not decide how
+// many VMs are needed, and spreads them over hosts only if a Spec says so. Start at New and
+// Place; DESIGN.md in this directory describes the cost order and the counting rules.
 package planner
 
 import (
@@ -27,25 +27,24 @@ type Planner struct {
 	verdicts map[request][]*verdict
 }
 
-// verdict is the best plan, if there is one, for a request on one host at some version of the
-// host.
+// verdict is the best plan, if any, for a request on one host at some version of the host.
 type verdict struct {
 	version int
 	fits    bool
 	plan    plan
 }
 
-// maxVerdicts is the size of the cache, some 12 MiB. A full cache is cleared.
+// maxVerdicts is the size of the cache, about 12 MiB. A full cache is cleared.
 const maxVerdicts = 1 << 15
 
-// Placed is a spec with its place.
+// Placed is a spec with its placement.
 type Placed struct {
 	// Index is the spec's position in the argument of Place.
 	Index int
 	fleet.Placement
 }
 
-// Unplaced is a spec that no allowed host can take.
+// Unplaced is a spec that fits no allowed host.
 type Unplaced struct {
 	// Index is the spec's position in the argument of Place.
 	Index int

@@ -38,31 +38,31 @@ func TestPolicies(t *testing.T) {
 		}},
 		{"numa", spec(fleet.PolicyNUMA, 4, 8*gib), fleet.Placement{
 			Cells:  []topology.NUMACell{cell([]int{0, 1, 2, 3}, 0, 8*gib)},
-			Reason: "NUMA 0: memory bound, 4 vCPUs floating, 1 node is the least possible; leaves 8 CPUs, 24 GiB",
+			Reason: "NUMA 0: memory bound, 4 vCPUs floating, 1 NUMA node (the minimum); leaves 8 CPUs, 24 GiB",
 		}},
 		{"numa on two nodes", spec(fleet.PolicyNUMA, 4, 40*gib), fleet.Placement{
 			Cells:  []topology.NUMACell{cell([]int{0, 1}, 0, 20*gib), cell([]int{2, 3}, 1, 20*gib)},
-			Reason: "NUMA 0+1: memory bound, 4 vCPUs floating, 2 nodes are the least possible; leaves 16 CPUs, 24 GiB",
+			Reason: "NUMA 0+1: memory bound, 4 vCPUs floating, 2 NUMA nodes (the minimum); leaves 16 CPUs, 24 GiB",
 		}},
 		{"dedicated", spec(fleet.PolicyDedicated, 4, 8*gib), fleet.Placement{
 			VCPUPins: []int{0, 8, 1, 9}, L3: []int{0},
 			Cells:  []topology.NUMACell{cell([]int{0, 1, 2, 3}, 0, 8*gib)},
-			Reason: "NUMA 0, L3 0: 2 whole cores, 1 node is the least possible; leaves 4 CPUs, 24 GiB",
+			Reason: "NUMA 0, L3 0: 2 whole cores, 1 NUMA node (the minimum); leaves 4 CPUs, 24 GiB",
 		}},
 		{"dedicated, odd", spec(fleet.PolicyDedicated, 3, 8*gib), fleet.Placement{
 			VCPUPins: []int{0, 8, 1}, L3: []int{0},
 			Cells:  []topology.NUMACell{cell([]int{0, 1, 2}, 0, 8*gib)},
-			Reason: "NUMA 0, L3 0: 1 whole core and 1 odd thread, 1 node is the least possible; leaves 5 CPUs, 24 GiB",
+			Reason: "NUMA 0, L3 0: 1 whole core and 1 odd thread, 1 NUMA node (the minimum); leaves 5 CPUs, 24 GiB",
 		}},
 		{"dedicated, odd, on two nodes", spec(fleet.PolicyDedicated, 11, 11*gib), fleet.Placement{
 			VCPUPins: []int{0, 8, 1, 9, 2, 10, 4, 12, 5, 13, 6}, L3: []int{0, 1},
 			Cells:  []topology.NUMACell{cell([]int{0, 1, 2, 3, 4, 5}, 0, 6*gib), cell([]int{6, 7, 8, 9, 10}, 1, 5*gib)},
-			Reason: "NUMA 0+1, L3 0+1: 5 whole cores and 1 odd thread, 2 nodes are the least possible; leaves 5 CPUs, 53 GiB",
+			Reason: "NUMA 0+1, L3 0+1: 5 whole cores and 1 odd thread, 2 NUMA nodes (the minimum); leaves 5 CPUs, 53 GiB",
 		}},
 		{"isolated", spec(fleet.PolicyIsolated, 3, 8*gib), fleet.Placement{
 			VCPUPins: []int{0, 1, 2}, L3: []int{0},
 			Cells:  []topology.NUMACell{cell([]int{0, 1, 2}, 0, 8*gib)},
-			Reason: "NUMA 0, L3 0: one thread of 3 whole cores, 1 node is the least possible; leaves 2 CPUs, 24 GiB",
+			Reason: "NUMA 0, L3 0: one thread of 3 whole cores, 1 NUMA node (the minimum); leaves 2 CPUs, 24 GiB",
 		}},
 	}
 	for _, tt := range tests {
@@ -235,7 +235,7 @@ func TestRemoteMemory(t *testing.T) {
 			t.Errorf("%s: cells %+v: %s", policy, got.Cells, got.Reason)
 		}
 		got = placeOne(t, snapshot(uneven), nil, s)
-		if got.Cells != nil || len(got.VCPUPins) != 1 || !strings.Contains(got.Reason, "memory bound to no NUMA node as none has room") {
+		if got.Cells != nil || len(got.VCPUPins) != 1 || !strings.Contains(got.Reason, "memory not bound to a NUMA node because none has room") {
 			t.Errorf("%s: cells %+v: %s", policy, got.Cells, got.Reason)
 		}
 		s.Hosts = append(s.Hosts, large.ID())

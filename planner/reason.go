@@ -24,9 +24,9 @@ func (s *state) reason(p *plan, seats []seat, w request) string {
 		if shared := p.interleavedMemory(w); shared < w.memory {
 			memory = gib(shared) + " of the memory"
 		}
-		text += ", " + memory + " in equal parts of " + count(len(p.interleaved), "NUMA node") + " as no NUMA node has room for the VM"
+		text += ", " + memory + " in equal parts from " + count(len(p.interleaved), "NUMA node") + " because no single node has room for the VM"
 	case p.unbound:
-		text += ", memory bound to no NUMA node as none has room"
+		text += ", memory not bound to a NUMA node because none has room"
 	case !s.flat:
 		text += ", " + s.nodesText(p, w)
 	}
@@ -52,9 +52,9 @@ func beside(p *plan, w request) string {
 	case w.group == "":
 		return ""
 	case p.cost[costSpread] == 0:
-		return "; spread over hosts: the first of its pool here"
+		return "; spread over hosts: first VM of its pool on this host"
 	}
-	return fmt.Sprintf("; spread over hosts: %s of its pool here", count(int(p.cost[costSpread]), "other VM"))
+	return fmt.Sprintf("; spread over hosts: %s of its pool on this host", count(int(p.cost[costSpread]), "other VM"))
 }
 
 // place names the NUMA nodes and L3 caches.
@@ -124,11 +124,11 @@ func (s *state) nodesText(p *plan, w request) string {
 	}
 	switch k {
 	case 1:
-		return "1 node is the least possible"
+		return "1 NUMA node (the minimum)"
 	case possible:
-		return count(k, "node") + " are the least possible"
+		return count(k, "NUMA node") + " (the minimum)"
 	}
-	return fmt.Sprintf("%s, %d would do if the host were empty", count(k, "node"), possible)
+	return fmt.Sprintf("%s (minimum on an empty host: %d)", count(k, "NUMA node"), possible)
 }
 
 // notes lists additional facts for the reviewer of a plan.
@@ -170,10 +170,10 @@ func (s *state) notes(p *plan) []string {
 		}
 	}
 	if c[costSkew] != 0 {
-		notes = append(notes, "memory per node not in the ratio of the CPUs")
+		notes = append(notes, "memory per NUMA node not proportional to its CPUs")
 	}
 	if c[costOverload] > 0 { // floating vCPUs only
-		notes = append(notes, "more vCPUs at home there than CPUs")
+		notes = append(notes, "more floating vCPUs on these NUMA nodes than CPUs")
 	}
 	assumed := slices.ContainsFunc(p.parts, func(part part) bool { return s.nodes[part.node].assumed })
 	if assumed && !s.flat && !p.unbound {

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// gap describes what a host has for a request that does not fit it, and how to fix it.
+// gap describes the resources of a host that a request does not fit, and how to fix that.
 type gap struct{ has, fix string }
 
 // lowerCPU is the hint for a lack of CPUs.
@@ -52,15 +52,15 @@ func (b *batch) refusal(i int) string {
 		return text + "none of the allowed hosts exists: check their names and the connection to their region"
 	}
 	if best == nil {
-		return text + "no allowed host can be used: " + first(unavailable, 3) + ": bring one of them back"
+		return text + "no allowed host is available: " + first(unavailable, 3) + ": make one of them available again"
 	}
 	g := explain()
 	text += best.id.String() + " " + g.has
 	if others := len(b.hosts[i]) - len(unavailable) - 1; others > 0 {
-		text += fmt.Sprintf(", %s less", count(others, "other host"))
+		text += ", less on " + count(others, "other host")
 	}
 	if len(unavailable) > 0 {
-		text += ", out of use: " + first(unavailable, 3)
+		text += ", unavailable: " + first(unavailable, 3)
 	}
 	return text + ": " + g.fix
 }
@@ -73,10 +73,10 @@ func first(texts []string, n int) string {
 	return strings.Join(texts, "; ")
 }
 
-// lacks returns how much the host has of the scarcest resource of a request that does not fit
-// it, in parts per million of the request: the host with the most is the best one. Only the
-// best host's gap is explained, because the texts of all hosts would take longer than the
-// search.
+// lacks returns how much of the scarcest resource the host has for a request that does not
+// fit it, in parts per million of the request: the host with the most is the best one.
+// explain composes the text only when called, because the texts of all hosts would take
+// longer than the search.
 func (s *state) lacks(w request) (has int64, explain func() gap) {
 	vcpus := int64(w.vcpus)
 	switch {
@@ -105,21 +105,21 @@ func (s *state) lacks(w request) (has int64, explain func() gap) {
 		left := max(0, s.floatRoom(w.ratio, s.allFree)-s.floating)
 		return share(int64(left), vcpus), func() gap {
 			return gap{
-				has: fmt.Sprintf("has room for %s beside %d", count(left, "vCPU"), s.floating),
+				has: fmt.Sprintf("has %s and room for %d more", count(s.floating, "floating vCPU"), left),
 				fix: "add a host or raise overcommit in the ProxmoxNodeClass",
 			}
 		}
 
 	case w.policy.Pinned() && w.vcpus > s.pinRoom(w.ratio):
 		return share(int64(s.pinRoom(w.ratio)), vcpus), func() gap {
-			return gap{has: fmt.Sprintf("has %d free beside %s floating", s.pinRoom(w.ratio), count(s.floating, "vCPU")), fix: lowerCPU}
+			return gap{has: fmt.Sprintf("has %s beside %s", count(s.pinRoom(w.ratio), "free CPU"), count(s.floating, "floating vCPU")), fix: lowerCPU}
 		}
 
 	case w.agent && w.vcpus > s.agentRoom():
 		return share(int64(s.agentRoom()), vcpus), func() gap {
 			return gap{
-				has: fmt.Sprintf("has a numaform-agent that allows %s more to be pinned, including siblings", count(s.agentRoom(), "CPU")),
-				fix: "raise max_pinned_percent in /etc/numaform-agent.yaml there, add a host or lower cpu in the NodePool",
+				has: fmt.Sprintf("has a numaform-agent that allows pinning of %s, including siblings", count(s.agentRoom(), "more CPU")),
+				fix: "raise max_pinned_percent in /etc/numaform-agent.yaml on the host, add a host, or lower cpu in the NodePool",
 			}
 		}
 	}
@@ -149,9 +149,9 @@ func (s *state) lacksNodes(w request) (has int64, explain func() gap) {
 		}
 
 		best := slices.MaxFunc(all, func(a, b supply) int { return cmp.Compare(a.whole, b.whole) })
-		g.has = fmt.Sprintf("NUMA %d has %d free with %s%s", s.nodes[best.node].id, best.whole, w.of(best.memory), w.backing.in())
+		g.has = fmt.Sprintf("NUMA node %d has room for %s and %s%s", s.nodes[best.node].id, count(best.whole, "vCPU"), w.of(best.memory), w.backing.in())
 		if len(all) > 1 {
-			g.has += fmt.Sprintf(", %d NUMA nodes together %d with %s", len(all), cpus, w.of(memory))
+			g.has += fmt.Sprintf(", %d NUMA nodes together for %d and %s", len(all), cpus, w.of(memory))
 		}
 		if w.wholeOnly {
 			prefers := w

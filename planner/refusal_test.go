@@ -30,28 +30,28 @@ func TestRefusals(t *testing.T) {
 		{"nonsense policy", nil, odd, "the policy Greedy is unknown: use Shared, NUMA, Dedicated or Isolated"},
 		{"larger than the host", nil, spec(fleet.PolicyDedicated, 17, gib), "17 dedicated CPUs, 1 GiB: r1/pve-1 has only 16 CPUs, and a VM with more vCPUs cannot start: add a host or lower cpu in the NodePool"},
 		{"memory", nil, spec(fleet.PolicyDedicated, 4, 65*gib), "4 dedicated CPUs, 65 GiB: r1/pve-1 has 64 GiB free: add a host or lower memory in the NodePool"},
-		{"node memory", nil, spec(fleet.PolicyNUMA, 1, 33*gib), "1 NUMA vCPU, 33 GiB: r1/pve-1 NUMA 0 has 8 free with 32 GiB, 2 NUMA nodes together 16 with 64 GiB: add a host or lower memory in the NodePool"},
+		{"node memory", nil, spec(fleet.PolicyNUMA, 1, 33*gib), "1 NUMA vCPU, 33 GiB: r1/pve-1 NUMA node 0 has room for 8 vCPUs and 32 GiB, 2 NUMA nodes together for 16 and 64 GiB: add a host or lower memory in the NodePool"},
 		{"memory, by a MiB", func(s *topology.Snapshot) { s.Hosts[0].ReservedMemoryMiB = 1 }, spec(fleet.PolicyShared, 1, 64*gib), "1 shared vCPU, 64 GiB: r1/pve-1 has 63.9 GiB free: add a host or lower memory in the NodePool"},
-		{"node memory, by a MiB", func(s *topology.Snapshot) { s.Hosts[0].ReservedMemoryMiB = 2 }, spec(fleet.PolicyNUMA, 1, 32*gib), "1 NUMA vCPU, 32 GiB: r1/pve-1 NUMA 0 has 8 free with 31.9 GiB, 2 NUMA nodes together 16 with 63.9 GiB: add a host or lower memory in the NodePool"},
+		{"node memory, by a MiB", func(s *topology.Snapshot) { s.Hosts[0].ReservedMemoryMiB = 2 }, spec(fleet.PolicyNUMA, 1, 32*gib), "1 NUMA vCPU, 32 GiB: r1/pve-1 NUMA node 0 has room for 8 vCPUs and 31.9 GiB, 2 NUMA nodes together for 16 and 63.9 GiB: add a host or lower memory in the NodePool"},
 		{"amounts that look alike", func(s *topology.Snapshot) { s.Hosts[0].ReservedMemoryMiB = 50 }, spec(fleet.PolicyShared, 1, 64*gib-46), "1 shared vCPU, 63.9 GiB: r1/pve-1 has 65486 of 65490 MiB free: add a host or lower memory in the NodePool"},
-		{"isolated", nil, spec(fleet.PolicyIsolated, 9, gib), "9 isolated CPUs, 1 GiB: r1/pve-1 NUMA 0 has 4 free with 32 GiB, 2 NUMA nodes together 8 with 64 GiB: add a host or lower cpu in the NodePool"},
-		{"floating", guests(topology.Guest{Running: true, VCPUs: 10}), spec(fleet.PolicyDedicated, 8, gib), "8 dedicated CPUs, 1 GiB: r1/pve-1 has 6 free beside 10 vCPUs floating: add a host or lower cpu in the NodePool"},
-		{"ratio", guests(topology.Guest{Running: true, VCPUs: 10}), spec(fleet.PolicyShared, 8, gib), "8 shared vCPUs, 1 GiB: r1/pve-1 has room for 6 vCPUs beside 10: add a host or raise overcommit in the ProxmoxNodeClass"},
-		{"all reserved", func(s *topology.Snapshot) { s.Hosts[0].ReservedCPUs = s.Hosts[0].OnlineCPUs() }, spec(fleet.PolicyDedicated, 1, gib), "1 dedicated CPU, 1 GiB: r1/pve-1 has 0 free beside 0 vCPUs floating: add a host or lower cpu in the NodePool"},
-		{"offline", func(s *topology.Snapshot) { s.Hosts[0].Online = false }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (offline): bring one of them back"},
-		{"maintenance", func(s *topology.Snapshot) { s.Hosts[0].Maintenance = true }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (in HA maintenance): bring one of them back"},
-		{"problem", func(s *topology.Snapshot) { s.Hosts[0].Problem = "has no template" }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (has no template): bring one of them back"},
-		{"no quorum", func(s *topology.Snapshot) { s.Regions[0].Quorate = false }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (its region has no quorum): bring one of them back"},
-		{"no CPUs", func(s *topology.Snapshot) { s.Hosts[0].CPUs = nil }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (its CPUs are unknown: grant the token Sys.Audit, or add the host to the topology file): bring one of them back"},
+		{"isolated", nil, spec(fleet.PolicyIsolated, 9, gib), "9 isolated CPUs, 1 GiB: r1/pve-1 NUMA node 0 has room for 4 vCPUs and 32 GiB, 2 NUMA nodes together for 8 and 64 GiB: add a host or lower cpu in the NodePool"},
+		{"floating", guests(topology.Guest{Running: true, VCPUs: 10}), spec(fleet.PolicyDedicated, 8, gib), "8 dedicated CPUs, 1 GiB: r1/pve-1 has 6 free CPUs beside 10 floating vCPUs: add a host or lower cpu in the NodePool"},
+		{"ratio", guests(topology.Guest{Running: true, VCPUs: 10}), spec(fleet.PolicyShared, 8, gib), "8 shared vCPUs, 1 GiB: r1/pve-1 has 10 floating vCPUs and room for 6 more: add a host or raise overcommit in the ProxmoxNodeClass"},
+		{"all reserved", func(s *topology.Snapshot) { s.Hosts[0].ReservedCPUs = s.Hosts[0].OnlineCPUs() }, spec(fleet.PolicyDedicated, 1, gib), "1 dedicated CPU, 1 GiB: r1/pve-1 has 0 free CPUs beside 0 floating vCPUs: add a host or lower cpu in the NodePool"},
+		{"offline", func(s *topology.Snapshot) { s.Hosts[0].Online = false }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (offline): make one of them available again"},
+		{"maintenance", func(s *topology.Snapshot) { s.Hosts[0].Maintenance = true }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (in HA maintenance): make one of them available again"},
+		{"problem", func(s *topology.Snapshot) { s.Hosts[0].Problem = "has no template" }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (has no template): make one of them available again"},
+		{"no quorum", func(s *topology.Snapshot) { s.Regions[0].Quorate = false }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (its region has no quorum): make one of them available again"},
+		{"no CPUs", func(s *topology.Snapshot) { s.Hosts[0].CPUs = nil }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (its CPUs are unknown: grant the token Sys.Audit, or add the host to the topology file): make one of them available again"},
 		{"no memory", func(s *topology.Snapshot) {
 			s.Hosts[0].MemoryMiB, s.Hosts[0].NUMANodes[0].MemoryMiB = 0, topology.Unknown
-		}, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host can be used: r1/pve-1 (its memory is unknown or all reserved: set it in the topology file): bring one of them back"},
+		}, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (its memory is unknown or all reserved: set it in the topology file): make one of them available again"},
 		{"best of several", func(s *topology.Snapshot) {
 			small := host("pve-0", machine(shape{nodes: 1, cores: 2, smt: 1, memory: 8 * gib}))
 			down := twoNodes()
 			down.Name, down.Online = "pve-2", false
 			s.Hosts = []topology.Host{small, s.Hosts[0], down}
-		}, spec(fleet.PolicyDedicated, 17, gib, "pve-0", "pve-1", "pve-2"), "17 dedicated CPUs, 1 GiB: r1/pve-1 has only 16 CPUs, and a VM with more vCPUs cannot start, 1 other host less, out of use: r1/pve-2 (offline): add a host or lower cpu in the NodePool"},
+		}, spec(fleet.PolicyDedicated, 17, gib, "pve-0", "pve-1", "pve-2"), "17 dedicated CPUs, 1 GiB: r1/pve-1 has only 16 CPUs, and a VM with more vCPUs cannot start, less on 1 other host, unavailable: r1/pve-2 (offline): add a host or lower cpu in the NodePool"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

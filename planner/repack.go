@@ -15,9 +15,9 @@ const (
 	repackTries = 50
 )
 
-// repack packs the new VMs of small hosts again if all of them pin and one has a poor
-// place: it searches all assignments of VMs to NUMA nodes for the one in which the fewest
-// span nodes.
+// repack packs the new VMs of each small host again if all of them are pinned and one of
+// them is poorly placed: it searches all assignments of VMs to NUMA nodes for the one in
+// which the fewest VMs span nodes.
 func (b *batch) repack() {
 	if len(b.specs) < 2 {
 		return
@@ -98,7 +98,7 @@ type load struct {
 	memory [backings]int64
 }
 
-// pack assigns a NUMA node to each wanted VM, or none to a VM that must span several. It
+// pack assigns a NUMA node to each requested VM, or none to a VM that must span several. It
 // returns nil if it found only packings in which all VMs span nodes.
 func (s *state) pack(requests []request) []int {
 	p := packing{at: make([]int, len(requests)), spanning: len(requests), steps: repackSteps}
@@ -129,10 +129,10 @@ func (s *state) pack(requests []request) []int {
 	return p.best
 }
 
-// search places the VMs from the i-th on; spanning of the earlier ones have no node. Nodes
-// with equal remainders are tried once.
+// search places the VMs from the i-th on; spanning is the number of earlier VMs without a
+// node. Nodes with equal remainders are tried once.
 func (p *packing) search(i, spanning int) {
-	// At least so many of the remaining VMs find no node, by CPUs alone.
+	// Compute, by CPUs alone, the least number of remaining VMs that find no node.
 	surplus, largest := 0, 1
 	for _, n := range p.free {
 		surplus -= n.cpus

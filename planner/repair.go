@@ -4,8 +4,8 @@ import (
 	"slices"
 )
 
-// repairTries limits the exchanges of new VMs that one Place tries, both for unplaced specs
-// and for better places.
+// repairTries limits the exchanges of new VMs that one call of Place tries, both for
+// unplaced specs and for better places.
 const repairTries = 2000
 
 // splitTries is the number of tries that splitting a VM counts as, because it takes longer.

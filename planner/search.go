@@ -85,7 +85,7 @@ func (s *supply) add(gives, count int) {
 }
 
 // memoryOn returns the memory that a node can give. If the memory is not bound to the
-// node alone, that is the free memory of the host.
+// node alone, it is the free memory of the host.
 func (q *search) memoryOn(node int) int64 {
 	switch {
 	case q.wide > 0 && !q.hasMemory(node, mulDivCeil(q.request.memory, 1, int64(q.wide))):
@@ -225,7 +225,7 @@ func sequence(n int) []int {
 	return s
 }
 
-// try makes a plan that uses every node of the set; ok is false if there is none.
+// try builds a plan that uses every node of the set. It returns false if none exists.
 func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
 	vcpus, odd, ok := divide(sub, d.caps, q.request.vcpus, d.even)
 	if !ok {
@@ -239,7 +239,7 @@ func (q *search) try(sub []supply, d division, skew bool) (plan, bool) {
 	used := map[int]bool{} // L3 caches
 	for i, s := range sub {
 		p.parts[i] = part{node: s.node, vcpus: vcpus[i], memory: memory[i], odd: none}
-		if q.wide > 0 { // the CPUs' nodes give no more than the others
+		if q.wide > 0 { // nodes with CPUs give no more than other nodes
 			p.parts[i].memory = mulDivCeil(q.request.memory, 1, int64(q.wide))
 		}
 		if q.allowed != nil && !q.choose(&p.parts[i], i == odd, used) {

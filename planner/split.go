@@ -10,7 +10,7 @@ import (
 // A pinning VM that fits an empty NUMA node, but no node as it is now, is split over
 // several nodes. Taking half of a free node costs the next VM its place, while the
 // remainder next to an existing VM is useless to other VMs. So the VM takes the pieces,
-// over all nodes, that lose the least room for usual VMs. ADR 12 in the docs directory
+// over all nodes, that lose the least room for typical VMs. ADR 12 in the docs directory
 // has the figures.
 
 // A VM is split in units of 24ths of its memory and 8ths of its cores. A further NUMA node
@@ -64,8 +64,8 @@ const (
 
 // refine returns a better plan for a VM that does not fit one NUMA node of its chosen host:
 // on partially allocated cores of one node, or else split so that it costs other VMs least.
-// Hosts are compared by the plan that it replaces, so a host with whole cores on one node
-// is better.
+// Hosts are compared by the plan that refine replaces, so a host with whole cores on one
+// node wins.
 func (s *state) refine(p *plan, w request) plan {
 	if !w.policy.Pinned() || w.partial || p.isLocal() {
 		return *p
@@ -93,9 +93,9 @@ func (p *plan) isLocal() bool { return len(p.parts) == 1 && p.interleaved == nil
 
 // split returns the plan that costs other VMs least, if the VM fits an empty NUMA node. It
 // tries the passes up to p's resort, and stops at the first resort that has a plan. Huge
-// pages back no cell over several nodes, and PCI devices are close to one node only. An odd
-// VM shares a core if whole cores are scarce, or if it finds no whole core and would share
-// one without the split too.
+// pages cannot back a cell over several nodes, and PCI devices are close to one node only.
+// An odd VM shares a core if whole cores are scarce, or if it finds no whole core and would
+// share one without the split too.
 func (s *state) split(p *plan, w request) (best plan, found bool) {
 	if w.backing != ordinary || w.devices != "" || s.anyAssumed() {
 		return plan{}, false
@@ -215,10 +215,10 @@ func (c *splitter) setUnits() {
 	c.pages = int(mulDivCeil(c.request.memory, 1, c.page))
 }
 
-// short returns by how many vCPUs the last unit of cores is not full.
+// short returns the number of vCPUs that the last unit of cores lacks.
 func (c *splitter) short() int { return c.cores*c.core - c.request.vcpus }
 
-// odd returns how many vCPUs use only a part of a core.
+// odd returns the number of vCPUs that use only a part of a core.
 func (c *splitter) odd() int {
 	if c.request.policy == fleet.PolicyIsolated {
 		return 0
@@ -332,7 +332,7 @@ func (c *splitter) cheapest() (plan, bool) {
 	return p, ok
 }
 
-// plan walks back from an end state and builds a plan of the pieces that led to it.
+// plan walks back from an end state and builds a plan from the pieces that led to it.
 func (c *splitter) plan(cell int) (plan, bool) {
 	p := plan{eachMiB: int64(c.eachPages) * c.page}
 	cores, pages := c.cores, c.pages

@@ -90,7 +90,7 @@ func TestSpreadSaysSo(t *testing.T) {
 	t.Parallel()
 	s := spreads(spec(fleet.PolicyShared, 2, gib))
 	placed, _ := place(t, snapshot(twoNodes()), nil, s, s)
-	for i, want := range []string{"; spread over hosts: the first of its pool here", "; spread over hosts: 1 other VM of its pool here"} {
+	for i, want := range []string{"; spread over hosts: first VM of its pool on this host", "; spread over hosts: 1 other VM of its pool on this host"} {
 		if !strings.HasSuffix(placed[i].Reason, want) {
 			t.Errorf("reason %q lacks %q", placed[i].Reason, want)
 		}
@@ -107,7 +107,7 @@ func TestSpreadSaysSo(t *testing.T) {
 			t.Errorf("placed on a host whose siblings are not known: %s", p.Reason)
 		}
 	}
-	if !strings.Contains(placed[1].Reason, "; spread over hosts: 1 other VM of its pool here") {
+	if !strings.Contains(placed[1].Reason, "; spread over hosts: 1 other VM of its pool on this host") {
 		t.Errorf("reason %q does not tell of the other VM", placed[1].Reason)
 	}
 }
@@ -124,7 +124,7 @@ func TestSpreadAfterRemoval(t *testing.T) {
 	placed, _ := p.Place(specs)
 	p.Remove(asExisting(5000, specs, placed)[1])
 	again, _ := p.Place([]fleet.Spec{ours})
-	if want := "the first of its pool here"; !strings.HasSuffix(again[0].Reason, want) {
+	if want := "first VM of its pool on this host"; !strings.HasSuffix(again[0].Reason, want) {
 		t.Errorf("reason %q lacks %q", again[0].Reason, want)
 	}
 }

@@ -13,7 +13,7 @@ type state struct {
 
 	taken []bool // by CPU: reserved, pinned, or the idle sibling of an isolated one
 	free  []int  // by core: threads that are not taken
-	byVM  []bool // by core: some thread is taken by a guest
+	byVM  []bool // by core: a guest takes some thread
 	// byAgent marks the cores with pins of a host agent; agentPinned is the number of their
 	// CPUs, including siblings.
 	byAgent     []bool

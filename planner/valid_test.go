@@ -200,7 +200,7 @@ func mustFollowPolicy(t tb, h *topology.Host, r resident) {
 	if r.spec.Policy != fleet.PolicyShared && len(realNodes(h)) > 1 {
 		least, most = 1, 8
 	}
-	if r.spec.Policy.Pinned() && strings.Contains(r.place.Reason, "memory bound to no NUMA node as none has room") {
+	if r.spec.Policy.Pinned() && strings.Contains(r.place.Reason, "memory not bound to a NUMA node because none has room") {
 		least, most = 0, 0
 	}
 	if r.spec.HugePages != "" {

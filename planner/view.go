@@ -5,7 +5,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// View is the capacity of a host for VMs like a spec, counted as Fits and Place do.
+// View is the capacity of a host for VMs of a spec, counted as in Fits and Place.
 type View struct {
 	// Fits is true if the host could take the VM now.
 	Fits bool `json:"fits"`
@@ -13,8 +13,9 @@ type View struct {
 	// fits.
 	Lacks string `json:"lacks,omitempty"`
 	Fix   string `json:"fix,omitempty"`
-	// CPUs is the number of online CPUs. Reserved of them belong to the host itself.
-	// Taken of them are pinned by guests or are idle siblings of an isolated VM's pins.
+	// CPUs is the number of online CPUs. Reserved is the number reserved for the host
+	// itself. Taken is the number pinned by guests or idle as siblings of an isolated VM's
+	// pins.
 	CPUs     int `json:"cpus"`
 	Reserved int `json:"reserved_cpus"`
 	Taken    int `json:"taken_cpus"`
@@ -34,7 +35,7 @@ type View struct {
 type NodeView struct {
 	NUMANode int `json:"numa_node"`
 	// CPUs is the number of online CPUs that are not reserved for the host. Taken is the
-	// number of these that are not free.
+	// number of those that are in use.
 	CPUs  int `json:"cpus"`
 	Taken int `json:"taken_cpus"`
 	// VCPUs is the number of vCPUs that VMs of the policy can have on the node: on whole
@@ -89,7 +90,7 @@ func (p *Planner) View(spec fleet.Spec, host topology.HostID) View {
 	_, v.Fits = s.evaluateAll(w)
 	switch {
 	case s.problem != "":
-		v.Lacks, v.Fix = s.problem, "bring it back"
+		v.Lacks, v.Fix = s.problem, "make the host available again"
 	case !v.Fits:
 		_, explain := s.lacks(w)
 		g := explain()
@@ -100,20 +101,20 @@ func (p *Planner) View(spec fleet.Spec, host topology.HostID) View {
 
 // Free is the free CPUs and memory of one NUMA node.
 type Free struct {
-	// NUMANode is its id on the host; a host with unknown NUMA nodes has one.
+	// NUMANode is the node's id on the host. A host with unknown NUMA nodes has one node.
 	NUMANode int
-	// CPUs are neither reserved nor pinned, nor idle siblings of an isolated VM's pins.
-	// Floating vCPUs have no CPU of their own and are not subtracted: see Room.Floating of
-	// the host.
+	// CPUs is the number of CPUs that are neither reserved nor pinned, nor idle siblings of
+	// an isolated VM's pins. Floating vCPUs have no CPU of their own and are not
+	// subtracted: see Room.Floating.
 	CPUs int
-	// MemoryMiB is ordinary memory.
+	// MemoryMiB is the free ordinary memory.
 	MemoryMiB int64
 }
 
 // Room is the free CPUs and memory of one host.
 type Room struct {
 	Host topology.HostID
-	// Problem says why no VM may be placed on the host, or is empty.
+	// Problem is the reason why no VM may be placed on the host, or empty.
 	Problem string
 	// Floating is the number of vCPUs without pins.
 	Floating int

@@ -35,7 +35,7 @@ func TestView(t *testing.T) {
 		{"dedicated", spec(fleet.PolicyDedicated, 4, gib), planner.View{Fits: true, VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(4)}, {VCPUs: vcpus(8)}}}},
 		{
 			"isolated", spec(fleet.PolicyIsolated, 7, gib),
-			planner.View{Lacks: "NUMA 1 has 4 free with 14 GiB, 2 NUMA nodes together 6 with 28 GiB", Fix: "add a host or lower cpu in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(2)}, {VCPUs: vcpus(4)}}},
+			planner.View{Lacks: "NUMA node 1 has room for 4 vCPUs and 14 GiB, 2 NUMA nodes together for 6 and 28 GiB", Fix: "add a host or lower cpu in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(2)}, {VCPUs: vcpus(4)}}},
 		},
 	}
 	for _, tt := range tests {

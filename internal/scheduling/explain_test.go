@@ -153,13 +153,13 @@ func kindsOfPending() []pending {
 		},
 		{
 			name: "a volume on a host that is full", pod: deployment("a", 1, "1", "1Gi", dataPod), more: volumeIn("ryzen"), hosts: occupied("ryzen"),
-			obstacle: scheduling.ObstacleHost, want: "no host has room: c1.2VCPU-4GB: 2 shared vCPUs, 4 GiB: lab/ryzen has room for 0 vCPUs beside 24",
+			obstacle: scheduling.ObstacleHost, want: "no host has room: c1.2VCPU-4GB: 2 shared vCPUs, 4 GiB: lab/ryzen has 24 floating vCPUs and room for 0 more",
 			host: "lab/xeon: is not where the pod's volumes are: topology.kubernetes.io/zone In [ryzen]",
 			fix:  func(p *pending) { p.hosts = nil },
 		},
 		{
 			name: "the selected host is full", pod: zonePod("ryzen"), hosts: occupied("ryzen"),
-			obstacle: scheduling.ObstacleHost, want: "lab/ryzen has room for 0 vCPUs beside 24: add a host or raise overcommit in the ProxmoxNodeClass",
+			obstacle: scheduling.ObstacleHost, want: "lab/ryzen has 24 floating vCPUs and room for 0 more: add a host or raise overcommit in the ProxmoxNodeClass",
 			host: "lab/xeon: is not what pool and pod require: topology.kubernetes.io/zone In [ryzen]",
 			fix:  func(p *pending) { p.class = `{template: {name: debian}, placement: {overcommit: "2"}}` },
 		},
@@ -168,7 +168,7 @@ func kindsOfPending() []pending {
 			class: "{template: {name: debian}, placement: {policy: NUMA}}",
 			pool:  poolWith("requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [m1.1VCPU-8GB]}]"),
 			hosts: func(s *topology.Snapshot) { s.Hosts = []topology.Host{machine("two", 1, 2, 4, 12)} }, host: "lab/two",
-			obstacle: scheduling.ObstacleHost, want: "1 NUMA vCPU, 8 GiB: lab/two NUMA 0 has 8 free with 6 GiB, 2 NUMA nodes together 16 with 12 GiB: add a host or lower memory",
+			obstacle: scheduling.ObstacleHost, want: "1 NUMA vCPU, 8 GiB: lab/two NUMA node 0 has room for 8 vCPUs and 6 GiB, 2 NUMA nodes together for 16 and 12 GiB: add a host or lower memory",
 			fix: func(p *pending) {
 				p.hosts = func(s *topology.Snapshot) { s.Hosts = []topology.Host{machine("two", 1, 2, 4, 32)} }
 			},
@@ -184,7 +184,7 @@ func kindsOfPending() []pending {
 		{
 			name: "CPUs kept for the host", pod: deployment("a", 1, "3", "1Gi", ""), class: "{template: {name: debian}, placement: {policy: Dedicated, pinWith: HostAgent}}",
 			hosts:    only("ryzen", func(h *topology.Host) { h.ReservedCPUs = h.OnlineCPUs().Difference(topology.CPUs(11, 23)) }),
-			obstacle: scheduling.ObstacleHost, want: "lab/ryzen has 2 free beside 0 vCPUs floating",
+			obstacle: scheduling.ObstacleHost, want: "lab/ryzen has 2 free CPUs beside 0 floating vCPUs",
 			fix: func(p *pending) { p.hosts = only("ryzen", small) },
 		},
 		{
