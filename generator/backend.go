@@ -23,7 +23,7 @@ var notSlug = regexp.MustCompile(`[^a-z0-9]+`)
 
 // StateName returns the name of a host's state. It is readable, unique for each cluster,
 // region and host, has at most 63 characters, begins and ends with a letter (Terraform
-// refuses a kubernetes secret_suffix that ends in "-1") and is a valid label value.
+// rejects a kubernetes secret_suffix that ends in "-1") and is a valid label value.
 func StateName(clusterID string, host topology.HostID) string {
 	sum := sha256.Sum256([]byte(clusterID + "\x00" + string(host.Region) + "\x00" + string(host.Host)))
 	suffix := make([]byte, 0, 12)
@@ -96,7 +96,7 @@ func backendSettings(backend fleet.Backend, state string) map[string]string {
 	return settings
 }
 
-// credentials maps the settings that must be set by the environment to their variables,
+// credentials maps the settings that must be set in the environment to their variables,
 // because a fleet's files may be in git.
 var credentials = map[string]string{ //nolint:gosec // names of settings and variables
 	"azurerm.access_key":                  "ARM_ACCESS_KEY",

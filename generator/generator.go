@@ -22,8 +22,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// FormatVersion is the format version of the files that Render writes. Parse refuses
-// newer versions.
+// FormatVersion is the format version of the files that Render writes. Parse rejects newer
+// versions.
 const FormatVersion = 1
 
 // ImportFile is the name of the file in a root's directory that contains the import blocks

@@ -21,8 +21,8 @@ type Memo struct {
 	nodes map[string]remembered
 }
 
-// remembered is a node file whose content Render writes for the VM, and from which Parse
-// reads it.
+// remembered is a node file and its VM: Render writes this content for the VM, and Parse
+// reads the VM from it.
 type remembered struct {
 	content []byte
 	vm      fleet.VM

@@ -418,7 +418,7 @@ func affinity(vm *fleet.VM) string {
 // semicolons formats a set for numaN, where commas separate fields.
 func semicolons(set topology.CPUSet) string { return strings.ReplaceAll(set.String(), ",", ";") }
 
-// explain says in a few lines why a VM exists and why it has this placement.
+// explain returns a few lines that explain why a VM exists and why it has this placement.
 func explain(vm *fleet.VM) []string {
 	asked := fmt.Sprintf("Asked: pool %s", vm.Pool)
 	if vm.Demand != (fleet.Demand{}) {

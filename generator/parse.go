@@ -26,7 +26,7 @@ type ParseError struct {
 	Line int
 	// Problem describes the fault.
 	Problem string
-	// Hint says how to fix it.
+	// Hint is the fix.
 	Hint string
 	// Err is the cause, or nil.
 	Err error
@@ -145,7 +145,8 @@ func (p *parser) carried(hash string) map[string][]byte {
 	return files
 }
 
-// checkText refuses text that is larger than any file of Render, and merge conflicts.
+// checkText returns an error for text larger than any file that Render writes, and for
+// merge conflicts.
 func (p *parser) checkText(name string) error {
 	if !kindOf(name).isText() {
 		return nil
@@ -211,8 +212,8 @@ func formatError(name string, line, format int) error {
 	return &ParseError{File: name, Line: line, Problem: fmt.Sprintf("has the unknown format %d", format), Hint: hintRestore}
 }
 
-// parseRootFile adds the host or the VM of a file to the fleet. It refuses unmanaged files
-// that the engine would read.
+// parseRootFile adds the host or the VM of a file to the fleet. It returns an error for an
+// unmanaged file that the engine would read.
 func (p *parser) parseRootFile(name string) error {
 	kind := kindOf(name)
 	switch {

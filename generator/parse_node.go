@@ -19,8 +19,8 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// Limits of a node file's expressions, several times what Render writes. The HCL parser is
-// recursive, and a stack overflow ends the process.
+// Limits of a node file's expressions, several times the amounts that Render writes. The
+// HCL parser is recursive, and a stack overflow ends the process.
 const (
 	maxNesting = 24
 	// maxOperators limits signs, negations, conditions and directives, because each can
@@ -31,7 +31,7 @@ const (
 // groupsArgument is the argument of groupsCall.
 const groupsArgument = "security_groups"
 
-// nodeFile is a node file while it is parsed.
+// nodeFile is a node file being parsed.
 type nodeFile struct {
 	name    string
 	content []byte
@@ -167,8 +167,8 @@ func (n *nodeFile) calls() (vm, groups hclsyntax.Attributes, err error) {
 	return vm, hclsyntax.Attributes{groupsArgument: attribute}, nil
 }
 
-// constant refuses expressions that compute a value, because each nested for multiplies the
-// evaluation time.
+// constant returns an error for expressions that compute a value, because each nested for
+// multiplies the evaluation time.
 func (n *nodeFile) constant(attributes hclsyntax.Attributes) error {
 	// Sort the names, so that the same file always gives the same error.
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
@@ -189,8 +189,8 @@ func (n *nodeFile) constant(attributes hclsyntax.Attributes) error {
 	return nil
 }
 
-// maxExponent limits numbers to the range of a float64. Without a limit, the digits of a
-// number that has a few characters in HCL could fill the memory.
+// maxExponent limits numbers to the range of a float64. Without a limit, a few characters
+// of HCL could expand to a number whose digits exhaust the memory.
 const maxExponent = 1100
 
 var errHugeNumber = errors.New("number out of range")

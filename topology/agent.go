@@ -28,8 +28,8 @@ const (
 	MaxPCINodes = 256
 )
 
-// Agent is the last state that numaform-agent published. Only the agent knows whose VMs it
-// pins and which VMs have pins.
+// Agent is the last state that numaform-agent published. Only the agent can report which
+// clusters' VMs it pins and which VMs have pins.
 type Agent struct {
 	Version string `json:"version"`
 	// At is the time of publication, by the host's clock.

@@ -36,10 +36,9 @@ const (
 // AgentFault is a problem with a host's agent.
 type AgentFault struct {
 	State AgentState
-	// What completes a sentence that begins with the host's name. Fix says how to fix the
-	// fault.
+	// What completes a sentence that begins with the host's name. Fix is the hint.
 	What, Fix string
-	// Blocks is set if the agent would not pin VMs that are placed on the host now.
+	// Blocks is true if the agent would not pin VMs placed on the host now.
 	Blocks bool
 	// VMID is the affected VM, or 0 if the fault is not about a single VM.
 	VMID int
@@ -114,16 +113,16 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 			continue
 		}
 		reason := h.Agent.Refused[vmid]
-		what := fmt.Sprintf("has a numaform-agent that refuses to pin VM %d %s as it declares: %s", vmid, h.Guests[i].Name, reason)
+		what := fmt.Sprintf("has a numaform-agent that refuses to pin VM %d %s as declared: %s", vmid, h.Guests[i].Name, reason)
 		if pins := h.Agent.Pinned[vmid]; len(pins) > 0 {
-			what += fmt.Sprintf("; it stays on CPUs %s", pins)
+			what += fmt.Sprintf("; it is still pinned to CPUs %s", pins)
 		}
 		faults = append(faults, AgentFault{State: AgentDisagrees, What: what, VMID: vmid, Fix: refusalHint(reason)})
 	}
 	return faults
 }
 
-// refusalHint says how to fix a VM that the agent does not pin for the reason.
+// refusalHint returns the hint for a VM that the agent refuses to pin for the given reason.
 func refusalHint(reason string) string {
 	switch reason {
 	case "foreign_cluster":
@@ -135,7 +134,7 @@ func refusalHint(reason string) string {
 	case "key_twice":
 		return "remove the marker from the description of the clone"
 	case "vcpus_differ":
-		return "replace the VM: it runs with a different number of cores than its file says"
+		return "replace the VM: it runs with a different number of cores than in its file"
 	}
 	return "run `numaform-agent status` on the host; docs/agent.md explains the reasons"
 }

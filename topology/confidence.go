@@ -2,7 +2,7 @@ package topology
 
 import "slices"
 
-// Confidence says how completely a machine is known.
+// Confidence is the extent to which a machine's facts are known.
 type Confidence string
 
 // The levels of confidence, the best first.

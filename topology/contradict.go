@@ -99,8 +99,8 @@ func (m *Machine) contradictsReport(host *Machine) string {
 	return ""
 }
 
-// name returns the source's name for a message. It says where the source is, so that a user
-// can fix it.
+// name returns the source's name for a message. It names the location of the source, so
+// that a user can fix it.
 func (s Source) name() string {
 	switch s {
 	case SourceAgent:

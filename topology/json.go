@@ -28,14 +28,14 @@ func joinFaults(faults []error) error {
 	return errors.Join(faults...)
 }
 
-// strictJSON reads JSON into target and refuses what encoding/json accepts: unknown keys,
-// duplicate keys, keys that differ in case, and null. It reports all faults at once, each
-// with its line and path.
+// strictJSON reads JSON into target and rejects input that encoding/json accepts: unknown
+// keys, duplicate keys, keys that differ in case, and null. It reports all faults at once,
+// each with its line and path.
 //
-// No library does that for these types. encoding/json and sigs.k8s.io/json do not find
+// No library does this for these types. encoding/json and sigs.k8s.io/json do not find
 // unknown keys in types with an UnmarshalJSON, which CPU and NUMANode need for their
-// defaults. They stop at the first wrong type, and they omit the path of a text that an
-// UnmarshalText refuses: for `"cpus": "3-1"` they report a reversed range, but no host.
+// defaults. They stop at the first wrong type, and they omit the path of a text that
+// UnmarshalText rejects: for `"cpus": "3-1"` they report a reversed range, but no host.
 func strictJSON(data []byte, target any) error {
 	r := strictReader{data: data, decoder: json.NewDecoder(bytes.NewReader(data)), fields: map[reflect.Type]map[string]reflect.Type{}}
 	r.decoder.UseNumber()
@@ -73,7 +73,7 @@ func (r *strictReader) line(offset int64) int {
 	return 1 + bytes.Count(r.data[:min(offset, int64(len(r.data)))], []byte("\n"))
 }
 
-// fault records a fault of the value or key that the decoder read last.
+// fault records a fault of the last value or key that the decoder read.
 func (r *strictReader) fault(path, format string, args ...any) {
 	if len(r.faults) >= maxFaults {
 		return
@@ -98,7 +98,7 @@ func (r *strictReader) read(typ reflect.Type, path string, depth int) error {
 			typ = typ.Elem()
 		}
 		if want, got := jsonKind(typ), tokenKind(token); want != got {
-			r.fault(path, "must be %s, is %s", want, got)
+			r.fault(path, "must be %s, not %s", want, got)
 			typ = nil
 		}
 	}

@@ -90,7 +90,7 @@ func (b lscpuBlock) machine() (Machine, error) {
 		return Machine{}, err
 	}
 	m := Machine{Model: b.model(), Arch: b.first(lscpuFirstKey)}
-	switch m.Arch { // translate the kernel's names to Kubernetes' names
+	switch m.Arch { // translate the kernel names to the Kubernetes names
 	case "x86_64":
 		m.Arch = ""
 	case "aarch64":
@@ -153,8 +153,8 @@ func (b lscpuBlock) model() string {
 	return strings.Join(slices.Compact(models), " + ")
 }
 
-// numaNodes returns the CPUs of each NUMA node by its ID. It refuses a text whose node
-// list is shorter than lscpu's node count.
+// numaNodes returns the CPUs of each NUMA node by its ID. It returns an error if the text
+// lists fewer nodes than lscpu counts.
 func (b lscpuBlock) numaNodes() (map[int]CPUSet, error) {
 	nodes := map[int]CPUSet{}
 	for key := range b {
@@ -172,7 +172,7 @@ func (b lscpuBlock) numaNodes() (map[int]CPUSet, error) {
 		}
 	}
 	if want := b.number("NUMA node(s)"); want != len(nodes) {
-		return nil, fmt.Errorf("\"NUMA node(s)\" says %d, but %d are listed: the text is incomplete", want, len(nodes))
+		return nil, fmt.Errorf("\"NUMA node(s)\" is %d, but %d are listed: the text is incomplete", want, len(nodes))
 	}
 	return nodes, nil
 }

@@ -58,9 +58,9 @@ func FromCounts(model string, sockets, cores, cpus int, memoryMiB int64) Machine
 	return m
 }
 
-// WithSource returns the machine with every known fact marked as read from source. Data
-// that ParseCollected reads may be from a file or from the host agent; only the caller
-// knows.
+// WithSource returns the machine with every known fact marked as read from source. The
+// caller passes the source because ParseCollected reads data both from files and from the
+// host agent.
 func (m Machine) WithSource(source Source) Machine {
 	m.Sources = map[Fact]Source{}
 	for _, cpu := range m.CPUs {

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Merge joins the facts that several sources report about one host: each fact comes from
+// Merge combines the facts that several sources report about one host: each fact comes from
 // the best source that has it, in the order of the Source constants. Where sources
 // contradict each other, Merge returns warnings. It ignores a file that contradicts the
 // live host, and makes other doubtful facts unknown, so that no VM is pinned by them.
@@ -91,7 +91,7 @@ func (m *Machine) mergeCPUs(machines []Machine) []string {
 
 // mergeNUMANodes uses the NUMA nodes of the best source, and for each node the memory, huge
 // pages and distances of the best source that has them. The node of a CPU becomes unknown
-// if the live report lists another one, because a firmware setting has changed.
+// if the live report lists a different one, as after a change of firmware settings.
 func (m *Machine) mergeNUMANodes(machines []Machine) []string {
 	source := best(machines, FactNUMA)
 	if source == nil {
@@ -132,7 +132,7 @@ func (m *Machine) mergeNUMANodes(machines []Machine) []string {
 	if len(moved) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("CPUs %s are on other NUMA nodes than %s says; numaform treats their nodes as unknown: %s",
+	return []string{fmt.Sprintf("CPUs %s are on different NUMA nodes than in %s; numaform treats their nodes as unknown: %s",
 		CPUs(moved...), m.Sources[FactNUMA].name(), collectAgain)}
 }
 
@@ -150,7 +150,7 @@ func (m *Machine) checkMergedMemory() []string {
 	for i := range m.NUMANodes {
 		m.NUMANodes[i].MemoryMiB, m.NUMANodes[i].HugePages = Unknown, nil
 	}
-	warning := fmt.Sprintf("%s gives the NUMA nodes %d MiB, but the host has %d MiB; numaform treats the memory of each node as unknown: %s",
+	warning := fmt.Sprintf("%s lists %d MiB on the NUMA nodes, but the host has %d MiB; numaform treats the memory of each node as unknown: %s",
 		m.Sources[FactMemory].name(), sum, m.MemoryMiB, collectAgain)
 	delete(m.Sources, FactMemory)
 	return []string{warning}
@@ -226,7 +226,7 @@ func (m *Machine) mergeCores(machines []Machine) []string {
 }
 
 // sameCores reports whether both machines group the online CPUs into the same cores,
-// considering only CPUs whose core both know.
+// considering only CPUs whose core is known in both.
 func (m *Machine) sameCores(other *Machine) bool {
 	theirs, ours := map[int]int{}, map[int]int{}
 	for _, cpu := range m.CPUs {

@@ -113,7 +113,7 @@ func TestMergeDoubtsOutdatedSources(t *testing.T) {
 				m.CPUs[8].NUMANode, m.CPUs[24].NUMANode = 0, 0
 				return m
 			},
-			"CPUs 8,24 are on other NUMA nodes than the collected file under machines says",
+			"CPUs 8,24 are on different NUMA nodes than in the collected file under machines",
 			func(m *topology.Machine) bool {
 				return m.CPUs[8].NUMANode == topology.Unknown && m.CPUs[9].NUMANode == 1
 			},
@@ -146,7 +146,7 @@ func TestMergeDoubtsOutdatedSources(t *testing.T) {
 		},
 		{
 			"memory was taken out", func() topology.Machine { return topology.FromCounts("", 2, 16, 32, 48000) },
-			"the collected file under machines gives the NUMA nodes 95161 MiB, but the host has 48000 MiB",
+			"the collected file under machines lists 95161 MiB on the NUMA nodes, but the host has 48000 MiB",
 			func(m *topology.Machine) bool { return m.NUMANodes[0].MemoryMiB == topology.Unknown },
 		},
 		{

@@ -90,7 +90,7 @@ func ParseSettings(data []byte) (Settings, error) {
 	return s, nil
 }
 
-// Print returns the settings as JSON; the same settings give the same bytes.
+// Print returns the settings as JSON. Equal settings yield identical bytes.
 func (s Settings) Print() ([]byte, error) {
 	hosts := s.hosts
 	if hosts == nil {

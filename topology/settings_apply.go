@@ -114,8 +114,8 @@ func (h *hostSettings) checkNodes(host *Host, ids []int) []error {
 }
 
 // applyCounts applies counts of 1: no core has siblings, or all CPUs share a socket or a
-// cache. Larger counts do not say which CPUs belong together, so applyCounts only compares
-// the number of threads with the known cores.
+// cache. Larger counts do not identify the CPUs that belong together, so applyCounts only
+// compares the number of threads with the known cores.
 func (h *hostSettings) applyCounts(host *Host) []error {
 	var faults []error
 	most := 0

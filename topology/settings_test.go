@@ -203,7 +203,7 @@ func TestParseSettingsRefuses(t *testing.T) {
 		{"reserved twice", `{"r": {"h": {"reservedcpus": [1, 1]}}}`, "r.h.reservedcpus: cpu 1 is listed twice"},
 		{"reserved out of bounds", `{"r": {"h": {"reservedcpus": [-1]}}}`, "r.h.reservedcpus: -1: must be an ID"},
 		{"reserved on no node", `{"r": {"h": {"nodes": {"0": {"cpus": "0-3"}}, "reservedcpus": [4]}}}`, "cpu 4 is not on a node"},
-		{"reserved as text", `{"r": {"h": {"reservedcpus": "0-1"}}}`, "r.h.reservedcpus: must be an array, is a string"},
+		{"reserved as text", `{"r": {"h": {"reservedcpus": "0-1"}}}`, "r.h.reservedcpus: must be an array, not a string"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -33,7 +33,7 @@ func ParseSnapshot(data []byte) (*Snapshot, error) {
 	return &file.Snapshot, nil
 }
 
-// Print returns the snapshot as JSON; the same snapshot gives the same bytes.
+// Print returns the snapshot as JSON. Equal snapshots yield identical bytes.
 func (s *Snapshot) Print() ([]byte, error) {
 	sorted := Snapshot{Regions: append([]Region{}, s.Regions...), Hosts: append([]Host{}, s.Hosts...)}
 	for i := range sorted.Hosts { // clone the slices that sort reorders

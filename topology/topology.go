@@ -60,7 +60,7 @@ type Region struct {
 	// Quorate is false if the cluster has lost its quorum. Nothing may be written until it
 	// has quorum again.
 	Quorate bool `json:"quorate"`
-	// HidesGuests is set if the credential cannot list all guests, so a VMID that is not
+	// HidesGuests is true if the credential cannot list all guests, so a VMID that is not
 	// listed may be in use.
 	HidesGuests bool `json:"hides_guests,omitempty"`
 	// MappingsProblem is the reason why some resource mappings of PCI devices are unknown,
@@ -76,7 +76,7 @@ type Host struct {
 	Online bool       `json:"online"`
 	// Problem is the reason why numaform cannot use the host, or empty.
 	Problem string `json:"problem,omitempty"`
-	// Maintenance is set while the Proxmox HA manager moves guests off the host. Existing
+	// Maintenance is true while the Proxmox HA manager moves guests off the host. Existing
 	// guests may still run there, but the planner places no new ones.
 	Maintenance bool `json:"maintenance,omitempty"`
 	// Warnings name sources that cannot be read, or that contradict the host or each
@@ -91,10 +91,10 @@ type Host struct {
 	ReadAt time.Time `json:"read_at,omitzero"`
 	// Agent is the state that the host agent published in the host's notes, or nil.
 	Agent *Agent `json:"agent,omitempty"`
-	// AgentProblem says why the agent's data cannot be read and how to fix that, or is
+	// AgentProblem explains why the agent's data cannot be read and how to fix that, or is
 	// empty.
 	AgentProblem string `json:"agent_problem,omitempty"`
-	// Contradicted says how the topology in the notes contradicts the live host, or is
+	// Contradicted describes how the topology in the notes contradicts the live host, or is
 	// empty.
 	Contradicted string `json:"contradicted,omitempty"`
 	// NotesAt is the time at which the notes were read.
@@ -123,7 +123,7 @@ func (h *Host) ID() HostID { return HostID{Region: h.Region, Host: h.Name} }
 // Machine describes a host's hardware. CPUs and NUMANodes are sorted by ID.
 type Machine struct {
 	Model string `json:"model,omitempty"`
-	// Arch is Kubernetes' name for the architecture; empty means amd64.
+	// Arch is the Kubernetes name of the architecture; empty means amd64.
 	Arch string `json:"arch,omitempty"`
 	CPUs []CPU  `json:"cpus,omitempty"`
 	// NUMANodes has at least one element once CPUs are known.
@@ -142,7 +142,7 @@ type Machine struct {
 type Threads struct {
 	// PerCore is the largest number of threads of any core; 0 means unknown.
 	PerCore int
-	// Even is set if all cores have the same number.
+	// Even is true if all cores have the same number.
 	Even bool
 }
 

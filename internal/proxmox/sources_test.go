@@ -191,7 +191,7 @@ func TestSources(t *testing.T) {
 		},
 		{
 			name: "node-capacity with its CPUs in another order", given: sourced{guests: map[int]map[string]any{800: capacity("0-7")}},
-			memory: topology.SourceCapacity, warning: "CPUs 2-5 are on other NUMA nodes than VM node-capacity says",
+			memory: topology.SourceCapacity, warning: "CPUs 2-5 are on different NUMA nodes than in VM node-capacity",
 		},
 		{
 			name: "node-capacity without CPUs", given: sourced{guests: map[int]map[string]any{800: capacity("")}},
