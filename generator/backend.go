@@ -164,7 +164,7 @@ func (c *checker) backend(backend fleet.Backend) {
 	c.valid(backend.Type != "http" || backend.Config["address"] != "", "fleet.backend.config.address", "",
 		"set it to the URL below which each host has its state")
 	c.valid(perRoot[backend.Type] != nil || placeholder, "fleet.backend.type", backend.Type,
-		"numaform does not know which of its settings names a state: "+
+		"numaform cannot determine which of its settings names the state: "+
 			"write "+statePlaceholder+" into that setting; numaform replaces it with the name of each host's state")
 }
 

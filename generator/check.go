@@ -203,7 +203,7 @@ func (c *checker) vm(clusterID string, vm *fleet.VM) {
 		c.require(false, "pool", "%v", err)
 	}
 	c.require(fleet.MinVMID <= vm.VMID && vm.VMID <= fleet.MaxVMID, "vmid",
-		"%d is not from %d to %d: correct vmid_range in numaform.yaml", vm.VMID, fleet.MinVMID, fleet.MaxVMID)
+		"%d is out of range: must be from %d to %d; correct vmid_range in numaform.yaml", vm.VMID, fleet.MinVMID, fleet.MaxVMID)
 	name := fleet.NodeName(vm.Pool, vm.VMID)
 	c.valid(vm.Name == name, "name", vm.Name, fmt.Sprintf("must be %s, the pool's name and the VMID", name))
 	if vm.Module != "" {
@@ -290,7 +290,7 @@ func (c *checker) disks(vm *fleet.VM) {
 
 // devices checks networks, PCI devices, tags, security groups and the resource pool.
 func (c *checker) devices(vm *fleet.VM) {
-	c.require(len(vm.Networks) <= maxNetworks, "networks", "%d of them: Proxmox supports at most %d", len(vm.Networks), maxNetworks)
+	c.require(len(vm.Networks) <= maxNetworks, "networks", "has %d entries: Proxmox supports at most %d", len(vm.Networks), maxNetworks)
 	firewall := len(vm.Networks) == 0
 	for i, n := range vm.Networks {
 		field := fmt.Sprintf("networks[%d].", i)
@@ -303,7 +303,7 @@ func (c *checker) devices(vm *fleet.VM) {
 		firewall = firewall || n.Firewall
 	}
 
-	c.require(len(vm.PCIDevices) <= maxPCIDevices, "pci_devices", "%d of them: Proxmox supports at most %d", len(vm.PCIDevices), maxPCIDevices)
+	c.require(len(vm.PCIDevices) <= maxPCIDevices, "pci_devices", "has %d entries: Proxmox supports at most %d", len(vm.PCIDevices), maxPCIDevices)
 	for i, device := range vm.PCIDevices {
 		field := fmt.Sprintf("pci_devices[%d].", i)
 		c.match(field+"mapping", device.Mapping, mappingName, "must be the name of a resource mapping")
@@ -343,7 +343,7 @@ func (c *checker) placement(vm *fleet.VM) {
 		c.require(vm.HugePages == "", "cells", "are missing: huge pages require a policy that binds memory: NUMA, Dedicated or Isolated")
 		return
 	}
-	c.require(len(vm.Cells) <= maxCells, "cells", "%d of them: Proxmox supports at most %d", len(vm.Cells), maxCells)
+	c.require(len(vm.Cells) <= maxCells, "cells", "has %d entries: Proxmox supports at most %d", len(vm.Cells), maxCells)
 	var memory int64
 	var guestCPUs []int
 	for i, cell := range vm.Cells {

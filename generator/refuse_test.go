@@ -41,7 +41,7 @@ func TestRefusesVM(t *testing.T) {
 		"pool":               {func(v *fleet.VM) { v.Pool = "Workers" }, `pool: nodepool "Workers"`},
 		"pool with newline":  {func(v *fleet.VM) { v.Pool = "a\nb" }, `nodepool "a\nb"`},
 		"name":               {func(v *fleet.VM) { v.Name = "other" }, `name "other": must be workers-2001`},
-		"vmid":               {func(v *fleet.VM) { v.VMID = 99 }, "vmid: 99 is not from 100"},
+		"vmid":               {func(v *fleet.VM) { v.VMID = 99 }, "vmid: 99 is out of range: must be from 100 to"},
 		"key":                {func(v *fleet.VM) { v.Key = "k e y" }, `key "k e y": must be 32 hex digits`},
 		"module path":        {func(v *fleet.VM) { v.Module = "../../../etc" }, `module "../../../etc": must be the 16 hex digits`},
 		"class line break":   {func(v *fleet.VM) { v.NodeClass = "a\nb" }, `node_class "a\nb": has a line break`},
@@ -76,7 +76,7 @@ func TestRefusesVM(t *testing.T) {
 		"model":             {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "b", Model: "fast"}} }, `networks[0].model "fast"`},
 		"vlan":              {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "b", VLAN: 4095}} }, "networks[0].vlan: 4095"},
 		"mtu":               {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "b", MTU: 2}} }, "networks[0].mtu: 2"},
-		"many networks":     {func(v *fleet.VM) { v.Networks = make([]fleet.Network, 33) }, "networks: 33 of them"},
+		"many networks":     {func(v *fleet.VM) { v.Networks = make([]fleet.Network, 33) }, "networks: has 33 entries"},
 		"tag":               {func(v *fleet.VM) { v.Tags = []string{"a", "Team A"} }, `tags[1] "Team A": must have lower case`},
 		"group":             {func(v *fleet.VM) { v.SecurityGroups = []string{"1"} }, `security_groups[0] "1"`},
 		"group without effect": {func(v *fleet.VM) {
@@ -104,7 +104,7 @@ func TestRefusesVM(t *testing.T) {
 		"timeouts":          {func(v *fleet.VM) { v.Timeouts.Start = -1 }, "timeouts: {Create:0 Start:-1 Delete:0}: must be seconds from 0"},
 		"mapping":           {func(v *fleet.VM) { v.PCIDevices = []fleet.PCIDevice{{Mapping: "0000:01:00.0"}} }, `pci_devices[0].mapping "0000:01:00.0": must be the name of a resource mapping`},
 		"mediated device":   {func(v *fleet.VM) { v.PCIDevices = []fleet.PCIDevice{{Mapping: "gpu", MDev: "a,romfile=b"}} }, `pci_devices[0].mdev "a,romfile=b": must be a type of mediated device`},
-		"too many devices":  {func(v *fleet.VM) { v.PCIDevices = make([]fleet.PCIDevice, 17) }, "pci_devices: 17 of them"},
+		"too many devices":  {func(v *fleet.VM) { v.PCIDevices = make([]fleet.PCIDevice, 17) }, "pci_devices: has 17 entries"},
 		"pages of no node":  {func(v *fleet.VM) { v.HugePages = fleet.HugePages2Mi }, "cells: are missing: huge pages require"},
 		"pages of two nodes": {func(v *fleet.VM) {
 			split(v)
@@ -117,7 +117,7 @@ func TestRefusesVM(t *testing.T) {
 		"spread":              {func(v *fleet.VM) { v.Spread = "Racks" }, `spread "Racks": must be one of`},
 		"guest CPU twice":     {func(v *fleet.VM) { split(v); v.Cells[1].GuestCPUs = topology.CPUs(1, 2) }, "have guest CPUs [0 1 1 2]"},
 		"guest CPU missing":   {func(v *fleet.VM) { split(v); v.Cells[1].GuestCPUs = topology.CPUs(2, 4) }, "must contain each from 0 to 3 once"},
-		"many cells":          {func(v *fleet.VM) { v.Cells = make([]topology.NUMACell, 9) }, "cells: 9 of them"},
+		"many cells":          {func(v *fleet.VM) { v.Cells = make([]topology.NUMACell, 9) }, "cells: has 9 entries"},
 		"template":            {func(v *fleet.VM) { v.Source.VMID = 0 }, "source.vmid: 0: must be the VMID of template debian on host region-1/pve-1"},
 		"template number":     {func(v *fleet.VM) { v.TemplateVMID = -1 }, "template_vmid: -1: must be the VMID of a template"},
 		"template below":      {func(v *fleet.VM) { v.Source.VMID = fleet.MinVMID - 1 }, "source.vmid: 99"},

@@ -178,7 +178,7 @@ func inHostEnforce(t *testing.T) {
 	if err := os.WriteFile(groups+"/qemu.slice/105.scope/cpuset.cpus", []byte("0-5"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	agenttest.Eventually(t, says(p, "control group had been changed, confined again"))
+	agenttest.Eventually(t, says(p, "confined control group that another program changed"))
 	s.on(rest, 105)
 
 	// A confined guest gets pins: no other guest uses the other thread of its core.

@@ -142,7 +142,7 @@ func TestQEMU(t *testing.T) {
 		move(t, tid, free)
 	}
 	agenttest.Eventually(t, func() error { return h.Pinned(101, both, first, second) })
-	agenttest.Eventually(t, says(p, "vCPUs had been moved, put back"))
+	agenttest.Eventually(t, says(p, "restored vCPUs that another program moved"))
 
 	h.Stop(101)
 	pid = h.StartQEMU(101, 2)

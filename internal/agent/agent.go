@@ -66,7 +66,7 @@ type Agent struct {
 	host     claim.Host
 
 	state State
-	// written is the text of the state file.
+	// written is the current text of the state file.
 	written []byte
 	// placed are the pins that this process applied.
 	placed map[qemu.Run]*claim.Pins
@@ -141,7 +141,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.Log.Info("started", "version", a.Version, "isolation", a.Settings.Isolation, "clusters", strings.Join(a.Settings.Clusters, " "),
 		"max-pinned-percent", a.Settings.MaxPinnedPercent)
 	if len(a.Settings.Clusters) == 0 {
-		a.Log.Warn("no cluster may pin here: set clusters in the agent's configuration")
+		a.Log.Warn("no cluster may pin VMs on this host: set clusters in the agent's configuration")
 	}
 	ticker := time.NewTicker(a.Interval / earlyFactor)
 	defer ticker.Stop()
@@ -251,10 +251,10 @@ func (a *Agent) Release() error {
 		errs = append(errs, fmt.Errorf("control group %s is still confined: write %q to its cpuset.cpus", c.Group, c.Was))
 	}
 	for _, g := range a.state.Governors {
-		errs = append(errs, fmt.Errorf("frequency policy %d does not have its earlier governor %s: %s", g.Policy, g.Was, g.Problem))
+		errs = append(errs, fmt.Errorf("frequency policy %d was not restored to governor %s: %s", g.Policy, g.Was, g.Problem))
 	}
 	for _, i := range a.state.Interrupts {
-		errs = append(errs, fmt.Errorf("interrupt %d is not on its earlier CPUs %s: %s", i.IRQ, i.Was, i.Refused))
+		errs = append(errs, fmt.Errorf("interrupt %d was not restored to CPUs %s: %s", i.IRQ, i.Was, i.Refused))
 	}
 	if len(errs) > 0 {
 		return fmt.Errorf("releasing guests: %w", errors.Join(errs...))
@@ -290,7 +290,7 @@ func (a *Agent) readHost() error {
 	if err != nil {
 		return fmt.Errorf("reading the online CPUs: %w", err)
 	}
-	// A driver of frequencies may be loaded later.
+	// A frequency driver may be loaded later.
 	if string(data) != a.online || a.governorNote() != "" {
 		if a.policies, err = a.frequencies.Policies(); err != nil {
 			return err

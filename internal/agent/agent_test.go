@@ -165,7 +165,7 @@ func TestReport(t *testing.T) {
 	w.Declare(101, "")
 	w.Sync()
 	w.must(w.On(101, w.free))
-	w.logged(`msg="unpinned guest" vmid=101 runs=true`, `msg="guest keeps off pinned CPUs" vmid=105`)
+	w.logged(`msg="unpinned guest" vmid=101 runs=true`, `msg="guest does not run on pinned CPUs any more" vmid=105`)
 }
 
 // TestEmulatorShared moves the other threads to CPUs without pins.
@@ -332,14 +332,14 @@ func TestStatusText(t *testing.T) {
 	}, Published: time.Unix(1700000000, 0).UTC()}
 	want := `agent      1.2.3, process 812, isolation enforce
 CPUs       online 0-3, pinned 2, shared 0-1
-VM 2001    pinned 3,2, emulator guest, cluster prod; put back 2 times
+VM 2001    pinned 3,2, emulator guest, cluster prod; restored 2 times
 VM 2002    not pinned; refused (overlap): CPU 2 belongs to guest 2001
 VM 2003    starting
 confined   lxc to 0-1
 intruder   guest 105 may run on 2: root set its affinity to 2
 governor   CPUs 2-3 performance, was powersave
 governor   free CPUs 0 powersave, was schedutil
-interrupts 2 of device 0000:41:00.0 of VM 2001 on CPUs 2-3; put back 1 times
+interrupts 2 of device 0000:41:00.0 of VM 2001 on CPUs 2-3; restored once
 interrupts 1 of device 0000:41:00.0 of VM 2001 not moved: input/output error
 published  2023-11-14T22:13:20Z
 `

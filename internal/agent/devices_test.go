@@ -68,10 +68,10 @@ func TestGovernor(t *testing.T) {
 		w.Sync()
 		w.governor("performance", "performance")
 	}
-	if got := strings.Count(w.journal.String(), "governor had been changed, put back"); got != 1 {
+	if got := strings.Count(w.journal.String(), "restored governor that another program changed"); got != 1 {
 		t.Errorf("logged %d times", got)
 	}
-	if got, want := w.text(), fmt.Sprintf("governor   CPUs %d performance, was schedutil; put back 2 times\n", w.one); !strings.Contains(got, want) {
+	if got, want := w.text(), fmt.Sprintf("governor   CPUs %d performance, was schedutil; restored 2 times\n", w.one); !strings.Contains(got, want) {
 		t.Errorf("status lacks %q:\n%s", want, got)
 	}
 	if !strings.Contains(w.metrics(), "\nnumaform_agent_governors_put_back 2\n") {
@@ -198,8 +198,8 @@ func TestInterrupts(t *testing.T) {
 	w.Write(affinityOf(58), "1000\n") // as irqbalance does
 	w.Sync()
 	w.must(w.file(affinityOf(58), both))
-	w.logged("interrupt had been moved, put back")
-	if got, want := w.text(), "interrupts 2 of device 0000:41:00.0 of VM 101 on CPUs "+both+"; put back 1 times\n"; !strings.Contains(got, want) {
+	w.logged("restored interrupt that another program moved")
+	if got, want := w.text(), "interrupts 2 of device 0000:41:00.0 of VM 101 on CPUs "+both+"; restored once\n"; !strings.Contains(got, want) {
 		t.Errorf("status lacks %q:\n%s", want, got)
 	}
 	w.Sync()

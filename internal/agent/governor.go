@@ -27,9 +27,10 @@ type Governed struct {
 	Now  string          `json:"now"`
 	// Free is true once no vCPU is pinned to the CPUs.
 	Free bool `json:"free,omitempty"`
-	// PutBack is the number of times that another program had changed the governor.
+	// PutBack is the number of times that the agent restored the governor after another
+	// program changed it.
 	PutBack int `json:"put_back,omitempty"`
-	// Problem is why the policy's governor is not Now.
+	// Problem is the reason why the policy's governor is not Now, or empty.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -91,7 +92,7 @@ func (a *Agent) govern() {
 				g.PutBack++
 			}
 			if known && g.PutBack == 1 {
-				a.Log.Warn("governor had been changed, put back; further times are counted only", "cpus", g.CPUs.String(), "had", now, "governor", g.Now)
+				a.Log.Warn("restored governor that another program changed; further changes are only counted", "cpus", g.CPUs.String(), "had", now, "governor", g.Now)
 			}
 			err = a.frequencies.SetGovernor(g.Policy, g.Now)
 		}

@@ -29,9 +29,10 @@ type Interrupt struct {
 	// Free is true once the VM has no pins.
 	Free bool `json:"free,omitempty"`
 	// PutBack is the number of times that the agent found the interrupt on other CPUs:
-	// another program had moved it, or the guest's driver had requested it again.
+	// another program moved it, or the guest's driver requested it again.
 	PutBack int `json:"put_back,omitempty"`
-	// Refused is why the interrupt is not on the CPUs Now. The agent does not retry it.
+	// Refused is the reason why the interrupt is not on the CPUs Now, or empty. The agent
+	// does not retry it.
 	Refused string `json:"refused,omitempty"`
 }
 
@@ -51,7 +52,7 @@ func (a *Agent) interrupts(next *State) []Interrupt {
 		}
 		devices, err := a.reader.Devices(guest.Run)
 		if err != nil {
-			continue // it is stopping
+			continue // the VM is stopping
 		}
 		for _, device := range devices {
 			twice[device] = owners[device] != nil
@@ -93,7 +94,7 @@ func (a *Agent) interrupts(next *State) []Interrupt {
 	return managed
 }
 
-// moveTo changes the target CPUs, so that a refused interrupt is tried again.
+// moveTo sets the target CPUs. If they change, a refused interrupt is tried again.
 func (i *Interrupt) moveTo(cpus topology.CPUSet) {
 	if !i.Now.Equal(cpus) {
 		i.Now = cpus
@@ -122,7 +123,7 @@ func (a *Agent) steer() {
 				i.PutBack++
 			}
 			if known && i.PutBack == 1 {
-				a.Log.Warn("interrupt had been moved, put back; further times are counted only", logkey.VMID, i.VMID, "irq", i.IRQ,
+				a.Log.Warn("restored interrupt that another program moved; further moves are only counted", logkey.VMID, i.VMID, "irq", i.IRQ,
 					"device", i.Device, "had", now.String(), "cpus", i.Now.String())
 			}
 			if err = a.irqs.Move(i.IRQ, i.Now); err == nil && !known {

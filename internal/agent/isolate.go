@@ -87,7 +87,7 @@ func (a *Agent) isolate(r *round) error {
 			continue
 		}
 		if last := a.confined[c.Group]; err == nil && !last.IsEmpty() && last.Equal(c.Now) {
-			a.Log.Warn("control group had been changed, confined again", "group", c.Group, "had", now, "cpus", c.Now.String())
+			a.Log.Warn("confined control group that another program changed", "group", c.Group, "had", now, "cpus", c.Now.String())
 		}
 		r.moved = true
 		if err = a.groups.Confine(c.Group, c.Now); err == nil {
@@ -106,7 +106,7 @@ func (a *Agent) isolate(r *round) error {
 }
 
 // intruders finds guests that may run on pinned CPUs or their siblings. For a VM it checks
-// the first thread: the others start with its CPUs.
+// only the first thread: the other threads inherit its CPUs.
 func (a *Agent) intruders(r *round) []Intruder {
 	found := []Intruder{}
 	exclusive := a.state.Online.Difference(a.state.Shared)

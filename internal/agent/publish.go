@@ -52,7 +52,7 @@ type Publisher struct {
 type Publication struct {
 	// Written is false if the notes were already up to date.
 	Written bool
-	// Unwell is why nothing was published about the daemon, or empty.
+	// Unwell is the reason why the daemon's status was not published, or empty.
 	Unwell string
 }
 

@@ -25,13 +25,13 @@ type round struct {
 	// threads are the threads of VMs that have pins or may declare them, by VMID.
 	threads map[int][]qemu.Thread
 	pins    map[int]*claim.Pins
-	// unpinned are VMs that had pins and lose them.
+	// unpinned are VMs that lose their pins in this round.
 	unpinned []qemu.Guest
 	// restore are control groups to reset to their earlier CPUs.
 	restore []Confinement
 	// failed are the groups that could not be confined.
 	failed map[string]error
-	// moved is set once a control group was written, because that may move threads.
+	// moved is true once a control group was written, because that may move threads.
 	moved bool
 }
 
@@ -121,7 +121,7 @@ func (a *Agent) plan(r *round) {
 				r.unpinned = append(r.unpinned, vm)
 			}
 		}
-		// Some reasons for a refusal pass once a new VM has started.
+		// Some reasons for a refusal no longer apply once a new VM has started.
 		if guest.Pins == nil && guest.Refused != nil && a.reader.Age(vm.Run) < startup {
 			if reason := guest.Refused.Reason; reason == claim.ReasonVCPUs || reason == claim.ReasonUnread {
 				guest.Starting = true
@@ -169,10 +169,10 @@ func (a *Agent) place(r *round) {
 			}
 			continue
 		}
-		// If a vCPU is elsewhere although it was placed before, something else moved it.
+		// If a vCPU is elsewhere although it was placed before, another program moved it.
 		if moved > 0 && !r.moved && a.placed[guest.Run].Equal(guest.Pins) {
 			guest.PutBack++
-			a.Log.Warn("vCPUs had been moved, put back", logkey.VMID, guest.VMID, "vcpus", moved, "cpus", cpuList(guest.Pins))
+			a.Log.Warn("restored vCPUs that another program moved", logkey.VMID, guest.VMID, "vcpus", moved, "cpus", cpuList(guest.Pins))
 		}
 		a.placed[guest.Run] = guest.Pins
 	}
@@ -243,7 +243,7 @@ func (a *Agent) logIntruders(before *State) {
 	}
 	for _, intruder := range before.Intruders {
 		if find(a.state.Intruders, func(other Intruder) bool { return other.VMID == intruder.VMID }) == nil {
-			a.Log.Info("guest keeps off pinned CPUs", logkey.VMID, intruder.VMID)
+			a.Log.Info("guest does not run on pinned CPUs any more", logkey.VMID, intruder.VMID)
 		}
 	}
 }

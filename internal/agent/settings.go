@@ -53,8 +53,8 @@ func DefaultSettings() Settings {
 	}
 }
 
-// ReadSettings reads the file. It refuses a file that users other than its owner may
-// write, because they could raise its limits.
+// ReadSettings reads the file. It returns an error if users other than the file's owner may
+// write it, because they could raise its limits.
 func ReadSettings(name string) (Settings, error) {
 	file, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -96,7 +96,7 @@ func ParseSettings(data []byte) (Settings, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&settings); err != nil && !errors.Is(err, io.EOF) {
-		return Settings{}, fmt.Errorf("%w: the keys are clusters, max_pinned_percent, reserved_cpus, emulator, isolation, governor, irqs and metrics_dir", err)
+		return Settings{}, fmt.Errorf("%w: valid keys are clusters, max_pinned_percent, reserved_cpus, emulator, isolation, governor, irqs and metrics_dir", err)
 	}
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
 		return Settings{}, errors.New("it has a second document: remove it")

@@ -39,8 +39,8 @@ type State struct {
 	Guests    []Guest       `json:"guests"`
 	Confined  []Confinement `json:"confined"`
 	Intruders []Intruder    `json:"intruders"`
-	// Governors are the frequency policies that the agent set. GovernorNote is why it
-	// cannot set any.
+	// Governors are the frequency policies that the agent set. GovernorNote is the reason
+	// why it cannot set any, or empty.
 	Governors    []Governed  `json:"governors,omitempty"`
 	GovernorNote string      `json:"governor_note,omitempty"`
 	Interrupts   []Interrupt `json:"interrupts,omitempty"`
@@ -59,11 +59,12 @@ type State struct {
 type Guest struct {
 	qemu.Run
 	Pins *claim.Pins `json:"pins,omitempty"`
-	// Refused is why Pins differ from the declaration.
+	// Refused explains why Pins differ from the declaration; nil if they do not.
 	Refused *claim.Refusal `json:"refused,omitempty"`
 	// Starting is true until QEMU has created all threads.
 	Starting bool `json:"starting,omitempty"`
-	// PutBack is the number of times that another program had moved its threads.
+	// PutBack is the number of times that the agent restored its threads after another
+	// program moved them.
 	PutBack int `json:"put_back,omitempty"`
 }
 
@@ -79,7 +80,7 @@ type Confinement struct {
 type Intruder struct {
 	VMID int             `json:"vmid"`
 	CPUs topology.CPUSet `json:"cpus"`
-	// Text is why it could not be confined, with IsolationEnforce.
+	// Text is the reason why it could not be confined, with IsolationEnforce.
 	Text string `json:"text,omitempty"`
 }
 

@@ -34,7 +34,7 @@ func ReadStatus(root, stateDir string) (Status, error) {
 	reader := qemu.Reader{Root: root}
 	status := Status{State: state, Running: state.Agent.PID > 0 && reader.Alive(state.Agent)}
 	if data, err := os.ReadFile(publishedFile(stateDir)); err == nil {
-		status.Published, _ = time.Parse(time.RFC3339, strings.TrimSpace(string(data))) // the zero time if it is no time
+		status.Published, _ = time.Parse(time.RFC3339, strings.TrimSpace(string(data))) // the zero time if the text is invalid
 	}
 	up, err := reader.Uptime()
 	if err != nil {
@@ -141,8 +141,11 @@ func (s *Status) formatGovernors(line func(format string, args ...any)) {
 }
 
 func putBack(times int) string {
-	if times == 0 {
+	switch times {
+	case 0:
 		return ""
+	case 1:
+		return "; restored once"
 	}
-	return fmt.Sprintf("; put back %d times", times)
+	return fmt.Sprintf("; restored %d times", times)
 }

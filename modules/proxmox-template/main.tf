@@ -148,7 +148,7 @@ resource "proxmox_virtual_environment_vm" "template" {
       condition = alltrue([
         for vm in data.proxmox_virtual_environment_vms.all.vms : vm.vm_id != var.vm_id || try(contains(vm.tags, local.tag), false)
       ])
-      error_message = "VMID ${var.vm_id} is of another VM, which has no tag ${local.tag}: choose a free vm_id. If it is this template and lost its tag, give it back: qm set ${var.vm_id} --tags ${local.tag}"
+      error_message = "VMID ${var.vm_id} belongs to another VM, which does not have the tag ${local.tag}: choose an unused vm_id. If the VM is this template without its tag, restore the tag: qm set ${var.vm_id} --tags ${local.tag}"
     }
   }
 }

@@ -199,7 +199,7 @@ func TestTemplatesRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, _ := r.stage.Sim.Guest(9102)
-	r.refused("VMID 9102 is of another VM, which has no tag numaform-template-9102", "apply", "-auto-approve")
+	r.refused("VMID 9102 belongs to another VM, which does not have the tag numaform-template-9102", "apply", "-auto-approve")
 	if after, _ := r.stage.Sim.Guest(9102); !cmp.Equal(before, after) {
 		t.Errorf("the VM that has the VMID changed:\n%s", cmp.Diff(before, after))
 	}

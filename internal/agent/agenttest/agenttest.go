@@ -28,7 +28,7 @@ import (
 const vcpusVariable = "NUMAFORM_TEST_VCPUS"
 
 // Play acts as a VM if the process was started as one, and reports whether it was; the
-// process is then finished. TestMain calls it first.
+// process must then exit. TestMain calls it first.
 func Play() bool {
 	vcpus, err := strconv.Atoi(os.Getenv(vcpusVariable))
 	if err != nil {

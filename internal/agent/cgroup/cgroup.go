@@ -1,6 +1,6 @@
 // Package cgroup confines guests to CPUs with the cpuset controller of control groups
 // version 2. A Proxmox host has one group for each VM, and one that contains all
-// containers. The package makes no decisions and has no memory: start at Tree.Confine.
+// containers. The package makes no decisions and keeps no state: start at Tree.Confine.
 package cgroup
 
 import (

@@ -14,7 +14,8 @@ import (
 
 // Rules limit the pins that guests may declare. The administrator of a host sets them.
 type Rules struct {
-	// Clusters are the cluster ids whose markers count; if empty, no guest is pinned.
+	// Clusters are the IDs of the clusters whose markers are accepted; if empty, no guest
+	// is pinned.
 	Clusters []string
 	// MaxPercent is the maximum share of the online CPUs that may be pinned, in percent.
 	// Siblings of pinned CPUs count as pinned.
@@ -55,7 +56,7 @@ func (p *Pins) Equal(other *Pins) bool {
 type Guest struct {
 	VMID        int
 	Description string
-	// Unread is why the guest's configuration cannot be read, or empty.
+	// Unread is the reason why the guest's configuration cannot be read, or empty.
 	Unread string
 	// VCPUs is the number of running vCPUs, or 0 if unknown.
 	VCPUs int
@@ -80,7 +81,7 @@ const (
 	ReasonOverlap   Reason = "overlap"
 	ReasonKey       Reason = "key_twice"
 	ReasonCeiling   Reason = "ceiling"
-	// ReasonFailed is set when applying the pins: the kernel refused.
+	// ReasonFailed means that the kernel refused to apply the pins.
 	ReasonFailed Reason = "failed"
 )
 

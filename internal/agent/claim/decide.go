@@ -60,7 +60,7 @@ type decider struct {
 	host     Host
 	rules    Rules
 	requests []*request
-	// affinity maps a CPU to a guest that root gave it to.
+	// affinity maps each CPU to the guest whose affinity, set by root, contains it.
 	affinity map[int]int
 }
 
@@ -71,7 +71,7 @@ type request struct {
 	refused, revoked *Refusal
 }
 
-// chosen returns the pins that the guest gets by the decision so far.
+// chosen returns the pins that the guest gets according to the decision so far.
 func (r *request) chosen() *Pins {
 	if r.refused != nil {
 		return r.Current
@@ -82,7 +82,7 @@ func (r *request) chosen() *Pins {
 // allowed checks pins against the rules and the hardware alone.
 func (d *decider) allowed(pins *Pins) *Refusal {
 	if !slices.Contains(d.rules.Clusters, pins.ClusterID) {
-		return refuse(ReasonForeign, "cluster %s may not pin here: add it to clusters in the agent's configuration", pins.ClusterID)
+		return refuse(ReasonForeign, "cluster %s may not pin VMs on this host: add it to clusters in the agent's configuration", pins.ClusterID)
 	}
 	set := pins.Set()
 	if missing := set.Difference(d.host.online); !missing.IsEmpty() {
@@ -135,7 +135,8 @@ func (d *decider) read(r *request) (*Pins, *Refusal) {
 		return nil, refuse(ReasonVCPUs, "%d vCPUs are running, but %d pins are declared: restart the guest if its size was changed", r.VCPUs, len(pins.CPUs))
 	}
 
-	// Affinities set by root come first, except before pins that the guest has already.
+	// Affinities set by root take precedence, but another guest's affinity does not revoke
+	// pins that this guest already has.
 	if !r.Affinity.IsEmpty() && !pins.Set().IsSubsetOf(r.Affinity) {
 		return pins, refuse(ReasonAffinity, "the guest's own affinity is %s: remove it, or declare pins within it", r.Affinity)
 	}

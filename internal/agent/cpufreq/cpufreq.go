@@ -1,5 +1,5 @@
 // Package cpufreq reads and writes the frequency scaling governors of a host's CPUs. It
-// makes no decisions and has no memory: start at Tree.Policies.
+// makes no decisions and keeps no state: start at Tree.Policies.
 package cpufreq
 
 import (
@@ -33,8 +33,8 @@ type Policy struct {
 
 var name = regexp.MustCompile(`^[a-z][a-z0-9_]{0,14}$`)
 
-// CheckName returns an error unless the text is a valid governor name. The error says
-// where the valid names are listed.
+// CheckName returns an error unless the text is a valid governor name. The error names the
+// file that lists the valid names.
 func CheckName(text string) error {
 	if !name.MatchString(text) {
 		return fmt.Errorf("%q is not a governor: set one that /sys/devices/system/cpu/cpufreq/policy0/scaling_available_governors lists", text)
@@ -91,7 +91,7 @@ func (t Tree) Governor(id int) (string, error) {
 func (t Tree) SetGovernor(id int, governor string) error {
 	err := CheckName(governor)
 	if err == nil {
-		// A file of the kernel cannot be created.
+		// The kernel provides the file, so never create it.
 		var out *os.File
 		if out, err = os.OpenFile(t.file(id, governorFile), os.O_WRONLY|os.O_TRUNC, 0); err == nil {
 			_, err = out.WriteString(governor + "\n")

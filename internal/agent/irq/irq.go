@@ -1,6 +1,6 @@
 // Package irq finds the interrupts of PCI devices that are passed through to a VM, and
 // moves them between CPUs. It only touches interrupts that two sources of the kernel
-// attribute to such a device. It makes no decisions and has no memory: start at Tree.Of.
+// attribute to such a device. It makes no decisions and keeps no state: start at Tree.Of.
 package irq
 
 import (
@@ -85,8 +85,8 @@ func (t Tree) CPUs(irq int) (topology.CPUSet, error) {
 	return set, nil
 }
 
-// Move assigns an interrupt to these CPUs. The kernel refuses interrupts that it manages
-// itself.
+// Move assigns an interrupt to these CPUs. The kernel rejects this for interrupts that it
+// manages itself.
 func (t Tree) Move(irq int, cpus topology.CPUSet) error {
 	out, err := os.OpenFile(t.affinity(irq), os.O_WRONLY|os.O_TRUNC, 0)
 	if err == nil {

@@ -36,7 +36,7 @@ type Run struct {
 type Guest struct {
 	Run
 	Config Config
-	// Err is why Config could not be read, or nil.
+	// Err is the error that prevented reading Config, or nil.
 	Err error
 }
 

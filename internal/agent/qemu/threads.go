@@ -26,9 +26,9 @@ type Thread struct {
 
 // vcpuName matches QEMU's name for the thread of a vCPU with debug-threads=on, which
 // Proxmox always sets. A guest cannot change it, and QEMU could only lie about its own
-// threads. QMP is not an alternative: the agent would still have to check its answers
-// against /proc, and a query would block Proxmox, because the socket serves one client at
-// a time.
+// threads. QMP is not an alternative: the agent would still have to check its responses
+// against /proc, and a query would block Proxmox, because the socket serves one client at a
+// time.
 var vcpuName = regexp.MustCompile(`^CPU (0|[1-9][0-9]{0,4})/[A-Z]+$`)
 
 // workerPrefix starts the names of io_uring's workers. The kernel binds them, and they can
