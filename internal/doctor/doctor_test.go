@@ -243,19 +243,19 @@ func TestFindsOnHosts(t *testing.T) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithHostAgent}
 		}, doctor.Warn, "topology", []string{"pve-2: partial", "unknown: siblings", "numaform topology collect"}},
 		{"template without a disk's room", func(p *patient) { p.sim.Hosts[0].Storages = storages(13 << 10) }, doctor.Warn, "storage", []string{"pve-1: has 5120 MiB free on storage \"local-lvm\""}},
-		{"no room for a node", func(p *patient) { p.sim.Hosts[0].Storages = storages(36 << 10) }, doctor.Warn, "storage", []string{"pve-1: has 28672 MiB free", "needs 30720: 2048 are missing: make room there"}},
+		{"no room for a node", func(p *patient) { p.sim.Hosts[0].Storages = storages(36 << 10) }, doctor.Warn, "storage", []string{"pve-1: has 28672 MiB free", "needs 30720 MiB, 2048 MiB more: free space there"}},
 		{"no room for a type", func(p *patient) {
 			p.sim.Hosts[0].Storages, p.Types = storages(36<<10), []scheduling.InstanceType{{Name: "a.1", DiskGiB: 29}, {Name: "a.2", DiskGiB: 99}}
-		}, doctor.Warn, "storage", []string{"needs 29696: 1024 are missing"}},
+		}, doctor.Warn, "storage", []string{"needs 29696 MiB, 1024 MiB more"}},
 		{"no room anywhere", func(p *patient) {
 			p.sim.Hosts[0].Storages, p.sim.Hosts[1].Storages = storages(13<<10), storages(14<<10)
 		}, doctor.Fail, "storage", []string{"has 6144 MiB free"}},
 		{"room for a linked clone", func(p *patient) {
 			p.sim.Hosts[0].Storages, p.Classes[0].Spec.Clone = storages(13<<10), v1alpha1.CloneLinked
 		}, doctor.OK, "template", []string{"class workers on homelab/pve-1: debian-13-k8s (VMID 9001, 8 GiB on local-lvm)"}},
-		{"missing on one host", func(p *patient) { p.sim.Hosts[0].Templates = nil }, doctor.Warn, "template", []string{"pve-1: has no template", "make the template there"}},
+		{"missing on one host", func(p *patient) { p.sim.Hosts[0].Templates = nil }, doctor.Warn, "template", []string{"pve-1: has no template", "create the template there"}},
 		{"class that cannot be", func(p *patient) { p.Classes[0].Spec.Template.Name = "" }, doctor.Fail, "class", []string{"class workers", "spec.template"}},
-		{"no host of it", func(p *patient) { p.Classes[0].Spec.Region = "elsewhere" }, doctor.Fail, "class", []string{"no host of Proxmox is in its spec.region"}},
+		{"no host of it", func(p *patient) { p.Classes[0].Spec.Region = "elsewhere" }, doctor.Fail, "class", []string{"no Proxmox host matches its spec.region"}},
 		{"seeds nowhere", func(p *patient) {
 			p.Classes[0].Spec.Metadata = v1alpha1.Metadata{Type: v1alpha1.MetadataCDROM, Storage: "local-lvm"}
 		}, doctor.Fail, "storage", []string{"takes no ISO images"}},
@@ -265,7 +265,7 @@ func TestFindsOnHosts(t *testing.T) {
 				`pveum role add NumaformDevice --privs "Mapping.Use" && pveum acl modify /mapping/pci/gpu --users numaform@pve --roles NumaformDevice`,
 		}},
 		{"devices that no host has", func(p *patient) { p.Classes[0].Spec.PCIDevices = []v1alpha1.PCIDevice{{Mapping: "gpu"}} }, doctor.Fail, "class", []string{
-			"where no PCI mapping gpu is seen", "give numaform's user Mapping.Use on /mapping/pci/gpu",
+			"where no PCI mapping gpu is visible", "grant numaform's user Mapping.Use on /mapping/pci/gpu",
 		}},
 		{"devices", func(p *patient) {
 			p.Classes[0].Spec.PCIDevices = []v1alpha1.PCIDevice{{Mapping: "gpu"}}

@@ -435,5 +435,5 @@ func (b *builder) mayMove(ctx context.Context, region topology.RegionName, from,
 			return nil
 		}
 	}
-	return fmt.Errorf("region %s has no pool %q: make the resource pool in Proxmox, or correct spec.pool", region, to)
+	return fmt.Errorf("region %s has no pool %q: create the resource pool in Proxmox, or correct spec.pool", region, to)
 }

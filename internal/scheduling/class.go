@@ -207,17 +207,17 @@ func describeNoHosts(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Sna
 		}
 		regions[string(snapshot.Hosts[i].Region)] = true
 	}
-	text := "no host of Proxmox is in its spec.region and spec.hosts: "
+	text := "no Proxmox host matches its spec.region and spec.hosts: "
 	switch {
 	case spec.Region != "" && !regions[spec.Region]:
-		return text + fmt.Sprintf("spec.region is %q: want one of %s", spec.Region, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
+		return text + fmt.Sprintf("spec.region is %q: must be one of %s", spec.Region, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
 	case len(hosts) == 0:
-		return text + "none can be read now: numaform doctor says why"
+		return text + "none can be read now: run numaform doctor to see why"
 	}
 	if more := len(hosts) - mostHosts; more > 0 {
 		hosts = append(hosts[:mostHosts], fmt.Sprintf("%d more", more))
 	}
-	return text + fmt.Sprintf("spec.hosts is %s: want some of %s", strings.Join(spec.Hosts, ", "), strings.Join(hosts, ", "))
+	return text + fmt.Sprintf("spec.hosts is %s: must list some of %s", strings.Join(spec.Hosts, ", "), strings.Join(hosts, ", "))
 }
 
 // mostHosts is the maximum number of hosts named in a message.

@@ -83,8 +83,8 @@ func TestWhyNoHostIsUsed(t *testing.T) {
 			name: "resource pool", class: "template: {name: debian}\n  pool: k8s",
 			change: func(s *topology.Snapshot) { s.Regions[0].Pools = []string{"other"} }, want: `has no resource pool "k8s"`,
 		},
-		{name: "allow list", class: "template: {name: debian}\n  hosts: [pve-9]", want: "no host of Proxmox is in its spec.region and spec.hosts: spec.hosts is pve-9: want some of lab/solo"},
-		{name: "region", class: "template: {name: debian}\n  region: other", want: `spec.region is "other": want one of lab`},
+		{name: "allow list", class: "template: {name: debian}\n  hosts: [pve-9]", want: "no Proxmox host matches its spec.region and spec.hosts: spec.hosts is pve-9: must list some of lab/solo"},
+		{name: "region", class: "template: {name: debian}\n  region: other", want: `spec.region is "other": must be one of lab`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestReasonsAreOfThePoolsThatThePodSelects(t *testing.T) {
 		want  string
 	}{
 		{pools, "NodePool wanted: its ProxmoxNodeClass \"missing\" does not exist: create it"},
-		{pools[1:], "NodePool other: it has spec.replicas, and numaform makes no nodes for a number"},
+		{pools[1:], "NodePool other: it has spec.replicas, but numaform creates nodes only for pods"},
 	} {
 		d := decide(t, load(t, append(append([]string{classes}, test.pools...), pod)...), lab())
 		if len(d.Refused) != 1 || !strings.HasPrefix(d.Refused[0].Reason, test.want) {
@@ -168,7 +168,7 @@ func TestVMsThatDoNotServeAreNotMadeForEver(t *testing.T) {
 		t.Errorf("placed are %d on %d VMs, refused %v; want 2 on at most 2, and 3", d.Placed, len(d.New), d.Refused)
 	}
 	for _, r := range d.Refused {
-		if !strings.Contains(r.Reason, "VMs made for such pods did not take them") {
+		if !strings.Contains(r.Reason, "VMs created for such pods did not accept them") {
 			t.Errorf("reason %q does not tell that the VMs do not serve", r.Reason)
 		}
 	}

@@ -145,7 +145,7 @@ func (c *class) checkHost(host *topology.Host, snapshot *topology.Snapshot) (tem
 	h.checkTopology()
 	seed := storageProblem(host, c.base.SeedStorage, "iso", "ISO images")
 	if c.base.SeedStorage == fleet.AnySeedStorage {
-		seed = "has no active storage that takes ISO images"
+		seed = "has no active storage that accepts ISO images"
 		if slices.ContainsFunc(host.Storages, func(s topology.Storage) bool { return s.Active && slices.Contains(s.Content, "iso") }) {
 			seed = ""
 		}
@@ -180,7 +180,7 @@ func (h *hostCheck) unavailable() string {
 	case h.host.Problem != "":
 		return h.host.Problem
 	case h.host.Maintenance:
-		return fmt.Sprintf("is in HA maintenance, which ends with ha-manager crm-command node-maintenance disable %s", h.host.Name)
+		return fmt.Sprintf("is in HA maintenance: to end it, run ha-manager crm-command node-maintenance disable %s", h.host.Name)
 	case h.region != nil && !h.region.Quorate:
 		return fmt.Sprintf("is in region %s, which has lost its quorum", h.host.Region)
 	}
@@ -205,11 +205,11 @@ func (h *hostCheck) checkTemplate() {
 		})
 		if i >= 0 {
 			vmid := h.host.Guests[i].VMID
-			message += fmt.Sprintf(", but VM %d of that name is no template yet: qm template %d", vmid, vmid)
+			message += fmt.Sprintf(", but VM %d of that name is not a template yet: run qm template %d", vmid, vmid)
 		}
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateNotFound, message, "")
 	case len(matching) > 1:
-		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateAmbiguous, fmt.Sprintf("has %d templates %s, %d and %d among them",
+		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateAmbiguous, fmt.Sprintf("has %d templates %s, including VMIDs %d and %d",
 			len(matching), describeTemplate(ref), matching[0].VMID, matching[1].VMID), "")
 	case matching[0].Problem != "":
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
@@ -231,7 +231,7 @@ func describeTemplate(ref *v1alpha1.TemplateReference) string {
 		parts = append(parts, "with tags "+strings.Join(ref.Tags, ", "))
 	}
 	if ref.VMID != 0 {
-		parts = append(parts, fmt.Sprintf("of VMID %d", ref.VMID))
+		parts = append(parts, fmt.Sprintf("with VMID %d", ref.VMID))
 	}
 	return strings.Join(parts, " ")
 }
@@ -248,7 +248,7 @@ func storageProblem(host *topology.Host, name, content, described string) string
 	case !host.Storages[i].Active:
 		return fmt.Sprintf("has storage %q, but it is not active", name)
 	case len(host.Storages[i].Content) > 0 && !slices.Contains(host.Storages[i].Content, content):
-		return fmt.Sprintf("has storage %q, but it takes no %s", name, described)
+		return fmt.Sprintf("has storage %q, but it does not accept %s", name, described)
 	}
 	return ""
 }
@@ -331,7 +331,7 @@ func (h *hostCheck) checkDevices(snapshot *topology.Snapshot) {
 		switch {
 		case hasDevice(h.host):
 		case elsewhere:
-			h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPCIDeviceMissing, "has no device of PCI mapping "+mapping,
+			h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPCIDeviceMissing, "has no device in PCI mapping "+mapping,
 				"add one of its devices to the mapping (Datacenter > Resource Mappings in Proxmox), or allow other hosts in spec.hosts")
 		default:
 			fix := ""
@@ -339,15 +339,15 @@ func (h *hostCheck) checkDevices(snapshot *topology.Snapshot) {
 				fix = h.region.MappingsProblem
 			}
 			h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPCIDeviceMissing,
-				fmt.Sprintf("is in region %s, where no PCI mapping %s is seen", h.host.Region, mapping),
-				cmp.Or(fix, "make the mapping (Datacenter > Resource Mappings in Proxmox) and give numaform's user Mapping.Use on "+
-					"/mapping/pci/"+mapping+", as numaform doctor says, or correct spec.pciDevices"))
+				fmt.Sprintf("is in region %s, where no PCI mapping %s is visible", h.host.Region, mapping),
+				cmp.Or(fix, "create the mapping (Datacenter > Resource Mappings in Proxmox) and grant numaform's user Mapping.Use on "+
+					"/mapping/pci/"+mapping+", as numaform doctor shows, or correct spec.pciDevices"))
 		}
 	}
 
 	if pcie && h.from.VMID != 0 && !strings.Contains(h.from.Options["machine"], "q35") {
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
-			fmt.Sprintf("has template %s, whose machine is not q35, as pcie needs", describeTemplate(&h.fields.Template)),
+			fmt.Sprintf("has template %s, whose machine type is not q35, which pcie requires", describeTemplate(&h.fields.Template)),
 			fmt.Sprintf("qm set %d --machine q35, or remove pcie from spec.pciDevices", h.from.VMID))
 	}
 }
@@ -376,7 +376,7 @@ func (c *class) findProblems() []Finding {
 		findings = []Finding{{
 			Condition: v1alpha1.ConditionPlacementReady,
 			Reason:    v1alpha1.ReasonNoHost,
-			Message:   "no host has all that is needed: " + describeFaults(c.faults),
+			Message:   "no host meets all conditions: " + describeFaults(c.faults),
 		}}
 	}
 	return findings
@@ -410,30 +410,30 @@ func describeFaults(faults []Fault) string {
 	if i := slices.IndexFunc(faults, func(f Fault) bool { return f.Reason == reason }); i >= 0 {
 		fix = cmp.Or(faults[i].Fix, fix)
 	}
-	return cmp.Or(strings.Join(parts, ", "), "no host is left") + ": " + fix
+	return cmp.Or(strings.Join(parts, ", "), "no host matches") + ": " + fix
 }
 
 // fixFor returns how to fix faults with that reason.
 func fixFor(reason string) string {
 	switch reason {
 	case v1alpha1.ReasonTemplateNotFound:
-		return "make the template there, or correct spec.template"
+		return "create the template there, or correct spec.template"
 	case v1alpha1.ReasonTemplateAmbiguous:
-		return "select one by spec.template's name, tags and vmid"
+		return "select one with spec.template.name, tags or vmid"
 	case v1alpha1.ReasonTemplateUnusable:
-		return "take that out of the template, or name another in spec.template"
+		return "remove that from the template, or set another in spec.template"
 	case v1alpha1.ReasonStorageNotFound:
 		return "correct spec.bootDevice.storage, or Datacenter > Storage in Proxmox"
 	case v1alpha1.ReasonPoolNotFound:
-		return "make the resource pool in Proxmox, or correct spec.pool"
+		return "create the resource pool in Proxmox, or correct spec.pool"
 	case v1alpha1.ReasonPlacementImpossible:
-		return "run numaform-agent there or give its collected topology (numaform topology collect), or choose another spec.placement.policy"
+		return "run numaform-agent there, provide its topology (numaform topology collect), or choose another spec.placement.policy"
 	case v1alpha1.ReasonHugePagesMissing:
-		return "reserve them when the host boots and let numaform-agent or numaform topology collect report them, or remove spec.placement.hugePages"
+		return "reserve them at host boot and report them with numaform-agent or numaform topology collect, or remove spec.placement.hugePages"
 	case v1alpha1.ReasonPCIDeviceMissing:
-		return "add the hosts' devices to the mappings of spec.pciDevices, or correct it"
+		return "add the hosts' devices to the mappings of spec.pciDevices, or correct spec.pciDevices"
 	case v1alpha1.ReasonSeedStorageNotFound:
-		return "allow the content ISO image on a storage of the hosts, or correct spec.metadata.storage"
+		return "allow content type ISO image on a storage of the hosts, or correct spec.metadata.storage"
 	}
-	return "bring a host back, or allow others in spec.hosts"
+	return "bring a host back online, or allow other hosts in spec.hosts"
 }

@@ -70,53 +70,53 @@ func TestJudge(t *testing.T) {
 		},
 		{
 			name: "by number", spec: `{template: {vmid: 9011}}`, hosts: all("ryzen"), templates: map[string]int{"ryzen": 9011},
-			excluded: "has no template of VMID 9011",
+			excluded: "has no template with VMID 9011",
 		},
 		{
 			name: "names that differ", spec: `{template: {tags: [talos]}}`, hosts: all("epyc", "ryzen", "xeon"),
 			templates: map[string]int{"epyc": 9002, "ryzen": 9012, "xeon": 9022},
 		},
 		{
-			name: "ambiguous", spec: `{template: {name: debian}, hosts: [lab/epyc]}`, excluded: `has 2 templates "debian", 9000 and 9001 among them`,
+			name: "ambiguous", spec: `{template: {name: debian}, hosts: [lab/epyc]}`, excluded: `has 2 templates "debian", including VMIDs 9000 and 9001`,
 			want: finding("TemplateReady", "TemplateAmbiguous",
-				`lab/epyc has 2 templates "debian", 9000 and 9001 among them: select one by spec.template's name, tags and vmid`),
+				`lab/epyc has 2 templates "debian", including VMIDs 9000 and 9001: select one with spec.template.name, tags or vmid`),
 		},
 		{
-			name: "no template", spec: `{template: {name: centos, tags: [k8s], vmid: 100}, hosts: [epyc]}`, excluded: `has no template "centos" with tags k8s of VMID 100`,
+			name: "no template", spec: `{template: {name: centos, tags: [k8s], vmid: 100}, hosts: [epyc]}`, excluded: `has no template "centos" with tags k8s with VMID 100`,
 			want: finding("TemplateReady", "TemplateNotFound",
-				`lab/epyc has no template "centos" with tags k8s of VMID 100: make the template there, or correct spec.template`),
+				`lab/epyc has no template "centos" with tags k8s with VMID 100: create the template there, or correct spec.template`),
 		},
 		{
-			name: "unusable template", spec: `{template: {vmid: 9002}, hosts: [epyc]}`, excluded: "has template of VMID 9002, but it has a hookscript",
+			name: "unusable template", spec: `{template: {vmid: 9002}, hosts: [epyc]}`, excluded: "has template with VMID 9002, but it has a hookscript",
 			change: func(s *topology.Snapshot) { s.Hosts[0].Templates[2].Problem = "it has a hookscript" },
 			want: finding("TemplateReady", "TemplateUnusable",
-				"lab/epyc has template of VMID 9002, but it has a hookscript: take that out of the template, or name another in spec.template"),
+				"lab/epyc has template with VMID 9002, but it has a hookscript: remove that from the template, or set another in spec.template"),
 		},
 		{
 			name: "unknown host", spec: `{template: {tags: [new]}, hosts: [pve-9]}`,
-			want: finding("PlacementReady", "HostUnknown", "no host of Proxmox is in its spec.region and spec.hosts: spec.hosts is pve-9: want some of lab/epyc, lab/ryzen, lab/xeon"),
+			want: finding("PlacementReady", "HostUnknown", "no Proxmox host matches its spec.region and spec.hosts: spec.hosts is pve-9: must list some of lab/epyc, lab/ryzen, lab/xeon"),
 		},
 		{
 			name: "hosts that are down", spec: `{template: {tags: [new]}, hosts: [epyc, xeon], metadata: {type: cdrom}}`, excluded: "is offline",
 			change: func(s *topology.Snapshot) { s.Hosts[0].Online, s.Hosts[2].Problem = false, "cannot be read" },
 			want: []scheduling.Finding{
-				{Condition: "TemplateReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: bring a host back, or allow others in spec.hosts"},
-				{Condition: "PlacementReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: bring a host back, or allow others in spec.hosts"},
-				{Condition: "MetadataReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: bring a host back, or allow others in spec.hosts"},
+				{Condition: "TemplateReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: bring a host back online, or allow other hosts in spec.hosts"},
+				{Condition: "PlacementReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: bring a host back online, or allow other hosts in spec.hosts"},
+				{Condition: "MetadataReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: bring a host back online, or allow other hosts in spec.hosts"},
 			},
 		},
 		{
 			name: "one down, one without the template", spec: `{template: {name: centos}, hosts: [epyc, xeon]}`, excluded: "is offline",
 			change: func(s *topology.Snapshot) { s.Hosts[0].Online = false },
 			want: finding("TemplateReady", "TemplateNotFound",
-				`lab/epyc is offline, lab/xeon has no template "centos": make the template there, or correct spec.template`),
+				`lab/epyc is offline, lab/xeon has no template "centos": create the template there, or correct spec.template`),
 		},
 		{
 			name: "storage and pool", spec: `{template: {tags: [new]}, hosts: [epyc], bootDevice: {storage: slow}, pool: k8s}`,
 			change:   func(s *topology.Snapshot) { s.Regions[0].Pools = []string{"other"} },
 			excluded: `is in region lab, which has no resource pool "k8s" and has no storage "slow"`,
 			want: finding("PlacementReady", "PoolNotFound", `lab/epyc is in region lab, which has no resource pool "k8s", lab/epyc has no storage "slow": `+
-				"make the resource pool in Proxmox, or correct spec.pool"),
+				"create the resource pool in Proxmox, or correct spec.pool"),
 		},
 		{
 			name: "data disks", spec: `{template: {tags: [new]}, dataDisks: [{size: 1G, storage: fast}, {size: 1G}]}`, hosts: all("epyc", "xeon"),
@@ -125,8 +125,8 @@ func TestJudge(t *testing.T) {
 		},
 		{
 			name: "data disks on no storage for them", spec: `{template: {tags: [new]}, hosts: [epyc], dataDisks: [{size: 1G, storage: local}, {size: 2G, storage: local}]}`,
-			excluded: `has storage "local", but it takes no disk images (correct spec.dataDisks, or Datacenter > Storage in Proxmox)`,
-			want: finding("PlacementReady", "StorageNotFound", `lab/epyc has storage "local", but it takes no disk images: `+
+			excluded: `has storage "local", but it does not accept disk images (correct spec.dataDisks, or Datacenter > Storage in Proxmox)`,
+			want: finding("PlacementReady", "StorageNotFound", `lab/epyc has storage "local", but it does not accept disk images: `+
 				"correct spec.dataDisks, or Datacenter > Storage in Proxmox"),
 		},
 		{
@@ -134,9 +134,9 @@ func TestJudge(t *testing.T) {
 			change: func(s *topology.Snapshot) {
 				s.Hosts[0].Storages[0].TotalMiB, s.Hosts[0].Storages[0].FreeMiB = 1<<30, 1<<20-1
 			},
-			excluded: `has 1048575 MiB free on storage "fast", and a node's disk needs 1048576: 1 are missing (make room there, or change spec.bootDevice or spec.dataDisks)`,
-			want: finding("PlacementReady", "StorageFull", `lab/epyc has 1048575 MiB free on storage "fast", and a node's disk needs 1048576: 1 are missing: `+
-				"make room there, or change spec.bootDevice or spec.dataDisks"),
+			excluded: `has 1048575 MiB free on storage "fast", but a node's disk needs 1048576 MiB, 1 MiB more (free space there, or change spec.bootDevice or spec.dataDisks)`,
+			want: finding("PlacementReady", "StorageFull", `lab/epyc has 1048575 MiB free on storage "fast", but a node's disk needs 1048576 MiB, 1 MiB more: `+
+				"free space there, or change spec.bootDevice or spec.dataDisks"),
 		},
 		{
 			name: "data disks and no slots", spec: `{template: {tags: [new]}, hosts: [epyc], dataDisks: [{size: 1G}, {size: 1G}]}`,
@@ -158,7 +158,7 @@ func TestJudge(t *testing.T) {
 			},
 			excluded: "does not report which CPUs share a core",
 			want: finding("PlacementReady", "PlacementImpossible", "lab/ryzen does not report which CPUs share a core: "+
-				"run numaform-agent there or give its collected topology (numaform topology collect), or choose another spec.placement.policy"),
+				"run numaform-agent there, provide its topology (numaform topology collect), or choose another spec.placement.policy"),
 		},
 		{
 			name: "huge pages", spec: `{template: {tags: [new]}, placement: {policy: NUMA, hugePages: 1Gi}}`, hosts: all("epyc"),
@@ -172,8 +172,8 @@ func TestJudge(t *testing.T) {
 			name: "huge pages that nobody told", spec: `{template: {tags: [new]}, hosts: [epyc], placement: {policy: NUMA, hugePages: 1Gi}}`,
 			change:   func(s *topology.Snapshot) { s.Hosts[0].Sources = nil },
 			excluded: "does not report its huge pages",
-			want: finding("PlacementReady", "HugePagesMissing", "lab/epyc does not report its huge pages: reserve them when the host boots "+
-				"and let numaform-agent or numaform topology collect report them, or remove spec.placement.hugePages"),
+			want: finding("PlacementReady", "HugePagesMissing", "lab/epyc does not report its huge pages: reserve them at host boot "+
+				"and report them with numaform-agent or numaform topology collect, or remove spec.placement.hugePages"),
 		},
 		{
 			name: "devices", spec: `{template: {tags: [new]}, hosts: [epyc, xeon], pciDevices: [{mapping: gpu}, {mapping: gpu}, {mapping: nic}]}`, hosts: all("epyc"),
@@ -182,34 +182,34 @@ func TestJudge(t *testing.T) {
 				s.Hosts[2].PCIDevices = s.Hosts[0].PCIDevices[:1]
 			},
 			templates: map[string]int{"epyc": 9001},
-			excluded:  "has no device of PCI mapping nic (add one of its devices to the mapping (Datacenter > Resource Mappings in Proxmox), or allow other hosts in spec.hosts)",
+			excluded:  "has no device in PCI mapping nic (add one of its devices to the mapping (Datacenter > Resource Mappings in Proxmox), or allow other hosts in spec.hosts)",
 		},
 		{
 			name: "devices that nobody sees", spec: `{template: {tags: [new]}, hosts: [epyc], pciDevices: [{mapping: gpu}]}`,
-			excluded: "is in region lab, where no PCI mapping gpu is seen (make the mapping (Datacenter > Resource Mappings in Proxmox) and give " +
-				"numaform's user Mapping.Use on /mapping/pci/gpu, as numaform doctor says, or correct spec.pciDevices)",
-			want: finding("PlacementReady", "PCIDeviceMissing", "lab/epyc is in region lab, where no PCI mapping gpu is seen: make the mapping "+
-				"(Datacenter > Resource Mappings in Proxmox) and give numaform's user Mapping.Use on /mapping/pci/gpu, as numaform doctor says, or correct spec.pciDevices"),
+			excluded: "is in region lab, where no PCI mapping gpu is visible (create the mapping (Datacenter > Resource Mappings in Proxmox) and grant " +
+				"numaform's user Mapping.Use on /mapping/pci/gpu, as numaform doctor shows, or correct spec.pciDevices)",
+			want: finding("PlacementReady", "PCIDeviceMissing", "lab/epyc is in region lab, where no PCI mapping gpu is visible: create the mapping "+
+				"(Datacenter > Resource Mappings in Proxmox) and grant numaform's user Mapping.Use on /mapping/pci/gpu, as numaform doctor shows, or correct spec.pciDevices"),
 		},
 		{
 			name: "no q35", spec: `{template: {tags: [new]}, hosts: [epyc], pciDevices: [{mapping: gpu, pcie: true}]}`,
 			change: func(s *topology.Snapshot) {
 				s.Hosts[0].PCIDevices = []topology.PCIDevice{{Mapping: "gpu", Path: "0000:01:00.0"}}
 			},
-			excluded: "has template with tags new, whose machine is not q35, as pcie needs (qm set 9001 --machine q35, or remove pcie from spec.pciDevices)",
-			want: finding("TemplateReady", "TemplateUnusable", "lab/epyc has template with tags new, whose machine is not q35, as pcie needs: "+
+			excluded: "has template with tags new, whose machine type is not q35, which pcie requires (qm set 9001 --machine q35, or remove pcie from spec.pciDevices)",
+			want: finding("TemplateReady", "TemplateUnusable", "lab/epyc has template with tags new, whose machine type is not q35, which pcie requires: "+
 				"qm set 9001 --machine q35, or remove pcie from spec.pciDevices"),
 		},
 		{
 			name: "seeds on any storage", spec: `{template: {tags: [new]}, metadata: {type: cdrom}}`, hosts: all("epyc", "xeon"),
 			change:    func(s *topology.Snapshot) { s.Hosts[1].Storages[1].Active = false },
-			templates: map[string]int{"epyc": 9001, "xeon": 9021}, excluded: "has no active storage that takes ISO images",
+			templates: map[string]int{"epyc": 9001, "xeon": 9021}, excluded: "has no active storage that accepts ISO images",
 		},
 		{
 			name: "seeds on one storage", spec: `{template: {tags: [new]}, hosts: [epyc], metadata: {type: cdrom, storage: fast}}`,
-			excluded: `has storage "fast", but it takes no ISO images`,
-			want: finding("MetadataReady", "SeedStorageNotFound", `lab/epyc has storage "fast", but it takes no ISO images: `+
-				"allow the content ISO image on a storage of the hosts, or correct spec.metadata.storage"),
+			excluded: `has storage "fast", but it does not accept ISO images`,
+			want: finding("MetadataReady", "SeedStorageNotFound", `lab/epyc has storage "fast", but it does not accept ISO images: `+
+				"allow content type ISO image on a storage of the hosts, or correct spec.metadata.storage"),
 		},
 		{
 			name: "each lacks something else", spec: `{template: {tags: [new]}, hosts: [epyc, xeon], bootDevice: {storage: fast}}`,
@@ -217,8 +217,8 @@ func TestJudge(t *testing.T) {
 				s.Hosts[0].Templates, s.Hosts[2].Storages = nil, s.Hosts[2].Storages[1:]
 			},
 			excluded: "has no template with tags new",
-			want: finding("PlacementReady", "NoHost", `no host has all that is needed: lab/epyc has no template with tags new, lab/xeon has no storage "fast": `+
-				"make the template there, or correct spec.template"),
+			want: finding("PlacementReady", "NoHost", `no host meets all conditions: lab/epyc has no template with tags new, lab/xeon has no storage "fast": `+
+				"create the template there, or correct spec.template"),
 		},
 	}
 	for _, test := range tests {

@@ -63,7 +63,7 @@ func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, er
 		err = errors.New("neither KUBECONFIG nor ~/.kube/config names a cluster")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading kubeconfig: %w: name one with --kubeconfig, or manifests with -f", err)
+		return nil, fmt.Errorf("reading kubeconfig: %w: set --kubeconfig, or pass manifests with -f", err)
 	}
 	objects, err := readObjects(ctx, config)
 	if err == nil {
@@ -76,11 +76,11 @@ func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, er
 	var network net.Error
 	switch {
 	case apierrors.IsForbidden(err):
-		hint = ": ask for a ClusterRole that may list it, or name another user's kubeconfig or --context"
+		hint = ": request a ClusterRole that can list it, or use another user's kubeconfig or --context"
 	case apierrors.IsUnauthorized(err):
-		hint = ": log in again, or name another kubeconfig or --context"
+		hint = ": log in again, or use another kubeconfig or --context"
 	case errors.As(err, &network):
-		hint = ": check the server in the kubeconfig, and that it can be reached from here"
+		hint = ": check that the kubeconfig's server is correct and reachable from here"
 	}
 	return nil, fmt.Errorf("reading the cluster at %s: %w%s", config.Host, err, hint)
 }
@@ -225,11 +225,11 @@ func (c *Cluster) Drained(ctx context.Context, name string) error {
 	}
 	switch {
 	case len(pods) > 0:
-		return fmt.Errorf("node %s still runs pods, %d in all, %s among them: kubectl drain it first", name, len(pods), slices.Min(pods))
+		return fmt.Errorf("node %s still runs pods (%d, including %s): run kubectl drain first", name, len(pods), slices.Min(pods))
 	case gone || disrupted || node.Spec.Unschedulable:
 		return nil
 	}
-	return fmt.Errorf("node %s is not cordoned and may get pods any time: kubectl drain it first", name)
+	return fmt.Errorf("node %s is not cordoned and can still get pods: run kubectl drain first", name)
 }
 
 // NodeExists reports whether there is a Node with that name.
@@ -312,7 +312,7 @@ func newMemory(objects []client.Object) *memory {
 		for i := 1; i < len(all); i++ {
 			if compareKeys(all[i-1], all[i]) == 0 {
 				name := strings.TrimPrefix(client.ObjectKeyFromObject(all[i]).String(), "/")
-				return &memory{err: fmt.Errorf("reading manifests: %s %s is there twice: remove one", gvk.Kind, name)}
+				return &memory{err: fmt.Errorf("reading manifests: duplicate %s %s: remove one", gvk.Kind, name)}
 			}
 		}
 	}
@@ -386,7 +386,7 @@ func (m *memory) List(_ context.Context, list client.ObjectList, opts ...client.
 		for _, field := range fields {
 			value, known := fieldOf(object, field.Field)
 			if !known {
-				return fmt.Errorf("listing %s: there is no index of %s", gvk.Kind, field.Field)
+				return fmt.Errorf("listing %s: no index of field %s", gvk.Kind, field.Field)
 			}
 			matches = matches && value == field.Value
 		}

@@ -130,12 +130,12 @@ func TestDecisions(t *testing.T) {
 		{
 			name:      "unknown zone",
 			manifests: []string{deployment("a", 1, "1", "1Gi", "\n      nodeSelector: {topology.kubernetes.io/zone: mars}\n")},
-			refused:   1, reason: "there is only solo",
+			refused:   1, reason: "the hosts have only solo",
 		},
 		{
 			name:      "wrong architecture",
 			manifests: []string{deployment("a", 1, "1", "1Gi", "\n      nodeSelector: {kubernetes.io/arch: arm64}\n")},
-			refused:   1, reason: "there is only amd64",
+			refused:   1, reason: "the hosts have only amd64",
 		},
 		{
 			name:      "family by label",

@@ -99,7 +99,7 @@ func (o Obstacle) rank() int {
 func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.NamespacedName) (*Explanation, error) {
 	pod := &corev1.Pod{}
 	if err := c.client.Get(ctx, name, pod); apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("explaining pod %s: there is no such pod: write NAMESPACE/NAME as kubectl get pods -A lists them", name)
+		return nil, fmt.Errorf("explaining pod %s: not found: write NAMESPACE/NAME, as listed by kubectl get pods -A", name)
 	} else if err != nil {
 		return nil, fmt.Errorf("explaining pod %s: %w", name, err)
 	}
@@ -132,7 +132,7 @@ func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.Na
 	for i := range d.New {
 		if n := &d.New[i]; slices.Contains(n.Pods, name) {
 			x.State = PodNeedsVM
-			x.Summary = fmt.Sprintf("a VM has to be made for it: %s of NodePool %s on %s, %s: numaform apply makes it, or the controller once its plan is let pass",
+			x.Summary = fmt.Sprintf("it needs a new VM: %s of NodePool %s on %s, %s: numaform apply creates it, or the controller once its plan is approved",
 				n.Spec.InstanceType, n.NodePool, n.Placement.Host, n.Placement.Reason)
 			return x, nil
 		}
@@ -140,14 +140,14 @@ func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.Na
 	for i := range d.Woken {
 		if w := &d.Woken[i]; slices.Contains(w.Pods, name) {
 			x.State = PodWaits
-			x.Summary = fmt.Sprintf("standby VM %s has room for it: the controller starts it", w.VM.Name)
+			x.Summary = fmt.Sprintf("standby VM %s has room for it: the controller will start it", w.VM.Name)
 			return x, nil
 		}
 	}
 	for _, l := range d.InFlight {
 		if slices.Contains(l.Pods, name) {
 			x.State = PodWaits
-			x.Summary = fmt.Sprintf("VM %s has room for it and is on its way to be a node: wait until it joins", l.Name)
+			x.Summary = fmt.Sprintf("VM %s has room for it and is joining the cluster: wait until it has joined", l.Name)
 			return x, nil
 		}
 	}
@@ -180,9 +180,9 @@ func (c *Cluster) explainWaiting(ctx context.Context, pod *corev1.Pod, name stri
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Sprintf("node %s has room for it, but %s: wait until it has joined, or see why it does not", name, strings.Join(missing, " and ")), nil
+		return fmt.Sprintf("node %s has room for it, but %s: wait until it has joined, or find out why it does not", name, strings.Join(missing, " and ")), nil
 	}
-	return fmt.Sprintf("node %s has room for it: kube-scheduler should put it there, see the events of kubectl describe pod", name), nil
+	return fmt.Sprintf("node %s has room for it: kube-scheduler should bind it there; see the events in kubectl describe pod", name), nil
 }
 
 // ignored returns why a pod does not need to be placed.
@@ -193,19 +193,19 @@ func ignored(pod *corev1.Pod) (PodState, string) {
 	}
 	switch {
 	case podutils.IsTerminal(pod):
-		return PodIgnored, "it has ended: its phase is " + string(pod.Status.Phase)
+		return PodIgnored, "it has finished: its phase is " + string(pod.Status.Phase)
 	case podutils.IsScheduled(pod):
-		return PodHasNode, fmt.Sprintf("it has its place on node %s", pod.Spec.NodeName)
+		return PodHasNode, fmt.Sprintf("it is bound to node %s", pod.Spec.NodeName)
 	case podutils.IsTerminating(pod):
 		return PodIgnored, "it is being deleted"
 	case podutils.IsOwnedByDaemonSet(pod), podutils.IsOwnedByNode(pod):
-		return PodIgnored, "it belongs to a DaemonSet or to a node: no node is made for such pods, they go where their node is"
+		return PodIgnored, "it belongs to a DaemonSet or is a static pod: numaform creates no nodes for such pods"
 	case len(gates) > 0:
-		return PodIgnored, fmt.Sprintf("it has the scheduling gates %s: kube-scheduler does not look for a place until they are removed", strings.Join(gates, ", "))
+		return PodIgnored, fmt.Sprintf("it has scheduling gates: %s; kube-scheduler ignores it until they are removed", strings.Join(gates, ", "))
 	case podutils.IsPreempting(pod):
-		return PodIgnored, fmt.Sprintf("kube-scheduler makes room for it on node %s", pod.Status.NominatedNodeName)
+		return PodIgnored, fmt.Sprintf("kube-scheduler is preempting other pods for it on node %s", pod.Status.NominatedNodeName)
 	case !podutils.FailedToSchedule(pod):
-		return PodIgnored, "kube-scheduler has not found it unschedulable: wait a moment, and see that its spec.schedulerName is that of a running scheduler"
+		return PodIgnored, "kube-scheduler has not marked it unschedulable: wait a moment, and check that its spec.schedulerName names a running scheduler"
 	}
-	return PodIgnored, "it asks for no place"
+	return PodIgnored, "it does not need to be placed"
 }

@@ -104,12 +104,12 @@ func kindsOfPending() []pending {
 	return []pending{
 		{
 			name: "larger than any instance type", pod: deployment("a", 1, "20", "1Gi", ""),
-			obstacle: scheduling.ObstacleSize, want: "the pod asks for cpu 20, memory 1024Mi; the nearest instance type, c1.16VCPU-32GB, leaves pods cpu 15890m",
+			obstacle: scheduling.ObstacleSize, want: "the pod requests cpu 20, memory 1024Mi; the closest instance type, c1.16VCPU-32GB, has cpu 15890m",
 			fix: func(p *pending) { p.pod = deployment("a", 1, "15", "1Gi", "") },
 		},
 		{
 			name: "larger with the DaemonSets", pod: deployment("a", 1, "15", "1Gi", ""), more: fmt.Sprintf(bigDaemon, "2"),
-			obstacle: scheduling.ObstacleSize, want: "the pod asks for cpu 15, memory 1024Mi and DaemonSets for cpu 2; the nearest instance type",
+			obstacle: scheduling.ObstacleSize, want: "the pod requests cpu 15, memory 1024Mi and DaemonSets request cpu 2; the closest instance type",
 			fix: func(p *pending) { p.more = fmt.Sprintf(bigDaemon, "500m") },
 		},
 		{
@@ -119,7 +119,7 @@ func kindsOfPending() []pending {
 		},
 		{
 			name: "an architecture that no host has", pod: deployment("a", 1, "1", "1Gi", "\n      nodeSelector: {kubernetes.io/arch: arm64}\n"),
-			obstacle: scheduling.ObstacleRequirement, want: "require kubernetes.io/arch In [arm64], but there is only amd64",
+			obstacle: scheduling.ObstacleRequirement, want: "require kubernetes.io/arch In [arm64], but the hosts have only amd64",
 			fix: func(p *pending) { p.hosts = only("xeon", func(h *topology.Host) { h.Arch = "arm64" }) },
 		},
 		{
@@ -139,14 +139,14 @@ func kindsOfPending() []pending {
 		},
 		{
 			name: "pods that it keeps away from", pod: deployment("a", 4, "1", "1Gi", antiAffinity("a", "topology.kubernetes.io/zone")),
-			obstacle: scheduling.ObstacleScheduler, want: "the pod's pod anti-affinity over topology.kubernetes.io/zone leaves no place",
+			obstacle: scheduling.ObstacleScheduler, want: "the pod's pod anti-affinity over topology.kubernetes.io/zone cannot be satisfied",
 			fix: func(p *pending) {
 				p.hosts = func(s *topology.Snapshot) { s.Hosts = append(s.Hosts, machine("zen", 1, 1, 4, 16)) }
 			},
 		},
 		{
 			name: "a volume on a host that is not there", pod: deployment("a", 1, "1", "1Gi", dataPod), more: volumeIn("mars"),
-			obstacle: scheduling.ObstacleRequirement, want: "the pod's volumes require topology.kubernetes.io/zone In [mars], but there is only epyc, ryzen, xeon",
+			obstacle: scheduling.ObstacleRequirement, want: "the pod's volumes require topology.kubernetes.io/zone In [mars], but the hosts have only epyc, ryzen, xeon",
 			fix: func(p *pending) {
 				p.hosts = func(s *topology.Snapshot) { s.Hosts = append(s.Hosts, machine("mars", 1, 1, 4, 16)) }
 			},
@@ -160,7 +160,7 @@ func kindsOfPending() []pending {
 		{
 			name: "the selected host is full", pod: zonePod("ryzen"), hosts: occupied("ryzen"),
 			obstacle: scheduling.ObstacleHost, want: "lab/ryzen has 24 floating vCPUs and room for 0 more: add a host or raise overcommit in the ProxmoxNodeClass",
-			host: "lab/xeon: is not what pool and pod require: topology.kubernetes.io/zone In [ryzen]",
+			host: "lab/xeon: does not meet the requirements of pool and pod: topology.kubernetes.io/zone In [ryzen]",
 			fix:  func(p *pending) { p.class = `{template: {name: debian}, placement: {overcommit: "2"}}` },
 		},
 		{
@@ -195,7 +195,7 @@ func kindsOfPending() []pending {
 		},
 		{
 			name: "a class that is not allowed the host", pod: zonePod("xeon"), class: "{template: {name: debian}, hosts: [ryzen]}",
-			obstacle: scheduling.ObstacleRequirement, want: "require topology.kubernetes.io/zone In [xeon], but there is only ryzen",
+			obstacle: scheduling.ObstacleRequirement, want: "require topology.kubernetes.io/zone In [xeon], but the hosts have only ryzen",
 			host: `lab/xeon: is not in spec.region and spec.hosts of ProxmoxNodeClass "c"`,
 			fix:  func(p *pending) { p.class = "{template: {name: debian}, hosts: [ryzen, xeon]}" },
 		},
@@ -224,13 +224,13 @@ func kindsOfPending() []pending {
 			request: func(r *scheduling.Request) {
 				r.Unavailable = []scheduling.OfferingSelector{{Host: topology.HostID{Region: "lab", Host: "xeon"}}}
 			},
-			obstacle: scheduling.ObstacleHost, want: "lab/xeon is not offered for now: VMs could not be made there, or it is evacuated",
+			obstacle: scheduling.ObstacleHost, want: "lab/xeon is temporarily unavailable: VMs could not be created there, or it is being evacuated",
 			fix: func(p *pending) { p.request = nil },
 		},
 		{
 			name: "too few values for minValues", pod: deployment("a", 1, "7", "1Gi", ""),
 			pool:     poolWith("requirements: [{key: node.kubernetes.io/instance-type, operator: Exists, minValues: 12}]"),
-			obstacle: scheduling.ObstacleScheduler, want: "its requirement on node.kubernetes.io/instance-type has minValues 12, but the instance types that suit the pod and have room come to 8: lower minValues",
+			obstacle: scheduling.ObstacleScheduler, want: "its requirement on node.kubernetes.io/instance-type has minValues 12, but the instance types that suit the pod and have room provide only 8: lower minValues",
 			fix: func(p *pending) {
 				p.pool = poolWith("requirements: [{key: node.kubernetes.io/instance-type, operator: Exists, minValues: 8}]")
 			},
@@ -327,13 +327,13 @@ func TestExplainPodsThatNeedNothing(t *testing.T) {
 		state           scheduling.PodState
 		want            string
 	}{
-		{"on a node", pod("", ", nodeName: general-2000") + fmt.Sprintf(node2000, "", ""), "", true, scheduling.PodHasNode, "it has its place on node general-2000"},
-		{"gets a VM", pod("", ""), "", false, scheduling.PodNeedsVM, "a VM has to be made for it: c1.2VCPU-4GB of NodePool general on lab/"},
-		{"ended", strings.Replace(pod("", ""), "spec:", "status: {phase: Succeeded}\nspec:", 1), "", false, scheduling.PodIgnored, "it has ended: its phase is Succeeded"},
-		{"with gates", pod("", ", schedulingGates: [{name: example.com/wait}]"), "", false, scheduling.PodIgnored, "it has the scheduling gates example.com/wait"},
+		{"on a node", pod("", ", nodeName: general-2000") + fmt.Sprintf(node2000, "", ""), "", true, scheduling.PodHasNode, "it is bound to node general-2000"},
+		{"gets a VM", pod("", ""), "", false, scheduling.PodNeedsVM, "it needs a new VM: c1.2VCPU-4GB of NodePool general on lab/"},
+		{"ended", strings.Replace(pod("", ""), "spec:", "status: {phase: Succeeded}\nspec:", 1), "", false, scheduling.PodIgnored, "it has finished: its phase is Succeeded"},
+		{"with gates", pod("", ", schedulingGates: [{name: example.com/wait}]"), "", false, scheduling.PodIgnored, "it has scheduling gates: example.com/wait"},
 		{"of a DaemonSet", pod(", ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: u}]", ""), "", false, scheduling.PodIgnored, "it belongs to a DaemonSet"},
 		{"a VM is on its way", pod("", ""), "", true, scheduling.PodWaits, "VM general-2000 has room for it and is on its way"},
-		{"a node has room", pod("", "") + fmt.Sprintf(node2000, "", ""), "", true, scheduling.PodWaits, "node general-2000 has room for it: kube-scheduler should put it there"},
+		{"a node has room", pod("", "") + fmt.Sprintf(node2000, "", ""), "", true, scheduling.PodWaits, "node general-2000 has room for it: kube-scheduler should bind it there"},
 		{"a startup taint is left", pod("", "") + joining, startup, true, scheduling.PodWaits, "node general-2000 has room for it, but still has the taint node.cilium.io/agent-not-ready:NoSchedule"},
 	}
 	for _, test := range tests {
@@ -360,7 +360,7 @@ func TestExplainPodsThatNeedNothing(t *testing.T) {
 
 func TestExplainNoSuchPod(t *testing.T) {
 	_, err := load(t, classes).Explain(context.Background(), scheduling.Request{Snapshot: lab()}, types.NamespacedName{Namespace: "a", Name: "b"})
-	if err == nil || !strings.Contains(err.Error(), "explaining pod a/b: there is no such pod") {
+	if err == nil || !strings.Contains(err.Error(), "explaining pod a/b: not found") {
 		t.Error(err)
 	}
 }

@@ -56,7 +56,7 @@ func newExplainer(ctx context.Context, s *session) (*explainer, error) {
 // NodePool first.
 func (e *explainer) explain(pod *corev1.Pod, err error) string {
 	if len(e.pools) == 0 {
-		return "no NodePool refers to a ProxmoxNodeClass: create one"
+		return "no NodePool refers to a ProxmoxNodeClass: create one that does"
 	}
 	var reasons []string
 	pools := map[string][]string{}
@@ -189,9 +189,9 @@ func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
 			switch {
 			case offered.Compatible(one, scheduling.AllowUndefinedWellKnownLabels) == nil:
 			case !offered.Has(key):
-				return nil, fmt.Sprintf("%s %s, a label that its nodes do not have: add it to the NodePool's spec.template, or take it from the pod", by.who, by.required[key])
+				return nil, fmt.Sprintf("%s %s, a label that its nodes do not have: add it to the NodePool's spec.template, or remove it from the pod", by.who, by.required[key])
 			default:
-				return nil, fmt.Sprintf("%s %s, but its nodes have %s: change either", by.who, by.required[key], offered[key])
+				return nil, fmt.Sprintf("%s %s, but its nodes have %s: change one of them", by.who, by.required[key], offered[key])
 			}
 		}
 		offered.Add(by.required.Values()...)
@@ -223,15 +223,15 @@ func (e *explainer) fittingTypes(p *pool, d demand, required scheduling.Requirem
 	case allowed == 0:
 		return nil, PoolReason{Obstacle: ObstacleRequirement, Reason: e.noType(p, d, required), Hosts: e.hosts(p, d, nil)}
 	case len(fit) == 0:
-		asks := "the pod asks for " + describe(d.requests, d.requests)
+		asks := "the pod requests " + describe(d.requests, d.requests)
 		if len(daemons) > 0 {
-			asks += " and DaemonSets for " + describe(daemons, daemons)
+			asks += " and DaemonSets request " + describe(daemons, daemons)
 		}
-		larger := "let the pool use larger types or hosts"
+		larger := "allow larger types or hosts in the pool"
 		if p.class.flexible() {
 			larger = fmt.Sprintf("raise spec.sizing of %s %q", v1alpha1.KindProxmoxNodeClass, p.class.name)
 		}
-		return nil, PoolReason{Obstacle: ObstacleSize, Reason: fmt.Sprintf("%s; the nearest instance type, %s, leaves pods %s: "+
+		return nil, PoolReason{Obstacle: ObstacleSize, Reason: fmt.Sprintf("%s; the closest instance type, %s, has %s for pods: "+
 			"lower the requests, or %s", asks, nearest.Name, describe(nearest.Allocatable(), requests), larger)}
 	}
 	slices.SortFunc(fit, compareTypes)
@@ -280,7 +280,7 @@ func (e *explainer) noType(p *pool, d demand, required scheduling.Requirements) 
 			if more := len(names) - mostNames; more > 0 {
 				only += fmt.Sprintf(" and %d more", more)
 			}
-			text := fmt.Sprintf("%s %s, but there is only %s", who, required[key], only)
+			text := fmt.Sprintf("%s %s, but the hosts have only %s", who, required[key], only)
 			if len(p.class.excluded) > 0 && key == corev1.LabelTopologyZone {
 				text += "; " + describeHosts(p.class.excluded)
 			}
@@ -329,7 +329,7 @@ func (e *explainer) tooFewValues(p *pool, required scheduling.Requirements, fit 
 		return ""
 	}
 	for _, key := range slices.Sorted(maps.Keys(missed)) {
-		return fmt.Sprintf("its requirement on %s has minValues %d, but the instance types that suit the pod and have room come to %d: lower minValues, or allow more types",
+		return fmt.Sprintf("its requirement on %s has minValues %d, but the instance types that suit the pod and have room provide only %d: lower minValues, or allow more types",
 			key, *required.Get(key).MinValues, missed[key])
 	}
 	return ""
@@ -400,7 +400,7 @@ func (e *explainer) host(p *pool, d demand, fit []*InstanceType, id topology.Hos
 			r.Reason = fmt.Sprintf("is not where the pod's volumes are: %s", d.volumes.Get(label.key))
 			return r
 		case d.pod.Has(label.key) && !d.pod.Get(label.key).Has(label.value):
-			r.Reason = fmt.Sprintf("is not what pool and pod require: %s", d.pod.Get(label.key))
+			r.Reason = fmt.Sprintf("does not meet the requirements of pool and pod: %s", d.pod.Get(label.key))
 			return r
 		}
 	}
@@ -426,13 +426,13 @@ func (e *explainer) refuse(p *pool, t *InstanceType, host topology.HostID) strin
 	reason := ""
 	switch {
 	case e.closed.byRequest(key):
-		reason = fmt.Sprintf("%s is not offered for now: VMs could not be made there, or it is evacuated", host)
+		reason = fmt.Sprintf("%s is temporarily unavailable: VMs could not be created there, or it is being evacuated", host)
 	case !e.site.Fits(spec, host):
 		if _, unplaced := e.site.Clone().Place([]fleet.Spec{spec}); len(unplaced) > 0 {
 			reason = unplaced[0].Reason
 		}
 	case e.closed.has(key):
-		reason = "VMs made for such pods did not take them: its requirements promise labels that its nodes do not have"
+		reason = "VMs created for such pods did not accept them: its requirements include labels that its nodes do not have"
 	}
 	e.refusal[key] = reason
 	return reason
@@ -492,7 +492,7 @@ func describeSchedulerError(err error) string {
 			continue
 		}
 		counts = counts || topologyError.MatchString(part)
-		part = topologyError.ReplaceAllString(part, "the pod's $1 over $2 leaves no place (pods there: $3)")
+		part = topologyError.ReplaceAllString(part, "the pod's $1 over $2 cannot be satisfied (pods there: $3)")
 		part = noTypeError.ReplaceAllString(fullHostError.ReplaceAllString(part, "$1 has no room"), "$1 for ")
 		part = ownLabels.ReplaceAllString(part, "")
 		if !slices.Contains(parts, part) {
@@ -503,7 +503,7 @@ func describeSchedulerError(err error) string {
 	case len(parts) == 0:
 		return err.Error()
 	case counts:
-		return text + ": add a host, make room where it may go, or have the pod only prefer it"
+		return text + ": add a host, free capacity where the pod may run, or make it a preference"
 	default:
 		return text
 	}

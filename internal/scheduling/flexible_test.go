@@ -75,7 +75,7 @@ func TestFlexibleSizes(t *testing.T) {
 		{name: "the least", sizing: ", minVCPUs: 3, minMemoryMiB: 5120", pods: []string{deployment("a", 1, "100m", "64Mi", "")}, want: []string{"flex.3VCPU-5GB"}},
 		{
 			name: "the most", sizing: ", maxVCPUs: 4, maxMemoryMiB: 8192", pods: []string{deployment("a", 1, "3950m", "1Gi", "")},
-			reason: `the nearest instance type, flex.4VCPU-8GB, leaves pods cpu 3890m, memory 7385Mi: lower the requests, or raise spec.sizing of ProxmoxNodeClass "flexible"`,
+			reason: `the closest instance type, flex.4VCPU-8GB, has cpu 3890m, memory 7385Mi for pods: lower the requests, or raise spec.sizing of ProxmoxNodeClass "flexible"`,
 		},
 		{name: "whole cores", more: "  placement: {policy: Dedicated, pinWith: HostAgent}", pods: []string{deployment("a", 5, "900m", "1Gi", "")}, want: []string{"flex.6VCPU-6GB"}},
 		{name: "kubelet's reservations", more: "  memoryOverheadMiB: 300\n  kubelet: {kubeReserved: {cpu: \"1\", memory: 1Gi}}", pods: []string{deployment("a", 1, "3", "5Gi", "")}, want: []string{"flex.5VCPU-6.5GB"}},

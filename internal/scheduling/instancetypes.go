@@ -258,10 +258,10 @@ func ParseInstanceTypes(data []byte) ([]InstanceType, error) {
 	decoder.DisallowUnknownFields()
 	var entries []typeFile
 	if err := decoder.Decode(&entries); err != nil {
-		return nil, fmt.Errorf("parsing instance types: %s: want a list in JSON of name, capacity, capacitytype and overhead", describeDecodeError(err))
+		return nil, fmt.Errorf("parsing instance types: %s: must be a JSON list of name, capacity, capacitytype and overhead", describeDecodeError(err))
 	}
 	if decoder.More() {
-		return nil, errors.New("parsing instance types: something follows the list")
+		return nil, errors.New("parsing instance types: unexpected data after the list")
 	}
 	if len(entries) == 0 {
 		return nil, errors.New("parsing instance types: the list is empty: add a type, or use no file")
@@ -272,7 +272,7 @@ func ParseInstanceTypes(data []byte) ([]InstanceType, error) {
 	for i := range entries {
 		t, err := entries[i].instanceType()
 		if first, twice := names[entries[i].Name]; twice && err == nil {
-			err = fmt.Errorf("has the name of entry %d: names are unique", first)
+			err = fmt.Errorf("has the same name as entry %d: names must be unique", first)
 		}
 		names[entries[i].Name] = i
 		if err != nil {
@@ -290,17 +290,17 @@ func ParseInstanceTypes(data []byte) ([]InstanceType, error) {
 func (f *typeFile) instanceType() (InstanceType, error) {
 	var none InstanceType
 	if problems := validation.IsValidLabelValue(f.Name); f.Name == "" || len(problems) > 0 {
-		return none, errors.New("name is not a label value, such as c1.4VCPU-8GB")
+		return none, errors.New("name is not a valid label value, such as c1.4VCPU-8GB")
 	}
 	if len(f.Offerings) > 0 {
-		return none, errors.New("offerings are not read: hosts are known by the topology; remove them")
+		return none, errors.New("offerings are not supported: the topology provides the hosts; remove them")
 	}
 	if isFlexible(f.Name) {
-		return none, fmt.Errorf("family %s is that of Flexible sizing: choose another", flexibleFamily)
+		return none, fmt.Errorf("family %s is reserved for Flexible sizing: choose another", flexibleFamily)
 	}
 	capacityType := cmp.Or(f.CapacityType, karpv1.CapacityTypeOnDemand)
 	if !slices.Contains([]string{karpv1.CapacityTypeOnDemand, karpv1.CapacityTypeSpot, karpv1.CapacityTypeReserved}, capacityType) {
-		return none, fmt.Errorf("capacitytype %q is none of on-demand, spot and reserved", capacityType)
+		return none, fmt.Errorf("capacitytype %q must be on-demand, spot or reserved", capacityType)
 	}
 	cpu := f.Capacity[corev1.ResourceCPU]
 	if cpu.MilliValue()%1000 != 0 || cpu.Sign() <= 0 {
@@ -340,14 +340,14 @@ func (t *InstanceType) setResources(capacity corev1.ResourceList) error {
 		case isHugePages(name):
 			size := map[corev1.ResourceName]int64{guestPages2Mi: 2 * mebibyte, guestPages1Gi: gibibyte}[name]
 			if size == 0 || amount.Sign() < 0 || amount.Value()%size != 0 {
-				return fmt.Errorf("capacity.%s %q is no number of whole pages: write hugepages-2Mi or hugepages-1Gi, in multiples of that", name, amount.String())
+				return fmt.Errorf("capacity.%s %q is not a whole number of pages: write hugepages-2Mi in multiples of 2Mi, or hugepages-1Gi in multiples of 1Gi", name, amount.String())
 			}
 			withoutPages -= amount.Value()
 		case !isExtended(name):
-			return fmt.Errorf("capacity.%s is not known: write cpu, memory, ephemeral-storage, pods, hugepages-1Gi, hugepages-2Mi, "+
+			return fmt.Errorf("capacity.%s is not supported: must be cpu, memory, ephemeral-storage, pods, hugepages-1Gi, hugepages-2Mi, "+
 				"or an extended resource such as nvidia.com/gpu", name)
 		case amount.Sign() <= 0 || amount.MilliValue()%1000 != 0:
-			return fmt.Errorf("capacity.%s %q is not a whole number above 0", name, amount.String())
+			return fmt.Errorf("capacity.%s %q must be a positive whole number", name, amount.String())
 		}
 		if t.Extra == nil {
 			t.Extra = corev1.ResourceList{}

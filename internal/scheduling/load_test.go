@@ -127,17 +127,17 @@ spec: {parallelism: 4, completions: 2, template: {spec: {restartPolicy: Never, c
 func TestLoadRefuses(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"unknown field", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {kontainers: []}\n", `m.yaml: document 2: Pod "a": unknown field "kontainers"`},
-		{"unknown kind", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "v1 ConfigMap is not read here"},
-		{"unknown group", "apiVersion: example.com/v1\nkind: Pod\nmetadata: {name: a}\n", "example.com/v1 Pod is not read here"},
+		{"unknown kind", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "v1 ConfigMap is not supported"},
+		{"unknown group", "apiVersion: example.com/v1\nkind: Pod\nmetadata: {name: a}\n", "example.com/v1 Pod is not supported"},
 		{"no kind", "a: b\n", "document 1: has neither apiVersion nor kind"},
-		{"no yaml", "{", "document 1: line 1: did not find expected node content: want an object of Kubernetes"},
-		{"no object", "a", "document 1: unexpected string: want an object of Kubernetes, which begins with apiVersion and kind"},
-		{"no object in a list", "apiVersion: v1\nkind: List\nitems: [1]\n", "item 0: unexpected number: want an object of Kubernetes"},
+		{"no yaml", "{", "document 1: line 1: did not find expected node content: must be a Kubernetes object"},
+		{"no object", "a", "document 1: unexpected string: must be a Kubernetes object with apiVersion and kind"},
+		{"no object in a list", "apiVersion: v1\nkind: List\nitems: [1]\n", "item 0: unexpected number: must be a Kubernetes object"},
 		{"a value in the wrong place", "apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec: {template: t}\n", `"c": unexpected string in spec.template: correct it`},
-		{"no amount", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, resources: {requests: {cpu: 2cores}}}]}\n", `"a": an amount is none: write such as 2, 500m or 4Gi`},
-		{"less than nothing", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, resources: {requests: {cpu: -1}}}]}\n", `Pod "a": spec.containers[0].resources.requests.cpu is below 0`},
-		{"less than nothing in a template", deployment("a", 1, "-1", "1Gi", ""), `Deployment "a": spec.template.spec.containers[0].resources.requests.cpu is below 0`},
-		{"more pods than a cluster has", deployment("a", 2147483647, "1", "1Gi", ""), `Deployment "a": asks for 2147483647 pods, and a cluster has at most 150000`},
+		{"no amount", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, resources: {requests: {cpu: 2cores}}}]}\n", `"a": invalid quantity: write one such as 2, 500m or 4Gi`},
+		{"less than nothing", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, resources: {requests: {cpu: -1}}}]}\n", `Pod "a": spec.containers[0].resources.requests.cpu must not be negative`},
+		{"less than nothing in a template", deployment("a", 1, "-1", "1Gi", ""), `Deployment "a": spec.template.spec.containers[0].resources.requests.cpu must not be negative`},
+		{"more pods than a cluster has", deployment("a", 2147483647, "1", "1Gi", ""), `Deployment "a": requests 2147483647 pods, but a cluster has at most 150000`},
 		{"no name", "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: c}]}\n", "metadata.name is empty"},
 		{"no containers", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n", "spec.containers is empty"},
 		{"in a list", "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: ConfigMap}]\n", "item 0: v1 ConfigMap is not read"},
@@ -168,13 +168,13 @@ func TestTwiceTheSameObjectIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = scheduling.FromObjects(append(objects, objects...)).Decide(t.Context(), scheduling.Request{Snapshot: lab()})
-	if err == nil || !strings.Contains(err.Error(), "ProxmoxNodeClass dedicated is there twice") {
+	if err == nil || !strings.Contains(err.Error(), "duplicate ProxmoxNodeClass dedicated") {
 		t.Errorf("error is %v", err)
 	}
 	// A workload is replaced by its pods, however many others exist.
 	few, more := deployment("a", 1, "1", "1Gi", ""), deployment("a", 9, "1", "1Gi", "")
 	_, err = loadFiles(t, map[string]string{"a.yaml": classes + few, "b/c.yaml": more})
-	if err == nil || !strings.Contains(err.Error(), `c.yaml: Deployment "a" is in `) || !strings.HasSuffix(err.Error(), "a.yaml already: keep one of them") {
+	if err == nil || !strings.Contains(err.Error(), `c.yaml: Deployment "a" is already defined in `) || !strings.HasSuffix(err.Error(), "a.yaml: remove one of them") {
 		t.Errorf("error is %v", err)
 	}
 	if objects, err = loadFiles(t, map[string]string{"a.yaml": few, "b.yaml": deployment("b", 1, "1", "1Gi", "")}); err != nil || len(objects) != 2 {

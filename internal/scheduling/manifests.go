@@ -101,7 +101,7 @@ func Load(paths []string) ([]client.Object, error) {
 			key := [3]string{kind, cmp.Or(object.GetNamespace(), corev1.NamespaceDefault), object.GetName()}
 			first, known := fileOf[key]
 			if known && object.GetName() != "" {
-				errs = append(errs, fmt.Errorf("reading %s: %s %q is in %s already: keep one of them", file, kind, object.GetName(), first))
+				errs = append(errs, fmt.Errorf("reading %s: %s %q is already defined in %s: remove one of them", file, kind, object.GetName(), first))
 				continue
 			}
 			fileOf[key] = file
@@ -140,7 +140,7 @@ func findFiles(paths []string) ([]string, error) {
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
-			return nil, fmt.Errorf("reading manifests: %w: name a file or directory of manifests with -f", err)
+			return nil, fmt.Errorf("reading manifests: %w: pass a file or directory of manifests with -f", err)
 		}
 		if !info.IsDir() {
 			files = append(files, path)
@@ -151,7 +151,7 @@ func findFiles(paths []string) ([]string, error) {
 			return nil, fmt.Errorf("reading manifests: %w", err)
 		}
 		if len(below) == 0 {
-			return nil, fmt.Errorf("reading manifests: %s has no .yaml, .yml or .json file: name the files, or another directory", path)
+			return nil, fmt.Errorf("reading manifests: %s has no .yaml, .yml or .json file: pass the files, or another directory", path)
 		}
 		files = append(files, below...)
 	}
@@ -189,7 +189,7 @@ func filesBelow(dir string) (files []string, err error) {
 			files = append(files, name)
 		case !hidden && entry.Type()&fs.ModeSymlink != 0:
 			if info, err := os.Stat(name); err == nil && info.IsDir() {
-				return fmt.Errorf("%s is a link to a directory, which is not followed: name it with a -f of its own, or move it out", name)
+				return fmt.Errorf("%s is a link to a directory, which is not followed: pass it with another -f, or move it", name)
 			}
 		}
 		return nil
@@ -224,14 +224,14 @@ func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 		Items           []runtime.RawExtension `json:"items"`
 	}
 	if err := yaml.Unmarshal(document, &kind); err != nil {
-		return nil, fmt.Errorf("%s: want an object of Kubernetes, which begins with apiVersion and kind", describeDecodeError(err))
+		return nil, fmt.Errorf("%s: must be a Kubernetes object with apiVersion and kind", describeDecodeError(err))
 	}
 	if kind.Kind == "" && kind.APIVersion == "" {
 		var content any
 		if err := yaml.Unmarshal(document, &content); err != nil || content == nil {
 			return nil, err
 		}
-		return nil, errors.New("has neither apiVersion nor kind: want an object of Kubernetes, which begins with them")
+		return nil, errors.New("has neither apiVersion nor kind: must be a Kubernetes object")
 	}
 
 	if kind.Kind == "List" && kind.APIVersion == "v1" {
@@ -249,16 +249,16 @@ func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 	blank, err := scheme.New(kind.GroupVersionKind())
 	object, ok := blank.(client.Object)
 	if err != nil || !ok || !slices.Contains(readKinds(), kind.Kind) {
-		return nil, fmt.Errorf("%s %s is not read here: remove it; read are %s", kind.APIVersion, kind.Kind, strings.Join(readKinds(), ", "))
+		return nil, fmt.Errorf("%s %s is not supported: remove it; supported are %s", kind.APIVersion, kind.Kind, strings.Join(readKinds(), ", "))
 	}
 	if err := yaml.UnmarshalStrict(document, object); err != nil {
-		return nil, fmt.Errorf("%s %q: %s: correct it or take it out", kind.Kind, object.GetName(), describeDecodeError(err))
+		return nil, fmt.Errorf("%s %q: %s: correct or remove it", kind.Kind, object.GetName(), describeDecodeError(err))
 	}
 	if object.GetName() == "" && object.GetGenerateName() == "" {
 		return nil, fmt.Errorf("%s: metadata.name is empty", kind.Kind)
 	}
 	if invalid := validation.NameIsDNSSubdomain(object.GetName(), false); object.GetName() != "" && len(invalid) > 0 {
-		return nil, fmt.Errorf("%s %q: metadata.name: want a-z, 0-9, - and ., beginning and ending with a letter or digit, as Kubernetes does", kind.Kind, object.GetName())
+		return nil, fmt.Errorf("%s %q: metadata.name: must consist of a-z, 0-9, - and ., and begin and end with a letter or digit", kind.Kind, object.GetName())
 	}
 	if nc, ok := object.(*v1alpha1.ProxmoxNodeClass); ok {
 		err = crd.Admit(document, nc)
@@ -289,7 +289,7 @@ func describeDecodeError(err error) string {
 		}
 	}
 	if strings.HasPrefix(text, "quantities must match") {
-		text = "an amount is none: write such as 2, 500m or 4Gi"
+		text = "invalid quantity: write one such as 2, 500m or 4Gi"
 	}
 	return text
 }
@@ -337,10 +337,10 @@ func validateResources(spec *corev1.PodSpec) error {
 		for i := range group.containers {
 			requests, limits := group.containers[i].Resources.Requests, group.containers[i].Resources.Limits
 			if name := negative(requests); name != "" {
-				return fmt.Errorf("%s[%d].resources.requests.%s is below 0: want 0 or more", group.field, i, name)
+				return fmt.Errorf("%s[%d].resources.requests.%s must not be negative", group.field, i, name)
 			}
 			if name := negative(limits); name != "" {
-				return fmt.Errorf("%s[%d].resources.limits.%s is below 0: want 0 or more", group.field, i, name)
+				return fmt.Errorf("%s[%d].resources.limits.%s must not be negative", group.field, i, name)
 			}
 		}
 	}

@@ -115,8 +115,8 @@ func (c *Cluster) Resolve(ctx context.Context, request Request, claim *karpv1.No
 	case err != nil:
 		return nil, fmt.Errorf("resolving nodeclaim %s: %w", claim.Name, err)
 	case p == nil:
-		return nil, &NoRoomError{NodeClaim: claim.Name, Reason: fmt.Sprintf("it is of NodePool %q, which does not exist or has no ProxmoxNodeClass: "+
-			"VMs are made for NodePools only", name)}
+		return nil, &NoRoomError{NodeClaim: claim.Name, Reason: fmt.Sprintf("its NodePool %q does not exist or has no ProxmoxNodeClass: "+
+			"VMs are created only for such NodePools", name)}
 	case p.class == nil:
 		return nil, &ClassNotReadyError{NodePool: p.Name, Reason: p.problem}
 	case p.class.problem != "":

@@ -276,7 +276,7 @@ func validatePrice(field string, price *string) error {
 		return nil
 	}
 	if _, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimLeft(*price, "+-"), "%"), 64); err != nil {
-		return fmt.Errorf("spec.%s %q is no number: write one such as 0.2, +0.1 or -15%%", field, *price)
+		return fmt.Errorf("spec.%s %q is not a number: write one such as 0.2, +0.1 or -15%%", field, *price)
 	}
 	return nil
 }

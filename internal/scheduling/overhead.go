@@ -101,7 +101,7 @@ func OfferedBy(nc *v1alpha1.ProxmoxNodeClass, types []InstanceType) []InstanceTy
 
 // OnlyExtended explains why a class that lists no families offers no instance type.
 const OnlyExtended = "all instance types have extended resources, which come from devices: " +
-	"write spec.pciDevices, name their families in spec.sizing.families, or add a type without"
+	"set spec.pciDevices, list their families in spec.sizing.families, or add a type without extended resources"
 
 // forClass returns the type as nodes of the class have it.
 func (t InstanceType) forClass(fields *v1alpha1.ProxmoxNodeClassSpec) InstanceType {

@@ -112,7 +112,7 @@ func TestFamilies(t *testing.T) {
 		t.Errorf("new are %+v, refused %v; want the cheapest of s1 and m1", d.New, d.Refused)
 	}
 	d = decide(t, load(t, classManifest(`{template: {name: debian}, sizing: {families: [z9]}}`), nodePool("general", "c", ""), pods), lab())
-	if len(d.Refused) != 1 || !strings.Contains(d.Refused[0].Reason, "no instance type is of the families in spec.sizing (z9)") {
+	if len(d.Refused) != 1 || !strings.Contains(d.Refused[0].Reason, "no instance type belongs to the families in spec.sizing (z9)") {
 		t.Errorf("new are %+v, refused %v", d.New, d.Refused)
 	}
 }

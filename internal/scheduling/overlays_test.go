@@ -131,8 +131,8 @@ func TestOverlaidFlexibleNode(t *testing.T) {
 func TestBadOverlaysInFiles(t *testing.T) {
 	t.Parallel()
 	for spec, want := range map[string]string{
-		`{requirements: [], price: cheap}`:                                   `NodeOverlay "o": spec.price "cheap" is no number`,
-		`{requirements: [], priceAdjustment: "+x%"}`:                         `spec.priceAdjustment "+x%" is no number`,
+		`{requirements: [], price: cheap}`:                                   `NodeOverlay "o": spec.price "cheap" is not a number`,
+		`{requirements: [], priceAdjustment: "+x%"}`:                         `spec.priceAdjustment "+x%" is not a number`,
 		`{requirements: [], capacity: {cpu: "1"}}`:                           "cpu",
 		`{requirements: [{key: kubernetes.io/hostname, operator: Nothing}]}`: "Nothing",
 	} {

@@ -146,7 +146,7 @@ func (s *session) validPods(ctx context.Context, pods []*corev1.Pod) []*corev1.P
 func validateNodeRequirements(ctx context.Context, pod *corev1.Pod) error {
 	for _, requirement := range scheduling.NewPodRequirements(pod) {
 		if requirement.Key == karpv1.NodePoolLabelKey && requirement.Operator() == corev1.NodeSelectorOpDoesNotExist {
-			return fmt.Errorf("it excludes nodes of Karpenter: %s must not exist", karpv1.NodePoolLabelKey)
+			return fmt.Errorf("it excludes Karpenter's nodes: it requires that label %s does not exist", karpv1.NodePoolLabelKey)
 		}
 	}
 
@@ -165,7 +165,7 @@ func validateNodeRequirements(ctx context.Context, pod *corev1.Pod) error {
 	for _, r := range expressions {
 		requirement := karpv1.NodeSelectorRequirementWithMinValues{Key: r.Key, Operator: r.Operator, Values: r.Values}
 		if err := karpv1.ValidateRequirement(ctx, requirement); err != nil {
-			return fmt.Errorf("its node affinity is not valid: %w", err)
+			return fmt.Errorf("its node affinity is invalid: %w", err)
 		}
 	}
 	return nil

@@ -54,8 +54,8 @@ func (all pools) find(name string) *pool {
 }
 
 // FixedSizeProblem explains why a NodePool with spec.replicas creates no nodes.
-const FixedSizeProblem = "it has spec.replicas, and numaform makes no nodes for a number: " +
-	"re-create the NodePool without spec.replicas, then its size follows the pods"
+const FixedSizeProblem = "it has spec.replicas, but numaform creates nodes only for pods: " +
+	"re-create the NodePool without spec.replicas"
 
 // readPools returns our NodePools, each with the types that it offers.
 func readPools(ctx context.Context, c client.Client, request *Request, types []InstanceType) (pools, error) {
@@ -81,7 +81,7 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 		if len(offered[nc.Name]) == 0 {
 			reason := OnlyExtended
 			if s := nc.Spec.Sizing; s != nil && len(s.Families) > 0 {
-				reason = fmt.Sprintf("no instance type is of the families in spec.sizing (%s): correct these", strings.Join(s.Families, ", "))
+				reason = fmt.Sprintf("no instance type belongs to the families in spec.sizing (%s): correct them", strings.Join(s.Families, ", "))
 			}
 			class.problem = fmt.Sprintf("%s %q: %s", v1alpha1.KindProxmoxNodeClass, nc.Name, reason)
 		}

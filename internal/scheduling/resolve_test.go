@@ -164,7 +164,7 @@ func TestResolveSaysWhyNot(t *testing.T) {
 		{"all closed", classes + pool, "no host has room", ofKarpenter("1"), []scheduling.OfferingSelector{{}}, isRoom},
 		{"no pool", classes + pool, `NodePool "gone", which does not exist`, otherPool, nil, isRoom},
 		{"no class", pool, `ProxmoxNodeClass "shared" does not exist: create it`, ofKarpenter("1"), nil, isClass},
-		{"class nowhere", strings.Replace(classes, "spec:", "spec:\n  hosts: [mars]", 1) + pool, "no host of Proxmox is in its spec.region and spec.hosts", ofKarpenter("1"), nil, isClass},
+		{"class nowhere", strings.Replace(classes, "spec:", "spec:\n  hosts: [mars]", 1) + pool, "no Proxmox host matches its spec.region and spec.hosts", ofKarpenter("1"), nil, isClass},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

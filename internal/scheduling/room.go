@@ -31,15 +31,15 @@ func diskNeeds(spec *fleet.Spec, ofTemplate string, bootGiB int64) map[string]in
 
 // fullProblem returns the message that a storage is full, with the amounts.
 func fullProblem(name string, free, need int64, beside string) string {
-	return fmt.Sprintf("has %d MiB free on storage %q%s, and a node's disk needs %d: %d are missing", free, name, beside, need, need-free)
+	return fmt.Sprintf("has %d MiB free on storage %q%s, but a node's disk needs %d MiB, %d MiB more", free, name, beside, need, need-free)
 }
 
 // fullAdvice returns the hint for a storage that is full.
 func fullAdvice(spec *fleet.Spec) string {
 	if len(spec.DataDisks) > 0 {
-		return "make room there, or change spec.bootDevice or spec.dataDisks"
+		return "free space there, or change spec.bootDevice or spec.dataDisks"
 	}
-	return "make room there, or change spec.bootDevice"
+	return "free space there, or change spec.bootDevice"
 }
 
 // volume is a storage with its own free space: a host's or, without a host, a shared one.
@@ -141,7 +141,7 @@ func (s *site) full(spec *fleet.Spec, host topology.HostID) string {
 	if !lacks {
 		return ""
 	}
-	return fmt.Sprintf("%s %s: %s", host, fullProblem(v.name, max(s.free[v], 0), needs[v], " beside the disks that are yet to be made"), fullAdvice(spec))
+	return fmt.Sprintf("%s %s: %s", host, fullProblem(v.name, max(s.free[v], 0), needs[v], " after the disks still to be created"), fullAdvice(spec))
 }
 
 // Fits reports whether the host has room for the VM now.

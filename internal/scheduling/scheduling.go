@@ -155,7 +155,7 @@ func (c *Cluster) decide(ctx context.Context, request Request) (*session, *Decis
 		return nil, nil, fmt.Errorf("deciding: %w", err)
 	}
 	if decision.Placed+len(decision.Refused) != decision.Asked {
-		return nil, nil, fmt.Errorf("deciding: %d pods asked, but %d are placed and %d refused: Karpenter's scheduler lost some",
+		return nil, nil, fmt.Errorf("deciding: of %d pending pods, %d are placed and %d refused: Karpenter's scheduler lost the others",
 			decision.Asked, decision.Placed, len(decision.Refused))
 	}
 	return s, decision, nil

@@ -154,7 +154,7 @@ func (s *session) addResults(results karpscheduling.Results, sol *solution) erro
 		sol.failed[pod.UID] = err
 	}
 	if landed+unmet != pending {
-		return fmt.Errorf("%d pods asked, but Karpenter's scheduler placed %d and left %d", pending, landed, unmet)
+		return fmt.Errorf("of %d pods, Karpenter's scheduler placed %d and refused %d", pending, landed, unmet)
 	}
 	for _, vm := range s.resting() {
 		if pods := sol.landed[providerID(&vm.VM)]; len(pods) > 0 && sol.phase < virtualConstrained {
@@ -172,7 +172,7 @@ func (s *session) addResults(results karpscheduling.Results, sol *solution) erro
 func (s *session) specFor(claim *karpscheduling.NodeClaim) (fleet.Spec, error) {
 	pool := s.pools.find(claim.NodePoolName)
 	if pool == nil {
-		return fleet.Spec{}, fmt.Errorf("NodePool %q is gone", claim.NodePoolName)
+		return fleet.Spec{}, fmt.Errorf("NodePool %q no longer exists", claim.NodePoolName)
 	}
 	var best candidate
 	for _, it := range claim.InstanceTypeOptions {
@@ -186,7 +186,7 @@ func (s *session) specFor(claim *karpscheduling.NodeClaim) (fleet.Spec, error) {
 		}
 	}
 	if best.size == nil {
-		return fleet.Spec{}, fmt.Errorf("NodePool %q: no host offers a type that fits any more", claim.NodePoolName)
+		return fleet.Spec{}, fmt.Errorf("NodePool %q: no host still offers a type that fits", claim.NodePoolName)
 	}
 	spec := pool.class.spec(pool.Name, best.size, slices.Compact(best.hosts))
 	spec.Labels = chosenLabels(pool, claim.Requirements)

@@ -83,7 +83,7 @@ const mostPods = 150_000
 func (w *workload) validate() error {
 	kind := w.GetObjectKind().GroupVersionKind().Kind
 	if w.replicas > mostPods {
-		return fmt.Errorf("%s %q: asks for %d pods, and a cluster has at most %d: lower its number", kind, w.GetName(), w.replicas, mostPods)
+		return fmt.Errorf("%s %q: requests %d pods, but a cluster has at most %d: lower the number", kind, w.GetName(), w.replicas, mostPods)
 	}
 	if err := validateResources(&w.template.Spec); err != nil {
 		return fmt.Errorf("%s %q: spec.template.spec.%w", kind, w.GetName(), err)

@@ -179,14 +179,14 @@ spec:
 			manifests: []string{deployment("a", 4, "1", "1Gi", antiAffinity("a", "topology.kubernetes.io/zone"))},
 			want:      outcome{New: []string{"general c1.2VCPU-4GB", "general c1.2VCPU-4GB", "general c1.2VCPU-4GB"}, Refused: 1},
 			hosts:     map[string]int{"epyc": 1, "ryzen": 1, "xeon": 1},
-			reason:    "the pod's pod anti-affinity over topology.kubernetes.io/zone leaves no place",
+			reason:    "the pod's pod anti-affinity over topology.kubernetes.io/zone cannot be satisfied",
 		},
 		{
 			name: "a pod that avoids Karpenter",
 			manifests: []string{deployment("a", 1, "1", "1Gi", `
       affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: karpenter.sh/nodepool, operator: DoesNotExist}]}]}}}
 `)},
-			want: outcome{Refused: 1}, reason: "it excludes nodes of Karpenter",
+			want: outcome{Refused: 1}, reason: "it excludes Karpenter's nodes",
 		},
 	}
 	for _, test := range tests {

@@ -37,7 +37,7 @@ func badClasses() []badClass {
 		{
 			"template", "  template: {name: no-such-template}\n  metadata: {type: cdrom}",
 			v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateNotFound,
-			[]string{"no-such-template", "make the template there, or correct spec.template"},
+			[]string{"no-such-template", "create the template there, or correct spec.template"},
 		},
 		{
 			"storage", soundClass() + "\n  bootDevice: {storage: no-such-storage}",
