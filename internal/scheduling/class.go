@@ -25,7 +25,7 @@ type class struct {
 	name string
 	// hash is the hash of the fields that define the class's nodes.
 	hash string
-	// problem says why no node can be created from the class, or is empty.
+	// problem is the reason why no node can be created from the class, or empty.
 	problem string
 	fields  *v1alpha1.ProxmoxNodeClassSpec
 	// clusterID is the cluster ID of the class's numaform installation.
@@ -33,11 +33,12 @@ type class struct {
 	base      fleet.Spec
 	// overlaid are the resources that NodeOverlays add to nodes of any size.
 	overlaid map[corev1.ResourceName]bool
-	// diskGiB is the class's disk size, leastGiB the templates' smallest one, and
-	// smallestGiB the smallest node's, whatever the template.
+	// diskGiB is the class's disk size, leastGiB the size of its largest template, and
+	// smallestGiB the disk size of the smallest node, whatever the template.
 	diskGiB, leastGiB, smallestGiB int64
-	// hosts can take VMs of the class; arch maps each to its architecture, and templates
-	// to the template that it clones, or would clone if it had a working host agent.
+	// hosts are the hosts that can take VMs of the class; arch maps each to its
+	// architecture, and templates to the template that it clones. templates also includes
+	// hosts that lack only a working host agent.
 	hosts     []topology.HostID
 	arch      map[topology.HostID]string
 	templates map[topology.HostID]template
@@ -55,8 +56,8 @@ type template struct {
 	namesakes bool
 }
 
-// newClass resolves a NodeClass of the cluster with that ID, with the types that it
-// offers, against the hosts of a snapshot.
+// newClass resolves a NodeClass against the hosts of a snapshot. offered are the instance
+// types that the class offers.
 func newClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string, offered []InstanceType) *class {
 	c := &class{
 		name:      nc.Name,
@@ -72,7 +73,7 @@ func newClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, cluste
 	}
 	c.hash = ClassHash(nc)
 	c.base = baseSpec(nc)
-	// The definition allows only sizes that parse.
+	// The CRD allows only sizes that parse.
 	c.diskGiB, _ = nc.Spec.BootDevice.SizeGiB()
 	c.smallestGiB = c.disk(&InstanceType{})
 	for i := range offered {
@@ -156,8 +157,8 @@ func dataDisks(disks []v1alpha1.DataDisk) []fleet.DataDisk {
 
 func sortedCopy(list []string) []string { return slices.Sorted(slices.Values(list)) }
 
-// findHosts divides the hosts that the class allows into the ones that can take its VMs
-// and the ones that cannot.
+// findHosts finds which of the hosts that the class allows can take its VMs, and which
+// cannot and why.
 func (c *class) findHosts(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) {
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
@@ -332,7 +333,7 @@ func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 	}
 	text, err := json.Marshal(h)
 	if err != nil {
-		return "" // strings, numbers and maps of these always marshal
+		return "" // unreachable: strings, numbers and maps of them always marshal
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])

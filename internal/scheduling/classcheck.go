@@ -19,7 +19,7 @@ type ClassReport struct {
 	// Excluded are the hosts that the class allows but that cannot take its nodes,
 	// sorted.
 	Excluded []Exclusion
-	// Faults are what the excluded hosts lack, sorted by host.
+	// Faults lists what the excluded hosts lack, sorted by host.
 	Faults []Fault
 	// Templates are the templates on each of Hosts, and on hosts that lack only a working
 	// host agent, which makes no difference to the VMs on them.
@@ -36,12 +36,12 @@ type Exclusion struct {
 	Reason string
 }
 
-// Finding explains why a condition of a class is not met: Reason and Message are the
-// condition's.
+// Finding explains why a condition of a class is not met, with the condition's Reason and
+// Message.
 type Finding struct{ Condition, Reason, Message string }
 
 // Fault is what one host lacks for a condition of a class: Message completes a sentence
-// that begins with the host's name, Fix says how to fix it.
+// that begins with the host's name, and Fix is a hint.
 type Fault struct {
 	Finding
 	Host topology.HostID
@@ -81,7 +81,8 @@ func Allows(nc *v1alpha1.ProxmoxNodeClass, host topology.HostID) bool {
 	return len(spec.Hosts) == 0 || slices.Contains(spec.Hosts, string(host.Host)) || slices.Contains(spec.Hosts, host.String())
 }
 
-// Needs is what the VMs of a class need on a suitable host, beyond what a snapshot shows.
+// Needs lists what the VMs of a class use on a suitable host, for checks that a snapshot
+// does not cover.
 type Needs struct {
 	// Disks are the storages of their disks, sorted.
 	Disks []string
@@ -111,7 +112,7 @@ type hostCheck struct {
 	faults []Fault
 }
 
-// add adds a fault, unless the message is empty. fix is empty if it is fixFor the reason.
+// add adds a fault, unless the message is empty. An empty fix means fixFor(reason).
 func (h *hostCheck) add(condition, reason, message, fix string) {
 	if message != "" {
 		h.faults = append(h.faults, Fault{
@@ -153,7 +154,7 @@ func (c *class) checkHost(host *topology.Host, snapshot *topology.Snapshot) (tem
 	h.add(v1alpha1.ConditionMetadataReady, v1alpha1.ReasonSeedStorageNotFound, seed, "")
 	h.checkDevices(snapshot)
 
-	// Existing VMs of a host whose agent is gone stay, because their pins remain.
+	// A missing host agent does not affect existing VMs, because their pins remain.
 	if c.base.Policy.Pinned() && c.base.PinWith == fleet.PinWithHostAgent {
 		faults := host.AgentFaults(c.clusterID, host.ReadAt)
 		if i := slices.IndexFunc(faults, func(f topology.AgentFault) bool { return f.Blocks }); i >= 0 {
@@ -236,8 +237,8 @@ func describeTemplate(ref *v1alpha1.TemplateReference) string {
 	return strings.Join(parts, " ")
 }
 
-// storageProblem returns why a storage of the host does not accept the content, which
-// described names for people. An empty name is no problem.
+// storageProblem returns why a storage of the host does not accept the content, or "".
+// described is the content's name in messages.
 func storageProblem(host *topology.Host, name, content, described string) string {
 	i := slices.IndexFunc(host.Storages, func(s topology.Storage) bool { return s.Name == name })
 	switch {
@@ -289,8 +290,8 @@ func (h *hostCheck) checkDisks() {
 	}
 }
 
-// checkTopology checks that the host has the huge pages of the class, and reports what the
-// class's policy must know.
+// checkTopology checks that the host reports the topology that the class's policy needs,
+// and has huge pages of the class's size.
 func (h *hostCheck) checkTopology() {
 	cpus := h.host.CPUs
 	if len(cpus) == 0 {

@@ -140,8 +140,8 @@ func readObjects(ctx context.Context, config *rest.Config) ([]client.Object, err
 			return nil, err
 		}
 		for _, item := range items {
-			// NodeOverlays are used only if the feature gate is enabled, which shows in
-			// their Ready condition.
+			// NodeOverlays are used only if the feature gate is enabled, which their
+			// Ready condition shows.
 			if o, ok := item.(*karpv1alpha1.NodeOverlay); ok {
 				if ready := readyCondition(o.Status.Conditions); ready == nil || !ready.IsTrue() {
 					continue
@@ -199,7 +199,7 @@ func (c *Cluster) HasNodes(ctx context.Context) (bool, error) {
 // Drained returns why a node must not be removed yet: it runs pods, or may still get
 // some. A Node that does not exist never joined. DaemonSets' pods, mirror pods and
 // completed ones do not count. A node that Karpenter drains is drained when no pods are
-// left for which Karpenter waits.
+// left that Karpenter waits for.
 func (c *Cluster) Drained(ctx context.Context, name string) error {
 	var node corev1.Node
 	err := c.client.Get(ctx, client.ObjectKey{Name: name}, &node)
@@ -276,16 +276,16 @@ func (c *Cluster) NodeClasses(ctx context.Context) ([]v1alpha1.ProxmoxNodeClass,
 	return list.Items, nil
 }
 
-// memory is a client for objects that never change. It answers reads with copies in name
-// order, without the fake client's conversion through JSON; the fake client receives the
-// writes, which are never read.
+// memory is a client for objects that never change. Reads return copies in name order,
+// without the fake client's conversion through JSON; the fake client receives the writes,
+// which are never read.
 type memory struct {
 	client.Client
 	scheme *runtime.Scheme
 	byKind map[schema.GroupVersionKind][]client.Object
 	// bound are the pods of each node, because Karpenter lists them node by node.
 	bound map[string][]client.Object
-	// err is why the objects cannot be used; every read returns it.
+	// err is set if the objects cannot be used; every read returns it.
 	err error
 }
 

@@ -26,8 +26,8 @@ import (
 // our VMs that Karpenter cannot see by itself.
 type clusterState struct {
 	karpenter *state.Cluster
-	// vms are all existing VMs by provider ID; waiting are the ones without a Node and
-	// without a NodeClaim, and standby are the standby VMs among these.
+	// vms are all existing VMs by provider ID; waiting are the VMs without a Node and
+	// without a NodeClaim, and standby the standby VMs among them.
 	vms              map[string]*inflight
 	waiting, standby []*inflight
 }
@@ -121,7 +121,7 @@ func (s *clusterState) readClaims(ctx context.Context, c client.Client, vms []*i
 				claim.Labels = labels
 				claim.Status = vm.claim.Status
 			}
-			// The claim of a standby VM is a leftover of a start that did not begin.
+			// A standby VM's claim is left over from a start that did not begin.
 			if vm.lost || vm.Standby {
 				closeClaim(claim)
 			}
@@ -255,8 +255,9 @@ func without(claim *karpv1.NodeClaim, pods []*corev1.Pod) *karpv1.NodeClaim {
 	return claim
 }
 
-// nodes returns copies of the nodes, including the nodes of vms, with the pods in
-// taken, by provider ID, on them. Nodes being deleted are returned separately.
+// nodes returns copies of the nodes, including the nodes of vms, with the pods of taken
+// assigned to them, which maps provider IDs to pods. Nodes being deleted are returned
+// separately.
 func (s *clusterState) nodes(ctx context.Context, vms []*inflight, taken map[string][]*corev1.Pod) (active, deleting state.StateNodes, err error) {
 	// Karpenter fills nodes in the order of their names.
 	slices.SortFunc(vms, compareInflight)

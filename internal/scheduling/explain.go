@@ -115,7 +115,7 @@ func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.Na
 		pending := slices.Concat(s.pods[:]...)
 		at := slices.IndexFunc(pending, func(p *corev1.Pod) bool { return client.ObjectKeyFromObject(p) == name })
 		if at < 0 {
-			return x, nil // it is invalid
+			return x, nil // the pod is invalid
 		}
 		e, err := newExplainer(withKarpenter(ctx, request), s)
 		if err != nil {

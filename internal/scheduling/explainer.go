@@ -26,8 +26,8 @@ type explainer struct {
 	*session
 	// views adds the planner's view of hosts.
 	views bool
-	// refusal caches why the planner refuses an offering, and offered Karpenter's form of
-	// it; without a host, it is about all hosts that the class uses.
+	// refusal caches why the planner refuses an offering, and offered the offering in
+	// Karpenter's form. A key without a host covers all hosts that the class uses.
 	refusal map[offering]string
 	offered map[offering]*cloudprovider.InstanceType
 	// used are the resources of each NodePool's nodes.
@@ -200,7 +200,7 @@ func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
 }
 
 // fittingTypes returns the types that the requirements allow on some host of the class,
-// whatever is free there, and that are large enough for the pod.
+// full or not, and that are large enough for the pod.
 func (e *explainer) fittingTypes(p *pool, d demand, required scheduling.Requirements) ([]*InstanceType, PoolReason) {
 	daemons := p.daemonRequests(e.daemons)
 	requests := resources.Merge(d.requests, daemons)
@@ -336,8 +336,8 @@ func (e *explainer) tooFewValues(p *pool, required scheduling.Requirements, fit 
 }
 
 // hosts returns for every host why it cannot take a VM of those types, the smallest
-// first; d.pod are the combined requirements of pool and pod. If there are none, it
-// returns the hosts that the class does not use.
+// first; d.pod are the combined requirements of pool and pod. If d.pod is nil, it returns
+// only the hosts that the class does not use.
 func (e *explainer) hosts(p *pool, d demand, fit []*InstanceType) []HostReason {
 	if p.class == nil {
 		return nil

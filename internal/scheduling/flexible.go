@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// flexibleFamily is the family of nodes sized for their pods. No instance type in a
-	// file may use it.
+	// flexibleFamily is the family of nodes sized for their pods. Instance types from a
+	// file must not use it.
 	flexibleFamily = "flex"
 
 	// liveFlexibleFactor is the factor for the price of an existing Flexible node: it is
@@ -36,8 +36,8 @@ const (
 	leastRungMiB = 2 << 10
 	mostRungMiB  = 32 << 10
 
-	// exactSizes is the maximum number of sizes in a decision that are made for a single
-	// pod.
+	// exactSizes is the maximum number of sizes in a decision that each fit a single pod
+	// exactly.
 	exactSizes = 16
 )
 
@@ -70,11 +70,11 @@ func ladder(b v1alpha1.FlexibleBounds) []InstanceType {
 	return types
 }
 
-// rungs returns sizes from least to most: up to each of them per doubling, at least step
-// apart.
+// rungs returns sizes from least to most, at least step apart and at most each of them per
+// doubling.
 func rungs(least, most, step, each int64) []int64 {
 	var all []int64
-	power := int64(1) // the largest power of two that is at most at
+	power := int64(1) // the largest power of two not above at
 	for at := least; at < most; {
 		all = append(all, at)
 		for 2*power <= at {
@@ -130,7 +130,7 @@ func (p *pool) allows(instanceType string) bool {
 }
 
 // addExactSizes adds exact sizes for the largest of the pods, and for all of them
-// together, to a Flexible pool: pods that fit a host only this way should not be refused.
+// together, to a Flexible pool, so that pods that fit a host only this way are not refused.
 func (p *pool) addExactSizes(pods, daemons []*corev1.Pod) {
 	if p.problem != "" || !p.class.flexible() {
 		return
@@ -175,7 +175,7 @@ func (s *session) shrink(ctx context.Context, sol *solution) (*solution, error) 
 		for _, p := range placed {
 			old := large[p.Index]
 			vm := fleet.VM{Key: old.Key, VMID: old.VMID, Name: old.Name, Spec: specs[p.Index], Placement: p.Placement, Standby: old.Standby}
-			vm.Hosts = old.Hosts // it may still be on the same hosts
+			vm.Hosts = old.Hosts // the same hosts are still allowed
 			small := newInflight(vm, s.pools, s.types)
 			small.phase = old.phase
 			s.added = append(s.added, small)

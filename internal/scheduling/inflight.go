@@ -32,7 +32,7 @@ type inflight struct {
 	absent bool
 	// online is set if its host is up, usable or not.
 	online bool
-	// outdated says why a standby VM must be replaced; retiring is set for the one that
+	// outdated is the reason why a standby VM must be replaced; retiring is set for the one that
 	// is replaced next, and wakeable for one that may be started.
 	outdated           string
 	retiring, wakeable bool
@@ -125,12 +125,12 @@ func (t InstanceType) resources(vm *fleet.VM) (capacity, allocatable corev1.Reso
 	return t.capacity(disk), t.allocatable(disk)
 }
 
-// compareInflight orders VMs by what pods see of them: standby VMs after the others,
-// outdated ones last, and otherwise small ones first: pods are tried
-// largest first, so each ends on the smallest VM that has room. Flexible VMs come last,
-// large ones first: the last VM is the one that has room left, and it remains the last
-// after it is shrunk. Equal VMs are alike to every pod, so the order, and the whole
-// decision, stays the same when new VMs have become existing ones.
+// compareInflight orders VMs by the properties that pods see: standby VMs after the
+// others, outdated ones last, and otherwise small ones first. Pods are tried largest
+// first, so each is placed on the smallest VM that has room. Flexible VMs come last, large
+// ones first: the last VM is the one that has room left, and it remains the last after it
+// is shrunk. Equal VMs are interchangeable for every pod, so the order, and the whole
+// decision, is the same when the new VMs have become existing ones.
 func compareInflight(a, b *inflight) int {
 	if byState := cmp.Or(boolCompare(a.Standby, b.Standby), boolCompare(a.outdated != "", b.outdated != "")); byState != 0 {
 		return byState
@@ -183,14 +183,14 @@ type guestID struct {
 	key    fleet.Key
 }
 
-// locator knows which hosts run and where guests are.
+// locator records which hosts are up and where guests are.
 type locator struct {
 	// usable are the hosts that are up and without a problem, online all that are up.
 	usable, online map[topology.HostID]bool
-	// hosts are the hosts on which a guest with a key is seen.
+	// hosts are the hosts that list a guest with a key.
 	hosts map[guestID][]topology.HostID
-	// unclear are the names of guests without a key, which may show whose they are, by
-	// region and VMID. A guest on a host that cannot be read has no name.
+	// unclear maps guests without a key, by region and VMID, to their names, which may
+	// identify the owner. The name is empty if the host cannot be read.
 	unclear map[guestID]string
 	// stopped are the guests with a key that are stopped.
 	stopped map[guestID]bool
@@ -225,9 +225,9 @@ func newLocator(snapshot *topology.Snapshot) *locator {
 	return l
 }
 
-// newExisting returns a VM that is already desired, on its current host. A guest that is
-// not found may not be created yet: its host is the planned one. During a migration a
-// guest may appear twice: its host is then one where it can run, preferably its own.
+// newExisting returns a VM that is already desired, on its current host. If its guest is
+// not found, it may not be created yet, so its host is the planned one. During a migration
+// a guest may appear twice: its host is then a usable one, preferably the planned one.
 func (l *locator) newExisting(vm fleet.VM, pools pools, types []InstanceType) *inflight {
 	planned := vm.Host
 	seen := l.hosts[guestID{region: planned.Region, vmid: vm.VMID, key: vm.Key}]

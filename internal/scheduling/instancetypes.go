@@ -35,7 +35,7 @@ type InstanceType struct {
 	CapacityType string
 	VCPUs        int
 	MemoryMiB    int64
-	// ReportedMiB is the part of it that the Node reports; 0 means an estimate.
+	// ReportedMiB is the part of MemoryMiB that the Node reports; 0 means an estimate.
 	ReportedMiB int64
 	// DiskGiB is the minimum disk size of a node; 0 means the NodeClass's.
 	DiskGiB int64
@@ -46,7 +46,8 @@ type InstanceType struct {
 	Price    float64
 }
 
-// Overhead is what pods cannot use of a node; kubelet must be configured the same.
+// Overhead is the part of a node's resources that pods cannot use. Kubelet must be
+// configured with the same values.
 type Overhead struct {
 	KubeReserved      corev1.ResourceList
 	SystemReserved    corev1.ResourceList
@@ -138,8 +139,8 @@ func resourceList(milliCPU, memoryMiB int64) corev1.ResourceList {
 
 func quantity(bytes int64) resource.Quantity { return *resource.NewQuantity(bytes, resource.BinarySI) }
 
-// price makes a vCPU 25 times as expensive as a GiB of memory, and spot half as
-// expensive.
+// price returns the price of a size: a vCPU costs as much as 25 GiB of memory, and spot
+// costs half as much as other capacity types.
 func price(vcpus int, memoryMiB int64, capacityType string) float64 {
 	full := 0.025*float64(vcpus) + 0.001*float64(memoryMiB)/1024
 	if capacityType == karpv1.CapacityTypeSpot {
@@ -156,8 +157,8 @@ func guestDiskMiB(diskGiB int64) int64 { return diskGiB*1024 - diskGiB*1024/64 -
 // capacity returns the capacity of the Node of such a VM.
 //
 // The guest's kernel reports less memory than the VM has: its image and 64 bytes for each
-// page are missing. The estimate is rather too low than too high, because a pod that does
-// not fit its new node requests another one.
+// page are not included. The estimate errs on the low side, because a pod that does not fit
+// its new node requests another one.
 func (t *InstanceType) capacity(diskGiB int64) corev1.ResourceList {
 	memoryMiB := cmp.Or(t.ReportedMiB, t.MemoryMiB-t.MemoryMiB/50-96)
 	list := corev1.ResourceList{
@@ -238,7 +239,7 @@ func GuestPages(nc *v1alpha1.ProxmoxNodeClass, vm *fleet.VM, types []InstanceTyp
 	return small.Value() / (2 * mebibyte), large.Value() / gibibyte
 }
 
-// typeFile is one entry of karpenter-provider-proxmox' instance types file.
+// typeFile is one entry of karpenter-provider-proxmox's instance types file.
 type typeFile struct {
 	Name         string              `json:"name"`
 	Capacity     corev1.ResourceList `json:"capacity"`
@@ -323,7 +324,7 @@ func (f *typeFile) instanceType() (InstanceType, error) {
 	return t, nil
 }
 
-// setResources sets what a type's capacity says besides CPU and memory.
+// setResources sets the resources of a type's capacity other than CPU and memory.
 func (t *InstanceType) setResources(capacity corev1.ResourceList) error {
 	withoutPages := t.MemoryMiB * mebibyte
 	for _, name := range slices.Sorted(maps.Keys(capacity)) {

@@ -278,7 +278,7 @@ var wrongType = regexp.MustCompile(`cannot unmarshal ([a-z]+)(?: \S+)? into Go (
 // describeDecodeError returns a decoder's error without the names of Go types.
 func describeDecodeError(err error) string {
 	text := err.Error()
-	// The libraries say that they were decoding, which the user knows.
+	// These prefixes of the libraries only state that they were decoding.
 	for _, prefix := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "while decoding JSON: ", "json: ", "yaml: "} {
 		text = strings.TrimPrefix(text, prefix)
 	}

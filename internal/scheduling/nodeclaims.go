@@ -66,9 +66,9 @@ func identity(vm *fleet.VM) map[string]string {
 	return map[string]string{v1alpha1.AnnotationVM: vm.Name, v1alpha1.AnnotationKey: string(vm.Key)}
 }
 
-// Launched returns what is known about a VM's node from its reservation on: name, labels,
-// provider ID, image, capacity and allocatable resources. The host's architecture is not
-// known here.
+// Launched returns the properties of a VM's node that are known once the VM is reserved:
+// name, labels, provider ID, image, capacity and allocatable resources. The host's
+// architecture is not known here.
 func Launched(vm fleet.VM, types []InstanceType) *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{}
 	claim.Name = vm.Name

@@ -37,7 +37,7 @@ type OfferingSelector struct {
 type unavailableOfferings struct {
 	// requested are the request's unavailable offerings.
 	requested []OfferingSelector
-	// refuted are the offerings on which the planner and the scheduler turned out to
+	// refuted are the offerings about which the planner and the scheduler turned out to
 	// disagree.
 	refuted map[offering]bool
 }
@@ -114,8 +114,8 @@ type offerings struct {
 }
 
 // makeOfferings returns an offering for every type on every host of the pool where the
-// planner can still place it and that is not unavailable. The zones of VMs that are
-// joining are known zones, over which pods may spread.
+// planner can still place it, unless that offering is unavailable. Pods may also spread
+// over the hosts in known, such as the hosts of VMs that are joining.
 func makeOfferings(p *pool, fits func(fleet.Spec, topology.HostID) bool, closed *unavailableOfferings, known []topology.HostID) offerings {
 	made := offerings{room: map[topology.HostID]int{}}
 	for i := range p.types {
@@ -215,17 +215,17 @@ func Arch(snapshot *topology.Snapshot, host topology.HostID) string {
 	return karpv1.ArchitectureAmd64
 }
 
-// nodeOverlay is a NodeOverlay: changes to the nodes that meet its requirements.
+// nodeOverlay is a parsed NodeOverlay, which changes the nodes that meet its requirements.
 type nodeOverlay struct {
 	requirements scheduling.Requirements
-	// price is the new price, or an adjustment of it, and may be empty.
+	// price is a new price or an adjustment of the price; empty means neither.
 	price    string
 	capacity corev1.ResourceList
 }
 
 // overlays are the valid NodeOverlays in order of precedence. Karpenter caches the result
 // for the types and offerings that it has seen; here hosts fill up, and Flexible sizes
-// are made for pods, so the overlays are applied to the types of each decision.
+// depend on the pods, so the overlays are applied to the types of each decision.
 type overlays []nodeOverlay
 
 // readOverlays returns the valid NodeOverlays.

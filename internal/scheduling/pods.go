@@ -83,8 +83,9 @@ func virtualCopies(pods []*corev1.Pod) []*corev1.Pod {
 // each other.
 const labelStandby = "scheduling." + v1alpha1.Group + "/standby"
 
-// keepApart makes each of the pods of standby buffers need a VM of its own. So a buffer has
-// as many VMs as replicas, and one real pod wakes no room for several.
+// keepApart adds an anti-affinity to the pods of standby buffers, so that each needs its own
+// VM. A buffer then has as many VMs as replicas, and a real pod does not wake a VM sized for
+// several.
 func keepApart(pods []*corev1.Pod) []*corev1.Pod {
 	var namespaces []string
 	for _, pod := range pods {

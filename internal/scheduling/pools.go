@@ -36,11 +36,11 @@ type pool struct {
 	types []InstanceType
 	// overlays are the overlays for all pools.
 	overlays overlays
-	// problem says why the pool creates no nodes, or is empty.
+	// problem is the reason why the pool creates no nodes, or empty.
 	problem string
 }
 
-// pools are our NodePools in the order in which Karpenter tries them.
+// pools are our NodePools, in the order in which Karpenter tries them.
 type pools []*pool
 
 // find returns the pool with that name, or nil.
@@ -123,9 +123,9 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 	return all, nil
 }
 
-// LabelMistake reports a label of numaform's group that no node has, or returns "". Karpenter
-// would add it to the nodes as a label of the user's own, so that a typing error in a
-// requirement would have no effect.
+// LabelMistake returns a message about a label of numaform's group that no node has, or "".
+// Karpenter would add it to the nodes like any other label of the user, so a typo in a
+// requirement would go unnoticed.
 func LabelMistake(np *karpv1.NodePool) string {
 	template := &np.Spec.Template
 	var keys []string

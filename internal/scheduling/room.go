@@ -15,8 +15,8 @@ import (
 // linkedMiB is the minimum space that a linked clone needs.
 const linkedMiB = 1024
 
-// diskNeeds returns what the disks of a VM use on each storage, in MiB. Disks without a
-// storage are on the template's.
+// diskNeeds returns the space that the disks of a VM use on each storage, in MiB. Disks
+// without a storage are on the template's storage.
 func diskNeeds(spec *fleet.Spec, ofTemplate string, bootGiB int64) map[string]int64 {
 	boot := cmp.Or(spec.Storage, ofTemplate)
 	needs := map[string]int64{boot: linkedMiB}
@@ -29,7 +29,7 @@ func diskNeeds(spec *fleet.Spec, ofTemplate string, bootGiB int64) map[string]in
 	return needs
 }
 
-// fullProblem returns the message that a storage is full, with the amounts.
+// fullProblem returns the message for a storage that is full, with the amounts.
 func fullProblem(name string, free, need int64, beside string) string {
 	return fmt.Sprintf("has %d MiB free on storage %q%s, but a node's disk needs %d MiB, %d MiB more", free, name, beside, need, need-free)
 }
@@ -42,7 +42,8 @@ func fullAdvice(spec *fleet.Spec) string {
 	return "free space there, or change spec.bootDevice"
 }
 
-// volume is a storage with its own free space: a host's or, without a host, a shared one.
+// volume is a storage with its own free space: a host's storage or, without a host, a
+// shared one.
 type volume struct {
 	region topology.RegionName
 	host   topology.HostName

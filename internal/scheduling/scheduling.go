@@ -1,6 +1,6 @@
 // Package scheduling decides which VMs pending pods need. It runs Karpenter's scheduler
-// as a library over a cluster read from manifests or an API server, and asks the planner
-// what hosts can still take, until both agree. It writes nothing and keeps no state
+// as a library over a cluster read from manifests or an API server, and places the result
+// with the planner, until both agree. It writes nothing and keeps no state
 // between decisions. Start at Load or FromKubeconfig, then Cluster.Decide. DESIGN.md in
 // this directory describes the dependencies on Karpenter and how decisions are
 // reproducible.
@@ -36,11 +36,11 @@ type Request struct {
 	Reserved []fleet.VM
 	// Types are the instance types; nil means DefaultInstanceTypes.
 	Types []InstanceType
-	// Virtual are pods that do not exist but for which room is reserved: they get what
-	// the others leave.
+	// Virtual are pods that do not exist but for which room is reserved: they get the room
+	// that the other pods leave.
 	Virtual []*corev1.Pod
-	// Standby are pods that do not exist but for which standby VMs are kept: no other VM
-	// and no node holds them.
+	// Standby are pods that do not exist but for which standby VMs are created: they are
+	// never placed on nodes or other VMs.
 	Standby []*corev1.Pod
 	// Unready are the standby VMs that cannot be woken now, because they are being
 	// created or failed.
@@ -60,8 +60,7 @@ type Request struct {
 	// Everywhere makes InstanceTypes offer each type on each host of its class, with or
 	// without room.
 	Everywhere bool
-	// Timed receives how long each part of the decision took, each time it ran; it may be
-	// nil.
+	// Timed, if not nil, receives the duration of each run of a part of the decision.
 	Timed func(part Part, took time.Duration)
 	// Now is the time of the decision, by default the real time: a Node that is not ready
 	// counts as joining only while it is young.
@@ -78,7 +77,7 @@ const (
 	PartPlace Part = "place"
 )
 
-// timed reports how long a part took that began at began. Call it in a defer statement.
+// timed reports the duration of a part that began at began. Call it in a defer statement.
 func (r *Request) timed(part Part, began time.Time) {
 	if r.Timed != nil {
 		r.Timed(part, time.Since(began))
@@ -99,7 +98,7 @@ type Decision struct {
 	Existing []Landing
 	// Refused are the pods that cannot be placed, sorted by name.
 	Refused []Refusal
-	// Asked is the number of pending pods; Placed is how many of them were placed.
+	// Asked is the number of pending pods; Placed is the number of placed ones.
 	Asked, Placed int
 }
 
@@ -173,7 +172,8 @@ func withKarpenter(ctx context.Context, request Request) context.Context {
 		IgnoreDRARequests: true,
 		FeatureGates:      options.DefaultFeatureGates(),
 	}
-	// A reserved offering requires an ID and a count from a cloud; here it is a label.
+	// Karpenter requires an ID and a count from a cloud for reserved capacity; here,
+	// reserved is only a label.
 	o.FeatureGates.ReservedCapacity = false
 	if request.IgnorePreferences {
 		o.PreferencePolicy = options.PreferencePolicyIgnore

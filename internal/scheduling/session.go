@@ -76,7 +76,7 @@ func newSession(ctx context.Context, c client.Client, request Request) (*session
 	return s, nil
 }
 
-// patience is how often VMs may turn out idle before offerings like theirs become
+// patience is the number of times that VMs may turn out idle before their offerings become
 // unavailable.
 const patience = 3
 

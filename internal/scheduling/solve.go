@@ -26,7 +26,7 @@ import (
 // solution is the scheduler's result, up to a phase.
 type solution struct {
 	phase int
-	// claims are the further VMs that it needs.
+	// claims are the further VMs that the pods need.
 	claims []fleet.Spec
 	// wakes are the standby VMs that real pods need.
 	wakes []*inflight

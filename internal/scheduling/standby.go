@@ -19,8 +19,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// A standby VM is created and stopped: it is no Node, and only the pods of standby
-// buffers hold it. Real pods that fit no node and no VM on its way wake it.
+// A standby VM is created and stopped. It is not a Node, and only the pods of standby
+// buffers hold it. Real pods that fit neither a node nor an in-flight VM wake it.
 
 // Woken is a standby VM to start, with the pods that need it.
 type Woken struct {
@@ -35,9 +35,9 @@ type Standby struct {
 	VM fleet.VM
 	// Pods are the pods of standby buffers that hold it. Without any, it is not needed.
 	Pods []types.NamespacedName
-	// Outdated says why the VM must be replaced and not started, or is empty. Of the
-	// outdated VMs of a NodePool, one at a time holds no pods, so that another VM is
-	// created for them.
+	// Outdated is the reason why the VM must be replaced and not started, or empty. One
+	// outdated VM of each NodePool at a time holds no pods, so that another VM is created
+	// for them.
 	Outdated string
 }
 
@@ -61,9 +61,9 @@ func (s *session) prepareStandby(locator *locator) {
 		p := s.pools.find(vm.Pool)
 		switch {
 		case p == nil:
-			vm.outdated = fmt.Sprintf("its NodePool %s is gone", vm.Pool)
+			vm.outdated = fmt.Sprintf("its NodePool %s no longer exists", vm.Pool)
 		case p.class == nil:
-			vm.outdated = fmt.Sprintf("its %s %s is gone", v1alpha1.KindProxmoxNodeClass, vm.NodeClass)
+			vm.outdated = fmt.Sprintf("its %s %s no longer exists", v1alpha1.KindProxmoxNodeClass, vm.NodeClass)
 		case !p.class.invalid():
 			vm.outdated = p.outdated(&vm.VM)
 		}
@@ -146,7 +146,7 @@ func sameDisk(vm, class fleet.DataDisk) bool {
 }
 
 // sameNetwork reports whether a VM's network device is as its class requests. The class
-// has the beginning of the MAC address only.
+// sets only the prefix of the MAC address.
 func sameNetwork(vm, class fleet.Network) bool {
 	sameMAC := strings.HasPrefix(strings.ToUpper(vm.MAC), class.MAC)
 	vm.MAC, class.MAC = "", ""
@@ -224,7 +224,7 @@ func (s *session) closeNodes(nodes state.StateNodes, phase int) {
 
 // reserves reports whether a new standby VM for these pods reserves its CPUs and memory:
 // always where its CPUs are pinned, because its stopped guest keeps its pins, and otherwise
-// as the pods' buffers say.
+// if the pods' buffers request it.
 func reserves(spec *fleet.Spec, pods []*corev1.Pod) bool {
 	reserve := spec.Policy.Pinned()
 	for _, pod := range pods {

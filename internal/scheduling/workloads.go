@@ -78,7 +78,7 @@ func asWorkload(object client.Object) (workload, bool) {
 // mostPods is the maximum number of pods of a workload: a Kubernetes cluster has no more.
 const mostPods = 150_000
 
-// validate refuses values that would fill the memory, and values that no API server
+// validate refuses values that would exhaust memory, and values that no API server
 // accepts.
 func (w *workload) validate() error {
 	kind := w.GetObjectKind().GroupVersionKind().Kind
@@ -199,7 +199,7 @@ func setDefaults(object client.Object) {
 	}
 }
 
-// clusterKinds returns the kinds that are in no namespace.
+// clusterKinds returns the cluster-scoped kinds.
 func clusterKinds() []string {
 	return []string{
 		"Node", "Namespace", "PersistentVolume", "StorageClass", "CSINode", "VolumeAttachment",
