@@ -74,8 +74,8 @@ type Config struct {
 	// Evacuated returns the hosts being evacuated; nil means none.
 	Evacuated func(ctx context.Context) ([]topology.HostID, error)
 	// Placing is locked from reading the current VMs until a placement is reserved. Every
-	// other component that reserves placements must use the same lock; nil means that
-	// there is none.
+	// other component that reserves placements must use the same lock. It may be nil if
+	// there is no other component.
 	Placing sync.Locker
 	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
@@ -140,7 +140,7 @@ func (c *CloudProvider) RepairPolicies() []karpenter.RepairPolicy {
 // has room.
 func (c *CloudProvider) GetInstanceTypes(ctx context.Context, pool *karpv1.NodePool) ([]*karpenter.InstanceType, error) {
 	if pool == nil {
-		return nil, fmt.Errorf("finding instance types: there is no NodePool to find them for")
+		return nil, fmt.Errorf("finding instance types: no NodePool given")
 	}
 	request, err := c.request(ctx, c.config.Recent)
 	if err != nil {
@@ -185,7 +185,7 @@ func (c *CloudProvider) versions(ctx context.Context, pool string) (string, erro
 			return "", fmt.Errorf("listing the objects of NodePool %q: %w", pool, err)
 		}
 	}
-	slices.Sort(versions) // a cache lists in no order
+	slices.Sort(versions) // a cache lists objects in random order
 	return strings.Join(versions, "\n"), nil
 }
 
@@ -274,21 +274,21 @@ const ReasonClassUnknown = "NodeClassReadinessUnknown"
 type unusableError struct{ nodeClaim, vm, reason string }
 
 func (e *unusableError) Error() string {
-	return fmt.Sprintf("NodeClaim %q: its VM %s %s: its pods get another", e.nodeClaim, e.vm, e.reason)
+	return fmt.Sprintf("NodeClaim %q: VM %s %s: its pods will get another VM", e.nodeClaim, e.vm, e.reason)
 }
 
 // classUnknownError reports that it is unknown whether a class is ready.
 type classUnknownError struct{ class string }
 
 func (e *classUnknownError) Error() string {
-	return fmt.Sprintf("ProxmoxNodeClass %q has not been evaluated yet: look at its conditions if this stays", e.class)
+	return fmt.Sprintf("ProxmoxNodeClass %q has not been evaluated yet: check its conditions if this persists", e.class)
 }
 
 // goneError reports that a VM certainly does not exist.
 type goneError struct{ vm string }
 
 func (e *goneError) Error() string {
-	return fmt.Sprintf("vm %s: it is neither in the fleet nor in Proxmox", e.vm)
+	return fmt.Sprintf("vm %s: not found in the fleet or in Proxmox", e.vm)
 }
 
 // translate converts an error to the type on which Karpenter acts: for a VM that cannot

@@ -61,7 +61,7 @@ func (c *CloudProvider) Create(ctx context.Context, claim *karpv1.NodeClaim) (cr
 		}
 		return c.launched(ctx, claim, state.VM, class)
 	case named:
-		return nil, &unusableError{claim.Name, name, "was reserved and never created, or is gone"}
+		return nil, &unusableError{claim.Name, name, "was reserved but never created, or was deleted"}
 	}
 
 	class, err := c.readyClass(ctx, claim)
@@ -195,8 +195,8 @@ func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, v
 // Delete requests removal of a NodeClaim's VM, and returns a NodeClaimNotFoundError once
 // the VM no longer exists. It identifies the VM only by its key, because the VMID may
 // have been reused. A guest with that key but without a file is left to the garbage
-// collector, and the NodeClaim remains until then. A standby VM is no NodeClaim's, and
-// remains.
+// collector, and the NodeClaim remains until then. A standby VM belongs to no NodeClaim, and
+// is not removed.
 func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (err error) {
 	defer func() { err = translate(err) }()
 	key := keyOf(claim)
@@ -231,7 +231,7 @@ func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (er
 	name := cmp.Or(claim.Annotations[v1alpha1.AnnotationVM], "of NodeClaim "+claim.Name)
 	if region, vmid, err := fleet.ParseProviderID(claim.Status.ProviderID); err == nil {
 		if doubt := view.doubt(guestID{region, vmid}); doubt != "" {
-			return fmt.Errorf("removing vm %s: it is unknown whether it is gone: %s", name, doubt)
+			return fmt.Errorf("removing vm %s: cannot determine whether it still exists: %s", name, doubt)
 		}
 	}
 	return &goneError{name}

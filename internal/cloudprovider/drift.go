@@ -93,7 +93,7 @@ func otherClass(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) bool 
 		was != now[v1alpha1.AnnotationClassHash]
 }
 
-// otherImage reports whether the host of a VM would now clone another template.
+// otherImage reports whether the host of a VM would now clone a different template.
 func (c *CloudProvider) otherImage(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot) bool {
 	host, vmid, ok := parseImage(claim.Status.ImageID)
 	if !ok {

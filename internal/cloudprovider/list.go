@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// snapshotLag is the minimum age from which a VM's absence means that it was deleted, because
+// snapshotLag is the age from which a VM that is missing in Proxmox counts as deleted, because
 // the snapshot of Proxmox is slightly outdated.
 const snapshotLag = 2 * time.Minute
 
@@ -39,7 +39,7 @@ func (c *CloudProvider) Get(ctx context.Context, providerID string) (claim *karp
 		return claims[i], nil
 	}
 	if doubt := view.doubt(guestID{region, vmid}); doubt != "" {
-		return nil, fmt.Errorf("finding %s: it is unknown whether it exists: %s", providerID, doubt)
+		return nil, fmt.Errorf("finding %s: cannot determine whether it exists: %s", providerID, doubt)
 	}
 	return nil, &goneError{providerID}
 }
@@ -74,7 +74,7 @@ func (c *CloudProvider) all(ctx context.Context) ([]*karpv1.NodeClaim, *guestVie
 			continue
 		}
 		if state.Phase == scaler.PhaseMade && c.config.Clock.Since(state.Since) > snapshotLag && view.gone(&state.VM) {
-			continue // another client deleted it
+			continue // the VM was deleted by another client
 		}
 		claim := scheduling.Launched(state.VM, c.config.Types)
 		claim.Labels[corev1.LabelArchStable] = scheduling.Arch(snapshot, state.VM.Host)
@@ -190,11 +190,11 @@ func (v *guestView) doubt(at guestID) string {
 	quorate, known := v.quorate[at.region]
 	switch {
 	case !known:
-		return fmt.Sprintf("Proxmox' region %s was not read: add it under clusters in numaform.yaml, or remove what is left by hand", at.region)
+		return fmt.Sprintf("region %s was not read: add it under clusters in numaform.yaml, or delete its remaining guests manually", at.region)
 	case !quorate:
 		return fmt.Sprintf("region %s has lost its quorum: bring its hosts back", at.region)
 	case v.unread[at]:
-		return fmt.Sprintf("the host of guest %d cannot be read: start the host, or take it out of Proxmox' cluster", at.vmid)
+		return fmt.Sprintf("the host of guest %d cannot be read: start the host, or remove it from the Proxmox cluster", at.vmid)
 	}
 	return ""
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// memo keeps what was computed from one snapshot. Karpenter asks for the types of each
-// NodePool every few seconds, and for each NodeClaim whether it has drifted: without it, the
-// cost of an idle controller grows with the fleet.
+// memo caches results computed from one snapshot. Karpenter requests the types of each
+// NodePool and checks each NodeClaim for drift every few seconds: without the cache, the cost
+// of an idle controller grows with the fleet.
 type memo struct {
 	// mu guards the fields below.
 	mu       sync.Mutex

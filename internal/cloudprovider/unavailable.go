@@ -34,8 +34,8 @@ func NewUnavailableOfferings(passive clock.PassiveClock) *UnavailableOfferings {
 	return &UnavailableOfferings{clock: passive, offerings: map[scheduling.OfferingSelector]UnavailableOffering{}}
 }
 
-// Mark makes an offering unavailable until the given time, or longer if a previous call
-// said so. Empty fields of offer match any value.
+// Mark makes offerings unavailable until the given time, or longer if an earlier call set a
+// later time. Empty fields of the selector match any value.
 func (c *UnavailableOfferings) Mark(selector scheduling.OfferingSelector, until time.Time, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,8 +1,8 @@
 // Package csr approves the certificate requests of kubelets that use one of numaform's
 // join tokens, and denies requests that exceed the token's purpose: another node's name,
-// a second certificate, another usage. It does not need Proxmox. It leaves requests by
-// other users, for other signers, and by nodes that renew a certificate or want a serving
-// certificate to other approvers. Start at NewController; Evaluate is the decision alone.
+// a second certificate, another usage. It leaves all other requests to other approvers:
+// requests by other users, for other signers, for renewals and for serving certificates. It
+// does not need Proxmox. Start at NewController; Evaluate is the decision alone.
 package csr
 
 import (
@@ -58,11 +58,11 @@ type Config struct {
 	Account Account
 	Events  events.Recorder
 	Clock   clock.PassiveClock
-	// Paused reports whether numaform must do nothing; nil means never.
+	// Paused reports whether numaform is paused; nil means that it never is.
 	Paused func(context.Context) (bool, error)
 }
 
-// Controller decides about certificate requests.
+// Controller approves and denies certificate requests.
 type Controller struct {
 	config Config
 }
@@ -94,13 +94,13 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile decides on one request, or leaves it to others.
+// Reconcile decides on one request, or leaves it to other approvers.
 func (c *Controller) Reconcile(ctx context.Context, request *certificatesv1.CertificateSigningRequest) (reconcile.Result, error) {
 	if Bypassed(request, c.config.Account) {
-		log.FromContext(ctx).Info("found certificate request approved by others", logkey.Request, klog.KObj(request), logkey.Reason, ReasonBypassed)
-		c.publish(request, request, ReasonBypassed, "another approver approved this request of a join token of numaform's, so a token is good for any node's name: "+
-			"bind the ClusterRole system:certificates.k8s.io:certificatesigningrequests:nodeclient neither to the ServiceAccount that nodes join as, "+
-			"nor to a group that has it, nor to system:bootstrappers or "+jointoken.Group)
+		log.FromContext(ctx).Info("found certificate request that another approver approved", logkey.Request, klog.KObj(request), logkey.Reason, ReasonBypassed)
+		c.publish(request, request, ReasonBypassed, "another approver approved this request with a join token of numaform, so a token can be used for any node's name: "+
+			"do not bind the ClusterRole system:certificates.k8s.io:certificatesigningrequests:nodeclient to the ServiceAccount that nodes join as, "+
+			"to a group that contains it, to system:bootstrappers or to "+jointoken.Group)
 		return reconcile.Result{}, nil
 	}
 	if !Concerns(request, c.config.Account) {
@@ -115,7 +115,7 @@ func (c *Controller) Reconcile(ctx context.Context, request *certificatesv1.Cert
 	}
 	switch err := c.decide(ctx, request); {
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
-		// The request is gone, or its record changed or is gone: then it is evaluated again.
+		// The request was deleted, or its record changed or was deleted: evaluate it again.
 		return reconcile.Result{RequeueAfter: conflictDelay}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("evaluating certificate request %s: %w", request.Name, err)
@@ -131,7 +131,7 @@ func (c *Controller) decide(ctx context.Context, request *certificatesv1.Certifi
 	var verdict Verdict
 	id, err := c.config.Account.credential(request)
 	if err != nil {
-		verdict = deny(ReasonWrongLogin, "%s: kubelets log in with the token in their seed, and nothing else", err)
+		verdict = deny(ReasonWrongLogin, "%s: kubelets log in only with the token in their seed", err)
 	} else if facts, err = c.facts(ctx, id, request); errors.As(err, new(*jointoken.UntrustedError)) {
 		verdict = deny(ReasonTokenChanged, "%s", err)
 	} else if err != nil {
@@ -165,7 +165,7 @@ func (c *Controller) decide(ctx context.Context, request *certificatesv1.Certifi
 	decided := request.DeepCopy()
 	decided.Status.Conditions = append(decided.Status.Conditions, condition)
 	if err := c.config.Client.SubResource("approval").Update(ctx, decided); err != nil {
-		return fmt.Errorf("writing the decision: %w", err)
+		return fmt.Errorf("writing the verdict: %w", err)
 	}
 
 	logger := log.FromContext(ctx).WithValues(logkey.Request, klog.KObj(request), logkey.Reason, verdict.Reason)

@@ -26,12 +26,12 @@ import (
 // The reasons of decisions, in conditions, events and logs.
 const (
 	ReasonApproved = "NodeMayJoin"
-	// ReasonWrongLogin is about a login that does not exactly match a join token's.
+	// ReasonWrongLogin means that the login does not exactly match that of a join token.
 	ReasonWrongLogin   = "WrongLogin"
 	ReasonTokenGone    = "TokenGone"
 	ReasonTokenChanged = "TokenChanged"
 	ReasonTokenExpired = "TokenExpired"
-	// ReasonOlderThanToken is about a request that was created before its token.
+	// ReasonOlderThanToken means that the request was created before its token.
 	ReasonOlderThanToken = "OlderThanToken"
 	ReasonClaimGone      = "NodeClaimGone"
 	ReasonOtherVM        = "NodeClaimHasOtherVM"
@@ -43,13 +43,13 @@ const (
 	ReasonWeakKey        = "WeakKey"
 	ReasonTooLong        = "CertificateTooLong"
 	ReasonUsedTwice      = "TokenUsedTwice"
-	// ReasonBypassed is about a request that another client approved.
+	// ReasonBypassed means that another client approved the request.
 	ReasonBypassed = "ApprovedByOthers"
 )
 
-// Facts are what the cluster says about a request's token.
+// Facts is the state of a request's token in the cluster.
 type Facts struct {
-	// Record is nil if no NodeClaim has the token any more; Grant is the token in it.
+	// Record is nil if no NodeClaim has the token any more; Grant is the token in the record.
 	Record *jointoken.Record
 	Grant  jointoken.Grant
 	// Claim is the record's NodeClaim, or nil if it does not exist.
@@ -70,8 +70,8 @@ const (
 	nodePrefix = "system:node:"
 	nodesGroup = "system:nodes"
 
-	// maxLifetime is the maximum lifetime that a request may ask for: the default of
-	// kube-controller-manager. Kubelets do not ask for one.
+	// maxLifetime is the maximum lifetime that a request may set: the default of
+	// kube-controller-manager. Kubelets do not set one.
 	maxLifetime = 365 * 24 * time.Hour
 
 	// minRSA and minECDSA are the minimum key sizes, in bits.
@@ -120,12 +120,12 @@ func Evaluate(request *certificatesv1.CertificateSigningRequest, facts Facts) Ve
 	key, record := keyOf(asked), facts.Record
 	if record.Used() && record.Use.PublicKey != key {
 		return deny(ReasonUsedTwice, "the token of VM %s was used by request %s with another key: "+
-			"whoever sent this one is not the guest that joined first; delete NodeClaim %s to replace the VM if you do not know which of them it is",
+			"the sender of this request is not the guest that joined first; if you do not know which of them is the VM, delete NodeClaim %s to replace it",
 			record.VM, record.Use.Request, record.NodeClaim)
 	}
 	return Verdict{
 		Approved: true, Reason: ReasonApproved, PublicKey: key,
-		Message: fmt.Sprintf("request %s comes with token %s of NodeClaim %s and asks for the name of its VM %s",
+		Message: fmt.Sprintf("request %s uses token %s of NodeClaim %s and requests the name of its VM, %s",
 			request.Name, facts.Grant.ID, record.NodeClaim, record.VM),
 	}
 }
@@ -145,25 +145,25 @@ func keyOf(asked *x509.CertificateRequest) string {
 // claim is not waiting for a node. It returns nil for any other.
 func checkToken(request *certificatesv1.CertificateSigningRequest, facts Facts) *Verdict {
 	record, token, claim := facts.Record, facts.Grant, facts.Claim
-	// For tokens of an earlier release, only the API server knows the validity period.
+	// The validity period of tokens of an earlier release is unknown here.
 	known := !token.Minted.IsZero()
 	var denied Verdict
 	switch {
 	case record == nil:
-		denied = deny(ReasonTokenGone, "no NodeClaim waits for the token of this request: its node joined, or was given up")
+		denied = deny(ReasonTokenGone, "no NodeClaim is waiting for the token of this request: its node has joined, or was given up")
 	case request.Spec.UID != string(token.Account):
-		denied = deny(ReasonWrongLogin, "it is of a user with UID %q, and token %s is of one with UID %q", request.Spec.UID, token.ID, token.Account)
+		denied = deny(ReasonWrongLogin, "its user has UID %q, but token %s is for UID %q", request.Spec.UID, token.ID, token.Account)
 	case known && request.CreationTimestamp.Time.Before(token.Minted):
-		denied = deny(ReasonOlderThanToken, "this request was made before token %s was: a kubelet cannot have sent it", token.ID)
+		denied = deny(ReasonOlderThanToken, "this request is older than token %s: a kubelet cannot have sent it", token.ID)
 	case known && token.Ended(request.CreationTimestamp.Time):
-		denied = deny(ReasonTokenExpired, "token %s ended before this request was made", token.ID)
+		denied = deny(ReasonTokenExpired, "token %s expired before this request was created", token.ID)
 	case claim == nil || claim.UID != record.UID || !claim.DeletionTimestamp.IsZero():
-		denied = deny(ReasonClaimGone, "NodeClaim %s, which token %s is for, is gone or being deleted", record.NodeClaim, token.ID)
+		denied = deny(ReasonClaimGone, "NodeClaim %s of token %s is being deleted or no longer exists", record.NodeClaim, token.ID)
 	case claim.Annotations[v1alpha1.AnnotationVM] != record.VM || claim.Annotations[v1alpha1.AnnotationKey] != string(record.Key):
-		denied = deny(ReasonOtherVM, "NodeClaim %s is not backed by VM %s, which token %s is for", claim.Name, record.VM, token.ID)
+		denied = deny(ReasonOtherVM, "NodeClaim %s does not belong to VM %s of token %s", claim.Name, record.VM, token.ID)
 	case claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue():
-		denied = deny(ReasonAlreadyJoined, "node %s joined already and renews its certificate with the one it has: "+
-			"delete NodeClaim %s if the node lost it", record.VM, claim.Name)
+		denied = deny(ReasonAlreadyJoined, "node %s has already joined, and renews its certificate with its current one: "+
+			"if the node has lost it, delete NodeClaim %s", record.VM, claim.Name)
 	default:
 		return nil
 	}
@@ -194,21 +194,21 @@ func checkCertificate(request *certificatesv1.CertificateSigningRequest, asked *
 	var denied Verdict
 	switch {
 	case asked.Subject.CommonName != name:
-		denied = deny(ReasonWrongName, "it asks for %q with token %s, which is for %q only: "+
+		denied = deny(ReasonWrongName, "it requests the name %q with token %s, which is only valid for %q: "+
 			"unless this is a test, the seed of VM %s was copied; delete NodeClaim %s to replace the VM",
 			asked.Subject.CommonName, facts.Grant.ID, name, facts.Record.VM, facts.Record.NodeClaim)
 	case !slices.Equal(asked.Subject.Organization, []string{nodesGroup}) || len(asked.Subject.Names) != 2:
-		denied = deny(ReasonWrongSubject, "want exactly the organization %s beside the common name %s in the subject, got %q",
+		denied = deny(ReasonWrongSubject, "the subject must consist of organization %s and common name %s, got %q",
 			nodesGroup, name, asked.Subject.String())
-	case len(asked.Extensions) > 0: // alternative names are an extension, too
-		denied = deny(ReasonWrongSubject, "want no alternative names and no other extensions in a kubelet's client certificate")
+	case len(asked.Extensions) > 0: // including alternative names
+		denied = deny(ReasonWrongSubject, "a kubelet's client certificate must not have alternative names or other extensions")
 	case !slices.Equal(usages, []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}) || len(request.Spec.Usages) > len(usages)+1:
-		denied = deny(ReasonWrongUsages, "want the usages of a kubelet's client certificate, got %q", request.Spec.Usages)
+		denied = deny(ReasonWrongUsages, "the usages must be digital signature and client auth, as kubelets request, got %q", request.Spec.Usages)
 	case seconds != nil && time.Duration(*seconds)*time.Second > maxLifetime:
 		// A stolen certificate cannot be revoked.
-		denied = deny(ReasonTooLong, "it asks for a certificate of %d seconds: want a year at most, or no expirationSeconds, as kubelets do", *seconds)
+		denied = deny(ReasonTooLong, "it requests a lifetime of %d seconds: must be at most a year, or unset as kubelets leave it", *seconds)
 	case weak:
-		denied = deny(ReasonWeakKey, "want an ECDSA key of %d bits, an RSA key of %d or an Ed25519 key, got %s of %d bits",
+		denied = deny(ReasonWeakKey, "the key must be ECDSA with at least %d bits, RSA with at least %d bits, or Ed25519, got %s with %d bits",
 			minECDSA, minRSA, asked.PublicKeyAlgorithm, bits)
 	default:
 		return nil
@@ -221,7 +221,7 @@ func checkCertificate(request *certificatesv1.CertificateSigningRequest, asked *
 func parse(text []byte) (*x509.CertificateRequest, error) {
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || strings.TrimSpace(string(rest)) != "" {
-		return nil, errors.New("want one CERTIFICATE REQUEST in PEM")
+		return nil, errors.New("must be exactly one CERTIFICATE REQUEST in PEM")
 	}
 	asked, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
@@ -285,7 +285,7 @@ func (a Account) credential(request *certificatesv1.CertificateSigningRequest) (
 	}
 	id, ok := jointoken.JTI(credentials[0])
 	if !ok {
-		return "", fmt.Errorf("its %s %q names no token", credentialKey, credentials[0])
+		return "", fmt.Errorf("its %s %q is not the ID of a token", credentialKey, credentials[0])
 	}
 	return id, nil
 }

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// firstClosing is how long an offering stays unavailable after the first failure of a
-	// class, and longestClosing the maximum after repeated failures; forgetAfter is how
-	// long a class must have no failure before the next one counts as the first again.
+	// firstClosing is how long an offering is unavailable after the first failure of a
+	// class, and longestClosing the maximum after repeated failures. After forgetAfter
+	// without a failure of the class, the next one counts as the first again.
 	firstClosing   = time.Minute
 	longestClosing = 30 * time.Minute
 	forgetAfter    = time.Hour
@@ -60,8 +60,8 @@ func (b *backoff) close(class string, offerings []scheduling.OfferingSelector, n
 	return until
 }
 
-// affectedOfferings returns the offerings that a failure makes doubtful. They are never all
-// offerings of the cluster: the pods find another place or wait.
+// affectedOfferings returns the offerings that a failure makes doubtful. It never returns
+// all offerings of the cluster, so that the pods can be placed elsewhere, or wait.
 func (v *view) affectedOfferings(vm fleet.VM, err error) []scheduling.OfferingSelector {
 	var (
 		down   *scaler.HostDownError

@@ -16,9 +16,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// claims deletes NodeClaims without a VM or Node for which Karpenter waits 15 minutes, or
-// forever: an unregistered claim whose VM no longer exists, and a claim whose Node was
-// deleted past its finalizer. Karpenter handles a registered claim whose VM no longer
+// claims deletes NodeClaims whose missing VM or Node Karpenter would wait for, for 15
+// minutes or forever: unregistered claims whose VM no longer exists, and claims whose Node
+// was deleted past its finalizer. Karpenter handles registered claims whose VM no longer
 // exists.
 type claims struct {
 	config   Config
@@ -62,8 +62,8 @@ func (c *claims) run(ctx context.Context, v *view) error {
 	}
 	noVM := c.vmless.lasting(vmless, v.now, grace)
 	noNode := c.nodeless.lasting(nodeless, v.now, nodeGrace)
-	// The process that created these died before it began their VMs, and their pods are
-	// waiting.
+	// The process that created these claims died before it reserved their VMs. Do not wait
+	// for the grace period, because their pods are waiting.
 	maps.Copy(noVM, c.abandoned.lasting(abandoned, v.now, period))
 
 	var errs []error
@@ -72,10 +72,10 @@ func (c *claims) run(ctx context.Context, v *view) error {
 		switch {
 		case noVM[claim.UID]:
 			reason = ReasonVMGone
-			message = "its VM is neither in the fleet nor in Proxmox, so no Node will join: it is deleted, and its pods look for another place"
+			message = "its VM is neither in the fleet nor in Proxmox, so no Node will join: it is deleted, and its pods are scheduled again"
 		case noNode[claim.UID]:
 			reason = ReasonNodeGone
-			message = fmt.Sprintf("its Node %s was deleted and does not come back by itself: it is deleted with its VM", claim.Status.NodeName)
+			message = fmt.Sprintf("its Node %s was deleted and will not register again: it is deleted with its VM", claim.Status.NodeName)
 		default:
 			continue
 		}
@@ -91,10 +91,10 @@ func isRegistered(claim *karpv1.NodeClaim) bool {
 	return claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue()
 }
 
-// isVMless reports whether the claim has no VM and will not get one. A standby VM is not
-// the claim's, because the process that created the claim died before it woke the VM. A
-// desired VM that is not created yet still counts; one that was created and is not in Proxmox was deleted by
-// hand.
+// isVMless reports whether the claim has no VM and will not get one. A standby VM does not
+// count, because the process that created the claim died before it woke the VM. A desired
+// VM that is not created yet counts. A VM that was created but is not in Proxmox was deleted
+// manually.
 func (v *view) isVMless(claim *karpv1.NodeClaim, snapshot *topology.Snapshot) bool {
 	key := keyOf(claim)
 	if key == "" {

@@ -17,7 +17,7 @@ import (
 )
 
 // failures gives up VMs that could not be created: it reports why, prevents an immediate
-// identical attempt, and makes pods look for another place.
+// identical attempt, and deletes their claims so that the pods are scheduled again.
 type failures struct {
 	config  Config
 	backoff *backoff
@@ -33,8 +33,8 @@ func (*failures) name() string { return "failures" }
 
 func (*failures) every() time.Duration { return failuresPeriod }
 
-// concerns is true while a VM has failed or waits, and once more after that. A pass reads
-// all nodes, which is too much every two seconds while nothing fails.
+// concerns reports true while a VM has failed or waits, and once more afterwards. A pass
+// reads all nodes, which is too expensive every two seconds while nothing fails.
 func (f *failures) concerns(states []scaler.VMState) bool {
 	waits := func(state scaler.VMState) bool {
 		return state.Phase == scaler.PhaseFailed || state.Phase == scaler.PhasePendingApproval || state.Phase == scaler.PhaseRemoving && state.Err != nil
@@ -78,7 +78,7 @@ func (f *failures) run(ctx context.Context, v *view) error {
 	}
 	f.reported = reported
 
-	// Report why VMs to be removed still exist. Their removal is retried automatically.
+	// Report why VMs that are being removed still exist. The writer retries their removal.
 	removals := map[fleet.Key]string{}
 	for _, state := range v.states {
 		if state.Phase != scaler.PhaseRemoving || state.Err == nil {
@@ -89,7 +89,7 @@ func (f *failures) run(ctx context.Context, v *view) error {
 		removals[vm.Key] = why
 		if f.removals[vm.Key] != why {
 			f.config.publish(v, vm.Pool, v.byKey[vm.Key], ReasonRemovalWaits,
-				fmt.Sprintf("removing VM %s on %s waits: %s", vm.Name, vm.Host, why))
+				fmt.Sprintf("removal of VM %s on %s is blocked: %s", vm.Name, vm.Host, why))
 		}
 	}
 	f.removals = removals
@@ -120,10 +120,10 @@ func (f *failures) report(ctx context.Context, v *view, state scaler.VMState) {
 		return
 	}
 	offerings := v.affectedOfferings(vm, state.Err)
-	message := fmt.Sprintf("making VM %s on %s failed: %s", vm.Name, vm.Host, brief(state.Err))
+	message := fmt.Sprintf("creating VM %s on %s failed: %s", vm.Name, vm.Host, brief(state.Err))
 	if len(offerings) > 0 {
 		until := f.backoff.close(vm.NodeClass, offerings, v.now, brief(state.Err))
-		message += fmt.Sprintf("; the same is not tried there before %s", until.UTC().Format(time.RFC3339))
+		message += fmt.Sprintf("; it is not retried there before %s", until.UTC().Format(time.RFC3339))
 	}
 	f.config.publish(v, vm.Pool, v.byKey[vm.Key], ReasonFailed, message)
 	log.FromContext(ctx).Info("gave up vm", logkey.VM, vm.Name, logkey.VMID, vm.VMID, logkey.Host, vm.Host.String(),

@@ -2,7 +2,7 @@
 // VMs whose NodeClaim vanished, NodeClaims whose VM or Node vanished, nodes that never
 // joined. It reports guests that carry our marker but are not desired, and never removes
 // them. It does not repeat Karpenter's own garbage collection and liveness checks.
-// DESIGN.md in this directory lists who does what. Start at New.
+// DESIGN.md in this directory lists what each controller does. Start at New.
 package garbage
 
 import (
@@ -33,15 +33,15 @@ import (
 )
 
 const (
-	// grace is how long a problem must last before anything is done, because the API
+	// grace is how long a problem must last before a controller acts, because the API
 	// server, Proxmox and the writer are read at different times.
 	grace = time.Minute
 	// nodeGrace is the grace period for a Node that is missing while its VM runs.
 	nodeGrace = 5 * time.Minute
 	// period is the interval between passes.
 	period = 10 * time.Second
-	// failuresPeriod is the interval for failed VMs, because their pods wait for another
-	// place.
+	// failuresPeriod is the interval for failed VMs, because their pods wait to be
+	// scheduled again.
 	failuresPeriod = 2 * time.Second
 )
 
@@ -75,8 +75,8 @@ type Config struct {
 	// Paused reports whether nothing may be removed or created now, because numaform is
 	// paused or only observes; nil means never.
 	Paused func(ctx context.Context) (bool, error)
-	// Self is the object for events that are about no object of the cluster, such as
-	// numaform's Deployment; nil discards those.
+	// Self is the object of events that concern no other object of the cluster, such as
+	// numaform's Deployment; nil discards these events.
 	Self runtime.Object
 	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
@@ -95,7 +95,7 @@ type pass interface {
 	name() string
 	// every returns the interval between passes.
 	every() time.Duration
-	// concerns reports whether a pass is needed, by the writer's VMs.
+	// concerns reports whether a pass is needed, given the writer's VMs.
 	concerns(states []scaler.VMState) bool
 	// run makes one pass. If paused, it only reports.
 	run(ctx context.Context, v *view) error

@@ -60,7 +60,7 @@ func (j *joins) run(ctx context.Context, v *view) error {
 	return nil
 }
 
-// timedOut reports whether the claim reached its timeout, by now or before it was
+// timedOut reports whether the claim has reached its timeout now, or had when it was
 // deleted.
 func timedOut(claim *karpv1.NodeClaim, now time.Time) bool {
 	from := claim.CreationTimestamp.Time
@@ -83,40 +83,41 @@ func (j *joins) report(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
 	}
 	until := j.backoff.close(class, offerings, v.now, "a node did not join: "+why)
 	j.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, ReasonNeverJoined, fmt.Sprintf(
-		"NodeClaim %s: no Node joined within %s: %s; no other node of class %s is made before %s",
+		"NodeClaim %s: no Node joined within %s: %s; no other node of class %s is created before %s",
 		claim.Name, registrationTimeout, why, class, until.UTC().Format(time.RFC3339),
 	))
 	log.FromContext(ctx).Info("node never joined", logkey.NodeClaim, claim.Name, logkey.NodeClass, class, logkey.Reason, why)
 }
 
-// diagnose returns why a Node did not join, as seen from outside of it.
+// diagnose returns why a Node did not join, as far as that is visible from outside the
+// guest.
 func (j *joins) diagnose(ctx context.Context, v *view, claim *karpv1.NodeClaim) string {
 	state, known := v.vms[keyOf(claim)]
 	switch {
 	case !known:
-		return "the fleet does not have its VM any more"
+		return "its VM is no longer in the fleet"
 	case state.Phase == scaler.PhaseReserved || state.Phase == scaler.PhaseMaking:
-		return fmt.Sprintf("its VM %s is still being made on %s: see the controller's log and `numaform history`", state.VM.Name, state.VM.Host)
+		return fmt.Sprintf("its VM %s is still being created on %s: see the controller's log and `numaform history`", state.VM.Name, state.VM.Host)
 	case state.Err != nil:
 		return brief(state.Err)
 	}
 	snapshot, err := j.config.Snapshot(ctx)
 	if err != nil {
-		return "Proxmox cannot be asked about its VM: " + brief(err)
+		return "Proxmox cannot be queried for its VM: " + brief(err)
 	}
 	found, host := findGuest(snapshot, state.VM.Key)
 	node := v.nodes[state.VM.Name]
 	switch {
 	case found == nil:
-		return fmt.Sprintf("its VM %s is not in Proxmox any more", state.VM.Name)
+		return fmt.Sprintf("its VM %s no longer exists in Proxmox", state.VM.Name)
 	case !found.Running:
-		return fmt.Sprintf("its VM %s on %s does not run: see its start task in Proxmox", state.VM.Name, host)
+		return fmt.Sprintf("its VM %s on %s is not running: see its start task in Proxmox", state.VM.Name, host)
 	case node == nil && v.nodeBy(claim.Status.ProviderID) == nil:
-		return fmt.Sprintf("its VM runs, and its kubelet never reached the API server: on %s open `qm terminal %d` and look at "+
+		return fmt.Sprintf("its VM is running, but its kubelet never reached the API server: on %s, run `qm terminal %d` and check "+
 			"`cloud-init status --long` and `journalctl -u kubelet`", host, state.VM.VMID)
 	case node != nil && node.Spec.ProviderID != claim.Status.ProviderID:
-		return fmt.Sprintf("Node %s has providerID %q and not %s: let kubelet's configuration or the cloud controller manager set that one",
+		return fmt.Sprintf("Node %s has providerID %q instead of %s: set it in kubelet's configuration or by the cloud controller manager",
 			node.Name, node.Spec.ProviderID, claim.Status.ProviderID)
 	}
-	return "its Node is there, and Karpenter did not take it: see the NodeClaim's condition Registered"
+	return "its Node exists, but Karpenter did not register it: see the NodeClaim's condition Registered"
 }

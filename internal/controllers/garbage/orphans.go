@@ -72,13 +72,13 @@ func (o *orphans) run(ctx context.Context, v *view) error {
 	return nil
 }
 
-// report reports once what a person can do about an orphan.
+// report reports an orphan once, and how to fix it.
 func (o *orphans) report(ctx context.Context, v *view, g orphan) {
 	if o.reported[fleet.Key(g.Key)] {
 		return
 	}
 	o.reported[fleet.Key(g.Key)] = true
-	log.FromContext(ctx).Info("found vm that is in no file", logkey.VM, g.Name, logkey.VMID, g.VMID,
+	log.FromContext(ctx).Info("found vm that is not in any file", logkey.VM, g.Name, logkey.VMID, g.VMID,
 		logkey.Host, g.host.String(), logkey.Key, g.Key)
 	object := o.config.Self
 	if node := v.nodes[g.Name]; node != nil {
@@ -88,7 +88,7 @@ func (o *orphans) report(ctx context.Context, v *view, g orphan) {
 		return
 	}
 	o.config.Recorder.Publish(warning(object, g.Key, ReasonOrphan, fmt.Sprintf(
-		"VM %d (%s) on %s has the marker of this numaform and is in no file of the fleet: restore its file from version control, "+
-			"or destroy the VM by hand; numaform leaves it alone", g.VMID, g.Name, g.host,
+		"VM %d (%s) on %s has the marker of this numaform installation, but is not in any file of the fleet: restore its file from version control, "+
+			"or destroy the VM manually; numaform does not change it", g.VMID, g.Name, g.host,
 	)))
 }

@@ -64,7 +64,7 @@ func (r *reservations) restoreClaim(ctx context.Context, v *view, vm fleet.VM, n
 	pool := v.pools[vm.Pool]
 	if pool == nil {
 		r.config.Recorder.Publish(warning(node, node.Name, ReasonPoolGone, fmt.Sprintf(
-			"its NodeClaim is gone, and so is NodePool %s, so that no controller manages it: make the NodePool again, "+
+			"its NodeClaim and NodePool %s no longer exist, so no controller manages it: re-create the NodePool, "+
 				"or drain the Node and run `numaform remove %s`", vm.Pool, vm.Name,
 		)))
 		return nil
@@ -82,10 +82,10 @@ func (r *reservations) restoreClaim(ctx context.Context, v *view, vm fleet.VM, n
 		if apierrors.IsAlreadyExists(err) {
 			return nil
 		}
-		return fmt.Errorf("making the nodeclaim of node %s again: %w", node.Name, err)
+		return fmt.Errorf("re-creating the nodeclaim of node %s: %w", node.Name, err)
 	}
 	r.config.Recorder.Publish(warning(node, node.Name, ReasonClaimRestored,
-		fmt.Sprintf("its NodeClaim was gone: made NodeClaim %s for it", claim.Name)))
+		fmt.Sprintf("its NodeClaim was missing: re-created NodeClaim %s", claim.Name)))
 	log.FromContext(ctx).Info("restored nodeclaim", logkey.NodeClaim, claim.Name, logkey.Node, node.Name, logkey.VM, vm.Name)
 	return nil
 }

@@ -38,15 +38,15 @@ func newInventory(config Config) *inventory {
 			labelRegion, labelHost),
 		cpus: describe("host_free_cpus", "CPUs of a NUMA node that are neither reserved for the host nor pinned by any guest.",
 			labelRegion, labelHost, labelNUMA),
-		memory: describe("host_free_memory_bytes", "Memory of a NUMA node that neither the host nor any guest uses, desired VMs included.",
+		memory: describe("host_free_memory_bytes", "Memory of a NUMA node that neither the host nor any guest uses, including desired VMs.",
 			labelRegion, labelHost, labelNUMA),
 		floating: describe("host_floating_vcpus", "vCPUs of guests that are not pinned and share the free CPUs.",
 			labelRegion, labelHost),
-		orphans: describe("orphaned_vms", "Guests that have the marker of this numaform and are in no file of the fleet.",
+		orphans: describe("orphaned_vms", "Guests that have the marker of this numaform installation but are not in any file of the fleet.",
 			labelRegion, labelHost),
-		closed: describe("closed_offerings", "Offerings that are unavailable for a while because they failed; an empty label means any.",
+		closed: describe("closed_offerings", "Offerings that are temporarily unavailable because of a failure; an empty label means any.",
 			labelNodePool, labelRegion, labelHost),
-		read: describe("proxmox_readable", "Whether Proxmox could be read: 1, or 0 if what is known may be outdated."),
+		read: describe("proxmox_readable", "Whether Proxmox could be read: 1, or 0 if the known state may be outdated."),
 	}
 }
 
@@ -76,7 +76,7 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 		gauge(out, i.vms, float64(count), string(at.host.Region), string(at.host.Host), string(at.phase))
 	}
 
-	// No label for instance types, of which there may be hundreds.
+	// Instance types are not a label, because there may be hundreds.
 	type offeringLabels struct {
 		pool string
 		host topology.HostID
@@ -103,8 +103,8 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	i.collectHosts(out, snapshot, states)
 }
 
-// collectHosts sends what is free by the planner's count, which includes desired VMs that
-// do not exist yet.
+// collectHosts sends the free resources as the planner counts them: desired VMs that do not
+// exist yet use theirs.
 func (i *inventory) collectHosts(out chan<- prometheus.Metric, snapshot *topology.Snapshot, states []scaler.VMState) {
 	pods, rest := scaler.Places(states)
 	for _, room := range planner.New(snapshot, slices.Concat(pods, rest)).Room() {

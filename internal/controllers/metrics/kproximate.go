@@ -28,10 +28,10 @@ func newKproximate(config Config) *kproximate {
 		running:        plain("kpnodes_running", "Nodes of the fleet that are ready."),
 		cpu:            plain("cpu_provisioned_total", "Cores of the VMs whose Nodes are ready."),
 		mem:            plain("memory_provisioned_total", "Memory in bytes of the VMs whose Nodes are ready."),
-		cpuAllocatable: plain("cpu_allocatable_total", "Cores that pods can have on Nodes that are ready."),
-		memAllocatable: plain("memory_allocatable_total", "Memory in bytes that pods can have on Nodes that are ready."),
-		cpuRequests:    plain("cpu_allocated_total", "Cores that pods on Nodes that are ready ask for."),
-		memRequests:    plain("memory_allocated_total", "Memory in bytes that pods on Nodes that are ready ask for."),
+		cpuAllocatable: plain("cpu_allocatable_total", "Cores allocatable to pods on ready Nodes."),
+		memAllocatable: plain("memory_allocatable_total", "Memory in bytes allocatable to pods on ready Nodes."),
+		cpuRequests:    plain("cpu_allocated_total", "Cores requested by pods on ready Nodes."),
+		memRequests:    plain("memory_allocated_total", "Memory in bytes requested by pods on ready Nodes."),
 	}
 }
 
@@ -53,7 +53,7 @@ func (k *kproximate) Collect(out chan<- prometheus.Metric) {
 	exist := 0
 	for _, state := range states {
 		if state.VM.Standby {
-			continue // kproximate has none
+			continue // kproximate has no standby VMs
 		}
 		if state.Phase == scaler.PhaseMade || state.Phase == scaler.PhaseRemoving {
 			exist++

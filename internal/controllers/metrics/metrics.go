@@ -1,6 +1,6 @@
-// Package metrics exports what numaform knows and does to Prometheus: VMs by host and
-// phase, what is free on each NUMA node, how long plans and applies take, how Proxmox
-// responds. Karpenter's own metrics are exported next to them. It makes no decisions.
+// Package metrics exports numaform's metrics to Prometheus: VMs by host and phase, the free
+// resources of each NUMA node, the duration of plans and applies, and Proxmox's responses.
+// Karpenter's own metrics are exported alongside. It makes no decisions.
 // Start at Register; docs/metrics.md lists every metric.
 package metrics
 
@@ -21,7 +21,8 @@ import (
 // namespace is the prefix of numaform's metrics.
 const namespace = "numaform"
 
-// Labels of metrics. No label grows with the number of VMs, pods or changes.
+// The labels of metrics. The number of their values does not grow with the number of VMs,
+// pods or changes.
 const (
 	labelRegion   = "region"
 	labelHost     = "host"

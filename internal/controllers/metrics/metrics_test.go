@@ -111,7 +111,7 @@ func TestInventory(t *testing.T) {
 	// CPU 0 is reserved, 4, 5 and 6 are pinned or about to be, and 7 is only pending
 	// approval. Memory: 2 × 4 GiB bound to node 1, and a guest's 1 GiB over both.
 	compare(t, registry, `
-# HELP numaform_closed_offerings Offerings that are unavailable for a while because they failed; an empty label means any.
+# HELP numaform_closed_offerings Offerings that are temporarily unavailable because of a failure; an empty label means any.
 # TYPE numaform_closed_offerings gauge
 numaform_closed_offerings{host="",nodepool="batch",region=""} 1
 numaform_closed_offerings{host="pve-1",nodepool="workers",region="lab"} 2
@@ -122,7 +122,7 @@ numaform_host_floating_vcpus{host="pve-1",region="lab"} 2
 # TYPE numaform_host_free_cpus gauge
 numaform_host_free_cpus{host="pve-1",numa="0",region="lab"} 3
 numaform_host_free_cpus{host="pve-1",numa="1",region="lab"} 1
-# HELP numaform_host_free_memory_bytes Memory of a NUMA node that neither the host nor any guest uses, desired VMs included.
+# HELP numaform_host_free_memory_bytes Memory of a NUMA node that neither the host nor any guest uses, including desired VMs.
 # TYPE numaform_host_free_memory_bytes gauge
 numaform_host_free_memory_bytes{host="pve-1",numa="0",region="lab"} 1.6642998272e+10
 numaform_host_free_memory_bytes{host="pve-1",numa="1",region="lab"} 8.053063680e+09
@@ -130,10 +130,10 @@ numaform_host_free_memory_bytes{host="pve-1",numa="1",region="lab"} 8.053063680e
 # TYPE numaform_host_up gauge
 numaform_host_up{host="pve-1",region="lab"} 1
 numaform_host_up{host="pve-2",region="lab"} 0
-# HELP numaform_orphaned_vms Guests that have the marker of this numaform and are in no file of the fleet.
+# HELP numaform_orphaned_vms Guests that have the marker of this numaform installation but are not in any file of the fleet.
 # TYPE numaform_orphaned_vms gauge
 numaform_orphaned_vms{host="pve-1",region="lab"} 2
-# HELP numaform_proxmox_readable Whether Proxmox could be read: 1, or 0 if what is known may be outdated.
+# HELP numaform_proxmox_readable Whether Proxmox could be read: 1, or 0 if the known state may be outdated.
 # TYPE numaform_proxmox_readable gauge
 numaform_proxmox_readable 1
 # HELP numaform_vms VMs of the fleet, by their current or planned host and their phase.
@@ -153,7 +153,7 @@ func TestProxmoxUnreadable(t *testing.T) {
 	c.Snapshot = func(context.Context) (*topology.Snapshot, error) { return nil, errors.New("timeout") }
 	registry, _ := register(t, c)
 	compare(t, registry, `
-# HELP numaform_proxmox_readable Whether Proxmox could be read: 1, or 0 if what is known may be outdated.
+# HELP numaform_proxmox_readable Whether Proxmox could be read: 1, or 0 if the known state may be outdated.
 # TYPE numaform_proxmox_readable gauge
 numaform_proxmox_readable 0
 `, "numaform_proxmox_readable", "numaform_host_free_cpus", "numaform_host_up")
@@ -303,10 +303,10 @@ func TestKproximate(t *testing.T) {
 	t.Parallel()
 	registry, _ := register(t, kproximate())
 	compare(t, registry, `
-# HELP cpu_allocatable_total Cores that pods can have on Nodes that are ready.
+# HELP cpu_allocatable_total Cores allocatable to pods on ready Nodes.
 # TYPE cpu_allocatable_total gauge
 cpu_allocatable_total 1.9
-# HELP cpu_allocated_total Cores that pods on Nodes that are ready ask for.
+# HELP cpu_allocated_total Cores requested by pods on ready Nodes.
 # TYPE cpu_allocated_total gauge
 cpu_allocated_total 0.75
 # HELP cpu_provisioned_total Cores of the VMs whose Nodes are ready.
@@ -318,10 +318,10 @@ kpnodes_running 1
 # HELP kpnodes_total VMs of the fleet that exist.
 # TYPE kpnodes_total gauge
 kpnodes_total 1
-# HELP memory_allocatable_total Memory in bytes that pods can have on Nodes that are ready.
+# HELP memory_allocatable_total Memory in bytes allocatable to pods on ready Nodes.
 # TYPE memory_allocatable_total gauge
 memory_allocatable_total 3.221225472e+09
-# HELP memory_allocated_total Memory in bytes that pods on Nodes that are ready ask for.
+# HELP memory_allocated_total Memory in bytes requested by pods on ready Nodes.
 # TYPE memory_allocated_total gauge
 memory_allocated_total 5.36870912e+08
 # HELP memory_provisioned_total Memory in bytes of the VMs whose Nodes are ready.

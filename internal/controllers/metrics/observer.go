@@ -45,11 +45,11 @@ func newObserver(config Config) *Observer {
 	return &Observer{
 		plans:   histogram("plan_duration_seconds", "How long the engine took to plan a host.", engineBuckets, labelRegion),
 		applies: histogram("apply_duration_seconds", "How long the engine took to apply a plan to a host.", engineBuckets, labelRegion, labelResult),
-		waits:   histogram("queue_duration_seconds", "How long a request waited until a change took it.", engineBuckets, labelRegion),
+		waits:   histogram("queue_duration_seconds", "How long a request waited to become part of a change.", engineBuckets, labelRegion),
 		guards: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "guard_duration_seconds", Help: "How long the guard took to check a change.", Buckets: computeBuckets,
 		}),
-		decisions: histogram("decision_duration_seconds", "How long the parts of a decision about pods took: solve finds the nodes that they need, place finds the hosts.",
+		decisions: histogram("decision_duration_seconds", "How long the parts of a decision about pods took: solve finds the nodes that pods need, place finds their hosts.",
 			computeBuckets, labelPart),
 		queued: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "queue_length", Help: "VMs requested for creation or removal that are not in a change yet.",
@@ -57,7 +57,7 @@ func newObserver(config Config) *Observer {
 		drifted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "drifted_vms", Help: "VMs that differ from their file, by what can be done about it.",
 		}, []string{labelClass}),
-		requests: histogram("proxmox_request_duration_seconds", "How long Proxmox took to answer a request.", callBuckets,
+		requests: histogram("proxmox_request_duration_seconds", "How long Proxmox took to respond to a request.", callBuckets,
 			labelRegion, labelMethod, labelPath),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "proxmox_requests_total", Help: "Requests to Proxmox by the HTTP status of the response; 0 means no response.",
@@ -126,8 +126,8 @@ func (o *Observer) Request(region topology.RegionName) func(method, path string,
 	}
 }
 
-// locks provides the age of the locks for which numaform waits: locks that it was
-// notified of, and locks for which VMs wait.
+// locks provides the age of the locks for which numaform waits: those that note recorded,
+// and those for which VMs wait.
 type locks struct {
 	config Config
 	age    *prometheus.Desc
@@ -137,8 +137,8 @@ type locks struct {
 	since map[topology.HostID]time.Time
 }
 
-// note records the lock in the result of a plan or an apply. A lock of unknown age is not
-// recorded.
+// note records the lock that made a plan or an apply fail, and forgets it after a success.
+// A lock of unknown age is not recorded.
 func (l *locks) note(host topology.HostID, err error) {
 	var locked *state.LockedError
 	if !errors.As(err, &locked) && err != nil {

@@ -49,7 +49,7 @@ func (c *Controller) finalize(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass
 			names = names[:maxNamed]
 		}
 		c.config.Recorder.Publish(event(nc, corev1.EventTypeWarning, ReasonWaitingOnNodeClaims,
-			fmt.Sprintf("deletion waits for NodeClaims %s%s, which refer to this class: delete their NodePools or the NodeClaims", strings.Join(names, ", "), more)))
+			fmt.Sprintf("deletion is blocked by NodeClaims %s%s, which refer to this class: delete them or their NodePools", strings.Join(names, ", "), more)))
 		return reconcile.Result{RequeueAfter: period}, nil
 	}
 	stored := nc.DeepCopy()

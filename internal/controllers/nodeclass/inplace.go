@@ -40,8 +40,8 @@ type InPlaceConfig struct {
 	Client   client.Client
 	Recorder events.Recorder
 	Fleet    Fleet
-	// MayMove returns an error if a VM of a region cannot move between two pools, either
-	// of which may be empty; nil means that every VM can.
+	// MayMove returns an error if the VMs of a region cannot move between two pools. An
+	// empty name means no pool. A nil MayMove allows every move.
 	MayMove func(ctx context.Context, region topology.RegionName, from, to string) error
 }
 
@@ -107,7 +107,7 @@ func validated(nc *v1alpha1.ProxmoxNodeClass) bool {
 // update requests that the VMs of a class have its values, and reports VMs that must remain in
 // their pools.
 func (c *InPlace) update(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, states []scaler.VMState) {
-	// move is a move of VMs between two pools, either of which may be empty.
+	// move is a move of VMs between two pools, either of which may be "".
 	type move struct {
 		region   topology.RegionName
 		from, to string
@@ -118,7 +118,7 @@ func (c *InPlace) update(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, sta
 	for i := range states {
 		vm := states[i].VM
 		if vm.NodeClass != nc.Name || states[i].Phase == scaler.PhaseRemoving || vm.Standby {
-			continue // a standby VM gets them when it has become a node
+			continue // a standby VM is updated once it has become a node
 		}
 		from := vm.ResourcePool
 		scheduling.InPlace(nc, &vm.Spec)
@@ -127,7 +127,7 @@ func (c *InPlace) update(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, sta
 			if _, known := checked[m]; !known {
 				checked[m] = c.config.MayMove(ctx, m.region, m.from, m.to)
 				if err := checked[m]; err != nil {
-					messages = append(messages, fmt.Sprintf("nodes stay in pool %q of region %s: %v", m.from, m.region, err))
+					messages = append(messages, fmt.Sprintf("nodes remain in pool %q of region %s: %v", m.from, m.region, err))
 				}
 			}
 			if checked[m] != nil {

@@ -99,7 +99,7 @@ func (c *Controller) check(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) m
 	problems := map[string]problem{}
 	if err := crd.Validate(nc); err != nil {
 		for _, condition := range conditions() {
-			problems[condition] = unknown(condition, v1alpha1.ReasonInvalid, "the spec is not valid, see condition "+v1alpha1.ConditionValid)
+			problems[condition] = unknown(condition, v1alpha1.ReasonInvalid, "the spec is invalid: see condition "+v1alpha1.ConditionValid)
 		}
 		problems[v1alpha1.ConditionValid] = problem{Finding: scheduling.Finding{
 			Condition: v1alpha1.ConditionValid, Reason: v1alpha1.ReasonInvalid, Message: err.Error(),
@@ -174,7 +174,7 @@ func (c *Controller) families(nc *v1alpha1.ProxmoxNodeClass) []scheduling.Findin
 	}
 	message := scheduling.OnlyExtended
 	if s := nc.Spec.Sizing; s != nil && len(s.Families) > 0 {
-		message = "spec.sizing.families contains no existing family of instance types: write some of " +
+		message = "spec.sizing.families contains no existing family of instance types: list some of " +
 			strings.Join(slices.Sorted(maps.Keys(known)), ", ")
 	}
 	return []scheduling.Finding{{Condition: v1alpha1.ConditionPlacementReady, Reason: v1alpha1.ReasonFamilyUnknown, Message: message}}

@@ -1,6 +1,6 @@
-// Package nodepool reports NodePools that request what numaform does not support, which
-// would otherwise go unnoticed, and enforces their minimum number of nodes. It changes
-// nothing. Start at New and WithFloors.
+// Package nodepool warns about NodePools with settings that numaform does not support, which
+// would otherwise go unnoticed, and enforces their minimum number of nodes. It changes no
+// objects. Start at New and WithFloors.
 package nodepool
 
 import (
@@ -68,7 +68,7 @@ func (c *Controller) Reconcile(_ context.Context, pool *karpv1.NodePool) (reconc
 		result.RequeueAfter = again
 	}
 	if pool.Spec.Replicas != nil {
-		warn(ReasonFixedSize, "No nodes are made for it: "+scheduling.FixedSizeProblem)
+		warn(ReasonFixedSize, "No nodes are created for it: "+scheduling.FixedSizeProblem)
 	}
 	if mistake := scheduling.LabelMistake(pool); mistake != "" {
 		warn(ReasonLabel, "No nodes are created for it: "+mistake)
@@ -83,7 +83,7 @@ func (c *Controller) Reconcile(_ context.Context, pool *karpv1.NodePool) (reconc
 type MinNodesError struct{ NodePool, Value string }
 
 func (e *MinNodesError) Error() string {
-	return fmt.Sprintf("nodepool %s: annotation %s: %q is no number of nodes: want 0 or more, such as \"2\"; until then none of its nodes is consolidated",
+	return fmt.Sprintf("nodepool %s: annotation %s: %q must be a number of nodes, 0 or more, such as \"2\"; until then, none of its nodes is consolidated",
 		e.NodePool, v1alpha1.AnnotationMinNodes, e.Value)
 }
 

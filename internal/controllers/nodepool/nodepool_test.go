@@ -36,7 +36,7 @@ func TestOnlyOurPoolsAreTold(t *testing.T) {
 		}, ""},
 		{"of no class", func(p *karpv1.NodePool) { p.Spec.Replicas, p.Spec.Template.Spec.NodeClassRef = &three, nil }, ""},
 		{"on its way out", func(p *karpv1.NodePool) { p.Spec.Replicas, p.DeletionTimestamp = &three, &now }, ""},
-		{"of some nodes at least", func(p *karpv1.NodePool) { p.Annotations["numaform.dev/min-nodes"] = "some" }, `"some" is no number of nodes`},
+		{"of some nodes at least", func(p *karpv1.NodePool) { p.Annotations["numaform.dev/min-nodes"] = "some" }, `"some" must be a number of nodes`},
 		{"of two nodes at least", func(p *karpv1.NodePool) { p.Annotations["numaform.dev/min-nodes"] = "2" }, ""},
 	}
 	for _, test := range tests {

@@ -7,20 +7,20 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// alone is how long a pod waits for the next one of a burst. The pods of a ReplicaSet come
-// within milliseconds, or within some tenths of a second on a busy API server.
+// alone is how long a single pod waits for further pods of a burst. The pods of a ReplicaSet
+// are created within milliseconds, or within tenths of a second on a busy API server.
 const alone = 250 * time.Millisecond
 
 // batch waits until no further pod triggers it, so that a burst of pods leads to one
-// decision. A pod that comes alone does not wait for others.
+// decision. A single pod waits only briefly.
 type batch struct {
 	clock     clock.Clock
 	idle, max time.Duration
 	triggered chan struct{}
-	// burst is the batch that wait has left at a pause, or nil.
+	// burst is the incomplete batch for which wait returned at a pause, or nil.
 	burst *burst
-	// later triggers a batch at that time, or is nil. Only the goroutine that waits uses
-	// both.
+	// later is the timer of triggerIn, or nil. Only the waiting goroutine uses burst and
+	// later.
 	later   clock.Timer
 	laterAt time.Time
 }
@@ -28,8 +28,8 @@ type batch struct {
 // burst is a batch that is not complete yet.
 type burst struct {
 	longest, idle clock.Timer
-	// pause ends when no pod has come for a moment, the first time; nil before the second
-	// pod, and afterwards.
+	// pause fires at the first pause between pods. It is nil before the second pod, and
+	// after it has fired.
 	pause  clock.Timer
 	paused bool
 }
@@ -59,7 +59,7 @@ func (b *batch) triggerIn(after time.Duration) {
 	b.later, b.laterAt = b.clock.NewTimer(after), at
 }
 
-// stopLater forgets the time set by triggerIn.
+// stopLater cancels triggerIn.
 func (b *batch) stopLater() {
 	if b.later != nil {
 		b.later.Stop()
@@ -67,9 +67,9 @@ func (b *batch) stopLater() {
 	}
 }
 
-// wait returns complete when a batch is complete. It also returns, once in each batch of
-// several pods, when these pause: the next call then waits for the rest of that batch. It
-// returns !ok if ctx ended.
+// wait returns with complete set when a batch is complete. In a batch of several pods, it
+// also returns once at the first pause; the next call then waits for the rest of the batch.
+// ok is false if ctx ended.
 func (b *batch) wait(ctx context.Context) (complete, ok bool) {
 	defer b.stopLater()
 	if b.burst == nil {

@@ -31,14 +31,14 @@ const (
 // buffered counts a CapacityBuffer's pods: with room, with room on new nodes, and without.
 type buffered struct {
 	existing, created, refused int
-	// reason is the reason of the first refused pod.
+	// reason is why the first refused pod has no room.
 	reason string
 	// pinned is set if standby VMs with pinned CPUs hold some of the pods.
 	pinned bool
 }
 
-// newBuffered returns an empty count for each CapacityBuffer with pods, by name, and the
-// count of each pod, by the pod's name.
+// newBuffered returns an empty count for each CapacityBuffer with pods, by name, and of,
+// which maps each pod's name to the count of its CapacityBuffer.
 func newBuffered(virtual []*corev1.Pod) (counts, of map[types.NamespacedName]*buffered) {
 	counts, of = map[types.NamespacedName]*buffered{}, map[types.NamespacedName]*buffered{}
 	for _, pod := range virtual {
@@ -100,7 +100,7 @@ func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, 
 	c.config.State.UpdateBufferPodCounts(onNode)
 	if err := c.patchBuffers(ctx, counts); err != nil {
 		// The room is still reserved; the next decision reports it again.
-		log.FromContext(ctx).Error(err, "patching capacitybuffers was postponed")
+		log.FromContext(ctx).Error(err, "patching capacitybuffers, retrying with the next decision")
 	}
 }
 
@@ -136,9 +136,9 @@ func (c *Controller) patchBuffers(ctx context.Context, counts map[types.Namespac
 func provisioningCondition(buffer *autoscalingv1beta1.CapacityBuffer, b *buffered) *metav1.Condition {
 	switch {
 	case !apimeta.IsStatusConditionTrue(buffer.Status.Conditions, autoscalingv1beta1.ReadyForProvisioningCondition):
-		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonNotReady, Message: "the condition ReadyForProvisioning says why"}
+		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonNotReady, Message: "not ready: see condition ReadyForProvisioning"}
 	case buffer.Status.Replicas == nil || *buffer.Status.Replicas == 0:
-		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonEmpty, Message: "it comes to no replicas: raise replicas, percentage or limits"}
+		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonEmpty, Message: "it has 0 replicas: raise replicas, percentage or limits"}
 	case b == nil:
 		return nil
 	case b.refused > 0:
@@ -147,24 +147,24 @@ func provisioningCondition(buffer *autoscalingv1beta1.CapacityBuffer, b *buffere
 		)}
 	case b.created > 0 && IsStandby(buffer):
 		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonRequires, Message: fmt.Sprintf(
-			"%d of %d replicas need standby VMs that have to be made%s", b.created, b.existing+b.created, ignoredReserve(buffer, b),
+			"%d of %d replicas need new standby VMs%s", b.created, b.existing+b.created, ignoredReserve(buffer, b),
 		)}
 	case IsStandby(buffer):
 		return &metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonFits, Message: fmt.Sprintf(
-			"all %d replicas have standby VMs, made or on their way%s", b.existing, ignoredReserve(buffer, b),
+			"all %d replicas have standby VMs, created or in progress%s", b.existing, ignoredReserve(buffer, b),
 		)}
 	case b.created > 0:
 		return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reasonRequires, Message: fmt.Sprintf(
-			"%d of %d replicas need nodes that have to be made", b.created, b.existing+b.created,
+			"%d of %d replicas need new nodes", b.created, b.existing+b.created,
 		)}
 	}
 	return &metav1.Condition{Status: metav1.ConditionTrue, Reason: reasonFits, Message: fmt.Sprintf(
-		"there is room for all %d replicas, on nodes or on those on their way", b.existing,
+		"all %d replicas have room, on nodes or on VMs that are joining", b.existing,
 	)}
 }
 
-// ignoredReserve returns the part of a condition's message that says that the buffer's
-// annotation cannot be followed, or "".
+// ignoredReserve returns the part of a condition's message for an annotation of the buffer
+// that is ignored, or "".
 func ignoredReserve(buffer *autoscalingv1beta1.CapacityBuffer, b *buffered) string {
 	reserve, err := strconv.ParseBool(buffer.Annotations[v1alpha1.AnnotationReserve])
 	if err != nil || reserve || !b.pinned {

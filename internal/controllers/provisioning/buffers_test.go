@@ -104,9 +104,9 @@ func TestBuffers(t *testing.T) {
 	cache := w.buffer(t, 2)
 	w.config.Virtual = cache.GetAll
 	w.Controller = provisioning.New(w.config)
-	w.provision(t, 1, "False RequiresNewCapacity: 2 of 2 replicas need nodes that have to be made")
+	w.provision(t, 1, "False RequiresNewCapacity: 2 of 2 replicas need new nodes")
 	ids := w.launch(t)
-	w.provision(t, 0, "True FitsExistingCapacity: there is room for all 2 replicas, on nodes or on those on their way")
+	w.provision(t, 0, "True FitsExistingCapacity: all 2 replicas have room, on nodes or on VMs that are joining")
 	if held := w.state.BufferPodCount(ids[0]); held != 2 {
 		t.Errorf("the node holds room for %d pods", held)
 	}
@@ -152,7 +152,7 @@ func TestBufferGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := w.launch(t)
-	w.provision(t, 0, "True FitsExistingCapacity: there is room for all 1 replicas, on nodes or on those on their way")
+	w.provision(t, 0, "True FitsExistingCapacity: all 1 replicas have room, on nodes or on VMs that are joining")
 	b := &autoscalingv1beta1.CapacityBuffer{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "spare"}}
 	if err := w.client.Delete(t.Context(), b); err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ type Writer interface {
 	// States returns all VMs of the fleet, or an error if they are not known.
 	States(ctx context.Context) ([]scaler.VMState, error)
 	Ensure(ctx context.Context, requests []scaler.Request) ([]fleet.VM, error)
-	// Wake starts standby VMs, which are then like new VMs.
+	// Wake starts standby VMs, which are then treated like new VMs.
 	Wake(ctx context.Context, keys ...fleet.Key) ([]fleet.VM, error)
 	Remove(keys ...fleet.Key)
 }
@@ -76,15 +76,15 @@ type Config struct {
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
 	// Unavailable returns the unavailable offerings; nil means none.
 	Unavailable func() []scheduling.OfferingSelector
-	// Virtual returns the pods of CapacityBuffers, which do not exist, but for which room
-	// is reserved. Nil means that there are none, and that CapacityBuffers are not read.
-	// The pods of standby buffers are ignored.
+	// Virtual returns the pods of CapacityBuffers, which do not exist but for which room is
+	// reserved. If Virtual is nil, CapacityBuffers are not read. The pods of standby
+	// buffers are ignored.
 	Virtual func(ctx context.Context) []*corev1.Pod
 	// Evacuated returns the hosts being evacuated; nil means none.
 	Evacuated func(ctx context.Context) ([]topology.HostID, error)
 	// Request is the part of the request that is the same for each decision.
 	Request scheduling.Request
-	// BatchIdle and BatchMax are how long to wait for the next pod, and for all.
+	// BatchIdle is how long to wait for the next pod, and BatchMax for all pods of a batch.
 	BatchIdle, BatchMax time.Duration
 	// Begun waits until the changes that create VMs are written. Without it, NodeClaims
 	// do not wait for them.
@@ -100,9 +100,9 @@ type Config struct {
 type Controller struct {
 	config Config
 	batch  *batch
-	// unneeded is since when standby VMs have been spare or outdated.
+	// unneeded records since when each standby VM has been spare or outdated.
 	unneeded map[fleet.Key]time.Time
-	// lastWake is when a standby VM was woken last.
+	// lastWake is the time of the last wake of a standby VM.
 	lastWake time.Time
 }
 
@@ -192,12 +192,12 @@ const (
 	// creates its VM. A host that is being changed takes the next change after that one.
 	longestPlan = 3 * time.Second
 	// retriggerInterval is how often a pod without room triggers again, because new nodes
-	// and hosts with free room change the answer.
+	// and freed resources may change the result.
 	retriggerInterval = 10 * time.Second
 )
 
 // Reconcile waits for a batch of pods and provisions for it. At a pause within a burst, it
-// already wakes standby VMs if these are all that the pods need.
+// wakes standby VMs early if the pods need no new VMs.
 func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	ctx = injection.WithControllerName(ctx, c.Name())
 	complete, ok := c.batch.wait(ctx)
@@ -225,7 +225,7 @@ func (c *Controller) Provision(ctx context.Context) ([]*karpv1.NodeClaim, error)
 	return c.provision(ctx, false)
 }
 
-// provision is Provision, or does nothing unless waking standby VMs suffices.
+// provision is Provision. With onlyWake, it does nothing if the pods need new VMs.
 func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.NodeClaim, error) {
 	reserved, err := c.reserve(ctx, onlyWake)
 	errs := []error{err}
@@ -342,8 +342,8 @@ func (c *Controller) reserve(ctx context.Context, onlyWake bool) ([]reserved, er
 	placed := c.refill(decision)
 	var unapproved error
 	if c.config.Approvals != nil {
-		// Pools whose approval is unknown do not stop the others. Call it even if no VM
-		// is needed any more.
+		// Pools whose approval is unknown do not block other pools. Call Up even if no
+		// VM is needed any more.
 		placed, unapproved = c.config.Approvals.Up(ctx, request.Snapshot, placed)
 	}
 	if len(placed) == 0 {
@@ -388,13 +388,13 @@ func (c *Controller) createClaim(ctx context.Context, r reserved) (*karpv1.NodeC
 			return nil, fmt.Errorf("reading the existing one: %w", err)
 		}
 		if existing.Annotations[v1alpha1.AnnotationKey] != claim.Annotations[v1alpha1.AnnotationKey] {
-			return nil, fmt.Errorf("there is one of that name for another vm: %w", err)
+			return nil, fmt.Errorf("it already exists for another vm: %w", err)
 		}
 	case err != nil:
 		return nil, err
 	}
 
-	// The cache is outdated; the next decision must know the claim.
+	// The cache does not have the claim yet, but the next decision needs it.
 	c.config.State.UpdateNodeClaim(claim)
 	c.config.State.UpdatePodToNodeClaimMapping(map[string][]*corev1.Pod{claim.Name: r.pods})
 	metrics.NodeClaimsCreatedTotal.Inc(map[string]string{

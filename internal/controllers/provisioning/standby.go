@@ -39,14 +39,14 @@ const (
 	// takes one change at a time, so the next wake there would wait for the clone.
 	refillAfter = 30 * time.Second
 	// spareFor is how long a standby VM must be unneeded or outdated before it is removed
-	// or replaced, so that a CapacityBuffer or a host that changes back and forth replaces
-	// none.
+	// or replaced, so that a CapacityBuffer or a host that changes back and forth does not
+	// cause replacements.
 	spareFor = time.Minute
 	// replaceEvery is how often the replacement of outdated standby VMs continues.
 	replaceEvery = 10 * time.Second
 )
 
-// IsStandby reports whether a CapacityBuffer's room is standby VMs. Karpenter's controller
+// IsStandby reports whether a CapacityBuffer uses standby VMs. Karpenter's controller
 // computes the replicas of every buffer, whatever its strategy.
 func IsStandby(buffer *autoscalingv1beta1.CapacityBuffer) bool {
 	return ptr.Deref(buffer.Spec.ProvisioningStrategy, "") == v1alpha1.StandbyStrategy
@@ -70,7 +70,7 @@ func (c *Controller) standbyPods(ctx context.Context) (pods []*corev1.Pod, buffe
 		}
 		resolved, err := apps.ResolveCapacityBuffer(ctx, c.config.Client, buffer)
 		if apierrors.IsNotFound(err) {
-			continue // the condition ReadyForProvisioning will say so
+			continue // the condition ReadyForProvisioning reports it
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("reading the pods of capacitybuffer %s/%s: %w", buffer.Namespace, buffer.Name, err)
@@ -92,7 +92,7 @@ func (c *Controller) checkReserve(buffer *autoscalingv1beta1.CapacityBuffer) {
 	if _, err := strconv.ParseBool(value); !set || err == nil {
 		return
 	}
-	message := fmt.Sprintf("annotation %s: %q: set true or false; until then, VMs with pinned CPUs reserve them, and others reserve nothing",
+	message := fmt.Sprintf("annotation %s: %q must be true or false; until then, VMs with pinned CPUs reserve them, and others reserve nothing",
 		v1alpha1.AnnotationReserve, value)
 	c.config.Recorder.Publish(events.Event{
 		InvolvedObject: buffer, Type: corev1.EventTypeWarning, Reason: ReasonInvalidReserve, Message: message,
@@ -130,7 +130,8 @@ func (c *Controller) unready(ctx context.Context, states []scaler.VMState) (map[
 
 // wakeEarly wakes standby VMs for the pods of a batch that is not complete, unless some of
 // them need new VMs. A change of new VMs keeps its hosts busy for as long as their clones
-// take, so it contains the whole burst; a wake takes a second, and most bursts have ended.
+// take, so it contains the whole burst; a wake takes a second, and most bursts have ended by
+// then.
 func (c *Controller) wakeEarly(ctx context.Context) (reconciler.Result, error) {
 	again := reconciler.Result{RequeueAfter: singleton.RequeueImmediately}
 	if !c.config.Writer.Synced() || !c.config.State.Synced(ctx) {
@@ -180,8 +181,8 @@ func (c *Controller) wake(ctx context.Context, woken []scheduling.Woken, pods po
 	return list, nil
 }
 
-// keep returns the standby VMs that are not replaced in this decision: those that have
-// not been outdated for long, except on evacuated hosts.
+// keep returns the standby VMs that are not replaced in this decision: VMs that have not
+// been outdated for long, except on evacuated hosts.
 func (c *Controller) keep(request *scheduling.Request) map[fleet.Key]bool {
 	keys := map[fleet.Key]bool{}
 	for i := range request.Existing {
@@ -194,9 +195,9 @@ func (c *Controller) keep(request *scheduling.Request) map[fleet.Key]bool {
 }
 
 // removeSpare removes standby VMs that no CapacityBuffer has needed for a while. An
-// outdated VM goes once another one was created in its place, or first, if there is room
-// for one only. Evacuated hosts do not wait. If CapacityBuffers are not read, all remain
-// until pods need them.
+// outdated VM is removed after its replacement was created, or before if there is room for
+// only one of them. On evacuated hosts, VMs are removed immediately. If CapacityBuffers are
+// not read, all VMs remain until pods need them.
 func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, states []scaler.VMState, evacuated []topology.HostID) {
 	if c.config.Virtual == nil {
 		return
@@ -233,7 +234,7 @@ func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, st
 			continue
 		}
 		if held {
-			continue // its turn to be replaced has not come
+			continue // other VMs are replaced first
 		}
 		if outdated != "" && creating[vm.Pool] {
 			c.batch.triggerIn(replaceEvery)

@@ -100,16 +100,16 @@ func (w *world) step(d time.Duration) { w.config.Clock.(*testclock.FakeClock).St
 func TestStandbyBuffer(t *testing.T) {
 	t.Parallel()
 	w := standbyWorld(t, 2, poolOfTwo)
-	w.provision(t, 0, "False RequiresNewCapacity: 2 of 2 replicas need standby VMs that have to be made")
+	w.provision(t, 0, "False RequiresNewCapacity: 2 of 2 replicas need new standby VMs")
 	if len(w.writer.wanted) != 2 || !w.writer.wanted[0].Standby || w.writer.wanted[0].Reserve {
 		t.Fatalf("VMs are %+v", w.writer.wanted)
 	}
-	w.provision(t, 0, "True FitsExistingCapacity: all 2 replicas have standby VMs, made or on their way")
+	w.provision(t, 0, "True FitsExistingCapacity: all 2 replicas have standby VMs, created or in progress")
 
 	// A VM that is not made cannot be woken.
 	w.make()
 	w.pend(t, "comes", "1")
-	w.provision(t, 1, "False RequiresNewCapacity: 1 of 2 replicas need standby VMs that have to be made")
+	w.provision(t, 1, "False RequiresNewCapacity: 1 of 2 replicas need new standby VMs")
 	claim := w.claims(t)[0]
 	if len(w.writer.woken) != 1 || len(w.writer.wanted) != 2 || claim.Annotations[v1alpha1.AnnotationKey] != string(w.writer.woken[0]) {
 		t.Fatalf("woken %v for claim %v; %d VMs, want 2: the wake comes before the refill", w.writer.woken, claim.Annotations, len(w.writer.wanted))
@@ -119,13 +119,13 @@ func TestStandbyBuffer(t *testing.T) {
 	}
 	w.make()
 	for range 2 {
-		w.provision(t, 0, "False RequiresNewCapacity: 1 of 2 replicas need standby VMs that have to be made")
+		w.provision(t, 0, "False RequiresNewCapacity: 1 of 2 replicas need new standby VMs")
 		if len(w.writer.wanted) != 2 {
 			t.Fatalf("%d VMs: the next wake waits for a clone", len(w.writer.wanted))
 		}
 		w.step(15 * time.Second)
 	}
-	w.provision(t, 0, "False RequiresNewCapacity: 1 of 2 replicas need standby VMs that have to be made")
+	w.provision(t, 0, "False RequiresNewCapacity: 1 of 2 replicas need new standby VMs")
 	if len(w.writer.wanted) != 3 || !w.writer.wanted[2].Standby || len(w.writer.woken) != 1 {
 		t.Fatalf("%d VMs, woken %v: want another standby VM", len(w.writer.wanted), w.writer.woken)
 	}
@@ -196,7 +196,7 @@ func TestWakesAtAPause(t *testing.T) {
 func TestStandbyBufferFlaps(t *testing.T) {
 	t.Parallel()
 	w := standbyWorld(t, 1, poolOfTwo)
-	w.provision(t, 0, "False RequiresNewCapacity: 1 of 1 replicas need standby VMs that have to be made")
+	w.provision(t, 0, "False RequiresNewCapacity: 1 of 1 replicas need new standby VMs")
 	w.make()
 	strategies := []string{autoscalingv1beta1.ActiveProvisioningStrategy, v1alpha1.StandbyStrategy}
 	for i := range 8 {
@@ -241,12 +241,12 @@ func TestPinnedStandbyReserves(t *testing.T) {
 	w.patchBuffer(t, func(b *autoscalingv1beta1.CapacityBuffer) {
 		b.Annotations = map[string]string{v1alpha1.AnnotationReserve: "false"}
 	})
-	w.provision(t, 0, "False RequiresNewCapacity: 1 of 1 replicas need standby VMs that have to be made"+ignored)
+	w.provision(t, 0, "False RequiresNewCapacity: 1 of 1 replicas need new standby VMs"+ignored)
 	if len(w.writer.wanted) != 1 || !w.writer.wanted[0].Reserve {
 		t.Errorf("VMs are %+v, want one that reserves its CPUs", w.writer.wanted)
 	}
 	w.make()
-	w.provision(t, 0, "True FitsExistingCapacity: all 1 replicas have standby VMs, made or on their way"+ignored)
+	w.provision(t, 0, "True FitsExistingCapacity: all 1 replicas have standby VMs, created or in progress"+ignored)
 }
 
 // TestOutdatedStandby replaces standby VMs one at a time: the new one first, or the old
@@ -261,7 +261,7 @@ func TestOutdatedStandby(t *testing.T) {
 				pool = strings.Replace(pool, "\nspec:\n  template:", "\nspec:\n  limits: {cpu: 4}\n  template:", 1)
 			}
 			w := standbyWorld(t, 2, pool)
-			w.provision(t, 0, "False RequiresNewCapacity: 2 of 2 replicas need standby VMs that have to be made")
+			w.provision(t, 0, "False RequiresNewCapacity: 2 of 2 replicas need new standby VMs")
 			w.make()
 			for i := range w.writer.wanted {
 				w.writer.wanted[i].CPUType = "kvm64"

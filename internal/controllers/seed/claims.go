@@ -29,7 +29,7 @@ func (e *UnclaimedError) Error() string {
 	for i := range e.VMs {
 		names[i] = e.VMs[i].Name
 	}
-	return fmt.Sprintf("vms %s have no NodeClaim to join for: their claims were deleted, or numaform stopped before it created them: "+
+	return fmt.Sprintf("vms %s have no NodeClaim: their claims were deleted, or numaform stopped before it created them: "+
 		"the VMs are not created", strings.Join(names, ", "))
 }
 
@@ -45,7 +45,7 @@ func (s *Seeder) claims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*kar
 		if err := s.config.Cluster.Client.List(ctx, list); err != nil {
 			return nil, fmt.Errorf("listing NodeClaims: %w", err)
 		}
-		if len(list.Items) > most { // the claims of a burst take their time
+		if len(list.Items) > most { // more claims of a burst are being created
 			most, deadline = len(list.Items), s.config.Clock.Now().Add(s.config.ClaimWait)
 		}
 		if last.Before(deadline) {

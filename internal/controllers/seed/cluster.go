@@ -26,13 +26,14 @@ const (
 	podToken = "/var/run/secrets/kubernetes.io/serviceaccount/token" //nolint:gosec // a path
 )
 
-// facts are what a node must know about the cluster to join it.
+// facts are the properties of the cluster that a node needs to join it.
 type facts struct {
 	apiServer, ca, version string
 	dns                    []string
 }
 
-// facts reads from the cluster what the operator did not configure.
+// facts returns the facts, reading from the cluster those that the operator did not
+// configure.
 func (s *Seeder) facts(ctx context.Context) (facts, error) {
 	join := s.config.Cluster.Join
 	known := facts{apiServer: join.APIServer, ca: string(join.CA), dns: join.ClusterDNS}
@@ -55,12 +56,12 @@ func (s *Seeder) facts(ctx context.Context) (facts, error) {
 	return known, nil
 }
 
-// factsAge is the maximum age of facts that only serve to check a class.
+// factsAge is the maximum age of facts for the check of a class.
 const factsAge = 5 * time.Minute
 
-// recentFacts returns facts for the check of a class, which is repeated for each class while
-// nothing happens. A seed is always made from new ones. The API server is queried without
-// the lock, so that a slow response delays no other check; two checks at once both query.
+// recentFacts returns possibly cached facts for the checks of classes, which are repeated
+// periodically. Seeds are always created from new facts. The API server is queried without
+// the lock, so that a slow response delays no other check; concurrent checks may both query.
 func (s *Seeder) recentFacts(ctx context.Context) (facts, error) {
 	s.mu.Lock()
 	known, recent := s.known, !s.knownAt.IsZero() && s.config.Clock.Since(s.knownAt) < factsAge
@@ -81,8 +82,8 @@ func (s *Seeder) recentFacts(ctx context.Context) (facts, error) {
 	return known, nil
 }
 
-// address returns how nodes reach and trust the API server: as kubeadm published it in the
-// cluster, or as numaform itself does.
+// address returns the URL and the CA of the API server for nodes: those that kubeadm
+// published in the cluster, or else numaform's own.
 func (s *Seeder) address(ctx context.Context) (server, ca string, err error) {
 	published := &corev1.ConfigMap{}
 	key := client.ObjectKey{Namespace: metav1.NamespacePublic, Name: bootstrapapi.ConfigMapClusterInfo}
@@ -102,12 +103,12 @@ func (s *Seeder) address(ctx context.Context) (server, ca string, err error) {
 			return cluster.Server, string(cluster.CertificateAuthorityData), nil
 		}
 	}
-	return "", "", fmt.Errorf("reading configmap %s: want one cluster with server and certificate-authority-data: "+
+	return "", "", fmt.Errorf("reading configmap %s: must contain one cluster with server and certificate-authority-data: "+
 		"set join.api_server and join.ca_file in numaform.yaml", key)
 }
 
-// ownAddress returns how numaform itself reaches the API server. It fails in a Pod, where
-// that is a Service address, which nodes cannot reach before they have joined.
+// ownAddress returns the URL and the CA that numaform itself uses. It fails in a Pod, where
+// the URL is a Service address, which nodes cannot reach before they have joined.
 func (s *Seeder) ownAddress(ctx context.Context) (server, ca string, err error) {
 	config := s.config.Cluster.REST
 	if s.config.Cluster.Join.APIServer == "" {

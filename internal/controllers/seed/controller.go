@@ -87,9 +87,8 @@ func ourClaims() predicate.Funcs {
 	})
 }
 
-// becameReady selects Nodes that have just become ready, because there are many
-// heartbeats. Of the Nodes that exist when numaform starts, it omits the initialized ones:
-// their NodeClaims are reconciled anyway.
+// becameReady selects Nodes that have just become ready, and so ignores heartbeats. When
+// numaform starts, it also ignores initialized Nodes, whose NodeClaims are reconciled anyway.
 func becameReady() predicate.Funcs {
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool {
@@ -134,7 +133,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	}
 	ctx = withClaim(ctx, claim)
 	if !claim.DeletionTimestamp.IsZero() {
-		// Its seed stays in the VM as long as the VM exists.
+		// Its seed remains attached as long as the VM exists.
 		return reconcile.Result{}, c.seeder.revoke(ctx, claim)
 	}
 
@@ -143,7 +142,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: unknownDelay}, nil
 	}
 	if vm == nil || vm.Seed == "" {
-		return reconcile.Result{}, nil // gone or being removed, or created without a seed
+		return reconcile.Result{}, nil // deleted, being removed, or created without a seed
 	}
 	joined, err := c.seeder.joined(ctx, claim)
 	if err != nil {
@@ -227,9 +226,9 @@ func (s *Seeder) forget(ctx context.Context, claim *karpv1.NodeClaim) error {
 	return s.revoke(ctx, claim)
 }
 
-// renew replaces the token and the seed of a VM that has not started before the token's
-// expiry. A running guest has already read its seed: if it does not join with that one,
-// it never will, and Karpenter gives it up.
+// renew replaces the token and the seed of a VM that was not started before the token
+// expired. A running guest has already read its seed: if it does not join with that token,
+// it never will, and Karpenter deletes its NodeClaim.
 func (s *Seeder) renew(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) (reconcile.Result, error) {
 	if claim.Annotations[AnnotationSeed] != Attached {
 		return reconcile.Result{}, nil // not uploaded yet

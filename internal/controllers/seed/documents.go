@@ -38,7 +38,7 @@ type MetadataError struct {
 
 // Error names the class and the cause.
 func (e *MetadataError) Error() string {
-	return fmt.Sprintf("making the seed of ProxmoxNodeClass %s: %v", e.Class, e.Err)
+	return fmt.Sprintf("creating the seed of ProxmoxNodeClass %s: %v", e.Class, e.Err)
 }
 
 // Unwrap returns the cause.
@@ -69,7 +69,7 @@ func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) er
 			ids[region.VMIDs.Lower], ids[region.VMIDs.Upper] = true, true
 		}
 	}
-	if len(ids) == 0 { // a region that is not configured has no hosts either
+	if len(ids) == 0 { // the region is not configured, so it has no hosts
 		ids[fleet.MinVMID] = true
 	}
 	token := jointoken.Example(class.TokenForm())
@@ -124,7 +124,7 @@ func (s *Seeder) gather(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (
 	return s.gatherFor(ctx, class, known)
 }
 
-// gatherFor is gather with what is known about the cluster.
+// gatherFor is gather with the facts about the cluster.
 func (s *Seeder) gatherFor(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, known facts) (*materials, error) {
 	found := &materials{class: class, cluster: known, values: map[string]any{}}
 	templates, err := s.secret(ctx, "spec.metadata.templatesRef", class.Spec.Metadata.TemplatesRef)
@@ -154,13 +154,13 @@ func (s *Seeder) checkTokenForm(ctx context.Context, class *v1alpha1.ProxmoxNode
 			return nil
 		}
 		return metadataError(class, v1alpha1.ReasonBootstrapTokensOff, errors.New(
-			"spec.metadata.token is Bootstrap, and numaform may not create bootstrap tokens: set rbac.bootstrapTokens in the chart's values (--bootstrap-tokens), "+
+			"spec.metadata.token is Bootstrap, but numaform may not create bootstrap tokens: set rbac.bootstrapTokens in the chart's values (--bootstrap-tokens), "+
 				"or use .Kubernetes.Token in the templates and remove spec.metadata.token",
 		))
 	}
 	if uses := bootstrap.UsesBootstrapToken(templates); len(uses) > 0 {
 		return metadataError(class, v1alpha1.ReasonBootstrapTokenNeeded, fmt.Errorf(
-			"%s uses .Kubernetes.BootstrapToken, which nodes of this class do not get: write .Kubernetes.Token where kubelet takes it, "+
+			"%s uses .Kubernetes.BootstrapToken, which nodes of this class do not get: use .Kubernetes.Token for kubelet, "+
 				"or, for kubeadm join, k3s and Talos, set spec.metadata.token: Bootstrap", strings.Join(uses, ", "),
 		))
 	}
@@ -178,7 +178,7 @@ func metadataError(class *v1alpha1.ProxmoxNodeClass, reason string, err error) e
 	if answered && !errors.As(err, new(net.Error)) {
 		return &MetadataError{Class: class.Name, Reason: reason, Err: err}
 	}
-	return fmt.Errorf("making the seed of ProxmoxNodeClass %s: %w", class.Name, err)
+	return fmt.Errorf("creating the seed of ProxmoxNodeClass %s: %w", class.Name, err)
 }
 
 // secret reads a Secret named in a class, or returns nil if none is named.
@@ -237,7 +237,7 @@ func (s *Seeder) command(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, to
 	return script, m.renderError(err)
 }
 
-// renderError adds the class and the Secret to an error of rendering.
+// renderError adds the class and the Secret to a rendering error.
 func (m *materials) renderError(err error) error {
 	if err == nil {
 		return nil
@@ -275,7 +275,7 @@ func (s *Seeder) kubelet(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim) (b
 	if len(fields.ClusterDNS) == 0 {
 		fields.ClusterDNS = m.cluster.dns
 	}
-	// The API's fields have the names and types of kubelet's.
+	// The class's fields have the same names and types as kubelet's configuration.
 	config, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&fields)
 	if err != nil {
 		return bootstrap.Kubelet{}, err

@@ -28,7 +28,7 @@ const uploads = 8
 // shutdowns is the number of guests shut down concurrently, because they mostly wait.
 const shutdowns = 64
 
-// shutdownSlack is the time allowed in addition to the guest's own.
+// shutdownSlack is the time allowed in addition to the guest's shutdown time.
 const shutdownSlack = time.Minute
 
 // Seed creates a token for each VM with a seed, and uploads the seed with the token,
@@ -87,7 +87,7 @@ func (s *Seeder) class(ctx context.Context, name string) (*materials, error) {
 	class := &v1alpha1.ProxmoxNodeClass{}
 	err := s.config.Cluster.Client.Get(ctx, client.ObjectKey{Name: name}, class)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("ProxmoxNodeClass %s is gone: re-create it, or delete the NodePools that refer to it: %w", name, err)
+		return nil, fmt.Errorf("ProxmoxNodeClass %s does not exist: re-create it, or delete the NodePools that refer to it: %w", name, err)
 	}
 	if err != nil {
 		return nil, err
@@ -122,10 +122,10 @@ func (s *Seeder) upload(ctx context.Context, g *guest) (string, error) {
 	return line, s.annotate(ctx, g.claim, map[string]string{AnnotationSeed: Attached})
 }
 
-// ShutDown asks guests to shut down and waits for their region's configured time. Guests
-// that do not shut down, or cannot be asked, are destroyed while running. It returns an
-// error only for a VMID that another guest now has: then nothing may be destroyed. It
-// returns a line for each guest that was asked.
+// ShutDown requests shutdown of guests and waits for their region's configured time. A guest
+// that does not shut down, or cannot be reached, is destroyed while it runs. ShutDown
+// returns an error only for a VMID that another guest now has: then nothing may be
+// destroyed. It returns a line for each requested shutdown.
 func (s *Seeder) ShutDown(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	return each(vms, shutdowns, func(vm *fleet.VM) (string, error) {
 		region, err := s.region(vm.Host)

@@ -130,7 +130,7 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 		return reconcile.Result{}, err
 	}
 	if joined && at.state == "" {
-		return reconcile.Result{}, nil // it joined in another way
+		return reconcile.Result{}, nil // the node joined in another way
 	}
 	if joined {
 		if err := j.seeder.forget(ctx, claim); err != nil {
@@ -174,7 +174,7 @@ func (s joining) next(now time.Time) (wait time.Duration, again bool) {
 		wait = s.since.Add(joinAgain).Sub(now)
 	}
 	if s.state == JoinDone || (s.try >= joinTries && (s.state != JoinRunning || wait <= 0)) {
-		return 0, false // Karpenter gives up a node that never joins
+		return 0, false // Karpenter deletes the claim of a node that never joins
 	}
 	return max(wait, 0), true
 }

@@ -52,9 +52,9 @@ type Region struct {
 // Join is the operator's configuration for joining. Empty fields are read from the
 // cluster.
 type Join struct {
-	// APIServer is the URL by which nodes reach the API server.
+	// APIServer is the URL of the API server for nodes.
 	APIServer string
-	// CA contains the certificates by which nodes trust it, in PEM.
+	// CA contains the API server's CA certificates, in PEM.
 	CA []byte
 	// CloudController is set if a cloud controller manager sets providerIDs.
 	CloudController bool
@@ -74,8 +74,8 @@ type Cluster struct {
 	REST *rest.Config
 	// Version returns the API server's version, such as v1.35.1.
 	Version func() (string, error)
-	// Namespace is numaform's own, and Account the ServiceAccount in it that nodes join
-	// as.
+	// Namespace is numaform's namespace, and Account the ServiceAccount in it that nodes
+	// join as.
 	Namespace, Account string
 	// BootstrapTokens is set if numaform may create bootstrap tokens in kube-system.
 	BootstrapTokens bool
@@ -90,8 +90,8 @@ type Config struct {
 	// VMs returns the VMs that are desired or still being removed. It reports false until
 	// the fleet has been read: no seed is then deleted because its VM is missing.
 	VMs func() (vms []fleet.VM, known bool)
-	// VM returns the VM with a key of those that VMs returns, or nil. Each event of a
-	// NodeClaim looks up its VM.
+	// VM is VMs for a single key; the VM is nil if there is none with the key. Each event
+	// of a NodeClaim looks up its VM.
 	VM func(key fleet.Key) (vm *fleet.VM, known bool)
 	// Snapshot returns a recent snapshot of Proxmox.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
@@ -150,12 +150,13 @@ func (s *Seeder) region(host topology.HostID) (Region, error) {
 	return region, nil
 }
 
-// owned returns what identifies a VM on its current host, because people migrate VMs.
+// owned returns the identity of a VM on its current host, which may differ from its planned
+// host because users migrate VMs.
 func (s *Seeder) owned(ctx context.Context, vm *fleet.VM) proxmox.Owned {
 	owned := proxmox.OwnedBy(s.config.ClusterID, vm)
 	snapshot, err := s.config.Snapshot(ctx)
 	if err != nil {
-		return owned // look for it where it was created
+		return owned // fall back to the planned host
 	}
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]

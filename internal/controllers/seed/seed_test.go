@@ -319,7 +319,7 @@ func TestSeedFails(t *testing.T) {
 		t.Errorf("Seed in an unknown region: %v", err)
 	}
 	elsewhere.NodeClass = "vanished"
-	if _, err := seeder.Seed(t.Context(), []fleet.VM{elsewhere}); err == nil || !strings.Contains(err.Error(), "ProxmoxNodeClass vanished is gone") {
+	if _, err := seeder.Seed(t.Context(), []fleet.VM{elsewhere}); err == nil || !strings.Contains(err.Error(), "ProxmoxNodeClass vanished does not exist") {
 		t.Errorf("Seed of a class that is gone: %v", err)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/numaform/numaform/internal/logkey"
 )
 
-// placeholder is the content of a standby VM's seed until the VM is woken: Proxmox attaches
-// no volume that does not exist (qemu-server 9.2.6, PVE/API2/Qemu.pm, create_disks). It
-// contains nothing secret.
+// placeholder is the content of a standby VM's seed until the VM is woken, because Proxmox
+// does not attach a missing volume (qemu-server 9.2.6, PVE/API2/Qemu.pm, create_disks). It
+// contains no secrets.
 var placeholder = map[string][]byte{"standby": []byte("The VM gets its join data when it is woken.\n")}
 
 // reserve uploads a placeholder for the seed of each standby VM. It returns a line for each

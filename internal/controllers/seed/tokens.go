@@ -20,11 +20,11 @@ import (
 	"github.com/numaform/numaform/internal/logkey"
 )
 
-// tokenTries limits the attempts to find a free bootstrap token ID: there are 2^31.
+// tokenTries limits the attempts to find a free bootstrap token ID out of 2^31.
 const tokenTries = 5
 
 // records returns the records of all claims. It skips Secrets with our label that are not
-// trustworthy, and leaves them to people.
+// trustworthy, and does not delete them.
 func (s *Seeder) records(ctx context.Context) ([]jointoken.Record, error) {
 	secrets := &corev1.SecretList{}
 	err := s.config.Cluster.Live.List(ctx, secrets,
@@ -153,10 +153,10 @@ func (s *Seeder) account() *corev1.ServiceAccount {
 func accountError(account *corev1.ServiceAccount, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("nodes join as serviceaccount %s/%s, which does not exist: install it with the chart, or name another one with "+
+		return fmt.Errorf("nodes join as serviceaccount %s/%s, which does not exist: install it with the chart, or set another one with "+
 			"--bootstrap-service-account: %w", account.Namespace, account.Name, err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("numaform may not use serviceaccount %s/%s, as which nodes join: grant it get, and create on its subresource token, as the chart does: %w",
+		return fmt.Errorf("numaform may not use serviceaccount %s/%s, which nodes join as: grant numaform get on it and create on its token subresource, as the chart does: %w",
 			account.Namespace, account.Name, err)
 	}
 	return err
