@@ -53,9 +53,9 @@ const (
 )
 
 // The reasons of conditions that are not true. An operator can fix each of them; the
-// condition's message says where.
+// condition's message contains the fix.
 const (
-	// ReasonInvalid: the spec contradicts itself.
+	// ReasonInvalid: the spec is invalid.
 	ReasonInvalid = "Invalid"
 	// ReasonProxmoxUnread: Proxmox did not respond, so the condition is unknown.
 	ReasonProxmoxUnread = "ProxmoxUnread"
@@ -71,9 +71,9 @@ const (
 	ReasonHostUnknown = "HostUnknown"
 	// ReasonHostUnavailable: the hosts are offline, faulty or without quorum.
 	ReasonHostUnavailable = "HostUnavailable"
-	// ReasonStorageNotFound: the hosts do not have the storage of the boot device.
+	// ReasonStorageNotFound: the hosts do not have the storage of a disk.
 	ReasonStorageNotFound = "StorageNotFound"
-	// ReasonStorageFull: the storage of the boot device has too little space for a node's disk.
+	// ReasonStorageFull: a storage has too little space for a node's disks.
 	ReasonStorageFull = "StorageFull"
 	// ReasonPoolNotFound: the region has no such resource pool.
 	ReasonPoolNotFound = "PoolNotFound"
@@ -128,5 +128,5 @@ func (in *ProxmoxNodeClass) SetConditions(conditions []status.Condition) {
 
 // SetHosts replaces the hosts of the status; hosts is sorted.
 func (in *ProxmoxNodeClass) SetHosts(hosts []string) {
-	in.Status.Hosts, in.Status.HostCount = hosts, int32(len(hosts)) //nolint:gosec // hosts are few
+	in.Status.Hosts, in.Status.HostCount = hosts, int32(len(hosts)) //nolint:gosec // there are few hosts
 }

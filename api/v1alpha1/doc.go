@@ -1,5 +1,5 @@
 // Package v1alpha1 contains numaform's API types: ProxmoxNodeClass, which configures the VMs
-// of NodePools, and ScalePlan. Only the markers of the types validate them: the
+// of NodePools, and ScalePlan. The types are validated only by their markers: the
 // CustomResourceDefinitions are generated from the markers, and package crd applies the
 // definitions to manifests on disk.
 //

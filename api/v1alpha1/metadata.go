@@ -10,7 +10,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type == 'cdrom') || !has(self.storage) || self.storage.size() == 0",message="has no effect without a seed: remove it, or set type to cdrom",fieldPath=".storage"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.templatesRef)",message="has no effect with this type: remove it, or set type to cdrom or agent",fieldPath=".templatesRef"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.valuesRef)",message="has no effect with this type: remove it, or set type to cdrom or agent",fieldPath=".valuesRef"
-// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'agent' || has(self.templatesRef)",message="is required by type agent: name a Secret whose key join-command is the script that the guest agent runs",fieldPath=".templatesRef"
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'agent' || has(self.templatesRef)",message="is required by type agent: set it to a Secret whose key join-command is the script that the guest agent runs",fieldPath=".templatesRef"
 // +kubebuilder:validation:XValidation:rule="(has(self.type) && self.type in ['cdrom', 'agent']) || !has(self.token) || self.token.size() == 0",message="has no effect with this type: remove it, or set type to cdrom or agent",fieldPath=".token"
 type Metadata struct {
 	// Type is none for templates that join by themselves. With cdrom, each node gets an ISO
@@ -28,7 +28,7 @@ type Metadata struct {
 	Storage string `json:"storage,omitempty"`
 
 	// TemplatesRef names a Secret with the templates of the seed, under the keys
-	// user-data, meta-data, network-config and vendor-data. For a missing key, numaform has
+	// user-data, meta-data, network-config and vendor-data. For a missing key, numaform uses
 	// a template for Debian and Ubuntu with kubelet and containerd. With type agent, the key
 	// join-command is a script that the guest's /bin/sh runs.
 	// +optional

@@ -48,7 +48,7 @@ type ProxmoxNodeClassList struct {
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.clone) && self.clone == 'linked' && has(self.bootDevice) && has(self.bootDevice.storage) && self.bootDevice.storage.size() > 0)",message="has no effect on a linked clone, which stays on its template's storage: remove it, or set clone to full",fieldPath=".bootDevice.storage"
 // +kubebuilder:validation:XValidation:rule="!has(self.region) || self.region.size() == 0 || !has(self.hosts) || self.hosts.all(h, !h.contains('/') || h.startsWith(self.region + '/'))",message="contains a host outside spec.region: remove the host or spec.region",fieldPath=".hosts"
-// +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.policy) && self.placement.policy == 'Dedicated' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxVCPUs) ? self.sizing.maxVCPUs : 16) / 2 * 2 >= (has(self.sizing.minVCPUs) ? self.sizing.minVCPUs : 1)",message="allows no size: Dedicated nodes have whole cores, thus an even number of vCPUs: raise maxVCPUs or lower minVCPUs",fieldPath=".sizing.maxVCPUs"
+// +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.policy) && self.placement.policy == 'Dedicated' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxVCPUs) ? self.sizing.maxVCPUs : 16) / 2 * 2 >= (has(self.sizing.minVCPUs) ? self.sizing.minVCPUs : 1)",message="allows no size: Dedicated nodes have whole cores, so an even number of vCPUs: raise maxVCPUs or lower minVCPUs",fieldPath=".sizing.maxVCPUs"
 // +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.hugePages) && self.placement.hugePages == '1Gi' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxMemoryMiB) ? self.sizing.maxMemoryMiB : 131072) / 1024 >= ((has(self.sizing.minMemoryMiB) ? self.sizing.minMemoryMiB : 2048) + 1023) / 1024",message="allows no size: with huge pages of 1Gi, nodes have whole GiB: raise maxMemoryMiB or lower minMemoryMiB",fieldPath=".sizing.maxMemoryMiB"
 type ProxmoxNodeClassSpec struct {
 	// Region is the Proxmox cluster to use. Empty means all clusters.
@@ -111,7 +111,7 @@ type ProxmoxNodeClassSpec struct {
 	// +kubebuilder:validation:Maximum=1048576
 	MemoryOverheadMiB *int32 `json:"memoryOverheadMiB,omitempty"`
 
-	// Networks are net0, net1, and so on. Empty means the template's.
+	// Networks are net0, net1, and so on. Empty means the template's network devices.
 	// +optional
 	// +kubebuilder:validation:MaxItems=6
 	// +listType=atomic
@@ -278,7 +278,7 @@ type PCIDevice struct {
 	// Mapping is the name of the resource mapping. If it has several devices on a host,
 	// Proxmox uses the first free one.
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z][A-Za-z0-9_-]+$')",message="is not a resource mapping: Datacenter, Resource Mappings in Proxmox lists them"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z][A-Za-z0-9_-]+$')",message="is not a resource mapping: see Datacenter > Resource Mappings in Proxmox"
 	Mapping string `json:"mapping"`
 
 	// MDev is the type of the mediated device, such as nvidia-63. Empty means that the node

@@ -8,10 +8,10 @@ import (
 
 // Placement configures how VMs are placed on a host's CPUs and memory.
 //
-// +kubebuilder:validation:XValidation:rule="!(has(self.policy) && self.policy in ['Dedicated', 'Isolated']) || has(self.pinWith)",message="is required by policies Dedicated and Isolated: write HostAgent if numaform-agent runs on the hosts, or Affinity if numaform logs in as root@pam",fieldPath=".pinWith"
+// +kubebuilder:validation:XValidation:rule="!(has(self.policy) && self.policy in ['Dedicated', 'Isolated']) || has(self.pinWith)",message="is required by policies Dedicated and Isolated: set it to HostAgent if numaform-agent runs on the hosts, or to Affinity if numaform logs in as root@pam",fieldPath=".pinWith"
 // +kubebuilder:validation:XValidation:rule="!has(self.pinWith) || (has(self.policy) && self.policy in ['Dedicated', 'Isolated'])",message="has no effect with policies Shared and NUMA: remove it, or set policy to Dedicated or Isolated",fieldPath=".pinWith"
 // +kubebuilder:validation:XValidation:rule="!(has(self.overcommit) && self.overcommit.size() > 0) || !has(self.policy) || self.policy == 'Shared'",message="has no effect with policies NUMA, Dedicated and Isolated: remove it, or set policy to Shared",fieldPath=".overcommit"
-// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || (has(self.policy) && self.policy != 'Shared')",message="has no effect with policy Shared, whose memory is bound to no NUMA node: remove it, or set policy to NUMA, Dedicated or Isolated",fieldPath=".hugePages"
+// +kubebuilder:validation:XValidation:rule="!has(self.hugePages) || (has(self.policy) && self.policy != 'Shared')",message="has no effect with policy Shared, which binds memory to no NUMA node: remove it, or set policy to NUMA, Dedicated or Isolated",fieldPath=".hugePages"
 // +kubebuilder:validation:XValidation:rule="!has(self.emulator) || (has(self.pinWith) && self.pinWith == 'HostAgent')",message="has no effect without numaform-agent: remove it, or set pinWith to HostAgent",fieldPath=".emulator"
 // +kubebuilder:validation:XValidation:rule="!has(self.wholeCores) || (has(self.policy) && self.policy == 'Dedicated')",message="has no effect with policies Shared, NUMA and Isolated: remove it, or set policy to Dedicated",fieldPath=".wholeCores"
 type Placement struct {
@@ -54,7 +54,7 @@ type Placement struct {
 
 	// WholeCores selects whether a Dedicated VM may share cores with other VMs. With Prefer,
 	// the default, it uses single free threads of cores if no host has enough whole cores in
-	// one NUMA node, and its placement says so. With Require, the VM waits instead.
+	// one NUMA node, and the reason of its placement says so. With Require, the VM waits.
 	// +optional
 	WholeCores WholeCores `json:"wholeCores,omitempty"`
 }

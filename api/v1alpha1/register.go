@@ -49,7 +49,7 @@ func NodeLabels() []string {
 const (
 	// AnnotationVM is the name of the NodeClaim's VM and of its Node.
 	AnnotationVM = Group + "/vm"
-	// AnnotationKey is the key of that VM. VMIDs and names are reused, keys are not.
+	// AnnotationKey is the key of that VM. Keys are never reused, unlike VMIDs and names.
 	AnnotationKey = Group + "/key"
 	// AnnotationClassHash is the hash of the ProxmoxNodeClass from which the VM was created.
 	AnnotationClassHash = Group + "/nodeclass-hash"
@@ -65,14 +65,14 @@ const (
 const (
 	AnnotationScaleUp   = Group + "/scale-up"
 	AnnotationScaleDown = Group + "/scale-down"
-	// AnnotationMinNodes is the number of nodes of a NodePool that consolidation keeps.
+	// AnnotationMinNodes is the minimum number of nodes of a NodePool after consolidation.
 	AnnotationMinNodes = Group + "/min-nodes"
 )
 
-// StandbyStrategy is the provisioningStrategy of CapacityBuffers whose room is stopped VMs.
+// StandbyStrategy is the provisioningStrategy of CapacityBuffers that use stopped VMs.
 const StandbyStrategy = Group + "/standby"
 
-// AnnotationReserve on such a CapacityBuffer says whether its stopped VMs reserve their
+// AnnotationReserve, on such a CapacityBuffer, sets whether its stopped VMs reserve their
 // CPUs and memory: true or false. VMs with pinned CPUs always do.
 const AnnotationReserve = Group + "/reserve"
 

@@ -53,14 +53,14 @@ type ScalePlanList struct {
 // +kubebuilder:validation:XValidation:rule="self.direction == oldSelf.direction && self.nodePools == oldSelf.nodePools && self.requestedBy == oldSelf.requestedBy && self.summary == oldSelf.summary && self.planHash == oldSelf.planHash && self.shards == oldSelf.shards && self.verdict == oldSelf.verdict && self.expiresAt == oldSelf.expiresAt",message="only approve, approvedBy, reject and rejectedBy may change"
 // +kubebuilder:validation:XValidation:rule="has(self.why) == has(oldSelf.why) && (!has(self.why) || self.why == oldSelf.why) && has(self.vms) == has(oldSelf.vms) && (!has(self.vms) || self.vms == oldSelf.vms) && has(self.reasons) == has(oldSelf.reasons) && (!has(self.reasons) || self.reasons == oldSelf.reasons)",message="only approve, approvedBy, reject and rejectedBy may change"
 // +kubebuilder:validation:XValidation:rule="has(self.diff) == has(oldSelf.diff) && (!has(self.diff) || self.diff == oldSelf.diff) && has(self.diffSHA256) == has(oldSelf.diffSHA256) && (!has(self.diffSHA256) || self.diffSHA256 == oldSelf.diffSHA256)",message="only approve, approvedBy, reject and rejectedBy may change"
-// +kubebuilder:validation:XValidation:rule="!has(self.approve) || self.approve == self.planHash",message="must be the whole spec.planHash: look at the diff, then copy all 64 characters",fieldPath=".approve"
+// +kubebuilder:validation:XValidation:rule="!has(self.approve) || self.approve == self.planHash",message="must be the whole spec.planHash: review the diff, then copy all 64 characters",fieldPath=".approve"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.approve) || has(self.approve)",message="an approval cannot be revoked: it may already be in use; to stop everything, use numaform pause",fieldPath=".approve"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.reject) || (has(self.reject) && self.reject == oldSelf.reject)",message="a rejection cannot be revoked: numaform proposes again what is still needed",fieldPath=".reject"
 // +kubebuilder:validation:XValidation:rule="!has(self.approve) || !has(self.reject)",message="the plan is approved and rejected: remove one of them",fieldPath=".reject"
-// +kubebuilder:validation:XValidation:rule="has(self.approve) == has(self.approvedBy)",message="belongs to approve: write both, with your own user name here",fieldPath=".approvedBy"
-// +kubebuilder:validation:XValidation:rule="has(self.reject) == has(self.rejectedBy)",message="belongs to reject: write both, with your own user name here",fieldPath=".rejectedBy"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.approvedBy) || (has(self.approvedBy) && self.approvedBy == oldSelf.approvedBy)",message="who approved cannot change",fieldPath=".approvedBy"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.rejectedBy) || (has(self.rejectedBy) && self.rejectedBy == oldSelf.rejectedBy)",message="who rejected cannot change",fieldPath=".rejectedBy"
+// +kubebuilder:validation:XValidation:rule="has(self.approve) == has(self.approvedBy)",message="must be set together with approve, to your own user name",fieldPath=".approvedBy"
+// +kubebuilder:validation:XValidation:rule="has(self.reject) == has(self.rejectedBy)",message="must be set together with reject, to your own user name",fieldPath=".rejectedBy"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.approvedBy) || (has(self.approvedBy) && self.approvedBy == oldSelf.approvedBy)",message="the user who approved cannot be changed",fieldPath=".approvedBy"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.rejectedBy) || (has(self.rejectedBy) && self.rejectedBy == oldSelf.rejectedBy)",message="the user who rejected cannot be changed",fieldPath=".rejectedBy"
 type ScalePlanSpec struct {
 	// Direction is Up if nodes are created, Down if nodes are removed.
 	Direction ScaleDirection `json:"direction"`
@@ -142,7 +142,7 @@ type ScalePlanSpec struct {
 	// +kubebuilder:validation:MaxLength=256
 	ApprovedBy string `json:"approvedBy,omitempty"`
 
-	// Reject rejects the plan. It is the reason.
+	// Reject rejects the plan. Its value is the reason.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
@@ -290,7 +290,7 @@ type ScalePlanRule struct {
 	// Decision is the decision of the rule.
 	// +optional
 	Decision VerdictDecision `json:"decision,omitempty"`
-	// Message says what the rule found, and where.
+	// Message describes what the rule found, and where.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	Message string `json:"message,omitempty"`

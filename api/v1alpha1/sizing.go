@@ -76,8 +76,8 @@ const (
 
 	// flexibleMemoryStepMiB is the smallest step between memory sizes of Flexible nodes.
 	flexibleMemoryStepMiB = 512
-	// threadsPerCore is the number of threads of most hosts' cores. A multiple of it also
-	// fills whole cores that have one thread.
+	// threadsPerCore is the number of threads per core of most hosts. A multiple of it also
+	// fills whole cores on hosts with one thread per core.
 	threadsPerCore = 2
 )
 
