@@ -24,7 +24,7 @@ func main() {
 }
 
 func run() error {
-	tools := flag.String("tools", ".tools/bin", "directory with etcd and Kubernetes' programs, as make builds them")
+	tools := flag.String("tools", ".tools/bin", "directory with etcd and the Kubernetes programs that make builds")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

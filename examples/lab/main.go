@@ -1,6 +1,5 @@
-// Command lab runs a Proxmox VE for trying numaform: a simulated cluster, with
-// numaform-agent on its hosts. It must be started within a checkout and runs until it is
-// interrupted.
+// Command lab runs a simulated Proxmox VE cluster, with numaform-agent on its hosts, for
+// trying numaform. It must be started within a checkout and runs until it is interrupted.
 package main
 
 import (
@@ -38,7 +37,7 @@ func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:          "lab --hosts DIR",
 		Short:        "Serve a simulated Proxmox VE cluster with numaform-agent on its hosts",
-		Long:         "Serve a simulated Proxmox VE cluster with numaform-agent on its hosts. DIR holds one JSON file per host: a\nhost of a topology snapshot, or a machine in the format of examples/quickstart/hosts.",
+		Long:         "Serve a simulated Proxmox VE cluster with numaform-agent on its hosts. DIR contains one JSON file per host: a\nhost of a topology snapshot, or a machine in the format of examples/quickstart/hosts.",
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE:         func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.ErrOrStderr()) },
@@ -47,8 +46,8 @@ func newCommand() *cobra.Command {
 	flags.StringVar(&o.listen, "listen", "127.0.0.1:8006", "address to serve on; port 0 picks a free one")
 	flags.StringVar(&o.hosts, "hosts", "", "directory with one JSON file per host")
 	flags.StringVar(&o.name, "name", "lab", "name of the Proxmox cluster")
-	flags.StringVar(&o.template, "template", "debian-13-k8s", "name of the template that hosts of bare machines get")
-	flags.StringVar(&o.certOut, "cert-out", "", "file that the server's certificate is written to")
+	flags.StringVar(&o.template, "template", "debian-13-k8s", "name of the template on hosts that are machines")
+	flags.StringVar(&o.certOut, "cert-out", "", "file to write the server's certificate to")
 	flags.StringSliceVar(&o.agents, "agents", nil, "clusterIDs whose VMs the agents may pin (comma-separated); none runs no agents")
 	if err := cmd.MarkFlagRequired("hosts"); err != nil {
 		panic(err)

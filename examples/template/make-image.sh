@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes a disk image for VM templates from Debian's packages alone, on any Debian machine:
+# Builds a disk image for VM templates from Debian packages only, on any Debian machine:
 #
 #   ./make-image.sh IMAGE.qcow2
 #
@@ -15,8 +15,8 @@
 #   PACKAGES=              further packages
 #   SIZE=3G                size of the disk; guests grow the file system to a larger one
 #
-# Users other than root need user namespaces for it. It needs mmdebstrap, mke2fs, sfdisk,
-# qemu-img; curl and gpg, unless KUBELET is set; and fakeroot, if not run by root.
+# It requires mmdebstrap, mke2fs, sfdisk and qemu-img; curl and gpg, unless KUBELET is set;
+# and fakeroot and user namespaces, unless run as root.
 set -eu
 
 fail() {
@@ -36,16 +36,16 @@ as=
 download=
 [ -n "$kubelet" ] || download="curl gpg"
 for tool in mmdebstrap mke2fs sfdisk qemu-img $download $as; do
-	command -v "$tool" >/dev/null || fail "there is no $tool: apt-get install mmdebstrap e2fsprogs fdisk qemu-utils curl gpg fakeroot"
+	command -v "$tool" >/dev/null || fail "$tool not found: apt-get install mmdebstrap e2fsprogs fdisk qemu-utils curl gpg fakeroot"
 done
-[ -z "$kubelet" ] || [ -x "$kubelet" ] || fail "KUBELET is $kubelet, which is no program"
+[ -z "$kubelet" ] || [ -x "$kubelet" ] || fail "KUBELET is $kubelet, which is not an executable file"
 work=$(mktemp -d "$(dirname "$image")/.make-image-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 chmod 755 "$work"
 
-# What is done in the image before its packages are installed: no documentation, and an
-# initramfs with the drivers of Proxmox' hardware, because the seed's CD-ROM must be there
-# when cloud-init looks for it.
+# Prepares the image before its packages are installed: no documentation, and an initramfs
+# with drivers for the virtual hardware of Proxmox, because the seed's CD-ROM must be
+# available when cloud-init looks for it.
 cat >"$work/before.sh" <<'EOS'
 set -eu
 mkdir -p "$1/etc/initramfs-tools/conf.d" "$1/etc/dpkg/dpkg.cfg.d" "$1/usr/sbin"
@@ -53,13 +53,13 @@ echo 'MODULES=list' >"$1/etc/initramfs-tools/conf.d/numaform"
 printf '%s\n' virtio_pci virtio_scsi virtio_blk virtio_net sd_mod sr_mod ata_piix ahci ext4 isofs >"$1/etc/initramfs-tools/modules"
 EOS
 
-# What is done after.
+# Configures the image after its packages are installed.
 cat >"$work/after.sh" <<'EOS'
 set -eu
 printf 'datasource_list: [NoCloud, None]\n' >/etc/cloud/cloud.cfg.d/99-numaform.cfg
 printf 'LABEL=root / ext4 errors=remount-ro 0 1\n' >/etc/fstab
 systemctl enable systemd-networkd qemu-guest-agent containerd
-systemctl disable kubelet 2>/dev/null || true # the seed starts it, once it has written its configuration
+systemctl disable kubelet 2>/dev/null || true # the seed starts it after writing its configuration
 systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer dpkg-db-backup.timer systemd-networkd-wait-online.service
 
 mkdir -p /etc/containerd /opt/cni/bin
@@ -82,7 +82,7 @@ WantedBy=multi-user.target
 UNIT
 systemctl enable container-images
 
-# As in kubeadm's package, for a kubelet that is no package.
+# The same units as in the kubelet package, for a kubelet without its package.
 chmod 755 /usr/bin/kubelet
 if ! [ -e /usr/lib/systemd/system/kubelet.service ]; then
 	mkdir -p /usr/lib/systemd/system/kubelet.service.d
@@ -121,14 +121,14 @@ GRUB
 grub-mkimage -O i386-pc -p '(hd0,msdos1)/boot/grub' -o /boot/grub/core.img biosdisk part_msdos ext2 normal configfile linux boot
 cp /usr/lib/grub/i386-pc/boot.img /boot/grub/boot.img
 
-# Nothing that clones must not share.
+# Remove everything that clones must not share.
 rm -rf /etc/machine-id /var/lib/dbus/machine-id /etc/ssh/ssh_host_* /etc/hostname /var/lib/apt/lists/* /var/cache/apt/*
 echo uninitialized >/etc/machine-id
 passwd -l root
 EOS
 
-# With netplan, because cloud-init itself writes the name of a device's entry where the
-# seed's network-config has a pattern such as en*, and so configures no device.
+# netplan is needed because cloud-init's own renderer writes the name of a device's entry
+# instead of a pattern such as en* in the seed's network-config, and so configures no device.
 packages=linux-image-amd64,initramfs-tools,systemd-sysv,systemd-resolved,udev,dbus,kmod,iproute2,iptables,conntrack,ethtool,ca-certificates
 packages=$packages,cloud-init,cloud-guest-utils,netplan.io,fdisk,e2fsprogs,qemu-guest-agent,containerd,runc,containernetworking-plugins,grub-pc-bin${PACKAGES:+,$PACKAGES}
 set -- --variant=apt --include="$packages" --setup-hook="sh '$work/before.sh' \"\$1\"" \
@@ -137,7 +137,7 @@ if [ -n "$kubelet" ]; then
 	set -- "$@" --customize-hook="upload '$kubelet' /usr/bin/kubelet"
 else
 	repository=https://pkgs.k8s.io/core:/stable:/$kubernetes/deb/
-	curl -fsSL "${repository}Release.key" | gpg --dearmor >"$work/kubernetes.gpg" || fail "reading $repository: KUBELET=PATH takes a kubelet from this machine"
+	curl -fsSL "${repository}Release.key" | gpg --dearmor >"$work/kubernetes.gpg" || fail "cannot read $repository: set KUBELET=PATH to use a kubelet from this machine"
 	set -- "$@" --include=kubelet,kubeadm \
 		--setup-hook="mkdir -p \"\$1/etc/apt/sources.list.d\" && echo 'deb [signed-by=$work/kubernetes.gpg] $repository /' >\"\$1/etc/apt/sources.list.d/kubernetes.list\""
 	# mmdebstrap's apt reads the key from this machine; the image needs its own copy.

@@ -1,18 +1,18 @@
 #!/bin/sh
-# Makes a VM template for numaform on the Proxmox host on which it runs, as root:
+# Creates a VM template for numaform on the Proxmox host on which it runs, as root:
 #
 #   ./make-template.sh VMID NAME STORAGE
 #
-# On each host the same NAME and another VMID, outside of vmid_range. Run again, it leaves a
-# template that is done as it is, and begins one anew that was cut off.
+# Run it on each host with the same NAME and another VMID, outside of vmid_range. It leaves
+# a finished template unchanged, and re-creates an unfinished one.
 #
 #   DISTRO=debian-13       or debian-12, ubuntu-24.04
 #   NODE=kubeadm           packages for numaform's own seeds; or k3s, for examples/k3s
 #   KUBERNETES=v1.36       minor version of kubelet and kubeadm, or K3S=v1.36.1+k3s1
-#   BRIDGE=vmbr0           of the network device
-#   IMAGES=/var/lib/vz/template/numaform   where images are kept
+#   BRIDGE=vmbr0           bridge of the network device
+#   IMAGES=/var/lib/vz/template/numaform   directory of images
 #
-# It needs virt-customize (apt-get install libguestfs-tools) and curl.
+# It requires virt-customize (apt-get install libguestfs-tools) and curl.
 set -eu
 
 if [ $# -ne 3 ]; then
@@ -23,14 +23,14 @@ vmid=$1 name=$2 storage=$3
 distro=${DISTRO:-debian-13} node=${NODE:-kubeadm} bridge=${BRIDGE:-vmbr0}
 kubernetes=${KUBERNETES:-v1.36} k3s=${K3S:-}
 images=${IMAGES:-/var/lib/vz/template/numaform}
-unfinished=unfinished-template # the tag, until it is one
+unfinished=unfinished-template # the tag until the template is finished
 
 fail() {
 	echo "make-template: $*" >&2
 	exit 1
 }
 
-# Not Debian's genericcloud: its kernel has no driver for ide2, in which the seed is.
+# Do not use Debian's genericcloud: its kernel has no driver for ide2, the seed's drive.
 case $distro in
 debian-12) url=https://cloud.debian.org/images/cloud/bookworm/latest/debian-12-generic-amd64.qcow2 ;;
 debian-13) url=https://cloud.debian.org/images/cloud/trixie/latest/debian-13-generic-amd64.qcow2 ;;
@@ -42,21 +42,21 @@ kubeadm | k3s) ;;
 *) fail "NODE is $node: set kubeadm or k3s" ;;
 esac
 for tool in qm virt-customize curl; do
-	command -v "$tool" >/dev/null || fail "there is no $tool: run this on a Proxmox host, after apt-get install libguestfs-tools curl"
+	command -v "$tool" >/dev/null || fail "$tool not found: run this on a Proxmox host, after apt-get install libguestfs-tools curl"
 done
 
-# 1. Who has the VMID?
+# 1. Check the VMID.
 if config=$(qm config "$vmid" 2>/dev/null); then
-	echo "$config" | grep -qx "name: $name" || fail "VMID $vmid is of another VM: choose one that is free"
+	echo "$config" | grep -qx "name: $name" || fail "VMID $vmid belongs to another VM: choose a free one"
 	if echo "$config" | grep -qx 'template: 1'; then
-		echo "template $name (VMID $vmid) is there: for a new one, choose another VMID"
+		echo "template $name (VMID $vmid) already exists: for a new one, choose another VMID"
 		exit 0
 	fi
-	echo "$config" | grep -qx "tags: $unfinished" || fail "VM $vmid is called $name and was not made by this script: choose another VMID"
+	echo "$config" | grep -qx "tags: $unfinished" || fail "VM $vmid is named $name but was not created by this script: choose another VMID"
 	qm destroy "$vmid" --purge 1
 fi
 
-# 2. What a guest must have, in its image: made once, kept as $image.
+# 2. Build the image with the guest software, once, as $image.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cat >"$work/install.sh" <<'INSTALL'
@@ -66,12 +66,12 @@ export DEBIAN_FRONTEND=noninteractive
 apt-get update
 apt-get install -y --no-install-recommends qemu-guest-agent ca-certificates curl gpg
 
-# The seed is on an IDE CD-ROM, which must be there when cloud-init looks.
+# The seed is on an IDE CD-ROM, which must be available when cloud-init looks for it.
 printf '%s\n' ata_piix ahci sr_mod isofs >>/etc/initramfs-tools/modules
 update-initramfs -u -k all
 printf 'datasource_list: [NoCloud, None]\n' >/etc/cloud/cloud.cfg.d/99-numaform.cfg
 
-# kubelet does not start where there is swap.
+# kubelet does not start if swap is enabled.
 sed -i '/[[:space:]]swap[[:space:]]/d' /etc/fstab
 INSTALL
 if [ "$node" = kubeadm ]; then
@@ -83,7 +83,7 @@ echo "deb [signed-by=/etc/apt/keyrings/kubernetes.gpg] \$repository /" >/etc/apt
 apt-get update
 apt-get install -y containerd kubelet kubeadm
 apt-mark hold kubelet kubeadm
-systemctl disable kubelet # the seed starts it, once it has written its configuration
+systemctl disable kubelet # the seed starts it after writing its configuration
 install -d /etc/containerd
 containerd config default | sed 's|SystemdCgroup = false|SystemdCgroup = true|; s|/usr/lib/cni|/opt/cni/bin|' >/etc/containerd/config.toml
 grep -q 'SystemdCgroup = true' /etc/containerd/config.toml
@@ -96,7 +96,7 @@ INSTALL
 fi
 cat >>"$work/install.sh" <<'INSTALL'
 
-# Nothing that clones must not share, and nothing of an earlier join.
+# Remove everything that clones must not share, and the remains of earlier joins.
 apt-get clean
 rm -rf /etc/kubernetes/kubelet.conf /var/lib/kubelet/pki /etc/ssh/ssh_host_*
 cloud-init clean --logs --seed
@@ -112,12 +112,12 @@ if [ ! -e "$image" ]; then
 	mv "$part" "$image"
 fi
 
-# 3. The template: guest agent on, a boot disk in the boot order, no cloud-init drive, and
-# nothing that only root@pam may set, such as a hookscript or an affinity.
+# 3. Create the template: with guest agent and a boot disk in the boot order, but without a
+# cloud-init drive and options that only root@pam may set, such as hookscript or affinity.
 qm create "$vmid" --name "$name" --tags "$unfinished" --ostype l26 --cpu host --cores 2 --memory 2048 \
 	--agent enabled=1 --scsihw virtio-scsi-single --serial0 socket --vga serial0 --net0 "virtio,bridge=$bridge"
 qm set "$vmid" --scsi0 "$storage:0,import-from=$image,discard=on"
 qm set "$vmid" --boot order=scsi0
 qm template "$vmid"
 qm set "$vmid" --delete tags
-echo "template $name (VMID $vmid) is there: numaform doctor -f MANIFESTS looks whether nodes can be made of it"
+echo "template $name (VMID $vmid) is ready: run numaform doctor -f MANIFESTS to check whether nodes can be cloned from it"

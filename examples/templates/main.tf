@@ -1,5 +1,5 @@
-# A template of each image on each host, as an infrastructure diff of its own: beside
-# numaform's fleet, with a state and a token of its own. docs/templates.md tells the way.
+# Creates a template of each image on each host, independently of numaform's fleet: with
+# its own state and its own token. See docs/templates.md.
 
 terraform {
   required_version = ">= 1.8"
@@ -11,10 +11,10 @@ terraform {
     }
   }
 
-  # A backend of yours, so that others can plan as well: backend "s3" {}
+  # Configure a shared backend, so that other users can plan as well: backend "s3" {}
 }
 
-# PROXMOX_VE_ENDPOINT and PROXMOX_VE_API_TOKEN say where Proxmox is and who asks.
+# PROXMOX_VE_ENDPOINT and PROXMOX_VE_API_TOKEN set the URL and the credential.
 provider "proxmox" {}
 
 locals {

@@ -1,4 +1,4 @@
-# The name says which image it is: a ProxmoxNodeClass names it as spec.template.name.
+# The name identifies the image: a ProxmoxNodeClass refers to it in spec.template.name.
 templates = {
   "debian-13-k8s-20261101" = {
     image = {

@@ -1,5 +1,5 @@
 variable "templates" {
-  description = "Templates by name: their image, and the VMID on each host. A new image is a new entry with new VMIDs, never a change of one that has nodes."
+  description = "Templates by name: their image, and the VMID on each host. Add a new image as a new entry with new VMIDs; never change an entry that has nodes."
   type = map(object({
     image = object({
       url                = string
@@ -14,22 +14,22 @@ variable "templates" {
 
   validation {
     condition     = length(flatten([for t in var.templates : values(t.vm_ids)])) == length(distinct(flatten([for t in var.templates : values(t.vm_ids)])))
-    error_message = "A VMID is given twice: Proxmox gives each once in a cluster, whatever the host."
+    error_message = "Duplicate VMID: VMIDs must be unique in a Proxmox cluster, across all hosts."
   }
 }
 
 variable "image_storage" {
-  description = "Storage of files with content import, which takes the images."
+  description = "File storage with content type import, for the images."
   type        = string
 }
 
 variable "disk_storage" {
-  description = "Storage that takes the templates' disks, and those of linked clones."
+  description = "Storage for the disks of templates and linked clones."
   type        = string
 }
 
 variable "disk_gib" {
-  description = "Size of the templates' disks. Nodes have that of their class, if it is larger."
+  description = "Size of the templates' disks. A node's disk has the size that its class sets, if that is larger."
   type        = number
 }
 
@@ -40,7 +40,7 @@ variable "machine" {
 }
 
 variable "firmware" {
-  description = "bios seabios or ovmf; secure_boot with ovmf only."
+  description = "bios is seabios or ovmf; secure_boot requires ovmf."
   type = object({
     bios        = optional(string, "seabios")
     secure_boot = optional(bool, false)
@@ -55,7 +55,7 @@ variable "tpm_version" {
 }
 
 variable "vga" {
-  description = "Display."
+  description = "Display device."
   type = object({
     type   = optional(string, "serial0")
     memory = optional(number)

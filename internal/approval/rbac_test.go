@@ -129,7 +129,7 @@ func TestOnlyWhoHasTheVerbApproves(t *testing.T) {
 	for _, tt := range []struct{ name, user, as, want string }{
 		{"nobody", "mallory", "mallory", "cannot patch"},
 		{"a viewer", "victor", "victor", "cannot patch"},
-		{"an approver in another's name", "alice", "bob", "approve in your own name"},
+		{"an approver in another's name", "alice", "bob", "set it to your own user name"},
 	} {
 		if err := decide(t, tt.user, tt.as, plan); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)

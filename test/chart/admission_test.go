@@ -99,8 +99,8 @@ func TestWhoApproves(t *testing.T) {
 	}{
 		{"an approver approves", "alice", approval("alice"), ""},
 		{"an approver rejects", "alice", rejection("alice"), ""},
-		{"an approver in another's name", "alice", approval("bob"), "spec.approvedBy is bob and you are alice"},
-		{"an approver rejects in another's name", "alice", rejection("bob"), "spec.rejectedBy is bob and you are alice"},
+		{"an approver in another's name", "alice", approval("bob"), "spec.approvedBy is bob but you are alice"},
+		{"an approver rejects in another's name", "alice", rejection("bob"), "spec.rejectedBy is bob but you are alice"},
 		{"who may only write", "bob", approval("bob"), "user bob may not approve or reject plans"},
 		{"who may only write, in an approver's name", "bob", approval("alice"), "bob"},
 		{"who may only write rejects", "bob", rejection("bob"), "user bob may not approve or reject plans"},

@@ -284,7 +284,7 @@ func TestEgressThatCannotBeDerived(t *testing.T) {
 	}
 	for want, values := range map[string]map[string]any{
 		"networkPolicy.apiServerCIDRs is empty": with(map[string]any{"proxmoxCIDRs": known}, nil),
-		"config.clusters[0] is reached by the name pve-1.example:8006, and a NetworkPolicy knows addresses only: set networkPolicy.proxmoxCIDRs": with(map[string]any{"apiServerCIDRs": known}, nil),
+		"config.clusters[0] is reached by the name pve-1.example:8006, but a NetworkPolicy supports only addresses: set networkPolicy.proxmoxCIDRs": with(map[string]any{"apiServerCIDRs": known}, nil),
 		"config.fleet.git.remote is reached by the name git.example": with(map[string]any{"apiServerCIDRs": known, "proxmoxCIDRs": known},
 			map[string]any{"configmap": nil, "git": map[string]any{"remote": "https://git.example/fleet.git"}}),
 		"config.fleet.backend.type is s3": with(map[string]any{"apiServerCIDRs": known, "proxmoxCIDRs": known},

@@ -204,7 +204,7 @@ func TestTemplatesRefused(t *testing.T) {
 		t.Errorf("the VM that has the VMID changed:\n%s", cmp.Diff(before, after))
 	}
 	r.edit(`"pve-2" = 9102`, `"pve-2" = 9101`)
-	r.refused("A VMID is given twice", "plan")
+	r.refused("Duplicate VMID", "plan")
 	r.edit(`, "pve-2" = 9101, "pve-3" = 9103`, "")
 
 	sum := sha256.Sum256(image)

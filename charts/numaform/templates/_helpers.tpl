@@ -12,7 +12,7 @@
 {{ include "numaform.name" . }}-bootstrap
 {{- end -}}
 
-{{/* What tells the pods of this release from all others. It never changes. */}}
+{{/* The labels that select the pods of this release. They never change. */}}
 {{- define "numaform.selector" -}}
 app.kubernetes.io/name: numaform
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -35,7 +35,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{/* "true" if there is enough to run with. */}}
+{{/* "true" if the required values are set. */}}
 {{- define "numaform.configured" -}}
 {{- if and .Values.config.clusterID .Values.config.clusters }}true{{ end -}}
 {{- end -}}
@@ -65,7 +65,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- toYaml $config -}}
 {{- end -}}
 
-{{/* Refuses a grace period in which a VM may not be finished. */}}
+{{/* Rejects a grace period that is shorter than the creation or deletion of a VM. */}}
 {{- define "numaform.checkGracePeriod" -}}
 {{- $grace := sub (int64 .Values.terminationGracePeriodSeconds) 60 -}}
 {{- range .Values.config.clusters -}}
@@ -75,12 +75,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $deleted := $begin | mustDateModify ($timeouts.delete | default "5m") | unixEpoch | int64 -}}
 {{- $longest := max 2100 (sub $made ($begin | unixEpoch | int64)) (sub $deleted ($begin | unixEpoch | int64)) -}}
 {{- if le $grace $longest -}}
-{{- fail (printf "terminationGracePeriodSeconds is %d, and what is made or deleted in region %s may take %d seconds to end: set it at least 61 above that, or an engine is killed that saves nothing" (int64 $.Values.terminationGracePeriodSeconds) .region $longest) -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d, but creating or deleting a VM in region %s may take %d seconds: set it to at least 61 more, or an engine may be killed before it saves its state" (int64 $.Values.terminationGracePeriodSeconds) .region $longest) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* The addresses of the API server as a JSON list: those of the values, or else those of the cluster that helm installs into. */}}
+{{/* The addresses of the API server as a JSON list: from the values, or else from the cluster that helm installs into. */}}
 {{- define "numaform.apiServerCIDRs" -}}
 {{- $cidrs := .Values.networkPolicy.apiServerCIDRs -}}
 {{- if not $cidrs -}}
@@ -96,7 +96,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 {{- if and (not $cidrs) (include "numaform.configured" .) -}}
-{{- fail "networkPolicy.apiServerCIDRs is empty, and there is no cluster to ask for the addresses of the API server: set it to those that `kubectl get endpointslice,service kubernetes -n default` lists, each with /32, or set networkPolicy.enabled: false" -}}
+{{- fail "networkPolicy.apiServerCIDRs is empty, and the addresses of the API server cannot be read from a cluster: set it to those that `kubectl get endpointslice,service kubernetes -n default` lists, each with /32, or set networkPolicy.enabled: false" -}}
 {{- end -}}
 {{- end -}}
 {{- $cidrs | uniq | toJson -}}
@@ -111,7 +111,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{/* What the NetworkPolicy allows besides names and the API server, as a JSON list of objects with what, port and cidrs. A NetworkPolicy knows addresses only: a name without its CIDRs is refused. */}}
+{{/* The peers that the NetworkPolicy allows besides DNS and the API server, as a JSON list of objects with what, port and cidrs. A NetworkPolicy supports only addresses: a name without its CIDRs is rejected. */}}
 {{- define "numaform.endpoints" -}}
 {{- $policy := .Values.networkPolicy -}}
 {{- $found := list -}}
@@ -121,7 +121,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $port := int (regexFind ":[0-9]+$" $host | trimPrefix ":" | default "443") -}}
 {{- $cidrs := $policy.proxmoxCIDRs | default (compact (list (include "numaform.cidr" (regexReplaceAll ":[0-9]+$" $host "" | trimPrefix "[" | trimSuffix "]")))) -}}
 {{- if not $cidrs -}}
-{{- fail (printf "config.clusters[%d] is reached by the name %s, and a NetworkPolicy knows addresses only: set networkPolicy.proxmoxCIDRs to those of the Proxmox hosts, such as 192.0.2.0/28" $i $host) -}}
+{{- fail (printf "config.clusters[%d] is reached by the name %s, but a NetworkPolicy supports only addresses: set networkPolicy.proxmoxCIDRs to those of the Proxmox hosts, such as 192.0.2.0/28" $i $host) -}}
 {{- end -}}
 {{- $found = append $found (dict "what" "Proxmox." "port" $port "cidrs" $cidrs) -}}
 {{- end -}}
@@ -138,14 +138,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- $cidrs := $policy.gitCIDRs | default (compact (list (include "numaform.cidr" $host))) -}}
 {{- if and $host (not $cidrs) -}}
-{{- fail (printf "config.fleet.git.remote is reached by the name %s, and a NetworkPolicy knows addresses only: set networkPolicy.gitCIDRs to those of the git server" $host) -}}
+{{- fail (printf "config.fleet.git.remote is reached by the name %s, but a NetworkPolicy supports only addresses: set networkPolicy.gitCIDRs to those of the git server" $host) -}}
 {{- end -}}
 {{- if $host -}}
 {{- $found = append $found (dict "what" "The fleet's repository." "port" $port "cidrs" $cidrs) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (include "numaform.configured" .) (not (has .Values.config.fleet.backend.type (list "kubernetes" "local"))) (not $policy.extraEgress) -}}
-{{- fail (printf "config.fleet.backend.type is %s, and the values do not say where it is: set networkPolicy.extraEgress to a rule with its addresses and port" .Values.config.fleet.backend.type) -}}
+{{- fail (printf "config.fleet.backend.type is %s, but its address is not in the values: set networkPolicy.extraEgress to a rule with its addresses and port" .Values.config.fleet.backend.type) -}}
 {{- end -}}
 {{- $found | uniq | toJson -}}
 {{- end -}}
