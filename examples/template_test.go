@@ -94,7 +94,7 @@ func TestMakeTemplate(t *testing.T) {
 			t.Errorf("lacks %q, or has tags:\n%s", part, config)
 		}
 	}
-	if !strings.Contains(output, "template debian-13-k8s (VMID 9001) is there") {
+	if !strings.Contains(output, "template debian-13-k8s (VMID 9001) is ready") {
 		t.Errorf("says %s", output)
 	}
 	// A finished template is not built again, and another VM is left alone.
