@@ -52,7 +52,7 @@ func newClient(t *testing.T, handler rest.WarningHandler) client.Client {
 	return c
 }
 
-// written is a class as a person writes it: nothing is added on the way.
+// written returns a class exactly as a user writes it, without defaults.
 func written(t *testing.T, spec string) *unstructured.Unstructured {
 	t.Helper()
 	object := &unstructured.Unstructured{}

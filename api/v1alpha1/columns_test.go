@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// columns returns what kubectl get shows of an object, by column; those of -o wide
-// have a star. Names and ages are left out.
+// columns returns the columns that kubectl get shows for an object, with a star on the
+// columns of -o wide. It omits names and ages.
 func columns(t *testing.T, path string) map[string]string {
 	t.Helper()
 	server := plane.Cluster(t).Config
@@ -32,7 +32,7 @@ func columns(t *testing.T, path string) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer response.Body.Close() //nolint:errcheck // it was read
+	defer response.Body.Close() //nolint:errcheck // already read
 	var table metav1.Table
 	if err := json.NewDecoder(response.Body).Decode(&table); err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 
 const crds = "../../charts/numaform/crds/"
 
-// schema is what these tests read of a CRD's schema.
+// schema is the part of a CRD's schema that these tests read.
 type schema struct {
 	Properties           map[string]schema `json:"properties"`
 	Items                *schema           `json:"items"`
@@ -35,8 +35,8 @@ type definition struct {
 	} `json:"spec"`
 }
 
-// The CRDs are generated; this only tells that they were generated from these
-// types, and that they drop and so warn of fields that are not known.
+// TestCRDsHaveEveryField checks that the CRDs were generated from the current types, and
+// that they drop unknown fields, so that the API server warns about them.
 func TestCRDsHaveEveryField(t *testing.T) {
 	for file, typ := range map[string]reflect.Type{
 		"numaform.dev_proxmoxnodeclasses.yaml": reflect.TypeFor[v1alpha1.ProxmoxNodeClass](),
@@ -98,7 +98,7 @@ func checkFields(t *testing.T, path string, typ reflect.Type, s schema) {
 	}
 }
 
-// Every field has its place on the page of its CRD.
+// TestPagesNameEveryField checks that the page of each CRD documents every field.
 func TestPagesNameEveryField(t *testing.T) {
 	for page, typ := range map[string]reflect.Type{
 		"proxmoxnodeclass.md": reflect.TypeFor[v1alpha1.ProxmoxNodeClass](),
@@ -119,7 +119,7 @@ func TestPagesNameEveryField(t *testing.T) {
 	}
 }
 
-// fieldNames returns the names of a type's fields, and of those within them.
+// fieldNames returns the names of a type's fields, including nested ones.
 func fieldNames(typ reflect.Type) []string {
 	switch typ.Kind() {
 	case reflect.Pointer, reflect.Slice:

@@ -22,7 +22,7 @@ func hashOf(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// scalePlan is a plan of one VM with everything set that numaform sets.
+// scalePlan returns a plan for one VM with all fields that numaform sets.
 func scalePlan() *v1alpha1.ScalePlan {
 	diff, digest := v1alpha1.CutDiff("+ resource\n")
 	hash := hashOf("plan")
@@ -45,12 +45,12 @@ func scalePlan() *v1alpha1.ScalePlan {
 	}
 }
 
-// decided is a change of a plan that was made, from one spec to another.
+// decided is a test case: a change of an existing plan from one spec to another.
 type decided struct {
 	name   string
 	before func(*v1alpha1.ScalePlanSpec)
 	change func(*v1alpha1.ScalePlanSpec)
-	want   string // part of the refusal; empty if it is allowed
+	want   string // part of the error; empty if the change is allowed
 }
 
 func approve(s *v1alpha1.ScalePlanSpec) { s.Approve, s.ApprovedBy = s.PlanHash, "jane" }
@@ -90,7 +90,7 @@ func decisions() []decided {
 	}
 }
 
-// A plan is what it is: people may only decide, once, with the whole hash.
+// A plan is immutable, except that users may approve or reject it once, with the whole hash.
 func TestScalePlanDecisions(t *testing.T) {
 	c := newClient(t, nil)
 	for _, test := range decisions() {
@@ -118,7 +118,7 @@ func TestScalePlanDecisions(t *testing.T) {
 	}
 }
 
-// A status is the controller's alone, and a decision does not touch it.
+// Only the status subresource changes the status: a decision does not.
 func TestScalePlanStatusIsApart(t *testing.T) {
 	c := newClient(t, nil)
 	plan := scalePlan()
@@ -143,7 +143,7 @@ func TestScalePlanStatusIsApart(t *testing.T) {
 	}
 }
 
-// The largest plan that the limits of the schema allow is taken: etcd has room.
+// The API server accepts the largest plan that the schema allows, so etcd can store it.
 func TestLargestScalePlan(t *testing.T) {
 	c := newClient(t, nil)
 	plan := scalePlan()

@@ -118,8 +118,8 @@ func TestContractLaunchDeletesWhatCannotBeMade(t *testing.T) {
 	}
 }
 
-// The NodeClaim gets what Create returns, including annotations, and its labels complete
-// the NodeClaim's.
+// The NodeClaim gets the fields that Create returns, including annotations; returned labels
+// are added to the NodeClaim's own.
 func TestContractLaunchKeepsWhatCreateReturns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
@@ -142,7 +142,7 @@ func TestContractLaunchKeepsWhatCreateReturns(t *testing.T) {
 	}
 }
 
-// Delete is called until it reports that the VM is gone; the NodeClaim remains until
+// Delete is called until it reports that the VM does not exist; the NodeClaim remains until
 // then.
 func TestContractDeleteIsCalledUntilNotFound(t *testing.T) {
 	t.Parallel()
@@ -185,8 +185,8 @@ func (w *world) registered(t *testing.T, ready corev1.ConditionStatus) *karpv1.N
 	return c
 }
 
-// Karpenter's garbage collection deletes the NodeClaim of a VM that was deleted by hand,
-// but none because a host is down.
+// Karpenter's garbage collection deletes the NodeClaim of a VM that was deleted manually,
+// but no NodeClaim of a VM whose host is down.
 func TestContractGarbageCollection(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

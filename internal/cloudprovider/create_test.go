@@ -89,7 +89,7 @@ func TestCreateRefusesVMsThatWillNotCome(t *testing.T) {
 	}
 }
 
-// After a restart nothing is refused before the fleet has been read.
+// After a restart, no NodeClaim is refused before the fleet has been read.
 func TestCreateWaitsForTheFleet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
@@ -186,8 +186,8 @@ func TestCreateSaysWhyNothingFits(t *testing.T) {
 	}
 }
 
-// TestCreateCountsTheRoomOfFailedVMs has two hosts whose room a failed VM uses: if it has
-// a file it is retried there, otherwise its room is free.
+// TestCreateCountsTheRoomOfFailedVMs checks that a failed VM uses room on its host only if
+// it has a file, because only then it is retried there.
 func TestCreateCountsTheRoomOfFailedVMs(t *testing.T) {
 	t.Parallel()
 	for _, filed := range []bool{true, false} {
@@ -274,7 +274,7 @@ type locker struct{ held, taken int }
 func (l *locker) Lock()   { l.held++; l.taken++ }
 func (l *locker) Unlock() { l.held-- }
 
-// Between reading and reserving, no other placement takes place.
+// No other placement happens between reading the VMs and reserving one.
 func TestPlacingIsOneStep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)

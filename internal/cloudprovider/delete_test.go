@@ -21,7 +21,7 @@ func TestDelete(t *testing.T) {
 	tests := []struct {
 		name string
 		edit func(w *world)
-		// want is part of the error, notFound, or "" for none.
+		// want is part of the error, notFound, or "" for no error.
 		want    string
 		removed []fleet.Key
 	}{

@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// launch returns a NodeClaim as it is after its launch.
+// launch returns a launched NodeClaim.
 func (w *world) launch(t *testing.T) *karpv1.NodeClaim {
 	t.Helper()
 	own := vm(pve1, 2000)
@@ -108,7 +108,7 @@ func TestIsDrifted(t *testing.T) {
 	}
 }
 
-// Unreadable information replaces no node.
+// No node is replaced because information is unreadable.
 func TestIsDriftedFailsClosed(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("no answer")

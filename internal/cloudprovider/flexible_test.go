@@ -40,8 +40,8 @@ func typesOf(t *testing.T, w *world) []*karpenter.InstanceType {
 	return types
 }
 
-// A replacement is as small as its pods allow, whatever Karpenter requests, and then
-// keeps its size: it does not drift, whatever the bounds become.
+// A replacement is as small as its pods allow, whatever Karpenter requests. It then keeps its
+// size and does not drift when the bounds change.
 func TestFlexibleNodeIsItself(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, flexibleClass, pool)

@@ -36,7 +36,7 @@ var (
 	epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 )
 
-// TestMain does what the operator does before Karpenter starts.
+// TestMain prepares Karpenter as the operator does.
 func TestMain(m *testing.M) {
 	if err := v1alpha1.AddToScheme(clientgo.Scheme); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -156,8 +156,8 @@ func newWorld(t *testing.T, manifests ...string) *world {
 	return w
 }
 
-// newClient returns a client with an API server's objects, without the server: nothing
-// here depends on watches or on validation.
+// newClient returns a fake client with the objects: these tests do not depend on watches or
+// validation.
 func newClient(t *testing.T, manifests []string) client.Client {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "manifests.yaml")
@@ -207,7 +207,7 @@ func vm(at topology.HostID, id fleet.VMID) fleet.VM {
 	}
 }
 
-// guest returns a VM as it is in Proxmox.
+// guest returns the guest of a VM.
 func guest(vm fleet.VM) topology.Guest {
 	return topology.Guest{
 		VMID: int(vm.VMID), Name: vm.Name, Kind: topology.GuestVM, Running: true,

@@ -108,7 +108,7 @@ func TestListAndGet(t *testing.T) {
 	}
 }
 
-// Before the fleet has been read, no VM is reported as gone.
+// Before the fleet has been read, no VM is reported as deleted.
 func TestListAndGetWaitForTheFleet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)

@@ -30,8 +30,8 @@ func (c *counted) InstanceTypes(ctx context.Context, request scheduling.Request,
 	return c.Cluster.InstanceTypes(ctx, request, pool)
 }
 
-// TestInstanceTypesAreComputedOnce computes the types of a NodePool again only when
-// something has changed on which they depend, and then returns the right ones.
+// TestInstanceTypesAreComputedOnce checks that the types of a NodePool are computed again
+// only when an input has changed, and are then correct.
 func TestInstanceTypesAreComputedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
@@ -90,7 +90,7 @@ func TestInstanceTypesAreComputedOnce(t *testing.T) {
 		}
 	}
 
-	// What was known before on the same snapshot is known again.
+	// Earlier results for the same snapshot are used again.
 	w.clock.Step(2 * time.Hour)
 	if _, err := remembering.GetInstanceTypes(t.Context(), np); err != nil || cluster.times != len(changes)+1 {
 		t.Errorf("an offering became available again: computed %d times, want %d (%v)", cluster.times, len(changes)+1, err)
@@ -101,7 +101,7 @@ func TestInstanceTypesAreComputedOnce(t *testing.T) {
 	}
 }
 
-// summary returns the offerings of types, one a line.
+// summary returns the offerings of types, one per line.
 func summary(types []*karpenter.InstanceType) []string {
 	var lines []string
 	for _, it := range types {

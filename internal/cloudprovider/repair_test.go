@@ -26,7 +26,7 @@ func TestNodeRepair(t *testing.T) {
 		name   string
 		status corev1.ConditionStatus
 		silent time.Duration
-		sick   int // Nodes, of 3
+		sick   int // number of the 3 Nodes
 		gone   bool
 	}{
 		{"ready", corev1.ConditionTrue, time.Hour, 1, false},

@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestJudgeAgents allows a class with host agent pins only on hosts with a live agent
-// that pins for its cluster.
+// TestJudgeAgents checks that a class with host agent pins is allowed only on hosts with a
+// live agent that pins for its cluster.
 func TestJudgeAgents(t *testing.T) {
 	t.Parallel()
 	const pinned = `{template: {name: debian}, placement: {policy: Dedicated, pinWith: HostAgent}}`
@@ -94,8 +94,8 @@ func TestJudgeAgents(t *testing.T) {
 	}
 }
 
-// TestDeadAgentKeepsNodes creates no VM where no agent would pin it, while existing ones
-// continue to take pods.
+// TestDeadAgentKeepsNodes checks that no VM is created on a host whose agent would not pin
+// it, and that existing VMs there continue to take pods.
 func TestDeadAgentKeepsNodes(t *testing.T) {
 	t.Parallel()
 	snapshot := lab()
@@ -114,7 +114,7 @@ func TestDeadAgentKeepsNodes(t *testing.T) {
 	if got := hostsOf(d); !cmp.Equal(map[string]int{"ryzen": 9}, got) {
 		t.Errorf("new VMs take pods on %v", got)
 	}
-	// The template is still known: a dead agent does not change the image.
+	// The report still has the template: a dead agent does not change the image.
 	report := scheduling.EvaluateClass(nodeClass(t, `{template: {name: debian}, placement: {policy: Dedicated, pinWith: HostAgent}}`), snapshot, "test", nil)
 	if len(report.Templates) != 3 || len(report.Hosts) != 1 {
 		t.Errorf("templates %v on hosts %v", report.Templates, report.Hosts)

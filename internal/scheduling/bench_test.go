@@ -44,8 +44,8 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// BenchmarkRefuse measures a decision for 5,000 pods of which two small hosts take few: each
-// of the others gets a reason.
+// BenchmarkRefuse measures a decision for 5,000 pods, most of which do not fit on two small
+// hosts: each refused pod gets a reason.
 func BenchmarkRefuse(b *testing.B) {
 	c, snapshot := manyPods(b, 5000, 20), lab()
 	for b.Loop() {

@@ -123,7 +123,7 @@ func TestNewNodeClaim(t *testing.T) {
 }
 
 // A node is replaced as drifted if its labels do not meet its pool's requirements, so a
-// decision must set them where the pool leaves a choice.
+// decision must set each label for which the pool allows several values.
 func TestNewClaimsMeetTheirPool(t *testing.T) {
 	t.Parallel()
 	pool := parsePool(t, richPool)
@@ -156,7 +156,7 @@ func TestNewClaimsMeetTheirPool(t *testing.T) {
 			t.Errorf("labels are %v", launched.Labels)
 		}
 	}
-	// With them as kept VMs, no further VM is added.
+	// With these VMs existing, no further VM is added.
 	if again := decide(t, c, lab(), keep(nil, d)...); len(again.New) > 0 || len(again.Refused) > 0 {
 		t.Errorf("made again: %+v", again)
 	}

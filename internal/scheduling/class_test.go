@@ -34,7 +34,7 @@ spec:
 	pool := strings.Replace(nodePool("general", "full", ""), "requirements: []",
 		"requirements: [{key: example.com/team, operator: In, values: [red, blue]}]", 1)
 	snapshot := lab()
-	snapshot.Hosts[0].Templates[0].DiskGiB = 50 // a clone is never smaller than its template
+	snapshot.Hosts[0].Templates[0].DiskGiB = 50 // a clone cannot be smaller than its template
 	c := load(t, class, pool, deployment("a", 2, "1500m", "2Gi", "\n      nodeSelector: {example.com/team: red}\n"))
 	d := decide(t, c, snapshot)
 	if len(d.New) != 1 {
@@ -110,7 +110,7 @@ func TestWhichPoolIsUsed(t *testing.T) {
 	tests := []struct {
 		name  string
 		pools []string
-		want  string // the pool, or part of the reason
+		want  string // name of the pool, or part of the reason
 	}{
 		{"the heavier", []string{nodePool("light", "shared", ""), nodePool("heavy", "shared", "  weight: 5")}, "heavy"},
 		{"the second, if the first is full", []string{nodePool("full", "shared", "  weight: 5\n  limits: {cpu: 0}"), nodePool("other", "shared", "")}, "other"},
@@ -192,7 +192,7 @@ func TestAnyValueOfALabel(t *testing.T) {
 	}
 }
 
-// A full host still counts for spreading, if VMs of ours are on it.
+// Pods still spread over a full host if some of our VMs are on it.
 func TestFullHostIsStillSpreadOver(t *testing.T) {
 	c := load(t, classes, nodePool("general", "shared", ""), deployment("a", 3, "1", "1Gi", spread("a", "topology.kubernetes.io/zone")))
 	first := decide(t, c, oneHost(2, 16))
@@ -225,7 +225,7 @@ func TestPreferencesCanBeIgnored(t *testing.T) {
 	}
 }
 
-// TestStrictClass makes all VMs of a class that requires whole cores wait for these.
+// TestStrictClass checks that all VMs of a class that requires whole cores wait for them.
 func TestStrictClass(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

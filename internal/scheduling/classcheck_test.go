@@ -22,7 +22,7 @@ func nodeClass(t *testing.T, spec string) *v1alpha1.ProxmoxNodeClass {
 	return nc
 }
 
-// imaged is the lab with two templates on each host, with different VMIDs.
+// imaged returns the lab with two templates on each host, with different VMIDs.
 func imaged() *topology.Snapshot {
 	s := lab()
 	for i := range s.Hosts {
@@ -57,7 +57,7 @@ func TestJudge(t *testing.T) {
 		change     func(*topology.Snapshot)
 		hosts      []topology.HostID
 		templates  map[string]int // by host
-		excluded   string         // of the first excluded one
+		excluded   string         // reason of the first excluded host
 		want       []scheduling.Finding
 	}{
 		{
@@ -261,7 +261,7 @@ func classManifest(spec string) string {
 	return "apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec: " + spec + "\n---\n"
 }
 
-// Whatever selects the class's template, a VM is cloned from the one on its host.
+// However the class selects its template, a VM is cloned from the template on its own host.
 func TestEachVMHasTheTemplateOfItsHost(t *testing.T) {
 	for spec, want := range map[string]map[string]string{
 		`{template: {tags: [talos]}}`: {"epyc": "talos-epyc 0", "ryzen": "talos-ryzen 0", "xeon": "talos-xeon 0"},

@@ -24,8 +24,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 )
 
-// These tests check, with Karpenter alone, what DESIGN.md relies on in Karpenter: one
-// that fails after an upgrade shows what to review.
+// These tests check the properties of Karpenter that DESIGN.md relies on: a test that fails
+// after an upgrade shows what to review.
 
 func TestContractKarpenterVersion(t *testing.T) {
 	info, ok := debug.ReadBuildInfo()
@@ -125,7 +125,7 @@ func spreadOverZones(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// Templates of the same NodePool name are tried in order, so a spread over zones uses the
+// Templates with the same NodePool name are tried in order, so a spread over zones uses the
 // first allowed zone.
 func TestContractPoolsOfOneNameAreTriedInOrder(t *testing.T) {
 	pools := []*karpv1.NodePool{contractPool("z1", "z2", "z3"), contractPool("z3"), contractPool("z1"), contractPool("z2")}
@@ -183,7 +183,7 @@ func TestContractClaimsAreFilledByName(t *testing.T) {
 	for _, node := range results.ExistingNodes {
 		filled[node.ProviderID()] = len(node.Pods)
 	}
-	// d is the largest and goes first; then one of 2 does not fit next to it.
+	// d is the largest and is placed first; then a pod of 2 does not fit next to it.
 	if filled["id-n1"] != 1 || filled["id-n2"] != 2 || len(results.NewNodeClaims) != 0 || len(results.PodErrors) != 1 {
 		t.Errorf("filled %v, %d claims, %d errors; want n1: 1, n2: 2, none, 1", filled, len(results.NewNodeClaims), len(results.PodErrors))
 	}

@@ -16,7 +16,7 @@ import (
 // pending is a pod that cannot be placed, and the change that its explanation proposes.
 type pending struct {
 	name string
-	// pod is "a-0" of Deployment a; more is what else is in its cluster.
+	// pod is "a-0" of Deployment a; more are the other objects of the cluster.
 	pod, more   string
 	class, pool string // the class's spec and the pool's manifest; empty means the defaults
 	hosts       func(*topology.Snapshot)
@@ -280,8 +280,8 @@ func (p *pending) explain(t *testing.T) *scheduling.Explanation {
 	return x
 }
 
-// The explanation names the cause that can be fixed: each test makes the proposed change,
-// and the pod is placed.
+// The explanation names a cause that can be fixed: each test makes the proposed change and
+// checks that the pod is placed.
 func TestExplainNamesTheTrueCause(t *testing.T) {
 	for _, test := range kindsOfPending() {
 		t.Run(test.name, func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestFaults reports for each host what it lacks, with the fix, even if others can take
-// nodes of the class.
+// TestFaults checks that each host's faults are reported with their fixes, even if other
+// hosts can take nodes of the class.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	snapshot := imaged()
@@ -44,8 +44,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestNeedsOf returns what VMs of a class need of a host, except for a host that cannot
-// take any.
+// TestNeedsOf checks the needs of a class's VMs on each host, and that a host that cannot
+// take any has none.
 func TestNeedsOf(t *testing.T) {
 	t.Parallel()
 	snapshot := imaged()

@@ -53,8 +53,8 @@ spec:
 ---
 `
 
-// A Flexible VM is as small as its pods allow, and the next decision does not change
-// that.
+// A Flexible VM is as small as its pods allow, and the next decision does not change its
+// size.
 func TestFlexibleSizes(t *testing.T) {
 	tests := []struct {
 		name         string

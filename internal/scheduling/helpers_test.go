@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// agentAt is when hosts were read, and when their agents last published.
+// agentAt is the time at which hosts were read, and their agents last published.
 var agentAt = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 
 // machine returns a host whose cores have two threads each, with a host agent.

@@ -109,8 +109,8 @@ func TestInstanceTypes(t *testing.T) {
 	}
 }
 
-// checkLive checks what Karpenter needs of a live VM's type: a price, and an offering
-// with its node's labels.
+// checkLive checks that a live VM's type has what Karpenter needs: a price, and an offering
+// with the node's labels.
 func checkLive(t *testing.T, types []*cloudprovider.InstanceType, vm fleet.VM) {
 	t.Helper()
 	i := slices.IndexFunc(types, func(it *cloudprovider.InstanceType) bool { return it.Name == vm.InstanceType })

@@ -70,7 +70,7 @@ type lostTest struct {
 	manifests []string
 	pod       string // more of the pod's spec
 	limits    string
-	gone      bool // VM 2000 is not kept
+	gone      bool // VM 2000 is not desired
 	want      outcome
 }
 
@@ -219,8 +219,8 @@ func TestVMsCountWhereTheirGuestsAre(t *testing.T) {
 	}
 }
 
-// TestVMsThatDoNotExistAreMadeAnew counts the room of a missing VM once: its replacement
-// takes its pods, whatever Node it left.
+// TestVMsThatDoNotExistAreMadeAnew checks that the room of a missing VM counts once: its
+// replacement takes its pods, whether or not the VM's Node still exists.
 func TestVMsThatDoNotExistAreMadeAnew(t *testing.T) {
 	dead := []string{nodeSince(24*time.Hour, "", unreachable)}
 	others := func(key, name string) *topology.Snapshot {
@@ -262,8 +262,8 @@ func TestPodsSpreadOverHostsThatRun(t *testing.T) {
 	}
 }
 
-// Kubernetes' own scheduler still counts the zone of a failed Node, so anything promised
-// beyond that would wait anyway.
+// kube-scheduler still counts the zone of a failed Node, so a VM for a pod beyond the skew
+// would not help.
 func TestZonesOfDeadNodesStillBindASpread(t *testing.T) {
 	c := load(t, classes, nodePool("general", "shared", ""), nodeSince(24*time.Hour, "", notReady),
 		deployment("a", 6, "1", "1Gi", spread("a", "topology.kubernetes.io/zone")))

@@ -130,8 +130,8 @@ func TestSeedStorage(t *testing.T) {
 	}
 }
 
-// A percentage applies to what the node reports: 8000 MiB, and of 100 GiB the size of the
-// file system.
+// A percentage applies to the capacity that the node reports: 8000 MiB of memory, and the
+// size of the file system on a disk of 100 GiB.
 func TestEvictionPercent(t *testing.T) {
 	const class = `{template: {name: debian}, memoryOverheadMiB: 192, bootDevice: {size: 100G}, kubelet: {
 		evictionHard: {memory.available: 25%, nodefs.available: 50%}}}`

@@ -147,8 +147,8 @@ func TestBadOverlaysInFiles(t *testing.T) {
 	}
 }
 
-// TestOverlaidClaims covers the other direction: what Karpenter sees of a NodePool, and
-// what its own NodeClaims get.
+// TestOverlaidClaims checks the instance types that Karpenter sees of a NodePool, and the VMs
+// for its own NodeClaims.
 func TestOverlaidClaims(t *testing.T) {
 	t.Parallel()
 	const sized = "s1.8VCPU-32GB"

@@ -8,8 +8,8 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// TestPhasesShareClaimedVMs checks that the next phase does not get what one phase uses
-// on a joining VM, even if Karpenter knows the VM by a NodeClaim.
+// TestPhasesShareClaimedVMs checks that resources of a joining VM that one phase uses are not
+// available to the next phase, even if the VM has a NodeClaim.
 func TestPhasesShareClaimedVMs(t *testing.T) {
 	t.Parallel()
 	bound := "\n      nodeSelector: {topology.kubernetes.io/zone: xeon}\n"

@@ -47,7 +47,7 @@ func TestResolve(t *testing.T) {
 		more    string // of the pool's spec
 		claim   *karpv1.NodeClaim
 		request scheduling.Request
-		// want are the types and their hosts; the rest does not matter.
+		// want are the types and their hosts; other fields are not compared.
 		want []string
 	}{
 		{
@@ -107,7 +107,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// The labels that Karpenter chose are on its claim, and the node will have them.
+// The VM gets the labels that Karpenter chose for its claim.
 func TestResolveKeepsWhatWasChosen(t *testing.T) {
 	t.Parallel()
 	pool := strings.Replace(nodePool("general", "shared", ""), "requirements: []", "requirements: [{key: rack, operator: In, values: [r1, r2]}]", 1)

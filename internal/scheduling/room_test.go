@@ -66,7 +66,7 @@ func TestDisksAddUp(t *testing.T) {
 		types       []scheduling.InstanceType
 		pods        int
 		want        map[string]int // new nodes by host
-		refused     string         // why the others have none
+		refused     string         // part of the reason for the refused pods
 	}{
 		{"the default size", "", storing(false, 29, 29, 30), nil, 1, map[string]int{"xeon": 1}, ""},
 		{"the size of the class", ", bootDevice: {size: 80Gi}", storing(false, 79, 80, 79), nil, 1, map[string]int{"ryzen": 1}, ""},
@@ -138,7 +138,7 @@ func TestDisksAddUp(t *testing.T) {
 	}
 }
 
-// TestDisksOnTheirWay counts the disks of desired VMs that do not exist yet, or not
+// TestDisksOnTheirWay checks that the disks of desired VMs count before they exist, or exist
 // completely.
 func TestDisksOnTheirWay(t *testing.T) {
 	for lock, want := range map[string]int{"absent": 1, "clone": 1, "": 2} {

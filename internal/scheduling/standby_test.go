@@ -27,8 +27,8 @@ func withGuests(snapshot *topology.Snapshot, vms ...fleet.VM) *topology.Snapshot
 	return snapshot
 }
 
-// made returns the VMs after a decision: its new ones exist, its woken ones are no standby
-// VMs any more.
+// made returns the VMs after a decision: its new VMs exist, and its woken VMs are no longer
+// standby VMs.
 func made(existing []fleet.VM, d *scheduling.Decision) []fleet.VM {
 	var vms []fleet.VM
 	for _, vm := range existing {
@@ -74,8 +74,8 @@ func spare(d *scheduling.Decision) []scheduling.Standby {
 	return list
 }
 
-// TestStandby creates standby VMs for a buffer, wakes those that real pods need, and
-// creates others in their place.
+// TestStandby checks that a buffer gets standby VMs, and that those that real pods need are
+// woken and replaced.
 func TestStandby(t *testing.T) {
 	t.Parallel()
 	for _, class := range []string{"shared", "dedicated"} {
@@ -96,7 +96,7 @@ func TestStandby(t *testing.T) {
 			t.Errorf("%s: the second decision makes %d, wakes %d, %d are spare", class, len(again.New), len(again.Woken), len(spare(again)))
 		}
 
-		// Two pods come.
+		// Two pods are created.
 		busy := load(t, classes, pool, deployment("web", 2, "2500m", "1Gi", ""))
 		d := standbyFor(t, busy, lab(), buffer, vms...)
 		if len(d.Woken) != 2 || len(d.New) != 2 || d.Placed != 5 || len(d.Refused) != 0 {
@@ -118,7 +118,7 @@ func TestStandby(t *testing.T) {
 			t.Errorf("%s: the next decision makes %d, wakes %d, %d are spare", class, len(again.New), len(again.Woken), len(spare(again)))
 		}
 
-		// The buffer shrinks, then goes.
+		// The buffer shrinks, and is then deleted.
 		if d := standbyFor(t, busy, lab(), virtual(1, "3"), vms...); len(spare(d)) != 2 || len(d.New) != 0 {
 			t.Errorf("%s: a buffer of one leaves %d spare", class, len(spare(d)))
 		}
@@ -128,8 +128,8 @@ func TestStandby(t *testing.T) {
 	}
 }
 
-// TestStandbyComesLast checks that pods go to nodes and VMs on their way first, that
-// virtual pods wake nothing, and that standby VMs hold no nodes' room.
+// TestStandbyComesLast checks that pods are placed on nodes and in-flight VMs first, that
+// virtual pods wake no VM, and that standby pods use no room of nodes.
 func TestStandbyComesLast(t *testing.T) {
 	t.Parallel()
 	joining := keptVM(2000, "general", "shared", "xeon", fleet.PolicyShared)
@@ -154,7 +154,7 @@ func TestStandbyComesLast(t *testing.T) {
 	}
 }
 
-// TestStandbyStaysStopped lists the standby VMs that no pod wakes.
+// TestStandbyStaysStopped lists the cases in which no pod wakes a standby VM.
 func TestStandbyStaysStopped(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -224,8 +224,8 @@ func TestStandbyStaysStopped(t *testing.T) {
 	}
 }
 
-// TestStandbyOutlivesLargerTemplates keeps a standby VM, and wakes it, while the host with
-// the largest template is down: its disk has the size of that template.
+// TestStandbyOutlivesLargerTemplates checks that a standby VM whose disk has the size of the
+// largest template is not outdated while the host with that template is down.
 func TestStandbyOutlivesLargerTemplates(t *testing.T) {
 	t.Parallel()
 	pool, buffer := nodePool("general", "shared", ""), virtual(1, "3")
@@ -241,7 +241,7 @@ func TestStandbyOutlivesLargerTemplates(t *testing.T) {
 	}
 }
 
-// TestStandbyIsReplacedOneByOne replaces outdated standby VMs one at a time.
+// TestStandbyIsReplacedOneByOne checks that outdated standby VMs are replaced one at a time.
 func TestStandbyIsReplacedOneByOne(t *testing.T) {
 	t.Parallel()
 	buffer := virtual(3, "3")
@@ -268,8 +268,8 @@ func TestStandbyIsReplacedOneByOne(t *testing.T) {
 	}
 }
 
-// TestStandbyWithoutRoom fills a host whose standby VM reserves nothing: it is not woken,
-// and a VM that reserves leaves no room for others.
+// TestStandbyWithoutRoom checks that a standby VM that reserves nothing is not woken on a
+// full host, and that the reservation of a standby VM is not available to other VMs.
 func TestStandbyWithoutRoom(t *testing.T) {
 	t.Parallel()
 	pool := nodePool("general", "shared", "")
@@ -298,8 +298,8 @@ func TestStandbyWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestStandbyIsStable checks with random pods that a decision is complete: with its VMs
-// made and woken, the next one makes and wakes none.
+// TestStandbyIsStable checks with random pods that a decision is complete: once its VMs are
+// created and woken, the next decision creates and wakes none.
 func TestStandbyIsStable(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {

@@ -64,8 +64,8 @@ func TestVirtualPodsGetRoom(t *testing.T) {
 	}
 }
 
-// TestVirtualPodsComeLast checks that a host's room goes to real pods, although the
-// virtual ones are larger, and counted over hosts.
+// TestVirtualPodsComeLast checks that real pods get a host's room, although the virtual pods
+// are larger and have constraints over hosts.
 func TestVirtualPodsComeLast(t *testing.T) {
 	t.Parallel()
 	for _, bound := range []bool{false, true} {

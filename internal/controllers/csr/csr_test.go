@@ -259,7 +259,7 @@ func ask(t *testing.T, kube kubernetes.Interface, request, node string, key cryp
 	})
 }
 
-// eventually repeats something until it succeeds.
+// eventually repeats try until it succeeds.
 func eventually(t *testing.T, what string, try func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -350,7 +350,7 @@ func TestGuestJoins(t *testing.T) {
 	}
 }
 
-// A thief of a token gets no other name, and its owner is notified.
+// A stolen token is not valid for another name, and its use is reported.
 func TestStolenTokenForAnotherNode(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "robbed-2002")
@@ -398,7 +398,7 @@ func TestTokenUsedTwiceAtOnce(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "race-2004")
 	const thieves = 8
-	w.paused.Store(true) // so that all of them wait
+	w.paused.Store(true) // so that all requests wait
 	for i := range thieves {
 		ask(t, g.kube, fmt.Sprintf("node-csr-race-%d", i), "race-2004", ecdsaKey(t, elliptic.P256()))
 	}

@@ -35,7 +35,7 @@ const (
 
 var issued = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// ecdsaKey returns a key as kubelets make it.
+// ecdsaKey returns a key like those of kubelets.
 func ecdsaKey(t testing.TB, curve elliptic.Curve) crypto.Signer {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(curve, rand.Reader)
@@ -107,7 +107,7 @@ func bootstrapRequest(id string) *certificatesv1.CertificateSigningRequest {
 	return asked
 }
 
-// judged is a valid request with valid facts about its token.
+// judged is the input of Evaluate: by default a valid request with a valid token.
 type judged struct {
 	request *certificatesv1.CertificateSigningRequest
 	facts   csr.Facts
@@ -120,7 +120,7 @@ func TestEvaluate(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		key    func(*testing.T) crypto.Signer
-		before func(*judged) // the request is signed
+		before func(*judged) // runs before the request is signed
 		after  func(*judged)
 		want   string
 	}{
@@ -315,7 +315,7 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// A login that does not exactly match one of our tokens' identifies no token.
+// A login identifies a token only if it exactly matches that of a join token.
 func TestCredential(t *testing.T) {
 	t.Parallel()
 	const key = "authentication.kubernetes.io/credential-id"

@@ -41,8 +41,8 @@ func TestTwoTokensOfOneVM(t *testing.T) {
 	wantDenied(t, w.decision(t, "node-csr-seeded-2"), csr.ReasonUsedTwice, g)
 }
 
-// A token soon becomes invalid after its record is deleted, and until then it is only
-// good for a request.
+// A token becomes invalid soon after its record is deleted, and until then it can only
+// create a request.
 func TestTokenEndsWithItsRecord(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "revoked-2011")
@@ -126,7 +126,7 @@ func TestImpersonatedLogin(t *testing.T) {
 	}
 }
 
-// A record that was modified by hand admits no node.
+// A record that was modified manually admits no node.
 func TestRecordThatWasChanged(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "changed-2014")
@@ -183,8 +183,8 @@ func TestTokenOfAnEarlierRelease(t *testing.T) {
 	}
 }
 
-// The earlier release recorded in kube-system what a token was used for: the request that
-// it approved has the same.
+// The earlier release recorded the use of a token in kube-system; the approved request shows
+// the same use.
 func TestTokenThatAnEarlierReleaseSawUsed(t *testing.T) {
 	w := theWorld(t)
 	_, kube := w.earlier(t, "seen-2016")
@@ -234,8 +234,8 @@ func (b breaking) RoundTrip(request *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(request)
 }
 
-// A request is not decided with incomplete facts, and not forgotten: when a call fails,
-// it is checked again.
+// If a call fails, the request is checked again instead of being decided with incomplete
+// facts.
 func TestCallsThatFail(t *testing.T) {
 	w := theWorld(t)
 	w.paused.Store(true)

@@ -76,13 +76,14 @@ func TestClaimWithoutVM(t *testing.T) {
 	}
 }
 
-// TestClaimThatAnEarlierRunLeft deletes the claim sooner, because its pods wait.
+// TestClaimThatAnEarlierRunLeft checks that the claim of an earlier process is deleted
+// sooner, because its pods wait.
 func TestClaimThatAnEarlierRunLeft(t *testing.T) {
 	w := newWorld(t)
 	w.after(time.Minute)
 	vm := newVM(2000)
 	w.claim(vm)
-	w.after(time.Minute) // this process begins
+	w.after(time.Minute) // this process starts
 	w.look("nodeclaims")
 	w.wantFate(vm.Name, "there")
 	w.after(10 * time.Second)
@@ -113,7 +114,7 @@ func TestClaimWithoutNode(t *testing.T) {
 	w.wantEvents("NodeClaim/workers-2000 NodeGone: ")
 }
 
-// While Proxmox does not respond, nothing counts as gone.
+// While Proxmox does not respond, no VM counts as deleted.
 func TestSilentProxmoxEndsNoClaim(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)

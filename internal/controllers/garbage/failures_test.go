@@ -29,7 +29,7 @@ func TestFailedVMIsGivenUp(t *testing.T) {
 	w.wants(vm, scaler.PhaseFailed, errors.New("clone failed:\n  disk broke"))
 	w.look("failures")
 	w.wantFate(vm.Name, "deleting")
-	w.wantRemoved() // Karpenter requests that after it has drained the Node
+	w.wantRemoved() // Karpenter requests removal after it has drained the Node
 	said := w.wantEvents("NodeClaim/workers-2000 VMFailed: ", "NodePool/workers VMFailed: ")
 	if !strings.Contains(strings.Join(said, "\n"), "clone failed: disk broke") || !strings.Contains(strings.Join(said, "\n"), "lab/pve-1") {
 		t.Errorf("says %q", said)
@@ -113,7 +113,7 @@ func TestHeldVMClosesNothing(t *testing.T) {
 	}
 }
 
-// The next leader completes what was canceled because numaform stopped.
+// The next leader completes a change that was canceled because numaform stopped.
 func TestCanceledVMIsKept(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -143,7 +143,7 @@ func TestPausedOnlyTells(t *testing.T) {
 	w.wantEvents("NodeClaim/workers-2000 VMFailed: ")
 }
 
-// Why a VM to be removed still exists is reported once for each reason.
+// Each reason why a VM that is being removed still exists is reported once.
 func TestRemovalThatWaits(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)

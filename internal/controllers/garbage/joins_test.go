@@ -45,7 +45,7 @@ func TestNeverJoined(t *testing.T) {
 			test.set(w, vm)
 			w.claim(vm)
 			w.look("joins")
-			// The claim was created by the API server's clock, not this test's.
+			// The claim's creation time is from the API server's clock, not this test's.
 			w.after(14 * time.Minute)
 			w.look("joins")
 			w.wantEvents()

@@ -166,7 +166,7 @@ func newWorld(t *testing.T, change ...func(*garbage.Config)) *world {
 // after advances the clock.
 func (w *world) after(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
 
-// look makes one pass of a controller.
+// look runs one pass of a controller.
 func (w *world) look(name string) {
 	w.t.Helper()
 	if err := w.tryLook(name); err != nil {
@@ -189,7 +189,7 @@ func (w *world) tryLook(name string) error {
 	return nil
 }
 
-// newVM returns the VM of that number on pve-1.
+// newVM returns the VM with that VMID on pve-1.
 func newVM(vmid fleet.VMID) fleet.VM {
 	return fleet.VM{
 		Key: fleet.Key(fmt.Sprintf("%032x", int(vmid))), VMID: vmid, Name: fleet.NodeName("workers", vmid),
@@ -312,7 +312,7 @@ func (w *world) node(vm fleet.VM, finalizers ...string) *corev1.Node {
 	return node
 }
 
-// state of a claim: there, deleting, or gone.
+// fate returns the state of a claim: there, deleting or gone.
 func (w *world) fate(name string) string {
 	w.t.Helper()
 	var claim karpv1.NodeClaim

@@ -41,7 +41,7 @@ func TestOrphans(t *testing.T) {
 	w.after(time.Hour)
 	w.look("orphans")
 	w.wantEvents()
-	w.wantRemoved() // never: a VMID proves nothing
+	w.wantRemoved() // never: a VMID does not prove ownership
 	w.snapshot.Hosts[0].Guests = nil
 	w.look("orphans")
 	if got := w.collector.Orphans(); len(got) != 0 {

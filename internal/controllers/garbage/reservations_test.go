@@ -38,7 +38,7 @@ func TestVMWithoutClaimIsReleased(t *testing.T) {
 	}
 }
 
-// The minute starts again each time a claim existed.
+// The grace period restarts when a claim reappears.
 func TestGraceBeginsAnew(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -67,7 +67,7 @@ func TestOtherPhasesAreNotReleased(t *testing.T) {
 	w.wantRemoved()
 }
 
-// An outdated cache never costs a VM: the API server is read.
+// No VM is removed because of an outdated cache: the API server is read first.
 func TestStaleCacheReleasesNothing(t *testing.T) {
 	vm := newVM(2000)
 	for name, there := range map[string]func(w *world){
@@ -101,7 +101,7 @@ func blind(t *testing.T, c client.Client) client.Client {
 	})
 }
 
-// A Node that joined and lost its NodeClaim gets a new one, and nothing of it moves.
+// A Node that joined and lost its NodeClaim gets a new one, and its pods do not move.
 func TestNodeWithoutClaimIsAdopted(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)

@@ -108,7 +108,7 @@ func compare(t *testing.T, registry *prometheus.Registry, want string, names ...
 func TestInventory(t *testing.T) {
 	t.Parallel()
 	registry, _ := register(t, config())
-	// CPU 0 is reserved, 4, 5 and 6 are pinned or about to be, and 7 is only pending
+	// CPU 0 is reserved, 4, 5 and 6 are pinned or will be, and the VM of 7 is pending
 	// approval. Memory: 2 × 4 GiB bound to node 1, and a guest's 1 GiB over both.
 	compare(t, registry, `
 # HELP numaform_closed_offerings Offerings that are temporarily unavailable because of a failure; an empty label means any.
@@ -146,7 +146,7 @@ numaform_vms{host="pve-1",phase="reserved",region="lab"} 1
 		"numaform_host_up", "numaform_orphaned_vms", "numaform_proxmox_readable", "numaform_vms")
 }
 
-// A scrape while Proxmox does not respond still returns everything else.
+// While Proxmox does not respond, a scrape still returns all other metrics.
 func TestProxmoxUnreadable(t *testing.T) {
 	t.Parallel()
 	c := config()
@@ -222,8 +222,8 @@ numaform_state_lock_age_seconds{host="pve-1",region="lab"} 90
 	}
 }
 
-// A lock is known from the VMs that wait for it and from applies that it stopped, and is
-// dropped after the next successful apply.
+// A lock is reported if VMs wait for it or an apply failed because of it, until the next
+// successful apply.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	c := config()
@@ -365,7 +365,7 @@ func TestRegisterTwice(t *testing.T) {
 	}
 }
 
-// docs/metrics.md has a row for every metric, with exactly its labels, and no other.
+// docs/metrics.md has exactly one row for each metric, with its labels.
 func TestDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "metrics.md"))

@@ -91,7 +91,7 @@ func TestVMsFollowTheirClass(t *testing.T) {
 	if messages := told.messages(nodeclass.ReasonPoolKept); len(messages) != 1 || !strings.Contains(messages[0], "Pool.Allocate") {
 		t.Errorf("told %q", messages)
 	}
-	if moves != 1 { // one for all VMs of a pool
+	if moves != 1 { // one query for all VMs of a pool
 		t.Errorf("asked Proxmox %d times whether VMs may move", moves)
 	}
 }

@@ -72,7 +72,7 @@ func (r *recorder) take() []string {
 	return reasons
 }
 
-// messages returns the messages of all events of a reason.
+// messages returns the messages of all events with a reason.
 func (r *recorder) messages(reason string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +85,7 @@ func (r *recorder) messages(reason string) []string {
 	return messages
 }
 
-// agentAt is when hosts were read, and when their agents last published.
+// agentAt is the time at which hosts were read, and their agents last published.
 var agentAt = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 
 // lab has two hosts of one region; one has the template, storage and pool.

@@ -86,7 +86,7 @@ func (w *world) create(object client.Object) {
 	})
 }
 
-// reconcile checks a class once, and returns it as it then is in the API server.
+// reconcile checks a class once, and returns the resulting object in the API server.
 func (w *world) reconcile(name string) *v1alpha1.ProxmoxNodeClass {
 	w.t.Helper()
 	nc := w.read(name)
@@ -234,7 +234,7 @@ type reasoned struct{}
 func (reasoned) Error() string           { return "for a reason" }
 func (reasoned) ConditionReason() string { return "Because" }
 
-// What Validate refuses is reported, and nothing else is checked.
+// A class that Validate refuses is reported, and no other check runs.
 func TestInvalidSpec(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -245,7 +245,7 @@ func TestInvalidSpec(t *testing.T) {
 	if err := w.Update(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
-	// As a CRD of another version would have accepted it.
+	// A CRD of another version would have accepted this.
 	nc.Spec.BootDevice = &v1alpha1.BootDevice{Size: "40"}
 	nc.Annotations = map[string]string{
 		v1alpha1.AnnotationClassHash: scheduling.ClassHash(nc), v1alpha1.AnnotationClassHashVersion: scheduling.ClassHashVersion,
@@ -292,8 +292,7 @@ func TestEventsTellOfChanges(t *testing.T) {
 	}
 }
 
-// While Proxmox does not respond, the hosts of the last check remain: nothing is known to
-// have changed.
+// While Proxmox does not respond, the status keeps the hosts of the last check.
 func TestHostsStayWhileProxmoxIsSilent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -346,8 +345,8 @@ func TestHashFollowsTheClass(t *testing.T) {
 	}
 }
 
-// After an upgrade with another hash algorithm no node is replaced only because of that,
-// and a node that had drifted before still is.
+// An upgrade with another hash algorithm does not by itself replace nodes, and a node that
+// had drifted before is still drifted.
 func TestHashVersionUpgrade(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -17,7 +17,7 @@ func waiting(b provisioning.Batch) <-chan bool {
 	return done
 }
 
-// settled waits until this many timers are being waited for.
+// settled waits until this many timers have waiters.
 func settled(t *testing.T, clk *testclock.FakeClock, timers int) {
 	t.Helper()
 	ticker := time.NewTicker(time.Millisecond)
@@ -40,7 +40,7 @@ func ended(done <-chan bool) bool {
 	}
 }
 
-// burst triggers a batch twice within the time in which a burst is noticed.
+// burst triggers a batch twice in quick succession, so that it counts as a burst.
 func burst(t *testing.T, b provisioning.Batch, clk *testclock.FakeClock, done <-chan bool) {
 	t.Helper()
 	b.Trigger()
@@ -52,7 +52,7 @@ func burst(t *testing.T, b provisioning.Batch, clk *testclock.FakeClock, done <-
 	}
 }
 
-// TestBatchOfOnePod does not wait for pods that do not come.
+// TestBatchOfOnePod checks that a single pod does not wait for others.
 func TestBatchOfOnePod(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakeClock(time.Unix(0, 0))
@@ -114,13 +114,13 @@ func TestBatchDoesNotWaitForEver(t *testing.T) {
 	}
 }
 
-// TestBatchPauses pauses once in a burst, a moment after its pods, and then waits for the
-// rest of it.
+// TestBatchPauses checks that a burst has one pause, a moment after its pods, and that the
+// next wait continues with the rest of the burst.
 func TestBatchPauses(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakeClock(time.Unix(0, 0))
 	b := provisioning.NewBatch(clk, time.Second, 10*time.Second)
-	for range 2 { // a batch leaves nothing to the next one
+	for range 2 { // a batch does not affect the next one
 		pauses := make(chan bool, 1)
 		next := func() { go func() { complete, _ := b.Pause(context.Background()); pauses <- complete }() }
 		next()

@@ -49,7 +49,7 @@ func (w *world) judge(t *testing.T, cache *virtualpods.Cache) {
 	}
 }
 
-// stands returns the condition of the CapacityBuffer.
+// stands returns the Provisioning condition of the CapacityBuffer.
 func (w *world) stands(t *testing.T) string {
 	t.Helper()
 	b := &autoscalingv1beta1.CapacityBuffer{}
@@ -96,8 +96,8 @@ func asOperator(t *testing.T) context.Context {
 	return options.ToContext(t.Context(), &options.Options{BatchMaxDuration: time.Minute})
 }
 
-// TestBuffers creates a VM for a CapacityBuffer, keeps it while the buffer exists, and
-// gives its room to arriving pods.
+// TestBuffers checks that a CapacityBuffer gets a VM, which remains while the buffer exists,
+// and whose room new pods use.
 func TestBuffers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, poolOfTwo)
@@ -141,7 +141,7 @@ func TestBuffers(t *testing.T) {
 	}
 }
 
-// TestBufferGoes frees the room of a CapacityBuffer.
+// TestBufferGoes checks that a deleted CapacityBuffer releases its room.
 func TestBufferGoes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, poolOfTwo)
@@ -164,7 +164,7 @@ func TestBufferGoes(t *testing.T) {
 	if held := w.state.BufferPodCount(ids[0]); held != 0 {
 		t.Errorf("the node holds room for %d pods of a buffer that is gone", held)
 	}
-	// If the gate is disabled, none is read.
+	// If the gate is disabled, no CapacityBuffer is read.
 	w.config.Virtual = nil
 	w.config.Client = refusing{w.client}
 	if _, err := provisioning.New(w.config).Provision(t.Context()); err != nil {

@@ -96,7 +96,7 @@ type writer struct {
 	// made are the VMs that exist.
 	made map[fleet.Key]bool
 	err  error
-	// unread is why the VMs are not known.
+	// unread is the error of States.
 	unread error
 }
 
@@ -182,8 +182,8 @@ type world struct {
 	begun func(keys []fleet.Key)
 }
 
-// newWorld returns a controller over manifests. Nothing here depends on watches or
-// validation.
+// newWorld returns a controller for the objects of manifests. These tests do not depend on
+// watches or validation.
 func newWorld(t *testing.T, pass provisioning.Approvals, manifests ...string) *world {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "manifests.yaml")
@@ -225,7 +225,7 @@ func (w *world) claims(t *testing.T) []karpv1.NodeClaim {
 	return list.Items
 }
 
-// told returns the events with a reason.
+// told returns the number of events with a reason.
 func (w *world) told(reason string) int {
 	n := 0
 	for _, event := range w.recorder.published {
@@ -262,8 +262,8 @@ func TestClaimsNameTheirVMs(t *testing.T) {
 	}
 }
 
-// TestChangeBeforeClaims creates claims for VMs after their changes were begun, and
-// allows other placements meanwhile.
+// TestChangeBeforeClaims checks that claims are created after the changes of their VMs have
+// begun, and that other placements can run meanwhile.
 func TestChangeBeforeClaims(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, poolOfTwo, pods(3, "1"))
@@ -308,7 +308,8 @@ func TestNothingWithoutApproval(t *testing.T) {
 	}
 }
 
-// TestOnePoolDoesNotStopTheOthers allows the VMs whose approval is known.
+// TestOnePoolDoesNotStopTheOthers checks that VMs are created if only the approval of other
+// pools is unknown.
 func TestOnePoolDoesNotStopTheOthers(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("another pool cannot be planned")
@@ -319,8 +320,8 @@ func TestOnePoolDoesNotStopTheOthers(t *testing.T) {
 	}
 }
 
-// TestNameTaken leaves a NodeClaim alone that belongs to another VM of the same name, and
-// releases the reservation.
+// TestNameTaken checks that a NodeClaim of another VM with the same name is not changed, and
+// that the reservation is released.
 func TestNameTaken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, poolOfTwo, pods(1, "1"))
@@ -337,7 +338,8 @@ func TestNameTaken(t *testing.T) {
 	}
 }
 
-// TestUnknownFleetIsNotEmpty cannot read the existing VMs: nothing is reserved.
+// TestUnknownFleetIsNotEmpty checks that nothing is reserved if the existing VMs cannot be
+// read.
 func TestUnknownFleetIsNotEmpty(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, poolOfTwo, pods(1, "1"))

@@ -95,8 +95,8 @@ func (w *world) pend(t *testing.T, name, cpu string) {
 
 func (w *world) step(d time.Duration) { w.config.Clock.(*testclock.FakeClock).Step(d) }
 
-// TestStandbyBuffer keeps two standby VMs for a buffer, wakes the one that a pod needs and
-// creates another afterwards, and removes them when the buffer is gone for a while.
+// TestStandbyBuffer checks that a buffer has two standby VMs, that one is woken for a pod and
+// replaced afterwards, and that they are removed some time after the buffer was deleted.
 func TestStandbyBuffer(t *testing.T) {
 	t.Parallel()
 	w := standbyWorld(t, 2, poolOfTwo)
@@ -106,7 +106,7 @@ func TestStandbyBuffer(t *testing.T) {
 	}
 	w.provision(t, 0, "True FitsExistingCapacity: all 2 replicas have standby VMs, created or in progress")
 
-	// A VM that is not made cannot be woken.
+	// A VM that is not created yet cannot be woken.
 	w.make()
 	w.pend(t, "comes", "1")
 	w.provision(t, 1, "False RequiresNewCapacity: 1 of 2 replicas need new standby VMs")
@@ -152,8 +152,8 @@ func TestStandbyBuffer(t *testing.T) {
 	}
 }
 
-// TestWakesAtAPause wakes a standby VM before a burst is complete, but not if another of
-// its pods needs a new VM: that change contains all of them.
+// TestWakesAtAPause checks that a standby VM is woken before a burst is complete, unless
+// another pod of the burst needs a new VM: the change of that VM contains the whole burst.
 func TestWakesAtAPause(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -192,7 +192,8 @@ func TestWakesAtAPause(t *testing.T) {
 	}
 }
 
-// TestStandbyBufferFlaps removes nothing while a buffer comes and goes.
+// TestStandbyBufferFlaps checks that no VM is removed while a buffer is repeatedly deleted
+// and created.
 func TestStandbyBufferFlaps(t *testing.T) {
 	t.Parallel()
 	w := standbyWorld(t, 1, poolOfTwo)
@@ -211,7 +212,7 @@ func TestStandbyBufferFlaps(t *testing.T) {
 	}
 }
 
-// TestStandbyBufferReserves follows the annotation of a buffer.
+// TestStandbyBufferReserves checks that a buffer's annotation is used.
 func TestStandbyBufferReserves(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]bool{"true": true, "false": false, "perhaps": false} {
@@ -231,7 +232,7 @@ func TestStandbyBufferReserves(t *testing.T) {
 	}
 }
 
-// TestPinnedStandbyReserves does not follow the annotation where CPUs are pinned.
+// TestPinnedStandbyReserves checks that the annotation is ignored if CPUs are pinned.
 func TestPinnedStandbyReserves(t *testing.T) {
 	t.Parallel()
 	pinned := strings.Replace(poolOfTwo, "spec: {template: {name: debian}}", "spec: {template: {name: debian}, placement: {policy: Dedicated, pinWith: Affinity}}", 1)
@@ -249,8 +250,8 @@ func TestPinnedStandbyReserves(t *testing.T) {
 	w.provision(t, 0, "True FitsExistingCapacity: all 1 replicas have standby VMs, created or in progress"+ignored)
 }
 
-// TestOutdatedStandby replaces standby VMs one at a time: the new one first, or the old
-// one if there is room for no other.
+// TestOutdatedStandby checks that standby VMs are replaced one at a time. The old VM is
+// removed after the new one was created, or before if there is no room for both.
 func TestOutdatedStandby(t *testing.T) {
 	t.Parallel()
 	for name, full := range map[string]bool{"room": false, "no room": true} {

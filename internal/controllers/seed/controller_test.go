@@ -47,7 +47,7 @@ func (w *world) attached(number fleet.VMID, host string) (fleet.VM, *karpv1.Node
 	return vm, now(w, claim), request
 }
 
-// A node that has joined loses seed, token and request, once.
+// The seed, token and request of a node that has joined are deleted, once.
 func TestJoinedNodeLosesItsSeed(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, request := w.attached(2201, "")
@@ -143,7 +143,7 @@ func TestRemovalTouchesNothingElse(t *testing.T) {
 	}
 }
 
-// A claim being deleted loses its token at once; its seed remains as long as its VM.
+// The token of a claim being deleted is deleted at once; the seed remains as long as the VM.
 func TestClaimThatGoesLosesItsToken(t *testing.T) {
 	w := newWorld(t)
 	vm := w.vm(2205, "pve-1")
@@ -158,7 +158,7 @@ func TestClaimThatGoesLosesItsToken(t *testing.T) {
 	}
 }
 
-// A VM that was not started before its token expired gets another, in the same volume.
+// A VM that was not started before its token expired gets a new seed in the same volume.
 func TestRenewal(t *testing.T) {
 	w := newWorld(t)
 	vm := w.vm(2206, "pve-1")
@@ -209,7 +209,7 @@ func TestRenewal(t *testing.T) {
 	fourth := w.onlyToken(vm)
 	w.wantSeed(vm, fourth)
 
-	// It runs and has read its seed; when that token has expired, it is useless.
+	// The VM runs and has read its seed, so a new token would be useless.
 	w.boot(vm, true)
 	w.proxmox.ResetCalls()
 	w.clock.Step(14*time.Minute + 30*time.Second)
@@ -225,7 +225,7 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// A used token is not renewed, at any time: its guest runs.
+// A used token is never renewed, because its guest runs.
 func TestNoRenewalAfterUse(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2207, "")
@@ -236,7 +236,7 @@ func TestNoRenewalAfterUse(t *testing.T) {
 	}
 }
 
-// While paused, nothing is written; and nothing is known about a fleet that was not read.
+// Nothing is written while numaform is paused, or before the fleet has been read.
 func TestControllerWaits(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2208, "")
@@ -279,7 +279,7 @@ func TestControllerLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// The whole life of two seeds, with the API server's events: one node joins, one claim is
+// The life of two seeds, driven by the API server's events: one node joins, and one claim is
 // deleted.
 func TestControllersOnAManager(t *testing.T) {
 	w := newWorld(t)

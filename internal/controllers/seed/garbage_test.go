@@ -58,7 +58,7 @@ func (w *world) isos(host string) []string {
 func TestSweep(t *testing.T) {
 	w := newWorld(t)
 	seeder := w.seeder()
-	// Needed: a VM of the fleet whose claim was deleted, and one that is not in the fleet
+	// Needed: a VM of the fleet whose claim was deleted, and a VM that is not in the fleet
 	// yet.
 	kept, coming := w.vm(2301, "pve-1"), w.vm(2302, "pve-1")
 	w.claim(kept)
@@ -68,7 +68,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.without(coming)
-	// Not needed: a node that joined, and one that was deleted with its claim.
+	// Not needed: a node that has joined, and a VM that was deleted with its claim.
 	joined, lost := w.vm(2303, "pve-2"), w.vm(2304, "pve-2")
 	w.claim(joined, func(c *karpv1.NodeClaim) { c.Annotations[seed.AnnotationSeed] = seed.Removed })
 	w.put("pve-2", "numaform-prod-2303-000008ff.iso", "numaform-prod-2304-00000900.iso")
@@ -137,7 +137,7 @@ func TestSweepOfAnUnreadFleet(t *testing.T) {
 	}
 }
 
-// A host that is down keeps its garbage and does not stop the sweep of the others.
+// A host that is down keeps its garbage, and does not prevent the sweep of other hosts.
 func TestSweepWithAHostDown(t *testing.T) {
 	w := newWorld(t)
 	w.put("pve-1", "numaform-prod-2306-00000902.iso")

@@ -107,7 +107,7 @@ func (a *agents) start(vm fleet.VM, running bool) {
 	}
 }
 
-// join handles a claim once, and returns when to do so again.
+// join reconciles a claim once, and returns the delay until the next time.
 func (a *agents) join(claim *karpv1.NodeClaim) time.Duration {
 	a.t.Helper()
 	result, err := a.joiner.Reconcile(a.t.Context(), now(a.world, claim))
@@ -137,8 +137,8 @@ func (a *agents) state(claim *karpv1.NodeClaim) string {
 const joinScript = `kubeadm join {{ .Kubernetes.APIServer }} --token {{ .Kubernetes.BootstrapToken }} --node-name {{ .Metadata.Hostname }}
 `
 
-// TestJoinsByTheGuestAgent runs the command once the agent responds, only once, and
-// deletes the token when the node has joined.
+// TestJoinsByTheGuestAgent checks that the command runs only once, when the agent responds,
+// and that the token is deleted when the node has joined.
 func TestJoinsByTheGuestAgent(t *testing.T) {
 	a := newAgents(t, "agent-once", joinScript)
 	vm, claim := a.node(2701, "agent-once")
@@ -188,7 +188,7 @@ func TestJoinShell(t *testing.T) {
 	}
 }
 
-// TestAFailingJoinCommandIsTriedAFewTimes has a command that always fails.
+// TestAFailingJoinCommandIsTriedAFewTimes checks the retries of a command that always fails.
 func TestAFailingJoinCommandIsTriedAFewTimes(t *testing.T) {
 	a := newAgents(t, "agent-failing", joinScript)
 	vm, claim := a.node(2702, "agent-failing")
@@ -217,7 +217,8 @@ func TestAFailingJoinCommandIsTriedAFewTimes(t *testing.T) {
 	}
 }
 
-// TestAJoinCommandThatNobodySawEnd waits for a command that an earlier numaform began.
+// TestAJoinCommandThatNobodySawEnd checks that numaform waits for a command that an earlier
+// process started.
 func TestAJoinCommandThatNobodySawEnd(t *testing.T) {
 	a := newAgents(t, "agent-died", joinScript)
 	_, claim := a.node(2703, "agent-died")
@@ -235,8 +236,8 @@ func TestAJoinCommandThatNobodySawEnd(t *testing.T) {
 	}
 }
 
-// TestAJoinCommandThatOutlivesNumaform ends numaform while the command runs: the next
-// process must not start it again concurrently.
+// TestAJoinCommandThatOutlivesNumaform checks that a process that starts while a command of
+// the previous process runs does not run it concurrently.
 func TestAJoinCommandThatOutlivesNumaform(t *testing.T) {
 	a := newAgents(t, "agent-outlives", joinScript)
 	_, claim := a.node(2704, "agent-outlives")
@@ -256,7 +257,7 @@ func TestAJoinCommandThatOutlivesNumaform(t *testing.T) {
 	}
 }
 
-// TestJoinCommandsAreChecked checks that classes report what is wrong with their
+// TestJoinCommandsAreChecked checks that the conditions of classes report problems of their
 // commands.
 func TestJoinCommandsAreChecked(t *testing.T) {
 	a := newAgents(t, "agent-checked", "join {{ .Values.Password }}")

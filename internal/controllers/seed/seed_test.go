@@ -25,7 +25,7 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// The guest finds in its seed what it needs to join: its own name and providerID, its
+// A seed contains everything that its guest needs to join: its name and providerID, its
 // claim's token and taints, and the cluster.
 func TestSeed(t *testing.T) {
 	w := newWorld(t)
@@ -97,7 +97,7 @@ func TestSeedOfAStandbyVM(t *testing.T) {
 		t.Errorf("a guest would use the placeholder: %s", documents.UserData)
 	}
 
-	// Woken without a claim, it keeps the placeholder.
+	// If it is woken without a claim, it keeps the placeholder.
 	quick := w.config
 	quick.ClaimWait, quick.Clock = time.Millisecond, clock.RealClock{}
 	if _, err := seed.New(quick).Seed(t.Context(), []fleet.VM{vm}); err == nil {
@@ -251,7 +251,7 @@ func TestSeedWithABootstrapToken(t *testing.T) {
 	}
 }
 
-// The claim is created after the VM was named: the seed waits for it.
+// The claim is created after the VM was reserved: Seed waits for it.
 func TestSeedWaitsForTheClaim(t *testing.T) {
 	w := newWorld(t, func(c *seed.Config) { c.Clock, c.ClaimWait = clock.RealClock{}, time.Minute })
 	vm := w.vm(2006, "pve-1")
@@ -293,7 +293,7 @@ func TestSeedWithoutAClaim(t *testing.T) {
 	}
 }
 
-// An error with one VM does not stop the others' seeds, and contains no secret.
+// An error with one VM does not prevent the seeds of other VMs, and contains no secret.
 func TestSeedFails(t *testing.T) {
 	w := newWorld(t)
 	fine, broken := w.vm(2011, "pve-1"), w.vm(2012, "pve-2")

@@ -54,7 +54,7 @@ func TestShutDownOfAnotherVM(t *testing.T) {
 	}
 }
 
-// People migrate VMs; a host that is down has no reachable guests.
+// VMs may have been migrated; guests on a host that is down are not reachable.
 func TestShutDownElsewhere(t *testing.T) {
 	w := newWorld(t)
 	moved, dark := w.vm(2107, "pve-1"), w.vm(2108, "pve-2")

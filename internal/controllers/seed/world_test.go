@@ -39,14 +39,14 @@ import (
 
 const (
 	clusterID = "prod"
-	// namespace is numaform's own.
+	// namespace is numaform's namespace.
 	namespace = "default"
 	// account is the ServiceAccount that nodes join as.
 	account = "numaform-bootstrap"
 	version = "v1.35.1"
 )
 
-// start is when tests begin, in whole seconds like tokens' times.
+// start is the time at which tests begin, in whole seconds like the times of tokens.
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // plane is the control plane of the package's tests.
@@ -78,7 +78,7 @@ func TestMain(m *testing.M) {
 	os.Exit(plane.Main(m))
 }
 
-// prepare makes what every world needs.
+// prepare creates the objects that every world needs.
 func prepare(cluster *testenv.Cluster) error {
 	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
 		return err
@@ -112,7 +112,7 @@ type world struct {
 	clock   *clocktesting.FakeClock
 	config  seed.Config
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu       sync.Mutex
 	vms      []fleet.VM
 	unread   bool
@@ -238,7 +238,7 @@ func (w *world) boot(vm fleet.VM, running bool) {
 	}
 }
 
-// seed seeds VMs and returns the lines for the record.
+// seed calls Seed for VMs, and returns the lines for the record.
 func (w *world) seed(s *seed.Seeder, vms ...fleet.VM) []string {
 	w.t.Helper()
 	written, err := s.Seed(w.t.Context(), vms)
@@ -363,7 +363,7 @@ func (w *world) wantSeed(vm fleet.VM, token jointoken.Grant) {
 	}
 }
 
-// now reads an object again.
+// now returns the current version of an object.
 func now[T client.Object](w *world, object T) T {
 	w.t.Helper()
 	if err := w.client.Get(w.t.Context(), client.ObjectKeyFromObject(object), object); err != nil {
@@ -445,7 +445,7 @@ func noSecret(t *testing.T, texts ...string) {
 
 var errNotYet = errors.New("not yet")
 
-// eventually repeats something until it succeeds.
+// eventually repeats try until it succeeds.
 func eventually(t *testing.T, what string, try func() error) {
 	t.Helper()
 	deadline := time.NewTimer(time.Minute)
