@@ -13,11 +13,11 @@ import (
 	"github.com/numaform/numaform/internal/confine"
 )
 
-// version is set by make build. Without it, it is the version of the module.
+// version is set by make build; otherwise, the module's version is used.
 var version string
 
 func main() {
-	if err := confine.Main(); err != nil { // started as the helper of a numaform
+	if err := confine.Main(); err != nil { // this process is a helper that numaform started
 		fmt.Fprintln(os.Stderr, "numaform:", err)
 		os.Exit(1)
 	}
@@ -25,7 +25,7 @@ func main() {
 		version = info.Main.Version
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	context.AfterFunc(ctx, stop) // a second signal ends the process immediately
 	code := cli.Run(ctx, cli.Process{
 		Version: version, Args: os.Args[1:], Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 	})

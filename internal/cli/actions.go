@@ -24,19 +24,20 @@ const (
 
 var actionOrder = []string{actionDestroy, actionRecreate, actionCreate, actionImport, actionUpdate, actionWake}
 
-// actionReport is what a change does to one VM, and why.
+// actionReport describes the action of a change on one VM, and its reason.
 type actionReport struct {
 	Action string          `json:"action"`
 	Name   string          `json:"name"`
 	VMID   fleet.VMID      `json:"vmid"`
 	Host   topology.HostID `json:"host"`
 	Reason string          `json:"reason"`
-	// requested is set for the new VMs of this change, which have a table of their own.
+	// requested is set for the new VMs of this change, which are printed in a separate
+	// table.
 	requested bool
 }
 
-// actions returns what the change does to each VM: what the engine planned, or without an
-// engine what was requested.
+// actions returns the actions of the change on each VM: the planned ones, or without an
+// engine the requested ones.
 func (p *proposal) actions() []actionReport {
 	actions := []actionReport{}
 	if p.plans == nil {
@@ -62,7 +63,7 @@ const (
 	reasonRemoved  = "this change removes it"
 	reasonTakenOut = "its file was deleted from the fleet"
 	reasonMissing  = "its file is in the fleet, but the VM no longer exists in Proxmox"
-	reasonMade     = "an earlier change or a commit by hand added its file"
+	reasonMade     = "an earlier change or a manual commit added its file"
 	reasonImport   = "it exists in Proxmox with this fleet's marker, but not in the state"
 	reasonRepair   = "it differs from its file"
 	reasonUpdate   = "its file changes; the VM keeps running"
@@ -122,7 +123,7 @@ func (p *proposal) vm(plan *scaler.RootPlan, target *guard.Target) fleet.VM {
 			}
 		}
 	}
-	// The state contains a VM that no file described: its module's name is all that is known.
+	// The state contains a VM without a file, so only the name of its module is known.
 	name, _, _ := strings.Cut(strings.TrimPrefix(target.Address, "module."), ".")
 	vm := fleet.VM{Name: name, VMID: target.VMID}
 	vm.Host = plan.Host
@@ -133,7 +134,7 @@ func actionOn(action string, vm *fleet.VM, reason string, requested bool) action
 	return actionReport{Action: action, Name: vm.Name, VMID: vm.VMID, Host: vm.Host, Reason: reason, requested: requested}
 }
 
-// actions prints the VMs that are not new ones of this change, by action and reason.
+// actions prints the VMs other than the new VMs of this change, by action and reason.
 func (w *printer) actions(actions []actionReport) {
 	actions = slices.DeleteFunc(slices.Clone(actions), func(a actionReport) bool { return a.requested })
 	if len(actions) == 0 {

@@ -58,7 +58,7 @@ func newChanges(process Process) []*cobra.Command {
 // decider decides on a change and renders it.
 type decider func(ctx context.Context, process Process, o *options) (*proposal, error)
 
-// removal removes the named nodes. None of them may run pods.
+// removal removes the named nodes, which must be drained.
 func removal(names []string) decider {
 	return func(ctx context.Context, process Process, o *options) (*proposal, error) {
 		// First do the checks that do not need Proxmox.
@@ -92,7 +92,7 @@ func reversal(args []string) decider {
 	if len(args) > 0 {
 		id = args[0]
 	}
-	// The change is selected only once: a retry follows new changes.
+	// Select the change only once: new changes may be recorded before a retry.
 	var undone *audit.Change
 	return func(ctx context.Context, process Process, o *options) (*proposal, error) {
 		s, err := open(ctx, process, o)
@@ -132,12 +132,12 @@ func reversal(args []string) decider {
 	}
 }
 
-// attempts limits how often a change is decided again because the fleet or a host changed
-// in the meantime.
+// attempts is the maximum number of attempts at a change, which fail if the fleet or a
+// host changes in the meantime.
 const attempts = 5
 
-// change decides on a change, plans it, asks for confirmation and applies it. If another
-// writer was faster, it starts over.
+// change decides on a change, plans it, asks for confirmation and applies it. It starts
+// over if another writer changed the fleet first.
 func change(ctx context.Context, process Process, o *options, decide decider) error {
 	if err := o.checkLive(); err != nil {
 		return err

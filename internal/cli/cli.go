@@ -42,15 +42,15 @@ type Process struct {
 // usageError is an error in the command line.
 type usageError struct{ error }
 
-// exitError carries an exit code that is not a failure.
+// exitError sets the exit code without printing an error.
 type exitError struct{ code int }
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 
-// stopping is the answer to the first Ctrl-C. The engines and providers end with this
-// process, and the next run recovers from that as from any crash.
-const stopping = "stopping: running steps finish and the state is saved, which can take as long as a clone. " +
-	"Press Ctrl-C again to end at once; the same command then finds and finishes what was begun."
+// stopping is the message after the first Ctrl-C. The engines and providers end with
+// this process, and the next run recovers as from any crash.
+const stopping = "stopping: waiting until running steps finish and the state is saved, which can take as long as cloning a VM. " +
+	"Press Ctrl-C again to exit immediately; to finish the change later, run the same command again."
 
 // Run runs one command and returns its exit code.
 func Run(ctx context.Context, process Process) int {
@@ -65,7 +65,7 @@ func Run(ctx context.Context, process Process) int {
 		}
 	})
 	command, err := root.ExecuteContextC(ctx)
-	silent() // the caller may cancel ctx when the command has ended
+	silent() // the caller may cancel ctx after the command has ended
 	var exit exitError
 	var usage usageError
 	switch {
@@ -78,7 +78,7 @@ func Run(ctx context.Context, process Process) int {
 		return ExitUsage
 	}
 	if ctx.Err() != nil {
-		hint := "run the same command again: it finishes a started change and creates nothing twice"
+		hint := "run the same command again: it finishes the started change and creates nothing twice"
 		if command.Name() == "conformance" {
 			hint = "the VMs, tokens and volumes of this run were removed, except any that the next line names"
 		} else if command.Flags().Lookup("auto-approve") == nil {
@@ -147,7 +147,8 @@ func finish(command *cobra.Command, examples map[string]string) {
 	}
 }
 
-// arguments requires between least and most of the arguments in Use, such as NODE.
+// arguments requires between least and most arguments. The errors name them as in Use,
+// such as NODE.
 func arguments(least, most int) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
 		path := strings.TrimPrefix(command.CommandPath(), command.Root().Name()+" ")

@@ -23,7 +23,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// requestTimeout limits one request of conformance. A host's report may take long.
+// requestTimeout limits one request of conformance. A host's report can take a long
+// time.
 const requestTimeout = 2 * time.Minute
 
 // conformanceOptions are the flags of conformance.
@@ -42,7 +43,7 @@ func newConformance(process Process) *cobra.Command {
 			"simulator and tests are based. The command creates VMs in one pool and one range of VMIDs, and removes\n" +
 			"them, even when interrupted. It creates users, tokens and roles only with the password of root@pam;\n" +
 			"their names begin with numaform-kit. The report contains no secrets, addresses or names of the cluster.\n" +
-			"The exit code is 0 if all cases that ran are equal, 1 if one differs, and 2 for wrong usage.",
+			"The exit code is 0 if all cases that ran are equal, 1 if a case differs or failed, and 2 for wrong usage.",
 		RunE: func(command *cobra.Command, _ []string) error { return o.compare(command.Context(), process) },
 	}
 	flags := command.Flags()
@@ -167,14 +168,14 @@ func (o *conformanceOptions) target(config *operator.Config) error {
 	}
 	url := cluster.URL
 	if url == "" {
-		url = cluster.URLs[0] // Load refuses a cluster without URLs
+		url = cluster.URLs[0] // Load rejects a cluster without URLs
 	}
 	o.run.URL = strings.TrimSuffix(strings.TrimRight(url, "/"), "/api2/json") + "/api2/json"
 	return nil
 }
 
-// apiClient returns a client with the configured trust. It uses HTTP/1.1, because Proxmox
-// reports errors in the reason phrase, which HTTP/2 lacks.
+// apiClient returns an HTTP client with the TLS settings of the cluster. It uses
+// HTTP/1.1, because Proxmox reports errors in the reason phrase, which HTTP/2 lacks.
 func apiClient(cluster *operator.Cluster) (*http.Client, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: cluster.Insecure} //nolint:gosec // the user's choice
 	if cluster.CAFile != "" {

@@ -61,7 +61,7 @@ func explained(err error, role string) error {
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("%w: the cluster rejected your credentials: check the user in the kubeconfig", err)
 	case meta.IsNoMatchError(err):
-		return fmt.Errorf("%w: numaform's CRDs are not installed in this cluster: select its cluster with --kubeconfig or --context", err)
+		return fmt.Errorf("%w: numaform's CRDs are not installed in this cluster: select the cluster that runs numaform with --kubeconfig or --context", err)
 	case apierrors.IsConflict(err):
 		return fmt.Errorf("%w: another client changed the object: run the command again", err)
 	}
@@ -71,7 +71,7 @@ func explained(err error, role string) error {
 // controlRole is the role that pause, resume and evacuate require.
 const controlRole = "the Role numaform-switch in numaform's namespace (get and update of the ConfigMap numaform-control; see --namespace)"
 
-// whoami returns the name by which the API server knows the user.
+// whoami returns the user name that the API server authenticated.
 func whoami(ctx context.Context, c kubernetes.Interface) (string, error) {
 	review, err := c.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {

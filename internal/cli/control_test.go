@@ -176,7 +176,7 @@ func TestEvacuate(t *testing.T) {
 	if err := c.Delete(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
-	says(t, 0, "lab/pve-1 can get nodes again", "evacuate", "pve-1", "--end")
+	says(t, 0, "lab/pve-1 accepts new nodes again", "evacuate", "pve-1", "--end")
 	if s := state(t, "numaform"); len(s.Evacuated) != 0 {
 		t.Errorf("state is %+v", s)
 	}

@@ -32,7 +32,7 @@ func newDoctor(process Process) *cobra.Command {
 	var o doctorOptions
 	command := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check the requirements of numaform, and say how to fix what is missing",
+		Short: "Check numaform's requirements, and explain how to fix each problem",
 		Long: "Check engine and provider, configuration, certificate, credential, privileges, hosts, topology, templates, storages, VMIDs and locks. " +
 			"Each line is the result of one check: ok, warn, fail, or skip if it depends on a failed check. The command changes nothing, except with " +
 			"--smoke, which creates and removes a small VM with plan, guard and apply. It exits with 1 if a check fails.",
@@ -109,7 +109,8 @@ type doctorReport struct {
 	Skipped  int           `json:"skipped"`
 }
 
-// checks returns the input of the checks. It contains the errors of reading it.
+// checks returns the input of the checks, including the errors that occurred while
+// reading it.
 func (o *doctorOptions) checks(ctx context.Context, process Process) doctor.Config {
 	checks := doctor.Config{File: o.config, Named: !o.withoutCluster()}
 	if checks.Named {

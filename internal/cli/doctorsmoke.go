@@ -142,7 +142,7 @@ func (o *options) smokeVMs(ctx context.Context, process Process) ([]fleet.VM, er
 	return slices.DeleteFunc(current.VMs, func(vm fleet.VM) bool { return vm.Pool != smokePool }), err
 }
 
-// removeSmoke removes the VMs and checks that Proxmox no longer has them.
+// removeSmoke removes the VMs and checks that they no longer exist in Proxmox.
 func (o *options) removeSmoke(ctx context.Context, process Process, vms []fleet.VM) error {
 	if len(vms) == 0 {
 		return nil
@@ -161,7 +161,7 @@ func (o *options) removeSmoke(ctx context.Context, process Process, vms []fleet.
 	for i := range vms {
 		host := s.snapshot.Host(vms[i].Host)
 		if host != nil && slices.ContainsFunc(host.Guests, func(g topology.Guest) bool { return g.Key == string(vms[i].Key) }) {
-			return fmt.Errorf("removing the smoke test's VM: %s still exists: check the tasks of host %s", vms[i].Name, vms[i].Host)
+			return fmt.Errorf("removing the smoke test's VM: %s still exists: check the task log of host %s", vms[i].Name, vms[i].Host)
 		}
 	}
 	return nil

@@ -53,7 +53,7 @@ func newDrift(process Process) *cobra.Command {
 	o.registerChange(flags)
 	flags.BoolVar(&o.repair, "repair", false, "revert differences by updates in place, after confirmation")
 	flags.DurationVar(&o.every, "every", 0, "repeat at this interval, such as 15m, until interrupted; 0 runs once")
-	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit with 0 without remaining drift, 1 on an error, 2 with drift; with --every, the result of the last complete run")
+	flags.BoolVar(&o.detailed, "detailed-exitcode", false, "exit with 0 if no drift remains, 1 on an error, 2 if drift remains; with --every, the code is that of the last complete run")
 	return command
 }
 
@@ -125,13 +125,13 @@ func runDrift(ctx context.Context, process Process, o *driftOptions) (remains bo
 	return d.remains(), d.failure()
 }
 
-// drifted is the drift of a fleet, with its repair.
+// drifted is the drift of a fleet and its repair.
 type drifted struct {
 	session *session
 	hosts   []scaler.RootDrift
 	// plans revert drift; nil without a repair.
 	plans []scaler.RootPlan
-	// repaired are the VMs whose drift was reverted.
+	// repaired contains the keys of the VMs whose drift was reverted.
 	repaired map[fleet.Key]bool
 }
 
@@ -177,8 +177,8 @@ func (d *drifted) repair(ctx context.Context, process Process, o *options) error
 	return nil
 }
 
-// remains reports whether drift remains. A VM on another host stays drifted even if its other
-// differences were repaired.
+// remains reports whether drift remains. A VM on another host counts as drift even if its
+// other differences were repaired.
 func (d *drifted) remains() bool {
 	for i := range d.hosts {
 		for _, vm := range d.hosts[i].VMs {
@@ -191,8 +191,8 @@ func (d *drifted) remains() bool {
 	return false
 }
 
-// failure explains why hosts could not be compared, or returns nil. A host that is down is
-// not a failure.
+// failure returns the errors of the hosts that could not be compared, or nil. A host that
+// is down is not a failure.
 func (d *drifted) failure() error {
 	var failures []error
 	for i := range d.hosts {
@@ -204,12 +204,12 @@ func (d *drifted) failure() error {
 	return errors.Join(failures...)
 }
 
-// driftReport is the output of drift, complete with -o json.
+// driftReport is the output of drift. The text format omits parts of it.
 type driftReport struct {
 	// Classes counts the VMs in each class.
 	Classes map[scaler.DriftClass]int `json:"classes"`
 	VMs     []vmDriftReport           `json:"vms"`
-	// Errors are the hosts that could not be compared.
+	// Errors lists the hosts that could not be compared.
 	Errors []hostReport `json:"errors,omitempty"`
 	// Repair is the plan that reverts drift.
 	Repair []hostReport `json:"repair,omitempty"`

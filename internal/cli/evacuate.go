@@ -41,7 +41,7 @@ func newEvacuate(process Process) *cobra.Command {
 	}
 	flags := command.Flags()
 	e.register(flags)
-	flags.BoolVar(&e.end, "end", false, "end the evacuation, so that the host gets nodes again")
+	flags.BoolVar(&e.end, "end", false, "end the evacuation, so that the host accepts new nodes again")
 	flags.BoolVar(&e.wait, "wait", false, "wait until the host has no nodes")
 	flags.DurationVar(&e.poll, "poll", 5*time.Second, "interval of checks while waiting")
 	return command
@@ -51,7 +51,7 @@ func (e *evacuation) run(ctx context.Context, process Process, name string) erro
 	if e.end && e.wait {
 		return usageError{errors.New("--end and --wait are mutually exclusive: remove one of them")}
 	}
-	if e.poll <= 0 { // a ticker panics, after the evacuation has started
+	if e.poll <= 0 { // NewTicker would panic after the evacuation has started
 		return usageError{fmt.Errorf("--poll %s: must be positive", e.poll)}
 	}
 	c, k, err := e.open()
@@ -78,7 +78,7 @@ func (e *evacuation) run(ctx context.Context, process Process, name string) erro
 		if err := s.EndEvacuation(ctx, host); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(process.Stdout, "%s can get nodes again.\n", host)
+		_, err = fmt.Fprintf(process.Stdout, "%s accepts new nodes again.\n", host)
 		return err
 	}
 	who, err := whoami(ctx, k)
@@ -175,7 +175,7 @@ func hostOf(ctx context.Context, c client.Client, name string) (topology.HostID,
 	case 1:
 		return topology.HostID{Region: topology.RegionName(regions[0]), Host: topology.HostName(name)}, nil
 	case 0:
-		return host, usageError{fmt.Errorf("host %q: unknown region, because no Node runs on the host: use REGION/HOST", name)}
+		return host, usageError{fmt.Errorf("host %q: its region is unknown, because no Node runs on it: use REGION/HOST", name)}
 	}
-	return host, usageError{fmt.Errorf("host %q: exists in the regions %s: use REGION/HOST", name, strings.Join(regions, ", "))}
+	return host, usageError{fmt.Errorf("host %q exists in several regions (%s): use REGION/HOST", name, strings.Join(regions, ", "))}
 }

@@ -56,7 +56,7 @@ func newHistory(process Process) *cobra.Command {
 			}
 			if unverified > 0 {
 				fmt.Fprintf(process.Stderr, "numaform: %d of these changes are unverified: their records do not match the key in %s, "+
-					"so numaform makes no decision from them\n", unverified, opened.KeyPlace())
+					"so numaform does not rely on them\n", unverified, opened.KeyPlace())
 			}
 			if output != "text" {
 				return printData(process, output, append([]audit.Entry{}, entries...)) // an empty list, not null
@@ -74,8 +74,8 @@ func newHistory(process Process) *cobra.Command {
 	return command
 }
 
-// readHistory returns the changes since a time, or all. If the remote of a fleet in git is
-// unreachable, it returns the changes in the local clone.
+// readHistory returns the changes of the given period, or all changes if it is 0. If the
+// remote of a fleet in git is unreachable, it returns the changes in the local clone.
 func readHistory(ctx context.Context, process Process, opened *store.Sealed, since time.Duration) ([]audit.Entry, error) {
 	var from time.Time
 	if since > 0 {
@@ -97,7 +97,7 @@ func readHistory(ctx context.Context, process Process, opened *store.Sealed, sin
 func (w *printer) history(entries []audit.Entry, details bool) {
 	switch {
 	case len(entries) == 0:
-		w.printf("no change is recorded\n")
+		w.printf("No changes are recorded.\n")
 	case details:
 		for i := range entries {
 			w.entry(&entries[i])
@@ -117,7 +117,7 @@ func (w *printer) history(entries []audit.Entry, details bool) {
 	}
 }
 
-// about returns the changes of a node, or the change with an ID.
+// about returns the changes that name a node, or the one change with that ID.
 func about(entries []audit.Entry, name string) []audit.Entry {
 	var found []audit.Entry
 	for _, entry := range entries {

@@ -33,9 +33,9 @@ func newInit(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "init",
 		Short: "Write numaform.yaml, and print the commands that create numaform's user in Proxmox",
-		Long: "Ask a few questions, write numaform.yaml and, in manifests/, a class, a NodePool and example pods, and print pveum commands that create the role, user, token and pool with the fewest privileges on " +
+		Long: "Ask a few questions; write numaform.yaml and, in manifests/, a ProxmoxNodeClass, a NodePool and example pods; and print pveum commands that create the roles, user, token and pool with the fewest privileges on " +
 			"each path, for Proxmox VE 8 and 9. Each question is also a flag; without a terminal, a missing flag has its default. The command never overwrites a file. " +
-			"The token's secret belongs in a separate file, never in numaform.yaml.",
+			"Store the token's secret in a separate file, never in numaform.yaml.",
 		Example: "  numaform init                                                          # asks questions\n" +
 			"  numaform init --cluster-id prod --url https://pve-1.example:8006       # without a terminal\n" +
 			"  numaform init --url https://pve-1.example:8006 --pool k8s --seed-storage seeds\n" +
@@ -45,7 +45,7 @@ func newInit(process Process) *cobra.Command {
 	flags := command.Flags()
 	flags.StringVar(&o.config, "config", "numaform.yaml", "file to write")
 	flags.StringVar(&o.clusterID, "cluster-id", "prod", "name of this numaform installation, used in tags, state names and markers")
-	flags.StringVar(&o.url, "url", "", "API URL of any host of the Proxmox cluster, such as https://pve-1.example:8006, or only its name")
+	flags.StringVar(&o.url, "url", "", "API URL of any host of the Proxmox cluster, such as https://pve-1.example:8006, or only the name of the host")
 	flags.StringVar(&o.region, "region", "homelab", "name of the Proxmox cluster, used as the region label of nodes")
 	flags.StringVar(&o.pool, "pool", "", "resource pool of numaform's VMs and templates; empty allows numaform to change any VM")
 	flags.StringVar(&o.template, "template", "debian-13-k8s", "name of the VM template of the first class")
@@ -62,7 +62,7 @@ func newInit(process Process) *cobra.Command {
 
 func runInit(process Process, flags *pflag.FlagSet, o *initOptions) error {
 	if _, err := os.Lstat(o.config); err == nil {
-		return fmt.Errorf("writing %s: the file exists; nothing was changed: edit it, or use another file with --config", o.config)
+		return fmt.Errorf("writing %s: the file already exists; nothing was changed: edit it, or use another file with --config", o.config)
 	}
 	if err := o.ask(process, flags); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (o *initOptions) ask(process Process, flags *pflag.FlagSet) error {
 	return o.check()
 }
 
-// check completes the URL, and refuses values that numaform.yaml cannot have or that are
+// check completes the URL, and rejects values that are invalid in numaform.yaml or
 // unsafe in the printed shell commands.
 func (o *initOptions) check() error {
 	if o.url == "" {
@@ -241,7 +241,7 @@ func (o *initOptions) render() (string, error) {
 	return text, nil
 }
 
-// scalar returns a text as a YAML scalar.
+// scalar formats a text as a YAML scalar.
 func scalar(text string) string {
 	out, err := yaml.Marshal(text)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 const manifestsDir = "manifests"
 
 // writeManifests writes a class and a NodePool for nodes on shared CPUs, and example pods,
-// next to numaform.yaml. It keeps files that exist, and returns those that it wrote.
+// next to numaform.yaml. It does not overwrite existing files, and returns the paths of
+// the files that it wrote.
 func (o *initOptions) writeManifests() (written []string, err error) {
 	dir := filepath.Join(filepath.Dir(o.config), manifestsDir)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -41,7 +42,7 @@ func (o *initOptions) writeManifests() (written []string, err error) {
 
 // nodePool returns a class that needs no host agent, and its NodePool.
 func (o *initOptions) nodePool() string {
-	text := "# Nodes on CPUs that VMs share. docs/crds/proxmoxnodeclass.md describes the fields.\n" +
+	text := "# Nodes on shared CPUs. docs/crds/proxmoxnodeclass.md describes the fields.\n" +
 		"apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: workers}\nspec:\n" +
 		"  region: " + scalar(o.region) + "\n" +
 		"  template: {name: " + scalar(o.template) + "}\n" +

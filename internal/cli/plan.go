@@ -62,7 +62,7 @@ func newPlan(process Process) *cobra.Command {
 	o.registerReport(flags)
 	flags.StringVar(&o.out, "out", "", "directory to write the fleet's files to; empty writes nothing")
 	flags.BoolVar(&o.noEngine, "no-engine", false, "render the fleet's files only, without running OpenTofu or Terraform")
-	flags.BoolVar(&detailed, "detailed-exitcode", false, "exit with 0 without changes, 1 on an error, 2 with changes")
+	flags.BoolVar(&detailed, "detailed-exitcode", false, "exit with 0 if there are no changes, 1 on an error, 2 if there are changes")
 	return command
 }
 
@@ -99,7 +99,7 @@ func writeOut(ctx context.Context, dir string, files generator.Files) (err error
 	return out.Write(files)
 }
 
-// proposal is a change with its reasons.
+// proposal is a change and the decision that led to it.
 type proposal struct {
 	session  *session
 	decision *scheduling.Decision // nil for a removal
@@ -150,9 +150,9 @@ func (p *proposal) changes() bool {
 		slices.ContainsFunc(p.plans, func(plan scaler.RootPlan) bool { return plan.Changes() })
 }
 
-// failure explains why hosts of the change, or all hosts, cannot be applied, or returns nil.
-// It ignores a host that is down and not part of the change. It ignores a VM that must stay
-// although its file was deleted, unless the change does nothing else.
+// failure returns the errors of the change's hosts, or of all hosts, that prevent an apply,
+// or nil. It ignores a host that is down and not part of the change. It ignores a VM that
+// must stay although its file was deleted, unless the change does nothing else.
 func (p *proposal) failure(all bool) error {
 	var failures []error
 	for i := range p.plans {

@@ -58,7 +58,7 @@ func newPlans(process Process) []*cobra.Command {
 		Use:   "approve NAME",
 		Short: "Approve a pending change",
 		Long: "Approve exactly the change of this plan. Its full hash identifies the change: pass it with --hash, or review the\n" +
-			"diff in a terminal and answer the question.",
+			"diff in a terminal and confirm.",
 		Args: arguments(1, 1),
 		RunE: func(command *cobra.Command, args []string) error {
 			return explained(approval.decide(command.Context(), process, args[0], approval.approve), approverRole)
@@ -80,7 +80,7 @@ func newPlans(process Process) []*cobra.Command {
 		},
 	}
 	rejection.register(reject.Flags())
-	reject.Flags().StringVar(&rejection.reason, "reason", "not wanted", "reason to record in the plan")
+	reject.Flags().StringVar(&rejection.reason, "reason", "no reason given", "reason to record in the plan")
 	return []*cobra.Command{plans, approve, reject}
 }
 
@@ -106,7 +106,7 @@ func printPlans(ctx context.Context, process Process, c client.Client, output st
 		return printData(process, output, list.Items)
 	}
 	if len(list.Items) == 0 {
-		_, err := fmt.Fprintln(process.Stdout, "No change is pending approval.")
+		_, err := fmt.Fprintln(process.Stdout, "No changes are pending approval.")
 		return err
 	}
 	w := &printer{w: process.Stdout}
@@ -172,8 +172,8 @@ func (w *printer) scalePlan(plan *v1alpha1.ScalePlan) {
 	}
 }
 
-// planSummary repeats after the diff, which may be long, what an approver decides about:
-// the number of changes, and what cannot be undone.
+// planSummary prints the facts for an approver after the diff, which may be long: the
+// number of changes, and the data loss that undo cannot revert.
 func (w *printer) planSummary(spec *v1alpha1.ScalePlanSpec) {
 	var actions []v1alpha1.ScalePlanAction
 	counts := map[v1alpha1.ScalePlanAction]int{}
@@ -197,7 +197,7 @@ func (w *printer) planSummary(spec *v1alpha1.ScalePlanSpec) {
 		if len(named) > mostNames {
 			named = append(slices.Clone(named[:mostNames-1]), fmt.Sprintf("%d more", len(deleted)-mostNames+1))
 		}
-		risk = fmt.Sprintf("deletes the disks of %s; undo creates new VMs, not the data", strings.Join(named, ", "))
+		risk = fmt.Sprintf("deletes the disks of %s; undo creates new VMs, but does not restore the data", strings.Join(named, ", "))
 	}
 	w.heading("Summary")
 	for _, line := range [][2]string{

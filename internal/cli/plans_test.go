@@ -81,7 +81,7 @@ func clearPlans(t *testing.T) {
 func TestPlans(t *testing.T) {
 	controlPlane(t)
 	clearPlans(t)
-	says(t, 0, "No change is pending approval.", "plans")
+	says(t, 0, "No changes are pending approval.", "plans")
 	scalePlan(t, "workers-up-1", func(*v1alpha1.ScalePlan) {})
 	scalePlan(t, "workers-down-2", func(plan *v1alpha1.ScalePlan) {
 		plan.Spec.Direction, plan.Spec.Verdict.Decision = v1alpha1.ScaleDown, v1alpha1.VerdictNeedsApproval

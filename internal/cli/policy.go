@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// shippedPolicy refers to the default policy in place of a file.
+// shippedPolicy is the value of --policy for the built-in policy.
 const shippedPolicy = "default"
 
 func newPolicy(process Process) *cobra.Command {
@@ -106,7 +106,8 @@ const (
 	maxPlanFile   = 256 << 20
 )
 
-// readBounded reads an untrusted file, such as one of a pull request.
+// readBounded reads an untrusted file of up to most bytes, such as one from a pull
+// request.
 func readBounded(name string, most int64) ([]byte, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -207,7 +208,8 @@ func testPolicy(out io.Writer, files, paths []string) error {
 	return nil
 }
 
-// findCases returns the paths of cases: files, and files directly in a directory.
+// findCases returns the paths of cases. A directory stands for the YAML files directly
+// in it.
 func findCases(paths []string) ([]string, error) {
 	var cases []string
 	for _, path := range paths {

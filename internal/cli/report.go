@@ -14,14 +14,14 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// report is the output of plan and apply, complete with -o json.
+// report is the output of plan and apply. The text format omits parts of it.
 type report struct {
 	Pods *podsReport `json:"pods,omitempty"`
 	// Woken are the standby VMs that pods fit on. The controller wakes them.
 	Woken   []wokenReport `json:"woken,omitempty"`
 	VMs     []vmReport    `json:"vms"`
 	Removed []string      `json:"removed,omitempty"`
-	// Actions are what the change does to each VM, new ones included.
+	// Actions lists what the change does to each VM, including new VMs.
 	Actions []actionReport `json:"actions"`
 	Files   []fileReport   `json:"files"`
 	Hosts   []hostReport   `json:"shards,omitempty"`
@@ -80,7 +80,7 @@ type hostReport struct {
 	// Digest is the same for the same changes; SHA256 identifies one saved plan.
 	Digest  string `json:"plan_digest,omitempty"`
 	Verdict string `json:"verdict,omitempty"`
-	// Repinned are running VMs that the host agent will pin to other CPUs.
+	// Repinned lists the running VMs that the host agent will pin to other CPUs.
 	Repinned []string `json:"repinned,omitempty"`
 	Error    string   `json:"error,omitempty"`
 }
@@ -295,7 +295,7 @@ func (w *printer) vms(vms []vmReport, reasons bool) {
 	}
 }
 
-// gib formats memory in GiB, or in MiB if it is not a multiple.
+// gib formats memory in GiB, or in MiB if it is not a multiple of 1 GiB.
 func gib(mib int64) string {
 	if mib%1024 == 0 {
 		return fmt.Sprintf("%d GiB", mib/1024)
@@ -384,12 +384,13 @@ func (w *printer) plans(hosts []hostReport) {
 		w.printf("  %s: %s (plan %.12s)\n    %s\n", who, host.Summary, host.Digest,
 			strings.ReplaceAll(host.Verdict, "\n", "\n    "))
 		for _, repinned := range host.Repinned {
-			w.printf("    pinned again while the VM runs: %s\n", repinned)
+			w.printf("    repinned while the VM runs: %s\n", repinned)
 		}
 	}
 }
 
-// likeHost returns the hosts with the same result, which concerns no single VM.
+// likeHost returns the hosts with the same result as host, except hosts with repinned
+// VMs.
 func likeHost(hosts []hostReport, host *hostReport) []string {
 	var same []string
 	for i := range hosts {

@@ -29,7 +29,7 @@ type options struct {
 	out        string
 	output     string
 	noEngine   bool
-	// diff shows node files, verbose everything.
+	// diff shows the diff of node files; verbose shows everything.
 	diff, verbose bool
 	// dryRun stops before any change.
 	dryRun      bool
@@ -62,7 +62,7 @@ func (o *options) registerChange(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.autoApprove, "auto-approve", false, "apply without confirmation, unless the guard denies the change or requires approval")
 	flags.StringVar(&o.approve, "approve", "", "approve the change with this digest, as printed by plan, if the guard requires approval")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "plan, check and show the change without applying it")
-	// The command refuses the flag with a reason; hide it from help.
+	// checkLive rejects the flag with an explanation; hide it from help.
 	flags.Lookup("snapshot").Hidden = true
 }
 
@@ -82,7 +82,7 @@ func (o *options) checkLive() error {
 }
 
 // withoutCluster reports whether the command runs without manifests and without a cluster.
-// Nothing is then known about Nodes, and no VM is deleted.
+// The command then has no information about Nodes, so it deletes no VMs.
 func (o *options) withoutCluster() bool {
 	return o.clusterless && len(o.files) == 0 && o.kubeconfig.Path == "" && o.kubeconfig.Context == ""
 }
@@ -181,8 +181,8 @@ func actor() string {
 	return name + "@" + host
 }
 
-// live reads all regions and sets their clients. It reports a region that does not respond
-// and continues with the other regions.
+// live reads all regions and sets their clients. If a region does not respond, it prints a
+// message and continues with the other regions.
 func live(ctx context.Context, process Process, config *operator.Config, regions []scaler.Region) (*topology.Snapshot, []operator.Unread, error) {
 	clients, err := config.Connect()
 	if err != nil {
@@ -205,7 +205,7 @@ func live(ctx context.Context, process Process, config *operator.Config, regions
 }
 
 // addUnreadHosts adds the fleet's hosts in unreadable regions to the snapshot, with the VMs
-// in the fleet's files. These hosts are not known to be down: the state of their Nodes in
+// in the fleet's files. These hosts are not considered down: the state of their Nodes in
 // Kubernetes applies, and a VM without a Node is treated as joining.
 func (s *session) addUnreadHosts(ctx context.Context, unread []operator.Unread) error {
 	current, _, err := s.scaler.Fleet(ctx)

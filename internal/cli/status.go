@@ -26,7 +26,7 @@ type statusReport struct {
 	Hosts     []hostStatus    `json:"hosts"`
 	VMs       []vmStatus      `json:"vms"`
 	Pending   []pendingStatus `json:"pending,omitempty"`
-	// Unfinished are hosts on which the last change did not end.
+	// Unfinished lists the hosts on which the last change is incomplete.
 	Unfinished []topology.HostID `json:"unfinished,omitempty"`
 	LastChange *changeStatus     `json:"last_change,omitempty"`
 	// Problems need the operator's attention; each names the next step.
@@ -47,12 +47,13 @@ type hostStatus struct {
 	State     string `json:"state"`
 	CPUs      int    `json:"cpus"`
 	MemoryMiB int64  `json:"memory_mib"`
-	// Guests are the running guests of any owner, VMs those of the fleet.
+	// Guests counts the running guests of any owner, and VMs the VMs of the fleet.
 	Guests int `json:"guests"`
 	VMs    int `json:"vms"`
 	// FreeCPUs are online CPUs that are neither reserved nor pinned by a guest.
 	FreeCPUs int `json:"free_cpus"`
-	// FreeMemoryMiB is the memory that is neither reserved nor given to a running guest.
+	// FreeMemoryMiB is the memory that is neither reserved nor allocated to a running
+	// guest.
 	FreeMemoryMiB int64 `json:"free_memory_mib"`
 }
 
@@ -95,9 +96,9 @@ func newStatus(process Process) *cobra.Command {
 	var o options
 	command := &cobra.Command{
 		Use:   "status",
-		Short: "Show the fleet, its hosts, what waits and what failed",
-		Long: "Show the VMs by NodePool and host, changes that wait for approval or did not end, and problems with their next\n" +
-			"step. The command reads the fleet, its history and Proxmox and, with --kubeconfig, the cluster. It changes nothing.",
+		Short: "Show VMs, hosts, pending changes and problems",
+		Long: "Show the VMs by NodePool and host, changes that are pending approval or incomplete, and problems with the next\n" +
+			"step for each. The command reads the fleet, its history, Proxmox and, with --kubeconfig, the cluster. It changes nothing.",
 		RunE: func(command *cobra.Command, _ []string) error {
 			r, err := readStatus(command.Context(), process, &o)
 			if err != nil {
@@ -150,12 +151,12 @@ func newGet(process Process) *cobra.Command {
 func registerStatus(command *cobra.Command, o *options) {
 	flags := command.Flags()
 	registerConfig(flags, &o.config)
-	registerKubeconfig(flags, &o.kubeconfig, "kubeconfig of the cluster, for changes that wait for approval or if its ConfigMaps contain the fleet")
+	registerKubeconfig(flags, &o.kubeconfig, "kubeconfig of the cluster, to list changes pending approval, or if the fleet is stored in its ConfigMaps")
 	registerOutput(flags, &o.output)
 }
 
-// readStatus reads the fleet, its history and Proxmox, and the ScalePlans of a cluster that
-// the user selected.
+// readStatus reads the fleet, its history, Proxmox and, if the user selected a cluster, its
+// ScalePlans.
 func readStatus(ctx context.Context, process Process, o *options) (*statusReport, error) {
 	config, err := loadConfig(process, o.config)
 	if err != nil {
@@ -232,11 +233,15 @@ func newStatusReport(clusterID string, current *fleet.Fleet, snapshot *topology.
 		host.VMs = len(vmsOn(current, host.Host))
 		r.Hosts = append(r.Hosts, host)
 		if host.State != "online" {
-			r.Problems = append(r.Problems, strings.TrimSpace(fmt.Sprintf("host %s is %s %s", host.Host, host.State, snapshot.Hosts[i].Problem)))
+			problem := cmp.Or(snapshot.Hosts[i].Problem, "is offline")
+			if host.State == "maintenance" {
+				problem = "is in maintenance mode"
+			}
+			r.Problems = append(r.Problems, fmt.Sprintf("host %s %s", host.Host, problem))
 		}
 	}
 	if names := counts[vmMissing]; len(names) > 0 {
-		r.Problems = append(r.Problems, fmt.Sprintf("%s missing in Proxmox: %s: to create them again, run numaform apply; to give them up, run numaform remove",
+		r.Problems = append(r.Problems, fmt.Sprintf("%s missing from Proxmox: %s: to re-create them, run numaform apply; to remove them from the fleet, run numaform remove",
 			counted(len(names), "VM"), strings.Join(names, ", ")))
 	}
 	if names := counts[vmStopped]; len(names) > 0 {
@@ -255,7 +260,7 @@ func newStatusReport(clusterID string, current *fleet.Fleet, snapshot *topology.
 		for _, host := range r.Unfinished {
 			hosts = append(hosts, host.String())
 		}
-		r.Problems = append(r.Problems, fmt.Sprintf("change %s did not end on %s: if no numaform is running, run numaform apply, which finishes it",
+		r.Problems = append(r.Problems, fmt.Sprintf("change %s is incomplete on %s: if no numaform process is running, run numaform apply to finish it",
 			r.LastChange.ID, strings.Join(hosts, ", ")))
 	}
 	return r
@@ -326,7 +331,7 @@ func (w *printer) status(r *statusReport) {
 	w.heading("Hosts")
 	w.hostTable(r.Hosts)
 	if len(r.Pending) > 0 {
-		w.heading("Waiting for approval")
+		w.heading("Pending approval")
 		for _, plan := range r.Pending {
 			w.printf("  %s: %s, until %s\n    numaform plans %s\n", plan.Name, plan.Summary, plan.Expires.Format(time.RFC3339), plan.Name)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// withSuggestion adds to an error of a command's flags the flag or subcommand that the user
-// probably meant. Cobra parses the flags after an unknown subcommand as its parent's, so
+// withSuggestion adds the flag or subcommand that the user probably meant to an error of a
+// command's flags. Cobra parses the flags after an unknown subcommand as its parent's, so
 // the unknown subcommand is the mistake, not the flag.
 func withSuggestion(command *cobra.Command, args []string, err error) error {
 	depth := len(strings.Fields(command.CommandPath())) - 1
@@ -35,7 +35,8 @@ func withSuggestion(command *cobra.Command, args []string, err error) error {
 	return err
 }
 
-// unknownCommand reports a missing subcommand and the one that the user probably meant.
+// unknownCommand returns an error for an unknown subcommand, with the one that the user
+// probably meant.
 func unknownCommand(command *cobra.Command, name string) error {
 	var names []string
 	for _, subcommand := range command.Commands() {
@@ -54,7 +55,7 @@ func unknownCommand(command *cobra.Command, name string) error {
 func completeChoices(command *cobra.Command) {
 	command.Flags().VisitAll(func(flag *pflag.Flag) {
 		if choice, ok := flag.Value.(*choice); ok {
-			// It fails only for a flag that does not exist or has completions already.
+			// It fails only for a flag that does not exist or already has completions.
 			_ = command.RegisterFlagCompletionFunc(flag.Name, cobra.FixedCompletions(choice.choices, cobra.ShellCompDirectiveNoFileComp))
 		}
 	})

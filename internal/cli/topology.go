@@ -119,7 +119,7 @@ func readFleet(ctx context.Context, process Process, config *operator.Config, o 
 			return &current
 		}
 	}
-	fmt.Fprintf(process.Stderr, "numaform: the map lacks VMs that do not run yet, because the fleet cannot be read: %v\n", err)
+	fmt.Fprintf(process.Stderr, "numaform: the map omits VMs that are not running yet, because the fleet cannot be read: %v\n", err)
 	return &fleet.Fleet{}
 }
 

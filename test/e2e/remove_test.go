@@ -21,7 +21,7 @@ func TestRemoveVMThatIsGone(t *testing.T) {
 
 	// The status does, too.
 	out := run(t, stage, cli.ExitOK, "status")
-	for _, want := range []string{"1 VM missing in Proxmox: " + name + ":", "Last change", "NodePools"} {
+	for _, want := range []string{"1 VM missing from Proxmox: " + name + ":", "Last change", "NodePools"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status does not say %q:\n%s", want, out)
 		}
