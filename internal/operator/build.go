@@ -44,7 +44,7 @@ import (
 // eventSource is the source of the events that numaform publishes.
 const eventSource = "numaform"
 
-// builder holds what the controller's parts share.
+// builder contains the dependencies that the controller's parts share.
 type builder struct {
 	*Controller
 	manager   manager.Manager
@@ -56,9 +56,10 @@ type builder struct {
 	// cluster reads from the cache, liveCluster from the API server.
 	cluster, liveCluster *scheduling.Cluster
 	types                []scheduling.InstanceType
-	// closed are the offerings that are unavailable because VMs failed there recently.
+	// unavailable contains the offerings that are unavailable because VMs failed there
+	// recently.
 	unavailable *cloudprovider.UnavailableOfferings
-	// placing is held while a decision is turned into reserved VMs.
+	// placing is locked from a decision until its VMs are reserved.
 	placing sync.Mutex
 }
 
@@ -105,7 +106,7 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	config.Version = c.settings.Version
 	config.Clock = c.clock
 	logger := log.FromContext(ctx)
-	config.Notice = func(message string) { logger.Info("read records that others wrote", logkey.Message, message) }
+	config.Notice = func(message string) { logger.Info("read records of another writer", logkey.Message, message) }
 	config.Progress = func(host topology.HostID, message string) { logger.V(1).Info(message, logkey.Host, host.String()) }
 	if c.settings.Observe {
 		return b.observe(ctx, config)
@@ -131,7 +132,7 @@ func (b *builder) request() scheduling.Request {
 
 // apply creates the parts of a controller that makes changes.
 func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, error) {
-	// Created last, and used by the others only when the manager runs.
+	// These parts are created last. The other parts use them only while the manager runs.
 	var writer *scaler.Writer
 	var provisioner *provisioning.Controller
 	var collector *garbage.Collector
@@ -238,7 +239,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Placing:     &b.placing,
 		Clock:       b.clock,
 	})
-	// The metrics are served from here on, as all that they read is created.
+	// Serve the metrics now that everything they read exists.
 	b.numbers.Store(registry)
 	b.observer.Store(observer)
 
@@ -255,7 +256,8 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	return b.assemble(ctx, writer, list, runs...)
 }
 
-// ours returns numaform's controllers of classes, NodePools, seeds, joins and evacuations.
+// ours returns numaform's controllers for classes, NodePools, seeds, joins and
+// evacuations.
 func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer) []controller.Controller {
 	cached := b.manager.GetClient()
 	return []controller.Controller{
@@ -314,8 +316,8 @@ func (b *builder) self() *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: b.settings.Namespace, Name: control.ConfigMapName}}
 }
 
-// seeder returns the seeder of new VMs. writer may be set later: until then no VM is
-// known, and no seed is deleted because its VM is missing.
+// seeder returns the seeder of new VMs. writer may return nil at first: until it
+// returns a writer, no VMs are known, and no seed is deleted because its VM is missing.
 func (b *builder) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 	join := seed.Join{
 		APIServer:       b.config.Join.APIServer,
@@ -326,7 +328,7 @@ func (b *builder) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 	if path := b.config.Join.CAFile; path != "" {
 		var err error
 		if join.CA, err = os.ReadFile(path); err != nil {
-			return nil, fmt.Errorf("reading join.ca_file: %w: correct its path, or leave the key out", err)
+			return nil, fmt.Errorf("reading join.ca_file: %w: correct its path, or remove the key", err)
 		}
 	}
 	regions := map[topology.RegionName]seed.Region{}
@@ -356,7 +358,7 @@ func (b *builder) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 			Version: func() (string, error) {
 				version, err := b.kube.Discovery().ServerVersion()
 				if err != nil {
-					return "", fmt.Errorf("asking for the cluster's version: %w", err)
+					return "", fmt.Errorf("reading the cluster's version: %w", err)
 				}
 				return version.GitVersion, nil
 			},
@@ -418,14 +420,14 @@ func (b *builder) mayMove(ctx context.Context, region topology.RegionName, from,
 		}
 	}
 	if len(lacking) > 0 {
-		return fmt.Errorf("numaform's user lacks %s on %s: grant a role with it, or let only new nodes be in the pool",
+		return fmt.Errorf("numaform's user lacks %s on %s: grant a role that includes it, or use the pool for new nodes only",
 			poolPrivilege, strings.Join(lacking, " and "))
 	}
 	if to == "" {
 		return nil
 	}
 
-	// Whoever may change a pool can see it.
+	// A user who may change a pool can also see it.
 	snapshot, err := b.inventory.Recent(ctx)
 	if err != nil {
 		return err

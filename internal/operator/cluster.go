@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// joined reports whether a VM had become a Node: its NodeClaim was registered, or a Node
-// has its providerID.
+// joined returns a function that reports whether a VM became a Node: its NodeClaim was
+// registered, or a Node has its providerID.
 func joined(live client.Reader) func(ctx context.Context, vm fleet.VM) (bool, error) {
 	return func(ctx context.Context, vm fleet.VM) (bool, error) {
 		var claims karpv1.NodeClaimList
@@ -37,9 +37,10 @@ func joined(live client.Reader) func(ctx context.Context, vm fleet.VM) (bool, er
 	}
 }
 
-// holders determines whether the holders of state locks are dead. A controller may ask
-// only while it holds the fleet's Lease: a previous writer has lost the Lease, by death
-// or by a pause, and the question is which.
+// holders determines whether the holders of state locks are dead. A controller may use
+// it only while it holds the fleet's Lease: a previous writer has then lost the Lease,
+// because it ended or because it was suspended, and only a dead holder's lock may be
+// released.
 type holders struct {
 	pods      client.Reader
 	namespace string
@@ -59,7 +60,7 @@ func (h holders) gone(ctx context.Context, host string) (proof string, gone bool
 		return "", false
 	}
 	if host == self {
-		return "that is this host, on which no engine is left but those of this process, which holds the fleet's Lease", true
+		return "the holder ran on this host, where only this process runs engines, and this process holds the fleet's Lease", true
 	}
 	ours, theirs := podName.FindStringSubmatch(self), podName.FindStringSubmatch(host)
 	if ours == nil || theirs == nil || ours[1] != theirs[1] {
@@ -69,9 +70,9 @@ func (h holders) gone(ctx context.Context, host string) (proof string, gone bool
 	err = h.pods.Get(ctx, client.ObjectKey{Namespace: h.namespace, Name: host}, pod)
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("that was pod %s/%s, which is gone, and this process holds the fleet's Lease", h.namespace, host), true
+		return fmt.Sprintf("the holder ran in pod %s/%s, which no longer exists, and this process holds the fleet's Lease", h.namespace, host), true
 	case err == nil && (pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed):
-		return fmt.Sprintf("that was pod %s/%s, which has ended (%s), and this process holds the fleet's Lease", h.namespace, host, pod.Status.Phase), true
+		return fmt.Sprintf("the holder ran in pod %s/%s, which has ended (%s), and this process holds the fleet's Lease", h.namespace, host, pod.Status.Phase), true
 	}
 	return "", false
 }

@@ -19,7 +19,7 @@ type Config struct {
 	Clusters  []Cluster `yaml:"clusters"`
 	// TopologyFile is a nodes-settings.json; empty means none.
 	TopologyFile string `yaml:"topology_file"`
-	// StateDir is for data that belongs to this machine and to no fleet: the engine's
+	// StateDir stores the data of this machine that is not part of the fleet: the engine's
 	// working directories, local states, the clone of a git fleet. It must be outside of
 	// every checkout. By default, Load sets a directory per fleet below
 	// $XDG_STATE_HOME/numaform or $HOME/.local/state/numaform.
@@ -44,37 +44,37 @@ type History struct {
 	KeyFile string `yaml:"key_file"`
 }
 
-// Intervals configure how often the controller asks Proxmox and Kubernetes while nothing
-// happens.
+// Intervals configure how often the controller queries Proxmox and Kubernetes while it
+// is idle.
 type Intervals struct {
-	// Update is how often it asks Proxmox what changed.
+	// Update is the interval between queries of Proxmox for changes.
 	Update time.Duration `yaml:"update"`
-	// Full is how often it reads everything: the hardware of each host, and the
+	// Full is the interval between complete reads: the hardware of each host, and the
 	// configuration of each guest.
 	Full time.Duration `yaml:"full"`
-	// Lease is how often the leader renews its Lease. Three times as long after the last
-	// renewal, another replica takes over.
+	// Lease is the interval at which the leader renews its Lease. Another replica takes
+	// over three intervals after the last renewal.
 	Lease time.Duration `yaml:"lease"`
 }
 
-// check returns everything that is wrong with the intervals.
+// check returns an error for each invalid interval.
 func (i Intervals) check() []error {
 	var mistakes []error
 	walkKeys(reflect.ValueOf(i), "intervals", func(path string, value reflect.Value) {
 		if interval := time.Duration(value.Int()); interval < time.Second {
-			mistakes = append(mistakes, fmt.Errorf("%s: %s: want at least 1s", path, interval))
+			mistakes = append(mistakes, fmt.Errorf("%s: %s: must be at least 1s", path, interval))
 		}
 	})
 	return mistakes
 }
 
-// Join overrides what new nodes of the controller join with, if the cluster's own
-// information is missing or wrong.
+// Join overrides the settings with which the controller's new nodes join, if the
+// cluster's own information is missing or wrong.
 type Join struct {
 	// APIServer is the URL by which nodes reach the API server; empty means the one in
 	// ConfigMap kube-public/cluster-info, or else the controller's own.
 	APIServer string `yaml:"api_server"`
-	// CAFile contains the certificates by which nodes trust it, in PEM.
+	// CAFile contains the API server's CA certificates, in PEM.
 	CAFile string `yaml:"ca_file"`
 	// ExternalCloudProvider is set if a cloud controller manager sets providerIDs.
 	ExternalCloudProvider bool     `yaml:"external_cloud_provider"`
@@ -82,8 +82,8 @@ type Join struct {
 	ClusterDomain         string   `yaml:"cluster_domain"`
 }
 
-// Cluster is one Proxmox cluster and how to reach it. Each secret is set either by value
-// or by file.
+// Cluster configures the connection to one Proxmox cluster. Each secret is set either by
+// value or by file.
 type Cluster struct {
 	Region topology.RegionName `yaml:"region"`
 	URL    string              `yaml:"url"`
@@ -132,8 +132,8 @@ type Engine struct {
 	Version string `yaml:"version"`
 	// PluginDir is a filesystem mirror of providers; empty means the registry.
 	PluginDir string `yaml:"plugin_dir"`
-	// Concurrency is how many engines run at once; 0 means as many as have room in the
-	// container's memory.
+	// Concurrency is the maximum number of engines that run at once; 0 means as many as
+	// fit in the container's memory.
 	Concurrency int `yaml:"concurrency"`
 	// ProviderHashes are the hashes of the providers that may run, such as "h1:…"; empty
 	// means the image's providers, or else the first one used.
@@ -157,7 +157,8 @@ type Fleet struct {
 	Backend   Backend   `yaml:"backend"`
 }
 
-// Git makes each change a commit. NUMAFORM_GIT_TOKEN is the password of an https remote.
+// Git stores each change as a commit. NUMAFORM_GIT_TOKEN is the password of an https
+// remote.
 type Git struct {
 	// Enabled is needed only if Remote is empty, for a repository without a remote.
 	Enabled bool `yaml:"enabled"`
@@ -180,7 +181,8 @@ type ConfigMap struct {
 	Name      string `yaml:"name"`
 }
 
-// Policy configures what is allowed without approval. Unset fields have their defaults.
+// Policy configures which changes are allowed without approval. Unset fields have their
+// defaults.
 type Policy struct {
 	// Files contain rules in CEL, in addition to the default ones.
 	Files []string `yaml:"files"`
@@ -202,7 +204,7 @@ type Limits struct {
 	BreakAfter *int           `yaml:"break_after"`
 }
 
-// Amount is a number of VMs to create and to delete.
+// Amount limits the number of VMs to create and to delete.
 type Amount struct {
 	Creates *int `yaml:"creates"`
 	Deletes *int `yaml:"deletes"`
@@ -227,8 +229,8 @@ const (
 // clusterKeys is a Cluster without its method, for decoding its keys.
 type clusterKeys Cluster
 
-// UnmarshalYAML decodes a cluster over its defaults. The decoder's function, unlike a node's,
-// refuses unknown keys.
+// UnmarshalYAML decodes a cluster over its defaults. The decoder's function rejects unknown
+// keys, unlike the method of a yaml.Node.
 func (c *Cluster) UnmarshalYAML(decode func(any) error) error {
 	*c = Cluster{
 		Timeouts: Timeouts{

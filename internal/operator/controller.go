@@ -30,7 +30,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Controller is numaform in a cluster.
+// Controller runs numaform in a cluster.
 type Controller struct {
 	config    *Config
 	settings  ControllerSettings
@@ -43,10 +43,10 @@ type Controller struct {
 	clock clock.WithTicker
 	// running is the current manager; nil while numaform is paused.
 	running atomic.Pointer[manager.Manager]
-	// writer is the manager's; nil while numaform is paused, and in observe mode.
+	// writer is the current writer; nil while numaform is paused, and in observe mode.
 	writer atomic.Pointer[scaler.Writer]
-	// observer receives what happens, and numbers are its metrics; nil before anything
-	// has run.
+	// observer receives events, and numbers are its metrics; nil before the first manager
+	// runs.
 	observer atomic.Pointer[metrics.Observer]
 	numbers  atomic.Pointer[prometheus.Registry]
 }
@@ -55,7 +55,7 @@ type Controller struct {
 // requests.
 func NewController(config *Config, settings ControllerSettings) (*Controller, error) {
 	if config.Fleet.Git.Review && !settings.Observe {
-		return nil, errors.New("fleet.git.review: the controller applies what it begins, and would push a branch at each try: leave the key out, " +
+		return nil, errors.New("fleet.git.review: not supported by the controller, which would push a branch at each attempt: remove the key, " +
 			"and use the annotations numaform.dev/scale-up: manual and numaform.dev/scale-down: manual on NodePools")
 	}
 	kube, err := kubernetes.NewForConfig(settings.Rest)
@@ -86,12 +86,13 @@ func NewController(config *Config, settings ControllerSettings) (*Controller, er
 	return c, nil
 }
 
-// Run works until ctx ends or the lease is lost. While numaform is paused, none of its
-// parts runs and it is not the leader, but it still answers probes.
+// Run runs the controller until ctx ends or the Lease is lost. While numaform is
+// paused, none of its parts runs and it is not the leader, but it still responds to
+// probes.
 func (c *Controller) Run(ctx context.Context) error {
 	ctx = log.IntoContext(ctx, c.settings.Logger)
 
-	// The kinds and labels that Karpenter's core and our clients share, added before either
+	// Add the kinds and labels that Karpenter's core and our clients share before either
 	// runs, because they read them without a lock. Pods may select by our labels.
 	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
 		return fmt.Errorf("registering kinds: %w", err)
@@ -130,7 +131,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// ready returns why the controller does not work yet, or nil.
+// ready returns an error if the controller is not ready yet.
 func (c *Controller) ready(ctx context.Context) error {
 	m := c.running.Load()
 	switch {
@@ -139,7 +140,7 @@ func (c *Controller) ready(ctx context.Context) error {
 	case m == nil:
 		return errors.New("starting")
 	case !(*m).GetCache().WaitForCacheSync(ctx):
-		return errors.New("the caches are not complete yet")
+		return errors.New("the caches are not synced yet")
 	}
 	return nil
 }
@@ -172,8 +173,8 @@ type parts struct {
 	runs sync.WaitGroup
 }
 
-// untilPaused runs all parts until numaform is paused: then it begins nothing new, and
-// waits for applies in progress.
+// untilPaused runs all parts until numaform is paused. It then starts no new changes,
+// and waits for applies in progress.
 func (c *Controller) untilPaused(ctx context.Context) error {
 	if c.control.Paused() {
 		return nil
@@ -197,8 +198,8 @@ func (c *Controller) untilPaused(ctx context.Context) error {
 	err = parts.manager.Start(ctx)
 	cancel()
 	watching.Wait()
-	// A manager that has lost its lease does not wait, and an engine that dies with this
-	// process does not save the state.
+	// Wait here, because a manager that lost its Lease does not, and an engine that dies
+	// with this process does not save the state.
 	parts.runs.Wait()
 	if err != nil {
 		return fmt.Errorf("running the controllers: %w", err)
@@ -212,13 +213,13 @@ type ControllerSettings struct {
 	Rest *rest.Config
 	// Kubeconfig and Context select the same cluster; empty means the defaults.
 	Kubeconfig, Context string
-	// Namespace is numaform's own.
+	// Namespace is numaform's own namespace.
 	Namespace string
 	// BootstrapAccount is the ServiceAccount in Namespace that new nodes join as.
 	BootstrapAccount string
 	// BootstrapTokens allows classes to use bootstrap tokens, which are in kube-system.
 	BootstrapTokens bool
-	// Observe makes the controller decide and plan, and write nothing.
+	// Observe makes the controller decide and plan without writing anything.
 	Observe     bool
 	LeaderElect bool
 	// MetricsAddress, ProbeAddress and ProfileAddress are the listen addresses; "0"

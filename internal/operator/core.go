@@ -79,7 +79,7 @@ func newCore(ctx context.Context, b *builder, provider cloudprovider.CloudProvid
 	}
 }
 
-// paced returns a loop of Karpenter that waits longer the more Nodes there are.
+// paced returns a Karpenter loop whose interval grows with the number of Nodes.
 func (c *core) paced(name string, loop loop) controller.Controller {
 	return &paced{loop: loop, name: name, nodes: c.nodes}
 }
@@ -108,8 +108,8 @@ func (c *core) watchers() []controller.Controller {
 
 // controllers returns the controllers of Karpenter v1.14.1 except its provisioner and the
 // provisioner's triggers, which numaform replaces. The provisioner is still created,
-// because disruption uses it to simulate a cluster with fewer nodes. wrap may hold
-// disruption back.
+// because disruption uses it to simulate a cluster with fewer nodes. wrap may block
+// disruption.
 func (c *core) controllers(wrap func(func() []disruption.Method) []disruption.Method) []controller.Controller {
 	devices := deviceallocation.NewController(c.client)
 	provisioner := karpprovisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, devices, c.virtual)
@@ -168,8 +168,8 @@ func (c *core) gated(ctx context.Context, trigger func()) []controller.Controlle
 	return list
 }
 
-// buffers is called after Karpenter has evaluated a CapacityBuffer. Karpenter knows one
-// strategy only: its disruption would keep nodes for the pods of standby buffers.
+// buffers is called after Karpenter has evaluated a CapacityBuffer. Karpenter supports
+// only one strategy: its disruption would keep nodes for the pods of standby buffers.
 type buffers struct {
 	client  client.Reader
 	virtual *virtualpods.Cache

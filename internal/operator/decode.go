@@ -32,7 +32,7 @@ func decode(text []byte, target any) error {
 	var document yaml.Node
 	switch err := decoder.Decode(&document); {
 	case err == nil:
-		return fmt.Errorf("line %d: a second document begins: numaform.yaml is one document: remove the line ---", document.Line)
+		return fmt.Errorf("line %d: a second document begins: numaform.yaml must be a single document: remove the line ---", document.Line)
 	case !errors.Is(err, io.EOF):
 		return explain(err)
 	}
@@ -42,9 +42,10 @@ func decode(text []byte, target any) error {
 	return errors.Join(checkValues(&document, reflect.TypeOf(target))...)
 }
 
-// checkValues returns an error for each value that the decoder converts without a word: a
-// fraction is cut to a whole number, yes and on become booleans, and null is an empty text
-// or no entry of a list, so that a list such as the hosts of a cluster may allow more.
+// checkValues returns an error for each value that the decoder would convert silently: it
+// truncates a fraction to an integer, converts yes and on to booleans, and decodes null as
+// an empty string or omits it from a list, so that a list such as the hosts of a cluster
+// could allow more.
 func checkValues(node *yaml.Node, t reflect.Type) []error {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
@@ -61,7 +62,7 @@ func checkValues(node *yaml.Node, t reflect.Type) []error {
 		var mistakes []error
 		for _, entry := range node.Content {
 			if entry.ShortTag() == "!!null" {
-				mistakes = append(mistakes, fmt.Errorf("line %d: an entry of the list is empty: write its value, or remove it", entry.Line))
+				mistakes = append(mistakes, fmt.Errorf("line %d: a list entry is empty: set its value, or remove it", entry.Line))
 			}
 			mistakes = append(mistakes, checkValues(entry, t.Elem())...)
 		}
@@ -73,12 +74,12 @@ func checkValues(node *yaml.Node, t reflect.Type) []error {
 	case t.Kind() == reflect.Bool && tag != "!!bool",
 		t.Kind() == reflect.Int && tag != "!!int",
 		t.Kind() == reflect.String && tag == "!!binary":
-		return []error{fmt.Errorf("line %d: %q: want %s", node.Line, node.Value, valuesOf(t))}
+		return []error{fmt.Errorf("line %d: %q: must be %s", node.Line, node.Value, valuesOf(t))}
 	}
 	return nil
 }
 
-// checkPairs is checkValues for the keys of a section, or for pairs of texts.
+// checkPairs is checkValues for the keys of a section or of a map.
 func checkPairs(node *yaml.Node, t reflect.Type) []error {
 	var mistakes []error
 	for i := 0; i+1 < len(node.Content); i += 2 {
@@ -87,7 +88,7 @@ func checkPairs(node *yaml.Node, t reflect.Type) []error {
 		case key.ShortTag() == "!!merge":
 			mistakes = append(mistakes, checkValues(value, t)...)
 		case t.Kind() == reflect.Map && value.ShortTag() == "!!null":
-			mistakes = append(mistakes, fmt.Errorf("line %d: %s is empty: want %s", key.Line, key.Value, valuesOf(t.Elem())))
+			mistakes = append(mistakes, fmt.Errorf("line %d: %s is empty: must be %s", key.Line, key.Value, valuesOf(t.Elem())))
 		case t.Kind() == reflect.Map:
 			mistakes = append(mistakes, checkValues(value, t.Elem())...)
 		case t.Kind() == reflect.Struct:
@@ -113,7 +114,7 @@ var (
 func explain(err error) error {
 	var wrong *yaml.TypeError
 	if !errors.As(err, &wrong) {
-		return fmt.Errorf("%s: this is not YAML: indent by spaces alike, and quote a value that begins with one of > @ ` %% * & ! { [ or contains \": \"",
+		return fmt.Errorf("%s: invalid YAML: indent consistently with spaces, and quote a value that begins with one of > @ ` %% * & ! { [ or contains \": \"",
 			strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 
@@ -134,7 +135,7 @@ func explain(err error) error {
 			case "!!map":
 				value = "a section with keys below it"
 			}
-			message = fmt.Sprintf("%s%s: want %s", found[1], value, valuesOf(types[found[4]]))
+			message = fmt.Sprintf("%s%s: must be %s", found[1], value, valuesOf(types[found[4]]))
 		}
 		mistakes[i] = errors.New(message)
 	}

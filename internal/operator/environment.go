@@ -67,13 +67,13 @@ func applyEnvironment(config *Config, environ, others []string) error {
 		if name == gitToken || name == runMark || slices.Contains(known, name) || serviceVariable.MatchString(name) {
 			continue
 		}
-		mistakes = append(mistakes, fmt.Errorf("environment variable %s: names no key of numaform.yaml and no flag: %s", name, meantVariable(name, known, len(config.Clusters))))
+		mistakes = append(mistakes, fmt.Errorf("environment variable %s: matches no key of numaform.yaml and no flag: %s", name, meantVariable(name, known, len(config.Clusters))))
 	}
 	return errors.Join(mistakes...)
 }
 
-// setKey sets a key from text: a list from comma-separated values or YAML, all else but
-// texts from YAML.
+// setKey sets a key from text. A list may be comma-separated values or YAML. All other
+// types except strings are parsed as YAML.
 func setKey(key reflect.Value, text string) error {
 	if key.Kind() == reflect.String {
 		key.SetString(text)
@@ -92,7 +92,7 @@ func setKey(key reflect.Value, text string) error {
 	}
 	var node yaml.Node
 	if err := yaml.Unmarshal([]byte(text), &node); err == nil && (len(node.Content) == 0 || node.Content[0].ShortTag() == "!!null") {
-		return fmt.Errorf("is empty: want %s", valuesOf(key.Type()))
+		return fmt.Errorf("is empty: must be %s", valuesOf(key.Type()))
 	}
 	if err := decode([]byte(text), key.Addr().Interface()); err != nil {
 		return errors.New(strings.TrimPrefix(err.Error(), "line 1: "))
@@ -106,16 +106,16 @@ var clusterVariable = regexp.MustCompile(`^NUMAFORM_CLUSTERS_(\d+)_`)
 func meantVariable(name string, known []string, clusters int) string {
 	if found := clusterVariable.FindStringSubmatch(name); found != nil {
 		if n, err := strconv.Atoi(found[1]); err == nil && n >= clusters {
-			return fmt.Sprintf("clusters has %d entries, counted from 0: correct the number, or add the cluster to numaform.yaml", clusters)
+			return fmt.Sprintf("clusters has %d entries, numbered from 0: correct the number, or add the cluster to numaform.yaml", clusters)
 		}
 	}
-	// The prefix is no indication of what was meant.
+	// Compare the names without their common prefix.
 	words := make([]string, len(known))
 	for i, word := range known {
 		words[i] = strings.TrimPrefix(word, environmentPrefix)
 	}
 	if word := Nearest(strings.TrimPrefix(name, environmentPrefix), words); word != "" {
-		return "did you mean " + environmentPrefix + word + "? Else unset it"
+		return "did you mean " + environmentPrefix + word + "? Otherwise, unset it"
 	}
 	return "unset it, or see docs/configuration.md for the names"
 }

@@ -25,7 +25,7 @@ import (
 
 // evacuation marks the NodeClaims on hosts being evacuated. Karpenter checks whether a
 // node has drifted when its NodeClaim changes, and otherwise only every five minutes: the
-// mark makes it check at once, when an evacuation begins and when it ends.
+// mark makes it check immediately, when an evacuation begins and when it ends.
 type evacuation struct {
 	client client.Client
 	hosts  func(ctx context.Context) ([]topology.HostID, error)
@@ -39,13 +39,13 @@ func (e *evacuation) Name() string { return "nodeclaim.evacuation" }
 
 // Register adds the controller to a manager.
 func (e *evacuation) Register(_ context.Context, m manager.Manager) error {
-	// The default would wait for up to 15 minutes after the API server is back.
+	// The default would wait for up to 15 minutes after the API server recovers.
 	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, longestEvacuationWait)
 	return controllerruntime.NewControllerManagedBy(m).Named(e.Name()).WithOptions(controller.Options{RateLimiter: limit}).
 		WatchesRawSource(singleton.Source()).Complete(singleton.AsReconciler(e))
 }
 
-// Reconcile marks the NodeClaims on evacuated hosts, and unmarks the others.
+// Reconcile marks the NodeClaims on evacuated hosts, and unmarks all other NodeClaims.
 func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	hosts, err := e.hosts(ctx)
 	if err != nil {
@@ -77,7 +77,7 @@ func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
 			delete(changed.Annotations, v1alpha1.AnnotationEvacuated)
 		}
 		if err := e.client.Patch(ctx, changed, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("marking nodeclaim %s as one to leave its host: %w", claim.Name, err))
+			errs = append(errs, fmt.Errorf("marking nodeclaim %s for evacuation: %w", claim.Name, err))
 		}
 	}
 	return reconciler.Result{RequeueAfter: switchInterval}, errors.Join(errs...)

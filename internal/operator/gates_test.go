@@ -13,16 +13,16 @@ func TestCheckFeatureGates(t *testing.T) {
 		"":                "",
 		"NodeRepair=true": "",
 		"NodeRepair=false, SpotToSpotConsolidation=true,": "",
-		"NodeRepairs=true":                     `"NodeRepairs" does nothing here: write some of CapacityBuffer, NodeOverlay, NodeRepair, SpotToSpotConsolidation`,
-		"noderepair=true":                      `"noderepair" does nothing here`,
+		"NodeRepairs=true":                     `unsupported feature gate "NodeRepairs": must be one of CapacityBuffer, NodeOverlay, NodeRepair, SpotToSpotConsolidation`,
+		"noderepair=true":                      `unsupported feature gate "noderepair"`,
 		"NodeRepair=true,NodeOverlay=true":     "",
-		"StaticCapacity=false":                 `"StaticCapacity" does nothing here`,
-		"ReservedCapacity=true":                `"ReservedCapacity" does nothing here`,
+		"StaticCapacity=false":                 `unsupported feature gate "StaticCapacity"`,
+		"ReservedCapacity=true":                `unsupported feature gate "ReservedCapacity"`,
 		"CapacityBuffer=true":                  "",
 		"NodeRepair":                           `NodeRepair is "": write NodeRepair=true or NodeRepair=false`,
 		"NodeRepair=yes":                       `NodeRepair is "yes"`,
-		"=true":                                `"" does nothing here`,
-		"SpotToSpotConsolidation=true,Other=1": `"Other" does nothing here`,
+		"=true":                                `unsupported feature gate ""`,
+		"SpotToSpotConsolidation=true,Other=1": `unsupported feature gate "Other"`,
 	} {
 		err := operator.CheckFeatureGates(text)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

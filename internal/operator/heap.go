@@ -20,12 +20,12 @@ const (
 const (
 	// heapInterval is the interval between checks whether the controller is idle.
 	heapInterval = 5 * time.Second
-	// heapPatience is how long nothing must have happened before the controller is idle.
+	// heapPatience is the time without activity after which the controller is idle.
 	heapPatience = 20 * time.Second
 )
 
-// heap sets how much memory the controller's garbage collector uses: much while the fleet
-// changes, little while the controller is idle.
+// heap sets how much memory the controller's garbage collector uses: more while the fleet
+// changes, less while the controller is idle.
 type heap struct {
 	clock clock.WithTicker
 	// collect sets the garbage collector's percentage, and release returns free memory to
@@ -36,7 +36,7 @@ type heap struct {
 	// mu guards the fields below it.
 	mu   sync.Mutex
 	idle bool
-	// worked is when something was last decided or applied.
+	// worked is the time of the last decision or apply.
 	worked time.Time
 }
 
@@ -46,7 +46,7 @@ func newHeap(clk clock.WithTicker) *heap {
 	return h
 }
 
-// work reports that something is being decided or applied. A nil heap does nothing.
+// work records that a decision or an apply is in progress. A nil heap does nothing.
 func (h *heap) work() {
 	if h == nil {
 		return
@@ -60,8 +60,8 @@ func (h *heap) work() {
 	}
 }
 
-// run returns memory once nothing has happened for a while, until ctx ends. busy reports
-// whether something is being applied.
+// run returns memory whenever the controller becomes idle, until ctx ends. busy reports
+// whether a change is being applied.
 func (h *heap) run(ctx context.Context, busy func() bool) {
 	ticker := h.clock.NewTicker(heapInterval)
 	defer ticker.Stop()
@@ -81,11 +81,11 @@ func (h *heap) run(ctx context.Context, busy func() bool) {
 // rest returns free memory if the controller has become idle.
 func (h *heap) rest() {
 	if h.becomesIdle() {
-		h.release() // takes long, and every decision calls work
+		h.release() // this takes long, and every decision calls work
 	}
 }
 
-// becomesIdle changes to idle if nothing has happened for a while.
+// becomesIdle changes to idle after heapPatience without activity.
 func (h *heap) becomesIdle() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

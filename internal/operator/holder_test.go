@@ -29,7 +29,7 @@ func TestHolderGone(t *testing.T) {
 		{"numaform-5d8f7c9b4-zzzzz", "numaform-5d8f7c9b4-zzzzz", "this host"},
 		{"numaform-5d8f7c9b4-zzzzz", "numaform-5d8f7c9b4-aaaaa", ""},
 		{"numaform-5d8f7c9b4-zzzzz", "numaform-5d8f7c9b4-bbbbb", "has ended (Failed)"},
-		{"numaform-5d8f7c9b4-zzzzz", "numaform-6f4b8d7c95-ccccc", "is gone"},
+		{"numaform-5d8f7c9b4-zzzzz", "numaform-6f4b8d7c95-ccccc", "no longer exists"},
 		{"numaform-5d8f7c9b4-zzzzz", "another-5d8f7c9b4-aaaaa", ""},
 		{"numaform-5d8f7c9b4-zzzzz", "alices-laptop", ""},
 		{"alices-laptop", "numaform-5d8f7c9b4-ccccc", ""},

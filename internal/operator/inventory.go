@@ -19,7 +19,7 @@ import (
 )
 
 // Inventory caches snapshots of live Proxmox clusters, for all controllers. It reads
-// everything at a long interval, and what changed whenever a caller needs a newer snapshot.
+// everything at a long interval, and only changes whenever a caller needs a newer snapshot.
 // If a region does not respond, its hosts remain, marked as unusable.
 type Inventory struct {
 	config  *Config
@@ -33,10 +33,10 @@ type Inventory struct {
 	mu      sync.Mutex
 	regions map[topology.RegionName]*view
 	whole   *topology.Snapshot
-	// readAt is when whole was read, and checkedAt when the hosts themselves were last
-	// queried for it.
+	// readAt is the time when whole was read, and checkedAt the time when the hosts
+	// themselves were last queried for it.
 	readAt, checkedAt time.Time
-	// failed is why no region responded; callers that waited meanwhile share it.
+	// failed is the error if no region responded; callers that waited meanwhile share it.
 	failed   error
 	failedAt time.Time
 
@@ -47,12 +47,12 @@ type Inventory struct {
 // view is the snapshot of one region.
 type view struct {
 	snapshot *topology.Snapshot
-	// wholeAt is when everything was read.
+	// wholeAt is the time of the last complete read.
 	wholeAt time.Time
 }
 
 const (
-	// decisionAge is the maximum age of a snapshot on which something is decided.
+	// decisionAge is the maximum age of a snapshot for a decision.
 	decisionAge = 10 * time.Second
 	// failureAge is the delay before the next attempt if no region has ever responded.
 	failureAge = 2 * time.Second
@@ -78,8 +78,8 @@ func (i *Inventory) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	return i.replace(ctx, true)
 }
 
-// Recent returns a snapshot of all regions for what watches Proxmox while nothing happens:
-// it is as old as the configuration allows, and newer after a change by this numaform.
+// Recent returns a snapshot of all regions for callers that only watch Proxmox. It may be
+// as old as the configuration allows, but is newer than the last change by this process.
 func (i *Inventory) Recent(ctx context.Context) (*topology.Snapshot, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -108,7 +108,7 @@ func (i *Inventory) replace(ctx context.Context, check bool) (*topology.Snapshot
 		return nil, err
 	}
 	i.whole, i.readAt = merged, i.clock.Now()
-	i.checkedAt = time.Time{} // what the cluster lists may be older than what a host answered
+	i.checkedAt = time.Time{} // the cluster's list may be older than a host's response
 	if check {
 		i.checkedAt = i.readAt
 	}
@@ -118,8 +118,8 @@ func (i *Inventory) replace(ctx context.Context, check bool) (*topology.Snapshot
 // Stale makes the next Snapshot or Recent read Proxmox again.
 func (i *Inventory) Stale() { i.stale.Store(true) }
 
-// read reads all regions concurrently: everything if that is old, or else what changed. If
-// check is set, it queries the hosts.
+// read reads all regions concurrently: everything if the last complete read is old,
+// otherwise only changes. If check is set, it queries the hosts.
 func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, error) {
 	views := make([]view, len(i.config.Clusters))
 	errs := make([]error, len(i.config.Clusters))
@@ -192,7 +192,7 @@ func unreadable(last *topology.Snapshot, err error) *topology.Snapshot {
 	return &snapshot
 }
 
-// Unread is a region that did not respond, and why.
+// Unread is a region that did not respond, with the error.
 type Unread struct {
 	Region topology.RegionName
 	Err    error
@@ -200,7 +200,7 @@ type Unread struct {
 
 // Reachable reads the clusters that have a client and applies the settings file. It
 // continues without clusters that do not respond, as long as one does. Their regions are in
-// the snapshot without hosts, and nothing can be placed in them. Errors that a person must
+// the snapshot without hosts, and nothing can be placed in them. Errors that a user must
 // fix, such as a wrong password, are returned.
 func (c *Config) Reachable(ctx context.Context, clients map[topology.RegionName]*proxmox.Client) (*topology.Snapshot, []Unread, error) {
 	parts := make([]*topology.Snapshot, len(c.Clusters))
@@ -270,7 +270,7 @@ func (c *Config) applySettings(snapshot *topology.Snapshot) error {
 
 	text, err := os.ReadFile(c.TopologyFile)
 	if err != nil {
-		return fmt.Errorf("reading topology_file: %w: correct its path, or leave the key out", err)
+		return fmt.Errorf("reading topology_file: %w: correct its path, or remove the key", err)
 	}
 	settings, err := topology.ParseSettings(text)
 	if err != nil {

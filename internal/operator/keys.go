@@ -75,27 +75,27 @@ func valuesOf(t reflect.Type) string {
 	case t == reflect.TypeFor[fleet.VMID]():
 		return fmt.Sprintf("a number from %d to %d", fleet.MinVMID, fleet.MaxVMID)
 	case isSections(t):
-		return "a list, each entry of which begins with -"
+		return "a list whose entries begin with -"
 	}
 	switch t.Kind() {
 	case reflect.Pointer:
 		return valuesOf(t.Elem())
 	case reflect.Struct:
-		return "the keys " + strings.Join(keysBelow(t), ", ") + " below it"
+		return "a section with the keys " + strings.Join(keysBelow(t), ", ")
 	case reflect.Slice:
-		return "a list of texts such as [a, b]"
+		return "a list of strings such as [a, b]"
 	case reflect.Map:
-		return "pairs such as {name: text}"
+		return "a map such as {name: value}"
 	case reflect.Bool:
 		return "true or false"
 	case reflect.Int:
-		return "a whole number"
+		return "an integer"
 	}
-	return "a text"
+	return "a string"
 }
 
 // positiveDuration describes the valid durations.
-const positiveDuration = "a duration above 0 such as 90s or 10m"
+const positiveDuration = "a positive duration such as 90s or 10m"
 
 // meantKey returns a hint about an unknown key of a section.
 func meantKey(name string, section reflect.Type) string {
@@ -114,7 +114,7 @@ func meantKey(name string, section reflect.Type) string {
 	slices.SortFunc(elsewhere, func(a, b string) int {
 		return cmp.Or(cmp.Compare(strings.Count(a, "."), strings.Count(b, ".")), cmp.Compare(a, b))
 	})
-	return "it belongs at " + strings.Join(slices.Compact(elsewhere), " or ")
+	return "move it to " + strings.Join(slices.Compact(elsewhere), " or ")
 }
 
 // didYouMean returns a hint with the most likely word, or with all possible ones.
@@ -122,7 +122,7 @@ func didYouMean(name string, words []string) string {
 	if word := Nearest(name, words); word != "" {
 		return "did you mean " + word + "?"
 	}
-	return "want one of " + strings.Join(words, ", ")
+	return "must be one of " + strings.Join(words, ", ")
 }
 
 // Nearest returns the word that name was most likely meant to be, or "".

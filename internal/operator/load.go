@@ -24,7 +24,7 @@ import (
 func Load(path string, environ []string, others ...string) (*Config, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading the configuration: %w: name it with --config, or write one with numaform init", err)
+		return nil, fmt.Errorf("reading the configuration: %w: set its path with --config, or create one with numaform init", err)
 	}
 	config := Config{
 		Intervals: Intervals{Update: 30 * time.Second, Full: 10 * time.Minute, Lease: 10 * time.Second},
@@ -82,17 +82,17 @@ func resolve(dir, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// check returns everything that is wrong with the configuration.
+// check returns all errors in the configuration.
 func (c *Config) check() error {
 	var mistakes []error
 	if err := fleet.CheckClusterID(c.ClusterID); err != nil {
 		mistakes = append(mistakes, err)
 	}
 	if len(c.Clusters) == 0 {
-		mistakes = append(mistakes, errors.New("clusters: want at least one Proxmox cluster with region and url"))
+		mistakes = append(mistakes, errors.New("clusters: must contain at least one Proxmox cluster with region and url"))
 	}
 	if c.Engine.Concurrency < 0 {
-		mistakes = append(mistakes, fmt.Errorf("engine.concurrency: %d: want a number of engines, or 0 for as many as have room in memory", c.Engine.Concurrency))
+		mistakes = append(mistakes, fmt.Errorf("engine.concurrency: %d: must be a number of engines, or 0 for as many as fit in memory", c.Engine.Concurrency))
 	}
 	mistakes = append(mistakes, c.Intervals.check()...)
 	mistakes = append(mistakes, c.Fleet.check()...)
@@ -105,24 +105,25 @@ func (c *Config) check() error {
 	return errors.Join(mistakes...)
 }
 
-// clash returns errors for what a cluster wrongly shares with an earlier one.
+// clash returns an error for each value that a cluster shares with an earlier one, but
+// must not share.
 func (c *Config) clash(i int) []error {
 	var mistakes []error
 	cluster := &c.Clusters[i]
 	for j := range c.Clusters[:i] {
 		other := &c.Clusters[j]
 		if cluster.Region == other.Region {
-			mistakes = append(mistakes, fmt.Errorf("region %q is there twice: give each cluster its own", cluster.Region))
+			mistakes = append(mistakes, fmt.Errorf("duplicate region %q: give each cluster a unique region", cluster.Region))
 			continue
 		}
 		if a, b := cluster.VMIDRange, other.VMIDRange; a.Lower <= b.Upper && b.Lower <= a.Upper {
-			mistakes = append(mistakes, fmt.Errorf("vmid_range %d to %d overlaps %d to %d of region %s: give each region its own, for nodes are named by their VMID",
+			mistakes = append(mistakes, fmt.Errorf("vmid_range %d to %d overlaps %d to %d of region %s: give each region its own range, because node names contain the VMID",
 				a.Lower, a.Upper, b.Lower, b.Upper, other.Region))
 		}
 		for _, address := range cluster.addresses() {
 			same := func(a string) bool { return endpointOf(a) == endpointOf(address) }
 			if endpointOf(address) != "" && slices.ContainsFunc(other.addresses(), same) {
-				mistakes = append(mistakes, fmt.Errorf("url %q is that of region %s too: a Proxmox cluster is one region: take one of them out", address, other.Region))
+				mistakes = append(mistakes, fmt.Errorf("url %q is also in region %s: a Proxmox cluster is one region: remove one of them", address, other.Region))
 			}
 		}
 	}
@@ -134,14 +135,14 @@ var regionName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`)
 func (c *Cluster) check() []error {
 	var mistakes []error
 	if !regionName.MatchString(string(c.Region)) {
-		mistakes = append(mistakes, fmt.Errorf("region %q: want a-z, 0-9, - and ., as it becomes a label and a directory", c.Region))
+		mistakes = append(mistakes, fmt.Errorf("region %q: may contain only a-z, 0-9, - and ., because it becomes a label and a directory name", c.Region))
 	}
 	if len(c.addresses()) == 0 {
-		mistakes = append(mistakes, errors.New(`url "": want https://HOST:8006/api2/json`))
+		mistakes = append(mistakes, errors.New(`url "": must be https://HOST:8006/api2/json`))
 	}
 	for _, address := range c.addresses() {
 		if endpointOf(address) == "" {
-			mistakes = append(mistakes, fmt.Errorf("url %q: want https://HOST:8006/api2/json", shown(address)))
+			mistakes = append(mistakes, fmt.Errorf("url %q: must be https://HOST:8006/api2/json", shown(address)))
 		}
 	}
 	if err := fleet.VMIDRange(c.VMIDRange).Check(); err != nil {
@@ -149,7 +150,7 @@ func (c *Cluster) check() []error {
 	}
 	walkKeys(reflect.ValueOf(c.Timeouts), "timeouts", func(path string, value reflect.Value) {
 		if timeout := time.Duration(value.Int()); timeout <= 0 {
-			mistakes = append(mistakes, fmt.Errorf("%s: %s: want %s", path, timeout, positiveDuration))
+			mistakes = append(mistakes, fmt.Errorf("%s: %s: must be %s", path, timeout, positiveDuration))
 		}
 	})
 	return mistakes

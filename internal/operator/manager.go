@@ -60,7 +60,7 @@ func newManager(ctx context.Context, settings *ControllerSettings, intervals Int
 			return options.ToContext(log.IntoContext(context.Background(), logger), karpenter)
 		},
 		Cache: cache.Options{
-			// Nothing here reads which client set which field, often half of an object.
+			// Nothing here reads managed fields, which are often half of an object.
 			DefaultTransform: cache.TransformStripManagedFields(),
 			ByObject: map[client.Object]cache.ByObject{
 				&coordinationv1.Lease{}: {Field: fields.SelectorFromSet(fields.Set{"metadata.namespace": "kube-node-lease"})},
@@ -75,7 +75,7 @@ func newManager(ctx context.Context, settings *ControllerSettings, intervals Int
 		Controller: managerconfig.Controller{SkipNameValidation: &skip},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("making the manager: %w", err)
+		return nil, fmt.Errorf("creating the manager: %w", err)
 	}
 	return m, addIndexes(ctx, m)
 }
@@ -164,10 +164,10 @@ func featureGates(text string) (options.FeatureGates, error) {
 		switch {
 		case name == "" && value == "":
 		case ours[name] == nil:
-			mistakes = append(mistakes, fmt.Errorf("--feature-gates: %q does nothing here: write some of %s",
+			mistakes = append(mistakes, fmt.Errorf("--feature-gates: unsupported feature gate %q: must be one of %s",
 				name, strings.Join(slices.Sorted(maps.Keys(ours)), ", ")))
 		case err != nil:
-			mistakes = append(mistakes, fmt.Errorf("--feature-gates: %s is %q: write %s=true or %s=false", name, value, name, name))
+			mistakes = append(mistakes, fmt.Errorf("--feature-gates: %s is %q: must be %s=true or %s=false", name, value, name, name))
 		default:
 			*ours[name] = enabled
 		}

@@ -9,19 +9,20 @@ import (
 )
 
 const (
-	// controllerMemory is the minimum memory that is left to the controller itself, and
-	// engineMemory that of an engine with its provider, in bytes.
+	// controllerMemory is the minimum memory of the controller itself, and engineMemory
+	// the memory of an engine with its provider, in bytes.
 	controllerMemory = 256 << 20
 	engineMemory     = 200 << 20
 	// tmpMemory is the size of the chart's /tmp, which counts as memory of the container.
 	tmpMemory = 256 << 20
 )
 
-// memoryLimitFiles contain the memory limit of this process' container: of cgroup v2 and of
-// cgroup v1, which has a huge number for no limit.
+// memoryLimitFiles are the files of cgroup v2 and cgroup v1 with the memory limit of this
+// process's container. In cgroup v1, a huge number means no limit.
 var memoryLimitFiles = []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}
 
-// memoryLimit returns the memory limit of this process' container in bytes; 0 means none.
+// memoryLimit returns the memory limit of this process's container in bytes; 0 means
+// none.
 func memoryLimit() int64 {
 	for _, path := range memoryLimitFiles {
 		text, err := os.ReadFile(path)
@@ -37,7 +38,7 @@ func memoryLimit() int64 {
 	return 0
 }
 
-// residentMemory returns how much memory this process has now, in bytes; 0 if that is
+// residentMemory returns the resident memory of this process in bytes; 0 if it is
 // unknown.
 func residentMemory() int64 {
 	text, err := os.ReadFile("/proc/self/statm")
@@ -61,11 +62,11 @@ func (e *Engine) engines() int {
 }
 
 // heapShare returns how much of a memory limit the controller may use before it collects
-// garbage more often: half of what /tmp leaves.
+// garbage more often: half of the limit without /tmp.
 func heapShare(limit int64) int64 { return max(controllerMemory, (limit-tmpMemory)/2) }
 
-// enginesIn returns how many engines have room within a memory limit beside /tmp and a
-// controller that has that much resident memory, and may grow to its share.
+// enginesIn returns how many engines fit in a memory limit, in addition to /tmp and a
+// controller that has the given resident memory and may grow to its share.
 func enginesIn(limit, resident int64) int {
 	if limit <= 0 {
 		return 0
@@ -73,8 +74,8 @@ func enginesIn(limit, resident int64) int {
 	return int(max(1, (limit-tmpMemory-max(resident, heapShare(limit)))/engineMemory))
 }
 
-// limitHeap makes the garbage collector work harder before the controller uses memory that
-// is for engines. GOMEMLIMIT takes precedence.
+// limitHeap makes the garbage collector work harder before the controller uses memory
+// reserved for engines. GOMEMLIMIT takes precedence.
 func limitHeap() {
 	if limit := memoryLimit(); limit > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(heapShare(limit))

@@ -32,7 +32,7 @@ func (c *Config) release() (generator.Release, error) {
 			return generator.Release{}, fmt.Errorf("reading modules.allow.%s: %w", hash, err)
 		}
 		if got := modules.HashOf(files); got != hash {
-			return generator.Release{}, fmt.Errorf("reading modules.allow.%s: the content of %s has hash %s: check what changed there, then set that hash", hash, dir, got)
+			return generator.Release{}, fmt.Errorf("reading modules.allow.%s: the content of %s has hash %s: review the changes, then set that hash", hash, dir, got)
 		}
 		release.Allowed[hash] = files
 	}

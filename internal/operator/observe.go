@@ -93,7 +93,7 @@ func (o *onlooker) Wake(context.Context, ...fleet.Key) ([]fleet.VM, error) {
 // Remove does nothing.
 func (o *onlooker) Remove(...fleet.Key) {}
 
-// Up plans what would be created, and reports it.
+// Up plans the VMs that would be created, and reports the plans.
 func (o *onlooker) Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error) {
 	if len(placed) == 0 {
 		return nil, nil
@@ -129,7 +129,7 @@ func (o *onlooker) Up(ctx context.Context, snapshot *topology.Snapshot, placed [
 	o.reported = digest
 	logger := log.FromContext(ctx)
 	for _, vm := range change.Added {
-		logger.Info("would make a vm", logkey.VM, vm.Name, logkey.Host, vm.Host.String(),
+		logger.Info("would create a vm", logkey.VM, vm.Name, logkey.Host, vm.Host.String(),
 			logkey.InstanceType, vm.InstanceType, logkey.NodePool, vm.Pool, logkey.Reason, vm.Reason)
 	}
 	for i := range plans {
@@ -144,7 +144,7 @@ func (o *onlooker) Up(ctx context.Context, snapshot *topology.Snapshot, placed [
 	return nil, nil
 }
 
-// MayWake allows none: nothing may start in observe mode.
+// MayWake allows no VM, because nothing may start in observe mode.
 func (o *onlooker) MayWake(context.Context) (func(*fleet.VM) bool, error) {
 	return func(*fleet.VM) bool { return false }, nil
 }

@@ -117,9 +117,9 @@ func (c *Config) InstanceTypes() ([]scheduling.InstanceType, error) {
 // imageProviders is the file in which an image lists its providers: tools/image.
 const imageProviders = "/usr/share/numaform/providers.json"
 
-// ScalerConfig returns the configuration of the fleet's scaler, without what only the
-// caller knows: Nodes and receivers of messages. Without an engine nothing can be
-// planned. It makes no requests.
+// ScalerConfig returns the configuration of the fleet's scaler, except for the fields
+// that only the caller can set: Nodes and receivers of messages. Without an engine,
+// nothing can be planned. It makes no requests.
 func (c *Config) ScalerConfig(ctx context.Context, environ []string, cluster Kubeconfig, engine bool) (*scaler.Config, error) {
 	config := &scaler.Config{
 		ClusterID:  c.ClusterID,
@@ -200,7 +200,7 @@ func (c *Cluster) readSecrets() error {
 			continue
 		}
 		if *s.value != "" {
-			return fmt.Errorf("%s and %s_file are both set: keep one", s.key, s.key)
+			return fmt.Errorf("%s and %s_file are both set: remove one of them", s.key, s.key)
 		}
 		text, err := os.ReadFile(s.file)
 		if err != nil {

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// nodePace is how long a paced loop waits for each Node.
+	// nodePace is the minimum interval of a paced loop per Node.
 	nodePace = time.Second / 50
-	// maxPace is the maximum time for which a paced loop waits longer than it asked for.
+	// maxPace limits the interval that follows from the number of Nodes.
 	maxPace = time.Minute
 )
 
@@ -25,10 +25,10 @@ type loop interface {
 	Reconcile(ctx context.Context) (reconciler.Result, error)
 }
 
-// paced runs a loop less often the more Nodes there are. Karpenter's intervals are 5 and 10
-// seconds for any number of Nodes; with thousands, the rounds alone would use half of a core
-// while nothing happens. Up to 250 Nodes change nothing. The time that a round takes does
-// not count, because a round may wait.
+// paced runs a loop at an interval that grows with the number of Nodes. Karpenter's
+// intervals are 5 and 10 seconds for any number of Nodes; with thousands of Nodes, the
+// rounds alone would use half of a core in an idle cluster. Up to 250 Nodes, the intervals
+// stay the same. The duration of a round does not count, because a round may wait.
 type paced struct {
 	loop
 	name string

@@ -35,7 +35,7 @@ func (c *Config) Rules() (guard.Rules, error) {
 		rules.Policy = policy
 	}
 	if rules.Policy == nil {
-		return guard.Rules{}, errors.New("reading policy: replace_default is set and files names no rules: nothing would ever pass: name a file")
+		return guard.Rules{}, errors.New("reading policy: replace_default is set, but files is empty, so every change would be denied: set files")
 	}
 	return rules, nil
 }
@@ -64,15 +64,15 @@ func (l *Limits) over(limits *guard.Limits) {
 	set(&limits.BreakAfter, l.BreakAfter)
 }
 
-// check refuses limits that make no sense.
+// check returns an error for each invalid limit.
 func (l *Limits) check() []error {
 	var mistakes []error
 	if l.Window != nil && *l.Window <= 0 {
-		mistakes = append(mistakes, fmt.Errorf("policy.limits.window: %s: want %s", *l.Window, positiveDuration))
+		mistakes = append(mistakes, fmt.Errorf("policy.limits.window: %s: must be %s", *l.Window, positiveDuration))
 	}
 	walkKeys(reflect.ValueOf(*l), "policy.limits", func(path string, value reflect.Value) {
 		if limit, ok := value.Interface().(*int); ok && limit != nil && *limit < 0 {
-			mistakes = append(mistakes, fmt.Errorf("%s: %d: want 0, for nothing without a person, or more", path, *limit))
+			mistakes = append(mistakes, fmt.Errorf("%s: %d: must be 0 or more", path, *limit))
 		}
 	})
 	return mistakes

@@ -55,9 +55,9 @@ func TestRules(t *testing.T) {
 func TestFleetKeysThatContradict(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"fleet: {git: {remote: x}, configmap: {namespace: a, name: b}}": "is in one of them",
+		"fleet: {git: {remote: x}, configmap: {namespace: a, name: b}}": "git and configmap are both set",
 		"fleet: {git: {branch: main}}":                                  "neither remote nor enabled",
-		"fleet: {configmap: {name: b}, backend: {type: http}}":          "want namespace and name",
+		"fleet: {configmap: {name: b}, backend: {type: http}}":          "set both namespace and name",
 		"fleet: {configmap: {namespace: a, name: b}}":                   "outlive a pod",
 		"policy: {limits: {per_host: {creates: -1}}}":                   "policy.limits.per_host.creates: -1",
 		"policy: {limits: {window: -1h}}":                               "policy.limits.window",

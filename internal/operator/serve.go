@@ -15,7 +15,7 @@ import (
 	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// serve serves probes, metrics and profiles until ctx ends, also while numaform is paused
+// serve serves probes, metrics and profiles until ctx ends, even while numaform is paused
 // or not the leader.
 func serve(ctx context.Context, settings *ControllerSettings, registry prometheus.Gatherer, ready func(context.Context) error) error {
 	probes := http.NewServeMux()
@@ -51,7 +51,7 @@ func serve(ctx context.Context, settings *ControllerSettings, registry prometheu
 		group.Go(func() error {
 			listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", server.address)
 			if err != nil {
-				return fmt.Errorf("listening on %s: %w: choose another address, or 0 for none", server.address, err)
+				return fmt.Errorf("listening on %s: %w: choose another address, or 0 to disable it", server.address, err)
 			}
 			serving := &http.Server{Handler: server.handler, ReadHeaderTimeout: 10 * time.Second}
 			stop := context.AfterFunc(ctx, func() {

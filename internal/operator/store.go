@@ -23,7 +23,7 @@ import (
 // gitToken is the environment variable with the password of a git remote.
 const gitToken = environmentPrefix + "GIT_TOKEN"
 
-// Kubeconfig says which Kubernetes cluster to use and how to reach it; empty fields mean
+// Kubeconfig selects a Kubernetes cluster and the connection to it; empty fields mean
 // the defaults.
 type Kubeconfig struct {
 	Path, Context string
@@ -34,7 +34,7 @@ type Kubeconfig struct {
 }
 
 // Load returns the client configuration for the cluster. In a pod, it is the pod's own
-// cluster if no kubeconfig names another.
+// cluster if no kubeconfig selects another one.
 func (k Kubeconfig) Load() (*rest.Config, error) {
 	if k.Rest != nil {
 		return k.Rest, nil
@@ -56,8 +56,8 @@ func (k Kubeconfig) rules() *clientcmd.ClientConfigLoadingRules {
 	return rules
 }
 
-// login returns a kubeconfig with the selected context only; none if no kubeconfig names
-// a cluster, as in a pod.
+// login returns a kubeconfig with only the selected context, or an empty one if no
+// kubeconfig selects a cluster, as in a pod.
 func (k Kubeconfig) login() (state.Kubeconfig, error) {
 	failed := func(err error) (state.Kubeconfig, error) {
 		return state.Kubeconfig{}, fmt.Errorf("reading kubeconfig for the states: %w: correct --kubeconfig or --context", err)
@@ -78,7 +78,7 @@ func (k Kubeconfig) login() (state.Kubeconfig, error) {
 	selected := config.Contexts[config.CurrentContext]
 	cluster := config.Clusters[selected.Cluster]
 	if cluster == nil {
-		return failed(fmt.Errorf("context %q names no cluster of the file", config.CurrentContext))
+		return failed(fmt.Errorf("context %q refers to a cluster that is not in the file", config.CurrentContext))
 	}
 	content, err := clientcmd.Write(*config)
 	if err != nil {
@@ -90,9 +90,9 @@ func (k Kubeconfig) login() (state.Kubeconfig, error) {
 // ownLogin lists the settings of the kubernetes backend that select an API server.
 var ownLogin = []string{"config_path", "config_paths", "config_context", "config_context_auth_info", "config_context_cluster", "host", "in_cluster_config"}
 
-// backendLogin returns the engine's login to the API server with the states: the cluster
-// of the command, unless the backend's own settings or its KUBE_* variables name
-// another.
+// backendLogin returns the engine's login to the API server that stores the states: the
+// cluster of the command, unless the backend's own settings or its KUBE_* variables
+// select another one.
 func (c *Config) backendLogin(environ []string, cluster Kubeconfig) (state.Kubeconfig, error) {
 	if c.Fleet.Backend.Type != "kubernetes" {
 		return state.Kubeconfig{}, nil
@@ -134,21 +134,21 @@ const historySecret = "numaform-history"
 
 func (g *Git) enabled() bool { return g.Enabled || g.Remote != "" }
 
-// check returns what is wrong with the fleet's configuration.
+// check returns all errors in the fleet's configuration.
 func (f *Fleet) check() []error {
 	var mistakes []error
 	configMaps := f.ConfigMap != (ConfigMap{})
 	if f.Git.enabled() && configMaps {
-		mistakes = append(mistakes, errors.New("fleet: git and configmap are both set: a fleet is in one of them"))
+		mistakes = append(mistakes, errors.New("fleet: git and configmap are both set: remove one of them"))
 	}
 	if !f.Git.enabled() && f.Git != (Git{}) {
 		mistakes = append(mistakes, errors.New("fleet.git: neither remote nor enabled is set: set remote to the repository's URL, or enabled: true for one without a remote"))
 	}
 	if configMaps && (f.ConfigMap.Namespace == "" || f.ConfigMap.Name == "") {
-		mistakes = append(mistakes, errors.New("fleet.configmap: want namespace and name"))
+		mistakes = append(mistakes, errors.New("fleet.configmap: set both namespace and name"))
 	}
 	if configMaps && f.Backend.Type == "local" && f.Backend.Config["path"] == "" {
-		mistakes = append(mistakes, errors.New("fleet.backend: a fleet in ConfigMaps needs states that outlive a pod: use type kubernetes, pg, s3 or http"))
+		mistakes = append(mistakes, errors.New("fleet.backend: a fleet in ConfigMaps requires states that outlive a pod: use type kubernetes, pg, s3 or http"))
 	}
 	backends := []string{"local", "kubernetes", "pg", "s3", "http", "gcs", "azurerm", "consul", "cos", "oss"}
 	if !slices.Contains(backends, f.Backend.Type) {
@@ -228,7 +228,7 @@ func (c *Config) openStore(environ []string, cluster Kubeconfig) (store.Store, e
 
 // lookup returns the value of a variable, or "".
 func lookup(environ []string, name string) string {
-	for _, entry := range slices.Backward(environ) { // the last one counts, as for the shell's env
+	for _, entry := range slices.Backward(environ) { // the last one wins, as in the shell's env
 		if value, ok := strings.CutPrefix(entry, name+"="); ok {
 			return value
 		}
@@ -251,7 +251,7 @@ func (c *Config) setStateDir(environ []string) {
 		return
 	}
 
-	// The identity distinguishes this fleet from others of the same user.
+	// The identity distinguishes this fleet from other fleets of the same user.
 	var identity string
 	switch {
 	case c.Fleet.Git.Remote != "":
@@ -272,7 +272,7 @@ func (c *Config) setStateDir(environ []string) {
 // StatePath returns the path of a file or directory below the state directory.
 func (c *Config) StatePath(elements ...string) (string, error) {
 	if c.StateDir == "" {
-		return "", errors.New("no state directory: set state_dir in numaform.yaml, or set the variable HOME")
+		return "", errors.New("no state directory: set state_dir in numaform.yaml, or set the environment variable HOME")
 	}
 	dir, err := filepath.Abs(c.StateDir)
 	if err != nil {

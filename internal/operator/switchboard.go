@@ -15,8 +15,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// switchboard caches what people requested from all controllers: to pause, and which
-// hosts to evacuate.
+// switchboard caches the users' requests to all controllers: whether to pause, and
+// which hosts to evacuate.
 type switchboard struct {
 	source *control.Switch
 	now    func() time.Time
@@ -24,8 +24,8 @@ type switchboard struct {
 	// mu guards the fields below.
 	mu    sync.Mutex
 	state control.State
-	// reported is the last reported problem with the switch, and failing is since when it
-	// cannot be read.
+	// reported is the last reported problem with the switch, and failing is the time since
+	// which it cannot be read.
 	reported string
 	failing  time.Time
 }
@@ -64,8 +64,8 @@ func (s *switchboard) run(ctx context.Context) {
 	}
 }
 
-// refresh reads the switch. If that fails, the previous requests apply: this is reported
-// once, if numaform may not read the switch or has not been able to for a while.
+// refresh reads the switch. If that fails, the previous requests remain in effect. It
+// reports the failure once, if numaform lacks permission or the failure persists.
 func (s *switchboard) refresh(ctx context.Context) error {
 	err := s.read(ctx)
 	if err == nil || ctx.Err() != nil {
@@ -78,10 +78,10 @@ func (s *switchboard) refresh(ctx context.Context) error {
 	}
 	if (apierrors.IsForbidden(err) || s.now().Sub(s.failing) > switchPatience) && s.reported != err.Error() {
 		s.reported = err.Error()
-		log.FromContext(ctx).Error(err, "could not read the switch: the previous requests apply")
+		log.FromContext(ctx).Error(err, "could not read the switch: the previous requests remain in effect")
 		return err
 	}
-	log.FromContext(ctx).V(1).Info("could not read the switch: the previous requests apply", logkey.Reason, err.Error())
+	log.FromContext(ctx).V(1).Info("could not read the switch: the previous requests remain in effect", logkey.Reason, err.Error())
 	return err
 }
 
@@ -95,7 +95,7 @@ func (s *switchboard) read(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if state.Paused != s.state.Paused {
-		log.FromContext(ctx).Info("read a request to pause or to resume", "paused", state.Paused, "by", state.By)
+		log.FromContext(ctx).Info("received a request to pause or resume", "paused", state.Paused, "by", state.By)
 	}
 	s.state = state
 	s.failing = time.Time{}
@@ -103,14 +103,14 @@ func (s *switchboard) read(ctx context.Context) error {
 	if err != nil {
 		problem = err.Error()
 		if s.reported != problem {
-			log.FromContext(ctx).Error(err, "paused, because the switch is invalid")
+			log.FromContext(ctx).Error(err, "paused because the switch is invalid")
 		}
 	}
 	s.reported = problem
 	return nil
 }
 
-// Paused reports whether nothing may be begun.
+// Paused reports whether no change may start.
 func (s *switchboard) Paused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ func TestObserve(t *testing.T) {
 	w.pods("web", 3, "1", "1Gi")
 	w.start()
 	w.eventually(2*time.Minute, func(context.Context) string {
-		for _, text := range []string{"would make a vm", "planned a host"} {
+		for _, text := range []string{"would create a vm", "planned a host"} {
 			if !w.controller.log.contains(text) {
 				return "the log does not say: " + text
 			}
