@@ -28,7 +28,7 @@ func run() error {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends it immediately
+	context.AfterFunc(ctx, stop) // a second signal ends the process immediately
 	if err := forgetClusters(); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 const own = "numaform-kit"
 
 // within refuses a request that could change an object that the run did not create,
-// regardless of the case and of the answers of Proxmox.
+// regardless of the case and of the responses from Proxmox.
 func (r *run) within(s *Step) error {
 	if r.mayChange(s) {
 		return nil
@@ -119,7 +119,7 @@ func (r *run) mayChangeStorage(method string, parts []string, s *Step) bool {
 	return false
 }
 
-// ownVMID reports whether a VMID is in the range, or is not a VMID.
+// ownVMID reports whether a text is a VMID in the range, or is not a VMID.
 func (r *run) ownVMID(text string) bool {
 	const least, most = 100, 999999999
 	vmid, err := strconv.Atoi(text)

@@ -20,7 +20,7 @@ type Login struct {
 	Username, Password   string
 }
 
-// answer is an answer of Proxmox.
+// answer is a response from Proxmox.
 type answer struct {
 	status int
 	reason string
@@ -29,7 +29,7 @@ type answer struct {
 	meta   map[string]any
 }
 
-// maxAnswer limits how many bytes of an answer are read.
+// maxAnswer is the maximum number of bytes read from a response.
 const maxAnswer = 64 << 20
 
 // send sends one request with a credential; nil means none.
@@ -85,7 +85,7 @@ func (r *run) send(ctx context.Context, s *Step, as http.Header) (*answer, error
 	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
-		return nil, fmt.Errorf("reading the answer to %s: %w", s.Request, err)
+		return nil, fmt.Errorf("reading the response to %s: %w", s.Request, err)
 	}
 
 	_, reason, _ := strings.Cut(response.Status, " ")

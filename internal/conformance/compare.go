@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// differences lists the differences of an answer, one line for each.
+// differences lists the differences between a response and the expected one, one per
+// line.
 func (w *Want) differences(got *answer) []string {
 	var found []string
 	differ := func(what, got, want string) {

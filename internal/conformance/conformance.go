@@ -1,8 +1,8 @@
 // Package conformance lists numaform's assumptions about the Proxmox VE API as cases in
-// plain YAML, and checks a Proxmox against them. A case has a request, the state before
-// it, the expected answer, and its source in the code of Proxmox. The package depends
-// neither on the simulator nor on another Proxmox client of numaform. Start at Cases and
-// Run.
+// plain YAML, and checks a Proxmox VE cluster against them. A case has a request, the
+// state before it, the expected response, and its source in the code of Proxmox. The
+// package depends neither on the simulator nor on another Proxmox client of numaform.
+// Start at Cases and Run.
 package conformance
 
 import (
@@ -25,16 +25,16 @@ import (
 //go:embed cases/*.yaml
 var caseFiles embed.FS
 
-// Case is one assumption: in a given state, a request gets the expected answer.
+// Case is one assumption: in a given state, a request gets the expected response.
 type Case struct {
 	// Family is the name of the case's file.
 	Family string `yaml:"-"`
 	Name   string `yaml:"name"`
 	// Source is the repository, version, file and line in Proxmox, or a recorded report.
 	Source string `yaml:"source"`
-	// Needs lists what the run must provide: see needNames.
+	// Needs lists the prerequisites of the case: see needNames.
 	Needs []string `yaml:"needs"`
-	// Version limits the Proxmox VE version: ">=9.1", "<9" or both, separated by a blank.
+	// Version limits the Proxmox VE version: ">=9.1", "<9" or both, separated by a space.
 	Version string `yaml:"version"`
 	// Given is the state before the case:
 	//   - vm: a stopped VM that cases share and do not change
@@ -53,7 +53,7 @@ type Case struct {
 	Each []map[string]string `yaml:"each"`
 }
 
-// Step is a request and its expected answer.
+// Step is a request and its expected response.
 type Step struct {
 	// As is the credential: "configured" (the default), "keeper" (root if available, else
 	// the configured one), "root" (root@pam by ticket) or "none".
@@ -75,8 +75,8 @@ type File struct {
 	Text string `yaml:"text"`
 }
 
-// Want is an expected answer. Texts are compared exactly; a text that starts with "~" is a
-// regular expression for the whole text.
+// Want is an expected response. Texts are compared exactly; a text that starts with "~" is
+// a regular expression for the whole text.
 type Want struct {
 	Status int `yaml:"status"`
 	// Text is the reason in the status line.
@@ -94,12 +94,12 @@ type Want struct {
 	Item map[string]string `yaml:"item"`
 	// NoItem is an element that must not exist.
 	NoItem map[string]string `yaml:"no-item"`
-	// Meta are members of the answer beside data, as text.
+	// Meta are members of the response other than data, as text.
 	Meta map[string]string `yaml:"meta"`
 	Task *Task             `yaml:"task"`
 }
 
-// Task is the expected result of the task in the answer's UPID.
+// Task is the expected result of the task whose UPID is in the response.
 type Task struct {
 	Exit string `yaml:"exit"`
 	// Host is the UPID's host, Type the type of its task.
@@ -107,7 +107,7 @@ type Task struct {
 	Type string `yaml:"type"`
 }
 
-// needNames are the valid values of Case.Needs, with what each means.
+// needNames are the valid values of Case.Needs with their meanings.
 var needNames = map[string]string{ //nolint:gosec // words, no credentials
 	"hosts":       "two hosts or more",
 	"root":        "the password of root@pam (--root-password-file)",

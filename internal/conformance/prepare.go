@@ -19,7 +19,7 @@ const description = "made by numaform conformance: can be removed"
 // by a run.
 func (r *run) prepare(ctx context.Context) error {
 	if r.cfg.Upper-r.cfg.Lower < fewestVMIDs {
-		return &BoundsError{fmt.Sprintf("VMIDs %d-%d: the range must have at least %d: set --vmids", r.cfg.Lower, r.cfg.Upper, fewestVMIDs+1)}
+		return &BoundsError{fmt.Sprintf("VMIDs %d-%d: the range must contain at least %d VMIDs: set --vmids", r.cfg.Lower, r.cfg.Upper, fewestVMIDs+1)}
 	}
 	var err error
 	if r.configured, err = r.header(ctx, &r.cfg.Login); err != nil {
@@ -91,8 +91,8 @@ func (r *run) read(ctx context.Context, request string, params map[string]string
 	return objects, nil
 }
 
-// readHosts finds the online hosts, the one that answers, and the one of the template,
-// which all VMs use.
+// readHosts finds the online hosts, the host that responds, and the template's host, on
+// which all VMs are created.
 func (r *run) readHosts(ctx context.Context) error {
 	members, err := r.read(ctx, "GET /cluster/status", nil)
 	if err != nil {
@@ -109,7 +109,7 @@ func (r *run) readHosts(ctx context.Context) error {
 	}
 	r.have["hosts"] = len(r.hosts) > 1
 	if r.cfg.Host != "" && !slices.Contains(r.hosts, r.cfg.Host) {
-		return &BoundsError{fmt.Sprintf("host %s is not online in this cluster: its hosts are %s", r.cfg.Host, strings.Join(r.hosts, ", "))}
+		return &BoundsError{fmt.Sprintf("host %s is not online in this cluster: the online hosts are %s", r.cfg.Host, strings.Join(r.hosts, ", "))}
 	}
 
 	guests, err := r.read(ctx, "GET /cluster/resources", map[string]string{"type": "vm"})
@@ -171,8 +171,8 @@ func (r *run) readBounds(ctx context.Context) error {
 		return fmt.Errorf("pool %s: %w", r.cfg.Pool, err)
 	}
 
-	// The VMs of the pool that an earlier run created, with their hosts. A killed clone may
-	// lack a description, but it has the name.
+	// The VMs of the pool that an earlier run created, with their hosts. An interrupted
+	// clone may lack a description, but it has the name.
 	leftovers := map[int]string{}
 	for _, pool := range found {
 		members, _ := pool["members"].([]any)

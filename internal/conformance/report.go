@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Report is the outcome of a run. It contains no names of the cluster.
+// Report is the result of a run. It contains no names from the cluster.
 type Report struct {
 	// Version is the version of Proxmox VE, and Hosts the number of online hosts.
 	Version string `json:"version"`
@@ -76,8 +76,8 @@ func (r *Report) redact(from *run) {
 	for i := range r.Results {
 		for j, text := range r.Results[i].Detail {
 			for _, word := range words {
-				// A word has no letter or digit next to it. The second pass finds words that share
-				// that neighbor with another one.
+				// Match only whole words, without a letter or digit next to them. The second pass
+				// finds words that share a neighboring character with another match.
 				re := regexp.MustCompile(`(?i)(^|[^A-Za-z0-9])` + regexp.QuoteMeta(word) + `($|[^A-Za-z0-9])`)
 				for range 2 {
 					text = re.ReplaceAllString(text, "${1}"+named[word]+"${2}")
@@ -94,7 +94,7 @@ func (r *Report) redact(from *run) {
 // Markdown writes the report in the form to attach to an issue.
 func (r *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Conformance of a Proxmox VE %s\n\n", r.Version)
+	fmt.Fprintf(&b, "# Conformance of Proxmox VE %s\n\n", r.Version)
 	fmt.Fprintf(&b, "%d equal, %d different, %d failed, %d skipped; %s host(s) online, %s.\n",
 		r.Count(Equal), r.Count(Different), r.Count(Failed), r.Count(Skipped), r.Hosts, map[bool]string{true: "with root@pam", false: "without root@pam"}[r.AsRoot])
 	for _, outcome := range []string{Different, Failed} {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Config selects the Proxmox to compare, and the bounds of the run.
+// Config selects the Proxmox VE cluster to compare, and the bounds of the run.
 type Config struct {
 	// URL is the address of the API, including /api2/json; Client sends the requests,
 	// without HTTP/2 and without following redirects.
@@ -24,12 +24,13 @@ type Config struct {
 	// that require it are then skipped.
 	Login Login
 	Root  *Login
-	// Pool and the VMIDs from Lower to Upper limit what the run creates and changes.
+	// Pool and the VMIDs from Lower to Upper are the bounds of the objects that the run
+	// creates and changes.
 	Pool         string
 	Lower, Upper int
 	// Template is a VM template on Host that is cloned but never changed.
 	Template int
-	// Host is where VMs are created; empty means the template's host.
+	// Host is the host on which VMs are created; empty means the template's host.
 	Host string
 	// Storage and ISOStorage are for disks and files; empty means the first suitable one.
 	Storage, ISOStorage string
@@ -63,7 +64,7 @@ type Result struct {
 	Took   time.Duration `json:"-"`
 }
 
-// BoundsError reports bounds within which the run must not work.
+// BoundsError reports bounds that a run must not use.
 type BoundsError struct{ text string }
 
 func (e *BoundsError) Error() string { return e.text }
@@ -95,9 +96,9 @@ type run struct {
 	cleanup []Step         // users, tokens, roles and pools, the last first
 }
 
-// Run compares a Proxmox with the cases and removes what it created, even if ctx ends or a
-// case fails. The report is valid even with an error, which is about steps or removals that
-// failed.
+// Run compares a Proxmox VE cluster with the cases and removes what it created, even if
+// ctx ends or a case fails. The report is valid even with an error, which reports failed
+// steps or removals.
 func Run(ctx context.Context, cfg Config, cases []Case) (Report, error) {
 	r := &run{
 		cfg:    cfg,
@@ -120,7 +121,7 @@ func Run(ctx context.Context, cfg Config, cases []Case) (Report, error) {
 			}
 			result := r.compare(ctx, &cases[i])
 			if ctx.Err() != nil && result.Outcome != Equal {
-				continue // interrupted: says nothing about Proxmox
+				continue // interrupted, which is not a result of Proxmox
 			}
 			report.Results = append(report.Results, result)
 			if cfg.Progress != nil {
@@ -191,8 +192,8 @@ func (r *run) compare(ctx context.Context, c *Case) Result {
 	return result
 }
 
-// try creates the initial state, and sends the requests of a case. Its error is about the
-// initial state, or about a request without an answer.
+// try creates the initial state, and sends the requests of a case. Its error reports a
+// problem with the initial state, or a request without a response.
 func (r *run) try(ctx context.Context, c *Case) ([]string, error) {
 	if err := r.given(ctx, c.Given); err != nil {
 		return nil, fmt.Errorf("creating the initial state: %w", err)
@@ -217,7 +218,7 @@ func (r *run) try(ctx context.Context, c *Case) ([]string, error) {
 	return detail, err
 }
 
-// step sends one request and compares its answer.
+// step sends one request and compares its response.
 func (r *run) step(ctx context.Context, written *Step) ([]string, error) {
 	s := written.filled(r.values)
 	as := r.configured

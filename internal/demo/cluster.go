@@ -106,7 +106,7 @@ func RunCluster(ctx context.Context, config ClusterConfig) (err error) {
 		}
 	}
 	for _, problem := range w.guests.Problems() {
-		err = errors.Join(err, fmt.Errorf("a guest met a problem: %s", problem))
+		err = errors.Join(err, fmt.Errorf("a simulated guest reported a problem: %s", problem))
 	}
 	w.say("The end. The controller's log is in " + w.Dir)
 	return err
@@ -160,7 +160,7 @@ func (w *world) deploy(ctx context.Context) error {
 		if len(pods.Items) == wantedPods {
 			return "", err
 		}
-		return fmt.Sprintf("%d of %d pods are there", len(pods.Items), wantedPods), err
+		return fmt.Sprintf("%d of %d pods exist", len(pods.Items), wantedPods), err
 	})
 	if err != nil {
 		return err
@@ -186,13 +186,13 @@ func (w *world) join(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintln(w.Stdout, "\nnumaform-agent on each host pins every vCPU to one of these CPUs, and keeps other guests off. numaform has an API\n"+
-		"token for Proxmox, and no password of root's.")
+		"token for Proxmox, not root's password.")
 	return nil
 }
 
 // empty removes the pods, and waits for the plan that needs approval.
 func (w *world) empty(ctx context.Context) error {
-	w.say("The pods are deleted. The removal of their nodes waits for approval: no node is tainted, drained or deleted yet")
+	w.say("The pods are deleted. The removal of their nodes is pending approval: no node is tainted, drained or deleted yet")
 	fmt.Fprintln(w.Stdout, "\n$ kubectl scale deployment web --replicas 0")
 	web := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
 	if err := w.api.Patch(ctx, web, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`))); err != nil {
@@ -208,7 +208,7 @@ func (w *world) empty(ctx context.Context) error {
 	}
 	for i := range nodes.Items {
 		if tainted := slices.ContainsFunc(nodes.Items[i].Spec.Taints, func(t corev1.Taint) bool { return t.Key == "karpenter.sh/disrupted" }); tainted {
-			return fmt.Errorf("node %s is tainted before somebody approved", nodes.Items[i].Name)
+			return fmt.Errorf("node %s was tainted before the approval", nodes.Items[i].Name)
 		}
 	}
 	return w.as(ctx, "alice", cli.ExitOK, "plans")
@@ -220,7 +220,7 @@ func (w *world) pending(ctx context.Context) (*v1alpha1.ScalePlan, error) {
 	err := w.wait(ctx, "a ScalePlan", func(ctx context.Context) (missing string, err error) {
 		plan, err = w.waiting(ctx)
 		if plan == nil {
-			missing = "no plan waits"
+			missing = "no plan is pending approval"
 		}
 		return missing, err
 	})
@@ -280,8 +280,8 @@ func (w *world) shortly(scene func() error) error {
 	return err
 }
 
-// gone waits until nothing of the fleet is left, and approves further plans for nodes that
-// were not empty yet when the first plan was created.
+// gone waits until no part of the fleet remains, and approves further plans for nodes that
+// were not empty when the first plan was created.
 func (w *world) gone(ctx context.Context) error {
 	w.say("Nodes are drained, their guests shut down, and the new plan is checked and applied")
 	err := w.wait(ctx, "nodes to leave", func(ctx context.Context) (string, error) {
@@ -304,7 +304,7 @@ func (w *world) gone(ctx context.Context) error {
 	return nil
 }
 
-// left names the remaining parts of the fleet.
+// left returns the names of the remaining parts of the fleet.
 func (w *world) left(ctx context.Context) (left []string, err error) {
 	for _, kind := range []schema.GroupVersionKind{
 		{Version: "v1", Kind: "Node"}, {Group: "karpenter.sh", Version: "v1", Kind: "NodeClaim"},

@@ -1,8 +1,8 @@
 // Package demo demonstrates numaform's main job on an embedded Proxmox: pods need nodes, a
 // rule denies the change, the rule is removed, the diff is applied and committed, and a
-// deleted node is brought back. RunCluster demonstrates it with the controller in a real
+// deleted node is re-created. RunCluster demonstrates it with the controller in a real
 // Kubernetes control plane. It only drives the command line as a user would. Start at Run;
-// Open gives tests the same stage.
+// Open provides the same stage to tests.
 package demo
 
 import (
@@ -60,8 +60,8 @@ func Run(ctx context.Context, config Config) (err error) {
 // remote is the repository of the fleet.
 func (s *show) remote() string { return filepath.Join(s.Dir, "fleet.git") }
 
-// keepRemotely configures the fleet to be in a git repository with a remote, and the states
-// on a server.
+// keepRemotely configures the fleet to be stored in a git repository with a remote, and the
+// states on a server.
 func (s *show) keepRemotely(ctx context.Context, url string) error {
 	remote := s.remote()
 	if _, err := git(ctx, s.Dir, "init", "--quiet", "--bare", "--initial-branch", "main", remote); err != nil {
@@ -74,7 +74,7 @@ func (s *show) keepRemotely(ctx context.Context, url string) error {
 	}
 	local := []byte("backend: {type: local}")
 	if !bytes.Contains(text, local) {
-		return fmt.Errorf("%s does not say %s", path, local)
+		return fmt.Errorf("%s does not contain %s", path, local)
 	}
 	kept := fmt.Sprintf("git: {remote: %q}\n  backend: {type: http, config: {address: %q}}", remote, url)
 	return os.WriteFile(path, bytes.Replace(text, local, []byte(kept), 1), 0o600)
@@ -82,7 +82,7 @@ func (s *show) keepRemotely(ctx context.Context, url string) error {
 
 // git runs the user's git in a directory.
 func git(ctx context.Context, dir string, args ...string) ([]byte, error) {
-	command := exec.CommandContext(ctx, "git", args...) //nolint:gosec // the demo's own words
+	command := exec.CommandContext(ctx, "git", args...) //nolint:gosec // the demo's own arguments
 	command.Dir = dir
 	out, err := command.CombinedOutput()
 	if err != nil {
@@ -167,7 +167,7 @@ func (s *Stage) pins(guest *pvesim.GuestState) (topology.Pins, error) {
 	marker, _ := fleet.ParseMarker(guest.Config["description"])
 	threads, _ := hostagent.Threads(s.Sim, guest.VMID)
 	if len(marker.Pins) > 0 && !slices.Equal(marker.Pins, threads.Pins()) {
-		return nil, fmt.Errorf("vm %s declares the CPUs %v and its vCPUs run on %v", guest.Config["name"], marker.Pins, threads.VCPUs)
+		return nil, fmt.Errorf("vm %s declares the CPUs %v, but its vCPUs run on %v", guest.Config["name"], marker.Pins, threads.VCPUs)
 	}
 	return marker.Pins, nil
 }
@@ -239,7 +239,7 @@ func (s *show) remove(ctx context.Context) error {
 	}
 	for _, guest := range s.Sim.Guests() {
 		if guest.Config["name"] == name {
-			return fmt.Errorf("vm %s is still there", name)
+			return fmt.Errorf("vm %s still exists", name)
 		}
 	}
 	return nil

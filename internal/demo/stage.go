@@ -21,7 +21,7 @@ import (
 
 // Config configures a Stage.
 type Config struct {
-	// Example is the files of an example: numaform.yaml, hosts/, manifests/.
+	// Example contains the files of an example: numaform.yaml, hosts/, manifests/.
 	Example fs.FS
 	// Region and Template are the names that the example uses.
 	Region   topology.RegionName

@@ -44,8 +44,8 @@ func (w *world) ours() map[string]pvesim.GuestState {
 	return found
 }
 
-// nodes returns the nodes, and the condition that is not met until all pods run on nodes that
-// are ready for more.
+// nodes returns the nodes, or the condition that is missing until all pods run on nodes
+// that are ready for more pods.
 func (w *world) nodes(ctx context.Context) (rows []nodeRow, missing string, err error) {
 	pods, nodes := &corev1.PodList{}, &corev1.NodeList{}
 	if err := w.api.List(ctx, pods); err != nil {
@@ -114,10 +114,10 @@ func exclusive(nodes []nodeRow) error {
 	for i := range nodes {
 		node := &nodes[i]
 		if fmt.Sprint(node.pins.Size()) != node.cores {
-			return fmt.Errorf("node %s has %s cores and the CPUs %q", node.name, node.cores, node.pins)
+			return fmt.Errorf("node %s has %s cores, but its pinned CPUs are %q", node.name, node.cores, node.pins)
 		}
 		if both := taken[node.host].Intersection(node.pins); !both.IsEmpty() {
-			return fmt.Errorf("node %s shares the CPUs %s of %s", node.name, both, node.host)
+			return fmt.Errorf("node %s shares CPUs %s of host %s with another node", node.name, both, node.host)
 		}
 		taken[node.host] = taken[node.host].Union(node.pins)
 	}

@@ -45,7 +45,7 @@ type world struct {
 	// ended is closed when the controller has ended, with code as its exit code.
 	ended chan struct{}
 	code  int
-	// ends are the functions to run at the end, the last first.
+	// ends are the functions to run at the end, in reverse order.
 	ends []func() error
 }
 
@@ -153,8 +153,8 @@ func (w *world) startController(ctx context.Context) error {
 	return nil
 }
 
-// keepInCluster configures the fleet to be in ConfigMaps and the states in Secrets, as the
-// chart does, and how guests reach the cluster.
+// keepInCluster configures the fleet to be stored in ConfigMaps and the states in Secrets,
+// as the chart does, and how guests reach the cluster.
 func (w *world) keepInCluster(kubeconfig string) error {
 	path := filepath.Join(w.Dir, "numaform.yaml")
 	text, err := os.ReadFile(path)
@@ -163,7 +163,7 @@ func (w *world) keepInCluster(kubeconfig string) error {
 	}
 	local := []byte("backend: {type: local}")
 	if !bytes.Contains(text, local) {
-		return fmt.Errorf("%s does not say %s", path, local)
+		return fmt.Errorf("%s does not contain %s", path, local)
 	}
 	kept := fmt.Sprintf("configmap: {namespace: %[1]s, name: fleet}\n  backend: {type: kubernetes, config: {namespace: %[1]s, config_path: %[2]q}}", namespace, kubeconfig)
 	text = bytes.Replace(text, local, []byte(kept), 1)

@@ -40,7 +40,8 @@ type Finding struct {
 	// Where is the file, region, host or path, or empty.
 	Where string `json:"where,omitempty"`
 	What  string `json:"what"`
-	// Fix is the hint for a problem, or empty. Its JSON key is that of the first release.
+	// Fix is the hint for a problem, or empty. Its JSON key is unchanged since the first
+	// release.
 	Fix string `json:"mend,omitempty"`
 }
 
@@ -107,11 +108,12 @@ func (r Report) Count(status Status) int {
 	return count
 }
 
-// manyPlaces is the number of places from which on a sentence about them is printed once.
+// manyPlaces is the minimum number of places with the same finding for which the finding
+// is printed only once.
 const manyPlaces = 4
 
-// Grouped returns the findings to print: findings that differ only in their place become
-// one at the first of them, if there are many.
+// Grouped returns the findings to print. It merges findings that differ only in their
+// place into the first of them, if there are at least manyPlaces.
 func (r Report) Grouped() Report {
 	places := map[Finding][]string{}
 	for _, finding := range r {

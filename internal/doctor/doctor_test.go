@@ -187,13 +187,13 @@ func TestFinds(t *testing.T) {
 			p.sim.Version = "8.4"
 			grants(p, "/", allOfVM+" VM.Monitor")
 		}, doctor.OK, "privilege", []string{"homelab /vms: VM.Monitor"}},
-		{"no bridge", func(p *patient) { grants(p, "/vms", allOfVM) }, doctor.Fail, "privilege", []string{"homelab /sdn/zones: missing for bridges: SDN.Use: pveum role add NumaformNet"}},
+		{"no bridge", func(p *patient) { grants(p, "/vms", allOfVM) }, doctor.Fail, "privilege", []string{"homelab /sdn/zones: missing for using bridges: SDN.Use: pveum role add NumaformNet"}},
 		{"some bridges", func(p *patient) { grants(p, "/vms", allOfVM, "/sdn/zones/dmz", "SDN.Use") }, doctor.Warn, "privilege", []string{"SDN.Use is granted only on some zones"}},
 		{"the hosts' bridges", func(p *patient) { grants(p, "/sdn/zones/localnetwork", "SDN.Use") }, doctor.OK, "privilege", []string{"localnetwork: SDN.Use"}},
 		{"a privilege on the path alone", func(p *patient) {
 			grants(p, "/vms", allOfVM)
 			p.sim.ACL[0].NoPropagate = true
-		}, doctor.Fail, "privilege", []string{"homelab /vms: missing for making and removing VMs: VM.Allocate, VM.Audit"}},
+		}, doctor.Fail, "privilege", []string{"homelab /vms: missing for creating and removing VMs: VM.Allocate, VM.Audit"}},
 		{"another region's mistake", func(p *patient) {
 			p.Regions = append(p.Regions, doctor.Region{Name: "other", Broken: errors.New("token_secret: is empty")})
 		}, doctor.OK, "template", []string{"class workers on homelab/pve-2"}},
@@ -286,7 +286,7 @@ func TestFindsOnHosts(t *testing.T) {
 		{"a CPU model without a privilege", func(p *patient) {
 			p.sim.CPUModels, p.Classes[0].Spec.CPUType = []string{"tuned"}, "custom-tuned"
 		}, doctor.Fail, "privilege", []string{
-			"homelab /mapping/cpu/tuned: missing for giving VMs the CPU model custom-tuned: Mapping.Use: " +
+			"homelab /mapping/cpu/tuned: missing for setting the CPU model custom-tuned: Mapping.Use: " +
 				`pveum role add NumaformCPU --privs "Mapping.Use" && pveum acl modify /mapping/cpu/tuned --users numaform@pve --roles NumaformCPU`,
 		}},
 		{"a template's CPU model without a privilege", func(p *patient) {
@@ -325,7 +325,7 @@ func TestFindsOnHosts(t *testing.T) {
 			p.Classes[0].Spec.Metadata.Type = v1alpha1.MetadataCDROM
 			p.sim.Hosts[0].Templates[0].Drives, p.sim.Hosts[0].Templates[0].CloudInit = []string{"ide2"}, true
 		}, doctor.Fail, "privilege", []string{
-			"/vms: missing for making and removing VMs: VM.Config.Cloudinit", `pveum role modify NumaformVM --privs "VM.Config.Cloudinit" --append 1`,
+			"/vms: missing for creating and removing VMs: VM.Config.Cloudinit", `pveum role modify NumaformVM --privs "VM.Config.Cloudinit" --append 1`,
 		}},
 		{"a cloud-init drive that stays", func(p *patient) {
 			p.sim.Hosts[0].Templates[0].Drives, p.sim.Hosts[0].Templates[0].CloudInit = []string{"ide2"}, true
@@ -368,7 +368,7 @@ func TestFindsOnHosts(t *testing.T) {
 			other.Tags = []string{"karpenter"}
 			p.sim.Hosts[0].Guests = []topology.Guest{other}
 		}, doctor.OK, "marker", []string{"1 guest with the tag karpenter", "5000 (g)"}},
-		{"nobody else", func(*patient) {}, doctor.OK, "marker", []string{"no other autoscaler uses this Proxmox"}},
+		{"nobody else", func(*patient) {}, doctor.OK, "marker", []string{"no other autoscaler uses this Proxmox cluster"}},
 		{"its marker, not its fleet", func(p *patient) { p.sim.Hosts[0].Guests = []topology.Guest{guest(5000, ourID)} }, doctor.Warn, "marker", []string{"not in this fleet: 5000 (g)", "a different clusterID"}},
 		{"fleet of its own", func(p *patient) {
 			p.Fleet = func(context.Context) (fleet.Fleet, error) {
@@ -384,7 +384,7 @@ func TestFindsOnHosts(t *testing.T) {
 		{"classes unread", func(p *patient) { p.Classes, p.ClassesBroken = nil, errors.New("reading kubeconfig") }, doctor.Fail, "classes", []string{"reading kubeconfig"}},
 		{"in general", func(p *patient) { p.Classes, p.Named = nil, false }, doctor.OK, "storage", []string{"disks on local-lvm; seeds on local"}},
 		{"a class' storages", func(p *patient) { p.Classes[0].Spec.Metadata.Type = v1alpha1.MetadataCDROM }, doctor.OK, "storage", []string{
-			"homelab/pve-1: disks on local-lvm; seeds on local, to which the host that receives the upload copies them by ssh",
+			"homelab/pve-1: disks on local-lvm; seeds on local (the host that receives an upload copies it there by ssh)",
 		}},
 		{"a storage that does not exist", func(p *patient) { p.Classes[0].Spec.BootDevice = &v1alpha1.BootDevice{Storage: "nowhere"} }, doctor.Warn, "storage", []string{
 			"pve-1: storage \"nowhere\" does not exist, or numaform's user lacks access", "grant Datastore.Audit on /storage/nowhere",
@@ -403,7 +403,7 @@ func TestFindsOnHosts(t *testing.T) {
 			p.ready = func(s *pvesim.Server) {
 				s.AddFault(pvesim.Fault{Path: "/report$", Hit: func(context.Context, pvesim.Call) { now.SetTime(now.Now().Add(25 * time.Second)) }})
 			}
-		}, doctor.Warn, "topology", []string{"its report takes more than 20s, and pveproxy gives up after 30: see on it how long `pvereport` takes"}},
+		}, doctor.Warn, "topology", []string{"its report takes more than 20s, and pveproxy gives up after 30s: run `pvereport` on the host to see how long it takes"}},
 		{"in general, a hookscript", func(p *patient) {
 			p.Classes, p.Named = nil, false
 			p.sim.Hosts[0].Templates[0].Options["hookscript"] = "local:snippets/x"
@@ -438,7 +438,7 @@ func TestTooOld(t *testing.T) {
 		p.client.URL = server.URL
 		p.client.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	})
-	wants(t, report, doctor.Fail, "reach", "region homelab runs Proxmox VE 7.4-17: numaform needs 8 or newer: upgrade its hosts")
+	wants(t, report, doctor.Fail, "reach", "region homelab runs Proxmox VE 7.4-17: numaform requires 8 or newer: upgrade its hosts")
 	wants(t, report, doctor.Skip, "privilege", "because reach failed")
 	wants(t, report, doctor.OK, "lock", "is free")
 }

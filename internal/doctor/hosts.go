@@ -132,7 +132,7 @@ func (e *examination) classOnHosts(class *v1alpha1.ProxmoxNodeClass, name string
 }
 
 // rootOnly checks in each region of the class whether the credential permits a setting that
-// only root can make. requested is the setting of the class, and effect what it does.
+// only root can change. requested is the setting of the class, and effect describes it.
 func (e *examination) rootOnly(class *v1alpha1.ProxmoxNodeClass, check, requested, effect string, permitted func(*proxmox.Client) (bool, string)) {
 	for _, r := range e.config.Regions {
 		if r.Client == nil || (class.Spec.Region != "" && class.Spec.Region != string(r.Name)) {

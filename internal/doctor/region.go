@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// expiryWarning is how long before its expiry a certificate causes a warning.
+// expiryWarning is the remaining validity below which a certificate causes a warning.
 const expiryWarning = 14 * 24 * time.Hour
 
 // region checks one Proxmox cluster.

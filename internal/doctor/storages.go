@@ -101,7 +101,7 @@ func (e *examination) classStorages(ctx context.Context, r *Region, snapshot *to
 			what += "; seeds on " + list(seeds)
 			// pve-storage 9.1.7, PVE/API2/Storage/Status.pm:637-664
 			if len(snapshot.Hosts) > 1 && slices.ContainsFunc(seeds, func(name string) bool { return !states[name].Shared }) {
-				what += ", to which the host that receives the upload copies them by ssh"
+				what += " (the host that receives an upload copies it there by ssh)"
 			}
 		}
 		e.ok("storage", where, what)

@@ -94,14 +94,14 @@ func (e *examination) markers(where string, strays, karpenter []string, others m
 			"if another numaform created them, set a different clusterID for each installation; otherwise correct fleet in numaform.yaml")
 	}
 	for _, id := range slices.Sorted(maps.Keys(others)) {
-		e.ok("marker", where, fmt.Sprintf("another numaform, clusterID %s, has %s here, whose CPUs are considered in use: %s", id, count(len(others[id]), "guest"), some(others[id])))
+		e.ok("marker", where, fmt.Sprintf("another numaform installation (clusterID %s) has %s here, whose CPUs are considered in use: %s", id, count(len(others[id]), "guest"), some(others[id])))
 	}
 	if len(karpenter) > 0 {
 		e.ok("marker", where, fmt.Sprintf("%s with the tag %s, probably of karpenter-provider-proxmox, whose pinned CPUs are considered in use: %s",
 			count(len(karpenter), "guest"), karpenterTag, some(karpenter)))
 	}
 	if len(strays)+len(others)+len(karpenter) == 0 {
-		e.ok("marker", where, "no other autoscaler uses this Proxmox")
+		e.ok("marker", where, "no other autoscaler uses this Proxmox cluster")
 	}
 }
 

@@ -19,8 +19,8 @@ import (
 )
 
 // Inventory caches snapshots of live Proxmox clusters, for all controllers. It reads
-// everything at a long interval, and only changes whenever a caller needs a newer snapshot.
-// If a region does not respond, its hosts remain, marked as unusable.
+// everything at a long interval, and only the changes whenever a caller needs a newer
+// snapshot. If a region does not respond, its hosts remain, marked as unusable.
 type Inventory struct {
 	config  *Config
 	clients map[topology.RegionName]*proxmox.Client

@@ -19,14 +19,14 @@ import (
 // OldestVersion is the oldest major version of Proxmox VE that numaform supports.
 const OldestVersion = 8
 
-// TooOldError reports that a Proxmox VE is too old.
+// TooOldError reports a version of Proxmox VE that is too old.
 type TooOldError struct {
 	Region  topology.RegionName
 	Version string
 }
 
 func (e *TooOldError) Error() string {
-	return fmt.Sprintf("region %s runs Proxmox VE %s: numaform needs %d or newer: upgrade its hosts (https://pve.proxmox.com/wiki/Category:Upgrade)",
+	return fmt.Sprintf("region %s runs Proxmox VE %s: numaform requires %d or newer: upgrade its hosts (https://pve.proxmox.com/wiki/Category:Upgrade)",
 		e.Region, e.Version, OldestVersion)
 }
 
@@ -77,12 +77,13 @@ func (c *Client) CPUModels(ctx context.Context, host topology.HostName) ([]strin
 	return names, nil
 }
 
-// StorageState is what a host reports of a storage when it is asked. A Snapshot has what
-// pvestatd last saw instead, and leaves out what is disabled.
+// StorageState is the state of a storage as queried from a host. A Snapshot contains the
+// last state seen by pvestatd instead, and omits disabled storages.
 type StorageState struct {
-	// Enabled is false if the storage is disabled, or is not one of this host's.
+	// Enabled is false if the storage is disabled or not assigned to this host.
 	Enabled bool
-	// Active is false if the host cannot use it, such as an NFS share that does not answer.
+	// Active is false if the host cannot use it, such as an NFS share that does not
+	// respond.
 	Active bool
 	Shared bool
 }
@@ -104,7 +105,7 @@ func (c *Client) StoragesOf(ctx context.Context, host topology.HostName) (map[st
 	return states, nil
 }
 
-// TagAccess says which tags users without Sys.Modify on / may set and remove.
+// TagAccess describes the tags that users without Sys.Modify on / may set and remove.
 type TagAccess struct {
 	// Mode is none, list, existing or free; empty means free.
 	Mode string
@@ -116,7 +117,7 @@ type TagAccess struct {
 	allowed []string
 }
 
-// TagAccess reads which tags the credential may set. It needs Sys.Audit on /.
+// TagAccess reads which tags the credential may set. It requires Sys.Audit on /.
 func (c *Client) TagAccess(ctx context.Context) (TagAccess, error) {
 	var options struct {
 		Access struct {
@@ -228,7 +229,7 @@ func (c *Client) Certificate(ctx context.Context) (Certificate, error) {
 	defer func() { _ = conn.Close() }()
 	secure, ok := conn.(*tls.Conn)
 	if !ok || len(secure.ConnectionState().PeerCertificates) == 0 {
-		return Certificate{}, fmt.Errorf("reading the certificate of %s: %w", address, errors.New("the host shows none"))
+		return Certificate{}, fmt.Errorf("reading the certificate of %s: %w", address, errors.New("the host sent no certificate"))
 	}
 	shown := secure.ConnectionState().PeerCertificates[0]
 	sum := sha256.Sum256(shown.Raw)

@@ -41,7 +41,7 @@ func TestAnotherEndpoint(t *testing.T) {
 	if !errors.As(err, &refused) {
 		t.Fatalf("got %v", err)
 	}
-	for _, want := range []string{"none of 2 addresses answers", down.URL, up.URL, "connection refused", "check url and urls"} {
+	for _, want := range []string{"none of 2 addresses responds", down.URL, up.URL, "connection refused", "check url and urls"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %q", err, want)
 		}

@@ -26,7 +26,7 @@ type Error struct {
 	Path     string // relative to /api2/json
 	// Status is the HTTP status, or 0 without a response.
 	Status int
-	// Text is Proxmox' message, or why there was no response.
+	// Text is the message from Proxmox, or the reason for the missing response.
 	Text string
 	// Hint says how to fix it, or is empty.
 	Hint string
@@ -37,7 +37,7 @@ type Error struct {
 	cause   error
 }
 
-// Error says what was read or written, where, what went wrong, and how to fix it.
+// Error describes what was read or written, where, what went wrong, and how to fix it.
 func (e *Error) Error() string {
 	doing := "reading"
 	if e.writing {
@@ -98,7 +98,7 @@ func (e *Error) gone() bool {
 }
 
 // retryable reports whether the same request may succeed a moment later. A timeout is not
-// retryable, because the host has had its time.
+// retryable, because the host already had enough time.
 func (e *Error) retryable() bool {
 	switch e.Status {
 	case 0:
@@ -115,11 +115,11 @@ func isGone(err error) bool {
 	return ok && refused.gone()
 }
 
-// permission matches path and privilege in Proxmox' error.
+// permission matches path and privilege in an error from Proxmox.
 var permission = regexp.MustCompile(`^Permission check failed \((/[^,]*), ([^)]+)\)`)
 
-// oneReason is Proxmox' message for every refused token since pve-manager 9.1.5,
-// including expired ones; 9.1.4 and older say why.
+// oneReason is the message for every rejected token since pve-manager 9.1.5, including
+// expired ones; 9.1.4 and older report the reason.
 const oneReason = "Authentication failed!"
 
 // explain converts the error of a request for path to an *Error, and adds how to fix it.
@@ -134,7 +134,7 @@ func (c *Client) explain(path string, err error) *Error {
 
 	failed, ok := errors.AsType[*url.Error](err)
 	if !ok {
-		// Without names of Go types.
+		// Omit the names of Go types.
 		problem := err.Error()
 		if unexpected, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			problem = "unexpected " + unexpected.Value
@@ -143,7 +143,7 @@ func (c *Client) explain(path string, err error) *Error {
 			}
 		}
 		e.Status = http.StatusOK
-		e.Text = "the answer cannot be understood: " + problem
+		e.Text = "the response is invalid: " + problem
 		e.Hint = "check that url is a Proxmox host"
 		e.cause = err
 		return e
@@ -164,7 +164,7 @@ func (c *Client) explainStatus(e *Error) {
 		case login.TokenID == "":
 			e.Hint = fmt.Sprintf("check username and password of %s", login.Username)
 		case strings.HasSuffix(e.Text, "access expired"):
-			e.Hint = fmt.Sprintf("let it last: pveum user token modify %s %s --expire 0", user, name)
+			e.Hint = fmt.Sprintf("extend it: pveum user token modify %s %s --expire 0", user, name)
 		case e.Text == oneReason:
 			e.Hint = fmt.Sprintf("check token_id and token_secret of API token %s; if the token has expired, extend it: pveum user token modify %s %s --expire 0", login.TokenID, user, name)
 		default:
@@ -177,18 +177,18 @@ func (c *Client) explainStatus(e *Error) {
 		}
 		e.Hint = c.grant(path, privilege, auditor)
 	case statusTimeout:
-		e.Hint = "the host took longer than pveproxy waits, and may go on with what was asked: look at its load, and at pvedaemon on it"
+		e.Hint = "the host did not respond before pveproxy's timeout, and the operation may continue: check its load and pvedaemon on it"
 	case http.StatusNotFound:
 		e.Hint = "check that url is a Proxmox host"
 	}
 }
 
-// auditor is Proxmox' own role for read privileges.
+// auditor is the built-in role of Proxmox for read privileges.
 const auditor = "PVEAuditor"
 
-// grant returns how to grant the client's credential a privilege: with the role of
-// numaform that has it, or otherwise another one. A token without privilege separation
-// has its user's privileges.
+// grant returns the hint for granting the client's credential a privilege: with the
+// role of numaform that contains it, or else with the role otherwise. A token without
+// privilege separation has its user's privileges.
 func (c *Client) grant(path, privilege, otherwise string) string {
 	for _, role := range Roles() {
 		if slices.Contains(role.Privileges, privilege) {
@@ -206,7 +206,7 @@ func (c *Client) grant(path, privilege, otherwise string) string {
 	return line
 }
 
-// explainConnection adds a hint to an error without a response of Proxmox.
+// explainConnection adds a hint to an error without a response from Proxmox.
 func (c *Client) explainConnection(e *Error) {
 	var (
 		verification *tls.CertificateVerificationError
@@ -221,13 +221,13 @@ func (c *Client) explainConnection(e *Error) {
 	case errors.As(e.cause, &none):
 		e.Hint = "check url and urls, and that one of these hosts is up and pveproxy runs on it"
 	case errors.As(e.cause, &name):
-		e.Hint = "use a host name in url that the certificate is for"
+		e.Hint = "use a host name in url for which the certificate is valid"
 	case errors.As(e.cause, &unknown):
 		e.Hint = "set ca_file to a copy of /etc/pve/pve-root-ca.pem of the cluster, or insecure: true on a network that you trust"
 	case errors.As(e.cause, &verification):
 		e.Hint = "renew the host's certificate: pvecm updatecerts --force"
 	case errors.Is(e.cause, context.DeadlineExceeded), errors.As(e.cause, &network) && network.Timeout():
-		e.Text = fmt.Sprintf("no answer within %s", c.cfg.Timeout)
+		e.Text = fmt.Sprintf("no response within %s", c.cfg.Timeout)
 		e.Hint = "check that the host is up and pveproxy runs on it"
 	case network != nil, errors.Is(e.cause, io.EOF), errors.Is(e.cause, io.ErrUnexpectedEOF):
 		e.broken = true

@@ -51,14 +51,14 @@ func TestErrors(t *testing.T) {
 		},
 		{"other host name", func(_ *canned, cfg *proxmox.Config) {
 			cfg.URL = strings.Replace(cfg.URL, "127.0.0.1", "localhost", 1)
-		}, 0, []string{"localhost", "use a host name in url that the certificate is for"}},
+		}, 0, []string{"localhost", "use a host name in url for which the certificate is valid"}},
 		{
 			"nobody there", func(c *canned, _ *proxmox.Config) { c.Close() }, 0,
 			[]string{"connection refused", "check url, and that the host is up"},
 		},
 		{
 			"not Proxmox", func(c *canned, _ *proxmox.Config) { c.answer("/cluster/resources", answer{body: "<html>"}) }, 200,
-			[]string{"the answer cannot be understood", "check that url is a Proxmox host"},
+			[]string{"the response is invalid", "check that url is a Proxmox host"},
 		},
 		{
 			"elsewhere", func(c *canned, _ *proxmox.Config) { c.refuse("/cluster/resources", 404, "Not Found") }, 404,
@@ -111,7 +111,7 @@ func TestRetries(t *testing.T) {
 			if got := server.asked("/nodes/pve-1/status"); got != test.tries {
 				t.Errorf("asked %d times, want %d", got, test.tries)
 			}
-			if slow := strings.Contains(host.Problem, "takes longer to answer than pveproxy waits (596 "); slow != (test.status == 596) || !strings.Contains(host.Problem, test.reason) {
+			if slow := strings.Contains(host.Problem, "does not respond before pveproxy's timeout (596 "); slow != (test.status == 596) || !strings.Contains(host.Problem, test.reason) {
 				t.Errorf("problem is %q", host.Problem)
 			}
 		})
@@ -176,7 +176,7 @@ func TestTimeout(t *testing.T) {
 	t.Cleanup(stuck.Close)
 	cfg := proxmox.Config{Region: "r1", URL: "https://" + stuck.Listener.Addr().String(), TokenID: tokenID, TokenSecret: secret, Timeout: 50 * time.Millisecond}
 	_, err := newClient(t, cfg).Snapshot(context.Background())
-	if err == nil || !strings.Contains(err.Error(), "no answer within 50ms") {
+	if err == nil || !strings.Contains(err.Error(), "no response within 50ms") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -21,7 +21,7 @@ import (
 // defaultMemoryMiB is the memory of a guest without a memory option.
 const defaultMemoryMiB = 512
 
-// The numbers of numaN and hostpciN options in Proxmox.
+// The maximum numbers of numaN and hostpciN options in Proxmox.
 const (
 	maxCells   = 8
 	maxHostPCI = 16
@@ -34,7 +34,8 @@ const publisherName = "numaform-topology"
 // diskKey matches the options of a VM's configuration for disks and images.
 var diskKey = regexp.MustCompile(`^(ide|sata|scsi|virtio|efidisk|tpmstate|unused)\d+$`)
 
-// guestsRead is what was read of a host's guests, except the guests themselves.
+// guestsRead is the result of reading a host's guests, except for the guests
+// themselves.
 type guestsRead struct {
 	// gone are guests that are no longer on the host.
 	gone []resource
@@ -46,8 +47,8 @@ type guestsRead struct {
 }
 
 // readGuests sets the running values of the host's guests. It sets a Problem if some
-// cannot be read, because their pins are then unknown. If known is set, it may return a
-// guest's configuration, which then is not read; nil means that all are read.
+// cannot be read, because their pins are then unknown. known returns configurations
+// that need not be read; nil means that all are read.
 func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []resource, known recallFunc) guestsRead {
 	guests = slices.SortedFunc(slices.Values(guests), func(a, b resource) int { return cmp.Compare(a.VMID, b.VMID) })
 	configs := make([]values, len(guests))
@@ -104,7 +105,7 @@ func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []r
 	return found
 }
 
-// recallFunc returns the configuration of a listed guest, if it is known.
+// recallFunc returns the configuration of a listed guest if it is known.
 type recallFunc func(listed resource) (config values, found bool)
 
 // flawsOf returns the number of a host's warnings and unusable templates.
@@ -137,7 +138,7 @@ func (f *guestsRead) describe(host *topology.Host, guest topology.Guest, config 
 			host.Templates = append(host.Templates, readTemplate(guest, config))
 		}
 	case vm && !guest.Running && guest.Name == "node-capacity" && slices.Contains(guest.Tags, "karpenter"):
-		// It is the VM with which karpenter-provider-proxmox' host daemon describes a host.
+		// The host daemon of karpenter-provider-proxmox describes a host in this VM.
 		if read {
 			f.addCapacity(host, guest, config)
 		}
@@ -165,7 +166,7 @@ func (f *guestsRead) addCapacity(host *topology.Host, guest topology.Guest, conf
 	case err != nil:
 		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d does not describe the host: %s", guest.VMID, err))
 	case len(f.capacity.CPUs) > 0:
-		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d is a second node-capacity VM and not read: keep one of them", guest.VMID))
+		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d is a second node-capacity VM and is ignored: keep only one of them", guest.VMID))
 	default:
 		f.capacity = machine
 	}
@@ -179,7 +180,7 @@ func (f *guestsRead) addPublished(host *topology.Host, guest topology.Guest, con
 		host.Warnings = append(host.Warnings, fmt.Sprintf("the topology in the description of guest %d is not used: %s", guest.VMID, err))
 	case !found:
 		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d has no topology in its description: "+
-			"write there what `numaform topology collect -o notes` prints on the host", guest.VMID))
+			"add what `numaform topology collect -o notes` prints on the host", guest.VMID))
 	default:
 		f.published[guest.VMID] = machine
 	}
@@ -209,8 +210,8 @@ func listed(resources []resource) []topology.Guest {
 	return guests
 }
 
-// readConfig sets a guest's fields from its running configuration. From the description
-// it keeps only numaform's marker.
+// readConfig sets a guest's fields from its running configuration. It stores only
+// numaform's marker from the description.
 func readConfig(guest *topology.Guest, config values) error {
 	guest.Name = cmp.Or(config["name"], config["hostname"], guest.Name)
 	guest.Lock = config["lock"]
@@ -257,7 +258,7 @@ func readConfig(guest *topology.Guest, config values) error {
 	default:
 		mib, err := strconv.Atoi(text)
 		if err != nil || mib < 1 || mib > 1<<20 {
-			return errors.New("hugepages: want any or a number of MiB")
+			return errors.New("hugepages: must be any or a number of MiB")
 		}
 		guest.HugePagesKiB = mib << 10
 	}
@@ -293,7 +294,7 @@ func readContainer(guest *topology.Guest, config values) error {
 	}
 	var raw [][]string
 	if text := config["lxc"]; text != "" && json.Unmarshal([]byte(text), &raw) != nil {
-		return errors.New("lxc: want a list of pairs")
+		return errors.New("lxc: must be a list of pairs")
 	}
 	for _, pair := range raw {
 		if len(pair) != 2 || !strings.HasSuffix(pair[0], ".cpuset.cpus") {
@@ -320,7 +321,7 @@ func memoryMiB(text string) (int64, error) {
 			return mib, nil
 		}
 	}
-	return 0, errors.New("memory: want a number of MiB")
+	return 0, errors.New("memory: must be a number of MiB")
 }
 
 // inherited are the options that a clone inherits from its template and that the provider
@@ -336,7 +337,7 @@ var diskPattern = regexp.MustCompile(`^(scsi|virtio|sata|ide)\d+$`)
 // PVE/QemuServer/Drive.pm: drive_is_cloudinit).
 var cloudInitDrive = regexp.MustCompile(`^[^,]*[:/](?:vm-\d+-)?cloudinit(?:\.(?:raw|qcow2|vmdk))?(?:,|$)`)
 
-// readTemplate reads a template. Its Problem says why it cannot be cloned.
+// readTemplate reads a template. Its Problem explains why it cannot be cloned.
 func readTemplate(guest topology.Guest, config values) topology.Template {
 	t := topology.Template{VMID: guest.VMID, Name: guest.Name, Tags: guest.Tags, Options: map[string]string{}}
 	for _, key := range inherited {
@@ -356,7 +357,7 @@ func readTemplate(guest topology.Guest, config values) topology.Template {
 	// "1", "1,fstrim_cloned_disks=1" and "enabled=1".
 	enabled := func(field string) bool { return field == "1" || field == "enabled=1" }
 	if !slices.ContainsFunc(strings.Split(config["agent"], ","), enabled) {
-		problems = append(problems, fmt.Sprintf("its guest agent is off: qm set %d --agent 1", t.VMID))
+		problems = append(problems, fmt.Sprintf("its guest agent is disabled: qm set %d --agent 1", t.VMID))
 	}
 	if err := readBootDisk(&t, config); err != nil {
 		problems = append(problems, err.Error())
@@ -369,14 +370,14 @@ func readTemplate(guest topology.Guest, config values) topology.Template {
 func readBootDisk(t *topology.Template, config values) error {
 	t.DiskInterface = bootDisk(config)
 	if t.DiskInterface == "" {
-		return fmt.Errorf("it has no boot disk: qm set %d --boot order=scsi0, say", t.VMID)
+		return fmt.Errorf("it has no boot disk: set one, such as with qm set %d --boot order=scsi0", t.VMID)
 	}
 	t.Drives = slices.DeleteFunc(drives(config), func(slot string) bool { return slot == t.DiskInterface })
 	t.CloudInit = slices.ContainsFunc(t.Drives, func(slot string) bool { return cloudInitDrive.MatchString(config[slot]) })
 	volume, options, _ := strings.Cut(config[t.DiskInterface], ",")
 	storage, _, ok := strings.Cut(volume, ":")
 	if !ok {
-		return fmt.Errorf("its boot disk %s is on no storage: import it into one", t.DiskInterface)
+		return fmt.Errorf("its boot disk %s is not on a storage: import it into one", t.DiskInterface)
 	}
 	t.Storage = storage
 
@@ -440,14 +441,14 @@ func bootDisk(config values) string {
 	return ""
 }
 
-// sizeGiB parses Proxmox' sizes such as 3584M, rounded up to GiB.
+// sizeGiB parses Proxmox sizes such as 3584M, rounded up to GiB.
 func sizeGiB(text string) (int64, error) {
 	units := map[string]float64{"": 1 << 30, "K": 1 << 20, "M": 1 << 10, "G": 1, "T": 1.0 / (1 << 10)}
 	number := strings.TrimRight(text, "KMGT")
 	divisor, ok := units[text[len(number):]]
 	value, err := strconv.ParseFloat(number, 64)
 	if !ok || err != nil || value <= 0 {
-		return 0, errors.New("the size of its boot disk cannot be read: want a number with K, M, G or T")
+		return 0, errors.New("the size of its boot disk cannot be read: must be a number with K, M, G or T")
 	}
 	return int64(math.Ceil(value / divisor)), nil
 }

@@ -19,9 +19,9 @@ import (
 // 6.0.5, PVE/APIServer/AnyEvent.pm:835).
 const slowReport = 20 * time.Second
 
-// The ages from which the host agent's data is read again, on a host that is queried and on
-// one that is only listed. The agent publishes every five minutes, and counts as old after
-// fifteen.
+// The ages at which the host agent's data is read again, on a host that is queried and on a
+// host that is only listed. The agent publishes every five minutes, and its data is
+// outdated after fifteen.
 const (
 	notesAge       = time.Minute
 	listedNotesAge = 5 * time.Minute
@@ -66,7 +66,7 @@ type hardware struct {
 func (c *Client) readHardware(ctx context.Context, host *topology.Host, node resource) (hardware, error) {
 	found, slow, err := c.readReport(ctx, host.Name)
 	if slow {
-		warn(host, fmt.Sprintf("its report takes more than %s, and pveproxy gives up after 30: see on it how long `pvereport` takes and where it hangs", slowReport))
+		warn(host, fmt.Sprintf("its report takes more than %s, and pveproxy gives up after 30s: run `pvereport` on the host to see how long it takes and where it hangs", slowReport))
 	}
 	if err == nil && node.MaxCPU > 0 && node.MaxMem > 0 {
 		found.counts = topology.FromCounts("", 0, 0, int(node.MaxCPU), node.MaxMem.mib())
@@ -82,18 +82,18 @@ func (c *Client) readHardware(ctx context.Context, host *topology.Host, node res
 	}
 	switch {
 	case refused != nil && refused.Status == statusTimeout:
-		warn(host, "its report takes longer than pveproxy waits ("+refused.reason()+"), so NUMA nodes are known from files only: "+
-			"see on it how long `pvereport` takes and where it hangs, or run `numaform topology collect` on it and name the file under machines in numaform.yaml")
+		warn(host, "its report exceeds pveproxy's timeout ("+refused.reason()+"), so NUMA nodes are known only from files: "+
+			"run `pvereport` on the host to see where it hangs, or run `numaform topology collect` on the host and add the file to machines in numaform.yaml")
 		return status, nil
 	case err != nil:
-		warn(host, "its report cannot be read, so NUMA nodes are known from files only: "+short(err))
+		warn(host, "its report cannot be read, so NUMA nodes are known only from files: "+short(err))
 		return status, nil
 	}
 	found.counts = status.counts
 	return found, nil
 }
 
-// readStatus reads Proxmox' counts of a host's hardware.
+// readStatus reads the hardware counts that Proxmox reports for a host.
 func (c *Client) readStatus(ctx context.Context, host topology.HostName) (hardware, error) {
 	var status hostStatus
 	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/status", host), &status); err != nil {
@@ -108,7 +108,7 @@ func (c *Client) readStatus(ctx context.Context, host topology.HostName) (hardwa
 	return hardware{counts: machine, version: version}, nil
 }
 
-// failHost sets why a host cannot be used.
+// failHost sets the Problem of a host that cannot be read.
 func failHost(host *topology.Host, err error) {
 	refused, ok := errors.AsType[*Error](err)
 	if !ok || !refused.noAnswer() {
@@ -117,10 +117,10 @@ func failHost(host *topology.Host, err error) {
 	}
 	host.Online = false
 	if refused.Status == statusTimeout {
-		addProblem(host, fmt.Sprintf("takes longer to answer than pveproxy waits (%s): look at its load, and at pvedaemon and pvestatd on it", refused.reason()))
+		addProblem(host, fmt.Sprintf("does not respond before pveproxy's timeout (%s): check its load, and pvedaemon and pvestatd on it", refused.reason()))
 		return
 	}
-	addProblem(host, fmt.Sprintf("cannot be reached (%s): start it, or look at pveproxy and pvestatd on it", refused.reason()))
+	addProblem(host, fmt.Sprintf("cannot be reached (%s): start it, or check pveproxy and pvestatd on it", refused.reason()))
 }
 
 // readReport reads the lscpu section of a host's report, which is the only place where
@@ -162,16 +162,16 @@ func (c *Client) readNotes(ctx context.Context, host *topology.Host) (string, er
 	agent, found, err := topology.ParseAgent(config.Description)
 	switch {
 	case err != nil:
-		host.AgentProblem = "what it says in the host's notes cannot be understood: " + err.Error()
+		host.AgentProblem = "its data in the host's notes is invalid: " + err.Error()
 	case found:
 		host.Agent = &agent
 	}
 	return config.Description, nil
 }
 
-// keepAgent copies the previous data about a host's agent, and reads it again from an age
-// on. If that fails for a reason other than a refusal, the previous data remains and
-// ages.
+// keepAgent copies the previous data about a host's agent, and reads it again if it is
+// older than age. If that fails for a reason other than a refusal, the previous data
+// remains and ages.
 func (c *Client) keepAgent(ctx context.Context, host, known *topology.Host, age time.Duration) {
 	host.Agent = known.Agent
 	host.AgentProblem = known.AgentProblem
@@ -192,11 +192,11 @@ func (c *Client) keepAgent(ctx context.Context, host, known *topology.Host, age 
 	}
 }
 
-// mergeSources reads the host's notes and merges what is known about a host's hardware. The notes take precedence
-// over a VM, because more people can create VMs than edit notes.
+// mergeSources reads the host's notes and merges the sources of its hardware data. The
+// notes take precedence over a VM, because more users can create VMs than edit notes.
 func (c *Client) mergeSources(ctx context.Context, host *topology.Host, found hardware, guests *guestsRead) {
 	var published topology.Machine
-	var where string // the published topology is
+	var where string // of the published topology
 	vmids := slices.Sorted(maps.Keys(guests.published))
 	switch len(vmids) {
 	case 0:
@@ -204,7 +204,7 @@ func (c *Client) mergeSources(ctx context.Context, host *topology.Host, found ha
 		published = guests.published[vmids[0]]
 		where = fmt.Sprintf("the topology in the description of guest %d", vmids[0])
 	default:
-		warn(host, fmt.Sprintf("guests %v all describe the host, so none is believed: keep one of them", vmids))
+		warn(host, fmt.Sprintf("guests %v all describe the host, so none is used: keep one of them", vmids))
 	}
 
 	fromGuest := where != ""
@@ -215,7 +215,7 @@ func (c *Client) mergeSources(ctx context.Context, host *topology.Host, found ha
 		warn(host, "the topology in its notes is not used: "+err.Error())
 	case ok:
 		if fromGuest {
-			warn(host, where+" is not used, as the host's notes have one: remove one of them")
+			warn(host, where+" is not used, because the host's notes contain one: remove one of them")
 		}
 		published = noted
 		where = "the topology in its notes"
@@ -224,7 +224,7 @@ func (c *Client) mergeSources(ctx context.Context, host *topology.Host, found ha
 
 	merged, warnings := topology.Merge(c.cfg.Machines[host.Name], guests.capacity, found.report, found.counts, published)
 	if notesErr != nil && (fromGuest || merged.Confidence() != topology.ConfidenceExact || len(warnings) > 0) {
-		warn(host, "its notes cannot be read, so a topology that is published there is not known: "+short(notesErr))
+		warn(host, "its notes cannot be read, so a topology published there is unknown: "+short(notesErr))
 	}
 	host.Machine = merged
 	for _, warning := range warnings {

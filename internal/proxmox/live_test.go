@@ -272,7 +272,7 @@ func TestFaults(t *testing.T) {
 	}{
 		{"connection lost once", pvesim.Fault{Path: "^/nodes/pve-01/report", Disconnect: true, Times: 1}, ""},
 		{"connection always lost", pvesim.Fault{Path: "^/nodes/pve-01/(report|status)", Disconnect: true}, "cannot be reached (EOF)"},
-		{"stuck", pvesim.Fault{Path: "^/nodes/pve-01/(report|status)", Hang: true}, "no answer within 2s"},
+		{"stuck", pvesim.Fault{Path: "^/nodes/pve-01/(report|status)", Hang: true}, "no response within 2s"},
 		{"guest stuck", pvesim.Fault{Path: "^/nodes/pve-01/qemu/102", Hang: true}, "guest 102 cannot be read"},
 		{"report stuck", pvesim.Fault{Path: "^/nodes/pve-01/report", Hang: true}, ""},
 	} {

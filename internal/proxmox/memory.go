@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// guestMemory remembers the configuration of each guest. Proxmox has no list of
-// configurations and no list of changes, so without it every snapshot costs a request per
-// guest.
+// guestMemory remembers the configuration of each guest. Proxmox provides no list of
+// configurations or of changes, so without this memory every snapshot costs one request
+// per guest.
 type guestMemory struct {
 	// mu guards byVMID.
 	mu     sync.Mutex
 	byVMID map[number]rememberedGuest
 }
 
-// rememberedGuest is a configuration, and what Proxmox listed of the guest when it was read.
+// rememberedGuest is a configuration, with the guest's list entry when it was read.
 type rememberedGuest struct {
 	listed resource
 	config values
 	readAt time.Time
 }
 
-// uptimeSlack is by how much an uptime may be rounded up.
+// uptimeSlack is the maximum amount by which an uptime is rounded up.
 const uptimeSlack = 2 * time.Second
 
 // remember stores the configuration of a listed guest that was requested at readAt, unless
@@ -47,9 +47,9 @@ func (m *guestMemory) forget(vmid number) {
 }
 
 // recall returns the configuration of a guest whose list entry shows no change since it was
-// read: the guest has no lock, and if it runs, it runs since before. A running guest keeps
-// its CPUs, NUMA nodes, devices and affinity until it stops. What a list entry does not
-// show is the change of a description, or of a stopped guest's options.
+// read: the guest has no lock, and if it is running, it has not restarted since. A running
+// guest keeps its CPUs, NUMA nodes, devices and affinity until it stops. A list entry does
+// not show a change of a description, or of a stopped guest's options.
 func (m *guestMemory) recall(listed resource, now time.Time) (config values, found bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,8 +57,8 @@ func (m *guestMemory) recall(listed resource, now time.Time) (config values, fou
 	if !found || known.listed != listed.configured() || listed.Lock != "" {
 		return nil, false
 	}
-	// A list that is old makes the guest look younger, which costs a request. The same holds
-	// for the larger of two elapsed times: the monotonic clock stops while this machine is
+	// An old list makes the guest look younger, which only costs a request. So does using
+	// the larger of two elapsed times: the monotonic clock stops while this machine is
 	// suspended, and the wall clock can be set back.
 	elapsed := max(now.Sub(known.readAt), now.Round(0).Sub(known.readAt.Round(0)))
 	if listed.Status != statusStopped && time.Duration(listed.Uptime)*time.Second <= elapsed+uptimeSlack {

@@ -206,7 +206,7 @@ func TestUpdateReadsFlawsAgain(t *testing.T) {
 	r.list(104, map[string]any{"status": "stopped", "template": 1, "tags": "x"})
 	r.configure(104, map[string]any{"template": 1, "tags": "x", "scsi0": "local:base-104-disk-0,size=4G", "boot": "order=scsi0"})
 	r.update(t)
-	if problem := r.snapshot.Hosts[0].Templates[0].Problem; !strings.Contains(problem, "guest agent is off") {
+	if problem := r.snapshot.Hosts[0].Templates[0].Problem; !strings.Contains(problem, "guest agent is disabled") {
 		t.Errorf("the template has problem %q", problem)
 	}
 	r.configure(104, map[string]any{"template": 1, "tags": "x", "agent": 1, "scsi0": "local:base-104-disk-0,size=4G", "boot": "order=scsi0"})

@@ -43,7 +43,7 @@ func TestAgentInNotes(t *testing.T) {
 		{"living", sourced{notes: notes(said(t, readAt) + block(t, exact))}, "1.2.3", "", topology.AgentLiving},
 		{"old", sourced{notes: notes(said(t, readAt.Add(-time.Hour)))}, "1.2.3", "", topology.AgentOld},
 		{"of another machine", sourced{notes: notes(said(t, readAt) + block(t, other))}, "1.2.3", "", topology.AgentDisagrees},
-		{"garbage", sourced{notes: notes("<!-- numaform-agent\n{}\n-->")}, "", "cannot be understood: reading the text after the line", topology.AgentUnread},
+		{"garbage", sourced{notes: notes("<!-- numaform-agent\n{}\n-->")}, "", "is invalid: reading the text after the line", topology.AgentUnread},
 		{
 			"no privilege",
 			sourced{collected: &exact, notes: answer{status: 403, reason: "Permission check failed (/, Sys.Audit)"}},

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Role is a set of privileges that numaform's user needs together on some paths.
+// Role is a set of privileges that numaform's user requires on some paths.
 type Role struct {
 	Name       string
 	Privileges []string
@@ -52,12 +52,12 @@ func Roles() []Role {
 	}
 }
 
-// DeviceRole is the role that numaform's user needs on each resource mapping named in a
-// class, to see it and to give its devices to VMs.
+// DeviceRole is the role that numaform's user requires on each resource mapping in a
+// class, to see it and to assign its devices to VMs.
 func DeviceRole() Role { return Role{Name: "NumaformDevice", Privileges: []string{"Mapping.Use"}} }
 
 // AgentPrivileges returns the privileges that make the provider wait for guest agents:
-// VM.Monitor is Proxmox VE 8's, the others are 9's.
+// VM.Monitor is for Proxmox VE 8, the other privileges are for 9.
 func AgentPrivileges() []string {
 	return []string{"VM.Monitor", "VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted"}
 }
@@ -67,8 +67,8 @@ func role(name string) Role {
 	return roles[slices.IndexFunc(roles, func(r Role) bool { return r.Name == name })]
 }
 
-// Reach defines where on a Proxmox cluster numaform may work. The zero value is all VMs
-// and all storages, without seeds.
+// Reach defines which objects of a Proxmox cluster numaform may use. The zero value
+// allows all VMs and all storages, without seeds.
 type Reach struct {
 	// Pool is the resource pool of VMs and templates; empty means none.
 	Pool string
@@ -80,17 +80,17 @@ type Reach struct {
 	CPUModels []string
 }
 
-// Grant is a role that numaform's user needs on a path.
+// Grant is a role that numaform's user requires on a path.
 type Grant struct {
 	Role Role
 	Path string
 	// Here limits it to the path itself; otherwise it also applies below.
 	Here bool
-	// For says what it is needed for.
+	// For is the purpose of the grant.
 	For string
 }
 
-// Grants returns what numaform's user needs, the minimum for each path.
+// Grants returns the minimum grants of numaform's user for each path.
 func (r Reach) Grants() []Grant {
 	var grants []Grant
 	add := func(name, path, purpose string) {
@@ -99,10 +99,10 @@ func (r Reach) Grants() []Grant {
 	add(RoleHost, "/", "reading the state of the cluster")
 	add(RoleHost, "/nodes", "reading the hosts' hardware")
 	if r.Pool == "" {
-		add(RoleVM, "/vms", "making and removing VMs")
+		add(RoleVM, "/vms", "creating and removing VMs")
 	} else {
-		add(RoleAudit, "/vms", "seeing which CPUs and VMIDs others use")
-		add(RoleVM, "/pool/"+r.Pool, "making and removing VMs")
+		add(RoleAudit, "/vms", "reading the CPUs and VMIDs of other guests")
+		add(RoleVM, "/pool/"+r.Pool, "creating and removing VMs")
 		add(RolePool, "/pool/"+r.Pool, "reading the pool")
 	}
 
@@ -119,9 +119,9 @@ func (r Reach) Grants() []Grant {
 		add(RoleSeed, path, "seeds")
 	}
 	for _, model := range r.CPUModels {
-		add(RoleCPU, "/mapping/cpu/"+model, "giving VMs the CPU model custom-"+model)
+		add(RoleCPU, "/mapping/cpu/"+model, "setting the CPU model custom-"+model)
 	}
-	add(RoleNet, "/sdn/zones", "bridges")
+	add(RoleNet, "/sdn/zones", "using bridges")
 	return grants
 }
 
@@ -221,7 +221,7 @@ func (p Permissions) Has(privilege string, deep bool) bool {
 	return ok && (below || !deep)
 }
 
-// permissionsOf converts Proxmox' response.
+// permissionsOf converts a response from Proxmox.
 func permissionsOf(privileges map[string]number) Permissions {
 	permissions := Permissions{}
 	for privilege, below := range privileges {
@@ -252,8 +252,8 @@ func (c *Client) Permissions(ctx context.Context, paths []string) (map[string]Pe
 	return found, nil
 }
 
-// AllPermissions returns the privileges of the client's credential, on paths with an
-// entry of their own and on the top levels.
+// AllPermissions returns the privileges of the client's credential on all paths with
+// their own entry and on the top-level paths.
 func (c *Client) AllPermissions(ctx context.Context) (map[string]Permissions, error) {
 	var answer map[string]map[string]number
 	if err := c.get(ctx, "/access/permissions", &answer); err != nil {

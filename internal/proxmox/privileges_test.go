@@ -175,7 +175,7 @@ func TestTooOld(t *testing.T) {
 	c.say("/version", map[string]any{"version": "7.4-17", "release": "7.4", "repoid": "513c62be"})
 	version, err := newClient(t, c.config()).Version(context.Background())
 	var old *proxmox.TooOldError
-	if !errors.As(err, &old) || version != "7.4-17" || !strings.Contains(err.Error(), "region r1 runs Proxmox VE 7.4-17: numaform needs 8 or newer: upgrade") {
+	if !errors.As(err, &old) || version != "7.4-17" || !strings.Contains(err.Error(), "region r1 runs Proxmox VE 7.4-17: numaform requires 8 or newer: upgrade") {
 		t.Errorf("%q, %v", version, err)
 	}
 }

@@ -1,7 +1,7 @@
 // Package proxmox reads live Proxmox VE clusters into a topology.Snapshot, and makes the
-// few writes that are in no plan: seeds, shutdowns of guests, and join commands. Package
-// state creates and removes VMs. This is the only package that uses go-proxmox: start at
-// New and Snapshot.
+// few writes that no plan contains: seeds, shutdowns of guests, and join commands.
+// Package state creates and removes VMs. This is the only package that uses go-proxmox:
+// start at New and Snapshot.
 package proxmox
 
 import (
@@ -26,7 +26,7 @@ const (
 	defaultMaxInFlight = 3
 	// defaultTimeout exceeds the 30 s after which pveproxy gives up on another host.
 	defaultTimeout = 40 * time.Second
-	// ticketAge is how long a login is reused; Proxmox' tickets are valid for two hours.
+	// ticketAge is how long a login is reused; Proxmox tickets are valid for two hours.
 	ticketAge = time.Hour
 	userAgent = "numaform"
 )
@@ -54,7 +54,7 @@ type Config struct {
 	// appear in the Snapshot, with a Problem, because their VMIDs are in use.
 	Hosts []topology.HostName
 	// Machines are outputs of `numaform topology collect` on hosts; they take precedence
-	// over Proxmox' reports.
+	// over the reports of Proxmox.
 	Machines map[topology.HostName]topology.Machine
 
 	// Timeout is for one request, without its time in the queue; 0 means 40 s.
@@ -67,7 +67,7 @@ type Config struct {
 	Now func() time.Time
 }
 
-// apiPath is the path of Proxmox' API.
+// apiPath is the path of the Proxmox API.
 const apiPath = "/api2/json"
 
 var (
@@ -90,17 +90,17 @@ func (cfg *Config) check() ([]string, error) {
 	}
 	errs = append(errs, Credential{TokenID: cfg.TokenID, TokenSecret: cfg.TokenSecret, Username: cfg.Username, Password: cfg.Password}.check())
 	if cfg.Region == "" {
-		errs = append(errs, errors.New("region: is empty: name the Proxmox cluster"))
+		errs = append(errs, errors.New("region: is empty: set it to a name for the Proxmox cluster"))
 	}
 	if cfg.Insecure && len(cfg.CA) > 0 {
-		errs = append(errs, errors.New("insecure, ca_file: one excludes the other: remove insecure to have the certificate checked"))
+		errs = append(errs, errors.New("insecure, ca_file: mutually exclusive: remove insecure to verify the certificate"))
 	}
 	if cfg.Timeout < 0 || cfg.MaxInFlight < 0 {
 		errs = append(errs, errors.New("timeout and requests in flight must not be negative"))
 	}
 	for _, host := range cfg.Hosts {
 		if !hostNamePattern.MatchString(string(host)) {
-			errs = append(errs, fmt.Errorf("hosts: %q is no name of a Proxmox host: give it as `pvecm nodes` prints it", host))
+			errs = append(errs, fmt.Errorf("hosts: %q is not a valid name of a Proxmox host: set it as `pvecm nodes` prints it", host))
 		}
 	}
 	return urls, errors.Join(errs...)
@@ -111,26 +111,26 @@ func (cfg *Config) check() ([]string, error) {
 func apiURL(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil {
-		return "", errors.New("url: cannot be read: want https://HOST:8006")
+		return "", errors.New("url: is invalid: must be https://HOST:8006")
 	}
 	if u.User != nil {
-		return "", errors.New("url: holds a user name: set username and password_file, or token_id, instead")
+		return "", errors.New("url: contains a user name: set username and password_file, or token_id, instead")
 	}
 	path := strings.TrimRight(u.Path, "/")
 	switch {
 	case u.Scheme != "https":
-		return "", fmt.Errorf("url: %q is not https: want https://HOST:8006", text)
+		return "", fmt.Errorf("url: %q is not https: must be https://HOST:8006", text)
 	case u.Host == "" || u.RawQuery != "" || u.Fragment != "":
-		return "", fmt.Errorf("url: %q is not an address of Proxmox: want https://HOST:8006", text)
+		return "", fmt.Errorf("url: %q is not the address of a Proxmox host: must be https://HOST:8006", text)
 	case path == "":
 		path = apiPath
 	case !strings.HasSuffix(path, apiPath):
-		return "", fmt.Errorf("url: %q has a path that does not end in %s: want https://HOST:8006", text, apiPath)
+		return "", fmt.Errorf("url: %q has a path that does not end in %s: must be https://HOST:8006", text, apiPath)
 	}
 	return "https://" + u.Host + path, nil
 }
 
-// Credential is what a client logs in with: a token, or a user and a password.
+// Credential is the login of a client: a token, or a user and a password.
 type Credential struct {
 	TokenID, TokenSecret string
 	Username, Password   string
@@ -142,17 +142,17 @@ func (c Credential) check() error {
 	notPrinted := func(r rune) bool { return r <= ' ' || r > '~' }
 	switch {
 	case token && user:
-		return errors.New("token_id, username: both are set: keep one of them")
+		return errors.New("token_id, username: both are set: remove one of them")
 	case !token && !user:
 		return errors.New("token_id: no credential is set: set token_id and token_secret_file, or username and password_file")
 	case token && !tokenIDPattern.MatchString(c.TokenID):
 		return fmt.Errorf("token_id: %q is not of the form user@realm!name: copy it from `pveum user token list`", c.TokenID)
 	case token && (c.TokenSecret == "" || strings.ContainsFunc(c.TokenSecret, notPrinted)):
-		return errors.New("token_secret: is empty or holds white space: give the UUID that `pveum user token add` printed")
+		return errors.New("token_secret: is empty or contains white space: set it to the UUID that `pveum user token add` printed")
 	case user && !userPattern.MatchString(c.Username):
-		return fmt.Errorf("username: %q is not of the form user@realm: write root@pam, say", c.Username)
+		return fmt.Errorf("username: %q is not of the form user@realm, such as root@pam", c.Username)
 	case user && (c.Password == "" || strings.ContainsAny(c.Password, "\r\n")):
-		return errors.New("password: is empty or has a line break: write it alone on the first line of password_file")
+		return errors.New("password: is empty or contains a line break: write only the password to password_file")
 	}
 	return nil
 }
@@ -236,8 +236,8 @@ func (c *Client) CanSetHugePages() (bool, string) {
 	return c.isRoot("huge pages", "no placement.hugePages")
 }
 
-// isRoot reports whether the client logs in as the only user who may set that, and if
-// not, what to set in the ProxmoxNodeClass instead.
+// isRoot reports whether the client logs in as the only user who may set what. If not,
+// it also returns the reason and the fix, which includes instead.
 func (c *Client) isRoot(what, instead string) (bool, string) {
 	login := c.credential()
 	who := "user " + login.Username
@@ -247,7 +247,7 @@ func (c *Client) isRoot(what, instead string) (bool, string) {
 	case login.Username == rootUser:
 		return true, ""
 	}
-	return false, fmt.Sprintf("region %s: Proxmox lets only %s with a password set %s, not %s: "+
+	return false, fmt.Sprintf("region %s: Proxmox allows only %s with a password to set %s, not %s: "+
 		"set %s in the ProxmoxNodeClass, or username: %s and its password in numaform.yaml",
 		c.cfg.Region, rootUser, what, who, instead, rootUser)
 }
@@ -267,7 +267,7 @@ func (c *Client) ProviderEnv() map[string]string {
 		env["PROXMOX_VE_USERNAME"] = login.Username
 		env["PROXMOX_VE_PASSWORD"] = login.Password
 	}
-	if len(c.cfg.URLs) > 0 { // even if all are the same host: then no file names it either
+	if len(c.cfg.URLs) > 0 { // even if all are the same host, because no file contains its URL then
 		env["PROXMOX_VE_ENDPOINT"] = c.transport.endpoint() + "/"
 	}
 	return env

@@ -88,7 +88,7 @@ func hidesGuests(privileges map[string]map[string]number) bool {
 	return privileges["/vms"]["VM.Audit"] == 0
 }
 
-// readOnline reads which hosts the cluster reaches, and whether it is quorate.
+// readOnline reads which hosts the cluster can reach, and whether it is quorate.
 func (c *Client) readOnline(ctx context.Context, region *regionRead) error {
 	// A single host needs no /cluster/status. The host responded, so it is
 	// online, even if its status is "unknown" because pvestatd is not running. No other host
@@ -109,7 +109,7 @@ func (c *Client) readOnline(ctx context.Context, region *regionRead) error {
 			Endpoint: c.transport.endpoint(),
 			Path:     membersPath,
 			Status:   http.StatusOK,
-			Text:     "the answer names no host",
+			Text:     "the response lists no hosts",
 			Hint:     "check that url is a Proxmox host",
 		}
 	}
@@ -134,7 +134,8 @@ func (c *Client) readMembers(ctx context.Context, region *regionRead) error {
 }
 
 // Online reports whether the cluster reaches a host, with one request. A host without
-// quorum reports what it reaches itself, and requests get no farther than that.
+// quorum reports only the hosts that it reaches itself, which are also the only ones
+// that requests reach.
 func (c *Client) Online(ctx context.Context, host topology.HostName) (bool, error) {
 	region := newRegionRead(topology.Region{}, nil)
 	if err := c.readMembers(ctx, region); err != nil {
@@ -184,9 +185,9 @@ func newRegionRead(region topology.Region, resources []resource) *regionRead {
 	return r
 }
 
-// hosts returns the region's hosts with everything that is known without querying them.
-// It adds configured and requested hosts that the cluster does not have, with a Problem,
-// so that a misspelled name is noticed.
+// hosts returns the region's hosts with all data that is available without querying
+// them. It adds configured and requested hosts that the cluster does not have, with a
+// Problem, so that a misspelled name is noticed.
 func (c *Client) hosts(region *regionRead, requested []topology.HostName) []topology.Host {
 	var hosts []topology.Host
 	members := slices.Sorted(maps.Keys(region.online))
@@ -204,7 +205,7 @@ func (c *Client) hosts(region *regionRead, requested []topology.HostName) []topo
 		case len(c.cfg.Hosts) > 0 && !slices.Contains(c.cfg.Hosts, name):
 			addProblem(&host, "is not among the hosts of numaform.yaml: add it there to use it")
 		case !host.Online:
-			addProblem(&host, "is offline: start it, or look at its cluster network (pvecm status)")
+			addProblem(&host, "is offline: start it, or check its cluster network (pvecm status)")
 		}
 		hosts = append(hosts, host)
 	}
@@ -249,7 +250,7 @@ func (c *Client) readMappings(ctx context.Context, region *regionRead, hosts []t
 		for _, text := range mapping.Map {
 			name, device, err := topology.ParsePCIMap(mapping.ID, text)
 			if err != nil {
-				region.MappingsProblem = fmt.Sprintf("its resource mapping %s cannot be understood: %s", mapping.ID, err)
+				region.MappingsProblem = fmt.Sprintf("its resource mapping %s is invalid: %s", mapping.ID, err)
 				continue
 			}
 			i := slices.IndexFunc(hosts, func(h topology.Host) bool { return h.Name == name })

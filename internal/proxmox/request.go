@@ -102,7 +102,7 @@ func (c *Client) login(ctx context.Context) (*pve.Client, error) {
 	}
 	session := fresh.Session()
 	if session == nil || session.Ticket == "" || strings.HasPrefix(session.Ticket, "PVE:!tfa!") {
-		e := c.explain(ticketPath, &statusError{code: http.StatusUnauthorized, text: "the login needs a second factor"})
+		e := c.explain(ticketPath, &statusError{code: http.StatusUnauthorized, text: "the login requires a second factor"})
 		e.Hint = "use an API token, or a user without a second factor"
 		return nil, e
 	}

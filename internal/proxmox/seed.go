@@ -40,7 +40,7 @@ const (
 type SeedNameError struct{ Volume string }
 
 func (e *SeedNameError) Error() string {
-	return fmt.Sprintf("volume %q is not named as a seed of numaform (STORAGE:iso/numaform-CLUSTER-VMID-KEY.iso): it is left alone", e.Volume)
+	return fmt.Sprintf("volume %q does not have the name of a numaform seed (STORAGE:iso/numaform-CLUSTER-VMID-KEY.iso), so it was not changed", e.Volume)
 }
 
 // UploadSeed uploads an ISO image with files to a host's storage, replacing an existing
@@ -52,7 +52,7 @@ func (c *Client) UploadSeed(ctx context.Context, host topology.HostName, volume 
 	}
 	image, err := seedImage(files)
 	if err != nil {
-		return fmt.Errorf("making the seed: %w", err)
+		return fmt.Errorf("creating the seed: %w", err)
 	}
 	var upid string
 	path := fmt.Sprintf("/nodes/%s/storage/%s/upload", host, seed.Storage)
@@ -69,8 +69,8 @@ func (c *Client) UploadSeed(ctx context.Context, host topology.HostName, volume 
 	return nil
 }
 
-// upload uploads a file with its own request, because go-proxmox' upload cannot be
-// canceled. It returns the task that moves the file to its place.
+// upload uploads a file with its own request, because the upload of go-proxmox cannot
+// be canceled. It returns the task that moves the file to its place.
 func (c *Client) upload(ctx context.Context, api *pve.Client, path, name string, image []byte) (string, error) {
 	sum := sha256.Sum256(image)
 	var body bytes.Buffer
@@ -114,8 +114,8 @@ func (c *Client) upload(ctx context.Context, api *pve.Client, path, name string,
 	return task.Data, err
 }
 
-// AttachSeed attaches a seed to the drive of an existing VM that lacks it: its creation
-// was interrupted, and the engine ignores that drive on an imported VM.
+// AttachSeed attaches a seed to the drive of an existing VM that lacks it because its
+// creation was interrupted. The engine ignores that drive on an imported VM.
 func (c *Client) AttachSeed(ctx context.Context, vm Owned, volume string) error {
 	err := c.setSeedDrive(ctx, vm, volume, func(attached string) bool { return attached != volume })
 	if err != nil {
@@ -207,7 +207,7 @@ func seedImage(files map[string][]byte) (image []byte, err error) {
 		size += len(content)
 	}
 	if size > maxSeed {
-		return nil, fmt.Errorf("its documents have %d bytes together: shorten them to %d", size, maxSeed)
+		return nil, fmt.Errorf("its documents have %d bytes in total: shorten them to at most %d", size, maxSeed)
 	}
 	dir, err := os.MkdirTemp("", "numaform-seed-")
 	if err != nil {

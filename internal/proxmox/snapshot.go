@@ -15,7 +15,7 @@ import (
 )
 
 // Snapshot reads several regions concurrently. If some cannot be read, it returns the
-// others together with the error.
+// other regions together with the error.
 func Snapshot(ctx context.Context, clients ...*Client) (*topology.Snapshot, error) {
 	parts := make([]*topology.Snapshot, len(clients))
 	errs := make([]error, len(clients))
@@ -87,10 +87,10 @@ func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []to
 	})
 }
 
-// Update reads the whole region again by what the cluster lists, which can be half a minute
-// old: it queries only hosts that had a Problem or are listed with one, and reads only guests
-// whose list entry has changed. It reads the data of the hosts' agents every five minutes.
-// While nothing happens, it makes one request, or two if there are several hosts.
+// Update reads the whole region again from the cluster's list, which can be half a minute
+// old: it queries only hosts that had a Problem or are listed with one, and reads only
+// guests whose list entry has changed. It reads the data of the hosts' agents every five
+// minutes. While nothing happens, it makes one request, or two if there are several hosts.
 func (c *Client) Update(ctx context.Context, old *topology.Snapshot) (*topology.Snapshot, error) {
 	hidden := slices.ContainsFunc(old.Regions, func(r topology.Region) bool { return r.Name == c.cfg.Region && r.HidesGuests })
 	region, err := c.readListing(ctx, hidden)
@@ -150,7 +150,7 @@ func (c *Client) rereadHosts(
 	}
 	locate(hosts)
 
-	// Of the other hosts, only the list of guests is new.
+	// For the other hosts, only the list of guests is new.
 	fresh := &topology.Snapshot{Regions: []topology.Region{region.Region}, Hosts: hosts}
 	for _, r := range old.Regions {
 		if r.Name != region.Name {
@@ -181,7 +181,8 @@ func (c *Client) rereadHosts(
 }
 
 // regainGuests sets a host's guests, of which some may be known, and its agent's data. It
-// returns the guests that are no longer there. Of a host with a Problem it reads nothing.
+// returns the guests that are no longer on the host. It does not query a host with a
+// Problem.
 func (c *Client) regainGuests(
 	ctx context.Context, host, known *topology.Host, guests []resource, age time.Duration, recall recallFunc,
 ) (gone []resource) {
@@ -195,8 +196,8 @@ func (c *Client) regainGuests(
 	return gone
 }
 
-// listGuests returns a host's guests as the host lists them now: what the cluster lists of a
-// guest that runs can be half a minute old.
+// listGuests returns a host's guests as the host lists them now. The cluster's list entry
+// of a running guest can be half a minute old.
 func (c *Client) listGuests(ctx context.Context, host topology.HostName, known []resource) ([]resource, error) {
 	kinds := []topology.GuestKind{topology.GuestVM}
 	if slices.ContainsFunc(known, func(r resource) bool { return r.Type == string(topology.GuestContainer) }) {
@@ -217,7 +218,7 @@ func (c *Client) listGuests(ctx context.Context, host topology.HostName, known [
 	}
 	for _, r := range known {
 		if _, listed := current[r.VMID]; !listed {
-			r.Status = "" // so that it is read, which shows whether it still exists
+			r.Status = "" // so that it is read, to check whether it still exists
 			current[r.VMID] = r
 		}
 	}
@@ -248,7 +249,7 @@ type hostListing struct {
 	guests []resource
 }
 
-// hostRead is what was read of a host, except the host itself.
+// hostRead is the result of reading a host, except for the host itself.
 type hostRead struct {
 	// gone are guests that are no longer on the host.
 	gone []resource
@@ -303,7 +304,7 @@ func (c *Client) readMoved(ctx context.Context, hosts []topology.Host, gone []re
 			continue
 		}
 		for _, still := range c.readGuests(ctx, host, moved, nil).gone {
-			addProblem(host, fmt.Sprintf("guest %d appears and vanishes: its CPUs are unknown until it stays", int(still.VMID)))
+			addProblem(host, fmt.Sprintf("guest %d appears and disappears, so its CPUs are unknown: wait until it stays on one host", int(still.VMID)))
 		}
 	}
 	return nil

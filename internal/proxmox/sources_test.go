@@ -115,7 +115,7 @@ func TestSources(t *testing.T) {
 		},
 		{
 			name: "the credential may not read notes", given: sourced{notes: answer{status: 403, reason: "Permission check failed (/, Sys.Audit)"}},
-			warning: "its notes cannot be read, so a topology that is published there is not known: ",
+			warning: "its notes cannot be read, so a topology published there is unknown: ",
 		},
 		{
 			name: "notes that are cut off", given: sourced{notes: notes(block(t, exact)[:200])},
@@ -150,7 +150,7 @@ func TestSources(t *testing.T) {
 		{
 			name: "notes win over a publisher", given: sourced{notes: notes(block(t, exact)), guests: map[int]map[string]any{900: publisher(block(t, apart))}},
 			siblings: topology.SourceAgent, memory: topology.SourceAgent,
-			warning: "the topology in the description of guest 900 is not used, as the host's notes have one: remove one of them",
+			warning: "the topology in the description of guest 900 is not used, because the host's notes contain one: remove one of them",
 		},
 		{
 			name: "a publisher that calls each CPU a core", given: sourced{guests: map[int]map[string]any{900: publisher(block(t, apart))}},
@@ -158,7 +158,7 @@ func TestSources(t *testing.T) {
 		},
 		{
 			name: "a publisher without topology", given: sourced{guests: map[int]map[string]any{900: publisher("hello")}},
-			warning: "guest 900 has no topology in its description: write there what `numaform topology collect -o notes` prints",
+			warning: "guest 900 has no topology in its description: add what `numaform topology collect -o notes` prints",
 		},
 		{
 			name: "a publisher that is cut off", given: sourced{guests: map[int]map[string]any{900: publisher(block(t, exact)[:99])}},
@@ -167,7 +167,7 @@ func TestSources(t *testing.T) {
 		{
 			name:    "two publishers",
 			given:   sourced{guests: map[int]map[string]any{900: publisher(block(t, exact)), 901: publisher(block(t, exact))}},
-			warning: "guests [900 901] all describe the host, so none is believed: keep one of them",
+			warning: "guests [900 901] all describe the host, so none is used: keep one of them",
 		},
 		{
 			name:  "a guest with a disk is no publisher",

@@ -60,7 +60,7 @@ func TestTemplates(t *testing.T) {
 			func(w *topology.Template) { w.Options["agent"] = "enabled=1,fstrim_cloned_disks=1" }, "",
 		},
 		{"no agent", map[string]any{"agent": nil}, func(w *topology.Template) { delete(w.Options, "agent") }, "qm set 100 --agent 1"},
-		{"agent off", map[string]any{"agent": "0"}, func(w *topology.Template) { w.Options["agent"] = "0" }, "guest agent is off"},
+		{"agent off", map[string]any{"agent": "0"}, func(w *topology.Template) { w.Options["agent"] = "0" }, "guest agent is disabled"},
 		{"hookscript", map[string]any{"hookscript": "local:snippets/x.pl"}, func(*topology.Template) {}, "qm set 100 --delete hookscript"},
 		{"affinity", map[string]any{"affinity": "0-3"}, func(*topology.Template) {}, "it has affinity"},
 		{"args", map[string]any{"args": "-s"}, func(*topology.Template) {}, "it has args"},
@@ -75,7 +75,7 @@ func TestTemplates(t *testing.T) {
 		}, "no boot disk"},
 		{"unknown size", map[string]any{"scsi0": "local-lvm:base-100-disk-0"}, func(w *topology.Template) { bare(w); w.DiskGiB = 0 }, "qm disk rescan"},
 		{"odd size", map[string]any{"scsi0": "local-lvm:base-100-disk-0,size=-1G"}, func(w *topology.Template) { bare(w); w.DiskGiB = 0 }, "cannot be read"},
-		{"passed-through disk", map[string]any{"scsi0": "/dev/sdb,size=1G"}, func(w *topology.Template) { bare(w); w.DiskGiB, w.Storage = 0, "" }, "is on no storage"},
+		{"passed-through disk", map[string]any{"scsi0": "/dev/sdb,size=1G"}, func(w *topology.Template) { bare(w); w.DiskGiB, w.Storage = 0, "" }, "is not on a storage"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -31,7 +31,7 @@ type Observe func(method, path string, code int, took time.Duration)
 
 // transport limits the number of concurrent requests, from sending to the last byte of
 // the response, and the duration of each. An unsuccessful response becomes a
-// *statusError, because go-proxmox drops Proxmox' message.
+// *statusError, because go-proxmox drops the message from Proxmox.
 type transport struct {
 	base    http.RoundTripper
 	slots   chan struct{}
@@ -51,7 +51,7 @@ func newTransport(cfg Config, urls []string) (*transport, error) {
 	if len(cfg.CA) > 0 {
 		settings.RootCAs = x509.NewCertPool()
 		if !settings.RootCAs.AppendCertsFromPEM(cfg.CA) {
-			return nil, errors.New("ca_file: holds no certificate in PEM: copy /etc/pve/pve-root-ca.pem from a host")
+			return nil, errors.New("ca_file: contains no certificate in PEM: copy /etc/pve/pve-root-ca.pem from a host")
 		}
 	}
 	dialer := &net.Dialer{}
@@ -59,7 +59,7 @@ func newTransport(cfg Config, urls []string) (*transport, error) {
 		dialer.Timeout = dialTimeout
 	}
 	return &transport{
-		// Use HTTP/1.1: HTTP/2 has no reason phrase, which contains Proxmox' errors.
+		// Use HTTP/1.1: HTTP/2 has no reason phrase, which contains the errors of Proxmox.
 		base: &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
 			DialContext:         dialer.DialContext,
@@ -111,14 +111,14 @@ func (e *unreachedError) Error() string {
 	for i, err := range e.errs {
 		reasons[i] = fmt.Sprintf("%s: %v", e.endpoints[i], err)
 	}
-	return fmt.Sprintf("none of %d addresses answers: %s", len(e.errs), strings.Join(reasons, "; "))
+	return fmt.Sprintf("none of %d addresses responds: %s", len(e.errs), strings.Join(reasons, "; "))
 }
 
 // Unwrap returns the error of each host.
 func (e *unreachedError) Unwrap() []error { return e.errs }
 
-// inTurn sends a request to the host that responded last, and then to the others until
-// one responds, as long as nothing can have been changed.
+// inTurn sends a request to the host that responded last, and then to the other hosts
+// until one responds, as long as no host can have changed anything.
 func (t *transport) inTurn(req *http.Request) (*http.Response, error) {
 	if len(t.urls) == 1 {
 		return t.exchange(req, req.URL)
@@ -187,7 +187,7 @@ func (t *transport) exchange(req *http.Request, target *url.URL) (*http.Response
 	}
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxBody))
 	if err := errors.Join(err, res.Body.Close()); err != nil {
-		return nil, fmt.Errorf("reading the answer: %w", err)
+		return nil, fmt.Errorf("reading the response: %w", err)
 	}
 	if res.StatusCode != http.StatusOK {
 		return nil, &statusError{code: res.StatusCode, text: statusText(res, body)}
@@ -204,8 +204,8 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("%d %s", e.code, e.text) }
 
-// statusText returns Proxmox' message, which is in the status line, or in the body if a
-// proxy has rewritten that line.
+// statusText returns the message from Proxmox, which is in the status line, or in the
+// body if a proxy has rewritten that line.
 func statusText(res *http.Response, body []byte) string {
 	text := strings.TrimSpace(strings.TrimPrefix(res.Status, fmt.Sprint(res.StatusCode)))
 	if text == "" || text == http.StatusText(res.StatusCode) {
@@ -223,7 +223,7 @@ func statusText(res *http.Response, body []byte) string {
 }
 
 func refuseRedirect(req *http.Request, _ []*http.Request) error {
-	return fmt.Errorf("redirected to %s: give the address of a Proxmox host as url", req.URL.Host)
+	return fmt.Errorf("redirected to %s: set url to the address of a Proxmox host", req.URL.Host)
 }
 
 // placeholders maps a path element to the placeholder for the name or number that follows

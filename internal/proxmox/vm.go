@@ -23,22 +23,22 @@ type Owned struct {
 	Key       fleet.Key
 }
 
-// OwnedBy returns what identifies a VM of the fleet.
+// OwnedBy returns the identity of a VM of the fleet.
 func OwnedBy(clusterID string, vm *fleet.VM) Owned {
 	return Owned{Host: vm.Host.Host, VMID: vm.VMID, ClusterID: clusterID, Key: vm.Key}
 }
 
 func (o Owned) path() string { return fmt.Sprintf("/nodes/%s/qemu/%d", o.Host, o.VMID) }
 
-// NotOursError reports that a VMID belongs to another guest.
+// NotOursError reports that a VMID is used by another guest.
 type NotOursError struct {
 	Region topology.RegionName
 	VM     Owned
 }
 
 func (e *NotOursError) Error() string {
-	return fmt.Sprintf("vm %d on host %s of region %s does not carry the marker with cluster=%s and key=%s: it is left alone: "+
-		"see whose it is with `qm config %d`", e.VM.VMID, e.VM.Host, e.Region, e.VM.ClusterID, e.VM.Key, e.VM.VMID)
+	return fmt.Sprintf("vm %d on host %s of region %s does not have the marker with cluster=%s and key=%s, so it was not changed: "+
+		"to identify it, run `qm config %d`", e.VM.VMID, e.VM.Host, e.Region, e.VM.ClusterID, e.VM.Key, e.VM.VMID)
 }
 
 // TaskError reports a failed Proxmox task.
@@ -70,7 +70,7 @@ const (
 func (c *Client) await(ctx context.Context, upid string) error {
 	parts := strings.Split(upid, ":")
 	if len(parts) < 2 || parts[0] != "UPID" {
-		return fmt.Errorf("waiting for a task of region %s: the answer %q is not a task: check that url is a Proxmox host", c.cfg.Region, upid)
+		return fmt.Errorf("waiting for a task of region %s: the response %q is not a task: check that url is a Proxmox host", c.cfg.Region, upid)
 	}
 	host := topology.HostName(parts[1])
 	path := fmt.Sprintf("/nodes/%s/tasks/%s/status", host, url.PathEscape(upid))
@@ -143,7 +143,7 @@ const (
 // Shutdown describes the result of a shutdown.
 type Shutdown struct {
 	Outcome ShutdownOutcome
-	// Detail is Proxmox' message about a guest that ignored it.
+	// Detail is the message from Proxmox about a guest that ignored the request.
 	Detail string
 }
 
@@ -207,7 +207,7 @@ func (c *Client) ShutDown(ctx context.Context, vm Owned, timeout time.Duration) 
 		return Shutdown{}, err
 	}
 	if ok {
-		// Some guests end at the moment when Proxmox gives up.
+		// Some guests shut down just as Proxmox gives up.
 		running, err := c.Running(ctx, vm)
 		if err != nil {
 			return Shutdown{}, err
@@ -219,7 +219,7 @@ func (c *Client) ShutDown(ctx context.Context, vm Owned, timeout time.Duration) 
 	return Shutdown{Outcome: ShutdownDone}, nil
 }
 
-// Command is a command to run in a guest with its agent.
+// Command is a command to run in a guest through its agent.
 type Command struct {
 	// Args are the program and its arguments, which all users of the guest can read.
 	Args []string
@@ -245,7 +245,7 @@ func (e *ExecError) Error() string {
 	if e.Signal != 0 {
 		end = fmt.Sprintf("signal %d", e.Signal)
 	}
-	return fmt.Sprintf("command in vm %d on host %s ended with %s: run it in the guest to see what it prints", e.VM.VMID, e.VM.Host, end)
+	return fmt.Sprintf("command in vm %d on host %s ended with %s: run it in the guest to see its output", e.VM.VMID, e.VM.Host, end)
 }
 
 // Ping returns an error if a guest's agent does not respond.
@@ -255,7 +255,7 @@ func (c *Client) Ping(ctx context.Context, vm Owned) error {
 		err = c.send(ctx, http.MethodPost, vm.path()+"/agent/ping", nil, nil)
 	}
 	if err != nil {
-		return fmt.Errorf("asking the guest agent of vm %d: %w", vm.VMID, err)
+		return fmt.Errorf("pinging the guest agent of vm %d: %w", vm.VMID, err)
 	}
 	return nil
 }
@@ -269,8 +269,8 @@ func (c *Client) requireOurs(ctx context.Context, vm Owned) error {
 	return err
 }
 
-// Exec runs a command in a guest with its agent and waits for its end. It returns an
-// *ExecError if the exit code is not 0.
+// Exec runs a command in a guest through its agent and waits for the exit. It returns
+// an *ExecError if the exit code is not 0.
 func (c *Client) Exec(ctx context.Context, vm Owned, command Command) error {
 	params := map[string]any{"command": command.Args}
 	if command.Input != "" {

@@ -11,7 +11,7 @@ import (
 // number is a JSON number that Proxmox may send as a string or a Boolean.
 type number float64
 
-var errNoNumber = errors.New("want a number")
+var errNoNumber = errors.New("must be a number")
 
 // UnmarshalJSON decodes 2, "2", true and null.
 func (n *number) UnmarshalJSON(data []byte) error {
@@ -129,8 +129,8 @@ type hostStatus struct {
 	PVEVersion string `json:"pveversion"`
 }
 
-// list splits Proxmox' lists, whose separators are commas, semicolons or blanks, and
-// sorts them. It returns nil for an empty list.
+// list splits a Proxmox list, whose separators are commas, semicolons or spaces, and
+// sorts it. It returns nil for an empty list.
 func list(text string) []string {
 	fields := strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(",; ", r) })
 	if len(fields) == 0 {

@@ -127,7 +127,7 @@ func (w *world) runGuests() {
 		for _, problem := range w.guests.Problems() {
 			expected := slices.ContainsFunc(w.may, func(text string) bool { return strings.Contains(problem.String(), text) })
 			if !expected {
-				w.t.Errorf("a guest met a problem: %s", problem)
+				w.t.Errorf("a simulated guest reported a problem: %s", problem)
 			}
 		}
 	})
