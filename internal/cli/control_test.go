@@ -140,7 +140,7 @@ func TestEvacuate(t *testing.T) {
 	namespace(t, "numaform")
 	pve1 := topology.HostID{Region: "lab", Host: "pve-1"}
 	c := kubeClient(t)
-	says(t, 2, "unknown region", "evacuate", "pve-1")
+	says(t, 2, "its region is unknown", "evacuate", "pve-1")
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", Labels: map[string]string{
 		corev1.LabelTopologyRegion: "lab", corev1.LabelTopologyZone: "pve-1",
 	}}}

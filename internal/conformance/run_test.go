@@ -23,7 +23,7 @@ func TestBounds(t *testing.T) {
 		want   string
 	}{
 		"taken":       {func(c *conformance.Config) { c.Lower, c.Upper = 95, 110 }, "VMID 100 is used by a guest that no run created"},
-		"small":       {func(c *conformance.Config) { c.Upper = c.Lower + 3 }, "must have at least 7"},
+		"small":       {func(c *conformance.Config) { c.Upper = c.Lower + 3 }, "must contain at least 7"},
 		"pool":        {func(c *conformance.Config) { c.Pool = "none" }, "pool 'none' does not exist"},
 		"host":        {func(c *conformance.Config) { c.Host = "pve-9" }, "host pve-9 is not online"},
 		"no template": {func(c *conformance.Config) { c.Template = 4711 }, "template 4711 does not exist"},

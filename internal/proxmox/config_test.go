@@ -23,7 +23,7 @@ func TestNewRefuses(t *testing.T) {
 		{"query", func(c *proxmox.Config) { c.URL = "https://pve-1:8006/?a=b" }, "is not the address of a Proxmox host"},
 		{"other path", func(c *proxmox.Config) { c.URL = "https://pve-1:8006/x" }, "does not end in /api2/json"},
 		{"password in url", func(c *proxmox.Config) { c.URL = "https://root:" + secret + "@pve-1:8006" }, "url: contains a user name"},
-		{"unreadable url", func(c *proxmox.Config) { c.URL = "https://root:" + secret + "@pve-1:port" }, "url: cannot be read"},
+		{"unreadable url", func(c *proxmox.Config) { c.URL = "https://root:" + secret + "@pve-1:port" }, "url: is invalid"},
 		{"no credential", func(c *proxmox.Config) { c.TokenID, c.TokenSecret = "", "" }, "no credential is set"},
 		{"two credentials", func(c *proxmox.Config) { c.Username = "root@pam" }, "token_id, username: both are set"},
 		{"token id without name", func(c *proxmox.Config) { c.TokenID = "numaform@pve" }, `token_id: "numaform@pve" is not of the form user@realm!name`},

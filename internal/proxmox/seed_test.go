@@ -148,7 +148,7 @@ func TestUploadSeedFails(t *testing.T) {
 		edit   func(*pvesim.Config)
 		want   string
 	}{
-		"another's file": {volume: "local:iso/debian.iso", want: "is left alone"},
+		"another's file": {volume: "local:iso/debian.iso", want: "so it was not changed"},
 		"no such storage": {
 			volume: "nfs:iso/numaform-prod-2001-01234567.iso", want: "writing /nodes/pve-1/storage/nfs/upload of region r1",
 		},
@@ -169,7 +169,7 @@ func TestUploadSeedFails(t *testing.T) {
 			},
 			want: `task imgcopy on host pve-1 of region r1 ended with "No space left on device"`,
 		},
-		"too large": {files: map[string][]byte{"user-data": make([]byte, 5<<20)}, want: "shorten them to 4194304"},
+		"too large": {files: map[string][]byte{"user-data": make([]byte, 5<<20)}, want: "shorten them to at most 4194304"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -86,7 +86,7 @@ func TestReport(t *testing.T) {
 			answer{status: 403, reason: "Permission check failed (/nodes/pve-1, Sys.Audit)"},
 			topology.SourceStatus, topology.SourceAssumed, "grant Sys.Audit on /nodes/pve-1: pveum acl modify /nodes/pve-1",
 		},
-		{"too slow", answer{status: 596, reason: "Connection timed out"}, topology.SourceStatus, topology.SourceAssumed, "exceeds pveproxy's timeout (596 Connection timed out), so NUMA nodes are known only from files: see on it how long `pvereport` takes"},
+		{"too slow", answer{status: 596, reason: "Connection timed out"}, topology.SourceStatus, topology.SourceAssumed, "exceeds pveproxy's timeout (596 Connection timed out), so NUMA nodes are known only from files: run `pvereport` on the host to see where it hangs"},
 		{"without lscpu", answer{data: "# hostname\ncanary-host\n"}, topology.SourceStatus, topology.SourceAssumed, "lscpu"},
 		{
 			"cut off",

@@ -199,7 +199,7 @@ func TestSources(t *testing.T) {
 		},
 		{
 			name: "two node-capacity", given: sourced{guests: map[int]map[string]any{800: capacity("0-1,4-5,2-3,6-7"), 801: capacity("0-1,4-5,2-3,6-7")}},
-			memory: topology.SourceCapacity, warning: "guest 801 is a second node-capacity VM and not read",
+			memory: topology.SourceCapacity, warning: "guest 801 is a second node-capacity VM and is ignored",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
