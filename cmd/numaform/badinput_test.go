@@ -25,8 +25,8 @@ import (
 )
 
 // TestBadInput runs testdata/badinput/*.txtar, each in a directory with the files of
-// testdata/fixture. Every mistake is reported once, with a fix, and nothing is
-// half done.
+// testdata/fixture. Every mistake is reported once, with a fix, and leaves no partial
+// change.
 func TestBadInput(t *testing.T) {
 	runScripts(t, "badinput", map[string]func(*testscript.TestScript, bool, []string){
 		"exits": exits, "same": same, "replace": replace, "simulate": simulate(t), "garbage": garbage, "seven": seven(t),
@@ -34,7 +34,7 @@ func TestBadInput(t *testing.T) {
 	})
 }
 
-// spoil returns what makes a Proxmox unfit, by name.
+// spoil returns the defects of a simulated Proxmox by name.
 func spoil() map[string]func(*pvesim.Config) {
 	return map[string]func(*pvesim.Config){
 		"sound": func(*pvesim.Config) {},
@@ -88,8 +88,8 @@ func simulate(t *testing.T) func(*testscript.TestScript, bool, []string) {
 	}
 }
 
-// hold lets the next such request wait until it is released, or whoever makes it is
-// gone: hold METHOD PATH.
+// hold blocks the next matching request until release, or until the client disconnects:
+// hold METHOD PATH.
 func hold(ts *testscript.TestScript, _ bool, args []string) {
 	hit, released := make(chan struct{}), make(chan struct{})
 	simulatorOf(ts).hit, simulatorOf(ts).released = hit, released
@@ -102,7 +102,7 @@ func hold(ts *testscript.TestScript, _ bool, args []string) {
 	}})
 }
 
-// release lets the request go on.
+// release unblocks the request.
 func release(ts *testscript.TestScript, _ bool, _ []string) { close(simulatorOf(ts).released) }
 
 // held waits for the request.
@@ -110,11 +110,11 @@ func held(ts *testscript.TestScript, _ bool, _ []string) {
 	select {
 	case <-simulatorOf(ts).hit:
 	case <-time.After(time.Minute):
-		ts.Fatalf("the request was not made")
+		ts.Fatalf("the request was not sent")
 	}
 }
 
-// fault answers such requests with an error from now on: fault METHOD PATH STATUS REASON.
+// fault makes all further matching requests fail: fault METHOD PATH STATUS REASON.
 func fault(ts *testscript.TestScript, _ bool, args []string) {
 	status, err := strconv.Atoi(args[2])
 	ts.Check(err)
@@ -132,7 +132,7 @@ func garbage(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv("NUMAFORM_CLUSTERS_0_INSECURE", "true")
 }
 
-// seven starts a Proxmox VE 7, or what looks like one.
+// seven starts a server that looks like Proxmox VE 7.
 func seven(t *testing.T) func(*testscript.TestScript, bool, []string) {
 	return func(ts *testscript.TestScript, _ bool, _ []string) {
 		behind, err := pvesim.New(pvesim.Config{Hosts: testenv.Hosts(t)})

@@ -137,7 +137,7 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 func same(ts *testscript.TestScript, _ bool, args []string) {
 	first, second := files(ts, args[0]), files(ts, args[1])
 	if len(first) == 0 {
-		ts.Fatalf("%s holds no file", args[0])
+		ts.Fatalf("%s contains no file", args[0])
 	}
 	for name, content := range first {
 		if other, ok := second[name]; !ok || other != content {

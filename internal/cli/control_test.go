@@ -157,7 +157,7 @@ func TestEvacuate(t *testing.T) {
 	says(t, 2, "must be REGION/HOST", "evacuate", "lab/")
 	says(t, 2, "must be positive", "evacuate", "lab/pve-1", "--wait", "--poll", "0s")
 
-	// A waiting user sees what is left, and can interrupt.
+	// A waiting user sees the remaining nodes, and can interrupt.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	talk := &watched{until: "1 node left: first", then: cancel}
@@ -172,7 +172,7 @@ func TestEvacuate(t *testing.T) {
 		t.Fatal(err)
 	}
 	says(t, 0, "lab/pve-1 has no numaform nodes", "evacuate", "lab/pve-1", "--wait", "--poll", "20ms")
-	// No Node shows the host's region any more.
+	// No Node has the label of the host's region now.
 	if err := c.Delete(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func (w *watched) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// kubeconfig logs in as a user without any rights.
+// kubeconfig writes a kubeconfig of a user without permissions.
 func kubeconfig(t *testing.T, user string) string {
 	t.Helper()
 	config := controlPlane(t).Config

@@ -59,7 +59,7 @@ func TestDriftEveryFails(t *testing.T) {
 	}
 }
 
-// TestRepeat checks until it is interrupted, whatever fails.
+// TestRepeat checks until it is interrupted, even if checks fail.
 func TestRepeat(t *testing.T) {
 	t.Parallel()
 	broken, stopped := errors.New("the host does not answer"), errors.New("stopped halfway")

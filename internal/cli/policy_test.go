@@ -13,7 +13,7 @@ import (
 // examples are the cases in the documentation.
 const examples = "../../examples/policy"
 
-// policy runs `numaform policy` and returns its exit code and what it printed.
+// policy runs `numaform policy` and returns its exit code and output.
 func policy(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -160,7 +160,7 @@ func TestPolicyShow(t *testing.T) {
 	}
 	shown := write(t, t.TempDir(), "shown.yaml", out)
 	if code, out, errs := policy(t, "test", "--policy", shown, examples); code != cli.ExitOK {
-		t.Errorf("by what is shown: exit code %d\n%s%s", code, out, errs)
+		t.Errorf("with the printed policy: exit code %d\n%s%s", code, out, errs)
 	}
 	if code, _, errs := policy(t, "nope"); code != cli.ExitUsage || !strings.Contains(errs, "nope") {
 		t.Errorf("an unknown command: exit code %d, %s", code, errs)

@@ -1,4 +1,4 @@
-package conformance //nolint:testpackage // the checks need the words that a run knows
+package conformance //nolint:testpackage // the checks use the unexported tables of a run
 
 import (
 	"encoding/json"
@@ -52,7 +52,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// checkCases returns every mistake.
+// checkCases returns all mistakes in the cases.
 func checkCases(cases []Case) error {
 	var mistakes []error
 	seen := map[string]bool{}
@@ -63,7 +63,7 @@ func checkCases(cases []Case) error {
 			mistakes = append(mistakes, fmt.Errorf("case %s: %w", name, err))
 		}
 		if seen[name] {
-			mistakes = append(mistakes, fmt.Errorf("case %s: the name is used twice", name))
+			mistakes = append(mistakes, fmt.Errorf("case %s: duplicate name", name))
 		}
 		seen[name] = true
 	}
@@ -73,9 +73,9 @@ func checkCases(cases []Case) error {
 // givenNames are the valid values of Case.Given.
 var givenNames = []string{
 	"vm",       // a stopped VM that cases share: it must not be changed
-	"own-vm",   // a stopped VM with a disk of 1 GiB on scsi0, made for this case
+	"own-vm",   // a stopped VM with a disk of 1 GiB on scsi0, created for this case
 	"running",  // own-vm, started
-	"template", // own-vm, made a template
+	"template", // own-vm, converted to a template
 	"iso",      // an ISO file on the storage for ISO files
 	"pool",     // a pool below the run's pool, empty
 }
@@ -92,7 +92,7 @@ var (
 	sourceForm  = regexp.MustCompile(`^(pve-|qemu-|report )\S.*`)
 )
 
-// checkCase returns why the case cannot be run.
+// checkCase returns an error if the case cannot be run.
 func checkCase(c *Case) error {
 	var mistakes []error
 	bad := func(format string, args ...any) { mistakes = append(mistakes, fmt.Errorf(format, args...)) }
@@ -125,7 +125,7 @@ func checkCase(c *Case) error {
 	return errors.Join(mistakes...)
 }
 
-// checkStep returns why a request cannot be sent or compared as written.
+// checkStep returns an error if the request cannot be sent or compared as written.
 func checkStep(s *Step) error {
 	if !requestForm.MatchString(s.Request) {
 		return fmt.Errorf("request %q: not METHOD /path", s.Request)
@@ -134,10 +134,10 @@ func checkStep(s *Step) error {
 		return fmt.Errorf("as: unknown word %q", s.As)
 	}
 	if s.Want.Status >= 400 && s.Want.Text == "" {
-		return fmt.Errorf("%s: an error needs its text", s.Request)
+		return fmt.Errorf("%s: an error requires its text", s.Request)
 	}
 	if s.Want.Status != 0 && s.Want.Status < 200 {
-		return fmt.Errorf("%s: want.status %d is none", s.Request, s.Want.Status)
+		return fmt.Errorf("%s: want.status %d is not a valid status", s.Request, s.Want.Status)
 	}
 	all, err := json.Marshal(s)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 const pool = "conformance"
 
 // simulate starts a simulated Proxmox of three hosts with a template, a pool and a token
-// with the privileges that numaform needs.
+// with the privileges that numaform requires.
 func simulate(t *testing.T, version string, change ...func(*pvesim.Config)) *pvesim.Server {
 	t.Helper()
 	var hosts []topology.Host

@@ -90,7 +90,7 @@ func TestPlants(t *testing.T) {
 				}
 			}
 			if len(found) == 0 {
-				t.Error("was not found")
+				t.Error("was not detected")
 			}
 			t.Logf("found by %d cases: %q", len(found), found)
 		})
@@ -103,7 +103,7 @@ func outcomes(t *testing.T, cfg conformance.Config, family string, all []conform
 	cfg.Only = regexp.MustCompile("^" + family + "/")
 	report, err := conformance.Run(t.Context(), cfg, all)
 	if err != nil {
-		t.Log(err) // a plant may break the removal too
+		t.Log(err) // a plant can break the removal too
 	}
 	outcomes := map[string]string{}
 	for _, result := range report.Results {

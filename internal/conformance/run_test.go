@@ -59,8 +59,8 @@ func writesOf(server *pvesim.Server) []string {
 	return writes
 }
 
-// TestOutside checks that no request is sent that could change other objects, whatever a
-// case says.
+// TestOutside checks that no request that could change other objects is sent, regardless
+// of the case.
 func TestOutside(t *testing.T) {
 	t.Parallel()
 	server := simulate(t, "9.2")
@@ -83,7 +83,7 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// TestInterrupt ends a run in each of its cases and checks that nothing is left.
+// TestInterrupt ends a run in each of its cases and checks that no object is left.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	for _, after := range []int{1, 20, 60, 120} {
@@ -189,7 +189,7 @@ func TestReport(t *testing.T) {
 		pvesim.DefaultToken, pvesim.DefaultTokenSecret, "numaform@pve", "pve-1", "pve-2", "192.0.2.", "127.0.0.1", "local-lvm", "conformance,", `"` + pool + `"`, ":" + server.URL()[len("https://127.0.0.1:"):],
 	} {
 		if strings.Contains(text.String(), secret) {
-			t.Errorf("the report holds %q:\n%s", secret, text.String())
+			t.Errorf("the report contains %q:\n%s", secret, text.String())
 		}
 	}
 	if !strings.Contains(text.String(), "0 equal, 6 different, 0 failed, 0 skipped; 3 host(s) online") {
@@ -197,7 +197,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestReportOfPlainNames compares a cluster whose pool is called like its placeholder.
+// TestReportOfPlainNames compares a cluster whose pool has the name of its placeholder.
 func TestReportOfPlainNames(t *testing.T) {
 	t.Parallel()
 	server := simulate(t, "9.2", func(c *pvesim.Config) { c.Pools = []string{"pool"} })

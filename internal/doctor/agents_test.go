@@ -109,6 +109,6 @@ func TestHostAgentsAreToldOnce(t *testing.T) {
 		}
 	}
 	if told != 2 {
-		t.Errorf("told %d times of 2 hosts: %+v", told, report)
+		t.Errorf("%d findings for 2 hosts: %+v", told, report)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/internal/doctor"
 )
 
-// TestGroupedByPlace checks that a sentence about many hosts is printed once, and that a
-// few places, and different fixes, stay apart.
+// TestGroupedByPlace checks that a finding about many hosts is printed once, and that
+// findings about a few places, or with different fixes, are printed separately.
 func TestGroupedByPlace(t *testing.T) {
 	var report doctor.Report
 	for i := range 40 {

@@ -83,7 +83,7 @@ func TestTimeoutsOfTheModule(t *testing.T) {
 }
 
 // TestTimeoutsOfNewVMs writes only configured values to VMs' files: without any, the
-// files are as before.
+// files do not change.
 func TestTimeoutsOfNewVMs(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -148,7 +148,7 @@ func TestEnvironmentReplacesFiles(t *testing.T) {
 		t.Errorf("secret %q, error %v", config.Clusters[0].TokenSecret, err)
 	}
 	if _, _, err := load(t, minimal, "NUMAFORM_CLUSTERS_0_TOKEN_SECRET=other", "NUMAFORM_CLUSTERS_0_TOKEN_SECRET_FILE=token"); err == nil {
-		t.Error("both were taken")
+		t.Error("both values were used")
 	}
 }
 
@@ -211,11 +211,11 @@ func TestLoadRefuses(t *testing.T) {
 				t.Errorf("error %v, want it to contain %q", err, tt.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "s3cret") {
-				t.Errorf("error tells a secret: %v", err)
+				t.Errorf("error contains a secret: %v", err)
 			}
 			for _, ours := range []string{"operator.", "!!", "unmarshal", "reflect"} {
 				if err != nil && strings.Contains(err.Error(), ours) {
-					t.Errorf("error speaks of the program's own things: %v", err)
+					t.Errorf("error contains internal terms: %v", err)
 				}
 			}
 		})

@@ -16,19 +16,19 @@ func Decode(text []byte) (Config, error) {
 	return config, err
 }
 
-// Serve answers probes and serves metrics and profiles until ctx ends.
+// Serve serves probes, metrics and profiles until ctx ends.
 func Serve(ctx context.Context, settings *ControllerSettings, registry prometheus.Gatherer, ready func(context.Context) error) error {
 	return serve(ctx, settings, registry, ready)
 }
 
-// Paced slows a loop of Karpenter's down as the cluster grows.
+// Paced slows down a Karpenter loop as the cluster grows.
 func Paced(l loop, name string, nodes func() int) interface {
 	Reconcile(ctx context.Context) (reconciler.Result, error)
 } {
 	return &paced{loop: l, name: name, nodes: nodes}
 }
 
-// BackendLogin returns the engine's login to the API server with the states.
+// BackendLogin returns the engine's login to the API server that stores the states.
 func (c *Config) BackendLogin(environ []string, cluster Kubeconfig) (state.Kubeconfig, error) {
 	return c.backendLogin(environ, cluster)
 }

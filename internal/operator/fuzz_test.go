@@ -11,8 +11,9 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// FuzzConfig reads any text as numaform.yaml: it is refused with a line, in terms of
-// numaform.yaml, or means the same after printing and reading it again.
+// FuzzConfig reads any text as numaform.yaml. Either the error has a line and uses the
+// terms of numaform.yaml, or the configuration is the same after it is printed and read
+// again.
 func FuzzConfig(f *testing.F) {
 	for _, seed := range []string{
 		minimal, minimal + "fleat: {}\n", "clusterID: [prod]\n", "a: &a {<<: *a}\n", "---\n---\n", "clusterID: !!binary aGk=\n",
@@ -26,7 +27,7 @@ func FuzzConfig(f *testing.F) {
 		first, err := operator.Decode([]byte(text))
 		if err != nil {
 			if message := err.Error(); strings.Contains(message, "operator.") || strings.Contains(message, "into ") {
-				t.Fatalf("%q speaks of the program's own things", message)
+				t.Fatalf("%q contains internal terms", message)
 			}
 			return
 		}

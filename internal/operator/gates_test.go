@@ -31,8 +31,8 @@ func TestCheckFeatureGates(t *testing.T) {
 	}
 }
 
-// TestGatedControllers checks that nodes are replaced, NodeOverlays validated and room
-// reserved only if the gate is enabled.
+// TestGatedControllers checks that nodes are replaced, NodeOverlays are validated and
+// capacity is reserved only if the gate is enabled.
 func TestGatedControllers(t *testing.T) {
 	t.Parallel()
 	for gates, want := range map[string]string{"": "", "NodeRepair=false": "", "NodeRepair=true": "node.health", "NodeOverlay=false": "", "NodeOverlay=true": "nodeoverlay.controller", "CapacityBuffer=false": "", "CapacityBuffer=true": "capacitybuffer"} {
@@ -42,6 +42,6 @@ func TestGatedControllers(t *testing.T) {
 		}
 	}
 	if _, err := operator.Gated("NodeRepairs=true"); err == nil {
-		t.Error("a misspelled gate is taken")
+		t.Error("a misspelled gate is accepted")
 	}
 }

@@ -6,7 +6,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Heap is a heap whose effects on the garbage collector are reported instead.
+// Heap is a heap that reports its effects on the garbage collector instead of causing
+// them.
 type Heap struct{ *heap }
 
 // NewTestHeap returns a busy heap.
@@ -14,7 +15,7 @@ func NewTestHeap(clk clock.WithTicker, collect func(percent int) int, release fu
 	return Heap{&heap{clock: clk, collect: collect, release: release, worked: clk.Now()}}
 }
 
-// Work reports that something is being decided.
+// Work records that a decision is in progress.
 func (h Heap) Work() { h.work() }
 
 // Rest returns memory if the controller is idle.

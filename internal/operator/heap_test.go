@@ -14,7 +14,7 @@ import (
 )
 
 // TestHeap returns memory once when the controller becomes idle, and collects lazily again
-// as soon as it works.
+// when it becomes active.
 func TestHeap(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakeClock(time.Now())
@@ -49,7 +49,7 @@ func TestHeap(t *testing.T) {
 	expect("working", "collect 300")
 }
 
-// TestHeapWorksWhileItReturnsMemory does not delay a decision.
+// TestHeapWorksWhileItReturnsMemory checks that a decision is not delayed.
 func TestHeapWorksWhileItReturnsMemory(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakeClock(time.Now())
@@ -74,7 +74,7 @@ func TestHeapWorksWhileItReturnsMemory(t *testing.T) {
 	}
 }
 
-// TestHeapRun returns memory only once nothing is being applied any more.
+// TestHeapRun checks that memory is returned only after the apply.
 func TestHeapRun(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakeClock(time.Now())

@@ -70,7 +70,7 @@ func TestInventoryReadsWhatIsOld(t *testing.T) {
 	inventory, servers := twoRegions(t, clk)
 	before := snapshot(t, inventory)
 	if len(before.Hosts) != 4 || len(before.Regions) != 2 || before.Hosts[0].ReservedMemoryMiB == 0 {
-		t.Fatalf("%d hosts in %d regions, %d MiB kept for the first", len(before.Hosts), len(before.Regions), before.Hosts[0].ReservedMemoryMiB)
+		t.Fatalf("%d hosts in %d regions, %d MiB reserved on the first", len(before.Hosts), len(before.Regions), before.Hosts[0].ReservedMemoryMiB)
 	}
 	had := guests(before, "east")
 	if err := servers["east"].PutGuest(pvesim.Guest{VMID: 300, Host: "pve-1", Config: map[string]string{"name": "new", "memory": "512"}}); err != nil {
@@ -130,7 +130,7 @@ func TestRecentSnapshots(t *testing.T) {
 	east.ResetCalls()
 	snapshot(t, inventory)
 	if !slices.ContainsFunc(east.Calls(), func(c pvesim.Call) bool { return c.Path == "/nodes/pve-1/qemu" }) {
-		t.Errorf("a decision was based on what the cluster lists: %v", east.Calls())
+		t.Errorf("a decision was based on the cluster's list: %v", east.Calls())
 	}
 	clk.SetTime(clk.Now().Add(10 * time.Minute))
 	east.ResetCalls()
@@ -143,7 +143,7 @@ func TestRecentSnapshots(t *testing.T) {
 }
 
 // TestInventoryOutlivesARegion keeps the snapshot of a region that is down, with unusable
-// hosts, and continues with the other.
+// hosts, and continues with the other region.
 func TestInventoryOutlivesARegion(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakePassiveClock(time.Now())
@@ -155,7 +155,7 @@ func TestInventoryOutlivesARegion(t *testing.T) {
 	inventory.Stale()
 	after := snapshot(t, inventory)
 	if len(after.Hosts) != 4 {
-		t.Fatalf("%d hosts, want those that are down too", len(after.Hosts))
+		t.Fatalf("%d hosts, want also the hosts that are down", len(after.Hosts))
 	}
 	for i := range after.Hosts {
 		host := &after.Hosts[i]
@@ -184,8 +184,8 @@ func TestInventoryFailsWithoutAnyRegion(t *testing.T) {
 	}
 }
 
-// TestInventoryOfOneWhoGaveUp has a caller whose context ends while Proxmox is read: this
-// says nothing about Proxmox to the next callers.
+// TestInventoryOfOneWhoGaveUp ends a caller's context while Proxmox is read. The next
+// callers do not get its error.
 func TestInventoryOfOneWhoGaveUp(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakePassiveClock(time.Now())
@@ -202,7 +202,7 @@ func TestInventoryOfOneWhoGaveUp(t *testing.T) {
 	}
 	inventory.Stale()
 	if _, err := inventory.Snapshot(impatient); !errors.Is(err, context.Canceled) {
-		t.Errorf("who gave up gets error %v", err)
+		t.Errorf("the canceled caller got error %v", err)
 	}
 	after := snapshot(t, inventory)
 	for i := range after.Hosts {
@@ -211,6 +211,6 @@ func TestInventoryOfOneWhoGaveUp(t *testing.T) {
 		}
 	}
 	if got := guests(after, "west"); got != had+1 {
-		t.Errorf("%d guests after somebody gave up, want %d: what was stale still is", got, had+1)
+		t.Errorf("%d guests after a canceled read, want %d: stale data is still stale", got, had+1)
 	}
 }

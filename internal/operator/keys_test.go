@@ -25,12 +25,12 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 	}
 	for _, key := range operator.Keys() {
 		if documented[key.Path] != key.Variable {
-			t.Errorf("%s has the variable %q there, want %q", key.Path, documented[key.Path], key.Variable)
+			t.Errorf("%s is documented with the variable %q, want %q", key.Path, documented[key.Path], key.Variable)
 		}
 		delete(documented, key.Path)
 	}
 	for path := range documented {
-		t.Errorf("%s is no key", path)
+		t.Errorf("%s is not a key", path)
 	}
 }
 

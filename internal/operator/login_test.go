@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// TestLoginOfTheEngine checks that the engine gets the selected context of a kubeconfig and
-// nothing of its other contexts.
+// TestLoginOfTheEngine checks that the engine gets only the selected context of a
+// kubeconfig.
 func TestLoginOfTheEngine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

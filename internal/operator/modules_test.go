@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// TestModulesAllow allows modules that no release has.
+// TestModulesAllow allows modules that no release contains.
 func TestModulesAllow(t *testing.T) {
 	t.Parallel()
 	own := modules.Files()

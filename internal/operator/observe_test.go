@@ -20,7 +20,7 @@ func TestObservedFleetThatCannotBeRead(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "fleet")
 	s := scaler.New(scaler.Config{ClusterID: "test", Store: store.NewDirectory(dir), Dir: dir, Backend: fleet.Backend{Type: "local"}})
 	if states, err := operator.Observed(t.Context(), s); err != nil || len(states) != 0 {
-		t.Errorf("a fleet that is not there yet: %v, %v", states, err)
+		t.Errorf("a fleet that does not exist yet: %v, %v", states, err)
 	}
 	if err := os.WriteFile(dir, nil, 0o600); err != nil {
 		t.Fatal(err)

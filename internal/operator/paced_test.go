@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// round is a loop that asks for the next round.
+// round is a loop that requests the next round.
 type round struct {
 	controller.Controller
 	next reconciler.Result

@@ -40,11 +40,11 @@ func TestRules(t *testing.T) {
 	}
 	config.Policy.ReplaceDefault = true
 	if rules, err = config.Rules(); err != nil || slices.Contains(rules.Policy.Names(), "ordinary-scaling") {
-		t.Errorf("rules %v, %v, want only those of the file", rules.Policy, err)
+		t.Errorf("rules %v, %v, want only the rules of the file", rules.Policy, err)
 	}
 	config.Policy.Files = nil
 	if _, err := config.Rules(); err == nil {
-		t.Error("no rules at all are taken")
+		t.Error("a policy without rules is accepted")
 	}
 	config.Policy.Files = []string{filepath.Join(dir, "missing.yaml")}
 	if _, err := config.Rules(); err == nil || !strings.Contains(err.Error(), "policy.files") {
@@ -63,7 +63,7 @@ func TestFleetKeysThatContradict(t *testing.T) {
 		"policy: {limits: {window: -1h}}":                               "policy.limits.window",
 	} {
 		if _, _, err := load(t, minimal+text+"\n"); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want it to say %q", text, err, want)
+			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// TestServe asks each of the servers; the one for profiles is off unless it has an address.
+// TestServe queries each server. The server for profiles is disabled unless it has an
+// address.
 func TestServe(t *testing.T) {
 	t.Parallel()
 	settings := &operator.ControllerSettings{MetricsAddress: freeAddress(t), ProbeAddress: freeAddress(t), ProfileAddress: freeAddress(t)}
@@ -27,7 +28,7 @@ func TestServe(t *testing.T) {
 	}
 	for _, url := range []string{settings.MetricsAddress + "/debug/pprof/", settings.ProbeAddress + "/debug/pprof/"} {
 		if status := get(t, url); status != http.StatusNotFound {
-			t.Errorf("%s: %d, want 404: profiles are only on the address of their own", url, status)
+			t.Errorf("%s: %d, want 404: profiles are only served on their own address", url, status)
 		}
 	}
 }
@@ -68,7 +69,7 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// get returns the status of an address, once something listens there.
+// get returns the HTTP status of an address as soon as a server listens there.
 func get(t *testing.T, url string) int {
 	t.Helper()
 	for {

@@ -62,7 +62,7 @@ func TestReachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(unread) != 1 || unread[0].Region != "away" || unread[0].Err == nil {
-		t.Errorf("unread are %v, want away alone", unread)
+		t.Errorf("unread are %v, want only away", unread)
 	}
 	var hosts []string
 	for i := range snapshot.Hosts {
@@ -78,12 +78,12 @@ func TestReachable(t *testing.T) {
 	}
 	config.Clusters = config.Clusters[1:]
 	if _, _, err := config.Reachable(t.Context(), clients); err == nil {
-		t.Error("no region answers, and that is no error")
+		t.Error("no region responds, but there is no error")
 	}
 }
 
-// TestSettingsOfHostsThatAreNotThere reports them, but not hosts whose region was not
-// read.
+// TestSettingsOfHostsThatAreNotThere reports settings for missing hosts, but not for
+// hosts whose region was not read.
 func TestSettingsOfHostsThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	inventory := withSettings(t, `{"homelab": {"pve-1": {"reservedcpus": [0]}, "pve1": {"reservedcpus": [0]}}, "away": {"pve-9": {"reservedcpus": [0]}}}`)

@@ -54,14 +54,14 @@ func TestSwitchTellsOnce(t *testing.T) {
 		ctx := log.IntoContext(t.Context(), logger)
 		ask(ctx)
 		if len(lines) != tt.first {
-			t.Errorf("%s: told %q at once", tt.name, lines)
+			t.Errorf("%s: reported %q at once", tt.name, lines)
 		}
 		for range 90 {
 			now = now.Add(2 * time.Second)
 			ask(ctx)
 		}
 		if len(lines) != 1 {
-			t.Errorf("%s: told %d times: %q", tt.name, len(lines), lines)
+			t.Errorf("%s: reported %d times: %q", tt.name, len(lines), lines)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestSwitchIsWatched(t *testing.T) {
 			until(t, "it pauses", paused)
 			cancel()
 			<-done
-			// One for each change, and those of Pause itself.
+			// One read for each change, and the reads of Pause itself.
 			if got := reads(); !tt.forbidden && got > 4 {
 				t.Errorf("the switch was read %d times", got)
 			}

@@ -23,7 +23,7 @@ const (
 	secret  = "5ec3e7aa-canary-4d1c-9b7e-000000000000"
 )
 
-// answer is a response of Proxmox: data, or an error in its status line.
+// answer is a response from Proxmox: data, or an error in its status line.
 type answer struct {
 	data   any
 	status int
@@ -32,12 +32,12 @@ type answer struct {
 	body string
 }
 
-// canned is a Proxmox with prepared responses, for responses that the simulator does not
-// give: unusual types and errors, other clusters' leftovers.
+// canned is a Proxmox with prepared responses that the simulator does not return:
+// unusual types and errors, leftovers of other clusters.
 type canned struct {
 	*httptest.Server
 	mu sync.Mutex // guards the fields below
-	// answers are used in turn, the last one forever.
+	// answers are used in order; the last one is repeated.
 	answers map[string][]answer
 	calls   []string
 	headers []http.Header
@@ -91,7 +91,7 @@ func (c *canned) resources(others ...any) {
 	c.lists(all)
 }
 
-// lists sets what each host lists of its guests.
+// lists sets each host's own list of guests.
 func (c *canned) lists(resources []any) {
 	lists := map[string][]any{}
 	for _, r := range resources {

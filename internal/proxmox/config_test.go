@@ -45,7 +45,7 @@ func TestNewRefuses(t *testing.T) {
 				t.Fatalf("got %v, want %q", err, test.want)
 			}
 			if strings.Contains(err.Error(), "canary") {
-				t.Errorf("error tells a secret: %v", err)
+				t.Errorf("error contains a secret: %v", err)
 			}
 		})
 	}
@@ -93,7 +93,7 @@ func TestCredentials(t *testing.T) {
 				t.Errorf("CanSetAffinity() = %v, %q", can, reason)
 			}
 			if !can && !strings.Contains(reason, "HostAgent") {
-				t.Errorf("reason does not say how to mend it: %s", reason)
+				t.Errorf("reason does not contain the fix: %s", reason)
 			}
 			may, why := client.CanSetHugePages()
 			if may != can || (why == "") != can || !can && !strings.Contains(why, "set huge pages, not ") {

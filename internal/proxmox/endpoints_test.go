@@ -33,7 +33,7 @@ func TestAnotherEndpoint(t *testing.T) {
 		t.Fatalf("got %+v, %v", snapshot, err)
 	}
 	if got := client.ProviderEnv()["PROXMOX_VE_ENDPOINT"]; got != up.URL+"/" {
-		t.Errorf("the provider gets %q, want the one that answers", got)
+		t.Errorf("the provider gets %q, want the one that responds", got)
 	}
 	up.Close()
 	_, err = client.Snapshot(context.Background())
@@ -43,12 +43,13 @@ func TestAnotherEndpoint(t *testing.T) {
 	}
 	for _, want := range []string{"none of 2 addresses responds", down.URL, up.URL, "connection refused", "check url and urls"} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q does not say %q", err, want)
+			t.Errorf("%q does not contain %q", err, want)
 		}
 	}
 }
 
-// TestAnswerIsAnAnswer does not try another host if the first refuses, or is not trusted.
+// TestAnswerIsAnAnswer checks that no other host is tried if the first one returns an
+// error or is not trusted.
 func TestAnswerIsAnAnswer(t *testing.T) {
 	t.Parallel()
 	first, second := newCanned(t), newCanned(t)
@@ -63,7 +64,7 @@ func TestAnswerIsAnAnswer(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if len(second.calls) > 0 {
-		t.Errorf("the second was asked: %v", second.calls)
+		t.Errorf("the second host was queried: %v", second.calls)
 	}
 }
 
@@ -84,7 +85,7 @@ func TestRotatedToken(t *testing.T) {
 		defer server.mu.Unlock()
 		other := func(h http.Header) bool { return h.Get("Authorization") != "PVEAPIToken="+tokenID+"="+want }
 		if len(server.headers) == 0 || slices.ContainsFunc(server.headers, other) {
-			t.Errorf("the requests say %v, want %q", server.headers, want)
+			t.Errorf("the requests have %v, want %q", server.headers, want)
 		}
 		server.headers = nil
 		if got := client.ProviderEnv()["PROXMOX_VE_API_TOKEN"]; got != tokenID+"="+want {
@@ -102,7 +103,8 @@ func TestRotatedToken(t *testing.T) {
 	sent("third")
 }
 
-// hanging responds to GET requests, and never to others, which it counts by path.
+// hanging responds to GET requests. It never responds to other requests, which it
+// counts by path.
 type hanging struct {
 	*httptest.Server
 	mu    sync.Mutex // guards sent
@@ -150,7 +152,7 @@ func TestNoWriteTwice(t *testing.T) {
 	upload := func() {
 		t.Helper()
 		if err := client.UploadSeed(context.Background(), "pve-1", seedVolume, documents()); err == nil {
-			t.Error("an upload that nobody answered did well")
+			t.Error("an upload without a response succeeded")
 		}
 	}
 	const path = "/nodes/pve-1/storage/local/upload"

@@ -77,11 +77,11 @@ func TestErrors(t *testing.T) {
 			}
 			for _, want := range append(test.want, strings.TrimPrefix(cfg.URL, "https://")) {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%q does not say %q", err, want)
+					t.Errorf("%q does not contain %q", err, want)
 				}
 			}
 			if strings.Contains(err.Error(), "canary") {
-				t.Errorf("error tells a secret: %v", err)
+				t.Errorf("error contains a secret: %v", err)
 			}
 		})
 	}
@@ -160,7 +160,7 @@ func TestTicket(t *testing.T) {
 	}
 	server.answer("/cluster/resources", answer{status: 401, reason: "permission denied - invalid PVE ticket"}, answer{data: []any{nodeResource("pve-1")}})
 	if _, err := client.Snapshot(context.Background()); err == nil {
-		t.Error("an expired ticket is no error")
+		t.Error("an expired ticket causes no error")
 	}
 	if _, err := client.Snapshot(context.Background()); err != nil {
 		t.Error(err)

@@ -1,5 +1,5 @@
 package proxmox
 
-// PathTemplate exports pathTemplate: which paths a client requests depends on what it
-// finds, and its test needs all kinds.
+// PathTemplate exports pathTemplate, because its test requires all kinds of paths, and
+// a client requests only some.
 func PathTemplate(path string) string { return pathTemplate(path) }

@@ -172,7 +172,7 @@ func TestForeignDescriptionsAndReportAreDropped(t *testing.T) {
 	server.say("/nodes/pve-1/qemu/100/config?current=1", map[string]any{"description": "canary-description", "cipassword": "canary-password"})
 	text, err := server.read(t).Print()
 	if err != nil || strings.Contains(string(text), "canary") {
-		t.Errorf("snapshot keeps what is not ours (%v):\n%s", err, text)
+		t.Errorf("snapshot contains foreign data (%v):\n%s", err, text)
 	}
 }
 

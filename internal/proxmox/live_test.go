@@ -44,7 +44,7 @@ func simulate(t *testing.T, cfg pvesim.Config) (*pvesim.Server, proxmox.Config) 
 	}
 }
 
-// readAt is when tests read hosts.
+// readAt is the time at which tests read hosts.
 var readAt = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 
 func snapshotOf(t *testing.T, cfg proxmox.Config) *topology.Snapshot {
@@ -280,7 +280,7 @@ func TestFaults(t *testing.T) {
 			t.Parallel()
 			server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:2]})
 			if test.fault.Hang {
-				cfg.Timeout = 2 * time.Second // enough for the others on a busy machine
+				cfg.Timeout = 2 * time.Second // enough for the other hosts on a busy machine
 			}
 			server.AddFault(test.fault)
 			snapshot := snapshotOf(t, cfg)
@@ -330,7 +330,7 @@ func TestRefresh(t *testing.T) {
 		t.Errorf("pve-00 was not read again: %+v", got)
 	}
 	if diff := cmp.Diff(old.Hosts[0].Machine, fresh.Hosts[0].Machine); diff != "" || !fresh.Hosts[0].ReservedCPUs.Equal(topology.CPUs(0)) {
-		t.Errorf("pve-00 lost what was known (-want +got):\n%s", diff)
+		t.Errorf("pve-00 lost known data (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(old.Hosts[1], fresh.Hosts[1], cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("pve-01 changed (-want +got):\n%s", diff)
@@ -348,7 +348,7 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
-// describe sets a guest's description as the token may.
+// describe sets a guest's description with the token.
 func describe(t *testing.T, server *pvesim.Server, cfg proxmox.Config, path, text string) {
 	t.Helper()
 	form := url.Values{"description": {text}}

@@ -49,7 +49,7 @@ func newRemembering(t *testing.T) *remembering {
 	return r
 }
 
-// list sets what Proxmox lists of a guest; nil removes it.
+// list sets a guest's list entry; nil removes it.
 func (r *remembering) list(vmid int, fields map[string]any) {
 	r.guests[vmid] = nil
 	if fields != nil {
@@ -194,12 +194,12 @@ func TestUpdateNoticesAMissingPrivilege(t *testing.T) {
 	r.say(permissions, map[string]any{"/vms": map[string]any{"VM.Audit": 1}})
 	r.update(t)
 	if calls := r.update(t); slices.Contains(calls, permissions) || r.snapshot.Regions[0].HidesGuests {
-		t.Errorf("no guest is hidden any more: requests %v, regions %+v", calls, r.snapshot.Regions)
+		t.Errorf("no guest is hidden now: requests %v, regions %+v", calls, r.snapshot.Regions)
 	}
 }
 
-// TestUpdateReadsFlawsAgain reads guests again that cannot be used as they are: whoever
-// corrects one must not wait for the next snapshot.
+// TestUpdateReadsFlawsAgain reads unusable guests again, so that a correction takes
+// effect before the next complete snapshot.
 func TestUpdateReadsFlawsAgain(t *testing.T) {
 	t.Parallel()
 	r := newRemembering(t)
@@ -266,8 +266,8 @@ func TestUpdateAsksHostsInTrouble(t *testing.T) {
 	}
 }
 
-// TestRefreshAsksTheHost reads every guest that may have other CPUs than before, and asks the host
-// itself: the cluster's list is older.
+// TestRefreshAsksTheHost reads every guest that may have other CPUs than before, and
+// queries the host itself, because the cluster's list is older.
 func TestRefreshAsksTheHost(t *testing.T) {
 	t.Parallel()
 	r := newRemembering(t)
@@ -291,7 +291,7 @@ func TestRefreshAsksTheHost(t *testing.T) {
 		t.Errorf("requests %v, guest %+v", calls, r.guest(t, 101))
 	}
 
-	// A new VM that the cluster does not list yet, and one that is no longer there.
+	// A new VM that the cluster does not list yet, and a VM that no longer exists.
 	listed = r.answers["/cluster/resources"]
 	r.list(105, map[string]any{"uptime": 1})
 	r.configure(105, map[string]any{"cores": 2, "memory": 2048, "affinity": "6"})

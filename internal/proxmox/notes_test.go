@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// said returns what an agent publishes in notes at that time.
+// said returns the text that an agent publishes in notes at that time.
 func said(t *testing.T, at time.Time) string {
 	t.Helper()
 	text, err := topology.Agent{Version: "1.2.3", At: at, Isolation: "enforce", Clusters: []string{"prod"}, MaxPinnedPercent: 90}.PublishIn("Rack 4")
@@ -26,7 +26,7 @@ func described(text string) map[string]any { return map[string]any{"description"
 
 const notesPath = "/nodes/pve-1/config"
 
-// TestAgentInNotes reads the agent's data next to the topology, and reports why it
+// TestAgentInNotes reads the agent's data next to the topology, or reports why it
 // cannot.
 func TestAgentInNotes(t *testing.T) {
 	t.Parallel()
@@ -101,7 +101,7 @@ func TestRefreshReadsTheAgent(t *testing.T) {
 	server.say(notesPath, described(said(t, readAt.Add(time.Minute))))
 	refresh(59*time.Second, 1)
 	if state := refresh(time.Minute, 2); state != topology.AgentLiving || !snapshot.Hosts[0].Agent.At.Equal(now) {
-		t.Errorf("what the agent said since is not known: %s, %+v", state, snapshot.Hosts[0].Agent)
+		t.Errorf("the agent's newer data was not read: %s, %+v", state, snapshot.Hosts[0].Agent)
 	}
 	server.refuse(notesPath, http.StatusInternalServerError, "no")
 	for minute := 2; minute <= 16; minute++ {
@@ -116,11 +116,11 @@ func TestRefreshReadsTheAgent(t *testing.T) {
 	}
 	now = readAt.Add(17 * time.Minute)
 	if snapshot, err = client.Refresh(context.Background(), snapshot, []topology.HostName{"pve-1"}); err != nil || snapshot.Hosts[0].AgentState("prod", now) != topology.AgentOld {
-		t.Errorf("an agent that nobody could ask for 16 minutes lives: %v, %+v", err, snapshot.Hosts[0].Agent)
+		t.Errorf("an agent without a report for 16 minutes is considered running: %v, %+v", err, snapshot.Hosts[0].Agent)
 	}
 	server.refuse(notesPath, http.StatusForbidden, "no")
 	now = readAt.Add(18 * time.Minute)
 	if snapshot, err = client.Refresh(context.Background(), snapshot, []topology.HostName{"pve-1"}); err != nil || snapshot.Hosts[0].AgentState("prod", now) != topology.AgentUnread {
-		t.Errorf("an agent that may not be read is known: %v, %+v", err, snapshot.Hosts[0].Agent)
+		t.Errorf("the data of an agent that must not be read remains: %v, %+v", err, snapshot.Hosts[0].Agent)
 	}
 }

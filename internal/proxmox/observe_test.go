@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// Every request is reported with a path without names and numbers, so that there are few
-// of them however many hosts and guests exist.
+// Every request is reported with a path without names and numbers, so that the number of
+// paths does not depend on the number of hosts and guests.
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	server := testenv.Proxmox(t)
@@ -42,7 +42,7 @@ func TestObserve(t *testing.T) {
 		"GET /cluster/resources 200", "GET /nodes/{node}/report 200", "GET /nodes/{node}/qemu/{vmid}/config 200",
 	} {
 		if !slices.Contains(told, want) {
-			t.Errorf("nothing told of %s: %q", want, slices.Compact(slices.Clone(told)))
+			t.Errorf("%s was not observed: %q", want, slices.Compact(slices.Clone(told)))
 		}
 	}
 	if err := server.Close(); err != nil {
@@ -50,10 +50,10 @@ func TestObserve(t *testing.T) {
 	}
 	told = nil
 	if _, err := client.Snapshot(t.Context()); err == nil {
-		t.Fatal("a server that is gone answered")
+		t.Fatal("a stopped server responded")
 	}
 	if !slices.Contains(told, "GET /cluster/resources 0") {
-		t.Errorf("nothing told that no answer came: %q", told)
+		t.Errorf("the missing response was not observed: %q", told)
 	}
 }
 

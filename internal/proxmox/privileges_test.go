@@ -17,7 +17,7 @@ import (
 )
 
 // TestRolesAreTheSimulators compares with the privileges of the simulator's default
-// token, which follow Proxmox' own rules.
+// token, which follow the rules of Proxmox.
 func TestRolesAreTheSimulators(t *testing.T) {
 	t.Parallel()
 	// These are for a pool, and for a custom CPU model.
@@ -57,7 +57,7 @@ func TestDocumentsSayTheSame(t *testing.T) {
 			}
 		}
 		if found == 0 {
-			t.Errorf("%s has no line of pveum", name)
+			t.Errorf("%s contains no pveum command", name)
 		}
 	}
 }
@@ -195,6 +195,6 @@ func TestCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := newClient(t, cfg).Certificate(context.Background()); err == nil {
-		t.Error("a Proxmox that is gone shows a certificate")
+		t.Error("a stopped Proxmox returned a certificate")
 	}
 }

@@ -86,7 +86,7 @@ func (s *seededHost) quiet(drive string) {
 		s.t.Errorf("running %v, %q in ide2, want %q; waiting for a restart: %v", guest.Running, got, drive, guest.Pending)
 	}
 	if out, err := s.engine.Try(s.t, s.dir, "plan", "-no-color", "-detailed-exitcode"); err != nil {
-		s.t.Errorf("something is left to change: %v\n%s", err, out)
+		s.t.Errorf("the plan is not empty: %v\n%s", err, out)
 	}
 }
 
@@ -125,7 +125,7 @@ func TestSeedComesAndGoes(t *testing.T) {
 	}
 	s.engine.Run(t, s.dir, "apply", "-no-color", "-auto-approve")
 	if guest, exists := s.server.Guest(int(s.vm.VMID)); exists {
-		t.Errorf("VM is still there: %+v", guest)
+		t.Errorf("VM still exists: %+v", guest)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestSeedThatIsMissing(t *testing.T) {
 	s := newSeededHost(t)
 	out, err := s.engine.Try(t, s.dir, "apply", "-no-color", "-auto-approve")
 	if err == nil || !strings.Contains(out, "numaform-prod-2001-01234567.iso") {
-		t.Errorf("the apply went through, or says nothing of the seed: %v\n%s", err, out)
+		t.Errorf("the apply succeeded, or its error does not mention the seed: %v\n%s", err, out)
 	}
 }
 

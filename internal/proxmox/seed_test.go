@@ -138,7 +138,7 @@ func TestUploadSeed(t *testing.T) {
 	}
 }
 
-// TestUploadSeedFails has the ways in which an upload fails, and the messages.
+// TestUploadSeedFails checks the messages of failed uploads.
 func TestUploadSeedFails(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -286,10 +286,10 @@ func TestAttachSeed(t *testing.T) {
 	gone.VMID, foreign.VMID = 2009, 2002
 	var notOurs *proxmox.NotOursError
 	if err := client.AttachSeed(t.Context(), gone, seedVolume); err != nil {
-		t.Errorf("to a VM that is not there: %v", err)
+		t.Errorf("to a missing VM: %v", err)
 	}
 	if err := client.AttachSeed(t.Context(), foreign, seedVolume); !errors.As(err, &notOurs) {
-		t.Errorf("to somebody else's: %v", err)
+		t.Errorf("to a VM of another owner: %v", err)
 	}
 	if diff := cmp.Diff(before, server.Guests()); diff != "" {
 		t.Errorf("guests (-before +after):\n%s", diff)
@@ -380,6 +380,6 @@ func TestSeeds(t *testing.T) {
 	}
 	server.SetHostOnline("pve-2", false)
 	if _, err = client.Seeds(t.Context(), "pve-2"); err == nil {
-		t.Error("a host that is down has no seeds, and no error either")
+		t.Error("a host that is down returned no error")
 	}
 }

@@ -38,7 +38,7 @@ func TestShutDown(t *testing.T) {
 	}
 	server.RemoveGuest(2001)
 	if got := shut(); got.Outcome != proxmox.ShutdownGone {
-		t.Errorf("a guest that is gone: %s", got)
+		t.Errorf("a missing guest: %s", got)
 	}
 }
 
@@ -125,10 +125,10 @@ func TestExec(t *testing.T) {
 	if diff := cmp.Diff([]string{"bash", "-s", "a b", "join geheim\n"}, given); diff != "" {
 		t.Errorf("command (-want +got):\n%s", diff)
 	}
-	// A missing response ends nothing.
+	// A missing response does not end the wait.
 	server.AddFault(pvesim.Fault{Path: "/agent/exec-status", Times: 1, Status: 596, Reason: "Connection timed out"})
 	if err := client.Exec(t.Context(), ours(), command); err != nil {
-		t.Errorf("without one answer: %v", err)
+		t.Errorf("with one missing response: %v", err)
 	}
 	result = pvesim.CommandResult{ExitCode: 3, Stderr: "geheim"}
 	err := client.Exec(t.Context(), ours(), command)
@@ -143,7 +143,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestExecWithoutAgent returns Proxmox' message.
+// TestExecWithoutAgent returns the message from Proxmox.
 func TestExecWithoutAgent(t *testing.T) {
 	t.Parallel()
 	_, client := simulateOurs(t, withAgent)

@@ -70,7 +70,7 @@ func TestQuorum(t *testing.T) {
 	}
 }
 
-// TestReport uses the best source, and reports what is missing.
+// TestReport uses the best source, and reports missing data.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -170,8 +170,8 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestForbidden has Proxmox' response without Sys.Audit on the host: report and status
-// both require it.
+// TestForbidden uses the response of Proxmox without Sys.Audit on the host, which both
+// report and status require.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)

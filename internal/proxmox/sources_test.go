@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// eightMachine is the host of eightCPUs, known exactly.
+// eightMachine is the exact machine of eightCPUs.
 func eightMachine() topology.Machine {
 	m := topology.Machine{Model: "Test CPU", NUMANodes: []topology.NUMANode{{ID: 0, MemoryMiB: 6000}, {ID: 1, MemoryMiB: 8000}}}
 	for id := range 8 {
@@ -305,7 +305,8 @@ func TestNotesOfTheSimulator(t *testing.T) {
 	}
 }
 
-// asRoot calls the simulator as an administrator, who alone may write notes.
+// asRoot calls the simulator as an administrator, because only administrators may write
+// notes.
 func asRoot(t *testing.T, server *pvesim.Server, method, path string, form url.Values) {
 	t.Helper()
 	var login struct {
