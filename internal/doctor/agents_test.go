@@ -92,9 +92,9 @@ func TestHostAgents(t *testing.T) {
 	}
 }
 
-// TestHostAgentsAreToldOnce checks that a problem of a host is reported once, not once for
+// TestHostAgentsAreReportedOnce checks that a problem of a host is reported once, not once for
 // each class.
-func TestHostAgentsAreToldOnce(t *testing.T) {
+func TestHostAgentsAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	report := examine(t, func(p *patient) {
 		byHostAgent(p)

@@ -184,9 +184,9 @@ func TestInventoryFailsWithoutAnyRegion(t *testing.T) {
 	}
 }
 
-// TestInventoryOfOneWhoGaveUp ends a caller's context while Proxmox is read. The next
+// TestInventoryOfACanceledCaller ends a caller's context while Proxmox is read. The next
 // callers do not get its error.
-func TestInventoryOfOneWhoGaveUp(t *testing.T) {
+func TestInventoryOfACanceledCaller(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakePassiveClock(time.Now())
 	inventory, servers := twoRegions(t, clk)

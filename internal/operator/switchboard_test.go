@@ -23,9 +23,9 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// TestSwitchTellsOnce reads a broken switch every two seconds for three minutes: each
+// TestSwitchReportsOnce reads a broken switch every two seconds for three minutes: each
 // problem is reported once.
-func TestSwitchTellsOnce(t *testing.T) {
+func TestSwitchReportsOnce(t *testing.T) {
 	t.Parallel()
 	broken := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "numaform", Name: control.ConfigMapName}, Data: map[string]string{"paused": "perhaps"}}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, control.ConfigMapName, errors.New("no"))

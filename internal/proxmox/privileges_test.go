@@ -148,7 +148,7 @@ func runs(t *testing.T, lines []string) {
 	}
 }
 
-func TestMend(t *testing.T) {
+func TestGrantCommands(t *testing.T) {
 	t.Parallel()
 	grants := (proxmox.Reach{}).Grants()
 	disk := grants[slices.IndexFunc(grants, func(g proxmox.Grant) bool { return g.Role.Name == proxmox.RoleDisk })]
