@@ -13,12 +13,12 @@ var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AA
 func checkProgram(path, arch string) error {
 	binary, err := elf.Open(path)
 	if err != nil {
-		return fmt.Errorf("reading program %s: %w: run make image, which builds it", path, err)
+		return fmt.Errorf("reading program %s: %w: build it with make image", path, err)
 	}
-	defer binary.Close() //nolint:errcheck // it was only read
+	defer binary.Close() //nolint:errcheck // only read
 	want, known := machines[arch]
 	if !known {
-		return fmt.Errorf("architecture %s is none of amd64 and arm64", arch)
+		return fmt.Errorf("architecture %s is not supported: use amd64 or arm64", arch)
 	}
 	if binary.Machine != want {
 		return fmt.Errorf("program %s is for %s, want %s", path, binary.Machine, want)

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// user is the user ID that numaform runs with, in the image and in the chart.
+// user is numaform's user ID, in the image and in the chart.
 const user = 65532
 
-// The layers, from rarely changed to changed with every version.
+// The layers, from rarely changed to changed in every version.
 const (
 	layerBase = iota
 	layerEngine
@@ -31,7 +31,7 @@ type file struct {
 	mode  fs.FileMode
 	owner int
 	layer int
-	// content, or the source file that has it.
+	// content, or the source file to read it from.
 	content []byte
 	source  string
 }
@@ -82,7 +82,7 @@ func (c *config) files(arch string) ([]file, error) {
 }
 
 // provider describes the image's provider in the form that numaform reads: by the hash of
-// its files, which the engines' lock files have too. Its directory holds the program only.
+// its files, as in the engines' lock files. Its directory contains the program only.
 func (c *config) provider(arch string) ([]byte, error) {
 	name := "terraform-provider-proxmox"
 	content, err := os.ReadFile(filepath.Join(c.dir, arch, name))
@@ -103,7 +103,7 @@ func (c *config) licenseFiles() ([]file, error) {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%s has no license: want PROGRAM/LICENSE for each program", c.licenses)
+		return nil, fmt.Errorf("%s contains no license: add PROGRAM/LICENSE for each program", c.licenses)
 	}
 	files := make([]file, 0, len(found))
 	for _, path := range found {
@@ -117,8 +117,8 @@ func (c *config) licenseFiles() ([]file, error) {
 	return files, nil
 }
 
-// authorities returns Mozilla's root certificates in the pinned module's version, in PEM.
-// Roots with constraints are left out: a PEM file cannot express them.
+// authorities returns Mozilla's root certificates, as of the version of the pinned module,
+// in PEM. Roots with constraints are omitted: a PEM file cannot express constraints.
 func authorities() []byte {
 	var text bytes.Buffer
 	for root := range bundle.Roots() {

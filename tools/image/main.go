@@ -1,6 +1,6 @@
 // Command image builds numaform's image of each architecture, without docker: the tree of
-// its files, and one OCI layout with all of them in a tar file. The build is reproducible:
-// equal programs give equal bytes. It does not build programs: make image does.
+// its files, and one OCI layout with all of them in a tar file. The image is reproducible:
+// equal programs give equal bytes. The command does not build programs: make image does.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 
 // config is the input of the image build.
 type config struct {
-	// dir has a directory with the programs for each architecture, and receives the trees.
+	// dir contains a directory of programs for each architecture, and receives the trees.
 	dir string
 	// archs are Go's names of the architectures.
 	archs []string
@@ -56,7 +56,7 @@ func parse(args []string) (config, error) {
 	}
 	c.archs = strings.Fields(archs)
 	if c.dir == "" || c.licenses == "" || c.providerVersion == "" || c.version == "" || c.out == "" || flags.NArg() > 0 {
-		return c, errors.New("image: want -dir, -licenses, -provider-version, -version and -out, and no argument")
+		return c, errors.New("image: -dir, -licenses, -provider-version, -version and -out are required, and arguments are not allowed: run make image")
 	}
 	return c, nil
 }
@@ -74,7 +74,7 @@ func (c *config) pack() error {
 		}
 		image, err := c.image(arch, files)
 		if err != nil {
-			return fmt.Errorf("making the image of %s: %w", arch, err)
+			return fmt.Errorf("building the image of %s: %w", arch, err)
 		}
 		images = append(images, platformImage{arch, image})
 	}

@@ -91,7 +91,7 @@ func addFile(archive *tar.Writer, f file) error {
 	if err != nil {
 		return err
 	}
-	defer content.Close() //nolint:errcheck // it was only read
+	defer content.Close() //nolint:errcheck // only read
 	header.Size = size
 	if err := archive.WriteHeader(header); err != nil {
 		return err
@@ -143,7 +143,7 @@ func (c *config) write(images []platformImage) error {
 	return packDirectory(dir, c.out)
 }
 
-// packDirectory writes a tar of a directory, and renames it when it is complete.
+// packDirectory writes a tar of a directory to a temporary file, then renames it to out.
 func packDirectory(dir, out string) error {
 	var files []file
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

@@ -27,8 +27,7 @@ func withParents(files []file) []file {
 	return files
 }
 
-// writeTree writes the files below a directory, which it replaces. Only the layers record
-// the owners.
+// writeTree replaces a directory with the files. Owners are recorded only in the layers.
 func writeTree(dir string, files []file) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err

@@ -1,6 +1,7 @@
-// Command measure prints how much code the packages of a Go module have, how it is divided
-// into functions, and how the packages depend on each other. It counts source text without
-// type information: its figures compare two states of one tree. Start at measure.
+// Command measure prints the size of a Go module's packages, the lengths of their
+// functions, and the dependencies between packages. It counts source text without type
+// information, so use its figures only to compare two versions of the same module. Start at
+// measure.
 package main
 
 import (
@@ -22,11 +23,11 @@ import (
 	"text/tabwriter"
 )
 
-// besides matches the directories that serve tests, the demo and the build.
+// besides matches the directories for tests, the demo and the build.
 const besides = `^(internal/(pvesim|guestsim|statesim|simprogram|hostagent|agent/agenttest|testenv|enginetest|layering|demo)|test|tools|examples)(/|$)`
 
 func main() {
-	except := flag.String("besides", besides, "`regexp` of the directories that are no product code")
+	except := flag.String("besides", besides, "`regexp` of the directories that are not product code")
 	flag.Parse()
 
 	aside, err := regexp.Compile(*except)
@@ -44,11 +45,11 @@ type figures struct {
 	lines, blank, code int
 	// lengths are the numbers of lines of each function.
 	lengths []int
-	// single is the number of unexported functions that are named in only one place.
+	// single is the number of unexported functions that are used in only one place.
 	single int
-	// exported names, except methods and fields.
+	// exported is the number of exported names, except methods and fields.
 	exported int
-	// parallel assignments, as a, b = c, d.
+	// parallel is the number of parallel assignments, such as a, b = c, d.
 	parallel int
 }
 
@@ -65,8 +66,8 @@ type pkg struct {
 	fanIn, fanOut int
 }
 
-// run prints the packages of a module that are product code, their total, and the total of
-// the others.
+// run prints the figures of a module's product packages, their total, and the total of the
+// other packages.
 func run(out io.Writer, module fs.FS, aside *regexp.Regexp) error {
 	content, err := fs.ReadFile(module, "go.mod")
 	if err != nil {
@@ -74,7 +75,7 @@ func run(out io.Writer, module fs.FS, aside *regexp.Regexp) error {
 	}
 	modulePath := regexp.MustCompile(`(?m)^module\s+(\S+)`).FindSubmatch(content)
 	if modulePath == nil {
-		return fmt.Errorf("go.mod names no module")
+		return fmt.Errorf("go.mod has no module directive")
 	}
 
 	packages, err := measure(module)
@@ -116,7 +117,7 @@ func run(out io.Writer, module fs.FS, aside *regexp.Regexp) error {
 	return err
 }
 
-// measure reads all packages, by directory.
+// measure returns all packages, by directory.
 func measure(module fs.FS) (map[string]*pkg, error) {
 	packages := map[string]*pkg{}
 	err := fs.WalkDir(module, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -163,7 +164,8 @@ func measure(module fs.FS) (map[string]*pkg, error) {
 	return packages, err
 }
 
-// countLines counts lines of code, and skips blank lines and comments by their beginning.
+// countLines counts lines of code. It skips blank lines and lines that start with a
+// comment.
 func (p *pkg) countLines(source string) {
 	for line := range strings.Lines(source) {
 		line = strings.TrimSpace(line)
@@ -178,7 +180,7 @@ func (p *pkg) countLines(source string) {
 	}
 }
 
-// countFile counts what one file declares, names and imports.
+// countFile counts the declarations, names and imports of one file.
 func (p *pkg) countFile(files *token.FileSet, file *ast.File) error {
 	for _, spec := range file.Imports {
 		imported, err := strconv.Unquote(spec.Path.Value)
@@ -255,7 +257,7 @@ func (f *figures) row() string {
 	return fmt.Sprintf("%d\t%d\t%d\t%s\t%d\t", f.lines, f.code, len(f.lengths), percent(f.single, len(f.lengths)), f.exported)
 }
 
-// quantile returns the function length that this share of all functions does not exceed.
+// quantile returns the length that the given share of functions does not exceed.
 func (f *figures) quantile(share float64) int {
 	if len(f.lengths) == 0 {
 		return 0

@@ -1,6 +1,6 @@
-// Command mutate changes one expression or statement of a package at a time and runs tests:
-// a change that no test notices (a survivor) is a missing test, or code without effect. It
-// draws the changes by a seed, so that a run can be repeated. Start at mutants.
+// Command mutate changes one expression or statement of a package at a time and runs tests.
+// A change that no test detects, called a survivor, shows a missing test or code without
+// effect. A seed selects the changes, so that a run can be repeated. Start at mutants.
 package main
 
 import (
@@ -25,11 +25,11 @@ import (
 )
 
 func main() {
-	count := flag.Int("n", 30, "changes to draw per package")
-	seed := flag.Uint64("seed", 1, "seed of the draw")
-	also := flag.String("also", "", "further `packages`, separated by commas, whose tests may notice a change")
-	timeout := flag.Duration("timeout", 2*time.Minute, "a change after which the tests do not end within this time is noticed")
-	limit := flag.Float64("limit", 0.10, "share of survivors from which on the command fails")
+	count := flag.Int("n", 30, "number of changes per package")
+	seed := flag.Uint64("seed", 1, "seed that selects the changes")
+	also := flag.String("also", "", "further `packages`, separated by commas, whose tests may detect a change")
+	timeout := flag.Duration("timeout", 2*time.Minute, "time limit of the tests; a change that exceeds it counts as detected")
+	limit := flag.Float64("limit", 0.10, "share of survivors at which the command fails")
 	flag.Parse()
 
 	failed := false
@@ -65,7 +65,7 @@ func run(dir string, tests []string, count int, seed uint64, timeout time.Durati
 	if err != nil {
 		return 0, 0, err
 	}
-	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a repeatable draw, not a secret
+	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // repeatable, not a secret
 	random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	quick, err := quickTests(tests, timeout)
 	if err != nil {
@@ -100,13 +100,14 @@ func run(dir string, tests []string, count int, seed uint64, timeout time.Durati
 	return survivors, tried, nil
 }
 
-// quickTests runs the tests without a change, and returns a pattern that matches those that
-// together take a fifth of the time: they run first, because they notice most changes.
+// quickTests runs the tests without a change, and returns a pattern that matches the tests
+// which together take a fifth of the time. These tests run first, because they detect most
+// changes.
 func quickTests(tests []string, timeout time.Duration) (string, error) {
 	arguments := append([]string{"test", "-json", "-vet=off", "-ldflags=-s -w", "-timeout=" + timeout.String()}, tests...)
 	out, err := exec.CommandContext(context.Background(), "go", arguments...).Output() //nolint:gosec // arguments of the caller
 	if err != nil {
-		return "", fmt.Errorf("running %s without a change: %w: fix the tests first, because they would notice every change", strings.Join(tests, " "), err)
+		return "", fmt.Errorf("running %s without a change: %w: fix the tests first, because failing tests detect every change", strings.Join(tests, " "), err)
 	}
 
 	type result struct {
@@ -134,8 +135,8 @@ func quickTests(tests []string, timeout time.Duration) (string, error) {
 	return "^(" + strings.Join(names, "|") + ")$", nil
 }
 
-// try runs the tests with a changed file in place of the original, those that match quick
-// first.
+// try runs the tests with a changed file in place of the original, starting with the tests
+// that match quick.
 func try(file, changed string, tests []string, quick string, timeout time.Duration) (string, error) {
 	scratch, err := os.MkdirTemp("", "mutate")
 	if err != nil {
@@ -189,8 +190,8 @@ var opposite = map[token.Token]token.Token{
 // logs matches calls that only write a log line.
 var logs = regexp.MustCompile(`^log[a-z]*\.`)
 
-// mutants lists the changes of a package's files, without tests and generated files:
-// conditions are negated, operators replaced, booleans flipped, errors dropped, and
+// mutants lists the possible changes of a package's files, except tests and generated
+// files: conditions are negated, operators replaced, booleans flipped, errors dropped, and
 // assignments, calls and jumps removed.
 func mutants(dir string) ([]mutant, error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -220,7 +221,7 @@ func mutants(dir string) ([]mutant, error) {
 	return all, nil
 }
 
-// fileMutants lists the changes of one file.
+// fileMutants lists the possible changes of one file.
 func fileMutants(name string, source []byte, files *token.FileSet, file *ast.File) []mutant {
 	var all []mutant
 	offset := func(pos token.Pos) int { return files.Position(pos).Offset }

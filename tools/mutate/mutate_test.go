@@ -80,6 +80,6 @@ func TestRun(t *testing.T) {
 
 	write("p/q_test.go", head+"func TestBroken(t *testing.T) { t.Fail() }\n")
 	if _, tried, err := run("p", []string{"./p"}, 9, 1, time.Minute); err == nil || tried > 0 || !strings.Contains(err.Error(), "fix the tests first") {
-		t.Errorf("tried %d, %v, want nothing tried with tests that fail anyway", tried, err)
+		t.Errorf("tried %d, %v, want no changes tried if the tests already fail", tried, err)
 	}
 }

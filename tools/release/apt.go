@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// apt writes the layout of an apt repository with the Debian packages of the release: a
-// web server publishes the directory as it is.
+// apt writes an apt repository with the Debian packages of the release. A web server can
+// serve the directory as is.
 func (c *config) apt() error {
 	packages, err := filepath.Glob(filepath.Join(c.out, "*.deb"))
 	if err != nil || len(packages) == 0 {
-		return fmt.Errorf("%s has no Debian package (%w)", c.out, err)
+		return fmt.Errorf("%s contains no Debian package (%w): run make release", c.out, err)
 	}
 	lists := map[string]*strings.Builder{}
 	var archs []string

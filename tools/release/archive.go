@@ -48,7 +48,7 @@ func (c *config) archiveName(program, platform string) string {
 	return program + "_" + c.version + "_" + platform + ".tar.gz"
 }
 
-// archive packs a program with other files of the repository.
+// archive packs a program, with other files of the repository, into an archive.
 func (c *config) archive(program, platform string, others ...string) error {
 	content, err := os.ReadFile(filepath.Join(c.programs, platform, program))
 	if err != nil {
@@ -69,7 +69,7 @@ func (c *config) archive(program, platform string, others ...string) error {
 	return c.write(c.archiveName(program, platform), packed)
 }
 
-// tarGzip packs files, all of one time and owner.
+// tarGzip packs files, all with the same time and owner.
 func tarGzip(entries []entry, at time.Time) ([]byte, error) {
 	var packed bytes.Buffer
 	compressed, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
@@ -92,7 +92,7 @@ func tarGzip(entries []entry, at time.Time) ([]byte, error) {
 	return packed.Bytes(), nil
 }
 
-// maxChart is far more than a packed chart.
+// maxChart limits the size of a packed chart. It is much larger than real charts.
 const maxChart = 16 << 20
 
 // untarGzip returns the regular files of an archive, in its order.
@@ -112,7 +112,7 @@ func untarGzip(packed []byte) ([]entry, error) {
 			return nil, err
 		}
 		if header.Typeflag != tar.TypeReg {
-			return nil, fmt.Errorf("%s is no regular file", header.Name)
+			return nil, fmt.Errorf("%s is not a regular file", header.Name)
 		}
 		content, err := io.ReadAll(archive)
 		if err != nil {
@@ -128,7 +128,7 @@ func sha256Of(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer opened.Close() //nolint:errcheck // it is only read
+	defer opened.Close() //nolint:errcheck // only read
 	hash := sha256.New()
 	if _, err := io.Copy(hash, opened); err != nil {
 		return "", err

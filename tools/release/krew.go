@@ -7,10 +7,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// downloads is where the workflow publishes the files of a release.
+// downloads is the URL below which the workflow publishes the files of a release.
 const downloads = "https://github.com/numaform/numaform/releases/download/"
 
-// plugin is a manifest of krew: krew.googlecontainertools.github.com/v1alpha2.
+// plugin is a krew manifest: krew.googlecontainertools.github.com/v1alpha2.
 type plugin struct {
 	APIVersion string         `json:"apiVersion"`
 	Kind       string         `json:"kind"`
@@ -41,8 +41,8 @@ type pluginSelector struct {
 	MatchLabels map[string]string `json:"matchLabels"`
 }
 
-// krew writes the manifest of `kubectl numaform`. The plugin is numaform itself: krew links
-// it as kubectl-numaform.
+// krew writes the manifest of `kubectl numaform`. The plugin is numaform itself, which krew
+// links as kubectl-numaform.
 func (c *config) krew() error {
 	manifest := plugin{
 		APIVersion: "krew.googlecontainertools.github.com/v1alpha2",

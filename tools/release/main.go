@@ -1,7 +1,8 @@
-// Command release packs what make built for a release into a directory: archives, an apt
-// repository, a krew manifest, the chart as an OCI artifact, SBOMs, provenance, checksums
-// and signatures. Equal inputs give equal bytes: it reads no clock, user or file time, and
-// its signatures are deterministic. It does not build programs: make release does.
+// Command release packs the programs, image and chart of a release into a directory:
+// archives, an apt repository, a krew manifest, the chart as an OCI artifact, SBOMs,
+// provenance, checksums and signatures. Equal inputs give equal bytes: it does not use the
+// clock, the user or file times, and its signatures are deterministic. It does not build
+// programs: make release does.
 package main
 
 import (
@@ -20,17 +21,18 @@ import (
 type config struct {
 	// root is the root directory of the repository.
 	root string
-	// programs has a directory of numaform's programs for each platform, such as
-	// linux_amd64, and image one of the image's programs for each architecture.
+	// programs contains a directory of numaform's programs for each platform, such as
+	// linux_amd64. image contains a directory of the image's programs for each
+	// architecture.
 	programs, image string
 	// chart is the packed chart.
 	chart string
 	// version is a semantic version without v.
 	version string
-	// commit is the commit that the release is built from, and epoch its time.
+	// commit is the commit that the release is built from, epoch its time.
 	commit string
 	epoch  time.Time
-	// builder identifies who runs the build, for the provenance.
+	// builder is the URI of the build system, for the provenance.
 	builder string
 	// out is the directory with the image and the Debian packages, which receives the rest.
 	out string
@@ -81,13 +83,13 @@ func parse(args []string) (*config, error) {
 		}
 	}
 	if epoch < 0 || flags.NArg() > 0 {
-		return nil, errors.New("-epoch is required, and there are no arguments: run make release")
+		return nil, errors.New("-epoch is required, and arguments are not allowed: run make release")
 	}
 	c.epoch = time.Unix(epoch, 0).UTC()
 	return c, nil
 }
 
-// pack writes the release. Later steps cover the files of earlier ones.
+// pack writes the release. Later steps include the files of earlier steps.
 func (c *config) pack() error {
 	for _, step := range []struct {
 		doing string
@@ -116,7 +118,7 @@ func (c *config) pack() error {
 	return nil
 }
 
-// Names of files of a release.
+// Names of files in a release.
 const (
 	imageFile      = "numaform-image.tar"
 	chartFile      = "numaform-chart.tar"
@@ -139,8 +141,8 @@ func (c *config) files() ([]string, error) {
 	return names, err
 }
 
-// checksums writes the checksums of all files, and signs them: one signature covers the
-// release.
+// checksums writes the checksums of all files and signs them, so that one signature covers
+// the release.
 func (c *config) checksums() error {
 	names, err := c.files()
 	if err != nil {
@@ -173,5 +175,5 @@ func (c *config) write(name string, content []byte) error {
 	if err := os.WriteFile(path, content, 0o644); err != nil { //nolint:gosec // a release is public
 		return err
 	}
-	return os.Chmod(path, 0o644) // whatever the umask
+	return os.Chmod(path, 0o644) // regardless of the umask
 }

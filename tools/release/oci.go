@@ -31,11 +31,11 @@ const (
 	helmLayer  = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 )
 
-// refName is the annotation with the tag of a manifest in a layout.
+// refName is the annotation that contains the tag of a manifest in a layout.
 const refName = "org.opencontainers.image.ref.name"
 
-// packChart packs the chart again, because helm writes the time into it, and as an OCI
-// artifact.
+// packChart repacks the chart, because helm writes the current time into it, and also packs
+// it as an OCI artifact.
 func (c *config) packChart() error {
 	packed, err := os.ReadFile(c.chart)
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *config) packChart() error {
 		}
 	}
 	if err != nil || metadata == nil {
-		return fmt.Errorf("%s has no valid Chart.yaml: %w", c.chart, err)
+		return fmt.Errorf("%s: parsing Chart.yaml: %w", c.chart, err)
 	}
 	chart, err := newArtifact(metadata, helmConfig, static.NewLayer(packed, helmLayer))
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *config) packChart() error {
 	})
 }
 
-// artifact is an OCI artifact whose config is no image's.
+// artifact is an OCI artifact whose config is not an image config.
 type artifact struct {
 	manifest, config []byte
 	layer            v1.Layer
@@ -117,8 +117,8 @@ const (
 	cosignKind      = "kind"
 )
 
-// simpleSigning is the signed payload: it names the digest only, so that the signature
-// stays valid under every name of the image.
+// simpleSigning is the signed payload. It names the digest only, so that the signature is
+// valid for every name of the image.
 type simpleSigning struct {
 	Critical struct {
 		Identity struct {
@@ -194,8 +194,8 @@ func (c *config) signLayout(file string) error {
 // signatureTag returns the tag under which cosign finds the signature of a digest.
 func signatureTag(digest v1.Hash) string { return digest.Algorithm + "-" + digest.Hex + ".sig" }
 
-// inLayout calls do with the OCI layout of a tar file, and writes it back. Without one it
-// starts empty.
+// inLayout unpacks the OCI layout in a tar file, calls do with it, and writes it back. If
+// exists is false, the layout starts empty.
 func inLayout(file string, exists bool, do func(layout.Path) error) (err error) {
 	dir, err := os.MkdirTemp(filepath.Dir(file), ".layout-")
 	if err != nil {
@@ -223,7 +223,7 @@ func unpackLayout(file, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer opened.Close() //nolint:errcheck // it is only read
+	defer opened.Close() //nolint:errcheck // only read
 	archive := tar.NewReader(opened)
 	for {
 		header, err := archive.Next()
@@ -234,7 +234,7 @@ func unpackLayout(file, dir string) error {
 			return fmt.Errorf("reading %s: %w", file, err)
 		}
 		if !filepath.IsLocal(header.Name) {
-			return fmt.Errorf("reading %s: %s is outside of it", file, header.Name)
+			return fmt.Errorf("reading %s: path %s is outside the archive", file, header.Name)
 		}
 		path := filepath.Join(dir, header.Name)
 		if header.Typeflag == tar.TypeDir {
@@ -258,7 +258,7 @@ func unpackFile(path string, from io.Reader) error {
 	return errors.Join(err, to.Close())
 }
 
-// packLayout writes a directory as a tar file without times and owners.
+// packLayout writes a directory to a tar file without times and owners.
 func packLayout(dir, file string) error {
 	to, err := os.Create(file)
 	if err != nil {

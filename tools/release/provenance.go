@@ -13,11 +13,12 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// repository is where the source is.
+// repository is the URL of the source repository.
 const repository = "https://github.com/numaform/numaform"
 
 // provenance writes an in-toto statement with SLSA provenance for every file so far. It
-// has no time and no ID of a run: whoever builds the commit again gets the same statement.
+// contains no time and no ID of a run, so that a rebuild of the commit gives the same
+// statement.
 func (c *config) provenance() error {
 	names, err := c.files()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // publish pushes the image and the chart of a release to a registry, with their signatures.
-// The credential is the one of `docker login`, `helm registry login` or the like.
+// It uses the credentials of `docker login`, `helm registry login` and similar commands.
 func publish(args []string) error {
 	flags := flag.NewFlagSet("release publish", flag.ContinueOnError)
 	dir := flags.String("out", "", "directory of the release")
@@ -56,7 +56,7 @@ func pushLayout(file, repository string) (err error) {
 	for _, found := range manifest.Manifests {
 		tag := found.Annotations[refName]
 		if strings.HasPrefix(tag, "0.0.0-") || strings.HasSuffix(tag, "dirty") {
-			return fmt.Errorf("%s is no version: publish from a clean checkout of a tag", tag)
+			return fmt.Errorf("%s is not a version: publish from a clean checkout of a tag", tag)
 		}
 		to, err := name.NewTag(repository + ":" + tag)
 		if err != nil {

@@ -62,10 +62,10 @@ func (c *config) sboms() error {
 	return nil
 }
 
-// noAssertion is SPDX's word for unknown.
+// noAssertion is SPDX's value for unknown.
 const noAssertion = "NOASSERTION"
 
-// document describes an artifact with programs.
+// document returns the SPDX document of an artifact that contains programs.
 func (c *config) document(name string, programs []string) (*v2_3.Document, error) {
 	document := &v2_3.Document{
 		SPDXVersion:       v2_3.Version,
@@ -118,8 +118,9 @@ func (c *config) document(name string, programs []string) (*v2_3.Document, error
 	return document, nil
 }
 
-// mainModule returns the module with a program's main package, which is a dependency if
-// the program is built by pin; the version is "" if the program is of this repository.
+// mainModule returns the module of a program's main package. For a program built from a
+// pinned tool module, it is a dependency. The version is "" for programs of this
+// repository.
 func mainModule(info *debug.BuildInfo) (path, version string) {
 	path = info.Main.Path
 	for _, module := range info.Deps {
@@ -130,7 +131,7 @@ func mainModule(info *debug.BuildInfo) (path, version string) {
 	return path, ""
 }
 
-// notInID matches what an identifier of SPDX cannot contain.
+// notInID matches the characters that an SPDX identifier cannot contain.
 var notInID = regexp.MustCompile(`[^A-Za-z0-9.]+`)
 
 func spdxID(path, version string) string {

@@ -21,8 +21,8 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
 )
 
-// signer signs with a key of cosign, and the apt repository with one of OpenPGP. Equal
-// texts give equal signatures, so that a signed release is as reproducible as its files.
+// signer signs with a cosign key, and the apt repository with an OpenPGP key. Equal texts
+// give equal signatures, so that a signed release is as reproducible as its files.
 type signer struct {
 	key *ecdsa.PrivateKey
 	// public is the public key as PEM.
@@ -31,9 +31,9 @@ type signer struct {
 	apt *openpgp.Entity
 }
 
-// signerFromEnvironment returns the signer of the variables COSIGN_PRIVATE_KEY and
-// COSIGN_PASSWORD, which cosign itself reads as env://COSIGN_PRIVATE_KEY, and of
-// APT_SIGNING_KEY; nil without any.
+// signerFromEnvironment returns a signer with the keys in COSIGN_PRIVATE_KEY (encrypted
+// with COSIGN_PASSWORD; cosign reads the same variables with env://COSIGN_PRIVATE_KEY) and
+// APT_SIGNING_KEY. It returns nil if neither is set.
 func signerFromEnvironment(env func(string) string) (*signer, error) {
 	text := env("COSIGN_PRIVATE_KEY")
 	if text == "" {
@@ -44,7 +44,7 @@ func signerFromEnvironment(env func(string) string) (*signer, error) {
 	}
 	key, err := cosignKey([]byte(text), []byte(env("COSIGN_PASSWORD")))
 	if err != nil {
-		return nil, fmt.Errorf("reading COSIGN_PRIVATE_KEY: %w: it is the content of cosign.key, as `cosign generate-key-pair` writes it", err)
+		return nil, fmt.Errorf("reading COSIGN_PRIVATE_KEY: %w: set it to the content of cosign.key, as written by `cosign generate-key-pair`", err)
 	}
 	der, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
@@ -54,25 +54,25 @@ func signerFromEnvironment(env func(string) string) (*signer, error) {
 	if text := env("APT_SIGNING_KEY"); text != "" {
 		keys, err := openpgp.ReadArmoredKeyRing(strings.NewReader(text))
 		if err == nil && (len(keys) != 1 || keys[0].PrivateKey == nil || keys[0].PrivateKey.Encrypted) {
-			err = errors.New("it is not one private key without a passphrase")
+			err = errors.New("expected one private key without a passphrase")
 		}
 		if err != nil {
-			return nil, fmt.Errorf("reading APT_SIGNING_KEY: %w: it is the output of `gpg --armor --export-secret-keys`", err)
+			return nil, fmt.Errorf("reading APT_SIGNING_KEY: %w: set it to the output of `gpg --armor --export-secret-keys`", err)
 		}
 		s.apt = keys[0]
 	}
 	return s, nil
 }
 
-// cosignKey decrypts a private key of cosign.
+// cosignKey decrypts a cosign private key.
 func cosignKey(text, password []byte) (*ecdsa.PrivateKey, error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "ENCRYPTED SIGSTORE PRIVATE KEY" && block.Type != "ENCRYPTED COSIGN PRIVATE KEY" {
-		return nil, errors.New("no encrypted private key of cosign")
+		return nil, errors.New("expected an encrypted cosign private key")
 	}
 	der, err := encrypted.Decrypt(block.Bytes, password)
 	if err != nil {
-		return nil, fmt.Errorf("decrypting it with COSIGN_PASSWORD: %w", err)
+		return nil, fmt.Errorf("decrypting the key with COSIGN_PASSWORD: %w", err)
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
@@ -80,7 +80,7 @@ func cosignKey(text, password []byte) (*ecdsa.PrivateKey, error) {
 	}
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	if !ok {
-		return nil, fmt.Errorf("it is a %T, want ECDSA", parsed)
+		return nil, fmt.Errorf("key is a %T, want ECDSA", parsed)
 	}
 	return key, nil
 }
@@ -100,7 +100,7 @@ func (s *signer) blob(text []byte) ([]byte, error) {
 // Sign implements dsse.Signer.
 func (s *signer) Sign(_ context.Context, text []byte) ([]byte, error) { return s.sign(text) }
 
-// KeyID implements dsse.Signer. Cosign's keys have none.
+// KeyID implements dsse.Signer. Cosign keys have no ID.
 func (s *signer) KeyID() (string, error) { return "", nil }
 
 // envelope returns a statement in an envelope with its signature.
@@ -121,7 +121,7 @@ func (s *signer) inRelease(release []byte, at time.Time) ([]byte, error) {
 		key, ok = s.apt.SigningKey(time.Time{})
 	}
 	if !ok {
-		return nil, errors.New("APT_SIGNING_KEY has no key that can sign")
+		return nil, errors.New("APT_SIGNING_KEY contains no key that can sign")
 	}
 	var signed bytes.Buffer
 	to, err := clearsign.Encode(&signed, key.PrivateKey, settings)
