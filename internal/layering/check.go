@@ -61,7 +61,8 @@ func (c *checker) add(where, format string, args ...any) {
 	c.found = append(c.found, Violation{Path: where, Problem: fmt.Sprintf(format, args...)})
 }
 
-// local returns the directory of an import path that belongs to the module.
+// local returns the directory of an import path, and reports false for paths outside the
+// module.
 func (c *checker) local(importPath string) (string, bool) {
 	if importPath == c.module {
 		return ".", true
@@ -83,7 +84,7 @@ func (c *checker) byDir(tests bool) map[string][]source {
 func (c *checker) checkTable() {
 	for dir := range c.byDir(true) {
 		if _, ok := find(c.table, dir); !ok {
-			c.add(dir, "package has no floor: add it to Table in internal/layering/table.go")
+			c.add(dir, "package has no floor: add a row to Table in internal/layering/table.go")
 		}
 	}
 }
@@ -135,7 +136,7 @@ func (c *checker) checkLocalImport(file source, from Row, dir string) {
 	case file.test:
 		c.checkTestImport(file, from, to, dir)
 	case to.Support && !from.Support && from.Floor < Programs:
-		c.add(file.path, "imports %s, which is for tests and the demo", dir)
+		c.add(file.path, "imports %s, which is only for tests and the demo: move the shared part to another package", dir)
 	case to.Floor > from.Floor:
 		c.add(file.path, "imports %s upward, floor %d from floor %d: "+
 			"pass a value or an interface down instead", dir, to.Floor, from.Floor)
@@ -183,8 +184,8 @@ func (c *checker) checkDoc(file source) {
 	}
 }
 
-// checkReach follows imports within the module and refuses the packages of a row's Without,
-// whether imported directly or indirectly.
+// checkReach reports the packages of a row's Without that are imported directly, or
+// indirectly through packages of the module.
 func (c *checker) checkReach() {
 	files := c.byDir(false)
 	for dir := range files {
@@ -204,7 +205,7 @@ func (c *checker) checkWithout(dir string, row Row, file source) {
 	for _, name := range file.imports {
 		for _, banned := range row.Without {
 			if name == banned || strings.HasPrefix(name, banned+"/") {
-				c.add(dir, "reaches %s through %s: it must stay free of it", name, file.path)
+				c.add(dir, "reaches %s through %s: remove this import", name, file.path)
 			}
 		}
 	}

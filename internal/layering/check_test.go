@@ -15,7 +15,7 @@ import (
 	"github.com/numaform/numaform/internal/layering"
 )
 
-var update = flag.Bool("update", false, "rewrite the wanted violations in testdata")
+var update = flag.Bool("update", false, "rewrite the expected violations in testdata")
 
 // fixture returns a small architecture for the trees in testdata.
 func fixture() []layering.Row {
@@ -33,7 +33,7 @@ func fixture() []layering.Row {
 	}
 }
 
-// TestCheck checks each small tree in testdata. The archive's comment describes the tree;
+// TestCheck checks each source tree in testdata. The archive's comment describes the tree;
 // its last file is the expected report.
 func TestCheck(t *testing.T) {
 	t.Parallel()

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// clockReads returns the uses of package time in a file that read a clock, wait for one, or
-// query the machine; everything else in it is computation. A renamed import is found under
-// its new name.
+// clockReads returns the uses of package time in a file that read the clock, wait, or query
+// the machine; the rest of the package is computation. It also finds the uses of a renamed
+// import.
 func clockReads(file *ast.File) []string {
 	name := ""
 	for _, spec := range file.Imports {

@@ -40,8 +40,8 @@ func TestSimulators(t *testing.T) {
 	}
 }
 
-// TestSimulatorsAreApart fails if numaform and its simulators share code: a wrong
-// assumption about Proxmox in shared code would go unnoticed by the tests.
+// TestSimulatorsAreApart fails if numaform and its simulators share code: tests do not
+// notice a wrong assumption about Proxmox in shared code.
 func TestSimulatorsAreApart(t *testing.T) {
 	t.Parallel()
 	root := os.DirFS("../..")
@@ -138,7 +138,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s is listed after %s on the same floor: sort them", row.Package, previous.Package)
 		}
 		if row.Pure && row.Support {
-			t.Errorf("%s is pure and for tests: decide", row.Package)
+			t.Errorf("%s is both pure and for tests: choose one", row.Package)
 		}
 		previous = row
 	}

@@ -21,7 +21,7 @@ func nestedFunctions(file *ast.File, limit int) []string {
 }
 
 // nesting is an ast.Visitor that records the maximum depth of if, for, switch and select. A
-// function literal starts at zero because it is a function of its own.
+// function literal starts at zero because it counts as a separate function.
 type nesting struct {
 	depth   int
 	deepest *int

@@ -5,19 +5,19 @@ import "path"
 // Module is numaform's import path.
 const Module = "github.com/numaform/numaform"
 
-// Row is the position of a package in the architecture.
+// Row is the entry of a package, or of several, in the architecture.
 type Row struct {
 	// Package is the directory below the module root, or a pattern of path.Match: "*"
 	// matches one path element.
 	Package string
 	// Floor is the layer of the package: it imports only lower floors.
 	Floor int
-	// Pure packages compute results from their arguments alone.
+	// Pure packages compute results from their arguments only.
 	Pure bool
 	// Support packages serve tests and the demo: no other production code imports them.
 	Support bool
-	// Without lists import path prefixes that the package must not reach, not even through
-	// other packages of the module.
+	// Without lists import path prefixes that the package must not import, directly or
+	// through other packages of the module.
 	Without []string
 }
 
@@ -115,7 +115,7 @@ func SimulatorTable() []Row {
 	}
 }
 
-// agentWithout returns imports that are too large for the agent: it is a root daemon on a
+// agentWithout returns imports that are too large for the agent, which runs as root on a
 // hypervisor.
 func agentWithout() []string {
 	return []string{
@@ -129,9 +129,9 @@ func agentWithout() []string {
 }
 
 // pureImports lists the packages that a pure package may import besides lower pure packages
-// of the module: computation on values, no input, no output, no clock. Other paths are
-// refused. Add one only if the same arguments always give the same bytes. The functions of
-// package time that read a clock are refused anyway.
+// of the module: they compute on values, and use no input, output or clock. Add a package
+// only if the same arguments always give the same bytes. The functions of package time that
+// read a clock remain forbidden.
 func pureImports() map[string]bool {
 	list := []string{
 		"bytes", "cmp", "container/heap", "container/list",
