@@ -27,8 +27,8 @@ const (
 	ProviderVersion = "0.111.1"
 )
 
-// A hanging engine is interrupted, and later killed, before the test binary's own timeout
-// would leave it running.
+// A hanging engine is interrupted, then killed, before the test binary times out and leaves
+// it running.
 const (
 	timeout = 2 * time.Minute
 	grace   = 30 * time.Second
@@ -55,7 +55,7 @@ func New(t testing.TB) *Engine {
 	}}
 }
 
-// With returns an engine with additional environment variables, NAME=value.
+// With returns an engine with additional environment variables, as NAME=value.
 func (e *Engine) With(env ...string) *Engine {
 	return &Engine{binary: e.binary, env: append(slices.Clone(e.env), env...)}
 }
@@ -76,8 +76,7 @@ func (e *Engine) Try(t testing.TB, dir string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, e.binary, args...) //nolint:gosec // the binary is ours, the arguments are a test's
-	// When interrupted, the engine ends its provider too; when killed, it would leave it
-	// running.
+	// An interrupted engine also ends its provider; a killed engine leaves it running.
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = grace
 	cmd.Dir = dir
@@ -102,8 +101,8 @@ func Write(t testing.TB, dir string, files map[string][]byte) {
 	}
 }
 
-// Long skips the test under go test -short, which make unit sets: what is a program that not
-// every machine has, such as an engine.
+// Long skips the test under go test -short, as in make unit. what names a program that some
+// machines lack, such as an engine.
 func Long(t testing.TB, what string) {
 	t.Helper()
 	if testing.Short() {
@@ -111,13 +110,13 @@ func Long(t testing.TB, what string) {
 	}
 }
 
-// EveryCase reports whether a test makes every case of a product, as make nightly does by
-// NUMAFORM_NIGHTLY=1. Otherwise it makes one case of each kind, so that make test fits into
-// its time budget.
+// EveryCase reports whether a test runs every combination of its parameters, because make
+// nightly set NUMAFORM_NIGHTLY=1. Otherwise the test runs one case of each kind, so that
+// make test fits into its time budget.
 func EveryCase() bool { return os.Getenv("NUMAFORM_NIGHTLY") != "" }
 
-// Nightly skips the test unless EveryCase. It is for tests that take minutes and repeat with
-// more rounds, orders or moments what a shorter test shows.
+// Nightly skips the test unless EveryCase. It is for tests that take minutes and repeat a
+// shorter test with more rounds, orders or points in time.
 func Nightly(t testing.TB) {
 	t.Helper()
 	if !EveryCase() {

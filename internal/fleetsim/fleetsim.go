@@ -1,6 +1,6 @@
-// Package fleetsim writes the VMs of a large fleet as applies would have left them: their
-// guests in a simulated Proxmox, and the states of their hosts. One VM is really created;
-// the others are derived from it. Start at Learn.
+// Package fleetsim simulates the result of applying a large fleet: the guests in a
+// simulated Proxmox, and the states of their hosts. The engine creates one VM; the others
+// are derived from it. Start at Learn.
 package fleetsim
 
 import (
@@ -56,7 +56,7 @@ type instance struct {
 	Private    string         `json:"private,omitempty"`
 }
 
-// Learn returns the model of the VM that is alone in a state, with its guest.
+// Learn returns a model of the only VM in a state, and of its guest.
 func Learn(vm *fleet.VM, state []byte, guest pvesim.GuestState) (*Model, error) {
 	m := &Model{vm: vm, conf: guest.Config}
 	if err := json.Unmarshal(state, &m.state); err != nil {
@@ -68,8 +68,8 @@ func Learn(vm *fleet.VM, state []byte, guest pvesim.GuestState) (*Model, error) 
 	return m, nil
 }
 
-// Host returns the state of a host with these VMs, and their guests. files are the fleet's,
-// and n differs for each host.
+// Host returns the state of a host with these VMs, and their guests. files are the
+// generated files of the fleet; n must be different for each host.
 func (m *Model) Host(n int, files generator.Files, vms []fleet.VM) (state []byte, guests []pvesim.Guest, err error) {
 	made := m.state
 	made.Resources = nil
@@ -106,7 +106,7 @@ func inputsOf(files generator.Files, vm *fleet.VM) (inputs, error) {
 	}
 	body, ok := file.Body.(*hclsyntax.Body)
 	if !ok || len(body.Blocks) != 1 {
-		return in, fmt.Errorf("it is not one module call")
+		return in, fmt.Errorf("expected exactly one module call")
 	}
 	read := func(name string, into any) error {
 		value, diagnostics := body.Blocks[0].Body.Attributes[name].Expr.Value(nil)
@@ -159,14 +159,14 @@ func (m *Model) resources(vm *fleet.VM, in inputs) ([]resource, error) {
 	return made, nil
 }
 
-// renamed replaces the model's name and VMID by a VM's. The disk remains the template's,
-// because PutGuest creates no volumes.
+// renamed replaces the model's name and VMID with those of the VM. The disk remains the
+// template's, because PutGuest creates no volumes.
 func (m *Model) renamed(text string, vm *fleet.VM) string {
 	text = strings.ReplaceAll(text, fmt.Sprintf("vm-%d-disk-0", m.vm.VMID), fmt.Sprintf("base-%d-disk-0", vm.Source.VMID))
 	return strings.ReplaceAll(text, fmt.Sprint(int(m.vm.VMID)), fmt.Sprint(int(vm.VMID)))
 }
 
-// guest returns a VM in the form of Proxmox.
+// guest returns the Proxmox guest of a VM.
 func (m *Model) guest(vm *fleet.VM, in inputs) pvesim.Guest {
 	conf := maps.Clone(m.conf)
 	serial := func(vm *fleet.VM) string {

@@ -1,6 +1,7 @@
-// Package guestsim simulates the software inside the VMs of pvesim: a cloud-init that reads
-// the seed in the CD-ROM drive, and a kubelet that joins a real Kubernetes with nothing but
-// the seed. It runs a program of the module test/sim that shares no code with numaform.
+// Package guestsim simulates the software inside the VMs of pvesim: cloud-init, which reads
+// the seed in the CD-ROM drive, and kubelet, which joins a real Kubernetes cluster with
+// only the data of the seed. It runs a program of the module test/sim that shares no code
+// with numaform.
 //
 // Pass Guests.Power as pvesim's Config.OnPower, call Guests.Run, and check Guests.Problems
 // at the end.
@@ -20,29 +21,30 @@ import (
 	"github.com/numaform/numaform/internal/simprogram"
 )
 
-// Config is the configuration common to all guests. Only Cluster is required.
+// Config is the configuration of all guests. Only Cluster is required.
 type Config struct {
-	// Cluster is a login that may watch pods, shared by all guests; with CloudProviderID it
-	// also writes nodes. Guests use their own logins for everything else.
+	// Cluster is a client config that may watch pods, shared by all guests; with
+	// CloudProviderID it also writes nodes. Guests use their own credentials for everything
+	// else.
 	Cluster *rest.Config
 	// BakedIn returns the join data in the template of a VM that starts without a seed. If
 	// it is nil or returns false, such a VM does not join.
 	BakedIn func(vm pvesim.GuestState) (Documents, bool)
-	// CloudProviderID returns the providerID of a VM according to a simulated cloud
-	// controller manager. If it is nil, the cluster has none: nodes that wait for one stay
-	// uninitialized.
+	// CloudProviderID returns the providerID that a simulated cloud controller manager sets
+	// for a VM. If it is nil, the cluster has no cloud controller manager, and nodes that
+	// wait for one remain uninitialized.
 	CloudProviderID func(vm pvesim.GuestState) string
 	// Boot is the time from power-on to kubelet's start, Ready from the Node's registration
 	// until it is ready, and PodStart from a pod's arrival until it runs. Retry is the time
 	// between two attempts of kubelet to join, Heartbeat between two renewals of its lease.
 	// 0 means 50 ms, 50 ms, 50 ms, 1 s and 10 s.
 	Boot, Ready, PodStart, Retry, Heartbeat time.Duration
-	// PodStop is how long a deleted pod takes to end; 0 means a hundredth of its grace
-	// period.
+	// PodStop is how long a deleted pod takes to terminate; 0 means a hundredth of its
+	// grace period.
 	PodStop time.Duration
 }
 
-// login is the credentials of the program.
+// login contains the credentials of the program.
 type login struct {
 	Server               string
 	CA, Certificate, Key []byte
@@ -80,7 +82,7 @@ func (c Config) json(hook func(simprogram.Hook) string) (any, error) {
 	return program, nil
 }
 
-// Fault is a fault of a guest. Set it before the VM starts.
+// Fault is a simulated fault of a guest. Set it before the VM starts.
 type Fault struct {
 	// NeverJoins makes the guest hang at boot.
 	NeverJoins bool
@@ -90,7 +92,7 @@ type Fault struct {
 	BootDelay time.Duration
 }
 
-// Guests are the guests of a simulated Proxmox. Make them with New.
+// Guests are the guests of a simulated Proxmox. Create them with New.
 type Guests struct {
 	program *simprogram.Program
 
@@ -147,7 +149,7 @@ func (g *Guests) setKubelet(vm string, runs bool) error {
 	return g.program.Call(context.Background(), "PUT", "/vms/"+vm+"/kubelet", runs, nil)
 }
 
-// Problem is an error that no correct guest would meet. It is recorded once, however often
+// Problem is an error that a correct guest never encounters. It is recorded once, even if
 // the guest retries.
 type Problem struct {
 	VM   string
@@ -160,7 +162,7 @@ type Problem struct {
 
 func (p Problem) String() string { return fmt.Sprintf("vm %s: %s: %s", p.VM, p.Step, p.Text) }
 
-// Problems returns the errors that no correct guest would meet, in order.
+// Problems returns the problems so far, in order.
 func (g *Guests) Problems() []Problem {
 	g.mu.RLock()
 	defer g.mu.RUnlock()

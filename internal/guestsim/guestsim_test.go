@@ -25,7 +25,7 @@ func subject(t *testing.T, csr *certificatesv1.CertificateSigningRequest) string
 	t.Helper()
 	block, _ := pem.Decode(csr.Spec.Request)
 	if block == nil {
-		t.Fatalf("request %s is no PEM", csr.Name)
+		t.Fatalf("request %s is not PEM", csr.Name)
 	}
 	request, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
@@ -34,7 +34,7 @@ func subject(t *testing.T, csr *certificatesv1.CertificateSigningRequest) string
 	return request.Subject.CommonName
 }
 
-// TestGuestJoins follows a node from its VM's start to its end.
+// TestGuestJoins follows a node from the start of its VM to its removal.
 func TestGuestJoins(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -72,7 +72,7 @@ func TestGuestJoins(t *testing.T) {
 	before := w.renewed("joins")
 	w.within("ending the heartbeat", func(context.Context) bool { return w.renewed("joins").Equal(before) })
 	if _, err := w.kube.CoreV1().Nodes().Get(t.Context(), "joins", metav1.GetOptions{}); err != nil {
-		t.Errorf("the Node went with its VM: %v", err)
+		t.Errorf("the Node was deleted with its VM: %v", err)
 	}
 	w.noProblems()
 }
@@ -87,12 +87,12 @@ func TestRestartOfTheAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := w.renewed("lasts")
-	w.within("the heartbeat again", func(context.Context) bool { return w.renewed("lasts").After(before) })
+	w.within("resuming the heartbeat", func(context.Context) bool { return w.renewed("lasts").After(before) })
 	w.runsPods("lasts")
 	w.noProblems()
 }
 
-// runsPods removes the taints as Karpenter would, and checks that pods come and go.
+// runsPods removes the taints as Karpenter does, and checks that pods start and terminate.
 func (w *world) runsPods(node string) {
 	w.t.Helper()
 	patch := []byte(`{"spec": {"taints": null}}`)
@@ -159,7 +159,7 @@ func TestKubeletStops(t *testing.T) {
 	if err := w.guests.StartKubelet("stops"); err != nil {
 		t.Fatal(err)
 	}
-	w.within("the heartbeat again", func(context.Context) bool { return w.renewed("stops").After(before) })
+	w.within("resuming the heartbeat", func(context.Context) bool { return w.renewed("stops").After(before) })
 
 	guest, _ := w.proxmox.Guest(2002)
 	w.guests.Power(pvesim.PowerEvent{Kind: pvesim.PoweredOff, Guest: guest})
@@ -170,7 +170,7 @@ func TestKubeletStops(t *testing.T) {
 	w.guests.Power(pvesim.PowerEvent{Kind: pvesim.PoweredOn, Guest: guest})
 	w.within("the heartbeat after a restart", func(context.Context) bool { return w.renewed("stops").After(before) })
 	if again := w.ready("stops").UID; again != uid {
-		t.Errorf("the Node is another: %s, was %s", again, uid)
+		t.Errorf("the Node was re-created: UID %s, was %s", again, uid)
 	}
 	requests, err := w.kube.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -183,12 +183,12 @@ func TestKubeletStops(t *testing.T) {
 		}
 	}
 	if asked != 1 {
-		t.Errorf("asked for %d certificates, want 1", asked)
+		t.Errorf("requested %d certificates, want 1", asked)
 	}
 	w.noProblems()
 }
 
-// TestStolenToken requests the certificate of a node with another node's token.
+// TestStolenToken requests a node's certificate with another node's token.
 func TestStolenToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -209,11 +209,12 @@ func TestStolenToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	if csr.Spec.Username != "system:bootstrap:stolen" || subject(t, csr) != "system:node:somebody-else" {
-		t.Errorf("%s asks for %s", csr.Spec.Username, subject(t, csr))
+		t.Errorf("%s requests %s", csr.Spec.Username, subject(t, csr))
 	}
 }
 
-// TestEndedAtOnce checks that guests end without an error however early they are ended.
+// TestEndedAtOnce checks that guests end without an error even if they are ended right
+// after their start.
 func TestEndedAtOnce(t *testing.T) {
 	t.Parallel()
 	guests, err := guestsim.New(guestsim.Config{Cluster: plane.Cluster(t).Config, Heartbeat: time.Second, Retry: time.Second})
@@ -281,7 +282,7 @@ func TestFaults(t *testing.T) {
 }
 
 // TestManyGuests checks that a hundred guests join and end without leaking goroutines. It
-// does not run in parallel: other tests would leave goroutines of their own.
+// does not run in parallel because it would also count the goroutines of other tests.
 func TestManyGuests(t *testing.T) {
 	plane.Cluster(t)
 	before := goleak.IgnoreCurrent()

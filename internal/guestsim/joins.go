@@ -28,7 +28,7 @@ func ReadSeed(iso []byte) (Documents, error) {
 	return documents, err
 }
 
-// Join is what a starting kubelet knows about the cluster and itself.
+// Join is the data with which a kubelet joins the cluster.
 type Join struct {
 	// NodeName is the name of the future Node.
 	NodeName string
@@ -41,7 +41,7 @@ type Join struct {
 	documents []byte
 }
 
-// NewJoin reads documents as a guest started with them would.
+// NewJoin reads documents as a guest does that starts with them.
 func NewJoin(documents Documents) (*Join, error) {
 	text, err := json.Marshal(documents)
 	if err != nil {
@@ -82,9 +82,9 @@ type Request struct {
 // ErrDenied means that a certificate will never be issued.
 var ErrDenied = errors.New("it is denied")
 
-// RequestCertificate requests the certificate of a node of any name with the join's token,
-// as kubelet does for its own name: anyone who has the seed can do that too. Close the
-// request.
+// RequestCertificate requests the certificate of a node with any name, using the join's
+// token. Kubelet requests its own, but anyone who has the seed can request another. The
+// caller must close the request.
 func (j *Join) RequestCertificate(ctx context.Context, node string) (*Request, error) {
 	path, err := simprogram.Path("guestsim")
 	if err != nil {
@@ -131,7 +131,7 @@ type issued struct {
 	Error  string
 }
 
-// next reads the program's next output.
+// next reads the next message of the program.
 func (r *Request) next(ctx context.Context) (issued, error) {
 	stop := context.AfterFunc(ctx, func() { _ = r.stdin.Close() })
 	defer stop()

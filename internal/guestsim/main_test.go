@@ -27,7 +27,7 @@ import (
 
 const (
 	tokenGroup = "system:bootstrappers:guestsim"
-	// podReader may only watch pods: guests write everything with their own logins.
+	// podReader may only watch pods: guests write everything with their own credentials.
 	podReader = "pod-reader"
 )
 
@@ -123,7 +123,7 @@ func (w *world) token(id string) string {
 	return id + "." + secret
 }
 
-// approve approves or denies the requests of these nodes until the test ends.
+// approve approves or denies the certificate requests of these nodes until the test ends.
 func (w *world) approve(approved corev1.ConditionStatus, nodes ...string) {
 	w.t.Helper()
 	requests := w.kube.CertificatesV1().CertificateSigningRequests()
@@ -156,7 +156,7 @@ func (w *world) approve(approved corev1.ConditionStatus, nodes ...string) {
 	})
 }
 
-// seed returns the files of the seed that a VM joins with.
+// seed returns the files of the seed with which a VM joins.
 func (w *world) seed(name, token string) map[string]string {
 	kubeconfig := fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -233,7 +233,7 @@ func (w *world) start(vmid int, name string, seed map[string]string) {
 	}
 }
 
-// within polls for a minute.
+// within fails the test if done does not return true within a minute.
 func (w *world) within(what string, done func(context.Context) bool) {
 	w.t.Helper()
 	err := wait.PollUntilContextTimeout(w.t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {

@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestDefaultTemplates checks that a guest joins with numaform's own templates.
+// TestDefaultTemplates checks that a guest joins with numaform's default templates.
 func TestDefaultTemplates(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -12,13 +12,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// affinities implements sched_getaffinity and sched_setaffinity for an exported host: the
+// affinities implements sched_getaffinity and sched_setaffinity for an exported host. The
 // real system calls would change threads of this machine.
 type affinities struct{ root string }
 
 const allowedKey = "Cpus_allowed_list:"
 
-// Affinity returns the CPUs set for the thread, within its control group.
+// Affinity returns the thread's CPU affinity, limited to the CPUs of its control group.
 func (a affinities) Affinity(tid int) (topology.CPUSet, error) {
 	group, err := a.group(tid)
 	if err != nil {
@@ -34,8 +34,8 @@ func (a affinities) Affinity(tid int) (topology.CPUSet, error) {
 	return group, nil
 }
 
-// SetAffinity sets the CPUs of the thread. Its control group must have at least one of
-// them.
+// SetAffinity sets the thread's CPU affinity. At least one CPU must be in the thread's
+// control group.
 func (a affinities) SetAffinity(tid int, cpus topology.CPUSet) error {
 	group, err := a.group(tid)
 	if err != nil {
@@ -69,7 +69,7 @@ func (a affinities) group(tid int) (topology.CPUSet, error) {
 	return a.list(filepath.Join("sys/fs/cgroup", name, "cpuset.cpus.effective"), "")
 }
 
-// list reads the CPUs in the line of a file that starts with key.
+// list reads the CPUs from the line of a file that starts with key.
 func (a affinities) list(name, key string) (topology.CPUSet, error) {
 	data, err := os.ReadFile(filepath.Join(a.root, name))
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package hostagent runs numaform-agent on the hosts of a simulated Proxmox. It is the
-// real agent, package agent. The agent finds a host's file system in a directory exported
-// by the simulator, and the simulator reads back what the agent wrote there. The result
-// of Threads therefore does not depend on the agent's own reports. Start at On.
+// Package hostagent runs numaform-agent on the hosts of a simulated Proxmox. It runs the
+// real agent, package agent, on a directory to which the simulator exports a host's file
+// system. The simulator reads the agent's changes from there, so the result of Threads does
+// not depend on the agent's own reports. Start at On.
 package hostagent
 
 import (
@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// interval is the time between two rounds of an agent.
+	// interval is the default time between two rounds of an agent.
 	interval = 500 * time.Millisecond
 	// publishEvery is the interval of a host's publish timer.
 	publishEvery = 5 * time.Minute
@@ -42,7 +42,7 @@ type Agent struct {
 	// Version is the agent's version; empty means "1.0.0".
 	Version string
 	// Interval is the time between two rounds of the agents of a cluster; 0 means half a
-	// second. On many hosts, agents use much of the machine of a test.
+	// second. Set it for many hosts, whose agents slow down the test's machine.
 	Interval time.Duration
 }
 
@@ -90,7 +90,7 @@ func Each(config pvesim.Config, hosts map[topology.HostName]Agent) pvesim.Config
 	return config
 }
 
-// agents are the agents of a simulated cluster.
+// agents runs the agents of a simulated cluster.
 type agents struct {
 	sim     *pvesim.Server
 	cancel  context.CancelFunc // nil until they run
@@ -155,7 +155,7 @@ func (h *host) look() {
 	}
 }
 
-// publish runs `numaform-agent publish` on a host, with that time as now.
+// publish runs `numaform-agent publish` on a host, with at as the current time.
 func (as *agents) publish(h *host, at time.Time) error {
 	publisher := agent.Publisher{
 		Root: h.root, StateDir: h.stateDir(), Host: h.name, Now: func() time.Time { return at },
@@ -190,7 +190,7 @@ func (as *agents) run(ctx context.Context) {
 		for _, h := range as.hosts {
 			h.look()
 			if h.agent != nil && time.Since(h.published) >= publishEvery {
-				_ = as.publish(h, time.Now()) // what is not published gets old, as on a real host
+				_ = as.publish(h, time.Now()) // on an error, the published status gets old, as on a real host
 			}
 		}
 		as.mu.Unlock()
@@ -210,15 +210,16 @@ func (as *agents) Close() error {
 	return errors.Join(errs...)
 }
 
-// Guest is where the threads of a guest may run.
+// Guest contains the CPUs on which the threads of a guest may run.
 type Guest struct {
 	pvesim.Threads
-	// Refused is why the guest's declaration does not take effect, or nil.
+	// Refused is the reason why the guest's declaration does not take effect, or nil.
 	Refused *claim.Refusal
 }
 
-// Threads runs a round of the agent of the guest's host, and returns where the guest's
-// threads may run according to the simulator. It reports false if the guest does not run.
+// Threads runs a round of the agent of the guest's host, and returns the CPUs on which the
+// guest's threads may run according to the simulator. It reports false if the guest does
+// not run.
 func Threads(sim *pvesim.Server, vmid int) (Guest, bool) {
 	as, attached := sim.Attached().(*agents)
 	var h *host
@@ -272,7 +273,7 @@ func Set(sim *pvesim.Server, name string, config Agent) error {
 	})
 }
 
-// Stop stops the agent of a host as if that had happened the given time ago. Pins remain in
+// Stop stops the agent of a host as if it had stopped the given time ago. Pins remain in
 // effect, and the published status gets old.
 func Stop(sim *pvesim.Server, name string, ago time.Duration) error {
 	return on(sim, name, func(as *agents, h *host) error {

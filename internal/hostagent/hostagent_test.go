@@ -77,14 +77,14 @@ func declare(key int, cpus ...int) string {
 	return "50 % of: a note.\n" + fleet.Marker{ClusterID: "prod", Key: fleet.Key(fmt.Sprintf("%032x", key)), Pins: cpus}.String()
 }
 
-// put starts a VM with two vCPUs, in place of the running one.
+// put starts a VM with two vCPUs, and replaces the running VM with that VMID.
 func put(t *testing.T, sim *pvesim.Server, vmid int, host, description string) {
 	t.Helper()
 	config := map[string]string{"name": fmt.Sprint(vmid), "cores": "2", "memory": "1024", "description": description}
 	must(t, sim.PutGuest(pvesim.Guest{VMID: vmid, Host: host, Config: config, Running: true}))
 }
 
-// running starts VMs on pve-1, one after the other, with a round after each.
+// running starts VMs on pve-1, with a round of the agent after each.
 func running(t *testing.T, sim *pvesim.Server, descriptions map[int]string) {
 	t.Helper()
 	for _, vmid := range []int{500, 501} {
@@ -95,7 +95,8 @@ func running(t *testing.T, sim *pvesim.Server, descriptions map[int]string) {
 	}
 }
 
-// cpusOf formats where the threads of a guest may run: each vCPU's CPUs, then the others'.
+// cpusOf formats the CPUs on which the threads of a guest may run: those of each vCPU, then
+// those of the other threads.
 func cpusOf(sim *pvesim.Server, vmid int) string {
 	guest, runs := hostagent.Threads(sim, vmid)
 	if !runs {
@@ -151,7 +152,7 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// TestFollows changes the running guests and their declarations.
+// TestFollows checks that the agent follows changes of guests and of their declarations.
 func TestFollows(t *testing.T) {
 	t.Parallel()
 	sim := start(t, hostagent.On(cluster(), agentOf()))
@@ -202,7 +203,7 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// TestLooksByItself waits for a regular round of the agent.
+// TestLooksByItself checks that the agent runs rounds without a call of Threads.
 func TestLooksByItself(t *testing.T) {
 	t.Parallel()
 	sim := start(t, hostagent.On(cluster(), agentOf()))
@@ -254,7 +255,7 @@ func TestPublishes(t *testing.T) {
 		t.Errorf("topology: found %t, error %v, %+v", found, err, m)
 	}
 	if got := notes("pve-2"); got != "" {
-		t.Errorf("pve-2 has no agent, and notes %q", got)
+		t.Errorf("pve-2 has no agent, but notes %q", got)
 	}
 	put(t, sim, 500, "pve-1", declare(1, 12, 4))
 	put(t, sim, 501, "pve-1", declare(2, 0, 5))
@@ -269,7 +270,7 @@ func TestPublishes(t *testing.T) {
 	must(t, hostagent.Start(sim, "pve-1"))
 	check("started again", 0)
 	if got := notes("pve-1"); !strings.HasPrefix(got, "Rack 4.\n<!-- numaform-topology\n") {
-		t.Errorf("notes were not kept: %.60q", got)
+		t.Errorf("notes were lost: %.60q", got)
 	}
 	sim.SetQuorate(false)
 	if err := hostagent.Stop(sim, "pve-1", time.Hour); err == nil || !strings.Contains(err.Error(), "no quorum") {
@@ -278,7 +279,7 @@ func TestPublishes(t *testing.T) {
 	check("without quorum", 0)
 }
 
-// TestMachines publishes each recorded machine unchanged.
+// TestMachines checks that each recorded machine is published unchanged.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	for _, name := range append(machines.Names(), machines.Constructed()...) {
@@ -314,7 +315,8 @@ func TestNoneByDefault(t *testing.T) {
 	}
 }
 
-// TestLeavesNothing closes the simulator, and makes one fail to start.
+// TestLeavesNothing checks that a closed simulator, or one that fails to start, leaves no
+// files behind.
 func TestLeavesNothing(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)

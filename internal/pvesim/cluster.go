@@ -40,22 +40,20 @@ type Config struct {
 	ACL    []ACL
 	Pools  []string
 	Delays Delays
-	// Firewall enables the firewall of the datacenter. Without it, no guest's firewall is
-	// on.
+	// Firewall enables the firewall of the datacenter. Without it, no guest's firewall
+	// takes effect.
 	Firewall bool
-	// GuestAgents makes running VMs answer through their guest agent; see
-	// Server.SetGuestAgents.
+	// GuestAgents makes the guest agents of running VMs respond; see Server.SetGuestAgents.
 	GuestAgents bool
-	// Attach starts programs that run on the simulated hosts but do not belong to Proxmox.
-	// It is the last step of New, and its result is closed before the server. It may be
-	// nil.
+	// Attach starts programs that run on the simulated hosts but are not part of Proxmox.
+	// New calls it last, and Close closes its result before the server. It may be nil.
 	Attach func(*Server) (io.Closer, error) `json:"-"`
 	// Tags are the datacenter's tag options.
 	Tags TagAccess
 	// CPUModels are the names of custom CPU models, without "custom-".
 	CPUModels []string
-	// Images are the files that hosts find at URLs; other URLs do not exist. The simulator
-	// never fetches anything.
+	// Images are the files that hosts can download, by URL; other URLs do not exist. The
+	// simulator never fetches anything.
 	Images map[string]Image
 	// OnPower is called for each guest that started, stopped or was removed, after the
 	// event and before its task ends, in order for each guest. It must not block.
@@ -100,7 +98,7 @@ type ACL struct {
 	Path    string
 	Subject string // user@realm or user@realm!token
 	Role    string
-	// NoPropagate restricts the role to the path itself.
+	// NoPropagate limits the role to the path itself.
 	NoPropagate bool
 }
 
@@ -148,8 +146,8 @@ func (c Config) json(hook func(simprogram.Hook) string) (any, error) {
 	return program, nil
 }
 
-// host and guest are a host and a guest in the program's format: it gets the texts as
-// Proxmox has them, and none of the values that numaform parses from them.
+// host and guest are a host and a guest in the program's format. They contain Proxmox's raw
+// strings, not the values that numaform parses from them.
 type host struct {
 	topology.Host
 	Guests []guest `json:"guests,omitempty"`
@@ -191,8 +189,8 @@ func (c Config) WithToken(id, secret string) Config {
 	return c
 }
 
-// isoStorages returns the names of the storages for ISO files. A host without any in its
-// description has "local".
+// isoStorages returns the names of the storages for ISO files. A host that lists no
+// storages has "local".
 func (c Config) isoStorages() []string {
 	var names []string
 	for i := range c.Hosts {
@@ -209,9 +207,9 @@ func (c Config) isoStorages() []string {
 	return slices.Compact(names)
 }
 
-// LeastPrivilege returns the roles of DefaultToken: what numaform needs of a Proxmox VE.
-// NumaformSeed belongs on the storages that hold seeds: removing an ISO requires
-// Datastore.Allocate. Access to guest agents is left out on purpose: with it, the provider
+// LeastPrivilege returns the roles of DefaultToken: the privileges that numaform needs in
+// Proxmox VE. Assign NumaformSeed on the storages for seeds: removing an ISO requires
+// Datastore.Allocate. Access to guest agents is omitted on purpose: with it, the provider
 // waits 15 minutes for the agent of each running VM that it imports.
 func LeastPrivilege() []Role {
 	vm := []string{

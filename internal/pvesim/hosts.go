@@ -10,19 +10,20 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// firstTemplate is the VMID of the template on the first bare machine.
+// firstTemplate is the VMID of the template on the first host that is read from a machine.
 const firstTemplate = 9001
 
-// LoadHosts reads one host from each JSON file of a directory. A file has a topology.Host,
-// or a machine in the format of `numaform topology collect`. For a machine, the file's base
-// name is the host's name, and the host gets a template of the given name.
+// LoadHosts reads one host from each JSON file of a directory. A file contains a
+// topology.Host, or a machine in the format of `numaform topology collect`. For a machine,
+// the file's base name is the host's name, and the host gets a template with the given
+// name.
 func LoadHosts(dir string, region topology.RegionName, template string) ([]topology.Host, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
 		return nil, fmt.Errorf("reading hosts in %s: %w", dir, err)
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("reading hosts in %s: no *.json file there: put one per host", dir)
+		return nil, fmt.Errorf("reading hosts in %s: no *.json file found: add one file per host", dir)
 	}
 	var hosts []topology.Host
 	for i, file := range files {
@@ -66,7 +67,7 @@ func parseHost(data []byte, template topology.Template) (topology.Host, error) {
 	return topology.Host{Online: true, Machine: machine, Templates: []topology.Template{template}}, nil
 }
 
-// bareTemplate returns a template as users create them from cloud images.
+// bareTemplate returns a template like those that users create from cloud images.
 func bareTemplate(vmid int, name string) topology.Template {
 	return topology.Template{
 		VMID: vmid, Name: name, DiskInterface: "scsi0", DiskGiB: 30, Storage: "local-lvm",

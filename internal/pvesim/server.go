@@ -1,7 +1,6 @@
 // Package pvesim runs a simulated Proxmox VE cluster, which is a program of the module
-// test/sim: numaform and the simulator share no code. URL is the address of its API, like
-// that of a real Proxmox VE. All other operations of tests are methods of Server. Start at
-// New.
+// test/sim: numaform and the simulator share no code. Clients use its API at URL, as they
+// use a real Proxmox VE. Tests control it through the methods of Server. Start at New.
 package pvesim
 
 import (
@@ -76,7 +75,7 @@ type Call struct {
 	// Agent is the client's User-Agent.
 	Agent string
 	Time  time.Time
-	// Status is the status of the answer; 0 means that there was none (yet).
+	// Status is the status of the response; 0 means no response yet.
 	Status int
 }
 
@@ -107,21 +106,21 @@ type Fault struct {
 	// Times is the number of requests that fail; 0 means all.
 	Times int
 
-	// After makes Proxmox execute the request before the answer is replaced by Status, Hang
-	// or Disconnect: the client does not learn that it succeeded.
+	// After makes Proxmox execute the request before the response is replaced by Status,
+	// Hang or Disconnect: the client does not learn that the request succeeded.
 	After bool
 	// Delay is the time to wait before anything else.
 	Delay time.Duration
 	// Hit is called once for each request that fails: after Delay or, with After, once
 	// Proxmox executed the request. The request waits until Hit returns. Hit must return
-	// when ctx ends, which it does when the client or the server is gone.
+	// when ctx ends, which happens when the client disconnects or the server stops.
 	Hit func(ctx context.Context, call Call) `json:"-"`
-	// Status and Reason are the answer. A status of 595 to 599 has no body.
+	// Status and Reason are the response. A status of 595 to 599 has no body.
 	Status int
 	Reason string
-	// Hang keeps the connection open without an answer.
+	// Hang keeps the connection open without a response.
 	Hang bool
-	// Disconnect closes the connection without an answer.
+	// Disconnect closes the connection without a response.
 	Disconnect bool
 	// TaskExit makes the task of the request end with this text.
 	TaskExit string
@@ -129,8 +128,8 @@ type Fault struct {
 	LeaveLock bool
 }
 
-// AddFault makes matching requests fail from now on, and returns a function that ends that.
-// It panics if Path is not a valid regular expression.
+// AddFault makes matching requests fail from now on, and returns a function that removes
+// the fault. It panics if Path is not a valid regular expression.
 func (s *Server) AddFault(f Fault) (remove func()) {
 	hooked := struct {
 		Fault
@@ -153,8 +152,8 @@ func (s *Server) AddFault(f Fault) (remove func()) {
 // SetDelays changes the duration of tasks that start from now on.
 func (s *Server) SetDelays(delays Delays) { s.program.Must("PUT", "/delays", delays, nil) }
 
-// SetHostOnline takes a host off the network, so that its paths answer 595, or brings it
-// back. It panics if the host does not exist.
+// SetHostOnline takes a host off the network, so that requests to its paths return 595, or
+// brings it back. It panics if the host does not exist.
 func (s *Server) SetHostOnline(name string, online bool) {
 	s.program.Must("PUT", "/hosts/"+name+"/online", online, nil)
 }
@@ -162,8 +161,8 @@ func (s *Server) SetHostOnline(name string, online bool) {
 // SetQuorate removes the cluster's quorum, so that all writes fail, or restores it.
 func (s *Server) SetQuorate(quorate bool) { s.program.Must("PUT", "/quorate", quorate, nil) }
 
-// SetGuestAgents sets whether running VMs with the agent option answer through their guest
-// agent.
+// SetGuestAgents sets whether the guest agents of running VMs with the agent option
+// respond.
 func (s *Server) SetGuestAgents(answer bool) { s.program.Must("PUT", "/guest-agents", answer, nil) }
 
 // CommandResult is the result of a command in a guest.
@@ -193,7 +192,7 @@ func (s *Server) SetAgentExec(exec AgentExec) {
 }
 
 // Shell runs a command line as root on a host, such as `pveum pool add`. It returns the
-// relevant output: the secret of a new token.
+// secret of a new token, and otherwise no output.
 func (s *Server) Shell(line string) (out string, err error) {
 	err = s.program.Call(context.Background(), "POST", "/shell", line, &out)
 	return out, err
@@ -206,15 +205,15 @@ func (s *Server) Pvesh(args ...string) (data []byte, err error) {
 	return data, err
 }
 
-// ExportHost writes the file system of a host into a directory, as far as needed by a
-// program that runs on the host and manages guests. The directory follows all changes of
-// guests, and Threads reads the program's changes in it. An empty dir ends the export, and
-// returns an error for what could not be written.
+// ExportHost writes those parts of a host's file system into a directory that a program
+// needs to manage guests on the host. The directory follows all changes of guests, and
+// Threads reads the program's changes in it. An empty dir ends the export; its error lists
+// the failed writes.
 func (s *Server) ExportHost(name, dir string) error {
 	return s.program.Call(context.Background(), "PUT", "/hosts/"+name+"/export", dir, nil)
 }
 
-// Threads is where the threads of a running guest may run.
+// Threads are the CPUs on which the threads of a running guest may run.
 type Threads struct {
 	// PID and Started identify the process: they change when the guest restarts.
 	PID     int
@@ -225,7 +224,8 @@ type Threads struct {
 	Others topology.CPUSet
 }
 
-// Pins returns the CPU of vCPU 0, 1, 2, … if each is pinned to one, or nil.
+// Pins returns the CPU of vCPU 0, 1, 2, … if each is pinned to exactly one, and nil
+// otherwise.
 func (t Threads) Pins() []int {
 	var pins []int
 	for _, cpus := range t.VCPUs {
@@ -274,8 +274,8 @@ type GuestState struct {
 	VMID int
 	Host string
 	Kind topology.GuestKind
-	// Config is the content of the configuration file, Pending the values that wait for a
-	// restart, and Delete the options whose removal waits.
+	// Config is the content of the configuration file. Pending are the values that take
+	// effect at the next restart, and Delete the options that it removes.
 	Config  map[string]string
 	Pending map[string]string
 	Delete  []string
@@ -325,7 +325,7 @@ func (s *Server) PutGuest(f Guest) error {
 // RemoveGuest removes a guest without using the API.
 func (s *Server) RemoveGuest(vmid int) { s.program.Must("DELETE", guestPath(vmid), nil, nil) }
 
-// SetDeaf makes a guest ignore shutdown requests, or obey them again.
+// SetDeaf sets whether a guest ignores shutdown requests.
 func (s *Server) SetDeaf(vmid int, deaf bool) {
 	s.program.Must("PUT", guestPath(vmid)+"/deaf", deaf, nil)
 }

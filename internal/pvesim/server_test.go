@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// described returns a cluster with a value in every field that the simulator reads.
+// described returns a config that sets every field that the simulator reads.
 func described() pvesim.Config {
 	machine := topology.Machine{Model: "Intel(R) Xeon(R) Test", MemoryMiB: 65536}
 	for node := range 2 {
@@ -89,7 +89,7 @@ func start(t *testing.T, cfg pvesim.Config) *client {
 	return &client{Server: server, t: t, http: &http.Client{Transport: transport}}
 }
 
-// call returns the status and the data of an answer.
+// call sends a request and returns the status and the data of the response.
 func (c *client) call(ctx context.Context, method, path string) (int, string) {
 	c.t.Helper()
 	request, err := http.NewRequestWithContext(ctx, method, c.URL()+"/api2/json"+path, nil)
@@ -109,7 +109,7 @@ func (c *client) call(ctx context.Context, method, path string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-// TestDescription checks that the whole description of a cluster arrives in the program.
+// TestDescription checks that the program receives every field of a cluster's config.
 func TestDescription(t *testing.T) {
 	t.Parallel()
 	c := start(t, described())
@@ -148,7 +148,7 @@ func TestDescription(t *testing.T) {
 	}
 }
 
-// TestReportIsRead checks that numaform reads the machine from the simulator's output.
+// TestReportIsRead checks that numaform can read a machine from the simulator's report.
 func TestReportIsRead(t *testing.T) {
 	t.Parallel()
 	cfg := described()
@@ -248,7 +248,7 @@ func TestControl(t *testing.T) {
 		t.Errorf("volumes %v", c.Volumes("pve-1"))
 	}
 	if err := c.PutISO("pve-1", "none", "x.iso", data); err == nil {
-		t.Error("an ISO on a storage that does not exist")
+		t.Error("stored an ISO on a storage that does not exist")
 	}
 	if _, found := c.Guest(999); found {
 		t.Error("guest 999 exists")
@@ -266,7 +266,7 @@ func TestControl(t *testing.T) {
 	func() {
 		defer func() {
 			if recover() == nil {
-				t.Error("a host that does not exist can be taken offline")
+				t.Error("a host that does not exist was taken offline")
 			}
 		}()
 		c.SetHostOnline("pve-9", false)

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// Hook answers a question of a simulator. Its context ends with the request it is for.
+// Hook is a function that a simulator calls. Its context ends with the simulator's request.
 type Hook func(ctx context.Context, question json.RawMessage) (answer any, err error)
 
-// Ask returns a hook that decodes the question as In and calls do.
+// Ask returns a hook that decodes its input as In and calls do.
 func Ask[In any](do func(ctx context.Context, in In) any) Hook {
 	return func(ctx context.Context, question json.RawMessage) (any, error) {
 		var in In

@@ -4,8 +4,8 @@ package simprogram
 
 import "os/exec"
 
-// lock does nothing: concurrent builds only cost time.
+// lock does nothing: without a lock, concurrent builds only repeat work.
 func lock(string) (unlock func(), err error) { return func() {}, nil }
 
-// detach does nothing: an interrupt from the terminal may end programs too early.
+// detach does nothing: an interrupt from the terminal may end simulators too early.
 func detach(*exec.Cmd) {}

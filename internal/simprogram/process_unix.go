@@ -25,5 +25,5 @@ func lock(path string) (unlock func(), err error) {
 }
 
 // detach moves a program to its own process group, so that a terminal's interrupt does not
-// reach it. It ends with its input instead.
+// reach it. The program ends when its input is closed.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }

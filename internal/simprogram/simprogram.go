@@ -1,6 +1,6 @@
-// Package simprogram builds and runs the simulators of the module test/sim, which
-// numaform's code only uses as programs. Its users are the clients internal/pvesim,
-// internal/guestsim and internal/statesim. Start at Start.
+// Package simprogram builds and runs the simulators of the module test/sim, which numaform
+// only runs as separate programs. It is used by internal/pvesim, internal/guestsim and
+// internal/statesim. Start at Start.
 package simprogram
 
 import (
@@ -19,7 +19,7 @@ import (
 	"sync"
 )
 
-// environment is the initial environment of the process, as the go command needs it.
+// environment is the environment of the go command, taken from the process at its start.
 var environment = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
 
 // built caches the paths of the programs by name; each process builds a program once.
@@ -66,13 +66,13 @@ func findModule() (string, error) {
 		}
 		above := filepath.Dir(dir)
 		if above == dir {
-			return "", errors.New("no test/sim here or above: run this within a checkout of numaform")
+			return "", errors.New("no directory test/sim in the working directory or its parents: run this in a checkout of numaform")
 		}
 		dir = above
 	}
 }
 
-// Program is a simulator that runs until Close, or until this process ends.
+// Program is a simulator. It runs until Close, or until this process ends.
 type Program struct {
 	name  string
 	url   string
@@ -82,8 +82,8 @@ type Program struct {
 	hooks *hooks
 }
 
-// Start runs a simulator with a configuration, which is passed as JSON. The program calls
-// hooks by the URLs that hook returns to config.
+// Start runs a simulator with a configuration, which is passed as JSON. config calls hook
+// to get the URLs at which the program calls hooks.
 func Start(name string, args []string, config func(hook func(Hook) string) (any, error)) (*Program, error) {
 	path, err := Path(name)
 	if err != nil {
@@ -190,7 +190,8 @@ func (p *Program) Call(ctx context.Context, method, path string, in, out any) er
 	return nil
 }
 
-// Must sends a control request that only fails if the program is broken or closed.
+// Must is Call for control requests that cannot fail unless the program is broken or
+// closed. It panics on errors.
 func (p *Program) Must(method, path string, in, out any) {
 	if err := p.Call(context.Background(), method, path, in, out); err != nil {
 		panic(err)

@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/simprogram"
 )
 
-// TestInterrupt checks that no program is in the process group that a terminal interrupts:
-// the parent still needs it to clean up.
+// TestInterrupt checks that no simulator is in the process group that a terminal
+// interrupts: the parent still needs the simulator to clean up.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	program, err := simprogram.Start("statesim", nil, func(func(simprogram.Hook) string) (any, error) { return struct{}{}, nil })
@@ -39,7 +39,7 @@ func TestInterrupt(t *testing.T) {
 		}
 		children++
 		if group == syscall.Getpgrp() {
-			t.Errorf("%s is in this process' group", name)
+			t.Errorf("%s is in the process group of this test", name)
 		}
 	}
 	if children != 1 {

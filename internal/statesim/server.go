@@ -26,18 +26,18 @@ func New() (*Server, error) {
 	return s, nil
 }
 
-// Close ends the HTTP server: its URL no longer answers. Control requests still work.
+// Close stops the HTTP server at URL. Control requests still work.
 func (s *Server) Close() { s.program.Must("DELETE", "/url", nil, nil) }
 
 // End ends the program; no other method may be called afterwards.
 func (s *Server) End() error { return s.program.Close() }
 
-// Refuse makes the server answer 500 to exactly these methods from now on: GET simulates a
-// server that is down during a plan, POST one that does not save, LOCK one that does not
-// lock. Without methods, all requests succeed again.
+// Refuse makes the server return 500 for these methods only: GET simulates a server that is
+// down during a plan, POST one that cannot save, LOCK one that cannot lock. Without
+// methods, all requests succeed again.
 func (s *Server) Refuse(methods ...string) { s.program.Must("PUT", "/refused", methods, nil) }
 
-// Demand makes the server answer 401 to requests without these credentials.
+// Demand makes the server return 401 for requests without these credentials.
 func (s *Server) Demand(user, password string) {
 	s.program.Must("PUT", "/login", struct{ User, Password string }{user, password}, nil)
 }

@@ -29,30 +29,31 @@ type Chart struct {
 	Release, Namespace string
 	// Values override values.yaml.
 	Values map[string]any
-	// Underived omits the addresses that helm cannot derive without a cluster: the chart
-	// then refuses most values.
+	// Underived omits the addresses that helm cannot derive without a cluster. The chart
+	// then rejects most values.
 	Underived bool
 }
 
-// addresses are the addresses for a NetworkPolicy that helm cannot query here.
+// addresses are the NetworkPolicy addresses that helm cannot query without a cluster.
 const addresses = `networkPolicy:
   apiServerCIDRs: [192.0.2.1/32]
   proxmoxCIDRs: [192.0.2.16/28]
   gitCIDRs: [192.0.2.80/32]
 `
 
-// RefuseChart returns the error with which helm refuses to render a release.
+// RefuseChart returns helm's error from rendering a release, and fails the test if helm
+// renders it.
 func RefuseChart(t testing.TB, chart Chart) string {
 	t.Helper()
 	_, err := chart.render(enginetest.ModuleRoot(t), t.TempDir())
 	if err == nil {
-		t.Fatal("helm renders the chart")
+		t.Fatal("helm rendered the chart, expected an error")
 	}
 	return err.Error()
 }
 
-// RenderChart returns the objects of a release as rendered by helm, in the order of their
-// creation: the namespace, the CRDs, the rest.
+// RenderChart returns the objects of a release as rendered by helm, in creation order: the
+// namespace, the CRDs, the rest.
 func RenderChart(t testing.TB, chart Chart) []*unstructured.Unstructured {
 	t.Helper()
 	objects, err := chart.render(enginetest.ModuleRoot(t), t.TempDir())
@@ -72,7 +73,7 @@ func (c Chart) render(root, dir string) ([]*unstructured.Unstructured, error) {
 		return nil, fmt.Errorf("writing values of the chart: %w", err)
 	}
 	known, text := filepath.Join(dir, "addresses.yaml"), []byte(addresses)
-	if c.Underived || c.Dir != "" { // another version may not know these values
+	if c.Underived || c.Dir != "" { // another version may not have these values
 		text = nil
 	}
 	if err := os.WriteFile(known, text, 0o600); err != nil {
@@ -86,7 +87,7 @@ func (c Chart) render(root, dir string) ([]*unstructured.Unstructured, error) {
 	}
 	objects, err := Decode(out)
 	if err != nil {
-		return nil, fmt.Errorf("reading what helm rendered: %w", err)
+		return nil, fmt.Errorf("reading the output of helm: %w", err)
 	}
 	made := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace},
@@ -96,7 +97,7 @@ func (c Chart) render(root, dir string) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// rank orders kinds by their dependencies.
+// rank returns an object's place in the creation order.
 func rank(object *unstructured.Unstructured) int {
 	return slices.Index([]string{"CustomResourceDefinition", "Namespace"}, object.GetKind()) * -1
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // Install creates or updates objects in the cluster, and waits until the API server serves
-// the kinds of CRDs among them. The objects must be in a working order, as RenderChart
+// the kinds of CRDs among them. The objects must be in creation order, as RenderChart
 // returns them.
 func (c *Cluster) Install(ctx context.Context, objects []*unstructured.Unstructured) error {
 	api, err := kube.New(c.Config, kube.Options{})
@@ -53,8 +53,8 @@ func install(ctx context.Context, api kube.Client, object *unstructured.Unstruct
 	}
 }
 
-// ServiceAccount returns a login of an existing ServiceAccount, with its own permissions
-// only, and a kubeconfig with the same login. The token is valid for a day.
+// ServiceAccount returns a client config and the path of a kubeconfig for an existing
+// ServiceAccount. Both use the same token, which is valid for a day.
 func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string) (*rest.Config, string, error) {
 	clients, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {

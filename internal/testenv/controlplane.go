@@ -21,15 +21,15 @@ import (
 // clusterToken is the token of a cluster administrator.
 const clusterToken = "administrator-of-a-test"
 
-// startTimeout limits the time until a server answers, on a busy machine.
+// startTimeout limits how long a server may take to become ready, on a busy machine.
 const startTimeout = 90 * time.Second
 
 // Cluster is a Kubernetes control plane without nodes: an API server and etcd, and with
 // FullControlPlane also a scheduler and controllers.
 type Cluster struct {
-	// Config is the login of an administrator.
+	// Config is the client config of an administrator.
 	Config *rest.Config
-	// Kubeconfig is the path of a file with the same login.
+	// Kubeconfig is the path of a kubeconfig with the same credentials.
 	Kubeconfig string
 	// CA is the certificate of the cluster's authority in PEM.
 	CA []byte
@@ -66,7 +66,7 @@ func AuditedControlPlane(t testing.TB, auditLog string) *Cluster {
 	})
 }
 
-// ended starts a cluster and stops it at the end of the test.
+// ended starts a cluster and stops it when the test ends.
 func ended(t testing.TB, start func(tools string) (*Cluster, error)) *Cluster {
 	t.Helper()
 	c, err := start(toolsDir(t))
@@ -97,8 +97,8 @@ func StartControlPlane(tools string) (*Cluster, error) { return startCluster(too
 // permissions of nodes, pods have service accounts, and a scheduler and the controllers are
 // running. The caller must close it.
 //
-// As with kubeadm, only the group of its own tokens may request certificates, and only
-// theirs are approved automatically.
+// As with kubeadm, only the group of kubeadm's own tokens may request certificates, and
+// only the requests of this group are approved automatically.
 func StartFullControlPlane(tools string) (*Cluster, error) {
 	return startCluster(tools, Cluster{full: true})
 }
@@ -233,7 +233,7 @@ func (c *Cluster) Close() error {
 	return errors.Join(append(errs, c.api.stop(), c.etcd.stop(), os.RemoveAll(c.dir))...)
 }
 
-// healthy returns a check whether a server answers 200.
+// healthy returns a check that a server responds with 200.
 func healthy(client *http.Client, url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -246,7 +246,7 @@ func healthy(client *http.Client, url string) func(context.Context) error {
 		}
 		defer response.Body.Close() //nolint:errcheck // nothing was read
 		if response.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s answers %s", url, response.Status)
+			return fmt.Errorf("%s returned %s", url, response.Status)
 		}
 		return nil
 	}

@@ -48,8 +48,8 @@ rules:
 - level: Metadata
 `
 
-// absentControllers returns controllers that need a cloud or a storage system. Volumes are
-// bound, but not attached.
+// absentControllers returns the controllers that are not run because they need a cloud or a
+// storage system. Volumes are bound, but not attached.
 func absentControllers() []string {
 	return []string{
 		"persistentvolume-attach-detach-controller", "persistentvolume-expander-controller", "selinux-warning-controller",

@@ -74,7 +74,7 @@ func TestFullControlPlane(t *testing.T) {
 	}
 }
 
-// within polls for a minute.
+// within fails the test if done does not return true within a minute.
 func within(t *testing.T, what string, done wait.ConditionWithContextFunc) {
 	t.Helper()
 	if err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, done); err != nil {
@@ -127,7 +127,7 @@ func giveToken(t *testing.T, client kubernetes.Interface, id, group string, life
 	}
 }
 
-// request requests a certificate of a node with a token.
+// request requests a node's certificate with a bootstrap token.
 func request(t *testing.T, cluster *testenv.Cluster, id, node string) (string, error) {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(&rest.Config{

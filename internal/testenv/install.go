@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/internal/enginetest"
 )
 
-// Client returns a client with the administrator's login.
+// Client returns a client with the administrator's credentials.
 func (c *Cluster) Client(t testing.TB) kubernetes.Interface {
 	t.Helper()
 	client, err := kubernetes.NewForConfig(c.Config)
@@ -24,7 +24,7 @@ func (c *Cluster) Client(t testing.TB) kubernetes.Interface {
 	return client
 }
 
-// InstallCRDs installs the definitions in directories and waits until they are served.
+// InstallCRDs installs the CRDs in the directories and waits until they are served.
 func (c *Cluster) InstallCRDs(dirs ...string) error {
 	_, err := envtest.InstallCRDs(c.Config, envtest.CRDInstallOptions{Paths: dirs, ErrorIfPathMissing: true})
 	if err != nil {
@@ -33,7 +33,7 @@ func (c *Cluster) InstallCRDs(dirs ...string) error {
 	return nil
 }
 
-// CRDs returns the directories with the definitions of Karpenter and numaform.
+// CRDs returns the directories of the CRDs of Karpenter and numaform.
 func CRDs(t testing.TB) []string {
 	t.Helper()
 	dirs, err := CRDDirs(t.Context(), enginetest.ModuleRoot(t))

@@ -3,8 +3,8 @@ package testenv
 import "flag"
 
 // RunAtOnce sets how many parallel tests of this binary run at once, unless a flag sets it.
-// It is for tests that mostly wait: for tasks of Proxmox, for nodes, for stale locks. Call
-// it from TestMain.
+// Use it for tests that mostly wait: for Proxmox tasks, nodes or stale locks. Call it from
+// TestMain.
 func RunAtOnce(tests string) error {
 	flag.Parse()
 	given := false

@@ -84,11 +84,11 @@ func postgresBinaries() (string, error) {
 			return filepath.Dir(real), nil
 		}
 	}
-	return "", errors.New("no PostgreSQL server: install one (Debian: apt-get install postgresql), or run make postgres as root")
+	return "", errors.New("no PostgreSQL server found: install one (Debian: apt-get install postgresql), or run make postgres as root")
 }
 
-// initialize creates the data directory. PostgreSQL refuses to run as root: it then runs as
-// postgres or nobody.
+// initialize creates the data directory. PostgreSQL refuses to run as root: a root process
+// runs it as postgres or nobody.
 func (d *Database) initialize() error {
 	ports, err := freePorts(1)
 	if err != nil {
@@ -108,12 +108,12 @@ func (d *Database) initialize() error {
 		"-A", "scram-sha-256", "--pwfile", password, "-E", "UTF8", "--locale=C", "--no-sync")
 	cmd.Dir, cmd.SysProcAttr = d.dir, d.attributes
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("making the data directory: %w: %s", err, out)
+		return fmt.Errorf("creating the data directory: %w: %s", err, out)
 	}
 	return nil
 }
 
-// dropRoot makes the server run as another user, who becomes the owner of the directory.
+// dropRoot makes the server run as another user, who becomes the owner of its directory.
 func (d *Database) dropRoot(password string) error {
 	account, err := user.Lookup("postgres")
 	if err != nil {

@@ -28,9 +28,9 @@ type Bucket struct {
 	down    atomic.Bool
 }
 
-// S3 starts an S3 server with one bucket that is stopped at the end of the test. It honors
-// If-None-Match, which the lock files of Terraform need, and does not verify signatures:
-// any credentials work.
+// S3 starts an S3 server with one bucket. The server is stopped at the end of the test. It
+// honors If-None-Match, which the lock files of Terraform need, and does not verify
+// signatures: any credentials work.
 func S3(t testing.TB) *Bucket {
 	t.Helper()
 	b := &Bucket{Name: "numaform-states", backend: s3mem.New()}

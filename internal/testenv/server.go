@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// server is a process that answers requests until it is stopped. It ends with the test
+// server is a process that serves requests until it is stopped. It ends with the test
 // binary.
 type server struct {
 	path string
@@ -43,12 +43,12 @@ func (s *server) start(dir string, args []string, attributes *syscall.SysProcAtt
 	s.process.SysProcAttr = attributes
 	if err := s.process.Start(); err != nil {
 		s.process = nil
-		return fmt.Errorf("starting %s: %w: build it by make tools", filepath.Base(s.path), err)
+		return fmt.Errorf("starting %s: %w: build it with make tools", filepath.Base(s.path), err)
 	}
 	s.done = make(chan struct{})
 	go func() {
 		defer close(s.done)
-		_ = s.process.Wait() // its output has the reason
+		_ = s.process.Wait() // its output gives the reason
 	}()
 	if err := s.await(ready); err != nil {
 		return errors.Join(err, s.stop())
@@ -70,9 +70,9 @@ func (s *server) await(ready func(context.Context) error) error {
 		select {
 		case <-tick.C:
 		case <-s.done:
-			return fmt.Errorf("starting %s: it ended: %s", filepath.Base(s.path), s.said.String())
+			return fmt.Errorf("starting %s: it exited: %s", filepath.Base(s.path), s.said.String())
 		case <-ctx.Done():
-			return fmt.Errorf("starting %s: it is not ready after %s: %w: %s", filepath.Base(s.path), startTimeout, err, s.said.String())
+			return fmt.Errorf("starting %s: not ready after %s: %w: %s", filepath.Base(s.path), startTimeout, err, s.said.String())
 		}
 	}
 }
@@ -93,8 +93,8 @@ func (s *server) stop() error {
 	return nil
 }
 
-// Ports from firstPort on are below the ephemeral ports of common systems: between the
-// choice and the use of a port no other process gets it by chance.
+// Ports from firstPort on are below the ephemeral ports of common systems, so the kernel
+// does not assign a chosen port to another process before the server listens on it.
 const (
 	firstPort = 10000
 	manyPorts = 20000
@@ -112,7 +112,7 @@ func freePorts(n int) ([]string, error) {
 			}
 			continue
 		}
-		defer listener.Close() //nolint:errcheck // others of the same call must get other ports
+		defer listener.Close() //nolint:errcheck // open until return, so that all ports differ
 		addresses = append(addresses, address)
 	}
 	return addresses, nil
@@ -134,7 +134,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the kept output.
+// String returns the end of the output.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -58,12 +58,12 @@ func TestPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := database.Query(t.Context(), "SELECT 1"); err == nil {
-		t.Error("a stopped server answers")
+		t.Error("a stopped server accepts queries")
 	}
 }
 
-// TestS3TakesALockOnce checks that only one of many concurrent clients succeeds in creating
-// an object.
+// TestS3TakesALockOnce checks that only one of many concurrent clients can create an
+// object.
 func TestS3TakesALockOnce(t *testing.T) {
 	t.Parallel()
 	bucket := testenv.S3(t)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Shared is one control plane for all tests of a package, started by the first test that
-// asks for it. The zero value is ready to use: call Main from TestMain.
+// Shared is one control plane for all tests of a package, started by the first call of
+// Cluster. The zero value is ready to use: call Main from TestMain.
 type Shared struct {
 	// Full starts a control plane that schedules pods and runs the controllers.
 	Full bool

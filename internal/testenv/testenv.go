@@ -1,7 +1,7 @@
 // Package testenv provides a common environment for the tests of several packages: the
 // engine, the provider, a simulated Proxmox with the hosts of the quickstart, and
 // environment variables without the user's own settings. If something is missing, the test
-// fails; nothing is skipped.
+// fails; it is never skipped.
 package testenv
 
 import (
@@ -21,7 +21,7 @@ import (
 // Region is the quickstart's Proxmox cluster.
 const Region topology.RegionName = "homelab"
 
-// Template is the name of the template that every host of the quickstart has.
+// Template is the name of the template on every host of the quickstart.
 const Template = "debian-13-k8s"
 
 // Engine returns the path of the OpenTofu or Terraform to test with.
@@ -36,9 +36,9 @@ func PluginDir(t testing.TB) string {
 	return enginetest.Mirror(t)
 }
 
-// CleanEnv returns the part of the process' environment that a program under test needs, as
-// KEY=value. It excludes settings of Terraform, Proxmox, Kubernetes and numaform, and the
-// engine's own settings file is empty.
+// CleanEnv returns the part of this process's environment that a program under test needs,
+// as KEY=value. It excludes settings of Terraform, Proxmox, Kubernetes and numaform, and
+// the engine's own settings file is empty.
 func CleanEnv() []string {
 	keep := []string{"HOME", "LANG", "PATH", "TMPDIR", "USER", "GOCOVERDIR"}
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
@@ -129,8 +129,8 @@ func client(t testing.TB, server *pvesim.Server, cfg proxmox.Config) *proxmox.Cl
 	return c
 }
 
-// CertFile writes the simulated Proxmox' certificate to a file, for ca_file and for the
-// provider's SSL_CERT_FILE.
+// CertFile writes the certificate of the simulated Proxmox to a file, for ca_file and for
+// the provider's SSL_CERT_FILE.
 func CertFile(t testing.TB, server *pvesim.Server) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "pve-root-ca.pem")

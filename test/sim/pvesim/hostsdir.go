@@ -21,7 +21,7 @@ func LoadHosts(dir string, region string, template string) ([]Host, error) {
 		return nil, fmt.Errorf("reading hosts in %s: %w", dir, err)
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("reading hosts in %s: no *.json file there: put one per host", dir)
+		return nil, fmt.Errorf("reading hosts in %s: no *.json file found: add one file per host", dir)
 	}
 	var hosts []Host
 	for i, file := range files {
