@@ -19,8 +19,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// hostAgents checks the agents of the hosts on an applied fleet: pins, a change of pins, a
-// refusal, and what is left after a removal.
+// hostAgents checks the host agents of an applied fleet: pins, a change of pins, a refusal,
+// and that a removal leaves no pins.
 func hostAgents(t *testing.T, stage *demo.Stage) {
 	t.Helper()
 	other := stranger("pve-2")
@@ -34,7 +34,7 @@ func hostAgents(t *testing.T, stage *demo.Stage) {
 	before, _ := hostagent.Threads(stage.Sim, int(one.VMID))
 	repin(t, stage, one)
 	if vm := drift(t, stage, cli.ExitChanges)[int(one.VMID)]; !vm.Repairable || !slices.Equal(vm.attributes(), []string{"description"}) {
-		t.Errorf("pins that somebody changed: %+v", vm)
+		t.Errorf("vm with changed pins: %+v", vm)
 	}
 	run(t, stage, cli.ExitOK, "drift", "-f", stage.Manifests(), "--repair", "--auto-approve")
 	asPlanned(t, stage, pinned)
@@ -48,7 +48,7 @@ func hostAgents(t *testing.T, stage *demo.Stage) {
 	}
 	asPlanned(t, stage, pinned[1:])
 	if taken := takenOn(stage, one.Host.Host).Intersection(topology.CPUs(one.VCPUPins...)); !taken.IsEmpty() {
-		t.Errorf("CPUs %s of %s still belong to somebody", taken, one.Host)
+		t.Errorf("CPUs %s of %s are still pinned", taken, one.Host)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestAgentsTakeWhatIsPlanned(t *testing.T) {
 			edit(t, stage, "manifests/nodepools.yaml", `policy: Shared, overcommit: "2"`, "policy: Dedicated, pinWith: HostAgent")
 			out := run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--no-engine", "--out", stage.Fleet())
 			if bounded := strings.Contains(out, "numaform-agent"); bounded != (percent == 20) {
-				t.Errorf("plan speaks of the agents' bounds: %t\n%s", bounded, out)
+				t.Errorf("plan mentions the agents' limits: %t\n%s", bounded, out)
 			}
 			pinned := pinnedVMs(t, stage)
 			for _, vm := range pinned {
@@ -98,8 +98,8 @@ func pinnedVMs(t *testing.T, stage *demo.Stage) []fleet.VM {
 	return pinned
 }
 
-// asPlanned checks that vCPUs are on their CPUs, other guests are not, and no affinity is
-// set.
+// asPlanned checks that vCPUs run on their planned CPUs, other guests do not, and no
+// affinity is set.
 func asPlanned(t *testing.T, stage *demo.Stage, pinned []fleet.VM) {
 	t.Helper()
 	wanted := map[int][]int{}
@@ -109,7 +109,7 @@ func asPlanned(t *testing.T, stage *demo.Stage, pinned []fleet.VM) {
 	for _, guest := range stage.Sim.Guests() {
 		threads, runs := hostagent.Threads(stage.Sim, guest.VMID)
 		if affinity := guest.Config["affinity"]; affinity != "" {
-			t.Errorf("guest %d has the affinity %s, which takes root", guest.VMID, affinity)
+			t.Errorf("guest %d has the affinity %s, which requires root", guest.VMID, affinity)
 		}
 		if want := wanted[guest.VMID]; want != nil && !slices.Equal(threads.Pins(), want) {
 			t.Errorf("guest %d: vCPUs run on %v, want %v; refused: %+v", guest.VMID, threads.VCPUs, want, threads.Refused)
@@ -119,7 +119,7 @@ func asPlanned(t *testing.T, stage *demo.Stage, pinned []fleet.VM) {
 	}
 }
 
-// takenOn returns the CPUs of a host that vCPUs are pinned to.
+// takenOn returns the CPUs of a host to which vCPUs are pinned.
 func takenOn(stage *demo.Stage, host topology.HostName) topology.CPUSet {
 	taken := topology.CPUSet{}
 	for _, guest := range stage.Sim.Guests() {
@@ -130,8 +130,8 @@ func takenOn(stage *demo.Stage, host topology.HostName) topology.CPUSet {
 	return taken
 }
 
-// repin reverses the pins of a running VM with nothing but the token. They are in effect at
-// once.
+// repin reverses the pins of a running VM, using only the token. The pins take effect
+// immediately.
 func repin(t *testing.T, stage *demo.Stage, vm fleet.VM) {
 	t.Helper()
 	guest, _ := stage.Sim.Guest(int(vm.VMID))
@@ -173,7 +173,7 @@ func describe(t *testing.T, stage *demo.Stage, guest pvesim.GuestState, text str
 }
 
 // refused lowers the limit on pinned CPUs of a VM's host, checks that the refusal is
-// reported, and restores the limit: the pins are in effect again.
+// reported, restores the limit, and checks that the pins are in effect again.
 func refused(t *testing.T, stage *demo.Stage, vm fleet.VM) {
 	t.Helper()
 	agent := hostagent.Agent{Rules: claim.Rules{Clusters: []string{"quickstart"}, MaxPercent: 1}, Isolation: "enforce"}

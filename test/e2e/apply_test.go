@@ -107,7 +107,7 @@ func compareVM(t *testing.T, vm fleet.VM, guest pvesim.GuestState, threads pvesi
 	}
 }
 
-// startFaults checks the guests of each host together, with Proxmox' values.
+// startFaults checks the guests of each host together, with the values in Proxmox.
 func startFaults(t *testing.T, stage *demo.Stage) []error {
 	t.Helper()
 	hosts, err := stage.Hosts()
@@ -165,7 +165,7 @@ func TestAffinityNeedsATicket(t *testing.T) {
 	run(t, stage, cli.ExitFailed, "apply", "-f", stage.Manifests(), "--auto-approve")
 	for _, call := range stage.Sim.Calls() {
 		if call.Method != "GET" {
-			t.Errorf("it called %s %s", call.Method, call.Path)
+			t.Errorf("numaform called %s %s", call.Method, call.Path)
 		}
 	}
 	edit(t, stage, "manifests/nodepools.yaml", "pinWith: Affinity", "pinWith: HostAgent")

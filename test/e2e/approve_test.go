@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/internal/demo"
 )
 
-// TestApproveByDigest applies with the digest that plan printed, on hosts without VMs and
-// on hosts with some, where plan covers the whole host and apply only the request.
+// TestApproveByDigest applies with the digest printed by plan, on hosts without VMs and on
+// hosts with VMs, where plan covers the whole host and apply only the request.
 func TestApproveByDigest(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -29,7 +29,7 @@ func TestApproveByDigest(t *testing.T) {
 	empty := digest()
 	run(t, stage, cli.ExitFailed, "apply", "-f", stage.Manifests(), "--approve", strings.Repeat("0", 64))
 	if guests := running(stage); guests > 0 {
-		t.Fatalf("another digest was taken: %d guests run", guests)
+		t.Fatalf("apply accepted a wrong digest: %d guests run", guests)
 	}
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--approve", empty)
 	before := running(stage)
@@ -41,7 +41,7 @@ func TestApproveByDigest(t *testing.T) {
 	}
 	run(t, stage, cli.ExitFailed, "apply", "-f", stage.Manifests(), "--approve", empty)
 	if got := running(stage); got != before {
-		t.Fatalf("the digest of another change was taken: %d guests run, before %d", got, before)
+		t.Fatalf("apply accepted the digest of another change: %d guests run, before %d", got, before)
 	}
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--approve", filled)
 	if got := running(stage); got <= before {

@@ -10,7 +10,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// TestHTTPBackend stores the states on a server, and loses the state directory in between.
+// TestHTTPBackend stores the states on a server, and deletes the state directory between
+// two applies.
 func TestHTTPBackend(t *testing.T) {
 	t.Parallel()
 	server := testenv.HTTPState(t)
@@ -24,21 +25,21 @@ func TestHTTPBackend(t *testing.T) {
 	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
 	run(t, stage, cli.ExitOK, "remove", vmOf(t, stage, 2000).Name, "-f", stage.Manifests(), "--auto-approve")
 	if _, exists := stage.Sim.Guest(2000); exists {
-		t.Error("vm 2000 is still there")
+		t.Error("vm 2000 still exists")
 	}
 	if states, locks := len(server.States()), len(server.Locks()); states != 3 || locks != 0 || server.Taken() == 0 {
 		t.Errorf("the server has %d states and %d locks of %d taken, want 3 states and no lock", states, locks, server.Taken())
 	}
 }
 
-// TestHomelab runs the example of one small host.
+// TestHomelab runs the homelab example, which has one small host.
 func TestHomelab(t *testing.T) {
 	t.Parallel()
 	stage := open(t, demo.Config{Example: examples.HomelabK3s(), Region: testenv.Region, Template: "debian-13-k3s"})
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	made, _ := readFleet(t, stage.Fleet())
 	if len(made.VMs) == 0 {
-		t.Error("no vm was made")
+		t.Error("no vm was created")
 	}
 	for _, err := range startFaults(t, stage) {
 		t.Error(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// rival returns another numaform on the same Proxmox.
+// rival returns a second fleet on the same Proxmox.
 func rival(t *testing.T, of *demo.Stage) *demo.Stage {
 	t.Helper()
 	talk := &testWriter{t: t}
@@ -36,7 +36,7 @@ func rival(t *testing.T, of *demo.Stage) *demo.Stage {
 	return other
 }
 
-// twoPods request exclusive cores on pve-2, a VM each.
+// twoPods request exclusive cores on pve-2, and need a VM each.
 const twoPods = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: cache, namespace: default}
@@ -62,12 +62,12 @@ spec:
           requests: {cpu: "3", memory: 6Gi}
 `
 
-// runs is how often two clusters scale at the same time; make test-faults uses 20.
-var runs = flag.Int("runs", 2, "how often two clusters scale at the same time")
+// runs is the number of times two clusters scale concurrently; make test-faults uses 20.
+var runs = flag.Int("runs", 2, "number of times two clusters scale concurrently")
 
-// TestTwoClustersOnOneProxmox scales two numaforms with different clusterIDs at the same
-// time, repeatedly, and checks that no CPU and no VMID is given out twice, and no other VM
-// is touched.
+// TestTwoClustersOnOneProxmox repeatedly scales two fleets with different clusterIDs
+// concurrently. It checks that no CPU and no VMID is assigned twice, and that unmanaged VMs
+// are not changed.
 func TestTwoClustersOnOneProxmox(t *testing.T) {
 	t.Parallel()
 	for run := range *runs {
@@ -98,14 +98,14 @@ func TestTwoClustersOnOneProxmox(t *testing.T) {
 				t.Error(err)
 			}
 			if after, _ := one.Sim.Guest(100); after.Raw != before.Raw || !after.Running {
-				t.Error("a stranger's VM was changed")
+				t.Error("an unmanaged VM was changed")
 			}
 			count(t, one, two)
 		})
 	}
 }
 
-// count checks that each fleet's VMs exist, and no others.
+// count checks that the VMs of each fleet exist, and no others do.
 func count(t *testing.T, stages ...*demo.Stage) {
 	t.Helper()
 	want := map[int]fleet.VM{}
@@ -124,7 +124,7 @@ func count(t *testing.T, stages ...*demo.Stage) {
 		}
 		vm, wanted := want[guest.VMID]
 		if !wanted || !guest.Running || !strings.Contains(guest.Config["description"], string(vm.Key)) {
-			t.Errorf("guest %d (%s) is not as a fleet wants it", guest.VMID, guest.Config["name"])
+			t.Errorf("guest %d (%s) does not match a VM of a fleet", guest.VMID, guest.Config["name"])
 		}
 		delete(want, guest.VMID)
 	}

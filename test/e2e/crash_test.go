@@ -22,8 +22,8 @@ import (
 )
 
 // TestEngineKilled kills the engines of several hosts at once with SIGKILL while Proxmox
-// executes a certain call of a create, and applies again: by make nightly a clone and a start,
-// by make test the clone. test/faults kills single engines at every step.
+// executes a call that creates a VM, and applies again. make nightly kills during a clone
+// and a start, make test during the clone. test/faults kills single engines at every step.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
 	for _, at := range []struct {
@@ -63,12 +63,12 @@ func TestEngineKilled(t *testing.T) {
 	}
 }
 
-// holdTime is how long the call is delayed at which engines are killed.
+// holdTime is the delay of the call during which engines are killed.
 const holdTime = 1500 * time.Millisecond
 
 type holding struct{ method, path string }
 
-// held waits until a call has been in progress for longer than any other takes.
+// held waits for a call that takes longer than any call without a delay.
 func held(t *testing.T, stage *demo.Stage, holds []holding) pvesim.Call {
 	t.Helper()
 	deadline := time.After(2 * time.Minute)
@@ -94,8 +94,8 @@ func matches(holds []holding, call pvesim.Call) bool {
 	})
 }
 
-// killEngines kills the engines that run below the stage's directory but not their
-// providers, as the kernel does when it runs out of memory.
+// killEngines kills the engines in the stage's directory but not their providers, as the
+// kernel's OOM killer does.
 func killEngines(t *testing.T, stage *demo.Stage) {
 	t.Helper()
 	killed := 0
@@ -106,7 +106,7 @@ func killEngines(t *testing.T, stage *demo.Stage) {
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended
+			continue // the process ended
 		}
 		words := bytes.Split(text, []byte{0})
 		cwd, err := os.Readlink(filepath.Join(filepath.Dir(path), "cwd"))
@@ -128,8 +128,8 @@ func killEngines(t *testing.T, stage *demo.Stage) {
 	t.Logf("killed %d engines", killed)
 }
 
-// complete returns the configuration of the running VMs, once no process calls Proxmox any
-// more.
+// complete waits until no process calls Proxmox, and returns the configurations of the
+// running VMs.
 func complete(t *testing.T, stage *demo.Stage) map[int]string {
 	t.Helper()
 	settle(t, stage)
@@ -143,7 +143,7 @@ func complete(t *testing.T, stage *demo.Stage) map[int]string {
 	return vms
 }
 
-// settle waits until there was no call for a while: providers outlive their engine.
+// settle waits until Proxmox receives no calls for a while: providers outlive their engine.
 func settle(t *testing.T, stage *demo.Stage) {
 	t.Helper()
 	const quiet = 30
@@ -160,7 +160,7 @@ func settle(t *testing.T, stage *demo.Stage) {
 			return
 		}
 	}
-	t.Fatal("providers of killed engines never end")
+	t.Fatal("the providers of killed engines did not end")
 }
 
 // unchanged checks that the recovery did not write to a VM that was complete.
@@ -171,11 +171,11 @@ func unchanged(t *testing.T, stage *demo.Stage, before map[int]string) {
 			t.Errorf("vm %d was changed by its import:\n%s\nbefore:\n%s", guest.VMID, guest.Raw, raw)
 		}
 	}
-	// The provider writes agent and name again after an import, with unchanged values.
+	// After an import, the provider writes agent and name again, with the same values.
 	for _, call := range stage.Sim.Calls() {
 		for id := range before {
 			if call.Method != "GET" && !strings.HasSuffix(call.Path, "/config") && strings.Contains(call.Path, fmt.Sprintf("/qemu/%d/", id)) {
-				t.Errorf("vm %d was complete, and it was not left alone: %s %s %v", id, call.Method, call.Path, call.Params)
+				t.Errorf("vm %d was complete, but was changed: %s %s %v", id, call.Method, call.Path, call.Params)
 			}
 		}
 	}

@@ -27,7 +27,7 @@ func TestHostDown(t *testing.T) {
 	edit(t, stage, "manifests/pods.yaml", "replicas: 12", "replicas: 60")
 	out := run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests())
 	if !strings.Contains(out, "homelab/pve-3: host homelab/pve-3 cannot be used") {
-		t.Errorf("plan does not tell that pve-3 is down:\n%s", out)
+		t.Errorf("plan does not report that pve-3 is down:\n%s", out)
 	}
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	after, _ := readFleet(t, stage.Fleet())

@@ -61,13 +61,13 @@ func drift(t *testing.T, stage *demo.Stage, want int, args ...string) map[int]fo
 	return vms
 }
 
-// byHand changes a guest as an operator would who stops it first: options without a value
-// are deleted.
+// byHand changes the options of a stopped guest, as an operator does. Options without a
+// value are deleted.
 func byHand(t *testing.T, stage *demo.Stage, vmid int, options map[string]string) {
 	t.Helper()
 	guest, exists := stage.Sim.Guest(vmid)
 	if !exists {
-		t.Fatalf("guest %d is gone", vmid)
+		t.Fatalf("guest %d does not exist", vmid)
 	}
 	config := maps.Clone(guest.Config)
 	maps.Copy(config, options)
@@ -126,7 +126,7 @@ func migrate(t *testing.T, stage *demo.Stage, vmid int, to string) {
 	}
 }
 
-// asTheyWere reports guests that have changed.
+// asTheyWere checks that no guest changed.
 func asTheyWere(t *testing.T, stage *demo.Stage, before []pvesim.GuestState) {
 	t.Helper()
 	raw := func(guests []pvesim.GuestState) map[int]string {
@@ -141,8 +141,8 @@ func asTheyWere(t *testing.T, stage *demo.Stage, before []pvesim.GuestState) {
 	}
 }
 
-// TestDrift edits VMs outside of numaform, once for each class of drift, checks the report,
-// and makes the offered repairs.
+// TestDrift changes VMs outside numaform, once for each class of drift, checks the report,
+// and makes the repairs that it suggests.
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -202,17 +202,17 @@ func TestDrift(t *testing.T) {
 	applyOver(t, stage)
 }
 
-// repair reverts what can be reverted, and checks that nothing else changes.
+// repair reverts repairable drift, and checks that nothing else changes.
 func repair(t *testing.T, stage *demo.Stage, before []pvesim.GuestState) {
 	t.Helper()
 	stage.Sim.ResetCalls()
 	out := run(t, stage, cli.ExitOK, "drift", "-f", stage.Manifests(), "--repair", "--auto-approve")
 	if strings.Contains(out, "hunter2") {
-		t.Errorf("drift repeats what somebody wrote into a description:\n%s", out)
+		t.Errorf("drift prints the edited part of a description:\n%s", out)
 	}
 	for _, call := range stage.Sim.Calls() {
 		if call.Method != "GET" && (call.Method != "PUT" || !strings.HasSuffix(call.Path, "/config")) {
-			t.Errorf("a repair calls %s %s", call.Method, call.Path)
+			t.Errorf("a repair called %s %s", call.Method, call.Path)
 		}
 	}
 	for _, guest := range before {
@@ -234,14 +234,14 @@ func repair(t *testing.T, stage *demo.Stage, before []pvesim.GuestState) {
 	}
 }
 
-// applyOver plans and applies as usual after drift: missing VMs are created, and nothing
-// else is touched.
+// applyOver plans and applies after drift, and checks that missing VMs are created and
+// nothing else changes.
 func applyOver(t *testing.T, stage *demo.Stage) {
 	t.Helper()
 	before := stage.Sim.Guests()
 	out := run(t, stage, cli.ExitChanges, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
 	if !strings.Contains(out, "add this line to the description: numaform/1 cluster=quickstart key=") {
-		t.Errorf("plan does not tell of the lost marker:\n%s", out)
+		t.Errorf("plan does not report the lost marker:\n%s", out)
 	}
 	asTheyWere(t, stage, before)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
@@ -251,7 +251,7 @@ func applyOver(t *testing.T, stage *demo.Stage) {
 		}
 	}
 	if _, exists := stage.Sim.Guest(2004); !exists {
-		t.Error("apply did not make the vanished VM anew")
+		t.Error("apply did not re-create the vanished VM")
 	}
 	left := drift(t, stage, cli.ExitChanges)
 	for vmid, class := range map[int]string{
@@ -262,7 +262,7 @@ func applyOver(t *testing.T, stage *demo.Stage) {
 		}
 	}
 	if _, wanted := left[2007]; wanted {
-		t.Error("the number of the stranger is still wanted")
+		t.Error("the fleet still uses the unmanaged VM's VMID")
 	}
 }
 
@@ -292,14 +292,14 @@ func TestDriftText(t *testing.T) {
 		`cpu.affinity: file has nothing, Proxmox has "0-1"`, "→ numaform does not change it: restore its file",
 	} {
 		if !strings.Contains(out, part) {
-			t.Errorf("drift does not say %q:\n%s", part, out)
+			t.Errorf("drift does not print %q:\n%s", part, out)
 		}
 	}
 	run(t, stage, cli.ExitUsage, "drift", "-f", stage.Manifests(), "-o", "toml")
 	run(t, stage, cli.ExitUsage, "drift", "-f", stage.Manifests(), "--snapshot", "x")
 }
 
-// TestRepairGroups restores security groups, and edited values of a VM that was moved.
+// TestRepairGroups repairs security groups, and edited values of a moved VM.
 func TestRepairGroups(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestRemoveMovedVM removes a VM that was moved to another host by hand, while a VM of its
-// old host has drifted: the state only has the new host after a refresh.
+// TestRemoveMovedVM removes a VM that was moved to another host by hand, while a VM of the
+// old host has drifted. The state contains the new host only after a refresh.
 func TestRemoveMovedVM(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -23,7 +23,7 @@ func TestRemoveMovedVM(t *testing.T) {
 		!strings.Contains(notes, "zone says pve-2") || !strings.Contains(notes, "pve-3 has no CPUs 42,46,50,54") {
 		t.Errorf("got %+v", moved)
 	}
-	// It causes no change and blocks none.
+	// The moved VM causes no change and blocks none.
 	before := stage.Sim.Guests()
 	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
@@ -46,8 +46,8 @@ func TestRemoveMovedVM(t *testing.T) {
 	}
 }
 
-// TestRemoveMovedVMOfDeadHost removes a VM that high availability started on another host
-// after its own failed.
+// TestRemoveMovedVMOfDeadHost removes a VM that high availability restarted on another host
+// after its host failed.
 func TestRemoveMovedVMOfDeadHost(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)

@@ -34,14 +34,14 @@ func tags(t *testing.T, stage *demo.Stage, vm fleet.VM) string {
 	t.Helper()
 	guest, exists := stage.Sim.Guest(int(vm.VMID))
 	if !exists {
-		t.Fatalf("vm %s is gone", vm.Name)
+		t.Fatalf("vm %s does not exist", vm.Name)
 	}
 	return guest.Config["tags"]
 }
 
-// TestRepairLeavesTheUnfinished repairs while the removal of a VM is in progress on one
-// host, and a VM of another is gone: the removal is neither forgotten nor blocks other
-// hosts, and nothing is created.
+// TestRepairLeavesTheUnfinished repairs while the removal of a VM is unfinished on one host
+// and a VM of another host is missing. The removal is not lost and does not block other
+// hosts, and no VM is created.
 func TestRepairLeavesTheUnfinished(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -62,10 +62,10 @@ func TestRepairLeavesTheUnfinished(t *testing.T) {
 	stage.Stderr = io.MultiWriter(stage.Stderr, &stderr)
 	run(t, stage, cli.ExitFailed, "drift", "-f", stage.Manifests(), "--repair", "--auto-approve")
 	if !strings.Contains(stderr.String(), "host homelab/pve-2: an earlier change is unfinished there") || !strings.Contains(stderr.String(), "run `numaform apply` first") {
-		t.Errorf("drift does not say what is in the way:\n%s", &stderr)
+		t.Errorf("drift does not report the unfinished change:\n%s", &stderr)
 	}
 	if got := tags(t, stage, mate); got != "mine" {
-		t.Errorf("%s was repaired beside something unfinished: %q", mate.Name, got)
+		t.Errorf("%s was repaired despite an unfinished change on its host: %q", mate.Name, got)
 	}
 	if got := tags(t, stage, repaired); got != "numaform;numaform-quickstart" {
 		t.Errorf("%s was not repaired: %q", repaired.Name, got)
@@ -74,12 +74,12 @@ func TestRepairLeavesTheUnfinished(t *testing.T) {
 		t.Errorf("a repair removed %s", leaving.Name)
 	}
 	if _, exists := stage.Sim.Guest(int(vanished.VMID)); exists {
-		t.Errorf("a repair made %s", vanished.Name)
+		t.Errorf("a repair created %s", vanished.Name)
 	}
 
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	if _, exists := stage.Sim.Guest(int(leaving.VMID)); exists {
-		t.Errorf("the removal of %s was forgotten", leaving.Name)
+		t.Errorf("the removal of %s was lost", leaving.Name)
 	}
 	run(t, stage, cli.ExitOK, "drift", "-f", stage.Manifests(), "--repair", "--auto-approve", "--detailed-exitcode")
 	if got := tags(t, stage, mate); got != "numaform;numaform-quickstart" {
@@ -87,7 +87,7 @@ func TestRepairLeavesTheUnfinished(t *testing.T) {
 	}
 }
 
-// untilSaid is a writer that calls a function once a text was written.
+// untilSaid is a writer that calls a function when a text is first written.
 type untilSaid struct {
 	text string
 	then func()
@@ -100,7 +100,7 @@ func (w untilSaid) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// TestDriftEvery is interrupted after its first round.
+// TestDriftEvery interrupts drift --every after its first round.
 func TestDriftEvery(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestStateLost loses the states: no plan can remove a node that is not in the state, so
-// the node is imported first.
+// TestStateLost deletes the states. A plan cannot remove a node that is not in the state,
+// so the node is imported first.
 func TestStateLost(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -34,11 +34,12 @@ func TestStateLost(t *testing.T) {
 		}
 	}
 	if _, exists := stage.Sim.Guest(2000); exists {
-		t.Error("the node is still there")
+		t.Error("the node still exists")
 	}
 }
 
-// TestVMDeletedByHand re-creates a VM that still has a file.
+// TestVMDeletedByHand deletes a VM by hand, which is re-created because it still has a
+// file.
 func TestVMDeletedByHand(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -50,7 +51,7 @@ func TestVMDeletedByHand(t *testing.T) {
 	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
 }
 
-// TestDescriptionEdited overwrites the line that identifies a VM.
+// TestDescriptionEdited overwrites the marker in a VM's description.
 func TestDescriptionEdited(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -64,7 +65,7 @@ func TestDescriptionEdited(t *testing.T) {
 	before := stage.Sim.Guests()
 	out := run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	if !strings.Contains(out, "add this line to the description: numaform/1 cluster=quickstart key=") {
-		t.Errorf("apply does not say what is wrong:\n%s", out)
+		t.Errorf("apply does not report the lost marker:\n%s", out)
 	}
 	after := stage.Sim.Guests()
 	if len(after) != len(before) {
@@ -72,12 +73,12 @@ func TestDescriptionEdited(t *testing.T) {
 	}
 	run(t, stage, cli.ExitFailed, "remove", vmOf(t, stage, 2000).Name, "-f", stage.Manifests(), "--auto-approve")
 	if _, exists := stage.Sim.Guest(2000); !exists {
-		t.Error("a vm without our marker was removed")
+		t.Error("a vm without the fleet's marker was removed")
 	}
 }
 
-// TestStateLostAndNothingAsked imports VMs into a lost state although no pod requests
-// anything.
+// TestStateLostAndNothingAsked deletes the states and checks that VMs are imported even if
+// no pod needs a change.
 func TestStateLostAndNothingAsked(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)

@@ -1,5 +1,5 @@
-// Package e2e_test drives numaform's command line against the real engine, the
-// real provider and a simulated Proxmox, and reads the outcome back from Proxmox.
+// Package e2e_test runs numaform's command line with the real engine, the real provider and
+// a simulated Proxmox, and checks the outcome in Proxmox.
 package e2e_test
 
 import (
@@ -39,9 +39,9 @@ func quickstart(t *testing.T, change ...func(*pvesim.Config)) *demo.Stage {
 	})
 }
 
-// oneHost opens the quickstart with the pods that run on pve-2 alone. It is for tests in which
-// other hosts would only repeat what happens on this one: an engine for each host is most of
-// what such a test costs.
+// oneHost opens the quickstart with pods that need only pve-2. Use it for tests in which
+// the other hosts would only repeat the case of this one: most of their time is spent on
+// one engine per host.
 func oneHost(t *testing.T) *demo.Stage {
 	t.Helper()
 	stage := quickstart(t)
@@ -116,8 +116,8 @@ func readFleet(t *testing.T, dir string) (fleet.Fleet, generator.Files) {
 	return parsed, files
 }
 
-// kept returns a directory with the files of a stage's fleet: its own, or a new checkout of
-// its repository.
+// kept returns a directory with the files of a stage's fleet: the stage's own directory, or
+// a new checkout of its repository.
 func kept(t *testing.T, stage *demo.Stage) string {
 	t.Helper()
 	config, err := os.ReadFile(filepath.Join(stage.Dir, "numaform.yaml"))
@@ -178,6 +178,6 @@ func TestPlanIsTheSameTwice(t *testing.T) {
 	}
 	entries, err := os.ReadDir(stage.Fleet())
 	if !os.IsNotExist(err) {
-		t.Errorf("plan made the fleet's own directory: %v, %v", entries, err)
+		t.Errorf("plan created the fleet's own directory: %v, %v", entries, err)
 	}
 }

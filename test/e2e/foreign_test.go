@@ -21,13 +21,13 @@ func stranger(host string) pvesim.Guest {
 	}
 }
 
-// TestStrangerTakesVMID creates an unmanaged VM with a planned VMID at two times: after the
-// plan and before the apply, and when the engine is about to clone.
+// TestStrangerTakesVMID creates an unmanaged VM with a planned VMID, either between plan
+// and apply or just before the engine clones.
 func TestStrangerTakesVMID(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
-		// at is the call during which the stranger appears.
+		// at is the call during which the unmanaged VM is created.
 		at holding
 	}{
 		{"before the apply", holding{"GET", `^/cluster/resources`}},
@@ -40,31 +40,31 @@ func TestStrangerTakesVMID(t *testing.T) {
 			host := string(vmOf(t, stage, 2000).Host.Host)
 			skip := 0
 			if tt.at.method == "GET" {
-				// The first is the snapshot for the plan.
+				// The first call is the snapshot for the plan.
 				skip = 1
 			}
 			raw := intrude(t, stage, tt.at, skip, host)
 			if got := raw(); got == "" {
-				t.Fatal("the stranger did not come")
+				t.Fatal("the unmanaged VM was not created")
 			}
-			// The refused VM gets another VMID in the next attempt.
+			// The next apply creates the refused VM with another VMID.
 			run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 			guest, ok := stage.Sim.Guest(2000)
 			if !ok || guest.Raw != raw() {
-				t.Errorf("the stranger was changed:\n%s\nbefore:\n%s", guest.Raw, raw())
+				t.Errorf("the unmanaged VM was changed:\n%s\nbefore:\n%s", guest.Raw, raw())
 			}
 			desired, _ := readFleet(t, kept(t, stage))
 			if slices.ContainsFunc(desired.VMs, func(vm fleet.VM) bool { return vm.VMID == 2000 }) {
-				t.Error("a vm of the fleet has the stranger's VMID")
+				t.Error("a vm of the fleet has the VMID of the unmanaged VM")
 			}
 			for _, vm := range desired.VMs {
 				if got, ok := stage.Sim.Guest(int(vm.VMID)); !ok || got.Config["name"] != vm.Name {
-					t.Errorf("vm %s was not made", vm.Name)
+					t.Errorf("vm %s was not created", vm.Name)
 				}
 			}
 			for _, call := range stage.Sim.Calls() {
 				if call.Method != "GET" && strings.Contains(call.Path, "/qemu/2000/") {
-					t.Errorf("the stranger was written to: %s %s", call.Method, call.Path)
+					t.Errorf("the unmanaged VM was written to: %s %s", call.Method, call.Path)
 				}
 			}
 		})
@@ -84,8 +84,8 @@ func vmOf(t *testing.T, stage *demo.Stage, vmid fleet.VMID) fleet.VM {
 	return fleet.VM{}
 }
 
-// intrude applies, and puts the stranger into Proxmox during a delayed call. It returns a
-// function that reads the stranger's original configuration.
+// intrude applies, and creates the unmanaged VM during a delayed call. It returns a
+// function that reads the original configuration of that VM.
 func intrude(t *testing.T, stage *demo.Stage, at holding, skip int, host string) func() string {
 	t.Helper()
 	stage.Sim.AddFault(pvesim.Fault{Method: at.method, Path: at.path, Skip: skip, Delay: holdTime})
@@ -96,7 +96,7 @@ func intrude(t *testing.T, stage *demo.Stage, at holding, skip int, host string)
 	}()
 	held(t, stage, []holding{at})
 	if _, exists := stage.Sim.Guest(2000); exists {
-		t.Fatal("the stranger comes too late")
+		t.Fatal("the unmanaged VM was created too late")
 	}
 	if err := stage.Sim.PutGuest(stranger(host)); err != nil {
 		t.Fatal(err)
@@ -108,13 +108,13 @@ func intrude(t *testing.T, stage *demo.Stage, at holding, skip int, host string)
 			t.Errorf("apply onto a taken VMID: exit code %d, want %d", code, cli.ExitFailed)
 		}
 	case <-time.After(3 * time.Minute):
-		t.Fatal("apply does not end")
+		t.Fatal("apply did not end")
 	}
 	return func() string { return guest.Raw }
 }
 
-// TestStrangerTakesVMIDOfLostVM deletes a VM by hand and creates an unmanaged VM in its
-// place: the state still says that it is ours.
+// TestStrangerTakesVMIDOfLostVM deletes a VM by hand and creates an unmanaged VM with its
+// VMID, while the state still contains the deleted VM.
 func TestStrangerTakesVMIDOfLostVM(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -129,7 +129,7 @@ func TestStrangerTakesVMIDOfLostVM(t *testing.T) {
 	run(t, stage, cli.ExitChanges, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	if after, _ := stage.Sim.Guest(2000); after.Raw != before.Raw || !after.Running {
-		t.Errorf("the stranger was changed:\n%s\nbefore:\n%s", after.Raw, before.Raw)
+		t.Errorf("the unmanaged VM was changed:\n%s\nbefore:\n%s", after.Raw, before.Raw)
 	}
 	desired, _ := readFleet(t, kept(t, stage))
 	if len(desired.VMs) != len(wanted.VMs) {
@@ -137,7 +137,7 @@ func TestStrangerTakesVMIDOfLostVM(t *testing.T) {
 	}
 	for _, vm := range desired.VMs {
 		if guest, ok := stage.Sim.Guest(int(vm.VMID)); !ok || guest.Config["name"] != vm.Name {
-			t.Errorf("vm %s was not made", vm.Name)
+			t.Errorf("vm %s was not created", vm.Name)
 		}
 	}
 	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")

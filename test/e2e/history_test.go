@@ -58,7 +58,7 @@ metadata: {name: control-plane}
 spec: {unschedulable: true}
 `
 
-// nothing is a cluster without pods.
+// nothing writes the manifests of a cluster without pods.
 func nothing(t *testing.T, stage *demo.Stage) string {
 	t.Helper()
 	path := filepath.Join(stage.Dir, "nothing.yaml")
@@ -94,9 +94,9 @@ func TestUndo(t *testing.T) {
 	none := nothing(t, stage)
 	run(t, stage, cli.ExitOK, "undo", "-f", none, "--auto-approve")
 	if left := vms(stage); len(left) != 0 {
-		t.Fatalf("the scale-up was undone and VMs %v are left", left)
+		t.Fatalf("the scale-up was undone, but VMs %v still exist", left)
 	}
-	// Undo the undo: the same number of VMs, with new VMIDs and keys.
+	// Undo the undo: it creates the same number of VMs, with new VMIDs and keys.
 	run(t, stage, cli.ExitOK, "undo", "-f", none, "--auto-approve")
 	again := vms(stage)
 	if len(again) != len(made) || slices.ContainsFunc(again, func(id int) bool { return slices.Contains(made, id) }) {
@@ -131,7 +131,7 @@ func TestUndo(t *testing.T) {
 	for _, undone := range []int{0, 3} {
 		out := run(t, stage, cli.ExitFailed, "undo", entries[undone].Change.ID, "-f", none, "--auto-approve")
 		if len(vms(stage)) != len(again) {
-			t.Errorf("a second undo of the same change did something:\n%s", out)
+			t.Errorf("a second undo of the same change had an effect:\n%s", out)
 		}
 	}
 }
@@ -154,9 +154,9 @@ func TestGitRevert(t *testing.T) {
 	git(t, laptop, "push", "--quiet")
 	run(t, stage, cli.ExitOK, "apply", "-f", none, "--auto-approve")
 	if left := vms(stage); len(left) != 0 {
-		t.Fatalf("the scale-up was reverted and VMs %v are left", left)
+		t.Fatalf("the scale-up was reverted, but VMs %v still exist", left)
 	}
-	// Revert the revert: the same VMs again.
+	// Revert the revert: it creates the same VMs again.
 	git(t, laptop, "pull", "--quiet", "--rebase")
 	git(t, laptop, "revert", "--no-edit", git(t, laptop, "log", "--format=%H", "--grep=^Revert", "-1"))
 	git(t, laptop, "push", "--quiet")
@@ -191,9 +191,8 @@ func TestGitRevert(t *testing.T) {
 	}
 }
 
-// TestGitRevertOfAnOlderChange reverts the first of two scale-ups, which introduced
-// everything that the second one's VMs share with it, and checks that neither VMIDs nor
-// keys are reused.
+// TestGitRevertOfAnOlderChange reverts the first of two scale-ups, which added files that
+// the VMs of both use. It checks that neither VMIDs nor keys are reused.
 func TestGitRevertOfAnOlderChange(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -204,7 +203,7 @@ func TestGitRevertOfAnOlderChange(t *testing.T) {
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	second := slices.DeleteFunc(vms(stage), func(id int) bool { return slices.Contains(first, id) })
 	if len(second) == 0 {
-		t.Fatal("the second scale-up made no VM")
+		t.Fatal("the second scale-up created no VM")
 	}
 	laptop := t.TempDir()
 	git(t, "", "clone", "--quiet", remote, laptop)
@@ -216,16 +215,16 @@ func TestGitRevertOfAnOlderChange(t *testing.T) {
 	none := nothing(t, stage)
 	run(t, stage, cli.ExitOK, "apply", "-f", none, "--auto-approve")
 	if left := vms(stage); !slices.Equal(left, second) {
-		t.Fatalf("VMs %v are left, want %v", left, second)
+		t.Fatalf("VMs %v exist, want %v", left, second)
 	}
-	// Revert the newest as well; the pods then request nodes again.
+	// Also revert the second scale-up: the pods need nodes again.
 	git(t, laptop, "pull", "--quiet", "--rebase")
 	newest := "*/node-*-" + strconv.Itoa(slices.Max(second)) + ".tf"
 	git(t, laptop, "revert", "--no-edit", git(t, laptop, "log", "--format=%H", "-1", "--", newest))
 	git(t, laptop, "push", "--quiet")
 	run(t, stage, cli.ExitOK, "apply", "-f", none, "--auto-approve")
 	if left := vms(stage); len(left) > 0 {
-		t.Fatalf("both scale-ups were reverted and VMs %v are left", left)
+		t.Fatalf("both scale-ups were reverted, but VMs %v still exist", left)
 	}
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	if fresh := vms(stage); len(fresh) == 0 || slices.Min(fresh) <= slices.Max(second) {
@@ -236,7 +235,7 @@ func TestGitRevertOfAnOlderChange(t *testing.T) {
 	for _, entry := range history(t, stage) {
 		for _, vm := range entry.Change.Added {
 			if keys[vm.Key] {
-				t.Errorf("key %s was given out twice", vm.Key)
+				t.Errorf("key %s was assigned twice", vm.Key)
 			}
 			keys[vm.Key] = true
 		}
@@ -251,7 +250,7 @@ func TestReviewMode(t *testing.T) {
 	edit(t, stage, "numaform.yaml", "git: {remote: ", "git: {review: true, remote: ")
 	out := run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	if made := vms(stage); len(made) != 0 || !strings.Contains(out, "waits for review on branch numaform/") {
-		t.Fatalf("it made VMs %v:\n%s", made, out)
+		t.Fatalf("apply created VMs %v:\n%s", made, out)
 	}
 	laptop := t.TempDir()
 	git(t, "", "clone", "--quiet", remote, laptop)
@@ -267,12 +266,12 @@ func TestReviewMode(t *testing.T) {
 	run(t, stage, cli.ExitOK, "apply", "-f", nothing(t, stage), "--auto-approve")
 	compare(t, stage)
 	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
-	// Merged changes are applied, although there are pending pods whose nodes need a review.
+	// Merged changes are applied even while the nodes of pending pods wait for a review.
 	git(t, laptop, "pull", "--quiet", "--no-edit", "origin", "main")
 	run(t, stage, cli.ExitOK, "remove", vmOf(t, stage, 2000).Name, "-f", nothing(t, stage), "--auto-approve")
 	merge()
 	out = run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	if _, exists := stage.Sim.Guest(2000); exists || !strings.Contains(out, "waits for review on branch numaform/") {
-		t.Errorf("the merged removal was not applied, or its pods' next node not proposed:\n%s", out)
+		t.Errorf("the merged removal was not applied, or no new node was proposed for its pods:\n%s", out)
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-var update = flag.Bool("update", false, "write the shown parts of docs/ again")
+var update = flag.Bool("update", false, "rewrite the generated parts of docs/")
 
 // TestReadmeShowsWhatHappens compares the node file in docs/change-control.md and the
-// README's picture with the quickstart's.
+// README's picture with the output of the quickstart.
 func TestReadmeShowsWhatHappens(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
@@ -28,17 +28,17 @@ func TestReadmeShowsWhatHappens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The rest repeats what the VM inherits from its template.
+	// The rest repeats values that the VM inherits from its template.
 	head, _, _ := strings.Cut(string(content), "  hardware = {")
 	_, plans, _ := strings.Cut(out, "Plans\n─────\n")
 	shown := block("node file", "diff", prefixed(head, "+")) + "\n" + block("plans", "text", hashless(plans))
 	before, rest, _ := strings.Cut(string(readme), "<!-- node file: ")
 	_, after, found := strings.Cut(rest, "<!-- end of plans -->\n")
 	if !found {
-		t.Fatal("docs/change-control.md has no marks of its node file and plans")
+		t.Fatal("docs/change-control.md does not mark its node file and plans")
 	}
 	if want := before + shown + after; want != string(readme) {
-		t.Errorf("docs/change-control.md does not show what the quickstart makes: go test ./test/e2e -run Readme -update\n%s", shown)
+		t.Errorf("docs/change-control.md differs from the output of the quickstart: run go test ./test/e2e -run Readme -update\n%s", shown)
 		if *update {
 			if err := os.WriteFile(filepath.Join(root, "docs", "change-control.md"), []byte(want), 0o644); err != nil {
 				t.Fatal(err)
@@ -54,11 +54,11 @@ func TestReadmeShowsWhatHappens(t *testing.T) {
 	}
 	kept, err := os.ReadFile(path)
 	if err != nil || string(kept) != picture {
-		t.Errorf("%s is not the map that the program draws (%v): go test ./test/e2e -run Readme -update", path, err)
+		t.Errorf("%s differs from the map drawn by the program (%v): run go test ./test/e2e -run Readme -update", path, err)
 	}
 }
 
-// block is a part of a page that this test maintains.
+// block returns a part of a page that this test generates.
 func block(name, language, text string) string {
 	return "<!-- " + name + ": kept by test/e2e -->\n```" + language + "\n" + text + "\n```\n<!-- end of " + name + " -->\n"
 }

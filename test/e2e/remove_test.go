@@ -19,11 +19,11 @@ func TestRemoveVMThatIsGone(t *testing.T) {
 	stage.Sim.RemoveGuest(2000)
 	name := vmOf(t, stage, 2000).Name
 
-	// The status does, too.
+	// status reports the missing VM.
 	out := run(t, stage, cli.ExitOK, "status")
 	for _, want := range []string{"1 VM missing from Proxmox: " + name + ":", "Last change", "NodePools"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("status does not say %q:\n%s", want, out)
+			t.Errorf("status does not print %q:\n%s", want, out)
 		}
 	}
 	for line := range strings.Lines(out) {
@@ -37,14 +37,14 @@ func TestRemoveVMThatIsGone(t *testing.T) {
 	}
 	run(t, stage, cli.ExitOK, "get", "hosts", "-o", "json")
 
-	// The plan names the VM that it would create again, and why.
+	// The plan names the VM that it re-creates, and gives the reason.
 	out = run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests())
 	for _, want := range []string{"1 to re-create", "re-create " + name + ": its file is in the fleet, but the VM no longer exists in Proxmox"} {
 		if !strings.Contains(out, want) {
-			t.Errorf("plan does not say %q:\n%s", want, out)
+			t.Errorf("plan does not print %q:\n%s", want, out)
 		}
 	}
-	// Planning the same again gives the same plan, with the command that applies it.
+	// A second plan prints the same plan, with the command that applies it.
 	plans := func(out string) string { _, after, _ := strings.Cut(out, "Plans\n"); return after }
 	again := run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests())
 	if diff := cmp.Diff(plans(out), plans(again)); diff != "" {
@@ -80,7 +80,7 @@ spec:
 `
 
 // TestDeletedFileIsARequest deletes a node file by hand: the VM remains while its Node runs
-// pods, and is deleted afterwards. With its file restored, it is created again.
+// pods, and is deleted afterwards. When the file is restored, the VM is re-created.
 func TestDeletedFileIsARequest(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -98,9 +98,9 @@ func TestDeletedFileIsARequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := run(t, stage, cli.ExitFailed, "plan", "-f", stage.Manifests()); !strings.Contains(out, "the manifests contain no Node") {
-		t.Errorf("plan does not say that it knows nothing of Nodes:\n%s", out)
+		t.Errorf("plan does not report that the manifests contain no Node:\n%s", out)
 	}
-	// There is no other request, so nothing else changes.
+	// Nothing else is requested, so nothing else changes.
 	node := filepath.Join(stage.Dir, "node.yaml")
 	if err := os.WriteFile(node, []byte(busy), 0o600); err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestDeletedFileIsARequest(t *testing.T) {
 		}
 		code := cli.ExitFailed
 		if out := run(t, stage, code, args...); !strings.Contains(out, "node pinned-2000 still runs pods") {
-			t.Errorf("%s does not say why the VM stays:\n%s", command, out)
+			t.Errorf("%s does not report why the VM is not removed:\n%s", command, out)
 		}
 	}
 	for _, guest := range before {
@@ -126,7 +126,7 @@ func TestDeletedFileIsARequest(t *testing.T) {
 	}
 	run(t, stage, cli.ExitOK, "apply", "-f", empty, "--auto-approve")
 	if _, exists := stage.Sim.Guest(2000); exists {
-		t.Error("the VM is still there")
+		t.Error("the VM still exists")
 	}
 	if len(stage.Sim.Guests()) != len(before)-1 {
 		t.Errorf("%d guests, before %d", len(stage.Sim.Guests()), len(before))
@@ -137,7 +137,7 @@ func TestDeletedFileIsARequest(t *testing.T) {
 	run(t, stage, cli.ExitOK, "apply", "-f", empty, "--auto-approve")
 	compare(t, stage)
 	out := run(t, stage, cli.ExitOK, "history", "pinned-2000")
-	if strings.Count(out, ": by-hand\n") != 2 || !strings.Contains(out, "files were deleted: pinned-2000") || !strings.Contains(out, "files were restored: pinned-2000") {
-		t.Errorf("the history does not tell of it:\n%s", out)
+	if strings.Count(out, ": by-hand\n") != 2 || !strings.Contains(out, "files were deleted: pinned-2000") || !strings.Contains(out, "files came back: pinned-2000") {
+		t.Errorf("the history does not list the changes by hand:\n%s", out)
 	}
 }

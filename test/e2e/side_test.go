@@ -49,9 +49,10 @@ func fiveHosts(t *testing.T) fs.FS {
 	return files
 }
 
-// TestFiveAppliesSideBySide loses one host, or its provider, while five hosts each clone a
-// VM: the others finish in the same apply, and the next apply does the rest. make test loses
-// the host, and test/faults kills single providers there.
+// TestFiveAppliesSideBySide takes down one host, or kills its provider, while five hosts
+// each clone a VM. The other hosts finish in the same apply, and the next apply completes
+// the failed one. make test only takes down the host, because test/faults kills single
+// providers.
 func TestFiveAppliesSideBySide(t *testing.T) {
 	t.Parallel()
 	const victim = "pve-3"
@@ -106,7 +107,7 @@ func TestFiveAppliesSideBySide(t *testing.T) {
 				if ok && guest.Running {
 					made[string(vm.Host.Host)]++
 				} else if vm.Host.Host != victim {
-					t.Errorf("vm %s on %s was not made", vm.Name, vm.Host)
+					t.Errorf("vm %s on %s was not created", vm.Name, vm.Host)
 				}
 			}
 			if len(made) < 4 {
@@ -123,14 +124,14 @@ func TestFiveAppliesSideBySide(t *testing.T) {
 	}
 }
 
-// panicProvider ends the provider of a host like a panic: with its goroutines' stacks, in
-// the middle of its calls.
+// panicProvider makes the provider of a host dump its goroutines and exit during its calls,
+// as a panic does.
 func panicProvider(t *testing.T, stage *demo.Stage, host string) {
 	t.Helper()
 	mark := func(pid string) string {
 		content, err := os.ReadFile(filepath.Join("/proc", pid, "environ"))
 		if err != nil {
-			return "" // it has ended
+			return "" // the process ended
 		}
 		for entry := range strings.SplitSeq(string(content), "\x00") {
 			if strings.HasPrefix(entry, "NUMAFORM_RUN=") {

@@ -27,7 +27,8 @@ const (
 
 var image = []byte("a disk of 3 GiB")
 
-// templatesRoot is examples/templates beside its module, on the quickstart's Proxmox.
+// templatesRoot is a copy of examples/templates and its module, for the quickstart's
+// Proxmox.
 type templatesRoot struct {
 	t      *testing.T
 	stage  *demo.Stage
@@ -35,8 +36,8 @@ type templatesRoot struct {
 	dir    string
 }
 
-// withTemplates adds the user, roles and grants of docs/templates.md to the Proxmox, and
-// the image.
+// withTemplates adds the image, and the user, roles and grants in docs/templates.md, to the
+// Proxmox.
 func withTemplates(t *testing.T) func(*pvesim.Config) {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "templates.md"))
@@ -101,13 +102,13 @@ func (r *templatesRoot) apply() string {
 	return r.engine.Run(r.t, r.dir, "apply", "-auto-approve", "-input=false", "-no-color")
 }
 
-// refused runs the engine, which must fail with this text.
+// refused runs the engine, and checks that its error contains this text.
 func (r *templatesRoot) refused(want string, args ...string) {
 	r.t.Helper()
 	out, err := r.engine.Try(r.t, r.dir, append(args, "-input=false", "-no-color")...)
 	plain := strings.Join(strings.Fields(strings.ReplaceAll(out, "│", " ")), " ")
 	if err == nil || !strings.Contains(plain, want) {
-		r.t.Errorf("%v: %v, want an error that says %q:\n%s", args, err, want, out)
+		r.t.Errorf("%v: %v, want an error with %q:\n%s", args, err, want, out)
 	}
 }
 
@@ -145,8 +146,8 @@ func (r *templatesRoot) has(vga string) {
 	}
 }
 
-// TestTemplates creates the templates of the example with the privileges in its
-// documentation, changes them in place, makes numaform clone them, and removes them.
+// TestTemplates creates the example's templates with the documented privileges, changes
+// them in place, makes numaform clone them, and removes them.
 func TestTemplates(t *testing.T) {
 	t.Parallel()
 	r := newTemplatesRoot(t)
@@ -157,7 +158,7 @@ func TestTemplates(t *testing.T) {
 
 	r.edit("disk_gib      = 10", "disk_gib      = 10\nvga = { type = \"std\", memory = 32 }")
 	if out := r.apply(); !strings.Contains(out, "0 added, 3 changed, 0 destroyed") {
-		t.Errorf("another display is no change in place:\n%s", out)
+		t.Errorf("another display does not change the VM in place:\n%s", out)
 	}
 	r.has("memory=32,type=std")
 
@@ -190,7 +191,7 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// TestTemplatesRefused refuses used and duplicate VMIDs, and wrong images.
+// TestTemplatesRefused checks that used and duplicate VMIDs, and wrong images, are refused.
 func TestTemplatesRefused(t *testing.T) {
 	t.Parallel()
 	r := newTemplatesRoot(t)
@@ -201,7 +202,7 @@ func TestTemplatesRefused(t *testing.T) {
 	before, _ := r.stage.Sim.Guest(9102)
 	r.refused("VMID 9102 belongs to another VM, which does not have the tag numaform-template-9102", "apply", "-auto-approve")
 	if after, _ := r.stage.Sim.Guest(9102); !cmp.Equal(before, after) {
-		t.Errorf("the VM that has the VMID changed:\n%s", cmp.Diff(before, after))
+		t.Errorf("the VM with that VMID changed:\n%s", cmp.Diff(before, after))
 	}
 	r.edit(`"pve-2" = 9102`, `"pve-2" = 9101`)
 	r.refused("Duplicate VMID", "plan")
@@ -216,7 +217,7 @@ func TestTemplatesRefused(t *testing.T) {
 		t.Errorf("a wrong image left VM %v and volumes %s", made, volumes)
 	}
 
-	// An incomplete template is re-created, although its VMID is in use by then.
+	// An incomplete template is re-created, even though its VMID is in use.
 	r.edit(strings.Repeat("0", 64), right)
 	r.stage.Sim.AddFault(pvesim.Fault{Method: "POST", Path: `/qemu/9101/template$`, Times: 1, TaskExit: "can't lock file"})
 	r.refused("can't lock file", "apply", "-auto-approve")
@@ -226,8 +227,8 @@ func TestTemplatesRefused(t *testing.T) {
 	}
 	r.clean()
 
-	// The plan shows the effect of another image for the same VMID, again as long as Proxmox
-	// refuses to delete the template.
+	// The plan shows the effect of another image for the same VMID. It shows it again while
+	// Proxmox refuses to delete the template.
 	r.edit(right, strings.Repeat("1", 64))
 	r.stage.Sim.AddFault(pvesim.Fault{Method: "DELETE", Path: `/qemu/9101/?$`, Times: 1, TaskExit: "base volume is still in use by linked cloned"})
 	r.refused("base volume is still in use", "apply", "-auto-approve")

@@ -19,14 +19,14 @@ type backend struct {
 	// mu guards the fields below.
 	mu            sync.Mutex
 	states, locks map[string][]byte
-	// written is every state that was ever saved.
+	// written contains every state that was ever saved.
 	written [][]byte
 	gates   []backendGate
 	fails   func(r *http.Request) bool
 }
 
-// backendGate is a gate for requests of a method, with a lock for an operation; with after,
-// once they were executed.
+// backendGate is a gate for requests with a method while an operation holds the lock. If
+// after is set, the gate stops them once they are executed.
 type backendGate struct {
 	method, operation string
 	after             bool
@@ -42,7 +42,7 @@ func newBackend(t *testing.T) *backend {
 	return b
 }
 
-// The operations that take a lock, by the engines' names.
+// The operations that take a lock, as named by the engines.
 const (
 	operationPlan  = "OperationTypePlan"
 	operationApply = "OperationTypeApply"
@@ -57,8 +57,7 @@ func (b *backend) hold(method, operation string, after bool) *gate {
 	return g
 }
 
-// failing makes requests fail for which the function returns true, until it is called with
-// nil.
+// failing makes the requests fail for which fails returns true. nil ends the failures.
 func (b *backend) failing(fails func(r *http.Request) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,7 +143,8 @@ func (b *backend) answer(r *http.Request, body []byte) (int, []byte) {
 	return http.StatusOK, nil
 }
 
-// unlock removes the locks, as an operator does who knows that no process holds them.
+// unlock removes the locks, as an operator does after making sure that no process holds
+// them.
 func (b *backend) unlock() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -16,12 +16,12 @@ import (
 	"github.com/numaform/numaform/internal/enginetest"
 )
 
-// fullAfter prevents numaform and its child processes from writing more than that many
-// bytes to a file, as if the disk were full then.
+// fullAfter is the environment variable with the number of bytes that numaform and its
+// child processes can write to a file. It simulates a full disk.
 const fullAfter = "FAULTS_FULL_AFTER"
 
-// fill sets the limit for this process, if requested, and re-executes the program: the
-// signal that comes with the limit is blocked, and only a new program image inherits that.
+// fill sets the limit for this process, if requested, and re-executes the program. It also
+// blocks the signal of the limit, and only a new program image inherits that.
 func fill() error {
 	limit, err := strconv.ParseUint(os.Getenv(fullAfter), 10, 64)
 	if err != nil {
@@ -42,8 +42,8 @@ func fill() error {
 	return syscall.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
-// TestDiskFull fills the disk after a number of bytes: either everything can be written,
-// and is applied, or nothing is applied.
+// TestDiskFull fills the disk after a number of bytes. Either all files are written and
+// applied, or nothing is applied.
 func TestDiskFull(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -55,7 +55,7 @@ func TestDiskFull(t *testing.T) {
 				w := newWorld(t)
 				env := w.env
 				w.env = append(env[:len(env):len(env)], fullAfter+"="+strconv.Itoa(limit))
-				// Its output goes where there is no limit.
+				// Its output goes to /dev/null, which has no limit.
 				w.discards = true
 				code := w.start(w.applyArgs()...).wait()
 				w.env, w.discards = env, false
@@ -67,7 +67,7 @@ func TestDiskFull(t *testing.T) {
 				case code != cli.ExitFailed:
 					t.Errorf("exit code %d, want %d", code, cli.ExitFailed)
 				case w.begun() > 0:
-					t.Errorf("it failed, and made %s", w.portrait())
+					t.Errorf("apply failed, but created %s", w.portrait())
 				}
 				w.converge(scaledUp)
 			})
@@ -83,12 +83,12 @@ func TestDiskFull(t *testing.T) {
 		}
 	}
 	if counts[0] == 0 || counts[1] == 0 {
-		t.Errorf("%d failed and %d did well: the limits prove nothing", counts[0], counts[1])
+		t.Errorf("%d failed and %d succeeded: choose limits with both results", counts[0], counts[1])
 	}
 }
 
-// TestDiskFullAtTheEnd makes a local state not fit after its VMs were created. They are
-// found again.
+// TestDiskFullAtTheEnd fills the disk when a local state is saved after its VMs were
+// created. The next apply finds the VMs.
 func TestDiskFullAtTheEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, localState)
@@ -103,18 +103,19 @@ func TestDiskFullAtTheEnd(t *testing.T) {
 		t.Errorf("exit code %d, want %d\n%s", code, cli.ExitFailed, r.said())
 	}
 	if begun := w.begun(); begun != scaledUp {
-		t.Errorf("%d VMs were made, want %d: the disk was full too early", begun, scaledUp)
+		t.Errorf("%d VMs were created, want %d: the disk was full too early", begun, scaledUp)
 	}
-	// Half a state proves nothing. An operator moves it away, as the error says.
+	// A partial state is not evidence that VMs are missing. An operator moves it away, as
+	// the error advises.
 	w.mark()
 	for _, half := range append(w.kept(), filepath.Join(w.dir, "state", "states", "homelab", busyHost, "terraform.tfstate")) {
 		if out := w.apply(cli.ExitFailed); !strings.Contains(out, filepath.Base(half)) && !strings.Contains(out, "state file could not be parsed") {
-			t.Errorf("it does not tell of %s:\n%s", half, out)
+			t.Errorf("the error does not name %s:\n%s", half, out)
 		}
 		w.must(os.Rename(half, half+".half"))
 	}
 	if writes := w.writes(); len(writes) > 0 {
-		t.Errorf("it wrote without a state: %v", writes)
+		t.Errorf("numaform wrote without a state: %v", writes)
 	}
 	w.converge(scaledUp)
 	if _, err := os.Stat(filepath.Join(w.dir, "state", "states", "homelab", busyHost, "terraform.tfstate")); err != nil {

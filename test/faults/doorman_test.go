@@ -8,18 +8,17 @@ import (
 	"testing"
 )
 
-// doorman is the test's side of the shim: every engine calls it before it starts.
+// doorman is the test's side of the shim. Every engine calls it before it starts.
 type doorman struct {
 	listener net.Listener
-	ctx      context.Context //nolint:containedctx // the test's life
+	ctx      context.Context //nolint:containedctx // the lifetime of the test
 	// mu guards the fields below.
 	mu     sync.Mutex
 	gates  []doorGate
 	visits []visit
 }
 
-// doorGate is a gate for engines with a command, before they start or after they have
-// ended.
+// doorGate is a gate for engines with a command, before they start or after they end.
 type doorGate struct {
 	command string
 	ended   bool
@@ -50,7 +49,7 @@ func newDoorman(t *testing.T) *doorman {
 	return d
 }
 
-// serve answers one visit. A killed shim does not receive the answer.
+// serve responds to one visit. A killed shim does not receive the response.
 func (d *doorman) serve(conn net.Conn) {
 	defer conn.Close() //nolint:errcheck // see above
 	var v visit

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// gate stops the first visitor until it is opened. Later visitors pass.
+// gate stops the first visitor until the test opens the gate. Later visitors pass.
 type gate struct {
 	once    sync.Once
 	reached chan string
@@ -20,7 +20,7 @@ func newGate() *gate {
 }
 
 // pass enters the gate with a description of the visitor. It reports false if the visitor
-// must be ignored because it is dead.
+// must be ignored because its process was killed.
 func (g *gate) pass(ctx context.Context, what string) bool {
 	passed := true
 	g.once.Do(func() {

@@ -1,10 +1,10 @@
-// Package faults_test injects faults while numaform works: it kills the engine, the
-// provider and numaform itself at defined steps, makes Proxmox, backends and disks fail,
-// and then runs numaform again. It checks the contents of Proxmox, the backend and the
-// fleet's directory, never the output of numaform.
+// Package faults_test injects faults while numaform runs: it kills the engine, the provider
+// and numaform itself at defined steps, makes Proxmox, backends and disks fail, and then
+// runs numaform again. It checks the contents of Proxmox, the backend and the fleet's
+// directory, not the output of numaform.
 //
-// The test binary also runs as numaform and as the engine, see TestMain. The table of all
-// faults is docs/faults.md.
+// The test binary also runs as numaform and as the engine: see TestMain. docs/faults.md
+// lists all faults.
 package faults_test
 
 import (
@@ -24,8 +24,9 @@ import (
 // asNumaform makes this test binary run as numaform.
 const asNumaform = "FAULTS_AS_NUMAFORM"
 
-// rounds is how often each victim is killed at each step, each time with a different seed.
-var rounds = flag.Int("faults.rounds", 1, "kill each victim at each step that often")
+// rounds is the number of times each victim is killed at each step, each time with a
+// different seed.
+var rounds = flag.Int("faults.rounds", 1, "number of times to kill each victim at each step")
 
 func TestMain(m *testing.M) {
 	switch {

@@ -24,8 +24,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// check checks the invariants of docs/faults.md, which hold once everything has settled, in
-// a world with this number of desired VMs.
+// check checks the invariants of docs/faults.md in a world with this number of desired VMs.
+// No change may be in progress.
 func (w *world) check(wanted int) {
 	w.t.Helper()
 	w.checkFleet(wanted)
@@ -39,7 +39,7 @@ func (w *world) check(wanted int) {
 // clusterID is the clusterID of the fixture.
 const clusterID = "faults"
 
-// ours returns the VMs with our marker, by name.
+// ours returns the VMs with the fleet's marker, by name.
 func (w *world) ours() map[string]pvesim.GuestState {
 	guests := map[string]pvesim.GuestState{}
 	for _, guest := range w.sim.Guests() {
@@ -52,8 +52,8 @@ func (w *world) ours() map[string]pvesim.GuestState {
 
 var vmidLine = regexp.MustCompile(`(?m)^\s*vm_id\s*=\s*(\d+)$`)
 
-// checkFleet is I1: the VMs with our marker are those in the node files, complete and
-// running, and no others were created.
+// checkFleet checks I1: the VMs with the fleet's marker match the node files, and are
+// complete and running. No other VMs were created.
 func (w *world) checkFleet(wanted int) {
 	w.t.Helper()
 	ours := w.ours()
@@ -68,37 +68,37 @@ func (w *world) checkFleet(wanted int) {
 		vmid := vmidLine.FindSubmatch(content)
 		switch {
 		case !exists:
-			w.t.Errorf("I1: %s has a file and no VM", name)
+			w.t.Errorf("I1: %s has a file but no VM", name)
 		case vmid == nil || string(vmid[1]) != strconv.Itoa(guest.VMID):
 			w.t.Errorf("I1: %s is VM %d, its file says %s", name, guest.VMID, vmid)
 		case !guest.Running || guest.Config["lock"] != "" || len(guest.Pending)+len(guest.Delete) > 0:
-			w.t.Errorf("I1: %s is not whole: running %t, lock %q, pending %v", name, guest.Running, guest.Config["lock"], guest.Pending)
+			w.t.Errorf("I1: %s is incomplete: running %t, lock %q, pending %v", name, guest.Running, guest.Config["lock"], guest.Pending)
 		}
 	}
 	for _, guest := range w.sim.Guests() {
 		_, isForeign := w.foreign[guest.VMID]
 		if _, wanted := files[guest.Config["name"]]; !wanted && !isForeign && guest.Config["template"] != "1" {
-			w.t.Errorf("I1: guest %d (%s) is nobody's:\n%s", guest.VMID, guest.Config["name"], guest.Raw)
+			w.t.Errorf("I1: guest %d (%s) is neither in the fleet nor unmanaged:\n%s", guest.VMID, guest.Config["name"], guest.Raw)
 		}
 	}
 }
 
-// checkForeign is I2: no unmanaged VM was changed.
+// checkForeign checks I2: no unmanaged VM was changed.
 func (w *world) checkForeign() {
 	w.t.Helper()
 	for _, vmid := range slices.Sorted(maps.Keys(w.foreign)) {
 		guest, exists := w.sim.Guest(vmid)
 		if !exists || !guest.Running {
-			w.t.Errorf("I2: VM %d of somebody else: exists %t, running %t", vmid, exists, guest.Running)
+			w.t.Errorf("I2: unmanaged VM %d: exists %t, running %t", vmid, exists, guest.Running)
 		}
 		if diff := cmp.Diff(w.foreign[vmid], guest.Raw); diff != "" {
-			w.t.Errorf("I2: VM %d of somebody else was changed (-before +after):\n%s", vmid, diff)
+			w.t.Errorf("I2: unmanaged VM %d was changed (-before +after):\n%s", vmid, diff)
 		}
 	}
 }
 
-// checkPins is I3: no two VMs share a pinned CPU, and the memory of each NUMA node
-// suffices.
+// checkPins checks I3: no two VMs share a pinned CPU, and no NUMA node's memory is
+// overcommitted.
 func (w *world) checkPins() {
 	w.t.Helper()
 	for i := range w.hosts {
@@ -142,8 +142,8 @@ func (w *world) startGuest(guest pvesim.GuestState) startcheck.Guest {
 	return result
 }
 
-// checkHistory is I5: each plan that an engine applied, and each VM that was written to, is
-// in a record of the fleet's history.
+// checkHistory checks I5: the fleet's history records each plan that an engine applied, and
+// each VM that was written to.
 func (w *world) checkHistory() {
 	w.t.Helper()
 	entries, err := store.NewDirectory(w.fleet()).History(w.t.Context(), time.Time{})
@@ -159,12 +159,12 @@ func (w *world) checkHistory() {
 	}
 	for _, plan := range w.doorman.applied() {
 		if !plans[plan] {
-			w.t.Errorf("I5: plan %s was applied and is in no record", plan)
+			w.t.Errorf("I5: plan %s was applied, but is in no record", plan)
 		}
 	}
 	for _, vmid := range w.written() {
 		if !vms[vmid] {
-			w.t.Errorf("I5: VM %s was written to and is in no record with a plan", vmid)
+			w.t.Errorf("I5: VM %s was written to, but is in no record with a plan", vmid)
 		}
 	}
 	last := &entries[len(entries)-1]
@@ -193,7 +193,7 @@ func (w *world) written() []string {
 	return slices.Compact(vmids)
 }
 
-// checkSecrets is I6: no secret is in the fleet's directory, a plan, a state, or in the
+// checkSecrets checks I6: no secret is in the fleet's directory, a plan, a state, or the
 // output and files of numaform and the engine.
 func (w *world) checkSecrets() {
 	w.t.Helper()
@@ -217,12 +217,12 @@ func (w *world) checkSecrets() {
 	}
 }
 
-// search searches for secrets in a content, including packed data.
+// search searches content for secrets, including compressed content.
 func (w *world) search(name string, content []byte) {
 	w.t.Helper()
 	for _, canary := range []string{tokenCanary, passwordCanary} {
 		if bytes.Contains(content, []byte(canary)) {
-			w.t.Errorf("I6: %s holds the secret %s", name, canary)
+			w.t.Errorf("I6: %s contains the secret %s", name, canary)
 		}
 	}
 	if !bytes.HasPrefix(content, []byte("PK\x03\x04")) {
@@ -240,7 +240,7 @@ func (w *world) search(name string, content []byte) {
 	}
 }
 
-// checkStates is I7: the states match Proxmox, are complete, and no lock is left.
+// checkStates checks I7: the states match Proxmox and are complete, and no lock is left.
 func (w *world) checkStates() {
 	w.t.Helper()
 	for _, host := range []string{busyHost, idleHost} {
@@ -261,7 +261,7 @@ func (w *world) checkStates() {
 	}
 }
 
-// stateOf returns the VMs of a host's state, at the backend or in the state directory.
+// stateOf returns the VMs in a host's state, from the backend or the state directory.
 func (w *world) stateOf(host string) (vmids, tainted []int) {
 	w.t.Helper()
 	paths, err := filepath.Glob(filepath.Join(w.dir, "state", "states", "*", host, "terraform.tfstate"))

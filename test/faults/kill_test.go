@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// landings counts where kills landed.
+// landings counts the kills by victim and step.
 type landings struct {
 	// mu guards counts.
 	mu     sync.Mutex
@@ -29,8 +29,8 @@ func (l *landings) add(v victim, step string) {
 	l.counts[string(v)+" "+step]++
 }
 
-// TestKill kills a process at each step, and applies again: by make nightly each victim at
-// each step, by make test one of them at each step, in turn.
+// TestKill kills a process at each step, and applies again. make nightly kills each victim
+// at each step; make test kills one victim per step, in turn.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	landed := &landings{counts: map[string]int{}}
@@ -108,7 +108,7 @@ func killAt(t *testing.T, s step, v victim, seed int, landed *landings) {
 	w.checkComplete(complete)
 }
 
-// complete returns the configuration of our running VMs.
+// complete returns the configurations of the fleet's running VMs.
 func (w *world) complete() map[string]string {
 	complete := map[string]string{}
 	for name, guest := range w.ours() {
@@ -119,13 +119,13 @@ func (w *world) complete() map[string]string {
 	return complete
 }
 
-// checkComplete checks that VMs that were complete at the time of a kill are unchanged, if
-// they are still desired.
+// checkComplete checks that the VMs that were complete at the time of a kill, and are still
+// desired, did not change.
 func (w *world) checkComplete(complete map[string]string) {
 	w.t.Helper()
 	for name, guest := range w.ours() {
 		if raw, ok := complete[name]; ok && raw != guest.Raw {
-			w.t.Errorf("%s was complete, and was changed:\n%s\nbefore:\n%s", name, guest.Raw, raw)
+			w.t.Errorf("%s was complete, but was changed:\n%s\nbefore:\n%s", name, guest.Raw, raw)
 		}
 	}
 }
@@ -142,8 +142,8 @@ func exitAfter(v victim) int {
 	return cli.ExitFailed
 }
 
-// prepareRemoval creates the VMs, makes one of them superfluous, and returns the command
-// that removes it.
+// prepareRemoval creates the VMs, makes one of them unneeded, and returns the command that
+// removes it.
 func (w *world) prepareRemoval() []string {
 	w.t.Helper()
 	w.apply(cli.ExitOK)
@@ -152,8 +152,8 @@ func (w *world) prepareRemoval() []string {
 	return []string{"remove", names[len(names)-1], "-f", w.manifests(), "--auto-approve"}
 }
 
-// converge applies twice: the first apply finishes the interrupted work, the second has
-// nothing to do. Then the invariants hold.
+// converge applies twice: the first apply finishes the interrupted work, the second must
+// change nothing. Then it checks the invariants.
 func (w *world) converge(wanted int) {
 	w.t.Helper()
 	w.apply(cli.ExitOK)

@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// TestLockOfTheLiving starts a second numaform, with a copy of the fleet as on another
-// machine, while the first holds the state's lock.
+// TestLockOfTheLiving starts a second numaform while the first holds the lock of the state.
+// It uses a copy of the fleet, as on another machine.
 func TestLockOfTheLiving(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -24,28 +24,28 @@ func TestLockOfTheLiving(t *testing.T) {
 	first.await(g)
 	held := w.backend.locked()
 	if out := w.numaform(cli.ExitFailed, w.applyArgs()...); !strings.Contains(out, "another numaform") {
-		t.Errorf("a second numaform on this machine is not told of the first:\n%s", out)
+		t.Errorf("a second numaform on this machine does not report the first:\n%s", out)
 	}
 	env := w.env
 	w.env = append(env[:len(env):len(env)], "NUMAFORM_FLEET_DIR="+filepath.Join(w.dir, "copy"), "NUMAFORM_STATE_DIR="+filepath.Join(w.dir, "copy-state"))
 	out := w.numaform(cli.ExitFailed, w.applyArgs()...)
 	w.env = env
 	if !strings.Contains(out, "locked by") {
-		t.Errorf("a second numaform on another machine is not told of the lock:\n%s", out)
+		t.Errorf("a second numaform on another machine does not report the lock:\n%s", out)
 	}
 	if now := w.backend.locked(); len(now) != 1 || now[0] != held[0] {
 		t.Errorf("locks %v, were %v", now, held)
 	}
 	g.open(false)
 	if code := first.wait(); code != cli.ExitOK {
-		t.Errorf("the first was disturbed: exit code %d\n%s", code, first.said())
+		t.Errorf("the first numaform failed: exit code %d\n%s", code, first.said())
 	}
 	w.must(errors.Join(os.RemoveAll(filepath.Join(w.dir, "copy")), os.RemoveAll(filepath.Join(w.dir, "copy-state"))))
 	w.converge(scaledUp + 1)
 }
 
-// TestLockOfTheUnknown finds a lock whose holder may be alive: the lock is respected and
-// reported, and only a person breaks it.
+// TestLockOfTheUnknown applies while a lock exists whose holder may be alive. numaform
+// respects and reports the lock; only an operator may break it.
 func TestLockOfTheUnknown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -63,10 +63,10 @@ func TestLockOfTheUnknown(t *testing.T) {
 	w.mark()
 	out := w.apply(cli.ExitFailed)
 	if !strings.Contains(out, "5e1f0b9e-0000-4000-8000-000000000001") || !strings.Contains(out, "holder unknown") {
-		t.Errorf("it does not tell of the lock:\n%s", out)
+		t.Errorf("apply does not report the lock:\n%s", out)
 	}
 	if writes, locks := w.writes(), w.backend.locked(); len(writes) > 0 || len(locks) != 1 || !strings.Contains(locks[0], "mallory") {
-		t.Errorf("writes %v, locks %v: want none, and the stranger's", writes, locks)
+		t.Errorf("writes %v, locks %v: want no writes, and the unknown holder's lock", writes, locks)
 	}
 	w.backend.unlock()
 	w.converge(scaledUp + 1)

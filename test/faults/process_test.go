@@ -27,14 +27,14 @@ type process struct {
 	words       []string
 }
 
-// processes returns all processes.
+// processes returns all processes of the machine.
 func processes() []process {
 	paths, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is valid
 	var found []process
 	for _, path := range paths {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended
+			continue // the process ended
 		}
 		cmdline, err := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
 		if err != nil {
@@ -68,7 +68,7 @@ func below(pid int) []process {
 	return found
 }
 
-// pids returns the processes of a run for a victim.
+// pids returns the processes of a run that are the victim.
 func (r *run) pids(v victim) []int {
 	if v == victimNumaform {
 		return []int{r.cmd.Process.Pid}
@@ -84,7 +84,7 @@ func (r *run) pids(v victim) []int {
 	return pids
 }
 
-// gone reports whether a process has ended.
+// gone reports whether a process ended.
 func gone(pid int) bool {
 	for _, p := range processes() {
 		if p.pid == pid {
@@ -94,17 +94,17 @@ func gone(pid int) bool {
 	return true
 }
 
-// alive returns the processes that have not ended.
+// alive returns the processes that still run.
 func alive(all []process) []process {
 	return slices.DeleteFunc(all, func(p process) bool { return gone(p.pid) })
 }
 
-// kill kills the victims of a run, waits until they are dead, and returns them.
+// kill kills the victims of a run, waits until they end, and returns them.
 func (r *run) kill(v victim) []int {
 	r.w.t.Helper()
 	pids := r.pids(v)
 	if len(pids) == 0 {
-		r.w.t.Fatalf("there is no %s to kill\n%s", v, r.said())
+		r.w.t.Fatalf("no %s is running\n%s", v, r.said())
 	}
 	for _, pid := range pids {
 		r.w.must(kill(pid, syscall.SIGKILL))
@@ -113,8 +113,8 @@ func (r *run) kill(v victim) []int {
 	return pids
 }
 
-// killWhenSeen kills the first process that appears. Nothing stops the process, so it may
-// end on its own before.
+// killWhenSeen kills the first victim that appears. No gate stops the victim, so it may end
+// by itself before the kill.
 func (r *run) killWhenSeen(v victim) (pids []int) {
 	r.w.t.Helper()
 	r.w.until("a "+string(v), func() bool {
@@ -129,7 +129,7 @@ func (r *run) killWhenSeen(v victim) (pids []int) {
 	return pids
 }
 
-// buried waits until the processes have ended.
+// buried waits until the processes end.
 func (r *run) buried(v victim, pids []int) {
 	r.w.t.Helper()
 	r.w.until("the death of the "+string(v), func() bool {

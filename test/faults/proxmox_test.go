@@ -13,8 +13,7 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// clones returns the number of requested clones by VMID, except those answered with an
-// error.
+// clones returns the number of clone requests by VMID, except those that failed.
 func (w *world) clones() map[string]int {
 	counts := map[string]int{}
 	for _, call := range w.sim.Calls() {
@@ -36,9 +35,9 @@ func (w *world) eventually() {
 	w.apply(cli.ExitOK)
 }
 
-// TestRefusedBeforeAccepted makes Proxmox fail before it does anything: the provider or the
-// next apply repeats the call, and no VM is created twice. make nightly makes a clone fail in
-// every way, make test in one; the other ways fail other calls.
+// TestRefusedBeforeAccepted makes Proxmox fail before it executes a call. The provider or
+// the next apply repeats the call, and no VM is created twice. make nightly makes a clone
+// fail in every way; make test uses one way for clones and the other ways for other calls.
 func TestRefusedBeforeAccepted(t *testing.T) {
 	t.Parallel()
 	faults := map[string]pvesim.Fault{
@@ -70,8 +69,8 @@ func TestRefusedBeforeAccepted(t *testing.T) {
 	}
 }
 
-// TestAnswerLost makes Proxmox execute the request but loses the answer: the created VM is
-// found by its marker and adopted.
+// TestAnswerLost makes Proxmox execute a request but lose the response. numaform finds the
+// created VM by its marker and imports it.
 func TestAnswerLost(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
@@ -93,8 +92,8 @@ func TestAnswerLost(t *testing.T) {
 	}
 }
 
-// TestTaskFails makes the task of one VM fail. The others are created, the error is
-// reported, and the next apply creates it.
+// TestTaskFails makes a task of one VM fail. The other VMs are created, the error is
+// reported, and the next apply creates the VM.
 func TestTaskFails(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
@@ -107,14 +106,14 @@ func TestTaskFails(t *testing.T) {
 			fault.Method, fault.Times = "POST", 1
 			w.sim.AddFault(fault)
 			if out := w.apply(cli.ExitFailed); !strings.Contains(out, fault.TaskExit) {
-				t.Errorf("it does not tell %q:\n%s", fault.TaskExit, out)
+				t.Errorf("the output does not contain %q:\n%s", fault.TaskExit, out)
 			}
 			w.converge(scaledUp)
 		})
 	}
 }
 
-// TestQuorumLost removes the quorum before an apply, and in the middle of one.
+// TestQuorumLost removes the quorum before an apply, and during one.
 func TestQuorumLost(t *testing.T) {
 	t.Parallel()
 	t.Run("before", func(t *testing.T) {
@@ -123,10 +122,10 @@ func TestQuorumLost(t *testing.T) {
 		w.sim.SetQuorate(false)
 		w.numaform(cli.ExitOK, "plan", "-f", w.manifests(), "--no-engine")
 		if out := w.apply(cli.ExitOK); !strings.Contains(out, "lost its quorum") {
-			t.Errorf("it does not tell of the quorum:\n%s", out)
+			t.Errorf("apply does not report the lost quorum:\n%s", out)
 		}
 		if writes := w.writes(); len(writes) > 0 {
-			t.Errorf("it wrote without a quorum: %v", writes)
+			t.Errorf("numaform wrote without a quorum: %v", writes)
 		}
 		w.sim.SetQuorate(true)
 		w.converge(scaledUp)
@@ -141,15 +140,15 @@ func TestQuorumLost(t *testing.T) {
 		w.mark()
 		w.apply(cli.ExitFailed)
 		if writes := w.writes(); len(writes) > 0 {
-			t.Errorf("it wrote without a quorum: %v", writes)
+			t.Errorf("numaform wrote without a quorum: %v", writes)
 		}
 		w.sim.SetQuorate(true)
 		w.converge(scaledUp)
 	})
 }
 
-// TestHostLost takes the host down in the middle of an apply. Nothing in its state is
-// deleted, and the work is finished when the host is back.
+// TestHostLost takes the host down during an apply. Nothing in its state is deleted, and
+// the next apply after the host is back finishes the work.
 func TestHostLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -160,13 +159,14 @@ func TestHostLost(t *testing.T) {
 	w.comesBack()
 }
 
-// comesBack applies while the host is down, which does nothing, and after it is back.
+// comesBack applies while the host is down, which must change nothing, and again when it is
+// back.
 func (w *world) comesBack() {
 	w.t.Helper()
 	w.mark()
 	w.start(w.applyArgs()...).wait()
 	if writes := w.writes(); len(writes) > 0 {
-		w.t.Errorf("it wrote to a host that is down: %v", writes)
+		w.t.Errorf("numaform wrote to a host that is down: %v", writes)
 	}
 	if files := w.nodeFiles(); len(files) != scaledUp {
 		w.t.Errorf("%d node files while the host is down, want %d", len(files), scaledUp)
@@ -175,16 +175,16 @@ func (w *world) comesBack() {
 	w.converge(scaledUp)
 }
 
-// TestHostLostAfterClone takes the host down while the provider polls the lock of a clone,
-// which it does for half an hour whatever the answer is, and even if the engine wants to
-// stop. The apply is canceled in an orderly way: completed work is in the state.
+// TestHostLostAfterClone takes the host down while the provider polls the lock of a clone.
+// The provider polls for half an hour, whatever the response is, and even if the engine
+// asks it to stop. The apply must be canceled gracefully: completed work is in the state.
 func TestHostLostAfterClone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	g := w.holdCall(pvesim.Fault{Method: "GET", Path: `/qemu/2\d+/status/current$`})
 	r := w.start(w.applyArgs()...)
 	r.await(g)
-	w.until("the other VMs are made", func() bool { return strings.Count(r.said(), "Creation complete") == scaledUp-1 })
+	w.until("the other VMs are created", func() bool { return strings.Count(r.said(), "Creation complete") == scaledUp-1 })
 	family := below(r.cmd.Process.Pid)
 	w.sim.SetHostOnline(busyHost, false)
 	g.open(false)
@@ -193,22 +193,22 @@ func TestHostLostAfterClone(t *testing.T) {
 	}
 	for _, text := range []string{"host homelab/" + busyHost + " went offline", "pvecm status"} {
 		if !strings.Contains(r.said(), text) {
-			t.Errorf("it does not tell %q:\n%s", text, r.said())
+			t.Errorf("the output does not contain %q:\n%s", text, r.said())
 		}
 	}
 	if left := alive(family); len(left) > 0 {
-		t.Errorf("it left processes behind: %v", left)
+		t.Errorf("apply left processes behind: %v", left)
 	}
 	if locks, kept := w.backend.locked(), w.kept(); len(locks)+len(kept) > 0 {
-		t.Errorf("it left locks %v and states %v", locks, kept)
+		t.Errorf("apply left locks %v and states %v", locks, kept)
 	}
 	if vmids, _ := w.stateOf(busyHost); len(vmids) != scaledUp-1 {
-		t.Errorf("the state has VMs %v, want the %d that were made", vmids, scaledUp-1)
+		t.Errorf("the state has VMs %v, want the %d that were created", vmids, scaledUp-1)
 	}
 	w.comesBack()
 }
 
-// TestCertificate makes Proxmox present a certificate of an unknown authority.
+// TestCertificate makes Proxmox present a certificate from an unknown authority.
 func TestCertificate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -216,17 +216,17 @@ func TestCertificate(t *testing.T) {
 	w.write("pve-root-ca.pem", string(other.sim.CertPEM()))
 	out := w.apply(cli.ExitFailed)
 	if !strings.Contains(out, "certificate") || !strings.Contains(out, "ca_file") {
-		t.Errorf("it does not tell of the certificate and how to mend it:\n%s", out)
+		t.Errorf("apply does not report the certificate and how to fix it:\n%s", out)
 	}
 	if calls := w.sim.Calls(); len(calls) > 0 {
-		t.Errorf("it sent its token to a stranger: %v", calls)
+		t.Errorf("numaform sent its token to an unverified server: %v", calls)
 	}
 	w.write("pve-root-ca.pem", string(w.sim.CertPEM()))
 	w.converge(scaledUp)
 }
 
-// TestForeignPins pins an unmanaged VM to the planned CPUs, before the apply and in the
-// middle of it: ours goes elsewhere.
+// TestForeignPins pins an unmanaged VM to the planned CPUs before an apply, and during one.
+// The fleet's VM gets other CPUs.
 func TestForeignPins(t *testing.T) {
 	t.Parallel()
 	const planned = "4,44,8,48"
@@ -256,15 +256,15 @@ func TestForeignPins(t *testing.T) {
 	})
 }
 
-// TestCloneLeftLocked makes the task of a clone die and leave the guest locked, without
-// name and marker. The guest is unmanaged: the VM is created with another VMID, and the
-// message names the guest to destroy.
+// TestCloneLeftLocked makes a clone task die and leave a locked guest without name and
+// marker. numaform treats the guest as unmanaged: it creates the VM with another VMID, and
+// its message names the guest to destroy.
 func TestCloneLeftLocked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.sim.AddFault(pvesim.Fault{Method: "POST", Path: `/clone$`, Times: 1, TaskExit: "unexpected status", LeaveLock: true})
 	if out := w.apply(cli.ExitFailed); !strings.Contains(out, "unexpected status") {
-		t.Errorf("it does not tell how the task ended:\n%s", out)
+		t.Errorf("apply does not report the task's exit status:\n%s", out)
 	}
 	out := w.apply(cli.ExitOK)
 	left := 0
@@ -272,7 +272,7 @@ func TestCloneLeftLocked(t *testing.T) {
 		if guest.Config["lock"] == "clone" {
 			left++
 			if !strings.Contains(out, fmt.Sprintf("qm destroy %d", guest.VMID)) {
-				t.Errorf("it does not tell how to destroy guest %d:\n%s", guest.VMID, out)
+				t.Errorf("apply does not report how to destroy guest %d:\n%s", guest.VMID, out)
 			}
 			w.sim.RemoveGuest(guest.VMID)
 		}

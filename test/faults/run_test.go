@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// patience limits how long anything may take.
+// patience is the time limit of each wait.
 const patience = 2 * time.Minute
 
 // killed is the exit code of a process killed by a signal.
@@ -27,8 +27,8 @@ type run struct {
 	ended  chan struct{}
 }
 
-// start starts numaform in a process of its own. Its output goes to a file, so that no
-// reader waits for a provider that outlives it.
+// start starts numaform as a separate process. Its output goes to a file, so that no reader
+// waits for a provider that outlives numaform.
 func (w *world) start(args ...string) *run {
 	w.t.Helper()
 	w.runs++
@@ -42,16 +42,16 @@ func (w *world) start(args ...string) *run {
 	if !w.discards {
 		r.cmd.Stdout, r.cmd.Stderr = file, file
 	}
-	// numaform ends with a test that times out.
+	// If the test times out, numaform is killed.
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	w.must(r.cmd.Start())
 	go func() {
-		_ = r.cmd.Wait() // its exit code is checked below
-		_ = file.Close() // the child wrote to it, not this process
+		_ = r.cmd.Wait() // wait returns the exit code
+		_ = file.Close() // written by the child, not this process
 		close(r.ended)
 	}()
 	w.t.Cleanup(func() {
-		_ = r.cmd.Process.Kill() // it has ended, unless the test failed
+		_ = r.cmd.Process.Kill() // still running only if the test failed
 		<-r.ended
 	})
 	return r
@@ -65,7 +65,7 @@ func (r *run) wait() int {
 	case <-time.After(patience):
 		r.w.must(kill(r.cmd.Process.Pid, syscall.SIGQUIT)) // it dumps its goroutines
 		<-r.ended
-		r.w.t.Fatalf("numaform %s does not end\n%s", strings.Join(r.args, " "), r.said())
+		r.w.t.Fatalf("numaform %s did not end\n%s", strings.Join(r.args, " "), r.said())
 	}
 	return r.cmd.ProcessState.ExitCode()
 }
@@ -97,7 +97,7 @@ func (w *world) apply(want int) string {
 
 func (w *world) applyArgs() []string { return []string{"apply", "-f", w.manifests(), "--auto-approve"} }
 
-// await waits until a visitor reaches the gate, and fails if numaform ends first.
+// await waits until a visitor reaches the gate, and fails the test if numaform ends first.
 func (r *run) await(g *gate) string {
 	r.w.t.Helper()
 	select {
@@ -109,9 +109,9 @@ func (r *run) await(g *gate) string {
 			return what
 		default:
 		}
-		r.w.t.Fatalf("step never hit: numaform ended first with exit code %d\n%s", r.cmd.ProcessState.ExitCode(), r.said())
+		r.w.t.Fatalf("no process reached the step: numaform ended with exit code %d\n%s", r.cmd.ProcessState.ExitCode(), r.said())
 	case <-time.After(patience):
-		r.w.t.Fatalf("step never hit\n%s", r.said())
+		r.w.t.Fatalf("no process reached the step\n%s", r.said())
 	}
 	return ""
 }
@@ -125,7 +125,7 @@ func (w *world) until(what string, holds func() bool) {
 	for !holds() {
 		select {
 		case <-deadline:
-			w.t.Fatalf("waiting in vain: %s", what)
+			w.t.Fatalf("timed out waiting for: %s", what)
 		case <-tick.C:
 		}
 	}
@@ -139,10 +139,10 @@ func kill(pid int, signal syscall.Signal) error {
 	return nil
 }
 
-// mark sets the start of the calls that writes returns.
+// mark marks the current call: writes returns later calls only.
 func (w *world) mark() { w.marked = len(w.sim.Calls()) }
 
-// writes returns the calls since the mark that change something in Proxmox.
+// writes returns the calls after the mark that change Proxmox.
 func (w *world) writes() []string {
 	var writes []string
 	for _, call := range w.sim.Calls()[w.marked:] {

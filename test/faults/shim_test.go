@@ -15,12 +15,12 @@ import (
 	"syscall"
 )
 
-// shimName is the file name of the shim: numaform takes it for the engine. Its
-// configuration is in shimName.json, a shimConfig.
+// shimName is the file name of the shim, which numaform runs as its engine. The file
+// shimName.json contains its shimConfig.
 const shimName = "tofu"
 
-// shimConfig is the path of the real engine, and the address of the test. The engine's
-// environment comes from numaform, so it cannot carry them.
+// shimConfig contains the path of the real engine and the address of the test. They are in
+// a file because numaform sets the environment of the engine.
 type shimConfig struct {
 	Engine  string `json:"engine"`
 	Address string `json:"address"`
@@ -28,8 +28,8 @@ type shimConfig struct {
 	Kept string `json:"kept"`
 }
 
-// visit is the shim's message before it becomes the engine and, if the test requests it,
-// after the engine has ended. The test answers with a line.
+// visit is the message that the shim sends before it runs the engine and, if the test
+// requests it, after the engine ended. The test responds with a line.
 type visit struct {
 	Command string `json:"command"`
 	Ended   bool   `json:"ended"`
@@ -37,10 +37,10 @@ type visit struct {
 	Plan string `json:"plan,omitempty"`
 }
 
-// The answers to a visit.
+// The responses to a visit.
 const (
 	answerGo   = "go"
-	answerStay = "stay" // run the engine as a child, and visit again when it has ended
+	answerStay = "stay" // run the engine as a child, and visit again when it ends
 )
 
 // shim runs the real engine after the test allows it.
@@ -90,13 +90,13 @@ func runShim() (int, error) {
 	return engine.ProcessState.ExitCode(), nil
 }
 
-// become replaces this process with the engine: its process id stays, and so does its
+// become replaces this process with the engine, which keeps the process ID and the
 // parent-death signal.
 func become(engine string) error {
 	return syscall.Exec(engine, slices.Concat([]string{engine}, os.Args[1:]), os.Environ())
 }
 
-// keepPlan copies the plan in the arguments and returns its hash.
+// keepPlan copies the plan named in the arguments and returns its hash.
 func keepPlan(kept string) (string, error) {
 	if os.Args[1] != "apply" {
 		return "", nil
@@ -114,13 +114,13 @@ func keepPlan(kept string) (string, error) {
 	return hash, os.WriteFile(filepath.Join(kept, hash+".tfplan"), content, 0o600)
 }
 
-// call sends a visit to the test and returns its answer.
+// call sends a visit to the test and returns the response.
 func call(address string, v visit) (string, error) {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
 		return "", err
 	}
-	defer conn.Close() //nolint:errcheck // everything was said
+	defer conn.Close() //nolint:errcheck // the exchange is complete
 	if err := json.NewEncoder(conn).Encode(v); err != nil {
 		return "", err
 	}

@@ -14,9 +14,9 @@ func clone() pvesim.Fault {
 	return pvesim.Fault{Method: "POST", Path: `/clone$`, Skip: 1, After: true}
 }
 
-// TestTerminated asks numaform to end, as a rollout does, and as Ctrl-C at a terminal does,
-// which signals every process of the terminal. numaform ends in an orderly way: nothing is
-// killed, the state is saved and unlocked, and no VM is lost.
+// TestTerminated terminates numaform as a rollout does, and as Ctrl-C does, which signals
+// every process of the terminal. numaform shuts down gracefully: it kills no process, saves
+// and unlocks the state, and loses no VM.
 func TestTerminated(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -46,27 +46,27 @@ func TestTerminated(t *testing.T) {
 			w.must(kill(pid, tt.signal))
 			g.open(false)
 			if code := r.wait(); code != cli.ExitFailed && code != cli.ExitOK {
-				t.Errorf("exit code %d, want that of an end in order\n%s", code, r.said())
+				t.Errorf("exit code %d, want that of a graceful shutdown\n%s", code, r.said())
 			}
 			if left := alive(family); len(left) > 0 {
-				t.Errorf("it left processes behind: %v", left)
+				t.Errorf("numaform left processes behind: %v", left)
 			}
 			if locks, kept := w.backend.locked(), w.kept(); len(locks)+len(kept) > 0 {
-				t.Errorf("it left locks %v and states %v", locks, kept)
+				t.Errorf("numaform left locks %v and states %v", locks, kept)
 			}
 			vmids, _ := w.stateOf(busyHost)
 			if begun := w.begun(); len(vmids) < begun {
-				t.Errorf("%d VMs were begun, the state has %v", begun, vmids)
+				t.Errorf("%d VMs exist, the state has %v", begun, vmids)
 			}
 			w.converge(scaledUp)
 			if strings.Contains(r.said(), "panic") {
-				t.Errorf("it panicked:\n%s", r.said())
+				t.Errorf("numaform panicked:\n%s", r.said())
 			}
 		})
 	}
 }
 
-// begun returns the number of our VMs in Proxmox, in any condition.
+// begun returns the number of the fleet's VMs in Proxmox, complete or not.
 func (w *world) begun() int {
 	n := 0
 	for _, guest := range w.sim.Guests() {

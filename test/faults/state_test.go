@@ -12,13 +12,15 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// TestBackendDown stops the backend at each moment of an apply. Nothing is done without it;
-// a state that could not be saved is kept, and saved first in the next run.
+// TestBackendDown stops the backend at each step of an apply. Nothing is changed without a
+// backend. A state that could not be saved is stored locally, and the next run saves it
+// first.
 func TestBackendDown(t *testing.T) {
 	t.Parallel()
 	always := func(*http.Request) bool { return true }
 	for name, tt := range map[string]struct {
-		// at is when it stops, and made is set if VMs are created nevertheless.
+		// at returns the gate at which the backend stops, and made is set if VMs are
+		// created nevertheless.
 		at    func(w *world) *gate
 		fails func(r *http.Request) bool
 		made  bool
@@ -40,7 +42,7 @@ func TestBackendDown(t *testing.T) {
 				t.Errorf("exit code %d, want %d\n%s", code, cli.ExitFailed, r.said())
 			}
 			if made := len(w.ours()) > 0; made != tt.made {
-				t.Errorf("VMs were made: %t, want %t", made, tt.made)
+				t.Errorf("VMs were created: %t, want %t", made, tt.made)
 			}
 			if kept := len(w.kept()) > 0; kept != tt.made {
 				t.Errorf("a state was kept: %t, want %t", kept, tt.made)
@@ -49,13 +51,13 @@ func TestBackendDown(t *testing.T) {
 			w.mark()
 			w.apply(cli.ExitFailed)
 			if writes := w.writes(); len(writes) > 0 {
-				t.Errorf("it wrote without a backend: %v", writes)
+				t.Errorf("numaform wrote without a backend: %v", writes)
 			}
 			if kept := len(w.kept()) > 0; kept != tt.made {
 				t.Errorf("after another apply a state is kept: %t, want %t", kept, tt.made)
 			}
 			w.backend.failing(nil)
-			w.backend.unlock() // if it could not be unlocked, its holder is unknown
+			w.backend.unlock() // the failed apply may have left a lock
 			w.converge(scaledUp)
 			if kept := w.kept(); len(kept) > 0 {
 				t.Errorf("states are still kept: %v", kept)
@@ -77,7 +79,7 @@ func (w *world) kept() []string {
 	return kept
 }
 
-// replaceState changes the only state of the backend, and returns the earlier one.
+// replaceState changes the only state in the backend, and returns the original.
 func (w *world) replaceState(change func([]byte) []byte) []byte {
 	w.t.Helper()
 	w.backend.mu.Lock()
@@ -91,7 +93,7 @@ func (w *world) replaceState(change func([]byte) []byte) []byte {
 	return before
 }
 
-// TestStateRolledBack restores an older state: missing VMs are imported.
+// TestStateRolledBack restores an older state. VMs missing from it are imported.
 func TestStateRolledBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -113,8 +115,8 @@ func TestStateRolledBack(t *testing.T) {
 	}
 }
 
-// TestStateCorrupted truncates the state, or replaces it with other content: nothing is
-// done, and the error names the state.
+// TestStateCorrupted truncates the state, or replaces it with other content. Nothing is
+// changed, and the error names the state.
 func TestStateCorrupted(t *testing.T) {
 	t.Parallel()
 	for name, corrupt := range map[string]func([]byte) []byte{
@@ -129,10 +131,10 @@ func TestStateCorrupted(t *testing.T) {
 			good := w.replaceState(corrupt)
 			w.mark()
 			if out := w.apply(cli.ExitFailed); !strings.Contains(out, busyHost) || !strings.Contains(out, "state") {
-				t.Errorf("it does not tell which state:\n%s", out)
+				t.Errorf("the error does not name the state:\n%s", out)
 			}
 			if writes := w.writes(); len(writes) > 0 {
-				t.Errorf("it wrote without a state: %v", writes)
+				t.Errorf("numaform wrote without a state: %v", writes)
 			}
 			w.replaceState(func([]byte) []byte { return good })
 			w.converge(scaledUp)

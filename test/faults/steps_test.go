@@ -8,19 +8,19 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// step is a moment of a change at which processes are killed.
+// step is a point in a change at which processes are killed.
 type step struct {
 	name    string
 	victims []victim
-	// removal is set for a step of a removal, as opposed to a scale-up.
+	// removal is set for a step of a removal; otherwise the step is part of a scale-up.
 	removal bool
-	// arm places a gate at the moment, or at one of several.
+	// arm places a gate at the step, or at one of several possible points.
 	arm func(w *world, rng *rand.Rand) *gate
-	// anywhere is set if the step does not stop the backend, so that the state may also be
-	// local.
+	// anywhere is set if the step does not stop requests to the backend, so that the state
+	// may also be local.
 	anywhere bool
-	// whenSeen kills the victim as soon as it is alive after the gate, because no gate can
-	// stop it.
+	// whenSeen kills the victim as soon as it appears after the gate opens, because no gate
+	// can stop the victim itself.
 	whenSeen bool
 }
 
@@ -31,7 +31,8 @@ var (
 	others    = []victim{victimEngine, victimNumaform}
 )
 
-// steps returns all steps in order. Victims not named at a step are not alive then.
+// steps returns all steps in order. Processes that do not run at a step are not among its
+// victims.
 func steps() []step {
 	return []step{
 		{name: "before init", victims: others, anywhere: true, arm: engineStarts("init")},
@@ -68,7 +69,7 @@ func stateWrite(after bool) func(*world, *rand.Rand) *gate {
 	return func(w *world, _ *rand.Rand) *gate { return w.backend.hold("POST", operationApply, after) }
 }
 
-// holdCall stops one call to Proxmox.
+// holdCall returns a gate that stops one call to Proxmox.
 func (w *world) holdCall(fault pvesim.Fault) *gate {
 	g := newGate()
 	fault.Times = 1
@@ -83,8 +84,8 @@ func (w *world) holdCall(fault pvesim.Fault) *gate {
 	return g
 }
 
-// accepted stops while Proxmox executes a task: before the provider learns the task's id,
-// or when it asks for the task's status.
+// accepted stops a call while Proxmox executes a task: before the provider receives the
+// task's ID, or when it requests the task's status.
 func accepted(method, path, status string) func(*world, *rand.Rand) *gate {
 	return func(w *world, rng *rand.Rand) *gate {
 		if rng.IntN(2) == 0 {
@@ -94,16 +95,16 @@ func accepted(method, path, status string) func(*world, *rand.Rand) *gate {
 	}
 }
 
-// skip returns how many calls of a kind pass first, so that the kill hits another VM.
+// skip returns the number of calls that pass first, so that kills hit different VMs.
 func (w *world) skip(rng *rand.Rand) int {
 	if len(w.nodeFiles()) > 0 {
-		return 0 // a removal concerns one VM
+		return 0 // a removal affects one VM
 	}
 	return rng.IntN(scaledUp)
 }
 
-// before stops a change of a VM's configuration before Proxmox executes it, and after once
-// it was executed.
+// before stops a change of a VM's configuration before Proxmox executes it; after stops it
+// afterwards.
 func before(path string) func(*world, *rand.Rand) *gate {
 	return func(w *world, rng *rand.Rand) *gate {
 		return w.holdCall(pvesim.Fault{Method: "PUT", Path: path, Skip: w.skip(rng)})

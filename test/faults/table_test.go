@@ -30,7 +30,7 @@ func table(t *testing.T) (root, text string) {
 }
 
 // TestTableNamesTests checks that every test in the table exists, and that every row names
-// one.
+// a test.
 func TestTableNamesTests(t *testing.T) {
 	t.Parallel()
 	root, text := table(t)
@@ -42,13 +42,13 @@ func TestTableNamesTests(t *testing.T) {
 		seen[match[0]] = true
 	}
 	if len(seen) < 40 {
-		t.Errorf("docs/faults.md names %d tests: it is not read as it is written", len(seen))
+		t.Errorf("docs/faults.md names %d tests: this test does not parse it correctly", len(seen))
 	}
 	_, faults, _ := strings.Cut(text, "## Engine, provider and numaform")
 	for line := range strings.Lines(faults) {
 		heading := strings.HasPrefix(line, "| fault |") || strings.HasPrefix(line, "| --- |")
 		if strings.HasPrefix(line, "|") && !heading && !tableTest.MatchString(line) {
-			t.Errorf("docs/faults.md: no test shows %s", line)
+			t.Errorf("docs/faults.md: no test in row %s", line)
 		}
 	}
 }
@@ -69,7 +69,8 @@ func declared(t *testing.T, dir, name string) bool {
 	})
 }
 
-// TestTableIsTheMatrix checks that the table of kills matches the tested kills.
+// TestTableIsTheMatrix checks that the table of kills in docs/faults.md matches the tested
+// kills.
 func TestTableIsTheMatrix(t *testing.T) {
 	t.Parallel()
 	_, text := table(t)
@@ -90,6 +91,6 @@ func TestTableIsTheMatrix(t *testing.T) {
 	slices.Sort(told)
 	slices.Sort(killed)
 	if !slices.Equal(told, killed) {
-		t.Errorf("docs/faults.md tells of kills\n%q\nand there are\n%q", told, killed)
+		t.Errorf("docs/faults.md lists the kills\n%q\nwant\n%q", told, killed)
 	}
 }

@@ -20,13 +20,14 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// The hosts of a world. Requests are for the first.
+// The hosts of a world. Pods need nodes on the first.
 const (
 	busyHost = "pve-2"
 	idleHost = "pve-3"
 )
 
-// Secrets that numaform knows. The tests search for them in everything that it writes.
+// The secrets in numaform's configuration. The tests search for them in everything that
+// numaform writes.
 const (
 	tokenCanary    = "c0ffee00-7a57-4ed0-8bad-5ec2e7ca9a21"
 	passwordCanary = "canary-in-the-password"
@@ -47,7 +48,7 @@ type world struct {
 	// foreign are the original configurations of unmanaged VMs, by VMID.
 	foreign map[int]string
 	runs    int
-	// discards drops numaform's output.
+	// discards discards numaform's output.
 	discards bool
 	// marked is the number of calls at the last mark.
 	marked int
@@ -64,7 +65,7 @@ func newWorld(t *testing.T, settings ...setting) *world {
 	for _, dir := range []string{"bin", "kept", "said"} {
 		w.must(os.Mkdir(filepath.Join(w.dir, dir), 0o755))
 	}
-	// Paths of sockets must be short, and a test's own directory is deep.
+	// Socket paths must be short, so t.TempDir is too long.
 	var err error
 	w.tmp, err = os.MkdirTemp("", "nf")
 	w.must(err)
@@ -90,7 +91,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// copyFixture copies the configuration, and two hosts of the quickstart.
+// copyFixture copies the configuration and two hosts of the quickstart.
 func (w *world) copyFixture() {
 	w.must(os.CopyFS(w.dir, os.DirFS(filepath.Join("testdata", "fixture"))))
 	w.must(os.Mkdir(filepath.Join(w.dir, "hosts"), 0o755))
@@ -101,8 +102,8 @@ func (w *world) copyFixture() {
 	}
 }
 
-// simulate starts Proxmox with an unmanaged VM on each host, one of them with a VMID that
-// numaform might use.
+// simulate starts Proxmox with an unmanaged VM on each host. One has a VMID in numaform's
+// range.
 func (w *world) simulate(config pvesim.Config) {
 	var err error
 	w.sim, err = pvesim.New(config)
@@ -129,7 +130,7 @@ func (w *world) stranger(vmid int, host string) {
 	w.foreign[vmid] = guest.Raw
 }
 
-// installShim installs the shim where numaform looks for its engine.
+// installShim installs the shim as numaform's engine.
 func (w *world) installShim() {
 	self, err := os.Executable()
 	w.must(err)
@@ -147,13 +148,14 @@ func (w *world) installShim() {
 		"NUMAFORM_ENGINE_PLUGIN_DIR="+testenv.PluginDir(w.t))
 }
 
-// localState stores the states in files.
+// localState makes numaform store the states in files.
 func localState(w *world, _ *pvesim.Config) {
 	w.edit("numaform.yaml", "backend: {type: http, config: {address: '"+w.backend.url+"/states'}}", "backend: {type: local}")
 }
 
-// asRoot logs in with a password, and pins by affinity. Root may query guest agents, so the
-// provider does when it imports a VM, and an agent that does not answer costs 15 minutes.
+// asRoot makes numaform log in with a password and pin by affinity. Root may query guest
+// agents, so the provider does when it imports a VM, and waits 15 minutes for an agent that
+// does not respond.
 func asRoot(w *world, config *pvesim.Config) {
 	config.GuestAgents = true
 	w.edit("numaform.yaml", "  token_id: numaform@pve!scaler\n  token_secret_file: token\n",
@@ -161,7 +163,7 @@ func asRoot(w *world, config *pvesim.Config) {
 	w.edit("manifests/pools.yaml", "pinWith: HostAgent", "pinWith: Affinity")
 }
 
-// delays sets the durations of Proxmox' tasks.
+// delays sets the durations of Proxmox tasks.
 func delays(d pvesim.Delays) setting {
 	return func(_ *world, config *pvesim.Config) { config.Delays = d }
 }

@@ -1,4 +1,4 @@
-// Package links_test follows the links between the pages of this repository.
+// Package links_test checks the links between the pages of this repository.
 package links_test
 
 import (
@@ -23,8 +23,8 @@ var (
 	linked  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 )
 
-// TestLinks checks that every relative link of a page names a file that exists, and an
-// anchor that it has.
+// TestLinks checks that every relative link on a page refers to an existing file and, if
+// the link has an anchor, to a heading in that file.
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	links := 0
@@ -55,11 +55,11 @@ func TestLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if links < 100 {
-		t.Errorf("found %d links: this test reads too little", links)
+		t.Errorf("found %d links: this test does not find all links", links)
 	}
 }
 
-// follow returns what is wrong with a link of a page.
+// follow returns an error for a broken link on a page.
 func follow(t *testing.T, page, to string) error {
 	t.Helper()
 	file, anchor, _ := strings.Cut(to, "#")
@@ -79,7 +79,7 @@ func follow(t *testing.T, page, to string) error {
 	return nil
 }
 
-// anchors returns the anchors that GitHub and Forgejo give to the headings of a page.
+// anchors returns the anchors that GitHub and Forgejo generate for the headings of a page.
 func anchors(text string) map[string]bool {
 	found := map[string]bool{}
 	text = fenced.ReplaceAllString(text, "")

@@ -1,5 +1,5 @@
-// Package release_test tests that a release is the same wherever it is packed, and that its
-// chart and signatures work.
+// Package release_test checks that a release is reproducible on different machines, and
+// that its chart and signatures are valid.
 package release_test
 
 import (
@@ -28,12 +28,12 @@ import (
 // version is the version of the tests' releases.
 const version = "v1.2.3-rc.1"
 
-// place is a machine on which a release is made.
+// place is a simulated machine on which a release is built.
 type place struct {
 	umask, zone, user string
 	// touched is the time of all files of the checkout.
 	touched string
-	// owner is the user ID that owns the checkout, if this process may give it away.
+	// owner is the user ID that owns the checkout, if this process may change the owner.
 	owner int
 }
 
@@ -42,8 +42,8 @@ var (
 	there = place{umask: "077", zone: "Asia/Tokyo", user: "anna", touched: "2001-09-09", owner: 65534}
 )
 
-// TestReleaseIsReproducible packs small programs twice, from two paths, with other users,
-// umasks and times, with the keys in testdata.
+// TestReleaseIsReproducible covers packing twice, from two paths, with other users, umasks
+// and times, with the keys in testdata.
 func TestReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
 	programs := smallPrograms(t)
@@ -76,7 +76,7 @@ func TestReleaseIsReproducible(t *testing.T) {
 }
 
 // TestWholeReleaseIsReproducible builds and packs a release twice, with real programs. It
-// runs every night.
+// runs only in make nightly.
 func TestWholeReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
 	if !enginetest.EveryCase() {
@@ -94,7 +94,8 @@ func TestWholeReleaseIsReproducible(t *testing.T) {
 	}
 }
 
-// smallPrograms returns a directory like .tools with a small program in place of each.
+// smallPrograms returns a directory like .tools in which each program is replaced by a
+// small one.
 func smallPrograms(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -121,7 +122,7 @@ func smallPrograms(t *testing.T) string {
 	return tools
 }
 
-// check checks the repository out, with uncommitted changes.
+// check checks out the repository, including uncommitted changes.
 func (p place) check(t *testing.T, checkout string) {
 	t.Helper()
 	list := exec.Command("git", "ls-files", "-co", "--exclude-standard", "-z")
@@ -152,7 +153,7 @@ func (p place) make(t *testing.T, checkout, target string) {
 		" RELEASE_COMMIT=0123456789abcdef0123456789abcdef01234567 SOURCE_DATE_EPOCH=1767225600 HELM="+helm)
 }
 
-// checkSignature verifies the signature of the checksums, and the checksums.
+// checkSignature verifies the checksums and their signature.
 func checkSignature(t *testing.T, dist string) {
 	t.Helper()
 	block, _ := pem.Decode([]byte(read(t, "testdata/cosign.pub")))
@@ -172,8 +173,8 @@ func checkSignature(t *testing.T, dist string) {
 	run(t, nil, dist, "sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS")
 }
 
-// checkChart installs the packed chart with helm, and checks that its image is the one that
-// is published.
+// checkChart installs the packed chart with helm, and checks that it runs the published
+// image.
 func checkChart(t *testing.T, dist string) {
 	t.Helper()
 	tags := string(run(t, nil, dist, "tar", "-xOf", "numaform-image.tar", "index.json"))
