@@ -17,7 +17,8 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// as returns a client of a user with a ClusterRole of the chart, or without one.
+// as returns a client of a user who has a ClusterRole of the chart, or no role if role is
+// empty.
 func (w *world) as(user, role string) client.Client {
 	w.t.Helper()
 	if role != "" {
@@ -39,7 +40,8 @@ func (w *world) as(user, role string) client.Client {
 	return api
 }
 
-// pending waits for the only pending plan of a direction.
+// pending waits for the only ScalePlan of a direction that is pending approval, and returns
+// it.
 func (w *world) pending(direction v1alpha1.ScaleDirection, limit time.Duration) *v1alpha1.ScalePlan {
 	w.t.Helper()
 	var found *v1alpha1.ScalePlan
@@ -58,22 +60,22 @@ func (w *world) pending(direction v1alpha1.ScaleDirection, limit time.Duration) 
 			}
 		}
 		if found == nil {
-			return "no plan waits; " + text
+			return "no plan is pending; " + text
 		}
 		return ""
 	})
 	return found
 }
 
-// approve writes a hash into a plan as the user.
+// approve approves a hash of a plan as the user.
 func approve(api client.Client, plan *v1alpha1.ScalePlan, user, hash string) error {
 	changed := plan.DeepCopy()
 	changed.Spec.Approve, changed.Spec.ApprovedBy = hash, user
 	return api.Patch(context.Background(), changed, client.MergeFrom(plan))
 }
 
-// TestManualApproval checks that nodes are neither created nor removed without an approval
-// by an authorized user.
+// TestManualApproval checks that nodes are neither created nor removed without the approval
+// of an authorized user.
 func TestManualApproval(t *testing.T) {
 	w := newWorld(t, worldConfig{})
 	w.start()
@@ -118,9 +120,9 @@ func TestManualApproval(t *testing.T) {
 		t.Fatal(err)
 	}
 	down := w.pending(v1alpha1.ScaleDown, 2*time.Minute)
-	w.nobodyIsTainted()
+	w.noNodeIsTainted()
 	if got := len(w.ours()); got != made {
-		t.Errorf("%d VMs stand before the approval, want %d", got, made)
+		t.Errorf("%d VMs exist before the approval, want %d", got, made)
 	}
 	if err := approve(alice, down, "alice", down.Spec.PlanHash); err != nil {
 		t.Fatal(err)
@@ -140,8 +142,8 @@ func (w *world) untouched() {
 	}
 }
 
-// nobodyIsTainted checks that no node was tainted for a drain.
-func (w *world) nobodyIsTainted() {
+// noNodeIsTainted checks that no node was tainted for a drain.
+func (w *world) noNodeIsTainted() {
 	w.t.Helper()
 	var nodes corev1.NodeList
 	if err := w.api.List(context.Background(), &nodes); err != nil {

@@ -25,10 +25,11 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// badClass is a class that cannot make nodes, and its expected messages.
+// badClass is a NodeClass that cannot create nodes, and its expected messages.
 type badClass struct {
 	name, spec, condition, reason string
-	// words are in the condition's message, and in the event on a pod that needs its nodes.
+	// words must be in the message of the condition, and in the event on a pod that needs a
+	// node of the class.
 	words []string
 }
 
@@ -72,7 +73,8 @@ func badClasses() []badClass {
 	}
 }
 
-// seededBy returns the spec of a class whose seeds are made from a Secret.
+// seededBy returns the spec of a class whose seeds are rendered from the templates in a
+// Secret.
 func seededBy(secret string) string {
 	return fmt.Sprintf("  template: {name: %s}\n  metadata: {type: cdrom, templatesRef: {name: %s}}", testenv.Template, secret)
 }
@@ -86,14 +88,14 @@ func (w *world) secret(name string, data map[string]string) {
 	}
 }
 
-// TestBadClasses creates classes and pools that cannot make nodes. It checks that each
-// reports the reason, in its status and to the pods that wait for it, that nothing is
-// created, and that the pod runs once the class is fixed.
+// TestBadClasses creates classes and pools that cannot create nodes. It checks that each
+// reports the reason in its status and in events on its pending pods, that no VM is
+// created, and that a pod runs once its class is fixed.
 func TestBadClasses(t *testing.T) {
 	w := newWorld(t, worldConfig{})
 	w.secret("no-yaml", map[string]string{"user-data": "#cloud-config\nruncmd: []\n\tpackages: []\n"})
 	w.secret("no-value", map[string]string{"user-data": "#cloud-config\nproxy: {{ .Values.proxy }}\n"})
-	// If no pool is visible, it is unknown which exist.
+	// numaform can only tell that a pool is missing if it can see some pool.
 	if err := w.proxmox.PutGuest(pvesim.Guest{VMID: 500, Host: "pve-1", Pool: "others"}); err != nil {
 		t.Fatal(err)
 	}
@@ -120,18 +122,18 @@ func TestBadClasses(t *testing.T) {
 	w.pods("nozone", 1, "500m", "256Mi", inPool("nozone"))
 	w.pods("limited", 1, "700m", "256Mi", inPool("limited"))
 	for _, bad := range badClasses() {
-		w.told("Pod", bad.name+"-00", time.Minute, bad.words...)
-		w.told("ProxmoxNodeClass", bad.name, time.Minute, bad.words...)
+		w.notified("Pod", bad.name+"-00", time.Minute, bad.words...)
+		w.notified("ProxmoxNodeClass", bad.name, time.Minute, bad.words...)
 	}
-	w.told("Pod", "notype-00", time.Minute, "node.kubernetes.io/instance-type", "x9.64VCPU-512GB")
-	w.told("Pod", "nozone-00", time.Minute, "topology.kubernetes.io/zone", "pve-9", "pve-1, pve-2")
+	w.notified("Pod", "notype-00", time.Minute, "node.kubernetes.io/instance-type", "x9.64VCPU-512GB")
+	w.notified("Pod", "nozone-00", time.Minute, "topology.kubernetes.io/zone", "pve-9", "pve-1, pve-2")
 	w.running("limited", 1, 2*time.Minute)
 	w.pods("more", 1, "700m", "256Mi", inPool("limited"))
-	w.told("Pod", "more-00", time.Minute, "limit of cpu 1 leaves no room for another node (1 used)", "raise spec.limits")
+	w.notified("Pod", "more-00", time.Minute, "limit of cpu 1 leaves no room for another node (1 used)", "raise spec.limits")
 	if vms := w.ours(); len(vms) != 1 {
 		t.Errorf("VMs %v, want the one of pool limited", slices.Sorted(maps.Keys(vms)))
 	}
-	// Keys that it lacks have their defaults.
+	// An empty Secret is valid: missing keys use the defaults.
 	w.secret("no-such-secret", nil)
 	w.running("seedless", 1, 2*time.Minute)
 }
@@ -149,13 +151,13 @@ func (w *world) classSays(bad badClass) {
 			return fmt.Sprintf("class %s has condition %+v, want %s False for %s with %q", bad.name, found, bad.condition, bad.reason, bad.words)
 		}
 		if ready := class.StatusConditions().Get(status.ConditionReady); !ready.IsFalse() || !saysAll(ready.Message, bad.words) {
-			return fmt.Sprintf("class %s has condition %+v, want it not Ready, and to say %q", bad.name, ready, bad.words)
+			return fmt.Sprintf("class %s has condition %+v, want it not Ready, with %q", bad.name, ready, bad.words)
 		}
 		return ""
 	})
 }
 
-// poolIsNotReady waits until the pool of a bad class reports why it makes no nodes.
+// poolIsNotReady waits until the pool of a bad class reports why it is not ready.
 func (w *world) poolIsNotReady(bad badClass) {
 	w.t.Helper()
 	w.eventually(time.Minute, func(ctx context.Context) string {
@@ -185,8 +187,8 @@ func prefers(host string) func(*corev1.Pod) {
 }
 
 // TestHostDown takes a host off the network while VMs are cloned there. It checks that the
-// pods run elsewhere, nothing of the host is removed, and everything is consistent once the
-// host is back.
+// pods run on other hosts, that nothing on the host is removed, and that everything is
+// consistent once the host is back.
 func TestHostDown(t *testing.T) {
 	const host = "pve-2"
 	w := newWorld(t, worldConfig{hosts: threeHosts(t)})
@@ -202,7 +204,7 @@ func TestHostDown(t *testing.T) {
 	w.pods("new", 2, "3", "1Gi", prefers(host))
 	w.eventually(time.Minute, func(context.Context) string {
 		if len(w.guestsOn(host)) < 2 {
-			return "nothing is cloned on " + host
+			return "no VM is being cloned on " + host
 		}
 		return ""
 	})
@@ -210,22 +212,22 @@ func TestHostDown(t *testing.T) {
 	before := w.guestsOn(host)
 	w.running("new", 2, 3*time.Minute)
 	if on := w.podsByHost("new"); on["pve-1"]+on["pve-3"] != 2 {
-		t.Errorf("pods by host %v, want them on the two that are left", on)
+		t.Errorf("pods by host %v, want them on the two other hosts", on)
 	}
 	if after := w.guestsOn(host); !cmp.Equal(before, after) {
-		t.Errorf("guests %v on the host that is down, want those that were there: %v", after, before)
+		t.Errorf("guests %v on the host that is down, want the same as before: %v", after, before)
 	}
 	var claim karpv1.NodeClaim
 	var node corev1.Node
 	for _, object := range []client.Object{&claim, &node} {
 		if err := w.api.Get(context.Background(), client.ObjectKey{Name: old}, object); err != nil || object.GetDeletionTimestamp() != nil {
-			t.Errorf("%T %s of the host that is down: %v, deleted %v; want it as it was", object, old, err, object.GetDeletionTimestamp())
+			t.Errorf("%T %s of the host that is down: %v, deleted %v; want it unchanged", object, old, err, object.GetDeletionTimestamp())
 		}
 	}
 	w.proxmox.SetHostOnline(host, true)
 	w.inOrder(3 * time.Minute)
 	if _, stands := w.ours()[old]; !stands {
-		t.Errorf("VM %s, which ran before the host went down, is gone", old)
+		t.Errorf("VM %s ran before the host went down, but does not exist", old)
 	}
 }
 
@@ -241,7 +243,8 @@ func (w *world) guestsOn(host string) []int {
 	return ids
 }
 
-// inOrder waits until VMs in numaform's range, files, nodes and NodeClaims match by name.
+// inOrder waits until the VMs in numaform's range, the node files, the nodes and the
+// NodeClaims have the same names.
 func (w *world) inOrder(limit time.Duration) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {
@@ -278,7 +281,7 @@ func (w *world) inOrder(limit time.Duration) {
 	})
 }
 
-// impatient makes a pod leave a node that is not ready after some seconds.
+// impatient limits the seconds that a pod tolerates a node that is not ready.
 func impatient(spec *corev1.PodSpec) {
 	seconds := int64(5)
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
@@ -288,9 +291,9 @@ func impatient(spec *corev1.PodSpec) {
 	}
 }
 
-// TestVMDeletedByHand deletes two VMs in Proxmox: of a working node, and of one whose guest
-// hangs at boot. It checks that claims, files and nodes of both go, and their pods get new
-// nodes.
+// TestVMDeletedByHand deletes two VMs in Proxmox: one of a working node, and one whose
+// guest hangs at boot. It checks that the claims, files and nodes of both are deleted, and
+// that their pods get new nodes.
 func TestVMDeletedByHand(t *testing.T) {
 	enginetest.Nightly(t)
 	w := newWorld(t, worldConfig{delays: pvesim.Delays{Clone: 3 * time.Second}})
@@ -311,9 +314,9 @@ func TestVMDeletedByHand(t *testing.T) {
 		}
 		return ""
 	})
-	w.holds(40*time.Second, func(context.Context) string { // younger claims are re-created
+	w.holds(40*time.Second, func(context.Context) string { // a younger claim's VM is re-created
 		if len(w.ours()) != 2 {
-			return "there are not two VMs"
+			return "expected two VMs"
 		}
 		return ""
 	})
@@ -334,7 +337,7 @@ func TestVMDeletedByHand(t *testing.T) {
 	w.inOrder(time.Minute)
 }
 
-// claimOf waits for a claim of a pool that names its VM, and returns it.
+// claimOf waits for a claim of a pool whose annotation names its VM, and returns the claim.
 func (w *world) claimOf(pool string, limit time.Duration) *karpv1.NodeClaim {
 	w.t.Helper()
 	found := &karpv1.NodeClaim{}
@@ -350,7 +353,7 @@ func (w *world) claimOf(pool string, limit time.Duration) *karpv1.NodeClaim {
 		return ""
 	})
 	if found.Annotations[v1alpha1.AnnotationVM] != found.Name || fleet.Key(found.Annotations[v1alpha1.AnnotationKey]) == "" {
-		w.t.Fatalf("NodeClaim %s has annotations %v, want the VM of its name", found.Name, found.Annotations)
+		w.t.Fatalf("NodeClaim %s has annotations %v, want a VM with the claim's name", found.Name, found.Annotations)
 	}
 	return found
 }

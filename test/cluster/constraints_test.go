@@ -54,7 +54,7 @@ spec:
 `, name, more, class, template))
 }
 
-// anyType is the requirements of a pool without special ones.
+// anyType contains the requirements of a pool that accepts every instance type.
 const anyType = `      requirements:
       - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}`
 
@@ -89,7 +89,7 @@ func container(cpu, memory string) corev1.Container {
 	}}}
 }
 
-// daemons creates a DaemonSet that runs on each node and tolerates all taints.
+// daemons creates a DaemonSet that tolerates all taints.
 func (w *world) daemons(name, cpu string) {
 	w.t.Helper()
 	labels := map[string]string{"app": name}
@@ -125,8 +125,8 @@ func tolerant(key, value string) func(*corev1.Pod) {
 	}
 }
 
-// evenly spreads pods over that many hosts. Kubernetes' scheduler only knows hosts that
-// already have nodes, so the number has to be given.
+// evenly spreads pods over that many hosts. The Kubernetes scheduler only considers hosts
+// that already have nodes, so the number is required.
 func evenly(hosts int32) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		spread(pod)
@@ -134,7 +134,7 @@ func evenly(hosts int32) func(*corev1.Pod) {
 	}
 }
 
-// nodesOf returns the nodes of an app's bound pods, by pod.
+// nodesOf returns the nodes of an app's bound pods, by pod name.
 func (w *world) nodesOf(app string) map[string]*corev1.Node {
 	w.t.Helper()
 	ctx := context.Background()
@@ -162,7 +162,7 @@ func (w *world) podsByHost(app string) map[string]int {
 	guests := w.ours()
 	count := map[string]int{}
 	for _, node := range w.nodesOf(app) {
-		host := "none: no VM of that name"
+		host := "none: no VM with that name"
 		if guest, exists := guests[node.Name]; exists {
 			host = w.hostOf(guest.VMID)
 		}
@@ -171,8 +171,8 @@ func (w *world) podsByHost(app string) map[string]int {
 	return count
 }
 
-// told waits for an event about an object that contains all of the words.
-func (w *world) told(kind, name string, limit time.Duration, words ...string) {
+// notified waits for an event about an object that contains all of the words.
+func (w *world) notified(kind, name string, limit time.Duration, words ...string) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {
 		var events corev1.EventList
@@ -190,7 +190,7 @@ func (w *world) told(kind, name string, limit time.Duration, words ...string) {
 			}
 			said = append(said, event.Reason+": "+event.Message)
 		}
-		return fmt.Sprintf("no event on %s %s says %q; there is: %s", kind, name, words, strings.Join(said, "\n"))
+		return fmt.Sprintf("no event on %s %s contains %q; events: %s", kind, name, words, strings.Join(said, "\n"))
 	})
 }
 
@@ -198,7 +198,7 @@ func saysAll(text string, words []string) bool {
 	return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) })
 }
 
-// holds polls ask for that long, and fails the test as soon as it does not return "".
+// holds polls ask for that long, and fails the test as soon as ask does not return "".
 func (w *world) holds(long time.Duration, ask func(ctx context.Context) string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), long)
@@ -218,13 +218,13 @@ func (w *world) holds(long time.Duration, ask func(ctx context.Context) string) 
 }
 
 // TestConstraints creates pods with all kinds of scheduling constraints at once, and checks
-// where they run.
+// the nodes on which they run.
 func TestConstraints(t *testing.T) {
 	w := newWorld(t, worldConfig{hosts: threeHosts(t)})
 	w.start()
 	w.steadyClass("plain", soundClass())
 	w.steadyPool("workers", "plain", anyType, "")
-	// The preferred pool of all, except for its taint.
+	// This pool has the highest weight, but a taint that most pods do not tolerate.
 	w.steadyPool("batch", "plain", anyType+"\n      taints: [{key: dedicated, value: batch, effect: NoSchedule}]", "  weight: 50")
 	w.steadyPool("small", "plain", `      requirements:
       - {key: node.kubernetes.io/instance-type, operator: In, values: [c1.1VCPU-2GB, c1.2VCPU-4GB]}`, "")
@@ -235,7 +235,7 @@ func TestConstraints(t *testing.T) {
 	w.pods("there", 2, "500m", "256Mi", onHost("pve-3"))
 	w.pods("job", 1, "500m", "256Mi", inPool("batch"), tolerant("dedicated", "batch"))
 	w.pods("stray", 1, "500m", "256Mi", inPool("batch"))
-	w.pods("tight", 1, "900m", "256Mi", inPool("small")) // a c1.1VCPU-2GB without the agent had 970m for it
+	w.pods("tight", 1, "900m", "256Mi", inPool("small")) // without the agent, it would fit a c1.1VCPU-2GB, which has 970m
 	w.pods("disk", 1, "500m", "256Mi", func(pod *corev1.Pod) {
 		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
@@ -257,12 +257,12 @@ func TestConstraints(t *testing.T) {
 	}
 	for _, node := range w.nodesOf("tight") {
 		if got := node.Labels[corev1.LabelInstanceTypeStable]; got != "c1.2VCPU-4GB" {
-			t.Errorf("the pod that leaves no room for the agent beside it is on a %s, want the larger c1.2VCPU-4GB", got)
+			t.Errorf("the pod that does not fit beside the agent is on a %s, want the larger c1.2VCPU-4GB", got)
 		}
 	}
 	w.agentsRunEverywhere("agent")
 	w.onlyTheTolerantAreOn("batch", "job")
-	w.told("Pod", "stray-00", time.Minute, "does not tolerate its taint dedicated=batch:NoSchedule")
+	w.notified("Pod", "stray-00", time.Minute, "does not tolerate its taint dedicated=batch:NoSchedule")
 	w.aBudgetKeepsTheNode("guarded")
 }
 
@@ -297,7 +297,7 @@ spec:
 `, name, host))
 }
 
-// budget creates a PDB that forbids evicting any pod of an app.
+// budget creates a PodDisruptionBudget that prevents the eviction of an app's pods.
 func (w *world) budget(app string) {
 	w.t.Helper()
 	w.manifest(fmt.Sprintf(`
@@ -310,7 +310,7 @@ spec:
 `, app))
 }
 
-// agentsRunEverywhere waits until a DaemonSet's pods run on all nodes.
+// agentsRunEverywhere waits until a pod of a DaemonSet runs on each node.
 func (w *world) agentsRunEverywhere(app string) {
 	w.t.Helper()
 	w.eventually(time.Minute, func(ctx context.Context) string {
@@ -332,8 +332,8 @@ func (w *world) agentsRunEverywhere(app string) {
 	})
 }
 
-// onlyTheTolerantAreOn checks that only an app's pods and the agents are on nodes of a
-// pool, and that those nodes have its taint.
+// onlyTheTolerantAreOn checks that the nodes of a pool have its taint and run only an app's
+// pods and the agents.
 func (w *world) onlyTheTolerantAreOn(pool, app string) {
 	w.t.Helper()
 	ctx := context.Background()
@@ -359,7 +359,7 @@ func (w *world) onlyTheTolerantAreOn(pool, app string) {
 	}
 }
 
-// lastSeen records which pods of an app were on a node whenever Proxmox received a request
+// lastSeen records the pods of an app that were on a node when Proxmox received a request
 // to stop the node's VM.
 type lastSeen struct {
 	// mu guards the fields below.
@@ -394,15 +394,15 @@ func (w *world) witness(vmid int, app, node string) *lastSeen {
 	return seen
 }
 
-// take returns the number of requests to stop the VM, and the pods found then.
+// take returns the number of requests to stop the VM, and the pods that were on its node.
 func (s *lastSeen) take() (int, []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.calls, slices.Clone(s.found)
 }
 
-// aBudgetKeepsTheNode deletes the node of a pod with a budget: node, pod and VM remain
-// until the budget allows the eviction, and the VM goes last.
+// aBudgetKeepsTheNode deletes the node of a pod with a budget. It checks that node, pod and
+// VM remain until the budget allows the eviction, and that the VM is deleted last.
 func (w *world) aBudgetKeepsTheNode(app string) {
 	w.t.Helper()
 	ctx := context.Background()
@@ -414,7 +414,7 @@ func (w *world) aBudgetKeepsTheNode(app string) {
 	if err := w.api.Delete(ctx, node); err != nil {
 		w.t.Fatal(err)
 	}
-	w.told("Node", node.Name, time.Minute, "drain")
+	w.notified("Node", node.Name, time.Minute, "drain")
 	w.holds(10*time.Second, func(ctx context.Context) string {
 		if err := w.api.Get(ctx, client.ObjectKeyFromObject(node), node); err != nil {
 			return err.Error()
@@ -429,7 +429,7 @@ func (w *world) aBudgetKeepsTheNode(app string) {
 			return pod.Spec.NodeName == node.Name && pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning
 		})
 		if !stays || !exists || !guest.Running || calls > 0 {
-			return fmt.Sprintf("the pod stays: %t, the VM is there: %t, and runs: %t, and was to end: %d times", stays, exists, guest.Running, calls)
+			return fmt.Sprintf("pod exists: %t, VM exists: %t, VM runs: %t, requests to stop it: %d", stays, exists, guest.Running, calls)
 		}
 		return ""
 	})
@@ -440,11 +440,11 @@ func (w *world) aBudgetKeepsTheNode(app string) {
 	w.nothingLeftOf(node.Name, vm.VMID, 2*time.Minute)
 	w.running(app, 1, 2*time.Minute)
 	if calls, found := seen.take(); calls == 0 || len(found) > 0 {
-		w.t.Errorf("the VM was to end %d times, with pods that a budget guards on it: %v", calls, found)
+		w.t.Errorf("%d requests to stop the VM, with pods protected by a budget on its node: %v", calls, found)
 	}
 }
 
-// nothingLeftOf waits until a node, its claim, its VM and its file are gone.
+// nothingLeftOf waits until a node, its claim, its VM and its file are deleted.
 func (w *world) nothingLeftOf(name string, vmid int, limit time.Duration) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {
@@ -467,7 +467,7 @@ func (w *world) nothingLeftOf(name string, vmid int, limit time.Duration) {
 		}
 		if len(left) > 0 {
 			slices.Sort(left)
-			return fmt.Sprintf("of %s is left: %s", name, strings.Join(left, ", "))
+			return fmt.Sprintf("not deleted with %s: %s", name, strings.Join(left, ", "))
 		}
 		return ""
 	})

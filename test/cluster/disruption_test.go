@@ -38,14 +38,14 @@ func largeHosts(t *testing.T) []topology.Host {
 	}
 }
 
-// poolConfig configures a NodePool in the tests of disruption.
+// poolConfig configures a NodePool for the disruption tests.
 type poolConfig struct {
 	name string
-	// class and requirements are added to the NodeClass' and the NodePool's own, in YAML's
-	// flow style.
+	// class is added to the spec of the NodeClass, requirements to those of the NodePool,
+	// both in YAML flow style.
 	class, requirements string
-	// template is a line of the NodeClaims' spec, budgets how many nodes may be disrupted
-	// at a time.
+	// template is a line of the NodeClaims' spec. budgets is the number of nodes that may
+	// be disrupted at a time.
 	template, budgets string
 }
 
@@ -101,7 +101,7 @@ func (w *world) deployment(name string, n int32, cpu string, change ...func(*cor
 	}
 }
 
-// alone makes each pod of an app need a node of its own.
+// alone makes each pod of an app require a separate node.
 func alone(app string) func(*corev1.PodSpec) {
 	return func(spec *corev1.PodSpec) {
 		spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
@@ -112,7 +112,7 @@ func alone(app string) func(*corev1.PodSpec) {
 	}
 }
 
-// on makes pods run on nodes with a label.
+// on makes pods run only on nodes with a label.
 func on(key, value string) func(*corev1.PodSpec) {
 	return func(spec *corev1.PodSpec) { spec.NodeSelector = map[string]string{key: value} }
 }
@@ -156,8 +156,8 @@ func runs(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning && pod.DeletionTimestamp.IsZero()
 }
 
-// comesTo waits until n pods of an app run, and there are exactly that many nodes,
-// NodeClaims and VMs.
+// comesTo waits until n pods of an app run, and the numbers of nodes, NodeClaims and VMs
+// each equal nodes.
 func (w *world) comesTo(app string, n, nodes int, limit time.Duration) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {
@@ -220,7 +220,7 @@ func (w *world) same(want map[string]int) func(context.Context) string {
 	}
 }
 
-// everMade returns the number of VMs ever cloned.
+// everMade returns the number of VMs that were cloned so far.
 func (w *world) everMade() int {
 	made := map[string]bool{}
 	for _, call := range w.proxmox.Calls() {
@@ -231,8 +231,7 @@ func (w *world) everMade() int {
 	return len(made)
 }
 
-// tally records the minimum and maximum number of objects, over all versions of them in the
-// API server.
+// tally records the minimum and maximum number of matching objects, as seen by a watch.
 type tally struct {
 	// mu guards the fields below.
 	mu          sync.Mutex
@@ -240,7 +239,7 @@ type tally struct {
 	least, most int
 }
 
-// tally counts the objects of a watch that meet a condition.
+// tally counts the objects of a watch that match a condition.
 func (w *world) tally(watcher watch.Interface, err error, meets func(any) bool) *tally {
 	w.t.Helper()
 	if err != nil {
@@ -286,9 +285,9 @@ func (c *tally) bounds() (least, most int) {
 	return c.least, c.most
 }
 
-// disrupted counts the NodeClaims whose nodes are being replaced or emptied. As in
-// Karpenter's budgets, a claim whose node is drained and whose VM is being deleted no
-// longer counts.
+// disrupted counts the NodeClaims whose nodes are being replaced or drained. As in
+// Karpenter's budgets, a claim does not count once its node is drained and its VM is being
+// deleted.
 func (w *world) disrupted() *tally {
 	w.t.Helper()
 	api, err := client.NewWithWatch(w.plane.Config, client.Options{Scheme: newScheme(w.t)})
@@ -305,7 +304,7 @@ func (w *world) disrupted() *tally {
 	})
 }
 
-// up counts the running pods of an app, once n of them run.
+// up waits until n pods of an app run, and counts its running pods from then on.
 func (w *world) up(app string, n int) *tally {
 	w.t.Helper()
 	watcher, err := w.plane.Client(w.t).CoreV1().Pods("default").Watch(context.Background(), metav1.ListOptions{LabelSelector: "app=" + app})
@@ -330,7 +329,7 @@ func (w *world) oneAtATime(disrupted, up *tally, pods int) {
 		w.t.Errorf("up to %d nodes were disrupted at a time, want 1 by the budget", most)
 	}
 	if least, _ := up.bounds(); least < pods-1 {
-		w.t.Errorf("as few as %d of %d pods ran, want %d at least", least, pods, pods-1)
+		w.t.Errorf("only %d of %d pods ran at some time, want at least %d", least, pods, pods-1)
 	}
 }
 
@@ -344,9 +343,9 @@ func (w *world) nodesIn(pool string) []corev1.Node {
 	return nodes.Items
 }
 
-// fewest returns how many nodes like those of a NodePool hold n pods of that many mCPU. As
-// all pods and all nodes are equal, the best packing has the maximum number of pods on each
-// node but the last; as all nodes have the same price, it is also the cheapest.
+// fewest returns the minimum number of nodes like those of a NodePool that fit n pods of
+// that many mCPU. All pods and nodes are equal, so the best packing fills every node but
+// the last. All nodes have the same price, so it is also the cheapest.
 func (w *world) fewest(pool string, n int, milliCPU int64) int {
 	w.t.Helper()
 	each := int64(math.MaxInt64)
@@ -356,7 +355,7 @@ func (w *world) fewest(pool string, n int, milliCPU int64) int {
 	return int(math.Ceil(float64(n) / float64(each)))
 }
 
-// usedBy checks that pods of an app take 40 % of each node of a NodePool.
+// usedBy checks that pods of an app request 40 % of each node of a NodePool.
 func (w *world) usedBy(pool, app string, milliCPU int) {
 	w.t.Helper()
 	running, err := w.runningPods(context.Background(), app)
@@ -375,9 +374,9 @@ func (w *world) usedBy(pool, app string, milliCPU int) {
 	}
 }
 
-// TestConsolidation removes what separated the pods on ten nodes of 4 vCPUs, which leaves
-// the nodes at 40 % with two pods each; one node fits five pods. A node of another NodePool
-// is left with a pod that fits a smaller and cheaper one: not the smallest, which a
+// TestConsolidation deletes the pods that forced ten nodes of 4 vCPUs, so that each is used
+// at 40 % by two pods, although one node fits five. The pod that remains on a node of
+// another NodePool fits a smaller and cheaper node, but not the smallest, which a
 // NodeOverlay makes expensive. Without pods, a NodePool keeps its minimum number of nodes,
 // and more while a CapacityBuffer requests room.
 func TestConsolidation(t *testing.T) {
@@ -406,7 +405,7 @@ func TestConsolidation(t *testing.T) {
 	w.usedBy("alike", "web", milliCPU)
 	optimum := w.fewest("alike", pods, milliCPU)
 	if size := w.nodesIn("any")[0].Labels[corev1.LabelInstanceTypeStable]; optimum != 4 || size != "c1.4VCPU-8GB" {
-		t.Fatalf("the optimum is %d nodes, and one of type %s is to be too large: the test's numbers do not fit together", optimum, size)
+		t.Fatalf("the optimum is %d nodes, and the node to replace has type %s: adjust the test's numbers", optimum, size)
 	}
 
 	for _, app := range []string{"holder", "big"} {
@@ -416,25 +415,25 @@ func TestConsolidation(t *testing.T) {
 	}
 	w.eventually(5*time.Minute, func(ctx context.Context) string {
 		if left := w.nodesIn("any"); len(left) != 1 || left[0].Labels[corev1.LabelInstanceTypeStable] != "t1.1VCPU-3GB" {
-			return fmt.Sprintf("%d nodes hold the small pod, or one that is too large", len(left))
+			return fmt.Sprintf("%d nodes exist for the small pod, or its node is too large", len(left))
 		}
 		return ""
 	})
 	w.running("small", 1, time.Minute)
 	w.comesTo("web", pods, optimum+1, 5*time.Minute)
-	// Provisioning does not revert it, and consolidation does not continue: two more
-	// rounds.
+	// In two more rounds, provisioning does not revert the consolidation, and consolidation
+	// does not continue.
 	kept := w.vmids()
 	w.remains(20*time.Second, w.same(kept))
 	if made := w.everMade(); made != nodes+2 {
-		t.Errorf("%d VMs were made, want %d and a smaller one: pods that moved fit on nodes that were there", made, nodes+1)
+		t.Errorf("%d VMs were created, want %d and a smaller one: moved pods fit on existing nodes", made, nodes+1)
 	}
 	w.keepsTwo("alike", "web")
 	w.buffers("alike", "web", 12, 3)
 }
 
-// TestDrift changes a value that replaces no node, the tags, and one that replaces all
-// nodes, the size of the disk: one after the other, as the budget says.
+// TestDrift changes the tags, which replaces no node, and then the size of the disk, which
+// replaces all nodes, one at a time as required by the budget.
 func TestDrift(t *testing.T) {
 	w := newWorld(t, worldConfig{hosts: largeHosts(t)})
 	w.start()
@@ -458,7 +457,7 @@ func TestDrift(t *testing.T) {
 	w.eventually(5*time.Minute, func(ctx context.Context) string {
 		for name := range w.ours() {
 			if _, old := second[name]; old {
-				return "VM " + name + " is there still"
+				return "VM " + name + " still exists"
 			}
 		}
 		return ""
@@ -472,12 +471,12 @@ func TestDrift(t *testing.T) {
 		}
 	}
 	if made := w.everMade(); made != 6 {
-		t.Errorf("%d VMs were made, want 3 and one for each", made)
+		t.Errorf("%d VMs were created, want 3 and a replacement for each", made)
 	}
 }
 
-// allHaveTag waits until all VMs have a tag, and checks that the VMs of before are the
-// same: running ones get it in place.
+// allHaveTag waits until all VMs have a tag, and checks that no VM was replaced: running
+// VMs get the tag in place.
 func (w *world) allHaveTag(before map[string]int, tag string) {
 	w.t.Helper()
 	w.eventually(time.Minute, func(context.Context) string {
@@ -493,13 +492,13 @@ func (w *world) allHaveTag(before map[string]int, tag string) {
 	for name, vmid := range before {
 		guest, _ := w.proxmox.Guest(vmid)
 		if now[name] != vmid || !guest.Running {
-			w.t.Errorf("VM %s has the number %d and runs: %t, want %d as before: only tags changed", name, now[name], guest.Running, vmid)
+			w.t.Errorf("VM %s has VMID %d and runs: %t, want %d, running: only tags changed", name, now[name], guest.Running, vmid)
 		}
 	}
 }
 
-// TestExpiryAndGracePeriod waits for a node to expire, and removes another whose pod must
-// not be evicted: only its grace period ends that.
+// TestExpiryAndGracePeriod waits for a node to expire, and removes another node whose pod
+// must not be evicted before its grace period ends.
 func TestExpiryAndGracePeriod(t *testing.T) {
 	enginetest.Nightly(t)
 	const grace = 25 * time.Second
@@ -536,20 +535,20 @@ spec: {maxUnavailable: 0, selector: {matchLabels: {app: db}}}
 		}
 		for name := range before {
 			if now[name] == nil {
-				return fmt.Sprintf("pod %s does not run any more, %s after its node was to go; its PDB forbids that", name, time.Since(asked))
+				return fmt.Sprintf("pod %s stopped %s after the deletion of its node, although its PDB forbids eviction", name, time.Since(asked))
 			}
 		}
 		return ""
 	})
 	w.hasGone(stubborn, 2*time.Minute)
 	if took := time.Since(asked); took < grace-3*time.Second {
-		t.Errorf("node %s went after %s, though its pod has %s", stubborn.Status.NodeName, took, grace)
+		t.Errorf("node %s was deleted after %s, although its grace period is %s", stubborn.Status.NodeName, took, grace)
 	}
 	w.running("db", 1, time.Minute)
 
 	w.hasGone(expiring, 3*time.Minute)
 	if life := time.Since(expiring.CreationTimestamp.Time); life < 60*time.Second {
-		t.Errorf("node %s went after %s, before it expired", expiring.Status.NodeName, life)
+		t.Errorf("node %s was deleted after %s, before it expired", expiring.Status.NodeName, life)
 	}
 	w.running("web", 1, time.Minute)
 }
@@ -567,7 +566,7 @@ func (w *world) onlyClaim(pool string) *karpv1.NodeClaim {
 	return &claims.Items[0]
 }
 
-// hasGone waits until a NodeClaim, its Node and its VM are gone.
+// hasGone waits until a NodeClaim, its Node and its VM are deleted.
 func (w *world) hasGone(claim *karpv1.NodeClaim, limit time.Duration) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {
@@ -577,17 +576,17 @@ func (w *world) hasGone(claim *karpv1.NodeClaim, limit time.Duration) {
 				name = claim.Status.NodeName
 			}
 			if err := w.api.Get(ctx, client.ObjectKey{Name: name}, object); client.IgnoreNotFound(err) != nil || err == nil {
-				return fmt.Sprintf("%T %s is there still (%v)", object, name, err)
+				return fmt.Sprintf("%T %s still exists (%v)", object, name, err)
 			}
 		}
 		if _, exists := w.ours()[claim.Annotations[v1alpha1.AnnotationVM]]; exists {
-			return "its VM is there still"
+			return "its VM still exists"
 		}
 		return ""
 	})
 }
 
-// TestEvacuate empties a host, and makes it available again.
+// TestEvacuate evacuates a host, and makes it available again.
 func TestEvacuate(t *testing.T) {
 	const host = "pve-1"
 	w := newWorld(t, worldConfig{hosts: largeHosts(t)})
@@ -606,7 +605,7 @@ func TestEvacuate(t *testing.T) {
 	w.marked(host)
 	w.eventually(3*time.Minute, func(ctx context.Context) string {
 		if slices.Contains(w.hostsWithVMs(), host) {
-			return "VMs are on the host still"
+			return "VMs are still on the host"
 		}
 		return ""
 	})
@@ -614,12 +613,12 @@ func TestEvacuate(t *testing.T) {
 	w.oneAtATime(disrupted, up, 2)
 	made := w.everMade()
 	if made != 3 {
-		t.Errorf("%d VMs were made, want 2 and one that replaces one", made)
+		t.Errorf("%d VMs were created, want 2 and a replacement", made)
 	}
 	w.pods("pinned", 1, "300m", "256Mi", func(pod *corev1.Pod) { on(karpv1.NodePoolLabelKey, "first")(&pod.Spec) })
 	w.remains(12*time.Second, func(context.Context) string {
 		if now := w.everMade(); now != made {
-			return fmt.Sprintf("%d VMs were made, want %d: a node came to the host that is evacuated", now, made)
+			return fmt.Sprintf("%d VMs were created, want %d: a node was created on the evacuated host", now, made)
 		}
 		return ""
 	})
@@ -632,8 +631,8 @@ func TestEvacuate(t *testing.T) {
 	}
 }
 
-// marked waits until exactly the NodeClaims on some hosts are marked as drifted: Karpenter
-// checks drift when a NodeClaim changes, or else every 5 minutes.
+// marked waits until exactly the NodeClaims on the given hosts are marked as drifted.
+// Karpenter checks drift when a NodeClaim changes, and every 5 minutes.
 func (w *world) marked(hosts ...string) {
 	w.t.Helper()
 	w.eventually(30*time.Second, func(ctx context.Context) string {
@@ -644,7 +643,7 @@ func (w *world) marked(hosts ...string) {
 		for i := range claims.Items {
 			host := claims.Items[i].Labels[corev1.LabelTopologyZone]
 			if _, marked := claims.Items[i].Annotations[v1alpha1.AnnotationEvacuated]; marked != slices.Contains(hosts, host) {
-				return fmt.Sprintf("nodeclaim %s on %s is marked as to be left: %t", claims.Items[i].Name, host, marked)
+				return fmt.Sprintf("nodeclaim %s on %s is marked as drifted: %t", claims.Items[i].Name, host, marked)
 			}
 		}
 		return ""
@@ -661,8 +660,8 @@ func spreadIfPossible(app string) func(*corev1.PodSpec) {
 	}
 }
 
-// TestPause pauses while a VM is being cloned: the clone is finished, and nothing else is
-// started.
+// TestPause pauses numaform while a VM is being cloned. The clone is finished, and nothing
+// else is started.
 func TestPause(t *testing.T) {
 	w := newWorld(t, worldConfig{hosts: largeHosts(t), delays: pvesim.Delays{Clone: 8 * time.Second}})
 	w.start()
@@ -676,8 +675,8 @@ func TestPause(t *testing.T) {
 	})
 	w.numaform("pause")
 	w.eventually(30*time.Second, func(context.Context) string {
-		if !w.controller.log.contains("received a request to pause or resume") {
-			return "the controller does not know that it is paused"
+		if !w.controller.log.contains("read a request to pause or to resume") {
+			return "the controller did not read the pause request"
 		}
 		return ""
 	})
@@ -696,7 +695,7 @@ func TestPause(t *testing.T) {
 			return err.Error()
 		}
 		if made := w.everMade(); made != 1 || len(claims.Items) != 1 {
-			return fmt.Sprintf("%d VMs were made and there are %d nodeclaims while numaform is paused, want one of each", made, len(claims.Items))
+			return fmt.Sprintf("%d VMs were created and %d nodeclaims exist while numaform is paused, want one of each", made, len(claims.Items))
 		}
 		return ""
 	})
@@ -705,7 +704,7 @@ func TestPause(t *testing.T) {
 	w.running("early", 1, 2*time.Minute)
 	w.running("late", 1, 2*time.Minute)
 	if made := w.everMade(); made != 2 {
-		t.Errorf("%d VMs were made, want 2", made)
+		t.Errorf("%d VMs were created, want 2", made)
 	}
 }
 

@@ -16,8 +16,9 @@ import (
 	"github.com/numaform/numaform/internal/enginetest"
 )
 
-// TestFlexible creates nodes for their pods, and checks that they are as predicted, that
-// consolidation does not replace them, and that they go with their pods.
+// TestFlexible creates nodes of flexible size, and checks that their capacity is as
+// predicted, that consolidation does not replace them, and that they are deleted with their
+// pods.
 func TestFlexible(t *testing.T) {
 	enginetest.Nightly(t)
 	w := newWorld(t, worldConfig{hosts: threeHosts(t)})
@@ -52,7 +53,7 @@ func TestFlexible(t *testing.T) {
 	w.nothingIsLeft(4 * time.Minute)
 }
 
-// staysAsItIs checks that the VMs do not change: Karpenter looks for cheaper nodes every
+// staysAsItIs checks that the VMs do not change. Karpenter looks for cheaper nodes every
 // ten seconds.
 func (w *world) staysAsItIs(all time.Duration) {
 	w.t.Helper()

@@ -23,14 +23,14 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// directoryOf is the annotation with the directory that a fleet's ConfigMap holds.
+// directoryOf is the annotation with the directory that is stored in a fleet's ConfigMap.
 const directoryOf = "numaform.dev/directory"
 
 // partLabel is the label with the role of a fleet's ConfigMap.
 const partLabel = "numaform.dev/part"
 
-// TestHostileConfigMaps writes an attacker's module into the ConfigMaps of a fleet, under
-// its own hash, and makes a node file call it. The controller names the file and starts no
+// TestHostileConfigMaps writes an attacker's module into the ConfigMaps of a fleet, with a
+// matching hash, and makes a node file call it. The controller names the file, starts no
 // engine, and continues once the fleet is restored. The baseline sends its environment to
 // the attacker.
 func TestHostileConfigMaps(t *testing.T) {
@@ -71,7 +71,7 @@ func TestHostileConfigMaps(t *testing.T) {
 	})
 }
 
-// hostile is a world with a node, and the listener of an attacker.
+// hostile is a world with a node and an attacker's listener.
 type hostile struct {
 	*world
 	listener    *httptest.Server
@@ -119,7 +119,7 @@ func (h *hostile) idle() {
 			counts[list.Items[i].Labels[partLabel]]++
 		}
 		if counts["change"] == 0 || counts["change"] != counts["outcome"] {
-			return fmt.Sprintf("%d changes began, and %d ended", counts["change"], counts["outcome"])
+			return fmt.Sprintf("%d changes started, but %d ended", counts["change"], counts["outcome"])
 		}
 		return ""
 	})
@@ -199,7 +199,7 @@ func (h *hostile) attack() (restore func(), file string) {
 	}, file
 }
 
-// partName returns the name of the ConfigMap of a directory, which an attacker can compute.
+// partName returns the name of a directory's ConfigMap, which an attacker can compute.
 func partName(dir string) string {
 	hash := sha256.Sum256([]byte(dir))
 	slug := strings.ReplaceAll(dir, "/", "-")

@@ -36,21 +36,21 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// onlooker records what cannot be observed at the end.
+// onlooker records facts that cannot be observed at the end of a test.
 type onlooker struct {
 	// mu guards the fields below.
 	mu sync.Mutex
-	// early are VMs that were stopped or destroyed with pods on their nodes.
+	// early lists VMs that were stopped or destroyed while pods ran on their nodes.
 	early []string
-	// secrets are credentials of Proxmox and the secret halves of bootstrap tokens.
+	// secrets are the Proxmox credentials and the secret parts of bootstrap tokens.
 	secrets map[string]bool
 	// tokens counts the records of join tokens, whose secrets are only in seeds.
 	tokens int
-	// states are all contents that the states ever had.
+	// states contains every version of the states.
 	states map[string][]byte
 }
 
-// watchOver records events until the test ends.
+// watchOver starts an onlooker that records until the test ends.
 func watchOver(w *world) *onlooker {
 	n := &onlooker{secrets: map[string]bool{pvesim.DefaultTokenSecret: true}, states: map[string][]byte{}}
 	w.proxmox.AddFault(pvesim.Fault{
@@ -121,8 +121,8 @@ func (n *onlooker) secret(secret *corev1.Secret) {
 	}
 }
 
-// plantForeign creates unmanaged VMs: outside of the range, in it, of another cluster, and
-// one with a name like ours.
+// plantForeign creates unmanaged VMs: one outside the VMID range, one inside, one of
+// another cluster, and one with a name like those of the fleet.
 func (s *scene) plantForeign() {
 	s.t.Helper()
 	marker := fleet.Marker{ClusterID: "other", Key: "00112233445566778899aabbccddeeff"}
@@ -139,8 +139,8 @@ func (s *scene) plantForeign() {
 	}
 }
 
-// check checks the invariants of docs/faults.md in etcd, Proxmox and the backend. They hold
-// once everything has settled.
+// check checks the invariants of docs/faults.md in etcd, Proxmox and the backend. No change
+// may be in progress.
 func (s *scene) check() {
 	s.t.Helper()
 	s.checkClaims()
@@ -159,8 +159,8 @@ func (w *world) guestsOf(cluster string) []pvesim.GuestState {
 	})
 }
 
-// checkClaims is I1: the VMs with our marker are those of the launched NodeClaims and of
-// the Nodes, complete and running, and no others were created.
+// checkClaims checks I1: the VMs with the fleet's marker match the launched NodeClaims and
+// the Nodes, and are complete and running. No other VMs were created.
 func (s *scene) checkClaims() {
 	s.t.Helper()
 	var claims karpv1.NodeClaimList
@@ -177,7 +177,7 @@ func (s *scene) checkClaims() {
 	for _, guest := range s.guestsOf(clusterID) {
 		made = append(made, fleet.ProviderID(testenv.Region, fleet.VMID(guest.VMID)))
 		if !guest.Running || guest.Config["lock"] != "" || len(guest.Pending)+len(guest.Delete) > 0 {
-			s.t.Errorf("I1: %d is not whole: running %t, lock %q, pending %v", guest.VMID, guest.Running, guest.Config["lock"], guest.Pending)
+			s.t.Errorf("I1: %d is incomplete: running %t, lock %q, pending %v", guest.VMID, guest.Running, guest.Config["lock"], guest.Pending)
 		}
 	}
 	for _, ids := range [][]string{launched, joined, made} {
@@ -193,7 +193,7 @@ func (s *scene) checkClaims() {
 		_, isForeign := s.foreign[guest.VMID]
 		_, ours := fleet.ParseMarker(guest.Config["description"])
 		if !isForeign && !ours && guest.Config["template"] != "1" {
-			s.t.Errorf("I1: guest %d is nobody's:\n%s", guest.VMID, guest.Raw)
+			s.t.Errorf("I1: guest %d is neither in the fleet nor unmanaged:\n%s", guest.VMID, guest.Raw)
 		}
 	}
 }
@@ -205,19 +205,19 @@ func (s *scene) list(list client.ObjectList, options ...client.ListOption) {
 	}
 }
 
-// checkForeign is I2: no unmanaged VM was changed.
+// checkForeign checks I2: no unmanaged VM was changed.
 func (s *scene) checkForeign() {
 	s.t.Helper()
 	for _, vmid := range slices.Sorted(maps.Keys(s.foreign)) {
 		guest, exists := s.proxmox.Guest(vmid)
 		if !exists || !guest.Running || guest.Raw != s.foreign[vmid] {
-			s.t.Errorf("I2: VM %d of somebody else: exists %t, running %t\n%s", vmid, exists, guest.Running, cmp.Diff(s.foreign[vmid], guest.Raw))
+			s.t.Errorf("I2: unmanaged VM %d: exists %t, running %t\n%s", vmid, exists, guest.Running, cmp.Diff(s.foreign[vmid], guest.Raw))
 		}
 	}
 }
 
-// checkPins is I3: no two VMs share a pinned CPU, and the memory of each NUMA node
-// suffices.
+// checkPins checks I3: no two VMs share a pinned CPU, and no NUMA node's memory is
+// overcommitted.
 func (s *scene) checkPins() {
 	s.t.Helper()
 	s.pinsAreExclusive()
@@ -234,7 +234,7 @@ func (s *scene) checkPins() {
 	}
 }
 
-// startGuest reads the values that a running guest was started with.
+// startGuest reads the values with which a running guest was started.
 func (s *scene) startGuest(guest pvesim.GuestState) startcheck.Guest {
 	s.t.Helper()
 	number := func(key string, otherwise int) int {
@@ -260,7 +260,7 @@ func (s *scene) startGuest(guest pvesim.GuestState) startcheck.Guest {
 	return result
 }
 
-// checkDrained is I4: no VM was stopped or destroyed before its Node was drained.
+// checkDrained checks I4: no VM was stopped or destroyed before its Node was drained.
 func (s *scene) checkDrained() {
 	s.t.Helper()
 	s.onlooker.mu.Lock()
@@ -271,8 +271,8 @@ func (s *scene) checkDrained() {
 	s.onlooker.early = nil
 }
 
-// checkHistory is I5: each plan that an engine applied, and each VM that was written to, is
-// in a record of the fleet's history.
+// checkHistory checks I5: the fleet's history records each plan that an engine applied, and
+// each VM that was written to.
 func (s *scene) checkHistory() {
 	s.t.Helper()
 	entries := s.history()
@@ -291,12 +291,12 @@ func (s *scene) checkHistory() {
 	}
 	for line := range strings.Lines(string(applied)) {
 		if hash := strings.Fields(line)[0]; !plans[hash] {
-			s.t.Errorf("I5: plan %s was applied and is in no record", hash)
+			s.t.Errorf("I5: plan %s was applied, but is in no record", hash)
 		}
 	}
 	for _, vmid := range s.written() {
 		if !vms[vmid] {
-			s.t.Errorf("I5: VM %s was written to and is in no record with a plan", vmid)
+			s.t.Errorf("I5: VM %s was written to, but is in no record with a plan", vmid)
 		}
 	}
 	if left := unfinished(entries); len(left) > 0 {
@@ -321,7 +321,7 @@ func (s *scene) written() []string {
 	return slices.Compact(vmids)
 }
 
-// checkStates is I7: the states match Proxmox, are complete, and no lock is left.
+// checkStates checks I7: the states match Proxmox and are complete, and no lock is left.
 func (s *scene) checkStates() {
 	s.t.Helper()
 	var secrets corev1.SecretList
@@ -332,7 +332,7 @@ func (s *scene) checkStates() {
 			vmids, tainted := vmsOf(s.t, unpacked(s.t, packed))
 			held = append(held, vmids...)
 			if len(tainted) > 0 {
-				s.t.Errorf("I7: %s holds tainted VMs %v", secrets.Items[i].Name, tainted)
+				s.t.Errorf("I7: %s contains tainted VMs %v", secrets.Items[i].Name, tainted)
 			}
 		}
 	}
@@ -347,9 +347,9 @@ func (s *scene) checkStates() {
 	s.lockIsFree()
 }
 
-// lockIsFree checks that no lock is left. The controller may hold the fleet's lock for a
-// moment at any time: changes in Proxmox outside of a plan, such as a removed seed, get a
-// record of their own two seconds later.
+// lockIsFree waits until no lock is left. The controller may hold the fleet's lock briefly
+// at any time: two seconds after a change in Proxmox outside a plan, such as the removal of
+// a seed, it writes a record.
 func (s *scene) lockIsFree() {
 	s.t.Helper()
 	s.eventually(20*time.Second, func(context.Context) string {
@@ -360,8 +360,8 @@ func (s *scene) lockIsFree() {
 	})
 }
 
-// locks returns the current Leases, except the leader's. A Lease that was not renewed in
-// time is free.
+// locks returns the Leases that are held, except the leader's. A Lease that was not renewed
+// in time is not held.
 func (s *scene) locks() (held []string) {
 	var leases coordinationv1.LeaseList
 	s.list(&leases, client.InNamespace(namespace))
@@ -376,7 +376,7 @@ func (s *scene) locks() (held []string) {
 	return held
 }
 
-// failer is the part of a test that helpers need.
+// failer is the subset of testing.TB that helpers need.
 type failer interface {
 	Helper()
 	Fatal(args ...any)
@@ -426,14 +426,14 @@ func vmsOf(t failer, content []byte) (vmids, tainted []int) {
 	return vmids, tainted
 }
 
-// checkSecrets is I6: no secret is in a state, a record, an event, a widely readable
-// object, the output of controllers, or the files that they left.
+// checkSecrets checks I6: no secret is in a state, a record, an event, a widely readable
+// object, or the output or remaining files of the controllers.
 func (s *scene) checkSecrets() {
 	s.t.Helper()
 	s.onlooker.mu.Lock()
 	defer s.onlooker.mu.Unlock()
 	if s.onlooker.tokens == 0 || len(s.onlooker.states) == 0 {
-		s.t.Errorf("I6: there is nothing to look for: %d join tokens, %d states", s.onlooker.tokens, len(s.onlooker.states))
+		s.t.Errorf("I6: no secrets to search for: %d join tokens, %d states", s.onlooker.tokens, len(s.onlooker.states))
 	}
 	for name, state := range s.onlooker.states {
 		s.search("state "+name, unpacked(s.t, state))
@@ -488,11 +488,11 @@ var jwt = regexp.MustCompile(`eyJ[A-Za-z0-9_-]+\.eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-
 func (s *scene) search(name string, content []byte) {
 	s.t.Helper()
 	if token := jwt.Find(content); token != nil {
-		s.t.Errorf("I6: %s holds the token %s", name, token)
+		s.t.Errorf("I6: %s contains the token %s", name, token)
 	}
 	for secret := range s.onlooker.secrets {
 		if bytes.Contains(content, []byte(secret)) {
-			s.t.Errorf("I6: %s holds the secret %s", name, secret)
+			s.t.Errorf("I6: %s contains the secret %s", name, secret)
 		}
 	}
 }

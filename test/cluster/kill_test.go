@@ -26,14 +26,14 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// killStep is a moment at which the controller is killed.
+// killStep is a point at which the controller is killed.
 type killStep struct {
 	name string
-	// withDisk also removes the controller's disk.
+	// withDisk also deletes the controller's disk.
 	withDisk bool
 	// arm sets the trap.
 	arm func(s *scene) *trap
-	// before runs before the load is created, and after once the controller is dead.
+	// before runs before the step's load is created, after once the controller is killed.
 	before, after func(s *scene)
 }
 
@@ -65,7 +65,7 @@ func downSteps() []killStep {
 }
 
 // TestKillController kills the controller at each step of a scale-up and of a scale-down,
-// and restarts it at once, with its disk or without.
+// and restarts it immediately, with or without its disk.
 func TestKillController(t *testing.T) {
 	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{
@@ -94,8 +94,8 @@ func TestKillController(t *testing.T) {
 	s.checkSecrets()
 }
 
-// killAt runs one step: do causes the moment at which the controller is killed. A new one
-// starts at once.
+// killAt runs one step: do causes the change during which the controller is killed. A new
+// controller starts immediately.
 func (s *scene) killAt(step killStep, do func()) {
 	s.t.Helper()
 	if step.before != nil {
@@ -114,7 +114,7 @@ func (s *scene) killAt(step killStep, do func()) {
 	s.run()
 }
 
-// apart gives each pod a node of its own.
+// apart makes each pod require a separate node.
 func apart(pod *corev1.Pod) {
 	pod.Labels["group"] = "apart"
 	pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
@@ -164,7 +164,7 @@ func (s *scene) deleteAll() {
 	}
 }
 
-// settled waits until there are that many complete nodes without seeds, and nothing is in
+// settled waits until that many complete nodes without seeds exist, and no change is in
 // progress.
 func (s *scene) settled(nodes int) {
 	s.t.Helper()
@@ -185,7 +185,7 @@ func (s *scene) settled(nodes int) {
 		}
 		entries := s.history()
 		if left := unfinished(entries); len(left) > 0 || slices.ContainsFunc(entries[len(entries)-1:], func(e audit.Entry) bool { return e.Outcome == nil }) {
-			return fmt.Sprintf("a change is under way: %v", left)
+			return fmt.Sprintf("a change is in progress: %v", left)
 		}
 		if locks := s.locks(); len(locks) > 0 {
 			return fmt.Sprintf("locked: %v", locks)
@@ -204,7 +204,7 @@ func seen(what func(ctx context.Context, s *scene) string) func(*scene) *trap {
 	}
 }
 
-// fresh returns a claim without a Node, or nil.
+// fresh returns a NodeClaim without a Node, or nil.
 func (s *scene) fresh() *karpv1.NodeClaim {
 	var claims karpv1.NodeClaimList
 	s.list(&claims)
@@ -222,12 +222,12 @@ func claimWithoutChange(_ context.Context, s *scene) string {
 		return ""
 	}
 	if last := s.newest(); last != nil && last.Outcome == nil {
-		s.t.Fatal("the change has begun already")
+		s.t.Fatal("the change has already started")
 	}
-	return "there is claim " + claim.Name
+	return "claim " + claim.Name + " exists"
 }
 
-// outcomeWithoutNode makes the guest boot slowly, and waits for the outcome.
+// outcomeWithoutNode makes the guest boot slowly, and reports the outcome of its change.
 func outcomeWithoutNode(_ context.Context, s *scene) string {
 	claim := s.fresh()
 	if claim == nil {
@@ -305,7 +305,7 @@ func blocker() *policyv1.PodDisruptionBudget {
 	}
 }
 
-// blockEvictions prevents the progress of a drain.
+// blockEvictions prevents drains from progressing.
 func blockEvictions(s *scene) {
 	if err := s.api.Create(context.Background(), blocker()); err != nil {
 		s.t.Fatal(err)
@@ -316,7 +316,7 @@ func blockEvictions(s *scene) {
 			return err.Error()
 		}
 		if budget.Status.ObservedGeneration == 0 {
-			return "nobody looked at the budget"
+			return "the disruption controller did not observe the budget"
 		}
 		return ""
 	})
@@ -328,19 +328,19 @@ func allowEvictions(s *scene) {
 	}
 }
 
-// wantBegun checks that the newest change is recorded and has no outcome.
+// wantBegun checks that the newest change is recorded without an outcome.
 func wantBegun(s *scene) {
 	if last := s.newest(); last == nil || last.Outcome != nil {
-		s.t.Errorf("the newest change is not under way: %+v", last)
+		s.t.Errorf("the newest change is not in progress: %+v", last)
 	}
 }
 
-// byProvider and byNumaform report who sent a call.
+// byProvider and byNumaform report whether the provider or numaform sent a call.
 func byProvider(s *scene, call pvesim.Call) bool { return !byNumaform(s, call) }
 
 func byNumaform(_ *scene, call pvesim.Call) bool { return strings.HasPrefix(call.Agent, "numaform") }
 
-// aboutRunning reports whether a call is the provider's and about a running guest of an
+// aboutRunning reports whether the provider sent a call about a running guest of an
 // unfinished change.
 func aboutRunning(s *scene, call pvesim.Call) bool {
 	if byNumaform(s, call) {

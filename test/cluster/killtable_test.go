@@ -18,9 +18,9 @@ func TestKillTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told, killed []string
+	var listed, killed []string
 	for _, row := range killRow.FindAllStringSubmatch(string(text), -1) {
-		told = append(told, row[1]+": "+row[2])
+		listed = append(listed, row[1]+": "+row[2])
 	}
 	for _, step := range slices.Concat(upSteps(), downSteps(), wakeSteps(), standbySteps()) {
 		kept := "yes"
@@ -29,7 +29,7 @@ func TestKillTable(t *testing.T) {
 		}
 		killed = append(killed, step.name+": "+kept)
 	}
-	if !slices.Equal(told, killed) {
-		t.Errorf("docs/faults.md tells of kills\n%q\nand there are\n%q", told, killed)
+	if !slices.Equal(listed, killed) {
+		t.Errorf("docs/faults.md lists the kills\n%q\nwant\n%q", listed, killed)
 	}
 }

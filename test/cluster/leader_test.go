@@ -17,9 +17,9 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestTwoReplicas runs two controllers: the second does nothing until the first is killed.
-// A controller that was paused in an apply and resumed after another became leader starts
-// nothing more, and ends.
+// TestTwoReplicas runs two controllers. The second does nothing until the first is killed.
+// A controller that is suspended during an apply, and resumed after another became leader,
+// starts nothing and exits.
 func TestTwoReplicas(t *testing.T) {
 	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{delays: pvesim.Delays{Clone: time.Second, Start: 200 * time.Millisecond}})
@@ -33,7 +33,7 @@ func TestTwoReplicas(t *testing.T) {
 	s.pods("web", 1, "500m", "512Mi", apart)
 	t.Logf("killed the leader: %s", s.await(trap))
 	if runs := s.runsIn("second"); len(runs) > 0 {
-		t.Errorf("the replica that does not lead ran the engine: %q", runs)
+		t.Errorf("a replica that is not the leader ran the engine: %q", runs)
 	}
 	s.kill(true)
 	trap.free()
@@ -47,7 +47,7 @@ func TestTwoReplicas(t *testing.T) {
 	third := s.replica("")
 	trap = holdCall(pvesim.Fault{Method: "PUT", Path: `^/nodes/[^/]+/qemu/2\d+/config$`}, byProvider)(s)
 	s.pods("late", 1, "500m", "512Mi", apart)
-	t.Logf("paused the leader: %s", s.await(trap))
+	t.Logf("suspended the leader: %s", s.await(trap))
 	s.signal(second, syscall.SIGSTOP)
 	s.controller = third
 	s.leaderAfter(heir)
@@ -59,13 +59,13 @@ func TestTwoReplicas(t *testing.T) {
 	case <-second.done:
 		t.Logf("the resumed leader ended: %v", second.err)
 	case <-time.After(2 * time.Minute):
-		t.Fatalf("the resumed leader goes on:\n%s", second.log.tail())
+		t.Fatalf("the resumed leader did not exit:\n%s", second.log.tail())
 	}
 	s.running("late", 1, 3*time.Minute)
 	s.settled(2)
-	// A plan may have been in progress: it has no effect.
+	// The engine may finish a plan that was in progress, which has no effect.
 	after := s.runsIn("second")[len(before):]
-	t.Logf("engines that the resumed leader still started: %q", after)
+	t.Logf("engines started by the resumed leader: %q", after)
 	if slices.Contains(after, "apply") {
 		t.Errorf("the resumed leader applied: %q", after)
 	}
@@ -73,7 +73,7 @@ func TestTwoReplicas(t *testing.T) {
 	s.checkSecrets()
 }
 
-// replicaConfig configures a replica with a disk of its own.
+// replicaConfig configures a replica with a separate disk.
 func (s *scene) replicaConfig(name string) {
 	s.t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, "numaform.yaml"))
@@ -95,9 +95,9 @@ func (s *scene) replica(name string) *process {
 	s.said = append(s.said, p.log)
 	s.t.Cleanup(func() {
 		if s.controller == p {
-			return // it ends as the others do
+			return // the test stops it like the others
 		}
-		_ = p.command.Process.Kill() // it may have ended
+		_ = p.command.Process.Kill() // it may have exited
 		<-p.done
 	})
 	return p
@@ -128,7 +128,7 @@ func (s *scene) leaderAfter(other string) (leader string) {
 			return err.Error()
 		}
 		if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" || *lease.Spec.HolderIdentity == other {
-			return "nobody else leads"
+			return "no other replica leads"
 		}
 		leader = *lease.Spec.HolderIdentity
 		return ""

@@ -15,8 +15,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestAPIServerLost stops the API server while VMs are being created, until the engine has
-// failed to save its state: nothing is created twice, and nothing is lost.
+// TestAPIServerLost stops the API server while VMs are being created, until the engine
+// fails to save its state. No VM is created twice or lost.
 func TestAPIServerLost(t *testing.T) {
 	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{
@@ -27,7 +27,7 @@ func TestAPIServerLost(t *testing.T) {
 	t.Cleanup(func() { s.stop(syscall.SIGTERM) })
 	s.pods("web", 3, "500m", "512Mi", apart)
 	trap := holdCall(pvesim.Fault{Method: "POST", Path: `/clone$`, After: true}, nil)(s)
-	t.Logf("the API server goes: %s", s.await(trap))
+	t.Logf("stopping the API server: %s", s.await(trap))
 	if err := s.plane.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -42,8 +42,8 @@ func TestAPIServerLost(t *testing.T) {
 	s.checkSecrets()
 }
 
-// TestBurstDuringSlowClone creates more pods during a slow clone: another host creates its
-// VM in the meantime, and requests for the cloning host follow afterwards.
+// TestBurstDuringSlowClone creates more pods during a slow clone. Another host creates its
+// VM in the meantime, and the requests for the cloning host follow afterwards.
 func TestBurstDuringSlowClone(t *testing.T) {
 	enginetest.Nightly(t)
 	const long = 30 * time.Second
@@ -64,7 +64,7 @@ func TestBurstDuringSlowClone(t *testing.T) {
 	s.pods("other", 2, "500m", "512Mi", apart, atHost("pve-2"))
 	s.running("other", 2, 2*time.Minute)
 	if node := s.nodeFor("slow"); node != "" {
-		t.Errorf("the pod that waits for the slow clone has node %s already: nothing was shown", node)
+		t.Errorf("the pod that waits for the slow clone already has node %s: make the clone slower", node)
 	}
 	s.running("slow", 1, 2*time.Minute)
 	s.running("late", 2, 2*time.Minute)

@@ -1,7 +1,7 @@
-// Package cluster_test runs numaform's controller against a real Kubernetes control plane,
-// the real engine and provider, a simulated Proxmox, and guests that join the cluster with
-// nothing but their seed. It checks the outcome in Kubernetes, in Proxmox and in the
-// backend, never numaform's own reports.
+// Package cluster_test runs numaform's controller with a real Kubernetes control plane, the
+// real engine and provider, a simulated Proxmox, and guests that join the cluster with only
+// the data of their seeds. It checks the outcome in Kubernetes, in Proxmox and in the
+// backend, not numaform's own reports.
 package cluster_test
 
 import (

@@ -19,12 +19,12 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// slowBoot leaves time for an upgrade while a VM boots.
+// slowBoot is the boot time of VMs. It allows an upgrade while a VM boots.
 const slowBoot = 40 * time.Second
 
-// TestMatrixOfTheController upgrades the baseline's controller, with its chart, while a VM
-// is joining and a change is pending approval, and then downgrades: nodes remain, no VM is
-// replaced, and the pending change is not lost.
+// TestMatrixOfTheController upgrades the controller and chart of the baseline while a VM is
+// joining and a change is pending approval, and then downgrades them. Nodes remain, no VM
+// is replaced, and the pending change is not lost.
 func TestMatrixOfTheController(t *testing.T) {
 	enginetest.Nightly(t)
 	baseline := testenv.Baseline(t)
@@ -58,7 +58,7 @@ func TestMatrixOfTheController(t *testing.T) {
 
 	alice := w.as("alice", "numaform-approver")
 	if err := w.api.Get(context.Background(), client.ObjectKeyFromObject(plan), plan); err != nil {
-		// The plan in the other format is made again, for the same pods.
+		// A plan in the other format is replaced by a new plan for the same pods.
 		if !apierrors.IsNotFound(err) {
 			t.Fatal(err)
 		}
@@ -71,14 +71,14 @@ func TestMatrixOfTheController(t *testing.T) {
 	after := w.vmids()
 	for name, vmid := range before {
 		if after[name] != vmid {
-			t.Errorf("VM %s was %d, and is %d", name, vmid, after[name])
+			t.Errorf("VM %s had VMID %d, and has %d", name, vmid, after[name])
 		}
 	}
 	if len(after) != len(before)+1 || w.everMade() != len(after) {
-		t.Errorf("VMs %v after %v, and %d were ever made", after, before, w.everMade())
+		t.Errorf("VMs %v after %v, and %d were created in total", after, before, w.everMade())
 	}
 
-	// Downgrade: the older controller changes nothing, or does not start.
+	// After the downgrade, the older controller changes nothing, or does not start.
 	w.upgrade(testenv.Chart{Dir: filepath.Join(baseline, "charts", "numaform")}, filepath.Join(baseline, "numaform"))
 	w.remains(20*time.Second, w.same(after))
 	w.allReady(len(after))
@@ -92,7 +92,7 @@ func in(pool string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: pool} }
 }
 
-// approvals creates a NodePool whose nodes require approval.
+// approvals creates a NodePool whose changes require approval.
 func (w *world) approvals(name string) {
 	w.t.Helper()
 	w.steadyPool(name, "plain", anyType, "")
@@ -118,7 +118,7 @@ func (w *world) booting() int {
 	return count
 }
 
-// upgrade replaces the installed chart by another, as helm does, and starts another
+// upgrade replaces the installed chart with another, as helm does, and starts another
 // program.
 func (w *world) upgrade(chart testenv.Chart, program string) {
 	w.t.Helper()
@@ -129,7 +129,8 @@ func (w *world) upgrade(chart testenv.Chart, program string) {
 	w.controller = w.startProcess()
 }
 
-// uninstall removes the objects of a chart: helm removes what the next chart lacks.
+// uninstall deletes the objects of a chart, because helm deletes objects that the next
+// chart lacks.
 func (w *world) uninstall() {
 	w.t.Helper()
 	for _, object := range w.granted {
@@ -140,7 +141,7 @@ func (w *world) uninstall() {
 	}
 }
 
-// allReady waits for that number of Nodes, all ready.
+// allReady waits until that number of Nodes exist and are ready.
 func (w *world) allReady(want int) {
 	w.t.Helper()
 	var nodes corev1.NodeList

@@ -14,7 +14,7 @@ import (
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 )
 
-// buffers checks that a NodePool has room for replicas of an app while a CapacityBuffer
+// buffers checks that a NodePool has capacity for replicas of an app while a CapacityBuffer
 // exists, and two nodes afterwards.
 func (w *world) buffers(pool, app string, replicas, nodes int) {
 	w.t.Helper()
@@ -32,7 +32,7 @@ spec: {scalableRef: {kind: Deployment, name: %s}, replicas: %d}
 		}
 		have := len(w.nodesIn(pool))
 		if fits := apimeta.IsStatusConditionTrue(buffer.Status.Conditions, autoscalingv1beta1.ProvisioningCondition); have != nodes || !fits {
-			return fmt.Sprintf("%d nodes hold the room of %d replicas, want %d: %v", have, replicas, nodes, buffer.Status.Conditions)
+			return fmt.Sprintf("%d nodes for a buffer of %d replicas, want %d: %v", have, replicas, nodes, buffer.Status.Conditions)
 		}
 		return ""
 	}
@@ -44,14 +44,14 @@ spec: {scalableRef: {kind: Deployment, name: %s}, replicas: %d}
 	}
 	w.eventually(3*time.Minute, func(context.Context) string {
 		if left := len(w.nodesIn(pool)); left != 2 {
-			return fmt.Sprintf("%d nodes are left without the buffer, want 2", left)
+			return fmt.Sprintf("%d nodes exist without the buffer, want 2", left)
 		}
 		return ""
 	})
 }
 
 // dear makes an instance type expensive with a NodeOverlay, and waits until the overlay is
-// evaluated.
+// ready.
 func (w *world) dear(instanceType string) {
 	w.t.Helper()
 	w.manifest(fmt.Sprintf(`
@@ -74,20 +74,20 @@ spec:
 	})
 }
 
-// keepsTwo checks that exactly two nodes of a NodePool remain when its pods are gone.
+// keepsTwo checks that exactly two nodes of a NodePool remain when its pods are deleted.
 func (w *world) keepsTwo(pool, app string) {
 	w.t.Helper()
 	w.patch(&karpv1.NodePool{}, pool, `{"metadata": {"annotations": {"numaform.dev/min-nodes": "2"}}}`)
 	w.patch(&appsv1.Deployment{}, app, `{"spec": {"replicas": 0}}`)
 	w.eventually(5*time.Minute, func(context.Context) string {
 		if left := len(w.nodesIn(pool)); left != 2 {
-			return fmt.Sprintf("%d nodes are left without pods, want 2", left)
+			return fmt.Sprintf("%d nodes exist without pods, want 2", left)
 		}
 		return ""
 	})
 	w.remains(15*time.Second, func(context.Context) string {
 		if left := len(w.nodesIn(pool)); left != 2 {
-			return fmt.Sprintf("%d nodes are left of at least 2", left)
+			return fmt.Sprintf("%d nodes exist, want at least 2", left)
 		}
 		return ""
 	})

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestObserve checks that observe mode decides and plans for pods, and writes nothing.
+// TestObserve checks that observe mode decides and plans for pods, but writes nothing.
 func TestObserve(t *testing.T) {
 	w := newWorld(t, worldConfig{args: []string{"--mode", "observe"}})
 	w.classAndPool("workers", "", "")
@@ -18,7 +18,7 @@ func TestObserve(t *testing.T) {
 	w.eventually(2*time.Minute, func(context.Context) string {
 		for _, text := range []string{"would create a vm", "planned a host"} {
 			if !w.controller.log.contains(text) {
-				return "the log does not say: " + text
+				return "the log does not contain: " + text
 			}
 		}
 		return ""

@@ -16,18 +16,18 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// kills is how often the controller is killed at a random moment, and killSeed is the seed
-// of the moments.
+// kills is the number of kills of the controller at random times, and killSeed the seed of
+// these times.
 var (
-	kills    = flag.Int("cluster.kills", 0, "kill the controller at that many random moments")
-	killSeed = flag.Uint64("cluster.seed", 0, "seed of the random moments; 0 means one of the clock")
+	kills    = flag.Int("cluster.kills", 0, "number of times to kill the controller at a random time")
+	killSeed = flag.Uint64("cluster.seed", 0, "seed of the random times; 0 means a seed from the clock")
 )
 
-// TestKillControllerAtRandom kills the controller repeatedly at random moments while pods
-// come and nodes go.
+// TestKillControllerAtRandom repeatedly kills the controller at random times while pods are
+// created and nodes are deleted.
 func TestKillControllerAtRandom(t *testing.T) {
 	if *kills == 0 {
-		t.Log("asked for no kills: see -cluster.kills")
+		t.Log("no kills requested: set -cluster.kills")
 		return
 	}
 	number := *killSeed
@@ -81,7 +81,7 @@ func (s *scene) bound(app string) bool {
 	return pod.Spec.NodeName != "" && s.claimAt(pod.Spec.NodeName) != nil
 }
 
-// pass waits, and checks that the controller does not end in the meantime.
+// pass waits, and checks that the controller does not exit in the meantime.
 func (s *scene) pass(d time.Duration) {
 	s.t.Helper()
 	timer := time.NewTimer(d)
@@ -89,6 +89,6 @@ func (s *scene) pass(d time.Duration) {
 	select {
 	case <-timer.C:
 	case <-s.controller.done:
-		s.t.Fatalf("the controller ended by itself: %v\n%s", s.controller.err, s.controller.log.tail())
+		s.t.Fatalf("the controller exited unexpectedly: %v\n%s", s.controller.err, s.controller.log.tail())
 	}
 }

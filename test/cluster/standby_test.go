@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// standbyBuffer creates a buffer of standby VMs of a NodePool.
+// standbyBuffer creates a CapacityBuffer of standby VMs for a NodePool.
 func (w *world) standbyBuffer(pool, cpu string, replicas int) *autoscalingv1beta1.CapacityBuffer {
 	w.t.Helper()
 	w.manifest(fmt.Sprintf(`
@@ -38,7 +38,7 @@ spec: {provisioningStrategy: numaform.dev/standby, podTemplateRef: {name: standb
 	return &autoscalingv1beta1.CapacityBuffer{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "standby"}}
 }
 
-// stopped returns the names of the stopped VMs, and of the running ones.
+// stopped returns the names of the stopped VMs and of the running VMs.
 func (w *world) stopped() (stopped, running []string) {
 	w.t.Helper()
 	for name, guest := range w.ours() {
@@ -54,7 +54,7 @@ func (w *world) stopped() (stopped, running []string) {
 	return stopped, running
 }
 
-// starts returns how often each VM was started.
+// starts returns the number of starts of each VM.
 func (w *world) starts() map[string]int {
 	count := map[string]int{}
 	for _, call := range w.proxmox.Calls() {
@@ -65,9 +65,9 @@ func (w *world) starts() map[string]int {
 	return count
 }
 
-// TestStandby creates three stopped VMs for a CapacityBuffer, starts two of them for pods
-// and creates others in their place, replaces them one by one when their class changes,
-// and removes them with the buffer.
+// TestStandby creates three stopped VMs for a CapacityBuffer. It checks that two of them
+// are started for pods and refilled, that the standby VMs are replaced one by one when
+// their class changes, and that they are removed with the buffer.
 func TestStandby(t *testing.T) {
 	w := newWorld(t, worldConfig{
 		hosts: largeHosts(t), args: []string{"--feature-gates", "CapacityBuffer=true"},
@@ -103,7 +103,7 @@ func TestStandby(t *testing.T) {
 		}
 		for _, name := range running {
 			if !slices.Contains(first, name) {
-				t.Fatalf("VM %s runs and was no standby VM: %v", name, first)
+				t.Fatalf("VM %s runs, but was not a standby VM: %v", name, first)
 			}
 		}
 		return ""
@@ -114,10 +114,10 @@ func TestStandby(t *testing.T) {
 		}
 	}
 	if made := w.everMade(); made != 5 {
-		t.Errorf("%d VMs were made, want 3 and 2 in place of the woken ones", made)
+		t.Errorf("%d VMs were created, want 3 and 2 in place of the started ones", made)
 	}
 
-	// Woken VMs go like any node, and only they.
+	// Started VMs are removed like any node; standby VMs remain.
 	if err := w.api.DeleteAllOf(context.Background(), &corev1.Pod{}, client.InNamespace("default")); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestStandby(t *testing.T) {
 			t.Fatalf("%d standby VMs exist while they are replaced: %v", len(stopped), stopped)
 		}
 		if len(stopped) != 3 || slices.ContainsFunc(stopped, func(name string) bool { return slices.Contains(before, name) }) {
-			return fmt.Sprintf("VMs %v are there, want three others than %v", stopped, before)
+			return fmt.Sprintf("VMs %v exist, want three other than %v", stopped, before)
 		}
 		return ""
 	})
@@ -150,10 +150,10 @@ func TestStandby(t *testing.T) {
 	if err := w.api.Delete(context.Background(), buffer); err != nil {
 		t.Fatal(err)
 	}
-	// Their placeholder seeds contain no secret, and go with the next regular sweep.
+	// Their placeholder seeds contain no secret, and are removed by the next regular sweep.
 	w.eventually(4*time.Minute, func(ctx context.Context) string {
 		if left := w.ours(); len(left) > 0 {
-			return fmt.Sprintf("%d VMs are left", len(left))
+			return fmt.Sprintf("%d VMs still exist", len(left))
 		}
 		left, err := w.leftInCluster(ctx)
 		if err != nil || len(left) > 0 {
@@ -163,7 +163,7 @@ func TestStandby(t *testing.T) {
 	})
 }
 
-// nothingJoined waits until there are neither Nodes nor NodeClaims.
+// nothingJoined waits until neither Nodes nor NodeClaims exist.
 func (w *world) nothingJoined() {
 	w.t.Helper()
 	w.eventually(time.Minute, func(ctx context.Context) string {
@@ -175,7 +175,7 @@ func (w *world) nothingJoined() {
 			}
 		}
 		if len(nodes.Items)+len(claims.Items) > 0 {
-			return fmt.Sprintf("there are %d nodes and %d nodeclaims beside standby VMs", len(nodes.Items), len(claims.Items))
+			return fmt.Sprintf("%d nodes and %d nodeclaims exist, want only standby VMs", len(nodes.Items), len(claims.Items))
 		}
 		return ""
 	})

@@ -30,8 +30,8 @@ func wakeSteps() []killStep {
 	}
 }
 
-// wakeWithoutNode springs as outcomeWithoutNode does, but not at the change that created
-// the standby VM.
+// wakeWithoutNode is like outcomeWithoutNode, but ignores the change that created the
+// standby VM.
 func wakeWithoutNode(ctx context.Context, s *scene) string {
 	where := outcomeWithoutNode(ctx, s)
 	if where == "" || s.newest().Change.Kind != audit.KindWake {
@@ -51,9 +51,9 @@ func standbySteps() []killStep {
 	}
 }
 
-// TestKillControllerWithStandby kills the controller at each step of a wake, after which
-// it refills, and of the creation of a standby VM: by make nightly at all of them, by make
-// test at one of each.
+// TestKillControllerWithStandby kills the controller at each step of a wake, after which it
+// refills, and of the creation of a standby VM. make nightly kills at every step, make test
+// at one of each.
 func TestKillControllerWithStandby(t *testing.T) {
 	wakes, creations := wakeSteps(), standbySteps()
 	if !enginetest.EveryCase() {
@@ -89,8 +89,8 @@ func TestKillControllerWithStandby(t *testing.T) {
 	s.checkSecrets()
 }
 
-// settledWithStandby waits until there are that many stopped VMs and complete nodes, and
-// nothing is in progress.
+// settledWithStandby waits until that many stopped VMs and complete nodes exist, and no
+// change is in progress.
 func (s *scene) settledWithStandby(standby, nodes int) {
 	s.t.Helper()
 	s.eventually(3*time.Minute, func(ctx context.Context) string {
@@ -118,9 +118,9 @@ func (s *scene) settledWithStandby(standby, nodes int) {
 	})
 }
 
-// checkWithStandby checks the invariants beside standby VMs: no VM that waited was lost,
-// each recorded wake was completed, every VM that runs was started once and has a Node, and
-// no other was started.
+// checkWithStandby checks the invariants with standby VMs: no standby VM was lost, each
+// recorded wake was completed, every running VM was started once and has a Node, and no
+// other VM was started.
 func (s *scene) checkWithStandby(waited []string) {
 	s.t.Helper()
 	stopped, running := s.stopped()
@@ -132,13 +132,13 @@ func (s *scene) checkWithStandby(waited []string) {
 	for _, entry := range s.history() {
 		for _, vm := range entry.Change.Woken {
 			if !slices.Contains(running, vm.Name) {
-				s.t.Errorf("the wake of %s is recorded, and only %v run", vm.Name, running)
+				s.t.Errorf("the wake of %s is recorded, but only %v run", vm.Name, running)
 			}
 		}
 	}
 	starts := s.starts()
 	if len(starts) != len(running) {
-		s.t.Errorf("VMs %v run, and these were started: %v", running, starts)
+		s.t.Errorf("VMs %v run, but VMs %v were started", running, starts)
 	}
 	for path, times := range starts {
 		if times != 1 {
@@ -153,7 +153,7 @@ func (s *scene) checkWithStandby(waited []string) {
 	}
 	slices.Sort(nodes)
 	if !slices.Equal(nodes, running) {
-		s.t.Errorf("VMs %v run, the nodes are %s", running, strings.Join(nodes, ", "))
+		s.t.Errorf("VMs %v run, but the nodes are %s", running, strings.Join(nodes, ", "))
 	}
 	s.checkForeign()
 	s.checkPins()

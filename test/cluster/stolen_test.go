@@ -32,14 +32,13 @@ import (
 	"github.com/numaform/numaform/internal/jointoken"
 )
 
-// stolen is what a thief extracts from a seed.
+// stolen is the data that a thief extracts from a seed.
 type stolen struct {
 	volume string
 	join   *guestsim.Join
 }
 
-// steal reads a seed from a host's storage as soon as there is one, except seeds that were
-// stolen before.
+// steal waits for a seed on a host's storage, except those in before, and reads it.
 func (w *world) steal(before ...string) stolen {
 	w.t.Helper()
 	var loot stolen
@@ -66,13 +65,13 @@ func (w *world) steal(before ...string) stolen {
 	return loot
 }
 
-// ask requests the certificate of a node with a stolen token.
+// ask requests a node's certificate with a stolen token.
 func (w *world) ask(loot stolen, node string) (tls.Certificate, error) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var request *guestsim.Request
-	w.eventually(time.Minute, func(ctx context.Context) string { // until the API server knows the token
+	w.eventually(time.Minute, func(ctx context.Context) string { // until the API server accepts the token
 		var err error
 		if request, err = loot.join.RequestCertificate(ctx, node); err != nil {
 			return err.Error()
@@ -83,7 +82,8 @@ func (w *world) ask(loot stolen, node string) (tls.Certificate, error) {
 	return request.Wait(ctx)
 }
 
-// login returns a client with a token or a certificate only.
+// login returns a client whose only credential is the token or certificate that change
+// sets.
 func (w *world) login(change func(*rest.Config)) kubernetes.Interface {
 	w.t.Helper()
 	config := rest.AnonymousClientConfig(w.plane.Config)
@@ -95,7 +95,8 @@ func (w *world) login(change func(*rest.Config)) kubernetes.Interface {
 	return kube
 }
 
-// forbidden checks what a stolen token, and numaform itself, may not read or do.
+// forbidden checks that a stolen token, and numaform itself, may not perform certain
+// requests.
 func (w *world) forbidden(loot stolen) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -126,10 +127,11 @@ func (w *world) forbidden(loot stolen) {
 	}
 }
 
-// TestStolenSeed reads the seed of a VM while the VM boots. The thief gets no other node's
-// name; if the thief is faster than the VM, numaform detects it.
+// TestStolenSeed reads the seed of a VM while the VM boots. The thief cannot get a
+// certificate for another node's name; if the thief is faster than the VM, numaform detects
+// it.
 func TestStolenSeed(t *testing.T) {
-	const boot = 15 * time.Second // the thief needs less
+	const boot = 15 * time.Second // the thief is faster
 	w := newWorld(t, worldConfig{guests: func(c *guestsim.Config) { c.Boot = boot }})
 	w.may = []string{csr.ReasonUsedTwice}
 	w.start()
@@ -139,47 +141,48 @@ func TestStolenSeed(t *testing.T) {
 	loot := w.steal()
 	for _, name := range []string{"control-plane-1", "workers-2999"} {
 		if _, err := w.ask(loot, name); !errors.Is(err, guestsim.ErrDenied) || !strings.Contains(err.Error(), csr.ReasonWrongName) {
-			t.Errorf("asking for %s: %v, want it denied as %s", name, err, csr.ReasonWrongName)
+			t.Errorf("requesting %s: %v, want it denied as %s", name, err, csr.ReasonWrongName)
 		}
 	}
 	w.forbidden(loot)
 	certificate, err := w.ask(loot, loot.join.NodeName)
 	if err != nil {
-		t.Errorf("asking for the VM's own name, before the VM did: %v, want a certificate: nobody can tell them apart", err)
+		t.Errorf("requesting the VM's own name before the VM does: %v, want a certificate: numaform cannot tell them apart", err)
 	}
 	if _, err := w.ask(loot, loot.join.NodeName); !errors.Is(err, guestsim.ErrDenied) || !strings.Contains(err.Error(), csr.ReasonUsedTwice) {
-		t.Errorf("asking a second time: %v, want it denied as %s", err, csr.ReasonUsedTwice)
+		t.Errorf("requesting a second time: %v, want it denied as %s", err, csr.ReasonUsedTwice)
 	}
 
 	w.renews(loot.join.NodeName, certificate)
 
-	// The VM comes second: it does not join, and its claim reports why.
+	// The VM's own request is the second: it does not join, and an event on its claim
+	// reports why.
 	var claim karpv1.NodeClaim
 	w.eventually(2*time.Minute, func(ctx context.Context) string { return w.robbed(ctx, loot.join.NodeName, &claim) })
 	if claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue() {
-		t.Error("the claim of the VM that was robbed is registered")
+		t.Error("the claim of the VM whose seed was stolen is registered")
 	}
 	if err := w.api.Delete(context.Background(), &claim); err != nil {
 		t.Fatal(err)
 	}
 	w.running("web", 1, 4*time.Minute)
 	thief := w.login(func(c *rest.Config) { c.BearerToken = loot.join.Token })
-	w.eventually(time.Minute, func(ctx context.Context) string { // the API server caches logins for a while
+	w.eventually(time.Minute, func(ctx context.Context) string { // the API server caches authentications for a while
 		if _, err := thief.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{}); !apierrors.IsUnauthorized(err) {
-			return fmt.Sprintf("the token of a claim that is gone: %v, want it unauthorized", err)
+			return fmt.Sprintf("the token of a deleted claim: %v, want it unauthorized", err)
 		}
 		return ""
 	})
-	w.eventually(time.Minute, func(context.Context) string { // the robbed VM may go last
+	w.eventually(time.Minute, func(context.Context) string { // the VM of the stolen seed may be deleted last
 		if again := w.ours(); len(again) != 1 || again[loot.join.NodeName].VMID != 0 {
-			return fmt.Sprintf("VMs %v, want one, of another name than %s", again, loot.join.NodeName)
+			return fmt.Sprintf("VMs %v, want one with a name other than %s", again, loot.join.NodeName)
 		}
 		return ""
 	})
 }
 
-// renews checks that the owner of a node's certificate gets another one for the same name,
-// as kubelet does, and for no other: numaform is not involved in that.
+// renews checks that a client with a node's certificate can renew it, as kubelet does, but
+// cannot get one for another name. numaform is not involved.
 func (w *world) renews(node string, certificate tls.Certificate) {
 	w.t.Helper()
 	key, err := keyutil.MarshalPrivateKeyToPEM(certificate.PrivateKey)
@@ -209,7 +212,7 @@ func (w *world) renews(node string, certificate tls.Certificate) {
 		return err
 	}
 	if err := ask("control-plane-1"); !apierrors.IsForbidden(err) {
-		w.t.Errorf("node %s asks for another's name: %v, want NodeRestriction to forbid it", node, err)
+		w.t.Errorf("node %s requests another node's name: %v, want NodeRestriction to forbid it", node, err)
 	}
 	if err := ask(node); err != nil {
 		w.t.Fatal(err)
@@ -220,7 +223,7 @@ func (w *world) renews(node string, certificate tls.Certificate) {
 			return err.Error()
 		}
 		if len(request.Status.Conditions) == 0 {
-			return "the renewal of node " + node + " is not decided"
+			return "the renewal of node " + node + " is neither approved nor denied"
 		}
 		if got := request.Status.Conditions[0]; got.Type != certificatesv1.CertificateApproved || got.Reason == csr.ReasonApproved {
 			return fmt.Sprintf("the renewal of node %s: %s %s, want it approved by kube-controller-manager", node, got.Type, got.Reason)
@@ -229,9 +232,9 @@ func (w *world) renews(node string, certificate tls.Certificate) {
 	})
 }
 
-// TestUpgradeDuringAJoin has a VM that started to join with a bootstrap token of an earlier
-// release, which stored it in kube-system and named it on the NodeClaim. The token works
-// with the chart's default permissions.
+// TestUpgradeDuringAJoin upgrades while a VM joins with a bootstrap token of an earlier
+// release, which stored the token in kube-system and its name on the NodeClaim. The token
+// works with the chart's default permissions.
 func TestUpgradeDuringAJoin(t *testing.T) {
 	enginetest.Nightly(t)
 	w := newWorld(t, worldConfig{guests: func(c *guestsim.Config) { c.Boot = time.Hour }}) // the test acts as its kubelet
@@ -258,7 +261,7 @@ func TestUpgradeDuringAJoin(t *testing.T) {
 	mine := loot.join.Token
 	earlier.join.Token = token.Reveal()
 	if _, err := w.ask(earlier, "control-plane-1"); !errors.Is(err, guestsim.ErrDenied) || !strings.Contains(err.Error(), csr.ReasonWrongName) {
-		t.Errorf("asking for another name with the earlier token: %v, want it denied as %s", err, csr.ReasonWrongName)
+		t.Errorf("requesting another name with the earlier token: %v, want it denied as %s", err, csr.ReasonWrongName)
 	}
 	if _, err := w.ask(earlier, loot.join.NodeName); err != nil {
 		t.Errorf("joining with the token of the earlier release: %v", err)
@@ -269,8 +272,8 @@ func TestUpgradeDuringAJoin(t *testing.T) {
 	}
 }
 
-// robbed waits for the event on the claim of a VM whose kubelet came second, and for the
-// kubelet to meet the error.
+// robbed returns "" if the kubelet of the VM was refused because its token was already
+// used, and an event on the VM's claim reports it.
 func (w *world) robbed(ctx context.Context, vm string, claim *karpv1.NodeClaim) string {
 	var claims karpv1.NodeClaimList
 	var events corev1.EventList

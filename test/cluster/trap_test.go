@@ -24,18 +24,18 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// scene is a world in which controllers are killed, with the records for the invariants.
+// scene is a world in which controllers are killed, with the data to check the invariants.
 type scene struct {
 	*world
 	onlooker *onlooker
 	fleet    *store.ConfigMap
-	// foreign are unmanaged VMs with their original configuration.
+	// foreign maps unmanaged VMs to their original configurations.
 	foreign map[int]string
-	// said are the logs of all controllers so far.
+	// said contains the logs of all controllers so far.
 	said []*logBuffer
 }
 
-// newScene starts a world with unmanaged VMs and an engine that can be stopped.
+// newScene starts a world with unmanaged VMs and an engine that can be held.
 func newScene(t *testing.T, config worldConfig) *scene {
 	t.Helper()
 	s := &scene{world: newWorld(t, config), foreign: map[int]string{}}
@@ -51,7 +51,7 @@ func newScene(t *testing.T, config worldConfig) *scene {
 }
 
 // pool creates a NodeClass and a NodePool whose nodes are only removed on request, so that
-// a superfluous node remains visible.
+// an unneeded node remains visible.
 func (s *scene) pool() {
 	s.manifest(fmt.Sprintf(`
 apiVersion: numaform.dev/v1alpha1
@@ -82,8 +82,8 @@ func (s *scene) run() {
 	s.said = append(s.said, s.controller.log)
 }
 
-// kill kills the controller at once. With its disk, it simulates the loss of the machine:
-// all its child processes end too.
+// kill kills the controller with SIGKILL. If withDisk is set, it simulates the loss of the
+// machine: it also kills all child processes and deletes the disk.
 func (s *scene) kill(withDisk bool) {
 	s.t.Helper()
 	s.stop(syscall.SIGKILL)
@@ -96,7 +96,7 @@ func (s *scene) kill(withDisk bool) {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 		}
 		if len(left) > 0 {
-			return fmt.Sprintf("processes %v live", left)
+			return fmt.Sprintf("processes %v still run", left)
 		}
 		return ""
 	})
@@ -105,7 +105,7 @@ func (s *scene) kill(withDisk bool) {
 	}
 }
 
-// below returns the processes with a working directory below dir.
+// below returns the IDs of the processes with a working directory below dir.
 func below(dir string) (pids []int) {
 	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is valid
 	for _, link := range links {
@@ -118,7 +118,7 @@ func below(dir string) (pids []int) {
 	return pids
 }
 
-// age makes enough time pass that the fleet's lock of a dead holder is free.
+// age makes the fleet's lock of a killed holder expire.
 func (s *scene) age() {
 	s.t.Helper()
 	ctx := context.Background()
@@ -137,11 +137,11 @@ func (s *scene) age() {
 	}
 }
 
-// trap waits for a moment and stops what happens there, if possible.
+// trap waits for a point in a change, and holds the process there if possible.
 type trap struct {
-	// sprung describes the controller's position once the moment has come.
+	// sprung waits until the point is reached, and describes it.
 	sprung func(ctx context.Context) (where string)
-	// free releases what was stopped.
+	// free releases the held process.
 	free func()
 }
 
@@ -159,16 +159,16 @@ func (s *scene) await(t *trap) (where string) {
 		select {
 		case <-ticker.C:
 		case <-s.controller.done:
-			s.t.Fatalf("the controller ended by itself: %v\n%s", s.controller.err, s.controller.log.tail())
+			s.t.Fatalf("the controller exited unexpectedly: %v\n%s", s.controller.err, s.controller.log.tail())
 		case <-deadline.C:
-			s.t.Fatalf("the moment did not come: %s\n%s", s.describe(context.Background()), s.controller.log.tail())
+			s.t.Fatalf("the trap did not spring: %s\n%s", s.describe(context.Background()), s.controller.log.tail())
 		}
 	}
 }
 
-// holdableEngine installs an engine that waits before it works while there is a file
-// hold-COMMAND, and afterwards while there is after-COMMAND. It records the hash of each
-// applied plan.
+// holdableEngine installs an engine that waits before a command while the file hold-COMMAND
+// exists, and after it while after-COMMAND exists. It records the hash of each applied
+// plan.
 func (s *scene) holdableEngine() {
 	s.t.Helper()
 	script := fmt.Sprintf(`#!/bin/sh
@@ -216,8 +216,8 @@ func holdEngine(when, command string) func(*scene) *trap {
 	}
 }
 
-// holdCall springs at a call to Proxmox for which right returns true, and stops the call
-// until its sender is dead.
+// holdCall springs at a call to Proxmox for which right returns true, and holds the call
+// until its sender is killed.
 func holdCall(fault pvesim.Fault, right func(s *scene, call pvesim.Call) bool) func(*scene) *trap {
 	return func(s *scene) *trap {
 		reached, free := make(chan string, 64), make(chan struct{})
@@ -273,8 +273,8 @@ func (s *scene) history() []audit.Entry {
 	return entries
 }
 
-// unfinished returns the hosts of a history with work in progress: hosts that are open
-// after the last change, and whose own change did not succeed.
+// unfinished returns the hosts of a history with unfinished work: those whose last change
+// did not succeed.
 func unfinished(entries []audit.Entry) (hosts []string) {
 	if len(entries) == 0 {
 		return nil
@@ -311,7 +311,7 @@ func (s *scene) portrait() string {
 	return fmt.Sprintf("VMs %v, %s, %s", vms, change, strings.SplitN(s.describe(context.Background()), "\n", 2)[0])
 }
 
-// podsOn returns the unfinished pods that are bound to a node.
+// podsOn returns the pods that are bound to a node and not finished.
 func podsOn(ctx context.Context, reader client.Reader, node string) ([]string, error) {
 	var pods corev1.PodList
 	if err := reader.List(ctx, &pods); err != nil {

@@ -31,7 +31,7 @@ func threeHosts(t *testing.T) []topology.Host {
 	return append(testenv.Hosts(t), testenv.Host(t, "pve-3", "xeon-4108-2s-smt", 9003))
 }
 
-// spread makes pods spread over hosts.
+// spread makes the scheduler spread pods over hosts.
 func spread(pod *corev1.Pod) {
 	pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule,
@@ -39,9 +39,9 @@ func spread(pod *corev1.Pod) {
 	}}
 }
 
-// TestUpAndDown scales from nothing to 20 running pods on three hosts, and back.
+// TestUpAndDown scales from zero to 20 running pods on three hosts, and back to zero.
 func TestUpAndDown(t *testing.T) {
-	// On a busy machine it takes more than a second until all pods exist.
+	// On a busy machine, creating all pods takes more than a second.
 	w := newWorld(t, worldConfig{hosts: threeHosts(t), args: []string{"--batch-idle-duration=5s", "--batch-max-duration=30s"}})
 	w.start()
 	w.classAndPool("workers", "  placement: {policy: Dedicated, pinWith: HostAgent}", "")
@@ -87,7 +87,7 @@ func (w *world) initialized(limit time.Duration) {
 	})
 }
 
-// nodesAreAsPlanned compares each node with its NodeClaim and its VM.
+// nodesAreAsPlanned checks that each node matches its NodeClaim and its VM.
 func (w *world) nodesAreAsPlanned() {
 	w.t.Helper()
 	ctx := context.Background()
@@ -129,7 +129,7 @@ func (w *world) nodesAreAsPlanned() {
 	}
 }
 
-// allocatableIsAsPredicted compares a node's allocatable resources with the predicted ones.
+// allocatableIsAsPredicted checks that a node's allocatable resources match the prediction.
 func (w *world) allocatableIsAsPredicted(node *corev1.Node, claim *karpv1.NodeClaim) {
 	w.t.Helper()
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
@@ -179,7 +179,7 @@ func (w *world) pinsAreExclusive() {
 		for _, cpu := range marker.Pins {
 			at := fmt.Sprintf("%s CPU %d", guest.Host, cpu)
 			if other, taken := owner[at]; taken {
-				w.t.Errorf("%s belongs to %s and %s", at, other, guest.Config["name"])
+				w.t.Errorf("%s is pinned by %s and %s", at, other, guest.Config["name"])
 			}
 			owner[at] = guest.Config["name"]
 		}
@@ -195,13 +195,13 @@ func (w *world) pinsAreInEffect() {
 			continue
 		}
 		if threads, _ := hostagent.Threads(w.proxmox, guest.VMID); !slices.Equal(threads.Pins(), marker.Pins) {
-			w.t.Errorf("VM %d declares %v, and its vCPUs run on %v: %+v", guest.VMID, marker.Pins, threads.VCPUs, threads.Refused)
+			w.t.Errorf("VM %d declares %v, but its vCPUs run on %v: %+v", guest.VMID, marker.Pins, threads.VCPUs, threads.Refused)
 		}
 	}
 }
 
-// nothingIsLeft waits until nodes, NodeClaims, VMs, files, tokens, seeds, requests and
-// locks are gone.
+// nothingIsLeft waits until all nodes, NodeClaims, VMs, files, tokens, seeds, certificate
+// requests and locks are deleted.
 func (w *world) nothingIsLeft(limit time.Duration) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {
@@ -280,7 +280,8 @@ func (w *world) leftInProxmox(ctx context.Context) (left []string, err error) {
 	return left, nil
 }
 
-// leftInBackend returns what is left of the fleet's ConfigMaps, the states and the locks.
+// leftInBackend returns the remaining node files in the fleet's ConfigMaps, and the
+// remaining locks.
 func (w *world) leftInBackend(ctx context.Context) (left []string, err error) {
 	var maps corev1.ConfigMapList
 	if err := w.api.List(ctx, &maps, client.InNamespace(namespace)); err != nil {

@@ -36,13 +36,13 @@ const (
 	namespace = "numaform"
 )
 
-// world is a Kubernetes cluster whose nodes are VMs of a simulated Proxmox, and numaform's
-// controller in it, with the permissions that the chart grants.
+// world is a Kubernetes cluster whose nodes are VMs of a simulated Proxmox. numaform's
+// controller runs in it with the permissions granted by the chart.
 type world struct {
 	t       *testing.T
 	plane   *testenv.Cluster
 	proxmox *pvesim.Server
-	// reader reads Proxmox as the fleet's user.
+	// reader reads Proxmox with the fleet's token.
 	reader *proxmox.Client
 	guests *guestsim.Guests
 	// api is an administrator's client without a cache.
@@ -56,7 +56,7 @@ type world struct {
 	args []string
 	// granted are the roles and bindings of the installed chart.
 	granted []client.Object
-	// may are expected problems of guests.
+	// may lists the expected problems of guests.
 	may []string
 }
 
@@ -68,12 +68,12 @@ type worldConfig struct {
 	// values override the chart's.
 	values map[string]any
 	args   []string
-	// chart is its directory, and program the controller's path; empty means this
-	// numaform's.
+	// chart is the chart's directory and program the controller's path. Empty means those
+	// of this checkout.
 	chart, program string
 }
 
-// newWorld starts a cluster and a Proxmox. The method start starts the controller.
+// newWorld starts a cluster and a Proxmox, but not the controller: call start.
 func newWorld(t *testing.T, config worldConfig) *world {
 	t.Helper()
 	// Tests spend most of their time waiting.
@@ -107,14 +107,15 @@ func newWorld(t *testing.T, config worldConfig) *world {
 
 func newScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
-	// Karpenter's kinds register themselves there.
+	// Karpenter registers its own kinds in this scheme.
 	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
 		t.Fatal(err)
 	}
 	return scheme.Scheme
 }
 
-// runGuests runs the guests until the test ends, and fails it for their problems.
+// runGuests runs the guests until the test ends, and fails the test if guests report
+// unexpected problems.
 func (w *world) runGuests() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -127,14 +128,14 @@ func (w *world) runGuests() {
 		for _, problem := range w.guests.Problems() {
 			expected := slices.ContainsFunc(w.may, func(text string) bool { return strings.Contains(problem.String(), text) })
 			if !expected {
-				w.t.Errorf("a simulated guest reported a problem: %s", problem)
+				w.t.Errorf("a guest reported a problem: %s", problem)
 			}
 		}
 	})
 }
 
-// install creates the objects of the chart, except the controller's pod, which a process
-// replaces.
+// install creates the objects of the chart, except the controller's Deployment: the
+// controller runs as a process.
 func (w *world) install(chart testenv.Chart) {
 	w.t.Helper()
 	objects := testenv.RenderChart(w.t, chart)
@@ -182,7 +183,7 @@ join: {api_server: %s, ca_file: kube-ca.pem}
 	w.write("kube-ca.pem", string(w.plane.Config.CAData))
 }
 
-// engine returns a program that runs the engine and records each run.
+// engine returns the path of a script that runs the engine and records each run.
 func (w *world) engine() string {
 	w.t.Helper()
 	path := filepath.Join(w.dir, "engine")
@@ -241,7 +242,7 @@ func (w *world) startProcess() *process {
 	command := exec.Command(w.program, args...)
 	command.Dir = w.dir
 	command.Env = append(testenv.CleanEnv(), "KUBECONFIG="+w.kubeconfig)
-	if w.program == binary { // the baseline has none
+	if w.program == binary { // the baseline has no state directory
 		command.Env = append(command.Env, "NUMAFORM_STATE_DIR="+filepath.Join(w.dir, "state"))
 	} else { // the baseline does not pass --kubeconfig to the engine
 		command.Env = append(command.Env, "KUBE_CONFIG_PATH="+w.kubeconfig)
@@ -258,7 +259,7 @@ func (w *world) startProcess() *process {
 	return p
 }
 
-// stop stops the controller, if it runs, and waits until it has ended.
+// stop stops the controller, if it runs, and waits until it exits.
 func (w *world) stop(signal syscall.Signal) {
 	p := w.controller
 	if p == nil {
@@ -267,7 +268,7 @@ func (w *world) stop(signal syscall.Signal) {
 	w.controller = nil
 	select {
 	case <-p.done:
-		w.t.Errorf("the controller ended by itself: %v\n%s", p.err, p.log.tail())
+		w.t.Errorf("the controller exited unexpectedly: %v\n%s", p.err, p.log.tail())
 		return
 	default:
 	}
@@ -277,14 +278,14 @@ func (w *world) stop(signal syscall.Signal) {
 	select {
 	case <-p.done:
 	case <-time.After(2 * time.Minute):
-		w.t.Error("the controller did not end within two minutes")
+		w.t.Error("the controller did not exit within two minutes")
 		_ = p.command.Process.Kill()
 		<-p.done
 	}
 	p.log.stop()
 }
 
-// logBuffer keeps a controller's output, and shows it if the test fails.
+// logBuffer collects a controller's output, and shows it if the test fails.
 type logBuffer struct {
 	// mu guards the fields below.
 	mu   sync.Mutex
@@ -306,7 +307,7 @@ func (b *logBuffer) stop() {
 	}
 }
 
-// tail returns the last lines.
+// tail returns the last lines of the log.
 func (b *logBuffer) tail() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -314,21 +315,22 @@ func (b *logBuffer) tail() string {
 	return strings.Join(lines[max(0, len(lines)-60):], "\n")
 }
 
-// contains reports whether the log has a text.
+// contains reports whether the log contains a text.
 func (b *logBuffer) contains(text string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return strings.Contains(b.text.String(), text)
 }
 
-// eventually polls until ask returns "", and fails the test with its last result.
+// eventually polls until ask returns "", and fails the test with ask's last result after
+// limit.
 func (w *world) eventually(limit time.Duration, ask func(ctx context.Context) string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
-	missing := "nobody asked"
+	missing := "not polled yet"
 	for {
 		if answer := ask(ctx); ctx.Err() == nil {
 			missing = answer
@@ -343,7 +345,7 @@ func (w *world) eventually(limit time.Duration, ask func(ctx context.Context) st
 		select {
 		case <-ticker.C:
 		case <-ended:
-			w.t.Fatalf("the controller ended by itself: %v\n%s", w.controller.err, w.controller.log.tail())
+			w.t.Fatalf("the controller exited unexpectedly: %v\n%s", w.controller.err, w.controller.log.tail())
 		case <-ctx.Done():
 			tail := ""
 			if w.controller != nil {
@@ -354,7 +356,7 @@ func (w *world) eventually(limit time.Duration, ask func(ctx context.Context) st
 	}
 }
 
-// described returns the output of describe for a failed test.
+// described returns the output of describe, for a failed test.
 func (w *world) described() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
