@@ -1,6 +1,5 @@
-// Package backends_test runs workspaces against the real servers of the backends: a
-// Kubernetes API server, PostgreSQL, S3, an http state server and files, each with every
-// available engine.
+// Package backends_test runs workspaces with real backends: a Kubernetes API server,
+// PostgreSQL, S3, an HTTP state server and local files, each with every available engine.
 package backends_test
 
 import (
@@ -27,7 +26,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// shared are the servers that take seconds to start: one of each for all tests.
+// shared contains the servers that take seconds to start. All tests share one of each.
 type shared struct {
 	cluster  func() (*testenv.Cluster, error)
 	database func() (*testenv.Database, error)
@@ -38,8 +37,8 @@ type shared struct {
 // servers are the servers of this run.
 var servers shared
 
-// open makes the servers start when a test first needs them, and returns a function that
-// stops the started ones.
+// open prepares the servers, which start when a test first needs them. It returns a
+// function that stops the started servers.
 func (s *shared) open() (end func() error) {
 	var closers []func() error
 	s.cluster = sync.OnceValues(func() (*testenv.Cluster, error) {
@@ -72,7 +71,7 @@ func (s *shared) open() (end func() error) {
 }
 
 func TestMain(m *testing.M) {
-	if err := confine.Main(); err != nil { // this process is the helper of its tests
+	if err := confine.Main(); err != nil { // this process is the confined helper of a test
 		panic(err)
 	}
 	if child := os.Getenv(childVariable); child != "" {
@@ -96,8 +95,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// engines returns OpenTofu as built by make and, if installed, the Terraform on PATH, which
-// cannot be built from modules.
+// engines returns OpenTofu as built by make and, if installed, Terraform from PATH, because
+// it cannot be built from modules.
 func engines(t testing.TB) []*state.Engine {
 	t.Helper()
 	built, err := filepath.Abs(filepath.Join("..", "..", ".tools", "bin", "tofu"))
@@ -121,14 +120,14 @@ func engines(t testing.TB) []*state.Engine {
 	return found
 }
 
-// site is a backend with its server, for a single test unless the server is shared.
+// site is a backend with its server. The server may be shared with other tests.
 type site struct {
 	fleet.Backend
-	// env has the server's address and credentials for the engine; secrets must not be in
-	// any file.
+	// env contains the server's address and credentials for the engine. secrets must not be
+	// in any file.
 	env     map[string]string
 	secrets []string
-	// locks returns the number of current locks.
+	// locks returns the current number of locks.
 	locks func(t testing.TB) int
 	// outlives is set if a lock outlives the engine that took it.
 	outlives bool
@@ -136,7 +135,7 @@ type site struct {
 	down, up func(t testing.TB)
 }
 
-// tells reports whether an engine reports the holder of a lock of a backend.
+// tells reports whether an engine reports the holder of a lock in the backend.
 func (s *site) tells(engine *state.Engine) bool {
 	return s.Type == "kubernetes" || s.Type == "s3" || s.Type == "http" && engine.Name() == "tofu"
 }
@@ -144,7 +143,8 @@ func (s *site) tells(engine *state.Engine) bool {
 // kinds returns the tested backends.
 func kinds() []string { return []string{"local", "http", "s3", "pg", "kubernetes"} }
 
-// newSite opens a backend. A site of its own may be made unreachable.
+// newSite opens a backend. If own is set, the server is not shared, so that the test may
+// make it unreachable.
 func newSite(t testing.TB, kind string, own bool) *site {
 	t.Helper()
 	switch kind {
@@ -262,17 +262,19 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// childVariable makes this test binary apply as its value says, and do nothing else.
+// childVariable makes this test binary run one apply instead of the tests. Its value is the
+// configuration, a child in JSON.
 const childVariable = "NUMAFORM_TEST_APPLY"
 
-// child is the configuration of such a process: a state.Config that can be encoded.
+// child is the configuration of such a process: a state.Config in a form that can be
+// encoded.
 type child struct {
 	Dir, PluginDir     string
 	Engine             *state.Engine
 	Env, BackendConfig map[string]string
 }
 
-// applyAsChild plans and applies in a directory, in the role of a separate numaform.
+// applyAsChild plans and applies in a directory, as a separate numaform process.
 func applyAsChild(text string) int {
 	var c child
 	if err := json.Unmarshal([]byte(text), &c); err != nil {

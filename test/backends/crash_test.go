@@ -17,7 +17,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// applying returns the engines that are applying in a directory.
+// applying returns the process IDs of the engines that are applying in a directory.
 func applying(t testing.TB, dir string) []int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -26,7 +26,7 @@ func applying(t testing.TB, dir string) []int {
 	for _, file := range files {
 		line, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has ended
+			continue // the process ended
 		}
 		words := bytes.Split(line, []byte{0})
 		cwd, err := os.Readlink(filepath.Join(filepath.Dir(file), "cwd"))
@@ -41,8 +41,8 @@ func applying(t testing.TB, dir string) []int {
 }
 
 // TestEngineKilled kills the engine with SIGKILL during a clone. The provider finishes its
-// call, the lock is proved stale if the backend reports its holder, and the next plan
-// continues without help.
+// call, numaform proves the lock stale if the backend reports its holder, and the next plan
+// continues without manual steps.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -89,24 +89,24 @@ func numaformKilled(t *testing.T, kind string, engine *state.Engine) {
 	select {
 	case <-reached:
 	case err := <-ended:
-		t.Fatalf("it ended before it cloned: %v", err)
+		t.Fatalf("the process ended before the clone: %v", err)
 	}
 	must(t, numaform.Process.Kill())
 	if err := <-ended; err == nil {
-		t.Error("it ended well")
+		t.Error("the killed process succeeded")
 	}
 	release()
 	r.goesOn(t, r.open(t, here), engine)
 }
 
-// goesOn checks what a death during an apply leaves behind, and that the next run repairs
-// it.
+// goesOn checks the state of the backend after an apply was killed, and that the next run
+// repairs it.
 func (r *root) goesOn(t *testing.T, w *state.Workspace, engine *state.Engine) {
 	t.Helper()
-	await(t, "the lock to be as the backend leaves it", func() bool { return r.locks(t) > 0 == r.outlives })
+	await(t, "the lock to remain or to be released, depending on the backend", func() bool { return r.locks(t) > 0 == r.outlives })
 	recovery, err := w.Recover(t.Context())
 	if !recovery.Crashed {
-		t.Errorf("no crash was found: %+v", recovery)
+		t.Errorf("no crash was detected: %+v", recovery)
 	}
 	if r.outlives && !r.tells(engine) {
 		var locked *state.LockedError
@@ -124,10 +124,10 @@ func (r *root) goesOn(t *testing.T, w *state.Workspace, engine *state.Engine) {
 		t.Errorf("outside the plan: %q, want the proof: %v", recovery.Outside, want)
 	}
 	if pids := applying(t, w.Dir()); len(pids) > 0 || r.locks(t) > 0 {
-		t.Errorf("engines %v, %d locks are left", pids, r.locks(t))
+		t.Errorf("engines %v and %d locks are left", pids, r.locks(t))
 	}
 	p := plan(t, w, state.PlanOptions{})
 	if !p.Changes || !slices.Contains(p.Lost, generator.Address(&r.fleet.VMs[0])) {
-		t.Errorf("changes %v, lost %v: nothing was saved", p.Changes, p.Lost)
+		t.Errorf("changes %v, lost %v: no state was saved", p.Changes, p.Lost)
 	}
 }

@@ -24,8 +24,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestCycle creates a VM, rebuilds the working directory from nothing, finds everything
-// unchanged, and removes the VM. No credential is in a file, and no lock is left.
+// TestCycle creates a VM, rebuilds the working directory, plans without changes, and
+// removes the VM. It checks that no file contains a credential, and that no lock is left.
 func TestCycle(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -49,18 +49,18 @@ func TestCycle(t *testing.T) {
 	})
 }
 
-// clean checks that no credentials are in the fleet's directory, including private files
+// clean checks that the fleet's directory contains no credentials, even in private files
 // and saved plans.
 func (r *root) clean(t *testing.T) {
 	t.Helper()
 	for _, secret := range append(r.secrets, pvesim.DefaultTokenSecret) {
 		if found := search(t, r.dir, secret); len(found) > 0 {
-			t.Errorf("the credential stands in %v", found)
+			t.Errorf("files with the credential: %v", found)
 		}
 	}
 }
 
-// TestNames uses hosts whose names are difficult for some backend.
+// TestNames uses host names that some backends do not support directly.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -92,14 +92,14 @@ func TestLockedOut(t *testing.T) {
 		_, err := r.beside(t, engine).open(t, here).Plan(t.Context(), state.PlanOptions{})
 		var locked *state.LockedError
 		if !errors.As(err, &locked) || locked.Holder != state.HolderUnknown {
-			t.Fatalf("got %v, want to be locked out", err)
+			t.Fatalf("got %v, want a LockedError", err)
 		}
 		t.Log(err)
 		host, hostErr := os.Hostname()
 		must(t, hostErr)
-		told := strings.HasSuffix(locked.Who, "@"+host) && locked.Operation == "OperationTypeApply" && locked.Created.After(began)
-		if want := r.tells(engine) || kind == "local"; told != want {
-			t.Errorf("who holds the lock: told %v, want %v", told, want)
+		named := strings.HasSuffix(locked.Who, "@"+host) && locked.Operation == "OperationTypeApply" && locked.Created.After(began)
+		if want := r.tells(engine) || kind == "local"; named != want {
+			t.Errorf("error names the lock's holder: %t, want %t", named, want)
 		}
 		release()
 		must(t, <-done)
@@ -122,12 +122,12 @@ func await(t testing.TB, what string, so func() bool) {
 	}
 }
 
-// maxState is far below the limit of every backend: OpenTofu fails in Kubernetes above 1
-// MiB.
+// maxState limits the size of a state. It is far below the limit of every backend: OpenTofu
+// fails in Kubernetes above 1 MiB.
 const maxState = 256 << 10
 
-// TestStatesStaySmall measures the state of a host with 20 VMs in Kubernetes, which limits
-// its size.
+// TestStatesStaySmall checks the size of the state of a host with 20 VMs in Kubernetes,
+// which limits its size.
 func TestStatesStaySmall(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, newSite(t, "kubernetes", false), engines(t)[0], 20)
@@ -146,7 +146,7 @@ func TestStatesStaySmall(t *testing.T) {
 	must(t, err)
 	size, err := io.Copy(io.Discard, unpacked)
 	must(t, err)
-	t.Logf("the state of 20 VMs has %d bytes, %d as kept in its Secret", size, len(packed))
+	t.Logf("the state of 20 VMs has %d bytes, %d in its Secret", size, len(packed))
 	if size == 0 || size > maxState {
 		t.Errorf("the state has %d bytes, want at most %d", size, maxState)
 	}

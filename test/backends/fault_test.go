@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestBackendDown makes the server of the states unreachable before a plan and during an
-// apply. Either nothing is changed, or the changes are kept and saved by the next run.
+// TestBackendDown makes the state server unreachable before a plan and during an apply.
+// Either nothing is changed, or the state is stored locally and the next run saves it.
 func TestBackendDown(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -29,7 +29,7 @@ func TestBackendDown(t *testing.T) {
 		_, err := w.Plan(t.Context(), state.PlanOptions{})
 		tellsBackend(t, err, kind, "nothing was changed")
 		_, err = r.beside(t, engine).open(t, here).Recover(t.Context())
-		must(t, err) // without anything to repair, no server is needed
+		must(t, err) // no repair is needed, so the server is not used
 		r.up(t)
 
 		done, release := r.applyHeld(t, w)
@@ -46,7 +46,7 @@ func TestBackendDown(t *testing.T) {
 }
 
 // saves checks that Recover saves the state that the backend did not accept. The lock could
-// not be released either, and is broken if the backend reports its holder.
+// not be released either; Recover breaks it if the backend reports its holder.
 func (r *root) saves(t *testing.T, w *state.Workspace, engine *state.Engine) {
 	t.Helper()
 	recovery, err := w.Recover(t.Context())
@@ -73,7 +73,7 @@ func tellsBackend(t *testing.T, err error, kind, text string) {
 	t.Helper()
 	var failed *state.CommandError
 	if !errors.As(err, &failed) || failed.Backend != kind || !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(), "then run numaform again") {
-		t.Fatalf("got %v, want an error of the %s backend that says %q", err, kind, text)
+		t.Fatalf("got %v, want an error of the %s backend with %q", err, kind, text)
 	}
 	t.Log(err)
 }
@@ -109,9 +109,9 @@ func TestMovedFleet(t *testing.T) {
 	}
 }
 
-// TestStateInTheDirectory has a local state in the engine's working directory, and loses
-// everything else there: the engine would treat the file as a migrating state, and empty
-// it.
+// TestStateInTheDirectory stores a local state in the engine's working directory, and
+// deletes the engine's other files. Without protection, the engine would treat the file as
+// a state to migrate, and empty it.
 func TestStateInTheDirectory(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -139,8 +139,8 @@ state {
   enforced = true
 }`
 
-// TestEncryptedState makes OpenTofu encrypt what it saves, including what it could not save
-// at first.
+// TestEncryptedState makes OpenTofu encrypt states, including one that it could not save at
+// first.
 func TestEncryptedState(t *testing.T) {
 	t.Parallel()
 	tofu := engines(t)[0]
@@ -152,14 +152,14 @@ func TestEncryptedState(t *testing.T) {
 	p := plan(t, w, state.PlanOptions{})
 	server.Refuse("POST")
 	if _, err := w.Apply(t.Context(), p); err == nil {
-		t.Fatal("the state was saved at a server that refuses it")
+		t.Fatal("the state was saved by a server that must refuse it")
 	}
 	server.Refuse()
 	name := r.fleet.VMs[0].Name
 	for _, secret := range []string{"canary-of-encryption", `"` + name + `"`} {
 		for _, file := range search(t, r.dir, secret) {
 			if strings.HasSuffix(file, "tfstate") {
-				t.Errorf("%s holds %s", file, secret)
+				t.Errorf("%s contains %s", file, secret)
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func TestFirstUse(t *testing.T) {
 	})
 }
 
-// untilBlocking ends a transaction once another session waits for it.
+// untilBlocking waits until the session blocks another session.
 const untilBlocking = `DO $$ BEGIN
 	WHILE NOT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))) LOOP
 		PERFORM pg_sleep(0.02);
@@ -49,7 +49,8 @@ const untilBlocking = `DO $$ BEGIN
 	END LOOP;
 END $$`
 
-// TestFirstUseOfADatabase makes another client create what init is about to create.
+// TestFirstUseOfADatabase makes another client create the objects that init is about to
+// create.
 func TestFirstUseOfADatabase(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -65,8 +66,8 @@ func TestFirstUseOfADatabase(t *testing.T) {
 			schema := "CREATE SCHEMA NAME"
 			table := "CREATE TABLE NAME.states (id bigint NOT NULL DEFAULT nextval('public.global_states_id_seq') PRIMARY KEY, name text UNIQUE, data text)"
 			index := "CREATE UNIQUE INDEX states_by_name ON NAME.states (name)"
-			// The sequence belongs to the database, everything else to the root: there it
-			// is created once.
+			// The sequence is shared by the whole database. All other objects belong to the
+			// root, and are created once.
 			for _, statements := range [][]string{{sequence}, {schema}, {schema, table}, {schema, table, index}} {
 				s := &site{Backend: fleet.Backend{Type: "pg"}, env: map[string]string{"PG_CONN_STR": database.URL()}}
 				r := newRoot(t, s, engine, 0)
@@ -94,7 +95,7 @@ func TestFirstUseOfADatabase(t *testing.T) {
 	}
 }
 
-// TestLockOfFirstUse finds the lock of a killed init, and follows the hint in the error.
+// TestLockOfFirstUse creates the lock of a killed init, and follows the hint in the error.
 func TestLockOfFirstUse(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -130,8 +131,8 @@ func TestLockOfFirstUse(t *testing.T) {
 	}
 }
 
-// TestKubeconfigOfTheCommand reaches the states with the login of numaform's own command,
-// which is removed when the engine cannot run anymore.
+// TestKubeconfigOfTheCommand accesses the states with the kubeconfig of numaform's own
+// command. The copy for the engine is removed when the workspace is closed.
 func TestKubeconfigOfTheCommand(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -149,7 +150,7 @@ func TestKubeconfigOfTheCommand(t *testing.T) {
 			settled(t, w)
 			must(t, w.Close())
 			if left := search(t, r.dir, s.secrets[0]); len(left) > 0 {
-				t.Errorf("the login is still in %v", left)
+				t.Errorf("the kubeconfig is still in %v", left)
 			}
 		})
 	}

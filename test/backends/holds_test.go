@@ -12,16 +12,16 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// strange is a value that neither engine nor provider may have.
+// strange is a value that neither the engine nor the provider may receive.
 const strange = "canary-of-another"
 
-// strangeVariables are credentials of all kinds in this process' environment.
+// strangeVariables are variables with various credentials in this process's environment.
 var strangeVariables = []string{
 	"ARM_CLIENT_SECRET", "AWS_SECRET_ACCESS_KEY", "CONSUL_HTTP_TOKEN", "GOOGLE_CREDENTIALS", "KUBE_TOKEN", "PGPASSWORD", "TF_HTTP_PASSWORD",
 }
 
-// What each process may have: variables by name, in addition to the variables of the
-// engine's own backend, and open files. Go's runtime keeps the files of its control group
+// The environment variables and open files that each process may have. The engine may also
+// have the variables of its backend. Go's runtime keeps the files of its control group
 // open.
 var (
 	common   = []string{"CHECKPOINT_DISABLE", "GOGC", "GOMAXPROCS", "HOME", "LANG", "LC_ALL", "NUMAFORM_CLUSTER", "NUMAFORM_RUN", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "USER"}
@@ -30,14 +30,14 @@ var (
 	plain    = regexp.MustCompile(`^(pipe:|socket:|anon_inode:|/dev/null$|/sys/fs/cgroup/|/proc/\d+/(cgroup|mountinfo)$)`)
 )
 
-// ofBackend matches the variables of each backend.
+// ofBackend matches the environment variables of each backend.
 var ofBackend = map[string]*regexp.Regexp{
 	"local": regexp.MustCompile(`^$`), "http": regexp.MustCompile(`^TF_HTTP_`), "s3": regexp.MustCompile(`^AWS_`),
 	"pg": regexp.MustCompile(`^PG`), "kubernetes": regexp.MustCompile(`^KUBE`),
 }
 
-// TestWhatProcessesHold inspects engine and provider during an apply: each has only its own
-// credential, and no other file or variable of numaform's, confined or not.
+// TestWhatProcessesHold inspects engine and provider during an apply. Each has only its own
+// credentials, and no other files or variables of numaform, confined or not.
 func TestWhatProcessesHold(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -83,7 +83,7 @@ func serving(t *testing.T, engine int) []int {
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil || !slices.Contains(strings.Split(string(content), "\x00"), mark) {
-			continue // it has ended, or belongs to another
+			continue // the process ended, or is not the engine's
 		}
 		var pid int
 		if _, err := fmt.Sscanf(file, "/proc/%d/environ", &pid); err != nil {
@@ -112,7 +112,7 @@ func held(t *testing.T, pid int, own func(name string) bool, files ...string) {
 	for _, entry := range entries {
 		name, value, _ := strings.Cut(entry, "=")
 		if !slices.Contains(common, name) && !own(name) || strings.Contains(value, strange) {
-			t.Errorf("%s holds the variable %s", filepath.Base(program), name)
+			t.Errorf("%s has the variable %s", filepath.Base(program), name)
 		}
 	}
 	if len(entries) < len(common)/2 {
@@ -123,7 +123,7 @@ func held(t *testing.T, pid int, own func(name string) bool, files ...string) {
 	for _, fd := range open {
 		name, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name()))
 		if err != nil || plain.MatchString(name) {
-			continue // it was closed
+			continue // the file was closed
 		}
 		if !slices.ContainsFunc(files, func(file string) bool { return file != "" && strings.HasPrefix(name, file) }) {
 			t.Errorf("%s has %s open", filepath.Base(program), name)

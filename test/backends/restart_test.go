@@ -13,9 +13,9 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestRestartDuringApply restarts PostgreSQL during an apply, which frees the lock, while a
-// second checkout of the fleet tries to apply. Whichever ends first, no resource of either
-// is lost.
+// TestRestartDuringApply restarts PostgreSQL during an apply, which releases the lock,
+// while a second checkout of the fleet tries to apply. No resource is lost, whichever ends
+// first.
 func TestRestartDuringApply(t *testing.T) {
 	t.Parallel()
 	for turn, name := range []string{"the first ends first", "the second ends first"} {
@@ -41,7 +41,7 @@ func restartDuringApply(t *testing.T, engine *state.Engine, secondFirst bool) {
 	}
 	must(t, database.Restart())
 
-	// The second has an additional file, and works on that only.
+	// The second checkout has an additional file, and applies only that file.
 	other := r.beside(t, engine)
 	other.fleet.VMs = append(other.fleet.VMs, vmAt(here, 2002))
 	other.render(t)
@@ -66,13 +66,13 @@ func restartDuringApply(t *testing.T, engine *state.Engine, secondFirst bool) {
 		must(t, <-secondDone)
 	}
 	if diff := cmp.Diff([]string{theirs}, addresses(t, second)); diff != "" {
-		t.Errorf("what the second made is not in the state: %s", diff)
+		t.Errorf("the state lacks resources of the second apply: %s", diff)
 	}
 
 	recovery, err := first.Recover(t.Context())
 	must(t, err)
 	if recovery.Pushed || recovery.SetAside == "" || !cmp.Equal(recovery.Lost, []string{mine}) {
-		t.Errorf("recovery is %+v, want the first's state set aside, with its resource", recovery)
+		t.Errorf("recovery is %+v, want the state of the first apply set aside, with its resource", recovery)
 	}
 	apply(t, second, plan(t, second, state.PlanOptions{Imports: generator.Imports(&other.fleet.VMs[0])}))
 	if diff := cmp.Diff([]string{mine, theirs}, addresses(t, second)); diff != "" {
@@ -81,18 +81,18 @@ func restartDuringApply(t *testing.T, engine *state.Engine, secondFirst bool) {
 	settled(t, second)
 }
 
-// lockedOut checks that a plan is locked out.
+// lockedOut returns an error unless a plan fails because the state is locked.
 func lockedOut(t *testing.T, r *root) error {
 	t.Helper()
 	_, err := r.open(t, here).Plan(t.Context(), state.PlanOptions{})
 	var locked *state.LockedError
 	if !errors.As(err, &locked) || !strings.Contains(err.Error(), "ends with its holder's connection") {
-		return errors.Join(errors.New("not locked out"), err)
+		return errors.Join(errors.New("the state is not locked"), err)
 	}
 	return nil
 }
 
-// refused checks that an apply could not save its state.
+// refused checks that an apply failed to save its state.
 func refused(t *testing.T, err error) {
 	t.Helper()
 	var failed *state.CommandError
@@ -123,9 +123,9 @@ func TestPostgresWithoutAFence(t *testing.T) {
 	second := other.open(t, here, unfenced)
 	apply(t, second, plan(t, second, state.PlanOptions{}))
 	releaseFirst()
-	must(t, <-firstDone) // it lost its lock without noticing
+	must(t, <-firstDone) // it did not notice the loss of its lock
 	if diff := cmp.Diff([]string{base, mine}, addresses(t, second)); diff != "" {
-		t.Fatalf("the first did not write over the second: %s", diff)
+		t.Fatalf("the first apply did not overwrite the state of the second: %s", diff)
 	}
 	p := plan(t, second, state.PlanOptions{Targets: []string{base}})
 	if diff := cmp.Diff([]string{theirs}, p.Lost); diff != "" {
@@ -138,8 +138,8 @@ func TestPostgresWithoutAFence(t *testing.T) {
 	}
 }
 
-// unfenced configures a password file: the engine finds an entry in it only by the server's
-// own name, which rules out a fence.
+// unfenced configures a password file. The engine finds the entry only by the real address
+// of the server, so numaform cannot use a fence.
 func unfenced(c *state.Config) {
 	c.Env["PGPASSFILE"] = "/dev/null"
 }

@@ -21,20 +21,21 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// here is the host of most tests' VMs.
+// here is the host of the VMs in most tests.
 var here = topology.HostID{Region: testenv.Region, Host: "pve-1"}
 
-// root is the directory of a host in a fleet's files, and its Proxmox.
+// root is a fleet with the VMs of a host, and its Proxmox.
 type root struct {
 	*site
 	engine *state.Engine
 	sim    *pvesim.Server
 	fleet  fleet.Fleet
-	// dir has the fleet's files, and home its local state.
+	// dir contains the fleet's files, and home the local state.
 	dir, home string
 }
 
-// newRoot writes a fleet with VMs. Each has a unique cluster name, and so a separate state.
+// newRoot writes a fleet with VMs. Each fleet has a unique cluster name, and so a separate
+// state.
 func newRoot(t testing.TB, s *site, engine *state.Engine, vms int, change ...func(*pvesim.Config)) *root {
 	t.Helper()
 	r := &root{site: s, engine: engine, dir: t.TempDir(), home: filepath.Join(t.TempDir(), "terraform.tfstate")}
@@ -129,11 +130,11 @@ func apply(t testing.TB, w *state.Workspace, p *state.Plan) *state.Result {
 	return result
 }
 
-// settled checks that a plan changes nothing.
+// settled checks that a plan has no changes.
 func settled(t testing.TB, w *state.Workspace) {
 	t.Helper()
 	if p := plan(t, w, state.PlanOptions{}); p.Changes {
-		t.Errorf("the plan changes something:\n%s", p.Text)
+		t.Errorf("the plan has changes:\n%s", p.Text)
 	}
 }
 
@@ -148,7 +149,7 @@ func addresses(t testing.TB, w *state.Workspace) []string {
 	return all
 }
 
-// rebuild removes everything that the workspace created for itself.
+// rebuild removes the workspace's own files, so that they are re-created.
 func rebuild(t testing.TB, w *state.Workspace) {
 	t.Helper()
 	must(t, w.Close())
@@ -156,7 +157,7 @@ func rebuild(t testing.TB, w *state.Workspace) {
 	must(t, os.RemoveAll(filepath.Join(w.Dir(), ".terraform.lock.hcl")))
 }
 
-// each runs a test for every backend, by make nightly with every engine. make test alternates
+// each runs a test with every backend. make nightly uses every engine; make test alternates
 // between the engines, by backend and by test.
 func each(t *testing.T, test func(t *testing.T, kind string, engine *state.Engine)) {
 	t.Helper()
@@ -170,8 +171,8 @@ func each(t *testing.T, test func(t *testing.T, kind string, engine *state.Engin
 	}
 }
 
-// due returns the engines to run a case with: all by make nightly, one of them in turn by
-// make test.
+// due returns the engines for a test case: all in make nightly, one of them in turn in make
+// test.
 func due(t *testing.T, turn int) []*state.Engine {
 	t.Helper()
 	found := engines(t)
@@ -196,7 +197,7 @@ func (r *root) applyHeld(t testing.TB, w *state.Workspace) (done <-chan error, r
 	select {
 	case <-reached:
 	case err := <-ended:
-		t.Fatalf("the apply ended before it cloned: %v", err)
+		t.Fatalf("the apply ended before the clone: %v", err)
 	}
 	return ended, release
 }

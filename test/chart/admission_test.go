@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// as returns a client that acts as a user.
+// as returns a client that impersonates a user.
 func as(t *testing.T, user string) client.Client {
 	t.Helper()
 	config := rest.CopyConfig(cluster.Config)
@@ -40,7 +40,7 @@ func dryRun(object *unstructured.Unstructured) error {
 		client.DryRunAll, client.ForceOwnership, client.FieldOwner("test"))
 }
 
-// hash is the hash of all plans here.
+// hash is the hash of every plan in these tests.
 var hash = strings.Repeat("0123456789abcdef", 4)
 
 // scalePlan returns a pending plan, with additional fields in its spec.
@@ -58,7 +58,7 @@ func scalePlan(name string, more map[string]any) *unstructured.Unstructured {
 	}}
 }
 
-// people binds roles: alice may approve, bob may only write plans.
+// people binds roles to users: alice may approve plans, bob may only write them.
 func people(t *testing.T) {
 	t.Helper()
 	for _, object := range []client.Object{
@@ -127,8 +127,8 @@ func TestWhoApproves(t *testing.T) {
 	}
 }
 
-// TestNobodyBringsAnApprovalAlong tests plans that are created with an approval, and writes
-// that do not change an approval.
+// TestNobodyBringsAnApprovalAlong checks that a user who may not approve cannot create an
+// approved plan, but can change other fields of one.
 func TestNobodyBringsAnApprovalAlong(t *testing.T) {
 	t.Parallel()
 	installed(t)
@@ -144,7 +144,7 @@ func TestNobodyBringsAnApprovalAlong(t *testing.T) {
 	before := standing.DeepCopy()
 	standing.SetLabels(map[string]string{"seen": "true"})
 	if err := as(t, account).Patch(ctx, standing, client.MergeFrom(before)); err != nil {
-		t.Errorf("a write that leaves the approval alone: %v", err)
+		t.Errorf("a write that does not change the approval: %v", err)
 	}
 }
 
@@ -176,13 +176,13 @@ func awaitPolicy(t *testing.T) {
 	}
 }
 
-// TestRolesOfPeople checks the permissions of the roles for users with the authorizer.
+// TestRolesOfPeople checks that only the role for viewers is aggregated to the role view.
 func TestRolesOfPeople(t *testing.T) {
 	t.Parallel()
 	for _, object := range ofKind(t, testenv.RenderChart(t, testenv.Chart{}), "ClusterRole") {
 		labels := object.GetLabels()
 		if aggregated := labels["rbac.authorization.k8s.io/aggregate-to-view"] == "true"; aggregated != (object.GetName() == "numaform-viewer") {
-			t.Errorf("ClusterRole %s: part of the role view: %t", object.GetName(), aggregated)
+			t.Errorf("ClusterRole %s: aggregated to view: %t", object.GetName(), aggregated)
 		}
 	}
 }

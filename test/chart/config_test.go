@@ -29,14 +29,14 @@ func TestConfigLoads(t *testing.T) {
 			grace := time.Duration(*deployment(t, release.values).Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second
 			for _, region := range config.Regions() {
 				if region.WaitDelay >= grace-time.Minute {
-					t.Errorf("region %s: an engine may take %s to end, and the pod gets %s and no minute more", region.Name, region.WaitDelay, grace)
+					t.Errorf("region %s: an engine may take %s to end, but the pod has only %s, want a minute more", region.Name, region.WaitDelay, grace)
 				}
 			}
 			if config.Fleet.Backend.Type != "kubernetes" {
 				return
 			}
 			if config.Fleet.ConfigMap.Namespace != "there" || config.Fleet.Backend.Config["namespace"] != "there" {
-				t.Errorf("fleet = %+v, want all of it in the release's namespace", config.Fleet)
+				t.Errorf("fleet = %+v, want everything in the release's namespace", config.Fleet)
 			}
 		})
 	}
@@ -64,8 +64,8 @@ func loadConfig(t *testing.T, objects []*unstructured.Unstructured) *operator.Co
 	return config
 }
 
-// TestSchemaKnowsNumaformYAML compares the schema of config with the keys that the program
-// knows: they must be the same, except for secrets, which would end up in a ConfigMap.
+// TestSchemaKnowsNumaformYAML checks that the schema of config has the keys that the
+// program accepts, except secrets, which the chart would write to a ConfigMap.
 func TestSchemaKnowsNumaformYAML(t *testing.T) {
 	t.Parallel()
 	want := configKeys(reflect.TypeFor[operator.Config](), "")
@@ -99,20 +99,21 @@ func configKeys(from reflect.Type, path string) []string {
 	return keys
 }
 
-// TestFlagsExist checks that the program has the flags in the Deployment.
+// TestFlagsExist checks that the program accepts the flags in the Deployment.
 func TestFlagsExist(t *testing.T) {
 	t.Parallel()
 	for _, release := range releases(t) {
 		args := deployment(t, release.values).Spec.Template.Spec.Containers[0].Args
 		var out bytes.Buffer
-		// Flags are parsed before the help is printed: a bad value is an error too.
+		// The program parses all flags before it prints the help, so a bad value is an
+		// error too.
 		code := cli.Run(context.Background(), cli.Process{Args: append(args, "--help"), Stdout: &out, Stderr: &out, Stdin: &bytes.Buffer{}})
 		if code != cli.ExitOK || args[0] != "controller" {
 			t.Errorf("%s: numaform %s exits with %d:\n%s", release.name, strings.Join(args, " "), code, out.String())
 		}
 		for _, arg := range args[1:] {
 			if name, _, _ := strings.Cut(arg, "="); !strings.Contains(out.String(), "      "+name+" ") {
-				t.Errorf("%s: numaform controller --help does not name %s", release.name, name)
+				t.Errorf("%s: numaform controller --help does not list %s", release.name, name)
 			}
 		}
 	}

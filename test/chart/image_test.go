@@ -122,7 +122,7 @@ func layoutOf(t *testing.T, path string) map[string][]byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer opened.Close() //nolint:errcheck // it is only read
+	defer opened.Close() //nolint:errcheck // only read
 	files := map[string][]byte{}
 	archive := tar.NewReader(opened)
 	for {
@@ -144,7 +144,7 @@ func blob(t *testing.T, files map[string][]byte, digest string, into any) {
 	t.Helper()
 	content := files["blobs/"+strings.Replace(digest, ":", "/", 1)]
 	if sum := sha256.Sum256(content); digest != "sha256:"+hex.EncodeToString(sum[:]) {
-		t.Fatalf("blob %s is missing or another", digest)
+		t.Fatalf("blob %s is missing or has another digest", digest)
 	}
 	if err := json.Unmarshal(content, into); err != nil {
 		t.Fatal(err)
@@ -256,12 +256,12 @@ func checkPlatform(t *testing.T, files map[string][]byte, digest, arch string) {
 	}
 	carriesProvider(t, tree, mirror, arch)
 	if pool := x509.NewCertPool(); !pool.AppendCertsFromPEM(tree["etc/ssl/certs/ca-certificates.crt"].content) {
-		t.Errorf("%s: no certificate authorities", arch)
+		t.Errorf("%s: no CA certificates", arch)
 	}
 }
 
-// carriesProvider checks that the image names its provider by the hash of the provider's
-// files in the engines' lock files.
+// carriesProvider checks that the image describes its provider by the same hash as the
+// engines' lock files.
 func carriesProvider(t *testing.T, tree map[string]entry, mirror, arch string) {
 	t.Helper()
 	name := "terraform-provider-proxmox_v" + someVersion
@@ -277,7 +277,7 @@ func carriesProvider(t *testing.T, tree map[string]entry, mirror, arch string) {
 	}
 	want := []map[string]string{{"address": "registry.opentofu.org/bpg/proxmox", "version": someVersion, "platform": "linux_" + arch, "hash": hash}}
 	if diff := cmp.Diff(want, carried.Providers); diff != "" {
-		t.Errorf("%s: it says that it carries (-want +got):\n%s", arch, diff)
+		t.Errorf("%s: description of the image's provider (-want +got):\n%s", arch, diff)
 	}
 }
 

@@ -44,17 +44,17 @@ resource "proxmox_virtual_environment_pool" "a" { pool_id = "a" }
 		{[]string{"/usr/local/bin/numaform", "version"}, "numaform"},
 		{[]string{"/usr/local/bin/tofu", "version"}, "OpenTofu v"},
 		{[]string{"/usr/local/bin/tofu", "init", "-input=false", "-plugin-dir=/usr/share/terraform/plugins"}, "successfully initialized"},
-		// This starts the provider.
+		// validate starts the provider.
 		{[]string{"/usr/local/bin/tofu", "validate"}, "The configuration is valid"},
 	} {
 		out, err := inside(tree, tt.args)
 		if err != nil || !strings.Contains(out, tt.want) {
-			t.Errorf("%s: %v, want it to say %q:\n%s", strings.Join(tt.args, " "), err, tt.want, out)
+			t.Errorf("%s: %v, want output with %q:\n%s", strings.Join(tt.args, " "), err, tt.want, out)
 		}
 	}
 }
 
-// realPrograms links the programs built by make, builds numaform, and returns the
+// realPrograms copies the programs built by make to dir, builds numaform, and returns the
 // provider's version.
 func realPrograms(t *testing.T, dir string) string {
 	t.Helper()
@@ -80,7 +80,7 @@ func realPrograms(t *testing.T, dir string) string {
 	return version
 }
 
-// copyFile copies a program: with a link, the packer could change the mode of the original.
+// copyFile copies a program. With a link, the packer could change the mode of the original.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	content, err := os.ReadFile(from)
@@ -93,7 +93,7 @@ func copyFile(t *testing.T, from, to string) {
 }
 
 // giveAway makes the image's user the owner of a directory, as Kubernetes does with the
-// volume there. If this process is not root, its user is the image's user inside.
+// volume. If this process is not root, its user is mapped to the image's user.
 func giveAway(t *testing.T, dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -106,8 +106,8 @@ func giveAway(t *testing.T, dir string) {
 	}
 }
 
-// inside runs a program with the tree as its root directory. Without root privileges that
-// requires a user namespace.
+// inside runs a program with the tree as its root directory. Without root privileges, it
+// uses a user namespace.
 func inside(tree string, args []string) (string, error) {
 	cmd := exec.CommandContext(context.Background(), args[0], args[1:]...)
 	cmd.Dir = "/var/lib/numaform"

@@ -1,4 +1,4 @@
-// Package chart_test tests the rendered Helm chart, and its effect on a real API server.
+// Package chart_test tests the rendered Helm chart and its effect on a real API server.
 package chart_test
 
 import (
@@ -19,7 +19,8 @@ const root = "../.."
 // chartDir is the chart's directory.
 var chartDir = filepath.Join(root, "charts", "numaform")
 
-// cluster is the control plane of all tests here, scratch a directory that they share.
+// cluster is the control plane of all tests in this package, scratch a directory that they
+// share.
 var (
 	cluster *testenv.Cluster
 	scratch string
@@ -79,7 +80,7 @@ func readYAML(t *testing.T, path string) map[string]any {
 	return values
 }
 
-// release is a way to install the chart.
+// release is a set of values with which to install the chart.
 type release struct {
 	name   string
 	values map[string]any
@@ -102,7 +103,7 @@ func releases(t *testing.T) []release {
 	}
 }
 
-// ofKind returns the objects of a kind, and fails if there are none.
+// ofKind returns the objects of a kind, and fails the test if none exist.
 func ofKind(t *testing.T, objects []*unstructured.Unstructured, kind string) []*unstructured.Unstructured {
 	t.Helper()
 	var found []*unstructured.Unstructured

@@ -77,7 +77,8 @@ func withoutAggregation(object *unstructured.Unstructured) map[string]any {
 	return kept
 }
 
-// TestNoSecretsOfTheCluster checks every way to install.
+// TestNoSecretsOfTheCluster checks that no release grants access to secrets, tokens or exec
+// in all namespaces, or verbs that escalate permissions.
 func TestNoSecretsOfTheCluster(t *testing.T) {
 	t.Parallel()
 	never := []string{"escalate", "bind", "impersonate", "*"}
@@ -93,7 +94,7 @@ func TestNoSecretsOfTheCluster(t *testing.T) {
 			}
 			for _, word := range slices.Concat(g.rule.APIGroups, g.rule.Resources, g.rule.Verbs) {
 				if slices.Contains(never, word) {
-					t.Errorf("%s: %s says %q", release.name, g.role, word)
+					t.Errorf("%s: %s contains %q", release.name, g.role, word)
 				}
 			}
 			if len(g.rule.NonResourceURLs) > 0 {
@@ -103,8 +104,8 @@ func TestNoSecretsOfTheCluster(t *testing.T) {
 	}
 }
 
-// TestRightsAreOfThingsThatExist checks that resources and verbs exist on a real API
-// server.
+// TestRightsAreOfThingsThatExist checks that the granted resources and verbs exist on a
+// real API server.
 func TestRightsAreOfThingsThatExist(t *testing.T) {
 	t.Parallel()
 	objects := installed(t)
@@ -119,7 +120,7 @@ func TestRightsAreOfThingsThatExist(t *testing.T) {
 		for _, key := range g.resources() {
 			for _, verb := range g.rule.Verbs {
 				if !slices.Contains(verbs[key], verb) {
-					t.Errorf("%s: %s of %s is nothing that Kubernetes knows", g.role, verb, key)
+					t.Errorf("%s: %s of %s does not exist in Kubernetes", g.role, verb, key)
 				}
 			}
 		}
@@ -137,7 +138,7 @@ func (g grant) resources() []string {
 	return keys
 }
 
-// servedVerbs returns the served verbs by group/resource.
+// servedVerbs returns the verbs that the API server supports, by group/resource.
 func servedVerbs(t *testing.T) map[string][]string {
 	t.Helper()
 	client, err := discovery.NewDiscoveryClientForConfig(cluster.Config)
@@ -162,8 +163,8 @@ func servedVerbs(t *testing.T) map[string][]string {
 	return verbs
 }
 
-// TestWhatTheControllerMay checks permissions with the authorizer, in the syntax of kubectl
-// auth can-i.
+// TestWhatTheControllerMay checks the controller's permissions, in the syntax of kubectl
+// auth can-i, as decided by the authorizer.
 func TestWhatTheControllerMay(t *testing.T) {
 	t.Parallel()
 	installed(t)
@@ -227,13 +228,13 @@ func allowed(t *testing.T, user, question string) bool {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: attributes}}
 	review, err = clients.AuthorizationV1().SubjectAccessReviews().Create(context.Background(), review, metav1.CreateOptions{})
 	if err != nil {
-		t.Fatal(fmt.Errorf("asking for %s: %w", question, err))
+		t.Fatal(fmt.Errorf("checking access to %s: %w", question, err))
 	}
 	return review.Status.Allowed
 }
 
-// TestSecretsOfOtherNamespaces checks docs/install.md: the chart grants no verb on Secrets
-// outside its namespace, unless a value requests it.
+// TestSecretsOfOtherNamespaces checks a statement of docs/install.md: the chart grants no
+// verbs on Secrets outside its namespace unless a value requests them.
 func TestSecretsOfOtherNamespaces(t *testing.T) {
 	t.Parallel()
 	tokens := leastValues()
@@ -259,8 +260,8 @@ func TestSecretsOfOtherNamespaces(t *testing.T) {
 	}
 }
 
-// TestWhoMayAskForCertificates checks every way to install: only the ServiceAccount that
-// nodes join with may, and no group of service accounts.
+// TestWhoMayAskForCertificates checks that, in every release, only the ServiceAccount for
+// joining nodes may request certificates, and no group of service accounts.
 func TestWhoMayAskForCertificates(t *testing.T) {
 	t.Parallel()
 	for _, release := range releases(t) {
@@ -282,7 +283,8 @@ func TestWhoMayAskForCertificates(t *testing.T) {
 	}
 }
 
-// TestWhatJoiningNodesMay checks with the authorizer what a stolen join token allows.
+// TestWhatJoiningNodesMay checks the permissions of a stolen join token, as decided by the
+// authorizer.
 func TestWhatJoiningNodesMay(t *testing.T) {
 	t.Parallel()
 	installed(t)
@@ -298,13 +300,15 @@ func TestWhatJoiningNodesMay(t *testing.T) {
 	}
 }
 
-// TestEveryReleaseIsAccepted sends every object to the API server.
+// TestEveryReleaseIsAccepted checks that the API server accepts every object of every
+// release.
 func TestEveryReleaseIsAccepted(t *testing.T) {
 	t.Parallel()
 	installed(t)
 	for _, release := range releases(t) {
 		for _, object := range testenv.RenderChart(t, testenv.Chart{Namespace: "kube-system", Values: release.values}) {
-			// The Prometheus operator's kind and this namespace do not exist here.
+			// The CRD of the Prometheus operator and this namespace do not exist in the
+			// test cluster.
 			if object.GetKind() == "ServiceMonitor" || object.GetNamespace() == "node-templates" {
 				continue
 			}
@@ -315,7 +319,8 @@ func TestEveryReleaseIsAccepted(t *testing.T) {
 	}
 }
 
-// TestObjectsDoNotCollide tests releases in namespaces in which the chart creates roles.
+// TestObjectsDoNotCollide checks that no object appears twice if the release's namespace is
+// one in which the chart creates roles.
 func TestObjectsDoNotCollide(t *testing.T) {
 	t.Parallel()
 	for _, namespace := range []string{"kube-system", "kube-public", "node-templates"} {
@@ -323,7 +328,7 @@ func TestObjectsDoNotCollide(t *testing.T) {
 		for _, object := range testenv.RenderChart(t, testenv.Chart{Namespace: namespace, Values: fullValues(t)}) {
 			key := object.GetKind() + " " + object.GetNamespace() + "/" + object.GetName()
 			if seen[key] {
-				t.Errorf("namespace %s: %s is there twice", namespace, key)
+				t.Errorf("namespace %s: %s appears twice", namespace, key)
 			}
 			seen[key] = true
 		}

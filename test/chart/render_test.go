@@ -42,14 +42,14 @@ func TestEveryContainerIsHardened(t *testing.T) {
 				t.Errorf("pod's security context is %+v", pod.SecurityContext)
 			}
 			if pod.HostNetwork || pod.HostPID || pod.HostIPC || is(pod.EnableServiceLinks) {
-				t.Error("the pod shares what is the host's, or takes variables of foreign Services")
+				t.Error("the pod shares a namespace of the host, or gets variables of Services")
 			}
 			for _, container := range append(pod.InitContainers, pod.Containers...) {
 				checkContainer(t, container)
 			}
 			for _, volume := range pod.Volumes {
 				if volume.HostPath != nil {
-					t.Errorf("volume %s is the host's", volume.Name)
+					t.Errorf("volume %s is a hostPath", volume.Name)
 				}
 			}
 		})
@@ -66,7 +66,7 @@ func checkContainer(t *testing.T, container corev1.Container) {
 		t.Errorf("container %s: capabilities are %+v", container.Name, got.Capabilities)
 	}
 	if container.Resources.Requests.Memory().IsZero() || container.Resources.Limits.Memory().IsZero() || container.LivenessProbe == nil || container.ReadinessProbe == nil {
-		t.Errorf("container %s has no memory, no limit of it, or no probes", container.Name)
+		t.Errorf("container %s has no memory request, memory limit, or probes", container.Name)
 	}
 }
 
@@ -88,7 +88,8 @@ func convert(t *testing.T, object *unstructured.Unstructured, into any) {
 	}
 }
 
-// TestStaysOffNodesThatItMayDrain checks this with all other values.
+// TestStaysOffNodesThatItMayDrain checks that the node affinity excludes numaform's nodes
+// in every release.
 func TestStaysOffNodesThatItMayDrain(t *testing.T) {
 	t.Parallel()
 	for _, release := range releases(t) {
@@ -102,7 +103,7 @@ func TestStaysOffNodesThatItMayDrain(t *testing.T) {
 	}
 }
 
-// TestUnconfigured tests a release without configuration.
+// TestUnconfigured checks that a release runs no pods until it is configured.
 func TestUnconfigured(t *testing.T) {
 	t.Parallel()
 	if got := *deployment(t, nil).Spec.Replicas; got != 0 {
@@ -113,7 +114,8 @@ func TestUnconfigured(t *testing.T) {
 	}
 }
 
-// TestFilesLieBesideTheConfig checks that paths are relative, as on a laptop.
+// TestFilesLieBesideTheConfig checks that the configuration and the secrets are mounted in
+// one directory, so that relative paths work as on a laptop.
 func TestFilesLieBesideTheConfig(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -149,7 +151,7 @@ func TestFilesLieBesideTheConfig(t *testing.T) {
 	}
 }
 
-// TestNodePools tests the fields beside the spec of a NodePool.
+// TestNodePools tests the fields of a NodePool outside its spec.
 func TestNodePools(t *testing.T) {
 	t.Parallel()
 	pool := ofKind(t, testenv.RenderChart(t, testenv.Chart{Values: fullValues(t)}), "NodePool")[0]
@@ -166,7 +168,8 @@ func TestNodePools(t *testing.T) {
 	}
 }
 
-// egress returns what the NetworkPolicy of a release allows, as "protocol port peer".
+// egress returns the traffic that a release's NetworkPolicy allows, as "protocol port
+// peer".
 func egress(t *testing.T, chart testenv.Chart) []string {
 	t.Helper()
 	var policy networkingv1.NetworkPolicy
@@ -189,7 +192,7 @@ func egress(t *testing.T, chart testenv.Chart) []string {
 	return slices.Sorted(maps.Keys(allowed))
 }
 
-// TestEgress checks that exactly the addresses that numaform uses are allowed.
+// TestEgress checks that the NetworkPolicy allows exactly the addresses that numaform uses.
 func TestEgress(t *testing.T) {
 	t.Parallel()
 	cluster := func(url string, more ...any) map[string]any {
@@ -229,8 +232,7 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// TestEgressOfACluster derives the API server's address from the cluster that helm installs
-// into.
+// TestEgressOfACluster checks that helm derives the API server's address from the cluster.
 func TestEgressOfACluster(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -244,7 +246,7 @@ func TestEgressOfACluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// An API server on a loopback address, as here, does not publish it.
+	// An API server on a loopback address, as in this test, does not publish its address.
 	clients := cluster.Client(t)
 	_, err = clients.DiscoveryV1().EndpointSlices("default").Create(t.Context(), &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, AddressType: discoveryv1.AddressTypeIPv4,
@@ -269,8 +271,8 @@ func TestEgressOfACluster(t *testing.T) {
 	}
 }
 
-// TestEgressThatCannotBeDerived checks that this is refused, and the message names the
-// value.
+// TestEgressThatCannotBeDerived checks that helm refuses a release whose addresses cannot
+// be derived, and that the message names the value to set.
 func TestEgressThatCannotBeDerived(t *testing.T) {
 	t.Parallel()
 	known := []any{"192.0.2.1/32"}
@@ -299,7 +301,8 @@ func TestEgressThatCannotBeDerived(t *testing.T) {
 	testenv.RenderChart(t, testenv.Chart{Values: off, Underived: true})
 }
 
-// TestSecretsStayOutOfConfigMaps searches for the secrets of the full values.
+// TestSecretsStayOutOfConfigMaps checks that no object contains a secret of the full values
+// in plain text.
 func TestSecretsStayOutOfConfigMaps(t *testing.T) {
 	t.Parallel()
 	for _, object := range testenv.RenderChart(t, testenv.Chart{Values: fullValues(t)}) {
@@ -309,7 +312,7 @@ func TestSecretsStayOutOfConfigMaps(t *testing.T) {
 		}
 		for _, secret := range []string{"11111111-2222-3333-4444-555555555555", "66666666-7777-8888-9999-000000000000"} {
 			if strings.Contains(string(text), secret) {
-				t.Errorf("%s %s tells a token", object.GetKind(), object.GetName())
+				t.Errorf("%s %s contains a token", object.GetKind(), object.GetName())
 			}
 		}
 	}

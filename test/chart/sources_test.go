@@ -13,9 +13,9 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-var update = flag.Bool("update", false, "write examples/manifests/numaform.yaml anew")
+var update = flag.Bool("update", false, "rewrite examples/manifests/numaform.yaml")
 
-// manifestHead is the part that helm would create with --create-namespace.
+// manifestHead is the namespace, which helm creates with --create-namespace.
 const manifestHead = `# Rendered from charts/numaform with values.yaml by make chart. DO NOT EDIT.
 apiVersion: v1
 kind: Namespace
@@ -25,7 +25,7 @@ metadata:
     pod-security.kubernetes.io/enforce: restricted
 `
 
-// TestManifestsAreTheChart compares the plain manifests with what helm renders.
+// TestManifestsAreTheChart compares the plain manifests with the output of helm.
 func TestManifestsAreTheChart(t *testing.T) {
 	t.Parallel()
 	want, err := testenv.Helm(root, "template", "numaform", "charts/numaform", "--namespace", "numaform",
@@ -45,11 +45,11 @@ func TestManifestsAreTheChart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s is not what helm renders: run make chart", path)
+		t.Errorf("%s differs from the output of helm: run make chart", path)
 	}
 }
 
-// TestCRDsOfKarpenter compares the CRDs with the ones of the Karpenter module in go.mod.
+// TestCRDsOfKarpenter compares the CRDs with those of the Karpenter module in go.mod.
 func TestCRDsOfKarpenter(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(context.Background(), "go", "list", "-m", "-f", "{{.Dir}} {{.Version}}", "sigs.k8s.io/karpenter").Output()
@@ -68,13 +68,13 @@ func TestCRDsOfKarpenter(t *testing.T) {
 		}
 		head, rest, _ := strings.Cut(string(got), "\n")
 		if !strings.Contains(head, version+" (Apache License 2.0)") || rest != string(want) {
-			t.Errorf("%s is not Karpenter's of %s: run make generate", name, version)
+			t.Errorf("%s differs from Karpenter %s: run make generate", name, version)
 		}
 	}
 }
 
-// TestCRDsOfThisRepository checks which CRDs exist; make verify compares them with the
-// types.
+// TestCRDsOfThisRepository checks that the chart contains numaform's CRDs. make verify
+// compares their content with the types.
 func TestCRDsOfThisRepository(t *testing.T) {
 	t.Parallel()
 	got := map[string]bool{}

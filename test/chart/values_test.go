@@ -51,7 +51,7 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 }
 
-// schema is the part of a JSON schema that these tests use.
+// schema contains the parts of a JSON schema that these tests use.
 type schema struct {
 	Properties           map[string]*schema
 	AdditionalProperties json.RawMessage
@@ -93,7 +93,7 @@ func TestSchemaIsStrict(t *testing.T) {
 	var check func(path string, s *schema)
 	check = func(path string, s *schema) {
 		if s.Properties != nil && string(s.AdditionalProperties) != "false" {
-			t.Errorf("%s takes keys that it does not know", path)
+			t.Errorf("%s accepts unknown keys", path)
 		}
 		for key, below := range s.Properties {
 			check(path+"."+key, below)
@@ -120,7 +120,7 @@ func TestEveryValueIsDocumented(t *testing.T) {
 			t.Fatal(err)
 		}
 		if row := "| `" + name + "` | `" + unescape(string(text)) + "` |"; !strings.Contains(string(readme), row) {
-			t.Errorf("README.md of the chart has no row that begins %s", row)
+			t.Errorf("README.md of the chart has no row that begins with %s", row)
 		}
 	}
 	for line := range strings.SplitSeq(string(readme), "\n") {
@@ -132,12 +132,12 @@ func TestEveryValueIsDocumented(t *testing.T) {
 	}
 }
 
-// unescape reverts json.Marshal's escaping for HTML.
+// unescape reverts the HTML escaping of json.Marshal.
 func unescape(text string) string {
 	return strings.NewReplacer(`\u003e`, ">", `\u003c`, "<", `\u0026`, "&").Replace(text)
 }
 
-// leaves returns the values that are not objects, or are empty objects, by path.
+// leaves returns the values that are not objects, and empty objects, by path.
 func leaves(value any, path string) map[string]any {
 	object, ok := value.(map[string]any)
 	if !ok || len(object) == 0 {
@@ -152,11 +152,11 @@ func leaves(value any, path string) map[string]any {
 	return found
 }
 
-// TestFullValuesSetEverything checks that the full values of these tests are complete.
+// TestFullValuesSetEverything checks that testdata/full.yaml sets every value.
 func TestFullValuesSetEverything(t *testing.T) {
 	t.Parallel()
 	full := leaves(fullValues(t), "")
-	// Values that only make sense alone, or are tested with the others.
+	// These values exclude others, or are covered by their parents.
 	without := []string{
 		"config.engine.", "config.fleet.dir", "config.fleet.configmap.name", "secret.existing", "featureGates.", "nodeSelector.",
 		"serviceAccount.create", "rbac.create", "rbac.nodes", "rbac.users", "admissionPolicy.enabled",

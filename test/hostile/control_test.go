@@ -14,9 +14,9 @@ import (
 	"github.com/numaform/numaform/internal/enginetest"
 )
 
-var update = flag.Bool("update", false, "write testdata/baseline.txt as the baseline now does")
+var update = flag.Bool("update", false, "rewrite testdata/baseline.txt with the current results of the baseline")
 
-// outcome returns how far an attack got with one command. It tests the farthest first.
+// outcome returns how far an attack got with one command. It checks the worst effect first.
 func outcome(saw *seen) string {
 	program := func(note string) bool { return !strings.HasPrefix(note, "engine ") && note != "provider" }
 	switch {
@@ -36,9 +36,9 @@ func outcome(saw *seen) string {
 	return "refused"
 }
 
-// TestBaselineGenerated is the control for the generated attacks: testdata/baseline.txt has
-// how far each gets in a plan of the baseline. Attacks that it refuses before an engine
-// starts, or ignores, only show that this numaform still does.
+// TestBaselineGenerated is the control for the generated attacks. testdata/baseline.txt
+// records how far each attack gets in a plan of the baseline. An attack that the baseline
+// ignores, or refuses before it starts an engine, only detects a regression.
 func TestBaselineGenerated(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -71,7 +71,7 @@ func TestBaselineGenerated(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff(want.String(), got); diff != "" {
-		t.Errorf("the baseline takes attacks (-want +got):\n%s", diff)
+		t.Errorf("results of attacks on the baseline (-want +got):\n%s", diff)
 	}
 	if len(lines) < 40 {
 		t.Errorf("%d attacks, want at least 40", len(lines))

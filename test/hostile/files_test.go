@@ -20,14 +20,14 @@ const (
 	modeModule     = "160000"
 )
 
-// file is a file as in git: the content of a link is its target, the content of a submodule
-// a commit.
+// file is a file as stored in git: the content of a link is its target, the content of a
+// submodule its commit.
 type file struct {
 	mode    string
 	content []byte
 }
 
-// files are the files of a fleet by path. A file without a mode is to be removed.
+// files are the files of a fleet by path. A file without a mode will be removed.
 type files map[string]file
 
 // put adds or replaces a regular file.
@@ -44,7 +44,7 @@ func (f files) link(name, target string) { f[name] = file{mode: modeLink, conten
 // remove removes a file.
 func (f files) remove(name string) { f[name] = file{} }
 
-// edit replaces text in a file that has it.
+// edit replaces text in a file, which must contain the text.
 func (f files) edit(w *world, name, old, replacement string) {
 	w.t.Helper()
 	have := f[name]
@@ -66,7 +66,7 @@ func (f files) nodes() []string {
 	return names
 }
 
-// files returns the files of the fleet that the attacker finds.
+// files returns the files of the fleet as visible to the attacker.
 func (w *world) files() files {
 	w.t.Helper()
 	if w.place == inGit {
@@ -100,7 +100,7 @@ func (w *world) committed() files {
 	return found
 }
 
-// attack applies the changed files of an attack: pushed with git, or written.
+// attack makes the changes of an attack: it pushes them with git, or writes the files.
 func (w *world) attack(before, after files) {
 	w.t.Helper()
 	changed := files{}
@@ -110,7 +110,7 @@ func (w *world) attack(before, after files) {
 		}
 	}
 	if len(changed) == 0 {
-		w.t.Fatal("the attack changes nothing")
+		w.t.Fatal("the attack changes no file")
 	}
 	if w.place == inGit {
 		w.push(changed)
@@ -125,7 +125,7 @@ func (w *world) attack(before, after files) {
 	}
 }
 
-// write writes one file of an attack.
+// write writes one file of an attack to the file system.
 func (w *world) write(target string, f file) {
 	w.t.Helper()
 	if f.mode == "" || f.mode == modeModule {
@@ -143,7 +143,7 @@ func (w *world) write(target string, f file) {
 	w.must(os.WriteFile(target, f.content, mode))
 }
 
-// push commits the files in a clone of the attacker's and pushes them.
+// push commits the files in the attacker's clone and pushes them.
 func (w *world) push(changed files) {
 	w.t.Helper()
 	clone := filepath.Join(w.t.TempDir(), "eve.git")
@@ -182,7 +182,7 @@ func quoted(name string) string {
 	return b.String()
 }
 
-// pushTree pushes a commit whose tree has a file that git itself would not add.
+// pushTree pushes a commit whose tree contains a path that git refuses to add.
 func (w *world) pushTree(name string) {
 	w.t.Helper()
 	clone := filepath.Join(w.t.TempDir(), "eve.git")

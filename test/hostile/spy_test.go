@@ -15,7 +15,8 @@ import (
 	"testing"
 )
 
-// The credentials of every world. They must not appear outside of where the world put them.
+// The credentials of every world. They must not appear anywhere except where the world
+// writes them.
 const (
 	tokenCanary   = "c0ffee00-0000-4000-8000-proxmoxtoken"
 	gitCanary     = "canary-of-the-git-token-0123456789"
@@ -24,7 +25,7 @@ const (
 
 func canaries() []string { return []string{tokenCanary, gitCanary, backendCanary} }
 
-// leaked returns the credentials in some bytes, as they are, in base64, or URL-encoded.
+// leaked returns the credentials in content: verbatim, in base64, or URL-encoded.
 func leaked(content []byte) []string {
 	var found []string
 	for _, canary := range canaries() {
@@ -35,8 +36,8 @@ func leaked(content []byte) []string {
 	return found
 }
 
-// forms returns the possible encodings of a text: base64 has three, depending on the
-// offset, and its ends depend on the surrounding bytes.
+// forms returns the possible encodings of a text. Base64 has three, depending on the
+// offset, without their ends, which depend on the surrounding bytes.
 func forms(text string) []string {
 	found := []string{text, url.QueryEscape(text)}
 	for shift := range 3 {
@@ -47,7 +48,7 @@ func forms(text string) []string {
 	return found
 }
 
-// listener is the server that attacks send their data to.
+// listener is the server to which attacks send data.
 type listener struct {
 	server *httptest.Server
 	// mu guards the fields below.
@@ -62,7 +63,7 @@ func newListener(t *testing.T) *listener {
 	l := &listener{}
 	l.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var request bytes.Buffer
-		_ = r.Write(&request) // what was not sent cannot be observed
+		_ = r.Write(&request) // an incomplete request is recorded as far as it was sent
 		user, password, _ := r.BasicAuth()
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -93,7 +94,7 @@ func (l *listener) seen() (connections int, asked []byte) {
 	return connections, asked
 }
 
-// TestLeakedIsFound hides credentials as attacks do, and checks that they are found.
+// TestLeakedIsFound checks that leaked finds credentials that are encoded as in attacks.
 func TestLeakedIsFound(t *testing.T) {
 	t.Parallel()
 	for _, canary := range canaries() {
@@ -104,17 +105,17 @@ func TestLeakedIsFound(t *testing.T) {
 				url.QueryEscape(base64.StdEncoding.EncodeToString([]byte(environ))),
 			} {
 				if got := leaked([]byte("before " + hidden + " after")); !slices.Equal(got, []string{canary}) {
-					t.Errorf("in %q %v was found, want %s", hidden, got, canary)
+					t.Errorf("in %q: found %v, want %s", hidden, got, canary)
 				}
 			}
 		}
 	}
 	if got := leaked([]byte("nothing of this kind")); len(got) > 0 {
-		t.Errorf("found %v in nothing", got)
+		t.Errorf("found %v in text without credentials", got)
 	}
 }
 
-// opened detects that files are opened.
+// opened detects when files are opened.
 type opened struct{ fd int }
 
 func newOpened(t *testing.T) *opened {

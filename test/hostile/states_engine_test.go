@@ -14,21 +14,21 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// TestStatesID destroys a VM after the id in its state was changed to that of an unmanaged
-// one: the provider destroys by id.
+// TestStatesID removes a VM after an attacker changed the ID in its state to that of an
+// unmanaged VM. The provider destroys VMs by ID.
 func TestStatesID(t *testing.T) {
 	t.Parallel()
 	w := newStateWorld(t)
 	name := w.fleet.VMs[0].Name
 	for _, id := range []any{"150", "2900", "2001", "2001/../../qemu/150", ""} {
 		if passed := w.attack(w.removal(), []stateEdit{{name, guard.ResourceType, []string{"instances", "0", "attributes", "id"}, id}}); len(passed) > 0 {
-			t.Errorf("a state with the id %q was not refused", id)
+			t.Errorf("a state with the ID %q was not refused", id)
 		}
 	}
 }
 
-// TestStatesEngine edits each value of a VM and of its security groups in a state once, and
-// 200 random ones, and removes the VMs with the real engine.
+// TestStatesEngine edits each value of a VM and of its security groups in a state, and 200
+// random values, and removes the VMs with the real engine.
 func TestStatesEngine(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -37,16 +37,16 @@ func TestStatesEngine(t *testing.T) {
 	edits := values.each(w.fleet.VMs[0].Name)
 	edits = append(edits, values.random(edits, 200)...)
 	passed := values.attack(w, w.removal(), edits)
-	t.Logf("%d edits of %d values: %d did not keep the VM from being removed", len(edits), len(values), passed)
+	t.Logf("%d edits of %d values: %d did not prevent the removal", len(edits), len(values), passed)
 	if passed == 0 || passed == len(edits) {
-		t.Errorf("%d of %d edits passed, so the test shows nothing", passed, len(edits))
+		t.Errorf("%d of %d edits were not refused, want some but not all", passed, len(edits))
 	}
 }
 
 // TestStatesActions edits random values of a state, and the values that identify the VM of
-// an entry, then changes the VMs in place, applies the fleet's files, and creates another
-// VM. make nightly assigns the entry of a VM in every way before each action, make test in
-// each way before one.
+// an entry. Then it changes the VMs in place, applies the fleet's files, or creates another
+// VM. make nightly combines every kind of wrong identity with each action; make test uses
+// each kind once.
 func TestStatesActions(t *testing.T) {
 	t.Parallel()
 	names := []string{"update", "retag", "apply", "create"}
@@ -57,7 +57,7 @@ func TestStatesActions(t *testing.T) {
 			w.lookForDrift()
 			act := map[string]action{"update": w.update(), "retag": w.retagging(), "apply": w.settling(), "create": w.creation()}[name]
 			if passed := w.attack(act, []stateEdit{{vm: w.fleet.VMs[0].Name, path: []string{"serial"}, value: w.read()["serial"]}}); len(passed) != 1 {
-				t.Fatalf("%s is refused with a state as it was", name)
+				t.Fatalf("%s is refused with an unchanged state", name)
 			}
 			values := w.values()
 			each := values.each(w.fleet.VMs[0].Name)
@@ -79,13 +79,13 @@ func TestStatesActions(t *testing.T) {
 			}
 			t.Logf("%d edits: %d were not refused", len(edits), passed)
 			if passed == 0 {
-				t.Error("no edit passed, so the test shows nothing")
+				t.Error("all edits were refused, want some that are not")
 			}
 		})
 	}
 }
 
-// TestStatesHead edits the metadata of a state, and its outputs.
+// TestStatesHead edits the metadata and outputs of a state.
 func TestStatesHead(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -119,7 +119,8 @@ func TestStatesHead(t *testing.T) {
 	}
 }
 
-// entryEdits assigns the entry of a VM to another one, to a future one, to none, or to two.
+// entryEdits returns edits that assign the entry of a VM to another VM, a future VM, no VM,
+// or two VMs.
 func (w *stateWorld) entryEdits() []stateEdit {
 	name := w.fleet.VMs[0].Name
 	next := fleet.NodeName("workers", w.fleet.VMs[len(w.fleet.VMs)-1].VMID+1)
@@ -131,7 +132,7 @@ func (w *stateWorld) entryEdits() []stateEdit {
 	}
 	for _, r := range w.read()["resources"].([]any) {
 		if resource := r.(map[string]any); resource["module"] == "module."+name && resource["type"] == guard.ResourceType {
-			// Another VM is in the state under a deposed key.
+			// Another VM is in the state with a deposed key.
 			instance := maps.Clone(valueAt(resource, []string{"instances", "0"}).(map[string]any))
 			instance["deposed"] = "00000150"
 			edits = append(edits, stateEdit{name, guard.ResourceType, []string{"instances"}, []any{instance}})
@@ -140,7 +141,7 @@ func (w *stateWorld) entryEdits() []stateEdit {
 	return edits
 }
 
-// stateValues are values of a state by the type of the resource and their path.
+// stateValues are values of a state by resource type and path.
 type stateValues map[string]stateEdit
 
 // values returns the values of the first VM and its security groups in the state.
@@ -174,7 +175,7 @@ func (v stateValues) random(each []stateEdit, count int) []stateEdit {
 	for range count {
 		edit := each[random.IntN(len(each))]
 		edit.value = hostileValues[random.IntN(len(hostileValues))]
-		// The engine refuses unreadable states, and such an edit is made alone: a few are
+		// The engine refuses unreadable states, so such an edit runs alone: a few are
 		// enough.
 		for i := random.IntN(20); i > 0 && !v.readable(edit); {
 			edit = each[random.IntN(len(each))]
@@ -184,8 +185,8 @@ func (v stateValues) random(each []stateEdit, count int) []stateEdit {
 	return edits
 }
 
-// attack makes readable edits on one VM each, many at a time, and each unreadable one
-// alone. It returns how many were not refused.
+// attack makes readable edits together, each on a different VM, and unreadable edits one by
+// one. It returns the number of edits that were not refused.
 func (v stateValues) attack(w *stateWorld, act action, edits []stateEdit) (passed int) {
 	var vms, groups []stateEdit
 	for _, edit := range edits {
@@ -207,7 +208,7 @@ func (v stateValues) attack(w *stateWorld, act action, edits []stateEdit) (passe
 	return passed
 }
 
-// spread assigns each of the edits to a VM of its own.
+// spread assigns each edit to a different VM.
 func spread(w *stateWorld, edits []stateEdit, step int) []stateEdit {
 	edits = slices.Clone(edits)
 	for i := range edits {
@@ -216,15 +217,15 @@ func spread(w *stateWorld, edits []stateEdit, step int) []stateEdit {
 	return edits
 }
 
-// readable reports whether the engine can read the state after an edit: an attribute gets a
-// value of its type.
+// readable reports whether the engine can read the state after an edit, because the new
+// value has the attribute's type.
 func (v stateValues) readable(edit stateEdit) bool {
 	was := v[edit.resource+strings.Join(edit.path, ".")].value
 	_, isMap := was.(map[string]any)
 	return slices.Contains(edit.path, "attributes") && was != nil && !isMap && reflect.TypeOf(was) == reflect.TypeOf(edit.value)
 }
 
-// hostileValues are typical values of an attacker.
+// hostileValues are values that an attacker may choose.
 var hostileValues = []any{
 	"150", 150.0, "pve-1", "cluster", "", nil, true, false, 0.0, -1.0, 1e9,
 	[]any{},

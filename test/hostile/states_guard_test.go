@@ -24,9 +24,9 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-var updateStates = flag.Bool("update-states", false, "record the plans of states by the real engine again")
+var updateStates = flag.Bool("update-states", false, "record the real engine's plans of states again")
 
-// recordedPlan is a plan of the real engine with its request.
+// recordedPlan is a plan of the real engine, with its request.
 type recordedPlan struct {
 	Plan    json.RawMessage
 	Intent  guard.Intent
@@ -34,8 +34,8 @@ type recordedPlan struct {
 	Created map[string]bool   `json:",omitempty"`
 }
 
-// TestStatesRecord records plans of 20 VMs: one that removes half of them, and one that
-// restores the tags of all of them.
+// TestStatesRecord records plans of 20 VMs: one removes half of the VMs, the other restores
+// the tags of all VMs.
 func TestStatesRecord(t *testing.T) {
 	t.Parallel()
 	if !*updateStates {
@@ -43,7 +43,7 @@ func TestStatesRecord(t *testing.T) {
 	}
 	w := newStateWorld(t)
 	var names []string
-	for _, vm := range w.fleet.VMs[:stateVMs/2] { // more would need approval
+	for _, vm := range w.fleet.VMs[:stateVMs/2] { // more removals would need approval
 		names = append(names, vm.Name)
 	}
 	removal, err := w.scaler.ProposeRemoval(t.Context(), w.snapshot(), names)
@@ -111,7 +111,7 @@ func recorded(t *testing.T, name string) (raw []byte, intent guard.Intent) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close() //nolint:errcheck // it is only read
+	defer file.Close() //nolint:errcheck // only read
 	zip, err := gzip.NewReader(file)
 	if err != nil {
 		t.Fatal(err)
@@ -133,10 +133,10 @@ func recorded(t *testing.T, name string) (raw []byte, intent guard.Intent) {
 	return plan.Plan, plan.Intent
 }
 
-// TestStatesGuard edits each value of a VM in a recorded plan, and random ones, and runs the
-// guard. Allowed plans write to the requested VMs only, and only what was planned. make
-// nightly edits every VM, and 2,000 random values; make test edits the first two VMs that
-// have the same actions, and 200 random values.
+// TestStatesGuard edits each value of a VM in a recorded plan, and random values, and runs
+// the guard. A plan that the guard allows must only write planned values to requested VMs.
+// make nightly edits every VM, and 2,000 random values; make test edits the first two VMs
+// with the same actions, and 200 random values.
 func TestStatesGuard(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"delete", "update"} {
@@ -147,7 +147,7 @@ func TestStatesGuard(t *testing.T) {
 			if v := guard.Check(plan, intent, guard.DefaultRules()); v.Decision != guard.Allow {
 				t.Fatalf("the recorded plan: %s", v)
 			}
-			// The test is about the invariants; the policy only adds denials.
+			// The test covers the invariants: the policy could only add denials.
 			policy, err := guard.ParsePolicy("all.yaml", []byte("rules:\n- {name: all, when: 'true', decision: allow}\n"))
 			if err != nil {
 				t.Fatal(err)
@@ -186,18 +186,18 @@ func TestStatesGuard(t *testing.T) {
 				if v := guard.Check(plan, intent, rules); v.Decision != guard.Deny {
 					allowed++
 					if wrong := harms(plan, intent, edit); wrong != "" {
-						t.Errorf("%s: %s, and the guard says %s", edit, wrong, v)
+						t.Errorf("%s: %s, but the guard's verdict is %s", edit, wrong, v)
 					}
 				}
 				undo()
 			}
-			t.Logf("%d edits that change something: %d allowed, harmless", len(edits), allowed)
+			t.Logf("%d edits changed the plan: %d were allowed and harmless", len(edits), allowed)
 		})
 	}
 }
 
-// suspects returns the edits that the guard does not deny because of the address of what
-// they edit. One value of each resource is edited at a time.
+// suspects returns the edits after which the guard does not deny the edited resource. It
+// edits one value of each resource at a time, so that one check covers many edits.
 func suspects(plan *tfjson.Plan, intent guard.Intent, rules guard.Rules, edits []planEdit) (left []planEdit) {
 	byChange := map[int][]planEdit{}
 	for _, edit := range edits {
@@ -248,7 +248,7 @@ func (e planEdit) String() string {
 	return fmt.Sprintf("change %d, %s.%s=%v", e.change, e.side, strings.Join(e.path, "."), e.value)
 }
 
-// do edits a plan, and returns a function that reverts the edit.
+// do edits a plan and returns a function that reverts the edit.
 func (e planEdit) do(plan *tfjson.Plan) (undo func()) {
 	values := plan.ResourceChanges[e.change].Change.Before
 	if e.side == "after" {
@@ -259,8 +259,8 @@ func (e planEdit) do(plan *tfjson.Plan) (undo func()) {
 	return func() { put(values, e.path, was) }
 }
 
-// harms describes what an edited plan would do beyond the request: write to another guest,
-// or write other values.
+// harms describes the effects of an edited plan beyond the request: writes to other guests,
+// or of other values. It returns "" if there are none.
 func harms(plan *tfjson.Plan, intent guard.Intent, edit planEdit) string {
 	rc := plan.ResourceChanges[edit.change]
 	address := rc.Address
@@ -299,7 +299,7 @@ func empty(v any) bool {
 	return slices.Contains([]string{"", "0", "false", "[]", "map[]", "<nil>"}, fmt.Sprint(v))
 }
 
-// same reports whether an edit changes nothing.
+// same reports whether an edit leaves the plan unchanged.
 func same(plan *tfjson.Plan, edit planEdit) bool {
 	change := plan.ResourceChanges[edit.change].Change
 	values := map[string]any{"before": change.Before, "after": change.After}[edit.side]

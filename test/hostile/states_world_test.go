@@ -30,26 +30,27 @@ import (
 )
 
 const (
-	// stateVMs is the number of VMs in an attacked state.
+	// stateVMs is the number of VMs in the attacked state.
 	stateVMs = 20
-	// Unmanaged guests: one VM outside of vmid_range, one inside, and a container.
+	// Unmanaged guests: a VM outside vmid_range, a VM inside, and a container.
 	strangerOutside, strangerInside, strangerContainer = 150, 2900, 151
 )
 
-// stateWorld is a host with VMs of numaform and unmanaged ones, whose state is edited
-// repeatedly by an attacker.
+// stateWorld is a host with VMs of numaform and unmanaged VMs. An attacker repeatedly edits
+// its state.
 type stateWorld struct {
 	t      *testing.T
 	sim    *pvesim.Server
 	client *proxmox.Client
 	scaler *scaler.Scaler
-	// dir has the fleet and the state directory, and kept a copy of it before any attack.
+	// dir contains the fleet and the state directory. kept is a copy of dir from before any
+	// attack.
 	dir, kept string
 	host      topology.HostID
 	fleet     fleet.Fleet
 	// guests are the guests before any attack, by VMID.
 	guests map[int]pvesim.GuestState
-	// drift is the drift found after the tags of all VMs were changed by hand.
+	// drift is the drift after the tags of all VMs were changed by hand.
 	drift []scaler.RootDrift
 }
 
@@ -94,7 +95,7 @@ func newStateWorld(t *testing.T) *stateWorld {
 	})
 	w.grow()
 	if out, err := exec.Command("cp", "-a", w.dir+"/.", w.kept).CombinedOutput(); err != nil {
-		t.Fatalf("keeping the fleet: %v\n%s", err, out)
+		t.Fatalf("copying the fleet: %v\n%s", err, out)
 	}
 	for _, guest := range w.sim.Guests() {
 		w.guests[guest.VMID] = guest
@@ -157,7 +158,7 @@ func (w *stateWorld) statePath(dir string) string {
 	return filepath.Join(dir, "state", "states", filepath.FromSlash(generator.RootDir(w.host)), "terraform.tfstate")
 }
 
-// restore restores everything to before any attack.
+// restore restores the files and guests from before any attack.
 func (w *stateWorld) restore() {
 	w.t.Helper()
 	if err := os.RemoveAll(w.dir); err != nil {
@@ -206,15 +207,15 @@ func (w *stateWorld) read() stateDoc {
 // action is what numaform does with an edited state.
 type action struct {
 	name string
-	// do receives the names of the VMs with edited states.
+	// do runs the action on the VMs with edited states, given their names.
 	do func(names []string) error
-	// all is set if it may write to all VMs of the fleet, and create new ones.
+	// all is set if the action may write to all VMs of the fleet, and create new ones.
 	all bool
 }
 
-// attack edits the state and acts on the VMs. Edits that numaform refuses and names are
-// reverted, and the action is repeated, as an operator would. It returns the edits that
-// were not refused.
+// attack edits the state and runs the action. Like an operator, it reverts the edits that
+// numaform's error names, and repeats the action. It returns the edits that were not
+// refused.
 func (w *stateWorld) attack(act action, edits []stateEdit) []stateEdit {
 	w.t.Helper()
 	for len(edits) > 0 {
@@ -246,7 +247,7 @@ func (w *stateWorld) attack(act action, edits []stateEdit) []stateEdit {
 			if len(edits) == 1 {
 				return nil
 			}
-			// The error does not say which one: try each half alone.
+			// The error does not name the edit: try each half separately.
 			half := len(edits) / 2
 			return append(w.attack(act, edits[:half]), w.attack(act, edits[half:])...)
 		}
@@ -280,15 +281,15 @@ func (w *stateWorld) update() action {
 			return errors.Join(err, held)
 		}
 		if len(change.Repaired) != len(names) {
-			w.t.Fatalf("%d VMs are repaired, want %v", len(change.Repaired), names)
+			w.t.Fatalf("%d VMs were repaired, want %v", len(change.Repaired), names)
 		}
 		_, err = w.scaler.Apply(w.t.Context(), change, approveAll)
 		return err
 	}}
 }
 
-// retagging makes a writer give the VMs other tags, as the controller does: the plan is not
-// refreshed, so the provider writes to the guest named in the state.
+// retagging makes a writer change the tags of the VMs, as the controller does. The plan is
+// not refreshed, so the provider writes to the guest named in the state.
 func (w *stateWorld) retagging() action {
 	return action{name: "retag", do: func(names []string) error {
 		writer := scaler.NewWriter(w.scaler, scaler.WriterConfig{
@@ -356,7 +357,7 @@ func (w *stateWorld) lookForDrift() {
 	}
 }
 
-// settling applies the files, which imports or creates what the state lacks.
+// settling applies the files, which imports or creates VMs that are not in the state.
 func (w *stateWorld) settling() action {
 	return action{name: "apply", all: true, do: func([]string) error {
 		_, err := w.add(w.fleet.VMs, 0)
@@ -374,7 +375,7 @@ func (w *stateWorld) creation() action {
 
 var guestPath = regexp.MustCompile(`^/nodes/[^/]+/(?:qemu|lxc)/(\d+)(?:/(\w+))?`)
 
-// unharmed checks that only VMs of ours that the action concerns were written to.
+// unharmed checks that the action wrote only to VMs of the fleet that it may change.
 func (w *stateWorld) unharmed(act action, names []string, edits []stateEdit) {
 	w.t.Helper()
 	ours := map[string]bool{}
@@ -413,10 +414,10 @@ func (w *stateWorld) free(newid string) bool {
 	return err == nil && !taken && vmid >= 2000 && vmid <= 2999
 }
 
-// stateEdit changes one value of a state.
+// stateEdit is a change of one value in a state.
 type stateEdit struct {
-	// vm is the name of the VM, resource the type of its resource, path the path of the
-	// value within the resource; without a type, within the state.
+	// vm is the name of the VM, resource the type of its resource, and path the path of the
+	// value within the resource. If resource is empty, path is within the state.
 	vm, resource string
 	path         []string
 	value        any
@@ -443,7 +444,7 @@ func (e stateEdit) do(t *testing.T, doc stateDoc) {
 	// An earlier edit changed the resource's identity.
 }
 
-// put sets a value below an object or a list. A missing path is ignored.
+// put sets a value in an object or a list. A missing path is ignored.
 func put(doc any, path []string, value any) {
 	switch d := doc.(type) {
 	case map[string]any:
@@ -465,7 +466,7 @@ func put(doc any, path []string, value any) {
 	}
 }
 
-// pathsOf returns the paths of all values below one, in order.
+// pathsOf returns the paths of all values in a document, in order.
 func pathsOf(doc any, prefix []string) [][]string {
 	var paths [][]string
 	switch d := doc.(type) {

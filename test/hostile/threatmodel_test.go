@@ -12,8 +12,7 @@ import (
 	"testing"
 )
 
-// writers returns the texts that the rows of the threat model must have in the first
-// column.
+// writers returns the texts that must be in the first column of the threat model.
 func writers() []string {
 	return []string{
 		"Proxmox token", "descriptions of VMs", "notes of hosts", "fleet repository", "plain directory", "state backend",
@@ -22,11 +21,11 @@ func writers() []string {
 	}
 }
 
-// named matches a test in the threat model.
+// named matches the reference to a test in the threat model.
 var named = regexp.MustCompile("`([^`:]+_test\\.go):((?:Test|Fuzz)[A-Za-z0-9_]*)`")
 
-// TestThreatModel checks that each row of the threat model says what the writer can cause,
-// and names existing tests.
+// TestThreatModel checks that each row of the threat model describes what the writer can
+// do, and names existing tests.
 func TestThreatModel(t *testing.T) {
 	t.Parallel()
 	rows := threatModel(t)
@@ -37,7 +36,7 @@ func TestThreatModel(t *testing.T) {
 	}
 	for _, row := range rows {
 		if len(row) != 3 || row[0] == "" || row[1] == "" {
-			t.Errorf("docs/security.md: a row of the threat model has %d columns, want who, what and the tests: %q", len(row), row)
+			t.Errorf("docs/security.md: a row of the threat model has %d columns, want writer, effect and tests: %q", len(row), row)
 			continue
 		}
 		tests := named.FindAllStringSubmatch(row[2], -1)

@@ -29,11 +29,11 @@ const (
 	host   = "pve-2"
 	// rootDir is the directory of the host in the fleet.
 	rootDir = region + "/" + host
-	// foreignVMID is an unmanaged guest outside of the fleet's range.
+	// foreignVMID is the VMID of an unmanaged guest outside the fleet's range.
 	foreignVMID = 150
 )
 
-// place is where a fleet is stored.
+// place is the storage of a fleet.
 type place string
 
 const (
@@ -53,8 +53,8 @@ func baseline(t *testing.T) program {
 
 func current() program { return program{name: "current", path: binary} }
 
-// engines returns the engines to test with by name: OpenTofu as built by make, and the
-// Terraform on PATH, which cannot be built from modules.
+// engines returns the engines to test by name: OpenTofu as built by make, and Terraform
+// from PATH, because it cannot be built from modules.
 func engines(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{"tofu": testenv.Engine(t)}
@@ -66,24 +66,24 @@ func engines(t *testing.T) map[string]string {
 	return found
 }
 
-// world is a fleet with two VMs, and a third removed one, created by a numaform on a
-// simulated Proxmox.
+// world is a fleet that a numaform program created on a simulated Proxmox. It has two VMs,
+// and a third was removed.
 type world struct {
 	t        *testing.T
 	numaform program
 	place    place
-	// dir has all files: the configuration, home, the fleet or its working copy, and its
-	// repository.
+	// dir contains all files: the configuration, home, the fleet or its working copy, and
+	// its repository.
 	dir, tmp string
 	env      []string
 	sim      *pvesim.Server
 	states   *statesim.Server
 	listener *listener
-	// removed is the node file of the removed VM, and its content.
+	// removed is the path of the removed VM's node file, and removedContent its content.
 	removed        string
 	removedContent []byte
-	// kept are the files of the world before an attack, in another directory; before are
-	// the files of the fleet, and guests and statesBefore the rest.
+	// kept is a directory with the files of the world before an attack. before are the
+	// files of the fleet before it, guests the guests, and statesBefore the states.
 	kept         string
 	before       files
 	guests       map[int]string
@@ -134,14 +134,14 @@ spec:
       - {name: web, image: registry.example/web:1, resources: {requests: {cpu: 500m, memory: 512Mi}}}
 `
 
-// nothing is a cluster without pending pods, whose Node does not belong to the fleet.
+// nothing is a cluster without pending pods, whose only Node is not part of the fleet.
 const nothing = `apiVersion: v1
 kind: Node
 metadata: {name: control-plane}
 spec: {unschedulable: true}
 `
 
-// newWorld creates a fleet with a numaform, in a place, with an engine.
+// newWorld creates a fleet in a place, with a numaform program and an engine.
 func newWorld(t *testing.T, numaform program, where place, engine string) *world {
 	t.Helper()
 	w := &world{
@@ -149,7 +149,7 @@ func newWorld(t *testing.T, numaform program, where place, engine string) *world
 		states: testenv.HTTPState(t), listener: newListener(t),
 	}
 	w.states.Demand("numaform", backendCanary)
-	// Paths of sockets must be short, and a test's own directory is deep.
+	// Socket paths must be short, so t.TempDir is too long.
 	var err error
 	w.tmp, err = os.MkdirTemp("", "nf")
 	w.must(err)
@@ -222,12 +222,12 @@ fleet:
 	for _, dir := range []string{"bin", "home", "notes"} {
 		w.must(os.Mkdir(w.path(dir), 0o755))
 	}
-	// The engine may be started for its version before anything of the fleet is read.
+	// numaform may start the engine to read its version before it reads the fleet.
 	w.script(w.path("bin", filepath.Base(engine)), fmt.Sprintf("test \"$1\" = version || echo \"engine $* in $PWD\" >>%q\nexec %q \"$@\"\n", w.notes(), engine))
 	packages := filepath.Join(filepath.FromSlash(generator.ProviderSource), generator.ProviderVersion, runtime.GOOS+"_"+runtime.GOARCH)
 	name := "terraform-provider-proxmox_v" + generator.ProviderVersion
-	// The provider is confined and cannot write notes, so its file is watched instead: a
-	// copy, which no other test opens.
+	// The provider is confined and cannot write notes, so the test watches its file
+	// instead. The file is a copy, which no other test opens.
 	w.must(os.MkdirAll(w.path("mirror", packages), 0o755))
 	w.copyTree(filepath.Join(testenv.PluginDir(w.t), packages, name), w.path("mirror", packages, name))
 	w.providers = newOpened(w.t)
@@ -244,11 +244,11 @@ func (w *world) script(path, text string) {
 	w.must(os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755))
 }
 
-// notes returns the file in which programs record their start.
+// notes returns the path of the file in which programs record their start.
 func (w *world) notes() string { return w.path("notes", "started") }
 
-// started returns the records of started programs, and clears them. A provider whose file
-// was opened may have been started.
+// started returns the records of started programs, and clears them. It includes a provider
+// if its file was opened, because it may have been started.
 func (w *world) started() []string {
 	var notes []string
 	if w.providers.any() {
@@ -266,16 +266,16 @@ func (w *world) started() []string {
 // result is the result of a numaform command.
 type result struct {
 	code int
-	// said is its whole output, stderr the output to stderr.
+	// said is the whole output, stderr the output to stderr.
 	said, stderr string
-	// memoryMiB is its peak memory, if measured.
+	// memoryMiB is the peak memory, if measured.
 	memoryMiB int64
 }
 
 // commandTimeout limits the duration of a numaform command.
 const commandTimeout = 3 * time.Minute
 
-// run runs a command to its end.
+// run runs a command and waits until it ends.
 func (w *world) run(args ...string) result {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
@@ -297,7 +297,7 @@ func (w *world) run(args ...string) result {
 		w.t.Fatal(err)
 	}
 	if ctx.Err() != nil {
-		w.t.Fatalf("numaform %s does not end\n%s", strings.Join(args, " "), stderr.String())
+		w.t.Fatalf("numaform %s did not end\n%s", strings.Join(args, " "), stderr.String())
 	}
 	r := result{code: cmd.ProcessState.ExitCode(), said: out.String() + stderr.String(), stderr: stderr.String()}
 	if w.measures {
@@ -314,7 +314,7 @@ func (w *world) grow() {
 	w.t.Helper()
 	w.watchProviders()
 	if r := w.run("apply", "-f", "pods.yaml", "--auto-approve"); r.code != 0 {
-		w.t.Fatalf("growing: exit code %d\n%s", r.code, r.said)
+		w.t.Fatalf("creating VMs: exit code %d\n%s", r.code, r.said)
 	}
 	before := w.files()
 	nodes := before.nodes()
@@ -324,15 +324,15 @@ func (w *world) grow() {
 	w.removed = nodes[2]
 	w.removedContent = before[w.removed].content
 	if r := w.run("remove", nodeOf(w.removed), "-f", "nothing.yaml", "--auto-approve"); r.code != 0 {
-		w.t.Fatalf("removing: exit code %d\n%s", r.code, r.said)
+		w.t.Fatalf("removing a VM: exit code %d\n%s", r.code, r.said)
 	}
 	if notes := w.started(); !slices.Contains(notes, "provider") {
-		w.t.Fatalf("a provider that is started leaves no note: %v", notes)
+		w.t.Fatalf("the start of a provider was not detected: %v", notes)
 	}
 	w.snapshot()
 }
 
-// nodeOf returns the VM name in a node file.
+// nodeOf returns the VM name in the name of a node file.
 func nodeOf(file string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "node-"), ".tf")
 }
@@ -340,7 +340,7 @@ func nodeOf(file string) string {
 // mutable returns the files of the world that an attack or numaform may change.
 func mutable() []string { return []string{"home", "fleet", "remote.git"} }
 
-// snapshot records everything for restore.
+// snapshot records the files, guests and states for restore.
 func (w *world) snapshot() {
 	w.t.Helper()
 	w.must(os.RemoveAll(w.kept))
@@ -370,7 +370,8 @@ func (w *world) restore() {
 	w.watchProviders()
 }
 
-// watchProviders watches the existing providers: the mirror's, and numaform's copies.
+// watchProviders watches the existing provider files: the one in the mirror, and numaform's
+// copies.
 func (w *world) watchProviders() {
 	w.t.Helper()
 	for _, root := range []string{"mirror", "home", "fleet"} {
@@ -395,7 +396,7 @@ func (w *world) copyTree(from, to string) {
 	}
 }
 
-// found returns the current guests of Proxmox.
+// found returns the current guests of Proxmox by VMID.
 func (w *world) found() map[int]string {
 	guests := map[int]string{}
 	for _, guest := range w.sim.Guests() {
@@ -404,7 +405,7 @@ func (w *world) found() map[int]string {
 	return guests
 }
 
-// writes returns the calls since snapshot that change something in Proxmox.
+// writes returns the calls since snapshot that change Proxmox.
 func (w *world) writes() []string {
 	var writes []string
 	calls := w.sim.Calls()
@@ -417,7 +418,7 @@ func (w *world) writes() []string {
 	return writes
 }
 
-// git runs git as the attacker or an operator does.
+// git runs git as the attacker or an operator.
 func (w *world) git(dir string, stdin []byte, args ...string) string {
 	w.t.Helper()
 	command := exec.CommandContext(w.t.Context(), "git", args...)
@@ -435,13 +436,13 @@ func (w *world) git(dir string, stdin []byte, args ...string) string {
 	return string(out)
 }
 
-// exposed returns where credentials were written: files, git objects, states, guests.
+// exposed describes the files, git objects, states and guests that contain credentials.
 func (w *world) exposed() []string {
 	w.t.Helper()
 	var found []string
 	search := func(where string, content []byte) {
 		if canaries := leaked(content); len(canaries) > 0 {
-			found = append(found, fmt.Sprintf("%s holds %v", where, canaries))
+			found = append(found, fmt.Sprintf("%s contains %v", where, canaries))
 		}
 	}
 	for _, root := range []string{w.dir, w.tmp} {
@@ -471,7 +472,8 @@ func (w *world) exposed() []string {
 	return found
 }
 
-// sameGuests reports how the guests of Proxmox differ from those of the snapshot.
+// sameGuests returns the differences between the guests of Proxmox and those of the
+// snapshot.
 func (w *world) sameGuests() []string {
 	var differences []string
 	now := w.found()
@@ -482,13 +484,13 @@ func (w *world) sameGuests() []string {
 	}
 	for _, vmid := range slices.Sorted(maps.Keys(now)) {
 		if _, existed := w.guests[vmid]; !existed {
-			differences = append(differences, fmt.Sprintf("guest %d was made:\n%s", vmid, now[vmid]))
+			differences = append(differences, fmt.Sprintf("guest %d was created:\n%s", vmid, now[vmid]))
 		}
 	}
 	return differences
 }
 
-// statesChanged reports which states differ from the snapshot.
+// statesChanged describes the states that differ from the snapshot.
 func (w *world) statesChanged() []string {
 	var changed []string
 	now := w.states.States()
