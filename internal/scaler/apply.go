@@ -427,7 +427,7 @@ type StartedByHandError struct {
 }
 
 func (e *StartedByHandError) Error() string {
-	return fmt.Sprintf("vm %s: a person started this standby VM (guest %d on %s) without its join data:  "+
+	return fmt.Sprintf("vm %s: a person started this standby VM (guest %d on %s) without its join data: "+
 		"it cannot become a node; run qm stop %d, and numaform can wake it again", e.VM, e.VMID, e.Host, e.VMID)
 }
 
