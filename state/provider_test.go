@@ -78,7 +78,7 @@ func TestProviderOnFirstUse(t *testing.T) {
 		t.Errorf("another hash: %v, %v", first, again)
 	}
 	write(t, files, "README.md", "tampered with")
-	err := refused(t, trusting(t, home, plugins, nil), "numaform runs "+first.Hash)
+	err := refused(t, trusting(t, home, plugins, nil), "numaform has trusted "+first.Hash)
 	pin := func(hashes ...string) func(*state.Config) {
 		return func(c *state.Config) { c.Providers.Pinned = hashes }
 	}

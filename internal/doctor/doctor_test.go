@@ -156,7 +156,7 @@ func TestFinds(t *testing.T) {
 			p.Classes[0].Spec.Metadata.Token = v1alpha1.TokenBootstrap
 			p.Classes[0].StatusConditions().SetFalse(v1alpha1.ConditionMetadataReady, v1alpha1.ReasonBootstrapTokensOff, "off")
 		}, doctor.Fail, "join", []string{"the controller cannot create them", "set rbac.bootstrapTokens: true"}},
-		{"engine too old", func(p *patient) { p.Engine.Version = ">= 99" }, doctor.Fail, "engine", []string{"version >= 99", "not taken", "install OpenTofu"}},
+		{"engine too old", func(p *patient) { p.Engine.Version = ">= 99" }, doctor.Fail, "engine", []string{"version >= 99", "rejected", "install OpenTofu"}},
 		{"no provider", func(p *patient) { p.PluginDir = t.TempDir() }, doctor.Fail, "provider", []string{"lacks registry.opentofu.org/bpg/proxmox 0.", "available versions: none", "make provider"}},
 		{"no client", func(p *patient) { p.Regions[0].Broken = errors.New("token_secret: is empty") }, doctor.Fail, "credential", []string{"homelab: token_secret: is empty"}},
 		{"without it", func(p *patient) { p.Regions[0].Broken = errors.New("token_secret: is empty") }, doctor.Skip, "reach", []string{"homelab: skipped because credential failed"}},
