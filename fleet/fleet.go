@@ -48,7 +48,7 @@ type VMID int
 // Key identifies one reservation of a VM permanently. VMIDs are reused, keys are not.
 type Key string
 
-// Policy says how a VM's vCPUs and memory are placed on its host.
+// Policy determines how a VM's vCPUs and memory are placed on its host.
 type Policy string
 
 // The placement policies of a ProxmoxNodeClass.
@@ -107,7 +107,7 @@ type Spread string
 // the pool.
 const SpreadHosts Spread = "Hosts"
 
-// CloneKind says how a VM's disk is cloned from its template's.
+// CloneKind determines how a VM's disk is cloned from its template's.
 type CloneKind string
 
 // The clone kinds.

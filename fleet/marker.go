@@ -99,8 +99,8 @@ func parseMarkerLine(line string) (Marker, error) {
 	}
 	fields := markerPattern.FindStringSubmatch(line)
 	if fields == nil {
-		return Marker{}, fmt.Errorf("marker %s: malformed: must be \"numaform/1 cluster=ID key=KEY\", then perhaps "+
-			"\"pins=4,36,5,37\", then perhaps \"emulator=guest\" or \"emulator=shared\"", short(line))
+		return Marker{}, fmt.Errorf("marker %s: malformed: must be \"numaform/1 cluster=ID key=KEY\", optionally followed by "+
+			"\"pins=4,36,5,37\" and then by \"emulator=guest\" or \"emulator=shared\"", short(line))
 	}
 	var pins topology.Pins
 	if fields[3] != "" {

@@ -33,7 +33,7 @@ func generation(key Key) string { return string(key[:min(len(key), generationLen
 
 // Seed is a parsed seed volume ID.
 type Seed struct {
-	// Volume is the complete volume ID, as Proxmox knows it.
+	// Volume is the complete volume ID, as in Proxmox.
 	Volume    string
 	Storage   string
 	ClusterID string

@@ -80,7 +80,7 @@ type Config struct {
 	// Paused reports whether nothing may be begun.
 	Paused func(ctx context.Context) (bool, error)
 	// Approved is called when a pending plan was approved and can be begun, so that its
-	// requester asks again.
+	// requester tries again.
 	Approved func()
 	Events   events.Recorder
 	Clock    clock.PassiveClock

@@ -20,8 +20,8 @@ import (
 // hashFormat distinguishes the hashes of this algorithm from others.
 const hashFormat = "numaform scaleplan 1"
 
-// identity is a part of a ScalePlan's hash: the change of one VM. New VMs are identified by
-// their properties, whatever VMID they get; existing ones by their key.
+// identity is a part of a ScalePlan's hash: the change of one VM. New VMs are identified
+// by their properties, regardless of their VMID; existing VMs by their key.
 type identity struct {
 	Action   string `json:"action"`
 	Host     string `json:"host"`

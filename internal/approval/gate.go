@@ -38,9 +38,9 @@ func (a *Approvals) Asks(ctx context.Context, plan *scaler.RootPlan) (bool, erro
 	}), nil
 }
 
-// MayWake returns which standby VMs pods may wake. If the mode of a NodePool is manual, its
-// pods get new nodes, which an operator can review. A VM whose wake is pending approval, or
-// was rejected, is not requested again until then.
+// MayWake returns a function that reports whether pods may wake a standby VM. If the mode
+// of a NodePool is manual, its pods get new nodes, which an operator can review. A VM
+// whose wake is pending approval, or was recently rejected, may not be woken.
 func (a *Approvals) MayWake(ctx context.Context) (func(vm *fleet.VM) bool, error) {
 	known, err := a.readPools(ctx)
 	if err != nil {
@@ -77,7 +77,7 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string
 	}
 	d, err := draftOf(plan)
 	if err != nil {
-		return "", fmt.Errorf("asking for approval of %s: %w", plan.Host, err)
+		return "", fmt.Errorf("requesting approval of %s: %w", plan.Host, err)
 	}
 	plans, err := a.readPlans(ctx)
 	if err != nil {

@@ -110,8 +110,8 @@ func (a *Approvals) patchLedger(ctx context.Context, data map[types.UID]any) err
 }
 
 // restore resets the status of ScalePlans to the ledger's, deletes plans that numaform
-// did not propose, and drops deleted plans from the ledger. It returns how many plans there
-// were.
+// did not propose, and drops deleted plans from the ledger. listed is the number of plans
+// that it found.
 func (a *Approvals) restore(ctx context.Context) (listed int, err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()

@@ -10,14 +10,15 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// Mode says which of a NodePool's changes need approval.
+// Mode selects which of a NodePool's changes need approval.
 type Mode string
 
 // The modes of a NodePool, for each direction.
 const (
-	// ModeAuto allows what the guard allows, and what it requires approval for.
+	// ModeAuto allows changes that the guard allows, and changes that it requires
+	// approval for.
 	ModeAuto Mode = "auto"
-	// ModePolicy allows what the guard allows; anything that needs approval waits.
+	// ModePolicy allows changes that the guard allows; changes that need approval wait.
 	ModePolicy Mode = "policy"
 	// ModeManual makes every change wait for approval.
 	ModeManual Mode = "manual"

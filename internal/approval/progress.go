@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	// advanceEvery is the interval between calls of Advance while a ScalePlan is not over,
-	// because its VMs, and the time, decide what becomes of it.
+	// advanceEvery is the interval between calls of Advance while a ScalePlan is
+	// unfinished, because its VMs and the time determine its progress.
 	advanceEvery = 10 * time.Second
-	// settledEvery is the interval while all are: a new or changed ScalePlan does not wait
-	// for it.
+	// settledEvery is the interval while all ScalePlans are finished. A new or changed
+	// ScalePlan does not wait for it.
 	settledEvery = 5 * time.Minute
 )
 
@@ -67,9 +67,10 @@ func (a *Approvals) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	return reconciler.Result{RequeueAfter: advanceEvery}, nil
 }
 
-// Advance updates ScalePlans: it ends the rejected, expired and completed ones, and deletes
-// old ones. It reports whether all ScalePlans were over already. It does nothing before the
-// fleet has been read, because then no VM is known and every VM to be removed would look gone.
+// Advance updates ScalePlans: it ends the rejected, expired and completed ones, and
+// deletes old ones. It reports whether all ScalePlans were already finished. It does
+// nothing before the fleet has been read, because then no VM is known and every VM to be
+// removed would appear to be deleted.
 func (a *Approvals) Advance(ctx context.Context) (settled bool, err error) {
 	if !a.fleet.Synced() {
 		return false, nil
@@ -122,8 +123,8 @@ func (a *Approvals) prune(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	return nil
 }
 
-// advancePending ends a plan that was rejected, was not begun in time, or whose nodes are gone
-// or needed again.
+// advancePending ends a plan that was rejected, was not begun in time, or whose nodes no
+// longer exist or are needed again.
 func (a *Approvals) advancePending(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	switch {
 	case plan.Spec.Reject != "":
@@ -149,7 +150,7 @@ func (a *Approvals) advanceUpdates(ctx context.Context, plan *v1alpha1.ScalePlan
 	case !changing && !pending(plan):
 		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were changed", len(plan.Spec.VMs)))
 	case !changing && a.config.Clock.Since(a.started) >= unrequestedFor:
-		// Right after a start, the requester of updates may not have asked yet.
+		// Right after a start, the requester of updates may not have requested them yet.
 		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "the class of its nodes changed again, or the nodes no longer exist")
 	case pending(plan):
 		return a.advancePending(ctx, plan)
@@ -257,8 +258,8 @@ func deletes(vms []v1alpha1.ScalePlanVM) map[string]bool {
 	return keys
 }
 
-// outdated reports whether nodes waiting for removal are gone, or have not been candidates for
-// removal for a while because pods came back.
+// outdated reports whether nodes waiting for removal no longer exist, or have not been
+// candidates for removal for a while because pods returned.
 func (a *Approvals) outdated(plan *v1alpha1.ScalePlan) bool {
 	if len(a.leaving(plan)) == 0 {
 		return true

@@ -30,7 +30,7 @@ type planned struct {
 
 // Up returns the new VMs of a decision that may be created now. For the remaining ones,
 // Draft creates ScalePlans, one for each NodePool. Call it with each decision, including
-// an empty one, because plans end when no pod requests their VMs. An error is about VMs
+// an empty one, because plans end when no pod requests their VMs. Errors concern only VMs
 // that are not in the result.
 func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error) {
 	if paused, err := a.config.Paused(ctx); paused || err != nil {

@@ -116,7 +116,7 @@ type Open struct {
 // Outcome is the result of a change.
 type Outcome struct {
 	Format int `json:"format"`
-	// ID is the change's.
+	// ID is the ID of the change.
 	ID       string        `json:"id"`
 	Time     time.Time     `json:"time"`
 	Duration time.Duration `json:"duration_ns"`

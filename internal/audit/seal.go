@@ -100,8 +100,8 @@ func same(text string, mac []byte) bool {
 	return err == nil && hmac.Equal(given, mac)
 }
 
-// UnmarshalJSON decodes a change and computes its Digest. Of a newer format it decodes only
-// the fields that Verify needs.
+// UnmarshalJSON decodes a change and computes its Digest. For a newer format, it decodes
+// only the fields that Verify needs.
 func (c *Change) UnmarshalJSON(content []byte) error {
 	type plain Change
 	var read plain
@@ -114,8 +114,8 @@ func (c *Change) UnmarshalJSON(content []byte) error {
 	return nil
 }
 
-// UnmarshalJSON decodes an outcome and computes its Digest. Of a newer format it decodes
-// only the fields that Verify needs.
+// UnmarshalJSON decodes an outcome and computes its Digest. For a newer format, it
+// decodes only the fields that Verify needs.
 func (o *Outcome) UnmarshalJSON(content []byte) error {
 	type plain Outcome
 	var read plain
@@ -128,7 +128,7 @@ func (o *Outcome) UnmarshalJSON(content []byte) error {
 	return nil
 }
 
-// decode decodes a record of a known format, and of any format the fields that every
+// decode decodes a record. If its format is newer, it decodes only the fields that every
 // format has.
 func decode(content []byte, record any) (head, Digest, error) {
 	text, h, err := canonical(content)

@@ -1,5 +1,5 @@
 // Package control is the switch shared by people and numaform's controllers: the
-// ConfigMap numaform-control says whether numaform is paused and which hosts are being
+// ConfigMap numaform-control records whether numaform is paused and which hosts are being
 // evacuated. It makes no decisions and moves no nodes. Start at Switch.
 package control
 
@@ -27,7 +27,7 @@ import (
 // ConfigMapName is the name of the ConfigMap in numaform's namespace.
 const ConfigMapName = "numaform-control"
 
-// The keys of the ConfigMap. Other keys are left alone.
+// The keys of the ConfigMap. Other keys are not changed.
 const (
 	keyPaused      = "paused"
 	keyPausedBy    = "paused-by"
@@ -35,7 +35,7 @@ const (
 	keyEvacuatedBy = "evacuated-by"
 )
 
-// State is what people requested.
+// State is the state that users requested.
 type State struct {
 	// Paused stops numaform from starting new changes.
 	Paused bool
@@ -54,7 +54,7 @@ type MalformedError struct {
 }
 
 func (e *MalformedError) Error() string {
-	return fmt.Sprintf("configmap %s/%s: %s: %q is not understood: want %s; numaform stays paused until it is fixed",
+	return fmt.Sprintf("configmap %s/%s: %s: %q is invalid: must be %s; numaform is paused until it is fixed",
 		e.Namespace, ConfigMapName, e.Key, e.Value, e.Want)
 }
 
@@ -66,7 +66,7 @@ func New(client kubernetes.Interface, namespace string) *Switch {
 	return &Switch{configMaps: client.CoreV1().ConfigMaps(namespace)}
 }
 
-// Read returns what people requested; without a ConfigMap, nothing. If it returns a
+// Read returns the requested state, which is empty without a ConfigMap. If it returns a
 // MalformedError, the returned State is paused, because the invalid content may have been
 // meant to stop numaform.
 func (s *Switch) Read(ctx context.Context) (State, error) {
@@ -163,7 +163,7 @@ func (s *Switch) EndEvacuation(ctx context.Context, host topology.HostID) error 
 	})
 }
 
-// setHosts changes the list of hosts. Invalid elements in it stay.
+// setHosts changes the list of hosts. It keeps invalid elements.
 func setHosts(data map[string]string, change func(hosts map[string]bool)) {
 	hosts := map[string]bool{}
 	for name := range strings.SplitSeq(data[keyEvacuate], ",") {

@@ -116,8 +116,8 @@ func TestWhatNobodyUnderstandsPauses(t *testing.T) {
 		data map[string]string
 		want string
 	}{
-		{"yes", map[string]string{"paused": "yes"}, `paused: "yes" is not understood: want "true" or "false"`},
-		{"host", map[string]string{"evacuate": "lab/pve-1,pve-2"}, `evacuate: "pve-2" is not understood: want hosts as region/host`},
+		{"yes", map[string]string{"paused": "yes"}, `paused: "yes" is invalid: must be "true" or "false"`},
+		{"host", map[string]string{"evacuate": "lab/pve-1,pve-2"}, `evacuate: "pve-2" is invalid: must be hosts as region/host`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
