@@ -16,8 +16,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestTakesInWhatOnlyTheHistoryKnows loses a VM's file and the state: the VM is restored
-// to the fleet unchanged. If this happens during its removal, the removal is completed.
+// TestTakesInWhatOnlyTheHistoryKnows deletes a VM's file and the state: the VM is
+// restored to the fleet unchanged. If this happens during its removal, the removal is
+// completed.
 func TestTakesInWhatOnlyTheHistoryKnows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -54,8 +55,8 @@ func TestTakesInWhatOnlyTheHistoryKnows(t *testing.T) {
 	w.underWay(t)
 }
 
-// TestImportFails loses the state and makes the provider fail to read the VM that is to be
-// imported: nothing is changed, and the next apply imports it.
+// TestImportFails deletes the state and makes the provider fail to read the VM that is to
+// be imported: nothing is changed, and the next apply imports it.
 func TestImportFails(t *testing.T) {
 	t.Parallel()
 	var w *world
@@ -91,7 +92,7 @@ func TestImportFails(t *testing.T) {
 	w.underWay(t)
 }
 
-// TestPlanFails has an engine that cannot plan: the host reports it.
+// TestPlanFails checks that a host reports an engine that cannot plan.
 func TestPlanFails(t *testing.T) {
 	t.Parallel()
 	script := "#!/bin/sh\nif [ \"$1\" = plan ]; then echo 'Error: out of memory' >&2; exit 1; fi\nexec " + testenv.Engine(t) + " \"$@\"\n"

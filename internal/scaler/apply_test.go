@@ -146,7 +146,7 @@ func newWorldWith(t *testing.T, change func(*scaler.Config)) *world {
 	return newWorldOn(t, testenv.Proxmox(t), change)
 }
 
-// newWorldOf returns a world with another Proxmox.
+// newWorldOf returns a world with a changed Proxmox.
 func newWorldOf(t *testing.T, change func(*pvesim.Config)) *world {
 	t.Helper()
 	return newWorldOn(t, testenv.Proxmox(t, change), func(*scaler.Config) {})
@@ -215,7 +215,7 @@ func (w *world) underWay(t *testing.T, want ...topology.HostID) {
 			return
 		}
 		select {
-		case <-ticker.C: // an outcome is written after its VMs are known to be made
+		case <-ticker.C: // an outcome is written after its VMs are reported as made
 		case <-deadline.C:
 			t.Fatalf("under way: %v, want %v", got, want)
 		}
@@ -223,7 +223,7 @@ func (w *world) underWay(t *testing.T, want ...topology.HostID) {
 }
 
 // TestHostGoesDown takes pve-1 down between the decision and the apply: pve-2 continues,
-// and what pve-1 missed is done once it is back, including a removal.
+// and the changes of pve-1 are applied once it is back, including a removal.
 func TestHostGoesDown(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -245,7 +245,7 @@ func TestHostGoesDown(t *testing.T) {
 	w.exist(t, 2001)
 	w.underWay(t, first)
 
-	// While it is down, its VMs are neither lost nor an obstacle.
+	// While it is down, its VMs are neither lost nor block other changes.
 	change = propose(t, w.Scaler, w.snapshot(t))
 	if !change.Empty() || len(change.Renumbered) != 0 {
 		t.Fatalf("it proposes %v", change.Differences())

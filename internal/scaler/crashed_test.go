@@ -28,8 +28,8 @@ func TestPlanOfAHostWithoutAWorkspace(t *testing.T) {
 }
 
 // TestWholePlanAfterACrash checks that the targets of a change suffice only on a host
-// without unfinished work: after a crash, and after a state that the backend did not get
-// named other resources, the whole host is planned.
+// without unfinished work: after a crash, and after a state that the backend did not
+// receive named other resources, the whole host is planned.
 func TestWholePlanAfterACrash(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -57,7 +57,7 @@ func TestWholePlanAfterACrash(t *testing.T) {
 		t.Error("the whole host is planned for one more VM")
 	}
 
-	// The record of a run that did not end is all that a killed process leaves.
+	// A killed process leaves only the record of its unfinished run.
 	base := w.Store().Path() + "-state"
 	work := filepath.Join(base, "work", string(host.Region), string(host.Host))
 	now := time.Now()

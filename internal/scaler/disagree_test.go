@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestAgree makes state, plan and Proxmox disagree about a VM, right before it is deleted
-// or changed.
+// TestAgree checks a VM for which state, plan and Proxmox differ right before it is
+// deleted or changed.
 func TestAgree(t *testing.T) {
 	t.Parallel()
 	ours, other := vm(pve1, 2000), vm(pve1, 2001)

@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// still is a change of a fleet without requests.
+// still returns a change of a fleet without requests.
 func still(t *testing.T, snapshot *topology.Snapshot, vms ...fleet.VM) *scaler.Change {
 	t.Helper()
 	change, _, err := newScaler(t, nil, vms...).ProposeRepair(t.Context(), snapshot, nil)
@@ -26,7 +26,7 @@ func still(t *testing.T, snapshot *topology.Snapshot, vms ...fleet.VM) *scaler.C
 	return change
 }
 
-// update is a plan that changes an attribute of a VM from its value in Proxmox.
+// update returns a plan that changes an attribute of a VM from its value in Proxmox.
 func update(vm fleet.VM, attribute string, proxmox, file any) *tfjson.ResourceChange {
 	change := create(vm)
 	change.Change = &tfjson.Change{
@@ -88,7 +88,7 @@ func TestDriftClasses(t *testing.T) {
 }
 
 // TestDriftOfDevices compares the PCI devices of VMs with their files, which no plan
-// does.
+// compares.
 func TestDriftOfDevices(t *testing.T) {
 	t.Parallel()
 	gpu, part := fleet.PCIDevice{Mapping: "gpu", PCIe: true}, fleet.PCIDevice{Mapping: "vgpu", MDev: "half"}
@@ -121,7 +121,7 @@ func TestDriftOfDevices(t *testing.T) {
 }
 
 // TestDriftOfDisks compares the slots of VMs with the data disks in their files, which no
-// plan does.
+// plan compares.
 func TestDriftOfDisks(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -150,8 +150,8 @@ func TestDriftOfDisks(t *testing.T) {
 	}
 }
 
-// TestDriftBesideDevices has VMs that lack a device and differ otherwise: the device is
-// listed wherever the VM can be compared at all.
+// TestDriftBesideDevices checks VMs that lack a device and also differ otherwise: the
+// device is listed whenever the VM can be compared.
 func TestDriftBesideDevices(t *testing.T) {
 	t.Parallel()
 	one := vm(pve1, 2001)
@@ -184,7 +184,7 @@ func TestDriftBesideDevices(t *testing.T) {
 	}
 }
 
-// TestDriftGone has a refresh that does not find a VM that was just listed.
+// TestDriftGone checks a refresh that does not find a VM that was just listed.
 func TestDriftGone(t *testing.T) {
 	t.Parallel()
 	one := vm(pve1, 2001)
@@ -241,7 +241,7 @@ func movedTo(s *topology.Snapshot, vmid fleet.VMID) *topology.Snapshot {
 	return s
 }
 
-// pinned is a VM that owns CPUs and memory of its host.
+// pinned returns a VM that owns CPUs and memory of its host.
 func pinned(id fleet.VMID, host topology.HostID, cpus ...int) fleet.VM {
 	one := vm(host, id)
 	one.Policy, one.PinWith = fleet.PolicyDedicated, fleet.PinWithHostAgent
@@ -288,7 +288,7 @@ func TestDriftMoved(t *testing.T) {
 	}
 }
 
-// TestElsewhere checks when the removal of a moved VM does not need its old host.
+// TestElsewhere checks whether the removal of a moved VM needs its old host.
 func TestElsewhere(t *testing.T) {
 	t.Parallel()
 	one, two := vm(pve1, 2001), vm(pve1, 2002)
@@ -324,7 +324,7 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestFollow finds what is outdated in the state about a moved VM.
+// TestFollow finds the outdated entries of a moved VM in the state.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	one := vm(pve1, 2001)
@@ -409,8 +409,8 @@ func TestProposeRepair(t *testing.T) {
 	}
 }
 
-// TestProposeRepairUnfinished leaves a host alone where a removal has begun, and repairs
-// the other.
+// TestProposeRepairUnfinished skips a host where a removal has begun, and repairs the
+// other host.
 func TestProposeRepairUnfinished(t *testing.T) {
 	t.Parallel()
 	one, two, leaving, other := vm(pve1, 2001), vm(pve1, 2002), vm(pve1, 2003), vm(pve2, 2004)

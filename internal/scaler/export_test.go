@@ -20,10 +20,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// HostView is what a change may do on one host.
+// HostView exports hostView.
 type HostView = hostView
 
-// Look gathers what may happen on a host with the change's own snapshot.
+// Look returns the view of a host with the change's own snapshot.
 func (s *Scaler) Look(ctx context.Context, change *Change, host topology.HostID) (*HostView, error) {
 	return s.viewHost(ctx, change, host, false)
 }
@@ -106,7 +106,7 @@ func (v *hostView) Stale(plan *tfjson.Plan) []string { return v.stale(plan) }
 // Imports returns the VMs to import.
 func (v *hostView) Imports(plan *tfjson.Plan) ([]fleet.VM, error) { return v.imports(plan) }
 
-// Intent returns what the plan has to do.
+// Intent returns the operations that the plan must perform.
 func (v *hostView) Intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 	return v.intent(plan, imported)
 }
@@ -117,18 +117,18 @@ func (v *hostView) TakenOut(plan *tfjson.Plan) []fleet.VM { return v.takenOut(pl
 // StillFree checks an intent right before its apply.
 func (v *hostView) StillFree(intent guard.Intent) error { return v.stillFree(intent) }
 
-// Kept is a fleet in a directory with a sealed history.
+// Kept is the store of a fleet in a directory with a sealed history.
 type Kept struct {
 	*store.Directory
 	sealed *store.Sealed
 }
 
-// Begin begins a change as this installation does.
+// Begin begins a change in this installation's name.
 func (k Kept) Begin(ctx context.Context, base store.Revision, files generator.Files, change audit.Change) error {
 	return k.sealed.Begin(ctx, base, files, change)
 }
 
-// End records an outcome as this installation does.
+// End records an outcome in this installation's name.
 func (k Kept) End(ctx context.Context, outcome audit.Outcome) error {
 	return k.sealed.End(ctx, outcome)
 }
@@ -139,7 +139,7 @@ func (s *Scaler) Store() Kept {
 	return Kept{sealed.Unwrap().(*store.Directory), sealed}
 }
 
-// Begun makes a change find unfinished work on a host.
+// Begun adds unfinished work on a host to a change.
 func (c *Change) Begun(host topology.HostID, removed ...fleet.VM) *Change {
 	c.open = map[topology.HostID]audit.Open{host: {Host: host, Removed: removed}}
 	return c
@@ -174,22 +174,22 @@ func (c *Change) Making(host topology.HostID, vms ...fleet.VM) *Change {
 	return c
 }
 
-// Recovery is what must be done before a plan can be checked.
+// Recovery is the work required before a plan can be checked.
 type Recovery struct {
 	Forget           []string
 	Imports, Partial []fleet.VM
 }
 
-// Compare returns what must be done before a plan can be checked.
+// Compare returns the work required before a plan can be checked.
 func (v *hostView) Compare(plan *tfjson.Plan) (Recovery, error) {
 	todo, err := v.compare(plan)
 	return Recovery{Forget: todo.forget, Imports: todo.imports, Partial: todo.partial}, err
 }
 
-// CheckNodes finds out why VMs to be deleted must stay for now.
+// CheckNodes records why VMs to be deleted must not be deleted yet.
 func (s *Scaler) CheckNodes(ctx context.Context, v *HostView) { s.checkNodes(ctx, v, nil) }
 
-// Conflict returns why VMs of an intent cannot stay, or nil.
+// Conflict returns why VMs of an intent must be removed again, or nil.
 func (v *hostView) Conflict(intent guard.Intent) error {
 	if lost, _ := v.conflicts(intent.Create); len(lost.VMs) > 0 {
 		return lost
@@ -200,8 +200,8 @@ func (v *hostView) Conflict(intent guard.Intent) error {
 // Note adds a write that no plan contains.
 func (p *RootPlan) Note(line string) { p.outside = append(p.outside, line) }
 
-// Writes reports whether a change without a plan, during which the lines were written,
-// must be recorded.
+// Writes reports whether a change without a plan must be recorded, given the lines
+// written during it.
 func (c *Change) Writes(outside ...string) bool {
 	c.outside = outside
 	return c.writes(nil)
@@ -308,7 +308,7 @@ func (w *Writer) Finish(ctx context.Context, b *Batch, host topology.HostID, err
 	w.hostApplied(ctx, b, "", Result{Host: host, Err: err})
 }
 
-// Yield takes back VMs that another writer is in the way of.
+// Yield removes VMs that conflict with another writer's VMs.
 func (s *Scaler) Yield(ctx context.Context, old *topology.Snapshot, lost ...fleet.VM) error {
 	return s.yield(ctx, old, lost)
 }
@@ -336,7 +336,7 @@ func (c *Change) Compare(host topology.HostID, plan *tfjson.Plan) map[fleet.VMID
 	return found
 }
 
-// Differences returns how values differ.
+// Differences returns the differences between values.
 func Differences(change *tfjson.Change) []DriftDifference { return differences(change) }
 
 // LeaveOut returns the VMs of a host that still have to be planned after an error.
@@ -346,7 +346,7 @@ func (c *Change) LeaveOut(host topology.HostID, err error) (left map[string]flee
 	return left, named
 }
 
-// Compared returns what a refresh of a host's VMs reads.
+// Compared returns the addresses that a refresh of a host's VMs reads.
 func (c *Change) Compared(host topology.HostID) []string {
 	return refreshTargets(byAddress(c.After.VMs, host), c.index())
 }
@@ -357,12 +357,12 @@ func (c *Change) OnlyMovedAway(host topology.HostID) bool { return c.onlyMovedAw
 // HostsOf returns the hosts to read before a host is changed.
 func (c *Change) HostsOf(host topology.HostID) []topology.HostName { return c.hostsOf(host) }
 
-// Outdated returns what is outdated in the state about VMs to be removed.
+// Outdated returns the outdated entries of VMs to be removed in the state.
 func (v *hostView) Outdated(resources ...state.Resource) (targets, groups []string) {
 	return v.outdated(resources, v.movedAway())
 }
 
-// Repairable refuses to repair a host's VMs.
+// Repairable returns an error if a host's VMs must not be repaired.
 func (v *hostView) Repairable(repaired ...fleet.VM) error {
 	return v.repairable(byAddress(repaired, v.id))
 }
@@ -400,7 +400,8 @@ func (s *Scaler) Events(t *testing.T) []guard.Event {
 	return events(now, s.config.Clock.Now())
 }
 
-// Watch returns a context that ends when a host is lost, and what ends the watch.
+// Watch returns a context that ends when a host is lost, and a function that ends the
+// watch.
 func (s *Scaler) Watch(ctx context.Context, host topology.HostID) (watched context.Context, stop func(error) error) {
 	return s.watch(ctx, host)
 }
@@ -419,11 +420,11 @@ func (w *Writer) Reserve(vms ...fleet.VM) {
 	}
 }
 
-// Later makes VMs wait for a change after this one.
+// Later defers VMs to a change after this one.
 func (c *Change) Later(vms ...fleet.VM) { c.later = vms }
 
-// ApprovePart approves the plans of a change of which VMs wait for the next one, and
-// reports whether that one contains all.
+// ApprovePart approves the plans of a change whose remaining VMs wait for the next
+// change, and reports whether the next change contains all VMs.
 func (w *Writer) ApprovePart(ctx context.Context, change *Change, plans []RootPlan) (whole bool) {
 	_, err := w.approve(ctx, &batch{change: change}, plans)
 	return w.whole && errors.Is(err, errReduced)

@@ -15,8 +15,8 @@ import (
 )
 
 // TestStorageFullOfProxmox uses full storages with the real engine and provider: for a
-// full clone, and for the larger disk of a linked one. A VM that merely fails to start is
-// not such a case.
+// full clone, and for the larger disk of a linked one. A VM that merely fails to start
+// does not count.
 func TestStorageFullOfProxmox(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -52,7 +52,7 @@ func TestStorageFullOfProxmox(t *testing.T) {
 	}
 }
 
-// TestStorageFull has messages of each storage, and others that only look like them.
+// TestStorageFull checks messages of each storage, and messages that only look similar.
 func TestStorageFull(t *testing.T) {
 	t.Parallel()
 	applying := func(text string) error {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestGroupsLeaveWithTheirVM destroys a VM with security groups by hand. Its successor
-// has them too, although the state says that they are set; and once that VM is also
+// gets them too, although the state records them as set; and once that VM is also
 // destroyed by hand, it can be removed from the fleet.
 func TestGroupsLeaveWithTheirVM(t *testing.T) {
 	t.Parallel()

@@ -15,13 +15,13 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// cloner is a Proxmox that is cloning for the first few checks.
+// cloner is a Proxmox that reports clones in progress for the first few checks.
 type cloner struct {
 	live
 	asked *int
 	ends  int
 	after *topology.Snapshot
-	// clock advances by 20 minutes each time; nil is no clock.
+	// clock advances by 20 minutes at each check; nil means no clock.
 	clock *clocktesting.FakeClock
 }
 

@@ -48,7 +48,7 @@ func vm(host topology.HostID, id fleet.VMID) fleet.VM {
 	}
 }
 
-// guestOf returns a fleet's VM as it is in Proxmox.
+// guestOf returns a fleet's VM as a guest in Proxmox.
 func guestOf(vm fleet.VM) topology.Guest {
 	return topology.Guest{
 		VMID: int(vm.VMID), Name: vm.Name, Kind: topology.GuestVM, Running: true,

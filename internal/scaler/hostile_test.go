@@ -43,8 +43,8 @@ func listen(t *testing.T) (address string, connections *atomic.Int32) {
 	return l.Addr().String(), connections
 }
 
-// TestModulesOfAPusher has node files that call modules which were pushed with them, each
-// under its own content's hash. No engine starts, and no connection is made.
+// TestModulesOfAPusher pushes node files together with the modules that they call, each
+// under the hash of its content. No engine starts, and no connection is made.
 func TestModulesOfAPusher(t *testing.T) {
 	t.Parallel()
 	cases := map[string]func(address string) string{
@@ -107,7 +107,7 @@ func TestModulesOfAPusher(t *testing.T) {
 	}
 }
 
-// push makes all node files of a fleet call other modules, which are pushed too.
+// push changes all node files of a fleet to call other modules, and pushes these too.
 func push(t *testing.T, dir, hash string, evil map[string][]byte) {
 	t.Helper()
 	name := modules.HashOf(evil)
@@ -123,8 +123,9 @@ func push(t *testing.T, dir, hash string, evil map[string][]byte) {
 	}
 }
 
-// TestWorkOfAPusher pushes files to where older versions worked, in the fleet's and the
-// modules' directories. A node is created nevertheless, and none of the files is read.
+// TestWorkOfAPusher pushes files to the working directories of older versions, in the
+// fleet's and the modules' directories. A node is still created, and none of the files is
+// read.
 func TestWorkOfAPusher(t *testing.T) {
 	t.Parallel()
 	address, connections := listen(t)
@@ -218,7 +219,7 @@ func TestWorkIsRestored(t *testing.T) {
 	}
 }
 
-// TestStateLostIsReported loses a state: the dry run reports it, and the apply imports.
+// TestStateLostIsReported deletes a state: the dry run reports it, and the apply imports.
 func TestStateLostIsReported(t *testing.T) {
 	t.Parallel()
 	host := topology.HostID{Region: testenv.Region, Host: "pve-1"}

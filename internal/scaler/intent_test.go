@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// create and remove are a plan's changes of a VM.
+// create and remove return a plan's changes of a VM.
 func create(vm fleet.VM) *tfjson.ResourceChange {
 	return &tfjson.ResourceChange{
 		Address: generator.Address(&vm), Type: guard.ResourceType,
@@ -33,7 +33,7 @@ func remove(vm fleet.VM) *tfjson.ResourceChange {
 	return change
 }
 
-// keep is a VM that the plan leaves unchanged.
+// keep returns a VM that the plan does not change.
 func keep(vm fleet.VM) *tfjson.ResourceChange {
 	change := create(vm)
 	change.Change.Actions = tfjson.Actions{tfjson.ActionNoop}
@@ -41,7 +41,8 @@ func keep(vm fleet.VM) *tfjson.ResourceChange {
 	return change
 }
 
-// withNumber is a plan whose numbers were decoded with encoding/json's default types.
+// withNumber returns a change whose numbers were decoded with encoding/json's default
+// types.
 func withNumber(change *tfjson.ResourceChange, vmid fleet.VMID) *tfjson.ResourceChange {
 	change.Change.Before.(map[string]any)["vm_id"] = float64(vmid)
 	return change
@@ -52,13 +53,13 @@ func ofType(change *tfjson.ResourceChange, kind string) *tfjson.ResourceChange {
 	return change
 }
 
-// stopped is a guest that never ran.
+// stopped returns the guest as one that never ran.
 func stopped(guest topology.Guest) topology.Guest {
 	guest.Running = false
 	return guest
 }
 
-// ofAnother is a guest with another installation's marker.
+// ofAnother returns the guest with another installation's marker.
 func ofAnother(guest topology.Guest) topology.Guest {
 	guest.ClusterID = "prod"
 	return guest
@@ -71,7 +72,7 @@ type outcome struct {
 	Incomplete             bool
 }
 
-// TestIntent covers what TestTruth does not: several VMs, and unusual plans.
+// TestIntent covers cases that TestTruth does not: several VMs, and unusual plans.
 func TestIntent(t *testing.T) {
 	t.Parallel()
 	a, b, elsewhere := vm(pve1, 2000), vm(pve1, 2001), vm(pve2, 2002)
@@ -184,7 +185,7 @@ func targets(t *testing.T, list []guard.Target) []fleet.VMID {
 }
 
 // TestGuestsOnAHostThatIsDown moves a VM by hand to pve-1, which then goes down: the
-// guest's owner is unknown, so nothing is done about it.
+// guest's owner is unknown, so the guest is not changed.
 func TestGuestsOnAHostThatIsDown(t *testing.T) {
 	t.Parallel()
 	moved := vm(pve2, 2000)
@@ -254,7 +255,7 @@ func TestLookAtAHostThatIsDown(t *testing.T) {
 	}
 }
 
-// unmarked is a guest whose description was overwritten.
+// unmarked returns the guest with an overwritten description.
 func unmarked(guest topology.Guest) topology.Guest {
 	guest.ClusterID, guest.Key = "", ""
 	return guest
@@ -309,7 +310,7 @@ func TestCPUsTakenMeanwhile(t *testing.T) {
 	}
 }
 
-// TestMemoryTakenMeanwhile has other guests on the host of a VM that was just created.
+// TestMemoryTakenMeanwhile adds guests to the host of a VM that was just created.
 func TestMemoryTakenMeanwhile(t *testing.T) {
 	t.Parallel()
 	a := vm(pve1, 2000)
@@ -368,8 +369,8 @@ func TestMemoryTakenMeanwhile(t *testing.T) {
 	}
 }
 
-// TestMarkerOfAVMWithoutAFile has a pinned VM that only the state knows, and a guest that
-// lost its marker: the error has the whole line to add.
+// TestMarkerOfAVMWithoutAFile checks a pinned VM that only the state contains and whose
+// guest lost its marker: the error contains the complete line to add.
 func TestMarkerOfAVMWithoutAFile(t *testing.T) {
 	t.Parallel()
 	a := vm(pve1, 2000)

@@ -26,7 +26,7 @@ import (
 )
 
 // TestApplyAsksAgainWhetherNodesAreDrained adds pods to a Node between the decision and
-// the apply: its VM stays, and is removed once the Node is drained again.
+// the apply: its VM is not deleted until the Node is drained again.
 func TestApplyAsksAgainWhetherNodesAreDrained(t *testing.T) {
 	t.Parallel()
 	var busy atomic.Bool
@@ -72,8 +72,8 @@ func TestApplyAsksAgainWhetherNodesAreDrained(t *testing.T) {
 	w.exist(t)
 }
 
-// TestApplyAsksAgainWhichVMItIs renames a VM in Proxmox between the decision and the apply
-// of its removal: state and Proxmox disagree about which VM it is, so it stays.
+// TestApplyAsksAgainWhichVMItIs renames a VM in Proxmox between the decision and the
+// apply of its removal: state and Proxmox identify different VMs, so it is not removed.
 func TestApplyAsksAgainWhichVMItIs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -129,8 +129,8 @@ func TestStillUpdatable(t *testing.T) {
 	}
 }
 
-// meddler is a gate that runs a function when it is called, between the plan and the
-// apply, and approves everything.
+// meddler is a gate that approves everything, and first runs a function between the plan
+// and the apply.
 type meddler struct{ meddle func() }
 
 func (m meddler) Asks(context.Context, *scaler.RootPlan) (bool, error) {
@@ -200,7 +200,7 @@ func TestWriterForgetsWhatIsGivenUpWhilePlanned(t *testing.T) {
 }
 
 // TestWriterRemovesOnlyWhatItAskedAbout requests the removal of a VM while the cluster is
-// read for another: the cluster is read for it first, too.
+// queried for another one: the writer first queries the cluster for it, too.
 func TestWriterRemovesOnlyWhatItAskedAbout(t *testing.T) {
 	t.Parallel()
 	free, busy := vm(pve1, 2000), vm(pve2, 2001)
@@ -332,7 +332,7 @@ func TestRecordTimes(t *testing.T) {
 	}
 }
 
-// TestOutcomeTimes has a clock that advances only while a host is planned and applied.
+// TestOutcomeTimes uses a clock that advances only while a host is planned and applied.
 func TestOutcomeTimes(t *testing.T) {
 	t.Parallel()
 	const planning, applying = 11 * time.Second, 7 * time.Second

@@ -50,7 +50,7 @@ func (o *oldFleet) put(name, content string) {
 	must(o.t, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644))
 }
 
-// states returns the states below the state directory, without the mark.
+// states returns the states below the state directory, without the migration's record.
 func (o *oldFleet) states() map[string]string {
 	o.t.Helper()
 	found := map[string]string{}
@@ -77,8 +77,8 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// TestStatesAreTakenOverOnce migrates an older version's states, and puts others in their
-// place afterwards.
+// TestStatesAreTakenOverOnce migrates an older version's states, and puts different
+// states in their place afterwards.
 func TestStatesAreTakenOverOnce(t *testing.T) {
 	t.Parallel()
 	const errored = ".numaform/work/lab/pve-1/errored.tfstate"
@@ -116,7 +116,8 @@ func TestStatesAreTakenOverOnce(t *testing.T) {
 	}
 }
 
-// TestTakingOverIsCutOff dies before all states are migrated, and after.
+// TestTakingOverIsCutOff interrupts the migration before all states are migrated, and
+// after.
 func TestTakingOverIsCutOff(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)
@@ -131,7 +132,7 @@ func TestTakingOverIsCutOff(t *testing.T) {
 	}
 }
 
-// TestStatesOfOthersAreNotTakenOver has states that others may have written.
+// TestStatesOfOthersAreNotTakenOver checks states that other users may have written.
 func TestStatesOfOthersAreNotTakenOver(t *testing.T) {
 	t.Parallel()
 	const name = "lab/pve-1/terraform.tfstate"
@@ -197,7 +198,7 @@ func TestStatesOfOthersAreNotTakenOver(t *testing.T) {
 	}
 }
 
-// TestUntrackedStatesOfACheckoutAreTakenOver is the usual case of a fleet in git.
+// TestUntrackedStatesOfACheckoutAreTakenOver checks the usual case of a fleet in git.
 func TestUntrackedStatesOfACheckoutAreTakenOver(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)
@@ -326,7 +327,7 @@ func track(t *testing.T, dir, name string) {
 	must(t, err)
 }
 
-// TestMarkOfTheMigration lists what was migrated.
+// TestMarkOfTheMigration checks the list of migrated states.
 func TestMarkOfTheMigration(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)
@@ -344,7 +345,8 @@ func TestMarkOfTheMigration(t *testing.T) {
 	}
 }
 
-// TestRunIsTakenOver has the record of an operation during which an older version died.
+// TestRunIsTakenOver migrates the record of an operation during which an older version
+// died.
 func TestRunIsTakenOver(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)
@@ -382,8 +384,8 @@ func TestRunIsTakenOver(t *testing.T) {
 	}
 }
 
-// TestOldStateStays has a migrated state that cannot be renamed: an older version would
-// use it. Nothing is done until it is removed.
+// TestOldStateStays checks a migrated state that cannot be renamed, so that an older
+// version would use it: numaform does nothing until it is removed.
 func TestOldStateStays(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)

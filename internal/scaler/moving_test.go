@@ -26,8 +26,8 @@ func resting(t *testing.T, guest func(fleet.VM) topology.Guest) (*scaler.Writer,
 	return writer, made, now
 }
 
-// TestWhatMovesIsLeftAlone asks for a VM that comes, goes or changes while just that is
-// being applied: it is asked for again only after that failed.
+// TestWhatMovesIsLeftAlone requests a create, a removal or an update that is already
+// being applied: the writer repeats it only after it failed.
 func TestWhatMovesIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	coming := func(m *scaler.Batch) []fleet.Key { keys, _, _ := m.Keys(); return keys }
@@ -46,7 +46,7 @@ func TestWhatMovesIsLeftAlone(t *testing.T) {
 			writer, made, now := resting(t, guestOf)
 			for range 2 {
 				test.ask(writer, made)
-				now.Step(time.Second) // removals wait that long for more
+				now.Step(time.Second) // removals wait that long for further removals
 				m := writer.NextBatch(t)
 				if diff := cmp.Diff([]fleet.Key{made.Key}, test.keys(m)); diff != "" {
 					t.Fatalf("asked for (-want +got):\n%s", diff)
@@ -57,7 +57,7 @@ func TestWhatMovesIsLeftAlone(t *testing.T) {
 				}
 				writer.Finish(t.Context(), m, pve1, errors.New("the host went down"))
 				now.Step(time.Hour)
-				writer.NextBatch(t) // reads the files, which are as they were
+				writer.NextBatch(t) // reads the files, which are unchanged
 			}
 		})
 	}
@@ -70,7 +70,7 @@ func TestWhatMovesIsLeftAlone(t *testing.T) {
 			t.Fatalf("asked for (-want +got):\n%s", diff)
 		}
 		writer.Start(m)
-		// Its file is not seen yet, and it is given up meanwhile.
+		// Its removal is requested before the writer has read its file.
 		writer.Remove(fresh.Key)
 		writer.NextBatch(t)
 		if state, known := writer.Find(fresh.Name); !known || state.Phase != scaler.PhaseRemoving {
@@ -84,7 +84,8 @@ func TestWhatMovesIsLeftAlone(t *testing.T) {
 	})
 }
 
-// TestGoesOnce removes a VM whose number became another guest's: both ask for that.
+// TestGoesOnce removes a VM whose VMID now belongs to another guest: it is removed only
+// once.
 func TestGoesOnce(t *testing.T) {
 	t.Parallel()
 	writer, made, _ := resting(t, func(vm fleet.VM) topology.Guest { return stranger(vm.VMID) })
@@ -94,7 +95,7 @@ func TestGoesOnce(t *testing.T) {
 	}
 }
 
-// silent is a Proxmox that does not answer for one host.
+// silent is a Proxmox that does not respond for one host.
 type silent struct {
 	live
 	down  topology.HostName
@@ -113,8 +114,8 @@ func (s silent) Refresh(_ context.Context, old *topology.Snapshot, hosts []topol
 	return old, nil
 }
 
-// TestYieldsOnlyByWhatProxmoxSays takes VMs back that another writer is in the way of:
-// never by what was known before.
+// TestYieldsOnlyByWhatProxmoxSays removes VMs that conflict with another writer's VMs,
+// only according to a new reading of Proxmox.
 func TestYieldsOnlyByWhatProxmoxSays(t *testing.T) {
 	t.Parallel()
 	vms := []fleet.VM{vm(pve2, 2001), vm(pve1, 2000), vm(pve2, 2002)}
@@ -140,7 +141,7 @@ func TestYieldsOnlyByWhatProxmoxSays(t *testing.T) {
 	}
 }
 
-// TestDriftLooksAtEachHostOnce has a VM without a file on a host that has others.
+// TestDriftLooksAtEachHostOnce checks a VM without a file on a host with other VMs.
 func TestDriftLooksAtEachHostOnce(t *testing.T) {
 	t.Parallel()
 	first, second, stray := vm(pve1, 2000), vm(pve2, 2001), vm(pve1, 2002)

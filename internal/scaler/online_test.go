@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// reading is Proxmox' response about a host.
+// reading is a response of Proxmox about a host.
 type reading struct {
 	online bool
 	err    error

@@ -52,7 +52,7 @@ func TestBurstHasParts(t *testing.T) {
 }
 
 // TestLimitsCountTheWholeBurst plans a part of a burst that exceeds a limit only as a
-// whole: the part needs approval, and is then made again with all VMs.
+// whole: the part needs approval, and is then rebuilt with all VMs.
 func TestLimitsCountTheWholeBurst(t *testing.T) {
 	t.Parallel()
 	w := newWorldWith(t, func(c *scaler.Config) { c.Rules.Limits.PerChange.Creates = 1 })
@@ -76,7 +76,7 @@ func TestLimitsCountTheWholeBurst(t *testing.T) {
 	}
 }
 
-// TestWriterRemovesTogether removes the VMs of a host one shortly after the other: one
+// TestWriterRemovesTogether requests the removal of a host's VMs in short succession: one
 // change removes them.
 func TestWriterRemovesTogether(t *testing.T) {
 	t.Parallel()

@@ -17,7 +17,7 @@ import (
 
 func TestProposeAvoidsTakenVMIDs(t *testing.T) {
 	t.Parallel()
-	// 2005 is the fleet's, 2006 an unmanaged guest's, 2007 a claim's.
+	// VMID 2005 belongs to the fleet, 2006 to an unmanaged guest, and 2007 to a claim.
 	s := newScaler(t, nil, vm(pve1, 2005))
 	change, err := s.Propose(t.Context(), snapshot(stranger(2006)), []scaler.Request{request(pve2), request(pve1), request(pve2)},
 		map[topology.RegionName][]fleet.VMID{"lab": {2007}, "other": {2008}})
@@ -83,7 +83,8 @@ func TestProposeDataDisks(t *testing.T) {
 	}
 }
 
-// TestProposeMACs gives each VM its own addresses, which are in its file.
+// TestProposeMACs checks that each VM gets its own addresses, and that its file contains
+// them.
 func TestProposeMACs(t *testing.T) {
 	t.Parallel()
 	asked := request(pve1)
@@ -119,7 +120,7 @@ func TestReservedVMsHaveMACs(t *testing.T) {
 	}
 }
 
-// TestProposeWithTimeouts sets them only for new VMs.
+// TestProposeWithTimeouts sets timeouts only for new VMs.
 func TestProposeWithTimeouts(t *testing.T) {
 	t.Parallel()
 	want := fleet.Timeouts{Create: 5400, Start: 600}
@@ -314,7 +315,7 @@ func TestWarnsOfGuestsThatNoFileWants(t *testing.T) {
 	}
 }
 
-// TestEmpty has changes of one kind, and of two kinds in equal numbers.
+// TestEmpty checks changes of one kind, and of two kinds in equal numbers.
 func TestEmpty(t *testing.T) {
 	t.Parallel()
 	one := []fleet.VM{vm(pve1, 2000)}

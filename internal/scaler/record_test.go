@@ -15,7 +15,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// TestRecord checks what a change records before it is applied.
+// TestRecord checks the record of a change before it is applied.
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil, vm(pve2, 2000))

@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// begin records a change and writes its files, or others if given.
+// begin records a change and writes its files, or the given files.
 func begin(t *testing.T, s *scaler.Scaler, change *scaler.Change, files generator.Files) {
 	t.Helper()
 	_, revision, err := s.Store().Read(t.Context())
@@ -78,8 +78,8 @@ func TestNumbersWithoutHistory(t *testing.T) {
 	}
 }
 
-// TestApplyAfterAChangeThatWasTakenBack finds the same files, but VMIDs were assigned
-// meanwhile.
+// TestApplyAfterAChangeThatWasTakenBack applies to unchanged files after VMIDs were
+// assigned meanwhile.
 func TestApplyAfterAChangeThatWasTakenBack(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil, vm(pve1, 2000))
@@ -91,8 +91,8 @@ func TestApplyAfterAChangeThatWasTakenBack(t *testing.T) {
 	}
 }
 
-// TestFirstChangeReverted lacks what the revert of a fleet's first change deletes besides
-// its VMs.
+// TestFirstChangeReverted reads a fleet without the files that the revert of its first
+// change deletes in addition to its VMs.
 func TestFirstChangeReverted(t *testing.T) {
 	t.Parallel()
 	kept := vm(pve1, 2000)
@@ -112,7 +112,7 @@ func TestFirstChangeReverted(t *testing.T) {
 	if diff := cmp.Diff(before, change.AfterFiles); diff != "" {
 		t.Errorf("files that come back (-want +got):\n%s", diff)
 	}
-	// The engine never gets modules that this version does not carry.
+	// The engine never gets modules that this version does not include.
 	older := maps.Clone(before)
 	older[node] = []byte(strings.ReplaceAll(string(older[node]), modules.Hash(), "0123456789abcdef"))
 	if err := s.Store().Write(older); err != nil {
@@ -124,7 +124,8 @@ func TestFirstChangeReverted(t *testing.T) {
 	}
 }
 
-// TestRotationsOfHistory uses the most advanced one, whatever the order of the records.
+// TestRotationsOfHistory checks that the most advanced rotation is used, regardless of
+// the order of the records.
 func TestRotationsOfHistory(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil, vm(pve1, 2000))

@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// TestSlots runs as many engines as the limit allows at each time.
+// TestSlots checks that as many engines run as the limit allows at any time.
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,8 +46,8 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// TestAppliesLeaveASlotToPlans plans although applies wait, except if only one engine has
-// room.
+// TestAppliesLeaveASlotToPlans plans although applies wait, unless the limit is one
+// engine.
 func TestAppliesLeaveASlotToPlans(t *testing.T) {
 	t.Parallel()
 	for limit, applies := range map[int]int{1: 1, 2: 1, 4: 3} {

@@ -67,7 +67,8 @@ func (s *seedings) Seed(_ context.Context, vms []fleet.VM) ([]string, error) {
 
 func (*seedings) ShutDown(context.Context, []fleet.VM) ([]string, error) { return nil, nil }
 
-// taken returns what was seeded since the last call, as name and whether as standby VM.
+// taken returns the VMs that were seeded since the last call, by name, and whether each
+// is a standby VM.
 func (s *seedings) taken() map[string]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,7 +209,7 @@ func TestWriterRefusesAVMStartedByHand(t *testing.T) {
 	if states := writer.VMs(); !states[0].VM.Standby || states[0].Phase != scaler.PhaseMade {
 		t.Errorf("the VM is %+v", states[0])
 	}
-	// What else happens on its host does not stop it.
+	// Other changes of its host do not stop it.
 	ensure(t, writer, on(first))
 	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
 	if guest, _ := w.sim.Guest(int(vm.VMID)); !guest.Running {
@@ -216,8 +217,9 @@ func TestWriterRefusesAVMStartedByHand(t *testing.T) {
 	}
 }
 
-// TestWriterRecoversAWake ends the writer at each step of a wake. The next one finishes what
-// is recorded, the VM is started once, and another standby VM of the host stays stopped.
+// TestWriterRecoversAWake ends the writer at each step of a wake. The next one completes
+// the recorded wake, the VM is started once, and another standby VM of the host stays
+// stopped.
 func TestWriterRecoversAWake(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
@@ -273,8 +275,8 @@ func TestWriterRecoversAWake(t *testing.T) {
 	}
 }
 
-// TestRecordedVMsWereWoken finds VMs in the history: one that was woken is no standby VM,
-// also if it is adopted because its file is lost.
+// TestRecordedVMsWereWoken finds VMs in the history: a woken VM is not a standby VM, even
+// if it is adopted because its file is lost.
 func TestRecordedVMsWereWoken(t *testing.T) {
 	t.Parallel()
 	woken, waits := vm(pve1, 2000), vm(pve1, 2001)
@@ -310,9 +312,9 @@ func TestFinishedStandbyVMsStay(t *testing.T) {
 	phases(t, writer, scaler.PhaseMade, scaler.PhaseFailed, scaler.PhaseFailed, scaler.PhaseFailed)
 }
 
-// TestWriterRefusesToWakeWhatRunsMeanwhile starts a standby VM by hand between the request
-// to wake it and the apply: it is not taken as woken, and no retry gives it a seed that it
-// has booted without. Once it is stopped, it is woken.
+// TestWriterRefusesToWakeWhatRunsMeanwhile starts a standby VM by hand between the
+// request to wake it and the apply: it does not count as woken, and no retry gives it a
+// seed, because it has booted without one. Once it is stopped, it is woken.
 func TestWriterRefusesToWakeWhatRunsMeanwhile(t *testing.T) {
 	t.Parallel()
 	seeds := &seedings{}
@@ -350,8 +352,8 @@ func TestWriterRefusesToWakeWhatRunsMeanwhile(t *testing.T) {
 	w.runs(t, vm, true)
 }
 
-// TestNodesNeverBecomeStandby reads files that say standby of running VMs: a VM that had
-// joined, or was woken, is an ordinary one, and one that a person started is not.
+// TestNodesNeverBecomeStandby reads files that declare running VMs as standby: a VM that
+// had joined, or was woken, is an ordinary VM; a VM that a person started is not.
 func TestNodesNeverBecomeStandby(t *testing.T) {
 	t.Parallel()
 	node, started, waits := vm(pve1, 2000), vm(pve1, 2001), vm(pve1, 2002)
@@ -372,7 +374,7 @@ func TestNodesNeverBecomeStandby(t *testing.T) {
 }
 
 // TestWakesDespiteAnEditedFile removes the line of a standby VM's file by hand: the VM is
-// still one, and to wake it starts it.
+// still a standby VM, and a wake starts it.
 func TestWakesDespiteAnEditedFile(t *testing.T) {
 	t.Parallel()
 	waits := vm(pve1, 2000)
@@ -451,7 +453,7 @@ func TestStartsNoVMThatLeaves(t *testing.T) {
 	}
 }
 
-// TestStandbyVMsAreNotHalfMade looks at stopped VMs on a host with interrupted work: a
+// TestStandbyVMsAreNotHalfMade checks stopped VMs on a host with interrupted work: a
 // standby VM is complete, unless the interrupted change was creating it.
 func TestStandbyVMsAreNotHalfMade(t *testing.T) {
 	t.Parallel()
@@ -485,7 +487,7 @@ func TestStandbyVMsAreNotHalfMade(t *testing.T) {
 	}
 }
 
-// TestUndoRefusesAWake reverts a wake: the VM has the data of a node, and stays one.
+// TestUndoRefusesAWake reverts a wake: the VM has the data of a node, and remains a node.
 func TestUndoRefusesAWake(t *testing.T) {
 	t.Parallel()
 	woken := vm(pve1, 2000)
@@ -497,8 +499,9 @@ func TestUndoRefusesAWake(t *testing.T) {
 	}
 }
 
-// TestWokenVMsOutliveARevert reverts the commit of a wake: the file says standby again, but
-// the VM, which has no Node yet, stays an ordinary one, also for the next writer.
+// TestWokenVMsOutliveARevert reverts the commit of a wake: the file declares standby
+// again, but the VM, which has no Node yet, remains an ordinary VM, even for the next
+// writer.
 func TestWokenVMsOutliveARevert(t *testing.T) {
 	t.Parallel()
 	var config scaler.Config

@@ -104,7 +104,7 @@ func readTruth(t *testing.T) []*truthRow {
 }
 
 // TestTruth compares the code with the table in state/DESIGN.md: each combination has a
-// row, each row has a combination, and the scaler does what the row says.
+// row, each row has a combination, and the scaler performs the action in the row.
 func TestTruth(t *testing.T) {
 	t.Parallel()
 	rows := readTruth(t)
@@ -149,7 +149,7 @@ func TestTruth(t *testing.T) {
 	}
 }
 
-// scene is one way in which a combination comes about.
+// scene is one way in which a combination arises.
 type scene struct {
 	combination
 	name string
@@ -157,7 +157,7 @@ type scene struct {
 	// earlier marks a file that an earlier change removed.
 	earlier  bool
 	snapshot *topology.Snapshot
-	// held are the addresses in the state, and tainted the tainted ones among them.
+	// held lists the addresses in the state, and tainted the tainted ones among them.
 	held, tainted []string
 	numaform      *scaler.Scaler
 }
@@ -206,7 +206,7 @@ func truthVM() fleet.VM {
 	return node
 }
 
-// scenes are the ways in which a combination comes about: each has the same action.
+// scenes returns the ways in which a combination arises, all with the same action.
 func scenes(c combination) []*scene {
 	node := truthVM()
 	addresses := generator.Addresses(&node)
@@ -228,7 +228,7 @@ func scenes(c combination) []*scene {
 	return all
 }
 
-// sights are the possible states of Proxmox, by name.
+// sights returns the possible states of Proxmox, by name.
 func sights(guest string, node fleet.VM) map[string]*topology.Snapshot {
 	switch guest {
 	case "ours":
@@ -261,14 +261,15 @@ func sights(guest string, node fleet.VM) map[string]*topology.Snapshot {
 	return map[string]*topology.Snapshot{"gone": snapshot()}
 }
 
-// away is a snapshot with the guest on pve-2.
+// away returns a snapshot with the guest on pve-2.
 func away(guest topology.Guest) *topology.Snapshot {
 	seen := snapshot()
 	seen.Hosts[1].Guests = []topology.Guest{guest}
 	return seen
 }
 
-// act runs the scaler, as before and right before an apply, and returns what it did.
+// act runs the scaler's steps before an apply and right before it, and returns the
+// action.
 func (s *scene) act(t *testing.T, rules guard.Rules) string {
 	t.Helper()
 	change := s.propose(t)
@@ -320,7 +321,7 @@ func (s *scene) decide(t *testing.T, change *scaler.Change, rules guard.Rules) (
 	return append(done, s.judge(t, change, w, step, rules))
 }
 
-// propose returns the change that finds the VM in the combination's state.
+// propose returns the change for a VM in the combination's state.
 func (s *scene) propose(t *testing.T) *scaler.Change {
 	t.Helper()
 	if s.file != "taken out" || s.earlier {
@@ -357,7 +358,7 @@ func (s *scene) judge(t *testing.T, change *scaler.Change, w *scaler.HostView, s
 	return s.intended(t, intent, change)
 }
 
-// intended returns what an intent does to the VM, or what is reported about it.
+// intended returns the intent's operation on the VM, or the report about it.
 func (s *scene) intended(t *testing.T, intent guard.Intent, change *scaler.Change) string {
 	t.Helper()
 	var words []string

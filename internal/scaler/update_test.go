@@ -111,7 +111,7 @@ func (w *world) hasTags(t *testing.T, vm fleet.VM, want ...string) {
 	}
 }
 
-// called reports whether Proxmox received such a request.
+// called reports whether Proxmox received a request with the method and the path.
 func (w *world) called(method, path string) bool {
 	for _, call := range w.sim.Calls() {
 		if call.Method == method && strings.HasSuffix(call.Path, path) {
@@ -162,7 +162,7 @@ func TestWriterFinishesChangesInPlace(t *testing.T) {
 	w.underWay(t)
 }
 
-// TestChangesInPlaceCanBeTakenBack makes an update in place fail permanently, also for
+// TestChangesInPlaceCanBeTakenBack makes an update in place fail permanently, even for
 // the next writer: reverting it restores the old values.
 func TestChangesInPlaceCanBeTakenBack(t *testing.T) {
 	t.Parallel()
@@ -182,7 +182,8 @@ func TestChangesInPlaceCanBeTakenBack(t *testing.T) {
 	w.underWay(t)
 }
 
-// TestChangesInPlaceWaitForAPerson has a gate that asks about what the guard allows.
+// TestChangesInPlaceWaitForAPerson uses a gate that requires approval for changes that
+// the guard allows.
 func TestChangesInPlaceWaitForAPerson(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -50,7 +50,7 @@ func lastRecorded(t *testing.T, s *scaler.Scaler) string {
 	return entries[len(entries)-1].Change.ID
 }
 
-// forged is a record that mentions everything decisions depend on.
+// forged returns a record that mentions everything that decisions depend on.
 func forged(at time.Time, victim fleet.VM) audit.Change {
 	return audit.Change{
 		ID: at.UTC().Format("20060102T150405Z") + "-ffff", Time: at.UTC(), ClusterID: clusterID, Kind: audit.KindScaleUp,
@@ -63,8 +63,8 @@ func forged(at time.Time, victim fleet.VM) audit.Change {
 	}
 }
 
-// TestForgedRecords bases no decision on others' records: they only cause every host to
-// be planned, until this installation has recorded its next change.
+// TestForgedRecords checks that no decision depends on other clients' records: they only
+// cause every host to be planned, until this installation has recorded its next change.
 func TestForgedRecords(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -130,8 +130,9 @@ func TestForgedRecords(t *testing.T) {
 	}
 }
 
-// TestAnotherInstallation has a VM in Proxmox and in the files but not in the state, with
-// a record that this installation cannot verify: the VM is imported, and exists once.
+// TestAnotherInstallation checks a VM in Proxmox and in the files but not in the state,
+// with a record that this installation cannot verify: the VM is imported, and exists
+// once.
 func TestAnotherInstallation(t *testing.T) {
 	t.Parallel()
 	var config scaler.Config
@@ -164,7 +165,8 @@ func TestAnotherInstallation(t *testing.T) {
 	}
 }
 
-// TestUndoOfForgedRecords restores nothing that only others' records contain.
+// TestUndoOfForgedRecords checks that nothing is restored from other clients' records
+// alone.
 func TestUndoOfForgedRecords(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil, vm(pve1, 2000))
@@ -180,7 +182,8 @@ func TestUndoOfForgedRecords(t *testing.T) {
 	}
 }
 
-// TestTakesInNothingForged leaves a VM alone that only others' records contain.
+// TestTakesInNothingForged checks that a VM that only other clients' records contain is
+// not changed.
 func TestTakesInNothingForged(t *testing.T) {
 	t.Parallel()
 	stray := vm(pve1, 2003)

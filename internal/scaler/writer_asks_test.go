@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestWriterAnswersWhileItAsks has a cluster that is slow to report whether a Node is
+// TestWriterAnswersWhileItAsks uses a cluster that is slow to report whether a Node is
 // drained, or had joined: the writer responds meanwhile.
 func TestWriterAnswersWhileItAsks(t *testing.T) {
 	t.Parallel()

@@ -31,8 +31,9 @@ func (c *choosy) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	return c.guests.Seed(ctx, vms)
 }
 
-// TestWriterRemovesWhatIsHalfMade loses a host during a clone. The VM is given up
-// meanwhile: when the host is back, it is removed, although it can no longer be seeded.
+// TestWriterRemovesWhatIsHalfMade loses a host during a clone. The VM's removal is
+// requested meanwhile: when the host is back, the VM is removed, although it can no
+// longer be seeded.
 func TestWriterRemovesWhatIsHalfMade(t *testing.T) {
 	t.Parallel()
 	asked := &choosy{}

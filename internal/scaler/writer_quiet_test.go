@@ -63,7 +63,8 @@ func (p *plansOf) count() int {
 	return strings.Count(p.lines.String(), " planning\n")
 }
 
-// TestWriterLeavesOrphansAlone has an unknown guest with the fleet's marker.
+// TestWriterLeavesOrphansAlone checks that an unknown guest with the fleet's marker is
+// not changed.
 func TestWriterLeavesOrphansAlone(t *testing.T) {
 	t.Parallel()
 	seen := &plansOf{}
@@ -112,8 +113,8 @@ func TestWriterContinuesOnOtherHosts(t *testing.T) {
 	}
 }
 
-// TestWriterDoesNotFillTheHistory deletes the file of a VM whose Node runs pods: as long
-// as nothing can be done about it, nothing is recorded.
+// TestWriterDoesNotFillTheHistory deletes the file of a VM whose Node runs pods: while
+// the VM cannot be deleted, nothing is recorded.
 func TestWriterDoesNotFillTheHistory(t *testing.T) {
 	t.Parallel()
 	seen := &plansOf{}

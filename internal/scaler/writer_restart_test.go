@@ -22,7 +22,7 @@ func (c *countingLocks) Lock(ctx context.Context) (func() error, error) {
 	return c.Store.Lock(ctx)
 }
 
-// TestWriterRests has VMs and nothing to do: the fleet's lock is not acquired.
+// TestWriterRests checks that a writer without work does not acquire the fleet's lock.
 func TestWriterRests(t *testing.T) {
 	t.Parallel()
 	locks := &countingLocks{}
@@ -43,8 +43,8 @@ func TestWriterRests(t *testing.T) {
 	}
 }
 
-// TestWriterAwaitsAnEarlierClone starts while the clone of a dead run is in progress: it
-// checks again soon, not after a whole Poll.
+// TestWriterAwaitsAnEarlierClone starts while the clone of a dead run is in progress: the
+// writer checks again soon, not only after Poll.
 func TestWriterAwaitsAnEarlierClone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

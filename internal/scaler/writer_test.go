@@ -183,7 +183,7 @@ func TestWriterTellsOfFailures(t *testing.T) {
 	w := newWorld(t)
 	w.sim.SetHostOnline("pve-1", false)
 	writer := w.run(t, func(config *scaler.WriterConfig) {
-		// The basis of the placement did not contain it yet.
+		// The snapshot for the placement does not contain it yet.
 		before := snapshotOf(t, w)
 		config.Snapshot = func(context.Context) (*topology.Snapshot, error) { return before, nil }
 	})
@@ -211,13 +211,13 @@ func snapshotOf(t *testing.T, w *world) *topology.Snapshot {
 	return w.snapshot(t)
 }
 
-// gate approves what a test selects.
+// gate approves the plans that a test selects.
 type gate struct {
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu    sync.Mutex
 	by    string
 	asked int
-	// manual is set if updates in place wait for by.
+	// manual is set if updates in place wait until by is set.
 	manual bool
 }
 
@@ -262,7 +262,7 @@ func TestWriterHoldsWhatNeedsAPerson(t *testing.T) {
 
 // guests counts the requests to guests.
 type guests struct {
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu           sync.Mutex
 	seeded, shut []string
 }
@@ -307,7 +307,8 @@ func TestWriterPreparesGuests(t *testing.T) {
 	}
 }
 
-// TestWriterTakesOver starts a second writer after a first one stopped in the middle.
+// TestWriterTakesOver starts a second writer after the first one stopped in the middle of
+// a change.
 func TestWriterTakesOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
