@@ -84,7 +84,7 @@ func TestHide(t *testing.T) {
 	}
 }
 
-// TestHideAll hides what a process of the workspace gets, from wherever it gets it.
+// TestHideAll hides every secret that a process of the workspace gets, from any source.
 func TestHideAll(t *testing.T) {
 	t.Parallel()
 	own := []string{
@@ -200,7 +200,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestForgetWithoutMemory has a workspace that does not know what it left in the state.
+// TestForgetWithoutMemory uses a workspace without a record of the state's content.
 func TestForgetWithoutMemory(t *testing.T) {
 	t.Parallel()
 	dir := root(t, localBackend)

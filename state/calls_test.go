@@ -13,7 +13,7 @@ import (
 )
 
 // TestModuleCallsWithoutInit adds and removes calls of a module that calls another, and
-// compares the engine's list and plan with an initialized directory's.
+// compares the engine's list and plan with those of an initialized directory.
 func TestModuleCallsWithoutInit(t *testing.T) {
 	t.Parallel()
 	said := &log{}

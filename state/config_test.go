@@ -13,7 +13,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestRequired reads the providers that files require; every other is refused.
+// TestRequired reads the providers that files require; any provider other than numaform's
+// is refused.
 func TestRequired(t *testing.T) {
 	t.Parallel()
 	const ours = "registry.opentofu.org/bpg/proxmox"
@@ -47,7 +48,7 @@ func TestRequired(t *testing.T) {
 	}
 }
 
-// TestSumOfChangedFiles replaces a provider by one with the same length and time, within
+// TestSumOfChangedFiles replaces a provider with one of the same length and time, within
 // one process and between two.
 func TestSumOfChangedFiles(t *testing.T) {
 	t.Parallel()
@@ -100,7 +101,7 @@ func TestSumOfChangedFiles(t *testing.T) {
 	}
 }
 
-// TestGuarded checks who else could replace a provider.
+// TestGuarded checks whether other users could replace a provider.
 func TestGuarded(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -6,7 +6,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestServersHaveOneSpelling compares URLs of API servers: those of one server are equal.
+// TestServersHaveOneSpelling checks that all URLs of one API server are equal.
 func TestServersHaveOneSpelling(t *testing.T) {
 	t.Parallel()
 	for spelling, want := range map[string]string{

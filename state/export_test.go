@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/terraform-exec/tfexec"
 )
 
-// Internals for tests, because no engine can be made to show them.
+// Internals for tests that no engine can exercise.
 var (
 	ParseLock  = parseLock
 	ParseState = parseState
@@ -54,7 +54,7 @@ func (f Fence) Admitted(count int) {
 // Address returns the fence's address.
 func (f Fence) Address() (host, port string) { return f.address() }
 
-// Close ends the fence and returns why it blocked connections.
+// Close closes the fence and returns the reason why it blocked connections.
 func (f Fence) Close() (broken, err error) { return f.close() }
 
 // Led returns the address of a connection string's server, and the string with another
@@ -103,7 +103,7 @@ func Complete(lock *LockedError, dir string, files map[string][]byte, began time
 	w.complete(lock)
 }
 
-// Gone reports whether the holder of a lock is considered dead.
+// Gone reports whether the holder of a lock is dead.
 func (w *Workspace) Gone(ctx context.Context, lock *LockedError) bool { return w.gone(ctx, lock) }
 
 // AddCalls adds module calls to a directory's list.
@@ -111,7 +111,7 @@ func AddCalls(dir string, files map[string][]byte) bool {
 	return (&Workspace{config: Config{Dir: dir}}).addCalls(parseConfiguration(files))
 }
 
-// AddressIn parses the line by which a provider reports its address.
+// AddressIn parses the line in which a provider reports its address.
 func AddressIn(line string) (tfexec.ReattachConfig, error) { return addressIn(line) }
 
 // AwaitOrphans waits for the leftover processes of a killed engine.

@@ -120,7 +120,7 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestFenceBeforeAReset makes a server reset a connection to which the engine writes.
+// TestFenceBeforeAReset resets, from the server, a connection to which the engine writes.
 func TestFenceBeforeAReset(t *testing.T) {
 	t.Parallel()
 	server := newEcho(t, "tcp", "127.0.0.1:0")
@@ -248,8 +248,8 @@ func (f *faulty) Accept() (net.Conn, error) {
 	return f.Listener.Accept()
 }
 
-// TestFenceWithoutFiles checks that the fence works again after the process had run out
-// of files.
+// TestFenceWithoutFiles checks that the fence works again after the process ran out of
+// files.
 func TestFenceWithoutFiles(t *testing.T) {
 	t.Parallel()
 	server := newEcho(t, "tcp", "127.0.0.1:0")
@@ -309,8 +309,8 @@ func TestConnectionStrings(t *testing.T) {
 	}
 }
 
-// TestBehindFence asks where the engine takes the address from: only what is set in its
-// environment can be led through a fence.
+// TestBehindFence checks the source of the engine's address: only an address in its
+// environment can be redirected to a fence.
 func TestBehindFence(t *testing.T) {
 	t.Parallel()
 	server := "postgres://db.example/states"

@@ -171,7 +171,8 @@ func TestRestoredFilesAreLogged(t *testing.T) {
 	}
 }
 
-// TestListOfModulesLeadsAstray makes the engine's own list refer to another directory.
+// TestListOfModulesLeadsAstray changes the engine's own list to refer to another
+// directory.
 func TestListOfModulesLeadsAstray(t *testing.T) {
 	t.Parallel()
 	address, connections := listener(t)
@@ -250,7 +251,7 @@ func TestErroredStateIsKeptElsewhere(t *testing.T) {
 	}
 }
 
-// TestErroredStates has two different unsaved states: neither is lost.
+// TestErroredStates checks that neither of two different unsaved states is lost.
 func TestErroredStates(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t)

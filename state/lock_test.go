@@ -17,8 +17,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestBreakingALockFails has a backend that does not release a dead engine's lock:
-// nothing runs under it.
+// TestBreakingALockFails uses a backend that does not release a dead engine's lock: no
+// operation runs under that lock.
 func TestBreakingALockFails(t *testing.T) {
 	t.Parallel()
 	if engine(t).Name() == "terraform" {
@@ -58,7 +58,7 @@ func TestBreakingALockFails(t *testing.T) {
 	}
 }
 
-// TestLockDescriptions completes what engines say about a lock.
+// TestLockDescriptions completes engines' descriptions of a lock.
 func TestLockDescriptions(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -207,8 +207,8 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestPostgres has its state in PostgreSQL, which the engine reaches through a fence only
-// while it uses the lock.
+// TestPostgres stores its state in PostgreSQL, which the engine reaches through a fence
+// only while it uses the lock.
 func TestPostgres(t *testing.T) {
 	t.Parallel()
 	database := testenv.Postgres(t)

@@ -100,8 +100,8 @@ func TestPlanThatForgets(t *testing.T) {
 	})
 }
 
-// TestRecoverKeepsWhatOthersWrote has an unsaved state with a newer serial than the
-// backend's, in which another client has a resource.
+// TestRecoverKeepsWhatOthersWrote recovers an unsaved state with a newer serial than the
+// backend's state, which contains another client's resource.
 func TestRecoverKeepsWhatOthersWrote(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, recoverKeepsWhatOthersWrote)

@@ -16,7 +16,7 @@ func TestMovedStates(t *testing.T) {
 	at := func(path string) func(*state.Config) {
 		return func(c *state.Config) { c.BackendConfig = map[string]string{"path": path} }
 	}
-	// applied is a directory with a state at was.
+	// applied returns a directory with a state at was.
 	applied := func(t *testing.T, was string) string {
 		t.Helper()
 		dir := root(t, localBackend)

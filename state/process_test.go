@@ -33,7 +33,7 @@ resource "proxmox_virtual_environment_pool" "p" {
 }
 `
 
-// withProvider is a workspace with the real provider, whose output it logs.
+// withProvider returns a workspace with the real provider, whose output it logs.
 func withProvider(t *testing.T) (*state.Workspace, *log) {
 	t.Helper()
 	dir, said := t.TempDir(), &log{}
@@ -104,9 +104,9 @@ func TestProviderOfADeepTMPDIR(t *testing.T) {
 	}
 }
 
-// TestProviderWaitsForItsHost applies to a host that accepts connections and answers
-// nothing, as one that just went down: only the loss of the host, or of the provider, ends
-// the provider's wait.
+// TestProviderWaitsForItsHost applies to a host that accepts connections but sends no
+// responses, like one that just went down: only the loss of the host, or of the provider,
+// ends the provider's wait.
 func TestProviderWaitsForItsHost(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -186,7 +186,7 @@ func TestProviderWaitsForItsHost(t *testing.T) {
 	}
 }
 
-// TestAddressIn has the lines with which programs report their address: only a local
+// TestAddressIn parses the lines in which programs report their address: only a local
 // provider that speaks gRPC is accepted.
 func TestAddressIn(t *testing.T) {
 	t.Parallel()

@@ -91,8 +91,8 @@ func TestProviderOnFirstUse(t *testing.T) {
 	trust(t, trusting(t, home, plugins, nil), "trusted since 2")
 }
 
-// TestProviderOfTheImage defines the allowed provider in a file of the image, whatever
-// was used before.
+// TestProviderOfTheImage defines the allowed provider in a file of the image, regardless
+// of earlier use.
 func TestProviderOfTheImage(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -140,7 +140,7 @@ func TestProviderInTheRoot(t *testing.T) {
 	}
 }
 
-// TestProviderOfASharedMirror runs a copy of a provider that others can replace.
+// TestProviderOfASharedMirror runs a copy of a provider that other users can replace.
 func TestProviderOfASharedMirror(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -175,7 +175,7 @@ func TestProviderOfASharedMirror(t *testing.T) {
 	}
 }
 
-// TestProviderIsDownloaded gets the provider from a mirror of packed ones, once.
+// TestProviderIsDownloaded gets the provider from a mirror of packed providers, once.
 func TestProviderIsDownloaded(t *testing.T) {
 	t.Parallel()
 	_, files := mirror(t)

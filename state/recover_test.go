@@ -24,7 +24,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// childVariable makes this test binary apply in the named directory, and nothing else.
+// childVariable makes this test binary only apply in the named directory.
 const childVariable = "NUMAFORM_TEST_APPLY_IN"
 
 // planVariable makes it plan there, and wait to be killed.
@@ -85,13 +85,13 @@ func engines(t testing.TB, w *state.Workspace) []int {
 	return pids
 }
 
-// failedSave makes an apply whose state cannot be saved.
+// failedSave runs an apply whose state cannot be saved.
 func failedSave(t *testing.T, engine *state.Engine) (*backend, *state.Workspace, string) {
 	t.Helper()
 	return failedSaveIn(t, engine, "")
 }
 
-// failedSaveIn is failedSave with the errored state in a file of the caller's, unless
+// failedSaveIn is like failedSave, with the errored state in the given file unless
 // errored is empty.
 func failedSaveIn(t *testing.T, engine *state.Engine, errored string) (*backend, *state.Workspace, string) {
 	t.Helper()
@@ -196,8 +196,8 @@ func TestRecoverRefusesAnotherLineage(t *testing.T) {
 	}
 }
 
-// TestRecoverSetsAnOldStateAsideInItsDirectory has a directory for errored states: what is set
-// aside remains there, next to no file of the engine.
+// TestRecoverSetsAnOldStateAsideInItsDirectory uses a directory for errored states: a
+// state that is set aside remains there, separate from the engine's files.
 func TestRecoverSetsAnOldStateAsideInItsDirectory(t *testing.T) {
 	t.Parallel()
 	errored := filepath.Join(t.TempDir(), "errored.tfstate")
@@ -361,7 +361,7 @@ func stuck(t *testing.T, b *backend, w *state.Workspace, engine *state.Engine) {
 	} else if err != nil || len(recovery.Outside) != 1 || !strings.Contains(recovery.Outside[0], "no process that it started remains") {
 		t.Fatalf("got %+v, %v, want a broken lock and the proof", recovery, err)
 	}
-	// The crash is known, here and to the next process, until an operation succeeded.
+	// Crashed is set, here and for the next process, until an operation succeeds.
 	crashed(t, w, true)
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
@@ -380,8 +380,8 @@ func crashed(t *testing.T, w *state.Workspace, want bool) {
 	}
 }
 
-// TestBackendThatFailed appears to keep the lock: what its engine did is determined as
-// after a crash.
+// TestBackendThatFailed uses a backend that appears to keep the lock: the engine's
+// changes are determined as after a crash.
 func TestBackendThatFailed(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine *state.Engine) {
@@ -471,7 +471,8 @@ func TestAwaitOrphans(t *testing.T) {
 	}
 }
 
-// A provider whose engine died waits for calls forever, if it has nothing to send.
+// TestIdleOrphansAreEnded ends a provider whose engine died: without data to send, it
+// would wait for calls forever.
 func TestIdleOrphansAreEnded(t *testing.T) {
 	t.Parallel()
 	passing := clocktesting.NewFakeClock(time.Now())
@@ -524,7 +525,8 @@ func (c *counting) Now() time.Time {
 	return c.FakeClock.Now()
 }
 
-// A provider whose engine died finishes its call, whatever time that takes.
+// TestWorkingOrphansAreAwaited waits for a provider whose engine died until it finishes
+// its call, however long that takes.
 func TestWorkingOrphansAreAwaited(t *testing.T) {
 	t.Parallel()
 	passing := &counting{FakeClock: clocktesting.NewFakeClock(time.Now())}
@@ -605,8 +607,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestRecoverAnEncryptedState cannot save a state that OpenTofu encrypts: what is kept of
-// it is encrypted too, and is saved from there.
+// TestRecoverAnEncryptedState fails to save a state that OpenTofu encrypts: its local
+// copy is encrypted too, and is saved later.
 func TestRecoverAnEncryptedState(t *testing.T) {
 	t.Parallel()
 	if engine(t).Name() == "terraform" {
@@ -653,7 +655,7 @@ state {
 		t.Errorf("left %v, %v: they hold the state in clear text", left, err)
 	}
 
-	// A state that was changed is left alone, and nothing of it is saved.
+	// A modified state is not changed, and nothing of it is saved.
 	write(t, dir, "errored.tfstate", strings.Replace(kept, `"encrypted_data": "`, `"encrypted_data": "AAAA`, 1))
 	saved := b.saved()
 	if _, err := w.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "decrypting state "+filepath.Join(dir, "errored.tfstate")) {
@@ -664,8 +666,8 @@ state {
 	}
 }
 
-// TestErroredStateIsALink has a link in place of a state that was not saved: what it
-// points to is not read.
+// TestErroredStateIsALink puts a link in place of a state that was not saved: its target
+// is not read.
 func TestErroredStateIsALink(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t)
@@ -685,7 +687,7 @@ func TestErroredStateIsALink(t *testing.T) {
 	}
 }
 
-// TestRecordOfARunIsCutOff has half a record: it proves nothing, so nothing is broken.
+// TestRecordOfARunIsCutOff truncates a record: it proves nothing, so no lock is broken.
 func TestRecordOfARunIsCutOff(t *testing.T) {
 	t.Parallel()
 	dir := root(t, localBackend)
@@ -729,8 +731,8 @@ func TestOrphansOfAFormerDirectory(t *testing.T) {
 	crashed(t, w, true)
 }
 
-// TestRecoverCannotStart has a state that was not saved, in a directory that cannot be
-// initialized: the state is kept, and the error says why.
+// TestRecoverCannotStart puts an unsaved state in a directory that cannot be initialized:
+// the state is not lost, and the error states the reason.
 func TestRecoverCannotStart(t *testing.T) {
 	t.Parallel()
 	dir := root(t, "terraform {\n  backend \"nowhere\" {}\n}\n")

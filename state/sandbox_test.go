@@ -12,9 +12,9 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestEngineSeesItsOwnFiles makes the engine read files while it plans: it can read its
-// root's, the modules' and the state's files, and no others. Without a helper, or where
-// the kernel cannot confine, it can read all of them.
+// TestEngineSeesItsOwnFiles makes the engine read files while it plans: it can read the
+// files of its root, of the modules and of the state, and no others. Without a helper, or
+// where the kernel cannot confine, it can read all of them.
 func TestEngineSeesItsOwnFiles(t *testing.T) {
 	t.Parallel()
 	elsewhere := t.TempDir()
@@ -60,8 +60,8 @@ func TestEngineSeesItsOwnFiles(t *testing.T) {
 	}
 }
 
-// TestRules checks what the engine may read for each backend, in addition to its own
-// files.
+// TestRules checks the files that the engine may read for each backend, in addition to
+// its own.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()

@@ -25,10 +25,10 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// errAPI is what the API server answers to the bench's fault.
+// errAPI is the API server's response to the bench's faulty call.
 var errAPI = errors.New("etcdserver: no leader")
 
-// errConflict is what it answers to an update of an object that has changed meanwhile.
+// errConflict is its response to an update of an object that has changed meanwhile.
 var errConflict = apierrors.NewConflict(schema.GroupResource{Group: v1alpha1.Group, Resource: "scaleplans"}, "x", errAPI)
 
 // faulty is the API server with the bench's fault.
@@ -102,7 +102,8 @@ func (s faultyStatus) Update(ctx context.Context, object client.Object, options 
 	return err
 }
 
-// fails checks that a call fails by the fault, names the object, and lets nothing pass.
+// fails checks that a call fails because of the fault, names the object, and allows
+// nothing.
 func (b *bench) fails(fault, names string, call func() (passed bool, err error)) {
 	b.Helper()
 	b.fault = fault
@@ -113,8 +114,8 @@ func (b *bench) fails(fault, names string, call func() (passed bool, err error))
 	}
 }
 
-// TestAFailedReadLetsNothingPass has an API server that fails to answer: what is allowed is
-// unknown, so nothing is.
+// TestAFailedReadLetsNothingPass uses an API server that fails to respond: nothing is
+// allowed, because approvals are unknown.
 func TestAFailedReadLetsNothingPass(t *testing.T) {
 	b := newBench(t, strict())
 	b.pool("quick", "auto", "auto")
@@ -152,7 +153,7 @@ func TestAFailedReadLetsNothingPass(t *testing.T) {
 	b.asked("auto mode of NodePool quick", quick)
 }
 
-// TestAFailedWriteProposesNothing fails to write a proposal: it is made by the next call.
+// TestAFailedWriteProposesNothing fails to write a proposal: the next call writes it.
 func TestAFailedWriteProposesNothing(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
@@ -190,8 +191,8 @@ func TestAFailedWriteProposesNothing(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanApproved)
 }
 
-// TestAFailedReadRemovesNothing has an API server that fails to answer while Karpenter
-// wants to remove nodes: none go, also not of pools that need no approval.
+// TestAFailedReadRemovesNothing uses an API server that fails to respond while Karpenter
+// removes nodes: none are removed, not even nodes of pools that need no approval.
 func TestAFailedReadRemovesNothing(t *testing.T) {
 	s := newShop(t)
 	free, slow := s.pool("free", "", ""), s.pool("slow", "", "manual")
@@ -221,8 +222,8 @@ func TestAFailedReadRemovesNothing(t *testing.T) {
 	if plans := s.plans(""); len(plans) != 0 {
 		t.Errorf("%d plans exist", len(plans))
 	}
-	// A removal that cannot be planned, or a proposal that cannot be written, keeps its node,
-	// and others go.
+	// A removal that cannot be planned, or a proposal that cannot be written, keeps its
+	// node, and others are removed.
 	for _, fault := range []string{"Proxmox", "create ScalePlan"} {
 		s.later(2 * time.Minute)
 		s.fault = fault
@@ -241,15 +242,15 @@ func TestAFailedReadRemovesNothing(t *testing.T) {
 	}
 }
 
-// TestAConflictIsRetried has another client that writes a ScalePlan at the same moment: the
-// next call does what this one could not.
+// TestAConflictIsRetried writes a ScalePlan from another client at the same moment: the
+// next call completes the failed update.
 func TestAConflictIsRetried(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
 	vm := placed("slow", pve1, 4096, "a")
 	b.fault = "status ScalePlan, conflict"
 	b.want(0, vm)
-	plan := b.plan("") // proposed, and only the copy of its status for people is missing
+	plan := b.plan("") // proposed, and only the copy of its status for users is missing
 	if plan.Status.Phase != "" {
 		t.Fatalf("the phase is %s", plan.Status.Phase)
 	}
@@ -269,8 +270,8 @@ func TestAConflictIsRetried(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanRejected)
 }
 
-// TestALedgerThatCannotBeRead has half an entry in the ledger: the error names it, and
-// nothing passes.
+// TestALedgerThatCannotBeRead truncates an entry of the ledger: the error names it, and
+// nothing is allowed.
 func TestALedgerThatCannotBeRead(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("free", "", "")

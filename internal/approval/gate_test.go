@@ -99,7 +99,8 @@ func TestTheGateOpensByAPlan(t *testing.T) {
 	b.asked("", worse)
 }
 
-// A part of what needed approval is another plan, and only one is pending per host.
+// A part of a change that needed approval is a different plan, and only one plan is
+// pending for each host.
 func TestTheGateOpensForAllThatItHeld(t *testing.T) {
 	b := newBench(t, strict())
 	b.pool("free", "", "")
@@ -216,7 +217,8 @@ func TestTheGateOpensForRemovalsByKey(t *testing.T) {
 	two.Key = fleet.Key(strings.Repeat("d", 32))
 	b.vms = vms{{VM: one, Phase: scaler.PhaseRemoving}}
 	b.asked("", removal(one))
-	// Karpenter does not propose this removal, so it waits although the node is no candidate.
+	// Karpenter does not propose this removal, so it waits although the node is not a
+	// candidate.
 	b.clock.SetTime(b.clock.Now().Add(10 * time.Minute))
 	b.settle()
 	b.approve(b.plan(v1alpha1.ScalePlanPending))
@@ -301,7 +303,7 @@ func TestPodsDoNotWaitForChangesInPlace(t *testing.T) {
 	}
 }
 
-// TestAVMThatWasGivenUpWasNotMade makes an approved VM fail and disappear before the next
+// TestAVMThatWasGivenUpWasNotMade lets an approved VM fail and disappear before the next
 // check.
 func TestAVMThatWasGivenUpWasNotMade(t *testing.T) {
 	b := newBench(t, strict())

@@ -66,7 +66,8 @@ func TestForgedStatus(t *testing.T) {
 	}
 }
 
-// TestAnApprovalIsGoodOnce resets the status of a plan that was carried out.
+// TestAnApprovalIsGoodOnce resets the status of an applied plan: its approval is not
+// valid again.
 func TestAnApprovalIsGoodOnce(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
@@ -156,7 +157,7 @@ func TestLedgerOfOlderVersions(t *testing.T) {
 }
 
 // TestOwnStatusIsNotRestored advances plans between a status and its entry in the ledger:
-// the status is not taken for another client's.
+// the status is not mistaken for another client's.
 func TestOwnStatusIsNotRestored(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")

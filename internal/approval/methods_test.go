@@ -57,7 +57,7 @@ func (e *emptiness) ComputeCommands(_ context.Context, budgets map[string]int, c
 	return []disruption.Command{command}, nil
 }
 
-// shop is a bench with one method.
+// shop is a bench with one disruption method.
 type shop struct {
 	*bench
 
@@ -122,7 +122,7 @@ func (s *shop) candidate(pool *karpv1.NodePool, vm fleet.VM) *disruption.Candida
 	return &disruption.Candidate{StateNode: &corestate.StateNode{Node: node, NodeClaim: claim}, NodePool: pool}
 }
 
-// compute offers candidates as Karpenter does, and returns the removed nodes.
+// compute passes candidates to a method as Karpenter does, and returns the removed nodes.
 func (s *shop) compute(method disruption.Method, budget int, candidates ...*disruption.Candidate) []string {
 	s.Helper()
 	var offered []*disruption.Candidate
@@ -185,7 +185,7 @@ func TestNodesOfManualPoolsWait(t *testing.T) {
 	if got := plan.Spec.VMs[0].Pods; !slices.Equal(got, []string{"default/on-slow-2000"}) {
 		t.Errorf("pods that move are %q", got)
 	}
-	// Karpenter is not called again at once, and each proposal is made once.
+	// Karpenter is not called again at once, and each plan is proposed once.
 	s.compute(s.held, 9, all...)
 	s.later(2 * time.Minute)
 	s.compute(s.held, 9, all...)
@@ -222,8 +222,8 @@ func TestNodesOfManualPoolsWait(t *testing.T) {
 	s.plan(v1alpha1.ScalePlanApplied)
 }
 
-// TestRemovalKeepsOtherFindings proposes to remove a node that is not drained yet, by a plan
-// about which a second rule asks: the ScalePlan names that rule alone.
+// TestRemovalKeepsOtherFindings proposes to remove a node that is not drained yet, by a
+// plan for which a second rule requires approval: the ScalePlan names that rule alone.
 func TestRemovalKeepsOtherFindings(t *testing.T) {
 	s := newShop(t)
 	slow := s.pool("slow", "", "manual")
@@ -247,8 +247,8 @@ func TestRemovalKeepsOtherFindings(t *testing.T) {
 	}
 }
 
-// TestRemovalNamesTheVM has a Node with another name than its VM: the VM is the one of the
-// NodeClaim.
+// TestRemovalNamesTheVM removes a Node whose name differs from its VM's: the VM is that
+// of the NodeClaim.
 func TestRemovalNamesTheVM(t *testing.T) {
 	s := newShop(t)
 	slow := s.pool("slow", "", "manual")
@@ -308,8 +308,9 @@ func TestAnApprovedRemovalOfOthers(t *testing.T) {
 	}
 }
 
-// TestAnApprovedRemovalThatWaits has an approved removal of two nodes, of which only one can
-// go now: it waits as a whole, and another node is proposed without them.
+// TestAnApprovedRemovalThatWaits approves the removal of two nodes, of which only one can
+// be removed now: the removal waits as a whole, and another node is proposed without
+// them.
 func TestAnApprovedRemovalThatWaits(t *testing.T) {
 	s := newShop(t)
 	slow := s.pool("slow", "", "manual")
@@ -341,7 +342,7 @@ func TestARemovalThatIsNotWantedAnyMore(t *testing.T) {
 	s.plan(v1alpha1.ScalePlanSuperseded)
 }
 
-// An approved removal that does not happen is given up after an hour, unless it is in
+// TestARemovalThatDoesNotEnd abandons an approved removal after an hour, unless it is in
 // progress.
 func TestARemovalThatDoesNotEnd(t *testing.T) {
 	s := newShop(t)
@@ -369,7 +370,7 @@ func TestReplacementsOfManualPoolsWait(t *testing.T) {
 	free, slow := s.pool("free", "", ""), s.pool("slow", "manual", "")
 	one, two := worker("free", 2000), worker("slow", 2001)
 	s.stock(one, two)
-	// A removal alone needs no approval if only growing is manual.
+	// A removal alone needs no approval if only scale-up is manual.
 	if got := s.compute(s.held, 9, s.candidate(slow, two)); !slices.Equal(got, []string{"slow-2001"}) {
 		t.Errorf("%q go", got)
 	}
@@ -393,7 +394,7 @@ type unread struct{}
 func (unread) Synced() bool          { return false }
 func (unread) VMs() []scaler.VMState { return nil }
 
-// TestPlansOutliveARestart calls Settle before the new controller knows any VM.
+// TestPlansOutliveARestart calls Advance before the new controller has read any VM.
 func TestPlansOutliveARestart(t *testing.T) {
 	s := newShop(t)
 	slow := s.pool("slow", "", "manual")

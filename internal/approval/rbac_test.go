@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// installRBAC installs the chart's roles and admission policy for people.
+// installRBAC installs the chart's roles and admission policy for users.
 func installRBAC(t *testing.T) {
 	t.Helper()
 	kinds := []string{"ClusterRole", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
@@ -77,7 +77,7 @@ func bind(t *testing.T, user, role string) {
 	}
 }
 
-// decide makes a user approve in a name, and returns why that was refused.
+// decide approves a plan as a user in the given name, and returns why that was refused.
 func decide(t *testing.T, user, name string, plan *v1alpha1.ScalePlan) error {
 	t.Helper()
 	config := rest.CopyConfig(plane.Cluster(t).Config)

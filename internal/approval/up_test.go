@@ -59,7 +59,8 @@ func TestModesLetPassOrWait(t *testing.T) {
 	}
 }
 
-// TestAdvanceWaitsLongerWithoutPlans repeats Advance rarely while no ScalePlan is open.
+// TestAdvanceWaitsLongerWithoutPlans checks that Advance runs rarely while no ScalePlan
+// is in progress.
 func TestAdvanceWaitsLongerWithoutPlans(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "auto")
@@ -122,7 +123,7 @@ func TestScalePlanSaysAll(t *testing.T) {
 	if left := spec.ExpiresAt.Sub(b.clock.Now()); left < 23*time.Hour || left > 25*time.Hour {
 		t.Errorf("it expires in %s", left)
 	}
-	// A pending plan is not made again.
+	// A pending plan is not planned again.
 	b.want(0, placed("slow", pve1, 4096, "web-1", "web-2"), placed("slow", pve2, 8192, "db-1"))
 	if b.scaler.plans != 1 {
 		t.Errorf("%d dry plans were made", b.scaler.plans)
@@ -173,7 +174,7 @@ func TestApprovalAfterTwoHours(t *testing.T) {
 	if plan = b.plan(v1alpha1.ScalePlanApplied); plan.Status.Result != "1 VMs were created" {
 		t.Errorf("the result is %q", plan.Status.Result)
 	}
-	// The same VM once more is another change.
+	// Another VM of the same kind is a new change.
 	again.want(0, placed("slow", pve1, 4096, "d"))
 	if plan = b.plan(v1alpha1.ScalePlanPending); plan.Spec.Approve != "" {
 		t.Error("the new plan is approved already")
@@ -359,7 +360,7 @@ func TestAModeThatBecomesFree(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanSuperseded)
 }
 
-// unwritable is a cluster in which no status can be written.
+// unwritable is a cluster to which no status can be written.
 type unwritable struct{ client.Client }
 
 func (unwritable) Status() client.SubResourceWriter { return failing{} }
@@ -372,8 +373,8 @@ func (failing) Update(context.Context, client.Object, ...client.SubResourceUpdat
 	return errUnwritable
 }
 
-// TestWhatCannotBeBegunWaits has a cluster that cannot note that an approved plan was
-// begun: its VMs are not made, or a restart would make them twice.
+// TestWhatCannotBeBegunWaits uses a cluster that cannot record that an approved plan was
+// begun: its VMs are not created; otherwise a restart would create them twice.
 func TestWhatCannotBeBegunWaits(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
@@ -382,7 +383,7 @@ func TestWhatCannotBeBegunWaits(t *testing.T) {
 	works := b.client
 	b.client = unwritable{works}
 	b.restart()
-	for range 2 { // the first has to plan again
+	for range 2 { // the first must plan again
 		may, err := b.approvals.Up(t.Context(), snapshot(), []scheduling.Placed{placed("slow", pve1, 4096, "a")})
 		if len(may) > 0 || b.again && !errors.Is(err, errUnwritable) {
 			t.Errorf("%d VMs may be made (%v)", len(may), err)

@@ -33,7 +33,7 @@ func data(t *testing.T, client kubernetes.Interface, namespace string) map[strin
 	return configMap.Data
 }
 
-// write creates a ConfigMap as a person may.
+// write creates a ConfigMap as a user may.
 func write(t *testing.T, client kubernetes.Interface, namespace string, data map[string]string) {
 	t.Helper()
 	configMaps := client.CoreV1().ConfigMaps(namespace)

@@ -43,7 +43,7 @@ func configMapPlace(t *testing.T) place {
 	return place{open: open, elsewhere: open}
 }
 
-// TestConfigMaps checks what a person sees with kubectl.
+// TestConfigMaps checks the objects that kubectl shows.
 func TestConfigMaps(t *testing.T) {
 	t.Parallel()
 	name := fleetName()
@@ -105,13 +105,13 @@ func TestConfigMapByHand(t *testing.T) {
 	wantFiles(t, c, render(map[fleet.VMID]string{2007: "pve-2"}))
 }
 
-// later has a clock that is ahead, so that others' locks have expired.
+// later sets a clock that is ahead, so that other processes' locks have expired.
 func later(c *store.ConfigMap) {
 	c.SetClock(clocktesting.NewFakeClock(time.Now().Add(31 * time.Second)))
 }
 
-// TestPausedHolder replaces a paused controller by another. The old one can no longer
-// write, although the files are as it read them.
+// TestPausedHolder replaces a paused controller with another. The old one can no longer
+// write, although the files have not changed since it read them.
 func TestPausedHolder(t *testing.T) {
 	t.Parallel()
 	name := fleetName()
@@ -170,8 +170,8 @@ func TestLeaseSaysHowLongItLasts(t *testing.T) {
 	}
 }
 
-// TestPausedWriter pauses a writer at each step, runs another one to the end, and
-// continues.
+// TestPausedWriter pauses a writer at each step, completes another writer's change, and
+// continues the first writer.
 func TestPausedWriter(t *testing.T) {
 	t.Parallel()
 	last := render(map[fleet.VMID]string{2009: "pve-3"})
@@ -199,8 +199,8 @@ func TestPausedWriter(t *testing.T) {
 	}
 }
 
-// TestStageOfAConfigMapIsDamaged interrupts a write and damages what it staged: nobody reads
-// the fleet as if the write had not begun.
+// TestStageOfAConfigMapIsDamaged interrupts a write and damages the staged steps: no
+// reader gets the fleet as it was before the write.
 func TestStageOfAConfigMapIsDamaged(t *testing.T) {
 	t.Parallel()
 	name := fleetName()
@@ -366,7 +366,7 @@ func TestConfigMapLimits(t *testing.T) {
 	}
 }
 
-// TestConfigMapOfExactSize fills a ConfigMap to the last byte that Kubernetes takes.
+// TestConfigMapOfExactSize fills a ConfigMap to the last byte that Kubernetes accepts.
 func TestConfigMapOfExactSize(t *testing.T) {
 	t.Parallel()
 	const limit = 1 << 20
@@ -385,8 +385,8 @@ func TestConfigMapOfExactSize(t *testing.T) {
 	}
 }
 
-// TestFenceByHand reads the number of a lock as a person may write it: one that no lock
-// can have counts as none, or no process could write any more.
+// TestFenceByHand reads lock numbers that a person may have written: an impossible number
+// counts as none; otherwise no process could write again.
 func TestFenceByHand(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int64{"7": 7, "2147483647": 2147483647, "2147483648": 0, "9223372036854775807": 0, "seven": 0, "": 0} {
@@ -413,8 +413,8 @@ func TestConfigMapHistoryOverDays(t *testing.T) {
 	wantHistory(t, c, all[3].Change.Time.Add(9000*time.Hour), all[3:]...)
 }
 
-// TestConfigMapOverwrittenRecords has another client overwrite records: the changes before
-// and after them are still found.
+// TestConfigMapOverwrittenRecords overwrites records as another client: the changes
+// before and after them are still found.
 func TestConfigMapOverwrittenRecords(t *testing.T) {
 	t.Parallel()
 	for _, suffix := range []string{"", "-outcome"} {

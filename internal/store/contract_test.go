@@ -28,7 +28,7 @@ type interruptible interface {
 
 // place is a kind of store with its location.
 type place struct {
-	// open returns a new store of the place, as another process would.
+	// open returns a new store of the place, as another process would open it.
 	open func(t *testing.T) interruptible
 	// elsewhere returns a store on another machine; nil if there is only one.
 	elsewhere func(t *testing.T) interruptible
@@ -86,7 +86,7 @@ func openGit(t *testing.T, config store.GitConfig) *store.Git {
 	return g
 }
 
-// bare returns an empty repository that others push to.
+// bare returns an empty repository that other clients push to.
 func bare(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "remote.git")
@@ -94,7 +94,7 @@ func bare(t *testing.T) string {
 	return dir
 }
 
-// run runs git as a person does.
+// run runs git as a user does.
 func run(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "git", args...)

@@ -37,8 +37,8 @@ func crashAfter(d *store.Directory, files generator.Files, steps int) (string, e
 	return next, err
 }
 
-// TestCrashes ends a write at each of its steps. The fleet is then completely the old or
-// the new one, and the next write succeeds.
+// TestCrashes ends a write at each of its steps. The fleet is then entirely the old or
+// entirely the new one, and the next write succeeds.
 func TestCrashes(t *testing.T) {
 	t.Parallel()
 	moved := render(map[fleet.VMID]string{2000: "pve-1", 2002: "pve-2"}, func(f *fleet.Fleet) {
@@ -82,8 +82,8 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// checkWhole checks for the old fleet before the write was staged, and for the new one
-// from then on.
+// checkWhole expects the old fleet until the write is staged, and the new one from then
+// on.
 func checkWhole(t *testing.T, d *store.Directory, old, next generator.Files, stopped string) {
 	t.Helper()
 	want := next
@@ -120,7 +120,7 @@ func TestCrashTwice(t *testing.T) {
 	}
 }
 
-// TestCrashAndEdit has a person change a file after an interrupted write.
+// TestCrashAndEdit changes a file by hand after an interrupted write.
 func TestCrashAndEdit(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
@@ -165,7 +165,7 @@ func TestStagedByAnotherProgram(t *testing.T) {
 	}
 }
 
-// TestStagedThroughALink has links in the path of an interrupted write.
+// TestStagedThroughALink puts links in the path of an interrupted write.
 func TestStagedThroughALink(t *testing.T) {
 	t.Parallel()
 	elsewhere := t.TempDir()

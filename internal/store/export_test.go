@@ -58,12 +58,12 @@ func SilenceLimit(ctx context.Context, from io.Reader) (_ context.Context, reade
 	return ctx, receiver{from, received}, cancel
 }
 
-// FenceOf returns the number of the lock under which a root says that it was written.
+// FenceOf returns the lock number that a root records.
 func FenceOf(text string) int64 {
 	return fenceOf(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fenceAnnotation: text}}})
 }
 
-// Fits reports whether a ConfigMap of so many bytes, keys included, is accepted.
+// Fits reports whether a ConfigMap with this many bytes, including keys, is accepted.
 func Fits(text, binary int) bool {
 	m := &corev1.ConfigMap{Data: map[string]string{"text": strings.Repeat("x", text-4)}}
 	if binary > 0 {
@@ -78,10 +78,10 @@ func IsPart(name string, dir bool) bool { return roleOf(name, dir) != roleRefuse
 // Census counts files of a fleet.
 type Census struct{ census }
 
-// File returns what is wrong with one more file of the desired state, or "".
+// File returns the limit that one more file of the desired state exceeds, or "".
 func (c *Census) File(name string, size int64) string { return c.count(name, roleFile, size) }
 
-// Record returns what is wrong with one more record of the history, or "".
+// Record returns the limit that one more record of the history exceeds, or "".
 func (c *Census) Record(name string, size int64) string { return c.count(name, roleRecord, size) }
 
 // Refused returns the error for a file of a fleet in git.

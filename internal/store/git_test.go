@@ -32,7 +32,7 @@ func person(t *testing.T, remote string) string {
 	return dir
 }
 
-// commitAll commits what a person did, and pushes it.
+// commitAll commits a person's changes, and pushes them.
 func commitAll(t *testing.T, dir, message string) {
 	t.Helper()
 	run(t, dir, "add", "-A")
@@ -117,7 +117,7 @@ func TestGitSubjects(t *testing.T) {
 	}
 }
 
-// TestGitRevert has a person revert an apply: the desired state is reverted, and the
+// TestGitRevert reverts an apply as a person does: the desired state is reverted, and the
 // history keeps all changes.
 func TestGitRevert(t *testing.T) {
 	t.Parallel()
@@ -198,7 +198,7 @@ func TestGitOffline(t *testing.T) {
 	wantHistory(t, elsewhere, time.Time{}, closed(first), closed(second))
 }
 
-// TestGitRefusedByARule has a remote that accepts no pushes to the branch.
+// TestGitRefusedByARule uses a remote that accepts no pushes to the branch.
 func TestGitRefusedByARule(t *testing.T) {
 	t.Parallel()
 	g, clone, remote := working(t)
@@ -217,7 +217,7 @@ func TestGitRefusedByARule(t *testing.T) {
 	wantSound(t, clone)
 }
 
-// TestGitNotesOfTwoClients has two machines record outcomes independently.
+// TestGitNotesOfTwoClients records outcomes on two machines independently.
 func TestGitNotesOfTwoClients(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)
@@ -236,8 +236,8 @@ func TestGitNotesOfTwoClients(t *testing.T) {
 	}
 }
 
-// TestGitNotesAfterALostResponse has another machine record an outcome while the answer to a
-// push is lost. The next outcome does not replace it.
+// TestGitNotesAfterALostResponse records an outcome on another machine while the response
+// to a push is lost. The next outcome does not replace it.
 func TestGitNotesAfterALostResponse(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)
@@ -261,9 +261,9 @@ func TestGitNotesAfterALostResponse(t *testing.T) {
 	wantHistory(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), time.Time{}, closed(first), closed(second))
 }
 
-// TestGitNotesOfOtherClients has another client add a note to the commit of a change, in a
-// remote that sends objects that are too large, and in one that does not. The outcome
-// counts as missing, and the following changes work.
+// TestGitNotesOfOtherClients adds a note to the commit of a change as another client, in
+// a remote that sends objects that are too large, and in one that does not. The outcome
+// counts as missing, and the following changes succeed.
 func TestGitNotesOfOtherClients(t *testing.T) {
 	t.Parallel()
 	first, second := changed(0), changed(1)
@@ -297,7 +297,7 @@ func TestGitNotesOfOtherClients(t *testing.T) {
 	}
 }
 
-// TestGitInvalidNotes has other content at the reference of the notes.
+// TestGitInvalidNotes stores other content at the reference of the notes.
 func TestGitInvalidNotes(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a file", "a tree", "another branch"} {
@@ -324,7 +324,7 @@ func TestGitInvalidNotes(t *testing.T) {
 	}
 }
 
-// TestGitReview has a person merge numaform's proposals.
+// TestGitReview merges numaform's proposals as a reviewer.
 func TestGitReview(t *testing.T) {
 	t.Parallel()
 	for name, merge := range map[string][]string{
@@ -411,8 +411,8 @@ func TestGitRemotesWithAUser(t *testing.T) {
 	}
 }
 
-// TestGitUnreadableNotes loses the directory of the notes for a commit: whether it
-// has a note is then unknown.
+// TestGitUnreadableNotes deletes the directory of the notes for a commit: whether the
+// commit has a note is then unknown.
 func TestGitUnreadableNotes(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "fleet")
@@ -429,8 +429,8 @@ func TestGitUnreadableNotes(t *testing.T) {
 	}
 }
 
-// TestGitNotesWithoutACommit loses the commit of the notes, or has one that is damaged:
-// outcomes are not known then, and none is taken for missing.
+// TestGitNotesWithoutACommit deletes or damages the commit of the notes: outcomes are
+// then unknown, and none counts as missing.
 func TestGitNotesWithoutACommit(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "fleet")
@@ -452,7 +452,7 @@ func TestGitNotesWithoutACommit(t *testing.T) {
 	}
 }
 
-// TestGitSilenceLimit has a remote that answers now and then, and then no more.
+// TestGitSilenceLimit uses a remote that sends data from time to time, and then stops.
 func TestGitSilenceLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -475,7 +475,7 @@ func TestGitSilenceLimit(t *testing.T) {
 	})
 }
 
-// TestGitHidesSecrets has an unreachable remote, and secrets for it.
+// TestGitHidesSecrets uses an unreachable remote with secrets.
 func TestGitHidesSecrets(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]store.GitConfig{
@@ -523,7 +523,7 @@ func wantNowhere(t *testing.T, dir, text string) {
 	}
 }
 
-// TestGitDecisions checks for words that people search for.
+// TestGitDecisions checks that commit messages contain the words that people search for.
 func TestGitDecisions(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)

@@ -54,8 +54,8 @@ func checkedOut(t *testing.T, subdir string) (g *store.Git, ann string, config s
 	return openGit(t, config), ann, config
 }
 
-// TestGitCheckoutWithEdits has uncommitted edits. None is ignored, none is applied, and
-// the checkout is unchanged.
+// TestGitCheckoutWithEdits makes uncommitted edits. None is ignored or applied, and the
+// checkout does not change.
 func TestGitCheckoutWithEdits(t *testing.T) {
 	t.Parallel()
 	node := "r/pve-1/node-a-2000.tf"
@@ -135,7 +135,7 @@ func stageAndRestore(t *testing.T, ann, fleet, name string) {
 	put(t, fleet, name, string(desired()[name]))
 }
 
-// TestGitCheckoutRunsNothing has filters and hooks in a checkout.
+// TestGitCheckoutRunsNothing checks that filters and hooks in a checkout do not run.
 func TestGitCheckoutRunsNothing(t *testing.T) {
 	t.Parallel()
 	g, ann, _ := checkedOut(t, "")
@@ -157,7 +157,7 @@ func TestGitCheckoutRunsNothing(t *testing.T) {
 	}
 }
 
-// TestGitCheckoutAhead has commits that the remote lacks.
+// TestGitCheckoutAhead adds commits that the remote lacks.
 func TestGitCheckoutAhead(t *testing.T) {
 	t.Parallel()
 	g, ann, _ := checkedOut(t, "clusters/prod")
@@ -250,7 +250,7 @@ func TestListed(t *testing.T) {
 	}
 }
 
-// TestGitShallowRemote has a remote that lacks part of its history.
+// TestGitShallowRemote uses a remote that lacks part of its history.
 func TestGitShallowRemote(t *testing.T) {
 	t.Parallel()
 	g, _, remote := pushed(t, "")
@@ -292,7 +292,7 @@ func TestGitUpgrade(t *testing.T) {
 	wantHistory(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), time.Time{}, closed(first), closed(second))
 }
 
-// TestGitTokenStaysWithItsHost has a server that redirects to another host.
+// TestGitTokenStaysWithItsHost uses a server that redirects to another host.
 func TestGitTokenStaysWithItsHost(t *testing.T) {
 	t.Parallel()
 	asked := 0

@@ -75,8 +75,8 @@ func TestObjectWithALargeBase(t *testing.T) {
 	}
 }
 
-// TestGitWithoutTheProgram has only the git programs on PATH that a local remote needs:
-// the library indexes packs. It is not parallel, because it sets PATH.
+// TestGitWithoutTheProgram restricts PATH to the git programs that a local remote needs,
+// so that the library indexes packs. It is not parallel, because it sets PATH.
 func TestGitWithoutTheProgram(t *testing.T) {
 	remote := bare(t)
 	g := openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote})

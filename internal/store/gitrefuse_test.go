@@ -30,7 +30,7 @@ func pushed(t *testing.T, subdir string) (g *store.Git, ann, remote string) {
 	return g, person(t, remote), remote
 }
 
-// link makes a symbolic link.
+// link creates a symbolic link.
 func link(t *testing.T, dir, name, target string) {
 	t.Helper()
 	path := filepath.Join(dir, filepath.FromSlash(name))
@@ -39,8 +39,8 @@ func link(t *testing.T, dir, name, target string) {
 	}
 }
 
-// wantRefused checks that a read names a file and how to remove it, without terminal
-// control sequences.
+// wantRefused checks that the error of a read names a file and how to remove it, without
+// terminal control sequences.
 func wantRefused(t *testing.T, s store.Store, name string) {
 	t.Helper()
 	_, _, err := s.Read(t.Context())
@@ -83,8 +83,8 @@ var intruders = map[string]struct{ path, target, shown string }{
 	},
 }
 
-// TestFixOfRefused removes a file by git where git can, and no file of a tree that git
-// itself does not make.
+// TestFixOfRefused removes a file with git where git can, and no file of a tree that git
+// itself does not create.
 func TestFixOfRefused(t *testing.T) {
 	t.Parallel()
 	const byHand = "reset the branch to the commit before it"
@@ -101,7 +101,7 @@ func TestFixOfRefused(t *testing.T) {
 	}
 }
 
-// TestGitRemoteThatSendsNothing has a server that lists a branch and sends none of its
+// TestGitRemoteThatSendsNothing uses a server that lists a branch and sends none of its
 // objects.
 func TestGitRemoteThatSendsNothing(t *testing.T) {
 	t.Parallel()
@@ -214,7 +214,7 @@ func TestGitRefusesModes(t *testing.T) {
 	}
 }
 
-// TestGitRefusesTrees has trees that git itself would not write.
+// TestGitRefusesTrees pushes trees that git itself would not write.
 func TestGitRefusesTrees(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -247,8 +247,8 @@ func TestGitRefusesTrees(t *testing.T) {
 	}
 }
 
-// TestGitRefusesTreesBelow has a name that leads out of a directory of the fleet. The
-// command to remove it must not lead out, too.
+// TestGitRefusesTreesBelow pushes a name that leads out of a directory of the fleet. The
+// command to remove it must not lead out either.
 func TestGitRefusesTreesBelow(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"..", ".", ".git"} {
@@ -289,7 +289,7 @@ func putTree(t *testing.T, remote string, tree []byte) string {
 	return strings.TrimSpace(string(hash))
 }
 
-// TestGitSkips has what forges and older versions keep next to a fleet.
+// TestGitSkips adds the files that forges and older versions store next to a fleet.
 func TestGitSkips(t *testing.T) {
 	t.Parallel()
 	g, ann, _ := pushed(t, "")
@@ -313,7 +313,7 @@ func TestGitSkips(t *testing.T) {
 	}
 }
 
-// TestGitOutsideItsDirectory has arbitrary content outside of the fleet's directory: it
+// TestGitOutsideItsDirectory adds arbitrary content outside of the fleet's directory: it
 // is not read, not refused and not changed.
 func TestGitOutsideItsDirectory(t *testing.T) {
 	t.Parallel()
@@ -336,7 +336,7 @@ func TestGitOutsideItsDirectory(t *testing.T) {
 	wantFiles(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote, Subdir: "clusters/prod"}), render(nil))
 }
 
-// TestGitInvalidSubdir has something else in place of the fleet's directory.
+// TestGitInvalidSubdir puts a file in place of the fleet's directory.
 func TestGitInvalidSubdir(t *testing.T) {
 	t.Parallel()
 	for name, replace := range map[string]func(ann string){
@@ -389,7 +389,8 @@ func TestGitLimits(t *testing.T) {
 	}
 }
 
-// TestGitLimitOfAFile has a file that could be read, but is larger than any of a fleet.
+// TestGitLimitOfAFile pushes a file that could be read, but is larger than any file of a
+// fleet.
 func TestGitLimitOfAFile(t *testing.T) {
 	t.Parallel()
 	g, ann, _ := pushed(t, "")
@@ -398,8 +399,8 @@ func TestGitLimitOfAFile(t *testing.T) {
 	wantRefused(t, g, "r/pve-1/node-a-2000.tf has 2097152 bytes: a file of the fleet must have at most 1048576")
 }
 
-// TestGitLimitOfACommit has a commit that could be read, but is larger than any of a
-// fleet.
+// TestGitLimitOfACommit pushes a commit that could be read, but is larger than any commit
+// of a fleet.
 func TestGitLimitOfACommit(t *testing.T) {
 	t.Parallel()
 	g, ann, _ := pushed(t, "")
@@ -426,7 +427,7 @@ func TestGitRedirects(t *testing.T) {
 	}
 }
 
-// TestGitHidesEscapes has a pusher's texts with terminal control sequences.
+// TestGitHidesEscapes pushes texts with terminal control sequences.
 func TestGitHidesEscapes(t *testing.T) {
 	t.Parallel()
 	g, ann, remote := pushed(t, "")
@@ -446,8 +447,8 @@ func TestGitHidesEscapes(t *testing.T) {
 	wantFiles(t, g, desired())
 }
 
-// TestDirectoryRefuses has the same in a plain directory, except for files left by older
-// versions and the engine.
+// TestDirectoryRefuses puts the same files in a plain directory, except those left by
+// older versions and the engine.
 func TestDirectoryRefuses(t *testing.T) {
 	t.Parallel()
 	for name, tt := range intruders {

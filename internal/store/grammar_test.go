@@ -9,8 +9,7 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// TestGrammar has names at the edges of what belongs to a fleet: just inside, and just
-// outside.
+// TestGrammar checks names on both sides of the boundary of a fleet.
 func TestGrammar(t *testing.T) {
 	t.Parallel()
 	long := func(n int) string { return strings.Repeat("a", n) }

@@ -23,7 +23,8 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// wantUnreadable checks for an entry with an unreadable change or outcome, before others.
+// wantUnreadable expects an entry with an unreadable change or outcome, before the
+// others.
 func wantUnreadable(t *testing.T, s store.Store, unreadable audit.Entry, why string, others ...audit.Entry) {
 	t.Helper()
 	list := historyOf(t, s, time.Time{})
@@ -47,7 +48,7 @@ func nothingOf(change audit.Change) audit.Entry {
 	return audit.Entry{Change: audit.Change{ID: change.ID, Time: change.Time}}
 }
 
-// TestBrokenRecords has modified records. None of them prevents reading the others.
+// TestBrokenRecords modifies records. None of them prevents reading the others.
 func TestBrokenRecords(t *testing.T) {
 	t.Parallel()
 	first, second := changed(0), changed(1)
@@ -100,8 +101,8 @@ func TestBrokenRecords(t *testing.T) {
 	})
 }
 
-// TestRecordOfANewerNumaform has records of a newer format: this installation's own must
-// not be ignored, and others' are not read.
+// TestRecordOfANewerNumaform checks records of a newer format: this installation's own
+// records must not be ignored, and other installations' records are not read.
 func TestRecordOfANewerNumaform(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
@@ -202,7 +203,8 @@ func gated(t *testing.T, dir string, how int) bool {
 	return err != nil
 }
 
-// TestGate checks who is locked out of a directory while it is written and read.
+// TestGate checks which processes are locked out of a directory while it is written and
+// read.
 func TestGate(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
@@ -273,7 +275,7 @@ func sorted(files generator.Files) []string {
 	return names
 }
 
-// TestDiskFull has a full disk: nothing is partly written.
+// TestDiskFull checks that nothing is partly written to a full disk.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// TestUnlockReleasesInherited holds a second descriptor of the lock file, as a child process
-// does between fork and exec: unlock must release the lock all the same.
+// TestUnlockReleasesInherited holds a second descriptor of the lock file, as a child
+// process does between fork and exec: unlock must still release the lock.
 func TestUnlockReleasesInherited(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -316,7 +316,7 @@ func TestKeySecret(t *testing.T) {
 	if err := viewer.Begin(t.Context(), base, desired(), changed(1)); err == nil || !strings.Contains(err.Error(), "grant this user read access") {
 		t.Errorf("without the right: %v", err)
 	}
-	// A cluster that does not respond is no reason to trust nothing.
+	// A cluster that does not respond must not make all records untrusted.
 	broken := fake.NewClientset(&corev1.Secret{})
 	broken.PrependReactor("get", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("timeout") })
 	s = store.NewSealed(store.NewDirectory(dir), store.SecretVault{Client: broken, Namespace: "numaform", Name: "x"}, "prod")

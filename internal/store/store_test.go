@@ -51,7 +51,7 @@ func desired() generator.Files {
 	return render(map[fleet.VMID]string{2000: "pve-1", 2001: "pve-1"})
 }
 
-// strangers are files that the engine, older versions, forges and people keep in a
+// strangers are files that the engine, older versions, forges and people store in a
 // fleet's directory.
 var strangers = []string{
 	"README.md", "LICENSE", "CODEOWNERS", ".github/workflows/x.yml", ".gitlab-ci.yml", ".gitattributes",

@@ -46,8 +46,8 @@ func tree(t *testing.T, dir string) map[string]string {
 	return files
 }
 
-// TestWriteIntoARepository has a directory with unmanaged files: they are refused, and
-// nothing is written.
+// TestWriteIntoARepository writes to a directory with unmanaged files: they are refused,
+// and nothing is written.
 func TestWriteIntoARepository(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -121,7 +121,7 @@ func TestWriteRefusesAnotherClustersFleet(t *testing.T) {
 	}
 }
 
-// TestReadKeepsEdits has a fleet's files that are hard to recognize after edits.
+// TestReadKeepsEdits reads a fleet's files that are hard to recognize after edits.
 func TestReadKeepsEdits(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"fleet.json", "r/pve-1/main.tf", "r/pve-1/node-a-2000.tf"} {

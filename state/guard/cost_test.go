@@ -36,8 +36,8 @@ func TestPolicyWork(t *testing.T) {
 	}
 }
 
-// TestPolicyWorkOnShortTexts evaluates functions on texts of one byte and of none, which cost
-// next to nothing.
+// TestPolicyWorkOnShortTexts evaluates functions on texts of one byte and of none, which
+// cost almost nothing.
 func TestPolicyWorkOnShortTexts(t *testing.T) {
 	t.Parallel()
 	for _, when := range []string{
@@ -50,7 +50,7 @@ func TestPolicyWorkOnShortTexts(t *testing.T) {
 	}
 }
 
-// TestPolicyWorkOfAllRules has too many rules that are each within their limit.
+// TestPolicyWorkOfAllRules evaluates too many rules, each of which is within its limit.
 func TestPolicyWorkOfAllRules(t *testing.T) {
 	t.Parallel()
 	text := allowAll
@@ -64,8 +64,8 @@ func TestPolicyWorkOfAllRules(t *testing.T) {
 	}
 }
 
-// TestPolicyMemory has rules whose functions would return far longer strings than their
-// arguments: they are stopped before.
+// TestPolicyMemory evaluates rules whose functions would return far longer strings than
+// their arguments: they stop before that.
 func TestPolicyMemory(t *testing.T) { //nolint:paralleltest // it measures memory
 	const most = 64 << 20
 	for name, when := range map[string]string{

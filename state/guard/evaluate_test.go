@@ -143,7 +143,7 @@ func TestPolicyFailsClosed(t *testing.T) {
 	}
 }
 
-// TestPolicySeesWhatBlocks checks that a blocked VM is not drained for any rule.
+// TestPolicySeesWhatBlocks checks that no rule sees a blocked VM as drained.
 func TestPolicySeesWhatBlocks(t *testing.T) {
 	t.Parallel()
 	asked := mixed

@@ -18,7 +18,7 @@ const (
 )
 
 // TestCheckIdentity edits a plan's data about the guest that a write would reach: the
-// provider writes to the guest with the ID, whatever else is in the state.
+// provider writes to the guest with the ID, regardless of the rest of the state.
 func TestCheckIdentity(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -50,7 +50,7 @@ func TestCheckIdentity(t *testing.T) {
 	}
 }
 
-// TestCheckExpected edits what a module derived from a VM's file.
+// TestCheckExpected edits the values that a module derived from a VM's file.
 func TestCheckExpected(t *testing.T) {
 	t.Parallel()
 	const canary = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
@@ -107,8 +107,8 @@ func TestCheckExpected(t *testing.T) {
 	}
 }
 
-// TestCheckExpectedHardware edits what a module derived for a VM's disk, devices and
-// seed. Disk options that are not in the file have the provider's defaults.
+// TestCheckExpectedHardware edits the values that a module derived for a VM's disk,
+// devices and seed. Disk options that are not in the file have the provider's defaults.
 func TestCheckExpectedHardware(t *testing.T) {
 	t.Parallel()
 	const seed = "local:iso/numaform-seed.iso"
@@ -327,7 +327,7 @@ func TestCheckRange(t *testing.T) {
 }
 
 // TestKnowsModules checks that there is an expectation for all modules that numaform
-// carries: a change of the modules needs an entry, which the tests of generator compare
+// includes: a change of the modules needs an entry, which the tests of generator compare
 // with the engine.
 func TestKnowsModules(t *testing.T) {
 	t.Parallel()

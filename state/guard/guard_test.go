@@ -18,9 +18,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// The plans in testdata were made by Terraform with the bpg provider in a directory with
-// VMs 2001 and 2002 on pve-1; imported.json is the import of VM 2001 from the simulator,
-// and tofu.json is by OpenTofu. import.json was derived from one of them.
+// The plans in testdata were created by Terraform with the bpg provider in a directory
+// with VMs 2001 and 2002 on pve-1; imported.json is the import of VM 2001 from the
+// simulator, and tofu.json was created by OpenTofu. import.json was derived from one of
+// them.
 
 // vm returns the target of VM number vmid in testdata.
 func vm(vmid fleet.VMID) guard.Target {

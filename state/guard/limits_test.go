@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// small are limits that two of anything exceed; each test raises some of them.
+// small are limits that any two operations exceed; each test raises some of them.
 var small = guard.Limits{
 	WindowSeconds: 600, PerChange: one, PerWindow: one, PerHost: one, PerPool: one,
 	MaxUpdates: 1, MaxImports: 1, BreakAfter: 3,

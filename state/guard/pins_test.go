@@ -96,8 +96,8 @@ func TestCheckPinsOfAVMThatStays(t *testing.T) {
 	}
 }
 
-// TestCheckPinsOfAVMWithoutAChange has a plan of some VMs only: the other VMs, whose CPUs
-// are assigned all the same, are in the planned state alone.
+// TestCheckPinsOfAVMWithoutAChange checks a plan of only some VMs: the other VMs, whose
+// CPUs are assigned too, are only in the planned state.
 func TestCheckPinsOfAVMWithoutAChange(t *testing.T) {
 	t.Parallel()
 	plan := edited(t, "mixed", edits{"resource_changes.2.change.after.cpu.0.affinity": "3-6"})
@@ -157,8 +157,8 @@ func TestCheckDrained(t *testing.T) {
 	}
 }
 
-// TestCheckUpdatesPerKind checks that what a VM may change in place its security groups
-// may not, and vice versa.
+// TestCheckUpdatesPerKind checks that the attributes that may change in place on a VM may
+// not change on its security groups, and vice versa.
 func TestCheckUpdatesPerKind(t *testing.T) {
 	t.Parallel()
 	updating := intent(func(i *guard.Intent) { i.Update = creating(2003).Create; i.Delete = mixed.Delete })

@@ -78,8 +78,8 @@ func TestWake(t *testing.T) {
 	}
 }
 
-// TestStandbyNeedsItsModule checks that the file of a VM from an older release cannot say
-// standby.
+// TestStandbyNeedsItsModule checks that the file of a VM from an older release cannot
+// declare standby.
 func TestStandbyNeedsItsModule(t *testing.T) {
 	t.Parallel()
 	plan := edited(t, "update", nil)
