@@ -217,8 +217,8 @@ func (w *Workspace) readManifest() (*manifest, error) {
 
 // addCalls makes the engine's list of modules contain the files' module calls, and
 // reports whether it could: each must call a directory that is already in the list, so
-// that its own calls and providers are known. Init would do no more. A directory stays in
-// the list when its last call is deleted, for the next call.
+// that its own calls and providers are known. Init would do no more. A directory remains
+// in the list when its last call is deleted, for the next call.
 func (w *Workspace) addCalls(c *configuration) bool {
 	old, err := w.readManifest()
 	if err != nil || !c.local || (old == nil && len(c.calls) > 0) {

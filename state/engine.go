@@ -70,7 +70,7 @@ type EngineError struct {
 	Rejected []string
 }
 
-// Error says what was searched for, where, and how to fix it.
+// Error names the programs and directories that were searched, and the fix.
 func (e *EngineError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "no engine found: looked for %s, version %s", strings.Join(e.Wanted, " or "), e.Constraint)

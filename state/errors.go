@@ -41,7 +41,7 @@ type CommandError struct {
 	killed bool
 }
 
-// Error says what failed, where, and the engine's reasons.
+// Error names the operation, the directory and the engine's reasons.
 func (e *CommandError) Error() string {
 	reason := e.Text
 	if errors.Is(e.cause, context.Canceled) {
@@ -57,8 +57,8 @@ func (e *CommandError) Error() string {
 		"and that its address and the credential in the environment are correct; then run numaform again", e.Operation, e.Dir, e.Backend, reason, e.done())
 }
 
-// done says what a command may have done although its backend did not respond. A command
-// that held the lock may have completed and failed only to release it.
+// done describes the possible result of a command whose backend did not respond. A
+// command that held the lock may have completed and failed only to release it.
 func (e *CommandError) done() string {
 	kept := filepath.Join(e.Dir, erroredState)
 	if _, err := os.Stat(kept); err == nil {
@@ -98,14 +98,15 @@ type LockedError struct {
 	Who     string
 	Created time.Time
 	Holder  Holder
-	// Proof says why the holder is considered gone, and what remains uncertain.
+	// Proof is the reason why the holder is considered dead, and the remaining
+	// uncertainty.
 	Proof string
 	Dir   string
 	// Lease is the lock in Kubernetes if Unlock cannot break it.
 	Lease string
 }
 
-// Error says who holds which lock since when, and how to fix it.
+// Error names the lock, its holder, its time and the fix.
 func (e *LockedError) Error() string {
 	since := "an unknown time"
 	if !e.Created.IsZero() {
@@ -239,8 +240,8 @@ var aboutState = regexp.MustCompile(`Failed to save state|Error acquiring the st
 // advice matches the start of the engine's advice for interactive use.
 var advice = regexp.MustCompile(`\s*(Failed to persist state to backend:|(OpenTofu|Terraform) (acquires a (state )?lock|is trying to read))`)
 
-// unreachable returns the backend type if the engine's output says that the backend does
-// not respond, and "" otherwise.
+// unreachable returns the backend type if the engine's output reports that the backend
+// does not respond, and "" otherwise.
 func (w *Workspace) unreachable(text string) string {
 	said, _, _ := strings.Cut(text, "\n\nError:")
 	if at := aboutState.FindStringIndex(text); at != nil {
@@ -268,7 +269,7 @@ func brief(text string) string {
 // noProvider matches the engine's errors about a provider that it cannot get.
 var noProvider = regexp.MustCompile(`(resolve|query available|retrieve the list of available|install) (provider|versions)|required_providers`)
 
-// providerHint says how to get a provider that the engine cannot download.
+// providerHint describes how to get a provider that the engine cannot download.
 func (w *Workspace) providerHint() string {
 	if dir := w.config.PluginDir; dir != "" {
 		return fmt.Sprintf("engine.plugin_dir %s does not contain the provider: fill it with `%s providers mirror %s` on a machine that can reach the registry, or correct the key",

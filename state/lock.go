@@ -155,7 +155,7 @@ func (w *Workspace) locking(ctx context.Context, operation string, command func(
 	case err != nil && w.crashed != nil:
 		return errors.Join(err, w.crashed.write(w.private(runFile)))
 	}
-	// After a success, no dead engine can hold the lock any more.
+	// After a success, no dead engine can still hold the lock.
 	w.crashed = nil
 	return errors.Join(err, removeFile(w.private(runFile)))
 }

@@ -40,7 +40,7 @@ type PlanOptions struct {
 	// the engine would load and validate every module call of the root.
 	Files map[string][]byte
 	// Imports are existing VMs that are missing from the state. For a running VM with the
-	// guest agent enabled, whatever its file says, the provider waits up to 15 minutes
+	// guest agent enabled, regardless of its file, the provider waits up to 15 minutes
 	// for the agent: give ctx a deadline, and retry.
 	Imports []generator.Import
 }

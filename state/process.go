@@ -121,7 +121,7 @@ func (w *Workspace) start(ctx context.Context, binary string) (*process, error) 
 	go func() {
 		defer close(p.ended)
 		lines := bufio.NewReader(stdout)
-		line, _ := lines.ReadString('\n') // without one, the answer is invalid
+		line, _ := lines.ReadString('\n') // without one, addressIn fails
 		said <- line
 		_, _ = io.Copy(io.Discard, lines) // so that it is never blocked
 		_ = cmd.Wait()                    // how it ended does not matter

@@ -44,7 +44,7 @@ type Provider struct {
 	Version string `json:"version"`
 	// Hash is the hash of its files, as in the engine's lock files.
 	Hash string `json:"hash"`
-	// Trust says why it may run.
+	// Trust is the reason why it may run.
 	Trust string `json:"trust"`
 	// First is set if it is trusted only because this is its first use.
 	First bool `json:"-"`
@@ -58,12 +58,12 @@ func (p *Provider) String() string {
 // ProviderError reports that a provider may not run.
 type ProviderError struct {
 	Address, Version, Dir, Hash string
-	// Trusted are the hashes that may run; By says who allows them.
+	// Trusted are the hashes that may run; By is the source that allows them.
 	Trusted []string
 	By      string
 }
 
-// Error says which provider was refused, and how to fix it.
+// Error names the refused provider and the fix.
 func (e *ProviderError) Error() string {
 	return fmt.Sprintf("provider %s %s in %s has hash %s, but %s %s: it was not started; "+
 		"find out who replaced it, or, if you did, add the hash to engine.provider_hashes in numaform.yaml",

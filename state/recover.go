@@ -55,7 +55,7 @@ type Recovery struct {
 // backend's.
 type LineageError struct{ File, Local, Remote string }
 
-// Error says which file is wrong and how to fix it.
+// Error names the file and the fix.
 func (e *LineageError) Error() string {
 	return fmt.Sprintf("state %s has lineage %s, but the backend's state has %s: it belongs to another backend or directory; "+
 		"check the backend's configuration, and remove the file if it is not needed", e.File, e.Local, e.Remote)
@@ -84,12 +84,12 @@ func (w *Workspace) recover(ctx context.Context, recovery *Recovery) error {
 	}
 	if w.crashed != nil {
 		// A lock left behind by the dead run is broken now, or found to be another
-		// client's. The dead run stays recorded until an operation succeeds.
+		// client's. The record of the dead run remains until an operation succeeds.
 		if err := w.prepare(ctx); err != nil {
 			return err
 		}
 		crashed := w.crashed
-		// There is no need to wait for a lock that was provably left behind.
+		// Do not wait for a lock that was provably left behind.
 		err := w.tryLock(ctx, min(soon, w.config.LockTimeout))
 		if locked := (*LockedError)(nil); errors.As(err, &locked) {
 			err = w.tryLock(ctx, w.config.LockTimeout)

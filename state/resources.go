@@ -40,7 +40,7 @@ type LostResourcesError struct {
 	Regained []string
 }
 
-// Error says what is wrong with which state, and how to fix it.
+// Error names the state, the differences and the fix.
 func (e *LostResourcesError) Error() string {
 	var parts []string
 	if len(e.Lost) > 0 {

@@ -38,10 +38,10 @@ type Config struct {
 	// Dir is the directory of one root, with its .tf files.
 	Dir    string
 	Engine *Engine
-	// Root and Files, if set, are all that the engine may read, besides a plan's own
-	// files: Files by their slash-separated paths relative to Root, which must contain
-	// Dir. Before each command, anything that differs is replaced. Root must exist; Dir
-	// need not.
+	// Root and Files, if set, are the only files that the engine may read, in addition to
+	// a plan's own files: Files by their slash-separated paths relative to Root, which
+	// must contain Dir. Before each command, anything that differs is replaced. Root must
+	// exist; Dir need not.
 	Root  string
 	Files map[string][]byte
 	// Errored is the file for a state that the backend did not accept. The state moves

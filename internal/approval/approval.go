@@ -1,7 +1,7 @@
 // Package approval delays changes that need approval. If the mode of a NodePool, or the
-// guard, does not allow a change by itself, the change becomes a ScalePlan, which is
-// pending until an operator approves the complete hash of its diff. The package chooses
-// no placements and changes no fleet: package scaler makes the dry plans and applies
+// guard, requires approval of a change, the change becomes a ScalePlan, which is pending
+// until an operator approves the complete hash of its diff. The package chooses no
+// placements and changes no fleet: package scaler makes the dry plans and applies
 // approved changes in the usual way. Start at New, Approvals.Up, Approvals.Approver and
 // Approvals.Methods; docs/approval.md is the user's documentation.
 package approval

@@ -32,7 +32,8 @@ type draft struct {
 	vms         []v1alpha1.ScalePlanVM
 	hosts       []v1alpha1.ScalePlanHost
 	verdict     guard.Verdict
-	// reasons say why approval is needed, in addition to the guard's findings.
+	// reasons are the reasons why approval is needed, in addition to the guard's
+	// findings.
 	reasons []string
 	diff    string
 	hash    string

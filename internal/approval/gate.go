@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// RequestedByGuard requests approval for changes that have begun and that the guard does
-// not allow by itself.
+// RequestedByGuard requests approval for changes that have begun and for which the guard
+// requires it.
 const RequestedByGuard = "guard"
 
 // RequestedByClass requests approval for changes of running VMs.
@@ -61,9 +61,9 @@ func (a *Approvals) MayWake(ctx context.Context) (func(vm *fleet.VM) bool, error
 	}, nil
 }
 
-// Approver returns the approver of a plan that the guard does not allow by itself: the
-// auto mode of its NodePools, or the operator who approved a ScalePlan that covers it. If
-// it returns "", a ScalePlan is pending.
+// Approver returns the approver of a plan for which the guard requires approval: the auto
+// mode of its NodePools, or the operator who approved a ScalePlan that covers it. If it
+// returns "", a ScalePlan is pending.
 func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string, error) {
 	if plan.Plan == nil || plan.Verdict.Decision == guard.Deny {
 		return "", nil
@@ -147,7 +147,7 @@ func targets(intent guard.Intent) []target {
 	return list
 }
 
-// draftOf returns a draft of a plan that the guard does not allow by itself.
+// draftOf returns a draft of a plan for which the guard requires approval.
 func draftOf(plan *scaler.RootPlan) (*draft, error) {
 	d := &draft{direction: v1alpha1.ScaleDown, requestedBy: RequestedByGuard, why: "the guard requires approval for this change"}
 	if plan.InPlace {

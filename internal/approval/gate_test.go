@@ -303,8 +303,8 @@ func TestPodsDoNotWaitForChangesInPlace(t *testing.T) {
 	}
 }
 
-// TestAVMThatWasGivenUpWasNotMade lets an approved VM fail and disappear before the next
-// check.
+// TestAVMThatWasGivenUpWasNotMade checks an approved VM that fails and disappears before
+// the next check.
 func TestAVMThatWasGivenUpWasNotMade(t *testing.T) {
 	b := newBench(t, strict())
 	b.pool("slow", "manual", "")

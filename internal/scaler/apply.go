@@ -53,7 +53,7 @@ func (r Result) String() string {
 }
 
 // Approve evaluates the plans of a change; an error stops all of them. approver is who
-// approved the plans that the guard does not allow by itself, or empty.
+// approved the plans that need approval, or empty.
 type Approve func([]RootPlan) (approver string, err error)
 
 // Apply plans every touched host, calls approve, makes the change the desired state and
@@ -512,8 +512,8 @@ func (v *hostView) agrees(target guard.Target, values map[string]any, relevant f
 }
 
 // While the provider waits for a clone to be unlocked, it treats every error as
-// temporary: if the host goes down, the provider waits as long as a clone may take, and
-// ignores the engine's request to stop. The scaler therefore checks during the apply
+// temporary: if the host goes down, the provider waits for the maximum time of a clone,
+// and ignores the engine's request to stop. The scaler therefore checks during the apply
 // whether the cluster still reaches the host.
 const (
 	// onlinePoll is the interval between checks, and offlineReadings the number of

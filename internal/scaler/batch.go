@@ -380,8 +380,8 @@ func (w *Writer) withdrawn(b *batch) bool {
 }
 
 // allow returns an error if a plan may not be applied. approver is who approved it, if it
-// needed approval: because the guard does not allow it by itself, or because the NodePool
-// requires approval of updates of running VMs or of wakes.
+// needed approval: because the guard requires it, or because the NodePool requires
+// approval of updates of running VMs or of wakes.
 func (w *Writer) allow(ctx context.Context, plan *RootPlan) (approver string, err error) {
 	switch {
 	case plan.Err != nil:

@@ -20,7 +20,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// DriftClass says how a VM differs from its file, and so which remedy applies.
+// DriftClass classifies how a VM differs from its file, and thus determines the remedy.
 type DriftClass string
 
 // The classes of drift. None of them is ever fixed without a request.
@@ -75,7 +75,7 @@ type VMDrift struct {
 	Repairable bool
 	// Notes are additional information for the user.
 	Notes []string
-	// Advice says what to do; empty if nothing is needed.
+	// Advice is the action to take; empty if none is needed.
 	Advice string
 }
 

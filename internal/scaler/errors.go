@@ -28,8 +28,7 @@ type DeniedError struct {
 
 func (e *DeniedError) Error() string { return fmt.Sprintf("host %s: %s", e.Host, e.Verdict) }
 
-// PendingApprovalError reports that a change needs approval because the guard does not allow it by
-// itself.
+// PendingApprovalError reports that a change needs approval before it can be applied.
 type PendingApprovalError struct {
 	Host    topology.HostID
 	Verdict guard.Verdict

@@ -23,8 +23,9 @@ func (w *Writer) hadJoined(ctx context.Context, unseen []fleet.VM) (joined map[f
 	return joined, nil
 }
 
-// nodesFiledAsStandby returns the VMs whose files say standby although they run as Nodes:
-// a person edited the file, or reverted the wake. It excludes VMs that a person started.
+// nodesFiledAsStandby returns the VMs whose files declare standby although they run as
+// Nodes: a person edited the file, or reverted the wake. It excludes VMs that a person
+// started.
 func (w *Writer) nodesFiledAsStandby(ctx context.Context, from *reading, snapshot *topology.Snapshot) (map[fleet.Key]bool, error) {
 	index := indexGuests(snapshot, w.scaler.config.ClusterID)
 	woken := wokenIn(from.recent)
@@ -60,7 +61,7 @@ func (w *Writer) mergeStandby(ctx context.Context, m *member, filed *fleet.VM, n
 }
 
 // mergeFiles applies changes by other clients to the fleet's files to the writer's
-// members. nodes contains the VMs that run as Nodes although their files say standby.
+// members. nodes contains the VMs that run as Nodes although their files declare standby.
 func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topology.Snapshot, nodes map[fleet.Key]bool) {
 	now := w.scaler.config.Clock.Now()
 	alive := indexGuests(snapshot, w.scaler.config.ClusterID).keys()

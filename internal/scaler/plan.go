@@ -219,7 +219,7 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 // planTargets plans only the VMs of the change, which costs a fraction of a complete
 // plan, and reports whether the guard allows it.
 func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (allowed bool, err error) {
-	// After a failed change in place, the state wrongly says that it was done.
+	// After a failed change in place, the state wrongly records it as done.
 	options := state.PlanOptions{Targets: v.targets(), Refresh: v.retrying}
 	if plan.Plan, err = v.change.plan(ctx, plan.workspace, v.id, options); err != nil {
 		return false, err
@@ -309,9 +309,9 @@ func (s *Scaler) planWhole(ctx context.Context, plan *RootPlan, v *hostView) (er
 	return nil
 }
 
-// planRepair plans only the VMs to repair on a host. Drift of other VMs stays as it is
-// and does not block the plan. planRepair returns an error if there is unfinished work,
-// such as an apply whose engine died.
+// planRepair plans only the VMs to repair on a host. Drift of other VMs is ignored and
+// does not block the plan. planRepair returns an error if there is unfinished work, such
+// as an apply whose engine died.
 func (s *Scaler) planRepair(ctx context.Context, plan *RootPlan, v *hostView, repaired map[string]fleet.VM) (err error) {
 	if err := v.repairable(repaired); err != nil {
 		return err

@@ -24,7 +24,7 @@ type Request struct {
 	// Key is the VM's key, if the caller must recognize it; if empty, the scaler chooses
 	// one.
 	Key fleet.Key
-	// Standby requests a standby VM, which is created and stays stopped until Wake, and
+	// Standby requests a standby VM, which is created but not started until Wake, and
 	// Reserve that it reserves its CPUs and its memory meanwhile.
 	Standby, Reserve bool
 }

@@ -118,24 +118,24 @@ type Config struct {
 	Engine *state.Engine
 	// PluginDir is a filesystem mirror of providers; empty means the registry.
 	PluginDir string
-	// Engines returns how many engines may run at once now, in all changes together; 0, or
-	// no function, means no limit besides that of each change.
+	// Engines returns how many engines may run at once now, in all changes together; 0,
+	// or no function, means no limit other than that of each change.
 	Engines func() int
 	// Providers decides which providers may run.
 	Providers *state.Providers
 	Rules     guard.Rules
-	// Drained returns an error that says why a Node's VM must not be deleted yet. A Node
-	// that does not exist is drained. If Drained is nil, nothing is known about Nodes,
-	// and no VM is deleted.
+	// Drained returns the reason why a Node's VM must not be deleted yet, as an error. A
+	// Node that does not exist is drained. If Drained is nil, nothing is known about
+	// Nodes, and no VM is deleted.
 	Drained func(ctx context.Context, node string) error
 	// NodeExists reports whether Kubernetes has a Node. If it is nil, a drained Node is
 	// assumed not to exist.
 	NodeExists func(ctx context.Context, node string) (bool, error)
 	// HolderGone returns the proof that no engine on a host, as named in a lock, is
-	// alive; nil means that there is no such proof.
+	// alive; nil means that no proof is available.
 	HolderGone func(ctx context.Context, host string) (proof string, gone bool)
-	// Blind says why a Node that Drained does not find may still exist, or is empty. If
-	// it is set, files that people deleted do not delete VMs.
+	// Blind is the reason why a Node that Drained does not find may still exist, or
+	// empty. If it is set, files that people deleted do not delete VMs.
 	Blind string
 	// Guests performs operations on VMs that no plan can; nil does nothing.
 	Guests Guests

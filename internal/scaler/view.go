@@ -38,7 +38,7 @@ type hostView struct {
 	complete bool
 	// interrupted is set if a create may have been interrupted.
 	interrupted bool
-	// blocked says why VMs in removed must stay for now, by address.
+	// blocked is the reason why each VM in removed must not be deleted yet, by address.
 	blocked map[string]string
 	// gone marks the VMs in removed whose Node does not exist, by address.
 	gone map[string]bool
@@ -232,7 +232,7 @@ func (v *hostView) repairable(repaired map[string]fleet.VM) error {
 	return nil
 }
 
-// PinsError reports that a VM cannot be pinned as its file says while it runs.
+// PinsError reports that a VM cannot get the pins in its file while it runs.
 type PinsError struct {
 	VM      string
 	Host    topology.HostID
@@ -305,7 +305,7 @@ func (v *hostView) repin(plan *RootPlan) error {
 }
 
 // pinsFit refuses pins of a running VM that its host could not have assigned: the VM's
-// memory stays where it is.
+// memory does not move.
 func (v *hostView) pinsFit(vm *fleet.VM) error {
 	refuse := func(format string, args ...any) error {
 		return &PinsError{VM: vm.Name, Host: v.id, Pins: vm.VCPUPins, Problem: fmt.Sprintf(format, args...)}

@@ -17,7 +17,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Gate decides about plans that the guard does not allow by itself.
+// Gate decides about plans that need approval.
 type Gate interface {
 	// Approver returns who approved the plan of a host, or "" if it is pending approval.
 	Approver(ctx context.Context, plan *RootPlan) (approver string, err error)
@@ -57,8 +57,8 @@ const (
 	PhaseReserved Phase = "reserved"
 	PhaseMaking   Phase = "making"
 	PhaseMade     Phase = "made"
-	// PhaseFailed means that it was not created; VMState.Err says why. If it has a file,
-	// the creation is retried until the VM is removed.
+	// PhaseFailed means that it was not created; VMState.Err is the reason. If it has a
+	// file, the creation is retried until the VM is removed.
 	PhaseFailed Phase = "failed"
 	// PhasePendingApproval means that it is pending approval. It has no file, unless it is a
 	// standby VM to be woken.
@@ -108,7 +108,7 @@ type member struct {
 	// leaving is set if removal was requested, and moving if the VM is part of a change
 	// in progress.
 	leaving, moving bool
-	// waking is set while the wake of a standby VM has not begun: its file still says
+	// waking is set while the wake of a standby VM has not begun: its file still declares
 	// standby.
 	waking bool
 	// misfiled is set while its file disagrees about standby.
@@ -386,10 +386,10 @@ func (w *Writer) Ensure(ctx context.Context, requests []Request) (vms []fleet.VM
 	return vms, nil
 }
 
-// Wake requests that standby VMs start and become Nodes, and returns them as ordinary VMs.
-// From then on each is like a new VM, in PhaseReserved. Wake refuses all of them with a
-// *NotStandbyError if one is unknown, or is no standby VM in PhaseMade, and with a
-// *StartedByHandError if one runs already: it has no join data.
+// Wake requests that standby VMs start and become Nodes, and returns them as ordinary
+// VMs. From then on each is like a new VM, in PhaseReserved. Wake refuses all of them
+// with a *NotStandbyError if one is unknown, or is not a standby VM in PhaseMade, and
+// with a *StartedByHandError if one runs already: it has no join data.
 func (w *Writer) Wake(ctx context.Context, keys ...fleet.Key) (vms []fleet.VM, err error) {
 	defer func() {
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // The limits of a fleet, checked before any content is read. A fleet of several thousand
-// VMs with years of history stays far below each.
+// VMs with years of history is far below each limit.
 const (
 	// maxFile limits one file of the fleet, maxRecord one record of its history.
 	maxFile   = 1 << 20
@@ -35,7 +35,7 @@ type RefusedError struct {
 	Where string
 	// Path is relative to the repository or the directory.
 	Path string
-	// Problem says why the file is refused, Fix how to remove it.
+	// Problem is the reason why the file is refused, and Fix the way to remove it.
 	Problem, Fix string
 }
 

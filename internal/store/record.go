@@ -51,7 +51,7 @@ func encode(id string, record any) ([]byte, error) {
 type RecordError struct {
 	// Where is the file, the commit or the object that contains the record.
 	Where string
-	// Hint says how to fix it.
+	// Hint is the fix.
 	Hint string
 	Err  error
 }

@@ -74,7 +74,7 @@ type ProposedError struct {
 	Remote string
 }
 
-// Error says where the change is and how to continue.
+// Error names the branch of the change and the next step.
 func (e *ProposedError) Error() string {
 	where := ""
 	if e.Remote != "" {

@@ -75,7 +75,7 @@ func (c *checker) vm(rc *tfjson.ResourceChange) {
 	case actions.Replace():
 		c.deny(RuleReplace, rc.Address, "the plan destroys the VM and creates it again: revert the change in its file, or replace the node with a new one that has its own VMID")
 	case actions.Forget():
-		c.needApproval(RuleForget, rc.Address, "the VM leaves the state but stays in Proxmox: approve if another owner manages it")
+		c.needApproval(RuleForget, rc.Address, "the VM leaves the state but remains in Proxmox: approve if another owner manages it")
 	default:
 		c.deny(RuleAction, rc.Address, fmt.Sprintf("numaform never requests the action %q: plan again from fresh files", join(actions)))
 	}
@@ -242,8 +242,9 @@ var deepAttributes = []string{
 	"machine", "memory", "name", "node_name", "numa", "template", "tpm_state", "usb", "virtiofs", "vm_id",
 }
 
-// providerOnly lists the attributes that are only the provider's own settings, besides
-// the timeouts. Proxmox does not store them: after an import, all of these are new.
+// providerOnly lists the attributes that are only the provider's own settings, in
+// addition to the timeouts. Proxmox does not store them: after an import, all of these
+// are new.
 var providerOnly = []string{
 	"agent.timeout", "agent.wait_for_ip", "delete_unreferenced_disks_on_destroy", "migrate",
 	"purge_on_destroy", "reboot", "reboot_after_update", "stop_on_destroy",

@@ -9,7 +9,7 @@ import (
 
 // expect compares the values that a change plans with the values that the VM's modules
 // derive from its inputs, attribute by attribute. It detects a modified module, and a
-// newer provider with attributes that numaform does not know.
+// newer provider with attributes unknown to numaform.
 func (c *checker) expect(rc *tfjson.ResourceChange, r *request) {
 	if r.inputs == nil {
 		c.deny(RuleExpected, rc.Address, "the intent lacks the arguments of the VM's file, so the plan cannot be compared with them: plan again from fresh files")
@@ -17,7 +17,7 @@ func (c *checker) expect(rc *tfjson.ResourceChange, r *request) {
 	}
 	module, known := nodeModules[r.Module]
 	if !known {
-		c.deny(RuleExpected, rc.Address, fmt.Sprintf("this version of numaform does not know the modules %.40q: "+
+		c.deny(RuleExpected, rc.Address, fmt.Sprintf("this version of numaform does not support the modules %.40q: "+
 			"upgrade through the version that wrote the file, or replace the node", r.Module))
 		return
 	}

@@ -35,7 +35,7 @@ type Target struct {
 	// Gone marks a delete whose Node does not exist, so that there is no evidence that it
 	// was ever drained. A standby VM, which has no Node, is not gone.
 	Gone bool `json:"gone,omitempty"`
-	// Blocked says why the Node is not drained yet, or is empty.
+	// Blocked is the reason why the Node is not drained yet, or empty.
 	Blocked string `json:"blocked,omitempty"`
 }
 

@@ -197,7 +197,7 @@ func TestCheckAsks(t *testing.T) {
 		part   string
 	}{
 		{"moved", "moved", nothing, nil, guard.RuleMoved, "was moved from " + vm(2002).Address},
-		{"forgotten", "forget", nothing, nil, guard.RuleForget, "stays in Proxmox"},
+		{"forgotten", "forget", nothing, nil, guard.RuleForget, "remains in Proxmox"},
 		{"import nobody asked for", "import", nothing, nil, guard.RuleImport, "was not requested"},
 		{"import without marker", "import", import2, edits{second + "change.before.description": ""}, guard.RuleImport, "does not have"},
 		{"import of another key", "import", import2, edits{second + "change.before.description": "numaform/1 cluster=prod key=" + string(vm(2001).Key)}, guard.RuleImport, "does not have"},

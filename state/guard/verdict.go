@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Decision says whether a plan may be applied. The zero value denies.
+// Decision determines whether a plan may be applied. The zero value denies.
 type Decision int
 
 // The decisions, strictest first.
@@ -31,7 +31,7 @@ func (d Decision) String() string {
 	}
 }
 
-// Rule names the check that a finding comes from.
+// Rule is the name of the check that returned a finding.
 type Rule string
 
 // PolicyRule returns the Rule for findings by the policy's rule with that name.
@@ -58,7 +58,7 @@ const (
 	RuleDrift      Rule = "drift"      // VMs are still the ones that were created
 	RuleImport     Rule = "import"     // imports of VMs that carry our marker
 	RuleMoved      Rule = "moved"      // addresses that change
-	RuleForget     Rule = "forget"     // VMs that leave the state and stay in Proxmox
+	RuleForget     Rule = "forget"     // VMs that leave the state and remain in Proxmox
 	RuleDrained    Rule = "drained"    // only VMs whose Node is drained are deleted
 	RulePins       Rule = "pins"       // no CPU is assigned to two guests
 	RuleLimit      Rule = "limit"      // how much may change at once and within the window
@@ -68,8 +68,8 @@ const (
 	RulePolicy Rule = "policy"
 )
 
-// Finding is one reason against a plan. Message says what is wrong and how to fix it, and
-// never repeats a value that might be secret.
+// Finding is one reason against a plan. Message states the problem and the fix, and never
+// repeats a value that might be secret.
 type Finding struct {
 	Rule     Rule     `json:"rule"`
 	Decision Decision `json:"decision"`
