@@ -53,7 +53,7 @@ func (w *Workspace) Apply(ctx context.Context, plan *Plan) (*Result, error) {
 	defer w.mu.Unlock()
 	result := &Result{}
 	if plan == nil || plan.file == "" || w.client == nil || !strings.HasPrefix(plan.file, w.private(plansDir)) {
-		return result, fmt.Errorf("applying %s: the plan was not made by this workspace, or was applied before: plan again", w.config.Dir)
+		return result, fmt.Errorf("applying %s: the plan was not created by this workspace, or was already applied: plan again", w.config.Dir)
 	}
 	file := plan.file
 	plan.file = ""

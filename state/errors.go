@@ -121,7 +121,7 @@ func (e *LockedError) Error() string {
 			"`kubectl delete lease %s` in the namespace of the states", e.Dir, e.Who, since, e.Lease)
 	}
 	return fmt.Sprintf("state of %s: locked by %s since %s for %s (lock %s, holder %s): wait for it; "+
-		"if its holder is certainly dead, run `force-unlock %s` there", e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, e.ID)
+		"if its holder is certainly dead, run `force-unlock %s` in that directory", e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, e.ID)
 }
 
 // lockField matches a line of the engine's description of a lock.
@@ -219,7 +219,7 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 
 // restoreState is the hint for an invalid state. Losing the state loses nothing else,
 // because VMs carry our marker.
-const restoreState = "restore the state from a backup, or move it elsewhere (with files as the backend it is terraform.tfstate " +
+const restoreState = "restore the state from a backup, or move it elsewhere (with the local backend, it is terraform.tfstate " +
 	"in the host's directory of the fleet): the next run imports the VMs that exist"
 
 // troubled matches the engine's errors about a server that does not respond, or responds

@@ -137,7 +137,7 @@ func New(config Config) (*Workspace, error) {
 		return failed(errors.New("engine is missing: find one with FindEngine"))
 	}
 	if prohibited := tfexec.ProhibitedEnv(config.Env); len(prohibited) > 0 {
-		return failed(fmt.Errorf("variable %s must not be set for the engine: it would change what is planned", prohibited[0]))
+		return failed(fmt.Errorf("variable %s must not be set for the engine, because it would change the plan: unset it", prohibited[0]))
 	}
 	if config.Parallelism <= 0 {
 		config.Parallelism = defaultParallelism

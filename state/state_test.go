@@ -237,7 +237,7 @@ func TestApplyTwice(t *testing.T) {
 	w := open(t, root(t, localBackend), nil)
 	plan := mustPlan(t, w, state.PlanOptions{})
 	mustApply(t, w, plan)
-	if _, err := w.Apply(t.Context(), plan); err == nil || !strings.Contains(err.Error(), "applied before") {
+	if _, err := w.Apply(t.Context(), plan); err == nil || !strings.Contains(err.Error(), "already applied") {
 		t.Errorf("got %v, want a refusal", err)
 	}
 	if _, err := w.Apply(t.Context(), nil); err == nil {
@@ -450,7 +450,7 @@ func TestStateCutOff(t *testing.T) {
 	write(t, dir, "terraform.tfstate", `{"version": 4`)
 	_, err := open(t, dir, nil).Plan(t.Context(), state.PlanOptions{})
 	if err == nil || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "try again") ||
-		!strings.Contains(err.Error(), "or move it elsewhere (with files as the backend it is terraform.tfstate in the host's directory") {
+		!strings.Contains(err.Error(), "or move it elsewhere (with the local backend, it is terraform.tfstate in the host's directory") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -363,7 +363,7 @@ func (c *comparison) classifyForeign(found *VMDrift, guest located) {
 		if c.is(other, vm) {
 			found.Notes = append(found.Notes, fmt.Sprintf("guest %d (%s) on %s carries this VM's marker: it is a copy, or was restored under another VMID",
 				other.VMID, other.Name, other.host))
-			found.Advice = "check which of the two guests is the node; the other must not carry the marker"
+			found.Advice = "check which of the two guests is the node, and remove the marker from the description of the other"
 		}
 	}
 	slices.Sort(found.Notes)

@@ -189,7 +189,7 @@ type HiddenError struct {
 
 func (e *HiddenError) Error() string {
 	return fmt.Sprintf("vm %s: the state has VMID %d, but it is unknown whether that guest exists: the credential does not see all guests of %s: "+
-		"give it VM.Audit on /vms", e.VM, e.VMID, e.Region)
+		"grant it VM.Audit on /vms", e.VM, e.VMID, e.Region)
 }
 
 // DisagreeError reports that a guest in Proxmox differs from the state of the VM that a

@@ -161,7 +161,7 @@ type CloneStuckError struct {
 
 func (e *CloneStuckError) Error() string {
 	return fmt.Sprintf("guest %d on %s is still locked (%s) after %s, and its host is still cloning or destroying guests: check its task on the host; "+
-		"if no task works on the guest, run qm unlock %d; then try again", e.VMID, e.Host, e.Lock, e.Waited, e.VMID)
+		"if no task is using the guest, run qm unlock %d; then try again", e.VMID, e.Host, e.Lock, e.Waited, e.VMID)
 }
 
 // awaitClones waits until all clones and destroys of guests with VMIDs of the fleet have

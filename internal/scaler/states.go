@@ -187,7 +187,7 @@ func readOwner(dir string) (*owner, error) {
 		err = json.Unmarshal(content, &recorded)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w: remove it if the states beside it are those of this fleet", name, err)
+		return nil, fmt.Errorf("reading %s: %w: remove it if the states next to it belong to this fleet", name, err)
 	}
 	return &recorded, nil
 }

@@ -261,7 +261,7 @@ func (s *Scaler) Locks(ctx context.Context) (locks []HostLock, err error) {
 	if err := s.render(change); err != nil {
 		return nil, err
 	}
-	err = s.inScratch("locks", "looking at the locks of states", func(at places) error {
+	err = s.inScratch("locks", "reading the locks of states", func(at places) error {
 		locks = make([]HostLock, len(hosts))
 		var group errgroup.Group
 		group.SetLimit(maxParallelHosts)

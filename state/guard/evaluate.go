@@ -103,7 +103,7 @@ func (e *evaluation) evaluate(rule *policyRule, address string, facts cel.Activa
 	}
 	switch {
 	case err != nil:
-		e.deny(PolicyRule(rule.name), address, fmt.Sprintf("the rule cannot be evaluated, so it denies: %s: fix it, and test it with `numaform policy test`", harmless(err.Error())))
+		e.deny(PolicyRule(rule.name), address, fmt.Sprintf("the rule cannot be evaluated, so the plan is denied: %s: fix the rule, and test it with `numaform policy test`", harmless(err.Error())))
 	case !matches:
 	case rule.decision == Allow:
 		e.allowed[address] = true

@@ -133,7 +133,7 @@ func parsed(r *rapid.T, junk []string) any {
 func TestDecodeRefuses(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ raw, want string }{
-		"errored":        {`{"format_version":"1.2","errored":true}`, "planning failed halfway"},
+		"errored":        {`{"format_version":"1.2","errored":true}`, "because planning failed"},
 		"errored, maybe": {`{"format_version":"1.2","errored":"no"}`, "reading plan"},
 		"not JSON":       {`{`, "reading plan"},
 		"null":           {`null`, "plan is nil"},

@@ -27,7 +27,7 @@ const (
 )
 
 // ErrErrored reports a plan that the engine could not complete.
-var ErrErrored = errors.New("planning failed halfway: fix the errors that the engine printed and plan again")
+var ErrErrored = errors.New("the plan is incomplete because planning failed: fix the errors that the engine printed, then plan again")
 
 // Decode parses the output of `show -json` for a saved plan. It returns ErrErrored for a
 // plan marked as errored, which tfjson.Plan does not expose.
