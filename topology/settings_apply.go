@@ -107,7 +107,7 @@ func (h *hostSettings) checkNodes(host *Host, ids []int) []error {
 	}
 	if host.MemoryMiB > 0 && memory > host.MemoryMiB {
 		faults = append(faults, h.errorf("nodes",
-			"the nodes have %d bytes, but the host has %d: lower their memory to what `numactl --hardware` on the host shows",
+			"the nodes have %d bytes, but the host has %d: lower their memory to the values of `numactl --hardware` on the host",
 			memory<<20, host.MemoryMiB<<20))
 	}
 	return faults

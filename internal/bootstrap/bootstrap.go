@@ -81,7 +81,7 @@ func bootstrapKubeconfig(cluster Kubernetes) (string, error) {
 func kubeletFlags(args []string) (string, error) {
 	for _, arg := range args {
 		if !kubeletArg.MatchString(arg) {
-			return "", errors.New("requires flags of kubelet")
+			return "", errors.New("requires kubelet flags")
 		}
 	}
 	return fmt.Sprintf("KUBELET_KUBEADM_ARGS=%q\n", strings.Join(args, " ")), nil

@@ -20,7 +20,7 @@ const (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// checkUserData accepts the formats of cloud-init, and machine configs of Talos, which have no
+// checkUserData accepts the cloud-init formats, and Talos machine configs, which have no
 // header.
 func checkUserData(document, text string) error {
 	first, _, _ := strings.Cut(strings.TrimPrefix(text, bom), "\n")
@@ -41,7 +41,7 @@ func checkUserData(document, text string) error {
 	for _, m := range list {
 		if m["machine"] == nil && (m["apiVersion"] == nil || m["kind"] == nil) {
 			return &DocumentError{Document: document, Line: 1, Rendered: true, Problem: "unknown format: begin " +
-				"cloud-init data with #cloud-config or with #! and an interpreter, or use a machine config of Talos"}
+				"cloud-init data with #cloud-config or with #! and an interpreter, or use a Talos machine config"}
 		}
 	}
 	return nil

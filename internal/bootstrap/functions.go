@@ -39,8 +39,8 @@ func Functions() template.FuncMap {
 		"toPrettyYaml":        func(value any) (string, error) { return toYAML(value, prettyIndent) },
 		"toYaml":              func(value any) (string, error) { return toYAML(value, plainIndent) },
 	}
-	// Only functions of sprig whose result depends on nothing but their arguments. They do not
-	// use the environment, the clock, the network or random numbers.
+	// Only sprig functions whose results depend only on their arguments. They do not use the
+	// environment, the clock, the network or random numbers.
 	sprigFunctions := sprig.TxtFuncMap()
 	for _, name := range []string{
 		"b64enc", "coalesce", "contains", "default", "dict", "empty", "get", "hasKey", "hasPrefix", "hasSuffix",
@@ -78,7 +78,7 @@ func summed(sign int, numbers []any) (int, error) {
 	for i, number := range numbers {
 		value := reflect.ValueOf(number)
 		if !value.IsValid() || !value.CanInt() {
-			return 0, errors.New("requires integers: convert texts with atoi")
+			return 0, errors.New("requires integers: convert strings with atoi")
 		}
 		if i == 0 {
 			sum = int(value.Int())
@@ -185,9 +185,9 @@ func toYAML(value any, indent int) (string, error) {
 	return strings.TrimSuffix(buffer.String(), "\n"), nil
 }
 
-// quoteIndented quotes multi-line strings that begin with white space, and refuses multi-line
-// keys. The library encodes such strings as blocks that parsers reject or misread, and such
-// keys always incorrectly.
+// quoteIndented quotes multi-line strings that begin with white space, and returns an error
+// for multi-line keys. The library encodes such strings as blocks that parsers reject or
+// misread, and such keys always incorrectly.
 func quoteIndented(value any) (any, error) {
 	var err error
 	switch value := value.(type) {

@@ -76,7 +76,7 @@ func (v *Values) Configure(kubelet Kubelet) error {
 		}
 	}
 
-	// The defaults are those of kubeadm.
+	// The defaults match kubeadm's.
 	config := map[string]any{
 		"apiVersion": kubeletAPI,
 		"kind":       "KubeletConfiguration",

@@ -158,7 +158,7 @@ func (w *work) replaceAll(expression, text, with string) (string, error) {
 var wideVerb = regexp.MustCompile(`%[^a-zA-Z%]*(\*|[0-9]{4})`)
 
 // bounded returns Functions with limits, so that no template blocks its worker. Each function
-// charges for its work first and refuses a result larger than a document. Functions whose
+// charges for its work first and rejects a result larger than a document. Functions whose
 // result can grow like the product of two arguments check its size before they build it.
 func bounded(left *work) template.FuncMap {
 	functions := Functions()
@@ -306,8 +306,8 @@ func weigh(value any, left *int) {
 	}
 }
 
-// count inserts a call of step into each list of nodes, which charges for the list before it
-// runs. Each loop iteration and each template call is also a step.
+// count inserts a call of step into each list of nodes. The call charges for the list before
+// the list runs. Each loop iteration and each template call is also a step.
 func count(parsed *template.Template, functions template.FuncMap) error {
 	for _, one := range parsed.Templates() {
 		if one.Tree == nil || one.Root == nil {

@@ -1,7 +1,7 @@
 // Package confine restricts a child process to the files that it needs, with Landlock if
-// the kernel has it. A program that is its own helper calls Main first; a parent starts
-// the helper instead of the child, with the variable from Rules.Env. It is not a
-// container: the child sees the same processes, users and network. Start at Rules.
+// the kernel supports it. A program that serves as its own helper calls Main first; a
+// parent starts the helper instead of the child, with the variable from Rules.Env. It is
+// not a container: the child sees the same processes, users and network. Start at Rules.
 package confine
 
 import (
@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// variable contains what the helper runs, and with which rules.
+// variable is the environment variable that contains the helper's Rules.
 const variable = "NUMAFORM_CONFINE"
 
 // program is the main package that calls Main.
 const program = "github.com/numaform/numaform/cmd/numaform"
 
-// Rules define which files a child may access: others are hidden. Paths that do not exist
-// are skipped.
+// Rules define which files a child may access: all other files are hidden. Paths that do
+// not exist are skipped.
 type Rules struct {
 	// Program is the program that the helper executes.
 	Program string `json:"program"`
@@ -56,18 +56,18 @@ func Helper() string {
 	return path
 }
 
-// init becomes the program before the packages of Kubernetes are initialized, which takes
-// more CPU time than all else that a helper does: Go initializes packages by import path
-// (The Go Programming Language Specification, Program initialization).
+// init executes the program before the Kubernetes packages are initialized, because that
+// takes more CPU time than everything else that a helper does. Go initializes packages by
+// import path (The Go Programming Language Specification, Program initialization).
 func init() { //nolint:gochecknoinits // later, each command of the engine costs 20 ms of CPU
 	if _, helper := os.LookupEnv(variable); helper {
-		_ = Main() // it returns only if it fails; main calls it again and reports why
+		_ = Main() // it returns only if it fails; main calls it again and reports the error
 	}
 }
 
 // Main executes the program of the rules if this process was started as a helper. It
-// returns only if it was not, or with the reason for a failure. No child inherits files
-// with which this process was started, except the standard ones.
+// returns only if the process is not a helper, or with an error. No child inherits files with
+// which this process was started, except the standard ones.
 func Main() error {
 	keepFiles()
 	text, ok := os.LookupEnv(variable)
@@ -79,7 +79,7 @@ func Main() error {
 		return fmt.Errorf("reading %s: %w", variable, err)
 	}
 	if rules.Program == "" {
-		return errors.New("reading " + variable + ": it names no program")
+		return errors.New("reading " + variable + ": the program is missing")
 	}
 	var env []string
 	for _, entry := range os.Environ() {

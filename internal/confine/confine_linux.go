@@ -51,7 +51,7 @@ func handled(version int) uint64 {
 func keepFiles() {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return // it was started by a helper that did this already
+		return // a helper started this process and has already done this
 	}
 	for _, entry := range entries {
 		if fd, err := strconv.Atoi(entry.Name()); err == nil && fd > 2 {
@@ -117,7 +117,7 @@ func allow(ruleset int, path string, rights uint64) error {
 	defer unix.Close(fd) //nolint:errcheck // the descriptor is only a reference to the path
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
-		return fmt.Errorf("looking at %s: %w", path, err)
+		return fmt.Errorf("inspecting %s: %w", path, err)
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFDIR {
 		rights &= ofFiles

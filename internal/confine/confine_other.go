@@ -10,7 +10,7 @@ func Version() int { return 0 }
 // keepFiles does nothing: children do not inherit files that Go opens.
 func keepFiles() {}
 
-// become refuses: it is never called on this system.
+// become returns an error. It is never called on this system.
 func (r Rules) become(_, _ []string) error {
-	return errors.New("confining " + r.Program + ": only Linux can")
+	return errors.New("confining " + r.Program + ": supported only on Linux")
 }

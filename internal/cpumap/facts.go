@@ -42,7 +42,7 @@ func level(cpu *topology.CPU) string {
 	return "L3"
 }
 
-// origin returns the sources of the facts, and lists the assumed ones.
+// origin returns the sources of the facts, and lists the assumed facts.
 func (l *layout) origin() string {
 	bySource := map[topology.Source][]string{}
 	for fact, source := range l.host.Sources {
@@ -76,9 +76,9 @@ func (l *layout) confidence() string {
 	for i, fact := range missing {
 		names[i] = string(fact)
 	}
-	text += ": not known of all: " + strings.Join(names, ", ")
+	text += ": unknown for some: " + strings.Join(names, ", ")
 	if source := l.host.Sources[topology.FactCPUs]; source != topology.SourceCollected && source != topology.SourceAgent {
-		text += "; `numaform topology collect` on the host shows it"
+		text += "; run `numaform topology collect` on the host"
 	}
 	return text
 }

@@ -31,9 +31,9 @@ type nodeBox struct {
 	boundShare float64
 	// near lists the nearest NUMA nodes, or is empty.
 	near string
-	// huge says how much of the memory is in huge pages, or is empty.
+	// huge describes the reserved huge pages, or is empty.
 	huge string
-	// empty says that there are no CPUs, and who may use the memory.
+	// empty is the text for a node without CPUs, including whether VMs may use its memory.
 	empty  string
 	groups []groupBox
 }
@@ -69,7 +69,7 @@ const (
 	markDisputed
 )
 
-// The signs that are not assigned to owners.
+// The signs that are not in ownerSigns.
 const (
 	signFree     = "."
 	signReserved = "#"
@@ -127,7 +127,7 @@ func newLayout(host *topology.Host, owners Ownership) *layout {
 	return l
 }
 
-// huge says how many huge pages are reserved on a NUMA node.
+// huge describes the huge pages that are reserved on a NUMA node.
 func huge(node *topology.NUMANode) string {
 	var parts []string
 	for _, size := range slices.Backward(slices.Sorted(maps.Keys(node.HugePages))) {
@@ -151,7 +151,8 @@ func gib(mib int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(mib)/1024)
 }
 
-// nearest lists the NUMA nodes at the smallest distance, unless all are at the same.
+// nearest lists the NUMA nodes at the smallest distance, or returns "" if all distances are
+// equal.
 func nearest(node *topology.NUMANode) string {
 	others := maps.Clone(node.Distances)
 	delete(others, node.ID)
@@ -205,7 +206,7 @@ func (l *layout) groupLabel(group topology.Group) string {
 			}
 		}
 		if others != nil {
-			label += ", also of node " + topology.CPUs(others...).String()
+			label += ", also on node " + topology.CPUs(others...).String()
 		}
 	}
 	if group.Kind != "" {

@@ -48,8 +48,8 @@ const hatch = `<defs><pattern id="hatch" width="6" height="6" patternUnits="user
 	`<rect class="hatch0" width="6" height="6"/><rect class="hatch1" width="2.4" height="6"/></pattern></defs>` + "\n"
 
 // SVG draws hosts below each other as one self-contained image: light or dark like the
-// reader's system, with a tooltip on each CPU. The same hosts give the same bytes. It
-// ignores owners of other hosts.
+// reader's system, with a tooltip on each CPU. Equal hosts and owners yield identical
+// bytes. It ignores owners of other hosts.
 func SVG(hosts []topology.Host, owners map[topology.HostID]Ownership) []byte {
 	p := &picture{}
 	y := margin

@@ -21,14 +21,14 @@ func TestStateDir(t *testing.T) {
 		{"private", func(dir string) error { return os.Mkdir(dir, 0o700) }, doctor.OK, []string{"is accessible only to this user", "MiB free"}},
 		{"not there", func(string) error { return nil }, doctor.OK, []string{"does not exist yet: the first apply creates it"}},
 		{"for all to read", func(dir string) error { return os.Mkdir(dir, 0o755) }, doctor.Warn, []string{"is readable by other users (mode 0755)", "chmod 700 "}},
-		{"for all to write", func(dir string) error { return writable(dir) }, doctor.Fail, []string{"can be written by others (mode 0777)", "chmod 700 it"}},
-		{"a file", func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, doctor.Fail, []string{"is no directory", "remove the file"}},
+		{"for all to write", func(dir string) error { return writable(dir) }, doctor.Fail, []string{"is writable by other users (mode 0777)", "run chmod 700 on it"}},
+		{"a file", func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, doctor.Fail, []string{"is not a directory", "remove the file"}},
 		{"a link", func(dir string) error { return os.Symlink(os.TempDir(), dir) }, doctor.Fail, []string{"is a link"}},
-		{"in a checkout", func(dir string) error { return os.MkdirAll(filepath.Join(dir, ".git"), 0o700) }, doctor.Fail, []string{"lies in the git checkout"}},
+		{"in a checkout", func(dir string) error { return os.MkdirAll(filepath.Join(dir, ".git"), 0o700) }, doctor.Fail, []string{"is inside the git checkout"}},
 		{"below a file", func(dir string) error { return os.WriteFile(filepath.Dir(dir), nil, 0o600) }, doctor.Fail, []string{"state"}},
 	}
 	if os.Geteuid() == 0 { // only root may change the owner of a directory
-		tests = append(tests, test{"of another", others, doctor.Fail, []string{"belongs to user 12345", "set state_dir"}})
+		tests = append(tests, test{"of another", others, doctor.Fail, []string{"is owned by user 12345", "set state_dir"}})
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,11 +1,11 @@
-// Package jointoken defines what new nodes join with: the tokens, and the Records that
-// say for which VM each token is and how it was used.
+// Package jointoken defines the tokens with which new nodes join, and the Records that
+// store for which VM each token was issued and how it was used.
 //
-// A Record is a Secret in numaform's own namespace, one for each NodeClaim. It contains
-// nothing secret. Service-account tokens are bound to it: deleting it invalidates them.
-// This package converts these objects; internal/controllers/seed stores them in the
-// cluster, and internal/controllers/csr uses them to decide on requests. It does no I/O.
-// Start at Record.
+// A Record is a Secret in numaform's own namespace, one for each NodeClaim. It contains no
+// secrets. Service-account tokens are bound to it: deleting it invalidates them. This
+// package converts these objects; internal/controllers/seed stores them in the cluster, and
+// internal/controllers/csr uses them to decide on requests. It does no I/O. Start at
+// Record.
 package jointoken
 
 import (
@@ -52,8 +52,8 @@ const (
 
 // Owner identifies the VM and the NodeClaim for which tokens are issued.
 type Owner struct {
-	// VM is the name of the VM, and so the only name that a Node with these tokens may
-	// have.
+	// VM is the name of the VM, and therefore the only name that a Node with these tokens
+	// may have.
 	VM string
 	// Key is the VM's key.
 	Key fleet.Key
@@ -74,7 +74,7 @@ type Grant struct {
 	ID string `json:"id"`
 	// Account is the UID of the ServiceAccount; empty for a bootstrap token.
 	Account types.UID `json:"account,omitempty"`
-	// Minted is when the API server created it, by the API server's clock.
+	// Minted is the time at which the API server created it, by the API server's clock.
 	Minted time.Time `json:"minted"`
 	// Issued and Expires are its validity period, by numaform's clock.
 	Issued  time.Time `json:"issued"`
@@ -183,7 +183,8 @@ func (o *Owner) owners() []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: o.NodeClaim, UID: o.UID}}
 }
 
-// UntrustedError says why a Secret is not one of our records. Such a Secret is left alone.
+// UntrustedError reports a Secret that is not one of our records, and why. Such a Secret is
+// left unchanged.
 type UntrustedError struct {
 	Namespace, Secret, Why string
 }
@@ -224,7 +225,7 @@ func Read(object *corev1.Secret) (Record, error) {
 	return r, nil
 }
 
-// distrust returns why the Secret of the record is not trustworthy, or "".
+// distrust returns the reason why the Secret of the record is not trustworthy, or "".
 func (r *Record) distrust(object *corev1.Secret) string {
 	labels := map[string]bool{}
 	for label := range object.Labels {
@@ -240,17 +241,17 @@ func (r *Record) distrust(object *corev1.Secret) string {
 	}
 	switch {
 	case object.Labels[Label] != "true":
-		return "it has no label " + Label
+		return "the label " + Label + " is missing or not \"true\""
 	case r.VM == "" || r.NodeClaim == "" || r.UID == "" || !keyPattern.MatchString(string(r.Key)):
-		return "it does not say whom it is for"
+		return "its annotations do not identify a VM and a NodeClaim"
 	case object.Name != r.Name():
-		return "its name is another"
+		return "its name does not match its NodeClaim"
 	case malformed:
 		return "its list of tokens is malformed"
 	case !maps.Equal(labels, grants):
-		return "its labels do not name its tokens"
+		return "its labels do not match its tokens"
 	case (r.Use.Request == "") != (r.Use.PublicKey == ""):
-		return "it says half of what its tokens were used for"
+		return "its record of the use of its tokens is incomplete"
 	}
 	return ""
 }

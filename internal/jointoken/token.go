@@ -62,7 +62,7 @@ func (t Token) String() string { return "token " + t.ID + " of vm " + t.VM }
 // GoString returns String.
 func (t Token) GoString() string { return t.String() }
 
-// Example returns an invalid token for trying templates.
+// Example returns an invalid token for testing templates.
 func Example(form v1alpha1.TokenForm) Token {
 	secret := "eyJhbGciOiJSUzI1NiJ9.eyJqdGkiOiJleGFtcGxlIn0." + strings.Repeat("x", 800)
 	if form == v1alpha1.TokenBootstrap {
@@ -84,8 +84,8 @@ func (r *Record) Request(ttl time.Duration) *authenticationv1.TokenRequest {
 	}}
 }
 
-// Minted returns the token in the API server's answer to Request. By numaform's clock it
-// expires after ttl, or earlier if the API server said so.
+// Minted returns the token in the API server's response to Request. By numaform's clock it
+// expires after ttl, or earlier if the API server granted a shorter lifetime.
 func (r *Record) Minted(answer *authenticationv1.TokenRequest, now time.Time, ttl time.Duration) (Token, error) {
 	var claims struct {
 		JTI        string `json:"jti"`
@@ -98,7 +98,7 @@ func (r *Record) Minted(answer *authenticationv1.TokenRequest, now time.Time, tt
 	}
 	parts := strings.Split(answer.Status.Token, ".")
 	if len(parts) != 3 {
-		return Token{}, errors.New("reading the API server's token: it is no JWT")
+		return Token{}, errors.New("reading the API server's token: it is not a JWT")
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err == nil {
@@ -108,7 +108,7 @@ func (r *Record) Minted(answer *authenticationv1.TokenRequest, now time.Time, tt
 	case err != nil:
 		return Token{}, errors.New("reading the API server's token: its claims are malformed")
 	case !jtiPattern.MatchString(claims.JTI):
-		return Token{}, errors.New("reading the API server's token: it has no jti: turn the feature gate ServiceAccountTokenJTI of kube-apiserver on, " +
+		return Token{}, errors.New("reading the API server's token: it has no jti: enable the feature gate ServiceAccountTokenJTI of kube-apiserver, " +
 			"or set spec.metadata.token: Bootstrap in the ProxmoxNodeClass")
 	case claims.Kubernetes.Secret.UID != r.Secret || r.Secret == "" || claims.Kubernetes.ServiceAccount.UID == "":
 		return Token{}, errors.New("reading the API server's token: it is not bound to secret " + r.Namespace + "/" + r.Name())
@@ -116,7 +116,7 @@ func (r *Record) Minted(answer *authenticationv1.TokenRequest, now time.Time, tt
 	issued := now.UTC().Truncate(time.Second)
 	life := min(ttl, time.Duration(claims.Expires-claims.IssuedAt)*time.Second)
 	if life <= 0 {
-		return Token{}, errors.New("reading the API server's token: it ends before it begins")
+		return Token{}, errors.New("reading the API server's token: it expires before it is issued")
 	}
 	return Token{VM: r.VM, secret: &answer.Status.Token, Grant: Grant{
 		ID: claims.JTI, Account: claims.Kubernetes.ServiceAccount.UID,
@@ -130,14 +130,14 @@ func (r *Record) Minted(answer *authenticationv1.TokenRequest, now time.Time, tt
 func NewBootstrap(owner Owner, now time.Time, ttl time.Duration) (Token, *corev1.Secret, error) {
 	random, err := bootstraputil.GenerateBootstrapToken()
 	if err != nil {
-		return Token{}, nil, fmt.Errorf("making a bootstrap token for vm %s: %w", owner.VM, err)
+		return Token{}, nil, fmt.Errorf("creating a bootstrap token for vm %s: %w", owner.VM, err)
 	}
 	id, secret, _ := strings.Cut(random, ".")
 	issued := now.UTC().Truncate(time.Second)
 	token := Token{VM: owner.VM, secret: &random, Grant: Grant{ID: id, Issued: issued, Expires: issued.Add(ttl)}}
 	object := BootstrapSecret(id)
 	object.Labels = map[string]string{bootstrapLabel: "true"}
-	// Releases without Records read these.
+	// Releases without Records read these annotations.
 	object.Annotations = map[string]string{
 		annotationVM:        owner.VM,
 		annotationKey:       string(owner.Key),
@@ -153,17 +153,18 @@ func NewBootstrap(owner Owner, now time.Time, ttl time.Duration) (Token, *corev1
 		bootstrapapi.BootstrapTokenExpirationKey:       []byte(token.Expires.Format(time.RFC3339)),
 		bootstrapapi.BootstrapTokenUsageAuthentication: []byte("true"),
 		bootstrapapi.BootstrapTokenExtraGroupsKey:      []byte(Group),
-		bootstrapapi.BootstrapTokenDescriptionKey:      []byte("numaform: lets VM " + owner.VM + " join, once"),
+		bootstrapapi.BootstrapTokenDescriptionKey:      []byte("numaform: allows VM " + owner.VM + " to join once"),
 	}
 	return token, object, nil
 }
 
-// BootstrapSecret returns the name of the Secret of the bootstrap token with this ID.
+// BootstrapSecret returns a Secret with the name and namespace of the bootstrap token with
+// this ID, and no content.
 func BootstrapSecret(id string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: BootstrapNamespace, Name: bootstraputil.BootstrapTokenSecretName(id)}}
 }
 
-// BootstrapID returns the ID of the bootstrap token with which a user logged in, and
+// BootstrapID returns the ID of the bootstrap token with which a user authenticated, and
 // false for other users.
 func BootstrapID(user string) (string, bool) {
 	id, ok := strings.CutPrefix(user, bootstrapapi.BootstrapUserPrefix)

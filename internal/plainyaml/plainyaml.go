@@ -19,9 +19,9 @@ const (
 	maxValues = 1 << 20
 )
 
-// Check refuses a text that is expensive to parse: a text that is too long, or that has
-// duplicate keys in an object, too many keys, or aliases that expand to too many values. It
-// accepts invalid YAML, because the caller's parser reports it better.
+// Check returns an error for a text that is expensive to parse: one that is too long, or
+// that has duplicate keys in an object, too many keys, or aliases that expand to too many
+// values. It accepts invalid YAML, because the caller's parser reports it better.
 func Check(text []byte) error {
 	if len(text) > MaxBytes {
 		return fmt.Errorf("the text has %d bytes: must have at most %d", len(text), MaxBytes)

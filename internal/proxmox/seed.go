@@ -211,7 +211,7 @@ func seedImage(files map[string][]byte) (image []byte, err error) {
 	}
 	dir, err := os.MkdirTemp("", "numaform-seed-")
 	if err != nil {
-		return nil, fmt.Errorf("%w: set TMPDIR to a directory that can be written", err)
+		return nil, fmt.Errorf("%w: set TMPDIR to a writable directory", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 

@@ -1,5 +1,5 @@
-// Package scratch creates directories for temporary files that do not pile up: the
-// directory of a killed process is removed when another process creates one. Start at
+// Package scratch creates directories for temporary files. So that they do not accumulate,
+// the directory of a killed process is removed when another process creates one. Start at
 // New.
 package scratch
 
@@ -29,8 +29,8 @@ type Dir struct {
 func New(purpose string) (*Dir, error) { return in(os.TempDir(), purpose) }
 
 // NewShort creates such a directory for sockets, whose paths are limited: below the
-// directory for temporary files if its path has at most longest bytes, or else in the
-// system's default place for them.
+// directory for temporary files if its path has at most longest bytes, or else in one of
+// the system's default directories.
 func NewShort(purpose string, longest int) (*Dir, error) {
 	for _, parent := range []string{os.TempDir(), os.Getenv("XDG_RUNTIME_DIR"), "/tmp", "/var/tmp", "/dev/shm"} {
 		if parent == "" || len(parent) > longest {
@@ -40,7 +40,7 @@ func NewShort(purpose string, longest int) (*Dir, error) {
 			return dir, nil
 		}
 	}
-	return nil, fmt.Errorf("making a directory for sockets: none of TMPDIR (%s), XDG_RUNTIME_DIR, /tmp, /var/tmp and /dev/shm has at most %d bytes and can be written: "+
+	return nil, fmt.Errorf("creating a directory for sockets: none of TMPDIR (%s), XDG_RUNTIME_DIR, /tmp, /var/tmp and /dev/shm is writable and has a path of at most %d bytes: "+
 		"set TMPDIR to such a directory", os.TempDir(), longest)
 }
 
@@ -51,18 +51,18 @@ func in(parent, purpose string) (_ *Dir, err error) {
 	}
 	path, err := os.MkdirTemp(parent, prefix+purpose)
 	if err != nil {
-		return nil, fmt.Errorf("making a directory for temporary files: %w: set TMPDIR to a directory that can be written", err)
+		return nil, fmt.Errorf("creating a directory for temporary files: %w: set TMPDIR to a writable directory", err)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("making a directory for temporary files: %w", err), os.RemoveAll(path))
+			err = errors.Join(fmt.Errorf("creating a directory for temporary files: %w", err), os.RemoveAll(path))
 		}
 	}()
 	lock, err := os.OpenFile(filepath.Join(path, "new"), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	// Other processes see the mark locked from the start, because it is renamed.
+	// Lock the file before renaming it, so that other processes never see an unlocked mark.
 	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err == nil {
 		err = os.Rename(lock.Name(), filepath.Join(path, lockFile))
@@ -81,8 +81,8 @@ func (d *Dir) Remove() error {
 	return errors.Join(os.RemoveAll(d.path), d.lock.Close())
 }
 
-// sweep removes the directories of dead processes. It ignores errors: a directory that
-// stays does no harm.
+// sweep removes the directories of dead processes. It ignores errors: a remaining directory
+// is harmless.
 func sweep(parent string) {
 	marks, err := filepath.Glob(filepath.Join(parent, prefix+"*", lockFile))
 	if err != nil {

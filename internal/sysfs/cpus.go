@@ -101,7 +101,7 @@ func (c *collector) kinds(online topology.CPUSet) map[int]topology.Kind {
 
 // kindsByCapacity groups CPUs by capacity. Equal cores may differ in clock rate, so a new kind
 // starts below four fifths of the largest capacity of the previous kind. The slowest of three
-// or more kinds is low-power, and kinds between are efficient.
+// or more kinds is low-power, and kinds in between are efficiency.
 func (c *collector) kindsByCapacity(online topology.CPUSet) map[int]topology.Kind {
 	capacity := map[int]int{}
 	for _, id := range online.List() {

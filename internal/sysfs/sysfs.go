@@ -59,7 +59,7 @@ func Collect(root fs.FS) (topology.CollectedFile, error) {
 		NUMANodes: c.numaNodes(),
 		CPUs:      c.cpus(online, online.Union(present)),
 	}
-	switch file.Arch { // convert to the names of Kubernetes; amd64 is the default
+	switch file.Arch { // convert to the Kubernetes names; amd64 is the default
 	case "x86_64", "amd64":
 		file.Arch = ""
 	case "aarch64":

@@ -1,8 +1,8 @@
-// Package workdir keeps a directory exactly as this process rendered it: it replaces what
-// differs and removes what is extra before a program reads the directory. It does not
-// interpret the files, and does not sync them to disk, because a lost directory is simply
-// rendered again. Start at Tree.Restore; Private checks a directory that may contain such
-// trees.
+// Package workdir restores a directory to the content that this process rendered: it
+// replaces entries that differ and removes extra ones before a program reads the directory.
+// It does not interpret the files, and does not sync them to disk, because a lost directory
+// is rendered again. Start at Tree.Restore; Private checks a directory that may contain
+// such trees.
 package workdir
 
 import (
@@ -23,19 +23,20 @@ import (
 type Tree struct {
 	// Root is the directory. It must exist.
 	Root string
-	// Files are the files by slash-separated path relative to Root. A directory with one
-	// of them contains nothing else, and no directory on the way to one is a link.
+	// Files are the files by slash-separated path relative to Root. A directory that
+	// contains one of them contains nothing else, and no directory in their paths is a
+	// link.
 	Files map[string][]byte
-	// Dirs are directories that contain nothing but Files, possibly nothing at all.
+	// Dirs are directories that contain only Files, and may be empty.
 	Dirs []string
 	// Kept reports whether an entry of such a directory, by its path relative to Root,
 	// belongs to another program. A link never does.
 	Kept func(name string) bool
 }
 
-// Restore makes the directory match the tree, and returns the sorted paths of what
-// differed. An entry of the wrong kind, such as a link in place of a file, is removed and
-// never followed.
+// Restore makes the directory match the tree, and returns the sorted paths that differed.
+// An entry of the wrong kind, such as a link in place of a file, is removed and never
+// followed.
 func (t *Tree) Restore() (restored []string, err error) {
 	// The directories of the tree, and whether each may contain only the tree's entries.
 	exact := map[string]bool{}
@@ -76,8 +77,9 @@ func (t *Tree) Restore() (restored []string, err error) {
 
 func (t *Tree) path(name string) string { return filepath.Join(t.Root, filepath.FromSlash(name)) }
 
-// restoreDir makes a directory ours and removes what must not be in it. dirs are the
-// tree's directories, with true if only the tree's entries may be in one.
+// restoreDir creates a directory or corrects its type and mode, and removes entries that
+// must not be in it. dirs maps each of the tree's directories to whether it may contain
+// only the tree's entries.
 func (t *Tree) restoreDir(dir string, dirs map[string]bool) (removed []string, err error) {
 	name := t.path(dir)
 	info, err := os.Lstat(name)
@@ -165,7 +167,8 @@ func (t *Tree) restoreFile(name string, content []byte) (written bool, err error
 // the file's own directory another process would treat them as extra.
 const temporary = ".new-"
 
-// abandoned is the age from which a temporary file belongs to an interrupted write.
+// abandoned is the age at which a temporary file is considered left by an interrupted
+// write.
 const abandoned = time.Hour
 
 // sweep removes the files of interrupted writes.
@@ -179,7 +182,7 @@ func (t *Tree) sweep() {
 			continue
 		}
 		if info, err := entry.Info(); err == nil && time.Since(info.ModTime()) > abandoned {
-			_ = os.Remove(filepath.Join(t.Root, entry.Name())) // it does no harm if it stays
+			_ = os.Remove(filepath.Join(t.Root, entry.Name())) // a remaining file is harmless
 		}
 	}
 }

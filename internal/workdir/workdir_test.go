@@ -200,7 +200,7 @@ func TestPrivate(t *testing.T) {
 				return base + "/a"
 			}, "",
 		},
-		"a relative one": {func(*testing.T, string) string { return "a" }, "is no absolute path"},
+		"a relative one": {func(*testing.T, string) string { return "a" }, "is not an absolute path"},
 		"a link": {
 			func(t *testing.T, base string) string {
 				t.Helper()
@@ -220,41 +220,41 @@ func TestPrivate(t *testing.T) {
 				t.Helper()
 				must(t, os.WriteFile(base+"/a", nil, 0o600))
 				return base + "/a"
-			}, "is no directory",
+			}, "is not a directory",
 		},
 		"in a checkout": {
 			func(t *testing.T, base string) string {
 				t.Helper()
 				must(t, os.MkdirAll(base+"/repo/.git", 0o700))
 				return base + "/repo/a/b/c"
-			}, "lies in the git checkout",
+			}, "is inside the git checkout",
 		},
 		"a checkout": {
 			func(t *testing.T, base string) string {
 				t.Helper()
 				must(t, os.MkdirAll(base+"/a/.git", 0o700))
 				return base + "/a"
-			}, "lies in the git checkout",
+			}, "is inside the git checkout",
 		},
 		"in a worktree": {
 			func(t *testing.T, base string) string {
 				t.Helper()
 				must(t, os.Mkdir(base+"/repo", 0o700), os.WriteFile(base+"/repo/.git", []byte("gitdir: x"), 0o600))
 				return base + "/repo/a"
-			}, "lies in the git checkout",
+			}, "is inside the git checkout",
 		},
 		"in a checkout through a link": {
 			func(t *testing.T, base string) string {
 				t.Helper()
 				must(t, os.MkdirAll(base+"/repo/.git", 0o700), os.MkdirAll(base+"/repo/sub", 0o700), os.Symlink(base+"/repo/sub", base+"/here"))
 				return base + "/here/a"
-			}, "lies in the git checkout",
+			}, "is inside the git checkout",
 		},
-		"the fleet's directory":      {func(_ *testing.T, base string) string { return base + "/fleet" }, "lies in the fleet's directory"},
-		"in the fleet's directory":   {func(_ *testing.T, base string) string { return base + "/fleet/.numaform/state" }, "lies in the fleet's directory"},
+		"the fleet's directory":      {func(_ *testing.T, base string) string { return base + "/fleet" }, "is inside the fleet's directory"},
+		"in the fleet's directory":   {func(_ *testing.T, base string) string { return base + "/fleet/.numaform/state" }, "is inside the fleet's directory"},
 		"beside one of a like name":  {func(_ *testing.T, base string) string { return base + "/fleet-state" }, ""},
-		"one that a group may write": {shared(0o770), "can be written by others (mode 0770): chmod 700"},
-		"one that all may write":     {shared(0o777), "can be written by others (mode 0777)"},
+		"one that a group may write": {shared(0o770), "is writable by other users (mode 0770): run chmod 700"},
+		"one that all may write":     {shared(0o777), "is writable by other users (mode 0777)"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
