@@ -1,8 +1,8 @@
 locals {
-  # Of this VMID, so that storages which hosts share hold one for each of them.
+  # The name contains the VMID, so that hosts that share a storage each have their own file.
   file = "template-${var.vm_id}.${var.image.format}"
 
-  # What tells the template from a VM of someone else's that has the VMID.
+  # The tag distinguishes the template from an unrelated VM with the same VMID.
   tag = "numaform-template-${var.vm_id}"
 }
 
@@ -22,8 +22,8 @@ resource "proxmox_download_file" "image" {
   upload_timeout      = 3600
 }
 
-# What a template cannot change once it has disks that clones may share. The provider
-# would change it in place, or, of another image, not at all.
+# Properties that require a new template, because clones may share its disks. On its own, the
+# provider would change them in place, or ignore a new image.
 resource "terraform_data" "made_of" {
   input = {
     checksum    = lower(var.image.checksum)
@@ -47,7 +47,7 @@ resource "proxmox_virtual_environment_vm" "template" {
   started  = false
   on_boot  = false
 
-  # Seconds. The disk is copied out of the image.
+  # Seconds. Proxmox copies the disk from the image.
   timeout_create = 3600
 
   bios          = var.firmware.bios
@@ -55,7 +55,7 @@ resource "proxmox_virtual_environment_vm" "template" {
   scsi_hardware = "virtio-scsi-single"
   boot_order    = ["scsi0"]
 
-  # A template never runs, so nothing may wait for its agent.
+  # A template never runs, so the provider must not wait for its agent.
   agent {
     enabled = true
     timeout = "10s"
@@ -77,8 +77,8 @@ resource "proxmox_virtual_environment_vm" "template" {
   disk {
     interface    = "scsi0"
     datastore_id = var.disk.datastore_id
-    # By its name, which is known before it is there: a file that was lost is downloaded
-    # again, and the template stays.
+    # The name is known before the download, so a lost file is downloaded again without
+    # replacing the template.
     import_from = "${var.image.datastore_id}:import/${local.file}"
     size        = var.disk.size_gib
     cache       = var.disk.cache
@@ -142,8 +142,8 @@ resource "proxmox_virtual_environment_vm" "template" {
   lifecycle {
     replace_triggered_by = [terraform_data.made_of]
 
-    # The provider sends a refused creation again, and takes "already exists" for its own
-    # success: it would make a template of whatever VM has the VMID.
+    # The provider retries a failed creation and treats "already exists" as success: it would
+    # convert any VM with this VMID to a template.
     precondition {
       condition = alltrue([
         for vm in data.proxmox_virtual_environment_vms.all.vms : vm.vm_id != var.vm_id || try(contains(vm.tags, local.tag), false)

@@ -1,22 +1,22 @@
 variable "node_name" {
-  description = "Proxmox host that gets the template. numaform clones on the same host, so each host needs one."
+  description = "Proxmox host of the template. numaform clones templates on their own host, so each host requires one."
   type        = string
   nullable    = false
 }
 
 variable "vm_id" {
-  description = "VMID of the template. It is given once in a cluster, and must be outside of numaform's vmid_range."
+  description = "VMID of the template. It must be unique in the Proxmox cluster and outside numaform's vmid_range."
   type        = number
   nullable    = false
 
   validation {
     condition     = var.vm_id == floor(var.vm_id) && var.vm_id >= 100 && var.vm_id <= 999999999
-    error_message = "vm_id must be a whole number from 100 to 999999999, outside of numaform's vmid_range."
+    error_message = "vm_id must be a whole number from 100 to 999999999, outside numaform's vmid_range."
   }
 }
 
 variable "name" {
-  description = "Name of the template. A ProxmoxNodeClass finds templates by it, so it is the same on each host."
+  description = "Name of the template. A ProxmoxNodeClass selects templates by name, so use the same name on each host."
   type        = string
   nullable    = false
 
@@ -34,14 +34,14 @@ variable "description" {
 }
 
 variable "tags" {
-  description = "Tags besides the module's own one. A ProxmoxNodeClass can find templates by them."
+  description = "Tags in addition to the module's own tag. A ProxmoxNodeClass can select templates by tags."
   type        = list(string)
   default     = []
   nullable    = false
 
   validation {
     condition     = alltrue([for tag in var.tags : can(regex("^[a-z0-9_][a-z0-9_+.-]*$", tag))])
-    error_message = "tags must be lower case and consist of a-z, 0-9, _, +, . and -. Proxmox changes others, and every plan would show the difference."
+    error_message = "tags must consist of a-z, 0-9, _, +, . and -. Proxmox changes other characters, and every plan would show the difference."
   }
 }
 
@@ -53,7 +53,7 @@ variable "pool_id" {
 }
 
 variable "image" {
-  description = "Disk image: where the host downloads it, what it must be, and where it keeps it. datastore_id is a storage of files with content import. An image that Proxmox has under another extension, such as Ubuntu's .img, is of format qcow2."
+  description = "Disk image: its URL, checksum, format and storage. datastore_id is a file storage with the content type import. The format of Ubuntu's .img images is qcow2."
   type = object({
     url                = string
     checksum           = string
@@ -74,22 +74,22 @@ variable "image" {
     error_message = "image.checksum_algorithm must be md5, sha1, sha224, sha256, sha384 or sha512."
   }
 
-  # An unknown algorithm is refused above.
+  # The validation above rejects an unknown algorithm.
   validation {
     condition = can(regex("^[0-9A-Fa-f]+$", var.image.checksum)) && length(var.image.checksum) == lookup(
       { md5 = 32, sha1 = 40, sha224 = 56, sha256 = 64, sha384 = 96, sha512 = 128 }, var.image.checksum_algorithm, length(var.image.checksum)
     )
-    error_message = "image.checksum must be the checksum of the image by checksum_algorithm, in hexadecimal: SHA256SUMS or SHA512SUMS beside the image has it."
+    error_message = "image.checksum must be the checksum of the image by checksum_algorithm, in hexadecimal: copy it from the file SHA256SUMS or SHA512SUMS next to the image."
   }
 
   validation {
     condition     = contains(["qcow2", "raw", "vmdk"], var.image.format)
-    error_message = "image.format must be qcow2, raw or vmdk. Proxmox unpacks no compressed images: unpack it, and put that on a web server of yours."
+    error_message = "image.format must be qcow2, raw or vmdk. Proxmox does not decompress images: decompress the image and serve it from your own web server."
   }
 }
 
 variable "disk" {
-  description = "Boot disk: the storage that takes the template's disks, and their size, at least that of the disk in the image."
+  description = "Boot disk: the storage of the template's disks, and the size of the boot disk, which is at least the size of the disk in the image."
   type = object({
     datastore_id = string
     size_gib     = number
@@ -107,7 +107,7 @@ variable "disk" {
 }
 
 variable "machine" {
-  description = "Machine type: pc, or q35, which PCIe devices need. The guest must find its seed on IDE: try q35 with it first."
+  description = "Machine type: pc, or q35, which PCIe devices require. The guest must find its seed on an IDE drive: test this before you use q35."
   type        = string
   default     = "pc"
   nullable    = false
@@ -119,7 +119,7 @@ variable "machine" {
 }
 
 variable "firmware" {
-  description = "Firmware: bios seabios, or ovmf with an EFI disk, in which secure_boot enrolls Microsoft's and the distributions' keys."
+  description = "Firmware: bios is seabios, or ovmf, which adds an EFI disk. secure_boot enrolls the keys of Microsoft and of the distributions in the EFI disk."
   type = object({
     bios        = optional(string, "seabios")
     secure_boot = optional(bool, false)
@@ -134,7 +134,7 @@ variable "firmware" {
 
   validation {
     condition     = !var.firmware.secure_boot || var.firmware.bios == "ovmf"
-    error_message = "firmware.secure_boot needs firmware.bios = \"ovmf\"."
+    error_message = "firmware.secure_boot requires firmware.bios = \"ovmf\"."
   }
 }
 
@@ -151,7 +151,7 @@ variable "tpm_version" {
 }
 
 variable "cpu" {
-  description = "CPU of the template itself. Clones of numaform have their class' cpuType, without flags."
+  description = "CPU of the template itself. numaform's clones use the cpuType of their ProxmoxNodeClass, without flags."
   type = object({
     type  = optional(string, "host")
     flags = optional(list(string), [])
@@ -167,14 +167,14 @@ variable "cpu" {
 }
 
 variable "memory_mib" {
-  description = "Memory of the template itself. Clones of numaform have their instance type's."
+  description = "Memory of the template itself. numaform's clones use the memory of their instance type."
   type        = number
   default     = 2048
   nullable    = false
 }
 
 variable "agent" {
-  description = "QEMU guest agent. It is always on, since numaform shuts guests down by it; the image must have it. trim frees unused blocks after a clone."
+  description = "QEMU guest agent. It is always enabled, because numaform uses it to shut guests down; the image must contain it. trim frees unused blocks after a clone."
   type = object({
     trim = optional(bool, false)
     type = optional(string, "virtio")
@@ -199,7 +199,7 @@ variable "vga" {
 }
 
 variable "network_devices" {
-  description = "Network devices, net0 first. A class without networks leaves them to its nodes."
+  description = "Network devices, net0 first. The nodes of a ProxmoxNodeClass without networks keep these devices."
   type = list(object({
     bridge   = string
     model    = optional(string, "virtio")
@@ -211,6 +211,6 @@ variable "network_devices" {
 
   validation {
     condition     = length(var.network_devices) >= 1 && length(var.network_devices) <= 6
-    error_message = "network_devices must be 1 to 6 devices."
+    error_message = "network_devices must have 1 to 6 entries."
   }
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Packs numaform-agent for Debian: build.sh VERSION ARCH PROGRAM OUT
+# Packages numaform-agent for Debian: build.sh VERSION ARCH PROGRAM OUT
 set -eu
 version=$1 arch=$2 program=$3 out=$4
 here=$(cd "$(dirname "$0")" && pwd)
@@ -7,8 +7,8 @@ root=$(mktemp -d)
 chmod 755 "$root"
 trap 'rm -rf "$root"' EXIT
 
-# git describe says v1.2.3-4-gabcdef; Debian's versions begin with a digit, and sort what
-# follows a tilde before the release.
+# git describe prints v1.2.3-4-gabcdef. A Debian version begins with a digit, and a suffix
+# after a tilde sorts before the release.
 version=$(printf %s "$version" | sed 's/^v//; s/-\([0-9]*\)-g\([0-9a-f]*\)/+\1.g\2/; s/-/~/; s/-/./g')
 case $version in [0-9]*.[0-9]*) ;; *) version=0~$version ;; esac
 
@@ -22,7 +22,7 @@ install -d -m 755 "$root/DEBIAN"
 for script in postinst prerm postrm; do
 	install -m 755 "$here/$script" "$root/DEBIAN/$script"
 done
-# The size in KiB, of any file system.
+# The size in KiB, independent of the file system.
 size=$(find "$root" -type f -printf '%s\n' | awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }')
 echo /etc/numaform-agent.yaml >"$root/DEBIAN/conffiles"
 cat >"$root/DEBIAN/control" <<EOF
@@ -35,14 +35,15 @@ Priority: optional
 Homepage: https://github.com/numaform/numaform
 Installed-Size: $size
 Description: CPU pins of VMs on a Proxmox VE host
- Puts the vCPUs of VMs on the CPUs that their descriptions declare, keeps them
- there, and keeps other guests off. Part of numaform, a Kubernetes node
- autoscaler for Proxmox VE; it needs neither the network nor a credential.
+ Pins the vCPUs of VMs to the CPUs that their descriptions declare, and keeps
+ other guests off these CPUs. Part of numaform, a Kubernetes node
+ autoscaler for Proxmox VE; it needs neither network access nor credentials.
 EOF
 mkdir -p "$out"
 chmod 644 "$root/DEBIAN/conffiles" "$root/DEBIAN/control"
 
-# With SOURCE_DATE_EPOCH, equal programs give equal packages, whatever clock and processors.
+# With SOURCE_DATE_EPOCH, equal programs yield equal packages, independent of the clock and
+# the number of processors.
 if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then
 	find "$root" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
 fi
