@@ -88,7 +88,7 @@ func TestIncompleteSecurityGroups(t *testing.T) {
 			restore := s.proxmox.AddFault(pvesim.Fault{Method: "POST", Path: "/firewall/rules$", Skip: skip, Status: 500})
 			s.engine.Run(t, s.dir, "init", "-no-color", "-input=false")
 			if out, err := s.engine.Try(t, s.dir, "apply", "-no-color", "-auto-approve"); err == nil {
-				t.Fatalf("the apply went through:\n%s", out)
+				t.Fatalf("the apply succeeded:\n%s", out)
 			}
 			restore()
 			s.writeImports(t)
@@ -210,7 +210,7 @@ func startProxmox(t *testing.T, template fleet.Source, drives ...string) *pvesim
 	return server
 }
 
-// allPrivileges returns one role with everything that numaform needs.
+// allPrivileges returns one role with all privileges that numaform requires.
 func allPrivileges() pvesim.Role {
 	role := pvesim.Role{Name: "Test", Privileges: []string{"Mapping.Use"}}
 	for _, part := range pvesim.LeastPrivilege() {
@@ -222,7 +222,7 @@ func allPrivileges() pvesim.Role {
 func (s *hostRoot) wantNoChanges(t *testing.T) {
 	t.Helper()
 	if out, err := s.engine.Try(t, s.dir, "plan", "-no-color", "-detailed-exitcode"); err != nil {
-		t.Errorf("something is left to change: %v\n%s", err, out)
+		t.Errorf("the plan is not empty: %v\n%s", err, out)
 	}
 }
 
@@ -254,7 +254,7 @@ func (s *hostRoot) wantDisks(t *testing.T, guest pvesim.GuestState) {
 		t.Errorf("the template's second disk is %q", got)
 	}
 	if got, want := guest.Config["boot"], "order="+s.vm.Source.DiskInterface; len(s.vm.DataDisks) > 0 && got != want {
-		t.Errorf("it boots by %q, want %q", got, want)
+		t.Errorf("the boot order is %q, want %q", got, want)
 	}
 }
 
@@ -297,12 +297,12 @@ func (s *hostRoot) removeVM(t *testing.T) {
 	s.engine.Run(t, s.dir, "apply", "-no-color", "-auto-approve")
 	for _, guest := range s.proxmox.Guests() {
 		if guest.VMID == int(s.vm.VMID) {
-			t.Errorf("VM %d is still there", s.vm.VMID)
+			t.Errorf("VM %d still exists", s.vm.VMID)
 		}
 	}
 	for _, volume := range s.proxmox.Volumes(string(s.vm.Host.Host)) {
 		if strings.Contains(volume, fmt.Sprintf("vm-%d-", s.vm.VMID)) {
-			t.Errorf("volume %s of it is still there", volume)
+			t.Errorf("its volume %s still exists", volume)
 		}
 	}
 }

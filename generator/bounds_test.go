@@ -10,9 +10,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestParseIsBounded parses node files and indexes that a recursive parser, or an
-// evaluation, does not survive. Without the limits, each ended the process or took
-// minutes.
+// TestParseIsBounded parses node files and indexes that overflow a recursive parser or take
+// too long to evaluate. Without the limits, each ends the process or takes minutes.
 func TestParseIsBounded(t *testing.T) {
 	t.Parallel()
 	const value = `"debian"`
@@ -59,7 +58,7 @@ func TestParseIsBounded(t *testing.T) {
 			_, err = generator.Parse(files)
 			var where *generator.ParseError
 			if !errors.As(err, &where) || where.File != c.file || where.Hint == "" {
-				t.Fatalf("error without place and fix: %v", err)
+				t.Fatalf("error without location and fix: %v", err)
 			}
 			if !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error:\n%.300s\nwant:\n%s", err, c.want)

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// FuzzRenderText renders any text in any text field: it is refused, or it survives the
-// round trip unchanged.
+// FuzzRenderText renders any text in any text field: the text is rejected, or it survives
+// the round trip unchanged.
 func FuzzRenderText(f *testing.F) {
 	for _, seed := range []string{
 		"", "plain", "${a}", "%{if}", `"`, `\`, "a\nb", "for", "é", "e\u0301", "\xff", "\u202e", "#", "*/", "numaform/1 cluster=x",
@@ -91,7 +91,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			var where *generator.ParseError
 			if !errors.As(err, &where) || where.File == "" || where.Hint == "" {
-				t.Fatalf("refused without saying where and how to fix it: %v", err)
+				t.Fatalf("error without location and fix: %v", err)
 			}
 			return
 		}
@@ -100,7 +100,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(string(content), string(again[name])); diff != "" {
-			t.Fatalf("accepted what it would not write (-read +written):\n%s", diff)
+			t.Fatalf("accepted a file that Render would not write (-read +written):\n%s", diff)
 		}
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/generator"
 )
 
-// TestMemoChangesNothing reads and writes fleets with the files of other fleets in memory:
-// the results are the same as without a memo.
+// TestMemoChangesNothing reads and writes fleets with a memo of other fleets: the results
+// are the same as without a memo.
 func TestMemoChangesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -38,7 +38,7 @@ func TestMemoChangesNothing(t *testing.T) {
 				t.Fatalf("fleet read back (-rendered +parsed):\n%s", diff)
 			}
 
-			// Some VMs change, leave or come back.
+			// Some VMs change, are removed or are added again.
 			next := f
 			next.VMs = nil
 			for _, vm := range f.VMs {

@@ -36,7 +36,7 @@ func TestStateName(t *testing.T) {
 			t.Errorf("state of %s is %q", host, name)
 		}
 		if other, taken := seen[name]; taken {
-			t.Errorf("state of %s is that of %s: %q", host, other, name)
+			t.Errorf("%s and %s share the state %q", host, other, name)
 		}
 		seen[name] = host
 	}

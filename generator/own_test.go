@@ -34,7 +34,7 @@ func TestOwnsWhatItRenders(t *testing.T) {
 		}
 		for name, content := range files {
 			if !generator.Owns(name, content) {
-				t.Errorf("it does not know its own %s", name)
+				t.Errorf("Owns(%s) is false", name)
 			}
 		}
 		if diff := cmp.Diff(files, generator.Select(files)); diff != "" {
@@ -62,12 +62,12 @@ func TestOwnsNoOtherFiles(t *testing.T) {
 		"region-1/pve-1/" + generator.ImportFile: main,
 	} {
 		if generator.Owns(name, content) {
-			t.Errorf("it takes %s", name)
+			t.Errorf("Owns(%s) is true", name)
 		}
 	}
 	for _, conflict := range []string{mainFile, nodeFile, "fleet.json"} {
 		if !generator.Owns(conflict, slices.Concat([]byte("<<<<<<< HEAD\n"), files[conflict])) {
-			t.Errorf("it does not know %s after a merge", conflict)
+			t.Errorf("Owns(%s) is false after a merge", conflict)
 		}
 	}
 }

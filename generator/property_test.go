@@ -88,7 +88,8 @@ func TestOneMoreVM(t *testing.T) {
 	}
 }
 
-// TestLastVMRemoved keeps the root from which a VM must still be removed.
+// TestLastVMRemoved checks that a root without VMs remains, because a VM must still be
+// deleted there.
 func TestLastVMRemoved(t *testing.T) {
 	t.Parallel()
 	before, err := generator.Render(fleetOf(vmAt(somewhere, 2001)))

@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// pinned sets host CPUs 4 to 7 as the VM's own.
+// pinned pins the VM to host CPUs 4 to 7.
 func pinned(vm *fleet.VM) {
 	vm.Policy, vm.PinWith = fleet.PolicyDedicated, fleet.PinWithAffinity
 	vm.CPUs, vm.VCPUPins = topology.CPUs(4, 5, 6, 7), []int{4, 5, 6, 7}
@@ -85,7 +85,7 @@ func TestRefusesVM(t *testing.T) {
 		"resource pool":     {func(v *fleet.VM) { v.ResourcePool = "a/b/c/d" }, `resource_pool "a/b/c/d"`},
 		"l3":                {func(v *fleet.VM) { v.L3 = []int{topology.Unknown} }, "l3: [-1]"},
 		"pins of unpinned":  {func(v *fleet.VM) { v.CPUs = topology.CPUs(1) }, "cpus: 1: policy Shared does not pin CPUs"},
-		"pinned by no one":  {func(v *fleet.VM) { pinned(v); v.PinWith = "" }, "pin_with: is empty"},
+		"pinned by nothing": {func(v *fleet.VM) { pinned(v); v.PinWith = "" }, "pin_with: is empty"},
 		"too few pins":      {func(v *fleet.VM) { pinned(v); v.VCPUPins = v.VCPUPins[:3] }, "vcpu_pins: [4 5 6]: must contain each of the 4 CPUs 4-7 once"},
 		"pin given twice":   {func(v *fleet.VM) { pinned(v); v.VCPUPins = []int{4, 4, 5, 6} }, "vcpu_pins:"},
 		"negative pin":      {func(v *fleet.VM) { pinned(v); v.CPUs, v.VCPUPins = topology.CPUs(-1, 5, 6, 7), []int{5, 6, 7, -1} }, "must not be negative"},
@@ -133,7 +133,7 @@ func TestRefusesVM(t *testing.T) {
 		"template's affinity": {func(v *fleet.VM) { v.Source.Options = map[string]string{"affinity": "1"} }, "run qm set 9000 --delete affinity"},
 		"serial gap":          {func(v *fleet.VM) { v.Source.Options = map[string]string{"serial1": "socket"} }, "serial0 is missing"},
 		"seed nowhere":        {func(v *fleet.VM) { v.SeedStorage = "*" }, "seed: is empty: must be STORAGE:iso/numaform-prod-2001-"},
-		"seed unasked for":    {func(v *fleet.VM) { seeded(v); v.SeedStorage = "" }, "seed_storage: is empty"},
+		"seed not requested":  {func(v *fleet.VM) { seeded(v); v.SeedStorage = "" }, "seed_storage: is empty"},
 		"seed elsewhere":      {func(v *fleet.VM) { seeded(v); v.SeedStorage = "other" }, "must be on the seed storage other"},
 		"seed storage":        {func(v *fleet.VM) { seeded(v); v.SeedStorage = "a b" }, `seed_storage "a b"`},
 		"seed of another VM":  {func(v *fleet.VM) { seeded(v); v.Seed = fleet.SeedVolume("local", "prod", 2002, v.Key) }, "must be local:iso/numaform-prod-2001-"},
@@ -152,7 +152,7 @@ func TestRefusesVM(t *testing.T) {
 	}
 }
 
-// TestTemplateVMIDs renders VMs with templates at the ends of Proxmox' VMID range.
+// TestTemplateVMIDs renders VMs with templates at the ends of the Proxmox VMID range.
 func TestTemplateVMIDs(t *testing.T) {
 	t.Parallel()
 	for _, vmid := range []fleet.VMID{fleet.MinVMID, fleet.MaxVMID} {

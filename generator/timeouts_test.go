@@ -27,7 +27,7 @@ func TestTimeoutsOfTheProvider(t *testing.T) {
 		case strings.HasSuffix(call.Path, "/clone"):
 			began = call.Time
 		case !began.IsZero() && call.Time.Sub(began) > 4*most*time.Second:
-			t.Errorf("%s after the clone, the provider still asks for %s", call.Time.Sub(began), call.Path)
+			t.Errorf("%s after the clone, the provider still requests %s", call.Time.Sub(began), call.Path)
 		}
 	}
 

@@ -102,7 +102,7 @@ func TestHashNamesContent(t *testing.T) {
 	}
 }
 
-// all are the modules for node files and the ones for users' own roots.
+// all lists the modules for node files and those for users' roots.
 func all(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("*", "main.tf"))

@@ -36,14 +36,14 @@ func TestCurrentIsReleased(t *testing.T) {
 	}
 	files, ok := modules.Released(modules.Hash())
 	if !ok {
-		t.Fatalf("modules/%s is missing: run make release-modules once the modules are final, and commit what it adds", dir)
+		t.Fatalf("modules/%s is missing: run make release-modules once the modules are final, and commit the new directory", dir)
 	}
 	if diff := cmp.Diff(modules.Files(), files); diff != "" {
 		t.Errorf("modules/%s (-current +released):\n%s", dir, diff)
 	}
 }
 
-// TestReleasedAreTheirHash computes the hash of each released version.
+// TestReleasedAreTheirHash checks that each released version has the hash in its name.
 func TestReleasedAreTheirHash(t *testing.T) {
 	t.Parallel()
 	if len(modules.Hashes()) < 2 {

@@ -23,14 +23,14 @@ func TestAgentsCeiling(t *testing.T) {
 		sizes   []int
 		refusal string // of the last spec
 	}{
-		{"a core is left", agent, fleet.PinWithHostAgent, []int{8}, refused + "7 more CPUs, including siblings"},
-		{"even at a hundred percent", &topology.Agent{MaxPinnedPercent: 100}, fleet.PinWithHostAgent, []int{8}, refused + "7 more CPUs"},
-		{"up to it", agent, fleet.PinWithHostAgent, []int{6}, ""},
-		{"no more", agent, fleet.PinWithHostAgent, []int{6, 2}, refused + "1 more CPU"},
-		{"siblings of odd ones count", half, fleet.PinWithHostAgent, []int{2, 1, 2}, refused + "0 more CPUs"},
-		{"on a core that is pinned already", half, fleet.PinWithHostAgent, []int{2, 1, 1}, ""},
-		{"pins of others do not count", half, fleet.PinWithAffinity, []int{6, 2}, ""},
-		{"where none lives nothing is known", nil, fleet.PinWithHostAgent, []int{8}, ""},
+		{"one core stays free", agent, fleet.PinWithHostAgent, []int{8}, refused + "7 more CPUs, including siblings"},
+		{"one core stays free at 100 percent", &topology.Agent{MaxPinnedPercent: 100}, fleet.PinWithHostAgent, []int{8}, refused + "7 more CPUs"},
+		{"exactly the ceiling", agent, fleet.PinWithHostAgent, []int{6}, ""},
+		{"above the ceiling", agent, fleet.PinWithHostAgent, []int{6, 2}, refused + "1 more CPU"},
+		{"siblings of odd threads count", half, fleet.PinWithHostAgent, []int{2, 1, 2}, refused + "0 more CPUs"},
+		{"on a core that is already pinned", half, fleet.PinWithHostAgent, []int{2, 1, 1}, ""},
+		{"pins by affinity do not count", half, fleet.PinWithAffinity, []int{6, 2}, ""},
+		{"no agent", nil, fleet.PinWithHostAgent, []int{8}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

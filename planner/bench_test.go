@@ -49,7 +49,7 @@ func newContestant(b *testing.B, hosts int) contestant {
 	return contestant{planner: p, built: cpuTime() - began, specs: specs}
 }
 
-// singles is the number of VMs placed alone; the mean counts.
+// singles is the number of VMs placed alone, of which the mean time is reported.
 const singles = 1000
 
 // new returns the time to place one VM of a kind that the planner has not seen.
@@ -57,7 +57,7 @@ func (c *contestant) new(p *planner.Planner) time.Duration {
 	runtime.GC() // exclude garbage of earlier steps
 	var sum time.Duration
 	for i := range singles {
-		spec, q := c.specs[i], p.Clone() // a clone does not know the requests of other clones
+		spec, q := c.specs[i], p.Clone() // a clone does not share cached results with other clones
 		began := cpuTime()
 		q.Place([]fleet.Spec{spec})
 		sum += cpuTime() - began

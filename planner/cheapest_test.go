@@ -17,8 +17,8 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// TestCheapest checks that a VM goes to the first of the cheapest hosts, whatever the
-// planner remembers about them.
+// TestCheapest checks that a VM is placed on the first of the cheapest hosts, whatever
+// results the planner has cached.
 func TestCheapest(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -43,8 +43,8 @@ func TestCheapest(t *testing.T) {
 	})
 }
 
-// TestRemembered checks after each batch that everything the planner remembers equals a
-// fresh evaluation.
+// TestRemembered checks after each batch that every cached result equals a fresh
+// evaluation.
 func TestRemembered(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -61,7 +61,7 @@ func TestRemembered(t *testing.T) {
 	})
 }
 
-// mustRemember checks that the planner remembers nothing outdated.
+// mustRemember checks that the planner has no outdated cached results.
 func mustRemember(t tb, p *planner.Planner) {
 	t.Helper()
 	if outdated := p.Outdated(); len(outdated) > 0 {
@@ -84,8 +84,8 @@ func TestRememberingChangesNothing(t *testing.T) {
 	mustBeValid(t, snap, existing, specs, placed)
 }
 
-// TestForgets checks that a planner that gets ever more kinds of VMs on many hosts
-// remembers only some of them.
+// TestForgets checks that the cache of a planner stays bounded when it places ever more
+// kinds of VMs on many hosts.
 func TestForgets(t *testing.T) {
 	t.Parallel()
 	snap := snapshot()
@@ -142,7 +142,7 @@ func TestHostsInAnyOrder(t *testing.T) {
 	}
 }
 
-// mustAgree places a batch with both planners and checks that the answers are equal.
+// mustAgree places a batch with both planners and checks that the results are equal.
 func mustAgree(t tb, p, q *planner.Planner, specs []fleet.Spec) []planner.Placed {
 	t.Helper()
 	want, wantNot := q.Place(specs)
@@ -154,7 +154,7 @@ func mustAgree(t tb, p, q *planner.Planner, specs []fleet.Spec) []planner.Placed
 }
 
 // datacenter returns hosts of all real machines in turn, VMs at random places on them that
-// use half of the CPUs, and a batch of n new specs of all policies in sizes usual for
+// use half of the CPUs, and a batch of n new specs of all policies in typical sizes of
 // Kubernetes nodes.
 func datacenter(t testing.TB, hosts, n int) (*topology.Snapshot, []fleet.VM, []fleet.Spec) {
 	t.Helper()

@@ -57,7 +57,7 @@ func answers(t testing.TB, p *planner.Planner, snap *topology.Snapshot, specs []
 }
 
 // FuzzPlace searches for machines, guests and specs for which a placement violates a hard
-// rule, or the planner remembers something outdated.
+// rule, or a cached result is outdated.
 func FuzzPlace(f *testing.F) {
 	f.Fuzz(rapid.MakeFuzz(func(t *rapid.T) {
 		snap := drawSnapshot(t, true)

@@ -86,7 +86,7 @@ func contests(t *testing.T) []contest {
 			[]topology.Host{host("pve-1", known(t, "hybrid-i7-1370p-6p8e"))},
 			spec(fleet.PolicyDedicated, 14, gib), "pve-1", "0-13",
 		},
-		{"no core broken", []topology.Host{
+		{"no partially allocated core", []topology.Host{
 			host("pve-1", machine(shape{nodes: 1, cores: 4, smt: 2, memory: 32 * gib})), host("pve-2", one(32, 256*gib)),
 		}, spec(fleet.PolicyDedicated, 3, gib), "pve-2", "0-2"},
 		{"the smallest group", []topology.Host{halfUsed}, spec(fleet.PolicyDedicated, 2, gib), "pve-1", "6-7"},
@@ -130,7 +130,7 @@ func distant(nodes, distance int) topology.Machine {
 	return m
 }
 
-// TestJointly checks that a VM which fits anywhere gives way to one that does not.
+// TestJointly checks that a VM which fits on any host makes room for one that does not.
 func TestJointly(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(
@@ -145,10 +145,10 @@ func TestJointly(t *testing.T) {
 	if len(unplaced) > 0 || placed[0].Host.Host != "pve-2" {
 		t.Fatalf("placed %+v, unplaced %+v", placed, unplaced)
 	}
-	// Existing VMs do not give way.
+	// Existing VMs do not move.
 	first, _ := place(t, snap, nil, specs[0])
 	if _, unplaced := place(t, snap, asExisting(1, specs[:1], first), specs[1]); len(unplaced) != 1 {
-		t.Error("a existing VM moved")
+		t.Error("an existing VM moved")
 	}
 }
 

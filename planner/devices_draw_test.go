@@ -27,7 +27,7 @@ func drawDevices(t *rapid.T, h *topology.Host) {
 	}
 }
 
-// drawWanted draws the devices of a spec; most get none.
+// drawWanted draws the devices of a spec; most specs get none.
 func drawWanted(t *rapid.T) []fleet.PCIDevice {
 	return rapid.SampledFrom([][]fleet.PCIDevice{
 		nil, nil, nil, nil, nil, nil, {{Mapping: "gpu"}}, {{Mapping: "nic"}, {Mapping: "gpu"}}, {{Mapping: "one"}}, {{Mapping: "gpu", MDev: "half"}},

@@ -43,7 +43,7 @@ func TestDeviceDecidesTheNUMANode(t *testing.T) {
 		{"on node 1", fleet.PolicyDedicated, []topology.PCIDevice{card("gpu", "0000:81:00.0", 1)}, "1", "; device gpu on NUMA node 1"},
 		{"of floating vCPUs", fleet.PolicyNUMA, []topology.PCIDevice{card("gpu", "0000:81:00.0", 1)}, "1", "; device gpu on NUMA node 1"},
 		{"the first in turn", fleet.PolicyDedicated, []topology.PCIDevice{card("gpu", "0000:81:00.0", 1), card("gpu", "0000:01:00.0", 0)}, "1", "; device gpu, the next of which is on NUMA node 1"},
-		{"nobody knows", fleet.PolicyDedicated, []topology.PCIDevice{card("gpu", "0000:81:00.0", topology.Unknown)}, "0", "; device gpu on an unknown NUMA node"},
+		{"unknown node", fleet.PolicyDedicated, []topology.PCIDevice{card("gpu", "0000:81:00.0", topology.Unknown)}, "0", "; device gpu on an unknown NUMA node"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -57,8 +57,8 @@ func TestDeviceDecidesTheNUMANode(t *testing.T) {
 	}
 }
 
-// TestDeviceComesAfterTheNumberOfNodes checks that a VM goes to the one node that holds it,
-// even if the device is at the other.
+// TestDeviceComesAfterTheNumberOfNodes checks that a VM is placed on the one node that
+// holds it, even if the device is on the other.
 func TestDeviceComesAfterTheNumberOfNodes(t *testing.T) {
 	t.Parallel()
 	h := withCards("pve-1", card("gpu", "0000:81:00.0", 1))
@@ -66,7 +66,7 @@ func TestDeviceComesAfterTheNumberOfNodes(t *testing.T) {
 	if p := placeOne(t, snapshot(h), nil, requesting(4, "gpu")); len(p.Cells) != 1 || p.Cells[0].HostNodes.String() != "0" {
 		t.Errorf("in %d cells: %s", len(p.Cells), p.Reason)
 	}
-	// A host with the device close by is better than one with less left over.
+	// A host with a near device is better than one with less free capacity.
 	near := withCards("pve-2", card("gpu", "0000:01:00.0", 0))
 	if p := placeOne(t, snapshot(h, near), nil, requesting(4, "gpu")); p.Host.Host != "pve-2" {
 		t.Errorf("on %s: %s", p.Host, p.Reason)
@@ -93,7 +93,7 @@ func TestDevicesAreCounted(t *testing.T) {
 	}{
 		{"one each", cards, nil, same(requesting(2, "gpu"), 3), 2, "pve-1 has 0 of 2 devices of PCI mapping gpu free, 1 requested, less on 1 other host: add a device to the mapping"},
 		{"two at once", cards, nil, []fleet.Spec{requesting(2, "gpu", "gpu")}, 1, ""},
-		{"more than there are", cards, nil, []fleet.Spec{requesting(2, "gpu", "gpu", "gpu")}, 0, "has 2 of 2 devices of PCI mapping gpu free, 3 requested"},
+		{"more than exist", cards, nil, []fleet.Spec{requesting(2, "gpu", "gpu", "gpu")}, 0, "has 2 of 2 devices of PCI mapping gpu free, 3 requested"},
 		{"no such mapping", cards, nil, []fleet.Spec{requesting(2, "nic")}, 0, "has no device of PCI mapping nic"},
 		{"taken by a guest", cards, running(topology.Guest{Running: true, PCIDevices: []topology.PassedDevice{{Mapping: "gpu"}}}), same(requesting(2, "gpu"), 2), 1, "0 of 2"},
 		{"taken by one that is stopped", cards, running(topology.Guest{PCIDevices: []topology.PassedDevice{{Mapping: "gpu"}}}), same(requesting(2, "gpu"), 2), 1, "0 of 2"},

@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// PlaceForgetting is Place, but evaluates every allowed host for every VM.
+// PlaceForgetting is like Place but evaluates every allowed host for every VM.
 func (p *Planner) PlaceForgetting(specs []fleet.Spec) ([]Placed, []Unplaced) {
 	b := newBatch(p, specs)
 	for _, i := range b.order {
@@ -42,7 +42,7 @@ func (p *Planner) Cheapest(spec fleet.Spec) (cheapest topology.HostID) {
 	return cheapest
 }
 
-// Outdated lists remembered results that a fresh evaluation would not give.
+// Outdated lists cached results that differ from a fresh evaluation.
 func (p *Planner) Outdated() []string {
 	var outdated []string
 	for w, verdicts := range p.verdicts {
@@ -59,7 +59,7 @@ func (p *Planner) Outdated() []string {
 	return outdated
 }
 
-// Verdicts returns how many results the planner remembers.
+// Verdicts returns the number of cached results.
 func (p *Planner) Verdicts() int {
 	n := 0
 	for _, verdicts := range p.verdicts {

@@ -10,8 +10,8 @@ import (
 )
 
 // TestNeverWorseThanFirstFit compares single requests with the obvious placer: the first
-// host, and on it the first NUMA node, that has enough whole cores and memory; else the
-// whole host.
+// host, and on it the first NUMA node, that has enough whole cores and memory; otherwise
+// the whole host.
 func TestNeverWorseThanFirstFit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

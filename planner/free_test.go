@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestRoom checks that Room reports what is free, including after VMs placed later, and
+// TestRoom checks that Room reports the free resources, also after VMs were placed, and
 // names hosts that take no VMs.
 func TestRoom(t *testing.T) {
 	t.Parallel()

@@ -52,7 +52,7 @@ func TestGuestsInHugePages(t *testing.T) {
 		{"reserved pages", on(0, 16*gib, 2048), [2]int64{16, 16}, [2]int64{0, 0}, [2]int64{0, 16}},
 		{"reserved pages on any node", loose, [2]int64{16, 16}, [2]int64{8, 0}, [2]int64{0, 16}},
 		{"more than are reserved", on(0, 20*gib, 2048), [2]int64{12, 16}, [2]int64{0, 0}, [2]int64{0, 16}},
-		{"pages of a size that the node has not", on(0, 4*gib, 1<<20), [2]int64{12, 16}, [2]int64{16, 0}, [2]int64{0, 16}},
+		{"pages of a size that the node lacks", on(0, 4*gib, 1<<20), [2]int64{12, 16}, [2]int64{16, 0}, [2]int64{0, 16}},
 		{"any, of whole GiB", on(1, 4*gib, topology.Unknown), [2]int64{16, 16}, [2]int64{16, 0}, [2]int64{0, 12}},
 		{"any, of parts of GiB", on(0, gib/2, topology.Unknown), [2]int64{16, 16}, [2]int64{16, 0}, [2]int64{0, 16}},
 	}
@@ -80,7 +80,7 @@ func TestGuestsInHugePages(t *testing.T) {
 	}
 }
 
-// TestKeptInHugePages checks that a VM of ours takes its pages once, whether or not it
+// TestKeptInHugePages checks that the pages of an existing VM count once, whether or not it
 // runs, and that a host without reported pages counts them as ordinary memory.
 func TestKeptInHugePages(t *testing.T) {
 	t.Parallel()
@@ -151,7 +151,7 @@ func TestPlaceInHugePages(t *testing.T) {
 				t.Errorf("cells (-want +got):\n%s\n%s", diff, got.Reason)
 			}
 			if !strings.Contains(got.Reason, "in huge pages of ") {
-				t.Errorf("the reason does not tell of huge pages: %s", got.Reason)
+				t.Errorf("the reason does not mention huge pages: %s", got.Reason)
 			}
 		})
 	}
@@ -191,7 +191,7 @@ func TestRefusalsOfHugePages(t *testing.T) {
 		{"not beside the CPUs", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 10, gib), fleet.HugePages1Gi), "10 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 NUMA node 1 has room for 8 vCPUs and 16 GiB in huge pages of 1 GiB: add a host or lower cpu in the NodePool"},
 		{"no multiple", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 2, gib+512), fleet.HugePages1Gi), "its memory of 1536 MiB is not a multiple of 1024 MiB, the size of its huge pages: set another size in the NodePool, or other huge pages in the ProxmoxNodeClass"},
 		{"shared", paged(512, 16), inPages(spec(fleet.PolicyShared, 2, gib), fleet.HugePages1Gi), "the policy Shared does not support huge pages: use NUMA, Dedicated or Isolated in the ProxmoxNodeClass"},
-		{"no size that Proxmox knows", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 2, gib), "4Mi"), "its huge page size is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"},
+		{"unknown size", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 2, gib), "4Mi"), "its huge page size is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

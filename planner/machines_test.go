@@ -103,8 +103,7 @@ func TestEmptyMachines(t *testing.T) {
 	}
 }
 
-// TestNearestNodes checks that a VM on two NUMA nodes gets two that are close to each
-// other.
+// TestNearestNodes checks that a VM on two NUMA nodes gets the two nearest ones.
 func TestNearestNodes(t *testing.T) {
 	t.Parallel()
 	for name, vcpus := range map[string]int{"kunpeng920-2s-4node": 48, "xeon-6230-2s-snc2": 30, "opteron-6276-4s-8node": 12} {

@@ -21,8 +21,8 @@ func withMemoryOnly() topology.Host {
 }
 
 // TestMemoryOnlyNodes checks which VMs get memory of a NUMA node without CPUs: VMs for
-// which the other nodes have too little, unless it may be a GPU's or the settings forbid
-// it.
+// which the other nodes have too little, unless the memory may belong to a GPU or the
+// settings forbid its use.
 func TestMemoryOnlyNodes(t *testing.T) {
 	t.Parallel()
 	const refused = "r1/pve-1 has 124 GiB free: add a host or lower memory in the NodePool, or list NUMA nodes 1 under memorynodes in its settings"

@@ -19,8 +19,8 @@ func halfUsed(name string, pins ...int) topology.Host {
 	return h
 }
 
-// TestHalves checks that a VM which finds no whole cores gets threads of partially
-// allocated ones, after all whole cores that exist, and reports it.
+// TestHalves checks that a VM for which whole cores do not suffice gets the remaining whole
+// cores and threads of partially allocated ones, and that the reason reports this.
 func TestHalves(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -42,8 +42,8 @@ func TestHalves(t *testing.T) {
 	}
 }
 
-// TestHalvesLast checks that any whole cores come first: on another host, however
-// scattered, and in the room that another new VM can make.
+// TestHalvesLast checks that whole cores are always preferred: on another host, scattered,
+// or made available by moving another new VM.
 func TestHalvesLast(t *testing.T) {
 	t.Parallel()
 	tiny, small := halfUsed("pve-1", 0, 1, 2, 3), host("pve-2", machine(shape{nodes: 2, cores: 1, smt: 2, memory: 8 * gib}))
@@ -103,7 +103,7 @@ func TestWholeCores(t *testing.T) {
 	} {
 		_, unplaced := place(t, snapshot(halfUsed("pve-1", 0, 1, 2, 3)), nil, s)
 		if len(unplaced) != 1 || !strings.HasSuffix(unplaced[0].Reason, fix) {
-			t.Errorf("%s: unplaced %+v, want one that says %q", s.Policy, unplaced, fix)
+			t.Errorf("%s: unplaced %+v, want a reason with %q", s.Policy, unplaced, fix)
 		}
 	}
 }

@@ -65,8 +65,9 @@ func TestOverlappingPinsSurvive(t *testing.T) {
 	}
 }
 
-// TestOddSizes checks that odd sizes share no core while cores are plentiful, even sizes
-// none while there are whole cores, and that a VM that shares a core reports it.
+// TestOddSizes checks that VMs of odd sizes share no core while cores are plentiful, that
+// VMs of even sizes share none while whole cores exist, and that the reason of a VM that
+// shares a core reports it.
 func TestOddSizes(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 16, smt: 2, memory: 64 * gib})))
@@ -77,7 +78,7 @@ func TestOddSizes(t *testing.T) {
 	}
 	existing := asExisting(1, specs, placed)
 	if third := placeOne(t, snap, existing, specs[0]); !strings.Contains(third.Reason, "shares the core of CPU") {
-		t.Errorf("reason %q does not tell that the core is shared", third.Reason)
+		t.Errorf("reason %q does not report that the core is shared", third.Reason)
 	}
 	if even := placeOne(t, snap, existing, spec(fleet.PolicyDedicated, 24, gib)); strings.Contains(even.Reason, "shares") {
 		t.Errorf("an even size shares a core: %s", even.Reason)
@@ -90,7 +91,7 @@ func TestOddSizes(t *testing.T) {
 }
 
 // TestHybridGivesNoCPUTwice checks that threads per core are never computed by division: on
-// a hybrid machine 20 CPUs / 14 cores is 1, and a placer relying on that gives CPUs out
+// a hybrid machine 20 CPUs / 14 cores is 1, and a placer that relies on it assigns CPUs
 // twice.
 func TestHybridGivesNoCPUTwice(t *testing.T) {
 	t.Parallel()
@@ -147,7 +148,7 @@ func TestForeignGuestsBesideOurs(t *testing.T) {
 }
 
 // TestVMsInTheMakingCount checks that VMs in creation count: ours that Proxmox does not
-// know yet, and a VM that another placer is cloning.
+// list yet, and a VM that another placer is cloning.
 func TestVMsInTheMakingCount(t *testing.T) {
 	t.Parallel()
 	h := host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 64 * gib}))
@@ -181,9 +182,9 @@ func TestSplitRatherThanRefuse(t *testing.T) {
 	}
 }
 
-// TestSiblingsAreNotGuessed checks that unknown siblings are not guessed: Isolated is
-// refused with a hint, Dedicated reports the unknown, and a host with known siblings is
-// preferred.
+// TestSiblingsAreNotGuessed checks that unknown siblings are not guessed: an Isolated VM is
+// refused with a hint, the reason of a Dedicated VM reports the unknown siblings, and a
+// host with known siblings is preferred.
 func TestSiblingsAreNotGuessed(t *testing.T) {
 	t.Parallel()
 	unknown := host("pve-1", topology.FromCounts("Intel", 2, 16, 32, 64*gib))
@@ -198,7 +199,7 @@ func TestSiblingsAreNotGuessed(t *testing.T) {
 		t.Errorf("isolated: %+v", unplaced)
 	}
 	if got := placeOne(t, snap, nil, spec(fleet.PolicyDedicated, 4, gib, "pve-1", "pve-2")); got.Host != knows.ID() {
-		t.Errorf("placed on %s, want the host that knows its siblings", got.Host)
+		t.Errorf("placed on %s, want the host with known siblings", got.Host)
 	}
 }
 

@@ -102,11 +102,11 @@ func TestExistingTakeTheirPlace(t *testing.T) {
 		{"dedicated beside dense shared", dense, spec(fleet.PolicyDedicated, 12, gib), true},
 		{"dedicated squeezes dense shared", dense, spec(fleet.PolicyDedicated, 13, gib), false},
 		{"isolated squeezes shared", spec(fleet.PolicyShared, 9, gib), spec(fleet.PolicyIsolated, 4, gib), false},
-		{"strict ratio is existing for the one who has it", half, spec(fleet.PolicyShared, 1, gib), false},
+		{"strict ratio holds for the VM that has it", half, spec(fleet.PolicyShared, 1, gib), false},
 		{"numa counts as floating", spec(fleet.PolicyNUMA, 8, gib), spec(fleet.PolicyDedicated, 9, gib), false},
 		{"memory of the host", spec(fleet.PolicyShared, 1, 60*gib), spec(fleet.PolicyShared, 1, 5*gib), false},
-		{"floating memory lies on every node", spec(fleet.PolicyShared, 1, 40*gib), spec(fleet.PolicyNUMA, 1, 13*gib), false},
-		{"what it leaves can be bound", spec(fleet.PolicyShared, 1, 40*gib), spec(fleet.PolicyDedicated, 2, 12*gib), true},
+		{"floating memory is on every node", spec(fleet.PolicyShared, 1, 40*gib), spec(fleet.PolicyNUMA, 1, 13*gib), false},
+		{"the remaining memory can be bound", spec(fleet.PolicyShared, 1, 40*gib), spec(fleet.PolicyDedicated, 2, 12*gib), true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestExistingTakeTheirPlace(t *testing.T) {
 }
 
 // TestLiveAndPlanned checks that an existing VM has both its planned and its live pins,
-// and counts as another owner's VM once the key differs.
+// and counts as an unrelated VM once the key differs.
 func TestLiveAndPlanned(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 64 * gib})))
@@ -246,9 +246,9 @@ func TestRemoteMemory(t *testing.T) {
 	}
 }
 
-// TestCPUsTogether checks that a VM of which only the memory must be divided keeps its CPUs
-// on one L3 cache, and gets memory of the nearest NUMA node that has enough. A VM that fits
-// no empty NUMA node is divided as a whole.
+// TestCPUsTogether checks that a VM keeps its CPUs on one L3 cache if only its memory must
+// be divided, and gets memory of the nearest NUMA node that has enough. A VM that fits no
+// empty NUMA node is divided as a whole.
 func TestCPUsTogether(t *testing.T) {
 	t.Parallel()
 	h := host("pve-1", machine(shape{nodes: 3, cores: 4, smt: 1, memory: 20 * gib}))
@@ -275,8 +275,8 @@ func TestCPUsTogether(t *testing.T) {
 	}
 }
 
-// TestCutSparesRoom checks that a VM which fits no NUMA node uses what is of little use to
-// others, on many NUMA nodes if necessary.
+// TestCutSparesRoom checks that a VM which fits no NUMA node uses capacity that is of
+// little use to other VMs, on many NUMA nodes if necessary.
 func TestCutSparesRoom(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -32,8 +32,8 @@ func TestHardRules(t *testing.T) {
 	})
 }
 
-// TestCommittedIsKept checks that a planner that placed VMs answers like a new planner that
-// gets them as existing VMs.
+// TestCommittedIsKept checks that a planner that placed VMs returns the same results as a
+// new planner that gets them as existing VMs.
 func TestCommittedIsKept(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

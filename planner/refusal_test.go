@@ -24,7 +24,7 @@ func TestRefusals(t *testing.T) {
 		want   string
 	}{
 		{"no host allowed", nil, nowhere, "1 shared vCPU, 1 GiB: no host is allowed: no host has the template, storage and zone that the ProxmoxNodeClass and NodePool require"},
-		{"host not there", nil, spec(fleet.PolicyShared, 1, gib, "pve-9"), "1 shared vCPU, 1 GiB: none of the allowed hosts exists: check their names and the connection to their region"},
+		{"unknown host", nil, spec(fleet.PolicyShared, 1, gib, "pve-9"), "1 shared vCPU, 1 GiB: none of the allowed hosts exists: check their names and the connection to their region"},
 		{"nonsense size", nil, spec(fleet.PolicyShared, 0, gib), "a VM must have at least 1 vCPU and 1 MiB: raise cpu and memory"},
 		{"nonsense ratio", nil, full, "the overcommit must be positive: correct it in the ProxmoxNodeClass"},
 		{"nonsense policy", nil, odd, "the policy Greedy is unknown: use Shared, NUMA, Dedicated or Isolated"},
@@ -81,7 +81,7 @@ func TestFitsNowhere(t *testing.T) {
 	t.Parallel()
 	p := planner.New(snapshot(twoNodes()), nil)
 	if p.Fits(spec(fleet.PolicyShared, 1, gib), topology.HostID{Region: "r1", Host: "pve-9"}) {
-		t.Error("fits a host that is not there")
+		t.Error("fits a host that does not exist")
 	}
 	if p.Fits(spec("Greedy", 1, gib), topology.HostID{Region: "r1", Host: "pve-1"}) {
 		t.Error("fits with an unknown policy")

@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/planner"
 )
 
-// TestRemoveIsNew checks that a planner updated as VMs come and go equals a new one,
-// whether the VMs were given to New, run already, or were placed.
+// TestRemoveIsNew checks that a planner updated as VMs are placed and removed equals a new
+// one, whether the VMs were passed to New, already run, or were placed.
 func TestRemoveIsNew(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -41,7 +41,7 @@ func TestRemoveIsNew(t *testing.T) {
 		p.Remove(asExisting(4000, second, placed[:0])...)
 		anew := planner.New(snap, stay)
 		if diff := cmp.Diff(anew.Room(), p.Room()); diff != "" {
-			t.Fatalf("room (-anew +removed):\n%s", diff)
+			t.Fatalf("room (-new +removed):\n%s", diff)
 		}
 		third := append(second[:1:1], drawSpecs(t, snap)...) // some specs repeat
 		mustAgree(t, p, anew, third)
@@ -64,7 +64,7 @@ func TestRemoveWhoIsUnknown(t *testing.T) {
 	away.Host.Host = "pve-9"
 	p.Remove(other, away)
 	if diff := cmp.Diff(before, p.Room()); diff != "" {
-		t.Errorf("room after removing who was not there:\n%s", diff)
+		t.Errorf("room after removing an unknown VM:\n%s", diff)
 	}
 	p.Remove(vm, vm)
 	if diff := cmp.Diff(planner.New(snapshot(h), nil).Room(), p.Room()); diff != "" {

@@ -73,6 +73,6 @@ func TestExchangeAcrossHosts(t *testing.T) {
 	existing[0].Host = one.ID()
 	existing[0].Cells = nil
 	if _, unplaced := place(t, snap, existing, large); len(unplaced) != 1 {
-		t.Error("a VM that stands made way")
+		t.Error("an existing VM moved")
 	}
 }

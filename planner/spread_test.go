@@ -17,8 +17,8 @@ func spreads(s fleet.Spec) fleet.Spec {
 	return s
 }
 
-// TestSpread checks that VMs of one pool go to the host with the fewest of them, counting
-// existing VMs but not other pools.
+// TestSpread checks that VMs of one pool are placed on the host with the fewest of them,
+// including existing VMs but not other pools.
 func TestSpread(t *testing.T) {
 	t.Parallel()
 	three := func() *topology.Snapshot {
@@ -44,7 +44,7 @@ func TestSpread(t *testing.T) {
 		n        int
 		want     map[topology.HostName]int
 	}{
-		{"packed where not asked for", nil, spec(fleet.PolicyDedicated, 2, gib, all...), 4, map[topology.HostName]int{"pve-1": 4}},
+		{"packed unless requested", nil, spec(fleet.PolicyDedicated, 2, gib, all...), 4, map[topology.HostName]int{"pve-1": 4}},
 		{"dedicated", nil, spreads(spec(fleet.PolicyDedicated, 2, gib, all...)), 6, map[topology.HostName]int{"pve-1": 2, "pve-2": 2, "pve-3": 2}},
 		{"shared", nil, spreads(spec(fleet.PolicyShared, 2, gib, all...)), 5, map[topology.HostName]int{"pve-1": 2, "pve-2": 2, "pve-3": 1}},
 		{"numa", nil, spreads(spec(fleet.PolicyNUMA, 2, gib, all...)), 3, map[topology.HostName]int{"pve-1": 1, "pve-2": 1, "pve-3": 1}},
@@ -104,11 +104,11 @@ func TestSpreadSaysSo(t *testing.T) {
 	placed, _ = place(t, snap, nil, pinned, pinned)
 	for _, p := range placed {
 		if p.Host.Host != "pve-1" {
-			t.Errorf("placed on a host whose siblings are not known: %s", p.Reason)
+			t.Errorf("placed on a host with unknown siblings: %s", p.Reason)
 		}
 	}
 	if !strings.Contains(placed[1].Reason, "; spread over hosts: 1 other VM of its pool on this host") {
-		t.Errorf("reason %q does not tell of the other VM", placed[1].Reason)
+		t.Errorf("reason %q does not mention the other VM", placed[1].Reason)
 	}
 }
 

@@ -64,8 +64,8 @@ func TestStandbyUsesNothing(t *testing.T) {
 	})
 }
 
-// TestStandbyStarts starts a VM of each policy on an empty host, and refuses it on a full
-// one.
+// TestStandbyStarts checks that a VM of each policy starts on an empty host but not on a
+// full one.
 func TestStandbyStarts(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []fleet.Policy{fleet.PolicyShared, fleet.PolicyNUMA, fleet.PolicyDedicated, fleet.PolicyIsolated} {

@@ -70,7 +70,7 @@ func mustKeepCeiling(t tb, h *topology.Host, here []resident) {
 		whole += count(c.Online && (cores[c.Core] || pinned.Contains(c.ID)))
 	}
 	if whole*100 > online*h.Agent.MaxPinnedPercent || whole == online {
-		t.Fatalf("%s: %d of %d CPUs are pinned, siblings counted, of at most %d %%", h.ID(), whole, online, h.Agent.MaxPinnedPercent)
+		t.Fatalf("%s: %d of %d CPUs are pinned, including siblings, want at most %d %%", h.ID(), whole, online, h.Agent.MaxPinnedPercent)
 	}
 }
 
@@ -296,7 +296,7 @@ func mustOwnCores(t tb, h *topology.Host, here []resident) {
 	}
 	for i, n := range broken {
 		if r := here[i]; n > 1 && (r.spec.WholeCores || !strings.Contains(r.place.Reason, "as whole ones were not free")) {
-			t.Fatalf("dedicated VM on CPUs %s breaks %d cores", here[i].place.CPUs, n)
+			t.Fatalf("dedicated VM on CPUs %s partially allocates %d cores", here[i].place.CPUs, n)
 		}
 	}
 }
@@ -317,7 +317,7 @@ func mustAdmitSharing(t tb, here []resident, users []int, core int) {
 		}
 	}
 	if admitted < len(users)-1 {
-		t.Fatalf("core %d has %d users, of which %d say so", core, len(users), admitted)
+		t.Fatalf("core %d has %d users, of which %d report it", core, len(users), admitted)
 	}
 }
 

@@ -11,8 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestView checks that a View counts as Fits and refusals do: by policy, host and NUMA
-// node.
+// TestView checks that a View agrees with Fits and refusals, by policy, host and NUMA node.
 func TestView(t *testing.T) {
 	t.Parallel()
 	big := topology.Host{Region: "r1", Name: "pve-1", Online: true, Machine: machine(shape{nodes: 2, cores: 4, smt: 2, memory: 16 * gib})}
@@ -57,10 +56,10 @@ func TestView(t *testing.T) {
 			}
 			tt.spec.Hosts = []topology.HostID{big.ID()}
 			if fits := p.Fits(tt.spec, big.ID()); fits != got.Fits {
-				t.Errorf("fits is %v, the view says %v", fits, got.Fits)
+				t.Errorf("fits is %v, the view has %v", fits, got.Fits)
 			}
 			if _, unplaced := p.Place([]fleet.Spec{tt.spec}); len(unplaced) > 0 && !strings.Contains(unplaced[0].Reason, got.Lacks+": "+got.Fix) {
-				t.Errorf("refused as %q, the view says %q: %q", unplaced[0].Reason, got.Lacks, got.Fix)
+				t.Errorf("refused as %q, the view has %q: %q", unplaced[0].Reason, got.Lacks, got.Fix)
 			}
 		})
 	}
@@ -78,6 +77,6 @@ func TestViewOfHostsThatTakeNothing(t *testing.T) {
 		t.Errorf("an unknown policy has the view %+v", v)
 	}
 	if v := p.View(spec(fleet.PolicyShared, 1, gib), topology.HostID{Region: "r1", Host: "pve-9"}); v.Fits || v.Lacks != "is unknown" {
-		t.Errorf("a host that is not there has the view %+v", v)
+		t.Errorf("an unknown host has the view %+v", v)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// agentAt is when the tests' agents published.
+// agentAt is the time at which the tests' agents published.
 var agentAt = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 
 func agent() topology.Agent {
@@ -35,7 +35,7 @@ func TestParseAgent(t *testing.T) {
 		t.Errorf("found %t, error %v (-want +got):\n%s", found, err, diff)
 	}
 	if m, found, err := topology.ParsePublished(notes); !found || err != nil || len(m.CPUs) == 0 {
-		t.Errorf("the topology beside it: found %t, error %v", found, err)
+		t.Errorf("the topology in the same notes: found %t, error %v", found, err)
 	}
 }
 
@@ -62,10 +62,10 @@ func TestParseAgentRefuses(t *testing.T) {
 		{"lines in the problem", with(`"problem":""`, `"problem":"a\nb"`), "problem is", true},
 		{"a long problem", with(`"problem":""`, `"problem":"`+strings.Repeat("x", 1025)+`"`), "problem is", true},
 		{"no time", with("2026-11-22T03:00:00Z", "yesterday"), "at: ", true},
-		{"a time of no clock", with("2026", "0001"), "at is", true},
+		{"an impossible time", with("2026", "0001"), "at is", true},
 		{"another isolation", with("enforce", "perhaps"), `isolation is "perhaps": must be off, report or enforce`, true},
 		{"no ceiling", with("90", "0"), "max_pinned_percent is 0", true},
-		{"a foreign cluster id", with(`"prod"`, `"prod\u0020"`), "clusters names", true},
+		{"an invalid cluster id", with(`"prod"`, `"prod\u0020"`), "clusters names", true},
 		{"many clusters", with(`"prod"`, many+`"prod"`), "clusters has 257 entries", true},
 		{"no VMID", with("2001", "0"), "pinned maps guest 0", true},
 		{"a VMID in words", with("2001", "web"), "must be a number", true},
@@ -112,10 +112,10 @@ func TestAgentPublishIn(t *testing.T) {
 	wrong := agent()
 	wrong.Problem = "two\nlines"
 	if _, err := wrong.PublishIn(""); err == nil {
-		t.Error("published what cannot be read")
+		t.Error("published invalid data")
 	}
 	if _, err := agent().PublishIn(block + block); err == nil {
-		t.Error("published beside two")
+		t.Error("published into notes with two sections")
 	}
 }
 
@@ -147,7 +147,7 @@ func FuzzParseAgent(f *testing.F) {
 			t.Fatalf("%q prints as %q, error %v:\n%s", notes, text, err, cmp.Diff(a, again))
 		}
 		if _, _, err := topology.ParseAgent(text + text); err == nil {
-			t.Fatal("two agents are believed")
+			t.Fatal("two sections were accepted")
 		}
 	})
 }
@@ -169,7 +169,7 @@ func TestSnapshotKeepsTheAgent(t *testing.T) {
 	}
 	for _, change := range [][2]string{{"enforce", "maybe"}, {"read_at", "read_on"}, {`"read_at": "2026-11-22T03:01:00Z",`, ""}} {
 		if _, err := topology.ParseSnapshot([]byte(strings.Replace(string(text), change[0], change[1], 1))); err == nil {
-			t.Errorf("a snapshot with %q for %q is believed", change[1], change[0])
+			t.Errorf("a snapshot with %q for %q was accepted", change[1], change[0])
 		}
 	}
 }

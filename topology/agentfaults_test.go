@@ -46,11 +46,11 @@ func TestAgentFaults(t *testing.T) {
 			change: func(_ *topology.Host, a *topology.Agent) { a.Problem = "no /etc/pve" },
 		},
 		{
-			name: "of others", state: topology.AgentDisagrees, blocks: true, what: "pins VMs of clusterIDs a, b, not of clusterID prod", fix: "add prod to clusters in /etc/numaform-agent.yaml",
+			name: "other clusters", state: topology.AgentDisagrees, blocks: true, what: "pins VMs of clusterIDs a, b, not of clusterID prod", fix: "add prod to clusters in /etc/numaform-agent.yaml",
 			change: func(_ *topology.Host, a *topology.Agent) { a.Clusters = []string{"a", "b"} },
 		},
 		{
-			name: "of nobody", state: topology.AgentDisagrees, blocks: true, what: "pins VMs of no cluster, not of clusterID prod", fix: "add prod",
+			name: "no cluster", state: topology.AgentDisagrees, blocks: true, what: "pins VMs of no cluster, not of clusterID prod", fix: "add prod",
 			change: func(_ *topology.Host, a *topology.Agent) { a.Clusters = nil },
 		},
 		{
@@ -59,7 +59,7 @@ func TestAgentFaults(t *testing.T) {
 		},
 		{name: "reserves less", state: topology.AgentLiving, change: func(_ *topology.Host, a *topology.Agent) { a.ReservedCPUs = topology.CPUSet{} }},
 		{
-			name: "of another machine", state: topology.AgentDisagrees, what: "whose topology is not used: it lists CPUs 0-3", fix: "systemctl start numaform-agent-publish",
+			name: "another machine", state: topology.AgentDisagrees, what: "whose topology is not used: it lists CPUs 0-3", fix: "systemctl start numaform-agent-publish",
 			change: func(h *topology.Host, _ *topology.Agent) { h.Contradicted = "it lists CPUs 0-3, but the host has 0-7" },
 		},
 		{
@@ -68,7 +68,7 @@ func TestAgentFaults(t *testing.T) {
 				a.Refused = map[int]string{2001: "reserved_cpu", 2002: "overlap"}
 			},
 		},
-		{name: "refuses another's", state: topology.AgentLiving, change: func(_ *topology.Host, a *topology.Agent) { a.Refused = map[int]string{2002: "overlap"} }},
+		{name: "refuses another cluster's VM", state: topology.AgentLiving, change: func(_ *topology.Host, a *topology.Agent) { a.Refused = map[int]string{2002: "overlap"} }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -110,7 +110,7 @@ func TestAgentFaultsOrder(t *testing.T) {
 		t.Errorf("faults are %v, want %v", got, want)
 	}
 	if faults := host.AgentFaults("", agentAt); len(faults) != 3 {
-		t.Errorf("where no cluster is named, faults are %+v", faults)
+		t.Errorf("without a cluster ID, faults are %+v", faults)
 	}
 }
 

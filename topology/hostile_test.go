@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestHostileTexts parses malicious notes and files: they are refused with a reason that
-// fits into a condition.
+// TestHostileTexts parses malicious notes and files: each is rejected with an error short
+// enough for a condition.
 func TestHostileTexts(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
@@ -49,9 +49,9 @@ func TestHostileTexts(t *testing.T) {
 		}
 	}
 	if _, found, err := topology.ParsePublished(block(machine(list("{}")))); !found || err == nil || !strings.Contains(err.Error(), "Proxmox stores at most 65536") {
-		t.Errorf("notes that Proxmox would not keep: %t, %v", found, err)
+		t.Errorf("notes longer than Proxmox allows: %t, %v", found, err)
 	}
 	if _, err := topology.ParseCollectedFile([]byte(machine(list("{}")))); err == nil || !strings.Contains(err.Error(), "at most 65536 of each") {
-		t.Errorf("a machine of too many CPUs: %v", err)
+		t.Errorf("a machine with too many CPUs: %v", err)
 	}
 }

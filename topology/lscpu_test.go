@@ -54,7 +54,7 @@ func TestParseLscpu(t *testing.T) {
 	}
 }
 
-// summary lists what is known about a machine, one fact per line.
+// summary lists the known facts about a machine, one per line.
 func summary(m *topology.Machine) string {
 	var out strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }

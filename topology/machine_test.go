@@ -19,7 +19,7 @@ func TestFromCounts(t *testing.T) {
 		t.Errorf("four threads on two cores (-want +got):\n%s", diff)
 	}
 	if threaded.SiblingsKnown() || threaded.NUMANodes[0].MemoryMiB != topology.Unknown || threaded.MemoryMiB != 8192 {
-		t.Errorf("more is known than counts tell: %+v", threaded)
+		t.Errorf("counts alone set more facts: %+v", threaded)
 	}
 	unthreaded := topology.FromCounts("", 2, 4, 4, 8192)
 	want = "online 0-3\nnode 0: 0-3\ncores 0 1 2 3\ncpus: status\nsiblings: status\nnuma: assumed\n"

@@ -63,7 +63,7 @@ func TestMergeUsesTheBestSourceOfEachFact(t *testing.T) {
 		t.Errorf("NUMA nodes are %+v: want the agent's memory, the file's huge pages and distances", got.NUMANodes)
 	}
 	if got.Model != collected.Model || got.MemoryMiB != 95161 {
-		t.Errorf("model %q and %d MiB: want the file's model and Proxmox' memory", got.Model, got.MemoryMiB)
+		t.Errorf("model %q and %d MiB: want the file's model and the memory from Proxmox", got.Model, got.MemoryMiB)
 	}
 }
 
@@ -198,7 +198,7 @@ func TestMergeDropsDisputedSiblings(t *testing.T) {
 		{"no threads", func(c *topology.CPU) { c.Core = c.ID }, false},
 		{"other pairs", func(c *topology.CPU) { c.Core = c.ID / 2 }, false},
 		{"other numbers of the same cores", func(c *topology.CPU) { c.Core = 100 - c.Core }, true},
-		{"it does not know", func(c *topology.CPU) { c.Core = topology.Unknown }, true},
+		{"unknown", func(c *topology.CPU) { c.Core = topology.Unknown }, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// FormatNUMA returns a cell as the value of Proxmox' numaN, such as
+// FormatNUMA returns a cell as the value of the Proxmox option numaN, such as
 // "cpus=0-3;8-11,hostnodes=0-1,memory=4096,policy=bind". It omits keys without a value. A
-// cell needs GuestCPUs: Proxmox refuses a numaN without cpus.
+// cell needs GuestCPUs: Proxmox rejects a numaN without cpus.
 func FormatNUMA(cell NUMACell) string {
 	parts := []string{"cpus=" + joinList(cell.GuestCPUs)}
 	if !cell.HostNodes.IsEmpty() {

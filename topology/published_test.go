@@ -33,7 +33,7 @@ func TestPublishedIsReadBack(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" || !found || err != nil {
 			t.Errorf("%s: found %t, error %v (-want +got):\n%s", name, found, err, diff)
 		}
-		// The limits in Proxmox' schema: 64 KiB for notes, 8 KiB for a description.
+		// The limits in the Proxmox schema: 64 KiB for notes, 8 KiB for a description.
 		if most := 64 << 10; len(text) > most || (len(want.CPUs) <= 64 && len(text) > 8<<10) {
 			t.Errorf("%s: %d bytes for %d CPUs", name, len(text), len(want.CPUs))
 		}
@@ -70,7 +70,7 @@ func TestParsePublishedRefuses(t *testing.T) {
 		found            bool
 	}{
 		{name: "no notes"},
-		{name: "somebody's notes", notes: "numaform-topology is nice\n--> see <!-- numaform-topology below"},
+		{name: "unrelated notes", notes: "numaform-topology is nice\n--> see <!-- numaform-topology below"},
 		{"twice", block + block, "duplicate line \"<!-- numaform-topology\": remove one", true},
 		{"one within the other", "<!-- numaform-topology\n" + block, "duplicate line", true},
 		{"cut off", block[:len(block)/2], `has no line "-->" after it: the text is incomplete; publish it again`, true},
@@ -135,7 +135,7 @@ func TestConfidence(t *testing.T) {
 	}
 }
 
-// TestPublishIn keeps the rest of the notes.
+// TestPublishIn checks that the rest of the notes is unchanged.
 func TestPublishIn(t *testing.T) {
 	t.Parallel()
 	file, err := topology.ParseCollectedFile([]byte(`{"format":1,"numa_nodes":[{"id":0,"memory_mib":1}],"cpus":[{"id":0,"online":true,"numa_node":0,"socket":0,"core":0,"l3":0}]}`))

@@ -70,7 +70,7 @@ func TestSettingsOfTheDocumentation(t *testing.T) {
 	}
 }
 
-// TestCapacityOfTheDocumentation is the VM in the same project's documentation: 64 CPUs
+// TestCapacityOfTheDocumentation parses the VM in the same project's documentation: 64 CPUs
 // on four NUMA nodes, each with cores first and their second threads after them.
 func TestCapacityOfTheDocumentation(t *testing.T) {
 	t.Parallel()
@@ -124,7 +124,7 @@ func TestSettingsOfAbsentNUMANodes(t *testing.T) {
 	}
 	counted := host("r", "h", topology.FromCounts("", 2, 8, 16, 0))
 	if err := settings.Apply(&counted); err != nil {
-		t.Errorf("nothing is known of the NUMA nodes, and yet: %v", err)
+		t.Errorf("with unknown NUMA nodes: %v", err)
 	}
 }
 

@@ -101,7 +101,7 @@ func TestSettingsKeepUnsetFields(t *testing.T) {
 		t.Errorf("NUMA nodes (-want +got):\n%s", diff)
 	}
 	if h.CPUs[1].NUMANode != topology.Unknown || h.CPUs[2].Core != before.CPUs[2].Core {
-		t.Errorf("CPUs are %+v: want CPU 1 on an unknown node and siblings kept", h.CPUs)
+		t.Errorf("CPUs are %+v: want CPU 1 on an unknown node and siblings unchanged", h.CPUs)
 	}
 	if before.NUMANodes[0].Distances[1] != 21 {
 		t.Error("applying changed a map that the host shares")
@@ -180,7 +180,7 @@ func TestSettingsThatTheHostContradicts(t *testing.T) {
 			h := host("r", "h", sound())
 			checkError(t, settings.Apply(&h), test.err)
 			if diff := cmp.Diff(host("r", "h", sound()), h); diff != "" {
-				t.Errorf("the host changed all the same (-want +got):\n%s", diff)
+				t.Errorf("the host changed despite the error (-want +got):\n%s", diff)
 			}
 		})
 	}

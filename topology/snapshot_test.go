@@ -78,7 +78,7 @@ func TestSnapshotPrintSorts(t *testing.T) {
 	}
 	got, err := shuffled.Print()
 	if err != nil || !bytes.Equal(want, got) {
-		t.Errorf("order shows, error %v:\n%s", err, cmp.Diff(string(want), string(got)))
+		t.Errorf("the output depends on the order, error %v:\n%s", err, cmp.Diff(string(want), string(got)))
 	}
 	if h[0].Name != "pve-2" || g[0].VMID != 2001 || cpus[3].ID != 30 {
 		t.Error("printing reordered the snapshot itself")

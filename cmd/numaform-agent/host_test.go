@@ -22,7 +22,7 @@ import (
 
 const groups = "/sys/fs/cgroup"
 
-// hostVariable makes a test binary run the tests that need a machine of their own.
+// hostVariable makes a test binary run the tests that require a separate machine.
 const hostVariable = "NUMAFORM_TEST_HOST"
 
 // hostMain is the first program of such a machine: it mounts the file systems of a host,
@@ -181,7 +181,7 @@ func inHostEnforce(t *testing.T) {
 	agenttest.Eventually(t, says(p, "confined control group that another program changed"))
 	s.on(rest, 105)
 
-	// A confined guest gets pins: no other guest uses the other thread of its core.
+	// A confined guest gets pins: no other guest may use the sibling thread.
 	s.Declare(106, agenttest.Marker(106, 4, 5).String())
 	s.pinned(106, 4, 5)
 	s.on(topology.CPUs(0, 1), 105, 200, 201)
@@ -219,7 +219,7 @@ func inHostEnforce(t *testing.T) {
 	s.on(six(), 101, 105, 106, 200, 201)
 }
 
-// inHostDoubt checks that other content of a description moves nothing, and that the
+// inHostDoubt checks that a description without valid pins moves nothing, and that the
 // journal explains why.
 func inHostDoubt(t *testing.T) {
 	s := newScene(t)

@@ -24,7 +24,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// agentVariable makes a test binary run the program.
+// agentVariable makes the test binary run the program.
 const agentVariable = "NUMAFORM_TEST_AGENT"
 
 func TestMain(m *testing.M) {
@@ -65,7 +65,7 @@ func (j *journal) String() string {
 	return j.text.String()
 }
 
-// process is an agent in a process of its own.
+// process is an agent in a separate process.
 type process struct {
 	*exec.Cmd
 	out *journal
@@ -90,7 +90,7 @@ func start(t *testing.T, h *agenttest.Host, args ...string) *process {
 	t.Cleanup(func() {
 		p.kill(syscall.SIGKILL)
 		if t.Failed() {
-			t.Logf("the agent said:\n%s", p.out)
+			t.Logf("output of the agent:\n%s", p.out)
 		}
 	})
 	return p
@@ -156,7 +156,7 @@ func TestQEMU(t *testing.T) {
 	p = start(t, h)
 	agenttest.Eventually(t, func() error { return h.Pinned(101, both, second, first) })
 
-	// A rebooted host has lost the state.
+	// A reboot discards the state.
 	p.kill(syscall.SIGKILL)
 	if err := os.RemoveAll(stateDir(h)); err != nil {
 		t.Fatal(err)
@@ -256,7 +256,7 @@ func TestCommandLine(t *testing.T) {
 		{"no such flag", nil, []string{"--isolate"}, exitUsage, "", "unknown flag"},
 		{"no such command", nil, []string{"stop"}, exitUsage, "", `unknown command "stop"`},
 		{"a variable that is no duration", map[string]string{"NUMAFORM_AGENT_INTERVAL": "fast"}, nil, exitUsage, "", "NUMAFORM_AGENT_INTERVAL"},
-		{"too eager", nil, []string{"--interval", "1ms"}, exitUsage, "", "must be at least 10ms"},
+		{"interval too short", nil, []string{"--interval", "1ms"}, exitUsage, "", "must be at least 10ms"},
 		{"release", nil, []string{"release"}, exitDone, "", ""},
 		{"status after", nil, []string{"status"}, exitFailed, "no agent has run", ""},
 	}

@@ -37,7 +37,7 @@ func TestHost(t *testing.T) {
 		out, err := boot(t.Context(), initrd)
 		switch {
 		case out == "" && err != nil:
-			t.Logf("the kernel did not come to its first program, QEMU ended with %v: booting anew", err)
+			t.Logf("the kernel did not start its first program, QEMU ended with %v: booting again", err)
 			continue
 		case err != nil || !strings.Contains(out, hostPassed):
 			t.Fatalf("QEMU ended with %v:\n%s", err, out)
@@ -45,7 +45,7 @@ func TestHost(t *testing.T) {
 		t.Logf("%s", out)
 		return
 	}
-	t.Fatalf("of %d boots none came to the first program", mostBoots)
+	t.Fatalf("none of %d boots started the first program", mostBoots)
 }
 
 // Emulated CPUs on a busy machine sometimes hang while the kernel starts them.
@@ -54,7 +54,7 @@ const (
 	bootTimeout = 3 * time.Minute
 )
 
-// boot runs the machine and returns its output from its first program on.
+// boot runs the machine and returns the output of its first program and later ones.
 func boot(ctx context.Context, initrd string) (out string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()

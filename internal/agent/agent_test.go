@@ -119,7 +119,7 @@ func (w *world) ready(vmid, vcpus int, args ...string) int {
 	pid := w.Start(vmid, vcpus, args...)
 	agenttest.Eventually(w.t, func() error {
 		if got, _ := w.Threads(vmid); len(got) != vcpus {
-			return errors.New("the VM has not all vCPUs")
+			return errors.New("the VM does not have all vCPUs yet")
 		}
 		return nil
 	})
@@ -159,7 +159,7 @@ func TestReport(t *testing.T) {
 	}
 	w.Sync()
 	if w.journal.Len() > 0 {
-		t.Errorf("a round without a change wrote:\n%s", w.journal.String())
+		t.Errorf("a round without changes logged:\n%s", w.journal.String())
 	}
 	w.Stop(105)
 	w.Declare(101, "")
@@ -200,7 +200,8 @@ func TestTheKernelRefuses(t *testing.T) {
 	w.must(w.Pinned(101, topology.CPUs(w.one), w.one))
 }
 
-// TestKeepsWithoutConfiguration removes /etc/pve, as happens when pve-cluster stops.
+// TestKeepsWithoutConfiguration checks that pins remain while /etc/pve is missing, as when
+// pve-cluster stops.
 func TestKeepsWithoutConfiguration(t *testing.T) {
 	w := newWorld(t)
 	w.ready(101, 2)
@@ -236,7 +237,7 @@ func TestTwoAgents(t *testing.T) {
 	w.must(err)
 	w.Write("run/numaform-agent/state.json", string(text))
 	if err := w.Release(); err == nil || !strings.Contains(err.Error(), "another numaform-agent is running") {
-		t.Errorf("error %v, want that another runs", err)
+		t.Errorf("error %v, want one about another agent", err)
 	}
 	w.Stop(101)
 	w.must(w.Release())
@@ -294,7 +295,7 @@ func TestSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := agent.ReadSettings(name); err == nil || !strings.Contains(err.Error(), "chmod 644") {
-		t.Errorf("a file that anybody writes: %v", err)
+		t.Errorf("a file that any user can write: %v", err)
 	}
 }
 
@@ -352,7 +353,7 @@ published  2023-11-14T22:13:20Z
 	}
 }
 
-// TestHurry checks that a starting VM is seen long before the next regular round.
+// TestHurry checks that the agent detects a starting VM long before the next regular round.
 func TestHurry(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.Release())
@@ -373,6 +374,6 @@ func TestHurry(t *testing.T) {
 	w.Start(101, 1)
 	took := agenttest.Eventually(t, func() error { return w.Pinned(101, topology.CPUs(w.one), w.one) })
 	if took > 7*time.Second {
-		t.Errorf("a VM was pinned %s after it started, by an agent that looks every 10s", took)
+		t.Errorf("a VM was pinned %s after it started, by an agent with an interval of 10s", took)
 	}
 }

@@ -78,7 +78,7 @@ func TestGovernor(t *testing.T) {
 		t.Errorf("metrics:\n%s", w.metrics())
 	}
 
-	// A new agent knows the earlier governors after the old one was killed.
+	// A new agent restores the earlier governors after the old agent was killed.
 	w.begin(governed)
 	w.Write(frequencies+"policy1/scaling_governor", "powersave\n")
 	w.begin("clusters: [prod]\ngovernor: {pinned: performance, free: powersave}\n")
@@ -100,7 +100,7 @@ func TestGovernor(t *testing.T) {
 	w.governor("schedutil", "powersave")
 }
 
-// TestGovernorTogether checks that CPUs that share a governor get their earlier one back
+// TestGovernorTogether checks that CPUs with a common governor get their earlier one back
 // when the last of them is free.
 func TestGovernorTogether(t *testing.T) {
 	w := newWorld(t)
@@ -149,7 +149,7 @@ func TestGovernorIsNotHad(t *testing.T) {
 	w.must(refusing.Release())
 }
 
-// ownProc gives the host a /proc with other interrupts than this machine's.
+// ownProc gives the host a /proc with interrupts that differ from this machine's.
 func (w *world) ownProc(pids ...int) {
 	w.t.Helper()
 	proc := filepath.Join(w.Root, "proc")
@@ -174,7 +174,7 @@ func (w *world) message(irq int, action string) {
 func affinityOf(irq int) string { return fmt.Sprintf("proc/irq/%d/smp_affinity_list", irq) }
 
 // TestInterrupts checks that the interrupts of a pinned guest's device are on the guest's
-// CPUs as long as the pins last, and that no others are touched.
+// CPUs as long as the pins last, and that no other interrupts are moved.
 func TestInterrupts(t *testing.T) {
 	w := newWorld(t)
 	w.ready(102, 1)
@@ -204,7 +204,7 @@ func TestInterrupts(t *testing.T) {
 	}
 	w.Sync()
 	if w.journal.Len() > 0 {
-		t.Errorf("a round without a change wrote:\n%s", w.journal.String())
+		t.Errorf("a round without changes logged:\n%s", w.journal.String())
 	}
 
 	// The number belongs to another device after the guest's driver released it.

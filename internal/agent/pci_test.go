@@ -6,8 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestPublishTellsDevices checks that exactly the devices are published that are mapped on
-// this host and whose NUMA node Linux reports.
+// TestPublishTellsDevices checks that Publish includes exactly the devices that are mapped
+// on this host and whose NUMA node Linux reports.
 func TestPublishTellsDevices(t *testing.T) {
 	w := newWorld(t)
 	for address, node := range map[string]string{"0000:01:00.0": "0", "0000:41:00.0": "1", "0000:42:00.0": "1", "0000:81:00.0": "-1", "0000:82:00.0": "what"} {
@@ -22,7 +22,7 @@ func TestPublishTellsDevices(t *testing.T) {
 		return p.said(t).PCINodes
 	}
 	if got := publish(); got != nil {
-		t.Errorf("without mappings it tells %v", got)
+		t.Errorf("without mappings: %v", got)
 	}
 	w.Write("etc/pve/mapping/pci.cfg", "gpu\n"+
 		"\tdescription map node=pve-1,path=0000:42:00.0\n"+

@@ -47,12 +47,13 @@ func (p *pvesh) said(t *testing.T) topology.Agent {
 	t.Helper()
 	said, found, err := topology.ParseAgent(p.notes)
 	if err != nil || !found {
-		t.Fatalf("the agent says nothing: %t, %v: %s", found, err, p.notes)
+		t.Fatalf("no status in the notes: %t, %v: %s", found, err, p.notes)
 	}
 	return said
 }
 
-// TestPublish writes what numaform reads, preserves other notes, and writes only changes.
+// TestPublish checks that Publish writes the data that numaform reads, preserves other
+// notes, and writes only changes.
 func TestPublish(t *testing.T) {
 	w := newWorld(t)
 	w.begin("clusters: [prod]\nreserved_cpus: 1000\nmax_pinned_percent: 80\nisolation: enforce\n")
@@ -62,7 +63,7 @@ func TestPublish(t *testing.T) {
 	w.Declare(101, agenttest.Marker(101, w.two).String())
 	w.Declare(102, agenttest.Marker(102, w.two).String())
 	w.Sync()
-	// Both requested it at once; the one that has it keeps it.
+	// Both VMs requested the CPU at once; the VM that has it keeps it.
 	w.Declare(102, "")
 	w.Sync()
 	w.Declare(102, agenttest.Marker(102, w.two).String())
@@ -86,7 +87,7 @@ func TestPublish(t *testing.T) {
 		ReservedCPUs: topology.CPUs(1000), Pinned: map[int]topology.Pins{101: {w.two}}, Refused: map[int]string{102: "overlap"},
 	}
 	if diff := cmp.Diff(want, p.said(t)); diff != "" {
-		t.Errorf("the agent says (-want +got):\n%s", diff)
+		t.Errorf("status in the notes (-want +got):\n%s", diff)
 	}
 	machine, found, err := topology.ParsePublished(p.notes)
 	if err != nil || !found || len(machine.CPUs) != 3 || !strings.HasPrefix(p.notes, "# the left rack\n") {
@@ -103,7 +104,7 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestPublishUnwell checks that the last status of an unwell daemon remains, and that the
+// TestPublishUnwell checks that the last status of a failing daemon remains, and that the
 // topology is written anyway.
 func TestPublishUnwell(t *testing.T) {
 	w := newWorld(t)
@@ -129,7 +130,7 @@ func TestPublishUnwell(t *testing.T) {
 			t.Errorf("%q: %+v, %v", step.unwell, done, err)
 		}
 		if at := p.said(t).At; !at.Equal(time.Unix(1700003600, 0)) {
-			t.Errorf("%q: the agent's word is of %s", step.unwell, at)
+			t.Errorf("%q: the status in the notes is of %s", step.unwell, at)
 		}
 	}
 	if machine, _, err := topology.ParsePublished(p.notes); err != nil || len(machine.CPUs) != 1 {
@@ -152,11 +153,11 @@ func TestPublishRefuses(t *testing.T) {
 	w := newWorld(t)
 	p := &pvesh{notes: strings.Repeat("x", 65500)}
 	if _, err := w.publish(p); err == nil || !strings.Contains(err.Error(), "shorten them") {
-		t.Errorf("notes that are full: %v", err)
+		t.Errorf("full notes: %v", err)
 	}
 	p.notes = "<!-- numaform-agent\n{"
 	if _, err := w.publish(p); err == nil || !strings.Contains(err.Error(), "numaform-agent") {
-		t.Errorf("a block that is cut off: %v", err)
+		t.Errorf("a truncated block: %v", err)
 	}
 	p.notes, p.err = "", io.ErrUnexpectedEOF
 	if _, err := w.publish(p); !errors.Is(err, io.ErrUnexpectedEOF) {

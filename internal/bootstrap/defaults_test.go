@@ -47,11 +47,12 @@ func TestDefaultsGolden(t *testing.T) {
 		t.Errorf("documents (-golden +rendered), go test ./internal/bootstrap -update rewrites them:\n%s", diff)
 	}
 	if len(documents[bootstrap.VendorData]) > 0 || len(documents) != 3 {
-		t.Errorf("there is vendor-data by default: %q", documents[bootstrap.VendorData])
+		t.Errorf("the defaults contain vendor-data: %q", documents[bootstrap.VendorData])
 	}
 }
 
-// TestHugePages checks that they are reserved before kubelet starts, and at every boot.
+// TestHugePages checks that huge pages are reserved before kubelet starts, and at every
+// boot.
 func TestHugePages(t *testing.T) {
 	t.Parallel()
 	values := someValues(t)
@@ -68,7 +69,8 @@ func TestHugePages(t *testing.T) {
 	}
 }
 
-// TestDefaultsAreWhatKubeadmLeaves parses the files as kubelet does.
+// TestDefaultsAreWhatKubeadmLeaves parses the default files as kubelet does, and compares
+// them with kubeadm's.
 func TestDefaultsAreWhatKubeadmLeaves(t *testing.T) {
 	t.Parallel()
 	config := readUserData(t, render(t, bootstrap.Defaults(), someValues(t))[bootstrap.UserData])
@@ -133,7 +135,7 @@ func TestKubeletConfiguration(t *testing.T) {
 	}
 	if config.Authentication.X509.ClientCAFile != "/etc/kubernetes/pki/ca.crt" || *config.Authentication.Anonymous.Enabled ||
 		config.Authorization.Mode != kubeletv1beta1.KubeletAuthorizationModeWebhook {
-		t.Errorf("anyone may ask kubelet: %+v %+v", config.Authentication, config.Authorization)
+		t.Errorf("kubelet accepts anonymous requests: %+v %+v", config.Authentication, config.Authorization)
 	}
 	if diff := cmp.Diff(map[string]string{"memory.available": "100Mi", "nodefs.available": "10%"}, config.EvictionHard); diff != "" {
 		t.Errorf("eviction (-want +got):\n%s", diff)
@@ -178,7 +180,8 @@ func TestKubeletOptions(t *testing.T) {
 	}
 }
 
-// TestCloudControllerManager leaves a cloud controller manager's fields to it.
+// TestCloudControllerManager checks that the fields of a cloud controller manager are not
+// set.
 func TestCloudControllerManager(t *testing.T) {
 	t.Parallel()
 	values := someValues(t, func(k *bootstrap.Kubelet) { k.ExternalCloudProvider = true })
@@ -188,7 +191,7 @@ func TestCloudControllerManager(t *testing.T) {
 	}
 }
 
-// TestSwap leaves swap on if kubelet is configured to accept it.
+// TestSwap checks that swap stays enabled if kubelet is configured to accept it.
 func TestSwap(t *testing.T) {
 	t.Parallel()
 	for name, setting := range map[string]*bool{"unset": nil, "on": new(bool)} {
@@ -215,8 +218,8 @@ func TestSSHKeys(t *testing.T) {
 	}
 }
 
-// TestNothingIsInjected sets every external value to malicious texts: the documents keep
-// their structure, and each text stays in its place.
+// TestNothingIsInjected sets every external value to malicious strings: the documents keep
+// their structure, and each string stays in its field.
 func TestNothingIsInjected(t *testing.T) {
 	t.Parallel()
 	plain := readUserData(t, render(t, bootstrap.Defaults(), someValues(t))[bootstrap.UserData])
@@ -248,7 +251,8 @@ func TestNothingIsInjected(t *testing.T) {
 	})
 }
 
-// worst are texts that would end their place in a document or have a meaning there.
+// worst are strings that could end their field in a document or have a syntactic meaning
+// there.
 func worst() []string {
 	return []string{
 		"x\"\nruncmd: [[sh, -c, evil]]", "'; evil; '", "{{ .Kubernetes.BootstrapToken }}", "\\\"", "x\n- path: /etc/passwd", "# x", "a: b",

@@ -67,7 +67,7 @@ func (e example) documents(t *testing.T, change ...func(*bootstrap.Kubelet)) boo
 	}
 	values := someValues(t, change...)
 	if uses := bootstrap.UsesBootstrapToken(read); (len(uses) > 0) != (e.class.TokenForm() == v1alpha1.TokenBootstrap) {
-		t.Errorf("class %s asks for a %s token, and bootstrap tokens are named by %v", e.class.Name, e.class.TokenForm(), uses)
+		t.Errorf("class %s requests a %s token, but the templates %v use bootstrap tokens", e.class.Name, e.class.TokenForm(), uses)
 	}
 	if e.class.TokenForm() == v1alpha1.TokenBootstrap {
 		values.Kubernetes.BootstrapToken = values.Kubernetes.Token

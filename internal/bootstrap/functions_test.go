@@ -97,13 +97,13 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
-// TestFunctionsAreThese checks that there are no other functions, above all none that
-// read the environment, the clock or the network, or generate random numbers and keys.
+// TestFunctionsAreThese checks that no other functions exist, in particular none that read
+// the environment, the clock or the network, or generate random numbers and keys.
 func TestFunctionsAreThese(t *testing.T) {
 	t.Parallel()
 	functions := bootstrap.Functions()
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(calls())), slices.Sorted(maps.Keys(functions))); diff != "" {
-		t.Errorf("functions (-tested +there):\n%s", diff)
+		t.Errorf("functions (-tested +existing):\n%s", diff)
 	}
 	for _, name := range []string{"env", "expandenv", "now", "date", "randAlphaNum", "uuidv4", "genCA", "getHostByName", "htpasswd", "repeat", "until"} {
 		if _, err := template.New("").Funcs(functions).Parse("{{ " + name + " }}"); err == nil {
@@ -116,7 +116,7 @@ func TestFunctionsAreThese(t *testing.T) {
 	}
 	for name := range functions {
 		if !strings.Contains(documented, "| `"+name+"` |") {
-			t.Errorf("docs/join.md does not say what %s does", name)
+			t.Errorf("docs/join.md does not describe %s", name)
 		}
 	}
 }
@@ -136,13 +136,13 @@ func TestBadCalls(t *testing.T) {
 			t.Errorf("%s: %v", call, err)
 		}
 		if err != nil && strings.Contains(strings.SplitN(err.Error(), ">", 2)[1], "geheim") {
-			t.Errorf("%s: repeats what it was called with: %v", call, err)
+			t.Errorf("%s: the error repeats an argument: %v", call, err)
 		}
 	}
 }
 
-// TestYAMLReadsTheSame writes every text of a few characters that have a meaning at the
-// beginning or the end of a line.
+// TestYAMLReadsTheSame encodes and decodes every short string of characters that have a
+// meaning at the beginning or the end of a line.
 func TestYAMLReadsTheSame(t *testing.T) {
 	t.Parallel()
 	functions := bootstrap.Functions()

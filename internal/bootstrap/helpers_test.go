@@ -26,7 +26,7 @@ func someVM() *fleet.VM {
 	}
 }
 
-// someValues are those of a VM in a cluster.
+// someValues are the values of a VM in a cluster.
 func someValues(t testing.TB, change ...func(*bootstrap.Kubelet)) bootstrap.Values {
 	t.Helper()
 	values := bootstrap.ValuesOf(someVM())

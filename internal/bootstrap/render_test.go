@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/internal/bootstrap"
 )
 
-// readDoc returns the documentation page of values and functions.
+// readDoc returns the documentation page about values and functions.
 func readDoc() (string, error) {
 	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "join.md"))
 	return string(content), err
@@ -81,7 +81,7 @@ func TestRefuses(t *testing.T) {
 				t.Errorf("got  %v\nwant %s", err, c.want)
 			}
 			if err != nil && strings.Contains(err.Error(), "geheim") {
-				t.Errorf("repeats the document: %v", err)
+				t.Errorf("the error repeats the document: %v", err)
 			}
 			if len(documents[bootstrap.UserData]) > 0 {
 				t.Error("returns documents with the error")
@@ -90,7 +90,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestAccepts has the formats that users may use besides cloud-config.
+// TestAccepts renders the formats that users may use in addition to cloud-config.
 func TestAccepts(t *testing.T) {
 	t.Parallel()
 	for name, templates := range map[string]map[string]string{
@@ -130,7 +130,7 @@ func TestUnknownDocument(t *testing.T) {
 	}
 }
 
-// TestDocumentsHideThemselves prints documents in every way.
+// TestDocumentsHideThemselves checks that no format verb prints the content of documents.
 func TestDocumentsHideThemselves(t *testing.T) {
 	t.Parallel()
 	documents := render(t, bootstrap.Defaults(), someValues(t))

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/internal/bootstrap"
 )
 
-// TestWorkIsBounded has the worst templates: each is refused, or ends, within its budget,
-// and none is charged too little.
+// TestWorkIsBounded renders expensive templates: each is rejected or ends within its
+// budget, and none is charged too little.
 func TestWorkIsBounded(t *testing.T) {
 	t.Parallel()
 	const tooMuch = "exceeds its time limit here"

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/internal/confine"
 )
 
-// TestMain can also run as the helper.
+// TestMain runs the helper if the process was started as one.
 func TestMain(m *testing.M) {
 	if err := confine.Main(); err != nil {
 		_, _ = os.Stderr.WriteString(err.Error())
@@ -29,8 +29,8 @@ func run(t *testing.T, rules confine.Rules, script string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// TestConfined tries what rules allow and what they do not. If the kernel cannot confine,
-// everything works, and Helper returns "".
+// TestConfined tries allowed and forbidden operations. If the kernel does not support
+// Landlock, all operations succeed, and Helper returns "".
 func TestConfined(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -54,21 +54,21 @@ func TestConfined(t *testing.T) {
 		script string
 		works  bool
 	}{
-		"read":                        {"cat read/file", true},
-		"read what may be written":    {"cat write/file", true},
-		"write":                       {"echo x > write/new && rm write/new", true},
-		"write into nothing":          {"echo x > /dev/null", true},
-		"read another":                {"cat other/file", false},
-		"read another, through a way": {"cat read/../other/file", false},
-		"read another, by a link":     {"cat read/link", false},
-		"link another":                {"ln other/file write/linked", false},
-		"write what is to be read":    {"echo x > read/file", false},
-		"empty what is to be read":    {"truncate -s 0 read/file", false},
-		"remove what is to be read":   {"rm read/link", false},
-		"list":                        {"ls other", false},
-		"environment of the parent":   {"cat /proc/$PPID/environ", false},
-		"environment of itself":       {"cat /proc/self/environ", false},
-		"run what is elsewhere":       {"cp /bin/true write/program; cd write; cp program ../other/program", false},
+		"read":                         {"cat read/file", true},
+		"read a writable file":         {"cat write/file", true},
+		"write":                        {"echo x > write/new && rm write/new", true},
+		"write to /dev/null":           {"echo x > /dev/null", true},
+		"read another":                 {"cat other/file", false},
+		"read another, through a path": {"cat read/../other/file", false},
+		"read another, by a link":      {"cat read/link", false},
+		"link another":                 {"ln other/file write/linked", false},
+		"write a read-only file":       {"echo x > read/file", false},
+		"truncate a read-only file":    {"truncate -s 0 read/file", false},
+		"remove a read-only file":      {"rm read/link", false},
+		"list":                         {"ls other", false},
+		"environment of the parent":    {"cat /proc/$PPID/environ", false},
+		"environment of itself":        {"cat /proc/self/environ", false},
+		"run a program elsewhere":      {"cp /bin/true write/program; cd write; cp program ../other/program", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, err := run(t, rules, "cd "+dir+" && "+tt.script)
@@ -84,11 +84,11 @@ func TestConfined(t *testing.T) {
 	}
 }
 
-// TestHelperOf checks that this program, which is not numaform, is no helper.
+// TestHelperOf checks that Helper does not return this program, which is not numaform.
 func TestHelperOf(t *testing.T) {
 	t.Parallel()
 	if helper := confine.Helper(); helper != "" {
-		t.Errorf("%s is taken for numaform", helper)
+		t.Errorf("Helper returned %s", helper)
 	}
 }
 
@@ -98,7 +98,7 @@ func TestBrokenRules(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-c", "true")
 		cmd.Env = []string{"NUMAFORM_CONFINE=" + value}
 		if out, err := cmd.CombinedOutput(); err == nil {
-			t.Errorf("%s: it ran: %s", name, out)
+			t.Errorf("%s: the program ran: %s", name, out)
 		}
 	}
 }

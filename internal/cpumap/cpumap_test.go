@@ -138,7 +138,7 @@ func TestSVG(t *testing.T) {
 	}
 }
 
-// wellFormed checks that it is one self-contained XML document.
+// wellFormed checks that an image is one self-contained XML document.
 func wellFormed(t testing.TB, svg []byte) {
 	t.Helper()
 	decoder := xml.NewDecoder(bytes.NewReader(svg))
@@ -154,7 +154,7 @@ func wellFormed(t testing.TB, svg []byte) {
 	rest := strings.Replace(string(svg), `xmlns="http://www.w3.org/2000/svg"`, "", 1)
 	for _, outside := range []string{"http:", "https:", "href", "<script", "@import"} {
 		if strings.Contains(rest, outside) {
-			t.Errorf("the picture has %q: want nothing from outside", outside)
+			t.Errorf("the image has %q: must not refer to external resources", outside)
 		}
 	}
 }
@@ -169,10 +169,10 @@ func TestSVGOfSeveralHosts(t *testing.T) {
 	svg := cpumap.SVG([]topology.Host{a, b}, owners)
 	wellFormed(t, svg)
 	if first, second := bytes.Index(svg, []byte("region-1/pve-1")), bytes.Index(svg, []byte("region-1/pve-2")); first < 0 || second < first {
-		t.Errorf("hosts stand at %d and %d: want both, in order", first, second)
+		t.Errorf("hosts are at %d and %d: want both, in order", first, second)
 	}
 	if n := bytes.Count(svg, []byte(`<title>CPU `)); n != 1+8+4 {
-		t.Errorf("%d titles, want one for each of 12 CPUs and the picture's", n)
+		t.Errorf("%d titles, want one for each of 12 CPUs and one for the image", n)
 	}
 	wellFormed(t, cpumap.SVG(nil, nil))
 }

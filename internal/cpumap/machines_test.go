@@ -56,8 +56,8 @@ func TestMachines(t *testing.T) {
 	}
 }
 
-// TestWarnings are on both kinds of maps; the text also shows a host about which nothing
-// else is known.
+// TestWarnings checks that text and image contain the warnings, and that the text contains
+// those of a host about which nothing else is known.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	h := load(t, "laptop-i5-m560-2c4t")

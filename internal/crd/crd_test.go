@@ -34,7 +34,7 @@ func newClient(t *testing.T) client.Client {
 	return c
 }
 
-// written is a class as a person writes it: nothing is added on the way.
+// written is a class as a user writes it: no client adds fields.
 func written(t *testing.T, spec string) *unstructured.Unstructured {
 	t.Helper()
 	object := &unstructured.Unstructured{}
@@ -50,8 +50,8 @@ func manifest(spec string) []byte {
 	return []byte("apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec: " + spec)
 }
 
-// A class in a file and a class that is created in a cluster are accepted and refused alike,
-// with the same words.
+// A class in a file and a class created in a cluster are accepted or rejected alike, with
+// the same message.
 func TestFilesAndAPIServerAgree(t *testing.T) {
 	c := newClient(t)
 	for _, spec := range accepted() {
@@ -103,7 +103,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// accepted and refused are checked by package crd and by a real API server.
+// The tests pass accepted and refused to package crd and to a real API server.
 func accepted() []string {
 	return []string{
 		`{template: {name: t}}`, full(),
@@ -261,8 +261,8 @@ func refused() []refusal {
 	}
 }
 
-// Unknown fields and duplicate keys are refused too, which an API server only
-// does for clients that ask it to.
+// Unknown fields and duplicate keys are also rejected, which an API server does only if the
+// client requests it.
 func TestAdmitIsStrict(t *testing.T) {
 	for _, test := range []refusal{
 		{"unknown field", `{template: {name: t}, netwroks: []}`, `unknown field "spec.netwroks"`},

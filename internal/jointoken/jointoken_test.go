@@ -93,7 +93,7 @@ func TestReadReturnsWhatWasMade(t *testing.T) {
 	}
 }
 
-// A record is deleted with its claim, is found by its tokens and contains nothing secret.
+// A record is deleted with its claim, is found by its tokens and contains no secrets.
 func TestObject(t *testing.T) {
 	t.Parallel()
 	made := record()
@@ -161,7 +161,7 @@ func TestRequest(t *testing.T) {
 		spec := record().Request(ttl).Spec
 		bound := spec.BoundObjectRef
 		if *spec.ExpirationSeconds != want || len(spec.Audiences) > 0 || bound.Kind != "Secret" || bound.Name != "numaform-join-uid-1" || bound.UID != "secret-uid" {
-			t.Errorf("%s: asks for %d s, audiences %v, bound to %+v", ttl, *spec.ExpirationSeconds, spec.Audiences, bound)
+			t.Errorf("%s: requests %d s, audiences %v, bound to %+v", ttl, *spec.ExpirationSeconds, spec.Audiences, bound)
 		}
 	}
 }
@@ -184,7 +184,7 @@ func TestMinted(t *testing.T) {
 		// By the API server's clock it has the same lifetime, starting when the API
 		// server created it.
 		if last := want.Minted.Add(ends); token.Ended(last) || !token.Ended(last.Add(time.Second)) {
-			t.Errorf("with %s it does not end at %s", ttl, last)
+			t.Errorf("with %s the token does not expire at %s", ttl, last)
 		}
 	}
 }
@@ -235,11 +235,12 @@ func TestAdd(t *testing.T) {
 		t.Errorf("%d tokens, the oldest %s", len(r.Grants), r.Grants[0].ID)
 	}
 	if _, there := r.Grant("bbbb11"); there {
-		t.Error("the ninth token is still good")
+		t.Error("the ninth token is still valid")
 	}
 }
 
-// Kubernetes accepts anyone with the token, with our group and until it expires.
+// Kubernetes authenticates any client with the token as a member of our group, until it
+// expires.
 func TestBootstrapToken(t *testing.T) {
 	t.Parallel()
 	token, object := bootstrap(t)
@@ -256,7 +257,7 @@ func TestBootstrapToken(t *testing.T) {
 		}
 	}
 	if _, signs := object.Data["usage-bootstrap-signing"]; signs {
-		t.Error("the token may sign cluster-info: it must only log in")
+		t.Error("the token may sign cluster-info: it must only authenticate")
 	}
 	if refs := object.OwnerReferences; len(refs) != 1 || refs[0].Kind != "NodeClaim" || refs[0].UID != "uid-1" {
 		t.Errorf("owners %+v, want the NodeClaim", refs)
@@ -275,14 +276,14 @@ func TestBootstrapToken(t *testing.T) {
 	}
 }
 
-// Templates are tried with a token of the form, with the length of a real one.
+// Templates are tested with a token of the same form and length as a real one.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	if token := jointoken.Example(v1alpha1.TokenBootstrap).Reveal(); !bootstraputil.IsValidBootstrapToken(token) {
-		t.Errorf("%q is no bootstrap token", token)
+		t.Errorf("%q is not a bootstrap token", token)
 	}
 	if token := jointoken.Example(v1alpha1.TokenServiceAccount).Reveal(); strings.Count(token, ".") != 2 || len(token) < 800 {
-		t.Errorf("%q is no JWT", token)
+		t.Errorf("%q is not a JWT", token)
 	}
 }
 
@@ -303,7 +304,7 @@ func TestNothingPrintsTheSecret(t *testing.T) {
 			fmt.Errorf("dropping %w: %v", errors.New("x"), token).Error(),
 		} {
 			if strings.Contains(text, secret) {
-				t.Errorf("%q holds the secret", text)
+				t.Errorf("%q contains the secret", text)
 			}
 		}
 	}

@@ -28,8 +28,8 @@ func keys(count int) string {
 	return text.String()
 }
 
-// TestCheck has texts that take minutes or gigabytes to decode, and valid ones. Accepted
-// texts are decoded here, too.
+// TestCheck checks texts that take minutes or gigabytes to decode, and valid ones. It also
+// decodes the accepted texts.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ text, want string }{

@@ -41,22 +41,23 @@ func TestSwept(t *testing.T) {
 	mine := dir(t, "plan")
 	killed, kill := process(t)
 	if next := dir(t, ""); !exists(killed) || !exists(mine.Path()) || filepath.Dir(next.Path()) != all {
-		t.Fatal("the directory of one who lives is gone")
+		t.Fatal("the directory of a living process was removed")
 	}
 	kill()
 	next := dir(t, "drift")
 	if exists(killed) {
-		t.Error("what the process left is still there")
+		t.Error("the directory of the killed process still exists")
 	}
 	if !exists(mine.Path()) || !exists(filepath.Join(all, "numaform-2026", "x")) || !exists(filepath.Join(all, "numaform-plan-1", "x")) {
-		t.Error("something else is gone")
+		t.Error("another directory was removed")
 	}
 	if err := next.Remove(); err != nil || exists(next.Path()) {
-		t.Errorf("error %v; want it gone", err)
+		t.Errorf("error %v, want the directory removed", err)
 	}
 }
 
-// TestNotOurs leaves alone what other users could have written to.
+// TestNotOurs checks that directories that other users could have written to are not
+// removed.
 func TestNotOurs(t *testing.T) {
 	all := t.TempDir()
 	t.Setenv("TMPDIR", all)

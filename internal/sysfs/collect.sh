@@ -1,10 +1,10 @@
 #!/bin/sh
 # Prints the exact topology of this Linux host as JSON, as `numaform topology collect`
-# does: siblings, caches, NUMA nodes with memory, distances and huge pages, offline
-# CPUs, kinds of cores. Needs a POSIX shell, grep and awk; reads /sys and /proc only.
+# does: siblings, caches, NUMA nodes with memory, distances and huge pages, offline CPUs
+# and kinds of cores. It requires a POSIX shell, grep and awk, and reads only /sys and /proc.
 #
 #   sh collect.sh >pve-1.json            name the file under machines in numaform.yaml
-#   sh collect.sh DIR                    reads DIR/sys and DIR/proc instead
+#   sh collect.sh DIR                    read DIR/sys and DIR/proc instead
 set -u
 LC_ALL=C
 export LC_ALL
@@ -17,9 +17,9 @@ if ! grep -qs . $cpus/online; then
 	exit 1
 fi
 
-# facts prints a line PATH:TEXT for each line of the files that tell something. With
-# /dev/null among the files, grep names them. A shell must not read them itself: some
-# give nothing to whoever reads byte by byte.
+# facts prints a line PATH:TEXT for each line of the relevant files. With /dev/null among
+# its arguments, grep always prints file names. The shell cannot read the files itself:
+# some return nothing to a program that reads byte by byte.
 facts() {
 	grep -s . $cpus/online $cpus/present proc/sys/kernel/arch sys/devices/cpu_core/cpus \
 		sys/devices/cpu_atom/cpus sys/devices/cpu_lowpower/cpus /dev/null
@@ -53,7 +53,7 @@ function quoted(text,   out, i, c) {
 	}
 	return "\"" out "\""
 }
-# sorted puts the keys of a set into keys, as numbers or, for JSON objects, as text.
+# sorted writes the sorted keys of a set to keys, as numbers or, for JSON objects, as text.
 function sorted(set, keys, asText,   id, n, i, j) {
 	n = 0
 	for (id in set) keys[++n] = asText ? id "" : id + 0
@@ -64,7 +64,7 @@ function sorted(set, keys, asText,   id, n, i, j) {
 	}
 	return n
 }
-# object prints pairs such as "a": 1 on one line, or on several where they are long.
+# object formats pairs such as "a": 1 on one line, or on several lines if they are long.
 function object(pairs, n, indent,   line, i) {
 	line = "{"
 	for (i = 1; i <= n; i++) line = line (i > 1 ? ", " : "") pairs[i]
@@ -87,8 +87,9 @@ function setKind(list, name,   set, id) {
 	split("", set); expand(list, set)
 	for (id in set) kind[id] = name
 }
-# byCapacity sorts CPUs into kinds: a capacity below four fifths of the largest of a kind
-# begins another one. The slowest of three or more are low-power, all between efficient.
+# byCapacity groups CPUs into kinds: a new kind starts below four fifths of the largest
+# capacity of the previous kind. The slowest of three or more kinds is low-power, and kinds
+# in between are efficiency.
 function byCapacity(   id, values, order, n, i, tops, top) {
 	for (id in online) {
 		if (capacity[id] + 0 <= 0) return
@@ -103,7 +104,7 @@ function byCapacity(   id, values, order, n, i, tops, top) {
 		if (capacity[id] * 5 >= top[1] * 4) kind[id] = "performance"
 	}
 }
-# mib reads what follows MemTotal: in a line such as "Node 0 MemTotal:  1024 kB".
+# mib parses the amount in a line such as "Node 0 MemTotal:  1024 kB".
 function mib(text) {
 	sub(/^.*:[ \t]*/, "", text)
 	return text ~ /^[0-9]+ kB[ \t]*$/ ? int((text + 0) / 1024) : -1

@@ -20,8 +20,8 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// tree is the part of a Linux host's file system that is read; values have no trailing
-// newline.
+// tree is the part of a Linux host's file system that Collect reads; values have no
+// trailing newline.
 type tree map[string]string
 
 const (
@@ -29,7 +29,7 @@ const (
 	nodeDir = "sys/devices/system/node/"
 )
 
-// linux returns the files that Linux shows for a machine.
+// linux returns the files with which Linux describes a machine.
 func linux(m *topology.Machine) tree {
 	t := tree{
 		cpuDir + "online": m.OnlineCPUs().String(), cpuDir + "kernel_max": "8191",
@@ -284,7 +284,7 @@ func TestScriptReadsWhatTheProgramReads(t *testing.T) {
 	}
 }
 
-// same checks that program and script print the same, or both fail.
+// same checks that the program and the script print the same output, or both fail.
 func same(t testing.TB, files tree) {
 	t.Helper()
 	file, err := sysfs.Collect(files.fs())
@@ -364,7 +364,7 @@ func TestCollectRefuses(t *testing.T) {
 		}
 	}
 	if _, err := shell(t, tree{"etc/hosts": ""}); err == nil || !strings.Contains(err.Error(), "online is missing or empty") {
-		t.Errorf("the script says %v", err)
+		t.Errorf("the script returned %v", err)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/internal/workdir"
 )
 
-// sample is a tree with an engine's own directory in it.
+// sample is a tree that contains a directory of the engine.
 func sample(root string) *workdir.Tree {
 	return &workdir.Tree{
 		Root: root,
@@ -25,7 +25,7 @@ func sample(root string) *workdir.Tree {
 	}
 }
 
-// contents returns what is below a directory, with the kind of each entry that is not a
+// contents returns the entries below a directory, with the kind of each entry that is not a
 // file.
 func contents(t *testing.T, root string) map[string]string {
 	t.Helper()
@@ -94,20 +94,20 @@ func TestRestore(t *testing.T) {
 		"a file of the engine's": {write("r/pve-1/.terraform.lock.hcl", "x"), nil},
 		"another host's":         {write("r/pve-2/zz.tf", "x"), nil},
 		"other modules":          {write("modules/m/2/main.tf", "x"), nil},
-		"a file more":            {write("r/pve-1/zz.tf", "x"), []string{"r/pve-1/zz.tf"}},
+		"an extra file":          {write("r/pve-1/zz.tf", "x"), []string{"r/pve-1/zz.tf"}},
 		"an override":            {write("r/pve-1/main_override.tf", "x"), []string{"r/pve-1/main_override.tf"}},
 		"variables":              {write("r/pve-1/x.auto.tfvars", "x"), []string{"r/pve-1/x.auto.tfvars"}},
 		"a hidden file":          {write("r/pve-1/.terraformrc", "x"), []string{"r/pve-1/.terraformrc"}},
 		"OpenTofu's":             {write("r/pve-1/main.tofu", "x"), []string{"r/pve-1/main.tofu"}},
-		"a directory more":       {write("r/pve-1/sub/x.tf", "x"), []string{"r/pve-1/sub"}},
+		"an extra directory":     {write("r/pve-1/sub/x.tf", "x"), []string{"r/pve-1/sub"}},
 		"a file in a module":     {write("modules/m/1/zz.tf", "x"), []string{"modules/m/1/zz.tf"}},
 		"below a module":         {write("modules/m/1/.terraform/x", "x"), []string{"modules/m/1/.terraform"}},
 		"a changed file":         {write("r/pve-1/main.tf", "mean"), []string{"r/pve-1/main.tf"}},
 		"a longer file":          {write("r/pve-1/main.tf", "main and more"), []string{"r/pve-1/main.tf"}},
 		"a changed module":       {write("modules/m/1/empty.tf", "x"), []string{"modules/m/1/empty.tf"}},
-		"a file less":            {remove("r/pve-1/node-a.tf"), []string{"r/pve-1/node-a.tf"}},
-		"an empty file less":     {remove("modules/m/1/empty.tf"), []string{"modules/m/1/empty.tf"}},
-		"a module less":          {remove("modules"), []string{"modules/m/1/empty.tf", "modules/m/1/main.tf"}},
+		"a missing file":         {remove("r/pve-1/node-a.tf"), []string{"r/pve-1/node-a.tf"}},
+		"a missing empty file":   {remove("modules/m/1/empty.tf"), []string{"modules/m/1/empty.tf"}},
+		"missing modules":        {remove("modules"), []string{"modules/m/1/empty.tf", "modules/m/1/main.tf"}},
 		"a linked file":          {link("r/pve-1/main.tf"), []string{"r/pve-1/main.tf"}},
 		"a linked root":          {link("r/pve-1"), []string{"r/pve-1", "r/pve-1/main.tf", "r/pve-1/node-a.tf"}},
 		"a linked region":        {link("r"), []string{"r", "r/pve-1/main.tf", "r/pve-1/node-a.tf"}},
@@ -130,7 +130,7 @@ func TestRestore(t *testing.T) {
 			},
 			[]string{"modules/m", "modules/m/1/empty.tf", "modules/m/1/main.tf"},
 		},
-		"rights for others": {
+		"permissions for others": {
 			func(t *testing.T, root string) { t.Helper(); must(t, os.Chmod(filepath.Join(root, "r/pve-1"), 0o777)) },
 			nil,
 		},
@@ -163,7 +163,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestRestoreAnEmptyDirectory has a root without files, which must remain empty.
+// TestRestoreAnEmptyDirectory checks that a root without files remains empty.
 func TestRestoreAnEmptyDirectory(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -250,11 +250,11 @@ func TestPrivate(t *testing.T) {
 				return base + "/here/a"
 			}, "is inside the git checkout",
 		},
-		"the fleet's directory":      {func(_ *testing.T, base string) string { return base + "/fleet" }, "is inside the fleet's directory"},
-		"in the fleet's directory":   {func(_ *testing.T, base string) string { return base + "/fleet/.numaform/state" }, "is inside the fleet's directory"},
-		"beside one of a like name":  {func(_ *testing.T, base string) string { return base + "/fleet-state" }, ""},
-		"one that a group may write": {shared(0o770), "is writable by other users (mode 0770): run chmod 700"},
-		"one that all may write":     {shared(0o777), "is writable by other users (mode 0777)"},
+		"the fleet's directory":                   {func(_ *testing.T, base string) string { return base + "/fleet" }, "is inside the fleet's directory"},
+		"in the fleet's directory":                {func(_ *testing.T, base string) string { return base + "/fleet/.numaform/state" }, "is inside the fleet's directory"},
+		"beside a directory with a common prefix": {func(_ *testing.T, base string) string { return base + "/fleet-state" }, ""},
+		"one that a group may write":              {shared(0o770), "is writable by other users (mode 0770): run chmod 700"},
+		"one that all may write":                  {shared(0o777), "is writable by other users (mode 0777)"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -274,7 +274,7 @@ func TestPrivate(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 			if _, err := os.Stat(filepath.Join(dir, "b")); err == nil {
-				t.Error("it was made")
+				t.Error("the directory was created")
 			}
 		})
 	}

@@ -77,7 +77,7 @@ func TestFilesPrintAsTheyAre(t *testing.T) {
 			t.Errorf("%s prints differently, error %v:\n%s", name, err, cmp.Diff(string(data), string(text)))
 		}
 		if file.Title == "" || file.Source == nil || file.Source.Repo == "" || file.Source.License == "" {
-			t.Errorf("%s does not tell its title and where it is from", name)
+			t.Errorf("%s lacks a title or a source", name)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// tree writes files of control groups. No kernel acts on them here; the tests of
-// cmd/numaform-agent use one that does.
+// tree writes files of control groups. No kernel interprets them here; the tests of
+// cmd/numaform-agent use real ones.
 func tree(t *testing.T, files map[string]string) cgroup.Tree {
 	t.Helper()
 	dir := t.TempDir()
@@ -47,10 +47,10 @@ func TestConfine(t *testing.T) {
 		t.Errorf("restored to %q, %v", got, err)
 	}
 	if err := groups.Confine(cgroup.VM(101), topology.CPUs(1)); err == nil || !strings.Contains(err.Error(), "the kernel set 0-1") {
-		t.Errorf("error %v, want that the kernel did not", err)
+		t.Errorf("error %v, want one about the CPUs that the kernel set", err)
 	}
 	if err := groups.Confine(cgroup.VM(101), topology.CPUSet{}); err == nil {
-		t.Error("a guest was confined to nothing")
+		t.Error("a guest was confined to no CPUs")
 	}
 	if err := groups.Confine(cgroup.VM(102), topology.CPUs(0)); !errors.Is(err, cgroup.ErrNoGroup) {
 		t.Errorf("error %v, want %v", err, cgroup.ErrNoGroup)
@@ -74,10 +74,10 @@ func TestController(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(groups.Dir, scope, "cpuset.cpus")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file was made in a control group: %v", err)
+		t.Errorf("a file was created in a control group: %v", err)
 	}
 	if got, err := groups.Effective(cgroup.VM(101)); err != nil || !got.Equal(topology.CPUs(0, 1, 2, 3, 4, 5, 6, 7)) {
-		t.Errorf("effective %s, %v, want those of the root", got, err)
+		t.Errorf("effective %s, %v, want the CPUs of the root group", got, err)
 	}
 	old := tree(t, map[string]string{scope + "x": ""})
 	if err := old.Confine(cgroup.VM(101), topology.CPUs(0)); !errors.Is(err, cgroup.ErrNoController) {

@@ -49,7 +49,7 @@ func says(vmid int, current *claim.Pins, description string) claim.Guest {
 	return claim.Guest{VMID: vmid, Description: description, VCPUs: 2, Current: current}
 }
 
-// outcome returns a verdict as text: the CPUs, then the reason.
+// outcome returns a decision as text: the CPUs, then the reason.
 func outcome(v claim.Decision) string {
 	text := "floats"
 	if v.Pins != nil {
@@ -96,21 +96,21 @@ func tests() []test {
 			[]string{"1 9", "floats overlap", "2 3"},
 		},
 		{"overlap, both new", []claim.Guest{guest(1, nil, 1, 9), guest(2, nil, 2, 9), guest(3, nil, 3, 11)}, []string{"floats overlap", "floats overlap", "3 11"}},
-		{"who has it keeps it", []claim.Guest{guest(1, nil, 1, 9), guest(2, pins(2, 9, 2), 9, 2)}, []string{"floats overlap", "9 2"}},
+		{"the owner keeps it", []claim.Guest{guest(1, nil, 1, 9), guest(2, pins(2, 9, 2), 9, 2)}, []string{"floats overlap", "9 2"}},
 		{"a thread each of one core", []claim.Guest{guest(1, nil, 1, 2), guest(2, nil, 9, 3)}, []string{"1 2", "9 3"}},
 		{"exchange", []claim.Guest{guest(1, pins(1, 1), 2), guest(2, pins(2, 2), 1)}, []string{"2", "1"}},
-		{"into what another leaves", []claim.Guest{guest(1, nil, 2), says(2, pins(2, 2), "")}, []string{"2", "floats"}},
-		{"into what another cannot leave", []claim.Guest{guest(1, nil, 2), guest(2, pins(2, 2), 3), guest(3, pins(3, 3), 3)}, []string{"floats overlap", "2 overlap", "3"}},
+		{"onto a CPU that another releases", []claim.Guest{guest(1, nil, 2), says(2, pins(2, 2), "")}, []string{"2", "floats"}},
+		{"onto a CPU that another cannot release", []claim.Guest{guest(1, nil, 2), guest(2, pins(2, 2), 3), guest(3, pins(3, 3), 3)}, []string{"floats overlap", "2 overlap", "3"}},
 		{"a chain of those", []claim.Guest{guest(1, pins(1, 1), 2), guest(2, pins(2, 2), 3), guest(3, pins(3, 3), 0)}, []string{"1 overlap", "2 overlap", "3 reserved_cpu"}},
 		{"a clone", []claim.Guest{guest(1, current, 1, 9), {VMID: 2, Description: marker(1, 2, 10), VCPUs: 2}}, []string{"1 9", "floats key_twice"}},
 		{"two clones", []claim.Guest{guest(1, nil, 1, 9), {VMID: 2, Description: marker(1, 2, 10), VCPUs: 2}}, []string{"floats key_twice", "floats key_twice"}},
 
 		{"ceiling", []claim.Guest{guest(1, nil, 1, 2, 3), guest(2, nil, 4, 5, 6, 7), guest(3, nil, 11)}, []string{"1 2 3", "floats ceiling", "11"}},
 		{"ceiling, two above it", []claim.Guest{guest(1, nil, 1, 2, 3), guest(2, nil, 4, 5, 6, 7), guest(3, nil, 12, 13, 14, 8)}, []string{"1 2 3", "floats ceiling", "floats ceiling"}},
-		{"ceiling, who has keeps", []claim.Guest{guest(1, nil, 1, 2, 3), guest(2, pins(2, 4, 5, 6, 7), 4, 5, 6, 7)}, []string{"floats ceiling", "4 5 6 7"}},
+		{"ceiling, the owner keeps its pins", []claim.Guest{guest(1, nil, 1, 2, 3), guest(2, pins(2, 4, 5, 6, 7), 4, 5, 6, 7)}, []string{"floats ceiling", "4 5 6 7"}},
 		{"ceiling lowered below two", []claim.Guest{guest(1, pins(1, 1, 2, 3), 1, 2, 3), guest(2, pins(2, 4, 5, 6, 7), 4, 5, 6, 7)}, []string{"1 2 3", "floats ceiling"}},
 		{"ceiling lowered", []claim.Guest{guest(1, pins(1, 1, 2, 3, 4, 5, 6, 7), 1, 2, 3, 4, 5, 6, 7)}, []string{"floats ceiling"}},
-		{"cluster not allowed any more", []claim.Guest{says(1, &claim.Pins{ClusterID: "old", CPUs: []int{1}}, "numaform/1")}, []string{"floats foreign_cluster"}},
+		{"cluster no longer allowed", []claim.Guest{says(1, &claim.Pins{ClusterID: "old", CPUs: []int{1}}, "numaform/1")}, []string{"floats foreign_cluster"}},
 
 		{"within its own affinity", []claim.Guest{{VMID: 1, Description: marker(1, 1, 9), VCPUs: 2, Affinity: topology.CPUs(1, 9)}}, []string{"1 9"}},
 		{"outside its own affinity", []claim.Guest{{VMID: 1, Description: marker(1, 1, 9), VCPUs: 2, Affinity: topology.CPUs(2, 9)}}, []string{"floats affinity"}},
@@ -155,11 +155,11 @@ func TestPinsAreEqual(t *testing.T) {
 		}
 	}
 	if pins(1, 1).Equal(nil) || !(*claim.Pins)(nil).Equal(nil) {
-		t.Error("no pins are equal to no pins alone")
+		t.Error("nil pins equal other pins")
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestDecide(t *testing.T) {
 	t.Parallel()
 	for _, tt := range tests() {
 		t.Run(tt.name, func(t *testing.T) {
@@ -183,7 +183,8 @@ func reversed(guests []claim.Guest) []claim.Guest {
 	return other
 }
 
-// TestSharedKeepsOffSiblings checks that a guest pinned to one thread has the whole core.
+// TestSharedKeepsOffSiblings checks that no other guest shares the core of a guest pinned
+// to one thread.
 func TestSharedKeepsOffSiblings(t *testing.T) {
 	t.Parallel()
 	h := host()
@@ -219,9 +220,10 @@ func drawGuests(t *rapid.T) []claim.Guest {
 	return guests
 }
 
-// TestJudgeProperties checks for any declarations that no CPU is given twice, the rules are
-// met, a guest gets its current or its declared pins, and a second call changes nothing.
-func TestJudgeProperties(t *testing.T) {
+// TestDecideProperties checks for any declarations that no CPU is assigned twice, the rules
+// are met, a guest gets its current or its declared pins, and a second call changes
+// nothing.
+func TestDecideProperties(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		guests := drawGuests(t)
@@ -258,14 +260,14 @@ func checkVerdicts(t fataler, guests []claim.Guest, verdicts []claim.Decision) {
 	}
 	for i, again := range claim.Decide(host(), rules(), guests) {
 		if !again.Pins.Equal(verdicts[i].Pins) {
-			t.Fatalf("guest %d had %v, and got %v when judged again", again.VMID, verdicts[i].Pins, again.Pins)
+			t.Fatalf("guest %d had %v, and got %v in a second decision", again.VMID, verdicts[i].Pins, again.Pins)
 		}
 	}
 }
 
-// FuzzJudge combines two guests with arbitrary descriptions and a pinned one, which stays
-// where it is.
-func FuzzJudge(f *testing.F) {
+// FuzzDecide combines two guests with arbitrary descriptions and a pinned one, which must
+// keep its pins.
+func FuzzDecide(f *testing.F) {
 	for _, text := range []string{
 		"", marker(1, 1, 9), marker(1, 1, 9) + "\n" + marker(2, 3), "numaform/2 x", marker(9, 4, 12), marker(1, 65535, 0),
 		strings.Replace(marker(1, 1, 9), "prod", "stage", 1) + " emulator=shared",

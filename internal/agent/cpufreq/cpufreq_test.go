@@ -66,9 +66,9 @@ func TestGovernor(t *testing.T) {
 		t.Error("garbage was read")
 	}
 	if err := files.SetGovernor(2, "performance"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a policy that is not there: %v", err)
+		t.Errorf("a missing policy: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(files.Dir, "policy2")); err == nil {
-		t.Error("it was made")
+		t.Error("the file was created")
 	}
 }

@@ -56,7 +56,7 @@ func TestOf(t *testing.T) {
 		}
 	}
 	if files.Owns(device, 64) || files.Owns(device, -57) || !files.Owns(device, 57) {
-		t.Error("who owns what is not told")
+		t.Error("Owns returns a wrong result")
 	}
 }
 
@@ -76,6 +76,6 @@ func TestMove(t *testing.T) {
 		t.Error("garbage was read")
 	}
 	if err := files.Move(99, topology.CPUs(4)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("an interrupt that is not there: %v", err)
+		t.Errorf("a missing interrupt: %v", err)
 	}
 }

@@ -88,7 +88,7 @@ func TestRunning(t *testing.T) {
 		t.Errorf("age %v, want 11.5 s", age)
 	}
 	if !r.Alive(one.Run) || r.Alive(qemu.Run{VMID: 101, PID: 11, Start: 901}) || r.Alive(qemu.Run{PID: 99}) {
-		t.Error("a process is known by its number and its start")
+		t.Error("Alive does not compare both the process id and the start time")
 	}
 	if none, err := root(t, nil).Running(); none != nil || err != nil {
 		t.Errorf("no directory: %v, %v", none, err)
@@ -163,7 +163,7 @@ func TestParseConfig(t *testing.T) {
 		}
 	}
 	if _, err := qemu.ParseConfig("affinity: 0-\n"); err == nil {
-		t.Error("a malformed affinity passed")
+		t.Error("a malformed affinity was accepted")
 	}
 	big := root(t, map[string]string{"run/qemu-server/x": "", "groups/lxc/200/x": "", "etc/pve/lxc/200.conf": strings.Repeat("#\n", 1<<20)})
 	if guests, _ := big.Containers(filepath.Join(big.Root, "groups")); len(guests) != 1 || guests[0].Err == nil {

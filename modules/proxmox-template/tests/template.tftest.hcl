@@ -1,4 +1,4 @@
-# What a template is made of.
+# The content of a template.
 
 mock_provider "proxmox" {
   mock_data "proxmox_virtual_environment_vms" {
