@@ -63,7 +63,7 @@ func TestCreateRefusesVMsThatWillNotCome(t *testing.T) {
 		standby    bool
 	}{
 		{name: "never woken", phase: scaler.PhaseMade, standby: true, want: "is still a standby VM"},
-		{name: "unknown", want: "was reserved and never created"},
+		{name: "unknown", want: "was reserved but never created"},
 		{name: "failed", phase: scaler.PhaseFailed, err: errors.New("clone failed"), want: "could not be created: clone failed"},
 		{name: "held", phase: scaler.PhasePendingApproval, err: &scaler.PendingApprovalError{Host: pve1}, want: "is pending approval"},
 		{name: "removing", phase: scaler.PhaseRemoving, want: "is being removed"},

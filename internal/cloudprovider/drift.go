@@ -24,7 +24,7 @@ const (
 	DriftClass karpenter.DriftReason = "NodeClassDrift"
 	// DriftImage means that the template on the VM's host was replaced.
 	DriftImage karpenter.DriftReason = "ImageDrift"
-	// DriftHost means that the VM runs on another host than its Node's zone says.
+	// DriftHost means that the VM runs on a host other than its Node's zone.
 	DriftHost karpenter.DriftReason = "HostMoved"
 	// DriftNotAllowed means that the ProxmoxNodeClass no longer allows the VM's host.
 	DriftNotAllowed karpenter.DriftReason = "HostNotAllowed"

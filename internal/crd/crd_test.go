@@ -187,7 +187,7 @@ func refused() []refusal {
 		{"mediated device", `{template: {name: t}, pciDevices: [{mapping: gpu, mdev: "a,b"}]}`, `spec.pciDevices[0].mdev: Invalid value: "a,b": is not a type of mediated device`},
 		{"many devices", `{template: {name: t}, pciDevices: [{mapping: ga}, {mapping: gb}, {mapping: gc}, {mapping: gd}, {mapping: ge}, {mapping: gf}, {mapping: gg}]}`, "spec.pciDevices: "},
 		{"two primary devices", `{template: {name: t}, pciDevices: [{mapping: ga, xvga: true}, {mapping: gb, xvga: true}]}`, "spec.pciDevices: Invalid value: contains several primary graphics cards"},
-		{"huge pages of Shared", `{template: {name: t}, placement: {hugePages: 2Mi}}`, "spec.placement.hugePages: Invalid value: has no effect with policy Shared, whose memory"},
+		{"huge pages of Shared", `{template: {name: t}, placement: {hugePages: 2Mi}}`, "spec.placement.hugePages: Invalid value: has no effect with policy Shared, which binds memory"},
 		{"spread", `{template: {name: t}, placement: {spread: Racks}}`, `spec.placement.spread: Unsupported value: "Racks": supported values: "None", "Hosts"`},
 		{"whole cores", `{template: {name: t}, placement: {policy: Dedicated, pinWith: HostAgent, wholeCores: Always}}`, `spec.placement.wholeCores: Unsupported value: "Always": supported values`},
 		{"whole cores of NUMA", `{template: {name: t}, placement: {policy: NUMA, wholeCores: Require}}`, "spec.placement.wholeCores: Invalid value: has no effect with policies Shared, NUMA and"},

@@ -195,7 +195,7 @@ func (c *class) findHosts(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snap
 	c.findings = c.findProblems()
 }
 
-// describeNoHosts returns why a class allows no host at all.
+// describeNoHosts returns why no host matches a class.
 func describeNoHosts(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Snapshot) string {
 	regions := map[string]bool{}
 	for _, region := range snapshot.Regions {

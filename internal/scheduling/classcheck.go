@@ -173,7 +173,7 @@ func (c *class) hostConditions() []string {
 	return conditions
 }
 
-// unavailable returns why the host can take no VM at all now.
+// unavailable returns why the host cannot take any VM now, or "".
 func (h *hostCheck) unavailable() string {
 	switch {
 	case !h.host.Online:

@@ -120,7 +120,7 @@ func TestDecisions(t *testing.T) {
 		{
 			name:      "larger than any type",
 			manifests: []string{deployment("a", 1, "40", "1Gi", "")},
-			refused:   1, reason: "asks for cpu 40, memory 1024Mi; the nearest instance type,",
+			refused:   1, reason: "requests cpu 40, memory 1024Mi; the closest instance type,",
 		},
 		{
 			name:      "unknown label",

@@ -83,8 +83,8 @@ const (
 	ObstacleLimit Obstacle = "Limit"
 	// ObstacleHost means that no host has room.
 	ObstacleHost Obstacle = "Host"
-	// ObstacleScheduler is a reason that only Karpenter's scheduler knows, above all
-	// other pods that the pod counts.
+	// ObstacleScheduler is a reason that only Karpenter's scheduler reports, mostly a
+	// constraint that counts other pods.
 	ObstacleScheduler Obstacle = "Scheduler"
 )
 

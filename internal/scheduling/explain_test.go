@@ -216,7 +216,7 @@ func kindsOfPending() []pending {
 		},
 		{
 			name: "a host in HA maintenance", pod: deployment("a", 1, "1", "1Gi", ""), hosts: only("xeon", func(h *topology.Host) { h.Maintenance = true }),
-			obstacle: scheduling.ObstacleRequirement, want: "lab/xeon is in HA maintenance, which ends with ha-manager crm-command node-maintenance disable xeon",
+			obstacle: scheduling.ObstacleRequirement, want: "lab/xeon is in HA maintenance: to end it, run ha-manager crm-command node-maintenance disable xeon",
 			fix: func(p *pending) { p.hosts = only("xeon", small) },
 		},
 		{
@@ -332,7 +332,7 @@ func TestExplainPodsThatNeedNothing(t *testing.T) {
 		{"ended", strings.Replace(pod("", ""), "spec:", "status: {phase: Succeeded}\nspec:", 1), "", false, scheduling.PodIgnored, "it has finished: its phase is Succeeded"},
 		{"with gates", pod("", ", schedulingGates: [{name: example.com/wait}]"), "", false, scheduling.PodIgnored, "it has scheduling gates: example.com/wait"},
 		{"of a DaemonSet", pod(", ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: u}]", ""), "", false, scheduling.PodIgnored, "it belongs to a DaemonSet"},
-		{"a VM is on its way", pod("", ""), "", true, scheduling.PodWaits, "VM general-2000 has room for it and is on its way"},
+		{"a VM is on its way", pod("", ""), "", true, scheduling.PodWaits, "VM general-2000 has room for it and is joining the cluster"},
 		{"a node has room", pod("", "") + fmt.Sprintf(node2000, "", ""), "", true, scheduling.PodWaits, "node general-2000 has room for it: kube-scheduler should bind it there"},
 		{"a startup taint is left", pod("", "") + joining, startup, true, scheduling.PodWaits, "node general-2000 has room for it, but still has the taint node.cilium.io/agent-not-ready:NoSchedule"},
 	}

@@ -162,7 +162,7 @@ func (p *pool) addExactSizes(pods, daemons []*corev1.Pod) {
 }
 
 // shrink shrinks the new VMs of Flexible classes to what their pods need, but keeps their
-// order, so that each pod goes to the same VM as before. If Karpenter's scheduler does
+// order, so that each pod is placed on the same VM as before. If Karpenter's scheduler does
 // not confirm that, all VMs stay as they are.
 func (s *session) shrink(ctx context.Context, sol *solution) (*solution, error) {
 	large, specs := s.smallerSpecs(sol)

@@ -130,7 +130,7 @@ func TestFromKubeconfig(t *testing.T) {
 	if diff := cmp.Diff(map[topology.RegionName][]fleet.VMID{"lab": {2007}}, ids); err != nil || diff != "" {
 		t.Errorf("VMIDs differ (%v):\n%s", err, diff)
 	}
-	if err := c.Drained(t.Context(), "old"); err == nil || !strings.Contains(err.Error(), "1 in all, default/sits among them") {
+	if err := c.Drained(t.Context(), "old"); err == nil || !strings.Contains(err.Error(), "(1, including default/sits)") {
 		t.Errorf("node old: %v", err)
 	}
 }

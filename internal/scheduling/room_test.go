@@ -33,7 +33,7 @@ func with(s *topology.Snapshot, name string, freeGiB ...int64) *topology.Snapsho
 	return s
 }
 
-// diskClass creates a separate node for each pod of big.
+// diskClass is a class for whose spec a test supplies further fields.
 const diskClass = `
 apiVersion: numaform.dev/v1alpha1
 kind: ProxmoxNodeClass

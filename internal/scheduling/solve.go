@@ -31,7 +31,7 @@ type solution struct {
 	// wakes are the standby VMs that real pods need.
 	wakes []*inflight
 	// landed are the pods on nodes and existing VMs, by provider ID; names are the names
-	// of those nodes.
+	// of these nodes.
 	landed map[string][]*corev1.Pod
 	names  map[string]string
 	failed map[types.UID]error

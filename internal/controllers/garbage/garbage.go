@@ -179,11 +179,11 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	return again, nil
 }
 
-// since records since when a condition has held, by key.
+// since records the time from which a condition has been true, by key.
 type since[K comparable] map[K]time.Time
 
 // lasting updates s with the keys for which the condition holds now, and returns the keys
-// for which it has held for at least long.
+// for which it has been true for at least long.
 func (s since[K]) lasting(current []K, now time.Time, long time.Duration) map[K]bool {
 	is := make(map[K]bool, len(current))
 	for _, k := range current {

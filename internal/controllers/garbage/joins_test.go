@@ -22,7 +22,7 @@ func TestNeverJoined(t *testing.T) {
 		says string
 	}{
 		{"unknown", func(*world, fleet.VM) {}, "its VM is no longer in the fleet"},
-		{"making", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMaking, nil) }, "still being made on lab/pve-1"},
+		{"making", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMaking, nil) }, "still being created on lab/pve-1"},
 		{"waiting", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseRemoving, errors.New("PDB default/db")) }, "PDB default/db"},
 		{"vanished", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil) }, "not in Proxmox any more"},
 		{"stopped", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.runs(vm, stopped) }, "does not run"},

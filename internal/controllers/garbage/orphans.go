@@ -16,7 +16,7 @@ import (
 )
 
 // orphans reports guests that carry our marker but are not desired. It does not remove
-// them: their files may come back, and a VMID proves nothing.
+// them, because their files may be restored, and a VMID does not prove ownership.
 type orphans struct {
 	config   Config
 	lasting  since[fleet.Key]

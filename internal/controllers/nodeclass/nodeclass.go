@@ -45,7 +45,7 @@ type Config struct {
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
 	// ClusterID is the cluster ID of this installation, for which host agents pin.
 	ClusterID string
-	// Metadata returns what is wrong with a class's join metadata; nil skips the check.
+	// Metadata returns an error if a class's join metadata is unusable; nil skips the check.
 	Metadata func(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) error
 	// CanSetAffinity reports whether the credential of a region may set the affinity of
 	// VMs, and why not; nil means that it may.

@@ -139,7 +139,7 @@ func (c *Controller) check(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) m
 	return problems
 }
 
-// metadataProblem returns what is wrong with a class's join metadata. It is unknown if a retry
+// metadataProblem returns the problem for an error of Metadata. It is unknown if a retry
 // may succeed without a fix by a person: the API server did not respond, or not properly.
 func metadataProblem(err error) problem {
 	var reasoned interface{ ConditionReason() string }

@@ -58,7 +58,7 @@ type Approvals interface {
 	Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error)
 	// MayWake returns which standby VMs pods may wake.
 	MayWake(ctx context.Context) (func(vm *fleet.VM) bool, error)
-	// Draft plans what Up could not answer without a plan; other placements may run
+	// Draft creates the dry plans that Up needs to decide. Other placements may run
 	// meanwhile.
 	Draft(ctx context.Context) error
 }

@@ -186,7 +186,7 @@ func (s *Seeder) joined(ctx context.Context, claim *karpv1.NodeClaim) (bool, err
 }
 
 // remove removes the tokens of a node that has joined, the certificate request approved
-// with them, and its seed. It is idempotent; the annotation comes last.
+// with them, and its seed. It is idempotent; the annotation is set last.
 func (s *Seeder) remove(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) error {
 	region, err := s.region(vm.Host)
 	if err != nil {

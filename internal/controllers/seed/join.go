@@ -228,8 +228,8 @@ func (j *Joiner) run(ctx context.Context, g *guest, class *v1alpha1.ProxmoxNodeC
 		Args: []string{"/bin/sh", "-c", joinScript}, Input: script, Timeout: joinTimeout,
 	})
 
-	// If numaform had to stop first, the command may still be running, and stays recorded as
-	// such.
+	// If numaform is stopping, the command may still be running, so its state remains
+	// running.
 	unseen := failed != nil && ctx.Err() != nil
 	ctx = context.WithoutCancel(ctx)
 	at.state, at.since = JoinDone, s.config.Clock.Now()
