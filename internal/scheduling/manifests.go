@@ -133,8 +133,8 @@ func readManifest(name string) ([]byte, error) {
 	return data, err
 }
 
-// findFiles returns the manifests that the paths name, by themselves or by their
-// directory, each once.
+// findFiles returns the manifests at the paths, which may be files or directories, each
+// once.
 func findFiles(paths []string) ([]string, error) {
 	var files []string
 	for _, path := range paths {

@@ -25,8 +25,8 @@ const (
 	signalNodefs = "nodefs.available"
 )
 
-// Reserved is a node's kubelet configuration for which pods have the predicted resources,
-// in the terms of that configuration.
+// Reserved is the part of a node's kubelet configuration that leaves the predicted resources
+// to pods.
 type Reserved struct {
 	KubeReserved, SystemReserved, EvictionHard map[string]string
 	MaxPods                                    int64

@@ -42,7 +42,7 @@ const (
 	threeCPU = "3"
 )
 
-// fpga is a deployment of pods that each need one.
+// fpga returns a deployment of pods that each request an FPGA.
 func fpga(replicas int) string {
 	return strings.Replace(deployment("a", replicas, "1", "1Gi", ""), "memory: 1Gi}}", `memory: 1Gi, example.com/fpga: "1"}, limits: {example.com/fpga: "1"}}`, 1)
 }

@@ -46,8 +46,8 @@ func (b *batch) trigger() {
 	}
 }
 
-// triggerIn begins a batch after a while, if none begins earlier. Call it between calls of
-// wait only.
+// triggerIn begins a batch after a while, if none begins earlier. Call it only between calls
+// of wait.
 func (b *batch) triggerIn(after time.Duration) {
 	at := b.clock.Now().Add(after)
 	if b.later != nil {

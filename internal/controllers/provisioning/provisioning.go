@@ -58,8 +58,8 @@ type Approvals interface {
 	Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error)
 	// MayWake returns which standby VMs pods may wake.
 	MayWake(ctx context.Context) (func(vm *fleet.VM) bool, error)
-	// Draft creates the dry plans that Up needs to decide. Other placements may run
-	// meanwhile.
+	// Draft creates ScalePlans for the VMs that the last Up did not return. Other
+	// placements may run meanwhile.
 	Draft(ctx context.Context) error
 }
 
