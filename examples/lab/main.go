@@ -46,7 +46,7 @@ func newCommand() *cobra.Command {
 	flags.StringVar(&o.listen, "listen", "127.0.0.1:8006", "address to serve on; port 0 picks a free one")
 	flags.StringVar(&o.hosts, "hosts", "", "directory with one JSON file per host")
 	flags.StringVar(&o.name, "name", "lab", "name of the Proxmox cluster")
-	flags.StringVar(&o.template, "template", "debian-13-k8s", "name of the template on hosts that are machines")
+	flags.StringVar(&o.template, "template", "debian-13-k8s", "name of the template on hosts given as machines")
 	flags.StringVar(&o.certOut, "cert-out", "", "file to write the server's certificate to")
 	flags.StringSliceVar(&o.agents, "agents", nil, "clusterIDs whose VMs the agents may pin (comma-separated); none runs no agents")
 	if err := cmd.MarkFlagRequired("hosts"); err != nil {
