@@ -31,7 +31,7 @@ func TestCheck(t *testing.T) {
 		head + "  request: GET /x\n  wnt: {}":                                     "field wnt not found",
 		head + "  request: PATCH /x":                                              "not METHOD /path",
 		head + "  request: GET /{nothing}":                                        "unknown placeholder {nothing}",
-		head + "  request: GET /x\n  want: {status: 500}":                         "an error needs its text",
+		head + "  request: GET /x\n  want: {status: 500}":                         "an error requires its text",
 		head + "  request: GET /x\n  needs: [luck]":                               `unknown word "luck"`,
 		head + "  request: GET /x\n  given: [luck]":                               `unknown word "luck"`,
 		head + "  request: GET /x\n  as: me":                                      `unknown word "me"`,
@@ -39,7 +39,7 @@ func TestCheck(t *testing.T) {
 		head + "  request: GET /x\n  want: {data: '~('}":                          "missing closing",
 		head + "  request: GET /x\n  want: {shape: {a: text}}":                    `unknown type "text"`,
 		"- name: x\n  request: GET /x":                                            "name a repository",
-		head + "  request: GET /x\n" + head + "  request: GET /y":                 "used twice",
+		head + "  request: GET /x\n" + head + "  request: GET /y":                 "duplicate name",
 		head + "  request: 'GET /{a}'\n  each:\n  - {a: '1'}\n  - {a: '{host2}'}": "unknown placeholder {host2}",
 	} {
 		cases, err := Parse("test", []byte(text))

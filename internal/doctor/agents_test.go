@@ -56,7 +56,7 @@ func TestHostAgents(t *testing.T) {
 		check  string
 		want   []string
 	}{
-		{"nobody needs one", func(*patient) {}, doctor.OK, "agent", []string{"pve-2: has no numaform-agent that publishes its state; no ProxmoxNodeClass uses it on this host"}},
+		{"not required", func(*patient) {}, doctor.OK, "agent", []string{"pve-2: has no numaform-agent that publishes its state; no ProxmoxNodeClass uses it on this host"}},
 		{"all live", func(p *patient) { byHostAgent(p); agents(p, ourID) }, doctor.OK, "agent", []string{"pve-1: numaform-agent 1.2.3 is running: isolation enforce, last report ", " ago"}},
 		{"nowhere", byHostAgent, doctor.Fail, "agent", []string{"homelab/pve-1: has no numaform-agent that publishes its state: install or upgrade numaform-agent on the host"}},
 		{"one is dead", func(p *patient) {
@@ -102,13 +102,13 @@ func TestHostAgentsAreReportedOnce(t *testing.T) {
 		more.Name = "more"
 		p.Classes = append(p.Classes, more)
 	})
-	told := 0
+	found := 0
 	for _, finding := range report {
 		if strings.Contains(finding.What, "numaform-agent that publishes") {
-			told++
+			found++
 		}
 	}
-	if told != 2 {
-		t.Errorf("%d findings for 2 hosts: %+v", told, report)
+	if found != 2 {
+		t.Errorf("%d findings for 2 hosts: %+v", found, report)
 	}
 }

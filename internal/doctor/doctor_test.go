@@ -306,7 +306,7 @@ func TestFindsOnHosts(t *testing.T) {
 		{"no tags at all", func(p *patient) { p.sim.Tags.Allow = "none" }, doctor.Fail, "tags", []string{
 			"numaform, numaform-test", "--user-tag-access 'user-allow=list,user-allow-list=numaform;numaform-test'",
 		}},
-		{"tags that nobody has yet", func(p *patient) { p.sim.Tags.Allow = "existing" }, doctor.Fail, "tags", []string{
+		{"tags that do not exist yet", func(p *patient) { p.sim.Tags.Allow = "existing" }, doctor.Fail, "tags", []string{
 			"numaform, numaform-test", "--user-tag-access 'user-allow=existing,user-allow-list=numaform;numaform-test'",
 		}},
 		{"a registered tag", func(p *patient) { p.sim.Tags.Registered = []string{"numaform"} }, doctor.Fail, "tags", []string{
@@ -344,7 +344,7 @@ func TestFindsOnHosts(t *testing.T) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementNUMA, HugePages: v1alpha1.HugePages2Mi}
 			p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", pvesim.DefaultRootPassword
 		}, doctor.OK, "hugepages", []string{"uses huge pages of 2Mi, as root@pam"}},
-		{"huge pages that nobody told", func(p *patient) {
+		{"unknown huge pages", func(p *patient) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementNUMA, HugePages: v1alpha1.HugePages2Mi}
 		}, doctor.Fail, "class", []string{"does not report its huge pages", "remove spec.placement.hugePages"}},
 		{"exhausted", func(p *patient) {
@@ -368,7 +368,7 @@ func TestFindsOnHosts(t *testing.T) {
 			other.Tags = []string{"karpenter"}
 			p.sim.Hosts[0].Guests = []topology.Guest{other}
 		}, doctor.OK, "marker", []string{"1 guest with the tag karpenter", "5000 (g)"}},
-		{"nobody else", func(*patient) {}, doctor.OK, "marker", []string{"no other autoscaler uses this Proxmox cluster"}},
+		{"no other autoscaler", func(*patient) {}, doctor.OK, "marker", []string{"no other autoscaler uses this Proxmox cluster"}},
 		{"its marker, not its fleet", func(p *patient) { p.sim.Hosts[0].Guests = []topology.Guest{guest(5000, ourID)} }, doctor.Warn, "marker", []string{"not in this fleet: 5000 (g)", "a different clusterID"}},
 		{"fleet of its own", func(p *patient) {
 			p.Fleet = func(context.Context) (fleet.Fleet, error) {

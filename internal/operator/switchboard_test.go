@@ -35,8 +35,8 @@ func TestSwitchReportsOnce(t *testing.T) {
 		fail  error
 		first int // lines after the first reading
 	}{
-		{"nobody understands it", []runtime.Object{broken}, nil, 1},
-		{"nobody lets it be read", nil, forbidden, 1},
+		{"invalid", []runtime.Object{broken}, nil, 1},
+		{"forbidden", nil, forbidden, 1},
 		{"the API server is gone", nil, errors.New("connection refused"), 0},
 	} {
 		var lines []string
