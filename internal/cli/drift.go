@@ -204,7 +204,7 @@ func (d *drifted) failure() error {
 	return errors.Join(failures...)
 }
 
-// driftReport is the output of drift. The text format omits parts of it.
+// driftReport is the output of drift. The text format omits some fields.
 type driftReport struct {
 	// Classes counts the VMs in each class.
 	Classes map[scaler.DriftClass]int `json:"classes"`

@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// report is the output of plan and apply. The text format omits parts of it.
+// report is the output of plan and apply. The text format omits some fields.
 type report struct {
 	Pods *podsReport `json:"pods,omitempty"`
 	// Woken are the standby VMs that pods fit on. The controller wakes them.

@@ -147,7 +147,7 @@ func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, e
 	}
 	wg.Wait()
 	if cause := context.Cause(ctx); cause != nil && errors.Join(errs...) != nil {
-		// The caller's context ended, which says nothing about Proxmox.
+		// The caller's context ended, which is not a failure of Proxmox.
 		return nil, fmt.Errorf("reading proxmox: %w", cause)
 	}
 

@@ -28,7 +28,7 @@ type Error struct {
 	Status int
 	// Text is the message from Proxmox, or the reason for the missing response.
 	Text string
-	// Hint says how to fix it, or is empty.
+	// Hint is the fix, or empty.
 	Hint string
 	// broken is set if the connection failed or broke.
 	broken bool
