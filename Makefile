@@ -185,7 +185,7 @@ RELEASE_GO := go1.26.8
 RELEASE_PLATFORMS := linux_amd64 linux_arm64 darwin_amd64 darwin_arm64
 RELEASE_VERSION = $(shell printf %s '$(VERSION)' | sed -n 's/^v\([0-9][0-9]*\.[0-9][0-9]*\.[0-9].*\)/\1/p; t; s/^/0.0.0-g/p')
 RELEASE_COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
-RELEASE_BUILDER ?= https://github.com/numaform/numaform/blob/main/docs/releasing.md\#by-hand
+RELEASE_BUILDER ?= https://github.com/numaform/numaform/blob/main/docs/releasing.md\#build-a-release-by-hand
 CHART_NAME ?= ghcr.io/numaform/charts/numaform
 
 .PHONY: release

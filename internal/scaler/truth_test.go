@@ -32,9 +32,9 @@ func (c combination) String() string {
 // combinations returns all of them.
 func combinations() []combination {
 	var all []combination
-	for _, file := range []string{"wanted", "taken out", "lost", "none"} {
-		for _, entry := range []string{"none", "whole", "tainted", "no groups", "groups tainted", "groups only"} {
-			for _, guest := range []string{"ours", "cut off", "moved", "nothing", "foreign", "unmarked", "number only", "hidden", "host down"} {
+	for _, file := range []string{"desired", "removed", "lost", "none"} {
+		for _, entry := range []string{"none", "complete", "tainted", "no groups", "groups tainted", "groups only"} {
+			for _, guest := range []string{"ours", "incomplete", "moved", "absent", "other owner", "unmarked", "VMID only", "hidden", "host down"} {
 				for _, node := range []string{"drained", "in use"} {
 					all = append(all, combination{file, entry, guest, node})
 				}
@@ -78,12 +78,12 @@ func readTruth(t *testing.T) []*truthRow {
 			cells[i] = strings.TrimSpace(cells[i])
 		}
 		switch header := strings.Join(cells, "|"); {
-		case header == "|File|State|Guest|Node|Action|" || header == "|action|what is done|":
+		case header == "|File|State|Guest|Node|Action|" || header == "|action|effect|":
 			section = header
 		case len(cells) < 3:
 			section = ""
 		case strings.HasPrefix(cells[1], "---"):
-		case section == "|action|what is done|":
+		case section == "|action|effect|":
 			actions[cells[1]] = true
 		case section != "":
 			row := &truthRow{text: header, action: cells[5]}
@@ -167,8 +167,8 @@ type stage struct{ file, made, removing, interrupted, busy bool }
 
 func (s *scene) stage() stage {
 	return stage{
-		file: s.file == "wanted" || (s.file == "taken out" && !s.earlier), made: s.file == "lost", removing: s.earlier,
-		interrupted: s.guest == "cut off" || s.earlier, busy: s.node == "in use",
+		file: s.file == "desired" || (s.file == "removed" && !s.earlier), made: s.file == "lost", removing: s.earlier,
+		interrupted: s.guest == "incomplete" || s.earlier, busy: s.node == "in use",
 	}
 }
 
@@ -211,14 +211,14 @@ func scenes(c combination) []*scene {
 	node := truthVM()
 	addresses := generator.Addresses(&node)
 	held := map[string][]string{
-		"whole": addresses, "tainted": addresses[:1], "no groups": addresses[:1], "groups tainted": addresses, "groups only": addresses[1:],
+		"complete": addresses, "tainted": addresses[:1], "no groups": addresses[:1], "groups tainted": addresses, "groups only": addresses[1:],
 	}
 	tainted := map[string][]string{"tainted": addresses[:1], "groups tainted": addresses[1:]}
 	var all []*scene
 	for name, seen := range sights(c.guest, node) {
 		all = append(all, &scene{combination: c, name: name, vm: node, snapshot: seen, held: held[c.state], tainted: tainted[c.state]})
 	}
-	if c.file == "taken out" {
+	if c.file == "removed" {
 		for _, now := range slices.Clone(all) {
 			before := *now
 			before.earlier, before.name = true, now.name+", earlier"
@@ -235,9 +235,9 @@ func sights(guest string, node fleet.VM) map[string]*topology.Snapshot {
 		return map[string]*topology.Snapshot{"on its host": snapshot(guestOf(node))}
 	case "moved":
 		return map[string]*topology.Snapshot{"on pve-2": away(guestOf(node))}
-	case "cut off":
+	case "incomplete":
 		return map[string]*topology.Snapshot{"stopped": snapshot(stopped(guestOf(node)))}
-	case "foreign":
+	case "other owner":
 		return map[string]*topology.Snapshot{
 			"stranger": snapshot(stranger(node.VMID)), "elsewhere": away(stranger(node.VMID)), "another numaform": snapshot(ofAnother(guestOf(node))),
 		}
@@ -245,7 +245,7 @@ func sights(guest string, node fleet.VM) map[string]*topology.Snapshot {
 		tagged := stranger(node.VMID)
 		tagged.Tags = []string{"numaform-" + clusterID}
 		return map[string]*topology.Snapshot{"name": snapshot(unmarked(guestOf(node))), "tag": snapshot(tagged), "moved": away(unmarked(guestOf(node)))}
-	case "number only":
+	case "VMID only":
 		seen := away(unmarked(guestOf(node)))
 		seen.Hosts[1].Online = false
 		return map[string]*topology.Snapshot{"moved": seen}
@@ -275,7 +275,7 @@ func (s *scene) act(t *testing.T, rules guard.Rules) string {
 	change := s.propose(t)
 	var done []string
 	if len(change.Renumbered) > 0 {
-		done = append(done, "new number")
+		done = append(done, "new VMID")
 	}
 	done = append(done, s.decide(t, change, rules)...)
 	done = slices.DeleteFunc(done, func(word string) bool { return word == "" })
@@ -324,7 +324,7 @@ func (s *scene) decide(t *testing.T, change *scaler.Change, rules guard.Rules) (
 // propose returns the change for a VM in the combination's state.
 func (s *scene) propose(t *testing.T) *scaler.Change {
 	t.Helper()
-	if s.file != "taken out" || s.earlier {
+	if s.file != "removed" || s.earlier {
 		return propose(t, s.numaform, s.snapshot)
 	}
 	change, err := s.numaform.ProposeRemoval(t.Context(), s.snapshot, []string{s.vm.Name})
@@ -347,7 +347,7 @@ func (s *scene) judge(t *testing.T, change *scaler.Change, w *scaler.HostView, s
 	for _, finding := range guard.Check(plan, intent, rules).Findings {
 		switch finding.Rule {
 		case guard.RuleDrained:
-			return "hold"
+			return "deny"
 		case guard.RuleSurplus, guard.RuleMissing, guard.RuleReplace, guard.RuleIntent, guard.RuleAddress, guard.RuleIdentity:
 			return "denied: " + finding.String()
 		}
@@ -380,7 +380,7 @@ func (s *scene) intended(t *testing.T, intent guard.Intent, change *scaler.Chang
 		}
 	}
 	if told := change.Warnings(); len(words) == 0 && len(told) > 0 {
-		return "tell"
+		return "report"
 	}
 	return strings.Join(words, " and ")
 }
@@ -392,9 +392,9 @@ func refusal(t *testing.T, err error) string {
 	case as[*scaler.HostDownError](err):
 		return "wait"
 	case as[*scaler.MarkerLostError](err), as[*scaler.HiddenError](err), as[*scaler.MovedError](err):
-		return "tell"
+		return "report"
 	case as[*scaler.OutsideStateError](err):
-		return "take in first"
+		return "adopt first"
 	}
 	return fmt.Sprintf("fail: %v", err)
 }
