@@ -1,5 +1,5 @@
-# Needs Go, git, make and a way to the Go module proxy; everything else is built
-# from pinned modules into .tools/, once, and again when a pin changes.
+# Requires Go, git, make and access to the Go module proxy. All other tools are built
+# from pinned modules into .tools/, and again when a pin changes.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -14,7 +14,7 @@ FUZZTIME ?= 60s
 TESTFLAGS ?=
 TEST_TIMEOUT ?= 40m
 
-# The simulators are a module of their own: nothing of numaform is in them, nor they in it.
+# The simulators are a separate module that shares no code with numaform.
 IN_SIM := cd test/sim && GOWORK=off
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -42,86 +42,88 @@ HELM := $(BIN)/helm
 HELM_VERSION := $(shell sed -n 's|.*helm.sh/helm/v3 v\([^ ]*\).*|\1|p' tools/helm/go.mod)
 HELM_KUBE_MINOR := $(shell sed -n 's|.*k8s.io/client-go v0\.\([0-9]*\).*|\1|p' tools/helm/go.mod)
 
-# A user's engine on PATH wins over the one built here. Neither a private
-# provider mirror nor arguments of the user's own may leak into a run.
+# A user's engine on PATH takes precedence over the one built here. The user's
+# provider mirror and engine arguments must not affect a run.
 USER_PATH := $(PATH)
 export PATH := $(PATH):$(CURDIR)/$(BIN)
 export CHECKPOINT_DISABLE := 1
 
-# The linters' cache holds file names as another checkout saw them, which the
-# rules of .golangci.yml by path do not match here.
+# A linter cache that is shared with another checkout contains that checkout's file
+# names, which the path rules of .golangci.yml do not match here.
 export GOLANGCI_LINT_CACHE := $(CURDIR)/$(TOOLS)/lint-cache
 unexport TF_CLI_CONFIG_FILE TF_CLI_ARGS TF_DATA_DIR TF_WORKSPACE TF_LOG
 
-# All is compiled as what is shipped: static, and without the names of directories. So
-# a package is compiled once for the tests, the linters and the image, in whatever
-# checkout. The race detector wants CGO_ENABLED=1.
+# All builds use the settings of a release: static, and without directory names. So a
+# package is compiled once for the tests, the linters and the image, in any checkout.
+# The race detector requires CGO_ENABLED=1.
 CGO_ENABLED ?= 0
 export CGO_ENABLED
 export GOFLAGS := $(strip $(shell go env GOFLAGS) -trimpath)
 
 .PHONY: help
-help: ## show the targets
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | \
 		while IFS="$$(printf '\t')" read -r name text; do printf '  %-12s %s\n' "$$name" "$$text"; done
 
 .PHONY: demo
-demo: $(PROVIDER) engine ## pending pods to running VMs against the Proxmox simulator
+demo: $(PROVIDER) engine ## run the command line against the Proxmox simulator, from pending pods to running VMs
 	$(DEMO)
 
 .PHONY: demo-cluster
-demo-cluster: $(PROVIDER) engine $(CONTROL_PLANE) ## the controller in a Kubernetes control plane on this machine: nodes join and leave
+demo-cluster: $(PROVIDER) engine $(CONTROL_PLANE) ## run the controller in a Kubernetes control plane on this machine: nodes join and leave
 	$(DEMO_CLUSTER)
 
 .PHONY: unit
-unit: ## run the tests that need no engine, provider, control plane or QEMU: with Go alone
+unit: ## run the tests that require only Go: no engine, provider, control plane or QEMU
 	go test -short -vet=off -ldflags='-s -w' $(TESTFLAGS) $$(go list ./... | grep -v '/test/\(backends\|bench\|chart\|cluster\|e2e\|faults\|hostile\|release\|scale\|upgrade\)$$')
 
-# The packages that take minutes. They start first, so that no processor waits for them at
-# the end.
+# LONG_TESTS are the packages whose tests take minutes. They start first, so that no CPU is
+# idle at the end.
 LONG_TESTS := ./test/cluster ./test/hostile ./test/e2e ./test/faults ./test/upgrade ./test/backends ./internal/scaler
 
 .PHONY: test
 test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres qemu ## run the tests of every change, with the real engines, provider and backends
-	@# Two packages for each of two cores, as tests wait half of their time. What vet says, verify says; without symbols a binary is linked in half the time.
+	@# Run two packages per core, because tests wait half of the time. make verify runs vet. Without symbols, a binary is linked in half the time.
 	go test -p 4 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)
 	$(if $(filter ./...,$(PKG)),$(IN_SIM) go test -vet=off -ldflags='-s -w' $(TESTFLAGS) ./...)
 
-# The packages that decide what is applied, deleted and recorded, and who joins.
+# MUTATE_PKG are the packages that decide what is applied, deleted and recorded, and which
+# nodes join.
 MUTATE_PKG ?= state/guard state internal/store internal/scaler internal/approval internal/controllers/csr internal/agent/claim
 
 .PHONY: mutate
-mutate: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) postgres ## change one place of a package at a time: its tests must notice nine of ten changes
+mutate: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) postgres ## mutation testing: the tests of a package must detect nine of ten changes to it
 	go run ./tools/mutate -timeout 10m $(MUTATEFLAGS) $(MUTATE_PKG)
 
-# What starts goroutines of its own; the others only start programs, or compute.
+# RACE_PKG are the packages that start goroutines.
 RACE_PKG ?= ./fleet ./generator ./internal/... ./planner ./state/... ./topology
 
 .PHONY: race
-race: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) postgres ## run the tests of every package with goroutines under the race detector; it wants a C compiler
-	@# In TestRunCluster the controller is no process of its own: it sets the logger of client-go while other clients of the test use it.
+race: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) postgres ## run the tests of every package with goroutines under the race detector, which requires a C compiler
+	@# In TestRunCluster, the controller runs in the test process and sets client-go's logger while other clients of the test use it.
 	CGO_ENABLED=1 go test -race -p 2 -timeout $(TEST_TIMEOUT) -vet=off -skip '^TestRunCluster$$' $(TESTFLAGS) $(RACE_PKG)
 	$(IN_SIM) CGO_ENABLED=1 go test -race -vet=off $(TESTFLAGS) ./...
 
-# Every kill, attack, edited state, engine and version, where make test has one of each kind.
+# NIGHTLY selects every kill, attack, edited state, engine and version; make test runs one of
+# each kind.
 NIGHTLY := NUMAFORM_NIGHTLY=1
 
 .PHONY: nightly
-nightly: ## run all tests, with the cases that every change leaves out
+nightly: ## run all tests with all cases, including those that make test omits
 	$(MAKE) test $(NIGHTLY)
 
 .PHONY: test-faults
-test-faults: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) ## run every fault of docs/faults.md, and each kill ten times; it says where each landed
+test-faults: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) ## run every fault of docs/faults.md, and each kill ten times; reports where each kill landed
 	$(NIGHTLY) go test -timeout 120m -v ./test/faults -faults.rounds=10
 	go test -timeout 60m ./test/e2e -run TestTwoClustersOnOneProxmox -runs 20
 	$(NIGHTLY) go test -timeout 60m -v ./test/cluster -run 'TestKillController|TestTwoReplicas|TestAPIServerLost|TestBurstDuringSlowClone' -cluster.kills 25
 
 .PHONY: test-hostile
-test-hostile: $(PROVIDER) $(TOFU) baseline ## make every attack of test/hostile in every place, and more of them by each command
+test-hostile: $(PROVIDER) $(TOFU) baseline ## run every attack of test/hostile in every place and with each command
 	$(NIGHTLY) go test -timeout 60m -v ./test/hostile -hostile.full
 
 .PHONY: upgrade-matrix
-upgrade-matrix: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) baseline postgres ## fleets of the baseline go on with this numaform, and the baseline works on its fleets or refuses
+upgrade-matrix: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) baseline postgres ## upgrade fleets of the baseline release to this version, and roll them back
 	$(NIGHTLY) go test -p 1 -timeout 60m -v ./test/upgrade ./test/cluster -run TestMatrix
 
 .PHONY: build
@@ -137,7 +139,7 @@ IMAGE_PROVIDER := $(IMAGE_ARCHS:%=$(IMAGE)/%/terraform-provider-proxmox)
 IMAGE_NUMAFORM := $(IMAGE_ARCHS:%=$(IMAGE)/%/numaform)
 
 .PHONY: image
-image: $(IMAGE_TOFU) $(IMAGE_PROVIDER) $(IMAGE_NUMAFORM) image-pack ## pack the image into dist/, an OCI layout for amd64 and arm64, without docker
+image: $(IMAGE_TOFU) $(IMAGE_PROVIDER) $(IMAGE_NUMAFORM) image-pack ## build the image in dist/, an OCI layout for amd64 and arm64, without docker
 
 .PHONY: image-pack
 image-pack: image-licenses
@@ -150,7 +152,7 @@ $(IMAGE_NUMAFORM): FORCE
 	@mkdir -p $(@D)
 	CGO_ENABLED=0 GOOS=linux GOARCH=$(notdir $(@D)) go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/numaform
 
-# image-licenses copies the license of each program and says where its source is.
+# image-licenses copies the license of each program and records the module of its source.
 .PHONY: image-licenses
 image-licenses:
 	@rm -rf $(IMAGE)/licenses
@@ -164,7 +166,7 @@ image-licenses:
 DEB_ARCHS ?= amd64 arm64
 
 .PHONY: deb
-deb: ## pack the host agent into dist/ for Debian, with dpkg-deb
+deb: ## build the Debian package of the host agent in dist/, with dpkg-deb
 	@for arch in $(DEB_ARCHS); do \
 		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' \
 			-o $(TOOLS)/deb/$$arch/numaform-agent ./cmd/numaform-agent && \
@@ -178,8 +180,7 @@ chart: $(HELM) ## lint the chart, render examples/manifests and pack dist/numafo
 	@mkdir -p dist
 	$(HELM) package charts/numaform --destination dist
 
-# A release has the same bytes wherever its commit is built: the caller's settings of Go
-# must not change them.
+# A release is reproducible: the caller's Go settings must not affect it.
 RELEASE := $(TOOLS)/release
 RELEASE_GO := go1.26.8
 RELEASE_PLATFORMS := linux_amd64 linux_arm64 darwin_amd64 darwin_arm64
@@ -189,7 +190,7 @@ RELEASE_BUILDER ?= https://github.com/numaform/numaform/blob/main/docs/releasing
 CHART_NAME ?= ghcr.io/numaform/charts/numaform
 
 .PHONY: release
-release: ## build and pack a release into dist/: docs/releasing.md
+release: ## build all files of a release in dist/, see docs/releasing.md
 	@GOTOOLCHAIN=$(RELEASE_GO) GOAMD64=v1 GOARM64=v8.0 GOWORK=off CGO_ENABLED=0 LC_ALL=C TZ=UTC \
 		$(MAKE) release-build release-pack GOFLAGS='-trimpath -buildvcs=false'
 
@@ -202,7 +203,7 @@ release-build: $(IMAGE_TOFU) $(IMAGE_PROVIDER) $(IMAGE_NUMAFORM) $(HELM)
 			go build -ldflags '-s -w -X main.version=$(VERSION)' -o $(RELEASE)/$$platform/ $$programs || exit 1; \
 	done
 
-# What packs the built programs. Only make release builds them with the settings above.
+# release-pack packs the built programs. Only make release builds them with the settings above.
 .PHONY: release-pack
 release-pack: export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null))
 release-pack:
@@ -217,7 +218,7 @@ release-pack:
 		-epoch "$$SOURCE_DATE_EPOCH" -builder '$(RELEASE_BUILDER)' -out '$(CURDIR)/dist'
 
 .PHONY: publish
-publish: ## push image and chart of dist/, as make release made them, to their registries
+publish: ## push the image and chart that make release built in dist/ to their registries
 	@cd tools/release && GOWORK=off go run . publish -out '$(CURDIR)/dist' -image '$(IMAGE_NAME)' -chart '$(CHART_NAME)'
 
 .PHONY: lint
@@ -229,14 +230,13 @@ lint: $(LINT) ## run the linters of .golangci.yml
 fmt: $(FUMPT) ## format the Go files
 	git ls-files -co --exclude-standard -- '*.go' | xargs $(FUMPT) -w
 
-# Generated files: deepcopy functions and CRDs from the API types, and the CRDs of
-# the Karpenter that is built in. OUT is another root for verify, which compares and
-# changes nothing.
+# The generated files are deepcopy functions and CRDs from the API types, and the CRDs of
+# the linked Karpenter. verify sets OUT to another root, to compare without changes.
 OUT ?= .
 CRDS := charts/numaform/crds
 
 .PHONY: generate
-generate: $(CONTROLLER_GEN) ## write generated files anew
+generate: $(CONTROLLER_GEN) ## regenerate generated files
 	mkdir -p $(OUT)/api/v1alpha1 $(OUT)/$(CRDS)
 	$(CONTROLLER_GEN) object crd paths=./api/... \
 		output:object:dir=$(OUT)/api/v1alpha1 output:crd:dir=$(OUT)/$(CRDS)
@@ -247,7 +247,7 @@ generate: $(CONTROLLER_GEN) ## write generated files anew
 	done
 
 .PHONY: verify
-verify: verify-modules verify-released verify-format verify-generated verify-layers vet lint ## check all that is not a test: modules, format, generated files, floors, linters
+verify: verify-modules verify-released verify-format verify-generated verify-layers vet lint ## run all checks that are not tests: modules, format, generated files, floors, linters
 
 .PHONY: verify-modules
 verify-modules:
@@ -256,8 +256,9 @@ verify-modules:
 	$(IN_SIM) go mod verify
 	$(IN_SIM) go mod tidy -diff
 
-# Node files call released modules for as long as their VMs live, so nothing in there may
-# change: compared with where this branch left main, or on main itself with its last change.
+# Node files call released modules as long as their VMs exist, so modules/released must not
+# change. It is compared with the commit at which this branch left main, or on main with the
+# previous commit.
 .PHONY: verify-released
 verify-released:
 	@main=$$(git rev-parse -q --verify origin/main || git rev-parse -q --verify main || true); \
@@ -268,7 +269,7 @@ verify-released:
 	test -z "$$changed" || { echo "$$changed"; echo "modules/released is append-only: restore these files with git checkout $$base -- modules/released" >&2; exit 1; }
 
 .PHONY: release-modules
-release-modules: ## add the modules as they are now to modules/released
+release-modules: ## add the current modules to modules/released
 	go test ./modules -run TestCurrentIsReleased -update
 
 .PHONY: verify-format
@@ -297,15 +298,15 @@ vet:
 	$(IN_SIM) go vet ./...
 
 .PHONY: bench
-bench: $(PROVIDER) engine $(CONTROL_PLANE) $(HELM) baseline ## run the benchmarks, BENCH=regexp to choose
+bench: $(PROVIDER) engine $(CONTROL_PLANE) $(HELM) baseline ## run the benchmarks; BENCH=regexp selects some
 	go test -p 1 -timeout 180m -run '^$$' -bench '$(BENCH)' -benchmem $(PKG) $(BENCHFLAGS)
 
 .PHONY: bench-update
-bench-update: ## measure the figures of docs/performance.md on this machine, which nothing else should use, and commit to them
+bench-update: ## update the committed figures and docs/performance.md; run it on an otherwise idle machine
 	$(MAKE) bench PKG=./test/bench BENCHFLAGS=-update
 	go test ./test/bench -run TestReadmeShowsTheFigures -update
 
-# Minimizing an input that is merely new would take the whole time of large packages.
+# Minimizing inputs that are only new would take all of the time for large packages.
 .PHONY: fuzz
 fuzz: ## fuzz every parser, one after another, FUZZTIME each
 	@git grep -oE '^func Fuzz[A-Za-z0-9]+' -- '*_test.go' | sed 's|/[^/]*:func | |' | while read -r dir name; do \
@@ -314,7 +315,7 @@ fuzz: ## fuzz every parser, one after another, FUZZTIME each
 	done
 
 .PHONY: bench-placement
-bench-placement: ## compute the tables of docs/placement.md: placers compared on 14 real machines
+bench-placement: ## compare placers on 14 real machines, and write the tables of docs/placement.md
 	go test ./test/placement -v -count=1 -timeout 60m -run TestTables -every -seeds 10 -update
 	go test ./test/placement -v -count=1 -timeout 60m -run TestTables -every -seeds 10 -heldout -update
 
@@ -326,13 +327,13 @@ measure: ## count lines, functions, callers and imports of each package of the p
 provider: $(PROVIDER) ## build the pinned Proxmox provider into .tools/
 
 .PHONY: tools
-tools: $(PROVIDER) $(TOFU) $(LINT) $(FUMPT) $(CONTROLLER_GEN) $(CONTROL_PLANE) $(HELM) ## build every pinned tool, OpenTofu too
+tools: $(PROVIDER) $(TOFU) $(LINT) $(FUMPT) $(CONTROLLER_GEN) $(CONTROL_PLANE) $(HELM) ## build every pinned tool, including OpenTofu
 
 .PHONY: clean
-clean: ## remove what build wrote; tools stay (remove .tools/ for these)
+clean: ## remove build output, but not the tools in .tools/
 	rm -rf bin dist test/sim/bin
 
-# engine builds OpenTofu only where PATH has no tofu or terraform of 1.8 or later.
+# engine builds OpenTofu unless PATH has tofu or terraform 1.8 or later.
 .PHONY: engine
 engine:
 	@PATH='$(USER_PATH)' sh tools/engine.sh || $(MAKE) --no-print-directory $(TOFU)
@@ -347,13 +348,13 @@ postgres:
 baseline:
 	@sh tools/baseline.sh $(TOOLS)/baseline
 
-# qemu finds QEMU and the kernel that the tests of the host agent run in it, or gets them.
+# qemu finds or installs QEMU and the kernel for the tests of the host agent.
 .PHONY: qemu
 qemu:
 	@sh tools/qemu.sh $(TOOLS)/kernel/vmlinuz
 
 .PHONY: guest-image
-guest-image: $(KUBELET) $(KUBE_PROXY) ## build the disk of guests that QEMU runs, from Debian's packages and the pinned kubelet
+guest-image: $(KUBELET) $(KUBE_PROXY) ## build the disk of QEMU test guests, from Debian packages and the pinned kubelet
 	@sh tools/guest-image.sh $(CURDIR)/$(BIN) $(TOOLS)/guest
 
 # --- pinned tools -------------------------------------------------------------

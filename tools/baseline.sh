@@ -1,7 +1,6 @@
 #!/bin/sh
-# Builds numaform as of the commit in tools/baseline/commit, which the tests of upgrades
-# and of hostile fleets compare with, into the directory of that commit below $1:
-# the program, and its chart.
+# Builds the baseline for the tests of upgrades and of hostile fleets: the program and the
+# chart of the commit in tools/baseline/commit, in the directory of that commit below $1.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -19,7 +18,7 @@ if ! git cat-file -e "$commit^{commit}" 2>/dev/null; then
 	exit 1
 fi
 
-echo "building the baseline numaform of $commit: once, until tools/baseline/commit changes"
+echo "building the baseline numaform of $commit (cached until tools/baseline/commit changes)"
 mkdir -p "$1"
 work=$(mktemp -d "$(cd "$1" && pwd)/.building.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -29,5 +28,5 @@ tar -xf "$work/source.tar" -C "$work/source"
 (cd "$work/source" && GOWORK=off CGO_ENABLED=0 go build -trimpath -buildvcs=false \
 	-ldflags '-s -w -X main.version=baseline' -o "$work/done/numaform" ./cmd/numaform)
 mv "$work/source/charts" "$work/done/charts"
-# Two makes at once: the first to finish wins.
+# If two makes run at once, the first to finish wins.
 mv -T "$work/done" "$out" 2>/dev/null || test -x "$out/numaform"

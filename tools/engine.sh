@@ -1,5 +1,5 @@
 #!/bin/sh
-# Says which engine of 1.8 or later is on PATH; fails when there is none.
+# Prints the engine on PATH, of version 1.8 or later; fails if there is none.
 set -u
 
 for engine in tofu terraform; do

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Says which PostgreSQL server the tests take. Where there is none it is installed
-# on Debian and its children by root; elsewhere this fails and says what to do.
+# Prints the PostgreSQL server that the tests use. If there is none, the script installs it
+# when run as root on Debian or a derivative; otherwise it fails and prints what to install.
 set -u
 
 find_postgres() {
@@ -18,7 +18,7 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
 	echo "no PostgreSQL server: install one (Debian: apt-get install postgresql; Fedora: dnf install postgresql-server; macOS: brew install postgresql)" >&2
 	exit 1
 fi
-echo "installing PostgreSQL by apt-get"
+echo "installing PostgreSQL with apt-get"
 export DEBIAN_FRONTEND=noninteractive
 apt-get install -y --no-install-recommends postgresql >/dev/null ||
 	{ apt-get update >/dev/null && apt-get install -y --no-install-recommends postgresql >/dev/null; } || exit 1

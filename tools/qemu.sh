@@ -1,7 +1,7 @@
 #!/bin/sh
-# Says which QEMU and which kernel the tests of the host agent take; $1 is where the
-# kernel belongs. On Debian and its children both are had by apt-get, QEMU by root;
-# elsewhere this fails and says what to do.
+# Prints the QEMU and the kernel that the tests of the host agent use; $1 is the path of
+# the kernel. If one is missing, the script gets it with apt-get on Debian or a derivative
+# (QEMU only as root); otherwise it fails and prints what to install.
 set -u
 
 kernel=$1
@@ -21,7 +21,7 @@ find_qemu || {
 		echo "no QEMU: install one (Debian: apt-get install qemu-system-x86; Fedora: dnf install qemu-system-x86-core; macOS: brew install qemu)" >&2
 		exit 1
 	fi
-	echo "installing QEMU by apt-get"
+	echo "installing QEMU with apt-get"
 	apt install -y --no-install-recommends qemu-system-x86 || exit 1
 	find_qemu || exit 1
 }
@@ -31,19 +31,19 @@ if [ -s "$kernel" ]; then
 	exit 0
 fi
 mkdir -p "$(dirname "$kernel")" || exit 1
-for own in /boot/vmlinuz-*-amd64; do # Debian's, of 6.1 or later
+for own in /boot/vmlinuz-*-amd64; do # Debian kernels, 6.1 or later
 	case "$own" in */vmlinuz-[1-5].* | */vmlinuz-6.0.*) continue ;; esac
 	if [ -r "$own" ]; then
 		cp "$own" "$kernel.part" && mv "$kernel.part" "$kernel" || exit 1
-		echo "kernel: $kernel, which is $own"
+		echo "kernel: $kernel, copied from $own"
 		exit 0
 	fi
 done
 if ! command -v apt-get >/dev/null || ! command -v dpkg-deb >/dev/null; then
-	echo "no kernel for VMs of tests: copy one for amd64, of 6.1 or later, to $kernel (often /boot/vmlinuz-*)" >&2
+	echo "no kernel for test VMs: copy a kernel for amd64, version 6.1 or later, to $kernel (often /boot/vmlinuz-*)" >&2
 	exit 1
 fi
-echo "fetching a kernel by apt-get"
+echo "downloading a kernel with apt"
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 kernel=$(cd "$(dirname "$kernel")" && pwd)/$(basename "$kernel")
