@@ -56,10 +56,10 @@ func performance(all map[string]figures) string {
 		{"20 VMs", "Road/vms=20/clone=5s/bare", "pod-to-last-start-s"},
 		{"20 VMs with seeds", "Road/vms=20/clone=5s/seeds", "pod-to-last-start-s"},
 		{"20 VMs with seeds and larger disks", "Road/vms=20/clone=5s/seeds-resize", "pod-to-last-start-s"},
-		{"1 VM beside 200", "Road/plus-one-at-200", "pod-to-last-start-s"},
-		{"200 VMs, clones of 5 ms", "Road/burst-200", "pod-to-last-start-s"},
-		{"1 standby VM woken, beside clones", "Wake/vms=1/seeds", "pod-to-last-start-s"},
-		{"20 standby VMs woken, beside clones", "Wake/vms=20/seeds", "pod-to-last-start-s"},
+		{"1 VM in a fleet of 200", "Road/plus-one-at-200", "pod-to-last-start-s"},
+		{"200 VMs, clones take 5 ms", "Road/burst-200", "pod-to-last-start-s"},
+		{"1 standby VM started while others are cloned", "Wake/vms=1/seeds", "pod-to-last-start-s"},
+		{"20 standby VMs started while others are cloned", "Wake/vms=20/seeds", "pod-to-last-start-s"},
 		{"20 nodes removed", "Road/remove-20", "last-delete-s"},
 	} {
 		f := all[row.name]
@@ -74,12 +74,12 @@ func performance(all map[string]figures) string {
 			row.title, f["direct-s"], f[row.wall], ratio, f["cpu-s"], f["proxmox-requests"], f["peak-MiB"])
 	}
 	if idle := all["Road/idle-20"]; idle != nil {
-		fmt.Fprintf(&text, "\nWith 20 idle nodes, one minute takes %.1f CPU s, %.0f requests to Proxmox and %.0f to Kubernetes; the controller has %.0f MiB.\n",
+		fmt.Fprintf(&text, "\nWith 20 idle nodes, numaform uses %.1f CPU s, %.0f requests to Proxmox and %.0f to Kubernetes per minute; the controller uses %.0f MiB of memory.\n",
 			idle["cpu-s"], idle["proxmox-requests"], idle["kubernetes-requests"], idle["controller-MiB"])
 	}
 	small, large := all["AddOneVM/vms=10/hosts=1"], all["AddOneVM/vms=1000/hosts=50"]
 	if small != nil && large != nil {
-		fmt.Fprintf(&text, "\nThe engine and the provider take %.2f CPU s and %.0f requests for one more VM in a fleet of 10 on one host, %.2f CPU s and\n%.0f requests in a fleet of 1,000 on 50.\n",
+		fmt.Fprintf(&text, "\nTo add one VM, the engine and the provider use %.2f CPU s and %.0f requests in a fleet of 10 VMs on one host, and %.2f CPU s and\n%.0f requests in a fleet of 1,000 VMs on 50 hosts.\n",
 			small["cpu-s"], small["provider-requests"], large["cpu-s"], large["provider-requests"])
 	}
 	return text.String()
