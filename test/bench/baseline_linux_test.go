@@ -70,7 +70,7 @@ func measure(report string) error {
 	return os.WriteFile(report, []byte(strconv.FormatInt(usage.Utime.Nano()+usage.Stime.Nano(), 10)), 0o600)
 }
 
-// planned is a fleet that one program created and plans repeatedly.
+// planned is a fleet that one numaform program created and plans repeatedly.
 type planned struct {
 	b       *testing.B
 	program string
@@ -82,7 +82,8 @@ type planned struct {
 const plannedVMs = 10
 
 // BenchmarkPlanAgainstBaseline compares the CPU time of a plan, including its engine and
-// provider, with the baseline: both plan their own fleet of the same VMs, in turn.
+// provider, with the baseline. Both programs alternately plan their own fleets of equal
+// VMs.
 func BenchmarkPlanAgainstBaseline(b *testing.B) {
 	current := filepath.Join(b.TempDir(), "numaform")
 	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", current, "github.com/numaform/numaform/cmd/numaform")
@@ -93,7 +94,7 @@ func BenchmarkPlanAgainstBaseline(b *testing.B) {
 	for b.Loop() {
 		before, after := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
 		for range 2 * repetitions {
-			// The minimum counts: other load on the machine only adds to it.
+			// Use the minimum: other load on the machine only adds to it.
 			before, after = min(before, old.plan()), min(after, now.plan())
 		}
 		ratio := after.Seconds() / before.Seconds()

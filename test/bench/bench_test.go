@@ -1,16 +1,17 @@
-// Package bench_test measures what a scale-up costs: the road from a pod to a started VM
-// and from a node to a deleted one, beside direct calls to Proxmox, and how the cost of one
-// more VM grows with the fleet. It drives the real controller, engine and provider against
-// a real control plane and a simulated Proxmox.
+// Package bench_test measures the cost of scaling: the time from a pod to a started VM, and
+// from a node to a deleted VM, compared with direct calls to Proxmox, and the cost of one
+// more VM in fleets of different sizes. It runs the real controller, engine and provider
+// with a real control plane and a simulated Proxmox.
 //
-// `make bench` runs everything. One row of the road, with its stages and requests:
+// `make bench` runs all benchmarks. These commands run single rows of BenchmarkRoad, and
+// print their stages and requests:
 //
 //	go test ./test/bench -run '^$' -v -rounds 1 -bench 'Road/vms=20$/clone=5s/^seeds$'
 //	go test ./test/bench -run '^$' -v -rounds 1 -bench 'Road/(idle-20|remove-20|burst-200|plus-one-at-200)'
 //
-// A benchmark fails if a figure is more than 10 % above the committed one of the same kind
-// of machine, in testdata/figures.json. With -update it writes that file instead; then
-// `go test ./test/bench -run Readme -update` writes the table of docs/performance.md.
+// A benchmark fails if a figure is more than 10 % above the committed figure for the same
+// kind of machine in testdata/figures.json. With -update, it writes that file instead; then
+// `go test ./test/bench -run Readme -update` updates the table of docs/performance.md.
 package bench_test
 
 import (
@@ -31,22 +32,22 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// sizes are the measured fleets: 10, 20 and 50 VMs on each host.
+// sizes are the measured fleets, with 10, 20 or 50 VMs on each host.
 var sizes = []struct{ vms, hosts int }{{10, 1}, {100, 5}, {1000, 50}, {5000, 100}}
 
 // maxGrowth is the maximum cost of one VM in the fleet of 1,000 relative to the smallest,
 // in CPU time and in the provider's calls: docs/adr/0004 has the figures.
 const maxGrowth = 1.3
 
-// repetitions is the number of times that each measurement is repeated. The minimum counts:
+// repetitions is the number of runs of each measurement. The result is the minimum, because
 // other load on the machine only adds to it.
 const repetitions = 6
 
 // cost is the cost of adding one VM.
 type cost struct {
 	cpu, wall, snapshot, plan, clone time.Duration
-	// provider and own are numbers of calls to Proxmox; reread are the own ones right
-	// before the apply.
+	// provider and own are the numbers of calls to Proxmox by the provider and by numaform.
+	// reread is the number of own calls right before the apply.
 	provider, own, reread int
 }
 
@@ -73,7 +74,7 @@ func BenchmarkAddOneVM(b *testing.B) {
 			costs = append(costs, least)
 		})
 	}
-	if len(costs) == len(sizes) { // no size was skipped
+	if len(costs) == len(sizes) { // no size was filtered out
 		grow(b, costs)
 	}
 }
@@ -119,7 +120,7 @@ func (c cost) report(b *testing.B) {
 		"snapshot-s":        c.snapshot.Seconds(),
 		"plan-s":            c.plan.Seconds(),
 		"to-first-clone-s":  c.clone.Seconds(),
-		"wall-s":            c.wall.Seconds(), // whole seconds of it are the provider's polls
+		"wall-s":            c.wall.Seconds(), // includes whole seconds of the provider's polls
 	}.report(b)
 }
 
@@ -167,7 +168,7 @@ func (f *fixture) count(b *testing.B, c *cost, approved time.Time) {
 		c.reread++
 		match := configCall.FindStringSubmatch(call.Path)
 		if call.Time.Before(approved) || (match != nil && match[1] != string(f.last().Host)) {
-			b.Errorf("it read %s again: want only guests of %s, right before the apply", call.Path, f.last())
+			b.Errorf("numaform reread %s, want only guests of %s, right before the apply", call.Path, f.last())
 		}
 	}
 	if c.reread == 0 || c.provider == 0 || c.clone <= 0 {
@@ -175,8 +176,8 @@ func (f *fixture) count(b *testing.B, c *cost, approved time.Time) {
 	}
 }
 
-// children returns the CPU time of all child processes that have ended, including
-// providers: an engine waits for the ones it started.
+// children returns the CPU time of all ended child processes. It includes providers,
+// because engines wait for them.
 func children(b *testing.B) time.Duration {
 	b.Helper()
 	var usage syscall.Rusage
@@ -186,7 +187,7 @@ func children(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// propose places VMs on a host and returns the change that creates them.
+// propose places VMs on hosts and returns the change that creates them.
 func (f *fixture) propose(b *testing.B, snapshot *topology.Snapshot, vms int, hosts ...topology.HostID) *scaler.Change {
 	b.Helper()
 	current, _, err := f.scaler.Fleet(b.Context())
@@ -196,12 +197,12 @@ func (f *fixture) propose(b *testing.B, snapshot *topology.Snapshot, vms int, ho
 	p := planner.New(snapshot, current.VMs)
 	var requests []scaler.Request
 	for _, host := range hosts {
-		placed, unplaced := p.Place(wanted(vms, host))
+		placed, unplaced := p.Place(specs(vms, host))
 		if len(unplaced) > 0 {
 			b.Fatalf("placing: %v", unplaced)
 		}
 		for _, one := range placed {
-			requests = append(requests, scaler.Request{Spec: wanted(1, host)[0], Placement: one.Placement})
+			requests = append(requests, scaler.Request{Spec: specs(1, host)[0], Placement: one.Placement})
 		}
 	}
 	change, err := f.scaler.Propose(b.Context(), snapshot, requests, nil)
@@ -224,7 +225,7 @@ func BenchmarkSnapshot(b *testing.B) {
 			guests := size.vms + size.hosts // one template on each host
 			limit := 3*size.hosts + guests
 			if size.hosts == 1 {
-				limit++ // one for its notes, see ADR 7
+				limit++ // one for its notes: see ADR 7
 			}
 			if len(calls) > limit {
 				b.Errorf("%d calls for %d hosts and %d guests, want at most %d", len(calls), size.hosts, guests, limit)

@@ -49,29 +49,29 @@ type cluster struct {
 	api   client.WithWatch
 	dir   string
 	hosts []topology.Host
-	// kubeconfig is the controller's login, log its output, and stop stops it.
+	// kubeconfig contains the controller's credentials, log its output, and stop stops it.
 	kubeconfig string
 	args       []string
 	log        *stampedLog
 	stop       func()
-	// used has what the running controller and its programs use.
+	// used samples the resources of the running controller and its child processes.
 	used *sampler
-	// poweredOn and destroyed are numbers of VMs so far.
+	// poweredOn and destroyed are the numbers of VMs started and deleted so far.
 	poweredOn, destroyed atomic.Int64
-	// kept are the NodeClaims that exist between rows.
+	// kept contains the NodeClaims that existed at the last settle.
 	kept map[string]bool
 }
 
 // testbed is the hardware of a cluster.
 type testbed struct {
-	// machine is the kind of its hosts, of topology/machines.
+	// machine is the hosts' machine in topology/machines.
 	machine string
 	hosts   int
 	// buffers enables CapacityBuffers.
 	buffers bool
 }
 
-// newCluster starts all of it.
+// newCluster starts the control plane, Proxmox and the controller.
 func newCluster(b *testing.B, bed testbed) *cluster {
 	b.Helper()
 	c := &cluster{b: b, dir: b.TempDir(), log: &stampedLog{}}
@@ -165,7 +165,7 @@ func (c *cluster) build() {
 	}
 	c.write("token", pvesim.DefaultTokenSecret)
 	c.write("kube-ca.pem", string(c.plane.Config.CAData))
-	// A person would have to approve a burst of 200 VMs, and their removal.
+	// Without a policy, the creation and removal of 200 VMs would require approval.
 	c.write("policy.yaml", "rules:\n- {name: all, description: The benchmark scales, when: \"true\", decision: allow}\n")
 	c.write("numaform.yaml", fmt.Sprintf(`clusterID: bench
 clusters:
@@ -206,8 +206,8 @@ func (c *cluster) start() {
 	c.stop = func() {
 		cancel()
 		<-sampled
-		_ = command.Process.Signal(syscall.SIGTERM) // it may have ended
-		_ = command.Wait()                          // its log says why it ended, if on its own
+		_ = command.Process.Signal(syscall.SIGTERM) // it may have exited
+		_ = command.Wait()                          // its log gives the reason if it exited unexpectedly
 	}
 }
 
@@ -218,7 +218,7 @@ func (c *cluster) write(name, text string) {
 	}
 }
 
-// pool creates a NodeClass and a NodePool of VMs with two vCPUs. Its pods select it by
+// pool creates a NodeClass and a NodePool of VMs with two vCPUs. Pods select the pool by
 // name.
 func (c *cluster) pool(class class) {
 	c.b.Helper()
@@ -258,7 +258,7 @@ spec:
 	}
 }
 
-// pods creates pods of a class, each of which needs a VM of its own, spread over hosts.
+// pods creates pods of a class, spread over hosts. Each pod needs a separate VM.
 func (c *cluster) pods(class class, app string, n int) {
 	c.b.Helper()
 	labels := map[string]string{"app": app, "kept": strconv.FormatBool(c.kept == nil)}
@@ -269,7 +269,8 @@ func (c *cluster) pods(class class, app string, n int) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("%s-%03d", app, i), Labels: labels},
 			Spec: corev1.PodSpec{
 				NodeSelector: map[string]string{"karpenter.sh/nodepool": class.name()},
-				// A pod without a controller does not return when a node that is not ready yet evicts it.
+				// Without this toleration, a node that is not ready yet evicts the pod, and
+				// no controller re-creates it.
 				Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}},
 				Containers: []corev1.Container{{
 					Name: "c", Image: "registry.invalid/c",
@@ -317,8 +318,7 @@ func (c *cluster) running(app string, n int) {
 	})
 }
 
-// quiet waits until the controller is idle: no engine runs, and there are no more writes to
-// Proxmox.
+// quiet waits until the controller is idle: no engine runs, and Proxmox receives no writes.
 func (c *cluster) quiet() {
 	c.b.Helper()
 	before, since := -1, time.Now()
@@ -374,8 +374,8 @@ func (c *cluster) deleteClaims() {
 	}
 }
 
-// drained watches NodeClaims from now on. The returned function returns when each became
-// free of pods, and the deletion of its VM was requested from the CloudProvider.
+// drained watches NodeClaims from now on. The returned function returns the times at which
+// nodes were drained and Karpenter called the CloudProvider's Delete.
 func (c *cluster) drained() func() []time.Time {
 	c.b.Helper()
 	watcher, err := c.api.Watch(context.Background(), &karpv1.NodeClaimList{})
@@ -458,7 +458,7 @@ func (l *stampedLog) tail() string {
 	return strings.Join(texts[max(0, len(texts)-80):], "\n")
 }
 
-// said returns when the controller logged messages that begin with a text.
+// said returns the times at which the controller logged messages with the prefix text.
 func (c *cluster) said(since time.Time, text string) []time.Time {
 	var times []time.Time
 	for _, line := range c.log.since(since) {

@@ -13,11 +13,12 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// maxControl is the maximum CPU time of guard, audit and git together, relative to a plan.
+// maxControl is the maximum total CPU time of guard, audit and git, relative to a plan.
 const maxControl = 0.10
 
-// BenchmarkChangeControl compares the cost of evaluating, recording and committing a change
-// with the CPU time of engine and provider for its plan: one more VM on a host with 20.
+// BenchmarkChangeControl compares the CPU time for evaluating, recording and committing a
+// change with that of engine and provider for its plan. The change adds one VM to a host
+// with 20.
 func BenchmarkChangeControl(b *testing.B) {
 	f := build(b, 20, 1)
 	f.add(b) // the first apply on a host also fetches the provider

@@ -24,16 +24,16 @@ import (
 )
 
 const (
-	// directPoll is how often a direct caller asks whether a task has ended.
+	// directPoll is the interval at which the direct caller polls the status of a task.
 	directPoll = 100 * time.Millisecond
 	// directVMID is the VMID of its first VM.
 	directVMID = 5000
-	// directSeed is about the size of a seed.
+	// directSeed is the approximate size of a seed.
 	directSeed = 400 << 10
 )
 
-// direct is an autoscaler that calls Proxmox itself, for all VMs at once, and does no more
-// than it must: the baseline of all times.
+// direct is a minimal autoscaler that calls Proxmox directly, for all VMs concurrently. Its
+// times are the reference for all other times.
 type direct struct {
 	c      *cluster
 	client *http.Client
@@ -72,7 +72,7 @@ func (d *direct) delete(vms int) time.Duration {
 	return slices.MaxFunc(d.c.deletions(began), time.Time.Compare).Sub(began)
 }
 
-// each does something for VMs on alternating hosts, all at once.
+// each calls do concurrently for VMs on alternating hosts.
 func (d *direct) each(vms int, do func(host string, template, vmid int) error) {
 	d.c.b.Helper()
 	var group errgroup.Group
@@ -90,7 +90,7 @@ func (d *direct) make(host string, template, vmid int, class class) error {
 	vm := fmt.Sprintf("%s/qemu/%d", node, vmid)
 	config := url.Values{"cores": {"2"}, "memory": {"8192"}}
 
-	// The seed is made while the VM is cloned.
+	// The seed is created while the VM is cloned.
 	var seeded errgroup.Group
 	if class.seeds {
 		name := fmt.Sprintf("direct-%d.iso", vmid)
@@ -124,7 +124,7 @@ func (d *direct) seed(host, name string) error {
 	}
 	var body bytes.Buffer
 	form := multipart.NewWriter(&body)
-	_ = form.WriteField("content", "iso") // a buffer takes everything
+	_ = form.WriteField("content", "iso") // writes to a buffer do not fail
 	part, err := form.CreateFormFile("filename", name)
 	if err != nil {
 		return err
@@ -140,7 +140,7 @@ func (d *direct) seed(host, name string) error {
 	return d.await(data)
 }
 
-// task makes a request, and waits for its task.
+// task sends a request and waits for its task.
 func (d *direct) task(method, path string, form url.Values) error {
 	data, err := d.form(method, path, form)
 	if err != nil {
@@ -155,7 +155,8 @@ func (d *direct) await(data json.RawMessage) error {
 	if err := json.Unmarshal(data, &task); err != nil {
 		return fmt.Errorf("reading task %s: %w", data, err)
 	}
-	// UPID:HOST:…: the host that runs it, which for uploads is the one that answered.
+	// The task ID is UPID:HOST:…, with the host that runs the task. For uploads, it is the
+	// host that received the request.
 	host := strings.Split(task, ":")[1]
 	ticker := time.NewTicker(directPoll)
 	defer ticker.Stop()
@@ -191,7 +192,7 @@ func (d *direct) call(method, path string, body io.Reader, contentType string) (
 	if err != nil {
 		return nil, err
 	}
-	defer response.Body.Close() //nolint:errcheck // it was read
+	defer response.Body.Close() //nolint:errcheck // only read
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		return nil, err

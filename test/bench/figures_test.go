@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// maxRegression is the maximum growth of a figure over the committed one.
+	// maxRegression is the maximum ratio of a figure to the committed figure.
 	maxRegression = 1.10
-	// figuresFile has the committed figures.
+	// figuresFile contains the committed figures.
 	figuresFile = "testdata/figures.json"
 )
 
 var (
-	update = flag.Bool("update", false, "write the measured figures to "+figuresFile+", and the committed ones to README")
-	rounds = flag.Int("rounds", 3, "how often BenchmarkRoad measures each row; the minimum of each figure counts")
+	update = flag.Bool("update", false, "write the measured figures to "+figuresFile+", and the committed ones to docs/performance.md")
+	rounds = flag.Int("rounds", 3, "number of times BenchmarkRoad measures each row; the result is the minimum of each figure")
 )
 
 // figures are the results of a benchmark, by unit.
@@ -55,7 +55,7 @@ func (c committed) write() error {
 	return os.WriteFile(figuresFile, append(text, '\n'), 0o644)
 }
 
-// machine returns the kind of this machine: the model and number of its CPUs.
+// machine returns the kind of this machine: the model and the number of CPUs.
 func machine() string {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -69,8 +69,8 @@ func machine() string {
 	return "unknown"
 }
 
-// report prints figures, and compares them with the committed ones of this kind of machine.
-// With -update it writes them instead. An unknown kind of machine is only printed.
+// report prints figures, and compares them with the committed figures for this kind of
+// machine, if they exist. With -update, it writes them instead.
 func (f figures) report(b *testing.B) {
 	b.Helper()
 	for unit, value := range f {
@@ -98,7 +98,7 @@ func (f figures) report(b *testing.B) {
 	before := all[machine()][name]
 	for _, unit := range slices.Sorted(maps.Keys(before)) {
 		if most := before[unit]*maxRegression + slack(unit); compared(unit) && f[unit] > most {
-			b.Errorf("%s is %.4g, and was %.4g: find the cause, or commit the new figure with -update", unit, f[unit], before[unit])
+			b.Errorf("%s is %.4g, was %.4g: find the cause, or commit the new figure with -update", unit, f[unit], before[unit])
 		}
 	}
 }
@@ -109,17 +109,17 @@ func rounded(value float64) float64 {
 		return float64(int(value + 0.5))
 	}
 	var short float64
-	_, _ = fmt.Sscanf(fmt.Sprintf("%.3g", value), "%g", &short) // it has just been printed
+	_, _ = fmt.Sscanf(fmt.Sprintf("%.3g", value), "%g", &short) // printed by Sprintf
 	return short
 }
 
-// compared reports whether a figure must not grow. Other wall-clock times than those
-// relative to direct calls depend too much on what else runs.
+// compared reports whether a figure must not grow. Wall-clock times depend too much on
+// other load, unless they are relative to direct calls.
 func compared(unit string) bool {
 	return !strings.HasSuffix(unit, "-s") || strings.HasSuffix(unit, "cpu-s")
 }
 
-// slack is the growth of a small figure that says nothing: one request, two ticks.
+// slack returns the growth that is noise in a small figure: one request, two ticks.
 func slack(unit string) float64 {
 	switch {
 	case strings.HasSuffix(unit, "cpu-s"):
@@ -130,8 +130,8 @@ func slack(unit string) float64 {
 	return 0
 }
 
-// least measures a row several times, and reports the minimum of each figure: other load on
-// the machine only adds to it.
+// least measures a row several times, and reports the minimum of each figure, because other
+// load on the machine only adds to it.
 func least(b *testing.B, measure func() figures) {
 	b.Helper()
 	minimum := measure()

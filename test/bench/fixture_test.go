@@ -31,13 +31,14 @@ type fixture struct {
 	store   *store.Directory
 	scaler  *scaler.Scaler
 	hosts   []topology.HostID
-	// state is the state of the last host, and names are all VMs, before one is added.
+	// state is the state of the last host, and names are the names of all VMs, before one
+	// is added.
 	state []byte
 	names []string
 }
 
-// build creates hosts with the given number of VMs on each. One VM is applied for real, and
-// the others are written as that apply would leave them.
+// build creates hosts with the given total number of VMs. The engine applies one VM; the
+// files, states and guests of the others are derived from it.
 func build(b *testing.B, vms, hosts int) *fixture {
 	b.Helper()
 	f := start(b, hosts)
@@ -114,8 +115,8 @@ func start(b *testing.B, hosts int) *fixture {
 	return f
 }
 
-// wanted returns specs of small pinned VMs for a host.
-func wanted(vms int, host topology.HostID) []fleet.Spec {
+// specs returns specs of small pinned VMs for a host.
+func specs(vms int, host topology.HostID) []fleet.Spec {
 	return slices.Repeat([]fleet.Spec{{
 		Pool: "workers", NodeClass: "default", InstanceType: "n2x4", CapacityType: "on-demand",
 		VCPUs: 2, MemoryMiB: 4096, Policy: fleet.PolicyDedicated, PinWith: fleet.PinWithHostAgent,
@@ -151,7 +152,7 @@ func (f *fixture) read(b *testing.B) *topology.Snapshot {
 	return snapshot
 }
 
-// learn reads the result of applying a VM from state and Proxmox.
+// learn reads the result of applying a VM from the state and Proxmox.
 func (f *fixture) learn(b *testing.B, vm *fleet.VM) *fleetsim.Model {
 	b.Helper()
 	content, err := os.ReadFile(f.statePath(vm.Host))
@@ -160,7 +161,7 @@ func (f *fixture) learn(b *testing.B, vm *fleet.VM) *fleetsim.Model {
 	}
 	guest, ok := f.sim.Guest(int(vm.VMID))
 	if !ok {
-		b.Fatalf("vm %s was not made", vm.Name)
+		b.Fatalf("vm %s was not created", vm.Name)
 	}
 	model, err := fleetsim.Learn(vm, content, guest)
 	if err != nil {
@@ -169,7 +170,7 @@ func (f *fixture) learn(b *testing.B, vm *fleet.VM) *fleetsim.Model {
 	return model
 }
 
-// write writes a change as if it had been applied: files, states and guests.
+// write writes the files, states and guests of a change as if it had been applied.
 func (f *fixture) write(b *testing.B, model *fleetsim.Model, change *scaler.Change) {
 	b.Helper()
 	if err := f.store.Write(change.AfterFiles); err != nil {
@@ -194,7 +195,7 @@ func (f *fixture) write(b *testing.B, model *fleetsim.Model, change *scaler.Chan
 		}
 		for _, guest := range guests {
 			if guest.VMID == int(change.Before.VMs[0].VMID) {
-				continue // it was really created
+				continue // created by the engine
 			}
 			if err := f.sim.PutGuest(guest); err != nil {
 				b.Fatal(err)
@@ -203,8 +204,8 @@ func (f *fixture) write(b *testing.B, model *fleetsim.Model, change *scaler.Chan
 	}
 }
 
-// verify plans the last host with a refresh: the written data must match the result of a
-// real apply.
+// verify plans the last host with a refresh, to check that the written data match the
+// result of an apply.
 func (f *fixture) verify(b *testing.B) {
 	b.Helper()
 	env := f.client.ProviderEnv()
@@ -223,7 +224,7 @@ func (f *fixture) verify(b *testing.B) {
 			b.Fatal(err)
 		}
 		if plan.Changes {
-			b.Fatalf("the fleet is not as an apply leaves it (refresh %t):\n%s", refresh, plan.Text)
+			b.Fatalf("the fleet differs from an applied fleet (refresh %t):\n%s", refresh, plan.Text)
 		}
 	}
 	if err := w.Close(); err != nil {
@@ -231,8 +232,8 @@ func (f *fixture) verify(b *testing.B) {
 	}
 }
 
-// undo removes the added VM from Proxmox, files, state and the workspace's memory. Its VMID
-// is not reused, so that the next one is new to the engine.
+// undo removes the added VM from Proxmox, the files, the state and the workspace's records.
+// The next VM gets another VMID, so that it is new to the engine.
 func (f *fixture) undo(b *testing.B) {
 	b.Helper()
 	current, _, err := f.scaler.Fleet(b.Context())
@@ -256,7 +257,7 @@ func (f *fixture) undo(b *testing.B) {
 	if err := os.WriteFile(f.statePath(f.last()), f.state, 0o600); err != nil {
 		b.Fatal(err)
 	}
-	// The workspace must not treat the VM as one that its state lost.
+	// The workspace must not treat the VM as lost from its state.
 	known := filepath.Join(f.work(), ".terraform", "numaform", "known.json")
 	if err := os.Remove(known); err != nil {
 		b.Fatal(err)

@@ -14,18 +14,19 @@ import (
 const (
 	// tick is the unit of CPU time in /proc.
 	tick = 10 * time.Millisecond
-	// sampleInterval is how often the processes are read. The CPU time of a process is exact
-	// once its parent has waited for it; between engine and provider it is divided by samples.
+	// sampleInterval is the interval between samples. The CPU time of a process is exact
+	// once its parent waited for it; samples only divide it between engine and provider.
 	sampleInterval = 20 * time.Millisecond
 )
 
-// sample is what the controller and its programs used up to a time.
+// sample contains the resources that the controller and its child processes used up to a
+// time.
 type sample struct {
 	at time.Time
 	// controller, engines and providers are CPU times. Engines include all other programs
 	// that the controller started.
 	controller, engines, providers time.Duration
-	// memory is the memory of all processes, and resident that of the controller alone, in
+	// memory is the memory of all processes, and resident the memory of the controller, in
 	// bytes.
 	memory, resident int64
 }
@@ -36,14 +37,14 @@ type run struct {
 	began   time.Time
 }
 
-// process is a process that the controller started, directly or not.
+// process is a descendant of the controller's process.
 type process struct {
 	provider bool
 	command  string
 	cpu      time.Duration
 }
 
-// sampler reads the controller's process and all that it starts from /proc.
+// sampler reads the controller's process and its descendants from /proc.
 type sampler struct {
 	root string
 
@@ -51,13 +52,14 @@ type sampler struct {
 	mu      sync.Mutex
 	samples []sample
 	runs    []run
-	// known has every process seen so far, by its ID; nil for processes of others.
+	// known contains every process seen so far, by ID; nil for unrelated processes.
 	known map[string]*process
-	// providers is the CPU time of providers that have ended.
+	// providers is the CPU time of ended providers.
 	providers time.Duration
 }
 
-// newSampler reads a process and its descendants until ctx ends; wait for done then.
+// newSampler starts a sampler that reads a process and its descendants until ctx ends. It
+// closes done when it ends.
 func newSampler(ctx context.Context, pid int) (s *sampler, done <-chan struct{}) {
 	s = &sampler{root: strconv.Itoa(pid), known: map[string]*process{}}
 	s.known[s.root] = &process{}
@@ -93,7 +95,7 @@ func (s *sampler) read() {
 	}
 
 	alive := map[string]bool{s.root: true}
-	// A page of a program that several processes map is in memory once.
+	// Several processes that map the same program share its pages in memory.
 	mapped := map[string]int64{}
 	for _, entry := range entries {
 		pid := entry.Name()
@@ -122,7 +124,7 @@ func (s *sampler) read() {
 
 		exe, err := os.Readlink("/proc/" + pid + "/exe")
 		if err != nil {
-			continue // a zombie: its parent reports its CPU time once it has waited for it
+			continue // a zombie: its CPU time is included once its parent waits for it
 		}
 		anonymous, file := readMemory(pid)
 		now.memory += anonymous
@@ -156,7 +158,7 @@ func (s *sampler) read() {
 	s.samples = append(s.samples, now)
 }
 
-// begin records the run of an engine once its process runs it.
+// begin records the run of an engine when its process executes it.
 func (s *sampler) begin(pid string, p *process, exe string, now time.Time) {
 	if p.command != "" || p.provider || strings.HasPrefix(filepath.Base(exe), "numaform") {
 		return
@@ -170,7 +172,7 @@ func (s *sampler) begin(pid string, p *process, exe string, now time.Time) {
 	s.runs = append(s.runs, run{p.command, now})
 }
 
-// at returns what was used up to a time.
+// at returns the sample for a time.
 func (s *sampler) at(t time.Time) sample {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +193,7 @@ func (s *sampler) peak(from, to time.Time) int64 {
 	return most
 }
 
-// runsSince returns when runs of an engine's command began.
+// runsSince returns the times at which runs of an engine's command began.
 func (s *sampler) runsSince(from time.Time, command string) []time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +206,7 @@ func (s *sampler) runsSince(from time.Time, command string) []time.Time {
 	return times
 }
 
-// busy reports whether the controller's programs run.
+// busy reports whether child processes of the controller run.
 func (s *sampler) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,17 +218,18 @@ func (s *sampler) busy() bool {
 	return false
 }
 
-// stat is a process in /proc/PID/stat.
+// stat is the content of /proc/PID/stat.
 type stat struct {
 	parent string
-	// cpu is its own CPU time, and children that of children for which it has waited.
+	// cpu is the process's own CPU time, and children that of the children for which it
+	// waited.
 	cpu, children time.Duration
 }
 
 func readStat(pid string) (stat, bool) {
 	text, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
-		return stat{}, false // it has ended
+		return stat{}, false // the process ended
 	}
 	_, after, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(after)
@@ -240,7 +243,7 @@ func readStat(pid string) (stat, bool) {
 	return stat{parent: fields[1], cpu: ticks(11) + ticks(12), children: ticks(13) + ticks(14)}, true
 }
 
-// readMemory returns a process' anonymous memory and its pages of files, in bytes.
+// readMemory returns the anonymous and the file-backed memory of a process, in bytes.
 func readMemory(pid string) (anonymous, file int64) {
 	text, err := os.ReadFile("/proc/" + pid + "/status")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// documentedMachine is the machine whose figures docs/performance.md shows.
+	// documentedMachine is the kind of machine whose figures are in docs/performance.md.
 	documentedMachine = "Intel(R) Xeon(R) Processor, 2 CPUs"
 	tableBegin        = "<!-- performance: kept by test/bench -->\n"
 	tableEnd          = "<!-- end of performance -->\n"
@@ -45,7 +45,7 @@ func TestReadmeShowsTheFigures(t *testing.T) {
 	}
 }
 
-// performance renders the figures for the page, as far as there are any.
+// performance renders the existing figures for docs/performance.md.
 func performance(all map[string]figures) string {
 	var text strings.Builder
 	text.WriteString("| | direct calls | numaform | ratio | CPU | requests to Proxmox | peak memory |\n|---|---|---|---|---|---|---|\n")

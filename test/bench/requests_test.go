@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// requests counts requests by their kind.
+// requests counts requests by kind.
 type requests map[string]int
 
 func (r requests) total() int {
@@ -49,7 +49,7 @@ func kindOf(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// toProxmox counts the requests to Proxmox in a period: numaform's own, and the provider's.
+// toProxmox counts the requests to Proxmox in a period, by numaform and by the provider.
 func (c *cluster) toProxmox(from, to time.Time) (own, provider requests) {
 	own, provider = requests{}, requests{}
 	for _, call := range c.sim.Calls() {
@@ -73,19 +73,19 @@ type auditEvent struct {
 	UserAgent string
 	User      struct{ Username string }
 	ObjectRef struct{ Resource, Subresource string }
-	// RequestReceivedTimestamp is when the request arrived.
+	// RequestReceivedTimestamp is the time at which the request arrived.
 	RequestReceivedTimestamp time.Time
 }
 
-// toKubernetes counts the requests to Kubernetes in a period with the controller's login:
-// its own, and the engines' to the backend of their states.
+// toKubernetes counts the requests to Kubernetes in a period with the controller's
+// credentials: its own, and those of the engines to their backend.
 func (c *cluster) toKubernetes(from, to time.Time) requests {
 	c.b.Helper()
 	file, err := os.Open(c.auditLog())
 	if err != nil {
 		c.b.Fatal(err)
 	}
-	defer file.Close() //nolint:errcheck // it was read
+	defer file.Close() //nolint:errcheck // only read
 	counted := requests{}
 	scanner := bufio.NewScanner(file)
 	scanner.Buffer(nil, 1<<20)
@@ -94,7 +94,7 @@ func (c *cluster) toKubernetes(from, to time.Time) requests {
 		if err := json.Unmarshal(scanner.Bytes(), &event); err != nil {
 			continue // the last line is being written
 		}
-		// A watch that has begun is one request, and its end is none.
+		// Count a watch when it begins, not when it ends.
 		stage := "ResponseComplete"
 		if event.Verb == "watch" {
 			stage = "ResponseStarted"

@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// class is the kind of VM of a NodePool.
+// class is the kind of a NodePool's VMs.
 type class struct {
 	// resize makes the disk larger than the template's, seeds makes VMs join with a seed.
 	resize, seeds bool
@@ -22,7 +22,8 @@ type class struct {
 // resizedGiB is the size of a resized disk.
 const resizedGiB = 40
 
-// name returns the name of its NodeClass and NodePool, and the end of a row's name.
+// name returns the name of the NodeClass and NodePool, which is also the end of a row's
+// name.
 func (k class) name() string {
 	name := "bare"
 	if k.seeds {
@@ -52,16 +53,16 @@ var scaleUps = []struct {
 	{vms: 20, clone: 20 * time.Second},
 }
 
-// nodes is the number of nodes that exist before a scale-up, that are idle, and that are
-// removed.
+// nodes is the number of nodes before a scale-up, in the idle row, and in a removal.
 const nodes = 20
 
-// manyVMs is the number of VMs of a large burst.
+// manyVMs is the number of VMs in a large burst.
 const manyVMs = 200
 
-// BenchmarkRoad measures the road from a pod to the call that starts its VM, and from a
-// node to the call that deletes its VM, on a real control plane. A row builds what it
-// needs, so it can run alone; with -v it also shows the stages and the kinds of requests.
+// BenchmarkRoad measures the time from a pod to the call that starts its VM, and from a
+// node to the call that deletes its VM, on a real control plane. A row creates everything
+// that it needs, so it can run alone. With -v, it also prints the stages and the kinds of
+// requests.
 func BenchmarkRoad(b *testing.B) {
 	small := lazily(func() *cluster {
 		c := newCluster(b, testbed{machine: "xeon-6230-2s-snc2", hosts: 5})
@@ -91,7 +92,7 @@ func BenchmarkRoad(b *testing.B) {
 		})
 	})
 
-	// Hosts on which that many VMs with CPUs of their own have room.
+	// These hosts have enough CPUs for that many VMs with dedicated CPUs.
 	large := testbed{machine: "epyc-7763-2s-nps1-assumed", hosts: 5}
 	b.Run(fmt.Sprintf("burst-%d", manyVMs), func(b *testing.B) {
 		c := newCluster(b, large)
@@ -127,7 +128,7 @@ func BenchmarkRoad(b *testing.B) {
 	})
 }
 
-// lazily returns a function that makes a cluster when the first row needs it.
+// lazily returns a function that builds a cluster when the first row needs it.
 func lazily(build func() *cluster) func(b *testing.B) *cluster {
 	var c *cluster
 	tried := false
@@ -148,14 +149,14 @@ func lazily(build func() *cluster) func(b *testing.B) *cluster {
 // delay sets the duration of a clone. A start takes a second.
 func (c *cluster) delay(clone time.Duration) {
 	if clone > time.Second {
-		// Clients poll each second whether a clone has finished: with slightly shorter clones
-		// they see it after the full seconds, and not sometimes a second later.
+		// Clients poll a clone's status every second. With a slightly shorter clone, they
+		// always see its end after the full seconds, and not sometimes a second later.
 		clone -= 50 * time.Millisecond
 	}
 	c.sim.SetDelays(pvesim.Delays{Clone: clone, Start: time.Second})
 }
 
-// burst creates nodes with tasks of Proxmox that take no time, some at a time.
+// burst creates nodes in batches, with Proxmox tasks that take no time.
 func (c *cluster) burst(app string, vms int, class class) {
 	c.b.Helper()
 	const most = 50
@@ -168,8 +169,8 @@ func (c *cluster) burst(app string, vms int, class class) {
 	c.quiet()
 }
 
-// scaleUp measures pods that need that many VMs, until the last one is started, beside
-// direct calls on the same hosts.
+// scaleUp creates pods that need that many VMs and measures until the last VM is started,
+// compared with direct calls on the same hosts.
 func (c *cluster) scaleUp(vms int, clone time.Duration, class class) figures {
 	c.b.Helper()
 	c.delay(clone)
@@ -192,22 +193,22 @@ func (c *cluster) scaleUp(vms int, clone time.Duration, class class) figures {
 	f["pod-to-first-clone-s"] = slices.MinFunc(clones, time.Time.Compare).Sub(began).Seconds()
 	f["pod-to-last-start-s"] = ended.Sub(began).Seconds()
 	f["direct-s"] = direct.Seconds()
-	if clone > time.Second { // the ratio to direct calls that take no time says nothing
+	if clone > time.Second { // a ratio to direct calls that take no time is meaningless
 		f["x-direct"] = ended.Sub(batched[0]).Seconds() / direct.Seconds()
 	}
 	c.b.Logf("%s", c.table(began))
 	return f
 }
 
-// removeDirect removes VMs of direct calls without further ones.
+// removeDirect removes the VMs of direct calls without calls to the API.
 func (c *cluster) removeDirect(vms int) {
 	for i := range vms {
 		c.sim.RemoveGuest(directVMID + i)
 	}
 }
 
-// remove measures the removal of the nodes that were created since settle, until the
-// deletion of the last VM is requested, beside direct calls after the same drains.
+// remove measures the removal of the nodes created since settle until the deletion of the
+// last VM is requested, compared with direct calls after the same drains.
 func (c *cluster) remove() figures {
 	c.b.Helper()
 	c.sim.SetDelays(pvesim.Delays{Start: time.Second, Stop: time.Second})
@@ -239,7 +240,7 @@ func (c *cluster) remove() figures {
 	return f
 }
 
-// idle measures a period in which nothing happens.
+// idle measures a period without changes.
 func (c *cluster) idle(period time.Duration) figures {
 	c.b.Helper()
 	c.quiet()
@@ -266,7 +267,7 @@ func (c *cluster) restart() figures {
 	return f
 }
 
-// cost returns what the controller and its programs used in a period.
+// cost returns the resources that the controller and its child processes used in a period.
 func (c *cluster) cost(from, to time.Time) figures {
 	c.b.Helper()
 	before, after := c.used.at(from), c.used.at(to)
@@ -289,7 +290,7 @@ func (c *cluster) cost(from, to time.Time) figures {
 	}
 }
 
-// load returns the load averages of the machine, which help to interpret the figures.
+// load returns the load averages of the machine, to help interpret the figures.
 func load() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -318,7 +319,8 @@ func (c *cluster) matching(since time.Time, method string, path func(string) boo
 	return times
 }
 
-// table shows when the first and the last host or VM reached each stage of a scale-up.
+// table returns the times at which the first and the last host or VM reached each stage of
+// a scale-up.
 func (c *cluster) table(began time.Time) string {
 	c.b.Helper()
 	said := func(message string) []time.Time { return c.said(began, message) }

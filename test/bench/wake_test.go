@@ -17,8 +17,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// wakes are the measured starts of standby VMs, and the maximum time from a pod to the
-// last start relative to direct clones.
+// wakes are the measured starts of standby VMs, with the maximum time from a pod to the
+// last start, relative to direct clones.
 var wakes = []struct {
 	vms   int
 	class class
@@ -30,8 +30,8 @@ var wakes = []struct {
 	{vms: 20, class: class{seeds: true}, most: 0.5},
 }
 
-// BenchmarkWake measures the road from a pod to the call that starts its standby VM,
-// beside direct clones on the same hosts.
+// BenchmarkWake measures the time from a pod to the call that starts its standby VM,
+// compared with direct clones on the same hosts.
 func BenchmarkWake(b *testing.B) {
 	small := lazily(func() *cluster {
 		c := newCluster(b, testbed{machine: "xeon-6230-2s-snc2", hosts: 5, buffers: true})
@@ -45,7 +45,7 @@ func BenchmarkWake(b *testing.B) {
 				defer c.restoreStandby()
 				f := c.wake(row.vms, row.class)
 				if f["x-direct"] > row.most {
-					b.Logf("%d starts take %.2f of direct clones, want at most %.2f", row.vms, f["x-direct"], row.most)
+					b.Logf("%d starts take %.2f times as long as direct clones, want at most %.2f", row.vms, f["x-direct"], row.most)
 				}
 				return f
 			})
@@ -53,7 +53,8 @@ func BenchmarkWake(b *testing.B) {
 	}
 }
 
-// wake measures pods that need that many standby VMs, until the last one is started.
+// wake creates pods that need that many standby VMs and measures until the last VM is
+// started.
 func (c *cluster) wake(vms int, class class) figures {
 	c.b.Helper()
 	const clone = 5 * time.Second
@@ -87,7 +88,7 @@ func (c *cluster) wake(vms int, class class) figures {
 }
 
 // standby creates a buffer of standby VMs, one for each pod of that class, and waits until
-// they are made.
+// they exist.
 func (c *cluster) standby(vms int, class class) {
 	c.b.Helper()
 	c.sim.SetDelays(pvesim.Delays{})
@@ -117,7 +118,7 @@ spec: {provisioningStrategy: numaform.dev/standby, podTemplateRef: {name: standb
 			c.b.Fatal(err)
 		}
 	}
-	c.until(fmt.Sprintf("%d standby VMs are made", vms), 5*time.Minute, func() bool { return c.stopped() == vms })
+	c.until(fmt.Sprintf("%d standby VMs exist", vms), 5*time.Minute, func() bool { return c.stopped() == vms })
 	c.quiet()
 }
 

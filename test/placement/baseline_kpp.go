@@ -5,12 +5,13 @@ import (
 	"slices"
 )
 
-// KPP is karpenter-provider-proxmox' static node policy as of v0.12: CPUs from all NUMA
-// nodes that each have the VM's memory free, chosen by the kubelet's allocation with
-// aligned uncore caches, and the VM's whole memory on each node that gave a CPU. With guess
-// it derives the topology from the CPU model's name, otherwise it knows the true one. It
-// differs in that it keeps a share of each node's memory for the host (instead of only one
-// share of the host's), and that a VM which cannot start is removed at once.
+// KPP is the static node policy of karpenter-provider-proxmox v0.12. It takes CPUs from all
+// NUMA nodes that each have the VM's whole memory free, with the kubelet's allocation and
+// aligned uncore caches, and binds the VM's whole memory on each node with one of its CPUs.
+// With guess, it derives the topology from the name of the CPU model; otherwise it uses the
+// real topology. Two differences from the original: it reserves a share of each node's
+// memory for the host, not only of the total, and it removes a VM that cannot start
+// immediately.
 func KPP(guess bool) Kind {
 	if guess {
 		return Kind{Name: "karpenter-provider-proxmox, own guess", New: newGuessingKPP}
@@ -26,7 +27,7 @@ func KPP(guess bool) Kind {
 }
 
 // newGuessingKPP divides the memory evenly among the guessed NUMA nodes, and uses their
-// numbers as the host's.
+// numbers as those of the host's NUMA nodes.
 func newGuessingKPP(m *Machine) Placer {
 	l := guessLayout(m)
 	p := newKPP(m, l)
@@ -44,7 +45,7 @@ func newGuessingKPP(m *Machine) Placer {
 
 type kpp struct {
 	layout *layout
-	// free CPUs by id, and free memory by NUMA node and of the host.
+	// Free CPUs by ID, and free memory by NUMA node and of the host.
 	free   map[int]bool
 	memory map[int]int64
 	total  int64
@@ -53,11 +54,12 @@ type kpp struct {
 	position func(node int) int
 }
 
-// kppHolding is what a VM took: CPUs, and its memory from each of the nodes.
+// kppHolding contains the resources of a VM: its CPUs, and the nodes that each give its
+// whole memory.
 type kppHolding struct{ cpus, nodes []int }
 
-// newKPP returns the placer for a layout; a nil layout could not be guessed, and takes no
-// VMs.
+// newKPP returns the placer for a layout. A nil layout, which could not be guessed, accepts
+// no VMs.
 func newKPP(m *Machine, l *layout) *kpp {
 	_, total := m.Usable()
 	p := &kpp{layout: l, free: map[int]bool{}, memory: map[int]int64{}, total: total, taken: map[int]kppHolding{}}

@@ -10,11 +10,11 @@ func epyc(model string) []string {
 	return regexp.MustCompile(`AMD EPYC (\d)(\d)(\d)(\d)\w*\s`).FindStringSubmatch(model)
 }
 
-// guessLayout returns karpenter-provider-proxmox' assumption about a machine, from the
-// counts of Proxmox' node status and the name of the CPU model: CPUs are numbered socket by
-// socket with the second threads after all the first ones, and NUMA nodes are sockets, or
-// quarters of them if an EPYC's last digit says so. It returns nil for models of other
-// makers.
+// guessLayout returns the layout that karpenter-provider-proxmox assumes for a machine,
+// from the counts in Proxmox's node status and the name of the CPU model. CPUs are numbered
+// socket by socket, and the second threads follow all first threads. A NUMA node is a
+// socket, or a quarter of it for EPYC models with certain last digits. It returns nil for
+// models of other vendors.
 func guessLayout(m *Machine) *layout {
 	model := m.Host.Model
 	sockets, cores, cpus := counts(m)
@@ -50,7 +50,7 @@ func guessLayout(m *Machine) *layout {
 	return newLayout(spots)
 }
 
-// counts returns the counts of a machine in Proxmox' node status.
+// counts returns a machine's counts as in Proxmox's node status.
 func counts(m *Machine) (sockets, cores, cpus int) {
 	socketIDs, coreIDs := map[int]bool{}, map[int]bool{}
 	for _, c := range m.CPUs {

@@ -7,12 +7,12 @@ import (
 )
 
 // Kubelet is the kubelet's static CPU manager and memory manager with the topology
-// manager's policy best-effort: the narrowest set of NUMA nodes that has the CPUs and the
-// memory, the lowest among equal ones. With alignCaches it prefers to align CPUs by uncore
-// cache. It differs in that one set serves both managers (the kubelet merges the hints of
-// each, and may choose CPUs outside the memory's nodes), that memory is bound as soon as it
-// is placed, and that a NUMA node may serve both single-node and multi-node VMs (the memory
-// manager separates these and refuses more).
+// manager's policy best-effort: it uses the narrowest set of NUMA nodes with enough CPUs
+// and memory, and the lowest of equally narrow sets. With alignCaches, it prefers to align
+// CPUs by uncore cache. Three differences from the kubelet: both managers use the same set
+// (the kubelet merges their hints, and may choose CPUs outside the memory's nodes), memory
+// is bound when the VM is placed, and a NUMA node may serve both single-node and multi-node
+// VMs (the memory manager separates these and refuses more).
 func Kubelet(alignCaches bool) Kind {
 	name := "kubelet static + best-effort"
 	if alignCaches {

@@ -6,10 +6,9 @@ import (
 )
 
 // Nova follows OpenStack Nova's documentation of hw:cpu_policy=dedicated with one guest
-// NUMA node, which is the default of a flavor, and the thread policy "prefer". NUMA nodes
-// are tried by free CPUs, then by free memory: fewest first to pack, most first to spread.
-// It differs in that there is one host and no PCI device, so the scheduler's filters and
-// weighers have no effect.
+// NUMA node, which is the default of a flavor, and the thread policy "prefer". It tries
+// NUMA nodes by free CPUs, then by free memory: fewest first to pack, most first to spread.
+// With one host and no PCI devices, the scheduler's filters and weighers have no effect.
 func Nova(spread bool) Kind {
 	name := "Nova, pack"
 	if spread {
@@ -43,9 +42,9 @@ func (p *nova) Place(vm VM) (Place, bool) {
 	return Place{}, false
 }
 
-// siblingsFirst picks CPUs of a node: it looks for enough cores with the most free threads,
-// uses that many threads of each, and otherwise accepts fewer threads per core, in the end
-// any CPUs.
+// siblingsFirst picks CPUs of a node. It uses as many threads per core as possible: if too
+// few cores have that many free threads, it tries fewer threads per core, and finally any
+// CPUs.
 func (p *nova) siblingsFirst(node, need int) []int {
 	var cores [][]int
 	at := map[int]int{}

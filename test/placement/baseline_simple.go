@@ -2,8 +2,8 @@ package placement
 
 import "slices"
 
-// Unpinned is Proxmox' default: VMs float over the host, and so does their memory. Unlike
-// Proxmox, it stops when CPUs or memory are used up.
+// Unpinned is the default of Proxmox: VMs and their memory float over the host. Unlike
+// Proxmox, it refuses VMs when all CPUs or memory are in use.
 func Unpinned() Kind {
 	return Kind{Name: "unpinned", New: func(m *Machine) Placer {
 		cpus, _ := m.Usable()
@@ -30,8 +30,8 @@ func (p *unpinned) Remove(vm VM) {
 	p.stock.Remove(vm)
 }
 
-// Sequential is what administrators' scripts do: affinity to the lowest free CPU ids,
-// memory anywhere. It follows no particular script.
+// Sequential simulates scripts of administrators: it sets the affinity to the lowest free
+// CPU IDs, and does not bind memory. It does not reproduce a particular script.
 func Sequential() Kind {
 	return Kind{Name: "sequential affinity", New: func(m *Machine) Placer { return &sequential{newStock(m)} }}
 }
@@ -48,9 +48,9 @@ func (p *sequential) Place(vm VM) (Place, bool) {
 	return Place{CPUs: cpus}, true
 }
 
-// MostFreeMemory puts a VM on the NUMA node with the most free memory that holds it or, if
-// none does, on several nodes in that order. It follows no particular program: schedulers
-// that consider memory first do so between hosts.
+// MostFreeMemory places a VM on the NUMA node with the most free memory or, if it does not
+// fit, on several nodes in that order. It does not reproduce a particular program:
+// schedulers that consider memory first use it to choose hosts.
 func MostFreeMemory() Kind {
 	return Kind{Name: "most free memory", New: func(m *Machine) Placer { return &mostFree{newStock(m)} }}
 }

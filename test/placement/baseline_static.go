@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// allocation is one run of the static CPU allocation that the kubelet's documentation and
-// KEPs 2902 and 4800 describe: whole NUMA nodes and sockets, then, if requested, whole or
-// single uncore caches, then whole cores, then single CPUs, always from the unit with the
-// fewest free CPUs. karpenter-provider-proxmox has a copy of it.
+// allocation is one run of the static CPU allocation described in the kubelet's
+// documentation and KEPs 2902 and 4800. It takes whole NUMA nodes and sockets, then, if
+// requested, whole or single uncore caches, then whole cores, then single CPUs, always from
+// the unit with the fewest free CPUs. karpenter-provider-proxmox contains a copy.
 //
-// One mistake is reproduced on purpose: a core counts as free when it has as many free CPUs
-// as the average core of the machine has CPUs, and then all of its CPUs are taken. If cores
-// differ, one of these CPUs may belong to another VM.
+// It reproduces a bug on purpose: it treats a core as free if it has as many free CPUs as
+// the machine's average core has CPUs, and then takes all of its CPUs. If cores differ, one
+// of these CPUs may be in use by another VM.
 type allocation struct {
 	*layout
 	free map[int]bool
@@ -21,7 +21,7 @@ type allocation struct {
 	got  []int
 }
 
-// allocate picks CPUs from the free ones, or reports that there are too few.
+// allocate picks free CPUs, or reports that too few are free.
 func (l *layout) allocate(free []int, need int, alignCaches bool) ([]int, bool) {
 	if need > len(free) {
 		return nil, false
@@ -47,7 +47,7 @@ func (l *layout) allocate(free []int, need int, alignCaches bool) ([]int, bool) 
 	return slices.Compact(a.got), true
 }
 
-// take takes CPUs, whether or not they are free.
+// take takes CPUs, even if they are not free.
 func (a *allocation) take(cpus []int) {
 	for _, id := range cpus {
 		delete(a.free, id)
@@ -56,7 +56,7 @@ func (a *allocation) take(cpus []int) {
 	a.need -= len(cpus)
 }
 
-// freeWith returns the free CPUs whose trait has that id, ascending.
+// freeWith returns the free CPUs whose trait has that ID, ascending.
 func (a *allocation) freeWith(of trait, id int) []int {
 	var ids []int
 	for cpu := range a.free {
@@ -68,8 +68,8 @@ func (a *allocation) freeWith(of trait, id int) []int {
 	return ids
 }
 
-// fewestFree returns the ids of a trait among some free CPUs, the ids with the fewest free
-// CPUs on the whole machine first.
+// fewestFree returns the IDs of a trait among some free CPUs, ordered by the number of free
+// CPUs on the whole machine, fewest first.
 func (a *allocation) fewestFree(of trait, among []int) []int {
 	count := map[int]int{}
 	for cpu := range a.free {
@@ -84,7 +84,7 @@ func (a *allocation) fewestFree(of trait, among []int) []int {
 	})
 }
 
-// nested returns the ids of an inner trait, ordered by the ids of the outer one.
+// nested returns the IDs of an inner trait, ordered by the IDs of the outer trait.
 func (a *allocation) nested(outer []int, outerOf, innerOf trait) []int {
 	var ids []int
 	for _, id := range outer {
@@ -93,7 +93,8 @@ func (a *allocation) nested(outer []int, outerOf, innerOf trait) []int {
 	return ids
 }
 
-// nodeOrder and socketOrder return the ids of both; the containing unit is ordered first.
+// nodeOrder and socketOrder return the IDs of NUMA nodes and sockets, ordered by the
+// containing unit first.
 func (a *allocation) nodeOrder() []int {
 	if a.sockets >= a.nodes {
 		return a.fewestFree(nodeOf, slices.Collect(maps.Keys(a.free)))
@@ -131,7 +132,7 @@ func (a *allocation) wholeCores() {
 	a.whole(coreOf, a.coreOrder(), func(int) int { return a.perCore })
 }
 
-// whole takes all CPUs of each id that has that many free, if all are needed.
+// whole takes all CPUs of each ID with size free CPUs, as long as that many are needed.
 func (a *allocation) whole(of trait, order []int, size func(id int) int) {
 	var free []int
 	for _, id := range order {
@@ -158,8 +159,8 @@ func (a *allocation) singles() {
 	}
 }
 
-// caches takes whole caches as long as that many CPUs are needed, and one cache for the
-// rest.
+// caches takes whole caches as long as that many CPUs are needed, and the rest from one
+// cache.
 func (a *allocation) caches() {
 	for _, cache := range a.nested(a.nodeOrder(), nodeOf, cacheOf) {
 		if a.need >= a.perCache {
@@ -175,7 +176,7 @@ func (a *allocation) caches() {
 	}
 }
 
-// oneCache takes the rest from one cache, if its first cores with a free CPU add up to
+// oneCache takes the rest from one cache, if the free CPUs of its first cores add up to
 // exactly that number.
 func (a *allocation) oneCache(cache int) {
 	cores := map[int]bool{}

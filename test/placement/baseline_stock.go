@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// stock is a baseline's view of what is free on a machine.
+// stock contains the resources of a machine that a baseline considers free.
 type stock struct {
 	machine *Machine
 	free    map[int]bool // CPU ids
@@ -14,7 +14,7 @@ type stock struct {
 	taken   map[int]holding
 }
 
-// holding is what one VM took.
+// holding contains the resources of one VM.
 type holding struct {
 	cpus   []int
 	memory []int64 // by NUMA node
@@ -48,7 +48,7 @@ func (s *stock) freeOn(node int) []int {
 // all returns the free CPUs, ascending.
 func (s *stock) all() []int { return slices.Sorted(maps.Keys(s.free)) }
 
-// take records a VM. memory is what it binds on each NUMA node, or nil.
+// take records a VM. memory is the amount that it binds on each NUMA node, or nil.
 func (s *stock) take(vm VM, cpus []int, memory []int64) {
 	for _, id := range cpus {
 		delete(s.free, id)
@@ -60,7 +60,7 @@ func (s *stock) take(vm VM, cpus []int, memory []int64) {
 	s.taken[vm.ID] = holding{cpus, memory, vm.MemoryMiB}
 }
 
-// Remove frees what the VM took.
+// Remove frees the VM's resources.
 func (s *stock) Remove(vm VM) {
 	h := s.taken[vm.ID]
 	for _, id := range h.cpus {
@@ -73,9 +73,9 @@ func (s *stock) Remove(vm VM) {
 	delete(s.taken, vm.ID)
 }
 
-// bound takes CPUs and the memory of some NUMA nodes, filling one after the other, and
-// returns them as Proxmox' cells: one for each node or, if a node gives memory but no CPU,
-// one over all of them.
+// bound takes CPUs, and memory from the given NUMA nodes one after the other. It returns
+// the resulting cells: one for each node or, if a node gives memory but no CPU, one over
+// all nodes.
 func (s *stock) bound(vm VM, cpus, nodes []int) Place {
 	memory := make([]int64, len(s.memory))
 	left := vm.MemoryMiB

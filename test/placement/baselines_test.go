@@ -7,10 +7,10 @@ import (
 	"github.com/numaform/numaform/test/placement"
 )
 
-// Each baseline makes its known mistakes, on the smallest machine on which they happen.
-// numaform makes none of them there.
+// Each test reproduces a known mistake of a baseline on the smallest possible machine, and
+// checks that numaform does not make it there.
 
-// hasFault reports whether a fault of the kind is among the faults.
+// hasFault reports whether the faults include one of the kind.
 func hasFault(faults []placement.Fault, kind placement.FaultKind) bool {
 	return slices.ContainsFunc(faults, func(f placement.Fault) bool { return f.Kind == kind })
 }
@@ -25,8 +25,9 @@ func mustBeSound(t *testing.T, h *host, place placement.Place, faults []placemen
 	}
 }
 
-// TestKPPCutsVMs: karpenter-provider-proxmox packs over all nodes with enough memory,
-// starting with the node with the fewest free CPUs, and binds the whole memory on each.
+// TestKPPCutsVMs checks that karpenter-provider-proxmox packs over all nodes with enough
+// memory, starting with the node with the fewest free CPUs, and binds the whole memory on
+// each.
 func TestKPPCutsVMs(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 8, smt: 1, perCache: 2})
@@ -41,8 +42,8 @@ func TestKPPCutsVMs(t *testing.T) {
 	mustBeSound(t, ours, place, faults)
 }
 
-// TestKPPRefusesLargerThanANode: it never places a VM that is larger than the memory of a
-// node.
+// TestKPPRefusesLargerThanANode checks that karpenter-provider-proxmox never places a VM
+// that is larger than the memory of a node.
 func TestKPPRefusesLargerThanANode(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 4, smt: 1})
@@ -54,14 +55,14 @@ func TestKPPRefusesLargerThanANode(t *testing.T) {
 	}
 }
 
-// TestCPUGivenTwice: if cores differ, the kubelet's allocation takes a core with one free
-// CPU of two for a whole one, and gives out both. karpenter-provider-proxmox then frees
-// both, though another VM still has one of them.
+// TestCPUGivenTwice checks that, if cores differ, the kubelet's allocation treats a core
+// with one free CPU of two as free, and assigns both CPUs. karpenter-provider-proxmox later
+// frees both, although another VM still uses one.
 func TestCPUGivenTwice(t *testing.T) {
 	t.Parallel()
 	play := func(k placement.Kind) (*host, []placement.Fault) {
 		h := start(t, k, hybrid())
-		for id := range 5 { // the last one gets CPU 2
+		for id := range 5 { // the last VM gets CPU 2
 			if _, faults := h.place(id+1, 1); len(faults) > 0 {
 				t.Fatalf("%s: VM %d: %v", k.Name, id+1, faults)
 			}
@@ -84,8 +85,8 @@ func TestCPUGivenTwice(t *testing.T) {
 	}
 }
 
-// TestKPPSharesCores: two VMs of three vCPUs share a core, though each could have two cores
-// of its own.
+// TestKPPSharesCores checks that two VMs of three vCPUs share a core, although each could
+// have two whole cores.
 func TestKPPSharesCores(t *testing.T) {
 	t.Parallel()
 	shared := func(k placement.Kind) bool {
@@ -98,13 +99,13 @@ func TestKPPSharesCores(t *testing.T) {
 		})
 	}
 	if !shared(placement.KPP(false)) {
-		t.Error("karpenter-provider-proxmox gives each VM cores of its own")
+		t.Error("karpenter-provider-proxmox gives each VM whole cores")
 	}
 }
 
-// TestKPPGuess: the topology that karpenter-provider-proxmox derives from the model's name
-// is right for some machines; on others, pins are outside the claimed nodes, or no VM can
-// be placed.
+// TestKPPGuess checks that the topology that karpenter-provider-proxmox derives from the
+// model's name is correct for some machines. On others, pins are outside the claimed nodes,
+// or no VM can be placed.
 func TestKPPGuess(t *testing.T) {
 	t.Parallel()
 	if _, faults := start(t, placement.KPP(true), known(t, "epyc-7451-2s-8node")).place(1, 4); len(faults) > 0 {
@@ -125,7 +126,7 @@ func TestKPPGuess(t *testing.T) {
 	}
 }
 
-// TestNovaNeverSplits: Nova never splits a VM that fits an empty node.
+// TestNovaNeverSplits checks that Nova never splits a VM that fits an empty node.
 func TestNovaNeverSplits(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -141,7 +142,7 @@ func TestNovaNeverSplits(t *testing.T) {
 	}
 }
 
-// TestNovaOrder: Nova packs into the fullest node or spreads to the emptiest.
+// TestNovaOrder checks that Nova packs into the fullest node, or spreads to the emptiest.
 func TestNovaOrder(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 4, smt: 1})
@@ -155,8 +156,8 @@ func TestNovaOrder(t *testing.T) {
 	}
 }
 
-// TestKubeletAligns: the kubelet takes cores in order, over two caches; with prefer-align
-// it takes one.
+// TestKubeletAligns checks that the kubelet takes cores in order, from two caches; with
+// prefer-align, it takes them from one.
 func TestKubeletAligns(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 1, cores: 8, smt: 1, perCache: 4})
@@ -170,8 +171,8 @@ func TestKubeletAligns(t *testing.T) {
 	}
 }
 
-// TestKubeletNarrowestMask: the kubelet uses the narrowest set of nodes if one node is not
-// enough.
+// TestKubeletNarrowestMask checks that the kubelet uses the narrowest set of nodes if one
+// node is not enough.
 func TestKubeletNarrowestMask(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 4, cores: 4, smt: 1})
@@ -185,8 +186,8 @@ func TestKubeletNarrowestMask(t *testing.T) {
 	}
 }
 
-// TestSequentialCutsVMs: scripts that allocate CPUs in order split a VM if CPU ids
-// alternate between nodes.
+// TestSequentialCutsVMs checks that scripts that allocate CPUs in order split a VM if CPU
+// IDs alternate between nodes.
 func TestSequentialCutsVMs(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 4, smt: 1, alternate: true})
@@ -195,7 +196,7 @@ func TestSequentialCutsVMs(t *testing.T) {
 	}
 }
 
-// TestMostFreeMemory: it ignores how many CPUs a node has left.
+// TestMostFreeMemory checks that the baseline ignores the number of free CPUs of a node.
 func TestMostFreeMemory(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 4, smt: 1})
@@ -206,7 +207,7 @@ func TestMostFreeMemory(t *testing.T) {
 	}
 }
 
-// TestUnpinned: floating VMs have no place that could be wrong, and run everywhere.
+// TestUnpinned checks that floating VMs have no faults, and count as running on all nodes.
 func TestUnpinned(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 4, smt: 1})
@@ -215,7 +216,7 @@ func TestUnpinned(t *testing.T) {
 		t.Errorf("%+v %v", place, faults)
 	}
 	if !h.refuses(2, gib) {
-		t.Error("2 vCPUs fit on the one CPU that is left")
+		t.Error("a VM of 2 vCPUs was placed with one free CPU")
 	}
 	list := []placement.VM{{ID: 1, VCPUs: 1, MemoryMiB: gib}, {ID: 2, VCPUs: 2, MemoryMiB: gib}}
 	if fill := placement.RunFill(placement.Unpinned(), m, list); fill.Placed != 2 || fill.Prefix != 1 {

@@ -1,34 +1,34 @@
 package placement
 
-// The parameters of the churn in a run.
+// The parameters of churn.
 const (
 	churnEvents = 400
 	// churnPercent is the share of the usable CPUs that a Load keeps in use, in percent.
 	churnPercent = 80
 )
 
-// Load is the length of the churn, and how it keeps the load at 80 % of the CPUs.
+// Load configures the length of the churn, and how the load is limited to 80 % of the CPUs.
 type Load struct {
 	// Events is the number of arrivals and departures.
 	Events int
-	// Within delays a VM until the load including it is at most 80 %. Otherwise only the
-	// load before its arrival is limited, and may be more with it.
+	// Within limits the load including an arriving VM to 80 %. Otherwise only the load
+	// before its arrival is limited, and the load may exceed 80 % with it.
 	Within bool
 }
 
-// Churn is the result of arrivals and departures, on one machine and with one seed.
+// Churn is the result of arrivals and departures on one machine with one seed.
 type Churn struct {
 	Arrivals, Refused int
-	// NUMA and L3 count the arrivals on as few NUMA nodes and L3 caches as on the empty
-	// machine; Core counts the ones that share no core with another VM.
+	// NUMA and L3 count the arrivals that use as few NUMA nodes and L3 caches as on the
+	// empty machine. Core counts the arrivals that share no core with another VM.
 	NUMA, L3, Core int
 	Faults         Faults
 }
 
-// RunChurn fills a machine and keeps it at 80 % of its CPUs, for that many events: while
-// the load is higher, a random VM leaves, otherwise one arrives. If the machine's totals do
-// not hold the new VM, it is not requested, and another VM leaves instead. With the same
-// seed, every placer gets the same sequence of sizes.
+// RunChurn fills a machine to 80 % of its CPUs and keeps that load for a number of events:
+// while the load is higher, a random VM leaves, otherwise a VM arrives. If the machine's
+// totals are too small for the new VM, it is not requested, and another VM leaves instead.
+// With the same seed, every placer gets the same sequence of sizes.
 func RunChurn(k Kind, m *Machine, flavors []Flavor, seed uint64, load Load) Churn {
 	r := newRun(k, m)
 	d := newDraws(flavors, seed)

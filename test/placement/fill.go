@@ -1,7 +1,7 @@
 package placement
 
-// FillList returns the VMs of a seed in order of arrival, until the machine's totals of
-// CPUs and memory hold no more.
+// FillList returns the VMs of a seed in order of arrival, up to the machine's total CPUs
+// and memory.
 func FillList(m *Machine, flavors []Flavor, seed uint64) []VM {
 	cpus, memory := m.Usable()
 	d := newDraws(flavors, seed)
@@ -17,17 +17,16 @@ func FillList(m *Machine, flavors []Flavor, seed uint64) []VM {
 	}
 }
 
-// Fill is the result for a list of VMs, on one machine and with one seed.
+// Fill is the result for a list of VMs on one machine with one seed.
 type Fill struct {
-	// Listed is the number of VMs that the machine's totals hold; Placed of them got a
-	// place.
+	// Listed is the number of VMs in the list; Placed is the number that were placed.
 	Listed, Placed int
-	// Prefix is the number of VMs before the first one that is not on one NUMA node.
+	// Prefix is the number of VMs before the first VM that is not on a single NUMA node.
 	Prefix int
 	Faults Faults
 }
 
-// RunFill places a list of VMs, one after the other.
+// RunFill places the VMs of a list in order.
 func RunFill(k Kind, m *Machine, list []VM) Fill {
 	r := newRun(k, m)
 	f := Fill{Listed: len(list)}

@@ -15,13 +15,13 @@ type shape struct {
 	nodes, cores int // cores of each node
 	smt          int
 	perCache     int // cores; 0: one cache per node
-	// alternate numbers cores round-robin over the nodes.
+	// alternate numbers the cores round-robin over the nodes.
 	alternate bool
 	model     string
 }
 
-// build returns a machine with 20 GiB on each node, of which VMs may have 19. The second
-// threads are numbered after all the first ones.
+// build returns a machine with 20 GiB on each node, of which VMs may use 19. The second
+// threads are numbered after all first threads.
 func build(s shape) *placement.Machine {
 	raw := topology.Machine{Model: s.model}
 	total := s.nodes * s.cores
@@ -47,8 +47,8 @@ func build(s shape) *placement.Machine {
 	return placement.NewMachine("small", raw)
 }
 
-// hybrid has a reserved core of two threads, two more of them (CPUs 2 and 3, 4 and 5),
-// and four cores of one thread (CPUs 6 to 9).
+// hybrid returns a machine with three cores of two threads, one of them reserved (the
+// others have CPUs 2 and 3, and 4 and 5), and four cores of one thread (CPUs 6 to 9).
 func hybrid() *placement.Machine {
 	raw := topology.Machine{NUMANodes: []topology.NUMANode{{ID: 0, MemoryMiB: 20 * gib}}}
 	for id, core := range []int{0, 0, 1, 1, 2, 2, 3, 4, 5, 6} {
@@ -61,7 +61,7 @@ func hybrid() *placement.Machine {
 	return placement.NewMachine("hybrid", raw)
 }
 
-// known loads a machine of the catalog.
+// known loads a machine from the catalog.
 func known(t *testing.T, name string) *placement.Machine {
 	t.Helper()
 	raw, err := machines.Load(name)
@@ -71,7 +71,7 @@ func known(t *testing.T, name string) *placement.Machine {
 	return placement.NewMachine(name, raw)
 }
 
-// host is a placer with what it has placed.
+// host is a placer and the guests that it placed.
 type host struct {
 	t       *testing.T
 	machine *placement.Machine
@@ -96,13 +96,13 @@ func (h *host) place(id, vcpus int) (placement.Place, []placement.Fault) {
 	return place, placement.Check(h.machine, h.guests)
 }
 
-// refuses reports whether a VM finds no place.
+// refuses reports whether the placer refuses a VM.
 func (h *host) refuses(vcpus int, memory int64) bool {
 	_, ok := h.placer.Place(placement.VM{ID: 1000, VCPUs: vcpus, MemoryMiB: memory})
 	return !ok
 }
 
-// remove removes the VM of that id.
+// remove removes the VM with that ID.
 func (h *host) remove(id int) {
 	for i, g := range h.guests {
 		if g.ID == id {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// greedy tries a few fast ways to pack, which find most of the existing packings.
+// greedy tries a few fast heuristics, which find a packing in most cases if one exists.
 func (p *packing) greedy() bool {
 	for _, weight := range []float64{0, 0.25, 0.5, 0.75, 1} {
 		for _, rule := range []func(left, bin size) float64{tightest, mostEven} {
@@ -18,17 +18,17 @@ func (p *packing) greedy() bool {
 	return false
 }
 
-// tightest prefers the bin with the least left of both.
+// tightest prefers the bin with the least CPUs and memory left.
 func tightest(left, bin size) float64 {
 	return float64(left.cpus)/float64(bin.cpus) + float64(left.memory)/float64(bin.memory)
 }
 
-// mostEven prefers the bin whose CPUs and memory run out together.
+// mostEven prefers the bin whose CPUs and memory are used most evenly.
 func mostEven(left, bin size) float64 {
 	return math.Abs(float64(left.cpus)/float64(bin.cpus) - float64(left.memory)/float64(bin.memory))
 }
 
-// greedyBy packs the largest VMs first, each into the bin preferred by the rule. weight is
+// greedyBy packs the largest VMs first, each into the bin that the rule prefers. weight is
 // the weight of memory in a VM's size.
 func (p *packing) greedyBy(weight float64, rule func(left, bin size) float64) bool {
 	left := slices.Clone(p.bins)
@@ -61,7 +61,8 @@ func (p *packing) bulkiest(weight float64) []int {
 	return order
 }
 
-// favorite returns the bin that holds one more VM and is preferred by the rule, or -1.
+// favorite returns the bin that the rule prefers among those with room for one more VM, or
+// -1.
 func (p *packing) favorite(left []size, vm size, rule func(left, bin size) float64) int {
 	best, bestRank := -1, 0.0
 	for b := range left {

@@ -2,18 +2,18 @@ package placement
 
 import "slices"
 
-// layout is an allocator's view of a machine: where each CPU is. It assumes that every
-// core, socket and cache has the average size, rounded down.
+// layout is an allocator's view of a machine: the position of each CPU. It assumes that
+// every core, socket and cache has the average size, rounded down.
 type layout struct {
 	cpus                         map[int]spot
 	perCore, perSocket, perCache int
 	sockets, nodes               int
 }
 
-// spot is the position of a CPU, by ids that are only valid within the layout.
+// spot is the position of a CPU. Its IDs are only valid within the layout.
 type spot struct{ node, socket, core, cache int }
 
-// trait is one of a spot's ids.
+// trait returns one of a spot's IDs.
 type trait func(spot) int
 
 func nodeOf(s spot) int   { return s.node }
@@ -21,7 +21,7 @@ func socketOf(s spot) int { return s.socket }
 func coreOf(s spot) int   { return s.core }
 func cacheOf(s spot) int  { return s.cache }
 
-// newLayout computes the averages.
+// newLayout computes the average sizes.
 func newLayout(cpus map[int]spot) *layout {
 	l := &layout{cpus: cpus}
 	count := func(of trait) int {
@@ -47,7 +47,7 @@ func trueLayout(m *Machine) *layout {
 	return newLayout(cpus)
 }
 
-// with returns the CPUs, free or not, whose trait has that id, ascending.
+// with returns the CPUs, free or not, whose trait has that ID, ascending.
 func (l *layout) with(of trait, id int) []int {
 	var ids []int
 	for cpu, s := range l.cpus {

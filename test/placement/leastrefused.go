@@ -1,15 +1,15 @@
 package placement
 
-// inUse is the number of cores in use on a machine of equal cores of two threads: by two
-// VMs of one vCPU, by one such VM, and by a VM of two vCPUs.
+// inUse counts the cores in use on a machine of equal cores with two threads: those with
+// two VMs of one vCPU, with one such VM, and with a VM of two vCPUs.
 type inUse struct{ pairs, singles, twos int }
 
-// LeastRefused returns the share of arrivals that even the best online placer refuses in
-// the long run of RunChurn at a load that is not Within, if a VM of two vCPUs requires a
-// whole core and no VM is ever moved. The machine has the given number of cores of two
-// threads in one NUMA node, and unlimited memory; one is the share of VMs with one vCPU,
-// the others have two. It solves the Markov decision process by value iteration: in each
-// state, a VM of one vCPU goes where the fewest refusals follow.
+// LeastRefused returns the share of arrivals that the best online placer refuses in a long
+// RunChurn with a Load that is not Within, if a VM of two vCPUs requires a whole core and
+// VMs are never moved. The machine has the given number of cores with two threads in one
+// NUMA node, and unlimited memory. one is the share of VMs with one vCPU; the others have
+// two. It solves the Markov decision process by value iteration: in each state, it places a
+// VM of one vCPU where the fewest refusals follow.
 func LeastRefused(cores int, one float64) float64 {
 	const rounds = 2000
 	limit := 2 * cores * churnPercent / 100
@@ -28,7 +28,7 @@ func LeastRefused(cores int, one float64) float64 {
 	return share
 }
 
-// allInUse returns the states of that many cores.
+// allInUse returns the possible states of that many cores.
 func allInUse(cores int) []inUse {
 	var all []inUse
 	for pairs := range cores + 1 {
@@ -41,7 +41,7 @@ func allInUse(cores int) []inUse {
 	return all
 }
 
-// leaving returns the possible states and their probabilities after VMs have left at random
+// leaving returns the possible states, with their probabilities, after random VMs leave
 // until at most limit threads are in use.
 func leaving(s inUse, limit int) map[inUse]float64 {
 	if 2*s.pairs+s.singles+2*s.twos <= limit {
@@ -63,7 +63,7 @@ func leaving(s inUse, limit int) map[inUse]float64 {
 	return left
 }
 
-// arriving returns the expected refusals from the next arrival on.
+// arriving returns the expected number of refusals, starting with the next arrival.
 func arriving(s inUse, cores int, one float64, refusals map[inUse]float64) float64 {
 	free := s.pairs+s.singles+s.twos < cores
 	best, two := -1.0, 1+refusals[s]

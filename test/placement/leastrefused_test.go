@@ -7,8 +7,9 @@ import (
 	"github.com/numaform/numaform/test/placement"
 )
 
-// TestLeastRefused: with whole cores for all but one odd vCPU, refusals are unavoidable. On
-// this machine of three free cores numaform refuses as few as any online placer can.
+// TestLeastRefused checks that numaform refuses as few VMs as the best online placer on a
+// machine with three free cores. Refusals are unavoidable if VMs require whole cores for
+// all but one odd vCPU.
 func TestLeastRefused(t *testing.T) {
 	t.Parallel()
 	m := known(t, "nuc-i7-1165g7-4c8t")

@@ -13,22 +13,23 @@ const (
 	gib = 1024 // in MiB
 	// guessPerCPU is the memory in MiB per CPU of a NUMA node without a reported size.
 	guessPerCPU = 4 * gib
-	// reservedParts defines the reserved memory of the host: one of that many parts.
+	// reservedParts is the divisor for the host's reserved memory: one part of
+	// reservedParts is reserved.
 	reservedParts = 20
 )
 
-// Machine is a host in the runs: its resources, and the part that VMs may use.
+// Machine is a host: its resources, and the part that VMs may use.
 type Machine struct {
 	Name string
-	// Host is the machine in the form of numaform's planner, including reservations.
+	// Host is the machine in the planner's format, including reservations.
 	Host topology.Host
-	// CPUs are the online CPUs, ascending by id, including reserved ones.
+	// CPUs are the online CPUs, including reserved CPUs, ascending by ID.
 	CPUs []CPU
-	// Nodes are the NUMA nodes with CPUs or memory, ascending by id.
+	// Nodes are the NUMA nodes with CPUs or memory, ascending by ID.
 	Nodes []Node
-	// at maps a CPU id to its position in CPUs.
+	// at maps a CPU ID to its position in CPUs.
 	at map[int]int
-	// caches are the ids of the CPUs that share an L3 cache, without reserved ones.
+	// caches are the groups of CPU IDs that share an L3 cache, without reserved CPUs.
 	caches [][]int
 }
 
@@ -45,7 +46,7 @@ type CPU struct {
 // Node is a NUMA node of a machine.
 type Node struct {
 	ID int
-	// CPUs are the ids that are not reserved, ascending.
+	// CPUs are the IDs of the CPUs that are not reserved, ascending.
 	CPUs []int
 	// MemoryMiB is the memory that VMs may use.
 	MemoryMiB int64
@@ -77,7 +78,7 @@ func NewMachine(name string, raw topology.Machine) *Machine {
 }
 
 // readNodes reads the NUMA nodes and their memory. Amounts are rounded down so that a
-// twentieth of each is an integer; huge pages count as ordinary memory here.
+// twentieth of each is an integer. Huge pages count as ordinary memory.
 func (m *Machine) readNodes() {
 	cpus := map[int]int64{}
 	for _, c := range m.Host.CPUs {
@@ -104,8 +105,8 @@ func (m *Machine) readNodes() {
 	m.Host.ReservedMemoryMiB = m.Host.MemoryMiB / reservedParts
 }
 
-// readCPUs reads the online CPUs with a NUMA node. The others are left out because it is
-// unknown which memory is close to them.
+// readCPUs reads the online CPUs with a NUMA node. It omits the others because the memory
+// close to them is unknown.
 func (m *Machine) readCPUs() {
 	for _, c := range m.Host.CPUs {
 		node := slices.IndexFunc(m.Nodes, func(n Node) bool { return n.ID == c.NUMANode })
@@ -117,7 +118,7 @@ func (m *Machine) readCPUs() {
 	}
 }
 
-// reserveCore reserves the core of the lowest CPU, and the CPUs that are left out.
+// reserveCore reserves the core of the lowest CPU, and the omitted CPUs.
 func (m *Machine) reserveCore() {
 	first := m.CPUs[0].Core
 	var reserved []int
@@ -138,7 +139,7 @@ func (m *Machine) reserveCore() {
 	m.Host.ReservedCPUs = topology.CPUs(reserved...)
 }
 
-// CPU returns the online CPU of that id, or nil.
+// CPU returns the online CPU with that ID, or nil.
 func (m *Machine) CPU(id int) *CPU {
 	at, ok := m.at[id]
 	if !ok {
@@ -156,7 +157,8 @@ func (m *Machine) Usable() (cpus int, memory int64) {
 	return cpus, memory
 }
 
-// sharing returns the groups of CPU ids that share something, without reserved ones.
+// sharing returns the groups of CPU IDs for which what returns the same value, without
+// reserved CPUs.
 func (m *Machine) sharing(what func(CPU) int) [][]int {
 	byID := map[int][]int{}
 	for _, c := range m.CPUs {

@@ -2,8 +2,7 @@ package placement
 
 import "math"
 
-// Seeds of the runs: one set for tuning placers, and one that is only used after the
-// tuning.
+// The seeds of the runs: one set for tuning placers, the other only for use after tuning.
 const (
 	firstTuningSeed  = 1
 	firstHeldOutSeed = 1001
@@ -28,16 +27,16 @@ type Column int
 // The columns. Lower is better for refusals, higher for the others.
 const (
 	// Prefix is Fill.Prefix relative to the optimum, or to its bound if the optimum is not
-	// proved.
+	// proven.
 	Prefix Column = iota
-	// Filled is the share of the listed VMs that got a place.
+	// Filled is the share of the listed VMs that were placed.
 	Filled
 	// NUMA, L3, Core and Refused are shares of the churn's arrivals.
 	NUMA
 	L3
 	Core
 	Refused
-	// CalmNUMA and the following are the same with the load within 80 %.
+	// CalmNUMA and the following are the same shares with Load.Within.
 	CalmNUMA
 	CalmL3
 	CalmCore
@@ -55,17 +54,17 @@ type Run struct {
 	Faults  Faults
 }
 
-// Table is all runs of one mix.
+// Table contains all runs of one mix.
 type Table struct {
 	Mix     string
 	Placers []string
-	// Runs are, for each placer, its runs in the same order.
+	// Runs are the runs of each placer, in the same order for all placers.
 	Runs [][]Run
-	// Proved is the number of runs whose optimum is proved, and Gap the sum of the gaps of
-	// the others, as shares of their bounds.
+	// Proved is the number of runs with a proven optimum. Gap is the sum of the other runs'
+	// gaps, as shares of their bounds.
 	Proved int
 	Gap    float64
-	// Left lists the machines on which no VM of the mix is small enough.
+	// Left lists the machines that are too small for every VM of the mix.
 	Left []string
 }
 
@@ -115,7 +114,7 @@ func (r *Run) addFill(fill *Fill, best Optimum) {
 	r.Faults.add(fill.Faults)
 }
 
-// addChurn adds the result of a churn; its columns start with first.
+// addChurn adds the result of a churn to the columns that start at first.
 func (r *Run) addChurn(churn *Churn, first Column) {
 	for i, count := range []int{churn.NUMA, churn.L3, churn.Core, churn.Refused} {
 		r.Shares[first+Column(i)] = share(count, churn.Arrivals)
@@ -138,7 +137,7 @@ func Mean(runs []Run) (Shares, Faults) {
 	return mean, faults
 }
 
-// Lead returns the lead of a over b in a column, compared run by run: the mean, and its
+// Lead compares a and b run by run, and returns the mean lead of a in a column and its
 // standard error.
 func Lead(a, b []Run, c Column) (mean, deviation float64) {
 	n := float64(len(a))

@@ -2,11 +2,12 @@ package placement
 
 import "slices"
 
-// memoryNodes returns, for each guest, the NUMA nodes with its memory. Memory bound by
-// cells is where they say. The memory of a pinned VM without cells comes from the nodes of
-// its CPUs as long as they have room, because Linux allocates memory close to the CPU that
-// first touches it, and then from the nodes with the most. The guests are assumed to arrive
-// in order. For floating VMs the nodes are unknown: none.
+// memoryNodes returns the NUMA nodes with each guest's memory. Memory bound by cells is on
+// the nodes of the cells. The memory of a pinned VM without cells comes from the nodes of
+// its CPUs as long as they have free memory, because Linux allocates memory close to the
+// CPU that first touches it, and then from the nodes with the most free memory. The guests
+// are assumed to arrive in order. For floating VMs, the nodes are unknown and the result is
+// empty.
 func memoryNodes(m *Machine, guests []Guest) [][]int {
 	free := make([]int64, len(m.Nodes))
 	for n := range m.Nodes {

@@ -19,7 +19,7 @@ type Flavor struct {
 	Share     float64
 }
 
-// Mix is a distribution of sizes.
+// Mix is a distribution of VM sizes.
 type Mix struct {
 	Name    string
 	Flavors []Flavor
@@ -64,7 +64,7 @@ func readFlavors(data []byte) ([]Flavor, error) {
 		memory, errM := strconv.ParseInt(row[1], 10, 64)
 		share, errS := strconv.ParseFloat(row[2], 64)
 		if errV != nil || errM != nil || errS != nil {
-			return nil, fmt.Errorf("row %v: want vCPUs, GiB and share", row)
+			return nil, fmt.Errorf("row %v: must be vCPUs, GiB and share", row)
 		}
 		flavors = append(flavors, Flavor{VCPUs: vcpus, MemoryMiB: memory * gib, Share: share})
 	}
@@ -72,7 +72,7 @@ func readFlavors(data []byte) ([]Flavor, error) {
 }
 
 // On returns the flavors that fit into one NUMA node and into half of the machine's usable
-// resources. There may be none.
+// resources. The result may be empty.
 func (x Mix) On(m *Machine) []Flavor {
 	cpus, memory := m.Usable()
 	var fit []Flavor
@@ -84,7 +84,7 @@ func (x Mix) On(m *Machine) []Flavor {
 	return fit
 }
 
-// fitsNode reports whether an empty NUMA node could hold the flavor.
+// fitsNode reports whether the flavor fits into an empty NUMA node.
 func fitsNode(m *Machine, f Flavor) bool {
 	for _, n := range m.Nodes {
 		if f.VCPUs <= len(n.CPUs) && f.MemoryMiB <= n.MemoryMiB {
@@ -94,7 +94,7 @@ func fitsNode(m *Machine, f Flavor) bool {
 	return false
 }
 
-// draws is the source of randomness of a run.
+// draws is the random source of a run.
 type draws struct {
 	sizes, leavers *rand.Rand
 	flavors        []Flavor
@@ -102,12 +102,12 @@ type draws struct {
 	next           int
 }
 
-// newDraws starts the sequence of a seed. Sizes and departures are drawn separately, so
-// that the sizes are the same for every placer.
+// newDraws returns the random source for a seed. Sizes and departures use separate
+// sequences, so that the sizes are the same for every placer.
 func newDraws(flavors []Flavor, seed uint64) *draws {
 	d := &draws{
 		flavors: flavors,
-		sizes:   rand.New(rand.NewPCG(seed, 0)), //nolint:gosec // the same row each time is the point
+		sizes:   rand.New(rand.NewPCG(seed, 0)), //nolint:gosec // must be repeatable
 		leavers: rand.New(rand.NewPCG(seed, 1)), //nolint:gosec // as above
 	}
 	for _, f := range flavors {
@@ -127,5 +127,5 @@ func (d *draws) draw() VM {
 	return VM{ID: d.next, VCPUs: d.flavors[at].VCPUs, MemoryMiB: d.flavors[at].MemoryMiB}
 }
 
-// pick returns which of n VMs leaves.
+// pick returns the index of the VM, of n, that leaves.
 func (d *draws) pick(n int) int { return d.leavers.IntN(n) }

@@ -7,21 +7,22 @@ import (
 )
 
 // optimumSteps limits the search for one length of the list. It counts steps instead of
-// time, so that every run gives the same answer.
+// time, so that the result is reproducible.
 const optimumSteps = 300_000
 
-// Optimum is the longest prefix of a list in which every VM fits in one NUMA node, if all
-// are known in advance.
+// Optimum is the length of the longest prefix of a list in which every VM is on one NUMA
+// node, if all VMs are known in advance.
 type Optimum struct {
-	// Found is a length with a known packing. No packing exists beyond Bound.
+	// Found is a length with a known packing. No packing of more than Bound VMs exists.
 	Found, Bound int
 }
 
 // Proved reports whether Found is the optimum.
 func (o Optimum) Proved() bool { return o.Found == o.Bound }
 
-// BestPrefix solves the packing of the list's VMs into the machine's NUMA nodes, by CPUs
-// and memory. Two VMs may share a core: the optimum has at least the freedom of any placer.
+// BestPrefix computes the optimum for packing the list's VMs into the machine's NUMA nodes
+// by CPUs and memory. Two VMs may share a core, so that no placer has more freedom than the
+// optimum.
 func BestPrefix(m *Machine, list []VM) Optimum {
 	o := Optimum{Bound: len(list)}
 	for n := len(list); n > 0; n-- {
@@ -43,7 +44,7 @@ type answer int
 const (
 	packs answer = iota
 	packsNot
-	packsPerhaps // the limit of steps was reached
+	packsPerhaps // the step limit was reached
 )
 
 // size is an amount of CPUs and of memory in GiB.
@@ -53,22 +54,23 @@ func (a size) minus(b size, times int) size {
 	return size{a.cpus - b.cpus*times, a.memory - b.memory*times}
 }
 
-// holds returns how many of b fit into a.
+// holds returns the number of b that fit into a.
 func (a size) holds(b size) int { return max(0, min(a.cpus/b.cpus, a.memory/b.memory)) }
 
 // packing is the problem of packing some VMs into some NUMA nodes.
 type packing struct {
-	bins  []size // equal ones are adjacent
+	bins  []size // equal bins are adjacent
 	kinds []size // distinct VMs, largest first
-	count []int  // how many of each kind are left to pack
-	// slack is what may remain unused in all bins together.
+	count []int  // VMs of each kind left to pack
+	// slack is the total amount that may remain unused in all bins.
 	slack size
 	steps int
-	// failed remembers what could not be packed into the bins from an index on.
+	// failed contains the sets of VMs that could not be packed into the bins from an index
+	// on.
 	failed map[string]bool
 }
 
-// newPacking counts VMs by kind. Memory is counted in GiB because all VMs have whole GiB.
+// newPacking counts VMs by kind. Memory is in GiB because all VMs have whole GiB.
 func newPacking(m *Machine, list []VM) *packing {
 	p := &packing{failed: map[string]bool{}, steps: optimumSteps}
 	for _, n := range m.Nodes {
@@ -110,9 +112,9 @@ func (p *packing) solve() answer {
 	return packsNot
 }
 
-// fillBin tries every way to fill a bin that may lead to a complete packing. before is the
-// filling of the previous equal bin: bins of equal size are filled in descending order, so
-// that no two ways differ only by the order of bins.
+// fillBin tries every filling of a bin that may lead to a complete packing. before is the
+// filling of the previous bin of equal size. Equal bins are filled in descending order, so
+// that packings do not differ only in the order of bins.
 func (p *packing) fillBin(bin int, slack size, before []int) bool {
 	if bin == len(p.bins) {
 		return !slices.ContainsFunc(p.count, func(n int) bool { return n > 0 })
@@ -137,11 +139,11 @@ type filling struct {
 	bin    int
 	slack  size
 	before []int
-	of     []int // how many of each kind go into the bin
+	of     []int // VMs of each kind in the bin
 }
 
-// choose picks how many of a kind go into the bin, most first. tied is true while the bin
-// is filled like the previous equal one.
+// choose picks the number of VMs of a kind for the bin, most first. tied is true while the
+// bin is filled like the previous equal bin.
 func (f *filling) choose(kind int, left size, tied bool) bool {
 	if f.steps--; f.steps <= 0 {
 		return false
@@ -169,8 +171,8 @@ func (f *filling) choose(kind int, left size, tied bool) bool {
 	return false
 }
 
-// wastes reports whether the bin would remain emptier than the slack allows even with all
-// remaining VMs of this kind and the following ones.
+// wastes reports whether the bin would exceed the slack even with all remaining VMs of this
+// kind and the following kinds.
 func (f *filling) wastes(kind int, left size) bool {
 	for k := kind; k < len(f.kinds); k++ {
 		left = left.minus(f.kinds[k], f.count[k])
@@ -178,9 +180,9 @@ func (f *filling) wastes(kind int, left size) bool {
 	return left.cpus > f.slack.cpus || left.memory > f.slack.memory
 }
 
-// close continues with the next bin, if no remaining VM would fit into this one. The
-// packing that fills the first bin most, then the second and so on, has this property and
-// is sorted among equal bins, so it is enough to search for that one.
+// close continues with the next bin if no remaining VM fits into this one. It is enough to
+// search for packings with this property: the packing that fills the first bin most, then
+// the second and so on, has it, and is sorted among equal bins.
 func (f *filling) close(left size) bool {
 	rest := size{f.slack.cpus - left.cpus, f.slack.memory - left.memory}
 	if rest.cpus < 0 || rest.memory < 0 {

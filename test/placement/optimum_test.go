@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/test/placement"
 )
 
-// TestOptimumIsBruteForce compares the optimum with trying every way.
+// TestOptimumIsBruteForce compares the optimum with the result of trying every packing.
 func TestOptimumIsBruteForce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -37,7 +37,7 @@ func TestOptimumIsBruteForce(t *testing.T) {
 	})
 }
 
-// packs tries every node for each VM.
+// packs reports whether the VMs can be packed. It tries every node for each VM.
 func packs(nodes []placement.Node, list []placement.VM) bool {
 	if len(list) == 0 {
 		return true

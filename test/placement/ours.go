@@ -10,8 +10,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Numaform is numaform's own planner with the policy Dedicated. Each VM is a separate
-// batch: later VMs are unknown. It prefers whole cores, or requires them.
+// Numaform is numaform's planner with the policy Dedicated. It places each VM in a separate
+// batch, so later VMs are unknown. It prefers whole cores or, with wholeCores, requires
+// them.
 func Numaform(wholeCores bool) Kind {
 	name := "numaform"
 	if wholeCores {
@@ -53,7 +54,7 @@ func (p *numaform) spec(vm VM) fleet.Spec {
 	}
 }
 
-// keep records the place of a VM.
+// keep records the placement of a VM.
 func (p *numaform) keep(vm VM, where fleet.Placement) {
 	p.kept = append(p.kept, fleet.VM{
 		Key: fleet.Key(fmt.Sprintf("vm-%d", vm.ID)), VMID: fleet.VMID(vm.ID), Spec: p.spec(vm), Placement: where,

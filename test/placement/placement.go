@@ -1,7 +1,8 @@
-// Package placement measures how well placers put VMs on real machines: numaform's own
-// planner and others, rebuilt from their documentation. Every run is on one host and the
-// VMs arrive one at a time, so that only the choice of CPUs and NUMA nodes matters. Nothing
-// here is part of numaform; docs/placement.md shows the figures. Start at Measure.
+// Package placement measures how well placers place VMs on real machines. It compares
+// numaform's planner with other placers, reimplemented from their documentation. Every run
+// is on one host and the VMs arrive one at a time, so that only the choice of CPUs and NUMA
+// nodes matters. The package is not part of numaform; docs/placement.md contains the
+// figures. Start at Measure.
 package placement
 
 // VM is a virtual machine to place.
@@ -12,17 +13,17 @@ type VM struct {
 	MemoryMiB int64
 }
 
-// Place is where a placer puts a VM.
+// Place is the placement of a VM.
 type Place struct {
 	// CPUs is the host CPU of each vCPU; nil for a VM that floats over the host.
 	CPUs []int
-	// Cells are Proxmox' numa0, numa1, …; nil binds no memory.
+	// Cells are the Proxmox options numa0, numa1, …; nil binds no memory.
 	Cells []Cell
-	// Broken reports that the placer admits to use several partially allocated cores.
+	// Broken is set if the placer reports that it uses several partially allocated cores.
 	Broken bool
 }
 
-// Cell is one numaN: guest CPUs, and the NUMA nodes that back its memory.
+// Cell is one numaN option: guest CPUs, and the NUMA nodes that back their memory.
 type Cell struct {
 	GuestCPUs []int
 	// Nodes are positions in Machine.Nodes.
@@ -34,9 +35,9 @@ type Cell struct {
 
 // Placer places VMs on one host.
 type Placer interface {
-	// Place finds a place and takes it, or reports that there is none.
+	// Place places a VM, or reports false if it does not fit.
 	Place(vm VM) (Place, bool)
-	// Remove frees what a placed VM took.
+	// Remove frees the resources of a placed VM.
 	Remove(vm VM)
 }
 
@@ -45,8 +46,8 @@ type Kind struct {
 	Name string
 	// New returns a placer for an empty machine.
 	New func(m *Machine) Placer
-	// Dedicated placers promise to use whole cores or to report otherwise, which is
-	// checked.
+	// Dedicated placers promise to use whole cores or to report otherwise. CheckDedicated
+	// checks the promise.
 	Dedicated bool
 }
 

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// quality describes how good the place of a VM is.
+// quality describes the quality of a VM's placement.
 type quality struct {
 	nodes  int  // NUMA nodes of its CPUs and of its memory
 	caches int  // L3 caches of its CPUs
 	alone  bool // no core is shared with another VM
 }
 
-// qualityOf evaluates one guest among all. A floating VM counts as running on as many NUMA
-// nodes and L3 caches as it has vCPUs, because nothing keeps them together.
+// qualityOf evaluates one of the guests. A floating VM counts as running on as many NUMA
+// nodes and L3 caches as it has vCPUs, because nothing keeps its vCPUs together.
 func qualityOf(m *Machine, g *Guest, guests []Guest) quality {
 	if g.CPUs == nil {
 		return quality{nodes: min(g.VCPUs, len(m.Nodes)), caches: min(g.VCPUs, len(m.caches)), alone: false}
@@ -37,7 +37,7 @@ func qualityOf(m *Machine, g *Guest, guests []Guest) quality {
 	return quality{nodes: len(nodes), caches: len(caches), alone: alone}
 }
 
-// leastCaches returns the fewest L3 caches that a VM can have on the empty machine, within
+// leastCaches returns the minimum number of L3 caches for a VM on the empty machine, within
 // one NUMA node: no run has VMs larger than a node.
 func leastCaches(m *Machine, vm VM) int {
 	least := math.MaxInt

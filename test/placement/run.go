@@ -12,13 +12,13 @@ func (f *Faults) add(others Faults) {
 	}
 }
 
-// run is one placer working on one machine.
+// run is a run of one placer on one machine.
 type run struct {
 	machine   *Machine
 	placer    Placer
 	dedicated bool
 	guests    []Guest
-	// cpus and memory are what no guest has.
+	// cpus and memory are the resources that no guest uses.
 	cpus   int
 	memory int64
 	faults Faults
@@ -31,9 +31,9 @@ func newRun(k Kind, m *Machine) *run {
 	return r
 }
 
-// arrive places a VM and reports whether it has a place of its own. A VM that cannot start
-// is removed from the placer. A VM with another's CPU does start, and stays, but counts as
-// refused.
+// arrive places a VM and reports whether it was placed without sharing CPUs. A VM that
+// cannot start is removed from the placer. A VM with another VM's CPU starts and remains,
+// but counts as refused.
 func (r *run) arrive(vm VM) (quality, bool) {
 	place, ok := r.placer.Place(vm)
 	if !ok {

@@ -13,8 +13,8 @@ func (c Column) String() string {
 	}[c]
 }
 
-// section is a range of columns that are printed side by side; the first section also has
-// the faults.
+// section is a range of columns of one printed table. The table of the first section also
+// contains the faults.
 type section struct{ from, to Column }
 
 var sections = [...]section{{Prefix, CalmNUMA}, {CalmNUMA, columns}}
@@ -29,7 +29,7 @@ func (s section) columns() []Column {
 
 func (s section) hasFaults() bool { return s.from == Prefix }
 
-// headline prints the header of a table whose first column has that name.
+// headline returns the header of a table whose first column has that name.
 func (s section) headline(first string) string {
 	head, rule := "| "+first+" |", "|---|"
 	for _, c := range s.columns() {
@@ -43,8 +43,8 @@ func (s section) headline(first string) string {
 	return head + "\n" + rule + "\n"
 }
 
-// Markdown prints the table, section by section: a line for each placer, numaform last, and
-// below it where another placer is ahead.
+// Markdown returns the table, section by section: a line for each placer, numaform last,
+// followed by the columns in which other placers are ahead.
 func (t *Table) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Mix %s, %d runs. The optimum is proved in %d of them", t.Mix, len(t.Runs[0]), t.Proved)
@@ -73,7 +73,8 @@ func (t *Table) print(s section) string {
 	return text
 }
 
-// line prints the means of runs; a star marks values that are ahead of ours.
+// line returns a table row with the means of runs. A star marks values that are ahead of
+// numaform's.
 func (s section) line(name string, runs, ours []Run) string {
 	mean, faults := Mean(runs)
 	text := "| " + name + " |"
@@ -90,11 +91,11 @@ func (s section) line(name string, runs, ours []Run) string {
 	return text + "\n"
 }
 
-// isAhead reports whether a lead is more than rounding.
+// isAhead reports whether a lead is more than a rounding error.
 func isAhead(lead float64) bool { return lead >= 0.00005 }
 
-// ahead explains each star: by how much and where most of it is from, and what it costs
-// that placer in the other columns.
+// ahead explains each star: the size of the lead, the machine that contributes most to it,
+// and the columns in which the placer is behind.
 func (t *Table) ahead(s section) string {
 	var b strings.Builder
 	last := len(t.Runs) - 1
@@ -148,7 +149,7 @@ func (t *Table) behind(placer int, s section) string {
 	return strings.Join(found, ", ")
 }
 
-// ByMachine prints the last placer's means on each machine.
+// ByMachine returns a table of the last placer's means on each machine.
 func (t *Table) ByMachine() string {
 	last := len(t.Runs) - 1
 	text := fmt.Sprintf("Mix %s, %s by machine:\n", t.Mix, t.Placers[last])

@@ -11,17 +11,17 @@ import (
 )
 
 var (
-	seeds   = flag.Int("seeds", 1, "how many seeds to run; the tables of docs/placement.md have 10")
-	heldOut = flag.Bool("heldout", false, "use the seeds that placers are never tuned with")
-	every   = flag.Bool("every", false, "use every machine, not two")
-	ours    = flag.Bool("ours", false, "measure numaform alone, by machine")
-	machine = flag.String("machine", "", "use this one only, such as constructed/xeon-2s-memory-only")
+	seeds   = flag.Int("seeds", 1, "number of seeds to run; the tables in docs/placement.md use 10")
+	heldOut = flag.Bool("heldout", false, "use the seeds that are never used for tuning")
+	every   = flag.Bool("every", false, "use every machine instead of two")
+	ours    = flag.Bool("ours", false, "measure only numaform, by machine")
+	machine = flag.String("machine", "", "use only this machine, such as constructed/xeon-2s-memory-only")
 	update  = flag.Bool("update", false, "write the tables into docs/placement.md")
 )
 
-// TestTables measures and prints the tables. It checks that numaform gives no CPU out
-// twice, places no VM that cannot start, follows its own rules, and refuses nothing on the
-// two machines of the short run.
+// TestTables measures and prints the tables. It checks that numaform assigns no CPU twice,
+// places no VM that cannot start, follows its own rules, and refuses no VM on the two
+// machines of the short run.
 func TestTables(t *testing.T) {
 	t.Parallel()
 	kinds := placement.Kinds()
@@ -46,8 +46,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestShares checks that numaform's shares on all machines are at least the earlier ones,
-// rounded down.
+// TestShares checks that numaform's shares on all machines are not below the recorded
+// shares.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	all, err := placement.Machines()
@@ -63,7 +63,7 @@ func TestShares(t *testing.T) {
 		got, faults := placement.Mean(table.Runs[0])
 		for c := range least {
 			if got[c] < least[c] {
-				t.Errorf("mix %s: %s is %.4f, was %.4f at least", mix.Name, placement.Column(c), got[c], least[c])
+				t.Errorf("mix %s: %s is %.4f, want at least %.4f", mix.Name, placement.Column(c), got[c], least[c])
 			}
 		}
 		if got[placement.Refused]+got[placement.CalmRefused] > 0 || faults != (placement.Faults{}) {
@@ -73,8 +73,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// chosen returns the requested machine, or all, or by default two: one has little memory on
-// every other NUMA node, and the other has four nodes with alternating CPUs.
+// chosen returns the requested machine, all machines, or by default two: one with little
+// memory on every other NUMA node, and one with four nodes and alternating CPUs.
 func chosen(t *testing.T) []*placement.Machine {
 	t.Helper()
 	if *machine != "" {
@@ -96,7 +96,7 @@ func chosen(t *testing.T) []*placement.Machine {
 	return two
 }
 
-// mixes returns the two mixes.
+// mixes returns placement.Mixes, and fails the test on errors.
 func mixes(t *testing.T) []placement.Mix {
 	t.Helper()
 	all, err := placement.Mixes()
@@ -106,7 +106,7 @@ func mixes(t *testing.T) []placement.Mix {
 	return all
 }
 
-// write replaces the tables between their markers in the document.
+// write replaces the tables between their markers in docs/placement.md.
 func write(t *testing.T, tables string) {
 	t.Helper()
 	const file = "../../docs/placement.md"

@@ -13,7 +13,7 @@ type FaultKind int
 
 // The kinds of fault.
 const (
-	// FaultTwice means that a CPU serves two vCPUs.
+	// FaultTwice means that a CPU is assigned to two vCPUs.
 	FaultTwice FaultKind = iota
 	// FaultCannotStart means that Proxmox or QEMU refuses to start the VM.
 	FaultCannotStart
@@ -25,7 +25,7 @@ const (
 // Fault is a violation of a rule.
 type Fault struct {
 	Kind FaultKind
-	// VM is the VM at fault, or 0 if all are together.
+	// VM is the VM at fault, or 0 if the fault is of all VMs together.
 	VM   int
 	Text string
 }
@@ -37,7 +37,7 @@ type Guest struct {
 }
 
 // Check checks a machine's guests against every rule and returns the violations. It shares
-// no code with any placer.
+// no code with the placers.
 func Check(m *Machine, guests []Guest) []Fault {
 	c := checker{machine: m, owner: map[int]int{}, bound: make([]int64, len(m.Nodes))}
 	for i := range guests {
@@ -50,7 +50,7 @@ func Check(m *Machine, guests []Guest) []Fault {
 	return c.faults
 }
 
-// checker collects faults, and the resources taken by all guests.
+// checker collects faults, and the resources used by all guests.
 type checker struct {
 	machine *Machine
 	faults  []Fault
@@ -63,8 +63,8 @@ func (c *checker) add(kind FaultKind, vm int, format string, args ...any) {
 	c.faults = append(c.faults, Fault{Kind: kind, VM: vm, Text: fmt.Sprintf(format, args...)})
 }
 
-// pins checks that a pinned VM has a CPU for each vCPU, which is online, not reserved, and
-// not used by others.
+// pins checks that a pinned VM has one CPU for each vCPU, and that these CPUs are online,
+// not reserved, and not used by other VMs.
 func (c *checker) pins(g *Guest) {
 	if g.CPUs == nil {
 		return
@@ -90,8 +90,8 @@ func (c *checker) pins(g *Guest) {
 	}
 }
 
-// cells checks numa0, numa1, …: each guest CPU is in one, the memory adds up, host nodes
-// exist and have memory, and pins are inside them.
+// cells checks numa0, numa1, …: each guest CPU is in exactly one cell, the memory adds up,
+// the host nodes exist and have memory, and pins are on the host nodes.
 func (c *checker) cells(g *Guest) {
 	if g.Cells == nil {
 		return
@@ -145,13 +145,14 @@ func (c *checker) cell(g *Guest, cell *Cell) {
 	}
 }
 
-// binds reports whether memory can be bound on a node: it exists and has some. Proxmox only
-// checks that its directory exists (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:151).
+// binds reports whether memory can be bound on a node: it must exist and have memory.
+// Proxmox only checks that the node's directory exists (qemu-server 9.2.6,
+// src/PVE/QemuServer/Memory.pm:151).
 func (m *Machine) binds(n int) bool {
 	return n >= 0 && n < len(m.Nodes) && m.Nodes[n].MemoryMiB > 0
 }
 
-// part returns how much of a cell's memory its i-th node gives.
+// part returns the part of a cell's memory on its i-th node.
 func part(cell *Cell, i int) int64 {
 	if cell.Parts != nil {
 		return cell.Parts[i]
@@ -160,7 +161,7 @@ func part(cell *Cell, i int) int64 {
 	return cell.MemoryMiB*int64(i+1)/parts - cell.MemoryMiB*int64(i)/parts
 }
 
-// memory checks that no NUMA node, nor the host, gives more than it has.
+// memory checks that the memory of no NUMA node, nor of the host, is overcommitted.
 func (c *checker) memory() {
 	_, usable := c.machine.Usable()
 	if c.total > usable {
@@ -173,7 +174,7 @@ func (c *checker) memory() {
 	}
 }
 
-// floating checks that VMs without pins have a CPU for each vCPU in total.
+// floating checks that VMs without pins have, in total, a CPU for each vCPU.
 func (c *checker) floating(guests []Guest) {
 	cpus, _ := c.machine.Usable()
 	vcpus := 0
@@ -187,8 +188,8 @@ func (c *checker) floating(guests []Guest) {
 	}
 }
 
-// CheckDedicated checks what only numaform promises: whole cores for each VM except for one
-// odd remainder, unless it reports that there were none.
+// CheckDedicated checks a promise that only numaform makes: each VM has whole cores except
+// for one odd vCPU, unless it reports that no whole cores were free.
 func CheckDedicated(m *Machine, g *Guest) []Fault {
 	broken := 0
 	for _, cpus := range m.sharing(func(c CPU) int { return c.Core }) {

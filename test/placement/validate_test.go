@@ -6,8 +6,7 @@ import (
 	"github.com/numaform/numaform/test/placement"
 )
 
-// TestCheck checks that each planted fault is found, and that the guests without one have
-// none.
+// TestCheck checks that each planted fault is found, and that no others are.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 4, smt: 2}) // node 0: CPUs 0-3 and 8-11, node 1: 4-7 and 12-15
@@ -61,7 +60,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheckMemoryOnly: a node without CPUs gives memory, one without memory does not.
+// TestCheckMemoryOnly checks that memory can be bound on a node without CPUs, but not on a
+// node without memory.
 func TestCheckMemoryOnly(t *testing.T) {
 	t.Parallel()
 	m := known(t, "constructed/xeon-2s-memory-only") // nodes 2 and 3 have no CPUs
@@ -77,7 +77,8 @@ func TestCheckMemoryOnly(t *testing.T) {
 	}
 }
 
-// TestCheckDedicated: a Dedicated VM may have a part of one core, but not of two.
+// TestCheckDedicated checks that a Dedicated VM may have a part of one core, but not of
+// two.
 func TestCheckDedicated(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 1, cores: 4, smt: 2})

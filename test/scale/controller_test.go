@@ -28,7 +28,7 @@ type controller struct {
 	probes, metrics, profiles string
 }
 
-// start starts a controller with a disk of its own.
+// start starts a controller with a separate disk.
 func (w *world) start(replica string) *controller {
 	w.t.Helper()
 	c := &controller{w: w, done: make(chan struct{}), log: &stampedLog{}, probes: w.freeAddress(), metrics: w.freeAddress(), profiles: w.freeAddress()}
@@ -52,9 +52,9 @@ func (w *world) start(replica string) *controller {
 	return c
 }
 
-// kill sends a signal and waits until the controller has ended.
+// kill sends a signal and waits until the controller exits.
 func (c *controller) kill(signal syscall.Signal) {
-	_ = c.command.Process.Signal(signal) // it may have ended
+	_ = c.command.Process.Signal(signal) // it may have exited
 	<-c.done
 }
 
@@ -78,7 +78,7 @@ func (c *controller) until(what string, limit time.Duration, done func() bool) {
 		select {
 		case <-ticker.C:
 		case <-c.done:
-			c.w.t.Fatalf("the controller ended before: %s", what)
+			c.w.t.Fatalf("the controller exited while waiting for: %s", what)
 		case <-deadline:
 			c.w.t.Fatalf("not within %s: %s", limit, what)
 		}
@@ -93,14 +93,13 @@ func (c *controller) ready() {
 		if err != nil {
 			return false
 		}
-		defer response.Body.Close() //nolint:errcheck // nothing was read
+		defer response.Body.Close() //nolint:errcheck // the body is not read
 		return response.StatusCode == http.StatusOK
 	})
 }
 
-// settled waits until the controller has processed everything: it uses less than a fifth of
-// a core for ten seconds. It does not wait longer than two minutes, because what a
-// controller uses while nothing happens is measured.
+// settled waits until the controller is idle: it uses less than a fifth of a core for ten
+// seconds. It waits at most two minutes, because the idle usage is measured separately.
 func (c *controller) settled() {
 	c.w.t.Helper()
 	last, since, began := c.usage(), time.Now(), time.Now()
@@ -115,15 +114,15 @@ func (c *controller) settled() {
 	})
 }
 
-// usage is what a controller has used.
+// usage contains the resources that a controller used.
 type usage struct {
-	// own and children are CPU times; children are the programs that have ended.
+	// own and children are CPU times. children includes only ended programs.
 	own, children time.Duration
 	// resident and peak are memory in bytes.
 	resident, peak int64
 }
 
-// usage reads it from /proc.
+// usage reads the usage from /proc.
 func (c *controller) usage() usage {
 	c.w.t.Helper()
 	dir := filepath.Join("/proc", strconv.Itoa(c.command.Process.Pid))
@@ -161,7 +160,7 @@ func (c *controller) fetch(url string) []byte {
 	if err != nil {
 		c.w.t.Fatal(err)
 	}
-	defer response.Body.Close() //nolint:errcheck // it was read
+	defer response.Body.Close() //nolint:errcheck // only read
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		c.w.t.Fatal(err)
@@ -183,7 +182,7 @@ func (c *controller) toKubernetes() int {
 	return int(total)
 }
 
-// profile writes a profile beside the others of a run, if -scale.profiles names a directory.
+// profile writes a profile to the directory in -scale.profiles, if set.
 func (c *controller) profile(name, path string) {
 	if *profiles == "" {
 		return
@@ -193,7 +192,7 @@ func (c *controller) profile(name, path string) {
 	}
 }
 
-// cpuProfile profiles the controller in the background for a time.
+// cpuProfile profiles the controller's CPU use for a period, in the background.
 func (c *controller) cpuProfile(name string, period time.Duration) (wait func()) {
 	if *profiles == "" {
 		return func() {}

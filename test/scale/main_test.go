@@ -1,7 +1,7 @@
-// Package scale_test runs numaform's controller with a large fleet: the real controller,
-// engine and provider, a control plane without kubelets, and a simulated Proxmox cluster
-// for each region. All VMs exist from the start, so that only the controller's own work is
-// measured.
+// Package scale_test runs numaform's controller with a large fleet. It uses the real
+// controller, engine and provider, a control plane without kubelets, and a simulated
+// Proxmox cluster for each region. All VMs exist from the start, so that only the
+// controller's own work is measured.
 //
 //	go test ./test/scale -v -run TestScale -scale.size 2/10/300/1200
 package scale_test

@@ -26,16 +26,16 @@ import (
 
 var (
 	sizeFlag = flag.String("scale.size", defaultSize, "numbers of regions, hosts, VMs and pods")
-	burst    = flag.Int("scale.burst", 20, "VMs of the burst")
+	burst    = flag.Int("scale.burst", 20, "number of VMs in the burst")
 	profiles = flag.String("scale.profiles", "", "directory for profiles of the controller")
 )
 
-// defaultSize is the size for which the limits hold. The controller and the API server of
-// 4/100/5000/20000 need more than 20 GiB together.
+// defaultSize is the size to which the limits apply. With 4/100/5000/20000, the controller
+// and the API server need more than 20 GiB together.
 const defaultSize = "2/20/1000/4000"
 
-// TestScale measures the controller of a large fleet: after its start, idle, for one more
-// VM, for a burst, and when another replica takes over.
+// TestScale measures the controller of a large fleet: after the start, when idle, for one
+// more VM, for a burst, and when another replica takes over.
 func TestScale(t *testing.T) {
 	enginetest.Nightly(t)
 	var s size
@@ -68,8 +68,8 @@ func TestScale(t *testing.T) {
 	w.scaleDown("burst removed", c)
 }
 
-// firstRead logs how long the first reading of all guests took, and fails the test if it
-// read guests again without need.
+// firstRead logs the duration of the first reading of all guests, and fails the test if
+// guests were reread unnecessarily.
 func (w *world) firstRead() {
 	w.t.Helper()
 	slowest, again := time.Duration(0), 0
@@ -92,17 +92,17 @@ func (w *world) firstRead() {
 		}
 		slowest = max(slowest, ended.Sub(begun))
 		if most := sim.MaxInFlight(); most > 3 {
-			w.t.Errorf("%d requests at once to one Proxmox cluster, want at most 3", most)
+			w.t.Errorf("%d concurrent requests to one Proxmox cluster, want at most 3", most)
 		}
 	}
-	w.t.Logf("first reading of the guests: %.2f s in the slowest region, %d guests read again", slowest.Seconds(), again)
-	// A decision reads stopped guests again, which are the templates here.
+	w.t.Logf("first reading of the guests: %.2f s in the slowest region, %d guests reread", slowest.Seconds(), again)
+	// A decision rereads stopped guests, which are only the templates.
 	if decisions := 3; again > decisions*len(w.hosts) {
-		w.t.Errorf("%d guests were read again although nothing changed", again)
+		w.t.Errorf("%d guests were reread although nothing changed", again)
 	}
 }
 
-// slow makes each answer of Proxmox take a time.
+// slow delays each response of Proxmox.
 func (w *world) slow(by time.Duration) {
 	for _, sim := range w.sims {
 		sim.AddFault(pvesim.Fault{Delay: by})
@@ -124,7 +124,7 @@ func (w *world) calls() []pvesim.Call {
 	return calls
 }
 
-// measure resets the calls, does something and reports it.
+// measure resets the calls, calls do, and reports the resources used.
 func (w *world) measure(name string, c *controller, do func() map[string]float64) {
 	w.t.Helper()
 	w.reset()
@@ -137,7 +137,7 @@ func (w *world) measure(name string, c *controller, do func() map[string]float64
 	w.report(name, c, before, began, f)
 }
 
-// report logs what was used since before, and the requests to Proxmox since reset.
+// report logs the resources used since before, and the requests to Proxmox since reset.
 func (w *world) report(name string, c *controller, before usage, began time.Time, f map[string]float64) {
 	w.t.Helper()
 	now := c.usage()
@@ -172,14 +172,14 @@ func (w *world) report(name string, c *controller, before usage, began time.Time
 	}
 }
 
-// limits are the largest figures that a fleet of the default size may need. CPU times and
-// memory have slack, because other programs use the machine of the tests too.
-// docs/scale.md lists them.
+// limits are the maximum figures for a fleet of the default size. CPU times and memory
+// include slack for other programs on the machine. docs/scale.md lists the limits.
 var limits = []struct {
 	row, figure string
 	most        float64
 }{
-	// Each region is asked twice a minute, with two requests: 8, or 12 with one round more.
+	// Each region is polled twice a minute with two requests: 8 requests, or 12 with one
+	// more round.
 	{"idle, 1 min", "requests", 12},
 	{"idle, 1 min", "provider", 0},
 	{"idle, 1 min", "cpu-s", 25},
@@ -218,7 +218,7 @@ func kindOf(path string) string {
 	return strings.Join(parts, "/")
 }
 
-// pending creates pods that the scheduler could not place.
+// pending creates pods that the scheduler reported as unschedulable.
 func (w *world) pending(n int) {
 	w.t.Helper()
 	ctx := context.Background()
@@ -245,7 +245,7 @@ func (w *world) matching(method, suffix string) []pvesim.Call {
 	})
 }
 
-// scaleUp measures pods that need that many VMs, until the last one is started.
+// scaleUp creates pods that need that many VMs and measures until the last VM is started.
 func (w *world) scaleUp(name string, c *controller, vms int) {
 	w.t.Helper()
 	w.measure(name, c, func() map[string]float64 {
@@ -279,7 +279,7 @@ func (w *world) scaleDown(name string, c *controller) {
 	claims := slices.DeleteFunc(list.Items, func(claim karpv1.NodeClaim) bool { return claim.Status.NodeName != "" })
 	w.measure(name, c, func() map[string]float64 {
 		w.each(len(claims), func(i int) error { return client.IgnoreNotFound(w.api.Delete(ctx, &claims[i])) })
-		c.until("the VMs are gone", 20*time.Minute, func() bool {
+		c.until("the VMs are deleted", 20*time.Minute, func() bool {
 			var list karpv1.NodeClaimList
 			return w.api.List(ctx, &list) == nil && len(list.Items) == len(w.vms)
 		})

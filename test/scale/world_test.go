@@ -46,15 +46,15 @@ const (
 	namespace = "numaform"
 	// pool is the name of the NodePool and of the ProxmoxNodeClass.
 	pool = "workers"
-	// instanceType is the only one of the NodePool.
+	// instanceType is the only instance type of the NodePool.
 	instanceType = "s1.2VCPU-8GB"
 )
 
 // size is the size of a world.
 type size struct{ regions, hosts, vms, pods int }
 
-// world is a cluster of that size, whose nodes are VMs of simulated Proxmox clusters. All of
-// them exist from the start: files, states, guests, NodeClaims, Nodes and pods.
+// world is a cluster whose nodes are VMs of simulated Proxmox clusters. Everything exists
+// from the start: files, states, guests, NodeClaims, Nodes and pods.
 type world struct {
 	t    *testing.T
 	size size
@@ -91,7 +91,7 @@ func newWorld(t *testing.T, size size) *world {
 	return w
 }
 
-// step does a part of the preparation and logs how long it took.
+// step runs a step of the preparation and logs its duration.
 func (w *world) step(name string, do func()) {
 	w.t.Helper()
 	began := time.Now()
@@ -163,12 +163,12 @@ spec:
 	}
 }
 
-// configure writes numaform.yaml and reads it as the controller does.
+// configure writes numaform.yaml and loads it as the controller does.
 func (w *world) configure() {
 	w.t.Helper()
 	w.write("token", pvesim.DefaultTokenSecret)
 	w.write("kube-ca.pem", string(w.plane.Config.CAData))
-	// A person would have to approve a burst of 200 VMs.
+	// Without a policy, a burst of 200 VMs would require approval.
 	w.write("policy.yaml", "rules:\n- {name: all, description: The test scales, when: \"true\", decision: allow}\n")
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "clusterID: %s\nclusters:\n", clusterID)
@@ -207,8 +207,8 @@ func (w *world) environ(replica string) []string {
 	return append(testenv.CleanEnv(), "NUMAFORM_STATE_DIR="+filepath.Join(w.dir, replica), "KUBE_CONFIG_PATH="+w.kubeconfig, "KUBECONFIG="+w.kubeconfig)
 }
 
-// writeFleet creates one VM as the controller would, and writes the others: their files,
-// their hosts' states and their guests.
+// writeFleet creates one VM as the controller does, and writes the files, states and guests
+// of the others.
 func (w *world) writeFleet() {
 	w.t.Helper()
 	w.t.Setenv("KUBE_CONFIG_PATH", w.kubeconfig) // for the backend of the states
@@ -312,7 +312,8 @@ func (w *world) requests(snapshot *topology.Snapshot, existing []fleet.VM, vms i
 	return requests
 }
 
-// stateSecret returns the Secret of a host's state, as the engine's backend writes it.
+// stateSecret returns the Secret of a host's state, without the state, as the engine's
+// backend writes it.
 func stateSecret(host topology.HostID) *corev1.Secret {
 	suffix := generator.StateName(clusterID, host)
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
@@ -324,7 +325,7 @@ func stateSecret(host topology.HostID) *corev1.Secret {
 	}}
 }
 
-// learn reads the result of applying a VM from state and Proxmox.
+// learn reads the result of applying a VM from the state and Proxmox.
 func (w *world) learn(vm *fleet.VM) *fleetsim.Model {
 	w.t.Helper()
 	secret := stateSecret(vm.Host)
@@ -341,7 +342,7 @@ func (w *world) learn(vm *fleet.VM) *fleetsim.Model {
 	}
 	guest, ok := w.sim(vm.Host).Guest(int(vm.VMID))
 	if !ok {
-		w.t.Fatalf("vm %s was not made", vm.Name)
+		w.t.Fatalf("vm %s was not created", vm.Name)
 	}
 	model, err := fleetsim.Learn(vm, state, guest)
 	if err != nil {
@@ -371,7 +372,7 @@ func (w *world) writeHost(model *fleetsim.Model, i int, files generator.Files) e
 	}
 	for _, guest := range guests {
 		if i == 0 && guest.VMID == int(w.vms[0].VMID) {
-			continue // it was really created
+			continue // created by the engine
 		}
 		if err := w.sim(host).PutGuest(guest); err != nil {
 			return err
@@ -438,8 +439,8 @@ func (w *world) createNodes() {
 	w.each(w.size.pods, func(i int) error { return w.createPod(ctx, fmt.Sprintf("app-%d", i), w.vms[i%len(w.vms)].Name) })
 }
 
-// createNode creates the NodeClaim and the Node of a VM, as Karpenter's controllers and a
-// kubelet leave them.
+// createNode creates the NodeClaim and the Node of a VM as they are after Karpenter's
+// controllers and the kubelet processed them.
 func (w *world) createNode(ctx context.Context, provider *cloudprovider.CloudProvider, vm fleet.VM, np *karpv1.NodePool) error {
 	claim := scheduling.NewNodeClaim(vm, np)
 	created, err := provider.Create(ctx, claim)

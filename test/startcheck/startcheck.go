@@ -1,8 +1,7 @@
-// Package startcheck checks whether guests would start on a host without conflicts. It
-// checks complete configurations by the rules that Proxmox and QEMU apply only at start,
-// and by numaform's own: no CPU in two exclusive pins, and the memory of each NUMA node
-// within its limit. It shares no code with the planner, whose results it checks. Start at
-// Check.
+// Package startcheck checks whether guests can start on a host without conflicts. It
+// applies the rules that Proxmox and QEMU check only at start, and numaform's own rules: no
+// CPU is in two exclusive pins, and no NUMA node's memory is overcommitted. It shares no
+// code with the planner, whose results it checks. Start at Check.
 package startcheck
 
 import (
@@ -15,23 +14,22 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Guest is the part of a VM's configuration that its start depends on.
+// Guest contains the parts of a VM's configuration that affect its start.
 type Guest struct {
 	VMID           int
 	Sockets, Cores int
 	MemoryMiB      int64
-	// NUMAEnabled is the option numa; without it Proxmox ignores NUMA.
+	// NUMAEnabled is the option numa. If it is false, Proxmox ignores NUMA.
 	NUMAEnabled bool
-	// NUMA is numaN by N. MemoryMiB 0 and an empty policy mean unset.
+	// NUMA contains the numaN options by N. MemoryMiB 0 and an empty policy mean unset.
 	NUMA map[int]topology.NUMACell
 	// HugePagesMiB is the size of the huge pages that back the memory; 0 means none.
 	HugePagesMiB int64
 	// MemoryHotplug is set if the option hotplug contains memory.
 	MemoryHotplug bool
-	// Affinity is the affinity of all threads; empty means that they float.
+	// Affinity is the CPU affinity of all threads; empty means that they float.
 	Affinity topology.CPUSet
-	// Pins is the host CPU of each vCPU that is pinned to one, for example by
-	// numaform-agent.
+	// Pins is the host CPU to which each vCPU is pinned, for example by numaform-agent.
 	Pins []int
 	// Exclusive guests share their affinity and pins with no other guest.
 	Exclusive bool
@@ -40,10 +38,10 @@ type Guest struct {
 // VCPUs returns the number of virtual CPUs.
 func (g *Guest) VCPUs() int { return max(1, g.Sockets) * max(1, g.Cores) }
 
-// pinned returns the host CPUs that the guest is pinned to.
+// pinned returns the host CPUs to which the guest is pinned.
 func (g *Guest) pinned() topology.CPUSet { return g.Affinity.Union(topology.CPUs(g.Pins...)) }
 
-// The messages of Proxmox and QEMU without parameters.
+// The errors of Proxmox and QEMU without parameters.
 var (
 	errTotal    = errors.New("total memory for NUMA nodes must be equal to vm static memory")
 	errHotplug  = errors.New("cannot enable memory hotplugging with custom NUMA topology")
@@ -53,8 +51,8 @@ var (
 	errWide     = errors.New("more than 1 hostnode value in numa node is not supported when hugepages are enabled")
 )
 
-// Check returns the faults that would occur if all guests ran on the host at once: one
-// error for each fault, sorted by VMID, or nil if there are none.
+// Check returns the faults that occur if all guests run on the host at once: one error for
+// each fault, sorted by VMID, or nil.
 func Check(host *topology.Host, guests []Guest) []error {
 	sorted := slices.Clone(guests)
 	slices.SortStableFunc(sorted, func(a, b Guest) int { return cmp.Compare(a.VMID, b.VMID) })
@@ -69,7 +67,7 @@ func Check(host *topology.Host, guests []Guest) []error {
 	return slices.Concat(faults, checkExclusive(sorted), checkMemory(host, sorted))
 }
 
-// checkSize applies Proxmox' limit on vCPUs.
+// checkSize applies the limits of Proxmox on vCPUs and memory.
 func checkSize(host *topology.Host, g *Guest) []error {
 	var faults []error
 	if limit := host.OnlineCPUs().Size(); g.VCPUs() > limit {
@@ -81,7 +79,7 @@ func checkSize(host *topology.Host, g *Guest) []error {
 	return faults
 }
 
-// checkNUMA applies the requirements of Proxmox and QEMU on numaN.
+// checkNUMA applies the requirements of Proxmox and QEMU on the numaN options.
 func checkNUMA(host *topology.Host, g *Guest) []error {
 	if !g.NUMAEnabled || len(g.NUMA) == 0 {
 		return nil
@@ -135,8 +133,8 @@ func checkCell(host *topology.Host, n int, cell topology.NUMACell) []error {
 	return faults
 }
 
-// checkHugePages applies Proxmox' requirements on a guest backed by huge pages. Proxmox
-// reads a two-digit host node as several (qemu-server 9.2.6,
+// checkHugePages applies the requirements of Proxmox on a guest backed by huge pages.
+// Proxmox parses a two-digit host node as several nodes (qemu-server 9.2.6,
 // src/PVE/QemuServer/Memory.pm:629).
 func checkHugePages(g *Guest) []error {
 	switch {
@@ -177,7 +175,7 @@ func checkGuestCPUs(g *Guest, n int, owner map[int]int) []error {
 	return faults
 }
 
-// nodeCPUs returns the online CPUs of the host's NUMA nodes with those ids.
+// nodeCPUs returns the online CPUs of the host's NUMA nodes with those IDs.
 func nodeCPUs(host *topology.Host, ids topology.CPUSet) topology.CPUSet {
 	var cpus []int
 	for _, c := range host.CPUs {

@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// checkPins checks the CPUs that one guest is pinned to.
+// checkPins checks the CPUs to which one guest is pinned.
 func checkPins(host *topology.Host, g *Guest) []error {
 	var faults []error
 	online := host.OnlineCPUs()
@@ -34,7 +34,7 @@ func checkPins(host *topology.Host, g *Guest) []error {
 	return append(faults, checkPinsInCells(host, g)...)
 }
 
-// checkFloating checks that an affinity is on the NUMA nodes of the memory.
+// checkFloating checks that an affinity is within the NUMA nodes of the guest's memory.
 func checkFloating(host *topology.Host, g *Guest) []error {
 	if !g.NUMAEnabled || g.Affinity.IsEmpty() {
 		return nil
@@ -96,9 +96,10 @@ type pages struct {
 	mib  int64
 }
 
-// checkMemory checks the host's memory, and the memory bound to each NUMA node against its
-// size. Memory bound to several nodes must fit them together. Reserved huge pages are not
-// ordinary memory; Proxmox allocates others from it.
+// checkMemory checks that the memory of the host and of each NUMA node is not
+// overcommitted. Memory bound to several nodes must fit into them together. Reserved huge
+// pages are not part of ordinary memory; Proxmox allocates other huge pages from ordinary
+// memory.
 func checkMemory(host *topology.Host, guests []Guest) []error {
 	total, cells := ordinaryMemory(host, guests)
 	var faults []error
@@ -118,8 +119,8 @@ func checkMemory(host *topology.Host, guests []Guest) []error {
 	return faults
 }
 
-// ordinaryMemory sums the guests' ordinary memory, in total and by the NUMA nodes that it
-// is bound to.
+// ordinaryMemory sums the guests' ordinary memory, in total and by the NUMA nodes to which
+// it is bound.
 func ordinaryMemory(host *topology.Host, guests []Guest) (total int64, cells map[string]int64) {
 	cells = map[string]int64{}
 	huge := map[pages]int64{}
@@ -161,7 +162,8 @@ func boundWithin(cells map[string]int64, nodes topology.CPUSet) int64 {
 	return sum
 }
 
-// nodeMemory sums the memory of NUMA nodes, and reports false if that of a node is unknown.
+// nodeMemory sums the memory of NUMA nodes, and reports false if the memory of a node is
+// unknown.
 func nodeMemory(host *topology.Host, ids topology.CPUSet) (int64, bool) {
 	var sum int64
 	found := 0

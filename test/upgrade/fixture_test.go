@@ -71,19 +71,20 @@ func start(t *testing.T, hosts int) *fixture {
 		}},
 		Engine: engine, Rules: guard.DefaultRules(),
 	}
-	// The fleet of 100 VMs is created within the window of the limits.
+	// All 100 VMs are created within one window of the limits.
 	f.config.Rules.Limits.PerPool.Creates = 200
 	return f
 }
 
-// as configures the scaler for a release, with a mirror of providers.
+// as configures the scaler for a release, with a provider mirror.
 func (f *fixture) as(release generator.Release, plugins string) {
 	config := f.config
 	config.Release, config.PluginDir = release, plugins
 	f.scaler = scaler.New(config)
 }
 
-// mirrorOf returns a mirror with only another version of the provider: the same program.
+// mirrorOf returns a mirror that contains the same provider program under another version
+// only.
 func mirrorOf(t *testing.T, plugins, version string) string {
 	t.Helper()
 	provider := filepath.FromSlash(generator.ProviderSource)
@@ -98,7 +99,7 @@ func mirrorOf(t *testing.T, plugins, version string) string {
 	return mirror
 }
 
-// propose places a small pinned VM on each of the hosts.
+// propose places a small pinned VM on each of the hosts, and returns the change.
 func (f *fixture) propose(t *testing.T, hosts ...topology.HostID) *scaler.Change {
 	t.Helper()
 	snapshot, err := f.client.Snapshot(t.Context())
@@ -146,8 +147,8 @@ type growth struct {
 	before, after generator.Files
 }
 
-// growByOne creates one more VM. Before, the plan of each host contains only that, and
-// afterwards all plans are empty.
+// growByOne creates one more VM. It checks that the plans contain only its creation, and
+// that all plans are empty afterwards.
 func (f *fixture) growByOne(t *testing.T) growth {
 	t.Helper()
 	before, err := f.store.Files()
@@ -176,7 +177,7 @@ func (f *fixture) growByOne(t *testing.T) growth {
 	return growth{}
 }
 
-// wantActions plans all hosts and checks that only created is created and no other VM
+// wantActions plans all hosts, and checks that the VM created is created and no other VM
 // changes.
 func (f *fixture) wantActions(t *testing.T, change *scaler.Change, created string) {
 	t.Helper()

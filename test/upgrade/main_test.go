@@ -15,7 +15,8 @@ import (
 // binary is the path of this numaform.
 var binary string
 
-// servers are backend servers that take seconds to start: one of each for all tests.
+// servers contains the backend servers that take seconds to start. All tests share one of
+// each.
 var servers struct {
 	cluster  func() (*testenv.Cluster, error)
 	database func() (*testenv.Database, error)
@@ -51,8 +52,8 @@ func run(m *testing.M) (code int) {
 	return code
 }
 
-// openServers makes the servers start when a test first needs them, and returns a function
-// that stops the started ones.
+// openServers prepares the servers, which start when a test first needs them. It returns a
+// function that stops the started servers.
 func openServers() (end func() error) {
 	// mu guards closers.
 	var mu sync.Mutex

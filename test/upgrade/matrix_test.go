@@ -18,9 +18,9 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// TestMatrix creates fleets with the baseline, in each kind of store and with each backend,
-// and continues with this numaform: no VM is replaced, a second plan is empty, and VMs come
-// and go as before. Then the baseline runs on what this numaform left.
+// TestMatrix creates fleets with the baseline, with each kind of store and each backend,
+// and continues with this numaform. No VM is replaced, a second plan is empty, and VMs can
+// be created and removed. Then the baseline runs on the upgraded fleet.
 func TestMatrix(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -41,7 +41,7 @@ func TestMatrix(t *testing.T) {
 			w.upgrade()
 			before := w.guests()
 			if len(before) != 2 {
-				t.Fatalf("the baseline made %d VMs, want 2", len(before))
+				t.Fatalf("the baseline created %d VMs, want 2", len(before))
 			}
 			w.goesOn(before)
 			w.rollback()
@@ -49,7 +49,8 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// goesOn checks that this numaform leaves guests alone, and creates and removes others.
+// goesOn checks that this numaform does not change existing guests, and can create and
+// remove others.
 func (w *matrixWorld) goesOn(before map[int]string) {
 	w.t.Helper()
 	w.nothingToDo(w.current)
@@ -64,7 +65,7 @@ func (w *matrixWorld) goesOn(before map[int]string) {
 	w.nothingToDo(w.current)
 }
 
-// remove removes the VM that did not exist before.
+// remove removes the VM that is not in before.
 func (w *matrixWorld) remove(program string, before map[int]string) {
 	w.t.Helper()
 	for _, guest := range w.sim.Guests() {
@@ -73,10 +74,10 @@ func (w *matrixWorld) remove(program string, before map[int]string) {
 			return
 		}
 	}
-	w.t.Fatal("there is no VM to remove")
+	w.t.Fatal("no VM to remove")
 }
 
-// rollback runs the baseline on what this numaform left: it works, or refuses before any
+// rollback runs the baseline on the upgraded fleet. It must work, or refuse before any
 // write.
 func (w *matrixWorld) rollback() {
 	w.t.Helper()
@@ -89,20 +90,20 @@ func (w *matrixWorld) rollback() {
 		w.same(before, 0)
 		for _, call := range w.sim.Calls()[calls:] {
 			if call.Method != "GET" && !strings.HasPrefix(call.Path, "/access/") {
-				w.t.Errorf("the baseline refused, and wrote %s %s before", call.Method, call.Path)
+				w.t.Errorf("the baseline refused, but wrote before: %s %s", call.Method, call.Path)
 			}
 		}
 		if after := w.tree(); after != files {
-			w.t.Errorf("the baseline refused, and the repository is at %s, was at %s", after, files)
+			w.t.Errorf("the baseline refused, but the repository is at %s, was at %s", after, files)
 		}
 		w.nothingToDo(w.current)
 		return
 	}
-	// It finds no state in the old location, and imports its VMs again.
+	// The baseline finds no state in the old location, and imports its VMs again.
 	w.apply(w.baseline, "nothing.yaml")
 	w.same(before, 1)
 	w.nothingToDo(w.baseline)
-	// And upgrade again.
+	// Upgrade again.
 	w.apply(w.current, "nothing.yaml")
 	w.same(before, 1)
 	w.nothingToDo(w.current)
@@ -111,8 +112,8 @@ func (w *matrixWorld) rollback() {
 	w.nothingToDo(w.current)
 }
 
-// TestMatrixStandby runs the baseline on a fleet with a standby VM. It refuses before any
-// write: it knows only VMs that run, so any plan of its own would start this one.
+// TestMatrixStandby runs the baseline on a fleet with a standby VM. The baseline does not
+// support standby VMs, so its plans would start this one. It must refuse before any write.
 func TestMatrixStandby(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -125,7 +126,7 @@ func TestMatrixStandby(t *testing.T) {
 			vmid := w.addStandby()
 			before := w.guests()
 			if len(before) != len(existing)+1 || !strings.Contains(before[vmid], "running=false") {
-				t.Fatalf("VM %d is not a stopped VM beside those of the baseline: %v", vmid, before)
+				t.Fatalf("VM %d is not a stopped VM in addition to those of the baseline: %v", vmid, before)
 			}
 			w.same(existing, 1)
 
@@ -142,8 +143,8 @@ func TestMatrixStandby(t *testing.T) {
 	}
 }
 
-// refuses checks that the baseline refuses a command because it does not know standby VMs,
-// and writes nothing before.
+// refuses checks that the baseline refuses a command because it does not support standby
+// VMs, and writes nothing before.
 func (w *matrixWorld) refuses(before map[int]string, args ...string) {
 	w.t.Helper()
 	calls := len(w.sim.Calls())
@@ -155,16 +156,17 @@ func (w *matrixWorld) refuses(before map[int]string, args ...string) {
 	w.same(before, 0)
 	for _, call := range w.sim.Calls()[calls:] {
 		if call.Method != "GET" && !strings.HasPrefix(call.Path, "/access/") {
-			w.t.Errorf("the baseline refused, and wrote %s %s before", call.Method, call.Path)
+			w.t.Errorf("the baseline refused, but wrote before: %s %s", call.Method, call.Path)
 		}
 	}
 	if after := w.files(); !maps.Equal(after, files) {
-		w.t.Errorf("the baseline refused %s, and changed files of the fleet", strings.Join(args, " "))
+		w.t.Errorf("the baseline refused %s, but changed files of the fleet", strings.Join(args, " "))
 	}
 }
 
 // addStandby creates a standby VM with this numaform and returns its VMID. Only the
-// controller decides on standby VMs, so the test makes one of a VM that is only in the files.
+// controller decides on standby VMs, so the test plans a VM, marks it as standby in its
+// file, and applies the files.
 func (w *matrixWorld) addStandby() int {
 	w.t.Helper()
 	existing := w.guests()
@@ -175,7 +177,7 @@ func (w *matrixWorld) addStandby() int {
 	w.must(err)
 	at := slices.IndexFunc(parsed.VMs, func(vm fleet.VM) bool { return existing[int(vm.VMID)] == "" })
 	if at < 0 {
-		w.t.Fatal("there is no new VM")
+		w.t.Fatal("no new VM in the files")
 	}
 
 	vm := &parsed.VMs[at]
@@ -203,7 +205,7 @@ func (w *matrixWorld) files() map[string]string {
 	return found
 }
 
-// tree returns the commit of the repository, if there is one.
+// tree returns the commit of the repository, if the fleet has one.
 func (w *matrixWorld) tree() string {
 	if w.store != inGit {
 		return ""
@@ -214,7 +216,7 @@ func (w *matrixWorld) tree() string {
 // bareClone matches the command in the message to operators whose repository has no remote.
 var bareClone = regexp.MustCompile("git clone --bare [^\n;,`]*")
 
-// upgrade does exactly what this numaform asks an operator to do.
+// upgrade runs exactly the commands that this numaform asks an operator to run.
 func (w *matrixWorld) upgrade() {
 	w.t.Helper()
 	if w.store != inGitAlone {
@@ -237,7 +239,8 @@ func (w *matrixWorld) upgrade() {
 	w.must(os.WriteFile(w.path("numaform.yaml"), []byte(strings.Replace(string(content), "git: {enabled: true}", "git: {remote: '"+bare+"'}", 1)), 0o600))
 }
 
-// TestMatrixCrashed continues after a baseline that was killed in the middle of an apply.
+// TestMatrixCrashed continues with this numaform after the baseline was killed during an
+// apply.
 func TestMatrixCrashed(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -278,7 +281,7 @@ func (w *matrixWorld) killAt(fault pvesim.Fault, manifests string) {
 	case <-reached:
 	case <-ended:
 		close(release)
-		w.t.Fatalf("the baseline ended before it was killed\n%s", said)
+		w.t.Fatalf("the baseline exited before it was killed\n%s", said)
 	}
 	w.must(cmd.Process.Kill())
 	<-ended
@@ -286,7 +289,7 @@ func (w *matrixWorld) killAt(fault pvesim.Fault, manifests string) {
 	w.settle()
 }
 
-// TestMatrixErrored continues after a baseline that could not save a state.
+// TestMatrixErrored continues with this numaform after the baseline could not save a state.
 func TestMatrixErrored(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -300,7 +303,7 @@ func TestMatrixErrored(t *testing.T) {
 			w.run(1, w.baseline, "apply", "-f", "three.yaml", "--auto-approve")
 			w.states.Refuse()
 			if kept := w.errored(); len(kept) == 0 {
-				t.Fatal("the baseline kept no state that it could not save")
+				t.Fatal("the baseline left no errored.tfstate")
 			}
 			w.apply(w.current, "nothing.yaml")
 			w.same(before, 1)
@@ -324,7 +327,7 @@ func (w *matrixWorld) errored() []string {
 	return kept
 }
 
-// TestMatrixReview merges a branch that the baseline pushed, after the upgrade.
+// TestMatrixReview merges, after the upgrade, a branch that the baseline pushed.
 func TestMatrixReview(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -333,7 +336,7 @@ func TestMatrixReview(t *testing.T) {
 	before := w.guests()
 	w.configure("review: true, ")
 	if said := w.apply(w.baseline, "three.yaml"); !strings.Contains(said, "waits for review on branch numaform/") {
-		t.Fatalf("nothing waits for review:\n%s", said)
+		t.Fatalf("no change waits for review:\n%s", said)
 	}
 	w.same(before, 0)
 	w.apply(w.current, "nothing.yaml")
@@ -350,6 +353,6 @@ func TestMatrixReview(t *testing.T) {
 	w.same(before, 2)
 	w.nothingToDo(w.current)
 	if list := slices.Collect(strings.Lines(w.run(0, w.current, "history"))); len(list) == 0 {
-		t.Error("there is no history")
+		t.Error("the history is empty")
 	}
 }

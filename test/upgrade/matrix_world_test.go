@@ -39,23 +39,23 @@ const (
 	commandTimeout = 5 * time.Minute
 )
 
-// matrixWorld is a fleet that passes from one release to another.
+// matrixWorld is a fleet that is upgraded from the baseline to this numaform, and back.
 type matrixWorld struct {
 	t      *testing.T
 	dir    string
 	env    []string
 	sim    *pvesim.Server
 	states *statesim.Server
-	// store and backend are their names in the configuration.
+	// store and backend are their kinds.
 	store, backend string
-	// space is its own namespace, if it has one.
+	// space is the fleet's own namespace, if it has one.
 	space string
 	// baseline and current are the paths of the programs.
 	baseline, current string
 }
 
 // matrixPods returns pods that need as many nodes as replicas. Existing VMs of the fleet
-// count, because their Nodes may still join.
+// are included, because their Nodes may still join.
 func matrixPods(replicas int) string {
 	return fmt.Sprintf(`apiVersion: numaform.dev/v1alpha1
 kind: ProxmoxNodeClass
@@ -101,21 +101,21 @@ spec:
 `, replicas)
 }
 
-// noPods is a cluster without pending pods, whose Node does not belong to the fleet.
+// noPods is a cluster without pending pods, whose only Node is not part of the fleet.
 const noPods = `apiVersion: v1
 kind: Node
 metadata: {name: control-plane}
 spec: {unschedulable: true}
 `
 
-// newMatrixWorld opens a simulated Proxmox of two hosts, without a fleet.
+// newMatrixWorld starts a simulated Proxmox with two hosts, without a fleet.
 func newMatrixWorld(t *testing.T, store, backend string) *matrixWorld {
 	t.Helper()
 	w := &matrixWorld{
 		t: t, dir: t.TempDir(), states: testenv.HTTPState(t), store: store, backend: backend,
 		baseline: filepath.Join(testenv.Baseline(t), "numaform"), current: binary,
 	}
-	// Paths of sockets must be short, and a test's own directory is deep.
+	// Socket paths must be short, so t.TempDir is too long.
 	tmp, err := os.MkdirTemp("", "nf")
 	w.must(err)
 	t.Cleanup(func() { w.must(os.RemoveAll(tmp)) })
@@ -249,17 +249,17 @@ func (w *matrixWorld) start(ctx context.Context, program string, args ...string)
 	return cmd, said
 }
 
-// try runs a program to its end, and returns its exit code and output.
+// try runs a program until it exits, and returns its exit code and output.
 func (w *matrixWorld) try(program string, args ...string) (int, string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
 	cmd, said := w.start(ctx, program, args...)
-	_ = cmd.Wait() // the exit code is checked
+	_ = cmd.Wait() // the caller checks the exit code
 	return cmd.ProcessState.ExitCode(), said.String()
 }
 
-// run runs a program that must exit with code want.
+// run runs a program and fails the test unless it exits with code want.
 func (w *matrixWorld) run(want int, program string, args ...string) string {
 	w.t.Helper()
 	code, said := w.try(program, args...)
@@ -282,7 +282,7 @@ func (w *matrixWorld) apply(program, manifests string) string {
 	return w.run(0, program, "apply", "-f", manifests, "--auto-approve")
 }
 
-// nothingToDo checks that a plan is empty.
+// nothingToDo checks that a plan has no changes.
 func (w *matrixWorld) nothingToDo(program string) {
 	w.t.Helper()
 	w.run(0, program, "plan", "-f", "nothing.yaml", "--detailed-exitcode")
@@ -299,8 +299,8 @@ func (w *matrixWorld) guests() map[int]string {
 	return found
 }
 
-// same checks that the guests of before are unchanged, and that there are more additional
-// ones. All names are unique.
+// same checks that the guests in before are unchanged, that more additional guests exist,
+// and that all names are unique.
 func (w *matrixWorld) same(before map[int]string, more int) {
 	w.t.Helper()
 	now := w.guests()
@@ -324,7 +324,8 @@ func (w *matrixWorld) same(before map[int]string, more int) {
 	}
 }
 
-// settle waits until there was no call for a while: a provider may outlive its parent.
+// settle waits until Proxmox receives no calls for a while, because a provider may outlive
+// its parent.
 func (w *matrixWorld) settle() {
 	w.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -340,10 +341,10 @@ func (w *matrixWorld) settle() {
 			return
 		}
 	}
-	w.t.Fatal("the calls to Proxmox do not end")
+	w.t.Fatal("the calls to Proxmox did not end")
 }
 
-// git runs git as a user does.
+// git runs git as a user.
 func (w *matrixWorld) git(dir string, args ...string) string {
 	w.t.Helper()
 	command := exec.CommandContext(w.t.Context(), "git", args...)

@@ -1,6 +1,6 @@
-// Package upgrade_test upgrades numaform on an existing fleet: new modules and a new
-// provider change no VM, and scaling continues. It drives the real engine and the real
-// provider against a simulated Proxmox.
+// Package upgrade_test upgrades numaform on an existing fleet. It checks that new modules
+// and a new provider change no VM, and that scaling continues. It runs the real engine and
+// the real provider with a simulated Proxmox.
 package upgrade_test
 
 import (
@@ -18,12 +18,12 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// nextProvider is a version that is never released, with the same program.
+// nextProvider is an unreleased version of the provider, with the same program.
 const nextProvider = "0.111.2"
 
 // TestUpgrades creates a fleet with the modules of an older numaform, then upgrades the
-// modules and the provider one after the other. The fleet has 100 VMs on five hosts in make
-// nightly, and ten on two in make test.
+// modules, then the provider. The fleet has 100 VMs on five hosts in make nightly, and ten
+// on two in make test.
 func TestUpgrades(t *testing.T) {
 	t.Parallel()
 	hosts, vms := 2, 10
@@ -53,7 +53,7 @@ func TestUpgrades(t *testing.T) {
 		wantFiles(t, grown, "main.tf")
 		for name, content := range grown.after {
 			if path.Base(name) == "main.tf" && strings.Count(name, "/") == 2 && !bytes.Contains(content, []byte(`"`+nextProvider+`"`)) {
-				t.Errorf("%s does not ask for provider %s", name, nextProvider)
+				t.Errorf("%s does not require provider %s", name, nextProvider)
 			}
 		}
 		wantModules(t, f, map[string]int{modules.HashOf(older.Modules): vms, modules.Hash(): 2})
@@ -69,7 +69,7 @@ func olderRelease(t *testing.T) generator.Release {
 	t.Helper()
 	files, ok := modules.Released(firstModules)
 	if !ok {
-		t.Fatalf("modules %s are not among the released ones", firstModules)
+		t.Fatalf("modules %s are not among the released modules", firstModules)
 	}
 	older := generator.Current()
 	older.Modules = files
@@ -90,7 +90,7 @@ func unknownRelease(t *testing.T) generator.Release {
 	return unknown
 }
 
-// wantFiles checks that growing only changed the new VM's file and files whose path
+// wantFiles checks that the creation of a VM only changed its file, and files whose path
 // contains one of the parts.
 func wantFiles(t *testing.T, grown growth, parts ...string) {
 	t.Helper()
@@ -113,7 +113,7 @@ func wantFiles(t *testing.T, grown growth, parts ...string) {
 	}
 }
 
-// wantModules checks how many VMs call the modules of each name.
+// wantModules checks the number of VMs that call each version of the modules.
 func wantModules(t *testing.T, f *fixture, want map[string]int) {
 	t.Helper()
 	current, _, err := f.scaler.Fleet(t.Context())
@@ -129,9 +129,9 @@ func wantModules(t *testing.T, f *fixture, want map[string]int) {
 	}
 }
 
-// TestRefusesNewerModules reads a fleet whose standby VM calls modules that this release does
-// not contain, as an older release does: it refuses the fleet before it writes anything,
-// and says what to do.
+// TestRefusesNewerModules reads a fleet whose standby VM calls modules that this release
+// does not contain, as after a downgrade. The release must refuse the fleet before it
+// writes anything, and its error must name the fix.
 func TestRefusesNewerModules(t *testing.T) {
 	t.Parallel()
 	newer := unknownRelease(t)
