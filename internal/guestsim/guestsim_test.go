@@ -239,7 +239,7 @@ func TestRefusals(t *testing.T) {
 	w.problem("vm denied: certificate: waiting for certificate request")
 	w.problem("it is denied: Test: of a test")
 	w.problem("vm guesses: certificate: requesting the certificate of node guesses: Unauthorized")
-	w.problem(`vm renamed: seed: reading meta-data: local-hostname is "another": the VM is called "renamed"`)
+	w.problem(`vm renamed: seed: reading meta-data: local-hostname is "another": the VM's name is "renamed"`)
 }
 
 // TestFaults checks that guests without a seed, or with a fault, do not join, and that

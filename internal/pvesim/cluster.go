@@ -107,8 +107,8 @@ type Delays struct {
 	Clone, Start, Stop, Resize, Destroy, Upload time.Duration
 }
 
-// TagAccess is the datacenter's options for tags. They apply to users without Sys.Modify on
-// / (pve-guest-common 6.0.2, PVE/GuestHelpers.pm:271-347; pve-cluster 9.1.6,
+// TagAccess contains the datacenter's options for tags. They apply to users without
+// Sys.Modify on / (pve-guest-common 6.0.2, PVE/GuestHelpers.pm:271-347; pve-cluster 9.1.6,
 // PVE/DataCenterConfig.pm:321-350, 527-541).
 type TagAccess struct {
 	// Allow selects the tags that may be added and removed: none, list, existing or free,
@@ -116,7 +116,7 @@ type TagAccess struct {
 	Allow string
 	// List are the tags for the values list and existing.
 	List []string
-	// Registered are the tags that require Sys.Modify, whatever Allow says.
+	// Registered are the tags that require Sys.Modify regardless of Allow.
 	Registered []string
 }
 

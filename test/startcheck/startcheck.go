@@ -152,7 +152,7 @@ func checkHugePages(g *Guest) []error {
 		case cell.HostNodes.Size() > 1 || cell.HostNodes.List()[0] > 9:
 			faults = append(faults, errWide)
 		case cell.MemoryMiB%g.HugePagesMiB != 0:
-			faults = append(faults, fmt.Errorf("Memory size %d is not a multiple of the requested hugepages size %d", //nolint:staticcheck // Proxmox' text
+			faults = append(faults, fmt.Errorf("Memory size %d is not a multiple of the requested hugepages size %d", //nolint:staticcheck // Proxmox's text
 				cell.MemoryMiB, g.HugePagesMiB))
 		}
 	}

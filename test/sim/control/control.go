@@ -1,6 +1,6 @@
-// Package control is the second port of a simulator: everything its users do besides being
-// its clients, as HTTP requests with JSON. It also has the hooks with which a simulator
-// calls its user. Start at Serve.
+// Package control implements the control port of a simulator, which accepts HTTP requests
+// with JSON for all operations other than the simulated API. It also implements the hooks
+// with which a simulator calls the program that runs it. Start at Serve.
 package control
 
 import (
@@ -34,8 +34,8 @@ func Serve(ctx context.Context, address string, handler http.Handler, ready func
 	return nil
 }
 
-// Do returns a handler for requests with body In and answer Out. An error is answered with
-// 400 and its text.
+// Do returns a handler for requests with body In and response Out. For an error, it returns
+// 400 and the error's text.
 func Do[In, Out any](do func(r *http.Request, in In) (Out, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var in In
@@ -49,7 +49,7 @@ func Do[In, Out any](do func(r *http.Request, in In) (Out, error)) http.HandlerF
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(out) // the client detects a truncated answer
+		_ = json.NewEncoder(w).Encode(out) // the client detects a truncated response
 	}
 }
 
@@ -58,34 +58,34 @@ func Get[Out any](get func(r *http.Request) Out) http.HandlerFunc {
 	return Do(func(r *http.Request, _ struct{}) (Out, error) { return get(r), nil })
 }
 
-// Set returns a handler for requests without an answer.
+// Set returns a handler for requests whose response has no content.
 func Set[In any](set func(r *http.Request, in In) error) http.HandlerFunc {
 	return Do(func(r *http.Request, in In) (struct{}, error) { return struct{}{}, set(r, in) })
 }
 
-// Ask posts a question to a hook and decodes the answer; answer may be nil.
+// Ask calls a hook with a question and decodes the response into answer, which may be nil.
 func Ask(ctx context.Context, url string, question, answer any) error {
 	body, err := json.Marshal(question)
 	if err != nil {
-		return fmt.Errorf("asking %s: %w", url, err)
+		return fmt.Errorf("calling hook %s: %w", url, err)
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("asking %s: %w", url, err)
+		return fmt.Errorf("calling hook %s: %w", url, err)
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return fmt.Errorf("asking %s: %w", url, err)
+		return fmt.Errorf("calling hook %s: %w", url, err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("asking %s: %s", url, response.Status)
+		return fmt.Errorf("calling hook %s: %s", url, response.Status)
 	}
 	if answer == nil {
 		return nil
 	}
 	if err := json.NewDecoder(response.Body).Decode(answer); err != nil {
-		return fmt.Errorf("asking %s: reading the answer: %w", url, err)
+		return fmt.Errorf("calling hook %s: reading the response: %w", url, err)
 	}
 	return nil
 }

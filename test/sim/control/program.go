@@ -10,16 +10,16 @@ import (
 )
 
 // Hello is the line that a simulator prints when it is ready: the address of its control
-// port, or why there is none.
+// port, or the error that prevented its start.
 type Hello struct {
 	Control string `json:"control,omitempty"`
 	Error   string `json:"error,omitempty"`
 }
 
-// Run runs a simulator for the process that holds the other ends of its standard input and
-// output: it reads a configuration, passes it to start, which returns the handler of
-// control requests, prints a Hello, and ends with the input. So it never outlives its
-// parent.
+// Run runs a simulator for the parent process, which holds the other ends of its standard
+// input and output. It reads a configuration, passes it to start, which returns the handler
+// of control requests, and prints a Hello. It ends when the input is closed, so it never
+// outlives its parent.
 func Run[Config any](ctx context.Context, in io.Reader, out io.Writer, start func(context.Context, Config) (http.Handler, error)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

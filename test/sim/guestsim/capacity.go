@@ -18,8 +18,8 @@ const (
 	defaultMaxPods = 110
 )
 
-// Capacity returns the capacity that kubelet finds in a VM with this configuration in
-// Proxmox. It is computed from facts about Linux, not in the way numaform predicts it.
+// Capacity returns the capacity that kubelet reports in a VM with this configuration in
+// Proxmox. It is computed from facts about Linux, independently of numaform's prediction.
 func Capacity(vm map[string]string, config *kubeletv1beta1.KubeletConfiguration) (corev1.ResourceList, error) {
 	cores, err := number(vm, "cores", 1)
 	if err != nil {
@@ -63,7 +63,7 @@ func number(config map[string]string, key string, otherwise int64) (int64, error
 	return n, nil
 }
 
-// usableMemory returns Linux' MemTotal: the memory without 64 bytes of struct page for each
+// usableMemory returns Linux's MemTotal: the memory without 64 bytes of struct page for each
 // page of 4 KiB, and without about 100 MiB for the kernel itself, its reserves, its hash
 // tables and the firmware.
 func usableMemory(bytes int64) int64 {
@@ -78,7 +78,7 @@ func usableDisk(bytes int64) int64 {
 	return (partition - partition/64 - 64*mebi) &^ 0xfff
 }
 
-// bootDisk returns the size of the disk that the VM boots from.
+// bootDisk returns the size of the disk from which the VM boots.
 func bootDisk(config map[string]string) (int64, error) {
 	order := strings.TrimPrefix(config["boot"], "order=")
 	for device := range strings.SplitSeq(order, ";") {
@@ -94,7 +94,7 @@ func bootDisk(config map[string]string) (int64, error) {
 		}
 		return quantity.Value(), nil
 	}
-	return 0, errors.New("reading the VM's boot disk: its boot order names none")
+	return 0, errors.New("reading the VM's boot disk: the boot order contains no disk")
 }
 
 // Allocatable returns the part of the capacity that kubelet leaves to pods.
@@ -131,8 +131,8 @@ func Allocatable(capacity corev1.ResourceList, config *kubeletv1beta1.KubeletCon
 	return result, nil
 }
 
-// evictionHard returns the thresholds in effect: kubelet's defaults only if none are given,
-// or if they are to be merged.
+// evictionHard returns the effective thresholds. They include kubelet's defaults only if no
+// thresholds are given, or if mergeDefaultEvictionSettings is set.
 func evictionHard(config *kubeletv1beta1.KubeletConfiguration) map[string]string {
 	merge := config.MergeDefaultEvictionSettings != nil && *config.MergeDefaultEvictionSettings
 	if config.EvictionHard != nil && !merge {
@@ -154,7 +154,7 @@ func threshold(text string, whole int64) (resource.Quantity, error) {
 	}
 	share, err := strconv.ParseFloat(percent, 32)
 	if err != nil || share < 0 || share > 100 {
-		return resource.Quantity{}, fmt.Errorf("%q is no percentage", text)
+		return resource.Quantity{}, fmt.Errorf("%q is not a percentage", text)
 	}
 	if share == 0 || share == 100 { // kubelet ignores these
 		return resource.Quantity{}, nil

@@ -24,18 +24,18 @@ import (
 	"k8s.io/client-go/util/certificate/csr"
 )
 
-// identity is the certificate with which a kubelet logs in as its node.
+// identity is the certificate with which a kubelet authenticates as its node.
 type identity struct {
 	certificate tls.Certificate
 }
 
 // client returns a client of the cluster's API server without credentials, and a function
-// that closes its connections. It shares no connections with other clients, so that they
-// end with the guest.
+// that closes its connections. It shares no connections with other clients, so that its
+// connections end with the guest.
 func (j *Join) client(who func(*http.Transport) http.RoundTripper) (*kubernetes.Clientset, func(), error) {
 	authorities := x509.NewCertPool()
 	if !authorities.AppendCertsFromPEM(j.CA) {
-		return nil, nil, errors.New("reading the cluster's authority: no certificate in it")
+		return nil, nil, errors.New("reading the cluster's CA: it contains no certificate")
 	}
 	connections := &http.Transport{
 		TLSClientConfig:   &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authorities},
@@ -48,12 +48,12 @@ func (j *Join) client(who func(*http.Transport) http.RoundTripper) (*kubernetes.
 	return client, connections.CloseIdleConnections, err
 }
 
-// asToken logs in with the bootstrap token.
+// asToken authenticates with the bootstrap token.
 func (j *Join) asToken(connections *http.Transport) http.RoundTripper {
 	return transport.NewBearerAuthRoundTripper(j.Token, connections)
 }
 
-// asNode logs in with the certificate.
+// asNode authenticates with the certificate.
 func (i *identity) asNode(connections *http.Transport) http.RoundTripper {
 	connections.TLSClientConfig.Certificates = []tls.Certificate{i.certificate}
 	return connections
@@ -70,9 +70,9 @@ type Request struct {
 	close  func()
 }
 
-// RequestCertificate requests the certificate of a node of any name with the join's token,
-// as kubelet does for its own name: anyone who has the seed can do that too. Close the
-// request.
+// RequestCertificate requests the certificate of a node with any name, using the join's
+// token. Kubelet requests its own, but anyone who has the seed can request another. The
+// caller must close the request.
 func (j *Join) RequestCertificate(ctx context.Context, node string) (*Request, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -141,8 +141,7 @@ func (r *Request) denied(ctx context.Context, err error) error {
 	return err
 }
 
-// refused reports whether the API server understood and refused a request; other errors may
-// be temporary.
+// refused reports whether the API server refused a request. Other errors may be temporary.
 func refused(err error) bool {
 	return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)
 }

@@ -22,7 +22,7 @@ type file struct {
 	mode    fs.FileMode
 }
 
-// cloudConfig is the simulated part of a #cloud-config.
+// cloudConfig contains the simulated keys of a #cloud-config.
 type cloudConfig struct {
 	files    map[string]file
 	commands [][]string
@@ -100,7 +100,7 @@ func (c *cloudConfig) addFiles(node *yaml.Node) error {
 		return nil
 	}
 	if node.Kind != yaml.SequenceNode {
-		return errors.New("reading write_files: it is not a list")
+		return errors.New("reading write_files: must be a list")
 	}
 	for i, entry := range node.Content {
 		text, err := yaml.Marshal(entry)
@@ -122,7 +122,7 @@ func (c *cloudConfig) addFiles(node *yaml.Node) error {
 
 func (c *cloudConfig) addFile(wanted writeFile) error {
 	if !path.IsAbs(wanted.Path) {
-		return errors.New("its path is not absolute")
+		return errors.New("path must be absolute")
 	}
 	content, err := wanted.decoded()
 	if err != nil {
@@ -170,7 +170,7 @@ func (w writeFile) decoded() (string, error) {
 	return string(content), err
 }
 
-// mode returns the permissions: text is octal, a number has its YAML value.
+// mode returns the permissions. Text is parsed as octal; a number keeps its YAML value.
 func (w writeFile) mode() (fs.FileMode, error) {
 	if w.Permissions.IsZero() || w.Permissions.Tag == "!!null" {
 		return 0o644, nil
@@ -195,7 +195,7 @@ func (c *cloudConfig) addCommands(node *yaml.Node) error {
 		return nil
 	}
 	if node.Kind != yaml.SequenceNode {
-		return errors.New("reading runcmd: it is not a list")
+		return errors.New("reading runcmd: must be a list")
 	}
 	for i, entry := range node.Content {
 		var words []string

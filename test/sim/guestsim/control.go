@@ -20,17 +20,17 @@ import (
 // HookedConfig is a Config in JSON.
 type HookedConfig struct {
 	Cluster Login
-	// BakedInURL and CloudProviderURL are hooks that replace Config.BakedIn, and may then
-	// answer null, and Config.CloudProviderID.
+	// BakedInURL and CloudProviderURL are hooks that replace Config.BakedIn and
+	// Config.CloudProviderID. The former may return null.
 	BakedInURL, CloudProviderURL            string
 	Boot, Ready, PodStart, Retry, Heartbeat time.Duration
-	// PodStop is how long each deleted pod takes to end; 0 means the default of
+	// PodStop is how long each deleted pod takes to terminate; 0 means the default of
 	// Config.PodStop.
 	PodStop time.Duration
 }
 
-// Login is the login to a cluster with a certificate or a token. CA, Certificate and Key
-// are PEM-encoded.
+// Login contains the credentials for a cluster: a certificate or a token. CA, Certificate
+// and Key are PEM-encoded.
 type Login struct {
 	Server               string
 	CA, Certificate, Key []byte
@@ -62,7 +62,7 @@ func (c *HookedConfig) config(ctx context.Context) Config {
 	if c.CloudProviderURL != "" {
 		cfg.CloudProviderID = func(vm pvesim.GuestState) string {
 			var id string
-			_ = control.Ask(ctx, c.CloudProviderURL, vm, &id) // without an answer, the node stays uninitialized
+			_ = control.Ask(ctx, c.CloudProviderURL, vm, &id) // without a response, the node remains uninitialized
 			return id
 		}
 	}
@@ -86,7 +86,7 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	})
 }
 
-// life is the state of the guests between two control requests.
+// life is the state of the guests between control requests.
 type life struct {
 	ctx    context.Context //nolint:containedctx // the program's
 	guests *Guests
@@ -113,7 +113,7 @@ func (l *life) handler() http.Handler {
 
 func (l *life) begin() error {
 	if l.done != nil {
-		return errors.New("the guests were started before")
+		return errors.New("the guests were already started")
 	}
 	ctx, cancel := context.WithCancel(l.ctx)
 	l.cancel, l.done = cancel, make(chan error, 1)
@@ -121,7 +121,7 @@ func (l *life) begin() error {
 	return nil
 }
 
-// end waits until all guests have ended.
+// end waits until all guests end.
 func (l *life) end() error {
 	if l.done == nil {
 		return nil
@@ -148,8 +148,8 @@ func told(problems []Problem) []ToldProblem {
 	return all
 }
 
-// Issued is the output of RequestFor: first the request's name, then the certificate chain
-// with its key.
+// Issued is the output of RequestFor: first with the request's name, then with the
+// certificate chain and its key.
 type Issued struct {
 	Name  string   `json:"name,omitempty"`
 	Chain [][]byte `json:"chain,omitempty"`
@@ -161,7 +161,7 @@ type Issued struct {
 }
 
 // RequestFor reads Documents, requests the certificate of a node with them, and prints an
-// Issued when the request is created and another when it is answered.
+// Issued when the request is created and another when it is approved or denied.
 func RequestFor(ctx context.Context, node string, in io.Reader, out io.Writer) error {
 	var documents Documents
 	if err := json.NewDecoder(in).Decode(&documents); err != nil {

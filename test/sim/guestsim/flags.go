@@ -47,16 +47,16 @@ func (f *flags) set(known map[string]*string, name, value string) error {
 		return f.addLabels(value)
 	case "--cloud-provider":
 		if value != "external" && value != "" {
-			return fmt.Errorf("--cloud-provider is %q: kubelet knows external only", value)
+			return fmt.Errorf("--cloud-provider is %q: kubelet supports only external", value)
 		}
 		f.external = value == "external"
 		return nil
 	}
-	return fmt.Errorf("flag %s is not known", name)
+	return fmt.Errorf("unknown flag %s", name)
 }
 
-// addLabels parses --node-labels. Kubelet does not start with Kubernetes labels that it may
-// not set.
+// addLabels parses --node-labels. It returns an error for Kubernetes labels that kubelet
+// may not set, because kubelet does not start with them.
 func (f *flags) addLabels(text string) error {
 	for pair := range strings.SplitSeq(text, ",") {
 		key, value, ok := strings.Cut(pair, "=")

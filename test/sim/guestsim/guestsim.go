@@ -1,11 +1,11 @@
-// Package guestsim simulates the software inside the VMs of pvesim: a cloud-init that reads
-// the seed in the CD-ROM drive, and a kubelet that joins a real Kubernetes with nothing but
-// the seed. It requests its certificate with the bootstrap token, registers its Node,
-// renews its heartbeat and runs pods, each with its own login, so that the API server
-// authorizes each of its requests.
+// Package guestsim simulates the software inside the VMs of pvesim: cloud-init, which reads
+// the seed in the CD-ROM drive, and kubelet, which joins a real Kubernetes cluster with
+// only the data of the seed. Each kubelet requests its certificate with the bootstrap
+// token, registers its Node, renews its heartbeat and runs pods. It uses its own
+// credentials, so that the API server authorizes each request.
 //
-// It makes no assumptions in favor of the seed: any obstacle for a real guest (a missing
-// file, YAML that does not parse, a refused request, a taint that Karpenter needs) is a
+// It is as strict as a real guest: anything that prevents a real guest from joining (a
+// missing file, invalid YAML, a refused request, a missing taint that Karpenter needs) is a
 // Problem. It starts no containers, has no network between pods and mounts no volumes.
 //
 // Pass Guests.Power as pvesim's Config.OnPower, call Guests.Run, and check Guests.Problems
@@ -28,27 +28,28 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// Config is the configuration common to all guests. Only Cluster is required.
+// Config is the configuration of all guests. Only Cluster is required.
 type Config struct {
-	// Cluster is a login that may watch pods, shared by all guests; with CloudProviderID it
-	// also writes nodes. Guests use their own logins for everything else.
+	// Cluster is a client config that may watch pods, shared by all guests; with
+	// CloudProviderID it also writes nodes. Guests use their own credentials for everything
+	// else.
 	Cluster *rest.Config
 	// BakedIn returns the join data in the template of a VM that starts without a seed. If
 	// it is nil or returns false, such a VM does not join.
 	BakedIn func(vm pvesim.GuestState) (Documents, bool)
-	// CloudProviderID returns the providerID of a VM according to a simulated cloud
-	// controller manager. If it is nil, the cluster has none: nodes that wait for one stay
-	// uninitialized.
+	// CloudProviderID returns the providerID that a simulated cloud controller manager sets
+	// for a VM. If it is nil, the cluster has no cloud controller manager, and nodes that
+	// wait for one remain uninitialized.
 	CloudProviderID func(vm pvesim.GuestState) string
 	// Boot is the time from power-on to kubelet's start, Ready from the Node's registration
 	// until it is ready, and PodStart from a pod's arrival until it runs. Retry is the time
 	// between two attempts of kubelet to join, Heartbeat between two renewals of its lease.
 	// 0 means 50 ms, 50 ms, 50 ms, 1 s and 10 s.
 	Boot, Ready, PodStart, Retry, Heartbeat time.Duration
-	// PodStop returns how long a deleted pod takes to end, at most its grace period; nil
-	// means a hundredth of that.
+	// PodStop returns how long a deleted pod takes to terminate, at most its grace period;
+	// nil means a hundredth of its grace period.
 	PodStop func(pod *corev1.Pod) time.Duration
-	// Clock is the guests' clock; nil means the real one.
+	// Clock is the clock of the guests; nil means the real clock.
 	Clock clock.WithTicker
 }
 
@@ -76,7 +77,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Fault is a fault of a guest. Set it before the VM starts.
+// Fault is a simulated fault of a guest. Set it before the VM starts.
 type Fault struct {
 	// NeverJoins makes the guest hang at boot.
 	NeverJoins bool
@@ -86,7 +87,7 @@ type Fault struct {
 	BootDelay time.Duration
 }
 
-// Guests are the guests of a simulated Proxmox. Make them with New.
+// Guests are the guests of a simulated Proxmox. Create them with New.
 type Guests struct {
 	cfg     Config
 	admin   kubernetes.Interface
@@ -210,10 +211,10 @@ func (g *Guests) withMachine(vm string, do func(*machine)) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("looking for the guest of vm %s: it does not run", vm)
+	return fmt.Errorf("finding the guest of vm %s: the vm is not running", vm)
 }
 
-// Problems returns the errors that no correct guest would meet, in order.
+// Problems returns the problems so far, in order.
 func (g *Guests) Problems() []Problem {
 	g.mu.Lock()
 	defer g.mu.Unlock()

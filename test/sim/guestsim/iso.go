@@ -18,8 +18,8 @@ const (
 	isoEnd        = 255
 )
 
-// isoImage is the root directory of an ISO 9660 image, with names as Linux shows them: Rock
-// Ridge names, else Joliet names, else the image's own names in lower case.
+// isoImage is the root directory of an ISO 9660 image, with the names that Linux presents:
+// Rock Ridge names, else Joliet names, else the primary names in lower case.
 type isoImage struct {
 	label string
 	files map[string][]byte
@@ -39,12 +39,13 @@ func readISO(data []byte) (*isoImage, error) {
 	return image, err
 }
 
-// descriptors returns the primary volume descriptor, and Joliet's if it exists.
+// descriptors returns the primary volume descriptor, and the Joliet descriptor if it
+// exists.
 func descriptors(data []byte) (primary, joliet []byte, err error) {
 	for block := isoFirst; ; block++ {
 		descriptor, err := extent(data, block, isoBlock)
 		if err != nil || string(descriptor[1:6]) != "CD001" {
-			return nil, nil, errors.New("it is no ISO 9660 image")
+			return nil, nil, errors.New("not an ISO 9660 image")
 		}
 		switch descriptor[0] {
 		case isoPrimary:
@@ -66,7 +67,7 @@ func descriptors(data []byte) (primary, joliet []byte, err error) {
 func extent(data []byte, block, length int) ([]byte, error) {
 	from := block * isoBlock
 	if from < 0 || length < 0 || from+length > len(data) {
-		return nil, fmt.Errorf("block %d with %d bytes is outside of the image", block, length)
+		return nil, fmt.Errorf("block %d with %d bytes is outside the image", block, length)
 	}
 	return data[from : from+length], nil
 }

@@ -13,7 +13,7 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// The files of a kubeadm node, as named by the unit of its kubelet.
+// The files of a kubeadm node, as in the systemd unit of its kubelet.
 const (
 	bootstrapFile = "/etc/kubernetes/bootstrap-kubelet.conf"
 	configFile    = "/var/lib/kubelet/config.yaml"
@@ -21,7 +21,7 @@ const (
 	defaultsFile  = "/etc/default/kubelet"
 )
 
-// Join is what a starting kubelet knows about the cluster and itself.
+// Join is the data with which a kubelet joins the cluster.
 type Join struct {
 	// NodeName is the name of the future Node.
 	NodeName string
@@ -37,7 +37,7 @@ type Join struct {
 	address string
 }
 
-// NewJoin reads documents as a guest started with them would.
+// NewJoin reads documents as a guest does that starts with them.
 func NewJoin(documents Documents) (*Join, error) {
 	system, err := newSystem(documents)
 	if err != nil {
@@ -94,7 +94,7 @@ func environment(content, name string) (string, error) {
 		}
 		key, text, ok := strings.Cut(line, "=")
 		if !ok {
-			return "", fmt.Errorf("%q is no assignment", line)
+			return "", fmt.Errorf("%q is not an assignment", line)
 		}
 		if strings.TrimSpace(key) == name {
 			value = strings.Trim(text, `"'`)
@@ -126,14 +126,14 @@ func (j *Join) readConfig(s *system) error {
 	return nil
 }
 
-// checkConfig refuses configurations that kubelet would not start with, or that Karpenter
-// could not work with.
+// checkConfig returns an error for a configuration with which kubelet does not start, or
+// Karpenter does not work.
 func checkConfig(c *kubeletv1beta1.KubeletConfiguration) error {
 	switch {
 	case c.RegisterNode != nil && !*c.RegisterNode:
 		return errors.New("registerNode is off")
 	case !hasTaint(c.RegisterWithTaints, "karpenter.sh/unregistered", corev1.TaintEffectNoExecute):
-		return errors.New("registerWithTaints lacks karpenter.sh/unregistered:NoExecute: pods would run before Karpenter knows the Node")
+		return errors.New("registerWithTaints lacks karpenter.sh/unregistered:NoExecute: pods would run before Karpenter registers the Node")
 	case c.Authentication.X509.ClientCAFile == "":
 		return errors.New("authentication.x509.clientCAFile is empty")
 	case c.CPUManagerPolicy == "static" && c.KubeReserved["cpu"] == "" && c.SystemReserved["cpu"] == "":
@@ -142,7 +142,7 @@ func checkConfig(c *kubeletv1beta1.KubeletConfiguration) error {
 	return nil
 }
 
-// decodeConfig decodes as kubelet does: unknown and duplicate fields are errors.
+// decodeConfig decodes a document as kubelet does: unknown and duplicate fields are errors.
 func decodeConfig(text string, into *kubeletv1beta1.KubeletConfiguration) error {
 	scheme := runtime.NewScheme()
 	if err := kubeletv1beta1.AddToScheme(scheme); err != nil {
@@ -154,7 +154,7 @@ func decodeConfig(text string, into *kubeletv1beta1.KubeletConfiguration) error 
 		return err
 	}
 	if want := kubeletv1beta1.SchemeGroupVersion.WithKind("KubeletConfiguration"); *kind != want {
-		return fmt.Errorf("it is a %s", kind)
+		return fmt.Errorf("its kind is %s", kind)
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func hasTaint(taints []corev1.Taint, key string, effect corev1.TaintEffect) bool
 	return false
 }
 
-// readBootstrap reads the kubeconfig that holds the token.
+// readBootstrap reads the kubeconfig that contains the token.
 func (j *Join) readBootstrap(s *system) error {
 	content, ok := s.files[bootstrapFile]
 	if !ok {
@@ -188,9 +188,9 @@ func (j *Join) readBootstrap(s *system) error {
 	j.Server, j.CA, j.Token = config.Host, config.CAData, config.BearerToken
 	switch {
 	case config.Insecure || len(config.CAData) == 0:
-		return fmt.Errorf("starting kubelet: %s: it has no certificate authority inline", bootstrapFile)
+		return fmt.Errorf("starting kubelet: %s: no inline certificate authority", bootstrapFile)
 	case config.BearerToken == "":
-		return fmt.Errorf("starting kubelet: %s: it has no token", bootstrapFile)
+		return fmt.Errorf("starting kubelet: %s: no token", bootstrapFile)
 	}
 	return nil
 }

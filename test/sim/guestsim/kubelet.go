@@ -16,8 +16,8 @@ import (
 // kubeletVersion is the version that the nodes report.
 const kubeletVersion = "v1.36.3"
 
-// patience is the number of consecutive refusals that count as final: an API server that
-// has just started refuses requests until it has loaded all roles and tokens.
+// patience is the number of consecutive refusals that count as final. A starting API server
+// refuses requests until it has loaded all roles and tokens.
 const patience = 4
 
 // kubelet is a registered kubelet.
@@ -66,7 +66,7 @@ func (m *machine) kubelet(ctx context.Context) {
 }
 
 // bootstrapped reports whether the machine has its certificate, and requests it if not. A
-// denied request is not repeated; kubelet would find the denied request again and again.
+// denied request is not repeated: kubelet would find the same denied request again.
 func (m *machine) bootstrapped(ctx context.Context, join *Join) bool {
 	for m.disk.identity == nil && ctx.Err() == nil {
 		err := m.bootstrap(ctx, join)
@@ -101,8 +101,8 @@ func (m *machine) bootstrap(ctx context.Context, join *Join) error {
 	return nil
 }
 
-// persist retries until it succeeds, as systemd does with kubelet, and reports whether it
-// did before the context ended. Lasting refusals are problems.
+// persist retries until try succeeds, as systemd restarts kubelet, and reports false if the
+// context ends first. Repeated refusals are problems.
 func (m *machine) persist(ctx context.Context, step Step, try func(context.Context) error) bool {
 	refusals := 0
 	for ctx.Err() == nil {
@@ -110,7 +110,7 @@ func (m *machine) persist(ctx context.Context, step Step, try func(context.Conte
 		if err == nil {
 			return true
 		}
-		logr.FromContextOrDiscard(ctx).V(1).Info("tried in vain", "step", step, "error", err.Error())
+		logr.FromContextOrDiscard(ctx).V(1).Info("failed, retrying", "step", step, "error", err.Error())
 		if refusals++; !refused(err) {
 			refusals = 0
 		}
@@ -145,10 +145,10 @@ func (k *kubelet) work(ctx context.Context) {
 	}
 }
 
-// idle is the interval if there is nothing to wait for.
+// idle is the interval between checks if no event is due.
 const idle = time.Hour
 
-// syncReady makes the Node ready at the right time, and returns when to check again.
+// syncReady makes the Node ready when its time has come, and returns when to check again.
 func (k *kubelet) syncReady(ctx context.Context) time.Duration {
 	if k.ready {
 		return idle
@@ -164,8 +164,8 @@ func (k *kubelet) syncReady(ctx context.Context) time.Duration {
 	return idle
 }
 
-// heartbeat runs a part of the heartbeat, and reports whether it succeeded. A deleted Node
-// is not re-created before kubelet restarts.
+// heartbeat runs a part of the heartbeat, and reports whether it succeeded. Kubelet
+// re-creates a deleted Node only when it restarts.
 func (k *kubelet) heartbeat(ctx context.Context, do func(context.Context) error) bool {
 	err := do(ctx)
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
@@ -176,13 +176,13 @@ func (k *kubelet) heartbeat(ctx context.Context, do func(context.Context) error)
 	return false
 }
 
-// failed handles an error of an operation that will be retried. It is a problem if the API
-// server refused it several times in a row.
+// failed handles an error of an operation that will be retried. It reports a problem if the
+// API server refused the operation several times in a row.
 func (k *kubelet) failed(ctx context.Context, step Step, err error, refusals *int) {
 	if ctx.Err() != nil {
 		return
 	}
-	logr.FromContextOrDiscard(ctx).V(1).Info("tried in vain", "step", step, "error", err.Error())
+	logr.FromContextOrDiscard(ctx).V(1).Info("failed, retrying", "step", step, "error", err.Error())
 	if *refusals++; !refused(err) {
 		*refusals = 0
 	}

@@ -13,7 +13,8 @@ import (
 // leaseSeconds is kubelet's default for nodeLeaseDurationSeconds.
 const leaseSeconds = 40
 
-// renewLease renews the lease that shows the controllers that the node is alive.
+// renewLease renews the node's lease, by which the controllers detect that the node is
+// alive.
 func (k *kubelet) renewLease(ctx context.Context) error {
 	now := metav1.NewMicroTime(k.clock.Now())
 	lease, err := k.writeLease(ctx, now)

@@ -59,7 +59,8 @@ func (m *machine) launch(parent context.Context, do func(context.Context)) {
 	})
 }
 
-// halt ends the running software, without waiting. The caller must hold the guests' lock.
+// halt ends the running software without waiting for it. The caller must hold the guests'
+// lock.
 func (m *machine) halt() {
 	if m.cancel != nil {
 		m.cancel()
@@ -96,7 +97,7 @@ func (m *machine) cloudInit(discs map[string][]byte) error {
 		return nil
 	}
 	if system.hostname != m.name {
-		return fmt.Errorf("reading meta-data: local-hostname is %q: the VM is called %q", system.hostname, m.name)
+		return fmt.Errorf("reading meta-data: local-hostname is %q: the VM's name is %q", system.hostname, m.name)
 	}
 	if !system.startsKubelet() {
 		return errors.New("running user-data: no command of runcmd starts kubelet")
@@ -120,7 +121,7 @@ func (m *machine) documents(discs map[string][]byte) (documents Documents, found
 	return documents, found, nil
 }
 
-// wait returns after that time, or when the context ends.
+// wait returns after d, or when the context ends.
 func (m *machine) wait(ctx context.Context, d time.Duration) {
 	timer := m.guests.cfg.Clock.NewTimer(d)
 	defer timer.Stop()

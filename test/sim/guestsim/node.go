@@ -17,7 +17,7 @@ import (
 // uninitialized is the taint of a node that waits for its cloud controller manager.
 const uninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
 
-// statusPeriod is how often kubelet reports a status that has not changed.
+// statusPeriod is the interval at which kubelet reports an unchanged status.
 const statusPeriod = 5 * time.Minute
 
 // register creates the Node, or adopts the one that this machine created before.
@@ -86,8 +86,8 @@ func (k *kubelet) status() (corev1.NodeStatus, error) {
 	}, nil
 }
 
-// addresses returns the node's addresses. With a cloud controller manager it sets them,
-// unless kubelet is configured with its own.
+// addresses returns the addresses that kubelet reports. With a cloud controller manager,
+// which sets the addresses, it reports only its hostname unless --node-ip is set.
 func (k *kubelet) addresses() []corev1.NodeAddress {
 	if k.flags.external && k.flags.nodeIP == "" {
 		return []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: k.NodeName}}
@@ -97,7 +97,8 @@ func (k *kubelet) addresses() []corev1.NodeAddress {
 	}
 }
 
-// ip returns the node's address: a static one, or the one that its guest agent reports.
+// ip returns the node's address: its static address, or the address that its guest agent
+// reports.
 func (k *kubelet) ip() string {
 	if k.address != "" {
 		return k.address
@@ -144,8 +145,8 @@ func (k *kubelet) patchStatus(ctx context.Context) error {
 	return nil
 }
 
-// keepStatus reports the status if the Node has another, as it does when the controllers
-// missed a heartbeat, and otherwise periodically.
+// keepStatus reports the status if it differs from the Node's, which happens after the
+// controllers missed a heartbeat, and otherwise periodically.
 func (k *kubelet) keepStatus(ctx context.Context) error {
 	node, err := k.client.CoreV1().Nodes().Get(ctx, k.NodeName, metav1.GetOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -159,7 +160,7 @@ func (k *kubelet) keepStatus(ctx context.Context) error {
 	return k.patchStatus(ctx)
 }
 
-// cloudProvider does the part of a cloud controller manager, without the node's login.
+// cloudProvider acts as a cloud controller manager. It does not use the node's credentials.
 func (g *Guests) cloudProvider(ctx context.Context, k *kubelet) error {
 	if g.cfg.CloudProviderID == nil || !k.flags.external {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// podState is what kubelet did with a pod.
+// podState is the state of a pod in kubelet.
 type podState struct {
 	stage podStage
 	// due is when the stage ends.
@@ -56,8 +56,8 @@ func (k *kubelet) syncPods(ctx context.Context, pods []*corev1.Pod) time.Duratio
 	return next
 }
 
-// newPod adds a pod. A pod that was running when kubelet restarted is reported again; one
-// that has ended stays as it is.
+// newPod adds a pod. A pod that was running when kubelet restarted is reported again; a
+// terminated pod is not changed.
 func (k *kubelet) newPod(pod *corev1.Pod) *podState {
 	now := k.clock.Now()
 	state := &podState{began: ptr.Deref(pod.Status.StartTime, metav1.NewTime(now)), due: now}
@@ -95,7 +95,7 @@ func (k *kubelet) syncPod(ctx context.Context, pod *corev1.Pod, state *podState)
 	return idle
 }
 
-// act ends the pod's stage. A pod deleted in the meantime is not an error.
+// act completes the pod's stage. It ignores pods that were deleted in the meantime.
 func (k *kubelet) act(ctx context.Context, pod *corev1.Pod, state *podState) error {
 	do := k.startPod
 	if state.stage == stopping {
@@ -107,8 +107,8 @@ func (k *kubelet) act(ctx context.Context, pod *corev1.Pod, state *podState) err
 	return nil
 }
 
-// calledUnready reports whether the status of a running pod says that it is not ready,
-// which the controllers set when they miss the node's heartbeats.
+// calledUnready reports whether the status of a running pod is not ready. The controllers
+// set this status when they miss the node's heartbeats.
 func calledUnready(pod *corev1.Pod) bool {
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodReady {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// nodeIndex is the index of pods by the node they are bound to.
+// nodeIndex is the index of pods by the node to which they are bound.
 const nodeIndex = "node"
 
 // podWatch watches all bound pods once, for all kubelets.
@@ -34,7 +34,7 @@ func newPodWatch(client kubernetes.Interface) *podWatch {
 		cache.Indexers{nodeIndex: func(object any) ([]string, error) {
 			pod, ok := object.(*corev1.Pod)
 			if !ok {
-				return nil, errors.New("indexing pods: no pod")
+				return nil, errors.New("indexing pods: object is not a pod")
 			}
 			return []string{pod.Spec.NodeName}, nil
 		}},
@@ -60,7 +60,8 @@ func (w *podWatch) run(ctx context.Context) {
 	w.informer.RunWithContext(ctx)
 }
 
-// synced waits until all pods are known, and reports false if the context ended before.
+// synced waits until the initial list of pods is loaded, and reports false if the context
+// ends first.
 func (w *podWatch) synced(ctx context.Context) bool {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

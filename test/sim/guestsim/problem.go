@@ -18,7 +18,7 @@ const (
 	StepPod         Step = "pod"
 )
 
-// Problem is an error that no correct guest would meet. It is recorded once, however often
+// Problem is an error that a correct guest never encounters. It is recorded once, even if
 // the guest retries.
 type Problem struct {
 	VM   string
@@ -38,7 +38,7 @@ type stepError struct {
 func (e *stepError) Error() string { return e.err.Error() }
 func (e *stepError) Unwrap() error { return e.err }
 
-// at adds the step to an error; nil stays nil.
+// at adds the step to an error; it returns nil for nil.
 func at(step Step, err error) error {
 	if err == nil {
 		return nil

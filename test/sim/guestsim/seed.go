@@ -14,11 +14,11 @@ func ReadSeed(iso []byte) (Documents, error) {
 		return Documents{}, fmt.Errorf("reading the seed: %w", err)
 	}
 	if image.label != "cidata" && image.label != "CIDATA" {
-		return Documents{}, fmt.Errorf("reading the seed: its label is %q: cloud-init looks for cidata", image.label)
+		return Documents{}, fmt.Errorf("reading the seed: the volume label is %q: cloud-init requires cidata", image.label)
 	}
 	for _, name := range []string{"user-data", "meta-data"} {
 		if _, ok := image.files[name]; !ok {
-			return Documents{}, fmt.Errorf("reading the seed: no %s in it", name)
+			return Documents{}, fmt.Errorf("reading the seed: it contains no %s", name)
 		}
 	}
 	return Documents{

@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/test/sim/guestsim"
 )
 
-// writtenBy returns an image of another writer than numaform's, without Rock Ridge and
-// Joliet.
+// writtenBy returns an image, without Rock Ridge and Joliet, from a writer other than
+// numaform's.
 func writtenBy(t *testing.T, label string, files map[string]string) []byte {
 	t.Helper()
 	writer, err := iso9660.NewWriter()
@@ -48,10 +48,10 @@ func TestReadSeed(t *testing.T) {
 		image []byte
 		want  string
 	}{
-		"label":     {writtenBy(t, "config-2", files), `its label is "config-2": cloud-init looks for cidata`},
-		"file":      {writtenBy(t, "cidata", map[string]string{"user-data": "x"}), "no meta-data in it"},
-		"no image":  {[]byte("#cloud-config\n"), "it is no ISO 9660 image"},
-		"cut off":   {whole[:len(whole)-2*2048], "is outside of the image"},
+		"label":     {writtenBy(t, "config-2", files), `the volume label is "config-2": cloud-init requires cidata`},
+		"file":      {writtenBy(t, "cidata", map[string]string{"user-data": "x"}), "it contains no meta-data"},
+		"no image":  {[]byte("#cloud-config\n"), "not an ISO 9660 image"},
+		"cut off":   {whole[:len(whole)-2*2048], "is outside the image"},
 		"no volume": {bytes.Replace(whole, []byte("\x01CD001"), []byte("\x03CD001"), 1), "without a primary volume"},
 	} {
 		if _, err := guestsim.ReadSeed(tt.image); err == nil || !strings.Contains(err.Error(), tt.want) {
@@ -153,7 +153,7 @@ func TestNewJoin(t *testing.T) {
 	}
 }
 
-// TestNewJoinRefuses checks that each fault of a seed is named.
+// TestNewJoinRefuses checks that the error names the fault of a seed.
 func TestNewJoinRefuses(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, old, new, want string }{
@@ -163,10 +163,10 @@ func TestNewJoinRefuses(t *testing.T) {
 		{"file key", "permissions: 0600", "permission: 0600", "field permission not found"},
 		{"encoding", "encoding: b64", "encoding: rot13", `unknown encoding "rot13"`},
 		{"base64", "  content: YXBp", "  content: -YXBp", "illegal base64"},
-		{"path", "path: /etc/kubernetes/pki/ca.crt", "path: etc/kubernetes/pki/ca.crt", "its path is not absolute"},
+		{"path", "path: /etc/kubernetes/pki/ca.crt", "path: etc/kubernetes/pki/ca.crt", "path must be absolute"},
 		{"permissions", `permissions: "0600"`, `permissions: "0900"`, "invalid syntax"},
 		{"readable token", `permissions: "0600"`, `permissions: "0640"`, "has mode 0640: others can read the token"},
-		{"runcmd", "runcmd:\n- systemctl", "runcmd: systemctl", "reading runcmd: it is not a list"},
+		{"runcmd", "runcmd:\n- systemctl", "runcmd: systemctl", "reading runcmd: must be a list"},
 		{"no config", "path: /var/lib/kubelet/config.yaml", "path: /var/lib/kubelet/config.yml", "no /var/lib/kubelet/config.yaml"},
 		{"no flags", "kubeadm-flags.env", "flags.env", "no /var/lib/kubelet/kubeadm-flags.env"},
 		{"no kubeconfig", "bootstrap-kubelet.conf", "kubelet.conf", "no /etc/kubernetes/bootstrap-kubelet.conf"},
@@ -174,11 +174,11 @@ func TestNewJoinRefuses(t *testing.T) {
 		{"config key", "providerID:", "providerId:", `unknown field "providerId"`},
 		{"config kind", "kind: KubeletConfiguration", "kind: KubeProxyConfiguration", "KubeProxyConfiguration"},
 		{"taint", "karpenter.sh/unregistered, effect: NoExecute", "karpenter.sh/unregistered, effect: NoSchedule", "lacks karpenter.sh/unregistered:NoExecute"},
-		{"flag", "--v=2", "--vv=2", "flag --vv is not known"},
+		{"flag", "--v=2", "--vv=2", "unknown flag --vv"},
 		{"label", "node.kubernetes.io/c", "node-role.kubernetes.io/c", "kubelet may not set node-role.kubernetes.io/c"},
 		{"label value", "a=b,", "a=b!,", `"example.com/a=b!"`},
-		{"instance", "instance-id: a", "instance: a", "it has no instance-id or no local-hostname"},
-		{"network", "version: 2", "version: 3", "its version is 3"},
+		{"instance", "instance-id: a", "instance: a", "instance-id and local-hostname are required"},
+		{"network", "version: 2", "version: 3", "version is 3"},
 		{"address", "192.0.2.7/24", "192.0.2.777/24", "192.0.2.777"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

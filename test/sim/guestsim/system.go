@@ -15,7 +15,7 @@ type system struct {
 	instance, hostname string
 	files              map[string]file
 	commands           [][]string
-	// address is the first static address; invalid if there is none.
+	// address is the first static address. It is the zero Addr if none is configured.
 	address netip.Addr
 }
 
@@ -43,7 +43,7 @@ func (s *system) readMetaData(document []byte) error {
 		return err
 	}
 	if meta.Instance == "" || meta.Hostname == "" {
-		return errors.New("it has no instance-id or no local-hostname")
+		return errors.New("instance-id and local-hostname are required")
 	}
 	s.instance, s.hostname = meta.Instance, meta.Hostname
 	return nil
@@ -60,7 +60,7 @@ func (s *system) startsKubelet() bool {
 	})
 }
 
-// network is the used part of a network-config, version 1 or 2.
+// network contains the used keys of a network-config, version 1 or 2.
 type network struct {
 	Version int `yaml:"version"`
 	Config  []struct {
@@ -76,8 +76,8 @@ type network struct {
 	} `yaml:"ethernets"`
 }
 
-// firstAddress returns the first static address of a network-config. An empty one means
-// DHCP.
+// firstAddress returns the first static address of a network-config. An empty
+// network-config means DHCP.
 func firstAddress(document []byte) (netip.Addr, error) {
 	var root struct {
 		network `yaml:",inline"`
@@ -94,7 +94,7 @@ func firstAddress(document []byte) (netip.Addr, error) {
 	case strings.TrimSpace(string(document)) == "":
 		return netip.Addr{}, nil
 	case config.Version != 1 && config.Version != 2:
-		return netip.Addr{}, fmt.Errorf("its version is %d: cloud-init knows 1 and 2", config.Version)
+		return netip.Addr{}, fmt.Errorf("version is %d: cloud-init supports 1 and 2", config.Version)
 	}
 	addresses := config.addresses()
 	if len(addresses) == 0 {

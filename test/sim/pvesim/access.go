@@ -6,18 +6,18 @@ import (
 	"sync"
 )
 
-// access is the users, tokens, roles and the access control list.
+// access contains the users, tokens, roles and the access control list.
 type access struct {
 	secret []byte
 	major  int
-	// hidesReason is set if all refused credentials get the same text.
+	// hidesReason is set if the error is the same for all refused credentials.
 	hidesReason bool
 	// pools returns the pool of a path such as /vms/100, or "".
 	pools func(path string) string
 
 	// table guards the fields below up to acl, which Shell changes.
 	table  sync.RWMutex
-	users  map[string]string // password by user; users with an empty one cannot log in
+	users  map[string]string // password by user; users with an empty password cannot log in
 	tokens map[string]Token
 	roles  roleSet
 	acl    map[string]map[string]grants // by path, then subject
@@ -42,7 +42,7 @@ func newAccess(cfg Config) (*access, error) {
 	for _, t := range cfg.Tokens {
 		user, name, ok := strings.Cut(t.ID, "!")
 		if !ok || name == "" || !strings.Contains(user, "@") {
-			return nil, fmt.Errorf("reading token %q: want user@realm!name", t.ID)
+			return nil, fmt.Errorf("reading token %q: must be user@realm!name", t.ID)
 		}
 		if _, known := a.users[user]; !known {
 			a.users[user] = ""
@@ -91,14 +91,14 @@ func (a *access) forget() {
 }
 
 // permissions returns the privileges on a path. A token with separate privileges has only
-// the ones that its user also has.
+// those that its user also has.
 func (a *access) permissions(who identity, path string) grants {
 	a.table.RLock()
 	defer a.table.RUnlock()
 	return a.known(who, path)
 }
 
-// known is permissions for callers that hold table.
+// known is like permissions, for callers that hold table.
 func (a *access) known(who identity, path string) grants {
 	if who.isRoot() {
 		return a.privileges(grants{"Administrator": true})
@@ -134,8 +134,8 @@ func (a *access) compute(who identity, path string) grants {
 	return result
 }
 
-// rolesOn walks down the path: a deeper entry replaces inherited ones. Then it adds the
-// roles of the path's pool.
+// rolesOn returns a subject's roles on a path. It walks down the path: a deeper entry
+// replaces inherited entries. Then it adds the roles of the path's pool.
 func (a *access) rolesOn(subject, path string) grants {
 	path = normalizePath(path)
 	roles := a.rolesAt(subject, "/", path == "/")
@@ -158,8 +158,8 @@ func (a *access) rolesOn(subject, path string) grants {
 	return roles
 }
 
-// rolesAt returns the effective roles of one entry: all of them at the path itself, above
-// it only the propagating ones.
+// rolesAt returns the effective roles of one entry: all roles at the path itself, and only
+// the propagating roles of a parent path.
 func (a *access) rolesAt(subject, at string, last bool) grants {
 	roles := grants{}
 	for role, down := range a.acl[at][subject] {
@@ -184,7 +184,7 @@ func (a *access) privileges(roles grants) grants {
 	return result
 }
 
-// check requires all of the privileges on the path.
+// check returns an error unless the caller has all of the privileges on the path.
 func (a *access) check(who identity, path string, privileges ...string) *apiError {
 	have := a.permissions(who, path)
 	for _, p := range privileges {
@@ -195,7 +195,7 @@ func (a *access) check(who identity, path string, privileges ...string) *apiErro
 	return nil
 }
 
-// checkAny requires one of the privileges on the path.
+// checkAny returns an error unless the caller has one of the privileges on the path.
 func (a *access) checkAny(who identity, path string, privileges ...string) *apiError {
 	have := a.permissions(who, path)
 	for _, p := range privileges {

@@ -2,8 +2,8 @@ package pvesim
 
 import "strings"
 
-// getPermissions answers GET /access/permissions: the caller's or, with Sys.Audit on
-// /access, another user's.
+// getPermissions handles GET /access/permissions: the permissions of the caller or, with
+// Sys.Audit on /access, of another user.
 func getPermissions(r *request) (any, error) {
 	a := r.s.access
 	who := r.who
@@ -48,7 +48,8 @@ func (a *access) knownPaths() []string {
 	return sortedKeys(paths)
 }
 
-// listACL answers GET /access/acl: all entries with Sys.Audit on /access, otherwise none.
+// listACL handles GET /access/acl. It returns all entries if the caller has Sys.Audit on
+// /access, and otherwise none.
 func listACL(r *request) (any, error) {
 	a := r.s.access
 	result := []any{}
@@ -74,7 +75,7 @@ func listACL(r *request) (any, error) {
 	return result, nil
 }
 
-// listRoles answers GET /access/roles.
+// listRoles handles GET /access/roles.
 func listRoles(r *request) (any, error) {
 	a := r.s.access
 	special := predefinedRoles(a.major)
@@ -89,8 +90,8 @@ func listRoles(r *request) (any, error) {
 	return result, nil
 }
 
-// listUsers answers GET /access/users: the caller, or all users with User.Modify or
-// Sys.Audit.
+// listUsers handles GET /access/users. It returns only the caller, or all users if the
+// caller has User.Modify or Sys.Audit.
 func listUsers(r *request) (any, error) {
 	a := r.s.access
 	all := a.checkAny(r.who, "/access/groups", "User.Modify", "Sys.Audit") == nil

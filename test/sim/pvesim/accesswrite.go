@@ -15,7 +15,7 @@ func (r *request) writeAccess(prefix string, command shellCommand) (string, erro
 	return out, nil
 }
 
-// createUser answers POST /access/users. Users created by it cannot log in.
+// createUser handles POST /access/users. Users created by it cannot log in.
 func createUser(r *request) (any, error) {
 	id := r.p["userid"]
 	if a := r.s.access; a.hasUser(id) {
@@ -32,7 +32,7 @@ func (a *access) hasUser(id string) bool {
 	return known
 }
 
-// deleteUser answers DELETE /access/users/{userid}. It also removes the user's tokens and
+// deleteUser handles DELETE /access/users/{userid}. It also removes the user's tokens and
 // entries in the access control list.
 func deleteUser(r *request) (any, error) {
 	id := r.p["userid"]
@@ -56,7 +56,7 @@ func deleteUser(r *request) (any, error) {
 	})
 }
 
-// dropAccess removes something from the access tables, if the cluster is writable.
+// dropAccess removes entries from the access tables, if the cluster is writable.
 func (r *request) dropAccess(drop func(*access)) (any, error) {
 	if e := r.s.state.writableNow(); e != nil {
 		return nil, e
@@ -69,7 +69,7 @@ func (r *request) dropAccess(drop func(*access)) (any, error) {
 	return nil, nil
 }
 
-// createToken answers POST /access/users/{userid}/token/{tokenid}.
+// createToken handles POST /access/users/{userid}/token/{tokenid}.
 func createToken(r *request) (any, error) {
 	user, name := r.p["userid"], r.p["tokenid"]
 	id := user + "!" + name
@@ -98,7 +98,7 @@ func createToken(r *request) (any, error) {
 	return map[string]any{"full-tokenid": id, "value": secret, "info": info}, nil
 }
 
-// deleteToken answers DELETE /access/users/{userid}/token/{tokenid}.
+// deleteToken handles DELETE /access/users/{userid}/token/{tokenid}.
 func deleteToken(r *request) (any, error) {
 	user, name := r.p["userid"], r.p["tokenid"]
 	a := r.s.access
@@ -111,7 +111,7 @@ func deleteToken(r *request) (any, error) {
 	return r.dropAccess(func(a *access) { delete(a.tokens, user+"!"+name) })
 }
 
-// createRole answers POST /access/roles.
+// createRole handles POST /access/roles.
 func createRole(r *request) (any, error) {
 	id := r.p["roleid"]
 	a := r.s.access
@@ -130,7 +130,7 @@ func createRole(r *request) (any, error) {
 	return nil, err
 }
 
-// deleteRole answers DELETE /access/roles/{roleid}.
+// deleteRole handles DELETE /access/roles/{roleid}.
 func deleteRole(r *request) (any, error) {
 	id := r.p["roleid"]
 	a := r.s.access
@@ -153,7 +153,7 @@ func deleteRole(r *request) (any, error) {
 	})
 }
 
-// putACL answers PUT /access/acl, which adds entries or, with delete, removes them.
+// putACL handles PUT /access/acl, which adds entries or, with delete, removes them.
 func putACL(r *request) (any, error) {
 	a := r.s.access
 	a.table.RLock()

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// SetGuestAgents sets whether running VMs with the agent option answer through their guest
-// agent. If not, Proxmox reports that it is not running.
+// SetGuestAgents sets whether the guest agents of running VMs with the agent option
+// respond. If not, Proxmox reports that the agent is not running.
 func (s *Server) SetGuestAgents(answer bool) {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
 	s.state.agents = answer
 }
 
-// guestAgent answers all of …/agent/*.
+// guestAgent handles all of …/agent/*.
 func guestAgent(r *request) (any, error) {
 	c := r.s.state
 	c.mu.Lock()

@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// holdsAll checks that the answer's body contains all the texts.
+// holdsAll checks that the body of the response contains all the texts.
 func holdsAll(t *testing.T, got answer, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
@@ -161,12 +161,12 @@ func TestConfigRefusals(t *testing.T) {
 		want   string
 	}{
 		{"no hosts", func(c *pvesim.Config) { c.Hosts = nil }, "no hosts"},
-		{"two of a name", func(c *pvesim.Config) { c.Hosts[1].Name = "pve-1" }, "want a unique name"},
-		{"a name that is none", func(c *pvesim.Config) { c.Hosts[0].Name = "pve_1" }, "want a unique name"},
+		{"two of a name", func(c *pvesim.Config) { c.Hosts[1].Name = "pve-1" }, "must be unique"},
+		{"a name that is none", func(c *pvesim.Config) { c.Hosts[0].Name = "pve_1" }, "must be unique"},
 		{"vmid twice", func(c *pvesim.Config) { c.Hosts[1].Templates[0].VMID = 9000 }, "its vmid is used on pve-1"},
 		{"template on no storage", func(c *pvesim.Config) { c.Hosts[0].Templates[0].Storage = "tank" }, `no storage "tank"`},
-		{"version", func(c *pvesim.Config) { c.Version = "7.4" }, "want 8.x or 9.x"},
-		{"token", func(c *pvesim.Config) { c.Tokens = []pvesim.Token{{ID: "x"}} }, "want user@realm!name"},
+		{"version", func(c *pvesim.Config) { c.Version = "7.4" }, "must be 8.x or 9.x"},
+		{"token", func(c *pvesim.Config) { c.Tokens = []pvesim.Token{{ID: "x"}} }, "must be user@realm!name"},
 		{"role", func(c *pvesim.Config) { c.ACL = []pvesim.ACL{{Path: "/", Subject: "root@pam", Role: "none"}} }, `no role "none"`},
 		{"subject", func(c *pvesim.Config) { c.ACL = []pvesim.ACL{{Path: "/", Subject: "who@pam", Role: "PVEAdmin"}} }, `no user or token "who@pam"`},
 	} {

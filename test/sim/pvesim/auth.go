@@ -16,7 +16,7 @@ import (
 // ticketLife is the lifetime of a ticket.
 const ticketLife = 2 * time.Hour
 
-// rootUser may do everything, but only with a ticket: its tokens may not.
+// rootUser may do everything with a ticket, but not with its tokens.
 const rootUser = "root@pam"
 
 // identity is the sender of a request: a user, or a token as "user@realm!name".
@@ -45,8 +45,8 @@ func newSecret() []byte {
 // authenticate identifies the sender of the request by token or ticket. Writes with a
 // ticket require the ticket's CSRF token.
 //
-// Since pve-manager 9.1.5 the answer does not say why a credential is refused:
-// PVE/HTTPServer.pm:87-104 of 9.2.11.
+// Since pve-manager 9.1.5, the response does not contain the reason why a credential is
+// refused: PVE/HTTPServer.pm:87-104 of 9.2.11.
 func (a *access) authenticate(r *http.Request, now time.Time) (identity, *apiError) {
 	who, failed := a.whoAsks(r, now)
 	if failed != nil && failed.code == http.StatusUnauthorized && a.hidesReason && failed.message != noTicket {
@@ -61,10 +61,10 @@ func (a *access) authenticate(r *http.Request, now time.Time) (identity, *apiErr
 	return who, nil
 }
 
-// noTicket is the answer to a request without any credential.
+// noTicket is the response to a request without credentials.
 const noTicket = "No ticket"
 
-// whoAsks returns the owner of the token or ticket.
+// whoAsks returns the owner of the request's token or ticket.
 func (a *access) whoAsks(r *http.Request, now time.Time) (identity, *apiError) {
 	if header := r.Header.Get("Authorization"); strings.HasPrefix(header, "PVEAPIToken") {
 		return a.byToken(strings.TrimLeft(strings.TrimPrefix(header, "PVEAPIToken"), " ="), now)
@@ -112,7 +112,7 @@ func (a *access) byToken(text string, now time.Time) (identity, *apiError) {
 	return identity(id), nil
 }
 
-// login answers POST /access/ticket, with a password or a ticket to renew.
+// login handles POST /access/ticket, with a password or a ticket to renew.
 func login(r *request) (any, error) {
 	user := r.p["username"]
 	if realm := r.p["realm"]; realm != "" && !strings.HasSuffix(user, "@"+realm) {
@@ -149,7 +149,7 @@ func (a *access) mac(body string) string {
 	return base64.StdEncoding.EncodeToString(sum.Sum(nil))
 }
 
-// verify returns the user of a ticket, if the signature is ours and the ticket has not
+// verify returns the user of a ticket, if the signature is valid and the ticket has not
 // expired.
 func (a *access) verify(prefix, ticket string, now time.Time) (string, bool) {
 	body, signature, ok := strings.Cut(ticket, "::")

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// addTemplate creates a template as the web interface would: a base image, boot order,
+// addTemplate creates a template as the web interface does: a base image, boot order,
 // network card and identity.
 func (c *cluster) addTemplate(h *host, t *Template) error {
 	st := c.storage(h, t.Storage)
@@ -74,7 +74,7 @@ func (c *cluster) moreDrives(st *storage, t *Template, conf map[string]string) {
 	}
 }
 
-// addForeign adds an existing guest without disks.
+// addForeign adds an unmanaged guest without disks.
 func (c *cluster) addForeign(h *host, from *Guest) error {
 	if old := c.guests[from.VMID]; old != nil {
 		return fmt.Errorf("adding guest %d to %s: its vmid is used on %s", from.VMID, h.name, old.host.name)
@@ -109,7 +109,7 @@ func (c *cluster) addForeign(h *host, from *Guest) error {
 	return nil
 }
 
-// foreignPins writes affinity, NUMA cells and description of the guest's facts.
+// foreignPins writes the affinity, NUMA cells and description of an unmanaged guest.
 func foreignPins(conf map[string]string, from *Guest) {
 	if !from.Pins.IsEmpty() {
 		conf["affinity"] = from.Pins.String()
@@ -129,7 +129,7 @@ func foreignPins(conf map[string]string, from *Guest) {
 
 func semicolons(set CPUSet) string { return strings.ReplaceAll(set.String(), ",", ";") }
 
-// meta returns Proxmox' record of a guest's creation.
+// meta returns Proxmox's record of a guest's creation.
 func (c *cluster) meta() string {
 	qemu := "10.0.2"
 	if c.cfg.major() == 8 {
@@ -138,15 +138,15 @@ func (c *cluster) meta() string {
 	return fmt.Sprintf("creation-qemu=%s,ctime=%d", qemu, c.cfg.Clock.Now().Unix())
 }
 
-// seeded returns bytes that differ for each guest, purpose and generation, but not between
-// runs.
+// seeded returns bytes that differ for each guest, purpose and generation, but are the same
+// in each run.
 func (c *cluster) seeded(id int, purpose string) []byte {
 	c.generation++
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d/%s/%d", c.cfg.Name, id, purpose, c.generation))
 	return sum[:]
 }
 
-// mac returns a new MAC address with Proxmox' prefix.
+// mac returns a new MAC address with Proxmox's prefix.
 func (c *cluster) mac(id int, purpose string) string {
 	b := c.seeded(id, purpose)
 	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", b[0], b[1], b[2])

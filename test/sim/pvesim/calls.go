@@ -22,7 +22,7 @@ type Call struct {
 	// Agent is the client's User-Agent.
 	Agent string
 	Time  time.Time
-	// Status is the status of the answer; 0 means that there was none (yet).
+	// Status is the status of the response; 0 means no response yet.
 	Status int
 }
 

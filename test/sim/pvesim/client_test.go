@@ -113,7 +113,7 @@ func (c *client) root() *client {
 	return &other
 }
 
-// call sends the parameters as Proxmox' own clients do: in the query of GET and DELETE,
+// call sends the parameters as Proxmox's own clients do: in the query of GET and DELETE,
 // otherwise urlencoded in the body.
 func (c *client) call(method, path string, params ...string) answer {
 	c.t.Helper()
@@ -203,7 +203,7 @@ func (c *client) guest(vmid int) pvesim.GuestState {
 	return g
 }
 
-// config returns the answer of GET …/config of a VM on pve-1.
+// config returns the response to GET …/config for a VM on pve-1.
 func (c *client) config(vmid int, params ...string) map[string]any {
 	c.t.Helper()
 	got := c.call("GET", fmt.Sprintf("/nodes/pve-1/qemu/%d/config", vmid), params...)

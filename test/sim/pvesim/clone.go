@@ -21,7 +21,7 @@ type cloneJob struct {
 	storage        string
 }
 
-// cloneVM answers POST …/clone.
+// cloneVM handles POST …/clone.
 func cloneVM(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -79,7 +79,7 @@ func (r *request) checkClone(job *cloneJob) *apiError {
 	)
 }
 
-// cloneMode decides between a full and a linked clone.
+// cloneMode chooses between a full and a linked clone.
 func (r *request) cloneMode(g *guest, job *cloneJob) *apiError {
 	if r.p.has("snapname") {
 		return dief("snapshot '%s' does not exist", r.p["snapname"])
@@ -126,7 +126,7 @@ func (r *request) cloneTarget(job *cloneJob) *apiError {
 	return nil
 }
 
-// cloneDisks checks that the disks can be cloned in that mode, and checks the bridges.
+// cloneDisks checks that the disks can be cloned in the job's mode, and checks the bridges.
 func (r *request) cloneDisks(g *guest, job *cloneJob) *apiError {
 	shared := true
 	for _, key := range sortedKeys(g.conf) {
@@ -194,7 +194,8 @@ func (r *request) cloneDisk(job *cloneJob, key, text string) (bool, *apiError) {
 	return st.Shared, nil
 }
 
-// runClone creates the target's configuration, locked, waits, and completes it.
+// runClone creates the target's configuration with a lock, waits for the clone's duration,
+// and completes the configuration.
 func (r *request) runClone(ctx context.Context, t *task, job *cloneJob) error {
 	if e := r.checkClone(job); e != nil {
 		return e
@@ -269,7 +270,7 @@ func (r *request) fillClone(clone *guest, job *cloneJob) error {
 	return nil
 }
 
-// identify gives a clone its name and new unique ids.
+// identify gives a clone its name and new unique IDs.
 func (r *request) identify(conf map[string]string, job *cloneJob) {
 	c := r.s.state
 	old := conf["name"]
@@ -294,8 +295,8 @@ func (r *request) identify(conf map[string]string, job *cloneJob) {
 	}
 }
 
-// copyDisk creates the clone's volume of a disk. A CD-ROM is copied unchanged, a cloud-init
-// drive is re-created.
+// copyDisk creates the clone's volume for a disk. A CD-ROM option is copied unchanged, a
+// cloud-init drive is re-created.
 func (r *request) copyDisk(clone *guest, job *cloneJob, key, text string) (string, error) {
 	d, e := r.s.parseDrive(key, text)
 	if e != nil {

@@ -37,28 +37,27 @@ type Config struct {
 	ACL    []ACL
 	Pools  []string
 	Delays Delays
-	// Firewall enables the firewall of the datacenter. Without it, no guest's firewall is
-	// on.
+	// Firewall enables the firewall of the datacenter. Without it, no guest's firewall
+	// takes effect.
 	Firewall bool
-	// GuestAgents makes running VMs answer through their guest agent; see
-	// Server.SetGuestAgents.
+	// GuestAgents makes the guest agents of running VMs respond; see Server.SetGuestAgents.
 	GuestAgents bool
 	// Tags are the datacenter's tag options.
 	Tags TagAccess
 	// CPUModels are the names of custom CPU models, without "custom-".
 	CPUModels []string
-	// Images are the files that hosts find at URLs; other URLs do not exist. The simulator
-	// never fetches anything.
+	// Images are the files that hosts can download, by URL; other URLs do not exist. The
+	// simulator never fetches anything.
 	Images map[string]Image
 	// OnPower is called for each guest that started, stopped or was removed, after the
 	// event and before its task ends, in order for each guest. It must not block.
 	OnPower func(PowerEvent) `json:"-"`
-	// Hypervisor runs the processes of VMs; nil means that there are none. New takes it
-	// over, and Close ends it.
+	// Hypervisor runs the processes of VMs; nil means that VMs have no processes. The
+	// Server owns it, and Close closes it.
 	Hypervisor Hypervisor `json:"-"`
 	// LockTimeout is how long a request waits for a guest's lock; 0 means 10 s.
 	LockTimeout time.Duration
-	// Clock is the time of tasks and tickets; nil means the real one.
+	// Clock is the clock of tasks and tickets; nil means the real clock.
 	Clock clock.Clock `json:"-"`
 }
 
@@ -98,7 +97,7 @@ type ACL struct {
 	Path    string
 	Subject string // user@realm or user@realm!token
 	Role    string
-	// NoPropagate restricts the role to the path itself.
+	// NoPropagate limits the role to the path itself.
 	NoPropagate bool
 }
 
@@ -107,10 +106,10 @@ type Delays struct {
 	Clone, Start, Stop, Resize, Destroy, Upload time.Duration
 }
 
-// withDefaults fills in missing values, and refuses invalid ones.
+// withDefaults fills in missing values, and returns an error for invalid values.
 func (c Config) withDefaults() (Config, error) {
 	if len(c.Hosts) == 0 {
-		return c, fmt.Errorf("reading config: no hosts: name at least one")
+		return c, fmt.Errorf("reading config: no hosts: add at least one")
 	}
 	var err error
 	if c.Hosts, err = completeHosts(c.Hosts); err != nil {
@@ -123,7 +122,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Version = "9.2"
 	}
 	if c.major() != 8 && c.major() != 9 {
-		return c, fmt.Errorf("reading config: version %q: want 8.x or 9.x", c.Version)
+		return c, fmt.Errorf("reading config: version %q: must be 8.x or 9.x", c.Version)
 	}
 	if c.Clock == nil {
 		c.Clock = clock.RealClock{}
@@ -148,7 +147,7 @@ func completeHosts(given []Host) ([]Host, error) {
 	for i := range hosts {
 		h := &hosts[i]
 		if verify := verifyNodeName(h.Name); verify != nil || seen[h.Name] {
-			return nil, fmt.Errorf("reading config: host %q: want a unique name of letters, digits and dashes", h.Name)
+			return nil, fmt.Errorf("reading config: host name %q: must be unique and consist of letters, digits and dashes", h.Name)
 		}
 		seen[h.Name] = true
 		if len(h.Storages) == 0 {
@@ -229,9 +228,9 @@ func (c Config) isoStorages() []string {
 	return sortedKeys(names)
 }
 
-// LeastPrivilege returns the roles of DefaultToken: what numaform needs of a Proxmox VE.
-// NumaformSeed belongs on the storages that hold seeds: removing an ISO requires
-// Datastore.Allocate. Access to guest agents is left out on purpose: with it, the provider
+// LeastPrivilege returns the roles of DefaultToken: the privileges that numaform needs in
+// Proxmox VE. Assign NumaformSeed on the storages for seeds: removing an ISO requires
+// Datastore.Allocate. Access to guest agents is omitted on purpose: with it, the provider
 // waits 15 minutes for the agent of each running VM that it imports.
 func LeastPrivilege() []Role {
 	vm := []string{

@@ -11,8 +11,8 @@ var (
 	pciName    = regexp.MustCompile(`^hostpci\d+$`)
 )
 
-// applyChange writes the change to the pending section, then applies it: all of it to a
-// stopped guest, the hot-pluggable part to a running one.
+// applyChange writes the change to the pending section, then applies it: completely to a
+// stopped guest, and only the hot-pluggable part to a running guest.
 func (r *request) applyChange(ch *change) *apiError {
 	c := r.s.state
 	c.mu.Lock()
@@ -170,7 +170,7 @@ func (r *request) markSet(g *guest, ch *change, key string) *apiError {
 	return nil
 }
 
-// markDrive checks the old and the new drive, and creates the new one's volume.
+// markDrive checks the old and the new drive, and creates the volume of the new drive.
 func (r *request) markDrive(g *guest, ch *change, key string) (string, *apiError) {
 	if old, ok := g.conf[key]; ok {
 		d, e := r.s.parseDrive(key, old)
@@ -215,7 +215,7 @@ func (r *request) checkBoot(g *guest, ch *change, text string) *apiError {
 	return nil
 }
 
-// cleanPending removes pending entries that change nothing.
+// cleanPending removes pending entries that do not change the configuration.
 func (g *guest) cleanPending() {
 	for key, text := range g.pending {
 		if old, ok := g.conf[key]; ok && old == text {

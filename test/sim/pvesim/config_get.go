@@ -22,7 +22,7 @@ func (r *request) guest(kind GuestKind) (*guest, *apiError) {
 	return g, nil
 }
 
-// typed returns an option as in Proxmox' JSON: booleans and integers are numbers,
+// typed returns an option as in Proxmox's JSON: booleans and integers are numbers,
 // everything else is text.
 func (s *Server) typed(key, text string) any {
 	option := s.options()[key]
@@ -35,7 +35,7 @@ func (s *Server) typed(key, text string) any {
 	return json.Number(text)
 }
 
-// getConfig answers GET …/config: with pending values, unless current is set.
+// getConfig handles GET …/config: with pending values, unless current is set.
 func getConfig(r *request) (any, error) {
 	if r.p.has("snapshot") && r.p.flag("current") {
 		text := "cannot use 'snapshot' parameter with 'current'"
@@ -73,7 +73,7 @@ func (s *Server) renderConfig(conf map[string]string, digest string) map[string]
 	return result
 }
 
-// getPending answers GET …/pending: each option with its value and its pending value or
+// getPending handles GET …/pending: each option with its value and its pending value or
 // deletion.
 func getPending(r *request) (any, error) {
 	c := r.s.state
@@ -116,7 +116,7 @@ func (s *Server) shown(key, text string) any {
 	return s.typed(key, text)
 }
 
-// getContainerConfig answers GET …/lxc/{vmid}/config.
+// getContainerConfig handles GET …/lxc/{vmid}/config.
 func getContainerConfig(r *request) (any, error) {
 	c := r.s.state
 	c.mu.Lock()
@@ -135,7 +135,7 @@ func getContainerConfig(r *request) (any, error) {
 	return result, nil
 }
 
-// cloudinitPending answers GET …/cloudinit.
+// cloudinitPending handles GET …/cloudinit.
 func cloudinitPending(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -153,7 +153,7 @@ func cloudinitPending(r *request) (any, error) {
 	return result, nil
 }
 
-// regenerateCloudinit answers PUT …/cloudinit.
+// regenerateCloudinit handles PUT …/cloudinit.
 func regenerateCloudinit(r *request) (any, error) {
 	release, err := r.s.state.lockGuest(r.ctx, r.p.number("vmid"), false, r.s.cfg.LockTimeout)
 	if err != nil {

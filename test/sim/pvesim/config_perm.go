@@ -39,7 +39,7 @@ func isCloudinitOption(key string) bool {
 		holds(strings.Fields("cicustom cipassword citype ciuser ciupgrade nameserver searchdomain sshkeys"), key)
 }
 
-// checkOptions is Proxmox' check_vm_modify_config_perm: options in no list may only be set
+// checkOptions is Proxmox's check_vm_modify_config_perm: options in no list may only be set
 // or deleted by root@pam with a ticket.
 func (r *request) checkOptions(vmid int, keys []string) *apiError {
 	if r.who.isRoot() {

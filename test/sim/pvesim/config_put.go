@@ -17,7 +17,7 @@ type change struct {
 	force  bool
 }
 
-// putConfig answers PUT …/config, which is synchronous.
+// putConfig handles PUT …/config, which is synchronous.
 func putConfig(r *request) (any, error) {
 	ch, e := r.readChange()
 	if e != nil {
@@ -34,7 +34,7 @@ func putConfig(r *request) (any, error) {
 	return nil, nil
 }
 
-// postConfig answers POST …/config, which starts a task.
+// postConfig handles POST …/config, which starts a task.
 func postConfig(r *request) (any, error) {
 	ch, e := r.readChange()
 	if e != nil {
@@ -53,7 +53,7 @@ func postConfig(r *request) (any, error) {
 	}), nil
 }
 
-// readChange parses the parameters and makes all checks that need no lock.
+// readChange parses the parameters and runs all checks that need no lock.
 func (r *request) readChange() (*change, *apiError) {
 	ch := &change{vmid: r.p.number("vmid"), drives: map[string]drive{}, revert: map[string]bool{}, force: r.p.flag("force")}
 	if r.p.flag("skiplock") && !r.who.isRoot() {
@@ -89,7 +89,8 @@ func (r *request) without(control string) map[string]string {
 	return rest
 }
 
-// checkKeys checks the permissions for the options: first the deleted, then the set ones.
+// checkKeys checks the permissions for the options, first for deleted, then for set
+// options.
 func (r *request) checkKeys(ch *change) *apiError {
 	if e := r.checkOptions(ch.vmid, ch.delete); e != nil {
 		return e
@@ -163,7 +164,7 @@ func (r *request) readNets(ch *change) *apiError {
 	return nil
 }
 
-// readKeys refuses invalid CPU models and ssh keys, and generates a generation id.
+// readKeys refuses invalid CPU models and ssh keys, and generates a generation ID.
 func (r *request) readKeys(ch *change) *apiError {
 	if ch.set["vmgenid"] == "1" {
 		r.s.state.mu.Lock()
@@ -185,7 +186,7 @@ func (r *request) readKeys(ch *change) *apiError {
 	return nil
 }
 
-// checkHookscript requires the script to exist, for any user (qemu-server 9.2.6,
+// checkHookscript checks that the script exists, for all users (qemu-server 9.2.6,
 // PVE/API2/Qemu.pm:2190-2193; pve-guest-common 6.0.2, PVE/GuestHelpers.pm:99-115).
 func (r *request) checkHookscript(ch *change) *apiError {
 	script, ok := ch.set["hookscript"]
@@ -222,7 +223,7 @@ func (r *request) checkAccess(ch *change) *apiError {
 	return r.checkBridges(ch.set)
 }
 
-// lockForChange takes the guest's lock file and makes the checks that need it.
+// lockForChange takes the guest's lock file and runs the checks that need the lock.
 func (r *request) lockForChange(ch *change) (func(), error) {
 	release, err := r.s.state.lockGuest(r.ctx, ch.vmid, false, r.s.cfg.LockTimeout)
 	if err != nil {

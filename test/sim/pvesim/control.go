@@ -15,7 +15,7 @@ import (
 )
 
 // Control returns the handler of the server's control requests: all operations of a test on
-// a cluster besides being its client. The README lists them.
+// a cluster other than API requests. The README lists them.
 func (s *Server) Control() http.Handler {
 	c := &controller{Server: s, faults: map[int]func(){}}
 	mux := http.NewServeMux()
@@ -78,21 +78,21 @@ func (c *controller) listen(_ *http.Request, address string) (Address, error) {
 	return Address{URL: c.URL(), Certificate: string(c.CertPEM())}, nil
 }
 
-// HookedFault is a Fault as a control request describes it.
+// HookedFault is a Fault in the JSON of control requests.
 type HookedFault struct {
 	Fault
 	// HitURL is a hook that replaces Fault.Hit.
 	HitURL string
 }
 
-// addFault answers with the fault's id.
+// addFault adds a fault and returns its ID.
 func (c *controller) addFault(_ *http.Request, f HookedFault) (int, error) {
 	if _, err := regexp.Compile(f.Path); err != nil {
 		return 0, fmt.Errorf("adding fault: %w", err)
 	}
 	if f.HitURL != "" {
 		f.Hit = func(ctx context.Context, call Call) {
-			_ = control.Ask(ctx, f.HitURL, call, nil) // if the caller is gone, the request proceeds
+			_ = control.Ask(ctx, f.HitURL, call, nil) // if the caller has ended, the request proceeds
 		}
 	}
 	c.mu.Lock()
@@ -115,7 +115,7 @@ func (c *controller) removeFault(r *http.Request, _ struct{}) error {
 	return nil
 }
 
-// guest returns the guest, or nil if there is none.
+// guest returns the guest in the path, or nil if it does not exist.
 func (c *controller) guest(r *http.Request) *GuestState {
 	if guest, ok := c.Guest(pathVMID(r)); ok {
 		return &guest
@@ -132,7 +132,7 @@ func (c *controller) setOnline(r *http.Request, online bool) error {
 	return nil
 }
 
-// volume returns the content of a volume, or nil if there is none.
+// volume returns the content of the volume in the path, or nil if it does not exist.
 func (c *controller) volume(r *http.Request) []byte {
 	data, found := c.VolumeData(r.PathValue("host"), r.PathValue("id"))
 	if found && data == nil {
@@ -145,7 +145,7 @@ func (c *controller) putISO(r *http.Request, data []byte) error {
 	return c.PutISO(r.PathValue("host"), r.PathValue("storage"), r.PathValue("name"), data)
 }
 
-// execQuestion is the question to a hook for guest agents.
+// execQuestion is the input of the hook for guest agents.
 type execQuestion struct {
 	VMID  int      `json:"vmid"`
 	Args  []string `json:"args"`
@@ -181,7 +181,7 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	return control.Run(ctx, in, out, func(ctx context.Context, cfg HookedConfig) (http.Handler, error) {
 		if cfg.PowerURL != "" {
 			cfg.OnPower = func(event PowerEvent) {
-				_ = control.Ask(server.ctx, cfg.PowerURL, event, nil) // if the parent is gone, the event is lost
+				_ = control.Ask(server.ctx, cfg.PowerURL, event, nil) // if the parent has ended, the event is lost
 			}
 		}
 		if cfg.QEMU != nil {

@@ -8,17 +8,17 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// maxCPU is the largest valid id, so that no range allocates much memory.
+// maxCPU is the largest valid ID, so that no range allocates much memory.
 const maxCPU = 65535
 
-// CPUSet is a set of ids of CPUs or NUMA nodes. Its text is in Linux' list format, as in
+// CPUSet is a set of IDs of CPUs or NUMA nodes. Its text is in Linux's list format, as in
 // "0-3,8".
 type CPUSet struct{ ids cpuset.CPUSet }
 
-// CPUs returns the set of these ids.
+// CPUs returns the set of these IDs.
 func CPUs(ids ...int) CPUSet { return CPUSet{cpuset.New(ids...)} }
 
-// ParseCPUSet parses a list of ids and ranges in any order, with optional blanks between
+// ParseCPUSet parses a list of IDs and ranges in any order, with optional blanks between
 // them.
 func ParseCPUSet(text string) (CPUSet, error) {
 	var ids []int
@@ -33,7 +33,7 @@ func ParseCPUSet(text string) (CPUSet, error) {
 		from, err := strconv.ParseUint(first, 10, 16)
 		to, err2 := strconv.ParseUint(last, 10, 16)
 		if err != nil || err2 != nil || to < from {
-			return CPUSet{}, fmt.Errorf("cpu list %.64q: %.64q is no id up to %d and no range", text, part, maxCPU)
+			return CPUSet{}, fmt.Errorf("cpu list %.64q: %.64q is neither an ID up to %d nor a range", text, part, maxCPU)
 		}
 		for id := from; id <= to; id++ {
 			ids = append(ids, int(id))
@@ -45,22 +45,22 @@ func ParseCPUSet(text string) (CPUSet, error) {
 // String returns the sorted list.
 func (s CPUSet) String() string { return s.ids.String() }
 
-// List returns the ids, ascending.
+// List returns the IDs, ascending.
 func (s CPUSet) List() []int { return s.ids.List() }
 
-// Size returns the number of ids.
+// Size returns the number of IDs.
 func (s CPUSet) Size() int { return s.ids.Size() }
 
-// IsEmpty reports whether the set has no ids.
+// IsEmpty reports whether the set has no IDs.
 func (s CPUSet) IsEmpty() bool { return s.ids.IsEmpty() }
 
-// IsZero reports whether the set has no ids, for omitzero.
+// IsZero reports whether the set has no IDs, for omitzero.
 func (s CPUSet) IsZero() bool { return s.ids.IsEmpty() }
 
-// Intersection returns the ids that are in both sets.
+// Intersection returns the IDs that are in both sets.
 func (s CPUSet) Intersection(other CPUSet) CPUSet { return CPUSet{s.ids.Intersection(other.ids)} }
 
-// Union returns the ids that are in either set.
+// Union returns the IDs that are in either set.
 func (s CPUSet) Union(other CPUSet) CPUSet { return CPUSet{s.ids.Union(other.ids)} }
 
 // MarshalText returns the list.

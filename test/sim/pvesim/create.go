@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// createVM answers POST /nodes/{node}/qemu; restoring archives is not simulated.
+// createVM handles POST /nodes/{node}/qemu; restoring archives is not simulated.
 func createVM(r *request) (any, error) {
 	if r.p.has("archive") {
 		return nil, &apiError{code: 501, message: "restoring an archive is not implemented by pvesim, though Proxmox VE has it"}
@@ -193,7 +193,7 @@ func bootDevices(conf map[string]string) []string {
 	return append(drives, cards...)
 }
 
-// makeTemplate answers POST …/template: the disks become base images.
+// makeTemplate handles POST …/template: the disks become base images.
 func makeTemplate(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()

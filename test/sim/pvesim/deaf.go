@@ -8,7 +8,7 @@ import (
 // defaultShutdown is how long Proxmox waits for a guest to shut down.
 const defaultShutdown = 60 * time.Second
 
-// SetDeaf makes a guest ignore shutdown requests, or obey them again.
+// SetDeaf sets whether a guest ignores shutdown requests.
 func (s *Server) SetDeaf(vmid int, deaf bool) {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()

@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-// destroyVM answers DELETE of a VM. The checks run before the task and in it.
+// destroyVM handles DELETE of a VM. The checks run before the task and in it.
 func destroyVM(r *request) (any, error) {
 	if e := r.rootOnly("skiplock"); e != nil {
 		return nil, e

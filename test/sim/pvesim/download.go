@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// queryURL answers GET /nodes/{node}/query-url-metadata.
+// queryURL handles GET /nodes/{node}/query-url-metadata.
 func queryURL(r *request) (any, error) {
 	image, ok := r.s.cfg.Images[r.p["url"]]
 	if !ok {
@@ -16,7 +16,7 @@ func queryURL(r *request) (any, error) {
 	return map[string]any{"filename": path.Base(name), "mimetype": "application/octet-stream", "size": len(image.Data)}, nil
 }
 
-// downloadURL answers POST …/storage/{storage}/download-url.
+// downloadURL handles POST …/storage/{storage}/download-url.
 func downloadURL(r *request) (any, error) {
 	c := r.s.state
 	c.mu.Lock()
@@ -42,8 +42,8 @@ func downloadURL(r *request) (any, error) {
 	}), nil
 }
 
-// download stores the file on the storage. An existing file is never overwritten, and
-// suffices if its checksum matches.
+// download stores the file on the storage. It never overwrites an existing file, and
+// succeeds if the checksum of that file matches.
 func (r *request) download(ctx context.Context, t *task, st *storage, v *volume, found bool) error {
 	if r.p.has("compression") && v.content != "iso" {
 		return dief("decompression not supported for %s", v.content)

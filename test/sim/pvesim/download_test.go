@@ -19,8 +19,8 @@ const (
 	mayNot    = "Permission check failed"
 )
 
-// images has a file of seven bytes with a disk of 3 GiB, and users with all or almost all
-// privileges to download it.
+// images starts a server with a downloadable file of seven bytes that contains a disk of 3
+// GiB, and a user with these grants.
 func images(t *testing.T, grants ...pvesim.ACL) *client {
 	t.Helper()
 	cfg := cluster().WithToken(pvesim.DefaultToken, pvesim.DefaultTokenSecret)

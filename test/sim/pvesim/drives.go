@@ -25,7 +25,7 @@ type drive map[string]string
 func (d drive) cdrom() bool     { return d["media"] == "cdrom" }
 func (d drive) cloudinit() bool { return d.cdrom() && cloudinitFile.MatchString(d["file"]) }
 
-// volume returns the volume's id, or "".
+// volume returns the volume's ID, or "".
 func (d drive) volume() string {
 	if volumeText.MatchString(d["file"]) && !newDiskText.MatchString(d["file"]) {
 		return d["file"]
@@ -175,7 +175,7 @@ func (s *Server) attachExisting(h *host, d drive) (string, *apiError) {
 	return d.String(), nil
 }
 
-// detach removes a drive's volume from a guest: a cloud-init drive is freed, an image is
+// detach removes a drive's volume from a guest. A cloud-init drive is freed. An image is
 // freed if forced, and otherwise becomes unusedN.
 func (s *Server) detach(g *guest, key, text string, force bool) {
 	if unusedName.MatchString(key) {
@@ -195,7 +195,7 @@ func (s *Server) detach(g *guest, key, text string, force bool) {
 	}
 }
 
-// keepUnused adds an image that no option names any more as unusedN.
+// keepUnused adds an image that no option references as unusedN.
 func (g *guest) keepUnused(volid string) {
 	for n := range 256 {
 		key := "unused" + strconv.Itoa(n)

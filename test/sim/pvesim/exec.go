@@ -13,10 +13,10 @@ type CommandResult struct {
 // AgentExec runs a command for a guest's agent.
 type AgentExec func(vmid int, args []string, input string) CommandResult
 
-// commands are the commands that guest agents received.
+// commands contains the commands that guest agents received.
 type commands struct {
 	exec    AgentExec
-	started map[int]CommandResult // by process id
+	started map[int]CommandResult // by process ID
 }
 
 // SetAgentExec sets the function that runs the commands of guest agents. If it is nil,

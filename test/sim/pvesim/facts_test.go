@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// step is a request and Proxmox' answer.
+// step is a request and the expected response.
 type step struct {
 	name   string
 	method string
@@ -107,7 +107,8 @@ func TestAnswersOfFacts(t *testing.T) {
 	})
 }
 
-// TestAuthentication uses a Proxmox before 9.1.5, which says why a credential is refused.
+// TestAuthentication uses a Proxmox VE before 9.1.5, whose responses contain the reason why
+// a credential is refused.
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
 	config := cluster()

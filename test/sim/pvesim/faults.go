@@ -20,21 +20,21 @@ type Fault struct {
 	// Times is the number of requests that fail; 0 means all.
 	Times int
 
-	// After makes Proxmox execute the request before the answer is replaced by Status, Hang
-	// or Disconnect: the client does not learn that it succeeded.
+	// After makes Proxmox execute the request before the response is replaced by Status,
+	// Hang or Disconnect: the client does not learn that the request succeeded.
 	After bool
 	// Delay is the time to wait before anything else.
 	Delay time.Duration
 	// Hit is called once for each request that fails: after Delay or, with After, once
 	// Proxmox executed the request. The request waits until Hit returns. Hit must return
-	// when ctx ends, which it does when the client or the server is gone.
+	// when ctx ends, which happens when the client disconnects or the server stops.
 	Hit func(ctx context.Context, call Call) `json:"-"`
-	// Status and Reason are the answer. A status of 595 to 599 has no body.
+	// Status and Reason are the response. A status of 595 to 599 has no body.
 	Status int
 	Reason string
-	// Hang keeps the connection open without an answer.
+	// Hang keeps the connection open without a response.
 	Hang bool
-	// Disconnect closes the connection without an answer.
+	// Disconnect closes the connection without a response.
 	Disconnect bool
 	// TaskExit makes the task of the request end with this text.
 	TaskExit string
@@ -42,8 +42,8 @@ type Fault struct {
 	LeaveLock bool
 }
 
-// AddFault makes matching requests fail from now on, and returns a function that ends that.
-// It panics if Path is not a valid regular expression.
+// AddFault makes matching requests fail from now on, and returns a function that removes
+// the fault. It panics if Path is not a valid regular expression.
 func (s *Server) AddFault(f Fault) (remove func()) {
 	armed := &armedFault{Fault: f, path: regexp.MustCompile(f.Path)}
 	s.faults.mu.Lock()
@@ -90,7 +90,7 @@ func (l *faultList) match(method, path string) *Fault {
 	return nil
 }
 
-// replaces reports whether the fault replaces the answer.
+// replaces reports whether the fault replaces the response.
 func (f *Fault) replaces() bool {
 	return f != nil && (f.Status != 0 || f.Hang || f.Disconnect)
 }
@@ -106,7 +106,7 @@ func (l *callLog) hit(ctx context.Context, f *Fault, c *Call, after bool) {
 	f.Hit(ctx, call)
 }
 
-// strike answers as the fault says.
+// strike sends the fault's response and returns its status.
 func (s *Server) strike(w http.ResponseWriter, r *http.Request, f *Fault) int {
 	switch {
 	case f.Hang:

@@ -24,7 +24,7 @@ func (f *firewall) copied() *firewall {
 	return made
 }
 
-// clusterFirewall answers GET /cluster/firewall/options.
+// clusterFirewall handles GET /cluster/firewall/options.
 func clusterFirewall(r *request) (any, error) {
 	enable := 0
 	if r.s.cfg.Firewall {
@@ -34,7 +34,7 @@ func clusterFirewall(r *request) (any, error) {
 }
 
 // withFirewall calls do with the guest's firewall while holding the cluster's lock. In
-// Proxmox, a firewall file can exist without a guest, but not here.
+// Proxmox, but not in the simulator, a firewall file can exist without a guest.
 func (r *request) withFirewall(write bool, do func(*firewall) (any, error)) (any, error) {
 	c := r.s.state
 	c.mu.Lock()
@@ -81,8 +81,8 @@ func (f *firewall) digest() string {
 	return notesDigest(string(text))
 }
 
-// ruleEntry returns a rule as the API shows it: with its position, and with numbers where
-// Proxmox has numbers.
+// ruleEntry returns a rule as in responses of the API: with its position, and with numbers
+// where Proxmox returns numbers.
 func (f *firewall) ruleEntry(pos int) map[string]any {
 	entry := map[string]any{"pos": pos, "digest": f.digest()}
 	for key, text := range f.rules[pos] {

@@ -69,8 +69,8 @@ func knownFormat(name string) bool {
 	return simpleFormats()[name] != nil || simpleFormats()[base] != nil || propertyFormats()[name] != nil || unchecked(name)
 }
 
-// unchecked reports whether a format belongs to options that numaform never writes: any
-// text passes.
+// unchecked reports whether a format is only used by options that numaform never writes.
+// Such a format accepts any text.
 func unchecked(name string) bool {
 	switch name {
 	case "pve-acme-alias", "pve-acme-domain", "pve-acme-domain-list", "pve-node-location",

@@ -1,7 +1,7 @@
 package pvesim
 
 import (
-	"crypto/sha1" //nolint:gosec // Proxmox' config digest is SHA-1
+	"crypto/sha1" //nolint:gosec // Proxmox's config digest is SHA-1
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -24,8 +24,7 @@ type guest struct {
 	running bool
 	started time.Time
 	pid     int
-	// live is the configuration that the running process was started with, including later
-	// hot-plugged changes.
+	// live is the configuration of the running process, including hot-plugged changes.
 	live map[string]string
 	ha   bool
 	fw   *firewall
@@ -41,8 +40,8 @@ type GuestState struct {
 	VMID int
 	Host string
 	Kind GuestKind
-	// Config is the content of the configuration file, Pending the values that wait for a
-	// restart, and Delete the options whose removal waits.
+	// Config is the content of the configuration file. Pending are the values that take
+	// effect at the next restart, and Delete the options that it removes.
 	Config  map[string]string
 	Pending map[string]string
 	Delete  []string
@@ -146,7 +145,7 @@ func (s *Server) RemoveGuest(vmid int) {
 	s.state.mu.Unlock()
 	s.powered(event)
 	if h := s.cfg.Hypervisor; h != nil {
-		_ = h.Remove(vmid) // its files remain
+		_ = h.Remove(vmid) // on an error, its files remain
 	}
 }
 
@@ -182,7 +181,7 @@ func (c *cluster) run(g *guest) {
 	g.changed()
 }
 
-// newPID returns the process id of a starting guest; its threads have the following ids.
+// newPID returns the process ID of a starting guest; its threads have the following IDs.
 func (c *cluster) newPID(g *guest) int {
 	pid := firstPID + c.processes
 	c.processes += otherThreads + vcpus(g.live)
@@ -197,7 +196,7 @@ func (c *cluster) halt(g *guest) {
 	g.changed()
 }
 
-// vmids returns the ids of all guests, ascending. The caller must hold the lock, and must
+// vmids returns the IDs of all guests, ascending. The caller must hold the lock, and must
 // not modify the list.
 func (c *cluster) vmids() []int {
 	if ids := c.sorted.Load(); ids != nil {
@@ -254,8 +253,8 @@ func confPath(host string, kind GuestKind, id int) string {
 	return fmt.Sprintf("nodes/%s/%s/%d.conf", host, dir, id)
 }
 
-// raw renders the configuration file: the description as a comment, the options
-// sorted, then what is pending (qemu-server 9.2.6, src/PVE/QemuServer.pm:2153-2181).
+// raw renders the configuration file: the description as a comment, the sorted options,
+// then the pending changes (qemu-server 9.2.6, src/PVE/QemuServer.pm:2153-2181).
 func (g *guest) raw() string {
 	var b strings.Builder
 	writeSection(&b, g.conf)
@@ -300,13 +299,13 @@ func encodeText(text string) string {
 // sum returns the digest of the configuration file.
 func (g *guest) sum() string {
 	if g.digest == "" {
-		hash := sha1.Sum([]byte(g.raw())) //nolint:gosec // Proxmox' config digest is SHA-1
+		hash := sha1.Sum([]byte(g.raw())) //nolint:gosec // Proxmox's config digest is SHA-1
 		g.digest = hex.EncodeToString(hash[:])
 	}
 	return g.digest
 }
 
-// checkLock is Proxmox' lock check before a guest is changed.
+// checkLock is Proxmox's lock check before a guest is changed.
 func (g *guest) checkLock() *apiError {
 	if lock := g.conf["lock"]; lock != "" {
 		return dief("%s is locked (%s)", g.kindName(), lock)
@@ -334,7 +333,7 @@ func number(text string) int {
 	return n
 }
 
-// vcpus returns the number of vCPUs that the guest is started with.
+// vcpus returns the number of vCPUs with which the guest starts.
 func vcpus(conf map[string]string) int {
 	return numberOf(conf, "sockets", 1) * numberOf(conf, "cores", 1)
 }

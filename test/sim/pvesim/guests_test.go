@@ -16,7 +16,7 @@ import (
 
 const vm101 = "/nodes/pve-1/qemu/101"
 
-// set changes a VM's configuration, which must succeed.
+// set changes a VM's configuration, and fails the test on errors.
 func (c *client) set(path string, params ...string) {
 	c.t.Helper()
 	if got := c.call("PUT", path+"/config", params...); got.status != 200 {
@@ -282,7 +282,8 @@ func TestUpload(t *testing.T) {
 	if got := c.call("DELETE", "/nodes/pve-1/storage/local/content/iso/b.iso", "delay", "5"); got.status != 200 || got.data != nil {
 		t.Errorf("delete that waits: %d %v", got.status, got.data)
 	}
-	// The answering host copies the file to another one, and runs the task.
+	// The host that receives the request copies the file to another host, and runs the
+	// task.
 	upid := sendTo("pve-2", "local", "iso", "far.iso").data.(string)
 	if exit := c.await(upid); exit != "OK" || !strings.HasPrefix(upid, "UPID:pve-1:") {
 		t.Errorf("to another host: task %s ended with %s", upid, exit)

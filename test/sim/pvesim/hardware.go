@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Unknown is the value of an id or an amount that is not given.
+// Unknown is the value of an ID or an amount that is not given.
 const Unknown = -1
 
 // Host describes a Proxmox VE node: its hardware, and the objects on it at the start.
@@ -14,9 +14,9 @@ type Host struct {
 	Name string `json:"name"`
 	// Region names the cluster of a Config without a name.
 	Region string `json:"region,omitempty"`
-	// Problem takes the host off the network unless it is empty.
+	// Problem, unless empty, takes the host off the network.
 	Problem string `json:"problem,omitempty"`
-	// Maintenance is the maintenance mode of Proxmox' HA.
+	// Maintenance is the maintenance mode of Proxmox's HA.
 	Maintenance bool `json:"maintenance,omitempty"`
 
 	Machine
@@ -53,7 +53,7 @@ type CPU struct {
 	Kind       Kind `json:"kind,omitempty"`
 }
 
-// Kind distinguishes the cores of a hybrid machine. It is empty if all are alike.
+// Kind distinguishes the cores of a hybrid machine. It is empty if all cores are equal.
 type Kind string
 
 // The kinds of core.
@@ -63,7 +63,7 @@ const (
 	KindLowPower    Kind = "low-power"
 )
 
-// UnmarshalJSON decodes a CPU. By default it is online and its ids are unknown.
+// UnmarshalJSON decodes a CPU. By default it is online and its IDs are unknown.
 func (c *CPU) UnmarshalJSON(data []byte) error {
 	type plain CPU
 	cpu := plain{ID: Unknown, Online: true, NUMANode: Unknown, Socket: Unknown, Core: Unknown, L3: Unknown}
@@ -77,11 +77,11 @@ func (c *CPU) UnmarshalJSON(data []byte) error {
 // NUMANode is a NUMA node of a host.
 type NUMANode struct {
 	ID int `json:"id"`
-	// MemoryMiB is 0 if the node has none, and Unknown if not given.
+	// MemoryMiB is 0 if the node has no memory, and Unknown if not given.
 	MemoryMiB int64 `json:"memory_mib"`
 	// HugePages is the number of reserved huge pages by page size in KiB.
 	HugePages map[int]int64 `json:"huge_pages,omitempty"`
-	// Distances is the distance to each NUMA node by its id.
+	// Distances is the distance to each NUMA node by its ID.
 	Distances map[int]int `json:"distances,omitempty"`
 }
 
@@ -107,7 +107,7 @@ func (m *Machine) OnlineCPUs() CPUSet {
 	return CPUs(ids...)
 }
 
-// GuestKind is Proxmox' name of a type of guest.
+// GuestKind is Proxmox's name of a type of guest.
 type GuestKind string
 
 // The kinds of guest.
@@ -142,7 +142,7 @@ type NUMACell struct {
 	Policy    string `json:"policy"`
 }
 
-// Storage is a storage as one host sees it.
+// Storage is a storage as seen by one host.
 type Storage struct {
 	Name     string   `json:"name"`
 	Type     string   `json:"type"`
@@ -162,11 +162,12 @@ type Template struct {
 	DiskInterface string `json:"disk_interface"`
 	DiskGiB       int64  `json:"disk_gib"`
 	Storage       string `json:"storage"`
-	// Drives are the slots of its other drives: disks, and CD drives on IDE.
+	// Drives are the slots of the template's other drives: disks, and CD drives on IDE.
 	Drives []string `json:"drives,omitempty"`
 	// CloudInit makes the CD drive ide2 a cloud-init drive.
 	CloudInit bool `json:"cloud_init,omitempty"`
-	// Options are added to its configuration. The option of the boot disk omits the volume.
+	// Options are added to the template's configuration. The option of the boot disk omits
+	// the volume.
 	Options map[string]string `json:"options,omitempty"`
 }
 
@@ -175,7 +176,7 @@ type PCIDevice struct {
 	Mapping string `json:"mapping"`
 	// Path is an address such as 0000:01:00.0, or several joined by ";".
 	Path string `json:"path"`
-	// NUMANode is the id of the NUMA node that it is attached to, or Unknown.
+	// NUMANode is the ID of the NUMA node that it is attached to, or Unknown.
 	NUMANode int `json:"numa_node"`
 }
 
@@ -193,8 +194,8 @@ func (d *PCIDevice) UnmarshalJSON(data []byte) error {
 // Functions returns the addresses of the device.
 func (d *PCIDevice) Functions() []string { return strings.Split(d.Path, ";") }
 
-// Overlaps reports whether one of the device's addresses is among the given ones, which may
-// omit the domain 0000, or the function to mean all of them.
+// Overlaps reports whether one of the device's addresses is among the given addresses.
+// These may omit the domain 0000, or the function, which then matches all functions.
 func (d *PCIDevice) Overlaps(addresses string) bool {
 	for given := range strings.SplitSeq(addresses, ";") {
 		if strings.Count(given, ":") == 1 {

@@ -8,7 +8,7 @@ import (
 )
 
 // TestFaultHit delays two clones, one before Proxmox executes it and one before Proxmox
-// answers.
+// responds.
 func TestFaultHit(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string]bool{"before": false, "after": true} {

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// firstPID is above the largest process id of Linux (PID_MAX_LIMIT, include/linux/threads.h
+// firstPID is above the largest process ID of Linux (PID_MAX_LIMIT, include/linux/threads.h
 // of 6.14), so that a real process can be added to an exported /proc.
 const firstPID = 1 << 22
 
 // uptime is the content of /proc/uptime of an exported host, in seconds. It is constant,
-// and long enough after the start of all processes that none counts as just started: all of
-// a guest's threads exist at once.
+// and so large that no process counts as just started: all threads of a simulated guest
+// exist from the start.
 const uptime = "100000000.00 100000000.00\n"
 
 // otherThreads is the number of QEMU's threads besides the vCPUs; the first is the main
@@ -32,27 +32,27 @@ type hostFiles struct {
 	err    error              // the first error, returned when the export ends
 }
 
-// guestFiles is what was written for a guest.
+// guestFiles describes the files that were written for a guest.
 type guestFiles struct {
 	conf, text string // name and content of the configuration file
 	kind       GuestKind
 	pid, vcpus int // 0 if it does not run
 }
 
-// ExportHost writes the file system of a host into a directory, as far as needed by a
-// program that runs on the host and manages guests: hardware, resource mappings,
-// configuration files, processes with their threads, and control groups. The directory
-// follows all changes of guests.
+// ExportHost writes those parts of a host's file system into a directory that a program
+// needs to manage guests on the host: hardware, resource mappings, configuration files,
+// processes with their threads, and control groups. The directory follows all changes of
+// guests.
 //
 // The program sets the CPUs of a thread in Cpus_allowed_list of /proc/TID/status, and the
 // CPUs of a control group in its cpuset.cpus; Threads reads both. An empty dir ends the
-// export, and returns an error for what could not be written.
+// export; its error is the first failed write.
 func (s *Server) ExportHost(name, dir string) error {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
 	h := s.state.hosts[name]
 	if h == nil {
-		return fmt.Errorf("exporting host %q: there is no such host", name)
+		return fmt.Errorf("exporting host %q: no such host", name)
 	}
 	if dir == "" {
 		var err error
@@ -106,7 +106,7 @@ func (h *host) show(id int) {
 	}
 }
 
-// begin writes a started process; its pid file last, as QEMU does.
+// begin writes the files of a started process. It writes the PID file last, as QEMU does.
 func (x *hostFiles) begin(id int, f guestFiles, g *guest) {
 	if f.kind == GuestContainer {
 		x.write(fmt.Sprintf("sys/fs/cgroup/lxc/%d/cgroup.procs", id), strconv.Itoa(f.pid)+"\n")
@@ -150,7 +150,7 @@ func (x *hostFiles) end(id int, f guestFiles) {
 func scope(id int) string { return fmt.Sprintf("qemu.slice/%d.scope", id) }
 
 // cpuset writes a control group. The kernel leaves cpuset.cpus empty until it is written;
-// here it has all CPUs initially, and the written value is always in effect.
+// the simulator initially writes all CPUs, and the value is always in effect.
 func (x *hostFiles) cpuset(group string, online CPUSet) {
 	x.write("sys/fs/cgroup/"+group+"/cpuset.cpus", online.String()+"\n")
 	if err := os.Symlink("cpuset.cpus", filepath.Join(x.dir, "sys/fs/cgroup", group, "cpuset.cpus.effective")); err != nil && x.err == nil {
@@ -187,7 +187,7 @@ func (x *hostFiles) remove(name string) {
 	}
 }
 
-// Threads is where the threads of a running guest may run.
+// Threads are the CPUs on which the threads of a running guest may run.
 type Threads struct {
 	// PID and Started identify the process: they change when the guest restarts.
 	PID     int
@@ -198,7 +198,8 @@ type Threads struct {
 	Others CPUSet
 }
 
-// Pins returns the CPU of vCPU 0, 1, 2, … if each is pinned to one, or nil.
+// Pins returns the CPU of vCPU 0, 1, 2, … if each is pinned to exactly one, and nil
+// otherwise.
 func (t Threads) Pins() []int {
 	var pins []int
 	for _, cpus := range t.VCPUs {
@@ -227,7 +228,7 @@ func (s *Server) Threads(vmid int) (Threads, bool) {
 	return found, true
 }
 
-// startCPUs returns the CPUs that a process starts on.
+// startCPUs returns the CPUs on which a process starts.
 func (g *guest) startCPUs() CPUSet {
 	online := g.host.machine.OnlineCPUs()
 	if affinity, err := ParseCPUSet(g.live["affinity"]); err == nil && !affinity.IsEmpty() {
@@ -236,7 +237,7 @@ func (g *guest) startCPUs() CPUSet {
 	return online
 }
 
-// read reads what other programs wrote for a guest's threads.
+// read reads the CPUs that other programs wrote for a guest's threads.
 func (x *hostFiles) read(g *guest, t *Threads) {
 	f, group := x.guests[g.id], scope(g.id)
 	if f.kind == GuestContainer {
@@ -262,7 +263,7 @@ func (x *hostFiles) read(g *guest, t *Threads) {
 	}
 }
 
-// list parses the CPUs in the line of a file that starts with key.
+// list reads the CPUs from the line of a file that starts with key.
 func (x *hostFiles) list(name, key string) CPUSet {
 	data, err := os.ReadFile(filepath.Join(x.dir, name))
 	var set CPUSet

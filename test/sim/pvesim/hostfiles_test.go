@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// TestExportHost finds a VM as a program on its host does, moves its threads and confines
-// guests, and reads back where they may run.
+// TestExportHost finds a VM as a program on its host does, moves its threads, confines
+// guests, and checks the CPUs on which they may run.
 func TestExportHost(t *testing.T) {
 	t.Parallel()
 	c, dir := start(t, cluster()), t.TempDir()

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// firstTemplate is the VMID of the template on the first bare machine.
+// firstTemplate is the VMID of the template on the first host that is read from a machine.
 const firstTemplate = 9001
 
-// LoadHosts reads one host from each JSON file of a directory. A file has a Host, or a
+// LoadHosts reads one host from each JSON file of a directory. A file contains a Host, or a
 // machine in the format of `numaform topology collect`. For a machine, the file's base name
-// is the host's name, and the host gets a template of the given name.
+// is the host's name, and the host gets a template with the given name.
 func LoadHosts(dir string, region string, template string) ([]Host, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
@@ -53,7 +53,7 @@ func parseHost(data []byte, template Template) (Host, error) {
 		return Host{}, fmt.Errorf("parsing json: %w", err)
 	}
 	if len(file.CPUs) == 0 {
-		return Host{}, errors.New("cpus is empty: a host has at least one CPU")
+		return Host{}, errors.New("cpus is empty: add at least one CPU")
 	}
 	if file.Format != nil {
 		file.Templates = []Template{template}
@@ -61,7 +61,7 @@ func parseHost(data []byte, template Template) (Host, error) {
 	return file.Host, nil
 }
 
-// bareTemplate returns a template as users create them from cloud images.
+// bareTemplate returns a template like those that users create from cloud images.
 func bareTemplate(vmid int, name string) Template {
 	return Template{
 		VMID: vmid, Name: name, DiskInterface: "scsi0", DiskGiB: 30, Storage: "local-lvm",

@@ -19,7 +19,7 @@ func (x *hostFiles) host(h *host) {
 	x.devices(h)
 }
 
-// machine writes the hardware as Linux shows it:
+// machine writes the hardware as presented by Linux:
 // Documentation/ABI/stable/sysfs-devices-system-cpu and sysfs-devices-node, and
 // Documentation/admin-guide/cputopology.rst of 6.14.
 func (x *hostFiles) machine(m *Machine) {

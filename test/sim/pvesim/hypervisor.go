@@ -10,9 +10,9 @@ import (
 
 // Hypervisor runs VMs; see package qemu.
 type Hypervisor interface {
-	// Start starts a VM. exited is called when its process has ended.
+	// Start starts a VM. It calls exited when the VM's process ends.
 	Start(vm qemu.VM, exited func()) (pid int, err error)
-	// Shutdown asks a guest to shut down, and waits for its end.
+	// Shutdown requests the shutdown of a guest, and waits until its process ends.
 	Shutdown(ctx context.Context, vmid int) error
 	// Stop ends a VM's process and waits for it.
 	Stop(vmid int)
@@ -53,8 +53,8 @@ func (r *request) virtualMachine() (qemu.VM, error) {
 	return vm, nil
 }
 
-// startVirtualMachine starts the guest's process, if there is a hypervisor. Otherwise pid
-// is 0.
+// startVirtualMachine starts the guest's process. Without a hypervisor, it does nothing and
+// returns 0.
 func (r *request) startVirtualMachine() (pid int, err error) {
 	h := r.s.cfg.Hypervisor
 	if h == nil {
@@ -70,8 +70,8 @@ func (r *request) startVirtualMachine() (pid int, err error) {
 	return pid, err
 }
 
-// processEnded records the end of a process that no task has ended: the guest has shut
-// down by itself, or QEMU was killed.
+// processEnded records the end of a process that no task ended: the guest shut down by
+// itself, or QEMU was killed.
 func (s *Server) processEnded(vmid, pid int) {
 	s.state.mu.Lock()
 	var event *PowerEvent

@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// Sizes that Proxmox gives to volumes regardless of the request.
+// Sizes that Proxmox uses for volumes regardless of the request.
 const (
 	efi4mSize    = 528 << 10
 	efi2mSize    = 128 << 10
@@ -40,8 +40,7 @@ func (st *storage) fixedSize(key string, d drive) int64 {
 	return (size + unit - 1) / unit * unit
 }
 
-// checkImport checks that an import has the form that Proxmox requires: on a storage,
-// without a size.
+// checkImport checks that an import is on a storage and has no size, as Proxmox requires.
 func checkImport(key string, d drive) *apiError {
 	if d["import-from"] == "" {
 		return nil

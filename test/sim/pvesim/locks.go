@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// guestLock is the lock file of a guest: shared by many, or exclusive to one.
+// guestLock is the lock file of a guest, which is held by several shared holders or one
+// exclusive holder.
 type guestLock struct {
 	readers int
 	writer  bool
 	changed chan struct{} // closed when the lock is released
 }
 
-// lockGuest takes the guest's lock file, waits at most for timeout, and returns a function
-// that releases it. The caller must not hold the cluster's lock.
+// lockGuest takes the guest's lock file and returns a function that releases it. It waits
+// at most for timeout. The caller must not hold the cluster's lock.
 func (c *cluster) lockGuest(ctx context.Context, id int, shared bool, timeout time.Duration) (func(), error) {
 	wait, release := c.tryLock(id, shared)
 	if release != nil {

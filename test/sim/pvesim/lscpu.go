@@ -11,7 +11,7 @@ const (
 	cpuFlags      = "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 ht syscall nx lm constant_tsc"
 )
 
-// counts are the counts of a machine in lscpu and cpuinfo.
+// counts are a machine's counts in lscpu and cpuinfo.
 type counts struct {
 	all, online, sockets, cores int
 }
@@ -106,8 +106,8 @@ func offlineCPUs(m *Machine) CPUSet {
 	return CPUs(ids...)
 }
 
-// cpusOfNode returns the online CPUs of a NUMA node; if the nodes of all CPUs are unknown,
-// all CPUs are on the first.
+// cpusOfNode returns the online CPUs of a NUMA node. If the nodes of all CPUs are unknown,
+// all CPUs are on the first node.
 func cpusOfNode(m *Machine, node int) CPUSet {
 	known := slices.ContainsFunc(m.CPUs, func(c CPU) bool { return c.NUMANode != Unknown })
 	var ids []int

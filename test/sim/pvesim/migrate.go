@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// migratePreconditions answers GET …/migrate.
+// migratePreconditions handles GET …/migrate.
 func migratePreconditions(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -27,7 +27,7 @@ func migratePreconditions(r *request) (any, error) {
 	return map[string]any{"running": running, "local_disks": local, "local_resources": []any{}, "mapped-resources": []any{}}, nil
 }
 
-// migrateVM answers POST …/migrate.
+// migrateVM handles POST …/migrate.
 func migrateVM(r *request) (any, error) {
 	if e := r.rootOnly("force", "migration_type", "migration_network"); e != nil {
 		return nil, e
@@ -105,7 +105,7 @@ func (r *request) migrateWork(ctx context.Context, t *task) error {
 	return nil
 }
 
-// moveDisks moves local disks along, which for a running guest must be requested.
+// moveDisks moves local disks with the guest. For a running guest, this must be requested.
 func (r *request) moveDisks(g *guest, to *host) *apiError {
 	c := r.s.state
 	for _, id := range r.disks(g) {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// vmFeature answers GET …/feature.
+// vmFeature handles GET …/feature.
 func vmFeature(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -28,7 +28,7 @@ func vmFeature(r *request) (any, error) {
 	return map[string]any{"hasFeature": flag(has), "nodes": nodes}, nil
 }
 
-// listSnapshots answers GET …/snapshot; only the current state is listed.
+// listSnapshots handles GET …/snapshot; only the current state is listed.
 func listSnapshots(r *request) (any, error) {
 	c := r.s.state
 	c.mu.Lock()
@@ -50,7 +50,7 @@ func haEntry(g *guest) map[string]any {
 	return map[string]any{"sid": sid, "type": strings.TrimSuffix(prefix, ":"), "state": "started", "digest": notesDigest(sid)}
 }
 
-// listHA answers GET /cluster/ha/resources.
+// listHA handles GET /cluster/ha/resources.
 func listHA(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -64,7 +64,7 @@ func listHA(r *request) (any, error) {
 	return result, nil
 }
 
-// getHA answers GET /cluster/ha/resources/{sid}.
+// getHA handles GET /cluster/ha/resources/{sid}.
 func getHA(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()

@@ -1,7 +1,7 @@
 package pvesim
 
 import (
-	"crypto/sha1" //nolint:gosec // Proxmox' config digest is SHA-1
+	"crypto/sha1" //nolint:gosec // Proxmox's config digest is SHA-1
 	"encoding/hex"
 	"fmt"
 )
@@ -9,12 +9,12 @@ import (
 // hostOverheadMiB is the memory that a host uses itself.
 const hostOverheadMiB = 2048
 
-// version answers GET /version.
+// version handles GET /version.
 func version(r *request) (any, error) {
 	return map[string]any{"version": r.s.cfg.Version + ".3", "release": r.s.cfg.Version, "repoid": "5bd5b0ff1e5c2a4b"}, nil
 }
 
-// subdirs answers an index of links.
+// subdirs returns a handler that returns an index of links.
 func subdirs(key string, names ...string) handler {
 	return func(*request) (any, error) {
 		result := []any{}
@@ -25,7 +25,7 @@ func subdirs(key string, names ...string) handler {
 	}
 }
 
-// listNodes answers GET /nodes.
+// listNodes handles GET /nodes.
 func listNodes(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -42,7 +42,7 @@ func listNodes(r *request) (any, error) {
 	return result, nil
 }
 
-// nodeEntry returns a host as lists show it. The caller must hold the lock.
+// nodeEntry returns a host's entry in lists. The caller must hold the lock.
 func (c *cluster) nodeEntry(h *host) map[string]any {
 	entry := map[string]any{"status": "offline", "level": "", "ssl_fingerprint": "00:" + h.name}
 	if h.offline != "" {
@@ -84,7 +84,7 @@ func (c *cluster) usedMemory(h *host) int64 {
 	return min(used, c.memory(h))
 }
 
-// nodeStatus answers GET /nodes/{node}/status: counts, but no CPU ids.
+// nodeStatus handles GET /nodes/{node}/status. The response has counts, but no CPU IDs.
 func nodeStatus(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -118,7 +118,7 @@ func cpuInfo(m *Machine) map[string]any {
 	}
 }
 
-// nodeConfig answers GET /nodes/{node}/config.
+// nodeConfig handles GET /nodes/{node}/config.
 func nodeConfig(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -134,11 +134,11 @@ func nodeConfig(r *request) (any, error) {
 }
 
 func notesDigest(notes string) string {
-	sum := sha1.Sum([]byte(notes)) //nolint:gosec // Proxmox' config digest is SHA-1
+	sum := sha1.Sum([]byte(notes)) //nolint:gosec // Proxmox's config digest is SHA-1
 	return hex.EncodeToString(sum[:])
 }
 
-// putNodeConfig answers PUT /nodes/{node}/config; only the notes are stored.
+// putNodeConfig handles PUT /nodes/{node}/config; only the notes are stored.
 func putNodeConfig(r *request) (any, error) {
 	c := r.s.state
 	c.mu.Lock()
@@ -158,13 +158,13 @@ func putNodeConfig(r *request) (any, error) {
 	return nil, nil
 }
 
-// nodeTime answers GET /nodes/{node}/time.
+// nodeTime handles GET /nodes/{node}/time.
 func nodeTime(r *request) (any, error) {
 	now := r.s.cfg.Clock.Now().Unix()
 	return map[string]any{"time": now, "localtime": now, "timezone": "UTC"}, nil
 }
 
-// listNetwork answers GET /nodes/{node}/network: one bridge on one card.
+// listNetwork handles GET /nodes/{node}/network: one bridge on one card.
 func listNetwork(r *request) (any, error) {
 	result := []any{}
 	if kind := r.p["type"]; kind == "" || kind == "eth" {
@@ -179,7 +179,7 @@ func listNetwork(r *request) (any, error) {
 	return result, nil
 }
 
-// clusterStatus answers GET /cluster/status.
+// clusterStatus handles GET /cluster/status.
 func clusterStatus(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()

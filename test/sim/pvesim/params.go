@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Limits of Proxmox' web server.
+// Limits of Proxmox's web server.
 const (
 	maxBody   = 64 << 10
 	maxUpload = 1 << 30
@@ -61,7 +61,7 @@ func readParams(r *http.Request) (map[string]value, *upload, *apiError) {
 	return given, file, nil
 }
 
-// readBody reads the whole body, so that the connection can be answered.
+// readBody reads the whole body, so that a response can be sent.
 func readBody(r *http.Request) ([]byte, *apiError) {
 	limit := int64(maxBody)
 	isUpload := strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data")

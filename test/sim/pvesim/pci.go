@@ -1,7 +1,7 @@
 package pvesim
 
 import (
-	"crypto/sha1" //nolint:gosec // Proxmox' config digest is SHA-1
+	"crypto/sha1" //nolint:gosec // Proxmox's config digest is SHA-1
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -16,8 +16,8 @@ const pciAddress = `(?:[a-f0-9]{4,}:)?[a-f0-9]{2}:[a-f0-9]{2}(?:\.[a-f0-9])?`
 // maxHostPCI is the number of hostpciN options.
 const maxHostPCI = 16
 
-// listPCIMappings answers GET /cluster/mapping/pci with the mappings that the caller may
-// see. The simulated hardware always matches them.
+// listPCIMappings handles GET /cluster/mapping/pci. It returns the mappings that the caller
+// may see. The simulated hardware always matches them.
 func listPCIMappings(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -63,7 +63,7 @@ func checksOf(h *host, mapping string) []any {
 	return []any{map[string]any{"severity": "warning", "message": fmt.Sprintf("No mapping for node %s.", h.name)}}
 }
 
-// checkHostPCI checks who may set or delete such a hostpciN.
+// checkHostPCI returns an error unless the caller may set or delete this hostpciN.
 func (r *request) checkHostPCI(vmid int, key, text string) *apiError {
 	props, err := parsePropertyString(propertyFormats()["pve-qm-hostpci"], text)
 	switch {
@@ -80,7 +80,7 @@ func (r *request) checkHostPCI(vmid int, key, text string) *apiError {
 	return r.checkVM(vmid, "VM.Config.HWType")
 }
 
-// hostPCI is a parsed hostpciN: the devices from which it may get one.
+// hostPCI is a parsed hostpciN: the devices from which one is assigned.
 type hostPCI struct {
 	key          string
 	mdev         bool
@@ -88,7 +88,7 @@ type hostPCI struct {
 }
 
 // takeDevices chooses the PCI devices of a starting guest, and reserves them. Mediated
-// devices are not counted.
+// devices are not reserved.
 func (c *cluster) takeDevices(g *guest) error {
 	all, err := g.hostPCIs()
 	if err != nil {
@@ -143,16 +143,16 @@ func (g *guest) hostPCIs() ([]hostPCI, error) {
 	return all, nil
 }
 
-// alternatives returns the devices of the host that a hostpciN may get.
+// alternatives returns the host's devices that may be assigned to a hostpciN.
 func (h *host) alternatives(props map[string]string) ([][]string, error) {
 	mapping, address := props["mapping"], props["host"]
 	switch {
 	case mapping != "" && address != "":
-		return nil, errors.New("Cannot set both 'host' and 'mapping'.") //nolint:revive,staticcheck // Proxmox' text
+		return nil, errors.New("Cannot set both 'host' and 'mapping'.") //nolint:revive,staticcheck // Proxmox's text
 	case address != "":
 		return [][]string{h.functions(address)}, nil
 	case mapping == "":
-		return nil, errors.New("Either 'host' or 'mapping' must be set.") //nolint:revive,staticcheck // Proxmox' text
+		return nil, errors.New("Either 'host' or 'mapping' must be set.") //nolint:revive,staticcheck // Proxmox's text
 	}
 	var found [][]string
 	for _, d := range h.devices {
@@ -187,7 +187,7 @@ func (g *guest) hasDevice(ids []string) bool {
 	return slices.ContainsFunc(ids, func(id string) bool { return holds(g.devices, id) })
 }
 
-// assign assigns devices to the guest, each once.
+// assign assigns devices to the guest, and refuses a device that is already assigned to it.
 func (g *guest) assign(ids []string) error {
 	for _, id := range ids {
 		if holds(g.devices, id) {
@@ -198,7 +198,7 @@ func (g *guest) assign(ids []string) error {
 	return nil
 }
 
-// reservedFor returns an error if another guest has one of the devices.
+// reservedFor returns an error if one of the devices is reserved for another guest.
 func (c *cluster) reservedFor(g *guest, ids []string) error {
 	for _, other := range sortedGuests(g.host) {
 		for _, id := range ids {
@@ -220,7 +220,7 @@ func sortedGuests(h *host) []*guest {
 	return all
 }
 
-// releaseDevices releases what a failed start had reserved.
+// releaseDevices releases the devices that a failed start reserved.
 func (r *request) releaseDevices() {
 	r.s.state.mu.Lock()
 	defer r.s.state.mu.Unlock()
@@ -229,7 +229,7 @@ func (r *request) releaseDevices() {
 	}
 }
 
-// foreignDevices writes hostpciN from the guest's facts.
+// foreignDevices writes the hostpciN options of an unmanaged guest.
 func foreignDevices(conf map[string]string, from *Guest) {
 	for i, d := range from.PCIDevices {
 		text := d.Address

@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// withDevices gives pve-1 two cards of the mapping gpu, the first of which is also in the
-// mapping one, and a card with two functions.
+// withDevices adds three cards to pve-1: two in the mapping gpu, the first of which is also
+// in the mapping one, and a card with two functions.
 func withDevices(cfg pvesim.Config, privileges ...string) pvesim.Config {
 	cfg.Hosts[0].PCIDevices = []pvesim.PCIDevice{
 		{Mapping: "gpu", Path: "0000:01:00.0"},
@@ -33,7 +33,7 @@ func TestListPCIMappings(t *testing.T) {
 		name       string
 		privileges []string
 		params     []string
-		want       map[string]any // checks by id
+		want       map[string]any // checks by ID
 	}{
 		{"without a privilege none is shown", nil, nil, map[string]any{}},
 		{"audit", []string{"Mapping.Audit"}, nil, map[string]any{"gpu": nil, "one": nil, "both": nil}},
@@ -87,7 +87,7 @@ func TestSetHostPCI(t *testing.T) {
 	})
 }
 
-// TestStartWithDevices starts guests one after the other and keeps them running.
+// TestStartWithDevices starts guests one after the other, without stopping them.
 func TestStartWithDevices(t *testing.T) {
 	t.Parallel()
 	type guest struct {
@@ -155,7 +155,8 @@ func (c *client) starts(vmid int, host, exit string) {
 	}
 }
 
-// TestStopFreesDevices gives a card to the next guest once the first is stopped.
+// TestStopFreesDevices checks that a card can be assigned to another guest once the first
+// is stopped.
 func TestStopFreesDevices(t *testing.T) {
 	t.Parallel()
 	c := start(t, withDevices(cluster()))

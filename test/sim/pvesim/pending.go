@@ -15,7 +15,7 @@ func (s *Server) applyPending(g *guest) {
 	}
 }
 
-// plugPending applies the changes that a running guest accepts; the rest stays pending.
+// plugPending applies the changes that a running guest accepts; the rest remains pending.
 func (s *Server) plugPending(g *guest) {
 	features := splitList("network,disk,usb")
 	if text, ok := g.conf["hotplug"]; ok {
@@ -35,7 +35,8 @@ func (s *Server) plugPending(g *guest) {
 	}
 }
 
-// alwaysPlugs reports whether the option concerns Proxmox rather than the guest.
+// alwaysPlugs reports whether an option affects Proxmox, not the guest, so that changes
+// always take effect immediately.
 func alwaysPlugs(key string) bool {
 	return isCloudinitOption(key) || holds(strings.Fields("description hookscript lock migrate_downtime migrate_speed name onboot "+
 		"protection shares startup tags vmstatestorage hotplug cpulimit cpuunits balloon"), key)
@@ -43,8 +44,8 @@ func alwaysPlugs(key string) bool {
 
 var busWithoutHotplug = regexp.MustCompile(`^(ide|sata)\d+$`)
 
-// plugs reports whether a running guest accepts the change of an option at once. An empty
-// new value means the option's removal.
+// plugs reports whether a running guest accepts the change of an option immediately. An
+// empty new value means the option's removal.
 func plugs(features []string, key, old, text string) bool {
 	switch {
 	case alwaysPlugs(key):

@@ -21,7 +21,7 @@ func (a *access) permit(e *endpoint, who identity, given map[string]value) *apiE
 	return a.evaluate(e.check, who, given)
 }
 
-// evaluate runs one expression of Proxmox' permission language: and, or, perm.
+// evaluate runs one expression of Proxmox's permission language: and, or, perm.
 func (a *access) evaluate(check []any, who identity, given map[string]value) *apiError {
 	operator, _ := check[0].(string)
 	switch operator {
@@ -52,7 +52,7 @@ func (a *access) evaluate(check []any, who identity, given map[string]value) *ap
 			return permissionError("")
 		}
 		return a.check(who, "/access/realm/"+user[strings.LastIndex(user, "@")+1:], privilege)
-	case "userid-group": // users have no groups here
+	case "userid-group": // simulated users have no groups
 		privileges := a.ofVersion(check[1].([]any))
 		if a.checkAny(who, "/access/groups", privileges...) == nil {
 			return nil
@@ -65,7 +65,8 @@ func (a *access) evaluate(check []any, who identity, given map[string]value) *ap
 	return permissionError("")
 }
 
-// checkModify is Proxmox' check_perm_modify: who may grant permissions on a path.
+// checkModify is Proxmox's check_perm_modify: it returns an error unless who may grant
+// permissions on the path.
 func (a *access) checkModify(who identity, path string) *apiError {
 	privileges := []string{"Permissions.Modify"}
 	for prefix, privilege := range map[string]string{"/storage/": "Datastore.Allocate", "/vms/": "VM.Allocate", "/pool/": "Pool.Allocate"} {

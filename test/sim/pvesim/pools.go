@@ -10,7 +10,7 @@ import (
 // letterFirst matches the start of the last part of a pool's name.
 var letterFirst = regexp.MustCompile(`^[A-Za-z]`)
 
-// poolSet is the resource pools with their members.
+// poolSet contains the resource pools and their members.
 type poolSet struct {
 	// mu guards the fields below.
 	mu       sync.RWMutex
@@ -117,7 +117,7 @@ func (p *poolSet) members(id string) (vmids []int, storages []string) {
 	return vmids, storages
 }
 
-// listPools answers GET /pools; poolid selects a single one.
+// listPools handles GET /pools; the parameter poolid selects a single pool.
 func listPools(r *request) (any, error) {
 	p := r.s.state.pools
 	p.mu.RLock()
@@ -152,7 +152,7 @@ func listPools(r *request) (any, error) {
 	return result, nil
 }
 
-// getPool answers GET /pools/{poolid}.
+// getPool handles GET /pools/{poolid}.
 func getPool(r *request) (any, error) {
 	id := r.p["poolid"]
 	if !r.s.state.pools.exists(id) {
@@ -177,7 +177,7 @@ func (r *request) poolMembers(id string) []any {
 	return result
 }
 
-// createPool answers POST /pools.
+// createPool handles POST /pools.
 func createPool(r *request) (any, error) {
 	if e := r.s.state.writableNow(); e != nil {
 		return nil, e
@@ -199,7 +199,7 @@ func createPool(r *request) (any, error) {
 	return nil, nil
 }
 
-// deletePool answers DELETE of a pool, which must be empty.
+// deletePool handles DELETE of a pool, which must be empty.
 func deletePool(r *request) (any, error) {
 	id := r.p["poolid"]
 	if e := r.s.state.writableNow(); e != nil {
@@ -224,7 +224,7 @@ func deletePool(r *request) (any, error) {
 	return nil, nil
 }
 
-// updatePool answers PUT of a pool: adds or, with delete, removes members.
+// updatePool handles PUT of a pool: adds or, with delete, removes members.
 func updatePool(r *request) (any, error) {
 	id := r.p["poolid"]
 	p := r.s.state.pools

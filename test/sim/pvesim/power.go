@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// existing returns an error unless the request's VM exists.
+// existing returns an error unless the VM in the request exists.
 func (r *request) existing() *apiError {
 	r.s.state.mu.RLock()
 	defer r.s.state.mu.RUnlock()
@@ -14,7 +14,8 @@ func (r *request) existing() *apiError {
 	return e
 }
 
-// rootOnly refuses parameters that only root@pam with a ticket may give.
+// rootOnly returns an error if the caller may not use these parameters: they require
+// root@pam with a ticket.
 func (r *request) rootOnly(names ...string) *apiError {
 	for _, name := range names {
 		if val := r.p[name]; val != "" && val != "0" && !r.who.isRoot() {
@@ -24,7 +25,7 @@ func (r *request) rootOnly(names ...string) *apiError {
 	return nil
 }
 
-// startVM answers POST …/status/start. A missing, locked or running guest is an error of
+// startVM handles POST …/status/start. A missing, locked or running guest is an error of
 // the task.
 func startVM(r *request) (any, error) {
 	if e := r.rootOnly("stateuri", "skiplock", "migratedfrom", "migration_type", "migration_network", "targetstorage", "force-cpu", "nets-host-mtu"); e != nil {
@@ -110,7 +111,7 @@ func (r *request) checkStart(t *task) error {
 	return err
 }
 
-// stopVM answers POST …/status/stop; stopping a stopped guest succeeds.
+// stopVM handles POST …/status/stop; stopping a stopped guest succeeds.
 func stopVM(r *request) (any, error) {
 	if e := r.rootOnly("skiplock", "keepActive", "migratedfrom"); e != nil {
 		return nil, e
@@ -118,7 +119,7 @@ func stopVM(r *request) (any, error) {
 	return r.fork("qmstop", r.p["vmid"], r.stopWork), nil
 }
 
-// shutdownVM answers POST …/status/shutdown; the guest shuts down within StopDelay.
+// shutdownVM handles POST …/status/shutdown; the guest shuts down within StopDelay.
 func shutdownVM(r *request) (any, error) {
 	if e := r.rootOnly("skiplock", "keepActive"); e != nil {
 		return nil, e
@@ -176,7 +177,7 @@ func (r *request) checkStop() (bool, error) {
 	return g.running, nil
 }
 
-// rebootVM answers POST …/status/reboot: a shutdown, then a start that applies pending
+// rebootVM handles POST …/status/reboot: a shutdown, then a start that applies pending
 // changes.
 func rebootVM(r *request) (any, error) {
 	r.s.state.mu.RLock()
@@ -197,7 +198,7 @@ func rebootVM(r *request) (any, error) {
 	}), nil
 }
 
-// resetVM answers POST …/status/reset: the process remains, so nothing is applied.
+// resetVM handles POST …/status/reset: the process remains, so nothing is applied.
 func resetVM(r *request) (any, error) {
 	if e := r.rootOnly("skiplock"); e != nil {
 		return nil, e
@@ -214,7 +215,7 @@ func resetVM(r *request) (any, error) {
 	return r.fork("qmreset", r.p["vmid"], func(context.Context, *task) error { return nil }), nil
 }
 
-// statusIndex answers GET …/status.
+// statusIndex handles GET …/status.
 func statusIndex(r *request) (any, error) {
 	if e := r.existing(); e != nil {
 		return nil, e
@@ -226,7 +227,7 @@ func statusIndex(r *request) (any, error) {
 	return result, nil
 }
 
-// currentStatus answers GET …/status/current.
+// currentStatus handles GET …/status/current.
 func currentStatus(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -260,7 +261,7 @@ func containerStatus(r *request) (any, error) {
 	return status, nil
 }
 
-// status returns a guest as lists show it. The caller must hold the lock.
+// status returns a guest's entry in lists. The caller must hold the lock.
 func (c *cluster) status(g *guest, full bool) map[string]any {
 	conf := g.conf
 	if g.live != nil {
@@ -304,7 +305,7 @@ func (c *cluster) runningStatus(g *guest, status map[string]any, full bool) {
 	}
 }
 
-// uptime returns at least one second, because some readers take 0 as stopped.
+// uptime returns at least one second, because some clients treat 0 as stopped.
 func (c *cluster) uptime(since time.Time) int64 {
 	return max(int64(c.cfg.Clock.Now().Sub(since)/time.Second), 1)
 }

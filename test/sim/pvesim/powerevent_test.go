@@ -42,8 +42,8 @@ func (c *client) upload(name, content string) {
 	}
 }
 
-// TestPowerEvents follows a VM from clone to end: each change of its process is reported
-// once, in order, and the start with the contents of its drive.
+// TestPowerEvents follows a VM from clone to removal. It checks that each change of its
+// process is reported once, in order, and the start with the content of its drive.
 func TestPowerEvents(t *testing.T) {
 	t.Parallel()
 	var (
@@ -65,7 +65,7 @@ func TestPowerEvents(t *testing.T) {
 		{"POST", vm101 + "/status/start", "VM 101 already running"},
 		{"POST", vm101 + "/status/reboot", "OK"},
 		{"POST", vm101 + "/status/shutdown", "OK"},
-		{"POST", vm101 + "/status/stop", "OK"}, // it is off
+		{"POST", vm101 + "/status/stop", "OK"}, // already stopped
 		{"DELETE", vm101, "OK"},
 	} {
 		if exit := c.run(step.method, step.path); exit != step.exit {

@@ -2,8 +2,8 @@ package pvesim
 
 import "strings"
 
-// privilegeGroup splits a category's privileges as Proxmox does: the ones in root are in no
-// predefined role except Administrator.
+// privilegeGroup contains the privileges of a category, grouped as in Proxmox. Those in
+// root are in no predefined role except Administrator.
 type privilegeGroup struct {
 	category                 string
 	root, admin, user, audit []string
@@ -51,7 +51,7 @@ func (r roleSet) add(role string, privileges ...string) {
 	}
 }
 
-// predefinedRoles builds Proxmox' own roles; Administrator has every privilege.
+// predefinedRoles builds Proxmox's own roles; Administrator has every privilege.
 func predefinedRoles(major int) roleSet {
 	roles := roleSet{}
 	roles.add("NoAccess")
@@ -75,14 +75,14 @@ func predefinedRoles(major int) roleSet {
 }
 
 // capabilityPrefixes maps the top level of a path to the prefixes of the privileges that
-// the web interface gets.
+// are sent to the web interface.
 func capabilityPrefixes() map[string]string {
 	return map[string]string{
 		"vms": "VM.", "access": "User.", "storage": "Datastore.", "nodes": "Sys.", "sdn": "SDN.", "dc": "Sys.", "mapping": "Mapping.",
 	}
 }
 
-// capabilities returns the "cap" of a login.
+// capabilities returns the field "cap" in the response to a login.
 func (a *access) capabilities(who identity) map[string]map[string]int {
 	result := map[string]map[string]int{}
 	for top, prefix := range capabilityPrefixes() {

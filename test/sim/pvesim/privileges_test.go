@@ -150,8 +150,8 @@ func TestListsShowWhatMayBeSeen(t *testing.T) {
 	}
 }
 
-// TestHostsAmongResources checks that hosts are listed for all users, and their counts for
-// users with Sys.Audit on the host.
+// TestHostsAmongResources checks that all users see the hosts, but only users with
+// Sys.Audit on a host see its counts.
 func TestHostsAmongResources(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

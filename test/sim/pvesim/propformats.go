@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// propertyFormats are the property strings that Proxmox' schema names without listing their
+// propertyFormats are the property strings that Proxmox's schema names without listing their
 // keys.
 var propertyFormats = sync.OnceValue(func() map[string]map[string]*schema {
 	text := func() *schema { return &schema{Type: "string", Optional: true} }

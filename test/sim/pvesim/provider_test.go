@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// providerHCL is a VM as numaform writes it; tests replace REPLACE.
+// providerHCL is a VM in the form that numaform generates; tests replace REPLACE.
 const providerHCL = `
 terraform {
   required_providers {
@@ -228,7 +228,7 @@ func TestProviderLife(t *testing.T) {
 	e.ok("state", "rm", "proxmox_virtual_environment_vm.node")
 	e.write("import.tf", "import {\n  to = proxmox_virtual_environment_vm.node\n  id = \"pve-1/2001\"\n}\n")
 	// The provider reads an imported VM without the HCL: it waits 15 minutes for an enabled
-	// agent that does not answer, whatever wait_for_ip says.
+	// agent that does not respond, regardless of wait_for_ip.
 	c.server.SetGuestAgents(true)
 	e.ok(append(apply(), "-refresh=false")...)
 	c.server.SetGuestAgents(false)
@@ -239,7 +239,7 @@ func TestProviderLife(t *testing.T) {
 
 	e.ok("destroy", "-auto-approve", "-input=false", "-no-color")
 	if _, still := c.server.Guest(2001); still {
-		t.Error("destroyed VM is still there")
+		t.Error("the destroyed VM still exists")
 	}
 	for _, call := range c.server.Calls() {
 		if call.Status == 501 {
@@ -248,7 +248,7 @@ func TestProviderLife(t *testing.T) {
 	}
 }
 
-// providerFact applies the configuration, which must fail with the text.
+// providerFact applies the configuration, and checks that it fails with the text.
 func providerFact(t *testing.T, c *client, text string, replace ...string) {
 	t.Helper()
 	e := newEngine(t, c, replace...)

@@ -1,13 +1,13 @@
 // Package pvesim simulates the HTTP API of a Proxmox VE cluster over TLS, so closely that
-// the bpg/proxmox provider and go-proxmox cannot distinguish it from a real one: it checks
-// requests against Proxmox' own parameter schemas and privileges, returns errors in the
-// HTTP status line, runs long operations as tasks, and locks, clones, starts and destroys
-// guests by Proxmox' rules.
+// the bpg/proxmox provider and go-proxmox cannot distinguish it from a real cluster. It
+// checks requests against Proxmox's own parameter schemas and privileges, returns errors in
+// the HTTP status line, runs long operations as tasks, and locks, clones, starts and
+// destroys guests by Proxmox's rules.
 //
-// It has no disks, and runs no guests unless Config.Hypervisor does. A request that Proxmox does not know is answered 501;
-// the 501 for a request that only the simulator lacks says so. Tests start a Server from a
-// Config, inspect its state with Guests and Calls, and make it fail with AddFault,
-// SetHostOnline and SetQuorate.
+// It has no disks, and runs no guests unless Config.Hypervisor does. A request that Proxmox
+// does not support returns 501; the error names pvesim if only the simulator does not
+// support the request. Tests start a Server from a Config, inspect its state with Guests
+// and Calls, and make it fail with AddFault, SetHostOnline and SetQuorate.
 package pvesim
 
 import (
@@ -44,7 +44,7 @@ type Server struct {
 	cancel   context.CancelFunc
 }
 
-// New creates a cluster from its description. It opens no port.
+// New creates a cluster from its description. It does not open a port.
 func New(cfg Config) (*Server, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -84,7 +84,8 @@ func (s *Server) Start(addr string) error {
 		Handler:           s,
 		ReadHeaderTimeout: 30 * time.Second,
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{s.cert.pair}},
-		// Proxmox only supports HTTP/1.1, and answers are written by hand.
+		// Proxmox only supports HTTP/1.1, and the simulator writes responses to the
+		// connection itself.
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
 		BaseContext:  func(net.Listener) context.Context { return s.ctx },
 		ErrorLog:     log.New(io.Discard, "", 0),

@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// apiError is an answer other than success. Its message is the reason in the status line,
-// and is also in the body.
+// apiError is an error response. Its message is the reason in the status line, and is also
+// in the body.
 type apiError struct {
 	code    int
 	message string
 	// params are the errors of single parameters.
 	params map[string]string
-	// bare answers come from the web server itself and have no JSON body.
+	// bare is set for responses of the web server itself, which have no JSON body.
 	bare bool
 }
 
 func (e *apiError) Error() string { return e.message }
 
-// dief returns Perl's die in an API method: a 500 with that text.
+// dief returns the result of Perl's die in an API method: a 500 with that text.
 func dief(format string, args ...any) *apiError {
 	return &apiError{code: http.StatusInternalServerError, message: fmt.Sprintf(format, args...)}
 }
@@ -56,7 +56,7 @@ func firstError(checks ...func() *apiError) *apiError {
 	return nil
 }
 
-// withMeta is a result with further members beside data in the answer.
+// withMeta is a result with members besides data in the response.
 type withMeta struct {
 	data any
 	meta map[string]any
@@ -65,7 +65,7 @@ type withMeta struct {
 // preRendered is a result that is already JSON.
 type preRendered []byte
 
-// writeData answers 200.
+// writeData sends a 200 with the data.
 func (s *Server) writeData(w http.ResponseWriter, data any) {
 	body, err := encodeData(data)
 	if err != nil {
@@ -102,8 +102,8 @@ func commonHeader(now time.Time) http.Header {
 	}
 }
 
-// writeError answers with the error's text as the reason phrase, which net/http does not
-// support, and closes the connection as Proxmox does.
+// writeError sends the error's text as the reason phrase, which net/http does not support,
+// and closes the connection as Proxmox does.
 func (s *Server) writeError(w http.ResponseWriter, e *apiError) {
 	reason, _, _ := strings.Cut(e.message, "\n")
 	var body []byte
@@ -131,7 +131,7 @@ func (s *Server) writeError(w http.ResponseWriter, e *apiError) {
 	_ = conn.Close()
 }
 
-// dropConnection closes the connection without an answer.
+// dropConnection closes the connection without a response.
 func dropConnection(w http.ResponseWriter) {
 	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 		_ = conn.Close()

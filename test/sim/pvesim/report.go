@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// nodeReport answers GET /nodes/{node}/report: one text with the host's system, storage and
+// nodeReport handles GET /nodes/{node}/report: one text with the host's system, storage and
 // guests; lscpu is one block of it.
 func nodeReport(r *request) (any, error) {
 	c := r.s.state
@@ -90,7 +90,7 @@ func (c *cluster) guestTable(h *host) string {
 	return b.String()
 }
 
-// nodeJournal answers GET /nodes/{node}/journal: the boot messages with the memory of each
+// nodeJournal handles GET /nodes/{node}/journal: the boot messages with the memory of each
 // NUMA node.
 func nodeJournal(r *request) (any, error) {
 	lines := []string{"kernel: Linux version " + kernelRelease + " (build@proxmox)"}

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// clusterResources answers GET /cluster/resources. Guests are rendered once per change,
+// clusterResources handles GET /cluster/resources. Guests are rendered once per change,
 // because a refresh reads this list for each of its VMs.
 func clusterResources(r *request) (any, error) {
 	c := r.s.state
@@ -33,8 +33,9 @@ func clusterResources(r *request) (any, error) {
 	return preRendered(append(bytes.TrimSuffix(out, []byte{','}), ']')), nil
 }
 
-// appendResource appends the guest's entry, from its cache if nothing changed. Its pool is
-// only shown with Pool.Audit (pve-manager 9.2.11, PVE/API2/Cluster.pm:598-603).
+// appendResource appends the guest's entry, from its cache if the guest did not change. The
+// entry contains the pool only for callers with Pool.Audit (pve-manager 9.2.11,
+// PVE/API2/Cluster.pm:598-603).
 func (r *request) appendResource(out []byte, g *guest) []byte {
 	c := r.s.state
 	if g.resource == nil {
@@ -56,7 +57,7 @@ func (r *request) appendResource(out []byte, g *guest) []byte {
 	return append(strconv.AppendInt(out, uptime, 10), '}')
 }
 
-// resourceMap returns a guest as /cluster/resources and pools show it.
+// resourceMap returns a guest's entry in /cluster/resources and in pools.
 func (c *cluster) resourceMap(g *guest) map[string]any {
 	status := c.status(g, false)
 	entry := map[string]any{
@@ -164,7 +165,7 @@ func flag(on bool) int {
 	return 0
 }
 
-// nextID answers GET /cluster/nextid, which reserves nothing.
+// nextID handles GET /cluster/nextid, which reserves nothing.
 func nextID(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -182,7 +183,7 @@ func nextID(r *request) (any, error) {
 	}
 }
 
-// listGuests answers GET /nodes/{node}/qemu and …/lxc.
+// listGuests handles GET /nodes/{node}/qemu and …/lxc.
 func listGuests(kind GuestKind) handler {
 	return func(r *request) (any, error) {
 		c := r.s.state

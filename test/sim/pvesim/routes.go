@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// handler answers one method: with data to encode as JSON, or an *apiError.
+// handler implements one method. It returns data to encode as JSON, or an *apiError.
 type handler func(*request) (any, error)
 
 // routeNode is one segment of the API's paths.
@@ -14,7 +14,7 @@ type routeNode struct {
 	static  map[string]*routeNode
 	param   string // name of the placeholder that child is for
 	child   *routeNode
-	rest    bool // child takes all remaining segments: volume ids contain slashes
+	rest    bool // child takes all remaining segments: volume IDs contain slashes
 	methods map[string]*endpoint
 	known   map[string]bool // methods of Proxmox that the simulator lacks
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// large has 50 hosts with 20 running VMs each.
+// large returns a cluster of 50 hosts with 20 running VMs each.
 func large() pvesim.Config {
 	cfg := cluster()
 	cfg.Hosts = nil
@@ -26,8 +26,8 @@ func large() pvesim.Config {
 	return cfg
 }
 
-// BenchmarkResources reads what a refresh reads several times per VM, from a cluster of
-// 1,000 VMs.
+// BenchmarkResources reads the resources of a cluster of 1,000 VMs, which a refresh reads
+// several times per VM.
 func BenchmarkResources(b *testing.B) {
 	server, err := pvesim.New(large())
 	if err != nil {

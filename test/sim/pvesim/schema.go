@@ -96,7 +96,7 @@ func parseSchema(data []byte) (*api, error) {
 	return result, nil
 }
 
-// compile compiles the patterns, and checks that every format is known: an unknown one
+// compile compiles the patterns, and checks that every format is known: an unknown format
 // would accept requests that Proxmox refuses.
 func (s *schema) compile() error {
 	if s.Pattern != "" {

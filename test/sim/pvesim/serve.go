@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// request is one API call on its way to a handler.
+// request is an API request for a handler.
 type request struct {
 	s      *Server
 	ctx    context.Context //nolint:containedctx // one request is one value, ended with its context
@@ -21,7 +21,7 @@ type request struct {
 	fault  *Fault // fault of the request's task, or nil
 }
 
-// ServeHTTP answers one request; see package http.
+// ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, ok := strings.CutPrefix(r.URL.Path, "/api2/json")
 	if path == "" {
@@ -63,8 +63,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer admits the request and runs it. If reading it failed, it returns that error, but
-// only after authentication.
+// answer admits the request and runs it. If reading the request failed, it returns that
+// error after authentication.
 func (s *Server) answer(r *http.Request, req *request, given map[string]value, failed *apiError) (any, *apiError) {
 	if e := s.admit(r, req); e != nil {
 		return nil, e
@@ -103,8 +103,8 @@ func (s *Server) admit(r *http.Request, req *request) *apiError {
 	return failed
 }
 
-// dispatch works in Proxmox' order: find the method, check privileges, select the method's
-// node, check the parameters, run it.
+// dispatch runs a request in the same order as Proxmox: find the method, check privileges,
+// select the method's node, check the parameters, run the method.
 func (s *Server) dispatch(req *request, given map[string]value) (any, *apiError) {
 	e, values, failed := s.routes.lookup(req.method, req.path)
 	if failed != nil {
@@ -136,9 +136,10 @@ func (s *Server) dispatch(req *request, given map[string]value) (any, *apiError)
 	return nil, dief("%s", err)
 }
 
-// reach finds the host in the path, which must exist, and the host that runs the method:
-// for a proxied method the named one, which must be online, otherwise the host that the
-// client is connected to (pve-manager 9.2.11, PVE/HTTPServer.pm:176-189).
+// reach finds the host in the path, which must exist, and the host that runs the method. A
+// proxied method runs on the host in the path, which must be online; other methods run on
+// the host to which the client is connected (pve-manager 9.2.11,
+// PVE/HTTPServer.pm:176-189).
 func (s *Server) reach(req *request, e *endpoint, values map[string]string) *apiError {
 	req.at = s.state.entry()
 	name, ok := values["node"]

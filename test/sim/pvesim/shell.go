@@ -14,8 +14,8 @@ import (
 
 // Shell runs a command line as root on a host: `pveum pool add`, `pveum pool modify`,
 // `pveum role add`, `pveum role modify`, `pveum user add`, `pveum user token add`, `pveum
-// user token modify`, `pveum acl modify`, `qm set` and `qm template`. It returns the
-// relevant output: the secret of a new token. An unknown command or option is an error.
+// user token modify`, `pveum acl modify`, `qm set` and `qm template`. It returns the secret
+// of a new token, and otherwise no output. An unknown command or option is an error.
 func (s *Server) Shell(line string) (string, error) {
 	words, err := shellWords(line)
 	if err != nil {
@@ -101,7 +101,7 @@ func parseCommand(words []string) (shellCommand, error) {
 	return c, nil
 }
 
-// take returns the arguments, and an error if their number or an option is wrong.
+// take returns the arguments, or an error if their number or an option is wrong.
 func (c shellCommand) take(count int, options ...string) ([]string, error) {
 	for option := range c.options {
 		if !holds(options, option) {
@@ -129,7 +129,7 @@ func (s *Server) administer(c shellCommand) (string, error) {
 	return s.access.administer(c)
 }
 
-// onGuest sends a guest's command to the host of the guest.
+// onGuest runs a command for a guest on the guest's host.
 func (s *Server) onGuest(c shellCommand, method, below string) error {
 	options := []string{"agent", "boot", "delete", "name", "tags", "description"}
 	if below == "/template" {
@@ -162,7 +162,7 @@ func (s *Server) asRoot(c shellCommand, method string, target func(arg string) (
 	return nil
 }
 
-// rootRequest returns a request of a program that root runs on a host.
+// rootRequest returns a request of a program that runs as root on a host.
 func (s *Server) rootRequest(method, path string) *request {
 	return &request{s: s, ctx: context.Background(), method: method, path: path, who: rootUser}
 }
@@ -301,7 +301,7 @@ func (a *access) setRole(name string, c shellCommand) error {
 	return nil
 }
 
-// setACL adds entries, and does not change others.
+// setACL adds entries without changing others.
 func (a *access) setACL(path string, c shellCommand) error {
 	var entries []ACL
 	for _, subject := range append(splitList(c.options["users"]), splitList(c.options["tokens"])...) {
@@ -310,7 +310,7 @@ func (a *access) setACL(path string, c shellCommand) error {
 		}
 	}
 	if len(entries) == 0 {
-		return fmt.Errorf("nobody, or no role, is named")
+		return fmt.Errorf("--roles, and --users or --tokens, are required")
 	}
 	return a.readACL(entries)
 }

@@ -28,7 +28,7 @@ func TestShell(t *testing.T) {
 		{`pveum user token modify new@pve u --privsep 0`, "", "no such token 'new@pve!u'"},
 		{`pveum acl modify /vms --users new@pve --roles R`, "", ""},
 		{`pveum acl modify /vms --users new@pve --roles Nothing`, "", `no role "Nothing"`},
-		{`pveum acl modify /vms --users new@pve`, "", "no role"},
+		{`pveum acl modify /vms --users new@pve`, "", "--roles, and --users or --tokens, are required"},
 		{`pveum pool add shelf`, "", ""},
 		{`pveum pool modify shelf --vms 100`, "", ""},
 		{`pveum pool modify nowhere --vms 100`, "", "pool 'nowhere' does not exist"},
@@ -55,7 +55,7 @@ func TestShell(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := token.call("GET", vm100+"/config"); got.status != 401 {
-		t.Errorf("a token that expired answers %d", got.status)
+		t.Errorf("an expired token returns %d", got.status)
 	}
 	if _, err := c.server.Shell("pveum user token modify new@pve t --expire 0"); err != nil {
 		t.Fatal(err)

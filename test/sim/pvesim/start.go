@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// errQEMU is the error of a start that passed Proxmox' own checks but whose process failed;
-// the reason is in the task's log.
+// errQEMU is the error of a start that passed Proxmox's own checks but whose process
+// failed. The reason is in the task's log.
 var errQEMU = errors.New("start failed: QEMU exited with code 1")
 
-// startable makes the checks that Proxmox only makes when a guest is started, in its order
-// and with its texts. say receives the output of QEMU or taskset.
+// startable runs the checks that Proxmox runs only when a guest is started, in the same
+// order and with the same messages. say receives the output of QEMU or taskset.
 func (c *cluster) startable(g *guest, say func(string)) error {
 	conf := g.conf
 	if err := c.takeDevices(g); err != nil {
@@ -143,7 +143,7 @@ func checkHugePages(g *guest, nodes []numaNode, huge bool) error {
 			return errors.New("more than 1 hostnode value in numa node is not supported when hugepages are enabled")
 		}
 		if g.conf["hugepages"] != "any" && n.memory%int64(size) != 0 {
-			return fmt.Errorf("Memory size %d is not a multiple of the requested hugepages size %d", n.memory, size) //nolint:staticcheck // Proxmox' text
+			return fmt.Errorf("Memory size %d is not a multiple of the requested hugepages size %d", n.memory, size) //nolint:staticcheck // Proxmox's text
 		}
 	}
 	return nil

@@ -21,11 +21,11 @@ type cluster struct {
 	sorted     atomic.Pointer[[]int] // keys of guests, or nil
 	storages   map[string]*storage   // by storageKey
 	quorate    bool
-	agents     bool // guest agents answer
+	agents     bool // guest agents respond
 	commands   commands
 	deaf       map[int]bool // VMIDs of guests that ignore shutdown requests
 	generation int          // counts changes of guests, for their MAC addresses
-	processes  int          // number of used process ids
+	processes  int          // number of used process IDs
 	locks      map[int]*guestLock
 
 	pools *poolSet // has its own lock, because it is used with and without mu
@@ -38,7 +38,8 @@ type host struct {
 	machine  Machine
 	storages []string // names, in the order of the Config
 	offline  string   // reason of 595 while it is unreachable
-	// maintenance is the HA mode that moves guests away and admits none.
+	// maintenance is set in HA maintenance mode, in which guests are moved away and new
+	// guests are not admitted.
 	maintenance bool
 	// devices are the devices in resource mappings.
 	devices []PCIDevice
@@ -50,7 +51,7 @@ type host struct {
 // storage is a storage of one host, or of all hosts that share it.
 type storage struct {
 	Storage
-	volumes map[string]*volume // by volume id
+	volumes map[string]*volume // by volume ID
 	used    int64              // bytes allocated since the start
 }
 
@@ -61,7 +62,7 @@ type volume struct {
 	virtual             int64 // of an importable file: the size of its disk, 0 means size
 	vmid                int
 	blank               bool  // no data was written to it
-	taken               int64 // bytes that it takes of its storage
+	taken               int64 // bytes that it uses on the storage
 	parent              string
 	data                []byte
 	created             time.Time
@@ -120,7 +121,7 @@ func storageKey(host, name string, shared bool) string {
 	return host + "/" + name
 }
 
-// storage returns the storage of that name as the host sees it, or nil.
+// storage returns the storage with that name as seen by the host, or nil.
 func (c *cluster) storage(h *host, name string) *storage {
 	if !holds(h.storages, name) {
 		return nil
@@ -131,7 +132,7 @@ func (c *cluster) storage(h *host, name string) *storage {
 	return c.storages[name]
 }
 
-// needStorage returns the storage or Proxmox' error.
+// needStorage returns the storage or Proxmox's error.
 func (c *cluster) needStorage(h *host, name string) (*storage, *apiError) {
 	if st := c.storage(h, name); st != nil {
 		if !st.Active { // pve-storage 9.1.7, PVE/Storage/Plugin.pm:1958-1963
@@ -145,7 +146,7 @@ func (c *cluster) needStorage(h *host, name string) (*storage, *apiError) {
 	return nil, dief("storage '%s' does not exist", name)
 }
 
-// anyStorage returns the storage of that name of the first host that has it, or nil.
+// anyStorage returns the storage with that name from the first host that has it, or nil.
 func (c *cluster) anyStorage(name string) *storage {
 	for _, host := range c.order {
 		if st := c.storage(c.hosts[host], name); st != nil {
@@ -177,7 +178,7 @@ func (c *cluster) down(h *host) (string, bool) {
 	return h.offline, h.offline != ""
 }
 
-// entry returns the host that clients are connected to: the first online one.
+// entry returns the host to which clients are connected: the first online host.
 func (c *cluster) entry() *host {
 	for _, name := range c.order {
 		if _, down := c.down(c.hosts[name]); !down {
@@ -187,7 +188,7 @@ func (c *cluster) entry() *host {
 	return c.hosts[c.order[0]]
 }
 
-// SetHostOnline takes a host off the network, so that its paths answer 595, or
+// SetHostOnline takes a host off the network, so that requests to its paths return 595, or
 // brings it back. It panics if the host does not exist.
 func (s *Server) SetHostOnline(name string, online bool) {
 	s.state.mu.Lock()
@@ -212,7 +213,8 @@ func (s *Server) SetQuorate(quorate bool) {
 	s.state.quorate = quorate
 }
 
-// writable is the check before each write to the cluster's file system.
+// writable returns an error without quorum. It is called before each write to the cluster's
+// file system.
 func (c *cluster) writable() *apiError {
 	if c.quorate {
 		return nil
@@ -220,7 +222,7 @@ func (c *cluster) writable() *apiError {
 	return dief("cluster not ready - no quorum?")
 }
 
-// writableNow is writable for callers without the lock.
+// writableNow is like writable, for callers without the lock.
 func (c *cluster) writableNow() *apiError {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// mayUse reports whether the storage may be seen.
+// mayUse reports whether the caller may see the storage.
 func (r *request) mayUse(name string) bool {
 	return r.s.access.checkAny(r.who, "/storage/"+name, "Datastore.Audit", "Datastore.AllocateSpace") == nil
 }
 
-// storageStatus returns a storage as its host sees it.
+// storageStatus returns the status of a storage as seen by its host.
 func storageStatus(st *storage) map[string]any {
 	total, avail := st.TotalMiB<<20, st.available()
 	if !st.Active {
@@ -25,7 +25,7 @@ func storageStatus(st *storage) map[string]any {
 	}
 }
 
-// listNodeStorage answers GET /nodes/{node}/storage. Without a filter for content it
+// listNodeStorage handles GET /nodes/{node}/storage. Without a filter for content it
 // includes the storages of other hosts, which are not enabled here; a list of contents
 // matches storages with any of them (pve-storage 9.1.7, PVE/Storage.pm:1440-1528,
 // PVE/API2/Storage/Status.pm:232-262).
@@ -62,7 +62,7 @@ func listNodeStorage(r *request) (any, error) {
 	return result, nil
 }
 
-// getStorageStatus answers GET …/storage/{storage}/status.
+// getStorageStatus handles GET …/storage/{storage}/status.
 func getStorageStatus(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -74,7 +74,7 @@ func getStorageStatus(r *request) (any, error) {
 	return storageStatus(st), nil
 }
 
-// clusterStorage answers GET /storage.
+// clusterStorage handles GET /storage.
 func clusterStorage(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -111,7 +111,7 @@ func (c *cluster) storageEntry(st *storage) map[string]any {
 	return entry
 }
 
-// getStorage answers GET /storage/{storage}.
+// getStorage handles GET /storage/{storage}.
 func getStorage(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -122,7 +122,7 @@ func getStorage(r *request) (any, error) {
 	return nil, dief("storage '%s' does not exist", r.p["storage"])
 }
 
-// listContent answers GET …/storage/{storage}/content.
+// listContent handles GET …/storage/{storage}/content.
 func listContent(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()
@@ -169,7 +169,7 @@ func (r *request) volumeParam() (string, *apiError) {
 	return volume, nil
 }
 
-// getVolume answers GET …/content/{volume}.
+// getVolume handles GET …/content/{volume}.
 func getVolume(r *request) (any, error) {
 	id, e := r.volumeParam()
 	if e != nil {
@@ -209,7 +209,7 @@ func (s *Server) VolumeData(host, volid string) ([]byte, bool) {
 	return v.data, true
 }
 
-// Volumes returns the ids of all volumes of a host's storages, sorted.
+// Volumes returns the IDs of all volumes of a host's storages, sorted.
 func (s *Server) Volumes(host string) []string {
 	s.state.mu.RLock()
 	defer s.state.mu.RUnlock()

@@ -2,8 +2,8 @@ package pvesim
 
 import "slices"
 
-// TagAccess is the datacenter's options for tags. They apply to users without Sys.Modify on
-// / (pve-guest-common 6.0.2, PVE/GuestHelpers.pm:271-347; pve-cluster 9.1.6,
+// TagAccess contains the datacenter's options for tags. They apply to users without
+// Sys.Modify on / (pve-guest-common 6.0.2, PVE/GuestHelpers.pm:271-347; pve-cluster 9.1.6,
 // PVE/DataCenterConfig.pm:321-350, 527-541).
 type TagAccess struct {
 	// Allow selects the tags that may be added and removed: none, list, existing or free,
@@ -11,12 +11,12 @@ type TagAccess struct {
 	Allow string
 	// List are the tags for the values list and existing.
 	List []string
-	// Registered are the tags that require Sys.Modify, whatever Allow says.
+	// Registered are the tags that require Sys.Modify regardless of Allow.
 	Registered []string
 }
 
-// allowedTags returns the tags that the caller may set if not all are free. The caller must
-// hold the cluster's lock.
+// allowedTags returns the tags that the caller may set if Allow is not free. The caller
+// must hold the cluster's lock.
 func (r *request) allowedTags() map[string]bool {
 	access := r.s.cfg.Tags
 	privileged := r.s.access.check(r.who, "/", "Sys.Modify") == nil
@@ -70,7 +70,7 @@ func (r *request) checkTags(vmid int, before, after string) *apiError {
 	return nil
 }
 
-// clusterOptions answers GET /cluster/options (pve-manager 9.2.11, PVE/API2/Cluster.pm:773-826).
+// clusterOptions handles GET /cluster/options (pve-manager 9.2.11, PVE/API2/Cluster.pm:773-826).
 func clusterOptions(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()

@@ -26,7 +26,7 @@ type task struct {
 	fault         *Fault
 }
 
-// taskList is the tasks of all hosts.
+// taskList contains the tasks of all hosts.
 type taskList struct {
 	ctx     context.Context //nolint:containedctx // the server's life: tasks end with it
 	clock   clock.Clock
@@ -46,7 +46,7 @@ func (l *taskList) wait() { l.running.Wait() }
 // work is the function of a task. Its error is the task's exit status.
 type work func(ctx context.Context, t *task) error
 
-// errLeftBehind ends a task with the fault's text, as if the worker had been killed.
+// errLeftBehind ends a task with the fault's text, as if the worker was killed.
 var errLeftBehind = errors.New("worker was killed")
 
 // fork starts a worker on the host that runs the method and returns its UPID.
@@ -120,7 +120,7 @@ func (t *task) injected() error {
 	return errors.New(t.fault.TaskExit)
 }
 
-// taskEntry returns a task as lists show it.
+// taskEntry returns a task's entry in lists.
 func taskEntry(t *task) map[string]any {
 	entry := map[string]any{
 		"upid": t.upid, "node": t.node, "pid": t.pid, "pstart": t.pstart, "starttime": t.started.Unix(),
@@ -135,9 +135,8 @@ func taskEntry(t *task) map[string]any {
 
 var upidText = regexp.MustCompile(`^UPID:[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?:[0-9A-Fa-f]{8}:[0-9A-Fa-f]{8,9}:[0-9A-Fa-f]{8}:[^:\s/]+:[^:\s/]*:[^:\s/]+:$`)
 
-// findTask returns the task in the request, if it is the caller's own or the caller has the
-// privilege on the node (pve-manager 9.2.11, PVE/API2/Tasks.pm; pve-common 9.2.1,
-// PVE/UPID.pm).
+// findTask returns the task in the request, if the caller started it or has the privilege
+// on the node (pve-manager 9.2.11, PVE/API2/Tasks.pm; pve-common 9.2.1, PVE/UPID.pm).
 func (r *request) findTask(privilege string) (*task, *apiError) {
 	if !upidText.MatchString(r.p["upid"]) {
 		return nil, oneParamError("upid", "unable to parse worker upid")
@@ -197,12 +196,12 @@ func taskLog(r *request) (any, error) {
 	return withMeta{data: result, meta: map[string]any{"total": max(len(lines), 1)}}, nil
 }
 
-// taskIndex answers GET of a task, which need not exist.
+// taskIndex handles GET of a task, which need not exist.
 func taskIndex(*request) (any, error) {
 	return []any{map[string]any{"name": "log"}, map[string]any{"name": "status"}}, nil
 }
 
-// stopTask answers DELETE of a task; the simulated workers end on their own.
+// stopTask handles DELETE of a task; the simulated workers end on their own.
 func stopTask(r *request) (any, error) {
 	if _, e := r.findTask("Sys.Modify"); e != nil {
 		return nil, e
@@ -210,7 +209,7 @@ func stopTask(r *request) (any, error) {
 	return nil, nil
 }
 
-// nodeTasks answers GET /nodes/{node}/tasks, newest first.
+// nodeTasks handles GET /nodes/{node}/tasks, newest first.
 func nodeTasks(r *request) (any, error) {
 	limit := 50
 	if r.p.has("limit") {
@@ -236,7 +235,7 @@ func nodeTasks(r *request) (any, error) {
 	return withMeta{data: page, meta: map[string]any{"total": len(all)}}, nil
 }
 
-// clusterTasks answers GET /cluster/tasks. Proxmox removes the token's name from a task's
+// clusterTasks handles GET /cluster/tasks. Proxmox removes the token's name from a task's
 // user before comparing it with the caller, so a token does not see its own tasks
 // (pve-manager 9.2.11, PVE/API2/Cluster.pm:755-765).
 func clusterTasks(r *request) (any, error) {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// certificate is the server's self-signed certificate, its own authority.
+// certificate is the server's self-signed certificate.
 type certificate struct {
 	pair tls.Certificate
 	pem  []byte
@@ -25,7 +25,7 @@ type certificate struct {
 func newCertificate(cfg Config, addr net.Addr) (certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return certificate{}, fmt.Errorf("making key: %w", err)
+		return certificate{}, fmt.Errorf("creating key: %w", err)
 	}
 	template := &x509.Certificate{
 		SerialNumber:          big.NewInt(1),

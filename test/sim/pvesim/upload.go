@@ -2,8 +2,8 @@ package pvesim
 
 import (
 	"context"
-	"crypto/md5"  //nolint:gosec // a checksum that Proxmox offers
-	"crypto/sha1" //nolint:gosec // a checksum that Proxmox offers
+	"crypto/md5"  //nolint:gosec // a checksum that Proxmox supports
+	"crypto/sha1" //nolint:gosec // a checksum that Proxmox supports
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/hex"
@@ -21,9 +21,9 @@ var (
 	notFileChars = regexp.MustCompile(`[^-a-zA-Z0-9_.]`)
 )
 
-// uploadFile answers POST …/storage/{storage}/upload. It is not proxied: the answering host
-// runs the task, and copies the file to the named host by ssh (pve-storage 9.1.7,
-// PVE/API2/Storage/Status.pm:518-735).
+// uploadFile handles POST …/storage/{storage}/upload. It is not proxied: the host that
+// receives the request runs the task, and copies the file to the host in the path by ssh
+// (pve-storage 9.1.7, PVE/API2/Storage/Status.pm:518-735).
 func uploadFile(r *request) (any, error) {
 	c := r.s.state
 	c.mu.Lock()
@@ -73,7 +73,7 @@ func (r *request) storeUpload(ctx context.Context, t *task, st *storage, v *volu
 	return nil
 }
 
-// checkSum checks the data against the checksum in the request, if any.
+// checkSum verifies the checksum in the request, if any.
 func (r *request) checkSum(data []byte) *apiError {
 	if !r.p.has("checksum") {
 		return nil
@@ -107,7 +107,7 @@ func (r *request) fileVolume(st *storage, filename string, data []byte) (*volume
 	return v, nil
 }
 
-// deleteVolume answers DELETE …/content/{volume}. With delay, it waits for the task and
+// deleteVolume handles DELETE …/content/{volume}. With delay, it waits for the task and
 // returns nothing if the task ended in time.
 func deleteVolume(r *request) (any, error) {
 	id, e := r.volumeParam()
@@ -158,7 +158,7 @@ func deleteVolume(r *request) (any, error) {
 	return upid, nil
 }
 
-// parseName refuses invalid names of volumes on the storage (pve-storage 9.1.7,
+// parseName returns an error for an invalid volume name on the storage (pve-storage 9.1.7,
 // PVE/Storage/Plugin.pm:799-837, LVMPlugin.pm:533, ZFSPoolPlugin.pm:150, RBDPlugin.pm:516).
 func (st *storage) parseName(name string) *apiError {
 	dir, file, _ := strings.Cut(name, "/")

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// The texts of PVE::JSONSchema without arguments.
+// The messages of PVE::JSONSchema without arguments.
 const (
 	textMissing    = "property is missing and it is not optional"
 	textUndefined  = "property is not defined in schema and the schema does not allow additional properties"
@@ -24,7 +24,7 @@ var (
 type value struct {
 	text string
 	list []string // a JSON array, or the values of a repeated key
-	// ref is Perl's name for the type of a JSON value that is neither text nor number.
+	// ref is Perl's name of the type of a JSON value that is neither text nor number.
 	ref string
 }
 

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// volumeOwner matches the end of an image's volume id, with the VMID of its owner.
+// volumeOwner matches the end of an image's volume ID, with the VMID of its owner.
 var volumeOwner = regexp.MustCompile(`(?:^|/)(vm|base|subvol)-(\d+)-[^/]+$`)
 
-// hasPath reports whether the storage keeps images as files.
+// hasPath reports whether the storage stores images as files.
 func (st *storage) hasPath() bool {
 	return holds([]string{"dir", "nfs", "cifs", "glusterfs", "cephfs", "btrfs"}, st.Type)
 }
 
-// volumeID returns the id of an image that has no base.
+// volumeID returns the ID of an image that has no base.
 func (st *storage) volumeID(vmid int, name, format string) string {
 	if st.hasPath() {
 		return fmt.Sprintf("%s:%d/%s.%s", st.Name, vmid, name, format)
@@ -25,7 +25,7 @@ func (st *storage) volumeID(vmid int, name, format string) string {
 	return st.Name + ":" + name
 }
 
-// linkedID returns the id of an image that is a linked clone of base.
+// linkedID returns the ID of an image that is a linked clone of base.
 func (st *storage) linkedID(base *volume, vmid int, name string) string {
 	_, baseName, _ := strings.Cut(base.id, ":")
 	switch {
@@ -74,7 +74,7 @@ func (c *cluster) freeVolume(st *storage, id string) {
 	}
 }
 
-// findVolume returns the volume and its storage as the host sees them.
+// findVolume returns the volume and its storage as seen by the host.
 func (c *cluster) findVolume(h *host, id string) (*storage, *volume) {
 	name, _, ok := strings.Cut(id, ":")
 	if !ok {
@@ -100,21 +100,21 @@ func (st *storage) inUse(id string) bool {
 // extent is the size in bytes of an extent of a volume group.
 const extent = 4 << 20
 
-// thick reports whether an image takes its full size of the storage when it is created.
-// Thin pools, Ceph and files take only what is written, and refuse no size (pve-storage
+// thick reports whether an image uses its full size on the storage when it is created. Thin
+// pools, Ceph and files use space only for written data, and accept any size (pve-storage
 // 9.1.7, src/PVE/Storage/LvmThinPlugin.pm:102-117; ZFS: zfs_create_zvol of
 // ZFSPoolPlugin.pm:367-384, without the option sparse).
 func (st *storage) thick() bool { return st.Type == "lvm" || st.Type == "zfspool" }
 
-// room reports whether size more bytes fit; if blank, none of them are written. An unknown
+// room reports whether size more bytes fit. If blank is set, no data is written. An unknown
 // total is unlimited.
 func (st *storage) room(size int64, blank bool) bool {
 	thin := blank && !st.thick() && st.available() > 0
 	return st.TotalMiB == 0 || thin || st.available() >= size
 }
 
-// noRoom returns the error of a storage without room for a new image, by its type. It
-// contains the output of the programs that Proxmox runs. For a volume group Proxmox first
+// noRoom returns the error of a storage without space for a new image, by its type. It
+// contains the output of the programs that Proxmox runs. For a volume group, Proxmox first
 // compares free bytes with KiB (pve-storage 9.1.7,
 // src/PVE/Storage/LVMPlugin.pm:615-640,710-713, LvmThinPlugin.pm:116,
 // ZFSPoolPlugin.pm:242).
@@ -133,7 +133,7 @@ func (st *storage) noRoom(name string, size int64) string {
 	return "No space left on device"
 }
 
-// noGrowth returns the error of a storage without room to grow an image by that much
+// noGrowth returns the error of a storage without space to grow an image by that much
 // (pve-storage 9.1.7, src/PVE/Storage/LVMPlugin.pm:1078, ZFSPoolPlugin.pm:242,796).
 func (st *storage) noGrowth(id string, more int64) string {
 	_, name, _ := strings.Cut(id, ":")
@@ -157,7 +157,7 @@ func ownerOf(id string) int {
 	return 0
 }
 
-// contentOf returns the content type in a volume id.
+// contentOf returns the content type in a volume ID.
 func contentOf(id string) string {
 	_, name, _ := strings.Cut(id, ":")
 	switch dir, _, ok := strings.Cut(name, "/"); {
@@ -169,7 +169,7 @@ func contentOf(id string) string {
 	return ""
 }
 
-// parseSize parses Proxmox' sizes: a number with K, M, G or T, or bytes.
+// parseSize parses Proxmox's sizes: a number with K, M, G or T, or bytes.
 func parseSize(text string) (int64, bool) {
 	m := sizeText.FindStringSubmatch(text)
 	if m == nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// TestNoRoom adds a disk of 64 GiB on storages with less room, and grows a small one.
-// Storages that allocate only what is written refuse no size.
+// TestNoRoom adds a disk of 64 GiB on storages with less space, and grows a small disk.
+// Thin storages, which allocate only written data, accept any size.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
 	const done = "OK"
@@ -48,11 +48,11 @@ func TestNoRoom(t *testing.T) {
 					t.Fatal(got.reason)
 				}
 				if exit := c.run("PUT", vm+"/resize", "disk", "scsi1", "size", "65544M"); exit != test.grown {
-					t.Errorf("growing: %q, want %q", exit, test.grown)
+					t.Errorf("error when growing: %q, want %q", exit, test.grown)
 				}
 			}
 			if got := c.call("PUT", vm+"/config", "scsi2", "tank:64"); got.reason != test.made {
-				t.Errorf("making: %q, want %q", got.reason, test.made)
+				t.Errorf("error when creating: %q, want %q", got.reason, test.made)
 			}
 		})
 	}

@@ -21,19 +21,19 @@ type VM struct {
 
 // Drive is a disk or CD-ROM of a VM.
 type Drive struct {
-	// Volume is the volume's id.
+	// Volume is the volume's ID.
 	Volume string
 	// Size is the size of a disk in bytes.
 	Size int64
-	// Image reports that the disk is a clone of the template's, and Linked that it is a
-	// linked one. Other disks are empty.
+	// Image is set if the disk is a clone of the template's disk, and Linked if it is a
+	// linked clone. Other disks are empty.
 	Image, Linked bool
-	// CD reports that it is a CD-ROM with this Content.
+	// CD is set if the drive is a CD-ROM with this Content.
 	CD      bool
 	Content []byte
 }
 
-// here is what an argument list depends on besides the VM.
+// here contains the values, besides the VM, that an argument list depends on.
 type here struct {
 	dir         string // of the VM's files
 	accelerator string // kvm or tcg
@@ -45,12 +45,12 @@ type here struct {
 // arguments returns QEMU's arguments for a VM, as config_to_command of qemu-server 9.2.6
 // builds them (src/PVE/QemuServer.pm:3105-3720), except:
 //
-//   - a VM has a network of its own in QEMU, because a bridge needs root;
+//   - a VM has a separate network in QEMU, because a bridge needs root;
 //   - the process remains in the foreground, and ends when the guest does;
-//   - there are no host nodes that this machine lacks, and no affinity;
-//   - without KVM, the CPU model host is max, and so is one that only Proxmox' QEMU has;
-//   - there is no -id, which is an option of Proxmox' QEMU;
-//   - there is no display, tablet, balloon or VNC.
+//   - host nodes that this machine lacks, and the affinity, are omitted;
+//   - without KVM, the CPU model is max in place of host, and of models that only Proxmox's QEMU has;
+//   - -id is omitted, because only Proxmox's QEMU has this option;
+//   - display, tablet, balloon and VNC are omitted.
 func arguments(vm VM, here here) ([]string, error) {
 	get := func(key, otherwise string) string { return cmp.Or(vm.Options[key], otherwise) }
 	sockets, cores := get("sockets", "1"), get("cores", "1")
@@ -112,8 +112,8 @@ func arguments(vm VM, here here) ([]string, error) {
 	return args, nil
 }
 
-// smbios returns the argument of smbios1, whose values are base64 if it says so
-// (qemu-server 9.2.6, src/PVE/QemuServer.pm:3241-3256).
+// smbios returns the argument of smbios1, whose values are in base64 if its key base64 is
+// set (qemu-server 9.2.6, src/PVE/QemuServer.pm:3241-3256).
 func smbios(text string) (string, error) {
 	parts := strings.Split(text, ",")
 	encoded := slices.Contains(parts, "base64=1")
@@ -152,7 +152,7 @@ func model(cpu, accelerator string) string {
 	case accelerator == "kvm" && (name == "host" || patched):
 		return "host"
 	case name == "host" || name == "max" || patched:
-		return "max,la57=off" // TCG walks five levels of page tables otherwise
+		return "max,la57=off" // otherwise TCG walks five levels of page tables
 	}
 	return name
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/test/sim/qemu"
 )
 
-// worker is a VM as numaform's files configure it.
+// worker returns a VM as configured by numaform's files.
 func worker() qemu.VM {
 	return qemu.VM{
 		VMID: 2001,
@@ -76,7 +76,7 @@ func TestModel(t *testing.T) {
 		{"host", "kvm", "host"},
 		{"host", "tcg", "max,la57=off"},
 		{"cputype=host,flags=+aes", "tcg", "max,la57=off"},
-		{"x86-64-v2-AES", "kvm", "host"}, // Proxmox' QEMU has this model
+		{"x86-64-v2-AES", "kvm", "host"}, // Proxmox's QEMU has this model
 		{"custom-numa", "tcg", "max,la57=off"},
 		{"kvm64", "tcg", "kvm64"},
 	} {

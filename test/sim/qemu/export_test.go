@@ -5,7 +5,7 @@ func Arguments(vm VM, dir, accelerator string, hostNodes ...int) ([]string, erro
 	return arguments(vm, here{dir: dir, accelerator: accelerator, hostNodes: hostNodes, address: 15})
 }
 
-// Model returns QEMU's CPU model for a VM's type of CPU.
+// Model returns QEMU's CPU model for a VM's CPU type.
 func Model(cpu, accelerator string) string {
 	return model(cpu, accelerator)
 }

@@ -1,5 +1,5 @@
-// Package qemu runs VMs as processes of QEMU, from their configuration in Proxmox VE. It
-// uses KVM where that works, and emulates the processor elsewhere. Start at New.
+// Package qemu runs VMs as QEMU processes, from their configuration in Proxmox VE. It uses
+// KVM if KVM works, and otherwise emulates the processor. Start at New.
 package qemu
 
 import (
@@ -26,8 +26,8 @@ const program = "qemu-system-x86_64"
 type Config struct {
 	// Image is the disk image of all templates, in qcow2.
 	Image string
-	// Dir is the directory for disks, sockets and serial logs, one directory for each VM.
-	// Its path must be short, because it has sockets.
+	// Dir is the directory for disks, sockets and serial logs, with a subdirectory for each
+	// VM. Its path must be short, because socket paths are limited.
 	Dir string
 }
 
@@ -49,7 +49,7 @@ type process struct {
 	done chan struct{}
 }
 
-// New checks that QEMU and the image exist, and tries KVM.
+// New checks that QEMU and the image exist, and tests whether KVM works.
 func New(ctx context.Context, cfg Config) (*Hypervisor, error) {
 	for _, name := range []string{program, "qemu-img"} {
 		if _, err := exec.LookPath(name); err != nil {
@@ -57,7 +57,7 @@ func New(ctx context.Context, cfg Config) (*Hypervisor, error) {
 		}
 	}
 	if _, err := os.Stat(cfg.Image); err != nil {
-		return nil, fmt.Errorf("running guests with QEMU: no image of a guest: run make guest-image: %w", err)
+		return nil, fmt.Errorf("running guests with QEMU: opening the guest image: %w: build it with make guest-image", err)
 	}
 	h := &Hypervisor{cfg: cfg, accelerator: accelerator(ctx, cfg.Image), running: map[int]*process{}}
 	nodes, err := filepath.Glob("/sys/devices/system/node/node[0-9]*")
@@ -75,7 +75,7 @@ func New(ctx context.Context, cfg Config) (*Hypervisor, error) {
 // Accelerator returns kvm, or tcg if KVM does not work on this machine.
 func (h *Hypervisor) Accelerator() string { return h.accelerator }
 
-// kvmLimit is the time in which a kernel starts where KVM works.
+// kvmLimit is the time in which a kernel starts if KVM works.
 const kvmLimit = 12 * time.Second
 
 // accelerator returns kvm if a kernel starts with it within kvmLimit. On some virtual
@@ -108,7 +108,7 @@ func accelerator(ctx context.Context, image string) string {
 	return "tcg"
 }
 
-// Start starts a VM. exited is called when its process has ended.
+// Start starts a VM. It calls exited when the VM's process ends.
 func (h *Hypervisor) Start(vm VM, exited func()) (pid int, err error) {
 	fail := func(err error) (int, error) { return 0, fmt.Errorf("starting VM %d with QEMU: %w", vm.VMID, err) }
 	h.mu.Lock()
@@ -116,7 +116,7 @@ func (h *Hypervisor) Start(vm VM, exited func()) (pid int, err error) {
 	h.started++
 	h.mu.Unlock()
 	if running != nil {
-		return fail(errors.New("it is running"))
+		return fail(errors.New("it is already running"))
 	}
 	here := here{dir: h.dir(vm.VMID), accelerator: h.accelerator, hostNodes: h.hostNodes, address: address}
 	if err := h.prepare(vm, here.dir); err != nil {
@@ -148,7 +148,7 @@ func (h *Hypervisor) Start(vm VM, exited func()) (pid int, err error) {
 		exited()
 	}()
 
-	// QEMU answers once it has accepted its arguments.
+	// QEMU's monitor responds once QEMU has accepted its arguments.
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
 	defer cancel()
 	for {
@@ -158,16 +158,16 @@ func (h *Hypervisor) Start(vm VM, exited func()) (pid int, err error) {
 		}
 		select {
 		case <-p.done:
-			return fail(fmt.Errorf("it ended: %s", bytes.TrimSpace(output.Bytes())))
+			return fail(fmt.Errorf("QEMU exited: %s", bytes.TrimSpace(output.Bytes())))
 		case <-ctx.Done():
 			h.Stop(vm.VMID)
-			return fail(fmt.Errorf("no answer within %s: %w", startLimit, err))
+			return fail(fmt.Errorf("QEMU's monitor did not respond within %s: %w", startLimit, err))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
 
-// startLimit is the time that QEMU has to accept its arguments.
+// startLimit is the time limit for QEMU to accept its arguments.
 const startLimit = 30 * time.Second
 
 func (h *Hypervisor) dir(vmid int) string { return filepath.Join(h.cfg.Dir, strconv.Itoa(vmid)) }
@@ -206,7 +206,7 @@ func (h *Hypervisor) prepare(vm VM, dir string) error {
 	return nil
 }
 
-// Shutdown asks the guest to shut down, by ACPI, and waits for its end.
+// Shutdown requests the guest's shutdown by ACPI, and waits until its process ends.
 func (h *Hypervisor) Shutdown(ctx context.Context, vmid int) error {
 	p := h.process(vmid)
 	if p == nil {
@@ -256,7 +256,7 @@ func (h *Hypervisor) process(vmid int) *process {
 	return h.running[vmid]
 }
 
-// monitor runs a command of QEMU's monitor.
+// monitor runs a command in QEMU's monitor.
 func (h *Hypervisor) monitor(ctx context.Context, vmid int, command string) error {
 	dialer := net.Dialer{Timeout: 10 * time.Second}
 	conn, err := dialer.DialContext(ctx, "unix", filepath.Join(h.dir(vmid), "qmp"))

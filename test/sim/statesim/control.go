@@ -26,7 +26,7 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) error {
 		}
 		server := &http.Server{Handler: s, ReadHeaderTimeout: 30 * time.Second}
 		context.AfterFunc(ctx, func() { _ = server.Close() })
-		go func() { _ = server.Serve(listener) }() // ends when it is closed
+		go func() { _ = server.Serve(listener) }() // ends when the server is closed
 		return s.control("http://"+listener.Addr().String(), server), nil
 	})
 }

@@ -1,6 +1,5 @@
 // Package statesim is a server for the http backend of OpenTofu and Terraform, which stores
-// states and locks in memory and fails on demand. It serves tests and the demo: start at
-// New.
+// states and locks in memory and fails on demand. Start at New.
 package statesim
 
 import (
@@ -26,16 +25,16 @@ type Server struct {
 // New returns a server without states.
 func New() *Server { return &Server{states: map[string][]byte{}, locks: map[string][]byte{}} }
 
-// Refuse makes the server answer 500 to exactly these methods from now on: GET simulates a
-// server that is down during a plan, POST one that does not save, LOCK one that does not
-// lock. Without methods, all requests succeed again.
+// Refuse makes the server return 500 for these methods only: GET simulates a server that is
+// down during a plan, POST one that cannot save, LOCK one that cannot lock. Without
+// methods, all requests succeed again.
 func (s *Server) Refuse(methods ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refused = methods
 }
 
-// Demand makes the server answer 401 to requests without these credentials.
+// Demand makes the server return 401 for requests without these credentials.
 func (s *Server) Demand(user, password string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,9 +91,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admit rejects requests that fail on purpose, or lack the credentials.
+// admit rejects requests that Refuse makes fail, or that lack the credentials of Demand.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request) bool {
-	// Requests of a client that died in the meantime are ignored.
+	// Requests of a client that was killed in the meantime are ignored.
 	if slices.Contains(s.refused, r.Method) || r.Context().Err() != nil {
 		http.Error(w, "out of order", http.StatusInternalServerError)
 		return false
@@ -150,7 +149,7 @@ func (s *Server) unlock(w http.ResponseWriter, path string, lock []byte) {
 	delete(s.locks, path)
 }
 
-// lockID returns the id in a lock, or nothing if it is invalid.
+// lockID returns the ID in a lock, or "" if the lock is invalid.
 func lockID(lock []byte) string {
 	var info struct{ ID string }
 	if err := json.Unmarshal(lock, &info); err != nil {

@@ -1,7 +1,7 @@
 // Command guestsim simulates the software inside the VMs of pvesim. It reads a
-// configuration from its standard input, prints the address of its control port, and ends
-// with the input. With an argument it runs one step of a guest: seed reads a disc, join
-// reads documents, and certificate NODE requests a certificate with them.
+// configuration from its standard input, prints the address of its control port, and exits
+// when the input is closed. With an argument, it runs one step of a guest: seed reads a
+// disc, join reads documents, and certificate NODE requests a certificate with them.
 package main
 
 import (

@@ -42,7 +42,7 @@ func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:          "pvesim --hosts DIR",
 		Short:        "Serve a simulated Proxmox VE cluster",
-		Long:         "Serve the API of a simulated Proxmox VE cluster over TLS. DIR holds one JSON file per host.",
+		Long:         "Serve the API of a simulated Proxmox VE cluster over TLS. DIR contains one JSON file per host.",
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -53,22 +53,22 @@ func newCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.listen, "listen", "127.0.0.1:8006", "address to serve on; port 0 picks a free one")
+	flags.StringVar(&o.listen, "listen", "127.0.0.1:8006", "address to serve on; port 0 picks a free port")
 	flags.StringVar(&o.hosts, "hosts", "", "directory with one JSON file per host")
 	flags.StringVar(&o.name, "name", "lab", "name of the Proxmox cluster")
-	flags.StringVar(&o.template, "template", "debian-13-k8s", "name of the template that hosts of bare machines get")
+	flags.StringVar(&o.template, "template", "debian-13-k8s", "name of the template on hosts that are read from machines")
 	flags.StringArrayVar(&o.tokens, "token", nil, "API token as user@realm!id=secret, with the privileges that numaform needs (repeatable)")
 	flags.StringVar(&o.password, "root-password", pvesim.DefaultRootPassword, "password of root@pam")
-	flags.StringVar(&o.certOut, "cert-out", "", "file that the server's certificate is written to")
+	flags.StringVar(&o.certOut, "cert-out", "", "file to write the server's certificate to")
 	flags.StringVar(&o.version, "version", "9.2", "Proxmox VE version, 8.x or 9.x")
-	flags.DurationVar(&o.cloneDelay, "clone-delay", 0, "how long a clone takes")
-	flags.DurationVar(&o.startDelay, "start-delay", 0, "how long a start takes")
-	flags.StringVar(&o.control, "control", "", "address to serve control requests on: faults, delays, guests that others make")
-	flags.StringVar(&o.guests, "guests", "none", "what runs in started VMs: none, or qemu, which starts each VM with QEMU")
+	flags.DurationVar(&o.cloneDelay, "clone-delay", 0, "duration of a clone")
+	flags.DurationVar(&o.startDelay, "start-delay", 0, "duration of a start")
+	flags.StringVar(&o.control, "control", "", "address to serve control requests on, such as for faults, delays and unmanaged guests")
+	flags.StringVar(&o.guests, "guests", "none", "how to run started VMs: none only simulates them, qemu starts each with QEMU")
 	flags.StringVar(&o.guestImage, "guest-image", ".tools/guest/image.qcow2", "disk of the templates with --guests qemu")
-	flags.StringVar(&o.guestDir, "guest-dir", "", "directory for disks and serial logs with --guests qemu; empty means a temporary one")
-	flags.BoolVar(&o.stdin, "stdin", false, "read the cluster from standard input, print the address of the control port, and end with the input")
-	flags.BoolVar(&o.guestAgents, "guest-agents", false, "running VMs answer through their guest agent")
+	flags.StringVar(&o.guestDir, "guest-dir", "", "directory for disks and serial logs with --guests qemu; empty means a temporary directory")
+	flags.BoolVar(&o.stdin, "stdin", false, "read the cluster from standard input, print the address of the control port, and exit when the input is closed")
+	flags.BoolVar(&o.guestAgents, "guest-agents", false, "guest agents of running VMs respond")
 	cmd.MarkFlagsOneRequired("hosts", "stdin")
 	cmd.MarkFlagsMutuallyExclusive("hosts", "stdin")
 	return cmd
@@ -93,7 +93,7 @@ func (o *options) run(ctx context.Context, talk io.Writer) error {
 		}
 		_, _ = fmt.Fprintf(talk, "guests:      QEMU with %s, in %s\n", hypervisor.Accelerator(), dir)
 	default:
-		return fmt.Errorf("reading --guests %q: want none or qemu", o.guests)
+		return fmt.Errorf("--guests %q: must be none or qemu", o.guests)
 	}
 	server, err := pvesim.New(cfg)
 	if err != nil {
@@ -124,7 +124,7 @@ func (o *options) run(ctx context.Context, talk io.Writer) error {
 	})
 }
 
-// hypervisor returns QEMU, with the directory that it uses.
+// hypervisor returns QEMU, and the directory that it uses.
 func (o *options) hypervisor(ctx context.Context) (*qemu.Hypervisor, string, error) {
 	image, err := filepath.Abs(o.guestImage) // disks refer to it
 	if err != nil {
@@ -152,14 +152,15 @@ func (o *options) config() (pvesim.Config, error) {
 	for _, text := range o.tokens {
 		id, secret, ok := strings.Cut(text, "=")
 		if !ok || secret == "" {
-			return pvesim.Config{}, fmt.Errorf("reading token %q: want user@realm!id=secret", id)
+			return pvesim.Config{}, fmt.Errorf("--token %q: must be user@realm!id=secret", id)
 		}
 		cfg = cfg.WithToken(id, secret)
 	}
 	return cfg, nil
 }
 
-// shownTokens returns the tokens for a user to copy: this cluster protects nothing.
+// shownTokens returns the tokens to print. They are not secret: the cluster is only
+// simulated.
 func (o *options) shownTokens() []string {
 	if len(o.tokens) > 0 {
 		return o.tokens

@@ -113,8 +113,8 @@ func TestRefuses(t *testing.T) {
 		{"no hosts flag", nil, "at least one of the flags in the group [hosts stdin] is required"},
 		{"empty directory", []string{"--hosts", t.TempDir()}, "no *.json file found: add one file per host"},
 		{"broken file", []string{"--hosts", broken}, "pve-a.json"},
-		{"token without secret", []string{"--hosts", hosts, "--token", "me@pve!x"}, "want user@realm!id=secret"},
-		{"unknown version", []string{"--hosts", hosts, "--version", "7.4"}, "want 8.x or 9.x"},
+		{"token without secret", []string{"--hosts", hosts, "--token", "me@pve!x"}, "must be user@realm!id=secret"},
+		{"unknown version", []string{"--hosts", hosts, "--version", "7.4"}, "must be 8.x or 9.x"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

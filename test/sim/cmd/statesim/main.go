@@ -1,5 +1,6 @@
 // Command statesim is a server for the http backend of OpenTofu and Terraform. It reads {}
-// from its standard input, prints the address of its control port, and ends with the input.
+// from its standard input, prints the address of its control port, and exits when the input
+// is closed.
 package main
 
 import (
