@@ -237,7 +237,7 @@ func TestRefusals(t *testing.T) {
 	w.start(2011, "guesses", w.seed("guesses", "guesss.0123456789abcdef"))
 	w.start(2012, "renamed", w.seed("another", w.token("rename")))
 	w.problem("vm denied: certificate: waiting for certificate request")
-	w.problem("it is denied: Test: of a test")
+	w.problem(": denied: Test: of a test")
 	w.problem("vm guesses: certificate: requesting the certificate of node guesses: Unauthorized")
 	w.problem(`vm renamed: seed: reading meta-data: local-hostname is "another": the VM's name is "renamed"`)
 }

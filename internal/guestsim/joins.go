@@ -80,7 +80,7 @@ type Request struct {
 }
 
 // ErrDenied means that a certificate will never be issued.
-var ErrDenied = errors.New("it is denied")
+var ErrDenied = errors.New("denied")
 
 // RequestCertificate requests the certificate of a node with any name, using the join's
 // token. Kubelet requests its own, but anyone who has the seed can request another. The

@@ -79,5 +79,5 @@ func (h *hooks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	_ = json.NewEncoder(w).Encode(answer) // the client may be gone
+	_ = json.NewEncoder(w).Encode(answer) // the client may have disconnected
 }

@@ -95,7 +95,7 @@ func TestBadClasses(t *testing.T) {
 	w := newWorld(t, worldConfig{})
 	w.secret("no-yaml", map[string]string{"user-data": "#cloud-config\nruncmd: []\n\tpackages: []\n"})
 	w.secret("no-value", map[string]string{"user-data": "#cloud-config\nproxy: {{ .Values.proxy }}\n"})
-	// numaform can only tell that a pool is missing if it can see some pool.
+	// numaform can detect a missing pool only if at least one pool is visible to it.
 	if err := w.proxmox.PutGuest(pvesim.Guest{VMID: 500, Host: "pve-1", Pool: "others"}); err != nil {
 		t.Fatal(err)
 	}

@@ -93,7 +93,7 @@ func pinnedVMs(t *testing.T, stage *demo.Stage) []fleet.VM {
 		hosts[vm.Host] = true
 	}
 	if len(pinned) < 3 || len(hosts) < 2 {
-		t.Fatalf("%d pinned VMs on %d hosts: the test proves nothing", len(pinned), len(hosts))
+		t.Fatalf("%d pinned VMs on %d hosts: too few for this test", len(pinned), len(hosts))
 	}
 	return pinned
 }
@@ -208,6 +208,6 @@ func onlyTheToken(t *testing.T, stage *demo.Stage) {
 		}
 	}
 	if len(calls) == 0 {
-		t.Error("no calls: the test proves nothing")
+		t.Error("no calls, so nothing was checked")
 	}
 }

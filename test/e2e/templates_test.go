@@ -180,7 +180,7 @@ func TestTemplates(t *testing.T) {
 	for _, host := range []string{"pve-1", "pve-2", "pve-3"} {
 		for _, volume := range r.stage.Sim.Volumes(host) {
 			if strings.Contains(volume, "-910") {
-				t.Errorf("%s is left on %s", volume, host)
+				t.Errorf("%s still exists on %s", volume, host)
 			}
 		}
 	}

@@ -57,7 +57,8 @@ func (b *backend) hold(method, operation string, after bool) *gate {
 	return g
 }
 
-// failing makes the requests fail for which fails returns true. nil ends the failures.
+// failing makes a request fail if fails returns true for it. With nil, all requests
+// succeed.
 func (b *backend) failing(fails func(r *http.Request) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

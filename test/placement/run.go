@@ -5,7 +5,7 @@ import "slices"
 // Faults is the number of placements by kind of fault.
 type Faults [faultKinds]int
 
-// add adds others.
+// add adds the counts of others.
 func (f *Faults) add(others Faults) {
 	for kind := range f {
 		f[kind] += others[kind]

@@ -107,7 +107,7 @@ func (j *Join) RequestCertificate(ctx context.Context, node string) (*Request, e
 func (r *Request) Close() { r.close() }
 
 // ErrDenied means that a certificate will never be issued.
-var ErrDenied = errors.New("it is denied")
+var ErrDenied = errors.New("denied")
 
 // Wait waits until the certificate is issued and returns it with its key. The error is
 // ErrDenied if the request was denied.

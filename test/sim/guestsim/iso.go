@@ -56,7 +56,7 @@ func descriptors(data []byte) (primary, joliet []byte, err error) {
 			}
 		case isoEnd:
 			if primary == nil {
-				return nil, nil, errors.New("it is an ISO 9660 image without a primary volume")
+				return nil, nil, errors.New("ISO 9660 image without a primary volume")
 			}
 			return primary, joliet, nil
 		}

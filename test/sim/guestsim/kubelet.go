@@ -148,7 +148,7 @@ func (k *kubelet) work(ctx context.Context) {
 // idle is the interval between checks if no event is due.
 const idle = time.Hour
 
-// syncReady makes the Node ready when its time has come, and returns when to check again.
+// syncReady makes the Node ready after Config.Ready, and returns when to check again.
 func (k *kubelet) syncReady(ctx context.Context) time.Duration {
 	if k.ready {
 		return idle

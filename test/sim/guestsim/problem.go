@@ -12,7 +12,7 @@ type Step string
 const (
 	StepSeed        Step = "seed"        // the disc, or a document on it
 	StepKubelet     Step = "kubelet"     // its configuration, flags or bootstrap kubeconfig
-	StepCertificate Step = "certificate" // the token, or the request made with it
+	StepCertificate Step = "certificate" // the token, or the request that uses it
 	StepRegister    Step = "register"    // the Node
 	StepHeartbeat   Step = "heartbeat"   // the Node's status or lease
 	StepPod         Step = "pod"

@@ -79,7 +79,7 @@ func (r *request) destroyGuest() (*PowerEvent, error) {
 	return event, nil
 }
 
-// markDestroyed checks the lock and linked clones, and locks the configuration.
+// markDestroyed checks the lock and for linked clones, and locks the configuration.
 func (r *request) markDestroyed() error {
 	c := r.s.state
 	c.mu.Lock()
@@ -103,7 +103,7 @@ func (r *request) markDestroyed() error {
 	return nil
 }
 
-// disks returns the volumes that the guest's options name and that belong to it.
+// disks returns the volumes that are in the guest's options and owned by the guest.
 func (r *request) disks(g *guest) []string {
 	var ids []string
 	for _, key := range sortedKeys(g.conf) {
@@ -122,7 +122,7 @@ func (r *request) disks(g *guest) []string {
 }
 
 // freeDisks frees the guest's volumes and, with destroy-unreferenced-disks, also volumes
-// that it does not name.
+// that are not in its options.
 func (r *request) freeDisks(g *guest) {
 	c := r.s.state
 	for _, id := range r.disks(g) {

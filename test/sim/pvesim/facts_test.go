@@ -296,7 +296,7 @@ func TestDeleteRules(t *testing.T) {
 	}
 	for _, id := range c.server.Volumes("pve-1") {
 		if strings.Contains(id, "-101-") {
-			t.Errorf("volume %s is left", id)
+			t.Errorf("volume %s still exists", id)
 		}
 	}
 	if got := c.call("GET", "/nodes/pve-1/qemu/101/status/current"); got.status != 500 || !strings.Contains(got.reason, "does not exist") {

@@ -114,7 +114,7 @@ func TestGoProxmoxWrites(t *testing.T) {
 		t.Error(exit)
 	}
 	if left := c.server.Volumes("pve-1"); slices.Contains(left, "local:iso/numaform-a-2001-1.iso") {
-		t.Error("the iso is still there")
+		t.Error("the iso still exists")
 	}
 	template, err := node.VirtualMachine(ctx, 9000)
 	if err != nil {

@@ -142,7 +142,7 @@ func TestCreateAndTemplate(t *testing.T) {
 		t.Errorf("a disk of another format: %s", exit)
 	}
 	if _, left := c.server.Guest(102); left {
-		t.Error("a failed VM is left")
+		t.Error("a failed VM still exists")
 	}
 	check(t, c, []step{
 		{"taken", "POST", "/nodes/pve-2/qemu", []string{"vmid", "101"}, 500, "unable to create VM 101 - VM 101 already exists on node 'pve-1'"},
@@ -323,11 +323,11 @@ func TestPutGuestAndRemove(t *testing.T) {
 		t.Errorf("guest %+v", g)
 	}
 	if err := c.server.PutGuest(pvesim.Foreign{VMID: 700, Host: "nowhere"}); err == nil {
-		t.Error("a host that is not there was taken")
+		t.Error("a guest was created on a host that does not exist")
 	}
 	c.server.RemoveGuest(700)
 	if _, left := c.server.Guest(700); left {
-		t.Error("the guest is left")
+		t.Error("the guest still exists")
 	}
 }
 

@@ -28,7 +28,7 @@ func TestFaultHit(t *testing.T) {
 				t.Errorf("held %+v", call)
 			}
 			if _, begun := c.server.Guest(102); begun && !after {
-				t.Error("it was done before it was let through")
+				t.Error("the request was executed before Hit returned")
 			}
 			if after {
 				until(t, func() bool { _, made := c.server.Guest(102); return made })

@@ -278,7 +278,7 @@ func TestProviderAffinityByToken(t *testing.T) {
 	c := start(t, cluster())
 	providerFact(t, c, "only root can set 'affinity' config", "AFFINITY", `affinity = "4-7"`)
 	if _, made := c.server.Guest(2001); !made {
-		t.Error("the clone succeeded before, so the VM is there")
+		t.Error("the VM does not exist, although its clone succeeded")
 	}
 }
 

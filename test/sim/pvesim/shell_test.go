@@ -49,7 +49,7 @@ func TestShell(t *testing.T) {
 	}
 	token := c.token("new@pve!t=" + pvesim.DefaultTokenSecret)
 	if got := token.call("GET", vm100+"/config"); got.status != 403 {
-		t.Errorf("a token with privileges of its own has its user's: %d", got.status)
+		t.Errorf("a token with separate privileges has its user's: %d", got.status)
 	}
 	if _, err := c.server.Shell("pveum user token modify new@pve t --privsep 0 --expire 1"); err != nil {
 		t.Fatal(err)

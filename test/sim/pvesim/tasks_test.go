@@ -144,7 +144,7 @@ func TestFullCloneAndTemplateInUse(t *testing.T) {
 		t.Errorf("clone on a full storage: %q", exit)
 	}
 	if _, left := c.server.Guest(103); left {
-		t.Error("a failed clone is left")
+		t.Error("a failed clone still exists")
 	}
 	if exit := c.run("PUT", "/nodes/pve-1/qemu/101/resize", "disk", "scsi0", "size", "7G"); exit != "shrinking disks is not supported" {
 		t.Errorf("shrinking: %q", exit)
@@ -165,7 +165,7 @@ func TestFaults(t *testing.T) {
 		t.Errorf("596: %+v", got)
 	}
 	if _, made := c.server.Guest(101); made {
-		t.Error("a refused request was done")
+		t.Error("a refused request was executed")
 	}
 	c.server.AddFault(pvesim.Fault{Method: "POST", Path: "/clone$", Times: 1, After: true, Disconnect: true})
 	if got := c.call("POST", vm9000+"/clone", "newid", "101"); got.status != 0 {
@@ -178,7 +178,7 @@ func TestFaults(t *testing.T) {
 		t.Errorf("task exit %q", exit)
 	}
 	if _, left := c.server.Guest(102); left {
-		t.Error("a failed clone is left")
+		t.Error("a failed clone still exists")
 	}
 	c.server.AddFault(pvesim.Fault{Path: "/clone$", Times: 1, TaskExit: "unexpected status", LeaveLock: true})
 	if exit := c.run("POST", vm9000+"/clone", "newid", "103"); exit != "unexpected status" {
@@ -197,7 +197,7 @@ func TestFaults(t *testing.T) {
 	}
 	if resp, err := c.http.Do(req); err == nil {
 		_ = resp.Body.Close()
-		t.Error("a hanging request was answered")
+		t.Error("a hanging request received a response")
 	}
 	remove()
 	if got := c.call("GET", "/version"); got.status != 200 {

@@ -48,7 +48,8 @@ type here struct {
 //   - a VM has a separate network in QEMU, because a bridge needs root;
 //   - the process remains in the foreground, and ends when the guest does;
 //   - host nodes that this machine lacks, and the affinity, are omitted;
-//   - without KVM, the CPU model is max in place of host, and of models that only Proxmox's QEMU has;
+//   - without KVM, the CPU model is max in place of host and of models that only Proxmox's
+//     QEMU has;
 //   - -id is omitted, because only Proxmox's QEMU has this option;
 //   - display, tablet, balloon and VNC are omitted.
 func arguments(vm VM, here here) ([]string, error) {
