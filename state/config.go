@@ -160,8 +160,8 @@ func (c *configuration) module(block *hclsyntax.Block, content []byte) {
 	c.calls[label] = source
 }
 
-// constant returns the strings in an attribute's value: an object's by key, or a single
-// one by the attribute's own name.
+// constant returns the constant strings of an attribute: the members of an object by key,
+// or a single string by the attribute's name.
 func constant(attribute *hclsyntax.Attribute) map[string]string {
 	texts := map[string]string{}
 	if attribute == nil {
@@ -215,10 +215,10 @@ func (w *Workspace) readManifest() (*manifest, error) {
 	return m, err
 }
 
-// addCalls makes the engine's list of modules contain the files' module calls, and
-// reports whether it could: each must call a directory that is already in the list, so
-// that its own calls and providers are known. Init would do no more. A directory remains
-// in the list when its last call is deleted, for the next call.
+// addCalls adds the files' module calls to the engine's list of modules, and reports
+// whether it could: each must call a directory that is already in the list, so that the
+// directory's own calls and providers are known. Init would do no more. A directory
+// remains in the list after its last call is deleted, for the next call.
 func (w *Workspace) addCalls(c *configuration) bool {
 	old, err := w.readManifest()
 	if err != nil || !c.local || (old == nil && len(c.calls) > 0) {
@@ -227,7 +227,7 @@ func (w *Workspace) addCalls(c *configuration) bool {
 	if old == nil {
 		return true
 	}
-	// For each source, one of its calls, and the calls within.
+	// models contains, for each source, one of its calls and the calls within it.
 	models := map[string][]moduleCall{}
 	known := map[string]string{} // sources by label
 	for _, call := range old.Modules {

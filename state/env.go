@@ -105,8 +105,8 @@ func canonicalServer(server string) string {
 func environmentsOf(own []string, c *Config, backend, mark string) environments {
 	all := variablesOf(own)
 	plain := map[string]string{
-		// The engine and the provider live for seconds: more collections cost CPU time,
-		// and fewer cost memory without saving any.
+		// The engine and the provider live for seconds: more garbage collections cost CPU
+		// time, and fewer cost memory without saving CPU time.
 		"GOGC": "200", "CHECKPOINT_DISABLE": "1", runVariable: mark,
 	}
 	for _, name := range basics {

@@ -229,8 +229,8 @@ var troubled = regexp.MustCompile(`connection refused|connection reset|no such h
 	`response code:? [45]\d\d|StatusCode: [45]\d\d|is (starting up|shutting down)|failed to verify certificate|` +
 	`authentication failed|Unauthorized|[Ff]orbidden|AccessDenied|ServiceUnavailable`)
 
-// aboutResource matches what the engine adds to an error that is not the backend's: the
-// place in the configuration, or the resource.
+// aboutResource matches the text that the engine adds to errors that are not the
+// backend's: the place in the configuration, or the resource.
 var aboutResource = regexp.MustCompile(`(?m)^[\s│]*(with (module|provider|proxmox|data)[.\[_]|on \S+ line \d+)|^(module\.|[a-z_]+\.)\S+: |provider packages?`)
 
 // aboutState matches the start of the engine's error about a state that it could not

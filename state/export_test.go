@@ -40,7 +40,7 @@ func OpenFenceOn(text string, listener func(net.Listener) net.Listener) (Fence, 
 	return Fence{f}, err
 }
 
-// Admitted waits until the fence has admitted n connections.
+// Admitted waits until the fence has admitted count connections.
 func (f Fence) Admitted(count int) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()

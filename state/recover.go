@@ -28,7 +28,7 @@ const orphanPoll = 250 * time.Millisecond
 
 // orphanIdle is how long a leftover provider may neither read nor write. Proxmox requests
 // time out within 30 seconds; after that the provider only waits for its dead engine, and
-// is ended.
+// is killed.
 const orphanIdle = 45 * time.Second
 
 // Recovery is what Recover found and did.

@@ -27,7 +27,7 @@ import (
 // childVariable makes this test binary only apply in the named directory.
 const childVariable = "NUMAFORM_TEST_APPLY_IN"
 
-// planVariable makes it plan there, and wait to be killed.
+// planVariable makes this test binary plan in the named directory, and wait to be killed.
 const planVariable = "NUMAFORM_TEST_PLAN_IN"
 
 func TestMain(m *testing.M) {

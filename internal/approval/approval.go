@@ -1,9 +1,9 @@
-// Package approval delays changes that need approval. If the mode of a NodePool, or the
-// guard, requires approval of a change, the change becomes a ScalePlan, which is pending
-// until an operator approves the complete hash of its diff. The package chooses no
-// placements and changes no fleet: package scaler makes the dry plans and applies
-// approved changes in the usual way. Start at New, Approvals.Up, Approvals.Approver and
-// Approvals.Methods; docs/approval.md is the user's documentation.
+// Package approval delays changes that need approval. A change for which the mode of a
+// NodePool, or the guard, requires approval becomes a ScalePlan, which is pending until
+// an operator approves the complete hash of its diff. The package chooses no placements
+// and changes no fleet: package scaler makes the dry plans and applies approved changes
+// in the usual way. Start at New, Approvals.Up, Approvals.Approver and Approvals.Methods;
+// docs/approval.md is the user's documentation.
 package approval
 
 import (

@@ -156,8 +156,8 @@ func (e *NotDrainedError) Error() string {
 	return fmt.Sprintf("vm %s is not deleted: %s; apply again afterwards", e.VM, e.Reason)
 }
 
-// PlanError reports that a host could not be planned. The VMs to be created there are not
-// the cause.
+// PlanError reports that a host could not be planned. It does not imply a problem with
+// the VMs to be created there.
 type PlanError struct {
 	Host topology.HostID
 	Err  error

@@ -209,7 +209,8 @@ func (r *relic) read() (content []byte, err error) {
 	return io.ReadAll(io.LimitReader(file, maxState))
 }
 
-// ordinary returns an error if it is not a regular file or is reached through a link.
+// ordinary returns an error if the state is not a regular file or is reached through a
+// link.
 func (r *relic) ordinary(root *os.Root) error {
 	const restore = "remove it, and numaform imports the VMs by their markers, or replace it with the state itself"
 	for at := ""; at != r.name; {

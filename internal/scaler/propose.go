@@ -171,7 +171,7 @@ func (c *Change) Hosts() []topology.HostID {
 }
 
 // Unfinished reports whether work remains besides the change: an unfinished earlier
-// change, or changes by people to files or in Proxmox.
+// change, or changes by people in files or in Proxmox.
 func (c *Change) Unfinished() bool { return len(c.unfinished()) > 0 }
 
 // unfinished returns the hosts with a change in progress, and the hosts whose desired and

@@ -50,7 +50,7 @@ func TestNumbersDoNotComeBack(t *testing.T) {
 			t.Errorf("key %s came back", next.Added[i].Key)
 		}
 	}
-	// A change that adds nothing carries the rotation over.
+	// A change that adds nothing keeps the rotation.
 	removal, err := s.ProposeRemoval(t.Context(), snapshot(), []string{"workers-2000"})
 	if err != nil {
 		t.Fatal(err)

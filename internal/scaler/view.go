@@ -18,7 +18,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// hostView is what a change may do on one host, and the guests that exist there.
+// hostView contains the operations that a change may perform on one host, and the guests
+// that exist there.
 type hostView struct {
 	guestIndex
 	change  *Change
