@@ -245,7 +245,7 @@ func (s *Scaler) changedByOthers(history []audit.Entry) bool {
 	s.noticed = latest
 	s.mu.Unlock()
 	if !known {
-		s.config.Notice(fmt.Sprintf("the history contains %d changes, the latest %s, that another installation recorded after this one's last change: "+
+		s.config.Notice(fmt.Sprintf("the history contains %d changes, the latest %s, that this installation did not record, after its own last change: "+
 			"numaform does not trust them and plans every host; if another machine also changes this fleet, give both the same key "+
 			"(history.key_file in numaform.yaml); `numaform history` shows them as unverified", len(others), latest))
 	}
