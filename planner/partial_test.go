@@ -91,7 +91,7 @@ func TestHalvesOnOneNode(t *testing.T) {
 	}
 }
 
-// TestWholeCores checks that a VM which requires whole cores is refused then, like an
+// TestWholeCores checks that a VM which requires whole cores is refused without them, like an
 // isolated one, and that the refusal of the former has a hint.
 func TestWholeCores(t *testing.T) {
 	t.Parallel()

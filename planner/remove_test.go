@@ -39,12 +39,12 @@ func TestRemoveIsNew(t *testing.T) {
 		before := p.Clone()
 		p.Remove(gone...)
 		p.Remove(asExisting(4000, second, placed[:0])...)
-		anew := planner.New(snap, stay)
-		if diff := cmp.Diff(anew.Room(), p.Room()); diff != "" {
+		fresh := planner.New(snap, stay)
+		if diff := cmp.Diff(fresh.Room(), p.Room()); diff != "" {
 			t.Fatalf("room (-new +removed):\n%s", diff)
 		}
 		third := append(second[:1:1], drawSpecs(t, snap)...) // some specs repeat
-		mustAgree(t, p, anew, third)
+		mustAgree(t, p, fresh, third)
 		mustAgree(t, before, planner.New(snap, all), third) // clones do not change
 	})
 }

@@ -29,7 +29,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func TestDefaultsGolden(t *testing.T) {
 	t.Parallel()
 	documents := render(t, bootstrap.Defaults(), someValues(t))
-	archive := &txtar.Archive{Comment: []byte("What a node of a kubeadm cluster gets by default.\n")}
+	archive := &txtar.Archive{Comment: []byte("The default documents for a node of a kubeadm cluster.\n")}
 	for _, name := range []string{bootstrap.UserData, bootstrap.MetaData, bootstrap.NetworkConfig} {
 		archive.Files = append(archive.Files, txtar.File{Name: name, Data: documents[name]})
 	}

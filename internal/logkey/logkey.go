@@ -1,5 +1,5 @@
 // Package logkey defines the names of log fields, so that one search finds all lines about
-// one thing. If Karpenter has a field for it, the name is Karpenter's.
+// an object. Names that Karpenter also uses are spelled as in Karpenter.
 package logkey
 
 // The fields of log lines.

@@ -137,7 +137,7 @@ dir[4] == "node" {
 	if (name == "exists") { isNode[id] = 1; memory[id] = -1 }
 	if (name == "cpulist") cpulist[id] = text
 	if (name == "distance") distance[id] = text
-	if (name == "meminfo") told[id] = mib(text)
+	if (name == "meminfo") reported[id] = mib(text)
 	if (name == "nr_hugepages" && text + 0 > 0) {
 		kib = substr(dir[7], 11)
 		sub(/kB$/, "", kib)
@@ -161,7 +161,7 @@ dir[4] == "cpu" && parts > 6 {
 
 END {
 	arch = machine == "x86_64" ? "" : (machine == "aarch64" ? "arm64" : machine)
-	for (id in told) memory[id] = told[id]
+	for (id in reported) memory[id] = reported[id]
 	n = sorted(isNode, node, 0)
 	if (n == 0) {
 		n = 1; node[1] = 0; memory[0] = total == "" ? -1 : total

@@ -64,6 +64,6 @@ run "firmware_and_tpm" {
   }
   assert {
     condition     = join(" ", proxmox_virtual_environment_vm.template.tags) == "current k8s numaform-template-9102"
-    error_message = "Tags must be in Proxmox' order."
+    error_message = "Tags must be in the order of Proxmox."
   }
 }
