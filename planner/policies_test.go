@@ -231,7 +231,7 @@ func TestRemoteMemory(t *testing.T) {
 	for _, policy := range []fleet.Policy{fleet.PolicyDedicated, fleet.PolicyIsolated} {
 		s := spec(policy, 1, 33*gib)
 		got := placeOne(t, snapshot(twoNodes()), nil, s)
-		if len(got.Cells) != 1 || got.Cells[0].HostNodes.String() != "0-1" || !strings.Contains(got.Reason, "memory in equal parts of 2 NUMA nodes") {
+		if len(got.Cells) != 1 || got.Cells[0].HostNodes.String() != "0-1" || !strings.Contains(got.Reason, "memory in equal parts from 2 NUMA nodes") {
 			t.Errorf("%s: cells %+v: %s", policy, got.Cells, got.Reason)
 		}
 		got = placeOne(t, snapshot(uneven), nil, s)

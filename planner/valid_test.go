@@ -231,8 +231,8 @@ func mustBind(t tb, h *topology.Host, r resident) {
 			t.Fatalf("cell %+v, want policy %s on one NUMA node", cell, want)
 		}
 	}
-	all := !strings.Contains(r.place.Reason, "of the memory in equal parts of")
-	if explained := strings.Contains(r.place.Reason, "memory in equal parts of"); interleaved > 1 || explained != (interleaved == 1) || explained && all != (len(r.place.Cells) == 1) {
+	all := !strings.Contains(r.place.Reason, "of the memory in equal parts from")
+	if explained := strings.Contains(r.place.Reason, "memory in equal parts from"); interleaved > 1 || explained != (interleaved == 1) || explained && all != (len(r.place.Cells) == 1) {
 		t.Fatalf("%d cells over several NUMA nodes of %d, reason %q", interleaved, len(r.place.Cells), r.place.Reason)
 	}
 }
