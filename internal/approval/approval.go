@@ -20,34 +20,6 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// The periods in a ScalePlan's life.
-const (
-	// expiry is how long a ScalePlan can be approved and begun.
-	expiry = 24 * time.Hour
-	// rejectedFor is how long a rejected plan is not proposed again.
-	rejectedFor = 24 * time.Hour
-	// retainedFor is how long a finished plan remains.
-	retainedFor = 7 * 24 * time.Hour
-	// planFresh is how long a dry plan of the same VMs can be reused.
-	planFresh = 10 * time.Minute
-	// draftGood is how long a dry plan can replace a new plan of the same VMs.
-	draftGood = 30 * time.Second
-	// unrequestedFor is how long a plan remains after pods stopped requesting its VMs.
-	unrequestedFor = 2 * time.Minute
-	// computeEvery is the interval between calls of Karpenter's methods for pools whose nodes
-	// must not be removed without approval.
-	computeEvery = time.Minute
-	// beginWithin is the maximum time between an approval and its result.
-	beginWithin = 15 * time.Minute
-	// proposeWithin is how long to wait for clones of an earlier run before planning.
-	proposeWithin = 20 * time.Second
-	// drainWithin is the maximum time between an approval and the deletion of the nodes.
-	drainWithin = time.Hour
-	// candidateFor is how long a plan remains after its node stopped being a candidate for
-	// disruption, and seenFor how long a candidate is remembered.
-	candidateFor, seenFor = 5 * time.Minute, time.Hour
-)
-
 // Scaler proposes changes and makes dry plans; *scaler.Scaler implements it.
 type Scaler interface {
 	Propose(

@@ -56,11 +56,6 @@ func pending(plan *v1alpha1.ScalePlan) bool {
 	return plan.Status.Phase == "" || plan.Status.Phase == v1alpha1.ScalePlanPending
 }
 
-// expired reports whether it is too late to approve the plan.
-func (a *Approvals) expired(plan *v1alpha1.ScalePlan) bool {
-	return !a.config.Clock.Now().Before(plan.Spec.ExpiresAt.Time)
-}
-
 // approved reports whether an operator approved a plan in time by its complete hash, and
 // the current change still has that hash.
 func (a *Approvals) approved(plan *v1alpha1.ScalePlan, hash string) bool {

@@ -14,20 +14,6 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// The limits of a fleet, checked before any content is read. A fleet of several thousand
-// VMs with years of history is far below each limit.
-const (
-	// maxFile limits one file of the fleet, maxRecord one record of its history.
-	maxFile   = 1 << 20
-	maxRecord = 8 << 20
-	// maxFiles and maxBytes limit all files except records, which are read on demand;
-	// maxRecords limits the number of records, maxHistory the bytes read at once.
-	maxFiles   = 100_000
-	maxBytes   = 256 << 20
-	maxRecords = 2_000_000
-	maxHistory = 512 << 20
-)
-
 // RefusedError reports a file below a fleet's directory that is not part of a fleet, and
 // how to remove it. The fleet was not used.
 type RefusedError struct {
