@@ -151,7 +151,7 @@ func draw(process Process, hosts []topology.Host, owners map[topology.HostID]cpu
 	return out.Bytes()
 }
 
-// write writes a text to stdout, or returns the error of creating it.
+// write writes text to stdout. If err is not nil, it writes nothing and returns err.
 func write(process Process, text []byte, err error) error {
 	if err != nil {
 		return err

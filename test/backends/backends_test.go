@@ -295,7 +295,7 @@ func applyAsChild(text string) int {
 	return 0
 }
 
-// search searches for text in all files below a directory.
+// search returns the regular files below a directory that contain text.
 func search(t testing.TB, dir, text string) []string {
 	t.Helper()
 	var found []string

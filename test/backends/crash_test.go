@@ -40,9 +40,9 @@ func applying(t testing.TB, dir string) []int {
 	return pids
 }
 
-// TestEngineKilled kills the engine with SIGKILL during a clone. The provider finishes its
-// call, numaform proves the lock stale if the backend reports its holder, and the next plan
-// continues without manual steps.
+// TestEngineKilled kills the engine with SIGKILL during a clone, and checks that the
+// provider finishes its call and that the next run repairs the state. numaform breaks the
+// lock if the backend reports its holder; otherwise the test unlocks it.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -63,7 +63,8 @@ func TestEngineKilled(t *testing.T) {
 	})
 }
 
-// TestNumaformKilled kills a process during its apply, which also ends its engine.
+// TestNumaformKilled kills numaform during its apply, which also ends its engine, and
+// checks that the next run repairs the state.
 func TestNumaformKilled(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds() {
@@ -99,8 +100,9 @@ func numaformKilled(t *testing.T, kind string, engine *state.Engine) {
 	r.goesOn(t, r.open(t, here), engine)
 }
 
-// goesOn checks the state of the backend after an apply was killed, and that the next run
-// repairs it.
+// goesOn checks the backend after a process was killed during an apply: Recover detects the
+// crash and breaks the lock with a proof, or the test unlocks it if the backend does not
+// report its holder. The next plan lists the VM as lost from the state.
 func (r *root) goesOn(t *testing.T, w *state.Workspace, engine *state.Engine) {
 	t.Helper()
 	await(t, "the lock to remain or to be released, depending on the backend", func() bool { return r.locks(t) > 0 == r.outlives })

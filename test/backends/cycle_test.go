@@ -60,7 +60,8 @@ func (r *root) clean(t *testing.T) {
 	}
 }
 
-// TestNames uses host names that some backends do not support directly.
+// TestNames checks that each backend stores the states of hosts whose names it does not
+// support directly.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -81,7 +82,8 @@ func TestNames(t *testing.T) {
 	})
 }
 
-// TestLockedOut runs a second checkout of a fleet while the first applies.
+// TestLockedOut checks that a second checkout of a fleet cannot plan while the first
+// applies, and that the error names the holder of the lock if the backend reports it.
 func TestLockedOut(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -126,8 +128,8 @@ func await(t testing.TB, what string, so func() bool) {
 // fails in Kubernetes above 1 MiB.
 const maxState = 256 << 10
 
-// TestStatesStaySmall checks the size of the state of a host with 20 VMs in Kubernetes,
-// which limits its size.
+// TestStatesStaySmall checks that the state of a host with 20 VMs in Kubernetes has at most
+// maxState bytes.
 func TestStatesStaySmall(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, newSite(t, "kubernetes", false), engines(t)[0], 20)

@@ -14,8 +14,9 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestBackendDown makes the state server unreachable before a plan and during an apply.
-// Either nothing is changed, or the state is stored locally and the next run saves it.
+// TestBackendDown makes the state server unreachable before a plan and during an apply. It
+// checks that the plan changes nothing, and that the apply stores the state locally and the
+// next run saves it.
 func TestBackendDown(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -78,7 +79,8 @@ func tellsBackend(t *testing.T, err error, kind, text string) {
 	t.Log(err)
 }
 
-// TestMovedFleet moves a fleet with its local states to another directory.
+// TestMovedFleet copies and moves a fleet with its local states. It checks that numaform
+// rejects the copy while the original exists, and finds the states of the moved fleet.
 func TestMovedFleet(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -110,8 +112,8 @@ func TestMovedFleet(t *testing.T) {
 }
 
 // TestStateInTheDirectory stores a local state in the engine's working directory, and
-// deletes the engine's other files. Without protection, the engine would treat the file as
-// a state to migrate, and empty it.
+// deletes the engine's other files. It checks that the state is still used. Without
+// protection, the engine would treat the file as a state to migrate, and empty it.
 func TestStateInTheDirectory(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {

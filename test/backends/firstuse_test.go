@@ -19,8 +19,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestFirstUse initializes three hosts concurrently, each from two checkouts, on a backend
-// that was never used.
+// TestFirstUse checks that three hosts can be initialized concurrently, each from two
+// checkouts, on a backend that was never used.
 func TestFirstUse(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -49,8 +49,8 @@ const untilBlocking = `DO $$ BEGIN
 	END LOOP;
 END $$`
 
-// TestFirstUseOfADatabase makes another client create the objects that init is about to
-// create.
+// TestFirstUseOfADatabase checks that init succeeds if another client creates the same
+// objects at the same time.
 func TestFirstUseOfADatabase(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -95,7 +95,8 @@ func TestFirstUseOfADatabase(t *testing.T) {
 	}
 }
 
-// TestLockOfFirstUse creates the lock of a killed init, and follows the hint in the error.
+// TestLockOfFirstUse creates the lock of a killed init, and checks that init succeeds after
+// the command in the error deleted the lock.
 func TestLockOfFirstUse(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -131,8 +132,9 @@ func TestLockOfFirstUse(t *testing.T) {
 	}
 }
 
-// TestKubeconfigOfTheCommand accesses the states with the kubeconfig of numaform's own
-// command. The copy for the engine is removed when the workspace is closed.
+// TestKubeconfigOfTheCommand checks that the engine accesses the states with the kubeconfig
+// of numaform's command, and that the copy for the engine is removed when the workspace is
+// closed.
 func TestKubeconfigOfTheCommand(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {

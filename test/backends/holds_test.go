@@ -103,7 +103,7 @@ func environ(t *testing.T, pid int) []string {
 	return strings.Split(strings.TrimSuffix(string(content), "\x00"), "\x00")
 }
 
-// held checks the environment and the open files of a process.
+// held checks that a process has only allowed environment variables and open files.
 func held(t *testing.T, pid int, own func(name string) bool, files ...string) {
 	t.Helper()
 	program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))

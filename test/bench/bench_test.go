@@ -35,8 +35,8 @@ import (
 // sizes are the measured fleets, with 10, 20 or 50 VMs on each host.
 var sizes = []struct{ vms, hosts int }{{10, 1}, {100, 5}, {1000, 50}, {5000, 100}}
 
-// maxGrowth is the maximum cost of one VM in the fleet of 1,000 relative to the smallest,
-// in CPU time and in the provider's calls: docs/adr/0004 has the figures.
+// maxGrowth is the maximum cost of one VM in the fleet of 1,000 VMs relative to the
+// smallest fleet, in CPU time and in the provider's calls: docs/adr/0004 has the figures.
 const maxGrowth = 1.3
 
 // repetitions is the number of runs of each measurement. The result is the minimum, because
@@ -98,7 +98,8 @@ func grow(b *testing.B, costs []cost) {
 	})
 }
 
-// least returns the minimum of each figure.
+// least returns the minimum of each time and the maximum of each number of calls. A cost
+// that is not measured yet, whose CPU time is math.MaxInt64, does not count.
 func (c cost) least(d cost) cost {
 	if c.cpu == math.MaxInt64 {
 		return d

@@ -449,7 +449,7 @@ func (l *stampedLog) since(from time.Time) []stampedLine {
 	return slices.Clone(l.lines[i:])
 }
 
-// tail returns the last lines.
+// tail returns the last 80 lines.
 func (l *stampedLog) tail() string {
 	var texts []string
 	for _, line := range l.since(time.Time{}) {

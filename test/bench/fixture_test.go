@@ -204,7 +204,7 @@ func (f *fixture) write(b *testing.B, model *fleetsim.Model, change *scaler.Chan
 	}
 }
 
-// verify plans the last host with a refresh, to check that the written data match the
+// verify plans the last host with a refresh, to check that the written data matches the
 // result of an apply.
 func (f *fixture) verify(b *testing.B) {
 	b.Helper()

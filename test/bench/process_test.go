@@ -172,7 +172,7 @@ func (s *sampler) begin(pid string, p *process, exe string, now time.Time) {
 	s.runs = append(s.runs, run{p.command, now})
 }
 
-// at returns the sample for a time.
+// at returns the first sample at or after a time, or the last sample.
 func (s *sampler) at(t time.Time) sample {
 	s.mu.Lock()
 	defer s.mu.Unlock()

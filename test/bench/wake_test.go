@@ -133,7 +133,7 @@ func (c *cluster) stopped() int {
 	return n
 }
 
-// restoreStandby deletes what wake created.
+// restoreStandby deletes the buffer and the pods of wake, and its VMs.
 func (c *cluster) restoreStandby() {
 	c.b.Helper()
 	c.sim.SetDelays(pvesim.Delays{})

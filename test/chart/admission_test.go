@@ -84,7 +84,8 @@ func bind(user, role string) *rbacv1.ClusterRoleBinding {
 	}
 }
 
-// TestWhoApproves tests the admission policy on a real API server.
+// TestWhoApproves checks which users the admission policy allows to approve and reject
+// plans, on a real API server.
 func TestWhoApproves(t *testing.T) {
 	t.Parallel()
 	installed(t)
@@ -187,8 +188,8 @@ func TestRolesOfPeople(t *testing.T) {
 	}
 }
 
-// TestPodsAreRestricted creates the pods of each release in a namespace that enforces the
-// Pod Security Standard "restricted".
+// TestPodsAreRestricted checks that a namespace that enforces the Pod Security Standard
+// "restricted" accepts the pods of each release.
 func TestPodsAreRestricted(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -151,7 +151,7 @@ func TestFilesLieBesideTheConfig(t *testing.T) {
 	}
 }
 
-// TestNodePools tests the fields of a NodePool outside its spec.
+// TestNodePools checks the annotations and labels of rendered NodePools.
 func TestNodePools(t *testing.T) {
 	t.Parallel()
 	pool := ofKind(t, testenv.RenderChart(t, testenv.Chart{Values: fullValues(t)}), "NodePool")[0]

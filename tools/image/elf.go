@@ -8,8 +8,8 @@ import (
 // machines maps architectures to ELF machine types.
 var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 
-// checkProgram returns an error if a program cannot run in an image without a loader and
-// libraries.
+// checkProgram returns an error unless a program is built for the architecture and needs no
+// dynamic loader, which the image does not have.
 func checkProgram(path, arch string) error {
 	binary, err := elf.Open(path)
 	if err != nil {

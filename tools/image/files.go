@@ -96,7 +96,7 @@ func (c *config) provider(arch string) ([]byte, error) {
 	}}}, "", "  ")
 }
 
-// licenseFiles returns the license of each program.
+// licenseFiles returns the license texts of the programs. It is an error if there are none.
 func (c *config) licenseFiles() ([]file, error) {
 	found, err := filepath.Glob(filepath.Join(c.licenses, "*", "*"))
 	if err != nil {

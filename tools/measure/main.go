@@ -117,7 +117,8 @@ func run(out io.Writer, module fs.FS, aside *regexp.Regexp) error {
 	return err
 }
 
-// measure returns all packages, by directory.
+// measure returns the packages of a module by directory, without tests, generated files,
+// testdata and vendor.
 func measure(module fs.FS) (map[string]*pkg, error) {
 	packages := map[string]*pkg{}
 	err := fs.WalkDir(module, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -164,8 +165,8 @@ func measure(module fs.FS) (map[string]*pkg, error) {
 	return packages, err
 }
 
-// countLines counts lines of code. It skips blank lines and lines that start with a
-// comment.
+// countLines counts the lines of a source file: all, blank lines, and lines of code, which
+// are neither blank nor begin with a comment.
 func (p *pkg) countLines(source string) {
 	for line := range strings.Lines(source) {
 		line = strings.TrimSpace(line)

@@ -51,7 +51,7 @@ func main() {
 	}
 }
 
-// mutant is one change of a source file: the bytes from start to end become text.
+// mutant is one change of a source file: text replaces the bytes from start to end.
 type mutant struct {
 	file       string
 	start, end int
@@ -59,7 +59,7 @@ type mutant struct {
 	position   token.Position
 }
 
-// run tries count changes of a package that compile, and prints the survivors.
+// run tries up to count changes of a package that compile, and prints the outcome of each.
 func run(dir string, tests []string, count int, seed uint64, timeout time.Duration) (survivors, tried int, err error) {
 	all, err := mutants(dir)
 	if err != nil {
@@ -135,8 +135,8 @@ func quickTests(tests []string, timeout time.Duration) (string, error) {
 	return "^(" + strings.Join(names, "|") + ")$", nil
 }
 
-// try runs the tests with a changed file in place of the original, starting with the tests
-// that match quick.
+// try runs the tests with a changed file in place of the original, first the tests that
+// match quick. It returns "not compiled", "noticed" if a test failed, or "SURVIVED".
 func try(file, changed string, tests []string, quick string, timeout time.Duration) (string, error) {
 	scratch, err := os.MkdirTemp("", "mutate")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// apt writes an apt repository with the Debian packages of the release. A web server can
-// serve the directory as is.
+// apt writes an apt repository with the Debian packages of the release. Without an OpenPGP
+// key, the repository is unsigned. A web server can serve the directory as is.
 func (c *config) apt() error {
 	packages, err := filepath.Glob(filepath.Join(c.out, "*.deb"))
 	if err != nil || len(packages) == 0 {
@@ -71,7 +71,7 @@ func (c *config) apt() error {
 	return c.write("apt/dists/stable/InRelease", signed)
 }
 
-// field returns a field of a control file.
+// field returns a field of a control file, or "" if the file does not have it.
 func field(control []byte, name string) string {
 	for line := range strings.Lines(string(control)) {
 		if value, ok := strings.CutPrefix(line, name+": "); ok {

@@ -26,7 +26,7 @@ type entry struct {
 	content []byte
 }
 
-// archives packs the programs of each platform.
+// archives packs numaform for each platform, and numaform-agent for each platform of Linux.
 func (c *config) archives() error {
 	for _, platform := range platforms {
 		if err := c.archive("numaform", platform, "LICENSE"); err != nil {

@@ -126,7 +126,8 @@ const (
 	provenanceFile = "provenance.intoto.json"
 )
 
-// files returns the files of the release so far, relative to its directory, in order.
+// files returns the paths of the files of the release so far, relative to its directory and
+// sorted.
 func (c *config) files() ([]string, error) {
 	var names []string
 	err := filepath.WalkDir(c.out, func(path string, entry fs.DirEntry, err error) error {
@@ -141,8 +142,8 @@ func (c *config) files() ([]string, error) {
 	return names, err
 }
 
-// checksums writes the checksums of all files and signs them, so that one signature covers
-// the release.
+// checksums writes the checksums of all files. With a signer, it also writes the signature
+// of the checksums, which thus covers the whole release, and the public key.
 func (c *config) checksums() error {
 	names, err := c.files()
 	if err != nil {
@@ -166,7 +167,8 @@ func (c *config) checksums() error {
 	return errors.Join(c.write(checksumsFile+".sig", signature), c.write("cosign.pub", c.signer.public))
 }
 
-// write writes a file of the release.
+// write writes a file of the release, with mode 0644. name is relative to the directory of
+// the release; write creates missing parent directories.
 func (c *config) write(name string, content []byte) error {
 	path := filepath.Join(c.out, filepath.FromSlash(name))
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -132,7 +132,8 @@ type simpleSigning struct {
 	Optional map[string]string `json:"optional"`
 }
 
-// signLayout adds cosign's signature of the manifest in a layout, as cosign save does.
+// signLayout adds cosign's signature of the only manifest in a layout, as cosign save does.
+// Without a signer, it does nothing.
 func (c *config) signLayout(file string) error {
 	if c.signer == nil {
 		return nil
@@ -194,8 +195,9 @@ func (c *config) signLayout(file string) error {
 // signatureTag returns the tag under which cosign finds the signature of a digest.
 func signatureTag(digest v1.Hash) string { return digest.Algorithm + "-" + digest.Hex + ".sig" }
 
-// inLayout unpacks the OCI layout in a tar file, calls do with it, and writes it back. If
-// exists is false, the layout starts empty.
+// inLayout unpacks the OCI layout in a tar file, calls do with it, and packs it again. If
+// exists is false, the layout starts empty. If do returns an error, the file does not
+// change.
 func inLayout(file string, exists bool, do func(layout.Path) error) (err error) {
 	dir, err := os.MkdirTemp(filepath.Dir(file), ".layout-")
 	if err != nil {
@@ -258,7 +260,7 @@ func unpackFile(path string, from io.Reader) error {
 	return errors.Join(err, to.Close())
 }
 
-// packLayout writes a directory to a tar file without times and owners.
+// packLayout packs a directory into a tar file, without times and owners.
 func packLayout(dir, file string) error {
 	to, err := os.Create(file)
 	if err != nil {

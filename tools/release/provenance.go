@@ -16,9 +16,9 @@ import (
 // repository is the URL of the source repository.
 const repository = "https://github.com/numaform/numaform"
 
-// provenance writes an in-toto statement with SLSA provenance for every file so far. It
-// contains no time and no ID of a run, so that a rebuild of the commit gives the same
-// statement.
+// provenance writes an in-toto statement with SLSA provenance for every file so far, and
+// with a signer also a signed envelope of it. The statement contains no time and no ID of a
+// run, so that a rebuild of the commit gives the same statement.
 func (c *config) provenance() error {
 	names, err := c.files()
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
 )
 
-// signer signs with a cosign key, and the apt repository with an OpenPGP key. Equal texts
-// give equal signatures, so that a signed release is as reproducible as its files.
+// signer signs release files with a cosign key, and the apt repository with an OpenPGP key.
+// Signatures are deterministic, so a signed release is as reproducible as its files.
 type signer struct {
 	key *ecdsa.PrivateKey
 	// public is the public key as PEM.
@@ -91,7 +91,7 @@ func (s *signer) sign(text []byte) ([]byte, error) {
 	return s.key.Sign(nil, sum[:], crypto.SHA256) // without randomness: RFC 6979
 }
 
-// blob returns a signature for cosign verify-blob.
+// blob returns the signature of a text in base64, as cosign verify-blob reads it.
 func (s *signer) blob(text []byte) ([]byte, error) {
 	signature, err := s.sign(text)
 	return []byte(base64.StdEncoding.EncodeToString(signature)), err
@@ -103,7 +103,7 @@ func (s *signer) Sign(_ context.Context, text []byte) ([]byte, error) { return s
 // KeyID implements dsse.Signer. Cosign keys have no ID.
 func (s *signer) KeyID() (string, error) { return "", nil }
 
-// envelope returns a statement in an envelope with its signature.
+// envelope returns an envelope that contains a statement and its signature.
 func (s *signer) envelope(statement []byte) (*dsse.Envelope, error) {
 	signer, err := dsse.NewEnvelopeSigner(s)
 	if err != nil {
@@ -112,7 +112,8 @@ func (s *signer) envelope(statement []byte) (*dsse.Envelope, error) {
 	return signer.SignPayload(context.Background(), "application/vnd.in-toto+json", statement)
 }
 
-// inRelease returns the Release file of an apt repository with its signature.
+// inRelease returns the Release file of an apt repository with an inline signature made at
+// a given time.
 func (s *signer) inRelease(release []byte, at time.Time) ([]byte, error) {
 	random := false
 	settings := &packet.Config{Time: func() time.Time { return at }, NonDeterministicSignaturesViaNotation: &random}
