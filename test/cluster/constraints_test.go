@@ -171,7 +171,7 @@ func (w *world) podsByHost(app string) map[string]int {
 	return count
 }
 
-// notified waits for an event about an object that contains all of the words.
+// notified waits for an event about an object whose message contains all of the words.
 func (w *world) notified(kind, name string, limit time.Duration, words ...string) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {

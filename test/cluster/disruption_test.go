@@ -374,11 +374,10 @@ func (w *world) usedBy(pool, app string, milliCPU int) {
 	}
 }
 
-// TestConsolidation deletes the pods that forced ten nodes of 4 vCPUs, so that each is used
-// at 40 % by two pods, although one node fits five. The pod that remains on a node of
-// another NodePool fits a smaller and cheaper node, but not the smallest, which a
-// NodeOverlay makes expensive. Without pods, a NodePool keeps its minimum number of nodes,
-// and more while a CapacityBuffer requests room.
+// TestConsolidation checks that consolidation packs the pods of ten nodes, each used at 40
+// %, onto the fewest nodes, and replaces another node by a smaller and cheaper one, but not
+// by the smallest, which a NodeOverlay makes expensive. Without pods, a NodePool keeps its
+// minimum number of nodes, and more while a CapacityBuffer requests room.
 func TestConsolidation(t *testing.T) {
 	enginetest.Nightly(t)
 	const nodes, pods, milliCPU = 10, 20, 770
@@ -432,8 +431,8 @@ func TestConsolidation(t *testing.T) {
 	w.buffers("alike", "web", 12, 3)
 }
 
-// TestDrift changes the tags, which replaces no node, and then the size of the disk, which
-// replaces all nodes, one at a time as required by the budget.
+// TestDrift checks that a change of the tags replaces no node, and that a change of the
+// disk's size replaces all nodes, one at a time as required by the budget.
 func TestDrift(t *testing.T) {
 	w := newWorld(t, worldConfig{hosts: largeHosts(t)})
 	w.start()
@@ -497,8 +496,9 @@ func (w *world) allHaveTag(before map[string]int, tag string) {
 	}
 }
 
-// TestExpiryAndGracePeriod waits for a node to expire, and removes another node whose pod
-// must not be evicted before its grace period ends.
+// TestExpiryAndGracePeriod checks that a node is replaced after it expires, and that a
+// deleted node, whose pod a PodDisruptionBudget protects, remains until its grace period
+// ends.
 func TestExpiryAndGracePeriod(t *testing.T) {
 	enginetest.Nightly(t)
 	const grace = 25 * time.Second
@@ -586,7 +586,9 @@ func (w *world) hasGone(claim *karpv1.NodeClaim, limit time.Duration) {
 	})
 }
 
-// TestEvacuate evacuates a host, and makes it available again.
+// TestEvacuate checks that the VMs of an evacuated host are replaced on another host, one
+// at a time, that the host gets no new VMs, and that it gets VMs again after the
+// evacuation.
 func TestEvacuate(t *testing.T) {
 	const host = "pve-1"
 	w := newWorld(t, worldConfig{hosts: largeHosts(t)})

@@ -65,7 +65,8 @@ func downSteps() []killStep {
 }
 
 // TestKillController kills the controller at each step of a scale-up and of a scale-down,
-// and restarts it immediately, with or without its disk.
+// with or without the loss of its disk, and starts another one immediately. It checks the
+// invariants of docs/faults.md after each kill.
 func TestKillController(t *testing.T) {
 	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{

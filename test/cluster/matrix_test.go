@@ -141,7 +141,7 @@ func (w *world) uninstall() {
 	}
 }
 
-// allReady waits until that number of Nodes exist and are ready.
+// allReady checks that this number of Nodes are ready.
 func (w *world) allReady(want int) {
 	w.t.Helper()
 	var nodes corev1.NodeList

@@ -307,7 +307,7 @@ func (b *logBuffer) stop() {
 	}
 }
 
-// tail returns the last lines of the log.
+// tail returns the last 60 lines of the log.
 func (b *logBuffer) tail() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

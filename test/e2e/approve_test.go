@@ -9,8 +9,9 @@ import (
 	"github.com/numaform/numaform/internal/demo"
 )
 
-// TestApproveByDigest applies with the digest printed by plan, on hosts without VMs and on
-// hosts with VMs, where plan covers the whole host and apply only the request.
+// TestApproveByDigest checks that apply accepts only the digest that plan printed for the
+// same change, on a host without VMs and on a host with VMs, where plan covers the whole
+// host and apply only the request.
 func TestApproveByDigest(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// TestHTTPBackend stores the states on a server, and deletes the state directory between
-// two applies.
+// TestHTTPBackend stores the states on a server and deletes the state directory after an
+// apply. It checks that a plan then has no changes, and that a VM can be removed.
 func TestHTTPBackend(t *testing.T) {
 	t.Parallel()
 	server := testenv.HTTPState(t)
@@ -32,7 +32,8 @@ func TestHTTPBackend(t *testing.T) {
 	}
 }
 
-// TestHomelab runs the homelab example, which has one small host.
+// TestHomelab checks that the homelab example, which has one small host, creates VMs that
+// can all start, and that a second plan has no changes.
 func TestHomelab(t *testing.T) {
 	t.Parallel()
 	stage := open(t, demo.Config{Example: examples.HomelabK3s(), Region: testenv.Region, Template: "debian-13-k3s"})

@@ -299,7 +299,8 @@ func TestDriftText(t *testing.T) {
 	run(t, stage, cli.ExitUsage, "drift", "-f", stage.Manifests(), "--snapshot", "x")
 }
 
-// TestRepairGroups repairs security groups, and edited values of a moved VM.
+// TestRepairGroups checks that drift --repair restores deleted rules of security groups,
+// and edited tags of a VM that was moved to another host.
 func TestRepairGroups(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)

@@ -9,8 +9,9 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestRemoveMovedVM removes a VM that was moved to another host by hand, while a VM of the
-// old host has drifted. The state contains the new host only after a refresh.
+// TestRemoveMovedVM moves a VM to another host by hand while a VM of the old host has
+// drifted. It checks that plan and apply change nothing, and that only the moved VM is
+// removed. The state contains the new host only after a refresh.
 func TestRemoveMovedVM(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -47,7 +48,7 @@ func TestRemoveMovedVM(t *testing.T) {
 }
 
 // TestRemoveMovedVMOfDeadHost removes a VM that high availability restarted on another host
-// after its host failed.
+// after its host failed, and checks that no other guest changes.
 func TestRemoveMovedVMOfDeadHost(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)

@@ -100,7 +100,8 @@ func (w untilSaid) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// TestDriftEvery interrupts drift --every after its first round.
+// TestDriftEvery interrupts drift --every after its first round, and checks its report and
+// exit code.
 func TestDriftEvery(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)

@@ -10,8 +10,9 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestStateLost deletes the states. A plan cannot remove a node that is not in the state,
-// so the node is imported first.
+// TestStateLost deletes the states and removes a node. It checks that the node is deleted,
+// which requires an import because a plan deletes only VMs in the state, and that no other
+// guest changes.
 func TestStateLost(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -38,8 +39,8 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestVMDeletedByHand deletes a VM by hand, which is re-created because it still has a
-// file.
+// TestVMDeletedByHand checks that apply re-creates a VM that was deleted by hand, because
+// its file is still in the fleet.
 func TestVMDeletedByHand(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -51,7 +52,8 @@ func TestVMDeletedByHand(t *testing.T) {
 	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
 }
 
-// TestDescriptionEdited overwrites the marker in a VM's description.
+// TestDescriptionEdited overwrites the marker in a VM's description. It checks that apply
+// reports the line to restore and changes nothing, and that the VM cannot be removed.
 func TestDescriptionEdited(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)

@@ -22,7 +22,8 @@ func stranger(host string) pvesim.Guest {
 }
 
 // TestStrangerTakesVMID creates an unmanaged VM with a planned VMID, either between plan
-// and apply or just before the engine clones.
+// and apply or just before the engine clones. It checks that this VM does not change, and
+// that the next apply creates the fleet's VM with another VMID.
 func TestStrangerTakesVMID(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -114,7 +115,8 @@ func intrude(t *testing.T, stage *demo.Stage, at holding, skip int, host string)
 }
 
 // TestStrangerTakesVMIDOfLostVM deletes a VM by hand and creates an unmanaged VM with its
-// VMID, while the state still contains the deleted VM.
+// VMID, while the state still contains the deleted VM. It checks that the unmanaged VM does
+// not change, and that apply creates the lost VM with another VMID.
 func TestStrangerTakesVMIDOfLostVM(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestSecurityGroups creates VMs with firewall groups while one request to create a rule
-// fails. The next apply completes the rules.
+// TestSecurityGroups creates VMs with security groups while one request to create a rule
+// fails, and checks that the next apply completes the rules.
 func TestSecurityGroups(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)

@@ -85,7 +85,8 @@ func kinds(entries []audit.Entry) []audit.Kind {
 	return found
 }
 
-// TestUndo reverts a scale-up and a scale-down.
+// TestUndo reverts a scale-up, the revert, and a scale-down. It checks the VMs and the
+// records after each, and that a change cannot be reverted twice.
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -242,7 +243,8 @@ func TestGitRevertOfAnOlderChange(t *testing.T) {
 	}
 }
 
-// TestReviewMode pushes changes to branches, and applies merged ones.
+// TestReviewMode checks that, with review, changes are pushed to branches and not applied,
+// and that the next apply applies merged changes.
 func TestReviewMode(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)

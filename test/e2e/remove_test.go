@@ -11,7 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// TestRemoveVMThatIsGone removes a node whose VM was deleted by hand.
+// TestRemoveVMThatIsGone deletes a VM by hand. It checks that status reports the missing
+// VM, that plan lists it as to be re-created, and that remove deletes its file.
 func TestRemoveVMThatIsGone(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)

@@ -67,7 +67,8 @@ func rngOf(s step, v victim, seed int) *rand.Rand {
 	return rand.New(rand.NewPCG(hash.Sum64(), uint64(seed)))
 }
 
-// killAt runs one case.
+// killAt kills a victim at a step. It checks numaform's exit code and the invariants, and
+// that complete VMs do not change.
 func killAt(t *testing.T, s step, v victim, seed int, landed *landings) {
 	rng := rngOf(s, v, seed)
 	settings := []setting{delays(pvesim.Delays{

@@ -11,8 +11,9 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// TestLockOfTheLiving starts a second numaform while the first holds the lock of the state.
-// It uses a copy of the fleet, as on another machine.
+// TestLockOfTheLiving starts a second numaform while the first holds the lock of the state:
+// on the same machine, and with a copy of the fleet as on another machine. It checks that
+// both fail, report the holder and respect the lock.
 func TestLockOfTheLiving(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

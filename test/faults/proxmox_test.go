@@ -113,7 +113,8 @@ func TestTaskFails(t *testing.T) {
 	}
 }
 
-// TestQuorumLost removes the quorum before an apply, and during one.
+// TestQuorumLost removes the quorum before and during an apply. It checks that numaform
+// writes nothing without a quorum, and finishes the work once the quorum is back.
 func TestQuorumLost(t *testing.T) {
 	t.Parallel()
 	t.Run("before", func(t *testing.T) {
@@ -208,7 +209,8 @@ func TestHostLostAfterClone(t *testing.T) {
 	w.comesBack()
 }
 
-// TestCertificate makes Proxmox present a certificate from an unknown authority.
+// TestCertificate makes Proxmox present a certificate from an unknown authority. It checks
+// that the error contains the fix, and that numaform does not send its token.
 func TestCertificate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
