@@ -69,7 +69,9 @@ func (h host) config(t *testing.T) string {
 	return string(config)
 }
 
-// TestMakeTemplate runs the script with stand-ins for qm and the image tools.
+// TestMakeTemplate runs the script with stand-ins for qm and the image tools. It checks the
+// template, and that the script can be run again after an interruption and after it
+// finished.
 func TestMakeTemplate(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -1,4 +1,4 @@
-// Command demo runs the quickstart example on an embedded Proxmox.
+// Command demo runs the quickstart example on a simulated Proxmox.
 package main
 
 import (

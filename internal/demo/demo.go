@@ -1,4 +1,4 @@
-// Package demo demonstrates numaform's main job on an embedded Proxmox: pods need nodes, a
+// Package demo demonstrates numaform's main job on a simulated Proxmox: pods need nodes, a
 // rule denies the change, the rule is removed, the diff is applied and committed, and a
 // deleted node is re-created. RunCluster demonstrates it with the controller in a real
 // Kubernetes control plane. It only drives the command line as a user would. Start at Run;
@@ -57,7 +57,7 @@ func Run(ctx context.Context, config Config) (err error) {
 	return nil
 }
 
-// remote is the repository of the fleet.
+// remote returns the path of the fleet's repository.
 func (s *show) remote() string { return filepath.Join(s.Dir, "fleet.git") }
 
 // keepRemotely configures the fleet to be stored in a git repository with a remote, and the
@@ -214,7 +214,7 @@ func (s *show) busy(ctx context.Context) error {
 	return s.push(ctx, []string{"revert", "--no-edit", "HEAD"})
 }
 
-// checkout is a user's clone of the repository.
+// checkout returns the path of a user's clone of the repository.
 func (s *show) checkout() string { return filepath.Join(s.Dir, "checkout") }
 
 // push runs git commands as a user would, and pushes the result.

@@ -104,16 +104,16 @@ func (s *Stage) Close() error {
 	return s.Sim.Close()
 }
 
-// Manifests is the directory of the example's manifests.
+// Manifests returns the directory of the example's manifests.
 func (s *Stage) Manifests() string { return filepath.Join(s.Dir, "manifests") }
 
-// Fleet is the directory of the fleet.
+// Fleet returns the directory of the fleet.
 func (s *Stage) Fleet() string { return filepath.Join(s.Dir, "fleet") }
 
-// StateDir is the directory of the engine's work and of local states.
+// StateDir returns the directory of the engine's work and of local states.
 func (s *Stage) StateDir() string { return filepath.Join(s.Dir, "state") }
 
-// States returns the local states.
+// States returns the paths of the local states.
 func (s *Stage) States() ([]string, error) {
 	return filepath.Glob(filepath.Join(s.StateDir(), "states", "*", "*", "terraform.tfstate"))
 }

@@ -49,7 +49,8 @@ type world struct {
 	ends []func() error
 }
 
-// openWorld starts everything. The caller must close it, even after an error.
+// openWorld starts the control plane, the simulated Proxmox with its guests, and the
+// controller. The caller must close the world, even after an error.
 func openWorld(ctx context.Context, config ClusterConfig) (*world, error) {
 	w := &world{}
 	var err error
@@ -71,7 +72,7 @@ func openWorld(ctx context.Context, config ClusterConfig) (*world, error) {
 	return w, w.startController(ctx)
 }
 
-// Close stops everything, the controller first.
+// Close stops everything that openWorld started, the controller first.
 func (w *world) Close() error {
 	var errs []error
 	for _, end := range slices.Backward(w.ends) {
@@ -201,7 +202,8 @@ func (w *world) as(ctx context.Context, user string, want int, args ...string) e
 // waitLimit limits the duration of a scene on a busy machine.
 const waitLimit = 5 * time.Minute
 
-// wait calls ask until nothing is missing.
+// wait polls ask until nothing is missing and ask returns no error. It returns an error,
+// after waitLimit, with the last missing condition, and if the controller ends.
 func (w *world) wait(ctx context.Context, what string, ask func(context.Context) (missing string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()

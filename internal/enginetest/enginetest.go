@@ -40,7 +40,8 @@ type Engine struct {
 	env    []string
 }
 
-// New finds the engine and the provider, and fails the test if one is missing.
+// New finds the engine and the provider. It fails the test if one is missing, and skips it
+// under go test -short.
 func New(t testing.TB) *Engine {
 	t.Helper()
 	mirror := Mirror(t)
@@ -144,8 +145,8 @@ func ModuleRoot(t testing.TB) string {
 	}
 }
 
-// Mirror returns the directory from which engines install the provider, and fails the test
-// if the provider is missing.
+// Mirror returns the directory from which engines install the provider. It fails the test
+// if the provider is missing, and skips it under go test -short.
 func Mirror(t testing.TB) string {
 	t.Helper()
 	Long(t, "the Proxmox provider")
@@ -159,7 +160,7 @@ func Mirror(t testing.TB) string {
 }
 
 // Binary returns the path of the engine: .tools/bin/tofu, or else tofu or terraform on
-// PATH. It fails the test if there is none.
+// PATH. It fails the test if there is none, and skips it under go test -short.
 func Binary(t testing.TB) string {
 	t.Helper()
 	Long(t, "an engine")

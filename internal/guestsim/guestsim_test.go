@@ -34,7 +34,7 @@ func subject(t *testing.T, csr *certificatesv1.CertificateSigningRequest) string
 	return request.Subject.CommonName
 }
 
-// TestGuestJoins follows a node from the start of its VM to its removal.
+// TestGuestJoins checks a node from the start of its VM to its removal.
 func TestGuestJoins(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -188,7 +188,8 @@ func TestKubeletStops(t *testing.T) {
 	w.noProblems()
 }
 
-// TestStolenToken requests a node's certificate with another node's token.
+// TestStolenToken checks that a certificate for any node can be requested with the token of
+// another node's seed.
 func TestStolenToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -250,7 +250,7 @@ func Threads(sim *pvesim.Server, vmid int) (Guest, bool) {
 	return found, true
 }
 
-// on changes a host's agent.
+// on calls change with a host's agent. It returns an error if the host has no agent.
 func on(sim *pvesim.Server, name string, change func(as *agents, h *host) error) error {
 	as, _ := sim.Attached().(*agents)
 	if as == nil || as.hosts[name] == nil {

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Limits on the lines of a file and of a function. Generated files are exempt.
+// Limits on the lines of a file and of a test file, and on the depth of nested control
+// statements in a function. Generated files are exempt.
 const (
 	MaxFileLines = 800
 	MaxTestLines = 1200

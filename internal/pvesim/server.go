@@ -257,13 +257,14 @@ func (s *Server) PutSnippet(host, storage, name string) error {
 	return s.program.Call(context.Background(), "PUT", "/hosts/"+host+"/storages/"+storage+"/snippets/"+name, nil, nil)
 }
 
-// Volumes returns the ids of all volumes of a host's storages, sorted.
+// Volumes returns the IDs of all volumes of a host's storages, sorted.
 func (s *Server) Volumes(host string) (ids []string) {
 	s.program.Must("GET", "/hosts/"+host+"/volumes", nil, &ids)
 	return ids
 }
 
-// VolumeData returns the content of a file that was uploaded to a host's storage.
+// VolumeData returns the content of a file that was uploaded to a host's storage, and
+// reports false if the file does not exist.
 func (s *Server) VolumeData(host, volid string) (data []byte, found bool) {
 	s.program.Must("GET", "/hosts/"+host+"/volumes/"+volid, nil, &data)
 	return data, data != nil
@@ -294,7 +295,7 @@ func (s *Server) Guests() (guests []GuestState) {
 	return guests
 }
 
-// Guest returns one guest.
+// Guest returns a guest, and reports false if it does not exist.
 func (s *Server) Guest(vmid int) (GuestState, bool) {
 	var guest *GuestState
 	s.program.Must("GET", guestPath(vmid), nil, &guest)

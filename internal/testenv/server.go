@@ -37,7 +37,7 @@ func startServer(path, dir string, args []string, ready func(context.Context) er
 func (s *server) start(dir string, args []string, attributes *syscall.SysProcAttr, ready func(context.Context) error) error {
 	s.process = exec.CommandContext(context.Background(), s.path, args...) //nolint:gosec // the servers of a test
 	s.process.Dir, s.process.Stdout, s.process.Stderr = dir, &s.said, &s.said
-	// Tests have memory to spare, but no time for garbage collection in their servers.
+	// Collect garbage less often: tests have memory to spare, but little time.
 	s.process.Env = append(os.Environ(), "GOGC=400")
 	dieWithParent(attributes)
 	s.process.SysProcAttr = attributes
@@ -56,7 +56,8 @@ func (s *server) start(dir string, args []string, attributes *syscall.SysProcAtt
 	return nil
 }
 
-// await polls until the server is ready, has ended, or the timeout expires.
+// await polls until the server is ready. It returns an error if the server ends first or
+// the timeout expires.
 func (s *server) await(ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()

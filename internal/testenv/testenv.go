@@ -1,7 +1,8 @@
 // Package testenv provides a common environment for the tests of several packages: the
 // engine, the provider, a simulated Proxmox with the hosts of the quickstart, and
 // environment variables without the user's own settings. If something is missing, the test
-// fails; it is never skipped.
+// fails. Under go test -short, tests are skipped that need an engine, the provider, a
+// control plane or PostgreSQL.
 package testenv
 
 import (

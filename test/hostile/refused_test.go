@@ -33,10 +33,10 @@ func (w *world) commands() []command {
 // remaining returns the path of an existing VM's node file.
 func (w *world) remaining() string { return rootDir + "/node-workers-2001.tf" }
 
-// TestRefused runs the attacks against this numaform. make test runs each kind of attack
-// once, in one place, and only the first with Terraform. make nightly runs all attacks with
-// each engine in each place; without -hostile.full, similar attacks alternate between the
-// places.
+// TestRefused checks that the attacks have no effect on this numaform. make test runs each
+// kind of attack once, in one place, and only the first with Terraform. make nightly runs
+// all attacks with each engine in each place; without -hostile.full, similar attacks
+// alternate between the places.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for name, engine := range engines(t) {

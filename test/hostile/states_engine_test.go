@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// TestStatesID removes a VM after an attacker changed the ID in its state to that of an
-// unmanaged VM. The provider destroys VMs by ID.
+// TestStatesID changes the ID of a VM in its state, for example to that of an unmanaged VM,
+// and checks that numaform refuses to remove the VM. The provider destroys VMs by ID.
 func TestStatesID(t *testing.T) {
 	t.Parallel()
 	w := newStateWorld(t)
@@ -28,7 +28,8 @@ func TestStatesID(t *testing.T) {
 }
 
 // TestStatesEngine edits each value of a VM and of its security groups in a state, and 200
-// random values, and removes the VMs with the real engine.
+// random values, and removes the VMs with the real engine. It checks that no other guest
+// changes.
 func TestStatesEngine(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -45,8 +46,8 @@ func TestStatesEngine(t *testing.T) {
 
 // TestStatesActions edits random values of a state, and the values that identify the VM of
 // an entry. Then it changes the VMs in place, applies the fleet's files, or creates another
-// VM. make nightly combines every kind of wrong identity with each action; make test uses
-// each kind once.
+// VM, and checks that no other guest changes. make nightly combines every kind of wrong
+// identity with each action; make test uses each kind once.
 func TestStatesActions(t *testing.T) {
 	t.Parallel()
 	names := []string{"update", "retag", "apply", "create"}
@@ -85,7 +86,8 @@ func TestStatesActions(t *testing.T) {
 	}
 }
 
-// TestStatesHead edits the metadata and outputs of a state.
+// TestStatesHead edits the metadata and outputs of a state, and checks that no action on
+// the fleet then changes other guests.
 func TestStatesHead(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()

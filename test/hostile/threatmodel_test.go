@@ -24,8 +24,8 @@ func writers() []string {
 // named matches the reference to a test in the threat model.
 var named = regexp.MustCompile("`([^`:]+_test\\.go):((?:Test|Fuzz)[A-Za-z0-9_]*)`")
 
-// TestThreatModel checks that each row of the threat model describes what the writer can
-// do, and names existing tests.
+// TestThreatModel checks that the threat model has a row for each kind of input, and that
+// each row has an effect and names existing tests.
 func TestThreatModel(t *testing.T) {
 	t.Parallel()
 	rows := threatModel(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/test/placement"
 )
 
-// Each test reproduces a known mistake of a baseline on the smallest possible machine, and
-// checks that numaform does not make it there.
+// The tests check known properties of the baselines on the smallest possible machines. If a
+// property is a mistake, they also check that numaform does not make it there.
 
 // hasFault reports whether the faults include one of the kind.
 func hasFault(faults []placement.Fault, kind placement.FaultKind) bool {

@@ -98,7 +98,8 @@ func newPacking(m *Machine, list []VM) *packing {
 	return p
 }
 
-// solve fills one bin after the other by branch and bound.
+// solve searches for a packing, first with heuristics, then by branch and bound. It returns
+// packsPerhaps if the search reaches its limit of steps.
 func (p *packing) solve() answer {
 	if p.slack.cpus < 0 || p.slack.memory < 0 {
 		return packsNot

@@ -42,8 +42,9 @@ var (
 	there = place{umask: "077", zone: "Asia/Tokyo", user: "anna", touched: "2001-09-09", owner: 65534}
 )
 
-// TestReleaseIsReproducible covers packing twice, from two paths, with other users, umasks
-// and times, with the keys in testdata.
+// TestReleaseIsReproducible packs a release twice, from two paths, with other users, umasks
+// and times, with the keys in testdata. It checks that the files are equal, and that
+// signatures and chart are valid.
 func TestReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
 	programs := smallPrograms(t)
@@ -75,8 +76,8 @@ func TestReleaseIsReproducible(t *testing.T) {
 	checkChart(t, dists[0])
 }
 
-// TestWholeReleaseIsReproducible builds and packs a release twice, with real programs. It
-// runs only in make nightly.
+// TestWholeReleaseIsReproducible builds and packs a release twice, with real programs, and
+// checks that the files are equal. It runs only in make nightly.
 func TestWholeReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
 	if !enginetest.EveryCase() {

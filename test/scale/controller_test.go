@@ -233,7 +233,7 @@ func (l *stampedLog) Write(text []byte) (int, error) {
 	}
 }
 
-// tail returns the last lines.
+// tail returns the last 60 lines, the newest first.
 func (l *stampedLog) tail() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

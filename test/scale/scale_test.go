@@ -35,7 +35,8 @@ var (
 const defaultSize = "2/20/1000/4000"
 
 // TestScale measures the controller of a large fleet: after the start, when idle, for one
-// more VM, for a burst, and when another replica takes over.
+// more VM, for a burst, and when another replica takes over. With the default size, it
+// checks the limits.
 func TestScale(t *testing.T) {
 	enginetest.Nightly(t)
 	var s size

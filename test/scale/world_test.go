@@ -202,7 +202,8 @@ func (w *world) write(name, text string) {
 	}
 }
 
-// environ is the environment of the controller.
+// environ returns the environment of a controller. Each replica has a separate state
+// directory.
 func (w *world) environ(replica string) []string {
 	return append(testenv.CleanEnv(), "NUMAFORM_STATE_DIR="+filepath.Join(w.dir, replica), "KUBE_CONFIG_PATH="+w.kubeconfig, "KUBECONFIG="+w.kubeconfig)
 }

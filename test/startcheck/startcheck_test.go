@@ -207,8 +207,8 @@ func TestCheckTogether(t *testing.T) {
 	}
 }
 
-// TestHugePages checks guests backed by huge pages. Node 1 has 4 GiB of huge pages besides
-// its ordinary memory.
+// TestHugePages checks the faults of guests that are backed by huge pages. Node 1 has 4 GiB
+// of huge pages besides its ordinary memory.
 func TestHugePages(t *testing.T) {
 	t.Parallel()
 	h := testHost()

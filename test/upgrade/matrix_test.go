@@ -239,8 +239,8 @@ func (w *matrixWorld) upgrade() {
 	w.must(os.WriteFile(w.path("numaform.yaml"), []byte(strings.Replace(string(content), "git: {enabled: true}", "git: {remote: '"+bare+"'}", 1)), 0o600))
 }
 
-// TestMatrixCrashed continues with this numaform after the baseline was killed during an
-// apply.
+// TestMatrixCrashed kills the baseline during an apply, and checks that this numaform
+// finishes the apply and changes no complete VM.
 func TestMatrixCrashed(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -289,7 +289,8 @@ func (w *matrixWorld) killAt(fault pvesim.Fault, manifests string) {
 	w.settle()
 }
 
-// TestMatrixErrored continues with this numaform after the baseline could not save a state.
+// TestMatrixErrored makes the baseline fail to save a state, and checks that this numaform
+// saves it and changes no VM.
 func TestMatrixErrored(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -327,7 +328,8 @@ func (w *matrixWorld) errored() []string {
 	return kept
 }
 
-// TestMatrixReview merges, after the upgrade, a branch that the baseline pushed.
+// TestMatrixReview merges a branch that the baseline pushed, and checks that this numaform
+// applies the merged change.
 func TestMatrixReview(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()

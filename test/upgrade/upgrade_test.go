@@ -22,8 +22,9 @@ import (
 const nextProvider = "0.111.2"
 
 // TestUpgrades creates a fleet with the modules of an older numaform, then upgrades the
-// modules, then the provider. The fleet has 100 VMs on five hosts in make nightly, and ten
-// on two in make test.
+// modules, then the provider. It checks that no existing VM changes, and that VMs can be
+// created. The fleet has 100 VMs on five hosts in make nightly, and ten on two in make
+// test.
 func TestUpgrades(t *testing.T) {
 	t.Parallel()
 	hosts, vms := 2, 10

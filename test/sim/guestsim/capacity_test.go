@@ -11,7 +11,8 @@ import (
 	"github.com/numaform/numaform/test/sim/guestsim"
 )
 
-// TestCapacity compares with MemTotal of Debian VMs on KVM.
+// TestCapacity checks the capacity. The memory may differ by 3 % from MemTotal, measured in
+// Debian VMs on KVM.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
 	for memory, total := range map[string]float64{"2048": 1967, "4096": 3915, "8192": 7941, "16384": 15989, "32768": 32093} {

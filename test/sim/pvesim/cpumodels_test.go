@@ -38,8 +38,8 @@ func TestCPUModels(t *testing.T) {
 	check(t, c.root(), []step{{"root", "PUT", conf, []string{"cpu", "custom-tuned"}, 200, "OK"}})
 }
 
-// TestCPUModelsBefore uses an older Proxmox VE, which requires a privilege that the default
-// token has.
+// TestCPUModelsBefore checks that an older Proxmox VE requires only Sys.Audit on /nodes,
+// which the default token has, to assign a custom CPU model.
 func TestCPUModelsBefore(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"8.4", "9.1"} {

@@ -66,7 +66,8 @@ func (r *request) readCreate() (*change, *apiError) {
 	return ch, nil
 }
 
-// checkDevices requires the privileges to use such devices of the host.
+// checkDevices returns an error unless the caller may pass through the host devices in the
+// options.
 func (r *request) checkDevices(ch *change) *apiError {
 	for _, key := range sortedKeys(ch.set) {
 		if e := r.checkDevice(ch.vmid, "set", key, ch.set[key]); e != nil {
@@ -76,7 +77,7 @@ func (r *request) checkDevices(ch *change) *apiError {
 	return nil
 }
 
-// checkDrives requires the privileges to use such drives.
+// checkDrives returns an error unless the caller may create the drives.
 func (r *request) checkDrives(ch *change) *apiError {
 	for _, key := range sortedKeys(ch.drives) {
 		if e := r.checkDrive(ch.vmid, ch.drives[key]); e != nil {

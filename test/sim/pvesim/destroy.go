@@ -79,7 +79,8 @@ func (r *request) destroyGuest() (*PowerEvent, error) {
 	return event, nil
 }
 
-// markDestroyed checks the lock and for linked clones, and locks the configuration.
+// markDestroyed locks the guest's configuration. It returns an error if the guest is
+// locked, or is a template with linked clones.
 func (r *request) markDestroyed() error {
 	c := r.s.state
 	c.mu.Lock()

@@ -79,7 +79,8 @@ func (r *request) download(ctx context.Context, t *task, st *storage, v *volume,
 	return nil
 }
 
-// downloaded reports whether the file exists already.
+// downloaded reports whether the file already exists with the requested checksum. An
+// existing file is an error without a checksum, or with another one.
 func (r *request) downloaded(t *task, st *storage, v *volume) (bool, *apiError) {
 	c := r.s.state
 	c.mu.RLock()

@@ -123,7 +123,7 @@ func (s *Server) attachNew(h *host, vmid int, key string, d drive) (string, *api
 	return s.attachImage(st, vmid, d, &volume{format: format, size: size, blank: true})
 }
 
-// imageStorage returns a storage that accepts disks of VMs.
+// imageStorage returns the storage with that name, which must accept disks of VMs.
 func (s *Server) imageStorage(h *host, name string) (*storage, *apiError) {
 	if name == "" {
 		return nil, dief("no storage ID specified (and no default storage)")

@@ -107,8 +107,8 @@ func TestAnswersOfFacts(t *testing.T) {
 	})
 }
 
-// TestAuthentication uses a Proxmox VE before 9.1.5, whose responses contain the reason why
-// a credential is refused.
+// TestAuthentication checks the responses to each kind of credential. It uses a Proxmox VE
+// before 9.1.5, whose responses contain the reason why a credential is refused.
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
 	config := cluster()

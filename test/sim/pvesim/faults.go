@@ -95,7 +95,7 @@ func (f *Fault) replaces() bool {
 	return f != nil && (f.Status != 0 || f.Hang || f.Disconnect)
 }
 
-// hit calls the fault's Hit if this is the right moment.
+// hit calls the fault's Hit if it is due: after is true once Proxmox executed the request.
 func (l *callLog) hit(ctx context.Context, f *Fault, c *Call, after bool) {
 	if f == nil || f.Hit == nil || f.After != after {
 		return

@@ -102,7 +102,7 @@ func verifyNodeName(text string) error {
 	return matching(nodeText, "value does not look like a valid node name")(text)
 }
 
-// simpleFormats are the formats of single values.
+// simpleFormats returns the checks of formats of single values, by name.
 func simpleFormats() map[string]func(string) error { return simpleFormatTable }
 
 var simpleFormatTable = map[string]func(string) error{

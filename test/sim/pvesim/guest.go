@@ -74,7 +74,7 @@ func (c *cluster) guestState(g *guest) GuestState {
 	}
 }
 
-// Guest returns one guest.
+// Guest returns a guest, and reports false if it does not exist.
 func (s *Server) Guest(vmid int) (GuestState, bool) {
 	s.state.mu.RLock()
 	defer s.state.mu.RUnlock()
@@ -244,7 +244,7 @@ func (g *guest) name() string {
 	return prefix + strconv.Itoa(g.id)
 }
 
-// confPath is the configuration file's path within the cluster's file system.
+// confPath returns the configuration file's path within the cluster's file system.
 func confPath(host string, kind GuestKind, id int) string {
 	dir := "qemu-server"
 	if kind == GuestContainer {
@@ -305,7 +305,8 @@ func (g *guest) sum() string {
 	return g.digest
 }
 
-// checkLock is Proxmox's lock check before a guest is changed.
+// checkLock returns an error if the guest is locked, as Proxmox does before it changes a
+// guest.
 func (g *guest) checkLock() *apiError {
 	if lock := g.conf["lock"]; lock != "" {
 		return dief("%s is locked (%s)", g.kindName(), lock)
@@ -338,7 +339,7 @@ func vcpus(conf map[string]string) int {
 	return numberOf(conf, "sockets", 1) * numberOf(conf, "cores", 1)
 }
 
-// memoryMiB parses "memory", which is a property string.
+// memoryMiB parses the option memory, which is a property string. The default is 512.
 func memoryMiB(conf map[string]string) int64 {
 	text := strings.TrimPrefix(conf["memory"], "current=")
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil {

@@ -70,7 +70,7 @@ func (s *Server) ExportHost(name, dir string) error {
 	return h.files.err
 }
 
-// show updates the exported files of a guest.
+// show updates the files of a guest if the host is exported.
 func (h *host) show(id int) {
 	x, g := h.files, h.guests[id]
 	if x == nil {
@@ -146,7 +146,8 @@ func (x *hostFiles) end(id int, f guestFiles) {
 	x.remove("sys/fs/cgroup/" + scope(id))
 }
 
-// scope is the control group of a VM: qemu-server 9.2.6, src/PVE/QemuServer/CGroup.pm:14.
+// scope returns the control group of a VM: qemu-server 9.2.6,
+// src/PVE/QemuServer/CGroup.pm:14.
 func scope(id int) string { return fmt.Sprintf("qemu.slice/%d.scope", id) }
 
 // cpuset writes a control group. The kernel leaves cpuset.cpus empty until it is written;
@@ -161,7 +162,8 @@ func (x *hostFiles) cpuset(group string, online CPUSet) {
 // allowedKey starts the line of proc_pid_status(5) with a thread's CPUs.
 const allowedKey = "Cpus_allowed_list:"
 
-// statusFile exists for each thread, although only processes are listed: proc(5).
+// statusFile returns the path of a thread's status. It exists for each thread, although
+// only processes are listed: proc(5).
 func statusFile(tid int) string { return fmt.Sprintf("proc/%d/status", tid) }
 
 // write replaces a file atomically.

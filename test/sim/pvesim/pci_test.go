@@ -87,7 +87,8 @@ func TestSetHostPCI(t *testing.T) {
 	})
 }
 
-// TestStartWithDevices starts guests one after the other, without stopping them.
+// TestStartWithDevices checks the exit status of guests with devices that are started one
+// after the other, while the earlier ones run.
 func TestStartWithDevices(t *testing.T) {
 	t.Parallel()
 	type guest struct {

@@ -119,7 +119,8 @@ func stopVM(r *request) (any, error) {
 	return r.fork("qmstop", r.p["vmid"], r.stopWork), nil
 }
 
-// shutdownVM handles POST …/status/shutdown; the guest shuts down within StopDelay.
+// shutdownVM handles POST …/status/shutdown. The guest shuts down after the time for stops
+// in Delays, unless it ignores the request: see SetDeaf.
 func shutdownVM(r *request) (any, error) {
 	if e := r.rootOnly("skiplock", "keepActive"); e != nil {
 		return nil, e
@@ -305,7 +306,8 @@ func (c *cluster) runningStatus(g *guest, status map[string]any, full bool) {
 	}
 }
 
-// uptime returns at least one second, because some clients treat 0 as stopped.
+// uptime returns the seconds since a time, at least one, because some clients treat 0 as
+// stopped.
 func (c *cluster) uptime(since time.Time) int64 {
 	return max(int64(c.cfg.Clock.Now().Sub(since)/time.Second), 1)
 }
@@ -321,7 +323,7 @@ func (c *cluster) bootSize(g *guest) int64 {
 	return 0
 }
 
-// enabled parses the agent option's first part.
+// enabled reports whether the option agent enables the guest agent.
 func enabled(agent string) bool {
 	props, err := parsePropertyString(map[string]*schema{
 		"enabled": {Type: "boolean", DefaultKey: true}, "fstrim_cloned_disks": {Optional: true},

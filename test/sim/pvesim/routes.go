@@ -74,7 +74,7 @@ func (n *routeNode) at(path string) *routeNode {
 	return n
 }
 
-// find returns the node of a request's path and the values of its placeholders.
+// find returns the node of a request's path, or nil, and the values of its placeholders.
 func (n *routeNode) find(path string) (*routeNode, map[string]string) {
 	values := map[string]string{}
 	segments := splitPath(path)

@@ -75,7 +75,7 @@ func numaNodes(conf map[string]string) []numaNode {
 	return nodes
 }
 
-// checkMemory is the config function of PVE::QemuServer::Memory.
+// checkMemory does the checks of the function config of PVE::QemuServer::Memory.
 func checkMemory(g *guest) error {
 	conf := g.conf
 	nodes := numaNodes(conf)
@@ -107,7 +107,7 @@ func checkMemory(g *guest) error {
 	return checkHugePages(g, nodes, huge)
 }
 
-// check is the part of checkMemory for one numaN.
+// check does the part of checkMemory for one numaN.
 func (n numaNode) check(machine *Machine, huge bool) error {
 	if n.memory == 0 {
 		return fmt.Errorf("missing NUMA node%d memory value", n.index)
@@ -130,9 +130,10 @@ func (n numaNode) check(machine *Machine, huge bool) error {
 	return nil
 }
 
-// checkHugePages is hugepages_topology of PVE::QemuServer::Memory, whose pattern for a host
-// node is one digit (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:629). The number of
-// pages that Linux has or finds is not simulated.
+// checkHugePages does the checks of hugepages_topology of PVE::QemuServer::Memory, whose
+// pattern for a host node is one digit (qemu-server 9.2.6,
+// src/PVE/QemuServer/Memory.pm:629). The number of pages that Linux has or finds is not
+// simulated.
 func checkHugePages(g *guest, nodes []numaNode, huge bool) error {
 	if !huge {
 		return nil
@@ -180,7 +181,8 @@ func (c *cluster) checkVolumes(g *guest) error {
 	return nil
 }
 
-// affinityProblem returns the message of taskset if none of the CPUs exists.
+// affinityProblem returns the message of taskset if none of the CPUs of the affinity is
+// online, and otherwise "".
 func affinityProblem(g *guest) string {
 	text, ok := g.conf["affinity"]
 	if !ok {
@@ -193,7 +195,7 @@ func affinityProblem(g *guest) string {
 	return ""
 }
 
-// qemuProblem returns QEMU's own message about a NUMA topology.
+// qemuProblem returns QEMU's own message about an invalid NUMA topology, or "".
 func qemuProblem(conf map[string]string) string {
 	if conf["numa"] != "1" {
 		return ""

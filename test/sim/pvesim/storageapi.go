@@ -156,7 +156,7 @@ func listContent(r *request) (any, error) {
 	return result, nil
 }
 
-// volumeParam returns the volume in the path, with or without storage.
+// volumeParam returns the full ID of the volume in the path, which may omit the storage.
 func (r *request) volumeParam() (string, *apiError) {
 	volume := r.p["volume"]
 	name, _, ok := strings.Cut(volume, ":")
@@ -194,7 +194,8 @@ func getVolume(r *request) (any, error) {
 	return map[string]any{"path": "/var/lib/vz/template/" + file, "format": v.format, "size": v.size, "used": v.size}, nil
 }
 
-// VolumeData returns the content of a file that was uploaded to a host's storage.
+// VolumeData returns the content of a file that was uploaded to a host's storage, and
+// reports false if the file does not exist.
 func (s *Server) VolumeData(host, volid string) ([]byte, bool) {
 	s.state.mu.RLock()
 	defer s.state.mu.RUnlock()

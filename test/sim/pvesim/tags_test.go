@@ -8,7 +8,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// TestTagAccess sets tags on VM 100, which has the tag prod, as a user without Sys.Modify.
+// TestTagAccess checks which tags a user without Sys.Modify may set on VM 100, which has
+// the tag prod.
 func TestTagAccess(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

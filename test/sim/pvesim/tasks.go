@@ -97,7 +97,7 @@ func (l *taskList) say(t *task, format string, args ...any) {
 	t.log = append(t.log, fmt.Sprintf(format, args...))
 }
 
-// sleep waits for the duration of the task's work.
+// sleep waits for the duration of the task's work. It returns an error if ctx ends first.
 func (l *taskList) sleep(ctx context.Context, d time.Duration) error {
 	timer := l.clock.NewTimer(d)
 	defer timer.Stop()
@@ -244,7 +244,8 @@ func clusterTasks(r *request) (any, error) {
 	return all[:min(len(all), 25)], nil
 }
 
-// selected applies the filters source (archive, active or all) and errors.
+// selected reports whether the filters source (archive, active or all) and errors select
+// the task.
 func (t *task) selected(source string, onlyErrors bool) bool {
 	switch source {
 	case "active":

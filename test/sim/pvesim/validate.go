@@ -97,8 +97,8 @@ func (s *schema) checkValue(path string, v value, found problems) string {
 	return v.text
 }
 
-// check is JSONSchema's check_prop for a text: type, format, pattern, lengths, limits and
-// enumeration, up to the first failure.
+// check does the checks of JSONSchema's check_prop for a text: type, format, pattern,
+// lengths, limits and enumeration, up to the first failure.
 func (s *schema) check(path, text string, found problems) {
 	if !typeFits(s.Type, text) {
 		found.add(path, fmt.Sprintf("type check ('%s') failed - got '%s'", s.Type, text))
@@ -129,7 +129,8 @@ func typeFits(kind, text string) bool {
 	return true
 }
 
-// checkBounds checks pattern, lengths and limits.
+// checkBounds checks pattern, lengths and limits, and returns the message of the first
+// violation, or "".
 func (s *schema) checkBounds(text string) string {
 	if s.pattern != nil && !s.pattern.MatchString(text) {
 		return textBadPattern
@@ -144,7 +145,8 @@ func (s *schema) checkBounds(text string) string {
 	return s.checkRange(text)
 }
 
-// checkRange checks the limits of a text that is a number.
+// checkRange checks the limits of a text that is a number, and returns the message of a
+// violation, or "".
 func (s *schema) checkRange(text string) string {
 	if !numberText.MatchString(text) {
 		return ""

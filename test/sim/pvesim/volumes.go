@@ -74,7 +74,8 @@ func (c *cluster) freeVolume(st *storage, id string) {
 	}
 }
 
-// findVolume returns the volume and its storage as seen by the host.
+// findVolume returns a volume and its storage as seen by the host. The volume is nil if it
+// does not exist.
 func (c *cluster) findVolume(h *host, id string) (*storage, *volume) {
 	name, _, ok := strings.Cut(id, ":")
 	if !ok {

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// TestNoRoom adds a disk of 64 GiB on storages with less space, and grows a small disk.
-// Thin storages, which allocate only written data, accept any size.
+// TestNoRoom checks the errors of a new disk of 64 GiB, and of a grown disk, on storages
+// with less space. Thin storages, which allocate only written data, accept any size.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
 	const done = "OK"

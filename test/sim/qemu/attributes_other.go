@@ -4,5 +4,5 @@ package qemu
 
 import "syscall"
 
-// attributes are the defaults: a killed simulator leaves QEMU running.
+// attributes returns nil, the defaults: a killed simulator leaves QEMU running.
 func attributes() *syscall.SysProcAttr { return nil }

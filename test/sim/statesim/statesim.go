@@ -91,7 +91,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admit rejects requests that Refuse makes fail, or that lack the credentials of Demand.
+// admit reports whether a request may proceed. It rejects requests that Refuse makes fail,
+// or that lack the credentials of Demand.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request) bool {
 	// Requests of a client that was killed in the meantime are ignored.
 	if slices.Contains(s.refused, r.Method) || r.Context().Err() != nil {

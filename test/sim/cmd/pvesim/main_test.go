@@ -80,7 +80,7 @@ func TestServesUntilCanceled(t *testing.T) {
 	}
 }
 
-// waitFor waits for the URL that the command prints.
+// waitFor waits until the command prints its URL, and returns the URL.
 func waitFor(t *testing.T, talk *output, done <-chan error) string {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
