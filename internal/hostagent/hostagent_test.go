@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// machine has 8 cores of two threads, 0 and 8, 1 and 9, …
+// machine returns a machine with 8 cores of two threads, 0 and 8, 1 and 9, …
 func machine() topology.Machine {
 	m := topology.Machine{Model: "Intel(R) Xeon(R) Test", MemoryMiB: 65536}
 	for node := range 2 {
@@ -31,7 +31,7 @@ func machine() topology.Machine {
 	return m
 }
 
-// cluster has two hosts; pve-1 runs a VM with an affinity and a container.
+// cluster returns a cluster of two hosts; pve-1 runs a VM with an affinity and a container.
 func cluster() pvesim.Config {
 	return pvesim.Config{Name: "lab", Hosts: []topology.Host{
 		{Region: "lab", Name: "pve-1", Machine: machine(), Guests: []topology.Guest{

@@ -190,8 +190,8 @@ func (p *Program) Call(ctx context.Context, method, path string, in, out any) er
 	return nil
 }
 
-// Must is Call for control requests that cannot fail unless the program is broken or
-// closed. It panics on errors.
+// Must does the same as Call, for control requests that cannot fail unless the program is
+// broken or closed. It panics on errors.
 func (p *Program) Must(method, path string, in, out any) {
 	if err := p.Call(context.Background(), method, path, in, out); err != nil {
 		panic(err)

@@ -57,8 +57,8 @@ func FullControlPlane(t testing.TB) *Cluster {
 	return ended(t, StartFullControlPlane)
 }
 
-// AuditedControlPlane is a FullControlPlane whose API server writes each request, without
-// its content, to an audit log: one JSON event per line.
+// AuditedControlPlane starts a control plane like FullControlPlane, whose API server writes
+// each request, without its content, to an audit log: one JSON event per line.
 func AuditedControlPlane(t testing.TB, auditLog string) *Cluster {
 	t.Helper()
 	return ended(t, func(tools string) (*Cluster, error) {

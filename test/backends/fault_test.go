@@ -141,8 +141,8 @@ state {
   enforced = true
 }`
 
-// TestEncryptedState makes OpenTofu encrypt states, including one that it could not save at
-// first.
+// TestEncryptedState checks that OpenTofu encrypts states, including one that it could not
+// save at first.
 func TestEncryptedState(t *testing.T) {
 	t.Parallel()
 	tofu := engines(t)[0]

@@ -36,8 +36,8 @@ var ofBackend = map[string]*regexp.Regexp{
 	"pg": regexp.MustCompile(`^PG`), "kubernetes": regexp.MustCompile(`^KUBE`),
 }
 
-// TestWhatProcessesHold inspects engine and provider during an apply. Each has only its own
-// credentials, and no other files or variables of numaform, confined or not.
+// TestWhatProcessesHold checks, during an apply, that engine and provider have only their
+// own credentials and no other files or variables of numaform, confined or not.
 func TestWhatProcessesHold(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {

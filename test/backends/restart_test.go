@@ -101,8 +101,8 @@ func refused(t *testing.T, err error) {
 	}
 }
 
-// TestPostgresWithoutAFence connects the engine directly to the server, so that only the
-// comparison afterwards detects a conflict.
+// TestPostgresWithoutAFence connects the engine directly to the server, and checks that the
+// comparison after an apply detects a conflict.
 func TestPostgresWithoutAFence(t *testing.T) {
 	t.Parallel()
 	engine := engines(t)[0]

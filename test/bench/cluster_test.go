@@ -135,7 +135,7 @@ func newCluster(b *testing.B, bed testbed) *cluster {
 	return c
 }
 
-// auditLog is the file in which the API server records requests.
+// auditLog returns the path of the file in which the API server records requests.
 func (c *cluster) auditLog() string { return filepath.Join(c.dir, "audit.log") }
 
 // install creates the objects of the chart, and returns the controller's kubeconfig.

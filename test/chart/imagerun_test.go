@@ -16,8 +16,8 @@ import (
 // imageUser is the user ID of numaform in its image.
 const imageUser = 65532
 
-// TestImageRuns packs the real programs of this machine's architecture and runs them with
-// the tree of the image as root directory, as the image's user.
+// TestImageRuns checks that the real programs of this machine's architecture run with the
+// tree of the image as root directory, as the image's user.
 func TestImageRuns(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

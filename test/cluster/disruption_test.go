@@ -29,7 +29,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// largeHosts are two hosts of 80 CPUs each.
+// largeHosts returns two hosts of 80 CPUs each.
 func largeHosts(t *testing.T) []topology.Host {
 	t.Helper()
 	return []topology.Host{
@@ -662,8 +662,8 @@ func spreadIfPossible(app string) func(*corev1.PodSpec) {
 	}
 }
 
-// TestPause pauses numaform while a VM is being cloned. The clone is finished, and nothing
-// else is started.
+// TestPause pauses numaform while a VM is being cloned. It checks that the clone is
+// finished, and that nothing else is started.
 func TestPause(t *testing.T) {
 	w := newWorld(t, worldConfig{hosts: largeHosts(t), delays: pvesim.Delays{Clone: 8 * time.Second}})
 	w.start()

@@ -30,9 +30,9 @@ const directoryOf = "numaform.dev/directory"
 const partLabel = "numaform.dev/part"
 
 // TestHostileConfigMaps writes an attacker's module into the ConfigMaps of a fleet, with a
-// matching hash, and makes a node file call it. The controller names the file, starts no
-// engine, and continues once the fleet is restored. The baseline sends its environment to
-// the attacker.
+// matching hash, and makes a node file call it. It checks that the controller names the
+// file, starts no engine, and continues once the fleet is restored. The baseline sends its
+// environment to the attacker.
 func TestHostileConfigMaps(t *testing.T) {
 	t.Parallel()
 	t.Run("baseline", func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 )
 
 // TestAPIServerLost stops the API server while VMs are being created, until the engine
-// fails to save its state. No VM is created twice or lost.
+// fails to save its state. It checks that no VM is created twice or lost.
 func TestAPIServerLost(t *testing.T) {
 	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{
@@ -42,8 +42,9 @@ func TestAPIServerLost(t *testing.T) {
 	s.checkSecrets()
 }
 
-// TestBurstDuringSlowClone creates more pods during a slow clone. Another host creates its
-// VM in the meantime, and the requests for the cloning host follow afterwards.
+// TestBurstDuringSlowClone creates more pods during a slow clone. It checks that another
+// host creates its VM in the meantime, and that the requests for the cloning host follow
+// afterwards.
 func TestBurstDuringSlowClone(t *testing.T) {
 	enginetest.Nightly(t)
 	const long = 30 * time.Second

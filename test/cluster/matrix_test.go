@@ -23,8 +23,8 @@ import (
 const slowBoot = 40 * time.Second
 
 // TestMatrixOfTheController upgrades the controller and chart of the baseline while a VM is
-// joining and a change is pending approval, and then downgrades them. Nodes remain, no VM
-// is replaced, and the pending change is not lost.
+// joining and a change is pending approval, and then downgrades them. It checks that nodes
+// remain, no VM is replaced, and the pending change is not lost.
 func TestMatrixOfTheController(t *testing.T) {
 	enginetest.Nightly(t)
 	baseline := testenv.Baseline(t)

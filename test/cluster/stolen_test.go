@@ -127,9 +127,9 @@ func (w *world) forbidden(loot stolen) {
 	}
 }
 
-// TestStolenSeed reads the seed of a VM while the VM boots. The thief cannot get a
-// certificate for another node's name; if the thief is faster than the VM, numaform detects
-// it.
+// TestStolenSeed reads the seed of a VM while the VM boots. It checks that the thief cannot
+// get a certificate for another node's name, and that numaform detects a thief who is
+// faster than the VM.
 func TestStolenSeed(t *testing.T) {
 	const boot = 15 * time.Second // the thief is faster
 	w := newWorld(t, worldConfig{guests: func(c *guestsim.Config) { c.Boot = boot }})
@@ -233,8 +233,8 @@ func (w *world) renews(node string, certificate tls.Certificate) {
 }
 
 // TestUpgradeDuringAJoin upgrades while a VM joins with a bootstrap token of an earlier
-// release, which stored the token in kube-system and its name on the NodeClaim. The token
-// works with the chart's default permissions.
+// release, which stored the token in kube-system and its name on the NodeClaim. It checks
+// that the token works with the chart's default permissions.
 func TestUpgradeDuringAJoin(t *testing.T) {
 	enginetest.Nightly(t)
 	w := newWorld(t, worldConfig{guests: func(c *guestsim.Config) { c.Boot = time.Hour }}) // the test acts as its kubelet

@@ -22,8 +22,9 @@ import (
 )
 
 // TestEngineKilled kills the engines of several hosts at once with SIGKILL while Proxmox
-// executes a call that creates a VM, and applies again. make nightly kills during a clone
-// and a start, make test during the clone. test/faults kills single engines at every step.
+// executes a call that creates a VM. It checks that another apply creates the missing VMs
+// and changes no complete one. make nightly kills during a clone and a start, make test
+// during the clone. test/faults kills single engines at every step.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
 	for _, at := range []struct {

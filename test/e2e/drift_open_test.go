@@ -40,8 +40,8 @@ func tags(t *testing.T, stage *demo.Stage, vm fleet.VM) string {
 }
 
 // TestRepairLeavesTheUnfinished repairs while the removal of a VM is unfinished on one host
-// and a VM of another host is missing. The removal is not lost and does not block other
-// hosts, and no VM is created.
+// and a VM of another host is missing. It checks that the removal is not lost and does not
+// block other hosts, and that no VM is created.
 func TestRepairLeavesTheUnfinished(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)

@@ -137,7 +137,8 @@ func TestUndo(t *testing.T) {
 	}
 }
 
-// TestGitRevert reverts a scale-up and a scale-down with git revert.
+// TestGitRevert checks that numaform applies a git revert of a scale-up, of that revert,
+// and of a scale-down.
 func TestGitRevert(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)

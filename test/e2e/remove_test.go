@@ -80,8 +80,9 @@ spec:
   containers: [{name: busy, image: registry.example/busy:1}]
 `
 
-// TestDeletedFileIsARequest deletes a node file by hand: the VM remains while its Node runs
-// pods, and is deleted afterwards. When the file is restored, the VM is re-created.
+// TestDeletedFileIsARequest deletes a node file by hand. It checks that the VM remains
+// while its Node runs pods, that it is deleted afterwards, and that it is re-created when
+// the file is restored.
 func TestDeletedFileIsARequest(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)

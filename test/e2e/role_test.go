@@ -16,8 +16,9 @@ var (
 	aclLine  = regexp.MustCompile(`(?m)^ *pveum acl modify (\S+) +--users (\S+) --roles (\S+)( --propagate 0)?$`)
 )
 
-// TestDocumentedRoles scales up and down with exactly the privileges in docs/install.md, on
-// both Proxmox versions. Pins take effect without root's password.
+// TestDocumentedRoles checks that numaform can scale up and down with exactly the
+// privileges in docs/install.md, on both Proxmox versions, and that pins take effect
+// without root's password.
 func TestDocumentedRoles(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "install.md"))

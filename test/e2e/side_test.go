@@ -24,7 +24,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// fiveHosts is the quickstart with two additional hosts.
+// fiveHosts returns the files of the quickstart with two additional hosts.
 func fiveHosts(t *testing.T) fs.FS {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -50,9 +50,9 @@ func fiveHosts(t *testing.T) fs.FS {
 }
 
 // TestFiveAppliesSideBySide takes down one host, or kills its provider, while five hosts
-// each clone a VM. The other hosts finish in the same apply, and the next apply completes
-// the failed one. make test only takes down the host, because test/faults kills single
-// providers.
+// each clone a VM. It checks that the other hosts finish in the same apply, and that the
+// next apply completes the failed one. make test only takes down the host, because
+// test/faults kills single providers.
 func TestFiveAppliesSideBySide(t *testing.T) {
 	t.Parallel()
 	const victim = "pve-3"

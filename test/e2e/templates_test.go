@@ -146,8 +146,8 @@ func (r *templatesRoot) has(vga string) {
 	}
 }
 
-// TestTemplates creates the example's templates with the documented privileges, changes
-// them in place, makes numaform clone them, and removes them.
+// TestTemplates checks that the example's templates can be created with the documented
+// privileges, changed in place, cloned by numaform, and removed.
 func TestTemplates(t *testing.T) {
 	t.Parallel()
 	r := newTemplatesRoot(t)

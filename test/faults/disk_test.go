@@ -42,8 +42,8 @@ func fill() error {
 	return syscall.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
-// TestDiskFull fills the disk after a number of bytes. Either all files are written and
-// applied, or nothing is applied.
+// TestDiskFull fills the disk after a number of bytes. It checks that either all files are
+// written and applied, or nothing is applied.
 func TestDiskFull(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -88,7 +88,7 @@ func TestDiskFull(t *testing.T) {
 }
 
 // TestDiskFullAtTheEnd fills the disk when a local state is saved after its VMs were
-// created. The next apply finds the VMs.
+// created. It checks that an apply finds the VMs once the partial state is moved away.
 func TestDiskFullAtTheEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, localState)

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// numaform is the main function of cmd/numaform.
+// numaform does the same as the main function of cmd/numaform, and returns the exit code.
 func numaform() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -29,8 +29,9 @@ func (l *landings) add(v victim, step string) {
 	l.counts[string(v)+" "+step]++
 }
 
-// TestKill kills a process at each step, and applies again. make nightly kills each victim
-// at each step; make test kills one victim per step, in turn.
+// TestKill kills a process at each step, and checks that another apply finishes the change:
+// see killAt. make nightly kills each victim at each step; make test kills one victim per
+// step, in turn.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	landed := &landings{counts: map[string]int{}}

@@ -45,8 +45,8 @@ func TestLockOfTheLiving(t *testing.T) {
 	w.converge(scaledUp + 1)
 }
 
-// TestLockOfTheUnknown applies while a lock exists whose holder may be alive. numaform
-// respects and reports the lock; only an operator may break it.
+// TestLockOfTheUnknown applies while a lock exists whose holder may be alive. It checks
+// that numaform respects and reports the lock, and continues after an operator broke it.
 func TestLockOfTheUnknown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -35,9 +35,10 @@ func (w *world) eventually() {
 	w.apply(cli.ExitOK)
 }
 
-// TestRefusedBeforeAccepted makes Proxmox fail before it executes a call. The provider or
-// the next apply repeats the call, and no VM is created twice. make nightly makes a clone
-// fail in every way; make test uses one way for clones and the other ways for other calls.
+// TestRefusedBeforeAccepted makes Proxmox fail before it executes a call. It checks that
+// the provider or the next apply repeats the call, and that no VM is created twice. make
+// nightly makes a clone fail in every way; make test uses one way for clones and the other
+// ways for other calls.
 func TestRefusedBeforeAccepted(t *testing.T) {
 	t.Parallel()
 	faults := map[string]pvesim.Fault{
@@ -69,8 +70,8 @@ func TestRefusedBeforeAccepted(t *testing.T) {
 	}
 }
 
-// TestAnswerLost makes Proxmox execute a request but lose the response. numaform finds the
-// created VM by its marker and imports it.
+// TestAnswerLost makes Proxmox execute a request but lose the response. It checks that
+// numaform finds the created VM by its marker and imports it.
 func TestAnswerLost(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
@@ -92,8 +93,8 @@ func TestAnswerLost(t *testing.T) {
 	}
 }
 
-// TestTaskFails makes a task of one VM fail. The other VMs are created, the error is
-// reported, and the next apply creates the VM.
+// TestTaskFails makes a task of one VM fail. It checks that the other VMs are created, that
+// the error is reported, and that the next apply creates the VM.
 func TestTaskFails(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
@@ -148,8 +149,8 @@ func TestQuorumLost(t *testing.T) {
 	})
 }
 
-// TestHostLost takes the host down during an apply. Nothing in its state is deleted, and
-// the next apply after the host is back finishes the work.
+// TestHostLost takes the host down during an apply. It checks that nothing in its state is
+// deleted, and that an apply finishes the work once the host is back.
 func TestHostLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -178,7 +179,8 @@ func (w *world) comesBack() {
 
 // TestHostLostAfterClone takes the host down while the provider polls the lock of a clone.
 // The provider polls for half an hour, whatever the response is, and even if the engine
-// asks it to stop. The apply must be canceled gracefully: completed work is in the state.
+// asks it to stop. The test checks that the apply is canceled gracefully: completed work is
+// in the state.
 func TestHostLostAfterClone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -227,8 +229,8 @@ func TestCertificate(t *testing.T) {
 	w.converge(scaledUp)
 }
 
-// TestForeignPins pins an unmanaged VM to the planned CPUs before an apply, and during one.
-// The fleet's VM gets other CPUs.
+// TestForeignPins pins an unmanaged VM to the planned CPUs before and during an apply, and
+// checks that the fleet's VM gets other CPUs.
 func TestForeignPins(t *testing.T) {
 	t.Parallel()
 	const planned = "4,44,8,48"
@@ -259,8 +261,8 @@ func TestForeignPins(t *testing.T) {
 }
 
 // TestCloneLeftLocked makes a clone task die and leave a locked guest without name and
-// marker. numaform treats the guest as unmanaged: it creates the VM with another VMID, and
-// its message names the guest to destroy.
+// marker. It checks that numaform treats the guest as unmanaged: it creates the VM with
+// another VMID, and its message names the guest to destroy.
 func TestCloneLeftLocked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

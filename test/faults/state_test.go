@@ -12,9 +12,9 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// TestBackendDown stops the backend at each step of an apply. Nothing is changed without a
-// backend. A state that could not be saved is stored locally, and the next run saves it
-// first.
+// TestBackendDown stops the backend at each step of an apply. It checks that nothing is
+// changed without a backend, and that a state that could not be saved is stored locally and
+// saved by the next run.
 func TestBackendDown(t *testing.T) {
 	t.Parallel()
 	always := func(*http.Request) bool { return true }
@@ -93,7 +93,8 @@ func (w *world) replaceState(change func([]byte) []byte) []byte {
 	return before
 }
 
-// TestStateRolledBack restores an older state. VMs missing from it are imported.
+// TestStateRolledBack restores an older state, and checks that VMs missing from it are
+// imported.
 func TestStateRolledBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -115,8 +116,8 @@ func TestStateRolledBack(t *testing.T) {
 	}
 }
 
-// TestStateCorrupted truncates the state, or replaces it with other content. Nothing is
-// changed, and the error names the state.
+// TestStateCorrupted truncates the state, or replaces it with other content. It checks that
+// nothing is changed, and that the error names the state.
 func TestStateCorrupted(t *testing.T) {
 	t.Parallel()
 	for name, corrupt := range map[string]func([]byte) []byte{

@@ -36,9 +36,10 @@ func outcome(saw *seen) string {
 	return "refused"
 }
 
-// TestBaselineGenerated is the control for the generated attacks. testdata/baseline.txt
-// records how far each attack gets in a plan of the baseline. An attack that the baseline
-// ignores, or refuses before it starts an engine, only detects a regression.
+// TestBaselineGenerated is the control for the generated attacks. It compares
+// testdata/baseline.txt with how far each attack gets in a plan of the baseline. An attack
+// that the baseline ignores, or refuses before it starts an engine, only detects a
+// regression.
 func TestBaselineGenerated(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()

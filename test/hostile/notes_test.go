@@ -49,9 +49,10 @@ func noteAttacks() []noteAttack {
 	}
 }
 
-// TestHostileNotes pushes notes where numaform records the outcomes of changes. numaform's
-// decisions do not depend on them: it plans no change, and continues to create VMs. make
-// nightly creates a VM after each note, make test after the first and the last.
+// TestHostileNotes pushes notes where numaform records the outcomes of changes. It checks
+// that numaform's decisions do not depend on them: it plans no change, and continues to
+// create VMs. make nightly creates a VM after each note, make test after the first and the
+// last.
 func TestHostileNotes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, current(), inGit, testenv.Engine(t))

@@ -346,9 +346,9 @@ func (w *world) launch(a attack) {
 	}
 }
 
-// TestBaseline is the control: the demonstrated attacks succeed against the baseline. make
-// test runs them with OpenTofu in git, without the huge attacks; make nightly runs them
-// with each engine in each place.
+// TestBaseline is the control: it checks that the demonstrated attacks succeed against the
+// baseline. make test runs them with OpenTofu in git, without the huge attacks; make
+// nightly runs them with each engine in each place.
 func TestBaseline(t *testing.T) {
 	t.Parallel()
 	for name, engine := range engines(t) {

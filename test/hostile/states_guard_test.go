@@ -34,8 +34,9 @@ type recordedPlan struct {
 	Created map[string]bool   `json:",omitempty"`
 }
 
-// TestStatesRecord records plans of 20 VMs: one removes half of the VMs, the other restores
-// the tags of all VMs.
+// TestStatesRecord records plans of 20 VMs for TestStatesGuard: one removes half of the
+// VMs, the other restores the tags of all VMs. It does nothing unless the flag for updating
+// is set.
 func TestStatesRecord(t *testing.T) {
 	t.Parallel()
 	if !*updateStates {
@@ -133,10 +134,10 @@ func recorded(t *testing.T, name string) (raw []byte, intent guard.Intent) {
 	return plan.Plan, plan.Intent
 }
 
-// TestStatesGuard edits each value of a VM in a recorded plan, and random values, and runs
-// the guard. A plan that the guard allows must only write planned values to requested VMs.
-// make nightly edits every VM, and 2,000 random values; make test edits the first two VMs
-// with the same actions, and 200 random values.
+// TestStatesGuard edits each value of a VM in a recorded plan, and random values. It checks
+// that a plan that the guard allows writes only planned values to requested VMs. make
+// nightly edits every VM, and 2,000 random values; make test edits the first two VMs with
+// the same actions, and 200 random values.
 func TestStatesGuard(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"delete", "update"} {

@@ -19,8 +19,9 @@ import (
 )
 
 // TestMatrix creates fleets with the baseline, with each kind of store and each backend,
-// and continues with this numaform. No VM is replaced, a second plan is empty, and VMs can
-// be created and removed. Then the baseline runs on the upgraded fleet.
+// and continues with this numaform. It checks that no VM is replaced, that a second plan is
+// empty, and that VMs can be created and removed. Then it checks the baseline on the
+// upgraded fleet.
 func TestMatrix(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -113,7 +114,8 @@ func (w *matrixWorld) rollback() {
 }
 
 // TestMatrixStandby runs the baseline on a fleet with a standby VM. The baseline does not
-// support standby VMs, so its plans would start this one. It must refuse before any write.
+// support standby VMs, so its plans would start this one. The test checks that it refuses
+// before any write.
 func TestMatrixStandby(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()

@@ -131,8 +131,8 @@ func wantModules(t *testing.T, f *fixture, want map[string]int) {
 }
 
 // TestRefusesNewerModules reads a fleet whose standby VM calls modules that this release
-// does not contain, as after a downgrade. The release must refuse the fleet before it
-// writes anything, and its error must name the fix.
+// does not contain, as after a downgrade. It checks that the release refuses the fleet
+// before it writes anything, and that the error names the fix.
 func TestRefusesNewerModules(t *testing.T) {
 	t.Parallel()
 	newer := unknownRelease(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestMutants lists the changes of a small file: the text before and after each.
+// TestMutants compares the changes of a small file, as the text before and after each, with
+// the expected ones.
 func TestMutants(t *testing.T) {
 	const source = `package p
 
@@ -61,7 +62,8 @@ func f(a, b int) (err error) {
 	}
 }
 
-// TestRun changes a package in which one of two functions is tested.
+// TestRun changes a package in which one of two functions is tested, and checks which
+// changes survive.
 func TestRun(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write := func(name, content string) {

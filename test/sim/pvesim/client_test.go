@@ -16,7 +16,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// machine has two sockets of four cores with two threads, and one NUMA node per socket.
+// machine returns a machine with two sockets of four cores with two threads, and one NUMA
+// node per socket.
 func machine() pvesim.Machine {
 	m := pvesim.Machine{Model: "Intel(R) Xeon(R) Test", MemoryMiB: 65536}
 	for node := range 2 {
@@ -29,8 +30,8 @@ func machine() pvesim.Machine {
 	return m
 }
 
-// cluster has two hosts: pve-1 with template 9000, a running VM 100 and a container 200,
-// and pve-2 with template 9001.
+// cluster returns a cluster of two hosts: pve-1 with template 9000, a running VM 100 and a
+// container 200, and pve-2 with template 9001.
 func cluster() pvesim.Config {
 	template := pvesim.Template{
 		VMID: 9000, Name: "debian", DiskInterface: "scsi0", DiskGiB: 8, Storage: "local-lvm",

@@ -39,8 +39,8 @@ func isCloudinitOption(key string) bool {
 		holds(strings.Fields("cicustom cipassword citype ciuser ciupgrade nameserver searchdomain sshkeys"), key)
 }
 
-// checkOptions is Proxmox's check_vm_modify_config_perm: options in no list may only be set
-// or deleted by root@pam with a ticket.
+// checkOptions does the checks of Proxmox's check_vm_modify_config_perm. Only root@pam with
+// a ticket may set or delete options for which optionPrivilege returns "".
 func (r *request) checkOptions(vmid int, keys []string) *apiError {
 	if r.who.isRoot() {
 		return nil
@@ -114,7 +114,7 @@ func (r *request) checkVolume(vmid int, d drive) *apiError {
 	return r.readable(vmid, name, file)
 }
 
-// readable is PVE::Storage's check_volume_access.
+// readable does the checks of PVE::Storage's check_volume_access.
 func (r *request) readable(vmid int, storage, volid string) *apiError {
 	path := "/storage/" + storage
 	if r.s.access.check(r.who, path, "Datastore.Allocate") == nil {

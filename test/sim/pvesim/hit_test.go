@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// TestFaultHit delays two clones, one before Proxmox executes it and one before Proxmox
-// responds.
+// TestFaultHit checks that Hit delays a clone before Proxmox executes it or, with After,
+// before Proxmox responds.
 func TestFaultHit(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string]bool{"before": false, "after": true} {

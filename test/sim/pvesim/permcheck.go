@@ -65,8 +65,8 @@ func (a *access) evaluate(check []any, who identity, given map[string]value) *ap
 	return permissionError("")
 }
 
-// checkModify is Proxmox's check_perm_modify: it returns an error unless who may grant
-// permissions on the path.
+// checkModify does the checks of Proxmox's check_perm_modify: it returns an error unless
+// who may grant permissions on the path.
 func (a *access) checkModify(who identity, path string) *apiError {
 	privileges := []string{"Permissions.Modify"}
 	for prefix, privilege := range map[string]string{"/storage/": "Datastore.Allocate", "/vms/": "VM.Allocate", "/pool/": "Pool.Allocate"} {

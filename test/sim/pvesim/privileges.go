@@ -9,8 +9,8 @@ type privilegeGroup struct {
 	root, admin, user, audit []string
 }
 
-// privilegeGroups are the privileges of Proxmox VE 8 or 9: VM.Monitor became
-// VM.GuestAgent.* and VM.Replicate is new.
+// privilegeGroups returns the privileges of Proxmox VE 8 or 9. In version 9, VM.Monitor
+// became VM.GuestAgent.*, and VM.Replicate is new.
 func privilegeGroups(major int) []privilegeGroup {
 	vm := privilegeGroup{
 		category: "VM",

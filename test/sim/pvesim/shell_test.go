@@ -65,7 +65,8 @@ func TestShell(t *testing.T) {
 	holdsAll(t, c.root().call("GET", "/access/acl"), `"ugid":"new@pve"`)
 }
 
-// TestPvesh writes a host's notes and reads them, as a program run by root on the host.
+// TestPvesh checks the output and the errors of pvesh, with which a program on a host
+// writes and reads the host's notes.
 func TestPvesh(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster())
