@@ -35,8 +35,8 @@ type recordedPlan struct {
 }
 
 // TestStatesRecord records plans of 20 VMs for TestStatesGuard: one removes half of the
-// VMs, the other restores the tags of all VMs. It does nothing unless the flag for updating
-// is set.
+// VMs, the other restores the tags of all VMs. It does nothing without
+// -update-states.
 func TestStatesRecord(t *testing.T) {
 	t.Parallel()
 	if !*updateStates {
