@@ -168,7 +168,7 @@ func TestCreateSaysWhyNothingFits(t *testing.T) {
 			c := claim("x")
 			c.Labels[karpv1.NodePoolLabelKey] = "gone"
 			return c
-		}(), `NodePool "gone", which does not exist`},
+		}(), `NodePool "gone" does not exist or has no ProxmoxNodeClass`},
 		{"no VMID", func(w *world) {
 			w.fleet.err = &fleet.RangeExhaustedError{Region: "lab"}
 		}, claim("x"), "widen vmid_range"},

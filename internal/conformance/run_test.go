@@ -143,7 +143,7 @@ func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	server := simulate(t, "9.2")
 	cfg := config(t, server)
-	cfg.Only = regexp.MustCompile("^qemu-delete/a VM goes")
+	cfg.Only = regexp.MustCompile("^qemu-delete/a VM is deleted")
 	up := client(t, server.CertPEM())
 	response, err := postAsRoot(t, server, up, "/nodes/pve-2/qemu", map[string][]string{"vmid": {"9003"}, "name": {"numaform-kit-9003"}, "pool": {pool}})
 	if err != nil || response != 200 {

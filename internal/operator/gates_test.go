@@ -19,7 +19,7 @@ func TestCheckFeatureGates(t *testing.T) {
 		"StaticCapacity=false":                 `unsupported feature gate "StaticCapacity"`,
 		"ReservedCapacity=true":                `unsupported feature gate "ReservedCapacity"`,
 		"CapacityBuffer=true":                  "",
-		"NodeRepair":                           `NodeRepair is "": write NodeRepair=true or NodeRepair=false`,
+		"NodeRepair":                           `NodeRepair is "": must be NodeRepair=true or NodeRepair=false`,
 		"NodeRepair=yes":                       `NodeRepair is "yes"`,
 		"=true":                                `unsupported feature gate ""`,
 		"SpotToSpotConsolidation=true,Other=1": `unsupported feature gate "Other"`,

@@ -34,7 +34,7 @@ func TestNewRefuses(t *testing.T) {
 		{"bad ca", func(c *proxmox.Config) { c.CA = []byte("x") }, "ca_file: contains no certificate"},
 		{"ca and insecure", func(c *proxmox.Config) { c.CA, c.Insecure = []byte("x"), true }, "insecure, ca_file: mutually exclusive"},
 		{"negative timeout", func(c *proxmox.Config) { c.Timeout = -1 }, "must not be negative"},
-		{"host name", func(c *proxmox.Config) { c.Hosts = []topology.HostName{"../x"} }, `hosts: "../x" is no name`},
+		{"host name", func(c *proxmox.Config) { c.Hosts = []topology.HostName{"../x"} }, `hosts: "../x" is not a valid name`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -97,11 +97,11 @@ func TestApplyRefusesWhatATokenMayNotWrite(t *testing.T) {
 		GuestCPUs: topology.CPUs(0, 1), HostNodes: topology.CPUs(0), MemoryMiB: 4096, Policy: topology.NUMABind,
 	}}
 	for says, ask := range map[string]func(*scaler.Request){
-		"says pinWith: Affinity, but": func(r *scaler.Request) {
+		"sets pinWith: Affinity, but": func(r *scaler.Request) {
 			r.Spec.Policy, r.Spec.PinWith = fleet.PolicyDedicated, fleet.PinWithAffinity
 			r.Placement.CPUs, r.Placement.VCPUPins = topology.CPUs(2, 3), []int{2, 3}
 		},
-		"says hugePages: 2Mi, but": func(r *scaler.Request) {
+		"sets hugePages: 2Mi, but": func(r *scaler.Request) {
 			r.Spec.Policy, r.Spec.HugePages = fleet.PolicyNUMA, fleet.HugePages2Mi
 		},
 	} {

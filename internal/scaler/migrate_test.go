@@ -144,7 +144,7 @@ func TestStatesOfOthersAreNotTakenOver(t *testing.T) {
 			t.Helper()
 			o.put(name, "forged")
 			track(t, o.dir, name)
-		}, name + " is tracked by git, so anyone who may push can replace it: git rm --cached"},
+		}, name + " is tracked by git, so anyone who may push can replace it: run git rm --cached"},
 		"tracked below": {func(t *testing.T, o *oldFleet) {
 			t.Helper()
 			top := o.dir
