@@ -25,7 +25,9 @@ import (
 
 // Result is the outcome of the apply on one host.
 type Result struct {
-	Host     topology.HostID
+	Host topology.HostID
+	// Created, Imported, Deleted, Updated and Woken are the planned operations. If Err is
+	// set, some of them may not have been performed.
 	Created  []guard.Target
 	Imported []guard.Target
 	Deleted  []guard.Target
@@ -52,14 +54,15 @@ func (r Result) String() string {
 	return text + " in " + r.Duration.Round(time.Millisecond).String()
 }
 
-// Approve evaluates the plans of a change; an error stops all of them. approver is who
-// approved the plans that need approval, or empty.
+// Approve evaluates the plans of a change; if it returns an error, no plan is applied.
+// approver is who approved the plans that need approval, or empty if no plan needs it.
 type Approve func([]RootPlan) (approver string, err error)
 
 // Apply plans every touched host, calls approve, makes the change the desired state and
 // records it, and applies exactly the plans that approve received, with several hosts
 // concurrently. A host that cannot be planned or applied does not stop the others, unless
-// approve does; the error joins all failures, and the next run checks those hosts again.
+// approve returns an error; the error of Apply joins all failures, and the next run checks
+// the failed hosts again.
 // If the store only proposes changes, Apply ends with a store.ProposedError.
 func (s *Scaler) Apply(ctx context.Context, change *Change, approve Approve) (results []Result, err error) {
 	unlock, err := s.config.Store.Lock(ctx)
@@ -123,7 +126,9 @@ type begun struct {
 	id string
 }
 
-// begin plans a change, calls approve, and makes the change the desired state.
+// begin plans a change, calls approve, and makes the change the desired state if there is
+// anything to record. It returns ErrFleetChanged if the fleet has changed since the change
+// was proposed.
 func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b *begun, err error) {
 	b = &begun{change: change, started: s.config.Clock.Now()}
 	// Do not plan from an outdated fleet. Comparing files is not enough: VMIDs may have
@@ -175,8 +180,8 @@ func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b 
 	return b, err
 }
 
-// recordUnmade records the writes to a backend that planning made for a change that is
-// not applied.
+// recordUnmade records the writes to a backend that planning made, if any, for a change
+// that is not applied.
 func (s *Scaler) recordUnmade(ctx context.Context, change *Change, plans []RootPlan) error {
 	unmade := &Change{Kind: audit.KindRecovery, Why: "before a change that was not applied", from: change.from, open: change.open, rotations: change.rotations}
 	record := s.record(unmade, nil, "")
@@ -255,8 +260,9 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 	return results, errors.Join(failures...)
 }
 
-// applyPlan reads the host again and applies the saved plan if it is still valid. outside
-// lists the writes to Proxmox that the plan does not contain.
+// applyPlan reads the host again and applies the saved plan, or returns an error if the
+// plan is no longer valid. outside lists the writes to Proxmox that the plan does not
+// contain.
 func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) (outside []string, err error) {
 	if plan.Verdict.Decision == guard.Deny {
 		return nil, &DeniedError{Host: plan.Host, Verdict: plan.Verdict}
@@ -331,9 +337,9 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 	return outside, s.awaitNoConflict(ctx, change, plan)
 }
 
-// prepareGuests uploads the seeds of new and woken VMs, and shuts down the VMs to be
-// destroyed. A half-created VM to be removed gets no seed, because it is recovered only
-// to be destroyed.
+// prepareGuests uploads the seeds of the VMs that the plan creates, completes or wakes, and
+// shuts down the VMs that it deletes. A VM in leaving that the plan completes or wakes gets
+// no seed, because its removal follows.
 func (s *Scaler) prepareGuests(ctx context.Context, v *hostView, intent guard.Intent, leaving map[fleet.Key]bool) (written []string, err error) {
 	if s.config.Guests == nil {
 		return nil, nil
@@ -375,8 +381,8 @@ func (s *Scaler) prepareGuests(ctx context.Context, v *hostView, intent guard.In
 	return append(written, more...), err
 }
 
-// stillFree checks, right before an apply, that the VMs that the plan creates do not
-// exist and that the VMs that it deletes are still ours.
+// stillFree returns an error if, right before an apply, a guest has the VMID of a VM that
+// the plan creates, or if the VMID of a VM that it deletes may belong to another guest.
 func (v *hostView) stillFree(intent guard.Intent) error {
 	for _, target := range intent.Create {
 		if guest, taken := v.guests[guestID{v.id.Region, target.VMID}]; taken {
@@ -419,7 +425,8 @@ func (v *hostView) stillUpdatable(targets []guard.Target) error {
 	return nil
 }
 
-// StartedByHandError reports that a standby VM runs although numaform did not start it.
+// StartedByHandError reports that a standby VM runs although numaform did not start it, so
+// that it has no join data.
 type StartedByHandError struct {
 	VM   string
 	VMID fleet.VMID
@@ -427,8 +434,8 @@ type StartedByHandError struct {
 }
 
 func (e *StartedByHandError) Error() string {
-	return fmt.Sprintf("vm %s: a person started this standby VM (guest %d on %s) without its join data: "+
-		"it cannot become a node; run qm stop %d, and numaform can wake it again", e.VM, e.VMID, e.Host, e.VMID)
+	return fmt.Sprintf("vm %s: standby guest %d on %s runs, but numaform did not start it: it has no join data and cannot become a node: "+
+		"run qm stop %d, then numaform can wake it", e.VM, e.VMID, e.Host, e.VMID)
 }
 
 // stillStopped refuses, right before an apply, to wake a VM that is already running,
@@ -481,12 +488,12 @@ func (v *hostView) stillAsPlanned(plan *tfjson.Plan, intent guard.Intent) error 
 	return nil
 }
 
-// agrees compares a guest with the values of the attributes that relevant selects. The
-// values are from the state, from an import or from the plan; unknown values are ignored.
+// agrees returns a DisagreeError if a guest differs from values in an attribute that
+// relevant selects. The values are from the state, from an import or from the plan.
 func (v *hostView) agrees(target guard.Target, values map[string]any, relevant func(attribute string) bool) error {
 	guest, exists := v.guests[guestID{v.id.Region, target.VMID}]
 	if !exists {
-		return nil // stillFree and stillUpdatable report a missing guest
+		return nil // stillUpdatable reports a missing guest; one to be deleted may be missing
 	}
 	recorded, marker, _ := recordedVM(values)
 	host, _ := values["node_name"].(string)
@@ -516,9 +523,9 @@ func (v *hostView) agrees(target guard.Target, values map[string]any, relevant f
 // and ignores the engine's request to stop. The scaler therefore checks during the apply
 // whether the cluster still reaches the host.
 const (
-	// onlinePoll is the interval between checks, and offlineReadings the number of
-	// consecutive failures after which the host is lost: a brief failure of its cluster
-	// network is shorter.
+	// onlinePoll is the interval between checks, and offlineReadings how many consecutive
+	// checks must find the host offline before it counts as lost: a brief failure of its
+	// cluster network is shorter.
 	onlinePoll      = 10 * time.Second
 	offlineReadings = 3
 )
@@ -542,8 +549,8 @@ func (e *HostLostError) Error() string {
 func (e *HostLostError) Unwrap() error { return state.ErrHostLost }
 
 // watch returns a context that ends when a host is lost, which cancels an apply in an
-// orderly way: the engine saves the state and releases its lock. stop ends the watch, and
-// adds that reason to an error.
+// orderly way: the engine saves the state and releases its lock. stop ends the watch and
+// returns its argument; if the host was lost, it adds a HostLostError to an error.
 func (s *Scaler) watch(ctx context.Context, host topology.HostID) (watched context.Context, stop func(error) error) {
 	live := s.region(host.Region).Live
 	if live == nil {

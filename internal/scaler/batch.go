@@ -27,7 +27,7 @@ type batch struct {
 }
 
 // nextBatch reads the fleet, merges changes by other clients, and returns the next change
-// to begin, or nil.
+// to begin, or nil if there is nothing to do now.
 func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	// An apply that ends while Proxmox is read may have created VMs that are not in the
 	// snapshot.
@@ -106,13 +106,13 @@ func (m *member) ready(from *reading, now time.Time) bool {
 // as removed, because the snapshot may be slightly outdated.
 const vanishedAfter = 30 * time.Second
 
-// partSize is the number of new VMs at which a change accepts no more hosts, if it has
-// one for each core. Planning them takes a second or two, and they are cloned while the
-// other hosts are planned.
+// partSize is the number of new VMs at which a change accepts no more hosts, if it has at
+// least one host for each core. Planning them takes a second or two, and they are cloned
+// while the other hosts are planned.
 const partSize = 32
 
-// laterHosts returns the hosts whose new VMs wait for the next change, because this one
-// has enough of them.
+// laterHosts reports, for each host with reserved VMs, whether they wait for the next
+// change because this one has enough VMs.
 func (w *Writer) laterHosts(from *reading, now time.Time) map[topology.HostID]bool {
 	waiting := map[topology.HostID]int{}
 	for _, m := range w.members {
@@ -140,10 +140,10 @@ func (w *Writer) leaving() map[fleet.Key]bool {
 	return keys
 }
 
-// addWakes adds the standby VMs to wake on free hosts. Each wake is a separate change, so
-// that it does not wait for clones. If a VM on the host is stopped after an interrupted
-// wake and is now to be removed, that removal comes first: a plan of the whole host would
-// start the VM.
+// addWakes adds the standby VMs to wake on free hosts. A change with wakes contains no
+// other requests, so that the wakes do not wait for clones. If a VM on the host is stopped
+// after an interrupted wake and is now to be removed, that removal comes first: a plan of
+// the whole host would start the VM.
 func (w *Writer) addWakes(b *batch) {
 	now := w.scaler.config.Clock.Now()
 	change := b.change
@@ -210,8 +210,8 @@ func (w *Writer) addRequests(b *batch, undrained map[fleet.Key]error) {
 	}
 }
 
-// addUpdates adds the VMs to update while they run. A VM that does not exist now waits,
-// because it would make the plan fail for the others.
+// addUpdates adds the VMs to update while they run. A VM that does not exist, or is not on
+// its host, waits, because it would make the plan fail for the others.
 func (w *Writer) addUpdates(b *batch) {
 	now := w.scaler.config.Clock.Now()
 	change := b.change
@@ -236,8 +236,8 @@ func (w *Writer) addUpdates(b *batch) {
 	}
 }
 
-// render renders a change. VMs that cannot be rendered fail, or stay unchanged, and the
-// others continue without them.
+// render renders a change. VMs to create or wake that cannot be rendered fail, VMs to
+// update stay unchanged, and the change continues without them.
 func (w *Writer) render(b *batch) error {
 	err := w.scaler.render(b.change)
 	if err == nil {
@@ -304,8 +304,10 @@ func (w *Writer) queued() int {
 	return waiting
 }
 
-// approve decides for each host whether its plan may be applied, and removes the requests
-// for the other hosts from the change.
+// approve decides for each host whether its plan may be applied. If a plan may not be
+// applied, its VMs fail, wait for approval or are retried later, and approve returns
+// errReduced, so that the change is rebuilt without them. approver lists who approved the
+// plans that needed approval, separated by commas.
 func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (approver string, err error) {
 	if len(b.change.later) > 0 && slices.ContainsFunc(plans, func(p RootPlan) bool { return p.Verdict.Decision == guard.NeedsApproval }) {
 		// Apply limits to the whole burst: its parts might pass them separately.
@@ -405,8 +407,9 @@ func (w *Writer) allow(ctx context.Context, plan *RootPlan) (approver string, er
 	return approver, err
 }
 
-// blocked returns the hosts whose unfinished work cannot proceed, if the change contains
-// nothing else: otherwise each attempt would appear in the history.
+// blocked postpones the hosts whose unfinished work cannot proceed, if the change contains
+// nothing else, and returns them with the reasons. Otherwise each attempt would appear in
+// the history.
 func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[topology.HostID]error {
 	if c := b.change; !c.Empty() || len(c.outside) > 0 || !sameFiles(c.BeforeFiles, withModules(c)) {
 		return nil
@@ -430,7 +433,8 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[to
 	return found
 }
 
-// postponeBatch schedules a retry for each VM of a change that has a reason.
+// postponeBatch schedules a retry for each VM of a change for which reason returns an
+// error.
 func (w *Writer) postponeBatch(b *batch, reason func(*member) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -553,7 +557,8 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	}
 }
 
-// readGuests returns the cluster's guests on a host, by key.
+// readGuests returns the cluster's guests on a host, by key; none if Proxmox cannot be
+// read.
 func (w *Writer) readGuests(ctx context.Context, snapshot *topology.Snapshot, host topology.HostID) map[fleet.Key]located {
 	guests := map[fleet.Key]located{}
 	live := w.scaler.region(host.Region).Live

@@ -111,7 +111,8 @@ func (v *hostView) ofState(change *tfjson.ResourceChange) (fleet.VM, bool) {
 	return vm, marked && marker.ClusterID == v.clusterID
 }
 
-// checkOwners refuses a plan that would change or remove a guest whose owner is unknown.
+// checkOwners returns the first error of checkOwner for the VMs that the plan, or the
+// removal of a VM, would change.
 func (v *hostView) checkOwners(plan *tfjson.Plan) error {
 	entries := v.entries(plan)
 	for _, address := range sortedKeys(entries) {
@@ -198,7 +199,7 @@ func (v *hostView) isStale(change *tfjson.ResourceChange) bool {
 	}
 	switch {
 	case actions.Delete():
-		// The VMID provably belongs to an unmanaged guest.
+		// The VMID provably belongs to another guest.
 		return marked && exists && v.mayBe(guest, &recorded) == nil &&
 			(guest.ClusterID != marker.ClusterID || fleet.Key(guest.Key) != marker.Key)
 	case actions.Update():
@@ -223,7 +224,7 @@ func (v *hostView) mayBeHalfMade(vm *fleet.VM, guest located) bool {
 }
 
 // imports returns the VMs that the plan would create and that already exist with our
-// marker and key. It returns an error if a VMID belongs to an unmanaged guest.
+// marker and key. It returns an error if a VMID belongs, or may belong, to another guest.
 func (v *hostView) imports(plan *tfjson.Plan) ([]fleet.VM, error) {
 	var existing []fleet.VM
 	for _, change := range plan.ResourceChanges {
@@ -247,8 +248,8 @@ func (v *hostView) imports(plan *tfjson.Plan) ([]fleet.VM, error) {
 }
 
 // takenOut returns the VMs that a person removed from the fleet by deleting their files:
-// they are in the state, and in Proxmox they are still ours. They are removed as if by a
-// request.
+// they are in the state, and in Proxmox they are still ours. It adds them to removed, as a
+// request would.
 func (v *hostView) takenOut(plan *tfjson.Plan) []fleet.VM {
 	var vms []fleet.VM
 	for _, change := range plan.ResourceChanges {

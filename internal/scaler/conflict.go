@@ -28,22 +28,23 @@ const (
 	conflictPoll = time.Second
 )
 
-// ConflictError reports that another guest was pinned to new VMs' CPUs while they were
-// created, and that these VMs are removed again.
+// ConflictError reports that another guest got the CPUs or memory of new VMs before or
+// while they were created, and that these VMs are removed again.
 type ConflictError struct {
 	VMs   []fleet.VM
 	Cause error
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("%s: removed again, because another writer assigned the same CPUs at the same time: %v", names(e.VMs), e.Cause)
+	return fmt.Sprintf("%s: numaform removes them again, because another guest got the same CPUs or memory at the same time: %v", names(e.VMs), e.Cause)
 }
 
 // Unwrap returns the cause.
 func (e *ConflictError) Unwrap() error { return e.Cause }
 
 // awaitNoConflict checks a host after its VMs were created, by this change or by one that
-// was interrupted before its check. It waits while another writer has to give way.
+// was interrupted before its check. While another writer has to give way, it waits for at
+// most conflictPatience. It returns a ConflictError if VMs must be removed again.
 func (s *Scaler) awaitNoConflict(ctx context.Context, change *Change, plan *RootPlan) error {
 	made := append(plan.toCheck(change.open[plan.Host].Made), plan.Intent.Wake...)
 	if len(made) == 0 || s.region(plan.Host.Region).Live == nil {
@@ -74,7 +75,8 @@ func (s *Scaler) awaitNoConflict(ctx context.Context, change *Change, plan *Root
 	}
 }
 
-// conflicts returns the targets that conflict with other guests, and these guests.
+// conflicts returns the VMs of targets that conflict with other guests, with no VMs in lost
+// if none does. rivals are the conflicting guests that may not be this fleet's.
 func (v *hostView) conflicts(targets []guard.Target) (lost *ConflictError, rivals []located) {
 	lost = &ConflictError{}
 	for _, target := range targets {
@@ -131,12 +133,12 @@ func (v *hostView) memoryFits(vm *fleet.VM) error {
 		}
 	}
 	if limit := v.host.MemoryMiB; limit > 0 && used > limit {
-		return fmt.Errorf("vm %s: the guests of %s use %d MiB of %d MiB", vm.Name, v.id, used, limit)
+		return fmt.Errorf("vm %s: the guests of %s use %d MiB of %d MiB: free memory there, or plan again", vm.Name, v.id, used, limit)
 	}
 	for _, node := range v.host.NUMANodes {
 		uses := slices.ContainsFunc(vm.Cells, func(cell topology.NUMACell) bool { return cell.HostNodes.Contains(node.ID) })
 		if uses && node.MemoryMiB > 0 && bound[node.ID] > node.MemoryMiB {
-			return fmt.Errorf("vm %s: %d MiB are bound to NUMA node %d of %s, which has %d MiB",
+			return fmt.Errorf("vm %s: %d MiB are bound to NUMA node %d of %s, which has %d MiB: free memory there, or plan again",
 				vm.Name, bound[node.ID], node.ID, v.id, node.MemoryMiB)
 		}
 	}
@@ -148,7 +150,8 @@ func (v *hostView) memoryFits(vm *fleet.VM) error {
 func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet.VM) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("removing %s again: %w: they share CPUs or memory with other guests while they run: drain and remove them", names(lost), err)
+			err = fmt.Errorf("removing %s again: %w: until they are removed, they share CPUs or memory with other guests: drain their nodes and remove them",
+				names(lost), err)
 		}
 	}()
 	snapshot, err := s.readAgain(ctx, old, lost)
@@ -177,7 +180,7 @@ func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet
 	return err
 }
 
-// readAgain reads the hosts of VMs again.
+// readAgain returns old with the hosts of VMs read again.
 func (s *Scaler) readAgain(ctx context.Context, old *topology.Snapshot, vms []fleet.VM) (*topology.Snapshot, error) {
 	hosts := map[topology.RegionName][]topology.HostName{}
 	var guests []fleet.VMID

@@ -20,24 +20,26 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// DriftClass classifies how a VM differs from its file, and thus determines the remedy.
+// DriftClass is a class of differences between a VM and its file. The remedy depends on it.
 type DriftClass string
 
-// The classes of drift. None of them is ever fixed without a request.
+// The classes of drift.
 const (
 	// DriftNone means that the VM matches its file.
 	DriftNone DriftClass = "in sync"
 	// DriftRepairable means that an update in place, without effect on the running VM,
 	// makes it match its file.
 	DriftRepairable DriftClass = "repairable"
-	// DriftReplace means that the VM itself differs. It is never replaced without a
-	// request.
+	// DriftReplace means that the VM must be replaced, or restored by hand, to match its
+	// file. numaform never replaces it without a request.
 	DriftReplace DriftClass = "needs replacement"
-	// DriftForeign means that another client took over the VM or removed its marker.
+	// DriftForeign means that another client changed the VM in a way that only a person can
+	// revert: for example, it renamed or stopped the VM, removed its marker, or reused its
+	// VMID.
 	DriftForeign DriftClass = "foreign edit"
 	// DriftVanished means that the VM has a file but does not exist in Proxmox.
 	DriftVanished DriftClass = "vanished"
-	// DriftMoved means that the VM does not run on the host in its file.
+	// DriftMoved means that the VM is on another host than the one in its file.
 	DriftMoved DriftClass = "moved"
 	// DriftOutside means that the VM exists but is missing or incorrect in the state.
 	DriftOutside DriftClass = "not in the state"
@@ -82,10 +84,9 @@ type VMDrift struct {
 // RootDrift is the drift of one host's VMs.
 type RootDrift struct {
 	Host topology.HostID
-	// VMs are the host's VMs, sorted by VMID.
+	// VMs are the host's VMs and strays, sorted by VMID.
 	VMs []VMDrift
-	// Err is why the host could not be planned; VMs then contains only what Proxmox
-	// lists.
+	// Err is why the host could not be planned; VMs is then based only on the snapshot.
 	Err error
 }
 
@@ -157,7 +158,8 @@ func (s *Scaler) driftOf(ctx context.Context, change *Change, at places, host to
 				Placement: fleet.Placement{Host: guest.host},
 			},
 			Class: DriftStray, Host: guest.host,
-			Advice: "numaform does not change it: restore its file from version control, or destroy it by hand",
+			Advice: "the next apply deletes it if the state contains it, and restores its file if the history contains it; " +
+				"otherwise restore its file from version control, or destroy it by hand",
 		})
 	}
 	slices.SortFunc(found.VMs, func(a, b VMDrift) int { return cmp.Compare(a.VM.VMID, b.VM.VMID) })
@@ -239,8 +241,8 @@ type evidence struct {
 	failed string
 }
 
-// leaveOut removes the VMs that an engine error names from the VMs to plan, and reports
-// whether it removed any.
+// leaveOut removes the VMs that an engine error names from vms, records that the provider
+// could not read them, and reports whether it removed any.
 func (c *comparison) leaveOut(err error, vms map[string]fleet.VM) bool {
 	var failed *state.CommandError
 	if !errors.As(err, &failed) {
@@ -318,7 +320,7 @@ func (e *evidence) add(change *tfjson.ResourceChange) {
 	}
 }
 
-// classify compares one VM.
+// classify returns the drift of one VM.
 func (c *comparison) classify(vm fleet.VM) VMDrift {
 	found := VMDrift{VM: vm, Class: DriftNone}
 	guest, exists := c.with(&vm)
@@ -448,9 +450,9 @@ func (d *VMDrift) replace(guest located) {
 	}
 }
 
-// addMissing reports PCI devices and data disks that a VM lacks, because they were detached
-// or its creation was interrupted. No plan shows this: a template's own devices, and disks
-// once they are created, are ignored.
+// addMissing adds the PCI devices and data disks that a VM lacks, because they were
+// detached or its creation was interrupted. No plan shows these, because the modules ignore
+// changes of devices and disks of an existing VM.
 func (d *VMDrift) addMissing(guest located) {
 	var devices, disks []string
 	passed := slices.Clone(guest.PCIDevices)

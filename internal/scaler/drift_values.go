@@ -68,8 +68,8 @@ func markerIn(leaf string) (fleet.Marker, bool) {
 	return fleet.ParseMarker(text)
 }
 
-// shown returns a value for display. An empty value is shown as the zero value of the
-// type of other.
+// shown returns a value for display, shortened to shownLength. An empty value is shown as
+// false or 0 if other is a boolean or a number, and as "nothing" otherwise.
 func shown(leaf, other string) string {
 	letters := []rune(leaf)
 	switch _, err := strconv.ParseFloat(other, 64); {

@@ -13,9 +13,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// ErrFleetChanged is returned by Apply if the files have changed since the change was
-// proposed.
-var ErrFleetChanged = errors.New("the fleet's files changed since this was planned: plan again")
+// ErrFleetChanged is returned by Apply if the fleet's files or history have changed since
+// the change was proposed.
+var ErrFleetChanged = errors.New("the fleet's files or history changed since this was planned: plan again")
 
 // ErrNotRead is returned until the fleet's files have been read.
 var ErrNotRead = errors.New("the fleet's files have not been read yet: numaform retries until they are")
@@ -47,7 +47,7 @@ type VMIDTakenError struct {
 }
 
 func (e *VMIDTakenError) Error() string {
-	return fmt.Sprintf("vm %s: VMID %d belongs to guest %q on %s, which numaform does not manage: that guest is not changed; "+
+	return fmt.Sprintf("vm %s: VMID %d belongs to guest %q on %s, which does not have this VM's key: that guest is not changed; "+
 		"plan again to give the VM another VMID", e.VM, e.VMID, e.Guest, e.Host)
 }
 
@@ -126,13 +126,13 @@ func (e *HostDownError) Error() string {
 	return fmt.Sprintf("host %s cannot be used: %s: nothing on it was changed; try again when it is back", e.Host, e.Problem)
 }
 
-// StaleStateError reports that the state contains VMs that do not exist, which a dry run
-// does not correct.
+// StaleStateError reports that the state contains stale entries, which a dry run does not
+// correct.
 type StaleStateError struct{ Addresses []string }
 
 func (e *StaleStateError) Error() string {
 	return fmt.Sprintf("the state contains %s from a create that did not finish, or whose VM no longer exists or has another owner: "+
-		"`numaform apply` first removes such entries from the state, which changes nothing in Proxmox", strings.Join(e.Addresses, ", "))
+		"run `numaform apply`, which first removes these entries from the state; that changes nothing in Proxmox", strings.Join(e.Addresses, ", "))
 }
 
 // RootOnlyError reports that the credential may not set an option that a VM requires.
@@ -153,7 +153,7 @@ func (e *RootOnlyError) Error() string {
 type NotDrainedError struct{ VM, Reason string }
 
 func (e *NotDrainedError) Error() string {
-	return fmt.Sprintf("vm %s is not deleted: %s; apply again afterwards", e.VM, e.Reason)
+	return fmt.Sprintf("vm %s was not deleted: %s; apply again when its Node is drained", e.VM, e.Reason)
 }
 
 // PlanError reports that a host could not be planned. It does not imply a problem with
@@ -207,7 +207,8 @@ func (e *DisagreeError) Error() string {
 		"restore it in Proxmox, or remove the VM from the state with `state rm`, then apply again", e.VM, e.VMID, e.Attribute, e.Live, e.State, e.Host)
 }
 
-// VanishedError reports that another client removed a VM after it was created.
+// VanishedError reports that another client removed a VM after it was created, so that its
+// guest does not exist or is another one.
 type VanishedError struct {
 	VM   string
 	VMID fleet.VMID
@@ -215,8 +216,8 @@ type VanishedError struct {
 }
 
 func (e *VanishedError) Error() string {
-	return fmt.Sprintf("vm %s: guest %d no longer exists in Proxmox: another client removed it from %s: numaform removes its file, too, and its pods get another node",
-		e.VM, e.VMID, e.Host)
+	return fmt.Sprintf("vm %s: guest %d no longer exists in Proxmox, because another client removed it from %s: the controller removes its file, "+
+		"and its pods get another node; without the controller, run `numaform remove %s`", e.VM, e.VMID, e.Host, e.VM)
 }
 
 var (
@@ -243,7 +244,7 @@ var (
 )
 
 // StorageFull reports whether an apply failed because a storage of Proxmox is full. It
-// looks only at responses from Proxmox, because the engine's own disk may be full, too.
+// examines only responses from Proxmox, because the disk of this machine may be full, too.
 func StorageFull(err error) bool {
 	if task := new(proxmox.TaskError); errors.As(err, &task) && noRoom.MatchString(task.Exit) {
 		return true

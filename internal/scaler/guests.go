@@ -71,7 +71,7 @@ func (g guestIndex) is(guest located, vm *fleet.VM) bool {
 	return guest.ClusterID == g.clusterID && fleet.Key(guest.Key) == vm.Key
 }
 
-// of returns the guest that provably is a VM.
+// of returns the guest that has a VM's VMID, and whether it provably is that VM.
 func (g guestIndex) of(vm *fleet.VM) (guest located, exists bool) {
 	guest, exists = g.with(vm)
 	return guest, exists && g.is(guest, vm)
@@ -99,9 +99,9 @@ func (g guestIndex) keys() map[fleet.Key]bool {
 	return keys
 }
 
-// reused returns the VMs that were never created and whose VMID now belongs to a guest
-// without their key. A guest on a host that is down may be the VM, and so may one that
-// only lacks the marker.
+// reused returns the VMs that do not exist and whose VMID belongs to a guest without their
+// key. It omits VMs whose guest is on a host that is down, or only lacks the marker: that
+// guest may be the VM.
 func (g guestIndex) reused(vms []fleet.VM) []fleet.VM {
 	alive := g.keys()
 	var lost []fleet.VM
@@ -205,8 +205,8 @@ func (s *Scaler) awaitClones(ctx context.Context, from *reading, snapshot *topol
 	}
 }
 
-// refreshCloning reads the hosts of guests in creation again, and returns the ones that
-// are still cloning.
+// refreshCloning reads the hosts of the guests in cloning again. busy are the hosts that
+// are still cloning or destroying guests, and now is the new snapshot.
 func (s *Scaler) refreshCloning(
 	ctx context.Context, cloning []located, snapshot *topology.Snapshot,
 ) (busy []topology.HostID, now *topology.Snapshot, err error) {
@@ -255,7 +255,7 @@ func cloningGuests(from *reading, snapshot *topology.Snapshot) []located {
 	})
 }
 
-// wait waits for d, or returns the context's error.
+// wait waits for d. If ctx ends first, it returns the cause.
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -12,7 +12,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// hadJoined reports which VMs that are not in Proxmox had become Nodes.
+// hadJoined reports for each VM in unseen, which is not in Proxmox, whether it had become
+// a Node.
 func (w *Writer) hadJoined(ctx context.Context, unseen []fleet.VM) (joined map[fleet.Key]bool, err error) {
 	joined = map[fleet.Key]bool{}
 	for i := range unseen {
@@ -170,8 +171,8 @@ func (w *Writer) merge(
 	return leaving, unseen
 }
 
-// giveUpReused gives up VMs that were never created and whose VMID now belongs to another
-// guest: a NodeClaim cannot change its VM.
+// giveUpReused gives up VMs that do not exist and whose VMID now belongs to another guest:
+// a NodeClaim cannot change its VM.
 func (w *Writer) giveUpReused(b *batch) {
 	for _, vm := range b.change.index().reused(w.fleet()) {
 		m := w.members[vm.Key]

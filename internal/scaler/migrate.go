@@ -48,7 +48,7 @@ func (p places) migrated() bool {
 	return err == nil
 }
 
-// relic is a state in the fleet's directory, or the record of an engine's run.
+// relic is a state, or the record of an engine's run, in the fleet's directory.
 type relic struct {
 	// dir is the fleet's directory, and name the path relative to it.
 	dir, name string
@@ -97,7 +97,7 @@ func (s *Scaler) migrate(at places) error {
 	return nil
 }
 
-// relics lists the states of an older version in the fleet's directory.
+// relics lists the states and run records of an older version in the fleet's directory.
 func (s *Scaler) relics() ([]relic, error) {
 	kinds := []struct{ below, file, to string }{
 		{below: ".", file: stateFile, to: stateFile},
@@ -132,7 +132,8 @@ func (s *Scaler) relics() ([]relic, error) {
 }
 
 // take copies a state to its new place, if that is free, and reports whether the new file
-// is a copy of the old one.
+// is a copy of the old one. For the record of a run, it writes a record that proves that
+// the run's lock is stale, and reports true.
 func (s *Scaler) take(at places, old *relic) (bool, error) {
 	if old.to == "" {
 		// An older version that died left its lock on the state. Its run record proves
@@ -174,14 +175,14 @@ func (s *Scaler) take(at places, old *relic) (bool, error) {
 // maxState limits the size of a migrated state.
 const maxState = 256 << 20
 
-// RelicError reports why a state in the fleet's directory cannot be migrated.
+// RelicError reports why a file of an older version cannot be migrated.
 type RelicError struct{ Path, Problem, Hint string }
 
 // Error names the file, its problem and the fix.
-func (e *RelicError) Error() string { return fmt.Sprintf("state %s %s: %s", e.Path, e.Problem, e.Hint) }
+func (e *RelicError) Error() string { return fmt.Sprintf("file %s %s: %s", e.Path, e.Problem, e.Hint) }
 
-// read returns the content of an older version's state: it must be a regular file, in
-// directories that are not links, and not committed.
+// read returns the content of a relic. It returns a RelicError if the file is tracked by
+// git, is not a regular file, is larger than maxState, or is reached through a link.
 func (r *relic) read() (content []byte, err error) {
 	root, err := os.OpenRoot(r.dir)
 	if err != nil {
@@ -209,10 +210,10 @@ func (r *relic) read() (content []byte, err error) {
 	return io.ReadAll(io.LimitReader(file, maxState))
 }
 
-// ordinary returns an error if the state is not a regular file or is reached through a
-// link.
+// ordinary returns an error if a relic is not a regular file, is larger than maxState, or
+// is reached through a link.
 func (r *relic) ordinary(root *os.Root) error {
-	const restore = "remove it, and numaform imports the VMs by their markers, or replace it with the state itself"
+	const restore = "replace it with the state itself, or remove it, and numaform imports the VMs by their markers"
 	for at := ""; at != r.name; {
 		next, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(r.name, at), "/"), "/")
 		at = strings.TrimPrefix(at+"/"+next, "/")
@@ -225,13 +226,14 @@ func (r *relic) ordinary(root *os.Root) error {
 		case at == r.name && !info.Mode().IsRegular():
 			return &RelicError{r.path(), "is not a regular file", restore}
 		case at == r.name && info.Size() > maxState:
-			return &RelicError{r.path(), fmt.Sprintf("has %d bytes", info.Size()), restore}
+			return &RelicError{r.path(), fmt.Sprintf("has %d bytes, more than the maximum of %d", info.Size(), maxState), restore}
 		}
 	}
 	return nil
 }
 
-// tracked reports whether the file is in the index of its git checkout, if it is in one.
+// tracked reports whether the file is in the index of its git checkout; false if it is not
+// in a checkout.
 func (r *relic) tracked() (bool, error) {
 	dir, err := filepath.Abs(r.dir)
 	if err != nil {
@@ -246,14 +248,14 @@ func (r *relic) tracked() (bool, error) {
 		info, err := os.Stat(git)
 		if err == nil {
 			if !info.IsDir() {
-				// A linked checkout has a file that names the directory.
+				// In a linked worktree, .git is a file that names the git directory.
 				content, err := os.ReadFile(git)
 				if err != nil {
 					return false, err
 				}
 				to, ok := strings.CutPrefix(strings.TrimSpace(string(content)), "gitdir: ")
 				if !ok {
-					return false, fmt.Errorf("%s names no directory", git)
+					return false, fmt.Errorf("reading %s: it must begin with \"gitdir: \": repair it with `git worktree repair`", git)
 				}
 				if git = to; !filepath.IsAbs(git) {
 					git = filepath.Join(dir, to)

@@ -10,9 +10,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// newVMs turns the requests into VMs, all or none, and advances the rotations. It assigns
-// neither VMIDs in taken nor VMIDs of guests or of VMs in before, and no MAC addresses of
-// VMs in after.
+// newVMs turns the requests into VMs and advances the rotations; if it returns an error, it
+// returns no VM. It assigns neither VMIDs in taken nor VMIDs of guests or of VMs in before,
+// and no MAC addresses of VMs in after.
 func (s *Scaler) newVMs(
 	requests []Request, snapshot *topology.Snapshot, before, after []fleet.VM, taken map[topology.RegionName][]fleet.VMID, rotations rotations,
 ) ([]fleet.VM, error) {
@@ -153,7 +153,8 @@ func (e *NoSeedStorageError) Error() string {
 }
 
 // SeedStorage returns the storage of a host for seeds: the requested one, or the first
-// suitable one by name if requested is fleet.AnySeedStorage.
+// suitable one by name if requested is fleet.AnySeedStorage. It returns false if the host
+// is nil or has no active storage for ISO images with that name, or if requested is empty.
 func SeedStorage(host *topology.Host, requested string) (string, bool) {
 	if host == nil || requested == "" {
 		return "", false

@@ -26,16 +26,16 @@ const maxParallelHosts = 8
 // plans than cores do not end earlier but need more memory.
 func parallelPlans() int { return min(maxParallelHosts, runtime.GOMAXPROCS(0)+1) }
 
-// ErrNoEngine is returned by Plan and Apply of a scaler without an engine.
-var ErrNoEngine = errors.New("no engine found: install OpenTofu or Terraform, or set engine.binary")
+// ErrNoEngine is returned by operations that need an engine if the scaler has none.
+var ErrNoEngine = errors.New("no engine found: install OpenTofu or Terraform, or set engine.binary in numaform.yaml")
 
 // RootPlan is the plan for one host.
 type RootPlan struct {
 	Host topology.HostID
-	// Touched is set if the change affects the host itself, and not set if an earlier
-	// change left the host unfinished.
+	// Touched is set if the change contains a request for the host, and not set if the host
+	// is planned for another reason, such as unfinished work of an earlier change.
 	Touched bool
-	// InPlace is set for a plan that should change VMs while they run.
+	// InPlace is set if the change updates VMs of the host while they run.
 	InPlace bool
 	Plan    *state.Plan
 	Intent  guard.Intent
@@ -43,8 +43,8 @@ type RootPlan struct {
 	// TakenOut are VMs to be deleted because a person deleted their files, and Made are
 	// VMs to be created that an earlier change, or a person, added to the files.
 	TakenOut, Made []fleet.VM
-	// Missing are the addresses that were removed from the state, because Proxmox no longer
-	// has these VMs.
+	// Missing are the addresses that were removed from the state because they did not refer
+	// to VMs of the fleet.
 	Missing []string
 	// Repinned are running VMs that the host agent is to pin to other CPUs.
 	Repinned []Repin
@@ -52,7 +52,7 @@ type RootPlan struct {
 	Err error
 
 	workspace *state.Workspace
-	// outside are writes that no plan contains, for the record.
+	// outside are writes to Proxmox or the state that no plan contains, for the record.
 	outside []string
 	// orphans are guests with our marker that are in neither files nor state.
 	orphans []located
@@ -60,7 +60,7 @@ type RootPlan struct {
 	dry bool
 }
 
-// Changes reports whether the plan does anything.
+// Changes reports whether the plan changes anything, including the state.
 func (p *RootPlan) Changes() bool {
 	return len(p.Intent.Create)+len(p.Intent.Delete)+len(p.Intent.Import)+len(p.Intent.Update)+len(p.Intent.Wake) > 0 ||
 		(p.Plan != nil && p.Plan.Changes)
@@ -76,8 +76,9 @@ func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []RootPlan, er
 	return plans, err
 }
 
-// planHosts plans the hosts that the change touches, the hosts that an earlier change
-// left unfinished, and the hosts in more. If at is dry, the states do not change.
+// planHosts plans the hosts that the change touches and, unless the change is narrow, the
+// hosts with unfinished work and the hosts in more. It then checks the limits on all plans
+// together. If at is dry, the states do not change.
 func (s *Scaler) planHosts(ctx context.Context, change *Change, at places, more []topology.HostID) ([]RootPlan, error) {
 	if s.config.Engine == nil {
 		return nil, ErrNoEngine
@@ -353,9 +354,9 @@ func (c *Change) plan(ctx context.Context, workspace *state.Workspace, host topo
 	return workspace.Plan(ctx, options)
 }
 
-// checkNodes records why VMs to be deleted must not be deleted yet. A VM that would be
-// removed only because its file was deleted is not deleted if it is unknown whether its
-// Node is drained.
+// checkNodes records why VMs to be deleted must not be deleted yet, and whether they have
+// lost their Nodes. takenOut are VMs that would be deleted only because their files were
+// deleted: they are not deleted if the scaler may not see all Nodes.
 func (s *Scaler) checkNodes(ctx context.Context, v *hostView, takenOut []fleet.VM) {
 	v.blocked = map[string]string{}
 	v.gone = map[string]bool{}
@@ -391,7 +392,7 @@ func (s *Scaler) check(plan *RootPlan) {
 }
 
 // adopt restores the files of existing VMs that are only in the history, and reports
-// whether there are any: the next plan imports them.
+// whether it restored any: the next plan imports them.
 func (s *Scaler) adopt(ctx context.Context, change *Change, plans []RootPlan) (bool, error) {
 	var orphans []located
 	for i := range plans {

@@ -34,7 +34,7 @@ type Request struct {
 type Change struct {
 	Before, After           fleet.Fleet
 	BeforeFiles, AfterFiles generator.Files
-	// Added and Removed are the requested changes.
+	// Added are the VMs to create, and Removed the VMs to delete.
 	Added, Removed []fleet.VM
 	// Renumbered are desired VMs that do not exist and whose VMID another guest has
 	// taken: Added contains their successors.
@@ -56,7 +56,7 @@ type Change struct {
 	Why    string
 	Undoes string
 
-	// from is the reading that the change was made from.
+	// from is the reading on which the change is based.
 	from *reading
 	// narrow limits planning to the hosts that the change touches.
 	narrow bool
@@ -69,7 +69,7 @@ type Change struct {
 	later []fleet.VM
 	// outside are the writes to Proxmox since the last change that no plan contains.
 	outside []string
-	// open is what earlier changes have begun and not finished.
+	// open is the unfinished work of earlier changes, by host.
 	open map[topology.HostID]audit.Open
 	// rotations are the VMID rotations after the change.
 	rotations rotations
@@ -98,7 +98,7 @@ func newChange(from *reading, snapshot *topology.Snapshot) *Change {
 	}
 }
 
-// index finds the guests of the change's snapshot.
+// index returns the guests of the change's snapshot.
 func (c *Change) index() guestIndex { return indexGuests(c.Snapshot, c.After.ClusterID) }
 
 // Warnings describes guests that need a person's attention: VMs of the fleet whose
@@ -171,11 +171,11 @@ func (c *Change) Hosts() []topology.HostID {
 }
 
 // Unfinished reports whether work remains besides the change: an unfinished earlier
-// change, or changes by people in files or in Proxmox.
+// change, or differences between the files and Proxmox.
 func (c *Change) Unfinished() bool { return len(c.unfinished()) > 0 }
 
-// unfinished returns the hosts with a change in progress, and the hosts whose desired and
-// actual state differ.
+// unfinished returns the hosts with unfinished work and the differing hosts, except the
+// hosts to which this process is applying a change.
 func (c *Change) unfinished() []topology.HostID {
 	hosts := c.differing()
 	for host := range c.open {
@@ -184,7 +184,8 @@ func (c *Change) unfinished() []topology.HostID {
 	return slices.DeleteFunc(hosts, func(host topology.HostID) bool { return c.from.busy[host] })
 }
 
-// differing returns the hosts whose desired and actual state differ.
+// differing returns the hosts where a desired VM does not exist, or a guest with our marker
+// has no file, except busy and quiet hosts.
 func (c *Change) differing() []topology.HostID {
 	var hosts []topology.HostID
 	index := c.index()
@@ -218,8 +219,9 @@ func (s *Scaler) Propose(
 }
 
 // AddVMs assigns each request a VMID, a name and a key, and renders the fleet with them.
-// It does not assign VMIDs that are in taken or that guests in the snapshot have, and
-// renames VMs whose VMID another guest has taken.
+// It does not assign VMIDs that are in taken or that guests in the snapshot have. It
+// replaces desired VMs that do not exist and whose VMID another guest has taken by VMs
+// with other VMIDs, names and keys.
 func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.RegionName][]fleet.VMID) error {
 	requests = slices.Clone(requests)
 	change.Renumbered = change.index().reused(change.After.VMs)
@@ -252,7 +254,7 @@ func (e *UnknownVMError) Error() string {
 // ProposeRemoval renders the fleet without the named VMs.
 func (s *Scaler) ProposeRemoval(ctx context.Context, snapshot *topology.Snapshot, names []string) (*Change, error) {
 	if len(names) == 0 {
-		return nil, errors.New("removing nodes: no name was given")
+		return nil, errors.New("removing nodes: no name was given: name at least one node")
 	}
 	change, err := s.NewChange(ctx, snapshot)
 	if err != nil {
@@ -346,8 +348,8 @@ type UndoError struct{ ID, Problem string }
 func (e *UndoError) Error() string { return fmt.Sprintf("undoing %s: %s", e.ID, e.Problem) }
 
 // ProposeUndo renders the reverse of a change: it removes the VMs that the change
-// created, and re-creates the VMs that it removed, on their hosts if there is room, with
-// new VMIDs and keys.
+// created, and re-creates the VMs that it removed, with new VMIDs and keys, on their former
+// hosts or, if these have no room, on other hosts of the region.
 func (s *Scaler) ProposeUndo(
 	ctx context.Context, snapshot *topology.Snapshot, undone *audit.Change, taken map[topology.RegionName][]fleet.VMID,
 ) (*Change, error) {
@@ -372,7 +374,7 @@ func (s *Scaler) ProposeUndo(
 		return nil, &UndoError{ID: undone.ID, Problem: "it updated VMs to match their ProxmoxNodeClass: revert the class instead"}
 	}
 	if len(removed) == 0 && len(change.Removed) == 0 {
-		return nil, &UndoError{ID: undone.ID, Problem: "nothing is left to undo: the VMs that it created no longer exist, and it removed none"}
+		return nil, &UndoError{ID: undone.ID, Problem: "nothing is left to undo: the VMs that it created no longer exist, and the VMs that it removed, if any, were re-created"}
 	}
 
 	place := planner.New(change.Snapshot, change.After.VMs)
@@ -444,8 +446,8 @@ func (s *Scaler) removedBy(ctx context.Context, undone *audit.Change, current []
 	return removed, nil
 }
 
-// recordedVMs returns all VMs in the history, by key. A VM that was ever woken is not a
-// standby VM, even if the record of its creation says so.
+// recordedVMs returns the VMs whose spec is in the history, by key. A VM that was ever
+// woken is not a standby VM, even if the record of its creation declares it as one.
 func recordedVMs(entries []audit.Entry) map[fleet.Key]fleet.VM {
 	recorded := map[fleet.Key]fleet.VM{}
 	woken := wokenIn(entries)

@@ -55,8 +55,8 @@ type rotations map[topology.RegionName]fleet.Rotation
 const (
 	// recently is the minimum period for which the history is read for a change.
 	recently = 24 * time.Hour
-	// clockSkew is the maximum difference between two machines' clocks for which the order
-	// of their records is correct.
+	// clockSkew is how far the clocks of two machines may differ: other installations'
+	// records that are further in the future are ignored.
 	clockSkew = 5 * time.Minute
 )
 
@@ -103,7 +103,7 @@ func (s *Scaler) read(ctx context.Context) (*reading, error) {
 
 	r.unverified = s.changedByOthers(history)
 	r.open = s.unfinishedWork(r)
-	// Omit hosts without VMs whose region is no longer configured: they need no work.
+	// Omit hosts without VMs and unfinished work whose region is not configured.
 	r.fleet.Hosts = slices.DeleteFunc(r.fleet.Hosts, func(host topology.HostID) bool {
 		_, unfinished := r.open[host]
 		return !unfinished && !s.configured(host.Region) &&
@@ -160,8 +160,8 @@ func succeededOn(entry *audit.Entry, host topology.HostID) bool {
 	return result != nil && slices.ContainsFunc(result.Hosts, func(e audit.Ended) bool { return e.Host == host && e.Error == "" })
 }
 
-// readRotations returns the VMID rotations: from the history, and from the fleet's VMs in
-// regions that it does not contain.
+// readRotations returns the VMID rotations: from the history, and for regions that the
+// history does not contain, from the fleet's VMs.
 func (s *Scaler) readRotations(r *reading) rotations {
 	found := rotations{}
 	for i := range r.recent {

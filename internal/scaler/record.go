@@ -16,8 +16,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// writes reports whether there is anything to record: files, a plan with changes, or
-// unfinished work, which this run may have found complete.
+// writes reports whether there is anything to record: requests, changed files, a plan with
+// changes, writes that no plan contains, or unfinished work, which this run may have found
+// complete.
 func (c *Change) writes(plans []RootPlan) bool {
 	if len(c.outside) > 0 || !c.Empty() || !sameFiles(c.BeforeFiles, withModules(c)) {
 		return true
@@ -30,7 +31,7 @@ func (c *Change) writes(plans []RootPlan) bool {
 	return slices.ContainsFunc(plans, func(p RootPlan) bool { return len(p.outside) > 0 || p.Changes() })
 }
 
-// record describes, before anything happens, the planned changes and their reason.
+// record returns the record of a change, which is written before the change is applied.
 func (s *Scaler) record(change *Change, plans []RootPlan, approver string) audit.Change {
 	// Records sort by time, even if the clocks of two machines differ.
 	now := s.config.Clock.Now().UTC()
@@ -191,7 +192,7 @@ func names(vms []fleet.VM) string {
 	return strings.Join(list, ", ")
 }
 
-// outcome returns the record of what happened.
+// outcome returns the record of how a change ended on each host.
 func (s *Scaler) outcome(id string, started time.Time, results []Result) audit.Outcome {
 	now := s.config.Clock.Now()
 	outcome := audit.Outcome{ID: id, Time: now.UTC(), Duration: now.Sub(started)}

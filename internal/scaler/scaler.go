@@ -22,14 +22,15 @@ import (
 
 // Proxmox is the scaler's access to a live Proxmox cluster.
 type Proxmox interface {
-	// Refresh re-reads which VMIDs exist, the given guests, and any guests of the given
-	// hosts whose CPUs may have changed.
+	// Refresh returns a copy of snapshot with the current VMIDs, in which the given guests
+	// and the guests of the given hosts whose CPUs may have changed are read again.
 	Refresh(ctx context.Context, snapshot *topology.Snapshot, hosts []topology.HostName, guests ...fleet.VMID) (*topology.Snapshot, error)
 	Hosts
-	// CanSetAffinity reports whether the credential may write a VM's affinity.
+	// CanSetAffinity reports whether the credential may write a VM's affinity, and if not,
+	// the reason.
 	CanSetAffinity() (bool, string)
 	// CanSetHugePages reports whether the credential may back a VM's memory with huge
-	// pages.
+	// pages, and if not, the reason.
 	CanSetHugePages() (bool, string)
 	// ProviderEnv returns the environment variables with the provider's credential.
 	ProviderEnv() map[string]string
@@ -37,7 +38,7 @@ type Proxmox interface {
 
 // Hosts returns the current state of hosts of a Proxmox cluster.
 type Hosts interface {
-	// Busy reports whether a host is cloning or destroying a guest.
+	// Busy reports whether a task on a host is cloning or destroying a guest.
 	Busy(ctx context.Context, host topology.HostName) (bool, error)
 	// Online reports whether the cluster reaches a host. It returns an error if that is
 	// unknown.
@@ -59,8 +60,8 @@ type Observer interface {
 	PlanDone(host topology.HostID, took time.Duration, err error)
 	GuardDone(took time.Duration)
 	ApplyDone(host topology.HostID, took time.Duration, err error)
-	// Queued receives how many VMs wait to be created or removed, and QueueDone how long
-	// one has waited.
+	// Queued receives how many VMs wait to be created or removed, and QueueDone how long a
+	// VM waited before its change began.
 	Queued(vms int)
 	QueueDone(host topology.HostID, waited time.Duration)
 }
@@ -82,8 +83,8 @@ type Region struct {
 	// CAFile contains the certificates to trust; empty means the system's.
 	CAFile string
 	VMIDs  fleet.VMIDRange
-	// WaitDelay is how long a canceled apply may continue before it is killed: longer
-	// than Proxmox takes for one VM. 0 means package state's default.
+	// WaitDelay is how long a canceled apply may continue before it is killed; it must be
+	// longer than Proxmox takes for one VM. 0 means state.DefaultWaitDelay.
 	WaitDelay time.Duration
 	// Timeouts are the timeouts of new VMs.
 	Timeouts fleet.Timeouts
@@ -118,8 +119,9 @@ type Config struct {
 	Engine *state.Engine
 	// PluginDir is a filesystem mirror of providers; empty means the registry.
 	PluginDir string
-	// Engines returns how many engines may run at once now, in all changes together; 0,
-	// or no function, means no limit other than that of each change.
+	// Engines returns how many engines may run at once now, in all changes together. If it
+	// is nil or returns 0, only the number of hosts that one change processes at once is
+	// limited.
 	Engines func() int
 	// Providers decides which providers may run.
 	Providers *state.Providers
@@ -131,11 +133,11 @@ type Config struct {
 	// NodeExists reports whether Kubernetes has a Node. If it is nil, a drained Node is
 	// assumed not to exist.
 	NodeExists func(ctx context.Context, node string) (bool, error)
-	// HolderGone returns the proof that no engine on a host, as named in a lock, is
-	// alive; nil means that no proof is available.
+	// HolderGone reports whether it is certain that no engine on a host, as named in a
+	// lock, is alive, and the proof. If it is nil, this is never certain.
 	HolderGone func(ctx context.Context, host string) (proof string, gone bool)
 	// Blind is the reason why a Node that Drained does not find may still exist, or
-	// empty. If it is set, files that people deleted do not delete VMs.
+	// empty. If it is set, numaform does not delete a VM because its file was deleted.
 	Blind string
 	// Guests performs operations on VMs that no plan can; nil does nothing.
 	Guests Guests
@@ -167,7 +169,7 @@ type Scaler struct {
 	mu sync.Mutex
 	// busy are the hosts to which a Writer is applying a change.
 	busy map[topology.HostID]bool
-	// done are the hosts that ended successfully in changes without an outcome yet.
+	// done are the hosts on which changes succeeded whose outcomes are not recorded yet.
 	done map[hostPart]bool
 	// noticed is the ID of the latest change by another installation that Notice
 	// received.
@@ -197,6 +199,7 @@ func New(config Config) *Scaler {
 	}
 }
 
+// region returns the configuration of a region, or only its name if it is not configured.
 func (s *Scaler) region(name topology.RegionName) Region {
 	for _, region := range s.config.Regions {
 		if region.Name == name {

@@ -7,7 +7,7 @@ import (
 
 // slots limit how many engines run at once. The limit may change while they run.
 type slots struct {
-	// limit returns how many may run at once; no function, or 0, means no limit.
+	// limit returns how many may run at once; if it is nil or returns 0, there is no limit.
 	limit func() int
 
 	// mu guards the fields below.
@@ -41,7 +41,8 @@ func (s *slots) take(ctx context.Context, apply bool) (release func()) {
 	}
 }
 
-// try takes a slot, or returns a channel that is closed when one becomes free.
+// try takes a slot and returns nil, or returns a channel that is closed when a slot becomes
+// free.
 func (s *slots) try(apply bool) (freed <-chan struct{}) {
 	limit := 0
 	if s.limit != nil {

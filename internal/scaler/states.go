@@ -30,8 +30,8 @@ func (s *Scaler) keepsStates() bool {
 }
 
 // backendConfig creates the directory of a host's states, and returns the backend's
-// configuration. A dry run gets a copy of a local state, so that it behaves like an
-// apply.
+// configuration, or nil if the states are not files below the state directory. A dry run
+// gets a copy of a local state, so that it behaves like an apply.
 func (s *Scaler) backendConfig(change *Change, at places, host topology.HostID) (map[string]string, error) {
 	home := at.state(host, stateFile)
 	if err := workdir.Private(filepath.Dir(home)); err != nil {
@@ -70,7 +70,7 @@ func (s *Scaler) backendConfig(change *Change, at places, host topology.HostID) 
 }
 
 // copyState copies the state of a host from its place, or from the place that an older
-// version used.
+// version used. If the host has no state, it does nothing.
 func (s *Scaler) copyState(to string, host topology.HostID) error {
 	dir, err := s.formerStateDir()
 	if err != nil {
@@ -115,9 +115,10 @@ func (e *MovedFleetError) Error() string {
 }
 
 // formerStateDir finds the state directory of a fleet that was moved, because the default
-// directory is named after the fleet's place. It returns the directory with the states,
-// or "" if they are in the right directory. If the fleet that owns a directory still
-// exists, this fleet is a copy.
+// directory is named after the fleet's place. It returns "" if the state directory already
+// belongs to the fleet, or if no other directory has its states. It returns a
+// MovedFleetError if the states belong to a fleet that still exists: this fleet is then a
+// copy of it.
 func (s *Scaler) formerStateDir() (string, error) {
 	if s.config.Place == "" || !s.keepsStates() {
 		return "", nil
@@ -176,6 +177,7 @@ func (s *Scaler) isOtherFleet(dir string) bool {
 	return err == nil
 }
 
+// readOwner returns the owner recorded in a state directory, or nil if none is recorded.
 func readOwner(dir string) (*owner, error) {
 	name := filepath.Join(dir, ownerFile)
 	content, err := os.ReadFile(name)

@@ -19,7 +19,7 @@ import (
 )
 
 // hostView contains the operations that a change may perform on one host, and the guests
-// that exist there.
+// in Proxmox.
 type hostView struct {
 	guestIndex
 	change  *Change
@@ -30,7 +30,8 @@ type hostView struct {
 	removed map[string]fleet.VM // removed by this change or an earlier one
 	updated map[string]fleet.VM // to change in place, by this change or an earlier one
 	woken   map[string]fleet.VM // standby VMs to start, by this change or an earlier one
-	// calls are the module calls of updated, whether or not their files contain them.
+	// calls are the module calls of the VMs in updated, including calls for security groups
+	// that were removed from their files.
 	calls []string
 	// retrying is set if VMs of an earlier change are among updated or woken.
 	retrying bool
@@ -45,9 +46,9 @@ type hostView struct {
 	gone map[string]bool
 }
 
-// viewHost gathers what may happen on a host. If fresh is set, it reads the host's guests
-// again: always the guests that the change removes or updates, and the guests with the
-// VMIDs in also.
+// viewHost returns the view of a host, or a HostDownError if the host cannot be used now.
+// If fresh is set, it reads the host again, including the guests that the change removes,
+// updates or wakes, and the guests with the VMIDs in also.
 func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostID, fresh bool, also ...fleet.VMID) (*hostView, error) {
 	snapshot := change.Snapshot
 	if live := s.region(id.Region).Live; fresh && live != nil {
@@ -99,7 +100,7 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 	return v, nil
 }
 
-// targets are the module calls affected by the change.
+// targets returns the module calls affected by the change, sorted.
 func (v *hostView) targets() []string {
 	targets := slices.Clone(v.calls)
 	for _, vm := range v.woken {
@@ -201,7 +202,7 @@ func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 	return intent
 }
 
-// alsoUpdate adds VMs to targets that are not in it yet.
+// alsoUpdate returns targets with the VMs that it does not contain yet.
 func (v *hostView) alsoUpdate(targets []guard.Target, vms []fleet.VM) []guard.Target {
 	for i := range vms {
 		address := generator.Address(&vms[i])
@@ -228,7 +229,7 @@ func (v *hostView) repairable(repaired map[string]fleet.VM) error {
 				return err
 			}
 		}
-		return fmt.Errorf("repairing %s: VMID %d is no longer this VM: run `numaform drift` again", vm.Name, vm.VMID)
+		return fmt.Errorf("repairing %s: guest %d no longer exists, or is another guest: run `numaform drift` again", vm.Name, vm.VMID)
 	}
 	return nil
 }
@@ -454,8 +455,8 @@ func (c *Change) guestsOf(host topology.HostID) []fleet.VMID {
 	return vmids
 }
 
-// recordedVM returns the VM that a resource's values describe, and its marker, if the
-// values have one.
+// recordedVM returns the key, name and VMID of the VM that a resource's values describe,
+// its marker, and whether its description has one.
 func recordedVM(values any) (vm fleet.VM, marker fleet.Marker, marked bool) {
 	attributes, _ := values.(map[string]any)
 	description, _ := attributes["description"].(string)

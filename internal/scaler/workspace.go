@@ -55,7 +55,8 @@ func (s *Scaler) permanentPlaces() (places, error) {
 	return at, err
 }
 
-// inScratch calls do with temporary places.
+// inScratch calls do with temporary places, which it deletes afterwards. doing begins its
+// own error messages.
 func (s *Scaler) inScratch(name, doing string, do func(at places) error) error {
 	temporary, err := scratch.New(name)
 	if err != nil {
@@ -138,7 +139,8 @@ func (s *Scaler) workspace(change *Change, at places, host topology.HostID) (*st
 		config.Gone = s.config.HolderGone
 	}
 	if config.Gone != nil {
-		// No other live process works on this state.
+		// With HolderGone, no other live process works on the state: a longer wait would
+		// not help.
 		config.LockTimeout = 5 * time.Second
 	}
 	return state.New(config)
@@ -173,12 +175,12 @@ func (s *Scaler) environment(work string, host topology.HostID) (map[string]stri
 const certificates = ".ca"
 
 // UnknownModulesError reports that a VM calls modules that this numaform does not
-// include.
+// contain.
 type UnknownModulesError struct{ VM, Hash string }
 
 func (e *UnknownModulesError) Error() string {
-	return fmt.Sprintf("vm %s: calls modules %s, which this numaform (%s) does not include: use a version that does, "+
-		"or allow them under modules.allow in numaform.yaml", e.VM, e.Hash, modules.Hash())
+	return fmt.Sprintf("vm %s: calls modules %s, which this numaform does not contain; it contains %s: use a version that contains them, "+
+		"or add them to modules.allow in numaform.yaml", e.VM, e.Hash, modules.Hash())
 }
 
 // rootFile contains the backend configuration of a host's root.
@@ -234,8 +236,8 @@ func (s *Scaler) rendered(change *Change, host topology.HostID, dry bool) (map[s
 // HostLock is the lock of one host's state.
 type HostLock struct {
 	Host topology.HostID
-	// Err is a *state.LockedError if another client holds the lock, or the reason why its
-	// state is unknown.
+	// Err is nil if the lock is free, a *state.LockedError if another client holds it, or
+	// the reason why that is unknown.
 	Err error
 }
 
@@ -243,8 +245,8 @@ type HostLock struct {
 // the process that acquired them.
 func (s *Scaler) LocalStates() bool { return s.config.Backend.Type == "local" }
 
-// Locks returns the lock of each host's state, from the backend. Local states have no
-// such locks.
+// Locks returns the lock of each host's state, from the backend. It returns none for local
+// states.
 func (s *Scaler) Locks(ctx context.Context) (locks []HostLock, err error) {
 	from, err := s.read(ctx)
 	if err != nil {

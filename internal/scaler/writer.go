@@ -21,8 +21,8 @@ import (
 type Gate interface {
 	// Approver returns who approved the plan of a host, or "" if it is pending approval.
 	Approver(ctx context.Context, plan *RootPlan) (approver string, err error)
-	// Asks reports whether a plan with updates in place needs approval even though the
-	// guard allows it.
+	// Asks reports whether a plan with updates in place or wakes needs approval even though
+	// the guard allows it.
 	Asks(ctx context.Context, plan *RootPlan) (bool, error)
 }
 
@@ -70,7 +70,8 @@ const (
 type VMState struct {
 	VM    fleet.VM
 	Phase Phase
-	// Err is why the VM failed or is pending approval, or why its removal waits.
+	// Err is why the VM failed or is pending approval, or why its creation, wake or removal
+	// waits; nil if there is no reason.
 	Err error
 	// Since is when the phase began.
 	Since time.Time
@@ -142,9 +143,9 @@ func (d delay) grown(now time.Time) delay {
 }
 
 // Writer accepts requests to create and remove VMs at any time, and applies them in the
-// background. All requests for free hosts go into one change; requests for a host that is
-// being applied wait until it is free again. There is one Writer for a fleet: start it
-// with Run, on the leader only.
+// background. It combines requests for free hosts into one change; requests for a host that
+// is being applied wait until it is free again. A fleet has one Writer: start it with Run,
+// on the leader only.
 type Writer struct {
 	scaler *Scaler
 	config WriterConfig
@@ -202,8 +203,8 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 // soon is the delay before the next attempt after a failure.
 const soon = 2 * time.Second
 
-// Run creates and removes VMs until ctx ends. It then cancels the applies in progress and
-// waits for them.
+// Run creates and removes VMs until ctx ends, which cancels the applies in progress. It
+// waits for them and releases the fleet's lock before it returns.
 func (w *Writer) Run(ctx context.Context) error {
 	defer w.group.Wait()
 	for {
@@ -248,7 +249,8 @@ const attemptsPerStep = 8
 // errReduced reports that a change has to continue without some hosts or VMs.
 var errReduced = errors.New("some hosts or VMs cannot take part in the change")
 
-// step begins what can be done now, and returns when to try again.
+// step begins the changes that can begin now. again is the time until the next attempt; 0
+// means at the next poll.
 func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 	for range attemptsPerStep {
 		if w.config.Paused() { // since the previous part of a burst
@@ -305,7 +307,7 @@ func (w *Writer) begin(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// due returns the time until the next postponed attempt.
+// due returns the time until the next postponed attempt, or 0 if none is postponed.
 func (w *Writer) due() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -538,8 +540,8 @@ func (w *Writer) Record(written []string) {
 	w.nudge()
 }
 
-// outsideDue reports whether lines about writes to Proxmox have waited for a change long
-// enough: they are lost if the process dies.
+// outsideDue reports whether lines about writes to Proxmox have waited long enough to be
+// recorded without another change: they are lost if the process dies.
 func (w *Writer) outsideDue() bool {
 	return len(w.outside) > 0 && w.scaler.config.Clock.Since(w.outsideSince) >= soon
 }
@@ -556,7 +558,7 @@ func (w *Writer) VMs() []VMState {
 	return states
 }
 
-// VM returns the VM with a key, if VMs returns one.
+// VM returns the VM with a key, and whether VMs contains it.
 func (w *Writer) VM(key fleet.Key) (state VMState, exists bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -567,7 +569,7 @@ func (w *Writer) VM(key fleet.Key) (state VMState, exists bool) {
 	return m.VMState, true
 }
 
-// States returns the same as VMs, and ErrNotRead as long as no VM is known.
+// States is like VMs, but returns ErrNotRead until the fleet has been read.
 func (w *Writer) States(context.Context) ([]VMState, error) {
 	if !w.Synced() {
 		return nil, ErrNotRead

@@ -289,7 +289,7 @@ func TestDriftText(t *testing.T) {
 	out = run(t, stage, cli.ExitOK, "drift", "-f", stage.Manifests())
 	for _, part := range []string{
 		"5 in sync, 1 repairable, 2 needs replacement, 1 stray", "cpu.cores: file has 4, Proxmox has 1", "on_boot: file has true, Proxmox has false",
-		`cpu.affinity: file has nothing, Proxmox has "0-1"`, "→ numaform does not change it: restore its file",
+		`cpu.affinity: file has nothing, Proxmox has "0-1"`, "→ the next apply deletes it if the state contains it",
 	} {
 		if !strings.Contains(out, part) {
 			t.Errorf("drift does not print %q:\n%s", part, out)
