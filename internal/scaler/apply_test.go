@@ -29,7 +29,8 @@ func noEngine(config *scaler.Config) { config.Engine = &state.Engine{Path: "/now
 
 func approveAll([]scaler.RootPlan) (string, error) { return "", nil }
 
-// untouched checks that the fleet's files are the same as before the change.
+// untouched checks that the fleet's files are the same as before the change, and that the
+// history is empty.
 func untouched(t *testing.T, s *scaler.Scaler, change *scaler.Change) {
 	t.Helper()
 	files, err := s.Store().Files()

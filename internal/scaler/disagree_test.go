@@ -14,7 +14,7 @@ import (
 )
 
 // TestAgree checks a VM for which state, plan and Proxmox differ right before it is
-// deleted or changed.
+// deleted or changed: the error names the attribute that differs.
 func TestAgree(t *testing.T) {
 	t.Parallel()
 	ours, other := vm(pve1, 2000), vm(pve1, 2001)

@@ -26,7 +26,8 @@ func still(t *testing.T, snapshot *topology.Snapshot, vms ...fleet.VM) *scaler.C
 	return change
 }
 
-// update returns a plan that changes an attribute of a VM from its value in Proxmox.
+// update returns a plan's update of an attribute of a VM, from its value in Proxmox to the
+// value in its file.
 func update(vm fleet.VM, attribute string, proxmox, file any) *tfjson.ResourceChange {
 	change := create(vm)
 	change.Change = &tfjson.Change{
@@ -184,7 +185,7 @@ func TestDriftBesideDevices(t *testing.T) {
 	}
 }
 
-// TestDriftGone checks a refresh that does not find a VM that was just listed.
+// TestDriftGone checks the class of a listed VM that a refresh does not find.
 func TestDriftGone(t *testing.T) {
 	t.Parallel()
 	one := vm(pve1, 2001)
@@ -324,7 +325,8 @@ func TestElsewhere(t *testing.T) {
 	}
 }
 
-// TestFollow finds the outdated entries of a moved VM in the state.
+// TestFollow checks which state entries of a moved VM are outdated, and which hosts are
+// read before it is removed.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	one := vm(pve1, 2001)
@@ -354,7 +356,8 @@ func TestFollow(t *testing.T) {
 
 func ptr[T any](value T) *T { return &value }
 
-// TestLeaveOut continues without a VM that the provider cannot read.
+// TestLeaveOut checks which VMs are planned again after an engine error: all except the
+// VMs that the error names.
 func TestLeaveOut(t *testing.T) {
 	t.Parallel()
 	one, two := vm(pve1, 2001), vm(pve1, 2002)
@@ -373,7 +376,8 @@ func TestLeaveOut(t *testing.T) {
 	}
 }
 
-// TestProposeRepair reverts only repairable drift, and writes no file.
+// TestProposeRepair checks that a repair contains only VMs with repairable drift that are
+// in the fleet, and changes no file.
 func TestProposeRepair(t *testing.T) {
 	t.Parallel()
 	one, two, gone := vm(pve1, 2001), vm(pve1, 2002), vm(pve2, 2003)

@@ -28,7 +28,7 @@ func (s *Scaler) Look(ctx context.Context, change *Change, host topology.HostID)
 	return s.viewHost(ctx, change, host, false)
 }
 
-// Repin allows a host's plan to change pins, and returns the VMs that it may update.
+// Repin runs repin on a plan of a host, and returns the VMs that the plan may update.
 func (s *Scaler) Repin(ctx context.Context, change *Change, host topology.HostID, plan *RootPlan, made *tfjson.Plan) ([]guard.Target, error) {
 	change.from = &reading{}
 	v, err := s.viewHost(ctx, change, host, false)
@@ -60,7 +60,7 @@ func (s *Scaler) Outcome(id string, started time.Time, results []Result) audit.O
 	return s.outcome(id, started, results)
 }
 
-// Begin begins a change of a host and then dies.
+// Begin records the begin of a change of a host, but no outcome, as if the process died.
 func (s *Scaler) Begin(t *testing.T, host topology.HostID, removed ...fleet.VM) {
 	t.Helper()
 	now, err := s.read(t.Context())
@@ -240,7 +240,7 @@ func (s *Scaler) StillAsPlanned(ctx context.Context, change *Change, host topolo
 	return v.stillAsPlanned(plan, intent)
 }
 
-// Next returns the removable VMs whose removal can begin now.
+// Next returns the VMs that the writer's next change removes, or nil.
 func (w *Writer) Next(t *testing.T) []fleet.VM {
 	t.Helper()
 	b, err := w.nextBatch(t.Context())
@@ -273,7 +273,7 @@ func (w *Writer) NextBatch(t *testing.T) *Batch {
 	return b
 }
 
-// BeginBatch begins a writer's change and drops it.
+// BeginBatch begins a writer's change, but does not apply it.
 func (s *Scaler) BeginBatch(ctx context.Context, b *Batch) error {
 	begun, err := s.begin(ctx, b.change, func([]RootPlan) (string, error) { return "", nil })
 	if err != nil {
@@ -339,7 +339,8 @@ func (c *Change) Compare(host topology.HostID, plan *tfjson.Plan) map[fleet.VMID
 // Differences returns the differences between values.
 func Differences(change *tfjson.Change) []DriftDifference { return differences(change) }
 
-// LeaveOut returns the VMs of a host that still have to be planned after an error.
+// LeaveOut returns the VMs of a host that still have to be planned after an error, and
+// whether the error names any VM.
 func (c *Change) LeaveOut(host topology.HostID, err error) (left map[string]fleet.VM, named bool) {
 	left = byAddress(c.After.VMs, host)
 	named = newComparison(c).leaveOut(err, left)
@@ -351,7 +352,8 @@ func (c *Change) Compared(host topology.HostID) []string {
 	return refreshTargets(byAddress(c.After.VMs, host), c.index())
 }
 
-// OnlyMovedAway reports whether a host may be down.
+// OnlyMovedAway reports whether a change of a host only removes VMs that are on other
+// hosts now.
 func (c *Change) OnlyMovedAway(host topology.HostID) bool { return c.onlyMovedAway(host) }
 
 // HostsOf returns the hosts to read before a host is changed.
@@ -362,7 +364,7 @@ func (v *hostView) Outdated(resources ...state.Resource) (targets, groups []stri
 	return v.outdated(resources, v.movedAway())
 }
 
-// Repairable returns an error if a host's VMs must not be repaired.
+// Repairable returns an error if VMs of a host must not be repaired now.
 func (v *hostView) Repairable(repaired ...fleet.VM) error {
 	return v.repairable(byAddress(repaired, v.id))
 }
@@ -370,8 +372,8 @@ func (v *hostView) Repairable(repaired ...fleet.VM) error {
 // IsNarrow reports whether planning is limited to the hosts that the change touches.
 func (c *Change) IsNarrow() bool { return c.narrow }
 
-// Failures returns the changes in a history that count as failed while hosts are being
-// applied.
+// Failures returns the IDs of the changes in a history that count as failed while the hosts
+// in busy are being applied.
 func Failures(entries []audit.Entry, busy ...topology.HostID) (ids []string) {
 	from := &reading{recent: entries, busy: map[topology.HostID]bool{}}
 	for _, host := range busy {

@@ -9,9 +9,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestGroupsLeaveWithTheirVM destroys a VM with security groups by hand. Its successor
-// gets them too, although the state records them as set; and once that VM is also
-// destroyed by hand, it can be removed from the fleet.
+// TestGroupsLeaveWithTheirVM destroys a VM with security groups by hand. The re-created VM
+// gets them too, although the state records them as set; and once it is also destroyed by
+// hand, it can be removed from the fleet.
 func TestGroupsLeaveWithTheirVM(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -52,7 +52,8 @@ func (mute) Refresh(context.Context, *topology.Snapshot, []topology.HostName, ..
 	return nil, errors.New("no answer")
 }
 
-// TestProposeWithoutAnAnswer does not treat an unreadable host as a failed clone.
+// TestProposeWithoutAnAnswer checks that Propose returns an error if a host with a clone
+// cannot be read, instead of treating the clone as failed.
 func TestProposeWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	for _, busy := range []error{nil, errors.New("no answer")} {
@@ -65,7 +66,8 @@ func TestProposeWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestProposeAwaitsClones finds a guest in creation with a VM's VMID.
+// TestProposeAwaitsClones checks that Propose waits for a guest in creation with a VM's
+// VMID, and gives the VM another VMID if the guest does not become that VM.
 func TestProposeAwaitsClones(t *testing.T) {
 	t.Parallel()
 	wanted := vm(pve1, 2000)
@@ -102,8 +104,8 @@ func TestProposeAwaitsClones(t *testing.T) {
 	}
 }
 
-// TestProposeAwaitsNoCloneForever finds clones that do not end, and reports each of their
-// guests once.
+// TestProposeAwaitsNoCloneForever checks that Propose stops waiting for clones that do not
+// end, with an error that names each guest.
 func TestProposeAwaitsNoCloneForever(t *testing.T) {
 	t.Parallel()
 	making := func(id int, lock string) topology.Guest {

@@ -179,8 +179,8 @@ func TestWorkOfAPusher(t *testing.T) {
 	}
 }
 
-// TestWorkIsRestored tampers with the engine's directory, between an approved plan and
-// its apply, and before the next plan.
+// TestWorkIsRestored writes files to the engine's directory between an approved plan and
+// its apply, and before the next plan: they are removed before the engine reads them.
 func TestWorkIsRestored(t *testing.T) {
 	t.Parallel()
 	address, connections := listen(t)

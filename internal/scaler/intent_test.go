@@ -310,7 +310,8 @@ func TestCPUsTakenMeanwhile(t *testing.T) {
 	}
 }
 
-// TestMemoryTakenMeanwhile adds guests to the host of a VM that was just created.
+// TestMemoryTakenMeanwhile checks which guests on the host of a new VM conflict with it
+// because of their memory.
 func TestMemoryTakenMeanwhile(t *testing.T) {
 	t.Parallel()
 	a := vm(pve1, 2000)

@@ -238,8 +238,8 @@ func TestWriterRemovesOnlyWhatItAskedAbout(t *testing.T) {
 	}
 }
 
-// TestWriterHoldsTheLockWhileItApplies checks the store's lock while a clone is slow and
-// the writer makes further steps.
+// TestWriterHoldsTheLockWhileItApplies checks that the writer holds the store's lock while
+// a clone is in progress and it takes further steps, and releases it afterwards.
 func TestWriterHoldsTheLockWhileItApplies(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -303,8 +303,8 @@ func TestWriterHoldsTheLockWhileItApplies(t *testing.T) {
 	}
 }
 
-// TestRecordTimes writes records with clocks ahead of, equal to and behind the last
-// one's, in another time zone.
+// TestRecordTimes checks the time and ID of a record if the clock, in another time zone, is
+// ahead of, equal to or behind the time of the last record.
 func TestRecordTimes(t *testing.T) {
 	t.Parallel()
 	last := time.Date(2030, 1, 2, 3, 4, 5, 6000, time.UTC)
@@ -332,7 +332,8 @@ func TestRecordTimes(t *testing.T) {
 	}
 }
 
-// TestOutcomeTimes uses a clock that advances only while a host is planned and applied.
+// TestOutcomeTimes checks recorded and observed durations, with a clock that advances only
+// while a host is planned and applied.
 func TestOutcomeTimes(t *testing.T) {
 	t.Parallel()
 	const planning, applying = 11 * time.Second, 7 * time.Second

@@ -13,7 +13,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestLocks reads the lock's holder from the backend of each host's state.
+// TestLocks reads the lock of each host's state: two free locks, then one held lock. It
+// also checks fleets without hosts, without an engine and with local states.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	engine, err := state.FindEngine(t.Context(), state.EngineConfig{Binary: testenv.Engine(t)})

@@ -21,7 +21,8 @@ import (
 
 const aState = `{"version":4,"terraform_version":"1.9.0","serial":7,"lineage":"a","outputs":{},"resources":[]}`
 
-// oldFleet is the directory of a fleet in which an older version worked.
+// oldFleet is a fleet's directory in which an older version kept its states, with the state
+// directory of this version. said are the progress messages.
 type oldFleet struct {
 	t          *testing.T
 	dir, state string
@@ -77,8 +78,8 @@ func must(t *testing.T, errs ...error) {
 	}
 }
 
-// TestStatesAreTakenOverOnce migrates an older version's states, and puts different
-// states in their place afterwards.
+// TestStatesAreTakenOverOnce migrates an older version's states. It checks that states that
+// are put in the fleet's directory afterwards are ignored.
 func TestStatesAreTakenOverOnce(t *testing.T) {
 	t.Parallel()
 	const errored = ".numaform/work/lab/pve-1/errored.tfstate"
@@ -116,8 +117,8 @@ func TestStatesAreTakenOverOnce(t *testing.T) {
 	}
 }
 
-// TestTakingOverIsCutOff interrupts the migration before all states are migrated, and
-// after.
+// TestTakingOverIsCutOff repeats a migration that was interrupted after it copied the first
+// of two states: the copy is not overwritten, and the second state is migrated.
 func TestTakingOverIsCutOff(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)
@@ -132,7 +133,9 @@ func TestTakingOverIsCutOff(t *testing.T) {
 	}
 }
 
-// TestStatesOfOthersAreNotTakenOver checks states that other users may have written.
+// TestStatesOfOthersAreNotTakenOver checks that states are refused that other users may
+// have written: states that are tracked by git, reached through a link, not regular files
+// or too large.
 func TestStatesOfOthersAreNotTakenOver(t *testing.T) {
 	t.Parallel()
 	const name = "lab/pve-1/terraform.tfstate"
@@ -179,7 +182,7 @@ func TestStatesOfOthersAreNotTakenOver(t *testing.T) {
 			t.Helper()
 			o.put(name, "")
 			must(t, os.Truncate(filepath.Join(o.dir, name), 1<<30))
-		}, "has 1073741824 bytes"},
+		}, "has 1073741824 bytes, more than the maximum of 268435456"},
 	}
 	for title, c := range cases {
 		t.Run(title, func(t *testing.T) {
@@ -198,7 +201,8 @@ func TestStatesOfOthersAreNotTakenOver(t *testing.T) {
 	}
 }
 
-// TestUntrackedStatesOfACheckoutAreTakenOver checks the usual case of a fleet in git.
+// TestUntrackedStatesOfACheckoutAreTakenOver checks that a state in a git checkout is
+// migrated if git does not track it.
 func TestUntrackedStatesOfACheckoutAreTakenOver(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)
@@ -211,8 +215,8 @@ func TestUntrackedStatesOfACheckoutAreTakenOver(t *testing.T) {
 	}
 }
 
-// TestOtherBackendsHaveErroredStatesOnly ignores a local state if the fleet has another
-// backend.
+// TestOtherBackendsHaveErroredStatesOnly checks that only states that no backend accepted
+// are migrated if the fleet's states are not files below the state directory.
 func TestOtherBackendsHaveErroredStatesOnly(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []fleet.Backend{{Type: "kubernetes"}, {Type: "pg"}, {Type: "http"}, {Type: "local", Config: map[string]string{"path": "/srv/states"}}} {
@@ -228,7 +232,8 @@ func TestOtherBackendsHaveErroredStatesOnly(t *testing.T) {
 }
 
 // TestFleetMoves moves and copies a fleet with the default state directory, which is
-// named after the fleet's place.
+// named after the fleet's place. The states of a moved fleet are found, and a copy is
+// refused until the original is deleted.
 func TestFleetMoves(t *testing.T) {
 	t.Parallel()
 	begin := func(t *testing.T) (o *oldFleet, next func(dir, state string)) {
@@ -300,8 +305,8 @@ func TestFleetMoves(t *testing.T) {
 	})
 }
 
-// TestStateDirIsPrivate refuses a directory that anyone who can change the fleet can
-// write.
+// TestStateDirIsPrivate checks that a state directory is refused if it is not set, or is
+// in the fleet's directory or a git checkout, which others can write to.
 func TestStateDirIsPrivate(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{"", "fleet/state", "fleet", "checkout/state"} {
@@ -327,7 +332,8 @@ func track(t *testing.T, dir, name string) {
 	must(t, err)
 }
 
-// TestMarkOfTheMigration checks the list of migrated states.
+// TestMarkOfTheMigration checks that the record of a migration contains the fleet's
+// directory and the migrated states.
 func TestMarkOfTheMigration(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)
@@ -346,7 +352,8 @@ func TestMarkOfTheMigration(t *testing.T) {
 }
 
 // TestRunIsTakenOver migrates the record of an operation during which an older version
-// died.
+// died. It fails while that operation runs, and ignores or refuses records that prove
+// nothing.
 func TestRunIsTakenOver(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)
@@ -369,7 +376,7 @@ func TestRunIsTakenOver(t *testing.T) {
 		t.Errorf("record %s", content)
 	}
 
-	// The copy of a directory proves nothing, and neither does a pushed record.
+	// The record of a copied directory is ignored, and a pushed record is refused.
 	o = newOldFleet(t)
 	o.put(name, record)
 	must(t, o.scaler().Places())
@@ -385,7 +392,7 @@ func TestRunIsTakenOver(t *testing.T) {
 }
 
 // TestOldStateStays checks a migrated state that cannot be renamed, so that an older
-// version would use it: numaform does nothing until it is removed.
+// version would use it: the migration fails until the file in the way is removed.
 func TestOldStateStays(t *testing.T) {
 	t.Parallel()
 	o := newOldFleet(t)

@@ -14,7 +14,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// resting returns a writer of a fleet with workers-2000, which does not run, and its clock.
+// resting returns a writer that has read a fleet with workers-2000 but is not running, the
+// VM, and the writer's clock.
 func resting(t *testing.T, guest func(fleet.VM) topology.Guest) (*scaler.Writer, fleet.VM, *clocktesting.FakeClock) {
 	t.Helper()
 	now := clocktesting.NewFakeClock(time.Now())
@@ -141,7 +142,7 @@ func TestYieldsOnlyByWhatProxmoxSays(t *testing.T) {
 	}
 }
 
-// TestDriftLooksAtEachHostOnce checks a VM without a file on a host with other VMs.
+// TestDriftLooksAtEachHostOnce checks that a host with a VM and a stray is compared once.
 func TestDriftLooksAtEachHostOnce(t *testing.T) {
 	t.Parallel()
 	first, second, stray := vm(pve1, 2000), vm(pve2, 2001), vm(pve1, 2002)

@@ -34,8 +34,8 @@ func (w watchful) Online(ctx context.Context, host topology.HostName) (bool, err
 	}
 }
 
-// TestWatchedHost loses a host during an operation, which is canceled only after three
-// consecutive readings.
+// TestWatchedHost checks that an operation is canceled only after three consecutive
+// readings report its host as offline.
 func TestWatchedHost(t *testing.T) {
 	t.Parallel()
 	up, down, silent := reading{online: true}, reading{}, reading{err: errors.New("595 No route to host")}
@@ -73,8 +73,8 @@ func TestWatchedHost(t *testing.T) {
 	}
 }
 
-// TestWatchEndsWithTheApply stops a watch of a host that was lost after the apply, and
-// one that was canceled by the caller: neither is a lost host.
+// TestWatchEndsWithTheApply stops a watch of a host that was lost although the apply
+// succeeded, and a watch that the caller canceled: neither returns a HostLostError.
 func TestWatchEndsWithTheApply(t *testing.T) {
 	t.Parallel()
 	clock := clocktesting.NewFakeClock(time.Now())

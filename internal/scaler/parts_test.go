@@ -17,8 +17,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestBurstHasParts reserves VMs on many hosts: a change takes a host for each core, and
-// more hosts until it has 32 VMs.
+// TestBurstHasParts reserves VMs on many hosts: a change takes as many hosts as there are
+// cores, and more hosts until it has 32 VMs.
 func TestBurstHasParts(t *testing.T) {
 	t.Parallel()
 	cores := runtime.GOMAXPROCS(0)
@@ -51,8 +51,8 @@ func TestBurstHasParts(t *testing.T) {
 	}
 }
 
-// TestLimitsCountTheWholeBurst plans a part of a burst that exceeds a limit only as a
-// whole: the part needs approval, and is then rebuilt with all VMs.
+// TestLimitsCountTheWholeBurst plans a part of a burst that only as a whole exceeds a
+// limit: the part needs approval, and the next change contains all VMs.
 func TestLimitsCountTheWholeBurst(t *testing.T) {
 	t.Parallel()
 	w := newWorldWith(t, func(c *scaler.Config) { c.Rules.Limits.PerChange.Creates = 1 })

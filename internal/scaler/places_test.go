@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// TestPlaces checks one VM in each phase, with and without a file.
+// TestPlaces checks how Places divides VMs in each phase, with and without a file.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	var states []scaler.VMState

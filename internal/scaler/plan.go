@@ -362,7 +362,7 @@ func (s *Scaler) checkNodes(ctx context.Context, v *hostView, takenOut []fleet.V
 	v.gone = map[string]bool{}
 	for address, vm := range v.removed {
 		if s.config.Drained == nil {
-			v.blocked[address] = "nothing is known about the cluster's Nodes"
+			v.blocked[address] = "the cluster's Nodes are unknown: pass manifests with -f, or the cluster with --kubeconfig"
 		} else if err := s.config.Drained(ctx, vm.Name); err != nil {
 			v.blocked[address] = err.Error()
 		}

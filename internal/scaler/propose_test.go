@@ -52,7 +52,8 @@ func TestProposeAvoidsTakenVMIDs(t *testing.T) {
 	}
 }
 
-// TestProposeDataDisks assigns slots that the template leaves free.
+// TestProposeDataDisks checks that data disks get slots that the template leaves free, and
+// that a template with too few free slots is refused.
 func TestProposeDataDisks(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil)
@@ -100,8 +101,8 @@ func TestProposeMACs(t *testing.T) {
 	}
 }
 
-// TestReservedVMsHaveMACs completes prefixes of MAC addresses in the controller as a
-// proposal does: the generator refuses a prefix alone.
+// TestReservedVMsHaveMACs checks that Ensure completes prefixes of MAC addresses, as
+// Propose does: the generator refuses a prefix alone.
 func TestReservedVMsHaveMACs(t *testing.T) {
 	t.Parallel()
 	writer := scaler.NewWriter(newScaler(t, nil), scaler.WriterConfig{
@@ -120,7 +121,7 @@ func TestReservedVMsHaveMACs(t *testing.T) {
 	}
 }
 
-// TestProposeWithTimeouts sets timeouts only for new VMs.
+// TestProposeWithTimeouts checks that only new VMs get the configured timeouts.
 func TestProposeWithTimeouts(t *testing.T) {
 	t.Parallel()
 	want := fleet.Timeouts{Create: 5400, Start: 600}
@@ -268,7 +269,8 @@ func TestProposeRemoval(t *testing.T) {
 	}
 }
 
-// TestProposeKeepsGitignore adds the fleet to a directory with its own .gitignore.
+// TestProposeKeepsGitignore proposes VMs for a directory with its own .gitignore: its lines
+// remain, missing ones are added once.
 func TestProposeKeepsGitignore(t *testing.T) {
 	t.Parallel()
 	fresh := string(propose(t, newScaler(t, nil), snapshot()).AfterFiles[".gitignore"])
@@ -315,7 +317,8 @@ func TestWarnsOfGuestsThatNoFileWants(t *testing.T) {
 	}
 }
 
-// TestEmpty checks changes of one kind, and of two kinds in equal numbers.
+// TestEmpty checks that a change with requests of one or two kinds is not empty, and that
+// one without requests is.
 func TestEmpty(t *testing.T) {
 	t.Parallel()
 	one := []fleet.VM{vm(pve1, 2000)}

@@ -11,7 +11,7 @@ import (
 )
 
 // countingStore counts how often its fleet is read. Only the files of the first reading
-// can be parsed; later ones show that the fleet is the same.
+// can be parsed: later readings may only compare the revision.
 type countingStore struct {
 	store.Store
 	reads int
@@ -25,9 +25,9 @@ func (c *countingStore) Read(ctx context.Context) (generator.Files, store.Revisi
 	return files, revision, err
 }
 
-// TestOneReadingPerChange reads and parses a fleet once for each change, from the decision
-// to the record, because parsing 1,000 VMs takes half a second. Under the lock, it is only
-// compared.
+// TestOneReadingPerChange checks that a change parses the fleet's files only once, from the
+// decision to the record, because parsing 1,000 VMs takes half a second. The second
+// reading, under the lock, only compares the revision.
 func TestOneReadingPerChange(t *testing.T) {
 	t.Parallel()
 	var counted *countingStore

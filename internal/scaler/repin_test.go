@@ -20,8 +20,8 @@ func described(vm fleet.VM, was ...int) *tfjson.ResourceChange {
 	return update(vm, "description", from.String(), is.String()+"\nAsked: by a test")
 }
 
-// TestRepin allows a plan to change the host agent's pins of a running VM, if its host
-// has them.
+// TestRepin checks which plans may change the host agent's pins of a running VM, and which
+// pins are refused because the host does not have or cannot assign the CPUs.
 func TestRepin(t *testing.T) {
 	t.Parallel()
 	one := pinned(2001, pve1, 6, 38)

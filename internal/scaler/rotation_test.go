@@ -78,8 +78,8 @@ func TestNumbersWithoutHistory(t *testing.T) {
 	}
 }
 
-// TestApplyAfterAChangeThatWasTakenBack applies to unchanged files after VMIDs were
-// assigned meanwhile.
+// TestApplyAfterAChangeThatWasTakenBack checks that an apply is refused if another change
+// assigned VMIDs meanwhile, although the files are unchanged.
 func TestApplyAfterAChangeThatWasTakenBack(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil, vm(pve1, 2000))
@@ -92,7 +92,7 @@ func TestApplyAfterAChangeThatWasTakenBack(t *testing.T) {
 }
 
 // TestFirstChangeReverted reads a fleet without the files that the revert of its first
-// change deletes in addition to its VMs.
+// change deletes in addition to VMs: the next change restores them.
 func TestFirstChangeReverted(t *testing.T) {
 	t.Parallel()
 	kept := vm(pve1, 2000)
@@ -112,7 +112,7 @@ func TestFirstChangeReverted(t *testing.T) {
 	if diff := cmp.Diff(before, change.AfterFiles); diff != "" {
 		t.Errorf("files that come back (-want +got):\n%s", diff)
 	}
-	// The engine never gets modules that this version does not include.
+	// The engine never gets modules that this version does not contain.
 	older := maps.Clone(before)
 	older[node] = []byte(strings.ReplaceAll(string(older[node]), modules.Hash(), "0123456789abcdef"))
 	if err := s.Store().Write(older); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestSeedStorage finds the storage for the seed on the VM's host, after its key is
-// final.
+// TestSeedStorage checks which storage of the VM's host gets the seed, and that the seed's
+// name contains the requested key.
 func TestSeedStorage(t *testing.T) {
 	t.Parallel()
 	iso := func(name string) topology.Storage {

@@ -9,7 +9,8 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// TestSlots checks that as many engines run as the limit allows at any time.
+// TestSlots checks that no more engines run than the limit allows, which changes meanwhile,
+// and that callers stop waiting when their context ends.
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,8 +47,8 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// TestAppliesLeaveASlotToPlans plans although applies wait, unless the limit is one
-// engine.
+// TestAppliesLeaveASlotToPlans checks that applies leave one slot for plans, unless the
+// limit is one engine.
 func TestAppliesLeaveASlotToPlans(t *testing.T) {
 	t.Parallel()
 	for limit, applies := range map[int]int{1: 1, 2: 1, 4: 3} {

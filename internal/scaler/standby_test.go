@@ -31,7 +31,7 @@ func standby(host topology.HostID) scaler.Request {
 	return r
 }
 
-// runs checks whether a VM runs, and starts with its host.
+// runs checks that a VM runs and starts with its host, or that it does neither.
 func (w *world) runs(t *testing.T, vm fleet.VM, want bool) {
 	t.Helper()
 	guest, exists := w.sim.Guest(int(vm.VMID))
@@ -487,7 +487,7 @@ func TestStandbyVMsAreNotHalfMade(t *testing.T) {
 	}
 }
 
-// TestUndoRefusesAWake reverts a wake: the VM has the data of a node, and remains a node.
+// TestUndoRefusesAWake checks that a wake cannot be reverted: the VM has started.
 func TestUndoRefusesAWake(t *testing.T) {
 	t.Parallel()
 	woken := vm(pve1, 2000)

@@ -21,8 +21,8 @@ func tagged(vm fleet.VM, tags ...string) fleet.VM {
 	return vm
 }
 
-// changed waits until no VM of the writer has a pending update in place, or until one
-// failed or waits.
+// changed waits until no VM of the writer has a pending update in place; if failed is set,
+// until an update has failed or waits for approval.
 func changed(t *testing.T, writer *scaler.Writer, failed bool) []scaler.VMState {
 	t.Helper()
 	return await(t, writer, func(states []scaler.VMState) bool {
@@ -53,8 +53,8 @@ func await(t *testing.T, writer *scaler.Writer, holds func([]scaler.VMState) boo
 	}
 }
 
-// TestWriterChangesInPlace gives running VMs other tags, security groups and a pool: they
-// are the same VMs, nothing is cloned, and repeating the request does nothing.
+// TestWriterChangesInPlace changes the tags and security groups of running VMs. It checks
+// that no VM is cloned, restarted or replaced, and that repeating the request does nothing.
 func TestWriterChangesInPlace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -83,7 +83,7 @@ func TestWriterChangesInPlace(t *testing.T) {
 		t.Error("no security group was set")
 	}
 
-	// A host whose creates ended later is updated later, and so by its own change.
+	// A host whose creates ended later is updated later, by a change of its own.
 	before := w.kinds(t)
 	if len(before) > 3 || !slices.Equal(slices.Compact(slices.Clone(before)), []audit.Kind{audit.KindScaleUp, audit.KindUpdate}) {
 		t.Errorf("history %v, want a scale-up and one update, or one for each host", before)
@@ -135,8 +135,8 @@ func (w *world) kinds(t *testing.T) []audit.Kind {
 	return kinds
 }
 
-// TestWriterFinishesChangesInPlace makes an update in place fail: the next writer of the
-// fleet completes it, and a request for the old tags restores them.
+// TestWriterFinishesChangesInPlace stops a writer after an update in place failed: the next
+// writer completes it, and a request for the old tags restores them.
 func TestWriterFinishesChangesInPlace(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -163,7 +163,7 @@ func TestWriterFinishesChangesInPlace(t *testing.T) {
 }
 
 // TestChangesInPlaceCanBeTakenBack makes an update in place fail permanently, even for
-// the next writer: reverting it restores the old values.
+// the next writer. A request for the old tags then leaves no unfinished work.
 func TestChangesInPlaceCanBeTakenBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -182,8 +182,8 @@ func TestChangesInPlaceCanBeTakenBack(t *testing.T) {
 	w.underWay(t)
 }
 
-// TestChangesInPlaceWaitForAPerson uses a gate that requires approval for changes that
-// the guard allows.
+// TestChangesInPlaceWaitForAPerson uses a gate that requires approval for updates in place
+// that the guard allows: an update waits until it is approved.
 func TestChangesInPlaceWaitForAPerson(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -165,8 +165,8 @@ func TestAnotherInstallation(t *testing.T) {
 	}
 }
 
-// TestUndoOfForgedRecords checks that nothing is restored from other clients' records
-// alone.
+// TestUndoOfForgedRecords checks that an undo does not restore a VM whose spec is only in
+// another client's record.
 func TestUndoOfForgedRecords(t *testing.T) {
 	t.Parallel()
 	s := newScaler(t, nil, vm(pve1, 2000))
@@ -182,8 +182,8 @@ func TestUndoOfForgedRecords(t *testing.T) {
 	}
 }
 
-// TestTakesInNothingForged checks that a VM that only other clients' records contain is
-// not changed.
+// TestTakesInNothingForged checks that a stray VM that only other clients' records contain
+// is not adopted, and that it is once this installation has a record of it.
 func TestTakesInNothingForged(t *testing.T) {
 	t.Parallel()
 	stray := vm(pve1, 2003)

@@ -63,8 +63,8 @@ func (p *plansOf) count() int {
 	return strings.Count(p.lines.String(), " planning\n")
 }
 
-// TestWriterLeavesOrphansAlone checks that an unknown guest with the fleet's marker is
-// not changed.
+// TestWriterLeavesOrphansAlone checks that an unknown guest with the fleet's marker does
+// not make the writer plan its host again and again.
 func TestWriterLeavesOrphansAlone(t *testing.T) {
 	t.Parallel()
 	seen := &plansOf{}

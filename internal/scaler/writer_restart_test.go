@@ -43,8 +43,8 @@ func TestWriterRests(t *testing.T) {
 	}
 }
 
-// TestWriterAwaitsAnEarlierClone starts while the clone of a dead run is in progress: the
-// writer checks again soon, not only after Poll.
+// TestWriterAwaitsAnEarlierClone starts a writer while the clone of an earlier run is in
+// progress: the writer checks again soon, not only after Poll.
 func TestWriterAwaitsAnEarlierClone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
