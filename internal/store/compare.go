@@ -24,8 +24,9 @@ type Difference struct {
 	Unified []byte
 }
 
-// Compare returns the files that differ, sorted by path. For modules it returns no line
-// differences, because the name of their directory is the hash of their content.
+// Compare returns the files that differ, sorted by path. It returns one Difference without
+// lines for the directory of each new module, whose name is the hash of its content, and
+// omits other differences of modules.
 func Compare(before, after generator.Files) []Difference {
 	names := maps.Clone(before)
 	maps.Copy(names, after)

@@ -37,13 +37,13 @@ const (
 
 	// directoryAnnotation is the directory of the files in a ConfigMap.
 	directoryAnnotation = "numaform.dev/directory"
-	// Only the root has the next three: headAnnotation is the last change, stageAnnotation
-	// a change whose files are not all in their ConfigMaps yet, and fenceAnnotation the
-	// number of the lock under which the root was written.
+	// Only the root has the next three: headAnnotation is the ID of the last change,
+	// stageAnnotation the ID of a change whose files are not all in their ConfigMaps yet,
+	// and fenceAnnotation the number of the lock under which the root was written.
 	headAnnotation  = "numaform.dev/head"
 	stageAnnotation = "numaform.dev/stage"
 	fenceAnnotation = "numaform.dev/fence"
-	// previousAnnotation is the change before a record's.
+	// previousAnnotation is the ID of the change before the record's change.
 	previousAnnotation = "numaform.dev/previous"
 )
 
@@ -88,7 +88,7 @@ var _ Store = (*ConfigMap)(nil)
 // NewConfigMap returns the fleet with that name in a namespace. It does no I/O.
 func NewConfigMap(client kubernetes.Interface, namespace, name string) (*ConfigMap, error) {
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-		return nil, fmt.Errorf("the fleet's ConfigMaps cannot be named %q: %s", name, problems[0])
+		return nil, fmt.Errorf("fleet.configmap.name %q is not valid: %s", name, problems[0])
 	}
 	return &ConfigMap{client: client, namespace: namespace, name: name, clock: clock.RealClock{}}, nil
 }
@@ -171,7 +171,7 @@ func (s *stored) part(c *ConfigMap, dir string) *corev1.ConfigMap {
 	return m
 }
 
-// root returns the root, or nil.
+// root returns the root, or nil if it does not exist.
 func (c *ConfigMap) root(ctx context.Context) (*corev1.ConfigMap, error) {
 	root, err := c.maps().Get(ctx, c.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -183,7 +183,7 @@ func (c *ConfigMap) root(ctx context.Context) (*corev1.ConfigMap, error) {
 	return root, nil
 }
 
-// Read returns the fleet's files, after completing an interrupted write.
+// Read returns the fleet's files and their revision, with an interrupted write applied.
 func (c *ConfigMap) Read(ctx context.Context) (generator.Files, Revision, error) {
 	found, err := c.load(ctx)
 	if err != nil {
@@ -359,8 +359,8 @@ func checkSize(m *corev1.ConfigMap) error {
 	return nil
 }
 
-// checkConflict handles a conflict at the update of the root. If a response was lost, the
-// conflicting update may be this change itself.
+// checkConflict handles a conflict at the update of the root: it returns ErrMoved, unless
+// the conflicting update is this change itself, because a response was lost.
 func (c *ConfigMap) checkConflict(ctx context.Context, id string) error {
 	found, err := c.load(ctx)
 	if err != nil {

@@ -43,7 +43,7 @@ func configMapPlace(t *testing.T) place {
 	return place{open: open, elsewhere: open}
 }
 
-// TestConfigMaps checks the objects that kubectl shows.
+// TestConfigMaps checks the ConfigMaps of a fleet, and that records cannot be changed.
 func TestConfigMaps(t *testing.T) {
 	t.Parallel()
 	name := fleetName()

@@ -27,7 +27,7 @@ const (
 // the change's.
 const outcomeSuffix = "-outcome"
 
-// record returns a ConfigMap of the history, which is immutable.
+// record returns an immutable ConfigMap of the history, without data.
 func (c *ConfigMap) record(name, part, id string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
@@ -176,7 +176,7 @@ func (c *ConfigMap) entry(ctx context.Context, records map[string]*corev1.Config
 	return entry, previous, decode(where+outcomeSuffix, recordHint, id, []byte(m.Data[recordKey]), entry.Outcome)
 }
 
-// find fetches a record, or returns nil.
+// find fetches a record, or returns nil if it does not exist.
 func (c *ConfigMap) find(ctx context.Context, name string) (*corev1.ConfigMap, error) {
 	m, err := c.maps().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -148,7 +148,7 @@ func readFrom(t *testing.T, s store.Store) (generator.Files, store.Revision) {
 	return files, revision
 }
 
-// begin makes files the desired state.
+// begin makes files the desired state of a store, with the record of a change.
 func begin(t *testing.T, s store.Store, files generator.Files, change audit.Change) {
 	t.Helper()
 	_, base := readFrom(t, s)
@@ -317,8 +317,8 @@ func TestCrashedBegin(t *testing.T) {
 	}
 }
 
-// crashedBegin reports whether there are that many steps. It records in seen whether the
-// fleet was the new one afterwards.
+// crashedBegin ends a Begin after that many steps, and reports whether it was ended. It
+// records in seen whether the fleet was the new one afterwards.
 func crashedBegin(t *testing.T, p place, steps int, seen map[bool]bool) bool {
 	t.Helper()
 	first, second, third := changed(0, 2000), changed(1, 2001), changed(2)

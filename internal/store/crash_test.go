@@ -106,7 +106,8 @@ func wantNoStage(t *testing.T, d *store.Directory) {
 	}
 }
 
-// TestCrashTwice ends the write that completes an interrupted one.
+// TestCrashTwice interrupts a write, and then the writes that complete it: the new fleet is
+// read after each of them.
 func TestCrashTwice(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
@@ -120,7 +121,8 @@ func TestCrashTwice(t *testing.T) {
 	}
 }
 
-// TestCrashAndEdit changes a file by hand after an interrupted write.
+// TestCrashAndEdit changes a file by hand after an interrupted write: reads and writes fail
+// and name the file and the fix.
 func TestCrashAndEdit(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
@@ -165,7 +167,8 @@ func TestStagedByAnotherProgram(t *testing.T) {
 	}
 }
 
-// TestStagedThroughALink puts links in the path of an interrupted write.
+// TestStagedThroughALink puts links in the path of an interrupted write: reads and writes
+// fail, and nothing is written through a link.
 func TestStagedThroughALink(t *testing.T) {
 	t.Parallel()
 	elsewhere := t.TempDir()

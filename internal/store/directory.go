@@ -76,7 +76,7 @@ func (d *Directory) Files() (files generator.Files, err error) {
 	return files, err
 }
 
-// Read returns Files and their revision.
+// Read returns the files that Files returns, and their revision.
 func (d *Directory) Read(context.Context) (generator.Files, Revision, error) {
 	files, err := d.Files()
 	if err != nil {
@@ -190,8 +190,8 @@ func readLimited(root fs.FS, name string, limit int64) (content []byte, err erro
 	return content, errors.Join(err, file.Close())
 }
 
-// Accepts returns an error if the directory must not contain files, because it contains
-// other files than a fleet of the same cluster.
+// Accepts returns an error if files must not be written to the directory, because it
+// contains other files than a fleet of the same cluster.
 func (d *Directory) Accepts(files generator.Files) error {
 	entries, err := os.ReadDir(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -294,8 +294,9 @@ func (d *Directory) write(files generator.Files, first func(have generator.Files
 	})
 }
 
-// checkOwner returns an error if writing files would replace unmanaged files, or if the
-// engine would read unmanaged files with them.
+// checkOwner returns an error if the location contains another cluster's fleet, if writing
+// files would replace unmanaged files, or if the engine would read unmanaged files with
+// them.
 func checkOwner(where string, have, files generator.Files) error {
 	old := generator.ClusterOf(generator.Select(have))
 	cluster := generator.ClusterOf(files)

@@ -78,8 +78,8 @@ func (d *Directory) History(_ context.Context, since time.Time) (list []audit.En
 	return list, err
 }
 
-// records returns the names of all records, and the content of those in an interrupted
-// write.
+// records returns all records by path, with the content of the records in an interrupted
+// write and nil for the others.
 func (d *Directory) records() (map[string][]byte, error) {
 	next, err := d.staged()
 	if err != nil {
@@ -101,7 +101,7 @@ func (d *Directory) records() (map[string][]byte, error) {
 	return records, nil
 }
 
-// record decodes one of the records.
+// record decodes the record with that path, whose content it reads if records has none.
 func (d *Directory) record(records map[string][]byte, name, id string, record any) error {
 	content := records[name]
 	if content == nil {

@@ -29,7 +29,8 @@ func (c *ConfigMap) Interrupt(f func(name string) error) { c.interrupt = f }
 // SetClock sets the clock of locks.
 func (c *ConfigMap) SetClock(clock clock.WithTicker) { c.clock = clock }
 
-// SameHost returns the error for a redirect from a URL to another.
+// SameHost returns the error for a redirect from one URL to another, or nil if it is
+// allowed.
 func SameHost(to, from string) error {
 	next, err := http.NewRequest(http.MethodGet, to, nil)
 	if err != nil {
@@ -42,7 +43,7 @@ func SameHost(to, from string) error {
 	return sameHost(next, []*http.Request{first})
 }
 
-// Listed lists names for a person.
+// Listed returns the names as a message lists them.
 func Listed(names []string) string { return listed(names) }
 
 // ObjectSize returns the size of an object of a bare repository, from its header alone.
@@ -52,7 +53,8 @@ func ObjectSize(path, hash string) (int64, error) {
 	return size, errors.Join(err, o.Close())
 }
 
-// SilenceLimit returns a context that ends once nothing was read for long.
+// SilenceLimit returns a context that ends when nothing was read from reader for
+// networkTimeout.
 func SilenceLimit(ctx context.Context, from io.Reader) (_ context.Context, reader io.Reader, cancel func()) {
 	ctx, received, cancel := silenceLimit(ctx)
 	return ctx, receiver{from, received}, cancel
@@ -78,10 +80,10 @@ func IsPart(name string, dir bool) bool { return roleOf(name, dir) != roleRefuse
 // Census counts files of a fleet.
 type Census struct{ census }
 
-// File returns the limit that one more file of the desired state exceeds, or "".
+// File adds a file of the desired state, and returns the limit that it exceeds, or "".
 func (c *Census) File(name string, size int64) string { return c.count(name, roleFile, size) }
 
-// Record returns the limit that one more record of the history exceeds, or "".
+// Record adds a record of the history, and returns the limit that it exceeds, or "".
 func (c *Census) Record(name string, size int64) string { return c.count(name, roleRecord, size) }
 
 // Refused returns the error for a file of a fleet in git.

@@ -84,13 +84,13 @@ func NewGit(config GitConfig) (*Git, error) {
 	}
 	switch {
 	case config.Clone == "":
-		return nil, errors.New("the fleet's git store has no directory for its clone: set state_dir")
+		return nil, errors.New("the fleet's git store has no directory for its clone: set state_dir in numaform.yaml")
 	case config.Dir == "" && config.Remote == "":
-		return nil, errors.New("the fleet's git store has neither a remote nor a directory: set fleet.git.remote")
+		return nil, errors.New("the fleet's git store has neither a remote nor a directory: set fleet.git.remote or fleet.dir")
 	case config.Subdir != "" && !fs.ValidPath(config.Subdir):
-		return nil, fmt.Errorf("the fleet's git store: subdirectory %q must be a relative path with slashes inside the repository", config.Subdir)
+		return nil, fmt.Errorf("the fleet's git store: fleet.git.subdir %q must be a relative path with slashes inside the repository", config.Subdir)
 	case plumbing.NewBranchReferenceName(config.Branch).Validate() != nil:
-		return nil, fmt.Errorf("the fleet's git store: %q is not a valid branch name", config.Branch)
+		return nil, fmt.Errorf("the fleet's git store: fleet.git.branch %q is not a valid branch name: set it to a branch that git accepts", config.Branch)
 	}
 	if holdsSecret(config.Remote) {
 		return nil, errors.New("the fleet's git store: the remote's URL contains a user or password, which messages and other programs would show: remove them, " +
@@ -149,7 +149,8 @@ func (g *Git) Read(ctx context.Context) (files generator.Files, revision Revisio
 
 // Begin commits files and the change's record, and pushes them. It returns ErrMoved if
 // another client has pushed to the remote. If the remote is unreachable, it returns an
-// error and changes nothing.
+// error and changes nothing. With Review, it pushes changed files to a separate branch and
+// returns a ProposedError.
 func (g *Git) Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error {
 	record, err := encodeChange(change)
 	if err != nil {

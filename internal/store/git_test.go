@@ -55,7 +55,7 @@ func wantSound(t *testing.T, dir string) {
 	run(t, dir, "fsck", "--strict")
 }
 
-// TestGitCommits inspects one apply with git itself.
+// TestGitCommits checks the commit, the note and the messages of one apply with git itself.
 func TestGitCommits(t *testing.T) {
 	t.Parallel()
 	g, clone, remote := working(t)
@@ -146,7 +146,8 @@ func TestGitRevert(t *testing.T) {
 	wantSound(t, clone)
 }
 
-// TestGitNeverForces moves the branch between a read and a write, forwards and backwards.
+// TestGitNeverForces moves the branch between a read and a write, forwards and backwards:
+// the write returns ErrMoved.
 func TestGitNeverForces(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)
@@ -198,7 +199,8 @@ func TestGitOffline(t *testing.T) {
 	wantHistory(t, elsewhere, time.Time{}, closed(first), closed(second))
 }
 
-// TestGitRefusedByARule uses a remote that accepts no pushes to the branch.
+// TestGitRefusedByARule uses a remote that accepts no pushes to the branch: Begin returns
+// its reason, and the fleet is unchanged.
 func TestGitRefusedByARule(t *testing.T) {
 	t.Parallel()
 	g, clone, remote := working(t)
@@ -217,7 +219,8 @@ func TestGitRefusedByARule(t *testing.T) {
 	wantSound(t, clone)
 }
 
-// TestGitNotesOfTwoClients records outcomes on two machines independently.
+// TestGitNotesOfTwoClients records outcomes on two machines independently: both and a third
+// machine read both outcomes.
 func TestGitNotesOfTwoClients(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)
@@ -297,7 +300,8 @@ func TestGitNotesOfOtherClients(t *testing.T) {
 	}
 }
 
-// TestGitInvalidNotes stores other content at the reference of the notes.
+// TestGitInvalidNotes stores other content at the reference of the notes: existing clones
+// keep their outcomes, and changes are still possible.
 func TestGitInvalidNotes(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a file", "a tree", "another branch"} {
@@ -324,7 +328,8 @@ func TestGitInvalidNotes(t *testing.T) {
 	}
 }
 
-// TestGitReview merges numaform's proposals as a reviewer.
+// TestGitReview checks that a change becomes the desired state only when a reviewer has
+// merged its branch.
 func TestGitReview(t *testing.T) {
 	t.Parallel()
 	for name, merge := range map[string][]string{
@@ -383,7 +388,7 @@ func TestGitConfig(t *testing.T) {
 	t.Parallel()
 	for want, config := range map[string]store.GitConfig{
 		"has no directory for its clone":       {Dir: "x"},
-		"has neither a remote nor":             {Clone: "c"},
+		"has neither a remote nor a directory": {Clone: "c"},
 		"must be a relative path with slashes": {Clone: "c", Dir: "x", Subdir: "../y"},
 		"is not a valid branch name":           {Clone: "c", Dir: "x", Branch: "a..b"},
 	} {
@@ -452,7 +457,8 @@ func TestGitNotesWithoutACommit(t *testing.T) {
 	}
 }
 
-// TestGitSilenceLimit uses a remote that sends data from time to time, and then stops.
+// TestGitSilenceLimit checks that a context ends only when its remote has sent nothing for
+// two minutes.
 func TestGitSilenceLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -475,7 +481,8 @@ func TestGitSilenceLimit(t *testing.T) {
 	})
 }
 
-// TestGitHidesSecrets uses an unreachable remote with secrets.
+// TestGitHidesSecrets checks that errors and the clone of an unreachable remote contain no
+// secret of its configuration.
 func TestGitHidesSecrets(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]store.GitConfig{
@@ -523,7 +530,7 @@ func wantNowhere(t *testing.T, dir, text string) {
 	}
 }
 
-// TestGitDecisions checks that commit messages contain the words that people search for.
+// TestGitDecisions checks the verdict in a commit message.
 func TestGitDecisions(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)

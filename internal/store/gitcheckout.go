@@ -69,8 +69,8 @@ func checkGitDir(dir string, info fs.FileInfo) error {
 		return errors.New(".git is neither a directory nor a regular file")
 	}
 
-	// The file of a linked checkout names a directory, and the file commondir in it names the
-	// directory of the repository.
+	// In a linked worktree, .git is a file that names a directory, and the file commondir in
+	// that directory names the repository's directory.
 	for _, name := range []string{at, "commondir"} {
 		if !filepath.IsAbs(name) {
 			name = filepath.Join(at, name)
@@ -178,7 +178,7 @@ func (c *checkout) checkPushed(r *repository, tips []plumbing.Hash, head plumbin
 		c.dir, r.where(), listed(unpushed), quoted(c.dir), r.config.Branch, quoted(c.dir), r.config.Branch)
 }
 
-// changesFleet reports whether a commit's fleet differs from those of all parents.
+// changesFleet reports whether a commit's fleet differs from the fleet of each parent.
 func (c *checkout) changesFleet(r *repository, commit *object.Commit) (bool, error) {
 	mine, err := c.fleetTree(r, commit.Hash)
 	if err != nil {
@@ -193,7 +193,8 @@ func (c *checkout) changesFleet(r *repository, commit *object.Commit) (bool, err
 	return !mine.Hash.IsZero() || len(commit.ParentHashes) > 0, nil
 }
 
-// fleetTree returns the fleet's tree in a commit, or an empty one.
+// fleetTree returns the fleet's tree in a commit, or an empty tree if the commit has no
+// fleet.
 func (c *checkout) fleetTree(r *repository, commit plumbing.Hash) (*object.Tree, error) {
 	tree, err := c.objects.tree(commit)
 	if err != nil {
@@ -244,7 +245,7 @@ func (c *checkout) checkCommitted(r *repository, head plumbing.Hash) error {
 		c.dir, names, quoted(c.dir), quoted(cmp.Or(r.config.Subdir, ".")))
 }
 
-// listFiles adds the files of a tree that belong to the desired state.
+// listFiles adds the files of a tree that belong to the desired state to files, by path.
 func (c *checkout) listFiles(tree *object.Tree, prefix string, files map[string]plumbing.Hash) error {
 	for _, entry := range tree.Entries {
 		name := prefix + entry.Name
@@ -270,7 +271,7 @@ func (c *checkout) listFiles(tree *object.Tree, prefix string, files map[string]
 }
 
 // compareIndex adds the files that differ between the index and the commit to edited. It
-// returns the files that a sparse checkout excludes.
+// returns, for each file in the index, whether a sparse checkout excludes it.
 func (c *checkout) compareIndex(r *repository, committed map[string]plumbing.Hash, edited map[string]bool) (sparse map[string]bool, err error) {
 	index, err := c.repo.Storer.Index()
 	if err != nil {

@@ -54,8 +54,8 @@ func checkedOut(t *testing.T, subdir string) (g *store.Git, ann string, config s
 	return openGit(t, config), ann, config
 }
 
-// TestGitCheckoutWithEdits makes uncommitted edits. None is ignored or applied, and the
-// checkout does not change.
+// TestGitCheckoutWithEdits makes uncommitted edits in a checkout: reads and writes fail if
+// an edit changes the fleet, and the checkout itself does not change.
 func TestGitCheckoutWithEdits(t *testing.T) {
 	t.Parallel()
 	node := "r/pve-1/node-a-2000.tf"
@@ -157,7 +157,8 @@ func TestGitCheckoutRunsNothing(t *testing.T) {
 	}
 }
 
-// TestGitCheckoutAhead adds commits that the remote lacks.
+// TestGitCheckoutAhead adds commits to a checkout that the remote lacks: they are refused
+// only if they change the fleet.
 func TestGitCheckoutAhead(t *testing.T) {
 	t.Parallel()
 	g, ann, _ := checkedOut(t, "clusters/prod")
@@ -250,7 +251,7 @@ func TestListed(t *testing.T) {
 	}
 }
 
-// TestGitShallowRemote uses a remote that lacks part of its history.
+// TestGitShallowRemote checks that a repository that lacks part of its history is refused.
 func TestGitShallowRemote(t *testing.T) {
 	t.Parallel()
 	g, _, remote := pushed(t, "")
@@ -292,7 +293,8 @@ func TestGitUpgrade(t *testing.T) {
 	wantHistory(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), time.Time{}, closed(first), closed(second))
 }
 
-// TestGitTokenStaysWithItsHost uses a server that redirects to another host.
+// TestGitTokenStaysWithItsHost checks that a redirect to another host is not followed, so
+// that this host does not get the token.
 func TestGitTokenStaysWithItsHost(t *testing.T) {
 	t.Parallel()
 	asked := 0
@@ -309,7 +311,7 @@ func TestGitTokenStaysWithItsHost(t *testing.T) {
 	}
 }
 
-// TestGitCloneIsPrivate checks the permissions of the clone.
+// TestGitCloneIsPrivate checks that only its owner can access the clone.
 func TestGitCloneIsPrivate(t *testing.T) {
 	t.Parallel()
 	clone := filepath.Join(t.TempDir(), "state", "git")

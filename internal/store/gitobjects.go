@@ -102,14 +102,16 @@ func (o *objects) EncodedObject(kind plumbing.ObjectType, hash plumbing.Hash) (p
 	return found, err
 }
 
-// HasEncodedObject returns nil if an object exists.
+// HasEncodedObject returns nil if an object exists, and plumbing.ErrObjectNotFound if it
+// does not.
 func (o *objects) HasEncodedObject(hash plumbing.Hash) error {
 	_, err := o.bounded(hash, math.MaxInt64)
 	return err
 }
 
-// bounded returns the size of an object. It refuses an object larger than limit, and a delta
-// whose bases, which would be inflated first, are larger than maxBase.
+// bounded returns the size of an object. It returns a tooLargeError for an object larger
+// than limit, and for a delta with a base, which would be inflated first, larger than
+// maxBase. It returns plumbing.ErrObjectNotFound if the object does not exist.
 func (o *objects) bounded(hash plumbing.Hash, limit int64) (int64, error) {
 	pack, offset, err := o.locate(hash)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
@@ -149,7 +151,7 @@ func (o *objects) bounded(hash plumbing.Hash, limit int64) (int64, error) {
 			return size, err
 		}
 	}
-	return size, fmt.Errorf("object %s has a delta chain of more than %d objects", hash, maxChain)
+	return size, fmt.Errorf("object %s has a delta chain of more than %d objects: run git repack -a -d -F in its repository", hash, maxChain)
 }
 
 // locate returns the pack that contains an object, and the object's offset in the pack.

@@ -56,7 +56,7 @@ func TestObjectSizes(t *testing.T) {
 	}
 }
 
-// TestObjectWithALargeBase stores a small file as a delta to one of 100 MiB.
+// TestObjectWithALargeBase checks that a delta is refused whose base has 100 MiB.
 func TestObjectWithALargeBase(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// TestGitRefusesPipes puts a named pipe in the place of a file of a repository: opening it
-// would wait for a writer forever.
+// TestGitRefusesPipes replaces a file of a repository with a named pipe: it is refused,
+// because opening it would wait for a writer forever.
 func TestGitRefusesPipes(t *testing.T) {
 	t.Parallel()
 	pipe := func(path string) {

@@ -78,8 +78,8 @@ func (r *repository) records(since time.Time) (map[string]committedRecord, error
 	return records, nil
 }
 
-// horizon returns the time before which commits can be skipped: they added neither a
-// requested record nor the last one.
+// horizon returns the time before which commits can be skipped, because they added neither
+// a requested record nor the last one. The zero time means that none can be skipped.
 func horizon(since time.Time, last string) time.Time {
 	if since.IsZero() || last == "" {
 		return time.Time{}
@@ -120,8 +120,8 @@ func (r *repository) entry(id string, at committedRecord) (audit.Entry, error) {
 	return entry, decode(where, hint, id, content, entry.Outcome)
 }
 
-// unreadRecord returns the error for a record that cannot be read. numaform did not write a
-// record that is too large, and a remote does not send it.
+// unreadRecord returns the error for a record that cannot be read; nil if err is nil. It is
+// a RecordError if the record is too large, because numaform did not write it.
 func unreadRecord(where, hint string, err error) error {
 	_, large := errors.AsType[*tooLargeError](err)
 	switch {
@@ -144,7 +144,8 @@ func (r *repository) notesTree() (*object.Tree, error) {
 	return r.objects.tree(head)
 }
 
-// noteOn finds the note on a commit, in any layout that git supports.
+// noteOn returns the note on a commit, in any layout that git supports, and whether it
+// exists.
 func (r *repository) noteOn(notes *object.Tree, commit plumbing.Hash) (note plumbing.Hash, exists bool, err error) {
 	name := commit.String()
 	for depth := range 4 {
@@ -295,7 +296,7 @@ func (r *repository) addNotes(commit plumbing.Hash, from *objects, other plumbin
 		}
 		stored, err := from.EncodedObject(plumbing.BlobObject, note.hash)
 		if _, large := errors.AsType[*tooLargeError](err); large || errors.Is(err, plumbing.ErrObjectNotFound) {
-			delete(missing, name) // not one of ours: the remote never sent it, or it is too large
+			delete(missing, name) // numaform did not write it: it is too large, or the remote did not send it
 			continue
 		}
 		if err == nil {

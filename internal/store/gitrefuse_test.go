@@ -83,8 +83,8 @@ var intruders = map[string]struct{ path, target, shown string }{
 	},
 }
 
-// TestFixOfRefused removes a file with git where git can, and no file of a tree that git
-// itself does not create.
+// TestFixOfRefused checks the fix for a refused file: git rm, or a reset of the branch if
+// git would interpret the path differently.
 func TestFixOfRefused(t *testing.T) {
 	t.Parallel()
 	const byHand = "reset the branch to the commit before it"
@@ -101,8 +101,8 @@ func TestFixOfRefused(t *testing.T) {
 	}
 }
 
-// TestGitRemoteThatSendsNothing uses a server that lists a branch and sends none of its
-// objects.
+// TestGitRemoteThatSendsNothing checks the error for a server that lists a branch but sends
+// an empty pack.
 func TestGitRemoteThatSendsNothing(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -124,7 +124,7 @@ func TestGitRemoteThatSendsNothing(t *testing.T) {
 	wantError(t, err, "fetching from "+server.URL+"/x.git", "it sent an empty pack")
 }
 
-// TestGitRefuses pushes files that are not part of a fleet.
+// TestGitRefuses pushes files that are not part of a fleet: reads fail and name the file.
 func TestGitRefuses(t *testing.T) {
 	t.Parallel()
 	more := map[string]struct{ path, target, shown string }{
@@ -214,7 +214,7 @@ func TestGitRefusesModes(t *testing.T) {
 	}
 }
 
-// TestGitRefusesTrees pushes trees that git itself would not write.
+// TestGitRefusesTrees checks that trees are refused that git itself would not write.
 func TestGitRefusesTrees(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -248,7 +248,7 @@ func TestGitRefusesTrees(t *testing.T) {
 }
 
 // TestGitRefusesTreesBelow pushes a name that leads out of a directory of the fleet. The
-// command to remove it must not lead out either.
+// error must not suggest git rm, which would follow it.
 func TestGitRefusesTreesBelow(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"..", ".", ".git"} {
@@ -289,7 +289,8 @@ func putTree(t *testing.T, remote string, tree []byte) string {
 	return strings.TrimSpace(string(hash))
 }
 
-// TestGitSkips adds the files that forges and older versions store next to a fleet.
+// TestGitSkips checks that files of forges, of the engine and of older versions next to a
+// fleet are ignored, and that an invalid record of an older version is reported.
 func TestGitSkips(t *testing.T) {
 	t.Parallel()
 	g, ann, _ := pushed(t, "")
@@ -336,7 +337,8 @@ func TestGitOutsideItsDirectory(t *testing.T) {
 	wantFiles(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote, Subdir: "clusters/prod"}), render(nil))
 }
 
-// TestGitInvalidSubdir puts a file in place of the fleet's directory.
+// TestGitInvalidSubdir replaces a parent of the fleet's directory with a file or a link: it
+// is refused.
 func TestGitInvalidSubdir(t *testing.T) {
 	t.Parallel()
 	for name, replace := range map[string]func(ann string){
@@ -355,8 +357,9 @@ func TestGitInvalidSubdir(t *testing.T) {
 	}
 }
 
-// TestGitLimits pushes files above the limits, one of them above the limit for delta bases.
-// None of them is inflated here. It is not parallel, because it measures allocations.
+// TestGitLimits pushes files above the limits, one of them above the limit for delta bases,
+// and checks that numaform does not inflate them. It is not parallel, because it measures
+// allocations.
 func TestGitLimits(t *testing.T) {
 	for _, tt := range []struct {
 		name, path string
@@ -389,8 +392,8 @@ func TestGitLimits(t *testing.T) {
 	}
 }
 
-// TestGitLimitOfAFile pushes a file that could be read, but is larger than any file of a
-// fleet.
+// TestGitLimitOfAFile checks that a file above maxFile is refused, although it could be
+// read.
 func TestGitLimitOfAFile(t *testing.T) {
 	t.Parallel()
 	g, ann, _ := pushed(t, "")
@@ -399,8 +402,8 @@ func TestGitLimitOfAFile(t *testing.T) {
 	wantRefused(t, g, "r/pve-1/node-a-2000.tf has 2097152 bytes: a file of the fleet must have at most 1048576")
 }
 
-// TestGitLimitOfACommit pushes a commit that could be read, but is larger than any commit
-// of a fleet.
+// TestGitLimitOfACommit checks that a commit above maxCommit is refused, although it could
+// be read.
 func TestGitLimitOfACommit(t *testing.T) {
 	t.Parallel()
 	g, ann, _ := pushed(t, "")
@@ -414,7 +417,8 @@ func TestGitLimitOfACommit(t *testing.T) {
 	wantError(t, err, "more than the limit of 1048576", "from the history of the branch")
 }
 
-// TestGitRedirects keeps the credential from hosts that are not configured.
+// TestGitRedirects checks which redirects are followed: only to the configured host and
+// scheme, because the request contains the credential.
 func TestGitRedirects(t *testing.T) {
 	t.Parallel()
 	for to, allowed := range map[string]bool{
@@ -427,7 +431,8 @@ func TestGitRedirects(t *testing.T) {
 	}
 }
 
-// TestGitHidesEscapes pushes texts with terminal control sequences.
+// TestGitHidesEscapes checks that errors contain no terminal control sequences from a
+// server, and that a commit with such sequences can be read.
 func TestGitHidesEscapes(t *testing.T) {
 	t.Parallel()
 	g, ann, remote := pushed(t, "")
@@ -447,8 +452,7 @@ func TestGitHidesEscapes(t *testing.T) {
 	wantFiles(t, g, desired())
 }
 
-// TestDirectoryRefuses puts the same files in a plain directory, except those left by
-// older versions and the engine.
+// TestDirectoryRefuses checks that the intruders are also refused in a plain directory.
 func TestDirectoryRefuses(t *testing.T) {
 	t.Parallel()
 	for name, tt := range intruders {

@@ -44,6 +44,8 @@ type remote struct {
 	interrupt interrupt
 }
 
+// newRemote returns the remote at url. It returns an error if it would send a token in
+// clear text to another machine.
 func newRemote(url string, credentials GitAuth, interrupt interrupt) (r *remote, err error) {
 	r = &remote{url: url, interrupt: interrupt}
 	if r.endpoint, err = transport.NewEndpoint(url); err != nil {
@@ -65,7 +67,7 @@ func newRemote(url string, credentials GitAuth, interrupt interrupt) (r *remote,
 		user := cmp.Or(r.endpoint.User, ssh.DefaultUsername)
 		r.auth, err = ssh.NewPublicKeysFromFile(user, filepath.Clean(credentials.SSHKey), "")
 	case r.endpoint.Protocol == "http" && credentials.Token != "" && !loopback:
-		err = errors.New("the token must not be sent in clear text: use https")
+		err = errors.New("the token must not be sent in clear text: set fleet.git.remote to an https URL")
 	case overHTTP && credentials.Token != "":
 		r.auth = &http.BasicAuth{Username: cmp.Or(credentials.Username, "numaform"), Password: credentials.Token}
 	}
@@ -81,8 +83,7 @@ func sameHost(request *nethttp.Request, via []*nethttp.Request) error {
 	return nil
 }
 
-// silenceLimit returns a context that ends after networkTimeout without a call of
-// received.
+// silenceLimit returns a context that ends when received was not called for networkTimeout.
 func silenceLimit(ctx context.Context) (_ context.Context, received func(), cancel func()) {
 	ctx, stop := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(networkTimeout, func() { stop(fmt.Errorf("no response for %s", networkTimeout)) })
@@ -246,7 +247,7 @@ func (r *repository) fetch(ctx context.Context) error {
 	branch := plumbing.NewBranchReferenceName(r.config.Branch)
 	at, err := r.remote.fetch(ctx, r.objects, haves, branch, localNotes)
 	if err != nil {
-		return fmt.Errorf("fetching from %s: nothing was changed: %w: try again when the remote is reachable, because only the remote "+
+		return fmt.Errorf("fetching from %s: nothing was changed: %w: fix this, then try again: numaform needs the remote, because only the remote "+
 			"has the desired state (numaform history shows the changes in the clone)", r.remote.url, err)
 	}
 	before, err := r.hash(r.branch)
@@ -270,7 +271,8 @@ func (r *repository) fetch(ctx context.Context) error {
 	return nil
 }
 
-// pull fetches, and joins the local and the remote outcomes.
+// pull fetches, and joins the outcomes in the clone, on the remote and in the checkout. It
+// does nothing without a remote.
 func (r *repository) pull(ctx context.Context) error {
 	if r.remote == nil {
 		return nil
@@ -407,7 +409,7 @@ func (r *repository) moveBranch(before, commit plumbing.Hash) error {
 	return r.interrupt.before("moved")
 }
 
-// propose pushes commit to a new branch for review.
+// propose pushes commit to a new branch for review, and then returns a ProposedError.
 func (r *repository) propose(ctx context.Context, commit plumbing.Hash, id string) error {
 	proposed := &ProposedError{Branch: "numaform/" + id, Commit: commit.String()}
 	name := plumbing.NewBranchReferenceName(proposed.Branch)

@@ -21,7 +21,8 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// current returns the head of the branch and the fleet's files at the head.
+// current returns the head of the branch and the fleet's files at the head. It returns an
+// error if the checkout has changes of the fleet that are not on the branch.
 func (r *repository) current() (head plumbing.Hash, files generator.Files, err error) {
 	if head, err = r.hash(r.branch); err != nil {
 		return head, nil, err
@@ -256,7 +257,8 @@ func (r *repository) walkNew(prefix string, tree *object.Tree, others []*object.
 	return nil
 }
 
-// isAncestor reports whether a commit in the clone is equal to of or an ancestor of it.
+// isAncestor reports whether a commit is equal to of or an ancestor of it; false if the
+// clone does not have the commit.
 func (r *repository) isAncestor(commit, of plumbing.Hash) (bool, error) {
 	first, err := object.GetCommit(r.objects, commit)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {

@@ -163,7 +163,8 @@ func roleInHistory(parts []string, dir bool) role {
 // a forge's configuration.
 func isForgeFile(name string) bool { return forgeFile.MatchString(name) }
 
-// isIgnored reports whether the engine, numaform, git or the file system created the path.
+// isIgnored reports whether a path has a name that the engine, numaform, git or the file
+// system uses for files of its own.
 func isIgnored(name string) bool {
 	base := path.Base(name)
 	return name == PrivateDir || name == ".git" || name == "lost+found" || stateFile.MatchString(base) || temporary.MatchString(base) || base == generator.ImportFile || base == ".terraform.lock.hcl"
@@ -178,7 +179,8 @@ type census struct {
 	folded map[string]string
 }
 
-// count adds a file and returns the limit that it exceeds, or "".
+// count adds a file, and returns the reason why a fleet must not contain it, or "": it
+// exceeds a limit, or differs from another path only in upper and lower case.
 func (c *census) count(name string, role role, size int64) string {
 	if role == roleRecord {
 		if c.records++; c.records > maxRecords {

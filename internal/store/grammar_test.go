@@ -9,7 +9,8 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// TestGrammar checks names on both sides of the boundary of a fleet.
+// TestGrammar checks pairs of similar paths, of which the first is part of a fleet and the
+// second is refused.
 func TestGrammar(t *testing.T) {
 	t.Parallel()
 	long := func(n int) string { return strings.Repeat("a", n) }
@@ -72,7 +73,7 @@ func TestGrammar(t *testing.T) {
 	}
 }
 
-// TestLimits counts up to each limit, and one more.
+// TestLimits fills a census up to each limit, which is accepted, and then exceeds it.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20

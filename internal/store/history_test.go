@@ -23,8 +23,8 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// wantUnreadable expects an entry with an unreadable change or outcome, before the
-// others.
+// wantUnreadable checks that the history begins with an entry with an unreadable change or
+// outcome, for the reason why, and continues with the others.
 func wantUnreadable(t *testing.T, s store.Store, unreadable audit.Entry, why string, others ...audit.Entry) {
 	t.Helper()
 	list := historyOf(t, s, time.Time{})
@@ -48,7 +48,8 @@ func nothingOf(change audit.Change) audit.Entry {
 	return audit.Entry{Change: audit.Change{ID: change.ID, Time: change.Time}}
 }
 
-// TestBrokenRecords modifies records. None of them prevents reading the others.
+// TestBrokenRecords replaces a record with invalid content: its entry is unreadable, and the
+// other records can still be read.
 func TestBrokenRecords(t *testing.T) {
 	t.Parallel()
 	first, second := changed(0), changed(1)
@@ -101,8 +102,8 @@ func TestBrokenRecords(t *testing.T) {
 	})
 }
 
-// TestRecordOfANewerNumaform checks records of a newer format: this installation's own
-// records must not be ignored, and other installations' records are not read.
+// TestRecordOfANewerNumaform checks records of a newer format: reading fails if this
+// installation wrote the record; other records are unreadable entries.
 func TestRecordOfANewerNumaform(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
@@ -203,8 +204,8 @@ func gated(t *testing.T, dir string, how int) bool {
 	return err != nil
 }
 
-// TestGate checks which processes are locked out of a directory while it is written and
-// read.
+// TestGate checks that readers are locked out of a directory while it is written, and
+// writers while it is read.
 func TestGate(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())
@@ -275,7 +276,8 @@ func sorted(files generator.Files) []string {
 	return names
 }
 
-// TestDiskFull checks that nothing is partly written to a full disk.
+// TestDiskFull checks that a write that fails on a full disk changes neither the files nor
+// the history.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(t.TempDir())

@@ -79,8 +79,8 @@ func (c *ConfigMap) Lock(ctx context.Context) (unlock func() error, err error) {
 	}, nil
 }
 
-// acquire writes the Lease, if it is free. The lock's number is higher than that of any
-// earlier lock, even if the Lease has been deleted.
+// acquire writes the Lease, or returns ErrLocked if another process holds it. The lock's
+// number is higher than the number of any earlier lock, even if the Lease has been deleted.
 func (c *ConfigMap) acquire(ctx context.Context) (*lease, error) {
 	root, err := c.root(ctx)
 	if err != nil {
@@ -126,8 +126,9 @@ func (c *ConfigMap) acquire(ctx context.Context) (*lease, error) {
 	return &lease{lock: lock, record: record}, err
 }
 
-// update writes the record to the Lease. After a conflict it checks who holds the Lease:
-// it may still be this process, if the response to an earlier update was lost.
+// update writes the record to the Lease. If the Lease has changed or does not exist, it
+// checks who holds the Lease, and sets lost if it is not this process. It may still be this
+// process, if the response to an earlier update was lost.
 func (l *lease) update(ctx context.Context) error {
 	err := l.lock.Update(ctx, l.record)
 	if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// lockFile, in PrivateDir, is locked by the process that changes the fleet, from its
-	// plan to the end of its apply. It contains the holder's name.
+	// lockFile, in Directory.private, is locked by the process that changes the fleet, from
+	// its plan to the end of its apply. It contains the holder's name.
 	lockFile = "lock"
-	// gateFile, in PrivateDir, is locked exclusively while files are written and shared
-	// while they are read, so that a reader sees a write completely or not at all.
+	// gateFile, in Directory.private, is locked exclusively while files are written and
+	// shared while they are read, so that a reader sees a write completely or not at all.
 	gateFile = "gate"
 )
 

@@ -46,8 +46,9 @@ func encode(id string, record any) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// RecordError reports a record of the history that numaform cannot read. The change fails
-// only if this installation wrote the record.
+// RecordError reports a record of the history that numaform cannot read. Reading the history
+// fails only if this installation wrote the record; otherwise the entry is marked as
+// unreadable.
 type RecordError struct {
 	// Where is the file, the commit or the object that contains the record.
 	Where string
@@ -95,8 +96,8 @@ func decode(where, hint, id string, content []byte, record any) error {
 	return nil
 }
 
-// readable loads a change. If a record is invalid, it returns an entry that reports the
-// problem instead of an error. Otherwise anyone with write access to the store could stop
+// readable loads a change. If a record is invalid, it sets Unreadable in the entry instead
+// of returning an error; otherwise anyone with write access to the store could stop
 // numaform.
 func readable(id string, load func(id string) (audit.Entry, error)) (audit.Entry, error) {
 	entry, err := load(id)

@@ -15,8 +15,8 @@ import (
 )
 
 // Sealed is a store whose records have a MAC with this installation's key. Anyone with write
-// access to the store can still add, change and remove records, but History verifies which
-// of them this installation wrote. The first write creates the key.
+// access to the store can still add, change and remove records, but History reports which
+// records this installation wrote. The first write creates the key.
 type Sealed struct {
 	Store
 	vault   Vault
@@ -100,7 +100,7 @@ func (s *Sealed) Known(ctx context.Context, since time.Time) ([]audit.Entry, err
 		Known(ctx context.Context, since time.Time) ([]audit.Entry, error)
 	})
 	if !ok {
-		return nil, errors.New("the fleet's store has no local copy of the history")
+		return nil, errors.New("the fleet's store has no local copy of the history: only a git store has one")
 	}
 	return s.history(ctx, since, local.Known)
 }
@@ -189,7 +189,8 @@ func recentOf(list []audit.Entry, since time.Time) []audit.Entry {
 	return found
 }
 
-// trust marks the entries to adopt when the key is created: those of versions without MACs.
+// trust marks the entries to adopt when the key is created: entries that a version without
+// MACs wrote.
 // It adopts nothing if a record has a MAC, because then this installation's key was lost, or
 // another installation wrote the record.
 func (s *Sealed) trust(list []audit.Entry) {

@@ -33,13 +33,13 @@ func installation(t *testing.T, inner store.Store) (sealed *store.Sealed, key st
 	return store.NewSealed(inner, store.FileVault(key), "prod"), key
 }
 
-// verified is History's information about a change.
+// verified states whether a change and, in Well, its outcome are verified.
 type verified struct {
 	ID             string
 	Verified, Well bool
 }
 
-// wantVerified compares a store's information about its changes.
+// wantVerified checks which changes and outcomes in a store's history are verified.
 func wantVerified(t *testing.T, s store.Store, since time.Time, want ...verified) {
 	t.Helper()
 	var got []verified
@@ -84,7 +84,8 @@ func TestSealed(t *testing.T) {
 	})
 }
 
-// TestAdoption adopts the records of a version without keys, if they are unchanged.
+// TestAdoption checks which records of a version without keys are adopted when the key is
+// created: the plausible ones that have no MAC.
 func TestAdoption(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, p place) {
@@ -122,7 +123,7 @@ func TestAdoption(t *testing.T) {
 	})
 }
 
-// TestReplacedRecords edits the records in a store, as anyone with its credential can.
+// TestReplacedRecords checks that edited, exchanged and copied records are not verified.
 func TestReplacedRecords(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "fleet")
@@ -175,7 +176,8 @@ func TestReplacedRecords(t *testing.T) {
 	wantVerified(t, s, time.Time{}, verified{first.ID, true, false}, verified{copied, false, false}, verified{second.ID, false, false})
 }
 
-// TestReplacedNote replaces the note of a commit, as git itself does.
+// TestReplacedNote replaces the note of a commit with git: the outcome is not verified, and
+// the change counts as unfinished.
 func TestReplacedNote(t *testing.T) {
 	t.Parallel()
 	remote := bare(t)
@@ -221,7 +223,8 @@ func TestManyForgedRecords(t *testing.T) {
 	}
 }
 
-// TestOneKey creates the key in several processes that start at the same time.
+// TestOneKey starts several stores at the same time: they create one key, which verifies
+// the records of all of them.
 func TestOneKey(t *testing.T) {
 	t.Parallel()
 	dir, key := filepath.Join(t.TempDir(), "fleet"), filepath.Join(t.TempDir(), "key")
@@ -254,7 +257,7 @@ func TestOneKey(t *testing.T) {
 	}
 }
 
-// TestKeyFile refuses an invalid key, and a file that others may have written.
+// TestKeyFile checks the errors for an invalid key, and for a file that others can write.
 func TestKeyFile(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -51,8 +51,8 @@ func desired() generator.Files {
 	return render(map[fleet.VMID]string{2000: "pve-1", 2001: "pve-1"})
 }
 
-// strangers are files that the engine, older versions, forges and people store in a
-// fleet's directory.
+// strangers are unmanaged files that a fleet's directory may contain: files of the engine,
+// of older versions, of forges and of git.
 var strangers = []string{
 	"README.md", "LICENSE", "CODEOWNERS", ".github/workflows/x.yml", ".gitlab-ci.yml", ".gitattributes",
 	".numaform/journal/r/pve-1.json", ".git/hooks/x.tf", "lost+found/x", "r/pve-1/.main.tf123456789", "r/pve-1/.numaform-abc.tmp",

@@ -121,7 +121,8 @@ func TestWriteRefusesAnotherClustersFleet(t *testing.T) {
 	}
 }
 
-// TestReadKeepsEdits reads a fleet's files that are hard to recognize after edits.
+// TestReadKeepsEdits checks that a file of the fleet that an edit made unreadable is
+// reported, not ignored.
 func TestReadKeepsEdits(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"fleet.json", "r/pve-1/main.tf", "r/pve-1/node-a-2000.tf"} {

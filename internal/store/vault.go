@@ -72,6 +72,7 @@ func newKeyring(cluster string, list []audit.Entry) ([]byte, error) {
 	return json.Marshal(stored)
 }
 
+// parseKeyring parses the content of a vault.
 func parseKeyring(content []byte) (*keyring, error) {
 	var stored storedKeyring
 	if err := json.Unmarshal(content, &stored); err != nil {
@@ -91,7 +92,7 @@ func parseKeyring(content []byte) (*keyring, error) {
 	return keys, nil
 }
 
-// FileVault stores a key in a file that only its owner can read.
+// FileVault stores a key in the file at this path, which only its owner can read.
 type FileVault string
 
 var _ Vault = FileVault("")
@@ -120,7 +121,7 @@ func (v FileVault) Load(context.Context) ([]byte, error) {
 	}
 	content, err := io.ReadAll(io.LimitReader(file, maxKeyring+1))
 	if err == nil && len(content) > maxKeyring {
-		err = fmt.Errorf("%s contains more than %d KiB: not a numaform key", string(v), maxKeyring>>10)
+		err = fmt.Errorf("%s contains more than %d KiB: not a numaform key: set history.key_file to the file with the key", string(v), maxKeyring>>10)
 	}
 	return content, err
 }
