@@ -200,7 +200,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestForgetWithoutMemory uses a workspace without a record of the state's content.
+// TestForgetWithoutMemory forgets nothing in a workspace whose record of the state's content
+// is missing, which is no error, and then unreadable, which is.
 func TestForgetWithoutMemory(t *testing.T) {
 	t.Parallel()
 	dir := root(t, localBackend)

@@ -68,7 +68,8 @@ func entries(t *testing.T, name string) []string {
 	return found
 }
 
-// TestModuleCallsThatNeedInit adds calls that are not in the engine's list.
+// TestModuleCallsThatNeedInit checks that calls of modules that are not in the engine's list
+// are not added to it, so that init must run.
 func TestModuleCallsThatNeedInit(t *testing.T) {
 	t.Parallel()
 	const known = `{"Modules":[{"Key":"","Source":"","Dir":"."},{"Key":"a","Source":"../m","Dir":"../m"}]}`

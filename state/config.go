@@ -30,8 +30,8 @@ type configuration struct {
 	settings map[string]string
 	// version is the exact version of the Proxmox provider that the files require, or "".
 	version string
-	// calls are the sources of the module calls by label. local reports whether each is
-	// a directory.
+	// calls are the sources of the module calls by label. local is set if every call has a
+	// label of its own and a local directory as its source.
 	calls map[string]string
 	local bool
 	// dependencies are the parts on which init depends, one a line.
@@ -117,8 +117,8 @@ func (c *configuration) terraform(file string, body *hclsyntax.Body) {
 var exactVersion = regexp.MustCompile(`^=? *([0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*)$`)
 
 // requiredVersion returns the exact version of the Proxmox provider that an entry of
-// required_providers names. It refuses any other provider, because the engine cannot
-// start one.
+// required_providers names, or "" if the entry names a built-in provider. It returns an
+// error for any other provider, because the engine cannot start one.
 func requiredVersion(file string, entry *hclsyntax.Attribute) (string, error) {
 	required := constant(entry)
 	if strings.HasPrefix(required["source"], "terraform.io/builtin/") {
@@ -197,12 +197,12 @@ type moduleCall struct {
 	Dir     string
 }
 
-// manifestFile returns the path where the engine expects it.
+// manifestFile returns the path of the manifest.
 func (w *Workspace) manifestFile() string {
 	return filepath.Join(w.config.Dir, ".terraform", "modules", "modules.json")
 }
 
-// readManifest returns nil if there is no list.
+// readManifest reads the manifest. It returns nil if the file does not exist.
 func (w *Workspace) readManifest() (*manifest, error) {
 	content, err := os.ReadFile(w.manifestFile())
 	if errors.Is(err, os.ErrNotExist) {

@@ -55,7 +55,7 @@ func TestFindEngine(t *testing.T) {
 		{"nothing fits", state.EngineConfig{Version: ">= 2", Dirs: []string{extra}}, "", []string{
 			"looked for tofu or terraform, version >= 2, in " + onPath, extra, tofu + ": it is version 1.12.6", terraform + ": it is version 1.11.4", "make tools", "engine.binary",
 		}},
-		{"no such path", state.EngineConfig{Binary: "./none/tofu"}, "", []string{"looked for ./none/tofu", "not there"}},
+		{"no such path", state.EngineConfig{Binary: "./none/tofu"}, "", []string{"looked for ./none/tofu", "does not exist"}},
 		{"path too old", state.EngineConfig{Binary: old}, "", []string{old + ": it is version 1.5.0", "version >= 1.8"}},
 		{"path says nothing", state.EngineConfig{Binary: mute}, "", []string{"its version output is not in the format"}},
 		{"path says nonsense", state.EngineConfig{Binary: odd}, "", []string{`it reports version "x"`}},

@@ -22,8 +22,8 @@ const runVariable = "NUMAFORM_RUN"
 // The provider gets it too, because it outlives a killed engine.
 const clusterVariable = "NUMAFORM_CLUSTER"
 
-// basics are the variables that the engine and the provider inherit from this process:
-// what any program needs. All other settings are explicit.
+// basics are the variables that the engine and the provider inherit from this process,
+// because any program may need them. All other settings are explicit.
 var basics = []string{
 	"HOME", "LANG", "LC_ALL", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "USER",
 	"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "http_proxy", "https_proxy", "no_proxy",
@@ -60,8 +60,9 @@ const registryVariables = "TF_TOKEN_"
 // encryptionVariable contains OpenTofu's encryption configuration, including keys.
 const encryptionVariable = "TF_ENCRYPTION"
 
-// checkEncryption checks that a state is encrypted if and only if it should be: an
-// accidentally encrypted state would be unreadable where the variable is not set.
+// checkEncryption returns an error unless a state is encrypted if and only if it is
+// configured to be: an accidentally encrypted state would be unreadable where the variable
+// is not set.
 func checkEncryption(c *Config, given bool) error {
 	switch {
 	case c.Encryption && !strings.Contains(c.Engine.Name(), "tofu"):

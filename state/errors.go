@@ -82,8 +82,9 @@ type Holder string
 const (
 	// HolderUnknown means that the holder may be alive. Only a person may break the lock.
 	HolderUnknown Holder = "unknown"
-	// HolderGone means that, by host and time, the holder is an engine that this
-	// workspace started and that has died.
+	// HolderGone means that the holder provably is dead: by host and time, it is an engine
+	// that this workspace started, or Config.Gone reports that no engine on its host is
+	// alive.
 	HolderGone Holder = "gone"
 )
 
@@ -138,7 +139,7 @@ var heldID = regexp.MustCompile(`already locked: ID=(\S+)`)
 const lockTime = "2006-01-02 15:04:05.999999999 -0700 MST"
 
 // parseLock parses the engine's description of the lock's holder. It returns nil if the
-// engine failed for another reason.
+// engine's text describes no holder, because it failed for another reason.
 func parseLock(text string) *LockedError {
 	at := lockAccount.FindStringIndex(text)
 	if at == nil {

@@ -54,7 +54,7 @@ func (f Fence) Admitted(count int) {
 // Address returns the fence's address.
 func (f Fence) Address() (host, port string) { return f.address() }
 
-// Close closes the fence and returns the reason why it blocked connections.
+// Close closes the fence and returns the reason why it blocked connections, or nil.
 func (f Fence) Close() (broken, err error) { return f.close() }
 
 // Led returns the address of a connection string's server, and the string with another

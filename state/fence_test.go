@@ -18,8 +18,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// echo is a server that answers each line with the same line, on one connection at a
-// time, until it hangs up.
+// echo is a server that returns all data that it receives on a connection, until the client
+// ends it.
 type echo struct {
 	net.Listener
 	// conns are the accepted connections.
@@ -120,7 +120,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestFenceBeforeAReset resets, from the server, a connection to which the engine writes.
+// TestFenceBeforeAReset makes the server reset a connection to which the engine writes: the
+// fence is then broken.
 func TestFenceBeforeAReset(t *testing.T) {
 	t.Parallel()
 	server := newEcho(t, "tcp", "127.0.0.1:0")
@@ -205,8 +206,8 @@ func deaf(t *testing.T) string {
 	return ""
 }
 
-// TestFenceBeforeADeafServer closes a fence that waits for its server: the workspace is
-// locked until then.
+// TestFenceBeforeADeafServer closes a fence that waits for its server: it must not wait for
+// the dial, because the workspace is locked until then.
 func TestFenceBeforeADeafServer(t *testing.T) {
 	t.Parallel()
 	fence, err := state.OpenFence("postgres://" + deaf(t) + "/")

@@ -65,8 +65,8 @@ func listener(t *testing.T) (address string, connections *atomic.Int32) {
 	return l.Addr().String(), connections
 }
 
-// thief is evaluated by the engine at plan without any provider: it sends a secret from
-// its environment to a listener.
+// thief returns a configuration that makes the engine, without a provider, send secrets from
+// its environment to a listener while it plans.
 func thief(address string) string {
 	return `data "terraform_remote_state" "x" {
   backend = "http"
@@ -76,8 +76,8 @@ func thief(address string) string {
 }
 
 // TestOnlyRenderedFiles tampers with the directories of a root before a plan and between
-// a plan and its apply. The engine never reads the added files, but does if Files is not
-// set.
+// a plan and its apply. The engine never reads the added files. As a control, it reads them
+// if Files is not set.
 func TestOnlyRenderedFiles(t *testing.T) {
 	t.Parallel()
 	const dir = "r/h/"
@@ -171,8 +171,8 @@ func TestRestoredFilesAreLogged(t *testing.T) {
 	}
 }
 
-// TestListOfModulesLeadsAstray changes the engine's own list to refer to another
-// directory.
+// TestListOfModulesLeadsAstray changes the engine's own list of modules to refer to another
+// directory: the engine does not read it, and the list is restored.
 func TestListOfModulesLeadsAstray(t *testing.T) {
 	t.Parallel()
 	address, connections := listener(t)
@@ -251,7 +251,8 @@ func TestErroredStateIsKeptElsewhere(t *testing.T) {
 	}
 }
 
-// TestErroredStates checks that neither of two different unsaved states is lost.
+// TestErroredStates checks that Recover refuses two different unsaved states and deletes
+// neither.
 func TestErroredStates(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t)

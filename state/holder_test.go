@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestGone uses information about the host that a lock names, and about this host only if
-// no other numaform's engine runs on it.
+// TestGone checks when the holder of a lock counts as dead: if Gone reports so for the host
+// that the lock names, and on this host only if no other numaform's engine runs on it.
 func TestGone(t *testing.T) {
 	t.Parallel()
 	self, err := os.Hostname()

@@ -164,7 +164,7 @@ func (w *Workspace) engineData() string {
 // old file still exists.
 type MovedStateError struct{ Dir, Was, Wanted string }
 
-// Error returns both paths and how to fix it.
+// Error names both paths and the fix.
 func (e *MovedStateError) Error() string {
 	return fmt.Sprintf("state of %s: it was at %s and is expected at %s, but the old file still exists: if the fleet was copied, "+
 		"use only one of the copies and remove the other; if the state was meant to move, move the file", e.Dir, e.Was, e.Wanted)

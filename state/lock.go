@@ -20,8 +20,8 @@ import (
 )
 
 // run is the record of an operation that takes the state's lock. It exists in the
-// directory while the operation runs. Finding one means that its process died, because
-// the directory's own lock is gone.
+// directory while the operation runs. If a process that has locked the directory finds a
+// record, the process that wrote it has died.
 type run struct {
 	Operation string    `json:"operation"`
 	Host      string    `json:"host"`
@@ -50,7 +50,8 @@ func markOf(dir string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// readRun returns the record of a run that did not end, or nil.
+// readRun returns the record of a run that did not end, or nil if there is none or it
+// cannot be parsed.
 func readRun(name string) (*run, error) {
 	content, err := os.ReadFile(name)
 	if errors.Is(err, os.ErrNotExist) {
@@ -77,9 +78,10 @@ func (r *run) write(name string) error {
 	return nil
 }
 
-// TakeOver copies the record of a failed run from one directory to another that is used
-// for the same root from now on. It returns ErrBusy if the former directory is still in
-// use, and does nothing if the other one already has a record.
+// TakeOver copies the record of a failed run from the former directory to dir, which is
+// used for the same root from now on. It returns ErrBusy if the former directory is still
+// in use. It does nothing if dir already has a record, or if the record is not one of the
+// former directory.
 func TakeOver(record []byte, former, dir string) (err error) {
 	defer func() {
 		if err != nil {
@@ -184,8 +186,8 @@ func (w *Workspace) fenced(ctx context.Context, command func(context.Context) er
 	return errors.Join(err, closeErr, w.client.SetEnv(w.env.engine))
 }
 
-// connString returns the connection string of the pg backend's server, if the server can
-// be reached through a fence.
+// connString returns the connection string of the pg backend's server, and whether the
+// engine can reach the server through a fence.
 func (w *Workspace) connString() (connString, bool) {
 	if _, given := w.root.settings["conn_str"]; w.root.backend != "pg" || given || w.config.BackendConfig["conn_str"] != "" {
 		return connString{}, false
@@ -319,7 +321,7 @@ const soon = time.Second
 // nowhere is an address that no state contains.
 const nowhere = "terraform_data.numaform_lock"
 
-// tryLock acquires and releases the state's lock.
+// tryLock acquires and releases the state's lock. It waits for at most timeout.
 func (w *Workspace) tryLock(ctx context.Context, timeout time.Duration) error {
 	const operation = "taking the lock of"
 	return w.locking(ctx, operation, func(ctx context.Context) error {

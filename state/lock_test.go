@@ -58,7 +58,8 @@ func TestBreakingALockFails(t *testing.T) {
 	}
 }
 
-// TestLockDescriptions completes engines' descriptions of a lock.
+// TestLockDescriptions checks how engines' descriptions of a lock are completed, and the
+// messages about them.
 func TestLockDescriptions(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -112,7 +113,8 @@ func TestLockDescriptions(t *testing.T) {
 	}
 }
 
-// TestTakeOver moves the record of a failed run to another directory.
+// TestTakeOver checks when the record of a failed run is copied to another directory, and
+// when it is refused or ignored.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	const record = ".terraform/numaform/run.json"

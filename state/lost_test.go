@@ -101,7 +101,7 @@ func TestPlanThatForgets(t *testing.T) {
 }
 
 // TestRecoverKeepsWhatOthersWrote recovers an unsaved state with a newer serial than the
-// backend's state, which contains another client's resource.
+// backend's state, which contains another client's resource: the unsaved state is set aside.
 func TestRecoverKeepsWhatOthersWrote(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, recoverKeepsWhatOthersWrote)

@@ -131,7 +131,7 @@ func planOptions(c Config, o PlanOptions, file string) []tfexec.PlanOption {
 	return options
 }
 
-// read shows a saved plan and hashes it.
+// read reads a saved plan with the engine, and hashes it.
 func (w *Workspace) read(ctx context.Context, file string) (*Plan, error) {
 	const operation = "reading plan of"
 	failed := func(err error) (*Plan, error) { return nil, fmt.Errorf("%s %s: %w", operation, w.config.Dir, err) }

@@ -51,7 +51,8 @@ type process struct {
 }
 
 // reattach returns the address of this workspace's provider for the engine, and starts
-// the provider if it is not running.
+// the provider if it is not running. If the files require no provider, it returns an option
+// without an address.
 func (w *Workspace) reattach(ctx context.Context) (*tfexec.ReattachOption, error) {
 	version := w.root.version
 	if p := w.provider; p != nil && (p.version != version || p.died()) {
@@ -163,8 +164,8 @@ func addressIn(line string) (tfexec.ReattachConfig, error) {
 	}, err
 }
 
-// died reports whether the provider has stopped listening. Its end may not have been
-// noticed yet.
+// died reports whether the provider has stopped listening. It connects to the provider,
+// because its end may not have been noticed yet.
 func (p *process) died() bool {
 	connection, err := net.DialTimeout(p.address.Addr.Network, p.address.Addr.String, startTimeout)
 	if err != nil {
@@ -189,13 +190,13 @@ func (w *Workspace) dismiss() {
 	}
 }
 
-// tail keeps the last part of a provider's stderr.
+// tail stores the last part of a provider's stderr.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-// tailSize is the number of bytes kept.
+// tailSize is the number of bytes that a tail stores.
 const tailSize = 64 << 10
 
 // Write implements io.Writer.

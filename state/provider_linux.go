@@ -19,8 +19,7 @@ const enginesDie = true
 
 // strangers returns the processes on this host that belong to another numaform's engines,
 // sorted, if their environment names the cluster. It excludes this process and its
-// descendants, and cannot read other users' processes. It reports false if the answer is
-// unknown.
+// descendants, and cannot read other users' processes. On Linux, known is always true.
 func strangers(cluster string, entries []string) (pids []int, known bool) {
 	found := marking(func(environ [][]byte) bool {
 		has := func(prefix string) bool {
@@ -59,7 +58,8 @@ func marked(mark string) []int {
 	})
 }
 
-// doneBy returns a text that changes when a process reads or writes.
+// doneBy returns a text that changes when a process reads or writes, or "" if the process
+// cannot be read.
 func doneBy(pid int) string {
 	content, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/io")
 	if err != nil {
@@ -68,8 +68,8 @@ func doneBy(pid int) string {
 	return string(content)
 }
 
-// marking returns the processes whose environment satisfies such, without this one,
-// sorted.
+// marking returns the processes for whose environment such returns true, except this
+// process, sorted.
 func marking(such func(environ [][]byte) bool) []int {
 	files, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {

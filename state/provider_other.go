@@ -13,8 +13,8 @@ const enginesDie = false
 // marked returns nothing: this system does not expose other processes' environments.
 func marked(string) []int { return nil }
 
-// strangers reports false: the answer is unknown on this system.
+// strangers returns false: other processes' environments are unknown on this system.
 func strangers(string, []string) (pids []int, known bool) { return nil, false }
 
-// doneBy returns nothing on this system.
+// doneBy returns "": the activity of other processes is unknown on this system.
 func doneBy(int) string { return "" }

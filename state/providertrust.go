@@ -212,7 +212,8 @@ func (p *Providers) remember(version, hash string, now time.Time) (first recorde
 	return first, renameio.WriteFile(p.Record, append(content, '\n'), 0o600)
 }
 
-// findCopy returns the copy of a provider that may run, or "".
+// findCopy returns the directory of a copy of a provider that may run, or "" if there is
+// none.
 func (p *Providers) findCopy(version string) (string, error) {
 	if p == nil {
 		return "", nil

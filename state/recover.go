@@ -26,12 +26,12 @@ const erroredState = "errored.tfstate"
 // orphanPoll is the interval between searches for leftover processes.
 const orphanPoll = 250 * time.Millisecond
 
-// orphanIdle is how long a leftover provider may neither read nor write. Proxmox requests
-// time out within 30 seconds; after that the provider only waits for its dead engine, and
-// is killed.
+// orphanIdle is how long a leftover provider may neither read nor write before it is
+// killed. Proxmox requests time out within 30 seconds; after that, the provider only waits
+// for its dead engine.
 const orphanIdle = 45 * time.Second
 
-// Recovery is what Recover found and did.
+// Recovery is the result of Recover.
 type Recovery struct {
 	// Crashed reports that a process died here during an operation. VMs may then exist
 	// that are not in the state: look for them before planning.
@@ -115,10 +115,11 @@ func (w *Workspace) recover(ctx context.Context, recovery *Recovery) error {
 }
 
 // awaitOrphans waits until all processes started by this workspace's engines have ended,
-// and returns the ones it waited for. The provider of a killed engine first finishes its
-// call, and only then does Proxmox show what it created. A process that has become idle
-// is ended. No other process may work in the directory meanwhile. On systems other than
-// Linux it finds no processes. The caller holds mu.
+// and returns the processes that it waited for. The provider of a killed engine first
+// finishes its call, and only then does Proxmox show what it created. It kills a process
+// that has not read or written anything for orphanIdle. No other process may work in the
+// directory meanwhile. On systems other than Linux it finds no processes. The caller holds
+// mu.
 func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
 	w.dismiss()
 	find := func() []int {
@@ -218,8 +219,9 @@ type header struct {
 	Encrypted string `json:"encrypted_data"`
 }
 
-// saveErrored pushes a state that could not be saved, or sets it aside if the backend's
-// is newer.
+// saveErrored pushes a state that could not be saved. It sets the state aside if the
+// backend's state is newer or contains other clients' resources, and returns a LineageError
+// if it has another lineage.
 func (w *Workspace) saveErrored(ctx context.Context, recovery *Recovery) error {
 	name := w.errored()
 	content, local, err := w.readErrored(ctx, name)
@@ -262,8 +264,9 @@ func (w *Workspace) saveErrored(ctx context.Context, recovery *Recovery) error {
 	return nil
 }
 
-// setAside moves a state that is older than the backend's to the superseded states: the
-// directory for errored states, or the private part of a directory that the caller owns.
+// setAside moves a state that must not replace the backend's to a file superseded-SERIAL, in
+// the directory for errored states, or in the private part of a directory that the caller
+// owns.
 func (w *Workspace) setAside(name string, local header, recovery *Recovery) error {
 	dir := w.private()
 	if w.config.Errored != "" {
@@ -341,7 +344,7 @@ func (w *Workspace) readErrored(ctx context.Context, name string) ([]byte, heade
 	}
 	var h header
 	if err := json.Unmarshal(content, &h); err != nil {
-		return nil, header{}, fmt.Errorf("reading state %s: %w: the file is truncated: move it away, and import its resources", name, err)
+		return nil, header{}, fmt.Errorf("reading state %s: %w: the file is damaged: move it away, and import its resources", name, err)
 	}
 	if h.Encrypted != "" {
 		if content, err = w.decrypt(ctx, content); err == nil {

@@ -249,8 +249,8 @@ func TestRecoverSetsAnOldStateAside(t *testing.T) {
 func TestWhatABackendLeavesOpen(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ operation, text, want string }{
-		"plan":           {"planning", "Error loading state", "nothing was changed; see"},
-		"apply, before":  {"applying", "Error acquiring the state lock: dial", "nothing was changed; see"},
+		"plan":           {"planning", "Error loading state", "nothing was changed; check"},
+		"apply, before":  {"applying", "Error acquiring the state lock: dial", "nothing was changed; check"},
 		"apply, release": {"applying", "Error releasing the state lock: EOF", "the next run determines what was done; check"},
 		"forget":         {"forgetting a.b in", "Error releasing the state lock: EOF", "the next run determines what was done; check"},
 	} {
@@ -380,8 +380,8 @@ func crashed(t *testing.T, w *state.Workspace, want bool) {
 	}
 }
 
-// TestBackendThatFailed uses a backend that appears to keep the lock: the engine's
-// changes are determined as after a crash.
+// TestBackendThatFailed uses a backend that fails to release the lock after an apply: the
+// next recovery treats that as a crash.
 func TestBackendThatFailed(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine *state.Engine) {
@@ -471,8 +471,8 @@ func TestAwaitOrphans(t *testing.T) {
 	}
 }
 
-// TestIdleOrphansAreEnded ends a provider whose engine died: without data to send, it
-// would wait for calls forever.
+// TestIdleOrphansAreEnded checks that an idle provider whose engine died is killed: it would
+// wait for calls forever.
 func TestIdleOrphansAreEnded(t *testing.T) {
 	t.Parallel()
 	passing := clocktesting.NewFakeClock(time.Now())
@@ -514,7 +514,7 @@ func TestIdleOrphansAreEnded(t *testing.T) {
 	}
 }
 
-// counting is a clock that counts its calls.
+// counting is a clock that counts the calls of Now.
 type counting struct {
 	*clocktesting.FakeClock
 	asked atomic.Int32
@@ -525,8 +525,8 @@ func (c *counting) Now() time.Time {
 	return c.FakeClock.Now()
 }
 
-// TestWorkingOrphansAreAwaited waits for a provider whose engine died until it finishes
-// its call, however long that takes.
+// TestWorkingOrphansAreAwaited checks that a provider whose engine died is not killed while
+// it reads and writes, however long that takes.
 func TestWorkingOrphansAreAwaited(t *testing.T) {
 	t.Parallel()
 	passing := &counting{FakeClock: clocktesting.NewFakeClock(time.Now())}
@@ -607,8 +607,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestRecoverAnEncryptedState fails to save a state that OpenTofu encrypts: its local
-// copy is encrypted too, and is saved later.
+// TestRecoverAnEncryptedState makes the backend refuse a state that OpenTofu encrypts: its
+// local copy is encrypted too, and Recover saves it.
 func TestRecoverAnEncryptedState(t *testing.T) {
 	t.Parallel()
 	if engine(t).Name() == "terraform" {
@@ -687,7 +687,8 @@ func TestErroredStateIsALink(t *testing.T) {
 	}
 }
 
-// TestRecordOfARunIsCutOff truncates a record: it proves nothing, so no lock is broken.
+// TestRecordOfARunIsCutOff truncates the record of a run: it does not count as a crash, and
+// plans and applies continue.
 func TestRecordOfARunIsCutOff(t *testing.T) {
 	t.Parallel()
 	dir := root(t, localBackend)

@@ -114,7 +114,8 @@ func (w *Workspace) compare(plan *tfjson.Plan, unchanged bool) ([]string, error)
 	return without(known.Addresses, before), nil
 }
 
-// verify checks that the backend's state matches the result of an apply.
+// verify records the content of the state after an apply. It returns a LostResourcesError
+// if the backend's state, unless it is local, does not match the result of the apply.
 func (w *Workspace) verify(ctx context.Context, left knownState) error {
 	if w.root.backend != "local" {
 		pulled, err := w.pull(ctx)
@@ -161,7 +162,7 @@ func (w *Workspace) writeKnown(k knownState) error {
 	return nil
 }
 
-// readKnown returns the record, or nil. It ignores a file that cannot be read.
+// readKnown returns the record, or nil if it does not exist or cannot be parsed.
 func (w *Workspace) readKnown() (*knownState, error) {
 	content, err := os.ReadFile(w.private(knownFile))
 	if errors.Is(err, os.ErrNotExist) {

@@ -156,7 +156,7 @@ func certificates(env map[string]string) []string {
 	return append(filepath.SplitList(env["SSL_CERT_DIR"]), filepath.SplitList(env["SSL_CERT_FILE"])...)
 }
 
-// isScript reports whether a file is not an executable binary.
+// isScript reports whether a file is not an ELF binary, or cannot be read.
 func isScript(name string) bool {
 	file, err := os.Open(name)
 	if err != nil {

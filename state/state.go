@@ -54,7 +54,8 @@ type Config struct {
 	// PluginDir is a filesystem mirror of providers; empty means the registry, or the
 	// user's CLI configuration.
 	PluginDir string
-	// Providers decides which providers may run; nil neither records nor copies any.
+	// Providers decides which providers may run. If it is nil, every provider may run that
+	// other users cannot replace, and none is recorded.
 	Providers *Providers
 	// BackendConfig completes the backend block. It is stored in the directory in clear
 	// text: credentials belong in Env.
@@ -68,14 +69,15 @@ type Config struct {
 	// Parallelism is the minimum number of concurrent resource operations; an apply uses
 	// at least its number of creates.
 	Parallelism int
-	// WaitDelay is how long a canceled engine may continue before it is killed.
+	// WaitDelay is how long a canceled engine may continue before it is killed; 0 means
+	// DefaultWaitDelay.
 	WaitDelay time.Duration
-	// LockTimeout is how long to wait for the state's lock.
+	// LockTimeout is how long to wait for the state's lock; 0 means 30 seconds.
 	LockTimeout time.Duration
 	// Gone reports whether every engine that used a state on a host, as named in a lock,
-	// is dead, and by which proof; nil means unknown. It is called for locks that no run
-	// of this directory left behind, and for this host only if no other numaform's engine
-	// was found on it.
+	// is dead, and the proof. If it is nil, this is unknown. It is called for locks that no
+	// run of this directory left behind, and for this host only if no other numaform's
+	// engine was found on it.
 	Gone func(ctx context.Context, host string) (proof string, gone bool)
 	// Progress receives the events of an apply, from one goroutine.
 	Progress func(Event)
@@ -119,8 +121,8 @@ type Workspace struct {
 	crashed *run
 	// outside are writes that no plan contains, until a Recovery returns them.
 	outside []string
-	// files are the files of the latest plan, and imports the import blocks in the
-	// directory while it is made.
+	// files are the files of the latest plan, and imports the import blocks that are in the
+	// directory while a plan is made.
 	files   map[string][]byte
 	imports []byte
 }
@@ -206,8 +208,9 @@ func (w *Workspace) logsIn() bool {
 	return w.root.backend == "kubernetes" && len(w.config.Kubeconfig.Content) > 0
 }
 
-// open locks the directory for this process and cleans up after a process that died in
-// it. The caller holds mu.
+// open locks the directory for this process, cleans up after a process that died in it, and
+// prepares the engine's environment. In an open workspace it only restores the files. The
+// caller holds mu.
 func (w *Workspace) open(ctx context.Context) (err error) {
 	if w.client != nil {
 		return w.restore()
@@ -317,7 +320,7 @@ func (w *Workspace) Close() error {
 	return nil
 }
 
-// output is the output of a command. errors are those of a machine-readable stdout.
+// output is the output of a command. errors are the errors in a machine-readable stdout.
 type output struct {
 	stdout, stderr bytes.Buffer
 	errors         []string
@@ -328,7 +331,7 @@ func (o *output) said() string {
 	return strings.TrimSpace(strings.Join(append(o.errors, o.stderr.String()), "\n"))
 }
 
-// provided runs a command that needs the provider.
+// provided runs a command that needs the provider, and returns its output.
 func (w *Workspace) provided(ctx context.Context, operation string, run func(*tfexec.Terraform, *tfexec.ReattachOption) error) (*output, error) {
 	at, err := w.reattach(ctx)
 	if err != nil {
@@ -337,7 +340,7 @@ func (w *Workspace) provided(ctx context.Context, operation string, run func(*tf
 	return w.quiet(ctx, operation, func(tf *tfexec.Terraform) error { return run(tf, at) })
 }
 
-// quiet runs a command of the engine whose stdout is not for people.
+// quiet runs a command of the engine and returns its output, which does not go to the log.
 func (w *Workspace) quiet(ctx context.Context, operation string, run func(*tfexec.Terraform) error) (*output, error) {
 	o := &output{}
 	return o, w.run(ctx, operation, o, &o.stdout, run)

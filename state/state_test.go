@@ -56,7 +56,7 @@ func eachEngine(t *testing.T, test func(t *testing.T, engine *state.Engine)) {
 	}
 }
 
-// with opens a workspace with an engine.
+// with returns an edit of a Config that sets the engine.
 func with(engine *state.Engine) func(*state.Config) {
 	return func(c *state.Config) { c.Engine = engine }
 }
@@ -443,7 +443,7 @@ func TestPlanningFails(t *testing.T) {
 	}
 }
 
-// TestStateCutOff has a truncated state: the error contains a hint.
+// TestStateCutOff plans with a truncated state: the error names the directory and the fix.
 func TestStateCutOff(t *testing.T) {
 	t.Parallel()
 	dir := root(t, localBackend)
