@@ -60,7 +60,7 @@ func (c *checker) vm(rc *tfjson.ResourceChange) {
 	case importing:
 		c.deny(RuleImport, rc.Address, "the import would also "+join(actions)+" the VM: edit its file to match the VM")
 	case actions.NoOp():
-		// Its security groups alone may change.
+		// In an update, only the VM's security groups may change.
 		if r := c.requests[rc.Address]; r != nil && r.operation == opUpdate {
 			c.existing(rc.Address, before, r.Target, "in the state")
 		}
@@ -174,7 +174,7 @@ func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
 	c.inPlace(rc)
 
 	// Host agent pins change in place because they are part of the description. But a VM
-	// that Proxmox pins must not have agent pins, and each vCPU must have exactly one.
+	// that Proxmox pins must not have agent pins, and each vCPU must have exactly one pin.
 	was, _ := fleet.ParseMarker(text(before["description"]))
 	is, marked := fleet.ParseMarker(text(after["description"]))
 	if marked && len(is.Pins) > 0 && !slices.Equal(was.Pins, is.Pins) {
@@ -192,7 +192,7 @@ func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
 }
 
 // wakes lists the attributes that start a VM. In a wake, nothing else may change, because
-// the VM was approved with everything else.
+// all other attributes were checked when the VM was created.
 var wakes = []string{"on_boot", "started"}
 
 // guestReports lists the attributes that the provider reads from the running guest. They
@@ -236,15 +236,15 @@ func (c *checker) inPlace(rc *tfjson.ResourceChange) {
 	}
 }
 
-// deepAttributes are the attributes that identify a VM: if one differs, it is another VM.
+// deepAttributes lists the attributes that an import must not change: if one differs, the
+// VM was not created from its file.
 var deepAttributes = []string{
 	"bios", "clone", "cpu", "disk", "efi_disk", "hook_script_file_id", "hostpci", "initialization", "kvm_arguments",
 	"machine", "memory", "name", "node_name", "numa", "template", "tpm_state", "usb", "virtiofs", "vm_id",
 }
 
-// providerOnly lists the attributes that are only the provider's own settings, in
-// addition to the timeouts. Proxmox does not store them: after an import, all of these
-// are new.
+// providerOnly lists the provider's own settings, except the timeouts. Proxmox does not
+// store them, so every import adds them.
 var providerOnly = []string{
 	"agent.timeout", "agent.wait_for_ip", "delete_unreferenced_disks_on_destroy", "migrate",
 	"purge_on_destroy", "reboot", "reboot_after_update", "stop_on_destroy",
@@ -261,7 +261,7 @@ func (c *checker) imported(rc *tfjson.ResourceChange, before, after values) {
 			case slices.Contains(deepAttributes, topLevel(path)):
 				c.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s of the VM differs from its file, so the VM was not created from it: check the VM, and remove it manually if nothing needs it", path))
 			default:
-				c.needApproval(RuleUpdate, rc.Address, fmt.Sprintf("the import would change %s of the VM", path))
+				c.needApproval(RuleUpdate, rc.Address, fmt.Sprintf("the import would change %s of the VM: approve if the value in its file is correct", path))
 			}
 		}
 	}
@@ -284,15 +284,15 @@ func (c *checker) imported(rc *tfjson.ResourceChange, before, after values) {
 func (c *checker) identity(address string, vm values, want Target, where string) {
 	vmid, ok := integer(vm["vm_id"])
 	if !ok || vmid != int64(want.VMID) {
-		c.deny(RuleIdentity, address, fmt.Sprintf("VMID %s is not the requested %d", where, want.VMID))
+		c.deny(RuleIdentity, address, fmt.Sprintf("VMID %s is %s, but %d was requested: plan again from fresh files", where, shown(vm["vm_id"]), want.VMID))
 	}
 	marker, ok := fleet.ParseMarker(text(vm["description"]))
 	if !ok {
-		c.deny(RuleIdentity, address, "the description "+where+" has no numaform marker: this VM may belong to another owner")
+		c.deny(RuleIdentity, address, "the description "+where+" has no numaform marker, so the VM may belong to another owner: check the VM, then plan again from fresh files")
 		return
 	}
 	if marker.Key != want.Key || marker.ClusterID != c.intent.ClusterID {
-		c.deny(RuleIdentity, address, fmt.Sprintf("the marker %s has cluster %s and key %s, but cluster %s and key %s were requested: this is another VM",
+		c.deny(RuleIdentity, address, fmt.Sprintf("the marker %s has cluster %s and key %s, but cluster %s and key %s were requested: this is another VM; plan again from fresh files",
 			where, marker.ClusterID, marker.Key, c.intent.ClusterID, want.Key))
 	}
 }
@@ -330,17 +330,17 @@ func (c *checker) planned(rc *tfjson.ResourceChange, after values, r *request) {
 	// restarting ours.
 	for _, clone := range list(after["clone"]) {
 		if retries, ok := integer(attributes(clone)["retries"]); !ok || retries != 1 {
-			deny(RuleFixed, "clone.retries is not 1: with more retries, the provider would adopt an unmanaged VM with the same VMID")
+			deny(RuleFixed, "clone.retries is not 1, so the provider could adopt an unmanaged VM with the same VMID: use the module that numaform wrote")
 		}
 	}
 	if after["reboot_after_update"] != false {
-		deny(RuleFixed, "reboot_after_update is not false: an update would restart the VM without a drain")
+		deny(RuleFixed, "reboot_after_update is not false, so an update would restart the VM without a drain: use the module that numaform wrote")
 	}
 	if after["stop_on_destroy"] != true {
-		deny(RuleFixed, "stop_on_destroy is not true: a delete would wait for a guest that may not respond")
+		deny(RuleFixed, "stop_on_destroy is not true, so a delete would wait for a guest that may not respond: use the module that numaform wrote")
 	}
 	if !zero(after["template"]) {
-		deny(RuleFixed, "the VM would become a template")
+		deny(RuleFixed, "the VM would become a template: use the module that numaform wrote")
 	}
 
 	// These give a guest, or its creator, power over the host.
@@ -354,7 +354,7 @@ func (c *checker) planned(rc *tfjson.ResourceChange, after values, r *request) {
 		all := slices.Concat(list(after[device.block]), list(unknown[device.block]))
 		named := func(block any) bool { return !zero(attributes(block)[device.attribute]) }
 		if slices.ContainsFunc(all, named) || unknown[device.block] == true {
-			deny(RulePrivileged, fmt.Sprintf("%s.%s is set: pass host devices by a resource mapping", device.block, device.attribute))
+			deny(RulePrivileged, fmt.Sprintf("%s.%s is set: pass host devices through a resource mapping", device.block, device.attribute))
 		}
 	}
 
@@ -375,7 +375,7 @@ func (c *checker) drift(changes []*tfjson.ResourceChange) {
 		before, after := attributes(rc.Change.Before), attributes(rc.Change.After)
 		switch {
 		case isFirewall(rc):
-			// The plan's own change of it is checked separately.
+			// The plan's own change of these security groups is checked separately.
 		case !isVM(rc):
 			c.deny(RuleAddress, rc.Address, "not a numaform VM: keep other resources in a separate directory and state")
 		case rc.Change.Actions.Update():

@@ -98,7 +98,7 @@ func boundedTexts() ([]cel.EnvOption, error) {
 			call := byID[overload.ID()]
 			bounded := func(args ...ref.Val) ref.Val {
 				if size(args) > maxText {
-					return types.NewErr("%s would return a text of more than %d bytes", name, maxText)
+					return types.NewErr("%s would return a string of more than %d bytes", name, maxText)
 				}
 				switch {
 				case call.Unary != nil && len(args) == 1:
@@ -140,7 +140,8 @@ func replacedSize(args []ref.Val) int {
 	return len(texts[0]) + count*(len(texts[2])-len(texts[1]))
 }
 
-// joinedSize returns the size of the result of join, given the list and the separator.
+// joinedSize returns an upper bound of the size of the result of join, given the list and
+// the separator.
 func joinedSize(args []ref.Val) int {
 	size := textSize(args)
 	if len(args) > 1 {
@@ -149,7 +150,8 @@ func joinedSize(args []ref.Val) int {
 	return size
 }
 
-// textSize returns the total size of all strings in values, but stops just above maxText.
+// textSize returns the total size of all strings in values, plus one for each value. It
+// stops once the size exceeds maxText.
 func textSize(values []ref.Val) int {
 	size := 0
 	for _, value := range values {

@@ -9,8 +9,9 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// TestPolicyWork evaluates rules whose functions repeatedly scan a long string of the
-// plan: CEL counts the calls, not the length of their arguments.
+// TestPolicyWork checks that rules whose functions repeatedly scan a long string of the
+// plan exceed the cost limit: CEL itself counts the calls, not the length of their
+// arguments.
 func TestPolicyWork(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a", 64<<10)
@@ -36,8 +37,8 @@ func TestPolicyWork(t *testing.T) {
 	}
 }
 
-// TestPolicyWorkOnShortTexts evaluates functions on texts of one byte and of none, which
-// cost almost nothing.
+// TestPolicyWorkOnShortTexts checks that functions on strings of at most one byte stay
+// within the cost limit.
 func TestPolicyWorkOnShortTexts(t *testing.T) {
 	t.Parallel()
 	for _, when := range []string{
@@ -50,7 +51,8 @@ func TestPolicyWorkOnShortTexts(t *testing.T) {
 	}
 }
 
-// TestPolicyWorkOfAllRules evaluates too many rules, each of which is within its limit.
+// TestPolicyWorkOfAllRules evaluates 200 rules, each within its own cost limit. It checks
+// that the last rule is denied because all rules together exceed theirs.
 func TestPolicyWorkOfAllRules(t *testing.T) {
 	t.Parallel()
 	text := allowAll
@@ -65,7 +67,8 @@ func TestPolicyWorkOfAllRules(t *testing.T) {
 }
 
 // TestPolicyMemory evaluates rules whose functions would return far longer strings than
-// their arguments: they stop before that.
+// their arguments. It checks that they fail before they allocate these strings, and that
+// functions with short results are unaffected.
 func TestPolicyMemory(t *testing.T) { //nolint:paralleltest // it measures memory
 	const most = 64 << 20
 	for name, when := range map[string]string{
@@ -82,7 +85,7 @@ func TestPolicyMemory(t *testing.T) { //nolint:paralleltest // it measures memor
 			runtime.ReadMemStats(&before)
 			v := check(plan, both, rules)
 			runtime.ReadMemStats(&now)
-			if !has(v, guard.Deny, guard.PolicyRule("no"), "would return a text of more than 10000000 bytes") {
+			if !has(v, guard.Deny, guard.PolicyRule("no"), "would return a string of more than 10000000 bytes") {
 				t.Errorf("want denied for its size, got\n%.600s", v)
 			}
 			if took := now.TotalAlloc - before.TotalAlloc; took > most {
@@ -94,6 +97,6 @@ func TestPolicyMemory(t *testing.T) { //nolint:paralleltest // it measures memor
 		"'abc'.replace('b', '--') != 'a--c' || 'abc'.replace('', '-', 2) != '-a-bc' || 'aa'.replace('a', 'b', -1) != 'bb' || "+
 			"['a', 'b'].join('-') != 'a-b' || ['a', 'b'].join() != 'ab' || '%s %d %s'.format(['a', 7, ['b']]) != 'a 7 [b]'"))}
 	if v := check(edited(t, "create", edits{}), both, rules); has(v, guard.Deny, guard.PolicyRule("no"), "") {
-		t.Errorf("functions within the limit are not as they were: %.600s", v)
+		t.Errorf("functions within the limit have other results: %.600s", v)
 	}
 }

@@ -35,8 +35,8 @@ type evaluation struct {
 	allowed   map[string]bool
 }
 
-// policy evaluates the policy's rules for a plan, each for the plan or for every changed
-// resource.
+// policy evaluates each rule of a policy, once for the plan or once for each changed
+// resource. A change that no rule allows needs approval.
 func (c *checker) policy(plan *tfjson.Plan, policy *Policy) {
 	if policy == nil {
 		return // already denied
@@ -84,7 +84,7 @@ func (c *checker) policy(plan *tfjson.Plan, policy *Policy) {
 	}
 	for _, rc := range changes {
 		if !e.allowed[""] && !e.allowed[rc.Address] {
-			c.needApproval(RulePolicy, rc.Address, "no rule of the policy allows it: approve it, or add a rule that does")
+			c.needApproval(RulePolicy, rc.Address, "no rule of the policy allows it: approve it, or add a rule that allows it")
 		}
 	}
 }
@@ -114,7 +114,8 @@ func (e *evaluation) evaluate(rule *policyRule, address string, facts cel.Activa
 	}
 }
 
-// result returns the result of an expression, and takes its cost from the budget.
+// result returns the result of an expression, and subtracts its cost from the budget. It
+// returns errTooMuch if the budget is used up, and errNoResult if the result is not a T.
 func result[T bool | string](e *evaluation, program cel.Program, facts cel.Activation) (T, error) {
 	var none T
 	if e.budget == 0 {
@@ -161,7 +162,7 @@ type changeFacts struct {
 	Imports int64 `cel:"imports"`
 	Updates int64 `cel:"updates"`
 	Wakes   int64 `cel:"wakes"`
-	// Nodes is the number of the host's VMs before the change.
+	// Nodes is the number of VMs in the host's state before the change.
 	Nodes int64 `cel:"nodes"`
 	// Hosts is the number of hosts of the targets.
 	Hosts int64 `cel:"hosts"`
@@ -190,7 +191,7 @@ type targetFacts struct {
 // resourceFacts describe a resource that a plan changes.
 type resourceFacts struct {
 	Address string `cel:"address"`
-	// Kind is "vm" or "firewall"; any other resource is denied before.
+	// Kind is "vm", "firewall", or the type of any other resource, which the guard denies.
 	Kind string `cel:"kind"`
 	// Action is create, delete, update, wake, import, replace, forget, move, or the plan's
 	// own term.
@@ -201,7 +202,7 @@ type resourceFacts struct {
 	VMID   int64  `cel:"vmid"`
 }
 
-// facts returns the variables that belong to no resource.
+// facts returns the variables about the whole plan.
 func (c *checker) facts(plan *tfjson.Plan) (cel.Activation, error) {
 	change := changeFacts{
 		Creates: int64(len(c.intent.Create)),
@@ -277,8 +278,8 @@ func targetsOf(targets []Target) []targetFacts {
 	return facts
 }
 
-// resourceActivation returns the variables that belong to a changed resource. Unknown
-// facts about its VM are empty.
+// resourceActivation returns the variables about a changed resource. Host, pool and VMID
+// are empty if the intent does not contain its VM.
 func (c *checker) resourceActivation(rc *tfjson.ResourceChange) (cel.Activation, error) {
 	facts := resourceFacts{Address: rc.Address, Kind: rc.Type, Action: actionOf(rc)}
 	vm := rc.Address
@@ -317,7 +318,7 @@ func actionOf(rc *tfjson.ResourceChange) string {
 	return join(actions)
 }
 
-// object returns a copy of an object for use in CEL.
+// object returns a copy of an object for use in CEL, or nil if v is not an object.
 func object(v any) map[string]any {
 	m, _ := withIntegers(v).(map[string]any)
 	return m

@@ -18,7 +18,7 @@ func deny(each bool, when string) string {
 	return text
 }
 
-// TestPolicyVariables checks the variables of rules.
+// TestPolicyVariables checks the values of the variables that rules can use.
 func TestPolicyVariables(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -117,7 +117,8 @@ func TestPolicyLiftsNoInvariant(t *testing.T) {
 	}
 }
 
-// TestPolicyFailsClosed checks that a rule that cannot be evaluated denies, and is named.
+// TestPolicyFailsClosed checks that a rule that cannot be evaluated denies the plan, and
+// that the finding has the rule's name.
 func TestPolicyFailsClosed(t *testing.T) {
 	t.Parallel()
 	const message = "- name: no\n  decision: approve\n  when: \"true\"\n  messageExpression: string(plan.nope)\n"
@@ -143,7 +144,8 @@ func TestPolicyFailsClosed(t *testing.T) {
 	}
 }
 
-// TestPolicySeesWhatBlocks checks that no rule sees a blocked VM as drained.
+// TestPolicySeesWhatBlocks checks that a blocked VM is not drained for rules, even if its
+// target is.
 func TestPolicySeesWhatBlocks(t *testing.T) {
 	t.Parallel()
 	asked := mixed
@@ -170,8 +172,8 @@ func TestPolicyWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestPolicyMessagesAreHarmless checks that messages with a plan's values are one line
-// without secrets.
+// TestPolicyMessagesAreHarmless checks that a message that contains values of the plan is
+// one line without secrets.
 func TestPolicyMessagesAreHarmless(t *testing.T) {
 	t.Parallel()
 	rules := guard.Rules{Limits: guard.DefaultLimits(), Policy: policyOf(t,
@@ -195,8 +197,8 @@ func TestPolicyMessagesAreHarmless(t *testing.T) {
 	}
 }
 
-// TestShippedPolicy checks that a host may be emptied of drained nodes, and that a large one
-// needs approval if its Nodes are gone.
+// TestShippedPolicy checks that all drained nodes of a host may be deleted, and that
+// deleting most VMs of a large host needs approval if many of their Nodes are gone.
 func TestShippedPolicy(t *testing.T) {
 	t.Parallel()
 	rules := guard.DefaultRules()

@@ -133,7 +133,7 @@ func (c *comparison) differs(path, how string, expected any) {
 	c.deny(RuleExpected, c.address, message+": the VM's modules do not derive this from its file; plan again from fresh files")
 }
 
-// maxShown limits the length of a shown text, to far less than the length of a token.
+// maxShown limits the length of a shown string, to far less than the length of a token.
 const maxShown = 16
 
 // shown returns a value for a message; it only describes a value that may be a
@@ -144,7 +144,7 @@ func shown(v any) string {
 		return "empty"
 	case string:
 		if len(t) > maxShown || len(secretIn(t)) > 0 {
-			return fmt.Sprintf("a text of %d bytes", len(t))
+			return fmt.Sprintf("a string of %d bytes", len(t))
 		}
 		return strconv.Quote(t)
 	case []any, map[string]any:

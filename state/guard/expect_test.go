@@ -10,15 +10,17 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// The VMs of testdata's plans: the second change, and the first VM of the state.
+// Paths in testdata's plans: the second change, the arguments of VM 2001, and the first VM
+// of the prior state.
 const (
 	second    = "resource_changes.1.change."
 	arguments = "configuration.root_module.module_calls.workers-2001.expressions."
 	state1    = "prior_state.values.root_module.child_modules.0.resources.0.values."
 )
 
-// TestCheckIdentity edits a plan's data about the guest that a write would reach: the
-// provider writes to the guest with the ID, regardless of the rest of the state.
+// TestCheckIdentity edits the values that identify the guest in a plan, and checks that
+// each edit is denied: the provider writes to the guest with the ID, regardless of the
+// rest of the state.
 func TestCheckIdentity(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -50,7 +52,9 @@ func TestCheckIdentity(t *testing.T) {
 	}
 }
 
-// TestCheckExpected edits the values that a module derived from a VM's file.
+// TestCheckExpected edits the values that a module derived from a VM's file. It checks
+// that values that the file does not explain are denied, and that the verdict does not
+// show a planned credential.
 func TestCheckExpected(t *testing.T) {
 	t.Parallel()
 	const canary = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
@@ -59,7 +63,7 @@ func TestCheckExpected(t *testing.T) {
 		edits      edits
 		part       string
 	}{
-		{"a credential in the description", "create", edits{after + "description": "numaform/1 cluster=prod key=5f1d00000000000000000000000007d1\n" + canary}, "description is a text of 97 bytes"},
+		{"a credential in the description", "create", edits{after + "description": "numaform/1 cluster=prod key=5f1d00000000000000000000000007d1\n" + canary}, "description is a string of 97 bytes"},
 		{"a tag more", "create", edits{after + "tags.+": canary}, "tags has 4 elements, expected 3"},
 		{"tags of the file in another order, and one twice", "create", edits{
 			arguments + "tags.constant_value": []any{"workers", "able", "numaform"}, after + "tags": []any{"able", "numaform", "numaform-prod", "workers"},
@@ -108,7 +112,8 @@ func TestCheckExpected(t *testing.T) {
 }
 
 // TestCheckExpectedHardware edits the values that a module derived for a VM's disk,
-// devices and seed. Disk options that are not in the file have the provider's defaults.
+// devices and seed, and checks that each edit is denied. Disk options that are not in the
+// file have the provider's defaults.
 func TestCheckExpectedHardware(t *testing.T) {
 	t.Parallel()
 	const seed = "local:iso/numaform-seed.iso"
@@ -176,8 +181,8 @@ func changedBy(block map[string]any, values ...any) map[string]any {
 	return changed
 }
 
-// TestCheckDisks allows a VM its template's boot disk and all data disks in its file,
-// empty, and no others.
+// TestCheckDisks checks that a VM may have its template's boot disk and all data disks in
+// its file, empty, and no others.
 func TestCheckDisks(t *testing.T) {
 	t.Parallel()
 	boot := map[string]any{
@@ -220,7 +225,8 @@ func TestCheckDisks(t *testing.T) {
 	}
 }
 
-// TestCheckDevices allows a VM the PCI devices in its file, by mapping, and no others.
+// TestCheckDevices checks that a VM may have the PCI devices in its file, by mapping, and
+// no others.
 func TestCheckDevices(t *testing.T) {
 	t.Parallel()
 	gpu := map[string]any{"device": "hostpci0", "mapping": "gpu", "pcie": true}
@@ -273,8 +279,8 @@ func checkExpected(t *testing.T, edits edits, part string) {
 	}
 }
 
-// TestCheckNeedsInputs checks plans with an intent without the VMs' files, with other
-// files, and with files for unknown modules.
+// TestCheckNeedsInputs checks that a plan is denied if its intent lacks a VM's arguments,
+// or has invalid ones, those of another VM, or unknown modules.
 func TestCheckNeedsInputs(t *testing.T) {
 	t.Parallel()
 	plan := edited(t, "create", nil)
@@ -298,7 +304,8 @@ func TestCheckNeedsInputs(t *testing.T) {
 	}
 }
 
-// TestCheckVMIDs checks VMIDs at the ends of the range of Proxmox.
+// TestCheckVMIDs checks that VMIDs outside the range of Proxmox are denied, and that its
+// first and last VMID are not.
 func TestCheckVMIDs(t *testing.T) {
 	t.Parallel()
 	for vmid, ours := range map[fleet.VMID]bool{fleet.MinVMID - 1: false, fleet.MinVMID: true, fleet.MaxVMID: true, fleet.MaxVMID + 1: false} {
@@ -309,7 +316,7 @@ func TestCheckVMIDs(t *testing.T) {
 	}
 }
 
-// TestCheckRange checks writes to VMs outside of numaform's range.
+// TestCheckRange checks that all changes of VMs outside of vmid_range are denied.
 func TestCheckRange(t *testing.T) {
 	t.Parallel()
 	for name, asked := range intents() {
@@ -326,14 +333,13 @@ func TestCheckRange(t *testing.T) {
 	}
 }
 
-// TestKnowsModules checks that there is an expectation for all modules that numaform
-// includes: a change of the modules needs an entry, which the tests of generator compare
-// with the engine.
+// TestKnowsModules checks that nodeModules has an entry for all modules that numaform
+// contains. The tests of generator compare the entries with the engine.
 func TestKnowsModules(t *testing.T) {
 	t.Parallel()
 	for _, hash := range append(modules.Hashes(), modules.Hash()) {
 		if !guard.Knows(hash) {
-			t.Errorf("the guard does not know what modules %s make of their inputs: add them to nodeModules", hash)
+			t.Errorf("nodeModules has no entry for modules %s: add one", hash)
 		}
 	}
 }

@@ -95,7 +95,7 @@ func (c *checker) importedGroups(rc *tfjson.ResourceChange, r *request) {
 	}
 	r.regrouped = true
 	if rc.Change.Importing.ID != "vm/"+r.ImportID() {
-		c.deny(RuleImport, rc.Address, fmt.Sprintf("the ID of the import is not that of the security groups of VM %d on %s: plan again from fresh files", r.VMID, r.Host))
+		c.deny(RuleImport, rc.Address, fmt.Sprintf("the ID of the import does not belong to the security groups of VM %d on %s: plan again from fresh files", r.VMID, r.Host))
 	}
 	c.belongs(rc.Address, rc.Change.Before, r)
 	c.plannedGroups(rc, r)
@@ -109,8 +109,8 @@ func (c *checker) importedGroups(rc *tfjson.ResourceChange, r *request) {
 	}
 }
 
-// groups returns the security groups in firewall rules; another kind of rule has an empty
-// name.
+// groups returns the name of the security group in each firewall rule, or "" for a rule
+// of another kind.
 func groups(firewall any) []string {
 	var names []string
 	for _, rule := range list(attributes(firewall)["rule"]) {
@@ -125,7 +125,7 @@ func (c *checker) plannedGroups(rc *tfjson.ResourceChange, r *request) {
 	for _, rule := range list(attributes(rc.Change.After)["rule"]) {
 		rule := attributes(rule)
 		if zero(rule["security_group"]) || !zero(rule["action"]) || !zero(rule["source"]) || !zero(rule["dest"]) {
-			c.deny(RulePrivileged, rc.Address, "a firewall rule is not a security group: numaform adds no other rules")
+			c.deny(RulePrivileged, rc.Address, "a firewall rule is not a security group: use the module that numaform wrote")
 		}
 	}
 	if !c.recorded {

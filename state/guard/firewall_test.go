@@ -173,7 +173,7 @@ func TestCheckImportOfSecurityGroups(t *testing.T) {
 		{name: "for a create", action: "update", intent: mixed, decision: guard.Deny, part: "importing security groups of this VM was not requested"},
 		{name: "for nothing", action: "no-op", intent: intent(func(i *guard.Intent) { i.Delete = mixed.Delete }), decision: guard.Deny, part: "importing security groups of this VM was not requested"},
 		{name: "replaced", action: "delete", intent: updating, decision: guard.Deny, part: "would also delete"},
-		{name: "another VM's, by its import", action: "update", intent: updating, edits: edits{groupsCome + "change.importing": map[string]any{"id": "vm/pve-1/100"}}, decision: guard.Deny, part: "not that of the security groups of VM 2003"},
+		{name: "another VM's, by its import", action: "update", intent: updating, edits: edits{groupsCome + "change.importing": map[string]any{"id": "vm/pve-1/100"}}, decision: guard.Deny, part: "does not belong to the security groups of VM 2003"},
 		{name: "another VM's", action: "update", intent: updating, edits: edits{groupsCome + "change.before": before(100, nil)}, decision: guard.Deny, part: "do not belong to VM 2003"},
 		{name: "into a rule of its own", action: "update", intent: updating, edits: edits{groupsCome + "change.after.rule.0.action": "ACCEPT"}, decision: guard.Deny, part: "not a security group"},
 	}
@@ -198,8 +198,8 @@ func findingRule(v guard.Verdict, part string) guard.Rule {
 	return ""
 }
 
-// TestCheckPoolOfDigits checks the plan of a VM whose pool begins with a digit, with
-// generator's addresses.
+// TestCheckPoolOfDigits checks that the plan of a VM whose pool begins with a digit has
+// the addresses that generator returns, and is allowed if the VM has its own name.
 func TestCheckPoolOfDigits(t *testing.T) {
 	t.Parallel()
 	vm := fleet.VM{Name: fleet.NodeName("10g", 2003), Spec: fleet.Spec{SecurityGroups: []string{"web"}}}

@@ -82,11 +82,10 @@ func CheckRecorded(plan *tfjson.Plan, intent Intent, rules Rules) Verdict {
 	return check(plan, intent, rules, true)
 }
 
-// checker collects findings about one plan. Without findings, its zero value would allow
-// the plan.
+// checker collects findings about one plan. A checker without findings allows the plan.
 type checker struct {
 	intent Intent
-	// recorded is set if there are no files to compare the plan with.
+	// recorded is set if the plan is not compared with the VMs' files.
 	recorded bool
 	// requests are the targets of the intent by address.
 	requests map[string]*request
@@ -203,7 +202,7 @@ func (c *checker) states(plan *tfjson.Plan) {
 	}
 }
 
-// resource denies a resource of a state that is not ours, and reports whether it is.
+// resource reports whether a resource of a state is ours, and denies the plan if not.
 func (c *checker) resource(r *tfjson.StateResource) bool {
 	if r == nil {
 		c.deny(RulePlan, "", "a resource of the plan is null: plan again")

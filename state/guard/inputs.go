@@ -117,7 +117,7 @@ func readInputs(text []byte) (*inputs, error) {
 	decoder.DisallowUnknownFields()
 	in := &inputs{}
 	if err := decoder.Decode(in); err != nil {
-		return nil, fmt.Errorf("reading the arguments of a node file: %w", err)
+		return nil, fmt.Errorf("reading the arguments of the VM's file: %w: restore the file, or use the version of numaform that wrote it", err)
 	}
 	return in, nil
 }
@@ -236,7 +236,8 @@ func texts(list []string) blocks {
 	return all
 }
 
-// bootOrder returns the template's boot order, with the drive of the seed.
+// bootOrder returns the boot order in the file, with the seed's drive, or computed{} if the
+// file has none.
 func bootOrder(in *inputs) any {
 	order := in.Hardware.BootOrder
 	if order == nil {
@@ -248,7 +249,8 @@ func bootOrder(in *inputs) any {
 	return texts(order)
 }
 
-// networks returns the file's network devices, or else the template's.
+// networks returns the network devices in the file, or computed{} if it has none and the VM
+// keeps the template's.
 func networks(in *inputs) any {
 	if len(in.Networks) == 0 {
 		return computed{}

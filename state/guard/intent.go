@@ -32,10 +32,10 @@ type Target struct {
 	// Drained marks a delete whose Node is drained, never joined, or no longer exists.
 	// Other VMs must not be deleted.
 	Drained bool `json:"drained,omitempty"`
-	// Gone marks a delete whose Node does not exist, so that there is no evidence that it
-	// was ever drained. A standby VM, which has no Node, is not gone.
+	// Gone marks a delete whose Node no longer exists, so that there is no evidence that it
+	// was ever drained. It is not set for a standby VM, which never had a Node.
 	Gone bool `json:"gone,omitempty"`
-	// Blocked is the reason why the Node is not drained yet, or empty.
+	// Blocked is the reason why the Node is not drained yet, or empty if none is known.
 	Blocked string `json:"blocked,omitempty"`
 }
 
@@ -72,7 +72,7 @@ type Claim struct {
 	VMID  fleet.VMID `json:"vmid"`
 }
 
-// operation is what an intent requests for a VM.
+// operation is the change that an intent requests for a VM.
 type operation string
 
 const (
@@ -149,7 +149,7 @@ func (c *checker) request(op operation, target Target) {
 	}
 	switch {
 	case c.intent.ClusterID == "" || target.Key == "" || target.Host == "":
-		c.deny(RuleIntent, target.Address, "the intent lacks cluster id, key or host: without them the VM cannot be identified")
+		c.deny(RuleIntent, target.Address, "the intent lacks cluster ID, key or host, so the VM cannot be identified: plan again")
 	case target.VMID < fleet.MinVMID || target.VMID > fleet.MaxVMID:
 		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is not valid in Proxmox: it must be from %d to %d", target.VMID, fleet.MinVMID, fleet.MaxVMID))
 	case c.intent.VMIDs != (fleet.VMIDRange{}) && !c.intent.VMIDs.Contains(target.VMID):

@@ -16,7 +16,8 @@ const (
 	foreign    = "module.other.null_resource.x"
 )
 
-// TestCheckInvariants changes one thing in allowed plans.
+// TestCheckInvariants makes one edit in an allowed plan at a time, and checks that the
+// edited plan is denied by the rule for it.
 func TestCheckInvariants(t *testing.T) {
 	t.Parallel()
 	drift := func(action string, before, after any) edits {
@@ -273,7 +274,8 @@ func TestCheckDeleteOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestCheckRealPlans checks plans of the real engine that must not pass.
+// TestCheckRealPlans checks that recorded plans of an engine are denied, whatever the
+// intent requests.
 func TestCheckRealPlans(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]guard.Rule{

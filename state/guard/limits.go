@@ -34,12 +34,12 @@ type Amount struct {
 	Deletes int `json:"deletes"`
 }
 
-// DefaultLimits allows ordinary scaling, and requires approval for a runaway or a loop.
+// DefaultLimits allows ordinary scaling, and requires approval for runaway scaling.
 // Forty pods are about 12 VMs, and fifty nodes at once over ten hosts are ordinary. One
-// host runs 20 to 30 VMs, so 64 creates within an hour are twice its capacity; a host
-// that exceeds that is creating VMs that do not last. The window allows twice the amount
-// of one change: a burst and its echo. The limits for deletes are half as large, because
-// an unneeded node costs less than a missing one.
+// host runs 20 to 30 VMs, so 64 creates within an hour are twice its capacity: a host that
+// exceeds this creates VMs that are soon deleted. The window allows twice as many VMs as
+// one change, for a second burst. The limits for deletes are half as large, because an
+// unneeded node costs less than a missing one.
 func DefaultLimits() Limits {
 	return Limits{
 		WindowSeconds: 3600,

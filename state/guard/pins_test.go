@@ -96,8 +96,8 @@ func TestCheckPinsOfAVMThatStays(t *testing.T) {
 	}
 }
 
-// TestCheckPinsOfAVMWithoutAChange checks a plan of only some VMs: the other VMs, whose
-// CPUs are assigned too, are only in the planned state.
+// TestCheckPinsOfAVMWithoutAChange checks that a plan is denied if it assigns CPUs of a VM
+// that is only in the planned state, because a plan of some VMs has no change for it.
 func TestCheckPinsOfAVMWithoutAChange(t *testing.T) {
 	t.Parallel()
 	plan := edited(t, "mixed", edits{"resource_changes.2.change.after.cpu.0.affinity": "3-6"})

@@ -28,9 +28,9 @@ func DefaultPolicy() []byte { return slices.Clone(defaultPolicy) }
 
 // Policy is an operator's list of compiled rules. A rule is evaluated for each plan, or
 // for each resource that a plan changes. The strictest decision of the matching rules
-// applies. A change that no rule allows needs approval, and a change for which no rule
-// was evaluated is denied. The invariants apply whatever the rules decide. A Policy is
-// safe for concurrent use.
+// applies. A change that no rule allows needs approval, and a plan with changes is denied
+// if no rule could be evaluated. The invariants apply whatever the rules decide. A Policy
+// is safe for concurrent use.
 type Policy struct {
 	rules []policyRule
 }
@@ -79,8 +79,8 @@ var policyName = regexp.MustCompile(`^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`)
 // ruleKeys are the keys that a rule may have.
 var ruleKeys = []string{"name", "description", "each", "when", "decision", "message", "messageExpression"}
 
-// ParsePolicy compiles a policy. name is the file name for errors: each names file, line
-// and rule. A policy without rules is an error.
+// ParsePolicy compiles a policy. name is the file name in errors, which also contain the
+// line and the rule if these are known. A policy without rules is an error.
 func ParsePolicy(name string, text []byte) (*Policy, error) {
 	p := &policyParser{file: name}
 	policy := p.parse(text)
@@ -274,15 +274,15 @@ func ruleName(node *yaml.Node) string {
 	return ""
 }
 
-// compile compiles the CEL of a rule's field to a program whose result has a type. It
-// returns nil if there is no text.
+// compile compiles the CEL expression in a rule's field to a program with a result of type
+// want. It returns nil if the field is missing or invalid.
 func (p *policyParser) compile(env *cel.Env, rule, key string, field *yaml.Node, want *cel.Type) cel.Program {
 	if field == nil || field.Tag != "!!str" {
 		return nil
 	}
 	text := strings.TrimSpace(field.Value)
 	if text == "" {
-		p.fault(field.Line, rule, "%s is empty", key)
+		p.fault(field.Line, rule, "%s is empty: add a CEL expression", key)
 		return nil
 	}
 	line := field.Line

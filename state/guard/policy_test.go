@@ -7,7 +7,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// parsed compiles valid rules.
+// policyOf compiles valid rules.
 func policyOf(t testing.TB, rules string) *guard.Policy {
 	t.Helper()
 	policy, err := guard.ParsePolicy("rules.yaml", []byte("rules:\n"+rules))

@@ -37,8 +37,9 @@ type Rule string
 // PolicyRule returns the Rule for findings by the policy's rule with that name.
 func PolicyRule(name string) Rule { return RulePolicy + "/" + Rule(name) }
 
-// The rules. All are invariants except RuleLimit, RuleBreaker, RuleMoved and RuleForget,
-// which an operator can approve, and the policy's own rules.
+// The rules. An operator can approve the findings of RuleLimit, RuleBreaker, RuleMoved and
+// RuleForget, some of RuleUpdate, RuleDrift and RuleImport, and the policy's findings that
+// need approval. All other findings deny.
 const (
 	RulePlan       Rule = "plan"       // the plan is complete and of a known format
 	RuleRules      Rule = "rules"      // rules and limits are loaded
@@ -50,19 +51,19 @@ const (
 	RuleSurplus    Rule = "surplus"    // every change in the plan was requested
 	RuleMissing    Rule = "missing"    // every requested change is in the plan
 	RuleIdentity   Rule = "identity"   // VMID, host, key and name match the intent
-	RuleExpected   Rule = "expected"   // every planned value is what the modules derive from the VM's file
-	RuleFixed      Rule = "fixed"      // the attributes that protect unmanaged VMs
+	RuleExpected   Rule = "expected"   // every planned value matches the modules' result for the VM's file
+	RuleFixed      Rule = "fixed"      // attributes that protect unmanaged VMs and prevent restarts
 	RulePrivileged Rule = "privileged" // no attribute that gives a guest power over its host
 	RuleUpdate     Rule = "update"     // only attributes that are safe to change on a running VM
 	RuleSecret     Rule = "secret"     // no secret in the plan
 	RuleDrift      Rule = "drift"      // VMs are still the ones that were created
-	RuleImport     Rule = "import"     // imports of VMs that carry our marker
+	RuleImport     Rule = "import"     // only VMs with our marker are imported
 	RuleMoved      Rule = "moved"      // addresses that change
 	RuleForget     Rule = "forget"     // VMs that leave the state and remain in Proxmox
 	RuleDrained    Rule = "drained"    // only VMs whose Node is drained are deleted
 	RulePins       Rule = "pins"       // no CPU is assigned to two guests
 	RuleLimit      Rule = "limit"      // how much may change at once and within the window
-	RuleBreaker    Rule = "breaker"    // nothing is created after repeated failures
+	RuleBreaker    Rule = "breaker"    // creates need approval after repeated failures
 	// RulePolicy is about the policy as a whole; a finding by one of its rules has that
 	// rule's PolicyRule.
 	RulePolicy Rule = "policy"
@@ -146,7 +147,8 @@ func (v Verdict) On(host topology.HostID) Verdict {
 	return verdict(Allow, findings)
 }
 
-// verdict returns a verdict as strict as the decision and the strictest finding.
+// verdict returns the verdict with the stricter of decision and the strictest finding. It
+// sorts the findings and removes duplicates.
 func verdict(decision Decision, findings []Finding) Verdict {
 	for _, f := range findings {
 		decision = min(decision, f.Decision)

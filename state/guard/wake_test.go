@@ -96,7 +96,7 @@ func TestStandbyNeedsItsModule(t *testing.T) {
 	}
 }
 
-// TestWakeInPolicy checks the variables of rules about wakes.
+// TestWakeInPolicy checks the values of the variables about wakes.
 func TestWakeInPolicy(t *testing.T) {
 	t.Parallel()
 	for when, each := range map[string]bool{

@@ -85,7 +85,7 @@ func TestSeedOfAStandbyVM(t *testing.T) {
 	standby := vm
 	standby.Standby = true
 	written := w.seed(w.seeder(), standby)
-	want := []string{"uploaded a placeholder local:iso/numaform-prod-2090-0000082a.iso for standby vm workers-2090 to host homelab/pve-1"}
+	want := []string{"uploaded placeholder seed local:iso/numaform-prod-2090-0000082a.iso for standby vm workers-2090 to host homelab/pve-1"}
 	if diff := cmp.Diff(want, written); diff != "" {
 		t.Error(diff)
 	}
