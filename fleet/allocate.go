@@ -33,7 +33,7 @@ type RangeExhaustedError struct {
 }
 
 func (e *RangeExhaustedError) Error() string {
-	return fmt.Sprintf("region %s: all VMIDs from %d to %d are in use: widen vmid_range or remove VMs",
+	return fmt.Sprintf("region %s: all VMIDs from %d to %d are in use: widen vmid_range in numaform.yaml, or remove VMs",
 		e.Region, e.Range.Lower, e.Range.Upper)
 }
 
@@ -77,7 +77,8 @@ func NewAllocator(region topology.RegionName, bounds VMIDRange, last Rotation, u
 	for _, id := range used {
 		a.used[id] = true
 	}
-	// If the range has changed, start at its beginning. Never return to an earlier round.
+	// If the range was lowered below last, begin the next round at the range's start. Never
+	// return to an earlier round.
 	if a.now.Last > bounds.Upper {
 		a.now = Rotation{Last: bounds.Lower - 1, Round: a.now.Round + 1}
 	}

@@ -256,8 +256,8 @@ type VM struct {
 	Placement
 	// Source is the template on the VM's host from which it is cloned.
 	Source Source `json:"source"`
-	// Standby is set while the VM is created and stopped, and waits to become a Node. It
-	// is cleared once, when the VM is woken, and never set again.
+	// Standby is set from the VM's creation, while it is stopped, until it is woken. It is
+	// never set again.
 	Standby bool `json:"standby,omitempty"`
 	// Reserve is set if the VM reserves its CPUs and its memory while it is a standby VM.
 	Reserve bool `json:"reserve,omitempty"`

@@ -68,7 +68,8 @@ func TestParseMarkerRefuses(t *testing.T) {
 	}
 }
 
-// TestFindMarker distinguishes an unmanaged guest from one whose marker is invalid.
+// TestFindMarker checks that an unmanaged guest has no marker, and that an invalid marker
+// is an error.
 func TestFindMarker(t *testing.T) {
 	t.Parallel()
 	good := fleet.Marker{ClusterID: "prod", Key: someKey}.String()
@@ -191,8 +192,8 @@ func TestAllocatorStartsInRange(t *testing.T) {
 	}
 }
 
-// TestAllocatorContinues moves the range back and forth: no VMID is allocated twice in a
-// round.
+// TestAllocatorContinues moves the range back and forth, and checks that the rotation
+// always advances, so that no VMID is allocated twice in a round.
 func TestAllocatorContinues(t *testing.T) {
 	t.Parallel()
 	low, high := fleet.VMIDRange{Lower: 200, Upper: 204}, fleet.VMIDRange{Lower: 300, Upper: 304}

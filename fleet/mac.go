@@ -8,8 +8,9 @@ import (
 // macPrefix is the length of a MAC address prefix: three octets.
 const macPrefix = len("BC:24:11")
 
-// GiveMACs completes the MAC addresses of vm's network devices that have only a prefix.
-// The addresses derive from vm's key and differ from those in others.
+// GiveMACs completes the MAC addresses of vm's network devices that have only a prefix, and
+// replaces addresses that others use. The new addresses derive from vm's key and differ
+// from the addresses in others.
 func GiveMACs(vm *VM, others []VM) {
 	used := map[string]bool{}
 	for i := range others {

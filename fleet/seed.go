@@ -11,7 +11,7 @@ import (
 const AnySeedStorage = "*"
 
 // generationLength is the number of key characters in a seed's name. They distinguish the
-// seed from that of an earlier VM with the same VMID.
+// seed from the seed of an earlier VM with the same VMID.
 const generationLength = 8
 
 // seedPattern is strict because numaform overwrites and deletes the volumes that it
