@@ -26,7 +26,8 @@ const (
 	KindUndo      Kind = "undo"
 	// KindByHand means that users edited the fleet's files or reverted a commit.
 	KindByHand Kind = "by-hand"
-	// KindRecovery completes an unfinished earlier change.
+	// KindRecovery completes an unfinished earlier change, or records writes that no plan
+	// contains.
 	KindRecovery Kind = "recovery"
 	// KindUpdate updates VMs in place to their class: tags, pool, security groups or
 	// emulator.
@@ -53,8 +54,8 @@ type Change struct {
 	Why string `json:"why"`
 	// Undoes is the ID of the change that this one reverts.
 	Undoes string `json:"undoes,omitempty"`
-	// Added, Removed and Renumbered are VMs that the change affects, each with the reason for its
-	// placement.
+	// Added, Removed and Renumbered are the VMs that the change creates, deletes, or gives
+	// another VMID, each with the reason for its placement.
 	Added      []fleet.VM `json:"added,omitempty"`
 	Removed    []fleet.VM `json:"removed,omitempty"`
 	Renumbered []fleet.VM `json:"renumbered,omitempty"`
@@ -62,14 +63,14 @@ type Change struct {
 	Woken []fleet.VM `json:"woken,omitempty"`
 	// Hosts are the plans of the affected hosts, sorted.
 	Hosts []HostPlan `json:"shards,omitempty"`
-	// Rotations are the VMID rotations after this change. Each change contains those of all
-	// regions, so the newest one is sufficient.
+	// Rotations are the VMID rotations after this change. Each change contains the rotations
+	// of all regions, so the newest change is sufficient.
 	Rotations map[topology.RegionName]fleet.Rotation `json:"rotations,omitempty"`
 	// Open lists the unfinished work of this and earlier changes, by host. Together with
 	// the Outcome it determines what the next run must check.
 	Open []Open `json:"open,omitempty"`
-	// Outside are the writes to a backend that no plan contains, such as breaking a lock,
-	// with the proof that its holder no longer exists.
+	// Outside are the writes to a backend or to Proxmox that no plan contains, such as
+	// breaking a lock, with the proof that its holder no longer exists.
 	Outside []string `json:"outside,omitempty"`
 	// MAC proves that an installation wrote the record: see Key. Records of versions
 	// without MACs have none.
@@ -78,7 +79,7 @@ type Change struct {
 	Digest Digest `json:"-"`
 }
 
-// HostPlan is the plan for one host, and who allowed it.
+// HostPlan is the plan for one host, with its verdict and approver.
 type HostPlan struct {
 	Host topology.HostID `json:"host"`
 	// PlanSHA256 identifies the plan, PlanDigest its changes.
@@ -90,7 +91,7 @@ type HostPlan struct {
 	Update     []guard.Target `json:"update,omitempty"`
 	Wake       []guard.Target `json:"wake,omitempty"`
 	Verdict    guard.Verdict  `json:"verdict"`
-	// Approver is the user who approved the plan, or empty if the guard allowed it.
+	// Approver is who approved the plan, or empty if the guard allowed it.
 	Approver string `json:"approver,omitempty"`
 	// Error is the reason why the host was not planned.
 	Error string `json:"error,omitempty"`
@@ -108,8 +109,8 @@ type Open struct {
 	Updated []fleet.Key `json:"updated,omitempty"`
 	// Woken are standby VMs that may not have started yet.
 	Woken []fleet.Key `json:"woken,omitempty"`
-	// Change is the ID of an earlier change that is still in progress on the host, or
-	// empty.
+	// Change is the ID of the latest change that began work on the host; empty means the
+	// change that contains this list.
 	Change string `json:"change,omitempty"`
 }
 
@@ -163,8 +164,8 @@ func (e *Entry) Result() *Outcome {
 	return e.Outcome
 }
 
-// Unfinished returns the hosts that the next run must check, and the VMs whose removal
-// has begun there: the entries of Open that did not end successfully.
+// Unfinished returns the hosts that the next run must check: the entries of Open whose
+// apply did not end successfully according to a verified outcome.
 func (e *Entry) Unfinished() []Open {
 	ended := map[topology.HostID]bool{}
 	if result := e.Result(); result != nil {

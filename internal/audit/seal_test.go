@@ -127,7 +127,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// TestDuplicates decodes a duplicate field to the value that the digest covers.
+// TestDuplicates adds a duplicate of a field to a record, and checks that the record is
+// decoded to the values that the digest covers.
 func TestDuplicates(t *testing.T) {
 	t.Parallel()
 	change, outcome := record(t, ours)
@@ -137,8 +138,8 @@ func TestDuplicates(t *testing.T) {
 	}
 }
 
-// TestReadAgain decodes a record into a variable that held another: nothing of the other
-// one remains, because the digest does not cover it.
+// TestReadAgain decodes a record into a variable that contains another record. It checks
+// that nothing of the other record remains, because the digest does not cover it.
 func TestReadAgain(t *testing.T) {
 	t.Parallel()
 	change, outcome := record(t, ours)
@@ -161,7 +162,8 @@ func TestReadAgain(t *testing.T) {
 	}
 }
 
-// TestAdopted trusts adopted records without a MAC, if they are unchanged.
+// TestAdopted checks that adopted records without a MAC are verified, and that they are not
+// if they were edited or have an invalid MAC.
 func TestAdopted(t *testing.T) {
 	t.Parallel()
 	change, outcome := `{"format": 1, "id": "20261121T134501Z-1", "cluster_id": "prod"}`, `{"format": 1, "id": "20261121T134501Z-1"}`
@@ -186,7 +188,8 @@ func TestAdopted(t *testing.T) {
 	}
 }
 
-// TestAnyEdit changes each value of a sealed record, one at a time.
+// TestAnyEdit edits or removes a random field of a sealed record, and checks that the
+// record is then not verified. An edit of the change also invalidates its outcome.
 func TestAnyEdit(t *testing.T) {
 	t.Parallel()
 	change, outcome := record(t, ours)

@@ -39,7 +39,7 @@ const (
 type State struct {
 	// Paused stops numaform from starting new changes.
 	Paused bool
-	// By is who paused it, or empty.
+	// By is who paused it, or empty if this is unknown or it is not paused.
 	By string
 	// Evacuated are the hosts from which nodes are moved away and which get no new ones,
 	// sorted.
@@ -66,9 +66,9 @@ func New(client kubernetes.Interface, namespace string) *Switch {
 	return &Switch{configMaps: client.CoreV1().ConfigMaps(namespace)}
 }
 
-// Read returns the requested state, which is empty without a ConfigMap. If it returns a
-// MalformedError, the returned State is paused, because the invalid content may have been
-// meant to stop numaform.
+// Read returns the requested state, which is empty if the ConfigMap does not exist. With
+// any error, the returned State is paused, because the content may have been meant to stop
+// numaform.
 func (s *Switch) Read(ctx context.Context) (State, error) {
 	configMap, err := s.configMaps.Get(ctx, ConfigMapName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -80,8 +80,8 @@ func (s *Switch) Read(ctx context.Context) (State, error) {
 	return parse(configMap)
 }
 
-// Watch calls changed at once, and whenever the ConfigMap may have changed, until changed
-// fails, Kubernetes ends the watch, or ctx ends.
+// Watch calls changed at once, and whenever the ConfigMap may have changed. It returns the
+// error of changed, or nil when Kubernetes ends the watch or ctx ends.
 func (s *Switch) Watch(ctx context.Context, changed func() error) error {
 	watch, err := s.configMaps.Watch(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: ConfigMapName}))
 	if err != nil {

@@ -33,7 +33,7 @@ func data(t *testing.T, client kubernetes.Interface, namespace string) map[strin
 	return configMap.Data
 }
 
-// write creates a ConfigMap as a user may.
+// write replaces the ConfigMap with the given data.
 func write(t *testing.T, client kubernetes.Interface, namespace string, data map[string]string) {
 	t.Helper()
 	configMaps := client.CoreV1().ConfigMaps(namespace)
@@ -98,7 +98,7 @@ func TestSwitch(t *testing.T) {
 		t.Errorf("data (-want +got):\n%s", diff)
 	}
 
-	// Unreadable content may have been meant to stop numaform.
+	// A ConfigMap that cannot be read may have been meant to stop numaform.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if state, err := s.Read(ctx); !state.Paused || err == nil {
