@@ -64,7 +64,7 @@ func (d *draft) addCreates(change *scaler.Change, plans []scaler.RootPlan, place
 			return err
 		}
 		if hash == "" {
-			return fmt.Errorf("the plan of %s does not create %s", vm.Host, vm.Name)
+			return fmt.Errorf("the plan of %s does not create %s: the next attempt plans again", vm.Host, vm.Name)
 		}
 		d.vms = append(d.vms, v1alpha1.ScalePlanVM{
 			Action: v1alpha1.ScalePlanCreate, Host: vm.Host.String(), NodePool: vm.Pool, InstanceType: vm.InstanceType,
@@ -98,12 +98,14 @@ func (d *draft) addPlans(plans []scaler.RootPlan) (err error) {
 	return err
 }
 
-// likeness distinguishes VMs that were placed together, independent of their names.
+// likeness returns a string that is equal for VMs with the same pool, instance type, labels
+// and placement, whatever their names.
 func likeness(spec *fleet.Spec, placement *fleet.Placement) string {
 	return fmt.Sprint(spec.Pool, spec.InstanceType, placement.Host, placement.CPUs, placement.Cells, spec.Labels)
 }
 
-// few returns the pods sorted, at most as many as a ScalePlan lists.
+// few returns the pods sorted. If they are more than a ScalePlan can list, the last element
+// is the number of the remaining pods.
 func few(pods []string) []string {
 	pods = slices.Sorted(slices.Values(pods))
 	if len(pods) <= maxPods {
@@ -112,7 +114,7 @@ func few(pods []string) []string {
 	return append(pods[:maxPods-1], fmt.Sprintf("and %d more", len(pods)-maxPods+1))
 }
 
-// summary returns the change in one line.
+// summary returns the number of VMs for each action, and their hosts, in one line.
 func (d *draft) summary() string {
 	counts, hosts := map[v1alpha1.ScalePlanAction]int{}, []string{}
 	for i := range d.vms {

@@ -14,9 +14,10 @@ const (
 	rejectedFor = 24 * time.Hour
 	// retainedFor is how long a finished plan remains.
 	retainedFor = 7 * 24 * time.Hour
-	// planFresh is how long a dry plan of the same VMs can be reused.
+	// planFresh is how long VMs are not planned again while their ScalePlan is undecided or
+	// was refused. The guard's refusal lasts as long.
 	planFresh = 10 * time.Minute
-	// draftGood is how long a dry plan can replace a new plan of the same VMs.
+	// draftGood is how long a dry plan made after an approval can be used to begin.
 	draftGood = 30 * time.Second
 	// unrequestedFor is how long a plan remains after pods stopped requesting its VMs.
 	unrequestedFor = 2 * time.Minute

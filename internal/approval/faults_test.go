@@ -102,7 +102,7 @@ func (s faultyStatus) Update(ctx context.Context, object client.Object, options 
 	return err
 }
 
-// fails checks that a call fails because of the fault, names the object, and allows
+// fails checks that a call with the fault returns an error that contains names, and allows
 // nothing.
 func (b *bench) fails(fault, names string, call func() (passed bool, err error)) {
 	b.Helper()
@@ -114,8 +114,8 @@ func (b *bench) fails(fault, names string, call func() (passed bool, err error))
 	}
 }
 
-// TestAFailedReadLetsNothingPass uses an API server that fails to respond: nothing is
-// allowed, because approvals are unknown.
+// TestAFailedReadLetsNothingPass checks that a failed read from the API server is an error
+// and allows nothing, because approvals are unknown.
 func TestAFailedReadLetsNothingPass(t *testing.T) {
 	b := newBench(t, strict())
 	b.pool("quick", "auto", "auto")
@@ -153,7 +153,8 @@ func TestAFailedReadLetsNothingPass(t *testing.T) {
 	b.asked("auto mode of NodePool quick", quick)
 }
 
-// TestAFailedWriteProposesNothing fails to write a proposal: the next call writes it.
+// TestAFailedWriteProposesNothing checks that a proposal that could not be written is
+// written by the next call, and that an approval that cannot be recorded allows nothing.
 func TestAFailedWriteProposesNothing(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
@@ -191,8 +192,8 @@ func TestAFailedWriteProposesNothing(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanApproved)
 }
 
-// TestAFailedReadRemovesNothing uses an API server that fails to respond while Karpenter
-// removes nodes: none are removed, not even nodes of pools that need no approval.
+// TestAFailedReadRemovesNothing checks that no node is removed if a read from the API
+// server fails, not even a node of a NodePool that needs no approval.
 func TestAFailedReadRemovesNothing(t *testing.T) {
 	s := newShop(t)
 	free, slow := s.pool("free", "", ""), s.pool("slow", "", "manual")
@@ -222,8 +223,8 @@ func TestAFailedReadRemovesNothing(t *testing.T) {
 	if plans := s.plans(""); len(plans) != 0 {
 		t.Errorf("%d plans exist", len(plans))
 	}
-	// A removal that cannot be planned, or a proposal that cannot be written, keeps its
-	// node, and others are removed.
+	// A removal that cannot be planned or proposed does not happen, and other nodes are
+	// removed.
 	for _, fault := range []string{"Proxmox", "create ScalePlan"} {
 		s.later(2 * time.Minute)
 		s.fault = fault
@@ -242,8 +243,8 @@ func TestAFailedReadRemovesNothing(t *testing.T) {
 	}
 }
 
-// TestAConflictIsRetried writes a ScalePlan from another client at the same moment: the
-// next call completes the failed update.
+// TestAConflictIsRetried checks that an update of a ScalePlan that fails with a conflict is
+// completed by a later call.
 func TestAConflictIsRetried(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
@@ -270,8 +271,8 @@ func TestAConflictIsRetried(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanRejected)
 }
 
-// TestALedgerThatCannotBeRead truncates an entry of the ledger: the error names it, and
-// nothing is allowed.
+// TestALedgerThatCannotBeRead writes an invalid entry into the ledger, and checks that the
+// error contains its key and that nothing is allowed.
 func TestALedgerThatCannotBeRead(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("free", "", "")

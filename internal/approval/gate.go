@@ -62,8 +62,9 @@ func (a *Approvals) MayWake(ctx context.Context) (func(vm *fleet.VM) bool, error
 }
 
 // Approver returns the approver of a plan for which the guard requires approval: the auto
-// mode of its NodePools, or the operator who approved a ScalePlan that covers it. If it
-// returns "", a ScalePlan is pending.
+// mode of its NodePools, or the operator who approved a ScalePlan that covers it. It
+// returns "" if the plan has no approver: it then proposes a ScalePlan, unless one is
+// pending, or the guard denies the plan, or the host was not planned.
 func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string, error) {
 	if plan.Plan == nil || plan.Verdict.Decision == guard.Deny {
 		return "", nil
@@ -114,7 +115,7 @@ func (a *Approvals) auto(known pools, plan *scaler.RootPlan) string {
 		names[t.Pool], ours[t.Address] = true, true
 	}
 	for _, finding := range plan.Verdict.Findings {
-		// No NodePool can approve a change that none of them requested.
+		// Auto mode does not apply to a change that no NodePool requested.
 		if address := finding.Address; address != "" && !ours[address] && !ours[guard.VMOf(address)] {
 			return ""
 		}

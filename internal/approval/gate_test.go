@@ -19,14 +19,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// strict rules allow nothing without approval.
+// strict returns rules by which every create needs approval.
 func strict() guard.Rules {
 	rules := guard.DefaultRules()
 	rules.Limits.PerChange.Creates = 0
 	return rules
 }
 
-// held returns a host's plan that creates the VMs and needs approval.
+// held returns a host's plan that creates the VMs and needs approval. The VMs do not get
+// the VMID taken.
 func (b *bench) held(taken fleet.VMID, placed ...scheduling.Placed) *scaler.RootPlan {
 	b.Helper()
 	var requests []scaler.Request
@@ -99,8 +100,8 @@ func TestTheGateOpensByAPlan(t *testing.T) {
 	b.asked("", worse)
 }
 
-// A part of a change that needed approval is a different plan, and only one plan is
-// pending for each host.
+// TestTheGateOpensForAllThatItHeld checks that the approval of two VMs does not cover one
+// of them alone, and that only one plan for a host is pending.
 func TestTheGateOpensForAllThatItHeld(t *testing.T) {
 	b := newBench(t, strict())
 	b.pool("free", "", "")
@@ -113,7 +114,8 @@ func TestTheGateOpensForAllThatItHeld(t *testing.T) {
 	}
 }
 
-// The name of a seed contains the VMID and the key, which differ each time it is planned.
+// TestTheGateOpensForAVMWithASeed checks that an approval still applies when the VM has
+// another VMID and key, and so another name of its seed.
 func TestTheGateOpensForAVMWithASeed(t *testing.T) {
 	b := newBench(t, strict())
 	b.pool("free", "", "")
@@ -233,8 +235,9 @@ func TestTheGateOpensForRemovalsByKey(t *testing.T) {
 	}
 }
 
-// TestChangesInPlaceWaitByMode requests other tags for a running VM, which the guard
-// allows: in a manual NodePool the change waits for approval, once for all of it.
+// TestChangesInPlaceWaitByMode requests an update of a running VM, which the guard allows.
+// It checks that the update needs approval in a manual NodePool only, and that its plan is
+// superseded if the update is no longer requested.
 func TestChangesInPlaceWaitByMode(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("other", "manual", "")
@@ -282,8 +285,8 @@ func TestChangesInPlaceWaitByMode(t *testing.T) {
 	}
 }
 
-// TestPodsDoNotWaitForChangesInPlace makes a change of a running VM wait for approval,
-// while pods request another VM of its NodePool.
+// TestPodsDoNotWaitForChangesInPlace checks that a new VM may be created while an update of
+// a running VM in its NodePool is pending approval.
 func TestPodsDoNotWaitForChangesInPlace(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("other", "policy", "")
@@ -303,8 +306,8 @@ func TestPodsDoNotWaitForChangesInPlace(t *testing.T) {
 	}
 }
 
-// TestAVMThatWasGivenUpWasNotMade checks an approved VM that fails and disappears before
-// the next check.
+// TestAVMThatWasGivenUpWasNotMade checks that a plan fails if its VM is removed before it
+// was created.
 func TestAVMThatWasGivenUpWasNotMade(t *testing.T) {
 	b := newBench(t, strict())
 	b.pool("slow", "manual", "")
@@ -316,8 +319,9 @@ func TestAVMThatWasGivenUpWasNotMade(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanFailed)
 }
 
-// TestAWakeWaitsForItsApproval requests no wake again while its ScalePlan is undecided, or
-// after it was rejected: each request would create a NodeClaim and delete it again.
+// TestAWakeWaitsForItsApproval checks that pods may not wake a VM while its ScalePlan is
+// undecided, or after it was rejected: each request would create a NodeClaim and delete it
+// again.
 func TestAWakeWaitsForItsApproval(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("free", "", "")

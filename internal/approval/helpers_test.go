@@ -156,7 +156,7 @@ func (b *bench) plant(rules guard.Rules, fleetVMs ...fleet.VM) {
 	b.restart()
 }
 
-// restart loses the state in memory.
+// restart replaces the approvals, which loses their state in memory.
 func (b *bench) restart() {
 	b.approvals = approval.New(approval.Config{
 		Client: faulty{b.client, b}, Namespace: "default", Scaler: b.scaler, Clock: b.clock, Events: &b.events,
@@ -217,7 +217,7 @@ func snapshot() *topology.Snapshot {
 	return s
 }
 
-// placed returns a VM as a decision places it.
+// placed returns a VM that a decision places on a host for pods.
 func placed(pool string, host topology.HostID, memory int64, pods ...string) scheduling.Placed {
 	p := scheduling.Placed{
 		NodePool: pool,
@@ -234,7 +234,7 @@ func placed(pool string, host topology.HostID, memory int64, pods ...string) sch
 	return p
 }
 
-// made returns a placed VM as a desired one.
+// made returns the state of a VM that was created for a placed one.
 func made(p scheduling.Placed, id fleet.VMID, phase scaler.Phase, err error) scaler.VMState {
 	key := fleet.Key(strings.Repeat("0", 28) + string(rune('a'+int(id)%6)) + "fff")
 	return scaler.VMState{Phase: phase, Err: err, VM: fleet.VM{
@@ -285,7 +285,7 @@ func (b *bench) up(placed ...scheduling.Placed) int {
 	return len(may)
 }
 
-// want checks how many VMs may be created.
+// want requests VMs, and checks how many of them may be created.
 func (b *bench) want(want int, placed ...scheduling.Placed) {
 	b.Helper()
 	if got := b.up(placed...); got != want {
@@ -330,7 +330,7 @@ func (b *bench) plan(phase v1alpha1.ScalePlanPhase) *v1alpha1.ScalePlan {
 	return &plans[0]
 }
 
-// say makes a person's decision on a plan.
+// say changes a plan's spec as an operator does to decide on it.
 func (b *bench) say(plan *v1alpha1.ScalePlan, change func(spec *v1alpha1.ScalePlanSpec)) error {
 	before := plan.DeepCopy()
 	change(&plan.Spec)

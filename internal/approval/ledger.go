@@ -84,7 +84,8 @@ func (a *Approvals) update(ctx context.Context, plan *v1alpha1.ScalePlan) error 
 	return a.enter(ctx, plan)
 }
 
-// enterFirst enters a new plan into the ledger, then writes its status.
+// enterFirst enters a new plan into the ledger, then writes its status. After a conflict,
+// restore writes the status later.
 func (a *Approvals) enterFirst(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
@@ -110,8 +111,8 @@ func (a *Approvals) patchLedger(ctx context.Context, data map[types.UID]any) err
 }
 
 // restore resets the status of ScalePlans to the ledger's, deletes plans that numaform
-// did not propose, and drops deleted plans from the ledger. listed is the number of plans
-// that it found.
+// did not propose, and drops deleted plans from the ledger. listed is the number of
+// existing plans, including those that it deletes.
 func (a *Approvals) restore(ctx context.Context) (listed int, err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()
@@ -153,7 +154,8 @@ func (a *Approvals) restore(ctx context.Context) (listed int, err error) {
 	return len(list.Items), errors.Join(errs...)
 }
 
-// remove deletes a plan, if it is unchanged since it was read.
+// remove deletes a plan, unless it has changed since it was read, which is an error. If the
+// plan no longer exists, it returns nil.
 func (a *Approvals) remove(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	err := a.config.Client.Delete(ctx, plan, client.Preconditions{UID: &plan.UID, ResourceVersion: &plan.ResourceVersion})
 	if err != nil && !apierrors.IsNotFound(err) {

@@ -27,8 +27,8 @@ func (b *bench) forge(plan *v1alpha1.ScalePlan, status v1alpha1.ScalePlanStatus)
 	}
 }
 
-// TestForgedStatus neither approves nor blocks: a person can decide as if it did not
-// exist.
+// TestForgedStatus checks that a status written by another client neither approves nor
+// ends a plan, and that an operator can still approve the plan.
 func TestForgedStatus(t *testing.T) {
 	future := metav1.NewTime(time.Now().Add(1000 * time.Hour))
 	begun := metav1.Condition{Type: "Begun", Status: metav1.ConditionTrue, Reason: "Approved", LastTransitionTime: metav1.Now()}
@@ -66,8 +66,8 @@ func TestForgedStatus(t *testing.T) {
 	}
 }
 
-// TestAnApprovalIsGoodOnce resets the status of an applied plan: its approval is not
-// valid again.
+// TestAnApprovalIsGoodOnce resets the status of a begun and of an applied plan, and checks
+// that the approval is not valid again.
 func TestAnApprovalIsGoodOnce(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
@@ -89,8 +89,8 @@ func TestAnApprovalIsGoodOnce(t *testing.T) {
 	}
 }
 
-// TestPlansOfOthers ignores and deletes a ScalePlan that numaform did not propose, even
-// if it has the name of the next proposal.
+// TestPlansOfOthers checks that a ScalePlan that numaform did not propose is ignored and
+// deleted, even if it has the name of the next proposal.
 func TestPlansOfOthers(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
@@ -128,7 +128,8 @@ func TestPlansOfOthers(t *testing.T) {
 	}
 }
 
-// TestLedgerOfOlderVersions continues with plans of a version without a ledger.
+// TestLedgerOfOlderVersions deletes the ledger, and checks that a plan of a version without
+// one can still be approved.
 func TestLedgerOfOlderVersions(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
@@ -156,8 +157,8 @@ func TestLedgerOfOlderVersions(t *testing.T) {
 	}
 }
 
-// TestOwnStatusIsNotRestored advances plans between a status and its entry in the ledger:
-// the status is not mistaken for another client's.
+// TestOwnStatusIsNotRestored calls Advance after a status was written and before it was
+// entered into the ledger. It checks that Advance does not reset the status.
 func TestOwnStatusIsNotRestored(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")

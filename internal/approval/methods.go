@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/internal/logkey"
 )
 
-// candidacy is a VM that is a candidate for a kind of disruption.
+// candidacy identifies a VM, by its key, that is a candidate for a kind of disruption.
 type candidacy struct{ by, key string }
 
 // Methods wraps Karpenter's disruption methods with approval: a command that needs
@@ -84,7 +84,8 @@ func (m *method) ShouldDisrupt(ctx context.Context, candidate *disruption.Candid
 	return true
 }
 
-// ComputeCommands returns the commands that may start now.
+// ComputeCommands returns the commands that may start now, and proposes ScalePlans for the
+// others. It returns none while numaform is paused.
 func (m *method) ComputeCommands(ctx context.Context, budgets map[string]int, candidates ...*disruption.Candidate) ([]disruption.Command, error) {
 	if paused, err := m.approvals.config.Paused(ctx); paused || err != nil {
 		return nil, err
@@ -166,7 +167,8 @@ func (m *method) compute(
 	return allowed, nil
 }
 
-// mayStart reports whether a command may start, and proposes it if not.
+// mayStart reports whether a command may start. If not, it proposes a ScalePlan, unless one
+// is pending or was recently refused.
 func (m *method) mayStart(ctx context.Context, known pools, plans []v1alpha1.ScalePlan, command *disruption.Command) (bool, error) {
 	if command.Decision() == disruption.NoOpDecision {
 		return false, nil
@@ -218,7 +220,7 @@ func (m *method) mayStart(ctx context.Context, known pools, plans []v1alpha1.Sca
 	return false, a.propose(ctx, replaced, d)
 }
 
-// reasons returns why a command needs approval, or none if it does not.
+// reasons returns the reasons why a command needs approval, or nil if it needs none.
 func (m *method) reasons(known pools, command *disruption.Command) []string {
 	a := m.approvals
 	var reasons []string

@@ -57,7 +57,8 @@ func (e *emptiness) ComputeCommands(_ context.Context, budgets map[string]int, c
 	return []disruption.Command{command}, nil
 }
 
-// shop is a bench with one disruption method.
+// shop is a bench with one disruption method, wrapped for NodePools that need no approval
+// (free) and for NodePools that do (held).
 type shop struct {
 	*bench
 
@@ -193,7 +194,8 @@ func TestNodesOfManualPoolsWait(t *testing.T) {
 		t.Errorf("asked %d times, %d plans", s.heldInner.asked, len(s.plans("")))
 	}
 	s.approve(plan)
-	// A node that is needed again, or an exhausted budget, prevents it.
+	// The approved removal does not start if one of its nodes is needed again, or if the
+	// budget allows only one.
 	if got := s.compute(s.held, 9, all[:1]...); len(got) != 0 {
 		t.Errorf("%q go of two that were approved", got)
 	}
@@ -223,7 +225,8 @@ func TestNodesOfManualPoolsWait(t *testing.T) {
 }
 
 // TestRemovalKeepsOtherFindings proposes to remove a node that is not drained yet, by a
-// plan for which a second rule requires approval: the ScalePlan names that rule alone.
+// plan for which another rule requires approval. It checks that the ScalePlan contains only
+// that rule.
 func TestRemovalKeepsOtherFindings(t *testing.T) {
 	s := newShop(t)
 	slow := s.pool("slow", "", "manual")
@@ -247,8 +250,8 @@ func TestRemovalKeepsOtherFindings(t *testing.T) {
 	}
 }
 
-// TestRemovalNamesTheVM removes a Node whose name differs from its VM's: the VM is that
-// of the NodeClaim.
+// TestRemovalNamesTheVM proposes to remove a Node whose name differs from its VM's, and
+// checks that the plan names the NodeClaim's VM.
 func TestRemovalNamesTheVM(t *testing.T) {
 	s := newShop(t)
 	slow := s.pool("slow", "", "manual")
@@ -290,13 +293,13 @@ func TestAnApprovedRemovalOfOthers(t *testing.T) {
 	s.stock(one, two)
 	s.compute(s.held, 9, s.candidate(slow, one))
 	s.approve(s.plan(v1alpha1.ScalePlanPending))
-	// The same name, but now another VM.
+	// Another VM has the name now.
 	again := worker("slow", 2000)
 	again.Key = fleet.Key(strings.Repeat("9", 32))
 	if got := s.compute(s.held, 9, s.candidate(slow, again), s.candidate(slow, two)); len(got) != 0 {
 		t.Errorf("%q go", got)
 	}
-	// Until the first one exists again, others are proposed.
+	// While the approved VM does not exist, other removals are proposed.
 	s.later(2 * time.Minute)
 	s.compute(s.held, 9, s.candidate(slow, two))
 	if open := s.undecided(); len(open) != 1 || open[0].Spec.VMs[0].Key != string(two.Key) {
@@ -309,8 +312,8 @@ func TestAnApprovedRemovalOfOthers(t *testing.T) {
 }
 
 // TestAnApprovedRemovalThatWaits approves the removal of two nodes, of which only one can
-// be removed now: the removal waits as a whole, and another node is proposed without
-// them.
+// be removed now. It checks that neither is removed, and that the removal of a third node
+// is proposed separately.
 func TestAnApprovedRemovalThatWaits(t *testing.T) {
 	s := newShop(t)
 	slow := s.pool("slow", "", "manual")
@@ -342,8 +345,8 @@ func TestARemovalThatIsNotWantedAnyMore(t *testing.T) {
 	s.plan(v1alpha1.ScalePlanSuperseded)
 }
 
-// TestARemovalThatDoesNotEnd abandons an approved removal after an hour, unless it is in
-// progress.
+// TestARemovalThatDoesNotEnd checks that an approved removal fails if the VM still exists
+// two hours later, unless its deletion is in progress.
 func TestARemovalThatDoesNotEnd(t *testing.T) {
 	s := newShop(t)
 	slow := s.pool("slow", "", "manual")
@@ -394,7 +397,8 @@ type unread struct{}
 func (unread) Synced() bool          { return false }
 func (unread) VMs() []scaler.VMState { return nil }
 
-// TestPlansOutliveARestart calls Advance before the new controller has read any VM.
+// TestPlansOutliveARestart calls Advance before the new controller has read any VM, and
+// checks that the plan stays pending.
 func TestPlansOutliveARestart(t *testing.T) {
 	s := newShop(t)
 	slow := s.pool("slow", "", "manual")

@@ -194,7 +194,7 @@ func (a *Approvals) advanceCreates(ctx context.Context, plan *v1alpha1.ScalePlan
 	return nil
 }
 
-// creates returns how many VMs a plan creates.
+// creates returns the number of VMs that a plan creates.
 func creates(plan *v1alpha1.ScalePlan) int {
 	n := 0
 	for i := range plan.Spec.VMs {
@@ -205,7 +205,7 @@ func creates(plan *v1alpha1.ScalePlan) int {
 	return n
 }
 
-// wakes returns the keys of the standby VMs that are started.
+// wakes returns the keys of the standby VMs that are woken.
 func wakes(vms []v1alpha1.ScalePlanVM) map[string]bool {
 	keys := map[string]bool{}
 	for i := range vms {
@@ -216,7 +216,8 @@ func wakes(vms []v1alpha1.ScalePlanVM) map[string]bool {
 	return keys
 }
 
-// begun returns what a scale-up does with its VMs.
+// begun returns the participle that describes the VMs of a finished scale-up: created,
+// woken, or both.
 func begun(plan *v1alpha1.ScalePlan) string {
 	switch {
 	case len(wakes(plan.Spec.VMs)) == 0:

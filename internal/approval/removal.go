@@ -15,7 +15,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// keyOf returns the key of a candidate's VM.
+// keyOf returns the key of a candidate's VM, or "" if its NodeClaim has none.
 func keyOf(candidate *disruption.Candidate) string {
 	if candidate.NodeClaim == nil {
 		return ""
@@ -107,7 +107,8 @@ func (a *Approvals) planRemoval(ctx context.Context, d *draft, command *disrupti
 	for i := range change.Removed {
 		// A node with that name may now be another VM.
 		if vm := &change.Removed[i]; !deletes(d.vms)[string(vm.Key)] {
-			return fmt.Errorf("VM %s has the key %s, but its NodeClaim has another one", vm.Name, vm.Key)
+			return fmt.Errorf("VM %s has the key %s, but its NodeClaim has another key: the next attempt reads both again; "+
+				"if this persists, restore the annotation %s of the NodeClaim", vm.Name, vm.Key, v1alpha1.AnnotationKey)
 		}
 	}
 	change.Narrow()

@@ -96,7 +96,7 @@ type group struct {
 	placed   []scheduling.Placed
 	snapshot *topology.Snapshot
 	plans    []v1alpha1.ScalePlan
-	// fingerprint shows whether the same VMs are placed as before.
+	// fingerprint is the fingerprint of placed.
 	fingerprint string
 }
 
@@ -145,7 +145,7 @@ func (a *Approvals) mayCreate(ctx context.Context, g *group) (bool, error) {
 	return false, nil
 }
 
-// fingerprint changes if the VMs or their placements change.
+// fingerprint returns a hash that changes if the VMs or their placements change.
 func fingerprint(placed []scheduling.Placed) (string, error) {
 	type place struct {
 		Spec      fleet.Spec
@@ -162,7 +162,8 @@ func fingerprint(placed []scheduling.Placed) (string, error) {
 }
 
 // Draft makes the dry plans that the last Up required, and creates the ScalePlans. The
-// next Up may return VMs that are already approved. Draft takes long: do not wait for it.
+// next Up may return VMs that are already approved. Draft takes long: call it in the
+// background.
 func (a *Approvals) Draft(ctx context.Context) error {
 	a.mu.Lock()
 	due := a.due
@@ -245,8 +246,8 @@ func current(plans []v1alpha1.ScalePlan, hash string) *v1alpha1.ScalePlan {
 	return nil
 }
 
-// mayBegin reports whether a draft's change was approved, and records that it is begun.
-// It ends a plan whose content has changed since the approval.
+// mayBegin reports whether a draft's change was approved and may begin, and records that it
+// has begun. It ends a plan whose content has changed since the approval.
 func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *draft) (bool, error) {
 	if !a.approved(plan, d.hash) {
 		return false, nil
@@ -268,8 +269,8 @@ func (a *Approvals) undecided(plan *v1alpha1.ScalePlan) bool {
 	return plan != nil && pending(plan) && plan.Spec.Approve == "" && plan.Spec.Reject == "" && !a.expired(plan)
 }
 
-// refused reports whether an operator or the guard rejected a plan with that hash too
-// recently to propose it again.
+// refused reports whether an operator rejected, or the guard denied, a plan with that hash
+// too recently to propose it again.
 func (a *Approvals) refused(plans []v1alpha1.ScalePlan, hash string) bool {
 	return slices.ContainsFunc(plans, func(plan v1alpha1.ScalePlan) bool {
 		if plan.Spec.PlanHash != hash {

@@ -78,7 +78,8 @@ func TestAdvanceWaitsLongerWithoutPlans(t *testing.T) {
 	}
 }
 
-// TestReserveIsPlannedAgain plans again when a standby VM is to reserve its resources.
+// TestReserveIsPlannedAgain checks that a standby VM is planned again when it is requested
+// with Reserve.
 func TestReserveIsPlannedAgain(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
@@ -161,7 +162,7 @@ func TestApprovalAfterTwoHours(t *testing.T) {
 	if plan.Status.Approver != "alice" {
 		t.Errorf("the approver is %q", plan.Status.Approver)
 	}
-	// It dies before the VM is reserved: the approval is still valid.
+	// numaform restarts before the VM is reserved: the approval is still valid.
 	again.restart()
 	again.want(1, placed("slow", pve1, 4096, "b", "c"))
 	// Once the VM exists, the approval is used.
@@ -196,7 +197,7 @@ func TestAChangedPlanDoesNotApply(t *testing.T) {
 	if third := b.plan(v1alpha1.ScalePlanPending); third.Spec.PlanHash == second.Spec.PlanHash {
 		t.Error("two VMs have the hash of one")
 	}
-	// Approve one plan, and then the first again: a finished plan remains finished.
+	// The first plan, which was approved, is finished: the same VM needs a new approval.
 	b.want(0, placed("slow", pve1, 4096, "a"))
 	if plan := b.plan(v1alpha1.ScalePlanPending); plan.Spec.PlanHash != first.Spec.PlanHash || plan.Spec.Approve != "" {
 		t.Errorf("plan is %+v", plan.Spec)
@@ -374,7 +375,7 @@ func (failing) Update(context.Context, client.Object, ...client.SubResourceUpdat
 }
 
 // TestWhatCannotBeBegunWaits uses a cluster that cannot record that an approved plan was
-// begun: its VMs are not created; otherwise a restart would create them twice.
+// begun. It checks that the plan's VMs are not created: a restart would create them twice.
 func TestWhatCannotBeBegunWaits(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")
