@@ -20,7 +20,8 @@ type batch struct {
 	order  []int // hardest to place first
 	placed []placedSpec
 	tries  int
-	// own marks the states that no other planner shares: they may be changed in place.
+	// own marks the hosts whose states belong to this batch alone: it may change them in
+	// place.
 	own []bool
 }
 
@@ -37,7 +38,7 @@ type hostList struct {
 	size  int
 }
 
-// listOf returns the slice's identity.
+// listOf returns the identity of a slice. All empty slices have the same one.
 func listOf(hosts []topology.HostID) hostList {
 	if len(hosts) == 0 {
 		return hostList{}
@@ -45,7 +46,8 @@ func listOf(hosts []topology.HostID) hostList {
 	return hostList{first: &hosts[0], size: len(hosts)}
 }
 
-// newBatch resolves the specs' hosts and sorts the specs.
+// newBatch looks up the hosts of each spec, ignores unknown ones, and sorts the specs from
+// the hardest to place to the easiest.
 func newBatch(p *Planner, specs []fleet.Spec) *batch {
 	b := &batch{
 		Planner: p, specs: specs, requests: make([]request, len(specs)), hosts: make([][]int, len(specs)), lists: make([]int, len(specs)),
@@ -90,7 +92,8 @@ func newBatch(p *Planner, specs []fleet.Spec) *batch {
 	return b
 }
 
-// place puts a spec on the cheapest allowed host that fits it.
+// place puts a spec on the cheapest allowed host that fits it. The spec remains unplaced if
+// none does.
 func (b *batch) place(i int) {
 	if b.requests[i].problem() != "" {
 		return
@@ -100,8 +103,8 @@ func (b *batch) place(i int) {
 	}
 }
 
-// best returns the cheapest allowed host for a spec, and the plan there. The first of
-// several equally cheap hosts wins.
+// best returns the cheapest allowed host for a spec and the plan there, or false if no host
+// fits. The first of several equally cheap hosts wins.
 func (b *batch) best(i int) (host int, best plan, ok bool) {
 	w := b.requests[i]
 	verdicts := b.verdicts[w]
@@ -146,7 +149,8 @@ func (b *batch) commit(i, host int, p *plan) {
 	b.own[host] = true
 }
 
-// publish replaces the state of a host. The new state must not change afterwards.
+// publish replaces the state of a host. The batch must clone the new state before changing
+// it.
 func (b *batch) publish(host int, s *state) {
 	b.Planner.publish(host, s)
 	b.own[host] = false

@@ -7,10 +7,11 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// choose picks the cores of a part: from the smallest group that fits the whole part,
-// otherwise from the largest group, then the next largest. It prefers L3 caches that the VM
-// already uses. If odd is true, the part may also take some threads of one core, the one
-// with the fewest free threads. used collects the L3 caches.
+// choose picks the cores of a part and reports whether they hold all of its vCPUs. It takes
+// the smallest group that fits the whole part, otherwise the largest group, then the next
+// largest, and prefers groups in the L3 caches in used. If odd is true, the part may also
+// take some threads of one core: see takeOdd. choose adds the L3 caches of the part to
+// used.
 func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 	if q.request.partial {
 		return q.choosePartial(p, odd, used)
@@ -60,7 +61,8 @@ func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 	return need == 0
 }
 
-// nextGroup returns the next group to take whole cores from, or none.
+// nextGroup returns the next group to take whole cores from, or none if no other group has
+// a whole core for at most need vCPUs.
 func (q *search) nextGroup(p *part, need int, odd bool, used, done map[int]bool) int {
 	best, bestRank := none, [5]int{}
 	for _, g := range q.nodes[p.node].groups {
@@ -98,7 +100,7 @@ func b2i(b bool) int {
 	return 0
 }
 
-// groupFree returns the number of vCPUs that the group's whole cores hold.
+// groupFree returns the number of vCPUs that fit on the group's whole free cores.
 func (q *search) groupFree(g int) int {
 	total := 0
 	for size, count := range q.whole[g] {
@@ -107,8 +109,9 @@ func (q *search) groupFree(g int) int {
 	return total
 }
 
-// takeWhole takes whole cores of a group and returns how many vCPUs they hold. Isolated VMs
-// take the smallest cores because they leave the siblings idle.
+// takeWhole takes whole cores of a group for at most need vCPUs and returns how many vCPUs
+// they hold. Isolated VMs take the smallest cores first because they leave the siblings
+// idle.
 func (q *search) takeWhole(p *part, g, need int) int {
 	got := 0
 	sizes := len(q.whole[g])
@@ -126,9 +129,9 @@ func (q *search) takeWhole(p *part, g, need int) int {
 	return got
 }
 
-// takeOdd takes the remainder from the core with the fewest free threads: a partially
-// allocated core before a whole one, and in either case preferably in an L3 that the VM
-// uses.
+// takeOdd takes the last rest vCPUs of a part from one core and reports whether it found
+// one. It prefers a core in an L3 cache in used, then a partially allocated core to a whole
+// one, then the core with the fewest free threads.
 func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
 	bestRank := [4]int{}
 	for _, g := range q.nodes[p.node].groups {
@@ -163,8 +166,8 @@ func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
 // everything else was tried: see batch.repair. On its best host, the VM also uses such
 // threads where whole cores would need more than one NUMA node: see refine.
 
-// onPartialCores returns the request with partially allocated cores accepted, and whether
-// its policy allows that.
+// onPartialCores returns the request with partial set if it may use partially allocated
+// cores, and whether it may: only Dedicated VMs that do not require whole cores do.
 func (w request) onPartialCores() (request, bool) {
 	w.partial = w.policy == fleet.PolicyDedicated && !w.wholeOnly
 	return w, w.partial
@@ -188,9 +191,8 @@ func (p *part) usesThreadsOf(core int) bool {
 	return slices.ContainsFunc(p.partial, func(t threads) bool { return t.core == core })
 }
 
-// choosePartial picks the cores of a part: from the smallest group that fits the whole
-// part, otherwise from the largest groups. It takes whole cores before partially allocated
-// ones.
+// choosePartial is choose for a partial request. In each group, it takes whole cores before
+// partially allocated ones.
 func (q *search) choosePartial(p *part, odd bool, used map[int]bool) bool {
 	need := p.vcpus
 	for done := map[int]bool{}; need > 0; {
@@ -248,9 +250,9 @@ func (q *search) choosePartial(p *part, odd bool, used map[int]bool) bool {
 	return need == 0
 }
 
-// takeThreads takes up to most threads of a group's partially allocated cores: first from
-// cores that no other guest uses, then from cores with the fewest free threads. It returns
-// how many it took.
+// takeThreads takes up to most threads of a group's partially allocated cores and returns
+// how many it took. Cores that no other guest uses come first, and among those and the
+// others, the cores with the fewest free threads.
 func (q *search) takeThreads(p *part, g, most int) int {
 	var loose []int
 	for _, c := range q.groups[g].cores {

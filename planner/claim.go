@@ -19,16 +19,17 @@ type claim struct {
 	// ratio is the overcommit promised to a floating VM of ours, or 0.
 	ratio  float64
 	memory [backings]int64
-	bound  [backings][]int64 // MiB by node; nil if no node has memory of the kind
-	homed  []int             // vCPUs at home, by node
-	// group is the pool of the VM, if it is ours.
+	bound  [backings][]int64 // MiB by node; nil for the kinds that the guest does not use
+	homed  []int             // floating vCPUs whose memory is bound to the node, by node
+	// group is the pool of our VM, or empty for an unmanaged guest.
 	group string
 	// devices are the PCI devices that the guest uses exclusively.
 	devices []topology.PassedDevice
-	// owner identifies the existing VM of the claim; live is the claim of that VM's
-	// guest.
-	owner     guestKey
-	live      *claim
+	// owner identifies the VM if it was passed to New or Start; live is the claim of that
+	// VM's guest in the snapshot, or nil.
+	owner guestKey
+	live  *claim
+	// unmanaged is set for the claim of a guest that is not one of the existing VMs.
 	unmanaged bool
 }
 
@@ -54,10 +55,11 @@ func (x *index) claimOf(spec *fleet.Spec, place *fleet.Placement) *claim {
 	return c
 }
 
-// claimOfGuest returns the claim of an existing guest. Pins and PCI devices count even
-// while the guest is stopped because it may start again; the rest counts while it runs or
-// is being created. A stopped guest named node-capacity only describes its host, with an
-// affinity to the whole machine: the daemon of karpenter-provider-proxmox writes it.
+// claimOfGuest returns the claim of an existing guest, or false if it takes nothing. A
+// guest takes all of its resources if it runs, has a key or pins, or is being created or
+// migrated. Any other stopped guest takes only its PCI devices. Templates take nothing, nor
+// does a stopped guest named node-capacity: the daemon of karpenter-provider-proxmox
+// creates it only to describe its host, with an affinity to the whole machine.
 func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 	if g.Template || !g.Running && g.Name == "node-capacity" {
 		return nil, false
@@ -79,8 +81,9 @@ func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 	return c, true
 }
 
-// claimMemory adds memory to a claim, and divides the memory of cells among the NUMA nodes
-// that back them. Memory without such a node stays unbound.
+// claimMemory sets the memory of a claim and divides the memory of cells among the NUMA
+// nodes that back them; memory without such a node is unbound. Floating vCPUs of a cell
+// count as at home on its nodes.
 func (x *index) claimMemory(c *claim, of backing, mib int64, cells []topology.NUMACell) {
 	bound := make([]int64, len(x.nodes))
 	c.memory[of], c.bound[of] = mib, bound
@@ -105,8 +108,8 @@ func part64(whole int64, i, n int) int64 {
 	return whole*int64(i+1)/int64(n) - whole*int64(i)/int64(n)
 }
 
-// merge combines the live and the planned claim of one VM: the result takes every
-// resource that either takes.
+// merge returns the planned claim c of a VM combined with its live claim: the pins and
+// devices of both, and the larger amount of memory and floating vCPUs.
 func (c claim) merge(live *claim) *claim {
 	c.pins = union(c.pins, live.pins)
 	if c.ratio > 0 { // a pinned VM does not float, even before its pins are in effect
@@ -133,7 +136,7 @@ func larger[N int | int64](a, b []N) []N {
 	return a
 }
 
-// union returns the ids of both lists, ascending.
+// union returns the ids of both lists, ascending and without duplicates.
 func union(a, b []int) []int {
 	all := slices.Concat(a, b)
 	slices.Sort(all)
@@ -148,7 +151,8 @@ func ratioOf(spec *fleet.Spec) float64 {
 	return spec.Overcommit
 }
 
-// guestKey identifies a guest and its VM. Proxmox reuses VMIDs, but keys are unique.
+// guestKey identifies a guest and its VM. Proxmox reuses VMIDs, but the keys of our VMs are
+// unique.
 type guestKey struct {
 	region topology.RegionName
 	vmid   int
@@ -161,7 +165,7 @@ func ownerOf(vm *fleet.VM) guestKey {
 }
 
 // occupants lists the claims of all guests of a host: first the existing VMs, then all
-// other guests.
+// other guests. Stopped standby VMs that reserve nothing have no claim.
 func occupants(x *index, host *topology.Host, existing []*fleet.VM) []*claim {
 	var claims []*claim
 	at := map[guestKey]int{}

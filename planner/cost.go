@@ -13,7 +13,7 @@ const (
 	costNodes             // number of NUMA nodes
 	costDistance          // sum of the distances between them
 	costSkew              // 1 if memory is not proportional to the CPUs of each node
-	costOverload          // floating vCPUs at home on a node beyond its CPUs
+	costOverload          // floating vCPUs at home on a node beyond its room for them
 	costCaches            // number of L3 caches
 	costUneven            // difference between the guest's largest and smallest cell
 	costEfficiency        // vCPUs on efficiency cores, plus twice those on low-power cores
@@ -26,7 +26,8 @@ const (
 	costParts
 )
 
-// cost compares places for one VM: the first part that differs decides.
+// cost is the cost of a place for one VM. The first part that differs between two costs
+// decides which is lower.
 type cost [costParts]int64
 
 // less reports whether c is the lower cost.
@@ -42,7 +43,7 @@ func (c *cost) less(other *cost) bool {
 // million is the scale of shares in costs.
 const million = 1_000_000
 
-// share returns part of whole in parts per million.
+// share returns part of whole in parts per million, or 0 if either is not positive.
 func share(part, whole int64) int64 {
 	if whole <= 0 {
 		return 0
@@ -56,8 +57,8 @@ func (c *cost) setLeft(cpus, memory int64) {
 	c[costLeftMin], c[costLeftSum] = min(cpus, memory), cpus+memory
 }
 
-// Typical VMs have 2 or 4 GiB of memory per vCPU. A node with less memory per free CPU has
-// no room for them.
+// Typical VMs have 2 or 4 GiB of memory per vCPU. On a node with less free memory per free
+// CPU, memory limits the number of such VMs.
 const (
 	leanMiB = 2048
 	richMiB = 4096
@@ -71,8 +72,8 @@ func roomFor(cpus int, memory int64) int64 {
 	return 2*slots(min(cpus, int(memory/leanMiB))) + slots(min(cpus, int(memory/richMiB)))
 }
 
-// slots counts the VMs of each typical size (1, 2, 4, 8, … and half as much again) that
-// fit, weighted by the square of the size: large slots are the scarcest.
+// slots adds up how many VMs of each typical size (1, 2, 4, 8, … and 3, 6, 12, … vCPUs) fit
+// on the CPUs, weighted by the square of the size: large slots are the scarcest.
 func slots(cpus int) int64 {
 	var worth int64
 	for k := 0; cpus>>k > 0; k++ { // sizes of 1<<k and 3<<k
@@ -82,7 +83,8 @@ func slots(cpus int) int64 {
 	return worth
 }
 
-// roomLost returns the room for typical VMs that a node loses with that much memory.
+// roomLost returns the room for typical VMs that a node loses if a VM takes that much of
+// its memory.
 func (s *state) roomLost(node int, memory int64) int64 {
 	cpus, free := s.wholeOn(node), s.memFree[ordinary][node]
 	return roomFor(cpus, free) - roomFor(cpus, free-memory)
@@ -154,7 +156,7 @@ func (q *search) price(p *plan, skew bool) {
 	c[costLargest] = int64(before - slices.Max(left))
 }
 
-// priceCores adds the cost of a part's caches and cores.
+// priceCores adds the cost of a part's cores to c, and their L3 caches to caches.
 func (q *search) priceCores(c *cost, p part, caches map[int]bool) {
 	add := func(group, vcpus int) {
 		g := &q.groups[group]
@@ -184,7 +186,7 @@ func slowness(g *group) int64 {
 	return 0
 }
 
-// span returns the sum of the distances between nodes.
+// span returns the sum of the distances between each two of the nodes.
 func (s *state) span(nodes []int) int64 {
 	var sum int64
 	for i, a := range nodes {

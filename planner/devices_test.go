@@ -91,7 +91,7 @@ func TestDevicesAreCounted(t *testing.T) {
 		placed int
 		says   string
 	}{
-		{"one each", cards, nil, same(requesting(2, "gpu"), 3), 2, "pve-1 has 0 of 2 devices of PCI mapping gpu free, 1 requested, less on 1 other host: add a device to the mapping"},
+		{"one each", cards, nil, same(requesting(2, "gpu"), 3), 2, "pve-1 has 0 of 2 devices of PCI mapping gpu free, 1 requested, no more on 1 other host: add a device to the mapping"},
 		{"two at once", cards, nil, []fleet.Spec{requesting(2, "gpu", "gpu")}, 1, ""},
 		{"more than exist", cards, nil, []fleet.Spec{requesting(2, "gpu", "gpu", "gpu")}, 0, "has 2 of 2 devices of PCI mapping gpu free, 3 requested"},
 		{"no such mapping", cards, nil, []fleet.Spec{requesting(2, "nic")}, 0, "has no device of PCI mapping nic"},

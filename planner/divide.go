@@ -32,8 +32,8 @@ func (q *search) divisions(sub []supply, skew bool) []division {
 }
 
 // withinCaches lowers the caps of a set of nodes to the capacity of the fewest L3 caches
-// that suffice: the largest of each node, then the largest of all. It returns nil if that
-// changes nothing.
+// that suffice: the largest of each node, then the largest of all. It returns nil if no
+// node has several caches, if all caches together do not suffice, or if vCPUs float.
 func (q *search) withinCaches(sub []supply, caps []int) []int {
 	if q.allowed == nil {
 		return nil
@@ -73,7 +73,8 @@ func (q *search) withinCaches(sub []supply, caps []int) []int {
 	return within
 }
 
-// cachesOf lists the vCPUs on whole cores of each L3 cache of a node, most first.
+// cachesOf lists how many vCPUs fit on the whole cores of each L3 cache of a node, in
+// descending order.
 func (q *search) cachesOf(node int) []int {
 	var holds []int
 	last := none
@@ -97,7 +98,8 @@ func (q *search) cachesOf(node int) []int {
 // divide divides vCPUs among NUMA nodes so that each gets some, in whole cores except for
 // one odd remainder. caps bounds each share in addition to the node's CPUs. odd is the node
 // that takes the remainder, or none. Even shares differ by at most one core if the nodes
-// allow it; uneven ones fill the largest node first.
+// allow it; uneven ones fill the largest node first. ok is false if the nodes have too
+// little room or one of them would get no vCPU.
 func divide(sub []supply, caps []int, vcpus int, even bool) (shares []int, odd int, ok bool) {
 	shares = make([]int, len(sub))
 	need := vcpus
@@ -166,7 +168,8 @@ func exact(sizes []sizeCount, most int) int {
 }
 
 // divideMemory divides the memory in proportion to the vCPUs, page by page. Memory that
-// does not fit its node moves to nodes with room. Every node gets at least one page.
+// does not fit its node moves to nodes with room. Every node gets at least one page. It
+// returns false if the memory cannot be divided in this way.
 func divideMemory(sub []supply, vcpus []int, w request) ([]int64, bool) {
 	memory, page := make([]int64, len(sub)), w.backing.mib()
 	pages := w.memory / page

@@ -23,7 +23,7 @@ type index struct {
 	id topology.HostID
 	// problem is the reason why no VM may be placed here, or empty.
 	problem string
-	// flat hosts have at most one NUMA node: their VMs get no cells.
+	// flat hosts have at most one NUMA node: their VMs get cells only for huge pages.
 	flat bool
 	// online and usable count CPUs; reserved CPUs are online but not usable.
 	online, usable int
@@ -61,7 +61,7 @@ const none = -1
 // core is a set of sibling threads.
 type core struct {
 	cpus  []int
-	group int // none if the siblings contradict each other: no VM is pinned to such a core
+	group int // none after a contradiction: no VM is pinned to such a core
 	size  int // position in the group's sizes
 }
 
@@ -93,8 +93,8 @@ type node struct {
 	// no source reported it.
 	memory  [backings]int64
 	assumed bool
-	// bindable is set for nodes that have CPUs and memory of the kind: hostnodes may name
-	// them.
+	// bindable is set for nodes that have usable CPUs and memory of the kind: hostnodes
+	// may name them.
 	bindable [backings]bool
 	// lends is set for a node without CPUs whose memory VMs may use in addition to the
 	// memory of other nodes.
@@ -118,7 +118,7 @@ const (
 	resortPartial             // threads of several partially allocated cores
 )
 
-// newIndex indexes a host. quorate reports whether the host's region is writable.
+// newIndex indexes a host. quorate reports whether the host's region has quorum.
 func newIndex(host *topology.Host, quorate bool) *index {
 	x := &index{id: host.ID(), at: map[int]int{}, nodeAt: map[int]int{}}
 	x.readNodes(host)
@@ -136,7 +136,7 @@ func newIndex(host *topology.Host, quorate bool) *index {
 	return x
 }
 
-// hostProblem explains why a host takes no VMs, and how to fix that.
+// hostProblem returns the reason why no VM may be placed on a host, or an empty string.
 func hostProblem(x *index, host *topology.Host, quorate bool) string {
 	switch {
 	case !quorate:
@@ -150,12 +150,13 @@ func hostProblem(x *index, host *topology.Host, quorate bool) string {
 	case len(x.ids) == 0:
 		return "its CPUs are unknown: grant the token Sys.Audit, or add the host to the topology file"
 	case sum(x.memory[:]) <= 0:
-		return "its memory is unknown or all reserved: set it in the topology file"
+		return "it has no memory for guests: set memory in the topology file, or reserve less of it"
 	}
 	return ""
 }
 
-// readNodes lists the NUMA nodes, except for empty ones.
+// readNodes lists the NUMA nodes that have online CPUs or memory. If there are none, it
+// lists one node with ID 0.
 func (x *index) readNodes(host *topology.Host) {
 	hasCPU := map[int]bool{}
 	for _, c := range host.CPUs {

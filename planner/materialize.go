@@ -79,7 +79,8 @@ func (s *state) seats(p *plan, w request) []seat {
 	return seats
 }
 
-// cpusOf lists the CPUs of a part: whole cores by L3, then the odd threads.
+// cpusOf lists the CPUs of a part: whole cores by L3, then threads of partially allocated
+// cores, then the odd threads. With oneThread, only the first thread of each whole core.
 func (s *state) cpusOf(p part, oneThread bool) []int {
 	picks := slices.Clone(p.picks)
 	slices.SortStableFunc(picks, func(a, b pick) int {
@@ -148,10 +149,10 @@ func (s *state) lastLevels(seats []seat) []int {
 	return ids
 }
 
-// cells builds the cells numa0, numa1, … from the seats. A cell's policy is bind if the
-// size of the node's memory is known, and preferred if it is assumed. Memory of several
-// nodes is interleaved: bound pages would fill the nearest node first, regardless of other
-// plans for it.
+// cells builds the cells numa0, numa1, … from the seats. A cell's policy is bind, or
+// preferred for ordinary memory of a node whose size is assumed. Memory of several nodes is
+// interleaved: bound pages would fill the nearest node first, regardless of other plans for
+// it.
 func (s *state) cells(p *plan, seats []seat, w request) []topology.NUMACell {
 	var cells []topology.NUMACell
 	shared, first := none, 0
@@ -178,7 +179,7 @@ func (s *state) cells(p *plan, seats []seat, w request) []topology.NUMACell {
 }
 
 // interleavedMemory returns the memory of the interleaved cell in MiB: all memory that is
-// in no cell of a single node.
+// in no cell of a single node. It is 0 for a plan without such a cell.
 func (p *plan) interleavedMemory(w request) int64 {
 	if p.interleaved == nil {
 		return 0

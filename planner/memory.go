@@ -34,7 +34,8 @@ func backingOf(spec *fleet.Spec) backing {
 	return unknownBacking
 }
 
-// mib returns the size of one page in MiB: memory is allocated in multiples of it.
+// mib returns the MiB of which memory is allocated in multiples: the size of one huge page,
+// or 1 for ordinary memory.
 func (b backing) mib() int64 {
 	switch b {
 	case pages2Mi:
@@ -147,8 +148,8 @@ func (x *index) readMemory(host *topology.Host) {
 	}
 }
 
-// nodeMemory returns each node's memory. For nodes without a reported size, the rest of the
-// host's memory is divided by the number of CPUs.
+// nodeMemory returns each node's memory. It divides the rest of the host's memory among the
+// nodes without a reported size, in proportion to their CPUs.
 func (x *index) nodeMemory(host *topology.Host) []int64 {
 	memory, cpus := make([]int64, len(x.nodes)), make([]int64, len(x.nodes))
 	for _, at := range x.nodeOf {

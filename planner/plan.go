@@ -51,9 +51,9 @@ func requestOf(spec *fleet.Spec) request {
 func (w request) problem() string {
 	switch {
 	case w.vcpus < 1 || w.memory < 1:
-		return "a VM must have at least 1 vCPU and 1 MiB: raise cpu and memory"
+		return "a VM must have at least 1 vCPU and 1 MiB of memory: raise cpu and memory"
 	case !(w.ratio > 0) || math.IsInf(w.ratio, 0):
-		return "the overcommit must be positive: correct it in the ProxmoxNodeClass"
+		return "the overcommit must be a positive number: set overcommit in the ProxmoxNodeClass"
 	case w.backing == unknownBacking:
 		return "its huge page size is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"
 	case w.backing != ordinary && w.policy == fleet.PolicyShared:
@@ -108,7 +108,7 @@ func (s *state) evaluate(w request) (plan, bool) {
 		p, ok = s.pinned(w)
 	case s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
 	case w.policy == fleet.PolicyNUMA && (!s.flat || w.backing != ordinary):
-		// The only NUMA node is not named, except for huge pages.
+		// On a flat host, only memory in huge pages is bound to the NUMA node.
 		q := search{state: s, request: w, scope: scope{only: none}}
 		p, ok = q.run(s.bindSupplies(w))
 		if !ok && s.lends && w.backing == ordinary {
@@ -297,8 +297,9 @@ type scope struct {
 	only int
 }
 
-// pinnedTo finds whole cores. An odd VM gets a core of its own while whole cores are
-// plentiful, and a shared one afterwards.
+// pinnedTo finds cores for a pinned VM: whole ones, and for a partial request also threads
+// of partially allocated ones. The odd thread of a VM gets a core of its own while whole
+// cores are plentiful, and a shared one afterwards.
 func (s *state) pinnedTo(w request, in scope) (plan, bool) {
 	if w.partial {
 		p, ok := s.pinnedAt(w, looseShared, in)

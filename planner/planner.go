@@ -1,8 +1,8 @@
 // Package planner decides the host, CPUs and NUMA nodes of each requested VM, and explains
 // each decision. It is pure and deterministic: it never talks to Proxmox, never moves a
 // placed VM, and returns the same result for any order of hosts. It does not decide how
-// many VMs are needed, and spreads them over hosts only if a Spec says so. Start at New and
-// Place; DESIGN.md in this directory describes the cost order and the counting rules.
+// many VMs are needed, and spreads them over hosts only if a Spec requests it. Start at New
+// and Place; DESIGN.md in this directory describes the cost order and the counting rules.
 package planner
 
 import (
@@ -17,8 +17,8 @@ import (
 // Fits, View, Room and Clone are safe for concurrent use; Place requires exclusive
 // access.
 type Planner struct {
-	// hosts are sorted by id. A state in this slice never changes, so clones share it: a
-	// batch copies each state before changing it.
+	// hosts are sorted by id. Clones share the states: a batch clones a state before its
+	// first change.
 	hosts []*state
 	at    map[topology.HostID]int
 	// versions counts, by host, the changes of its state.
@@ -34,7 +34,8 @@ type verdict struct {
 	plan    plan
 }
 
-// maxVerdicts is the size of the cache, about 12 MiB. A full cache is cleared.
+// maxVerdicts is the maximum number of cached verdicts, about 12 MiB. A full cache is
+// cleared.
 const maxVerdicts = 1 << 15
 
 // Placed is a spec with its placement.
@@ -48,14 +49,15 @@ type Placed struct {
 type Unplaced struct {
 	// Index is the spec's position in the argument of Place.
 	Index int
-	// Reason names the best host, what it lacks, and a hint.
+	// Reason explains why: the best host, what it lacks and a fix, or why no host can fit
+	// the spec.
 	Reason string
 }
 
 // New returns a planner for the hosts of the snapshot. existing lists all our VMs, including
-// VMs in creation and VMs on hosts that are down; they keep their places. A standby VM
-// that reserves nothing uses nothing before Start. Guests of the snapshot that are not in
-// existing count as unmanaged.
+// VMs in creation and VMs on hosts that are down; they keep their places. A stopped standby
+// VM that reserves nothing uses nothing before Start. Guests of the snapshot that are not
+// in existing count as unmanaged.
 func New(snapshot *topology.Snapshot, existing []fleet.VM) *Planner {
 	p := &Planner{at: map[topology.HostID]int{}, verdicts: map[request][]*verdict{}}
 	quorate := map[topology.RegionName]bool{}
@@ -172,7 +174,8 @@ func (p *Planner) Start(vm fleet.VM) bool {
 	return true
 }
 
-// publish replaces the state of a host. The new state must not change afterwards.
+// publish replaces the state of a host and increments its version, which invalidates the
+// cached verdicts of the host.
 func (p *Planner) publish(host int, s *state) {
 	p.hosts[host] = s
 	p.versions[host]++

@@ -46,7 +46,8 @@ func (s *state) reason(p *plan, seats []seat, w request) string {
 	return text
 }
 
-// beside describes how many VMs of the pool are on the host, if they are spread over hosts.
+// beside describes how many other VMs of the pool are on the host. It returns an empty
+// string for a pool that is not spread over hosts.
 func beside(p *plan, w request) string {
 	switch {
 	case w.group == "":
@@ -114,7 +115,7 @@ func (s *state) coresText(p *plan, w request) string {
 	return count(cores, "whole core")
 }
 
-// nodesText compares the number of NUMA nodes with the minimum on an empty machine.
+// nodesText describes the number of NUMA nodes of a plan, and the minimum on an empty host.
 func (s *state) nodesText(p *plan, w request) string {
 	k, possible := len(p.parts), len(p.parts)
 	if k > 1 {
@@ -173,7 +174,7 @@ func (s *state) notes(p *plan) []string {
 		notes = append(notes, "memory per NUMA node not proportional to its CPUs")
 	}
 	if c[costOverload] > 0 { // floating vCPUs only
-		notes = append(notes, "more floating vCPUs on these NUMA nodes than CPUs")
+		notes = append(notes, "more floating vCPUs on these NUMA nodes than their free CPUs allow at the overcommit")
 	}
 	assumed := slices.ContainsFunc(p.parts, func(part part) bool { return s.nodes[part.node].assumed })
 	if assumed && !s.flat && !p.unbound {
@@ -195,7 +196,7 @@ func count(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun + "s"
 }
 
-// gib formats MiB as GiB with at most one decimal, rounded down.
+// gib formats MiB as GiB with at most one decimal, rounded down, or as MiB below 1 GiB.
 func gib(mib int64) string {
 	if mib < 1024 {
 		return strconv.FormatInt(mib, 10) + " MiB"

@@ -17,7 +17,7 @@ type gap struct{ has, fix string }
 const lowerCPU = "add a host or lower cpu in the NodePool"
 
 // refusal explains why spec i was not placed: the request, the best host and what it lacks,
-// the number of unavailable hosts, and a hint.
+// the unavailable hosts, and a fix. For an invalid request, it returns only the problem.
 func (b *batch) refusal(i int) string {
 	w := b.requests[i]
 	if problem := w.problem(); problem != "" {
@@ -32,7 +32,7 @@ func (b *batch) refusal(i int) string {
 	}
 	text := fmt.Sprintf("%s, %s%s: ", count(w.vcpus, noun), gib(w.memory), w.backing.in())
 	if len(b.specs[i].Hosts) == 0 {
-		return text + "no host is allowed: no host has the template, storage and zone that the ProxmoxNodeClass and NodePool require"
+		return text + "no host has the template, storage and zone that the ProxmoxNodeClass and NodePool require: add such a host, or correct the requirements"
 	}
 	var best *state
 	var most int64
@@ -57,7 +57,7 @@ func (b *batch) refusal(i int) string {
 	g := explain()
 	text += best.id.String() + " " + g.has
 	if others := len(b.hosts[i]) - len(unavailable) - 1; others > 0 {
-		text += ", less on " + count(others, "other host")
+		text += ", no more on " + count(others, "other host")
 	}
 	if len(unavailable) > 0 {
 		text += ", unavailable: " + first(unavailable, 3)
@@ -65,7 +65,7 @@ func (b *batch) refusal(i int) string {
 	return text + ": " + g.fix
 }
 
-// first joins at most n texts.
+// first joins the first n texts and adds the number of the rest.
 func first(texts []string, n int) string {
 	if len(texts) > n {
 		return strings.Join(texts[:n], "; ") + fmt.Sprintf("; and %d more", len(texts)-n)
@@ -73,10 +73,10 @@ func first(texts []string, n int) string {
 	return strings.Join(texts, "; ")
 }
 
-// lacks returns how much of the scarcest resource the host has for a request that does not
-// fit it, in parts per million of the request: the host with the most is the best one.
-// explain composes the text only when called, because the texts of all hosts would take
-// longer than the search.
+// lacks finds the first resource of which the host has too little for a request that does
+// not fit it. It returns how much the host has, in parts per million of the request: the
+// host with the most is the best one. explain composes the text only when called, because
+// the texts of all hosts would take longer than the search.
 func (s *state) lacks(w request) (has int64, explain func() gap) {
 	vcpus := int64(w.vcpus)
 	switch {
@@ -84,7 +84,7 @@ func (s *state) lacks(w request) (has int64, explain func() gap) {
 		return 0, func() gap {
 			return gap{
 				has: "does not report its huge pages",
-				fix: "collect the topology (numaform topology collect), or run numaform-agent on it",
+				fix: "run numaform topology collect on the host, or install numaform-agent there",
 			}
 		}
 
@@ -126,8 +126,8 @@ func (s *state) lacks(w request) (has int64, explain func() gap) {
 	return s.lacksNodes(w)
 }
 
-// lacksNodes is lacks for a request that no NUMA nodes of the host can hold. It describes the
-// largest node, and all bindable nodes together.
+// lacksNodes is lacks for a request that fits the host as a whole, but not its NUMA nodes.
+// It describes the node with the most room for vCPUs, and all bindable nodes together.
 func (s *state) lacksNodes(w request) (has int64, explain func() gap) {
 	all := s.supplyFor(w)
 	var cpus int
@@ -139,11 +139,15 @@ func (s *state) lacksNodes(w request) (has int64, explain func() gap) {
 	return min(share(int64(cpus), int64(w.vcpus)), share(memory, w.memory), million-1), func() gap {
 		g := gap{fix: lowerCPU}
 		if len(all) == 0 {
-			g.has = "has no free whole core"
+			g.has = "has no NUMA node with both a free whole core and free memory"
+			if w.policy == fleet.PolicyNUMA {
+				g.has = "has no NUMA node with both free CPUs and free memory"
+			}
+			g.fix = "add a host"
 			siblingsKnown := slices.ContainsFunc(s.groups, func(g group) bool { return g.known })
 			if w.policy == fleet.PolicyIsolated && !siblingsKnown {
 				g.has = "does not report which CPUs are siblings"
-				g.fix = "run numaform-agent on it, or add a collected topology file"
+				g.fix = "install numaform-agent on the host, or add a collected file to the topology file"
 			}
 			return g
 		}
@@ -151,7 +155,7 @@ func (s *state) lacksNodes(w request) (has int64, explain func() gap) {
 		best := slices.MaxFunc(all, func(a, b supply) int { return cmp.Compare(a.whole, b.whole) })
 		g.has = fmt.Sprintf("NUMA node %d has room for %s and %s%s", s.nodes[best.node].id, count(best.whole, "vCPU"), w.of(best.memory), w.backing.in())
 		if len(all) > 1 {
-			g.has += fmt.Sprintf(", %d NUMA nodes together for %d and %s", len(all), cpus, w.of(memory))
+			g.has += fmt.Sprintf("; %d NUMA nodes together have room for %s and %s", len(all), count(cpus, "vCPU"), w.of(memory))
 		}
 		if w.wholeOnly {
 			prefers := w
@@ -176,10 +180,10 @@ func (w *request) of(mib int64) string {
 	return gib(mib)
 }
 
-// memoryFix returns the hint for a lack of memory on the host.
+// memoryFix returns the fix for a lack of memory on the host.
 func (s *state) memoryFix(w *request) string {
 	if w.backing != ordinary {
-		return "reserve more of them on NUMA nodes 0 to 9 when hosts boot, or lower memory in the NodePool"
+		return "reserve more of these huge pages on NUMA nodes 0 to 9 at boot, or lower memory in the NodePool"
 	}
 	fix := "add a host or lower memory in the NodePool"
 	if s.unlent != nil {
@@ -188,7 +192,8 @@ func (s *state) memoryFix(w *request) string {
 	return fix
 }
 
-// supplyFor lists the capacity of the nodes for a request in the most permissive pass.
+// supplyFor lists the capacity of the nodes for a request, with as many groups of cores
+// allowed as its policy permits. It returns nil if no node has any.
 func (s *state) supplyFor(w request) []supply {
 	q := search{state: s, request: w, loose: looseShared, scope: scope{only: none}}
 	if !w.policy.Pinned() {

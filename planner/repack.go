@@ -6,8 +6,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// Limits for repacking one host: its number of new VMs, the number of search steps, and the
-// number of repair tries it counts as.
+// Limits for repacking one host: its number of NUMA nodes, its number of new VMs, and the
+// number of search steps. repackTries is the number of repair tries that it counts as.
 const (
 	repackNodes = 8
 	repackVMs   = 12

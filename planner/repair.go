@@ -8,7 +8,8 @@ import (
 // unplaced specs and for better places.
 const repairTries = 2000
 
-// splitTries is the number of tries that splitting a VM counts as, because it takes longer.
+// splitTries is the number of additional tries that an exchange counts as if its VM spans
+// NUMA nodes, because it takes longer.
 const splitTries = 20
 
 // repair makes room for unplaced specs, and finds better places for VMs that span NUMA
@@ -50,10 +51,11 @@ func (b *batch) repair() {
 	}
 }
 
-// score is the sum of the most significant costs of some VMs: lower is better.
+// score is the number of unplaced specs, followed by the sums of the most significant costs
+// of the placed ones: lower is better.
 type score [costCaches + 2]int64
 
-// scoreOf returns the summed costs of specs. An unplaced spec outweighs everything.
+// scoreOf returns the score of some specs.
 func (b *batch) scoreOf(specs ...int) score {
 	var sum score
 	for _, i := range specs {
@@ -74,8 +76,8 @@ func (s *score) add(c *cost) {
 
 func (s *score) less(o score) bool { return slices.Compare(s[:], o[:]) < 0 }
 
-// isPoor reports whether a VM uses more NUMA nodes than its host would need for it if
-// empty, or was placed by a last resort.
+// isPoor reports whether a VM uses more NUMA nodes, or a worse resort, than it would use on
+// its host if that were empty.
 func (b *batch) isPoor(i int) bool {
 	c := &b.placed[i].cost
 	if c[costNodes] <= 1 && c[costResort]&^resortUnknown == 0 {
@@ -90,7 +92,8 @@ func (b *batch) isPoor(i int) bool {
 func (b *batch) hostOf(i int) int { return b.at[b.placed[i].place.Host] }
 
 // improve puts spec i in the place of another new VM and moves that one to the best
-// remaining place, if such an exchange is better for both together.
+// remaining place, if such an exchange is better for both together. It reports whether it
+// found one.
 func (b *batch) improve(i int) bool {
 	for _, j := range b.order {
 		if b.placed[j].place == nil || b.requests[i] == b.requests[j] {

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// search looks for a plan on one host within the allowed groups. Without allowed groups it
-// looks for memory only.
+// search looks for a plan on one host within the allowed groups. If allowed is nil, the
+// vCPUs float: the plan then has NUMA nodes but no cores.
 type search struct {
 	*state
 	request request
@@ -21,7 +21,7 @@ type search struct {
 // supply is the capacity of one NUMA node in a search.
 type supply struct {
 	node   int
-	whole  int // vCPUs on whole cores
+	whole  int // vCPUs on whole cores; on all free CPUs if they float
 	loose  int // most free threads of one partially allocated core
 	sizes  []sizeCount
 	memory int64
@@ -84,8 +84,8 @@ func (s *supply) add(gives, count int) {
 	s.sizes = slices.Insert(s.sizes, i, sizeCount{gives: gives, count: count})
 }
 
-// memoryOn returns the memory that a node can give. If the memory is not bound to the
-// node alone, it is the free memory of the host.
+// memoryOn returns the memory that a node can give. If the memory is not bound to the node
+// alone, it is the free memory of the host, or 0 if the node cannot give its equal part.
 func (q *search) memoryOn(node int) int64 {
 	switch {
 	case q.wide > 0 && !q.hasMemory(node, mulDivCeil(q.request.memory, 1, int64(q.wide))):
@@ -123,8 +123,9 @@ func (q *search) isLoose(c int) bool {
 // manyNodes is the largest number of NUMA nodes for which every subset is tried.
 const manyNodes = 8
 
-// run tries sets of 1, 2, 3, … NUMA nodes and returns the best plan on the smallest number.
-// Memory may be out of proportion to the CPUs only if no set keeps the proportion.
+// run tries sets of 1, 2, 3, … NUMA nodes and returns the best plan on the smallest number,
+// or false if none exists. Memory may be out of proportion to the CPUs only if no set of
+// that size keeps the proportion.
 func (q *search) run(all []supply) (plan, bool) {
 	most := min(len(all), maxCells, q.request.vcpus)
 	if q.wide > 0 {
@@ -181,8 +182,8 @@ func (q *search) enough(all []supply, k int) bool {
 	return c >= q.request.vcpus && sum(memory[len(all)-k:]) >= q.request.memory
 }
 
-// sets returns the sets of k nodes to try, as positions in all: every set, or beyond
-// manyNodes each node with its nearest, and the largest.
+// sets returns the sets of k nodes to try, as positions in all: every set, or for more than
+// manyNodes nodes, each node with its nearest, and the k nodes with the most vCPUs.
 func (q *search) sets(all []supply, k int) [][]int {
 	if len(all) <= manyNodes {
 		return subsets(len(all), k)

@@ -42,7 +42,7 @@ type piece struct {
 type splitter struct {
 	search
 	supplies     []supply // by node; without CPUs where the node has none
-	threads      int      // CPUs of a core; cores with fewer are rare
+	threads      int      // CPUs of the largest core; cores with fewer are rare
 	core         int      // vCPUs of a unit: one or several cores
 	page         int64    // MiB of a unit
 	cores, pages int      // of the VM, in units; the last core may not be full, see short
@@ -64,6 +64,7 @@ const (
 
 // refine returns a better plan for a VM that does not fit one NUMA node of its chosen host:
 // on partially allocated cores of one node, or else split so that it costs other VMs least.
+// If it finds none, or the VM needs none, it returns the plan unchanged.
 // Hosts are compared by the plan that refine replaces, so a host with whole cores on one
 // node wins.
 func (s *state) refine(p *plan, w request) plan {
@@ -133,7 +134,7 @@ func (s *state) split(p *plan, w request) (best plan, found bool) {
 }
 
 // isSkewed reports whether the memory of a cell on one node is out of proportion to its
-// vCPUs by more than a page.
+// vCPUs by more than one unit of memory, in a plan without an interleaved cell.
 func (p *plan) isSkewed(w request) bool {
 	return p.interleaved == nil && slices.ContainsFunc(p.parts, func(part part) bool {
 		off := part.memory*int64(w.vcpus) - w.memory*int64(part.vcpus)
@@ -141,7 +142,8 @@ func (p *plan) isSkewed(w request) bool {
 	})
 }
 
-// run tries each size for a part of the interleaved cell, and returns the best plan.
+// run tries the sizes that a part of the interleaved cell may have, and returns the best
+// plan, or false if none exists.
 func (c *splitter) run() (plan, bool) {
 	c.setUnits()
 	c.pieces, c.eachPages = nil, 0
@@ -287,7 +289,8 @@ func (c *splitter) at(cell, cores, pages int) int {
 	return (cell*(c.cores+1)+cores)*(c.pages+1) + pages
 }
 
-// add adds one piece wherever that costs less than the known plan.
+// add lowers the costs in next wherever a piece, added to the units taken before, costs
+// less.
 func (c *splitter) add(next, before []int64, p piece) {
 	for cell := range interleavedStates {
 		to, ok := c.with(cell, p)
@@ -306,7 +309,8 @@ func (c *splitter) add(next, before []int64, p piece) {
 	}
 }
 
-// cheapest computes the least costs, node by node, and returns the plan of the least cost.
+// cheapest computes the least costs, node by node, and returns the plan of the least cost,
+// or false if none exists.
 func (c *splitter) cheapest() (plan, bool) {
 	first := slices.Repeat([]int64{math.MaxInt64}, interleavedStates*(c.cores+1)*(c.pages+1))
 	first[c.at(noInterleaved, 0, 0)] = 0
@@ -332,7 +336,8 @@ func (c *splitter) cheapest() (plan, bool) {
 	return p, ok
 }
 
-// plan walks back from an end state and builds a plan from the pieces that led to it.
+// plan walks back from an end state and builds a plan from the pieces that led to it. It
+// returns false if the plan has too many cells or no cores for some part.
 func (c *splitter) plan(cell int) (plan, bool) {
 	p := plan{eachMiB: int64(c.eachPages) * c.page}
 	cores, pages := c.cores, c.pages

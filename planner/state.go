@@ -43,7 +43,7 @@ type floats struct {
 	allFree int
 	// floating is the number of vCPUs without pins; ratio is the lowest overcommit promised
 	// to one of our floating VMs, or +Inf; promised is the number of CPUs that ours need,
-	// each at its own ratio; unmanaged is the number of vCPUs of unmanaged guests.
+	// each at its own ratio; unmanaged is the number of floating vCPUs of unmanaged guests.
 	floating, unmanaged int
 	ratio, promised     float64
 }
@@ -204,8 +204,8 @@ func (s *state) nodeMemFree(n int, of backing) int64 {
 	return s.memFree[of][n]
 }
 
-// floatRoom returns how many vCPUs may float over that many CPUs, at the given ratio and at
-// the ratios promised to our floating VMs on the host.
+// floatRoom returns how many vCPUs may float over that many CPUs, at the given ratio or the
+// lowest one promised to our floating VMs on the host, whichever is lower.
 func (s *floats) floatRoom(ratio float64, cpus int) int {
 	return int(math.Floor(min(ratio, s.ratio)*float64(cpus) + 1e-9))
 }

@@ -9,8 +9,8 @@ import (
 type View struct {
 	// Fits is true if the host could take the VM now.
 	Fits bool `json:"fits"`
-	// Lacks is what the host lacks for the VM and Fix is the hint; both are empty if it
-	// fits.
+	// Lacks is what the host lacks for the VM, and Fix is how to fix that; both are empty
+	// if it fits. An invalid spec has only Lacks.
 	Lacks string `json:"lacks,omitempty"`
 	Fix   string `json:"fix,omitempty"`
 	// CPUs is the number of online CPUs. Reserved is the number reserved for the host
@@ -46,7 +46,7 @@ type NodeView struct {
 }
 
 // View returns the view of a host for a spec. It ignores spec.Hosts and changes nothing.
-// The view of an unknown host is empty.
+// The view of an unknown host has only Lacks and Fix.
 func (p *Planner) View(spec fleet.Spec, host topology.HostID) View {
 	at, known := p.at[host]
 	if !known {
@@ -90,7 +90,7 @@ func (p *Planner) View(spec fleet.Spec, host topology.HostID) View {
 	_, v.Fits = s.evaluateAll(w)
 	switch {
 	case s.problem != "":
-		v.Lacks, v.Fix = s.problem, "make the host available again"
+		v.Lacks, v.Fix = "is unavailable: "+s.problem, "make the host available again"
 	case !v.Fits:
 		_, explain := s.lacks(w)
 		g := explain()

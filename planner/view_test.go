@@ -34,7 +34,7 @@ func TestView(t *testing.T) {
 		{"dedicated", spec(fleet.PolicyDedicated, 4, gib), planner.View{Fits: true, VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(4)}, {VCPUs: vcpus(8)}}}},
 		{
 			"isolated", spec(fleet.PolicyIsolated, 7, gib),
-			planner.View{Lacks: "NUMA node 1 has room for 4 vCPUs and 14 GiB, 2 NUMA nodes together for 6 and 28 GiB", Fix: "add a host or lower cpu in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(2)}, {VCPUs: vcpus(4)}}},
+			planner.View{Lacks: "NUMA node 1 has room for 4 vCPUs and 14 GiB; 2 NUMA nodes together have room for 6 vCPUs and 28 GiB", Fix: "add a host or lower cpu in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(2)}, {VCPUs: vcpus(4)}}},
 		},
 	}
 	for _, tt := range tests {
@@ -70,7 +70,7 @@ func TestViewOfHostsThatTakeNothing(t *testing.T) {
 	down := twoNodes()
 	down.Online = false
 	p := planner.New(snapshot(down), nil)
-	if v := p.View(spec(fleet.PolicyShared, 1, gib), down.ID()); v.Fits || v.Lacks != "offline" {
+	if v := p.View(spec(fleet.PolicyShared, 1, gib), down.ID()); v.Fits || v.Lacks != "is unavailable: offline" {
 		t.Errorf("a host that is down has the view %+v", v)
 	}
 	if v := p.View(spec("Greedy", 1, gib), down.ID()); v.Fits || !strings.Contains(v.Lacks, "unknown") {

@@ -141,7 +141,7 @@ func (a *Agent) check() error {
 	case !printable(a.Version, 1, 64):
 		return fmt.Errorf("version is %s: must be a version such as 1.2.3", quote(a.Version))
 	case a.At.Year() < 2000 || a.At.Year() > 9999:
-		return fmt.Errorf("at is %s: must be the time of publication", quote(a.At.Format(time.RFC3339)))
+		return fmt.Errorf("at is %s: must be the time of publication, from the year 2000 to 9999", quote(a.At.Format(time.RFC3339)))
 	case !slices.Contains([]string{"off", "report", "enforce"}, a.Isolation):
 		return fmt.Errorf("isolation is %s: must be off, report or enforce", quote(a.Isolation))
 	case a.MaxPinnedPercent < 1 || a.MaxPinnedPercent > 100:
@@ -154,7 +154,7 @@ func (a *Agent) check() error {
 		return fmt.Errorf("pinned and refused name %d guests: must name at most %d", len(a.Pinned)+len(a.Refused), maxAgentGuests)
 	}
 	if i := slices.IndexFunc(a.Clusters, func(id string) bool { return !agentCluster.MatchString(id) }); i >= 0 {
-		return fmt.Errorf("clusters names %s: must name cluster IDs", quote(a.Clusters[i]))
+		return fmt.Errorf("clusters names %s: must name cluster IDs, at most 32 lowercase letters, digits and hyphens each", quote(a.Clusters[i]))
 	}
 	if len(a.PCINodes) > MaxPCINodes {
 		return fmt.Errorf("pci_nodes names %d devices: must name at most %d", len(a.PCINodes), MaxPCINodes)
@@ -176,7 +176,7 @@ func (a *Agent) checkGuests() error {
 	}
 	for _, vmid := range slices.Sorted(maps.Keys(a.Refused)) {
 		if vmid < 1 || vmid > maxVMID || !agentReason.MatchString(a.Refused[vmid]) {
-			return fmt.Errorf("refused maps guest %d to %s: must map a VMID to one word", vmid, quote(a.Refused[vmid]))
+			return fmt.Errorf("refused maps guest %d to %s: must map a VMID to a reason such as overlap", vmid, quote(a.Refused[vmid]))
 		}
 	}
 	return nil

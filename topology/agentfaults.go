@@ -36,7 +36,7 @@ const (
 // AgentFault is a problem with a host's agent.
 type AgentFault struct {
 	State AgentState
-	// What completes a sentence that begins with the host's name. Fix is the hint.
+	// What completes a sentence that begins with the host's name. Fix says how to fix it.
 	What, Fix string
 	// Blocks is true if the agent would not pin VMs placed on the host now.
 	Blocks bool
@@ -122,7 +122,7 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	return faults
 }
 
-// refusalHint returns the hint for a VM that the agent refuses to pin for the given reason.
+// refusalHint returns the fix for a VM that the agent refuses to pin for the given reason.
 func refusalHint(reason string) string {
 	switch reason {
 	case "foreign_cluster":
@@ -139,7 +139,8 @@ func refusalHint(reason string) string {
 	return "run `numaform-agent status` on the host; docs/agent.md explains the reasons"
 }
 
-// Age formats a duration in its largest unit: 20s, 47m, 3h, 2d.
+// Age formats a duration in the largest unit of which it has at least two, rounded down:
+// 20s, 47m, 3h, 2d.
 func Age(age time.Duration) string {
 	const day = 24 * time.Hour
 	switch {

@@ -15,7 +15,7 @@ func FromCapacity(affinity string, cells []NUMACell) (Machine, error) {
 	var order []int
 	for _, s := range spans {
 		if order = append(order, expand([]span{s})...); len(order) > MaxCPU {
-			return Machine{}, fmt.Errorf("reading node-capacity: affinity lists more than %d CPUs", MaxCPU)
+			return Machine{}, fmt.Errorf("reading node-capacity: affinity must list at most %d CPUs", MaxCPU)
 		}
 	}
 	var m Machine

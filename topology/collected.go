@@ -43,12 +43,12 @@ func ParseCollectedFile(data []byte) (CollectedFile, error) {
 	}
 	if file.Format != CollectedFormat {
 		return CollectedFile{}, fmt.Errorf("parsing topology: format is %d: this numaform reads format %d; "+
-			"collect again with its own `numaform topology collect`", file.Format, CollectedFormat)
+			"collect again with `numaform topology collect` of this version", file.Format, CollectedFormat)
 	}
 	machine := file.machine()
 	machine.sort()
 	if len(machine.CPUs) == 0 {
-		return CollectedFile{}, errors.New("parsing topology: cpus is empty: a machine has at least one CPU")
+		return CollectedFile{}, errors.New("parsing topology: cpus is empty: must list at least one CPU; collect again with `numaform topology collect`")
 	}
 	if err := machine.Validate(); err != nil {
 		return CollectedFile{}, fmt.Errorf("parsing topology: %w", err)

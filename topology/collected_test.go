@@ -51,7 +51,7 @@ func TestParseCollectedRefuses(t *testing.T) {
 		{"a fraction", `{"format": 1.5}`, `format: "1.5": must be a whole number`},
 		{"too large a number", `{"format": 99999999999999999999}`, "must be a whole number"},
 		{"a key that is no number", `{"format": 1, "numa_nodes": [{"id": 0, "distances": {"x": 10}}]}`, `numa_nodes[0].distances.x: key "x" must be a number`},
-		{"depth", strings.Repeat("[", 1000), "nested more than 16 levels deep"},
+		{"depth", strings.Repeat("[", 1000), "nested at most 16 levels deep"},
 		{"a fault of the machine", `{"format": 1, "numa_nodes": [{"id": 0}], "cpus": [{"id": 0}, {"id": 0}]}`, "cpu 0 is listed twice"},
 		{"a CPU without id", `{"format": 1, "numa_nodes": [{"id": 0}], "cpus": [{}]}`, "cpu -1: must be an ID from 0"},
 	} {

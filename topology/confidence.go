@@ -11,13 +11,14 @@ const (
 	ConfidenceExact Confidence = "exact"
 	// ConfidencePartial means that the NUMA nodes are known, but not all other facts.
 	ConfidencePartial Confidence = "partial"
-	// ConfidenceCounts means that only the number of CPUs is known.
+	// ConfidenceCounts means that the CPUs are known, but not their NUMA nodes.
 	ConfidenceCounts Confidence = "counts only"
-	// ConfidenceNone means that nothing is known.
+	// ConfidenceNone means that no CPU is known.
 	ConfidenceNone Confidence = "none"
 )
 
-// Confidence returns how completely the machine is known. Missing lists the unknown facts.
+// Confidence returns the extent to which the machine's facts are known. Missing lists the
+// unknown ones.
 func (m *Machine) Confidence() Confidence {
 	switch missing := m.Missing(); {
 	case len(m.CPUs) == 0:

@@ -71,7 +71,7 @@ func parseID(text string) (int, error) {
 	}
 	id, err := strconv.Atoi(text)
 	if err != nil || id > MaxCPU {
-		return 0, fmt.Errorf("%s is above the largest ID, %d", quote(text), MaxCPU)
+		return 0, fmt.Errorf("%s is too large: must be at most %d", quote(text), MaxCPU)
 	}
 	return id, nil
 }

@@ -83,13 +83,13 @@ func (h *Host) LocatedDevices() []PCIDevice {
 
 func (d *PCIDevice) check() error {
 	if !mappingPattern.MatchString(d.Mapping) || !pathPattern.MatchString(d.Path) || d.NUMANode < Unknown {
-		return fmt.Errorf("PCI device %s of mapping %s on NUMA node %d: must have an address such as 0000:01:00.0 and a NUMA node, or %d if that is unknown",
+		return fmt.Errorf("PCI device %s of mapping %s on NUMA node %d: must have an address such as 0000:01:00.0, a mapping such as gpu-1, and a NUMA node, or %d if that is unknown",
 			quote(d.Path), quote(d.Mapping), d.NUMANode, Unknown)
 	}
 	return nil
 }
 
-// Functions returns the addresses of the device's functions.
+// Functions returns the addresses in the device's path.
 func (d *PCIDevice) Functions() []string { return strings.Split(d.Path, ";") }
 
 // Overlaps reports whether the device shares a function with the address, such as 01:00.0
@@ -122,7 +122,7 @@ func ParseHostPCI(text string) (PassedDevice, error) {
 		}
 	}
 	if (d.Mapping == "") == (d.Address == "") {
-		return PassedDevice{}, fmt.Errorf("parsing PCI device %s: must name either a mapping or an address", quote(text))
+		return PassedDevice{}, fmt.Errorf("parsing PCI device %s: must name either a mapping or an address, such as mapping=gpu or host=0000:01:00.0", quote(text))
 	}
 	return d, nil
 }

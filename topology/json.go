@@ -91,7 +91,7 @@ func (r *strictReader) read(typ reflect.Type, path string, depth int) error {
 		return err
 	}
 	if depth > maxJSONDepth {
-		return fmt.Errorf("line %d: values are nested more than %d levels deep", r.line(r.decoder.InputOffset()), maxJSONDepth)
+		return fmt.Errorf("line %d: values must be nested at most %d levels deep", r.line(r.decoder.InputOffset()), maxJSONDepth)
 	}
 	if typ != nil {
 		if typ.Kind() == reflect.Pointer {

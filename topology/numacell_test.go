@@ -43,7 +43,7 @@ func TestParseNUMA(t *testing.T) {
 		{name: "unknown policy", text: "cpus=0,policy=local", err: `"local": must be bind, preferred or interleave`},
 		{name: "negative memory", text: "cpus=0,memory=-1", err: "must be a positive number of MiB"},
 		{name: "memory with unit", text: "cpus=0,memory=4G", err: `"4G": must be a positive number of MiB`},
-		{name: "hostile cpus", text: "cpus=0-99999999", err: "above the largest ID"},
+		{name: "hostile cpus", text: "cpus=0-99999999", err: "is too large"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
