@@ -142,7 +142,7 @@ func (c *checker) backend(backend fleet.Backend) {
 	if backend.Type == "" && len(backend.Config) == 0 {
 		return
 	}
-	c.match("fleet.backend.type", backend.Type, backendWord, "name a backend of Terraform, such as kubernetes, s3, pg, http or local")
+	c.match("fleet.backend.type", backend.Type, backendWord, "must be a Terraform backend, such as kubernetes, s3, pg, http or local")
 
 	placeholder := false
 	for _, name := range slices.Sorted(maps.Keys(backend.Config)) {
@@ -168,7 +168,8 @@ func (c *checker) backend(backend fleet.Backend) {
 			"write "+statePlaceholder+" into that setting; numaform replaces it with the name of each host's state")
 }
 
-// hasUserinfo reports whether value is a URL that contains a user name.
+// hasUserinfo reports whether value is a URL that contains a user name, or an invalid URL
+// that may contain one.
 func hasUserinfo(value string) bool {
 	parsed, err := url.Parse(value)
 	if err != nil {

@@ -142,7 +142,7 @@ func checkFleet(f *fleet.Fleet) error {
 	for _, region := range f.Regions {
 		name := string(region.Name)
 		c.valid(name != modulesDir && !strings.Contains(name, ".."), "region", name,
-			"is a reserved directory name: rename the region")
+			"must not be modules or contain \"..\", because it is the name of a directory: rename the region")
 		c.match("region", name, placeName, placeProblem)
 		c.endpoint("region "+name+": endpoint", region.Endpoint)
 		c.valid(!regions[region.Name], "region", name, "is a duplicate: give each Proxmox cluster a unique name")
@@ -153,7 +153,7 @@ func checkFleet(f *fleet.Fleet) error {
 		name := string(host.Host)
 		c.valid(regions[host.Region], "host "+host.String(), string(host.Region), "is not a region of the fleet: add it to clusters in numaform.yaml")
 		c.valid(name != templatesDir && !strings.Contains(name, ".."), "host", name,
-			"is a reserved directory name: rename the host")
+			"must not be templates or contain \"..\", because it is the name of a directory: rename the host")
 		c.match("host", name, placeName, placeProblem)
 	}
 
@@ -164,15 +164,15 @@ func checkFleet(f *fleet.Fleet) error {
 		}
 		vm := &f.VMs[i]
 		c.vm(f.ClusterID, vm)
-		unique := func(field, scope, value string) {
+		unique := func(field, scope, value, fix string) {
 			id := field + " " + scope + value
-			c.valid(owners[id] == "", field, scope+value, fmt.Sprintf("is also used by vm %s: "+
-				"reserve another VMID, and make sure that the vmid_range of each region is disjoint", owners[id]))
+			c.valid(owners[id] == "", field, scope+value, fmt.Sprintf("is also used by vm %s: %s", owners[id], fix))
 			owners[id] = vm.Name
 		}
-		unique("name", "", vm.Name)
-		unique("key", "", string(vm.Key))
-		unique("vmid", string(vm.Host.Region)+"/", fmt.Sprint(vm.VMID))
+		const otherVMID = "reserve another VMID, and make sure that the vmid_range of each region is disjoint"
+		unique("name", "", vm.Name, otherVMID)
+		unique("key", "", string(vm.Key), "give each VM its own key")
+		unique("vmid", string(vm.Host.Region)+"/", fmt.Sprint(vm.VMID), otherVMID)
 
 		var field *FieldError
 		if errors.As(c.err, &field) {

@@ -241,9 +241,9 @@ func Addresses(vm *fleet.VM) []string {
 type Import struct{ Address, ID string }
 
 // Imports returns the imports that restore a VM to a lost state, the VM itself first. The
-// engine skips resources that are already in its state. Security groups are imported even
-// if the VM has none: the provider cannot create groups where some exist, but it updates
-// imported groups to match the file.
+// engine skips resources that are already in its state. The security groups in the file are
+// imported even if the VM in Proxmox has none: the provider cannot create groups where some
+// exist, but it updates imported groups to match the file.
 func Imports(vm *fleet.VM) []Import {
 	id := fmt.Sprintf("%s/%d", vm.Host.Host, vm.VMID)
 	imports := []Import{{Address: Address(vm), ID: id}}

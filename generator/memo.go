@@ -28,7 +28,8 @@ type remembered struct {
 	vm      fleet.VM
 }
 
-// parsed returns the VM of a file that was accepted with the same content.
+// parsed returns the VM of a file, and false unless the file was accepted with the same
+// content.
 func (m *Memo) parsed(clusterID, name string, content []byte) (fleet.VM, bool) {
 	known, ok := m.find(clusterID, name)
 	if !ok || !bytes.Equal(known.content, content) {
@@ -37,7 +38,8 @@ func (m *Memo) parsed(clusterID, name string, content []byte) (fleet.VM, bool) {
 	return known.vm, true
 }
 
-// rendered returns the file of a VM that is the same as the parsed one.
+// rendered returns the remembered content of a VM's file, and false unless that content was
+// parsed to an equal VM.
 func (m *Memo) rendered(clusterID, name string, vm *fleet.VM) ([]byte, bool) {
 	known, ok := m.find(clusterID, name)
 	if !ok || !reflect.DeepEqual(&known.vm, vm) {

@@ -288,8 +288,8 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 	return content, c.err
 }
 
-// vmOf returns the VM that a node file's calls create. It does not validate values: Parse
-// checks the whole fleet.
+// vmOf returns the VM that a node file's calls create. It returns an error only for CPU
+// lists that it cannot parse: Parse checks all other values of the fleet.
 func vmOf(region topology.RegionName, moduleHash string, c *call, groups []string) (fleet.VM, error) {
 	r := c.Record
 	vm := fleet.VM{

@@ -157,8 +157,8 @@ func ClusterOf(files Files) string {
 }
 
 // MergeIgnore returns the .gitignore that replaces the existing one, have. If numaform wrote
-// have, it returns want. Otherwise it returns have with the missing lines of want
-// appended.
+// have, or want contains all of its lines, it returns want. Otherwise it returns have with
+// the missing lines of want appended.
 func MergeIgnore(have, want []byte) []byte {
 	if Owns(ignoreFile, have) || len(missingLines(want, have)) == 0 {
 		return want

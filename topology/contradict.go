@@ -10,9 +10,6 @@ import (
 // with the place in Proxmox where the topology is published.
 const Published = "the topology that is published in Proxmox"
 
-// collectAgain is the hint for a source that does not match the host.
-const collectAgain = "run `numaform topology collect` on the host again"
-
 // dropContradicting removes sources that contradict the live host: they describe another
 // machine, or this one before a change of hardware or firmware. Their siblings and caches
 // would be wrong, and the planner would assign a core twice. It returns a warning for each
@@ -31,7 +28,7 @@ func dropContradicting(machines []Machine) ([]Machine, []string) {
 			continue
 		}
 		warnings = append(warnings, fmt.Sprintf("%s is not used: %s: it describes another machine, or this one before a change; %s",
-			source.name(), why, collectAgain))
+			source.name(), why, source.fix()))
 	}
 	return rest, warnings
 }
@@ -97,6 +94,18 @@ func (m *Machine) contradictsReport(host *Machine) string {
 		return fmt.Sprintf("it is for model %s, but the host is %s", quote(m.Model), quote(host.Model))
 	}
 	return ""
+}
+
+// fix returns how to correct a source that does not match the host.
+func (s Source) fix() string {
+	switch s {
+	case SourceAgent:
+		return "publish it again with `systemctl start numaform-agent-publish` or `numaform topology collect -o notes` on the host"
+	case SourceCapacity:
+		return "correct the VM, or run `numaform topology collect` on the host"
+	default:
+		return "run `numaform topology collect` on the host again"
+	}
 }
 
 // name returns the source's name for a message. It names the location of the source, so

@@ -79,7 +79,7 @@ func (b lscpuBlock) machine() (Machine, error) {
 		return Machine{}, err
 	}
 	if online.IsEmpty() {
-		return Machine{}, errors.New("\"On-line CPU(s) list\" is missing or empty")
+		return Machine{}, errors.New("\"On-line CPU(s) list\" is missing or empty: pass the complete text")
 	}
 	offline, err := b.cpuList("Off-line CPU(s) list")
 	if err != nil {
@@ -126,8 +126,8 @@ func (b lscpuBlock) first(key string) string {
 	return ""
 }
 
-// number returns a key's value, or 0 if the key is missing or has several different
-// values.
+// number returns a key's value, or 0 if the key is missing, is not a number, or has several
+// different values.
 func (b lscpuBlock) number(key string) int {
 	values := slices.Compact(slices.Sorted(slices.Values(b[key])))
 	if len(values) != 1 {
@@ -153,8 +153,8 @@ func (b lscpuBlock) model() string {
 	return strings.Join(slices.Compact(models), " + ")
 }
 
-// numaNodes returns the CPUs of each NUMA node by its ID. It returns an error if the text
-// lists fewer nodes than lscpu counts.
+// numaNodes returns the CPUs of each NUMA node by its ID. It returns an error if the number
+// of listed nodes differs from lscpu's count.
 func (b lscpuBlock) numaNodes() (map[int]CPUSet, error) {
 	nodes := map[int]CPUSet{}
 	for key := range b {
@@ -172,7 +172,7 @@ func (b lscpuBlock) numaNodes() (map[int]CPUSet, error) {
 		}
 	}
 	if want := b.number("NUMA node(s)"); want != len(nodes) {
-		return nil, fmt.Errorf("\"NUMA node(s)\" is %d, but %d are listed: the text is incomplete", want, len(nodes))
+		return nil, fmt.Errorf("\"NUMA node(s)\" is %d, but %d are listed: pass the complete text", want, len(nodes))
 	}
 	return nodes, nil
 }

@@ -58,9 +58,8 @@ func FromCounts(model string, sockets, cores, cpus int, memoryMiB int64) Machine
 	return m
 }
 
-// WithSource returns the machine with every known fact marked as read from source. The
-// caller passes the source because ParseCollected reads data both from files and from the
-// host agent.
+// WithSource returns the machine with every known fact marked as read from source. It
+// replaces the sources that the machine had.
 func (m Machine) WithSource(source Source) Machine {
 	m.Sources = map[Fact]Source{}
 	for _, cpu := range m.CPUs {
@@ -180,7 +179,7 @@ func (m *Machine) Groups() []Group {
 	return groups
 }
 
-// UnmarshalJSON sets missing fields to Unknown instead of zero.
+// UnmarshalJSON sets missing IDs to Unknown, and a missing online to true.
 func (c *CPU) UnmarshalJSON(data []byte) error {
 	type plain CPU
 	cpu := plain{ID: Unknown, Online: true, NUMANode: Unknown, Socket: Unknown, Core: Unknown, L3: Unknown}
@@ -191,7 +190,7 @@ func (c *CPU) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// UnmarshalJSON sets missing fields to Unknown instead of zero.
+// UnmarshalJSON sets a missing ID or memory to Unknown instead of zero.
 func (n *NUMANode) UnmarshalJSON(data []byte) error {
 	type plain NUMANode
 	node := plain{ID: Unknown, MemoryMiB: Unknown}

@@ -9,7 +9,7 @@ import (
 
 // Merge combines the facts that several sources report about one host: each fact comes from
 // the best source that has it, in the order of the Source constants. Where sources
-// contradict each other, Merge returns warnings. It ignores a file that contradicts the
+// contradict each other, Merge returns warnings. It ignores a source that contradicts the
 // live host, and makes other doubtful facts unknown, so that no VM is pinned by them.
 func Merge(machines ...Machine) (Machine, []string) {
 	machines, warnings := dropContradicting(machines)
@@ -78,12 +78,13 @@ func (m *Machine) mergeCPUs(machines []Machine) []string {
 		switch source := live.Sources[FactCPUs]; {
 		case source == SourceReport && !online.Equal(now):
 			warnings = append(warnings, fmt.Sprintf("%s lists CPUs %s, but only %s are online and used: %s",
-				name, online, now.Intersection(m.cpuIDs()), collectAgain))
+				name, online, now.Intersection(m.cpuIDs()), m.Sources[FactCPUs].fix()))
 			for i := range m.CPUs {
 				m.CPUs[i].Online = m.CPUs[i].Online && now.Contains(m.CPUs[i].ID)
 			}
 		case source == SourceStatus && online.Size() != now.Size():
-			warnings = append(warnings, fmt.Sprintf("%s lists %d CPUs, but Proxmox counts %d: %s", name, online.Size(), now.Size(), collectAgain))
+			warnings = append(warnings, fmt.Sprintf("%s lists %d CPUs, but Proxmox counts %d: %s",
+				name, online.Size(), now.Size(), m.Sources[FactCPUs].fix()))
 		}
 	}
 	return warnings
@@ -133,7 +134,7 @@ func (m *Machine) mergeNUMANodes(machines []Machine) []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("CPUs %s are on different NUMA nodes than in %s; numaform treats their nodes as unknown: %s",
-		CPUs(moved...), m.Sources[FactNUMA].name(), collectAgain)}
+		CPUs(moved...), m.Sources[FactNUMA].name(), m.Sources[FactNUMA].fix())}
 }
 
 // checkMergedMemory makes the NUMA nodes' memory unknown if the sum clearly exceeds the
@@ -151,7 +152,7 @@ func (m *Machine) checkMergedMemory() []string {
 		m.NUMANodes[i].MemoryMiB, m.NUMANodes[i].HugePages = Unknown, nil
 	}
 	warning := fmt.Sprintf("%s lists %d MiB on the NUMA nodes, but the host has %d MiB; numaform treats the memory of each node as unknown: %s",
-		m.Sources[FactMemory].name(), sum, m.MemoryMiB, collectAgain)
+		m.Sources[FactMemory].name(), sum, m.MemoryMiB, m.Sources[FactMemory].fix())
 	delete(m.Sources, FactMemory)
 	return []string{warning}
 }
@@ -204,7 +205,7 @@ func (m *Machine) mergeCores(machines []Machine) []string {
 	}
 
 	problem := ""
-	name := m.Sources[FactSiblings].name()
+	name, fix := m.Sources[FactSiblings].name(), m.Sources[FactSiblings].fix()
 	if m.provides(FactSiblings) {
 		for _, other := range byRank(machines, FactSiblings) {
 			if problem == "" && other.provides(FactSiblings) && !m.sameCores(&other) {
@@ -222,7 +223,7 @@ func (m *Machine) mergeCores(machines []Machine) []string {
 		m.CPUs[i].Core = Unknown
 	}
 	delete(m.Sources, FactSiblings)
-	return []string{problem + "; numaform treats the siblings as unknown: " + collectAgain}
+	return []string{problem + "; numaform treats the siblings as unknown: " + fix}
 }
 
 // sameCores reports whether both machines group the online CPUs into the same cores,

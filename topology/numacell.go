@@ -22,7 +22,7 @@ func ParseNUMA(text string) (NUMACell, error) {
 			return NUMACell{}, fmt.Errorf("parsing numa %s: %s: must have the form key=value", quote(text), quote(part))
 		}
 		if seen[key] {
-			return NUMACell{}, fmt.Errorf("parsing numa %s: %s is a duplicate key", quote(text), quote(key))
+			return NUMACell{}, fmt.Errorf("parsing numa %s: %s is a duplicate key: remove one", quote(text), quote(key))
 		}
 		seen[key] = true
 

@@ -38,7 +38,7 @@ func ParsePublished(notes string) (Machine, bool, error) {
 // file appended. It leaves the rest unchanged.
 func (f CollectedFile) PublishIn(notes string) (string, error) {
 	if f.NUMANodes == nil || f.CPUs == nil {
-		return "", errors.New("publishing topology: no CPUs are known")
+		return "", errors.New("publishing topology: its CPUs or NUMA nodes are unknown: run `numaform topology collect` on the host")
 	}
 	text, err := putBlock(notes, publishedBegin, f)
 	if err != nil {
@@ -93,12 +93,13 @@ func putBlock(notes, begin string, value any) (string, error) {
 // allows.
 func readBlock(notes, begin string) (text string, found bool, err error) {
 	if len(notes) > maxNotes {
-		return "", true, fmt.Errorf("the text has %d bytes, but Proxmox stores at most %d: publish it again", len(notes), maxNotes)
+		return "", true, fmt.Errorf("the text has %d bytes, but Proxmox stores at most %d: shorten it", len(notes), maxNotes)
 	}
 	return findBlock(notes, begin)
 }
 
-// findBlock returns the text between the lines begin and publishedEnd.
+// findBlock returns the text between the lines begin and publishedEnd, and whether notes
+// contain these lines.
 func findBlock(notes, begin string) (text string, found bool, err error) {
 	within := false
 	var out strings.Builder

@@ -24,7 +24,7 @@ func ParseSnapshot(data []byte) (*Snapshot, error) {
 	}
 	if file.Format != snapshotFormat {
 		return nil, fmt.Errorf("parsing snapshot: format is %d: this numaform reads format %d; "+
-			"record again with its own `numaform topology -o json`", file.Format, snapshotFormat)
+			"record again with `numaform topology -o json` of this version", file.Format, snapshotFormat)
 	}
 	file.sort()
 	if err := file.Validate(); err != nil {

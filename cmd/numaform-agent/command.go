@@ -28,7 +28,7 @@ const (
 type usageError struct{ error }
 
 // errUnhealthy makes status fail after it has printed its report.
-var errUnhealthy = errors.New("the agent is not running, or its last round failed")
+var errUnhealthy = errors.New("the agent is not running, does not respond, or its last round failed")
 
 // program is the environment of the process.
 type program struct {
@@ -91,7 +91,7 @@ func (p *program) command() *cobra.Command {
 	root.Flags().BoolVarP(&p.verbose, "verbose", "v", false, "log more")
 
 	status := &cobra.Command{
-		Use: "status", Short: "Show the owners of CPUs", Args: asUsage(cobra.NoArgs),
+		Use: "status", Short: "Show the state of the agent and the pins of VMs", Args: asUsage(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error { return p.status() },
 	}
 	status.Flags().StringVarP(&p.output, "output", "o", "text", "text or json")
@@ -101,7 +101,7 @@ func (p *program) command() *cobra.Command {
 	}
 	publish.Flags().StringVar(&p.host, "host", "", "name of this host in Proxmox (default: the hostname)")
 	root.AddCommand(status, publish, &cobra.Command{
-		Use: "release", Short: "Remove all pins and confinements; stop the agent first", Args: asUsage(cobra.NoArgs),
+		Use: "release", Short: "Revert all changes of the agent on this host; stop the agent first", Args: asUsage(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			a, err := p.agent()
 			if err != nil {

@@ -164,9 +164,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// open reads the state of an earlier agent. It renames an unreadable state file: the
-// agent finds declared pins again, but does not release pins that were withdrawn in the
-// meantime.
+// open reads the state of an earlier agent, and returns an error if that agent is still
+// running. It renames an unreadable state file: the agent finds declared pins again, but
+// does not release pins that were withdrawn in the meantime.
 func (a *Agent) open() error {
 	if err := os.MkdirAll(a.StateDir, 0o755); err != nil {
 		return fmt.Errorf("creating the state directory: %w", err)
@@ -188,7 +188,8 @@ func (a *Agent) open() error {
 	return nil
 }
 
-// Sync runs one round: it reads the host and applies the necessary changes.
+// Sync runs one round: it reads the host, applies the necessary changes, and writes the
+// state and the metrics. It logs errors.
 func (a *Agent) Sync() {
 	before := a.state
 	err := a.sync()
@@ -251,10 +252,12 @@ func (a *Agent) Release() error {
 		errs = append(errs, fmt.Errorf("control group %s is still confined: write %q to its cpuset.cpus", c.Group, c.Was))
 	}
 	for _, g := range a.state.Governors {
-		errs = append(errs, fmt.Errorf("frequency policy %d was not restored to governor %s: %s", g.Policy, g.Was, g.Problem))
+		errs = append(errs, fmt.Errorf("frequency policy %d was not restored to governor %s: %s: write %q to scaling_governor of the policy",
+			g.Policy, g.Was, g.Problem, g.Was))
 	}
 	for _, i := range a.state.Interrupts {
-		errs = append(errs, fmt.Errorf("interrupt %d was not restored to CPUs %s: %s", i.IRQ, i.Was, i.Refused))
+		errs = append(errs, fmt.Errorf("interrupt %d was not restored to CPUs %s: %s: write %q to /proc/irq/%d/smp_affinity_list",
+			i.IRQ, i.Was, i.Refused, i.Was, i.IRQ))
 	}
 	if len(errs) > 0 {
 		return fmt.Errorf("releasing guests: %w", errors.Join(errs...))
@@ -284,7 +287,7 @@ func (a *Agent) save() error {
 	return nil
 }
 
-// readHost reads the topology, initially and whenever CPUs were added or removed.
+// readHost reads the topology in the first round and whenever the online CPUs change.
 func (a *Agent) readHost() error {
 	data, err := os.ReadFile(filepath.Join(a.Root, "sys/devices/system/cpu/online"))
 	if err != nil {

@@ -65,7 +65,8 @@ func (a *Agent) governors(next *State) []Governed {
 	return managed
 }
 
-// governorNote explains why the configured governors have no effect.
+// governorNote explains why the configured governors have no effect, or returns an empty
+// string.
 func (a *Agent) governorNote() string {
 	if a.Settings.Governor.Pinned == "" || len(a.policies) > 0 {
 		return ""

@@ -13,7 +13,7 @@ type Interrupts string
 
 // The values of Interrupts.
 const (
-	// InterruptsOff leaves them unchanged.
+	// InterruptsOff moves none, and restores the ones that the agent moved earlier.
 	InterruptsOff Interrupts = "off"
 	// InterruptsGuest moves the interrupts of pinned VMs to the CPUs of the VM.
 	InterruptsGuest Interrupts = "guest"
@@ -32,7 +32,7 @@ type Interrupt struct {
 	// another program moved it, or the guest's driver requested it again.
 	PutBack int `json:"put_back,omitempty"`
 	// Refused is the reason why the interrupt is not on the CPUs Now, or empty. The agent
-	// does not retry it.
+	// does not retry it until Now changes.
 	Refused string `json:"refused,omitempty"`
 }
 
@@ -123,7 +123,7 @@ func (a *Agent) steer() {
 				i.PutBack++
 			}
 			if known && i.PutBack == 1 {
-				a.Log.Warn("restored interrupt that another program moved; further moves are only counted", logkey.VMID, i.VMID, "irq", i.IRQ,
+				a.Log.Warn("restored interrupt that another program or the guest's driver moved; further moves are only counted", logkey.VMID, i.VMID, "irq", i.IRQ,
 					"device", i.Device, "had", now.String(), "cpus", i.Now.String())
 			}
 			if err = a.irqs.Move(i.IRQ, i.Now); err == nil && !known {

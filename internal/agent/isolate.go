@@ -13,10 +13,10 @@ import (
 )
 
 // confinements returns the control groups that the agent confines or will confine, and
-// records the ones to restore in the round. Guests without pins are kept off the CPUs of
-// other guests. Guests with pins are confined to their own CPUs, because the kernel runs
-// workers in them that can only be moved by group. A guest keeps an affinity that root
-// set, and no other guest is pinned to its CPUs.
+// records in r the ones to restore. Guests without pins are confined to CPUs that no other
+// guest is pinned to. Guests with pins are confined to their own CPUs, because the kernel
+// runs workers in them that can only be moved by group. A guest without pins keeps an
+// affinity that root set, and no other guest is pinned to its CPUs.
 func (a *Agent) confinements(r *round, next *State) []Confinement {
 	groups := map[string]topology.CPUSet{}
 	if a.Settings.Isolation == IsolationEnforce && !next.Pinned.IsEmpty() && !next.Shared.IsEmpty() {
@@ -57,7 +57,8 @@ func (a *Agent) confinements(r *round, next *State) []Confinement {
 	return confined
 }
 
-// isolate restores the groups that need no confinement and confines the remaining ones.
+// isolate restores the groups that need no confinement and confines the remaining ones. It
+// continues after an error, and returns all of them.
 func (a *Agent) isolate(r *round) error {
 	forget := func(group string) {
 		delete(a.confined, group)
@@ -105,8 +106,9 @@ func (a *Agent) isolate(r *round) error {
 	return errors.Join(errs...)
 }
 
-// intruders finds guests that may run on pinned CPUs or their siblings. For a VM it checks
-// only the first thread: the other threads inherit its CPUs.
+// intruders returns the guests without pins that may run on pinned CPUs or their siblings,
+// or none with IsolationOff. For a VM it checks only the first thread: the other threads
+// inherit its CPUs.
 func (a *Agent) intruders(r *round) []Intruder {
 	found := []Intruder{}
 	exclusive := a.state.Online.Difference(a.state.Shared)

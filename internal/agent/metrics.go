@@ -27,8 +27,8 @@ type metrics struct {
 }
 
 // writeMetrics writes the file if a value changed, and periodically, because its
-// timestamp shows that the agent is alive. A host without the directory has no
-// node_exporter.
+// timestamp shows that the agent is alive. It writes nothing if the directory does not
+// exist: then the host has no node_exporter.
 func (a *Agent) writeMetrics() {
 	s := &a.state
 	var pinned, putBack, governors, interrupts, failed int
@@ -62,7 +62,7 @@ func (a *Agent) writeMetrics() {
 	one("numaform_agent_pinned_cpus", "CPUs that a vCPU is pinned to.", "", s.Pinned.Size())
 	one("numaform_agent_shared_cpus", "CPUs of guests without pins: neither pinned nor siblings of pinned CPUs.", "", s.Shared.Size())
 	one("numaform_agent_pinned_guests", "Guests that are pinned.", "", pinned)
-	one("numaform_agent_confined_groups", "Control groups that are kept off pinned CPUs.", "", len(s.Confined))
+	one("numaform_agent_confined_groups", "Control groups whose CPUs the agent limits.", "", len(s.Confined))
 	one("numaform_agent_intruders", "Guests that may run on CPUs to which other guests are pinned.", "", len(s.Intruders))
 	one("numaform_agent_put_back", "Number of times that another program moved vCPUs of the running guests.", "", putBack)
 	one("numaform_agent_governed_policies", "Frequency policies whose governor the agent set.", "", len(s.Governors))

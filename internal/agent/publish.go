@@ -151,8 +151,8 @@ func (p Publisher) at(agent topology.Agent, notes string) time.Time {
 	return said.At
 }
 
-// published returns the status for numaform. Guests without a marker are not numaform's. It
-// is unknown whether a guest has one if its configuration is unreadable.
+// published returns the status for numaform. It omits an unread guest without pins, because
+// such a guest may have no marker and not be numaform's.
 func (s *Status) published() topology.Agent {
 	agent := topology.Agent{
 		Version:          s.Version,

@@ -163,7 +163,7 @@ func TestPublishRefuses(t *testing.T) {
 	if _, err := w.publish(p); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("error %v", err)
 	}
-	if got := w.text(); !strings.Contains(got, "published  not since the host started") {
+	if got := w.text(); !strings.Contains(got, "published  not yet") {
 		t.Errorf("status:\n%s", got)
 	}
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// startup is how many seconds a VM may lack threads before the agent reports it.
+// startup is how many seconds after its start a VM may lack threads or a readable
+// configuration before the agent reports it.
 const startup = 5
 
 // round is the input and the decisions of one round.
@@ -121,7 +122,7 @@ func (a *Agent) plan(r *round) {
 				r.unpinned = append(r.unpinned, vm)
 			}
 		}
-		// Some reasons for a refusal no longer apply once a new VM has started.
+		// These reasons often cease to apply while a new VM starts.
 		if guest.Pins == nil && guest.Refused != nil && a.reader.Age(vm.Run) < startup {
 			if reason := guest.Refused.Reason; reason == claim.ReasonVCPUs || reason == claim.ReasonUnread {
 				guest.Starting = true

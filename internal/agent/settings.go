@@ -53,8 +53,9 @@ func DefaultSettings() Settings {
 	}
 }
 
-// ReadSettings reads the file. It returns an error if users other than the file's owner may
-// write it, because they could raise its limits.
+// ReadSettings reads the file, or returns DefaultSettings if it does not exist. It returns
+// an error if users other than the file's owner may write it, because they could raise its
+// limits.
 func ReadSettings(name string) (Settings, error) {
 	file, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +76,7 @@ func ReadSettings(name string) (Settings, error) {
 		data, err = io.ReadAll(io.LimitReader(file, most+1))
 	}
 	if err == nil && len(data) > most {
-		err = errors.New("it is larger than 64 KiB")
+		err = errors.New("it is larger than 64 KiB: shorten it")
 	}
 	var settings Settings
 	if err == nil {

@@ -133,11 +133,11 @@ func ReadState(dir string) (State, error) {
 // check validates the names of everything that the agent writes to.
 func (s *State) check() error {
 	if s.Format != stateFormat {
-		return fmt.Errorf("unknown format %d", s.Format)
+		return fmt.Errorf("format is %d: must be %d; restart numaform-agent", s.Format, stateFormat)
 	}
 	for _, c := range s.Confined {
 		if !cgroup.Known(c.Group) {
-			return fmt.Errorf("control group %q does not belong to a guest", c.Group)
+			return fmt.Errorf("control group %q: must be %s or a group such as %s", c.Group, cgroup.Containers, cgroup.VM(100))
 		}
 		if _, err := topology.ParseCPUSet(c.Was); err != nil {
 			return fmt.Errorf("control group %s: %w", c.Group, err)
@@ -145,13 +145,16 @@ func (s *State) check() error {
 	}
 	for i := range s.Governors {
 		g := &s.Governors[i]
-		if err := errors.Join(cpufreq.CheckName(g.Was), cpufreq.CheckName(g.Now)); g.Policy < 0 || err != nil {
+		if g.Policy < 0 {
+			return fmt.Errorf("frequency policy %d: must not be negative", g.Policy)
+		}
+		if err := errors.Join(cpufreq.CheckName(g.Was), cpufreq.CheckName(g.Now)); err != nil {
 			return fmt.Errorf("frequency policy %d: %w", g.Policy, err)
 		}
 	}
 	for _, i := range s.Interrupts {
 		if i.IRQ < 0 || !irq.KnownDevice(i.Device) {
-			return fmt.Errorf("interrupt %d of %q does not belong to a device", i.IRQ, i.Device)
+			return fmt.Errorf("interrupt %d of device %q: must be a non-negative number and the address of a PCI device, such as 0000:01:00.0", i.IRQ, i.Device)
 		}
 	}
 	return nil

@@ -55,7 +55,7 @@ func (s *Status) String() string {
 	line := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }
 	switch {
 	case s.Format == 0:
-		line("no agent has run since the host started: systemctl start numaform-agent")
+		line("no agent has run since the host started or its pins were released: systemctl start numaform-agent")
 		return out.String()
 	case s.Running:
 		line("agent      %s, process %d, isolation %s", s.Version, s.Agent.PID, s.Isolation)
@@ -107,7 +107,7 @@ func (s *Status) String() string {
 		line("interrupts %d of device %s of VM %d %s%s", i.count, i.Device, i.VMID, where, putBack(i.PutBack))
 	}
 	if s.Published.IsZero() {
-		line("published  not since the host started: systemctl status numaform-agent-publish.timer")
+		line("published  not yet: systemctl status numaform-agent-publish.timer")
 	} else {
 		line("published  %s", s.Published.Format(time.RFC3339))
 	}

@@ -119,7 +119,7 @@ func mappings(document, text string) ([]map[string]*yaml.Node, error) {
 		list = append(list, pairs(root))
 	}
 	if len(list) == 0 {
-		return nil, &DocumentError{Document: document, Problem: "must not be empty"}
+		return nil, &DocumentError{Document: document, Problem: "must not be empty: write at least one YAML object in the template"}
 	}
 	return list, nil
 }

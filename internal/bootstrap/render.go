@@ -56,7 +56,8 @@ func TemplatesOf(secret map[string][]byte) (Templates, error) {
 	return templates, nil
 }
 
-// Render renders templates and checks the documents. Each error is a *DocumentError.
+// Render renders templates and checks the documents. It omits empty documents. Each error is
+// a *DocumentError.
 func Render(templates Templates, values Values) (Documents, error) {
 	documents := Documents{}
 	for _, part := range []struct {

@@ -119,7 +119,7 @@ func GrantLabel(id string) string { return grantPrefix + id }
 // Used reports whether a request with one of the tokens was approved.
 func (r *Record) Used() bool { return r.Use != Use{} }
 
-// Grant returns the token with the ID.
+// Grant returns the token with the ID, and false if the record does not list it.
 func (r *Record) Grant(id string) (Grant, bool) {
 	at := slices.IndexFunc(r.Grants, func(g Grant) bool { return g.ID == id })
 	if at < 0 {

@@ -172,7 +172,7 @@ func BootstrapID(user string) (string, bool) {
 }
 
 // JTI returns the jti in a credential-id, which identifies a service-account token in the
-// API server.
+// API server, and false for other credentials.
 func JTI(credential string) (string, bool) {
 	id, ok := strings.CutPrefix(credential, "JTI=")
 	return id, ok && jtiPattern.MatchString(id)

@@ -36,16 +36,17 @@ func namesIn(dir string) []string {
 	return names
 }
 
-// JSON returns the machine's collected file unparsed.
+// JSON returns the unparsed collected file of a machine in Names or Constructed.
 func JSON(name string) ([]byte, error) {
 	data, err := files.ReadFile(name + ".json")
 	if err != nil {
-		return nil, fmt.Errorf("loading machine %q: must be one of %s", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("loading machine %q: must be one of %s", name, strings.Join(append(Names(), Constructed()...), ", "))
 	}
 	return data, nil
 }
 
-// File returns the machine's collected file, with its title and attribution.
+// File returns the collected file of a machine in Names or Constructed, with its title and
+// attribution.
 func File(name string) (topology.CollectedFile, error) {
 	data, err := JSON(name)
 	if err != nil {
@@ -58,7 +59,7 @@ func File(name string) (topology.CollectedFile, error) {
 	return file, nil
 }
 
-// Load returns the machine.
+// Load returns a machine in Names or Constructed.
 func Load(name string) (topology.Machine, error) {
 	file, err := File(name)
 	if err != nil {

@@ -161,7 +161,8 @@ func (h *Host) Stop(vmid int) {
 	_ = cmd.Wait()
 }
 
-// Threads returns the CPUs of each vCPU thread, and of all other threads of a VM.
+// Threads returns the CPUs of each vCPU thread, and of all other threads of a VM. Both are
+// nil if the VM is not running.
 func (h *Host) Threads(vmid int) (vcpus, others []topology.CPUSet) {
 	cmd := h.vms[vmid]
 	if cmd == nil {
@@ -217,7 +218,8 @@ func all(vmid int, sets []topology.CPUSet, want topology.CPUSet) error {
 	return nil
 }
 
-// Eventually waits until check succeeds, and returns how long that took.
+// Eventually waits until check succeeds, and returns how long that took. It fails the test
+// after a minute.
 func Eventually(t testing.TB, check func() error) time.Duration {
 	t.Helper()
 	begun := time.Now()

@@ -28,14 +28,15 @@ func VM(vmid int) string { return fmt.Sprintf("qemu.slice/%d.scope", vmid) }
 
 var known = regexp.MustCompile(`^(?:lxc|qemu\.slice/[1-9][0-9]{2,8}\.scope)$`)
 
-// Known reports whether a name is a group of a VM or Containers. No other group is ever
-// written.
+// Known reports whether a name is a group of a VM or Containers. The agent writes no other
+// group.
 func Known(group string) bool { return known.MatchString(group) }
 
 // Errors of a host that cannot confine guests.
 var (
-	// ErrNoGroup means that the group does not exist: the guest stopped, or runs elsewhere.
-	ErrNoGroup = errors.New("the control group does not exist")
+	// ErrNoGroup means that the group or its file does not exist: the guest stopped, it runs
+	// elsewhere, or the controller is off for the group.
+	ErrNoGroup = errors.New("the control group or its file does not exist")
 	// ErrNoController means that the host has no cpuset controller in version 2.
 	ErrNoController = errors.New("the kernel has no cpuset controller in cgroup v2: boot without systemd.unified_cgroup_hierarchy=0")
 )

@@ -110,7 +110,7 @@ func (d *decider) ceiling(pinned topology.CPUSet) *Refusal {
 }
 
 // read returns the pins that a guest's description declares, or nil if it declares none.
-// It refuses pins that the guest may not have, regardless of other guests.
+// It refuses pins that the guest may not have, regardless of the pins of other guests.
 func (d *decider) read(r *request) (*Pins, *Refusal) {
 	if r.Unread != "" {
 		return nil, refuse(ReasonUnread, "%s", r.Unread)

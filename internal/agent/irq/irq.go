@@ -1,6 +1,6 @@
 // Package irq finds the interrupts of PCI devices that are passed through to a VM, and
-// moves them between CPUs. It only touches interrupts that two sources of the kernel
-// attribute to such a device. It makes no decisions and keeps no state: start at Tree.Of.
+// moves them between CPUs. It finds only interrupts that two sources of the kernel attribute
+// to such a device. It makes no decisions and keeps no state: start at Tree.Of.
 package irq
 
 import (

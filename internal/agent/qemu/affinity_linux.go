@@ -34,7 +34,7 @@ func (Kernel) SetAffinity(tid int, cpus topology.CPUSet) error {
 	}
 	for _, cpu := range cpus.List() {
 		if cpu >= kernelCPUs {
-			return fmt.Errorf("CPU %d cannot be pinned: the largest supported CPU is %d", cpu, kernelCPUs-1)
+			return fmt.Errorf("CPU %d is not supported: declare CPUs from 0 to %d", cpu, kernelCPUs-1)
 		}
 		set.Set(cpu)
 	}

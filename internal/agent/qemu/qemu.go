@@ -44,7 +44,8 @@ type Guest struct {
 // Proxmox.
 const maxFile = 1 << 20
 
-// Running returns the running VMs, sorted by VMID.
+// Running returns the running VMs, sorted by VMID. It returns VMs even if their
+// configuration cannot be read: see Guest.Err.
 func (r Reader) Running() ([]Guest, error) {
 	entries, err := os.ReadDir(r.path("run/qemu-server"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,7 +127,7 @@ func (r Reader) run(vmid int) (Run, bool) {
 	return Run{VMID: vmid, PID: pid, Start: start}, true
 }
 
-// Alive reports whether the VM is still running.
+// Alive reports whether the process of a Run is still running.
 func (r Reader) Alive(run Run) bool {
 	start, err := r.started(run.PID)
 	return err == nil && start == run.Start
@@ -153,7 +154,8 @@ func (r Reader) Self() (Run, error) {
 	return Run{PID: os.Getpid(), Start: start}, err
 }
 
-// Age returns the seconds since a VM started. Changes of the wall clock do not affect it.
+// Age returns the seconds since a VM started, or 0 if the host's uptime cannot be read.
+// Changes of the wall clock do not affect it.
 func (r Reader) Age(run Run) float64 {
 	up, err := r.Uptime()
 	if err != nil {
