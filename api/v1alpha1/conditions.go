@@ -43,7 +43,8 @@ const (
 	// ConditionValid is true when the spec is valid under the CRD of this release. The CRD in
 	// the cluster may be older.
 	ConditionValid = "Valid"
-	// ConditionTemplateReady is true when at least one host has the template.
+	// ConditionTemplateReady is true when at least one host has exactly one template that
+	// matches spec.template, and its clones can be used as nodes.
 	ConditionTemplateReady = "TemplateReady"
 	// ConditionPlacementReady is true when nodes can be placed on at least one host as the
 	// class requires, and numaform is authorized to create them.
@@ -60,16 +61,16 @@ const (
 	// ReasonProxmoxUnread: Proxmox did not respond, so the condition is unknown.
 	ReasonProxmoxUnread = "ProxmoxUnread"
 
-	// ReasonTemplateNotFound: no host has a template that matches the reference.
+	// ReasonTemplateNotFound: the hosts have no template that matches the reference.
 	ReasonTemplateNotFound = "TemplateNotFound"
 	// ReasonTemplateAmbiguous: several templates on a host match the reference.
 	ReasonTemplateAmbiguous = "TemplateAmbiguous"
-	// ReasonTemplateUnusable: the template has settings that a clone cannot keep.
+	// ReasonTemplateUnusable: the template has settings with which a clone cannot be used.
 	ReasonTemplateUnusable = "TemplateUnusable"
 
 	// ReasonHostUnknown: no Proxmox host matches spec.region and spec.hosts.
 	ReasonHostUnknown = "HostUnknown"
-	// ReasonHostUnavailable: the hosts are offline, faulty or without quorum.
+	// ReasonHostUnavailable: the hosts are offline, faulty, in maintenance or without quorum.
 	ReasonHostUnavailable = "HostUnavailable"
 	// ReasonStorageNotFound: the hosts do not have the storage of a disk.
 	ReasonStorageNotFound = "StorageNotFound"
@@ -126,7 +127,7 @@ func (in *ProxmoxNodeClass) SetConditions(conditions []status.Condition) {
 	in.Status.Conditions = conditions
 }
 
-// SetHosts replaces the hosts of the status; hosts is sorted.
+// SetHosts replaces the hosts of the status and their number. hosts must be sorted.
 func (in *ProxmoxNodeClass) SetHosts(hosts []string) {
 	in.Status.Hosts, in.Status.HostCount = hosts, int32(len(hosts)) //nolint:gosec // there are few hosts
 }

@@ -24,7 +24,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// Labels of nodes, in addition to those of Kubernetes and Karpenter.
+// Labels of nodes, in addition to the labels of Kubernetes and Karpenter.
 const (
 	// LabelInstanceFamily is the part of the instance type's name before the first dot.
 	LabelInstanceFamily = Group + "/instance-family"

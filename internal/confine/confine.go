@@ -19,8 +19,8 @@ const variable = "NUMAFORM_CONFINE"
 // program is the main package that calls Main.
 const program = "github.com/numaform/numaform/cmd/numaform"
 
-// Rules define which files a child may access: all other files are hidden. Paths that do
-// not exist are skipped.
+// Rules define which files a child may access; Landlock denies access to all others. Paths
+// that do not exist, or that this user cannot reach, are skipped.
 type Rules struct {
 	// Program is the program that the helper executes.
 	Program string `json:"program"`

@@ -60,7 +60,8 @@ func keepFiles() {
 	}
 }
 
-// become confines this process and executes the program.
+// become confines this process, unless r.Open is set or the kernel has no Landlock, and
+// executes the program. It returns only an error.
 func (r Rules) become(args, env []string) error {
 	// Landlock restricts a thread, and the program runs in the thread that executes it.
 	runtime.LockOSThread()
@@ -105,7 +106,8 @@ func (r Rules) enforce() error {
 	return nil
 }
 
-// allow adds a rule for a path, if it exists.
+// allow adds a rule for a path. It skips a path that does not exist or that this user
+// cannot reach.
 func allow(ruleset int, path string, rights uint64) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES) {

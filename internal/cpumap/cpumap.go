@@ -35,8 +35,8 @@ type Floater struct {
 
 // Owners returns the owners of the host's CPUs. The host owns the reserved CPUs, running
 // guests own the CPUs that they are pinned to, and VMs of the fleet that are not running
-// yet own their future pins. It marks standby VMs, and ignores those that reserve nothing
-// and VMs on other hosts.
+// yet own their future pins. It marks standby VMs, and ignores VMs on other hosts and
+// stopped standby VMs that reserve nothing.
 func Owners(host *topology.Host, vms []fleet.VM) Ownership {
 	owners := Ownership{CPUs: map[int]string{}, BoundMiB: map[int]int64{}}
 	claims := map[int][]string{} // owners by CPU

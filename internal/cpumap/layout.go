@@ -152,7 +152,7 @@ func gib(mib int64) string {
 }
 
 // nearest lists the NUMA nodes at the smallest distance, or returns "" if all distances are
-// equal.
+// equal or fewer than two are known.
 func nearest(node *topology.NUMANode) string {
 	others := maps.Clone(node.Distances)
 	delete(others, node.ID)

@@ -20,9 +20,9 @@ const (
 	narrow = 60
 )
 
-// Text draws a host without color: one letter for each CPU, siblings side by side in
-// brackets, one line for each group of CPUs that share a cache, and a legend. Lines
-// exceed Options.Width only for longer names.
+// Text draws a host without color: one sign for each CPU, siblings side by side in
+// brackets, one or more lines for each group of CPUs that share a cache, and a legend.
+// Lines exceed Options.Width only for longer names.
 func Text(host *topology.Host, owners Ownership, opts Options) string {
 	w := &writer{layout: newLayout(host, owners), width: opts.Width}
 	if w.width <= 0 {

@@ -25,7 +25,8 @@ type class struct {
 	name string
 	// hash is the hash of the fields that define the class's nodes.
 	hash string
-	// problem is the reason why no node can be created from the class, or empty.
+	// problem is the reason why the class is invalid, not ready, or matches no host or
+	// instance type; or empty.
 	problem string
 	fields  *v1alpha1.ProxmoxNodeClassSpec
 	// clusterID is the cluster ID of the class's numaform installation.
@@ -85,8 +86,8 @@ func newClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, cluste
 	return c
 }
 
-// invalid reports whether the class cannot be parsed. A class that is only not ready
-// still defines its nodes.
+// invalid reports whether the class violates the schema or the rules of its CRD. A valid
+// class that is not ready still defines its nodes.
 func (c *class) invalid() bool { return c.base.NodeClass == "" }
 
 // baseSpec returns the common part of all VMs of a valid class.

@@ -188,7 +188,8 @@ func (h *hostCheck) unavailable() string {
 	return ""
 }
 
-// checkTemplate finds the only template on the host that matches the reference.
+// checkTemplate sets from to the only template on the host that matches the reference, or
+// adds a fault.
 func (h *hostCheck) checkTemplate() {
 	ref := &h.fields.Template
 	var matching []topology.Template
@@ -206,7 +207,7 @@ func (h *hostCheck) checkTemplate() {
 		})
 		if i >= 0 {
 			vmid := h.host.Guests[i].VMID
-			message += fmt.Sprintf(", but VM %d of that name is not a template yet: run qm template %d", vmid, vmid)
+			message += fmt.Sprintf(", but VM %d is not a template yet: run qm template %d", vmid, vmid)
 		}
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateNotFound, message, "")
 	case len(matching) > 1:
@@ -353,8 +354,8 @@ func (h *hostCheck) checkDevices(snapshot *topology.Snapshot) {
 	}
 }
 
-// findProblems returns a finding for every condition that no host meets, and one more if
-// each is met somewhere but no host meets all of them.
+// findProblems returns a finding for every condition that no host meets, or a single one if
+// each is met somewhere but no host meets all of them. If a host meets all, it returns none.
 func (c *class) findProblems() []Finding {
 	if len(c.hosts) > 0 {
 		return nil
@@ -436,5 +437,5 @@ func fixFor(reason string) string {
 	case v1alpha1.ReasonSeedStorageNotFound:
 		return "allow content type ISO image on a storage of the hosts, or correct spec.metadata.storage"
 	}
-	return "bring a host back online, or allow other hosts in spec.hosts"
+	return "make a host available again, or allow other hosts in spec.hosts"
 }

@@ -100,9 +100,9 @@ func TestJudge(t *testing.T) {
 			name: "hosts that are down", spec: `{template: {tags: [new]}, hosts: [epyc, xeon], metadata: {type: cdrom}}`, excluded: "is offline",
 			change: func(s *topology.Snapshot) { s.Hosts[0].Online, s.Hosts[2].Problem = false, "cannot be read" },
 			want: []scheduling.Finding{
-				{Condition: "TemplateReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: bring a host back online, or allow other hosts in spec.hosts"},
-				{Condition: "PlacementReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: bring a host back online, or allow other hosts in spec.hosts"},
-				{Condition: "MetadataReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: bring a host back online, or allow other hosts in spec.hosts"},
+				{Condition: "TemplateReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: make a host available again, or allow other hosts in spec.hosts"},
+				{Condition: "PlacementReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: make a host available again, or allow other hosts in spec.hosts"},
+				{Condition: "MetadataReady", Reason: "HostUnavailable", Message: "lab/epyc is offline, lab/xeon cannot be read: make a host available again, or allow other hosts in spec.hosts"},
 			},
 		},
 		{

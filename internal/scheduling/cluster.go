@@ -196,10 +196,10 @@ func (c *Cluster) HasNodes(ctx context.Context) (bool, error) {
 	return len(nodes.Items) > 0, nil
 }
 
-// Drained returns why a node must not be removed yet: it runs pods, or may still get
-// some. A Node that does not exist never joined. DaemonSets' pods, mirror pods and
-// completed ones do not count. A node that Karpenter drains is drained when no pods are
-// left that Karpenter waits for.
+// Drained returns why a node must not be removed yet: it runs pods, or may still get some.
+// It returns nil for a drained node, and for a Node that does not exist and has no pods.
+// DaemonSets' pods, mirror pods and completed ones do not count. A node that Karpenter
+// drains is drained when no pods are left that Karpenter waits for.
 func (c *Cluster) Drained(ctx context.Context, name string) error {
 	var node corev1.Node
 	err := c.client.Get(ctx, client.ObjectKey{Name: name}, &node)
@@ -244,7 +244,8 @@ func (c *Cluster) NodeExists(ctx context.Context, name string) (bool, error) {
 	return true, nil
 }
 
-// Secret returns the content of a Secret. Secrets are read only on request.
+// Secret returns the content of a Secret. FromKubeconfig does not read Secrets, so for its
+// cluster, Secret reads from the API server.
 func (c *Cluster) Secret(ctx context.Context, namespace, name string) (map[string][]byte, error) {
 	reader := client.Reader(c.client)
 	if c.config != nil {

@@ -26,8 +26,8 @@ import (
 // our VMs that Karpenter cannot see by itself.
 type clusterState struct {
 	karpenter *state.Cluster
-	// vms are all existing VMs by provider ID; waiting are the VMs without a Node and
-	// without a NodeClaim, and standby the standby VMs among them.
+	// vms are all existing VMs by provider ID. waiting and standby are the VMs without a
+	// Node and without a NodeClaim: standby the standby VMs, and waiting the others.
 	vms              map[string]*inflight
 	waiting, standby []*inflight
 }

@@ -40,7 +40,7 @@ const (
 	PodWaits PodState = "Waits"
 	// PodHasNode pods are on a node.
 	PodHasNode PodState = "HasNode"
-	// PodIgnored pods do not need to be placed.
+	// PodIgnored pods do not need to be placed, or not yet.
 	PodIgnored PodState = "Ignored"
 )
 

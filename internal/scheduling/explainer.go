@@ -172,8 +172,8 @@ func (e *explainer) explainDemand(p *pool, d demand) PoolReason {
 	return PoolReason{Obstacle: ObstacleHost, Reason: "no host has room: " + strings.Join(slices.Compact(full), "; "), Hosts: hosts}
 }
 
-// requirements combines the requirements of the pool and the pod, or returns which of the
-// pod's the pool excludes.
+// requirements combines the requirements of the pool, the pod and its volumes. If the pool
+// excludes one, it returns a message with a fix instead.
 func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
 	template := p.anyHost().Spec.Template
 	offered := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
@@ -254,7 +254,7 @@ func (e *explainer) offer(p *pool, t *InstanceType, host topology.HostID) *cloud
 // mostNames is the maximum number of names in a message, more than the default types.
 const mostNames = 24
 
-// noType returns which of the requirements no type on any usable host meets.
+// noType returns a message about the requirement that no type on any usable host meets.
 func (e *explainer) noType(p *pool, d demand, required scheduling.Requirements) string {
 	if len(p.class.hosts) == 0 {
 		return "no host can take its nodes: " + describeHosts(p.class.excluded)
@@ -287,10 +287,11 @@ func (e *explainer) noType(p *pool, d demand, required scheduling.Requirements) 
 			return text + ": correct the requirement, or add such a host"
 		}
 	}
-	return fmt.Sprintf("no instance type on any host meets all of %s", required)
+	return fmt.Sprintf("no instance type on any host meets all of %s: correct the requirements of the NodePool or the pod", required)
 }
 
-// overLimit returns which of the pool's limits leaves no room for the smallest type.
+// overLimit returns the limit of the pool that leaves no room for the smallest type in fit,
+// as a message with a fix. It returns "" if there is room for at least one type.
 func (e *explainer) overLimit(p *pool, fit []*InstanceType) string {
 	var reason string
 	for _, t := range fit {
@@ -313,7 +314,8 @@ func (e *explainer) overLimit(p *pool, fit []*InstanceType) string {
 	return reason
 }
 
-// tooFewValues returns which of the pool's minValues the remaining types do not satisfy.
+// tooFewValues returns which of the pool's minValues the remaining types do not satisfy, as
+// a message with a fix, or "" if they satisfy all.
 func (e *explainer) tooFewValues(p *pool, required scheduling.Requirements, fit []*InstanceType) string {
 	if !required.HasMinValues() || e.request.RelaxMinValues {
 		return ""
@@ -364,7 +366,8 @@ func (e *explainer) hosts(p *pool, d demand, fit []*InstanceType) []HostReason {
 	return reasons
 }
 
-// host returns why a host that the class uses cannot take any of the types.
+// host returns why a host that the class uses cannot take any of the types. Its Reason is
+// empty if the host can take one.
 func (e *explainer) host(p *pool, d demand, fit []*InstanceType, id topology.HostID) HostReason {
 	r := HostReason{Host: id}
 	for _, t := range fit {
@@ -432,7 +435,7 @@ func (e *explainer) refuse(p *pool, t *InstanceType, host topology.HostID) strin
 			reason = unplaced[0].Reason
 		}
 	case e.closed.has(key):
-		reason = "VMs created for such pods did not accept them: its requirements include labels that its nodes do not have"
+		reason = "VMs created for such pods did not accept them: the NodePool's requirements include labels that its nodes do not have; remove these labels"
 	}
 	e.refusal[key] = reason
 	return reason

@@ -20,13 +20,14 @@ import (
 // distinguish them until the fleet assigns real ones.
 const newVMIDs = 1_000_000_000
 
-// inflight is a VM that has no Node yet, or whose Node is not ready.
+// inflight is an existing or new VM with the NodeClaim that Karpenter sees for it.
 type inflight struct {
 	fleet.VM
 	claim *karpv1.NodeClaim
 	// phase is the phase that requested the VM, if this decision adds it.
 	phase int
-	// lost is set if the VM's host is not running: no pod is placed there.
+	// lost is set if the VM's host is down, or is unusable and does not list the VM: no pod
+	// is placed there.
 	lost bool
 	// absent is set if the VM certainly does not exist: it will be created.
 	absent bool

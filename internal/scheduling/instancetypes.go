@@ -149,7 +149,7 @@ func price(vcpus int, memoryMiB int64, capacityType string) float64 {
 	return full
 }
 
-// guestDiskMiB returns the size of a guest's root file system: the disk without the
+// guestDiskMiB returns the size of a guest's root file system in MiB: the disk without the
 // partitions for firmware and journal, and without ext4's inodes, 256 bytes for each 16
 // KiB.
 func guestDiskMiB(diskGiB int64) int64 { return diskGiB*1024 - diskGiB*1024/64 - 192 }
@@ -207,7 +207,7 @@ func TypeOf(nc *v1alpha1.ProxmoxNodeClass, vm *fleet.VM, types []InstanceType) I
 	return typeOf(vm, typesOrDefault(types)).forClass(&nc.Spec)
 }
 
-// typeOf returns a VM's type, or one with the VM's size if the type no longer exists.
+// typeOf returns a VM's type, or one with the VM's size if no type has its name and size.
 func typeOf(vm *fleet.VM, types []InstanceType) InstanceType {
 	t := InstanceType{
 		VCPUs:     vm.VCPUs,
@@ -262,7 +262,7 @@ func ParseInstanceTypes(data []byte) ([]InstanceType, error) {
 		return nil, fmt.Errorf("parsing instance types: %s: must be a JSON list of name, capacity, capacitytype and overhead", describeDecodeError(err))
 	}
 	if decoder.More() {
-		return nil, errors.New("parsing instance types: unexpected data after the list")
+		return nil, errors.New("parsing instance types: unexpected data after the list: remove it")
 	}
 	if len(entries) == 0 {
 		return nil, errors.New("parsing instance types: the list is empty: add a type, or use no file")
@@ -291,7 +291,7 @@ func ParseInstanceTypes(data []byte) ([]InstanceType, error) {
 func (f *typeFile) instanceType() (InstanceType, error) {
 	var none InstanceType
 	if problems := validation.IsValidLabelValue(f.Name); f.Name == "" || len(problems) > 0 {
-		return none, errors.New("name is not a valid label value, such as c1.4VCPU-8GB")
+		return none, errors.New("name must be a valid label value, such as c1.4VCPU-8GB")
 	}
 	if len(f.Offerings) > 0 {
 		return none, errors.New("offerings are not supported: the topology provides the hosts; remove them")
@@ -305,11 +305,11 @@ func (f *typeFile) instanceType() (InstanceType, error) {
 	}
 	cpu := f.Capacity[corev1.ResourceCPU]
 	if cpu.MilliValue()%1000 != 0 || cpu.Sign() <= 0 {
-		return none, fmt.Errorf("capacity.cpu %q is not a whole number of vCPUs", cpu.String())
+		return none, fmt.Errorf("capacity.cpu %q must be a positive whole number", cpu.String())
 	}
 	memory := f.Capacity[corev1.ResourceMemory]
 	if memory.Value() < leastMemory {
-		return none, fmt.Errorf("capacity.memory %q is less than 512Mi", memory.String())
+		return none, fmt.Errorf("capacity.memory %q must be at least 512Mi", memory.String())
 	}
 
 	t := InstanceType{Name: f.Name, CapacityType: capacityType, VCPUs: int(cpu.Value()), MemoryMiB: memory.Value() / mebibyte}
@@ -341,7 +341,7 @@ func (t *InstanceType) setResources(capacity corev1.ResourceList) error {
 		case isHugePages(name):
 			size := map[corev1.ResourceName]int64{guestPages2Mi: 2 * mebibyte, guestPages1Gi: gibibyte}[name]
 			if size == 0 || amount.Sign() < 0 || amount.Value()%size != 0 {
-				return fmt.Errorf("capacity.%s %q is not a whole number of pages: write hugepages-2Mi in multiples of 2Mi, or hugepages-1Gi in multiples of 1Gi", name, amount.String())
+				return fmt.Errorf("capacity.%s %q is not supported: set hugepages-2Mi to a multiple of 2Mi, or hugepages-1Gi to a multiple of 1Gi", name, amount.String())
 			}
 			withoutPages -= amount.Value()
 		case !isExtended(name):
@@ -356,7 +356,7 @@ func (t *InstanceType) setResources(capacity corev1.ResourceList) error {
 		t.Extra[name] = amount
 	}
 	if withoutPages < leastMemory {
-		return errors.New("its huge pages leave less than 512Mi of capacity.memory: lower them")
+		return errors.New("its huge pages leave less than 512Mi of capacity.memory: lower them, or raise capacity.memory")
 	}
 	return nil
 }

@@ -255,7 +255,7 @@ func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 		return nil, fmt.Errorf("%s %q: %s: correct or remove it", kind.Kind, object.GetName(), describeDecodeError(err))
 	}
 	if object.GetName() == "" && object.GetGenerateName() == "" {
-		return nil, fmt.Errorf("%s: metadata.name is empty", kind.Kind)
+		return nil, fmt.Errorf("%s: metadata.name is empty: set it", kind.Kind)
 	}
 	if invalid := validation.NameIsDNSSubdomain(object.GetName(), false); object.GetName() != "" && len(invalid) > 0 {
 		return nil, fmt.Errorf("%s %q: metadata.name: must consist of a-z, 0-9, - and ., and begin and end with a letter or digit", kind.Kind, object.GetName())
@@ -307,7 +307,7 @@ func validate(object client.Object) error {
 		}
 	case *karpv1.NodeClaim:
 		if o.Spec.NodeClassRef == nil {
-			return fmt.Errorf("NodeClaim %q: spec.nodeClassRef is empty", o.Name)
+			return fmt.Errorf("NodeClaim %q: spec.nodeClassRef is empty: name a node class", o.Name)
 		}
 	case *karpv1alpha1.NodeOverlay:
 		if err := validateOverlay(context.Background(), o); err != nil {
@@ -315,7 +315,7 @@ func validate(object client.Object) error {
 		}
 	case *corev1.Pod:
 		if len(o.Spec.Containers) == 0 {
-			return fmt.Errorf("%s %q: spec.containers is empty", o.Kind, o.Name)
+			return fmt.Errorf("%s %q: spec.containers is empty: add a container", o.Kind, o.Name)
 		}
 		if err := validateResources(&o.Spec); err != nil {
 			return fmt.Errorf("%s %q: spec.%w", o.Kind, o.Name, err)

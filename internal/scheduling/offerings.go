@@ -228,7 +228,7 @@ type nodeOverlay struct {
 // depend on the pods, so the overlays are applied to the types of each decision.
 type overlays []nodeOverlay
 
-// readOverlays returns the valid NodeOverlays.
+// readOverlays returns the valid NodeOverlays, or none unless they are enabled.
 func readOverlays(ctx context.Context, c client.Client, enabled bool) (overlays, error) {
 	if !enabled {
 		return nil, nil

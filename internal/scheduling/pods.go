@@ -23,10 +23,10 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// A decision is made in two phases. Pods that count one another over hosts need room on
-// certain hosts, so they are scheduled before pods that can go anywhere. Two more phases
-// are for virtual pods, so that they do not take room from real ones, and the last two for
-// the pods of standby buffers.
+// The phases of a decision. Pods that count one another over hosts need room on certain
+// hosts, so they are scheduled before the pods without such constraints. Virtual pods
+// follow, so that they do not take room from real ones, and then the pods of standby
+// buffers.
 const (
 	constrained = iota
 	unconstrained
@@ -147,7 +147,7 @@ func (s *session) validPods(ctx context.Context, pods []*corev1.Pod) []*corev1.P
 func validateNodeRequirements(ctx context.Context, pod *corev1.Pod) error {
 	for _, requirement := range scheduling.NewPodRequirements(pod) {
 		if requirement.Key == karpv1.NodePoolLabelKey && requirement.Operator() == corev1.NodeSelectorOpDoesNotExist {
-			return fmt.Errorf("it excludes Karpenter's nodes: it requires that label %s does not exist", karpv1.NodePoolLabelKey)
+			return fmt.Errorf("it excludes Karpenter's nodes: it requires that label %s does not exist; remove that requirement", karpv1.NodePoolLabelKey)
 		}
 	}
 

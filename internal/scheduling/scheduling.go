@@ -94,7 +94,7 @@ type Decision struct {
 	Standby []Standby
 	// InFlight are existing VMs that will take pods once they have joined.
 	InFlight []Landing
-	// Existing are nodes that have room for pods.
+	// Existing are the existing nodes that have room for some of the pods.
 	Existing []Landing
 	// Refused are the pods that cannot be placed, sorted by name.
 	Refused []Refusal

@@ -128,7 +128,8 @@ func (s *session) run(ctx context.Context) (*Decision, error) {
 	}
 }
 
-// refute makes the offerings of idle VMs unavailable, on every host if everywhere.
+// refute makes the offerings of idle new VMs unavailable, on every host if everywhere is
+// true. It leaves idle standby VMs stopped.
 func (s *session) refute(idle []*inflight, everywhere bool) {
 	for _, vm := range idle {
 		if vm.VMID < newVMIDs {

@@ -33,7 +33,8 @@ type workload struct {
 }
 
 // expandWorkloads replaces workloads by the pods that they would create, minus their pods
-// that are among the objects.
+// that are among the objects. It drops workloads that another one controls, such as a
+// Deployment's ReplicaSets.
 func expandWorkloads(objects []client.Object) ([]client.Object, error) {
 	var others []client.Object
 	var workloads []workload
@@ -75,7 +76,8 @@ func asWorkload(object client.Object) (workload, bool) {
 	return workload{}, false
 }
 
-// mostPods is the maximum number of pods of a workload: a Kubernetes cluster has no more.
+// mostPods is the maximum number of pods of a workload: Kubernetes supports no more in a
+// cluster.
 const mostPods = 150_000
 
 // validate refuses values that would exhaust memory, and values that no API server
@@ -96,7 +98,7 @@ func (w *workload) validate() error {
 func (w *workload) missingPods(objects []client.Object) ([]client.Object, error) {
 	selector, err := metav1.LabelSelectorAsSelector(w.selector)
 	if err != nil {
-		return nil, fmt.Errorf("reading the selector of %s %s: %w", w.kind, w.GetName(), err)
+		return nil, fmt.Errorf("%s %q: spec.selector: %w", w.GetObjectKind().GroupVersionKind().Kind, w.GetName(), err)
 	}
 	namespace := cmp.Or(w.GetNamespace(), corev1.NamespaceDefault)
 	pods, claims := map[string]bool{}, map[string]bool{}

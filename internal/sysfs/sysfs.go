@@ -38,8 +38,9 @@ type collector struct {
 	err  error
 }
 
-// Collect reads the machine whose root directory is root. Facts that Linux does not report
-// stay unknown. An existing file with invalid content is an error.
+// Collect reads the machine whose root directory is root. Facts that Linux does not report,
+// and invalid amounts of memory and distances, stay unknown. Other files with invalid
+// content are errors.
 func Collect(root fs.FS) (topology.CollectedFile, error) {
 	c := &collector{root: root}
 	online, present := c.list(cpuDir+"/online"), c.list(cpuDir+"/present")
@@ -98,7 +99,7 @@ func (c *collector) line(name string) string {
 	return strings.TrimSpace(line)
 }
 
-// list reads a list of IDs such as 0-3,8.
+// list reads a list of IDs such as 0-3,8. It is empty if the file does not exist.
 func (c *collector) list(name string) topology.CPUSet {
 	set, err := topology.ParseCPUSet(c.line(name))
 	if err != nil && c.err == nil {
@@ -138,7 +139,7 @@ func (c *collector) field(name, key string) string {
 	return ""
 }
 
-// mib parses "123 kB" and returns MiB.
+// mib parses "123 kB" and returns MiB, or topology.Unknown for any other text.
 func mib(text string) int64 {
 	number, _, _ := strings.Cut(text, " ")
 	kib, err := strconv.ParseInt(number, 10, 64)

@@ -23,20 +23,21 @@ import (
 type Tree struct {
 	// Root is the directory. It must exist.
 	Root string
-	// Files are the files by slash-separated path relative to Root. A directory that
-	// contains one of them contains nothing else, and no directory in their paths is a
-	// link.
+	// Files are the files by slash-separated path relative to Root. A directory below Root
+	// that contains one of them contains only entries of the tree, and no directory in
+	// their paths is a link.
 	Files map[string][]byte
-	// Dirs are directories that contain only Files, and may be empty.
+	// Dirs are further directories that contain only entries of the tree. They may be empty.
 	Dirs []string
-	// Kept reports whether an entry of such a directory, by its path relative to Root,
-	// belongs to another program. A link never does.
+	// Kept reports whether an additional entry of such a directory, by its path relative to
+	// Root, belongs to another program and remains. A link never does. Nil means that none
+	// does.
 	Kept func(name string) bool
 }
 
-// Restore makes the directory match the tree, and returns the sorted paths that differed.
-// An entry of the wrong kind, such as a link in place of a file, is removed and never
-// followed.
+// Restore makes the directory match the tree, and returns the sorted paths of the files
+// that it wrote and the entries that it removed. An entry of the wrong kind, such as a link
+// in place of a file, is removed and never followed.
 func (t *Tree) Restore() (restored []string, err error) {
 	// The directories of the tree, and whether each may contain only the tree's entries.
 	exact := map[string]bool{}
@@ -125,7 +126,7 @@ func (t *Tree) restoreDir(dir string, dirs map[string]bool) (removed []string, e
 	return removed, nil
 }
 
-// restoreFile writes a file unless it already has the required content and mode.
+// restoreFile writes a file unless it is already a regular file with the required content.
 func (t *Tree) restoreFile(name string, content []byte) (written bool, err error) {
 	target := t.path(name)
 	info, err := os.Lstat(target)
