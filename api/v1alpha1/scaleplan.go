@@ -334,7 +334,7 @@ type ScalePlanPhase string
 const (
 	// ScalePlanPending plans await approval.
 	ScalePlanPending ScalePlanPhase = "Pending"
-	// ScalePlanApproved plans are being applied.
+	// ScalePlanApproved plans were approved, and are applied now or soon.
 	ScalePlanApproved ScalePlanPhase = "Approved"
 	// ScalePlanRejected plans were rejected by a user.
 	ScalePlanRejected ScalePlanPhase = "Rejected"
@@ -367,8 +367,8 @@ func ScalePlanName(nodePool string, direction ScaleDirection, planHash string) s
 	return strings.TrimRight(begin, ".-") + end
 }
 
-// CutDiff returns the diff for a ScalePlan, and the SHA-256 of the whole diff. A diff that is
-// too long is truncated at the end of a line, and a note follows.
+// CutDiff returns the diff for a ScalePlan, in valid UTF-8, and the SHA-256 of the whole diff.
+// A diff that is too long is truncated, if possible at the end of a line, and a note follows.
 func CutDiff(diff string) (text, digest string) {
 	sum := sha256.Sum256([]byte(diff))
 	digest = hex.EncodeToString(sum[:])

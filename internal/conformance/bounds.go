@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// own marks the names of objects that a run creates outside of VMs.
+// own is the prefix of the names of the objects that a run creates.
 const own = "numaform-kit"
 
 // within refuses a request that could change an object that the run did not create,
@@ -18,7 +18,7 @@ func (r *run) within(s *Step) error {
 	if r.mayChange(s) {
 		return nil
 	}
-	return fmt.Errorf("%s %v is outside pool %s and VMIDs %d-%d: not sent", s.Request, s.Params, r.cfg.Pool, r.cfg.Lower, r.cfg.Upper)
+	return fmt.Errorf("%s %v could change an object outside pool %s and VMIDs %d-%d: not sent", s.Request, s.Params, r.cfg.Pool, r.cfg.Lower, r.cfg.Upper)
 }
 
 func (r *run) mayChange(s *Step) bool {

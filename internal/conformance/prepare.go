@@ -109,7 +109,7 @@ func (r *run) readHosts(ctx context.Context) error {
 	}
 	r.have["hosts"] = len(r.hosts) > 1
 	if r.cfg.Host != "" && !slices.Contains(r.hosts, r.cfg.Host) {
-		return &BoundsError{fmt.Sprintf("host %s is not online in this cluster: the online hosts are %s", r.cfg.Host, strings.Join(r.hosts, ", "))}
+		return &BoundsError{fmt.Sprintf("host %s is not online in this cluster: must be one of %s", r.cfg.Host, strings.Join(r.hosts, ", "))}
 	}
 
 	guests, err := r.read(ctx, "GET /cluster/resources", map[string]string{"type": "vm"})
@@ -125,7 +125,7 @@ func (r *run) readHosts(ctx context.Context) error {
 	}
 	host := textOf(guests[i]["node"])
 	if r.cfg.Host != "" && r.cfg.Host != host {
-		return &BoundsError{fmt.Sprintf("template %d is on host %s, not on %s", r.cfg.Template, host, r.cfg.Host)}
+		return &BoundsError{fmt.Sprintf("template %d is on host %s, not on %s: set --template or --host", r.cfg.Template, host, r.cfg.Host)}
 	}
 	r.values["host"] = host
 	for _, name := range slices.Backward(r.hosts) { // the first one remains
@@ -158,7 +158,10 @@ func (r *run) readStorages(ctx context.Context) error {
 		}
 	}
 	if r.values["storage"] == "" {
-		return &BoundsError{fmt.Sprintf("host %s has no storage %s for disks", r.values["host"], r.cfg.Storage)}
+		if r.cfg.Storage != "" {
+			return &BoundsError{fmt.Sprintf("host %s has no storage %s for disk images: set --storage", r.values["host"], r.cfg.Storage)}
+		}
+		return &BoundsError{fmt.Sprintf("host %s has no storage for disk images: allow them on a storage (Datacenter > Storage in Proxmox)", r.values["host"])}
 	}
 	return nil
 }

@@ -49,7 +49,8 @@ const (
 	Equal     = "equal"
 	Different = "different"
 	Skipped   = "skipped"
-	// Failed is the outcome of a case whose initial state could not be created.
+	// Failed is the outcome of a case that could not be completed: its initial state could
+	// not be created, a request got no response, or its objects could not be removed.
 	Failed = "failed"
 )
 
@@ -59,7 +60,7 @@ type Result struct {
 	Name    string `json:"name"`
 	Source  string `json:"source"`
 	Outcome string `json:"outcome"`
-	// Detail lists the differences, or why the case was skipped.
+	// Detail lists the differences, or why the case was skipped or failed.
 	Detail []string      `json:"detail,omitempty"`
 	Took   time.Duration `json:"-"`
 }
@@ -96,9 +97,9 @@ type run struct {
 	cleanup []Step         // users, tokens, roles and pools, the last first
 }
 
-// Run compares a Proxmox VE cluster with the cases and removes what it created, even if
-// ctx ends or a case fails. The report is valid even with an error, which reports failed
-// steps or removals.
+// Run compares a Proxmox VE cluster with the cases and removes the objects that it created,
+// even if ctx ends or a case fails. The report is valid even with an error, which explains
+// why the run could not start, ended early, or could not remove an object.
 func Run(ctx context.Context, cfg Config, cases []Case) (Report, error) {
 	r := &run{
 		cfg:    cfg,

@@ -79,7 +79,8 @@ const (
 	statusTimeout     = 596
 )
 
-// noAnswer reports whether the host, or the connection to it, is down or too slow.
+// noAnswer reports whether there was no response, or pveproxy got none from the host in
+// time.
 func (e *Error) noAnswer() bool {
 	return e.Status == 0 || e.Status == statusUnreachable || e.Status == statusTimeout
 }

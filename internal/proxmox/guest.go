@@ -337,7 +337,7 @@ var diskPattern = regexp.MustCompile(`^(scsi|virtio|sata|ide)\d+$`)
 // PVE/QemuServer/Drive.pm: drive_is_cloudinit).
 var cloudInitDrive = regexp.MustCompile(`^[^,]*[:/](?:vm-\d+-)?cloudinit(?:\.(?:raw|qcow2|vmdk))?(?:,|$)`)
 
-// readTemplate reads a template. Its Problem explains why it cannot be cloned.
+// readTemplate reads a template. Its Problem explains why it cannot be cloned, or is empty.
 func readTemplate(guest topology.Guest, config values) topology.Template {
 	t := topology.Template{VMID: guest.VMID, Name: guest.Name, Tags: guest.Tags, Options: map[string]string{}}
 	for _, key := range inherited {
@@ -421,8 +421,8 @@ func disks(config values) []string {
 	return slices.DeleteFunc(drives(config), func(slot string) bool { return !isDisk(config, slot) })
 }
 
-// bootDisk returns the first disk in the boot order, or in the older bootdisk option. It
-// falls back to the only disk.
+// bootDisk returns the first disk in the boot order. Without a boot order, it returns the
+// disk in the older bootdisk option, or else the only disk. It returns "" if none exists.
 func bootDisk(config values) string {
 	if order, ok := strings.CutPrefix(config["boot"], "order="); ok {
 		for key := range strings.SplitSeq(order, ";") {

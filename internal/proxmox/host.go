@@ -31,8 +31,9 @@ const (
 // 9.0.3/5bd5b0ff1e5c2a4b)".
 var runningVersion = regexp.MustCompile(`(?m)^pve-manager: \S+ \(running version: (\d[0-9A-Za-z.~+-]{0,30})/`)
 
-// readHost reads the hardware and guests of a host without a Problem. It reads the report
-// first, so that it does not query each guest of an unreachable host.
+// readHost reads the hardware and guests of a host. It reads the report first, so that it
+// does not query each guest of an unreachable host. A host with a Problem gets the listed
+// guests instead.
 func (c *Client) readHost(ctx context.Context, host *topology.Host, listing hostListing) hostRead {
 	if host.Problem != "" {
 		host.Guests = listed(listing.guests)

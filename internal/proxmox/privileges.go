@@ -29,9 +29,9 @@ const (
 	RoleCPU   = "NumaformCPU"
 )
 
-// Roles returns the minimum that numaform needs on Proxmox VE 8 or 9. It deliberately
-// omits the privileges for querying guest agents, whose names differ: with them, the
-// provider waits 15 minutes for the agent of each running VM that it imports.
+// Roles returns the roles that numaform needs on Proxmox VE 8 or 9, with the minimum of
+// privileges. They omit the privileges for querying guest agents: with them, the provider
+// waits 15 minutes for the agent of each running VM that it imports.
 func Roles() []Role {
 	disk := []string{"Datastore.AllocateSpace", "Datastore.Audit"}
 	return []Role{
@@ -52,7 +52,7 @@ func Roles() []Role {
 	}
 }
 
-// DeviceRole is the role that numaform's user requires on each resource mapping in a
+// DeviceRole returns the role that numaform's user requires on each resource mapping in a
 // class, to see it and to assign its devices to VMs.
 func DeviceRole() Role { return Role{Name: "NumaformDevice", Privileges: []string{"Mapping.Use"}} }
 
@@ -138,8 +138,8 @@ func storagePaths(names []string) []string {
 	return slices.Compact(paths)
 }
 
-// Pveum returns the commands that create the user of a token, the token, and the user's
-// grants. They must be run on a host, as root.
+// Pveum returns the commands that create the pool and the roles, the user of a token with
+// its grants, and the token. They must be run on a host, as root.
 func (r Reach) Pveum(tokenID string) []string {
 	user, name, _ := strings.Cut(tokenID, "!")
 	grants := r.Grants()

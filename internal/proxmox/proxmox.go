@@ -148,7 +148,7 @@ func (c Credential) check() error {
 	case token && !tokenIDPattern.MatchString(c.TokenID):
 		return fmt.Errorf("token_id: %q is not of the form user@realm!name: copy it from `pveum user token list`", c.TokenID)
 	case token && (c.TokenSecret == "" || strings.ContainsFunc(c.TokenSecret, notPrinted)):
-		return errors.New("token_secret: is empty or contains white space: set it to the UUID that `pveum user token add` printed")
+		return errors.New("token_secret: is empty or contains white space or non-ASCII characters: set it to the UUID that `pveum user token add` printed")
 	case user && !userPattern.MatchString(c.Username):
 		return fmt.Errorf("username: %q is not of the form user@realm, such as root@pam", c.Username)
 	case user && (c.Password == "" || strings.ContainsAny(c.Password, "\r\n")):

@@ -30,7 +30,8 @@ const (
 	seedDrive = "ide2"
 	// seedLabel is the volume label by which guests find a NoCloud seed.
 	seedLabel = "cidata"
-	// maxSeed far exceeds what guests need and is harmless for a host.
+	// maxSeed is the maximum total size of a seed's files, in bytes. It far exceeds what
+	// guests need and is harmless for a host.
 	maxSeed = 4 << 20
 	// isoBlock is the block size of an ISO image, in bytes.
 	isoBlock = 2048

@@ -42,7 +42,7 @@ func Snapshot(ctx context.Context, clients ...*Client) (*topology.Snapshot, erro
 // resource mappings. A login with a password adds one an hour. Only failures add more: it
 // reads the status of a host whose report is unreadable, retries some requests, and looks
 // for guests that moved. A host that cannot be read has a Problem; Snapshot returns an
-// error only if no host can be used.
+// error only if the region itself cannot be read, its version is too old, or ctx ends.
 func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	region, err := c.readRegion(ctx)
 	if err != nil {
@@ -196,8 +196,9 @@ func (c *Client) regainGuests(
 	return gone
 }
 
-// listGuests returns a host's guests as the host lists them now. The cluster's list entry
-// of a running guest can be half a minute old.
+// listGuests returns a host's guests as the host lists them now, and the known guests that
+// it does not list, without a status. With an error, it returns the known ones unchanged.
+// The cluster's list entry of a running guest can be half a minute old.
 func (c *Client) listGuests(ctx context.Context, host topology.HostName, known []resource) ([]resource, error) {
 	kinds := []topology.GuestKind{topology.GuestVM}
 	if slices.ContainsFunc(known, func(r resource) bool { return r.Type == string(topology.GuestContainer) }) {

@@ -171,8 +171,8 @@ func (c *Client) Running(ctx context.Context, vm Owned) (bool, error) {
 // shutdownSlack is the time allowed for the task in addition to the guest's timeout.
 const shutdownSlack = 30 * time.Second
 
-// ShutDown asks a guest to shut down and waits up to timeout. It never cuts the power. A
-// guest that does not shut down is not an error, but an outcome.
+// ShutDown requests a shutdown of a guest and waits up to timeout. It never cuts the power.
+// A guest that does not shut down is not an error, but an outcome.
 func (c *Client) ShutDown(ctx context.Context, vm Owned, timeout time.Duration) (_ Shutdown, err error) {
 	defer func() {
 		if err != nil {
@@ -269,8 +269,8 @@ func (c *Client) requireOurs(ctx context.Context, vm Owned) error {
 	return err
 }
 
-// Exec runs a command in a guest through its agent and waits for the exit. It returns
-// an *ExecError if the exit code is not 0.
+// Exec runs a command in a guest through its agent and waits for the exit. It returns an
+// *ExecError if the exit code is not 0 or a signal killed the command.
 func (c *Client) Exec(ctx context.Context, vm Owned, command Command) error {
 	params := map[string]any{"command": command.Args}
 	if command.Input != "" {
@@ -289,8 +289,8 @@ func (c *Client) Exec(ctx context.Context, vm Owned, command Command) error {
 		return fmt.Errorf("running a command in vm %d: %w", vm.VMID, err)
 	}
 
-	// If Proxmox or the agent does not respond, the command may still be running, so ask
-	// again until the timeout.
+	// If Proxmox or the agent does not respond, the command may still be running: query
+	// its status again until the timeout.
 	path := fmt.Sprintf("%s/agent/exec-status?pid=%d", vm.path(), int(started.PID))
 	for pause := taskPause; ; pause = min(2*pause, maxTaskPause) {
 		var status struct {
