@@ -76,9 +76,8 @@ func TestAppliesWithoutDrift(t *testing.T) {
 	}
 }
 
-// TestIncompleteSecurityGroups breaks the connection while the second of two security
-// groups is created. The provider does not create groups where one exists, but imports
-// the existing ones and adds the rest.
+// TestIncompleteSecurityGroups fails the creation of the first or second of two security
+// groups, and checks that the next apply imports the existing ones and adds the rest.
 func TestIncompleteSecurityGroups(t *testing.T) {
 	t.Parallel()
 	for name, skip := range map[string]int{"none is set": 0, "one is set": 1} {

@@ -29,7 +29,8 @@ func FuzzRenderText(f *testing.F) {
 	})
 }
 
-// FuzzRenderNames does the same for names that become part of paths.
+// FuzzRenderNames renders any names that become part of paths: they are rejected, or
+// survive the round trip unchanged.
 func FuzzRenderNames(f *testing.F) {
 	f.Add("region-1", "pve-1", "namespace", "x")
 	f.Add("..", "a/b", "secret", "y")

@@ -24,7 +24,8 @@ func rendered(t *testing.T) generator.Files {
 	return files
 }
 
-// TestOwnsWhatItRenders also checks that no rendered file is reported as unmanaged.
+// TestOwnsWhatItRenders checks that Owns and Select recognize every rendered file, and that
+// none is reported as unmanaged.
 func TestOwnsWhatItRenders(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -19,7 +19,7 @@ const (
 	mainFile = "region-1/pve-1/main.tf"
 )
 
-// TestParseRefuses edits one file at a time.
+// TestParseRefuses edits one file at a time, and checks the error.
 func TestParseRefuses(t *testing.T) {
 	t.Parallel()
 	const remove = "(remove)"
@@ -233,7 +233,8 @@ func TestParseNothing(t *testing.T) {
 	}
 }
 
-// TestTwoBranches merges two branches that each added one VM.
+// TestTwoBranches checks that the files of two branches that each added one VM parse as a
+// fleet with both.
 func TestTwoBranches(t *testing.T) {
 	t.Parallel()
 	one, err := generator.Render(fleetOf(vmAt(somewhere, 2001)))

@@ -111,7 +111,8 @@ func TestLastVMRemoved(t *testing.T) {
 	checkParse(t, parsed, after)
 }
 
-// TestModuleIsWritten checks that a fleet can be applied without this binary.
+// TestModuleIsWritten checks that Render writes the embedded modules, so that a fleet can
+// be applied without this binary.
 func TestModuleIsWritten(t *testing.T) {
 	t.Parallel()
 	files, err := generator.Render(fleetOf())
@@ -125,7 +126,8 @@ func TestModuleIsWritten(t *testing.T) {
 	}
 }
 
-// TestDescriptionCarriesTheMarker parses the marker as the inventory does.
+// TestDescriptionCarriesTheMarker checks that the description in each VM's file contains
+// the VM's marker.
 func TestDescriptionCarriesTheMarker(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

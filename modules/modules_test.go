@@ -102,7 +102,7 @@ func TestHashNamesContent(t *testing.T) {
 	}
 }
 
-// all lists the modules for node files and those for users' roots.
+// all lists the modules: the ones for node files, and proxmox-template for users' roots.
 func all(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("*", "main.tf"))

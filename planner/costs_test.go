@@ -37,7 +37,7 @@ type contest struct {
 	cpus  string
 }
 
-// contests has at least one contest for each part of the cost.
+// contests returns at least one contest for each part of the cost.
 func contests(t *testing.T) []contest {
 	t.Helper()
 	one := func(cores int, memory int64) topology.Machine {
@@ -118,7 +118,8 @@ func contests(t *testing.T) []contest {
 	}
 }
 
-// distant has nodes of 4 cores and 60 / nodes GiB, all at the same distance.
+// distant returns a machine with nodes of 4 cores and 60 / nodes GiB, all at the same
+// distance.
 func distant(nodes, distance int) topology.Machine {
 	m := machine(shape{nodes: nodes, cores: 4, smt: 1, memory: 60 * gib / int64(nodes)})
 	for i := range m.NUMANodes {

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// drawDevices gives every other host PCI devices of the mappings gpu, one and nic. The
+// drawDevices sometimes gives a host PCI devices of the mappings gpu, one and nic. The
 // mappings gpu and one may share devices.
 func drawDevices(t *rapid.T, h *topology.Host) {
 	if rapid.Bool().Draw(t, "no devices") {

@@ -29,7 +29,8 @@ func requesting(vcpus int, mappings ...string) fleet.Spec {
 	return s
 }
 
-// TestDeviceDecidesTheNUMANode places the same VM with and without a device.
+// TestDeviceDecidesTheNUMANode checks that a VM is placed on the NUMA node of its PCI
+// device, and that the reason names that node.
 func TestDeviceDecidesTheNUMANode(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -73,7 +74,8 @@ func TestDeviceComesAfterTheNumberOfNodes(t *testing.T) {
 	}
 }
 
-// TestDevicesAreCounted places a batch on pve-1 with two cards of gpu, and pve-2 with none.
+// TestDevicesAreCounted checks how many VMs of a batch get devices on pve-1, which usually
+// has two in mapping gpu, and on pve-2, which has none, and the reason of the others.
 func TestDevicesAreCounted(t *testing.T) {
 	t.Parallel()
 	cards := []topology.PCIDevice{card("gpu", "0000:01:00.0", 0), card("gpu", "0000:81:00.0", 1)}

@@ -69,7 +69,7 @@ func drawNodeMemory(t *rapid.T) int64 {
 	return rapid.SampledFrom([]int64{32 * gib, 32 * gib, 32 * gib, 8 * gib, 0, topology.Unknown}).Draw(t, "node memory")
 }
 
-// drawHugePages reserves huge pages on the NUMA nodes of every third machine.
+// drawHugePages reserves huge pages on the NUMA nodes of about a third of the machines.
 func drawHugePages(t *rapid.T, m *topology.Machine) {
 	if rapid.IntRange(0, 2).Draw(t, "huge pages if 0") > 0 {
 		return

@@ -32,8 +32,7 @@ func eachMachine(t *testing.T, test func(t *testing.T, snap *topology.Snapshot))
 	}
 }
 
-// TestFillMachines places equal VMs until nothing is left: as many as the free cores hold,
-// on any machine.
+// TestFillMachines checks that as many equal VMs fit each machine as its free CPUs hold.
 func TestFillMachines(t *testing.T) {
 	t.Parallel()
 	eachMachine(t, func(t *testing.T, snap *topology.Snapshot) {
@@ -48,7 +47,8 @@ func TestFillMachines(t *testing.T) {
 	})
 }
 
-// TestMixMachines places a mix of all policies on every machine, twice.
+// TestMixMachines places a mix of all policies on every machine, twice, and checks the hard
+// rules.
 func TestMixMachines(t *testing.T) {
 	t.Parallel()
 	eachMachine(t, func(t *testing.T, snap *topology.Snapshot) {
@@ -125,8 +125,8 @@ func TestNearestNodes(t *testing.T) {
 	}
 }
 
-// TestConstructedMachines places VMs one by one on machines with several kinds of cores or
-// caches.
+// TestConstructedMachines checks the CPUs and reasons of VMs placed one by one on machines
+// with several kinds of cores or caches.
 func TestConstructedMachines(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

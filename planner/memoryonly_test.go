@@ -68,7 +68,8 @@ func TestMemoryOnlyNodes(t *testing.T) {
 	}
 }
 
-// TestMemoryOnlyMachine places VMs one by one on a machine with two such nodes.
+// TestMemoryOnlyMachine checks the places of VMs placed one by one on a machine with two
+// such nodes.
 func TestMemoryOnlyMachine(t *testing.T) {
 	t.Parallel()
 	p := planner.New(snapshot(host("pve-1", known(t, "constructed/xeon-2s-memory-only"))), nil)

@@ -52,8 +52,8 @@ func TestAlternatingNumbers(t *testing.T) {
 	}
 }
 
-// TestOverlappingPinsSurvive deletes one of two VMs with overlapping pins: the other keeps
-// its CPUs.
+// TestOverlappingPinsSurvive sets up the VM that remains after one with overlapping pins
+// was deleted, and checks that a new VM gets none of its CPUs.
 func TestOverlappingPinsSurvive(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 4, smt: 1, memory: 64 * gib})))
@@ -169,8 +169,8 @@ func TestVMsInTheMakingCount(t *testing.T) {
 	}
 }
 
-// TestSplitRatherThanRefuse splits a VM that fits an empty NUMA node but no node as it is
-// now.
+// TestSplitRatherThanRefuse checks that a VM is split if it fits an empty NUMA node but no
+// node as it is now.
 func TestSplitRatherThanRefuse(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", machine(shape{nodes: 2, cores: 8, smt: 1, memory: 64 * gib})))
@@ -203,8 +203,8 @@ func TestSiblingsAreNotGuessed(t *testing.T) {
 	}
 }
 
-// TestCapacityRecordTakesNothing ignores the VM in which karpenter-provider-proxmox
-// describes a host.
+// TestCapacityRecordTakesNothing checks that the stopped VM in which
+// karpenter-provider-proxmox describes a host takes no resources.
 func TestCapacityRecordTakesNothing(t *testing.T) {
 	t.Parallel()
 	h := host("pve-1", machine(shape{nodes: 1, cores: 4, smt: 1, memory: 8 * gib}))

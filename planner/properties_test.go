@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestHardRules places two batches in sequence. The second one sees the VMs of the first as
-// existing VMs, with and without running guests.
+// TestHardRules places two batches in sequence and checks the hard rules of each. The
+// second one sees the VMs of the first as existing VMs, with and without running guests.
 func TestHardRules(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -83,7 +83,8 @@ func TestInputsStay(t *testing.T) {
 	})
 }
 
-// TestOrderDoesNotMatter shuffles everything whose order is irrelevant.
+// TestOrderDoesNotMatter checks that the result is the same after shuffling everything
+// whose order is irrelevant.
 func TestOrderDoesNotMatter(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

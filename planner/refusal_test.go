@@ -45,7 +45,7 @@ func TestRefusals(t *testing.T) {
 		{"no CPUs", func(s *topology.Snapshot) { s.Hosts[0].CPUs = nil }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (its CPUs are unknown: grant the token Sys.Audit, or add the host to the topology file): make one of them available again"},
 		{"no memory", func(s *topology.Snapshot) {
 			s.Hosts[0].MemoryMiB, s.Hosts[0].NUMANodes[0].MemoryMiB = 0, topology.Unknown
-		}, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (its memory is unknown or all reserved: set it in the topology file): make one of them available again"},
+		}, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (it has no memory for guests: set memory in the topology file, or reserve less of it): make one of them available again"},
 		{"best of several", func(s *topology.Snapshot) {
 			small := host("pve-0", machine(shape{nodes: 1, cores: 2, smt: 1, memory: 8 * gib}))
 			down := twoNodes()
@@ -76,7 +76,8 @@ func guests(list ...topology.Guest) func(*topology.Snapshot) {
 	return func(s *topology.Snapshot) { s.Hosts[0].Guests = list }
 }
 
-// TestFitsNowhere checks unknown hosts and impossible specs.
+// TestFitsNowhere checks that no spec fits an unknown host, and that no host fits a spec
+// with an unknown policy.
 func TestFitsNowhere(t *testing.T) {
 	t.Parallel()
 	p := planner.New(snapshot(twoNodes()), nil)

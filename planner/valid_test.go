@@ -237,7 +237,7 @@ func mustBind(t tb, h *topology.Host, r resident) {
 	}
 }
 
-// mustTellCaches checks Placement.L3.
+// mustTellCaches checks that Placement.L3 lists the L3 caches of the VM's CPUs.
 func mustTellCaches(t tb, h *topology.Host, r resident) {
 	t.Helper()
 	var ids []int

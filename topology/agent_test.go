@@ -101,7 +101,7 @@ func TestAgentPublishIn(t *testing.T) {
 			t.Errorf("PublishIn(%q) = %q, %v, want %q", notes, got, err, want)
 		}
 	}
-	// The topology is added, and does not replace it.
+	// The published topology is added to the notes, and does not replace the agent's block.
 	file, err := topology.ParseCollectedFile([]byte(`{"format":1,"numa_nodes":[{"id":0,"memory_mib":1}],"cpus":[{"id":0,"online":true,"numa_node":0,"socket":0,"core":0,"l3":0}]}`))
 	if err != nil {
 		t.Fatal(err)

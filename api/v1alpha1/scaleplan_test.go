@@ -90,7 +90,8 @@ func decisions() []decided {
 	}
 }
 
-// A plan is immutable, except that users may approve or reject it once, with the whole hash.
+// TestScalePlanDecisions checks that a plan is immutable, except that users may approve or
+// reject it once, with the whole hash.
 func TestScalePlanDecisions(t *testing.T) {
 	c := newClient(t, nil)
 	for _, test := range decisions() {
@@ -118,7 +119,8 @@ func TestScalePlanDecisions(t *testing.T) {
 	}
 }
 
-// Only the status subresource changes the status: a decision does not.
+// TestScalePlanStatusIsApart checks that only the status subresource changes the status: a
+// decision does not.
 func TestScalePlanStatusIsApart(t *testing.T) {
 	c := newClient(t, nil)
 	plan := scalePlan()
@@ -143,7 +145,8 @@ func TestScalePlanStatusIsApart(t *testing.T) {
 	}
 }
 
-// The API server accepts the largest plan that the schema allows, so etcd can store it.
+// TestLargestScalePlan checks that the API server accepts the largest plan that the schema
+// allows, so etcd can store it.
 func TestLargestScalePlan(t *testing.T) {
 	c := newClient(t, nil)
 	plan := scalePlan()

@@ -168,7 +168,8 @@ func TestReport(t *testing.T) {
 	w.logged(`msg="unpinned guest" vmid=101 runs=true`, `msg="guest does not run on pinned CPUs any more" vmid=105`)
 }
 
-// TestEmulatorShared moves the other threads to CPUs without pins.
+// TestEmulatorShared checks that with emulator=shared, threads that run no vCPU are on CPUs
+// without pins.
 func TestEmulatorShared(t *testing.T) {
 	w := newWorld(t)
 	w.Write("sys/devices/system/cpu/online", topology.CPUs(w.one, w.two).String()+"\n")
@@ -183,7 +184,8 @@ func TestEmulatorShared(t *testing.T) {
 	}
 }
 
-// TestTheKernelRefuses pins to a CPU that the host reports but does not have.
+// TestTheKernelRefuses checks that a VM whose pins the kernel rejects keeps floating, that
+// the refusal is logged once, and that later valid pins apply.
 func TestTheKernelRefuses(t *testing.T) {
 	w := newWorld(t)
 	w.ready(101, 1)

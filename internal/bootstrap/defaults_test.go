@@ -145,7 +145,7 @@ func TestKubeletConfiguration(t *testing.T) {
 	}
 }
 
-// TestKubeletOptions sets everything that a class can set, and parses it as kubelet does.
+// TestKubeletOptions checks that kubelet parses everything that a class can set.
 func TestKubeletOptions(t *testing.T) {
 	t.Parallel()
 	no, pods, high, low := false, int32(80), int32(90), int32(70)
@@ -180,8 +180,8 @@ func TestKubeletOptions(t *testing.T) {
 	}
 }
 
-// TestCloudControllerManager checks that the fields of a cloud controller manager are not
-// set.
+// TestCloudControllerManager checks that with an external cloud provider, kubelet gets the
+// flag and no providerID.
 func TestCloudControllerManager(t *testing.T) {
 	t.Parallel()
 	values := someValues(t, func(k *bootstrap.Kubelet) { k.ExternalCloudProvider = true })

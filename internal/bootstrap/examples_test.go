@@ -147,8 +147,8 @@ func TestTalosExample(t *testing.T) {
 	}
 }
 
-// TestStaticAddressesExample checks an address derived from the VMID, and one assigned to
-// a VMID.
+// TestStaticAddressesExample checks the addresses derived from a VMID and assigned to a
+// VMID, and that docs/join.md shows the template.
 func TestStaticAddressesExample(t *testing.T) {
 	t.Parallel()
 	static := readExample(t, "static-addresses")

@@ -141,8 +141,8 @@ func TestBadCalls(t *testing.T) {
 	}
 }
 
-// TestYAMLReadsTheSame encodes and decodes every short string of characters that have a
-// meaning at the beginning or the end of a line.
+// TestYAMLReadsTheSame checks that every short string of characters that have a meaning at
+// the beginning or the end of a line survives encoding and decoding.
 func TestYAMLReadsTheSame(t *testing.T) {
 	t.Parallel()
 	functions := bootstrap.Functions()

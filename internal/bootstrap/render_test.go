@@ -166,8 +166,8 @@ func TestConfigureRefuses(t *testing.T) {
 	}
 }
 
-// TestLabels omits exactly the labels with which kubelet would not start, from the list
-// that kubelet uses.
+// TestLabels checks that Configure omits exactly the labels with which kubelet would not
+// start, from the list that kubelet uses.
 func TestLabels(t *testing.T) {
 	t.Parallel()
 	values := bootstrap.ValuesOf(someVM())
@@ -213,7 +213,7 @@ func TestValuesOf(t *testing.T) {
 	}
 }
 
-// TestStaticNetwork gives a VM with two cards its addresses.
+// TestStaticNetwork checks the network-config of a VM with two cards and static addresses.
 func TestStaticNetwork(t *testing.T) {
 	t.Parallel()
 	values := someValues(t)

@@ -78,7 +78,8 @@ func cases(t *testing.T) []conformance.Case {
 	return all
 }
 
-// TestSimulator runs every case against the simulator.
+// TestSimulator checks that every case is equal on the simulator, or does not apply to its
+// version.
 func TestSimulator(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"9.2", "8.4"} {

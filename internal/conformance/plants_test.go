@@ -23,7 +23,7 @@ import (
 )
 
 // plant is a wrong assumption between the kit and the simulator: it changes requests before
-// the simulator sees them, or answers afterwards.
+// the simulator sees them, or responses afterwards.
 type plant struct {
 	name string
 	// family selects the cases to run: the others need not detect it.

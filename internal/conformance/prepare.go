@@ -125,7 +125,7 @@ func (r *run) readHosts(ctx context.Context) error {
 	}
 	host := textOf(guests[i]["node"])
 	if r.cfg.Host != "" && r.cfg.Host != host {
-		return &BoundsError{fmt.Sprintf("template %d is on host %s, not on %s: set --template or --host", r.cfg.Template, host, r.cfg.Host)}
+		return &BoundsError{fmt.Sprintf("template %d is on host %s, not on %s: set --template to a template on that host", r.cfg.Template, host, r.cfg.Host)}
 	}
 	r.values["host"] = host
 	for _, name := range slices.Backward(r.hosts) { // the first one remains

@@ -83,7 +83,8 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// TestInterrupt ends a run in each of its cases and checks that no object is left.
+// TestInterrupt ends a run after several numbers of cases and checks that no object is
+// left.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	for _, after := range []int{1, 20, 60, 120} {
@@ -197,7 +198,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestReportOfPlainNames compares a cluster whose pool has the name of its placeholder.
+// TestReportOfPlainNames checks the report of a cluster whose pool has the name of its
+// placeholder.
 func TestReportOfPlainNames(t *testing.T) {
 	t.Parallel()
 	server := simulate(t, "9.2", func(c *pvesim.Config) { c.Pools = []string{"pool"} })
@@ -238,7 +240,7 @@ func TestWithoutRoot(t *testing.T) {
 	t.Logf("%d equal, skipped %v", report.Count(conformance.Equal), why)
 }
 
-// TestOneHost runs the cases that a single host supports.
+// TestOneHost checks that no case differs or fails on a single host.
 func TestOneHost(t *testing.T) {
 	t.Parallel()
 	server := simulate(t, "9.2", func(cfg *pvesim.Config) { cfg.Hosts = cfg.Hosts[1:2] })

@@ -226,7 +226,8 @@ func TestTextHasEachCPUOnce(t *testing.T) {
 	}
 }
 
-// TestMemoryOnlyNodes shows who may use the memory of NUMA nodes without CPUs.
+// TestMemoryOnlyNodes checks that the text shows whether VMs may use the memory of NUMA
+// nodes without CPUs.
 func TestMemoryOnlyNodes(t *testing.T) {
 	t.Parallel()
 	h := load(t, "constructed/xeon-2s-memory-only")

@@ -40,8 +40,8 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// TestOwnersMarkStandby marks the CPUs that a standby VM reserves, and ignores one that
-// reserves none.
+// TestOwnersMarkStandby checks that Owners marks the CPUs that a standby VM reserves, and
+// ignores one that reserves none.
 func TestOwnersMarkStandby(t *testing.T) {
 	t.Parallel()
 	h := load(t, "nuc-i7-1165g7-4c8t")

@@ -50,8 +50,8 @@ func manifest(spec string) []byte {
 	return []byte("apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec: " + spec)
 }
 
-// A class in a file and a class created in a cluster are accepted or rejected alike, with
-// the same message.
+// TestFilesAndAPIServerAgree checks that a class in a file and a class created in a cluster
+// are accepted or rejected alike, with the same message.
 func TestFilesAndAPIServerAgree(t *testing.T) {
 	c := newClient(t)
 	for _, spec := range accepted() {
@@ -78,7 +78,7 @@ func TestFilesAndAPIServerAgree(t *testing.T) {
 	}
 }
 
-// A class in a file has the defaults that an API server sets.
+// TestDefaults checks that a class in a file has the defaults that an API server sets.
 func TestDefaults(t *testing.T) {
 	c := newClient(t)
 	object := written(t, `{template: {name: t}}`)
@@ -103,7 +103,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// The tests pass accepted and refused to package crd and to a real API server.
+// accepted returns valid specs of classes. The tests pass them to package crd and to a real
+// API server.
 func accepted() []string {
 	return []string{
 		`{template: {name: t}}`, full(),
@@ -261,8 +262,8 @@ func refused() []refusal {
 	}
 }
 
-// Unknown fields and duplicate keys are also rejected, which an API server does only if the
-// client requests it.
+// TestAdmitIsStrict checks that unknown fields and duplicate keys are also rejected, which
+// an API server does only if the client requests it.
 func TestAdmitIsStrict(t *testing.T) {
 	for _, test := range []refusal{
 		{"unknown field", `{template: {name: t}, netwroks: []}`, `unknown field "spec.netwroks"`},
@@ -275,7 +276,8 @@ func TestAdmitIsStrict(t *testing.T) {
 	}
 }
 
-// Validate is for objects that were stored under an older definition.
+// TestValidateRefusesStoredObjects checks that Validate rejects an object stored under an
+// older definition.
 func TestValidateRefusesStoredObjects(t *testing.T) {
 	nc := &v1alpha1.ProxmoxNodeClass{}
 	if err := crd.Admit(manifest(`{template: {name: t}}`), nc); err != nil {
@@ -288,8 +290,8 @@ func TestValidateRefusesStoredObjects(t *testing.T) {
 	}
 }
 
-// A class that was marshaled is admitted again, with its empty status and creation time, as
-// numaform doctor --smoke does.
+// TestAdmitMarshaled checks that a marshaled class is admitted again, with its empty status
+// and creation time, as numaform doctor --smoke does.
 func TestAdmitMarshaled(t *testing.T) {
 	for _, spec := range accepted() {
 		written := &v1alpha1.ProxmoxNodeClass{}

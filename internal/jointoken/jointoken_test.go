@@ -93,7 +93,8 @@ func TestReadReturnsWhatWasMade(t *testing.T) {
 	}
 }
 
-// A record is deleted with its claim, is found by its tokens and contains no secrets.
+// TestObject checks that a record is deleted with its claim, is found by its tokens and
+// contains no secrets.
 func TestObject(t *testing.T) {
 	t.Parallel()
 	made := record()
@@ -151,8 +152,8 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// The requested lifetime is at least ten minutes, and never the one by which the API
-// server recognizes old clients, whose tokens it extends to a year.
+// TestRequest checks that the requested lifetime is at least ten minutes, and never the one
+// by which the API server recognizes old clients, whose tokens it extends to a year.
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	for ttl, want := range map[time.Duration]int64{
@@ -214,7 +215,7 @@ func TestMintedRefuses(t *testing.T) {
 	}
 }
 
-// Expired tokens are dropped, and so are the oldest of too many.
+// TestAdd checks that Add drops expired tokens, and the oldest of too many.
 func TestAdd(t *testing.T) {
 	t.Parallel()
 	r := record()
@@ -239,8 +240,8 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// Kubernetes authenticates any client with the token as a member of our group, until it
-// expires.
+// TestBootstrapToken checks that Kubernetes authenticates any client with the token as a
+// member of our group, until it expires.
 func TestBootstrapToken(t *testing.T) {
 	t.Parallel()
 	token, object := bootstrap(t)
@@ -276,7 +277,8 @@ func TestBootstrapToken(t *testing.T) {
 	}
 }
 
-// Templates are tested with a token of the same form and length as a real one.
+// TestExample checks that the token with which templates are tested has the form and length
+// of a real one.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	if token := jointoken.Example(v1alpha1.TokenBootstrap).Reveal(); !bootstraputil.IsValidBootstrapToken(token) {

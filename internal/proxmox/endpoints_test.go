@@ -15,8 +15,8 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
-// TestAnotherEndpoint reads a cluster whose first host is down, and one whose host goes
-// down while in use.
+// TestAnotherEndpoint checks that a cluster can be read whose first host is down, and one
+// whose host goes down while in use.
 func TestAnotherEndpoint(t *testing.T) {
 	t.Parallel()
 	down, up := newCanned(t), newCanned(t)
@@ -68,7 +68,8 @@ func TestAnswerIsAnAnswer(t *testing.T) {
 	}
 }
 
-// TestRotatedToken changes the token's file while a client is in use.
+// TestRotatedToken checks that a client uses the new token after the token's file changed,
+// and keeps the last valid one if the file cannot be used.
 func TestRotatedToken(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
@@ -139,8 +140,8 @@ func (h *hanging) got(path string) int {
 	return h.sent[path]
 }
 
-// TestNoWriteTwice never sends a write to a second host once it was sent, and sends the
-// next write to the host that responds.
+// TestNoWriteTwice checks that a write that was sent is never sent to a second host, and
+// that the next write goes to the host that responds.
 func TestNoWriteTwice(t *testing.T) {
 	t.Parallel()
 	first, second := newHanging(t), newHanging(t)
@@ -168,8 +169,8 @@ func TestNoWriteTwice(t *testing.T) {
 	}
 }
 
-// TestLoginElsewhere logs in with a password at another host if the first accepts the
-// connection but does not respond: a login changes nothing.
+// TestLoginElsewhere checks that a login with a password uses another host if the first
+// accepts the connection but does not respond: a login changes nothing.
 func TestLoginElsewhere(t *testing.T) {
 	t.Parallel()
 	first, second := newHanging(t), newHanging(t)
@@ -183,8 +184,8 @@ func TestLoginElsewhere(t *testing.T) {
 	}
 }
 
-// TestOneHostTwice passes its host to the provider, because no file does if there are
-// urls.
+// TestOneHostTwice checks that a client whose urls contain only its host passes the host to
+// the provider, because no file does if there are urls.
 func TestOneHostTwice(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)

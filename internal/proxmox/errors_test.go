@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
-// TestErrors has errors that make all hosts unusable. Each says what, where and how to
-// fix it.
+// TestErrors checks the errors that make all hosts unusable: each names the problem, the
+// place and the fix.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -139,7 +139,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestTicket logs in once, and again when Proxmox no longer accepts the ticket.
+// TestTicket checks that a client logs in once, and again when Proxmox no longer accepts
+// the ticket.
 func TestTicket(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)

@@ -13,7 +13,8 @@ import (
 
 var marker = fleet.Marker{ClusterID: "prod", Key: "0123456789abcdef0123456789abcdef", Pins: []int{4, 0}}
 
-// TestGuests reads configs as Proxmox sends them: numbers as numbers or strings.
+// TestGuests checks how configs are read as Proxmox sends them: with numbers as numbers or
+// strings.
 func TestGuests(t *testing.T) {
 	t.Parallel()
 	base := topology.Guest{VMID: 100, Name: "g", Kind: topology.GuestVM, Running: true, VCPUs: 1, MemoryMiB: 512}
@@ -135,7 +136,7 @@ func TestGuests(t *testing.T) {
 	}
 }
 
-// TestUnreadableGuest fails closed: such a guest's pins are unknown.
+// TestUnreadableGuest checks that the pins of a guest that cannot be read are unknown.
 func TestUnreadableGuest(t *testing.T) {
 	t.Parallel()
 	for name, given := range map[string]answer{
@@ -176,7 +177,8 @@ func TestForeignDescriptionsAndReportAreDropped(t *testing.T) {
 	}
 }
 
-// TestVanishedGuest skips a guest that no longer exists and finds one that moved.
+// TestVanishedGuest checks that a guest that no longer exists is skipped, and one that
+// moved is found.
 func TestVanishedGuest(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
@@ -198,8 +200,8 @@ func TestVanishedGuest(t *testing.T) {
 	}
 }
 
-// TestNodeCapacity uses the topology written by another autoscaler's daemon, and does not
-// treat its affinity as pins.
+// TestNodeCapacity checks that the topology written by another autoscaler's daemon is used,
+// and its affinity is not treated as pins.
 func TestNodeCapacity(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)

@@ -82,8 +82,8 @@ func zoo(t *testing.T, guests int) []topology.Host {
 	return hosts
 }
 
-// TestMachines reads real machines. What a report contains must be correct, and what it
-// does not contain must be unknown rather than invented.
+// TestMachines reads real machines, and checks that what a report contains is correct, and
+// what it does not contain is unknown rather than invented.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	hosts := zoo(t, 0)
@@ -122,8 +122,8 @@ func checkTogether(t *testing.T, what string, truth, got *topology.Host, id func
 	}
 }
 
-// TestCalls limits the load of one reading on pveproxy's three workers: three requests
-// per host, one per guest and one, including for a single host, and three at once.
+// TestCalls checks that one reading makes three requests per host, one per guest and one,
+// including for a single host, and at most three at once: pveproxy has three workers.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	const guests = 4 // on each host
@@ -181,8 +181,8 @@ func checkCalls(t *testing.T, server *pvesim.Server, limit int) {
 	}
 }
 
-// TestCallsByPassword logs in once, which is one more request; root may use mappings,
-// which is another one for each reading.
+// TestCallsByPassword checks that a client with a password logs in once, which is one more
+// request; root may use mappings, which is another one for each reading.
 func TestCallsByPassword(t *testing.T) {
 	t.Parallel()
 	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:1]})
@@ -198,8 +198,8 @@ func TestCallsByPassword(t *testing.T) {
 	}
 }
 
-// TestReadsBack creates hosts in the simulator and reads them again, with the minimum
-// privileges and as root.
+// TestReadsBack creates hosts in the simulator and checks that they are read back the same,
+// with the minimum privileges and as root.
 func TestReadsBack(t *testing.T) {
 	t.Parallel()
 	nuc, err := machines.Load("nuc-i7-1165g7-4c8t")
@@ -244,7 +244,8 @@ func TestReadsBack(t *testing.T) {
 	}
 }
 
-// TestHostDown keeps the other hosts, and the guests of the host that is down.
+// TestHostDown checks that a snapshot keeps the other hosts, and the guests of the host
+// that is down.
 func TestHostDown(t *testing.T) {
 	t.Parallel()
 	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:3]})
@@ -262,7 +263,8 @@ func TestHostDown(t *testing.T) {
 	}
 }
 
-// TestFaults breaks one host in ways that a status does not show.
+// TestFaults breaks one host in ways that a status does not show, and checks what is
+// reported.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -298,7 +300,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestRefresh reads the guests of one host again and leaves everything else alone.
+// TestRefresh checks that Refresh reads the guests of one host again and leaves everything
+// else alone.
 func TestRefresh(t *testing.T) {
 	t.Parallel()
 	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:3]})

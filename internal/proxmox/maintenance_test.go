@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// A host that the cluster does not reach is offline. An unknown host is an error, and so
-// is a missing response.
+// TestOnline checks that a host that the cluster does not reach is offline. An unknown host
+// is an error, and so is a missing response.
 func TestOnline(t *testing.T) {
 	t.Parallel()
 	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:2]})
@@ -28,7 +28,8 @@ func TestOnline(t *testing.T) {
 	want("pve-01", false, true)
 }
 
-// A host whose guests HA moves away is in maintenance; its guests are seen as before.
+// TestHostInMaintenance checks that a host whose guests HA moves away is in maintenance;
+// its guests are seen as before.
 func TestHostInMaintenance(t *testing.T) {
 	t.Parallel()
 	hosts := zoo(t, 2)[:2]

@@ -121,8 +121,8 @@ func (r *remembering) guest(t *testing.T, vmid int) topology.Guest {
 	return topology.Guest{}
 }
 
-// TestUpdateReadsWhatChanged makes one request while nothing happens, and one more for each
-// guest whose list entry shows a change.
+// TestUpdateReadsWhatChanged checks that an update makes one request while nothing happens,
+// and one more for each guest whose list entry shows a change.
 func TestUpdateReadsWhatChanged(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -198,8 +198,8 @@ func TestUpdateNoticesAMissingPrivilege(t *testing.T) {
 	}
 }
 
-// TestUpdateReadsFlawsAgain reads unusable guests again, so that a correction takes
-// effect before the next complete snapshot.
+// TestUpdateReadsFlawsAgain checks that unusable guests are read again, so that a
+// correction takes effect before the next complete snapshot.
 func TestUpdateReadsFlawsAgain(t *testing.T) {
 	t.Parallel()
 	r := newRemembering(t)
@@ -216,8 +216,8 @@ func TestUpdateReadsFlawsAgain(t *testing.T) {
 	}
 }
 
-// TestUpdateReadsLockedGuests reads a guest while it has a lock and once after that, even if
-// only its configuration shows the lock.
+// TestUpdateReadsLockedGuests checks that a guest is read while it has a lock and once
+// after that, even if only its configuration shows the lock.
 func TestUpdateReadsLockedGuests(t *testing.T) {
 	t.Parallel()
 	r := newRemembering(t)
@@ -239,8 +239,8 @@ func TestUpdateReadsLockedGuests(t *testing.T) {
 	}
 }
 
-// TestUpdateAsksHostsInTrouble queries a host that is listed with a problem, or that had
-// one.
+// TestUpdateAsksHostsInTrouble checks that a host that is listed with a problem, or that
+// had one, is queried.
 func TestUpdateAsksHostsInTrouble(t *testing.T) {
 	t.Parallel()
 	const status = "/nodes/pve-1/status"
@@ -266,8 +266,8 @@ func TestUpdateAsksHostsInTrouble(t *testing.T) {
 	}
 }
 
-// TestRefreshAsksTheHost reads every guest that may have other CPUs than before, and
-// queries the host itself, because the cluster's list is older.
+// TestRefreshAsksTheHost checks that Refresh reads every guest that may have other CPUs
+// than before, and queries the host itself, because the cluster's list is older.
 func TestRefreshAsksTheHost(t *testing.T) {
 	t.Parallel()
 	r := newRemembering(t)
@@ -304,8 +304,8 @@ func TestRefreshAsksTheHost(t *testing.T) {
 	}
 }
 
-// TestRefreshReadsRequestedGuests reads a running guest if it is named, such as one to be
-// deleted: its description is changed without any trace in a list.
+// TestRefreshReadsRequestedGuests checks that a running guest is read if it is named, such
+// as one to be deleted: its description is changed without any trace in a list.
 func TestRefreshReadsRequestedGuests(t *testing.T) {
 	t.Parallel()
 	r := newRemembering(t)

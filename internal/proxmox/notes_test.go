@@ -26,8 +26,8 @@ func described(text string) map[string]any { return map[string]any{"description"
 
 const notesPath = "/nodes/pve-1/config"
 
-// TestAgentInNotes reads the agent's data next to the topology, or reports why it
-// cannot.
+// TestAgentInNotes checks that the agent's data is read next to the topology, or the reason
+// why it cannot be.
 func TestAgentInNotes(t *testing.T) {
 	t.Parallel()
 	exact, other := eightMachine(), small()
@@ -72,8 +72,8 @@ func TestAgentInNotes(t *testing.T) {
 	}
 }
 
-// TestRefreshReadsTheAgent reads it once a minute, and its data ages while Proxmox does
-// not respond.
+// TestRefreshReadsTheAgent checks that the agent's data is read once a minute, and ages
+// while Proxmox does not respond.
 func TestRefreshReadsTheAgent(t *testing.T) {
 	t.Parallel()
 	server, now := newCanned(t), readAt

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// Every request is reported with a path without names and numbers, so that the number of
-// paths does not depend on the number of hosts and guests.
+// TestObserve checks that every request is reported with a path without names and numbers,
+// so that the number of paths does not depend on the number of hosts and guests.
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	server := testenv.Proxmox(t)

@@ -34,7 +34,8 @@ func TestRolesAreTheSimulators(t *testing.T) {
 	}
 }
 
-// TestDocumentsSayTheSame compares with the commands in docs/install.md.
+// TestDocumentsSayTheSame compares the required privileges with the commands in
+// docs/install.md.
 func TestDocumentsSayTheSame(t *testing.T) {
 	t.Parallel()
 	spaces := regexp.MustCompile(` +`)

@@ -129,7 +129,8 @@ func TestSeedComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestSeedThatIsMissing makes the apply fail, which is why the seed is uploaded first.
+// TestSeedThatIsMissing checks that a missing seed makes the apply fail, which is why the
+// seed is uploaded first.
 func TestSeedThatIsMissing(t *testing.T) {
 	t.Parallel()
 	s := newSeededHost(t)

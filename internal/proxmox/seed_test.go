@@ -195,7 +195,8 @@ func TestUploadSeedFails(t *testing.T) {
 	}
 }
 
-// TestUploadSeedIsCancelled ends both the request and the wait for the task.
+// TestUploadSeedIsCancelled checks that a canceled context ends both the request and the
+// wait for the task.
 func TestUploadSeedIsCancelled(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
@@ -264,8 +265,8 @@ func TestDetachAndDeleteSeed(t *testing.T) {
 	}
 }
 
-// TestAttachSeed attaches the seed to the drive of a VM that lacks it, and changes no
-// other VM.
+// TestAttachSeed checks that the seed is attached to the drive of a VM that lacks it, and
+// no other VM is changed.
 func TestAttachSeed(t *testing.T) {
 	t.Parallel()
 	server, client := simulateOurs(t, nil)
@@ -296,7 +297,8 @@ func TestAttachSeed(t *testing.T) {
 	}
 }
 
-// TestDetachSeedLeavesOthersAlone tries every VM and disk that must not be changed.
+// TestDetachSeedLeavesOthersAlone tries every VM and disk that must not be changed, and
+// checks that none is.
 func TestDetachSeedLeavesOthersAlone(t *testing.T) {
 	t.Parallel()
 	server, client := simulateOurs(t, nil)

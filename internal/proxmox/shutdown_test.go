@@ -42,7 +42,8 @@ func TestShutDown(t *testing.T) {
 	}
 }
 
-// TestShutDownDeafGuest never cuts the power, and reports that the guest still runs.
+// TestShutDownDeafGuest checks that the power is never cut, and that the error reports that
+// the guest still runs.
 func TestShutDownDeafGuest(t *testing.T) {
 	t.Parallel()
 	server, client := simulateOurs(t, nil)
@@ -61,7 +62,8 @@ func TestShutDownDeafGuest(t *testing.T) {
 	}
 }
 
-// TestShutDownAtTheLastMoment has a guest that was off although Proxmox gave up.
+// TestShutDownAtTheLastMoment checks that the shutdown of a guest that was off although
+// Proxmox gave up is done.
 func TestShutDownAtTheLastMoment(t *testing.T) {
 	t.Parallel()
 	server, client := simulateOurs(t, nil)
@@ -143,7 +145,7 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestExecWithoutAgent returns the message from Proxmox.
+// TestExecWithoutAgent checks that the error contains the message from Proxmox.
 func TestExecWithoutAgent(t *testing.T) {
 	t.Parallel()
 	_, client := simulateOurs(t, withAgent)

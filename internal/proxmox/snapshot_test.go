@@ -70,7 +70,7 @@ func TestQuorum(t *testing.T) {
 	}
 }
 
-// TestReport uses the best source, and reports missing data.
+// TestReport checks that the best source is used, and missing data reported.
 func TestReport(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -91,7 +91,7 @@ func TestReport(t *testing.T) {
 		{
 			"cut off",
 			answer{data: report("Architecture: x86_64\nOn-line CPU(s) list: 0-7\nNUMA node(s): 2\n")},
-			topology.SourceStatus, topology.SourceAssumed, "incomplete",
+			topology.SourceStatus, topology.SourceAssumed, "pass the complete text",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -112,8 +112,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestCounts uses the CPUs and memory in the host's entry in /cluster/resources, and
-// reads the status of a host whose pvestatd is not running.
+// TestCounts checks that the CPUs and memory in the host's entry in /cluster/resources are
+// used, and the status of a host whose pvestatd is not running.
 func TestCounts(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -144,7 +144,8 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// TestVersion uses only the version in the report's packages, or else in the status.
+// TestVersion checks that the version is the one in the report's packages or, if the report
+// cannot be used, the one in the status.
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -170,8 +171,8 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestForbidden uses the response of Proxmox without Sys.Audit on the host, which both
-// report and status require.
+// TestForbidden checks that a host's problem names the privilege to grant if Proxmox
+// rejects report and status, which both require Sys.Audit on the host.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)
@@ -214,7 +215,8 @@ func TestCollectedWins(t *testing.T) {
 	}
 }
 
-// TestHostsThatCannotBeUsed are still in the snapshot, because their VMIDs are in use.
+// TestHostsThatCannotBeUsed checks that hosts that cannot be used are still in the
+// snapshot, with the reason, because their VMIDs are in use.
 func TestHostsThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	guests := []any{
@@ -290,7 +292,8 @@ func TestRefreshOfAbsentHost(t *testing.T) {
 	}
 }
 
-// TestManyRegions returns the responding regions, sorted, together with the error.
+// TestManyRegions checks that the responding regions are returned, sorted, together with
+// the error.
 func TestManyRegions(t *testing.T) {
 	t.Parallel()
 	var clients []*proxmox.Client

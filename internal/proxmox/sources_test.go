@@ -82,8 +82,8 @@ func (s sourced) read(t *testing.T) (topology.Host, *canned) {
 	return snapshot.Hosts[0], server
 }
 
-// TestSources uses each fact from the best source that matches the live host, and reports
-// why a better one was not used.
+// TestSources checks that each fact is from the best source that matches the live host, and
+// that the reason is reported if a better one was not used.
 func TestSources(t *testing.T) {
 	t.Parallel()
 	exact, other, apart := eightMachine(), small(), eightMachine()
@@ -278,8 +278,8 @@ func TestRefreshKeepsWarnings(t *testing.T) {
 	}
 }
 
-// TestNotesOfTheSimulator reads the notes and descriptions of hosts whose siblings are in
-// no other source, for all recorded machines.
+// TestNotesOfTheSimulator checks that the notes and descriptions of hosts whose siblings
+// are in no other source can be read, for all recorded machines.
 func TestNotesOfTheSimulator(t *testing.T) {
 	t.Parallel()
 	hosts := zoo(t, 0)

@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// tenHosts are 10 hosts of 128 CPUs and 1 TiB each.
+// tenHosts returns 10 hosts of 128 CPUs and 1 TiB each.
 func tenHosts() *topology.Snapshot {
 	s := lab()
 	s.Hosts = nil

@@ -122,8 +122,9 @@ func TestNewNodeClaim(t *testing.T) {
 	}
 }
 
-// A node is replaced as drifted if its labels do not meet its pool's requirements, so a
-// decision must set each label for which the pool allows several values.
+// TestNewClaimsMeetTheirPool checks that a decision sets each label for which the pool
+// allows several values: a node whose labels do not meet its pool's requirements is
+// replaced as drifted.
 func TestNewClaimsMeetTheirPool(t *testing.T) {
 	t.Parallel()
 	pool := parsePool(t, richPool)
@@ -162,7 +163,8 @@ func TestNewClaimsMeetTheirPool(t *testing.T) {
 	}
 }
 
-// A pool that has changed since a VM was created sets no random label on its claim.
+// TestNewNodeClaimOfAnOlderVM checks that a pool that has changed since a VM was created
+// sets no random label on its claim.
 func TestNewNodeClaimOfAnOlderVM(t *testing.T) {
 	t.Parallel()
 	pool := parsePool(t, richPool)
@@ -208,8 +210,8 @@ func TestLaunched(t *testing.T) {
 	}
 }
 
-// A VM's VMID is not reused while a NodeClaim refers to it, launched or not: a claim with
-// that name may still exist.
+// TestVMIDsOfClaims checks that a VM's VMID is not reused while a NodeClaim refers to it,
+// launched or not: a claim with that name may still exist.
 func TestVMIDsOfClaims(t *testing.T) {
 	t.Parallel()
 	unlaunched := scheduling.NewNodeClaim(keptVM(2000, "a-pool-7", "shared", "xeon", fleet.PolicyShared), parsePool(t, richPool))

@@ -139,7 +139,8 @@ func TestWhichPoolIsUsed(t *testing.T) {
 	}
 }
 
-// A pod that selects one pool gets no messages about the others.
+// TestReasonsAreOfThePoolsThatThePodSelects checks that a pod that selects one pool gets no
+// messages about the others.
 func TestReasonsAreOfThePoolsThatThePodSelects(t *testing.T) {
 	t.Parallel()
 	pod := deployment("a", 1, "1", "1Gi", "\n      nodeSelector: {karpenter.sh/nodepool: wanted}\n")
@@ -158,7 +159,8 @@ func TestReasonsAreOfThePoolsThatThePodSelects(t *testing.T) {
 	}
 }
 
-// The scheduler uses the pool's labels; the resulting VM does not have them.
+// TestVMsThatDoNotServeAreNotMadeForEver has a pool with a label that the scheduler uses
+// but the resulting VMs lack, and checks that the decision ends with the pods refused.
 func TestVMsThatDoNotServeAreNotMadeForEver(t *testing.T) {
 	pool := strings.Replace(nodePool("general", "shared", ""), "requirements: []",
 		`requirements: [{key: numaform.dev/numa-nodes, operator: In, values: ["2"]}]`, 1)
@@ -192,7 +194,8 @@ func TestAnyValueOfALabel(t *testing.T) {
 	}
 }
 
-// Pods still spread over a full host if some of our VMs are on it.
+// TestFullHostIsStillSpreadOver checks that pods still spread over a full host if some of
+// our VMs are on it.
 func TestFullHostIsStillSpreadOver(t *testing.T) {
 	c := load(t, classes, nodePool("general", "shared", ""), deployment("a", 3, "1", "1Gi", spread("a", "topology.kubernetes.io/zone")))
 	first := decide(t, c, oneHost(2, 16))
@@ -225,7 +228,8 @@ func TestPreferencesCanBeIgnored(t *testing.T) {
 	}
 }
 
-// TestStrictClass checks that all VMs of a class that requires whole cores wait for them.
+// TestStrictClass checks that only VMs of a class with wholeCores: Require require whole
+// cores.
 func TestStrictClass(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -261,7 +261,8 @@ func classManifest(spec string) string {
 	return "apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec: " + spec + "\n---\n"
 }
 
-// However the class selects its template, a VM is cloned from the template on its own host.
+// TestEachVMHasTheTemplateOfItsHost checks that however the class selects its template, a
+// VM is cloned from the template on its own host.
 func TestEachVMHasTheTemplateOfItsHost(t *testing.T) {
 	for spec, want := range map[string]map[string]string{
 		`{template: {tags: [talos]}}`: {"epyc": "talos-epyc 0", "ryzen": "talos-ryzen 0", "xeon": "talos-xeon 0"},
@@ -280,7 +281,8 @@ func TestEachVMHasTheTemplateOfItsHost(t *testing.T) {
 	}
 }
 
-// Before the planner has chosen, a VM may go to hosts with different templates.
+// TestTemplateIsSettledWithTheHost checks that before the planner has chosen, a VM may go
+// to hosts with different templates.
 func TestTemplateIsSettledWithTheHost(t *testing.T) {
 	for _, host := range []string{"epyc", "ryzen", "xeon"} {
 		snapshot := imaged()

@@ -16,8 +16,9 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// Any client can be used: a decision with controller-runtime's fake one, which stores
-// objects like an API server, is the same as from the objects.
+// TestFromClientDecidesAlike checks that any client can be used: a decision with
+// controller-runtime's fake one, which stores objects like an API server, is the same as
+// from the objects.
 func TestFromClientDecidesAlike(t *testing.T) {
 	all := map[string]string{}
 	for i, m := range append(mixed(), node2000Ready) {

@@ -125,8 +125,8 @@ func spreadOverZones(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// Templates with the same NodePool name are tried in order, so a spread over zones uses the
-// first allowed zone.
+// TestContractPoolsOfOneNameAreTriedInOrder checks that templates with the same NodePool
+// name are tried in order, so a spread over zones uses the first allowed zone.
 func TestContractPoolsOfOneNameAreTriedInOrder(t *testing.T) {
 	pools := []*karpv1.NodePool{contractPool("z1", "z2", "z3"), contractPool("z3"), contractPool("z1"), contractPool("z2")}
 	results := run{pools: pools[:1], zones: []string{"z1", "z2", "z3"}}.solve(t, contractPod("a", "1"))
@@ -145,8 +145,8 @@ func TestContractPoolsOfOneNameAreTriedInOrder(t *testing.T) {
 	}
 }
 
-// The limits of NodePools with the same name are one limit, including nodes if the types'
-// capacity has them.
+// TestContractPoolsOfOneNameShareTheirLimit checks that the limits of NodePools with the
+// same name are one limit, including nodes if the types' capacity has them.
 func TestContractPoolsOfOneNameShareTheirLimit(t *testing.T) {
 	for name, limits := range map[string]corev1.ResourceList{
 		"cpu":   {corev1.ResourceCPU: resource.MustParse("11")},
@@ -162,8 +162,8 @@ func TestContractPoolsOfOneNameShareTheirLimit(t *testing.T) {
 	}
 }
 
-// Nodes are filled in name order, a NodeClaim with a provider ID is a node, and its
-// capacity counts against the limit.
+// TestContractClaimsAreFilledByName checks that nodes are filled in name order, a NodeClaim
+// with a provider ID is a node, and its capacity counts against the limit.
 func TestContractClaimsAreFilledByName(t *testing.T) {
 	var claims []*karpv1.NodeClaim
 	for _, name := range []string{"n2", "n1"} {
@@ -189,8 +189,9 @@ func TestContractClaimsAreFilledByName(t *testing.T) {
 	}
 }
 
-// A NotIn requirement keeps a pod off nodes with the value, not off nodes without the
-// label: this is how a pod refuses VMs without a fixed host.
+// TestContractNotInAllowsNodesWithoutTheLabel checks that a NotIn requirement keeps a pod
+// off nodes with the value, not off nodes without the label: this is how a pod refuses VMs
+// without a fixed host.
 func TestContractNotInAllowsNodesWithoutTheLabel(t *testing.T) {
 	open := scheduling.NewRequirements(scheduling.NewRequirement("choice", corev1.NodeSelectorOpIn, "any"))
 	refuses := scheduling.NewRequirements(scheduling.NewRequirement("choice", corev1.NodeSelectorOpNotIn, "any"))
@@ -202,7 +203,8 @@ func TestContractNotInAllowsNodesWithoutTheLabel(t *testing.T) {
 	}
 }
 
-// Karpenter panics without options in the context.
+// TestContractOptionsComeThroughTheContext checks that Karpenter panics without options in
+// the context.
 func TestContractOptionsComeThroughTheContext(t *testing.T) {
 	defer func() {
 		if recover() == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// mixed has 40 pods of mixed sizes for the lab: some spread over hosts, some restricted
+// mixed returns 40 pods of mixed sizes for the lab: some spread over hosts, some restricted
 // to one, with a pool of dedicated cores that is preferred for pods that tolerate it.
 func mixed() []string {
 	return []string{

@@ -280,8 +280,8 @@ func (p *pending) explain(t *testing.T) *scheduling.Explanation {
 	return x
 }
 
-// The explanation names a cause that can be fixed: each test makes the proposed change and
-// checks that the pod is placed.
+// TestExplainNamesTheTrueCause checks that the explanation names a cause that can be fixed:
+// each case makes the proposed change and checks that the pod is placed.
 func TestExplainNamesTheTrueCause(t *testing.T) {
 	for _, test := range kindsOfPending() {
 		t.Run(test.name, func(t *testing.T) {

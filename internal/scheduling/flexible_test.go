@@ -53,8 +53,8 @@ spec:
 ---
 `
 
-// A Flexible VM is as small as its pods allow, and the next decision does not change its
-// size.
+// TestFlexibleSizes checks that a Flexible VM is as small as its pods allow, and the next
+// decision does not change its size.
 func TestFlexibleSizes(t *testing.T) {
 	tests := []struct {
 		name         string
@@ -114,8 +114,8 @@ func TestFlexibleSizes(t *testing.T) {
 	}
 }
 
-// The smallest size has the needed resources, no smaller one does, and pods can be packed
-// onto a rung that is at least as large.
+// TestFlexibleShape checks that the smallest size has the needed resources, no smaller one
+// does, and pods can be packed onto a rung that is at least as large.
 func TestFlexibleShape(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nc := drawFlexible(t)
@@ -191,7 +191,7 @@ func holds(nc *v1alpha1.ProxmoxNodeClass, vcpus int, memoryMiB int64, needed cor
 	return resources.Fits(needed, node.Status.Allocatable)
 }
 
-// The example creates one node for its pods.
+// TestFlexibleExample checks that the example creates one node for its pods.
 func TestFlexibleExample(t *testing.T) {
 	objects, err := scheduling.Load([]string{"../../examples/flexible"})
 	if err != nil {
@@ -212,8 +212,8 @@ func busy(vcpus int, memoryGiB int64) *topology.Snapshot {
 	return s
 }
 
-// A live Flexible VM's type is among the types, at a price at which it is not replaced
-// for the next smaller step.
+// TestFlexibleNodesStay checks that a live Flexible VM's type is among the types, at a
+// price at which it is not replaced for the next smaller step.
 func TestFlexibleNodesStay(t *testing.T) {
 	c := load(t, flexible("", ""), nodePool("general", "flexible", ""), deployment("a", 7, "900m", "1500Mi", ""))
 	kept := keep(nil, decide(t, c, lab()))

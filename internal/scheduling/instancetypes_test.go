@@ -122,7 +122,8 @@ func checkLive(t *testing.T, types []*cloudprovider.InstanceType, vm fleet.VM) {
 	}
 }
 
-// A full host is still a domain over which pods are spread; a host that is down is not.
+// TestInstanceTypesKnowTheZonesOfLiveVMs checks that a full host is still a domain over
+// which pods are spread, and a host that is down is not.
 func TestInstanceTypesKnowTheZonesOfLiveVMs(t *testing.T) {
 	t.Parallel()
 	for _, online := range []bool{true, false} {

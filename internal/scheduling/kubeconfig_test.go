@@ -135,8 +135,8 @@ func TestFromKubeconfig(t *testing.T) {
 	}
 }
 
-// TestOverlaysOfACluster uses only overlays that a controller found valid: if its gate is
-// disabled, there are none.
+// TestOverlaysOfACluster checks that only overlays that a controller found valid are used:
+// if its gate is disabled, there are none.
 func TestOverlaysOfACluster(t *testing.T) {
 	for ready, want := range map[string]string{"True": "t1.4VCPU-12GB", "False": "c1.4VCPU-8GB", "Unknown": "c1.4VCPU-8GB"} {
 		file := apiServer(t, "", map[string][]string{

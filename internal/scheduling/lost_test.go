@@ -32,7 +32,7 @@ func nodeSince(age time.Duration, spec, status string) string {
 	return strings.Replace(fmt.Sprintf(node2000, spec, status), "metadata: {", fmt.Sprintf("metadata: {creationTimestamp: %q, ", stamp), 1)
 }
 
-// change returns a lab with a modified host xeon.
+// change returns the lab with a modified host xeon.
 func change(f func(xeon *topology.Host)) *topology.Snapshot {
 	s := lab()
 	f(&s.Hosts[2])
@@ -52,7 +52,7 @@ func guestOf(key string) []topology.Guest {
 	return []topology.Guest{{VMID: 2000, Kind: topology.GuestVM, Running: true, VCPUs: 4, MemoryMiB: 8192, ClusterID: "test", Key: key}}
 }
 
-// claim2000 returns the NodeClaim of VM 2000, as Karpenter's controllers leave it.
+// claim2000 is the NodeClaim of VM 2000, as Karpenter's controllers leave it.
 const claim2000 = `
 apiVersion: karpenter.sh/v1
 kind: NodeClaim
@@ -262,8 +262,8 @@ func TestPodsSpreadOverHostsThatRun(t *testing.T) {
 	}
 }
 
-// kube-scheduler still counts the zone of a failed Node, so a VM for a pod beyond the skew
-// would not help.
+// TestZonesOfDeadNodesStillBindASpread checks that no VM is created for a pod beyond the
+// skew: kube-scheduler still counts the zone of a failed Node, so the VM would not help.
 func TestZonesOfDeadNodesStillBindASpread(t *testing.T) {
 	c := load(t, classes, nodePool("general", "shared", ""), nodeSince(24*time.Hour, "", notReady),
 		deployment("a", 6, "1", "1Gi", spread("a", "topology.kubernetes.io/zone")))

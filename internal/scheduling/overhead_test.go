@@ -81,8 +81,9 @@ func TestForClass(t *testing.T) {
 	}
 }
 
-// A pod that just fits with the class's reservations is placed, and one that is minimally
-// larger is not: on new VMs and on joining ones.
+// TestClassDecidesWhatPodsGet checks that a pod that just fits with the class's
+// reservations is placed, and one that is minimally larger is not: on new VMs and on
+// joining ones.
 func TestClassDecidesWhatPodsGet(t *testing.T) {
 	const class = `{template: {name: debian}, memoryOverheadMiB: 192, kubelet: {
 		kubeReserved: {cpu: 500m, memory: 500Mi}, systemReserved: {cpu: 500m, memory: 500Mi}, evictionHard: {memory.available: 1Gi}}}`
@@ -130,8 +131,8 @@ func TestSeedStorage(t *testing.T) {
 	}
 }
 
-// A percentage applies to the capacity that the node reports: 8000 MiB of memory, and the
-// size of the file system on a disk of 100 GiB.
+// TestEvictionPercent checks that a percentage applies to the capacity that the node
+// reports: 8000 MiB of memory, and the size of the file system on a disk of 100 GiB.
 func TestEvictionPercent(t *testing.T) {
 	const class = `{template: {name: debian}, memoryOverheadMiB: 192, bootDevice: {size: 100G}, kubelet: {
 		evictionHard: {memory.available: 25%, nodefs.available: 50%}}}`

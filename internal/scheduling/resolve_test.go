@@ -107,7 +107,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// The VM gets the labels that Karpenter chose for its claim.
+// TestResolveKeepsWhatWasChosen checks that the VM gets the labels that Karpenter chose for
+// its claim.
 func TestResolveKeepsWhatWasChosen(t *testing.T) {
 	t.Parallel()
 	pool := strings.Replace(nodePool("general", "shared", ""), "requirements: []", "requirements: [{key: rack, operator: In, values: [r1, r2]}]", 1)
@@ -122,7 +123,8 @@ func TestResolveKeepsWhatWasChosen(t *testing.T) {
 	}
 }
 
-// A Spec without a placement names one template, however many its hosts have.
+// TestResolveNamesOneTemplate checks that a Spec without a placement names one template,
+// however many its hosts have.
 func TestResolveNamesOneTemplate(t *testing.T) {
 	t.Parallel()
 	snapshot := lab()

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// A manifest may contain a Secret, in both forms.
+// TestSecret checks that a manifest may contain a Secret, in both forms.
 func TestSecret(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "templates.yaml")

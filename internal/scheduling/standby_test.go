@@ -154,7 +154,7 @@ func TestStandbyComesLast(t *testing.T) {
 	}
 }
 
-// TestStandbyStaysStopped lists the cases in which no pod wakes a standby VM.
+// TestStandbyStaysStopped checks the cases in which no pod wakes a standby VM.
 func TestStandbyStaysStopped(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -163,7 +163,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestRestoreAnEmptyDirectory checks that a root without files remains empty.
+// TestRestoreAnEmptyDirectory checks that a directory in Dirs without files is emptied
+// again.
 func TestRestoreAnEmptyDirectory(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

@@ -57,7 +57,8 @@ func TestConfine(t *testing.T) {
 	}
 }
 
-// TestController enables the controller in each ancestor group, and reports a missing one.
+// TestController checks that Confine enables the controller in each ancestor group, and
+// reports a missing one.
 func TestController(t *testing.T) {
 	t.Parallel()
 	groups := tree(t, map[string]string{

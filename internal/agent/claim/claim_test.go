@@ -119,7 +119,8 @@ func tests() []test {
 	}
 }
 
-// TestCeilingIsIncluded pins exactly the maximum share of a host.
+// TestCeilingIsIncluded checks that exactly the maximum share of a host can be pinned, and
+// one more CPU cannot.
 func TestCeilingIsIncluded(t *testing.T) {
 	t.Parallel()
 	var cpus []topology.CPU
@@ -135,7 +136,7 @@ func TestCeilingIsIncluded(t *testing.T) {
 	}
 }
 
-// TestPinsAreEqual changes one field of pins at a time.
+// TestPinsAreEqual changes one field of pins at a time, and checks Equal.
 func TestPinsAreEqual(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
