@@ -77,7 +77,7 @@ func TestWhyNoHostIsUsed(t *testing.T) {
 		},
 		{
 			name: "storage of files", class: "template: {name: debian}\n  bootDevice: {storage: local}",
-			change: func(s *topology.Snapshot) { s.Hosts[0].Storages[0].Content = []string{"iso"} }, want: "takes no disk images",
+			change: func(s *topology.Snapshot) { s.Hosts[0].Storages[0].Content = []string{"iso"} }, want: "does not accept disk images",
 		},
 		{
 			name: "resource pool", class: "template: {name: debian}\n  pool: k8s",

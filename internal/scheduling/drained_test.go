@@ -53,7 +53,7 @@ func TestDrained(t *testing.T) {
 		{name: "no node and a pod of it", pod: bound(), want: "still runs pods"},
 		{name: "open", node: func(*corev1.Node) {}, want: "not cordoned"},
 		{name: "cordoned", node: cordoned},
-		{name: "cordoned with a pod", node: cordoned, pod: bound(), want: "default/p among them"},
+		{name: "cordoned with a pod", node: cordoned, pod: bound(), want: "including default/p"},
 		{name: "cordoned with a daemon", node: cordoned, pod: bound(owned("DaemonSet"))},
 		{name: "cordoned with a pod that tolerates all", node: cordoned, pod: bound(tolerant), want: "still runs pods"},
 		{name: "being emptied", node: disrupted},

@@ -164,7 +164,7 @@ func TestResolveSaysWhyNot(t *testing.T) {
 		{"no such host", classes + pool, "topology.kubernetes.io/zone In [nowhere]", ofKarpenter("1", need(corev1.LabelTopologyZone, "nowhere")), nil, isRoom},
 		{"no usable host", strings.Replace(classes, "{name: debian}", "{name: windows}", 1) + pool, `lab/epyc has no template "windows"`, ofKarpenter("1"), nil, isRoom},
 		{"all closed", classes + pool, "no host has room", ofKarpenter("1"), []scheduling.OfferingSelector{{}}, isRoom},
-		{"no pool", classes + pool, `NodePool "gone", which does not exist`, otherPool, nil, isRoom},
+		{"no pool", classes + pool, `NodePool "gone" does not exist or has no ProxmoxNodeClass`, otherPool, nil, isRoom},
 		{"no class", pool, `ProxmoxNodeClass "shared" does not exist: create it`, ofKarpenter("1"), nil, isClass},
 		{"class nowhere", strings.Replace(classes, "spec:", "spec:\n  hosts: [mars]", 1) + pool, "no Proxmox host matches its spec.region and spec.hosts", ofKarpenter("1"), nil, isClass},
 	}

@@ -99,7 +99,7 @@ func TestParseInstanceTypesRefuses(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"no json", `hello`, "parsing instance types: invalid character 'h' looking for beginning of value: must be a JSON list"},
 		{"an object", `{}`, "parsing instance types: unexpected object: must be a JSON list of name, capacity, capacitytype and overhead"},
-		{"a value in the wrong place", `[{"name":"a","capacity":7}]`, "parsing instance types: unexpected number in capacity: want a list"},
+		{"a value in the wrong place", `[{"name":"a","capacity":7}]`, "parsing instance types: unexpected number in capacity: must be a JSON list"},
 		{"empty", `[]`, "list is empty"},
 		{"trailing", `[{"name":"a","capacity":{"cpu":"1","memory":"1Gi"}}] []`, "unexpected data after the list"},
 		{"unknown field", `[{"name":"a","price":1}]`, `unknown field "price"`},

@@ -207,14 +207,14 @@ func TestPrivate(t *testing.T) {
 				t.Helper()
 				must(t, os.Mkdir(base+"/a", 0o700), os.Symlink(base+"/a", base+"/b"))
 				return base + "/b"
-			}, "/b is a link: set state_dir",
+			}, "/b is a symbolic link: set state_dir",
 		},
 		"a dangling link": {
 			func(t *testing.T, base string) string {
 				t.Helper()
 				must(t, os.Symlink(base+"/a", base+"/b"))
 				return base + "/b"
-			}, "is a link",
+			}, "is a symbolic link",
 		},
 		"a file": {
 			func(t *testing.T, base string) string {
