@@ -53,7 +53,7 @@ func TestDriftEveryFails(t *testing.T) {
 		cli.ExitFailed: {"--config", nowhere, "--every", "1h", "--detailed-exitcode"},
 	} {
 		var stderr strings.Builder
-		if code := runDrift(ctx, &stderr, args...); code != want || strings.Count(stderr.String(), "numaform: ") != 1 {
+		if code := runDrift(ctx, &stderr, args...); code != want || strings.Count(stderr.String(), nowhere) != 1 {
 			t.Errorf("%v: exit code %d, want %d, and the failure once:\n%s", args, code, want, &stderr)
 		}
 	}
