@@ -1,9 +1,6 @@
 package v1alpha1
 
-import (
-	"cmp"
-	"time"
-)
+import "cmp"
 
 // Metadata configures how a node gets its join data.
 //
@@ -82,17 +79,6 @@ type SecretReference struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([a-z0-9]([a-z0-9-]*[a-z0-9])?)?$')",message="is not a namespace"
 	Namespace string `json:"namespace,omitempty"`
-}
-
-// DefaultTokenTTL is the lifetime of a join token if the class does not set one.
-const DefaultTokenTTL = 15 * time.Minute
-
-// TTL returns the lifetime of a node's join token.
-func (in *ProxmoxNodeClass) TTL() time.Duration {
-	if in.Spec.TokenTTL == nil || in.Spec.TokenTTL.Duration == 0 {
-		return DefaultTokenTTL
-	}
-	return in.Spec.TokenTTL.Duration
 }
 
 // Seeded reports whether nodes of the class get a seed.

@@ -8,6 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/utils/clock"
@@ -15,6 +20,7 @@ import (
 
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -92,4 +98,160 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 // gauge sends the value of a metric.
 func gauge(out chan<- prometheus.Metric, desc *prometheus.Desc, value float64, labels ...string) {
 	out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+}
+
+// Observer receives events and updates metrics. It is safe for concurrent use.
+type Observer struct {
+	plans, applies, waits *prometheus.HistogramVec
+	guards                prometheus.Histogram
+	decisions             *prometheus.HistogramVec
+	queued                prometheus.Gauge
+	drifted               *prometheus.GaugeVec
+	requests              *prometheus.HistogramVec
+	answers               *prometheus.CounterVec
+	locks                 *locks
+}
+
+var _ scaler.Observer = (*Observer)(nil)
+
+func newObserver(config Config) *Observer {
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: name, Help: help, Buckets: buckets,
+		}, labels)
+	}
+	// From a plan of a few VMs to the clone of a large disk.
+	engineBuckets := []float64{0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800}
+	// From a fast response of Proxmox to its timeout.
+	callBuckets := []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
+	// For pure computation.
+	computeBuckets := []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1}
+	return &Observer{
+		plans:   histogram("plan_duration_seconds", "How long the engine took to plan a host.", engineBuckets, labelRegion),
+		applies: histogram("apply_duration_seconds", "How long the engine took to apply a plan to a host.", engineBuckets, labelRegion, labelResult),
+		waits:   histogram("queue_duration_seconds", "How long a request waited to become part of a change.", engineBuckets, labelRegion),
+		guards: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "guard_duration_seconds", Help: "How long the guard took to check a change.", Buckets: computeBuckets,
+		}),
+		decisions: histogram("decision_duration_seconds", "How long the parts of a decision about pods took: solve finds the nodes that pods need, place finds their hosts.",
+			computeBuckets, labelPart),
+		queued: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "queue_length", Help: "VMs requested for creation or removal that are not in a change yet.",
+		}),
+		drifted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "drifted_vms", Help: "VMs that differ from their file, by what can be done about it.",
+		}, []string{labelClass}),
+		requests: histogram("proxmox_request_duration_seconds", "How long Proxmox took to respond to a request.", callBuckets,
+			labelRegion, labelMethod, labelPath),
+		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "proxmox_requests_total", Help: "Requests to Proxmox by the HTTP status of the response; 0 means no response.",
+		}, []string{labelRegion, labelMethod, labelPath, labelCode}),
+		locks: &locks{
+			config: config,
+			since:  map[topology.HostID]time.Time{},
+			age: describe("state_lock_age_seconds", "Age of the state lock that numaform is waiting for on a host.",
+				labelRegion, labelHost),
+		},
+	}
+}
+
+// PlanDone records that a host was planned, or why it could not be.
+func (o *Observer) PlanDone(host topology.HostID, took time.Duration, err error) {
+	o.locks.note(host, err)
+	o.plans.WithLabelValues(string(host.Region)).Observe(took.Seconds())
+}
+
+// ApplyDone records that a plan was applied to a host, or how that failed.
+func (o *Observer) ApplyDone(host topology.HostID, took time.Duration, err error) {
+	result := "success"
+	if err != nil {
+		result = "error"
+	}
+	o.locks.note(host, err)
+	o.applies.WithLabelValues(string(host.Region), result).Observe(took.Seconds())
+}
+
+// QueueDone records that a request has become part of a change.
+func (o *Observer) QueueDone(host topology.HostID, waited time.Duration) {
+	o.waits.WithLabelValues(string(host.Region)).Observe(waited.Seconds())
+}
+
+// Queued records how many VMs wait to be created or removed.
+func (o *Observer) Queued(vms int) { o.queued.Set(float64(vms)) }
+
+// GuardDone records that the guard has checked a change.
+func (o *Observer) GuardDone(took time.Duration) { o.guards.Observe(took.Seconds()) }
+
+// DecisionTimed records how long a part of a decision took.
+func (o *Observer) DecisionTimed(part scheduling.Part, took time.Duration) {
+	o.decisions.WithLabelValues(string(part)).Observe(took.Seconds())
+}
+
+// Drifted records the result of the last comparison of the fleet with Proxmox.
+func (o *Observer) Drifted(found []scaler.RootDrift) {
+	counts := map[scaler.DriftClass]int{}
+	for _, host := range found {
+		for _, vm := range host.VMs {
+			counts[vm.Class]++
+		}
+	}
+	for _, class := range scaler.DriftClasses() {
+		if class != scaler.DriftNone {
+			o.drifted.WithLabelValues(strings.ReplaceAll(string(class), " ", "_")).Set(float64(counts[class]))
+		}
+	}
+}
+
+// Request returns the callback for each request of a region's client.
+func (o *Observer) Request(region topology.RegionName) func(method, path string, code int, took time.Duration) {
+	return func(method, path string, code int, took time.Duration) {
+		o.requests.WithLabelValues(string(region), method, path).Observe(took.Seconds())
+		o.answers.WithLabelValues(string(region), method, path, strconv.Itoa(code)).Inc()
+	}
+}
+
+// locks provides the age of the locks for which numaform waits: those that note recorded,
+// and those for which VMs wait.
+type locks struct {
+	config Config
+	age    *prometheus.Desc
+
+	// mu guards the field below.
+	mu    sync.Mutex
+	since map[topology.HostID]time.Time
+}
+
+// note records the lock that made a plan or an apply fail, and forgets it after a success.
+// A lock of unknown age is not recorded.
+func (l *locks) note(host topology.HostID, err error) {
+	var locked *state.LockedError
+	if !errors.As(err, &locked) && err != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if locked != nil && !locked.Created.IsZero() {
+		l.since[host] = locked.Created
+	} else {
+		delete(l.since, host)
+	}
+}
+
+// Describe sends the description of the metric.
+func (l *locks) Describe(out chan<- *prometheus.Desc) { out <- l.age }
+
+// Collect sends the age of each lock.
+func (l *locks) Collect(out chan<- prometheus.Metric) {
+	l.mu.Lock()
+	since := maps.Clone(l.since)
+	l.mu.Unlock()
+	for _, vm := range l.config.VMs() {
+		var locked *state.LockedError
+		if errors.As(vm.Err, &locked) && !locked.Created.IsZero() {
+			since[vm.VM.Host] = locked.Created
+		}
+	}
+	for host, begin := range since {
+		gauge(out, l.age, l.config.Clock.Since(begin).Seconds(), string(host.Region), string(host.Host))
+	}
 }
