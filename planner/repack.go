@@ -15,9 +15,9 @@ const (
 	repackTries = 50
 )
 
-// repack packs the new VMs of each small host again if all of them are pinned and one of
-// them is poorly placed: it searches all assignments of VMs to NUMA nodes for the one in
-// which the fewest VMs span nodes.
+// repack places the new VMs of each small host again if all of them are pinned and at least
+// one is poorly placed: within repackSteps steps, it searches for the assignment of VMs to
+// NUMA nodes in which the fewest VMs span nodes.
 func (b *batch) repack() {
 	if len(b.specs) < 2 {
 		return

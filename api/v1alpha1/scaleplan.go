@@ -259,8 +259,8 @@ type ScalePlanHost struct {
 
 // ScalePlanVerdict is the verdict of the guard.
 type ScalePlanVerdict struct {
-	// Decision is Allow, NeedsApproval or Deny. In NodePools with the mode manual, plans that
-	// the guard allows also require approval.
+	// Decision is Allow, NeedsApproval or Deny. In NodePools whose approval mode is
+	// manual, plans that the guard allows also require approval.
 	Decision VerdictDecision `json:"decision"`
 
 	// Rules are the rules that did not allow the plan.

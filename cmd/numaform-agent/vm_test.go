@@ -54,7 +54,9 @@ const (
 	bootTimeout = 3 * time.Minute
 )
 
-// boot runs the machine and returns the output of its first program and later ones.
+// boot runs the VM until QEMU ends, and returns the console output and QEMU's errors. If
+// there is no output within bootTimeout, it stops QEMU and returns an empty text and an
+// error.
 func boot(ctx context.Context, initrd string) (out string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()

@@ -178,8 +178,8 @@ func (s *Status) published() topology.Agent {
 // publishedFile returns the file, beside the state, with the time of the last publication.
 func publishedFile(dir string) string { return filepath.Join(dir, "published") }
 
-// The file with the resource mappings of PCI devices in Proxmox, and the directory of
-// devices in Linux.
+// Paths below Publisher.Root: the resource mappings of PCI devices in Proxmox, and the PCI
+// devices in sysfs.
 const (
 	mappingFile = "etc/pve/mapping/pci.cfg"
 	pciDir      = "sys/bus/pci/devices"

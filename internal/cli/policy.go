@@ -151,7 +151,8 @@ func loadPolicy(files []string) (*guard.Policy, error) {
 // policyCase is a plan, the requested change, and the expected verdict.
 type policyCase struct {
 	Description string `json:"description"`
-	// Plan is the file of a plan in the form of `show -json`, relative to the case.
+	// Plan is the path of a file with the output of `show -json`, relative to the directory
+	// of the case.
 	Plan   string          `json:"plan"`
 	Host   topology.HostID `json:"host"`
 	Intent guard.Intent    `json:"intent"`

@@ -404,7 +404,8 @@ func (v *hostView) stillFree(intent guard.Intent) error {
 	return nil
 }
 
-// stillUpdatable refuses, right before an apply, to change a VM that is no longer ours.
+// stillUpdatable returns an error if, right before an apply, a VM that the plan updates or
+// wakes no longer exists or is no longer ours.
 func (v *hostView) stillUpdatable(targets []guard.Target) error {
 	for _, target := range targets {
 		vm, known := v.vms[target.Address]

@@ -373,8 +373,8 @@ func TestNodesNeverBecomeStandby(t *testing.T) {
 	}
 }
 
-// TestWakesDespiteAnEditedFile removes the line of a standby VM's file by hand: the VM is
-// still a standby VM, and a wake starts it.
+// TestWakesDespiteAnEditedFile removes standby = true from a standby VM's file by hand: the
+// VM is still a standby VM, and a wake starts it.
 func TestWakesDespiteAnEditedFile(t *testing.T) {
 	t.Parallel()
 	waits := vm(pve1, 2000)

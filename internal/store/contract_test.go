@@ -317,8 +317,8 @@ func TestCrashedBegin(t *testing.T) {
 	}
 }
 
-// crashedBegin ends a Begin after that many steps, and reports whether it was ended. It
-// records in seen whether the fleet was the new one afterwards.
+// crashedBegin interrupts a Begin after that many steps, and reports whether Begin had not
+// finished by then. It records in seen whether the fleet was the new one afterwards.
 func crashedBegin(t *testing.T, p place, steps int, seen map[bool]bool) bool {
 	t.Helper()
 	first, second, third := changed(0, 2000), changed(1, 2001), changed(2)

@@ -93,8 +93,8 @@ func TestAnswerLost(t *testing.T) {
 	}
 }
 
-// TestTaskFails makes a task of one VM fail. It checks that the other VMs are created, that
-// the error is reported, and that the next apply creates the VM.
+// TestTaskFails makes a task of one VM fail. It checks that the error is reported, and that
+// the next apply creates all missing VMs.
 func TestTaskFails(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
