@@ -113,7 +113,7 @@ nightly: ## run all tests with all cases, including those that make test omits
 	$(MAKE) test $(NIGHTLY)
 
 .PHONY: test-faults
-test-faults: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) ## run every fault of docs/faults.md, and each kill ten times; reports where each kill landed
+test-faults: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) ## run the tests of test/faults with each kill ten times, and repeat the faults of the controller; reports where each kill landed
 	$(NIGHTLY) go test -timeout 120m -v ./test/faults -faults.rounds=10
 	go test -timeout 60m ./test/e2e -run TestTwoClustersOnOneProxmox -runs 20
 	$(NIGHTLY) go test -timeout 60m -v ./test/cluster -run 'TestKillController|TestTwoReplicas|TestAPIServerLost|TestBurstDuringSlowClone' -cluster.kills 25
