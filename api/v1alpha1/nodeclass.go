@@ -207,7 +207,8 @@ const (
 // BootDevice is the disk from which a VM boots.
 type BootDevice struct {
 	// Size is the disk's size, such as 40G; G and Gi are both 2^30 bytes, as in
-	// Proxmox. Empty means the size of the template's disk, but at least 30G.
+	// Proxmox. Empty means the instance type's size, or else 30G. The disk is never smaller
+	// than the template's or the instance type's.
 	// +optional
 	// +kubebuilder:validation:MaxLength=11
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9][0-9]{0,7}[GT]i?)?$')",message="is not a disk size: write one such as 40G or 1T"

@@ -62,7 +62,8 @@ type ScalePlanList struct {
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.approvedBy) || (has(self.approvedBy) && self.approvedBy == oldSelf.approvedBy)",message="the user who approved cannot be changed",fieldPath=".approvedBy"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.rejectedBy) || (has(self.rejectedBy) && self.rejectedBy == oldSelf.rejectedBy)",message="the user who rejected cannot be changed",fieldPath=".rejectedBy"
 type ScalePlanSpec struct {
-	// Direction is Up if nodes are created, Down if nodes are removed.
+	// Direction is Up if nodes are created, woken or changed in place, and Down if nodes are
+	// removed.
 	Direction ScaleDirection `json:"direction"`
 
 	// NodePools are the pools whose nodes are created or removed.
@@ -242,8 +243,8 @@ type ScalePlanHost struct {
 	// +kubebuilder:validation:MaxLength=64
 	PlanSHA256 string `json:"planSHA256,omitempty"`
 
-	// PlanDigest is the digest of the planned changes. It is the same each time the same
-	// changes are planned: an approval is valid for a later plan with the same digest.
+	// PlanDigest is the digest of the planned changes, including the names and VMIDs of new
+	// VMs. Approvals refer to planHash, which does not include them.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	PlanDigest string `json:"planDigest,omitempty"`
@@ -302,7 +303,7 @@ type ScalePlanStatus struct {
 	// +optional
 	Phase ScalePlanPhase `json:"phase,omitempty"`
 
-	// Approver is the user who approved the plan, or the mode of the NodePool that allowed it.
+	// Approver is the user who approved the plan.
 	// +optional
 	Approver string `json:"approver,omitempty"`
 
@@ -310,7 +311,7 @@ type ScalePlanStatus struct {
 	// +optional
 	DecidedAt *metav1.Time `json:"decidedAt,omitempty"`
 
-	// FinishedAt is the time at which an approved plan was applied, or failed.
+	// FinishedAt is the time at which the plan reached a final phase.
 	// +optional
 	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
 
@@ -338,13 +339,13 @@ const (
 	ScalePlanApproved ScalePlanPhase = "Approved"
 	// ScalePlanRejected plans were rejected by a user.
 	ScalePlanRejected ScalePlanPhase = "Rejected"
-	// ScalePlanExpired plans were not approved in time.
+	// ScalePlanExpired plans were not approved, or did not begin, in time.
 	ScalePlanExpired ScalePlanPhase = "Expired"
 	// ScalePlanSuperseded plans are no longer needed.
 	ScalePlanSuperseded ScalePlanPhase = "Superseded"
 	// ScalePlanApplied plans were applied.
 	ScalePlanApplied ScalePlanPhase = "Applied"
-	// ScalePlanFailed plans were approved, but the apply failed.
+	// ScalePlanFailed plans were denied by the guard, or approved but not carried out in full.
 	ScalePlanFailed ScalePlanPhase = "Failed"
 )
 
