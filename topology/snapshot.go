@@ -23,8 +23,8 @@ func ParseSnapshot(data []byte) (*Snapshot, error) {
 		return nil, fmt.Errorf("parsing snapshot: %w", err)
 	}
 	if file.Format != snapshotFormat {
-		return nil, fmt.Errorf("parsing snapshot: format is %d: this numaform reads format %d; "+
-			"record again with `numaform topology -o json` of this version", file.Format, snapshotFormat)
+		return nil, fmt.Errorf("parsing snapshot: it has format %d, but this numaform reads only format %d: "+
+			"record it again with `numaform topology -o json`", file.Format, snapshotFormat)
 	}
 	file.sort()
 	if err := file.Validate(); err != nil {
@@ -103,7 +103,7 @@ func (h *Host) check(guests map[int]HostName) []error {
 		fault("reserved_cpus names CPUs %s, which do not exist: remove them", absent)
 	}
 	if h.Agent != nil && h.ReadAt.IsZero() {
-		fault("agent is set, but read_at is not: record again with `numaform topology -o json`")
+		fault("agent is set, but read_at is not: record the snapshot again with `numaform topology -o json`")
 	} else if h.Agent != nil {
 		if err := h.Agent.check(); err != nil {
 			fault("%w", err)

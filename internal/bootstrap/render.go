@@ -124,7 +124,7 @@ func execute(name, text string, values Values, left *work) (string, error) {
 	case errors.Is(err, errTooLong):
 		problem = &DocumentError{Document: name, Problem: fmt.Sprintf("exceeds %d bytes: shorten it, or download parts of it at boot", maxDocument)}
 	case errors.Is(err, errTooManySteps):
-		problem = &DocumentError{Document: name, Problem: fmt.Sprintf("its loops exceed %d iterations: shorten the lists", maxSteps)}
+		problem = &DocumentError{Document: name, Problem: fmt.Sprintf("exceeds %d loop iterations and template calls: shorten the lists, or remove the recursion", maxSteps)}
 	case errors.Is(err, errTooMuchWork):
 		problem.Problem = "the template exceeds its time limit here: pass shorter texts to functions, particularly to regular expressions, and call them less often"
 	}

@@ -245,7 +245,7 @@ func newStatusReport(clusterID string, current *fleet.Fleet, snapshot *topology.
 			counted(len(names), "VM"), strings.Join(names, ", ")))
 	}
 	if names := counts[vmStopped]; len(names) > 0 {
-		r.Problems = append(r.Problems, fmt.Sprintf("%s stopped: %s: start them in Proxmox, or run numaform drift --repair",
+		r.Problems = append(r.Problems, fmt.Sprintf("%s stopped: %s: start them in Proxmox; to remove them from the fleet, run numaform remove",
 			counted(len(names), "VM"), strings.Join(names, ", ")))
 	}
 	if len(entries) > 0 {

@@ -194,7 +194,8 @@ func (v *guestView) doubt(at guestID) string {
 	case !quorate:
 		return fmt.Sprintf("region %s has lost its quorum: bring its hosts back", at.region)
 	case v.unread[at]:
-		return fmt.Sprintf("the host of guest %d cannot be read: start the host, or remove it from the Proxmox cluster", at.vmid)
+		return fmt.Sprintf("guest %d of region %s is on a host that cannot be read: run numaform status for the reason; "+
+			"remove the host from the Proxmox cluster only if it is permanently lost", at.vmid, at.region)
 	}
 	return ""
 }
