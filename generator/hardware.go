@@ -47,7 +47,7 @@ func hardwareOf(vm *fleet.VM) (hardware, error) {
 		field := "source.options." + name
 		c.valid(optionName.MatchString(name) && name != "for", "source.options", name, "is not a Proxmox option: remove it")
 		c.require(name != "hookscript" && (name != "affinity" || affinity(vm) != ""), field,
-			"template %s on host %s has this option, and an API token cannot remove it from a clone: run qm set %d --delete %s",
+			"template %s on host %s has this option, and an API token cannot remove it from a clone: run qm set %d --delete %s on that host",
 			vm.Template, vm.Host, vm.Source.VMID, name)
 		c.text(field, options[name])
 	}

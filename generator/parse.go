@@ -65,7 +65,7 @@ const (
 	hintRemove  = "move the file out of the fleet's directory"
 	hintEither  = "restore the file from version control if it describes a node; otherwise move it out of the fleet's directory"
 	hintModule  = "restore the file from version control, or remove the directory: numaform contains the modules"
-	hintMerge   = "restore one side with git checkout --ours or --theirs"
+	hintMerge   = "restore one version of the file from version control, during a merge with git checkout --ours or --theirs"
 )
 
 // The limits of a file, several times the largest file that Render writes.

@@ -185,7 +185,7 @@ func TestRefusalsOfHugePages(t *testing.T) {
 		want string
 	}{
 		{"on a node of two digits", two, inPages(spec(fleet.PolicyNUMA, 2, 2*gib), fleet.HugePages1Gi), "2 NUMA vCPUs, 2 GiB in huge pages of 1 GiB: r1/pve-1 has 0 MiB free in huge pages of 1 GiB: reserve more of these huge pages on NUMA nodes 0 to 9 at boot, or lower memory in the NodePool"},
-		{"unknown", unreported, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 does not report its huge pages: run numaform topology collect on the host, or install numaform-agent there"},
+		{"unknown", unreported, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 does not report its huge pages: install numaform-agent on the host, or run numaform topology collect there and add the file to machines"},
 		{"none reserved", none, inPages(spec(fleet.PolicyDedicated, 2, gib), fleet.HugePages1Gi), "2 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 has 0 MiB free in huge pages of 1 GiB: reserve more of these huge pages on NUMA nodes 0 to 9 at boot, or lower memory in the NodePool"},
 		{"too few", paged(512, 16), inPages(spec(fleet.PolicyNUMA, 2, 2*gib), fleet.HugePages2Mi), "2 NUMA vCPUs, 2 GiB in huge pages of 2 MiB: r1/pve-1 has 1 GiB free in huge pages of 2 MiB: reserve more of these huge pages on NUMA nodes 0 to 9 at boot, or lower memory in the NodePool"},
 		{"not beside the CPUs", paged(512, 16), inPages(spec(fleet.PolicyDedicated, 10, gib), fleet.HugePages1Gi), "10 dedicated CPUs, 1 GiB in huge pages of 1 GiB: r1/pve-1 NUMA node 1 has room for 8 vCPUs and 16 GiB in huge pages of 1 GiB: add a host or lower cpu in the NodePool"},

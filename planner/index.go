@@ -148,9 +148,9 @@ func hostProblem(x *index, host *topology.Host, quorate bool) string {
 	case host.Maintenance:
 		return "in HA maintenance"
 	case len(x.ids) == 0:
-		return "its CPUs are unknown: grant the token Sys.Audit, or add the host to the topology file"
+		return "its CPUs are unknown: grant the token Sys.Audit, or add the host to machines or topology_file"
 	case sum(x.memory[:]) <= 0:
-		return "it has no memory for guests: set memory in the topology file, or reserve less of it"
+		return "it has no memory for guests: set memory in topology_file, or reserve less of it"
 	}
 	return ""
 }

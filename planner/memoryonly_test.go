@@ -25,7 +25,7 @@ func withMemoryOnly() topology.Host {
 // settings forbid its use.
 func TestMemoryOnlyNodes(t *testing.T) {
 	t.Parallel()
-	const refused = "r1/pve-1 has 124 GiB free: add a host or lower memory in the NodePool, or list NUMA nodes 1 under memorynodes in its settings"
+	const refused = "r1/pve-1 has 124 GiB free: add a host or lower memory in the NodePool, or list NUMA nodes 1 under memorynodes of the host in topology_file"
 	none, some := topology.CPUs(), topology.CPUs(1)
 	for _, tt := range []struct {
 		name   string

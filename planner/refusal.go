@@ -84,7 +84,7 @@ func (s *state) lacks(w request) (has int64, explain func() gap) {
 		return 0, func() gap {
 			return gap{
 				has: "does not report its huge pages",
-				fix: "run numaform topology collect on the host, or install numaform-agent there",
+				fix: "install numaform-agent on the host, or run numaform topology collect there and add the file to machines",
 			}
 		}
 
@@ -119,7 +119,7 @@ func (s *state) lacks(w request) (has int64, explain func() gap) {
 		return share(int64(s.agentRoom()), vcpus), func() gap {
 			return gap{
 				has: fmt.Sprintf("has a numaform-agent that allows pinning of %s, including siblings", count(s.agentRoom(), "more CPU")),
-				fix: "raise max_pinned_percent in /etc/numaform-agent.yaml on the host, add a host, or lower cpu in the NodePool",
+				fix: "raise max_pinned_percent in /etc/numaform-agent.yaml on the host and restart numaform-agent, add a host, or lower cpu in the NodePool",
 			}
 		}
 	}
@@ -147,7 +147,7 @@ func (s *state) lacksNodes(w request) (has int64, explain func() gap) {
 			siblingsKnown := slices.ContainsFunc(s.groups, func(g group) bool { return g.known })
 			if w.policy == fleet.PolicyIsolated && !siblingsKnown {
 				g.has = "does not report which CPUs are siblings"
-				g.fix = "install numaform-agent on the host, or add a collected file to the topology file"
+				g.fix = "install numaform-agent on the host, or run numaform topology collect there and add the file to machines"
 			}
 			return g
 		}
@@ -187,7 +187,7 @@ func (s *state) memoryFix(w *request) string {
 	}
 	fix := "add a host or lower memory in the NodePool"
 	if s.unlent != nil {
-		fix += ", or list NUMA nodes " + topology.CPUs(s.unlent...).String() + " under memorynodes in its settings"
+		fix += ", or list NUMA nodes " + topology.CPUs(s.unlent...).String() + " under memorynodes of the host in topology_file"
 	}
 	return fix
 }

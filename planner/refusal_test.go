@@ -42,10 +42,10 @@ func TestRefusals(t *testing.T) {
 		{"maintenance", func(s *topology.Snapshot) { s.Hosts[0].Maintenance = true }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (in HA maintenance): make one of them available again"},
 		{"problem", func(s *topology.Snapshot) { s.Hosts[0].Problem = "has no template" }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (has no template): make one of them available again"},
 		{"no quorum", func(s *topology.Snapshot) { s.Regions[0].Quorate = false }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (its region has no quorum): make one of them available again"},
-		{"no CPUs", func(s *topology.Snapshot) { s.Hosts[0].CPUs = nil }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (its CPUs are unknown: grant the token Sys.Audit, or add the host to the topology file): make one of them available again"},
+		{"no CPUs", func(s *topology.Snapshot) { s.Hosts[0].CPUs = nil }, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (its CPUs are unknown: grant the token Sys.Audit, or add the host to machines or topology_file): make one of them available again"},
 		{"no memory", func(s *topology.Snapshot) {
 			s.Hosts[0].MemoryMiB, s.Hosts[0].NUMANodes[0].MemoryMiB = 0, topology.Unknown
-		}, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (it has no memory for guests: set memory in the topology file, or reserve less of it): make one of them available again"},
+		}, spec(fleet.PolicyShared, 1, gib), "1 shared vCPU, 1 GiB: no allowed host is available: r1/pve-1 (it has no memory for guests: set memory in topology_file, or reserve less of it): make one of them available again"},
 		{"best of several", func(s *topology.Snapshot) {
 			small := host("pve-0", machine(shape{nodes: 1, cores: 2, smt: 1, memory: 8 * gib}))
 			down := twoNodes()

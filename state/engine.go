@@ -80,7 +80,7 @@ func (e *EngineError) Error() string {
 	for _, r := range e.Rejected {
 		b.WriteString("; rejected: " + r)
 	}
-	b.WriteString(": install OpenTofu (https://opentofu.org), build it with `make tools`, or set engine.binary in numaform.yaml")
+	b.WriteString(": install OpenTofu (https://opentofu.org), build it with `make tools` in numaform's repository, or set engine.binary in numaform.yaml")
 	return b.String()
 }
 

@@ -122,7 +122,7 @@ func (e *LockedError) Error() string {
 			"`kubectl delete lease %s` in the namespace of the states", e.Dir, e.Who, since, e.Lease)
 	}
 	return fmt.Sprintf("state of %s: locked by %s since %s for %s (lock %s, holder %s): wait for it; "+
-		"if its holder is certainly dead, run `force-unlock %s` in that directory", e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, e.ID)
+		"if its holder is certainly dead, run the engine's `force-unlock %s` in that directory", e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, e.ID)
 }
 
 // lockField matches a line of the engine's description of a lock.
@@ -273,7 +273,7 @@ var noProvider = regexp.MustCompile(`(resolve|query available|retrieve the list 
 // providerHint describes how to get a provider that the engine cannot download.
 func (w *Workspace) providerHint() string {
 	if dir := w.config.PluginDir; dir != "" {
-		return fmt.Sprintf("engine.plugin_dir %s does not contain the provider: fill it with `%s providers mirror %s` on a machine that can reach the registry, or correct the key",
+		return fmt.Sprintf("engine.plugin_dir %s does not contain the provider: fill it with `%s providers mirror %s` on a machine that can reach the registry, or correct the path",
 			dir, w.config.Engine.Name(), dir)
 	}
 	return fmt.Sprintf("the provider's registry cannot be reached from here: set engine.plugin_dir in numaform.yaml to a directory that "+

@@ -244,7 +244,7 @@ func (p *Providers) copyOf(version, hash string) string {
 // copy copies a provider's files to a directory that only this user can change.
 func (p *Providers) copy(version, dir string) (target string, err error) {
 	if p == nil || p.Dir == "" {
-		return "", fmt.Errorf("provider %s in %s: other users can replace it, and numaform has no directory to copy it to: set state_dir in numaform.yaml", guard.Provider, dir)
+		return "", fmt.Errorf("provider %s in %s: numaform has no directory of its own to copy it to: set state_dir in numaform.yaml", guard.Provider, dir)
 	}
 	defer func() {
 		if err != nil {
@@ -286,7 +286,7 @@ func (w *Workspace) program(ctx context.Context) (string, *Provider, error) {
 	}
 	programs, err := filepath.Glob(filepath.Join(dir, "terraform-provider-*"))
 	if err != nil || len(programs) != 1 {
-		return "", nil, fmt.Errorf("looking for provider %s: %d programs in %s: must be exactly one", guard.Provider, len(programs), dir)
+		return "", nil, fmt.Errorf("looking for provider %s: %d programs in %s: must be exactly one; remove the others, or install the provider again", guard.Provider, len(programs), dir)
 	}
 	if !guarded(dir) || !guarded(programs[0]) {
 		if dir, err = w.config.Providers.copy(version, dir); err != nil {

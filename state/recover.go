@@ -194,7 +194,7 @@ func (w *Workspace) secure() error {
 	}
 	existing, err := os.ReadFile(w.config.Errored)
 	if err == nil && !slices.Equal(existing, content) {
-		return failed(fmt.Errorf("%s holds a different state: move one of the two files away, and import its resources", w.config.Errored))
+		return failed(fmt.Errorf("%s holds a different state: move one of the two files away: the next run imports the VMs that exist", w.config.Errored))
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		if err = os.MkdirAll(filepath.Dir(w.config.Errored), 0o700); err == nil {
@@ -344,7 +344,7 @@ func (w *Workspace) readErrored(ctx context.Context, name string) ([]byte, heade
 	}
 	var h header
 	if err := json.Unmarshal(content, &h); err != nil {
-		return nil, header{}, fmt.Errorf("reading state %s: %w: the file is damaged: move it away, and import its resources", name, err)
+		return nil, header{}, fmt.Errorf("reading state %s: %w: the file is damaged: move it away: the next run imports the VMs that exist", name, err)
 	}
 	if h.Encrypted != "" {
 		if content, err = w.decrypt(ctx, content); err == nil {
@@ -356,7 +356,7 @@ func (w *Workspace) readErrored(ctx context.Context, name string) ([]byte, heade
 		}
 	}
 	if h.Version != 4 {
-		return nil, header{}, fmt.Errorf("reading state %s: not a state of format 4: move it away, and import its resources", name)
+		return nil, header{}, fmt.Errorf("reading state %s: not a state of format 4: move it away: the next run imports the VMs that exist", name)
 	}
 	return content, h, nil
 }

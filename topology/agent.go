@@ -76,7 +76,7 @@ func (p *Pins) UnmarshalText(text []byte) error {
 	for part := range strings.SplitSeq(string(text), ",") {
 		cpu, err := strconv.Atoi(part)
 		if err != nil || strconv.Itoa(cpu) != part || cpu < 0 || cpu > MaxCPU || seen[cpu] {
-			return fmt.Errorf("parsing pins %s: must list distinct CPUs, such as 4,36,5,37", quote(string(text)))
+			return fmt.Errorf("parsing pins %s: must list distinct CPUs from 0 to %d, such as 4,36,5,37", quote(string(text)), MaxCPU)
 		}
 		seen[cpu] = true
 		pins = append(pins, cpu)

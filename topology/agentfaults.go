@@ -98,7 +98,7 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	}
 	if refused := h.Agent.ReservedCPUs.Intersection(h.OnlineCPUs()).Difference(h.ReservedCPUs); !refused.IsEmpty() {
 		add(AgentDisagrees, fmt.Sprintf("has a numaform-agent that pins no VM to CPUs %s, but numaform would place VMs there", refused),
-			"reserve them in topology_file, or remove them from reserved_cpus in /etc/numaform-agent.yaml on the host")
+			"reserve them in topology_file, or remove them from reserved_cpus in /etc/numaform-agent.yaml on the host, then run systemctl restart numaform-agent")
 	}
 
 	if h.Contradicted != "" {
@@ -126,11 +126,12 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 func refusalHint(reason string) string {
 	switch reason {
 	case "foreign_cluster":
-		return "add the cluster ID to clusters in /etc/numaform-agent.yaml on the host"
+		return "add the cluster ID to clusters in /etc/numaform-agent.yaml on the host, then run systemctl restart numaform-agent"
 	case "reserved_cpu":
 		return "reserve these CPUs in topology_file, then replace the VM"
 	case "ceiling":
-		return "raise max_pinned_percent in /etc/numaform-agent.yaml on the host, or reserve CPUs in topology_file, so that numaform assigns fewer"
+		return "raise max_pinned_percent in /etc/numaform-agent.yaml on the host, then run systemctl restart numaform-agent; "+
+			"or reserve CPUs in topology_file, then replace the VM"
 	case "key_twice":
 		return "remove the marker from the description of the clone"
 	case "vcpus_differ":

@@ -42,13 +42,13 @@ func ParseCollectedFile(data []byte) (CollectedFile, error) {
 		return CollectedFile{}, fmt.Errorf("parsing topology: %w", err)
 	}
 	if file.Format != CollectedFormat {
-		return CollectedFile{}, fmt.Errorf("parsing topology: format is %d: this numaform reads format %d; "+
-			"collect again with `numaform topology collect` of this version", file.Format, CollectedFormat)
+		return CollectedFile{}, fmt.Errorf("parsing topology: it has format %d, but this numaform reads only format %d: "+
+			"collect it again with `numaform topology collect` of this version", file.Format, CollectedFormat)
 	}
 	machine := file.machine()
 	machine.sort()
 	if len(machine.CPUs) == 0 {
-		return CollectedFile{}, errors.New("parsing topology: cpus is empty: must list at least one CPU; collect again with `numaform topology collect`")
+		return CollectedFile{}, errors.New("parsing topology: cpus is empty: must list at least one CPU; collect the topology again with `numaform topology collect`")
 	}
 	if err := machine.Validate(); err != nil {
 		return CollectedFile{}, fmt.Errorf("parsing topology: %w", err)

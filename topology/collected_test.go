@@ -39,7 +39,7 @@ func TestParseCollectedRefuses(t *testing.T) {
 		{"a stray word", "{\n\"format\": one}", "line 2: not JSON"},
 		{"two values", "{}\n{}", "line 2: unexpected data after the JSON value"},
 		{"a list", `[]`, "line 1: the file: must be an object, not an array"},
-		{"no format", `{"numa_nodes": [], "cpus": []}`, "format is 0: this numaform reads format 1"},
+		{"no format", `{"numa_nodes": [], "cpus": []}`, "it has format 0, but this numaform reads only format 1"},
 		{"a later format", `{"format": 2, "numa_nodes": [], "cpus": []}`, "format is 2"},
 		{"no CPUs", `{"format": 1, "numa_nodes": [], "cpus": []}`, "cpus is empty"},
 		{"an unknown key", "{\"format\": 1,\n\"cpu\": []}", "line 2: cpu: unknown key: must be one of arch, cpus, format,"},

@@ -188,13 +188,13 @@ func explain(name string, err error) *DocumentError {
 // replaced.
 func explainCall(text, whole string) string {
 	if key := noKey.FindStringSubmatch(whole); key != nil && strings.HasPrefix(text, "map has no entry for key ") {
-		return fmt.Sprintf("key %q does not exist: add it to the Secret of valuesRef, or read it with `get` and `default`", key[1])
+		return fmt.Sprintf("key %q does not exist: add it to the Secret of valuesRef if it belongs to .Values; otherwise read it with `get` and `default`", key[1])
 	}
 	if field := noField.FindStringSubmatch(text); field != nil {
 		return fmt.Sprintf("field %s does not exist: see docs/join.md for the available fields", field[1])
 	}
 	if call := inCall.FindStringSubmatch(text); call != nil {
-		return fmt.Sprintf("function %s: invalid arguments: see docs/join.md for its arguments", call[1])
+		return fmt.Sprintf("function %s: invalid arguments, or too large a result: see docs/join.md for its arguments", call[1])
 	}
 	return "cannot be evaluated: see docs/join.md for values and functions"
 }

@@ -401,7 +401,7 @@ func (c *comparison) classifyOwn(found *VMDrift, guest located) {
 var manualEdits = []struct{ attribute, why, back string }{
 	{"name", "a person renamed it", "qm set VMID --name NAME"},
 	{"protection", "a person protected it: neither numaform nor anyone else can remove it", "qm set VMID --protection 0"},
-	{"started", "a person stopped it", "qm start VMID"},
+	{"started", "a person stopped it, or it shut down or crashed", "qm start VMID"},
 }
 
 // chooseRemedy chooses the class and advice for a VM's differences.

@@ -123,7 +123,7 @@ type HostDownError struct {
 }
 
 func (e *HostDownError) Error() string {
-	return fmt.Sprintf("host %s cannot be used: %s: nothing on it was changed; try again when it is back", e.Host, e.Problem)
+	return fmt.Sprintf("host %s cannot be used: %s: try again when it is back", e.Host, e.Problem)
 }
 
 // StaleStateError reports that the state contains stale entries, which a dry run does not
@@ -204,7 +204,7 @@ type DisagreeError struct {
 
 func (e *DisagreeError) Error() string {
 	return fmt.Sprintf("vm %s: guest %d has %s %.80q in Proxmox, but %.80q in the state of %s: nothing was changed; "+
-		"restore it in Proxmox, or remove the VM from the state with `state rm`, then apply again", e.VM, e.VMID, e.Attribute, e.Live, e.State, e.Host)
+		"restore it in Proxmox, or remove the VM from the state with the engine's `state rm`, then apply again", e.VM, e.VMID, e.Attribute, e.Live, e.State, e.Host)
 }
 
 // VanishedError reports that another client removed a VM after it was created, so that its

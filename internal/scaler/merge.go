@@ -55,7 +55,7 @@ func (w *Writer) mergeStandby(ctx context.Context, m *member, filed *fleet.VM, n
 	m.VM.Standby = m.VM.Standby && !node
 	differs := filed.Standby != m.VM.Standby && !m.waking && !m.moving
 	if differs && !m.misfiled {
-		log.FromContext(ctx).Info("ignored the standby setting in the file of a vm: restore its line, or remove the node",
+		log.FromContext(ctx).Info("ignored the standby setting in the file of a vm: restore the standby line in the file, or remove the node",
 			logkey.VM, m.VM.Name, logkey.Host, m.VM.Host.String(), "filed", filed.Standby, "standby", m.VM.Standby)
 	}
 	m.misfiled = differs

@@ -248,7 +248,7 @@ func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.R
 type UnknownVMError struct{ Names []string }
 
 func (e *UnknownVMError) Error() string {
-	return fmt.Sprintf("%s: not in the fleet: see the node-*.tf files for the names", strings.Join(e.Names, ", "))
+	return fmt.Sprintf("%s: not in the fleet: run `numaform get vms` for the names", strings.Join(e.Names, ", "))
 }
 
 // ProposeRemoval renders the fleet without the named VMs.

@@ -157,8 +157,8 @@ func (c *ConfigMap) entry(ctx context.Context, records map[string]*corev1.Config
 	}
 	where := "ConfigMap " + c.namespace + "/" + name
 	if m == nil {
-		return entry, "", fmt.Errorf("reading the record %s: %w: restore it from a backup; if it is lost, replace its ID in the annotation "+
-			"of ConfigMap %s by the ID of the change before it", where, fs.ErrNotExist, from)
+		return entry, "", fmt.Errorf("reading the record %s: %w: restore it from a backup; if it is lost, replace its ID in the annotations "+
+			"of ConfigMap %s with the ID of the change before it", where, fs.ErrNotExist, from)
 	}
 	previous = m.Annotations[previousAnnotation]
 	if err := decode(where, recordHint, id, []byte(m.Data[recordKey]), &entry.Change); err != nil {

@@ -104,7 +104,7 @@ func (r *repository) entry(id string, at committedRecord) (audit.Entry, error) {
 	}
 
 	where = fmt.Sprintf("in the note on commit %.12s", at.commit)
-	hint = "restore it with git notes --ref=numaform edit"
+	hint = fmt.Sprintf("restore it with git notes --ref=numaform edit %.12s", at.commit)
 	notes, err := r.notesTree()
 	if err != nil {
 		return entry, unreadRecord(where, hint, err)

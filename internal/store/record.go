@@ -66,7 +66,7 @@ func (e *RecordError) Error() string {
 func (e *RecordError) Unwrap() error { return e.Err }
 
 // recordHint is the hint for an invalid record in a store without version control.
-const recordHint = "restore it from a backup; if it is lost, move it elsewhere to remove its change from the history"
+const recordHint = "restore it from a backup; if it is lost, move it elsewhere: without it, the history lacks the change or its outcome"
 
 // decode decodes a record, which must have the change's ID.
 func decode(where, hint, id string, content []byte, record any) error {

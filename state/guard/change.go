@@ -12,7 +12,7 @@ import (
 )
 
 // restoreState is the hint for an edited state.
-const restoreState = "the state was edited: restore it, or remove the entry with `state rm`; numaform then imports the VM by its marker"
+const restoreState = "the state was edited: restore it, or remove the entry with the engine's `state rm`; numaform then imports the VM by its marker"
 
 // change checks the change of one resource.
 func (c *checker) change(rc *tfjson.ResourceChange) {

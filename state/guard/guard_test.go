@@ -264,7 +264,7 @@ func TestVerdictString(t *testing.T) {
 	v = v.And(guard.CheckLimits([]guard.HostIntent{{Host: pve1, Intent: both}}, nil, limits))
 	want := `guard: denied
   denied         [fixed] module.workers-2001.proxmox_virtual_environment_vm.node: the VM would become a template: use the module that numaform wrote
-  needs approval [limit] 2 creates in one change exceed the limit of 1: approve the change, or raise the limit`
+  needs approval [limit] 2 creates in one change exceed the limit of 1: approve the change, or raise policy.limits in numaform.yaml`
 	if v.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", v, want)
 	}

@@ -161,7 +161,7 @@ func (t *tally) limit(what string, host topology.HostID, count, limit int) {
 	if count > limit {
 		t.findings = append(t.findings, Finding{
 			Rule: RuleLimit, Decision: NeedsApproval, Host: host,
-			Message: fmt.Sprintf("%d %s exceed the limit of %d: approve the change, or raise the limit", count, what, limit),
+			Message: fmt.Sprintf("%d %s exceed the limit of %d: approve the change, or raise policy.limits in numaform.yaml", count, what, limit),
 		})
 	}
 }
@@ -177,7 +177,7 @@ func (t *tally) breaker(change *count, recent []Event) {
 		t.findings = append(t.findings, Finding{
 			Rule: RuleBreaker, Decision: NeedsApproval, Host: host,
 			Message: fmt.Sprintf("the last %d changes that create VMs%s failed, and after %d failures creates need approval: "+
-				"fix the cause, then approve; the next successful change resets this", failures, where, limit),
+				"fix the cause, then approve; the next change that creates VMs successfully resets this", failures, where, limit),
 		})
 	}
 	if failures := consecutiveFailures(recent); failures >= limit {
