@@ -190,7 +190,8 @@ func (v *guestView) doubt(at guestID) string {
 	quorate, known := v.quorate[at.region]
 	switch {
 	case !known:
-		return fmt.Sprintf("region %s was not read: add it under clusters in numaform.yaml, or delete its remaining guests manually", at.region)
+		return fmt.Sprintf("region %s was not read: run numaform status for the reason; "+
+			"if the region is not under clusters in numaform.yaml, add it, or delete its remaining guests manually", at.region)
 	case !quorate:
 		return fmt.Sprintf("region %s has lost its quorum: bring its hosts back", at.region)
 	case v.unread[at]:

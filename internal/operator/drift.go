@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -57,7 +58,7 @@ func (d *driftWatch) check(ctx context.Context) error {
 			if vm.Class == scaler.DriftNone {
 				continue
 			}
-			text := fmt.Sprintf("vm %s on %s: %s", vm.VM.Name, vm.Host, vm.Class)
+			text := fmt.Sprintf("vm %s on %s: %s", vm.VM.Name, cmp.Or(vm.Host, vm.VM.Host), vm.Class)
 			if vm.Advice != "" {
 				text += ": " + vm.Advice
 			}

@@ -105,7 +105,7 @@ func (c *Config) InstanceTypes() ([]scheduling.InstanceType, error) {
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading instance_types_file: %w", err)
+		return nil, fmt.Errorf("reading instance_types_file: %w: correct its path, or remove the key", err)
 	}
 	types, err := scheduling.ParseInstanceTypes(text)
 	if err != nil {

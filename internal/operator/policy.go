@@ -35,7 +35,7 @@ func (c *Config) Rules() (guard.Rules, error) {
 		rules.Policy = policy
 	}
 	if rules.Policy == nil {
-		return guard.Rules{}, errors.New("reading policy: replace_default is set, but files is empty, so every change would be denied: set files")
+		return guard.Rules{}, errors.New("reading policy: policy.replace_default is set, but policy.files is empty, so every change would be denied: set policy.files")
 	}
 	return rules, nil
 }

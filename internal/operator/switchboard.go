@@ -78,10 +78,10 @@ func (s *switchboard) refresh(ctx context.Context) error {
 	}
 	if (apierrors.IsForbidden(err) || s.now().Sub(s.failing) > switchPatience) && s.reported != err.Error() {
 		s.reported = err.Error()
-		log.FromContext(ctx).Error(err, "could not read the switch: the previous requests remain in effect")
+		log.FromContext(ctx).Error(err, "could not read configmap numaform-control: its previous requests remain in effect")
 		return err
 	}
-	log.FromContext(ctx).V(1).Info("could not read the switch: the previous requests remain in effect", logkey.Reason, err.Error())
+	log.FromContext(ctx).V(1).Info("could not read configmap numaform-control: its previous requests remain in effect", logkey.Reason, err.Error())
 	return err
 }
 
@@ -103,7 +103,7 @@ func (s *switchboard) read(ctx context.Context) error {
 	if err != nil {
 		problem = err.Error()
 		if s.reported != problem {
-			log.FromContext(ctx).Error(err, "paused because the switch is invalid")
+			log.FromContext(ctx).Error(err, "paused because configmap numaform-control is invalid")
 		}
 	}
 	s.reported = problem

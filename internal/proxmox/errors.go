@@ -226,7 +226,7 @@ func (c *Client) explainConnection(e *Error) {
 	case errors.As(e.cause, &unknown):
 		e.Hint = "set ca_file to a copy of /etc/pve/pve-root-ca.pem of the cluster, or insecure: true on a network that you trust"
 	case errors.As(e.cause, &verification):
-		e.Hint = "renew the host's certificate: pvecm updatecerts --force"
+		e.Hint = "check the clocks of both machines, or renew the host's certificate: pvecm updatecerts --force, or pvenode acme cert renew for one from ACME"
 	case errors.Is(e.cause, context.DeadlineExceeded), errors.As(e.cause, &network) && network.Timeout():
 		e.Text = fmt.Sprintf("no response within %s", c.cfg.Timeout)
 		e.Hint = "check that the host is up and pveproxy runs on it"

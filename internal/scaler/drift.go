@@ -333,7 +333,7 @@ func (c *comparison) classify(vm fleet.VM) VMDrift {
 		found.unknown("Proxmox does not list it, but currently does not show all guests: check again when it does")
 	case !exists:
 		found.Class = DriftVanished
-		found.Advice = fmt.Sprintf("the next apply creates it again; to remove its file instead, run `numaform remove %s`", vm.Name)
+		found.Advice = fmt.Sprintf("the next apply creates it again, but a controller removes its file, and its pods get another node; to remove its file yourself, run `numaform remove %s`", vm.Name)
 	case guest.unread:
 		found.unknown(fmt.Sprintf("host %s cannot be read: check again when it is back", guest.host))
 	case c.is(guest, &vm):

@@ -138,15 +138,13 @@ func (e *StaleStateError) Error() string {
 // RootOnlyError reports that the credential may not set an option that a VM requires.
 type RootOnlyError struct {
 	VM string
-	// Field is the field of the ProxmoxNodeClass with its value, and Instead an
-	// alternative that does not need root.
-	Field, Instead string
-	Reason         string
+	// Field is the field of the ProxmoxNodeClass with its value, and Reason explains why the
+	// credential may not set it and how to fix that.
+	Field, Reason string
 }
 
 func (e *RootOnlyError) Error() string {
-	return fmt.Sprintf("vm %s: its ProxmoxNodeClass sets %s, but %s: "+
-		"log in as root@pam with a password, or %s", e.VM, e.Field, e.Reason, e.Instead)
+	return fmt.Sprintf("vm %s: its ProxmoxNodeClass sets %s, but %s", e.VM, e.Field, e.Reason)
 }
 
 // NotDrainedError reports that a Node must not lose its VM yet.

@@ -165,10 +165,10 @@ func (s *Scaler) checkRootOnly(vm *fleet.VM) error {
 		return nil
 	}
 	if may, reason := live.CanSetAffinity(); !may && vm.Policy.Pinned() && vm.PinWith == fleet.PinWithAffinity {
-		return &RootOnlyError{VM: vm.Name, Field: "pinWith: Affinity", Instead: "use pinWith: HostAgent", Reason: reason}
+		return &RootOnlyError{VM: vm.Name, Field: "pinWith: Affinity", Reason: reason}
 	}
 	if may, reason := live.CanSetHugePages(); !may && vm.HugePages != "" {
-		return &RootOnlyError{VM: vm.Name, Field: "hugePages: " + string(vm.HugePages), Instead: "remove hugePages", Reason: reason}
+		return &RootOnlyError{VM: vm.Name, Field: "hugePages: " + string(vm.HugePages), Reason: reason}
 	}
 	return nil
 }
