@@ -50,7 +50,7 @@ func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 // stopping is the message after the first Ctrl-C. The engines and providers end with
 // this process, and the next run recovers as from any crash.
 const stopping = "stopping: waiting until running steps finish and the state is saved, which can take as long as cloning a VM. " +
-	"Press Ctrl-C again to exit immediately; to finish the change later, run the same command again."
+	"Press Ctrl-C again to exit immediately; to finish the change later, run numaform apply."
 
 // Run runs one command and returns its exit code.
 func Run(ctx context.Context, process Process) int {
@@ -79,7 +79,9 @@ func Run(ctx context.Context, process Process) int {
 	}
 	if ctx.Err() != nil {
 		hint := "run the same command again: it finishes the started change and creates nothing twice"
-		if command.Name() == "conformance" {
+		if command.Name() == "undo" { // without an argument, it would revert the interrupted revert
+			hint = "to finish a started change, run numaform apply"
+		} else if command.Name() == "conformance" {
 			hint = "the VMs, tokens and volumes of this run were removed, except any that the next line names"
 		} else if command.Flags().Lookup("auto-approve") == nil {
 			hint = "this command changes nothing"

@@ -42,7 +42,7 @@ func examples() map[string]string {
 		"test": `  numaform policy test examples/policy
   numaform policy test --policy default --policy mine.yaml cases/`,
 		"undo": `  numaform undo --kubeconfig ~/.kube/config --dry-run
-  numaform undo 20261121T101500Z-4f2a --kubeconfig ~/.kube/config   # numaform history lists the changes`,
+  numaform undo 20261121T101500Z-4f2a91c7 --kubeconfig ~/.kube/config   # numaform history lists the changes`,
 		"version": `  numaform version`,
 	}
 }

@@ -25,7 +25,7 @@ func newPlans(process Process) []*cobra.Command {
 	var output string
 	plans := &cobra.Command{
 		Use:   "plans [NAME]",
-		Short: "List the changes that are pending approval, or show the diff of one",
+		Short: "List the changes that require approval, or show the diff of one",
 		Args:  arguments(0, 1),
 		RunE: func(command *cobra.Command, args []string) error {
 			c, _, err := shown.open()
@@ -230,7 +230,7 @@ func (d *decision) decide(ctx context.Context, process Process, name string, cha
 	}
 	switch phase := phaseOf(plan); {
 	case phase != v1alpha1.ScalePlanPending:
-		return fmt.Errorf("plan %s is %s: %s: to list pending plans, run numaform plans", name, phase, cmp.Or(plan.Status.Result, "its change is in progress"))
+		return fmt.Errorf("plan %s is %s: %s: to list the plans, run numaform plans", name, phase, cmp.Or(plan.Status.Result, "its change is in progress"))
 	case plan.Spec.Approve != "":
 		return fmt.Errorf("plan %s was already approved by %s", name, plan.Spec.ApprovedBy)
 	case plan.Spec.Reject != "":

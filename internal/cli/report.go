@@ -201,7 +201,7 @@ func (p *proposal) print(process Process, o *options) error {
 		w.printf("\nProvider %s\n", &r.Providers[i])
 	}
 	if r.Digest != "" {
-		w.printf("\nThe change requires approval: run numaform apply in a terminal, or with --approve %s\n", r.Digest)
+		w.printf("\nThe change requires approval: apply it in a terminal, or with --approve %s\n", r.Digest)
 	}
 	for _, warning := range r.Warnings {
 		w.printf("\nWarning: %s\n", warning)

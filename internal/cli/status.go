@@ -235,7 +235,7 @@ func newStatusReport(clusterID string, current *fleet.Fleet, snapshot *topology.
 		if host.State != "online" {
 			problem := cmp.Or(snapshot.Hosts[i].Problem, "is offline")
 			if host.State == "maintenance" {
-				problem = "is in maintenance mode"
+				problem = "is in maintenance mode: to end it, run ha-manager crm-command node-maintenance disable " + string(host.Host.Host)
 			}
 			r.Problems = append(r.Problems, fmt.Sprintf("host %s %s", host.Host, problem))
 		}

@@ -86,7 +86,7 @@ func (e *examination) mirror(dir string) {
 	e.add("provider", Fail, dir,
 		fmt.Sprintf("engine.plugin_dir lacks %s %s for %s; available versions: %s", guard.Provider, generator.ProviderVersion, platform, list(names)),
 		fmt.Sprintf("copy it to %s (`make provider` builds one), or remove engine.plugin_dir to use the registry",
-			filepath.Join(guard.Provider, generator.ProviderVersion, platform)))
+			filepath.Join(name, generator.ProviderVersion, platform)))
 }
 
 // fetch downloads the provider in the same way as a first plan: the engine initializes a root

@@ -56,7 +56,7 @@ func (e *examination) hosts(r *Region, snapshot *topology.Snapshot) {
 
 	for _, region := range snapshot.Regions {
 		if region.Name == r.Name && !region.Quorate {
-			e.add("host", Fail, string(r.Name), "the cluster has lost quorum, so Proxmox refuses changes", "start the missing hosts: pvecm status lists them")
+			e.add("host", Fail, string(r.Name), "the cluster has lost quorum, so Proxmox refuses changes", "start the missing hosts: pvecm status lists the ones that respond")
 		}
 	}
 	if usable == 0 {

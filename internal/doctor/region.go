@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
@@ -82,7 +83,7 @@ func (e *examination) reach(ctx context.Context, r *Region) bool {
 			"insecure is set, so an attacker on the network can steal the credential; the certificate has SHA-256 "+certificate.Fingerprint,
 			"copy /etc/pve/pve-root-ca.pem from a host, set ca_file to the copy, and remove insecure")
 	case certificate.Expires.Before(e.config.Clock.Now().Add(expiryWarning)):
-		e.add("certificate", Warn, where, "expires on "+until, "renew it on the host: pvecm updatecerts --force")
+		e.add("certificate", Warn, where, "expires on "+until, "renew it on the host: pvecm updatecerts --force, or pvenode acme cert renew for one from ACME")
 	default:
 		e.ok("certificate", where, "is trusted and valid until "+until)
 	}
@@ -95,7 +96,7 @@ func (e *examination) untrusted(ctx context.Context, r *Region, err error) {
 	var refused *proxmox.Error
 	if errors.As(err, &refused) {
 		what = strings.TrimSuffix(what, ": "+refused.Hint)
-		fix = refused.Hint + "; "
+		fix = refused.Hint
 		if endpoint, err := url.Parse(refused.Endpoint); err == nil && endpoint.Host != "" {
 			host = endpoint.Hostname()
 			if strings.Contains(host, ":") {
@@ -103,7 +104,9 @@ func (e *examination) untrusted(ctx context.Context, r *Region, err error) {
 			}
 		}
 	}
-	fix += fmt.Sprintf("copy it with `scp root@%s:/etc/pve/pve-root-ca.pem .`", host)
+	if errors.As(err, new(x509.UnknownAuthorityError)) {
+		fix += fmt.Sprintf("; copy it with `scp root@%s:/etc/pve/pve-root-ca.pem .`", host)
+	}
 	if shown, err := r.Client.Certificate(ctx); err == nil {
 		fix += fmt.Sprintf("; the server's certificate has SHA-256 %s: compare it with `pvenode cert info` on the host", shown.Fingerprint)
 	}

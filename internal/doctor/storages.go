@@ -62,10 +62,10 @@ func (e *examination) storages(snapshot *topology.Snapshot) {
 		switch {
 		case len(images) == 0:
 			status = Fail
-			fix = "allow the content Disk image on a storage: pvesm set STORAGE --content images; if such a storage exists, grant Datastore.Audit on it"
+			fix = "allow the content Disk image on a storage, in addition to its current content: pvesm set STORAGE --content CURRENT,images; if such a storage exists, grant Datastore.Audit on it"
 		case len(iso) == 0:
 			status = Warn
-			fix = "for nodes that join with seeds, allow the content ISO image on a storage: pvesm set STORAGE --content iso; if such a storage exists, grant Datastore.Audit on it"
+			fix = "for nodes that join with seeds, allow the content ISO image on a storage, in addition to its current content: pvesm set STORAGE --content CURRENT,iso; if such a storage exists, grant Datastore.Audit on it"
 		}
 		e.add("storage", status, host.ID().String(), fmt.Sprintf("disks on %s; seeds on %s", list(images), list(iso)), fix)
 	}

@@ -91,7 +91,7 @@ func (e *examination) markers(where string, strays, karpenter []string, others m
 	if len(strays) > 0 {
 		e.add("marker", Warn, where,
 			fmt.Sprintf("%s with the marker of clusterID %s, but not in this fleet: %s", count(len(strays), "guest"), e.config.ClusterID, some(strays)),
-			"if another numaform created them, set a different clusterID for each installation; otherwise correct fleet in numaform.yaml")
+			"if another numaform created them, set a different clusterID for each installation; otherwise correct fleet in numaform.yaml, or run numaform drift for advice")
 	}
 	for _, id := range slices.Sorted(maps.Keys(others)) {
 		e.ok("marker", where, fmt.Sprintf("another numaform installation (clusterID %s) has %s here, whose CPUs are considered in use: %s", id, count(len(others[id]), "guest"), some(others[id])))
