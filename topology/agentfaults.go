@@ -130,7 +130,7 @@ func refusalHint(reason string) string {
 	case "reserved_cpu":
 		return "reserve these CPUs in topology_file, then replace the VM"
 	case "ceiling":
-		return "raise max_pinned_percent in /etc/numaform-agent.yaml on the host, then run systemctl restart numaform-agent; "+
+		return "raise max_pinned_percent in /etc/numaform-agent.yaml on the host, then run systemctl restart numaform-agent; " +
 			"or reserve CPUs in topology_file, then replace the VM"
 	case "key_twice":
 		return "remove the marker from the description of the clone"

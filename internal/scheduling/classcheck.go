@@ -423,7 +423,7 @@ func fixFor(reason string) string {
 	case v1alpha1.ReasonTemplateAmbiguous:
 		return "select one with spec.template.name, tags or vmid"
 	case v1alpha1.ReasonTemplateUnusable:
-		return "remove that from the template, or set another in spec.template"
+		return "correct the template, or set another in spec.template"
 	case v1alpha1.ReasonStorageNotFound:
 		return "correct spec.bootDevice.storage, or Datacenter > Storage in Proxmox"
 	case v1alpha1.ReasonPoolNotFound:

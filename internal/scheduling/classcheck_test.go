@@ -90,7 +90,7 @@ func TestJudge(t *testing.T) {
 			name: "unusable template", spec: `{template: {vmid: 9002}, hosts: [epyc]}`, excluded: "has template with VMID 9002, but it has a hookscript",
 			change: func(s *topology.Snapshot) { s.Hosts[0].Templates[2].Problem = "it has a hookscript" },
 			want: finding("TemplateReady", "TemplateUnusable",
-				"lab/epyc has template with VMID 9002, but it has a hookscript: remove that from the template, or set another in spec.template"),
+				"lab/epyc has template with VMID 9002, but it has a hookscript: correct the template, or set another in spec.template"),
 		},
 		{
 			name: "unknown host", spec: `{template: {tags: [new]}, hosts: [pve-9]}`,

@@ -132,7 +132,7 @@ func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.Na
 	for i := range d.New {
 		if n := &d.New[i]; slices.Contains(n.Pods, name) {
 			x.State = PodNeedsVM
-			x.Summary = fmt.Sprintf("it needs a new VM: %s of NodePool %s on %s, %s: numaform apply creates it, or the controller once its plan is approved",
+			x.Summary = fmt.Sprintf("it needs a new VM: %s of NodePool %s on %s, %s: numaform apply or the controller creates it, after approval if that is required",
 				n.Spec.InstanceType, n.NodePool, n.Placement.Host, n.Placement.Reason)
 			return x, nil
 		}

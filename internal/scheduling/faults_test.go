@@ -32,7 +32,7 @@ func TestFaults(t *testing.T) {
 		fault(epyc, v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateNotFound,
 			`has no template "talos", but VM 700 is not a template yet: run qm template 700`, "create the template there, or correct spec.template"),
 		fault(ryzen, v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
-			`has template "talos", but it has hookscript`, "remove that from the template, or set another in spec.template"),
+			`has template "talos", but it has hookscript`, "correct the template, or set another in spec.template"),
 		fault(ryzen, v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageNotFound,
 			`has no storage "fast"`, "correct spec.bootDevice.storage, or Datacenter > Storage in Proxmox"),
 	}
