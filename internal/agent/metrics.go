@@ -63,7 +63,7 @@ func (a *Agent) writeMetrics() {
 	one("numaform_agent_shared_cpus", "CPUs of guests without pins: neither pinned nor siblings of pinned CPUs.", "", s.Shared.Size())
 	one("numaform_agent_pinned_guests", "Guests that are pinned.", "", pinned)
 	one("numaform_agent_confined_groups", "Control groups whose CPUs the agent limits.", "", len(s.Confined))
-	one("numaform_agent_intruders", "Guests that may run on CPUs to which other guests are pinned.", "", len(s.Intruders))
+	one("numaform_agent_intruders", "Guests without pins that may run on CPUs to which other guests are pinned, or on their siblings.", "", len(s.Intruders))
 	one("numaform_agent_put_back", "Number of times that another program moved vCPUs of the running guests.", "", putBack)
 	one("numaform_agent_governed_policies", "Frequency policies whose governor the agent set.", "", len(s.Governors))
 	one("numaform_agent_governors_put_back", "Number of times that another program changed the governors that the agent set.", "", governors)

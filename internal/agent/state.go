@@ -76,7 +76,8 @@ type Confinement struct {
 	Now topology.CPUSet `json:"now"`
 }
 
-// Intruder is a guest that may run on CPUs to which other guests are pinned.
+// Intruder is a guest without pins that may run on CPUs to which other guests are pinned,
+// or on their siblings.
 type Intruder struct {
 	VMID int             `json:"vmid"`
 	CPUs topology.CPUSet `json:"cpus"`

@@ -402,7 +402,7 @@ const poolPrivilege = "Pool.Allocate"
 func (b *builder) mayMove(ctx context.Context, region topology.RegionName, from, to string) error {
 	client := b.clients[region]
 	if client == nil {
-		return fmt.Errorf("numaform.yaml has no region %q", region)
+		return fmt.Errorf("numaform.yaml has no region %q: add it under clusters", region)
 	}
 	var paths, lacking []string
 	for _, pool := range []string{from, to} {

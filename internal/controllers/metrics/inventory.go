@@ -44,7 +44,7 @@ func newInventory(config Config) *inventory {
 			labelRegion, labelHost),
 		orphans: describe("orphaned_vms", "Guests that have the marker of this numaform installation but are not in any file of the fleet.",
 			labelRegion, labelHost),
-		closed: describe("closed_offerings", "Offerings that are temporarily unavailable because of a failure; an empty label means any.",
+		closed: describe("closed_offerings", "Offerings that are temporarily unavailable because of a failure or an evacuation; an empty label means any.",
 			labelNodePool, labelRegion, labelHost),
 		read: describe("proxmox_readable", "Whether Proxmox could be read: 1, or 0 if the known state may be outdated."),
 	}

@@ -111,7 +111,7 @@ func TestInventory(t *testing.T) {
 	// CPU 0 is reserved, 4, 5 and 6 are pinned or will be, and the VM of 7 is pending
 	// approval. Memory: 2 × 4 GiB bound to node 1, and a guest's 1 GiB over both.
 	compare(t, registry, `
-# HELP numaform_closed_offerings Offerings that are temporarily unavailable because of a failure; an empty label means any.
+# HELP numaform_closed_offerings Offerings that are temporarily unavailable because of a failure or an evacuation; an empty label means any.
 # TYPE numaform_closed_offerings gauge
 numaform_closed_offerings{host="",nodepool="batch",region=""} 1
 numaform_closed_offerings{host="pve-1",nodepool="workers",region="lab"} 2

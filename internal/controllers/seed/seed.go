@@ -144,7 +144,7 @@ func New(config Config) *Seeder {
 func (s *Seeder) region(host topology.HostID) (Region, error) {
 	region, ok := s.config.Regions[host.Region]
 	if !ok {
-		return Region{}, fmt.Errorf("finding host %s: numaform.yaml has no region %q", host, host.Region)
+		return Region{}, fmt.Errorf("finding host %s: numaform.yaml has no region %q: add it under clusters", host, host.Region)
 	}
 	region.Stop, region.Upload = cmp.Or(region.Stop, defaultStop), cmp.Or(region.Upload, defaultUpload)
 	return region, nil
