@@ -84,7 +84,7 @@ func TestDelete(t *testing.T) {
 		{name: "on a host that is down", edit: func(w *world) {
 			w.snapshot.Hosts[1].Guests = append(w.snapshot.Hosts[1].Guests, guest(own))
 			down(&w.snapshot.Hosts[1])
-		}, want: "the host of guest 2000 cannot be read"},
+		}, want: "is on a host that cannot be read"},
 		{name: "another host is down", edit: func(w *world) {
 			down(&w.snapshot.Hosts[0])
 		}, want: notFound},

@@ -79,7 +79,7 @@ func TestListAndGet(t *testing.T) {
 		{name: "no quorum", edits: []func(*world){made, later, func(w *world) { w.snapshot.Regions[0].Quorate = false }}, list: "2000"},
 		{name: "guests hidden", edits: []func(*world){made, later, func(w *world) { w.snapshot.Regions[0].HidesGuests = true }}, list: "2000"},
 		{name: "no file wants it", edits: []func(*world){seen}, list: "2000"},
-		{name: "no file wants it, and its host is down", edits: []func(*world){seen, func(w *world) { down(&w.snapshot.Hosts[0]) }}, get: "the host of guest 2000 cannot be read"},
+		{name: "no file wants it, and its host is down", edits: []func(*world){seen, func(w *world) { down(&w.snapshot.Hosts[0]) }}, get: "is on a host that cannot be read"},
 		{name: "another numaform's", edits: []func(*world){seen, func(w *world) { w.snapshot.Hosts[0].Guests[0].ClusterID = "other" }}, get: notFound},
 		{name: "two guests of one key while one moves", edits: []func(*world){made, seen, func(w *world) {
 			w.snapshot.Hosts[1].Guests = append(w.snapshot.Hosts[1].Guests, guest(own))

@@ -258,6 +258,9 @@ func (s *Sealed) ensureKey(ctx context.Context) (*keyring, error) {
 // use parses and caches the key.
 func (s *Sealed) use(content []byte) (*keyring, error) {
 	keys, err := parseKeyring(content)
+	if errors.Is(err, errNewerKey) {
+		return nil, fmt.Errorf("reading the key of the fleet's history in %s: %w: use that version", s.vault, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the key of the fleet's history in %s: %w: restore it; if it is lost, move it elsewhere: "+
 			"the next change creates a new key, and all earlier records become unverified", s.vault, err)

@@ -33,6 +33,9 @@ type Vault interface {
 // errKeyHidden is returned by Load if this user is not allowed to read the key.
 var errKeyHidden = errors.New("grant this user read access")
 
+// errNewerKey reports a key that a newer version wrote.
+var errNewerKey = errors.New("a newer numaform wrote it")
+
 // maxKeyring limits the content of a vault. A Secret can contain 1 MiB, and its encoding adds
 // a third.
 const maxKeyring = 700 << 10
@@ -81,7 +84,7 @@ func parseKeyring(content []byte) (*keyring, error) {
 	keys := &keyring{adopted: map[audit.Tag]bool{}}
 	switch {
 	case stored.Format > 1:
-		return nil, fmt.Errorf("a newer numaform wrote it (format %d, but this version supports only 1)", stored.Format)
+		return nil, fmt.Errorf("%w (format %d, but this version supports only 1)", errNewerKey, stored.Format)
 	case stored.Format < 1 || len(stored.Key) != len(keys.key) || len(stored.Adopted)%len(audit.Tag{}) != 0:
 		return nil, errors.New("not a numaform key")
 	}
