@@ -251,9 +251,7 @@ func (p *parser) parseRootFile(name string) error {
 // compare renders the parsed fleet and returns an error for the first difference from the
 // files.
 func (p *parser) compare() error {
-	release := Current()
-	release.Memo = p.release.Memo
-	written, err := release.Render(p.fleet)
+	written, err := p.release.Render(p.fleet)
 	if err != nil {
 		// The error is about a VM's file or, if it names no VM, about the index.
 		refused := &ParseError{File: fleetFile, Problem: err.Error(), Hint: hintRestore, Err: err}
@@ -278,7 +276,7 @@ func (p *parser) compare() error {
 			if !exists {
 				continue // the next Render restores it
 			}
-			content = providerPin.ReplaceAll(content, []byte(`${1}"`+ProviderVersion+`"`))
+			content = providerPin.ReplaceAll(content, []byte(`${1}"`+p.release.Provider+`"`))
 		}
 		if !bytes.Equal(content, written[name]) {
 			return &ParseError{

@@ -11,6 +11,9 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
+// inState is the place of values in the state, for messages.
+const inState = "in the state"
+
 // restoreState is the hint for an edited state.
 const restoreState = "the state was edited: restore it, or remove the entry with the engine's `state rm`; numaform then imports the VM by its marker"
 
@@ -62,7 +65,7 @@ func (c *checker) vm(rc *tfjson.ResourceChange) {
 	case actions.NoOp():
 		// In an update, only the VM's security groups may change.
 		if r := c.requests[rc.Address]; r != nil && r.operation == opUpdate {
-			c.existing(rc.Address, before, r.Target, "in the state")
+			c.existing(rc.Address, before, r.Target, inState)
 		}
 	case actions.Create():
 		c.create(rc, after)
@@ -138,7 +141,7 @@ func (c *checker) delete(rc *tfjson.ResourceChange, before values) {
 	if r == nil {
 		return
 	}
-	c.existing(rc.Address, before, r.Target, "in the state")
+	c.existing(rc.Address, before, r.Target, inState)
 
 	// The provider deletes with the settings in the state. A missing setting destroys
 	// less.
@@ -169,7 +172,7 @@ func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
 	if r == nil {
 		return
 	}
-	c.existing(rc.Address, before, r.Target, "in the state")
+	c.existing(rc.Address, before, r.Target, inState)
 	c.existing(rc.Address, after, r.Target, "planned")
 	c.inPlace(rc)
 
@@ -201,7 +204,7 @@ var guestReports = []string{"ipv4_addresses", "ipv6_addresses", "network_interfa
 
 // wake checks the start of a standby VM.
 func (c *checker) wake(rc *tfjson.ResourceChange, before, after values, r *request) {
-	c.existing(rc.Address, before, r.Target, "in the state")
+	c.existing(rc.Address, before, r.Target, inState)
 	c.existing(rc.Address, after, r.Target, "planned")
 	for _, path := range changed(rc.Change) {
 		switch {
@@ -313,8 +316,12 @@ func (c *checker) existing(address string, vm values, want Target, where string)
 // guest with that ID, regardless of the rest of the state.
 func (c *checker) numbered(address string, vm values, where string) {
 	if vmid, ok := integer(vm["vm_id"]); !ok || text(vm["id"]) != strconv.FormatInt(vmid, 10) {
+		fix := "plan again from fresh files"
+		if where == inState {
+			fix = restoreState
+		}
 		c.deny(RuleIdentity, address, fmt.Sprintf("id %s is %s and VMID %s, so a write would reach another guest: %s",
-			where, shown(vm["id"]), shown(vm["vm_id"]), restoreState))
+			where, shown(vm["id"]), shown(vm["vm_id"]), fix))
 	}
 }
 
@@ -388,7 +395,7 @@ func (c *checker) drift(changes []*tfjson.ResourceChange) {
 		case rc.Change.Actions.Delete():
 			// If its deletion was requested, nothing is left to do.
 			if r := c.take(opDelete, rc.Address); r != nil {
-				c.existing(rc.Address, before, r.Target, "in the state")
+				c.existing(rc.Address, before, r.Target, inState)
 			} else {
 				c.needApproval(RuleDrift, rc.Address, "the VM no longer exists in Proxmox: approve its removal from the state")
 			}

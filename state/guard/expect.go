@@ -148,6 +148,9 @@ func shown(v any) string {
 		}
 		return strconv.Quote(t)
 	case []any, map[string]any:
+		if zero(t) {
+			return "empty"
+		}
 		return "not empty"
 	}
 	return fmt.Sprint(v) // a number or boolean

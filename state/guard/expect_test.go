@@ -38,6 +38,9 @@ func TestCheckIdentity(t *testing.T) {
 		{"update to another id", "update", edits{after + "id": "150"}, `id planned is "150"`},
 		{"update under another name", "update", edits{first + "change.before.name": "accounting"}, "name in the state"},
 		{"import of another id", "imported", edits{first + "change.before.id": "150"}, `id in Proxmox is "150"`},
+		{"an edited state", "mixed", edits{second + "before.id": "150"}, "would reach another guest: the state was edited"},
+		{"an edited plan", "update", edits{after + "id": "150"}, "would reach another guest: plan again from fresh files"},
+		{"an import with the id of another", "imported", edits{first + "change.before.id": "150"}, "would reach another guest: plan again from fresh files"},
 		{"create with an id", "create", edits{after + "id": "150"}, "already has an ID"},
 		{"a VM that stays", "mixed", edits{state1 + "id": "150"}, `id in the state is "150"`},
 	} {
@@ -72,6 +75,7 @@ func TestCheckExpected(t *testing.T) {
 		{"a shorter timeout", "create", edits{after + "timeout_stop_vm": 1}, "timeout_stop_vm is 1, expected 300"},
 		{"another template", "create", edits{after + "clone.0.vm_id": 100}, "clone[0].vm_id is 100, expected 9000"},
 		{"started later", "create", edits{after + "started": false}, "started is false, expected true"},
+		{"an empty list", "create", edits{after + "started": []any{}}, "started is empty, expected true"},
 		{"a drive", "create", edits{after + "cdrom.+": map[string]any{"file_id": "local:iso/x.iso"}}, "cdrom is not empty"},
 		{"an attribute of a newer provider", "create", edits{after + "power": "full"}, `power is "full"`},
 		{"one that is empty", "create", edits{after + "power": ""}, ""},

@@ -173,9 +173,9 @@ func (c *checker) states(plan *tfjson.Plan) {
 	if plan.PriorState != nil {
 		for _, r := range resources(plan.PriorState.Values) {
 			switch {
-			case !c.resource(r):
+			case !c.resource(r, "the state"):
 			case r.Type == ResourceType:
-				c.numbered(r.Address, r.AttributeValues, "in the state")
+				c.numbered(r.Address, r.AttributeValues, inState)
 			// The provider selects the object by the IDs that are set: without a guest's ID,
 			// the rules belong to a host or to the whole datacenter.
 			case zero(r.AttributeValues["vm_id"]) || text(r.AttributeValues["node_name"]) == "" || !zero(r.AttributeValues["container_id"]):
@@ -186,7 +186,7 @@ func (c *checker) states(plan *tfjson.Plan) {
 
 	vmids := map[int64]string{}
 	for _, r := range resources(plan.PlannedValues) {
-		if !c.resource(r) {
+		if !c.resource(r, "the plan") {
 			continue
 		}
 		c.secrets(r.Address, r.AttributeValues)
@@ -202,8 +202,9 @@ func (c *checker) states(plan *tfjson.Plan) {
 	}
 }
 
-// resource reports whether a resource of a state is ours, and denies the plan if not.
-func (c *checker) resource(r *tfjson.StateResource) bool {
+// resource reports whether a resource of the state or the plan is ours, and denies the
+// plan if not.
+func (c *checker) resource(r *tfjson.StateResource, where string) bool {
 	if r == nil {
 		c.deny(RulePlan, "", "a resource of the plan is null: plan again")
 		return false
@@ -212,7 +213,7 @@ func (c *checker) resource(r *tfjson.StateResource) bool {
 	firewall := r.Type == FirewallType && VMOf(r.Address) != ""
 	ours := r.Mode == tfjson.ManagedResourceMode && r.ProviderName == Provider && (vm || firewall)
 	if !ours {
-		c.deny(RuleAddress, r.Address, "the state contains a resource that numaform did not create: "+
+		c.deny(RuleAddress, r.Address, where+" contains a resource that numaform did not create: "+
 			"move it to a separate directory and state")
 	}
 	return ours

@@ -90,7 +90,7 @@ func TestCheckInvariants(t *testing.T) {
 		{"VM as a data source in the prior state", "mixed", edits{"prior_state.values.root_module.child_modules.0.resources.0.mode": "data"}, guard.RuleAddress, "the state contains"},
 		{"indexed VM in the prior state", "mixed", edits{"prior_state.values.root_module.child_modules.0.resources.0.index": 0}, guard.RuleAddress, "the state contains"},
 		{"other type in the prior state", "mixed", edits{"prior_state.values.root_module.child_modules.0.resources.0.type": "proxmox_vm"}, guard.RuleAddress, "the state contains"},
-		{"foreign VM in the planned values", "create", edits{"planned_values.root_module.child_modules.0.resources.0.provider_name": "x"}, guard.RuleAddress, "the state contains"},
+		{"foreign VM in the planned values", "create", edits{"planned_values.root_module.child_modules.0.resources.0.provider_name": "x"}, guard.RuleAddress, "the plan contains"},
 
 		{"replace", "mixed", edits{"resource_changes.1.change.actions": []any{"delete", "create"}}, guard.RuleReplace, "creates it again"},
 		{"create before destroy", "mixed", edits{"resource_changes.1.change.actions": []any{"create", "delete"}}, guard.RuleReplace, "creates it again"},
