@@ -119,6 +119,16 @@ func tests() []test {
 	}
 }
 
+// TestUnknownVCPUs checks the refusal of pins for a guest whose number of vCPUs is unknown:
+// it does not claim a number.
+func TestUnknownVCPUs(t *testing.T) {
+	t.Parallel()
+	decisions := claim.Decide(host(), rules(), []claim.Guest{{VMID: 1, Description: marker(1, 2, 10)}})
+	if got := decisions[0].Refused; got == nil || !strings.HasPrefix(got.Text, "the number of running vCPUs is unknown, but 2 pins are declared: ") {
+		t.Errorf("refused: %v", got)
+	}
+}
+
 // TestCeilingIsIncluded checks that exactly the maximum share of a host can be pinned, and
 // one more CPU cannot.
 func TestCeilingIsIncluded(t *testing.T) {

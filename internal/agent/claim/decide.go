@@ -131,6 +131,10 @@ func (d *decider) read(r *request) (*Pins, *Refusal) {
 	if refusal := d.allowed(pins); refusal != nil {
 		return nil, refusal
 	}
+	if r.VCPUs == 0 {
+		return nil, refuse(ReasonVCPUs, "the number of running vCPUs is unknown, but %d pins are declared: "+
+			"this ends when all vCPUs run; otherwise, restart the guest", len(pins.CPUs))
+	}
 	if r.VCPUs != len(pins.CPUs) {
 		return nil, refuse(ReasonVCPUs, "%d vCPUs are running, but %d pins are declared: restart the guest if its size was changed", r.VCPUs, len(pins.CPUs))
 	}
