@@ -190,11 +190,12 @@ func firstRefused(path string) string {
 
 func TestGitRefusesModes(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct{ mode, path, want string }{
-		"executable": {"100755", "r/pve-1/node-a-2000.tf", "is executable"},
-		"link":       {"120000", "r/pve-1/node-b-1.tf", "is a symbolic link"},
-		"submodule":  {"160000", "r/pve-2", "is a submodule"},
-		"module":     {"160000", "modules", "is a submodule"},
+	const remove = "git rm -r --cached "
+	for name, tt := range map[string]struct{ mode, path, want, fix string }{
+		"executable": {"100755", "r/pve-1/node-a-2000.tf", "is executable", "git update-index --chmod=-x "},
+		"link":       {"120000", "r/pve-1/node-b-1.tf", "is a symbolic link", remove},
+		"submodule":  {"160000", "r/pve-2", "is a submodule", remove},
+		"module":     {"160000", "modules", "is a submodule", remove},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -209,7 +210,10 @@ func TestGitRefusesModes(t *testing.T) {
 			run(t, ann, "commit", "--quiet", "-m", "x")
 			run(t, ann, "push", "--quiet")
 			_, _, err := g.Read(t.Context())
-			wantError(t, err, tt.path+" "+tt.want, "git rm -r --cached "+tt.path)
+			wantError(t, err, tt.path+" "+tt.want, tt.fix+tt.path)
+			if both := strings.Contains(err.Error(), "git rm") && strings.Contains(err.Error(), "update-index"); both {
+				t.Errorf("%v: two fixes that contradict each other", err)
+			}
 		})
 	}
 }

@@ -338,9 +338,15 @@ func (r *repository) fleetTree(tree *object.Tree) (*object.Tree, error) {
 	return tree, nil
 }
 
+// executable is the problem of a file that git marks as executable.
+const executable = "is executable"
+
 func (r *repository) refused(name, problem string) error {
 	fix := "remove it in a checkout, git rm -r --cached " + quoted(name) + " && git commit && git push" +
 		", or move the fleet to a separate directory and set fleet.git.subdir to it"
+	if problem == executable {
+		fix = "clear its mode in a checkout, git update-index --chmod=-x " + quoted(name) + " && git commit && git push"
+	}
 	misleads := slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool {
 		return part == "" || part == "." || part == ".." || strings.EqualFold(part, ".git") // git interprets such a path differently
 	})
@@ -417,7 +423,7 @@ func entryProblem(entry object.TreeEntry, role role) string {
 	case role == roleRefused, strings.Contains(entry.Name, "/"):
 		return "is not part of a fleet"
 	case entry.Mode == filemode.Executable:
-		return "is executable: run git update-index --chmod=-x on it"
+		return executable
 	case !isTree(entry) && entry.Mode != filemode.Regular && entry.Mode != filemode.Deprecated:
 		return fmt.Sprintf("has the mode %s: a fleet must contain regular files only", entry.Mode)
 	}

@@ -291,6 +291,27 @@ func TestKeyFile(t *testing.T) {
 	}
 }
 
+// TestKeyOfAnotherInCreate creates a key where another process just created one that
+// other users can write: the fix is chmod, not another directory.
+func TestKeyOfAnotherInCreate(t *testing.T) {
+	t.Parallel()
+	vault := store.FileVault(filepath.Join(t.TempDir(), "key"))
+	if err := os.WriteFile(string(vault), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(string(vault), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	_, err := vault.Create(t.Context(), []byte("{}"))
+	if err == nil || !strings.Contains(err.Error(), "run chmod 600") || strings.Contains(err.Error(), "state_dir") {
+		t.Errorf("existing key: %v", err)
+	}
+	_, err = store.FileVault("/proc/numaform/key").Create(t.Context(), []byte("{}"))
+	if err == nil || !strings.Contains(err.Error(), "set state_dir or history.key_file to a writable location") {
+		t.Errorf("no directory: %v", err)
+	}
+}
+
 // TestKeySecret stores the key in a Secret, which never changes.
 func TestKeySecret(t *testing.T) {
 	t.Parallel()

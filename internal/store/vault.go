@@ -130,37 +130,40 @@ func (v FileVault) Load(context.Context) ([]byte, error) {
 }
 
 // Create writes the file completely or not at all, and never replaces an existing one.
-func (v FileVault) Create(ctx context.Context, content []byte) (existing []byte, err error) {
-	dir := filepath.Dir(string(v))
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%w: set state_dir or history.key_file to a writable location", err)
-		}
-	}()
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	file, err := os.CreateTemp(dir, ".key-") // with mode 0600
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, os.Remove(file.Name())) }()
-	_, err = file.Write(content)
-	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return nil, err
-	}
-	err = os.Link(file.Name(), string(v))
+func (v FileVault) Create(ctx context.Context, content []byte) ([]byte, error) {
+	err := v.create(content)
 	if errors.Is(err, fs.ErrExist) {
 		return v.Load(ctx)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: set state_dir or history.key_file to a writable location", err)
+	}
+	return content, nil
+}
+
+// create writes the file. It returns fs.ErrExist if the file exists.
+func (v FileVault) create(content []byte) (err error) {
+	dir := filepath.Dir(string(v))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(dir, ".key-") // with mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.Remove(file.Name())) }()
+	_, err = file.Write(content)
+	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := os.Link(file.Name(), string(v)); err != nil {
+		return err
 	}
 	parent, err := os.Open(dir)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return content, errors.Join(parent.Sync(), parent.Close())
+	return errors.Join(parent.Sync(), parent.Close())
 }
 
 // SecretVault stores a key in a Secret.
