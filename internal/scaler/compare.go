@@ -241,7 +241,13 @@ func (v *hostView) imports(plan *tfjson.Plan) ([]fleet.VM, error) {
 			if err := v.mayBe(guest, &vm); err != nil {
 				return nil, err
 			}
-			return nil, &VMIDTakenError{VM: vm.Name, VMID: vm.VMID, Guest: guest.Name, Host: guest.host}
+			taken := &VMIDTakenError{VM: vm.Name, VMID: vm.VMID, Guest: guest.Name, Host: guest.host}
+			for _, other := range v.guests {
+				if v.is(other, &vm) {
+					taken.Copy, taken.CopyHost = fleet.VMID(other.VMID), other.host
+				}
+			}
+			return nil, taken
 		}
 	}
 	return existing, nil

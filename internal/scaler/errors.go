@@ -44,11 +44,20 @@ type VMIDTakenError struct {
 	VMID  fleet.VMID
 	Guest string
 	Host  topology.HostID
+	// Copy is another guest with the VM's key, such as a clone of the VM, on CopyHost; 0
+	// means none. While it exists, numaform does not give the VM another VMID.
+	Copy     fleet.VMID
+	CopyHost topology.HostID
 }
 
 func (e *VMIDTakenError) Error() string {
-	return fmt.Sprintf("vm %s: VMID %d belongs to guest %q on %s, which does not have this VM's key: that guest is not changed; "+
-		"plan again to give the VM another VMID", e.VM, e.VMID, e.Guest, e.Host)
+	fix := "plan again to give the VM another VMID"
+	if e.Copy != 0 {
+		fix = fmt.Sprintf("this VM's key is in the description of guest %d on %s: remove the marker line there, or remove that guest, "+
+			"then plan again to give the VM another VMID", e.Copy, e.CopyHost)
+	}
+	return fmt.Sprintf("vm %s: VMID %d belongs to guest %q on %s, which does not have this VM's key: that guest is not changed; %s",
+		e.VM, e.VMID, e.Guest, e.Host, fix)
 }
 
 // NotStandbyError reports that a VM cannot be woken, because it is not a standby VM that

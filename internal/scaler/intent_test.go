@@ -1,6 +1,7 @@
 package scaler_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -205,6 +206,54 @@ func TestGuestsOnAHostThatIsDown(t *testing.T) {
 	target := guard.Target{Address: generator.Address(&moved), VMID: 2000, Key: moved.Key, Host: "pve-2"}
 	if err := w.StillFree(guard.Intent{Delete: []guard.Target{target}}); !as[*scaler.HostDownError](err) {
 		t.Errorf("delete: %v", err)
+	}
+}
+
+// TestTakenByACopy plans a VM whose VMID belongs to another guest, while a clone with its
+// marker has another VMID: the fix is to remove the marker, because the VM keeps its VMID as
+// long as a guest has its key.
+func TestTakenByACopy(t *testing.T) {
+	t.Parallel()
+	a := vm(pve1, 2000)
+	clone := guestOf(a)
+	clone.VMID = 150
+	for name, tt := range map[string]struct {
+		guests []topology.Guest
+		want   string
+	}{
+		"no copy": {[]topology.Guest{stranger(2000)}, "is not changed; plan again to give the VM another VMID"},
+		"a copy":  {[]topology.Guest{stranger(2000), clone}, "this VM's key is in the description of guest 150 on lab/pve-1: remove the marker line there"},
+	} {
+		change := &scaler.Change{After: fleet.Fleet{ClusterID: clusterID, VMs: []fleet.VM{a}}, Snapshot: snapshot(tt.guests...)}
+		v, err := newScaler(t, nil).Look(t.Context(), change, pve1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = v.Imports(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{create(a)}})
+		if !as[*scaler.VMIDTakenError](err) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
+		}
+	}
+}
+
+// TestUnknownWhetherANodeExists checks that a VM is not deleted if the cluster does not
+// answer whether its Node exists.
+func TestUnknownWhetherANodeExists(t *testing.T) {
+	t.Parallel()
+	a := vm(pve1, 2000)
+	s := newScaler(t, func(c *scaler.Config) {
+		c.Drained = func(context.Context, string) error { return nil }
+		c.NodeExists = func(context.Context, string) (bool, error) { return false, errors.New("connection refused") }
+	})
+	change := &scaler.Change{After: fleet.Fleet{ClusterID: clusterID}, Removed: []fleet.VM{a}, Snapshot: snapshot(guestOf(a))}
+	v, err := s.Look(t.Context(), change, pve1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.CheckNodes(t.Context(), v)
+	target := v.Intent(&tfjson.Plan{ResourceChanges: []*tfjson.ResourceChange{remove(a)}}, nil).Delete[0]
+	if target.Drained || target.Gone || !strings.Contains(target.Blocked, "connection refused") {
+		t.Errorf("%+v, want it blocked by the error", target)
 	}
 }
 

@@ -174,13 +174,15 @@ func (w *Writer) merge(
 // giveUpReused gives up VMs that do not exist and whose VMID now belongs to another guest:
 // a NodeClaim cannot change its VM.
 func (w *Writer) giveUpReused(b *batch) {
-	for _, vm := range b.change.index().reused(w.fleet()) {
+	index := b.change.index()
+	for _, vm := range index.reused(w.fleet()) {
 		m := w.members[vm.Key]
 		if m.moving || b.change.from.busy[vm.Host] {
 			continue
 		}
 		if !m.leaving {
-			w.set(m, PhaseFailed, &VMIDTakenError{VM: vm.Name, VMID: vm.VMID, Guest: "another guest", Host: vm.Host})
+			guest, _ := index.with(&vm)
+			w.set(m, PhaseFailed, &VMIDTakenError{VM: vm.Name, VMID: vm.VMID, Guest: guest.Name, Host: guest.host})
 		}
 		if m.Filed {
 			b.remove(vm.Key)

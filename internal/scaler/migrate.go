@@ -175,6 +175,10 @@ func (s *Scaler) take(at places, old *relic) (bool, error) {
 // maxState limits the size of a migrated state.
 const maxState = 256 << 20
 
+// removeRecord is the hint for the record of an engine's run. Without the record, a lock
+// that the run left on a state is not known to be stale.
+const removeRecord = "remove it after checking that no older numaform runs; if that left a lock on a state, the next plan reports it with the fix"
+
 // RelicError reports why a file of an older version cannot be migrated.
 type RelicError struct{ Path, Problem, Hint string }
 
@@ -197,10 +201,11 @@ func (r *relic) read() (content []byte, err error) {
 		return nil, fmt.Errorf("checking whether %s is tracked by git: %w", r.path(), err)
 	}
 	if tracked {
-		return nil, &RelicError{
-			r.path(), "is tracked by git, so anyone who may push can replace it",
-			"run git rm --cached on it if you know that it is yours; otherwise remove it, and numaform imports the VMs by their markers",
+		hint := "run git rm --cached on it if you know that it is yours; otherwise remove it, and numaform imports the VMs by their markers"
+		if r.to == "" {
+			hint = removeRecord
 		}
+		return nil, &RelicError{r.path(), "is tracked by git, so anyone who may push can replace it", hint}
 	}
 	file, err := root.OpenFile(filepath.FromSlash(r.name), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -213,7 +218,10 @@ func (r *relic) read() (content []byte, err error) {
 // ordinary returns an error if a relic is not a regular file, is larger than maxState, or
 // is reached through a link.
 func (r *relic) ordinary(root *os.Root) error {
-	const restore = "replace it with the state itself, or remove it, and numaform imports the VMs by their markers"
+	restore := "replace it with the state itself, or remove it, and numaform imports the VMs by their markers"
+	if r.to == "" {
+		restore = removeRecord
+	}
 	for at := ""; at != r.name; {
 		next, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(r.name, at), "/"), "/")
 		at = strings.TrimPrefix(at+"/"+next, "/")

@@ -96,6 +96,24 @@ func TestGoesOnce(t *testing.T) {
 	}
 }
 
+// TestNamesTheGuestWithItsVMID gives up a VM whose VMID now belongs to a guest on another
+// host: the error names that guest and its host.
+func TestNamesTheGuestWithItsVMID(t *testing.T) {
+	t.Parallel()
+	made := vm(pve1, 2000)
+	there := snapshot()
+	there.Hosts[1].Guests = append(there.Hosts[1].Guests, stranger(2000))
+	writer := scaler.NewWriter(newScaler(t, nil, made), scaler.WriterConfig{
+		Snapshot: func(context.Context) (*topology.Snapshot, error) { return there, nil },
+	})
+	writer.NextBatch(t)
+	state, _ := writer.VM(made.Key)
+	var taken *scaler.VMIDTakenError
+	if !errors.As(state.Err, &taken) || taken.Guest != "accounting" || taken.Host != pve2 {
+		t.Errorf("error %v, want guest accounting on %s", state.Err, pve2)
+	}
+}
+
 // silent is a Proxmox that does not respond for one host.
 type silent struct {
 	live

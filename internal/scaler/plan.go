@@ -369,8 +369,10 @@ func (s *Scaler) checkNodes(ctx context.Context, v *hostView, takenOut []fleet.V
 		exists := false
 		if s.config.NodeExists != nil && v.blocked[address] == "" {
 			var err error
-			exists, err = s.config.NodeExists(ctx, vm.Name)
-			exists = exists && err == nil
+			if exists, err = s.config.NodeExists(ctx, vm.Name); err != nil {
+				v.blocked[address] = fmt.Sprintf("checking whether its Node exists: %v: plan again when the cluster responds", err)
+				exists = true // not proven to be gone
+			}
 		}
 		// A standby VM that never ran has lost no Node.
 		guest, _ := v.of(&vm)
