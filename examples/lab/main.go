@@ -43,7 +43,7 @@ func newCommand() *cobra.Command {
 		RunE:         func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.ErrOrStderr()) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.listen, "listen", "127.0.0.1:8006", "address to serve on; port 0 picks a free one")
+	flags.StringVar(&o.listen, "listen", "127.0.0.1:8006", "address to serve on; port 0 selects a free port")
 	flags.StringVar(&o.hosts, "hosts", "", "directory with one JSON file per host")
 	flags.StringVar(&o.name, "name", "lab", "name of the Proxmox cluster")
 	flags.StringVar(&o.template, "template", "debian-13-k8s", "name of the template on hosts given as machines")

@@ -389,10 +389,13 @@ func (w *printer) plans(hosts []hostReport) {
 	}
 }
 
-// likeHost returns the hosts with the same result as host, except hosts with repinned
-// VMs.
+// likeHost returns the hosts with the same result as host. A host with repinned VMs is
+// like no other.
 func likeHost(hosts []hostReport, host *hostReport) []string {
 	var same []string
+	if len(host.Repinned) > 0 {
+		return nil
+	}
 	for i := range hosts {
 		h := &hosts[i]
 		if len(h.Repinned) == 0 && h.Summary == host.Summary && h.Error == host.Error && h.Verdict == host.Verdict && h.Digest == host.Digest {

@@ -53,7 +53,8 @@ type Intervals struct {
 	// configuration of each guest.
 	Full time.Duration `yaml:"full"`
 	// Lease is the interval at which the leader renews its Lease. Another replica takes
-	// over three intervals after the last renewal.
+	// over at most four intervals after the last renewal: the Lease expires after three,
+	// and replicas try to acquire it once per interval.
 	Lease time.Duration `yaml:"lease"`
 }
 

@@ -40,7 +40,7 @@ func New(cfg Config) (*Server, error) {
 // Attached returns the result of Config.Attach, or nil.
 func (s *Server) Attached() io.Closer { return s.attached }
 
-// Start serves the API on addr ("127.0.0.1:0" picks a free port) until Close.
+// Start serves the API on addr ("127.0.0.1:0" selects a free port) until Close.
 func (s *Server) Start(addr string) error {
 	return s.program.Call(context.Background(), "PUT", "/address", addr, &s.address)
 }

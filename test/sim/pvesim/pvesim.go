@@ -70,7 +70,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Start serves on addr ("127.0.0.1:0" picks a free port) until Close.
+// Start serves on addr ("127.0.0.1:0" selects a free port) until Close.
 func (s *Server) Start(addr string) error {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
