@@ -35,8 +35,8 @@ Priority: optional
 Homepage: https://github.com/numaform/numaform
 Installed-Size: $size
 Description: CPU pins of VMs on a Proxmox VE host
- Pins the vCPUs of VMs to the CPUs that their descriptions declare, and keeps
- other guests off these CPUs. Part of numaform, a Kubernetes node
+ Pins the vCPUs of VMs to the CPUs that their descriptions declare, and reports
+ other guests on these CPUs or keeps them off. Part of numaform, a Kubernetes node
  autoscaler for Proxmox VE; it needs neither network access nor credentials.
 EOF
 mkdir -p "$out"
