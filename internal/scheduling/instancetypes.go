@@ -315,6 +315,7 @@ func (f *typeFile) instanceType() (InstanceType, error) {
 	t := InstanceType{Name: f.Name, CapacityType: capacityType, VCPUs: int(cpu.Value()), MemoryMiB: memory.Value() / mebibyte}
 	t.Pods = defaultPods(t.MemoryMiB / 1024)
 	t.Price = price(t.VCPUs, t.MemoryMiB, t.CapacityType)
+	t.Overhead = defaultOverhead(t.VCPUs, t.MemoryMiB/1024)
 	if f.Overhead != nil {
 		t.Overhead = *f.Overhead
 	}

@@ -73,6 +73,12 @@ func TestParseInstanceTypes(t *testing.T) {
 	if want := (0.025*2 + 0.001*32) / 2; first.Price != want {
 		t.Errorf("spot costs %v, want %v", first.Price, want)
 	}
+	if kube := first.Overhead.KubeReserved.Cpu().String(); kube != "20m" || first.Overhead.SystemReserved != nil {
+		t.Errorf("the first type reserves %+v, want its own overhead", first.Overhead)
+	}
+	if tiny := types[2].Overhead; tiny.KubeReserved.Memory().String() != "192Mi" || tiny.EvictionThreshold.Memory().String() != "100Mi" {
+		t.Errorf("a type without overhead reserves %+v, want the defaults of its size", tiny)
+	}
 	if cards := types[1].Extra["nvidia.com/gpu"]; cards.Value() != 2 {
 		t.Errorf("GPUs are %s", cards.String())
 	}
