@@ -134,7 +134,8 @@ func (c *checkout) checkClean(r *repository, head plumbing.Hash) error {
 func (c *checkout) checkPushed(r *repository, tips []plumbing.Hash, head plumbing.Hash) error {
 	var pushed map[plumbing.Hash]bool // the commits of the branch; nil until they are needed
 	var unpushed []string
-	for _, tip := range tips {
+	onHead := false // whether commits of the checkout's head, the first tip, are unpushed
+	for i, tip := range tips {
 		if pushed[tip] {
 			continue
 		}
@@ -162,6 +163,7 @@ func (c *checkout) checkPushed(r *repository, tips []plumbing.Hash, head plumbin
 				changes, err := c.changesFleet(r, commit)
 				if changes {
 					unpushed = append(unpushed, commit.Hash.String()[:12])
+					onHead = onHead || i == 0
 				}
 				pushed[commit.Hash] = true // do not list it again
 				return err
@@ -174,8 +176,12 @@ func (c *checkout) checkPushed(r *repository, tips []plumbing.Hash, head plumbin
 	if len(unpushed) == 0 {
 		return nil
 	}
-	return fmt.Errorf("the checkout %s has commits of the fleet that are not on %s: %s: nothing was done: push them with git -C %s push origin HEAD:%s, or drop them with git -C %s reset --keep origin/%s",
-		c.dir, r.where(), listed(unpushed), quoted(c.dir), r.config.Branch, quoted(c.dir), r.config.Branch)
+	from, drop := "HEAD", "reset --keep origin/"+r.config.Branch
+	if !onHead {
+		from, drop = r.config.Branch, "branch --force "+r.config.Branch+" origin/"+r.config.Branch
+	}
+	return fmt.Errorf("the checkout %s has commits of the fleet that are not on %s: %s: nothing was done: push them with git -C %s push origin %s:%s, or drop them with git -C %s %s",
+		c.dir, r.where(), listed(unpushed), quoted(c.dir), from, r.config.Branch, quoted(c.dir), drop)
 }
 
 // changesFleet reports whether a commit's fleet differs from the fleet of each parent.

@@ -175,7 +175,7 @@ func (c *Controller) wake(ctx context.Context, woken []scheduling.Woken, pods po
 	list := make([]reserved, len(vms))
 	for i, vm := range vms {
 		list[i] = reserved{vm: vm, classHash: woken[i].ClassHash, pods: pods.of(woken[i].Pods)}
-		log.FromContext(ctx).Info("woke standby vm", logkey.VM, vm.Name, logkey.NodePool, vm.Pool, logkey.Host, vm.Host.String(),
+		log.FromContext(ctx).Info("requested the wake of standby vm", logkey.VM, vm.Name, logkey.NodePool, vm.Pool, logkey.Host, vm.Host.String(),
 			logkey.InstanceType, vm.InstanceType, logkey.Pods, len(list[i].pods))
 	}
 	return list, nil
@@ -243,7 +243,7 @@ func (c *Controller) removeSpare(ctx context.Context, d *scheduling.Decision, st
 		c.config.Writer.Remove(vm.Key)
 		c.batch.triggerIn(replaceEvery)
 		reason := cmp.Or(outdated, "no CapacityBuffer needs it")
-		log.FromContext(ctx).Info("removed standby vm", logkey.VM, vm.Name, logkey.NodePool, vm.Pool, logkey.Host, vm.Host.String(), logkey.Reason, reason)
+		log.FromContext(ctx).Info("requested the removal of standby vm", logkey.VM, vm.Name, logkey.NodePool, vm.Pool, logkey.Host, vm.Host.String(), logkey.Reason, reason)
 	}
 	c.unneeded = since
 }
