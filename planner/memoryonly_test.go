@@ -25,7 +25,7 @@ func withMemoryOnly() topology.Host {
 // settings forbid its use.
 func TestMemoryOnlyNodes(t *testing.T) {
 	t.Parallel()
-	const refused = "r1/pve-1 has 124 GiB free: add a host or lower memory in the NodePool, or list NUMA nodes 1 under memorynodes of the host in topology_file"
+	const refused = "r1/pve-1 has 124 GiB free: add a host, lower the memory requests of the pods, or allow smaller instance types in the NodePool, or list NUMA nodes 1 under memorynodes of the host in topology_file"
 	none, some := topology.CPUs(), topology.CPUs(1)
 	for _, tt := range []struct {
 		name   string
@@ -45,7 +45,7 @@ func TestMemoryOnlyNodes(t *testing.T) {
 		{"listed as none", func(h *topology.Host) { h.MemoryNodes = &none }, spec(fleet.PolicyNUMA, 8, 130*gib), refused},
 		{"huge pages", func(h *topology.Host) {
 			h.NUMANodes[0].HugePages, h.NUMANodes[1].HugePages = map[int]int64{1 << 20: 8}, map[int]int64{1 << 20: 200}
-		}, inPages(spec(fleet.PolicyNUMA, 8, 16*gib), fleet.HugePages1Gi), "r1/pve-1 NUMA node 0 has room for 16 vCPUs and 8 GiB in huge pages of 1 GiB: reserve more of these huge pages on NUMA nodes 0 to 9 at boot, or lower memory in the NodePool"},
+		}, inPages(spec(fleet.PolicyNUMA, 8, 16*gib), fleet.HugePages1Gi), "r1/pve-1 NUMA node 0 has room for 16 vCPUs and 8 GiB in huge pages of 1 GiB: reserve more of these huge pages at boot (Proxmox uses only those on NUMA nodes 0 to 9), or lower the memory requests of the pods"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

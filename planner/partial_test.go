@@ -99,7 +99,7 @@ func TestWholeCores(t *testing.T) {
 	required.WholeCores = true
 	for fix, s := range map[string]fleet.Spec{
 		"or set wholeCores: Prefer in the ProxmoxNodeClass": required,
-		"lower cpu in the NodePool":                         spec(fleet.PolicyIsolated, 2, gib),
+		"or allow smaller instance types in the NodePool":   spec(fleet.PolicyIsolated, 2, gib),
 	} {
 		_, unplaced := place(t, snapshot(halfUsed("pve-1", 0, 1, 2, 3)), nil, s)
 		if len(unplaced) != 1 || !strings.HasSuffix(unplaced[0].Reason, fix) {

@@ -60,7 +60,7 @@ func (w request) problem() string {
 		return "the policy Shared does not support huge pages: use NUMA, Dedicated or Isolated in the ProxmoxNodeClass"
 	case w.memory%w.backing.mib() != 0:
 		return fmt.Sprintf("its memory of %d MiB is not a multiple of %d MiB, the size of its huge pages: "+
-			"set another size in the NodePool, or other huge pages in the ProxmoxNodeClass", w.memory, w.backing.mib())
+			"allow other instance types in the NodePool, or set other huge pages in the ProxmoxNodeClass", w.memory, w.backing.mib())
 	}
 	switch w.policy {
 	case fleet.PolicyShared, fleet.PolicyNUMA, fleet.PolicyDedicated, fleet.PolicyIsolated:

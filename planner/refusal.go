@@ -14,7 +14,7 @@ import (
 type gap struct{ has, fix string }
 
 // lowerCPU is the hint for a lack of CPUs.
-const lowerCPU = "add a host or lower cpu in the NodePool"
+const lowerCPU = "add a host, lower the CPU requests of the pods, or allow smaller instance types in the NodePool"
 
 // refusal explains why spec i was not placed: the request, the best host and what it lacks,
 // the unavailable hosts, and a fix. For an invalid request, it returns only the problem.
@@ -119,7 +119,7 @@ func (s *state) lacks(w request) (has int64, explain func() gap) {
 		return share(int64(s.agentRoom()), vcpus), func() gap {
 			return gap{
 				has: fmt.Sprintf("has a numaform-agent that allows pinning of %s, including siblings", count(s.agentRoom(), "more CPU")),
-				fix: "raise max_pinned_percent in /etc/numaform-agent.yaml on the host and restart numaform-agent, add a host, or lower cpu in the NodePool",
+				fix: "raise max_pinned_percent in /etc/numaform-agent.yaml on the host and restart numaform-agent, add a host, lower the CPU requests of the pods, or allow smaller instance types in the NodePool",
 			}
 		}
 	}
@@ -161,7 +161,7 @@ func (s *state) lacksNodes(w request) (has int64, explain func() gap) {
 			prefers := w
 			prefers.wholeOnly = false
 			if _, fits := s.evaluateAll(prefers); fits {
-				g.fix = "add a host, lower cpu in the NodePool, or set wholeCores: Prefer in the ProxmoxNodeClass"
+				g.fix = "add a host, lower the CPU requests of the pods, allow smaller instance types in the NodePool, or set wholeCores: Prefer in the ProxmoxNodeClass"
 			}
 		}
 		if memory < w.memory || best.memory < w.memory && best.whole >= w.vcpus {
@@ -183,9 +183,9 @@ func (w *request) of(mib int64) string {
 // memoryFix returns the fix for a lack of memory on the host.
 func (s *state) memoryFix(w *request) string {
 	if w.backing != ordinary {
-		return "reserve more of these huge pages on NUMA nodes 0 to 9 at boot, or lower memory in the NodePool"
+		return "reserve more of these huge pages at boot (Proxmox uses only those on NUMA nodes 0 to 9), or lower the memory requests of the pods"
 	}
-	fix := "add a host or lower memory in the NodePool"
+	fix := "add a host, lower the memory requests of the pods, or allow smaller instance types in the NodePool"
 	if s.unlent != nil {
 		fix += ", or list NUMA nodes " + topology.CPUs(s.unlent...).String() + " under memorynodes of the host in topology_file"
 	}

@@ -29,12 +29,12 @@ func TestView(t *testing.T) {
 		{"shared", spec(fleet.PolicyShared, 4, gib), planner.View{Fits: true, VCPUs: 11}},
 		{
 			"numa", spec(fleet.PolicyNUMA, 4, 30*gib),
-			planner.View{Lacks: "has 28 GiB free", Fix: "add a host or lower memory in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(6)}, {VCPUs: vcpus(8)}}},
+			planner.View{Lacks: "has 28 GiB free", Fix: "add a host, lower the memory requests of the pods, or allow smaller instance types in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(6)}, {VCPUs: vcpus(8)}}},
 		},
 		{"dedicated", spec(fleet.PolicyDedicated, 4, gib), planner.View{Fits: true, VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(4)}, {VCPUs: vcpus(8)}}}},
 		{
 			"isolated", spec(fleet.PolicyIsolated, 7, gib),
-			planner.View{Lacks: "NUMA node 1 has room for 4 vCPUs and 14 GiB; 2 NUMA nodes together have room for 6 vCPUs and 28 GiB", Fix: "add a host or lower cpu in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(2)}, {VCPUs: vcpus(4)}}},
+			planner.View{Lacks: "NUMA node 1 has room for 4 vCPUs and 14 GiB; 2 NUMA nodes together have room for 6 vCPUs and 28 GiB", Fix: "add a host, lower the CPU requests of the pods, or allow smaller instance types in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(2)}, {VCPUs: vcpus(4)}}},
 		},
 	}
 	for _, tt := range tests {

@@ -114,7 +114,7 @@ func kindsOfPending() []pending {
 		},
 		{
 			name: "larger than any host", pod: deployment("a", 1, "10", "1Gi", ""), hosts: func(s *topology.Snapshot) { s.Hosts = oneHost(4, 64).Hosts },
-			obstacle: scheduling.ObstacleHost, want: "lab/solo has only 8 CPUs, and a VM with more vCPUs cannot start: add a host or lower cpu", host: "lab/solo",
+			obstacle: scheduling.ObstacleHost, want: "lab/solo has only 8 CPUs, and a VM with more vCPUs cannot start: add a host, lower the CPU requests", host: "lab/solo",
 			fix: func(p *pending) { p.hosts = func(s *topology.Snapshot) { s.Hosts = oneHost(8, 64).Hosts } },
 		},
 		{
@@ -168,7 +168,7 @@ func kindsOfPending() []pending {
 			class: "{template: {name: debian}, placement: {policy: NUMA}}",
 			pool:  poolWith("requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [m1.1VCPU-8GB]}]"),
 			hosts: func(s *topology.Snapshot) { s.Hosts = []topology.Host{machine("two", 1, 2, 4, 12)} }, host: "lab/two",
-			obstacle: scheduling.ObstacleHost, want: "1 NUMA vCPU, 8 GiB: lab/two NUMA node 0 has room for 8 vCPUs and 6 GiB; 2 NUMA nodes together have room for 16 vCPUs and 12 GiB: add a host or lower memory",
+			obstacle: scheduling.ObstacleHost, want: "1 NUMA vCPU, 8 GiB: lab/two NUMA node 0 has room for 8 vCPUs and 6 GiB; 2 NUMA nodes together have room for 16 vCPUs and 12 GiB: add a host, lower the memory requests",
 			fix: func(p *pending) {
 				p.hosts = func(s *topology.Snapshot) { s.Hosts = []topology.Host{machine("two", 1, 2, 4, 32)} }
 			},
@@ -176,7 +176,7 @@ func kindsOfPending() []pending {
 		{
 			name: "memory kept for the host", pod: deployment("a", 1, "1", "6Gi", ""),
 			hosts:    only("ryzen", func(h *topology.Host) { h.ReservedMemoryMiB = 60 * 1024 }),
-			obstacle: scheduling.ObstacleHost, want: "lab/ryzen has 4 GiB free: add a host or lower memory",
+			obstacle: scheduling.ObstacleHost, want: "lab/ryzen has 4 GiB free: add a host, lower the memory requests",
 			fix: func(p *pending) {
 				p.hosts = only("ryzen", func(h *topology.Host) { h.ReservedMemoryMiB = 1024 })
 			},
