@@ -104,10 +104,11 @@ func (s *state) lacks(w request) (has int64, explain func() gap) {
 	case !w.policy.Pinned() && s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
 		left := max(0, s.floatRoom(w.ratio, s.allFree)-s.floating)
 		return share(int64(left), vcpus), func() gap {
-			return gap{
-				has: fmt.Sprintf("has %s and room for %d more", count(s.floating, "floating vCPU"), left),
-				fix: "add a host or raise overcommit in the ProxmoxNodeClass",
+			g := gap{has: fmt.Sprintf("has %s and room for %d more", count(s.floating, "floating vCPU"), left), fix: lowerCPU}
+			if w.policy == fleet.PolicyShared {
+				g.fix = "add a host or raise overcommit in the ProxmoxNodeClass"
 			}
+			return g
 		}
 
 	case w.policy.Pinned() && w.vcpus > s.pinRoom(w.ratio):
