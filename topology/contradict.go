@@ -102,9 +102,11 @@ func (s Source) fix() string {
 	case SourceAgent:
 		return "publish it again with `systemctl start numaform-agent-publish` or `numaform topology collect -o notes` on the host"
 	case SourceCapacity:
-		return "correct the VM, or run `numaform topology collect` on the host"
-	default:
+		return "correct the VM, or run `numaform topology collect` on the host and add the file to machines in numaform.yaml"
+	case SourceCollected:
 		return "run `numaform topology collect` on the host again"
+	default:
+		return "run `numaform topology collect` on the host and add the file to machines in numaform.yaml"
 	}
 }
 

@@ -21,7 +21,7 @@ func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 		}
 		where := host.ID().String()
 		if len(host.Templates) == 0 {
-			e.add("template", Warn, where, "has no template, so numaform cannot clone nodes on it", "create a template with the same name as on other hosts: see docs/join.md")
+			e.add("template", Warn, where, "has no template, so numaform cannot clone nodes on it", "create a template with the same name as on other hosts: see docs/templates.md")
 		}
 		for _, template := range host.Templates {
 			if template.Problem != "" {
@@ -33,7 +33,7 @@ func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 		}
 	}
 	if !usable {
-		e.add("template", Fail, string(r.Name), "no host has a usable template", "create a template, or fix one of the problems above: see docs/join.md")
+		e.add("template", Fail, string(r.Name), "no host has a usable template", "create a template, or fix one of the problems above: see docs/templates.md")
 	}
 }
 
