@@ -188,7 +188,7 @@ func explain(name string, err error) *DocumentError {
 // replaced.
 func explainCall(text, whole string) string {
 	if key := noKey.FindStringSubmatch(whole); key != nil && strings.HasPrefix(text, "map has no entry for key ") {
-		return fmt.Sprintf("key %q does not exist: add it to the Secret of valuesRef if it belongs to .Values; otherwise read it with `get` and `default`", key[1])
+		return fmt.Sprintf("key %q does not exist: add it to the Secret of valuesRef if it belongs to .Values, or read it with `get` and `default`", key[1])
 	}
 	if field := noField.FindStringSubmatch(text); field != nil {
 		return fmt.Sprintf("field %s does not exist: see docs/join.md for the available fields", field[1])

@@ -24,7 +24,7 @@ func newDrift(process Process) *cobra.Command {
 		Short: "Compare every VM with its file, and advise how to resolve differences",
 		Long: "Compare every VM with its file, and advise how to resolve differences. The command reads all of Proxmox and changes nothing. " +
 			"With --repair, it reverts differences that an update in place can revert while the VM runs, as a planned and checked change. " +
-			"It never replaces a VM. With --every, it repeats until it is interrupted, and only reports failures.",
+			"It never replaces a VM. With --every, it repeats until it is interrupted; a failure is reported and does not end it.",
 		RunE: func(command *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return err
