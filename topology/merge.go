@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // Merge combines the facts that several sources report about one host: each fact comes from
@@ -214,7 +215,11 @@ func (m *Machine) mergeCores(machines []Machine) []string {
 		}
 	}
 	if faults := m.checkCores(); problem == "" && len(faults) > 0 {
-		problem = fmt.Sprintf("siblings of %s contradict NUMA nodes of %s: %s", name, m.Sources[FactNUMA].name(), faults[0])
+		other := "NUMA nodes of " + m.Sources[FactNUMA].name()
+		if !strings.Contains(faults[0].Error(), "NUMA nodes") {
+			other = "caches of " + m.Sources[FactCaches].name()
+		}
+		problem = fmt.Sprintf("siblings of %s contradict %s: %s", name, other, faults[0])
 	}
 	if problem == "" {
 		return nil
