@@ -29,7 +29,7 @@ func examples() map[string]string {
   numaform plan -f manifests/ -f pods.yaml           # for the pods in files, without a cluster
   numaform plan -f manifests/ --diff                 # also shows the diff of the node files
   numaform plan -f manifests/ --snapshot lab.json --no-engine --out review   # without Proxmox and engine: files only`,
-		"plans": `  numaform plans                                     # changes that are pending approval
+		"plans": `  numaform plans                                     # changes that require approval, also decided ones
   numaform plans workers-7f3a1c                      # the diff of one change`,
 		"policy": `  numaform policy show                               # effective rules and limits
   numaform policy test --policy default --policy mine.yaml cases/`,
