@@ -72,8 +72,8 @@ const (
 // StandbyStrategy is the provisioningStrategy of CapacityBuffers that use stopped VMs.
 const StandbyStrategy = Group + "/standby"
 
-// AnnotationReserve, on such a CapacityBuffer, sets whether its stopped VMs reserve their
-// CPUs and memory: true or false. VMs with pinned CPUs always do.
+// AnnotationReserve is true or false on a CapacityBuffer with this strategy: whether its
+// stopped VMs reserve their CPUs and memory. VMs with pinned CPUs always do.
 const AnnotationReserve = Group + "/reserve"
 
 // FinalizerNodeClass prevents the deletion of a ProxmoxNodeClass while NodeClaims refer to it.
