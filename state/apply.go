@@ -24,10 +24,10 @@ const (
 	EventUnlocked EventKind = "unlocked"
 )
 
-// Event is one step of an apply.
+// Event is one step of an apply, or reports that a lock was broken.
 type Event struct {
 	Kind EventKind
-	// Address and Action are the resource's, if the event is about one.
+	// Address and Action are the resource's address and the action on it, or empty.
 	Address string
 	Action  string
 	// Message is one line for people, without secrets.
@@ -45,9 +45,10 @@ type Result struct {
 
 // Apply applies exactly the saved plan, and removes it. A plan can be applied once. When
 // ctx ends, Apply interrupts the engine, which waits for running Proxmox tasks, saves the
-// state and releases the lock; Apply then returns the context's error, and interrupted
-// resources are tainted. If the context's cause is ErrHostLost, running tasks are not
-// awaited, and interrupted resources are missing from the state.
+// state and releases the lock; Apply then returns an error that wraps the context's cause,
+// and resources whose creation was interrupted are tainted. If the context's cause is
+// ErrHostLost, running tasks are not awaited, and such resources are tainted or missing
+// from the state.
 func (w *Workspace) Apply(ctx context.Context, plan *Plan) (*Result, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -152,7 +152,8 @@ func (b *backend) take(w http.ResponseWriter, lock []byte) {
 	b.lock = lock
 }
 
-// release accepts an empty body for force-unlock, as Terraform sends it.
+// release removes the lock if the request names its ID, or has no body, as that of
+// Terraform's force-unlock.
 func (b *backend) release(w http.ResponseWriter, lock []byte) {
 	var want, got struct{ ID string }
 	_ = json.Unmarshal(b.lock, &want)

@@ -98,7 +98,8 @@ func TestHideAll(t *testing.T) {
 			t.Errorf("%s: got %q", secret, got)
 		}
 	}
-	// No process of the workspace gets the second one.
+	// No process of the workspace gets EDITOR_TOKEN, and the other two variables are not
+	// secret.
 	for _, plain := range []string{"plain-1", "plain-2", "plain-3"} {
 		if got := state.HideAll(own, c, plain); got != plain {
 			t.Errorf("%s: got %q", plain, got)

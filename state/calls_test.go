@@ -56,7 +56,7 @@ func planned(plan *state.Plan) []string {
 	return addresses
 }
 
-// entries returns the entries of a list of modules, in any order.
+// entries returns the entries of a list of modules, sorted.
 func entries(t *testing.T, name string) []string {
 	t.Helper()
 	found := strings.Split(string(mustRead(t, name)), "},{")
@@ -68,8 +68,9 @@ func entries(t *testing.T, name string) []string {
 	return found
 }
 
-// TestModuleCallsThatNeedInit checks that calls of modules that are not in the engine's list
-// are not added to it, so that init must run.
+// TestModuleCallsThatNeedInit checks that calls that numaform cannot add to the engine's
+// list, such as calls of modules without an entry, leave the list unchanged, so that init
+// must run.
 func TestModuleCallsThatNeedInit(t *testing.T) {
 	t.Parallel()
 	const known = `{"Modules":[{"Key":"","Source":"","Dir":"."},{"Key":"a","Source":"../m","Dir":"../m"}]}`

@@ -21,7 +21,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// configuration is the part of a directory's .tf files that this package needs.
+// configuration is the part of a directory's configuration files that this package needs.
 type configuration struct {
 	// backend is the kind of the backend; local if there is no backend block.
 	backend string
@@ -34,13 +34,13 @@ type configuration struct {
 	// label of its own and a local directory as its source.
 	calls map[string]string
 	local bool
-	// dependencies are the parts on which init depends, one a line.
+	// dependencies are the parts of the files on which init depends, one per entry.
 	dependencies []string
-	// refused is why numaform does not run the files, or nil.
+	// refused is the reason why numaform does not run the engine on the files, or nil.
 	refused error
 }
 
-// readConfiguration reads the .tf files of a directory.
+// readConfiguration reads the configuration files of a directory: .tf, .tf.json and .tofu.
 func readConfiguration(dir string) (*configuration, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -59,8 +59,8 @@ func readConfiguration(dir string) (*configuration, error) {
 	return parseConfiguration(files), nil
 }
 
-// parseConfiguration parses .tf files. Init depends on all of a file that is not plain
-// HCL; the engine reports its errors.
+// parseConfiguration parses configuration files, by name. If a file is not a .tf file, or
+// has syntax errors, init depends on its whole content; the engine reports the errors.
 func parseConfiguration(files map[string][]byte) *configuration {
 	c := &configuration{backend: "local", local: true, calls: map[string]string{}}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -118,7 +118,8 @@ var exactVersion = regexp.MustCompile(`^=? *([0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-
 
 // requiredVersion returns the exact version of the Proxmox provider that an entry of
 // required_providers names, or "" if the entry names a built-in provider. It returns an
-// error for any other provider, because the engine cannot start one.
+// error for any other provider, because the engine gets none, and for a version that is not
+// exact.
 func requiredVersion(file string, entry *hclsyntax.Attribute) (string, error) {
 	required := constant(entry)
 	if strings.HasPrefix(required["source"], "terraform.io/builtin/") {

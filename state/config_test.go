@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestRequired reads the providers that files require; any provider other than numaform's
-// is refused.
+// TestRequired reads the providers that files require: only built-in providers and
+// numaform's, in an exact version, are accepted.
 func TestRequired(t *testing.T) {
 	t.Parallel()
 	const ours = "registry.opentofu.org/bpg/proxmox"

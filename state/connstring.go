@@ -48,7 +48,8 @@ func parseConn(text string, env map[string]string) (connString, bool) {
 	return c, ok && !named && !elsewhere
 }
 
-// settings returns the settings in the connection string itself.
+// settings returns the settings in the connection string itself. It returns false for a URL
+// that cannot be parsed, or that has a host or a port among its parameters.
 func (c *connString) settings() (map[string]string, bool) {
 	settings := map[string]string{}
 	if !strings.HasPrefix(c.text, "postgres://") && !strings.HasPrefix(c.text, "postgresql://") {

@@ -49,7 +49,7 @@ type Engine struct {
 	Helper string
 
 	// idle holds the clients of directories that are not in use. Each client has already
-	// run the engine for its version, which costs a process.
+	// queried the engine's version, which starts a process.
 	idle sync.Map
 }
 

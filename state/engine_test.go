@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// program writes an executable that behaves like an engine with a version, and warns on
-// stderr if its environment is not clean.
+// program writes an executable that reports a version like an engine. It warns on stderr,
+// and on stdout if its environment is not clean.
 func program(t testing.TB, dir, name, version string) string {
 	t.Helper()
 	script := fmt.Sprintf("#!/bin/sh\n[ \"$TF_CLI_CONFIG_FILE\" = /dev/null ] || echo warning\necho warning >&2\necho '{\"terraform_version\": %q}'\n", version)

@@ -18,19 +18,21 @@ import (
 // provider can be found after its engine was killed.
 const runVariable = "NUMAFORM_RUN"
 
-// clusterVariable identifies, by a hash, the cluster whose states an engine can reach.
-// The provider gets it too, because it outlives a killed engine.
+// clusterVariable identifies, by a hash, the Kubernetes cluster whose states an engine can
+// reach. The provider gets it too, because it outlives a killed engine.
 const clusterVariable = "NUMAFORM_CLUSTER"
 
-// basics are the variables that the engine and the provider inherit from this process,
-// because any program may need them. All other settings are explicit.
+// basics are the variables that the engine, the provider and a download inherit from this
+// process, because any program may need them. Of the others, the engine inherits only its
+// backend's, and a download those for registries.
 var basics = []string{
 	"HOME", "LANG", "LC_ALL", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "USER",
 	"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "http_proxy", "https_proxy", "no_proxy",
 }
 
 // backendVariables maps each backend to the prefixes of its own variables. PostgreSQL's
-// names are complete: a name like PGP_PASSPHRASE belongs to another program.
+// prefixes are longer than PG, because a name like PGP_PASSPHRASE belongs to another
+// program.
 var backendVariables = map[string][]string{
 	"azurerm": {"ARM_"}, "consul": {"CONSUL_"}, "gcs": {"GOOGLE_"}, "http": {"TF_HTTP_"},
 	"kubernetes": {"KUBE_", "KUBERNETES_SERVICE_"}, "s3": {"AWS_"},
@@ -42,7 +44,7 @@ var backendVariables = map[string][]string{
 }
 
 // loginVariables are the variables with which the kubernetes backend finds the API server
-// and logs in. Others with the same prefix, such as KUBE_EDITOR, belong to other programs.
+// and logs in. Others with the same prefix, such as KUBE_EDITOR, do not affect this.
 var loginVariables = []string{
 	"KUBE_CONFIG_PATH", "KUBE_CONFIG_PATHS", "KUBE_CTX", "KUBE_CTX_AUTH_INFO", "KUBE_CTX_CLUSTER",
 	"KUBE_HOST", "KUBE_TOKEN", "KUBE_USER", "KUBE_PASSWORD", "KUBE_CLIENT_CERT_DATA", "KUBE_CLIENT_KEY_DATA",
@@ -60,9 +62,9 @@ const registryVariables = "TF_TOKEN_"
 // encryptionVariable contains OpenTofu's encryption configuration, including keys.
 const encryptionVariable = "TF_ENCRYPTION"
 
-// checkEncryption returns an error unless a state is encrypted if and only if it is
-// configured to be: an accidentally encrypted state would be unreadable where the variable
-// is not set.
+// checkEncryption returns an error if only one of Config.Encryption and the variable
+// TF_ENCRYPTION is set, or if the engine is not OpenTofu. A state that is encrypted only
+// because of the variable would be unreadable where the variable is not set.
 func checkEncryption(c *Config, given bool) error {
 	switch {
 	case c.Encryption && !strings.Contains(c.Engine.Name(), "tofu"):
@@ -81,13 +83,14 @@ func checkEncryption(c *Config, given bool) error {
 // variable that only another one needs.
 type environments struct {
 	engine, provider, download map[string]string
-	// cluster are the variables, as name=value, that identify the cluster that stores a
-	// state.
+	// cluster are the variables, as name=value, that identify the Kubernetes cluster that
+	// stores a state.
 	cluster []string
 }
 
-// canonicalServer returns one spelling of an API server's URL. An engine of another
-// numaform that uses the same cluster is not found if the two spell it differently.
+// canonicalServer returns an API server's URL in a canonical form, or unchanged if it
+// cannot be parsed. strangers does not find the engines of another numaform process for
+// which the URL of the same server has another form.
 func canonicalServer(server string) string {
 	u, err := url.Parse(server)
 	if err != nil || u.Host == "" {
@@ -125,7 +128,8 @@ func environmentsOf(own []string, c *Config, backend, mark string) environments 
 	slices.Sort(cluster)
 	identity := cluster
 	if c.Kubeconfig.Server != "" {
-		// The file's path differs between two numaforms that use the same cluster.
+		// The server identifies the cluster: the path of the kubeconfig may differ between
+		// two processes that use the same one.
 		identity = append(slices.Clone(cluster), canonicalServer(c.Kubeconfig.Server))
 	}
 	plain[clusterVariable] = hashLines(identity)
@@ -177,8 +181,8 @@ const redacted = "[redacted]"
 // redactor removes secrets from the engine's output.
 type redactor struct{ replacer *strings.Replacer }
 
-// redactorOf returns a redactor for every secret that a process of the workspace may
-// receive.
+// redactorOf returns a redactor for the secret variables of all backends, of registries, of
+// encryption and of Config.Env.
 func redactorOf(own []string, c *Config) redactor {
 	secrets := map[string]string{}
 	for name, value := range variablesOf(own) {
@@ -190,8 +194,9 @@ func redactorOf(own []string, c *Config) redactor {
 	return newRedactor(secrets)
 }
 
-// newRedactor returns a redactor for the values of secret variables; for a value of the
-// form "name=secret" it also hides the secret alone.
+// newRedactor returns a redactor for values, of at least 6 characters, of variables with
+// secret names. It also hides the secret alone of a value of the form "name=secret", and
+// the password of a connection string.
 func newRedactor(env map[string]string) redactor {
 	var secrets []string
 	for name, value := range env {

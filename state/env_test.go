@@ -6,7 +6,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestServersHaveOneSpelling checks that all URLs of one API server are equal.
+// TestServersHaveOneSpelling checks the canonical form of an API server's URL.
 func TestServersHaveOneSpelling(t *testing.T) {
 	t.Parallel()
 	for spelling, want := range map[string]string{

@@ -18,11 +18,11 @@ import (
 // ErrStalePlan reports that the state has changed since the plan was made.
 var ErrStalePlan = errors.New("the saved plan is stale because the state has changed: plan again")
 
-// ErrHostLost is the cause of a context canceled because the host went down: its
-// providers are ended without waiting for them.
+// ErrHostLost is the cause of a context canceled because the host went down: Apply then
+// ends the provider without waiting for its running tasks.
 var ErrHostLost = errors.New("the host is lost")
 
-// ErrBusy reports that another numaform works in the directory.
+// ErrBusy reports that another numaform process uses the directory.
 var ErrBusy = errors.New("another numaform process uses this directory: wait until it ends, or stop it")
 
 // CommandError reports that the engine failed. Text is the engine's output, without
@@ -36,8 +36,7 @@ type CommandError struct {
 	// correctly, or else empty.
 	Backend string
 	cause   error
-	// killed is set if the engine was killed by a signal that it cannot catch, so that
-	// its lock remains.
+	// killed is set if the engine was killed by a signal, so that its lock may remain.
 	killed bool
 }
 
@@ -71,8 +70,8 @@ func (e *CommandError) done() string {
 	return "the next run determines what was done"
 }
 
-// Unwrap returns the context's error if the operation was canceled, or
-// ErrStalePlan, or nil.
+// Unwrap returns the context's cause if the operation was canceled, or ErrStalePlan, or
+// nil.
 func (e *CommandError) Unwrap() error { return e.cause }
 
 // Holder is the known state of a lock's holder.
@@ -82,9 +81,9 @@ type Holder string
 const (
 	// HolderUnknown means that the holder may be alive. Only a person may break the lock.
 	HolderUnknown Holder = "unknown"
-	// HolderGone means that the holder provably is dead: by host and time, it is an engine
-	// that this workspace started, or Config.Gone reports that no engine on its host is
-	// alive.
+	// HolderGone means that the holder provably is dead: by host and time, it is the engine
+	// of a failed run in this directory, or Config.Gone reports that no engine on its host
+	// is alive.
 	HolderGone Holder = "gone"
 )
 
@@ -103,7 +102,8 @@ type LockedError struct {
 	// uncertainty.
 	Proof string
 	Dir   string
-	// Lease is the lock in Kubernetes if Unlock cannot break it.
+	// Lease is the name of the Kubernetes Lease if Unlock cannot break the lock, or else
+	// empty.
 	Lease string
 }
 
@@ -173,9 +173,9 @@ func parseLock(text string) *LockedError {
 	return e
 }
 
-// failure converts an error of terraform-exec and the engine's output, and ends the
-// provider: one that was asked to stop must not be called again. It does not wrap the
-// engine's error, whose text may contain secrets.
+// failure converts an error of terraform-exec and the engine's output to a *LockedError or
+// a *CommandError, and ends the provider: one that was asked to stop must not be called
+// again. It does not wrap the engine's error, whose text may contain secrets.
 func (w *Workspace) failure(ctx context.Context, operation string, err error, said ...string) error {
 	if p := w.provider; p != nil {
 		died := p.died()
@@ -259,7 +259,7 @@ func (w *Workspace) unreachable(text string) string {
 	return w.root.backend
 }
 
-// brief returns the engine's text about a backend as one line, without its advice.
+// brief returns the engine's text as one line, without the advice at its end.
 func brief(text string) string {
 	if at := advice.FindStringIndex(text); at != nil {
 		text = text[:at[0]]

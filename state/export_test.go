@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/terraform-exec/tfexec"
 )
 
-// Internals for tests that no engine can exercise.
+// Internals for tests of cases that no engine produces.
 var (
 	ParseLock  = parseLock
 	ParseState = parseState
@@ -106,7 +106,7 @@ func Complete(lock *LockedError, dir string, files map[string][]byte, began time
 // Gone reports whether the holder of a lock is dead.
 func (w *Workspace) Gone(ctx context.Context, lock *LockedError) bool { return w.gone(ctx, lock) }
 
-// AddCalls adds module calls to a directory's list.
+// AddCalls adds module calls to a directory's list, and reports whether it could.
 func AddCalls(dir string, files map[string][]byte) bool {
 	return (&Workspace{config: Config{Dir: dir}}).addCalls(parseConfiguration(files))
 }
@@ -162,5 +162,5 @@ func BehindFence(config Config, env map[string]string) bool {
 	return ok
 }
 
-// CanonicalServer returns one spelling of an API server's URL.
+// CanonicalServer returns the canonical form of an API server's URL.
 func CanonicalServer(server string) string { return canonicalServer(server) }

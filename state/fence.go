@@ -158,8 +158,8 @@ func (f *fence) serve(client net.Conn) {
 	f.idle.Broadcast()
 }
 
-// admit registers a connection, unless the fence is broken. It first waits until it is
-// clear which side ended the previous connections.
+// admit registers a connection and returns true, unless the fence is broken. It first waits
+// until it is clear which side ended the previous connections.
 func (f *fence) admit(conn net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

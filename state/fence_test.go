@@ -179,7 +179,7 @@ func TestFenceBeforeNobody(t *testing.T) {
 	}
 }
 
-// deaf is a server that accepts no connections, so that a dial waits.
+// deaf returns the address of a server that accepts no connections, so that a dial waits.
 func deaf(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
@@ -249,8 +249,8 @@ func (f *faulty) Accept() (net.Conn, error) {
 	return f.Listener.Accept()
 }
 
-// TestFenceWithoutFiles checks that the fence works again after the process ran out of
-// files.
+// TestFenceWithoutFiles checks that the fence works again after the process ran out of file
+// descriptors.
 func TestFenceWithoutFiles(t *testing.T) {
 	t.Parallel()
 	server := newEcho(t, "tcp", "127.0.0.1:0")

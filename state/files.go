@@ -46,7 +46,8 @@ func (w *Workspace) makeDir() error {
 }
 
 // restore makes the directory, and the directories of the modules, contain exactly the
-// configured files. The caller holds mu and the directory's lock.
+// configured files, in addition to the engine's own. It does nothing if the caller owns the
+// directory. The caller holds mu and the directory's lock.
 func (w *Workspace) restore() error {
 	tree := w.tree()
 	if tree == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// rendered is a root with one module, and the files that the engine may read.
+// rendered returns a configuration with the files of a root that calls one module.
 func rendered(t *testing.T, backend string) (config state.Config) {
 	t.Helper()
 	return state.Config{
@@ -38,7 +38,7 @@ func openRendered(t *testing.T, config state.Config) *state.Workspace {
 	})
 }
 
-// listener counts connections.
+// listener listens on a local address and counts the connections to it.
 func listener(t *testing.T) (address string, connections *atomic.Int32) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -149,8 +149,8 @@ func TestOnlyRenderedFiles(t *testing.T) {
 	}
 }
 
-// TestRestoredFilesAreLogged names the files that were written again, and nothing if there
-// were none.
+// TestRestoredFilesAreLogged checks that the log names a changed file that is restored, and
+// nothing if no file was changed.
 func TestRestoredFilesAreLogged(t *testing.T) {
 	t.Parallel()
 	said := &log{}
@@ -230,7 +230,7 @@ func TestErroredStateIsKeptElsewhere(t *testing.T) {
 				t.Fatal(err)
 			}
 			if crash {
-				// numaform died before it checked.
+				// numaform died before it moved the state.
 				if err := os.Remove(config.Errored); err != nil {
 					t.Fatal(err)
 				}

@@ -22,7 +22,7 @@ func TestGone(t *testing.T) {
 	}
 	var asked []string
 	w := open(t, root(t, localBackend), func(c *state.Config) {
-		// Only our engine has this.
+		// No other engine on this host has this value.
 		c.Env = map[string]string{"KUBE_NAMESPACE": t.Name()}
 		c.Gone = func(_ context.Context, host string) (string, bool) {
 			asked = append(asked, host)

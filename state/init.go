@@ -21,9 +21,8 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// Init initializes the directory for the engine: backend, providers, modules. It does
-// nothing if none of them has changed, so it is cheap to call before each plan; Plan and
-// Recover call it themselves.
+// Init initializes the directory for the engine: backend and modules. It skips the engine's
+// init if none of its inputs has changed. Operations that need this do it themselves.
 func (w *Workspace) Init(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -132,7 +131,8 @@ func (w *Workspace) init(ctx context.Context) error {
 var clashed = regexp.MustCompile(`pq: (duplicate key value violates unique constraint "pg_|(schema|relation|type) \S+ already exists)|` +
 	`(secrets|leases\.coordination\.k8s\.io) \S+ already exists|the object has been modified`)
 
-// firstUse is how long to wait for that client, and firstUses how often to try.
+// firstUse is the delay after an init that failed because of a lock or another client, and
+// firstUses is the number of attempts.
 const (
 	firstUse  = 500 * time.Millisecond
 	firstUses = 10

@@ -21,7 +21,8 @@ import (
 
 // run is the record of an operation that takes the state's lock. It exists in the
 // directory while the operation runs. If a process that has locked the directory finds a
-// record, the process that wrote it has died.
+// record, the operation did not end normally: its process died, its engine was killed, or
+// its backend did not respond.
 type run struct {
 	Operation string    `json:"operation"`
 	Host      string    `json:"host"`
@@ -50,8 +51,8 @@ func markOf(dir string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// readRun returns the record of a run that did not end, or nil if there is none or it
-// cannot be parsed.
+// readRun returns the record of a run that did not end normally, or nil if there is none or
+// it cannot be parsed.
 func readRun(name string) (*run, error) {
 	content, err := os.ReadFile(name)
 	if errors.Is(err, os.ErrNotExist) {
@@ -113,9 +114,9 @@ func TakeOver(record []byte, former, dir string) (err error) {
 	return r.write(name)
 }
 
-// locking runs a command that takes the state's lock. If a dead engine of this workspace
-// holds the lock, locking waits for that engine's remaining processes, breaks the lock,
-// and runs the command again.
+// locking runs a command that takes the state's lock. If the holder of the lock is provably
+// dead, locking waits for the remaining processes of this directory's engines, breaks the
+// lock, and runs the command again.
 func (w *Workspace) locking(ctx context.Context, operation string, command func(context.Context) error) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -157,7 +158,8 @@ func (w *Workspace) locking(ctx context.Context, operation string, command func(
 	case err != nil && w.crashed != nil:
 		return errors.Join(err, w.crashed.write(w.private(runFile)))
 	}
-	// After a success, no dead engine can still hold the lock.
+	// After a success, or a failure that releases the lock, no dead engine can still hold
+	// it.
 	w.crashed = nil
 	return errors.Join(err, removeFile(w.private(runFile)))
 }
@@ -248,8 +250,8 @@ func (r *run) proof(lock *LockedError) string {
 		r.Began.UTC().Format(time.RFC3339), r.Until.UTC().Format(time.RFC3339), r.PID, r.Operation, gone)
 }
 
-// gone reports whether a lock's holder is dead, by the record of a run in this directory
-// or by other evidence about the holder's machine.
+// gone reports whether a lock's holder is dead, by the record of a run in this directory or
+// by Config.Gone. It then completes the lock's Holder and Proof.
 func (w *Workspace) gone(ctx context.Context, lock *LockedError) bool {
 	if lock.Holder == HolderGone || w.config.Gone == nil {
 		return lock.Holder == HolderGone
@@ -303,8 +305,8 @@ func (w *Workspace) unlock(ctx context.Context, id string) error {
 }
 
 // Locked acquires and releases the state's lock: it returns a *LockedError if another
-// client holds it, and nil if it is free. It plans nothing and breaks no lock except one
-// left behind by an engine of this directory.
+// client holds it, and nil if it is free. It plans nothing, and breaks the lock only if its
+// holder is provably dead.
 func (w *Workspace) Locked(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -314,8 +316,8 @@ func (w *Workspace) Locked(ctx context.Context) error {
 	return w.tryLock(ctx, soon)
 }
 
-// soon is how long to wait for a lock that probably belongs to this workspace's own dead
-// run.
+// soon is how long Locked waits for the lock, and Recover for a lock that its dead run may
+// have left behind.
 const soon = time.Second
 
 // nowhere is an address that no state contains.

@@ -27,7 +27,8 @@ import (
 // PlanOptions are the options of one plan. The zero value is the fast path: plan
 // everything, without refreshing from Proxmox.
 type PlanOptions struct {
-	// Refresh first reads every VM in the state from Proxmox and reports drift.
+	// Refresh first reads the VMs in the state, or only the targets, from Proxmox and
+	// reports drift.
 	Refresh bool
 	// RefreshOnly plans only to update the state from Proxmox.
 	RefreshOnly bool

@@ -26,8 +26,8 @@ import (
 // commands. So this package starts the provider once, by its hash and with an environment
 // of its own, and passes its address to the commands. The engine has no provider that it
 // could start itself. The provider ends with the workspace, with the first command that
-// fails, and with this process. The engine's variable for this, TF_REATTACH_PROVIDERS, is
-// intended for providers under a debugger.
+// fails or is canceled, and, on Linux, with this process. The engine's variable for this,
+// TF_REATTACH_PROVIDERS, is intended for providers under a debugger.
 
 // startTimeout limits how long a provider may take until it listens.
 const startTimeout = time.Minute
@@ -96,7 +96,7 @@ func (w *Workspace) start(ctx context.Context, binary string) (*process, error) 
 	if w.config.Engine.Helper != "" {
 		env = confined(env, providerRules(binary, sockets.Path(), env))
 	}
-	// It must outlive ctx: a canceled engine shuts the provider down in an orderly way.
+	// It must outlive ctx: a canceled engine still needs it to end in an orderly way.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), cmp.Or(w.config.Engine.Helper, binary)) //nolint:gosec // its hash is trusted
 	for name, value := range env {
 		cmd.Env = append(cmd.Env, name+"="+value)
@@ -179,7 +179,7 @@ func (p *process) died() bool {
 func (p *process) end() {
 	_ = p.command.Process.Kill() // it may have ended
 	<-p.ended
-	_ = p.sockets.Remove() // the next process that needs one removes it
+	_ = p.sockets.Remove() // otherwise, the next process that creates such a directory removes it
 }
 
 // dismiss ends the workspace's provider, if there is one.

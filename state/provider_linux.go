@@ -9,7 +9,8 @@ import (
 	"syscall"
 )
 
-// mortal makes a process die with this one and shields it from the terminal's signals.
+// mortal returns the attributes of a process that dies with this one and does not get the
+// terminal's signals.
 func mortal() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }

@@ -4,7 +4,7 @@ package state
 
 import "syscall"
 
-// mortal shields a process from the terminal's signals.
+// mortal returns the attributes of a process that does not get the terminal's signals.
 func mortal() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // enginesDie is false because an engine may outlive its parent.

@@ -33,7 +33,8 @@ resource "proxmox_virtual_environment_pool" "p" {
 }
 `
 
-// withProvider returns a workspace with the real provider, whose output it logs.
+// withProvider returns a workspace that requires the real provider, and the workspace's
+// log.
 func withProvider(t *testing.T) (*state.Workspace, *log) {
 	t.Helper()
 	dir, said := t.TempDir(), &log{}
@@ -105,8 +106,8 @@ func TestProviderOfADeepTMPDIR(t *testing.T) {
 }
 
 // TestProviderWaitsForItsHost applies to a host that accepts connections but sends no
-// responses, like one that just went down: only the loss of the host, or of the provider,
-// ends the provider's wait.
+// responses, like one that just went down: the loss of the host, or of the provider, ends
+// the apply before the provider's own timeout.
 func TestProviderWaitsForItsHost(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -19,7 +19,8 @@ const providerPath = "registry.opentofu.org/bpg/proxmox/0.111.1"
 
 func platformDir() string { return runtime.GOOS + "_" + runtime.GOARCH }
 
-// mirror is a copy of make's mirror, with the provider's directory in it.
+// mirror returns a copy of the provider mirror that make creates, and the provider's
+// directory in it.
 func mirror(t *testing.T) (dir, provider string) {
 	t.Helper()
 	enginetest.Long(t, "the provider")

@@ -32,7 +32,7 @@ type Providers struct {
 	// Dir stores copies of providers that were downloaded, or that other users can
 	// replace in their original place.
 	Dir string
-	// Image is the file that lists an image's providers; it may be missing.
+	// Image is the file that lists the providers of a container image; it may be missing.
 	Image string
 	// Pinned are the hashes that the operator allows.
 	Pinned []string
@@ -58,7 +58,8 @@ func (p *Provider) String() string {
 // ProviderError reports that a provider may not run.
 type ProviderError struct {
 	Address, Version, Dir, Hash string
-	// Trusted are the hashes that may run; By is the source that allows them.
+	// Trusted are the hashes that may run; By is the text that precedes them in the
+	// message, such as "engine.provider_hashes allows only".
 	Trusted []string
 	By      string
 }
@@ -163,7 +164,8 @@ func (p *Providers) trust(version, dir, hash string, now time.Time) (*Provider, 
 }
 
 // remember returns the record of the first use of a version, and creates it if there is
-// none. The operator's pinned hash replaces it.
+// none. A pinned hash replaces another one in the record. With pinned hashes and no file
+// for records, it returns an empty record.
 func (p *Providers) remember(version, hash string, now time.Time) (first recorded, err error) {
 	pinned := len(p.Pinned) > 0
 	if p.Record == "" && pinned {

@@ -33,15 +33,17 @@ const orphanIdle = 45 * time.Second
 
 // Recovery is the result of Recover.
 type Recovery struct {
-	// Crashed reports that a process died here during an operation. VMs may then exist
-	// that are not in the state: look for them before planning.
+	// Crashed reports that an earlier operation here did not end normally: a process died,
+	// or the backend did not respond. VMs may then exist that are not in the state: look
+	// for them before planning.
 	Crashed bool
 	// Orphans are the processes of a killed engine that Recover waited for.
 	Orphans []int
 	// Pushed reports that a previously unsaved state has been saved.
 	Pushed bool
-	// SetAside is the path of an unsaved state that is older than the backend's, or
-	// empty. Resources that only it contains must be imported.
+	// SetAside is the new path of an unsaved state that must not replace the backend's,
+	// because it is not newer or lacks other clients' resources; or empty. Resources that
+	// only it contains must be imported.
 	SetAside string
 	// Lost are the resources that only the state at SetAside contains.
 	Lost []string
@@ -137,7 +139,7 @@ func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
 	fmt.Fprintf(w.config.Log, "waiting in %s for processes %v of an engine that was killed\n", w.config.Dir, left)
 	ticker := w.config.Clock.NewTicker(orphanPoll)
 	defer ticker.Stop()
-	// activity is how much a process has read and written, and since when.
+	// activity is what a process has read and written, and since when this is unchanged.
 	type activity struct {
 		done  string
 		since time.Time
@@ -220,8 +222,8 @@ type header struct {
 }
 
 // saveErrored pushes a state that could not be saved. It sets the state aside if the
-// backend's state is newer or contains other clients' resources, and returns a LineageError
-// if it has another lineage.
+// backend's state is not older or contains other clients' resources, and returns a
+// LineageError if it has another lineage.
 func (w *Workspace) saveErrored(ctx context.Context, recovery *Recovery) error {
 	name := w.errored()
 	content, local, err := w.readErrored(ctx, name)

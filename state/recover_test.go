@@ -85,7 +85,8 @@ func engines(t testing.TB, w *state.Workspace) []int {
 	return pids
 }
 
-// failedSave runs an apply whose state cannot be saved.
+// failedSave runs an apply whose state cannot be saved, and returns the backend, the
+// workspace and the file with the unsaved state.
 func failedSave(t *testing.T, engine *state.Engine) (*backend, *state.Workspace, string) {
 	t.Helper()
 	return failedSaveIn(t, engine, "")
@@ -160,7 +161,7 @@ func serial(t testing.TB, file string) int {
 	return doc.Serial
 }
 
-// header edits a state's lineage and serial.
+// header returns a state with another serial and, unless lineage is empty, another lineage.
 func header(t testing.TB, content []byte, lineage string, serial int) []byte {
 	t.Helper()
 	var doc map[string]any
@@ -339,8 +340,8 @@ func engineKilled(t *testing.T, engine *state.Engine) {
 }
 
 // stuck checks the effect of a dead engine's lock on the next run. OpenTofu passes on the
-// holder from the http backend: the lock is provably dead, and broken. Terraform does
-// not: the lock is broken only on request.
+// holder from the http backend: the holder is provably dead, and the lock is broken.
+// Terraform does not: the lock is broken only on request.
 func stuck(t *testing.T, b *backend, w *state.Workspace, engine *state.Engine) {
 	t.Helper()
 	if !b.locked() {
@@ -427,8 +428,8 @@ func TestProcessKilled(t *testing.T) {
 	}
 }
 
-// TestCopyOfADirectory copies a directory in which an engine died: its record proves
-// nothing there.
+// TestCopyOfADirectory checks that the record of a run proves nothing in a copy of its
+// directory.
 func TestCopyOfADirectory(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -655,7 +656,7 @@ state {
 		t.Errorf("left %v, %v: they hold the state in clear text", left, err)
 	}
 
-	// A modified state is not changed, and nothing of it is saved.
+	// A modified encrypted state is not saved.
 	write(t, dir, "errored.tfstate", strings.Replace(kept, `"encrypted_data": "`, `"encrypted_data": "AAAA`, 1))
 	saved := b.saved()
 	if _, err := w.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "decrypting state "+filepath.Join(dir, "errored.tfstate")) {

@@ -34,7 +34,8 @@ type knownState struct {
 // apply left: another client wrote it meanwhile.
 type LostResourcesError struct {
 	Dir string
-	// Lost are resources that exist but are missing from the state: import them.
+	// Lost are resources that the apply left in the state but that are missing from it:
+	// import them if they exist.
 	Lost []string
 	// Regained are resources that were destroyed but are in the state again: forget them.
 	Regained []string
@@ -179,8 +180,8 @@ func (w *Workspace) readKnown() (*knownState, error) {
 }
 
 // Forget removes resources from the state and does not change them in Proxmox. It is for
-// entries that do not refer to our VMs: an interrupted create, or a VMID that now belongs
-// to an unmanaged guest.
+// entries that are not correct: a tainted one, whose VM can be imported afterwards, one of
+// a VM that does not exist, or one with a VMID that now belongs to an unmanaged guest.
 func (w *Workspace) Forget(ctx context.Context, addresses ...string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

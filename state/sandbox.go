@@ -19,7 +19,8 @@ import (
 // If the kernel has Landlock, the engine and the provider can access only the files that
 // they need: not /proc with other processes' environments, no other files with
 // credentials, and no other roots' working directories. EngineConfig.Helper starts them
-// with these restrictions.
+// with these restrictions. A download of the provider is not restricted, nor is an engine
+// whose files are unknown (sandbox.open).
 
 // systemFiles are the system files that programs need: the programs themselves,
 // certificates, name resolution.
@@ -168,7 +169,8 @@ func isScript(name string) bool {
 	return err != nil || !bytes.Equal(magic, []byte("\x7fELF"))
 }
 
-// confined adds the variables that make the helper run a program with the rules.
+// confined returns the environment with the variables that make the helper run a program
+// with the rules.
 func confined(env map[string]string, rules confine.Rules) map[string]string {
 	env = maps.Clone(env)
 	name, value := rules.Env()

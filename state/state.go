@@ -49,7 +49,7 @@ type Config struct {
 	Errored string
 	// Env holds the provider's variables in addition to the inherited basics, such as
 	// PROXMOX_VE_API_TOKEN. The backend's variables go to the engine instead. Values of
-	// names like *TOKEN are never shown.
+	// names like *TOKEN are hidden in output.
 	Env map[string]string
 	// PluginDir is a filesystem mirror of providers; empty means the registry, or the
 	// user's CLI configuration.
@@ -66,8 +66,8 @@ type Config struct {
 	// Encryption makes OpenTofu encrypt states as configured in the variable
 	// TF_ENCRYPTION.
 	Encryption bool
-	// Parallelism is the minimum number of concurrent resource operations; an apply uses
-	// at least its number of creates.
+	// Parallelism limits the number of concurrent resource operations; 0 means 16. An apply
+	// allows at least as many as it has creates.
 	Parallelism int
 	// WaitDelay is how long a canceled engine may continue before it is killed; 0 means
 	// DefaultWaitDelay.
@@ -79,7 +79,7 @@ type Config struct {
 	// run of this directory left behind, and for this host only if no other numaform's
 	// engine was found on it.
 	Gone func(ctx context.Context, host string) (proof string, gone bool)
-	// Progress receives the events of an apply, from one goroutine.
+	// Progress receives the events of an apply, and of broken locks, one at a time.
 	Progress func(Event)
 	// Log receives the engine's output, without secrets.
 	Log io.Writer
@@ -117,7 +117,7 @@ type Workspace struct {
 	root *configuration
 	// provider is the running provider, or nil.
 	provider *process
-	// crashed is the record of a process that died here during an operation.
+	// crashed is the record of an operation here that did not end normally, or nil.
 	crashed *run
 	// outside are writes that no plan contains, until a Recovery returns them.
 	outside []string
@@ -187,8 +187,8 @@ func New(config Config) (*Workspace, error) {
 // Dir returns the workspace's directory, absolute.
 func (w *Workspace) Dir() string { return w.config.Dir }
 
-// private returns a path in the part of the directory that only this package uses. Every
-// .gitignore for Terraform excludes that part.
+// private returns a path in the part of the directory that only this package uses. The
+// usual .gitignore for Terraform excludes that part.
 func (w *Workspace) private(elements ...string) string {
 	return filepath.Join(append([]string{w.config.Dir, ".terraform", "numaform"}, elements...)...)
 }

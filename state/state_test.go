@@ -22,7 +22,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// engine returns the engine that make builds, or the one on PATH.
+// engine returns the engine on PATH or, if there is none, the one that make builds.
 func engine(t testing.TB) *state.Engine {
 	t.Helper()
 	enginetest.Long(t, "an engine")
@@ -37,7 +37,8 @@ func engine(t testing.TB) *state.Engine {
 	return e
 }
 
-// eachEngine runs a test with OpenTofu and with the Terraform on PATH, if there is one.
+// eachEngine runs a test with the engine that engine returns and, if there is one and it is
+// not that engine, with the Terraform on PATH.
 func eachEngine(t *testing.T, test func(t *testing.T, engine *state.Engine)) {
 	t.Helper()
 	found := []*state.Engine{engine(t)}
