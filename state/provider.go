@@ -179,7 +179,7 @@ func (p *process) died() bool {
 func (p *process) end() {
 	_ = p.command.Process.Kill() // it may have ended
 	<-p.ended
-	_ = p.sockets.Remove() // otherwise, the next process that creates such a directory removes it
+	_ = p.sockets.Remove() // if this fails, the next process removes it
 }
 
 // dismiss ends the workspace's provider, if there is one.

@@ -38,7 +38,8 @@ const (
 	KindRepair Kind = "repair"
 )
 
-// Change is a planned change. It is complete before anything happens.
+// Change is a planned change. Its record is written before the apply and is not changed
+// afterwards.
 type Change struct {
 	Format int `json:"format"`
 	// ID sorts by time: 20261121T134501Z-2504811f2e.
@@ -102,8 +103,8 @@ type Open struct {
 	Host topology.HostID `json:"host"`
 	// Removed are the VMs whose files were removed on purpose and that may still exist.
 	Removed []fleet.VM `json:"removed,omitempty"`
-	// Made are new VMs that have not been checked yet for CPUs that another writer also
-	// assigned.
+	// Made are new VMs that have not been checked yet for CPUs or memory that another
+	// writer also assigned.
 	Made []guard.Target `json:"made,omitempty"`
 	// Updated are VMs whose tags, pool or security groups may differ from their files.
 	Updated []fleet.Key `json:"updated,omitempty"`

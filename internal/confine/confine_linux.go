@@ -61,7 +61,7 @@ func keepFiles() {
 }
 
 // become confines this process, unless r.Open is set or the kernel has no Landlock, and
-// executes the program. It returns only an error.
+// executes the program. It returns only if it fails.
 func (r Rules) become(args, env []string) error {
 	// Landlock restricts a thread, and the program runs in the thread that executes it.
 	runtime.LockOSThread()

@@ -18,8 +18,8 @@ import (
 // can assign the same resources at the same time: each reads the host before the other's
 // VM exists. Each therefore checks again after its VMs exist; the second one to do so
 // then sees the other's. If both see each other, the one whose cluster ID sorts later
-// removes its VMs and places them again; the other waits for that, and removes its own
-// only if nothing happens. A VM that has just been created runs no pods.
+// removes its VMs; the other waits for that, and removes its own only if nothing happens. A
+// VM that has just been created runs no pods.
 
 const (
 	// conflictPatience is how long to wait for another writer to remove its VMs.

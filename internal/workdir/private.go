@@ -42,7 +42,8 @@ func Private(dir string, outside ...string) error {
 	case !info.IsDir():
 		return refuse("is not a directory", "remove the file, or set state_dir in numaform.yaml to a directory")
 	}
-	// No other user may control the directory's location.
+	// The directory must not be where users who can change the fleet or push to a
+	// repository could write.
 	real, err := resolve(dir)
 	if err != nil {
 		return fmt.Errorf("inspecting state directory %s: %w", dir, err)

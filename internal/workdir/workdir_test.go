@@ -13,7 +13,8 @@ import (
 	"github.com/numaform/numaform/internal/workdir"
 )
 
-// sample is a tree that contains a directory of the engine.
+// sample returns a tree with the files of a root and a module, in which the engine's own
+// files are kept.
 func sample(root string) *workdir.Tree {
 	return &workdir.Tree{
 		Root: root,
@@ -25,8 +26,8 @@ func sample(root string) *workdir.Tree {
 	}
 }
 
-// contents returns the entries below a directory, with the kind of each entry that is not a
-// file.
+// contents returns the mode of each entry below a directory, followed by the content of a
+// regular file.
 func contents(t *testing.T, root string) map[string]string {
 	t.Helper()
 	found := map[string]string{}

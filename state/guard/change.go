@@ -63,7 +63,8 @@ func (c *checker) vm(rc *tfjson.ResourceChange) {
 	case importing:
 		c.deny(RuleImport, rc.Address, "the import would also "+join(actions)+" the VM: edit its file to match the VM")
 	case actions.NoOp():
-		// In an update, only the VM's security groups may change.
+		// A requested update may change only the VM's security groups, and not the VM
+		// itself.
 		if r := c.requests[rc.Address]; r != nil && r.operation == opUpdate {
 			c.existing(rc.Address, before, r.Target, inState)
 		}
@@ -99,7 +100,8 @@ func join(actions tfjson.Actions) string {
 	return strings.Join(words, "+")
 }
 
-// requested returns the request for op at an address, or denies the change.
+// requested returns the request for op at an address. If there is none, it denies the
+// change and returns nil.
 func (c *checker) requested(op operation, address string) *request {
 	r := c.take(op, address)
 	if r == nil {
@@ -176,8 +178,9 @@ func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
 	c.existing(rc.Address, after, r.Target, "planned")
 	c.inPlace(rc)
 
-	// Host agent pins change in place because they are part of the description. But a VM
-	// that Proxmox pins must not have agent pins, and each vCPU must have exactly one pin.
+	// The pins that the host agent sets can change in place, because they are part of the
+	// description. But a VM that Proxmox pins must not have such pins, and each vCPU must
+	// have exactly one pin.
 	was, _ := fleet.ParseMarker(text(before["description"]))
 	is, marked := fleet.ParseMarker(text(after["description"]))
 	if marked && len(is.Pins) > 0 && !slices.Equal(was.Pins, is.Pins) {
@@ -194,8 +197,8 @@ func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
 	c.planned(rc, after, r)
 }
 
-// wakes lists the attributes that start a VM. In a wake, nothing else may change, because
-// all other attributes were checked when the VM was created.
+// wakes lists the attributes that start a VM. In a wake, nothing else may change except for
+// guestReports, because all other attributes were checked when the VM was created.
 var wakes = []string{"on_boot", "started"}
 
 // guestReports lists the attributes that the provider reads from the running guest. They
@@ -239,8 +242,8 @@ func (c *checker) inPlace(rc *tfjson.ResourceChange) {
 	}
 }
 
-// deepAttributes lists the attributes that an import must not change: if one differs, the
-// VM was not created from its file.
+// deepAttributes lists the attributes that the import of a completed VM must not change: if
+// one differs, the VM was not created from its file.
 var deepAttributes = []string{
 	"bios", "clone", "cpu", "disk", "efi_disk", "hook_script_file_id", "hostpci", "initialization", "kvm_arguments",
 	"machine", "memory", "name", "node_name", "numa", "template", "tpm_state", "usb", "virtiofs", "vm_id",

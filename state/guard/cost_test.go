@@ -52,7 +52,8 @@ func TestPolicyWorkOnShortTexts(t *testing.T) {
 }
 
 // TestPolicyWorkOfAllRules evaluates 200 rules, each within its own cost limit. It checks
-// that the last rule is denied because all rules together exceed theirs.
+// that the last rule denies the plan, because all rules together exceed their limit, and
+// that the first does not.
 func TestPolicyWorkOfAllRules(t *testing.T) {
 	t.Parallel()
 	text := allowAll

@@ -21,7 +21,7 @@ const maxMessage = 500
 // errTooMuch reports that the rules together exceed maxTotal.
 var errTooMuch = fmt.Errorf("all rules together exceed the cost limit of %d CEL units: use fewer or simpler rules", maxTotal)
 
-// errNoResult reports that an expression has no result of its type.
+// errNoResult reports that the result of an expression does not have the required type.
 var errNoResult = errors.New("its result has the wrong type")
 
 // evaluation is one evaluation of a policy.
@@ -29,8 +29,8 @@ type evaluation struct {
 	*checker
 	// budget is the remaining cost of all rules.
 	budget uint64
-	// evaluated counts evaluations; allowed holds the addresses of the changes that a
-	// rule allows: "" means all.
+	// evaluated counts the evaluations of conditions that succeeded; allowed holds the
+	// addresses of the changes that a rule allows: "" means all.
 	evaluated int
 	allowed   map[string]bool
 }
@@ -153,11 +153,11 @@ func harmless(text string) string {
 
 // The facts are the variables of a policy. Their tags are the names used in rules.
 
-// changeFacts counts the changes in the plan of a host.
+// changeFacts counts the requested changes on a host.
 type changeFacts struct {
 	Creates int64 `cel:"creates"`
 	Deletes int64 `cel:"deletes"`
-	// Gone is the number of deletes of VMs whose Node does not exist.
+	// Gone is the number of deletes of VMs whose Node no longer exists: see Target.Gone.
 	Gone    int64 `cel:"gone"`
 	Imports int64 `cel:"imports"`
 	Updates int64 `cel:"updates"`

@@ -121,8 +121,8 @@ func (c *comparison) blocks(path string, expected, after, before []any, unknown 
 	}
 }
 
-// differs denies an attribute. It does not show the planned value, which may contain a
-// credential.
+// differs denies an attribute. how must contain a planned value only as returned by shown,
+// because the value may be a credential.
 func (c *comparison) differs(path, how string, expected any) {
 	message := path + " " + how
 	switch expected := expected.(type) {

@@ -185,8 +185,8 @@ func changedBy(block map[string]any, values ...any) map[string]any {
 	return changed
 }
 
-// TestCheckDisks checks that a VM may have its template's boot disk and all data disks in
-// its file, empty, and no others.
+// TestCheckDisks checks that a VM has exactly the boot disk and the data disks in its file,
+// and that none is filled from an image.
 func TestCheckDisks(t *testing.T) {
 	t.Parallel()
 	boot := map[string]any{

@@ -127,8 +127,8 @@ func numbered(change *tfjson.Change) *tfjson.Change {
 	return change
 }
 
-// importedGroups is a plan that imports security groups of VM 2003, and leaves the VM
-// unchanged or imports it too.
+// importedGroups returns a plan that imports security groups of VM 2003, and leaves the VM
+// unchanged or, unless vmImport is empty, imports it by that ID.
 func importedGroups(t *testing.T, action, vmImport string, edits edits) *tfjson.Plan {
 	t.Helper()
 	plan := edited(t, "firewall", edits)

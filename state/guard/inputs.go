@@ -12,8 +12,9 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// inputs are the arguments of a node file by the names of the node module's variables,
-// with the module's defaults for missing ones.
+// inputs are the arguments of a node file by the names of the node module's variables, and
+// the security groups of its second call. Missing arguments are zero; node applies the
+// defaults.
 type inputs struct {
 	FormatVersion  int               `json:"format_version"`
 	ClusterID      string            `json:"cluster_id"`
@@ -122,7 +123,7 @@ func readInputs(text []byte) (*inputs, error) {
 	return in, nil
 }
 
-// The defaults of the provider and of the module's variables, in seconds.
+// The default timeouts of the provider and of the module, in seconds.
 const (
 	waitLong  = 1800
 	waitShort = 300

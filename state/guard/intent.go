@@ -14,7 +14,8 @@ import (
 
 // Target is one VM of an intent, with the data that identifies it.
 type Target struct {
-	// Address is the resource's: module.<name>.proxmox_virtual_environment_vm.node.
+	// Address is the resource's address:
+	// module.<label>.proxmox_virtual_environment_vm.node.
 	Address string            `json:"address"`
 	VMID    fleet.VMID        `json:"vmid"`
 	Key     fleet.Key         `json:"key"`
@@ -56,7 +57,8 @@ type Intent struct {
 	// Targeted is set for a plan restricted to the targets: it cannot change anything
 	// else, so it may lack the rest.
 	Targeted bool `json:"targeted,omitempty"`
-	// VMIDs is numaform's range. VMs outside of it are never written to.
+	// VMIDs is numaform's range: changes of VMs outside of it are denied. The zero value
+	// allows all VMIDs.
 	VMIDs fleet.VMIDRange `json:"-"`
 	// Claims are the CPUs that belong to guests, from a fresh reading of the host. A
 	// guest's own claims do not conflict with it.

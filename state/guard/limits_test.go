@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// small are limits that any two operations exceed; each test raises some of them.
+// small are limits that any two operations exceed; some tests raise some of them.
 var small = guard.Limits{
 	WindowSeconds: 600, PerChange: one, PerWindow: one, PerHost: one, PerPool: one,
 	MaxUpdates: 1, MaxImports: 1, BreakAfter: 3,
@@ -269,7 +269,7 @@ func TestVerdictOnOneHost(t *testing.T) {
 }
 
 // TestCheckLimitsProperties checks that the order of events and parts does not matter,
-// and that adding changes never turns a denied plan into an allowed one.
+// and that a further part of a change never makes the decision less strict.
 func TestCheckLimitsProperties(t *testing.T) {
 	t.Parallel()
 	event := rapid.Custom(func(r *rapid.T) guard.Event {

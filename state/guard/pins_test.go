@@ -11,7 +11,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// pinnedPlan creates VM 2001, pinned by its affinity, and VM 2002, pinned by its marker.
+// pinnedPlan returns edits of the plan "create" that pin VM 2001 by its affinity and,
+// unless pins is empty, VM 2002 by its marker.
 func pinnedPlan(affinity, pins string) edits {
 	e := edits{after + "cpu.0.affinity": affinity}
 	if pins != "" {

@@ -8,8 +8,8 @@ type secretPattern struct {
 	pattern *regexp.Regexp
 }
 
-// secretPatterns match any text that looks like a secret. They are broad, because no text
-// that numaform writes resembles a secret.
+// secretPatterns match text that looks like a secret of these kinds. They are broad,
+// because no text that numaform writes resembles a secret.
 var secretPatterns = []secretPattern{
 	{"a Proxmox API token", regexp.MustCompile(`PVEAPIToken=|[^\s@!]+@[^\s@!]+![^\s=]+=[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-`)},
 	{"a Proxmox ticket", regexp.MustCompile(`PVE:[^\s:]+:[0-9A-F]{8}::`)},
@@ -21,8 +21,8 @@ var secretPatterns = []secretPattern{
 	{"a cloud access key", regexp.MustCompile(`\b(?:AKIA|ASIA)[0-9A-Z]{16}\b`)},
 	{"a password hash", regexp.MustCompile(`\$(?:1|5|6|2[aby]|y|7|argon2id?)\$[^\s$]+\$`)},
 	{"a cloud-init document", regexp.MustCompile(`(?m:^#cloud-config\b)`)},
-	// Require four characters: a class may have such a name, and the number of its vCPUs
-	// follows the name.
+	// Require four characters: a class may be named "secret", and a VM's description
+	// contains a text such as "class secret: 8 vCPUs".
 	{"a password or token", regexp.MustCompile(`(?i)\b(?:password|passwd|passphrase|secret|token|api[_-]?key)["']?\s*[:=]\s*\S{4,}`)},
 }
 
