@@ -86,7 +86,7 @@ func openGit(t *testing.T, config store.GitConfig) *store.Git {
 	return g
 }
 
-// bare returns an empty repository that other clients push to.
+// bare creates an empty bare repository and returns its path.
 func bare(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "remote.git")
@@ -94,7 +94,7 @@ func bare(t *testing.T) string {
 	return dir
 }
 
-// run runs git as a user does.
+// run runs git as a user does, and returns its output.
 func run(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "git", args...)
@@ -317,8 +317,9 @@ func TestCrashedBegin(t *testing.T) {
 	}
 }
 
-// crashedBegin interrupts a Begin after that many steps, and reports whether Begin had not
-// finished by then. It records in seen whether the fleet was the new one afterwards.
+// crashedBegin interrupts a Begin after the given number of steps, and reports whether
+// Begin had not finished by then. It records in seen whether the fleet was the new one
+// afterwards.
 func crashedBegin(t *testing.T, p place, steps int, seen map[bool]bool) bool {
 	t.Helper()
 	first, second, third := changed(0, 2000), changed(1, 2001), changed(2)

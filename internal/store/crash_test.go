@@ -17,8 +17,8 @@ import (
 
 var errCrash = errors.New("crash")
 
-// crashAfter writes files and stops after n steps. It returns the next file, or "" if the
-// write was complete.
+// crashAfter writes files and stops after the given number of steps. It returns the next
+// file, or "" if the write was complete.
 func crashAfter(d *store.Directory, files generator.Files, steps int) (string, error) {
 	next := ""
 	d.Interrupt(func(name string) error {

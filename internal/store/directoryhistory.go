@@ -49,8 +49,8 @@ func (d *Directory) checkAbsent(name string) error {
 	return fmt.Errorf("adding the record %s: nothing was written: %w", d.target(name), err)
 }
 
-// History returns the changes that began at or after since. It opens only the records
-// that it returns, because the file names contain the time.
+// History returns the changes that began at or after since, and at least the last one. It
+// opens no records of earlier changes, because the file names contain the time.
 func (d *Directory) History(_ context.Context, since time.Time) (list []audit.Entry, err error) {
 	err = d.shared(func() error {
 		records, err := d.records()

@@ -14,16 +14,19 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Interrupt makes f end writes before they change a file.
+// Interrupt sets the function that is called before a write changes a file, and ends the
+// write if it returns an error.
 func (d *Directory) Interrupt(f func(name string) error) { d.interrupt = f }
 
 // Reading sets the function that is called while the directory's files are read.
 func (d *Directory) Reading(f func()) { d.reading = f }
 
-// Interrupt makes f end writes before each of their steps.
+// Interrupt sets the function that is called before each step of a write, and ends the write
+// if it returns an error.
 func (g *Git) Interrupt(f func(name string) error) { g.interrupt = f }
 
-// Interrupt makes f end writes before each of their steps.
+// Interrupt sets the function that is called before each step of a write, and ends the write
+// if it returns an error.
 func (c *ConfigMap) Interrupt(f func(name string) error) { c.interrupt = f }
 
 // SetClock sets the clock of locks.

@@ -105,8 +105,8 @@ func NewGit(config GitConfig) (*Git, error) {
 // webUser matches a URL with a user, including URLs that cannot be parsed.
 var webUser = regexp.MustCompile(`(?i)^\s*https?:.*@`)
 
-// holdsSecret reports whether a URL may contain a credential. Many servers accept a token
-// as the user, so only an http URL without a user is certain to contain none.
+// holdsSecret reports whether a URL may contain a credential: a password or, in an http or
+// https URL, any user, because many servers accept a token as the user.
 func holdsSecret(remote string) bool {
 	parsed, err := url.Parse(remote)
 	if err != nil {

@@ -199,8 +199,8 @@ func TestGitOffline(t *testing.T) {
 	wantHistory(t, elsewhere, time.Time{}, closed(first), closed(second))
 }
 
-// TestGitRefusedByARule uses a remote that accepts no pushes to the branch: Begin returns
-// its reason, and the fleet is unchanged.
+// TestGitRefusedByARule uses a remote that accepts no pushes to the branch: Begin reports
+// that a hook declined the push, and the fleet is unchanged.
 func TestGitRefusedByARule(t *testing.T) {
 	t.Parallel()
 	g, clone, remote := working(t)
@@ -416,8 +416,8 @@ func TestGitRemotesWithAUser(t *testing.T) {
 	}
 }
 
-// TestGitUnreadableNotes deletes the directory of the notes for a commit: whether the
-// commit has a note is then unknown.
+// TestGitUnreadableNotes deletes the tree that contains a commit's note: End then fails,
+// because it is unknown whether the commit has a note.
 func TestGitUnreadableNotes(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "fleet")

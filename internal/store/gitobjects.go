@@ -110,8 +110,9 @@ func (o *objects) HasEncodedObject(hash plumbing.Hash) error {
 }
 
 // bounded returns the size of an object. It returns a tooLargeError for an object larger
-// than limit, and for a delta with a base, which would be inflated first, larger than
-// maxBase. It returns plumbing.ErrObjectNotFound if the object does not exist.
+// than limit, and for a delta if one of its bases, which would be inflated first, exceeds
+// both limit and maxBase. It returns plumbing.ErrObjectNotFound if the object does not
+// exist.
 func (o *objects) bounded(hash plumbing.Hash, limit int64) (int64, error) {
 	pack, offset, err := o.locate(hash)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {

@@ -144,8 +144,8 @@ func (r *repository) notesTree() (*object.Tree, error) {
 	return r.objects.tree(head)
 }
 
-// noteOn returns the note on a commit, in any layout that git supports, and whether it
-// exists.
+// noteOn returns the note on a commit, and whether it exists. The notes may be grouped in
+// up to three levels of directories.
 func (r *repository) noteOn(notes *object.Tree, commit plumbing.Hash) (note plumbing.Hash, exists bool, err error) {
 	name := commit.String()
 	for depth := range 4 {

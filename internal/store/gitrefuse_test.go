@@ -21,7 +21,8 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// pushed is a repository with a fleet, and a person's checkout of it.
+// pushed returns a store with a fleet in a remote repository, a person's checkout of it,
+// and the remote.
 func pushed(t *testing.T, subdir string) (g *store.Git, ann, remote string) {
 	t.Helper()
 	remote = bare(t)
@@ -160,8 +161,8 @@ func TestGitRefuses(t *testing.T) {
 	}
 }
 
-// graft creates the branch as base with one more file, or a link if there is a target.
-// The name may be any that git stores.
+// graft sets the branch to a commit on base that adds a file, or a link if there is a
+// target. The name may be any that git stores.
 func graft(t *testing.T, remote, base, name, target string) {
 	t.Helper()
 	mode := "100644"

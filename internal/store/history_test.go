@@ -43,7 +43,7 @@ func wantUnreadable(t *testing.T, s store.Store, unreadable audit.Entry, why str
 	}
 }
 
-// nothingOf returns a change of which only the ID can be read.
+// nothingOf returns the entry of a change of which only the ID can be read.
 func nothingOf(change audit.Change) audit.Entry {
 	return audit.Entry{Change: audit.Change{ID: change.ID, Time: change.Time}}
 }
@@ -225,7 +225,7 @@ func TestGate(t *testing.T) {
 }
 
 // TestReadDuringWrites runs readers concurrently with a writer. They see only complete
-// fleets, each with a record.
+// fleets, and the history then contains all changes.
 func TestReadDuringWrites(t *testing.T) {
 	t.Parallel()
 	d := store.NewDirectory(filepath.Join(t.TempDir(), "fleet"))

@@ -1,7 +1,7 @@
 package store
 
-// The limits of a fleet, checked before any content is read. A fleet of several thousand
-// VMs with years of history is far below each limit.
+// The limits of a fleet. Numbers and sizes of files are checked before their content is
+// read. A fleet of several thousand VMs with years of history is far below each limit.
 const (
 	// maxFile limits one file of the fleet, maxRecord one record of its history.
 	maxFile   = 1 << 20

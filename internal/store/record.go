@@ -46,9 +46,9 @@ func encode(id string, record any) ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// RecordError reports a record of the history that numaform cannot read. Reading the history
-// fails only if this installation wrote the record; otherwise the entry is marked as
-// unreadable.
+// RecordError reports a record of the history that numaform cannot read. Reading the
+// history fails only if a newer numaform of this installation wrote the record; otherwise
+// the entry is marked as unreadable.
 type RecordError struct {
 	// Where is the file, the commit or the object that contains the record.
 	Where string

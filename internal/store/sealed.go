@@ -189,10 +189,9 @@ func recentOf(list []audit.Entry, since time.Time) []audit.Entry {
 	return found
 }
 
-// trust marks the entries to adopt when the key is created: entries that a version without
-// MACs wrote.
-// It adopts nothing if a record has a MAC, because then this installation's key was lost, or
-// another installation wrote the record.
+// trust marks the entries to adopt when the key is created: those that a version without
+// MACs can have written. It marks none if a record has a MAC, because then this
+// installation's key was lost, or another installation wrote the record.
 func (s *Sealed) trust(list []audit.Entry) {
 	if slices.ContainsFunc(list, func(e audit.Entry) bool {
 		return e.Change.MAC != "" || e.Outcome != nil && e.Outcome.MAC != ""

@@ -100,7 +100,7 @@ type FileVault string
 
 var _ Vault = FileVault("")
 
-// String returns the file's path.
+// String returns the word "file" and the file's path.
 func (v FileVault) String() string { return "file " + string(v) }
 
 // Load reads the file. It refuses a file that other users can write.
@@ -177,7 +177,7 @@ var _ Vault = SecretVault{}
 // secretKey is the key within the Secret's data.
 const secretKey = "key"
 
-// String returns the Secret's name.
+// String returns the word "Secret" and the Secret's namespace and name.
 func (v SecretVault) String() string { return "Secret " + v.Namespace + "/" + v.Name }
 
 // Load reads the Secret.
