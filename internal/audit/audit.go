@@ -106,7 +106,8 @@ type Open struct {
 	// Made are new VMs that have not been checked yet for CPUs or memory that another
 	// writer also assigned.
 	Made []guard.Target `json:"made,omitempty"`
-	// Updated are VMs whose tags, pool or security groups may differ from their files.
+	// Updated are VMs whose tags, pool, security groups or emulator may differ from their
+	// files.
 	Updated []fleet.Key `json:"updated,omitempty"`
 	// Woken are standby VMs that may not have started yet.
 	Woken []fleet.Key `json:"woken,omitempty"`

@@ -19,8 +19,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// batch is a change by a writer: all requests that can begin now, with the keys of the VMs
-// that the change creates, removes, updates and wakes.
+// batch is a change by a Writer, with the keys of the VMs that the change creates, removes,
+// updates and wakes.
 type batch struct {
 	change                           *Change
 	creates, removes, updates, wakes []fleet.Key
@@ -292,8 +292,8 @@ func (b *batch) drop(key fleet.Key) {
 	b.wakes = slices.DeleteFunc(b.wakes, isKey)
 }
 
-// queued returns how many VMs wait for a change that creates or removes them. The caller
-// holds w.mu.
+// queued returns how many VMs wait for a change that creates, wakes or removes them. The
+// caller holds w.mu.
 func (w *Writer) queued() int {
 	waiting := 0
 	for _, m := range w.members {
@@ -408,8 +408,8 @@ func (w *Writer) allow(ctx context.Context, plan *RootPlan) (approver string, er
 }
 
 // blocked postpones the hosts whose unfinished work cannot proceed, if the change contains
-// nothing else, and returns them with the reasons. Otherwise each attempt would appear in
-// the history.
+// nothing else, and returns them with the reasons. Without this, each attempt would appear
+// in the history.
 func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[topology.HostID]error {
 	if c := b.change; !c.Empty() || len(c.outside) > 0 || !sameFiles(c.BeforeFiles, withModules(c)) {
 		return nil
@@ -579,7 +579,7 @@ func (w *Writer) readGuests(ctx context.Context, snapshot *topology.Snapshot, ho
 }
 
 // complete reports whether a VM's guest is in its desired state although the apply
-// failed: it runs, or it is a standby VM, stopped and completely cloned.
+// failed: it runs or, if it is a standby VM, is completely cloned.
 func (m *member) complete(guest located) bool {
 	if m.VM.Standby {
 		return guest.Lock != "clone" && guest.Lock != "create"

@@ -17,7 +17,7 @@ import (
 // recovery is the work that is required before a plan can be checked. Stale entries are
 // removed from the state first; planning again then shows what remains.
 type recovery struct {
-	// forget are addresses in the state that do not refer to our VMs.
+	// forget are the addresses of stale entries: see hostView.stale.
 	forget []string
 	// imports exist but are not in the state; partial are in the state without their
 	// security groups.
@@ -152,10 +152,10 @@ func (v *hostView) checkOwner(e *entry) error {
 	return &MovedError{VM: e.vm.Name, Host: v.id, Now: guest.host}
 }
 
-// stale returns the addresses of state entries that do not refer to our VMs: their create
-// was interrupted, their VMID belongs to another guest, or their VM provably does not
-// exist. An entry in doubt is not stale: the guard checks it. Security groups are removed
-// with the entry of their VM; otherwise the next VM would appear to have them.
+// stale returns the addresses of stale state entries: their create was interrupted, their
+// VMID belongs to another guest, or their VM provably does not exist. An entry in doubt is
+// not stale: the guard checks it. Security groups are removed with the entry of their VM;
+// otherwise the next VM would appear to have them.
 func (v *hostView) stale(plan *tfjson.Plan) []string {
 	var addresses []string
 	staying := map[string]bool{}

@@ -27,8 +27,8 @@ type DriftClass string
 const (
 	// DriftNone means that the VM matches its file.
 	DriftNone DriftClass = "in sync"
-	// DriftRepairable means that an update in place, without effect on the running VM,
-	// makes it match its file.
+	// DriftRepairable means that an update in place, without a restart of the VM, makes it
+	// match its file.
 	DriftRepairable DriftClass = "repairable"
 	// DriftReplace means that the VM must be replaced, or restored by hand, to match its
 	// file. numaform never replaces it without a request.
@@ -127,7 +127,8 @@ func (s *Scaler) Drift(ctx context.Context, snapshot *topology.Snapshot) (found 
 	return found, err
 }
 
-// driftHosts returns the hosts that have VMs of the fleet in files or in Proxmox, sorted.
+// driftHosts returns the hosts with files in the fleet and the hosts of guests that have
+// our marker but no file, sorted.
 func driftHosts(change *Change) []topology.HostID {
 	hosts := change.After.AllHosts()
 	for _, guest := range change.strays() {
@@ -396,8 +397,8 @@ func (c *comparison) classifyOwn(found *VMDrift, guest located) {
 	}
 }
 
-// manualEdits lists attributes that only people change, with the command that restores
-// them: neither an update in place nor a new VM is the right fix.
+// manualEdits lists the attributes that must be restored by hand, with the command for
+// this: neither an update in place nor a new VM is the right fix.
 var manualEdits = []struct{ attribute, why, back string }{
 	{"name", "a person renamed it", "qm set VMID --name NAME"},
 	{"protection", "a person protected it: neither numaform nor anyone else can remove it", "qm set VMID --protection 0"},

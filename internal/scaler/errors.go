@@ -103,7 +103,7 @@ func (e *MarkerLostError) Error() string {
 		e.VM, e.VMID, e.Host, e.Marker)
 }
 
-// CPUsTakenError reports that another guest was pinned to a VM's CPUs since it was
+// CPUsTakenError reports that another guest was pinned to a VM's CPUs since the VM was
 // placed.
 type CPUsTakenError struct {
 	VM    string

@@ -48,9 +48,9 @@ func (w *Writer) nodesFiledAsStandby(ctx context.Context, from *reading, snapsho
 	return nodes, nil
 }
 
-// mergeStandby compares a VM's file with this writer's record, which takes precedence:
-// only a recorded wake turns a standby VM into a node, and a node never becomes a standby
-// VM again.
+// mergeStandby compares a VM's file with this writer's record, which takes precedence: a
+// standby VM becomes a node only by a wake, or if node is set, and a node never becomes a
+// standby VM again.
 func (w *Writer) mergeStandby(ctx context.Context, m *member, filed *fleet.VM, node bool) {
 	m.VM.Standby = m.VM.Standby && !node
 	differs := filed.Standby != m.VM.Standby && !m.waking && !m.moving
@@ -191,8 +191,8 @@ func (w *Writer) giveUpReused(b *batch) {
 }
 
 // giveUpVanished gives up VMs that were created and no longer exist in Proxmox. Creating
-// such a VM again would not help: its guest had joined as a Node, with a seed that no
-// longer exists, and a VM with that ID would keep the dead Node forever.
+// such a VM again would not help: its guest may have joined as a Node, its seed no longer
+// exists, and a VM with that ID would keep the dead Node forever.
 func (w *Writer) giveUpVanished(b *batch, joined map[fleet.Key]bool) {
 	now := w.scaler.config.Clock.Now()
 	for _, m := range w.absent(b.change.from, b.change.Snapshot) {

@@ -18,8 +18,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// maxParallelHosts limits how many hosts are applied at once: each costs the memory of an
-// engine and its provider.
+// maxParallelHosts limits how many hosts one change applies at once: each costs the memory
+// of an engine and its provider.
 const maxParallelHosts = 8
 
 // parallelPlans returns how many hosts are planned at once. Plans are CPU-bound, so more
@@ -43,8 +43,8 @@ type RootPlan struct {
 	// TakenOut are VMs to be deleted because a person deleted their files, and Made are
 	// VMs to be created that an earlier change, or a person, added to the files.
 	TakenOut, Made []fleet.VM
-	// Missing are the addresses that were removed from the state because they did not refer
-	// to VMs of the fleet.
+	// Missing are the addresses of the stale entries that were removed from the state: see
+	// hostView.stale.
 	Missing []string
 	// Repinned are running VMs that the host agent is to pin to other CPUs.
 	Repinned []Repin
@@ -174,8 +174,8 @@ func (s *Scaler) checkRootOnly(vm *fleet.VM) error {
 }
 
 // planHost recovers a host after a crash, plans it, and checks the plan with the guard. A
-// change on a host without unfinished work takes the fast path; if the guard does not
-// allow that plan, the whole host is planned.
+// change on a host without unfinished work first plans only its own VMs (planTargets); if
+// that does not suffice, the whole host is planned.
 func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, at places, whole bool) (err error) {
 	started := s.config.Clock.Now()
 	defer func() { s.config.Observe.PlanDone(plan.Host, s.config.Clock.Since(started), err) }()
@@ -217,8 +217,9 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 	return s.planWhole(ctx, plan, v)
 }
 
-// planTargets plans only the VMs of the change, which costs a fraction of a complete
-// plan, and reports whether the guard allows it.
+// planTargets plans only the VMs of the change, which costs a fraction of a complete plan.
+// It reports whether the guard allows the plan and it shows nothing that must be recovered
+// first.
 func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (allowed bool, err error) {
 	// After a failed change in place, the state wrongly records it as done.
 	options := state.PlanOptions{Targets: v.targets(), Refresh: v.retrying}

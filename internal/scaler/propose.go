@@ -41,8 +41,8 @@ type Change struct {
 	Renumbered []fleet.VM
 	// Repaired are VMs whose drift is reverted in place.
 	Repaired []fleet.VM
-	// Updated are VMs, in their new form, that get other tags, another pool or other
-	// security groups while they run.
+	// Updated are VMs, in their new form, that get other tags, security groups, or another
+	// pool or emulator setting while they run.
 	Updated []fleet.VM
 	// Woken are standby VMs, in their new form, that start and become Nodes.
 	Woken []fleet.VM

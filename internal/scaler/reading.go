@@ -32,7 +32,8 @@ type reading struct {
 	open map[topology.HostID]audit.Open
 	// rotations are the VMID rotations.
 	rotations rotations
-	// busy are the hosts to which this process is applying a change.
+	// busy are the hosts that must not be changed now: this process is applying a change to
+	// them or, in a Writer, they wait for a clone or after a failure.
 	busy map[topology.HostID]bool
 	// quiet marks the hosts whose files and Proxmox differ although a recent plan found
 	// nothing to do. They are planned only for requested changes.
@@ -206,9 +207,9 @@ func (s *Scaler) History(ctx context.Context, since time.Time) ([]audit.Entry, e
 }
 
 // Records are evidence only if this installation wrote them, because anyone with write
-// access to the fleet's store can add and change records. Decisions never depend on
-// records that cannot be verified. Everything that they could describe can be found in
-// the fleet's files, the states and Proxmox, at the cost of a plan of every host.
+// access to the fleet's store can add and change records. Decisions never depend on the
+// content of records that cannot be verified. Everything that they could describe can be
+// found in the fleet's files, the states and Proxmox, at the cost of a plan of every host.
 
 // verified returns the entries that this installation recorded.
 func verified(entries []audit.Entry) []audit.Entry {

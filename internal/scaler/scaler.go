@@ -60,8 +60,8 @@ type Observer interface {
 	PlanDone(host topology.HostID, took time.Duration, err error)
 	GuardDone(took time.Duration)
 	ApplyDone(host topology.HostID, took time.Duration, err error)
-	// Queued receives how many VMs wait to be created or removed, and QueueDone how long a
-	// VM waited before its change began.
+	// Queued receives how many VMs wait to be created, woken or removed, and QueueDone how
+	// long a VM waited before its change began.
 	Queued(vms int)
 	QueueDone(host topology.HostID, waited time.Duration)
 }
@@ -97,8 +97,8 @@ type Config struct {
 	ClusterID string
 	// Store holds the desired state and the history.
 	Store store.Store
-	// Dir is the fleet's directory. The scaler uses it only to migrate states of an older
-	// version.
+	// Dir is the fleet's directory. StateDir must be outside of it. The scaler migrates
+	// states of an older version from it, and otherwise neither reads nor writes it.
 	Dir string
 	// StateDir is for data that belongs to this machine: the engine's working
 	// directories, which may be lost, and local states. Only this user may have write

@@ -306,8 +306,8 @@ func (v *hostView) repin(plan *RootPlan) error {
 	return nil
 }
 
-// pinsFit refuses pins of a running VM that its host could not have assigned: the VM's
-// memory does not move.
+// pinsFit refuses pins of a running VM to CPUs that its host lacks or reserves, or that are
+// on another NUMA node than the vCPU's memory, which does not move.
 func (v *hostView) pinsFit(vm *fleet.VM) error {
 	refuse := func(format string, args ...any) error {
 		return &PinsError{VM: vm.Name, Host: v.id, Pins: vm.VCPUPins, Problem: fmt.Sprintf(format, args...)}

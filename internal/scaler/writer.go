@@ -33,7 +33,8 @@ type WriterConfig struct {
 	// Taken returns the VMIDs that Nodes and NodeClaims still refer to; nil means none.
 	Taken func(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error)
 	// Joined reports whether a VM had become a Node. If it had and then vanished
-	// unobserved, it is not re-created. If Joined is nil, all VMs are re-created.
+	// unobserved, it is not re-created. If Joined is nil, VMs that vanished unobserved are
+	// re-created.
 	Joined func(ctx context.Context, vm fleet.VM) (bool, error)
 	// Gate decides about approval; nil approves nothing.
 	Gate Gate
@@ -57,11 +58,12 @@ const (
 	PhaseReserved Phase = "reserved"
 	PhaseMaking   Phase = "making"
 	PhaseMade     Phase = "made"
-	// PhaseFailed means that it was not created; VMState.Err is the reason. If it has a
-	// file, the creation is retried until the VM is removed.
+	// PhaseFailed means that the VM was not created or woken, no longer exists, or
+	// conflicts with another guest; VMState.Err is the reason. If the VM has a file, its
+	// creation or wake is retried unless it is being removed.
 	PhaseFailed Phase = "failed"
-	// PhasePendingApproval means that it is pending approval. It has no file, unless it is a
-	// standby VM to be woken.
+	// PhasePendingApproval means that the VM is pending approval. It has no file, unless it
+	// is a standby VM to be woken.
 	PhasePendingApproval Phase = "held"
 	PhaseRemoving        Phase = "removing"
 )
@@ -79,8 +81,8 @@ type VMState struct {
 	Made bool
 	// Filed is true while the VM is in the fleet's files.
 	Filed bool
-	// Changing is set if the VM has a pending change of tags, pool or security groups,
-	// and ChangeErr is why that waits or failed.
+	// Changing is set if the VM has a pending change of tags, pool, security groups or
+	// emulator, and ChangeErr is why that waits or failed.
 	Changing  bool
 	ChangeErr error
 }
@@ -143,9 +145,9 @@ func (d delay) grown(now time.Time) delay {
 }
 
 // Writer accepts requests to create and remove VMs at any time, and applies them in the
-// background. It combines requests for free hosts into one change; requests for a host that
-// is being applied wait until it is free again. A fleet has one Writer: start it with Run,
-// on the leader only.
+// background. It combines requests for free hosts into changes; requests for a host that is
+// being applied wait until it is free again. A fleet has one Writer: start it with Run, on
+// the leader only.
 type Writer struct {
 	scaler *Scaler
 	config WriterConfig
@@ -243,7 +245,7 @@ func (w *Writer) release() error {
 	return unlock()
 }
 
-// attemptsPerStep limits how often a change is reduced, or rebuilt, in one step.
+// attemptsPerStep limits how many changes are begun, reduced or rebuilt in one step.
 const attemptsPerStep = 8
 
 // errReduced reports that a change has to continue without some hosts or VMs.
