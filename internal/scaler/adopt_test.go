@@ -92,7 +92,7 @@ func TestImportFails(t *testing.T) {
 	w.underWay(t)
 }
 
-// TestPlanFails checks that a host reports an engine that cannot plan.
+// TestPlanFails checks that a host's plan has the error of an engine that cannot plan.
 func TestPlanFails(t *testing.T) {
 	t.Parallel()
 	script := "#!/bin/sh\nif [ \"$1\" = plan ]; then echo 'Error: out of memory' >&2; exit 1; fi\nexec " + testenv.Engine(t) + " \"$@\"\n"

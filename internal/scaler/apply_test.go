@@ -24,7 +24,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// noEngine is an engine that must not be run.
+// noEngine configures an engine that does not exist, for tests that run none.
 func noEngine(config *scaler.Config) { config.Engine = &state.Engine{Path: "/nowhere/tofu"} }
 
 func approveAll([]scaler.RootPlan) (string, error) { return "", nil }
@@ -203,7 +203,7 @@ func (w *world) exist(t *testing.T, want ...int) {
 // allDrained is a cluster whose Nodes are all drained.
 func allDrained(context.Context, string) error { return nil }
 
-// underWay checks that exactly these hosts have unfinished work.
+// underWay waits until exactly these hosts have unfinished work.
 func (w *world) underWay(t *testing.T, want ...topology.HostID) {
 	t.Helper()
 	ticker := time.NewTicker(20 * time.Millisecond)

@@ -28,8 +28,8 @@ func TestPlanOfAHostWithoutAWorkspace(t *testing.T) {
 }
 
 // TestWholePlanAfterACrash checks that the targets of a change suffice only on a host
-// without unfinished work: after a crash, and after a state that the backend did not
-// receive named other resources, the whole host is planned.
+// without unfinished work: after a crash, and if an unsaved state names other resources
+// than the saved one, the whole host is planned.
 func TestWholePlanAfterACrash(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

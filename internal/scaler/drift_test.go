@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// still returns a change of a fleet without requests.
+// still returns a change without requests, of a fleet with these VMs.
 func still(t *testing.T, snapshot *topology.Snapshot, vms ...fleet.VM) *scaler.Change {
 	t.Helper()
 	change, _, err := newScaler(t, nil, vms...).ProposeRepair(t.Context(), snapshot, nil)
@@ -151,8 +151,8 @@ func TestDriftOfDisks(t *testing.T) {
 	}
 }
 
-// TestDriftBesideDevices checks VMs that lack a device and also differ otherwise: the
-// device is listed whenever the VM can be compared.
+// TestDriftBesideDevices checks VMs that lack a device and a disk: both are listed, unless
+// the VM is stopped, is not in the state or was not planned.
 func TestDriftBesideDevices(t *testing.T) {
 	t.Parallel()
 	one := vm(pve1, 2001)
@@ -233,7 +233,7 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// movedTo moves a guest of pve-1 to pve-2.
+// movedTo moves a guest of pve-1 to pve-2 and returns the snapshot.
 func movedTo(s *topology.Snapshot, vmid fleet.VMID) *topology.Snapshot {
 	from, to := &s.Hosts[0], &s.Hosts[1]
 	i := slices.IndexFunc(from.Guests, func(g topology.Guest) bool { return g.VMID == int(vmid) })
@@ -242,7 +242,7 @@ func movedTo(s *topology.Snapshot, vmid fleet.VMID) *topology.Snapshot {
 	return s
 }
 
-// pinned returns a VM that owns CPUs and memory of its host.
+// pinned returns a VM that is pinned to CPUs and takes its memory from NUMA node 1.
 func pinned(id fleet.VMID, host topology.HostID, cpus ...int) fleet.VM {
 	one := vm(host, id)
 	one.Policy, one.PinWith = fleet.PolicyDedicated, fleet.PinWithHostAgent

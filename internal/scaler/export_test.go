@@ -60,7 +60,8 @@ func (s *Scaler) Outcome(id string, started time.Time, results []Result) audit.O
 	return s.outcome(id, started, results)
 }
 
-// Begin records the begin of a change of a host, but no outcome, as if the process died.
+// Begin records the beginning of a change of a host, but no outcome, as if the process
+// died.
 func (s *Scaler) Begin(t *testing.T, host topology.HostID, removed ...fleet.VM) {
 	t.Helper()
 	now, err := s.read(t.Context())
@@ -74,7 +75,7 @@ func (s *Scaler) Begin(t *testing.T, host topology.HostID, removed ...fleet.VM) 
 	}
 }
 
-// Made records a VM as created successfully long ago.
+// Made records a VM as created successfully an hour ago.
 func (s *Scaler) Made(t *testing.T, vm fleet.VM) {
 	t.Helper()
 	now, err := s.read(t.Context())
@@ -92,7 +93,7 @@ func (s *Scaler) Made(t *testing.T, vm fleet.VM) {
 	}
 }
 
-// RecordedVMs returns all VMs in the history, by key.
+// RecordedVMs returns the VMs whose spec is in the history, by key.
 func RecordedVMs(entries []audit.Entry) map[fleet.Key]fleet.VM { return recordedVMs(entries) }
 
 // Adopt restores the files of VMs that are only in the history.
@@ -189,7 +190,7 @@ func (v *hostView) Compare(plan *tfjson.Plan) (Recovery, error) {
 // CheckNodes records why VMs to be deleted must not be deleted yet.
 func (s *Scaler) CheckNodes(ctx context.Context, v *HostView) { s.checkNodes(ctx, v, nil) }
 
-// Conflict returns why VMs of an intent must be removed again, or nil.
+// Conflict returns why VMs that an intent creates must be removed again, or nil.
 func (v *hostView) Conflict(intent guard.Intent) error {
 	if lost, _ := v.conflicts(intent.Create); len(lost.VMs) > 0 {
 		return lost
@@ -207,7 +208,8 @@ func (c *Change) Writes(outside ...string) bool {
 	return c.writes(nil)
 }
 
-// OutsideDue reports whether lines have waited long enough for a change.
+// OutsideDue reports whether lines about writes to Proxmox have waited long enough to be
+// recorded without another change.
 func (w *Writer) OutsideDue() bool { return w.outsideDue() }
 
 // Find returns the VM with that name.
@@ -253,8 +255,8 @@ func (w *Writer) Next(t *testing.T) []fleet.VM {
 	return b.change.Removed
 }
 
-// Places creates the directories for the engine and for the states, with an older
-// version's states.
+// Places creates the directories for the engine and for the states, and moves an older
+// version's states there.
 func (s *Scaler) Places() error {
 	_, err := s.permanentPlaces()
 	return err
@@ -303,7 +305,7 @@ func (w *Writer) Start(b *Batch) {
 	w.batchBegun(b, &begun{change: b.change, started: w.scaler.config.Clock.Now()})
 }
 
-// Finish marks a host of a change as applied.
+// Finish marks a host of a change as applied, or as failed if err is not nil.
 func (w *Writer) Finish(ctx context.Context, b *Batch, host topology.HostID, err error) {
 	w.hostApplied(ctx, b, "", Result{Host: host, Err: err})
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// cloner is a Proxmox that reports clones in progress for the first few checks.
+// cloner is a Proxmox that reports clones in progress until the check numbered ends, and
+// then returns after.
 type cloner struct {
 	live
 	asked *int

@@ -26,7 +26,7 @@ var (
 	pve2 = topology.HostID{Region: "lab", Host: "pve-2"}
 )
 
-// spec returns a simple requested VM.
+// spec returns the Spec of a simple VM.
 func spec() fleet.Spec {
 	return fleet.Spec{
 		Pool: "workers", NodeClass: "shared", InstanceType: "s1.2VCPU-4GB", CapacityType: "on-demand",
@@ -101,7 +101,8 @@ func newScaler(t *testing.T, edit func(*scaler.Config), vms ...fleet.VM) *scaler
 	return scaler.New(config)
 }
 
-// sealed returns a fleet in a directory with an installation's own history.
+// sealed returns the store of a fleet in a directory, with a key of its own for the
+// history.
 func sealed(t *testing.T, dir string) *store.Sealed {
 	t.Helper()
 	return store.NewSealed(store.NewDirectory(dir), store.FileVault(filepath.Join(t.TempDir(), "key")), clusterID)

@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// listen counts connections to an address.
+// listen listens on a local address and counts the connections to it.
 func listen(t *testing.T) (address string, connections *atomic.Int32) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -107,7 +107,8 @@ func TestModulesOfAPusher(t *testing.T) {
 	}
 }
 
-// push changes all node files of a fleet to call other modules, and pushes these too.
+// push adds modules to a fleet's directory, and changes its node files to call them instead
+// of the modules with a hash.
 func push(t *testing.T, dir, hash string, evil map[string][]byte) {
 	t.Helper()
 	name := modules.HashOf(evil)

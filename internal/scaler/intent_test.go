@@ -42,8 +42,8 @@ func keep(vm fleet.VM) *tfjson.ResourceChange {
 	return change
 }
 
-// withNumber returns a change whose numbers were decoded with encoding/json's default
-// types.
+// withNumber returns a change whose previous VMID is a float64, as encoding/json decodes
+// numbers by default.
 func withNumber(change *tfjson.ResourceChange, vmid fleet.VMID) *tfjson.ResourceChange {
 	change.Change.Before.(map[string]any)["vm_id"] = float64(vmid)
 	return change
@@ -54,7 +54,7 @@ func ofType(change *tfjson.ResourceChange, kind string) *tfjson.ResourceChange {
 	return change
 }
 
-// stopped returns the guest as one that never ran.
+// stopped returns the guest, but stopped.
 func stopped(guest topology.Guest) topology.Guest {
 	guest.Running = false
 	return guest
@@ -146,7 +146,7 @@ func TestIntent(t *testing.T) {
 	}
 }
 
-// decide runs the scaler on a plan of pve-1.
+// decide returns what the scaler would do with a plan of pve-1.
 func decide(t *testing.T, s *scaler.Scaler, change *scaler.Change, plan *tfjson.Plan) (outcome, error) {
 	t.Helper()
 	w, err := s.Look(t.Context(), change, pve1)

@@ -173,8 +173,8 @@ func TestChangesInPlaceLookAtTheVMAgain(t *testing.T) {
 	}
 }
 
-// TestWriterForgetsWhatIsGivenUpWhilePlanned removes a VM while its change is pending
-// approval: it is neither recorded nor created.
+// TestWriterForgetsWhatIsGivenUpWhilePlanned removes a VM while the gate is asked about its
+// creation: the VM is neither recorded nor created.
 func TestWriterForgetsWhatIsGivenUpWhilePlanned(t *testing.T) {
 	t.Parallel()
 	w := newWorldWith(t, func(config *scaler.Config) { config.Rules.Limits.PerChange.Creates = 0 })

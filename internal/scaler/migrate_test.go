@@ -104,7 +104,7 @@ func TestStatesAreTakenOverOnce(t *testing.T) {
 			t.Errorf("%s is still there: %v", name, err)
 		}
 	}
-	// A pusher would add a state of a host that has none yet.
+	// Files that a user pushes after the migration must have no effect.
 	o.put("lab/pve-1/terraform.tfstate", "forged")
 	o.put("lab/pve-3/terraform.tfstate", "forged")
 	o.put(errored, "forged")

@@ -133,8 +133,8 @@ func (s silent) Refresh(_ context.Context, old *topology.Snapshot, hosts []topol
 	return old, nil
 }
 
-// TestYieldsOnlyByWhatProxmoxSays removes VMs that conflict with another writer's VMs,
-// only according to a new reading of Proxmox.
+// TestYieldsOnlyByWhatProxmoxSays checks that VMs that conflict with another writer's VMs
+// are not removed if Proxmox cannot be read again.
 func TestYieldsOnlyByWhatProxmoxSays(t *testing.T) {
 	t.Parallel()
 	vms := []fleet.VM{vm(pve2, 2001), vm(pve1, 2000), vm(pve2, 2002)}

@@ -97,7 +97,7 @@ func TestWatchEndsWithTheApply(t *testing.T) {
 	}
 }
 
-// say provides one response for each reading.
+// say answers one check of the host with each reading. The checks are 10 seconds apart.
 func (w watchful) say(watched context.Context, t *testing.T, clock *clocktesting.FakeClock, readings ...reading) {
 	t.Helper()
 	for i, r := range readings {

@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// described is an update of a VM's description from its pins in Proxmox to the pins in
+// described returns an update of a VM's description from its pins in Proxmox to the pins in
 // its file.
 func described(vm fleet.VM, was ...int) *tfjson.ResourceChange {
 	from := fleet.Marker{ClusterID: clusterID, Key: vm.Key, Pins: was}

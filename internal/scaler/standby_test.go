@@ -217,9 +217,8 @@ func TestWriterRefusesAVMStartedByHand(t *testing.T) {
 	}
 }
 
-// TestWriterRecoversAWake ends the writer at each step of a wake. The next one completes
-// the recorded wake, the VM is started once, and another standby VM of the host stays
-// stopped.
+// TestWriterRecoversAWake ends the writer at each step of a wake. The next writer completes
+// the wake if it was recorded. Another standby VM of the host stays stopped.
 func TestWriterRecoversAWake(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{

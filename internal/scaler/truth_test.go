@@ -29,7 +29,7 @@ func (c combination) String() string {
 	return strings.Join([]string{c.file, c.state, c.guest, c.node}, " | ")
 }
 
-// combinations returns all of them.
+// combinations returns all combinations.
 func combinations() []combination {
 	var all []combination
 	for _, file := range []string{"desired", "removed", "lost", "none"} {
@@ -61,8 +61,8 @@ func (r *truthRow) matches(c combination) bool {
 	return true
 }
 
-// readTruth parses the table, and the allowed words of each column and of actions from
-// the tables around it.
+// readTruth returns the rows of the table. It fails the test if a row has an action that
+// the table of actions below it does not list.
 func readTruth(t *testing.T) []*truthRow {
 	t.Helper()
 	content, err := os.ReadFile(truthTable)
@@ -285,7 +285,7 @@ func (s *scene) act(t *testing.T, rules guard.Rules) string {
 	return strings.Join(done, ", ")
 }
 
-// decide follows the steps of a complete plan of the host.
+// decide follows the steps of a complete plan of the host and returns the actions.
 func (s *scene) decide(t *testing.T, change *scaler.Change, rules guard.Rules) (done []string) {
 	t.Helper()
 	w, err := s.numaform.Look(t.Context(), change, pve1)
@@ -334,7 +334,8 @@ func (s *scene) propose(t *testing.T) *scaler.Change {
 	return change
 }
 
-// judge runs the guard on a settled plan, and the scaler's last checks before the apply.
+// judge returns the action on the VM, or why there is none, according to the guard and the
+// scaler's last checks before the apply.
 func (s *scene) judge(t *testing.T, change *scaler.Change, w *scaler.HostView, step scaler.Recovery, rules guard.Rules) string {
 	t.Helper()
 	plan := s.plan(change, slices.Concat(step.Imports, step.Partial))

@@ -22,7 +22,7 @@ func tagged(vm fleet.VM, tags ...string) fleet.VM {
 }
 
 // changed waits until no VM of the writer has a pending update in place; if failed is set,
-// until an update has failed or waits for approval.
+// until an update has failed or waits for approval. It returns the VMs.
 func changed(t *testing.T, writer *scaler.Writer, failed bool) []scaler.VMState {
 	t.Helper()
 	return await(t, writer, func(states []scaler.VMState) bool {
@@ -33,7 +33,7 @@ func changed(t *testing.T, writer *scaler.Writer, failed bool) []scaler.VMState 
 	})
 }
 
-// await waits until the VMs of the writer are in the state that a test expects.
+// await waits until holds is true for the VMs of the writer, and returns them.
 func await(t *testing.T, writer *scaler.Writer, holds func([]scaler.VMState) bool) []scaler.VMState {
 	t.Helper()
 	ticker := time.NewTicker(20 * time.Millisecond)

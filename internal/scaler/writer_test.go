@@ -65,7 +65,8 @@ func (w *world) runUntil(t *testing.T, change func(*scaler.WriterConfig)) (write
 	}
 }
 
-// phases waits until the VMs of the writer are in exactly these phases, in order.
+// phases waits until the VMs of the writer are in exactly these phases, in order, and
+// returns them.
 func phases(t *testing.T, writer *scaler.Writer, want ...scaler.Phase) []scaler.VMState {
 	t.Helper()
 	ticker := time.NewTicker(20 * time.Millisecond)
@@ -211,7 +212,7 @@ func snapshotOf(t *testing.T, w *world) *topology.Snapshot {
 	return w.snapshot(t)
 }
 
-// gate approves the plans that a test selects.
+// gate approves each plan in the name of by, or none if by is empty.
 type gate struct {
 	// mu guards the fields below.
 	mu    sync.Mutex
@@ -260,7 +261,7 @@ func TestWriterHoldsWhatNeedsAPerson(t *testing.T) {
 	}
 }
 
-// guests counts the requests to guests.
+// guests records the names of the VMs that get a seed and that are shut down.
 type guests struct {
 	// mu guards the fields below.
 	mu           sync.Mutex
