@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// hostOf returns a plan for a host with a number of VMs, and the intent for it. act returns the
-// action for each VM.
+// hostOf returns a plan for a host with a number of VMs, and the intent for it. act returns
+// the action for each VM.
 func hostOf(tb testing.TB, vms int, act func(i int) tfjson.Action) (*tfjson.Plan, guard.Intent) {
 	tb.Helper()
 	plan := edited(tb, "create", nil)
