@@ -677,7 +677,7 @@ func TestPause(t *testing.T) {
 	})
 	w.numaform("pause")
 	w.eventually(30*time.Second, func(context.Context) string {
-		if !w.controller.log.contains("read a request to pause or to resume") {
+		if !w.controller.log.contains("received a request to pause or resume") {
 			return "the controller did not read the pause request"
 		}
 		return ""

@@ -21,7 +21,7 @@ func TestRemoveMovedVM(t *testing.T) {
 	byHand(t, stage, 2005, map[string]string{"cores": "3"})
 	moved := drift(t, stage, cli.ExitChanges)[2001]
 	if notes := strings.Join(moved.Notes, "\n"); moved.Class != "moved" || !strings.Contains(notes, "were chosen on pve-2 and are different CPUs on pve-3") ||
-		!strings.Contains(notes, "zone says pve-2") || !strings.Contains(notes, "pve-3 has no CPUs 42,46,50,54") {
+		!strings.Contains(notes, "topology.kubernetes.io/zone is still pve-2") || !strings.Contains(notes, "pve-3 has no CPUs 42,46,50,54") {
 		t.Errorf("got %+v", moved)
 	}
 	// The moved VM causes no change and blocks none.

@@ -139,7 +139,7 @@ func TestDeletedFileIsARequest(t *testing.T) {
 	run(t, stage, cli.ExitOK, "apply", "-f", empty, "--auto-approve")
 	compare(t, stage)
 	out := run(t, stage, cli.ExitOK, "history", "pinned-2000")
-	if strings.Count(out, ": by-hand\n") != 2 || !strings.Contains(out, "files were deleted: pinned-2000") || !strings.Contains(out, "files came back: pinned-2000") {
+	if strings.Count(out, ": by-hand\n") != 2 || !strings.Contains(out, "files were deleted: pinned-2000") || !strings.Contains(out, "files were restored: pinned-2000") {
 		t.Errorf("the history does not list the changes by hand:\n%s", out)
 	}
 }
