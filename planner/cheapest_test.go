@@ -191,7 +191,7 @@ func datacenter(t testing.TB, hosts, n int) (*topology.Snapshot, []fleet.VM, []f
 	return snap, existing, drawSizes(r, ids, n)
 }
 
-// drawSizes draws n specs: two thirds are Dedicated.
+// drawSizes draws n specs: about four in seven are Dedicated.
 func drawSizes(r *rand.Rand, hosts []topology.HostID, n int) []fleet.Spec {
 	sizes := []struct {
 		vcpus  int

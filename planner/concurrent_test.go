@@ -36,7 +36,7 @@ func TestSameOnManyGoroutines(t *testing.T) {
 	}
 }
 
-// answers returns everything that a planner returns, as bytes to compare.
+// answers returns the results of Room, Fits, View and Place as JSON, to compare them.
 func answers(t testing.TB, p *planner.Planner, snap *topology.Snapshot, specs []fleet.Spec) string {
 	t.Helper()
 	all := []any{p.Room()}

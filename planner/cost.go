@@ -11,17 +11,17 @@ const (
 	costResort     = iota // see resortUnknown and the following constants
 	costSpread            // VMs of the same pool on the host, where they are spread
 	costNodes             // number of NUMA nodes
-	costDistance          // sum of the distances between them
+	costDistance          // distances between them, and from them to the VM's PCI devices
 	costSkew              // 1 if memory is not proportional to the CPUs of each node
 	costOverload          // floating vCPUs at home on a node beyond its room for them
 	costCaches            // number of L3 caches
-	costUneven            // difference between the guest's largest and smallest cell
+	costUneven            // vCPUs of the guest's largest part minus those of its smallest
 	costEfficiency        // vCPUs on efficiency cores, plus twice those on low-power cores
 	costPartial           // whole cores that become partially allocated
 	costSlots             // loss of room for VMs of typical sizes
 	costLeftMin           // CPUs or memory left on the nodes of the plan, whichever
 	costLeftSum           // is less, in parts per million; then the sum of both
-	costLargest           // loss of the host's largest free node
+	costLargest           // decrease of the most free CPUs that one node of the host has
 	costCrowd             // number of guests on the host
 	costParts
 )
@@ -83,7 +83,7 @@ func slots(cpus int) int64 {
 	return worth
 }
 
-// roomLost returns the room for typical VMs that a node loses if a VM takes that much of
+// roomLost returns the room for typical VMs that a node loses if a VM takes memory MiB of
 // its memory.
 func (s *state) roomLost(node int, memory int64) int64 {
 	cpus, free := s.wholeOn(node), s.memFree[ordinary][node]
@@ -186,7 +186,7 @@ func slowness(g *group) int64 {
 	return 0
 }
 
-// span returns the sum of the distances between each two of the nodes.
+// span returns the sum of the distances between all pairs of the nodes.
 func (s *state) span(nodes []int) int64 {
 	var sum int64
 	for i, a := range nodes {

@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestCostOrder checks for each part of the cost which of two places wins if all more
+// TestCostOrder checks for several parts of the cost which place wins if all more
 // significant parts are equal.
 func TestCostOrder(t *testing.T) {
 	t.Parallel()
@@ -28,7 +28,7 @@ func TestCostOrder(t *testing.T) {
 	}
 }
 
-// contest is a VM and two possible places for it.
+// contest is a VM, its possible hosts, and the place that it must get.
 type contest struct {
 	name  string
 	hosts []topology.Host
@@ -37,7 +37,7 @@ type contest struct {
 	cpus  string
 }
 
-// contests returns at least one contest for each part of the cost.
+// contests returns contests for several parts of the cost.
 func contests(t *testing.T) []contest {
 	t.Helper()
 	one := func(cores int, memory int64) topology.Machine {

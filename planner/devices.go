@@ -161,7 +161,8 @@ func (w *request) deviceNeeds() []deviceNeed {
 // that guests take devices in order.
 type lentDevice struct {
 	mapping string
-	// node is none if unknown; sure is false if another guest may get the device instead.
+	// node is none if unknown; sure is set if all usable devices of the mapping are on node,
+	// so that it does not matter which one the guest gets.
 	node int
 	sure bool
 }

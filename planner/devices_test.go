@@ -67,7 +67,8 @@ func TestDeviceComesAfterTheNumberOfNodes(t *testing.T) {
 	if p := placeOne(t, snapshot(h), nil, requesting(4, "gpu")); len(p.Cells) != 1 || p.Cells[0].HostNodes.String() != "0" {
 		t.Errorf("in %d cells: %s", len(p.Cells), p.Reason)
 	}
-	// A host with a near device is better than one with less free capacity.
+	// The host with a near device wins, although the VM would leave less unused capacity on
+	// the other one.
 	near := withCards("pve-2", card("gpu", "0000:01:00.0", 0))
 	if p := placeOne(t, snapshot(h, near), nil, requesting(4, "gpu")); p.Host.Host != "pve-2" {
 		t.Errorf("on %s: %s", p.Host, p.Reason)

@@ -10,8 +10,7 @@ import (
 )
 
 // TestNeverWorseThanFirstFit compares single requests with the obvious placer: the first
-// host, and on it the first NUMA node, that has enough whole cores and memory; otherwise
-// the whole host.
+// NUMA node with enough free CPUs, in whole cores for pinned VMs, and enough memory.
 func TestNeverWorseThanFirstFit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -36,7 +35,7 @@ func TestNeverWorseThanFirstFit(t *testing.T) {
 	})
 }
 
-// firstFit returns the number of NUMA nodes that the obvious placer uses for the VM, or 0.
+// firstFit returns 1 if the obvious placer finds a NUMA node for the VM, or 0.
 func firstFit(snap *topology.Snapshot, existing []fleet.VM, s fleet.Spec) int {
 	for _, id := range s.Hosts {
 		h := snap.Host(id)
@@ -122,8 +121,8 @@ func (r *room) afloat(h *topology.Host) int {
 	return h.OnlineCPUs().Difference(r.used).Difference(r.blocked).Size() - r.floating
 }
 
-// cpus returns the CPUs of one kind of core that a policy can use on a NUMA node, or on the
-// host: the planner mixes kinds only if nothing else is left.
+// cpus returns how many vCPUs of a VM fit on a NUMA node, or on the host if node is nil:
+// pinned ones on one kind of core, because the planner mixes kinds only as a last resort.
 func (r *room) cpus(h *topology.Host, s fleet.Spec, node *int) int {
 	free := h.OnlineCPUs().Difference(r.used).Difference(r.blocked)
 	kind := map[int]topology.Kind{}

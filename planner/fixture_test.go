@@ -28,7 +28,8 @@ type shape struct {
 	interleaved bool
 }
 
-// machine builds a regular machine; siblings are numbered n, n+cores.
+// machine builds a regular machine. The siblings of CPU n are n plus multiples of the total
+// number of cores.
 func machine(s shape) topology.Machine {
 	var m topology.Machine
 	total := s.nodes * s.cores
@@ -55,7 +56,8 @@ func machine(s shape) topology.Machine {
 	return m
 }
 
-// known loads a real machine; unreported memory is set to 4 GiB per CPU in total.
+// known loads a real or constructed machine. If its total memory is not reported, it gets 4
+// GiB for each online CPU.
 func known(t *testing.T, name string) topology.Machine {
 	t.Helper()
 	m, err := machines.Load(name)

@@ -10,9 +10,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// drawMachine draws a machine of any unusual kind that exists: interleaved or shuffled CPU
-// ids, L3 caches across NUMA nodes, nodes without CPUs or memory, offline CPUs, 1, 2 or 4
-// threads per core, two or three kinds of core, unknown siblings.
+// drawMachine draws a machine, often an unusual one: with shuffled CPU ids, L3 caches across
+// NUMA nodes, nodes without CPUs or memory, offline CPUs, 1, 2 or 4 threads per core, two or
+// three kinds of core, or unknown siblings.
 func drawMachine(t *rapid.T) topology.Machine {
 	nodes := rapid.SampledFrom([]int{1, 1, 2, 2, 3, 4, 4, 8, 10, 16}).Draw(t, "nodes")
 	cores := rapid.IntRange(1, 6).Draw(t, "cores per node")
@@ -227,7 +227,7 @@ func drawSpec(t *rapid.T, snap *topology.Snapshot, policies ...fleet.Policy) fle
 	return s
 }
 
-// drawExtras sometimes adds huge pages and a spread.
+// drawExtras sometimes sets optional fields, such as huge pages and a spread.
 func drawExtras(t *rapid.T, s *fleet.Spec) {
 	if s.Policy.Pinned() && rapid.Bool().Draw(t, "host agent") {
 		s.PinWith = fleet.PinWithHostAgent

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// paged returns a host with two NUMA nodes of 32 GiB and 8 cores, and huge pages reserved:
-// 2 MiB pages on the first, 1 GiB pages on the second.
+// paged returns a host with two NUMA nodes of 32 GiB and 8 CPUs each, and reserved huge
+// pages: small pages of 2 MiB on the first node, large pages of 1 GiB on the second.
 func paged(small, large int64) topology.Host {
 	h := twoNodes()
 	h.NUMANodes[0].HugePages = map[int]int64{2048: small}

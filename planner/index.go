@@ -93,8 +93,8 @@ type node struct {
 	// no source reported it.
 	memory  [backings]int64
 	assumed bool
-	// bindable is set for nodes that have usable CPUs and memory of the kind: hostnodes
-	// may name them.
+	// bindable is set for nodes that have usable CPUs and memory of the kind: the hostnodes
+	// of any cell may name them.
 	bindable [backings]bool
 	// lends is set for a node without CPUs whose memory VMs may use in addition to the
 	// memory of other nodes.

@@ -40,8 +40,8 @@ func (s *state) materialize(p *plan, w request) fleet.Placement {
 }
 
 // seats resolves a plan's parts to CPUs, in the order of NUMA nodes and the interleaved
-// cell first. A part with an odd thread goes last, so that vCPUs 2i and 2i+1 are siblings
-// in all other parts.
+// cell first. A part with an odd thread goes last, so that in all other parts of a Dedicated
+// VM on cores of two threads, vCPUs 2i and 2i+1 are siblings.
 func (s *state) seats(p *plan, w request) []seat {
 	var seats []seat
 	for _, part := range p.parts {

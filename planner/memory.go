@@ -34,8 +34,8 @@ func backingOf(spec *fleet.Spec) backing {
 	return unknownBacking
 }
 
-// mib returns the MiB of which memory is allocated in multiples: the size of one huge page,
-// or 1 for ordinary memory.
+// mib returns the unit in which memory is allocated, in MiB: the size of one huge page, or
+// 1 for ordinary memory.
 func (b backing) mib() int64 {
 	switch b {
 	case pages2Mi:

@@ -20,8 +20,8 @@ type request struct {
 	backing backing
 	// group is the pool whose VMs are spread over hosts, or empty.
 	group string
-	// wholeOnly requests refuse partially allocated cores; partial requests use them as a last
-	// resort.
+	// wholeOnly requests use no partially allocated core except for the odd threads; partial
+	// requests use several.
 	wholeOnly, partial bool
 	// agent requests are pinned by the host agent.
 	agent bool
@@ -268,8 +268,9 @@ func (s *state) interleaveFrom(w request, home, wide int) (plan, bool) {
 	return p, true
 }
 
-// hasMemory reports whether that much memory can be part of an interleaved cell. Assumed
-// memory cannot: it needs the policy preferred, which accepts only one node.
+// hasMemory reports whether the node can give memory MiB to an interleaved cell. A node
+// whose memory is assumed cannot: that needs the policy preferred, which accepts only one
+// node.
 func (s *state) hasMemory(node int, memory int64) bool {
 	n := &s.nodes[node]
 	return (n.bindable[ordinary] || n.lends) && !n.assumed && s.memFree[ordinary][node] >= memory

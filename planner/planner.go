@@ -14,8 +14,8 @@ import (
 )
 
 // Planner tracks the used resources of every host, and updates them as it places VMs.
-// Fits, View, Room and Clone are safe for concurrent use; Place requires exclusive
-// access.
+// Fits, View, Room and Clone are safe for concurrent use; Place, Remove and Start require
+// exclusive access.
 type Planner struct {
 	// hosts are sorted by id. Clones share the states: a batch clones a state before its
 	// first change.

@@ -218,7 +218,7 @@ func TestFloatingMemorySpills(t *testing.T) {
 
 // TestRemoteMemory checks a pinned VM whose memory does not fit the nodes of its CPUs: one
 // cell uses equal parts of several nodes; if that fails too, the VM has no cells. The
-// reason reports both, and any host with cells for it is better.
+// reason reports both, and a host where one node has all of the memory is better.
 func TestRemoteMemory(t *testing.T) {
 	t.Parallel()
 	large := twoNodes()
@@ -280,7 +280,7 @@ func TestCPUsTogether(t *testing.T) {
 func TestCutSparesRoom(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		left []int64 // GiB of each node's 20
+		left []int64 // MiB that remain free of each node's 20 GiB
 		want string
 	}{
 		{[]int64{3 * gib, 3 * gib, 3 * gib, 7 * gib, 7 * gib}, "0-2"},
@@ -295,7 +295,7 @@ func TestCutSparesRoom(t *testing.T) {
 	}
 }
 
-// leave adds a guest to each NUMA node of a host that leaves that many MiB free.
+// leave adds a guest to each NUMA node of a host, so that left MiB of the node remain free.
 func leave(h *topology.Host, left ...int64) {
 	for i, mib := range left {
 		used := h.NUMANodes[i].MemoryMiB - mib
@@ -312,7 +312,7 @@ func TestCutInCells(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name          string
-		left          []int64 // GiB of each node's 20
+		left          []int64 // MiB that remain free of each node's 20 GiB
 		vcpus, memory int
 		want          []string // guest CPUs, nodes and MiB of each cell
 	}{

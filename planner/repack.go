@@ -7,7 +7,7 @@ import (
 )
 
 // Limits for repacking one host: its number of NUMA nodes, its number of new VMs, and the
-// number of search steps. repackTries is the number of repair tries that it counts as.
+// number of search steps. Repacking one host counts as repackTries repair tries.
 const (
 	repackNodes = 8
 	repackVMs   = 12

@@ -337,7 +337,7 @@ func (c *splitter) cheapest() (plan, bool) {
 }
 
 // plan walks back from an end state and builds a plan from the pieces that led to it. It
-// returns false if the plan has too many cells or no cores for some part.
+// returns false if the plan has too many cells, too many pins, or no cores for some part.
 func (c *splitter) plan(cell int) (plan, bool) {
 	p := plan{eachMiB: int64(c.eachPages) * c.page}
 	cores, pages := c.cores, c.pages

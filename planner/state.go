@@ -48,7 +48,7 @@ type floats struct {
 	ratio, promised     float64
 }
 
-// newState returns a host without guests.
+// newState returns the state of a host without guests.
 func newState(x *index) *state {
 	s := &state{
 		index:    x,
@@ -175,8 +175,8 @@ func (s *state) take(cpu int) {
 	}
 }
 
-// without returns the host without one of its claims. The live part of the claim, if any,
-// remains as an unmanaged guest.
+// without returns the state of the host without one of its claims. The live part of the
+// claim, if any, remains as an unmanaged guest.
 func (s *state) without(removed *claim) *state {
 	fresh := newState(s.index)
 	for _, c := range s.claims {
@@ -204,8 +204,8 @@ func (s *state) nodeMemFree(n int, of backing) int64 {
 	return s.memFree[of][n]
 }
 
-// floatRoom returns how many vCPUs may float over that many CPUs, at the given ratio or the
-// lowest one promised to our floating VMs on the host, whichever is lower.
+// floatRoom returns how many vCPUs may float over the given number of CPUs, at the given
+// ratio or the lowest one promised to our floating VMs on the host, whichever is lower.
 func (s *floats) floatRoom(ratio float64, cpus int) int {
 	return int(math.Floor(min(ratio, s.ratio)*float64(cpus) + 1e-9))
 }

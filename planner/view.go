@@ -122,7 +122,8 @@ type Room struct {
 	Nodes []Free
 }
 
-// Room returns the free resources of every host, sorted by name. It changes nothing.
+// Room returns the free resources of every host, sorted by region and name. It changes
+// nothing.
 func (p *Planner) Room() []Room {
 	rooms := make([]Room, len(p.hosts))
 	for i, s := range p.hosts {

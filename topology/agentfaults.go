@@ -18,18 +18,20 @@ type AgentState string
 // The states of a host's agent.
 const (
 	AgentLiving AgentState = "living"
-	// AgentUnread means that the state is unknown because the notes cannot be read.
+	// AgentUnread means that the state is unknown because the notes cannot be read, or the
+	// agent's section in them is invalid.
 	AgentUnread AgentState = "unread"
 	// AgentAbsent means that no agent has published its state.
 	AgentAbsent AgentState = "absent"
 	// AgentOld means that the last publication is older than AgentAge.
 	AgentOld AgentState = "old"
-	// AgentClockDiffers means that the last publication is dated in the future.
+	// AgentClockDiffers means that the last publication is dated more than AgentAge in the
+	// future.
 	AgentClockDiffers AgentState = "clock differs"
 	// AgentFailing means that the agent's last inspection of its host failed.
 	AgentFailing AgentState = "failing"
 	// AgentDisagrees means that the agent is alive but its configuration or topology
-	// differs from numaform's.
+	// differs from numaform's, or that it refuses to pin a VM as declared.
 	AgentDisagrees AgentState = "disagrees"
 )
 
@@ -52,9 +54,9 @@ func (h *Host) AgentState(clusterID string, now time.Time) AgentState {
 	return AgentLiving
 }
 
-// AgentFaults returns all problems with the agent at time now, usually the host's ReadAt,
-// for VMs of the given cluster. Faults that block come first. An empty clusterID matches
-// any cluster.
+// AgentFaults returns the problems with the agent at time now, usually the host's ReadAt,
+// for VMs of the given cluster; if the agent's data is missing or outdated, only that one.
+// Faults that block come first. An empty clusterID matches any cluster.
 func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	var faults []AgentFault
 	add := func(state AgentState, what, fix string) {

@@ -49,7 +49,8 @@ func (m *Machine) Missing() []Fact {
 	return missing
 }
 
-// provides reports whether a source has the fact for at least some CPUs.
+// provides reports whether the fact has a source, for at least some CPUs or NUMA nodes, and
+// is not assumed.
 func (m *Machine) provides(fact Fact) bool {
 	source, ok := m.Sources[fact]
 	return ok && source != SourceAssumed

@@ -12,7 +12,7 @@ const Published = "the topology that is published in Proxmox"
 
 // dropContradicting removes sources that contradict the live host: they describe another
 // machine, or this one before a change of hardware or firmware. Their siblings and caches
-// would be wrong, and the planner would assign a core twice. It returns a warning for each
+// may be wrong, so that the planner would assign a core twice. It returns a warning for each
 // removed source.
 func dropContradicting(machines []Machine) ([]Machine, []string) {
 	var rest []Machine
@@ -35,11 +35,13 @@ func dropContradicting(machines []Machine) ([]Machine, []string) {
 
 // Contradiction returns how the machine contradicts the live sources, a report and
 // counts, or "" if it does not. Merge ignores a machine that does. Counts matter only for a
-// host whose report cannot be read.
+// host whose report cannot be read; any difference in the number of online CPUs then is a
+// contradiction.
 //
-// A CPU that went offline is not a contradiction. A CPU that came online is, because it may
-// be an unlisted sibling: a source that lists each CPU as its own core would let the planner
-// assign siblings to two VMs.
+// A CPU that is offline in the report is not a contradiction. A CPU that came online is,
+// because it may be an unlisted sibling: a source that lists each CPU as its own core would
+// let the planner assign siblings to two VMs. It is none for node-capacity, which lists no
+// siblings.
 func (m *Machine) Contradiction(live ...Machine) string {
 	at := slices.IndexFunc(live, func(l Machine) bool { return l.Sources[FactCPUs] == SourceReport })
 	report := at >= 0

@@ -76,8 +76,8 @@ func parseID(text string) (int, error) {
 	return id, nil
 }
 
-// merge sorts spans and joins adjacent ones, so that the cost of expanding them is
-// bounded by the largest ID.
+// merge sorts spans and joins overlapping and adjacent ones, so that the cost of expanding
+// them is bounded by the largest ID.
 func merge(spans []span) []span {
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	var merged []span

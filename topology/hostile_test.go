@@ -7,7 +7,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestHostileTexts parses malicious notes and files: each is rejected with an error short
+// TestHostileTexts parses malicious notes and files, and checks that each error is short
 // enough for a condition.
 func TestHostileTexts(t *testing.T) {
 	t.Parallel()

@@ -29,8 +29,8 @@ func joinFaults(faults []error) error {
 }
 
 // strictJSON reads JSON into target and rejects input that encoding/json accepts: unknown
-// keys, duplicate keys, keys that differ in case, and null. It reports all faults at once,
-// each with its line and path.
+// keys, duplicate keys, keys that differ in case, and null. It reports up to maxFaults of
+// these faults at once, each with its line and path.
 //
 // No library does this for these types. encoding/json and sigs.k8s.io/json do not find
 // unknown keys in types with an UnmarshalJSON, which CPU and NUMANode need for their

@@ -138,8 +138,9 @@ func (m *Machine) mergeNUMANodes(machines []Machine) []string {
 		CPUs(moved...), m.Sources[FactNUMA].name(), m.Sources[FactNUMA].fix())}
 }
 
-// checkMergedMemory makes the NUMA nodes' memory unknown if the sum clearly exceeds the
-// host's memory. A small excess comes from rounding.
+// checkMergedMemory makes the NUMA nodes' memory unknown if the sum exceeds the host's
+// memory by more than 2 %. A smaller excess comes from rounding: the sum then becomes the
+// host's memory.
 func (m *Machine) checkMergedMemory() []string {
 	sum := m.nodeMemoryMiB()
 	switch {

@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// anyHost is the entry for hosts of a region that have no entry.
+// anyHost is the key of the entry for hosts of a region that have no entry of their own.
 const anyHost = "*"
 
 // Settings is a nodes-settings.json: an administrator's facts about hosts, in the format
-// of karpenter-provider-proxmox. It overrides every other source.
+// of karpenter-provider-proxmox. Its NUMA nodes, memory and reservations override every
+// other source.
 type Settings struct {
 	hosts map[RegionName]map[HostName]hostSettings
 }

@@ -63,7 +63,7 @@ func (s *Snapshot) sort() {
 	}
 }
 
-// Validate returns an error that lists everything wrong with the snapshot, or nil.
+// Validate returns an error that lists the faults of the snapshot, up to a limit, or nil.
 func (s *Snapshot) Validate() error {
 	var faults []error
 	regions := map[RegionName]bool{}

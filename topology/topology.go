@@ -76,8 +76,9 @@ type Host struct {
 	Online bool       `json:"online"`
 	// Problem is the reason why numaform cannot use the host, or empty.
 	Problem string `json:"problem,omitempty"`
-	// Maintenance is true while the Proxmox HA manager moves guests off the host. Existing
-	// guests may still run there, but the planner places no new ones.
+	// Maintenance is true while the host is in the maintenance mode of the Proxmox HA manager,
+	// which moves HA guests to other hosts. Other guests may still run there, but the planner
+	// places no new ones.
 	Maintenance bool `json:"maintenance,omitempty"`
 	// Warnings name sources that cannot be read, or that contradict the host or each
 	// other. The host is still usable.
