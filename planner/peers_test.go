@@ -195,7 +195,7 @@ func TestSiblingsAreNotGuessed(t *testing.T) {
 		t.Errorf("got cells %v, L3 %v: %s", got.Cells, got.L3, got.Reason)
 	}
 	if _, unplaced := place(t, snap, nil, spec(fleet.PolicyIsolated, 4, gib)); len(unplaced) != 1 ||
-		!strings.Contains(unplaced[0].Reason, "does not report which CPUs are siblings: run numaform-agent") {
+		!strings.Contains(unplaced[0].Reason, "does not report which CPUs are siblings: install numaform-agent on the host") {
 		t.Errorf("isolated: %+v", unplaced)
 	}
 	if got := placeOne(t, snap, nil, spec(fleet.PolicyDedicated, 4, gib, "pve-1", "pve-2")); got.Host != knows.ID() {

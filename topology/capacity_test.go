@@ -38,7 +38,7 @@ func TestFromCapacity(t *testing.T) {
 		},
 		{name: "a CPU twice", affinity: "0-3,2", err: "cpu 2 is listed twice"},
 		{name: "bad affinity", affinity: "0-", err: `affinity "0-"`},
-		{name: "hostile affinity", affinity: "0-65535,0-65535,0-65535", err: "more than 65535 CPUs"},
+		{name: "hostile affinity", affinity: "0-65535,0-65535,0-65535", err: "affinity must list at most 65535 CPUs"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -40,7 +40,7 @@ func TestParseCollectedRefuses(t *testing.T) {
 		{"two values", "{}\n{}", "line 2: unexpected data after the JSON value"},
 		{"a list", `[]`, "line 1: the file: must be an object, not an array"},
 		{"no format", `{"numa_nodes": [], "cpus": []}`, "it has format 0, but this numaform reads only format 1"},
-		{"a later format", `{"format": 2, "numa_nodes": [], "cpus": []}`, "format is 2"},
+		{"a later format", `{"format": 2, "numa_nodes": [], "cpus": []}`, "it has format 2, but this numaform reads only format 1"},
 		{"no CPUs", `{"format": 1, "numa_nodes": [], "cpus": []}`, "cpus is empty"},
 		{"an unknown key", "{\"format\": 1,\n\"cpu\": []}", "line 2: cpu: unknown key: must be one of arch, cpus, format,"},
 		{"an unknown inner key", "{\"format\": 1, \"cpus\": [\n{\"id\": 0},\n{\"id\": 1, \"cor\": 0}]}", "line 3: cpus[1].cor: unknown key"},

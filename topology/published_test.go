@@ -76,7 +76,7 @@ func TestParsePublishedRefuses(t *testing.T) {
 		{"cut off", block[:len(block)/2], `has no line "-->" after it: the text is incomplete; publish it again`, true},
 		{"no JSON", "<!-- numaform-topology\nhello\n-->", "line 1: not JSON", true},
 		{"an unknown key", "<!-- numaform-topology\n{\"format\": 1, \"affinity\": []}\n-->", "affinity: unknown key", true},
-		{"a later format", strings.Replace(block, `"format":1`, `"format":2`, 1), "format is 2", true},
+		{"a later format", strings.Replace(block, `"format":1`, `"format":2`, 1), "it has format 2, but this numaform reads only format 1", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

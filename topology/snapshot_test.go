@@ -119,7 +119,7 @@ func TestParseSnapshotRefuses(t *testing.T) {
 func TestParseSnapshotNamesTheLine(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ text, err string }{
-		{`{"regions": [], "hosts": []}`, "format is 0"},
+		{`{"regions": [], "hosts": []}`, "it has format 0, but this numaform reads only format 1"},
 		{"{\"format\": 1, \"regions\": [],\n\"hosts\": [{\"region\": \"r\", \"guest\": []}]}", "line 2: hosts[0].guest: unknown key"},
 		{"{\"format\": 1,\n\"hosts\": [{\"reserved_cpus\": \"3-1\"}]}", "line 2: hosts[0].reserved_cpus: parsing cpu list"},
 	} {
