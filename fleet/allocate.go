@@ -108,8 +108,8 @@ func (a *Allocator) Next() (VMID, error) {
 func (a *Allocator) Rotation() Rotation { return a.now }
 
 // Name converts a placed spec to a VM: it reserves a VMID and derives the name and the key.
-// The key is a hash of the VM and of the rotation, so the same decision always has the same
-// key, and two decisions never share a key.
+// The key is a hash of the cluster ID, the VM and the rotation, so the same decision always
+// has the same key, and two decisions never share a key.
 func (a *Allocator) Name(clusterID string, spec Spec, placement Placement, source Source) (VM, error) {
 	id, err := a.Next()
 	if err != nil {

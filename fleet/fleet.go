@@ -55,11 +55,12 @@ type Policy string
 const (
 	// PolicyShared sets no pins; its VMs share the CPUs that are not pinned.
 	PolicyShared Policy = "Shared"
-	// PolicyNUMA binds memory to NUMA nodes and does not pin or account for CPUs.
+	// PolicyNUMA binds memory to NUMA nodes and sets no pins.
 	PolicyNUMA Policy = "NUMA"
-	// PolicyDedicated assigns whole cores that no other VM of the fleet uses.
+	// PolicyDedicated pins each vCPU to its own CPU, on whole cores to which no other VM is
+	// pinned if enough are free; see Spec.WholeCores.
 	PolicyDedicated Policy = "Dedicated"
-	// PolicyIsolated assigns one thread of each core and leaves its siblings idle.
+	// PolicyIsolated pins each vCPU to a thread of its own core, and no VM to the siblings.
 	PolicyIsolated Policy = "Isolated"
 )
 
@@ -131,13 +132,15 @@ type Spec struct {
 	// Emulator selects the CPUs for the threads that are not vCPUs; empty leaves the
 	// choice to the host's administrator. It applies to PinWithHostAgent only.
 	Emulator Emulator `json:"emulator,omitempty"`
-	// Overcommit is the number of vCPUs of Shared VMs per host CPU; 0 means 1.
+	// Overcommit is the maximum number of floating vCPUs per CPU that is neither reserved nor
+	// pinned; 0 means 1.
 	Overcommit float64 `json:"overcommit,omitempty"`
 	// HugePages back the memory, which requires a root@pam ticket. Shared VMs have none.
 	HugePages HugePages `json:"huge_pages,omitempty"`
 	Spread    Spread    `json:"spread,omitempty"`
-	// WholeCores prevents a Dedicated VM from using single threads of partially allocated
-	// cores, even if no other placement exists.
+	// WholeCores prevents a Dedicated VM from using threads of partially allocated cores,
+	// except for the remainder of its vCPUs that does not fill a core, even if no other
+	// placement exists.
 	WholeCores bool `json:"whole_cores,omitempty"`
 	// Hosts are the hosts allowed for the VM, in no order; empty means none.
 	Hosts []topology.HostID `json:"hosts"`
@@ -304,7 +307,7 @@ func (f *Fleet) AllHosts() []topology.HostID {
 	return slices.Compact(hosts)
 }
 
-// Sort puts the fleet into canonical order.
+// Sort sorts the fleet's regions and VMs. It does not sort Hosts.
 func (f *Fleet) Sort() {
 	slices.SortFunc(f.Regions, func(a, b Region) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(f.VMs, func(a, b VM) int {

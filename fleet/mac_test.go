@@ -41,7 +41,7 @@ func TestGiveMACs(t *testing.T) {
 			t.Errorf("address %s is given twice", n.MAC)
 		}
 	}
-	// A VM that is renumbered keeps the prefix.
+	// A replaced address keeps its prefix.
 	before := one.Networks[0].MAC
 	fleet.GiveMACs(&one, []fleet.VM{one})
 	if got := one.Networks[0].MAC; got == before || got[:8] != "BC:24:11" {

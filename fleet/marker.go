@@ -32,7 +32,7 @@ type Emulator string
 const (
 	// EmulatorGuest uses the CPUs that the VM is pinned to.
 	EmulatorGuest Emulator = "guest"
-	// EmulatorShared uses the CPUs that no VM is pinned to.
+	// EmulatorShared uses the CPUs that are neither pinned nor siblings of pinned CPUs.
 	EmulatorShared Emulator = "shared"
 )
 

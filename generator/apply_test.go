@@ -29,7 +29,7 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			split(vm)
 			pinned(vm)
 			vm.HugePages = fleet.HugePages1Gi
-			// root may query any agent: see withoutGuestAgent.
+			// As root, the provider may query the guest agent: see pvesim.LeastPrivilege.
 			vm.Source.Options["agent"] = "0"
 		},
 		"host agent": func(vm *fleet.VM) { split(vm); pinned(vm); vm.PinWith = fleet.PinWithHostAgent },

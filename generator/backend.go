@@ -125,7 +125,7 @@ var credentials = map[string]string{ //nolint:gosec // names of settings and var
 	"s3.sse_customer_key":                 "AWS_SSE_CUSTOMER_KEY",
 }
 
-// looksSecret matches names of settings that are probably credentials, for backends that
+// looksSecret matches names of settings that are probably credentials, for settings that
 // are not in credentials.
 var looksSecret = regexp.MustCompile(`password|passwd|secret|token|credential|private_key|access_key|conn_str`)
 

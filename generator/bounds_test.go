@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestParseIsBounded parses node files and indexes that overflow a recursive parser or take
-// too long to evaluate. Without the limits, each ends the process or takes minutes.
+// TestParseIsBounded parses node files and indexes that are too large, too deep or too
+// expensive to evaluate. Without the limits, some would end the process or take minutes.
 func TestParseIsBounded(t *testing.T) {
 	t.Parallel()
 	const value = `"debian"`
@@ -70,7 +70,7 @@ func TestParseIsBounded(t *testing.T) {
 	}
 }
 
-// TestLargeVMsAreWithinBounds renders and parses the largest possible VM.
+// TestLargeVMsAreWithinBounds renders and parses a very large VM.
 func TestLargeVMsAreWithinBounds(t *testing.T) {
 	t.Parallel()
 	vm := vmAt(somewhere, 2001)

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// FuzzRenderText renders any text in any text field: the text is rejected, or it survives
-// the round trip unchanged.
+// FuzzRenderText renders any text in several text fields of a VM: the text is rejected, or
+// it survives the round trip unchanged.
 func FuzzRenderText(f *testing.F) {
 	for _, seed := range []string{
 		"", "plain", "${a}", "%{if}", `"`, `\`, "a\nb", "for", "é", "e\u0301", "\xff", "\u202e", "#", "*/", "numaform/1 cluster=x",
@@ -29,8 +29,8 @@ func FuzzRenderText(f *testing.F) {
 	})
 }
 
-// FuzzRenderNames renders any names that become part of paths: they are rejected, or
-// survive the round trip unchanged.
+// FuzzRenderNames renders any region and host, whose names become parts of paths, and any
+// backend setting: they are rejected, or survive the round trip unchanged.
 func FuzzRenderNames(f *testing.F) {
 	f.Add("region-1", "pve-1", "namespace", "x")
 	f.Add("..", "a/b", "secret", "y")

@@ -111,8 +111,9 @@ func flag(text string) bool {
 	return slices.Contains([]string{"1", "on", "yes", "true"}, strings.ToLower(text))
 }
 
-// disk is a data disk, or a boot disk that must be larger than the template's. The other
-// fields repeat the template's boot disk, because the provider resets missing fields.
+// disk is a data disk, or a boot disk that must be larger than the template's. The fields
+// after SizeGiB repeat the options of the template's boot disk, because the provider resets
+// missing ones.
 type disk struct {
 	Interface   string `json:"interface"`
 	DatastoreID string `json:"datastore_id"`

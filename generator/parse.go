@@ -32,7 +32,8 @@ type ParseError struct {
 	Err error
 }
 
-// Error returns "file:line: problem: fix".
+// Error returns "reading fleet file <file>:<line>: <problem>: <hint>", without the line if it
+// is 0.
 func (e *ParseError) Error() string {
 	where := e.File
 	if e.Line > 0 {

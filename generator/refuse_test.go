@@ -31,7 +31,7 @@ func seeded(vm *fleet.VM) {
 	vm.SeedStorage, vm.Seed = fleet.AnySeedStorage, fleet.SeedVolume("local", "prod", vm.VMID, vm.Key)
 }
 
-// TestRefusesVM has one case for each rule: an invalid value, and the user's message.
+// TestRefusesVM checks the messages for invalid values of a VM.
 func TestRefusesVM(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {

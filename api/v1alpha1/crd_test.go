@@ -35,8 +35,8 @@ type definition struct {
 	} `json:"spec"`
 }
 
-// TestCRDsHaveEveryField checks that the CRDs were generated from the current types, and
-// that they drop unknown fields, so that the API server warns about them.
+// TestCRDsHaveEveryField checks that the CRDs have every field of the types, and that they
+// drop unknown fields, so that the API server warns about them.
 func TestCRDsHaveEveryField(t *testing.T) {
 	for file, typ := range map[string]reflect.Type{
 		"numaform.dev_proxmoxnodeclasses.yaml": reflect.TypeFor[v1alpha1.ProxmoxNodeClass](),

@@ -12,8 +12,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="!has(self.shutdownGracePeriodCriticalPods) || (has(self.shutdownGracePeriod) && duration(self.shutdownGracePeriodCriticalPods) <= duration(self.shutdownGracePeriod))",message="is part of shutdownGracePeriod: set shutdownGracePeriod to at least as much",fieldPath=".shutdownGracePeriodCriticalPods"
 // +kubebuilder:validation:XValidation:rule="!has(self.cpuCFSQuotaPeriod) || !has(self.cpuCFSQuota) || self.cpuCFSQuota",message="has no effect without cpuCFSQuota: remove it, or set cpuCFSQuota to true",fieldPath=".cpuCFSQuotaPeriod"
 type KubeletConfiguration struct {
-	// CPUManagerPolicy is none or static. With static, pods that request whole CPUs get
-	// exclusive CPUs.
+	// CPUManagerPolicy is none or static. With static, containers of Guaranteed pods that
+	// request whole CPUs get exclusive CPUs.
 	// +optional
 	// +kubebuilder:validation:Enum=none;static
 	CPUManagerPolicy string `json:"cpuManagerPolicy,omitempty"`

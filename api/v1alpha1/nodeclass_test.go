@@ -25,7 +25,7 @@ func parse(t *testing.T, spec string) *v1alpha1.ProxmoxNodeClass {
 	return nc
 }
 
-// full sets every field of a class.
+// full sets most fields of a class.
 //
 //go:embed testdata/full.yaml
 var full string

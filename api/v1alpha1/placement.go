@@ -15,8 +15,10 @@ import (
 // +kubebuilder:validation:XValidation:rule="!has(self.emulator) || (has(self.pinWith) && self.pinWith == 'HostAgent')",message="has no effect without numaform-agent: remove it, or set pinWith to HostAgent",fieldPath=".emulator"
 // +kubebuilder:validation:XValidation:rule="!has(self.wholeCores) || (has(self.policy) && self.policy == 'Dedicated')",message="has no effect with policies Shared, NUMA and Isolated: remove it, or set policy to Dedicated",fieldPath=".wholeCores"
 type Placement struct {
-	// Policy is Shared (no pins), NUMA (memory bound to NUMA nodes), Dedicated (exclusive
-	// whole cores) or Isolated (one thread of each core, with the other threads idle).
+	// Policy is Shared (no pins), NUMA (memory bound to NUMA nodes), Dedicated (whole cores to
+	// which no other VM is pinned) or Isolated (one thread of each core; no VM is pinned to
+	// the others). Guests without pins can still run on these cores, unless numaform-agent on
+	// the host has isolation: enforce.
 	// +optional
 	// +kubebuilder:default=Shared
 	Policy PlacementPolicy `json:"policy,omitempty"`
@@ -27,14 +29,14 @@ type Placement struct {
 	PinWith PinWith `json:"pinWith,omitempty"`
 
 	// Emulator selects the CPUs on which numaform-agent runs the threads of a VM that are not
-	// vCPUs, such as QEMU's main and I/O threads: the CPUs of the guest, or the shared CPUs,
-	// to which no VM is pinned. Empty means that the host's administrator decides. A change
-	// also applies to running VMs.
+	// vCPUs, such as QEMU's main and I/O threads: with guest, the CPUs to which the VM is
+	// pinned; with shared, the CPUs that are neither pinned nor siblings of pinned CPUs. Empty
+	// means that the host's administrator decides. A change also applies to running VMs.
 	// +optional
 	Emulator Emulator `json:"emulator,omitempty"`
 
-	// Overcommit is the number of vCPUs of Shared VMs for each host CPU, from 1 to
-	// 16, such as "1.5". Empty means 1.
+	// Overcommit is the maximum number of vCPUs without pins for each CPU of the host that is
+	// neither reserved nor pinned, from 1 to 16, such as "1.5". Empty means 1.
 	// +optional
 	// +kubebuilder:validation:MaxLength=5
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(([1-9]|1[0-5])([.][0-9]{1,2})?|16([.]0{1,2})?)?$')",message="is not a ratio from 1 to 16, such as 1.5"
@@ -46,15 +48,17 @@ type Placement struct {
 	// +optional
 	HugePages HugePages `json:"hugePages,omitempty"`
 
-	// Spread is Hosts to place the VMs of a NodePool on the allowed host with the fewest of
-	// them, and None to fill one host after the other.
+	// Spread is Hosts to prefer the allowed host with the fewest VMs of the NodePool, and None
+	// to ignore how many of them a host has.
 	// +optional
 	// +kubebuilder:default=None
 	Spread Spread `json:"spread,omitempty"`
 
 	// WholeCores selects whether a Dedicated VM may share cores with other VMs. With Prefer,
-	// the default, it uses single free threads of cores if no host has enough whole cores in
-	// one NUMA node, and the reason of its placement says so. With Require, the VM waits.
+	// the default, it uses free siblings of their pinned CPUs if no host has enough whole
+	// cores, or if these would span several NUMA nodes, and the reason of its placement
+	// reports this. With Require, it gets whole cores on several NUMA nodes, or waits. With
+	// both, the last vCPU of an odd number may share a core.
 	// +optional
 	WholeCores WholeCores `json:"wholeCores,omitempty"`
 }
@@ -130,7 +134,8 @@ const (
 // EffectivePolicy returns the policy; the default is Shared.
 func (p Placement) EffectivePolicy() PlacementPolicy { return cmp.Or(p.Policy, PlacementShared) }
 
-// OvercommitRatio returns the number of vCPUs for each host CPU; the default is 1.
+// OvercommitRatio returns Overcommit as a number, or 1 if it is empty. It returns an error
+// if Overcommit is not a number from 1 to 16.
 func (p Placement) OvercommitRatio() (float64, error) {
 	ratio, err := strconv.ParseFloat(cmp.Or(p.Overcommit, "1"), 64)
 	if err != nil || !(ratio >= 1 && ratio <= 16) {

@@ -66,7 +66,7 @@ type ScalePlanSpec struct {
 	// removed.
 	Direction ScaleDirection `json:"direction"`
 
-	// NodePools are the pools whose nodes are created or removed.
+	// NodePools are the pools whose nodes are created, woken, changed or removed.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=253

@@ -145,8 +145,8 @@ func TestScalePlanStatusIsApart(t *testing.T) {
 	}
 }
 
-// TestLargestScalePlan checks that the API server accepts the largest plan that the schema
-// allows, so etcd can store it.
+// TestLargestScalePlan checks that the API server accepts, and etcd stores, a plan with as
+// many VMs and hosts and as long a diff as the schema allows.
 func TestLargestScalePlan(t *testing.T) {
 	c := newClient(t, nil)
 	plan := scalePlan()
