@@ -53,7 +53,7 @@ func TestCreateFindsTheVMOfItsClaim(t *testing.T) {
 	}
 }
 
-// Create returns before anything is created, and calls only the fleet.
+// Create refuses a NodeClaim whose VM will not become its node, and reserves no other VM.
 func TestCreateRefusesVMsThatWillNotCome(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

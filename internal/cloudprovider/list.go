@@ -201,7 +201,7 @@ func (v *guestView) doubt(at guestID) string {
 	return ""
 }
 
-// left reports whether a VM was seen on another host than its own and is not being
+// left reports whether a VM was seen only on hosts other than its own, and is not being
 // migrated.
 func (v *guestView) left(key fleet.Key, home topology.HostID) bool {
 	places := v.own[key]

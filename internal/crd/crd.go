@@ -61,7 +61,7 @@ var nodeClass = sync.OnceValues(func() (*definition, error) {
 })
 
 // Admit decodes a manifest into a class as an API server does on creation: it sets the
-// defaults of the definition, and reports every invalid field.
+// defaults of the definition, and reports the invalid fields.
 func Admit(manifest []byte, nc *v1alpha1.ProxmoxNodeClass) error {
 	content, err := yaml.YAMLToJSONStrict(manifest)
 	if err != nil {
@@ -83,7 +83,7 @@ func Admit(manifest []byte, nc *v1alpha1.ProxmoxNodeClass) error {
 	return runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object, nc, true)
 }
 
-// Validate reports every invalid field of a class that is already decoded.
+// Validate reports the invalid fields of a class that is already decoded.
 func Validate(nc *v1alpha1.ProxmoxNodeClass) error {
 	d, err := nodeClass()
 	if err != nil {

@@ -143,7 +143,7 @@ func accepted() []string {
 	}
 }
 
-// full returns a class that sets every field.
+// full returns a spec that sets most fields of a class.
 func full() string {
 	content, err := os.ReadFile("../../api/v1alpha1/testdata/full.yaml")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// honored is a rule that a decision must follow; want are the new VMs, each with its
-// pool, type, host if only is set, and number of pods.
+// honored is a rule that a decision must follow; want are the new VMs, each as its pool, host
+// and number of pods.
 type honored struct {
 	name      string
 	manifests []string

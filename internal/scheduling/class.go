@@ -230,8 +230,8 @@ func (c *class) disk(t *InstanceType) int64 {
 	return max(cmp.Or(max(c.diskGiB, t.DiskGiB), defaultDiskGiB), c.leastGiB)
 }
 
-// spec returns a VM of the class with that type, for that pool, on those hosts. This is
-// the only place that creates a Spec. Its template is the first host's.
+// spec returns the Spec of a VM of the class with the given type, pool and allowed hosts.
+// Its template is the first host's.
 func (c *class) spec(pool string, t *InstanceType, hosts []topology.HostID) fleet.Spec {
 	spec := c.base
 	spec.Pool = pool
@@ -302,10 +302,10 @@ type hashed struct {
 }
 
 // ClassHash returns the hash of the class's fields whose change replaces its nodes. It
-// excludes where nodes may be placed and how they are spread, what they are grouped by,
-// and what only new nodes read: region, hosts, sizing, tags, pool, security groups,
-// seeds, token and memory overhead. It also excludes the template: a node is compared
-// with what its host would clone now, however that template is selected.
+// excludes fields that only concern new nodes or change in place: region, hosts, spread,
+// wholeCores, emulator, sizing, tags, pool, security groups, token lifetime, memory
+// overhead, and metadata except whether nodes have a seed. It also excludes the template: a
+// node is compared with what its host would clone now, however that template is selected.
 func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 	spec := nc.Spec.DeepCopy()
 	h := hashed{

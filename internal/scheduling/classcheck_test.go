@@ -22,7 +22,7 @@ func nodeClass(t *testing.T, spec string) *v1alpha1.ProxmoxNodeClass {
 	return nc
 }
 
-// imaged returns the lab with two templates on each host, with different VMIDs.
+// imaged returns the lab with three templates on each host, all with different VMIDs.
 func imaged() *topology.Snapshot {
 	s := lab()
 	for i := range s.Hosts {

@@ -11,8 +11,9 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// mixed returns 40 pods of mixed sizes for the lab: some spread over hosts, some restricted
-// to one, with a pool of dedicated cores that is preferred for pods that tolerate it.
+// mixed returns manifests of 40 pods of mixed sizes for the lab: some spread over hosts, some
+// restricted to one, with a pool of dedicated cores that is preferred for pods that tolerate
+// its taint.
 func mixed() []string {
 	return []string{
 		classes,

@@ -69,7 +69,7 @@ type HostReason struct {
 // Obstacle is the first reason that keeps a pod off a NodePool's nodes.
 type Obstacle string
 
-// The obstacles, in the order of the checks.
+// The obstacles, in ascending order of rank.
 const (
 	// ObstacleTaint is a taint that the pod does not tolerate.
 	ObstacleTaint Obstacle = "Taint"
@@ -88,7 +88,8 @@ const (
 	ObstacleScheduler Obstacle = "Scheduler"
 )
 
-// rank returns how many checks a pod passed.
+// rank orders obstacles: of two NodePools, the one whose obstacle has the higher rank is more
+// likely the one intended for the pod.
 func (o Obstacle) rank() int {
 	return slices.Index([]Obstacle{
 		ObstacleTaint, ObstacleRequirement, ObstacleSize, ObstacleNodePool, ObstacleLimit, ObstacleHost, ObstacleScheduler,

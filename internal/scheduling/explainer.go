@@ -76,9 +76,9 @@ func (e *explainer) explain(pod *corev1.Pod, err error) string {
 }
 
 // explainPools returns for each NodePool that the pod selects by name, or for all if it
-// selects none, why it has no node for the pod. The NodePool for which the pod passed the
-// most checks is probably the intended one, so it comes first. If no obstacle is found,
-// Karpenter's error is used.
+// selects none, why it has no node for the pod. The NodePool whose obstacle has the highest
+// rank is probably the intended one, so it comes first. If no obstacle is found, Karpenter's
+// error is used.
 func (e *explainer) explainPools(pod *corev1.Pod, err error) []PoolReason {
 	selects := scheduling.NewStrictPodRequirements(pod).Get(karpv1.NodePoolLabelKey)
 	selected := slices.DeleteFunc(slices.Clone(e.pools), func(p *pool) bool { return !selects.Has(p.Name) })
@@ -337,8 +337,8 @@ func (e *explainer) tooFewValues(p *pool, required scheduling.Requirements, fit 
 	return ""
 }
 
-// hosts returns for every host why it cannot take a VM of those types, the smallest
-// first; d.pod are the combined requirements of pool and pod. If d.pod is nil, it returns
+// hosts returns for every host why it cannot take a VM of the types in fit, which are sorted
+// by price; d.pod are the combined requirements of pool and pod. If d.pod is nil, it returns
 // only the hosts that the class does not use.
 func (e *explainer) hosts(p *pool, d demand, fit []*InstanceType) []HostReason {
 	if p.class == nil {

@@ -27,10 +27,10 @@ const (
 	// replaced if that saves a quarter, not for the next smaller step.
 	liveFlexibleFactor = 0.75
 
-	// Ladders have this many rungs for each doubling of vCPUs and of memory, with at
-	// least this much memory per vCPU, except at the ends. With finer rungs, or rungs of
-	// less memory, pods have no room to move between rounds: over 40 random workloads,
-	// nodes had 2 to 6 % more vCPUs on average.
+	// A ladder has vcpuRungs rungs for each doubling of vCPUs and memoryRungs for each
+	// doubling of memory, with leastRungMiB to mostRungMiB of memory per vCPU, except at the
+	// ends. With finer rungs, or rungs of less memory, pods have no room to move between
+	// rounds: over 40 random workloads, nodes had 2 to 6 % more vCPUs on average.
 	vcpuRungs    = 4
 	memoryRungs  = 1
 	leastRungMiB = 2 << 10

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// FuzzManifests reads any text as manifests: either an error names the file, or the objects
-// are the same after printing and reading them again.
+// FuzzManifests decodes any text as manifests: if that succeeds, the objects are the same
+// after printing and decoding them again.
 func FuzzManifests(f *testing.F) {
 	for _, name := range []string{"nodepools.yaml", "pods.yaml"} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "examples", "quickstart", "manifests", name))

@@ -45,7 +45,8 @@ func machine(name string, sockets, nodesPerSocket, coresPerNode int, memoryGiB i
 	return h
 }
 
-// lab returns three hosts of different kinds: two EPYC 7451, two Xeon 6230, one HX 370.
+// lab returns three hosts with the CPUs of different machines: two EPYC 7451, one HX 370,
+// and two Xeon 6230.
 func lab() *topology.Snapshot {
 	return &topology.Snapshot{
 		Regions: []topology.Region{{Name: "lab", Version: "9.0.3", Quorate: true}},

@@ -31,8 +31,9 @@ var kinds = map[string][]string{
 	"without.example.com/v1": nil,
 }
 
-// apiServer serves discovery, and lists with the items given by resource. It lacks the
-// groups in missing, and fails the test on any request other than GET.
+// apiServer starts a server for discovery, and for lists with the items given by resource,
+// and returns the path of its kubeconfig. The server lacks the group missing, and fails the
+// test on any request other than GET.
 func apiServer(t *testing.T, missing string, items map[string][]string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -26,7 +26,7 @@ const (
 // noon is the time of these decisions.
 func noon() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 
-// nodeSince returns node2000, created that long before noon.
+// nodeSince returns node2000 with the given age at noon.
 func nodeSince(age time.Duration, spec, status string) string {
 	stamp := noon().Add(-age).Format(time.RFC3339)
 	return strings.Replace(fmt.Sprintf(node2000, spec, status), "metadata: {", fmt.Sprintf("metadata: {creationTimestamp: %q, ", stamp), 1)

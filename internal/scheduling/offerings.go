@@ -24,9 +24,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// OfferingSelector selects offerings: an instance type of a NodePool on a host. An empty field matches
-// anything: OfferingSelector{Host: h} is every offering on that host. A Flexible node's type matches
-// all sizes of Flexible nodes, because the next one may have another size.
+// OfferingSelector selects offerings: an instance type of a NodePool on a host. An empty
+// field matches anything: OfferingSelector{Host: h} is every offering on that host. A
+// Flexible node's type matches all sizes of Flexible nodes, because the next one may have
+// another size.
 type OfferingSelector struct {
 	NodePool     string
 	InstanceType string

@@ -15,11 +15,11 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// nodefsPercent is the share of the disk at which kubelet evicts pods. Kubelet's own
+// nodefsPercent is the free share of the disk below which kubelet evicts pods. Kubelet's own
 // defaults for disks no longer apply once any threshold is set.
 const nodefsPercent = 10
 
-// The eviction signals whose thresholds pods cannot use.
+// The eviction signals of the resources that pods request; see evictionSignals.
 const (
 	signalMemory = "memory.available"
 	signalNodefs = "nodefs.available"

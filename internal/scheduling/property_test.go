@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// drawManifests draws NodePools and deployments with all kinds of constraint.
+// drawManifests draws NodePools and deployments with various constraints.
 func drawManifests(t *rapid.T) string {
 	limits := rapid.SampledFrom([]string{"", "", "  limits: {cpu: 20}", "  limits: {memory: 40Gi}", "  limits: {nodes: 3}"}).Draw(t, "limits")
 	pinned := strings.Replace(nodePool("pinned", "dedicated", "  weight: 10"), "requirements: []",
@@ -71,7 +71,7 @@ func antiAffinity(app, key string) string {
 `, key, app)
 }
 
-// drawSnapshot draws a lab in which some hosts are missing, small or busy.
+// drawSnapshot draws a lab in which some hosts are offline, small or partly used.
 func drawSnapshot(t *rapid.T) *topology.Snapshot {
 	s := lab()
 	if rapid.Bool().Draw(t, "small") {

@@ -15,8 +15,9 @@ import (
 // linkedMiB is the minimum space that a linked clone needs.
 const linkedMiB = 1024
 
-// diskNeeds returns the space that the disks of a VM use on each storage, in MiB. Disks
-// without a storage are on the template's storage.
+// diskNeeds returns the space that the disks of a VM use on each storage, in MiB. A boot disk
+// without a storage is on the template's storage, and a data disk without one on the boot
+// disk's storage.
 func diskNeeds(spec *fleet.Spec, ofTemplate string, bootGiB int64) map[string]int64 {
 	boot := cmp.Or(spec.Storage, ofTemplate)
 	needs := map[string]int64{boot: linkedMiB}

@@ -42,7 +42,7 @@ spec: {template: {name: debian}%s}
 ---
 `
 
-// big are pods that each need their own node: two do not fit on any type.
+// big are pods that each need their own node, because they exclude each other.
 func big(replicas int) string { return deployment("big", replicas, "5", "4Gi", spreadOne) }
 
 const spreadOne = `

@@ -238,8 +238,8 @@ func (s *session) attempt(ctx context.Context, sol *solution, change func() bool
 	return sol, nil
 }
 
-// Pods that move between rounds leave behind VMs with few pods. trim tries up to this
-// many of the VMs whose usage is below trimBelow.
+// Pods that move between rounds leave behind VMs with few pods. trim tries up to trimTries
+// of the VMs whose usage is below trimBelow.
 const (
 	trimTries = 10
 	trimBelow = 0.6
