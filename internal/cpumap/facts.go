@@ -78,7 +78,7 @@ func (l *layout) confidence() string {
 	}
 	text += ": unknown for some: " + strings.Join(names, ", ")
 	if source := l.host.Sources[topology.FactCPUs]; source != topology.SourceCollected && source != topology.SourceAgent {
-		text += "; run `numaform topology collect` on the host"
+		text += "; run `numaform topology collect` on the host and add the file to machines"
 	}
 	return text
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// busy is a recorded machine with its first core reserved for the host, a VM on half of
-// every second group of CPUs, and guests that are not pinned.
+// busy is a real or constructed machine with its first core reserved for the host, a VM on
+// half of every second group of CPUs, and guests that are not pinned.
 func busy(t testing.TB, name string) drawing {
 	t.Helper()
 	h := load(t, name)
@@ -35,13 +35,13 @@ func busy(t testing.TB, name string) drawing {
 		{VMID: 101, Name: "backup", Kind: topology.GuestVM, Running: true, VCPUs: 4},
 	}
 	if name == "opteron-6276-4s-8node" {
-		h.Warnings = []string{"its notes cannot be read, so a topology that is published there is not known: grant Sys.Audit on /"}
+		h.Warnings = []string{"its notes cannot be read, so a topology published there is unknown: grant Sys.Audit on /"}
 	}
 	return drawing{h, cpumap.Owners(&h, vms)}
 }
 
-// TestMachines draws every recorded machine: as text for a wide and a narrow terminal,
-// and as an image.
+// TestMachines draws every real and constructed machine: as text for a wide and a narrow
+// terminal, and as an image.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	for _, name := range slices.Concat(machines.Names(), machines.Constructed()) {
