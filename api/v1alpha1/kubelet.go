@@ -76,8 +76,8 @@ type KubeletConfiguration struct {
 	// +listType=set
 	AllowedUnsafeSysctls []string `json:"allowedUnsafeSysctls,omitempty"`
 
-	// ClusterDNS are the IP addresses of the cluster's DNS. Empty means the address of the
-	// Service kube-dns.
+	// ClusterDNS are the IP addresses of the cluster's DNS. Empty means join.cluster_dns
+	// of numaform's configuration, or else the address of the Service kube-dns.
 	// +optional
 	// +kubebuilder:validation:MaxItems=3
 	// +kubebuilder:validation:items:MaxLength=45

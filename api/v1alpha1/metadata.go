@@ -25,9 +25,9 @@ type Metadata struct {
 	Storage string `json:"storage,omitempty"`
 
 	// TemplatesRef names a Secret with the templates of the seed, under the keys
-	// user-data, meta-data, network-config and vendor-data. For a missing key, numaform uses
-	// a template for Debian and Ubuntu with kubelet and containerd. With type agent, the key
-	// join-command is a script that the guest's /bin/sh runs.
+	// user-data, meta-data, network-config and vendor-data. For a missing key, except
+	// vendor-data, numaform uses a template for Debian and Ubuntu with kubelet and containerd.
+	// With type agent, the key join-command is a script that the guest's /bin/sh runs.
 	// +optional
 	TemplatesRef *SecretReference `json:"templatesRef,omitempty"`
 
