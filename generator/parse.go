@@ -69,7 +69,7 @@ const (
 	hintMerge   = "restore one version of the file from version control, during a merge with git checkout --ours or --theirs"
 )
 
-// The limits of a file, several times the largest file that Render writes.
+// The limits of a text file. The file of a very large VM is several times smaller.
 const (
 	maxFileBytes = 256 << 10
 	maxFileLines = 4000
@@ -146,8 +146,7 @@ func (p *parser) carried(hash string) map[string][]byte {
 	return files
 }
 
-// checkText returns an error for text larger than any file that Render writes, and for
-// merge conflicts.
+// checkText returns an error for text that exceeds the limits, and for merge conflicts.
 func (p *parser) checkText(name string) error {
 	if !kindOf(name).isText() {
 		return nil
