@@ -29,9 +29,9 @@ type identity struct {
 	certificate tls.Certificate
 }
 
-// client returns a client of the cluster's API server without credentials, and a function
-// that closes its connections. It shares no connections with other clients, so that its
-// connections end with the guest.
+// client returns a client of the cluster's API server with the credentials that who adds,
+// and a function that closes its connections. It shares no connections with other clients,
+// so that its connections end with the guest.
 func (j *Join) client(who func(*http.Transport) http.RoundTripper) (*kubernetes.Clientset, func(), error) {
 	authorities := x509.NewCertPool()
 	if !authorities.AppendCertsFromPEM(j.CA) {
@@ -109,8 +109,8 @@ func (r *Request) Close() { r.close() }
 // ErrDenied means that a certificate will never be issued.
 var ErrDenied = errors.New("denied")
 
-// Wait waits until the certificate is issued and returns it with its key. The error is
-// ErrDenied if the request was denied.
+// Wait waits until the certificate is issued and returns it with its key. The error wraps
+// ErrDenied if the request was denied or failed.
 func (r *Request) Wait(ctx context.Context) (tls.Certificate, error) {
 	pem, err := csr.WaitForCertificate(ctx, r.client, r.Name, r.made.UID)
 	if err != nil {
@@ -127,7 +127,8 @@ func (r *Request) Wait(ctx context.Context) (tls.Certificate, error) {
 	return result, nil
 }
 
-// denied returns the reason if the request was denied, and err otherwise.
+// denied returns ErrDenied with the reason if the request was denied or failed, and err
+// otherwise.
 func (r *Request) denied(ctx context.Context, err error) error {
 	request, lost := r.client.CertificatesV1().CertificateSigningRequests().Get(ctx, r.Name, metav1.GetOptions{})
 	if lost != nil {

@@ -121,7 +121,7 @@ func (l *life) begin() error {
 	return nil
 }
 
-// end waits until all guests end.
+// end stops the guests, waits until they end, and returns the error of Guests.Run.
 func (l *life) end() error {
 	if l.done == nil {
 		return nil

@@ -145,8 +145,8 @@ func (k *kubelet) patchStatus(ctx context.Context) error {
 	return nil
 }
 
-// keepStatus reports the status if it differs from the Node's, which happens after the
-// controllers missed a heartbeat, and otherwise periodically.
+// keepStatus reports the status if the Node's Ready condition differs from kubelet's, which
+// happens after the controllers missed a heartbeat, and otherwise periodically.
 func (k *kubelet) keepStatus(ctx context.Context) error {
 	node, err := k.client.CoreV1().Nodes().Get(ctx, k.NodeName, metav1.GetOptions{ResourceVersion: "0"})
 	if err != nil {

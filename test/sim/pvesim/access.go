@@ -15,14 +15,14 @@ type access struct {
 	// pools returns the pool of a path such as /vms/100, or "".
 	pools func(path string) string
 
-	// table guards the fields below up to acl, which Shell changes.
+	// table guards the fields below up to acl, which Shell and the API change.
 	table  sync.RWMutex
 	users  map[string]string // password by user; users with an empty password cannot log in
 	tokens map[string]Token
 	roles  roleSet
 	acl    map[string]map[string]grants // by path, then subject
 
-	// mu guards cache, which is cleared when a pool's members change.
+	// mu guards cache, which is cleared when a pool's members or the fields above change.
 	mu    sync.RWMutex
 	cache map[string]grants
 }
@@ -83,7 +83,7 @@ func (a *access) readACL(list []ACL) error {
 
 func normalizePath(path string) string { return "/" + strings.Join(splitPath(path), "/") }
 
-// forget clears the cache, after a pool's members changed.
+// forget clears the cache, after a pool's members or the fields that table guards changed.
 func (a *access) forget() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -2,8 +2,8 @@ package pvesim
 
 import "strings"
 
-// getPermissions handles GET /access/permissions: the permissions of the caller or, with
-// Sys.Audit on /access, of another user.
+// getPermissions handles GET /access/permissions: the permissions of the caller, of one of
+// the caller's tokens or, with Sys.Audit on /access, of another user or token.
 func getPermissions(r *request) (any, error) {
 	a := r.s.access
 	who := r.who
@@ -34,7 +34,7 @@ func flags(have grants) map[string]int {
 	return result
 }
 
-// knownPaths returns the top levels, the paths of the ACL, and the paths of pool members.
+// knownPaths returns the top levels and the paths of the ACL, sorted.
 func (a *access) knownPaths() []string {
 	paths := map[string]bool{}
 	for _, path := range []string{"/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms"} {
@@ -48,8 +48,8 @@ func (a *access) knownPaths() []string {
 	return sortedKeys(paths)
 }
 
-// listACL handles GET /access/acl. It returns all entries if the caller has Sys.Audit on
-// /access, and otherwise none.
+// listACL handles GET /access/acl. It returns all entries if the caller has Sys.Audit or
+// Permissions.Modify on /access, and otherwise none.
 func listACL(r *request) (any, error) {
 	a := r.s.access
 	result := []any{}
@@ -91,7 +91,7 @@ func listRoles(r *request) (any, error) {
 }
 
 // listUsers handles GET /access/users. It returns only the caller, or all users if the
-// caller has User.Modify or Sys.Audit.
+// caller has User.Modify or Sys.Audit on /access/groups.
 func listUsers(r *request) (any, error) {
 	a := r.s.access
 	all := a.checkAny(r.who, "/access/groups", "User.Modify", "Sys.Audit") == nil

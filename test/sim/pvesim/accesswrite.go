@@ -3,7 +3,7 @@ package pvesim
 import "strings"
 
 // writeAccess runs the pveum command for the same change, if the cluster is writable. The
-// prefix is that of the real lock, PVE::AccessControl::lock_user_config.
+// prefix is the start of its errors, as PVE::AccessControl::lock_user_config writes them.
 func (r *request) writeAccess(prefix string, command shellCommand) (string, error) {
 	if e := r.s.state.writableNow(); e != nil {
 		return "", e

@@ -26,7 +26,7 @@ type Call struct {
 	Status int
 }
 
-// Calls returns all requests so far.
+// Calls returns the requests since the last ResetCalls.
 func (s *Server) Calls() []Call {
 	s.calls.mu.Lock()
 	defer s.calls.mu.Unlock()
@@ -45,7 +45,7 @@ func (s *Server) ResetCalls() {
 	s.calls.most = s.calls.open
 }
 
-// MaxInFlight returns the largest number of concurrent requests.
+// MaxInFlight returns the largest number of concurrent requests since the last ResetCalls.
 func (s *Server) MaxInFlight() int {
 	s.calls.mu.Lock()
 	defer s.calls.mu.Unlock()

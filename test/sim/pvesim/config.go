@@ -140,7 +140,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// completeHosts fills in missing storages and NUMA nodes.
+// completeHosts fills in missing storages and NUMA nodes. It returns an error for an
+// invalid or duplicate host name.
 func completeHosts(given []Host) ([]Host, error) {
 	hosts := slices.Clone(given)
 	seen := map[string]bool{}

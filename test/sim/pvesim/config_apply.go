@@ -41,7 +41,8 @@ func (r *request) applyChange(ch *change) *apiError {
 	return nil
 }
 
-// markDeleted makes the removal of an option pending.
+// markDeleted makes the removal of an option pending. Unused disks and tags are removed
+// immediately.
 func (r *request) markDeleted(g *guest, ch *change, key string) *apiError {
 	text, ok := g.conf[key]
 	if !ok {

@@ -10,8 +10,9 @@ var (
 	separateOption = regexp.MustCompile(`^(?:unused|serial|usb|hostpci|virtiofs)\d+$`)
 )
 
-// optionPrivilege returns the privilege required to change an option, or "" if only
-// root@pam may.
+// optionPrivilege returns the privilege required to change an option, or "" for drives,
+// devices and cloud-init options, which are checked elsewhere, and for options that only
+// root@pam may change.
 func optionPrivilege(key string) string {
 	if numaName.MatchString(key) {
 		return "VM.Config.CPU"
@@ -39,8 +40,9 @@ func isCloudinitOption(key string) bool {
 		holds(strings.Fields("cicustom cipassword citype ciuser ciupgrade nameserver searchdomain sshkeys"), key)
 }
 
-// checkOptions does the checks of Proxmox's check_vm_modify_config_perm. Only root@pam with
-// a ticket may set or delete options for which optionPrivilege returns "".
+// checkOptions does the checks of Proxmox's check_vm_modify_config_perm. Other than drives,
+// devices and cloud-init options, only root@pam with a ticket may set or delete options for
+// which optionPrivilege returns "".
 func (r *request) checkOptions(vmid int, keys []string) *apiError {
 	if r.who.isRoot() {
 		return nil

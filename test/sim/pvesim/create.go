@@ -103,7 +103,8 @@ func (r *request) createWork(ctx context.Context, t *task, ch *change) error {
 	return err
 }
 
-// finishNew completes the new guest, or after an error removes its parts.
+// finishNew completes the new guest and returns its power event if it runs. After an error,
+// it removes the guest, unless the worker was killed.
 func (r *request) finishNew(ch *change, err error) (*PowerEvent, error) {
 	c := r.s.state
 	c.mu.Lock()

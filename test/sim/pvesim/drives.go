@@ -63,8 +63,9 @@ func (s *Server) isOption(key string) bool {
 	return s.options()[key] != nil || holds([]string{"parent", "vmstate", "meta", "runningmachine", "runningcpu", "snaptime"}, key)
 }
 
-// attach creates the volume of a drive option: a new image, a cloud-init drive or an
-// existing volume. It returns the option in its stored form. The caller must hold the lock.
+// attach creates the image or cloud-init drive that a drive option requests, or checks that
+// its existing volume exists. It returns the option in its stored form. The caller must
+// hold the lock.
 func (s *Server) attach(h *host, vmid int, key string, d drive) (string, *apiError) {
 	file := d["file"]
 	switch {

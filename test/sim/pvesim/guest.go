@@ -95,7 +95,8 @@ type Foreign struct {
 	Pool    string
 }
 
-// PutGuest creates or replaces a guest without using the API, as another user would.
+// PutGuest creates or replaces a guest without using the API, to simulate a change outside
+// numaform. A replaced guest loses its firewall rules.
 func (s *Server) PutGuest(f Foreign) error {
 	event, err := s.putForeign(f)
 	if err != nil {

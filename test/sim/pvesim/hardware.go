@@ -85,7 +85,7 @@ type NUMANode struct {
 	Distances map[int]int `json:"distances,omitempty"`
 }
 
-// UnmarshalJSON decodes a NUMA node. By default its memory is unknown.
+// UnmarshalJSON decodes a NUMA node. By default its ID and memory are unknown.
 func (n *NUMANode) UnmarshalJSON(data []byte) error {
 	type plain NUMANode
 	node := plain{ID: Unknown, MemoryMiB: Unknown}

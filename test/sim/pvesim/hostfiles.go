@@ -39,14 +39,13 @@ type guestFiles struct {
 	pid, vcpus int // 0 if it does not run
 }
 
-// ExportHost writes those parts of a host's file system into a directory that a program
-// needs to manage guests on the host: hardware, resource mappings, configuration files,
-// processes with their threads, and control groups. The directory follows all changes of
-// guests.
+// ExportHost writes into a directory the parts of a host's file system that a program needs
+// to manage guests on the host: hardware, resource mappings, configuration files, processes
+// with their threads, and control groups. The directory follows all changes of guests.
 //
 // The program sets the CPUs of a thread in Cpus_allowed_list of /proc/TID/status, and the
 // CPUs of a control group in its cpuset.cpus; Threads reads both. An empty dir ends the
-// export; its error is the first failed write.
+// export; its error is the first failed write or read.
 func (s *Server) ExportHost(name, dir string) error {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
@@ -151,7 +150,7 @@ func (x *hostFiles) end(id int, f guestFiles) {
 func scope(id int) string { return fmt.Sprintf("qemu.slice/%d.scope", id) }
 
 // cpuset writes a control group. The kernel leaves cpuset.cpus empty until it is written;
-// the simulator initially writes all CPUs, and the value is always in effect.
+// the simulator initially writes all online CPUs, and the value is always in effect.
 func (x *hostFiles) cpuset(group string, online CPUSet) {
 	x.write("sys/fs/cgroup/"+group+"/cpuset.cpus", online.String()+"\n")
 	if err := os.Symlink("cpuset.cpus", filepath.Join(x.dir, "sys/fs/cgroup", group, "cpuset.cpus.effective")); err != nil && x.err == nil {

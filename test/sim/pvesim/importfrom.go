@@ -40,7 +40,8 @@ func (st *storage) fixedSize(key string, d drive) int64 {
 	return (size + unit - 1) / unit * unit
 }
 
-// checkImport checks that an import is on a storage and has no size, as Proxmox requires.
+// checkImport checks that an import is on a storage and has no size, and that an EFI disk
+// or TPM state has the options that Proxmox requires.
 func checkImport(key string, d drive) *apiError {
 	if d["import-from"] == "" {
 		return nil

@@ -48,7 +48,7 @@ func listPCIMappings(r *request) (any, error) {
 
 // digestOf returns the digest of the file of all mappings.
 func digestOf(maps map[string][]string) string {
-	sum := sha1.New() //nolint:gosec // see above
+	sum := sha1.New() //nolint:gosec // Proxmox uses SHA-1
 	for _, id := range sortedKeys(maps) {
 		fmt.Fprintln(sum, id, maps[id])
 	}

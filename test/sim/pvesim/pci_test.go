@@ -10,7 +10,8 @@ import (
 )
 
 // withDevices adds three cards to pve-1: two in the mapping gpu, the first of which is also
-// in the mapping one, and a card with two functions.
+// in the mapping one, and a card with two functions. The default token gets the privileges
+// in addition to those that numaform needs.
 func withDevices(cfg pvesim.Config, privileges ...string) pvesim.Config {
 	cfg.Hosts[0].PCIDevices = []pvesim.PCIDevice{
 		{Mapping: "gpu", Path: "0000:01:00.0"},

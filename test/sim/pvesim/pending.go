@@ -35,8 +35,8 @@ func (s *Server) plugPending(g *guest) {
 	}
 }
 
-// alwaysPlugs reports whether an option affects Proxmox, not the guest, so that changes
-// always take effect immediately.
+// alwaysPlugs reports whether a change of the option takes effect immediately on a running
+// guest, regardless of its hot-plug features.
 func alwaysPlugs(key string) bool {
 	return isCloudinitOption(key) || holds(strings.Fields("description hookscript lock migrate_downtime migrate_speed name onboot "+
 		"protection shares startup tags vmstatestorage hotplug cpulimit cpuunits balloon"), key)

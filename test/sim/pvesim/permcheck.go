@@ -21,7 +21,7 @@ func (a *access) permit(e *endpoint, who identity, given map[string]value) *apiE
 	return a.evaluate(e.check, who, given)
 }
 
-// evaluate runs one expression of Proxmox's permission language: and, or, perm.
+// evaluate runs one expression of Proxmox's permission language, such as and, or and perm.
 func (a *access) evaluate(check []any, who identity, given map[string]value) *apiError {
 	operator, _ := check[0].(string)
 	switch operator {

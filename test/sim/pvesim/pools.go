@@ -96,7 +96,7 @@ func (p *poolSet) move(vmid int, id string) {
 	}
 }
 
-// members returns the guests and storages of a pool, sorted.
+// members returns the guests and storages of a pool, sorted as text.
 func (p *poolSet) members(id string) (vmids []int, storages []string) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -224,7 +224,8 @@ func deletePool(r *request) (any, error) {
 	return nil, nil
 }
 
-// updatePool handles PUT of a pool: adds or, with delete, removes members.
+// updatePool handles PUT of a pool: changes its comment, and adds or, with delete, removes
+// members.
 func updatePool(r *request) (any, error) {
 	id := r.p["poolid"]
 	p := r.s.state.pools

@@ -22,15 +22,17 @@ type PowerEvent struct {
 	Discs map[string][]byte
 }
 
-// powered calls Config.OnPower with an event, in order for each guest. The caller holds the
-// guest's lock file, but not the cluster's lock.
+// powered calls Config.OnPower with an event, which may be nil. The caller must not hold
+// the cluster's lock. Tasks hold the guest's lock file, which keeps the events of a guest
+// in order.
 func (s *Server) powered(event *PowerEvent) {
 	if s.cfg.OnPower != nil && event != nil {
 		s.cfg.OnPower(*event)
 	}
 }
 
-// event describes a guest. The caller must hold the lock.
+// event returns an event of the guest, or nil without Config.OnPower. The caller must hold
+// the lock.
 func (s *Server) event(kind PowerKind, g *guest) *PowerEvent {
 	if s.cfg.OnPower == nil {
 		return nil

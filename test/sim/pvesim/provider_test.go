@@ -14,7 +14,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// providerHCL is a VM in the form that numaform generates; tests replace REPLACE.
+// providerHCL is a VM in the form that numaform generates. configure replaces the words in
+// capitals.
 const providerHCL = `
 terraform {
   required_providers {

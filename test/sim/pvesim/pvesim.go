@@ -1,8 +1,8 @@
-// Package pvesim simulates the HTTP API of a Proxmox VE cluster over TLS, so closely that
-// the bpg/proxmox provider and go-proxmox cannot distinguish it from a real cluster. It
-// checks requests against Proxmox's own parameter schemas and privileges, returns errors in
-// the HTTP status line, runs long operations as tasks, and locks, clones, starts and
-// destroys guests by Proxmox's rules.
+// Package pvesim simulates the HTTP API of a Proxmox VE cluster over TLS, closely enough
+// for the bpg/proxmox provider and go-proxmox to work with it unchanged. It checks requests
+// against Proxmox's own parameter schemas and privileges, returns errors in the HTTP status
+// line, runs long operations as tasks, and locks, clones, starts and destroys guests by
+// Proxmox's rules.
 //
 // It has no disks, and runs no guests unless Config.Hypervisor does. A request that Proxmox
 // does not support returns 501; the error names pvesim if only the simulator does not

@@ -26,8 +26,8 @@ func large() pvesim.Config {
 	return cfg
 }
 
-// BenchmarkResources reads the resources of a cluster of 1,000 VMs, which a refresh reads
-// several times per VM.
+// BenchmarkResources reads the resources of a cluster of 1,000 VMs and the configuration of
+// one VM, as a refresh does for each VM.
 func BenchmarkResources(b *testing.B) {
 	server, err := pvesim.New(large())
 	if err != nil {

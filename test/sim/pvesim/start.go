@@ -12,7 +12,8 @@ import (
 var errQEMU = errors.New("start failed: QEMU exited with code 1")
 
 // startable runs the checks that Proxmox runs only when a guest is started, in the same
-// order and with the same messages. say receives the output of QEMU or taskset.
+// order and with the same messages, and reserves the guest's PCI devices. say receives the
+// output of QEMU or taskset.
 func (c *cluster) startable(g *guest, say func(string)) error {
 	conf := g.conf
 	if err := c.takeDevices(g); err != nil {

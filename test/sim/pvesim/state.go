@@ -206,7 +206,8 @@ func (s *Server) SetHostOnline(name string, online bool) {
 	}
 }
 
-// SetQuorate removes the cluster's quorum, so that all writes fail, or restores it.
+// SetQuorate removes the cluster's quorum, so that writes to its file system fail, or
+// restores it.
 func (s *Server) SetQuorate(quorate bool) {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()

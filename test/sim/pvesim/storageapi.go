@@ -194,8 +194,8 @@ func getVolume(r *request) (any, error) {
 	return map[string]any{"path": "/var/lib/vz/template/" + file, "format": v.format, "size": v.size, "used": v.size}, nil
 }
 
-// VolumeData returns the content of a file that was uploaded to a host's storage, and
-// reports false if the file does not exist.
+// VolumeData returns the content of a volume on a host's storage, which is nil for an
+// image, and reports false if the volume does not exist.
 func (s *Server) VolumeData(host, volid string) ([]byte, bool) {
 	s.state.mu.RLock()
 	defer s.state.mu.RUnlock()

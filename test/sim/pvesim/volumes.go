@@ -102,9 +102,9 @@ func (st *storage) inUse(id string) bool {
 const extent = 4 << 20
 
 // thick reports whether an image uses its full size on the storage when it is created. Thin
-// pools, Ceph and files use space only for written data, and accept any size (pve-storage
-// 9.1.7, src/PVE/Storage/LvmThinPlugin.pm:102-117; ZFS: zfs_create_zvol of
-// ZFSPoolPlugin.pm:367-384, without the option sparse).
+// pools, Ceph and files use space only for written data, and accept any size while space is
+// left (pve-storage 9.1.7, src/PVE/Storage/LvmThinPlugin.pm:102-117; ZFS: zfs_create_zvol
+// of ZFSPoolPlugin.pm:367-384, without the option sparse).
 func (st *storage) thick() bool { return st.Type == "lvm" || st.Type == "zfspool" }
 
 // room reports whether size more bytes fit. If blank is set, no data is written. An unknown

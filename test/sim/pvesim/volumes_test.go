@@ -8,7 +8,8 @@ import (
 )
 
 // TestNoRoom checks the errors of a new disk of 64 GiB, and of a grown disk, on storages
-// with less space. Thin storages, which allocate only written data, accept any size.
+// with less space. Thin storages, which allocate only written data, accept any size while
+// they have free space.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
 	const done = "OK"

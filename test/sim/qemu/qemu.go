@@ -27,7 +27,7 @@ type Config struct {
 	// Image is the disk image of all templates, in qcow2.
 	Image string
 	// Dir is the directory for disks, sockets and serial logs, with a subdirectory for each
-	// VM. Its path must be short, because socket paths are limited.
+	// VM. Its path must be short, because socket paths are limited in length.
 	Dir string
 }
 

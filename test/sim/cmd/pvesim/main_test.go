@@ -80,7 +80,8 @@ func TestServesUntilCanceled(t *testing.T) {
 	}
 }
 
-// waitFor waits until the command prints its URL, and returns the URL.
+// waitFor waits until the command has printed its URL and its certificate's path, and
+// returns the URL.
 func waitFor(t *testing.T, talk *output, done <-chan error) string {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
