@@ -40,8 +40,7 @@ func (w *world) as(user, role string) client.Client {
 	return api
 }
 
-// pending waits for the only ScalePlan of a direction that is pending approval, and returns
-// it.
+// pending waits for a ScalePlan of a direction that is pending approval, and returns it.
 func (w *world) pending(direction v1alpha1.ScaleDirection, limit time.Duration) *v1alpha1.ScalePlan {
 	w.t.Helper()
 	var found *v1alpha1.ScalePlan

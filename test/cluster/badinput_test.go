@@ -89,13 +89,14 @@ func (w *world) secret(name string, data map[string]string) {
 }
 
 // TestBadClasses creates classes and pools that cannot create nodes. It checks that each
-// reports the reason in its status and in events on its pending pods, that no VM is
-// created, and that a pod runs once its class is fixed.
+// reports the reason in its status and in events on its pending pods, that no VM is created
+// for them, and that a pod runs once its class is fixed.
 func TestBadClasses(t *testing.T) {
 	w := newWorld(t, worldConfig{})
 	w.secret("no-yaml", map[string]string{"user-data": "#cloud-config\nruncmd: []\n\tpackages: []\n"})
 	w.secret("no-value", map[string]string{"user-data": "#cloud-config\nproxy: {{ .Values.proxy }}\n"})
-	// numaform can detect a missing pool only if at least one pool is visible to it.
+	// numaform can detect a missing resource pool only if at least one pool is visible to
+	// it.
 	if err := w.proxmox.PutGuest(pvesim.Guest{VMID: 500, Host: "pve-1", Pool: "others"}); err != nil {
 		t.Fatal(err)
 	}

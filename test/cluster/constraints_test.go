@@ -24,7 +24,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// steadyClass creates a NodeClass with seeds.
+// steadyClass creates a NodeClass with the given spec.
 func (w *world) steadyClass(name, spec string) {
 	w.t.Helper()
 	w.manifest(fmt.Sprintf(`
@@ -58,7 +58,7 @@ spec:
 const anyType = `      requirements:
       - {key: karpenter.sh/capacity-type, operator: In, values: [on-demand]}`
 
-// soundClass returns the required part of a class.
+// soundClass returns the required fields of a NodeClass's spec, with seeds.
 func soundClass() string {
 	return fmt.Sprintf("  template: {name: %s}\n  metadata: {type: cdrom}", testenv.Template)
 }
@@ -125,8 +125,8 @@ func tolerant(key, value string) func(*corev1.Pod) {
 	}
 }
 
-// evenly spreads pods over that many hosts. The Kubernetes scheduler only considers hosts
-// that already have nodes, so the number is required.
+// evenly spreads pods over the given number of hosts. The Kubernetes scheduler only
+// considers hosts that already have nodes, so the number is required.
 func evenly(hosts int32) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		spread(pod)
@@ -198,7 +198,7 @@ func saysAll(text string, words []string) bool {
 	return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(text, word) })
 }
 
-// holds polls ask for that long, and fails the test as soon as ask does not return "".
+// holds polls ask for the given time, and fails the test as soon as ask does not return "".
 func (w *world) holds(long time.Duration, ask func(ctx context.Context) string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), long)
@@ -217,8 +217,8 @@ func (w *world) holds(long time.Duration, ask func(ctx context.Context) string) 
 	}
 }
 
-// TestConstraints creates pods with all kinds of scheduling constraints at once, and checks
-// the nodes on which they run.
+// TestConstraints creates pods with several kinds of scheduling constraints at once, and
+// checks the nodes on which they run.
 func TestConstraints(t *testing.T) {
 	w := newWorld(t, worldConfig{hosts: threeHosts(t)})
 	w.start()
@@ -332,8 +332,8 @@ func (w *world) agentsRunEverywhere(app string) {
 	})
 }
 
-// onlyTheTolerantAreOn checks that the nodes of a pool have its taint and run only an app's
-// pods and the agents.
+// onlyTheTolerantAreOn checks that a pool has one node, that the node has the taint
+// dedicated=batch, and that it runs only an app's pods and the agents.
 func (w *world) onlyTheTolerantAreOn(pool, app string) {
 	w.t.Helper()
 	ctx := context.Background()
@@ -360,7 +360,7 @@ func (w *world) onlyTheTolerantAreOn(pool, app string) {
 }
 
 // lastSeen records the pods of an app that were on a node when Proxmox received a request
-// to stop the node's VM.
+// to stop or delete the node's VM.
 type lastSeen struct {
 	// mu guards the fields below.
 	mu    sync.Mutex
@@ -368,7 +368,7 @@ type lastSeen struct {
 	found []string
 }
 
-// witness records an app's pods at each request to stop a VM.
+// witness records an app's pods on a node at each request to stop or delete its VM.
 func (w *world) witness(vmid int, app, node string) *lastSeen {
 	seen := &lastSeen{}
 	look := func(ctx context.Context, call pvesim.Call) {
@@ -394,7 +394,8 @@ func (w *world) witness(vmid int, app, node string) *lastSeen {
 	return seen
 }
 
-// take returns the number of requests to stop the VM, and the pods that were on its node.
+// take returns the number of requests to stop or delete the VM, and the pods that were on
+// its node.
 func (s *lastSeen) take() (int, []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -402,7 +403,8 @@ func (s *lastSeen) take() (int, []string) {
 }
 
 // aBudgetKeepsTheNode deletes the node of a pod with a budget. It checks that node, pod and
-// VM remain until the budget allows the eviction, and that the VM is deleted last.
+// VM remain for ten seconds, that they are deleted once the budget is, and that no pod was
+// on the node when its VM was stopped.
 func (w *world) aBudgetKeepsTheNode(app string) {
 	w.t.Helper()
 	ctx := context.Background()

@@ -343,9 +343,9 @@ func (w *world) nodesIn(pool string) []corev1.Node {
 	return nodes.Items
 }
 
-// fewest returns the minimum number of nodes like those of a NodePool that fit n pods of
-// that many mCPU. All pods and nodes are equal, so the best packing fills every node but
-// the last. All nodes have the same price, so it is also the cheapest.
+// fewest returns the minimum number of nodes like those of a NodePool that fit n pods, each
+// of which requests milliCPU. All pods and nodes are equal, so the best packing fills every
+// node but the last. All nodes have the same price, so it is also the cheapest.
 func (w *world) fewest(pool string, n int, milliCPU int64) int {
 	w.t.Helper()
 	each := int64(math.MaxInt64)
@@ -355,7 +355,7 @@ func (w *world) fewest(pool string, n int, milliCPU int64) int {
 	return int(math.Ceil(float64(n) / float64(each)))
 }
 
-// usedBy checks that pods of an app request 40 % of each node of a NodePool.
+// usedBy checks that pods of an app request about 40 % of each node of a NodePool.
 func (w *world) usedBy(pool, app string, milliCPU int) {
 	w.t.Helper()
 	running, err := w.runningPods(context.Background(), app)
@@ -586,9 +586,8 @@ func (w *world) hasGone(claim *karpv1.NodeClaim, limit time.Duration) {
 	})
 }
 
-// TestEvacuate checks that the VMs of an evacuated host are replaced on another host, one
-// at a time, that the host gets no new VMs, and that it gets VMs again after the
-// evacuation.
+// TestEvacuate checks that the VM of an evacuated host is replaced on another host, that
+// the evacuated host gets no new VMs, and that it gets VMs again after the evacuation.
 func TestEvacuate(t *testing.T) {
 	const host = "pve-1"
 	w := newWorld(t, worldConfig{hosts: largeHosts(t)})
@@ -633,8 +632,8 @@ func TestEvacuate(t *testing.T) {
 	}
 }
 
-// marked waits until exactly the NodeClaims on the given hosts are marked as drifted.
-// Karpenter checks drift when a NodeClaim changes, and every 5 minutes.
+// marked waits until exactly the NodeClaims on the given hosts have the annotation that
+// makes them drifted. Karpenter checks drift when a NodeClaim changes, and every 5 minutes.
 func (w *world) marked(hosts ...string) {
 	w.t.Helper()
 	w.eventually(30*time.Second, func(ctx context.Context) string {
@@ -710,7 +709,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// nothingHeld checks that the interrupted apply left no lock.
+// nothingHeld waits until the backend contains no lock.
 func (w *world) nothingHeld() {
 	w.t.Helper()
 	w.eventually(time.Minute, func(ctx context.Context) string {

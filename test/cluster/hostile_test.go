@@ -126,7 +126,7 @@ func (h *hostile) idle() {
 }
 
 // attack changes the fleet's ConfigMaps and creates a pod that requires a change of the
-// fleet. It returns a function that restores them, and the node file.
+// fleet. It returns a function that restores them, and the name of the node file.
 func (h *hostile) attack() (restore func(), file string) {
 	h.t.Helper()
 	ctx := context.Background()

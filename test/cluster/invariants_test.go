@@ -121,8 +121,8 @@ func (n *onlooker) secret(secret *corev1.Secret) {
 	}
 }
 
-// plantForeign creates unmanaged VMs: one outside the VMID range, one inside, one of
-// another cluster, and one with a name like those of the fleet.
+// plantForeign creates unmanaged VMs: one outside the VMID range, one inside it, and one of
+// another cluster.
 func (s *scene) plantForeign() {
 	s.t.Helper()
 	marker := fleet.Marker{ClusterID: "other", Key: "00112233445566778899aabbccddeeff"}
@@ -139,8 +139,8 @@ func (s *scene) plantForeign() {
 	}
 }
 
-// check checks the invariants of docs/faults.md in etcd, Proxmox and the backend. No change
-// may be in progress.
+// check checks the invariants of docs/faults.md in etcd, Proxmox and the backend, except
+// I6: see checkSecrets. No change may be in progress.
 func (s *scene) check() {
 	s.t.Helper()
 	s.checkClaims()

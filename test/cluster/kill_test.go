@@ -66,7 +66,7 @@ func downSteps() []killStep {
 
 // TestKillController kills the controller at each step of a scale-up and of a scale-down,
 // with or without the loss of its disk, and starts another one immediately. It checks the
-// invariants of docs/faults.md after each kill.
+// invariants of docs/faults.md after each kill, and I6 at the end.
 func TestKillController(t *testing.T) {
 	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{
@@ -125,7 +125,7 @@ func apart(pod *corev1.Pod) {
 	}}
 }
 
-// deleteNodeOf deletes the NodeClaim of an app's pod, as a user would.
+// deleteNodeOf deletes the NodeClaim of the node of an app's pod, as a user would.
 func (s *scene) deleteNodeOf(app string) {
 	s.t.Helper()
 	pod := &corev1.Pod{}
@@ -165,8 +165,8 @@ func (s *scene) deleteAll() {
 	}
 }
 
-// settled waits until that many complete nodes without seeds exist, and no change is in
-// progress.
+// settled waits until the given number of complete nodes without seeds exists, and no
+// change is in progress.
 func (s *scene) settled(nodes int) {
 	s.t.Helper()
 	s.eventually(3*time.Minute, func(ctx context.Context) string {
@@ -195,7 +195,8 @@ func (s *scene) settled(nodes int) {
 	})
 }
 
-// seen returns a trap that springs when the API server reports a condition.
+// seen returns a trap that springs when what, which reads the API server, returns a
+// description.
 func seen(what func(ctx context.Context, s *scene) string) func(*scene) *trap {
 	return func(s *scene) *trap {
 		return &trap{
@@ -228,7 +229,8 @@ func claimWithoutChange(_ context.Context, s *scene) string {
 	return "claim " + claim.Name + " exists"
 }
 
-// outcomeWithoutNode makes the guest boot slowly, and reports the outcome of its change.
+// outcomeWithoutNode makes the guest of a NodeClaim without a Node boot slowly, and
+// describes the last change once it has an outcome, or returns "".
 func outcomeWithoutNode(_ context.Context, s *scene) string {
 	claim := s.fresh()
 	if claim == nil {
@@ -243,7 +245,8 @@ func outcomeWithoutNode(_ context.Context, s *scene) string {
 	return fmt.Sprintf("change %s of %s has its outcome", last.Change.ID, name)
 }
 
-// leaving returns the claim that is being deleted, and its Node.
+// leaving returns a claim that is being deleted, and its Node. Each is nil if it does not
+// exist.
 func (s *scene) leaving(ctx context.Context) (*karpv1.NodeClaim, *corev1.Node) {
 	var claims karpv1.NodeClaimList
 	s.list(&claims)

@@ -17,9 +17,9 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestTwoReplicas runs two controllers. It checks that the second does nothing until the
+// TestTwoReplicas runs two controllers. It checks that the second runs no engine until the
 // first is killed, and that a controller that is suspended during an apply, and resumed
-// after another became leader, starts nothing and exits.
+// after another became leader, starts no apply and exits.
 func TestTwoReplicas(t *testing.T) {
 	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{delays: pvesim.Delays{Clone: time.Second, Start: 200 * time.Millisecond}})

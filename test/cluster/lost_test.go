@@ -15,8 +15,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestAPIServerLost stops the API server while VMs are being created, until the engine
-// fails to save its state. It checks that no VM is created twice or lost.
+// TestAPIServerLost stops the API server for 20 seconds while VMs are being created, so
+// that the engine cannot save its state. It checks that no VM is created twice or lost.
 func TestAPIServerLost(t *testing.T) {
 	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{

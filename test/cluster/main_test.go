@@ -1,7 +1,7 @@
 // Package cluster_test runs numaform's controller with a real Kubernetes control plane, the
 // real engine and provider, a simulated Proxmox, and guests that join the cluster with only
 // the data of their seeds. It checks the outcome in Kubernetes, in Proxmox and in the
-// backend, not numaform's own reports.
+// backend, and does not rely on numaform's own reports alone.
 package cluster_test
 
 import (

@@ -74,7 +74,8 @@ spec:
 	})
 }
 
-// keepsTwo checks that exactly two nodes of a NodePool remain when its pods are deleted.
+// keepsTwo sets a NodePool's minimum to two nodes, deletes its pods, and checks that
+// exactly two nodes remain.
 func (w *world) keepsTwo(pool, app string) {
 	w.t.Helper()
 	w.patch(&karpv1.NodePool{}, pool, `{"metadata": {"annotations": {"numaform.dev/min-nodes": "2"}}}`)

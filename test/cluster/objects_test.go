@@ -76,7 +76,7 @@ func (w *world) pods(prefix string, n int, cpu, memory string, change ...func(*c
 	}
 }
 
-// running waits until all pods of an app run.
+// running waits until exactly n pods of an app run.
 func (w *world) running(app string, n int, limit time.Duration) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {

@@ -9,7 +9,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestObserve checks that observe mode decides and plans for pods, but writes nothing.
+// TestObserve checks that observe mode decides and plans for pods, but creates no
+// NodeClaim, VM, ConfigMap, Secret or event.
 func TestObserve(t *testing.T) {
 	w := newWorld(t, worldConfig{args: []string{"--mode", "observe"}})
 	w.classAndPool("workers", "", "")

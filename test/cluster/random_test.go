@@ -72,7 +72,7 @@ func TestKillControllerAtRandom(t *testing.T) {
 	s.checkSecrets()
 }
 
-// bound reports whether the pod of an app has a node.
+// bound reports whether the pod of an app has a node with a NodeClaim.
 func (s *scene) bound(app string) bool {
 	s.t.Helper()
 	pod := &corev1.Pod{}

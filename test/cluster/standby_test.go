@@ -38,7 +38,8 @@ spec: {provisioningStrategy: numaform.dev/standby, podTemplateRef: {name: standb
 	return &autoscalingv1beta1.CapacityBuffer{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "standby"}}
 }
 
-// stopped returns the names of the stopped VMs and of the running VMs.
+// stopped returns the names of the stopped VMs without a lock, and of the running VMs,
+// sorted.
 func (w *world) stopped() (stopped, running []string) {
 	w.t.Helper()
 	for name, guest := range w.ours() {
@@ -54,7 +55,7 @@ func (w *world) stopped() (stopped, running []string) {
 	return stopped, running
 }
 
-// starts returns the number of starts of each VM.
+// starts returns the number of starts of each VM, by the path of the request.
 func (w *world) starts() map[string]int {
 	count := map[string]int{}
 	for _, call := range w.proxmox.Calls() {
@@ -66,8 +67,8 @@ func (w *world) starts() map[string]int {
 }
 
 // TestStandby creates three stopped VMs for a CapacityBuffer. It checks that two of them
-// are started for pods and refilled, that the standby VMs are replaced one by one when
-// their class changes, and that they are removed with the buffer.
+// are started for pods and replaced by new standby VMs, that the standby VMs are replaced
+// one by one when their class changes, and that they are removed with the buffer.
 func TestStandby(t *testing.T) {
 	w := newWorld(t, worldConfig{
 		hosts: largeHosts(t), args: []string{"--feature-gates", "CapacityBuffer=true"},
@@ -150,7 +151,8 @@ func TestStandby(t *testing.T) {
 	if err := w.api.Delete(context.Background(), buffer); err != nil {
 		t.Fatal(err)
 	}
-	// Their placeholder seeds contain no secret, and are removed by the next regular sweep.
+	// The placeholder seeds of standby VMs contain no secret, and are removed by the next
+	// regular sweep.
 	w.eventually(4*time.Minute, func(ctx context.Context) string {
 		if left := w.ours(); len(left) > 0 {
 			return fmt.Sprintf("%d VMs still exist", len(left))

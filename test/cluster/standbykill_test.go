@@ -89,8 +89,8 @@ func TestKillControllerWithStandby(t *testing.T) {
 	s.checkSecrets()
 }
 
-// settledWithStandby waits until that many stopped VMs and complete nodes exist, and no
-// change is in progress.
+// settledWithStandby waits until the given numbers of stopped VMs and of complete nodes
+// exist, and no change is in progress.
 func (s *scene) settledWithStandby(standby, nodes int) {
 	s.t.Helper()
 	s.eventually(3*time.Minute, func(ctx context.Context) string {

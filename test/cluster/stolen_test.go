@@ -232,9 +232,10 @@ func (w *world) renews(node string, certificate tls.Certificate) {
 	})
 }
 
-// TestUpgradeDuringAJoin upgrades while a VM joins with a bootstrap token of an earlier
-// release, which stored the token in kube-system and its name on the NodeClaim. It checks
-// that the token works with the chart's default permissions.
+// TestUpgradeDuringAJoin simulates an upgrade while a VM joins: it creates a bootstrap
+// token as an earlier release did, which stored the token in kube-system and its name on
+// the NodeClaim. It checks that the token works with the chart's default permissions, and
+// that the VM's newer token is then refused.
 func TestUpgradeDuringAJoin(t *testing.T) {
 	enginetest.Nightly(t)
 	w := newWorld(t, worldConfig{guests: func(c *guestsim.Config) { c.Boot = time.Hour }}) // the test acts as its kubelet

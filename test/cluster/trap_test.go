@@ -217,7 +217,7 @@ func holdEngine(when, command string) func(*scene) *trap {
 }
 
 // holdCall springs at a call to Proxmox for which right returns true, and holds the call
-// until its sender is killed.
+// until its sender is killed or the trap is freed.
 func holdCall(fault pvesim.Fault, right func(s *scene, call pvesim.Call) bool) func(*scene) *trap {
 	return func(s *scene) *trap {
 		reached, free := make(chan string, 64), make(chan struct{})

@@ -131,7 +131,8 @@ func (w *world) nodesAreAsPlanned() {
 	}
 }
 
-// allocatableIsAsPredicted checks that a node's allocatable resources match the prediction.
+// allocatableIsAsPredicted checks that a node's allocatable resources match the prediction
+// within 1 %.
 func (w *world) allocatableIsAsPredicted(node *corev1.Node, claim *karpv1.NodeClaim) {
 	w.t.Helper()
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage, corev1.ResourcePods} {
@@ -163,7 +164,8 @@ func (w *world) hostsWithVMs() []string {
 	return slices.Compact(hosts)
 }
 
-// pinsAreExclusive checks that each VM has as many pins as CPUs, and shares none.
+// pinsAreExclusive checks that each VM has pins, as many as cores if it has one socket, and
+// that no two VMs share a pinned CPU.
 func (w *world) pinsAreExclusive() {
 	w.t.Helper()
 	owner := map[string]string{}

@@ -76,7 +76,7 @@ type worldConfig struct {
 // newWorld starts a cluster and a Proxmox, but not the controller: call start.
 func newWorld(t *testing.T, config worldConfig) *world {
 	t.Helper()
-	// Tests spend most of their time waiting.
+	// Tests spend most of their time waiting, so they run in parallel.
 	t.Parallel()
 	w := &world{t: t, dir: t.TempDir(), args: config.args, program: cmp.Or(config.program, binary)}
 	w.plane = testenv.FullControlPlane(t)
@@ -134,8 +134,8 @@ func (w *world) runGuests() {
 	})
 }
 
-// install creates the objects of the chart, except the controller's Deployment: the
-// controller runs as a process.
+// install creates the objects of the chart, except the controller's Deployment, because the
+// controller runs as a process, and objects without effect here.
 func (w *world) install(chart testenv.Chart) {
 	w.t.Helper()
 	objects := testenv.RenderChart(w.t, chart)
