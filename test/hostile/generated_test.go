@@ -16,8 +16,8 @@ type payload struct {
 	hcl func(w *world) string
 }
 
-// payloads returns configurations that do more than a fleet does. They only require
-// features that every engine includes, or files that the attacker serves.
+// payloads returns configurations with effects that a fleet's files never have. They only
+// require features that every engine includes, or files that the attacker serves.
 func payloads() []payload {
 	text := func(format string) func(w *world) string {
 		return func(w *world) string { return fmt.Sprintf(format, w.listener.server.URL) }
@@ -198,7 +198,8 @@ func generated() []attack {
 		}
 	}
 	attacks = slices.Concat(attacks, byKind(), inNodeFile(), odd())
-	// One in eight attacks runs with all commands, the others with two.
+	// One in eight attacks runs with all commands, the others with one, or with two with
+	// -hostile.full.
 	for i := range attacks {
 		attacks[i].some = i%8 != 0
 	}
@@ -211,8 +212,8 @@ func leftovers() []string {
 	return []string{".numaform/", rootDir + "/.terraform", rootDir + "/terraform.tfstate", rootDir + "/errored.tfstate"}
 }
 
-// byKind returns attacks with each kind of file, as a regular file, link, executable,
-// submodule and huge file.
+// byKind returns attacks with each kind of file, as a regular file, link and executable,
+// and attacks that replace existing files.
 func byKind() []attack {
 	var attacks []attack
 	for _, k := range kinds() {
@@ -265,7 +266,8 @@ func shownAs(name string) string {
 	return strings.TrimSuffix(name[:min(len(name), 60)], "/")
 }
 
-// inNodeFile returns attacks with node files that numaform never writes.
+// inNodeFile returns attacks with node files that numaform never writes, and with a deep
+// and a huge fleet.json.
 func inNodeFile() []attack {
 	var attacks []attack
 	for name, change := range map[string][2]string{
@@ -307,8 +309,8 @@ func inNodeFile() []attack {
 	)
 }
 
-// odd returns attacks with trees that git does not create, with paths that lead outside the
-// tree.
+// odd returns attacks with trees that git itself does not create: their paths contain ".",
+// ".." or a form of ".git".
 func odd() []attack {
 	var attacks []attack
 	for _, name := range []string{"../x.tf", ".git/hooks/post-checkout", ".GIT/config", "./x.tf", "other/../zz.tf", ".git\u200c/config", "git~1/config"} {

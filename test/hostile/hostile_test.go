@@ -1,7 +1,7 @@
 // Package hostile_test attacks numaform through input that others can write: the files of a
-// fleet, in git, in a directory and in ConfigMaps. Each attack runs against this numaform,
-// where it must have no effect, and against the baseline, where it must succeed: an attack
-// that never worked is not a test.
+// fleet in git and in a directory, git notes, and states. Each attack must have no effect
+// on this numaform. The demonstrated attacks also run against the baseline, where they must
+// succeed: an attack that never worked is not a test.
 //
 // The tests observe effects from outside: connections to a listener, starts of the engine
 // and the provider, changes in Proxmox and the states, and credentials in written files.
@@ -21,8 +21,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// full runs every attack in every place. Without it, each attack runs in at least one
-// place, with fewer commands and actions.
+// full runs every attack in every place. Without it, similar attacks alternate between the
+// places, and run with fewer commands and actions.
 var full = flag.Bool("hostile.full", false, "run every attack in every place, and more attacks with each command and action")
 
 // binary is the path of this numaform.

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/internal/enginetest"
 )
 
-// command is a command of numaform that reads the fleet.
+// command is a command of numaform to run against an attack.
 type command struct {
 	args []string
 	// reads is set if the command reads the fleet's files.
@@ -35,8 +35,8 @@ func (w *world) remaining() string { return rootDir + "/node-workers-2001.tf" }
 
 // TestRefused checks that the attacks have no effect on this numaform. make test runs each
 // kind of attack once, in one place, and only the first with Terraform. make nightly runs
-// all attacks with each engine in each place; without -hostile.full, similar attacks
-// alternate between the places.
+// the demonstrated attacks with each engine in each place, and the generated attacks with
+// OpenTofu; without -hostile.full, similar attacks alternate between the places.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for name, engine := range engines(t) {

@@ -37,9 +37,9 @@ type attack struct {
 	left bool
 	// fresh is set for an attack on a machine without a working copy.
 	fresh bool
-	// some is set for an attack that runs against two commands only. more is set for one of
-	// many similar attacks: it only runs in make nightly, with one command, and not against
-	// the baseline.
+	// some is set for an attack that runs with one command only, or with two with
+	// -hostile.full. more is set for one of many similar attacks: it only runs in make
+	// nightly, with one command, and not against the baseline.
 	some, more bool
 	// command triggers the attack in a numaform that does not refuse it; default is plan.
 	command []string
@@ -136,7 +136,8 @@ func with(name, text string) func(map[string][]byte) {
 	return func(content map[string][]byte) { content[name] = []byte(text) }
 }
 
-// evil returns an attacker's program that records its start and its environment.
+// evil returns an attacker's program that records its start, and whether its environment
+// contains the Proxmox token.
 func (w *world) evil(mark string) string {
 	return fmt.Sprintf("#!/bin/sh\necho %s $(env | grep -c ^PROXMOX_VE_API_TOKEN=) >>%q\nexit 1\n", mark, w.notes())
 }
@@ -308,7 +309,7 @@ func asked(_ *world, saw *seen) string {
 	return ""
 }
 
-// tookMemory checks that the command used more memory than any fleet needs.
+// tookMemory checks that the command used at least maxMemoryMiB.
 func tookMemory(_ *world, saw *seen) string {
 	if saw.memoryMiB < maxMemoryMiB {
 		return fmt.Sprintf("it used %d MiB", saw.memoryMiB)
@@ -407,7 +408,7 @@ func (w *world) of(t *testing.T) *world {
 	return &part
 }
 
-// restoreAll restores Proxmox and the states after an attack that changed them.
+// restoreAll removes guests that an attack created, and restores the states.
 func (w *world) restoreAll() {
 	for vmid := range w.found() {
 		if _, existed := w.guests[vmid]; !existed {

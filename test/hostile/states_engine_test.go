@@ -121,8 +121,8 @@ func TestStatesHead(t *testing.T) {
 	}
 }
 
-// entryEdits returns edits that assign the entry of a VM to another VM, a future VM, no VM,
-// or two VMs.
+// entryEdits returns edits that assign the entry of a VM to a future VM, another VM or an
+// unknown name, remove its instance, or make the instance a deposed object.
 func (w *stateWorld) entryEdits() []stateEdit {
 	name := w.fleet.VMs[0].Name
 	next := fleet.NodeName("workers", w.fleet.VMs[len(w.fleet.VMs)-1].VMID+1)
@@ -134,7 +134,7 @@ func (w *stateWorld) entryEdits() []stateEdit {
 	}
 	for _, r := range w.read()["resources"].([]any) {
 		if resource := r.(map[string]any); resource["module"] == "module."+name && resource["type"] == guard.ResourceType {
-			// Another VM is in the state with a deposed key.
+			// The VM is in the state only as a deposed object.
 			instance := maps.Clone(valueAt(resource, []string{"instances", "0"}).(map[string]any))
 			instance["deposed"] = "00000150"
 			edits = append(edits, stateEdit{name, guard.ResourceType, []string{"instances"}, []any{instance}})

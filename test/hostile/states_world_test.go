@@ -190,7 +190,7 @@ func (w *stateWorld) restore() {
 // stateDoc is a state as JSON.
 type stateDoc map[string]any
 
-// read returns the current state.
+// read returns the state from before any attack.
 func (w *stateWorld) read() stateDoc {
 	w.t.Helper()
 	raw, err := os.ReadFile(w.statePath(w.kept))
