@@ -14,7 +14,7 @@ func epyc(model string) []string {
 // from the counts in Proxmox's node status and the name of the CPU model. CPUs are numbered
 // socket by socket, and the second threads follow all first threads. A NUMA node is a
 // socket, or a quarter of it for EPYC models with certain last digits. It returns nil for
-// models of other vendors.
+// models of other vendors, and for EPYC models without a four-digit number.
 func guessLayout(m *Machine) *layout {
 	model := m.Host.Model
 	sockets, cores, cpus := counts(m)

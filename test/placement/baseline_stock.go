@@ -74,8 +74,8 @@ func (s *stock) Remove(vm VM) {
 }
 
 // bound takes CPUs, and memory from the given NUMA nodes one after the other. It returns
-// the resulting cells: one for each node or, if a node gives memory but no CPU, one over
-// all nodes.
+// the resulting cells: one for each node or, if a node gives memory but no CPU, or a CPU
+// but no memory, one over all nodes.
 func (s *stock) bound(vm VM, cpus, nodes []int) Place {
 	memory := make([]int64, len(s.memory))
 	left := vm.MemoryMiB

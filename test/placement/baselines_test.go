@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/test/placement"
 )
 
-// The tests check known properties of the baselines on the smallest possible machines. If a
-// property is a mistake, they also check that numaform does not make it there.
+// The tests check known properties of the baselines on small machines. For most properties
+// that are mistakes, they also check that numaform does not make them.
 
 // hasFault reports whether the faults include one of the kind.
 func hasFault(faults []placement.Fault, kind placement.FaultKind) bool {
@@ -26,8 +26,8 @@ func mustBeSound(t *testing.T, h *host, place placement.Place, faults []placemen
 }
 
 // TestKPPCutsVMs checks that karpenter-provider-proxmox packs over all nodes with enough
-// memory, starting with the node with the fewest free CPUs, and binds the whole memory on
-// each.
+// memory, starting with the node with the fewest free CPUs: a VM spans two nodes, with its
+// whole memory bound on each, so that it cannot start.
 func TestKPPCutsVMs(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 8, smt: 1, perCache: 2})
@@ -157,7 +157,7 @@ func TestNovaOrder(t *testing.T) {
 }
 
 // TestKubeletAligns checks that the kubelet takes cores in order, from two caches; with
-// prefer-align, it takes them from one.
+// prefer-uncore-cache, it takes them from one.
 func TestKubeletAligns(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 1, cores: 8, smt: 1, perCache: 4})
@@ -207,7 +207,8 @@ func TestMostFreeMemory(t *testing.T) {
 	}
 }
 
-// TestUnpinned checks that floating VMs have no faults, and count as running on all nodes.
+// TestUnpinned checks that floating VMs have no faults, and count as running on as many
+// NUMA nodes as they have vCPUs.
 func TestUnpinned(t *testing.T) {
 	t.Parallel()
 	m := build(shape{nodes: 2, cores: 4, smt: 1})

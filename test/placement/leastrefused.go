@@ -28,7 +28,7 @@ func LeastRefused(cores int, one float64) float64 {
 	return share
 }
 
-// allInUse returns the possible states of that many cores.
+// allInUse returns the possible states of the given number of cores.
 func allInUse(cores int) []inUse {
 	var all []inUse
 	for pairs := range cores + 1 {

@@ -23,7 +23,7 @@ type Machine struct {
 	Name string
 	// Host is the machine in the planner's format, including reservations.
 	Host topology.Host
-	// CPUs are the online CPUs, including reserved CPUs, ascending by ID.
+	// CPUs are the online CPUs of the NUMA nodes, including reserved CPUs, ascending by ID.
 	CPUs []CPU
 	// Nodes are the NUMA nodes with CPUs or memory, ascending by ID.
 	Nodes []Node
