@@ -1,7 +1,7 @@
 // Package faults_test injects faults while numaform runs: it kills the engine, the provider
 // and numaform itself at defined steps, makes Proxmox, backends and disks fail, and then
 // runs numaform again. It checks the contents of Proxmox, the backend and the fleet's
-// directory, not the output of numaform.
+// directory and, where an operator must act, the output of numaform.
 //
 // The test binary also runs as numaform and as the engine: see TestMain. docs/faults.md
 // lists all faults.

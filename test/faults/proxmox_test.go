@@ -149,8 +149,9 @@ func TestQuorumLost(t *testing.T) {
 	})
 }
 
-// TestHostLost takes the host down during an apply. It checks that nothing in its state is
-// deleted, and that an apply finishes the work once the host is back.
+// TestHostLost takes the host down during an apply. It checks that another apply writes
+// nothing while the host is down, and that an apply finishes the work once the host is
+// back.
 func TestHostLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

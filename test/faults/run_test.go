@@ -77,7 +77,8 @@ func (r *run) said() string {
 	return string(content)
 }
 
-// numaform runs a command and fails the test unless it exits with code want.
+// numaform runs a command, fails the test unless it exits with code want, and returns its
+// output.
 func (w *world) numaform(want int, args ...string) string {
 	w.t.Helper()
 	r := w.start(args...)
@@ -89,7 +90,7 @@ func (w *world) numaform(want int, args ...string) string {
 
 func (w *world) manifests() string { return filepath.Join(w.dir, "manifests") }
 
-// apply scales up.
+// apply runs apply with the manifests, and returns its output.
 func (w *world) apply(want int) string {
 	w.t.Helper()
 	return w.numaform(want, w.applyArgs()...)

@@ -15,8 +15,8 @@ func clone() pvesim.Fault {
 }
 
 // TestTerminated terminates numaform as a rollout does, and as Ctrl-C does, which signals
-// every process of the terminal. It checks that numaform shuts down gracefully: it kills no
-// process, saves and unlocks the state, and loses no VM.
+// every process of the terminal. It checks that numaform shuts down gracefully: it leaves
+// no process behind, saves and unlocks the state, and loses no VM.
 func TestTerminated(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

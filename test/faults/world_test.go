@@ -91,7 +91,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// copyFixture copies the configuration and two hosts of the quickstart.
+// copyFixture copies the configuration of the fixture, and two hosts of the quickstart.
 func (w *world) copyFixture() {
 	w.must(os.CopyFS(w.dir, os.DirFS(filepath.Join("testdata", "fixture"))))
 	w.must(os.Mkdir(filepath.Join(w.dir, "hosts"), 0o755))
