@@ -9,9 +9,10 @@
 //	go test ./test/bench -run '^$' -v -rounds 1 -bench 'Road/vms=20$/clone=5s/^seeds$'
 //	go test ./test/bench -run '^$' -v -rounds 1 -bench 'Road/(idle-20|remove-20|burst-200|plus-one-at-200)'
 //
-// A benchmark fails if a figure is more than 10 % above the committed figure for the same
-// kind of machine in testdata/figures.json. With -update, it writes that file instead; then
-// `go test ./test/bench -run Readme -update` updates the table of docs/performance.md.
+// A benchmark fails if a figure other than a wall-clock time is more than 10 % above the
+// committed figure for the same kind of machine in testdata/figures.json. With -update, it
+// writes that file instead; then `go test ./test/bench -run Readme -update` updates the
+// table of docs/performance.md.
 package bench_test
 
 import (

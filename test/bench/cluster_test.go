@@ -39,8 +39,8 @@ import (
 // namespace is the controller's namespace.
 const namespace = "numaform"
 
-// cluster is a Kubernetes cluster with numaform's controller, as installed by the chart
-// with default values, and a simulated Proxmox whose guests join.
+// cluster is a Kubernetes cluster with numaform's controller, which has the permissions
+// granted by the chart, and a simulated Proxmox whose guests join.
 type cluster struct {
 	// b is the running benchmark.
 	b     *testing.B
@@ -138,7 +138,8 @@ func newCluster(b *testing.B, bed testbed) *cluster {
 // auditLog returns the path of the file in which the API server records requests.
 func (c *cluster) auditLog() string { return filepath.Join(c.dir, "audit.log") }
 
-// install creates the objects of the chart, and returns the controller's kubeconfig.
+// install creates the objects of the chart, except those of the controller's Deployment,
+// and returns the controller's kubeconfig.
 func (c *cluster) install(chart testenv.Chart) string {
 	c.b.Helper()
 	objects := slices.DeleteFunc(testenv.RenderChart(c.b, chart), func(o *unstructured.Unstructured) bool {

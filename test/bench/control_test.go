@@ -62,8 +62,8 @@ func BenchmarkChangeControl(b *testing.B) {
 	}
 }
 
-// commit returns the time to fetch, commit and push a change and its outcome, including git
-// at the remote end.
+// commit returns the CPU time to fetch, commit and push a change and its outcome, including
+// git at the remote end.
 func commit(b *testing.B, before, after generator.Files, record audit.Change) time.Duration {
 	b.Helper()
 	remote := filepath.Join(b.TempDir(), "fleet.git")

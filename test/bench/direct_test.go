@@ -26,7 +26,7 @@ import (
 const (
 	// directPoll is the interval at which the direct caller polls the status of a task.
 	directPoll = 100 * time.Millisecond
-	// directVMID is the VMID of its first VM.
+	// directVMID is the VMID of the direct caller's first VM.
 	directVMID = 5000
 	// directSeed is the approximate size of a seed.
 	directSeed = 400 << 10
@@ -111,7 +111,7 @@ func (d *direct) make(host string, template, vmid int, class class) error {
 	return d.task(http.MethodPost, vm+"/status/start", url.Values{})
 }
 
-// seed creates a join token, and uploads a disc with it.
+// seed creates a Secret like that of a join token, and uploads a disc of a seed's size.
 func (d *direct) seed(host, name string) error {
 	id := fmt.Sprintf("%06d", time.Now().UnixNano()%1e6)
 	secret := &corev1.Secret{

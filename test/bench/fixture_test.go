@@ -204,8 +204,8 @@ func (f *fixture) write(b *testing.B, model *fleetsim.Model, change *scaler.Chan
 	}
 }
 
-// verify plans the last host with a refresh, to check that the written data matches the
-// result of an apply.
+// verify plans the last host without and with a refresh, to check that the written data
+// matches the result of an apply.
 func (f *fixture) verify(b *testing.B) {
 	b.Helper()
 	env := f.client.ProviderEnv()

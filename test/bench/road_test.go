@@ -92,7 +92,7 @@ func BenchmarkRoad(b *testing.B) {
 		})
 	})
 
-	// These hosts have enough CPUs for that many VMs with dedicated CPUs.
+	// These hosts have enough CPUs for manyVMs VMs with dedicated CPUs.
 	large := testbed{machine: "epyc-7763-2s-nps1-assumed", hosts: 5}
 	b.Run(fmt.Sprintf("burst-%d", manyVMs), func(b *testing.B) {
 		c := newCluster(b, large)
@@ -169,8 +169,8 @@ func (c *cluster) burst(app string, vms int, class class) {
 	c.quiet()
 }
 
-// scaleUp creates pods that need that many VMs and measures until the last VM is started,
-// compared with direct calls on the same hosts.
+// scaleUp creates pods that need the given number of VMs and measures until the last VM is
+// started, compared with direct calls on the same hosts.
 func (c *cluster) scaleUp(vms int, clone time.Duration, class class) figures {
 	c.b.Helper()
 	c.delay(clone)

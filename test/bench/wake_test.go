@@ -17,8 +17,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// wakes are the measured starts of standby VMs, with the maximum time from a pod to the
-// last start, relative to direct clones.
+// wakes are the measured starts of standby VMs, with the desired maximum time from a pod to
+// the last start, relative to direct clones. A longer time is only logged.
 var wakes = []struct {
 	vms   int
 	class class
@@ -53,8 +53,8 @@ func BenchmarkWake(b *testing.B) {
 	}
 }
 
-// wake creates pods that need that many standby VMs and measures until the last VM is
-// started.
+// wake creates pods that need the given number of standby VMs and measures until the last
+// VM is started.
 func (c *cluster) wake(vms int, class class) figures {
 	c.b.Helper()
 	const clone = 5 * time.Second
@@ -87,7 +87,7 @@ func (c *cluster) wake(vms int, class class) figures {
 	return f
 }
 
-// standby creates a buffer of standby VMs, one for each pod of that class, and waits until
+// standby creates a buffer of standby VMs, one for each pod of the class, and waits until
 // they exist.
 func (c *cluster) standby(vms int, class class) {
 	c.b.Helper()
