@@ -173,7 +173,7 @@ func describe(t *testing.T, stage *demo.Stage, guest pvesim.GuestState, text str
 }
 
 // refused lowers the limit on pinned CPUs of a VM's host, checks that the refusal is
-// reported, restores the limit, and checks that the pins are in effect again.
+// reported, and restores the limit.
 func refused(t *testing.T, stage *demo.Stage, vm fleet.VM) {
 	t.Helper()
 	agent := hostagent.Agent{Rules: claim.Rules{Clusters: []string{"quickstart"}, MaxPercent: 1}, Isolation: "enforce"}

@@ -164,7 +164,7 @@ func settle(t *testing.T, stage *demo.Stage) {
 	t.Fatal("the providers of killed engines did not end")
 }
 
-// unchanged checks that the recovery did not write to a VM that was complete.
+// unchanged checks that the recovery did not change a VM that was complete.
 func unchanged(t *testing.T, stage *demo.Stage, before map[int]string) {
 	t.Helper()
 	for _, guest := range stage.Sim.Guests() {

@@ -61,8 +61,8 @@ func drift(t *testing.T, stage *demo.Stage, want int, args ...string) map[int]fo
 	return vms
 }
 
-// byHand changes the options of a stopped guest, as an operator does. Options without a
-// value are deleted.
+// byHand changes the options of a guest, as an operator who stops, edits and starts it.
+// Options without a value are deleted.
 func byHand(t *testing.T, stage *demo.Stage, vmid int, options map[string]string) {
 	t.Helper()
 	guest, exists := stage.Sim.Guest(vmid)
@@ -141,8 +141,8 @@ func asTheyWere(t *testing.T, stage *demo.Stage, before []pvesim.GuestState) {
 	}
 }
 
-// TestDrift changes VMs outside numaform, once for each class of drift, checks the report,
-// and makes the repairs that it suggests.
+// TestDrift changes VMs outside numaform, checks the class and the advice for each, and
+// makes the repairs that the report suggests.
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -308,7 +308,7 @@ func TestRepairGroups(t *testing.T) {
 	edit(t, stage, "manifests/nodepools.yaml", "  placement: {policy: Shared, overcommit: \"2\"}\n",
 		"  placement: {policy: Shared, overcommit: \"2\"}\n  networks: [{bridge: vmbr0, firewall: true}]\n  securityGroups: [k8s]\n")
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
-	// PutGuest does not remove firewall rules.
+	// PutGuest creates the guest again, without firewall rules.
 	byHand(t, stage, 2000, nil)
 	migrate(t, stage, 2005, "pve-3")
 	byHand(t, stage, 2005, map[string]string{"tags": "mine"})

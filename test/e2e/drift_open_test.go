@@ -87,7 +87,7 @@ func TestRepairLeavesTheUnfinished(t *testing.T) {
 	}
 }
 
-// untilSaid is a writer that calls a function when a text is first written.
+// untilSaid is a writer that calls a function whenever a text is written.
 type untilSaid struct {
 	text string
 	then func()

@@ -53,7 +53,8 @@ func TestVMDeletedByHand(t *testing.T) {
 }
 
 // TestDescriptionEdited overwrites the marker in a VM's description. It checks that apply
-// reports the line to restore and changes nothing, and that the VM cannot be removed.
+// reports the line to restore and creates and removes no guest, and that the VM cannot be
+// removed.
 func TestDescriptionEdited(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)

@@ -17,8 +17,8 @@ var (
 )
 
 // TestDocumentedRoles checks that numaform can scale up and down with exactly the
-// privileges in docs/install.md, on both Proxmox versions, and that pins take effect
-// without root's password.
+// privileges that docs/install.md lists for nodes without seeds, on both Proxmox versions,
+// and that pins take effect without root's password.
 func TestDocumentedRoles(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "install.md"))

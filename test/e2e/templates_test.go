@@ -120,8 +120,7 @@ func (r *templatesRoot) clean() {
 	}
 }
 
-// has checks that the templates exist with this display, and no volumes but the listed
-// ones.
+// has checks the host and the main options of each template, with the given display.
 func (r *templatesRoot) has(vga string) {
 	r.t.Helper()
 	for vmid, host := range map[int]string{9101: "pve-1", 9102: "pve-2", 9103: "pve-3"} {
@@ -147,7 +146,7 @@ func (r *templatesRoot) has(vga string) {
 }
 
 // TestTemplates checks that the example's templates can be created with the documented
-// privileges, changed in place, cloned by numaform, and removed.
+// privileges, changed in place, planned as the source of clones by numaform, and removed.
 func TestTemplates(t *testing.T) {
 	t.Parallel()
 	r := newTemplatesRoot(t)
@@ -191,7 +190,9 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// TestTemplatesRefused checks that used and duplicate VMIDs, and wrong images, are refused.
+// TestTemplatesRefused checks that used and duplicate VMIDs, and wrong images, are refused,
+// that an incomplete template is created again, and that a plan shows the replacement for
+// another image.
 func TestTemplatesRefused(t *testing.T) {
 	t.Parallel()
 	r := newTemplatesRoot(t)
