@@ -47,7 +47,8 @@ func testMain(m *testing.M) int {
 	return code
 }
 
-// fullValues returns values that set every key.
+// fullValues returns values that set every key, except those listed in
+// TestFullValuesSetEverything.
 func fullValues(t *testing.T) map[string]any {
 	t.Helper()
 	return readYAML(t, filepath.Join("testdata", "full.yaml"))

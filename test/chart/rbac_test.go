@@ -261,7 +261,7 @@ func TestSecretsOfOtherNamespaces(t *testing.T) {
 }
 
 // TestWhoMayAskForCertificates checks that, in every release, only the ServiceAccount for
-// joining nodes may request certificates, and no group of service accounts.
+// joining nodes and the group of numaform's bootstrap tokens may request certificates.
 func TestWhoMayAskForCertificates(t *testing.T) {
 	t.Parallel()
 	for _, release := range releases(t) {

@@ -151,7 +151,7 @@ func TestFilesLieBesideTheConfig(t *testing.T) {
 	}
 }
 
-// TestNodePools checks the annotations and labels of rendered NodePools.
+// TestNodePools checks the annotations, labels and spec keys of a rendered NodePool.
 func TestNodePools(t *testing.T) {
 	t.Parallel()
 	pool := ofKind(t, testenv.RenderChart(t, testenv.Chart{Values: fullValues(t)}), "NodePool")[0]

@@ -73,8 +73,9 @@ func TestCRDsOfKarpenter(t *testing.T) {
 	}
 }
 
-// TestCRDsOfThisRepository checks that the chart contains numaform's CRDs. make verify
-// compares their content with the types.
+// TestCRDsOfThisRepository checks that the chart contains the CRDs of numaform and
+// Karpenter, and that of CapacityBuffers. make verify compares the content of numaform's
+// with the types.
 func TestCRDsOfThisRepository(t *testing.T) {
 	t.Parallel()
 	got := map[string]bool{}
