@@ -1,5 +1,6 @@
 // Package backends_test runs workspaces with real backends: a Kubernetes API server,
-// PostgreSQL, S3, an HTTP state server and local files, each with every available engine.
+// PostgreSQL, S3, an HTTP state server and local files, in make nightly each with every
+// available engine.
 package backends_test
 
 import (
@@ -26,7 +27,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// shared contains the servers that take seconds to start. All tests share one of each.
+// shared contains the servers that take seconds to start, for all tests that need no server
+// of their own.
 type shared struct {
 	cluster  func() (*testenv.Cluster, error)
 	database func() (*testenv.Database, error)

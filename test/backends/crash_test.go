@@ -40,9 +40,10 @@ func applying(t testing.TB, dir string) []int {
 	return pids
 }
 
-// TestEngineKilled kills the engine with SIGKILL during a clone, and checks that the
-// provider finishes its call and that the next run repairs the state. numaform breaks the
-// lock if the backend reports its holder; otherwise the test unlocks it.
+// TestEngineKilled kills the engine with SIGKILL during a clone, which its provider then
+// finishes, and checks that the next run detects the crash and lists the VM as lost from
+// the state. numaform breaks the lock if the backend reports its holder; otherwise the test
+// unlocks it.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -64,7 +65,7 @@ func TestEngineKilled(t *testing.T) {
 }
 
 // TestNumaformKilled kills numaform during its apply, which also ends its engine, and
-// checks that the next run repairs the state.
+// checks that the next run detects the crash and lists the VM as lost from the state.
 func TestNumaformKilled(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds() {

@@ -25,7 +25,7 @@ import (
 )
 
 // TestCycle creates a VM, rebuilds the working directory, plans without changes, and
-// removes the VM. It checks that no file contains a credential, and that no lock is left.
+// removes the VM. It checks that no file contains a credential.
 func TestCycle(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {

@@ -15,7 +15,8 @@ import (
 // strange is a value that neither the engine nor the provider may receive.
 const strange = "canary-of-another"
 
-// strangeVariables are variables with various credentials in this process's environment.
+// strangeVariables are variables with credentials that the test adds to a workspace's
+// environment, except those of its backend.
 var strangeVariables = []string{
 	"ARM_CLIENT_SECRET", "AWS_SECRET_ACCESS_KEY", "CONSUL_HTTP_TOKEN", "GOOGLE_CREDENTIALS", "KUBE_TOKEN", "PGPASSWORD", "TF_HTTP_PASSWORD",
 }
