@@ -28,7 +28,7 @@ type controller struct {
 	probes, metrics, profiles string
 }
 
-// start starts a controller with a separate disk.
+// start starts a controller with a separate state directory.
 func (w *world) start(replica string) *controller {
 	w.t.Helper()
 	c := &controller{w: w, done: make(chan struct{}), log: &stampedLog{}, probes: w.freeAddress(), metrics: w.freeAddress(), profiles: w.freeAddress()}
@@ -192,7 +192,8 @@ func (c *controller) profile(name, path string) {
 	}
 }
 
-// cpuProfile profiles the controller's CPU use for a period, in the background.
+// cpuProfile profiles the controller's CPU use for a period, in the background. The
+// returned function waits until the profile is written.
 func (c *controller) cpuProfile(name string, period time.Duration) (wait func()) {
 	if *profiles == "" {
 		return func() {}
@@ -233,7 +234,7 @@ func (l *stampedLog) Write(text []byte) (int, error) {
 	}
 }
 
-// tail returns the last 60 lines, the newest first.
+// tail returns the last 60 lines.
 func (l *stampedLog) tail() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

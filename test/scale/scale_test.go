@@ -35,7 +35,7 @@ var (
 const defaultSize = "2/20/1000/4000"
 
 // TestScale measures the controller of a large fleet: after the start, when idle, for one
-// more VM, for a burst, and when another replica takes over. With the default size, it
+// more VM and its removal, and for a burst and its removal. With the default size, it
 // checks the limits.
 func TestScale(t *testing.T) {
 	enginetest.Nightly(t)
@@ -69,8 +69,9 @@ func TestScale(t *testing.T) {
 	w.scaleDown("burst removed", c)
 }
 
-// firstRead logs the duration of the first reading of all guests, and fails the test if
-// guests were reread unnecessarily.
+// firstRead logs the duration of the first reading of all guests. It fails the test if
+// guests were reread unnecessarily, or if a Proxmox cluster received more than 3 requests
+// at once.
 func (w *world) firstRead() {
 	w.t.Helper()
 	slowest, again := time.Duration(0), 0
@@ -246,7 +247,8 @@ func (w *world) matching(method, suffix string) []pvesim.Call {
 	})
 }
 
-// scaleUp creates pods that need that many VMs and measures until the last VM is started.
+// scaleUp creates pods that need the given number of VMs and measures until the last VM is
+// started.
 func (w *world) scaleUp(name string, c *controller, vms int) {
 	w.t.Helper()
 	w.measure(name, c, func() map[string]float64 {

@@ -127,7 +127,8 @@ func (w *world) startProxmox() {
 	}
 }
 
-// install creates the objects of the chart, except the controller's pod, and the NodePool.
+// install creates the NodePool and the objects of the chart, except the Deployment and
+// objects without effect here.
 func (w *world) install() {
 	w.t.Helper()
 	objects := slices.DeleteFunc(testenv.RenderChart(w.t, testenv.Chart{}), func(o *unstructured.Unstructured) bool {
@@ -163,7 +164,7 @@ spec:
 	}
 }
 
-// configure writes numaform.yaml and loads it as the controller does.
+// configure writes numaform.yaml and the files that it refers to.
 func (w *world) configure() {
 	w.t.Helper()
 	w.write("token", pvesim.DefaultTokenSecret)
