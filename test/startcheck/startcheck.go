@@ -51,8 +51,8 @@ var (
 	errWide     = errors.New("more than 1 hostnode value in numa node is not supported when hugepages are enabled")
 )
 
-// Check returns the faults that occur if all guests run on the host at once: one error for
-// each fault, sorted by VMID, or nil.
+// Check returns the faults that occur if all guests run on the host at once, or nil: first
+// those of single guests, sorted by VMID, then the conflicts between guests.
 func Check(host *topology.Host, guests []Guest) []error {
 	sorted := slices.Clone(guests)
 	slices.SortStableFunc(sorted, func(a, b Guest) int { return cmp.Compare(a.VMID, b.VMID) })

@@ -10,8 +10,8 @@ import (
 )
 
 // testHost returns a host with CPUs 0-3 on node 0 and 4-7 on node 1 with 4 GiB each, CPU 7
-// offline, node 2 without memory, and node 3 without CPUs and with unknown memory. CPU 0
-// and 1 GiB are reserved.
+// offline, node 2 with CPU 8 and without memory, and node 3 without CPUs and with unknown
+// memory. CPU 0 and 1 GiB are reserved.
 func testHost() *topology.Host {
 	h := &topology.Host{Region: "r1", Name: "pve-1", Online: true, ReservedCPUs: topology.CPUs(0), ReservedMemoryMiB: 1024}
 	for id := range 9 {

@@ -218,7 +218,9 @@ func (w *matrixWorld) tree() string {
 // bareClone matches the command in the message to operators whose repository has no remote.
 var bareClone = regexp.MustCompile("git clone --bare [^\n;,`]*")
 
-// upgrade runs exactly the commands that this numaform asks an operator to run.
+// upgrade makes the changes that numaform requests of an operator whose repository has no
+// remote: it runs the git command in the message, and sets the remote. Other fleets need no
+// change.
 func (w *matrixWorld) upgrade() {
 	w.t.Helper()
 	if w.store != inGitAlone {

@@ -299,8 +299,8 @@ func (w *matrixWorld) guests() map[int]string {
 	return found
 }
 
-// same checks that the guests in before are unchanged, that more additional guests exist,
-// and that all names are unique.
+// same checks that the guests in before are unchanged, that the given number of additional
+// guests exists, and that all names are unique.
 func (w *matrixWorld) same(before map[int]string, more int) {
 	w.t.Helper()
 	now := w.guests()

@@ -130,9 +130,9 @@ func wantModules(t *testing.T, f *fixture, want map[string]int) {
 	}
 }
 
-// TestRefusesNewerModules reads a fleet whose standby VM calls modules that this release
-// does not contain, as after a downgrade. It checks that the release refuses the fleet
-// before it writes anything, and that the error names the fix.
+// TestRefusesNewerModules parses a fleet whose standby VM calls modules that this release
+// does not contain, as after a downgrade. It checks that the error names the modules and
+// the upgrade that fixes it.
 func TestRefusesNewerModules(t *testing.T) {
 	t.Parallel()
 	newer := unknownRelease(t)
