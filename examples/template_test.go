@@ -44,7 +44,8 @@ func newHost(t *testing.T) host {
 	return h
 }
 
-// make runs the script, and returns the recorded calls.
+// make runs the script, fails the test unless it exits with code want, and returns the
+// recorded calls and the script's output.
 func (h host) make(t *testing.T, want int, env ...string) (calls, output string) {
 	t.Helper()
 	_ = os.Remove(h.log)
@@ -113,7 +114,7 @@ func TestMakeTemplate(t *testing.T) {
 	}
 }
 
-// TestTemplateForWhom checks the content of the images.
+// TestTemplateForWhom checks the script that prepares the image, for kubeadm and for k3s.
 func TestTemplateForWhom(t *testing.T) {
 	t.Parallel()
 	for node, parts := range map[string][]string{

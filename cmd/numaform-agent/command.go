@@ -30,7 +30,7 @@ type usageError struct{ error }
 // errUnhealthy makes status fail after it has printed its report.
 var errUnhealthy = errors.New("the agent is not running, does not respond, or its last round failed")
 
-// program is the environment of the process.
+// program contains the environment of the process and the values of its flags.
 type program struct {
 	environ        func(string) (string, bool)
 	stdout, stderr io.Writer

@@ -181,7 +181,7 @@ func inHostEnforce(t *testing.T) {
 	agenttest.Eventually(t, says(p, "confined control group that another program changed"))
 	s.on(rest, 105)
 
-	// A confined guest gets pins: no other guest may use the sibling thread.
+	// A confined guest gets pins: the other guests may no longer use its CPUs.
 	s.Declare(106, agenttest.Marker(106, 4, 5).String())
 	s.pinned(106, 4, 5)
 	s.on(topology.CPUs(0, 1), 105, 200, 201)

@@ -54,7 +54,7 @@ func runScripts(t *testing.T, dir string, commands map[string]func(*testscript.T
 			env.Setenv("NUMAFORM_ENGINE_BINARY", engine)
 			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", plugins)
 			env.Values[simulated{}] = &simulator{}
-			// Scripts can restore what they remove from it.
+			// SAVED lets scripts restore NUMAFORM_ENGINE_BINARY.
 			env.Setenv("SAVED", engine)
 			if err := os.WriteFile(filepath.Join(env.WorkDir, "snapshot.json"), recorded, 0o600); err != nil {
 				return err
@@ -94,7 +94,8 @@ func withDevices(config pvesim.Config) pvesim.Config {
 }
 
 // proxmox starts a simulated Proxmox with the recorded hosts, for the rest of the script,
-// optionally with host agents or PCI devices: proxmox [agents|devices].
+// optionally with host agents, or with host agents and PCI devices: proxmox
+// [agents|devices].
 func proxmox(hosts []topology.Host) func(*testscript.TestScript, bool, []string) {
 	return func(ts *testscript.TestScript, _ bool, args []string) {
 		config := pvesim.Config{Hosts: hosts}

@@ -142,7 +142,7 @@ func breaks(ts *testscript.TestScript, _ bool, _ []string) {
 	proxmoxOf(ts).AddFault(pvesim.Fault{Method: "POST", Path: `/clone$`, Times: 1, Status: 500, Reason: "storage is on fire"})
 }
 
-// vms checks that numaform's running VMs are exactly the ones with these names: vms NAME…
+// vms checks that numaform's VMs have exactly these names, sorted: vms NAME…
 func vms(ts *testscript.TestScript, _ bool, args []string) {
 	var have []string
 	for _, guest := range proxmoxOf(ts).Guests() {

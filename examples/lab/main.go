@@ -1,5 +1,6 @@
-// Command lab runs a simulated Proxmox VE cluster, with numaform-agent on its hosts, for
-// trying numaform. It must be started within a checkout and runs until it is interrupted.
+// Command lab runs a simulated Proxmox VE cluster, with numaform-agent on its hosts if
+// --agents is set, for trying numaform. It must be started within a checkout and runs until
+// it is interrupted.
 package main
 
 import (

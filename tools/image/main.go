@@ -1,6 +1,7 @@
 // Command image builds numaform's image of each architecture, without docker: the tree of
-// its files, and one OCI layout with all of them in a tar file. The image is reproducible:
-// equal programs give equal bytes. The command does not build programs: make image does.
+// its files, and one OCI layout with the images of all architectures in a tar file. The
+// images are reproducible: equal programs give equal bytes. The command does not build
+// programs: make image does.
 package main
 
 import (

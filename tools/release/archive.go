@@ -92,10 +92,11 @@ func tarGzip(entries []entry, at time.Time) ([]byte, error) {
 	return packed.Bytes(), nil
 }
 
-// maxChart limits the size of a packed chart. It is much larger than real charts.
+// maxChart limits the size of an unpacked chart. It is much larger than real charts.
 const maxChart = 16 << 20
 
-// untarGzip returns the regular files of an archive, in its order.
+// untarGzip returns the files of an archive, in its order. It returns an error if an entry
+// is not a regular file.
 func untarGzip(packed []byte) ([]entry, error) {
 	compressed, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {

@@ -66,7 +66,7 @@ func (c *config) packChart() error {
 		return err
 	}
 	return inLayout(filepath.Join(c.out, chartFile), false, func(to layout.Path) error {
-		// A tag has no plus; helm writes an underscore.
+		// A tag cannot contain a plus sign; helm writes an underscore.
 		return to.AppendImage(chart, layout.WithAnnotations(map[string]string{refName: strings.ReplaceAll(c.version, "+", "_")}))
 	})
 }
