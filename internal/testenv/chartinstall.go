@@ -17,9 +17,9 @@ import (
 	kube "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Install creates or updates objects in the cluster, and waits until the API server serves
-// the kinds of CRDs among them. The objects must be in creation order, as RenderChart
-// returns them.
+// Install creates or updates objects in the cluster. It waits until the API server serves
+// the kind of each object. The objects must be in creation order, as RenderChart returns
+// them.
 func (c *Cluster) Install(ctx context.Context, objects []*unstructured.Unstructured) error {
 	api, err := kube.New(c.Config, kube.Options{})
 	if err != nil {

@@ -98,7 +98,7 @@ func StartControlPlane(tools string) (*Cluster, error) { return startCluster(too
 // running. The caller must close it.
 //
 // As with kubeadm, only the group of kubeadm's own tokens may request certificates, and
-// only the requests of this group are approved automatically.
+// only the requests of this group, and renewals by nodes, are approved automatically.
 func StartFullControlPlane(tools string) (*Cluster, error) {
 	return startCluster(tools, Cluster{full: true})
 }
@@ -166,7 +166,8 @@ func (c *Cluster) startAPI(binary string) error {
 
 func (c *Cluster) file(name string) string { return filepath.Join(c.dir, name) }
 
-// writeFiles writes the API server's certificate, its tokens and a kubeconfig.
+// writeFiles writes the files that the servers read: certificates and keys, tokens, the
+// audit policy and kubeconfigs. It sets the exported fields of the cluster.
 func (c *Cluster) writeFiles(address string) error {
 	authority, err := newAuthority()
 	if err != nil {

@@ -28,8 +28,8 @@ import (
 const kubeadmGroup = "system:bootstrappers:kubeadm:default-node-token"
 
 // TestFullControlPlane checks that the controllers and the scheduler work, before and after
-// a restart of the API server, and that only requests with kubeadm's tokens are approved
-// automatically.
+// a restart of the API server, that a request with kubeadm's token is approved
+// automatically, and that the tokens of other groups and expired tokens are refused.
 func TestFullControlPlane(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.FullControlPlane(t)

@@ -27,13 +27,14 @@ type server struct {
 	said      tail
 }
 
-// startServer starts a server and waits until it is ready. With a credential in attributes
-// it runs as another user.
+// startServer starts a server and waits until it is ready.
 func startServer(path, dir string, args []string, ready func(context.Context) error) (*server, error) {
 	s := &server{path: path, interrupt: syscall.SIGTERM}
 	return s, s.start(dir, args, &syscall.SysProcAttr{}, ready)
 }
 
+// start starts the server and waits until it is ready. With a credential in attributes, the
+// server runs as another user.
 func (s *server) start(dir string, args []string, attributes *syscall.SysProcAttr, ready func(context.Context) error) error {
 	s.process = exec.CommandContext(context.Background(), s.path, args...) //nolint:gosec // the servers of a test
 	s.process.Dir, s.process.Stdout, s.process.Stderr = dir, &s.said, &s.said

@@ -1,8 +1,8 @@
 // Package testenv provides a common environment for the tests of several packages: the
-// engine, the provider, a simulated Proxmox with the hosts of the quickstart, and
-// environment variables without the user's own settings. If something is missing, the test
-// fails. Under go test -short, tests are skipped that need an engine, the provider, a
-// control plane or PostgreSQL.
+// engine, the provider, a simulated Proxmox with two hosts, and environment variables
+// without the user's own settings. If something is missing, the test fails. Under go test
+// -short, tests are skipped that need an engine, the provider, a control plane or
+// PostgreSQL.
 package testenv
 
 import (
@@ -51,8 +51,8 @@ func CleanEnv() []string {
 	return env
 }
 
-// Hosts returns the hosts of the quickstart: a small one with a single NUMA node and 32
-// GiB, and a large one with four.
+// Hosts returns two hosts of Region: pve-1, a small one with a single NUMA node and 32 GiB,
+// and pve-2, a large one with four NUMA nodes.
 func Hosts(t testing.TB) []topology.Host {
 	t.Helper()
 	return []topology.Host{
@@ -86,7 +86,7 @@ func Host(t testing.TB, name topology.HostName, machine string, template int) to
 }
 
 // Proxmox starts a simulated Proxmox that is stopped at the end of the test. It has the
-// hosts of the quickstart unless change sets others.
+// hosts of Hosts unless change sets others.
 func Proxmox(t testing.TB, change ...func(*pvesim.Config)) *pvesim.Server {
 	t.Helper()
 	cfg := pvesim.Config{Hosts: Hosts(t)}
@@ -131,7 +131,7 @@ func client(t testing.TB, server *pvesim.Server, cfg proxmox.Config) *proxmox.Cl
 }
 
 // CertFile writes the certificate of the simulated Proxmox to a file, for ca_file and for
-// the provider's SSL_CERT_FILE.
+// the provider's SSL_CERT_FILE, and returns the file's path.
 func CertFile(t testing.TB, server *pvesim.Server) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "pve-root-ca.pem")
