@@ -74,7 +74,7 @@ spec:
       - {name: web, image: registry.example/web:1, resources: {requests: {cpu: 900m, memory: 1Gi}}}
 `
 
-// people are a user who may approve and a user who may view.
+// people gives a user permission to approve, and another permission to view.
 const people = `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: alice}
@@ -89,8 +89,8 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: bob}]
 `
 
 // RunCluster demonstrates numaform's controller with a Kubernetes control plane that it
-// starts on this machine, and stops everything. It returns an error at the first scene with
-// a wrong result.
+// starts on this machine, and stops everything at the end. It returns an error at the first
+// scene with a wrong result.
 func RunCluster(ctx context.Context, config ClusterConfig) (err error) {
 	say(config.Stdout, "A Kubernetes control plane, three Proxmox hosts, and numaform with the rights of its chart")
 	w, err := openWorld(ctx, config)
@@ -121,7 +121,8 @@ func (w *world) showHosts(_ context.Context) error {
 	return printHosts(w.Stdout, hosts)
 }
 
-// declare creates the class and the pool, and waits until they are usable.
+// declare creates the users' permissions, the class and the pool, and waits until the class
+// is ready.
 func (w *world) declare(ctx context.Context) error {
 	w.say("A class with exclusive cores, and a NodePool whose nodes are removed only after approval")
 	if err := w.create(ctx, people); err != nil {

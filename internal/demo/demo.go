@@ -1,8 +1,8 @@
 // Package demo demonstrates numaform's main job on a simulated Proxmox: pods need nodes, a
 // rule denies the change, the rule is removed, the diff is applied and committed, and a
-// deleted node is re-created. RunCluster demonstrates it with the controller in a real
-// Kubernetes control plane. It only drives the command line as a user would. Start at Run;
-// Open provides the same stage to tests.
+// removed node is created again. RunCluster demonstrates it with the controller in a real
+// Kubernetes control plane. Both use the command line as a user would. Start at Run; Open
+// provides the same stage to tests.
 package demo
 
 import (
@@ -256,7 +256,7 @@ func (s *show) history(ctx context.Context) error {
 }
 
 // someNode updates the user's checkout, and returns the path of the pool's first node file
-// in it, and its node.
+// in it, and the name of its node.
 func (s *show) someNode(ctx context.Context, pool string) (path, name string, err error) {
 	dir, args := s.checkout(), []string{"pull", "--quiet"}
 	if _, err := os.Stat(dir); err != nil {

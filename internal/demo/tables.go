@@ -44,8 +44,8 @@ func (w *world) ours() map[string]pvesim.GuestState {
 	return found
 }
 
-// nodes returns the nodes, or the condition that is missing until all pods run on nodes
-// that are ready for more pods.
+// nodes returns the nodes once all pods run and all nodes are initialized. Until then, it
+// returns what is missing.
 func (w *world) nodes(ctx context.Context) (rows []nodeRow, missing string, err error) {
 	pods, nodes := &corev1.PodList{}, &corev1.NodeList{}
 	if err := w.api.List(ctx, pods); err != nil {
@@ -108,7 +108,8 @@ func rowOf(node *corev1.Node, guest *pvesim.GuestState) nodeRow {
 	return row
 }
 
-// exclusive returns an error if a node has no pinned CPUs or shares them with another node.
+// exclusive returns an error if a node does not have as many pinned CPUs as cores, or
+// shares one with another node.
 func exclusive(nodes []nodeRow) error {
 	taken := map[string]cpuset.CPUSet{}
 	for i := range nodes {

@@ -96,8 +96,8 @@ func (w *world) startGuests() (err error) {
 	return nil
 }
 
-// install creates the objects of the chart. A process replaces the pod of the Deployment,
-// and nothing here enforces a NetworkPolicy.
+// install creates the objects of the chart, except the Deployment, whose pod a process
+// replaces, and objects without effect here.
 func (w *world) install(ctx context.Context, manifests []byte) error {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {

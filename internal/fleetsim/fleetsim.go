@@ -97,7 +97,7 @@ type inputs struct {
 	numa        []map[string]any
 }
 
-// inputsOf reads a VM's file.
+// inputsOf reads the inputs of a VM from its file.
 func inputsOf(files generator.Files, vm *fleet.VM) (inputs, error) {
 	var in inputs
 	file, diagnostics := hclsyntax.ParseConfig(files[generator.NodeFile(vm)], vm.Name, hcl.InitialPos)
@@ -159,8 +159,8 @@ func (m *Model) resources(vm *fleet.VM, in inputs) ([]resource, error) {
 	return made, nil
 }
 
-// renamed replaces the model's name and VMID with those of the VM. The disk remains the
-// template's, because PutGuest creates no volumes.
+// renamed replaces the model's VMID, which is also part of its name, with that of the VM.
+// The disk remains the template's, because PutGuest creates no volumes.
 func (m *Model) renamed(text string, vm *fleet.VM) string {
 	text = strings.ReplaceAll(text, fmt.Sprintf("vm-%d-disk-0", m.vm.VMID), fmt.Sprintf("base-%d-disk-0", vm.Source.VMID))
 	return strings.ReplaceAll(text, fmt.Sprint(int(m.vm.VMID)), fmt.Sprint(int(vm.VMID)))

@@ -153,8 +153,8 @@ func (r *Request) next(ctx context.Context) (issued, error) {
 	return next, nil
 }
 
-// Wait waits until the certificate is issued and returns it with its key. The error
-// is ErrDenied if the request was denied.
+// Wait waits until the certificate is issued and returns it with its key. The error wraps
+// ErrDenied if the request was denied or failed.
 func (r *Request) Wait(ctx context.Context) (tls.Certificate, error) {
 	got, err := r.next(ctx)
 	if err != nil {

@@ -34,8 +34,8 @@ func (a affinities) Affinity(tid int) (topology.CPUSet, error) {
 	return group, nil
 }
 
-// SetAffinity sets the thread's CPU affinity. At least one CPU must be in the thread's
-// control group.
+// SetAffinity sets the thread's CPU affinity; an empty set means all online CPUs. It
+// returns EINVAL if none of the CPUs is in the thread's control group.
 func (a affinities) SetAffinity(tid int, cpus topology.CPUSet) error {
 	group, err := a.group(tid)
 	if err != nil {

@@ -41,8 +41,9 @@ type Agent struct {
 	Isolation agent.Isolation
 	// Version is the agent's version; empty means "1.0.0".
 	Version string
-	// Interval is the time between two rounds of the agents of a cluster; 0 means half a
-	// second. Set it for many hosts, whose agents slow down the test's machine.
+	// Interval is the time between two rounds of the agents of a cluster: the longest
+	// interval of its agents, but at least half a second. Set it for many hosts, whose
+	// agents slow down the test's machine.
 	Interval time.Duration
 }
 
@@ -129,7 +130,7 @@ func (as *agents) add(name string, config Agent) error {
 	return h.start()
 }
 
-// start replaces the agent with a new one.
+// start replaces the agent with a new one, and runs a round of it.
 func (h *host) start() error {
 	var err error
 	h.agent, err = agent.New(agent.Options{

@@ -279,7 +279,7 @@ func TestPublishes(t *testing.T) {
 	check("without quorum", 0)
 }
 
-// TestMachines checks that each recorded machine is published unchanged.
+// TestMachines checks that each machine of topology/machines is published unchanged.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	for _, name := range append(machines.Names(), machines.Constructed()...) {

@@ -121,7 +121,7 @@ func TestTogether(t *testing.T) {
 }
 
 // TestTable checks the order of the table: floors ascend, rows of one floor are sorted, and
-// no package appears twice.
+// no package appears twice. It also checks that no package is both pure and for tests.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}

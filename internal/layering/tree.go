@@ -54,8 +54,8 @@ func readTree(fsys fs.FS) ([]source, error) {
 	return sources, nil
 }
 
-// skipDir skips what the go command excludes from the module: nested modules, testdata, and
-// directories that start with a dot or an underscore.
+// skipDir skips what the go command excludes from the module: nested modules, testdata,
+// vendor, and directories that start with a dot or an underscore.
 func skipDir(fsys fs.FS, dir string) error {
 	if dir == "." {
 		return nil

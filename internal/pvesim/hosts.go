@@ -10,7 +10,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// firstTemplate is the VMID of the template on the first host that is read from a machine.
+// firstTemplate is the VMID of the template on the first host if it is read from a machine.
+// The next hosts get the next VMIDs.
 const firstTemplate = 9001
 
 // LoadHosts reads one host from each JSON file of a directory. A file contains a

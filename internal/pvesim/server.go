@@ -79,7 +79,7 @@ type Call struct {
 	Status int
 }
 
-// Calls returns all requests so far.
+// Calls returns the requests since the last ResetCalls.
 func (s *Server) Calls() (calls []Call) {
 	s.program.Must("GET", "/calls", nil, &calls)
 	return calls
@@ -88,7 +88,7 @@ func (s *Server) Calls() (calls []Call) {
 // ResetCalls discards the recorded requests.
 func (s *Server) ResetCalls() { s.program.Must("DELETE", "/calls", nil, nil) }
 
-// MaxInFlight returns the largest number of concurrent requests.
+// MaxInFlight returns the largest number of concurrent requests since the last ResetCalls.
 func (s *Server) MaxInFlight() (most int) {
 	s.program.Must("GET", "/calls/in-flight", nil, &most)
 	return most
@@ -158,7 +158,8 @@ func (s *Server) SetHostOnline(name string, online bool) {
 	s.program.Must("PUT", "/hosts/"+name+"/online", online, nil)
 }
 
-// SetQuorate removes the cluster's quorum, so that all writes fail, or restores it.
+// SetQuorate removes the cluster's quorum, so that writes to its file system fail, or
+// restores it.
 func (s *Server) SetQuorate(quorate bool) { s.program.Must("PUT", "/quorate", quorate, nil) }
 
 // SetGuestAgents sets whether the guest agents of running VMs with the agent option
@@ -205,10 +206,10 @@ func (s *Server) Pvesh(args ...string) (data []byte, err error) {
 	return data, err
 }
 
-// ExportHost writes those parts of a host's file system into a directory that a program
-// needs to manage guests on the host. The directory follows all changes of guests, and
-// Threads reads the program's changes in it. An empty dir ends the export; its error lists
-// the failed writes.
+// ExportHost writes into a directory the parts of a host's file system that a program needs
+// to manage guests on the host. The directory follows all changes of guests, and Threads
+// reads the program's changes in it. An empty dir ends the export; its error is the first
+// failed write or read.
 func (s *Server) ExportHost(name, dir string) error {
 	return s.program.Call(context.Background(), "PUT", "/hosts/"+name+"/export", dir, nil)
 }
@@ -307,7 +308,7 @@ func (s *Server) Guest(vmid int) (GuestState, bool) {
 
 func guestPath(vmid int) string { return fmt.Sprintf("/guests/%d", vmid) }
 
-// Guest is a guest created by another client.
+// Guest is a guest for PutGuest.
 type Guest struct {
 	VMID    int
 	Host    string
@@ -318,7 +319,8 @@ type Guest struct {
 	Pool    string
 }
 
-// PutGuest creates or replaces a guest without using the API, as another user would.
+// PutGuest creates or replaces a guest without using the API, to simulate a change outside
+// numaform. A replaced guest loses its firewall rules.
 func (s *Server) PutGuest(f Guest) error {
 	return s.program.Call(context.Background(), "PUT", guestPath(f.VMID), f, nil)
 }

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// described returns a config that sets every field that the simulator reads.
+// described returns a config that sets most fields of hosts, templates and guests.
 func described() pvesim.Config {
 	machine := topology.Machine{Model: "Intel(R) Xeon(R) Test", MemoryMiB: 65536}
 	for node := range 2 {
@@ -109,7 +109,8 @@ func (c *client) call(ctx context.Context, method, path string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-// TestDescription checks that the program receives every field of a cluster's config.
+// TestDescription checks that the program receives the guests, templates, storages and
+// pools of a config, its version, and the model of a machine.
 func TestDescription(t *testing.T) {
 	t.Parallel()
 	c := start(t, described())

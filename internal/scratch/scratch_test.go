@@ -93,7 +93,8 @@ func dir(t *testing.T, purpose string) *scratch.Dir {
 	return made
 }
 
-// process starts a process with a directory.
+// process starts a process that creates a directory. It returns the directory's path, and a
+// function that kills the process.
 func process(t *testing.T) (path string, kill func()) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), os.Args[0])

@@ -141,7 +141,7 @@ func (p *Program) start(path string, args []string, config func(hook func(Hook) 
 	return nil
 }
 
-// Close ends the program and waits for it. Further calls do nothing.
+// Close ends the program and waits for it. A second Close does nothing.
 func (p *Program) Close() error {
 	var err error
 	if p.stdin != nil {

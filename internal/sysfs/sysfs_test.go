@@ -172,8 +172,8 @@ func TestThisMachine(t *testing.T) {
 	}
 }
 
-// TestMachines checks that the program and the script read back each recorded machine as
-// written by Linux.
+// TestMachines checks that the program and the script read back each machine of
+// topology/machines as written by Linux.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	for _, name := range slices.Concat(machines.Names(), machines.Constructed()) {
