@@ -4,9 +4,10 @@
 // token, registers its Node, renews its heartbeat and runs pods. It uses its own
 // credentials, so that the API server authorizes each request.
 //
-// It is as strict as a real guest: anything that prevents a real guest from joining (a
-// missing file, invalid YAML, a refused request, a missing taint that Karpenter needs) is a
-// Problem. It starts no containers, has no network between pods and mounts no volumes.
+// It is as strict as a real guest: errors that prevent a real guest from joining (a missing
+// file, invalid YAML, a refused request, a missing taint that Karpenter needs) are Problems.
+// A VM without join data does not join, without a Problem. Guests start no containers, have
+// no network between pods and mount no volumes.
 //
 // Pass Guests.Power as pvesim's Config.OnPower, call Guests.Run, and check Guests.Problems
 // at the end.
