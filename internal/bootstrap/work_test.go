@@ -31,7 +31,7 @@ func TestWorkIsBounded(t *testing.T) {
 		"many wide verbs":         {large + `{{ printf (replace "abcdefgh" "%999d" $x) 1 }}`, "function printf: invalid arguments"},
 		"branches":                {script(`{{ range 9999 }}` + strings.Repeat(`{{ if true }}{{ with 1 }}{{ end }}{{ else }}{{ end }}`, 4000) + `{{ end }}`), tooMuch},
 		"work that is given":      {script(`{{ numaformStep 0 -99999999999 }}`), tooMuch},
-		"rounds that are given":   {script(`{{ numaformStep -99999 0 }}`), "exceed 10000 iterations"},
+		"rounds that are given":   {script(`{{ numaformStep -99999 0 }}`), "exceeds 10000 loop iterations"},
 		"a template that is long": {script(strings.Repeat("{{/* x */}}", 40<<10)), "its template exceeds 262144 bytes"},
 		"parentheses":             {script("{{ " + strings.Repeat("(", 250<<10)), "line 2 of the template"},
 		"open branches":           {script(strings.Repeat("{{if 1}}", 30<<10)), "line 2 of the template"},
