@@ -114,10 +114,12 @@ func TestWhichPoolIsUsed(t *testing.T) {
 	}{
 		{"the heavier", []string{nodePool("light", "shared", ""), nodePool("heavy", "shared", "  weight: 5")}, "heavy"},
 		{"the second, if the first is full", []string{nodePool("full", "shared", "  weight: 5\n  limits: {cpu: 0}"), nodePool("other", "shared", "")}, "other"},
-		{"not another provider's", []string{foreign}, "no NodePool refers to a ProxmoxNodeClass"},
+		{"not another provider's", []string{foreign}, `NodePool foreign refers to kind "OtherClass" of group "other.dev": set nodeClassRef to a ProxmoxNodeClass of group numaform.dev`},
 		{"class that is not there", []string{nodePool("a", "missing", "")}, `ProxmoxNodeClass "missing" does not exist: create it`},
 		{"static pool", []string{nodePool("a", "shared", "  replicas: 2")}, "it has spec.replicas"},
-		{"mistyped label", []string{strings.Replace(nodePool("a", "shared", ""), "requirements: []", "requirements: [{key: numaform.dev/instance-famly, operator: In, values: [t1]}]", 1)}, "label numaform.dev/instance-famly, which numaform does not set: it must be one of numaform.dev/instance-family, "},
+		{"mistyped label", []string{strings.Replace(nodePool("a", "shared", ""), "requirements: []", "requirements: [{key: numaform.dev/instance-famly, operator: In, values: [t1]}]", 1)}, "label numaform.dev/instance-famly, which numaform does not set: did you mean numaform.dev/instance-family?"},
+		{"KPP's label", []string{strings.Replace(nodePool("a", "shared", ""), "requirements: []", "requirements: [{key: karpenter.proxmox.sinextra.dev/instance-family, operator: In, values: [t1]}]", 1)}, "label karpenter.proxmox.sinextra.dev/instance-family, which numaform does not set: did you mean numaform.dev/instance-family?"},
+		{"another of KPP's labels", []string{strings.Replace(nodePool("a", "shared", ""), "requirements: []", "requirements: [{key: karpenter.proxmox.sinextra.dev/instance-cpu, operator: In, values: [\"4\"]}]", 1)}, "which numaform does not set: it must be one of numaform.dev/instance-family, "},
 		{"label of one's own", []string{strings.Replace(nodePool("a", "shared", ""), "requirements: []", "requirements: [{key: example.com/instance-famly, operator: In, values: [t1]}]", 1)}, "a"},
 		{"startup taints are no obstacle", []string{strings.Replace(nodePool("a", "shared", ""), "requirements: []", "requirements: []\n      startupTaints: [{key: t, effect: NoSchedule}]", 1)}, "a"},
 	}

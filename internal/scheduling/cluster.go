@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -22,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -56,14 +54,12 @@ func FromClient(c client.Client) *Cluster { return &Cluster{client: c} }
 // FromKubeconfig reads a cluster once. If the path or the context is empty, the usual
 // defaults apply. It writes nothing, and does not see later changes of the cluster.
 func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = path
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: kubeContext}).ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		err = errors.New("neither KUBECONFIG nor ~/.kube/config names a cluster")
+	config, err := ClientConfig(path, kubeContext)
+	if errors.Is(err, ErrNoKubeconfig) {
+		return nil, fmt.Errorf("%w: set --kubeconfig, or pass manifests with -f", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading kubeconfig: %w: set --kubeconfig, or pass manifests with -f", err)
+		return nil, err
 	}
 	objects, err := readObjects(ctx, config)
 	if err == nil {
@@ -73,14 +69,13 @@ func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, er
 	}
 
 	hint := ""
-	var network net.Error
-	switch {
+	switch connection := ConnectionHint(err); {
 	case apierrors.IsForbidden(err):
 		hint = ": request a ClusterRole that can list it, or use another user's kubeconfig or --context"
 	case apierrors.IsUnauthorized(err):
 		hint = ": log in again, or use another kubeconfig or --context"
-	case errors.As(err, &network):
-		hint = ": check that the kubeconfig's server is correct and reachable from here"
+	case connection != "":
+		hint = ": " + connection
 	}
 	return nil, fmt.Errorf("reading the cluster at %s: %w%s", config.Host, err, hint)
 }

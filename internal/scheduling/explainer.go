@@ -32,6 +32,8 @@ type explainer struct {
 	offered map[offering]*cloudprovider.InstanceType
 	// used are the resources of each NodePool's nodes.
 	used map[string]corev1.ResourceList
+	// otherPool describes a NodePool of another provider, if no other NodePool exists.
+	otherPool string
 }
 
 func newExplainer(ctx context.Context, s *session) (*explainer, error) {
@@ -40,6 +42,21 @@ func newExplainer(ctx context.Context, s *session) (*explainer, error) {
 		refusal: map[offering]string{},
 		offered: map[offering]*cloudprovider.InstanceType{},
 		used:    map[string]corev1.ResourceList{},
+	}
+	if len(s.pools) == 0 {
+		var all karpv1.NodePoolList
+		if err := s.client.List(ctx, &all); err != nil {
+			return nil, fmt.Errorf("listing nodepools: %w", err)
+		}
+		if len(all.Items) > 0 {
+			np := &all.Items[0]
+			ref := np.Spec.Template.Spec.NodeClassRef
+			if ref == nil {
+				ref = &karpv1.NodeClassReference{}
+			}
+			e.otherPool = fmt.Sprintf("no NodePool refers to a ProxmoxNodeClass: NodePool %s refers to kind %q of group %q: set nodeClassRef to a %s of group %s, or create another NodePool",
+				np.Name, ref.Kind, ref.Group, v1alpha1.KindProxmoxNodeClass, v1alpha1.Group)
+		}
 	}
 	active, _, err := s.state.nodes(ctx, s.unjoined(), nil)
 	if err != nil {
@@ -56,6 +73,9 @@ func newExplainer(ctx context.Context, s *session) (*explainer, error) {
 // NodePool first.
 func (e *explainer) explain(pod *corev1.Pod, err error) string {
 	if len(e.pools) == 0 {
+		if e.otherPool != "" {
+			return e.otherPool
+		}
 		return "no NodePool refers to a ProxmoxNodeClass: create one that does"
 	}
 	var reasons []string
@@ -188,6 +208,8 @@ func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
 			one := scheduling.NewRequirements(by.required[key])
 			switch {
 			case offered.Compatible(one, scheduling.AllowUndefinedWellKnownLabels) == nil:
+			case !offered.Has(key) && meantLabel(key) != "":
+				return nil, fmt.Sprintf("%s %s, a label that numaform does not set: %s", by.who, by.required[key], meantLabel(key))
 			case !offered.Has(key):
 				return nil, fmt.Sprintf("%s %s, a label that its nodes do not have: add it to the NodePool's spec.template, or remove it from the pod", by.who, by.required[key])
 			default:

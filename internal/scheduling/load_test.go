@@ -126,11 +126,20 @@ spec: {parallelism: 4, completions: 2, template: {spec: {restartPolicy: Never, c
 
 func TestLoadRefuses(t *testing.T) {
 	tests := []struct{ name, text, want string }{
-		{"unknown field", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {kontainers: []}\n", `m.yaml: document 2: Pod "a": unknown field "kontainers"`},
+		{"unknown field", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {kontainers: []}\n", `m.yaml: document 2: Pod "a": unknown field "spec.kontainers"`},
 		{"unknown kind", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n", "v1 ConfigMap is not supported"},
 		{"unknown group", "apiVersion: example.com/v1\nkind: Pod\nmetadata: {name: a}\n", "example.com/v1 Pod is not supported"},
+		{"a tab", "apiVersion: v1\nkind: Pod\nmetadata:\n\tname: a\n", "document 1: line 4: found character that cannot start any token: invalid YAML: indent with spaces, never with tabs"},
+		{"the configuration", "clusterID: a\nclusters: []\n", "document 1: is a configuration of numaform: pass it with --config"},
+		{"a kubeconfig", "apiVersion: v1\nkind: Config\n", "v1 Config is not supported: it is a kubeconfig: pass it with --kubeconfig"},
+		{"a class of KPP", "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: a}\n", "it belongs to karpenter-provider-proxmox: write a ProxmoxNodeClass of numaform.dev/v1alpha1"},
+		{"another version", "apiVersion: karpenter.sh/v1beta1\nkind: NodePool\nmetadata: {name: a}\n", "karpenter.sh/v1beta1 NodePool is not supported: did you mean apiVersion: karpenter.sh/v1, kind: NodePool?"},
+		{"a mistyped kind", "apiVersion: apps/v1\nkind: deploymnt\nmetadata: {name: a}\n", "did you mean apiVersion: apps/v1, kind: Deployment?"},
+		{"a duplicate key", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  nodeName: a\n  nodeName: b\n", `Pod: line 6: duplicate key "nodeName": correct`},
+		{"a number for a list", "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: a}\nspec: {template: {spec: {requirements: 1}}}\n", "unexpected number in spec.template.spec.requirements, must be a list: correct"},
+		{"memory in thousandths", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, resources: {requests: {memory: 2048m}}}]}\n", "containers[0].resources.requests.memory: 2048m is a fraction of a byte"},
 		{"no kind", "a: b\n", "document 1: has neither apiVersion nor kind"},
-		{"no yaml", "{", "document 1: line 1: did not find expected node content: must be a Kubernetes object"},
+		{"no yaml", "{", "document 1: line 1: did not find expected node content: invalid YAML: indent with spaces"},
 		{"no object", "a", "document 1: unexpected string: must be a Kubernetes object with apiVersion and kind"},
 		{"no object in a list", "apiVersion: v1\nkind: List\nitems: [1]\n", "item 0: unexpected number: must be a Kubernetes object"},
 		{"a value in the wrong place", "apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec: {template: t}\n", `"c": unexpected string in spec.template: correct`},

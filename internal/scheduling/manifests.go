@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agext/levenshtein"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	kjson "sigs.k8s.io/json"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpv1alpha1 "sigs.k8s.io/karpenter/pkg/apis/v1alpha1"
 	"sigs.k8s.io/yaml"
@@ -224,12 +226,18 @@ func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 		Items           []runtime.RawExtension `json:"items"`
 	}
 	if err := yaml.Unmarshal(document, &kind); err != nil {
+		if _, invalid := yaml.YAMLToJSON(document); invalid != nil {
+			return nil, fmt.Errorf("%s: invalid YAML: indent with spaces, never with tabs, and quote values that contain {, [, # or \": \"", describeDecodeError(err))
+		}
 		return nil, fmt.Errorf("%s: must be a Kubernetes object with apiVersion and kind", describeDecodeError(err))
 	}
 	if kind.Kind == "" && kind.APIVersion == "" {
 		var content any
 		if err := yaml.Unmarshal(document, &content); err != nil || content == nil {
 			return nil, err
+		}
+		if keys, ok := content.(map[string]any); ok && keys["clusterID"] != nil {
+			return nil, errors.New("is a configuration of numaform: pass it with --config")
 		}
 		return nil, errors.New("has neither apiVersion nor kind: must be a Kubernetes object")
 	}
@@ -249,10 +257,10 @@ func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 	blank, err := scheme.New(kind.GroupVersionKind())
 	object, ok := blank.(client.Object)
 	if err != nil || !ok || !slices.Contains(readKinds(), kind.Kind) {
-		return nil, fmt.Errorf("%s %s is not supported: remove it; supported are %s", kind.APIVersion, kind.Kind, strings.Join(readKinds(), ", "))
+		return nil, fmt.Errorf("%s %s is not supported: %s", kind.APIVersion, kind.Kind, unsupportedFix(scheme, kind.TypeMeta))
 	}
 	if err := yaml.UnmarshalStrict(document, object); err != nil {
-		return nil, fmt.Errorf("%s %q: %s: correct or remove it", kind.Kind, object.GetName(), describeDecodeError(err))
+		return nil, strictError(document, kind.Kind, object, err)
 	}
 	if object.GetName() == "" && object.GetGenerateName() == "" {
 		return nil, fmt.Errorf("%s: metadata.name is empty: set it", kind.Kind)
@@ -271,9 +279,83 @@ func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 	return []client.Object{object}, nil
 }
 
-// wrongType matches encoding/json's error about a value of the wrong type: what the value
-// was, and the path of the field, if any.
-var wrongType = regexp.MustCompile(`cannot unmarshal ([a-z]+)(?: \S+)? into Go (?:struct field \w+\.(\S+) of type .*|value of type .*)$`)
+// kppGroup is the API group of karpenter-provider-proxmox.
+const kppGroup = "karpenter.proxmox.sinextra.dev"
+
+// unsupportedFix returns the fix for a manifest of a kind that numaform does not read.
+func unsupportedFix(scheme *runtime.Scheme, kind metav1.TypeMeta) string {
+	group := kind.GroupVersionKind().Group
+	switch {
+	case kind.APIVersion == "v1" && kind.Kind == "Config":
+		return "it is a kubeconfig: pass it with --kubeconfig"
+	case group == kppGroup:
+		return fmt.Sprintf("it belongs to karpenter-provider-proxmox: write a %s of %s instead, as in docs/crds/proxmoxnodeclass.md",
+			v1alpha1.KindProxmoxNodeClass, v1alpha1.GroupVersion())
+	}
+	// The nearest kind, if it differs by at most two letters.
+	var meant schema.GroupVersionKind
+	least := 3
+	known := slices.SortedFunc(maps.Keys(scheme.AllKnownTypes()), func(a, b schema.GroupVersionKind) int {
+		return cmp.Compare(a.String(), b.String())
+	})
+	for _, candidate := range known {
+		distance := levenshtein.Distance(strings.ToLower(candidate.Kind), strings.ToLower(kind.Kind), nil)
+		if slices.Contains(readKinds(), candidate.Kind) && distance < least {
+			meant = candidate
+			least = distance
+		}
+	}
+	if meant.Kind != "" {
+		return fmt.Sprintf("did you mean apiVersion: %s, kind: %s?", meant.GroupVersion(), meant.Kind)
+	}
+	return "remove it; supported are " + strings.Join(readKinds(), ", ")
+}
+
+// strictError explains why a manifest could not be decoded. It reports unknown fields with
+// their paths, which the decoder of YAML does not know.
+func strictError(document []byte, kind string, object client.Object, err error) error {
+	if content, failed := yaml.YAMLToJSON(document); failed == nil {
+		blank := object.DeepCopyObject()
+		if unknown, failed := kjson.UnmarshalStrict(content, blank); failed == nil && len(unknown) > 0 {
+			texts := make([]string, len(unknown))
+			for i := range unknown {
+				texts[i] = unknown[i].Error()
+			}
+			return fmt.Errorf("%s %q: %s: correct or remove it", kind, object.GetName(), strings.Join(texts, ", "))
+		}
+	}
+	who := kind
+	if object.GetName() != "" {
+		who += fmt.Sprintf(" %q", object.GetName())
+	}
+	return fmt.Errorf("%s: %s: correct or remove it", who, describeDecodeError(err))
+}
+
+var (
+	// wrongType matches encoding/json's error about a value of the wrong type: what the value
+	// was, and the path of the field, if any, and its type.
+	wrongType = regexp.MustCompile(`cannot unmarshal ([a-z]+)(?: \S+)? into Go (?:struct field \w+\.(\S+) of type (\S+)|value of type (\S+))$`)
+	// duplicateKey matches the error of the YAML decoder about a duplicate key.
+	duplicateKey = regexp.MustCompile(`(?s)^unmarshal errors:\s+(line \d+): key ("[^"]*") already set in map.*$`)
+)
+
+// expected describes the values of a Go type, or returns "" if it depends on the type.
+func expected(goType string) string {
+	goType = strings.TrimPrefix(goType, "*")
+	switch {
+	case strings.HasPrefix(goType, "[]"):
+		return "a list"
+	case strings.HasPrefix(goType, "map["):
+		return "a map such as {key: value}"
+	case strings.HasPrefix(goType, "int"):
+		return "a number"
+	case goType == "bool":
+		return "true or false"
+	case goType == "string":
+		return "a string: quote it"
+	}
+	return ""
+}
 
 // describeDecodeError returns a decoder's error without the names of Go types.
 func describeDecodeError(err error) string {
@@ -287,7 +369,11 @@ func describeDecodeError(err error) string {
 		if found[2] != "" {
 			text += " in " + found[2]
 		}
+		if want := expected(found[3]); want != "" {
+			text += ", must be " + want
+		}
 	}
+	text = duplicateKey.ReplaceAllString(text, "$1: duplicate key $2")
 	if strings.HasPrefix(text, "quantities must match") {
 		text = "invalid quantity: write one such as 2, 500m or 4Gi"
 	}
@@ -303,7 +389,7 @@ func validate(object client.Object) error {
 			return fmt.Errorf("NodePool %q: spec.template.spec.nodeClassRef is empty: name a %s", o.Name, v1alpha1.KindProxmoxNodeClass)
 		}
 		if err := o.RuntimeValidate(context.Background()); err != nil {
-			return fmt.Errorf("NodePool %q: %w", o.Name, err)
+			return fmt.Errorf("NodePool %q: %w: correct spec.template", o.Name, err)
 		}
 	case *karpv1.NodeClaim:
 		if o.Spec.NodeClassRef == nil {
@@ -341,6 +427,10 @@ func validateResources(spec *corev1.PodSpec) error {
 			}
 			if name := negative(limits); name != "" {
 				return fmt.Errorf("%s[%d].resources.limits.%s must not be negative", group.field, i, name)
+			}
+			memory := requests[corev1.ResourceMemory]
+			if memory.MilliValue()%1000 != 0 {
+				return fmt.Errorf("%s[%d].resources.requests.memory: %s is a fraction of a byte, because m means one thousandth: use Mi or Gi", group.field, i, memory.String())
 			}
 		}
 	}

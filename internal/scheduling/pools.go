@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agext/levenshtein"
 	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -123,9 +124,9 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 	return all, nil
 }
 
-// LabelMistake returns a message about a label of numaform's group that no node has, or "".
-// Karpenter would add it to the nodes like any other label of the user, so a typo in a
-// requirement would go unnoticed.
+// LabelMistake returns a message about a label of numaform's group, or of
+// karpenter-provider-proxmox, that no node has, or "". Karpenter would add it to the nodes
+// like any other label of the user, so a mistake in a requirement would go unnoticed.
 func LabelMistake(np *karpv1.NodePool) string {
 	template := &np.Spec.Template
 	var keys []string
@@ -134,11 +135,27 @@ func LabelMistake(np *karpv1.NodePool) string {
 	}
 	keys = append(keys, slices.Sorted(maps.Keys(template.Labels))...)
 	for _, key := range keys {
-		if strings.HasPrefix(key, v1alpha1.Group+"/") && !slices.Contains(v1alpha1.NodeLabels(), key) {
-			return fmt.Sprintf("its template has the label %s, which numaform does not set: it must be one of %s", key, strings.Join(v1alpha1.NodeLabels(), ", "))
+		if meant := meantLabel(key); meant != "" {
+			return fmt.Sprintf("its template has the label %s, which numaform does not set: %s", key, meant)
 		}
 	}
 	return ""
+}
+
+// meantLabel returns the fix for a label that looks like numaform's, or that
+// karpenter-provider-proxmox sets, but that no node has; "" for all other labels.
+func meantLabel(key string) string {
+	group, name, _ := strings.Cut(key, "/")
+	if group != v1alpha1.Group && group != kppGroup || slices.Contains(v1alpha1.NodeLabels(), key) {
+		return ""
+	}
+	list := "it must be one of " + strings.Join(v1alpha1.NodeLabels(), ", ")
+	for _, label := range v1alpha1.NodeLabels() {
+		if levenshtein.Distance(strings.TrimPrefix(label, v1alpha1.Group+"/"), name, nil) <= 2 {
+			return "did you mean " + label + "?"
+		}
+	}
+	return list
 }
 
 func readyCondition(conditions []status.Condition) *status.Condition {
