@@ -214,6 +214,8 @@ func (c *Client) explainConnection(e *Error) {
 		name         x509.HostnameError
 		unknown      x509.UnknownAuthorityError
 		network      net.Error
+		lookup       *net.DNSError
+		plain        tls.RecordHeaderError
 		none         *unreachedError
 	)
 	switch {
@@ -230,8 +232,16 @@ func (c *Client) explainConnection(e *Error) {
 	case errors.Is(e.cause, context.DeadlineExceeded), errors.As(e.cause, &network) && network.Timeout():
 		e.Text = fmt.Sprintf("no response within %s", c.cfg.Timeout)
 		e.Hint = "check that the host is up and pveproxy runs on it"
+	case errors.As(e.cause, &plain), errors.Is(e.cause, http.ErrSchemeMismatch):
+		e.Hint = "this port does not serve TLS: set url to the port of pveproxy, https://HOST:8006"
+	case errors.As(e.cause, &lookup):
+		e.broken = true
+		e.Hint = "correct the host name in url, or use an IP address"
 	case network != nil, errors.Is(e.cause, io.EOF), errors.Is(e.cause, io.ErrUnexpectedEOF):
 		e.broken = true
 		e.Hint = "check url, and that the host is up and pveproxy runs on it"
+		if endpoint, err := url.Parse(c.transport.endpoint()); err == nil && endpoint.Port() == "" {
+			e.Hint += "; url has no port, and pveproxy listens on 8006"
+		}
 	}
 }
