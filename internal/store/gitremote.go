@@ -52,7 +52,7 @@ func newRemote(url string, credentials GitAuth, interrupt interrupt) (r *remote,
 		return nil, err
 	}
 	if r.transport, err = client.NewClient(r.endpoint); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: set fleet.git.remote to an https or ssh URL, or to a path", err)
 	}
 	overHTTP := strings.HasPrefix(r.endpoint.Protocol, "http")
 	if overHTTP {
@@ -65,13 +65,29 @@ func newRemote(url string, credentials GitAuth, interrupt interrupt) (r *remote,
 	switch {
 	case r.endpoint.Protocol == "ssh" && credentials.SSHKey != "":
 		user := cmp.Or(r.endpoint.User, ssh.DefaultUsername)
-		r.auth, err = ssh.NewPublicKeysFromFile(user, filepath.Clean(credentials.SSHKey), "")
+		if r.auth, err = ssh.NewPublicKeysFromFile(user, filepath.Clean(credentials.SSHKey), ""); err != nil {
+			return nil, fmt.Errorf("reading %s: %w: set fleet.git.ssh_key_file to a private key without a passphrase", credentials.SSHKey, err)
+		}
 	case r.endpoint.Protocol == "http" && credentials.Token != "" && !loopback:
 		err = errors.New("the token must not be sent in clear text: set fleet.git.remote to an https URL")
 	case overHTTP && credentials.Token != "":
 		r.auth = &http.BasicAuth{Username: cmp.Or(credentials.Username, "numaform"), Password: credentials.Token}
 	}
 	return r, err
+}
+
+// remoteFix returns the fix for an error of the remote.
+func remoteFix(err error) string {
+	var network net.Error
+	switch {
+	case errors.Is(err, transport.ErrRepositoryNotFound):
+		return "correct fleet.git.remote, or create the repository"
+	case errors.Is(err, transport.ErrAuthenticationRequired), errors.Is(err, transport.ErrAuthorizationFailed):
+		return "set NUMAFORM_GIT_TOKEN for an https URL, or fleet.git.ssh_key_file for an ssh URL, to a credential that may read the repository"
+	case errors.As(err, &network):
+		return "correct fleet.git.remote, or make the host reachable from here"
+	}
+	return "fix this"
 }
 
 // sameHost prevents redirects from sending the credential and the fleet to a host that is
@@ -247,8 +263,8 @@ func (r *repository) fetch(ctx context.Context) error {
 	branch := plumbing.NewBranchReferenceName(r.config.Branch)
 	at, err := r.remote.fetch(ctx, r.objects, haves, branch, localNotes)
 	if err != nil {
-		return fmt.Errorf("fetching from %s: nothing was changed: %w: fix this, then try again: numaform needs the remote, because only the remote "+
-			"has the desired state (numaform history shows the changes in the clone)", r.remote.url, err)
+		return fmt.Errorf("fetching from %s: nothing was changed: %w: %s, then try again: numaform needs the remote, because only the remote "+
+			"has the desired state (numaform history shows the changes in the clone)", r.remote.url, err, remoteFix(err))
 	}
 	before, err := r.hash(r.branch)
 	if err != nil {
