@@ -49,7 +49,7 @@ func registerOutput(flags *pflag.FlagSet, output *string) {
 
 // registerConfig adds the flag for the path of numaform.yaml.
 func registerConfig(flags *pflag.FlagSet, path *string) {
-	flags.StringVar(path, "config", "numaform.yaml", "configuration file")
+	flags.StringVar(path, "config", operator.DefaultFile, "configuration file")
 }
 
 // registerKubeconfig adds the flags for a Kubernetes cluster.

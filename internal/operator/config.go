@@ -233,7 +233,13 @@ type clusterKeys Cluster
 // UnmarshalYAML decodes a cluster over its defaults. The decoder's function rejects unknown
 // keys, unlike the method of a yaml.Node.
 func (c *Cluster) UnmarshalYAML(decode func(any) error) error {
-	*c = Cluster{
+	*c = newCluster()
+	return decode((*clusterKeys)(c))
+}
+
+// newCluster returns a cluster with the defaults.
+func newCluster() Cluster {
+	return Cluster{
 		Timeouts: Timeouts{
 			Clone:  defaultClone,
 			Start:  defaultStart,
@@ -243,7 +249,6 @@ func (c *Cluster) UnmarshalYAML(decode func(any) error) error {
 		},
 		VMIDRange: VMIDRange{Lower: 2000, Upper: 2999},
 	}
-	return decode((*clusterKeys)(c))
 }
 
 // ofProvider returns the timeouts for the VMs' files, without the module's defaults, so

@@ -100,6 +100,21 @@ func setKey(key reflect.Value, text string) error {
 	return nil
 }
 
+// clustersIn returns the number of clusters that variables configure, numbered from 0.
+func clustersIn(environ []string) int {
+	numbers := map[string]bool{}
+	for _, entry := range environ {
+		if found := clusterVariable.FindStringSubmatch(entry); found != nil {
+			numbers[found[1]] = true
+		}
+	}
+	count := 0
+	for numbers[strconv.Itoa(count)] {
+		count++
+	}
+	return count
+}
+
 var clusterVariable = regexp.MustCompile(`^NUMAFORM_CLUSTERS_(\d+)_`)
 
 // meantVariable returns a hint about an unknown variable.

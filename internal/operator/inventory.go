@@ -248,7 +248,7 @@ func RecordedSnapshot(path string) (*topology.Snapshot, error) {
 	}
 	snapshot, err := topology.ParseSnapshot(text)
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", path, err)
+		return nil, fmt.Errorf("reading %s: %w: record one with `numaform topology -o json`", path, err)
 	}
 	return snapshot, nil
 }

@@ -4,26 +4,35 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hashicorp/go-version"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/numaform/numaform/fleet"
 )
 
 // Load reads numaform.yaml at path and the NUMAFORM_… variables of environ (KEY=value, as
-// from os.Environ), which override the file, and sets defaults. The error contains every
-// mistake in the file. A variable with that prefix that corresponds to no key is an
-// error, unless others lists it, such as the variables of flags. Load reads no secrets: a
-// dry run on a recorded snapshot needs none.
+// from os.Environ), which override the file, and sets defaults. If path is DefaultFile and
+// does not exist, the variables of the clusters replace it. The error contains every mistake
+// in the file. A variable with that prefix that corresponds to no key is an error, unless
+// others lists it, such as the variables of flags. Load reads no secrets: a dry run on a
+// recorded snapshot needs none.
 func Load(path string, environ []string, others ...string) (*Config, error) {
 	text, err := os.ReadFile(path)
-	if err != nil {
+	clusters := clustersIn(environ)
+	fromEnvironment := errors.Is(err, fs.ErrNotExist) && path == DefaultFile && clusters > 0
+	if err != nil && !fromEnvironment {
 		return nil, fmt.Errorf("reading the configuration: %w: set its path with --config, or create one with numaform init", err)
 	}
 	config := Config{
@@ -31,7 +40,16 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 		Engine:    Engine{Version: ">= 1.8"},
 		Fleet:     Fleet{Dir: "fleet", Backend: Backend{Type: "local"}},
 	}
-	if err := decode(text, &config); err != nil {
+	source := path
+	if fromEnvironment {
+		source = fmt.Sprintf("the NUMAFORM_ variables, because %s does not exist", path)
+		for range clusters {
+			config.Clusters = append(config.Clusters, newCluster())
+		}
+	} else if err := decode(text, &config); err != nil {
+		if other := otherFile(text); other != "" {
+			return nil, fmt.Errorf("reading %s: it is %s, and numaform.yaml with --config", path, other)
+		}
 		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
 	if err := applyEnvironment(&config, environ, others); err != nil {
@@ -40,9 +58,29 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 	config.resolvePaths(filepath.Dir(path))
 	config.setStateDir(environ)
 	if err := config.check(); err != nil {
-		return nil, fmt.Errorf("reading %s: %w", path, err)
+		return nil, fmt.Errorf("reading %s: %w", source, err)
 	}
 	return &config, nil
+}
+
+// DefaultFile is the path of the configuration if none is given. It may be missing if
+// variables configure the clusters.
+const DefaultFile = "numaform.yaml"
+
+// otherFile describes a manifest or a kubeconfig that was given as the configuration, with
+// the flag for it, or returns "".
+func otherFile(text []byte) string {
+	var kind struct {
+		APIVersion string `yaml:"apiVersion"`
+		Kind       string `yaml:"kind"`
+	}
+	switch err := yaml.Unmarshal(text, &kind); {
+	case err != nil || kind.Kind == "":
+		return ""
+	case kind.Kind == "Config" && kind.APIVersion == "v1":
+		return "a kubeconfig: pass it with --kubeconfig"
+	}
+	return fmt.Sprintf("a manifest (%s): pass it with -f", kind.Kind)
 }
 
 // resolvePaths resolves the configuration's file names relative to dir.
@@ -94,12 +132,45 @@ func (c *Config) check() error {
 	if c.Engine.Concurrency < 0 {
 		mistakes = append(mistakes, fmt.Errorf("engine.concurrency: %d: must be a number of engines, or 0 for as many as fit in memory", c.Engine.Concurrency))
 	}
+	mistakes = append(mistakes, c.Engine.checkVersion(), c.Join.check())
 	mistakes = append(mistakes, c.Intervals.check()...)
 	mistakes = append(mistakes, c.Fleet.check()...)
 	mistakes = append(mistakes, c.Policy.Limits.check()...)
 	for i := range c.Clusters {
 		for _, err := range append(c.Clusters[i].check(), c.clash(i)...) {
 			mistakes = append(mistakes, fmt.Errorf("clusters[%d]: %w", i, err))
+		}
+	}
+	return errors.Join(mistakes...)
+}
+
+// shortVersion matches a version without a patch number and without an operator.
+var shortVersion = regexp.MustCompile(`^\s*v?[0-9]+(\.[0-9]+)?\s*$`)
+
+// checkVersion returns an error for a version that is not a constraint, or that matches no
+// other version than the .0 of a series.
+func (e *Engine) checkVersion() error {
+	if e.Version == "" {
+		return nil
+	}
+	if _, err := version.NewConstraint(e.Version); err != nil {
+		return fmt.Errorf("engine.version %q: must be a constraint such as \">= 1.8\"", e.Version)
+	}
+	if shortVersion.MatchString(e.Version) {
+		return fmt.Errorf("engine.version %q: without an operator, it matches only one release: set \">= %s\"", e.Version, strings.Trim(e.Version, " v"))
+	}
+	return nil
+}
+
+// check returns the errors in the addresses.
+func (j *Join) check() error {
+	var mistakes []error
+	if server, err := url.Parse(j.APIServer); j.APIServer != "" && (err != nil || server.Scheme != "https" || server.Host == "") {
+		mistakes = append(mistakes, fmt.Errorf("join.api_server %q: must be a URL such as https://10.0.0.10:6443", shown(j.APIServer)))
+	}
+	for i, address := range j.ClusterDNS {
+		if net.ParseIP(address) == nil {
+			mistakes = append(mistakes, fmt.Errorf("join.cluster_dns[%d] %q: must be an IP address such as 10.96.0.10", i, address))
 		}
 	}
 	return errors.Join(mistakes...)
@@ -141,7 +212,10 @@ func (c *Cluster) check() []error {
 		mistakes = append(mistakes, errors.New(`url "": must be https://HOST:8006/api2/json`))
 	}
 	for _, address := range c.addresses() {
-		if endpointOf(address) == "" {
+		switch parsed, err := url.Parse(address); {
+		case err == nil && parsed.User != nil:
+			mistakes = append(mistakes, fmt.Errorf("url %q: must not contain a user or password: remove them, and set token_id and token_secret_file", shown(address)))
+		case endpointOf(address) == "":
 			mistakes = append(mistakes, fmt.Errorf("url %q: must be https://HOST:8006/api2/json", shown(address)))
 		}
 	}
@@ -178,6 +252,9 @@ func (c *Cluster) addresses() []string {
 func endpointOf(address string) string {
 	endpoint, err := url.Parse(address)
 	if err != nil || endpoint.Scheme != "https" || endpoint.Host == "" || endpoint.User != nil {
+		return ""
+	}
+	if _, err := strconv.ParseUint(endpoint.Port(), 10, 16); err != nil && endpoint.Port() != "" {
 		return ""
 	}
 	return endpoint.Scheme + "://" + endpoint.Host + "/"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,7 +60,7 @@ func (c *Cluster) connect(observe proxmox.Observe) (*proxmox.Client, error) {
 	if c.CAFile != "" {
 		pem, err := os.ReadFile(c.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("reading ca_file: %w: copy /etc/pve/pve-root-ca.pem from a host", err)
+			return nil, fmt.Errorf("reading ca_file: %w: %s", err, caFix(err))
 		}
 		config.CA = pem
 	}
@@ -69,7 +70,7 @@ func (c *Cluster) connect(observe proxmox.Observe) (*proxmox.Client, error) {
 			return nil, fmt.Errorf("reading the topology of host %s: %w: correct its path under machines", host, err)
 		}
 		if config.Machines[host], err = topology.ParseCollected(text); err != nil {
-			return nil, fmt.Errorf("reading %s: %w", path, err)
+			return nil, fmt.Errorf("reading %s: %w: write it with `numaform topology collect` on host %s", path, err, host)
 		}
 	}
 	return proxmox.New(config)
@@ -204,13 +205,29 @@ func (c *Cluster) readSecrets() error {
 		}
 		text, err := os.ReadFile(s.file)
 		if err != nil {
-			return fmt.Errorf("reading %s_file: %w: write the %s into it, or correct the path", s.key, err, s.key)
+			return fmt.Errorf("reading %s_file: %w: %s", s.key, err, fileFix(err, s.key))
 		}
 		if *s.value = strings.TrimSpace(string(text)); *s.value == "" {
 			return fmt.Errorf("%s_file %s is empty: write the %s into it", s.key, s.file, s.key)
 		}
 	}
 	return nil
+}
+
+// caFix returns the fix for an error of the ca_file.
+func caFix(err error) string {
+	if errors.Is(err, fs.ErrPermission) {
+		return fileFix(err, "")
+	}
+	return "copy /etc/pve/pve-root-ca.pem from a host"
+}
+
+// fileFix returns the fix for an error of the file with a key's value.
+func fileFix(err error, key string) string {
+	if errors.Is(err, fs.ErrPermission) {
+		return "give the user that runs numaform read access to the file and its directory"
+	}
+	return fmt.Sprintf("write the %s into it, or correct the path", key)
 }
 
 // reread returns a function that reads the cluster's credential again, because files may

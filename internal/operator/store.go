@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state"
 )
@@ -39,21 +40,15 @@ func (k Kubeconfig) Load() (*rest.Config, error) {
 	if k.Rest != nil {
 		return k.Rest, nil
 	}
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(k.rules(), &clientcmd.ConfigOverrides{CurrentContext: k.Context}).ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		err = errors.New("neither KUBECONFIG nor ~/.kube/config names a cluster")
+	config, err := scheduling.ClientConfig(k.Path, k.Context)
+	if errors.Is(err, scheduling.ErrNoKubeconfig) {
+		return nil, fmt.Errorf("%w: set --kubeconfig", err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading kubeconfig: %w: name one with --kubeconfig", err)
+		return nil, err
 	}
 	config.UserAgent = "numaform"
 	return config, nil
-}
-
-func (k Kubeconfig) rules() *clientcmd.ClientConfigLoadingRules {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = k.Path
-	return rules
 }
 
 // login returns a kubeconfig with only the selected context, or an empty one if no
@@ -62,7 +57,9 @@ func (k Kubeconfig) login() (state.Kubeconfig, error) {
 	failed := func(err error) (state.Kubeconfig, error) {
 		return state.Kubeconfig{}, fmt.Errorf("reading kubeconfig for the states: %w: correct --kubeconfig or --context", err)
 	}
-	config, err := k.rules().Load() // with absolute paths of the files that it names
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = k.Path
+	config, err := rules.Load() // with absolute paths of the files that it names
 	if err != nil {
 		return failed(err)
 	}
