@@ -207,7 +207,7 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 	case text == "":
 		failure.Text = w.hidden.hide(err.Error())
 	case operation == downloading && noProvider.MatchString(text):
-		failure.Text = brief(text) + ": " + w.providerHint()
+		failure.Text = providerCause(brief(text)) + ": " + w.providerHint()
 	case strings.Contains(text, "Unsupported state file format"):
 		failure.Text = brief(text) + ": " + restoreState
 	default:
@@ -269,6 +269,12 @@ func brief(text string) string {
 
 // noProvider matches the engine's errors about a provider that it cannot get.
 var noProvider = regexp.MustCompile(`(resolve|query available|retrieve the list of available|install) (provider|versions)|required_providers`)
+
+// aroundCause matches what the engine writes before and after the cause of such an error.
+var aroundCause = regexp.MustCompile(`^Failed to query available provider packages .*?: |(\. All versions|\. To see which modules| To see which modules).*$`)
+
+// providerCause returns the cause in the engine's error about a provider.
+func providerCause(text string) string { return aroundCause.ReplaceAllString(text, "") }
 
 // providerHint describes how to get a provider that the engine cannot download.
 func (w *Workspace) providerHint() string {

@@ -131,6 +131,9 @@ func (o *doctorOptions) checks(ctx context.Context, process Process) doctor.Conf
 		checks.Broken = err
 		return checks
 	}
+	if _, err := os.Stat(o.config); errors.Is(err, os.ErrNotExist) {
+		checks.File = "environment"
+	}
 	checks.ClusterID = config.ClusterID
 	checks.PluginDir = config.Engine.PluginDir
 	checks.Engine = state.EngineConfig{Binary: config.Engine.Binary, Version: config.Engine.Version}

@@ -475,6 +475,11 @@ func TestRegistry(t *testing.T) {
 	}
 	report := examine(t, func(p *patient) { p.PluginDir = "" })
 	wants(t, report, doctor.Fail, "provider", "the registry: ", "127.0.0.1:1", "cannot be reached from here: set engine.plugin_dir")
+	for _, finding := range report {
+		if line := finding.Line(); finding.Check == "provider" && (len(line) > 500 || strings.Contains(line, "/tmp/")) {
+			t.Errorf("a long message, or one with a temporary directory: %s", line)
+		}
+	}
 	wants(t, report, doctor.OK, "template", "debian-13-k8s")
 	report = examine(t, func(p *patient) { p.PluginDir, p.Engine.Version = "", ">= 99" })
 	wants(t, report, doctor.Skip, "provider", "because engine failed")

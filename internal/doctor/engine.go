@@ -56,6 +56,9 @@ func (e *examination) engine(ctx context.Context) {
 	defer cancel()
 	if err := fetch(ctx, engine); err != nil {
 		what, fix := err.Error(), ""
+		if failure := (*state.CommandError)(nil); errors.As(err, &failure) {
+			what = failure.Text // without the temporary directory
+		}
 		if !strings.Contains(what, "engine.plugin_dir") { // otherwise the error contains the hint
 			fix = "allow this machine to reach the registry, or set engine.plugin_dir to a mirror with the provider (`make provider` builds one)"
 		}
