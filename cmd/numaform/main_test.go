@@ -37,8 +37,20 @@ func TestScripts(t *testing.T) {
 // testdata/fixture and a recorded Proxmox, snapshot.json.
 func runScripts(t *testing.T, dir string, commands map[string]func(*testscript.TestScript, bool, []string)) {
 	t.Helper()
-	t.Parallel()
 	engine, plugins := testenv.Engine(t), testenv.PluginDir(t)
+	runScriptsIn(t, dir, commands, func(env *testscript.Env) {
+		env.Setenv("NUMAFORM_ENGINE_BINARY", engine)
+		env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", plugins)
+		// SAVED lets scripts restore NUMAFORM_ENGINE_BINARY.
+		env.Setenv("SAVED", engine)
+	})
+}
+
+// runScriptsIn runs the scripts of a directory of testdata like runScripts, in an
+// environment that prepare sets up.
+func runScriptsIn(t *testing.T, dir string, commands map[string]func(*testscript.TestScript, bool, []string), prepare func(*testscript.Env)) {
+	t.Helper()
+	t.Parallel()
 	snapshot := topology.Snapshot{
 		Regions: []topology.Region{{Name: testenv.Region, Version: "9.0.3", Quorate: true}},
 		Hosts:   recordedHosts(t),
@@ -51,11 +63,8 @@ func runScripts(t *testing.T, dir string, commands map[string]func(*testscript.T
 		Dir: filepath.Join("testdata", dir), RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_STATE_HOME", filepath.Join(env.WorkDir, ".state"))
-			env.Setenv("NUMAFORM_ENGINE_BINARY", engine)
-			env.Setenv("NUMAFORM_ENGINE_PLUGIN_DIR", plugins)
+			prepare(env)
 			env.Values[simulated{}] = &simulator{}
-			// SAVED lets scripts restore NUMAFORM_ENGINE_BINARY.
-			env.Setenv("SAVED", engine)
 			if err := os.WriteFile(filepath.Join(env.WorkDir, "snapshot.json"), recorded, 0o600); err != nil {
 				return err
 			}

@@ -74,7 +74,7 @@ func Run(ctx context.Context, process Process) int {
 	case errors.As(err, &exit):
 		return exit.code
 	case errors.As(err, &usage):
-		fmt.Fprintf(process.Stderr, "numaform: %v\nSee numaform --help.\n", err)
+		fmt.Fprintf(process.Stderr, "numaform: %v\nSee %s --help.\n", err, command.CommandPath())
 		return ExitUsage
 	}
 	if ctx.Err() != nil {

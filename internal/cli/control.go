@@ -19,6 +19,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/control"
 	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/scheduling"
 )
 
 // clusterOptions are the flags of commands that control numaform in a cluster.
@@ -62,6 +63,8 @@ func explained(err error, role string) error {
 		return fmt.Errorf("%w: the cluster rejected your credentials: check the user in the kubeconfig", err)
 	case meta.IsNoMatchError(err):
 		return fmt.Errorf("%w: numaform's CRDs are not installed in this cluster: select the cluster that runs numaform with --kubeconfig or --context", err)
+	case scheduling.ConnectionHint(err) != "":
+		return fmt.Errorf("%w: %s", err, scheduling.ConnectionHint(err))
 	case apierrors.IsConflict(err):
 		return fmt.Errorf("%w: another client changed the object: run the command again", err)
 	}

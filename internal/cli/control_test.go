@@ -232,7 +232,7 @@ func TestWithoutRights(t *testing.T) {
 		}
 	}
 	code, _, stderr := numaform(t.Context(), t, filepath.Join(t.TempDir(), "missing"), "plans")
-	if code != 1 || !strings.Contains(stderr, "name one with --kubeconfig") {
+	if code != 1 || !strings.Contains(stderr, "correct --kubeconfig") {
 		t.Errorf("exit code %d, it says %s", code, stderr)
 	}
 }

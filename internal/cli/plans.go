@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -87,8 +88,12 @@ func newPlans(process Process) []*cobra.Command {
 // getPlan reads a ScalePlan.
 func getPlan(ctx context.Context, c client.Client, name string) (*v1alpha1.ScalePlan, error) {
 	plan := &v1alpha1.ScalePlan{}
-	if err := c.Get(ctx, client.ObjectKey{Name: name}, plan); err != nil {
+	err := c.Get(ctx, client.ObjectKey{Name: name}, plan)
+	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("reading plan %s: %w: to list the plans, run numaform plans", name, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading plan %s: %w", name, err)
 	}
 	return plan, nil
 }

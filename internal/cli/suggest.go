@@ -19,6 +19,9 @@ func withSuggestion(command *cobra.Command, args []string, err error) error {
 	if command.HasAvailableSubCommands() && len(args) > depth && !strings.HasPrefix(args[depth], "-") {
 		return unknownCommand(command, args[depth])
 	}
+	if valueless := (*pflag.ValueRequiredError)(nil); errors.As(err, &valueless) {
+		return fmt.Errorf("%w: add its value after it", err)
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return err
@@ -29,7 +32,14 @@ func withSuggestion(command *cobra.Command, args []string, err error) error {
 			flags = append(flags, flag.Name)
 		}
 	})
-	if flag := operator.Nearest(unknown.GetSpecifiedName(), flags); flag != "" && unknown.GetSpecifiedShortnames() == "" {
+	name := unknown.GetSpecifiedName()
+	if short := unknown.GetSpecifiedShortnames(); short != "" {
+		name, _, _ = strings.Cut(short, "=") // a long flag with a single dash
+		if len(name) < 3 {
+			return err
+		}
+	}
+	if flag := operator.Nearest(name, flags); flag != "" {
 		return fmt.Errorf("%w: did you mean --%s?", err, flag)
 	}
 	return err
