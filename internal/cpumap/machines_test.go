@@ -2,6 +2,7 @@ package cpumap_test
 
 import (
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -72,4 +73,24 @@ func TestWarnings(t *testing.T) {
 			t.Errorf("the %s lacks a warning:\n%s", what, drawn)
 		}
 	}
+}
+
+// TestMapInTheDocs draws the map in docs/topology.md: two hosts with their own names.
+func TestMapInTheDocs(t *testing.T) {
+	t.Parallel()
+	first := load(t, "xeon-6230-2s-snc2")
+	first.ReservedCPUs = cpus(t, "0,40")
+	second := load(t, "hybrid-i7-1370p-6p8e")
+	second.Name = "pve-2"
+	second.ReservedCPUs = cpus(t, "0-1")
+	small := vm(t, 2003, "12-15", 0, 4<<10)
+	small.Host = second.ID()
+	svg := cpumap.SVG([]topology.Host{first, second}, map[topology.HostID]cpumap.Ownership{
+		first.ID(): cpumap.Owners(&first, []fleet.VM{
+			vm(t, 2001, "4,8,12,16,20,44,48,52,56,60", 0, 20<<10), vm(t, 2002, "2,6,10,14,18,42,46,50,54,58", 2, 20<<10),
+		}),
+		second.ID(): cpumap.Owners(&second, []fleet.VM{small}),
+	})
+	wellFormed(t, svg)
+	golden(t, filepath.FromSlash("../../../docs/topology.svg"), svg)
 }
