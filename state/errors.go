@@ -271,7 +271,7 @@ func brief(text string) string {
 var noProvider = regexp.MustCompile(`(resolve|query available|retrieve the list of available|install) (provider|versions)|required_providers`)
 
 // aroundCause matches what the engine writes before and after the cause of such an error.
-var aroundCause = regexp.MustCompile(`^Failed to query available provider packages .*?: |(\. All versions|\. To see which modules| To see which modules).*$`)
+var aroundCause = regexp.MustCompile(`^Failed to (query available|resolve) provider packages .*?: |(\. All versions|\. To see which modules| To see which modules).*$`)
 
 // providerCause returns the cause in the engine's error about a provider.
 func providerCause(text string) string { return aroundCause.ReplaceAllString(text, "") }

@@ -182,7 +182,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"one key twice", minimal + "clusterID: b\n", "", "line 7: duplicate key clusterID, already on line 1"},
 		{"merges without end", minimal + "fleet: &f {<<: *f}\n", "", "refers to itself"},
 		{"a backend misspelled", minimal + "fleet: {backend: {type: kubernets}}\n", "", `fleet.backend.type "kubernets": did you mean kubernetes?`},
-		{"a password in a url", strings.Replace(minimal, "https://", "https://root:s3cret@", 1), "", `url "https://…@pve-1.example:8006/api2/json": must be https://HOST`},
+		{"a password in a url", strings.Replace(minimal, "https://", "https://root:s3cret@", 1), "", `url "https://…@pve-1.example:8006/api2/json": must not contain a user or password`},
 		{"no url at all", strings.Replace(minimal, "  url: https://pve-1.example:8006/api2/json\n", "", 1), "", `url "": must be https://`},
 		{"one of several urls", minimal + "  urls: [pve-2]\n", "", `url "pve-2": must be https://`},
 		{"the same hosts twice", minimal + "- {region: b, url: 'https://pve-1.example:8006', vmid_range: {lower: 5000, upper: 5001}}\n", "", "is also in region region-1"},

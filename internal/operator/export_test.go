@@ -32,3 +32,6 @@ func Paced(l loop, name string, nodes func() int) interface {
 func (c *Config) BackendLogin(environ []string, cluster Kubeconfig) (state.Kubeconfig, error) {
 	return c.backendLogin(environ, cluster)
 }
+
+// FileFix returns the fix for an error of the file with a key's value.
+func FileFix(err error, key string) string { return fileFix(err, key) }

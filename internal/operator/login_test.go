@@ -1,9 +1,11 @@
 package operator_test
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/numaform/numaform/internal/operator"
@@ -80,5 +82,19 @@ contexts:
 				}
 			}
 		})
+	}
+}
+
+// TestUnreadableSecret checks the fix for a secret file: to write the secret into it does
+// not help if this user may not read it.
+func TestUnreadableSecret(t *testing.T) {
+	t.Parallel()
+	for errno, want := range map[syscall.Errno]string{
+		syscall.EACCES: "give the user that runs numaform read access to the file and its directory",
+		syscall.ENOENT: "write the token_secret into it, or correct the path",
+	} {
+		if got := operator.FileFix(&fs.PathError{Op: "open", Path: "token", Err: errno}, "token_secret"); got != want {
+			t.Errorf("%v: the fix is %q, want %q", errno, got, want)
+		}
 	}
 }

@@ -279,7 +279,8 @@ const mostNames = 24
 // noType returns a message about the requirement that no type on any usable host meets.
 func (e *explainer) noType(p *pool, d demand, required scheduling.Requirements) string {
 	if len(p.class.hosts) == 0 {
-		return "no host can take its nodes: " + describeHosts(p.class.excluded)
+		return fmt.Sprintf("no host can take its nodes: %s: fix this on the hosts, or change %s %q",
+			describeHosts(p.class.excluded), v1alpha1.KindProxmoxNodeClass, p.class.name)
 	}
 	for _, key := range []string{
 		corev1.LabelTopologyRegion, corev1.LabelTopologyZone, corev1.LabelArchStable,

@@ -334,7 +334,7 @@ func strictError(document []byte, kind string, object client.Object, err error) 
 var (
 	// wrongType matches encoding/json's error about a value of the wrong type: what the value
 	// was, and the path of the field, if any, and its type.
-	wrongType = regexp.MustCompile(`cannot unmarshal ([a-z]+)(?: \S+)? into Go (?:struct field \w+\.(\S+) of type (\S+)|value of type (\S+))$`)
+	wrongType = regexp.MustCompile(`cannot unmarshal ([a-z]+)(?: \S+)? into Go (?:struct field \w+\.(\S+) of type (\S+)|value of type .*)$`)
 	// duplicateKey matches the error of the YAML decoder about a duplicate key.
 	duplicateKey = regexp.MustCompile(`(?s)^unmarshal errors:\s+(line \d+): key ("[^"]*") already set in map.*$`)
 )
@@ -387,6 +387,10 @@ func validate(object client.Object) error {
 	case *karpv1.NodePool:
 		if o.Spec.Template.Spec.NodeClassRef == nil {
 			return fmt.Errorf("NodePool %q: spec.template.spec.nodeClassRef is empty: name a %s", o.Name, v1alpha1.KindProxmoxNodeClass)
+		}
+		policies := []karpv1.ConsolidationPolicy{karpv1.ConsolidationPolicyWhenEmpty, karpv1.ConsolidationPolicyWhenEmptyOrUnderutilized, karpv1.ConsolidationPolicyBalanced}
+		if policy := o.Spec.Disruption.ConsolidationPolicy; policy != "" && !slices.Contains(policies, policy) {
+			return fmt.Errorf("NodePool %q: spec.disruption.consolidationPolicy: %q is not supported: must be one of %v", o.Name, policy, policies)
 		}
 		if err := o.RuntimeValidate(context.Background()); err != nil {
 			return fmt.Errorf("NodePool %q: %w: correct spec.template", o.Name, err)
