@@ -305,9 +305,9 @@ func (w *Writer) queued() int {
 }
 
 // approve decides for each host whether its plan may be applied. If a plan may not be
-// applied, its VMs fail, wait for approval or are retried later, and approve returns
-// errReduced, so that the change is rebuilt without them. approver lists who approved the
-// plans that needed approval, separated by commas.
+// applied, its VMs fail, wait for approval or for the state backend, or are retried later,
+// and approve returns errReduced, so that the change is rebuilt without them. approver
+// lists who approved the plans that needed approval, separated by commas.
 func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (approver string, err error) {
 	if len(b.change.later) > 0 && slices.ContainsFunc(plans, func(p RootPlan) bool { return p.Verdict.Decision == guard.NeedsApproval }) {
 		// Apply limits to the whole burst: its parts might pass them separately.
@@ -320,6 +320,7 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (appro
 	var approvers []string
 	for i := range plans {
 		plan := &plans[i]
+		plan.Err = w.noteBackend(ctx, plan.Host, plan.Err)
 		by, err := w.allow(ctx, plan)
 		switch {
 		case err == nil && by != "" && !slices.Contains(approvers, by):
@@ -335,11 +336,11 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (appro
 	}
 
 	if len(excluded) > 0 {
-		// Removals and updates are retried later; VMs to be created fail or wait for approval.
+		// Removals and updates are retried later; VMs to be created fail or wait.
 		w.postponeBatch(b, func(m *member) error {
 			err := excluded[m.VM.Host]
-			if err == nil || m.leaving || slices.Contains(b.updates, m.VM.Key) {
-				return err
+			if err == nil || m.leaving || slices.Contains(b.updates, m.VM.Key) || BackendDown(err, time.Time{}) != nil {
+				return err // a VM that waits for the backend stays reserved
 			}
 			phase := PhaseFailed
 			if held := new(PendingApprovalError); errors.As(err, &held) {
@@ -507,6 +508,7 @@ func (w *Writer) batchBegun(b *batch, begun *begun) {
 
 // hostApplied updates the writer after the apply on a host has ended.
 func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Result) {
+	result.Err = w.noteBackend(ctx, result.Host, result.Err)
 	guests := map[fleet.Key]located{}
 	if result.Err != nil {
 		guests = w.readGuests(ctx, b.change.Snapshot, result.Host)
@@ -607,7 +609,9 @@ func (w *Writer) vmApplied(m *member, b *batch, err error, complete bool) {
 
 	removed := slices.Contains(b.removes, key)
 	unfinished := m.Phase == PhaseMaking || (m.Phase == PhaseFailed && m.Filed)
-	if part := removed || slices.Contains(b.creates, key) || slices.Contains(b.wakes, key); !part && (err != nil || !unfinished) {
+	part := removed || slices.Contains(b.creates, key) || slices.Contains(b.wakes, key)
+	waited := m.Phase == PhaseMaking && BackendDown(m.Err, time.Time{}) != nil // its change has failed
+	if !part && !waited && (err != nil || !unfinished) {
 		return // part of an earlier change, and unchanged
 	}
 	m.moving = false
@@ -621,6 +625,8 @@ func (w *Writer) vmApplied(m *member, b *batch, err error, complete bool) {
 	case m.leaving:
 	case err == nil || complete:
 		w.set(m, PhaseMade, nil)
+	case BackendDown(err, time.Time{}) != nil:
+		w.set(m, PhaseMaking, err) // the next run completes it
 	default:
 		w.set(m, PhaseFailed, err)
 	}

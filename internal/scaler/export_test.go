@@ -433,3 +433,17 @@ func (w *Writer) ApprovePart(ctx context.Context, change *Change, plans []RootPl
 	_, err := w.approve(ctx, &batch{change: change}, plans)
 	return w.whole && errors.Is(err, errReduced)
 }
+
+// ApproveCreates approves the plans of a change that creates reserved VMs, and reports
+// whether the change has to continue without some of them.
+func (w *Writer) ApproveCreates(ctx context.Context, plans []RootPlan, keys ...fleet.Key) (reduced bool) {
+	_, err := w.approve(ctx, &batch{change: &Change{}, creates: keys}, plans)
+	return errors.Is(err, errReduced)
+}
+
+// ApplyCreates marks a change that creates VMs as begun and its host as applied.
+func (w *Writer) ApplyCreates(ctx context.Context, host topology.HostID, err error, keys ...fleet.Key) {
+	b := &batch{change: &Change{}, creates: keys}
+	w.Start(b)
+	w.Finish(ctx, b, host, err)
+}

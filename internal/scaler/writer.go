@@ -164,6 +164,8 @@ type Writer struct {
 	// quiet are hosts that look unfinished, but where a plan found nothing to do.
 	quiet    map[topology.HostID]delay
 	applying int
+	// outages are the hosts whose state backend does not respond.
+	outages map[topology.HostID]outage
 	// whole is set if the next change must contain all requests, because a part of them
 	// needs approval.
 	whole bool
@@ -198,7 +200,7 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 		scaler: scaler, config: config,
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}), changed: make(chan struct{}),
 		members: map[fleet.Key]*member{}, rotations: rotations{}, backoff: map[topology.HostID]delay{}, quiet: map[topology.HostID]delay{},
-		gathering: map[topology.HostID]time.Time{},
+		gathering: map[topology.HostID]time.Time{}, outages: map[topology.HostID]outage{},
 	}
 }
 

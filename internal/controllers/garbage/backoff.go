@@ -67,7 +67,6 @@ func (v *view) affectedOfferings(vm fleet.VM, err error) []scheduling.OfferingSe
 		down   *scaler.HostDownError
 		lost   *scaler.HostLostError
 		locked *state.LockedError
-		engine *state.CommandError
 		plan   *scaler.PlanError
 		pins   *scaler.RootOnlyError
 		vmid   *scaler.VMIDTakenError
@@ -76,7 +75,7 @@ func (v *view) affectedOfferings(vm fleet.VM, err error) []scheduling.OfferingSe
 	switch {
 	case errors.As(err, &vmid), errors.As(err, &cpus):
 		return nil // the next attempt uses another VMID, or avoids the CPUs in use
-	case errors.As(err, &down), errors.As(err, &lost), errors.As(err, &locked), errors.As(err, &plan), errors.As(err, &engine) && engine.Backend != "":
+	case errors.As(err, &down), errors.As(err, &lost), errors.As(err, &locked), errors.As(err, &plan):
 		return []scheduling.OfferingSelector{{Host: vm.Host}}
 	case errors.As(err, &pins), scaler.StorageFull(err):
 		var offerings []scheduling.OfferingSelector

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/scaler"
@@ -37,7 +38,8 @@ func (*failures) every() time.Duration { return failuresPeriod }
 // reads all nodes, which is too expensive every two seconds while nothing fails.
 func (f *failures) concerns(states []scaler.VMState) bool {
 	waits := func(state scaler.VMState) bool {
-		return state.Phase == scaler.PhaseFailed || state.Phase == scaler.PhasePendingApproval || state.Phase == scaler.PhaseRemoving && state.Err != nil
+		return state.Phase == scaler.PhaseFailed || state.Phase == scaler.PhasePendingApproval || state.Phase == scaler.PhaseRemoving && state.Err != nil ||
+			waitsForBackend(&state) != nil
 	}
 	return len(f.reported)+len(f.claimless)+len(f.removals) > 0 || slices.ContainsFunc(states, waits)
 }
@@ -94,6 +96,16 @@ func (f *failures) run(ctx context.Context, v *view) error {
 	}
 	f.removals = removals
 
+	for i := range v.states {
+		state := &v.states[i]
+		down := waitsForBackend(state)
+		if claim := v.byKey[state.VM.Key]; down != nil && claim != nil {
+			event := warning(claim, claim.Name, v1alpha1.ReasonStateBackendUnreachable, brief(down))
+			event.DedupeTimeout = repeatWaits
+			f.config.Recorder.Publish(event)
+		}
+	}
+
 	lasting := f.claimless.lasting(claimless, v.now, grace)
 	for _, key := range claimless {
 		if lasting[key] {
@@ -101,6 +113,18 @@ func (f *failures) run(ctx context.Context, v *view) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// repeatWaits is the interval between equal events about a NodeClaim that waits.
+const repeatWaits = 10 * time.Minute
+
+// waitsForBackend returns why a VM that is not created yet waits for the state backend, or
+// nil if it does not.
+func waitsForBackend(state *scaler.VMState) *scaler.BackendDownError {
+	if state.Phase != scaler.PhaseReserved && state.Phase != scaler.PhaseMaking {
+		return nil
+	}
+	return scaler.BackendDown(state.Err, state.Since)
 }
 
 // report reports why a VM was given up, and makes the affected offerings unavailable. A VM

@@ -175,7 +175,6 @@ func TestOffersByFailure(t *testing.T) {
 		{"host down", fmt.Errorf("x: %w", &scaler.HostDownError{Host: pve1()}), []scheduling.OfferingSelector{{Host: pve1()}}},
 		{"host lost", fmt.Errorf("%w: canceled", &scaler.HostLostError{Host: pve1()}), []scheduling.OfferingSelector{{Host: pve1()}}},
 		{"locked", &state.LockedError{ID: "1"}, []scheduling.OfferingSelector{{Host: pve1()}}},
-		{"backend", &state.CommandError{Backend: "pg"}, []scheduling.OfferingSelector{{Host: pve1()}}},
 		{"engine", &state.CommandError{Text: "exit 1"}, []scheduling.OfferingSelector{exact(vm)}},
 		{"affinity", &scaler.RootOnlyError{VM: vm.Name}, ofClass},
 		{"storage full", &state.CommandError{
@@ -239,5 +238,25 @@ func TestClosingGrows(t *testing.T) {
 	w.after(2 * time.Hour)
 	if got := fail("class"); got != time.Minute {
 		t.Errorf("after two good hours it was closed for %v", got)
+	}
+}
+
+// TestOutageIsNoFailure checks that a VM that waits for the state backend keeps its claim and
+// closes no offering, and that the claim reports the outage.
+func TestOutageIsNoFailure(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.pool("workers", "class")
+	w.claim(vm)
+	for _, phase := range []scaler.Phase{scaler.PhaseReserved, scaler.PhaseMaking} {
+		w.writer.states = nil
+		w.wants(vm, phase, &state.CommandError{Backend: "kubernetes", Text: "connection refused"})
+		w.look("failures")
+		w.wantFate(vm.Name, "there")
+		w.wantRemoved()
+		w.wantEvents("NodeClaim/workers-2000 StateBackendUnreachable: waits: the kubernetes state backend cannot be reached since ")
+		if closed := w.unavailable.take(); len(closed) != 0 {
+			t.Errorf("closed %v", closed)
+		}
 	}
 }

@@ -1,0 +1,23 @@
+package v1alpha1
+
+// ConditionScaleUpReady is a condition of NodePools: it is false while no new node of the
+// NodePool can be created, and its reason and message contain the cause and the fix. It
+// does not affect the condition Ready, because Karpenter deletes the NodeClaims that wait
+// in a NodePool that is not ready.
+const ConditionScaleUpReady = "ScaleUpReady"
+
+// The reasons why new nodes wait. Each is the reason of the events on pods, NodeClaims and
+// NodePools, the reason of ConditionScaleUpReady, and a value of the label reason of
+// numaform_waiting_vms.
+const (
+	// ReasonPendingApproval: a ScalePlan is pending approval.
+	ReasonPendingApproval = "PendingApproval"
+	// ReasonPlanRejected: an operator rejected the ScalePlan recently.
+	ReasonPlanRejected = "PlanRejected"
+	// ReasonPlanDenied: the guard denies the plan, which no approval can change.
+	ReasonPlanDenied = "PlanDenied"
+	// ReasonStateBackendUnreachable: the backend of the Terraform states does not respond.
+	ReasonStateBackendUnreachable = "StateBackendUnreachable"
+	// ReasonLimitReached: pods need a node that would exceed spec.limits of the NodePool.
+	ReasonLimitReached = "LimitReached"
+)
