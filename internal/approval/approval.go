@@ -75,6 +75,8 @@ type Approvals struct {
 	mu sync.Mutex
 	// planned is the last dry plan of each NodePool's new VMs.
 	planned map[string]planned
+	// waits are the reasons why new VMs wait, by NodePool.
+	waits map[string]waiting
 	// due are new VMs that must be planned before a decision about them is possible.
 	due []*group
 	// requested is when pods last requested VMs of each NodePool.
@@ -92,6 +94,7 @@ func New(config Config) *Approvals {
 		config:    config,
 		started:   config.Clock.Now(),
 		planned:   map[string]planned{},
+		waits:     map[string]waiting{},
 		requested: map[string]time.Time{},
 		seen:      map[candidacy]time.Time{},
 	}

@@ -51,6 +51,7 @@ func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed 
 	for i := range placed {
 		groups[placed[i].NodePool] = append(groups[placed[i].NodePool], placed[i])
 	}
+	a.keepWaits(groups)
 	var approved []scheduling.Placed
 	var errs []error
 	for _, pool := range slices.Sorted(maps.Keys(groups)) {
@@ -66,6 +67,7 @@ func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed 
 			errs = append(errs, fmt.Errorf("checking approval of nodepool %s: %w", pool, err))
 		}
 		if ok {
+			a.proceed(g)
 			approved = append(approved, g.placed...)
 		}
 	}
@@ -129,6 +131,7 @@ func (a *Approvals) mayCreate(ctx context.Context, g *group) (bool, error) {
 		plan := current(g.plans, last.draft.hash)
 		age := a.config.Clock.Since(last.at)
 		if age < planFresh && (a.undecided(plan) || a.refused(g.plans, last.draft.hash)) {
+			a.wait(g, last.draft)
 			return false, nil
 		}
 		if last.decided && age < draftGood && plan != nil {
@@ -177,6 +180,7 @@ func (a *Approvals) Draft(ctx context.Context) error {
 	var errs []error
 	for _, g := range due {
 		if err := a.draft(ctx, g); err != nil {
+			a.waitForBackend(g, err)
 			errs = append(errs, fmt.Errorf("checking approval of nodepool %s: %w", g.pool, err))
 		}
 	}
@@ -230,10 +234,15 @@ func (a *Approvals) draft(ctx context.Context, g *group) error {
 	a.planned[g.pool] = planned{fingerprint: g.fingerprint, at: a.config.Clock.Now(), draft: d, decided: decided}
 	a.mu.Unlock()
 	if decided {
+		a.proceed(g)
 		a.config.Approved()
 		return nil
 	}
-	return a.propose(ctx, g.plans, d)
+	if err := a.propose(ctx, g.plans, d); err != nil {
+		return err
+	}
+	a.wait(g, d)
+	return nil
 }
 
 // current returns the unfinished plan with a hash, or nil.

@@ -18,6 +18,7 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/modules"
+	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
 )
 
@@ -50,6 +51,7 @@ func TestModesLetPassOrWait(t *testing.T) {
 	if plans := b.plans(v1alpha1.ScalePlanPending); len(plans) != 3 {
 		t.Errorf("%d plans wait, want those of slow, odd and gone", len(plans))
 	}
+	b.wantWaits("gone e PendingApproval", "odd d PendingApproval", "slow c PendingApproval")
 	reported := false
 	for _, event := range b.events {
 		reported = reported || (event.Reason == approval.ReasonUnknownMode && strings.Contains(event.Message, `unknown mode "Manual "`))
@@ -399,4 +401,68 @@ func TestWhatCannotBeBegunWaits(t *testing.T) {
 	b.client = works
 	b.restart()
 	b.want(1, placed("slow", pve1, 4096, "a"))
+}
+
+// wantWaits compares the NodePools that wait, with their pods and reasons, and checks that
+// each message names a plan that exists.
+func (b *bench) wantWaits(want ...string) {
+	b.Helper()
+	var got []string
+	for _, wait := range b.approvals.Waits() {
+		var pods []string
+		for _, pod := range wait.Pods {
+			pods = append(pods, pod.Name)
+		}
+		got = append(got, wait.NodePool+" "+strings.Join(pods, ",")+" "+wait.Reason)
+		if wait.ScalePlan == "" {
+			continue
+		}
+		if err := b.client.Get(b.Context(), client.ObjectKey{Name: wait.ScalePlan}, &v1alpha1.ScalePlan{}); err != nil || !strings.Contains(wait.Message, wait.ScalePlan) {
+			b.Errorf("message %q, want plan %s (%v)", wait.Message, wait.ScalePlan, err)
+		}
+	}
+	if !slices.Equal(got, want) {
+		b.Errorf("waits are %q, want %q", got, want)
+	}
+}
+
+// TestWaitsEnd checks the reason of a wait while its plan is pending, after the rejection and
+// after the approval, when no pod requests it any more, and while the state backend does not
+// respond.
+func TestWaitsEnd(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	b.wantWaits("slow a PendingApproval")
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	b.wantWaits("slow a PendingApproval")
+	plan := b.plan(v1alpha1.ScalePlanPending)
+	if err := b.say(plan, func(spec *v1alpha1.ScalePlanSpec) { spec.Reject, spec.RejectedBy = "not now", "alice" }); err != nil {
+		t.Fatal(err)
+	}
+	b.settle()
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	b.wantWaits("slow a PlanRejected")
+	if got := b.approvals.Waits()[0].Message; !strings.HasPrefix(got, "alice rejected plan "+plan.Name+": not now: ") {
+		t.Errorf("message %q", got)
+	}
+	b.want(0)
+	b.wantWaits()
+
+	b.want(0, placed("slow", pve2, 2048, "a"))
+	other := b.plan(v1alpha1.ScalePlanPending)
+	b.approve(other)
+	b.want(1, placed("slow", pve2, 2048, "a"))
+	b.wantWaits()
+
+	b.scaler.plan = func(change *scaler.Change) []scaler.RootPlan {
+		return []scaler.RootPlan{{Host: pve1, Touched: true, Err: &state.CommandError{Backend: "kubernetes", Text: "connection refused"}}}
+	}
+	if _, err := b.approvals.Up(t.Context(), snapshot(), []scheduling.Placed{placed("slow", pve1, 8192, "a")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.approvals.Draft(t.Context()); err == nil {
+		t.Error("no error while the backend is down")
+	}
+	b.wantWaits("slow a StateBackendUnreachable")
 }

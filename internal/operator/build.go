@@ -247,7 +247,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	list = append(list, core.gated(ctx, provisioner.Trigger)...)
 	list = append(list, collector.Controllers()...)
 	list = append(list, provisioner, approvals)
-	list = append(list, b.ours(seeder, writer)...)
+	list = append(list, b.ours(seeder, writer, approvals)...)
 
 	runs := []manager.RunnableFunc{writer.Run}
 	if b.settings.DriftEvery > 0 {
@@ -258,7 +258,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 
 // ours returns numaform's controllers for classes, NodePools, seeds, joins and
 // evacuations.
-func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer) []controller.Controller {
+func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *approval.Approvals) []controller.Controller {
 	cached := b.manager.GetClient()
 	return []controller.Controller{
 		nodeclass.New(nodeclass.Config{
@@ -273,7 +273,10 @@ func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer) []controller.
 			Clock:           b.clock,
 		}),
 		nodeclass.NewInPlace(nodeclass.InPlaceConfig{Client: cached, Recorder: b.recorder, Fleet: writer, MayMove: b.mayMove}),
-		nodepool.New(b.recorder),
+		nodepool.New(nodepool.Config{
+			Client: cached, Recorder: b.recorder, Clock: b.clock,
+			Waits: func(pool string) []scheduling.Wait { return waitsOf(pool, approvals.Waits(), writer.VMs()) },
+		}),
 		csr.NewController(csr.Config{
 			Client:  cached,
 			Live:    b.live,

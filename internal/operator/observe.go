@@ -151,3 +151,6 @@ func (o *onlooker) MayWake(context.Context) (func(*fleet.VM) bool, error) {
 
 // Draft does nothing: in observe mode, Up can take as long as a plan.
 func (o *onlooker) Draft(context.Context) error { return nil }
+
+// Waits returns nothing: in observe mode, no VM waits for anything.
+func (o *onlooker) Waits() []scheduling.Wait { return nil }

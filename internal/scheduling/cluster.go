@@ -101,8 +101,9 @@ func readObjects(ctx context.Context, config *rest.Config) ([]client.Object, err
 	var objects []client.Object
 	for _, kind := range []struct {
 		list client.ObjectList
-		// optional is set if a cluster may lack the kind.
-		optional bool
+		// optional is set if a cluster may lack the kind, and informative if users may lack
+		// the permission to list it, because no decision needs it.
+		optional, informative bool
 	}{
 		{list: &v1alpha1.ProxmoxNodeClassList{}},
 		{list: &karpv1.NodePoolList{}},
@@ -118,11 +119,12 @@ func readObjects(ctx context.Context, config *rest.Config) ([]client.Object, err
 		{list: &appsv1.DaemonSetList{}},
 		{list: &policyv1.PodDisruptionBudgetList{}},
 		{list: &karpv1alpha1.NodeOverlayList{}, optional: true},
+		{list: &v1alpha1.ScalePlanList{}, optional: true, informative: true},
 	} {
 		err := c.List(ctx, kind.list)
 		var noMatch *apimeta.NoKindMatchError
 		switch {
-		case kind.optional && apimeta.IsNoMatchError(err):
+		case kind.optional && apimeta.IsNoMatchError(err), kind.informative && apierrors.IsForbidden(err):
 			continue
 		case errors.As(err, &noMatch):
 			return nil, fmt.Errorf("kind %s is not installed: apply the CRDs in charts/numaform/crds (%w)", noMatch.GroupKind, err)

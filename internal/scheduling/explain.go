@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
 )
@@ -22,6 +23,8 @@ type Explanation struct {
 	State PodState `json:"state"`
 	// Summary is one sentence that starts with the cause.
 	Summary string `json:"summary"`
+	// ScalePlan is the plan that creates the pod's VM and is pending approval, or empty.
+	ScalePlan string `json:"scale_plan,omitempty"`
 	// Pools explain why each NodePool has no node for the pod, the closest one first.
 	// They are set only for refused pods.
 	Pools []PoolReason `json:"node_pools,omitempty"`
@@ -133,8 +136,16 @@ func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.Na
 	for i := range d.New {
 		if n := &d.New[i]; slices.Contains(n.Pods, name) {
 			x.State = PodNeedsVM
-			x.Summary = fmt.Sprintf("it needs a new VM: %s of NodePool %s on %s, %s: numaform apply or the controller creates it, after approval if that is required",
-				n.Spec.InstanceType, n.NodePool, n.Placement.Host, n.Placement.Reason)
+			if x.ScalePlan, err = c.pendingPlan(ctx, name, n.NodePool); err != nil {
+				return nil, fmt.Errorf("explaining pod %s: %w", name, err)
+			}
+			next := "numaform apply or the controller creates it, after approval if that is required"
+			if x.ScalePlan != "" {
+				next = fmt.Sprintf("it waits for approval of plan %s: to approve it, run numaform approve %s", x.ScalePlan, x.ScalePlan)
+			} else if problem := s.blocked(n.NodePool); problem != "" {
+				next = "the controller reports: " + problem
+			}
+			x.Summary = fmt.Sprintf("it needs a new VM: %s of NodePool %s on %s, %s: %s", n.Spec.InstanceType, n.NodePool, n.Placement.Host, n.Placement.Reason, next)
 			return x, nil
 		}
 	}
@@ -149,6 +160,9 @@ func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.Na
 		if slices.Contains(l.Pods, name) {
 			x.State = PodWaits
 			x.Summary = fmt.Sprintf("VM %s has room for it and is joining the cluster: wait until it has joined", l.Name)
+			if problem := s.blocked(s.poolOf(l.Name)); problem != "" {
+				x.Summary = fmt.Sprintf("VM %s has room for it, but the controller reports: %s", l.Name, problem)
+			}
 			return x, nil
 		}
 	}
@@ -161,6 +175,58 @@ func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.Na
 	}
 	x.State, x.Summary = ignored(pod)
 	return x, nil
+}
+
+// pendingPlan returns the name of the ScalePlan that is pending approval and creates the VM
+// of a pod in a NodePool, or "".
+func (c *Cluster) pendingPlan(ctx context.Context, pod apitypes.NamespacedName, pool string) (string, error) {
+	var plans v1alpha1.ScalePlanList
+	if err := c.client.List(ctx, &plans); err != nil {
+		return "", fmt.Errorf("reading scaleplans: %w", err)
+	}
+	more := "" // a plan that does not list all of its pods
+	for i := range plans.Items {
+		plan := &plans.Items[i]
+		decided := plan.Spec.Approve != "" || plan.Spec.Reject != "" || plan.Status.Phase != "" && plan.Status.Phase != v1alpha1.ScalePlanPending
+		if decided || plan.Spec.Direction != v1alpha1.ScaleUp || !slices.Contains(plan.Spec.NodePools, pool) {
+			continue
+		}
+		for j := range plan.Spec.VMs {
+			pods := plan.Spec.VMs[j].Pods
+			if slices.Contains(pods, pod.String()) {
+				return plan.Name, nil
+			}
+			if len(pods) > 0 && !strings.Contains(pods[len(pods)-1], "/") {
+				more = plan.Name
+			}
+		}
+	}
+	return more, nil
+}
+
+// blocked returns the message of a NodePool's condition if no new node of it can be created
+// now, or "".
+func (s *session) blocked(pool string) string {
+	p := s.pools.find(pool)
+	if p == nil {
+		return ""
+	}
+	for _, condition := range p.Status.Conditions {
+		if condition.Type == v1alpha1.ConditionScaleUpReady && condition.IsFalse() {
+			return condition.Message
+		}
+	}
+	return ""
+}
+
+// poolOf returns the NodePool of an existing VM.
+func (s *session) poolOf(vm string) string {
+	for i := range s.request.Existing {
+		if s.request.Existing[i].Name == vm {
+			return s.request.Existing[i].Pool
+		}
+	}
+	return ""
 }
 
 // explainWaiting explains what still keeps the pod off a node that has room.

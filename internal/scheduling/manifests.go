@@ -64,7 +64,7 @@ func readKinds() []string {
 	return []string{
 		"Pod", "Node", "Namespace", "PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment",
 		"DaemonSet", "Deployment", "ReplicaSet", "StatefulSet", "Job", "PodDisruptionBudget",
-		"NodePool", "NodeClaim", "NodeOverlay", "Secret", v1alpha1.KindProxmoxNodeClass,
+		"NodePool", "NodeClaim", "NodeOverlay", "Secret", v1alpha1.KindProxmoxNodeClass, "ScalePlan",
 	}
 }
 

@@ -128,6 +128,17 @@ type Refusal struct {
 	Reason string
 }
 
+// Wait is the reason why new VMs of a NodePool wait, with the pods that need them.
+type Wait struct {
+	NodePool string
+	// ScalePlan is the plan for which they wait, or empty.
+	ScalePlan string
+	// Reason is one of v1alpha1's reasons why new nodes wait, and Message one sentence with
+	// the fix.
+	Reason, Message string
+	Pods            []types.NamespacedName
+}
+
 // Decide returns the VMs that the cluster's pending pods need in addition to the existing
 // nodes and VMs. The same request gives the same decision, and a request with the
 // decision's VMs among the existing ones adds no further VM.

@@ -2,12 +2,14 @@ package metrics
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
@@ -26,7 +28,7 @@ const phaseStandby = "standby"
 type inventory struct {
 	config Config
 
-	vms, up, cpus, memory, floating, orphans, closed, read *prometheus.Desc
+	vms, waiting, up, cpus, memory, floating, orphans, closed, read *prometheus.Desc
 }
 
 func newInventory(config Config) *inventory {
@@ -34,6 +36,8 @@ func newInventory(config Config) *inventory {
 		config: config,
 		vms: describe("vms", "VMs of the fleet, by their current or planned host and their phase.",
 			labelRegion, labelHost, labelPhase),
+		waiting: describe("waiting_vms", "VMs whose creation or removal waits, by the reason of their events.",
+			labelReason),
 		up: describe("host_up", "Whether nodes can be placed on the host: 1, or 0 if it is offline, faulty or without quorum.",
 			labelRegion, labelHost),
 		cpus: describe("host_free_cpus", "CPUs of a NUMA node that are neither reserved for the host nor pinned by any guest.",
@@ -52,7 +56,7 @@ func newInventory(config Config) *inventory {
 
 // Describe sends the descriptions of all metrics.
 func (i *inventory) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{i.vms, i.up, i.cpus, i.memory, i.floating, i.orphans, i.closed, i.read} {
+	for _, desc := range []*prometheus.Desc{i.vms, i.waiting, i.up, i.cpus, i.memory, i.floating, i.orphans, i.closed, i.read} {
 		out <- desc
 	}
 }
@@ -74,6 +78,18 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	}
 	for at, count := range vms {
 		gauge(out, i.vms, float64(count), string(at.host.Region), string(at.host.Host), string(at.phase))
+	}
+
+	waiting := map[string]int{v1alpha1.ReasonPendingApproval: 0, v1alpha1.ReasonStateBackendUnreachable: 0}
+	for i := range states {
+		if pending := new(scaler.PendingApprovalError); states[i].Phase == scaler.PhasePendingApproval || errors.As(states[i].Err, &pending) {
+			waiting[v1alpha1.ReasonPendingApproval]++
+		} else if scaler.BackendDown(states[i].Err, states[i].Since) != nil {
+			waiting[v1alpha1.ReasonStateBackendUnreachable]++
+		}
+	}
+	for reason, count := range waiting {
+		gauge(out, i.waiting, float64(count), reason)
 	}
 
 	// Instance types are not a label, because there may be hundreds.

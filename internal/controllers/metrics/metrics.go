@@ -34,6 +34,7 @@ const (
 	labelHost     = "host"
 	labelNUMA     = "numa"
 	labelPhase    = "phase"
+	labelReason   = "reason"
 	labelClass    = "class"
 	labelPart     = "part"
 	labelNodePool = "nodepool"

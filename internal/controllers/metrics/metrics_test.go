@@ -67,7 +67,7 @@ func vm(name string, vmid fleet.VMID, cpus ...int) fleet.VM {
 func states() []scaler.VMState {
 	return []scaler.VMState{
 		{VM: vm("workers-2000", 2000, 4, 5), Phase: scaler.PhaseMade},
-		{VM: vm("workers-2001", 2001, 6), Phase: scaler.PhaseReserved},
+		{VM: vm("workers-2001", 2001, 6), Phase: scaler.PhaseReserved, Err: &state.CommandError{Backend: "pg"}},
 		{VM: vm("workers-2002", 2002, 7), Phase: scaler.PhasePendingApproval},
 	}
 }
@@ -141,9 +141,13 @@ numaform_proxmox_readable 1
 numaform_vms{host="pve-1",phase="held",region="lab"} 1
 numaform_vms{host="pve-1",phase="made",region="lab"} 1
 numaform_vms{host="pve-1",phase="reserved",region="lab"} 1
+# HELP numaform_waiting_vms VMs whose creation or removal waits, by the reason of their events.
+# TYPE numaform_waiting_vms gauge
+numaform_waiting_vms{reason="PendingApproval"} 1
+numaform_waiting_vms{reason="StateBackendUnreachable"} 1
 `,
 		"numaform_closed_offerings", "numaform_host_floating_vcpus", "numaform_host_free_cpus", "numaform_host_free_memory_bytes",
-		"numaform_host_up", "numaform_orphaned_vms", "numaform_proxmox_readable", "numaform_vms")
+		"numaform_host_up", "numaform_orphaned_vms", "numaform_proxmox_readable", "numaform_vms", "numaform_waiting_vms")
 }
 
 // While Proxmox does not respond, a scrape still returns all other metrics.

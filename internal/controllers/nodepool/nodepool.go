@@ -1,6 +1,7 @@
 // Package nodepool warns about NodePools with settings that numaform does not support, which
-// would otherwise go unnoticed, and enforces their minimum number of nodes. It changes no
-// objects. Start at New and WithFloors.
+// would otherwise go unnoticed, reports in a condition whether new nodes of a NodePool can
+// be created, and enforces the minimum number of nodes. It changes nothing else. Start at
+// New and WithFloors.
 package nodepool
 
 import (
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -36,11 +38,30 @@ const (
 // after an hour.
 const again = 30 * time.Minute
 
-// Controller checks NodePools.
-type Controller struct{ recorder events.Recorder }
+// Config configures a Controller.
+type Config struct {
+	// Client writes the status of NodePools.
+	Client   client.Client
+	Recorder events.Recorder
+	// Waits returns why new nodes of a NodePool wait; nil means that none does.
+	Waits func(pool string) []scheduling.Wait
+	// Clock defaults to the real clock.
+	Clock clock.Clock
+}
 
-// New returns a controller that publishes events with the recorder.
-func New(recorder events.Recorder) *Controller { return &Controller{recorder: recorder} }
+// Controller checks NodePools.
+type Controller struct{ config Config }
+
+// New returns a controller. It does no I/O.
+func New(config Config) *Controller {
+	if config.Waits == nil {
+		config.Waits = func(string) []scheduling.Wait { return nil }
+	}
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	return &Controller{config: config}
+}
 
 // Name returns the controller's name in logs and metrics.
 func (c *Controller) Name() string { return "nodepool" }
@@ -53,20 +74,19 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 
 // Reconcile publishes a warning if the NodePool is ours and of a fixed size, because
 // Karpenter leaves such pools to controllers that numaform does not run, or if one of its
-// labels or its minimum number of nodes is invalid.
-func (c *Controller) Reconcile(_ context.Context, pool *karpv1.NodePool) (reconcile.Result, error) {
+// labels or its minimum number of nodes is invalid. It also updates ConditionScaleUpReady.
+func (c *Controller) Reconcile(ctx context.Context, pool *karpv1.NodePool) (reconcile.Result, error) {
 	ref := pool.Spec.Template.Spec.NodeClassRef
 	if !pool.DeletionTimestamp.IsZero() || ref == nil || ref.Group != v1alpha1.Group || ref.Kind != v1alpha1.KindProxmoxNodeClass {
 		return reconcile.Result{}, nil
 	}
-	var result reconcile.Result
-	warn := func(reason, message string) {
-		c.recorder.Publish(events.Event{
-			InvolvedObject: pool, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
-			DedupeValues: []string{string(pool.UID), reason},
+	publish := func(kind, reason, message string) {
+		c.config.Recorder.Publish(events.Event{
+			InvolvedObject: pool, Type: kind, Reason: reason, Message: message,
+			DedupeValues: []string{string(pool.UID), reason, message}, DedupeTimeout: again,
 		})
-		result.RequeueAfter = again
 	}
+	warn := func(reason, message string) { publish(corev1.EventTypeWarning, reason, message) }
 	if pool.Spec.Replicas != nil {
 		warn(ReasonFixedSize, "No nodes are created for it: "+scheduling.FixedSizeProblem)
 	}
@@ -76,7 +96,7 @@ func (c *Controller) Reconcile(_ context.Context, pool *karpv1.NodePool) (reconc
 	if _, err := MinNodes(pool); err != nil {
 		warn(ReasonMinNodes, err.Error())
 	}
-	return result, nil
+	return reconcile.Result{RequeueAfter: checkInterval}, c.updateCondition(ctx, pool, publish)
 }
 
 // MinNodesError reports an invalid minimum number of nodes in a NodePool's annotation.

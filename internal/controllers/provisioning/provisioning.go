@@ -61,6 +61,8 @@ type Approvals interface {
 	// Draft creates ScalePlans for the VMs that the last Up did not return. Other
 	// placements may run meanwhile.
 	Draft(ctx context.Context) error
+	// Waits returns why the VMs wait that the last Up and Draft did not allow, with their pods.
+	Waits() []scheduling.Wait
 }
 
 // Config configures a Controller.
@@ -242,6 +244,7 @@ func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.No
 	}
 	if c.config.Approvals != nil {
 		errs = append(errs, c.config.Approvals.Draft(ctx))
+		errs = append(errs, c.publishApprovals(ctx))
 	}
 	if err = errors.Join(errs...); err != nil {
 		err = fmt.Errorf("provisioning: %w", err)
@@ -334,6 +337,7 @@ func (c *Controller) reserve(ctx context.Context, onlyWake bool) ([]reserved, er
 		return nil, err
 	}
 	c.publish(ctx, decision, pods)
+	c.publishOutages(decision, states, pods)
 
 	woken, err := c.wake(ctx, decision.Woken, pods)
 	if err != nil {

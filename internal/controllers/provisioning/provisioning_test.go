@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	clientgo "k8s.io/client-go/kubernetes/scheme"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,6 +28,7 @@ import (
 	"github.com/numaform/numaform/internal/controllers/provisioning"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	numastate "github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -98,6 +100,8 @@ type writer struct {
 	err  error
 	// unread is the error of States.
 	unread error
+	// waits is the reason why the VMs wait.
+	waits error
 }
 
 func (w *writer) Synced() bool             { return true }
@@ -106,7 +110,7 @@ func (w *writer) Remove(keys ...fleet.Key) { w.removed = append(w.removed, keys.
 func (w *writer) States(context.Context) ([]scaler.VMState, error) {
 	var states []scaler.VMState
 	for _, vm := range w.wanted {
-		state := scaler.VMState{VM: vm, Phase: scaler.PhaseReserved}
+		state := scaler.VMState{VM: vm, Phase: scaler.PhaseReserved, Err: w.waits}
 		if w.made[vm.Key] {
 			state.Phase = scaler.PhaseMade
 		}
@@ -169,6 +173,16 @@ func (a approvals) MayWake(context.Context) (func(*fleet.VM) bool, error) {
 }
 
 func (a approvals) Draft(context.Context) error { return nil }
+
+func (a approvals) Waits() []scheduling.Wait { return nil }
+
+// held allows no VM, and reports why.
+type held struct {
+	approvals
+	waits []scheduling.Wait
+}
+
+func (h held) Waits() []scheduling.Wait { return h.waits }
 
 type world struct {
 	*provisioning.Controller
@@ -361,5 +375,54 @@ func TestNoReservationNoClaim(t *testing.T) {
 	}
 	if len(w.claims(t)) != 0 {
 		t.Error("a claim stands for nothing")
+	}
+}
+
+// TestPodsReportTheirPlan checks that a pod whose node waits for approval gets an event with
+// the plan, and no pod gets an event of another one.
+func TestPodsReportTheirPlan(t *testing.T) {
+	t.Parallel()
+	const message = "waits for approval of plan workers-up-1: to approve it, run numaform approve workers-up-1"
+	none := approvals(func([]scheduling.Placed) ([]scheduling.Placed, error) { return nil, nil })
+	name := types.NamespacedName{Namespace: "default", Name: "web-0"}
+	gone := types.NamespacedName{Namespace: "default", Name: "gone"}
+	w := newWorld(t, held{none, []scheduling.Wait{
+		{NodePool: "workers", ScalePlan: "workers-up-1", Reason: v1alpha1.ReasonPendingApproval, Message: message, Pods: []types.NamespacedName{name, gone}},
+	}}, poolOfTwo, pods(2, "1"))
+	if made, err := w.Provision(t.Context()); err != nil || len(made) != 0 {
+		t.Fatalf("made %v, %v", made, err)
+	}
+	w.wantWaits(t, v1alpha1.ReasonPendingApproval, corev1.EventTypeNormal, message, "web-0")
+}
+
+// TestPodsReportAnOutage checks that pods whose VMs wait for the state backend get an event
+// with the cause.
+func TestPodsReportAnOutage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, approvals(func(placed []scheduling.Placed) ([]scheduling.Placed, error) { return placed, nil }), poolOfTwo, pods(1, "1"))
+	if made, err := w.Provision(t.Context()); err != nil || len(made) != 1 {
+		t.Fatalf("made %v, %v", made, err)
+	}
+	w.writer.waits = fmt.Errorf("planning: %w", &numastate.CommandError{Backend: "kubernetes", Text: "connection refused"})
+	if made, err := w.Provision(t.Context()); err != nil || len(made) != 0 {
+		t.Fatalf("made %v, %v", made, err)
+	}
+	w.wantWaits(t, v1alpha1.ReasonStateBackendUnreachable, corev1.EventTypeWarning, "waits: the kubernetes state backend cannot be reached since ", "web-0")
+	if got := w.told("FailedScheduling"); got != 0 {
+		t.Errorf("%d events report that no host has room", got)
+	}
+}
+
+// wantWaits checks that exactly one pod has an event with a reason.
+func (w *world) wantWaits(t *testing.T, reason, kind, message, pod string) {
+	t.Helper()
+	if got := w.told(reason); got != 1 {
+		t.Fatalf("%d events %s, want 1: %v", got, reason, w.recorder.published)
+	}
+	for _, event := range w.recorder.published {
+		about, ok := event.InvolvedObject.(*corev1.Pod)
+		if event.Reason == reason && (!ok || about.Name != pod || event.Type != kind || !strings.HasPrefix(event.Message, message)) {
+			t.Errorf("event %+v, want %s of %s with %q", event, kind, pod, message)
+		}
 	}
 }

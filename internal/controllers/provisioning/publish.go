@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,9 +15,11 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
@@ -107,6 +111,60 @@ func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods p
 	}
 	c.config.State.MarkPodSchedulingDecisions(ctx, failed, byPool, byClaim)
 }
+
+// repeatWaits is the interval between equal events about a pod that waits.
+const repeatWaits = 10 * time.Minute
+
+// publishApprovals reports to pods for which plan they wait.
+func (c *Controller) publishApprovals(ctx context.Context) error {
+	for _, wait := range c.config.Approvals.Waits() {
+		for _, name := range wait.Pods {
+			pod := &corev1.Pod{}
+			switch err := c.config.Client.Get(ctx, name, pod); {
+			case apierrors.IsNotFound(err):
+			case err != nil:
+				return fmt.Errorf("reading pod %s: %w", name, err)
+			default:
+				c.publishWait(pod, wait.Reason, wait.Message)
+			}
+		}
+	}
+	return nil
+}
+
+// publishOutages reports to pods that their VMs wait for the state backend.
+func (c *Controller) publishOutages(d *scheduling.Decision, states []scaler.VMState, pods podIndex) {
+	down := map[string]*scaler.BackendDownError{}
+	for i := range states {
+		down[states[i].VM.Name] = scaler.BackendDown(states[i].Err, states[i].Since)
+	}
+	for _, landing := range d.InFlight {
+		if outage := down[landing.Name]; outage != nil {
+			for _, pod := range pods.of(landing.Pods) {
+				c.publishWait(pod, v1alpha1.ReasonStateBackendUnreachable, outage.Message())
+			}
+		}
+	}
+}
+
+// publishWait publishes an event about a pod that waits. A new message is published
+// immediately.
+func (c *Controller) publishWait(pod *corev1.Pod, reason, message string) {
+	kind := corev1.EventTypeWarning
+	if reason == v1alpha1.ReasonPendingApproval {
+		kind = corev1.EventTypeNormal
+	}
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
+	}
+	c.config.Recorder.Publish(events.Event{
+		InvolvedObject: pod, Type: kind, Reason: reason, Message: message,
+		DedupeValues: []string{string(pod.UID), message}, DedupeTimeout: repeatWaits,
+	})
+}
+
+// maxMessage is the API server's limit for the message of an event, with a margin.
+const maxMessage = 900
 
 // findNode returns the node with a name, or the NodeClaim that will become it.
 func (c *Controller) findNode(name string) *state.StateNode {

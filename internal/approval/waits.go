@@ -1,0 +1,93 @@
+package approval
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/state/guard"
+)
+
+// waiting is a Wait. since is the time of the first failure of a backend that does not
+// respond.
+type waiting struct {
+	scheduling.Wait
+	since time.Time
+}
+
+// Waits returns the NodePools whose new VMs wait, as of the last Up and Draft, by name.
+func (a *Approvals) Waits() []scheduling.Wait {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	waits := make([]scheduling.Wait, 0, len(a.waits))
+	for _, pool := range slices.Sorted(maps.Keys(a.waits)) {
+		waits = append(waits, a.waits[pool].Wait)
+	}
+	return waits
+}
+
+// keepWaits forgets the waits of NodePools that no pod requests any more.
+func (a *Approvals) keepWaits(groups map[string][]scheduling.Placed) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.waits, func(pool string, _ waiting) bool { return len(groups[pool]) == 0 })
+}
+
+// proceed records that the VMs of a group do not wait.
+func (a *Approvals) proceed(g *group) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.waits, g.pool)
+}
+
+// wait records that the VMs of a group wait for the plan of a draft: it is pending
+// approval, or was rejected or denied recently.
+func (a *Approvals) wait(g *group, d *draft) {
+	name := v1alpha1.ScalePlanName(d.pools[0], d.direction, d.hash)
+	w := scheduling.Wait{
+		NodePool: g.pool, ScalePlan: name, Reason: v1alpha1.ReasonPendingApproval,
+		Message: fmt.Sprintf("waits for approval of plan %s (%s): to approve it, run numaform approve %s", name, d.summary(), name),
+	}
+	rejected := slices.IndexFunc(g.plans, func(plan v1alpha1.ScalePlan) bool {
+		return plan.Spec.Reject != "" && a.refused([]v1alpha1.ScalePlan{plan}, d.hash)
+	})
+	switch {
+	case d.verdict.Decision == guard.Deny:
+		w.Reason = v1alpha1.ReasonPlanDenied
+		w.Message = fmt.Sprintf("the policy denies plan %s: to list the rules, run numaform plans %s", name, name)
+	case rejected >= 0:
+		plan := &g.plans[rejected]
+		w.ScalePlan, w.Reason = plan.Name, v1alpha1.ReasonPlanRejected
+		w.Message = fmt.Sprintf("%s rejected plan %s: %s: change the pods or the NodePool; the same plan is not proposed again before a day has passed",
+			cmp.Or(plan.Spec.RejectedBy, "a user"), plan.Name, plan.Spec.Reject)
+	}
+	a.setWait(g, w, time.Time{})
+}
+
+// waitForBackend records that the VMs of a group wait because a backend does not respond.
+// It ignores other errors.
+func (a *Approvals) waitForBackend(g *group, err error) {
+	a.mu.Lock()
+	since := a.waits[g.pool].since
+	a.mu.Unlock()
+	if since.IsZero() {
+		since = a.config.Clock.Now()
+	}
+	if down := scaler.BackendDown(err, since); down != nil {
+		a.setWait(g, scheduling.Wait{NodePool: g.pool, Reason: v1alpha1.ReasonStateBackendUnreachable, Message: down.Message()}, since)
+	}
+}
+
+func (a *Approvals) setWait(g *group, w scheduling.Wait, since time.Time) {
+	for i := range g.placed {
+		w.Pods = append(w.Pods, g.placed[i].Pods...)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waits[g.pool] = waiting{w, since}
+}
