@@ -18,6 +18,7 @@ const (
 	ReasonPlanDenied = "PlanDenied"
 	// ReasonStateBackendUnreachable: the backend of the Terraform states does not respond.
 	ReasonStateBackendUnreachable = "StateBackendUnreachable"
-	// ReasonLimitReached: pods need a node that would exceed spec.limits of the NodePool.
+	// ReasonLimitReached: the nodes use spec.limits of the NodePool completely, or a node
+	// that pods need would exceed them.
 	ReasonLimitReached = "LimitReached"
 )

@@ -60,6 +60,25 @@ const (
 	AnnotationEvacuated = Group + "/evacuated"
 )
 
+// Annotations of NodeClaims and Nodes that identify the change that created or woke their
+// VM.
+const (
+	// AnnotationChange is the ID of the change in the fleet's history, and AnnotationCommit
+	// the commit that contains it, if the fleet is in git.
+	AnnotationChange = Group + "/change"
+	AnnotationCommit = Group + "/commit"
+	// AnnotationPlanSHA256 identifies the plan, as in the log, and AnnotationPlanDigest its
+	// changes.
+	AnnotationPlanSHA256 = Group + "/plan-sha256"
+	AnnotationPlanDigest = Group + "/plan-digest"
+	// AnnotationVerdict is the guard's decision about the plan, and AnnotationApprover is who
+	// approved it, if that was necessary.
+	AnnotationVerdict  = Group + "/verdict"
+	AnnotationApprover = Group + "/approver"
+	// AnnotationHostCPUs are the host CPUs that the VM owns, if it is pinned.
+	AnnotationHostCPUs = Group + "/host-cpus"
+)
+
 // Annotations of NodePools. The values of the first two are auto, policy or manual: see
 // docs/approval.md.
 const (

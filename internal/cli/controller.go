@@ -53,7 +53,11 @@ func newController(process Process) *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			o.settings.Logger = zap.New(zap.WriteTo(process.Stderr), zap.Level(level))
+			traces := zapcore.DPanicLevel // a stack does not help an operator
+			if level == zapcore.DebugLevel {
+				traces = zapcore.ErrorLevel
+			}
+			o.settings.Logger = operator.NewLogger(zap.New(zap.WriteTo(process.Stderr), zap.Level(level), zap.StacktraceLevel(traces)))
 			log.SetLogger(o.settings.Logger)
 			klog.SetLogger(o.settings.Logger)
 			controller, err := operator.NewController(config, o.settings)

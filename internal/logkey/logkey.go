@@ -26,7 +26,12 @@ const (
 	PlanSHA256 = "plan-sha256"
 	// Change is the id of a change of the fleet.
 	Change = "change"
-	Reason = "reason"
+	// Kind is the cause of a change, and Verdict the guard's decision about a plan.
+	Kind    = "kind"
+	Verdict = "verdict"
+	// Duration is how long an operation took.
+	Duration = "duration"
+	Reason   = "reason"
 	// Age is how long something has lasted.
 	Age = "age"
 

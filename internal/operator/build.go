@@ -33,6 +33,7 @@ import (
 	"github.com/numaform/numaform/internal/controllers/metrics"
 	"github.com/numaform/numaform/internal/controllers/nodeclass"
 	"github.com/numaform/numaform/internal/controllers/nodepool"
+	"github.com/numaform/numaform/internal/controllers/provenance"
 	"github.com/numaform/numaform/internal/controllers/provisioning"
 	"github.com/numaform/numaform/internal/controllers/seed"
 	"github.com/numaform/numaform/internal/logkey"
@@ -87,7 +88,7 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
 	context.AfterFunc(ctx, broadcaster.Shutdown)
 	b.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: eventSource})
-	b.recorder = events.NewRecorder(b.events)
+	b.recorder = relativeEvents{events.NewRecorder(b.events)}
 
 	config, err := c.config.ScalerConfig(ctx, c.settings.Environ, Kubeconfig{
 		Path: c.settings.Kubeconfig, Context: c.settings.Context, Rest: c.settings.Rest, Namespace: c.settings.Namespace,
@@ -247,7 +248,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	list = append(list, core.gated(ctx, provisioner.Trigger)...)
 	list = append(list, collector.Controllers()...)
 	list = append(list, provisioner, approvals)
-	list = append(list, b.ours(seeder, writer, approvals)...)
+	list = append(list, b.ours(seeder, writer, func() []scheduling.Wait { return append(approvals.Waits(), provisioner.Limited()...) })...)
 
 	runs := []manager.RunnableFunc{writer.Run}
 	if b.settings.DriftEvery > 0 {
@@ -257,8 +258,8 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 }
 
 // ours returns numaform's controllers for classes, NodePools, seeds, joins and
-// evacuations.
-func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *approval.Approvals) []controller.Controller {
+// evacuations. planned returns why VMs that are not reserved yet wait.
+func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, planned func() []scheduling.Wait) []controller.Controller {
 	cached := b.manager.GetClient()
 	return []controller.Controller{
 		nodeclass.New(nodeclass.Config{
@@ -275,8 +276,9 @@ func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *ap
 		nodeclass.NewInPlace(nodeclass.InPlaceConfig{Client: cached, Recorder: b.recorder, Fleet: writer, MayMove: b.mayMove}),
 		nodepool.New(nodepool.Config{
 			Client: cached, Recorder: b.recorder, Clock: b.clock,
-			Waits: func(pool string) []scheduling.Wait { return waitsOf(pool, approvals.Waits(), writer.VMs()) },
+			Waits: func(pool string) []scheduling.Wait { return waitsOf(pool, planned(), writer.VMs()) },
 		}),
+		provenance.New(cached, writer),
 		csr.NewController(csr.Config{
 			Client:  cached,
 			Live:    b.live,

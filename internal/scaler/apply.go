@@ -26,6 +26,8 @@ import (
 // Result is the outcome of the apply on one host.
 type Result struct {
 	Host topology.HostID
+	// PlanSHA256 identifies the plan, if there was anything to apply.
+	PlanSHA256 string
 	// Created, Imported, Deleted, Updated and Woken are the planned operations. If Err is
 	// set, some of them may not have been performed.
 	Created  []guard.Target
@@ -122,8 +124,11 @@ type begun struct {
 	change  *Change
 	plans   []RootPlan
 	started time.Time
-	// id is the ID of the change's record, or empty if there was nothing to record.
-	id string
+	// id is the ID of the change's record, or empty if there was nothing to record; kind and
+	// why are the record's.
+	id   string
+	kind audit.Kind
+	why  string
 }
 
 // begin plans a change, calls approve, and makes the change the desired state if there is
@@ -176,7 +181,7 @@ func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b 
 	if errors.Is(err, store.ErrMoved) {
 		err = fmt.Errorf("%w: %w", ErrFleetChanged, err)
 	}
-	b.id = record.ID
+	b.id, b.kind, b.why = record.ID, record.Kind, record.Why
 	return b, err
 }
 
@@ -231,6 +236,7 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 			case plan.Err != nil:
 				result.Err = plan.Err
 			case plan.Changes():
+				result.PlanSHA256 = plan.Plan.SHA256
 				result.Outside, result.Err = s.applyPlan(ctx, b.change, plan)
 				s.config.Observe.ApplyDone(plan.Host, s.config.Clock.Since(started), result.Err)
 			case len(b.change.open[plan.Host].Made) > 0:

@@ -322,6 +322,7 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (appro
 		plan := &plans[i]
 		plan.Err = w.noteBackend(ctx, plan.Host, plan.Err)
 		by, err := w.allow(ctx, plan)
+		w.logPlan(ctx, plan, by, err)
 		switch {
 		case err == nil && by != "" && !slices.Contains(approvers, by):
 			approvers = append(approvers, by)
@@ -509,10 +510,10 @@ func (w *Writer) batchBegun(b *batch, begun *begun) {
 // hostApplied updates the writer after the apply on a host has ended.
 func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Result) {
 	result.Err = w.noteBackend(ctx, result.Host, result.Err)
+	logApplied(ctx, &result)
 	guests := map[fleet.Key]located{}
 	if result.Err != nil {
 		guests = w.readGuests(ctx, b.change.Snapshot, result.Host)
-		log.FromContext(ctx).Info("an apply failed on a host", logkey.Host, result.Host.String(), logkey.Reason, result.Err.Error())
 		conflict := &ConflictError{}
 		if errors.As(result.Err, &conflict) {
 			for i := range conflict.VMs {

@@ -125,6 +125,11 @@ func (w *Writer) merge(
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mergeFiles(ctx, from, snapshot, nodes)
+	for key, origin := range originsIn(from.recent) {
+		if m := w.members[key]; m != nil {
+			m.Origin = origin
+		}
+	}
 	for region, rotation := range from.rotations {
 		if rotation.Compare(w.rotations[region]) > 0 {
 			w.rotations[region] = rotation

@@ -207,6 +207,37 @@ func (s *Scaler) outcome(id string, started time.Time, results []Result) audit.O
 	return outcome
 }
 
+// Origin identifies the recorded change that created a VM, or woke it, with the plan of its
+// host.
+type Origin struct {
+	// Change is the change's ID, and Commit the commit that contains it, in a git store.
+	Change, Commit string
+	// PlanSHA256 identifies the plan, PlanDigest its changes.
+	PlanSHA256, PlanDigest string
+	Verdict                guard.Decision
+	// Approver is who approved the plan, or empty if the guard allowed it.
+	Approver string
+}
+
+// originsIn returns the latest change of a history that created or woke each VM.
+func originsIn(history []audit.Entry) map[fleet.Key]*Origin {
+	origins := map[fleet.Key]*Origin{}
+	for i := range history {
+		entry := &history[i]
+		for j := range entry.Change.Hosts {
+			host := &entry.Change.Hosts[j]
+			origin := &Origin{
+				Change: entry.Change.ID, Commit: entry.Commit, PlanSHA256: host.PlanSHA256, PlanDigest: host.PlanDigest,
+				Verdict: host.Verdict.Decision, Approver: host.Approver,
+			}
+			for _, target := range slices.Concat(host.Create, host.Wake) {
+				origins[target.Key] = origin
+			}
+		}
+	}
+	return origins
+}
+
 // events returns the earlier changes in the guard's form, by host and pool. It omits
 // changes without creates and deletes, however they ended.
 func events(from *reading, now time.Time) []guard.Event {

@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/numaform/numaform/fleet"
-	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -81,6 +80,9 @@ type VMState struct {
 	Made bool
 	// Filed is true while the VM is in the fleet's files.
 	Filed bool
+	// Origin is the change that created or woke the VM; nil if it has not begun, or is no
+	// longer in the recent history.
+	Origin *Origin
 	// Changing is set if the VM has a pending change of tags, pool, security groups or
 	// emulator, and ChangeErr is why that waits or failed.
 	Changing  bool
@@ -164,6 +166,9 @@ type Writer struct {
 	// quiet are hosts that look unfinished, but where a plan found nothing to do.
 	quiet    map[topology.HostID]delay
 	applying int
+	// logged are the plans that were logged last, to log each once however often a host is
+	// planned again.
+	logged map[topology.HostID]string
 	// outages are the hosts whose state backend does not respond.
 	outages map[topology.HostID]outage
 	// whole is set if the next change must contain all requests, because a part of them
@@ -200,7 +205,7 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 		scaler: scaler, config: config,
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}), changed: make(chan struct{}),
 		members: map[fleet.Key]*member{}, rotations: rotations{}, backoff: map[topology.HostID]delay{}, quiet: map[topology.HostID]delay{},
-		gathering: map[topology.HostID]time.Time{}, outages: map[topology.HostID]outage{},
+		gathering: map[topology.HostID]time.Time{}, outages: map[topology.HostID]outage{}, logged: map[topology.HostID]string{},
 	}
 }
 
@@ -294,11 +299,10 @@ func (w *Writer) begin(ctx context.Context, b *batch) error {
 	}
 	s.mu.Unlock()
 	w.batchBegun(b, begun)
+	ctx = logBegun(ctx, begun)
 	w.group.Go(func() {
 		_, err := s.finish(ctx, begun, func(result Result) { w.hostApplied(ctx, b, begun.id, result) })
-		if err != nil {
-			log.FromContext(ctx).Error(err, "a change failed", logkey.Change, begun.id)
-		}
+		logEnded(ctx, begun, s.config.Clock.Since(begun.started), err)
 		// The change has its outcome now.
 		s.mu.Lock()
 		maps.DeleteFunc(s.done, func(part hostPart, _ bool) bool { return part.change == begun.id })
@@ -573,12 +577,25 @@ func (w *Writer) VM(key fleet.Key) (state VMState, exists bool) {
 	return m.VMState, true
 }
 
-// States is like VMs, but returns ErrNotRead until the fleet has been read.
-func (w *Writer) States(context.Context) ([]VMState, error) {
-	if !w.Synced() {
-		return nil, ErrNotRead
+// readWithin is how long States waits after a start until the fleet has been read.
+const readWithin = time.Minute
+
+// States is like VMs, but waits until the fleet has been read. It returns ErrNotRead if
+// that takes too long, because Proxmox or the fleet's store does not respond.
+func (w *Writer) States(ctx context.Context) ([]VMState, error) {
+	if w.Synced() {
+		return w.VMs(), nil
 	}
-	return w.VMs(), nil
+	timer := w.scaler.config.Clock.NewTimer(readWithin)
+	defer timer.Stop()
+	select {
+	case <-w.loaded:
+		return w.VMs(), nil
+	case <-timer.C():
+		return nil, ErrNotRead
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w (%w)", ErrNotRead, context.Cause(ctx))
+	}
 }
 
 // Synced reports whether the fleet has been read: before that, VMs returns none.

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
@@ -69,18 +70,20 @@ func newExplainer(ctx context.Context, s *session) (*explainer, error) {
 	return e, nil
 }
 
-// explain returns, for each NodePool, what keeps the pod off its nodes, the closest
-// NodePool first.
-func (e *explainer) explain(pod *corev1.Pod, err error) string {
+// explain returns a refusal with, for each NodePool, what keeps the pod off its nodes, the
+// closest NodePool first.
+func (e *explainer) explain(pod *corev1.Pod, err error) Refusal {
+	refusal := Refusal{Pod: client.ObjectKeyFromObject(pod)}
 	if len(e.pools) == 0 {
-		if e.otherPool != "" {
-			return e.otherPool
-		}
-		return "no NodePool refers to a ProxmoxNodeClass: create one that does"
+		refusal.Reason = cmp.Or(e.otherPool, "no NodePool refers to a ProxmoxNodeClass: create one that does")
+		return refusal
 	}
 	var reasons []string
 	pools := map[string][]string{}
-	for _, r := range e.explainPools(pod, err) {
+	for i, r := range e.explainPools(pod, err) {
+		if i == 0 && r.Obstacle == ObstacleLimit {
+			refusal.Limited = r.NodePool
+		}
 		if pools[r.Reason] = append(pools[r.Reason], r.NodePool); len(pools[r.Reason]) == 1 {
 			reasons = append(reasons, r.Reason)
 		}
@@ -92,7 +95,8 @@ func (e *explainer) explain(pod *corev1.Pod, err error) string {
 		}
 		reasons[i] = fmt.Sprintf("%s %s: %s", kind, strings.Join(pools[reason], ", "), reason)
 	}
-	return strings.Join(reasons, "; ")
+	refusal.Reason = strings.Join(reasons, "; ")
+	return refusal
 }
 
 // explainPools returns for each NodePool that the pod selects by name, or for all if it

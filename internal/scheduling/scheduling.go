@@ -126,6 +126,8 @@ type Landing struct {
 type Refusal struct {
 	Pod    types.NamespacedName
 	Reason string
+	// Limited is the NodePool whose limit is the only obstacle, or empty.
+	Limited string
 }
 
 // Wait is the reason why new VMs of a NodePool wait, with the pods that need them.

@@ -332,7 +332,7 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 		}
 		for _, pod := range slices.Concat(s.pods[:]...) {
 			if err, failed := sol.failed[pod.UID]; failed {
-				d.Refused = append(d.Refused, Refusal{Pod: client.ObjectKeyFromObject(pod), Reason: e.explain(pod, err)})
+				d.Refused = append(d.Refused, e.explain(pod, err))
 			}
 		}
 	}

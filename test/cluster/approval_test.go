@@ -2,7 +2,9 @@ package cluster_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -93,6 +95,7 @@ func TestManualApproval(t *testing.T) {
 	w.pods("web", 3, "1", "1Gi")
 	plan := w.pending(v1alpha1.ScaleUp, time.Minute)
 	w.untouched()
+	w.reported(plan)
 	hash := plan.Spec.PlanHash
 	for _, attempt := range []struct {
 		name, user, hash string
@@ -114,6 +117,7 @@ func TestManualApproval(t *testing.T) {
 	w.running("web", 3, 2*time.Minute)
 	made := len(w.ours())
 	w.applied(plan.Name, "alice")
+	w.annotated()
 
 	if err := w.api.DeleteAllOf(context.Background(), &corev1.Pod{}, client.InNamespace("default")); err != nil {
 		t.Fatal(err)
@@ -127,6 +131,73 @@ func TestManualApproval(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.nothingIsLeft(3 * time.Minute)
+	for _, message := range []string{"planned host", "evaluated plan", "approved plan", "began change", "began apply", "applied plan", "completed change"} {
+		if !w.controller.log.contains(`"msg":"` + message + `"`) {
+			t.Errorf("the log has no line %q", message)
+		}
+	}
+	log := w.controller.log
+	w.stop(syscall.SIGTERM)
+	for line := range strings.Lines(log.text.String()) {
+		if strings.Contains(line, `"level":"error"`) {
+			t.Errorf("an error in the log of a normal start and stop: %s", line)
+		}
+		if strings.Contains(line, "savings: $") {
+			t.Errorf("relative prices as money in the log: %s", line)
+		}
+	}
+}
+
+// reported checks that a pod has an event with the plan that it waits for, and its NodePool
+// a condition.
+func (w *world) reported(plan *v1alpha1.ScalePlan) {
+	w.t.Helper()
+	w.eventually(30*time.Second, func(ctx context.Context) string {
+		var events corev1.EventList
+		if err := w.api.List(ctx, &events, client.InNamespace("default")); err != nil {
+			return err.Error()
+		}
+		seen := 0
+		for i := range events.Items {
+			event := &events.Items[i]
+			if event.InvolvedObject.Kind == "Pod" && event.Reason == v1alpha1.ReasonPendingApproval && strings.Contains(event.Message, "numaform approve "+plan.Name) {
+				seen++
+			}
+		}
+		var pool karpv1.NodePool
+		if err := w.api.Get(ctx, client.ObjectKey{Name: "workers"}, &pool); err != nil {
+			return err.Error()
+		}
+		condition := pool.StatusConditions().Get(v1alpha1.ConditionScaleUpReady)
+		if seen != 3 || condition == nil || condition.Reason != v1alpha1.ReasonPendingApproval {
+			return fmt.Sprintf("%d events %s on pods, want 3; condition %+v", seen, v1alpha1.ReasonPendingApproval, condition)
+		}
+		return ""
+	})
+}
+
+// annotated checks that all NodeClaims and Nodes have annotations with their change.
+func (w *world) annotated() {
+	w.t.Helper()
+	w.eventually(30*time.Second, func(ctx context.Context) string {
+		var claims karpv1.NodeClaimList
+		if err := w.api.List(ctx, &claims); err != nil {
+			return err.Error()
+		}
+		for i := range claims.Items {
+			var node corev1.Node
+			if err := w.api.Get(ctx, client.ObjectKey{Name: claims.Items[i].Status.NodeName}, &node); err != nil {
+				return err.Error()
+			}
+			for _, object := range []client.Object{&claims.Items[i], &node} {
+				annotations := object.GetAnnotations()
+				if annotations[v1alpha1.AnnotationChange] == "" || annotations[v1alpha1.AnnotationPlanSHA256] == "" || annotations[v1alpha1.AnnotationVerdict] == "" {
+					return fmt.Sprintf("%T %s has annotations %v", object, object.GetName(), annotations)
+				}
+			}
+		}
+		return ""
+	})
 }
 
 // untouched checks that nothing was created.

@@ -19,6 +19,9 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
+// maxMessage is the API server's limit for the message of an event, with a margin.
+const maxMessage = 900
+
 // checkInterval is the interval at which the condition of a NodePool is updated.
 const checkInterval = 10 * time.Second
 
@@ -36,6 +39,9 @@ func (c *Controller) updateCondition(ctx context.Context, pool *karpv1.NodePool,
 		}
 		slices.Sort(messages)
 		message := strings.Join(slices.Compact(messages), "; ")
+		if len(message) > maxMessage {
+			message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
+		}
 		set.SetFalse(v1alpha1.ConditionScaleUpReady, waits[0].Reason, message)
 		kind := corev1.EventTypeWarning
 		if waits[0].Reason == v1alpha1.ReasonPendingApproval {

@@ -106,6 +106,12 @@ type Controller struct {
 	unneeded map[fleet.Key]time.Time
 	// lastWake is the time of the last wake of a standby VM.
 	lastWake time.Time
+
+	// mu guards the field below.
+	mu sync.Mutex
+	// limited are the NodePools whose limit is the only obstacle for pods, as of the last
+	// decision.
+	limited map[string]scheduling.Wait
 }
 
 // New returns a controller. It does nothing before its manager starts it.
@@ -407,7 +413,7 @@ func (c *Controller) createClaim(ctx context.Context, r reserved) (*karpv1.NodeC
 	for _, pod := range r.pods {
 		c.config.Recorder.Publish(karpscheduling.NominatePodEvent(pod, nil, claim))
 	}
-	log.FromContext(ctx).Info("created nodeclaim", logkey.NodeClaim, claim.Name, logkey.NodePool, vm.Pool, logkey.Host, vm.Host.String(),
+	log.FromContext(ctx).Info("created nodeclaim", logkey.NodeClaim, claim.Name, logkey.VM, vm.Name, logkey.NodePool, vm.Pool, logkey.Host, vm.Host.String(),
 		logkey.InstanceType, vm.InstanceType, logkey.Pods, len(r.pods), logkey.Reason, vm.Reason)
 	return claim, nil
 }

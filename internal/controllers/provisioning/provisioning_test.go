@@ -426,3 +426,27 @@ func (w *world) wantWaits(t *testing.T, reason, kind, message, pod string) {
 		}
 	}
 }
+
+// TestLimitsAreReported checks that a NodePool whose limit is the only obstacle is reported
+// until its pods are gone.
+func TestLimitsAreReported(t *testing.T) {
+	t.Parallel()
+	all := approvals(func(placed []scheduling.Placed) ([]scheduling.Placed, error) { return placed, nil })
+	w := newWorld(t, all, strings.Replace(poolOfTwo, "spec:\n  template:", "spec:\n  limits: {cpu: 1}\n  template:", 1), pods(2, "1"))
+	if made, err := w.Provision(t.Context()); err != nil || len(made) != 0 {
+		t.Fatalf("made %v, %v", made, err)
+	}
+	waits := w.Limited()
+	if len(waits) != 1 || waits[0].NodePool != "workers" || waits[0].Reason != v1alpha1.ReasonLimitReached || len(waits[0].Pods) != 2 {
+		t.Errorf("waits %+v, want two pods of workers", waits)
+	}
+	if err := w.client.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace("default")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Provision(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if waits := w.Limited(); len(waits) != 0 {
+		t.Errorf("waits %+v without pods", waits)
+	}
+}

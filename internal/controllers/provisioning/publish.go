@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -67,6 +68,9 @@ func (c *Controller) readPods(ctx context.Context, d *scheduling.Decision) (podI
 
 // publish reports the decision to pods and to Karpenter's cluster state.
 func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods podIndex) {
+	c.mu.Lock()
+	c.limited = limited(d)
+	c.mu.Unlock()
 	failed := map[*corev1.Pod]error{}
 	for _, refusal := range d.Refused {
 		pod := pods[refusal.Pod]
@@ -110,6 +114,30 @@ func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods p
 		}
 	}
 	c.config.State.MarkPodSchedulingDecisions(ctx, failed, byPool, byClaim)
+}
+
+// Limited returns the NodePools whose limit is the only obstacle for pods, as of the last
+// decision.
+func (c *Controller) Limited() []scheduling.Wait {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Values(c.limited))
+}
+
+func limited(d *scheduling.Decision) map[string]scheduling.Wait {
+	waits := map[string]scheduling.Wait{}
+	for _, refusal := range d.Refused {
+		pool := refusal.Limited
+		if pool == "" {
+			continue
+		}
+		pods := append(waits[pool].Pods, refusal.Pod)
+		waits[pool] = scheduling.Wait{
+			NodePool: pool, Reason: v1alpha1.ReasonLimitReached, Pods: pods,
+			Message: fmt.Sprintf("spec.limits leave no room for the nodes of %d pods, such as %s: raise the limits", len(pods), pods[0]),
+		}
+	}
+	return waits
 }
 
 // repeatWaits is the interval between equal events about a pod that waits.

@@ -1,0 +1,135 @@
+// Package provenance records on NodeClaims and Nodes, as annotations, which change created
+// their VM, who approved it, and which host CPUs the VM owns. It decides nothing, and
+// nothing depends on the annotations. Start at New.
+package provenance
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	controllerruntime "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/operator/injection"
+
+	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/scaler"
+)
+
+const (
+	// soon is the interval while a VM's change has not begun.
+	soon = 5 * time.Second
+	// again is the interval afterwards, because the host CPUs of a running VM may change.
+	again = 10 * time.Minute
+)
+
+// Fleet returns the VMs of the fleet; *scaler.Writer implements it.
+type Fleet interface {
+	// VM returns the VM with a key, and whether it is known.
+	VM(key fleet.Key) (state scaler.VMState, exists bool)
+}
+
+// Controller annotates NodeClaims and their Nodes.
+type Controller struct {
+	client client.Client
+	fleet  Fleet
+}
+
+// New returns the controller. It does no I/O.
+func New(client client.Client, fleet Fleet) *Controller {
+	return &Controller{client: client, fleet: fleet}
+}
+
+// Name returns the controller's name in logs and metrics.
+func (c *Controller) Name() string { return "provenance" }
+
+// Register adds the controller to a manager.
+func (c *Controller) Register(_ context.Context, m manager.Manager) error {
+	return controllerruntime.NewControllerManagedBy(m).Named(c.Name()).For(&karpv1.NodeClaim{}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 10}).
+		Complete(reconcile.AsReconciler(m.GetClient(), c))
+}
+
+// Reconcile annotates one NodeClaim and its Node. It waits until the VM's change has begun.
+func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconcile.Result, error) {
+	ctx = injection.WithControllerName(ctx, c.Name())
+	ref := claim.Spec.NodeClassRef
+	key := claim.Annotations[v1alpha1.AnnotationKey]
+	if ref == nil || ref.Group != v1alpha1.Group || key == "" || !claim.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	state, exists := c.fleet.VM(fleet.Key(key))
+	if !exists || state.Origin == nil && state.Phase != scaler.PhaseMade {
+		return reconcile.Result{RequeueAfter: soon}, nil
+	}
+
+	annotations := annotationsOf(&state)
+	changed, err := c.annotate(ctx, claim, annotations)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("annotating nodeclaim %s: %w", claim.Name, err)
+	}
+	if changed {
+		log.FromContext(ctx).Info("annotated nodeclaim", logkey.NodeClaim, claim.Name, logkey.VM, state.VM.Name, logkey.Host, state.VM.Host.String(),
+			logkey.Change, annotations[v1alpha1.AnnotationChange], logkey.PlanSHA256, annotations[v1alpha1.AnnotationPlanSHA256])
+	}
+	if claim.Status.NodeName == "" {
+		return reconcile.Result{RequeueAfter: again}, nil // registration copies the annotations
+	}
+	node := &corev1.Node{}
+	err = c.client.Get(ctx, client.ObjectKey{Name: claim.Status.NodeName}, node)
+	if err == nil {
+		_, err = c.annotate(ctx, node, annotations)
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("annotating node %s: %w", claim.Status.NodeName, err)
+	}
+	return reconcile.Result{RequeueAfter: again}, nil
+}
+
+// annotationsOf returns the annotations of a VM. Nothing is known about the origin of a VM
+// whose change is older than the recent history, so its annotations remain.
+func annotationsOf(state *scaler.VMState) map[string]string {
+	annotations := map[string]string{}
+	set := func(name, value string) {
+		if value != "" {
+			annotations[name] = value
+		}
+	}
+	set(v1alpha1.AnnotationHostCPUs, state.VM.CPUs.String())
+	if origin := state.Origin; origin != nil {
+		set(v1alpha1.AnnotationChange, origin.Change)
+		set(v1alpha1.AnnotationCommit, origin.Commit)
+		set(v1alpha1.AnnotationPlanSHA256, origin.PlanSHA256)
+		set(v1alpha1.AnnotationPlanDigest, origin.PlanDigest)
+		set(v1alpha1.AnnotationVerdict, origin.Verdict.String())
+		set(v1alpha1.AnnotationApprover, origin.Approver)
+	}
+	return annotations
+}
+
+// annotate adds annotations to an object, unless it has them, and reports whether it did.
+func (c *Controller) annotate(ctx context.Context, object client.Object, annotations map[string]string) (changed bool, err error) {
+	stored := object.DeepCopyObject().(client.Object)
+	all := object.GetAnnotations()
+	if all == nil {
+		all = map[string]string{}
+	}
+	for name, value := range annotations {
+		changed = changed || all[name] != value
+		all[name] = value
+	}
+	if !changed {
+		return false, nil
+	}
+	object.SetAnnotations(all)
+	err = c.client.Patch(ctx, object, client.MergeFrom(stored))
+	return err == nil, client.IgnoreNotFound(err)
+}

@@ -1,0 +1,100 @@
+package provenance_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/controllers/provenance"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
+)
+
+type vms map[fleet.Key]scaler.VMState
+
+func (v vms) VM(key fleet.Key) (scaler.VMState, bool) {
+	state, exists := v[key]
+	return state, exists
+}
+
+func TestAnnotations(t *testing.T) {
+	t.Parallel()
+	vm := fleet.VM{Key: "a", Name: "workers-2000"}
+	pinned := vm
+	pinned.CPUs = topology.CPUs(0, 1, 2, 4)
+	origin := &scaler.Origin{
+		Change: "20260102T030405Z-0000010000", Commit: "c0ffee", PlanSHA256: "1234", PlanDigest: "5678", Verdict: guard.NeedsApproval, Approver: "alice",
+	}
+	all := map[string]string{
+		"numaform.dev/key": "a", "numaform.dev/host-cpus": "0-2,4", "numaform.dev/change": origin.Change, "numaform.dev/commit": "c0ffee",
+		"numaform.dev/plan-sha256": "1234", "numaform.dev/plan-digest": "5678", "numaform.dev/verdict": "needs approval", "numaform.dev/approver": "alice",
+	}
+	onNode := map[string]string{}
+	for name, value := range all {
+		if name != "numaform.dev/key" {
+			onNode[name] = value
+		}
+	}
+	none := map[string]string{"numaform.dev/key": "a"}
+	for name, test := range map[string]struct {
+		group       string
+		state       *scaler.VMState
+		claim, node map[string]string
+	}{
+		"created":              {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade, Origin: origin}, all, onNode},
+		"being created":        {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMaking, Origin: origin}, all, onNode},
+		"reserved":             {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseReserved}, none, nil},
+		"older than history":   {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade}, map[string]string{"numaform.dev/key": "a", "numaform.dev/host-cpus": "0-2,4"}, map[string]string{"numaform.dev/host-cpus": "0-2,4"}},
+		"allowed and unpinned": {"numaform.dev", &scaler.VMState{VM: vm, Phase: scaler.PhaseMade, Origin: &scaler.Origin{Change: "x", Verdict: guard.Allow}}, map[string]string{"numaform.dev/key": "a", "numaform.dev/change": "x", "numaform.dev/verdict": "allowed"}, map[string]string{"numaform.dev/change": "x", "numaform.dev/verdict": "allowed"}},
+		"unknown":              {"numaform.dev", nil, none, nil},
+		"of another provider":  {"karpenter.k8s.aws", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade, Origin: origin}, none, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			claim, node := &karpv1.NodeClaim{}, &corev1.Node{}
+			claim.Name, node.Name = "workers-2000", "workers-2000"
+			claim.Annotations = map[string]string{"numaform.dev/key": "a"}
+			claim.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: test.group, Kind: "ProxmoxNodeClass", Name: "c"}
+			claim.Status.NodeName = node.Name
+			api := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(claim, node).WithStatusSubresource(claim).Build()
+			known := vms{}
+			if test.state != nil {
+				known["a"] = *test.state
+			}
+			controller := provenance.New(api, known)
+			versions := map[string]bool{}
+			for range 2 {
+				if err := api.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
+					t.Fatal(err)
+				}
+				result, err := controller.Reconcile(t.Context(), claim)
+				if err != nil || (result.RequeueAfter > 0) != (test.group == "numaform.dev") {
+					t.Fatalf("again in %s (%v)", result.RequeueAfter, err)
+				}
+				if err := api.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
+					t.Fatal(err)
+				}
+				if err := api.Get(t.Context(), client.ObjectKeyFromObject(node), node); err != nil {
+					t.Fatal(err)
+				}
+				versions[claim.ResourceVersion+" "+node.ResourceVersion] = true
+			}
+			if len(versions) != 1 {
+				t.Errorf("it writes again without a change: %v", versions)
+			}
+			if diff := cmp.Diff(test.claim, claim.Annotations); diff != "" {
+				t.Errorf("nodeclaim (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.node, node.Annotations); diff != "" {
+				t.Errorf("node (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
