@@ -11,6 +11,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/cloudprovider"
 	"github.com/numaform/numaform/internal/scaler"
+	engine "github.com/numaform/numaform/state"
 )
 
 const notFound = "not found"
@@ -49,6 +50,11 @@ func TestDelete(t *testing.T) {
 		{name: "waits for a person", edit: func(w *world) {
 			s := state(own, scaler.PhaseRemoving)
 			s.Err = &scaler.PendingApprovalError{Host: pve1}
+			w.fleet.states = []scaler.VMState{s}
+		}},
+		{name: "waits for the state backend", edit: func(w *world) {
+			s := state(own, scaler.PhaseRemoving)
+			s.Err = &engine.CommandError{Backend: "kubernetes"}
 			w.fleet.states = []scaler.VMState{s}
 		}},
 		{name: "cannot be removed", edit: func(w *world) {

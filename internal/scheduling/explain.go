@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apitypes "k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -159,17 +160,14 @@ func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.Na
 	for _, l := range d.InFlight {
 		if slices.Contains(l.Pods, name) {
 			x.State = PodWaits
-			x.Summary = fmt.Sprintf("VM %s has room for it and is joining the cluster: wait until it has joined", l.Name)
-			if problem := s.blocked(s.poolOf(l.Name)); problem != "" {
-				x.Summary = fmt.Sprintf("VM %s has room for it, but the controller reports: %s", l.Name, problem)
-			}
-			return x, nil
+			x.Summary, err = c.explainJoining(ctx, s, l.Name)
+			return x, err
 		}
 	}
 	for _, l := range d.Existing {
 		if slices.Contains(l.Pods, name) {
 			x.State = PodWaits
-			x.Summary, err = c.explainWaiting(ctx, pod, l.Name)
+			x.Summary, err = c.explainWaiting(ctx, s, pod, l.Name)
 			return x, err
 		}
 	}
@@ -230,9 +228,13 @@ func (s *session) poolOf(vm string) string {
 }
 
 // explainWaiting explains what still keeps the pod off a node that has room.
-func (c *Cluster) explainWaiting(ctx context.Context, pod *corev1.Pod, name string) (string, error) {
+func (c *Cluster) explainWaiting(ctx context.Context, s *session, pod *corev1.Pod, name string) (string, error) {
 	node := &corev1.Node{}
-	if err := c.client.Get(ctx, client.ObjectKey{Name: name}, node); client.IgnoreNotFound(err) != nil {
+	err := c.client.Get(ctx, client.ObjectKey{Name: name}, node)
+	if apierrors.IsNotFound(err) {
+		return c.explainJoining(ctx, s, name)
+	}
+	if err != nil {
 		return "", err
 	}
 	var missing []string
@@ -250,6 +252,24 @@ func (c *Cluster) explainWaiting(ctx context.Context, pod *corev1.Pod, name stri
 		return fmt.Sprintf("node %s has room for it, but %s: wait until it has joined, or find out why it does not", name, strings.Join(missing, " and ")), nil
 	}
 	return fmt.Sprintf("node %s has room for it: kube-scheduler should bind it there; see the events in kubectl describe pod", name), nil
+}
+
+// explainJoining explains what still keeps a VM with a NodeClaim from joining.
+func (c *Cluster) explainJoining(ctx context.Context, s *session, name string) (string, error) {
+	pool := s.poolOf(name)
+	var claims karpv1.NodeClaimList
+	if err := c.client.List(ctx, &claims); err != nil {
+		return "", err
+	}
+	for i := range claims.Items {
+		if claim := &claims.Items[i]; pool == "" && (claim.Name == name || claim.Annotations[v1alpha1.AnnotationVM] == name) {
+			pool = claim.Labels[karpv1.NodePoolLabelKey]
+		}
+	}
+	if problem := s.blocked(pool); problem != "" {
+		return fmt.Sprintf("VM %s has room for it, but the controller reports: %s", name, problem), nil
+	}
+	return fmt.Sprintf("VM %s has room for it and is joining the cluster: wait until it has joined", name), nil
 }
 
 // ignored returns why a pod does not need to be placed.

@@ -358,6 +358,31 @@ func TestExplainPodsThatNeedNothing(t *testing.T) {
 	}
 }
 
+// TestExplainOutage checks that a pod whose VM is reserved, or still to be reserved, is
+// explained by the condition of its NodePool.
+func TestExplainOutage(t *testing.T) {
+	t.Parallel()
+	const (
+		pod     = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]}\n---\n"
+		message = "waits: the kubernetes state backend cannot be reached since 2026-01-02T03:04:05Z"
+	)
+	pool := strings.Replace(nodePool("general", "shared", ""), "\nspec:",
+		"\nstatus: {conditions: [{type: ScaleUpReady, status: 'False', reason: StateBackendUnreachable, message: '"+message+"', lastTransitionTime: null}]}\nspec:", 1)
+	for name, want := range map[string]string{
+		"to be reserved": ": the controller reports: " + message,
+		"reserved":       "VM general-2000 has room for it, but the controller reports: " + message,
+	} {
+		request := scheduling.Request{ClusterID: "test", Snapshot: lab(), Now: noon()}
+		if name == "reserved" {
+			request.Existing = append(request.Existing, keptVM(2000, "general", "shared", "xeon", "Shared"))
+		}
+		x, err := load(t, classes, pool, pod).Explain(t.Context(), request, types.NamespacedName{Namespace: "default", Name: "p"})
+		if err != nil || !strings.HasSuffix(x.Summary, want) {
+			t.Errorf("%s: %+v (%v), want %q", name, x, err, want)
+		}
+	}
+}
+
 func TestExplainNoSuchPod(t *testing.T) {
 	_, err := load(t, classes).Explain(context.Background(), scheduling.Request{Snapshot: lab()}, types.NamespacedName{Namespace: "a", Name: "b"})
 	if err == nil || !strings.Contains(err.Error(), "explaining pod a/b: not found") {

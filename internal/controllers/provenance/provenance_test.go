@@ -48,13 +48,20 @@ func TestAnnotations(t *testing.T) {
 		state       *scaler.VMState
 		claim, node map[string]string
 	}{
-		"created":              {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade, Origin: origin}, all, onNode},
-		"being created":        {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMaking, Origin: origin}, all, onNode},
-		"reserved":             {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseReserved}, none, nil},
-		"older than history":   {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade}, map[string]string{"numaform.dev/key": "a", "numaform.dev/host-cpus": "0-2,4"}, map[string]string{"numaform.dev/host-cpus": "0-2,4"}},
-		"allowed and unpinned": {"numaform.dev", &scaler.VMState{VM: vm, Phase: scaler.PhaseMade, Origin: &scaler.Origin{Change: "x", Verdict: guard.Allow}}, map[string]string{"numaform.dev/key": "a", "numaform.dev/change": "x", "numaform.dev/verdict": "allowed"}, map[string]string{"numaform.dev/change": "x", "numaform.dev/verdict": "allowed"}},
-		"unknown":              {"numaform.dev", nil, none, nil},
-		"of another provider":  {"karpenter.k8s.aws", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade, Origin: origin}, none, nil},
+		"created":       {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade, Origin: origin}, all, onNode},
+		"being created": {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMaking, Origin: origin}, all, onNode},
+		"reserved":      {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseReserved}, none, nil},
+		"older than history": {
+			"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade},
+			map[string]string{"numaform.dev/key": "a", "numaform.dev/host-cpus": "0-2,4"}, map[string]string{"numaform.dev/host-cpus": "0-2,4"},
+		},
+		"allowed and unpinned": {
+			"numaform.dev", &scaler.VMState{VM: vm, Phase: scaler.PhaseMade, Origin: &scaler.Origin{Change: "x", Verdict: guard.Allow}},
+			map[string]string{"numaform.dev/key": "a", "numaform.dev/change": "x", "numaform.dev/verdict": "allowed"},
+			map[string]string{"numaform.dev/change": "x", "numaform.dev/verdict": "allowed"},
+		},
+		"unknown":             {"numaform.dev", nil, none, nil},
+		"of another provider": {"karpenter.k8s.aws", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade, Origin: origin}, none, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

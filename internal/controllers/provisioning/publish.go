@@ -166,7 +166,7 @@ func (c *Controller) publishOutages(d *scheduling.Decision, states []scaler.VMSt
 	for i := range states {
 		down[states[i].VM.Name] = scaler.BackendDown(states[i].Err, states[i].Since)
 	}
-	for _, landing := range d.InFlight {
+	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
 		if outage := down[landing.Name]; outage != nil {
 			for _, pod := range pods.of(landing.Pods) {
 				c.publishWait(pod, v1alpha1.ReasonStateBackendUnreachable, outage.Message())
