@@ -21,7 +21,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"numaform": main})
+	testscript.Main(m, map[string]func(){
+		"numaform": main,
+		// The programs of docs/first-node.md.
+		"ssh": ssh, "scp": scp, "pveum": hostProgram("pveum"), "qm": hostProgram("qm"),
+	})
 }
 
 // TestScripts runs testdata/script/*.txtar, each in a directory with the files of

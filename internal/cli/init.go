@@ -3,9 +3,11 @@ package cli
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -26,6 +28,10 @@ type initOptions struct {
 	insecure                       bool
 	vmids, pool, template          string
 	disks, seeds, models           []string
+	// discoverFile contains an existing API token that may read Proxmox, and found is the
+	// result; nil without a token.
+	discoverFile string
+	found        *discovery
 }
 
 func newInit(process Process) *cobra.Command {
@@ -33,14 +39,18 @@ func newInit(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "init",
 		Short: "Write numaform.yaml, and print the commands that create numaform's user in Proxmox",
-		Long: "Ask a few questions; write numaform.yaml and, in manifests/, a ProxmoxNodeClass, a NodePool and example pods; and print pveum commands that create the roles, user, token and pool with the fewest privileges on " +
+		Long: "Ask a few questions; write numaform.yaml, a README.md with the next commands and, in manifests/, a ProxmoxNodeClass, a NodePool and example pods; and print pveum commands that create the roles, user, token and pool with the fewest privileges on " +
 			"each path, for Proxmox VE 8 and 9. Each question is also a flag; without a terminal, a missing flag has its default. The command never overwrites a file. " +
-			"Store the token's secret in a separate file, never in numaform.yaml.",
+			"The printed commands print only the token's secret: write it to a separate file, never to numaform.yaml. " +
+			"With --discover-token-file, the command reads your Proxmox with an existing API token, proposes values, and checks each answer.",
 		Example: "  numaform init                                                          # asks questions\n" +
 			"  numaform init --cluster-id prod --url https://pve-1.example:8006       # without a terminal\n" +
 			"  numaform init --url https://pve-1.example:8006 --pool k8s --seed-storage seeds\n" +
-			"  numaform init --url https://pve-1.example:8006 | ssh root@pve-1.example sh",
-		RunE: func(command *cobra.Command, _ []string) error { return runInit(process, command.Flags(), &o) },
+			"  numaform init --url pve-1.example | ssh root@pve-1.example sh >token     # creates the user, and stores its secret\n" +
+			"  numaform init --url pve-1.example --discover-token-file mytoken          # proposes templates, storages and pools",
+		RunE: func(command *cobra.Command, _ []string) error {
+			return runInit(command.Context(), process, command.Flags(), &o)
+		},
 	}
 	flags := command.Flags()
 	flags.StringVar(&o.config, "config", "numaform.yaml", "file to write")
@@ -57,14 +67,15 @@ func newInit(process Process) *cobra.Command {
 	flags.StringVar(&o.tokenID, "token-id", "numaform@pve!scaler", "API token to create")
 	flags.StringVar(&o.secretFile, "token-secret-file", "token", "file for the token's secret")
 	flags.StringVar(&o.vmids, "vmids", "2000-2999", "range of VMIDs reserved for numaform")
+	flags.StringVar(&o.discoverFile, "discover-token-file", "", "file with an existing API token, user@realm!name=secret, to read proposals from Proxmox once; it is not stored")
 	return command
 }
 
-func runInit(process Process, flags *pflag.FlagSet, o *initOptions) error {
+func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *initOptions) error {
 	if _, err := os.Lstat(o.config); err == nil {
 		return fmt.Errorf("writing %s: the file already exists; nothing was changed: edit it, or use another file with --config", o.config)
 	}
-	if err := o.ask(process, flags); err != nil {
+	if err := o.ask(ctx, process, flags); err != nil {
 		return err
 	}
 	text, err := o.render()
@@ -79,14 +90,18 @@ func runInit(process Process, flags *pflag.FlagSet, o *initOptions) error {
 	if err := errors.Join(err, file.Close()); err != nil {
 		return err
 	}
-	manifests, err := o.writeManifests()
+	written, err := o.writeFiles()
 	if err != nil {
 		return err
 	}
 
 	w := &printer{w: process.Stdout}
 	w.printf("# Run these commands as root on one host of the Proxmox cluster (Proxmox VE 8 or 9).\n")
-	reach := proxmox.Reach{Pool: o.pool, Disks: o.disks, Seeds: o.seeds, CPUModels: o.models}
+	reach := o.reach()
+	if o.found.hasPool(o.pool) {
+		w.printf("# The pool %s already exists.\n", o.pool)
+		reach.PoolExists = true
+	}
 	for _, line := range reach.Pveum(o.tokenID) {
 		w.printf("%s\n", line)
 	}
@@ -99,8 +114,7 @@ func runInit(process Process, flags *pflag.FlagSet, o *initOptions) error {
 		fmt.Sprintf("write only the secret to the file %s next to %s, and run chmod 600 %s", o.secretFile, o.config, o.secretFile),
 	}
 	if o.caFile != "" && !o.insecure {
-		host, _, _ := strings.Cut(strings.Trim(strings.TrimPrefix(o.url, "https://"), "/"), ":")
-		steps = append(steps, fmt.Sprintf("scp root@%s:/etc/pve/pve-root-ca.pem %s", host, o.caFile))
+		steps = append(steps, fmt.Sprintf("scp root@%s:/etc/pve/pve-root-ca.pem %s", o.host(), o.caFile))
 	}
 	if o.pool != "" {
 		steps = append(steps, fmt.Sprintf("add the templates to the pool with pveum pool modify %s --vms VMID,VMID, and set spec.pool of your own ProxmoxNodeClasses", o.pool))
@@ -108,16 +122,30 @@ func runInit(process Process, flags *pflag.FlagSet, o *initOptions) error {
 	w = &printer{w: process.Stderr}
 	dir := filepath.Join(filepath.Dir(o.config), manifestsDir)
 	steps = append(steps, "run numaform doctor -f "+dir, "run numaform plan -f "+dir)
-	w.printf("\nWrote %s. Next steps:\n", strings.Join(append([]string{o.config}, manifests...), ", "))
+	w.printf("\nWrote %s. Next steps:\n", strings.Join(append([]string{o.config}, written...), ", "))
 	for i, step := range steps {
 		w.printf("  %d. %s\n", i+1, step)
 	}
 	return w.err
 }
 
+// reach returns what numaform's user may use.
+func (o *initOptions) reach() proxmox.Reach {
+	return proxmox.Reach{Pool: o.pool, Disks: o.disks, Seeds: o.seeds, CPUModels: o.models}
+}
+
+// host returns the name or address of the host in the URL, as ssh expects it.
+func (o *initOptions) host() string {
+	parsed, err := url.Parse(o.url)
+	if err != nil || parsed.Hostname() == "" {
+		return "HOST"
+	}
+	return parsed.Hostname()
+}
+
 // ask asks for the values of missing flags, if stdin is a terminal, and repeats a question
-// until its answer is valid.
-func (o *initOptions) ask(process Process, flags *pflag.FlagSet) error {
+// until its answer is valid. It reads Proxmox as soon as the URL is known.
+func (o *initOptions) ask(ctx context.Context, process Process, flags *pflag.FlagSet) error {
 	in := bufio.NewReader(process.Stdin)
 	for _, question := range []struct{ flag, text string }{
 		{flag: "url", text: "API URL of any host of the Proxmox cluster (https://HOST:8006)"},
@@ -128,10 +156,18 @@ func (o *initOptions) ask(process Process, flags *pflag.FlagSet) error {
 		{flag: "seed-storage", text: "Storage for seeds (empty: nodes join without seeds)"},
 	} {
 		flag := flags.Lookup(question.flag)
+		if question.flag != "url" && o.found == nil && o.discoverFile != "" && o.url != "" {
+			if err := o.discover(ctx, process, flags); err != nil {
+				return err
+			}
+		}
 		if flag.Changed || !atTerminal(process) {
 			continue
 		}
 		text, proposed := question.text, strings.Trim(flag.Value.String(), "[]")
+		if choices := o.found.choices(question.flag); choices != "" {
+			text += " (found: " + choices + ")"
+		}
 		if proposed != "" {
 			text += " [" + proposed + "]"
 		}
@@ -182,6 +218,9 @@ func (o *initOptions) check() error {
 			}
 		}
 	}
+	if err := o.found.check(o); err != nil {
+		return usageError{err}
+	}
 	if user, _, _ := strings.Cut(o.tokenID, "!"); user == "root@pam" {
 		return usageError{fmt.Errorf("--token-id %q: must not belong to root@pam, which has all privileges: use a separate user", o.tokenID)}
 	}
@@ -191,14 +230,14 @@ func (o *initOptions) check() error {
 
 // apiURL completes the name or address of a host, such as pve-1 or pve-1:8006, to the URL of
 // its API.
-func apiURL(url string) string {
-	if strings.Contains(url, "://") || strings.ContainsAny(url, "/ \"'") {
-		return url
+func apiURL(address string) string {
+	if strings.Contains(address, "://") || strings.ContainsAny(address, "/ \"'") {
+		return address
 	}
-	if _, _, err := net.SplitHostPort(url); err != nil {
-		url = net.JoinHostPort(strings.Trim(url, "[]"), "8006")
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		address = net.JoinHostPort(strings.Trim(address, "[]"), "8006")
 	}
-	return "https://" + url
+	return "https://" + address
 }
 
 // render returns the content of numaform.yaml, after checking that operator.Load accepts it.

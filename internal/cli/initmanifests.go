@@ -6,38 +6,96 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
+	"strings"
 )
 
 // manifestsDir is the directory next to numaform.yaml that init writes manifests to.
 const manifestsDir = "manifests"
 
-// writeManifests writes a class and a NodePool for nodes on shared CPUs, and example pods,
-// next to numaform.yaml. It does not overwrite existing files, and returns the paths of
-// the files that it wrote.
-func (o *initOptions) writeManifests() (written []string, err error) {
-	dir := filepath.Join(filepath.Dir(o.config), manifestsDir)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+// Files next to numaform.yaml that init writes.
+const (
+	initReadme = "README.md"
+	// removeUser contains the commands that delete numaform's user in Proxmox.
+	removeUser = "remove-user.sh"
+)
+
+// writeFiles writes, next to numaform.yaml, a class and a NodePool for nodes on shared CPUs,
+// example pods, a README.md with the next commands, and the commands that delete numaform's
+// user. It does not overwrite existing files, and returns the paths of the files that it
+// wrote.
+func (o *initOptions) writeFiles() (written []string, err error) {
+	dir := filepath.Dir(o.config)
+	if err := os.MkdirAll(filepath.Join(dir, manifestsDir), 0o755); err != nil {
 		return nil, fmt.Errorf("writing the manifests: %w", err)
 	}
-	files := map[string]string{"nodepool.yaml": o.nodePool(), "pods.yaml": examplePods}
-	for _, name := range []string{"nodepool.yaml", "pods.yaml"} {
-		path := filepath.Join(dir, name)
-		file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	reach := o.reach()
+	reach.PoolExists = o.found.hasPool(o.pool)
+	for _, file := range []struct{ name, text string }{
+		{initReadme, o.readme()},
+		{filepath.Join(manifestsDir, "nodepool.yaml"), o.nodePool()},
+		{filepath.Join(manifestsDir, "pods.yaml"), examplePods},
+		{removeUser, "# Run these commands as root on a Proxmox host to delete numaform's user, token and roles.\n" +
+			strings.Join(reach.PveumDelete(o.tokenID), "\n") + "\n"},
+	} {
+		path := filepath.Join(dir, file.name)
+		opened, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
 		if err != nil {
-			return written, fmt.Errorf("writing the manifests: %w", err)
+			return written, fmt.Errorf("writing %s: %w", path, err)
 		}
-		_, err = file.WriteString(files[name])
-		if err := errors.Join(err, file.Close()); err != nil {
-			return written, fmt.Errorf("writing the manifests: %w", err)
+		_, err = opened.WriteString(file.text)
+		if err := errors.Join(err, opened.Close()); err != nil {
+			return written, fmt.Errorf("writing %s: %w", path, err)
 		}
 		written = append(written, path)
 	}
-	slices.Sort(written)
 	return written, nil
+}
+
+// readme describes the files and the next commands.
+func (o *initOptions) readme() string {
+	host, yaml := o.host(), filepath.Base(o.config)
+	config := ""
+	if yaml != "numaform.yaml" {
+		config = " --config " + yaml
+	}
+	var secrets []string
+	if o.caFile != "" && !o.insecure {
+		secrets = append(secrets, fmt.Sprintf("scp root@%s:/etc/pve/pve-root-ca.pem %s", host, o.caFile))
+	}
+	secrets = append(secrets, "chmod 600 "+o.secretFile)
+	return `# numaform: ` + o.clusterID + `
+
+| file | content |
+|---|---|
+| ` + yaml + ` | the configuration; it contains no secret |
+| ` + o.secretFile + ` | the secret of the API token: do not commit it |
+| manifests/nodepool.yaml | the ProxmoxNodeClass and the NodePool of the nodes |
+| manifests/pods.yaml | pods that need a node, for a first plan |
+| ` + removeUser + ` | the commands that delete numaform's user in Proxmox |
+| fleet/ | the HCL of each VM, after the first apply |
+
+## Next commands
+
+The commands that ` + "`numaform init`" + ` printed create the user in Proxmox and print the secret of its token. Write it to ` + o.secretFile + `. Then:
+
+` + "```sh\n" + strings.Join(secrets, "\n") + `
+numaform doctor` + config + ` -f manifests     # check all requirements; each problem has a fix
+numaform plan` + config + ` -f manifests       # show the VMs that the pods need
+numaform apply` + config + ` -f manifests      # create them, after your confirmation
+numaform undo` + config + ` -f manifests       # remove them again
+` + "```" + `
+
+With a cluster, use --kubeconfig instead of -f manifests.
+
+## Remove everything
+
+` + "```sh" + `
+numaform undo` + config + ` -f manifests
+ssh root@` + host + ` sh <` + removeUser + `
+` + "```\n"
 }
 
 // nodePool returns a class that needs no host agent, and its NodePool.

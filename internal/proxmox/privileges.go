@@ -70,8 +70,10 @@ func role(name string) Role {
 // Reach defines which objects of a Proxmox cluster numaform may use. The zero value
 // allows all VMs and all storages, without seeds.
 type Reach struct {
-	// Pool is the resource pool of VMs and templates; empty means none.
-	Pool string
+	// Pool is the resource pool of VMs and templates; empty means none. PoolExists is set
+	// if it does not need to be created.
+	Pool       string
+	PoolExists bool
 	// Disks are the storages for VMs' disks; empty means all.
 	Disks []string
 	// Seeds are the storages for seeds.
@@ -139,12 +141,13 @@ func storagePaths(names []string) []string {
 }
 
 // Pveum returns the commands that create the pool and the roles, the user of a token with
-// its grants, and the token. They must be run on a host, as root.
+// its grants, and the token. They must be run on a host, as root, and print only the secret
+// of the token.
 func (r Reach) Pveum(tokenID string) []string {
 	user, name, _ := strings.Cut(tokenID, "!")
 	grants := r.Grants()
 	var lines []string
-	if r.Pool != "" {
+	if r.Pool != "" && !r.PoolExists {
 		lines = append(lines, "pveum pool add "+r.Pool)
 	}
 	for _, role := range Roles() {
@@ -158,7 +161,27 @@ func (r Reach) Pveum(tokenID string) []string {
 	for _, grant := range grants {
 		lines = append(lines, grant.pveum(user))
 	}
-	return append(lines, fmt.Sprintf("pveum user token add %s %s --privsep 0", user, name))
+	return append(lines, fmt.Sprintf(`pveum user token add %s %s --privsep 0 --output-format json | sed -n 's/.*"value" *: *"\([^"]*\)".*/\1/p'`, user, name))
+}
+
+// PveumDelete returns the commands that delete everything that the commands of Pveum created.
+// They must be run on a host, as root; the pool must be empty.
+func (r Reach) PveumDelete(tokenID string) []string {
+	user, name, _ := strings.Cut(tokenID, "!")
+	lines := []string{fmt.Sprintf("pveum user token remove %s %s", user, name)}
+	if user != rootUser {
+		lines = []string{"pveum user delete " + user} // with its token and grants
+	}
+	grants := r.Grants()
+	for _, role := range Roles() {
+		if slices.ContainsFunc(grants, func(g Grant) bool { return g.Role.Name == role.Name }) {
+			lines = append(lines, "pveum role delete "+role.Name)
+		}
+	}
+	if r.Pool != "" && !r.PoolExists {
+		lines = append(lines, "pveum pool delete "+r.Pool)
+	}
+	return lines
 }
 
 func addRole(r Role) string {

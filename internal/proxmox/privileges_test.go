@@ -83,7 +83,7 @@ func TestPveum(t *testing.T) {
 			"pveum acl modify /vms --users numaform@pve --roles NumaformVM",
 			"pveum acl modify /storage --users numaform@pve --roles NumaformDisk",
 			"pveum acl modify /sdn/zones --users numaform@pve --roles NumaformNet",
-			"pveum user token add numaform@pve scaler --privsep 0",
+			`pveum user token add numaform@pve scaler --privsep 0 --output-format json | sed -n 's/.*"value" *: *"\([^"]*\)".*/\1/p'`,
 		}},
 		{"a pool, two storages, one for seeds, a CPU model", proxmox.Reach{Pool: "k8s", Disks: []string{"tank", "local"}, Seeds: []string{"local"}, CPUModels: []string{"tuned"}}, []string{
 			"pveum pool add k8s",
@@ -105,7 +105,7 @@ func TestPveum(t *testing.T) {
 			"pveum acl modify /storage/local --users numaform@pve --roles NumaformSeed",
 			"pveum acl modify /mapping/cpu/tuned --users numaform@pve --roles NumaformCPU",
 			"pveum acl modify /sdn/zones --users numaform@pve --roles NumaformNet",
-			"pveum user token add numaform@pve scaler --privsep 0",
+			`pveum user token add numaform@pve scaler --privsep 0 --output-format json | sed -n 's/.*"value" *: *"\([^"]*\)".*/\1/p'`,
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -114,13 +114,14 @@ func TestPveum(t *testing.T) {
 			if diff := cmp.Diff(test.want, lines); diff != "" {
 				t.Errorf("lines (-want +got):\n%s", diff)
 			}
-			runs(t, lines)
+			runs(t, lines, test.reach.PveumDelete(tokenID))
 		})
 	}
 }
 
-// runs runs the commands on Proxmox VE 8 and 9.
-func runs(t *testing.T, lines []string) {
+// runs runs the commands on Proxmox VE 8 and 9, and those that delete what they created,
+// which allow running the first ones again.
+func runs(t *testing.T, lines, deletes []string) {
 	t.Helper()
 	for _, version := range []string{"8.4", "9.0"} {
 		server, cfg := simulate(t, pvesim.Config{
@@ -145,6 +146,11 @@ func runs(t *testing.T, lines []string) {
 		}
 		if !have["/"].Has("Sys.Audit", false) || have["/"].Has("Sys.Audit", true) || !have["/vms"].Has("VM.Audit", true) || len(have["/access"]) > 0 {
 			t.Errorf("Proxmox VE %s: %v", version, have)
+		}
+		for _, line := range slices.Concat(deletes, lines) {
+			if _, err := server.Shell(line); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

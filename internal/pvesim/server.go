@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/numaform/numaform/internal/simprogram"
@@ -193,10 +195,20 @@ func (s *Server) SetAgentExec(exec AgentExec) {
 }
 
 // Shell runs a command line as root on a host, such as `pveum pool add`. It returns the
-// secret of a new token, and otherwise no output.
+// secret of a new token, and otherwise no output. A real shell runs the filter after a
+// pipe.
 func (s *Server) Shell(line string) (out string, err error) {
-	err = s.program.Call(context.Background(), "POST", "/shell", line, &out)
-	return out, err
+	line, filter, piped := strings.Cut(line, " | ")
+	if err := s.program.Call(context.Background(), "POST", "/shell", line, &out); err != nil || !piped {
+		return out, err
+	}
+	command := exec.Command("sh", "-c", filter) //nolint:gosec // a test's own command
+	command.Stdin = strings.NewReader(out)
+	filtered, err := command.Output()
+	if err != nil {
+		return "", fmt.Errorf("running %q: %w", filter, err)
+	}
+	return strings.TrimRight(string(filtered), "\n"), nil
 }
 
 // Pvesh runs `pvesh get PATH` or `pvesh set PATH` as root on a host, and returns the data

@@ -13,9 +13,11 @@ import (
 )
 
 // Shell runs a command line as root on a host: `pveum pool add`, `pveum pool modify`,
-// `pveum role add`, `pveum role modify`, `pveum user add`, `pveum user token add`, `pveum
-// user token modify`, `pveum acl modify`, `qm set` and `qm template`. It returns the secret
-// of a new token, and otherwise no output. An unknown command or option is an error.
+// `pveum pool delete`, `pveum role add`, `pveum role modify`, `pveum role delete`, `pveum
+// user add`, `pveum user delete`, `pveum user token add`, `pveum user token modify`, `pveum
+// acl modify`, `qm set`, `qm template` and `qm destroy`. It returns the secret of a new
+// token, with --output-format json as Proxmox prints it, and otherwise no output. An unknown
+// command or option is an error.
 func (s *Server) Shell(line string) (string, error) {
 	words, err := shellWords(line)
 	if err != nil {
@@ -121,6 +123,14 @@ func (s *Server) administer(c shellCommand) (string, error) {
 		return "", s.asRoot(c, http.MethodPost, func(name string) (string, map[string]string) { return "/pools", map[string]string{"poolid": name} })
 	case "pveum pool modify":
 		return "", s.asRoot(c, http.MethodPut, func(name string) (string, map[string]string) { return "/pools/" + name, nil }, "vms")
+	case "pveum pool delete":
+		return "", s.asRoot(c, http.MethodDelete, func(name string) (string, map[string]string) { return "/pools/" + name, nil })
+	case "pveum role delete":
+		return "", s.asRoot(c, http.MethodDelete, func(name string) (string, map[string]string) { return "/access/roles/" + name, nil })
+	case "pveum user delete":
+		return "", s.asRoot(c, http.MethodDelete, func(name string) (string, map[string]string) { return "/access/users/" + name, nil })
+	case "qm destroy":
+		return "", s.onGuest(c, http.MethodDelete, "")
 	case "qm template":
 		return "", s.onGuest(c, http.MethodPost, "/template")
 	case "qm set":
@@ -132,7 +142,7 @@ func (s *Server) administer(c shellCommand) (string, error) {
 // onGuest runs a command for a guest on the guest's host.
 func (s *Server) onGuest(c shellCommand, method, below string) error {
 	options := []string{"agent", "boot", "delete", "name", "tags", "description"}
-	if below == "/template" {
+	if below != "/config" {
 		options = nil
 	}
 	return s.asRoot(c, method, func(id string) (string, map[string]string) {
@@ -210,7 +220,7 @@ func (a *access) administer(c shellCommand) (out string, err error) {
 			err = a.addUser(args[0])
 		}
 	case "pveum user token add", "pveum user token modify":
-		if args, err = c.take(2, "privsep", "expire"); err == nil {
+		if args, err = c.take(2, "privsep", "expire", "output-format"); err == nil {
 			out, err = a.setToken(args[0]+"!"+args[1], args[0], c)
 		}
 	case "pveum role add", "pveum role modify":
@@ -255,8 +265,11 @@ func (a *access) setToken(id, user string, c shellCommand) (string, error) {
 		return "", err
 	}
 	a.tokens[id] = token
-	if !add {
+	switch {
+	case !add:
 		return "", nil
+	case c.options["output-format"] == "json":
+		return fmt.Sprintf(`{"full-tokenid":%q,"info":{"privsep":%q},"value":%q}`, id, c.options["privsep"], token.Secret), nil
 	}
 	return token.Secret, nil
 }
