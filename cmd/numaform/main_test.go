@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"numaform": main,
+		"numaform": main, "kubectl-numaform": main,
 		// The programs of docs/first-node.md.
 		"ssh": ssh, "scp": scp, "pveum": hostProgram("pveum"), "qm": hostProgram("qm"),
 	})

@@ -31,6 +31,9 @@ const (
 
 // Process is the environment of a command.
 type Process struct {
+	// Program is the name that the program was called by, such as kubectl-numaform, as which
+	// kubectl runs a plugin; empty means numaform.
+	Program string
 	// Version is the program's version.
 	Version        string
 	Args           []string
@@ -104,12 +107,15 @@ func newRoot(process Process) *cobra.Command {
 		},
 		RunE: func(command *cobra.Command, _ []string) error { return command.Help() },
 	}
+	if strings.HasPrefix(process.Program, "kubectl-") {
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl numaform"}
+	}
 	root.SetVersionTemplate("numaform {{.Version}}\n")
 	root.SetFlagErrorFunc(func(command *cobra.Command, err error) error {
 		return usageError{withSuggestion(command, process.Args, err)}
 	})
 	root.AddCommand(newInit(process), newDoctor(process), newStatus(process), newGet(process), newPlan(process), newDrift(process), newExplain(process), newHistory(process))
-	root.AddCommand(newPolicy(process), newTopology(process), newController(process), newEvacuate(process), newConformance(process))
+	root.AddCommand(newPolicy(process), newTopology(process), newController(process), newEvacuate(process), newConformance(process), newSupportBundle(process), newMan(process))
 	root.AddCommand(newChanges(process)...)
 	root.AddCommand(newPlans(process)...)
 	root.AddCommand(newSwitches(process)...)
@@ -133,6 +139,9 @@ func finish(command *cobra.Command, examples map[string]string) {
 	if command.Example == "" {
 		command.Example = examples[command.Name()]
 	}
+	if name := command.Root().DisplayName(); name != "numaform" {
+		command.Example = strings.ReplaceAll("\n"+command.Example, "\n  numaform ", "\n  "+name+" ")[1:]
+	}
 	completeChoices(command)
 	check := command.Args
 	if check == nil {
@@ -153,9 +162,10 @@ func finish(command *cobra.Command, examples map[string]string) {
 // such as NODE.
 func arguments(least, most int) cobra.PositionalArgs {
 	return func(command *cobra.Command, args []string) error {
-		path := strings.TrimPrefix(command.CommandPath(), command.Root().Name()+" ")
+		name := command.Root().DisplayName()
+		path := strings.TrimPrefix(command.CommandPath(), name+" ")
 		_, operands, _ := strings.Cut(command.Use, " ")
-		usage := strings.TrimSpace("numaform " + path + " " + operands)
+		usage := strings.TrimSpace(name + " " + path + " " + operands)
 		switch {
 		case command.HasSubCommands() && len(args) > 0:
 			return unknownCommand(command, args[0])

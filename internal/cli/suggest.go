@@ -15,7 +15,10 @@ import (
 // command's flags. Cobra parses the flags after an unknown subcommand as its parent's, so
 // the unknown subcommand is the mistake, not the flag.
 func withSuggestion(command *cobra.Command, args []string, err error) error {
-	depth := len(strings.Fields(command.CommandPath())) - 1
+	depth := 0
+	for c := command; c.HasParent(); c = c.Parent() {
+		depth++
+	}
 	if command.HasAvailableSubCommands() && len(args) > depth && !strings.HasPrefix(args[depth], "-") {
 		return unknownCommand(command, args[depth])
 	}
