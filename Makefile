@@ -202,10 +202,12 @@ release-build: $(IMAGE_TOFU) $(IMAGE_PROVIDER) $(IMAGE_NUMAFORM) $(HELM)
 		mkdir -p $(RELEASE)/$$platform && CGO_ENABLED=0 GOOS=$${platform%_*} GOARCH=$${platform#*_} \
 			go build -ldflags '-s -w -X main.version=$(VERSION)' -o $(RELEASE)/$$platform/ $$programs || exit 1; \
 	done
+	@rm -rf $(RELEASE)/man
+	go run -ldflags '-s -w' ./cmd/numaform man $(RELEASE)/man
 
 # release-pack packs the built programs. Only make release builds them with the settings above.
 .PHONY: release-pack
-release-pack: export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null))
+release-build release-pack: export SOURCE_DATE_EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null))
 release-pack:
 	@rm -rf dist $(RELEASE)/chart
 	@$(MAKE) --no-print-directory image-pack VERSION='$(RELEASE_VERSION)'
@@ -220,6 +222,10 @@ release-pack:
 .PHONY: publish
 publish: ## push the image and chart that make release built in dist/ to their registries
 	@cd tools/release && GOWORK=off go run . publish -out '$(CURDIR)/dist' -image '$(IMAGE_NAME)' -chart '$(CHART_NAME)'
+
+.PHONY: man
+man: ## write the man pages of all commands to dist/man
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) go run ./cmd/numaform man dist/man
 
 .PHONY: lint
 lint: $(LINT) ## run the linters of .golangci.yml

@@ -72,6 +72,9 @@ func TestReleaseIsReproducible(t *testing.T) {
 	if diff := cmp.Diff(string(want), strings.Join(names, "\n")+"\n"); diff != "" {
 		t.Errorf("the release has the files (-want +got):\n%s", diff)
 	}
+	if page := run(t, nil, dists[0], "tar", "-xzOf", "numaform_1.2.3-rc.1_linux_amd64.tar.gz", "man/man1/numaform.1"); string(page) != ".TH NUMAFORM 1\n" {
+		t.Errorf("the archive's man page is %q", page)
+	}
 	checkSignature(t, dists[0])
 	checkChart(t, dists[0])
 }
@@ -120,6 +123,7 @@ func smallPrograms(t *testing.T) string {
 			"release/linux_"+arch+"/numaform", "release/linux_"+arch+"/numaform-agent")
 		build("darwin", arch, "release/darwin_"+arch+"/numaform")
 	}
+	write(t, filepath.Join(tools, "release", "man", "numaform.1"), ".TH NUMAFORM 1\n")
 	return tools
 }
 

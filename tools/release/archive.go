@@ -26,16 +26,21 @@ type entry struct {
 	content []byte
 }
 
-// archives packs numaform for each platform, and numaform-agent for each platform of Linux.
+// archives packs numaform with its man pages for each platform, and numaform-agent for each
+// platform of Linux.
 func (c *config) archives() error {
+	pages, err := c.manPages()
+	if err != nil {
+		return err
+	}
 	for _, platform := range platforms {
-		if err := c.archive("numaform", platform, "LICENSE"); err != nil {
+		if err := c.archive("numaform", platform, pages, "LICENSE"); err != nil {
 			return err
 		}
 		if !strings.HasPrefix(platform, "linux_") {
 			continue
 		}
-		if err := c.archive("numaform-agent", platform, "LICENSE", "packaging/numaform-agent.yaml", "packaging/numaform-agent.service",
+		if err := c.archive("numaform-agent", platform, nil, "LICENSE", "packaging/numaform-agent.yaml", "packaging/numaform-agent.service",
 			"packaging/numaform-agent-publish.service", "packaging/numaform-agent-publish.timer"); err != nil {
 			return err
 		}
@@ -48,8 +53,29 @@ func (c *config) archiveName(program, platform string) string {
 	return program + "_" + c.version + "_" + platform + ".tar.gz"
 }
 
-// archive packs a program, with other files of the repository, into an archive.
-func (c *config) archive(program, platform string, others ...string) error {
+// manPages returns the man pages of numaform's commands.
+func (c *config) manPages() ([]entry, error) {
+	paths, err := filepath.Glob(filepath.Join(c.programs, "man", "*.1")) // sorted
+	if err != nil {
+		return nil, err
+	}
+	if len(paths) == 0 {
+		return nil, fmt.Errorf("%s contains no man page: run make release", filepath.Join(c.programs, "man"))
+	}
+	var pages []entry
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		pages = append(pages, entry{name: "man/man1/" + filepath.Base(path), mode: 0o644, content: content})
+	}
+	return pages, nil
+}
+
+// archive packs a program, with more entries and other files of the repository, into an
+// archive.
+func (c *config) archive(program, platform string, more []entry, others ...string) error {
 	content, err := os.ReadFile(filepath.Join(c.programs, platform, program))
 	if err != nil {
 		return err
@@ -62,7 +88,7 @@ func (c *config) archive(program, platform string, others ...string) error {
 		}
 		entries = append(entries, entry{name: path.Base(other), mode: 0o644, content: content})
 	}
-	packed, err := tarGzip(entries, c.epoch)
+	packed, err := tarGzip(append(entries, more...), c.epoch)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ type config struct {
 	// root is the root directory of the repository.
 	root string
 	// programs contains a directory of numaform's programs for each platform, such as
-	// linux_amd64. image contains a directory of the image's programs for each
+	// linux_amd64, and the directory man with man pages. image contains a directory of the image's programs for each
 	// architecture.
 	programs, image string
 	// chart is the packed chart.
