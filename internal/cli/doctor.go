@@ -24,7 +24,7 @@ import (
 // doctorOptions are the flags of doctor.
 type doctorOptions struct {
 	options
-	smokeTest        bool
+	smokeTest, fix   bool
 	class, namespace string
 }
 
@@ -35,11 +35,13 @@ func newDoctor(process Process) *cobra.Command {
 		Short: "Check numaform's requirements, and explain how to fix each problem",
 		Long: "Check engine and provider, configuration, certificate, credential, privileges, hosts, topology, templates, storages, VMIDs and locks. " +
 			"Each line is the result of one check: ok, warn, fail, or skip if it depends on a failed check. The command changes nothing, except with " +
-			"--smoke, which creates and removes a small VM with plan, guard and apply. It exits with 1 if a check fails.",
+			"--smoke, which creates and removes a small VM with plan, guard and apply, and with --fix, which creates the state directory and removes " +
+			"the access of other users to it and to the files with secrets, and prints the commands for the other problems. It exits with 1 if a check fails.",
 		Example: "  numaform doctor                                # checks that need no ProxmoxNodeClass\n" +
 			"  numaform doctor -f manifests/                  # also check the ProxmoxNodeClasses in files\n" +
 			"  numaform doctor --kubeconfig ~/.kube/config    # also check those in a cluster\n" +
 			"  numaform doctor -f manifests/ --smoke          # also create and remove a VM\n" +
+			"  numaform doctor -f manifests/ --fix            # fix what is safe, and print commands for the rest\n" +
 			"  numaform doctor -o json | jq '.findings[] | select(.status == \"fail\")'",
 		RunE: func(command *cobra.Command, _ []string) error { return runDoctor(command.Context(), process, &o) },
 	}
@@ -49,6 +51,7 @@ func newDoctor(process Process) *cobra.Command {
 	registerKubeconfig(flags, &o.kubeconfig, "kubeconfig of the cluster with the ProxmoxNodeClasses to check")
 	flags.StringVarP(&o.namespace, "namespace", "n", "numaform", "namespace in which numaform runs, the default for Secrets of ProxmoxNodeClasses")
 	registerOutput(flags, &o.output)
+	flags.BoolVar(&o.fix, "fix", false, "create missing private directories, restrict the access to secrets, and print commands for the other problems")
 	flags.BoolVar(&o.smokeTest, "smoke", false, "create and remove one small VM, if no check failed")
 	flags.StringVar(&o.class, "smoke-class", "", "ProxmoxNodeClass of the smoke test; empty means the first")
 	return command
@@ -63,6 +66,9 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 		return usageError{errors.New("--smoke requires a ProxmoxNodeClass: pass manifests with -f, or a cluster with --kubeconfig")}
 	}
 	checks := o.checks(ctx, process)
+	if o.fix {
+		repair(process, checks)
+	}
 	report := doctor.Run(ctx, checks)
 	failed := report.Count(doctor.Fail)
 	if o.smokeTest {
@@ -93,6 +99,9 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 		if w.err != nil {
 			return w.err
 		}
+	}
+	if o.fix {
+		printCommands(process, report)
 	}
 	if failed > 0 {
 		return exitError{ExitFailed}
@@ -135,6 +144,7 @@ func (o *doctorOptions) checks(ctx context.Context, process Process) doctor.Conf
 		checks.File = "environment"
 	}
 	checks.ClusterID = config.ClusterID
+	checks.SecretFiles = config.SecretFiles()
 	checks.PluginDir = config.Engine.PluginDir
 	checks.Engine = state.EngineConfig{Binary: config.Engine.Binary, Version: config.Engine.Version}
 	if config.StateDir != "" {

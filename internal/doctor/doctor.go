@@ -56,7 +56,9 @@ type Config struct {
 	PluginDir string
 	// StateDir is the directory for data of this machine.
 	StateDir string
-	Regions  []Region
+	// SecretFiles are the files with secrets that the configuration names.
+	SecretFiles []string
+	Regions     []Region
 	// Classes are the classes in manifests or a cluster, and ClassesBroken the error of
 	// reading them. Named is false without manifests and without a cluster.
 	Classes       []v1alpha1.ProxmoxNodeClass
@@ -169,6 +171,7 @@ func Run(ctx context.Context, config Config) Report {
 	e.ok("config", config.File, "can be read")
 	e.engine(ctx)
 	e.stateDir()
+	e.secretFiles()
 	switch {
 	case config.ClassesBroken != nil:
 		e.failed("classes", "", config.ClassesBroken)

@@ -159,6 +159,16 @@ func (c *Config) FleetDir() string {
 	return filepath.Join(c.Fleet.Dir, filepath.FromSlash(c.Fleet.Git.Subdir))
 }
 
+// SecretFiles returns the files with secrets that the configuration names.
+func (c *Config) SecretFiles() []string {
+	var files []string
+	for i := range c.Clusters {
+		files = append(files, c.Clusters[i].TokenSecretFile, c.Clusters[i].PasswordFile)
+	}
+	files = append(files, c.Fleet.Git.SSHKeyFile, c.History.KeyFile)
+	return slices.DeleteFunc(files, func(path string) bool { return path == "" })
+}
+
 // OpenStore returns the fleet's store, with a history sealed by this installation's key.
 // It makes no requests.
 func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed, error) {
