@@ -40,6 +40,8 @@ type Process struct {
 	Environ        []string
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
+	// color is the value of --color; nil means never.
+	color *string
 }
 
 // usageError is an error in the command line.
@@ -96,6 +98,7 @@ func Run(ctx context.Context, process Process) int {
 }
 
 func newRoot(process Process) *cobra.Command {
+	process.color = new(string)
 	root := &cobra.Command{
 		Use:           "numaform",
 		Short:         "Autoscale Kubernetes nodes on Proxmox VE; every change is a readable diff",
@@ -110,6 +113,7 @@ func newRoot(process Process) *cobra.Command {
 	if strings.HasPrefix(process.Program, "kubectl-") {
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl numaform"}
 	}
+	root.PersistentFlags().Var(choose(process.color, "auto", "always", "never"), "color", "use colors: auto, always or never; auto uses them in a terminal, unless NO_COLOR is set")
 	root.SetVersionTemplate("numaform {{.Version}}\n")
 	root.SetFlagErrorFunc(func(command *cobra.Command, err error) error {
 		return usageError{withSuggestion(command, process.Args, err)}
@@ -202,7 +206,9 @@ func variableOf(flag *pflag.Flag) string {
 // subcommands.
 func flagVariables(command *cobra.Command) []string {
 	var variables []string
-	command.Flags().VisitAll(func(flag *pflag.Flag) { variables = append(variables, variableOf(flag)) })
+	add := func(flag *pflag.Flag) { variables = append(variables, variableOf(flag)) }
+	command.Flags().VisitAll(add)
+	command.PersistentFlags().VisitAll(add)
 	for _, subcommand := range command.Commands() {
 		variables = append(variables, flagVariables(subcommand)...)
 	}

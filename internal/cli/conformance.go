@@ -99,7 +99,7 @@ func (o *conformanceOptions) compare(ctx context.Context, process Process) error
 	if bounds := (*conformance.BoundsError)(nil); errors.As(err, &bounds) {
 		return usageError{bounds}
 	}
-	w := &printer{w: process.Stdout}
+	w := newPrinter(process)
 	w.conformance(&report)
 	err = errors.Join(err, w.err)
 	if o.report != "" {

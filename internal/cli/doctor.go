@@ -91,7 +91,7 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 			return err
 		}
 	} else {
-		w := &printer{w: process.Stdout}
+		w := newPrinter(process)
 		for _, finding := range report.Grouped() {
 			w.printf("%-5s %-11s %s\n", finding.Status, finding.Check, finding.Line())
 		}

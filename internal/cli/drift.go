@@ -253,7 +253,7 @@ func (d *drifted) print(process Process, o *options) error {
 		return printData(process, o.output, r)
 	}
 
-	w := &printer{w: process.Stdout}
+	w := newPrinter(process)
 	w.heading("VMs and their files")
 	var counts []string
 	for _, class := range scaler.DriftClasses() {

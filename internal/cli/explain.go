@@ -45,7 +45,7 @@ func newExplain(process Process) *cobra.Command {
 			if o.output != "text" {
 				return printData(process, o.output, x)
 			}
-			w := &printer{w: process.Stdout}
+			w := newPrinter(process)
 			w.explanation(x)
 			return w.err
 		},

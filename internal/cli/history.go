@@ -61,7 +61,7 @@ func newHistory(process Process) *cobra.Command {
 			if output != "text" {
 				return printData(process, output, append([]audit.Entry{}, entries...)) // an empty list, not null
 			}
-			w := &printer{w: process.Stdout}
+			w := newPrinter(process)
 			w.history(entries, len(args) > 0)
 			return w.err
 		},
@@ -198,11 +198,7 @@ func (w *printer) entry(entry *audit.Entry) {
 	} {
 		for i := range group.vms {
 			vm := &group.vms[i]
-			w.printf("  %-8s %s on %s", group.lead, vm.Name, vm.Host)
-			if vm.Reason != "" {
-				w.printf(": %s", vm.Reason)
-			}
-			w.printf("\n")
+			w.printf("%s\n", strings.TrimSuffix(fmt.Sprintf("  %-8s %s on %s: %s", group.lead, vm.Name, vm.Host, vm.Reason), ": "))
 		}
 	}
 	for _, host := range change.Hosts {

@@ -95,7 +95,7 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 		return err
 	}
 
-	w := &printer{w: process.Stdout}
+	w := newPrinter(process)
 	w.printf("# Run these commands as root on one host of the Proxmox cluster (Proxmox VE 8 or 9).\n")
 	reach := o.reach()
 	if o.found.hasPool(o.pool) {
@@ -103,7 +103,7 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 		reach.PoolExists = true
 	}
 	for _, line := range reach.Pveum(o.tokenID) {
-		w.printf("%s\n", line)
+		w.raw(line + "\n")
 	}
 	if w.err != nil {
 		return w.err
@@ -119,7 +119,7 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 	if o.pool != "" {
 		steps = append(steps, fmt.Sprintf("add the templates to the pool with pveum pool modify %s --vms VMID,VMID, and set spec.pool of your own ProxmoxNodeClasses", o.pool))
 	}
-	w = &printer{w: process.Stderr}
+	w = &printer{Terminal: process.terminal(process.Stderr), w: process.Stderr}
 	dir := filepath.Join(filepath.Dir(o.config), manifestsDir)
 	steps = append(steps, "run numaform doctor -f "+dir, "run numaform plan -f "+dir)
 	w.printf("\nWrote %s. Next steps:\n", strings.Join(append([]string{o.config}, written...), ", "))

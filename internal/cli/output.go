@@ -8,14 +8,13 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 
 	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/term"
 )
 
 // choice is the value of a flag that accepts only some values.
@@ -73,34 +72,56 @@ func printData(process Process, output string, value any) error {
 	return encoder.Encode(value)
 }
 
-// printer writes a report. It stops at the first error and stores it, so that callers check
-// for an error only once.
+// printer writes a report for a terminal. It stops at the first error and stores it, so
+// that callers check for an error only once.
 type printer struct {
+	term.Terminal
 	w   io.Writer
 	err error
 }
 
-// Write does nothing if an earlier write failed.
-func (w *printer) Write(text []byte) (int, error) {
-	if w.err != nil {
-		return 0, w.err
-	}
-	var n int
-	n, w.err = w.w.Write(text)
-	return n, w.err
+// newPrinter returns a printer for stdout.
+func newPrinter(process Process) *printer {
+	return &printer{Terminal: process.terminal(process.Stdout), w: process.Stdout}
 }
 
-func (w *printer) printf(format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
+// terminal describes the place that w writes to, with the width and colors that the process
+// asks for.
+func (p *Process) terminal(w io.Writer) term.Terminal {
+	color := "never"
+	if p.color != nil {
+		color = *p.color
+	}
+	return term.Of(w, p.Environ, color)
+}
+
+// raw writes text unchanged, such as a diff or a map.
+func (w *printer) raw(text string) {
+	if w.err == nil {
+		_, w.err = io.WriteString(w.w, text)
+	}
+}
+
+// printf writes whole lines, wrapped at words to the width of the terminal.
+func (w *printer) printf(format string, args ...any) {
+	w.raw(w.Fill(fmt.Sprintf(format, args...), 2))
+}
 
 func (w *printer) heading(text string) {
-	w.printf("\n%s\n%s\n", text, strings.Repeat("─", len([]rune(text))))
+	w.printf("\n%s\n%s\n", w.Bold(text), strings.Repeat("─", len([]rune(text))))
 }
 
-// table aligns tab-separated columns of the rows that fill writes.
+// table aligns the tab-separated columns of the rows that fill writes. The indentation of
+// the first row applies to all rows.
 func (w *printer) table(fill func(table io.Writer)) {
-	table := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
-	fill(table)
-	_ = table.Flush() // the printer stores the error
+	var text strings.Builder
+	fill(&text)
+	indent := len(text.String()) - len(strings.TrimLeft(text.String(), " "))
+	var rows [][]string
+	for line := range strings.Lines(text.String()) {
+		rows = append(rows, strings.Split(strings.TrimLeft(strings.TrimSuffix(line, "\n"), " "), "\t"))
+	}
+	w.raw(w.Table(indent, rows))
 }
 
 // counted returns a count with its noun in the singular or plural.
@@ -109,22 +130,6 @@ func counted(n int, thing string) string {
 		thing += "s"
 	}
 	return fmt.Sprintf("%d %s", n, thing)
-}
-
-// pipeWidth is the width of maps if stdout is not a terminal.
-const pipeWidth = 100
-
-// width returns the number of columns of the terminal at stdout.
-func width(process Process) int {
-	file, ok := process.Stdout.(interface{ Fd() uintptr })
-	if !ok {
-		return pipeWidth
-	}
-	columns, _, err := term.GetSize(int(file.Fd()))
-	if err != nil || columns <= 0 {
-		return pipeWidth
-	}
-	return columns
 }
 
 // atTerminal reports whether stdin is a terminal, so that a user can answer questions.

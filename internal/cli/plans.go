@@ -43,10 +43,11 @@ func newPlans(process Process) []*cobra.Command {
 			case output != "text":
 				return printData(process, output, plan)
 			}
-			w := &printer{w: process.Stdout}
+			w := newPrinter(process)
 			w.scalePlan(plan)
 			if phaseOf(plan) == v1alpha1.ScalePlanPending && plan.Spec.Approve == "" {
-				w.printf("\nTo approve:  numaform approve %s --hash %s\nTo reject:   numaform reject %s --reason …\n", plan.Name, plan.Spec.PlanHash, plan.Name)
+				w.printf("\nTo approve:  %s\nTo reject:   numaform reject %s --reason …\n",
+					w.Command(fmt.Sprintf("numaform approve %s --hash %s", plan.Name, plan.Spec.PlanHash), len("To approve:  ")), plan.Name)
 			}
 			return w.err
 		},
@@ -114,7 +115,7 @@ func printPlans(ctx context.Context, process Process, c client.Client, output st
 		_, err := fmt.Fprintln(process.Stdout, "No changes are pending approval.")
 		return err
 	}
-	w := &printer{w: process.Stdout}
+	w := newPrinter(process)
 	w.table(func(table io.Writer) {
 		fmt.Fprintln(table, "NAME\tPHASE\tDIRECTION\tGUARD\tCHANGE\tEXPIRES")
 		for i := range list.Items {
@@ -171,7 +172,7 @@ func (w *printer) scalePlan(plan *v1alpha1.ScalePlan) {
 		}
 	}
 	w.heading("Diff")
-	w.printf("%s\n", strings.TrimRight(spec.Diff, "\n"))
+	w.raw(strings.TrimRight(spec.Diff, "\n") + "\n")
 	if phaseOf(plan) == v1alpha1.ScalePlanPending {
 		w.planSummary(spec)
 	}
@@ -268,7 +269,7 @@ func (d *decision) approve(ctx context.Context, process Process, plan *v1alpha1.
 		if !atTerminal(process) {
 			return "", usageError{errors.New("approve: stdin is not a terminal: add --hash, as printed by numaform plans NAME")}
 		}
-		w := &printer{w: process.Stdout}
+		w := newPrinter(process)
 		if w.scalePlan(plan); w.err != nil {
 			return "", w.err
 		}

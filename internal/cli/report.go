@@ -187,13 +187,13 @@ func (p *proposal) print(process Process, o *options) error {
 		return printData(process, o.output, r)
 	}
 
-	w := &printer{w: process.Stdout}
+	w := newPrinter(process)
 	w.pods(r.Pods)
 	w.woken(r.Woken)
 	w.vms(r.VMs, o.verbose)
 	w.actions(r.Actions)
 	if o.verbose && !p.change.Empty() {
-		w.maps(p, width(process))
+		w.maps(p, w.Width)
 	}
 	w.files(r.Files, o)
 	w.plans(r.Hosts)
@@ -321,7 +321,7 @@ func (w *printer) maps(p *proposal, columns int) {
 		after := cpumap.Owners(&remaining, vmsOn(&p.change.After, id))
 		draw := func(heading string, owners cpumap.Ownership) {
 			w.heading(fmt.Sprintf(heading, id))
-			w.printf("%s", cpumap.Text(host, owners, cpumap.Options{Width: columns}))
+			w.raw(cpumap.Text(host, owners, cpumap.Options{Width: columns}))
 		}
 		if maps.Equal(before.CPUs, after.CPUs) && maps.Equal(before.BoundMiB, after.BoundMiB) {
 			draw("CPUs of %s (unchanged)", after)
@@ -353,7 +353,7 @@ func (w *printer) files(files []fileReport, o *options) {
 	switch {
 	case o.verbose || o.diff:
 		for _, file := range nodes {
-			w.printf("\n%s", file.Diff)
+			w.raw("\n" + file.Diff)
 		}
 	case len(nodes) > 0:
 		w.printf("  --diff shows the diff of the node files; --verbose also shows the reason for each placement and the owner of each CPU\n")

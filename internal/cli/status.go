@@ -107,7 +107,7 @@ func newStatus(process Process) *cobra.Command {
 			if o.output != "text" {
 				return printData(process, o.output, r)
 			}
-			w := &printer{w: process.Stdout}
+			w := newPrinter(process)
 			w.status(r)
 			return w.err
 		},
@@ -136,7 +136,7 @@ func newGet(process Process) *cobra.Command {
 			if o.output != "text" {
 				return printData(process, o.output, kind.data(r))
 			}
-			w := &printer{w: process.Stdout}
+			w := newPrinter(process)
 			kind.print(w, r)
 			return w.err
 		}}

@@ -66,10 +66,12 @@ func unknownCommand(command *cobra.Command, name string) error {
 
 // completeChoices completes the values of the flags that accept only some.
 func completeChoices(command *cobra.Command) {
-	command.Flags().VisitAll(func(flag *pflag.Flag) {
+	complete := func(flag *pflag.Flag) {
 		if choice, ok := flag.Value.(*choice); ok {
 			// It fails only for a flag that does not exist or already has completions.
 			_ = command.RegisterFlagCompletionFunc(flag.Name, cobra.FixedCompletions(choice.choices, cobra.ShellCompDirectiveNoFileComp))
 		}
-	})
+	}
+	command.Flags().VisitAll(complete)
+	command.PersistentFlags().VisitAll(complete)
 }

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -125,13 +124,7 @@ func readFleet(ctx context.Context, process Process, config *operator.Config, o 
 
 // draw returns a map of each host, followed by the state of its agent.
 func draw(process Process, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership, clusterID string) []byte {
-	columns := width(process)
-	for _, entry := range process.Environ {
-		text, ok := strings.CutPrefix(entry, "COLUMNS=")
-		if value, err := strconv.Atoi(text); ok && err == nil && value > 0 && columns == pipeWidth {
-			columns = value // without a terminal
-		}
-	}
+	columns := process.terminal(process.Stdout).Width
 	var out bytes.Buffer
 	for i := range hosts {
 		host := &hosts[i]

@@ -37,6 +37,7 @@ func Table() []Row {
 		{Package: "internal/plainyaml", Floor: 0, Pure: true},
 		{Package: "internal/scratch", Floor: 0},
 		{Package: "internal/simprogram", Floor: 0, Support: true},
+		{Package: "internal/term", Floor: 0},
 		{Package: "internal/workdir", Floor: 0},
 		{Package: "modules", Floor: 0, Pure: true},
 		{Package: "topology", Floor: 0, Pure: true},

@@ -1,0 +1,151 @@
+// Package term fits the output of commands to a terminal: its width, colors, wrapped text,
+// tables and a progress line. It never breaks a word that fits on a line. Into a pipe or a
+// file it does not wrap, so that programs read whole lines. Start at Of.
+package term
+
+import (
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/charmbracelet/x/ansi"
+	"github.com/mattn/go-isatty"
+	"golang.org/x/term"
+)
+
+// MinWidth is the number of columns that output needs, and PipeWidth the width of drawings
+// if the output is neither a terminal nor limited by COLUMNS.
+const (
+	MinWidth  = 60
+	PipeWidth = 100
+)
+
+// Terminal describes the place where a command prints. The zero value is a pipe.
+type Terminal struct {
+	// Width is the number of columns of drawings, at least MinWidth.
+	Width int
+	// Wrap limits text and tables to Width. It is false for a pipe or a file.
+	Wrap bool
+	// Color allows colors.
+	Color bool
+	// Live is true for a terminal, where a progress line can be redrawn.
+	Live bool
+}
+
+// Of describes the place that w writes to. COLUMNS in environ is the width if w is not a
+// terminal. Color is auto, always or never; auto uses colors in a terminal, unless environ
+// contains NO_COLOR or TERM=dumb.
+func Of(w io.Writer, environ []string, color string) Terminal {
+	values := map[string]string{}
+	for _, entry := range environ {
+		if name, value, ok := strings.Cut(entry, "="); ok {
+			values[name] = value
+		}
+	}
+	t := Terminal{Width: PipeWidth}
+	if file, ok := w.(interface{ Fd() uintptr }); ok && isatty.IsTerminal(file.Fd()) {
+		t.Live = values["TERM"] != "dumb"
+		if columns, _, err := term.GetSize(int(file.Fd())); err == nil && columns > 0 {
+			t.Width, t.Wrap = max(columns, MinWidth), true
+		}
+	}
+	if columns, err := strconv.Atoi(values["COLUMNS"]); err == nil && columns > 0 && !t.Wrap {
+		t.Width, t.Wrap = max(columns, MinWidth), true
+	}
+	t.Color = color == "always" || (color != "never" && t.Live && values["NO_COLOR"] == "")
+	return t
+}
+
+// Color is a color of text.
+type Color = ansi.BasicColor
+
+// The colors of changes and results.
+const (
+	Red     = ansi.Red
+	Green   = ansi.Green
+	Yellow  = ansi.Yellow
+	Magenta = ansi.Magenta
+)
+
+// Paint colors text, if the terminal allows colors.
+func (t Terminal) Paint(color Color, text string) string {
+	if !t.Color || text == "" {
+		return text
+	}
+	return ansi.NewStyle().ForegroundColor(color).Styled(text)
+}
+
+// Bold emphasizes text, if the terminal allows colors.
+func (t Terminal) Bold(text string) string {
+	if !t.Color || text == "" {
+		return text
+	}
+	return ansi.NewStyle().Bold().Styled(text)
+}
+
+// Fill wraps each line of text at spaces. Further lines of a wrapped line are indented by
+// hang columns more than its first one. A longer word is continued on the next line.
+func (t Terminal) Fill(text string, hang int) string {
+	if !t.Wrap {
+		return text
+	}
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if ansi.StringWidth(line) <= t.Width {
+			continue
+		}
+		content := strings.TrimLeft(line, " ")
+		indent := strings.Repeat(" ", min(len(line)-len(content), MinWidth/2))
+		after := "\n" + indent + strings.Repeat(" ", hang)
+		limit := t.Width - len(after) + 1
+		var parts []string
+		for _, part := range wrap(content, limit) {
+			parts = append(parts, strings.Split(ansi.Hardwrap(part, limit, true), "\n")...)
+		}
+		lines[i] = indent + strings.Join(parts, after)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// wrap splits text at spaces, and at commas in words such as 0-3,8-11, into lines of at most
+// limit columns. A longer word is a line of its own.
+func wrap(text string, limit int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		space := " "
+		for part := range strings.SplitAfterSeq(word, ",") {
+			switch {
+			case part == "":
+			case line == "":
+				line = part
+			case ansi.StringWidth(line+space+part) <= limit:
+				line += space + part
+			default:
+				lines = append(lines, line)
+				line = part
+			}
+			space = ""
+		}
+	}
+	return append(lines, line)
+}
+
+// shorten cuts the middle of a name, because similar names differ at their ends.
+func shorten(name string, limit int) string {
+	columns := ansi.StringWidth(name)
+	if columns <= limit {
+		return name
+	}
+	end := limit / 2
+	return ansi.Cut(name, 0, limit-end-1) + "…" + ansi.Cut(name, columns-end, columns)
+}
+
+// Command wraps a command line at spaces so that it can be copied: each line but the last
+// ends with a backslash. The first line starts after indent columns.
+func (t Terminal) Command(line string, indent int) string {
+	if !t.Wrap || indent+ansi.StringWidth(line) <= t.Width {
+		return line
+	}
+	return strings.Join(wrap(line, t.Width-indent-len(` \`)), " \\\n"+strings.Repeat(" ", indent))
+}
