@@ -1,13 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
@@ -31,9 +32,6 @@ type actionReport struct {
 	VMID   fleet.VMID      `json:"vmid"`
 	Host   topology.HostID `json:"host"`
 	Reason string          `json:"reason"`
-	// requested is set for the new VMs of this change, which are printed in a separate
-	// table.
-	requested bool
 }
 
 // actions returns the actions of the change on each VM: the planned ones, or without an
@@ -42,10 +40,10 @@ func (p *proposal) actions() []actionReport {
 	actions := []actionReport{}
 	if p.plans == nil {
 		for i := range p.change.Added {
-			actions = append(actions, actionOn(actionCreate, &p.change.Added[i], p.change.Added[i].Reason, true))
+			actions = append(actions, actionOn(actionCreate, &p.change.Added[i], p.change.Added[i].Reason))
 		}
 		for i := range p.change.Removed {
-			actions = append(actions, actionOn(actionDestroy, &p.change.Removed[i], reasonRemoved, false))
+			actions = append(actions, actionOn(actionDestroy, &p.change.Removed[i], reasonRemoved))
 		}
 		return actions
 	}
@@ -82,7 +80,7 @@ func (p *proposal) plannedActions(plan *scaler.RootPlan) []actionReport {
 			t := &targets[i]
 			vm := p.vm(plan, t)
 			action, reason := describe(t, &vm)
-			actions = append(actions, actionOn(action, &vm, reason, action == actionCreate && has(p.change.Added, t)))
+			actions = append(actions, actionOn(action, &vm, reason))
 		}
 	}
 	each(plan.Intent.Delete, func(t *guard.Target, _ *fleet.VM) (action, reason string) {
@@ -130,18 +128,26 @@ func (p *proposal) vm(plan *scaler.RootPlan, target *guard.Target) fleet.VM {
 	return vm
 }
 
-func actionOn(action string, vm *fleet.VM, reason string, requested bool) actionReport {
-	return actionReport{Action: action, Name: vm.Name, VMID: vm.VMID, Host: vm.Host, Reason: reason, requested: requested}
+func actionOn(action string, vm *fleet.VM, reason string) actionReport {
+	return actionReport{Action: action, Name: vm.Name, VMID: vm.VMID, Host: vm.Host, Reason: reason}
 }
 
-// actions prints the VMs other than the new VMs of this change, by action and reason.
-func (w *printer) actions(actions []actionReport) {
-	actions = slices.DeleteFunc(slices.Clone(actions), func(a actionReport) bool { return a.requested })
-	if len(actions) == 0 {
-		return
-	}
-	w.heading("Other VMs")
-	var totals []string
+// signs are the signs of actions, in the colors that engines use.
+var signs = map[string]struct {
+	sign  string
+	color term.Color
+}{
+	actionDestroy:  {"-", term.Red},
+	actionRecreate: {"-/+", term.Magenta},
+	actionCreate:   {"+", term.Green},
+	actionImport:   {"~", term.Yellow},
+	actionUpdate:   {"~", term.Yellow},
+	actionWake:     {"~", term.Yellow},
+}
+
+// totals counts actions in words, such as "create 2 VMs, destroy 1 VM".
+func totals(actions []actionReport) string {
+	var parts []string
 	for _, action := range actionOrder {
 		n := 0
 		for i := range actions {
@@ -150,32 +156,106 @@ func (w *printer) actions(actions []actionReport) {
 			}
 		}
 		if n > 0 {
-			totals = append(totals, fmt.Sprintf("%d to %s", n, action))
+			parts = append(parts, action+" "+counted(n, "VM"))
 		}
 	}
-	w.printf("  %s\n", strings.Join(totals, ", "))
-	w.table(func(table io.Writer) {
-		fmt.Fprint(table, "  ACTION\tVM\tVMID\tHOST\n")
-		for i := range actions {
-			fmt.Fprintf(table, "  %s\t%s\t%d\t%s\n", actions[i].Action, actions[i].Name, actions[i].VMID, actions[i].Host)
+	return strings.Join(parts, ", ")
+}
+
+// mostCreates is the number of new VMs that are listed individually by default.
+const mostCreates = 20
+
+// actions prints one table of all VMs that change. A reason that applies to several VMs is
+// printed once.
+func (w *printer) actions(r *report, verbose bool) {
+	if len(r.Actions) == 0 {
+		return
+	}
+	w.heading("VMs")
+	rows := [][]string{{"", "VM", "HOST", "CHANGE"}}
+	add := func(action, name, host, change string) {
+		rows = append(rows, []string{w.Paint(signs[action].color, signs[action].sign), name, host, change})
+	}
+	requested := map[string]*vmReport{}
+	for i := range r.VMs {
+		requested[r.VMs[i].Name] = &r.VMs[i]
+	}
+	folded := !verbose && len(requested) > mostCreates
+	reason := ""
+	actions := slices.Clone(r.Actions)
+	slices.SortStableFunc(actions, func(a, b actionReport) int {
+		order := cmp.Compare(slices.Index(actionOrder, a.Action), slices.Index(actionOrder, b.Action))
+		if requested[a.Name] != nil && requested[b.Name] != nil {
+			return order
 		}
+		return cmp.Or(order, cmp.Compare(a.Reason, b.Reason))
 	})
-	// Each reason once, with the VMs that it applies to.
 	for i := range actions {
 		a := &actions[i]
-		same := func(b actionReport) bool { return b.Action == a.Action && b.Reason == a.Reason }
-		if slices.IndexFunc(actions, same) != i {
+		if vm := requested[a.Name]; a.Action == actionCreate && vm != nil {
+			if !folded {
+				add(a.Action, a.Name, a.Host.String(), vm.String())
+			}
 			continue
 		}
-		var names []string
-		for _, b := range actions {
-			if same(b) {
-				names = append(names, b.Name)
-			}
+		change := a.Action + ": " + a.Reason
+		if change == reason {
+			change = "as above"
+		} else {
+			reason = change
 		}
-		if len(names) > mostNames {
-			names = append(names[:mostNames-1], fmt.Sprintf("%d more", len(names)-mostNames+1))
-		}
-		w.printf("  %s %s: %s\n", a.Action, strings.Join(names, ", "), a.Reason)
+		add(a.Action, a.Name, a.Host.String(), change)
 	}
+	if folded {
+		for _, group := range groupVMs(r.VMs) {
+			add(actionCreate, counted(len(group), "VM"), counted(countHosts(group), "host"), fmt.Sprintf("%s of NodePool %s, %s", group[0].InstanceType, group[0].Pool, group[0].Policy))
+		}
+	}
+	w.raw(w.Table(2, rows))
+	switch {
+	case verbose:
+		for i := range r.VMs {
+			w.printf("  %s: %s\n", r.VMs[i].Name, r.VMs[i].Reason)
+		}
+	case folded:
+		w.printf("  --verbose lists each new VM\n")
+	}
+}
+
+// String describes a new VM and its place.
+func (vm *vmReport) String() string {
+	text := fmt.Sprintf("%s for %s, %s", vm.InstanceType, counted(vm.Pods, "pod"), vm.Policy)
+	if !vm.CPUs.IsEmpty() {
+		text += ", CPUs " + vm.CPUs.String()
+	}
+	if !vm.NUMANodes.IsEmpty() {
+		text += ", NUMA " + vm.NUMANodes.String()
+	}
+	return text
+}
+
+// groupVMs returns the VMs of each NodePool, type and policy, in order of first occurrence.
+func groupVMs(vms []vmReport) [][]vmReport {
+	var groups [][]vmReport
+	for i := range vms {
+		vm := &vms[i]
+		at := slices.IndexFunc(groups, func(g []vmReport) bool {
+			return g[0].Pool == vm.Pool && g[0].InstanceType == vm.InstanceType && g[0].Policy == vm.Policy
+		})
+		if at < 0 {
+			groups = append(groups, nil)
+			at = len(groups) - 1
+		}
+		groups[at] = append(groups[at], *vm)
+	}
+	return groups
+}
+
+// countHosts returns the number of hosts of VMs.
+func countHosts(vms []vmReport) int {
+	hosts := map[topology.HostID]bool{}
+	for i := range vms {
+		hosts[vms[i].Host] = true
+	}
+	return len(hosts)
 }

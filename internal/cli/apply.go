@@ -17,6 +17,7 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
 )
 
 // newChanges returns the commands that change the fleet: apply, remove and undo.
@@ -239,13 +240,30 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 			return "", err
 		}
 		if err := p.failure(false); err != nil {
-			return "", err
+			return "", p.unapplied(err)
 		}
 		if !p.changes() {
 			return "", nil
 		}
-		return o.confirm(ctx, process, plans)
+		return p.confirm(ctx, process, o)
 	})
+}
+
+// unapplied adds to the failure of some hosts that the allowed changes of other hosts were
+// not applied either.
+func (p *proposal) unapplied(failure error) error {
+	var allowed []string
+	for i := range p.plans {
+		plan := &p.plans[i]
+		if plan.Err == nil && plan.Verdict.Decision != guard.Deny && plan.Changes() {
+			allowed = append(allowed, plan.Host.String())
+		}
+	}
+	if len(allowed) == 0 {
+		return fmt.Errorf("%w\nnothing was changed", failure)
+	}
+	return fmt.Errorf("%w\nnothing was changed on any host, including %s whose plans the guard does not deny (%s), because a change is applied as a whole: "+
+		"fix the problems above, then run the command again", failure, counted(len(allowed), "host"), topology.Named(allowed))
 }
 
 // applied applies a change and prints the result of each host.
@@ -291,9 +309,10 @@ func needsApproval(plans []scaler.RootPlan) bool {
 	})
 }
 
-// confirm asks the user at the terminal and returns the approver. It fails without a
-// terminal.
-func (o *options) confirm(ctx context.Context, process Process, plans []scaler.RootPlan) (string, error) {
+// confirm prints a summary, asks the user at the terminal and returns the approver. It fails
+// without a terminal.
+func (p *proposal) confirm(ctx context.Context, process Process, o *options) (string, error) {
+	plans := p.plans
 	needed := needsApproval(plans)
 	if o.approve != "" {
 		if got := digest(plans); got != o.approve {
@@ -311,6 +330,11 @@ func (o *options) confirm(ctx context.Context, process Process, plans []scaler.R
 	if !atTerminal(process) {
 		return "", errors.New("the change requires confirmation, but stdin is not a terminal; nothing was changed: " +
 			"run the command in a terminal, or add --auto-approve")
+	}
+	r := p.report()
+	w := &printer{Terminal: process.terminal(process.Stderr), w: process.Stderr}
+	if w.summary(r.summary(digest(plans))); w.err != nil {
+		return "", w.err
 	}
 	yes, err := confirmed(ctx, process, "Apply this change?")
 	if err != nil {

@@ -165,7 +165,7 @@ func (d *drifted) repair(ctx context.Context, process Process, o *options) error
 		if err := p.failure(false); err != nil || len(repairable) == 0 {
 			return "", err
 		}
-		return o.confirm(ctx, process, repairable)
+		return p.confirm(ctx, process, o)
 	})
 	if err = errors.Join(err, unfinished); err != nil {
 		return err

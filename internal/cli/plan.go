@@ -48,8 +48,12 @@ func newPlan(process Process) *cobra.Command {
 			if err := p.failure(true); err != nil {
 				return err
 			}
-			if o.output == "text" && p.plans != nil && o.snapshot == "" && p.unjoined == nil && p.changes() {
-				fmt.Fprintf(process.Stdout, "\nTo apply it: numaform apply%s\n", o.source())
+			if o.output == "text" {
+				w := newPrinter(process)
+				r := p.report()
+				if w.next(&r, p.changes(), &o); w.err != nil {
+					return w.err
+				}
 			}
 			if detailed && p.changes() {
 				return exitError{ExitChanges}
@@ -64,6 +68,38 @@ func newPlan(process Process) *cobra.Command {
 	flags.BoolVar(&o.noEngine, "no-engine", false, "render the fleet's files only, without running OpenTofu or Terraform")
 	flags.BoolVar(&detailed, "detailed-exitcode", false, "exit with 0 if there are no changes, 1 on an error, 2 if there are changes")
 	return command
+}
+
+// next prints the summary of a plan that requires approval, and the command that follows
+// the plan.
+func (w *printer) next(r *report, changes bool, o *options) {
+	if r.Digest != "" {
+		w.summary(r.summary(r.Digest))
+	}
+	what, command := "To apply it", "numaform apply"+o.source()
+	switch {
+	case !changes && r.Pods != nil && len(r.Pods.Refusals) > 0:
+		what, command = "To compare a pod with each host", "numaform explain pod "+r.Pods.Refusals[0].Pod+o.source()
+	case !changes:
+		what, command = "To show the fleet", "numaform status"
+		if o.config != "numaform.yaml" {
+			command += " --config " + o.config
+		}
+	case o.snapshot != "" || o.noEngine:
+		what, command = "To plan it on the live hosts", "numaform plan"+o.source()
+	case r.unjoined:
+		return // an apply refuses the change, and the warning explains how to fix it
+	case r.Digest != "" && w.Wrap && w.Width < len(r.Digest)+len("    --approve "):
+		what += " in a terminal"
+	case r.Digest != "":
+		what += " in a terminal, or without one"
+		command += " --approve " + r.Digest
+	}
+	if line := what + ": " + command; !w.Wrap || len(line) <= w.Width {
+		w.raw("\n" + line + "\n")
+		return
+	}
+	w.raw("\n" + what + ":\n  " + w.Command(command, 4) + "\n")
 }
 
 // source returns the flags of a command line that reads the same fleet and cluster.

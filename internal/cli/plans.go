@@ -24,6 +24,7 @@ const approverRole = "the ClusterRole numaform-approver (get, list and patch of 
 func newPlans(process Process) []*cobra.Command {
 	var shown clusterOptions
 	var output string
+	var verbose bool
 	plans := &cobra.Command{
 		Use:   "plans [NAME]",
 		Short: "List the changes that require approval, or show the diff of one",
@@ -44,7 +45,7 @@ func newPlans(process Process) []*cobra.Command {
 				return printData(process, output, plan)
 			}
 			w := newPrinter(process)
-			w.scalePlan(plan)
+			w.scalePlan(plan, verbose)
 			if phaseOf(plan) == v1alpha1.ScalePlanPending && plan.Spec.Approve == "" {
 				w.printf("\nTo approve:  %s\nTo reject:   numaform reject %s --reason …\n",
 					w.Command(fmt.Sprintf("numaform approve %s --hash %s", plan.Name, plan.Spec.PlanHash), len("To approve:  ")), plan.Name)
@@ -54,6 +55,7 @@ func newPlans(process Process) []*cobra.Command {
 	}
 	shown.register(plans.Flags())
 	registerOutput(plans.Flags(), &output)
+	plans.Flags().BoolVarP(&verbose, "verbose", "v", false, "show all lines of the engine's plans")
 
 	var approval decision
 	approve := &cobra.Command{
@@ -67,6 +69,7 @@ func newPlans(process Process) []*cobra.Command {
 		},
 	}
 	approval.register(approve.Flags())
+	approve.Flags().BoolVarP(&approval.verbose, "verbose", "v", false, "show all lines of the engine's plans")
 	approve.Flags().StringVar(&approval.hash, "hash", "", "full hash of the plan, as printed by numaform plans NAME")
 
 	var rejection decision
@@ -132,8 +135,36 @@ func phaseOf(plan *v1alpha1.ScalePlan) v1alpha1.ScalePlanPhase {
 	return cmp.Or(plan.Status.Phase, v1alpha1.ScalePlanPending)
 }
 
+// diff prints the plans of a ScalePlan: the whole text of the engine, or only the lines about
+// hosts, verdicts and resources.
+func (w *printer) diff(text string, verbose bool) {
+	if verbose {
+		w.raw(w.colored(text + "\n"))
+		return
+	}
+	hidden, engine := 0, false
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		content := strings.TrimSpace(line)
+		if strings.HasPrefix(line, "# Host ") {
+			engine = false
+		}
+		switch {
+		case !engine && content != "", strings.HasPrefix(content, "# module."), strings.HasPrefix(content, "Plan: "), strings.HasPrefix(content, "No changes."):
+			w.printf("%s\n", line)
+		case !engine:
+			engine = true // the verdict ends with an empty line
+		case content != "":
+			hidden++
+		}
+	}
+	if hidden > 0 {
+		w.printf("%s of the engine hidden: --verbose shows them\n", counted(hidden, "line"))
+	}
+}
+
 // scalePlan prints everything that an approver needs.
-func (w *printer) scalePlan(plan *v1alpha1.ScalePlan) {
+func (w *printer) scalePlan(plan *v1alpha1.ScalePlan, verbose bool) {
 	spec := &plan.Spec
 	w.printf("%s: %s\n", plan.Name, spec.Summary)
 	for _, line := range [][2]string{
@@ -172,23 +203,24 @@ func (w *printer) scalePlan(plan *v1alpha1.ScalePlan) {
 		}
 	}
 	w.heading("Diff")
-	w.raw(strings.TrimRight(spec.Diff, "\n") + "\n")
+	w.diff(strings.TrimRight(spec.Diff, "\n"), verbose)
 	if phaseOf(plan) == v1alpha1.ScalePlanPending {
 		w.planSummary(spec)
 	}
 }
 
-// planSummary prints the facts for an approver after the diff, which may be long: the
-// number of changes, and the data loss that undo cannot revert.
+// planSummary prints the facts for an approver below the diff.
 func (w *printer) planSummary(spec *v1alpha1.ScalePlanSpec) {
 	var actions []v1alpha1.ScalePlanAction
 	counts := map[v1alpha1.ScalePlanAction]int{}
 	var deleted []string
+	creates := false
 	for i := range spec.VMs {
 		vm := &spec.VMs[i]
 		if counts[vm.Action]++; counts[vm.Action] == 1 {
 			actions = append(actions, vm.Action)
 		}
+		creates = creates || vm.Action == v1alpha1.ScalePlanCreate
 		if vm.Action == v1alpha1.ScalePlanDelete || vm.Action == v1alpha1.ScalePlanReplace {
 			deleted = append(deleted, vm.Name)
 		}
@@ -197,24 +229,13 @@ func (w *printer) planSummary(spec *v1alpha1.ScalePlanSpec) {
 	for _, action := range actions {
 		totals = append(totals, fmt.Sprintf("%s %s", strings.ToLower(string(action)), counted(counts[action], "VM")))
 	}
-	risk := "deletes nothing"
-	if len(deleted) > 0 {
-		named := deleted
-		if len(named) > mostNames {
-			named = append(slices.Clone(named[:mostNames-1]), fmt.Sprintf("%d more", len(deleted)-mostNames+1))
-		}
-		risk = fmt.Sprintf("deletes the disks of %s; undo creates new VMs, but does not restore the data", strings.Join(named, ", "))
-	}
-	w.heading("Summary")
-	for _, line := range [][2]string{
+	w.summary([][]string{
 		{"Change", strings.Join(totals, ", ")},
-		{"Risk", risk},
-		{"Guard", string(spec.Verdict.Decision)},
+		{"Risk", risk(deleted, creates)},
+		{"Guard", verdictWith(string(spec.Verdict.Decision), len(spec.Reasons))},
 		{"Expires", spec.ExpiresAt.UTC().Format(time.RFC3339)},
 		{"Hash", spec.PlanHash},
-	} {
-		w.printf("  %-8s %s\n", line[0], line[1])
-	}
+	})
 }
 
 // decision contains the options of approve and reject.
@@ -222,6 +243,7 @@ type decision struct {
 	clusterOptions
 
 	hash, reason string
+	verbose      bool
 }
 
 // decide applies a decision to a pending plan and prints the result.
@@ -270,7 +292,7 @@ func (d *decision) approve(ctx context.Context, process Process, plan *v1alpha1.
 			return "", usageError{errors.New("approve: stdin is not a terminal: add --hash, as printed by numaform plans NAME")}
 		}
 		w := newPrinter(process)
-		if w.scalePlan(plan); w.err != nil {
+		if w.scalePlan(plan, d.verbose); w.err != nil {
 			return "", w.err
 		}
 		yes, err := confirmed(ctx, process, "\nApprove this change?")

@@ -1,8 +1,8 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -10,7 +10,9 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/cpumap"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -31,6 +33,8 @@ type report struct {
 	Digest string `json:"digest,omitempty"`
 	// Warnings need the operator's attention.
 	Warnings []string `json:"warnings,omitempty"`
+	// unjoined is set if a warning says that an apply refuses the change.
+	unjoined bool
 }
 
 type podsReport struct {
@@ -80,14 +84,20 @@ type hostReport struct {
 	// Digest is the same for the same changes; SHA256 identifies one saved plan.
 	Digest  string `json:"plan_digest,omitempty"`
 	Verdict string `json:"verdict,omitempty"`
+	// Decision and Findings are the parts of Verdict.
+	Decision string          `json:"decision,omitempty"`
+	Findings []guard.Finding `json:"findings,omitempty"`
 	// Repinned lists the running VMs that the host agent will pin to other CPUs.
 	Repinned []string `json:"repinned,omitempty"`
 	Error    string   `json:"error,omitempty"`
+	// text is the engine's description of the plan.
+	text string
 }
 
 func (p *proposal) report() report {
 	r := report{VMs: []vmReport{}, Actions: p.actions(), Files: []fileReport{}, Warnings: p.change.Warnings()}
 	if p.unjoined != nil {
+		r.unjoined = true
 		r.Warnings = append(r.Warnings, "numaform apply refuses these nodes: "+p.unjoined.reason())
 	}
 	if d := p.decision; d != nil {
@@ -165,7 +175,7 @@ func hostReports(plans []scaler.RootPlan) []hostReport {
 			reports = append(reports, hostReport{Host: plan.Host, Error: plan.Err.Error()})
 			continue
 		}
-		line := hostReport{Host: plan.Host, Verdict: plan.Verdict.String(), SHA256: plan.Plan.SHA256, Digest: plan.Plan.Digest, Summary: "the engine printed no summary"}
+		line := hostReport{Host: plan.Host, Verdict: plan.Verdict.String(), Decision: plan.Verdict.Decision.String(), Findings: plan.Verdict.Findings, text: plan.Plan.Text, SHA256: plan.Plan.SHA256, Digest: plan.Plan.Digest, Summary: "the engine printed no summary"}
 		for _, r := range plan.Repinned {
 			line.Repinned = append(line.Repinned, r.String())
 		}
@@ -186,36 +196,104 @@ func (p *proposal) print(process Process, o *options) error {
 	if o.output != "text" {
 		return printData(process, o.output, r)
 	}
-
 	w := newPrinter(process)
-	w.pods(r.Pods)
-	w.woken(r.Woken)
-	w.vms(r.VMs, o.verbose)
-	w.actions(r.Actions)
+	w.report(&r, o)
 	if o.verbose && !p.change.Empty() {
 		w.maps(p, w.Width)
-	}
-	w.files(r.Files, o)
-	w.plans(r.Hosts)
-	for i := range r.Providers {
-		w.printf("\nProvider %s\n", &r.Providers[i])
-	}
-	if r.Digest != "" {
-		w.printf("\nThe change requires approval: apply it in a terminal, or with --approve %s\n", r.Digest)
-	}
-	for _, warning := range r.Warnings {
-		w.printf("\nWarning: %s\n", warning)
 	}
 	return w.err
 }
 
-func (w *printer) pods(pods *podsReport) {
-	if pods == nil {
+// report prints a change: the totals, what is refused, each VM, the files, and the plans.
+func (w *printer) report(r *report, o *options) {
+	w.totals(r)
+	w.refusals(r.Pods)
+	w.woken(r.Woken)
+	w.actions(r, o.verbose)
+	w.files(r.Files, o)
+	w.plans(r.Hosts)
+	if o.verbose {
+		for i := range r.Hosts {
+			w.raw(fmt.Sprintf("\n# Host %s, plan %.12s\n%s\n", r.Hosts[i].Host, r.Hosts[i].Digest, strings.TrimSpace(r.Hosts[i].text)))
+		}
+	}
+	for i := range r.Providers {
+		w.printf("\nProvider %s\n", &r.Providers[i])
+	}
+	for _, warning := range r.Warnings {
+		w.printf("\nWarning: %s\n", warning)
+	}
+}
+
+// totals prints the whole change in a few lines.
+func (w *printer) totals(r *report) {
+	change := totals(r.Actions)
+	hosts := map[topology.HostID]bool{}
+	for i := range r.Actions {
+		hosts[r.Actions[i].Host] = true
+	}
+	switch {
+	case change != "":
+		change += " on " + counted(len(hosts), "host")
+	case len(r.Files) > 0:
+		change = "update " + counted(len(r.Files), "fleet file")
+	default:
+		change = "no change"
+	}
+	rows := [][]string{{w.Bold("Change"), w.Bold(change)}}
+	if r.Pods != nil {
+		rows = append(rows, []string{"Pods", fmt.Sprintf("%d pending, %d placed, %d refused", r.Pods.Asked, r.Pods.Placed, r.Pods.Refused)})
+	}
+	if len(r.VMs) > 0 {
+		cpus, memory, pools := 0, int64(0), map[string]int{}
+		for i := range r.VMs {
+			cpus += r.VMs[i].VCPUs
+			memory += r.VMs[i].MemoryMiB
+			pools[r.VMs[i].Pool]++
+		}
+		var names []string
+		for _, pool := range slices.Sorted(maps.Keys(pools)) {
+			names = append(names, fmt.Sprintf("%s %d", pool, pools[pool]))
+		}
+		rows = append(rows, []string{"New", fmt.Sprintf("%d vCPUs, %s; NodePools: %s", cpus, gib(memory), strings.Join(names, ", "))})
+	}
+	if verdicts := w.verdicts(r.Hosts); verdicts != "" {
+		rows = append(rows, []string{"Guard", verdicts})
+	}
+	w.raw(w.Table(0, rows))
+}
+
+// verdicts counts the hosts of each decision of the guard, strictest first.
+func (w *printer) verdicts(hosts []hostReport) string {
+	var parts []string
+	for _, decision := range []struct {
+		name  string
+		color term.Color
+	}{
+		{guard.Deny.String(), term.Red},
+		{guard.NeedsApproval.String(), term.Yellow},
+		{guard.Allow.String(), term.Green},
+		{"", term.Red},
+	} {
+		n := 0
+		for i := range hosts {
+			if hosts[i].Decision == decision.name {
+				n++
+			}
+		}
+		if n > 0 {
+			parts = append(parts, w.Paint(decision.color, cmp.Or(decision.name, "not planned"))+" on "+counted(n, "host"))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// refusals prints the reasons of refused pods, each once.
+func (w *printer) refusals(pods *podsReport) {
+	if pods == nil || len(pods.Refusals) == 0 {
 		return
 	}
-	w.heading("Pods")
-	w.printf("  %d pending, %d placed, %d refused\n", pods.Asked, pods.Placed, pods.Refused)
-
+	w.heading("Refused pods")
 	// Group the refused pods by reason, in order of first occurrence.
 	var reasons []string
 	refused := map[string][]string{}
@@ -228,11 +306,8 @@ func (w *printer) pods(pods *podsReport) {
 	for _, reason := range reasons {
 		names := refused[reason]
 		who := names[0]
-		switch n := len(names); {
-		case n > mostNames:
-			who = fmt.Sprintf("%d pods (%s and %d more)", n, strings.Join(names[:mostNames-1], ", "), n-mostNames+1)
-		case n > 1:
-			who = fmt.Sprintf("%d pods (%s)", n, strings.Join(names, ", "))
+		if len(names) > 1 {
+			who = fmt.Sprintf("%d pods (%s)", len(names), topology.Named(names))
 		}
 		w.printf("  %s: %s\n", who, strings.ReplaceAll(reason, "\n", "\n      "))
 	}
@@ -245,54 +320,11 @@ func (w *printer) woken(woken []wokenReport) {
 	}
 	w.heading("Standby VMs to wake")
 	w.printf("  wake %s: the controller starts them, numaform apply does not\n", counted(len(woken), "standby VM"))
-	w.table(func(table io.Writer) {
-		fmt.Fprint(table, "  HOST\tVM\tPOOL\tPODS\n")
-		for _, vm := range woken {
-			fmt.Fprintf(table, "  %s\t%s\t%s\t%d\n", vm.Host, vm.Name, vm.Pool, vm.Pods)
-		}
-	})
-}
-
-// mostNames is the maximum number of pods named in one line.
-const mostNames = 3
-
-func (w *printer) vms(vms []vmReport, reasons bool) {
-	w.heading("New VMs by host")
-	if len(vms) == 0 {
-		w.printf("  none\n")
-		return
+	rows := [][]string{{"HOST", "VM", "POOL", "PODS"}}
+	for _, vm := range woken {
+		rows = append(rows, []string{vm.Host.String(), vm.Name, vm.Pool, fmt.Sprint(vm.Pods)})
 	}
-	hosts := map[topology.HostID]bool{}
-	cpus, memory := 0, int64(0)
-	for i := range vms {
-		hosts[vms[i].Host] = true
-		cpus += vms[i].VCPUs
-		memory += vms[i].MemoryMiB
-	}
-	w.printf("  %s on %s: %d vCPUs, %s in total\n", counted(len(vms), "VM"), counted(len(hosts), "host"), cpus, gib(memory))
-	w.table(func(table io.Writer) {
-		fmt.Fprint(table, "  HOST\tVM\tPOOL\tTYPE\tCPUS\tMEMORY\tPODS\tPOLICY\tPLACE\n")
-		for i := range vms {
-			vm := &vms[i]
-			host := ""
-			if i == 0 || vm.Host != vms[i-1].Host {
-				host = vm.Host.String()
-			}
-			place := "shared CPUs"
-			if !vm.CPUs.IsEmpty() {
-				place = "CPUs " + vm.CPUs.String()
-			}
-			if !vm.NUMANodes.IsEmpty() {
-				place += ", NUMA " + vm.NUMANodes.String()
-			}
-			fmt.Fprintf(table, "  %s\t%s\t%s\t%s\t%d\t%s\t%d\t%s\t%s\n", host, vm.Name, vm.Pool, vm.InstanceType, vm.VCPUs, gib(vm.MemoryMiB), vm.Pods, vm.Policy, place)
-		}
-	})
-	for i := range vms {
-		if reasons {
-			w.printf("  %s: %s\n", vms[i].Name, vms[i].Reason)
-		}
-	}
+	w.raw(w.Table(2, rows))
 }
 
 // gib formats memory in GiB, or in MiB if it is not a multiple of 1 GiB.
@@ -341,66 +373,119 @@ func (w *printer) files(files []fileReport, o *options) {
 		w.printf("  no change\n")
 		return
 	}
-	signs := map[string]string{"added": "+", "removed": "-", "changed": "~"}
-	for i, file := range files {
-		if i == mostFiles && !o.verbose {
-			w.printf("  … and %d more\n", len(files)-mostFiles)
-			break
+	kinds := map[string]string{"added": actionCreate, "removed": actionDestroy, "changed": actionUpdate}
+	counts := map[string]int{}
+	for _, file := range files {
+		counts[file.Change]++
+	}
+	if len(files) > mostFiles && !o.verbose {
+		var parts []string
+		for _, kind := range []string{"added", "changed", "removed"} {
+			if counts[kind] > 0 {
+				parts = append(parts, fmt.Sprintf("%d %s", counts[kind], kind))
+			}
 		}
-		w.printf("  %s %s\n", signs[file.Change], file.Path)
+		w.printf("  %s: %s\n", counted(len(files), "file"), strings.Join(parts, ", "))
+	} else {
+		for _, file := range files {
+			sign := signs[kinds[file.Change]]
+			w.printf("  %s %s\n", w.Paint(sign.color, sign.sign), file.Path)
+		}
 	}
 	nodes := slices.DeleteFunc(slices.Clone(files), func(f fileReport) bool { return !strings.Contains(f.Path, "/node-") })
 	switch {
 	case o.verbose || o.diff:
 		for _, file := range nodes {
-			w.raw("\n" + file.Diff)
+			w.raw("\n" + w.colored(file.Diff))
 		}
 	case len(nodes) > 0:
-		w.printf("  --diff shows the diff of the node files; --verbose also shows the reason for each placement and the owner of each CPU\n")
+		w.printf("  --diff shows the node files; --verbose also shows the reason and the CPUs of each placement, and the engine's plans\n")
 	}
 }
 
+// colored colors the lines of a unified diff.
+func (w *printer) colored(diff string) string {
+	if !w.Color {
+		return diff
+	}
+	var out strings.Builder
+	for line := range strings.Lines(diff) {
+		line = strings.TrimSuffix(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "+"):
+			line = w.Paint(term.Green, line)
+		case strings.HasPrefix(line, "-"):
+			line = w.Paint(term.Red, line)
+		}
+		out.WriteString(line + "\n")
+	}
+	return out.String()
+}
+
+// plans prints the results of planning: hosts with the same verdict are listed together, and
+// each finding and error once.
 func (w *printer) plans(hosts []hostReport) {
 	if len(hosts) == 0 {
 		return
 	}
 	w.heading("Plans")
-	printed := map[string]bool{}
-	for _, host := range hosts {
-		// Many hosts with the same result, such as no changes, get one line.
-		who := host.Host.String()
-		if same := likeHost(hosts, &host); len(same) > mostNames {
-			key := host.Summary + host.Error + host.Verdict + host.Digest
-			if printed[key] {
-				continue
-			}
-			printed[key] = true
-			who = fmt.Sprintf("%d hosts (%s and %d more)", len(same), strings.Join(same[:mostNames-1], ", "), len(same)-mostNames+1)
-		}
-		if host.Error != "" {
-			w.printf("  %s: %s\n", who, host.Error)
-			continue
-		}
-		w.printf("  %s: %s (plan %.12s)\n    %s\n", who, host.Summary, host.Digest,
-			strings.ReplaceAll(host.Verdict, "\n", "\n    "))
-		for _, repinned := range host.Repinned {
-			w.printf("    repinned while the VM runs: %s\n", repinned)
-		}
-	}
-}
-
-// likeHost returns the hosts with the same result as host. A host with repinned VMs is
-// like no other.
-func likeHost(hosts []hostReport, host *hostReport) []string {
-	var same []string
-	if len(host.Repinned) > 0 {
-		return nil
+	var errs []topology.HostFact
+	for _, decision := range []string{guard.Deny.String(), guard.NeedsApproval.String(), guard.Allow.String()} {
+		w.decided(hosts, decision)
 	}
 	for i := range hosts {
 		h := &hosts[i]
-		if len(h.Repinned) == 0 && h.Summary == host.Summary && h.Error == host.Error && h.Verdict == host.Verdict && h.Digest == host.Digest {
-			same = append(same, h.Host.String())
+		for _, repinned := range h.Repinned {
+			w.printf("  %s: repinned while the VM runs: %s\n", h.Host, repinned)
+		}
+		if h.Error != "" {
+			errs = append(errs, topology.HostFact{Host: h.Host, Text: h.Host.String() + ": " + h.Error})
 		}
 	}
-	return same
+	for _, text := range topology.OverHosts(errs) {
+		w.printf("  %s\n", text)
+	}
+}
+
+// decided prints the hosts with a decision of the guard, by the summary of the engine, and
+// then the findings.
+func (w *printer) decided(hosts []hostReport, decision string) {
+	var summaries, texts []string
+	named, digests := map[string][]string{}, map[string]string{}
+	where := map[string][]string{}
+	for i := range hosts {
+		h := &hosts[i]
+		if h.Decision != decision {
+			continue
+		}
+		if named[h.Summary] == nil {
+			summaries = append(summaries, h.Summary)
+		}
+		named[h.Summary] = append(named[h.Summary], h.Host.String())
+		digests[h.Summary] = h.Digest
+		for _, f := range h.Findings {
+			text := fmt.Sprintf("%s [%s] %s", f.Decision, f.Rule, f.Message)
+			if where[text] == nil {
+				texts = append(texts, text)
+			}
+			if place := cmp.Or(f.Address, h.Host.String()); !slices.Contains(where[text], place) {
+				where[text] = append(where[text], place)
+			}
+		}
+	}
+	if len(summaries) == 0 {
+		return
+	}
+	color := map[string]term.Color{guard.Deny.String(): term.Red, guard.NeedsApproval.String(): term.Yellow, guard.Allow.String(): term.Green}[decision]
+	w.printf("  guard: %s\n", w.Paint(color, decision))
+	for _, summary := range summaries {
+		if hosts := named[summary]; len(hosts) > 1 {
+			w.printf("    %d hosts (%s): %s\n", len(hosts), topology.Named(hosts), summary)
+		} else {
+			w.printf("    %s: %s (plan %.12s)\n", hosts[0], summary, digests[summary])
+		}
+	}
+	for _, text := range texts {
+		w.printf("    %s (%s)\n", text, topology.Named(where[text]))
+	}
 }

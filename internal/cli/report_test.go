@@ -1,26 +1,191 @@
-package cli_test
+package cli // reports have no exported form
 
 import (
+	"bytes"
+	"flag"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/numaform/numaform/internal/cli"
+	"github.com/charmbracelet/x/ansi"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
 
-// TestRepinnedHostIsNotGrouped prints the plans of many equal hosts: the one with a
-// repinned VM has its own line.
-func TestRepinnedHostIsNotGrouped(t *testing.T) {
-	t.Parallel()
-	var hosts []topology.HostID
-	for i := range 9 {
-		hosts = append(hosts, topology.HostID{Region: "lab", Host: topology.HostName(fmt.Sprintf("pve-%d", i))})
+// recorded returns the report of a plan on a number of hosts: a new VM on most hosts, VMs
+// to delete and to re-create, and refused pods. Of more than 3 hosts, one is down and the
+// guard denies the change on another.
+func recorded(hosts int) *report {
+	host := func(i int) topology.HostID {
+		return topology.HostID{Region: "homelab", Host: topology.HostName(fmt.Sprintf("pve-%d", i))}
 	}
-	text := cli.Plans(hosts, hosts[0])
-	for _, want := range []string{"  lab/pve-0: no changes", "repinned while the VM runs: workers-2000", "  8 hosts (lab/pve-1, "} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in:\n%s", want, text)
+	r := &report{
+		Pods:     &podsReport{Asked: 4*hosts + 3, Placed: 4 * hosts, Refused: 3},
+		Warnings: []string{"guest 2999 (workers-2999) on homelab/pve-1 carries this fleet's marker but has no file: restore its file from version control, or destroy it by hand"},
+		Digest:   strings.Repeat("0123456789abcdef", 4),
+	}
+	var full []topology.HostFact
+	for i := 1; i <= hosts; i++ {
+		full = append(full, topology.HostFact{Host: host(i), Text: fmt.Sprintf(
+			"c1.32VCPU-64GB: %s has 16 floating vCPUs and room for 0 more of 32: add memory to the host or reduce the size of the pods", host(i))})
+	}
+	for i := range 3 {
+		r.Pods.Refusals = append(r.Pods.Refusals, refusalReport{
+			Pod:    fmt.Sprintf("default/render-%d", i),
+			Reason: "NodePool workers: no host has room: " + strings.Join(topology.OverHosts(full), "; "),
+		})
+	}
+	for i := 1; i <= hosts; i++ {
+		name := fmt.Sprintf("workers-%d", 2000+i)
+		summary, verdict := "Plan: 1 to add, 0 to change, 0 to destroy.", guard.Verdict{Decision: guard.Allow}
+		switch {
+		case i == 1:
+			summary = "Plan: 1 to add, 0 to change, 1 to destroy."
+			verdict = guard.Verdict{Decision: guard.NeedsApproval, Findings: []guard.Finding{
+				{Rule: "limit", Decision: guard.NeedsApproval, Message: "the change deletes 2 VMs of NodePool pinned, and the limit is 1 per hour: wait, or approve the change"},
+			}}
+		case i == 2 && hosts > 3:
+			verdict = guard.Verdict{Decision: guard.Deny, Findings: []guard.Finding{
+				{Rule: "rule:freeze-pinned", Decision: guard.Deny, Address: "module.workers-2002", Message: "pool pinned is frozen until its hosts have new memory"},
+			}}
+		case i == hosts && hosts > 3:
+			r.Hosts = append(r.Hosts, hostReport{Host: host(i), Error: fmt.Sprintf("host %s cannot be used: it is offline: start it, or remove its VMs with numaform evacuate", host(i))})
+			continue
 		}
+		r.VMs = append(r.VMs, vmReport{
+			Name: name, VMID: fleet.VMID(2000 + i), Host: host(i), Pool: "workers", InstanceType: "c1.4VCPU-8GB", VCPUs: 4, MemoryMiB: 8192,
+			Policy: fleet.PolicyDedicated, CPUs: topology.CPUs(0, 1, 2, 3, 40, 41, 42, 43), NUMANodes: topology.CPUs(0),
+			Pods: 4, Reason: "the fullest host that has room",
+		})
+		r.Actions = append(r.Actions, actionReport{Action: actionCreate, Name: name, VMID: fleet.VMID(2000 + i), Host: host(i), Reason: "the fullest host that has room"})
+		r.Files = append(r.Files, fileReport{Path: fmt.Sprintf("homelab/pve-%d/node-%s.tf", i, name), Change: "added", Diff: "+resource {}\n"})
+		r.Hosts = append(r.Hosts, hostReport{
+			Host: host(i), Summary: summary, Digest: strings.Repeat(fmt.Sprintf("%02x", i), 32),
+			Verdict: verdict.String(), Decision: verdict.Decision.String(), Findings: verdict.Findings,
+		})
+	}
+	r.Actions = append(r.Actions,
+		actionReport{Action: actionDestroy, Name: "pinned-2500", VMID: 2500, Host: host(1), Reason: reasonTakenOut},
+		actionReport{Action: actionDestroy, Name: "pinned-2501", VMID: 2501, Host: host(1), Reason: reasonTakenOut},
+		actionReport{Action: actionRecreate, Name: "pinned-2502", VMID: 2502, Host: host(2), Reason: reasonMissing},
+		actionReport{Action: actionUpdate, Name: "pinned-2503", VMID: 2503, Host: host(2), Reason: reasonUpdate},
+	)
+	return r
+}
+
+// TestPlanOutput compares the output of plan on 3 and on 40 hosts, at 4 widths, with golden
+// files. No line may be wider than the terminal, and no sentence may appear twice.
+func TestPlanOutput(t *testing.T) {
+	t.Parallel()
+	for _, hosts := range []int{3, 40} {
+		for _, columns := range []int{60, 80, 120, 200} {
+			name := fmt.Sprintf("plan-%d-hosts-%d.txt", hosts, columns)
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				out := planText(recorded(hosts), columns, "never")
+				checkWidth(t, out, columns)
+				checkRepeats(t, out)
+				compareGolden(t, name, out)
+			})
+		}
+	}
+}
+
+// TestPlanColors checks that colors change neither the text nor its layout.
+func TestPlanColors(t *testing.T) {
+	t.Parallel()
+	plain, colored := planText(recorded(40), 80, "never"), planText(recorded(40), 80, "always")
+	if diff := cmp.Diff(plain, ansi.Strip(colored)); diff != "" {
+		t.Errorf("text (-without +with colors):\n%s", diff)
+	}
+	for _, want := range []string{"\x1b[32m+\x1b[m", "\x1b[31m-\x1b[m", "\x1b[35m-/+\x1b[m", "\x1b[33m~\x1b[m", "\x1b[31mdenied\x1b[m"} {
+		if !strings.Contains(colored, want) {
+			t.Errorf("the output lacks %q:\n%q", want, colored)
+		}
+	}
+}
+
+// TestSummary checks that the summary above a question has at most 10 lines.
+func TestSummary(t *testing.T) {
+	t.Parallel()
+	r := recorded(40)
+	var out bytes.Buffer
+	process := Process{Stdout: &out, Environ: []string{"COLUMNS=60"}}
+	w := newPrinter(process)
+	w.summary(r.summary(r.Digest))
+	text := strings.TrimSpace(out.String())
+	if lines := strings.Count(text, "\n") + 1; lines > 10 {
+		t.Errorf("%d lines", lines)
+	}
+	checkWidth(t, text, 60)
+	for _, want := range []string{"destroy 2 VMs", "re-create 1 VM", "the disks of pinned-2500", "0123456789abcdef"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the summary lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+// planText returns the output of plan in a terminal.
+func planText(r *report, columns int, color string) string {
+	var out bytes.Buffer
+	w := newPrinter(Process{Stdout: &out, Environ: []string{fmt.Sprintf("COLUMNS=%d", columns)}, color: &color})
+	o := &options{config: "numaform.yaml", files: []string{"manifests/"}}
+	w.report(r, o)
+	if len(r.Hosts) <= 3 { // otherwise, the plan ends with an error
+		w.next(r, true, o)
+	}
+	return out.String()
+}
+
+func checkWidth(t *testing.T, text string, columns int) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if got := ansi.StringWidth(strings.TrimSuffix(line, "\n")); got > columns {
+			t.Errorf("%d columns, terminal has %d: %s", got, columns, line)
+		}
+	}
+}
+
+// clause matches the end of a sentence or clause.
+var clause = regexp.MustCompile(`[.:;()]\s|\n {0,2}\S`)
+
+// checkRepeats reports sentences of at least 5 words that appear twice.
+func checkRepeats(t *testing.T, text string) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, sentence := range clause.Split(text, -1) {
+		words := strings.Fields(sentence)
+		sentence = strings.Join(words, " ")
+		row := strings.Contains(sentence, "c1.4VCPU-8GB") || strings.Contains(sentence, "to add, 0 to change")
+		if len(words) < 5 || row {
+			continue
+		}
+		if seen[sentence] {
+			t.Errorf("printed twice: %s", sentence)
+		}
+		seen[sentence] = true
+	}
+}
+
+func compareGolden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if f := flag.Lookup("update"); f != nil && f.Value.String() == "true" { // a flag of the external tests
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got): run go test ./internal/cli -run PlanOutput -update\n%s", name, diff)
 	}
 }

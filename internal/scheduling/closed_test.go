@@ -24,7 +24,7 @@ func TestClosedOffersAreNotMade(t *testing.T) {
 		{"a type on a host", []scheduling.OfferingSelector{
 			{NodePool: "general", InstanceType: "c1.4VCPU-8GB", Host: hostID("ryzen")}, {Host: hostID("epyc")},
 		}, []string{"xeon c1.4VCPU-8GB"}, ""},
-		{"a pool", []scheduling.OfferingSelector{{NodePool: "general"}}, nil, "lab/xeon is temporarily unavailable"},
+		{"a pool", []scheduling.OfferingSelector{{NodePool: "general"}}, nil, "lab/xeon) is temporarily unavailable"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -189,7 +189,7 @@ func kindsOfPending() []pending {
 		},
 		{
 			name: "a class whose template is nowhere", pod: deployment("a", 1, "1", "1Gi", ""), class: "{template: {name: debain}}",
-			obstacle: scheduling.ObstacleRequirement, want: `no host can take its nodes: lab/epyc has no template "debain"`,
+			obstacle: scheduling.ObstacleRequirement, want: `no host can take its nodes: each of 3 hosts (lab/epyc, lab/ryzen, lab/xeon) has no template "debain"`,
 			host: `lab/epyc: has no template "debain"`,
 			fix:  func(p *pending) { p.class = "" },
 		},

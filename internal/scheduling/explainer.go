@@ -181,19 +181,23 @@ func (e *explainer) explainDemand(p *pool, d demand) PoolReason {
 		return PoolReason{Obstacle: ObstacleLimit, Reason: reason, Hosts: hosts}
 	}
 
-	var full []string
+	var full []topology.HostFact
 	for _, h := range hosts {
 		switch {
 		case !h.suited:
 		case h.Reason == "":
 			return PoolReason{Obstacle: ObstacleScheduler, Reason: e.tooFewValues(p, required, fit), Hosts: hosts}
 		case h.InstanceType == "":
-			full = append(full, fmt.Sprintf("%s %s", h.Host, h.Reason))
+			full = append(full, topology.HostFact{Host: h.Host, Text: fmt.Sprintf("%s %s", h.Host, h.Reason)})
 		default:
-			full = append(full, h.InstanceType+": "+h.Reason)
+			full = append(full, topology.HostFact{Host: h.Host, Text: h.InstanceType + ": " + h.Reason})
 		}
 	}
-	return PoolReason{Obstacle: ObstacleHost, Reason: "no host has room: " + strings.Join(slices.Compact(full), "; "), Hosts: hosts}
+	causes := topology.OverHosts(full)
+	if more := len(causes) - mostHosts; more > 0 {
+		causes = append(causes[:mostHosts], fmt.Sprintf("%d more causes", more))
+	}
+	return PoolReason{Obstacle: ObstacleHost, Reason: "no host has room: " + strings.Join(causes, "; "), Hosts: hosts}
 }
 
 // requirements combines the requirements of the pool, the pod and its volumes. If the pool
@@ -439,11 +443,11 @@ func (e *explainer) host(p *pool, d demand, fit []*InstanceType, id topology.Hos
 }
 
 func describeHosts(excluded []Exclusion) string {
-	var parts []string
+	var facts []topology.HostFact
 	for _, x := range excluded {
-		parts = append(parts, fmt.Sprintf("%s %s", x.Host, x.Reason))
+		facts = append(facts, topology.HostFact{Host: x.Host, Text: fmt.Sprintf("%s %s", x.Host, x.Reason)})
 	}
-	return strings.Join(parts, ", ")
+	return strings.Join(topology.OverHosts(facts), ", ")
 }
 
 // refuse returns why the planner refuses the type on the host, or "".

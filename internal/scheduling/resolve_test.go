@@ -162,7 +162,7 @@ func TestResolveSaysWhyNot(t *testing.T) {
 	}{
 		{"too large", classes + pool, "large enough for cpu 99", ofKarpenter("99"), nil, isRoom},
 		{"no such host", classes + pool, "topology.kubernetes.io/zone In [nowhere]", ofKarpenter("1", need(corev1.LabelTopologyZone, "nowhere")), nil, isRoom},
-		{"no usable host", strings.Replace(classes, "{name: debian}", "{name: windows}", 1) + pool, `lab/epyc has no template "windows"`, ofKarpenter("1"), nil, isRoom},
+		{"no usable host", strings.Replace(classes, "{name: debian}", "{name: windows}", 1) + pool, `each of 3 hosts (lab/epyc, lab/ryzen, lab/xeon) has no template "windows"`, ofKarpenter("1"), nil, isRoom},
 		{"all closed", classes + pool, "no host has room", ofKarpenter("1"), []scheduling.OfferingSelector{{}}, isRoom},
 		{"no pool", classes + pool, `NodePool "gone" does not exist or has no ProxmoxNodeClass`, otherPool, nil, isRoom},
 		{"no class", pool, `ProxmoxNodeClass "shared" does not exist: create it`, ofKarpenter("1"), nil, isClass},

@@ -1,0 +1,52 @@
+package topology
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// HostFact is a sentence about a host. It names the host by its ID, or not at all.
+type HostFact struct {
+	Host HostID
+	Text string
+}
+
+// mostNamed is the maximum number of hosts that a sentence about several names.
+const mostNamed = 3
+
+// OverHosts returns the sentences of facts, in order. Facts that differ only in the host
+// become one sentence about all of their hosts: "each of 40 hosts (lab/pve-1, lab/pve-2 and
+// 38 more) is offline".
+func OverHosts(facts []HostFact) []string {
+	var forms []string
+	hosts := map[string][]string{}
+	for _, fact := range facts {
+		name := fact.Host.String()
+		form := regexp.MustCompile(regexp.QuoteMeta(name)+`\b`).ReplaceAllLiteralString(fact.Text, "\x00")
+		if hosts[form] == nil {
+			forms = append(forms, form)
+		}
+		hosts[form] = append(hosts[form], name)
+	}
+	sentences := make([]string, len(forms))
+	for i, form := range forms {
+		names := hosts[form]
+		if len(names) == 1 {
+			sentences[i] = strings.ReplaceAll(form, "\x00", names[0])
+			continue
+		}
+		all := fmt.Sprintf("each of %d hosts (%s)", len(names), Named(names))
+		sentences[i] = strings.ReplaceAll(strings.Replace(form, "\x00", all, 1), "\x00", "the host")
+	}
+	return sentences
+}
+
+// Named lists names in a sentence: all if they are few, otherwise the first ones and the
+// number of the others.
+func Named(names []string) string {
+	if len(names) > mostNamed {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNamed-1], ", "), len(names)-mostNamed+1)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,34 @@
+package topology_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/numaform/numaform/topology"
+)
+
+// TestOverHosts checks that a cause on many hosts is one sentence.
+func TestOverHosts(t *testing.T) {
+	t.Parallel()
+	var facts []topology.HostFact
+	for i := 1; i <= 40; i++ {
+		host := topology.HostID{Region: "lab", Host: topology.HostName(fmt.Sprintf("pve-%d", i))}
+		text := fmt.Sprintf("%s has no template: create it on %s", host, host)
+		if i == 2 {
+			text = "lab/pve-2 is offline"
+		}
+		facts = append(facts, topology.HostFact{Host: host, Text: text})
+	}
+	want := []string{
+		"each of 39 hosts (lab/pve-1, lab/pve-3 and 37 more) has no template: create it on the host",
+		"lab/pve-2 is offline",
+	}
+	if diff := cmp.Diff(want, topology.OverHosts(facts)); diff != "" {
+		t.Errorf("sentences (-want +got):\n%s", diff)
+	}
+	if got := topology.OverHosts(facts[:1]); got[0] != "lab/pve-1 has no template: create it on lab/pve-1" {
+		t.Errorf("one host: %q", got)
+	}
+}
