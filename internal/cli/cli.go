@@ -13,9 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/utils/clock"
 
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/state/guard"
 )
@@ -42,6 +44,8 @@ type Process struct {
 	Stdout, Stderr io.Writer
 	// color is the value of --color; nil means never.
 	color *string
+	// screen shows progress on Stderr.
+	screen *term.Screen
 }
 
 // usageError is an error in the command line.
@@ -59,6 +63,8 @@ const stopping = "stopping: waiting until running steps finish and the state is 
 
 // Run runs one command and returns its exit code.
 func Run(ctx context.Context, process Process) int {
+	process.screen = term.NewScreen(process.Stderr, term.Of(process.Stderr, process.Environ, "never"), clock.RealClock{})
+	process.Stderr = process.screen
 	root := newRoot(process)
 	root.SetArgs(process.Args)
 	root.SetIn(process.Stdin)

@@ -143,10 +143,16 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 	config.Actor = actor()
 	config.Version = process.Version
 	config.Notice = func(message string) { fmt.Fprintf(process.Stderr, "numaform: %s\n", message) }
+	steps := &steps{screen: process.screen}
+	config.Count = steps.count
+	redrawn := process.terminal(process.Stderr).Live
 	var mu sync.Mutex // hosts report concurrently
 	config.Progress = func(host topology.HostID, message string) {
 		mu.Lock()
 		defer mu.Unlock()
+		if redrawn && message == scaler.ProgressPlanning {
+			return // the progress line counts these hosts
+		}
 		fmt.Fprintf(process.Stderr, "%s: %s\n", host, message)
 	}
 	if !o.withoutCluster() {
@@ -188,6 +194,7 @@ func live(ctx context.Context, process Process, config *operator.Config, regions
 	if err != nil {
 		return nil, nil, err
 	}
+	defer process.progress("reading Proxmox")()
 	snapshot, unread, err := config.Reachable(ctx, clients)
 	if err != nil {
 		return nil, nil, err

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	tfjson "github.com/hashicorp/terraform-json"
@@ -224,6 +225,8 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 	results = make([]Result, len(b.plans))
 	var group errgroup.Group
 	group.SetLimit(maxParallelHosts)
+	var done atomic.Int32
+	s.config.Count(stepApplying, 0, len(b.plans))
 	for i := range b.plans {
 		group.Go(func() error {
 			plan := &b.plans[i]
@@ -247,6 +250,7 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 			// workspace.
 			result.Err = errors.Join(result.Err, closeAll(b.plans[i:i+1]))
 			results[i] = result
+			s.config.Count(stepApplying, int(done.Add(1)), len(b.plans))
 			ended(result)
 			return nil
 		})

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -131,6 +132,15 @@ func (s *Scaler) planHosts(ctx context.Context, change *Change, at places, more 
 	return plans, nil
 }
 
+// ProgressPlanning is the message of Progress when the planning of a host begins.
+const ProgressPlanning = "planning"
+
+// Steps of a change, for Count.
+const (
+	stepPlanning = "planning hosts"
+	stepApplying = "applying plans of hosts"
+)
+
 // planEach plans hosts concurrently. A host that cannot be planned has an Err.
 func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more []topology.HostID) ([]RootPlan, error) {
 	touched := change.Hosts()
@@ -143,6 +153,8 @@ func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more [
 	hosts = slices.Compact(hosts)
 
 	plans := make([]RootPlan, len(hosts))
+	var done atomic.Int32
+	s.config.Count(stepPlanning, 0, len(hosts))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(parallelPlans())
 	for i, host := range hosts {
@@ -151,6 +163,7 @@ func (s *Scaler) planEach(ctx context.Context, change *Change, at places, more [
 		group.Go(func() error {
 			defer s.engines.plan(ctx)()
 			plans[i].Err = s.planHost(ctx, change, &plans[i], at, whole)
+			s.config.Count(stepPlanning, int(done.Add(1)), len(hosts))
 			return ctx.Err()
 		})
 	}
@@ -184,7 +197,7 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 	}
 
 	// Recover the working directory and the backend.
-	s.config.Progress(plan.Host, "planning")
+	s.config.Progress(plan.Host, ProgressPlanning)
 	recovery, err := plan.workspace.Recover(ctx)
 	if recovery != nil {
 		plan.outside = append(plan.outside, recovery.Outside...)

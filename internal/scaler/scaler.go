@@ -150,6 +150,8 @@ type Config struct {
 	Actor, Version string
 	// Progress receives a line for each step; nil discards them.
 	Progress func(host topology.HostID, message string)
+	// Count receives how many hosts of a step, such as planning, are done; nil discards it.
+	Count func(step string, done, total int)
 	// Notice receives each message about the fleet once; nil discards them.
 	Notice func(message string)
 	// Log receives the engine's output; nil discards it.
@@ -191,6 +193,9 @@ func New(config Config) *Scaler {
 		config.Release = generator.Current()
 	}
 	config.Release.Memo = &generator.Memo{}
+	if config.Count == nil {
+		config.Count = func(string, int, int) {}
+	}
 	if config.Observe == nil {
 		config.Observe = unobserved{}
 	}

@@ -13,15 +13,19 @@ import (
 const (
 	// quiet is the duration after which progress is shown.
 	quiet = 2 * time.Second
-	// every is the interval at which a line in a terminal is redrawn, and everyPlain the
-	// interval of lines in a file.
-	every      = time.Second
-	everyPlain = 10 * time.Second
+	// every is the interval at which a line in a terminal is redrawn.
+	every = time.Second
+	// DefaultInterval is the interval of lines in a file.
+	DefaultInterval = 10 * time.Second
 )
 
 // Screen writes messages, and keeps a progress line below them. It is safe for concurrent
 // use.
 type Screen struct {
+	// Interval is the interval of progress lines if the screen is not a terminal. Set it
+	// before Start.
+	Interval time.Duration
+
 	terminal Terminal
 	clock    clock.WithTicker
 
@@ -32,15 +36,38 @@ type Screen struct {
 
 // NewScreen returns a Screen that writes to w, which terminal describes.
 func NewScreen(w io.Writer, terminal Terminal, clock clock.WithTicker) *Screen {
-	return &Screen{w: w, terminal: terminal, clock: clock}
+	return &Screen{Interval: DefaultInterval, w: w, terminal: terminal, clock: clock}
 }
 
 // Write removes the progress line and writes text.
-func (s *Screen) Write(text []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.clear()
-	return s.w.Write(text)
+func (s *Screen) Write(text []byte) (int, error) { return s.Over(s.w).Write(text) }
+
+// Fd returns the file descriptor of the terminal or file, or an invalid one.
+func (s *Screen) Fd() uintptr { return s.Over(s.w).Fd() }
+
+// Over returns a writer to w, such as stdout, that removes the progress line first.
+func (s *Screen) Over(w io.Writer) Writer { return Writer{screen: s, w: w} }
+
+// Writer writes to the terminal that a Screen uses.
+type Writer struct {
+	screen *Screen
+	w      io.Writer
+}
+
+// Write removes the progress line and writes text.
+func (w Writer) Write(text []byte) (int, error) {
+	w.screen.mu.Lock()
+	defer w.screen.mu.Unlock()
+	w.screen.clear()
+	return w.w.Write(text)
+}
+
+// Fd returns the file descriptor of the terminal or file, or an invalid one.
+func (w Writer) Fd() uintptr {
+	if file, ok := w.w.(interface{ Fd() uintptr }); ok {
+		return file.Fd()
+	}
+	return ^uintptr(0)
 }
 
 // clear removes the progress line. The caller holds mu.
@@ -111,7 +138,7 @@ func (p *Progress) show() {
 	defer p.mu.Unlock()
 	now := p.screen.clock.Now()
 	elapsed := now.Sub(p.start)
-	due := p.screen.terminal.Live || now.Sub(p.printed) >= everyPlain
+	due := p.screen.terminal.Live || now.Sub(p.printed) >= p.screen.Interval
 	if elapsed < quiet || !due {
 		return
 	}
