@@ -154,6 +154,7 @@ func (w *printer) diff(text string, verbose bool) {
 			w.printf("%s\n", line)
 		case !engine:
 			engine = true // the verdict ends with an empty line
+			w.raw("\n")
 		case content != "":
 			hidden++
 		}

@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -92,12 +91,17 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: bob}]
 // starts on this machine, and stops everything at the end. It returns an error at the first
 // scene with a wrong result.
 func RunCluster(ctx context.Context, config ClusterConfig) (err error) {
+	screen, inner := onScreen(config.Config)
+	config.Config = inner
 	say(config.Stdout, "A Kubernetes control plane, three Proxmox hosts, and numaform with the rights of its chart")
+	preparing := screen.Start("starting etcd, kube-apiserver, Proxmox and the controller", 0)
 	w, err := openWorld(ctx, config)
+	preparing.Stop()
 	defer func() { err = errors.Join(err, w.Close()) }()
 	if err != nil {
 		return fmt.Errorf("preparing the demo: %w", err)
 	}
+	w.screen = screen
 	for _, scene := range []func(context.Context) error{
 		w.showHosts, w.declare, w.deploy, w.join, w.empty, w.approve, w.gone, w.history,
 	} {
@@ -248,7 +252,7 @@ func (w *world) approve(ctx context.Context) error {
 		return err
 	}
 	w.say("The exact change (without the attributes of VMs)")
-	if err := w.shortly(func() error { return w.as(ctx, "alice", cli.ExitOK, "plans", plan.Name) }); err != nil {
+	if err := w.as(ctx, "alice", cli.ExitOK, "plans", plan.Name); err != nil {
 		return err
 	}
 	w.say("bob can view the change but not approve it")
@@ -257,28 +261,6 @@ func (w *world) approve(ctx context.Context) error {
 	}
 	w.say("alice approves exactly this change, by its full hash")
 	return w.as(ctx, "alice", cli.ExitOK, "approve", plan.Name, "--hash", plan.Spec.PlanHash)
-}
-
-// shortly shows the output of a scene without the attributes in its diff.
-func (w *world) shortly(scene func() error) error {
-	whole, out := &bytes.Buffer{}, w.Stdout
-	w.Stdout = whole
-	err := scene()
-	w.Stdout = out
-	diff, left := false, 0
-	for line := range strings.Lines(whole.String()) {
-		diff = diff || line == "Diff\n"
-		if diff && (strings.HasPrefix(line, "      ") || left > 0 && line == "\n") {
-			left++
-			continue
-		}
-		if left > 0 {
-			fmt.Fprintf(out, "      … %d lines\n", left)
-			left = 0
-		}
-		fmt.Fprint(out, line)
-	}
-	return err
 }
 
 // gone waits until no part of the fleet remains, and approves further plans for nodes that

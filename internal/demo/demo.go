@@ -33,10 +33,14 @@ type show struct {
 
 // Run runs all scenes, and returns an error at the first one with a wrong result.
 func Run(ctx context.Context, config Config) (err error) {
+	screen, config := onScreen(config)
+	preparing := screen.Start("starting a simulated Proxmox", 0)
 	stage, err := Open(config)
+	preparing.Stop()
 	if err != nil {
 		return fmt.Errorf("preparing the demo: %w", err)
 	}
+	stage.screen = screen
 	s := &show{Stage: stage}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	if s.states, err = statesim.New(); err != nil {
@@ -103,12 +107,12 @@ func (s *Stage) numaform(ctx context.Context, want int, args ...string) error {
 
 func (s *show) showTopology(ctx context.Context) error {
 	s.say("Three hosts in numaform topology")
-	return s.numaform(ctx, cli.ExitOK, "topology")
+	return s.numaform(ctx, cli.ExitOK, "topology", "-o", "table")
 }
 
 func (s *show) plan(ctx context.Context) error {
 	s.say("40 pods are pending: plan a scale-up")
-	return s.numaform(ctx, cli.ExitChanges, "plan", "-f", s.Manifests(), "--detailed-exitcode", "--diff")
+	return s.numaform(ctx, cli.ExitChanges, "plan", "-f", s.Manifests(), "--detailed-exitcode")
 }
 
 // frozen is a rule that an operator adds.
@@ -128,12 +132,24 @@ func (s *show) denied(ctx context.Context) error {
 	fmt.Fprintf(s.Stdout, "\n%s", frozen)
 	s.env = append(s.env, "NUMAFORM_POLICY_FILES="+rule)
 	defer func() { s.env = s.env[:len(s.env)-1] }()
-	return s.numaform(ctx, cli.ExitFailed, "apply", "-f", s.Manifests(), "--auto-approve")
+	return s.brief(func() error {
+		return s.numaform(ctx, cli.ExitFailed, "apply", "-f", s.Manifests(), "--auto-approve")
+	})
 }
 
 func (s *show) apply(ctx context.Context) error {
 	s.say("The rule is removed: apply")
-	if err := s.numaform(ctx, cli.ExitOK, "apply", "-f", s.Manifests(), "--auto-approve", "--verbose"); err != nil {
+	if err := s.brief(func() error {
+		return s.numaform(ctx, cli.ExitOK, "apply", "-f", s.Manifests(), "--auto-approve")
+	}); err != nil {
+		return err
+	}
+	path, _, err := s.someNode(ctx, "pinned")
+	if err != nil {
+		return err
+	}
+	s.say("One of the new files: the diff of a VM")
+	if err := s.head(path, 12); err != nil {
 		return err
 	}
 	s.say("The VMs in Proxmox")
@@ -172,10 +188,41 @@ func (s *Stage) pins(guest *pvesim.GuestState) (topology.Pins, error) {
 	return marker.Pins, nil
 }
 
+// head prints the first lines of a file.
+func (s *show) head(path string, lines int) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	all := strings.Split(strings.TrimSpace(string(text)), "\n")
+	fmt.Fprintf(s.Stdout, "\n$ head -%d %s\n%s\n  … %d more lines\n", lines, filepath.Base(path), strings.Join(all[:lines], "\n"), len(all)-lines)
+	return nil
+}
+
+// brief shows a scene without the sections that an earlier scene has shown: the VMs and the
+// files.
+func (s *show) brief(scene func() error) error {
+	whole, out := &bytes.Buffer{}, s.Stdout
+	s.Stdout = whole
+	err := scene()
+	s.Stdout = out
+	hidden := false
+	lines := strings.Split(strings.TrimRight(whole.String(), "\n"), "\n")
+	for i, line := range lines {
+		if i+1 < len(lines) && strings.HasPrefix(lines[i+1], "───") {
+			hidden = line == "VMs" || line == "Fleet files"
+		}
+		if !hidden {
+			fmt.Fprintln(out, line)
+		}
+	}
+	return err
+}
+
 func (s *show) committed(ctx context.Context) error {
 	s.say("The records: a commit, its outcome as a note, and a remote state for each host")
-	fmt.Fprintf(s.Stdout, "\n$ git log -1 --stat --notes=numaform\n")
-	out, err := git(ctx, s.remote(), "log", "-1", "--stat=100", "--notes=numaform", "main")
+	fmt.Fprintf(s.Stdout, "\n$ git log -1 --shortstat --notes=numaform\n")
+	out, err := git(ctx, s.remote(), "log", "-1", "--shortstat", "--notes=numaform", "main")
 	if err != nil {
 		return err
 	}

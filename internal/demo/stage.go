@@ -12,10 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/cli"
 	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -48,6 +51,8 @@ type Stage struct {
 	Config
 	env  []string
 	ends bool
+	// screen shows the progress of commands; nil in tests that use only a Stage.
+	screen *term.Screen
 }
 
 // Open copies the example's files and starts a simulated Proxmox for them. The caller must
@@ -121,12 +126,31 @@ func (s *Stage) States() ([]string, error) {
 // Numaform runs a command, prints its output, and returns its stdout and exit code.
 func (s *Stage) Numaform(ctx context.Context, args ...string) (stdout string, code int) {
 	fmt.Fprintf(s.Stdout, "\n$ numaform %s\n", strings.Join(args, " "))
+	defer s.progress("numaform " + args[0])()
 	var copied bytes.Buffer
 	code = cli.Run(ctx, cli.Process{
 		Args: args, Environ: s.env, Stdin: strings.NewReader(""),
 		Stdout: io.MultiWriter(s.Stdout, &copied), Stderr: s.Stderr,
 	})
 	return copied.String(), code
+}
+
+// onScreen returns a screen for a demo, and the configuration that prints on it. Without a
+// terminal, it shows progress every 2 seconds.
+func onScreen(config Config) (*term.Screen, Config) {
+	screen := term.NewScreen(config.Stderr, term.Of(config.Stderr, config.Environ, "never"), clock.RealClock{})
+	screen.Interval = 2 * time.Second
+	config.Stdout, config.Stderr = screen.Over(config.Stdout), screen
+	return screen, config
+}
+
+// progress shows the duration of what, until stop is called. A command shows its own
+// progress in a terminal.
+func (s *Stage) progress(what string) (stop func()) {
+	if s.screen == nil || term.Of(s.Stderr, s.Environ, "never").Live {
+		return func() {}
+	}
+	return s.screen.Start(what, 0).Stop
 }
 
 // Hosts returns the example's hosts as passed to the simulated Proxmox.

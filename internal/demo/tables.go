@@ -9,13 +9,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/cpuset"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -128,11 +128,8 @@ func exclusive(nodes []nodeRow) error {
 // table prints rows below their headers.
 func table(out io.Writer, rows ...[]string) error {
 	fmt.Fprintln(out)
-	aligned := tabwriter.NewWriter(out, 2, 8, 2, ' ', 0)
-	for _, row := range rows {
-		fmt.Fprintln(aligned, "  "+strings.Join(row, "\t"))
-	}
-	return aligned.Flush()
+	_, err := fmt.Fprint(out, term.Of(out, nil, "never").Table(2, rows))
+	return err
 }
 
 func printNodes(out io.Writer, nodes []nodeRow) error {

@@ -210,6 +210,9 @@ func (w *world) wait(ctx context.Context, what string, ask func(context.Context)
 	ticker := time.NewTicker(250 * time.Millisecond)
 	defer ticker.Stop()
 	missing := ""
+	if w.screen != nil {
+		defer w.screen.Start("waiting for "+what, 0).Stop()
+	}
 	for {
 		now, err := ask(ctx)
 		if now == "" && err == nil {

@@ -40,7 +40,7 @@ func TestRemoveVMThatIsGone(t *testing.T) {
 
 	// The plan names the VM that it re-creates, and gives the reason.
 	out = run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests())
-	for _, want := range []string{"1 to re-create", "re-create " + name + ": its file is in the fleet, but the VM no longer exists in Proxmox"} {
+	for _, want := range []string{"re-create 1 VM", "-/+  " + name, "re-create: its file is in the fleet, but the VM no longer exists in Proxmox"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("plan does not print %q:\n%s", want, out)
 		}
