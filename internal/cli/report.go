@@ -218,7 +218,9 @@ func (w *printer) report(r *report, o *options) {
 		}
 	}
 	for i := range r.Providers {
-		w.printf("\nProvider %s\n", &r.Providers[i])
+		if r.Providers[i].First || o.verbose {
+			w.printf("\nProvider %s\n", &r.Providers[i])
+		}
 	}
 	for _, warning := range r.Warnings {
 		w.printf("\nWarning: %s\n", warning)
@@ -368,11 +370,10 @@ func (w *printer) maps(p *proposal, columns int) {
 const mostFiles = 20
 
 func (w *printer) files(files []fileReport, o *options) {
-	w.heading("Fleet files")
 	if len(files) == 0 {
-		w.printf("  no change\n")
 		return
 	}
+	w.heading("Fleet files")
 	kinds := map[string]string{"added": actionCreate, "removed": actionDestroy, "changed": actionUpdate}
 	counts := map[string]int{}
 	for _, file := range files {
@@ -387,9 +388,18 @@ func (w *printer) files(files []fileReport, o *options) {
 		}
 		w.printf("  %s: %s\n", counted(len(files), "file"), strings.Join(parts, ", "))
 	} else {
+		others := 0
 		for _, file := range files {
+			if !o.verbose && file.Change == "added" && !strings.Contains(file.Path, "/node-") {
+				others++
+				continue
+			}
 			sign := signs[kinds[file.Change]]
 			w.printf("  %s %s\n", w.Paint(sign.color, sign.sign), file.Path)
+		}
+		if others > 0 {
+			sign := signs[actionCreate]
+			w.printf("  %s %s that node files use\n", w.Paint(sign.color, sign.sign), counted(others, "file"))
 		}
 	}
 	nodes := slices.DeleteFunc(slices.Clone(files), func(f fileReport) bool { return !strings.Contains(f.Path, "/node-") })

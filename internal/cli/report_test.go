@@ -2,6 +2,7 @@ package cli // reports have no exported form
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
@@ -128,6 +130,31 @@ func TestSummary(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("the summary lacks %q:\n%s", want, text)
 		}
+	}
+}
+
+// TestUnapplied checks that a refused change names the other hosts, which it did not change
+// either.
+func TestUnapplied(t *testing.T) {
+	t.Parallel()
+	on := func(host topology.HostName, decision guard.Decision, targets ...guard.Target) scaler.RootPlan {
+		return scaler.RootPlan{
+			Host: topology.HostID{Region: "lab", Host: host}, Intent: guard.Intent{Create: targets}, Verdict: guard.Verdict{Decision: decision},
+		}
+	}
+	denied := on("pve-1", guard.Deny, guard.Target{})
+	p := &proposal{plans: []scaler.RootPlan{denied, on("pve-2", guard.Allow, guard.Target{}), on("pve-3", guard.Allow)}}
+	failure := &scaler.DeniedError{Host: denied.Host, Verdict: denied.Verdict}
+	err := p.unapplied(failure)
+	if want := "nothing was changed on any host, including 1 host whose plans the guard does not deny (lab/pve-2)"; !strings.Contains(err.Error(), want) {
+		t.Errorf("error %q, want %q in it", err, want)
+	}
+	if !errors.Is(err, failure) {
+		t.Errorf("%v does not wrap the denial", err)
+	}
+	p.plans = p.plans[:1]
+	if err := p.unapplied(failure); !strings.HasSuffix(err.Error(), "\nnothing was changed") {
+		t.Errorf("one host: %q", err)
 	}
 }
 

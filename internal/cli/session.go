@@ -53,7 +53,7 @@ func (o *options) register(flags *pflag.FlagSet) {
 // registerReport adds the flags that select how much of a change is printed.
 func (o *options) registerReport(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.diff, "diff", false, "show the diff of the node files")
-	flags.BoolVarP(&o.verbose, "verbose", "v", false, "show everything: node files, the reason for each placement, and the owner of each CPU before and after")
+	flags.BoolVarP(&o.verbose, "verbose", "v", false, "show everything: node files, the reason for each placement, the owner of each CPU before and after, and the engine's plans")
 }
 
 // registerChange adds the flags of a command that applies changes.

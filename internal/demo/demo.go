@@ -8,6 +8,7 @@ package demo
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/cli"
@@ -134,14 +136,14 @@ func (s *show) denied(ctx context.Context) error {
 	defer func() { s.env = s.env[:len(s.env)-1] }()
 	return s.brief(func() error {
 		return s.numaform(ctx, cli.ExitFailed, "apply", "-f", s.Manifests(), "--auto-approve")
-	})
+	}, "VMs", "Fleet files")
 }
 
 func (s *show) apply(ctx context.Context) error {
 	s.say("The rule is removed: apply")
 	if err := s.brief(func() error {
 		return s.numaform(ctx, cli.ExitOK, "apply", "-f", s.Manifests(), "--auto-approve")
-	}); err != nil {
+	}, "VMs", "Fleet files", "Plans"); err != nil {
 		return err
 	}
 	path, _, err := s.someNode(ctx, "pinned")
@@ -149,30 +151,29 @@ func (s *show) apply(ctx context.Context) error {
 		return err
 	}
 	s.say("One of the new files: the diff of a VM")
-	if err := s.head(path, 12); err != nil {
+	if err := s.head(path, 6); err != nil {
 		return err
 	}
-	s.say("The VMs in Proxmox")
-	for _, guest := range s.Sim.Guests() {
-		if guest.Running {
-			fmt.Fprintf(s.Stdout, "  %s %d %-14s %s cores, %s MiB %s\n", guest.Host, guest.VMID, guest.Config["name"],
-				guest.Config["cores"], guest.Config["memory"], guest.Config["numa0"])
-		}
-	}
-	return s.pinned()
+	return s.running()
 }
 
-// pinned prints the CPU of each pinned vCPU, and returns an error unless it is as declared.
-func (s *Stage) pinned() error {
-	s.say("The pins that numaform-agent set on the hosts, without a root login")
+// running prints the VMs with the CPU of each pinned vCPU, and returns an error unless the
+// pins are as declared.
+func (s *Stage) running() error {
+	s.say("The VMs in Proxmox, with the pins that numaform-agent set without a root login")
 	for _, guest := range s.Sim.Guests() {
+		if !guest.Running {
+			continue
+		}
 		pins, err := s.pins(&guest)
 		if err != nil {
 			return err
 		}
+		on := "shared CPUs"
 		if len(pins) > 0 {
-			fmt.Fprintf(s.Stdout, "  %s %d %-14s vCPUs 0-%d on CPUs %s\n", guest.Host, guest.VMID, guest.Config["name"], len(pins)-1, pins)
+			on = fmt.Sprintf("vCPUs 0-%d on CPUs %s", len(pins)-1, pins)
 		}
+		fmt.Fprintf(s.Stdout, "  %s %d %-12s %2s cores, %5s MiB, %s\n", guest.Host, guest.VMID, guest.Config["name"], guest.Config["cores"], guest.Config["memory"], on)
 	}
 	return nil
 }
@@ -199,9 +200,8 @@ func (s *show) head(path string, lines int) error {
 	return nil
 }
 
-// brief shows a scene without the sections that an earlier scene has shown: the VMs and the
-// files.
-func (s *show) brief(scene func() error) error {
+// brief shows a scene without sections that an earlier scene has shown.
+func (s *show) brief(scene func() error, sections ...string) error {
 	whole, out := &bytes.Buffer{}, s.Stdout
 	s.Stdout = whole
 	err := scene()
@@ -210,7 +210,7 @@ func (s *show) brief(scene func() error) error {
 	lines := strings.Split(strings.TrimRight(whole.String(), "\n"), "\n")
 	for i, line := range lines {
 		if i+1 < len(lines) && strings.HasPrefix(lines[i+1], "───") {
-			hidden = line == "VMs" || line == "Fleet files"
+			hidden = slices.Contains(sections, line)
 		}
 		if !hidden {
 			fmt.Fprintln(out, line)
@@ -221,12 +221,23 @@ func (s *show) brief(scene func() error) error {
 
 func (s *show) committed(ctx context.Context) error {
 	s.say("The records: a commit, its outcome as a note, and a remote state for each host")
-	fmt.Fprintf(s.Stdout, "\n$ git log -1 --shortstat --notes=numaform\n")
-	out, err := git(ctx, s.remote(), "log", "-1", "--shortstat", "--notes=numaform", "main")
+	fmt.Fprintf(s.Stdout, "\n$ git log -1 --format='%%h %%s%%n%%(trailers)' --shortstat\n")
+	out, err := git(ctx, s.remote(), "log", "-1", "--format=%h %s%n%(trailers)", "--shortstat", "main")
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Stdout, "%s\n", out)
+	note, err := git(ctx, s.remote(), "notes", "--ref=numaform", "show", "main")
+	if err != nil {
+		return err
+	}
+	var outcome struct {
+		ID       string        `json:"id"`
+		Duration time.Duration `json:"duration_ns"`
+	}
+	if err := json.Unmarshal(note, &outcome); err != nil {
+		return fmt.Errorf("reading the note of the commit: %w", err)
+	}
+	fmt.Fprintf(s.Stdout, "%s\n  note: change %s was done in %s\n", bytes.TrimSpace(out), outcome.ID, outcome.Duration.Round(time.Millisecond))
 	states := s.states.States()
 	for _, name := range slices.Sorted(maps.Keys(states)) {
 		fmt.Fprintf(s.Stdout, "  state %s, %d bytes\n", name, len(states[name]))
@@ -236,7 +247,9 @@ func (s *show) committed(ctx context.Context) error {
 
 func (s *show) planAgain(ctx context.Context) error {
 	s.say("The same plan again: no change is needed")
-	return s.numaform(ctx, cli.ExitOK, "plan", "-f", s.Manifests(), "--detailed-exitcode")
+	return s.brief(func() error {
+		return s.numaform(ctx, cli.ExitOK, "plan", "-f", s.Manifests(), "--detailed-exitcode")
+	}, "Plans")
 }
 
 // busy deletes the file of a node that runs pods, as a user might by mistake.
@@ -255,7 +268,9 @@ func (s *show) busy(ctx context.Context) error {
 	if err := os.WriteFile(running, []byte(pod), 0o600); err != nil {
 		return err
 	}
-	if err := s.numaform(ctx, cli.ExitFailed, "apply", "-f", running, "--auto-approve"); err != nil {
+	if err := s.brief(func() error {
+		return s.numaform(ctx, cli.ExitFailed, "apply", "-f", running, "--auto-approve")
+	}, "VMs"); err != nil {
 		return err
 	}
 	return s.push(ctx, []string{"revert", "--no-edit", "HEAD"})
@@ -281,7 +296,9 @@ func (s *show) remove(ctx context.Context) error {
 		return err
 	}
 	s.say("Node " + name + " is drained and no longer needed")
-	if err := s.numaform(ctx, cli.ExitOK, "remove", name, "-f", s.Manifests(), "--auto-approve"); err != nil {
+	if err := s.brief(func() error {
+		return s.numaform(ctx, cli.ExitOK, "remove", name, "-f", s.Manifests(), "--auto-approve")
+	}, "Plans"); err != nil {
 		return err
 	}
 	for _, guest := range s.Sim.Guests() {
@@ -294,7 +311,9 @@ func (s *show) remove(ctx context.Context) error {
 
 func (s *show) undo(ctx context.Context) error {
 	s.say("Revert the removal: undo")
-	return s.numaform(ctx, cli.ExitOK, "undo", "-f", s.Manifests(), "--auto-approve")
+	return s.brief(func() error {
+		return s.numaform(ctx, cli.ExitOK, "undo", "-f", s.Manifests(), "--auto-approve")
+	}, "Plans")
 }
 
 func (s *show) history(ctx context.Context) error {
