@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -251,5 +252,64 @@ func TestManyOwners(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("the legend lacks %q:\n%s", want, text)
 		}
+	}
+}
+
+// hosts returns hosts with the same machine.
+func hosts(t testing.TB, count int) []topology.Host {
+	t.Helper()
+	all := make([]topology.Host, count)
+	for i := range all {
+		all[i] = load(t, "xeon-4108-2s-smt")
+		all[i].Name = topology.HostName(fmt.Sprintf("pve-%02d", i+1))
+	}
+	return all
+}
+
+// TestSVGIsAboutSquare checks that an image of many hosts is about as wide as high, and
+// that the images of up to three hosts of this size still have one column.
+func TestSVGIsAboutSquare(t *testing.T) {
+	t.Parallel()
+	for _, count := range []int{1, 2, 3, 7, 40, 100} {
+		svg := cpumap.SVG(hosts(t, count), nil)
+		wellFormed(t, svg)
+		var width, height int
+		if _, err := fmt.Sscanf(string(svg), `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d"`, &width, &height); err != nil {
+			t.Fatal(err)
+		}
+		ratio := float64(width) / float64(height)
+		if count <= 3 && width != 1000 || count > 3 && (ratio < 0.6 || ratio > 1.6) {
+			t.Errorf("%d hosts: %d × %d", count, width, height)
+		}
+		if n := bytes.Count(svg, []byte(`class="h1"`)); n != count {
+			t.Errorf("%d hosts: the image has %d", count, n)
+		}
+	}
+}
+
+// TestSharedVMsAreVisible checks that a host whose VMs all share its CPUs does not look
+// empty in text and image.
+func TestSharedVMsAreVisible(t *testing.T) {
+	t.Parallel()
+	h := load(t, "nuc-i7-1165g7-4c8t")
+	for vmid := range 2 {
+		h.Guests = append(h.Guests, topology.Guest{VMID: 2001 + vmid, Kind: topology.GuestVM, Running: true, VCPUs: 3})
+	}
+	owners := cpumap.Owners(&h, nil)
+	text := cpumap.Text(&h, owners, cpumap.Options{})
+	for _, want := range []string{"8 free, 0 owned, 0 reserved, 6 vCPUs not pinned\n", "[~~]", "  ~ free, shared by 2 guests with 6 vCPUs\n", "guest 2001 3 vCPUs"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the text lacks %q:\n%s", want, text)
+		}
+	}
+	svg := string(cpumap.SVG([]topology.Host{h}, map[topology.HostID]cpumap.Ownership{h.ID(): owners}))
+	for _, want := range []string{"6 vCPUs not pinned", `class="bar-shared"`, `<g class="shared">`, "free, shared by 2 guests with 6 vCPUs"} {
+		if !strings.Contains(svg, want) {
+			t.Errorf("the image lacks %q", want)
+		}
+	}
+	empty := load(t, "nuc-i7-1165g7-4c8t")
+	if text := cpumap.Text(&empty, cpumap.Ownership{}, cpumap.Options{}); strings.Contains(text, "~") || strings.Contains(text, "not pinned") {
+		t.Errorf("an empty host has shared CPUs:\n%s", text)
 	}
 }

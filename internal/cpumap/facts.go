@@ -96,6 +96,20 @@ func (l *layout) warnings() []string {
 	return texts
 }
 
+// totals returns the numbers of CPUs by their use, and the vCPUs that share the free CPUs.
+func (l *layout) totals() []string {
+	totals := []string{fmt.Sprintf("%d free", l.free), fmt.Sprintf("%d owned", l.owned), fmt.Sprintf("%d reserved", l.reserved)}
+	if l.shared() {
+		totals = append(totals, plural(l.sharedVCPUs, "vCPU")+" not pinned")
+	}
+	return totals
+}
+
+// sharedText describes the free CPUs of a host whose guests share them.
+func (l *layout) sharedText() string {
+	return fmt.Sprintf("free, shared by %s with %s", plural(len(l.owners.Floating), "guest"), plural(l.sharedVCPUs, "vCPU"))
+}
+
 // floating lists the guests without CPUs of their own, or returns "".
 func (l *layout) floating() string {
 	if len(l.owners.Floating) == 0 {

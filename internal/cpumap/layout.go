@@ -21,7 +21,13 @@ type layout struct {
 	byCPU map[int]*mark
 	// free, owned and reserved are the numbers of CPUs.
 	free, owned, reserved int
+	// sharedVCPUs is the number of vCPUs of the guests without CPUs of their own. They run
+	// on the free CPUs.
+	sharedVCPUs int
 }
+
+// shared reports whether guests without CPUs of their own run on the free CPUs.
+func (l *layout) shared() bool { return len(l.owners.Floating) > 0 }
 
 // nodeBox is a NUMA node, or the CPUs without one.
 type nodeBox struct {
@@ -72,6 +78,7 @@ const (
 // The signs that are not in ownerSigns.
 const (
 	signFree     = "."
+	signShared   = "~"
 	signReserved = "#"
 	signDisputed = "!"
 	signOther    = "+"
@@ -89,6 +96,9 @@ func newLayout(host *topology.Host, owners Ownership) *layout {
 		}
 	}
 	l.offline = topology.CPUs(offline...)
+	for _, guest := range owners.Floating {
+		l.sharedVCPUs += guest.VCPUs
+	}
 
 	groups := map[int][]topology.Group{}
 	for _, group := range host.Groups() {

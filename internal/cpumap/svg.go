@@ -4,6 +4,7 @@ import (
 	_ "embed" // style.css
 	"encoding/xml"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/numaform/numaform/topology"
@@ -47,18 +48,36 @@ const ownerColors = 12
 const hatch = `<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">` +
 	`<rect class="hatch0" width="6" height="6"/><rect class="hatch1" width="2.4" height="6"/></pattern></defs>` + "\n"
 
-// SVG draws hosts below each other as one self-contained image: light or dark like the
-// reader's system, with a tooltip on each CPU. Equal hosts and owners yield identical
-// bytes. It ignores owners of other hosts.
+// SVG draws hosts as one self-contained image: light or dark like the reader's system,
+// with a tooltip on each CPU. Hosts are in rows, in as many columns as make the image about
+// as wide as high. Equal hosts and owners yield identical bytes. It ignores owners of other
+// hosts.
 func SVG(hosts []topology.Host, owners map[topology.HostID]Ownership) []byte {
+	cards := make([]card, len(hosts))
+	for i := range hosts {
+		cards[i] = newCard(newLayout(&hosts[i], owners[hosts[i].ID()]))
+	}
+	columns := columnsOf(cards)
+	width, height := columns*cardPitch+margin, gridHeight(cards, columns)
 	p := &picture{}
 	y := margin
-	for i := range hosts {
-		y += p.host(newLayout(&hosts[i], owners[hosts[i].ID()]), y) + margin
+	for row := range slices.Chunk(cards, columns) {
+		rowHeight := 0
+		for column := range row {
+			if column > 0 {
+				p.printf(`<g transform="translate(%d 0)">`, column*cardPitch)
+			}
+			p.host(&row[column], y)
+			if column > 0 {
+				p.printf(`</g>`)
+			}
+			rowHeight = max(rowHeight, row[column].height)
+		}
+		y += rowHeight + margin
 	}
 	var out strings.Builder
 	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n",
-		pictureWidth, y, pictureWidth, y)
+		width, height, width, height)
 	out.WriteString("<title>CPU map</title>\n<style>\n" + style + "</style>\n" + hatch)
 	out.WriteString(p.out.String() + "</svg>\n")
 	return []byte(out.String())
@@ -97,26 +116,21 @@ type barPart struct {
 	amount int64
 }
 
-// host draws one host's card and returns its height.
-func (p *picture) host(l *layout, y int) int {
-	rows := arrange(l.nodes)
-	legend := legendOf(l)
-	height := hostHeader + heightOf(rows)
-	if len(legend) > 0 {
-		height += (legend[len(legend)-1].row+1)*legendRow + padding + 4
-	}
+// host draws one host's card.
+func (p *picture) host(c *card, y int) {
+	l := c.layout
 	p.printf(`<g>`)
-	p.rect("card", box{margin, y, pictureWidth - 2*margin, height}, 14)
+	p.rect("card", box{margin, y, pictureWidth - 2*margin, c.height}, 14)
 	p.header(l, y)
 	top := y + hostHeader
-	for _, row := range rows {
+	for _, row := range c.rows {
 		for i, node := range row.nodes {
 			x := margin + padding + gap/2 + i*(row.width+gap)
 			p.node(l, &row, node, box{x, top, row.width, row.height})
 		}
 		top += row.height + gap
 	}
-	for _, item := range legend {
+	for _, item := range c.legend {
 		x, y := margin+padding+gap/2+item.x, top+6+item.row*legendRow
 		if item.class == "" {
 			p.text("note", x, y+14, item.text)
@@ -131,7 +145,6 @@ func (p *picture) host(l *layout, y int) int {
 		p.text("name", x+27, y+14, item.text)
 	}
 	p.printf(`</g>`)
-	return height
 }
 
 // header draws a host's name, model and facts, and a bar with the owners' shares of its
@@ -144,14 +157,17 @@ func (p *picture) header(l *layout, y int) {
 		p.text("warn", x, y+74, "CPUs unknown")
 		return
 	}
-	p.text("num end", right, y+32, fmt.Sprintf("%d free · %d owned · %d reserved", l.free, l.owned, l.reserved))
+	p.text("num end", right, y+32, strings.Join(l.totals(), " · "))
 	p.text("sub end", right, y+52, l.shape())
 	if l.host.Problem != "" {
 		p.text("warn", x, y+86, fit(printable(l.host.Problem), right-x, 7))
 	}
-	parts := make([]barPart, len(l.marks))
+	parts := make([]barPart, len(l.marks), len(l.marks)+1)
 	for i := range l.marks {
 		parts[i] = barPart{class: "bar-" + l.marks[i].class(), amount: int64(l.marks[i].cpus.Size())}
+	}
+	if shared := min(l.sharedVCPUs, l.free); shared > 0 {
+		parts = append(parts, barPart{class: "bar-shared", amount: int64(shared)})
 	}
 	p.bar(box{x, y + 64, right - x, 8}, int64(l.host.OnlineCPUs().Size()), parts...)
 }
@@ -211,6 +227,9 @@ func (p *picture) group(l *layout, group placedGroup, at box) {
 
 func (p *picture) cpu(l *layout, id int, at box) {
 	class, sign, owner := "free", "", "free"
+	if l.shared() {
+		class, owner = "shared", "free, shared by guests that are not pinned"
+	}
 	if m := l.byCPU[id]; m != nil {
 		class, sign, owner = m.class(), m.sign, m.owner
 	}

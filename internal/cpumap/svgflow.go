@@ -2,9 +2,56 @@ package cpumap
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
+
+// cardPitch is the distance between the left edges of two hosts in a row.
+const cardPitch = pictureWidth - margin
+
+// card is one host's part of the image.
+type card struct {
+	layout *layout
+	rows   []nodeRow
+	legend []legendItem
+	height int
+}
+
+func newCard(l *layout) card {
+	c := card{layout: l, rows: arrange(l.nodes), legend: legendOf(l)}
+	c.height = hostHeader + heightOf(c.rows)
+	if len(c.legend) > 0 {
+		c.height += (c.legend[len(c.legend)-1].row+1)*legendRow + padding + 4
+	}
+	return c
+}
+
+// columnsOf returns the number of columns for which the image is closest to a square. If
+// two numbers are equally close, it returns the smaller one.
+func columnsOf(cards []card) int {
+	best, bestSide := 1, 0
+	for columns := 1; columns <= max(1, len(cards)); columns++ {
+		side := max(columns*cardPitch+margin, gridHeight(cards, columns))
+		if columns == 1 || side < bestSide {
+			best, bestSide = columns, side
+		}
+	}
+	return best
+}
+
+// gridHeight returns the height of the image with that many columns.
+func gridHeight(cards []card, columns int) int {
+	height := margin
+	for row := range slices.Chunk(cards, columns) {
+		highest := 0
+		for i := range row {
+			highest = max(highest, row[i].height)
+		}
+		height += highest + margin
+	}
+	return height
+}
 
 // nodeRow is a row of NUMA nodes of the same size, side by side.
 type nodeRow struct {
@@ -111,6 +158,9 @@ func legendOf(l *layout) []legendItem {
 		return nil
 	}
 	items := []legendItem{{class: "free", text: "free"}}
+	if l.shared() {
+		items[0] = legendItem{class: "shared", text: l.sharedText()}
+	}
 	for _, m := range l.marks {
 		text := fmt.Sprintf("%s · %s", m.owner, plural(m.cpus.Size(), "CPU"))
 		if m.kind == markDisputed {

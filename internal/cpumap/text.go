@@ -92,7 +92,9 @@ func (w *writer) header() {
 		w.wrap(2, " ", "  CPUs unknown")
 	} else {
 		w.wrap(2, ", ", strings.Split("  "+w.shape(), ", ")...)
-		w.wrap(2, ", ", fmt.Sprintf("  %d free", w.free), fmt.Sprintf("%d owned", w.owned), fmt.Sprintf("%d reserved", w.reserved))
+		totals := w.totals()
+		totals[0] = "  " + totals[0]
+		w.wrap(2, ", ", totals...)
 		w.prose(w.origin(), w.confidence())
 	}
 	w.prose(w.warnings()...)
@@ -140,6 +142,9 @@ func (w *writer) group(group groupBox, labels int) {
 	for i, core := range group.cores {
 		for _, id := range core.cpus {
 			sign := signFree
+			if w.shared() {
+				sign = signShared
+			}
 			if m := w.byCPU[id]; m != nil {
 				sign = m.sign
 			}
@@ -160,7 +165,12 @@ func (w *writer) group(group groupBox, labels int) {
 }
 
 func (w *writer) legend() {
-	w.out.WriteString("\n  " + signFree + " free\n")
+	w.out.WriteByte('\n')
+	if w.shared() {
+		w.wrap(4, " ", append([]string{"  " + signShared}, strings.Fields(w.sharedText())...)...)
+	} else {
+		w.out.WriteString("  " + signFree + " free\n")
+	}
 	names := 0
 	for _, m := range w.marks {
 		names = max(names, len([]rune(m.owner)))
