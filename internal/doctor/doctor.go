@@ -110,37 +110,6 @@ func (r Report) Count(status Status) int {
 	return count
 }
 
-// manyPlaces is the minimum number of places with the same finding for which the finding
-// is printed only once.
-const manyPlaces = 4
-
-// Grouped returns the findings to print. It merges findings that differ only in their
-// place into the first of them, if there are at least manyPlaces.
-func (r Report) Grouped() Report {
-	places := map[Finding][]string{}
-	for _, finding := range r {
-		where := finding.Where
-		finding.Where = ""
-		places[finding] = append(places[finding], where)
-	}
-
-	var grouped Report
-	printed := map[Finding]bool{}
-	for _, finding := range r {
-		key := finding
-		key.Where = ""
-		if all := places[key]; len(all) >= manyPlaces {
-			if printed[key] {
-				continue
-			}
-			printed[key] = true
-			finding.Where = fmt.Sprintf("%d places: %s … %s", len(all), all[0], all[len(all)-1])
-		}
-		grouped = append(grouped, finding)
-	}
-	return grouped
-}
-
 // Line formats the finding in one line: where, what, and the fix.
 func (f Finding) Line() string {
 	line := f.What

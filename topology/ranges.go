@@ -1,0 +1,69 @@
+package topology
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Ranges sorts names and shortens consecutive ones: "lab/pve01…pve40", "lab/pve42". Names
+// are consecutive if they differ only in their last number. A range contains at least three
+// names. Duplicates are removed.
+func Ranges(names []string) []string {
+	sorted := make([]numbered, len(names))
+	for i, name := range names {
+		sorted[i] = split(name)
+	}
+	slices.SortFunc(sorted, numbered.compare)
+	sorted = slices.Compact(sorted)
+
+	var parts []string
+	for start := 0; start < len(sorted); {
+		end := start + 1
+		for end < len(sorted) && sorted[end].follows(&sorted[end-1]) {
+			end++
+		}
+		if end-start < 3 {
+			end = start + 1
+			parts = append(parts, sorted[start].name)
+		} else {
+			last := &sorted[end-1]
+			shared := strings.LastIndexAny(last.prefix, "/ ") + 1
+			parts = append(parts, sorted[start].name+"…"+last.name[shared:])
+		}
+		start = end
+	}
+	return parts
+}
+
+// numbered is a name and its last number.
+type numbered struct {
+	name, prefix, suffix string
+	// number is -1 if the name has none, and digits the number of its digits.
+	number, digits int
+}
+
+func split(name string) numbered {
+	const all = "0123456789"
+	end := strings.LastIndexAny(name, all) + 1
+	start := len(strings.TrimRight(name[:end], all))
+	number, err := strconv.Atoi(name[start:end])
+	if err != nil {
+		return numbered{name: name, prefix: name, number: -1}
+	}
+	return numbered{name: name, prefix: name[:start], suffix: name[end:], number: number, digits: end - start}
+}
+
+func (n numbered) compare(other numbered) int {
+	return cmp.Or(cmp.Compare(n.prefix, other.prefix), cmp.Compare(n.suffix, other.suffix),
+		cmp.Compare(n.number, other.number), cmp.Compare(n.name, other.name))
+}
+
+// follows reports whether a name is the one after another: pve-10 after pve-9, and pve10
+// after pve09, but not pve010 after pve09.
+func (n *numbered) follows(other *numbered) bool {
+	return n.number >= 0 && n.prefix == other.prefix && n.suffix == other.suffix && n.number == other.number+1 &&
+		n.name == fmt.Sprintf("%s%0*d%s", n.prefix, other.digits, n.number, n.suffix)
+}
