@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -366,6 +367,21 @@ func crashedBegin(t *testing.T, p place, steps int, seen map[bool]bool) bool {
 	return at != ""
 }
 
+// holderOf returns the process that holds the fleet's lock.
+func holderOf(t *testing.T, s store.Store) string {
+	t.Helper()
+	if sealed, ok := s.(*store.Sealed); ok {
+		s = sealed.Unwrap()
+	}
+	holder, err := s.(interface {
+		Holder(ctx context.Context) (string, error)
+	}).Holder(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return holder
+}
+
 func TestLockExcludes(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, p place) {
@@ -377,9 +393,15 @@ func TestLockExcludes(t *testing.T) {
 		if !errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), "held by") {
 			t.Errorf("a second lock: %v, want ErrLocked with its holder", err)
 		}
+		if holder := holderOf(t, p.open(t)); !strings.HasPrefix(holder, "process ") {
+			t.Errorf("the holder is %q", holder)
+		}
 		begin(t, p.open(t), desired(), changed(0)) // readers and the holder continue
 		if err := unlock(); err != nil {
 			t.Fatal(err)
+		}
+		if holder := holderOf(t, p.open(t)); holder != "" {
+			t.Errorf("after unlock, the holder is %q", holder)
 		}
 		unlock, err = p.open(t).Lock(t.Context())
 		if err != nil {

@@ -128,6 +128,9 @@ func (g *Git) Lock(ctx context.Context) (unlock func() error, err error) {
 	return g.locks.Lock(ctx)
 }
 
+// Holder names the process on this machine that holds the lock, or returns "".
+func (g *Git) Holder(ctx context.Context) (string, error) { return g.locks.Holder(ctx) }
+
 // Read fetches, and returns the fleet's files at the head of the remote's branch. It
 // fails if the remote is unreachable, because a write would also fail, and if a checkout has
 // changes of the fleet that are not on the branch.

@@ -79,6 +79,26 @@ func (c *ConfigMap) Lock(ctx context.Context) (unlock func() error, err error) {
 	}, nil
 }
 
+// Holder names the process that holds the Lease, or returns "" if the lock is free.
+func (c *ConfigMap) Holder(ctx context.Context) (string, error) {
+	lease, err := c.client.CoordinationV1().Leases(c.namespace).Get(ctx, c.name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading the lock of fleet %s: %w", c.where(), err)
+	}
+	record := resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
+	duration := leaseDuration
+	if record.LeaseDurationSeconds > 0 {
+		duration = time.Duration(record.LeaseDurationSeconds) * time.Second
+	}
+	if c.clock.Since(record.RenewTime.Time) >= duration {
+		return "", nil
+	}
+	return record.HolderIdentity, nil
+}
+
 // acquire writes the Lease, or returns ErrLocked if another process holds it. The lock's
 // number is higher than the number of any earlier lock, even if the Lease has been deleted.
 func (c *ConfigMap) acquire(ctx context.Context) (*lease, error) {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,6 +58,24 @@ func (d *Directory) Lock(_ context.Context) (unlock func() error, err error) {
 		// forked has the file open.
 		return errors.Join(file.Truncate(0), unix.Flock(int(file.Fd()), unix.LOCK_UN), file.Close())
 	}, nil
+}
+
+// Holder names the process that holds the lock, or returns "" if the lock is free. It writes
+// nothing.
+func (d *Directory) Holder(_ context.Context) (string, error) {
+	file, err := os.Open(filepath.Join(d.private, lockFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", d.failed("reading the lock of", err)
+	}
+	err = unix.Flock(int(file.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if !errors.Is(err, unix.EWOULDBLOCK) { // closing the file releases the shared lock
+		return "", errors.Join(err, file.Close())
+	}
+	holder, err := io.ReadAll(io.LimitReader(file, maxHolder))
+	return cmp.Or(strings.ToValidUTF8(strings.TrimSpace(string(holder)), "?"), "another process"), errors.Join(err, file.Close())
 }
 
 // processName identifies this process in messages.
