@@ -3,11 +3,12 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/store"
+	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
@@ -76,26 +78,14 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 		failed = report.Count(doctor.Fail)
 	}
 
-	sum := doctorReport{
-		Findings: report,
-		OK:       report.Count(doctor.OK),
-		Warnings: report.Count(doctor.Warn),
-		Failed:   failed,
-		Skipped:  report.Count(doctor.Skip),
-	}
+	sum := newDoctorReport(report)
 	if o.output != "text" {
-		encoder := json.NewEncoder(process.Stdout)
-		encoder.SetIndent("", "  ")
-		encoder.SetEscapeHTML(false) // fixes contain && and >
-		if err := encoder.Encode(sum); err != nil {
+		if err := printData(process, o.output, sum); err != nil {
 			return err
 		}
 	} else {
 		w := newPrinter(process)
-		for _, finding := range report.Grouped() {
-			w.printf("%-5s %-11s %s\n", finding.Status, finding.Check, finding.Line())
-		}
-		w.printf("\n%d ok, %d warnings, %d failed, %d skipped\n", sum.OK, sum.Warnings, sum.Failed, sum.Skipped)
+		w.doctor(&sum, o.next(failed))
 		if w.err != nil {
 			return w.err
 		}
@@ -109,6 +99,62 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 	return nil
 }
 
+// next returns the command to run after the checks.
+func (o *doctorOptions) next(failed int) string {
+	switch {
+	case failed > 0:
+		return "numaform doctor" + o.source()
+	case o.withoutCluster():
+		return "numaform doctor" + o.source() + " -f MANIFESTS"
+	}
+	return "numaform plan" + o.source()
+}
+
+// doctor prints the totals, each sentence once with its places, and at the end the failures
+// with their fixes.
+func (w *printer) doctor(r *doctorReport, next string) {
+	failed := fmt.Sprintf("%d failed", r.Failed)
+	if r.Failed > 0 {
+		failed = w.Paint(term.Red, failed)
+	}
+	w.printf("%s, %s, %d ok, %d skipped\n\n", failed, counted(r.Warnings, "warning"), r.OK, r.Skipped)
+	var failures doctor.Report
+	for _, finding := range r.Findings.Grouped() {
+		if finding.Status == doctor.Fail {
+			failures = append(failures, finding)
+			finding.What, finding.Fix = "", "" // below
+		}
+		w.finding(&finding)
+	}
+	if len(failures) > 0 {
+		w.raw("\n")
+	}
+	for i := range failures {
+		w.finding(&failures[i])
+	}
+	w.raw("\n")
+	if len(failures) > 0 {
+		w.printf("Fix the failures, then check again.\n")
+	}
+	w.next(next)
+}
+
+// findingIndent is the width of a finding's status and check.
+const findingIndent = 18
+
+// finding prints one finding. Its text is wrapped beside its status and check.
+func (w *printer) finding(f *doctor.Finding) {
+	color := map[doctor.Status]term.Color{doctor.OK: term.Green, doctor.Warn: term.Yellow, doctor.Fail: term.Red}[f.Status]
+	status := string(f.Status)
+	if f.Status != doctor.Skip {
+		status = w.Paint(color, status)
+	}
+	beside := w.Terminal
+	beside.Width -= findingIndent
+	text := strings.ReplaceAll(beside.Fill(f.Line(), 0), "\n", "\n"+strings.Repeat(" ", findingIndent))
+	w.raw(strings.TrimRight(status+strings.Repeat(" ", 6-len(f.Status))+fmt.Sprintf("%-11s ", f.Check)+text, " ") + "\n")
+}
+
 // doctorReport is the output of doctor -o json.
 type doctorReport struct {
 	Findings doctor.Report `json:"findings"`
@@ -116,6 +162,16 @@ type doctorReport struct {
 	Warnings int           `json:"warnings"`
 	Failed   int           `json:"failed"`
 	Skipped  int           `json:"skipped"`
+}
+
+func newDoctorReport(findings doctor.Report) doctorReport {
+	return doctorReport{
+		Findings: findings,
+		OK:       findings.Count(doctor.OK),
+		Warnings: findings.Count(doctor.Warn),
+		Failed:   findings.Count(doctor.Fail),
+		Skipped:  findings.Count(doctor.Skip),
+	}
 }
 
 // checks returns the input of the checks, including the errors that occurred while

@@ -30,7 +30,7 @@ func TestDoctorOfACluster(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	says(t, 0, "ok    template    class doctor on homelab/pve-1: debian-13-k8s", "doctor", "--config", config)
+	says(t, 0, "ok    template    class doctor on homelab/pve-1, homelab/pve-2: debian-13-k8s", "doctor", "--config", config)
 	class.Spec.Region = "elsewhere"
 	if err := api.Update(t.Context(), class); err != nil {
 		t.Fatal(err)

@@ -46,6 +46,14 @@ func registerOutput(flags *pflag.FlagSet, output *string) {
 	flags.VarP(choose(output, "text", "json", "yaml"), "output", "o", "output format: text, json or yaml")
 }
 
+// outputWide is the output format of a table with all columns.
+const outputWide = "wide"
+
+// registerTable adds the flag for the output format of a table.
+func registerTable(flags *pflag.FlagSet, output *string) {
+	flags.VarP(choose(output, "text", outputWide, "json", "yaml"), "output", "o", "output format: text, wide, json or yaml")
+}
+
 // registerConfig adds the flag for the path of numaform.yaml.
 func registerConfig(flags *pflag.FlagSet, path *string) {
 	flags.StringVar(path, "config", operator.DefaultFile, "configuration file")
@@ -69,6 +77,7 @@ func printData(process Process, output string, value any) error {
 	}
 	encoder := json.NewEncoder(process.Stdout)
 	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false) // commands contain && and >
 	return encoder.Encode(value)
 }
 

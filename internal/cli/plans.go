@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/term"
 )
 
 // approverRole is the role that approve and reject require.
@@ -23,6 +23,7 @@ const approverRole = "the ClusterRole numaform-approver (get, list and patch of 
 // newPlans returns the commands for ScalePlans: plans, approve and reject.
 func newPlans(process Process) []*cobra.Command {
 	var shown clusterOptions
+	var watched watching
 	var output string
 	var verbose bool
 	plans := &cobra.Command{
@@ -30,18 +31,23 @@ func newPlans(process Process) []*cobra.Command {
 		Short: "List the changes that require approval, or show the diff of one",
 		Args:  arguments(0, 1),
 		RunE: func(command *cobra.Command, args []string) error {
+			if len(args) > 0 && watched.watch {
+				return usageError{errors.New("--watch lists plans: remove it to show one plan")}
+			}
 			c, _, err := shown.open()
 			if err != nil {
 				return err
 			}
 			if len(args) == 0 {
-				return explained(printPlans(command.Context(), process, c, output), approverRole)
+				return watched.run(command.Context(), process, func(ctx context.Context, process Process, terminal term.Terminal) error {
+					return explained(printPlans(ctx, process, terminal, c, output), approverRole)
+				})
 			}
 			plan, err := getPlan(command.Context(), c, args[0])
 			switch {
 			case err != nil:
 				return explained(err, approverRole)
-			case output != "text":
+			case output == "json" || output == "yaml":
 				return printData(process, output, plan)
 			}
 			w := newPrinter(process)
@@ -54,8 +60,9 @@ func newPlans(process Process) []*cobra.Command {
 		},
 	}
 	shown.register(plans.Flags())
-	registerOutput(plans.Flags(), &output)
+	registerTable(plans.Flags(), &output)
 	plans.Flags().BoolVarP(&verbose, "verbose", "v", false, "show all lines of the engine's plans")
+	watched.register(plans.Flags())
 
 	var approval decision
 	approve := &cobra.Command{
@@ -103,7 +110,7 @@ func getPlan(ctx context.Context, c client.Client, name string) (*v1alpha1.Scale
 }
 
 // printPlans prints one line for each plan, oldest first.
-func printPlans(ctx context.Context, process Process, c client.Client, output string) error {
+func printPlans(ctx context.Context, process Process, terminal term.Terminal, c client.Client, output string) error {
 	var list v1alpha1.ScalePlanList
 	if err := c.List(ctx, &list); err != nil {
 		return fmt.Errorf("reading plans: %w", err)
@@ -111,23 +118,45 @@ func printPlans(ctx context.Context, process Process, c client.Client, output st
 	slices.SortFunc(list.Items, func(a, b v1alpha1.ScalePlan) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
-	if output != "text" {
-		return printData(process, output, list.Items)
+	if output == "json" || output == "yaml" {
+		return printData(process, output, append([]v1alpha1.ScalePlan{}, list.Items...)) // an empty list, not null
 	}
 	if len(list.Items) == 0 {
 		_, err := fmt.Fprintln(process.Stdout, "No changes are pending approval.")
 		return err
 	}
-	w := newPrinter(process)
-	w.table(func(table io.Writer) {
-		fmt.Fprintln(table, "NAME\tPHASE\tDIRECTION\tGUARD\tCHANGE\tEXPIRES")
-		for i := range list.Items {
-			plan := &list.Items[i]
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", plan.Name, phaseOf(plan), plan.Spec.Direction,
-				plan.Spec.Verdict.Decision, plan.Spec.Summary, plan.Spec.ExpiresAt.UTC().Format(time.RFC3339))
-		}
-	})
+	w := &printer{Terminal: terminal, w: process.Stdout}
+	w.planTable(list.Items, output == outputWide)
 	return w.err
+}
+
+// planTable prints a row for each plan.
+func (w *printer) planTable(plans []v1alpha1.ScalePlan, wide bool) {
+	columns := []column{
+		{title: "NAME"},
+		{title: "PHASE"},
+		{title: "DIRECTION", drop: 1},
+		{title: "GUARD", drop: 2},
+		{title: "CHANGE", text: true},
+		{title: "EXPIRES", drop: 3},
+	}
+	if wide {
+		columns = append(columns, column{title: "NODEPOOLS", drop: 1}, column{title: "REQUESTED BY", drop: 1}, column{title: "APPROVED BY", drop: 1},
+			column{title: "HASH", drop: 1})
+	}
+	var rows [][]string
+	for i := range plans {
+		plan := &plans[i]
+		row := []string{
+			plan.Name, string(phaseOf(plan)), string(plan.Spec.Direction), string(plan.Spec.Verdict.Decision), plan.Spec.Summary,
+			plan.Spec.ExpiresAt.UTC().Format(time.RFC3339),
+		}
+		if wide {
+			row = append(row, strings.Join(plan.Spec.NodePools, ","), plan.Spec.RequestedBy, cmp.Or(plan.Status.Approver, plan.Spec.ApprovedBy), plan.Spec.PlanHash)
+		}
+		rows = append(rows, row)
+	}
+	w.columns(columns, rows)
 }
 
 // phaseOf returns the phase of a plan. A new plan has no phase yet and is pending.

@@ -2,11 +2,9 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -17,9 +15,11 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/cpumap"
+	"github.com/numaform/numaform/internal/doctor"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/sysfs"
+	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -35,8 +35,9 @@ func newTopology(process Process) *cobra.Command {
 		Long: "Show the NUMA nodes, caches and cores of each host, the owner of each CPU, the source of each fact,\n" +
 			"and missing or doubtful facts. The map uses no color. It is as wide as the terminal or, in a pipe,\n" +
 			"as the environment variable COLUMNS.",
-		Example: `  numaform topology                                  # a map of all hosts
-  numaform topology -o table                         # one line for each host, with its numaform-agent
+		Example: `  numaform topology                                  # a map of each host, or a table of more than 8 hosts
+  numaform topology -o table                         # free CPUs and memory, VMs and the agent of each host
+  numaform topology -o wide                          # also of each NUMA node
   numaform topology --host pve-2 -o svg >pve-2.svg
   numaform topology -o json >lab.json                # a snapshot for --snapshot
   numaform topology --snapshot lab.json              # needs no numaform.yaml`,
@@ -77,12 +78,15 @@ func newTopology(process Process) *cobra.Command {
 			case "json":
 				text, err := snapshot.Print()
 				return write(process, text, err)
-			case "table", "wide":
-				return write(process, hostTable(snapshot.Hosts, config.ClusterID, o.output == "wide"), nil)
 			}
 			desired := &fleet.Fleet{}
 			if config.ClusterID != "" {
 				desired = readFleet(ctx, process, config, &o)
+			}
+			if o.output == "table" || o.output == outputWide || o.output == "text" && len(snapshot.Hosts) > mostHosts {
+				w := newPrinter(process)
+				w.topology(snapshot, desired, config.ClusterID, o.output == outputWide)
+				return w.err
 			}
 			owners := map[topology.HostID]cpumap.Ownership{}
 			for i := range snapshot.Hosts {
@@ -92,14 +96,15 @@ func newTopology(process Process) *cobra.Command {
 			if o.output == "svg" {
 				return write(process, cpumap.SVG(snapshot.Hosts, owners), nil)
 			}
-			return write(process, draw(process, snapshot.Hosts, owners, config.ClusterID), nil)
+			return write(process, draw(process.terminal(process.Stdout), snapshot.Hosts, owners, config.ClusterID), nil)
 		},
 	}
 	flags := command.Flags()
 	registerConfig(flags, &o.config)
 	registerKubeconfig(flags, &o.kubeconfig, "kubeconfig of the cluster, if the fleet is stored in its ConfigMaps")
 	flags.StringVar(&o.snapshot, "snapshot", "", "use a recorded Proxmox snapshot instead of the live API")
-	flags.VarP(choose(&o.output, "text", "table", "wide", "json", "svg"), "output", "o", "output format: text, table, wide, svg, or json for --snapshot")
+	flags.VarP(choose(&o.output, "text", "map", "table", outputWide, "json", "svg"), "output", "o",
+		"output format: text (a map of up to 8 hosts, a table of more), map, table, wide, svg, or json for --snapshot")
 	flags.StringVar(&only, "host", "", "show only this host, by name or as region/name")
 	command.AddCommand(newCollect(process))
 	return command
@@ -118,30 +123,50 @@ func readFleet(ctx context.Context, process Process, config *operator.Config, o 
 			return &current
 		}
 	}
-	fmt.Fprintf(process.Stderr, "numaform: the map omits VMs that are not running yet, because the fleet cannot be read: %v\n", err)
+	fmt.Fprintf(process.Stderr, "numaform: VMs that are not running yet are omitted, because the fleet cannot be read: %v\n", err)
 	return &fleet.Fleet{}
 }
 
-// draw returns a map of each host, followed by the state of its agent.
-func draw(process Process, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership, clusterID string) []byte {
-	columns := process.terminal(process.Stdout).Width
+// draw returns a map of each host and the state of its agent. Sentences that apply to
+// several hosts follow once, after the maps.
+func draw(terminal term.Terminal, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership, clusterID string) []byte {
 	var out bytes.Buffer
+	var notes doctor.Report
 	for i := range hosts {
 		host := &hosts[i]
-		out.WriteString(cpumap.Text(host, owners[host.ID()], cpumap.Options{Width: columns}))
-		if host.Problem == "" && !host.ReadAt.IsZero() {
-			if a := host.Agent; a != nil {
-				fold(&out, columns, fmt.Sprintf("agent %s, isolation %s, last report %s ago", a.Version, a.Isolation, heard(host)))
-			} else {
-				out.WriteString("agent none\n")
+		several := len(hosts) > 1
+		out.WriteString(cpumap.Text(host, owners[host.ID()], cpumap.Options{Width: terminal.Width, Brief: several}))
+		lines := agentLines(host, clusterID)
+		if several {
+			for _, line := range append(cpumap.Facts(host), lines...) {
+				notes = append(notes, doctor.Finding{Where: host.ID().String(), What: line})
 			}
-			for _, fault := range agentFaults(host, clusterID) {
-				fold(&out, columns, "agent problem: it "+fault)
+		} else {
+			for _, line := range lines {
+				fold(&out, terminal.Width, line)
 			}
 		}
 		out.WriteByte('\n')
 	}
+	for _, note := range notes.Grouped() {
+		fold(&out, terminal.Width, note.Line())
+	}
 	return out.Bytes()
+}
+
+// agentLines describes the state of a host's agent.
+func agentLines(host *topology.Host, clusterID string) []string {
+	if host.Problem != "" || host.ReadAt.IsZero() {
+		return nil
+	}
+	lines := []string{"agent none"}
+	if a := host.Agent; a != nil {
+		lines[0] = fmt.Sprintf("agent %s, isolation %s, last report %s ago", a.Version, a.Isolation, heard(host))
+	}
+	for _, fault := range agentFaults(host, clusterID) {
+		lines = append(lines, "agent problem: it "+fault)
+	}
+	return lines
 }
 
 // write writes text to stdout. If err is not nil, it writes nothing and returns err.
@@ -189,53 +214,17 @@ func agentFaults(host *topology.Host, clusterID string) []string {
 // heard returns the age of the agent's last report at the time of the snapshot.
 func heard(host *topology.Host) string { return topology.Age(max(host.ReadAt.Sub(host.Agent.At), 0)) }
 
-// hostTable returns one line for each host, followed by the problems of hosts and agents.
-func hostTable(hosts []topology.Host, clusterID string, wide bool) []byte {
-	var out bytes.Buffer
-	w := &printer{w: &out}
-	var problems []string
-	w.table(func(table io.Writer) {
-		columns := 8
-		if wide {
-			columns = 12
-		}
-		row := func(cells ...string) {
-			for i := range cells {
-				cells[i] = cmp.Or(cells[i], "-")
-			}
-			fmt.Fprintln(table, strings.Join(cells[:columns], "\t"))
-		}
-		row("HOST", "CPUS", "NUMA NODES", "CONFIDENCE", "AGENT", "ISOLATION", "LAST REPORT", "STATE", "CLUSTERS", "RESERVED CPUS", "PINNED", "REFUSED")
-		for i := range hosts {
-			host := &hosts[i]
-			state := string(host.AgentState(clusterID, host.ReadAt))
-			if host.ReadAt.IsZero() {
-				state = string(topology.AgentUnread)
-			}
-			cells := make([]string, 12)
-			copy(cells, []string{
-				host.ID().String(), fmt.Sprint(host.OnlineCPUs().Size()), fmt.Sprint(len(host.NUMANodes)), string(host.Confidence()), "", "", "", state,
-			})
-			if a := host.Agent; a != nil {
-				copy(cells[4:], []string{
-					a.Version, a.Isolation, heard(host) + " ago", state,
-					strings.Join(slices.Sorted(slices.Values(a.Clusters)), ","), a.ReservedCPUs.String(), fmt.Sprint(len(a.Pinned)), fmt.Sprint(len(a.Refused)),
-				})
-			}
-			row(cells...)
-			if host.Problem != "" {
-				problems = append(problems, fmt.Sprintf("%s %s", host.ID(), host.Problem))
-				continue
-			}
-			for _, fault := range agentFaults(host, clusterID) {
-				problems = append(problems, fmt.Sprintf("%s %s", host.ID(), fault))
-			}
-		}
-	})
-	if len(problems) > 0 {
+// topology prints a table of hosts, followed by the problems of hosts and agents.
+func (w *printer) topology(snapshot *topology.Snapshot, desired *fleet.Fleet, clusterID string, wide bool) {
+	hosts := make([]hostStatus, len(snapshot.Hosts))
+	for i := range hosts {
+		host := &snapshot.Hosts[i]
+		hosts[i] = newHostStatus(host, vmsOn(desired, host.ID()), clusterID)
+	}
+	w.hostTable(hosts, wide)
+	if problems := hostProblems(snapshot.Hosts, clusterID); len(problems) > 0 {
 		w.printf("\n%s\n", strings.Join(problems, "\n"))
 	}
-	return out.Bytes()
 }
 
 func newCollect(process Process) *cobra.Command {
@@ -275,7 +264,7 @@ func newCollect(process Process) *cobra.Command {
 			case "svg":
 				return write(process, cpumap.SVG(hosts, nil), nil)
 			}
-			return write(process, draw(process, hosts, nil, ""), nil)
+			return write(process, draw(process.terminal(process.Stdout), hosts, nil, ""), nil)
 		},
 	}
 	flags := command.Flags()

@@ -12,6 +12,17 @@ import (
 type Options struct {
 	// Width is the maximum number of characters in a line; 0 means 100.
 	Width int
+	// Brief omits the sources of the facts and the confidence in them: see Facts.
+	Brief bool
+}
+
+// Facts returns sentences about the sources of a host's facts and the confidence in them.
+func Facts(host *topology.Host) []string {
+	if len(host.CPUs) == 0 {
+		return nil
+	}
+	l := layout{host: host}
+	return slices.DeleteFunc([]string{l.origin(), l.confidence()}, func(text string) bool { return text == "" })
 }
 
 const (
@@ -24,7 +35,7 @@ const (
 // brackets, one or more lines for each group of CPUs that share a cache, and a legend.
 // Lines exceed Options.Width only for longer names.
 func Text(host *topology.Host, owners Ownership, opts Options) string {
-	w := &writer{layout: newLayout(host, owners), width: opts.Width}
+	w := &writer{layout: newLayout(host, owners), width: opts.Width, brief: opts.Brief}
 	if w.width <= 0 {
 		w.width = defaultWidth
 	}
@@ -39,6 +50,7 @@ func Text(host *topology.Host, owners Ownership, opts Options) string {
 type writer struct {
 	*layout
 	width int
+	brief bool
 	out   strings.Builder
 }
 
@@ -95,7 +107,9 @@ func (w *writer) header() {
 		totals := w.totals()
 		totals[0] = "  " + totals[0]
 		w.wrap(2, ", ", totals...)
-		w.prose(w.origin(), w.confidence())
+		if !w.brief {
+			w.prose(Facts(w.host)...)
+		}
 	}
 	w.prose(w.warnings()...)
 }

@@ -110,10 +110,13 @@ func (r Report) Count(status Status) int {
 	return count
 }
 
-// Line formats the finding in one line: where, what, and the fix.
+// Line formats the finding in one line: where, what, and the fix, as far as they are known.
 func (f Finding) Line() string {
 	line := f.What
-	if f.Where != "" {
+	switch {
+	case f.What == "":
+		line = f.Where
+	case f.Where != "":
 		line = f.Where + ": " + line
 	}
 	if f.Fix != "" {

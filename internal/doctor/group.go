@@ -49,21 +49,42 @@ func (r Report) Grouped() Report {
 }
 
 // mostPlaces limits a list of places.
-const mostPlaces = 8
+const mostPlaces = 16
 
-// Places lists places, with ranges of hosts and, if it contains ranges, the number of
-// places: "lab/pve01…pve40 (40)".
+// Places lists places, with ranges of hosts and, if the list is shortened, the number of
+// places: "lab/pve01…pve40 (40)", "class workers on lab/pve1, lab/pve2".
 func Places(places []string) string {
 	places = slices.Compact(slices.Sorted(slices.Values(places)))
-	parts := topology.Ranges(places)
-	text := strings.Join(parts, ", ")
+	var leads []string // such as "class workers on "
+	on := map[string][]string{}
+	for _, place := range places {
+		at := 0
+		if i := strings.LastIndex(place, " on "); i >= 0 {
+			at = i + len(" on ")
+		}
+		lead := place[:at]
+		if on[lead] == nil {
+			leads = append(leads, lead)
+		}
+		on[lead] = append(on[lead], place[at:])
+	}
+	var parts []string
+	for _, lead := range leads {
+		for i, part := range topology.Ranges(on[lead]) {
+			if i == 0 {
+				part = lead + part
+			}
+			parts = append(parts, part)
+		}
+	}
 	if len(parts) > mostPlaces {
-		text = strings.Join(parts[:mostPlaces], ", ") + ", …"
+		return fmt.Sprintf("%s, … (%d)", strings.Join(parts[:mostPlaces], ", "), len(places))
 	}
-	if len(parts) == len(places) && len(parts) <= mostPlaces {
-		return text
+	text := strings.Join(parts, ", ")
+	if len(parts) < len(places) {
+		text += fmt.Sprintf(" (%d)", len(places))
 	}
-	return fmt.Sprintf("%s (%d)", text, len(places))
+	return text
 }
 
 // values matches the words of a sentence that start with a digit: counts, sizes, ages and

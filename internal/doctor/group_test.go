@@ -67,7 +67,8 @@ func TestPlaces(t *testing.T) {
 		{[]string{""}, ""},
 		{[]string{"b", "a", "b"}, "a, b"},
 		{[]string{"pve1", "pve2", "pve3", "pve9"}, "pve1…pve3, pve9 (4)"},
-		{scattered, "pve00, pve03, pve06, pve09, pve12, pve15, pve18, pve21, … (20)"},
+		{[]string{"class a on pve1", "class a on pve2", "class b on pve1", "class b on pve2", "class b on pve3"}, "class a on pve1, pve2, class b on pve1…pve3 (5)"},
+		{scattered, "pve00, pve03, pve06, pve09, pve12, pve15, pve18, pve21, pve24, pve27, pve30, pve33, pve36, pve39, pve42, pve45, … (20)"},
 	} {
 		if got := doctor.Places(test.places); got != test.want {
 			t.Errorf("%q: got %q, want %q", test.places, got, test.want)

@@ -1,0 +1,414 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/doctor"
+	"github.com/numaform/numaform/internal/term"
+	"github.com/numaform/numaform/topology"
+)
+
+// newStatusReport compares a fleet with Proxmox.
+func newStatusReport(clusterID string, current *fleet.Fleet, snapshot *topology.Snapshot, entries []audit.Entry) *statusReport {
+	r := &statusReport{ClusterID: clusterID, Pools: []poolStatus{}, Hosts: []hostStatus{}, VMs: []vmStatus{}}
+	pools := map[string]*poolStatus{}
+	for i := range current.VMs {
+		vm := &current.VMs[i]
+		state, drift := compare(vm, clusterID, snapshot)
+		status := vmStatus{
+			Name:         vm.Name,
+			VMID:         vm.VMID,
+			Host:         vm.Host,
+			Pool:         vm.Pool,
+			NodeClass:    vm.NodeClass,
+			InstanceType: vm.InstanceType,
+			Policy:       vm.Policy,
+			VCPUs:        vm.VCPUs,
+			MemoryMiB:    vm.MemoryMiB,
+			CPUs:         vm.CPUs,
+			State:        state,
+		}
+		for _, cell := range vm.Cells {
+			status.NUMANodes = status.NUMANodes.Union(cell.HostNodes)
+		}
+		r.VMs = append(r.VMs, status)
+		for _, what := range drift {
+			r.Drift = append(r.Drift, driftStatus{VM: vm.Name, Host: vm.Host, What: what})
+		}
+		pool := pools[vm.Pool]
+		if pool == nil {
+			pool = &poolStatus{Name: vm.Pool}
+			pools[vm.Pool] = pool
+		}
+		pool.VMs++
+		pool.VCPUs += vm.VCPUs
+		pool.MemoryMiB += vm.MemoryMiB
+		if state == vmRunning {
+			pool.Running++
+		}
+	}
+	slices.SortFunc(r.VMs, func(a, b vmStatus) int { return cmp.Or(a.Host.Compare(b.Host), cmp.Compare(a.VMID, b.VMID)) })
+	slices.SortStableFunc(r.Drift, func(a, b driftStatus) int { return cmp.Or(a.Host.Compare(b.Host), cmp.Compare(a.VM, b.VM)) })
+	for _, name := range slices.Sorted(maps.Keys(pools)) {
+		r.Pools = append(r.Pools, *pools[name])
+	}
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		r.Hosts = append(r.Hosts, newHostStatus(host, vmsOn(current, host.ID()), clusterID))
+	}
+	if len(entries) > 0 {
+		r.addLast(&entries[len(entries)-1])
+	}
+	r.addProblems(snapshot)
+	return r
+}
+
+// addLast adds the last change.
+func (r *statusReport) addLast(last *audit.Entry) {
+	r.LastChange = &changeStatus{ID: last.Change.ID, Kind: string(last.Change.Kind), Why: last.Change.Why, Result: resultOf(last)}
+	for _, open := range last.Unfinished() {
+		r.Unfinished = append(r.Unfinished, open.Host)
+	}
+	for _, host := range last.Change.Hosts {
+		if host.Error != "" {
+			r.Failed = append(r.Failed, failedStatus{Host: host.Host, Error: host.Error})
+		}
+	}
+	if last.Outcome == nil {
+		return
+	}
+	for _, host := range last.Outcome.Hosts {
+		if host.Error != "" {
+			r.Failed = append(r.Failed, failedStatus{Host: host.Host, Error: host.Error})
+		}
+	}
+}
+
+// addProblems adds one problem for each kind of fault, with the hosts or VMs that have it.
+func (r *statusReport) addProblems(snapshot *topology.Snapshot) {
+	var hosts doctor.Report
+	for i := range r.Hosts {
+		what := "offline: start it"
+		switch {
+		case r.Hosts[i].State == hostOnline:
+			continue
+		case r.Hosts[i].State == hostMaintenance:
+			what = "in maintenance mode, so no new nodes are created there"
+		case snapshot.Hosts[i].Problem != "":
+			what = snapshot.Hosts[i].Problem
+		}
+		hosts = append(hosts, doctor.Finding{Where: r.Hosts[i].Host.String(), What: what})
+	}
+	for _, finding := range hosts.Grouped() {
+		r.Problems = append(r.Problems, finding.Line())
+	}
+	for _, state := range []struct{ state, fix string }{
+		{vmMissing, "missing from Proxmox: to re-create, run numaform apply; to remove from the fleet, run numaform remove"},
+		{vmStopped, "stopped: start in Proxmox, or run numaform drift --repair"},
+	} {
+		var names []string
+		for i := range r.VMs {
+			if r.VMs[i].State == state.state {
+				names = append(names, r.VMs[i].Name)
+			}
+		}
+		if len(names) > 0 {
+			r.Problems = append(r.Problems, doctor.Places(names)+": "+state.fix)
+		}
+	}
+	if len(r.Unfinished) > 0 {
+		r.Problems = append(r.Problems, fmt.Sprintf("change %s is incomplete on %s: if no numaform process is running, run numaform apply to finish it",
+			r.LastChange.ID, placesOf(r.Unfinished)))
+	}
+}
+
+// placesOf lists hosts with ranges.
+func placesOf(hosts []topology.HostID) string {
+	names := make([]string, len(hosts))
+	for i, host := range hosts {
+		names[i] = host.String()
+	}
+	return doctor.Places(names)
+}
+
+// compare returns the state of a VM's guest in Proxmox, and how the guest differs from its
+// file. Its host may have changed.
+func compare(vm *fleet.VM, clusterID string, snapshot *topology.Snapshot) (state string, drift []string) {
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		for j := range host.Guests {
+			guest := &host.Guests[j]
+			if host.Region != vm.Host.Region || guest.ClusterID != clusterID || fleet.Key(guest.Key) != vm.Key {
+				continue
+			}
+			if host.ID() != vm.Host {
+				drift = append(drift, fmt.Sprintf("on %s instead of %s", host.ID(), vm.Host))
+			}
+			if guest.VCPUs != vm.VCPUs {
+				drift = append(drift, fmt.Sprintf("%d vCPUs instead of %d", guest.VCPUs, vm.VCPUs))
+			}
+			if guest.MemoryMiB != vm.MemoryMiB {
+				drift = append(drift, fmt.Sprintf("%d MiB of memory instead of %d", guest.MemoryMiB, vm.MemoryMiB))
+			}
+			if guest.Running && !guest.Pins.IsEmpty() && !guest.Pins.Equal(vm.CPUs) {
+				drift = append(drift, fmt.Sprintf("pinned to CPUs %s instead of %s", guest.Pins, cmp.Or(vm.CPUs.String(), "none")))
+			}
+			switch {
+			case guest.Lock != "":
+				return vmLocked, nil // Proxmox is still changing the VM
+			case guest.Running:
+				return vmRunning, drift
+			case vm.Standby:
+				return vmStandby, drift
+			default:
+				return vmStopped, drift
+			}
+		}
+	}
+	if host := snapshot.Host(vm.Host); host == nil || !host.Online || host.Problem != "" {
+		return vmUnknown, nil
+	}
+	return vmMissing, nil
+}
+
+// next returns the command to run next: the one that resolves the most urgent matter.
+func (r *statusReport) next(o *options) string {
+	from := o.source()
+	states := map[string]int{}
+	for i := range r.VMs {
+		states[r.VMs[i].State]++
+	}
+	hosts := map[string]int{}
+	for i := range r.Hosts {
+		hosts[r.Hosts[i].State]++
+	}
+	switch {
+	case len(r.Locks) > 0:
+		return "numaform status" + from + " --watch"
+	case len(r.Pending) > 0:
+		return "numaform plans " + r.Pending[0].Name + clusterFlags(o)
+	case len(r.Unfinished) > 0:
+		return "numaform apply" + from
+	case len(r.Failed) > 0:
+		return "numaform history" + from + " " + r.LastChange.ID
+	case states[vmMissing] > 0:
+		return "numaform plan" + from
+	case len(r.Drift) > 0 || states[vmStopped] > 0:
+		return "numaform drift" + from
+	case hosts[hostOffline] > 0 || hosts[hostUnreadable] > 0:
+		return "numaform doctor" + from
+	case len(r.VMs) == 0:
+		return "numaform plan" + from
+	}
+	return "numaform get vms" + from
+}
+
+// clusterFlags returns the flags of a command line that reads the same cluster.
+func clusterFlags(o *options) string {
+	return (&options{config: "numaform.yaml", kubeconfig: o.kubeconfig}).source()
+}
+
+// mostHosts is the number of hosts up to which status lists each.
+const mostHosts = 8
+
+// status prints the report on one screen: the totals first, the next command last.
+func (w *printer) status(r *statusReport, wide bool) {
+	w.printf("%s\n", w.totals(r))
+	if len(r.Pools) > 0 {
+		var rows [][]string
+		for _, pool := range r.Pools {
+			rows = append(rows, []string{pool.Name, fmt.Sprint(pool.VMs), fmt.Sprint(pool.Running), fmt.Sprint(pool.VCPUs), wholeGiB(pool.MemoryMiB)})
+		}
+		w.raw("\n")
+		w.columns([]column{{title: "NODEPOOL"}, {title: "VMS"}, {title: "RUNNING"}, {title: "VCPUS"}, {title: "GIB"}}, rows)
+	}
+	if len(r.Hosts) > 0 {
+		w.raw("\n")
+		if len(r.Hosts) > mostHosts && !wide {
+			w.regionTable(r.Hosts)
+		} else {
+			w.hostTable(r.Hosts, wide)
+		}
+	}
+
+	var lines []string
+	for _, plan := range r.Pending {
+		lines = append(lines, fmt.Sprintf("%s: %s, until %s", plan.Name, plan.Summary, plan.Expires.Format(time.RFC3339)))
+	}
+	w.list("Pending approval", lines)
+	var failed doctor.Report
+	for _, f := range r.Failed {
+		text, _, _ := strings.Cut(f.Error, "\n")
+		failed = append(failed, doctor.Finding{Where: f.Host.String(), What: strings.TrimPrefix(text, "host "+f.Host.String()+": ")})
+	}
+	w.list(w.Paint(term.Red, "Failed"), linesOf(failed))
+	var drift doctor.Report
+	for _, d := range r.Drift {
+		drift = append(drift, doctor.Finding{Where: d.VM, What: d.What})
+	}
+	w.list(w.Paint(term.Yellow, "Drift"), linesOf(drift))
+	lines = nil
+	for _, lock := range r.Locks {
+		lines = append(lines, fmt.Sprintf("%s: held by %s", lock.Where, lock.Holder))
+	}
+	w.list("Locks", lines)
+	w.list(w.Paint(term.Red, "Problems"), r.Problems)
+	if c := r.LastChange; c != nil {
+		w.list("Last change", []string{fmt.Sprintf("%s: %s, %s: %s", c.ID, c.Kind, c.Result, c.Why)})
+	}
+	w.raw("\n")
+	w.next(r.Next)
+}
+
+// totals returns the first line of status.
+func (w *printer) totals(r *statusReport) string {
+	states := map[string]int{}
+	for i := range r.VMs {
+		states[r.VMs[i].State]++
+	}
+	line := fmt.Sprintf("%s: %s", w.Bold(r.ClusterID), counted(len(r.VMs), "VM"))
+	for _, state := range []string{vmRunning, vmStandby, vmStopped, vmLocked, vmMissing, vmUnknown} {
+		if n := states[state]; n > 0 {
+			line += fmt.Sprintf(", %d %s", n, w.vmState(state))
+		}
+	}
+	usable := 0
+	for i := range r.Hosts {
+		if r.Hosts[i].State == hostOnline {
+			usable++
+		}
+	}
+	line += fmt.Sprintf("; %d of %s online", usable, counted(len(r.Hosts), "host"))
+	for _, matter := range []struct {
+		n    int
+		what string
+	}{
+		{len(r.Pending), "pending approval"}, {len(r.Failed), "failed"}, {len(r.Drift), "drifted"}, {len(r.Locks), "locked"},
+	} {
+		if matter.n > 0 {
+			line += fmt.Sprintf("; %d %s", matter.n, matter.what)
+		}
+	}
+	return line
+}
+
+// vmState returns a VM's state in its color.
+func (w *printer) vmState(state string) string {
+	switch state {
+	case vmRunning:
+		return w.Paint(term.Green, state)
+	case vmMissing:
+		return w.Paint(term.Red, state)
+	case vmStandby:
+		return state
+	}
+	return w.Paint(term.Yellow, state)
+}
+
+// linesOf returns each sentence once, with its places.
+func linesOf(report doctor.Report) []string {
+	var lines []string
+	for _, finding := range report.Grouped() {
+		lines = append(lines, finding.Line())
+	}
+	return lines
+}
+
+// list prints lines below a title, or nothing.
+func (w *printer) list(title string, lines []string) {
+	if len(lines) == 0 {
+		return
+	}
+	w.printf("\n%s\n", w.Bold(title))
+	for _, line := range lines {
+		w.printf("  %s\n", line)
+	}
+}
+
+// next prints the command to run next.
+func (w *printer) next(command string) {
+	w.raw("Next: " + w.Command(command, len("Next: ")) + "\n")
+}
+
+// regionTable prints a row for each region with the sums of its hosts.
+func (w *printer) regionTable(hosts []hostStatus) {
+	sums := map[topology.RegionName][]int64{}
+	for i := range hosts {
+		h := &hosts[i]
+		sum := sums[h.Host.Region]
+		if sum == nil {
+			sum = make([]int64, 9)
+			sums[h.Host.Region] = sum
+		}
+		online := int64(0)
+		if h.State == hostOnline {
+			online = 1
+		}
+		for j, n := range []int64{1, online, int64(h.CPUs), int64(h.FreeCPUs), h.MemoryMiB, h.FreeMemoryMiB, int64(h.VMs), int64(h.Shared), int64(h.Others)} {
+			sum[j] += n
+		}
+	}
+	var rows [][]string
+	for _, region := range slices.Sorted(maps.Keys(sums)) {
+		row := []string{string(region)}
+		for i, n := range sums[region] {
+			if i == 4 || i == 5 {
+				n /= 1024
+			}
+			row = append(row, fmt.Sprint(n))
+		}
+		rows = append(rows, row)
+	}
+	w.columns([]column{
+		{title: "REGION"},
+		{title: "HOSTS"},
+		{title: "ONLINE"},
+		{title: "CPUS", drop: 3},
+		{title: "FREE"},
+		{title: "GIB", drop: 3},
+		{title: "FREE"},
+		{title: "VMS"},
+		{title: "SHARED", drop: 2},
+		{title: "OTHERS", drop: 1},
+	}, rows)
+}
+
+// vmTable prints a row for each VM.
+func (w *printer) vmTable(vms []vmStatus, wide bool) {
+	if len(vms) == 0 {
+		w.printf("The fleet has no VMs.\n")
+		return
+	}
+	columns := []column{
+		{title: "NAME"},
+		{title: "STATE"},
+		{title: "HOST"},
+		{title: "POOL", drop: 4},
+		{title: "VCPUS", drop: 3},
+		{title: "MEMORY", drop: 3},
+		{title: "CPUS", drop: 2, text: true},
+	}
+	if wide {
+		columns = append(columns, column{title: "NUMA", drop: 1}, column{title: "VMID", drop: 1}, column{title: "TYPE", drop: 1},
+			column{title: "CLASS", drop: 1}, column{title: "POLICY", drop: 1})
+	}
+	var rows [][]string
+	for i := range vms {
+		vm := &vms[i]
+		row := []string{
+			vm.Name, w.vmState(vm.State), vm.Host.String(), vm.Pool, fmt.Sprint(vm.VCPUs), gib(vm.MemoryMiB), cmp.Or(vm.CPUs.String(), "shared"),
+		}
+		if wide {
+			row = append(row, vm.NUMANodes.String(), fmt.Sprint(vm.VMID), vm.InstanceType, vm.NodeClass, string(vm.Policy))
+		}
+		rows = append(rows, row)
+	}
+	w.columns(columns, rows)
+}

@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"time"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/cpumap"
+	"github.com/numaform/numaform/internal/doctor"
+	"github.com/numaform/numaform/internal/term"
+	"github.com/numaform/numaform/topology"
+)
+
+// Views are the inputs of the commands that show a fleet.
+type Views struct {
+	ClusterID string
+	Fleet     fleet.Fleet
+	Snapshot  topology.Snapshot
+	History   []audit.Entry
+	Pending   []Pending
+	LockedBy  string
+}
+
+// Pending is a change that is pending approval.
+type Pending = pendingStatus
+
+// Output returns the output of a command, such as "status" or "get hosts -o wide".
+func (v *Views) Output(command string, terminal term.Terminal) string {
+	var out bytes.Buffer
+	w := &printer{Terminal: terminal, w: &out}
+	r := v.report()
+	switch command {
+	case "status":
+		w.status(r, false)
+	case "status -o wide":
+		w.status(r, true)
+	case "get vms":
+		w.vmTable(r.VMs, false)
+	case "get vms -o wide":
+		w.vmTable(r.VMs, true)
+	case "get hosts":
+		w.hostTable(r.Hosts, false)
+	case "topology -o table":
+		w.topology(&v.Snapshot, &v.Fleet, v.ClusterID, false)
+	case "topology -o wide":
+		w.topology(&v.Snapshot, &v.Fleet, v.ClusterID, true)
+	case "topology -o map":
+		owners := map[topology.HostID]cpumap.Ownership{}
+		for i := range v.Snapshot.Hosts {
+			host := &v.Snapshot.Hosts[i]
+			owners[host.ID()] = cpumap.Owners(host, vmsOn(&v.Fleet, host.ID()))
+		}
+		return string(draw(terminal, v.Snapshot.Hosts, owners, v.ClusterID))
+	default:
+		panic("unknown command " + command)
+	}
+	return out.String()
+}
+
+func (v *Views) report() *statusReport {
+	r := newStatusReport(v.ClusterID, &v.Fleet, &v.Snapshot, v.History)
+	r.Pending = v.Pending
+	if v.LockedBy != "" {
+		r.Locks = []lockStatus{{Where: "fleet", Holder: v.LockedBy}}
+	}
+	r.Next = r.next(&options{config: "numaform.yaml"})
+	return r
+}
+
+// DoctorText returns the output of doctor for findings.
+func DoctorText(findings doctor.Report, terminal term.Terminal) string {
+	var out bytes.Buffer
+	w := &printer{Terminal: terminal, w: &out}
+	sum := newDoctorReport(findings)
+	o := doctorOptions{options: options{config: "numaform.yaml", files: []string{"manifests"}}}
+	w.doctor(&sum, o.next(sum.Failed))
+	return out.String()
+}
+
+// Watch repeats show as a command with --watch does.
+func Watch(ctx context.Context, process Process, interval time.Duration, show func(stdout io.Writer) error) error {
+	o := watching{watch: true, interval: interval}
+	return o.run(ctx, process, func(_ context.Context, process Process, _ term.Terminal) error { return show(process.Stdout) })
+}
