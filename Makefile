@@ -252,6 +252,10 @@ generate: $(CONTROLLER_GEN) ## regenerate generated files
 			cat "$$karpenter/pkg/apis/crds/$$crd.yaml"; } >$(OUT)/$(CRDS)/$$crd.yaml || exit 1; \
 	done
 
+.PHONY: schemas
+schemas: ## regenerate docs/schemas, the JSON schemas of outputs; a test checks that they are up to date
+	go test ./internal/cli -run '^TestSchemas$$' -count=1 -update
+
 .PHONY: verify
 verify: verify-modules verify-released verify-format verify-generated verify-layers vet lint ## run all checks that are not tests: modules, format, generated files, floors, linters
 

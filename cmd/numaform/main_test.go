@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/hostagent"
@@ -34,6 +35,7 @@ func TestMain(m *testing.M) {
 func TestScripts(t *testing.T) {
 	runScripts(t, "script", map[string]func(*testscript.TestScript, bool, []string){
 		"exits": exits, "proxmox": proxmox(testenv.Hosts(t)), "same": same, "replace": replace,
+		"valid": valid,
 	})
 }
 
@@ -145,6 +147,15 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Fatalf("numaform %s: exit code %d, want %d\n%s%s", strings.Join(args[1:], " "), got, want,
 			ts.ReadFile("stdout"), ts.ReadFile("stderr"))
 	}
+}
+
+// valid checks stdout with the published schema of an output: valid NAME.
+func valid(ts *testscript.TestScript, _ bool, args []string) {
+	schema, err := jsonschema.NewCompiler().Compile(filepath.Join("..", "..", "docs", "schemas", args[0]+".json"))
+	ts.Check(err)
+	value, err := jsonschema.UnmarshalJSON(strings.NewReader(ts.ReadFile("stdout")))
+	ts.Check(err)
+	ts.Check(schema.Validate(value))
 }
 
 // same compares two directories: same DIR DIR.

@@ -153,6 +153,9 @@ func finish(command *cobra.Command, examples map[string]string) {
 		command.Example = strings.ReplaceAll("\n"+command.Example, "\n  numaform ", "\n  "+name+" ")[1:]
 	}
 	completeChoices(command)
+	if command.HasSubCommands() && !command.Runnable() {
+		command.RunE = func(command *cobra.Command, _ []string) error { return command.Help() } // cobra checks no arguments without it
+	}
 	check := command.Args
 	if check == nil {
 		check = arguments(0, 0)
