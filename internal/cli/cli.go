@@ -140,6 +140,7 @@ func newRoot(process Process) *cobra.Command {
 		},
 	})
 	finish(root, examples())
+	registerCompletions(root, process)
 	return root
 }
 

@@ -12,7 +12,9 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/topology"
 )
@@ -187,11 +189,7 @@ func readStatus(ctx context.Context, process Process, o *options) (*statusReport
 	if err != nil {
 		return nil, err
 	}
-	opened, err := config.OpenStore(process.Environ, o.kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	current, _, err := scaler.New(scaler.Config{ClusterID: config.ClusterID, Store: opened, Dir: config.FleetDir(), Regions: config.Regions()}).Fleet(ctx)
+	opened, current, err := storedFleet(ctx, process, config, o.kubeconfig)
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +201,7 @@ func readStatus(ctx context.Context, process Process, o *options) (*statusReport
 	if err != nil {
 		return nil, err
 	}
-	r := newStatusReport(config.ClusterID, &current, snapshot, entries)
+	r := newStatusReport(config.ClusterID, current, snapshot, entries)
 	if locked, ok := opened.Unwrap().(lockHolder); ok {
 		holder, err := locked.Holder(ctx)
 		if err != nil {
@@ -232,6 +230,17 @@ func readStatus(ctx context.Context, process Process, o *options) (*statusReport
 	}
 	r.Next = r.next(o)
 	return r, nil
+}
+
+// storedFleet opens the store of a fleet and reads the fleet, without an engine.
+func storedFleet(ctx context.Context, process Process, config *operator.Config, cluster operator.Kubeconfig) (*store.Sealed, *fleet.Fleet, error) {
+	opened, err := config.OpenStore(process.Environ, cluster)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := scaler.New(scaler.Config{ClusterID: config.ClusterID, Store: opened, Dir: config.FleetDir(), Regions: config.Regions()})
+	current, _, err := s.Fleet(ctx)
+	return opened, &current, err
 }
 
 // lockHolder is a store that names the process that holds its lock.

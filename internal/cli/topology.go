@@ -17,7 +17,6 @@ import (
 	"github.com/numaform/numaform/internal/cpumap"
 	"github.com/numaform/numaform/internal/doctor"
 	"github.com/numaform/numaform/internal/operator"
-	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/sysfs"
 	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/topology"
@@ -115,13 +114,9 @@ func newTopology(process Process) *cobra.Command {
 func readFleet(ctx context.Context, process Process, config *operator.Config, o *options) *fleet.Fleet {
 	ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
 	defer cancel()
-	opened, err := config.OpenStore(process.Environ, o.kubeconfig)
+	_, current, err := storedFleet(ctx, process, config, o.kubeconfig)
 	if err == nil {
-		var current fleet.Fleet
-		current, _, err = scaler.New(scaler.Config{ClusterID: config.ClusterID, Store: opened, Dir: config.FleetDir(), Regions: config.Regions()}).Fleet(ctx)
-		if err == nil {
-			return &current
-		}
+		return current
 	}
 	fmt.Fprintf(process.Stderr, "numaform: VMs that are not running yet are omitted, because the fleet cannot be read: %v\n", err)
 	return &fleet.Fleet{}
