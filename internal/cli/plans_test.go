@@ -98,7 +98,10 @@ func TestPlans(t *testing.T) {
 	golden(t, "plan-pending.txt", says(t, 0, "", "plans", "workers-up-1"))
 	golden(t, "plan-applied.txt", says(t, 0, "", "plans", "workers-down-2"))
 	var plans []v1alpha1.ScalePlan
-	if err := json.Unmarshal([]byte(says(t, 0, "", "plans", "-o", "json")), &plans); err != nil || len(plans) != 2 {
+	list = says(t, 0, "", "plans", "-o", "json")
+	validate(t, output(t, "get-plans"), []byte(list))
+	validate(t, output(t, "get-plan"), []byte(says(t, 0, "", "plans", "workers-up-1", "-o", "json")))
+	if err := json.Unmarshal([]byte(list), &plans); err != nil || len(plans) != 2 {
 		t.Errorf("%d plans in JSON (%v)", len(plans), err)
 	}
 	var plan v1alpha1.ScalePlan
@@ -113,7 +116,9 @@ func TestPlans(t *testing.T) {
 		}
 	})
 	golden(t, "plan-delete.txt", says(t, 0, "", "plans", "workers-down-3"))
-	says(t, 2, "must be text, json or yaml", "plans", "-o", "toml")
+	says(t, 2, "must be text, wide, json or yaml", "plans", "-o", "toml")
+	says(t, 0, "APPROVED BY", "plans", "-o", "wide")
+	says(t, 2, "--watch lists plans", "plans", "workers-up-1", "--watch")
 	says(t, 1, "to list the plans, run numaform plans", "plans", "missing")
 }
 

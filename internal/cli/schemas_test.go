@@ -68,10 +68,6 @@ func TestSchemas(t *testing.T) {
 // schemas, in which unknown properties are errors.
 func TestOutputsMatchSchemas(t *testing.T) {
 	t.Parallel()
-	outputs := map[string]cli.Output{}
-	for _, output := range cli.Outputs() {
-		outputs[output.Name] = output
-	}
 	checked := 0
 	for _, hosts := range []int{3, 40} {
 		v := views(t, hosts)
@@ -80,29 +76,40 @@ func TestOutputsMatchSchemas(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			validate(t, outputs[name], text)
+			validate(t, output(t, name), text)
 			checked++
 		}
 		snapshot, err := v.Snapshot.Print()
 		if err != nil {
 			t.Fatal(err)
 		}
-		validate(t, outputs["topology"], snapshot)
+		validate(t, output(t, "topology"), snapshot)
 	}
 	if checked != 10 {
 		t.Errorf("%d outputs were checked, want 10", checked)
 	}
 	for name, text := range map[string]string{"status": `{"cluster_id": 1}`, "get-vms": `{}`, "doctor": `{"failing": 1}`} {
-		if err := compiled(t, outputs[name]).Validate(parsed(t, []byte(text))); err == nil {
+		if err := compiled(t, output(t, name)).Validate(parsed(t, []byte(text))); err == nil {
 			t.Errorf("the schema of %s accepts %s", name, text)
 		}
 	}
 }
 
-func validate(t *testing.T, output cli.Output, text []byte) {
+// output returns the output with the schema of that name.
+func output(t *testing.T, name string) cli.Output {
 	t.Helper()
-	if err := compiled(t, output).Validate(parsed(t, text)); err != nil {
-		t.Errorf("%s: %v", output.Name, err)
+	all := cli.Outputs()
+	at := slices.IndexFunc(all, func(o cli.Output) bool { return o.Name == name })
+	if at < 0 {
+		t.Fatalf("no output has the schema %s", name)
+	}
+	return all[at]
+}
+
+func validate(t *testing.T, of cli.Output, text []byte) {
+	t.Helper()
+	if err := compiled(t, of).Validate(parsed(t, text)); err != nil {
+		t.Errorf("%s: %v", of.Name, err)
 	}
 }
 

@@ -111,7 +111,7 @@ func (r *statusReport) addProblems(snapshot *topology.Snapshot) {
 	}
 	for _, state := range []struct{ state, fix string }{
 		{vmMissing, "missing from Proxmox: to re-create, run numaform apply; to remove from the fleet, run numaform remove"},
-		{vmStopped, "stopped: start in Proxmox, or run numaform drift --repair"},
+		{vmStopped, "stopped: start in Proxmox; to remove from the fleet, run numaform remove"},
 	} {
 		var names []string
 		for i := range r.VMs {

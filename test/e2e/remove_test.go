@@ -22,7 +22,7 @@ func TestRemoveVMThatIsGone(t *testing.T) {
 
 	// status reports the missing VM.
 	out := run(t, stage, cli.ExitOK, "status")
-	for _, want := range []string{"1 VM missing from Proxmox: " + name + ":", "Last change", "NodePools"} {
+	for _, want := range []string{", 1 missing;", name + ": missing from Proxmox: ", "Last change", "NODEPOOL", "\nNext: numaform plan "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status does not print %q:\n%s", want, out)
 		}
