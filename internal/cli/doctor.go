@@ -136,7 +136,7 @@ func (w *printer) doctor(r *doctorReport, next string) {
 	if len(failures) > 0 {
 		w.printf("Fix the failures, then check again.\n")
 	}
-	w.next(next)
+	w.nextCommand(next)
 }
 
 // findingIndent is the width of a finding's status and check.

@@ -220,7 +220,7 @@ const mostHosts = 8
 
 // status prints the report on one screen: the totals first, the next command last.
 func (w *printer) status(r *statusReport, wide bool) {
-	w.printf("%s\n", w.totals(r))
+	w.printf("%s\n", w.statusTotals(r))
 	if len(r.Pools) > 0 {
 		var rows [][]string
 		for _, pool := range r.Pools {
@@ -264,11 +264,11 @@ func (w *printer) status(r *statusReport, wide bool) {
 		w.list("Last change", []string{fmt.Sprintf("%s: %s, %s: %s", c.ID, c.Kind, c.Result, c.Why)})
 	}
 	w.raw("\n")
-	w.next(r.Next)
+	w.nextCommand(r.Next)
 }
 
-// totals returns the first line of status.
-func (w *printer) totals(r *statusReport) string {
+// statusTotals returns the first line of status.
+func (w *printer) statusTotals(r *statusReport) string {
 	states := map[string]int{}
 	for i := range r.VMs {
 		states[r.VMs[i].State]++
@@ -332,8 +332,8 @@ func (w *printer) list(title string, lines []string) {
 	}
 }
 
-// next prints the command to run next.
-func (w *printer) next(command string) {
+// nextCommand prints the command to run next.
+func (w *printer) nextCommand(command string) {
 	w.raw("Next: " + w.Command(command, len("Next: ")) + "\n")
 }
 
