@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // Merge combines the facts that several sources report about one host: each fact comes from
@@ -216,11 +215,8 @@ func (m *Machine) mergeCores(machines []Machine) []string {
 		}
 	}
 	if faults := m.checkCores(); problem == "" && len(faults) > 0 {
-		other := "NUMA nodes of " + m.Sources[FactNUMA].name()
-		if !strings.Contains(faults[0].Error(), "NUMA nodes") {
-			other = "caches of " + m.Sources[FactCaches].name()
-		}
-		problem = fmt.Sprintf("siblings of %s contradict %s: %s", name, other, faults[0])
+		fault := faults[0]
+		problem = fmt.Sprintf("siblings of %s contradict %s of %s: %s", name, fault.what, m.Sources[fault.fact].name(), fault)
 	}
 	if problem == "" {
 		return nil

@@ -170,20 +170,41 @@ func TestMergeDoubtsOutdatedSources(t *testing.T) {
 	}
 }
 
-func TestMergeDropsSiblingsThatNodesContradict(t *testing.T) {
+func TestMergeDropsContradictedSiblings(t *testing.T) {
 	t.Parallel()
-	agent := topology.Machine{
-		NUMANodes: []topology.NUMANode{{ID: 0}, {ID: 1}},
-		CPUs: []topology.CPU{
-			{ID: 0, Online: true, Core: topology.Unknown},
-			{ID: 1, Online: true, Core: topology.Unknown},
-			{ID: 2, Online: true, NUMANode: 1, Core: topology.Unknown},
-			{ID: 3, Online: true, NUMANode: 1, Core: topology.Unknown},
+	unknown := topology.CPU{Online: true, Core: topology.Unknown, Socket: topology.Unknown, L3: topology.Unknown}
+	for what, change := range map[string]func(m *topology.Machine){
+		"NUMA nodes": func(m *topology.Machine) {
+			m.NUMANodes = append(m.NUMANodes, topology.NUMANode{ID: 1})
+			m.CPUs[2].NUMANode, m.CPUs[3].NUMANode = 1, 1
 		},
-	}
-	got, warnings := topology.Merge(sound().WithSource(topology.SourceCollected), agent.WithSource(topology.SourceAgent))
-	if got.SiblingsKnown() || len(warnings) != 1 || !strings.Contains(warnings[0], "siblings of the collected file under machines contradict NUMA nodes of the topology that is published in Proxmox") {
-		t.Errorf("siblings known %t, warnings %q", got.SiblingsKnown(), warnings)
+		"L3 caches": func(m *topology.Machine) {
+			for i := range m.CPUs {
+				m.CPUs[i].L3 = i / 2
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			agent := topology.Machine{NUMANodes: []topology.NUMANode{{ID: 0}}}
+			for id := range 4 {
+				cpu := unknown
+				cpu.ID = id
+				agent.CPUs = append(agent.CPUs, cpu)
+			}
+			change(&agent)
+			collected := sound()
+			if what == "L3 caches" {
+				for i := range collected.CPUs {
+					collected.CPUs[i].L3 = topology.Unknown
+				}
+			}
+			got, warnings := topology.Merge(collected.WithSource(topology.SourceCollected), agent.WithSource(topology.SourceAgent))
+			want := "siblings of the collected file under machines contradict " + what + " of the topology that is published in Proxmox: "
+			if got.SiblingsKnown() || len(warnings) != 1 || !strings.Contains(warnings[0], want) {
+				t.Errorf("siblings known %t, warnings %q", got.SiblingsKnown(), warnings)
+			}
+		})
 	}
 }
 

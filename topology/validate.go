@@ -30,7 +30,9 @@ func (m *Machine) Validate() error {
 		}
 		faults = append(faults, cpu.check(nodes)...)
 	}
-	faults = append(faults, m.checkCores()...)
+	for _, differ := range m.checkCores() {
+		faults = append(faults, differ)
+	}
 
 	seen := map[int]bool{}
 	for i, node := range m.NUMANodes {
@@ -83,9 +85,21 @@ func (c *CPU) check(nodes map[int]bool) []error {
 	return faults
 }
 
+// coreFault reports that two CPUs of a core differ in a property that siblings share.
+type coreFault struct {
+	core, first, second int
+	// what is the property, and fact the fact that it belongs to.
+	what string
+	fact Fact
+}
+
+func (f *coreFault) Error() string {
+	return fmt.Sprintf("cpu %d and cpu %d are siblings of core %d but have different %s: correct one of them", f.first, f.second, f.core, f.what)
+}
+
 // checkCores compares each CPU with the first CPU of its core.
-func (m *Machine) checkCores() []error {
-	var faults []error
+func (m *Machine) checkCores() []*coreFault {
+	var faults []*coreFault
 	first := map[int]CPU{}
 	for _, cpu := range m.CPUs {
 		if cpu.Core == Unknown {
@@ -98,16 +112,16 @@ func (m *Machine) checkCores() []error {
 		}
 		for _, differs := range []struct {
 			what string
+			fact Fact
 			is   bool
 		}{
-			{"NUMA nodes", sibling.NUMANode != cpu.NUMANode},
-			{"sockets", sibling.Socket != cpu.Socket},
-			{"L3 caches", sibling.L3 != cpu.L3},
-			{"kinds", sibling.Kind != cpu.Kind},
+			{"NUMA nodes", FactNUMA, sibling.NUMANode != cpu.NUMANode},
+			{"sockets", FactSiblings, sibling.Socket != cpu.Socket},
+			{"L3 caches", FactCaches, sibling.L3 != cpu.L3},
+			{"kinds", FactSiblings, sibling.Kind != cpu.Kind},
 		} {
 			if differs.is {
-				faults = append(faults, fmt.Errorf("cpu %d and cpu %d are siblings of core %d but have different %s: correct one of them",
-					sibling.ID, cpu.ID, cpu.Core, differs.what))
+				faults = append(faults, &coreFault{core: cpu.Core, first: sibling.ID, second: cpu.ID, what: differs.what, fact: differs.fact})
 			}
 		}
 	}
