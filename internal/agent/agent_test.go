@@ -331,6 +331,8 @@ func TestStatusText(t *testing.T) {
 			{IRQ: 57, Device: "0000:41:00.0", VMID: 2001, Now: topology.CPUs(2, 3), PutBack: 1},
 			{IRQ: 58, Device: "0000:41:00.0", VMID: 2001, Now: topology.CPUs(2, 3)},
 			{IRQ: 59, Device: "0000:41:00.0", VMID: 2001, Now: topology.CPUs(2, 3), Refused: "input/output error"},
+			{IRQ: 60, Device: "0000:41:00.0", VMID: 2001, Now: topology.CPUs(2, 3), Refused: "no space left on device"},
+			{IRQ: 61, Device: "0000:41:00.0", VMID: 2001, Now: topology.CPUs(2, 3), Refused: "input/output error"},
 		},
 	}, Published: time.Unix(1700000000, 0).UTC()}
 	want := `agent      1.2.3, process 812, isolation enforce
@@ -343,7 +345,8 @@ intruder   guest 105 may run on 2: root set its affinity to 2
 governor   CPUs 2-3 performance, was powersave
 governor   free CPUs 0 powersave, was schedutil
 interrupts 2 of device 0000:41:00.0 of VM 2001 on CPUs 2-3; restored once
-interrupts 1 of device 0000:41:00.0 of VM 2001 not moved: input/output error
+interrupts 2 of device 0000:41:00.0 of VM 2001 not moved: input/output error
+interrupts 1 of device 0000:41:00.0 of VM 2001 not moved: no space left on device
 published  2023-11-14T22:13:20Z
 `
 	if diff := cmp.Diff(want, status.String()); diff != "" {

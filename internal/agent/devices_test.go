@@ -223,14 +223,17 @@ func TestInterrupts(t *testing.T) {
 	w.must(errors.Join(w.file(affinityOf(58), "0-1000"), untouched()))
 }
 
-// TestInterruptsAreRefused checks that interrupts managed by the kernel are reported once.
+// TestInterruptsAreRefused checks that interrupts managed by the kernel are reported once,
+// and share a line of the status.
 func TestInterruptsAreRefused(t *testing.T) {
 	w := newWorld(t)
 	pid := w.ready(101, 1, "-device", "vfio-pci,host="+device)
 	w.ownProc(pid)
-	w.message(57, "vfio-msi[0]("+device+")")
-	full := filepath.Join(w.Root, affinityOf(57))
-	w.must(errors.Join(os.Remove(full), os.Symlink("/proc/self/oom_score", full))) // it can be read but not written
+	for _, irq := range []int{57, 58} {
+		w.message(irq, "vfio-msi[0]("+device+")")
+		full := filepath.Join(w.Root, affinityOf(irq))
+		w.must(errors.Join(os.Remove(full), os.Symlink("/proc/self/oom_score", full))) // it can be read but not written
+	}
 	w.Declare(101, agenttest.Marker(101, w.one).String())
 	w.begin("clusters: [prod]\nirqs: guest\n")
 	w.logged(`msg="interrupt not moved" vmid=101 irq=57`)
@@ -238,7 +241,7 @@ func TestInterruptsAreRefused(t *testing.T) {
 	if w.journal.Len() > 0 {
 		t.Errorf("logged twice:\n%s", w.journal.String())
 	}
-	if got := w.text(); !strings.Contains(got, "interrupts 1 of device 0000:41:00.0 of VM 101 not moved: moving interrupt 57") {
+	if got := w.text(); !strings.Contains(got, "interrupts 2 of device 0000:41:00.0 of VM 101 not moved: ") {
 		t.Errorf("status:\n%s", got)
 	}
 	w.must(w.Pinned(101, topology.CPUs(w.one), w.one))

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"errors"
 	"maps"
 	"slices"
+	"syscall"
 
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/topology"
@@ -131,8 +133,13 @@ func (a *Agent) steer() {
 			}
 		}
 		if err != nil && a.irqs.Owns(i.Device, i.IRQ) {
+			a.Log.Warn("interrupt not moved", logkey.VMID, i.VMID, "irq", i.IRQ, "device", i.Device, logkey.Message, err.Error())
+			// Without the interrupt's number, interrupts with the same reason share a line of
+			// the status.
 			i.Refused = err.Error()
-			a.Log.Warn("interrupt not moved", logkey.VMID, i.VMID, "irq", i.IRQ, "device", i.Device, logkey.Message, i.Refused)
+			if code, ok := errors.AsType[syscall.Errno](err); ok {
+				i.Refused = code.Error()
+			}
 		}
 	}
 	for _, s := range together(moved) {
@@ -155,7 +162,7 @@ func together(interrupts []Interrupt) []*several {
 	var list []*several
 	for _, i := range interrupts {
 		same := find(list, func(s *several) bool {
-			return s.Device == i.Device && s.VMID == i.VMID && s.Now.Equal(i.Now) && (s.Refused == "") == (i.Refused == "")
+			return s.Device == i.Device && s.VMID == i.VMID && s.Now.Equal(i.Now) && s.Refused == i.Refused
 		})
 		if same == nil {
 			list = append(list, &several{Interrupt: i, count: 1})
