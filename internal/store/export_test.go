@@ -56,6 +56,13 @@ func ObjectSize(path, hash string) (int64, error) {
 	return size, errors.Join(err, o.Close())
 }
 
+// ReadObject reads a blob of a bare repository.
+func ReadObject(path, hash string) error {
+	o := openObjects(osfs.New(path))
+	_, err := o.EncodedObject(plumbing.BlobObject, plumbing.NewHash(hash))
+	return errors.Join(err, o.Close())
+}
+
 // SilenceLimit returns a context that ends when nothing was read from reader for
 // networkTimeout.
 func SilenceLimit(ctx context.Context, from io.Reader) (_ context.Context, reader io.Reader, cancel func()) {

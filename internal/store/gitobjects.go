@@ -84,13 +84,14 @@ func (o *objects) EncodedObject(kind plumbing.ObjectType, hash plumbing.Hash) (p
 	case plumbing.CommitObject, plumbing.TagObject:
 		limit = maxCommit
 	}
-	_, err := o.bounded(hash, limit)
-	if err != nil && !errors.Is(err, plumbing.ErrObjectNotFound) {
+	// The library also reads objects of alternate repositories, which have no limit, but only
+	// inside of the repository's own directory.
+	if _, err := o.bounded(hash, limit); err != nil {
 		return nil, err
 	}
 	pack, _, err := o.locate(hash)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {
-		return o.Storage.EncodedObject(kind, hash) // loose, or in an alternate repository
+		return o.Storage.EncodedObject(kind, hash) // loose
 	}
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/go-git/go-git/v5/plumbing"
 
 	"github.com/numaform/numaform/internal/store"
 )
@@ -53,6 +56,31 @@ func TestObjectSizes(t *testing.T) {
 	}
 	if _, err := store.ObjectSize(filepath.Join(dir, ".git"), strings.Repeat("ab", 20)); err == nil {
 		t.Error("an object that is not there has a size")
+	}
+}
+
+// TestObjectInAnAlternate checks that an object above the limit is not read from an
+// alternate repository, either.
+func TestObjectInAnAlternate(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	run(t, dir, "init", "--quiet", "--bare")
+	put(t, dir, "zeros", strings.Repeat("\x00", 20<<20))
+	hash := run(t, dir, "hash-object", "-w", "zeros")
+	if err := store.ReadObject(dir, hash); err == nil || !strings.Contains(err.Error(), "more than the limit") {
+		t.Errorf("got %v", err)
+	}
+	for _, step := range []error{
+		os.Mkdir(filepath.Join(dir, "other"), 0o755),
+		os.Rename(filepath.Join(dir, "objects"), filepath.Join(dir, "other", "objects")),
+	} {
+		if step != nil {
+			t.Fatal(step)
+		}
+	}
+	put(t, dir, "objects/info/alternates", "other/objects\n")
+	if err := store.ReadObject(dir, hash); !errors.Is(err, plumbing.ErrObjectNotFound) {
+		t.Errorf("got %v", err)
 	}
 }
 
