@@ -96,6 +96,8 @@ func TestGitSubjects(t *testing.T) {
 	}
 	undo := changed(0)
 	undo.Kind, undo.Removed = audit.KindUndo, changed(0, 2000).Added
+	wake := changed(0)
+	wake.Kind, wake.Woken = audit.KindWake, changed(0, 2000).Added
 	hand := changed(0)
 	hand.Kind = audit.KindByHand
 	for name, tt := range map[string]struct {
@@ -104,6 +106,7 @@ func TestGitSubjects(t *testing.T) {
 	}{
 		"many":    {many, "numaform: add 12 nodes on pve-1"},
 		"undo":    {undo, "numaform: undo: remove a-2000 on pve-1"},
+		"wake":    {wake, "numaform: wake a-2000 on pve-1"},
 		"by hand": {hand, "numaform: adopt edits made by hand"},
 	} {
 		t.Run(name, func(t *testing.T) {

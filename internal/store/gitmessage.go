@@ -65,14 +65,14 @@ func message(change *audit.Change) string {
 	return b.String()
 }
 
-// part contains the VMs that a change adds, removes or renumbers.
+// part contains the VMs that a change adds, removes, renumbers or wakes.
 type part struct {
 	sign, verb string
 	vms        []fleet.VM
 }
 
 func parts(change *audit.Change) []part {
-	list := []part{{"+", "add", change.Added}, {"-", "remove", change.Removed}, {"~", "renumber", change.Renumbered}}
+	list := []part{{"+", "add", change.Added}, {"-", "remove", change.Removed}, {"~", "renumber", change.Renumbered}, {"*", "wake", change.Woken}}
 	return slices.DeleteFunc(list, func(p part) bool { return len(p.vms) == 0 })
 }
 
@@ -109,7 +109,7 @@ func subject(change *audit.Change) string {
 	return "numaform: change the fleet"
 }
 
-// withoutVMs summarizes a change that adds, removes and renumbers no VMs.
+// withoutVMs summarizes a change that adds, removes, renumbers and wakes no VMs.
 func withoutVMs(kind audit.Kind) string {
 	switch kind {
 	case audit.KindByHand:
