@@ -449,6 +449,9 @@ func TestConfigMapOverwrittenRecords(t *testing.T) {
 						!strings.Contains(list[1].Unreadable, record.Name) {
 						t.Errorf("history since %s: %+v", since, list)
 					}
+					if keep := strings.Contains(list[1].Unreadable, "keep its ConfigMap"); keep != (suffix == "") {
+						t.Errorf("hint: %s", list[1].Unreadable)
+					}
 				}
 			})
 		}
@@ -466,7 +469,7 @@ func TestConfigMapDeletedRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := c.History(t.Context(), time.Time{})
-	wantError(t, err, lost, "in the annotation of ConfigMap "+name+"-"+strings.ToLower(changed(1).ID))
+	wantError(t, err, lost, "in the annotations of ConfigMap "+name+"-"+strings.ToLower(changed(1).ID))
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v, want ErrNotExist", err)
 	}

@@ -27,6 +27,10 @@ const (
 // the change's.
 const outcomeSuffix = "-outcome"
 
+// keepHint is the hint for an invalid record of a change, whose ConfigMap also names the
+// previous change.
+const keepHint = "restore it from a backup; if it is lost, keep its ConfigMap: without it, the changes before it cannot be found"
+
 // record returns an immutable ConfigMap of the history, without data.
 func (c *ConfigMap) record(name, part, id string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
@@ -161,7 +165,7 @@ func (c *ConfigMap) entry(ctx context.Context, records map[string]*corev1.Config
 			"of ConfigMap %s with the ID of the change before it", where, fs.ErrNotExist, from)
 	}
 	previous = m.Annotations[previousAnnotation]
-	if err := decode(where, recordHint, id, []byte(m.Data[recordKey]), &entry.Change); err != nil {
+	if err := decode(where, keepHint, id, []byte(m.Data[recordKey]), &entry.Change); err != nil {
 		return entry, previous, err
 	}
 
