@@ -25,6 +25,9 @@ func withSuggestion(command *cobra.Command, args []string, err error) error {
 	if valueless := (*pflag.ValueRequiredError)(nil); errors.As(err, &valueless) {
 		return fmt.Errorf("%w: add its value after it", err)
 	}
+	if invalid := (*pflag.InvalidValueError)(nil); errors.As(err, &invalid) && invalid.GetFlag().Value.Type() == "duration" {
+		return fmt.Errorf("%w: use a duration such as 90s, 10m or 24h", err)
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return err

@@ -112,7 +112,7 @@ func (v FileVault) Load(context.Context) ([]byte, error) {
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("%w: %w", err, errKeyHidden)
 	case err != nil:
-		return nil, err
+		return nil, fmt.Errorf("%w: correct state_dir or history.key_file", err)
 	}
 	defer file.Close() //nolint:errcheck // only read
 	info, err := file.Stat()
