@@ -219,29 +219,40 @@ func decodeAll(scheme *runtime.Scheme, file string, data []byte) ([]client.Objec
 	}
 }
 
-// decode decodes one document, which may be a List of objects.
-func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
-	var kind struct {
-		metav1.TypeMeta `json:",inline"`
-		Items           []runtime.RawExtension `json:"items"`
-	}
-	if err := yaml.Unmarshal(document, &kind); err != nil {
+// header is the beginning of a document: its kind and, if it is a List, its items.
+type header struct {
+	metav1.TypeMeta `json:",inline"`
+	Items           []runtime.RawExtension `json:"items"`
+}
+
+// readHeader returns the header of a document, or nil if the document is empty.
+func readHeader(document []byte) (*header, error) {
+	kind := &header{}
+	if err := yaml.Unmarshal(document, kind); err != nil {
 		if _, invalid := yaml.YAMLToJSON(document); invalid != nil {
 			return nil, fmt.Errorf("%s: invalid YAML: indent with spaces, never with tabs, and quote values that contain {, [, # or \": \"", describeDecodeError(err))
 		}
 		return nil, fmt.Errorf("%s: must be a Kubernetes object with apiVersion and kind", describeDecodeError(err))
 	}
-	if kind.Kind == "" && kind.APIVersion == "" {
-		var content any
-		if err := yaml.Unmarshal(document, &content); err != nil || content == nil {
-			return nil, err
-		}
-		if keys, ok := content.(map[string]any); ok && keys["clusterID"] != nil {
-			return nil, errors.New("is a configuration of numaform: pass it with --config")
-		}
-		return nil, errors.New("has neither apiVersion nor kind: must be a Kubernetes object")
+	if kind.Kind != "" || kind.APIVersion != "" {
+		return kind, nil
 	}
+	var content any
+	if err := yaml.Unmarshal(document, &content); err != nil || content == nil {
+		return nil, err
+	}
+	if keys, ok := content.(map[string]any); ok && keys["clusterID"] != nil {
+		return nil, errors.New("is a configuration of numaform: pass it with --config")
+	}
+	return nil, errors.New("has neither apiVersion nor kind: must be a Kubernetes object")
+}
 
+// decode decodes one document, which may be a List of objects.
+func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
+	kind, err := readHeader(document)
+	if kind == nil || err != nil {
+		return nil, err
+	}
 	if kind.Kind == "List" && kind.APIVersion == "v1" {
 		var objects []client.Object
 		for i, item := range kind.Items {
