@@ -139,24 +139,33 @@ type Credential struct {
 func (c Credential) check() error {
 	token := c.TokenID != "" || c.TokenSecret != ""
 	user := c.Username != "" || c.Password != ""
-	notPrinted := func(r rune) bool { return r <= ' ' || r > '~' }
 	switch {
 	case token && user:
 		return errors.New("token_id, username: both are set: remove one of them")
-	case !token && !user:
+	case token:
+		return c.checkToken()
+	case !user:
 		return errors.New("token_id: no credential is set: set token_id and token_secret_file, or username and password_file")
-	case token && strings.Contains(c.TokenID, "="):
-		return errors.New("token_id: contains \"=\" and perhaps the secret: set it to user@realm!name only, and write the part after = to token_secret_file")
-	case token && !tokenIDPattern.MatchString(c.TokenID):
-		return fmt.Errorf("token_id: %q is not of the form user@realm!name: copy it from `pveum user token list`", c.TokenID)
-	case token && (c.TokenSecret == "" || strings.ContainsFunc(c.TokenSecret, notPrinted)):
-		return errors.New("token_secret: is empty or contains white space or non-ASCII characters: set it to the UUID that `pveum user token add` printed")
-	case token && strings.ContainsAny(c.TokenSecret, "!=\"'"):
-		return errors.New("token_secret: contains the token's ID or quotes: set it to the UUID only, the part after = of user@realm!name=UUID")
-	case user && !userPattern.MatchString(c.Username):
+	case !userPattern.MatchString(c.Username):
 		return fmt.Errorf("username: %q is not of the form user@realm, such as root@pam", c.Username)
-	case user && (c.Password == "" || strings.ContainsAny(c.Password, "\r\n")):
+	case c.Password == "" || strings.ContainsAny(c.Password, "\r\n"):
 		return errors.New("password: is empty or contains a line break: write only the password to password_file")
+	}
+	return nil
+}
+
+// checkToken returns an error for an invalid token, without the secret.
+func (c Credential) checkToken() error {
+	notPrinted := func(r rune) bool { return r <= ' ' || r > '~' }
+	switch {
+	case strings.Contains(c.TokenID, "="):
+		return errors.New("token_id: contains \"=\" and perhaps the secret: set it to user@realm!name only, and write the part after = to token_secret_file")
+	case !tokenIDPattern.MatchString(c.TokenID):
+		return fmt.Errorf("token_id: %q is not of the form user@realm!name: copy it from `pveum user token list`", c.TokenID)
+	case c.TokenSecret == "" || strings.ContainsFunc(c.TokenSecret, notPrinted):
+		return errors.New("token_secret: is empty or contains white space or non-ASCII characters: set it to the UUID that `pveum user token add` printed")
+	case strings.ContainsAny(c.TokenSecret, "!=\"'"):
+		return errors.New("token_secret: contains the token's ID or quotes: set it to the UUID only, the part after = of user@realm!name=UUID")
 	}
 	return nil
 }
