@@ -454,6 +454,12 @@ func TestWaitsEnd(t *testing.T) {
 	b.approve(other)
 	b.want(1, placed("slow", pve2, 2048, "a"))
 	b.wantWaits()
+	b.vms = append(b.vms, made(placed("slow", pve2, 2048), 2010, scaler.PhaseMaking, nil), made(placed("slow", pve1, 2048), 2011, scaler.PhaseMade, nil))
+	for i, want := range []string{"alice", ""} {
+		if got, err := b.approvals.ApproverOf(t.Context(), b.vms[i].VM); err != nil || got != want {
+			t.Errorf("approver of %s is %q (%v), want %q", b.vms[i].VM.Name, got, err, want)
+		}
+	}
 
 	b.scaler.plan = func(change *scaler.Change) []scaler.RootPlan {
 		return []scaler.RootPlan{{Host: pve1, Touched: true, Err: &state.CommandError{Backend: "kubernetes", Text: "connection refused"}}}

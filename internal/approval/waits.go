@@ -2,12 +2,14 @@ package approval
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state/guard"
@@ -90,4 +92,27 @@ func (a *Approvals) setWait(g *group, w scheduling.Wait, since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.waits[g.pool] = waiting{w, since}
+}
+
+// ApproverOf returns the operator who approved the ScalePlan that creates a VM, or "".
+func (a *Approvals) ApproverOf(ctx context.Context, vm fleet.VM) (string, error) {
+	plans, err := a.readPlans(ctx)
+	if err != nil {
+		return "", err
+	}
+	var found *v1alpha1.ScalePlan
+	for i := range plans {
+		plan := &plans[i]
+		begun := plan.Spec.Direction == v1alpha1.ScaleUp && plan.Status.Approver != "" && plan.Status.DecidedAt != nil
+		if !begun || !isLike(&vm, plan) || found != nil && plan.Status.DecidedAt.Before(found.Status.DecidedAt) {
+			continue
+		}
+		if slices.ContainsFunc(a.created(plan), func(state scaler.VMState) bool { return state.VM.Key == vm.Key }) {
+			found = plan
+		}
+	}
+	if found == nil {
+		return "", nil
+	}
+	return found.Status.Approver, nil
 }

@@ -248,7 +248,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	list = append(list, core.gated(ctx, provisioner.Trigger)...)
 	list = append(list, collector.Controllers()...)
 	list = append(list, provisioner, approvals)
-	list = append(list, b.ours(seeder, writer, func() []scheduling.Wait { return append(approvals.Waits(), provisioner.Limited()...) })...)
+	list = append(list, b.ours(seeder, writer, approvals, provisioner)...)
 
 	runs := []manager.RunnableFunc{writer.Run}
 	if b.settings.DriftEvery > 0 {
@@ -258,8 +258,8 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 }
 
 // ours returns numaform's controllers for classes, NodePools, seeds, joins and
-// evacuations. planned returns why VMs that are not reserved yet wait.
-func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, planned func() []scheduling.Wait) []controller.Controller {
+// evacuations.
+func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *approval.Approvals, provisioner *provisioning.Controller) []controller.Controller {
 	cached := b.manager.GetClient()
 	return []controller.Controller{
 		nodeclass.New(nodeclass.Config{
@@ -276,9 +276,11 @@ func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, planned func(
 		nodeclass.NewInPlace(nodeclass.InPlaceConfig{Client: cached, Recorder: b.recorder, Fleet: writer, MayMove: b.mayMove}),
 		nodepool.New(nodepool.Config{
 			Client: cached, Recorder: b.recorder, Clock: b.clock,
-			Waits: func(pool string) []scheduling.Wait { return waitsOf(pool, planned(), writer.VMs()) },
+			Waits: func(pool string) []scheduling.Wait {
+				return waitsOf(pool, append(approvals.Waits(), provisioner.Limited()...), writer.VMs())
+			},
 		}),
-		provenance.New(cached, writer),
+		provenance.New(cached, writer, approvals),
 		csr.NewController(csr.Config{
 			Client:  cached,
 			Live:    b.live,

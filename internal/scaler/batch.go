@@ -590,6 +590,17 @@ func (m *member) complete(guest located) bool {
 	return guest.Running
 }
 
+// unfinished reports whether a VM has a file but may not have been created yet.
+func (m *member) unfinished() bool {
+	return m.Phase == PhaseMaking || (m.Phase == PhaseFailed && m.Filed)
+}
+
+// interrupted reports whether the creation of a VM failed because the state backend did
+// not respond.
+func (m *member) interrupted() bool {
+	return m.Phase == PhaseMaking && BackendDown(m.Err, time.Time{}) != nil
+}
+
 // vmApplied updates a VM of a host whose apply has ended.
 func (w *Writer) vmApplied(m *member, b *batch, err error, complete bool) {
 	key := m.VM.Key
@@ -609,10 +620,8 @@ func (w *Writer) vmApplied(m *member, b *batch, err error, complete bool) {
 	}
 
 	removed := slices.Contains(b.removes, key)
-	unfinished := m.Phase == PhaseMaking || (m.Phase == PhaseFailed && m.Filed)
-	part := removed || slices.Contains(b.creates, key) || slices.Contains(b.wakes, key)
-	waited := m.Phase == PhaseMaking && BackendDown(m.Err, time.Time{}) != nil // its change has failed
-	if !part && !waited && (err != nil || !unfinished) {
+	part := removed || slices.Contains(b.creates, key) || slices.Contains(b.wakes, key) || m.interrupted()
+	if !part && (err != nil || !m.unfinished()) {
 		return // part of an earlier change, and unchanged
 	}
 	m.moving = false

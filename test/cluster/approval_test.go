@@ -117,7 +117,7 @@ func TestManualApproval(t *testing.T) {
 	w.running("web", 3, 2*time.Minute)
 	made := len(w.ours())
 	w.applied(plan.Name, "alice")
-	w.annotated()
+	w.annotated("alice")
 
 	if err := w.api.DeleteAllOf(context.Background(), &corev1.Pod{}, client.InNamespace("default")); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestManualApproval(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.nothingIsLeft(3 * time.Minute)
-	for _, message := range []string{"planned host", "evaluated plan", "approved plan", "began change", "began apply", "applied plan", "completed change"} {
+	for _, message := range []string{"planned host", "evaluated plan", "began approved scaleplan", "began change", "began apply", "applied plan", "completed change"} {
 		if !w.controller.log.contains(`"msg":"` + message + `"`) {
 			t.Errorf("the log has no line %q", message)
 		}
@@ -176,8 +176,9 @@ func (w *world) reported(plan *v1alpha1.ScalePlan) {
 	})
 }
 
-// annotated checks that all NodeClaims and Nodes have annotations with their change.
-func (w *world) annotated() {
+// annotated checks that all NodeClaims and Nodes have annotations with their change and its
+// approver.
+func (w *world) annotated(approver string) {
 	w.t.Helper()
 	w.eventually(30*time.Second, func(ctx context.Context) string {
 		var claims karpv1.NodeClaimList
@@ -191,7 +192,7 @@ func (w *world) annotated() {
 			}
 			for _, object := range []client.Object{&claims.Items[i], &node} {
 				annotations := object.GetAnnotations()
-				if annotations[v1alpha1.AnnotationChange] == "" || annotations[v1alpha1.AnnotationPlanSHA256] == "" || annotations[v1alpha1.AnnotationVerdict] == "" {
+				if annotations[v1alpha1.AnnotationChange] == "" || annotations[v1alpha1.AnnotationPlanSHA256] == "" || annotations[v1alpha1.AnnotationApprover] != approver {
 					return fmt.Sprintf("%T %s has annotations %v", object, object.GetName(), annotations)
 				}
 			}

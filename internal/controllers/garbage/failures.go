@@ -96,6 +96,19 @@ func (f *failures) run(ctx context.Context, v *view) error {
 	}
 	f.removals = removals
 
+	f.reportOutages(v)
+
+	lasting := f.claimless.lasting(claimless, v.now, grace)
+	for _, key := range claimless {
+		if lasting[key] {
+			errs = append(errs, f.config.release(ctx, v, v.vms[key]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reportOutages reports to the claims of VMs that they wait for the state backend.
+func (f *failures) reportOutages(v *view) {
 	for i := range v.states {
 		state := &v.states[i]
 		down := waitsForBackend(state)
@@ -105,14 +118,6 @@ func (f *failures) run(ctx context.Context, v *view) error {
 			f.config.Recorder.Publish(event)
 		}
 	}
-
-	lasting := f.claimless.lasting(claimless, v.now, grace)
-	for _, key := range claimless {
-		if lasting[key] {
-			errs = append(errs, f.config.release(ctx, v, v.vms[key]))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // repeatWaits is the interval between equal events about a NodeClaim that waits.

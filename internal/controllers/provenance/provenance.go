@@ -37,15 +37,22 @@ type Fleet interface {
 	VM(key fleet.Key) (state scaler.VMState, exists bool)
 }
 
+// Approvals returns who approved a VM before it was reserved; *approval.Approvals
+// implements it.
+type Approvals interface {
+	ApproverOf(ctx context.Context, vm fleet.VM) (string, error)
+}
+
 // Controller annotates NodeClaims and their Nodes.
 type Controller struct {
-	client client.Client
-	fleet  Fleet
+	client    client.Client
+	fleet     Fleet
+	approvals Approvals
 }
 
 // New returns the controller. It does no I/O.
-func New(client client.Client, fleet Fleet) *Controller {
-	return &Controller{client: client, fleet: fleet}
+func New(client client.Client, fleet Fleet, approvals Approvals) *Controller {
+	return &Controller{client: client, fleet: fleet, approvals: approvals}
 }
 
 // Name returns the controller's name in logs and metrics.
@@ -72,13 +79,25 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	}
 
 	annotations := annotationsOf(&state)
+	if id := annotations[v1alpha1.AnnotationChange]; id != "" && id != claim.Annotations[v1alpha1.AnnotationChange] && annotations[v1alpha1.AnnotationApprover] == "" {
+		approver, err := c.approvals.ApproverOf(ctx, state.VM)
+		if err != nil {
+			return reconcile.Result{}, fmt.Errorf("finding the approver of %s: %w", state.VM.Name, err)
+		}
+		if approver != "" {
+			annotations[v1alpha1.AnnotationApprover] = approver
+		}
+	} else if approver := claim.Annotations[v1alpha1.AnnotationApprover]; approver != "" {
+		annotations[v1alpha1.AnnotationApprover] = approver // also for its Node
+	}
 	changed, err := c.annotate(ctx, claim, annotations)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("annotating nodeclaim %s: %w", claim.Name, err)
 	}
 	if changed {
 		log.FromContext(ctx).Info("annotated nodeclaim", logkey.NodeClaim, claim.Name, logkey.VM, state.VM.Name, logkey.Host, state.VM.Host.String(),
-			logkey.Change, annotations[v1alpha1.AnnotationChange], logkey.PlanSHA256, annotations[v1alpha1.AnnotationPlanSHA256])
+			logkey.Change, annotations[v1alpha1.AnnotationChange], logkey.PlanSHA256, annotations[v1alpha1.AnnotationPlanSHA256],
+			logkey.Approver, annotations[v1alpha1.AnnotationApprover])
 	}
 	if claim.Status.NodeName == "" {
 		return reconcile.Result{RequeueAfter: again}, nil // registration copies the annotations

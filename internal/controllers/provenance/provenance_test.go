@@ -1,6 +1,7 @@
 package provenance_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -24,6 +25,11 @@ func (v vms) VM(key fleet.Key) (scaler.VMState, bool) {
 	return state, exists
 }
 
+// bob approved every VM whose plan needed no approval by the guard, if he is not empty.
+type bob string
+
+func (b bob) ApproverOf(context.Context, fleet.VM) (string, error) { return string(b), nil }
+
 func TestAnnotations(t *testing.T) {
 	t.Parallel()
 	vm := fleet.VM{Key: "a", Name: "workers-2000"}
@@ -45,23 +51,29 @@ func TestAnnotations(t *testing.T) {
 	none := map[string]string{"numaform.dev/key": "a"}
 	for name, test := range map[string]struct {
 		group       string
+		approver    bob
 		state       *scaler.VMState
 		claim, node map[string]string
 	}{
-		"created":       {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade, Origin: origin}, all, onNode},
-		"being created": {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMaking, Origin: origin}, all, onNode},
-		"reserved":      {"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseReserved}, none, nil},
+		"created":       {"numaform.dev", "", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade, Origin: origin}, all, onNode},
+		"being created": {"numaform.dev", "", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMaking, Origin: origin}, all, onNode},
+		"reserved":      {"numaform.dev", "", &scaler.VMState{VM: pinned, Phase: scaler.PhaseReserved}, none, nil},
 		"older than history": {
-			"numaform.dev", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade},
+			"numaform.dev", "", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade},
 			map[string]string{"numaform.dev/key": "a", "numaform.dev/host-cpus": "0-2,4"}, map[string]string{"numaform.dev/host-cpus": "0-2,4"},
 		},
 		"allowed and unpinned": {
-			"numaform.dev", &scaler.VMState{VM: vm, Phase: scaler.PhaseMade, Origin: &scaler.Origin{Change: "x", Verdict: guard.Allow}},
+			"numaform.dev", "", &scaler.VMState{VM: vm, Phase: scaler.PhaseMade, Origin: &scaler.Origin{Change: "x", Verdict: guard.Allow}},
 			map[string]string{"numaform.dev/key": "a", "numaform.dev/change": "x", "numaform.dev/verdict": "allowed"},
 			map[string]string{"numaform.dev/change": "x", "numaform.dev/verdict": "allowed"},
 		},
-		"unknown":             {"numaform.dev", nil, none, nil},
-		"of another provider": {"karpenter.k8s.aws", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade, Origin: origin}, none, nil},
+		"approved before": {
+			"numaform.dev", "bob", &scaler.VMState{VM: vm, Phase: scaler.PhaseMade, Origin: &scaler.Origin{Change: "x", Verdict: guard.Allow}},
+			map[string]string{"numaform.dev/key": "a", "numaform.dev/change": "x", "numaform.dev/verdict": "allowed", "numaform.dev/approver": "bob"},
+			map[string]string{"numaform.dev/change": "x", "numaform.dev/verdict": "allowed", "numaform.dev/approver": "bob"},
+		},
+		"unknown":             {"numaform.dev", "", nil, none, nil},
+		"of another provider": {"karpenter.k8s.aws", "", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade, Origin: origin}, none, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -75,7 +87,7 @@ func TestAnnotations(t *testing.T) {
 			if test.state != nil {
 				known["a"] = *test.state
 			}
-			controller := provenance.New(api, known)
+			controller := provenance.New(api, known, test.approver)
 			versions := map[string]bool{}
 			for range 2 {
 				if err := api.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
