@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -204,6 +205,47 @@ func TestWhatTheControllerMay(t *testing.T) {
 	}
 }
 
+// TestWhatPeopleMay checks the permissions of users with the chart's roles, as decided by the
+// authorizer. Nobody may change the fleet except through an approval.
+func TestWhatPeopleMay(t *testing.T) {
+	t.Parallel()
+	installed(t)
+	reads := []string{
+		"get scaleplans.numaform.dev", "list proxmoxnodeclasses.numaform.dev", "watch nodepools.karpenter.sh", "list nodeclaims.karpenter.sh",
+	}
+	approves := []string{"approve scaleplans.numaform.dev", "patch scaleplans.numaform.dev"}
+	never := []string{
+		"create scaleplans.numaform.dev", "delete scaleplans.numaform.dev", "update scaleplans.numaform.dev/status",
+		"patch proxmoxnodeclasses.numaform.dev", "patch nodepools.karpenter.sh", "delete nodeclaims.karpenter.sh",
+		"get secrets in numaform", "update configmaps in numaform", "update configmaps/numaform-control in numaform",
+		"get pods/log in numaform", "delete nodes", "create serviceaccounts/numaform-bootstrap/token in numaform",
+	}
+	for user, test := range map[string]struct {
+		role string
+		may  []string
+	}{
+		"vera":   {"numaform-viewer", reads},
+		"arthur": {"numaform-approver", slices.Concat(reads, approves)},
+	} {
+		if err := as(t, "").Create(context.Background(), bind(user, test.role)); err != nil {
+			t.Fatal(err)
+		}
+		// The authorizer learns of the binding in the background.
+		deadline := time.Now().Add(time.Minute)
+		for !allowed(t, user, reads[0]) && time.Now().Before(deadline) {
+			<-time.After(50 * time.Millisecond)
+		}
+		want, got := map[string]bool{}, map[string]bool{}
+		for _, question := range slices.Concat(reads, approves, never) {
+			want[question] = slices.Contains(test.may, question)
+			got[question] = allowed(t, user, question)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("rights of %s, a %s (-want +got):\n%s", user, test.role, diff)
+		}
+	}
+}
+
 // allowed reports whether a user may VERB RESOURCE[.GROUP][/NAME][/SUBRESOURCE] [in
 // NAMESPACE].
 func allowed(t *testing.T, user, question string) bool {
@@ -217,7 +259,7 @@ func allowed(t *testing.T, user, question string) bool {
 	what, below, _ := strings.Cut(what, "/")
 	resource, group, _ := strings.Cut(what, ".")
 	attributes := &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Namespace: namespace}
-	subresources := []string{"eviction", "exec", "token", "status", "approval", "finalizers", "nodeclient"}
+	subresources := []string{"log", "eviction", "exec", "token", "status", "approval", "finalizers", "nodeclient"}
 	if name, subresource, found := strings.Cut(below, "/"); found && slices.Contains(subresources, subresource) {
 		attributes.Name, attributes.Subresource = name, subresource
 	} else if slices.Contains(subresources, below) {
