@@ -91,7 +91,7 @@ var (
 	placeholder = regexp.MustCompile(`(?:^|[\s/])[A-Z]{3,}(?:$|[\s,])|…`)
 )
 
-// Commands returns the commands in the fixes of failures and warnings, without duplicates, in
+// Commands returns the commands in failures and warnings, without duplicates, in
 // the order of the findings. It omits commands with placeholders.
 func (r Report) Commands() []Command {
 	var commands []Command
@@ -107,7 +107,7 @@ func (r Report) Commands() []Command {
 		if finding.Status != Fail && finding.Status != Warn {
 			continue
 		}
-		for _, line := range hostLine.FindAllString(finding.Fix, -1) {
+		for _, line := range hostLine.FindAllString(finding.Line(), -1) {
 			if end := sentence.FindStringIndex(line); end != nil {
 				line = line[:end[0]]
 			}

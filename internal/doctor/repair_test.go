@@ -78,7 +78,7 @@ func TestCommands(t *testing.T) {
 	report := doctor.Report{
 		{Status: doctor.OK, Fix: "pveum user add never@pve"},
 		{Status: doctor.Fail, Fix: `pveum role modify NumaformVM --privs "VM.Clone VM.Config.CDROM" --append 1 && pveum acl modify /vms --users numaform@pve --roles NumaformVM`},
-		{Status: doctor.Warn, Fix: "its guest agent is disabled: qm set 9001 --agent 1"},
+		{Status: doctor.Warn, What: "is not usable: its guest agent is disabled: qm set 9001 --agent 1"},
 		{Status: doctor.Warn, Fix: "its guest agent is disabled: qm set 9001 --agent 1"},
 		{Status: doctor.Fail, Fix: "pveum pool modify k8s --vms 9001, or set spec.pool of the class"},
 		{Status: doctor.Fail, Fix: "set ca_file to a copy of /etc/pve/pve-root-ca.pem: copy it with `scp root@pve-1:/etc/pve/pve-root-ca.pem .`"},
