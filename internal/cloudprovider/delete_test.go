@@ -12,6 +12,7 @@ import (
 	"github.com/numaform/numaform/internal/cloudprovider"
 	"github.com/numaform/numaform/internal/scaler"
 	engine "github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/topology"
 )
 
 const notFound = "not found"
@@ -99,6 +100,10 @@ func TestDelete(t *testing.T) {
 		}, want: "has lost its quorum"},
 		{name: "region not read", edit: func(w *world) {
 			w.snapshot.Regions = nil
+		}, want: "region lab was not read"},
+		{name: "region never read", edit: func(w *world) {
+			w.snapshot.Regions = []topology.Region{{Name: "lab", HidesGuests: true}}
+			w.snapshot.Hosts = nil
 		}, want: "region lab was not read"},
 		{name: "fleet not read", edit: func(w *world) {
 			w.fleet.unread = true

@@ -152,6 +152,10 @@ func viewGuests(snapshot *topology.Snapshot, clusterID string) *guestView {
 	}
 	for i := range snapshot.Regions {
 		region := &snapshot.Regions[i]
+		inRegion := func(host topology.Host) bool { return host.Region == region.Name }
+		if !slices.ContainsFunc(snapshot.Hosts, inRegion) {
+			continue // it was never read
+		}
 		view.quorate[region.Name] = region.Quorate
 		view.hidden[region.Name] = region.HidesGuests
 	}

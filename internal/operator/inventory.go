@@ -159,11 +159,10 @@ func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, e
 			i.regions[region] = &views[n]
 		} else {
 			log.FromContext(ctx).Error(errs[n], "reading proxmox failed", logkey.Region, region)
-			old := i.regions[region]
-			if old == nil {
-				continue
+			snapshot = unreadRegion(region)
+			if old := i.regions[region]; old != nil {
+				snapshot = unreadable(old.snapshot, errs[n])
 			}
-			snapshot = unreadable(old.snapshot, errs[n])
 		}
 		merged.Regions = append(merged.Regions, snapshot.Regions...)
 		merged.Hosts = append(merged.Hosts, snapshot.Hosts...)
@@ -173,6 +172,12 @@ func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, e
 	}
 	slices.SortFunc(merged.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
 	return merged, nil
+}
+
+// unreadRegion returns the snapshot of a region that was never read: it has no hosts, and
+// nothing can be placed in it.
+func unreadRegion(name topology.RegionName) *topology.Snapshot {
+	return &topology.Snapshot{Regions: []topology.Region{{Name: name, HidesGuests: true}}}
 }
 
 // unreadable returns a region's last snapshot with all hosts marked as unusable.
@@ -224,7 +229,7 @@ func (c *Config) Reachable(ctx context.Context, clients map[topology.RegionName]
 		switch {
 		case errors.As(errs[i], &refused) && refused.Unreachable():
 			unread = append(unread, Unread{Region: region, Err: errs[i]})
-			merged.Regions = append(merged.Regions, topology.Region{Name: region, HidesGuests: true})
+			merged.Regions = append(merged.Regions, unreadRegion(region).Regions...)
 		case errs[i] != nil:
 			failed = errs[i]
 		case part != nil:

@@ -165,6 +165,21 @@ func TestInventoryOutlivesARegion(t *testing.T) {
 	}
 }
 
+// TestInventoryOfARegionNeverRead checks that a region that does not respond when numaform
+// starts is in the snapshot, without hosts.
+func TestInventoryOfARegionNeverRead(t *testing.T) {
+	t.Parallel()
+	inventory, servers := twoRegions(t, testclock.NewFakePassiveClock(time.Now()))
+	if err := servers["west"].Close(); err != nil {
+		t.Fatal(err)
+	}
+	got := snapshot(t, inventory)
+	i := slices.IndexFunc(got.Regions, func(r topology.Region) bool { return r.Name == "west" })
+	if len(got.Hosts) != 2 || len(got.Regions) != 2 || i < 0 || got.Regions[i].Quorate || !got.Regions[i].HidesGuests {
+		t.Errorf("%d hosts in regions %+v", len(got.Hosts), got.Regions)
+	}
+}
+
 func TestInventoryFailsWithoutAnyRegion(t *testing.T) {
 	t.Parallel()
 	inventory, servers := twoRegions(t, testclock.NewFakePassiveClock(time.Now()))
