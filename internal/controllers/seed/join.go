@@ -141,7 +141,11 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 	}
 
 	now := j.seeder.config.Clock.Now()
-	if wait, again := at.next(now); wait > 0 || !again {
+	wait, again := at.next(now)
+	if !again {
+		return j.expire(ctx, claim, now)
+	}
+	if wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	vm, known := j.seeder.vm(claim)
@@ -161,6 +165,19 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 		return reconcile.Result{RequeueAfter: joinPoll}, err
 	}
 	return j.run(ctx, &guest{vm: vm, claim: claim}, class, joining{state: JoinRunning, try: at.try + 1, since: now})
+}
+
+// expire deletes the unused tokens of a claim whose command does not run again, when they
+// expire: the API server may have extended their validity.
+func (j *Joiner) expire(ctx context.Context, claim *karpv1.NodeClaim, now time.Time) (reconcile.Result, error) {
+	record, err := j.seeder.record(ctx, claim)
+	if err != nil || record == nil || record.Used() {
+		return reconcile.Result{}, err
+	}
+	if left := record.Expires().Sub(now); left > 0 {
+		return reconcile.Result{RequeueAfter: left}, nil
+	}
+	return reconcile.Result{}, j.seeder.drop(ctx, record)
 }
 
 // next returns how long to wait before the command may run again, or false if it must

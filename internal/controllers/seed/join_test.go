@@ -200,8 +200,8 @@ func TestAFailingJoinCommandIsTriedAFewTimes(t *testing.T) {
 		}
 		a.clock.Step(time.Minute)
 	}
-	if after := a.join(claim); after != 0 {
-		t.Errorf("looks again after %s, want never", after)
+	if after := a.join(claim); after < 10*time.Minute {
+		t.Errorf("looks again after %s, want when the token expires", after)
 	}
 	if len(a.given) != 3 || a.state(claim) != "failed 3" {
 		t.Errorf("ran %d commands; the claim says %q", len(a.given), a.state(claim))
@@ -214,6 +214,22 @@ func TestAFailingJoinCommandIsTriedAFewTimes(t *testing.T) {
 	}
 	for _, token := range a.tokens(vm) {
 		a.wantSilent(now(a.world, jointoken.BootstrapSecret(token.ID)))
+	}
+}
+
+// TestTokenOfAJoinCommandExpires checks that the record of a token that nobody used is
+// deleted when it expires, although the API server may accept the token for longer.
+func TestTokenOfAJoinCommandExpires(t *testing.T) {
+	a := newAgents(t, "agent-expires", joinScript)
+	vm, claim := a.node(2709, "agent-expires")
+	a.join(claim)
+	after := a.join(claim)
+	if after <= 0 || after > 15*time.Minute || len(a.records(vm)) != 1 {
+		t.Fatalf("looks again after %s; records %v", after, a.records(vm))
+	}
+	a.clock.Step(after)
+	if after := a.join(claim); after != 0 || len(a.records(vm)) != 0 || a.state(claim) != "done 1" {
+		t.Errorf("looks again after %s; records %v; the claim says %q", after, a.records(vm), a.state(claim))
 	}
 }
 
