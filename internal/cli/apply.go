@@ -36,7 +36,8 @@ func newChanges(process Process) []*cobra.Command {
 			Use:   "undo [CHANGE]",
 			Short: "Revert a change, with the same plan and guard",
 			Long: "Revert a change: remove the VMs that it created, once their Nodes are drained, and create VMs like those that it removed. " +
-				"Without an argument, revert the last change that created or removed VMs; numaform history lists the changes.",
+				"Without an argument, revert the last change that created or removed VMs, or finish it if it is an interrupted undo; " +
+				"numaform history lists the changes.",
 			Args: arguments(0, 1),
 		},
 	}
@@ -104,9 +105,18 @@ func reversal(args []string) decider {
 		if err != nil {
 			return nil, err
 		}
+		interrupted := true // neither this entry nor a later one is finished
 		for i := len(entries) - 1; i >= 0 && undone == nil; i-- {
 			recorded := &entries[i].Change
+			interrupted = interrupted && len(entries[i].Unfinished()) > 0
 			switch {
+			case interrupted && id == "" && recorded.Kind == audit.KindUndo:
+				fmt.Fprintf(process.Stderr, "numaform: finishing the interrupted undo %s; to revert it, run numaform undo %s\n", recorded.ID, recorded.ID)
+				change, err := s.scaler.Propose(ctx, s.snapshot, nil, nil)
+				if err != nil {
+					return nil, err
+				}
+				return &proposal{session: s, change: change}, nil
 			case recorded.ID == id && !entries[i].Verified:
 				return nil, &scaler.UndoError{ID: id, Problem: "its record does not match this installation's key, so its content is not trusted: " +
 					"undo it where it was recorded, or remove its nodes with `numaform remove`"}

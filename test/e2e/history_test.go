@@ -137,6 +137,29 @@ func TestUndo(t *testing.T) {
 	}
 }
 
+// TestUndoAfterAnInterruption checks that undo finishes an undo without an outcome, and does
+// not revert it.
+func TestUndoAfterAnInterruption(t *testing.T) {
+	t.Parallel()
+	stage := oneHost(t)
+	none := nothing(t, stage)
+	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
+	run(t, stage, cli.ExitOK, "undo", "-f", none, "--auto-approve")
+	entries := history(t, stage)
+	undo := entries[len(entries)-1].Change.ID
+	if err := os.Remove(filepath.Join(kept(t, stage), "history", undo+".outcome.json")); err != nil {
+		t.Fatal(err)
+	}
+	run(t, stage, cli.ExitOK, "undo", "-f", none, "--auto-approve")
+	if left := vms(stage); len(left) != 0 {
+		t.Errorf("the undo %s was reverted: VMs %v", undo, left)
+	}
+	run(t, stage, cli.ExitOK, "undo", "-f", none, "--auto-approve")
+	if len(vms(stage)) == 0 {
+		t.Error("the finished undo was not reverted")
+	}
+}
+
 // TestGitRevert checks that numaform applies a git revert of a scale-up, of that revert,
 // and of a scale-down.
 func TestGitRevert(t *testing.T) {
