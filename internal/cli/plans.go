@@ -121,12 +121,14 @@ func printPlans(ctx context.Context, process Process, terminal term.Terminal, c 
 	if output == "json" || output == "yaml" {
 		return printData(process, output, append([]v1alpha1.ScalePlan{}, list.Items...)) // an empty list, not null
 	}
-	if len(list.Items) == 0 {
-		_, err := fmt.Fprintln(process.Stdout, "No changes are pending approval.")
-		return err
-	}
 	w := &printer{Terminal: terminal, w: process.Stdout}
-	w.planTable(list.Items, output == outputWide)
+	pending := func(plan v1alpha1.ScalePlan) bool { return phaseOf(&plan) == v1alpha1.ScalePlanPending }
+	if !slices.ContainsFunc(list.Items, pending) {
+		w.printf("No changes are pending approval.\n")
+	}
+	if len(list.Items) > 0 {
+		w.planTable(list.Items, output == outputWide)
+	}
 	return w.err
 }
 

@@ -82,14 +82,20 @@ func TestPlans(t *testing.T) {
 	controlPlane(t)
 	clearPlans(t)
 	says(t, 0, "No changes are pending approval.", "plans")
-	scalePlan(t, "workers-up-1", func(*v1alpha1.ScalePlan) {})
 	scalePlan(t, "workers-down-2", func(plan *v1alpha1.ScalePlan) {
 		plan.Spec.Direction, plan.Spec.Verdict.Decision = v1alpha1.ScaleDown, v1alpha1.VerdictNeedsApproval
 		plan.Spec.Summary = "2 to delete on lab/pve-2"
 		plan.Status.Phase, plan.Status.Approver, plan.Status.Result = v1alpha1.ScalePlanApplied, "alice", "2 VMs are gone"
 		plan.Spec.VMs[0] = v1alpha1.ScalePlanVM{Action: v1alpha1.ScalePlanDelete, Name: "workers-2001", Host: "lab/pve-2", NodePool: "workers"}
 	})
+	if list := says(t, 0, "No changes are pending approval.\n", "plans"); !strings.Contains(list, "workers-down-2  Applied") {
+		t.Errorf("the list lacks the decided plan:\n%s", list)
+	}
+	scalePlan(t, "workers-up-1", func(*v1alpha1.ScalePlan) {})
 	list := says(t, 0, "NAME", "plans")
+	if strings.Contains(list, "No changes") {
+		t.Errorf("a plan is pending:\n%s", list)
+	}
 	for _, want := range []string{"workers-up-1    Pending", "workers-down-2  Applied", "1 to create on lab/pve-1"} {
 		if !strings.Contains(list, want) {
 			t.Errorf("the list lacks %q:\n%s", want, list)
