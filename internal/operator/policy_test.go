@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
 
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/store"
@@ -83,6 +84,22 @@ func TestOpenStore(t *testing.T) {
 	}
 	if got := config.FleetDir(); !strings.HasSuffix(got, filepath.Join("repo", "clusters", "prod")) {
 		t.Errorf("the fleet is in %s", got)
+	}
+	cluster := operator.Kubeconfig{Rest: &rest.Config{Host: "https://192.0.2.1"}}
+	for environ, want := range map[string]string{
+		"":                           "/history/key",
+		"NUMAFORM_NAMESPACE=karp":    "/history/key", // not in a pod
+		"NUMAFORM_NAMESPACE=karp in": "Secret karp/numaform-history",
+		" in":                        "/history/key",
+	} {
+		variable, inPod := strings.CutSuffix(environ, " in")
+		variables := []string{variable}
+		if inPod {
+			variables = append(variables, "KUBERNETES_SERVICE_HOST=192.0.2.1")
+		}
+		if kept, err = config.OpenStore(variables, cluster); err != nil || !strings.HasSuffix(kept.KeyPlace(), want) {
+			t.Errorf("with %q the key is in %s (%v), want %s", variables, kept.KeyPlace(), err, want)
+		}
 	}
 	if config, _, err = load(t, minimal, "HOME=/home/me"); err != nil {
 		t.Fatal(err)

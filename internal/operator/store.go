@@ -24,13 +24,17 @@ import (
 // gitToken is the environment variable with the password of a git remote.
 const gitToken = environmentPrefix + "GIT_TOKEN"
 
+// ownNamespace is the environment variable with the namespace of numaform's own objects,
+// which the chart sets in the controller's pod.
+const ownNamespace = environmentPrefix + "NAMESPACE"
+
 // Kubeconfig selects a Kubernetes cluster and the connection to it; empty fields mean
 // the defaults.
 type Kubeconfig struct {
 	Path, Context string
 	// Rest, if set, overrides all other fields.
 	Rest *rest.Config
-	// Namespace is the namespace of numaform's own objects; empty outside of a cluster.
+	// Namespace is the namespace of the controller's own objects; empty in other commands.
 	Namespace string
 }
 
@@ -181,6 +185,9 @@ func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed,
 	// ConfigMaps, readable by everyone who may read Secrets there; or in numaform's own
 	// namespace; or in this machine's state directory.
 	secret := store.SecretVault{Namespace: cluster.Namespace, Name: historySecret}
+	if inPod := lookup(environ, "KUBERNETES_SERVICE_HOST") != ""; inPod && secret.Namespace == "" {
+		secret.Namespace = lookup(environ, ownNamespace) // a command in the controller's pod
+	}
 	if at := c.Fleet.ConfigMap; at != (ConfigMap{}) {
 		secret.Namespace = at.Namespace
 		secret.Name = at.Name + "-history"
