@@ -145,8 +145,9 @@ func (c *checker) delete(rc *tfjson.ResourceChange, before values) {
 	}
 	c.existing(rc.Address, before, r.Target, inState)
 
-	// The provider deletes with the settings in the state. A missing setting destroys
-	// less.
+	// The provider deletes with the settings in the state. A setting is missing after an
+	// import that did not finish; the provider then destroys less. Any other value than true
+	// is evidence of an edited state, although the provider treats false like a missing one.
 	for _, name := range []string{"delete_unreferenced_disks_on_destroy", "purge_on_destroy", "stop_on_destroy"} {
 		if before[name] != nil && before[name] != true {
 			c.deny(RuleExpected, rc.Address, name+" in the state is "+shown(before[name])+", expected true: "+restoreState)
