@@ -195,7 +195,7 @@ func TestAFailingJoinCommandIsTriedAFewTimes(t *testing.T) {
 	a.ends = []int{1, 2, 3, 4, 5}
 	for range 3 {
 		after := a.join(claim)
-		if again := a.join(claim); again > after {
+		if again := a.join(claim); after > 0 && again > after {
 			t.Errorf("looks again after %s and %s", after, again)
 		}
 		a.clock.Step(time.Minute)
