@@ -1,8 +1,9 @@
 // Package agent is numaform-agent, the daemon on a Proxmox host: it pins the vCPUs of VMs
-// to the CPUs that their descriptions declare, and keeps other guests off these CPUs. It
-// runs as root and reads text written with an API token: its subpackages claim, qemu and
-// cgroup limit what such text can cause. It needs neither the network nor the Proxmox
-// API, and starts no program except in Publish. Start at Agent.Run.
+// to the CPUs that their descriptions declare. With isolation: enforce, it also confines
+// guests without pins to other CPUs. It runs as root and reads text written with an API
+// token: its subpackages claim, qemu and cgroup limit what such text can cause. The daemon
+// needs neither the network nor the Proxmox API, and starts no program; only Publish, which
+// runs separately, does. Start at Agent.Run.
 package agent
 
 import (
@@ -70,8 +71,8 @@ type Agent struct {
 	written []byte
 	// placed are the pins that this process applied.
 	placed map[qemu.Run]*claim.Pins
-	// confined are the control groups that this process confined, governed the governors
-	// that it set by policy, and steered the interrupts that it moved by number.
+	// confined are the control groups that this process confined, by name; governed the
+	// governors that it set, by policy; and steered the interrupts that it moved, by number.
 	confined map[string]topology.CPUSet
 	governed map[int]string
 	steered  map[int]*Interrupt

@@ -15,8 +15,8 @@ import (
 // confinements returns the control groups that the agent confines or will confine, and
 // records in r the ones to restore. Guests without pins are confined to CPUs that no other
 // guest is pinned to. Guests with pins are confined to their own CPUs, because the kernel
-// runs workers in them that can only be moved by group. A guest without pins keeps an
-// affinity that root set, and no other guest is pinned to its CPUs.
+// runs workers in them that can only be moved by group. A VM without pins keeps an affinity
+// that root set, and no other guest gets new pins on its CPUs.
 func (a *Agent) confinements(r *round, next *State) []Confinement {
 	groups := map[string]topology.CPUSet{}
 	if a.Settings.Isolation == IsolationEnforce && !next.Pinned.IsEmpty() && !next.Shared.IsEmpty() {

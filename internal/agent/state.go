@@ -61,7 +61,8 @@ type Guest struct {
 	Pins *claim.Pins `json:"pins,omitempty"`
 	// Refused explains why Pins differ from the declaration; nil if they do not.
 	Refused *claim.Refusal `json:"refused,omitempty"`
-	// Starting is true until QEMU has created all threads.
+	// Starting is true while a new VM without pins lacks threads or a readable
+	// configuration, for at most five seconds.
 	Starting bool `json:"starting,omitempty"`
 	// PutBack is the number of times that the agent restored its threads after another
 	// program moved them.

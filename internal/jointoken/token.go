@@ -21,8 +21,8 @@ import (
 const (
 	// BootstrapNamespace is the namespace in which Kubernetes looks for bootstrap tokens.
 	BootstrapNamespace = metav1.NamespaceSystem
-	// Group is the group of our bootstrap tokens, in addition to system:bootstrappers. It
-	// grants permission to create certificate requests.
+	// Group is the group of our bootstrap tokens, in addition to system:bootstrappers. The
+	// chart grants it permission to create certificate requests.
 	Group = "system:bootstrappers:numaform"
 
 	bootstrapLabel   = v1alpha1.Group + "/bootstrap-token"
@@ -47,8 +47,8 @@ type Token struct {
 	secret *string
 }
 
-// Reveal returns the whole token in a kubelet's format. Write it to a seed and nowhere
-// else.
+// Reveal returns the whole token, as kubelet presents it. Write it only to a seed or to the
+// stdin of a join command.
 func (t Token) Reveal() string {
 	if t.secret == nil {
 		return ""
@@ -56,7 +56,7 @@ func (t Token) Reveal() string {
 	return *t.secret
 }
 
-// String identifies the token by its ID.
+// String returns the token's ID and VM, without its secret.
 func (t Token) String() string { return "token " + t.ID + " of vm " + t.VM }
 
 // GoString returns String.

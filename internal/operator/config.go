@@ -53,8 +53,9 @@ type Intervals struct {
 	// configuration of each guest.
 	Full time.Duration `yaml:"full"`
 	// Lease is the interval at which the leader renews its Lease. Another replica takes
-	// over at most four intervals after the last renewal: the Lease expires after three,
-	// and replicas try to acquire it once per interval.
+	// over three to about seven intervals after the last renewal: replicas look at the
+	// Lease at random intervals of one to 2.2 times this value, and it expires three
+	// intervals after a replica has seen its last renewal.
 	Lease time.Duration `yaml:"lease"`
 }
 
@@ -230,8 +231,8 @@ const (
 // clusterKeys is a Cluster without its method, for decoding its keys.
 type clusterKeys Cluster
 
-// UnmarshalYAML decodes a cluster over its defaults. The decoder's function rejects unknown
-// keys, unlike the method of a yaml.Node.
+// UnmarshalYAML decodes a cluster over its defaults. decode rejects unknown keys, unlike
+// yaml.Node.Decode.
 func (c *Cluster) UnmarshalYAML(decode func(any) error) error {
 	*c = newCluster()
 	return decode((*clusterKeys)(c))

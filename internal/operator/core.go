@@ -106,10 +106,10 @@ func (c *core) watchers() []controller.Controller {
 	}
 }
 
-// controllers returns the controllers of Karpenter v1.14.1 except its provisioner and the
-// provisioner's triggers, which numaform replaces. The provisioner is still created,
-// because disruption uses it to simulate a cluster with fewer nodes. wrap may block
-// disruption.
+// controllers returns the controllers that Karpenter v1.14.1 runs without feature gates,
+// except the watchers, its provisioner and the provisioner's triggers, which numaform
+// replaces. The provisioner is still created, because disruption uses it to simulate a
+// cluster with fewer nodes. wrap may block disruption.
 func (c *core) controllers(wrap func(func() []disruption.Method) []disruption.Method) []controller.Controller {
 	devices := deviceallocation.NewController(c.client)
 	provisioner := karpprovisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, devices, c.virtual)

@@ -15,8 +15,9 @@ import (
 )
 
 // decode decodes the YAML of a configuration, or of one of its keys, into target, over the
-// values already set. Except for duplicate keys, the error contains all mistakes, each with
-// its line.
+// values already set. The error contains the first duplicate key; or all unknown keys and
+// values of a wrong type; or all values that the decoder would convert silently. Each of
+// them is with its line.
 func decode(text []byte, target any) error {
 	if err := plainyaml.Check(text); err != nil {
 		return err

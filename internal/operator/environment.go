@@ -32,8 +32,9 @@ func variableOf(path string) string {
 // begins with numaform.
 var serviceVariable = regexp.MustCompile(`^NUMAFORM_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// applyEnvironment sets each key from its environment variable. A variable that corresponds
-// to no key is an error, unless it is in others or set by Kubernetes.
+// applyEnvironment sets each key from its environment variable. A variable that begins with
+// NUMAFORM_ and corresponds to no key is an error, unless it is in others, is
+// NUMAFORM_GIT_TOKEN or NUMAFORM_RUN, or is set by Kubernetes.
 func applyEnvironment(config *Config, environ, others []string) error {
 	values := map[string]string{}
 	for _, entry := range environ {

@@ -39,7 +39,7 @@ func (e *evacuation) Name() string { return "nodeclaim.evacuation" }
 
 // Register adds the controller to a manager.
 func (e *evacuation) Register(_ context.Context, m manager.Manager) error {
-	// The default would wait for up to 15 minutes after the API server recovers.
+	// The default would wait for up to 17 minutes after the API server recovers.
 	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, longestEvacuationWait)
 	return controllerruntime.NewControllerManagedBy(m).Named(e.Name()).WithOptions(controller.Options{RateLimiter: limit}).
 		WatchesRawSource(singleton.Source()).Complete(singleton.AsReconciler(e))

@@ -25,9 +25,10 @@ import (
 // Load reads numaform.yaml at path and the NUMAFORM_… variables of environ (KEY=value, as
 // from os.Environ), which override the file, and sets defaults. If path is DefaultFile and
 // does not exist, the variables of the clusters replace it. The error contains every mistake
-// in the file. A variable with that prefix that corresponds to no key is an error, unless
-// others lists it, such as the variables of flags. Load reads no secrets: a dry run on a
-// recorded snapshot needs none.
+// that the first failing step finds: in the file's YAML, in the variables, or in the values.
+// A variable with that prefix that corresponds to no key is an error, unless others lists
+// it, such as the variables of flags. Load reads no secrets: a dry run on a recorded snapshot
+// needs none.
 func Load(path string, environ []string, others ...string) (*Config, error) {
 	text, err := os.ReadFile(path)
 	clusters := clustersIn(environ)
@@ -230,7 +231,7 @@ func (c *Cluster) check() []error {
 	return mistakes
 }
 
-// shown returns an address without its password, if it contains one.
+// shown returns an address without its user and password, if it contains them.
 func shown(address string) string {
 	if before, after, ok := strings.Cut(address, "@"); ok {
 		scheme, _, _ := strings.Cut(before, "//")

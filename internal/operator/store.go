@@ -129,8 +129,9 @@ func (k Kubeconfig) client() (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// historySecret is the Secret in numaform's namespace with the key of a history, unless
-// the history is in ConfigMaps. The Secret is then prefixed with the fleet's name.
+// historySecret is the Secret in numaform's namespace with the key of the history. For a
+// fleet in ConfigMaps, the Secret is instead in their namespace, and its name is the fleet's
+// name with the suffix -history.
 const historySecret = "numaform-history"
 
 func (g *Git) enabled() bool { return g.Enabled || g.Remote != "" }

@@ -24,7 +24,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// vcpusVariable makes a test binary act as a VM with that many vCPUs.
+// vcpusVariable is the environment variable that makes a test binary act as a VM; its value
+// is the number of vCPUs.
 const vcpusVariable = "NUMAFORM_TEST_VCPUS"
 
 // Play acts as a VM if the process was started as one, and reports whether it was; the

@@ -146,7 +146,7 @@ func NewHost(cpus []topology.CPU) Host {
 // Online returns the CPUs that are online.
 func (h Host) Online() topology.CPUSet { return h.online }
 
-// Whole returns the CPUs with their siblings: no other guest may use these.
+// Whole returns the CPUs with their siblings: guests without pins must not use these.
 func (h Host) Whole(cpus topology.CPUSet) topology.CPUSet {
 	var ids []int
 	for _, cpu := range cpus.List() {

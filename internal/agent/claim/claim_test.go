@@ -120,7 +120,7 @@ func tests() []test {
 }
 
 // TestUnknownVCPUs checks the refusal of pins for a guest whose number of vCPUs is unknown:
-// it does not claim a number.
+// its text states no number of running vCPUs.
 func TestUnknownVCPUs(t *testing.T) {
 	t.Parallel()
 	decisions := claim.Decide(host(), rules(), []claim.Guest{{VMID: 1, Description: marker(1, 2, 10)}})
@@ -194,8 +194,8 @@ func reversed(guests []claim.Guest) []claim.Guest {
 	return other
 }
 
-// TestSharedKeepsOffSiblings checks that no other guest shares the core of a guest pinned
-// to one thread.
+// TestSharedKeepsOffSiblings checks that the CPUs of guests without pins exclude both threads
+// of a core if a guest is pinned to one of them.
 func TestSharedKeepsOffSiblings(t *testing.T) {
 	t.Parallel()
 	h := host()

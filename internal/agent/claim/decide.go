@@ -155,8 +155,9 @@ func (d *decider) read(r *request) (*Pins, *Refusal) {
 	return pins, nil
 }
 
-// refuseConflicts refuses new pins that conflict with pins that other guests keep or, if
-// there are none, with each other. It reports whether it refused any.
+// refuseConflicts refuses new pins that conflict with pins that other guests keep; without
+// such a conflict, new pins that conflict with each other; and otherwise the first new pins
+// that exceed the ceiling. It reports whether it refused any.
 func (d *decider) refuseConflicts() bool {
 	owners := map[int]*request{}
 	keys := map[fleet.Key]*request{}

@@ -17,7 +17,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// root writes files below a directory, and values without a trailing newline.
+// root writes files below a directory, each with a trailing newline.
 func root(t *testing.T, files map[string]string) qemu.Reader {
 	t.Helper()
 	dir := t.TempDir()

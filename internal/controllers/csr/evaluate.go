@@ -141,8 +141,8 @@ func keyOf(asked *x509.CertificateRequest) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// checkToken denies a request whose token is no longer valid or was not valid yet, or whose
-// claim is not waiting for a node. It returns nil for any other.
+// checkToken denies a request whose token is no longer valid, was not valid yet or belongs to
+// another account, or whose claim is not waiting for a node. It returns nil for any other.
 func checkToken(request *certificatesv1.CertificateSigningRequest, facts Facts) *Verdict {
 	record, token, claim := facts.Record, facts.Grant, facts.Claim
 	// The validity period of tokens of an earlier release is unknown here.
@@ -234,8 +234,8 @@ func parse(text []byte) (*x509.CertificateRequest, error) {
 }
 
 const (
-	// credentialKey is the extra attribute in which the API server records a service
-	// account's token.
+	// credentialKey is the extra attribute in which the API server records the ID of a
+	// service account's token.
 	credentialKey = "authentication.kubernetes.io/credential-id"
 
 	accountPrefix = "system:serviceaccount:"

@@ -89,9 +89,9 @@ func TestOtherTokensOfTheAccount(t *testing.T) {
 	}
 }
 
-// A user who may impersonate the ServiceAccount, and knows the jti, is not accepted as
-// its token, unless the user may also impersonate its UID and every attribute, and so
-// anyone.
+// A user who may impersonate the ServiceAccount and knows a token's jti is not accepted as
+// the holder of that token. Only a user who may impersonate the UID, the groups and the
+// extra attributes as well could be.
 func TestImpersonatedLogin(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "played-2013")
@@ -156,7 +156,8 @@ func (w *world) earlier(t *testing.T, name string) (*karpv1.NodeClaim, kubernete
 }
 
 // A VM that began to join before an upgrade joins after it, with a token whose Secret
-// numaform can no longer read; every rule applies to that token as well.
+// numaform can no longer read. The token is still valid only for the VM's name and for one
+// key.
 func TestTokenOfAnEarlierRelease(t *testing.T) {
 	w := theWorld(t)
 	claim, kube := w.earlier(t, "earlier-2015")

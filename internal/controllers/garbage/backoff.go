@@ -36,8 +36,8 @@ type failing struct {
 }
 
 // close makes offerings of a class unavailable after a failure now, and returns until when.
-// Failures while offerings are unavailable have the same cause, so they do not extend the
-// time.
+// A failure while offerings of the class are unavailable has the same cause, so it does not
+// double the duration.
 func (b *backoff) close(class string, offerings []scheduling.OfferingSelector, now time.Time, why string) time.Time {
 	b.mu.Lock()
 	f := b.classes[class]
@@ -60,8 +60,8 @@ func (b *backoff) close(class string, offerings []scheduling.OfferingSelector, n
 	return until
 }
 
-// affectedOfferings returns the offerings that a failure makes doubtful. It never returns
-// all offerings of the cluster, so that the pods can be placed elsewhere, or wait.
+// affectedOfferings returns the offerings that may fail for the same reason as the VM: none,
+// or offerings on the VM's host only, so that the pods can be placed on other hosts.
 func (v *view) affectedOfferings(vm fleet.VM, err error) []scheduling.OfferingSelector {
 	var (
 		down   *scaler.HostDownError

@@ -34,7 +34,7 @@ func (r *reservations) run(ctx context.Context, v *view) error {
 	var claimless []fleet.Key
 	for _, state := range v.states {
 		desired := state.Phase == scaler.PhaseReserved || state.Phase == scaler.PhaseMaking || state.Phase == scaler.PhaseMade
-		// A standby VM is no Node: provisioning wakes and removes it.
+		// A standby VM is not a Node: provisioning wakes and removes it.
 		if desired && !state.VM.Standby && v.byKey[state.VM.Key] == nil {
 			claimless = append(claimless, state.VM.Key)
 		}

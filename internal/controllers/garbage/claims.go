@@ -91,10 +91,10 @@ func isRegistered(claim *karpv1.NodeClaim) bool {
 	return claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue()
 }
 
-// isVMless reports whether the claim has no VM and will not get one. A standby VM does not
-// count, because the process that created the claim died before it woke the VM. A desired
-// VM that is not created yet counts. A VM that was created but is not in Proxmox was deleted
-// manually.
+// isVMless reports whether the claim has no VM and will not get one. A VM that is desired
+// but not created yet is a VM of the claim. A standby VM is not, because the process that
+// created the claim died before it woke the VM. Neither is a VM that was created but no
+// longer exists in Proxmox, because another client deleted it.
 func (v *view) isVMless(claim *karpv1.NodeClaim, snapshot *topology.Snapshot) bool {
 	key := keyOf(claim)
 	if key == "" {

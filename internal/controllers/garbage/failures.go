@@ -22,11 +22,11 @@ import (
 type failures struct {
 	config  Config
 	backoff *backoff
-	// reported are the reported failures, by the time of their start.
+	// reported are the times at which the failures that were reported began.
 	reported map[fleet.Key]time.Time
 	// claimless are failed VMs without a claim.
 	claimless since[fleet.Key]
-	// removals are the last reported reasons for which removals wait.
+	// removals are the last reported reasons why VMs are not removed yet.
 	removals map[fleet.Key]string
 }
 
@@ -133,8 +133,8 @@ func waitsForBackend(state *scaler.VMState) *scaler.BackendDownError {
 }
 
 // report reports why a VM was given up, and makes the affected offerings unavailable. A VM
-// that is pending approval has not failed: after approval, the same solution must be
-// possible again.
+// that is pending approval has not failed: its offering must still be available after the
+// approval.
 func (f *failures) report(ctx context.Context, v *view, state scaler.VMState) {
 	vm := state.VM
 	if state.Phase == scaler.PhasePendingApproval {

@@ -97,8 +97,8 @@ func TestFailedVMWithNodeStays(t *testing.T) {
 	w.wantRemoved()
 }
 
-// A VM that is pending approval has not failed: after approval, the same solution must be
-// possible again.
+// A VM that is pending approval has not failed: its offering must still be available after
+// the approval.
 func TestHeldVMClosesNothing(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)

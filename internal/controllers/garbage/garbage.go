@@ -150,7 +150,7 @@ func (c *Controller) Name() string { return "garbage." + c.pass.name() }
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return controllerruntime.NewControllerManagedBy(m).
 		Named(c.Name()).
-		// The default would wait for up to 15 minutes after Proxmox is back.
+		// The default would wait for up to 17 minutes after Proxmox is back.
 		WithOptions(manage.Options{RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, 3*period)}).
 		WatchesRawSource(singleton.Source()).
 		Complete(singleton.AsReconciler(c))
@@ -163,8 +163,8 @@ func (c *Controller) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if !c.config.Writer.Synced() {
 		return again, nil
 	}
-	// Read the writer first, and then the cluster: a claim is created after its VM was
-	// reserved, so this order may show a VM without a claim, but never the reverse.
+	// Read the writer first, and then the cluster: a claim that is created in between is
+	// then seen without its VM. In the reverse order, its VM would be seen without a claim.
 	states := c.config.Writer.VMs()
 	if !c.pass.concerns(states) {
 		return again, nil

@@ -27,7 +27,8 @@ type view struct {
 	// states are the writer's VMs, sorted; vms are the same by key.
 	states []scaler.VMState
 	vms    map[fleet.Key]scaler.VMState
-	// claims are the claims of our class, and byKey the ones that name a VM.
+	// claims are the claims that refer to a ProxmoxNodeClass, and byKey the ones that name
+	// a VM.
 	claims []*karpv1.NodeClaim
 	byKey  map[fleet.Key]*karpv1.NodeClaim
 	nodes  map[string]*corev1.Node
@@ -192,7 +193,7 @@ func brief(err error) string {
 	return cut(strings.Join(strings.Fields(err.Error()), " "), 600)
 }
 
-// cut truncates a text to most bytes.
+// cut truncates a text that is longer than most bytes, and appends an ellipsis to it.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -156,13 +156,15 @@ func newObserver(config Config) *Observer {
 	}
 }
 
-// PlanDone records that a host was planned, or why it could not be.
+// PlanDone records how long planning a host took, and the state lock that prevented it, if
+// any.
 func (o *Observer) PlanDone(host topology.HostID, took time.Duration, err error) {
 	o.locks.note(host, err)
 	o.plans.WithLabelValues(string(host.Region)).Observe(took.Seconds())
 }
 
-// ApplyDone records that a plan was applied to a host, or how that failed.
+// ApplyDone records how long an apply to a host took, whether it failed, and the state lock
+// that prevented it, if any.
 func (o *Observer) ApplyDone(host topology.HostID, took time.Duration, err error) {
 	result := "success"
 	if err != nil {

@@ -32,7 +32,7 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // pve1 is the host of these tests' VMs.
 func pve1() topology.HostID { return topology.HostID{Region: "lab", Host: "pve-1"} }
 
-// lab is a host with two NUMA nodes of four CPUs and 16 GiB, and one that is off.
+// lab is a host with two NUMA nodes of four CPUs and 16 GiB, and a host that is offline.
 func lab() *topology.Snapshot {
 	machine := topology.Machine{MemoryMiB: 32 << 10}
 	for id := range 8 {
@@ -226,8 +226,8 @@ numaform_state_lock_age_seconds{host="pve-1",region="lab"} 90
 	}
 }
 
-// A lock is reported if VMs wait for it or an apply failed because of it, until the next
-// successful apply.
+// A lock is reported while VMs wait for it, and after a plan or an apply failed because of
+// it until the next success on its host.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	c := config()

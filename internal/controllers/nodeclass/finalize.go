@@ -64,7 +64,8 @@ func (c *Controller) finalize(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass
 	return reconcile.Result{}, nil
 }
 
-// terminatingClass returns the class of a NodeClaim if its deletion waits for NodeClaims.
+// terminatingClass returns a request for the class of a NodeClaim if the class is being
+// deleted, which waits for its NodeClaims.
 func (c *Controller) terminatingClass(ctx context.Context, object client.Object) []reconcile.Request {
 	claim, ok := object.(*karpv1.NodeClaim)
 	if !ok || claim.Spec.NodeClassRef == nil || !refersTo(claim, claim.Spec.NodeClassRef.Name) {

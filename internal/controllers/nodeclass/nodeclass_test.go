@@ -400,9 +400,9 @@ func TestConflictIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A class with NodeClaims remains until the last of them is deleted, with the controller
-// under a manager, which that deletion triggers. It runs before the parallel tests,
-// because it checks the classes of all of them.
+// A class with NodeClaims remains until the last of them is deleted, which triggers the
+// controller under its manager. The test runs before the parallel tests, because the
+// controller would check their classes too.
 func TestDeletionWaitsForNodeClaims(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -208,8 +208,8 @@ func (c *Controller) rootOnly(nc *v1alpha1.ProxmoxNodeClass, hosts []topology.Ho
 	return nil
 }
 
-// changes returns events for conditions that have become untrue or have a new reason, and
-// for a class that has become ready.
+// changes returns events for conditions that are not true and have a new status, reason or
+// message, and for a class that has become ready.
 func changes(before, after *v1alpha1.ProxmoxNodeClass) []events.Event {
 	was := map[string]status.Condition{}
 	for _, condition := range before.GetConditions() {

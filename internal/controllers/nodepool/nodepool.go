@@ -165,8 +165,8 @@ func (f *floors) List(ctx context.Context, list client.ObjectList, opts ...clien
 }
 
 // countNodes returns the number of nodes of each NodePool, counted as in
-// BuildDisruptionBudgetMapping of Karpenter v1.14.1: without nodes that are still
-// starting or already deleted.
+// BuildDisruptionBudgetMapping of Karpenter v1.14.1: without nodes that are not initialized
+// yet or whose instance is terminating.
 func (f *floors) countNodes() map[string]int {
 	nodes := map[string]int{}
 	for _, node := range f.cluster.DeepCopyNodes() {

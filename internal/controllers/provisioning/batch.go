@@ -111,7 +111,7 @@ func (b *batch) wait(ctx context.Context) (complete, ok bool) {
 	}
 }
 
-// extend waits for further pods after one of a burst.
+// extend restarts the timers of a burst after a further pod.
 func (b *batch) extend() {
 	b.burst.idle.Stop()
 	b.burst.idle = b.clock.NewTimer(b.idle)

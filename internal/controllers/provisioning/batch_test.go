@@ -52,7 +52,7 @@ func burst(t *testing.T, b provisioning.Batch, clk *testclock.FakeClock, done <-
 	}
 }
 
-// TestBatchOfOnePod checks that a single pod does not wait for others.
+// TestBatchOfOnePod checks that a single pod waits only briefly for others.
 func TestBatchOfOnePod(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakeClock(time.Unix(0, 0))
@@ -81,7 +81,7 @@ func TestBatchEndsWhenNobodyAsksAnyMore(t *testing.T) {
 	burst(t, b, clk, done)
 	clk.Step(900 * time.Millisecond)
 	b.Trigger()
-	// The second pod restarts the second; its timer replaces the first.
+	// The second pod restarts the idle time of one second; its timer replaces the first.
 	if ended(done) {
 		t.Fatal("the batch ended while a pod came")
 	}

@@ -114,7 +114,7 @@ func TestBuffers(t *testing.T) {
 		t.Error("the node is nominated for pods that will never come")
 	}
 
-	// The host has no room for another one.
+	// The host has no room for another VM.
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "comes", UID: "comes"},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c", Resources: corev1.ResourceRequirements{

@@ -134,7 +134,7 @@ func (c *Controller) Name() string { return "provisioning" }
 // Register adds the controller to a manager, and the controllers that trigger decisions:
 // for pods without room, and for nodes being drained, whose pods will need room.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
-	// The default would wait for up to 15 minutes after Proxmox is back.
+	// The default would wait for up to 17 minutes after Proxmox is back.
 	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, longestWait)
 	err := controllerruntime.NewControllerManagedBy(m).Named(c.Name()).WithOptions(controller.Options{RateLimiter: limit}).
 		WatchesRawSource(singleton.Source()).Complete(singleton.AsReconciler(c))
@@ -197,7 +197,8 @@ const (
 	// longestWait is the maximum delay after an error.
 	longestWait = 15 * time.Second
 	// longestPlan is the maximum time for which a NodeClaim waits for the change that
-	// creates its VM. A host that is being changed takes the next change after that one.
+	// creates its VM. On a host that is being changed, that change starts only after the
+	// current one has ended.
 	longestPlan = 3 * time.Second
 	// retriggerInterval is how often a pod without room triggers again, because new nodes
 	// and freed resources may change the result.

@@ -21,8 +21,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// standbyWorld returns a controller with a standby buffer of that many replicas, each of
-// 1500m CPU. The snapshot has a stopped guest for each standby VM that was made.
+// standbyWorld returns a controller with a standby buffer of the given number of replicas,
+// each of 1500m CPU. The snapshot has a stopped guest for each standby VM that was made.
 func standbyWorld(t *testing.T, replicas int32, pool string) *world {
 	t.Helper()
 	w := newWorld(t, nil, pool)
@@ -212,7 +212,8 @@ func TestStandbyBufferFlaps(t *testing.T) {
 	}
 }
 
-// TestStandbyBufferReserves checks that a buffer's annotation is used.
+// TestStandbyBufferReserves checks that a buffer's annotation numaform.dev/reserve decides
+// whether its standby VMs reserve their resources, and that an invalid value reserves none.
 func TestStandbyBufferReserves(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]bool{"true": true, "false": false, "perhaps": false} {

@@ -107,8 +107,9 @@ func (s *Seeder) address(ctx context.Context) (server, ca string, err error) {
 		"set join.api_server and join.ca_file in numaform.yaml", key)
 }
 
-// ownAddress returns the URL and the CA that numaform itself uses. It fails in a Pod, where
-// the URL is a Service address, which nodes cannot reach before they have joined.
+// ownAddress returns the URL and the CA that numaform itself uses; the URL is empty if
+// join.api_server is set. Without that key, it fails in a Pod, where the URL is a Service
+// address, which nodes cannot reach before they have joined.
 func (s *Seeder) ownAddress(ctx context.Context) (server, ca string, err error) {
 	config := s.config.Cluster.REST
 	if s.config.Cluster.Join.APIServer == "" {

@@ -225,7 +225,7 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// A used token is never renewed, because its guest runs.
+// A used token is never renewed, because the guest has already read its seed.
 func TestNoRenewalAfterUse(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2207, "")

@@ -32,9 +32,9 @@ const shutdowns = 64
 const shutdownSlack = time.Minute
 
 // Seed creates a token for each VM with a seed, and uploads the seed with the token,
-// overwriting an existing one. It uploads nothing unless each of these VMs has a
-// NodeClaim and a class whose templates render. A standby VM gets a placeholder, and its
-// seed when it is woken. It returns a line for each upload.
+// overwriting an existing one. A standby VM gets only a placeholder, and its seed when it is
+// woken. Seed uploads no seed unless each of the other VMs has a NodeClaim and a class whose
+// templates render. It returns a line for each upload.
 func (s *Seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	seeded := slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Seed == "" })
 	standby := slices.DeleteFunc(slices.Clone(seeded), func(vm fleet.VM) bool { return !vm.Standby })
@@ -124,8 +124,9 @@ func (s *Seeder) upload(ctx context.Context, g *guest) (string, error) {
 
 // ShutDown requests shutdown of guests and waits for their region's configured time. A guest
 // that does not shut down, or cannot be reached, is destroyed while it runs. ShutDown
-// returns an error only for a VMID that another guest now has: then nothing may be
-// destroyed. It returns a line for each requested shutdown.
+// returns an error, and then nothing may be destroyed, if another guest now has one of the
+// VMIDs, a VM's region is not configured or ctx ends. It returns a line for each requested
+// shutdown.
 func (s *Seeder) ShutDown(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	return each(vms, shutdowns, func(vm *fleet.VM) (string, error) {
 		region, err := s.region(vm.Host)

@@ -58,7 +58,7 @@ const (
 	// joinPatience is how long after its NodeClaim's creation a guest agent may be silent
 	// before a warning.
 	joinPatience = 2 * time.Minute
-	// joiners is the number of commands that run concurrently.
+	// joiners is the maximum number of commands that run concurrently.
 	joiners = 16
 )
 
@@ -185,7 +185,7 @@ func (j *Joiner) expire(ctx context.Context, claim *karpv1.NodeClaim, now time.T
 func (s joining) next(now time.Time) (wait time.Duration, again bool) {
 	switch s.state {
 	case JoinRunning:
-		// numaform died while it ran; it may still be running, and succeed.
+		// numaform stopped while the command ran; the command may still run, and succeed.
 		wait = s.since.Add(joinTimeout).Sub(now)
 	case JoinFailed:
 		wait = s.since.Add(joinAgain).Sub(now)

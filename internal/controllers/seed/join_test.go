@@ -169,7 +169,8 @@ func TestJoinsByTheGuestAgent(t *testing.T) {
 	a.wantSilent(token)
 }
 
-// TestJoinShell runs a script whose first command reads all of its stdin.
+// TestJoinShell checks the exit codes of scripts, such as one whose first command reads all
+// of its stdin.
 func TestJoinShell(t *testing.T) {
 	for script, want := range map[string]int{
 		"#!/bin/sh\ncat >/dev/null\nread -r line\nexit 7\n":                   7,

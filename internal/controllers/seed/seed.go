@@ -1,8 +1,8 @@
 // Package seed creates and removes the credentials with which new VMs join the cluster: a
 // token for each NodeClaim, and a seed, the ISO image with that token that the guest
-// reads at first boot. It also shuts guests down before their VMs are destroyed. These
-// writes are not part of any plan. Each one is reported, without secrets, so that it can
-// be recorded.
+// reads at first boot. It also runs join commands in guests, and shuts guests down before
+// their VMs are destroyed. These writes are not part of any plan. The ones to Proxmox are
+// reported, without secrets, so that they can be recorded.
 //
 // It does not approve certificate requests (see internal/controllers/csr), and does not
 // define the content of a seed (see internal/bootstrap). Start at Seeder.Seed and

@@ -116,8 +116,8 @@ func (s *Seeder) issue(ctx context.Context, g *guest) (err error) {
 	})
 }
 
-// recordFor returns the record for a VM's new token. If earlier tokens were used, the
-// guest is being re-created, and recordFor deletes them.
+// recordFor returns the record for a VM's new token. If earlier tokens were used, because
+// the guest is being re-created, or were for another VM, recordFor deletes them first.
 func (s *Seeder) recordFor(ctx context.Context, g *guest) (*jointoken.Record, error) {
 	owner := jointoken.Owner{VM: g.vm.Name, Key: g.vm.Key, NodeClaim: g.claim.Name, UID: g.claim.UID}
 	record, err := s.record(ctx, g.claim)
