@@ -1,6 +1,6 @@
 // Package approval delays changes that need approval. A change for which the mode of a
 // NodePool, or the guard, requires approval becomes a ScalePlan, which is pending until
-// an operator approves the complete hash of its diff. The package chooses no placements
+// an operator approves it by its complete hash. The package chooses no placements
 // and changes no fleet: package scaler makes the dry plans and applies approved changes
 // in the usual way. Start at New, Approvals.Up, Approvals.Approver and Approvals.Methods;
 // docs/approval.md is the user's documentation.

@@ -24,11 +24,13 @@ const (
 	// computeEvery is the interval between calls of Karpenter's methods for pools whose nodes
 	// must not be removed without approval.
 	computeEvery = time.Minute
-	// beginWithin is the maximum time between an approval and its result.
+	// beginWithin is the maximum time between the beginning of an approved scale-up and the
+	// reservation of all of its VMs.
 	beginWithin = 15 * time.Minute
 	// proposeWithin is how long to wait for clones of an earlier run before planning.
 	proposeWithin = 20 * time.Second
-	// drainWithin is the maximum time between an approval and the deletion of the nodes.
+	// drainWithin is the maximum time between the beginning of an approved scale-down and
+	// the beginning of its deletions.
 	drainWithin = time.Hour
 	// candidateFor is how long a plan remains after its node stopped being a candidate for
 	// disruption, and seenFor how long a candidate is remembered.

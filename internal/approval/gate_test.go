@@ -139,7 +139,8 @@ func TestTheGateOpensOnceAPersonSaysSo(t *testing.T) {
 	b.asked("", b.held(0, placed("free", pve1, 4096, "a")))
 	b.approve(b.plan(v1alpha1.ScalePlanPending))
 	b.restart()
-	// In addition to an older VM of the kind, the Writer makes the requested one wait.
+	// The Writer makes the requested VM wait for its approval, besides an existing VM of the
+	// same kind.
 	plan := b.held(2000, placed("free", pve1, 4096, "b"))
 	b.vms = vms{made(placed("free", pve1, 4096), 2000, scaler.PhaseMade, nil), made(placed("free", pve1, 4096), 2001, scaler.PhaseMaking, nil)}
 	b.vms[1].VM.Key = plan.Intent.Create[0].Key

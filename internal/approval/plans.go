@@ -99,7 +99,7 @@ func otherState(plan *v1alpha1.ScalePlan, hosts []v1alpha1.ScalePlanHost) string
 	return ""
 }
 
-// propose creates a draft's ScalePlan, unless it already exists or the same plan was rejected
+// propose creates a draft's ScalePlan, unless it already exists or the same plan was refused
 // recently, and supersedes the pending ones of the given plans that it replaces.
 func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *draft) error {
 	err := a.supersede(ctx, plans, d.hash, "another change is needed now", func(plan *v1alpha1.ScalePlan) bool {

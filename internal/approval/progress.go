@@ -39,7 +39,7 @@ func (a *Approvals) Name() string { return "approval" }
 func (a *Approvals) Register(_ context.Context, m manager.Manager) error {
 	return controllerruntime.NewControllerManagedBy(m).
 		Named(a.Name()).
-		// The default would wait for up to 15 minutes after the API server is back.
+		// The default would wait for up to 17 minutes after the API server is back.
 		WithOptions(controller.Options{RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, 3*advanceEvery)}).
 		WatchesRawSource(singleton.Source()).
 		Watches(&v1alpha1.ScalePlan{}, handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {

@@ -23,7 +23,7 @@ func keyOf(candidate *disruption.Candidate) string {
 	return candidate.NodeClaim.Annotations[v1alpha1.AnnotationKey]
 }
 
-// nameOf returns the name of a candidate's VM, which is also its Node's.
+// nameOf returns the name of a candidate's VM, or of its Node if its NodeClaim names no VM.
 func nameOf(candidate *disruption.Candidate) string {
 	name := ""
 	if candidate.NodeClaim != nil {

@@ -165,8 +165,8 @@ func fingerprint(placed []scheduling.Placed) (string, error) {
 }
 
 // Draft makes the dry plans that the last Up required, and creates the ScalePlans. The
-// next Up may return VMs that are already approved. Draft takes long: call it in the
-// background.
+// next Up may return VMs that are already approved. Draft takes long: call it without the
+// lock of placements.
 func (a *Approvals) Draft(ctx context.Context) error {
 	a.mu.Lock()
 	due := a.due

@@ -1,7 +1,8 @@
 // Package bootstrap renders the documents that a new VM reads at its first boot, from
 // templates and the VM's values: user-data, meta-data, network-config and vendor-data for
-// cloud-init's NoCloud source. It does no I/O and uses no clock. The documents contain
-// secrets. Start at Render.
+// cloud-init's NoCloud source. It also renders the command with which a VM joins through its
+// guest agent. It does no I/O and uses no clock. Its results contain secrets. Start at
+// Render and RenderCommand.
 package bootstrap
 
 import (

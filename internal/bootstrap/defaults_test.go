@@ -261,7 +261,8 @@ func worst() []string {
 	}
 }
 
-// checkForm compares with documents of harmless values.
+// checkForm checks that documents have the structure of plain, the user-data of harmless
+// values, and that each value is in its field.
 func checkForm(r rapid.TB, plain cloudConfig, documents bootstrap.Documents, values bootstrap.Values) {
 	var user cloudConfig
 	if err := strictyaml.UnmarshalStrict(documents[bootstrap.UserData], &map[string]any{}); err != nil {

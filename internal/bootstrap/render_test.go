@@ -23,8 +23,7 @@ func readDoc() (string, error) {
 // large is the start of a template whose $x has 64 KiB.
 const large = "#!\n{{ $x := \"abcdefgh\" }}{{ range 13 }}{{ $x = printf \"%s%s\" $x $x }}{{ end }}"
 
-// TestRefuses has a case for each possible error in a template or its result, with the
-// user's message.
+// TestRefuses checks the messages about errors in templates and in their results.
 func TestRefuses(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {

@@ -13,7 +13,7 @@ import (
 )
 
 // The limits on the cost of rendering one document. text/template cannot be interrupted, so
-// each operation is charged before it runs. A unit is about ten nanoseconds.
+// each operation is charged before it runs. A unit is ten to thirty nanoseconds.
 const (
 	// maxSteps is the maximum total number of loop iterations and template calls.
 	maxSteps = 10_000

@@ -80,8 +80,9 @@ func (s *Switch) Read(ctx context.Context) (State, error) {
 	return parse(configMap)
 }
 
-// Watch calls changed at once, and whenever the ConfigMap may have changed. It returns the
-// error of changed, or nil when Kubernetes ends the watch or ctx ends.
+// Watch calls changed at once, and whenever the ConfigMap may have changed. It returns an
+// error of starting the watch or of changed, and nil when Kubernetes ends the watch or ctx
+// ends.
 func (s *Switch) Watch(ctx context.Context, changed func() error) error {
 	watch, err := s.configMaps.Watch(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: ConfigMapName}))
 	if err != nil {

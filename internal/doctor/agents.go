@@ -13,7 +13,7 @@ import (
 
 // hostAgents checks that the agent of each readable host reports and pins for this cluster,
 // and that our VMs are pinned as their files declare. A missing agent is a problem only if a
-// class needs it.
+// class or a running VM of the fleet needs it.
 func (e *examination) hostAgents(ctx context.Context) {
 	if len(e.seen.Hosts) == 0 {
 		return

@@ -83,8 +83,8 @@ func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topol
 	}
 }
 
-// withoutPrivileges reports a token without any privilege in one finding, instead of one for
-// each missing privilege.
+// withoutPrivileges adds one finding for a token without any privilege, instead of one for
+// each missing privilege, and returns true. It returns false for any other credential.
 func (e *examination) withoutPrivileges(r *Region, known ...map[string]proxmox.Permissions) bool {
 	for _, have := range known {
 		for _, permissions := range have {

@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// templates lists the templates of the hosts. It runs without classes.
+// templates lists the templates of the hosts. It is called only if there are no classes.
 func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 	usable := false
 	for i := range snapshot.Hosts {
@@ -42,7 +42,8 @@ func describe(template *topology.Template) string {
 	return fmt.Sprintf("%s (VMID %d, %d GiB on %s)", template.Name, template.VMID, template.DiskGiB, template.Storage)
 }
 
-// storages lists the storages for disks and seeds on each host. It runs without classes.
+// storages lists the storages for disks and seeds on each host. It is called only if there
+// are no classes.
 func (e *examination) storages(snapshot *topology.Snapshot) {
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]

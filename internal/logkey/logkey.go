@@ -37,14 +37,14 @@ const (
 
 	// Request is a CertificateSigningRequest.
 	Request = "CertificateSigningRequest"
-	// Message is a sentence that is also in an event or a condition.
+	// Message is a sentence, such as the text of an error, an event or a condition.
 	Message = "message"
 	// Volume is a volume of Proxmox.
 	Volume = "volume"
 	// Token is the jti of a join token, or the public half of a bootstrap token.
 	Token = "join-token"
 
-	// ScalePlan is the name of a change that is pending approval.
+	// ScalePlan is the name of a ScalePlan.
 	ScalePlan = "ScalePlan"
 	// Approver is the user who approved a plan.
 	Approver = "approver"

@@ -122,8 +122,8 @@ func checkTogether(t *testing.T, what string, truth, got *topology.Host, id func
 	}
 }
 
-// TestCalls checks that one reading makes three requests per host, one per guest and one,
-// including for a single host, and at most three at once: pveproxy has three workers.
+// TestCalls checks that a snapshot makes at most three requests per host, one per guest and
+// one more, and at most three at once: pveproxy has three workers.
 func TestCalls(t *testing.T) {
 	t.Parallel()
 	const guests = 4 // on each host

@@ -31,7 +31,7 @@ const (
 
 // Roles returns the roles that numaform needs on Proxmox VE 8 or 9, with the minimum of
 // privileges. They omit the privileges for querying guest agents: with them, the provider
-// waits 15 minutes for the agent of each running VM that it imports.
+// waits up to 15 minutes for the agent of each running VM that it imports.
 func Roles() []Role {
 	disk := []string{"Datastore.AllocateSpace", "Datastore.Audit"}
 	return []Role{

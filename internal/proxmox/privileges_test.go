@@ -16,8 +16,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestRolesAreTheSimulators compares with the privileges of the simulator's default
-// token, which follow the rules of Proxmox.
+// TestRolesAreTheSimulators compares the roles with the privileges of the simulator's
+// default token, which follow the rules of Proxmox.
 func TestRolesAreTheSimulators(t *testing.T) {
 	t.Parallel()
 	// These are for a pool, and for a custom CPU model.

@@ -170,7 +170,7 @@ func (c Credential) checkToken() error {
 	return nil
 }
 
-// Client reads one Proxmox cluster. It is safe for concurrent use.
+// Client is a client of one Proxmox cluster. It is safe for concurrent use.
 type Client struct {
 	cfg       Config
 	transport *transport

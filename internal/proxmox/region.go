@@ -193,8 +193,8 @@ func (c *Client) hosts(region *regionRead, requested []topology.HostName) []topo
 	members := slices.Sorted(maps.Keys(region.online))
 	for _, name := range members {
 		host := topology.Host{Region: c.cfg.Region, Name: name, Online: region.online[name]}
-		// Newer versions of Proxmox report this for hosts; on older ones, no host is in
-		// maintenance.
+		// Older versions of Proxmox do not report this for hosts, so none of their hosts
+		// counts as in maintenance.
 		host.Maintenance = region.nodes[name].HAState == "maintenance"
 		host.Storages = region.storages[name]
 		if region.HidesGuests {

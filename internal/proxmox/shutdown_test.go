@@ -42,8 +42,8 @@ func TestShutDown(t *testing.T) {
 	}
 }
 
-// TestShutDownDeafGuest checks that the power is never cut, and that the error reports that
-// the guest still runs.
+// TestShutDownDeafGuest checks that the power is never cut, and that the result reports that
+// the guest ignored the request.
 func TestShutDownDeafGuest(t *testing.T) {
 	t.Parallel()
 	server, client := simulateOurs(t, nil)
@@ -62,8 +62,8 @@ func TestShutDownDeafGuest(t *testing.T) {
 	}
 }
 
-// TestShutDownAtTheLastMoment checks that the shutdown of a guest that was off although
-// Proxmox gave up is done.
+// TestShutDownAtTheLastMoment checks that the outcome is done for a guest that shut down just
+// as Proxmox gave up.
 func TestShutDownAtTheLastMoment(t *testing.T) {
 	t.Parallel()
 	server, client := simulateOurs(t, nil)

@@ -225,7 +225,8 @@ type Command struct {
 	Args []string
 	// Input is the program's stdin; secrets belong here.
 	Input string
-	// Timeout limits how long it runs; 0 means 2 minutes.
+	// Timeout limits how long Exec waits for its end, after which it may still be running;
+	// 0 means 2 minutes.
 	Timeout time.Duration
 }
 

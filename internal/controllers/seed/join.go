@@ -50,7 +50,7 @@ const (
 const (
 	// joinTries is the maximum number of attempts.
 	joinTries = 3
-	// joinTimeout limits how long the command may run.
+	// joinTimeout limits how long numaform waits for the command to end.
 	joinTimeout = 5 * time.Minute
 	// joinPoll is the interval between checks of a guest that does not respond yet, and
 	// joinAgain the delay before a failed command is run again.
