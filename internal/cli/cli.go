@@ -1,6 +1,6 @@
-// Package cli is numaform's command line: it parses flags, runs one change from pods to
-// apply, and prints what happened. Results go to stdout, messages to stderr. Start at
-// Run.
+// Package cli is numaform's command line: it parses flags, runs one command, such as a change
+// from pods to apply, and prints the result. Results go to stdout, messages to stderr. Start
+// at Run.
 package cli
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// Exit codes of Run. With --detailed-exitcode, plan exits with ExitChanges as
-// Terraform does.
+// Exit codes of Run. With --detailed-exitcode, plan exits with ExitChanges if there are
+// changes, as in Terraform, and drift if drift remains.
 const (
 	ExitOK      = 0
 	ExitFailed  = 1

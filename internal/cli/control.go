@@ -33,8 +33,8 @@ func (o *clusterOptions) register(flags *pflag.FlagSet) {
 	flags.StringVarP(&o.namespace, "namespace", "n", "numaform", "namespace in which numaform runs")
 }
 
-// open returns a client for ScalePlans and Karpenter's types, and a client for everything
-// else.
+// open returns a client for objects such as ScalePlans, NodeClaims and Nodes, and a clientset
+// for the ConfigMap numaform-control and the user's identity.
 func (o *clusterOptions) open() (client.Client, kubernetes.Interface, error) {
 	config, err := o.kubeconfig.Load()
 	if err != nil {

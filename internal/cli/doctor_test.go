@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// TestDoctorOfACluster checks the ProxmoxNodeClasses in an API server, and reports the
-// error if it cannot.
+// TestDoctorOfACluster checks that doctor reads the ProxmoxNodeClasses in an API server, and
+// reports the error if it cannot.
 func TestDoctorOfACluster(t *testing.T) {
 	config := simulated(t)
 	class := &v1alpha1.ProxmoxNodeClass{ObjectMeta: metav1.ObjectMeta{Name: "doctor"}, Spec: v1alpha1.ProxmoxNodeClassSpec{

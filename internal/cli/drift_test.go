@@ -42,7 +42,8 @@ func TestDriftEveryUsage(t *testing.T) {
 	}
 }
 
-// TestDriftEveryFails interrupts drift with an unreadable configuration.
+// TestDriftEveryFails checks the exit codes of an interrupted drift --every whose
+// configuration cannot be read.
 func TestDriftEveryFails(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -59,7 +60,8 @@ func TestDriftEveryFails(t *testing.T) {
 	}
 }
 
-// TestRepeat checks until it is interrupted, even if checks fail.
+// TestRepeat checks that checks continue until an interrupt, even if some fail, and which
+// result remains.
 func TestRepeat(t *testing.T) {
 	t.Parallel()
 	broken, stopped := errors.New("the host does not answer"), errors.New("stopped halfway")
@@ -104,7 +106,7 @@ func TestRepeat(t *testing.T) {
 	}
 }
 
-// TestRepeatAtOnce checks before the first tick.
+// TestRepeatAtOnce checks that the first check does not wait for a tick.
 func TestRepeatAtOnce(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -50,7 +50,7 @@ func scalePlan(t *testing.T, name string, change func(plan *v1alpha1.ScalePlan))
 	return plan
 }
 
-// golden compares with a file in testdata.
+// golden compares a text with a file in testdata, or rewrites the file with -update.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)

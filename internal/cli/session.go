@@ -257,8 +257,8 @@ func (s *session) request(current *fleet.Fleet) (scheduling.Request, error) {
 	}, err
 }
 
-// checkNotLost refuses an empty fleet while its VMs run. The directory is wrong or the files
-// are lost, and a change would create the same VMs again.
+// checkNotLost refuses an empty fleet while its VMs exist in Proxmox: the directory is wrong
+// or the files are lost, and a change would create the same VMs again.
 func (s *session) checkNotLost(ctx context.Context, current *fleet.Fleet) error {
 	if len(current.VMs)+len(current.Hosts) > 0 {
 		return nil

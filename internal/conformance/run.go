@@ -358,9 +358,9 @@ func (r *run) must(ctx context.Context, request string, params map[string]string
 	return got, err
 }
 
-// removeSince removes the objects created after the first cleanup steps: VMs except
-// keep, volumes, and pools. It removes users, tokens and roles only if access is set,
-// because cases share them.
+// removeSince removes all VMs except keep, all volumes, and the objects of the cleanup steps
+// from index first on. It removes users, tokens and roles only if access is set, because
+// cases share them.
 func (r *run) removeSince(ctx context.Context, keep []int, first int, access bool) error {
 	err := r.removeVMs(ctx, keep)
 	for _, volume := range r.volumes {
