@@ -23,8 +23,8 @@ type discovery struct {
 	disks, isos []string
 }
 
-// discover reads Proxmox with the token in discoverFile, prints what it found, and proposes
-// values for the flags that are not set.
+// discover reads Proxmox with the token in discoverFile, prints what it found, and proposes a
+// template if its flag is not set.
 func (o *initOptions) discover(ctx context.Context, process Process, flags *pflag.FlagSet) error {
 	text, err := os.ReadFile(o.discoverFile)
 	if err != nil {
@@ -107,7 +107,8 @@ func named(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// propose makes the name of an existing template the default.
+// propose makes the existing template that most hosts have the default, unless the default
+// exists.
 func (o *initOptions) propose(flags *pflag.FlagSet) error {
 	if flag := flags.Lookup("template"); !flag.Changed && len(o.found.templates) > 0 && !slices.Contains(o.found.templates, o.template) {
 		o.template = o.found.templates[0]

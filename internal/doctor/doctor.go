@@ -1,7 +1,7 @@
 // Package doctor checks the requirements for creating a VM: engine, provider, credentials,
 // privileges, storages, templates, VMIDs, topology and locks. Each finding reports a result
 // and, for a problem, its fix. The checks change nothing and share their code with the real
-// decisions. Start at Run.
+// decisions; only Repair changes files. Start at Run.
 package doctor
 
 import (

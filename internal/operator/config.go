@@ -177,7 +177,8 @@ type Git struct {
 	SSHKeyFile  string `yaml:"ssh_key_file"`
 }
 
-// ConfigMap stores the fleet in the cluster, in one ConfigMap for each host.
+// ConfigMap stores the fleet in the cluster: in one ConfigMap for each host and each module,
+// one for the other files, and two for each change in the history.
 type ConfigMap struct {
 	Namespace string `yaml:"namespace"`
 	Name      string `yaml:"name"`
@@ -193,8 +194,8 @@ type Policy struct {
 	Limits         Limits `yaml:"limits"`
 }
 
-// Limits configure how much may change. Unset fields have their defaults; 0 allows
-// nothing without approval, and disables the circuit breaker.
+// Limits configure how much may change. Unset fields have their defaults. 0 allows nothing
+// without approval; for break_after, 0 disables the circuit breaker.
 type Limits struct {
 	Window     *time.Duration `yaml:"window"`
 	PerChange  Amount         `yaml:"per_change"`

@@ -9,9 +9,9 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 )
 
-// NewLogger returns a logger for the controller, on top of another one. It logs what a
-// normal stop cancels at debug level, and does not present Karpenter's relative prices as
-// money.
+// NewLogger returns a logger for the controller, on top of another one. It logs errors that
+// are only the consequence of a stop at debug level, and does not present Karpenter's
+// relative prices as money.
 func NewLogger(base logr.Logger) logr.Logger { return base.WithSink(&sink{base.GetSink()}) }
 
 type sink struct{ logr.LogSink }

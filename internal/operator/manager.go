@@ -67,8 +67,9 @@ func newManager(ctx context.Context, settings *ControllerSettings, intervals Int
 			},
 		},
 		Client: client.Options{Cache: &client.CacheOptions{
-			// numaform has no permission to list them, because they include other
-			// components' credentials.
+			// numaform has no permission to list all Secrets and ConfigMaps, because they
+			// include other components' credentials. ScalePlans must never be outdated, because
+			// a used approval would look unused.
 			DisableFor: []client.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &v1alpha1.ScalePlan{}},
 		}},
 		// One process may run several managers in succession.

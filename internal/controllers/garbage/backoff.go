@@ -13,8 +13,8 @@ import (
 
 const (
 	// firstClosing is how long an offering is unavailable after the first failure of a
-	// class, and longestClosing the maximum after repeated failures. After forgetAfter
-	// without a failure of the class, the next one counts as the first again.
+	// class, and longestClosing the maximum after repeated failures. If the offerings of the
+	// class have been available for forgetAfter, the next failure counts as the first again.
 	firstClosing   = time.Minute
 	longestClosing = 30 * time.Minute
 	forgetAfter    = time.Hour

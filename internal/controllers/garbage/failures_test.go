@@ -242,7 +242,7 @@ func TestClosingGrows(t *testing.T) {
 }
 
 // TestOutageIsNoFailure checks that a VM that waits for the state backend keeps its claim and
-// closes no offering, and that the claim reports the outage.
+// makes no offering unavailable, and that an event on the claim reports the outage.
 func TestOutageIsNoFailure(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
