@@ -53,7 +53,8 @@ func (p *pvesh) said(t *testing.T) topology.Agent {
 }
 
 // TestPublish checks that Publish writes the data that numaform reads, preserves other
-// notes, and writes only changes.
+// notes, and writes an unchanged status again only after four minutes or when the clock
+// was set back.
 func TestPublish(t *testing.T) {
 	w := newWorld(t)
 	w.begin("clusters: [prod]\nreserved_cpus: 1000\nmax_pinned_percent: 80\nisolation: enforce\n")

@@ -218,8 +218,8 @@ func TestSSHKeys(t *testing.T) {
 	}
 }
 
-// TestNothingIsInjected sets every external value to malicious strings: the documents keep
-// their structure, and each string stays in its field.
+// TestNothingIsInjected sets external values to malicious strings: the documents keep their
+// structure, and each string stays in its field.
 func TestNothingIsInjected(t *testing.T) {
 	t.Parallel()
 	plain := readUserData(t, render(t, bootstrap.Defaults(), someValues(t))[bootstrap.UserData])

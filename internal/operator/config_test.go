@@ -82,8 +82,8 @@ func TestTimeoutsOfTheModule(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfNewVMs writes only configured values to VMs' files: without any, the
-// files do not change.
+// TestTimeoutsOfNewVMs checks that the files of new VMs contain only timeouts that differ
+// from the defaults.
 func TestTimeoutsOfNewVMs(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// TestNoControllerUnderReview has a store that only proposes: each attempt of the writer
-// would push another branch.
+// TestNoControllerUnderReview checks that the controller does not start in review mode,
+// where each attempt of the writer would push another branch.
 func TestNoControllerUnderReview(t *testing.T) {
 	t.Parallel()
 	config := &operator.Config{Fleet: operator.Fleet{Git: operator.Git{Remote: "ssh://git.example/fleet", Review: true}}}

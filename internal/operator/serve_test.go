@@ -13,8 +13,7 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// TestServe queries each server. The server for profiles is disabled unless it has an
-// address.
+// TestServe queries each server. Profiles are served only on their own address.
 func TestServe(t *testing.T) {
 	t.Parallel()
 	settings := &operator.ControllerSettings{MetricsAddress: freeAddress(t), ProbeAddress: freeAddress(t), ProfileAddress: freeAddress(t)}

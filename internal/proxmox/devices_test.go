@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// TestReadsDevices checks the resource mappings and guests' devices that logins read which
-// may see all mappings, one and none, with the NUMA nodes that the host's agent reports.
+// TestReadsDevices reads resource mappings and guests' devices with logins that may see all
+// mappings, one and none. The NUMA nodes are those that the host's agent reports.
 func TestReadsDevices(t *testing.T) {
 	t.Parallel()
 	machine, err := machines.Load("nuc-i7-1165g7-4c8t")

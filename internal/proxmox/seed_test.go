@@ -297,8 +297,8 @@ func TestAttachSeed(t *testing.T) {
 	}
 }
 
-// TestDetachSeedLeavesOthersAlone tries every VM and disk that must not be changed, and
-// checks that none is.
+// TestDetachSeedLeavesOthersAlone tries DetachSeed, ShutDown and Exec on VMs and disks that
+// must not be changed, and checks that none is.
 func TestDetachSeedLeavesOthersAlone(t *testing.T) {
 	t.Parallel()
 	server, client := simulateOurs(t, nil)

@@ -171,8 +171,8 @@ func TestParseConfig(t *testing.T) {
 	}
 }
 
-// FuzzParseConfig checks that a description never extends beyond itself, and that a marker
-// in it reads the same as through the Proxmox API.
+// FuzzParseConfig checks that pins are never read from a file without a description, nor an
+// affinity from a file without a line for it.
 func FuzzParseConfig(f *testing.F) {
 	f.Add("#numaform/1 cluster=prod key=0123456789abcdef0123456789abcdef pins=1,2\ncores: 2\naffinity: 0-3\n")
 	f.Add("#x%0Aaffinity: 1\n[PENDING]\n#y\n")

@@ -150,7 +150,7 @@ numaform_waiting_vms{reason="StateBackendUnreachable"} 1
 		"numaform_host_up", "numaform_orphaned_vms", "numaform_proxmox_readable", "numaform_vms", "numaform_waiting_vms")
 }
 
-// While Proxmox does not respond, a scrape still returns all other metrics.
+// While Proxmox does not respond, a scrape still returns the metrics that do not need it.
 func TestProxmoxUnreadable(t *testing.T) {
 	t.Parallel()
 	c := config()

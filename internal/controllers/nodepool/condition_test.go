@@ -16,8 +16,8 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// TestScaleUpReady checks the condition of a NodePool and its event for each reason, that
-// the condition does not affect Ready, and that it becomes true again.
+// TestScaleUpReady checks the condition of a NodePool and its event for several reasons,
+// that the condition does not affect Ready, and that it becomes true again.
 func TestScaleUpReady(t *testing.T) {
 	t.Parallel()
 	wait := func(reason, message string) scheduling.Wait {

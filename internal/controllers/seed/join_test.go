@@ -253,8 +253,8 @@ func TestAJoinCommandThatNobodySawEnd(t *testing.T) {
 	}
 }
 
-// TestAJoinCommandThatOutlivesNumaform checks that a process that starts while a command of
-// the previous process runs does not run it concurrently.
+// TestAJoinCommandThatOutlivesNumaform checks that the claim still says "running" when
+// numaform stops during a command, because the next process waits for it then.
 func TestAJoinCommandThatOutlivesNumaform(t *testing.T) {
 	a := newAgents(t, "agent-outlives", joinScript)
 	_, claim := a.node(2704, "agent-outlives")
