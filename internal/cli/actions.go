@@ -165,8 +165,8 @@ func totals(actions []actionReport) string {
 // mostCreates is the number of new VMs that are listed individually by default.
 const mostCreates = 20
 
-// actions prints one table of all VMs that change. A reason that applies to several VMs is
-// printed once.
+// actions prints one table of the VMs that change. A reason that applies to several VMs is
+// printed once. By default, more than mostCreates new VMs are grouped.
 func (w *printer) actions(r *report, verbose bool) {
 	if len(r.Actions) == 0 {
 		return

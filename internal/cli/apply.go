@@ -259,8 +259,8 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 	})
 }
 
-// unapplied adds to the failure of some hosts that the allowed changes of other hosts were
-// not applied either.
+// unapplied adds to the failure of some hosts that nothing was changed, and names the other
+// hosts with changes that the guard does not deny.
 func (p *proposal) unapplied(failure error) error {
 	var allowed []string
 	for i := range p.plans {
@@ -319,8 +319,8 @@ func needsApproval(plans []scaler.RootPlan) bool {
 	})
 }
 
-// confirm prints a summary, asks the user at the terminal and returns the approver. It fails
-// without a terminal.
+// confirm returns the approver. Unless --approve or --auto-approve is enough, it prints a
+// summary and asks the user, and fails without a terminal.
 func (p *proposal) confirm(ctx context.Context, process Process, o *options) (string, error) {
 	plans := p.plans
 	needed := needsApproval(plans)

@@ -17,7 +17,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// completionTimeout limits reading values for a shell, whose user waits.
+// completionTimeout limits the time for reading the values that a shell completes.
 const completionTimeout = 3 * time.Second
 
 // lookup reads the values of an argument or a flag of a command.

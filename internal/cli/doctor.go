@@ -155,7 +155,7 @@ func (w *printer) finding(f *doctor.Finding) {
 	w.raw(strings.TrimRight(status+strings.Repeat(" ", 6-len(f.Status))+fmt.Sprintf("%-11s ", f.Check)+text, " ") + "\n")
 }
 
-// doctorReport is the output of doctor -o json.
+// doctorReport is the output of doctor with -o json or -o yaml.
 type doctorReport struct {
 	Findings doctor.Report `json:"findings"`
 	OK       int           `json:"ok"`

@@ -42,7 +42,8 @@ type numaStatus struct {
 	ID       int `json:"id"`
 	CPUs     int `json:"cpus"`
 	FreeCPUs int `json:"free_cpus"`
-	// MemoryMiB is -1 if it is unknown, as is FreeMemoryMiB, the memory that no guest binds.
+	// MemoryMiB is the memory of the NUMA node, and FreeMemoryMiB the part that is bound to
+	// no guest. Both are -1 if they are unknown.
 	MemoryMiB     int64 `json:"memory_mib"`
 	FreeMemoryMiB int64 `json:"free_memory_mib"`
 	// VMs counts the VMs of the fleet with memory on the NUMA node.

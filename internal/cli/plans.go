@@ -109,7 +109,7 @@ func getPlan(ctx context.Context, c client.Client, name string) (*v1alpha1.Scale
 	return plan, nil
 }
 
-// printPlans prints one line for each plan, oldest first.
+// printPlans prints the plans, oldest first.
 func printPlans(ctx context.Context, process Process, terminal term.Terminal, c client.Client, output string) error {
 	var list v1alpha1.ScalePlanList
 	if err := c.List(ctx, &list); err != nil {
@@ -195,7 +195,7 @@ func (w *printer) diff(text string, verbose bool) {
 	}
 }
 
-// scalePlan prints everything that an approver needs.
+// scalePlan prints a plan for an approver: its facts, reasons, VMs and diff.
 func (w *printer) scalePlan(plan *v1alpha1.ScalePlan, verbose bool) {
 	spec := &plan.Spec
 	w.printf("%s: %s\n", plan.Name, spec.Summary)

@@ -34,7 +34,7 @@ func (s *steps) count(step string, done, total int) {
 	switch {
 	case done == 0 && total > 0 && s.screen != nil:
 		s.current = s.screen.Start(step, total)
-	case s.current != nil: // otherwise, the last host ended first
+	case s.current != nil: // nil if the last host is already counted
 		s.current.Done(done, total)
 	}
 }

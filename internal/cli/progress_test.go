@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/term"
 )
 
-// TestSteps checks that a step shows its hosts, and that nothing is drawn after its last
-// host, even if an earlier host reports late.
+// TestSteps checks that a step shows how many hosts are done, and that nothing is drawn
+// after its last host, even if the count of an earlier host arrives late.
 func TestSteps(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

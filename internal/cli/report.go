@@ -457,8 +457,8 @@ func (w *printer) plans(hosts []hostReport) {
 	}
 }
 
-// decided prints the hosts with a decision of the guard, by the summary of the engine, and
-// then the findings.
+// decided prints the hosts with a decision of the guard, grouped by the engine's summary of
+// their plans, and then the findings.
 func (w *printer) decided(hosts []hostReport, decision string) {
 	var summaries, texts []string
 	named, digests := map[string][]string{}, map[string]string{}

@@ -133,8 +133,8 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// TestUnapplied checks that a refused change names the other hosts, which it did not change
-// either.
+// TestUnapplied checks that the error of a denied change names the hosts whose other changes
+// were not applied either.
 func TestUnapplied(t *testing.T) {
 	t.Parallel()
 	on := func(host topology.HostName, decision guard.Decision, targets ...guard.Target) scaler.RootPlan {

@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// statusReport is the output of status. Everything is sorted.
+// statusReport is the output of status.
 type statusReport struct {
 	ClusterID string       `json:"cluster_id"`
 	Pools     []poolStatus `json:"pools"`
@@ -32,12 +32,13 @@ type statusReport struct {
 	// Drift lists the VMs that differ in Proxmox from their files. numaform drift also
 	// compares attributes that only the engine knows.
 	Drift []driftStatus `json:"drift,omitempty"`
-	// Locks lists the locks that a process holds.
+	// Locks contains the lock of the fleet, if a process holds it.
 	Locks []lockStatus `json:"locks,omitempty"`
 	// Unfinished lists the hosts on which the last change is incomplete.
 	Unfinished []topology.HostID `json:"unfinished,omitempty"`
 	LastChange *changeStatus     `json:"last_change,omitempty"`
-	// Problems need the operator's attention; each names the next step.
+	// Problems lists hosts that are not online, VMs that are missing or stopped, and an
+	// incomplete change.
 	Problems []string `json:"problems,omitempty"`
 	// Next is the command to run next.
 	Next string `json:"next"`
@@ -156,7 +157,7 @@ func (o *viewOptions) show(ctx context.Context, process Process, text func(w *pr
 	})
 }
 
-// newGet returns the commands that list one kind of object.
+// newGet returns the command get, whose subcommands each list one kind of object.
 func newGet(process Process) *cobra.Command {
 	get := &cobra.Command{Use: "get", Short: "List VMs, hosts or plans"}
 	var vms, hosts viewOptions

@@ -15,7 +15,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// newStatusReport compares a fleet with Proxmox.
+// newStatusReport returns the status of a fleet, from its files, its history and a snapshot
+// of Proxmox.
 func newStatusReport(clusterID string, current *fleet.Fleet, snapshot *topology.Snapshot, entries []audit.Entry) *statusReport {
 	r := &statusReport{ClusterID: clusterID, Pools: []poolStatus{}, Hosts: []hostStatus{}, VMs: []vmStatus{}}
 	pools := map[string]*poolStatus{}
@@ -138,8 +139,8 @@ func placesOf(hosts []topology.HostID) string {
 	return doctor.Places(names)
 }
 
-// compare returns the state of a VM's guest in Proxmox, and how the guest differs from its
-// file. Its host may have changed.
+// compare returns the state of a VM in Proxmox, and how it differs there from its file. It
+// finds the VM by its key on each host of the region.
 func compare(vm *fleet.VM, clusterID string, snapshot *topology.Snapshot) (state string, drift []string) {
 	for i := range snapshot.Hosts {
 		host := &snapshot.Hosts[i]
@@ -218,7 +219,7 @@ func clusterFlags(o *options) string {
 // mostHosts is the number of hosts up to which status lists each.
 const mostHosts = 8
 
-// status prints the report on one screen: the totals first, the next command last.
+// status prints the report: the totals first, the next command last.
 func (w *printer) status(r *statusReport, wide bool) {
 	w.printf("%s\n", w.statusTotals(r))
 	if len(r.Pools) > 0 {

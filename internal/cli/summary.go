@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// summary prints what a reviewer decides on, in at most 10 lines of a terminal of 60
-// columns.
+// summary prints what a reviewer decides on. It has at most 10 lines in a terminal of at
+// least 60 columns.
 func (w *printer) summary(rows [][]string) {
 	w.printf("\n%s\n", w.Bold("Summary"))
 	shown := rows[:0:0]
@@ -72,7 +72,7 @@ func (r *report) summary(digest string) [][]string {
 	}
 }
 
-// risk describes the loss of data that undo cannot revert.
+// risk describes which VMs lose their data, and what undo does.
 func risk(deleted []string, creates bool) string {
 	switch {
 	case len(deleted) > 0:

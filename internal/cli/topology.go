@@ -122,8 +122,8 @@ func readFleet(ctx context.Context, process Process, config *operator.Config, o 
 	return &fleet.Fleet{}
 }
 
-// draw returns a map of each host and the state of its agent. Sentences that apply to
-// several hosts follow once, after the maps.
+// draw returns a map of each host and the state of its agent. For several hosts, the facts
+// and the states of the agents follow after the maps, each sentence once.
 func draw(terminal term.Terminal, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership, clusterID string) []byte {
 	var out bytes.Buffer
 	var notes doctor.Report

@@ -21,9 +21,10 @@ import (
 // recorded is the time of all fixed values.
 var recorded = time.Date(2126, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// views returns a fleet on so many hosts. Hosts have one pinned and one Shared VM in turn,
-// a guest of another owner, and an agent. The second host has only Shared VMs. In the
-// larger fleet, hosts are down or in maintenance, and VMs are missing or drifted.
+// views returns a fleet on a number of hosts. Each host has a Dedicated VM, a Shared VM, a
+// container that is not numaform's, and an agent; the second host has two Shared VMs instead.
+// Of more than 8 hosts, some are down, in maintenance or have an agent that stopped, some
+// VMs are missing or drifted, and the last change failed.
 func views(t *testing.T, hosts int) *cli.Views {
 	t.Helper()
 	machine, err := machines.Load("xeon-4108-2s-smt")
@@ -85,7 +86,7 @@ func views(t *testing.T, hosts int) *cli.Views {
 	return v
 }
 
-// findings returns what doctor finds on so many hosts.
+// findings returns findings of doctor about a number of hosts.
 func findings(hosts int) doctor.Report {
 	report := doctor.Report{
 		{Check: "config", Status: doctor.OK, Where: "numaform.yaml", What: "can be read"},
@@ -119,8 +120,9 @@ func findings(hosts int) doctor.Report {
 		doctor.Finding{Check: "lock", Status: doctor.OK, Where: "fleet", What: "is free"})
 }
 
-// TestViewsFit prints the views of 3 and 40 hosts at several widths: golden files. No line
-// is wider than the terminal, and no sentence occurs twice.
+// TestViewsFit compares the views of 3 and 40 hosts at several widths with golden files,
+// except for the maps of 40 hosts. No line may be wider than the terminal, and no sentence
+// may occur twice.
 func TestViewsFit(t *testing.T) {
 	t.Parallel()
 	for _, hosts := range []int{3, 40} {
@@ -170,8 +172,8 @@ func atWidths(t *testing.T, output func(term.Terminal) string) string {
 }
 
 // sentences counts the sentences of an unwrapped output: texts of at least four words
-// without digits in a line, after the place that they are about. Rows of tables are no
-// sentences, and neither are the facts in maps, which are equal for equal hosts.
+// without digits in a line, after the place that they are about. It ignores rows of tables,
+// and facts in maps, which are the same for equal hosts.
 func sentences(text string) map[string]int {
 	counts := map[string]int{}
 	if at := strings.LastIndex(text, "\n  not pinned: "); at >= 0 {

@@ -18,7 +18,7 @@ type watching struct {
 	interval time.Duration
 }
 
-// leastInterval is the minimum interval for reading Proxmox.
+// leastInterval is the minimum interval of --watch.
 const leastInterval = time.Second
 
 func (o *watching) register(flags *pflag.FlagSet) {
