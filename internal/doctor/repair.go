@@ -91,8 +91,8 @@ var (
 	placeholder = regexp.MustCompile(`(?:^|[\s/])[A-Z]{3,}(?:$|[\s,])|…`)
 )
 
-// Commands returns the commands in failures and warnings, without duplicates, in
-// the order of the findings. It omits commands with placeholders.
+// Commands returns the commands in failures and warnings, without duplicates, in the order
+// of the findings. It omits commands with placeholders.
 func (r Report) Commands() []Command {
 	var commands []Command
 	known := map[Command]bool{}

@@ -72,7 +72,7 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// TestCommands checks which parts of fixes are printed as commands.
+// TestCommands checks which parts of findings are printed as commands.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	report := doctor.Report{

@@ -37,9 +37,10 @@ type Fleet interface {
 	VM(key fleet.Key) (state scaler.VMState, exists bool)
 }
 
-// Approvals returns who approved a VM before it was reserved; *approval.Approvals
-// implements it.
+// Approvals finds the approver of a VM's ScalePlan; *approval.Approvals implements it.
 type Approvals interface {
+	// ApproverOf returns the user who approved the plan that creates a VM, or "" if there is
+	// none.
 	ApproverOf(ctx context.Context, vm fleet.VM) (string, error)
 }
 

@@ -25,7 +25,7 @@ func (v vms) VM(key fleet.Key) (scaler.VMState, bool) {
 	return state, exists
 }
 
-// bob approved every VM whose plan needed no approval by the guard, if he is not empty.
+// bob is an Approvals with the same approver for each VM, or with none if it is empty.
 type bob string
 
 func (b bob) ApproverOf(context.Context, fleet.VM) (string, error) { return string(b), nil }

@@ -167,8 +167,9 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 	return j.run(ctx, &guest{vm: vm, claim: claim}, class, joining{state: JoinRunning, try: at.try + 1, since: now})
 }
 
-// expire deletes the unused tokens of a claim whose command does not run again, when they
-// expire: the API server may have extended their validity.
+// expire deletes the unused tokens of a claim whose command does not run again, if tokenTTL
+// has ended, or else returns the wait until then. The API server may accept a token for
+// longer.
 func (j *Joiner) expire(ctx context.Context, claim *karpv1.NodeClaim, now time.Time) (reconcile.Result, error) {
 	record, err := j.seeder.record(ctx, claim)
 	if err != nil || record == nil || record.Used() {
