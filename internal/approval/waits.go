@@ -94,8 +94,8 @@ func (a *Approvals) setWait(g *group, w scheduling.Wait, since time.Time) {
 	a.waits[g.pool] = waiting{w, since}
 }
 
-// ApproverOf returns the user who approved the ScalePlan that created a VM or creates it, or
-// "" if there is none. Of several such plans, the one approved last counts.
+// ApproverOf returns the user who approved the ScalePlan that creates a VM, or "" if there
+// is none. If several plans match, it uses the one that was approved last.
 func (a *Approvals) ApproverOf(ctx context.Context, vm fleet.VM) (string, error) {
 	plans, err := a.readPlans(ctx)
 	if err != nil {
