@@ -154,7 +154,8 @@ func newProvedHost(t *testing.T, root string) *provedHost {
 			t.Fatal(err)
 		}
 	}
-	p.env = append(testenv.CleanEnv(),
+	p.env = append(
+		testenv.CleanEnv(),
 		"PATH="+filepath.Join(p.dir, "bin")+":"+os.Getenv("PATH"),
 		"HOME="+p.dir, "STATE="+filepath.Join(p.dir, "state"),
 		"HOST_SHELL="+shell.URL, "HOST_DIR="+filepath.Join(p.dir, "host"), "HOST_BIN="+filepath.Join(p.dir, "hostbin"),

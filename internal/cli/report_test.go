@@ -35,7 +35,8 @@ func recorded(hosts int) *report {
 	var full []topology.HostFact
 	for i := 1; i <= hosts; i++ {
 		full = append(full, topology.HostFact{Host: host(i), Text: fmt.Sprintf(
-			"c1.32VCPU-64GB: %s has 16 floating vCPUs and room for 0 more of 32: add memory to the host or reduce the size of the pods", host(i))})
+			"c1.32VCPU-64GB: %s has 16 floating vCPUs and room for 0 more of 32: add memory to the host or reduce the size of the pods", host(i),
+		)})
 	}
 	for i := range 3 {
 		r.Pods.Refusals = append(r.Pods.Refusals, refusalReport{
@@ -72,7 +73,8 @@ func recorded(hosts int) *report {
 			Verdict: verdict.String(), Decision: verdict.Decision.String(), Findings: verdict.Findings,
 		})
 	}
-	r.Actions = append(r.Actions,
+	r.Actions = append(
+		r.Actions,
 		actionReport{Action: actionDestroy, Name: "pinned-2500", VMID: 2500, Host: host(1), Reason: reasonTakenOut},
 		actionReport{Action: actionDestroy, Name: "pinned-2501", VMID: 2501, Host: host(1), Reason: reasonTakenOut},
 		actionReport{Action: actionRecreate, Name: "pinned-2502", VMID: 2502, Host: host(2), Reason: reasonMissing},

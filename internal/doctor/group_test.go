@@ -22,7 +22,8 @@ func TestGrouped(t *testing.T) {
 			doctor.Finding{Check: "agent", Status: doctor.OK, Where: host, What: fmt.Sprintf("agent 1.2.3 is running, last report %ds ago", 20-i%20)},
 			doctor.Finding{Check: "cpu", Status: doctor.Warn, Where: host, What: "no model", Fix: "set cpu of " + host})
 	}
-	report = append(report,
+	report = append(
+		report,
 		doctor.Finding{Check: "host", Status: doctor.OK, Where: "b", What: "is online"},
 		doctor.Finding{Check: "host", Status: doctor.OK, Where: "a", What: "is online"},
 		doctor.Finding{Check: "host", Status: doctor.Warn, Where: "c", What: "is online"},

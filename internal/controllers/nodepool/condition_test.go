@@ -33,7 +33,8 @@ func TestScaleUpReady(t *testing.T) {
 		{name: "nothing waits", used: "3", reason: v1alpha1.ConditionScaleUpReady},
 		{"limit", "4", nil, v1alpha1.ReasonLimitReached, corev1.EventTypeWarning, "spec.limits.cpu is 4, and its nodes have 4: raise the limit, or remove nodes"},
 		{
-			"approval", "1", []scheduling.Wait{wait(v1alpha1.ReasonPendingApproval, "waits for approval of plan x")},
+			"approval", "1",
+			[]scheduling.Wait{wait(v1alpha1.ReasonPendingApproval, "waits for approval of plan x")},
 			v1alpha1.ReasonPendingApproval, corev1.EventTypeNormal, "waits for approval of plan x",
 		},
 		{

@@ -60,7 +60,8 @@ func TestAnnotations(t *testing.T) {
 		"reserved":      {"numaform.dev", "", &scaler.VMState{VM: pinned, Phase: scaler.PhaseReserved}, none, nil},
 		"older than history": {
 			"numaform.dev", "", &scaler.VMState{VM: pinned, Phase: scaler.PhaseMade},
-			map[string]string{"numaform.dev/key": "a", "numaform.dev/host-cpus": "0-2,4"}, map[string]string{"numaform.dev/host-cpus": "0-2,4"},
+			map[string]string{"numaform.dev/key": "a", "numaform.dev/host-cpus": "0-2,4"},
+			map[string]string{"numaform.dev/host-cpus": "0-2,4"},
 		},
 		"allowed and unpinned": {
 			"numaform.dev", "", &scaler.VMState{VM: vm, Phase: scaler.PhaseMade, Origin: &scaler.Origin{Change: "x", Verdict: guard.Allow}},
