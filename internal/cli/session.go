@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/user"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -152,6 +153,10 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 		defer mu.Unlock()
 		if redrawn && message == scaler.ProgressPlanning {
 			return // the progress line counts these hosts
+		}
+		// The engine's messages name a VM's resource; the name of the VM suffices.
+		if before, after, isResource := strings.Cut(message, ".proxmox_virtual_environment_vm.node: "); isResource {
+			message = strings.TrimPrefix(before, "module.") + ": " + after
 		}
 		fmt.Fprintf(process.Stderr, "%s: %s\n", host, message)
 	}
