@@ -27,11 +27,6 @@ func TestRemoveVMThatIsGone(t *testing.T) {
 			t.Errorf("status does not print %q:\n%s", want, out)
 		}
 	}
-	for line := range strings.Lines(out) {
-		if n := len([]rune(strings.TrimSpace(line))); n > 80 && !strings.Contains(line, "numaform ") && !strings.Contains(line, ": ") {
-			t.Errorf("%d columns: %s", n, line)
-		}
-	}
 	vms := run(t, stage, cli.ExitOK, "get", "vms")
 	if strings.Count(vms, "missing") != 1 || !strings.Contains(vms, "running") {
 		t.Errorf("get vms:\n%s", vms)
