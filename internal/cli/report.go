@@ -492,7 +492,7 @@ func (w *printer) decided(hosts []hostReport, decision string) {
 		if hosts := named[summary]; len(hosts) > 1 {
 			w.printf("    %d hosts (%s): %s\n", len(hosts), topology.Named(hosts), summary)
 		} else {
-			w.printf("    %s: %s (plan %.12s)\n", hosts[0], summary, digests[summary])
+			w.printf("    %s: %s (%.12s)\n", hosts[0], summary, digests[summary])
 		}
 	}
 	for _, text := range texts {

@@ -68,7 +68,7 @@ func prefixed(text, prefix string) string {
 	return prefix + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+prefix)
 }
 
-var planHash = regexp.MustCompile(` \(plan [0-9a-f]+\)|(?m:^Provider .*\n)`)
+var planHash = regexp.MustCompile(` \([0-9a-f]{12}\)|(?m:^Provider .*\n)`)
 
 // hashless removes the plans' hashes, which differ each time, and the provider's hash,
 // which depends on the build on this machine.
