@@ -448,7 +448,7 @@ func sizeGiB(text string) (int64, error) {
 	divisor, ok := units[text[len(number):]]
 	value, err := strconv.ParseFloat(number, 64)
 	if !ok || err != nil || value <= 0 {
-		return 0, errors.New("the size of its boot disk cannot be read: must be a number with K, M, G or T")
+		return 0, fmt.Errorf("its boot disk has the invalid size %q, must be a number with an optional K, M, G or T: run qm disk rescan", text)
 	}
 	return int64(math.Ceil(value / divisor)), nil
 }

@@ -159,8 +159,8 @@ func (s *Scaler) driftOf(ctx context.Context, change *Change, at places, host to
 				Placement: fleet.Placement{Host: guest.host},
 			},
 			Class: DriftStray, Host: guest.host,
-			Advice: "the next apply deletes it if the state contains it, and restores its file if the history contains it; " +
-				"otherwise restore its file from version control, or destroy it by hand",
+			Advice: "the next apply deletes it if the state contains it; if only the history contains it, the next apply restores its file: " +
+				"to keep it, restore its file from version control; to remove it if neither contains it, destroy it by hand",
 		})
 	}
 	slices.SortFunc(found.VMs, func(a, b VMDrift) int { return cmp.Compare(a.VM.VMID, b.VM.VMID) })
@@ -334,7 +334,7 @@ func (c *comparison) classify(vm fleet.VM) VMDrift {
 		found.unknown("Proxmox does not list it, but currently does not show all guests: check again when it does")
 	case !exists:
 		found.Class = DriftVanished
-		found.Advice = fmt.Sprintf("the next apply creates it again, but a controller removes its file, and its pods get another node; to remove its file yourself, run `numaform remove %s`", vm.Name)
+		found.Advice = fmt.Sprintf("without a controller, the next apply creates it again; a controller removes its file instead, and its pods get another node; to remove its file yourself, run `numaform remove %s`", vm.Name)
 	case guest.unread:
 		found.unknown(fmt.Sprintf("host %s cannot be read: check again when it is back", guest.host))
 	case c.is(guest, &vm):

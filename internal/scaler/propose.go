@@ -116,8 +116,8 @@ func (c *Change) Warnings() []string {
 	}
 	for _, guest := range c.strays() {
 		warnings = append(warnings, fmt.Sprintf("guest %d (%s) on %s carries this fleet's marker but has no file: "+
-			"an apply deletes it if the state contains it, and restores its file if the history contains it; "+
-			"otherwise restore its file from version control, or destroy it by hand", guest.VMID, guest.Name, guest.host))
+			"an apply deletes it if the state contains it; if only the history contains it, an apply restores its file: "+
+			"to keep it, restore its file from version control; to remove it if neither contains it, destroy it by hand", guest.VMID, guest.Name, guest.host))
 	}
 	for i := range c.Renumbered {
 		vm := &c.Renumbered[i]
