@@ -224,7 +224,7 @@ func (p *program) publish(ctx context.Context) error {
 		fmt.Fprintf(p.stderr, "published in the notes of %s\n", host)
 	}
 	if done.Unwell != "" {
-		fmt.Fprintf(p.stderr, "agent status not published: %s; after 15 minutes, numaform places no VM that the agent must pin on this host: run numaform-agent status\n", done.Unwell)
+		fmt.Fprintf(p.stderr, "agent status not published: %s; after 15 minutes, numaform places no more VMs with declared pins on this host: run numaform-agent status\n", done.Unwell)
 	}
 	return nil
 }

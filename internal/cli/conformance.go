@@ -43,7 +43,7 @@ func newConformance(process Process) *cobra.Command {
 			"simulator and tests are based. The command creates VMs in one pool and one range of VMIDs, and removes\n" +
 			"them, even when interrupted. It creates users, tokens and roles only with the password of root@pam;\n" +
 			"their names begin with numaform-kit. The report contains no secrets, addresses or names of the cluster.\n" +
-			"The exit code is 0 if all cases that ran are equal, 1 if a case differs or failed, and 2 for wrong usage.",
+			"The exit code is 0 if the responses matched in all cases that ran, 2 for wrong usage, and 1 otherwise.",
 		RunE: func(command *cobra.Command, _ []string) error { return o.compare(command.Context(), process) },
 	}
 	flags := command.Flags()

@@ -26,7 +26,7 @@ func printCommands(process Process, report doctor.Report) {
 		lead   string
 	}{
 		{false, "Run these commands on this machine:"},
-		{true, "Run these commands as root on a host of the Proxmox cluster, which hosts the VM in the case of qm:"},
+		{true, "Run these commands as root on a host of the Proxmox cluster, and qm commands on the host of the VM:"},
 	} {
 		lead := "\n" + place.lead + "\n"
 		for _, c := range commands {

@@ -16,7 +16,7 @@ func newMan(process Process) *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",
 		Short:  "Write a man page for each command to a directory",
-		Long:   "Write a man page for each command to a directory, which is created. SOURCE_DATE_EPOCH sets their date.",
+		Long:   "Write a man page for each command to the directory DIR, which is created if it does not exist. The environment variable SOURCE_DATE_EPOCH sets the date of the pages.",
 		Hidden: true,
 		Args:   arguments(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -24,7 +24,7 @@ func newMan(process Process) *cobra.Command {
 			if text := variable(process.Environ, "SOURCE_DATE_EPOCH"); text != "" {
 				seconds, err := strconv.ParseInt(text, 10, 64)
 				if err != nil {
-					return fmt.Errorf("environment variable SOURCE_DATE_EPOCH: %q: must be seconds since 1970", text)
+					return fmt.Errorf("environment variable SOURCE_DATE_EPOCH: %q: must be a number of seconds since 1970-01-01", text)
 				}
 				date = time.Unix(seconds, 0)
 			}

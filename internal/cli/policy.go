@@ -116,7 +116,7 @@ func readBounded(name string, most int64) ([]byte, error) {
 	defer file.Close() //nolint:errcheck // it is only read
 	content, err := io.ReadAll(io.LimitReader(file, most+1))
 	if err == nil && int64(len(content)) > most {
-		return nil, fmt.Errorf("%s has more than %d bytes", name, most)
+		return nil, fmt.Errorf("%s has more than %d bytes: use a smaller file", name, most)
 	}
 	return content, err
 }

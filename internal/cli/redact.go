@@ -113,7 +113,7 @@ func (r *redactor) config(path string) ([]byte, error) {
 	}
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
-		return nil, fmt.Errorf("%s is not valid YAML, so its secrets cannot be recognized", path)
+		return nil, fmt.Errorf("%s is not valid YAML, so its secrets cannot be recognized: correct it, then collect the bundle again", path)
 	}
 	r.walk(&document, filepath.Dir(path))
 	return yaml.Marshal(&document)

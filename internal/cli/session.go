@@ -77,7 +77,7 @@ func (o *options) check() error {
 // checkLive refuses a recorded snapshot, because a change requires the live state.
 func (o *options) checkLive() error {
 	if o.snapshot != "" {
-		return usageError{errors.New("--snapshot works only with plan, explain and topology, because this command requires the live state of Proxmox: remove the flag")}
+		return usageError{errors.New("--snapshot works only with plan, explain and topology; other commands require the live state of Proxmox: remove the flag")}
 	}
 	return o.check()
 }

@@ -119,7 +119,7 @@ func (r *run) header(ctx context.Context, login *Login) (http.Header, error) {
 	}
 	ticket, _ := got.data.(map[string]any)
 	if got.status != http.StatusOK || ticket["ticket"] == nil {
-		return nil, fmt.Errorf("logging in as %s: %d %s", login.Username, got.status, got.reason)
+		return nil, fmt.Errorf("logging in as %s: %d %s: check this user's password", login.Username, got.status, got.reason)
 	}
 	return http.Header{
 		"Cookie":              {"PVEAuthCookie=" + url.QueryEscape(textOf(ticket["ticket"]))},

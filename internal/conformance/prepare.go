@@ -209,7 +209,7 @@ func (r *run) readBounds(ctx context.Context) error {
 		case !left:
 			return &BoundsError{fmt.Sprintf("VMID %d is used by a guest that no run created: nothing was changed: set another range with --vmids", vmid)}
 		case !r.cfg.RemoveLeftovers:
-			return &BoundsError{fmt.Sprintf("VMID %d is left over from a run that was killed, or another run is using it: end that run, or add --remove-leftovers", vmid)}
+			return &BoundsError{fmt.Sprintf("VMID %d is used by a VM of another run: wait until that run ends, or, if it was killed, add --remove-leftovers to destroy its VMs", vmid)}
 		default:
 			r.vms[vmid] = host
 		}

@@ -229,7 +229,7 @@ func (c *Client) Certificate(ctx context.Context) (Certificate, error) {
 	defer func() { _ = conn.Close() }()
 	secure, ok := conn.(*tls.Conn)
 	if !ok || len(secure.ConnectionState().PeerCertificates) == 0 {
-		return Certificate{}, fmt.Errorf("reading the certificate of %s: %w", address, errors.New("the host sent no certificate"))
+		return Certificate{}, fmt.Errorf("reading the certificate of %s: %w", address, errors.New("the host sent no certificate: check that url is a Proxmox host"))
 	}
 	shown := secure.ConnectionState().PeerCertificates[0]
 	sum := sha256.Sum256(shown.Raw)

@@ -156,7 +156,7 @@ func (f *guestsRead) describe(host *topology.Host, guest topology.Guest, config 
 func (f *guestsRead) addCapacity(host *topology.Host, guest topology.Guest, config values) {
 	cells, err := readCells(config)
 	if err == nil && strings.TrimSpace(config["affinity"]) == "" {
-		err = errors.New("it has no affinity: list the host's CPUs there, or remove the VM")
+		err = errors.New("it has no affinity: set its affinity to the host's CPUs, or remove the VM")
 	}
 	var machine topology.Machine
 	if err == nil {
@@ -258,7 +258,7 @@ func readConfig(guest *topology.Guest, config values) error {
 	default:
 		mib, err := strconv.Atoi(text)
 		if err != nil || mib < 1 || mib > 1<<20 {
-			return errors.New("hugepages: must be any or a number of MiB")
+			return fmt.Errorf("hugepages %q: must be any or a number of MiB", text)
 		}
 		guest.HugePagesKiB = mib << 10
 	}
@@ -294,7 +294,7 @@ func readContainer(guest *topology.Guest, config values) error {
 	}
 	var raw [][]string
 	if text := config["lxc"]; text != "" && json.Unmarshal([]byte(text), &raw) != nil {
-		return errors.New("lxc: must be a list of pairs")
+		return fmt.Errorf("lxc %.64q: must be a list of pairs", text)
 	}
 	for _, pair := range raw {
 		if len(pair) != 2 || !strings.HasSuffix(pair[0], ".cpuset.cpus") {
@@ -321,7 +321,7 @@ func memoryMiB(text string) (int64, error) {
 			return mib, nil
 		}
 	}
-	return 0, errors.New("memory: must be a number of MiB")
+	return 0, fmt.Errorf("memory %q: must be a number of MiB", text)
 }
 
 // inherited are the options that a clone inherits from its template and that the provider
@@ -370,7 +370,7 @@ func readTemplate(guest topology.Guest, config values) topology.Template {
 func readBootDisk(t *topology.Template, config values) error {
 	t.DiskInterface = bootDisk(config)
 	if t.DiskInterface == "" {
-		return fmt.Errorf("it has no boot disk: set one, such as with qm set %d --boot order=scsi0", t.VMID)
+		return fmt.Errorf("it has no boot disk: set one, for example with qm set %d --boot order=scsi0", t.VMID)
 	}
 	t.Drives = slices.DeleteFunc(drives(config), func(slot string) bool { return slot == t.DiskInterface })
 	t.CloudInit = slices.ContainsFunc(t.Drives, func(slot string) bool { return cloudInitDrive.MatchString(config[slot]) })

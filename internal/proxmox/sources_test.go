@@ -195,7 +195,7 @@ func TestSources(t *testing.T) {
 		},
 		{
 			name: "node-capacity without CPUs", given: sourced{guests: map[int]map[string]any{800: capacity("")}},
-			warning: "guest 800 does not describe the host: it has no affinity: list the host's CPUs there, or remove the VM",
+			warning: "guest 800 does not describe the host: it has no affinity: set its affinity to the host's CPUs, or remove the VM",
 		},
 		{
 			name: "two node-capacity", given: sourced{guests: map[int]map[string]any{800: capacity("0-1,4-5,2-3,6-7"), 801: capacity("0-1,4-5,2-3,6-7")}},

@@ -30,7 +30,7 @@ func (e *BackendDownError) Error() string { return e.Message() }
 
 // Message describes the outage in one sentence, with the fix.
 func (e *BackendDownError) Message() string {
-	return fmt.Sprintf("waits: the %s state backend cannot be reached since %s: check that it runs, and that its address and numaform's credential "+
+	return fmt.Sprintf("waits: the %s state backend has been unreachable since %s: check that it runs, and that its address and numaform's credential "+
 		"for it are correct; numaform retries: %s", e.Backend, e.Since.UTC().Format(time.RFC3339), e.Reason)
 }
 

@@ -25,7 +25,7 @@ func TestWriterWaitsForTheBackend(t *testing.T) {
 	vm.Host = first
 	writer.Reserve(vm)
 	down := &state.CommandError{Operation: "planning", Backend: "kubernetes", Text: "connection refused"}
-	const since = "waits: the kubernetes state backend cannot be reached since 2026-01-02T03:04:05Z: "
+	const since = "waits: the kubernetes state backend has been unreachable since 2026-01-02T03:04:05Z: "
 	expect := func(when string, phase scaler.Phase, message string) {
 		t.Helper()
 		got, exists := writer.VM(vm.Key)

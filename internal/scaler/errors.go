@@ -99,7 +99,7 @@ type MarkerLostError struct {
 }
 
 func (e *MarkerLostError) Error() string {
-	return fmt.Sprintf("vm %s: guest %d on %s looks like it, but its description lacks the marker line: to fix it, add this line to the description: %s",
+	return fmt.Sprintf("vm %s: guest %d on %s looks like this VM, but its description lacks the marker line: add this line to the description: %s",
 		e.VM, e.VMID, e.Host, e.Marker)
 }
 
@@ -114,7 +114,7 @@ type CPUsTakenError struct {
 }
 
 func (e *CPUsTakenError) Error() string {
-	return fmt.Sprintf("vm %s: CPUs %s of %s were assigned to guest %d (%s) since it was placed: plan again", e.VM, e.CPUs, e.Host, e.VMID, e.Guest)
+	return fmt.Sprintf("vm %s: CPUs %s of %s were assigned to guest %d (%s) after this VM was placed: plan again", e.VM, e.CPUs, e.Host, e.VMID, e.Guest)
 }
 
 // OutsideStateError reports that VMs to be removed exist but are not in the state.
@@ -195,7 +195,7 @@ type HiddenError struct {
 }
 
 func (e *HiddenError) Error() string {
-	return fmt.Sprintf("vm %s: the state has VMID %d, but it is unknown whether that guest exists: the credential does not see all guests of %s: "+
+	return fmt.Sprintf("vm %s: the state has VMID %d, but it is unknown whether that guest exists: the credential cannot see all guests of %s: "+
 		"grant it VM.Audit on /vms", e.VM, e.VMID, e.Region)
 }
 

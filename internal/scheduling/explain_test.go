@@ -364,7 +364,7 @@ func TestExplainOutage(t *testing.T) {
 	t.Parallel()
 	const (
 		pod     = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]}\n---\n"
-		message = "waits: the kubernetes state backend cannot be reached since 2026-01-02T03:04:05Z"
+		message = "waits: the kubernetes state backend has been unreachable since 2026-01-02T03:04:05Z"
 	)
 	pool := strings.Replace(nodePool("general", "shared", ""), "\nspec:",
 		"\nstatus: {conditions: [{type: ScaleUpReady, status: 'False', reason: StateBackendUnreachable, message: '"+message+"', lastTransitionTime: null}]}\nspec:", 1)

@@ -205,7 +205,7 @@ func (c *ConfigMap) load(ctx context.Context) (*stored, error) {
 		m := &list.Items[i]
 		dir := m.Annotations[directoryAnnotation]
 		if m.Name != c.partName(dir) {
-			return nil, fmt.Errorf("reading fleet %s: ConfigMap %s has the annotation of directory %q, but not the name of that directory's ConfigMap: delete it", c.where(), m.Name, dir)
+			return nil, fmt.Errorf("reading fleet %s: ConfigMap %[2]s has the annotation of directory %[3]q, but not the name of that directory's ConfigMap: delete ConfigMap %[2]s", c.where(), m.Name, dir)
 		}
 		found.parts[dir] = m
 		for key, content := range m.Data {
@@ -222,11 +222,11 @@ func (c *ConfigMap) load(ctx context.Context) (*stored, error) {
 	}
 	name := c.changeName(root.Annotations[stageAnnotation])
 	if found.staged, err = c.readStage(ctx, name); err != nil {
-		return nil, fmt.Errorf("reading ConfigMap %s/%s, which contains an interrupted write: %w: restore it, or remove the annotation %s of %s to keep the current files",
+		return nil, fmt.Errorf("reading ConfigMap %s/%s, which contains an interrupted write: %w: restore this ConfigMap, or remove the annotation %s of %s to keep the current files",
 			c.namespace, name, err, stageAnnotation, c.where())
 	}
 	if err := found.staged.applyTo(found.files); err != nil {
-		return nil, fmt.Errorf("%w: remove the annotation %s of %s to keep the current files, or restore this one", err, stageAnnotation, c.where())
+		return nil, fmt.Errorf("%w: remove the annotation %s of %s to keep the current files, or restore the ConfigMap of the interrupted write", err, stageAnnotation, c.where())
 	}
 	return found, nil
 }

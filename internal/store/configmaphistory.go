@@ -29,7 +29,7 @@ const outcomeSuffix = "-outcome"
 
 // keepHint is the hint for an invalid record of a change, whose ConfigMap also names the
 // previous change.
-const keepHint = "restore it from a backup; if it is lost, keep its ConfigMap: without it, the changes before it cannot be found"
+const keepHint = "restore the record from a backup; if the record is lost, keep its ConfigMap: without this ConfigMap, numaform cannot find the earlier changes"
 
 // record returns an immutable ConfigMap of the history, without data.
 func (c *ConfigMap) record(name, part, id string) *corev1.ConfigMap {
@@ -162,7 +162,7 @@ func (c *ConfigMap) entry(ctx context.Context, records map[string]*corev1.Config
 	where := "ConfigMap " + c.namespace + "/" + name
 	if m == nil {
 		return entry, "", fmt.Errorf("reading the record %s: %w: restore it from a backup; if it is lost, replace its ID in the annotations "+
-			"of ConfigMap %s with the ID of the change before it", where, fs.ErrNotExist, from)
+			"of ConfigMap %s with the ID of the previous change", where, fs.ErrNotExist, from)
 	}
 	previous = m.Annotations[previousAnnotation]
 	if err := decode(where, keepHint, id, []byte(m.Data[recordKey]), &entry.Change); err != nil {

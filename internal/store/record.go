@@ -66,7 +66,7 @@ func (e *RecordError) Error() string {
 func (e *RecordError) Unwrap() error { return e.Err }
 
 // recordHint is the hint for an invalid record in a store without version control.
-const recordHint = "restore it from a backup; if it is lost, move it elsewhere: without it, the history lacks the change or its outcome"
+const recordHint = "restore the record from a backup; if you have none, move the unreadable record elsewhere: the history then lacks the change or its outcome"
 
 // decode decodes a record, which must have the change's ID.
 func decode(where, hint, id string, content []byte, record any) error {

@@ -261,7 +261,7 @@ func (s *Sealed) use(content []byte) (*keyring, error) {
 		return nil, fmt.Errorf("reading the key of the fleet's history in %s: %w: use that version", s.vault, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the key of the fleet's history in %s: %w: restore it; if it is lost, move it elsewhere: "+
+		return nil, fmt.Errorf("reading the key of the fleet's history in %s: %w: restore the key; if it is lost, move the unreadable key elsewhere: "+
 			"the next change creates a new key, and all earlier records become unverified", s.vault, err)
 	}
 	s.mu.Lock()

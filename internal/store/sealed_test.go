@@ -264,7 +264,7 @@ func TestKeyFile(t *testing.T) {
 		content, want string
 		mode          os.FileMode
 	}{
-		"no key":    {"secret\n", "restore it; if it is lost, move it elsewhere", 0o600},
+		"no key":    {"secret\n", "restore the key; if it is lost, move the unreadable key elsewhere", 0o600},
 		"a short":   {`{"format": 1, "key": "AAAA"}`, "not a numaform key", 0o600},
 		"a newer":   {`{"format": 2}`, "a newer numaform wrote it", 0o600},
 		"of others": {`{"format": 1, "key": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}`, "chmod 600", 0o666},

@@ -133,7 +133,7 @@ func (d *decider) read(r *request) (*Pins, *Refusal) {
 	}
 	if r.VCPUs == 0 {
 		return nil, refuse(ReasonVCPUs, "the number of running vCPUs is unknown, but %d pins are declared: "+
-			"this ends when all vCPUs run; otherwise, restart the guest", len(pins.CPUs))
+			"wait until all vCPUs run; if this does not help, restart the guest", len(pins.CPUs))
 	}
 	if r.VCPUs != len(pins.CPUs) {
 		return nil, refuse(ReasonVCPUs, "%d vCPUs are running, but %d pins are declared: restart the guest if its size was changed", r.VCPUs, len(pins.CPUs))

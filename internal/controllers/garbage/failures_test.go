@@ -254,7 +254,7 @@ func TestOutageIsNoFailure(t *testing.T) {
 		w.look("failures")
 		w.wantFate(vm.Name, "there")
 		w.wantRemoved()
-		w.wantEvents("NodeClaim/workers-2000 StateBackendUnreachable: waits: the kubernetes state backend cannot be reached since ")
+		w.wantEvents("NodeClaim/workers-2000 StateBackendUnreachable: waits: the kubernetes state backend has been unreachable since ")
 		if closed := w.unavailable.take(); len(closed) != 0 {
 			t.Errorf("closed %v", closed)
 		}

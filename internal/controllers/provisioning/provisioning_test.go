@@ -407,7 +407,7 @@ func TestPodsReportAnOutage(t *testing.T) {
 	if made, err := w.Provision(t.Context()); err != nil || len(made) != 0 {
 		t.Fatalf("made %v, %v", made, err)
 	}
-	w.wantWaits(t, v1alpha1.ReasonStateBackendUnreachable, corev1.EventTypeWarning, "waits: the kubernetes state backend cannot be reached since ", "web-0")
+	w.wantWaits(t, v1alpha1.ReasonStateBackendUnreachable, corev1.EventTypeWarning, "waits: the kubernetes state backend has been unreachable since ", "web-0")
 	if got := w.told("FailedScheduling"); got != 0 {
 		t.Errorf("%d events report that no host has room", got)
 	}
