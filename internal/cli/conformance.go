@@ -42,13 +42,13 @@ func newConformance(process Process) *cobra.Command {
 		Long: "Send requests to a Proxmox VE cluster and compare the responses with the cases on which numaform's\n" +
 			"simulator and tests are based. The command creates VMs in one pool and one range of VMIDs, and removes\n" +
 			"them, even when interrupted. It creates users, tokens and roles only with the password of root@pam;\n" +
-			"their names begin with numaform-kit. The report contains no secrets, addresses or names of the cluster.\n" +
+			"the names of the users and roles begin with numaform-kit. The report contains no secrets, addresses or names of the cluster.\n" +
 			"The exit code is 0 if the responses matched in all cases that ran, 2 for wrong usage, and 1 otherwise.",
 		RunE: func(command *cobra.Command, _ []string) error { return o.compare(command.Context(), process) },
 	}
 	flags := command.Flags()
 	registerConfig(flags, &o.config)
-	flags.StringVar(&o.region, "region", "", "region of the configuration; required if it has several")
+	flags.StringVar(&o.region, "region", "", "region of the configuration; required if the configuration has several")
 	flags.StringVar(&o.run.Pool, "pool", "", "existing resource pool for the VMs (required)")
 	flags.StringVar(&o.vmids, "vmids", "", "unused range of at least 7 VMIDs, such as 9000-9019 (required)")
 	flags.IntVar(&o.run.Template, "template", 0, "VMID of a template to clone (required)")

@@ -22,7 +22,7 @@ func newDrift(process Process) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "drift",
 		Short: "Compare every VM with its file, and advise how to resolve differences",
-		Long: "Compare every VM with its file, and advise how to resolve differences. The command reads all of Proxmox and changes nothing. " +
+		Long: "Compare every VM with its file, and advise how to resolve differences. The command reads all of Proxmox. Without --repair, it changes nothing. " +
 			"With --repair, it reverts differences that an update in place can revert while the VM runs, as a planned and checked change. " +
 			"It never replaces a VM. With --every, it repeats until it is interrupted; a failure is reported and does not end it.",
 		RunE: func(command *cobra.Command, _ []string) error {

@@ -40,7 +40,7 @@ func newInit(process Process) *cobra.Command {
 		Use:   "init",
 		Short: "Write numaform.yaml, and print the commands that create numaform's user in Proxmox",
 		Long: "Ask a few questions; write numaform.yaml, a README.md with the next commands and, in manifests/, a ProxmoxNodeClass, a NodePool and example pods; and print pveum commands that create the roles, user, token and pool with the fewest privileges on " +
-			"each path, for Proxmox VE 8 and 9. Each question is also a flag; without a terminal, a missing flag has its default. The command never overwrites a file. " +
+			"each path, for Proxmox VE 8 and 9. Each question has a flag; without a terminal, a missing flag has its default. The command never overwrites a file. " +
 			"The printed commands print only the token's secret: write it to a separate file, never to numaform.yaml. " +
 			"With --discover-token-file, the command reads your Proxmox with an existing API token, proposes values, and checks each answer.",
 		Example: "  numaform init                                                          # asks questions\n" +

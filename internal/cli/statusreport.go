@@ -111,8 +111,8 @@ func (r *statusReport) addProblems(snapshot *topology.Snapshot) {
 		r.Problems = append(r.Problems, finding.Line())
 	}
 	for _, state := range []struct{ state, fix string }{
-		{vmMissing, "missing from Proxmox: to re-create, run numaform apply; to remove from the fleet, run numaform remove"},
-		{vmStopped, "stopped: start in Proxmox; to remove from the fleet, run numaform remove"},
+		{vmMissing, "missing from Proxmox: to re-create %[1]s, run numaform apply; to remove %[1]s from the fleet, run numaform remove"},
+		{vmStopped, "stopped: start %[1]s in Proxmox; to remove %[1]s from the fleet, run numaform remove"},
 	} {
 		var names []string
 		for i := range r.VMs {
@@ -120,8 +120,12 @@ func (r *statusReport) addProblems(snapshot *topology.Snapshot) {
 				names = append(names, r.VMs[i].Name)
 			}
 		}
+		objects := "them"
+		if len(names) == 1 {
+			objects = "it"
+		}
 		if len(names) > 0 {
-			r.Problems = append(r.Problems, doctor.Places(names)+": "+state.fix)
+			r.Problems = append(r.Problems, doctor.Places(names)+": "+fmt.Sprintf(state.fix, objects))
 		}
 	}
 	if len(r.Unfinished) > 0 {

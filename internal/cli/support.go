@@ -44,7 +44,7 @@ func newSupportBundle(process Process) *cobra.Command {
 		Short: "Collect version, configuration, checks, topology, plans, history and logs in an archive, without secrets",
 		Long: "Write a tar.gz with the version, the configuration, the report of doctor, the topology of the hosts, the fleet's files, its " +
 			"history, the resources of local states and, with --kubeconfig, ScalePlans, ProxmoxNodeClasses and the controller's logs. " +
-			"Secrets are left out: the archive contains no token, password, key, kubeconfig, Secret, seed or attribute of a state. It does contain " +
+			"Secrets are left out: the archive contains no token, password, key, kubeconfig, Secret or seed, and of the resources in a state only address, VMID, name, host and status. It does contain " +
 			"names and addresses of hosts and VMs: review it before you send it. A part that cannot be read is listed in errors.txt. The command changes nothing.",
 		Example: "  numaform support-bundle                                       # numaform-support-TIME.tar.gz\n" +
 			"  numaform support-bundle bundle.tar.gz --kubeconfig ~/.kube/config",

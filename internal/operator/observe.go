@@ -82,12 +82,12 @@ func (o *onlooker) States(ctx context.Context) ([]scaler.VMState, error) {
 
 // Ensure is never called, because Up allows nothing.
 func (o *onlooker) Ensure(context.Context, []scaler.Request) ([]fleet.VM, error) {
-	return nil, fmt.Errorf("reserving vms: this controller only observes")
+	return nil, fmt.Errorf("reserving vms: this controller only observes: start it with --mode apply")
 }
 
 // Wake is never called, because MayWake allows nothing.
 func (o *onlooker) Wake(context.Context, ...fleet.Key) ([]fleet.VM, error) {
-	return nil, fmt.Errorf("waking vms: this controller only observes")
+	return nil, fmt.Errorf("waking vms: this controller only observes: start it with --mode apply")
 }
 
 // Remove does nothing.

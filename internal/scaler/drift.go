@@ -401,7 +401,7 @@ func (c *comparison) classifyOwn(found *VMDrift, guest located) {
 // this: neither an update in place nor a new VM is the right fix.
 var manualEdits = []struct{ attribute, why, back string }{
 	{"name", "a person renamed it", "qm set VMID --name NAME"},
-	{"protection", "a person protected it: neither numaform nor anyone else can remove it", "qm set VMID --protection 0"},
+	{"protection", "a person protected it: Proxmox refuses to remove it until the protection is removed", "qm set VMID --protection 0"},
 	{"started", "a person stopped it, or it shut down or crashed", "qm start VMID"},
 }
 
@@ -436,7 +436,7 @@ func (d *VMDrift) chooseRemedy(planned *evidence, guest located) {
 		if d.Class == DriftNone {
 			d.Class = DriftRepairable
 		}
-		d.Advice = strings.TrimPrefix(d.Advice+"; `numaform drift --repair` reverts the differences while it runs", "; ")
+		d.Advice = strings.TrimPrefix(d.Advice+"; `numaform drift --repair` reverts the differences while the VM runs", "; ")
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 // ErrFleetChanged is returned by Apply if the fleet's files or history have changed since
 // the change was proposed.
-var ErrFleetChanged = errors.New("the fleet's files or history changed since this was planned: plan again")
+var ErrFleetChanged = errors.New("the fleet's files or history have changed since this change was planned: plan again")
 
 // ErrNotRead is returned until the fleet's files have been read.
 var ErrNotRead = errors.New("the fleet's files have not been read yet: numaform retries until they are")

@@ -177,7 +177,7 @@ const maxState = 256 << 20
 
 // removeRecord is the hint for the record of an engine's run. Without the record, a lock
 // that the run left on a state is not known to be stale.
-const removeRecord = "remove it after checking that no older numaform runs; if that left a lock on a state, the next plan reports it with the fix"
+const removeRecord = "remove it after checking that no older numaform runs; if an older numaform left a lock on a state, the next plan reports the lock and the fix"
 
 // RelicError reports why a file of an older version cannot be migrated.
 type RelicError struct{ Path, Problem, Hint string }

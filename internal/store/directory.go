@@ -311,11 +311,11 @@ func checkOwner(where string, have, files generator.Files) error {
 	return nil
 }
 
-// checkPaths refuses paths outside of the fleet.
+// checkPaths refuses paths outside the fleet.
 func checkPaths(where string, files generator.Files) error {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if !fs.ValidPath(name) {
-			return fmt.Errorf("writing fleet file %q: the path is outside of %s: nothing was written", name, where)
+			return fmt.Errorf("writing fleet file %q: the path is outside %s: nothing was written", name, where)
 		}
 	}
 	return nil

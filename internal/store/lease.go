@@ -69,7 +69,7 @@ func (c *ConfigMap) Lock(ctx context.Context) (unlock func() error, err error) {
 		if !l.lost {
 			l.record.HolderIdentity = ""
 			if err := l.update(ctx); err != nil && !l.lost {
-				return fmt.Errorf("unlocking fleet %s: it expires in %s: %w", c.where(), leaseDuration, err)
+				return fmt.Errorf("unlocking fleet %s: the lock expires in %s: %w", c.where(), leaseDuration, err)
 			}
 		}
 		if l.lost {

@@ -211,7 +211,7 @@ func (d *Directory) execute(steps ...step) (err error) {
 
 // edited adds a hint to the error about a file that was edited after an interrupted write.
 func (d *Directory) edited(err error) error {
-	return fmt.Errorf("%w: remove %s to keep the current files, or restore this one from version control", err, d.stagedPath())
+	return fmt.Errorf("%w: remove %s to keep the current files, or restore the fleet file from version control", err, d.stagedPath())
 }
 
 // currentContent returns the content of a regular file, or nil if it does not exist. It

@@ -33,7 +33,7 @@ func (c *checker) config(config *tfjson.Config) {
 	root := config.RootModule
 	for _, r := range root.Resources {
 		if r != nil {
-			c.deny(RuleConfig, r.Address, "the fleet directory declares it outside of numaform's modules: move it to a separate directory and state")
+			c.deny(RuleConfig, r.Address, "the fleet directory declares it outside numaform's modules: move it to a separate directory and state")
 		}
 	}
 	for name := range root.Outputs {

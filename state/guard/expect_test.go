@@ -320,7 +320,7 @@ func TestCheckVMIDs(t *testing.T) {
 	}
 }
 
-// TestCheckRange checks that all changes of VMs outside of vmid_range are denied.
+// TestCheckRange checks that all changes of VMs outside vmid_range are denied.
 func TestCheckRange(t *testing.T) {
 	t.Parallel()
 	for name, asked := range intents() {
@@ -331,7 +331,7 @@ func TestCheckRange(t *testing.T) {
 			t.Errorf("%s inside: got\n%s", name, v)
 		}
 		asked.VMIDs = fleet.VMIDRange{Lower: 3000, Upper: 3999}
-		if v := guard.Check(plan, asked, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleIntent, "outside of vmid_range, 3000 to 3999") {
+		if v := guard.Check(plan, asked, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleIntent, "outside vmid_range, 3000 to 3999") {
 			t.Errorf("%s outside: got\n%s", name, v)
 		}
 	}

@@ -57,7 +57,7 @@ type Intent struct {
 	// Targeted is set for a plan restricted to the targets: it cannot change anything
 	// else, so it may lack the rest.
 	Targeted bool `json:"targeted,omitempty"`
-	// VMIDs is numaform's range: changes of VMs outside of it are denied. The zero value
+	// VMIDs is numaform's range: changes of VMs outside it are denied. The zero value
 	// allows all VMIDs.
 	VMIDs fleet.VMIDRange `json:"-"`
 	// Claims are the CPUs that belong to guests, from a fresh reading of the host. A
@@ -155,7 +155,7 @@ func (c *checker) request(op operation, target Target) {
 	case target.VMID < fleet.MinVMID || target.VMID > fleet.MaxVMID:
 		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is not valid in Proxmox: it must be from %d to %d", target.VMID, fleet.MinVMID, fleet.MaxVMID))
 	case c.intent.VMIDs != (fleet.VMIDRange{}) && !c.intent.VMIDs.Contains(target.VMID):
-		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is outside of vmid_range, %d to %d, so the VM is not written to: "+
+		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is outside vmid_range, %d to %d, so the VM is not written to: "+
 			"widen vmid_range in numaform.yaml if the VM is numaform's", target.VMID, c.intent.VMIDs.Lower, c.intent.VMIDs.Upper))
 	case label(target.Address) == "":
 		c.deny(RuleIntent, target.Address, "not the address of a numaform VM: it must be module.<name>."+ResourceType+".node")

@@ -55,7 +55,7 @@ func TestCheckInvariants(t *testing.T) {
 
 		{"output changes", "create", edits{"output_changes.x": map[string]any{"actions": []any{"create"}}}, guard.RuleConfig, "outputs are not allowed"},
 		{"output declared", "create", edits{rootConfig + "outputs.x": map[string]any{}}, guard.RuleConfig, "outputs are not allowed"},
-		{"resource in the root", "create", edits{rootConfig + "resources.+": map[string]any{"address": "data.http.x", "mode": "data"}}, guard.RuleConfig, "outside of numaform's modules"},
+		{"resource in the root", "create", edits{rootConfig + "resources.+": map[string]any{"address": "data.http.x", "mode": "data"}}, guard.RuleConfig, "outside numaform's modules"},
 		{"foreign provider", "create", edits{"configuration.provider_config.proxmox.full_name": "registry.terraform.io/bpg/proxmox"}, guard.RuleConfig, "provider"},
 		{"credentials in the provider", "create", edits{"configuration.provider_config.proxmox.expressions.api_token": map[string]any{"references": []any{"var.t"}}}, guard.RuleConfig, "api_token is set"},
 		{"remote module", "create", edits{call + "source": "git::https://example.com/m.git"}, guard.RuleConfig, "outside the fleet"},

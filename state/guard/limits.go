@@ -177,7 +177,7 @@ func (t *tally) breaker(change *count, recent []Event) {
 		t.findings = append(t.findings, Finding{
 			Rule: RuleBreaker, Decision: NeedsApproval, Host: host,
 			Message: fmt.Sprintf("the last %d changes that create VMs%s failed, and after %d failures creates need approval: "+
-				"fix the cause, then approve; the next change that creates VMs successfully resets this", failures, where, limit),
+				"fix the cause, then approve; the next change that successfully creates VMs resets the count of failures", failures, where, limit),
 		})
 	}
 	if failures := consecutiveFailures(recent); failures >= limit {
