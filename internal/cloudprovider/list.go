@@ -197,7 +197,7 @@ func (v *guestView) doubt(at guestID) string {
 		return fmt.Sprintf("region %s was not read: run numaform status for the reason; "+
 			"if the region is not under clusters in numaform.yaml, add it, or delete its remaining guests manually", at.region)
 	case !quorate:
-		return fmt.Sprintf("region %s has lost its quorum: bring its hosts back", at.region)
+		return fmt.Sprintf("region %s has lost its quorum: start its offline hosts", at.region)
 	case v.unread[at]:
 		return fmt.Sprintf("guest %d of region %s is on a host that cannot be read: run numaform status for the reason; "+
 			"remove the host from the Proxmox cluster only if it is permanently lost", at.vmid, at.region)

@@ -93,7 +93,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: bob}]
 func RunCluster(ctx context.Context, config ClusterConfig) (err error) {
 	screen, inner := onScreen(config.Config)
 	config.Config = inner
-	say(config.Stdout, "A Kubernetes control plane, three Proxmox hosts, and numaform with the rights of its chart")
+	say(config.Stdout, "A Kubernetes control plane, three Proxmox hosts, and numaform with the permissions of its chart")
 	preparing := screen.Start("starting etcd, kube-apiserver, Proxmox and the controller", 0)
 	w, err := openWorld(ctx, config)
 	preparing.Stop()
@@ -190,7 +190,7 @@ func (w *world) join(ctx context.Context) error {
 	if err := exclusive(nodes); err != nil {
 		return err
 	}
-	fmt.Fprintln(w.Stdout, "\nnumaform-agent on each host pins every vCPU to one of these CPUs, and keeps other guests off. numaform has an API\n"+
+	fmt.Fprintln(w.Stdout, "\nnumaform-agent on each host pins every vCPU to one of these CPUs, and keeps other guests off these CPUs.\nnumaform has an API "+
 		"token for Proxmox, not root's password.")
 	return nil
 }

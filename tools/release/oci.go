@@ -148,7 +148,7 @@ func (c *config) signLayout(file string) error {
 			return err
 		}
 		if len(manifest.Manifests) != 1 {
-			return fmt.Errorf("%s has %d manifests, want one", file, len(manifest.Manifests))
+			return fmt.Errorf("%s has %d manifests, want one: run make release", file, len(manifest.Manifests))
 		}
 		signed := manifest.Manifests[0]
 		payload := simpleSigning{}

@@ -133,7 +133,7 @@ func (c *Controller) decide(ctx context.Context, request *certificatesv1.Certifi
 	if err != nil {
 		verdict = deny(ReasonWrongLogin, "%s: kubelets log in only with the token in their seed", err)
 	} else if facts, err = c.facts(ctx, id, request); errors.As(err, new(*jointoken.UntrustedError)) {
-		verdict = deny(ReasonTokenChanged, "%s: find out who changed it, then delete the NodeClaim of the VM to replace the VM", err)
+		verdict = deny(ReasonTokenChanged, "%s: find out who changed the secret, then delete the NodeClaim of the VM to replace the VM", err)
 	} else if err != nil {
 		return err
 	} else {

@@ -68,7 +68,7 @@ func newCommand() *cobra.Command {
 	flags.StringVar(&o.guestImage, "guest-image", ".tools/guest/image.qcow2", "disk of the templates with --guests qemu")
 	flags.StringVar(&o.guestDir, "guest-dir", "", "directory for disks and serial logs with --guests qemu; empty means a temporary directory")
 	flags.BoolVar(&o.stdin, "stdin", false, "read the cluster from standard input, print the address of the control port, and exit when the input is closed")
-	flags.BoolVar(&o.guestAgents, "guest-agents", false, "guest agents of running VMs respond")
+	flags.BoolVar(&o.guestAgents, "guest-agents", false, "make the guest agents of running VMs respond")
 	cmd.MarkFlagsOneRequired("hosts", "stdin")
 	cmd.MarkFlagsMutuallyExclusive("hosts", "stdin")
 	return cmd
