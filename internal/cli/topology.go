@@ -159,7 +159,7 @@ func agentLines(host *topology.Host, clusterID string) []string {
 		lines[0] = fmt.Sprintf("agent %s, isolation %s, last report %s ago", a.Version, a.Isolation, heard(host))
 	}
 	for _, fault := range agentFaults(host, clusterID) {
-		lines = append(lines, "agent problem: it "+fault)
+		lines = append(lines, "agent problem: the host "+fault)
 	}
 	return lines
 }

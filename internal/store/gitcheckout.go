@@ -66,7 +66,7 @@ func checkGitDir(dir string, info fs.FileInfo) error {
 	case info.IsDir():
 		return checkRegular(at)
 	case !info.Mode().IsRegular():
-		return errors.New(".git is neither a directory nor a regular file")
+		return errors.New(".git is neither a directory nor a regular file: clone the repository again")
 	}
 
 	// In a linked worktree, .git is a file that names a directory, and the file commondir in
@@ -100,7 +100,7 @@ func checkRegular(gitDir string) error {
 	for _, name := range []string{"config", "HEAD", "commondir", "packed-refs", "shallow"} {
 		info, err := os.Stat(filepath.Join(gitDir, name))
 		if err == nil && !info.Mode().IsRegular() {
-			return fmt.Errorf("%s is not a regular file", filepath.Join(gitDir, name))
+			return fmt.Errorf("%s is not a regular file: clone the repository again", filepath.Join(gitDir, name))
 		}
 	}
 	return nil
