@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// tools returns stand-ins for the programs of a Proxmox host. Each call appends a line to
-// $LOG; qm stores the configurations that qm config prints, and fails at the calls that
-// match $FAIL.
+// tools returns stand-ins for the programs of a Proxmox host. Each call except qm config
+// appends a line to $LOG. qm stores the configurations that qm config prints, and fails if
+// its command is $FAIL.
 func tools() map[string]string {
 	return map[string]string{
 		"curl":           `while [ "$1" != -o ]; do shift; done; echo image >"$2"`,

@@ -22,11 +22,12 @@ import (
 
 const groups = "/sys/fs/cgroup"
 
-// hostVariable makes a test binary run the tests that require a separate machine.
+// hostVariable is the environment variable that makes the test binary run the tests that
+// require a separate machine.
 const hostVariable = "NUMAFORM_TEST_HOST"
 
 // hostMain is the first program of such a machine: it mounts the file systems of a host,
-// runs the tests, and powers the machine off.
+// runs the tests, and reboots, at which QEMU exits.
 func hostMain() {
 	fmt.Println("the first program runs")
 	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/run"}, {"tmpfs", "/tmp"}, {"cgroup2", groups}} {
@@ -297,7 +298,7 @@ func inHostHotplug(t *testing.T) {
 }
 
 // inHostInterrupts treats this machine's serial line and its timer as devices of a VM. The
-// kernel moves the first, and refuses to move the second.
+// kernel moves the interrupt of the first, and refuses to move that of the second.
 func inHostInterrupts(t *testing.T) {
 	s := newScene(t)
 	if err := os.Remove(filepath.Join(s.Root, "sys")); err != nil {

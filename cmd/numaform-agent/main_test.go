@@ -24,7 +24,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// agentVariable makes the test binary run the program.
+// agentVariable is the environment variable that makes the test binary run numaform-agent.
 const agentVariable = "NUMAFORM_TEST_AGENT"
 
 func TestMain(m *testing.M) {

@@ -74,7 +74,8 @@ func spoil() map[string]func(*pvesim.Config) {
 	}
 }
 
-// simulate starts a simulated Proxmox, for the rest of the script: simulate KIND.
+// simulate starts a simulated Proxmox with a defect of spoil, for the rest of the script:
+// simulate DEFECT.
 func simulate(t *testing.T) func(*testscript.TestScript, bool, []string) {
 	return func(ts *testscript.TestScript, _ bool, args []string) {
 		config := withAgents(pvesim.Config{Hosts: testenv.Hosts(t)})

@@ -26,7 +26,8 @@ import (
 const mostCommands = 10
 
 // TestFirstNode runs the commands of docs/first-node.md on a simulated Proxmox, whose host
-// the test reaches with ssh and scp of its own. They create a VM and leave nothing behind.
+// the test reaches with ssh and scp of its own. The commands create a VM, and leave
+// nothing in Proxmox except the template.
 func TestFirstNode(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs(filepath.Join("..", ".."))
@@ -167,7 +168,8 @@ func newProvedHost(t *testing.T, root string) *provedHost {
 }
 
 // run runs a command in the user's shell, whose directory, umask and PATH it keeps for the
-// next one, and returns its output. It answers the questions of numaform with yes.
+// next one, and returns its output. To numaform apply and undo, which would ask for
+// approval, it adds --auto-approve.
 func (p *provedHost) run(t *testing.T, command string) string {
 	t.Helper()
 	typed := command

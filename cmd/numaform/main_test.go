@@ -149,7 +149,7 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// valid checks stdout with the published schema of an output: valid NAME.
+// valid validates stdout against the published schema of an output: valid NAME.
 func valid(ts *testscript.TestScript, _ bool, args []string) {
 	schema, err := jsonschema.NewCompiler().Compile(filepath.Join("..", "..", "docs", "schemas", args[0]+".json"))
 	ts.Check(err)
@@ -158,7 +158,7 @@ func valid(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(schema.Validate(value))
 }
 
-// same compares two directories: same DIR DIR.
+// same checks that two directories contain the same files: same DIR DIR.
 func same(ts *testscript.TestScript, _ bool, args []string) {
 	first, second := files(ts, args[0]), files(ts, args[1])
 	if len(first) == 0 {

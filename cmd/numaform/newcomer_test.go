@@ -87,7 +87,8 @@ func proxmoxOf(ts *testscript.TestScript) *pvesim.Server {
 	return server
 }
 
-// shell runs the lines of a file on a host, and stores their output: shell FILE OUT.
+// shell runs the lines of a file on a host, and stores their output if OUT is given: shell
+// FILE [OUT].
 func shell(ts *testscript.TestScript, _ bool, args []string) {
 	var printed strings.Builder
 	for line := range strings.Lines(ts.ReadFile(args[0])) {
@@ -130,7 +131,7 @@ func follow(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// pinsFor configures the agents of all hosts for a cluster: pinsfor CLUSTERID.
+// pinsFor configures the agents of all hosts to pin VMs of a cluster: pinsfor CLUSTERID.
 func pinsFor(ts *testscript.TestScript, _ bool, args []string) {
 	for _, host := range []string{"pve-1", "pve-2", "pve-3"} {
 		ts.Check(hostagent.Set(proxmoxOf(ts), host, hostagent.Agent{Rules: claim.Rules{Clusters: args}}))

@@ -39,12 +39,12 @@ const (
 type State struct {
 	// Paused stops numaform from starting new changes.
 	Paused bool
-	// By is who paused it, or empty if this is unknown or it is not paused.
+	// By is who paused numaform, or empty if this is unknown or numaform is not paused.
 	By string
 	// Evacuated are the hosts from which nodes are moved away and which get no new ones,
 	// sorted.
 	Evacuated []topology.HostID
-	// EvacuatedBy is who requested it last, or empty.
+	// EvacuatedBy is who requested the last evacuation, or empty.
 	EvacuatedBy string
 }
 
@@ -131,7 +131,8 @@ func parse(configMap *corev1.ConfigMap) (State, error) {
 	return state, errors.Join(mistakes...)
 }
 
-// Pause stops numaform from starting new changes. by is who requested it.
+// Pause stops numaform from starting new changes. by is who requested the pause; if
+// numaform is already paused, the recorded user remains.
 func (s *Switch) Pause(ctx context.Context, by string) error {
 	return s.change(ctx, "pausing", func(data map[string]string) {
 		if data[keyPaused] != "true" {
@@ -149,7 +150,7 @@ func (s *Switch) Resume(ctx context.Context) error {
 }
 
 // Evacuate requests that nodes leave a host and that it gets no new ones. by is who
-// requested it.
+// requested the evacuation.
 func (s *Switch) Evacuate(ctx context.Context, host topology.HostID, by string) error {
 	return s.change(ctx, "evacuating "+host.String(), func(data map[string]string) {
 		data[keyEvacuatedBy] = by

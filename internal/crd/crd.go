@@ -61,7 +61,8 @@ var nodeClass = sync.OnceValues(func() (*definition, error) {
 })
 
 // Admit decodes a manifest into a class as an API server does on creation: it sets the
-// defaults of the definition, and reports the invalid fields.
+// defaults of the definition, and returns an error that names the invalid fields. Unlike
+// an API server, it also rejects unknown fields and duplicate keys.
 func Admit(manifest []byte, nc *v1alpha1.ProxmoxNodeClass) error {
 	content, err := yaml.YAMLToJSONStrict(manifest)
 	if err != nil {
@@ -83,7 +84,8 @@ func Admit(manifest []byte, nc *v1alpha1.ProxmoxNodeClass) error {
 	return runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(object, nc, true)
 }
 
-// Validate reports the invalid fields of a class that is already decoded.
+// Validate returns an error that names the invalid fields of a class that is already
+// decoded.
 func Validate(nc *v1alpha1.ProxmoxNodeClass) error {
 	d, err := nodeClass()
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/numaform/numaform/internal/jointoken"
 )
 
-// ClusterConfig configures RunCluster. Sim and Change of the Config are ignored.
+// ClusterConfig configures RunCluster. Sim of the Config must be nil, and Change is
+// ignored.
 type ClusterConfig struct {
 	Config
 	// Tools is the directory with the programs of etcd and Kubernetes.
@@ -88,8 +89,9 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: bob}]
 `
 
 // RunCluster demonstrates numaform's controller with a Kubernetes control plane that it
-// starts on this machine, and stops everything at the end. It returns an error at the first
-// scene with a wrong result.
+// starts on this machine, and stops everything at the end. It stops at the first scene
+// with a wrong result, and returns an error. A problem that a simulated guest reported is
+// also an error.
 func RunCluster(ctx context.Context, config ClusterConfig) (err error) {
 	screen, inner := onScreen(config.Config)
 	config.Config = inner
@@ -173,7 +175,8 @@ func (w *world) deploy(ctx context.Context) error {
 	return printPods(w.Stdout, pods.Items)
 }
 
-// join waits for the pods, and checks the resources of their nodes.
+// join waits until the pods run, prints their nodes, and checks that no two nodes share a
+// CPU.
 func (w *world) join(ctx context.Context) error {
 	w.say("VMs are placed, planned, checked and created; each joins with its own token; pods run")
 	var nodes []nodeRow
@@ -195,7 +198,8 @@ func (w *world) join(ctx context.Context) error {
 	return nil
 }
 
-// empty removes the pods, and waits for the plan that needs approval.
+// empty removes the pods, waits for the plan that needs approval, and checks that no node
+// has been tainted.
 func (w *world) empty(ctx context.Context) error {
 	w.say("The pods are deleted. The removal of their nodes is pending approval: no node is tainted, drained or deleted yet")
 	fmt.Fprintln(w.Stdout, "\n$ kubectl scale deployment web --replicas 0")

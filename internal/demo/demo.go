@@ -33,7 +33,8 @@ type show struct {
 	states *statesim.Server
 }
 
-// Run runs all scenes, and returns an error at the first one with a wrong result.
+// Run runs the scenes in order. It stops at the first one with a wrong result, and returns
+// an error.
 func Run(ctx context.Context, config Config) (err error) {
 	screen, config := onScreen(config)
 	preparing := screen.Start("starting a simulated Proxmox", 0)
@@ -252,7 +253,8 @@ func (s *show) planAgain(ctx context.Context) error {
 	}, "Plans")
 }
 
-// busy deletes the file of a node that runs pods, as a user might by mistake.
+// busy deletes the file of a node that runs pods, as a user might by mistake, checks that
+// apply refuses to remove the node, and reverts the deletion.
 func (s *show) busy(ctx context.Context) error {
 	path, name, err := s.someNode(ctx, "workers")
 	if err != nil {

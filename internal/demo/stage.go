@@ -29,8 +29,9 @@ type Config struct {
 	// Region and Template are the names that the example uses.
 	Region   topology.RegionName
 	Template string
-	// Clusters are the clusterIDs whose VMs numaform-agent pins on the example's hosts. It
-	// keeps other guests off their CPUs. If empty, no agent runs.
+	// Clusters are the clusterIDs whose VMs numaform-agent pins on the example's hosts.
+	// The agent keeps other guests off the CPUs of these VMs. If Clusters is empty, no
+	// agent runs.
 	Clusters []string
 	// Dir is an empty directory to work in.
 	Dir string

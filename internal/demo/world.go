@@ -155,7 +155,7 @@ func (w *world) startController(ctx context.Context) error {
 }
 
 // keepInCluster configures the fleet to be stored in ConfigMaps and the states in Secrets,
-// as the chart does, and how guests reach the cluster.
+// as the chart does. It also configures how guests reach the cluster.
 func (w *world) keepInCluster(kubeconfig string) error {
 	path := filepath.Join(w.Dir, "numaform.yaml")
 	text, err := os.ReadFile(path)
@@ -202,8 +202,8 @@ func (w *world) as(ctx context.Context, user string, want int, args ...string) e
 // waitLimit limits the duration of a scene on a busy machine.
 const waitLimit = 5 * time.Minute
 
-// wait polls ask until nothing is missing and ask returns no error. It returns an error,
-// after waitLimit, with the last missing condition, and if the controller ends.
+// wait polls ask until nothing is missing and ask returns no error. It returns an error if
+// the controller ends, and, after waitLimit, an error with the last missing condition.
 func (w *world) wait(ctx context.Context, what string, ask func(context.Context) (missing string, err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()

@@ -27,8 +27,8 @@ const (
 	ProviderVersion = "0.111.1"
 )
 
-// A hanging engine is interrupted, then killed, before the test binary times out and leaves
-// it running.
+// An engine that hangs is interrupted, then killed, so that the test binary does not time
+// out first and leave the engine running.
 const (
 	timeout = 2 * time.Minute
 	grace   = 30 * time.Second
@@ -111,9 +111,9 @@ func Long(t testing.TB, what string) {
 	}
 }
 
-// EveryCase reports whether a test runs every combination of its parameters, because make
-// nightly set NUMAFORM_NIGHTLY=1. Otherwise the test runs one case of each kind, so that
-// make test fits into its time budget.
+// EveryCase reports whether a test runs every combination of its parameters, because
+// NUMAFORM_NIGHTLY is set, as in make nightly. Otherwise the test runs one case of each
+// kind, so that make test fits into its time budget.
 func EveryCase() bool { return os.Getenv("NUMAFORM_NIGHTLY") != "" }
 
 // Nightly skips the test unless EveryCase. It is for tests that take minutes and repeat a

@@ -23,9 +23,9 @@ import (
 
 // Config is the configuration of all guests. Only Cluster is required.
 type Config struct {
-	// Cluster is a client config that may watch pods, shared by all guests; with
-	// CloudProviderID it also writes nodes. Guests use their own credentials for everything
-	// else.
+	// Cluster is a client config with permission to watch pods, which all guests share.
+	// With CloudProviderID, it also needs permission to write nodes. Guests use their own
+	// credentials for everything else.
 	Cluster *rest.Config
 	// BakedIn returns the join data in the template of a VM that starts without a seed. If
 	// it is nil or returns false, such a VM does not join.
@@ -111,7 +111,8 @@ func New(cfg Config) (*Guests, error) {
 	return &Guests{program: program}, nil
 }
 
-// Run runs the guests until the context ends, and waits until all have ended.
+// Run runs the guests until the context ends, waits until all have ended, and ends the
+// program. Afterwards, only Power and Problems may be called.
 func (g *Guests) Run(ctx context.Context) error {
 	if err := g.program.Call(context.Background(), "POST", "/start", nil, nil); err != nil {
 		return err
@@ -125,7 +126,8 @@ func (g *Guests) Run(ctx context.Context) error {
 	return errors.Join(err, g.program.Close())
 }
 
-// Power handles power events; pass it as pvesim's Config.OnPower.
+// Power handles power events; pass it as pvesim's Config.OnPower. It ignores events after
+// the end of Run.
 func (g *Guests) Power(event pvesim.PowerEvent) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()

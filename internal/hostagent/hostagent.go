@@ -41,9 +41,9 @@ type Agent struct {
 	Isolation agent.Isolation
 	// Version is the agent's version; empty means "1.0.0".
 	Version string
-	// Interval is the time between two rounds of the agents of a cluster: the longest
-	// interval of its agents, but at least half a second. Set it for many hosts, whose
-	// agents slow down the test's machine.
+	// Interval is the time between two rounds of the agent. All agents of a cluster use
+	// the longest of their intervals, and at least half a second. Set it if many agents
+	// would slow down the test's machine.
 	Interval time.Duration
 }
 
@@ -65,8 +65,8 @@ func On(config pvesim.Config, a Agent) pvesim.Config {
 	return Each(config, hosts)
 }
 
-// Each returns the config with these agents, and none on other hosts. They publish when the
-// simulator starts, unless their host is offline, and every five minutes.
+// Each returns the config with these agents, and none on other hosts. The agents publish
+// when the simulator starts, unless their host is offline, and then every five minutes.
 func Each(config pvesim.Config, hosts map[topology.HostName]Agent) pvesim.Config {
 	offline := map[topology.HostName]bool{}
 	for i := range config.Hosts {
@@ -218,9 +218,9 @@ type Guest struct {
 	Refused *claim.Refusal
 }
 
-// Threads runs a round of the agent of the guest's host, and returns the CPUs on which the
-// guest's threads may run according to the simulator. It reports false if the guest does
-// not run.
+// Threads runs a round of the agent of the guest's host, if it has one, and returns the
+// CPUs on which the guest's threads may run according to the simulator. It reports false
+// if the guest does not run.
 func Threads(sim *pvesim.Server, vmid int) (Guest, bool) {
 	as, attached := sim.Attached().(*agents)
 	var h *host
@@ -262,8 +262,8 @@ func on(sim *pvesim.Server, name string, change func(as *agents, h *host) error)
 	return change(as, as.hosts[name])
 }
 
-// Set replaces the configuration of a host's agent, as its administrator would, and
-// publishes.
+// Set replaces the configuration of a host's agent, as its administrator would, starts it
+// with the new one, and publishes.
 func Set(sim *pvesim.Server, name string, config Agent) error {
 	return on(sim, name, func(as *agents, h *host) error {
 		h.config = config
@@ -274,8 +274,8 @@ func Set(sim *pvesim.Server, name string, config Agent) error {
 	})
 }
 
-// Stop stops the agent of a host as if it had stopped the given time ago. Pins remain in
-// effect, and the published status gets old.
+// Stop runs a last round of a host's agent, stops it, and publishes as if it had stopped
+// the given time ago. Pins remain in effect.
 func Stop(sim *pvesim.Server, name string, ago time.Duration) error {
 	return on(sim, name, func(as *agents, h *host) error {
 		h.look()

@@ -77,7 +77,7 @@ func declare(key int, cpus ...int) string {
 	return "50 % of: a note.\n" + fleet.Marker{ClusterID: "prod", Key: fleet.Key(fmt.Sprintf("%032x", key)), Pins: cpus}.String()
 }
 
-// put starts a VM with two vCPUs, and replaces the running VM with that VMID.
+// put starts a VM with two vCPUs. It replaces an existing VM with that VMID.
 func put(t *testing.T, sim *pvesim.Server, vmid int, host, description string) {
 	t.Helper()
 	config := map[string]string{"name": fmt.Sprint(vmid), "cores": "2", "memory": "1024", "description": description}

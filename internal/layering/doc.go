@@ -1,7 +1,7 @@
 // Package layering defines the architecture as a table, and checks a source tree against
 // it. Each package has a floor and imports only packages of lower floors, so every
 // dependency points one way and the planner can be read without the controller. Pure
-// packages import nothing that reads a clock, a disk, a network or the environment.
+// packages use nothing that reads a clock, a disk, a network or the environment.
 //
 // It also limits the size of files and the nesting of functions, and requires one comment
 // per package.

@@ -114,8 +114,8 @@ type Fault struct {
 	// Delay is the time to wait before anything else.
 	Delay time.Duration
 	// Hit is called once for each request that fails: after Delay or, with After, once
-	// Proxmox executed the request. The request waits until Hit returns. Hit must return
-	// when ctx ends, which happens when the client disconnects or the server stops.
+	// Proxmox has executed the request. The request waits until Hit returns. Hit must
+	// return when ctx ends, which happens when the client disconnects or the server stops.
 	Hit func(ctx context.Context, call Call) `json:"-"`
 	// Status and Reason are the response. A status of 595 to 599 has no body.
 	Status int
@@ -154,14 +154,14 @@ func (s *Server) AddFault(f Fault) (remove func()) {
 // SetDelays changes the duration of tasks that start from now on.
 func (s *Server) SetDelays(delays Delays) { s.program.Must("PUT", "/delays", delays, nil) }
 
-// SetHostOnline takes a host off the network, so that requests to its paths return 595, or
-// brings it back. It panics if the host does not exist.
+// SetHostOnline sets whether a host is on the network. If it is not, requests to its paths
+// return 595. It panics if the host does not exist.
 func (s *Server) SetHostOnline(name string, online bool) {
 	s.program.Must("PUT", "/hosts/"+name+"/online", online, nil)
 }
 
-// SetQuorate removes the cluster's quorum, so that writes to its file system fail, or
-// restores it.
+// SetQuorate sets whether the cluster has a quorum. Without it, writes to the cluster's
+// file system fail.
 func (s *Server) SetQuorate(quorate bool) { s.program.Must("PUT", "/quorate", quorate, nil) }
 
 // SetGuestAgents sets whether the guest agents of running VMs with the agent option

@@ -25,12 +25,12 @@ type Dir struct {
 }
 
 // New creates a directory, with a purpose in its name, below the directory for temporary
-// files. It first removes the directories of dead processes.
+// files. It first removes the directories of the user's dead processes.
 func New(purpose string) (*Dir, error) { return in(os.TempDir(), purpose) }
 
-// NewShort creates such a directory for sockets, whose paths are limited: below the
-// directory for temporary files if its path has at most longest bytes, or else in one of
-// the system's default directories.
+// NewShort creates such a directory for sockets, whose paths are limited: in the first
+// writable one of the directory for temporary files, $XDG_RUNTIME_DIR, /tmp, /var/tmp and
+// /dev/shm whose path has at most longest bytes.
 func NewShort(purpose string, longest int) (*Dir, error) {
 	for _, parent := range []string{os.TempDir(), os.Getenv("XDG_RUNTIME_DIR"), "/tmp", "/var/tmp", "/dev/shm"} {
 		if parent == "" || len(parent) > longest {
@@ -81,8 +81,8 @@ func (d *Dir) Remove() error {
 	return errors.Join(os.RemoveAll(d.path), d.lock.Close())
 }
 
-// sweep removes the directories of dead processes. It ignores errors: a remaining directory
-// is harmless.
+// sweep removes the directories of this user's dead processes. It ignores errors: a
+// remaining directory is harmless.
 func sweep(parent string) {
 	marks, err := filepath.Glob(filepath.Join(parent, prefix+"*", lockFile))
 	if err != nil {

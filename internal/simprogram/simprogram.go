@@ -19,7 +19,8 @@ import (
 	"sync"
 )
 
-// environment is the environment of the go command, taken from the process at its start.
+// environment is the environment of the go command: that of this process at its start,
+// without a workspace and without cgo.
 var environment = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
 
 // built caches the paths of the programs by name; each process builds a program once.

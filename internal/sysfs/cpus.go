@@ -100,9 +100,9 @@ func (c *collector) kinds(online topology.CPUSet) map[int]topology.Kind {
 }
 
 // kindsByCapacity returns the kinds of CPUs by capacity, or nil if a capacity is unknown.
-// Equal cores may differ in clock rate, so a new kind starts below four fifths of the
-// largest capacity of the previous kind. The slowest of three or more kinds is low-power,
-// and kinds in between are efficiency.
+// Equal cores can differ in clock rate, so a new kind starts below four fifths of the
+// largest capacity of the previous kind. The fastest kind is performance, the slowest of
+// three or more is low-power, and all others are efficiency.
 func (c *collector) kindsByCapacity(online topology.CPUSet) map[int]topology.Kind {
 	capacity := map[int]int{}
 	for _, id := range online.List() {

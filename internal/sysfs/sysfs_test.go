@@ -125,7 +125,7 @@ func (t tree) fs() fstest.MapFS {
 	return files
 }
 
-// shell runs the script on the tree, or on this machine if it is nil.
+// shell runs the script on the files, or on this machine if files is nil.
 func shell(t testing.TB, files tree) ([]byte, error) {
 	t.Helper()
 	dir := "/"
@@ -172,8 +172,8 @@ func TestThisMachine(t *testing.T) {
 	}
 }
 
-// TestMachines checks that the program and the script read back each machine of
-// topology/machines as written by Linux.
+// TestMachines checks that the program and the script read each machine of
+// topology/machines from the files with which Linux describes it.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	for _, name := range slices.Concat(machines.Names(), machines.Constructed()) {

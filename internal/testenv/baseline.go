@@ -11,7 +11,7 @@ import (
 
 // Baseline returns the directory of the baseline: numaform as of the commit in
 // tools/baseline/commit, in the file numaform, and its chart in charts/numaform. It fails
-// the test if make has not built it.
+// the test if make baseline has not built numaform.
 func Baseline(t testing.TB) string {
 	t.Helper()
 	root := enginetest.ModuleRoot(t)

@@ -24,8 +24,8 @@ const clusterToken = "administrator-of-a-test"
 // startTimeout limits how long a server may take to become ready, on a busy machine.
 const startTimeout = 90 * time.Second
 
-// Cluster is a Kubernetes control plane without nodes: an API server and etcd, and with
-// FullControlPlane also a scheduler and controllers.
+// Cluster is a Kubernetes control plane without nodes: an API server and etcd. A full
+// control plane also has a scheduler and the controllers.
 type Cluster struct {
 	// Config is the client config of an administrator.
 	Config *rest.Config
@@ -81,7 +81,8 @@ func ended(t testing.TB, start func(tools string) (*Cluster, error)) *Cluster {
 	return c
 }
 
-// toolsDir returns the directory in which make builds the servers.
+// toolsDir returns the directory in which make tools builds the servers. Under go test
+// -short, it skips the test.
 func toolsDir(t testing.TB) string {
 	t.Helper()
 	enginetest.Long(t, "a control plane")
@@ -219,7 +220,7 @@ func (c *Cluster) Restart() error {
 	return c.Resume()
 }
 
-// Stop stops the API server and keeps its data: it is unreachable until Resume.
+// Stop stops the API server, which is unreachable until Resume. Its data remains in etcd.
 func (c *Cluster) Stop() error { return c.api.stop() }
 
 // Resume starts a stopped API server.

@@ -49,7 +49,7 @@ func S3(t testing.TB) *Bucket {
 	return b
 }
 
-// Down makes the server refuse all requests, or serve them again.
+// Down sets whether the server refuses all requests, with status 503.
 func (b *Bucket) Down(down bool) { b.down.Store(down) }
 
 // Keys lists the bucket's objects.

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// server is a process that serves requests until it is stopped. It ends with the test
-// binary.
+// server is a process that serves requests until it is stopped. On Linux, it ends with the
+// test binary.
 type server struct {
 	path string
 	// interrupt is the signal for an orderly shutdown.

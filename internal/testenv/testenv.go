@@ -1,8 +1,8 @@
 // Package testenv provides a common environment for the tests of several packages: the
-// engine, the provider, a simulated Proxmox with two hosts, and environment variables
-// without the user's own settings. If something is missing, the test fails. Under go test
-// -short, tests are skipped that need an engine, the provider, a control plane or
-// PostgreSQL.
+// engine, the provider, a simulated Proxmox with two hosts, Kubernetes control planes,
+// servers for states, and environment variables without the user's own settings. If a
+// program is missing, the test that needs it fails. Under go test -short, tests that need
+// an engine, the provider, a control plane or PostgreSQL are skipped.
 package testenv
 
 import (
@@ -38,8 +38,9 @@ func PluginDir(t testing.TB) string {
 }
 
 // CleanEnv returns the part of this process's environment that a program under test needs,
-// as KEY=value. It excludes settings of Terraform, Proxmox, Kubernetes and numaform, and
-// the engine's own settings file is empty.
+// as KEY=value. It excludes the settings of Terraform, Proxmox, Kubernetes and numaform,
+// gives the engine an empty CLI configuration file, and disables its check for new
+// versions.
 func CleanEnv() []string {
 	keep := []string{"HOME", "LANG", "PATH", "TMPDIR", "USER", "GOCOVERDIR"}
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {

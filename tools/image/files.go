@@ -31,7 +31,7 @@ type file struct {
 	mode  fs.FileMode
 	owner int
 	layer int
-	// content, or the source file to read it from.
+	// content is the file's content, or source the file to read it from.
 	content []byte
 	source  string
 }

@@ -1,6 +1,6 @@
-// Command image builds numaform's image of each architecture, without docker: the tree of
+// Command image builds numaform's image for each architecture, without Docker: the tree of
 // its files, and one OCI layout with the images of all architectures in a tar file. The
-// images are reproducible: equal programs give equal bytes. The command does not build
+// images are reproducible: the same inputs give the same bytes. The command does not build
 // programs: make image does.
 package main
 

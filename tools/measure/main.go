@@ -166,7 +166,7 @@ func measure(module fs.FS) (map[string]*pkg, error) {
 }
 
 // countLines counts the lines of a source file: all, blank lines, and lines of code, which
-// are neither blank nor begin with a comment.
+// are not blank and do not begin with a comment.
 func (p *pkg) countLines(source string) {
 	for line := range strings.Lines(source) {
 		line = strings.TrimSpace(line)

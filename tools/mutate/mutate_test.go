@@ -62,8 +62,8 @@ func f(a, b int) (err error) {
 	}
 }
 
-// TestRun changes a package in which one of two functions is tested, and checks which
-// changes survive.
+// TestRun changes a package in which one of two functions is tested, and checks how many
+// changes survive. It also checks that no change is tried if the tests already fail.
 func TestRun(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write := func(name, content string) {

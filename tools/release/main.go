@@ -1,8 +1,8 @@
 // Command release packs the programs, image and chart of a release into a directory:
 // archives, an apt repository, a krew manifest, the chart as an OCI artifact, SBOMs,
-// provenance, checksums and signatures. Equal inputs give equal bytes: it does not use the
-// clock, the user or file times, and its signatures are deterministic. It does not build
-// programs: make release does.
+// provenance, checksums and signatures. The same inputs give the same bytes: it does not
+// use the clock, the user or file times, and its signatures are deterministic. It does not
+// build programs: make release does.
 package main
 
 import (
@@ -22,8 +22,8 @@ type config struct {
 	// root is the root directory of the repository.
 	root string
 	// programs contains a directory of numaform's programs for each platform, such as
-	// linux_amd64, and the directory man with man pages. image contains a directory of the image's programs for each
-	// architecture.
+	// linux_amd64, and the directory man with the man pages. image contains a directory of
+	// the image's programs for each architecture.
 	programs, image string
 	// chart is the packed chart.
 	chart string

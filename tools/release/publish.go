@@ -35,7 +35,8 @@ func publish(args []string) error {
 	return nil
 }
 
-// pushLayout pushes every manifest of a layout under its tag.
+// pushLayout pushes every manifest of a layout under its tag. It returns an error for a
+// tag that is not a release's version.
 func pushLayout(file, repository string) (err error) {
 	dir, err := os.MkdirTemp("", "numaform-release-")
 	if err != nil {

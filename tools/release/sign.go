@@ -33,7 +33,9 @@ type signer struct {
 
 // signerFromEnvironment returns a signer with the keys in COSIGN_PRIVATE_KEY (encrypted
 // with COSIGN_PASSWORD; cosign reads the same variables with env://COSIGN_PRIVATE_KEY) and
-// APT_SIGNING_KEY. It returns nil if neither is set.
+// APT_SIGNING_KEY. It returns nil if neither is set. APT_SIGNING_KEY without
+// COSIGN_PRIVATE_KEY is an error; without APT_SIGNING_KEY, the apt repository is not
+// signed.
 func signerFromEnvironment(env func(string) string) (*signer, error) {
 	text := env("COSIGN_PRIVATE_KEY")
 	if text == "" {
