@@ -1,6 +1,6 @@
 // Package backends_test runs workspaces with real backends: a Kubernetes API server,
-// PostgreSQL, S3, an HTTP state server and local files, in make nightly each with every
-// available engine.
+// PostgreSQL, S3, an HTTP state server and local files. In make nightly, each backend is
+// tested with every available engine.
 package backends_test
 
 import (
@@ -97,8 +97,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// engines returns OpenTofu as built by make and, if installed, Terraform from PATH, because
-// it cannot be built from modules.
+// engines returns OpenTofu as built by make and, if it is on PATH, Terraform, which cannot
+// be built from modules.
 func engines(t testing.TB) []*state.Engine {
 	t.Helper()
 	built, err := filepath.Abs(filepath.Join("..", "..", ".tools", "bin", "tofu"))

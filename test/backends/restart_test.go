@@ -14,8 +14,8 @@ import (
 )
 
 // TestRestartDuringApply restarts PostgreSQL during an apply, which releases the lock,
-// while a second checkout of the fleet tries to apply. No resource is lost, whichever ends
-// first.
+// while a second checkout of the fleet tries to apply. It checks that no resource is lost,
+// whichever of the two ends first.
 func TestRestartDuringApply(t *testing.T) {
 	t.Parallel()
 	for turn, name := range []string{"the first ends first", "the second ends first"} {

@@ -86,7 +86,7 @@ func (r *root) root(host topology.HostID) string {
 	return filepath.Join(r.dir, filepath.FromSlash(generator.RootDir(host)))
 }
 
-// config returns the configuration of the workspace of the root's host.
+// config returns the configuration of a host's workspace.
 func (r *root) config(t testing.TB, host topology.HostID) state.Config {
 	t.Helper()
 	config := state.Config{

@@ -78,12 +78,12 @@ type planned struct {
 	env     []string
 }
 
-// plannedVMs is the number of VMs on its host.
+// plannedVMs is the number of VMs in a planned fleet.
 const plannedVMs = 10
 
 // BenchmarkPlanAgainstBaseline compares the CPU time of a plan, including its engine and
-// provider, with the baseline. Both programs alternately plan their own fleets of equal
-// VMs.
+// provider, with that of a plan of the baseline. The two programs take turns; each plans
+// its own fleet of the same VMs.
 func BenchmarkPlanAgainstBaseline(b *testing.B) {
 	current := filepath.Join(b.TempDir(), "numaform")
 	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", current, "github.com/numaform/numaform/cmd/numaform")

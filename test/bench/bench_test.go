@@ -10,9 +10,9 @@
 //	go test ./test/bench -run '^$' -v -rounds 1 -bench 'Road/(idle-20|remove-20|burst-200|plus-one-at-200)'
 //
 // A benchmark fails if a figure other than a wall-clock time is more than 10 % above the
-// committed figure for the same kind of machine in testdata/figures.json. With -update, it
-// writes that file instead; then `go test ./test/bench -run Readme -update` updates the
-// table of docs/performance.md.
+// committed figure for the same kind of machine in testdata/figures.json, apart from noise
+// in small figures. With -update, it writes that file instead; then `go test ./test/bench
+// -run Readme -update` updates the table of docs/performance.md.
 package bench_test
 
 import (
@@ -40,8 +40,8 @@ var sizes = []struct{ vms, hosts int }{{10, 1}, {100, 5}, {1000, 50}, {5000, 100
 // smallest fleet, in CPU time and in the provider's calls: docs/adr/0004 has the figures.
 const maxGrowth = 1.3
 
-// repetitions is the number of runs of each measurement. The result is the minimum, because
-// other load on the machine only adds to it.
+// repetitions is how often a cost is measured. The result is the minimum of each time,
+// because other load on the machine only adds to it.
 const repetitions = 6
 
 // cost is the cost of adding one VM.
@@ -189,7 +189,8 @@ func children(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// propose places VMs on hosts and returns the change that creates them.
+// propose places the given number of VMs on each of the hosts, and returns the change that
+// creates all of them.
 func (f *fixture) propose(b *testing.B, snapshot *topology.Snapshot, vms int, hosts ...topology.HostID) *scaler.Change {
 	b.Helper()
 	current, _, err := f.scaler.Fleet(b.Context())
@@ -214,7 +215,8 @@ func (f *fixture) propose(b *testing.B, snapshot *topology.Snapshot, vms int, ho
 	return change
 }
 
-// BenchmarkSnapshot reads a whole Proxmox cluster.
+// BenchmarkSnapshot reads a whole Proxmox cluster. It fails if this takes too many calls
+// in total or at once, or if a call writes.
 func BenchmarkSnapshot(b *testing.B) {
 	for _, size := range sizes {
 		b.Run(fmt.Sprintf("vms=%d/hosts=%d", size.vms, size.hosts), func(b *testing.B) {

@@ -49,7 +49,8 @@ type cluster struct {
 	api   client.WithWatch
 	dir   string
 	hosts []topology.Host
-	// kubeconfig contains the controller's credentials, log its output, and stop stops it.
+	// kubeconfig is the path of the controller's kubeconfig, log contains its output, and
+	// stop stops it.
 	kubeconfig string
 	args       []string
 	log        *stampedLog
@@ -138,8 +139,8 @@ func newCluster(b *testing.B, bed testbed) *cluster {
 // auditLog returns the path of the file in which the API server records requests.
 func (c *cluster) auditLog() string { return filepath.Join(c.dir, "audit.log") }
 
-// install creates the objects of the chart, except those of the controller's Deployment,
-// and returns the controller's kubeconfig.
+// install creates the objects of the chart, except the Deployment and those that affect
+// only its pods, and returns the path of the controller's kubeconfig.
 func (c *cluster) install(chart testenv.Chart) string {
 	c.b.Helper()
 	objects := slices.DeleteFunc(testenv.RenderChart(c.b, chart), func(o *unstructured.Unstructured) bool {
@@ -341,7 +342,7 @@ func (c *cluster) settle() {
 	}
 }
 
-// restore deletes pods and VMs that were created since settle.
+// restore resets the delays, and deletes the pods and VMs that were created since settle.
 func (c *cluster) restore() {
 	c.b.Helper()
 	c.sim.SetDelays(pvesim.Delays{})

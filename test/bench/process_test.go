@@ -15,7 +15,8 @@ const (
 	// tick is the unit of CPU time in /proc.
 	tick = 10 * time.Millisecond
 	// sampleInterval is the interval between samples. The CPU time of a process is exact
-	// once its parent waited for it; samples only divide it between engine and provider.
+	// once its parent has waited for it; samples only divide it between engine and
+	// provider.
 	sampleInterval = 20 * time.Millisecond
 )
 
@@ -58,8 +59,8 @@ type sampler struct {
 	providers time.Duration
 }
 
-// newSampler starts a sampler that reads a process and its descendants until ctx ends. It
-// closes done when it ends.
+// newSampler starts a sampler that reads a process and its descendants until ctx ends.
+// done is closed when the sampler has ended.
 func newSampler(ctx context.Context, pid int) (s *sampler, done <-chan struct{}) {
 	s = &sampler{root: strconv.Itoa(pid), known: map[string]*process{}}
 	s.known[s.root] = &process{}

@@ -133,7 +133,7 @@ func (c *cluster) stopped() int {
 	return n
 }
 
-// restoreStandby deletes the buffer and the pods of wake, and its VMs.
+// restoreStandby deletes the buffer of standby VMs, and the pods and VMs of wake.
 func (c *cluster) restoreStandby() {
 	c.b.Helper()
 	c.sim.SetDelays(pvesim.Delays{})

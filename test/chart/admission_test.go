@@ -16,7 +16,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// as returns a client that impersonates a user.
+// as returns a client that impersonates a user, or an administrator's client if user is
+// empty.
 func as(t *testing.T, user string) client.Client {
 	t.Helper()
 	config := rest.CopyConfig(cluster.Config)
@@ -58,7 +59,8 @@ func scalePlan(name string, more map[string]any) *unstructured.Unstructured {
 	}}
 }
 
-// people binds roles to users: alice may approve plans, bob may only write them.
+// people binds roles to users: alice may approve plans, bob may write plans but not
+// approve them, and victor may only read them.
 func people(t *testing.T) {
 	t.Helper()
 	for _, object := range []client.Object{

@@ -158,7 +158,8 @@ type entry struct {
 	content []byte
 }
 
-// layersOf reads all layers of a manifest, in order.
+// layersOf reads the files in all layers of a manifest, in order, and checks that none has
+// a modification time.
 func layersOf(t *testing.T, files map[string][]byte, layers []descriptor) map[string]entry {
 	t.Helper()
 	tree := map[string]entry{}

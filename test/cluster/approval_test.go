@@ -148,8 +148,8 @@ func TestManualApproval(t *testing.T) {
 	}
 }
 
-// reported checks that a pod has an event with the plan that it waits for, and its NodePool
-// a condition.
+// reported waits until three pods have an event that names the plan for which they wait,
+// and their NodePool has a condition with the same reason.
 func (w *world) reported(plan *v1alpha1.ScalePlan) {
 	w.t.Helper()
 	w.eventually(30*time.Second, func(ctx context.Context) string {
@@ -176,8 +176,8 @@ func (w *world) reported(plan *v1alpha1.ScalePlan) {
 	})
 }
 
-// annotated checks that all NodeClaims and Nodes have annotations with their change and its
-// approver.
+// annotated waits until all NodeClaims and Nodes have annotations with their change, its
+// plan and its approver.
 func (w *world) annotated(approver string) {
 	w.t.Helper()
 	w.eventually(30*time.Second, func(ctx context.Context) string {

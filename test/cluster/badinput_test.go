@@ -338,7 +338,8 @@ func TestVMDeletedByHand(t *testing.T) {
 	w.inOrder(time.Minute)
 }
 
-// claimOf waits for a claim of a pool whose annotation names its VM, and returns the claim.
+// claimOf waits for a NodeClaim of a pool, checks that its annotations name its VM, and
+// returns it.
 func (w *world) claimOf(pool string, limit time.Duration) *karpv1.NodeClaim {
 	w.t.Helper()
 	found := &karpv1.NodeClaim{}

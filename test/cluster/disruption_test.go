@@ -220,7 +220,7 @@ func (w *world) same(want map[string]int) func(context.Context) string {
 	}
 }
 
-// everMade returns the number of VMs that were cloned so far.
+// everMade returns the number of VMs that have been cloned so far.
 func (w *world) everMade() int {
 	made := map[string]bool{}
 	for _, call := range w.proxmox.Calls() {
@@ -374,10 +374,11 @@ func (w *world) usedBy(pool, app string, milliCPU int) {
 	}
 }
 
-// TestConsolidation checks that consolidation packs the pods of ten nodes, each used at 40
-// %, onto the fewest nodes, and replaces another node by a smaller and cheaper one, but not
-// by the smallest, which a NodeOverlay makes expensive. Without pods, a NodePool keeps its
-// minimum number of nodes, and more while a CapacityBuffer requests room.
+// TestConsolidation checks that consolidation packs the pods of ten nodes, each of which
+// is about 40 percent used, onto the fewest nodes, and replaces another node by a smaller
+// and cheaper one, but not by the smallest, which a NodeOverlay makes expensive. Without
+// pods, a NodePool keeps its minimum number of nodes, and more while a CapacityBuffer
+// requests room.
 func TestConsolidation(t *testing.T) {
 	enginetest.Nightly(t)
 	const nodes, pods, milliCPU = 10, 20, 770

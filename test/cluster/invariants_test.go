@@ -347,9 +347,9 @@ func (s *scene) checkStates() {
 	s.lockIsFree()
 }
 
-// lockIsFree waits until no lock is left. The controller may hold the fleet's lock briefly
-// at any time: two seconds after a change in Proxmox outside a plan, such as the removal of
-// a seed, it writes a record.
+// lockIsFree waits until no lock is left. The controller can hold the fleet's lock briefly
+// at any time: two seconds after a change in Proxmox outside a plan, such as the removal
+// of a seed, it writes a record.
 func (s *scene) lockIsFree() {
 	s.t.Helper()
 	s.eventually(20*time.Second, func(context.Context) string {
