@@ -22,9 +22,10 @@ import (
 // slowBoot is the boot time of VMs. It allows an upgrade while a VM boots.
 const slowBoot = 40 * time.Second
 
-// TestMatrixOfTheController upgrades the controller and chart of the baseline while a VM is
-// joining and a change is pending approval, and then downgrades them. It checks that nodes
-// remain, no VM is replaced, and the pending change is not lost.
+// TestMatrixOfTheController upgrades the controller and chart of the baseline while a VM
+// is joining and a change is pending approval, then downgrades both, and upgrades both
+// again. It checks that nodes remain, no VM is replaced, and the pending change is not
+// lost.
 func TestMatrixOfTheController(t *testing.T) {
 	enginetest.Nightly(t)
 	baseline := testenv.Baseline(t)
@@ -129,8 +130,8 @@ func (w *world) upgrade(chart testenv.Chart, program string) {
 	w.controller = w.startProcess()
 }
 
-// uninstall deletes the objects of a chart, because helm deletes objects that the next
-// chart lacks.
+// uninstall deletes the roles and bindings of the installed chart, because helm deletes
+// those that the next chart lacks.
 func (w *world) uninstall() {
 	w.t.Helper()
 	for _, object := range w.granted {
@@ -141,7 +142,7 @@ func (w *world) uninstall() {
 	}
 }
 
-// allReady checks that this number of Nodes are ready.
+// allReady checks that exactly the given number of Nodes is ready.
 func (w *world) allReady(want int) {
 	w.t.Helper()
 	var nodes corev1.NodeList

@@ -139,7 +139,7 @@ func (s *scene) age() {
 
 // trap waits for a point in a change, and holds the process there if possible.
 type trap struct {
-	// sprung waits until the point is reached, and describes it.
+	// sprung describes the point once it is reached, and returns "" until then.
 	sprung func(ctx context.Context) (where string)
 	// free releases the held process.
 	free func()
@@ -196,7 +196,8 @@ exec "$engine" "$@"
 	}
 }
 
-// holdEngine springs before an engine runs a command ("hold"), or after it ("after").
+// holdEngine returns a trap that springs before an engine runs a command ("hold") or after
+// it ("after"), and holds the engine there.
 func holdEngine(when, command string) func(*scene) *trap {
 	return func(s *scene) *trap {
 		s.write(when+"-"+command, "")
@@ -216,8 +217,8 @@ func holdEngine(when, command string) func(*scene) *trap {
 	}
 }
 
-// holdCall springs at a call to Proxmox for which right returns true, and holds the call
-// until its sender is killed or the trap is freed.
+// holdCall returns a trap that springs at a call to Proxmox for which right is nil or
+// returns true, and holds the call until its sender is killed or the trap is freed.
 func holdCall(fault pvesim.Fault, right func(s *scene, call pvesim.Call) bool) func(*scene) *trap {
 	return func(s *scene) *trap {
 		reached, free := make(chan string, 64), make(chan struct{})
@@ -251,7 +252,7 @@ func holdCall(fault pvesim.Fault, right func(s *scene, call pvesim.Call) bool) f
 
 var vmPath = regexp.MustCompile(`^/nodes/[^/]+/qemu/(\d+)`)
 
-// newest returns the last change of the fleet.
+// newest returns the last change of the fleet, or nil.
 func (s *scene) newest() *audit.Entry {
 	entries := s.history()
 	if len(entries) == 0 {

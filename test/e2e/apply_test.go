@@ -107,7 +107,8 @@ func compareVM(t *testing.T, vm fleet.VM, guest pvesim.GuestState, threads pvesi
 	}
 }
 
-// startFaults checks the guests of each host together, with the values in Proxmox.
+// startFaults returns the faults that startcheck finds in the running guests of each host,
+// with their values in Proxmox.
 func startFaults(t *testing.T, stage *demo.Stage) []error {
 	t.Helper()
 	hosts, err := stage.Hosts()

@@ -85,8 +85,8 @@ func vmOf(t *testing.T, stage *demo.Stage, vmid fleet.VMID) fleet.VM {
 	return fleet.VM{}
 }
 
-// intrude applies, and creates the unmanaged VM during a delayed call. It returns a
-// function that reads the original configuration of that VM.
+// intrude runs apply, creates the unmanaged VM during a delayed call, and checks that the
+// apply fails. It returns a function that reads the original configuration of that VM.
 func intrude(t *testing.T, stage *demo.Stage, at holding, skip int, host string) func() string {
 	t.Helper()
 	stage.Sim.AddFault(pvesim.Fault{Method: at.method, Path: at.path, Skip: skip, Delay: holdTime})

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// doorman is the test's side of the shim. Every engine calls it before it starts.
+// doorman is the test's side of the shim. The shim calls the doorman before each start of
+// the engine.
 type doorman struct {
 	listener net.Listener
 	ctx      context.Context //nolint:containedctx // the lifetime of the test

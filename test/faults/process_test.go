@@ -40,7 +40,7 @@ func processes() []process {
 		if err != nil {
 			continue
 		}
-		// pid (name) state parent …, where name may contain anything
+		// pid (name) state parent …, where name can contain anything
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		parent, _ := strconv.Atoi(fields[1])
@@ -68,7 +68,7 @@ func below(pid int) []process {
 	return found
 }
 
-// pids returns the processes of a run that are the victim.
+// pids returns the IDs of the processes of a run that are of the given kind.
 func (r *run) pids(v victim) []int {
 	if v == victimNumaform {
 		return []int{r.cmd.Process.Pid}
@@ -99,7 +99,8 @@ func alive(all []process) []process {
 	return slices.DeleteFunc(all, func(p process) bool { return gone(p.pid) })
 }
 
-// kill kills the victims of a run, waits until they end, and returns them.
+// kill kills all processes of a run that are of the given kind, waits until they end, and
+// returns their IDs.
 func (r *run) kill(v victim) []int {
 	r.w.t.Helper()
 	pids := r.pids(v)
@@ -113,8 +114,8 @@ func (r *run) kill(v victim) []int {
 	return pids
 }
 
-// killWhenSeen kills the first victim that appears. No gate stops the victim, so it may end
-// by itself before the kill.
+// killWhenSeen kills the first victim that appears. No gate stops the victim, so it can
+// end by itself before the kill.
 func (r *run) killWhenSeen(v victim) (pids []int) {
 	r.w.t.Helper()
 	r.w.until("a "+string(v), func() bool {

@@ -42,7 +42,7 @@ func payloads() []payload {
 	}
 }
 
-// spot is a path in the fleet's files where an attacker may write a configuration.
+// spot is a path in the fleet's files where an attacker can write a configuration.
 type spot struct {
 	name string
 	// write writes the text and returns the path.
@@ -117,13 +117,13 @@ func ownHash(f files) (content []byte, hash string) {
 	return nil, ""
 }
 
-// kind is a kind of file that a repository may contain, identified by its path.
+// kind is a kind of file that a repository can contain, identified by its path.
 type kind struct {
 	name, path string
 	// content returns the file's content.
 	content func(w *world) string
 	// passes is set if numaform ignores a regular file of the kind, because any repository
-	// may contain it.
+	// can contain it.
 	passes bool
 }
 
@@ -186,7 +186,8 @@ func kinds() []kind {
 	}
 }
 
-// generated returns attacks for each combination of payload and spot.
+// generated returns an attack for each combination of payload and spot, and the attacks of
+// byKind, inNodeFile and odd.
 func generated() []attack {
 	var attacks []attack
 	for _, s := range spots() {
