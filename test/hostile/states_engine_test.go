@@ -227,7 +227,7 @@ func (v stateValues) readable(edit stateEdit) bool {
 	return slices.Contains(edit.path, "attributes") && was != nil && !isMap && reflect.TypeOf(was) == reflect.TypeOf(edit.value)
 }
 
-// hostileValues are values that an attacker may choose.
+// hostileValues are values that an attacker can choose.
 var hostileValues = []any{
 	"150", 150.0, "pve-1", "cluster", "", nil, true, false, 0.0, -1.0, 1e9,
 	[]any{},

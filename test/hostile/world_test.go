@@ -53,8 +53,8 @@ func baseline(t *testing.T) program {
 
 func current() program { return program{name: "current", path: binary} }
 
-// engines returns the engines to test by name: OpenTofu as built by make, and Terraform
-// from PATH, because it cannot be built from modules.
+// engines returns the engines to test by name: OpenTofu as built by make and, if it is on
+// PATH, Terraform, which cannot be built from modules.
 func engines(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{"tofu": testenv.Engine(t)}
@@ -337,7 +337,7 @@ func nodeOf(file string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "node-"), ".tf")
 }
 
-// mutable returns the files of the world that an attack or numaform may change.
+// mutable returns the files of the world that an attack or numaform can change.
 func mutable() []string { return []string{"home", "fleet", "remote.git"} }
 
 // snapshot records the files, guests and states for restore.

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// KPP is the static node policy of karpenter-provider-proxmox v0.12. It takes CPUs from all
-// NUMA nodes that each have the VM's whole memory free, with the kubelet's allocation and
-// aligned uncore caches, and binds the VM's whole memory on each node with one of its CPUs.
-// With guess, it derives the topology from the name of the CPU model; otherwise it uses the
-// real topology. Two differences from the original: it reserves a share of each node's
-// memory for the host, not only of the total, and it removes a VM that cannot start
-// immediately.
+// KPP is the static node policy of karpenter-provider-proxmox v0.12. It takes CPUs from
+// all NUMA nodes that each have the VM's whole memory free, with the kubelet's allocation
+// and aligned uncore caches, and binds the VM's whole memory on each node with one of its
+// CPUs. With guess, it derives the topology from the name of the CPU model; otherwise it
+// uses the real topology. Two differences from the original: it reserves a share of each
+// node's memory for the host, not only of the total, and it immediately removes a VM that
+// cannot start.
 func KPP(guess bool) Kind {
 	if guess {
 		return Kind{Name: "karpenter-provider-proxmox, own guess", New: newGuessingKPP}

@@ -10,9 +10,9 @@ import (
 // manager's policy best-effort: it uses the narrowest set of NUMA nodes with enough CPUs
 // and memory, and the lowest of equally narrow sets. With alignCaches, it prefers to align
 // CPUs by uncore cache. Three differences from the kubelet: both managers use the same set
-// (the kubelet merges their hints, and may choose CPUs outside the memory's nodes), memory
-// is bound when the VM is placed, and a NUMA node may serve both single-node and multi-node
-// VMs (the memory manager separates these and refuses more).
+// (the kubelet merges their hints, and can choose CPUs outside the memory's nodes), memory
+// is bound when the VM is placed, and a NUMA node can serve both single-node and
+// multi-node VMs (the memory manager separates these and refuses more).
 func Kubelet(alignCaches bool) Kind {
 	name := "kubelet static + best-effort"
 	if alignCaches {

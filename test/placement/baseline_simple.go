@@ -50,7 +50,7 @@ func (p *sequential) Place(vm VM) (Place, bool) {
 
 // MostFreeMemory places a VM on the NUMA node with the most free memory or, if it does not
 // fit, on several nodes in that order. It does not reproduce a particular program:
-// schedulers that consider memory first use it to choose hosts.
+// schedulers that consider memory first choose hosts in this order.
 func MostFreeMemory() Kind {
 	return Kind{Name: "most free memory", New: func(m *Machine) Placer { return &mostFree{newStock(m)} }}
 }

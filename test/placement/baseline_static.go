@@ -12,8 +12,8 @@ import (
 // the unit with the fewest free CPUs. karpenter-provider-proxmox contains a copy.
 //
 // It reproduces a bug on purpose: it treats a core as free if it has as many free CPUs as
-// the machine's average core has CPUs, and then takes all of its CPUs. If cores differ, one
-// of these CPUs may be in use by another VM.
+// the machine's average core has CPUs, and then takes all of its CPUs. If cores differ,
+// one of these CPUs can be in use by another VM.
 type allocation struct {
 	*layout
 	free map[int]bool

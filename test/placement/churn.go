@@ -12,7 +12,7 @@ type Load struct {
 	// Events is the number of arrivals and departures.
 	Events int
 	// Within limits the load including an arriving VM to 80 %. Otherwise only the load
-	// before its arrival is limited, and the load may exceed 80 % with it.
+	// before its arrival is limited, and the load can exceed 80 % with that VM.
 	Within bool
 }
 

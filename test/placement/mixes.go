@@ -72,7 +72,7 @@ func readFlavors(data []byte) ([]Flavor, error) {
 }
 
 // On returns the flavors that fit into one NUMA node and into half of the machine's usable
-// resources. The result may be empty.
+// resources. The result can be empty.
 func (x Mix) On(m *Machine) []Flavor {
 	cpus, memory := m.Usable()
 	var fit []Flavor

@@ -113,7 +113,7 @@ func (p *packing) solve() answer {
 	return packsNot
 }
 
-// fillBin tries every filling of a bin that may lead to a complete packing. before is the
+// fillBin tries every filling of a bin that can lead to a complete packing. before is the
 // filling of the previous bin of equal size. Equal bins are filled in descending order, so
 // that packings do not differ only in the order of bins.
 func (p *packing) fillBin(bin int, slack size, before []int) bool {

@@ -42,9 +42,9 @@ var (
 	there = place{umask: "077", zone: "Asia/Tokyo", user: "anna", touched: "2001-09-09", owner: 65534}
 )
 
-// TestReleaseIsReproducible packs a release twice, from two paths, with other users, umasks
-// and times, with the keys in testdata. It checks that the files are equal, and that
-// signatures and chart are valid.
+// TestReleaseIsReproducible packs a release twice, from two paths, with different users,
+// umasks, time zones and file times, with the keys in testdata. It checks that the files
+// are equal, and that signatures and chart are valid.
 func TestReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
 	programs := smallPrograms(t)

@@ -291,7 +291,8 @@ func (w *world) writeFleet() {
 	w.each(len(w.hosts), func(i int) error { return w.writeHost(model, i, change.AfterFiles) })
 }
 
-// requests places VMs on hosts.
+// requests places the given number of VMs on each of the hosts, and returns the requests
+// for them.
 func (w *world) requests(snapshot *topology.Snapshot, existing []fleet.VM, vms int, hosts []topology.HostID) []scaler.Request {
 	w.t.Helper()
 	p := planner.New(snapshot, existing)
@@ -396,7 +397,7 @@ func (w *world) writeHost(model *fleetsim.Model, i int, files generator.Files) e
 	return w.api.Create(w.t.Context(), secret)
 }
 
-// each calls do for 0 to n-1, some at a time.
+// each calls do for 0 to n-1, up to 16 at a time.
 func (w *world) each(n int, do func(i int) error) {
 	w.t.Helper()
 	var group errgroup.Group

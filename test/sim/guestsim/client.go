@@ -71,8 +71,8 @@ type Request struct {
 }
 
 // RequestCertificate requests the certificate of a node with any name, using the join's
-// token. Kubelet requests its own, but anyone who has the seed can request another. The
-// caller must close the request.
+// token. Kubelet requests the certificate of its own node, but anyone who has the seed can
+// request another node's. The caller must close the request.
 func (j *Join) RequestCertificate(ctx context.Context, node string) (*Request, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

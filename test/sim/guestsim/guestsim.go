@@ -31,9 +31,9 @@ import (
 
 // Config is the configuration of all guests. Only Cluster is required.
 type Config struct {
-	// Cluster is a client config that may watch pods, shared by all guests; with
-	// CloudProviderID it also writes nodes. Guests use their own credentials for everything
-	// else.
+	// Cluster is a client config with permission to watch pods, which all guests share.
+	// With CloudProviderID, it also needs permission to write nodes. Guests use their own
+	// credentials for everything else.
 	Cluster *rest.Config
 	// BakedIn returns the join data in the template of a VM that starts without a seed. If
 	// it is nil or returns false, such a VM does not join.
