@@ -316,7 +316,8 @@ bench-update: ## update the committed figures and docs/performance.md; run it on
 	$(MAKE) bench PKG=./test/bench BENCHFLAGS=-update
 	go test ./test/bench -run TestReadmeShowsTheFigures -update
 
-# Minimizing inputs that are only new would take all of the time for large packages.
+# Minimizing inputs that only increase the coverage would take all of the time for
+# large packages.
 .PHONY: fuzz
 fuzz: ## fuzz every parser, one after another, FUZZTIME each
 	@git grep -oE '^func Fuzz[A-Za-z0-9]+' -- '*_test.go' | sed 's|/[^/]*:func | |' | while read -r dir name; do \
@@ -370,12 +371,12 @@ guest-image: $(KUBELET) $(KUBE_PROXY) ## build the disk of QEMU test guests, fro
 # --- pinned tools -------------------------------------------------------------
 #
 # A stamp holds the hash of a tool's pins, of its flags and of the Go version. It
-# is written, and so the tool built again, only when that hash changes. A build
-# goes to a name of its own and is then renamed: two makes at once are safe.
+# is written, and the tool is built again, only when that hash changes. A build
+# writes to a unique name and is then renamed, so that concurrent makes are safe.
 
 LDFLAGS = -s -w
 
-# Tools are for this machine, but for what goes into the image.
+# Tools are built for this machine, except the programs of the image.
 TARGET = GOOS= GOARCH=
 $(IMAGE_TOFU) $(IMAGE_PROVIDER): TARGET = GOOS=linux GOARCH=$(notdir $(@D))
 
@@ -389,7 +390,7 @@ $(TOFU) $(IMAGE_TOFU): LDFLAGS = -s -w -X github.com/opentofu/opentofu/version.d
 $(TOFU) $(IMAGE_TOFU): $(STAMPS)/tofu
 	$(call build-tool,tools/tofu)
 
-# Kubernetes would call itself v0.0.0.
+# Without these flags, Kubernetes would report the version v0.0.0.
 KUBE_STAMP = k8s.io/component-base/version.git
 KUBERNETES := $(APISERVER) $(SCHEDULER) $(CONTROLLER_MANAGER) $(KUBELET) $(KUBE_PROXY)
 $(KUBERNETES): PACKAGE = k8s.io/kubernetes/cmd/$(@F)
@@ -399,7 +400,8 @@ $(ETCD): PACKAGE = go.etcd.io/etcd/server/v3
 $(CONTROL_PLANE) $(KUBELET) $(KUBE_PROXY): $(STAMPS)/controlplane
 	$(call build-tool,tools/controlplane)
 
-# Helm would call itself v3 and take every cluster for Kubernetes 1.20.
+# Without these flags, helm would report the version v3, and assume
+# Kubernetes 1.20 for every cluster.
 HELM_MODULE = helm.sh/helm/v3
 $(HELM): PACKAGE = $(HELM_MODULE)/cmd/helm
 $(HELM): LDFLAGS = -s -w -X $(HELM_MODULE)/internal/version.version=v$(HELM_VERSION) \

@@ -1,7 +1,7 @@
 // Package modules embeds the OpenTofu and Terraform modules that node files call, in every
-// released version, so that a fleet can be written offline. The engine uses no other modules.
-// The module proxmox-template, in the same directory, is for users' roots and is not
-// embedded. Start at Files, Hash and Released.
+// released version, so that a fleet can be written offline. The engine uses no other
+// modules. The module proxmox-template, in the same directory, is for users' root modules
+// and is not embedded. Start at Files, Hash and Released.
 package modules
 
 import (

@@ -22,7 +22,7 @@ resource "proxmox_download_file" "image" {
   upload_timeout      = 3600
 }
 
-# Properties that require a new template, because clones may share its disks. On its own, the
+# Properties that require a new template, because clones can share its disks. On its own, the
 # provider would change them in place, or ignore a new image.
 resource "terraform_data" "made_of" {
   input = {

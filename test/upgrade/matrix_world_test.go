@@ -324,7 +324,7 @@ func (w *matrixWorld) same(before map[int]string, more int) {
 	}
 }
 
-// settle waits until Proxmox receives no calls for a while, because a provider may outlive
+// settle waits until Proxmox receives no calls for a while, because a provider can outlive
 // its parent.
 func (w *matrixWorld) settle() {
 	w.t.Helper()

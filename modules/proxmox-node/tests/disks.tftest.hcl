@@ -1,4 +1,4 @@
-# Data disks beside the boot disk.
+# Data disks besides the boot disk.
 
 mock_provider "proxmox" {}
 

@@ -1,4 +1,4 @@
-# What every VM of a fleet must have, whatever it is asked for.
+# Settings of every VM, including those that keep the provider from affecting other VMs.
 
 mock_provider "proxmox" {}
 

@@ -1,4 +1,4 @@
-# What must be refused before Proxmox sees it.
+# Invalid inputs that the plan must reject before any request to Proxmox.
 
 mock_provider "proxmox" {}
 

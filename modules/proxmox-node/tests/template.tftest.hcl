@@ -1,4 +1,4 @@
-# What a VM takes over from its template, at creation and never again.
+# Settings that a VM takes from its template, only when it is created.
 
 mock_provider "proxmox" {}
 

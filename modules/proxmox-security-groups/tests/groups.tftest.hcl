@@ -1,4 +1,4 @@
-# Groups become rules, in their order, of this VM and no other.
+# Security groups become rules of this VM only, in the given order.
 
 mock_provider "proxmox" {}
 

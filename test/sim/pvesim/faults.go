@@ -26,8 +26,8 @@ type Fault struct {
 	// Delay is the time to wait before anything else.
 	Delay time.Duration
 	// Hit is called once for each request that fails: after Delay or, with After, once
-	// Proxmox executed the request. The request waits until Hit returns. Hit must return
-	// when ctx ends, which happens when the client disconnects or the server stops.
+	// Proxmox has executed the request. The request waits until Hit returns. Hit must
+	// return when ctx ends, which happens when the client disconnects or the server stops.
 	Hit func(ctx context.Context, call Call) `json:"-"`
 	// Status and Reason are the response. A status of 595 to 599 has no body.
 	Status int
@@ -95,7 +95,8 @@ func (f *Fault) replaces() bool {
 	return f != nil && (f.Status != 0 || f.Hang || f.Disconnect)
 }
 
-// hit calls the fault's Hit if it is due: after is true once Proxmox executed the request.
+// hit calls the fault's Hit if it is due: after is true once Proxmox has executed the
+// request.
 func (l *callLog) hit(ctx context.Context, f *Fault, c *Call, after bool) {
 	if f == nil || f.Hit == nil || f.After != after {
 		return

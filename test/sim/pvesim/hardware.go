@@ -39,8 +39,8 @@ type Machine struct {
 	MemoryMiB int64 `json:"memory_mib,omitempty"`
 }
 
-// CPU is one logical CPU of a host. NUMANode, Socket, Core and L3 are equal for CPUs
-// that share one, and may be Unknown.
+// CPU is one logical CPU of a host. NUMANode, Socket, Core and L3 are equal for CPUs that
+// share one, and can be Unknown.
 type CPU struct {
 	ID       int  `json:"id"`
 	Online   bool `json:"online"`
@@ -195,7 +195,7 @@ func (d *PCIDevice) UnmarshalJSON(data []byte) error {
 func (d *PCIDevice) Functions() []string { return strings.Split(d.Path, ";") }
 
 // Overlaps reports whether one of the device's addresses is among the given addresses.
-// These may omit the domain 0000, or the function, which then matches all functions.
+// These can omit the domain 0000, or the function, which then matches all functions.
 func (d *PCIDevice) Overlaps(addresses string) bool {
 	for given := range strings.SplitSeq(addresses, ";") {
 		if strings.Count(given, ":") == 1 {

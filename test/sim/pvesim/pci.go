@@ -143,7 +143,7 @@ func (g *guest) hostPCIs() ([]hostPCI, error) {
 	return all, nil
 }
 
-// alternatives returns the host's devices that may be assigned to a hostpciN.
+// alternatives returns the host's devices that can be assigned to a hostpciN.
 func (h *host) alternatives(props map[string]string) ([][]string, error) {
 	mapping, address := props["mapping"], props["host"]
 	switch {

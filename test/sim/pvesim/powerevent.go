@@ -22,7 +22,7 @@ type PowerEvent struct {
 	Discs map[string][]byte
 }
 
-// powered calls Config.OnPower with an event, which may be nil. The caller must not hold
+// powered calls Config.OnPower with an event, which can be nil. The caller must not hold
 // the cluster's lock. Tasks hold the guest's lock file, which keeps the events of a guest
 // in order.
 func (s *Server) powered(event *PowerEvent) {

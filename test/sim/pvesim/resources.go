@@ -33,8 +33,8 @@ func clusterResources(r *request) (any, error) {
 	return preRendered(append(bytes.TrimSuffix(out, []byte{','}), ']')), nil
 }
 
-// appendResource appends the guest's entry, from its cache if the guest did not change. The
-// entry contains the pool only for callers with Pool.Audit (pve-manager 9.2.11,
+// appendResource appends the guest's entry, from its cache if the guest has not changed.
+// The entry contains the pool only for callers with Pool.Audit (pve-manager 9.2.11,
 // PVE/API2/Cluster.pm:598-603).
 func (r *request) appendResource(out []byte, g *guest) []byte {
 	c := r.s.state

@@ -156,7 +156,7 @@ func listContent(r *request) (any, error) {
 	return result, nil
 }
 
-// volumeParam returns the full ID of the volume in the path, which may omit the storage.
+// volumeParam returns the full ID of the volume in the path, which can omit the storage.
 func (r *request) volumeParam() (string, *apiError) {
 	volume := r.p["volume"]
 	name, _, ok := strings.Cut(volume, ":")

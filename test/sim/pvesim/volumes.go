@@ -107,8 +107,8 @@ const extent = 4 << 20
 // of ZFSPoolPlugin.pm:367-384, without the option sparse).
 func (st *storage) thick() bool { return st.Type == "lvm" || st.Type == "zfspool" }
 
-// room reports whether size more bytes fit. If blank is set, no data is written. An unknown
-// total is unlimited.
+// room reports whether size more bytes fit. If blank is set, no data is written. A storage
+// whose total is unknown has no limit.
 func (st *storage) room(size int64, blank bool) bool {
 	thin := blank && !st.thick() && st.available() > 0
 	return st.TotalMiB == 0 || thin || st.available() >= size
