@@ -26,8 +26,8 @@ import (
 const mostCommands = 10
 
 // TestFirstNode runs the commands of docs/first-node.md on a simulated Proxmox, whose host
-// the test reaches with ssh and scp of its own. The commands create a VM, and leave
-// nothing in Proxmox except the template.
+// the test reaches with its own versions of ssh and scp. The commands create a VM, and
+// leave nothing in Proxmox except the template.
 func TestFirstNode(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs(filepath.Join("..", ".."))

@@ -21,7 +21,7 @@ const (
 type Violation struct {
 	// Path is a file or a package directory, below the module root.
 	Path string
-	// Problem says what is wrong and how to fix it.
+	// Problem describes what is wrong and how to fix it.
 	Problem string
 }
 

@@ -7,5 +7,5 @@ import "os/exec"
 // lock does nothing: without a lock, concurrent builds only repeat work.
 func lock(string) (unlock func(), err error) { return func() {}, nil }
 
-// detach does nothing: an interrupt from the terminal may end simulators too early.
+// detach does nothing: an interrupt from the terminal can end simulators too early.
 func detach(*exec.Cmd) {}

@@ -42,8 +42,8 @@ EOF
 mkdir -p "$out"
 chmod 644 "$root/DEBIAN/conffiles" "$root/DEBIAN/control"
 
-# With SOURCE_DATE_EPOCH, the same programs yield the same package, independent of the clock and
-# the number of processors.
+# With SOURCE_DATE_EPOCH, the same programs yield the same package, independent of the clock
+# and the number of processors.
 if [ -n "${SOURCE_DATE_EPOCH:-}" ]; then
 	find "$root" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
 fi

@@ -179,9 +179,9 @@ func (w *world) comesBack() {
 }
 
 // TestHostLostAfterClone takes the host down while the provider polls the lock of a clone.
-// The provider polls for half an hour, whatever the response is, and even if the engine
-// asks it to stop. The test checks that the apply is canceled gracefully: completed work is
-// in the state.
+// The provider polls for half an hour, regardless of the response, and even if the engine
+// asks it to stop. The test checks that the apply is canceled gracefully: completed work
+// is in the state.
 func TestHostLostAfterClone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

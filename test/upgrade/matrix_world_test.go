@@ -55,7 +55,7 @@ type matrixWorld struct {
 }
 
 // matrixPods returns pods that need as many nodes as replicas. Existing VMs of the fleet
-// are included, because their Nodes may still join.
+// count among these, because their Nodes can still join.
 func matrixPods(replicas int) string {
 	return fmt.Sprintf(`apiVersion: numaform.dev/v1alpha1
 kind: ProxmoxNodeClass
