@@ -60,7 +60,8 @@ const (
 	// PolicyDedicated pins each vCPU to its own CPU, on whole cores to which no other VM is
 	// pinned if enough are free; see Spec.WholeCores.
 	PolicyDedicated Policy = "Dedicated"
-	// PolicyIsolated pins each vCPU to a thread of its own core, and no VM to the siblings.
+	// PolicyIsolated pins each vCPU to a thread of its own core, and pins no VM to the
+	// siblings.
 	PolicyIsolated Policy = "Isolated"
 )
 

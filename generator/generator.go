@@ -92,10 +92,10 @@ type index struct {
 	Regions       []fleet.Region `json:"regions"`
 }
 
-// Render renders the fleet. The same fleet always gives the same bytes. It writes only the
-// release's modules, which VMs without a module hash call. The modules that older VMs call
-// remain in the fleet's directory. All roots require the release's provider version,
-// because an older one may no longer be available for download.
+// Render renders the fleet. The same fleet always gives the same bytes. Of the modules, it
+// writes only the release's, which VMs without a module hash call. The modules that older
+// VMs call remain in the fleet's directory. All roots require the release's provider
+// version, because an older one may no longer be available for download.
 func (r Release) Render(f fleet.Fleet) (Files, error) {
 	f.Regions = append([]fleet.Region(nil), f.Regions...)
 	f.Hosts = f.AllHosts()

@@ -75,8 +75,9 @@ func hostOf(name string) topology.HostID {
 	return topology.HostID{Region: topology.RegionName(region), Host: topology.HostName(host)}
 }
 
-// Owns reports whether Render wrote a file, by its path and content. It also recognizes the
-// file after an edit or a merge.
+// Owns reports whether Render wrote a file, by its path and content. It recognizes the
+// files of roots and fleet.json even after an edit or a merge, a .gitignore only if it is
+// unchanged, and a module's file by its path alone.
 func Owns(name string, content []byte) bool {
 	switch kindOf(name) {
 	case kindMain:

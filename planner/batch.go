@@ -38,7 +38,7 @@ type hostList struct {
 	size  int
 }
 
-// listOf returns the identity of a slice. All empty slices have the same one.
+// listOf returns the identity of a slice. All empty slices have the same identity.
 func listOf(hosts []topology.HostID) hostList {
 	if len(hosts) == 0 {
 		return hostList{}
@@ -135,7 +135,7 @@ func (b *batch) best(i int) (host int, best plan, ok bool) {
 	return host, verdicts[host].plan, true
 }
 
-// commit places spec i on the host according to the plan.
+// commit places spec i on the host, according to the plan or to a better one from refine.
 func (b *batch) commit(i, host int, p *plan) {
 	s := b.Planner.hosts[host]
 	if !b.own[host] {

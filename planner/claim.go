@@ -109,7 +109,8 @@ func part64(whole int64, i, n int) int64 {
 }
 
 // merge returns the planned claim c of a VM combined with its live claim: the pins and
-// devices of both, and the larger amount of memory and floating vCPUs.
+// devices of both, and the larger amount of memory and, unless the VM is pinned, of
+// floating vCPUs.
 func (c claim) merge(live *claim) *claim {
 	c.pins = union(c.pins, live.pins)
 	if c.ratio > 0 { // a pinned VM does not float, even before its pins are in effect
@@ -124,7 +125,7 @@ func (c claim) merge(live *claim) *claim {
 	return &c
 }
 
-// larger returns the larger of both amounts for each node. Either slice may be nil.
+// larger returns, for each node, the larger of the two amounts. Either slice may be nil.
 func larger[N int | int64](a, b []N) []N {
 	if len(a) < len(b) {
 		a, b = b, a

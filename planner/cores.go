@@ -251,8 +251,8 @@ func (q *search) choosePartial(p *part, odd bool, used map[int]bool) bool {
 }
 
 // takeThreads takes up to most threads of a group's partially allocated cores and returns
-// how many it took. Cores that no other guest uses come first, and among those and the
-// others, the cores with the fewest free threads.
+// how many it took. Cores that no other guest uses come before cores that one uses, and in
+// both sets, the cores with the fewest free threads come first.
 func (q *search) takeThreads(p *part, g, most int) int {
 	var loose []int
 	for _, c := range q.groups[g].cores {

@@ -19,9 +19,9 @@ const (
 	costEfficiency        // vCPUs on efficiency cores, plus twice those on low-power cores
 	costPartial           // whole cores that become partially allocated
 	costSlots             // loss of room for VMs of typical sizes
-	costLeftMin           // CPUs or memory left on the nodes of the plan, whichever
-	costLeftSum           // is less, in parts per million; then the sum of both
-	costLargest           // decrease of the most free CPUs that one node of the host has
+	costLeftMin           // left on the plan's nodes, in parts per million: the lesser of CPUs and memory
+	costLeftSum           // left on the plan's nodes, in parts per million: CPUs plus memory
+	costLargest           // decrease of the largest number of free CPUs on a single node of the host
 	costCrowd             // number of guests on the host
 	costParts
 )
@@ -65,8 +65,8 @@ const (
 )
 
 // roomFor returns the value of free whole cores and memory. VMs with 2 GiB per vCPU count
-// double: most VMs have that size, and room for a larger VM is also room for a smaller
-// one.
+// double: most VMs have that ratio, and room for a VM with more memory is also room for one
+// with less.
 func roomFor(cpus int, memory int64) int64 {
 	memory = max(0, memory)
 	return 2*slots(min(cpus, int(memory/leanMiB))) + slots(min(cpus, int(memory/richMiB)))

@@ -31,7 +31,7 @@ type pciUse struct {
 	uses []int
 }
 
-// newPCIIndex returns nil for a host without mapped devices.
+// newPCIIndex indexes the mapped PCI devices of a host. It returns nil if there are none.
 func newPCIIndex(x *index, host *topology.Host) *pciIndex {
 	if len(host.PCIDevices) == 0 {
 		return nil
@@ -204,7 +204,7 @@ func (p *pciIndex) fits(use *pciUse, m int, shared bool) bool {
 }
 
 // spare returns how many devices of a mapping remain unused, however Proxmox assigns
-// them. It is negative if devices may run short.
+// them. It is negative if devices can run short.
 func (p *pciIndex) spare(use *pciUse, m int) int {
 	left := len(p.available(use, m)) - use.uses[m]
 	for other := range use.uses {
@@ -216,7 +216,7 @@ func (p *pciIndex) spare(use *pciUse, m int) int {
 }
 
 // mayTake returns the maximum number of devices of mapping m that users of another mapping
-// may take.
+// can take.
 func (p *pciIndex) mayTake(use *pciUse, m, other int) int {
 	if use.uses[other] == 0 {
 		return 0
@@ -266,7 +266,8 @@ func (s *state) hasDevices(w *request) bool {
 }
 
 // reach returns the sum of the distances from nodes to the request's devices, beyond the
-// distance within the devices' own NUMA nodes. A device of an unknown node is close to all.
+// distance within the devices' own NUMA nodes. A device whose NUMA node is unknown counts
+// as close to all nodes.
 func (s *state) reach(w *request, nodes []int) int64 {
 	var sum int64
 	lent, _ := s.lend(w)
@@ -299,7 +300,7 @@ func (s *state) deviceText(w *request) string {
 	return text.String()
 }
 
-// deviceGap describes which mapping has no free device for the request.
+// deviceGap describes which mapping has too few free devices for the request, and a fix.
 func (s *state) deviceGap(w *request) gap {
 	_, lacking := s.lend(w)
 	requested := 0

@@ -114,7 +114,7 @@ const (
 	resortUnknown = 1 << iota // siblings are not known
 	resortMixed               // two kinds of core in one VM
 	resortShared              // the sibling of the odd thread belongs to another VM
-	resortUnbound             // memory is bound to no NUMA node
+	resortUnbound             // memory is bound to no single NUMA node
 	resortPartial             // threads of several partially allocated cores
 )
 

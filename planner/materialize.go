@@ -80,7 +80,8 @@ func (s *state) seats(p *plan, w request) []seat {
 }
 
 // cpusOf lists the CPUs of a part: whole cores by L3, then threads of partially allocated
-// cores, then the odd threads. With oneThread, only the first thread of each whole core.
+// cores, then the odd threads. If oneThread is set, it lists only the first thread of each
+// whole core.
 func (s *state) cpusOf(p part, oneThread bool) []int {
 	picks := slices.Clone(p.picks)
 	slices.SortStableFunc(picks, func(a, b pick) int {

@@ -104,9 +104,9 @@ func (p *Planner) Fits(spec fleet.Spec, host topology.HostID) bool {
 	return fits
 }
 
-// Place finds a place for every spec, jointly: the order of specs does not matter, except
-// between equal ones. Placed specs use their resources from then on. Both results are
-// sorted by Index, and every spec is in exactly one of them.
+// Place looks for a place for every spec, jointly: the order of specs does not matter,
+// except between equal ones. Placed specs use their resources from then on. Both results
+// are sorted by Index, and every spec is in exactly one of them.
 func (p *Planner) Place(specs []fleet.Spec) ([]Placed, []Unplaced) {
 	b := newBatch(p, specs)
 	for _, i := range b.order {
@@ -140,7 +140,8 @@ func (p *Planner) Remove(vms ...fleet.VM) {
 }
 
 // Start takes the resources of a standby VM that reserved none, at its own placement, and
-// reports whether they were free. Like Place, it requires exclusive access.
+// reports whether they were free. If not, it changes nothing. Like Place, it requires
+// exclusive access.
 func (p *Planner) Start(vm fleet.VM) bool {
 	host, ok := p.at[vm.Host]
 	if !ok || !p.Fits(vm.Spec, vm.Host) {

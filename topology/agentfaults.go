@@ -55,8 +55,8 @@ func (h *Host) AgentState(clusterID string, now time.Time) AgentState {
 }
 
 // AgentFaults returns the problems with the agent at time now, usually the host's ReadAt,
-// for VMs of the given cluster; if the agent's data is missing or outdated, only that one.
-// Faults that block come first. An empty clusterID matches any cluster.
+// for VMs of the given cluster. If the agent's data is missing or outdated, it returns only
+// that problem. Faults that block come first. An empty clusterID matches any cluster.
 func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	var faults []AgentFault
 	add := func(state AgentState, what, fix string) {

@@ -33,15 +33,15 @@ func dropContradicting(machines []Machine) ([]Machine, []string) {
 	return rest, warnings
 }
 
-// Contradiction returns how the machine contradicts the live sources, a report and
-// counts, or "" if it does not. Merge ignores a machine that does. Counts matter only for a
-// host whose report cannot be read; any difference in the number of online CPUs then is a
-// contradiction.
+// Contradiction describes how the machine contradicts the live sources, or returns "".
+// Merge ignores a machine that contradicts them. The live sources are a report and, for a
+// host whose report cannot be read, counts. Any difference from these counts in the number
+// of online CPUs is a contradiction.
 //
 // A CPU that is offline in the report is not a contradiction. A CPU that came online is,
 // because it may be an unlisted sibling: a source that lists each CPU as its own core would
-// let the planner assign siblings to two VMs. It is none for node-capacity, which lists no
-// siblings.
+// let the planner assign siblings to two VMs. This does not apply to node-capacity, which
+// lists no siblings.
 func (m *Machine) Contradiction(live ...Machine) string {
 	at := slices.IndexFunc(live, func(l Machine) bool { return l.Sources[FactCPUs] == SourceReport })
 	report := at >= 0

@@ -10,7 +10,7 @@ import (
 // Merge combines the facts that several sources report about one host: each fact comes from
 // the best source that has it, in the order of the Source constants. Where sources
 // contradict each other, Merge returns warnings. It ignores a source that contradicts the
-// live host, and makes other doubtful facts unknown, so that no VM is pinned by them.
+// live host, and makes other doubtful facts unknown, so that no pin is based on them.
 func Merge(machines ...Machine) (Machine, []string) {
 	machines, warnings := dropContradicting(machines)
 	merged := Machine{Sources: map[Fact]Source{}}

@@ -61,8 +61,8 @@ func (n numbered) compare(other numbered) int {
 		cmp.Compare(n.number, other.number), cmp.Compare(n.name, other.name))
 }
 
-// follows reports whether a name is the one after another: pve-10 after pve-9, and pve10
-// after pve09, but not pve010 after pve09.
+// follows reports whether n is the name directly after other: pve-10 follows pve-9, and
+// pve10 follows pve09, but pve010 does not.
 func (n *numbered) follows(other *numbered) bool {
 	return n.number >= 0 && n.prefix == other.prefix && n.suffix == other.suffix && n.number == other.number+1 &&
 		n.name == fmt.Sprintf("%s%0*d%s", n.prefix, other.digits, n.number, n.suffix)

@@ -88,7 +88,7 @@ type ScalePlanSpec struct {
 	// +kubebuilder:validation:MaxLength=256
 	Summary string `json:"summary"`
 
-	// VMs are the VMs that are created, changed or removed.
+	// VMs are the VMs that are created, woken, changed or removed.
 	// +optional
 	// +kubebuilder:validation:MaxItems=512
 	// +listType=atomic
@@ -156,7 +156,7 @@ type ScalePlanSpec struct {
 	RejectedBy string `json:"rejectedBy,omitempty"`
 }
 
-// ScaleDirection is the direction of a change: nodes are created or removed.
+// ScaleDirection is the direction of a change, as ScalePlanSpec.Direction describes.
 //
 // +kubebuilder:validation:Enum=Up;Down
 type ScaleDirection string
@@ -167,7 +167,7 @@ const (
 	ScaleDown ScaleDirection = "Down"
 )
 
-// ScalePlanVM is a VM that is created, changed or removed.
+// ScalePlanVM is a VM that is created, woken, changed or removed.
 type ScalePlanVM struct {
 	// Action is the change of the VM.
 	Action ScalePlanAction `json:"action"`
@@ -307,7 +307,8 @@ type ScalePlanStatus struct {
 	// +optional
 	Approver string `json:"approver,omitempty"`
 
-	// DecidedAt is the time at which the plan was approved, rejected, expired or superseded.
+	// DecidedAt is the time at which the plan was approved, was rejected, expired or was
+	// superseded.
 	// +optional
 	DecidedAt *metav1.Time `json:"decidedAt,omitempty"`
 

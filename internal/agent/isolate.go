@@ -58,7 +58,7 @@ func (a *Agent) confinements(r *round, next *State) []Confinement {
 }
 
 // isolate restores the groups that need no confinement and confines the remaining ones. It
-// continues after an error, and returns all of them.
+// continues after an error, and returns all errors.
 func (a *Agent) isolate(r *round) error {
 	forget := func(group string) {
 		delete(a.confined, group)

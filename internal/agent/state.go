@@ -50,8 +50,8 @@ type State struct {
 	Reserved         topology.CPUSet `json:"reserved,omitzero"`
 	// Problem is the error of the last round, except for errors of single guests.
 	Problem string `json:"problem,omitempty"`
-	// Looked is the time of the agent's last recorded round, in seconds since boot. Later
-	// rounds may be up to 15 seconds newer.
+	// Looked is the time of the agent's last recorded round, in seconds since boot. The
+	// last round can be up to 15 seconds newer.
 	Looked float64 `json:"looked,omitempty"`
 }
 

@@ -62,8 +62,9 @@ type Config struct {
 	Cluster Cluster
 	// Snapshot returns a snapshot of Proxmox on which VMs can be placed.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
-	// Recent returns a snapshot that is older and cheaper, for everything else, and must not
-	// be modified; nil means Snapshot, each of which is used once.
+	// Recent returns a snapshot that may be older but is cheaper, for everything except
+	// placing VMs. Callers must not modify it. If Recent is nil, Snapshot is used, and
+	// nothing is cached.
 	Recent func(ctx context.Context) (*topology.Snapshot, error)
 	// Types are the instance types; nil means the default ones.
 	Types []scheduling.InstanceType
@@ -124,8 +125,8 @@ func (c *CloudProvider) GetSupportedNodeClasses() []status.Object {
 	return []status.Object{&v1alpha1.ProxmoxNodeClass{}}
 }
 
-// unhealthyAfter is how long a Node may be unresponsive before it is replaced, if node
-// repair is enabled in Karpenter.
+// unhealthyAfter is how long a Node may be unready or unresponsive before it is replaced,
+// if node repair is enabled in Karpenter.
 const unhealthyAfter = 15 * time.Minute
 
 // RepairPolicies returns the conditions under which a Node is replaced.
@@ -291,9 +292,9 @@ func (e *goneError) Error() string {
 	return fmt.Sprintf("vm %s: not found in the fleet or in Proxmox", e.vm)
 }
 
-// translate converts an error to the type on which Karpenter acts: for a VM that cannot
-// be created, Karpenter deletes the NodeClaim and reschedules its pods; a missing VM
-// completes a deletion; everything else is retried.
+// translate converts an error to the type on which Karpenter acts: if a VM cannot be
+// created or its class is not ready, Karpenter deletes the NodeClaim and reschedules its
+// pods; a missing VM completes a deletion; other errors are retried.
 func translate(err error) error {
 	var room *scheduling.NoRoomError
 	var unusable *unusableError

@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// joined returns a function that reports whether a VM became a Node: its NodeClaim was
-// registered, or a Node has its providerID.
+// joined returns a function that reports whether a VM became a Node: its NodeClaim is
+// registered or, if it has no NodeClaim, the Node with its name has its providerID.
 func joined(live client.Reader) func(ctx context.Context, vm fleet.VM) (bool, error) {
 	return func(ctx context.Context, vm fleet.VM) (bool, error) {
 		var claims karpv1.NodeClaimList

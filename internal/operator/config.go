@@ -20,7 +20,7 @@ type Config struct {
 	// TopologyFile is a nodes-settings.json; empty means none.
 	TopologyFile string `yaml:"topology_file"`
 	// StateDir stores the data of this machine that is not part of the fleet: the engine's
-	// working directories, local states, the clone of a git fleet. It must be outside of
+	// working directories, local states, and the clone of a git fleet. It must be outside
 	// every checkout. By default, Load sets a directory per fleet below
 	// $XDG_STATE_HOME/numaform or $HOME/.local/state/numaform.
 	StateDir string `yaml:"state_dir"`

@@ -16,8 +16,8 @@ import (
 
 // decode decodes the YAML of a configuration, or of one of its keys, into target, over the
 // values already set. The error contains the first duplicate key; or all unknown keys and
-// values of a wrong type; or all values that the decoder would convert silently. Each of
-// them is with its line.
+// values of a wrong type; or all values that the decoder would convert silently. Each fault
+// is reported with its line.
 func decode(text []byte, target any) error {
 	if err := plainyaml.Check(text); err != nil {
 		return err

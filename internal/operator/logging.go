@@ -9,9 +9,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 )
 
-// NewLogger returns a logger for the controller, on top of another one. It logs errors that
-// are only the consequence of a stop at debug level, and does not present Karpenter's
-// relative prices as money.
+// NewLogger wraps base for the controller. At debug level, it logs errors that only follow
+// from a canceled context. It removes the currency from Karpenter's relative prices.
 func NewLogger(base logr.Logger) logr.Logger { return base.WithSink(&sink{base.GetSink()}) }
 
 type sink struct{ logr.LogSink }
@@ -21,7 +20,8 @@ func (s *sink) Info(level int, message string, pairs ...any) {
 	s.LogSink.Info(level, relative(message), relatives(pairs)...)
 }
 
-// Error logs an error, unless it is only the consequence of a stop.
+// Error logs an error. If the error only follows from a canceled context, Error logs it as
+// an informational message, and only at debug level.
 func (s *sink) Error(err error, message string, pairs ...any) {
 	if !stopped(err, message) {
 		s.LogSink.Error(err, relative(message), relatives(pairs)...)

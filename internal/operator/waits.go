@@ -8,8 +8,8 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// waitsOf returns why new nodes of a NodePool wait: because of a limit, for a plan that was
-// not begun yet, for the approval of a reserved VM, or for the state backend.
+// waitsOf returns why new nodes of a NodePool wait: because of a limit, for a plan that has
+// not begun, for the approval of a reserved VM, or for the state backend.
 func waitsOf(pool string, planned []scheduling.Wait, states []scaler.VMState) []scheduling.Wait {
 	var waits []scheduling.Wait
 	for _, wait := range planned {

@@ -52,7 +52,8 @@ func FromObjects(objects []client.Object) *Cluster { return &Cluster{client: new
 func FromClient(c client.Client) *Cluster { return &Cluster{client: c} }
 
 // FromKubeconfig reads a cluster once. If the path or the context is empty, the usual
-// defaults apply. It writes nothing, and does not see later changes of the cluster.
+// defaults apply. It writes nothing. The result does not include later changes of the
+// cluster, except to Secrets.
 func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, error) {
 	config, err := ClientConfig(path, kubeContext)
 	if errors.Is(err, ErrNoKubeconfig) {
@@ -184,7 +185,7 @@ func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VM
 	return used, nil
 }
 
-// HasNodes reports whether there is any Node. A cluster has some; manifests may not.
+// HasNodes reports whether the cluster has any Node. Manifests need not contain one.
 func (c *Cluster) HasNodes(ctx context.Context) (bool, error) {
 	var nodes corev1.NodeList
 	if err := c.client.List(ctx, &nodes); err != nil {

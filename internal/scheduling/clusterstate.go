@@ -136,8 +136,9 @@ func isOurs(ref *karpv1.NodeClassReference) bool {
 	return ref != nil && ref.Group == v1alpha1.Group && ref.Kind == v1alpha1.KindProxmoxNodeClass
 }
 
-// readNodes returns the nodes, setting the provider ID on the nodes of our VMs. A node
-// without a NodeClaim, because no controller runs, is treated as Karpenter's.
+// readNodes returns the nodes, setting the provider ID on the nodes of our VMs. A VM's node
+// that has no NodeClaim, because no controller runs, is treated like a node that Karpenter
+// manages.
 func readNodes(ctx context.Context, c client.Client, vms []*inflight, claimed map[string]bool, now time.Time) ([]*corev1.Node, error) {
 	var list corev1.NodeList
 	if err := c.List(ctx, &list); err != nil {
@@ -195,8 +196,8 @@ func addNodeTaints(node *corev1.Node) {
 const joiningGrace = 10 * time.Minute
 
 // adoptNode sets the labels that a node has because of its VM; a node with a NodeClaim
-// gets them from that. It determines how Karpenter sees the node: as lost, which takes no
-// pods; as joining, whose taints will be removed; or as it reports itself.
+// gets them from the NodeClaim. It determines how Karpenter sees the node: as lost, which
+// takes no pods; as joining, whose taints will be removed; or as it reports itself.
 func adoptNode(node *corev1.Node, vm *inflight, claimed bool, now time.Time) {
 	labels := map[string]string{}
 	if !claimed {

@@ -60,7 +60,7 @@ type PoolReason struct {
 // HostReason explains why a host cannot take a VM for a pod.
 type HostReason struct {
 	Host topology.HostID `json:"host"`
-	// InstanceType is the smallest one that the pod fits, if the host is allowed.
+	// InstanceType is the cheapest one that the pod fits, if the host is allowed.
 	InstanceType string `json:"instance_type,omitempty"`
 	// Reason is empty if the host has room.
 	Reason string `json:"reason,omitempty"`

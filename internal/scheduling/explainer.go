@@ -281,7 +281,8 @@ func (e *explainer) offer(p *pool, t *InstanceType, host topology.HostID) *cloud
 	return e.offered[key]
 }
 
-// mostNames is the maximum number of names in a message, more than the default types.
+// mostNames is the maximum number of names in a message. It exceeds the number of default
+// types.
 const mostNames = 24
 
 // noType returns a message about the requirement that no type on any usable host meets.
@@ -472,8 +473,8 @@ func (e *explainer) refuse(p *pool, t *InstanceType, host topology.HostID) strin
 	return reason
 }
 
-// lacks returns how far the available resources fall short of the requests: 1 for each
-// resource of which nothing is available.
+// lacks returns how far the available resources fall short of the requests: the sum of the
+// missing shares, which are 1 for a resource of which nothing is available.
 func lacks(requests, available corev1.ResourceList) float64 {
 	lack := 0.0
 	for _, name := range slices.Sorted(maps.Keys(requests)) {

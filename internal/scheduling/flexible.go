@@ -23,8 +23,8 @@ const (
 	// file must not use it.
 	flexibleFamily = "flex"
 
-	// liveFlexibleFactor is the factor for the price of an existing Flexible node: it is
-	// replaced if that saves a quarter, not for the next smaller step.
+	// liveFlexibleFactor is the factor for the price of an existing Flexible node: the node
+	// is replaced if that saves a quarter, not for the next smaller step.
 	liveFlexibleFactor = 0.75
 
 	// A ladder has vcpuRungs rungs for each doubling of vCPUs and memoryRungs for each
@@ -70,8 +70,8 @@ func ladder(b v1alpha1.FlexibleBounds) []InstanceType {
 	return types
 }
 
-// rungs returns sizes from least to most, at least step apart and at most each of them per
-// doubling.
+// rungs returns sizes from least to most that are at least step apart. The parameter each
+// is the maximum number of sizes per doubling.
 func rungs(least, most, step, each int64) []int64 {
 	var all []int64
 	power := int64(1) // the largest power of two not above at

@@ -62,8 +62,8 @@ func (t *InstanceType) Family() string {
 	return family
 }
 
-// DefaultInstanceTypes returns the types if no file defines others: 1 to 16 vCPUs with 2
-// (c1), 3 (t1), 4 (s1) or 8 (m1) GiB for each.
+// DefaultInstanceTypes returns the types that apply if no file defines others: 1, 2, 4, 8
+// or 16 vCPUs, with 2 (c1), 3 (t1), 4 (s1) or 8 (m1) GiB for each vCPU.
 func DefaultInstanceTypes() []InstanceType {
 	var types []InstanceType
 	for _, vcpus := range []int{1, 2, 4, 8, 16} {

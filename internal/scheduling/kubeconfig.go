@@ -22,8 +22,8 @@ import (
 var ErrNoKubeconfig = errors.New("reading kubeconfig: neither KUBECONFIG nor ~/.kube/config names a cluster")
 
 // ClientConfig returns the client configuration for a context of a kubeconfig. If the path
-// or the context is empty, the usual ones are used: those of KUBECONFIG and ~/.kube/config,
-// or in a pod, its own cluster.
+// is empty, it uses the files that KUBECONFIG names, or else ~/.kube/config, or else, in a
+// pod, the pod's own cluster. If the context is empty, it uses the current context.
 func ClientConfig(path, kubeContext string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = path

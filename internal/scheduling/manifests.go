@@ -75,7 +75,7 @@ const maxManifest = 256 << 20
 // directories. It is strict: unknown kinds, unknown fields and duplicate objects are
 // errors that name the file and the document in it. It sets the fields that an API
 // server, Karpenter's controllers and a scheduler that found no room would have set, and
-// replaces workloads by the pods that they still lack.
+// replaces workloads with the pods that they still lack.
 func Load(paths []string) ([]client.Object, error) {
 	files, err := findFiles(paths)
 	if err != nil {
@@ -371,7 +371,7 @@ func expected(goType string) string {
 // describeDecodeError returns a decoder's error without the names of Go types.
 func describeDecodeError(err error) string {
 	text := err.Error()
-	// These prefixes of the libraries only state that they were decoding.
+	// The libraries add these prefixes, which only say that decoding failed.
 	for _, prefix := range []string{"error converting YAML to JSON: ", "error unmarshaling JSON: ", "while decoding JSON: ", "json: ", "yaml: "} {
 		text = strings.TrimPrefix(text, prefix)
 	}
@@ -391,8 +391,8 @@ func describeDecodeError(err error) string {
 	return text
 }
 
-// validate makes the checks that an API server would have made, and checks for what would
-// make Karpenter panic or fail silently.
+// validate makes some of the checks of an API server, and rejects values that would make
+// Karpenter panic or fail silently.
 func validate(object client.Object) error {
 	switch o := object.(type) {
 	case *karpv1.NodePool:
@@ -429,7 +429,8 @@ func validate(object client.Object) error {
 }
 
 // validateResources refuses negative amounts, as an API server does: a pod with negative
-// requests would make room for others.
+// requests would make room for other pods. It also refuses memory requests that are not
+// whole bytes, which are probably typing errors.
 func validateResources(spec *corev1.PodSpec) error {
 	for _, group := range []struct {
 		field      string

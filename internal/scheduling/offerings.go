@@ -229,7 +229,7 @@ type nodeOverlay struct {
 // depend on the pods, so the overlays are applied to the types of each decision.
 type overlays []nodeOverlay
 
-// readOverlays returns the valid NodeOverlays, or none unless they are enabled.
+// readOverlays returns the valid NodeOverlays, or none if NodeOverlays are not enabled.
 func readOverlays(ctx context.Context, c client.Client, enabled bool) (overlays, error) {
 	if !enabled {
 		return nil, nil
@@ -370,8 +370,8 @@ func (all overlays) resources() map[corev1.ResourceName]bool {
 	return names
 }
 
-// Extra returns the resources that NodeOverlays add to the node of a pool's VM, which
-// they match by the node's labels.
+// Extra returns the resources that NodeOverlays add to a node of a pool with the given
+// labels. It also considers the labels that the pool gives all of its nodes.
 func (c *Cluster) Extra(ctx context.Context, poolName string, labels map[string]string) (corev1.ResourceList, error) {
 	all, err := readOverlays(ctx, c.client, true)
 	if err != nil || len(all) == 0 {

@@ -73,7 +73,7 @@ func override(m map[string]string, by map[string]v1alpha1.ReservedQuantity) {
 }
 
 // ForClass returns the instance types as nodes of the class have them: with its kubelet
-// reservations and its memory overhead. It ignores families.
+// reservations, maximum number of pods and memory overhead. It ignores families.
 func ForClass(nc *v1alpha1.ProxmoxNodeClass, types []InstanceType) []InstanceType {
 	made := make([]InstanceType, len(types))
 	for i := range types {

@@ -344,7 +344,8 @@ func (s *session) daemonPods(ctx context.Context) ([]*corev1.Pod, error) {
 			pods = append(pods, daemonset.PodForDaemonSet(&sets.Items[i]))
 			continue
 		}
-		// The controller replaces the required node affinity by the node's name.
+		// The DaemonSet controller replaces the required node affinity with the node's
+		// name.
 		pod.Spec.Affinity = sets.Items[i].Spec.Template.Spec.Affinity.DeepCopy()
 		pods = append(pods, pod)
 	}

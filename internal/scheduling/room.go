@@ -174,9 +174,8 @@ func (s *site) take(needs map[volume]int64, times int64) {
 	}
 }
 
-// Place places every spec, like the planner, on hosts whose storage is not full. If a
-// placement turns out to have no room for its disks because of others, the spec is placed
-// again elsewhere.
+// Place places every spec, like the planner, on hosts whose storage is not full. If other
+// placements have taken the room for a VM's disks, Place places its spec again.
 func (s *site) Place(specs []fleet.Spec) ([]planner.Placed, []planner.Unplaced) {
 	var placed []planner.Placed
 	var unplaced []planner.Unplaced

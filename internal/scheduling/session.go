@@ -218,9 +218,9 @@ func (s *session) unjoined() []*inflight {
 	return slices.Concat(s.state.waiting, s.resting(), s.added)
 }
 
-// attempt changes the added VMs and solves again. If a further VM would be needed, fewer
-// pods were placed, or a VM became idle, it reverts the change and returns the given
-// solution.
+// attempt changes the added VMs and solves again. If change returns false, a further VM
+// would be needed, fewer pods were placed, or a VM became idle, it reverts the change and
+// returns the given solution.
 func (s *session) attempt(ctx context.Context, sol *solution, change func() bool) (*solution, error) {
 	added := slices.Clone(s.added)
 	site := s.site.Clone()

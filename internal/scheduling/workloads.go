@@ -32,7 +32,7 @@ type workload struct {
 	claims   []corev1.PersistentVolumeClaim
 }
 
-// expandWorkloads replaces workloads by the pods that they would create, minus their pods
+// expandWorkloads replaces workloads with the pods that they would create, minus their pods
 // that are among the objects. It drops workloads that another one controls, such as a
 // Deployment's ReplicaSets.
 func expandWorkloads(objects []client.Object) ([]client.Object, error) {
@@ -209,7 +209,7 @@ func clusterKinds() []string {
 	}
 }
 
-// setTrue sets unknown conditions to true.
+// setTrue sets conditions that are unknown or missing to true.
 func setTrue(conditions status.ConditionSet, names ...string) {
 	for _, name := range names {
 		if c := conditions.Get(name); c == nil || c.IsUnknown() {
@@ -245,8 +245,8 @@ func defaultPod(pod *corev1.Pod) {
 	}
 }
 
-// defaultNode completes a node with only a capacity, and sets the labels that kubelet
-// sets.
+// defaultNode derives a missing capacity or missing allocatable resources from each other,
+// and sets the labels that kubelet sets.
 func defaultNode(node *corev1.Node) {
 	if len(node.Status.Capacity) == 0 {
 		node.Status.Capacity = node.Status.Allocatable

@@ -107,7 +107,8 @@ type Affinities interface {
 type Kernel struct{}
 
 // Place moves each thread of a VM to its desired CPUs, and returns how many vCPUs it
-// moved. It continues after an error, and returns the first one.
+// moved. It ignores threads that have ended. It continues after any other error, and
+// returns the first one.
 func Place(affinities Affinities, threads []Thread, target Target) (int, error) {
 	moved := 0
 	var first error

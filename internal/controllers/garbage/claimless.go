@@ -59,7 +59,8 @@ func (r *reservations) run(ctx context.Context, v *view) error {
 
 // restoreClaim re-creates the claim of a running Node: the fleet defines what is desired, and
 // claims only use it. So a lost claim moves no pods, and Karpenter drains the Node when
-// it is no longer needed.
+// it is no longer needed. If the NodePool no longer exists, restoreClaim only publishes a
+// warning. It does nothing while numaform is paused or the NodePool is being deleted.
 func (r *reservations) restoreClaim(ctx context.Context, v *view, vm fleet.VM, node *corev1.Node) error {
 	pool := v.pools[vm.Pool]
 	if pool == nil {
@@ -91,7 +92,7 @@ func (r *reservations) restoreClaim(ctx context.Context, v *view, vm fleet.VM, n
 }
 
 // release removes a VM that has neither claim nor Node, after checking with the API
-// server.
+// server. It does nothing while numaform is paused.
 func (c *Config) release(ctx context.Context, v *view, state scaler.VMState) error {
 	vm := state.VM
 	if v.paused || v.nodeOf(vm) != nil {

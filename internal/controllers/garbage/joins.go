@@ -60,8 +60,8 @@ func (j *joins) run(ctx context.Context, v *view) error {
 	return nil
 }
 
-// timedOut reports whether the claim has reached its timeout now, or had when it was
-// deleted.
+// timedOut reports whether the claim has reached its timeout or, for a claim being deleted,
+// had reached it when the deletion began.
 func timedOut(claim *karpv1.NodeClaim, now time.Time) bool {
 	from := claim.CreationTimestamp.Time
 	if registered := claim.StatusConditions().Get(karpv1.ConditionTypeRegistered); registered != nil {

@@ -174,7 +174,7 @@ func (o *Observer) ApplyDone(host topology.HostID, took time.Duration, err error
 	o.applies.WithLabelValues(string(host.Region), result).Observe(took.Seconds())
 }
 
-// QueueDone records that a request has become part of a change.
+// QueueDone records how long a request waited until it became part of a change.
 func (o *Observer) QueueDone(host topology.HostID, waited time.Duration) {
 	o.waits.WithLabelValues(string(host.Region)).Observe(waited.Seconds())
 }
@@ -182,7 +182,7 @@ func (o *Observer) QueueDone(host topology.HostID, waited time.Duration) {
 // Queued records how many VMs wait to be created or removed.
 func (o *Observer) Queued(vms int) { o.queued.Set(float64(vms)) }
 
-// GuardDone records that the guard has checked a change.
+// GuardDone records how long the guard took to check a change.
 func (o *Observer) GuardDone(took time.Duration) { o.guards.Observe(took.Seconds()) }
 
 // DecisionTimed records how long a part of a decision took.
@@ -213,8 +213,8 @@ func (o *Observer) Request(region topology.RegionName) func(method, path string,
 	}
 }
 
-// locks provides the age of the locks for which numaform waits: those that note recorded,
-// and those for which VMs wait.
+// locks provides the age of the locks for which numaform waits: the locks that note
+// recorded, and the locks for which VMs wait.
 type locks struct {
 	config Config
 	age    *prometheus.Desc

@@ -28,7 +28,8 @@ const ReasonWaitingOnNodeClaims = "WaitingOnNodeClaims"
 // maxNamed is the maximum number of NodeClaims named in an event.
 const maxNamed = 5
 
-// finalize removes the finalizer of a class when no NodeClaim refers to it.
+// finalize removes the finalizer of a class if no NodeClaim refers to it. Otherwise it
+// publishes a warning and checks again later.
 func (c *Controller) finalize(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(nc, v1alpha1.FinalizerNodeClass) {
 		return reconcile.Result{}, nil
@@ -79,7 +80,8 @@ func (c *Controller) terminatingClass(ctx context.Context, object client.Object)
 	return []reconcile.Request{{NamespacedName: key}}
 }
 
-// mark writes the class's hash and finalizer.
+// mark writes the class's hash and finalizer. If another version computed the present hash,
+// mark first updates the hashes of the class's NodeClaims.
 func (c *Controller) mark(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) error {
 	stored := nc.DeepCopy()
 	hash := scheduling.ClassHash(nc)
@@ -102,9 +104,9 @@ func (c *Controller) mark(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) er
 }
 
 // rehash sets the hash of this version on the claims of a class. Another version computed
-// theirs from other fields, so the two cannot be compared: without this, an upgrade would
-// replace every node. A claim that had drifted keeps its hash, and so remains drifted,
-// because its drift can no longer be determined.
+// the hashes of the claims from other fields, so they cannot be compared with this
+// version's: without this, an upgrade would replace every node. A claim that had drifted
+// keeps its hash, and so remains drifted, because its drift can no longer be determined.
 func (c *Controller) rehash(ctx context.Context, class, hash string) error {
 	claims, err := c.claims(ctx, class)
 	if err != nil {

@@ -46,7 +46,7 @@ type InPlaceConfig struct {
 }
 
 // InPlace requests that the VMs of each class have its tags, pool, security groups and
-// emulator setting: these change while a VM runs, and replace no node.
+// emulator setting: these can change while a VM runs, without replacing its node.
 type InPlace struct{ config InPlaceConfig }
 
 // NewInPlace returns a controller. It does nothing before its manager starts it.

@@ -139,8 +139,9 @@ func (c *Controller) check(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) m
 	return problems
 }
 
-// metadataProblem returns the problem for an error of Metadata. It is unknown if a retry
-// may succeed without a fix by a person: the API server did not respond, or not properly.
+// metadataProblem returns the problem for an error of Metadata. The condition is unknown if
+// a retry can succeed without a fix by a person: the API server did not respond, or not
+// properly.
 func metadataProblem(err error) problem {
 	var reasoned interface{ ConditionReason() string }
 	reason := v1alpha1.ReasonTemplatesInvalid

@@ -28,7 +28,8 @@ const (
 	reasonRequires = "RequiresNewCapacity"
 )
 
-// buffered counts a CapacityBuffer's pods: with room, with room on new nodes, and without.
+// buffered counts a CapacityBuffer's pods: pods with room on existing nodes or VMs, pods
+// with room on new ones, and pods without room.
 type buffered struct {
 	existing, created, refused int
 	// reason is why the first refused pod has no room.

@@ -61,7 +61,8 @@ type Approvals interface {
 	// Draft creates ScalePlans for the VMs that the last Up did not return. Other
 	// placements may run meanwhile.
 	Draft(ctx context.Context) error
-	// Waits returns why the VMs wait that the last Up and Draft did not allow, with their pods.
+	// Waits returns why the VMs that the last Up and Draft did not allow wait, with their
+	// pods.
 	Waits() []scheduling.Wait
 }
 
@@ -86,7 +87,8 @@ type Config struct {
 	Evacuated func(ctx context.Context) ([]topology.HostID, error)
 	// Request is the part of the request that is the same for each decision.
 	Request scheduling.Request
-	// BatchIdle is how long to wait for the next pod, and BatchMax for all pods of a batch.
+	// BatchIdle is how long a batch waits for the next pod, and BatchMax the maximum
+	// duration of a batch.
 	BatchIdle, BatchMax time.Duration
 	// Begun waits until the changes that create VMs are written. Without it, NodeClaims
 	// do not wait for them.
@@ -294,7 +296,7 @@ type reserved struct {
 }
 
 // reserve decides on VMs, wakes standby VMs and reserves new ones. It returns the VMs that
-// become Nodes, and may return some VMs and an error. With onlyWake, it does nothing if the
+// become Nodes, and can return both VMs and an error. With onlyWake, it does nothing if the
 // pods need new VMs.
 func (c *Controller) reserve(ctx context.Context, onlyWake bool) ([]reserved, error) {
 	c.config.Placing.Lock()

@@ -17,8 +17,8 @@ import (
 // claimPoll is the interval between checks for a missing claim.
 const claimPoll = 250 * time.Millisecond
 
-// UnclaimedError reports VMs whose NodeClaim is missing or being deleted: no kubelet
-// could join from them, so no VM of the batch got a seed.
+// UnclaimedError reports VMs whose NodeClaim is missing or being deleted: their kubelets
+// could not join, so no VM of the batch got a seed.
 type UnclaimedError struct {
 	VMs []fleet.VM
 }
@@ -34,8 +34,8 @@ func (e *UnclaimedError) Error() string {
 }
 
 // claims returns the NodeClaim of each VM, by the VM's key. It waits while claims are
-// being created: until ClaimWait after the last new one, at most ten times as long. It
-// returns an *UnclaimedError if some remain missing.
+// being created: until ClaimWait after the last new claim, but for at most ten times
+// ClaimWait in total. It returns an *UnclaimedError if some remain missing.
 func (s *Seeder) claims(ctx context.Context, vms []fleet.VM) (map[fleet.Key]*karpv1.NodeClaim, error) {
 	last := s.config.Clock.Now().Add(10 * s.config.ClaimWait)
 	var deadline time.Time

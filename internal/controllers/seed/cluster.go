@@ -32,8 +32,8 @@ type facts struct {
 	dns                    []string
 }
 
-// facts returns the facts, reading from the cluster those that the operator did not
-// configure.
+// facts returns the facts. It reads the facts that the operator did not configure from the
+// cluster.
 func (s *Seeder) facts(ctx context.Context) (facts, error) {
 	join := s.config.Cluster.Join
 	known := facts{apiServer: join.APIServer, ca: string(join.CA), dns: join.ClusterDNS}
@@ -82,8 +82,8 @@ func (s *Seeder) recentFacts(ctx context.Context) (facts, error) {
 	return known, nil
 }
 
-// address returns the URL and the CA of the API server for nodes: those that kubeadm
-// published in the cluster, or else numaform's own.
+// address returns the URL and the CA of the API server for nodes, as kubeadm published them
+// in the cluster, or else as numaform itself uses them.
 func (s *Seeder) address(ctx context.Context) (server, ca string, err error) {
 	published := &corev1.ConfigMap{}
 	key := client.ObjectKey{Namespace: metav1.NamespacePublic, Name: bootstrapapi.ConfigMapClusterInfo}

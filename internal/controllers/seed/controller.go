@@ -46,7 +46,7 @@ const (
 // Paused reports whether numaform must not write.
 type Paused func(ctx context.Context) (bool, error)
 
-// now calls the function; nil means never.
+// now calls the function. With a nil Paused, numaform is never paused.
 func (p Paused) now(ctx context.Context) (bool, error) {
 	if p == nil {
 		return false, nil
@@ -186,7 +186,7 @@ func (s *Seeder) joined(ctx context.Context, claim *karpv1.NodeClaim) (bool, err
 }
 
 // remove removes the tokens of a node that has joined, the certificate request approved
-// with them, and its seed. It is idempotent; the annotation is set last.
+// with them, and the node's seed. It is idempotent; the annotation is set last.
 func (s *Seeder) remove(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.VM) error {
 	region, err := s.region(vm.Host)
 	if err != nil {
