@@ -307,8 +307,7 @@ type ScalePlanStatus struct {
 	// +optional
 	Approver string `json:"approver,omitempty"`
 
-	// DecidedAt is the time at which the plan was approved, was rejected, expired or was
-	// superseded.
+	// DecidedAt is the time at which the plan was approved, rejected or superseded, or expired.
 	// +optional
 	DecidedAt *metav1.Time `json:"decidedAt,omitempty"`
 
