@@ -148,8 +148,8 @@ func duplicate(node *yaml.Node) int {
 // yamlLine matches an error of the YAML parser.
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
-// yamlError converts an error of the YAML parser. It omits a message with quotes, which may
-// repeat a part of the document.
+// yamlError converts an error of the YAML parser. It omits a message that contains quotes,
+// because such a message can repeat a part of the document.
 func yamlError(document string, err error) error {
 	e := &DocumentError{Document: document, Rendered: true, Problem: "invalid YAML"}
 	if found := yamlLine.FindStringSubmatch(err.Error()); found != nil {

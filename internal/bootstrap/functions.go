@@ -187,7 +187,7 @@ func toYAML(value any, indent int) (string, error) {
 
 // quoteIndented quotes multi-line strings that begin with white space, and returns an error
 // for multi-line keys. The library encodes such strings as blocks that parsers reject or
-// misread, and such keys always incorrectly.
+// misread, and always encodes such keys incorrectly.
 func quoteIndented(value any) (any, error) {
 	var err error
 	switch value := value.(type) {

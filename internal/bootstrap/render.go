@@ -43,6 +43,7 @@ func (e *UnknownKeyError) Error() string {
 }
 
 // TemplatesOf returns the templates in the data of a Secret, and Defaults for missing ones.
+// It returns an *UnknownKeyError for any other key.
 func TemplatesOf(secret map[string][]byte) (Templates, error) {
 	templates := Defaults()
 	for _, key := range sortedKeys(secret) {
@@ -86,8 +87,8 @@ func Render(templates Templates, values Values) (Documents, error) {
 // maxCommand is the maximum size in bytes of the input of a guest command in Proxmox.
 const maxCommand = 64 << 10
 
-// RenderCommand renders the command that the guest agent runs to join. Each error is a
-// *DocumentError.
+// RenderCommand renders the command that the guest agent runs to join. An empty or too long
+// command is an error. Each error is a *DocumentError.
 func RenderCommand(templates Templates, values Values) (string, error) {
 	text, err := execute(JoinCommand, templates[JoinCommand], values, newWork())
 	switch {

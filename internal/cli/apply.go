@@ -147,8 +147,10 @@ func reversal(args []string) decider {
 // host changes in the meantime.
 const attempts = 5
 
-// change decides on a change, plans it, asks for confirmation and applies it. It starts
-// over if another writer changed the fleet first.
+// change decides on a change, plans it, asks for confirmation and applies it. With
+// --dry-run, it only plans and prints the change. It starts over, up to the maximum number
+// of attempts, if another writer changed the fleet or a host first, and after importing VMs
+// that are missing from the state.
 func change(ctx context.Context, process Process, o *options, decide decider) error {
 	if err := o.checkLive(); err != nil {
 		return err
@@ -259,8 +261,8 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 	})
 }
 
-// unapplied adds to the failure of some hosts that nothing was changed, and names the other
-// hosts with changes that the guard does not deny.
+// unapplied adds to a failure that nothing was changed, and the names of the hosts with
+// changes that the guard does not deny.
 func (p *proposal) unapplied(failure error) error {
 	var allowed []string
 	for i := range p.plans {

@@ -76,7 +76,7 @@ func Run(ctx context.Context, process Process) int {
 		}
 	})
 	command, err := root.ExecuteContextC(ctx)
-	silent() // the caller may cancel ctx after the command has ended
+	silent() // the caller can cancel ctx after the command has ended
 	var exit exitError
 	var usage usageError
 	switch {

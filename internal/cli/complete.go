@@ -20,7 +20,7 @@ import (
 // completionTimeout limits the time for reading the values that a shell completes.
 const completionTimeout = 3 * time.Second
 
-// lookup reads the values of an argument or a flag of a command.
+// lookup reads the values that are possible for an argument or a flag of a command.
 type lookup func(ctx context.Context, process Process, command *cobra.Command) ([]string, error)
 
 // registerCompletions completes the names of plans, VMs, changes and hosts. root contains

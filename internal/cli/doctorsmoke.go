@@ -73,8 +73,8 @@ func (o *doctorOptions) runSmokeTest(ctx context.Context, process Process, class
 	return finding
 }
 
-// createAndRemove creates and removes a VM and describes it. It removes the VM even if its
-// creation failed, and first removes the VMs of an earlier smoke test.
+// createAndRemove first removes the VMs of earlier smoke tests, then creates a VM, removes
+// it, and returns its description. It removes the VM even if the VM's creation failed.
 func (o *doctorOptions) createAndRemove(ctx context.Context, process Process, class *v1alpha1.ProxmoxNodeClass) (what string, err error) {
 	dir, err := os.MkdirTemp("", "numaform-smoke-")
 	if err != nil {

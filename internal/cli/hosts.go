@@ -26,7 +26,8 @@ type hostStatus struct {
 	// FreeMemoryMiB is the memory that is neither reserved nor allocated to a guest, running
 	// or planned.
 	FreeMemoryMiB int64 `json:"free_memory_mib"`
-	// VMs counts the VMs of the fleet, and Shared those without CPUs of their own.
+	// VMs counts the VMs of the fleet, and Shared the VMs among them that have no CPUs of
+	// their own.
 	VMs    int `json:"vms"`
 	Shared int `json:"shared"`
 	// Others counts the running guests that are not VMs of the fleet.
@@ -42,8 +43,8 @@ type numaStatus struct {
 	ID       int `json:"id"`
 	CPUs     int `json:"cpus"`
 	FreeCPUs int `json:"free_cpus"`
-	// MemoryMiB is the memory of the NUMA node, and FreeMemoryMiB the part that is bound to
-	// no guest. Both are -1 if they are unknown.
+	// MemoryMiB is the memory of the NUMA node, and FreeMemoryMiB the part that no guest
+	// has bound. Both are -1 if they are unknown.
 	MemoryMiB     int64 `json:"memory_mib"`
 	FreeMemoryMiB int64 `json:"free_memory_mib"`
 	// VMs counts the VMs of the fleet with memory on the NUMA node.

@@ -240,7 +240,8 @@ func apiURL(address string) string {
 	return "https://" + address
 }
 
-// render returns the content of numaform.yaml, after checking that operator.Load accepts it.
+// render returns the content of numaform.yaml, or an error if operator.Load would not
+// accept it.
 func (o *initOptions) render() (string, error) {
 	lower, upper, ok := strings.Cut(o.vmids, "-")
 	first, lowErr := strconv.Atoi(lower)

@@ -107,8 +107,8 @@ func named(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// propose makes the existing template that most hosts have the default, unless the default
-// exists.
+// propose makes the template that most hosts have the default, unless the flag is set or a
+// template with the default name exists.
 func (o *initOptions) propose(flags *pflag.FlagSet) error {
 	if flag := flags.Lookup("template"); !flag.Changed && len(o.found.templates) > 0 && !slices.Contains(o.found.templates, o.template) {
 		o.template = o.found.templates[0]
@@ -131,7 +131,8 @@ func (d *discovery) hasPool(name string) bool {
 	return d != nil && name != "" && slices.Contains(d.pools, name)
 }
 
-// check refuses names that do not exist. A pool may be new, and so may the first template.
+// check refuses names that do not exist, except the name of a pool, and the name of a
+// template if no host has a template.
 func (d *discovery) check(o *initOptions) error {
 	if d == nil {
 		return nil

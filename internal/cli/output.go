@@ -81,8 +81,8 @@ func printData(process Process, output string, value any) error {
 	return encoder.Encode(value)
 }
 
-// printer writes a report for a terminal. It stops at the first error and stores it, so
-// that callers check for an error only once.
+// printer writes a report for a terminal. It stops writing after the first error, which it
+// stores so that callers check for an error only once.
 type printer struct {
 	term.Terminal
 	w   io.Writer

@@ -199,7 +199,8 @@ func (b *bundle) inCluster(ctx context.Context) {
 	}
 }
 
-// podLogs adds the logs of a pod's containers, including those before the last restart.
+// podLogs adds the logs of a pod's containers, including the logs from before the last
+// restart.
 func (b *bundle) podLogs(ctx context.Context, core kubernetes.Interface, pod *corev1.Pod) {
 	for _, container := range pod.Status.ContainerStatuses {
 		for _, previous := range []bool{false, true} {
@@ -239,7 +240,8 @@ func (b *bundle) problem(part string, err error) {
 	b.problems = append(b.problems, strings.Join(strings.Fields(text), " "))
 }
 
-// write packs the files, without secrets. It does not overwrite a file.
+// write packs the files, without secrets, into a new archive. It returns an error if the
+// file already exists.
 func (b *bundle) write(path string, at time.Time) (err error) {
 	if len(b.problems) > 0 {
 		b.add("errors.txt", []byte(strings.Join(b.problems, "\n")+"\n"))

@@ -109,8 +109,9 @@ func newTopology(process Process) *cobra.Command {
 	return command
 }
 
-// readFleet returns the fleet, which adds the names of VMs, and the VMs that do not run yet,
-// to a map. If the fleet cannot be read, it reports the error and returns an empty fleet.
+// readFleet returns the fleet, from which a map gets the names of VMs and the VMs that are
+// not running yet. If the fleet cannot be read, readFleet prints the error and returns an
+// empty fleet.
 func readFleet(ctx context.Context, process Process, config *operator.Config, o *options) *fleet.Fleet {
 	ctx, cancel := context.WithTimeout(ctx, fleetTimeout)
 	defer cancel()

@@ -28,8 +28,8 @@ func (o *watching) register(flags *pflag.FlagSet) {
 
 // run calls show once or, with --watch, at each interval until ctx is canceled, which is no
 // error. It prints the output of show if it changed: in a terminal in place of the previous
-// output, otherwise below it. A failure of the first call is returned; later ones are
-// printed.
+// output, otherwise below it. An error of the first call is returned; later errors are
+// printed, and run continues.
 func (o *watching) run(ctx context.Context, process Process, show func(ctx context.Context, process Process, terminal term.Terminal) error) error {
 	terminal := process.terminal(process.Stdout)
 	if !o.watch {

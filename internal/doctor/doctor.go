@@ -1,7 +1,8 @@
-// Package doctor checks the requirements for creating a VM: engine, provider, credentials,
-// privileges, storages, templates, VMIDs, topology and locks. Each finding reports a result
-// and, for a problem, its fix. The checks change nothing and share their code with the real
-// decisions; only Repair changes files. Start at Run.
+// Package doctor checks the requirements for creating VMs that join as nodes, such as
+// engine, provider, credentials, privileges, storages, templates, VMIDs, topology and
+// locks. Each finding reports a result and, for a problem, its fix. The checks change
+// nothing and share their code with the real decisions; only Repair changes files. Start at
+// Run.
 package doctor
 
 import (
@@ -126,7 +127,7 @@ func (f Finding) Line() string {
 }
 
 // Run runs all checks. It continues after a failed check, and skips the checks that depend on
-// it.
+// it. If the configuration cannot be read, it checks only the engine and the provider.
 func Run(ctx context.Context, config Config) Report {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}

@@ -425,7 +425,8 @@ func storages(freeMiB int64) []topology.Storage {
 	return []topology.Storage{{Name: "local-lvm", Type: "lvmthin", Active: true, Content: []string{"images"}, TotalMiB: 1 << 20, FreeMiB: freeMiB}}
 }
 
-// TestTooOld checks that for Proxmox VE 7 only the version is reported.
+// TestTooOld checks that Proxmox VE 7 fails the check reach with a fix, and that checks
+// that depend on it are skipped while the others run.
 func TestTooOld(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

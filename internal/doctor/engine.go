@@ -27,7 +27,8 @@ import (
 // downloadTimeout limits the download of the provider.
 const downloadTimeout = 5 * time.Minute
 
-// engine checks OpenTofu or Terraform, its confinement to its own files, and the provider.
+// engine checks OpenTofu or Terraform, the confinement of the engine to its own files, and
+// the provider.
 func (e *examination) engine(ctx context.Context) {
 	engine, err := state.FindEngine(ctx, e.config.Engine)
 	if err != nil {

@@ -32,8 +32,9 @@ func openToOthers(path string) (fs.FileMode, bool) {
 }
 
 // Repair fixes what is safe to fix on this machine, and returns what it did as commands: it
-// creates the state directory, and removes the access of other users to the state directory
-// and to the files with secrets. It changes only files of this user.
+// creates the state directory, and removes the access of other users to the state
+// directory, unless they can write to it, and to files with secrets that users other than
+// the owner and the group can access. It changes only files of this user.
 func Repair(config Config) (done []string, err error) {
 	var failed []error
 	chmod := func(path string, mode fs.FileMode) {

@@ -1,5 +1,5 @@
 // Package jointoken defines the tokens with which new nodes join, and the Records that
-// store for which VM each token was issued and how it was used.
+// store for which VM each token was issued, and the first use of a VM's tokens.
 //
 // A Record is a Secret in numaform's own namespace, one for each NodeClaim. It contains no
 // secrets. Service-account tokens are bound to it: deleting it invalidates them. This
@@ -128,7 +128,8 @@ func (r *Record) Grant(id string) (Grant, bool) {
 	return r.Grants[at], true
 }
 
-// Expires returns when the last token expires, or the zero time without tokens.
+// Expires returns the time at which the last token expires, or the zero time if there are
+// no tokens.
 func (r *Record) Expires() time.Time {
 	var last time.Time
 	for _, grant := range r.Grants {
@@ -139,7 +140,8 @@ func (r *Record) Expires() time.Time {
 	return last
 }
 
-// Add adds a token, and drops expired tokens and the oldest ones above maxGrants.
+// Add adds a token, and drops expired tokens and, if more than maxGrants remain, the oldest
+// ones.
 func (r *Record) Add(grant Grant) {
 	r.Grants = slices.DeleteFunc(slices.Clone(r.Grants), func(g Grant) bool { return g.Expires.Before(grant.Issued) })
 	r.Grants = append(r.Grants, grant)

@@ -141,8 +141,8 @@ func (a TagAccess) Allows(tag string) bool {
 	return !slices.Contains(a.Registered, tag) && (a.Free() || slices.Contains(a.allowed, tag))
 }
 
-// Busy reports whether a host is cloning or destroying a guest, for this credential or,
-// if it may see them, for others.
+// Busy reports whether a host is cloning or destroying a guest. It considers the tasks of
+// this credential and, if the credential may see them, the tasks of other users.
 func (c *Client) Busy(ctx context.Context, host topology.HostName) (bool, error) {
 	var tasks []struct {
 		Type string `json:"type"`
@@ -168,7 +168,7 @@ type Firewall struct {
 	Rules int
 }
 
-// FirewallOn reports whether the datacenter's firewall is enabled. Otherwise no guest's
+// FirewallOn reports whether the datacenter's firewall is enabled. If it is not, no guest's
 // firewall has an effect.
 func (c *Client) FirewallOn(ctx context.Context) (bool, error) {
 	var options values

@@ -98,7 +98,7 @@ func (e *Error) gone() bool {
 	return e.Status == http.StatusInternalServerError && strings.Contains(e.Text, "does not exist")
 }
 
-// retryable reports whether the same request may succeed a moment later. A timeout is not
+// retryable reports whether the same request can succeed a moment later. A timeout is not
 // retryable, because the host already had enough time.
 func (e *Error) retryable() bool {
 	switch e.Status {
@@ -188,8 +188,8 @@ func (c *Client) explainStatus(e *Error) {
 const auditor = "PVEAuditor"
 
 // grant returns the hint for granting the client's credential a privilege: with the
-// role of numaform that contains it, or else with the role otherwise. A token without
-// privilege separation has its user's privileges.
+// role of numaform that contains it, or else with the role that the parameter otherwise
+// names. A token without privilege separation has its user's privileges.
 func (c *Client) grant(path, privilege, otherwise string) string {
 	for _, role := range Roles() {
 		if slices.Contains(role.Privileges, privilege) {

@@ -27,8 +27,8 @@ const (
 	maxHostPCI = 16
 )
 
-// publisherName is the name of the VM in whose description a host's topology may be
-// published, if only VMs can be written.
+// publisherName is the name of the VM whose description can contain a host's topology, for
+// users who can change VMs but not the host's notes.
 const publisherName = "numaform-topology"
 
 // diskKey matches the options of a VM's configuration for disks and images.
@@ -108,7 +108,7 @@ func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []r
 // recallFunc returns the configuration of a listed guest if it is known.
 type recallFunc func(listed resource) (config values, found bool)
 
-// flawsOf returns the number of a host's warnings and unusable templates.
+// flawsOf returns the total number of a host's warnings and unusable templates.
 func flawsOf(host *topology.Host) int {
 	flaws := len(host.Warnings)
 	for i := range host.Templates {

@@ -194,7 +194,8 @@ func (c *Client) keepAgent(ctx context.Context, host, known *topology.Host, age 
 }
 
 // mergeSources reads the host's notes and merges the sources of its hardware data. The
-// notes take precedence over a VM, because more users can create VMs than edit notes.
+// notes take precedence over a VM's description, because more users can create VMs than
+// edit notes.
 func (c *Client) mergeSources(ctx context.Context, host *topology.Host, found hardware, guests *guestsRead) {
 	var published topology.Machine
 	var where string // of the published topology

@@ -6,8 +6,8 @@ import (
 )
 
 // guestMemory remembers the configuration of each guest. Proxmox provides no list of
-// configurations or of changes, so without this memory every snapshot costs one request
-// per guest.
+// configurations or of changes, so without guestMemory, each snapshot would cost one
+// request per guest.
 type guestMemory struct {
 	// mu guards byVMID.
 	mu     sync.Mutex
@@ -47,9 +47,10 @@ func (m *guestMemory) forget(vmid number) {
 }
 
 // recall returns the configuration of a guest whose list entry shows no change since it was
-// read: the guest has no lock, and if it is running, it has not restarted since. A running
-// guest keeps its CPUs, NUMA nodes, devices and affinity until it stops. A list entry does
-// not show a change of a description, or of a stopped guest's options.
+// read: the guest has no lock and, if it is running, has not restarted since the
+// configuration was read. A running guest keeps its CPUs, NUMA nodes, devices and affinity
+// until it stops. A list entry does not show a change of a description, or of a stopped
+// guest's options.
 func (m *guestMemory) recall(listed resource, now time.Time) (config values, found bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

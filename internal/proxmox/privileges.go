@@ -30,8 +30,9 @@ const (
 )
 
 // Roles returns the roles that numaform needs on Proxmox VE 8 or 9, with the minimum of
-// privileges. They omit the privileges for querying guest agents: with them, the provider
-// waits up to 15 minutes for the agent of each running VM that it imports.
+// privileges. The roles omit the privileges for querying guest agents: with these
+// privileges, the provider waits up to 15 minutes for the agent of each running VM that it
+// imports.
 func Roles() []Role {
 	disk := []string{"Datastore.AllocateSpace", "Datastore.Audit"}
 	return []Role{
@@ -86,13 +87,13 @@ type Reach struct {
 type Grant struct {
 	Role Role
 	Path string
-	// Here limits it to the path itself; otherwise it also applies below.
+	// Here limits the grant to the path itself; otherwise the grant also applies below it.
 	Here bool
 	// For is the purpose of the grant.
 	For string
 }
 
-// Grants returns the minimum grants of numaform's user for each path.
+// Grants returns the minimum grants that numaform's user requires.
 func (r Reach) Grants() []Grant {
 	var grants []Grant
 	add := func(name, path, purpose string) {

@@ -213,7 +213,7 @@ func New(cfg Config) (*Client, error) {
 // Region returns the name of the client's cluster.
 func (c *Client) Region() topology.RegionName { return c.cfg.Region }
 
-// rootUser is the only user who may set affinity and huge pages.
+// rootUser is the only user who may set affinity and huge pages, and only with a password.
 const rootUser = "root@pam"
 
 // now returns the time in whole seconds, which keeps recordings readable.
@@ -249,8 +249,9 @@ func (c *Client) CanSetHugePages() (bool, string) {
 	return c.isRoot("huge pages", "no placement.hugePages")
 }
 
-// isRoot reports whether the client logs in as the only user who may set what. If not,
-// it also returns the reason and the fix, which includes instead.
+// isRoot reports whether the client logs in as root@pam with a password, the only login
+// that may set the option described by what. If not, it also returns the reason and the
+// fix, which names instead as the alternative.
 func (c *Client) isRoot(what, instead string) (bool, string) {
 	login := c.credential()
 	who := "user " + login.Username

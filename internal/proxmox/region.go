@@ -134,8 +134,8 @@ func (c *Client) readMembers(ctx context.Context, region *regionRead) error {
 }
 
 // Online reports whether the cluster reaches a host, with one request. A host without
-// quorum reports only the hosts that it reaches itself, which are also the only ones
-// that requests reach.
+// quorum reports only the hosts that it reaches itself, which are also the only hosts that
+// requests through it can reach.
 func (c *Client) Online(ctx context.Context, host topology.HostName) (bool, error) {
 	region := newRegionRead(topology.Region{}, nil)
 	if err := c.readMembers(ctx, region); err != nil {
@@ -234,8 +234,8 @@ type pciMapping struct {
 }
 
 // readMappings sets the hosts' devices from the resource mappings, of which Proxmox lists
-// only those that the credential may see. If that fails, no class can have devices, and
-// everything else continues.
+// only the mappings that the credential may see. If they cannot be read, readMappings sets
+// the region's MappingsProblem, and no class can use devices.
 func (c *Client) readMappings(ctx context.Context, region *regionRead, hosts []topology.Host) {
 	if !region.maps {
 		return

@@ -115,8 +115,9 @@ func (c *Client) upload(ctx context.Context, api *pve.Client, path, name string,
 	return task.Data, err
 }
 
-// AttachSeed attaches a seed to the drive of an existing VM that lacks it because its
-// creation was interrupted. The engine ignores that drive on an imported VM.
+// AttachSeed attaches a seed to the drive of an existing VM that lacks the seed because the
+// VM's creation was interrupted. It does nothing if the VM does not exist. The engine
+// ignores that drive on an imported VM.
 func (c *Client) AttachSeed(ctx context.Context, vm Owned, volume string) error {
 	err := c.setSeedDrive(ctx, vm, volume, func(attached string) bool { return attached != volume })
 	if err != nil {
@@ -125,8 +126,8 @@ func (c *Client) AttachSeed(ctx context.Context, vm Owned, volume string) error 
 	return nil
 }
 
-// DetachSeed removes a seed from its VM's drive, which remains, empty. It does nothing if
-// the VM no longer exists or has something else in the drive.
+// DetachSeed removes a seed from its VM's drive. The drive remains, but is empty. It does
+// nothing if the VM no longer exists or has something else in the drive.
 func (c *Client) DetachSeed(ctx context.Context, vm Owned, volume string) error {
 	err := c.setSeedDrive(ctx, vm, "none", func(attached string) bool { return attached == volume })
 	if err != nil {

@@ -63,10 +63,10 @@ func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 }
 
 // Refresh queries some of the region's hosts again, before a decision or an apply. It reads
-// the guests that may have other CPUs, memory or devices than before: the ones that are
-// new, changed, stopped or restarted, and the given ones. It reads storages, and the data of
-// the hosts' agents once a minute, but not the hardware of hosts where it is known. It does
-// not notice a new description of a running guest: Snapshot does. It returns a new snapshot.
+// the guests whose CPUs, memory or devices can differ from before: new, changed, stopped
+// and restarted guests, and the guests in vmids. It reads storages, and the data of the
+// hosts' agents once a minute, but not the hardware of hosts where it is known. It does not
+// notice a new description of a running guest: Snapshot does. It returns a new snapshot.
 func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []topology.HostName, vmids ...fleet.VMID) (*topology.Snapshot, error) {
 	region, err := c.readRegion(ctx)
 	if err != nil {
@@ -197,8 +197,9 @@ func (c *Client) regainGuests(
 }
 
 // listGuests returns a host's guests as the host lists them now, and the known guests that
-// it does not list, without a status. With an error, it returns the known ones unchanged.
-// The cluster's list entry of a running guest can be half a minute old.
+// it does not list, without a status. If the host cannot be queried, it returns the known
+// guests unchanged, and the error. The cluster's list entry of a running guest can be half
+// a minute old.
 func (c *Client) listGuests(ctx context.Context, host topology.HostName, known []resource) ([]resource, error) {
 	kinds := []topology.GuestKind{topology.GuestVM}
 	if slices.ContainsFunc(known, func(r resource) bool { return r.Type == string(topology.GuestContainer) }) {

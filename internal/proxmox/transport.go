@@ -151,8 +151,8 @@ func responded(err error) bool {
 }
 
 // mayRepeat reports whether a request may be sent to another host. A read or a login may,
-// unless the host responded or its certificate is wrong; other requests may only if they
-// were never sent.
+// unless the host responded, its certificate is wrong or the context has ended; other
+// requests may only if they were never sent.
 func mayRepeat(req *http.Request, err error) bool {
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
 	if responded(err) || req.Context().Err() != nil || untrusted || req.Body != nil && req.GetBody == nil {

@@ -30,7 +30,7 @@ func OwnedBy(clusterID string, vm *fleet.VM) Owned {
 
 func (o Owned) path() string { return fmt.Sprintf("/nodes/%s/qemu/%d", o.Host, o.VMID) }
 
-// NotOursError reports that a VMID is used by another guest.
+// NotOursError reports that the guest with a VMID does not carry the expected marker.
 type NotOursError struct {
 	Region topology.RegionName
 	VM     Owned
@@ -108,7 +108,7 @@ func wait(ctx context.Context, pause time.Duration) error {
 }
 
 // configOf returns the configuration of a VM, nil if its host has no VM with its VMID,
-// and a *NotOursError if that is another guest.
+// and a *NotOursError if the VM with that VMID is not ours.
 func (c *Client) configOf(ctx context.Context, vm Owned) (values, error) {
 	var config values
 	err := c.get(ctx, vm.path()+"/config", &config)
@@ -225,8 +225,8 @@ type Command struct {
 	Args []string
 	// Input is the program's stdin; secrets belong here.
 	Input string
-	// Timeout limits how long Exec waits for its end, after which it may still be running;
-	// 0 means 2 minutes.
+	// Timeout limits how long Exec waits for the command's end. The command can still be
+	// running afterwards. 0 means 2 minutes.
 	Timeout time.Duration
 }
 

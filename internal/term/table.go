@@ -16,8 +16,9 @@ const (
 )
 
 // Table aligns the columns of rows, with indent spaces before the first one. If the table
-// is wider than the terminal, the widest columns of text are wrapped at spaces, and names
-// are shortened with … only if that is not enough. Cells must not contain line breaks.
+// is wider than the terminal, the widest columns of text are wrapped at spaces and commas,
+// and names are shortened with … only if wrapping is not enough. Cells must not contain
+// line breaks.
 func (t Terminal) Table(indent int, rows [][]string) string {
 	columns := 0
 	for _, row := range rows {

@@ -1,6 +1,7 @@
 // Package term fits the output of commands to a terminal: its width, colors, wrapped text,
-// tables and a progress line. It never breaks a word that fits on a line. Into a pipe or a
-// file it does not wrap, so that programs read whole lines. Start at Of.
+// tables and a progress line. It breaks a word only after a comma, or if the word is longer
+// than a line. Output to a pipe or a file is not wrapped, unless COLUMNS is set, so that
+// programs read whole lines. Start at Of.
 package term
 
 import (
@@ -24,7 +25,8 @@ const (
 type Terminal struct {
 	// Width is the number of columns of drawings, at least MinWidth.
 	Width int
-	// Wrap limits text and tables to Width. It is false for a pipe or a file.
+	// Wrap limits text and tables to Width. It is false for a pipe or a file, unless
+	// COLUMNS is set.
 	Wrap bool
 	// Color allows colors.
 	Color bool
