@@ -28,7 +28,7 @@ func inPages(s fleet.Spec, pages fleet.HugePages) fleet.Spec {
 }
 
 // TestGuestsInHugePages checks that guests on reserved huge pages take no ordinary memory,
-// and guests on unreserved ones do.
+// and guests on unreserved huge pages do.
 func TestGuestsInHugePages(t *testing.T) {
 	t.Parallel()
 	on := func(node int, memory int64, kib int) topology.Guest {

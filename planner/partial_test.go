@@ -91,8 +91,8 @@ func TestHalvesOnOneNode(t *testing.T) {
 	}
 }
 
-// TestWholeCores checks that a VM which requires whole cores is refused without them, like an
-// isolated one, and that the refusal of the former has a hint.
+// TestWholeCores checks that a VM which requires whole cores is refused without them, as an
+// isolated one is, and that each refusal has its own hint.
 func TestWholeCores(t *testing.T) {
 	t.Parallel()
 	required := spec(fleet.PolicyDedicated, 2, gib)

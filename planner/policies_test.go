@@ -218,7 +218,7 @@ func TestFloatingMemorySpills(t *testing.T) {
 
 // TestRemoteMemory checks a pinned VM whose memory does not fit the nodes of its CPUs: one
 // cell uses equal parts of several nodes; if that fails too, the VM has no cells. The
-// reason reports both, and a host where one node has all of the memory is better.
+// reason reports both, and a host where one node has all of the memory is preferred.
 func TestRemoteMemory(t *testing.T) {
 	t.Parallel()
 	large := twoNodes()

@@ -18,7 +18,7 @@ import (
 	"github.com/numaform/numaform/internal/bootstrap"
 )
 
-// example are the manifests of a directory of examples.
+// example contains the objects in a directory of examples.
 type example struct {
 	class   v1alpha1.ProxmoxNodeClass
 	secrets map[string]corev1.Secret

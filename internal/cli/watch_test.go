@@ -45,8 +45,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestWatchFails checks that a first read that fails ends --watch with its error, after the
-// messages of the read.
+// TestWatchFails checks that a failure of the first read ends --watch with its error, after
+// the messages of the read.
 func TestWatchFails(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr bytes.Buffer

@@ -3,7 +3,7 @@ package cloudprovider
 // Translate exports translate.
 var Translate = translate
 
-// Unusable, Unknown and Gone return errors of this package.
+// Unusable returns the error for a VM that will not become a node.
 func Unusable() error { return &unusableError{"c", "v", "is gone"} }
 
 // Unknown returns the error for a class that has not been validated.

@@ -58,7 +58,7 @@ func TestMachines(t *testing.T) {
 }
 
 // TestWarnings checks that text and image contain the warnings, and that the text contains
-// those of a host about which nothing else is known.
+// the warnings of a host about which nothing else is known.
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	h := load(t, "laptop-i5-m560-2c4t")

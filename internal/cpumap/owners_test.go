@@ -41,7 +41,7 @@ func TestOwners(t *testing.T) {
 }
 
 // TestOwnersMarkStandby checks that Owners marks the CPUs that a standby VM reserves, and
-// ignores one that reserves none.
+// ignores a standby VM that reserves none.
 func TestOwnersMarkStandby(t *testing.T) {
 	t.Parallel()
 	h := load(t, "nuc-i7-1165g7-4c8t")

@@ -444,7 +444,8 @@ func TestTooOld(t *testing.T) {
 	wants(t, report, doctor.OK, "lock", "is free")
 }
 
-// TestPackedMirror finds the provider as a zip, and lists the other content.
+// TestPackedMirror checks that the provider is found as a zip, and that the other versions
+// are listed if it is not there.
 func TestPackedMirror(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -465,8 +466,8 @@ func TestPackedMirror(t *testing.T) {
 	wants(t, examine(t, func(p *patient) { p.PluginDir = dir }), doctor.OK, "provider", "bpg/proxmox "+version)
 }
 
-// TestRegistry makes the engine fetch the provider without a mirror, and without access to
-// the registry.
+// TestRegistry checks the finding about the provider if there is no mirror, and no access
+// to the registry.
 func TestRegistry(t *testing.T) {
 	for _, name := range []string{"HTTPS_PROXY", "https_proxy"} {
 		t.Setenv(name, "http://127.0.0.1:1")

@@ -26,7 +26,7 @@ func broken(path string) func(*patient) {
 	}
 }
 
-// send sends a request that numaform never sends to the simulated Proxmox.
+// send sends the simulated Proxmox a request that numaform never sends.
 func send(t *testing.T, s *pvesim.Server, method, path string, params url.Values) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, s.URL()+"/api2/json"+path, strings.NewReader(params.Encode()))

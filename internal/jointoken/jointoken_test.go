@@ -153,7 +153,7 @@ func TestReadRefuses(t *testing.T) {
 }
 
 // TestRequest checks that the requested lifetime is at least ten minutes, and never the one
-// by which the API server recognizes old clients, whose tokens it extends to a year.
+// by which the API server recognizes old clients, whose tokens it makes valid for a year.
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	for ttl, want := range map[time.Duration]int64{

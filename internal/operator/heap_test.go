@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// TestHeap returns memory once when the controller becomes idle, and collects lazily again
-// when it becomes active.
+// TestHeap checks that memory is returned once when the controller becomes idle, and that
+// garbage is collected lazily again when it becomes active.
 func TestHeap(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakeClock(time.Now())
@@ -49,7 +49,8 @@ func TestHeap(t *testing.T) {
 	expect("working", "collect 300")
 }
 
-// TestHeapWorksWhileItReturnsMemory checks that a decision is not delayed.
+// TestHeapWorksWhileItReturnsMemory checks that a decision does not wait until the memory
+// is returned.
 func TestHeapWorksWhileItReturnsMemory(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakeClock(time.Now())

@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// twoRegions returns an inventory of two Proxmox clusters, and both.
+// twoRegions returns an inventory of two Proxmox clusters, and both clusters.
 func twoRegions(t *testing.T, clk *testclock.FakePassiveClock) (*operator.Inventory, map[string]*pvesim.Server) {
 	t.Helper()
 	servers := map[string]*pvesim.Server{}
@@ -90,8 +90,8 @@ func TestInventoryReadsWhatIsOld(t *testing.T) {
 	}
 }
 
-// TestRecentSnapshots reads no guest that has not changed, and reads everything at the
-// configured interval.
+// TestRecentSnapshots checks that Recent reads no guest that has not changed, and that
+// everything is read at the configured interval.
 func TestRecentSnapshots(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakePassiveClock(time.Now())
@@ -142,8 +142,8 @@ func TestRecentSnapshots(t *testing.T) {
 	}
 }
 
-// TestInventoryOutlivesARegion keeps the snapshot of a region that is down, with unusable
-// hosts, and continues with the other region.
+// TestInventoryOutlivesARegion checks that the snapshot keeps the hosts of a region that is
+// down as unusable ones, and continues with the other region.
 func TestInventoryOutlivesARegion(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakePassiveClock(time.Now())
@@ -199,8 +199,8 @@ func TestInventoryFailsWithoutAnyRegion(t *testing.T) {
 	}
 }
 
-// TestInventoryOfACanceledCaller ends a caller's context while Proxmox is read. The next
-// callers do not get its error.
+// TestInventoryOfACanceledCaller cancels a caller's context while Proxmox is read, and
+// checks that the next callers do not get its error.
 func TestInventoryOfACanceledCaller(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakePassiveClock(time.Now())

@@ -10,7 +10,8 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// TestModulesAllow allows modules that no release contains.
+// TestModulesAllow checks that the configuration can allow modules that no release
+// contains.
 func TestModulesAllow(t *testing.T) {
 	t.Parallel()
 	own := modules.Files()

@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// TestObservedFleetThatCannotBeRead has a file in place of the fleet's directory: this is
+// TestObservedFleetThatCannotBeRead checks that a file in place of the fleet's directory is
 // an error, and not a fleet without VMs.
 func TestObservedFleetThatCannotBeRead(t *testing.T) {
 	t.Parallel()

@@ -32,7 +32,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestServeReadiness has a controller that is not ready.
+// TestServeReadiness checks the readiness probe of a controller that is not ready.
 func TestServeReadiness(t *testing.T) {
 	t.Parallel()
 	settings := &operator.ControllerSettings{MetricsAddress: "0", ProbeAddress: freeAddress(t), ProfileAddress: "0"}

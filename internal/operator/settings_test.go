@@ -52,8 +52,8 @@ func withSettings(t *testing.T, settings string) *operator.Inventory {
 	return operator.NewInventory(config, clients, testclock.NewFakePassiveClock(time.Now()))
 }
 
-// TestReachable continues without a region that does not respond: nothing is placed
-// there, and nothing is reported about its hosts.
+// TestReachable checks that Reachable continues without a region that does not respond:
+// nothing is placed there, and nothing is reported about its hosts.
 func TestReachable(t *testing.T) {
 	t.Parallel()
 	config, clients := settled(t, `{"homelab": {"pve1": {"reservedcpus": [0]}}, "away": {"pve-9": {"reservedcpus": [0]}}}`)
@@ -82,8 +82,8 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// TestSettingsOfHostsThatAreNotThere reports settings for missing hosts, but not for
-// hosts whose region was not read.
+// TestSettingsOfHostsThatAreNotThere checks that settings for missing hosts are reported,
+// but not those for hosts whose region was not read.
 func TestSettingsOfHostsThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	inventory := withSettings(t, `{"homelab": {"pve-1": {"reservedcpus": [0]}, "pve1": {"reservedcpus": [0]}}, "away": {"pve-9": {"reservedcpus": [0]}}}`)

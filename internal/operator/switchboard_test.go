@@ -66,8 +66,8 @@ func TestSwitchReportsOnce(t *testing.T) {
 	}
 }
 
-// TestSwitchIsWatched notices a pause without polling, and by polling where Kubernetes
-// allows no watch.
+// TestSwitchIsWatched checks that a pause is noticed without polling, and by polling where
+// Kubernetes allows no watch.
 func TestSwitchIsWatched(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -174,8 +174,8 @@ func TestUpdateReadsWhatChanged(t *testing.T) {
 	}
 }
 
-// TestUpdateNoticesAMissingPrivilege checks the privileges when a guest is no longer
-// listed, and until they are back.
+// TestUpdateNoticesAMissingPrivilege checks that the privileges are read when a guest is no
+// longer listed, and until the missing ones are back.
 func TestUpdateNoticesAMissingPrivilege(t *testing.T) {
 	t.Parallel()
 	const permissions = "/access/permissions"
@@ -321,7 +321,8 @@ func TestRefreshReadsRequestedGuests(t *testing.T) {
 	}
 }
 
-// TestRefreshOfASilentHost reports the host, and keeps its guests.
+// TestRefreshOfASilentHost checks that a refresh reports a host that cannot be reached, and
+// keeps its guests.
 func TestRefreshOfASilentHost(t *testing.T) {
 	t.Parallel()
 	r := newRemembering(t)

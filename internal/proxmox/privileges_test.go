@@ -119,8 +119,8 @@ func TestPveum(t *testing.T) {
 	}
 }
 
-// runs runs the commands on Proxmox VE 8 and 9, and those that delete what they created,
-// which allow running the first ones again.
+// runs runs the commands of lines on Proxmox VE 8 and 9, then those of deletes, which
+// delete what lines created, and then lines again.
 func runs(t *testing.T, lines, deletes []string) {
 	t.Helper()
 	for _, version := range []string{"8.4", "9.0"} {

@@ -273,7 +273,8 @@ func TestHiddenGuests(t *testing.T) {
 	}
 }
 
-// TestRefreshOfAbsentHost reports that a host left the cluster, and drops its guests.
+// TestRefreshOfAbsentHost checks that a refresh reports that a host left the cluster, and
+// drops its guests.
 func TestRefreshOfAbsentHost(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)

@@ -222,7 +222,8 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestMachinesOfNoHost reports a file for a host that the cluster does not have.
+// TestMachinesOfNoHost checks that a machine file for a host that the cluster does not have
+// is reported.
 func TestMachinesOfNoHost(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestBusy checks two hosts while one of them clones.
+// TestBusy checks that only the host that clones a guest is busy, and that a host that is
+// down is an error.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:2], Delays: pvesim.Delays{Clone: time.Hour}})

@@ -17,8 +17,8 @@ import (
 )
 
 // TestFromClientDecidesAlike checks that any client can be used: a decision with
-// controller-runtime's fake one, which stores objects like an API server, is the same as
-// from the objects.
+// controller-runtime's fake client, which stores objects like an API server, is the same as
+// with the objects themselves.
 func TestFromClientDecidesAlike(t *testing.T) {
 	all := map[string]string{}
 	for i, m := range append(mixed(), node2000Ready) {

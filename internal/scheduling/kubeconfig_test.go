@@ -32,8 +32,8 @@ var kinds = map[string][]string{
 }
 
 // apiServer starts a server for discovery, and for lists with the items given by resource,
-// and returns the path of its kubeconfig. The server lacks the group missing, and fails the
-// test on any request other than GET.
+// and returns the path of its kubeconfig. The server lacks the API group in missing, and
+// fails the test on any request other than GET.
 func apiServer(t *testing.T, missing string, items map[string][]string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

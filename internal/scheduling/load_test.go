@@ -181,7 +181,7 @@ func TestTwiceTheSameObjectIsAnError(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "duplicate ProxmoxNodeClass dedicated") {
 		t.Errorf("error is %v", err)
 	}
-	// A duplicate workload is an error although workloads are replaced by their pods.
+	// A duplicate workload is an error although workloads are replaced with their pods.
 	few, more := deployment("a", 1, "1", "1Gi", ""), deployment("a", 9, "1", "1Gi", "")
 	_, err = loadFiles(t, map[string]string{"a.yaml": classes + few, "b/c.yaml": more})
 	if err == nil || !strings.Contains(err.Error(), `c.yaml: Deployment "a" is already defined in `) || !strings.HasSuffix(err.Error(), "a.yaml: remove one of them") {

@@ -21,7 +21,7 @@ func storing(shared bool, freeGiB ...int64) *topology.Snapshot {
 	return s
 }
 
-// with adds another storage to each host; one of 0 GiB has an unknown size.
+// with adds another storage to each host; 0 GiB means that its size is unknown.
 func with(s *topology.Snapshot, name string, freeGiB ...int64) *topology.Snapshot {
 	for i := range s.Hosts {
 		storage := topology.Storage{Name: name, Type: "lvm", Active: true}

@@ -74,8 +74,8 @@ func spare(d *scheduling.Decision) []scheduling.Standby {
 	return list
 }
 
-// TestStandby checks that a buffer gets standby VMs, and that those that real pods need are
-// woken and replaced.
+// TestStandby checks that a buffer gets standby VMs, and that the standby VMs that real
+// pods need are woken and replaced.
 func TestStandby(t *testing.T) {
 	t.Parallel()
 	for _, class := range []string{"shared", "dedicated"} {

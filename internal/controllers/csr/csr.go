@@ -43,7 +43,7 @@ const (
 	// conflictDelay is the delay before a request is checked again after a conflicting
 	// write.
 	conflictDelay = 100 * time.Millisecond
-	// pausedDelay is how often a paused controller checks again.
+	// pausedDelay is the delay before a paused controller checks again.
 	pausedDelay = 5 * time.Second
 )
 

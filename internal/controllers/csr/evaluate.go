@@ -26,7 +26,7 @@ import (
 // The reasons of decisions, in conditions, events and logs.
 const (
 	ReasonApproved = "NodeMayJoin"
-	// ReasonWrongLogin means that the login does not exactly match that of a join token.
+	// ReasonWrongLogin means that the login does not exactly match the one of a join token.
 	ReasonWrongLogin   = "WrongLogin"
 	ReasonTokenGone    = "TokenGone"
 	ReasonTokenChanged = "TokenChanged"

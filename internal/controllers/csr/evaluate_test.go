@@ -35,7 +35,7 @@ const (
 
 var issued = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// ecdsaKey returns a key like those of kubelets.
+// ecdsaKey returns a key like a kubelet's.
 func ecdsaKey(t testing.TB, curve elliptic.Curve) crypto.Signer {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(curve, rand.Reader)
@@ -315,7 +315,7 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// A login identifies a token only if it exactly matches that of a join token.
+// A login identifies a token only if it exactly matches the login of a join token.
 func TestCredential(t *testing.T) {
 	t.Parallel()
 	const key = "authentication.kubernetes.io/credential-id"

@@ -65,7 +65,7 @@ func TestTokenEndsWithItsRecord(t *testing.T) {
 	})
 }
 
-// Other tokens of the same ServiceAccount are no join tokens: an unbound one, and one
+// Other tokens of the same ServiceAccount are not join tokens: an unbound one, and one
 // bound to a Secret that is not a record.
 func TestOtherTokensOfTheAccount(t *testing.T) {
 	w := theWorld(t)
@@ -90,8 +90,8 @@ func TestOtherTokensOfTheAccount(t *testing.T) {
 }
 
 // A user who may impersonate the ServiceAccount and knows a token's jti is not accepted as
-// the holder of that token. Only a user who may impersonate the UID, the groups and the
-// extra attributes as well could be.
+// the holder of that token. Only a user who may also impersonate the UID, the groups and
+// the extra attributes could be accepted.
 func TestImpersonatedLogin(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "played-2013")

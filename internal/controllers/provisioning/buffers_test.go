@@ -75,7 +75,7 @@ func (w *world) provision(t *testing.T, made int, want string) {
 	}
 }
 
-// launch sets the IDs of their VMs on the NodeClaims, as Karpenter does.
+// launch sets the ID of its VM on each NodeClaim, as Karpenter does.
 func (w *world) launch(t *testing.T) []string {
 	t.Helper()
 	var ids []string

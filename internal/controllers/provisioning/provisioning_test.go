@@ -379,7 +379,7 @@ func TestNoReservationNoClaim(t *testing.T) {
 }
 
 // TestPodsReportTheirPlan checks that a pod whose node waits for approval gets an event with
-// the plan, and no pod gets an event of another one.
+// the plan, and that no other pod gets one.
 func TestPodsReportTheirPlan(t *testing.T) {
 	t.Parallel()
 	const message = "waits for approval of plan workers-up-1: to approve it, run numaform approve workers-up-1"

@@ -34,9 +34,9 @@ import (
 const (
 	// workers is the number of claims handled concurrently.
 	workers = 10
-	// pausedDelay is how often a paused controller checks again.
+	// pausedDelay is the delay before a paused controller checks again.
 	pausedDelay = 5 * time.Second
-	// unknownDelay is how often to check whether the fleet has been read.
+	// unknownDelay is the delay before the next check whether the fleet has been read.
 	unknownDelay = 2 * time.Second
 	// renewBefore is the remaining lifetime below which a token is useless to a guest
 	// that has not started yet.

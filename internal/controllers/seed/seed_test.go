@@ -77,8 +77,8 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// A standby VM's seed has no secret until it is woken: its placeholder needs no claim, and
-// the real seed replaces it in the same volume.
+// A standby VM's seed has no secret until the VM is woken: the placeholder needs no claim,
+// and the real seed replaces it in the same volume.
 func TestSeedOfAStandbyVM(t *testing.T) {
 	w := newWorld(t)
 	vm := w.vm(2090, "pve-1")

@@ -56,7 +56,7 @@ func TestShutDownOfAnotherVM(t *testing.T) {
 
 // TestShutDownElsewhere shuts down a VM that was migrated to another host, and a VM on a
 // host that is down, which is skipped because it is not reachable. If the context is
-// canceled, ShutDown returns its error instead of skipping the VM.
+// canceled, ShutDown returns the context's error instead of skipping the VM.
 func TestShutDownElsewhere(t *testing.T) {
 	w := newWorld(t)
 	moved, dark := w.vm(2107, "pve-1"), w.vm(2108, "pve-2")
