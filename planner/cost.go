@@ -19,9 +19,9 @@ const (
 	costEfficiency        // vCPUs on efficiency cores, plus twice those on low-power cores
 	costPartial           // whole cores that become partially allocated
 	costSlots             // loss of room for VMs of typical sizes
-	costLeftMin           // left on the plan's nodes, in parts per million: the lesser of CPUs and memory
-	costLeftSum           // left on the plan's nodes, in parts per million: CPUs plus memory
-	costLargest           // decrease of the largest number of free CPUs on a single node of the host
+	costLeftMin           // parts per million left on the plan's nodes: the lesser of CPUs and memory
+	costLeftSum           // parts per million left on the plan's nodes: CPUs plus memory
+	costLargest           // decrease of the largest number of free CPUs on one node of the host
 	costCrowd             // number of guests on the host
 	costParts
 )
