@@ -23,8 +23,7 @@ func ParseSnapshot(data []byte) (*Snapshot, error) {
 		return nil, fmt.Errorf("parsing snapshot: %w", err)
 	}
 	if file.Format != snapshotFormat {
-		return nil, fmt.Errorf("parsing snapshot: it has format %d, but this numaform reads only format %d: "+
-			"record it again with `numaform topology -o json`", file.Format, snapshotFormat)
+		return nil, fmt.Errorf("parsing snapshot: it has format %d, but this numaform reads only format %d", file.Format, snapshotFormat)
 	}
 	file.sort()
 	if err := file.Validate(); err != nil {
