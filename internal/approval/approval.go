@@ -49,10 +49,10 @@ type Config struct {
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
 	// Taken returns the VMIDs that must not be assigned.
 	Taken func(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error)
-	// Paused reports whether nothing may be begun.
+	// Paused reports whether no change may be begun now.
 	Paused func(ctx context.Context) (bool, error)
-	// Approved is called when a pending plan was approved and can be begun, so that its
-	// requester tries again.
+	// Approved is called while a plan is approved but has not begun, so that its requester
+	// tries again. It can be called several times for a plan.
 	Approved func()
 	Events   events.Recorder
 	Clock    clock.PassiveClock

@@ -58,7 +58,7 @@ func digest(value any) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// changeOf returns the hash of a plan's changes to a VM and its other resources, without
+// changeOf returns the hash of a plan's changes to a VM and its security groups, without
 // the VM's name, VMID and key and without the requester. It returns "" if the plan does
 // not change them.
 func changeOf(plan *tfjson.Plan, target guard.Target) (string, error) {
@@ -117,7 +117,7 @@ func neutral(change *tfjson.ResourceChange, target guard.Target) (any, error) {
 	name, vmid := nameAt(target.Address), fmt.Sprint(int(target.VMID))
 	var pairs []string
 	if seed := fleet.SeedVolume("s", "c", target.VMID, target.Key); seed != "" {
-		// The rest follows the cluster ID in the seed's name.
+		// Match the part of the seed's name that follows the cluster ID.
 		pairs = append(pairs, strings.TrimPrefix(seed, "s:iso/numaform-c"), "-*.iso")
 	}
 	pairs = append(pairs, name+"/"+vmid, "*/*", name, "*")

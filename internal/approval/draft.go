@@ -74,7 +74,8 @@ func (d *draft) addCreates(change *scaler.Change, plans []scaler.RootPlan, place
 	return d.addPlans(plans)
 }
 
-// addPlans adds the dry plans that the change affects, and computes the draft's hash.
+// addPlans adds the dry plans of the hosts that the change affects, and computes the
+// draft's hash.
 func (d *draft) addPlans(plans []scaler.RootPlan) (err error) {
 	var diff strings.Builder
 	d.verdict = guard.Verdict{Decision: guard.Allow}
@@ -104,8 +105,8 @@ func likeness(spec *fleet.Spec, placement *fleet.Placement) string {
 	return fmt.Sprint(spec.Pool, spec.InstanceType, placement.Host, placement.CPUs, placement.Cells, spec.Labels)
 }
 
-// few returns the pods sorted. If they are more than a ScalePlan can list, the last element
-// is the number of the remaining pods.
+// few returns the pods, sorted. If there are more pods than a ScalePlan can list, the last
+// element states how many are omitted.
 func few(pods []string) []string {
 	pods = slices.Sorted(slices.Values(pods))
 	if len(pods) <= maxPods {

@@ -14,8 +14,8 @@ const (
 	rejectedFor = 24 * time.Hour
 	// retainedFor is how long a finished plan remains.
 	retainedFor = 7 * 24 * time.Hour
-	// planFresh is how long VMs are not planned again while their ScalePlan is undecided or
-	// was refused. The guard's refusal lasts as long.
+	// planFresh is how long VMs are not planned again while their ScalePlan is undecided
+	// or was refused. A denial by the guard also lasts that long.
 	planFresh = 10 * time.Minute
 	// draftGood is how long a dry plan made after an approval can be used to begin.
 	draftGood = 30 * time.Second
@@ -37,7 +37,7 @@ const (
 	candidateFor, seenFor = 5 * time.Minute, time.Hour
 )
 
-// expired reports whether it is too late to approve the plan.
+// expired reports whether it is too late to approve or begin the plan.
 func (a *Approvals) expired(plan *v1alpha1.ScalePlan) bool {
 	return !a.config.Clock.Now().Before(plan.Spec.ExpiresAt.Time)
 }

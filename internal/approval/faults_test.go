@@ -28,7 +28,8 @@ import (
 // errAPI is the API server's response to the bench's faulty call.
 var errAPI = errors.New("etcdserver: no leader")
 
-// errConflict is its response to an update of an object that has changed meanwhile.
+// errConflict is the API server's response to an update of an object that has changed
+// meanwhile.
 var errConflict = apierrors.NewConflict(schema.GroupResource{Group: v1alpha1.Group, Resource: "scaleplans"}, "x", errAPI)
 
 // faulty is the API server with the bench's fault.

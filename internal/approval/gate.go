@@ -25,9 +25,9 @@ func requestedByWriter(plan *v1alpha1.ScalePlan) bool {
 	return plan.Spec.RequestedBy == RequestedByGuard || plan.Spec.RequestedBy == RequestedByClass
 }
 
-// Asks reports whether a plan that changes VMs in place, or wakes standby VMs, needs
-// approval although the guard allows it: such changes count as scale-up, and the mode of
-// one of its NodePools is manual.
+// Asks reports whether a plan that updates VMs in place, or wakes standby VMs, needs
+// approval even if the guard allows it: because the scale-up mode of a NodePool of these
+// VMs is manual.
 func (a *Approvals) Asks(ctx context.Context, plan *scaler.RootPlan) (bool, error) {
 	known, err := a.readPools(ctx)
 	if err != nil {
@@ -38,9 +38,10 @@ func (a *Approvals) Asks(ctx context.Context, plan *scaler.RootPlan) (bool, erro
 	}), nil
 }
 
-// MayWake returns a function that reports whether pods may wake a standby VM. If the mode
-// of a NodePool is manual, its pods get new nodes, which an operator can review. A VM
-// whose wake is pending approval, or was recently rejected, may not be woken.
+// MayWake returns a function that reports whether pods may wake a standby VM. They may not
+// if the scale-up mode of its NodePool is manual: pods then get new nodes, which an
+// operator can review. They may not, either, if the VM's wake is pending approval or was
+// recently refused.
 func (a *Approvals) MayWake(ctx context.Context) (func(vm *fleet.VM) bool, error) {
 	known, err := a.readPools(ctx)
 	if err != nil {
@@ -61,10 +62,11 @@ func (a *Approvals) MayWake(ctx context.Context) (func(vm *fleet.VM) bool, error
 	}, nil
 }
 
-// Approver returns the approver of a plan for which the guard requires approval: the auto
+// Approver returns who approves a plan for which the guard requires approval: the auto
 // mode of its NodePools, or the operator who approved a ScalePlan that covers it. It
-// returns "" if the plan has no approver: it then proposes a ScalePlan, unless one is
-// pending, or the guard denies the plan, or the host was not planned.
+// records that this ScalePlan has begun. If the plan has no approver, Approver returns ""
+// and proposes a ScalePlan, unless the guard denies the plan, the host was not planned, or
+// the same ScalePlan is pending or was recently refused.
 func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string, error) {
 	if plan.Plan == nil || plan.Verdict.Decision == guard.Deny {
 		return "", nil
@@ -88,7 +90,7 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string
 		if !a.covers(&plans[i], d) {
 			continue
 		}
-		// The VMs of the draft are already reserved.
+		// Exclude the VMs of the draft, which are already reserved.
 		before := slices.DeleteFunc(keysLike(a.fleet.VMs(), &plans[i]), func(key string) bool {
 			return slices.ContainsFunc(d.vms, func(vm v1alpha1.ScalePlanVM) bool { return vm.Key == key })
 		})
@@ -97,7 +99,7 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string
 	if current(plans, d.hash) != nil {
 		return "", nil
 	}
-	// Approved plans may be requested again.
+	// Do not replace approved plans: their changes may be requested again.
 	replaced := slices.DeleteFunc(plans, func(other v1alpha1.ScalePlan) bool {
 		return !requestedByWriter(&other) || (pending(&other) && other.Spec.Approve != "") ||
 			!slices.ContainsFunc(other.Spec.Hosts, func(host v1alpha1.ScalePlanHost) bool { return host.Host == plan.Host.String() })
@@ -105,7 +107,8 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string
 	return "", a.propose(ctx, replaced, d)
 }
 
-// auto returns the NodePools whose auto mode allows a plan, or "".
+// auto returns the approver of a plan that the auto modes of all its NodePools allow, such
+// as "auto mode of NodePool a", or "".
 func (a *Approvals) auto(known pools, plan *scaler.RootPlan) string {
 	names, ours := map[string]bool{}, map[string]bool{}
 	for _, t := range targets(plan.Intent) {
@@ -185,8 +188,10 @@ func draftOf(plan *scaler.RootPlan) (*draft, error) {
 	return d, d.addPlans([]scaler.RootPlan{touched})
 }
 
-// covers reports whether a ScalePlan approves a whole draft: each delete has the same
-// key, each create the same properties, and the guard has no further findings.
+// covers reports whether an approved ScalePlan covers a whole draft: each VM of the draft
+// has the same change in the plan, each existing one also the same key, the guard requires
+// approval by no further rule, and the draft is not based on an older or another Terraform
+// state.
 func (a *Approvals) covers(plan *v1alpha1.ScalePlan, d *draft) bool {
 	if !a.approved(plan, plan.Spec.PlanHash) || unforeseen(plan, d.verdict) != "" || otherState(plan, d.hosts) != "" || len(d.vms) == 0 {
 		return false

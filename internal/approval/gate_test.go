@@ -115,7 +115,7 @@ func TestTheGateOpensForAllThatItHeld(t *testing.T) {
 }
 
 // TestTheGateOpensForAVMWithASeed checks that an approval still applies when the VM has
-// another VMID and key, and so another name of its seed.
+// another VMID and key, and so another seed name.
 func TestTheGateOpensForAVMWithASeed(t *testing.T) {
 	b := newBench(t, strict())
 	b.pool("free", "", "")
@@ -195,7 +195,7 @@ func TestTheGateOpensOncePerApproval(t *testing.T) {
 	b.asked("", next)
 }
 
-// removal is a plan that deletes VMs, in the guard's form.
+// removal returns a host's plan that deletes the VMs.
 func removal(vms ...fleet.VM) *scaler.RootPlan {
 	plan := &scaler.RootPlan{
 		Host: pve1, Touched: true, Plan: emptyPlan("will be destroyed"),

@@ -110,9 +110,9 @@ func (a *Approvals) patchLedger(ctx context.Context, data map[types.UID]any) err
 	return nil
 }
 
-// restore resets the status of ScalePlans to the ledger's, deletes plans that numaform
-// did not propose, and drops deleted plans from the ledger. listed is the number of
-// existing plans, including those that it deletes.
+// restore resets the status of ScalePlans to the ledger's, deletes plans older than
+// unlistedFor that numaform did not propose, and drops deleted plans from the ledger.
+// listed is the number of plans that existed before.
 func (a *Approvals) restore(ctx context.Context) (listed int, err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()

@@ -66,8 +66,9 @@ func (m *method) requestedBy() string {
 	return strings.ToLower(strings.Join(parts, "/"))
 }
 
-// ShouldDisrupt reports whether the candidate is in the method's part of the NodePools
-// and the inner method accepts it.
+// ShouldDisrupt reports whether the candidate is in the method's part of the NodePools and
+// the inner method accepts it. The method for NodePools that need approval rejects
+// candidates of static NodePools.
 func (m *method) ShouldDisrupt(ctx context.Context, candidate *disruption.Candidate) bool {
 	a := m.approvals
 	manual := a.modeOf(candidate.NodePool, v1alpha1.ScaleDown) == ModeManual || a.modeOf(candidate.NodePool, v1alpha1.ScaleUp) == ModeManual
@@ -135,7 +136,8 @@ func (m *method) due() bool {
 	return true
 }
 
-// compute calls the inner method, and returns the commands that may start.
+// compute calls the inner method, returns the commands that may start, and proposes
+// ScalePlans for the others. It only logs errors of proposals.
 func (m *method) compute(
 	ctx context.Context, budgets map[string]int, plans []v1alpha1.ScalePlan, candidates []*disruption.Candidate,
 ) ([]disruption.Command, error) {

@@ -56,8 +56,8 @@ func pending(plan *v1alpha1.ScalePlan) bool {
 	return plan.Status.Phase == "" || plan.Status.Phase == v1alpha1.ScalePlanPending
 }
 
-// approved reports whether an operator approved a plan in time by its complete hash, and
-// the current change still has that hash.
+// approved reports whether an operator approved a plan by its complete hash, the current
+// change has that hash, and the plan is not rejected, expired or finished.
 func (a *Approvals) approved(plan *v1alpha1.ScalePlan, hash string) bool {
 	same := func(x, y string) bool { return subtle.ConstantTimeCompare([]byte(x), []byte(y)) == 1 }
 	return len(hash) == 64 && same(plan.Spec.Approve, hash) && same(plan.Spec.PlanHash, hash) &&
@@ -82,8 +82,8 @@ func unforeseen(plan *v1alpha1.ScalePlan, verdict guard.Verdict) string {
 	return ""
 }
 
-// otherState returns why a plan is not based on the Terraform state of the approved one,
-// or a later version of it, or "".
+// otherState returns why a new plan is based on another or on an older Terraform state
+// than the approved plan, or "" if it is not.
 func otherState(plan *v1alpha1.ScalePlan, hosts []v1alpha1.ScalePlanHost) string {
 	for _, was := range plan.Spec.Hosts {
 		for _, is := range hosts {
@@ -99,8 +99,9 @@ func otherState(plan *v1alpha1.ScalePlan, hosts []v1alpha1.ScalePlanHost) string
 	return ""
 }
 
-// propose creates a draft's ScalePlan, unless it already exists or the same plan was refused
-// recently, and supersedes the pending ones of the given plans that it replaces.
+// propose ends those of the given pending plans that the draft replaces. It then creates
+// the draft's ScalePlan, unless it already exists or the same plan was recently refused.
+// If the guard denies the draft, the new ScalePlan has the phase Failed.
 func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *draft) error {
 	err := a.supersede(ctx, plans, d.hash, "another change is needed now", func(plan *v1alpha1.ScalePlan) bool {
 		return plan.Spec.RequestedBy == d.requestedBy || (d.requestedBy == RequestedByProvisioning && plan.Spec.RequestedBy == RequestedByGuard)
@@ -172,8 +173,8 @@ func (a *Approvals) object(d *draft) *v1alpha1.ScalePlan {
 	}
 }
 
-// freeName deletes a plan that is finished, or that numaform did not propose, and reports
-// whether its name is free.
+// freeName deletes the plan with a name if the plan is finished, or if numaform did not
+// propose it, and reports whether the name is free.
 func (a *Approvals) freeName(ctx context.Context, name string) (bool, error) {
 	var old v1alpha1.ScalePlan
 	err := a.config.Client.Get(ctx, client.ObjectKey{Name: name}, &old)
@@ -216,8 +217,8 @@ func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before 
 	return nil
 }
 
-// end moves a plan to a final phase. If the plan was changed meanwhile, the next call
-// retries.
+// end moves a plan to a final phase. If another client has changed or deleted the plan,
+// end returns nil, and a later call ends it.
 func (a *Approvals) end(ctx context.Context, plan *v1alpha1.ScalePlan, phase v1alpha1.ScalePlanPhase, result string) error {
 	now := metav1.NewTime(a.config.Clock.Now())
 	if plan.Status.DecidedAt == nil {

@@ -67,9 +67,11 @@ func (a *Approvals) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	return reconciler.Result{RequeueAfter: advanceEvery}, nil
 }
 
-// Advance updates ScalePlans: it ends the rejected, expired and completed ones, and
-// deletes old ones. It reports whether all ScalePlans were already finished. It does
-// nothing before the fleet has been read, because then no VM is known and every VM to be
+// Advance updates the ScalePlans: it restores their statuses from the ledger, ends
+// ScalePlans that are rejected, expired, completed, failed or no longer needed, and
+// deletes old ones and the ones that numaform did not propose. It calls Config.Approved if
+// an approved ScalePlan has not begun. It reports whether every ScalePlan was already
+// finished. Before the fleet has been read, Advance does nothing, because every VM to be
 // removed would appear to be deleted.
 func (a *Approvals) Advance(ctx context.Context) (settled bool, err error) {
 	if !a.fleet.Synced() {
@@ -123,8 +125,8 @@ func (a *Approvals) prune(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	return nil
 }
 
-// advancePending ends a plan that was rejected, was not begun in time, or whose nodes no
-// longer exist or are needed again.
+// advancePending ends a plan that was rejected or was not begun in time, or whose nodes to
+// be removed no longer exist or are needed again.
 func (a *Approvals) advancePending(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	switch {
 	case plan.Spec.Reject != "":
@@ -139,7 +141,8 @@ func (a *Approvals) advancePending(ctx context.Context, plan *v1alpha1.ScalePlan
 	return nil
 }
 
-// advanceUpdates ends a plan of updates in place that are done or no longer needed.
+// advanceUpdates ends a plan of updates in place that are done or no longer needed, that
+// were rejected, or that were not begun in time.
 func (a *Approvals) advanceUpdates(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	changing := slices.ContainsFunc(a.fleet.VMs(), func(state scaler.VMState) bool {
 		return state.Changing && slices.ContainsFunc(plan.Spec.VMs, func(line v1alpha1.ScalePlanVM) bool {
@@ -205,7 +208,7 @@ func creates(plan *v1alpha1.ScalePlan) int {
 	return n
 }
 
-// wakes returns the keys of the standby VMs that are woken.
+// wakes returns the keys of the VMs that a plan with these VMs wakes.
 func wakes(vms []v1alpha1.ScalePlanVM) map[string]bool {
 	keys := map[string]bool{}
 	for i := range vms {
@@ -248,7 +251,7 @@ func (a *Approvals) leaving(plan *v1alpha1.ScalePlan) []scaler.VMState {
 	return slices.DeleteFunc(a.fleet.VMs(), func(state scaler.VMState) bool { return !keys[string(state.VM.Key)] })
 }
 
-// deletes returns the keys of the removed VMs.
+// deletes returns the keys of the VMs that a plan with these VMs deletes.
 func deletes(vms []v1alpha1.ScalePlanVM) map[string]bool {
 	keys := map[string]bool{}
 	for i := range vms {
@@ -259,8 +262,8 @@ func deletes(vms []v1alpha1.ScalePlanVM) map[string]bool {
 	return keys
 }
 
-// outdated reports whether nodes waiting for removal no longer exist, or have not been
-// candidates for removal for a while because pods returned.
+// outdated reports whether all nodes that a plan removes are gone, or one of them has not
+// been a candidate for removal for candidateFor, for example because pods returned.
 func (a *Approvals) outdated(plan *v1alpha1.ScalePlan) bool {
 	if len(a.leaving(plan)) == 0 {
 		return true

@@ -105,7 +105,7 @@ func (a *Approvals) planRemoval(ctx context.Context, d *draft, command *disrupti
 		return err
 	}
 	for i := range change.Removed {
-		// A node with that name may now be another VM.
+		// The name may now belong to another VM.
 		if vm := &change.Removed[i]; !deletes(d.vms)[string(vm.Key)] {
 			return fmt.Errorf("VM %s has the key %s, but its NodeClaim has another key: the next attempt reads both again; "+
 				"if this persists, restore the annotation %s of the NodeClaim", vm.Name, vm.Key, v1alpha1.AnnotationKey)
@@ -116,7 +116,8 @@ func (a *Approvals) planRemoval(ctx context.Context, d *draft, command *disrupti
 	if err != nil {
 		return err
 	}
-	// The nodes are not drained yet. The guard checks that again before anything is deleted.
+	// The nodes are not drained yet, so ignore findings about that. The guard checks it
+	// again before anything is deleted.
 	plans = slices.Clone(plans)
 	for i := range plans {
 		verdict := guard.Verdict{Decision: guard.Allow}

@@ -28,10 +28,10 @@ type planned struct {
 	decided bool
 }
 
-// Up returns the new VMs of a decision that may be created now. For the remaining ones,
-// Draft creates ScalePlans, one for each NodePool. Call it with each decision, including
-// an empty one, because plans end when no pod requests their VMs. Errors concern only VMs
-// that are not in the result.
+// Up returns the new VMs of a decision that may be created now; none while numaform is
+// paused. For the remaining VMs, Draft creates ScalePlans, one for each NodePool. Call Up
+// with each decision, including an empty one, because plans end when no pod requests their
+// VMs. Errors concern only VMs that are not in the result.
 func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error) {
 	if paused, err := a.config.Paused(ctx); paused || err != nil {
 		return nil, err
@@ -165,8 +165,8 @@ func fingerprint(placed []scheduling.Placed) (string, error) {
 }
 
 // Draft makes the dry plans that the last Up required, and creates the ScalePlans. The
-// next Up may return VMs that are already approved. Draft takes long: call it without the
-// lock of placements.
+// next Up may return VMs that are already approved. Draft can take long: do not call it
+// while you hold the lock of placements.
 func (a *Approvals) Draft(ctx context.Context) error {
 	a.mu.Lock()
 	due := a.due
@@ -255,8 +255,9 @@ func current(plans []v1alpha1.ScalePlan, hash string) *v1alpha1.ScalePlan {
 	return nil
 }
 
-// mayBegin reports whether a draft's change was approved and may begin, and records that it
-// has begun. It ends a plan whose content has changed since the approval.
+// mayBegin reports whether a draft's change was approved and may begin, and records that
+// it has begun. It ends an approved plan if the guard's verdict or the Terraform state no
+// longer matches it.
 func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *draft) (bool, error) {
 	if !a.approved(plan, d.hash) {
 		return false, nil
@@ -267,7 +268,8 @@ func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *d
 		}
 	}
 	if plan.Status.Phase == v1alpha1.ScalePlanApproved {
-		// The plan has begun already. Without a result, numaform stopped in between.
+		// The plan has already begun. Its removals may start again. If none of its new VMs
+		// exist, numaform stopped in between, and they may be created.
 		return d.direction == v1alpha1.ScaleDown || len(a.created(plan)) == 0, nil
 	}
 	return true, a.begin(ctx, plan, keysLike(a.fleet.VMs(), plan))
@@ -311,14 +313,16 @@ func keysLike(states []scaler.VMState, plan *v1alpha1.ScalePlan) []string {
 	return keys
 }
 
-// isLike reports whether a VM may be one that a plan creates.
+// isLike reports whether a VM has the pool, host and instance type of one that a plan
+// creates.
 func isLike(vm *fleet.VM, plan *v1alpha1.ScalePlan) bool {
 	return slices.ContainsFunc(plan.Spec.VMs, func(line v1alpha1.ScalePlanVM) bool {
 		return line.Action == v1alpha1.ScalePlanCreate && line.NodePool == vm.Pool && line.Host == vm.Host.String() && line.InstanceType == vm.InstanceType
 	})
 }
 
-// created returns the VMs created by a plan that was begun.
+// created returns the VMs, reserved or created, that belong to a plan that was begun: the
+// similar VMs that did not exist before.
 func (a *Approvals) created(plan *v1alpha1.ScalePlan) []scaler.VMState {
 	// The keys recorded by begin.
 	before := map[string]bool{}

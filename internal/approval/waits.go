@@ -22,7 +22,8 @@ type waiting struct {
 	since time.Time
 }
 
-// Waits returns the NodePools whose new VMs wait, as of the last Up and Draft, by name.
+// Waits returns the NodePools whose new VMs wait, as of the last Up and Draft, sorted by
+// name.
 func (a *Approvals) Waits() []scheduling.Wait {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,8 +48,8 @@ func (a *Approvals) proceed(g *group) {
 	delete(a.waits, g.pool)
 }
 
-// wait records that the VMs of a group wait for the plan of a draft: it is pending
-// approval, or was rejected or denied recently.
+// wait records that the VMs of a group wait for the plan of a draft, because it is pending
+// approval, was recently rejected, or is denied.
 func (a *Approvals) wait(g *group, d *draft) {
 	name := v1alpha1.ScalePlanName(d.pools[0], d.direction, d.hash)
 	w := scheduling.Wait{
