@@ -61,12 +61,14 @@ func (r Result) String() string {
 // approver is who approved the plans that need approval, or empty if no plan needs it.
 type Approve func([]RootPlan) (approver string, err error)
 
-// Apply plans every touched host, calls approve, makes the change the desired state and
-// records it, and applies exactly the plans that approve received, with several hosts
-// concurrently. A host that cannot be planned or applied does not stop the others, unless
-// approve returns an error; the error of Apply joins all failures, and the next run checks
-// the failed hosts again.
-// If the store only proposes changes, Apply ends with a store.ProposedError.
+// Apply locks the fleet and plans the hosts that the change touches and, unless it is
+// narrow, the hosts with unfinished work; if nothing is requested, it plans all hosts. It
+// then calls approve, makes the change the desired state and records it, and applies
+// exactly the plans that approve received, with several hosts concurrently. A host that
+// cannot be planned or applied does not stop the others, unless approve returns an error.
+// Afterwards, Apply removes adopted VMs whose removal had begun, and new VMs that conflict
+// with another writer's. Its error joins all failures, and the next run checks the failed
+// hosts again. If the store only proposes changes, Apply returns a store.ProposedError.
 func (s *Scaler) Apply(ctx context.Context, change *Change, approve Approve) (results []Result, err error) {
 	unlock, err := s.config.Store.Lock(ctx)
 	if err != nil {
@@ -186,8 +188,8 @@ func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b 
 	return b, err
 }
 
-// recordUnmade records the writes to a backend that planning made, if any, for a change
-// that is not applied.
+// recordUnmade records the writes that planning made and that no plan contains, if any,
+// for a change that is not applied.
 func (s *Scaler) recordUnmade(ctx context.Context, change *Change, plans []RootPlan) error {
 	unmade := &Change{Kind: audit.KindRecovery, Why: "before a change that was not applied", from: change.from, open: change.open, rotations: change.rotations}
 	record := s.record(unmade, nil, "")
@@ -561,7 +563,8 @@ func (e *HostLostError) Unwrap() error { return state.ErrHostLost }
 
 // watch returns a context that ends when a host is lost, which cancels an apply in an
 // orderly way: the engine saves the state and releases its lock. stop ends the watch and
-// returns its argument; if the host was lost, it adds a HostLostError to an error.
+// returns its argument. If the host was lost and the argument is an error, stop adds a
+// HostLostError to it.
 func (s *Scaler) watch(ctx context.Context, host topology.HostID) (watched context.Context, stop func(error) error) {
 	live := s.region(host.Region).Live
 	if live == nil {

@@ -17,7 +17,7 @@ import (
 // that changes wait until it does. Another host would not help, because all hosts have the
 // same backend.
 type BackendDownError struct {
-	// Backend is its type, such as kubernetes.
+	// Backend is the type of the backend, such as kubernetes.
 	Backend string
 	// Since is the time of the first failure.
 	Since time.Time

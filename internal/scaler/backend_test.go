@@ -16,7 +16,7 @@ import (
 
 // TestWriterWaitsForTheBackend checks that a VM whose state backend does not respond
 // neither fails nor loses its place, while it is planned and while it is applied, and that
-// the message contains the begin of the outage.
+// the message contains the beginning of the outage.
 func TestWriterWaitsForTheBackend(t *testing.T) {
 	t.Parallel()
 	now := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))

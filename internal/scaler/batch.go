@@ -102,8 +102,8 @@ func (m *member) ready(from *reading, now time.Time) bool {
 	return !m.moving && !m.retry.until.After(now) && !from.busy[m.VM.Host] && !gathers
 }
 
-// vanishedAfter is the minimum age at which a VM that is missing from a snapshot counts
-// as removed, because the snapshot may be slightly outdated.
+// vanishedAfter is the minimum age at which a VM that is missing from a snapshot counts as
+// removed, because the snapshot can be slightly outdated.
 const vanishedAfter = 30 * time.Second
 
 // partSize is the number of new VMs at which a change accepts no more hosts, if it has at
@@ -304,10 +304,12 @@ func (w *Writer) queued() int {
 	return waiting
 }
 
-// approve decides for each host whether its plan may be applied. If a plan may not be
-// applied, its VMs fail, wait for approval or for the state backend, or are retried later,
-// and approve returns errReduced, so that the change is rebuilt without them. approver
-// lists who approved the plans that needed approval, separated by commas.
+// approve decides for each host whether its plan may be applied. If a plan with requests
+// may not be applied, its VMs fail, wait for approval or for the state backend, or are
+// retried later, and approve returns errReduced, so that the change is rebuilt without
+// them. It also returns errReduced if a part of a burst needs approval, or if the removal
+// of a VM to be created or woken was requested meanwhile. approver lists who approved the
+// plans that needed approval, separated by commas.
 func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (approver string, err error) {
 	if len(b.change.later) > 0 && slices.ContainsFunc(plans, func(p RootPlan) bool { return p.Verdict.Decision == guard.NeedsApproval }) {
 		// Apply limits to the whole burst: its parts might pass them separately.
@@ -560,8 +562,8 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 	}
 }
 
-// readGuests returns the cluster's guests on a host, by key; none if Proxmox cannot be
-// read.
+// readGuests reads a host again and returns the guests on it that carry our marker, by
+// key; none if Proxmox cannot be read.
 func (w *Writer) readGuests(ctx context.Context, snapshot *topology.Snapshot, host topology.HostID) map[fleet.Key]located {
 	guests := map[fleet.Key]located{}
 	live := w.scaler.region(host.Region).Live

@@ -254,8 +254,8 @@ func (v *hostView) imports(plan *tfjson.Plan) ([]fleet.VM, error) {
 }
 
 // takenOut returns the VMs that a person removed from the fleet by deleting their files:
-// they are in the state, and in Proxmox they are still ours. It adds them to removed, as a
-// request would.
+// they are in the state, and in Proxmox they are still ours. It adds them to v.removed, as
+// a request would.
 func (v *hostView) takenOut(plan *tfjson.Plan) []fleet.VM {
 	var vms []fleet.VM
 	for _, change := range plan.ResourceChanges {

@@ -75,8 +75,9 @@ func (s *Scaler) awaitNoConflict(ctx context.Context, change *Change, plan *Root
 	}
 }
 
-// conflicts returns the VMs of targets that conflict with other guests, with no VMs in lost
-// if none does. rivals are the conflicting guests that may not be this fleet's.
+// conflicts returns in lost the VMs of targets that conflict with other guests; lost has
+// no VMs if none does. rivals are the conflicting guests that carry no marker of this
+// fleet.
 func (v *hostView) conflicts(targets []guard.Target) (lost *ConflictError, rivals []located) {
 	lost = &ConflictError{}
 	for _, target := range targets {

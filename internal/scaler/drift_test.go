@@ -185,7 +185,7 @@ func TestDriftBesideDevices(t *testing.T) {
 	}
 }
 
-// TestDriftGone checks the class of a listed VM that a refresh does not find.
+// TestDriftGone checks the class of a VM that Proxmox lists but a refresh does not find.
 func TestDriftGone(t *testing.T) {
 	t.Parallel()
 	one := vm(pve1, 2001)

@@ -60,8 +60,8 @@ func (e *VMIDTakenError) Error() string {
 		e.VM, e.VMID, e.Guest, e.Host, fix)
 }
 
-// NotStandbyError reports that a VM cannot be woken, because it is not a standby VM that
-// was created and is not in use.
+// NotStandbyError reports that a VM cannot be woken: the fleet does not contain it, it is
+// not a standby VM, or it is being created, woken or removed.
 type NotStandbyError struct {
 	Key fleet.Key
 	// VM is the VM's name, or "" if no VM has the key, and Phase its phase.
@@ -187,7 +187,7 @@ func (e *MovedError) Error() string {
 }
 
 // HiddenError reports that the state has a VM that Proxmox does not list. This proves
-// nothing, because the credential may not see all guests.
+// nothing, because the credential may lack access to some guests.
 type HiddenError struct {
 	VM     string
 	VMID   fleet.VMID

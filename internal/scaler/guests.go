@@ -165,10 +165,10 @@ func (e *CloneStuckError) Error() string {
 }
 
 // awaitClones waits until all clones and destroys of guests with VMIDs of the fleet have
-// ended, and returns the snapshot from then. An earlier run may have died and left them.
-// A clone that is locked on a host without clone tasks has failed, and counts as
-// unmanaged. awaitClones waits as long as an apply may take for one VM, and then returns
-// a CloneStuckError.
+// ended, and returns a snapshot taken after that. An earlier run may have died and left
+// them. A clone that is locked on a host without clone tasks has failed, and counts as
+// unmanaged. awaitClones waits as long as an apply can take for one VM, and then returns a
+// CloneStuckError.
 func (s *Scaler) awaitClones(ctx context.Context, from *reading, snapshot *topology.Snapshot) (*topology.Snapshot, error) {
 	reported := map[guestID]bool{}
 	began := s.config.Clock.Now()

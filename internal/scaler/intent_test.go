@@ -236,8 +236,8 @@ func TestTakenByACopy(t *testing.T) {
 	}
 }
 
-// TestUnknownWhetherANodeExists checks that a VM is not deleted if the cluster does not
-// answer whether its Node exists.
+// TestUnknownWhetherANodeExists checks that a VM is not deleted while it is unknown
+// whether its Node exists, because the cluster does not respond.
 func TestUnknownWhetherANodeExists(t *testing.T) {
 	t.Parallel()
 	a := vm(pve1, 2000)

@@ -13,8 +13,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestFailures distinguishes failed changes from changes in progress, and from changes
-// that a later one completed.
+// TestFailures checks which changes count as failed: not the changes in progress, and not
+// the changes that a later one completed. It ignores outcomes that this installation did
+// not write.
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	begun := func(id string, creates int) audit.Entry {
@@ -53,7 +54,7 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// TestEvents counts the creates and deletes of a change by host and pool.
+// TestEvents checks the numbers of creates and deletes of a change by host and pool.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -197,7 +197,7 @@ func (w *Writer) giveUpReused(b *batch) {
 
 // giveUpVanished gives up VMs that were created and no longer exist in Proxmox. Creating
 // such a VM again would not help: its guest may have joined as a Node, its seed no longer
-// exists, and a VM with that ID would keep the dead Node forever.
+// exists, and the dead Node would not be deleted as long as a VM with its ID exists.
 func (w *Writer) giveUpVanished(b *batch, joined map[fleet.Key]bool) {
 	now := w.scaler.config.Clock.Now()
 	for _, m := range w.absent(b.change.from, b.change.Snapshot) {
@@ -219,7 +219,8 @@ func (w *Writer) giveUpVanished(b *batch, joined map[fleet.Key]bool) {
 }
 
 // absent returns the VMs that are known to be missing from Proxmox, sorted: the snapshot
-// lists all guests of their region, and their host was read.
+// lists all guests of their region, and their host was read. It omits VMs that are part of
+// a change, are being removed or are on a busy host.
 func (w *Writer) absent(from *reading, snapshot *topology.Snapshot) []*member {
 	index := indexGuests(snapshot, w.scaler.config.ClusterID)
 	alive := index.keys()

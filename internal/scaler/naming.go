@@ -118,8 +118,8 @@ func (e *NoSlotError) Error() string {
 		e.Host, e.Template, e.Free, e.Wanted)
 }
 
-// dataDisks assigns a request's data disks to the template's free slots, and to their
-// storage.
+// dataDisks assigns a request's data disks to the template's free slots, and sets the
+// storage of disks without one.
 func dataDisks(template *topology.Template, request Request) ([]fleet.DataDisk, error) {
 	disks := slices.Clone(request.Spec.DataDisks)
 	slots := fleet.FreeSlots(append(slices.Clone(template.Drives), template.DiskInterface), len(disks))

@@ -67,8 +67,8 @@ func (p *RootPlan) Changes() bool {
 		(p.Plan != nil && p.Plan.Changes)
 }
 
-// Plan plans all hosts of the fleet in a separate directory, and changes neither the
-// fleet nor a state.
+// Plan plans all hosts of the fleet or, for a narrow change, the hosts that it touches, in
+// a separate directory. It changes neither the fleet nor a state.
 func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []RootPlan, err error) {
 	err = s.inScratch("plan", "planning", func(at places) (err error) {
 		plans, err = s.planHosts(ctx, change, at, change.After.Hosts)
@@ -78,8 +78,9 @@ func (s *Scaler) Plan(ctx context.Context, change *Change) (plans []RootPlan, er
 }
 
 // planHosts plans the hosts that the change touches and, unless the change is narrow, the
-// hosts with unfinished work and the hosts in more. It then checks the limits on all plans
-// together. If at is dry, the states do not change.
+// hosts with unfinished work and the hosts in more. If the plans find existing VMs that
+// only the history contains, it adopts them and plans again. It then checks the limits on
+// all plans together. If at is dry, the states do not change.
 func (s *Scaler) planHosts(ctx context.Context, change *Change, at places, more []topology.HostID) ([]RootPlan, error) {
 	if s.config.Engine == nil {
 		return nil, ErrNoEngine
@@ -188,7 +189,8 @@ func (s *Scaler) checkRootOnly(vm *fleet.VM) error {
 
 // planHost recovers a host after a crash, plans it, and checks the plan with the guard. A
 // change on a host without unfinished work first plans only its own VMs (planTargets); if
-// that does not suffice, the whole host is planned.
+// that does not suffice, the whole host is planned. A dry run always plans the whole host,
+// and a repair plans only the VMs to repair.
 func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, at places, whole bool) (err error) {
 	started := s.config.Clock.Now()
 	defer func() { s.config.Observe.PlanDone(plan.Host, s.config.Clock.Since(started), err) }()
@@ -231,8 +233,8 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 }
 
 // planTargets plans only the VMs of the change, which costs a fraction of a complete plan.
-// It reports whether the guard allows the plan and it shows nothing that must be recovered
-// first.
+// It reports whether the guard allows the plan, and the plan shows nothing that must be
+// recovered first.
 func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (allowed bool, err error) {
 	// After a failed change in place, the state wrongly records it as done.
 	options := state.PlanOptions{Targets: v.targets(), Refresh: v.retrying}
@@ -370,7 +372,8 @@ func (c *Change) plan(ctx context.Context, workspace *state.Workspace, host topo
 
 // checkNodes records why VMs to be deleted must not be deleted yet, and whether they have
 // lost their Nodes. takenOut are VMs that would be deleted only because their files were
-// deleted: they are not deleted if the scaler may not see all Nodes.
+// deleted: they are not deleted if Config.Blind is set, because a Node that the scaler
+// does not find may then still exist.
 func (s *Scaler) checkNodes(ctx context.Context, v *hostView, takenOut []fleet.VM) {
 	v.blocked = map[string]string{}
 	v.gone = map[string]bool{}

@@ -219,9 +219,9 @@ func (s *Scaler) Propose(
 }
 
 // AddVMs assigns each request a VMID, a name and a key, and renders the fleet with them.
-// It does not assign VMIDs that are in taken or that guests in the snapshot have. It
-// replaces desired VMs that do not exist and whose VMID another guest has taken by VMs
-// with other VMIDs, names and keys.
+// It does not assign VMIDs that are in taken or that guests in the snapshot have. Desired
+// VMs that do not exist and whose VMID another guest has taken are replaced by VMs with
+// other VMIDs, names and keys.
 func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.RegionName][]fleet.VMID) error {
 	requests = slices.Clone(requests)
 	change.Renumbered = change.index().reused(change.After.VMs)
@@ -251,7 +251,8 @@ func (e *UnknownVMError) Error() string {
 	return fmt.Sprintf("%s: not in the fleet: run `numaform get vms` for the names", strings.Join(e.Names, ", "))
 }
 
-// ProposeRemoval renders the fleet without the named VMs.
+// ProposeRemoval returns the change that removes the named VMs. It returns an
+// *UnknownVMError if the fleet does not contain one of them.
 func (s *Scaler) ProposeRemoval(ctx context.Context, snapshot *topology.Snapshot, names []string) (*Change, error) {
 	if len(names) == 0 {
 		return nil, errors.New("removing nodes: no name was given: name at least one node")
@@ -311,10 +312,10 @@ func (e *UnfinishedError) Error() string {
 		"run `numaform apply` first, which finishes it, then repair again", e.Host)
 }
 
-// ProposeRepair returns the change that reverts drift where an update in place can. It
-// changes no files, and only the drifted VMs in Proxmox. It is empty if there is nothing
-// to repair. It ignores other drift, and skips hosts with unfinished work: skipped
-// contains an UnfinishedError for each.
+// ProposeRepair returns the change that reverts drift where an update in place can. The
+// change affects no files and, in Proxmox, only the drifted VMs. It is empty if there is
+// nothing to repair. ProposeRepair ignores other drift, and skips hosts with unfinished
+// work: skipped contains an UnfinishedError for each of these hosts.
 func (s *Scaler) ProposeRepair(ctx context.Context, snapshot *topology.Snapshot, drift []RootDrift) (change *Change, skipped, err error) {
 	change, err = s.NewChange(ctx, snapshot)
 	if err != nil {
@@ -347,9 +348,11 @@ type UndoError struct{ ID, Problem string }
 
 func (e *UndoError) Error() string { return fmt.Sprintf("undoing %s: %s", e.ID, e.Problem) }
 
-// ProposeUndo renders the reverse of a change: it removes the VMs that the change
-// created, and re-creates the VMs that it removed, with new VMIDs and keys, on their former
-// hosts or, if these have no room, on other hosts of the region.
+// ProposeUndo renders the reverse of a change: it removes the VMs that the change created,
+// and re-creates the VMs that it removed, with new VMIDs and keys, on their former hosts
+// or, if these have no room, on other hosts of the region. It returns an *UndoError if no
+// host has room, if nothing is left to revert, or if the change woke VMs or updated them
+// in place.
 func (s *Scaler) ProposeUndo(
 	ctx context.Context, snapshot *topology.Snapshot, undone *audit.Change, taken map[topology.RegionName][]fleet.VMID,
 ) (*Change, error) {

@@ -68,7 +68,9 @@ func (s *Scaler) record(change *Change, plans []RootPlan, approver string) audit
 	return record
 }
 
-// kind distinguishes people's edits of the files from unfinished work.
+// kind returns the kind of a change for its record: its own if it contains requests;
+// otherwise KindByHand for people's edits of the files, KindRepair for updates by a
+// repair, or KindRecovery.
 func (c *Change) kind(plans []RootPlan) audit.Kind {
 	byHand, repaired := false, false
 	for i := range plans {
@@ -106,7 +108,7 @@ func (p *RootPlan) record(approver string) audit.HostPlan {
 }
 
 // opens returns the unfinished work once the change has begun: the earlier work, and each
-// host that is to change or could not be planned.
+// host that is to change, or that the change touches but that could not be planned.
 func (c *Change) opens(id string, plans []RootPlan) []audit.Open {
 	open := maps.Clone(c.open)
 	for i := range plans {

@@ -22,8 +22,9 @@ import (
 
 // Proxmox is the scaler's access to a live Proxmox cluster.
 type Proxmox interface {
-	// Refresh returns a copy of snapshot with the current VMIDs, in which the given guests
-	// and the guests of the given hosts whose CPUs may have changed are read again.
+	// Refresh returns a copy of snapshot with the current VMIDs. It reads again the given
+	// guests, and those guests of the given hosts whose CPUs, memory or devices may have
+	// changed.
 	Refresh(ctx context.Context, snapshot *topology.Snapshot, hosts []topology.HostName, guests ...fleet.VMID) (*topology.Snapshot, error)
 	Hosts
 	// CanSetAffinity reports whether the credential may write a VM's affinity, and if not,
@@ -97,11 +98,11 @@ type Config struct {
 	ClusterID string
 	// Store holds the desired state and the history.
 	Store store.Store
-	// Dir is the fleet's directory. StateDir must be outside of it. The scaler migrates
+	// Dir is the fleet's directory. StateDir must be outside it. The scaler migrates
 	// states of an older version from it, and otherwise neither reads nor writes it.
 	Dir string
-	// StateDir is for data that belongs to this machine: the engine's working
-	// directories, which may be lost, and local states. Only this user may have write
+	// StateDir is for data that belongs to this machine: the engine's working directories,
+	// which can be lost without harm, and local states. Only this user may have write
 	// access.
 	StateDir string
 	// Place is the absolute path of a fleet in a plain directory; empty for others. The

@@ -23,8 +23,8 @@ type slots struct {
 // starts.
 func (s *slots) plan(ctx context.Context) (release func()) { return s.take(ctx, false) }
 
-// apply is like plan, for an apply. Applies leave one slot for plans, because applies
-// wait for clones and shutdowns, unless only one slot exists.
+// apply is like plan, for an apply. Unless only one slot exists, applies leave one slot
+// for plans, because an apply waits for clones and shutdowns.
 func (s *slots) apply(ctx context.Context) (release func()) { return s.take(ctx, true) }
 
 func (s *slots) take(ctx context.Context, apply bool) (release func()) {

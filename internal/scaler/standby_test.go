@@ -274,8 +274,8 @@ func TestWriterRecoversAWake(t *testing.T) {
 	}
 }
 
-// TestRecordedVMsWereWoken finds VMs in the history: a woken VM is not a standby VM, even
-// if it is adopted because its file is lost.
+// TestRecordedVMsWereWoken checks that the history returns a woken VM as no longer on
+// standby, so that an adoption after the loss of its file does not make it a standby VM.
 func TestRecordedVMsWereWoken(t *testing.T) {
 	t.Parallel()
 	woken, waits := vm(pve1, 2000), vm(pve1, 2001)
@@ -291,8 +291,8 @@ func TestRecordedVMsWereWoken(t *testing.T) {
 	}
 }
 
-// TestFinishedStandbyVMsStay fails an apply on a host: of its new standby VMs, the one that
-// exists is made, and those that are being cloned or do not exist have failed.
+// TestFinishedStandbyVMsStay makes an apply on a host fail: of its new standby VMs, the
+// one that exists is made, and those that are being cloned or do not exist have failed.
 func TestFinishedStandbyVMsStay(t *testing.T) {
 	t.Parallel()
 	there := &live{snapshot: snapshot()}
@@ -428,8 +428,8 @@ func TestStandbyVMsHaveLostNoNode(t *testing.T) {
 	}
 }
 
-// TestStartsNoVMThatLeaves finds two interrupted wakes on a host: the VM whose removal was
-// requested meanwhile is not started.
+// TestStartsNoVMThatLeaves plans a host with two interrupted wakes: the VM whose removal
+// was requested meanwhile is not started.
 func TestStartsNoVMThatLeaves(t *testing.T) {
 	t.Parallel()
 	stays, leaves := vm(pve1, 2000), vm(pve1, 2001)

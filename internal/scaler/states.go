@@ -116,9 +116,9 @@ func (e *MovedFleetError) Error() string {
 
 // formerStateDir finds the state directory of a fleet that was moved, because the default
 // directory is named after the fleet's place. It returns "" if the state directory already
-// belongs to the fleet, or if no other directory has its states. It returns a
-// MovedFleetError if the states belong to a fleet that still exists: this fleet is then a
-// copy of it.
+// belongs to the fleet, or if no other directory has its states, and an error if several
+// have. It returns a MovedFleetError if the states belong to a fleet that still exists:
+// this fleet is then a copy of it.
 func (s *Scaler) formerStateDir() (string, error) {
 	if s.config.Place == "" || !s.keepsStates() {
 		return "", nil

@@ -202,7 +202,7 @@ func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 	return intent
 }
 
-// alsoUpdate returns targets with the VMs that it does not contain yet.
+// alsoUpdate returns targets, and the targets of those VMs that are not among them yet.
 func (v *hostView) alsoUpdate(targets []guard.Target, vms []fleet.VM) []guard.Target {
 	for i := range vms {
 		address := generator.Address(&vms[i])
@@ -279,6 +279,7 @@ func samePins(a, b fleet.Marker) bool {
 // the state and Proxmox have. The host agent applies the pins while the VMs run, so only
 // the description changes, and repin allows the plan to update it: a person who edits
 // files need not request the update. The guard checks what else such a plan would change.
+// repin returns a PinsError if the host cannot provide the pins.
 func (v *hostView) repin(plan *RootPlan) error {
 	plan.Repinned = nil
 	for _, change := range plan.Plan.JSON.ResourceChanges {

@@ -36,8 +36,8 @@ const (
 	statesDir = "states"
 )
 
-// permanentPlaces returns the places below the state directory, to which no other user may
-// have write access.
+// permanentPlaces creates the places below the state directory, to which no other user may
+// have write access, and moves the states of a moved fleet, or of an older version, there.
 func (s *Scaler) permanentPlaces() (places, error) {
 	if s.config.StateDir == "" {
 		return places{}, errors.New("no state directory: set state_dir in numaform.yaml, or set the variable HOME")
@@ -55,8 +55,8 @@ func (s *Scaler) permanentPlaces() (places, error) {
 	return at, err
 }
 
-// inScratch calls do with temporary places, which it deletes afterwards. doing begins its
-// own error messages.
+// inScratch calls do with temporary places, which it deletes afterwards. Errors about
+// these places begin with doing.
 func (s *Scaler) inScratch(name, doing string, do func(at places) error) error {
 	temporary, err := scratch.New(name)
 	if err != nil {

@@ -39,7 +39,7 @@ type WriterConfig struct {
 	Gate Gate
 	// Paused is checked before anything is begun; nil means never paused.
 	Paused func() bool
-	// Changed is called when the phase of a VM has changed; may be nil.
+	// Changed is called when the phase of a VM has changed; it can be nil.
 	Changed func()
 	// Poll is how often the fleet is read for changes by other clients; 0 means a minute.
 	Poll time.Duration
@@ -76,7 +76,8 @@ type VMState struct {
 	Err error
 	// Since is when the phase began.
 	Since time.Time
-	// Made is set if the VM was created, whatever happened to it later.
+	// Made is set once the VM was created or, if Wake was called for it, was woken,
+	// whatever happened to it later.
 	Made bool
 	// Filed is true while the VM is in the fleet's files.
 	Filed bool
@@ -166,8 +167,8 @@ type Writer struct {
 	// quiet are hosts that look unfinished, but where a plan found nothing to do.
 	quiet    map[topology.HostID]delay
 	applying int
-	// logged are the plans that were logged last, to log each once however often a host is
-	// planned again.
+	// logged are the plans that were logged last, so that each is logged only once at the
+	// info level, however often a host is planned again.
 	logged map[topology.HostID]string
 	// outages are the hosts whose state backend does not respond.
 	outages map[topology.HostID]outage
@@ -212,8 +213,8 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 // soon is the delay before the next attempt after a failure.
 const soon = 2 * time.Second
 
-// Run creates and removes VMs until ctx ends, which cancels the applies in progress. It
-// waits for them and releases the fleet's lock before it returns.
+// Run applies the requests until ctx ends, which cancels the applies in progress. It waits
+// for them and releases the fleet's lock before it returns.
 func (w *Writer) Run(ctx context.Context) error {
 	defer w.group.Wait()
 	for {
@@ -346,9 +347,9 @@ func (w *Writer) due() time.Duration {
 	return again
 }
 
-// Ensure reserves a name, a VMID and a key for each request, and returns the VMs in the
-// order of the requests; they are created afterwards. For a request with the key of a
-// desired VM, it returns that VM.
+// Ensure waits until the fleet has been read, reserves a name, a VMID and a key for each
+// request, and returns the VMs in the order of the requests; they are created afterwards.
+// For a request with the key of a desired VM, it returns that VM.
 func (w *Writer) Ensure(ctx context.Context, requests []Request) (vms []fleet.VM, err error) {
 	defer func() {
 		if err != nil {
