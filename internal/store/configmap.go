@@ -359,8 +359,9 @@ func checkSize(m *corev1.ConfigMap) error {
 	return nil
 }
 
-// checkConflict handles a conflict at the update of the root: it returns ErrMoved, unless
-// the conflicting update is this change itself, because a response was lost.
+// checkConflict handles a conflict at the update of the root. If the conflicting update is
+// this change itself, because a response was lost, it completes the write. Otherwise it
+// deletes the change's record and returns ErrMoved.
 func (c *ConfigMap) checkConflict(ctx context.Context, id string) error {
 	found, err := c.load(ctx)
 	if err != nil {

@@ -143,7 +143,8 @@ func TestPausedHolder(t *testing.T) {
 	}
 }
 
-// TestLeaseSaysHowLongItLasts respects a lock for the duration that its holder set.
+// TestLeaseSaysHowLongItLasts checks that a lock is respected for the duration that its
+// holder set.
 func TestLeaseSaysHowLongItLasts(t *testing.T) {
 	t.Parallel()
 	kube, name := client(t), fleetName()

@@ -21,7 +21,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// interruptible is a store whose writes a test can end.
+// interruptible is a store whose writes a test can interrupt.
 type interruptible interface {
 	store.Store
 	Interrupt(f func(name string) error)

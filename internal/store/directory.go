@@ -37,7 +37,7 @@ type Directory struct {
 
 var _ Store = (*Directory)(nil)
 
-// NewDirectory returns the fleet in the directory at path, which need not exist.
+// NewDirectory returns the fleet in the directory dir, which need not exist.
 func NewDirectory(dir string) *Directory {
 	return &Directory{path: dir, private: filepath.Join(dir, PrivateDir)}
 }
@@ -191,7 +191,7 @@ func readLimited(root fs.FS, name string, limit int64) (content []byte, err erro
 }
 
 // Accepts returns an error if files must not be written to the directory, because it
-// contains other files than a fleet of the same cluster.
+// contains another cluster's fleet or, without a fleet, other files.
 func (d *Directory) Accepts(files generator.Files) error {
 	entries, err := os.ReadDir(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -230,9 +230,10 @@ func (d *Directory) Accepts(files generator.Files) error {
 	return nil
 }
 
-// Write makes files the files of the fleet. It keeps unmanaged files, and modules that older
-// VMs may still call, and refuses to change a file that numaform did not write. The next
-// write completes an interrupted one, and Read returns the result of both.
+// Write makes files the files of the fleet. It keeps unmanaged files, and modules that
+// older VMs may still call, and refuses to change a file that numaform did not write. If a
+// write is interrupted once it is staged, Read returns its result, and the next write
+// completes it.
 func (d *Directory) Write(files generator.Files) error {
 	return d.write(files, func(generator.Files) ([]step, error) { return nil, nil })
 }
@@ -254,8 +255,9 @@ func (d *Directory) Begin(_ context.Context, base Revision, files generator.File
 	})
 }
 
-// write writes files, after the steps that first returns for the existing files. Once the
-// steps are staged, they happen: now or at the next write.
+// write makes files the files of the fleet. Before that, it executes the steps that first
+// returns for the existing files. Once all steps are staged, they are executed: now or by
+// the next write.
 func (d *Directory) write(files generator.Files, first func(have generator.Files) ([]step, error)) error {
 	if err := checkPaths(d.path, files); err != nil {
 		return err

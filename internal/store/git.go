@@ -226,7 +226,8 @@ func (g *Git) history(ctx context.Context, since time.Time, pull func(*repositor
 }
 
 // joinHistories adds the history from before the directory was a checkout to the committed
-// one. Records of that time may be committed, too, but their outcomes are files, not notes.
+// one. Records of that time can be committed, too, but their outcomes are files, not
+// notes.
 func joinHistories(before, committed []audit.Entry, since time.Time) []audit.Entry {
 	entries := map[string]audit.Entry{}
 	for _, entry := range before {

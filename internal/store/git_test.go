@@ -267,9 +267,9 @@ func TestGitNotesAfterALostResponse(t *testing.T) {
 	wantHistory(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), time.Time{}, closed(first), closed(second))
 }
 
-// TestGitNotesOfOtherClients adds a note to the commit of a change as another client, in
-// a remote that sends objects that are too large, and in one that does not. The outcome
-// counts as missing, and the following changes succeed.
+// TestGitNotesOfOtherClients adds an invalid note to the commit of a change as another
+// client, in a remote that can omit large objects and in one that cannot. The outcome is
+// unreadable, and the following changes succeed.
 func TestGitNotesOfOtherClients(t *testing.T) {
 	t.Parallel()
 	first, second := changed(0), changed(1)

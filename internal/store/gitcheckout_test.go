@@ -157,8 +157,8 @@ func TestGitCheckoutRunsNothing(t *testing.T) {
 	}
 }
 
-// TestGitCheckoutAhead adds commits to a checkout that the remote lacks: they are refused
-// only if they change the fleet.
+// TestGitCheckoutAhead adds commits that the remote lacks to a checkout: the checkout is
+// refused only if the commits change the fleet.
 func TestGitCheckoutAhead(t *testing.T) {
 	t.Parallel()
 	g, ann, _ := checkedOut(t, "clusters/prod")

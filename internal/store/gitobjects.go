@@ -84,8 +84,9 @@ func (o *objects) EncodedObject(kind plumbing.ObjectType, hash plumbing.Hash) (p
 	case plumbing.CommitObject, plumbing.TagObject:
 		limit = maxCommit
 	}
-	// The library also reads objects of alternate repositories, which have no limit, but only
-	// inside of the repository's own directory.
+	// Accept only objects of this repository: the library would also read objects of
+	// alternate repositories, if they are below this repository's directory, without a
+	// limit.
 	if _, err := o.bounded(hash, limit); err != nil {
 		return nil, err
 	}

@@ -144,7 +144,7 @@ func (r *repository) notesTree() (*object.Tree, error) {
 	return r.objects.tree(head)
 }
 
-// noteOn returns the note on a commit, and whether it exists. The notes may be grouped in
+// noteOn returns the note on a commit, and whether it exists. The notes can be grouped in
 // up to three levels of directories.
 func (r *repository) noteOn(notes *object.Tree, commit plumbing.Hash) (note plumbing.Hash, exists bool, err error) {
 	name := commit.String()
@@ -208,7 +208,8 @@ func (r *repository) setNotes(parent plumbing.Hash, notes *object.Tree, edits ma
 	return r.setReference(r.notes, hash)
 }
 
-// pushNotes pushes the notes, on top of the notes that other clients have pushed.
+// pushNotes adds the notes that other clients have pushed to the local ones, and pushes
+// the result. It tries again if another client pushes meanwhile.
 func (r *repository) pushNotes(ctx context.Context) error {
 	if r.remote == nil {
 		return nil

@@ -162,7 +162,7 @@ func TestGitRefuses(t *testing.T) {
 }
 
 // graft sets the branch to a commit on base that adds a file, or a link if there is a
-// target. The name may be any that git stores.
+// target. The name can be any that git stores.
 func graft(t *testing.T, remote, base, name, target string) {
 	t.Helper()
 	mode := "100644"
@@ -319,8 +319,8 @@ func TestGitSkips(t *testing.T) {
 	}
 }
 
-// TestGitOutsideItsDirectory adds arbitrary content outside of the fleet's directory: it
-// is not read, not refused and not changed.
+// TestGitOutsideItsDirectory adds arbitrary content outside the fleet's directory: it is
+// neither read nor refused nor changed.
 func TestGitOutsideItsDirectory(t *testing.T) {
 	t.Parallel()
 	g, ann, remote := pushed(t, "clusters/prod")

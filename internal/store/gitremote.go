@@ -28,7 +28,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/transport/ssh"
 )
 
-// networkTimeout limits how long the remote may be silent.
+// networkTimeout limits how long the remote can be silent during a fetch, and how long a
+// push can take.
 const networkTimeout = 2 * time.Minute
 
 // maxHaves limits the commits that a fetch reports as known. The remote derives the missing
@@ -287,8 +288,8 @@ func (r *repository) fetch(ctx context.Context) error {
 	return nil
 }
 
-// pull fetches, and joins the outcomes in the clone, on the remote and in the checkout. It
-// does nothing without a remote.
+// pull fetches, and merges the outcomes from the remote and from the checkout into the
+// clone's notes. It does nothing without a remote.
 func (r *repository) pull(ctx context.Context) error {
 	if r.remote == nil {
 		return nil
@@ -425,7 +426,8 @@ func (r *repository) moveBranch(before, commit plumbing.Hash) error {
 	return r.interrupt.before("moved")
 }
 
-// propose pushes commit to a new branch for review, and then returns a ProposedError.
+// propose stores commit on a new branch for review, in the remote if there is one, and
+// then returns a ProposedError.
 func (r *repository) propose(ctx context.Context, commit plumbing.Hash, id string) error {
 	proposed := &ProposedError{Branch: "numaform/" + id, Commit: commit.String()}
 	name := plumbing.NewBranchReferenceName(proposed.Branch)

@@ -10,7 +10,8 @@ import (
 )
 
 // TestGitReviewWithoutRemote proposes a change in a repository of this machine that has no
-// remote: on a branch, and nothing else changes until a person merges it.
+// remote: the change is on a branch of its own, and nothing else changes until a person
+// merges that branch.
 func TestGitReviewWithoutRemote(t *testing.T) {
 	t.Parallel()
 	clone, dir := t.TempDir(), filepath.Join(t.TempDir(), "fleet")

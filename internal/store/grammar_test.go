@@ -66,7 +66,7 @@ func TestGrammar(t *testing.T) {
 		if store.IsPart(tt.out, tt.dir) {
 			t.Errorf("%s (directory %t) is part of a fleet", tt.out, tt.dir)
 		}
-		// A region may have the name of the file at the root.
+		// A region can have the name of the file at the root.
 		if tt.in != "fleet.json" && store.IsPart(tt.in, !tt.dir) {
 			t.Errorf("%s is part of a fleet, but directory is %t", tt.in, !tt.dir)
 		}

@@ -87,7 +87,8 @@ func processName() string {
 	return fmt.Sprintf("process %d on %s", os.Getpid(), host)
 }
 
-// shared calls f while no process writes. It requires no write permission.
+// shared calls f while no process writes. It requires no write permission. If the fleet's
+// first write begins meanwhile, it calls f again.
 func (d *Directory) shared(f func() error) error {
 	path := filepath.Join(d.private, gateFile)
 	for {

@@ -232,8 +232,8 @@ func (s *Sealed) load(ctx context.Context) (*keyring, error) {
 	return s.use(content)
 }
 
-// ensureKey returns the key. The first call creates the key and adopts the records of older
-// versions, in a single write.
+// ensureKey returns the key. If there is none, it creates the key and adopts the records
+// of older versions, in a single write.
 func (s *Sealed) ensureKey(ctx context.Context) (*keyring, error) {
 	keys, err := s.load(ctx)
 	if err != nil || keys != nil {

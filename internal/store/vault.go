@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// Vault stores an installation's key outside of the fleet's store, where only the
+// Vault stores an installation's key outside the fleet's store, where only the
 // installation can read and write it.
 type Vault interface {
 	// Load returns the key's content, or nil if it does not exist.
