@@ -63,8 +63,7 @@ func (c *checker) vm(rc *tfjson.ResourceChange) {
 	case importing:
 		c.deny(RuleImport, rc.Address, "the import would also "+join(actions)+" the VM: edit its file to match the VM")
 	case actions.NoOp():
-		// A requested update may change only the VM's security groups, and not the VM
-		// itself.
+		// A requested update can be a change of the VM's security groups alone.
 		if r := c.requests[rc.Address]; r != nil && r.operation == opUpdate {
 			c.existing(rc.Address, before, r.Target, inState)
 		}

@@ -76,8 +76,8 @@ func instructions(pattern ref.Val) uint64 {
 }
 
 // boundedTexts redeclares the functions whose result can be much longer than their
-// arguments: CEL charges only for the finished result, so these fail before they build
-// it.
+// arguments. CEL charges only for a finished result, so the redeclared functions return an
+// error before they build a result that is too long.
 func boundedTexts() ([]cel.EnvOption, error) {
 	env, err := cel.NewEnv(ext.Strings())
 	if err != nil {

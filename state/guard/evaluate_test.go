@@ -144,8 +144,8 @@ func TestPolicyFailsClosed(t *testing.T) {
 	}
 }
 
-// TestPolicySeesWhatBlocks checks that a blocked VM is not drained for rules, even if its
-// target is.
+// TestPolicySeesWhatBlocks checks that drained is false in rules for a target with a
+// reason in Blocked, even if the target is marked as drained.
 func TestPolicySeesWhatBlocks(t *testing.T) {
 	t.Parallel()
 	asked := mixed

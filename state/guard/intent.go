@@ -31,7 +31,7 @@ type Target struct {
 	// ran: the import may set any attribute in its file.
 	Incomplete bool `json:"incomplete,omitempty"`
 	// Drained marks a delete whose Node is drained, never joined, or no longer exists.
-	// Other VMs must not be deleted.
+	// Without it, the delete is denied.
 	Drained bool `json:"drained,omitempty"`
 	// Gone marks a delete whose Node no longer exists, so that there is no evidence that it
 	// was ever drained. It is not set for a standby VM, which never had a Node.

@@ -274,8 +274,8 @@ func TestCheckDeleteOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestCheckRealPlans checks that recorded plans of an engine are denied, whatever the
-// intent requests.
+// TestCheckRealPlans checks that recorded plans of an engine with forbidden changes, such
+// as a resize or an output, are denied, whatever the intent requests.
 func TestCheckRealPlans(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]guard.Rule{
