@@ -48,7 +48,8 @@ type Result struct {
 // state and releases the lock; Apply then returns an error that wraps the context's cause,
 // and resources whose creation was interrupted are tainted. If the context's cause is
 // ErrHostLost, running tasks are not awaited, and such resources are tainted or missing
-// from the state.
+// from the state. After a successful apply, it returns a *LostResourcesError if a backend
+// other than local does not have the resulting state.
 func (w *Workspace) Apply(ctx context.Context, plan *Plan) (*Result, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +90,8 @@ func (w *Workspace) apply(ctx context.Context, plan *Plan, file string, result *
 	}
 	if provider := w.provider; provider != nil {
 		// The provider ignores the engine's request to stop, and waits for the host. If
-		// it ends, the engine treats its calls as failed and ends in an orderly way.
+		// the provider ends, the engine treats its calls as failed and ends in an orderly
+		// way.
 		stop := context.AfterFunc(ctx, func() {
 			if errors.Is(context.Cause(ctx), ErrHostLost) {
 				provider.end()

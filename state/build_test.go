@@ -201,8 +201,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestForgetWithoutMemory forgets nothing in a workspace whose record of the state's content
-// is missing, which is no error, and then unreadable, which is.
+// TestForgetWithoutMemory calls Forget in a workspace whose record of the state's content
+// is missing, which is no error, and then unreadable, which is an error.
 func TestForgetWithoutMemory(t *testing.T) {
 	t.Parallel()
 	dir := root(t, localBackend)

@@ -118,8 +118,8 @@ var exactVersion = regexp.MustCompile(`^=? *([0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-
 
 // requiredVersion returns the exact version of the Proxmox provider that an entry of
 // required_providers names, or "" if the entry names a built-in provider. It returns an
-// error for any other provider, because the engine gets none, and for a version that is not
-// exact.
+// error for any other provider, because the engine gets no other, and for a version that
+// is not exact.
 func requiredVersion(file string, entry *hclsyntax.Attribute) (string, error) {
 	required := constant(entry)
 	if strings.HasPrefix(required["source"], "terraform.io/builtin/") {

@@ -48,8 +48,8 @@ func TestRequired(t *testing.T) {
 	}
 }
 
-// TestSumOfChangedFiles replaces a provider with one of the same length and time, within
-// one process and between two.
+// TestSumOfChangedFiles replaces a provider with one of the same size and modification
+// time: the process that hashed the first one, and another process, return a new hash.
 func TestSumOfChangedFiles(t *testing.T) {
 	t.Parallel()
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "sum")

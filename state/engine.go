@@ -84,8 +84,9 @@ func (e *EngineError) Error() string {
 	return b.String()
 }
 
-// FindEngine finds the engine: the given path, or the first suitable one on PATH and then
-// in cfg.Dirs. It prefers OpenTofu to Terraform.
+// FindEngine finds a suitable engine: at the path in cfg.Binary, or under that name on
+// PATH or in cfg.Dirs. If cfg.Binary is empty, it prefers OpenTofu to Terraform. If it
+// finds none, it returns an *EngineError.
 func FindEngine(ctx context.Context, cfg EngineConfig) (*Engine, error) {
 	cfg.Version = cmp.Or(cfg.Version, DefaultVersion)
 	constraints, err := version.NewConstraint(cfg.Version)
@@ -176,7 +177,7 @@ func engineVersion(ctx context.Context, path string) (*version.Version, error) {
 	return found, nil
 }
 
-// client returns a client for a directory that is not in use.
+// client returns a client for a directory: the one that release stored, or a new one.
 func (e *Engine) client(ctx context.Context, dir string, set func(*tfexec.Terraform) error) (*tfexec.Terraform, error) {
 	if idle, ok := e.idle.LoadAndDelete(dir); ok {
 		client, _ := idle.(*tfexec.Terraform) // idle contains nothing else

@@ -63,8 +63,9 @@ const registryVariables = "TF_TOKEN_"
 const encryptionVariable = "TF_ENCRYPTION"
 
 // checkEncryption returns an error if only one of Config.Encryption and the variable
-// TF_ENCRYPTION is set, or if the engine is not OpenTofu. A state that is encrypted only
-// because of the variable would be unreadable where the variable is not set.
+// TF_ENCRYPTION is set, or if Config.Encryption is set and the engine is not OpenTofu. A
+// state that is encrypted only because of the variable would be unreadable where the
+// variable is not set.
 func checkEncryption(c *Config, given bool) error {
 	switch {
 	case c.Encryption && !strings.Contains(c.Engine.Name(), "tofu"):
@@ -89,8 +90,8 @@ type environments struct {
 }
 
 // canonicalServer returns an API server's URL in a canonical form, or unchanged if it
-// cannot be parsed. strangers does not find the engines of another numaform process for
-// which the URL of the same server has another form.
+// cannot be parsed. Without it, strangers would miss the engines of another numaform
+// process that is configured with another form of the same URL.
 func canonicalServer(server string) string {
 	u, err := url.Parse(server)
 	if err != nil || u.Host == "" {
@@ -195,8 +196,8 @@ func redactorOf(own []string, c *Config) redactor {
 }
 
 // newRedactor returns a redactor for values, of at least 6 characters, of variables with
-// secret names. It also hides the secret alone of a value of the form "name=secret", and
-// the password of a connection string.
+// secret names. If a value has the form "name=secret", it also hides the part after the
+// equals sign; if the value is a connection string, it also hides the password.
 func newRedactor(env map[string]string) redactor {
 	var secrets []string
 	for name, value := range env {

@@ -89,8 +89,8 @@ const (
 
 // LockedError reports that another client holds the state's lock.
 type LockedError struct {
-	// ID is the argument of Unlock. It is empty if the lock belongs to a connection: it
-	// ends with its holder's connection and cannot be broken.
+	// ID is the argument of Unlock. It is empty if the lock belongs to a connection: such
+	// a lock ends with its holder's connection, and cannot be broken.
 	ID        string
 	Path      string
 	Operation string

@@ -13,12 +13,12 @@ import (
 	"github.com/numaform/numaform/internal/scratch"
 )
 
-// fence prevents an engine from writing a state whose lock it has lost. The lock of the
-// pg backend lasts as long as its connection, and an engine that loses the connection
-// opens another one and continues, overwriting changes that other clients made meanwhile.
-// The engine therefore connects to the fence, a proxy that forwards all connections until
-// the server ends one; from then on it blocks them. The engine then saves its state to
-// errored.tfstate.
+// fence prevents an engine from writing a state whose lock it has lost. The lock of the pg
+// backend lasts as long as its connection, and an engine that loses the connection opens
+// another one and continues, overwriting changes that other clients made meanwhile. The
+// engine therefore connects to the fence, a proxy that forwards all connections until the
+// server ends one or cannot be reached; from then on it blocks them. The engine then saves
+// its state to errored.tfstate.
 type fence struct {
 	upstream target
 	listener net.Listener

@@ -206,8 +206,8 @@ func deaf(t *testing.T) string {
 	return ""
 }
 
-// TestFenceBeforeADeafServer closes a fence that waits for its server: it must not wait for
-// the dial, because the workspace is locked until then.
+// TestFenceBeforeADeafServer closes a fence that waits for its server: closing must not
+// wait for the dial, because the workspace stays locked until the fence is closed.
 func TestFenceBeforeADeafServer(t *testing.T) {
 	t.Parallel()
 	fence, err := state.OpenFence("postgres://" + deaf(t) + "/")
@@ -310,8 +310,8 @@ func TestConnectionStrings(t *testing.T) {
 	}
 }
 
-// TestBehindFence checks the source of the engine's address: only an address in its
-// environment can be redirected to a fence.
+// TestBehindFence checks which engines reach PostgreSQL through a fence: only the ones
+// with the server's address in their environment, and without a password file.
 func TestBehindFence(t *testing.T) {
 	t.Parallel()
 	server := "postgres://db.example/states"

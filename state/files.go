@@ -45,9 +45,11 @@ func (w *Workspace) makeDir() error {
 	return err
 }
 
-// restore makes the directory, and the directories of the modules, contain exactly the
-// configured files, in addition to the engine's own. It does nothing if the caller owns the
-// directory. The caller holds mu and the directory's lock.
+// restore moves an unsaved state to its permanent place. It then makes the directory, and
+// the directories of the modules, contain exactly the configured files, in addition to the
+// engine's own, and removes the engine's module list if that refers to other directories.
+// It does nothing if the caller owns the directory. The caller holds mu and the
+// directory's lock.
 func (w *Workspace) restore() error {
 	tree := w.tree()
 	if tree == nil {
@@ -71,8 +73,8 @@ func (w *Workspace) restore() error {
 	return nil
 }
 
-// callsRendered reports whether the engine's module list refers only to directories of
-// the tree, each by its source. Without a list there are no other calls.
+// callsRendered reports whether the engine's module list, if there is one, refers only to
+// directories of the tree, each by its source.
 func (w *Workspace) callsRendered() bool {
 	listed, err := w.readManifest()
 	if err != nil || listed == nil {

@@ -171,8 +171,8 @@ func TestRestoredFilesAreLogged(t *testing.T) {
 	}
 }
 
-// TestListOfModulesLeadsAstray changes the engine's own list of modules to refer to another
-// directory: the engine does not read it, and the list is restored.
+// TestListOfModulesLeadsAstray changes the engine's own list of modules to refer to
+// another directory: the engine does not read that directory, and the list is restored.
 func TestListOfModulesLeadsAstray(t *testing.T) {
 	t.Parallel()
 	address, connections := listener(t)
@@ -200,8 +200,9 @@ func TestListOfModulesLeadsAstray(t *testing.T) {
 	}
 }
 
-// TestErroredStateIsKeptElsewhere fails to save a state: the state is moved to the
-// states' directory, survives the loss of the working directory, and is saved from there.
+// TestErroredStateIsKeptElsewhere makes the save of a state fail: the state is moved to
+// the states' directory, survives the loss of the working directory, and is saved from
+// there.
 func TestErroredStateIsKeptElsewhere(t *testing.T) {
 	t.Parallel()
 	for name, crash := range map[string]bool{"at once": false, "after a crash": true} {

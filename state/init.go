@@ -91,8 +91,9 @@ func hashLines(lines []string) string {
 // Providers decides which provider may run.
 const providerLock = ".terraform.lock.hcl"
 
-// init runs the engine's init. The engine gets no provider: it finds none in the
-// directory and has no source to install one from.
+// init runs the engine's init, and repeats it if it fails because another client uses the
+// backend for the first time at the same moment, or holds the lock. The engine gets no
+// provider: it finds none in the directory and has no source to install one from.
 func (w *Workspace) init(ctx context.Context) error {
 	if err := w.follow(); err != nil {
 		return err

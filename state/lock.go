@@ -81,8 +81,8 @@ func (r *run) write(name string) error {
 
 // TakeOver copies the record of a failed run from the former directory to dir, which is
 // used for the same root from now on. It returns ErrBusy if the former directory is still
-// in use. It does nothing if dir already has a record, or if the record is not one of the
-// former directory.
+// in use. It does nothing if dir already has a record, or if the record cannot be parsed
+// or does not name the former directory.
 func TakeOver(record []byte, former, dir string) (err error) {
 	defer func() {
 		if err != nil {
@@ -202,9 +202,10 @@ func (w *Workspace) connString() (connString, bool) {
 	return parseConn(w.env.engine[connVariable], w.env.engine)
 }
 
-// complete completes the engine's description of a lock. Some backends (http, pg) do not
-// report the holder, and the engine then describes its own attempt: such a description is
-// more recent than the start of the operation, and is dropped.
+// complete completes the engine's description of a lock with the directory and, if they
+// are known, Lease, Holder and Proof. Some backends (http, pg) do not report the holder,
+// and the engine then describes its own attempt: such a description is more recent than
+// the start of the operation, and is dropped.
 func (w *Workspace) complete(lock *LockedError) {
 	lock.Dir = w.config.Dir
 	if lock.Created.IsZero() || !lock.Created.Before(w.begun) {

@@ -22,17 +22,17 @@ import (
 )
 
 // Providers decides which provider programs may run, by the hashes of their files. If
-// Pinned is set, only those hashes may run. Otherwise only the image's provider may run
-// or, if the image has none, the first one used: Record stores its hash, and another one
-// of the same version is refused from then on.
+// Pinned is set, only those hashes may run. Otherwise, of each version, only the image's
+// provider may run or, if the image has none, the first one used: Record stores its hash,
+// and any other is refused from then on.
 type Providers struct {
 	// Record is the file that stores the hashes of providers in use, outside any fleet.
-	// Without it, no provider may run on first use.
+	// Without it, only pinned providers and the image's may run.
 	Record string
 	// Dir stores copies of providers that were downloaded, or that other users can
 	// replace in their original place.
 	Dir string
-	// Image is the file that lists the providers of a container image; it may be missing.
+	// Image is the file that lists the providers of a container image; it can be missing.
 	Image string
 	// Pinned are the hashes that the operator allows.
 	Pinned []string
@@ -114,8 +114,9 @@ func readRecord(name string) (record, error) {
 	return r, nil
 }
 
-// trust returns the provider in a directory with the reason why it may run, and records
-// it on first use; otherwise it returns a *ProviderError.
+// trust returns the provider in a directory with the reason why it may run, and records it
+// on first use; otherwise it returns a *ProviderError. If p is nil, every provider may
+// run.
 func (p *Providers) trust(version, dir, hash string, now time.Time) (*Provider, error) {
 	provider := &Provider{Address: guard.Provider, Version: version, Hash: hash}
 	if p == nil {

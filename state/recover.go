@@ -63,9 +63,9 @@ func (e *LineageError) Error() string {
 		"check the backend's configuration, and remove the file if it is not needed", e.File, e.Local, e.Remote)
 }
 
-// Recover cleans up after a crash: it waits for leftover processes, removes leftover
-// files, and saves an unsaved state. Call it before the first plan, and after a failed
-// apply.
+// Recover cleans up after a crash: it waits for leftover processes, breaks a lock that a
+// dead engine left behind, and saves an unsaved state, or sets it aside if it must not
+// replace the backend's. Call it before the first plan, and after a failed apply.
 func (w *Workspace) Recover(ctx context.Context) (*Recovery, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -116,12 +116,12 @@ func (w *Workspace) recover(ctx context.Context, recovery *Recovery) error {
 	return w.saveErrored(ctx, recovery)
 }
 
-// awaitOrphans waits until all processes started by this workspace's engines have ended,
-// and returns the processes that it waited for. The provider of a killed engine first
-// finishes its call, and only then does Proxmox show what it created. It kills a process
-// that has not read or written anything for orphanIdle. No other process may work in the
-// directory meanwhile. On systems other than Linux it finds no processes. The caller holds
-// mu.
+// awaitOrphans ends the workspace's own provider, waits until all other processes started
+// by this workspace's engines have ended, and returns the processes that it waited for.
+// The provider of a killed engine first finishes its call, and only then does Proxmox show
+// what the provider created. awaitOrphans kills a process that has not read or written
+// anything for orphanIdle. No other process may work in the directory meanwhile. On
+// systems other than Linux, awaitOrphans finds no processes. The caller holds mu.
 func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
 	w.dismiss()
 	find := func() []int {
@@ -221,9 +221,10 @@ type header struct {
 	Encrypted string `json:"encrypted_data"`
 }
 
-// saveErrored pushes a state that could not be saved. It sets the state aside if the
-// backend's state is not older or contains other clients' resources, and returns a
-// LineageError if it has another lineage.
+// saveErrored pushes a state that could not be saved. If the backend has a state,
+// saveErrored sets the unsaved one aside instead if it has no lineage, is not newer, or
+// lacks other clients' resources. It returns a LineageError if the lineages of the two
+// states differ.
 func (w *Workspace) saveErrored(ctx context.Context, recovery *Recovery) error {
 	name := w.errored()
 	content, local, err := w.readErrored(ctx, name)

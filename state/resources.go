@@ -22,8 +22,8 @@ import (
 // last write.
 const knownFile = "known.json"
 
-// knownState is the content of the state after this workspace's last write, plus what a
-// started apply adds.
+// knownState lists the resources in the state after this workspace's last write, plus the
+// ones that a started apply adds.
 type knownState struct {
 	Addresses []string `json:"addresses"`
 	// Deleting are the addresses that a started apply removes.

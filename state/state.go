@@ -38,14 +38,14 @@ type Config struct {
 	// Dir is the directory of one root, with its .tf files.
 	Dir    string
 	Engine *Engine
-	// Root and Files, if set, are the only files that the engine may read, in addition to
-	// a plan's own files: Files by their slash-separated paths relative to Root, which
-	// must contain Dir. Before each command, anything that differs is replaced. Root must
-	// exist; Dir need not.
+	// Root and Files, if set, define the only configuration that the engine reads, in
+	// addition to a plan's own files: Files by their slash-separated paths relative to
+	// Root, which must contain Dir. Before each command, anything that differs is
+	// replaced. Root must exist; Dir need not.
 	Root  string
 	Files map[string][]byte
 	// Errored is the file for a state that the backend did not accept. The state moves
-	// there as soon as it is found, because Dir may be lost. Empty leaves it in Dir.
+	// there as soon as it is found, because Dir can be lost. Empty leaves it in Dir.
 	Errored string
 	// Env holds the provider's variables in addition to the inherited basics, such as
 	// PROXMOX_VE_API_TOKEN. The backend's variables go to the engine instead. Values of
