@@ -12,8 +12,8 @@ import (
 // own is the prefix of the names of the objects that a run creates.
 const own = "numaform-kit"
 
-// within refuses a request that could change an object that the run did not create,
-// regardless of the case and of the responses from Proxmox.
+// within returns an error for a request that could change an object outside the bounds of
+// the run. It relies neither on the case nor on the responses from Proxmox.
 func (r *run) within(s *Step) error {
 	if r.mayChange(s) {
 		return nil
@@ -69,7 +69,8 @@ func (r *run) mayChangePool(method string, parts []string, s *Step) bool {
 	return refused || r.ownPool(name) || method == http.MethodPost && name == r.cfg.Pool
 }
 
-// ownPool reports whether the run created a pool, or expects it to be missing.
+// ownPool reports whether a pool has a name that a run gives to its pools, or the name of
+// the pool that must not exist.
 func (r *run) ownPool(name string) bool {
 	return strings.HasPrefix(name, r.cfg.Pool+"/"+own) || name == r.values["missing-pool"]
 }
@@ -87,11 +88,11 @@ func (r *run) mayChangeNode(method, what string, parts []string, s *Step) bool {
 		return r.ownVMID(parts[0])
 	case "storage":
 		return len(parts) > 1 && r.mayChangeStorage(method, parts[1:], s)
-	case "tasks": // a missing task, or an own one that has ended
+	case "tasks": // the missing task, or the run's last one, which has ended
 		return len(parts) > 0 && (parts[0] == r.values["missing-upid"] || parts[0] == r.values["upid"])
 	case "nothing":
 		return true
-	case "config": // the caller has no privilege, and no value is given
+	case "config": // only with the privileges of a case, and without values
 		return s.Privileges != nil && len(s.Params) == 0
 	}
 	return false

@@ -106,7 +106,8 @@ func (r *run) send(ctx context.Context, s *Step, as http.Header) (*answer, error
 	return got, nil
 }
 
-// header returns the header of a login; it requests a ticket for a password.
+// header returns the HTTP headers that authenticate a login. For a login with a password,
+// it requests a ticket.
 func (r *run) header(ctx context.Context, login *Login) (http.Header, error) {
 	if login.TokenID != "" {
 		return http.Header{"Authorization": {"PVEAPIToken=" + login.TokenID + "=" + login.TokenSecret}}, nil

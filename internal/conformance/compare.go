@@ -111,7 +111,7 @@ func (w *Want) members(object map[string]any) []string {
 	return found
 }
 
-// listOf returns a list, or a list of the one value.
+// listOf returns data if it is a list, and otherwise a list that contains only data.
 func listOf(data any) []any {
 	if list, ok := data.([]any); ok {
 		return list

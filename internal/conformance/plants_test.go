@@ -22,8 +22,8 @@ import (
 	"github.com/numaform/numaform/internal/conformance"
 )
 
-// plant is a wrong assumption between the kit and the simulator: it changes requests before
-// the simulator sees them, or responses afterwards.
+// plant is a wrong assumption about Proxmox: it changes requests before the simulator gets
+// them, or the simulator's responses.
 type plant struct {
 	name string
 	// family selects the cases to run: the others need not detect it.
@@ -36,7 +36,7 @@ type plant struct {
 	param [2]string
 	// old and fresh change the answer's status line and body.
 	old, fresh string
-	// status replaces an error.
+	// from and to replace a status code: a response with the code from gets the code to.
 	from, to int
 }
 

@@ -15,8 +15,9 @@ import (
 // description marks the VMs of a run.
 const description = "made by numaform conformance: can be removed"
 
-// prepare logs in, reads the cluster, and refuses bounds that contain objects not created
-// by a run.
+// prepare logs in, reads the cluster, and refuses unusable bounds: too few VMIDs, a VMID
+// in use, a missing pool or storage, or an unsuitable host or template. With
+// RemoveLeftovers, it removes the VMs of an earlier run.
 func (r *run) prepare(ctx context.Context) error {
 	if r.cfg.Upper-r.cfg.Lower < fewestVMIDs {
 		return &BoundsError{fmt.Sprintf("VMIDs %d-%d: the range must contain at least %d VMIDs: set --vmids", r.cfg.Lower, r.cfg.Upper, fewestVMIDs+1)}
@@ -92,7 +93,8 @@ func (r *run) read(ctx context.Context, request string, params map[string]string
 }
 
 // readHosts finds the online hosts, the host that responds, and the template's host, on
-// which all VMs are created.
+// which all VMs are created. It returns a BoundsError if Config.Host is not online, or if
+// Config.Template is not a template on that host.
 func (r *run) readHosts(ctx context.Context) error {
 	members, err := r.read(ctx, "GET /cluster/status", nil)
 	if err != nil {
@@ -139,7 +141,8 @@ func (r *run) readHosts(ctx context.Context) error {
 	return nil
 }
 
-// readStorages finds the storages for disks and for ISO files.
+// readStorages finds the storages for disks and for ISO files. It returns a BoundsError if
+// there is none for disks.
 func (r *run) readStorages(ctx context.Context) error {
 	found, err := r.read(ctx, "GET /nodes/"+r.values["host"]+"/storage", map[string]string{"enabled": "1"})
 	if err != nil {
@@ -166,8 +169,9 @@ func (r *run) readStorages(ctx context.Context) error {
 	return nil
 }
 
-// readBounds refuses a missing pool and used VMIDs, including guests that the credential
-// may not see.
+// readBounds refuses a missing pool, and VMIDs in use, including VMIDs of guests that the
+// credential cannot see. With RemoveLeftovers, it removes the VMs that an earlier run left
+// in the pool instead of refusing them.
 func (r *run) readBounds(ctx context.Context) error {
 	found, err := r.read(ctx, "GET /pools", map[string]string{"poolid": r.cfg.Pool})
 	if err != nil {
@@ -298,7 +302,7 @@ func (r *run) token(ctx context.Context, privileges map[string]string) (http.Hea
 	role := func(i int) string { return fmt.Sprintf("%s-%d", name, i) }
 	paths := slices.Sorted(maps.Keys(privileges))
 	var requests []Step
-	for i, path := range paths { // removal is in reverse order, so roles go after the entries that name them
+	for i, path := range paths { // removal is in reverse order: the user with its ACL entries before the roles
 		requests = append(requests, Step{Request: "POST /access/roles", Params: map[string]string{"roleid": role(i), "privs": privileges[path]}})
 	}
 	requests = append(requests, Step{Request: "POST /access/users", Params: map[string]string{"userid": user, "comment": description}})

@@ -15,7 +15,7 @@ type Report struct {
 	// Version is the version of Proxmox VE, and Hosts the number of online hosts.
 	Version string `json:"version"`
 	Hosts   string `json:"hosts"`
-	// AsRoot is set if cases ran that require root@pam.
+	// AsRoot is set if the run had the root@pam login that some cases require.
 	AsRoot  bool     `json:"asRoot"`
 	Results []Result `json:"results"`
 }
@@ -38,8 +38,8 @@ var (
 	fingerprint = regexp.MustCompile(`\b[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){15,}\b`)
 )
 
-// redact replaces secrets and names of the cluster: hosts, storages, pool, users,
-// addresses.
+// redact replaces, in the details of the results, secrets and names of the cluster: hosts,
+// storages, pool, users and addresses.
 func (r *Report) redact(from *run) {
 	cfg := &from.cfg
 	named := map[string]string{cfg.Pool: "{pool}", cfg.Host: "{host}", cfg.Storage: "{storage}", cfg.ISOStorage: "{iso-storage}"}

@@ -30,7 +30,8 @@ type Config struct {
 	Lower, Upper int
 	// Template is a VM template on Host that is cloned but never changed.
 	Template int
-	// Host is the host on which VMs are created; empty means the template's host.
+	// Host is the template's host, on which VMs are created; empty means the host of the
+	// template, whichever it is.
 	Host string
 	// Storage and ISOStorage are for disks and files; empty means the first suitable one.
 	Storage, ISOStorage string
@@ -38,9 +39,10 @@ type Config struct {
 	// Only selects cases by "family/name"; nil means all.
 	Only              *regexp.Regexp
 	Destructive, Slow bool
-	// RemoveLeftovers removes VMs of an earlier run that was killed.
+	// RemoveLeftovers removes the VMs that an earlier run left in the bounds. If it is not
+	// set, such VMs are a BoundsError.
 	RemoveLeftovers bool
-	// Progress is called with each result; it may be nil.
+	// Progress is called with each result; it can be nil.
 	Progress func(Result)
 }
 
@@ -193,8 +195,9 @@ func (r *run) compare(ctx context.Context, c *Case) Result {
 	return result
 }
 
-// try creates the initial state, and sends the requests of a case. Its error reports a
-// problem with the initial state, or a request without a response.
+// try creates the initial state, sends the requests of a case, and returns the
+// differences. Its error reports a problem with the initial state, or a request without a
+// response.
 func (r *run) try(ctx context.Context, c *Case) ([]string, error) {
 	if err := r.given(ctx, c.Given); err != nil {
 		return nil, fmt.Errorf("creating the initial state: %w", err)
@@ -219,7 +222,8 @@ func (r *run) try(ctx context.Context, c *Case) ([]string, error) {
 	return detail, err
 }
 
-// step sends one request and compares its response.
+// step sends one request, waits for the task that the request started, and returns the
+// differences between the response or the task and the expected ones.
 func (r *run) step(ctx context.Context, written *Step) ([]string, error) {
 	s := written.filled(r.values)
 	as := r.configured
@@ -382,8 +386,8 @@ func (r *run) removeSince(ctx context.Context, keep []int, first int, access boo
 // removeVMs stops and destroys the run's VMs, except keep.
 func (r *run) removeVMs(ctx context.Context, keep []int) error {
 	var errs []error
-	// Clones are removed before the templates that they are linked to, which were created
-	// first.
+	// A clone has a higher VMID than the template that it is linked to, and must be
+	// removed before the template.
 	for _, vmid := range slices.Backward(slices.Sorted(maps.Keys(r.vms))) {
 		if slices.Contains(keep, vmid) {
 			continue

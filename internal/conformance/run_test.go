@@ -14,8 +14,9 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestBounds checks that ranges and pools with objects not created by the run are refused,
-// and that nothing changes then.
+// TestBounds checks that an unusable configuration is refused, such as a VMID in use, too
+// few VMIDs, or a missing pool, host, template or storage, and that nothing is changed
+// then.
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -139,7 +140,8 @@ func accessOf(t *testing.T, server *pvesim.Server, path string) [][]byte {
 	return listed.FindAll(text.Bytes(), -1)
 }
 
-// TestLeftovers checks that VMs of a killed run are refused, and removed on request.
+// TestLeftovers checks that a run refuses the VMs that a killed run left, and removes them
+// if RemoveLeftovers is set.
 func TestLeftovers(t *testing.T) {
 	t.Parallel()
 	server := simulate(t, "9.2")
@@ -198,8 +200,8 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestReportOfPlainNames checks the report of a cluster whose pool has the name of its
-// placeholder.
+// TestReportOfPlainNames checks that the report replaces the name of a pool that is itself
+// named "pool", like its placeholder.
 func TestReportOfPlainNames(t *testing.T) {
 	t.Parallel()
 	server := simulate(t, "9.2", func(c *pvesim.Config) { c.Pools = []string{"pool"} })
