@@ -139,7 +139,7 @@ func TestDuplicates(t *testing.T) {
 }
 
 // TestReadAgain decodes a record into a variable that contains another record. It checks
-// that nothing of the other record remains, because the digest does not cover it.
+// that no field of the other record remains: the digest would not cover such a field.
 func TestReadAgain(t *testing.T) {
 	t.Parallel()
 	change, outcome := record(t, ours)

@@ -66,8 +66,8 @@ func init() { //nolint:gochecknoinits // later, each command of the engine costs
 }
 
 // Main executes the program of the rules if this process was started as a helper. It
-// returns only if the process is not a helper, or with an error. No child inherits files with
-// which this process was started, except the standard ones.
+// returns only if the process is not a helper, or with an error. On Linux, no child
+// inherits files with which this process was started, except the standard ones.
 func Main() error {
 	keepFiles()
 	text, ok := os.LookupEnv(variable)

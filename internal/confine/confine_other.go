@@ -7,10 +7,10 @@ import "errors"
 // Version returns 0: only Linux has Landlock.
 func Version() int { return 0 }
 
-// keepFiles does nothing: children do not inherit files that Go opens.
+// keepFiles does nothing: on this system, no process is started as a helper.
 func keepFiles() {}
 
-// become returns an error. It is never called on this system.
+// become returns an error: only Linux has Landlock.
 func (r Rules) become(_, _ []string) error {
 	return errors.New("confining " + r.Program + ": supported only on Linux")
 }

@@ -56,7 +56,8 @@ type instance struct {
 	Private    string         `json:"private,omitempty"`
 }
 
-// Learn returns a model of the only VM in a state, and of its guest.
+// Learn returns a model of a VM, from a state that contains only the VM's resource, and
+// from its guest.
 func Learn(vm *fleet.VM, state []byte, guest pvesim.GuestState) (*Model, error) {
 	m := &Model{vm: vm, conf: guest.Config}
 	if err := json.Unmarshal(state, &m.state); err != nil {
@@ -91,7 +92,8 @@ func (m *Model) Host(n int, files generator.Files, vms []fleet.VM) (state []byte
 	return state, guests, err
 }
 
-// inputs are the arguments of a VM's module call that differ between VMs.
+// inputs are the arguments of a VM's module call that are read from its file: the
+// description and the NUMA cells. The others come from the fleet.VM or from the model.
 type inputs struct {
 	description string
 	numa        []map[string]any
@@ -159,8 +161,9 @@ func (m *Model) resources(vm *fleet.VM, in inputs) ([]resource, error) {
 	return made, nil
 }
 
-// renamed replaces the model's VMID, which is also part of its name, with that of the VM.
-// The disk remains the template's, because PutGuest creates no volumes.
+// renamed replaces the model's VMID, which is also part of the model's name, with the VMID
+// of vm. It replaces the model's disk with the template's, because PutGuest creates no
+// volumes.
 func (m *Model) renamed(text string, vm *fleet.VM) string {
 	text = strings.ReplaceAll(text, fmt.Sprintf("vm-%d-disk-0", m.vm.VMID), fmt.Sprintf("base-%d-disk-0", vm.Source.VMID))
 	return strings.ReplaceAll(text, fmt.Sprint(int(m.vm.VMID)), fmt.Sprint(int(vm.VMID)))

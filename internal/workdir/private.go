@@ -22,9 +22,10 @@ func (e *PrivateError) Error() string {
 	return fmt.Sprintf("state directory %s %s: %s", e.Dir, e.Problem, e.Hint)
 }
 
-// Private creates a directory that only this user can write, if it does not exist. It
-// returns an error for an unsafe directory: a link, a directory inside a git checkout or
-// one of outside, and a directory that another user owns or can write.
+// Private creates a directory with mode 0700 if it does not exist. It returns an error if
+// the path is relative, is a link or is not a directory, if it is inside a git checkout or
+// inside one of the directories in outside, or if another user owns the directory or can
+// write to it.
 func Private(dir string, outside ...string) error {
 	refuse := func(problem, hint string) error {
 		return &PrivateError{Dir: dir, Problem: problem, Hint: hint}
@@ -87,8 +88,8 @@ func Private(dir string, outside ...string) error {
 	return nil
 }
 
-// resolve returns the path of a directory without links. It leaves the part that does not
-// exist unchanged.
+// resolve returns the absolute path of a directory, with links resolved. It leaves the
+// part that does not exist unchanged.
 func resolve(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

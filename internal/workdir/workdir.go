@@ -27,11 +27,12 @@ type Tree struct {
 	// that contains one of them contains only entries of the tree, and no directory in
 	// their paths is a link.
 	Files map[string][]byte
-	// Dirs are further directories that contain only entries of the tree. They may be empty.
+	// Dirs are further directories that contain only entries of the tree. They can be
+	// empty.
 	Dirs []string
-	// Kept reports whether an additional entry of such a directory, by its path relative to
-	// Root, belongs to another program and remains. A link never does. Nil means that none
-	// does.
+	// Kept reports whether an extra entry of such a directory, by its path relative to
+	// Root, belongs to another program and must remain. Extra links never remain. If Kept
+	// is nil, no extra entry remains.
 	Kept func(name string) bool
 }
 
@@ -172,7 +173,7 @@ const temporary = ".new-"
 // write.
 const abandoned = time.Hour
 
-// sweep removes the files of interrupted writes.
+// sweep removes files of interrupted writes that are older than abandoned.
 func (t *Tree) sweep() {
 	entries, err := os.ReadDir(t.Root)
 	if err != nil {
