@@ -190,8 +190,8 @@ func draftOf(plan *scaler.RootPlan) (*draft, error) {
 
 // covers reports whether an approved ScalePlan covers a whole draft: each VM of the draft
 // has the same change in the plan, each existing one also the same key, the guard requires
-// approval by no further rule, and the draft is not based on an older or another Terraform
-// state.
+// approval by no further rule, the draft is not based on an older or another Terraform
+// state, and not all VMs that the plan creates are in progress already.
 func (a *Approvals) covers(plan *v1alpha1.ScalePlan, d *draft) bool {
 	if !a.approved(plan, plan.Spec.PlanHash) || unforeseen(plan, d.verdict) != "" || otherState(plan, d.hosts) != "" || len(d.vms) == 0 {
 		return false

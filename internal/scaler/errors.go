@@ -61,7 +61,7 @@ func (e *VMIDTakenError) Error() string {
 }
 
 // NotStandbyError reports that a VM cannot be woken: the fleet does not contain it, it is
-// not a standby VM, or it is being created, woken or removed.
+// not a standby VM, it has not been created, or it is being changed or removed.
 type NotStandbyError struct {
 	Key fleet.Key
 	// VM is the VM's name, or "" if no VM has the key, and Phase its phase.

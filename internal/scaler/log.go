@@ -34,7 +34,7 @@ func (p *RootPlan) planned() []any {
 
 // logPlan logs a plan, its verdict and its approval. refused is why it may not be applied.
 // If the last plan of the host was the same, with the same result, logPlan logs it at
-// debug level only. It does not log a plan without changes.
+// debug level only. It does not log a successful plan without changes.
 func (w *Writer) logPlan(ctx context.Context, plan *RootPlan, approver string, refused error) {
 	if plan.Err == nil && !plan.Changes() {
 		return
