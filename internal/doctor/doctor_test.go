@@ -258,7 +258,7 @@ func TestFindsOnHosts(t *testing.T) {
 		{"no host of it", func(p *patient) { p.Classes[0].Spec.Region = "elsewhere" }, doctor.Fail, "class", []string{"no Proxmox host matches its spec.region"}},
 		{"seeds nowhere", func(p *patient) {
 			p.Classes[0].Spec.Metadata = v1alpha1.Metadata{Type: v1alpha1.MetadataCDROM, Storage: "local-lvm"}
-		}, doctor.Fail, "storage", []string{"takes no ISO images"}},
+		}, doctor.Fail, "storage", []string{"does not accept ISO images"}},
 		{"seeds may be kept", func(p *patient) { p.Classes[0].Spec.Metadata.Type = v1alpha1.MetadataCDROM }, doctor.OK, "privilege", []string{"/storage/local: ", "Datastore.Allocate"}},
 		{"devices without a privilege", func(p *patient) { p.Classes[0].Spec.PCIDevices = []v1alpha1.PCIDevice{{Mapping: "gpu"}} }, doctor.Fail, "privilege", []string{
 			"homelab /mapping/pci/gpu: missing for passing PCI devices through: Mapping.Use: " +
@@ -291,7 +291,7 @@ func TestFindsOnHosts(t *testing.T) {
 		}},
 		{"a template's CPU model without a privilege", func(p *patient) {
 			p.sim.CPUModels, p.sim.Hosts[0].Templates[0].Options["cpu"] = []string{"tuned"}, "cputype=custom-tuned,flags=+aes"
-		}, doctor.Fail, "privilege", []string{"/mapping/cpu/tuned: missing for giving VMs"}},
+		}, doctor.Fail, "privilege", []string{"/mapping/cpu/tuned: missing for setting the CPU model custom-tuned"}},
 		{"tags", func(p *patient) {
 			p.Classes[0].Spec.Tags, p.sim.Hosts[0].Templates[0].Tags = []string{"gold"}, []string{"gold"}
 			p.sim.Tags = pvesim.TagAccess{Allow: "list", List: []string{"numaform", "numaform-test", "gold"}}
@@ -362,7 +362,7 @@ func TestFindsOnHosts(t *testing.T) {
 				p.sim.Hosts[0].Guests = append(p.sim.Hosts[0].Guests, guest(2100+id, ""))
 			}
 		}, doctor.Warn, "vmid", []string{"contains 7 guests", "2104 (g) and 2 more"}},
-		{"another numaform", func(p *patient) { p.sim.Hosts[0].Guests = []topology.Guest{guest(5000, "staging")} }, doctor.OK, "marker", []string{"clusterID staging, has 1 guest here"}},
+		{"another numaform", func(p *patient) { p.sim.Hosts[0].Guests = []topology.Guest{guest(5000, "staging")} }, doctor.OK, "marker", []string{"(clusterID staging) has 1 guest here"}},
 		{"karpenter-provider-proxmox", func(p *patient) {
 			other := guest(5000, "")
 			other.Tags = []string{"karpenter"}

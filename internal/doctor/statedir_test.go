@@ -23,7 +23,7 @@ func TestStateDir(t *testing.T) {
 		{"for all to read", func(dir string) error { return os.Mkdir(dir, 0o755) }, doctor.Warn, []string{"is readable by other users (mode 0755)", "chmod 700 "}},
 		{"for all to write", func(dir string) error { return writable(dir) }, doctor.Fail, []string{"is writable by other users (mode 0777)", "run chmod 700 on it"}},
 		{"a file", func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, doctor.Fail, []string{"is not a directory", "remove the file"}},
-		{"a link", func(dir string) error { return os.Symlink(os.TempDir(), dir) }, doctor.Fail, []string{"is a link"}},
+		{"a link", func(dir string) error { return os.Symlink(os.TempDir(), dir) }, doctor.Fail, []string{"is a symbolic link"}},
 		{"in a checkout", func(dir string) error { return os.MkdirAll(filepath.Join(dir, ".git"), 0o700) }, doctor.Fail, []string{"is inside the git checkout"}},
 		{"below a file", func(dir string) error { return os.WriteFile(filepath.Dir(dir), nil, 0o600) }, doctor.Fail, []string{"state"}},
 	}
