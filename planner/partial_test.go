@@ -98,8 +98,8 @@ func TestWholeCores(t *testing.T) {
 	required := spec(fleet.PolicyDedicated, 2, gib)
 	required.WholeCores = true
 	for fix, s := range map[string]fleet.Spec{
-		"or set wholeCores: Prefer in the ProxmoxNodeClass": required,
-		"or allow smaller instance types in the NodePool":   spec(fleet.PolicyIsolated, 2, gib),
+		"or set wholeCores: Prefer in the ProxmoxNodeClass":                        required,
+		"has no NUMA node with both a free whole core and free memory: add a host": spec(fleet.PolicyIsolated, 2, gib),
 	} {
 		_, unplaced := place(t, snapshot(halfUsed("pve-1", 0, 1, 2, 3)), nil, s)
 		if len(unplaced) != 1 || !strings.HasSuffix(unplaced[0].Reason, fix) {
