@@ -172,6 +172,7 @@ func (a *Approvals) advanceCreates(ctx context.Context, plan *v1alpha1.ScalePlan
 		})...)
 	}
 	done := 0
+	blocked := false // a VM waits for the state backend
 	var failures []string
 	for i := range states {
 		switch state := &states[i]; {
@@ -181,9 +182,11 @@ func (a *Approvals) advanceCreates(ctx context.Context, plan *v1alpha1.ScalePlan
 			failures = append(failures, fmt.Sprintf("%s: %v", state.VM.Name, state.Err))
 		case state.Phase == scaler.PhaseRemoving:
 			failures = append(failures, state.VM.Name+" was abandoned before it was created")
+		case scaler.BackendDown(state.Err, state.Since) != nil:
+			blocked = true
 		}
 	}
-	late := plan.Status.DecidedAt != nil && a.config.Clock.Since(plan.Status.DecidedAt.Time) > beginWithin
+	late := !blocked && plan.Status.DecidedAt != nil && a.config.Clock.Since(plan.Status.DecidedAt.Time) > beginWithin
 	switch {
 	case done >= planned:
 		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were %s", planned, begun(plan)))

@@ -351,6 +351,24 @@ func TestVMsThatNeverCome(t *testing.T) {
 	}
 }
 
+// TestVMsThatWaitForTheBackend checks that a plan does not end while one of its VMs waits for
+// the state backend.
+func TestVMsThatWaitForTheBackend(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	two := []scheduling.Placed{placed("slow", pve1, 4096, "a"), placed("slow", pve1, 4096, "b")}
+	b.want(0, two...)
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	b.want(2, two...)
+	b.vms = append(b.vms, made(two[0], 2010, scaler.PhaseReserved, &state.CommandError{Backend: "kubernetes", Text: "connection refused"}))
+	b.clock.SetTime(b.clock.Now().Add(20 * time.Minute))
+	b.settle()
+	b.plan(v1alpha1.ScalePlanApproved)
+	b.vms[len(b.vms)-1].Err = nil
+	b.settle()
+	b.plan(v1alpha1.ScalePlanFailed)
+}
+
 func TestAModeThatBecomesFree(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	pool := b.pool("slow", "manual", "")

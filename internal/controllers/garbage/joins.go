@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -29,6 +30,9 @@ type joins struct {
 	// waiting are launched but unregistered claims, as last seen.
 	waiting  map[types.UID]*karpv1.NodeClaim
 	reported map[types.UID]bool
+	// blocked are claims whose VM waited for the state backend. The VM may be removed
+	// together with its claim.
+	blocked map[types.UID]bool
 }
 
 func (*joins) name() string { return "joins" }
@@ -46,6 +50,9 @@ func (j *joins) run(ctx context.Context, v *view) error {
 			continue
 		}
 		j.waiting[claim.UID] = claim
+		if state, known := v.vms[keyOf(claim)]; known && waitsForBackend(&state) != nil {
+			j.blocked[claim.UID] = true
+		}
 	}
 	late := slices.DeleteFunc(slices.Collect(maps.Values(j.waiting)), func(claim *karpv1.NodeClaim) bool {
 		return j.reported[claim.UID] || !timedOut(claim, v.now)
@@ -57,6 +64,7 @@ func (j *joins) run(ctx context.Context, v *view) error {
 	}
 	maps.DeleteFunc(j.waiting, func(uid types.UID, _ *karpv1.NodeClaim) bool { return !current[uid] })
 	maps.DeleteFunc(j.reported, func(uid types.UID, _ bool) bool { return !current[uid] })
+	maps.DeleteFunc(j.blocked, func(uid types.UID, _ bool) bool { return !current[uid] })
 	return nil
 }
 
@@ -73,9 +81,18 @@ func timedOut(claim *karpv1.NodeClaim, now time.Time) bool {
 	return now.Sub(from) >= registrationTimeout
 }
 
-// report reports why the claim's Node did not join.
+// report reports why the claim's Node did not join. If its VM waited for the state backend,
+// that says nothing about the class, so the class remains available.
 func (j *joins) report(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
 	class := claim.Spec.NodeClassRef.Name
+	if j.blocked[claim.UID] {
+		j.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, v1alpha1.ReasonStateBackendUnreachable, fmt.Sprintf(
+			"NodeClaim %s: no Node joined within %s, because its VM waited for the state backend: Karpenter deletes the NodeClaim, "+
+				"and its pods are scheduled again; restore the backend", claim.Name, registrationTimeout,
+		))
+		log.FromContext(ctx).Info("node did not join while its vm waited for the state backend", logkey.NodeClaim, claim.Name, logkey.NodeClass, class)
+		return
+	}
 	why := j.diagnose(ctx, v, claim)
 	var offerings []scheduling.OfferingSelector
 	for _, pool := range v.poolsOf(class) {

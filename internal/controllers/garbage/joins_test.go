@@ -2,6 +2,7 @@ package garbage_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -95,4 +97,28 @@ func TestNeverJoinedAndGone(t *testing.T) {
 	w.wantEvents("NodeClaim/workers-2000 NodeNeverJoined: ")
 	w.look("joins")
 	w.wantEvents()
+}
+
+// TestNeverJoinedDuringAnOutage checks that a claim whose VM waits for the state backend
+// does not make its class unavailable, whether or not the VM is still there at the timeout.
+func TestNeverJoinedDuringAnOutage(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		t.Run(fmt.Sprintf("gone %t", gone), func(t *testing.T) {
+			w := newWorld(t)
+			vm := newVM(2000)
+			w.pool("workers", "class")
+			w.wants(vm, scaler.PhaseReserved, fmt.Errorf("planning: %w", &state.CommandError{Backend: "kubernetes", Text: "connection refused"}))
+			w.claim(vm)
+			w.look("joins")
+			if gone {
+				w.writer.states = nil
+			}
+			w.after(16 * time.Minute)
+			w.look("joins")
+			w.wantEvents("NodeClaim/workers-2000 StateBackendUnreachable: ", "NodePool/workers StateBackendUnreachable: ")
+			if closed := w.unavailable.take(); len(closed) > 0 {
+				t.Errorf("closed %v", closed)
+			}
+		})
+	}
 }
