@@ -26,8 +26,8 @@ func TestNeverJoined(t *testing.T) {
 		{"unknown", func(*world, fleet.VM) {}, "its VM is no longer in the fleet"},
 		{"making", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMaking, nil) }, "still being created on lab/pve-1"},
 		{"waiting", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseRemoving, errors.New("PDB default/db")) }, "PDB default/db"},
-		{"vanished", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil) }, "not in Proxmox any more"},
-		{"stopped", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.runs(vm, stopped) }, "does not run"},
+		{"vanished", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil) }, "no longer exists in Proxmox"},
+		{"stopped", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.runs(vm, stopped) }, "is not running"},
 		{"silent", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.runs(vm) }, "qm terminal 2000"},
 		{"unreadable", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.unread = errors.New("595") }, "595"},
 		{"other id", func(w *world, vm fleet.VM) {
@@ -35,7 +35,7 @@ func TestNeverJoined(t *testing.T) {
 			w.runs(vm)
 			vm.VMID = 7000
 			w.node(vm)
-		}, `has providerID "proxmox://lab/7000" and not proxmox://lab/2000`},
+		}, `has providerID "proxmox://lab/7000" instead of proxmox://lab/2000`},
 		{"not taken", func(w *world, vm fleet.VM) { w.wants(vm, scaler.PhaseMade, nil); w.runs(vm); w.node(vm) }, "condition Registered"},
 	}
 	for _, test := range tests {
