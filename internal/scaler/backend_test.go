@@ -12,6 +12,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
 )
 
 // TestWriterWaitsForTheBackend checks that a VM whose state backend does not respond
@@ -50,6 +52,40 @@ func TestWriterWaitsForTheBackend(t *testing.T) {
 	expect("applied", scaler.PhaseMade, "")
 	if reason := scaler.BackendDown(errors.New("x"), now.Now()); reason != nil {
 		t.Errorf("another error is an outage: %v", reason)
+	}
+}
+
+// TestInterruptedVMsMeetAnotherObstacle checks that a VM whose creation an outage interrupted
+// has the reason of the last attempt, and waits for the backend only if that is the reason.
+func TestInterruptedVMsMeetAnotherObstacle(t *testing.T) {
+	t.Parallel()
+	down := &state.CommandError{Operation: "applying", Backend: "kubernetes", Text: "connection refused"}
+	for name, test := range map[string]struct {
+		plan    scaler.RootPlan
+		phase   scaler.Phase
+		message string
+	}{
+		"still down": {scaler.RootPlan{Host: first, Err: &state.CommandError{Backend: "kubernetes", Text: "timeout"}}, scaler.PhaseMaking, "timeout"},
+		"host down":  {scaler.RootPlan{Host: first, Err: errors.New("no quorum")}, scaler.PhaseFailed, "no quorum"},
+		"denied":     {scaler.RootPlan{Host: first, Verdict: guard.Verdict{Decision: guard.Deny}}, scaler.PhaseFailed, ""},
+		"approval":   {scaler.RootPlan{Host: first, Verdict: guard.Verdict{Decision: guard.NeedsApproval}}, scaler.PhasePendingApproval, "approv"},
+		"other host": {scaler.RootPlan{Host: topology.HostID{Region: first.Region, Host: "other"}, Err: errors.New("no quorum")}, scaler.PhaseMaking, "connection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			writer := scaler.NewWriter(scaler.New(scaler.Config{Clock: clocktesting.NewFakeClock(time.Now())}), scaler.WriterConfig{})
+			vm := fleet.VM{Key: "a", Name: "workers-2000"}
+			vm.Host = first
+			writer.Reserve(vm)
+			writer.ApplyCreates(t.Context(), first, down, vm.Key)
+			if !writer.ApproveUnfinished(t.Context(), []scaler.RootPlan{test.plan}) {
+				t.Error("the work was not postponed")
+			}
+			got, _ := writer.VM(vm.Key)
+			if got.Phase != test.phase || !strings.Contains(fmt.Sprint(got.Err), test.message) {
+				t.Errorf("phase %s with %v, want %s with %q", got.Phase, got.Err, test.phase, test.message)
+			}
+		})
 	}
 }
 

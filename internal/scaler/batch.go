@@ -345,11 +345,7 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (appro
 			if err == nil || m.leaving || slices.Contains(b.updates, m.VM.Key) || BackendDown(err, time.Time{}) != nil {
 				return err // a VM that waits for the backend stays reserved
 			}
-			phase := PhaseFailed
-			if held := new(PendingApprovalError); errors.As(err, &held) {
-				phase = PhasePendingApproval
-			}
-			w.set(m, phase, err)
+			w.set(m, refusedPhase(err), err)
 			return nil
 		})
 		for _, host := range slices.SortedFunc(maps.Keys(excluded), topology.HostID.Compare) {
@@ -367,6 +363,14 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (appro
 	}
 	slices.Sort(approvers)
 	return strings.Join(approvers, ", "), nil
+}
+
+// refusedPhase returns the phase of a VM whose plan may not be applied.
+func refusedPhase(err error) Phase {
+	if held := new(PendingApprovalError); errors.As(err, &held) {
+		return PhasePendingApproval
+	}
+	return PhaseFailed
 }
 
 // withdrawn reports whether the removal of a VM that the change creates or wakes was
@@ -433,6 +437,18 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[to
 	for host, err := range found {
 		w.backoff[host] = w.backoff[host].grown(w.scaler.config.Clock.Now())
 		log.FromContext(ctx).Info("postponed unfinished work on a host", logkey.Host, host.String(), logkey.Reason, err.Error())
+		// The backend responds again, but something else prevents that interrupted VMs are
+		// completed.
+		for _, m := range w.members {
+			if m.VM.Host != host || m.leaving || !m.interrupted() {
+				continue
+			}
+			phase := m.Phase
+			if BackendDown(err, time.Time{}) == nil {
+				phase = refusedPhase(err)
+			}
+			w.set(m, phase, err)
+		}
 	}
 	return found
 }

@@ -441,6 +441,13 @@ func (w *Writer) ApproveCreates(ctx context.Context, plans []RootPlan, keys ...f
 	return errors.Is(err, errReduced)
 }
 
+// ApproveUnfinished approves the plans of a change that only completes unfinished work, and
+// reports whether the work is postponed.
+func (w *Writer) ApproveUnfinished(ctx context.Context, plans []RootPlan) (postponed bool) {
+	_, err := w.approve(ctx, &batch{change: &Change{}}, plans)
+	return errors.Is(err, errReduced)
+}
+
 // ApplyCreates marks a change that creates VMs as begun and its host as applied.
 func (w *Writer) ApplyCreates(ctx context.Context, host topology.HostID, err error, keys ...fleet.Key) {
 	b := &batch{change: &Change{}, creates: keys}
