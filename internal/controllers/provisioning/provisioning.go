@@ -202,8 +202,8 @@ const (
 	// creates its VM. On a host that is being changed, that change starts only after the
 	// current one has ended.
 	longestPlan = 3 * time.Second
-	// retriggerInterval is how often a pod without room triggers again, because new nodes
-	// and freed resources may change the result.
+	// retriggerInterval is how often a pod without room, or a reason why new nodes wait,
+	// triggers again, because new nodes and freed resources may change the result.
 	retriggerInterval = 10 * time.Second
 )
 
@@ -254,6 +254,9 @@ func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.No
 	if c.config.Approvals != nil {
 		errs = append(errs, c.config.Approvals.Draft(ctx))
 		errs = append(errs, c.publishApprovals(ctx))
+	}
+	if c.waits() {
+		c.batch.triggerIn(retriggerInterval) // the pods may be deleted, which triggers nothing
 	}
 	if err = errors.Join(errs...); err != nil {
 		err = fmt.Errorf("provisioning: %w", err)
@@ -338,6 +341,9 @@ func (c *Controller) reserve(ctx context.Context, onlyWake bool) ([]reserved, er
 	}
 	c.reportBuffers(ctx, decision, slices.Concat(request.Virtual, request.Standby))
 	c.removeSpare(ctx, decision, states, request.Evacuated)
+	c.mu.Lock()
+	c.limited = limited(decision)
+	c.mu.Unlock()
 	if decision.Asked == 0 && c.config.Approvals == nil {
 		return nil, nil
 	}

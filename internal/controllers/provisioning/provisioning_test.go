@@ -440,6 +440,9 @@ func TestLimitsAreReported(t *testing.T) {
 	if len(waits) != 1 || waits[0].NodePool != "workers" || waits[0].Reason != v1alpha1.ReasonLimitReached || len(waits[0].Pods) != 2 {
 		t.Errorf("waits %+v, want two pods of workers", waits)
 	}
+	if !w.config.Clock.(*testclock.FakeClock).HasWaiters() {
+		t.Error("no further decision is due, although the end of the pods triggers none")
+	}
 	if err := w.client.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace("default")); err != nil {
 		t.Fatal(err)
 	}

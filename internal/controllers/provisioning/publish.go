@@ -68,9 +68,6 @@ func (c *Controller) readPods(ctx context.Context, d *scheduling.Decision) (podI
 
 // publish reports the decision to pods and to Karpenter's cluster state.
 func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods podIndex) {
-	c.mu.Lock()
-	c.limited = limited(d)
-	c.mu.Unlock()
 	failed := map[*corev1.Pod]error{}
 	for _, refusal := range d.Refused {
 		pod := pods[refusal.Pod]
@@ -122,6 +119,11 @@ func (c *Controller) Limited() []scheduling.Wait {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Collect(maps.Values(c.limited))
+}
+
+// waits reports whether a reason exists why new VMs wait. It ends only with a decision.
+func (c *Controller) waits() bool {
+	return len(c.Limited()) > 0 || c.config.Approvals != nil && len(c.config.Approvals.Waits()) > 0
 }
 
 func limited(d *scheduling.Decision) map[string]scheduling.Wait {
