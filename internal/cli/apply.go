@@ -90,12 +90,10 @@ func removal(names []string) decider {
 // reversal reverts a change, or the last one if no ID is given. Only a change that this
 // installation recorded can be reverted: other records are not trusted.
 func reversal(args []string) decider {
-	id := ""
+	target := undoTarget{}
 	if len(args) > 0 {
-		id = args[0]
+		target.id = args[0]
 	}
-	// Select the change only once: new changes may be recorded before a retry.
-	var undone *audit.Change
 	return func(ctx context.Context, process Process, o *options) (*proposal, error) {
 		s, err := open(ctx, process, o)
 		if err != nil {
@@ -105,42 +103,74 @@ func reversal(args []string) decider {
 		if err != nil {
 			return nil, err
 		}
-		interrupted := true // neither this entry nor a later one is finished
-		for i := len(entries) - 1; i >= 0 && undone == nil; i-- {
-			recorded := &entries[i].Change
-			interrupted = interrupted && len(entries[i].Unfinished()) > 0
-			switch {
-			case interrupted && id == "" && recorded.Kind == audit.KindUndo:
-				fmt.Fprintf(process.Stderr, "numaform: finishing the interrupted undo %s; to revert it, run numaform undo %s\n", recorded.ID, recorded.ID)
-				change, err := s.scaler.Propose(ctx, s.snapshot, nil, nil)
-				if err != nil {
-					return nil, err
-				}
-				return &proposal{session: s, change: change}, nil
-			case recorded.ID == id && !entries[i].Verified:
-				return nil, &scaler.UndoError{ID: id, Problem: "its record does not match this installation's key, so its content is not trusted: " +
-					"undo it where it was recorded, or remove its nodes with `numaform remove`"}
-			case entries[i].Verified && (recorded.ID == id || (id == "" && len(recorded.Added)+len(recorded.Removed) > 0)):
-				undone = recorded
+		if err := target.choose(entries); err != nil {
+			return nil, err
+		}
+		if id := target.finishing; id != "" {
+			change, err := s.scaler.Propose(ctx, s.snapshot, nil, nil)
+			if err != nil {
+				return nil, err
 			}
-		}
-		if undone == nil && id == "" {
-			return nil, errors.New("undoing the last change: this installation recorded no change that created or removed VMs: to list all changes, run numaform history")
-		}
-		if undone == nil {
-			return nil, fmt.Errorf("undoing %q: the history contains no such change: to list all changes, run numaform history", id)
+			if change.Unfinished() {
+				fmt.Fprintf(process.Stderr, "numaform: finishing the interrupted undo %s; to revert it, run numaform undo %s\n", id, id)
+			} else {
+				fmt.Fprintf(process.Stderr, "numaform: the interrupted undo %s is already finished; to revert it, run numaform undo %s\n", id, id)
+			}
+			return &proposal{session: s, change: change}, nil
 		}
 
 		taken, err := s.cluster.VMIDs(ctx)
 		if err != nil {
 			return nil, err
 		}
-		change, err := s.scaler.ProposeUndo(ctx, s.snapshot, undone, taken)
+		change, err := s.scaler.ProposeUndo(ctx, s.snapshot, target.undone, taken)
 		if err != nil {
 			return nil, err
 		}
 		return &proposal{session: s, change: change}, nil
 	}
+}
+
+// undoTarget is the change that undo reverts or finishes.
+type undoTarget struct {
+	// id is the change that the user named, if any.
+	id string
+	// undone is the change to revert. Otherwise, finishing is the ID of the interrupted undo
+	// to finish.
+	undone    *audit.Change
+	finishing string
+}
+
+// choose selects the target only once: a retry must not revert what the first attempt, or
+// another process in the meantime, recorded.
+func (t *undoTarget) choose(entries []audit.Entry) error {
+	if t.undone != nil || t.finishing != "" {
+		return nil
+	}
+	interrupted := true // neither this entry nor a later one is finished
+	for i := len(entries) - 1; i >= 0; i-- {
+		recorded := &entries[i].Change
+		if !entries[i].Verified {
+			if t.id != "" && recorded.ID == t.id {
+				return &scaler.UndoError{ID: t.id, Problem: "its record does not match this installation's key, so its content is not trusted: " +
+					"undo it where it was recorded, or remove its nodes with `numaform remove`"}
+			}
+			continue
+		}
+		interrupted = interrupted && len(entries[i].Unfinished()) > 0
+		switch {
+		case t.id == "" && interrupted && recorded.Kind == audit.KindUndo:
+			t.finishing = recorded.ID
+			return nil
+		case recorded.ID == t.id, t.id == "" && len(recorded.Added)+len(recorded.Removed) > 0:
+			t.undone = recorded
+			return nil
+		}
+	}
+	if t.id == "" {
+		return errors.New("undoing the last change: this installation recorded no change that created or removed VMs: to list all changes, run numaform history")
+	}
+	return fmt.Errorf("undoing %q: the history contains no such change: to list all changes, run numaform history", t.id)
 }
 
 // attempts is the maximum number of attempts at a change, which fail if the fleet or a
