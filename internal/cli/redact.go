@@ -32,7 +32,7 @@ var (
 
 // secretTexts matches texts that look like a secret; the first group is kept.
 var secretTexts = []*regexp.Regexp{
-	regexp.MustCompile(`(://)[^/\s:@"']+:[^@/\s"']+@`),
+	regexp.MustCompile(`(://)[^/\s@"']+@`), // a token in a URL may have no user
 	regexp.MustCompile(`()-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)-----END [A-Z ]*PRIVATE KEY-----`),
 	regexp.MustCompile(`()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`),             // JSON Web Token
 	regexp.MustCompile(`()\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),                                         // bootstrap token
@@ -54,8 +54,11 @@ func newRedactor(environ []string) *redactor {
 	r := &redactor{}
 	for _, entry := range environ {
 		name, value, _ := strings.Cut(entry, "=")
-		if isSecret(name) {
+		switch {
+		case isSecret(name):
 			r.learn(value)
+		case secretFile.MatchString(name):
+			r.learnFile(value, value)
 		}
 	}
 	return r
@@ -77,6 +80,23 @@ func (r *redactor) learn(secret string) {
 	}
 	// A secret may contain a shorter one.
 	slices.SortFunc(r.known, func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) })
+}
+
+// learnFile adds the content of a file. If value, which names the file, is no file, the user
+// may have pasted the secret itself, so it adds value.
+func (r *redactor) learnFile(path, value string) {
+	if content, err := os.ReadFile(path); err == nil {
+		r.learn(string(content))
+	} else if _, err := os.Lstat(path); err != nil {
+		r.learn(value)
+	}
+}
+
+// named learns the files with secrets that a configuration names, also in variables.
+func (r *redactor) named(config *operator.Config) {
+	for _, path := range config.SecretFiles() {
+		r.learnFile(path, filepath.Base(path))
+	}
 }
 
 // inJSON returns a text as JSON without quotes.
@@ -138,9 +158,7 @@ func (r *redactor) walk(node *yaml.Node, dir string) {
 			if !filepath.IsAbs(file) {
 				file = filepath.Join(dir, file)
 			}
-			if content, err := os.ReadFile(file); err == nil {
-				r.learn(string(content))
-			}
+			r.learnFile(file, value.Value)
 		}
 		r.walk(key, dir)
 		r.walk(value, dir)

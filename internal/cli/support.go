@@ -118,12 +118,15 @@ func (b *bundle) collect(ctx context.Context) {
 		b.process.Version, runtime.GOOS, runtime.GOARCH, generator.FormatVersion, modules.Hash(), guard.Provider, generator.ProviderVersion))
 	b.add("environment.txt", []byte(strings.Join(relevantVariables(b.process.Environ), "\n")+"\n"))
 
+	config, err := loadConfig(b.process, o.config)
+	if err == nil {
+		b.redact.named(config)
+	}
 	b.part(ctx, "numaform.yaml", func(context.Context) ([]byte, error) { return b.redact.config(o.config) })
 	b.redact.kubeconfig(o.kubeconfig)
 	b.part(ctx, "doctor.json", func(ctx context.Context) ([]byte, error) {
 		return indented(doctor.Run(ctx, o.checks(ctx, b.process)))
 	})
-	config, err := loadConfig(b.process, o.config)
 	if err != nil {
 		b.problem("topology, fleet, history and states", err)
 	} else {

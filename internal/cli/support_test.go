@@ -25,6 +25,7 @@ func TestRedact(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	put(t, filepath.Join(dir, "token"), "5f7c1a52-planted-in-file\n")
+	put(t, filepath.Join(dir, "other"), "planted-in-file-of-variable\n")
 	path := filepath.Join(dir, "numaform.yaml")
 	put(t, path, `# planted-in-comment
 clusterID: prod
@@ -35,6 +36,7 @@ clusters:
 - region: other
   username: root@pam
   password: "planted&in-yaml"
+  password_file: 0f9e8d7c-planted-in-place-of-a-file
   url: https://pve-2.example:8006
 fleet:
   git: {remote: "https://user:planted-in-url@git.example/fleet.git"}
@@ -51,6 +53,10 @@ fleet:
 		"postgres://u:p@db/planted-conn",
 		"planted-key",
 		"planted-in-environment",
+		"planted-in-file-of-variable",
+		"planted-in-variable-of-file",
+		"https://ghp_planted@github.com/o/r",
+		"0f9e8d7c-planted-in-place-of-a-file",
 		"numaform@pve!scaler=0f9e8d7c-1234-4abc-9def-001122334455",
 		"abcdef.0123456789abcdef",
 		"eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJwbGFudGVkIn0.c2lnbmF0dXJl",
@@ -62,7 +68,12 @@ fleet:
 	}
 	const remains = "plan 4f090ff7a4b4 sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 " +
 		"uid 0f9e8d7c-1234-4abc-9def-001122334455 pve-1.example:8006 numaform@pve!scaler workers-2000 https://pve-1.example:8006/"
-	text, config, err := cli.Redact([]string{"NUMAFORM_GIT_TOKEN=planted-in-environment", "HOME=/home/user"}, path, strings.Join(secrets, "\n")+"\n"+remains)
+	text, config, err := cli.Redact([]string{
+		"NUMAFORM_GIT_TOKEN=planted-in-environment",
+		"NUMAFORM_CLUSTERS_0_TOKEN_SECRET_FILE=" + filepath.Join(dir, "other"),
+		"NUMAFORM_FLEET_GIT_SSH_KEY_FILE=planted-in-variable-of-file",
+		"HOME=/home/user",
+	}, path, strings.Join(secrets, "\n")+"\n"+remains)
 	if err != nil {
 		t.Fatal(err)
 	}
