@@ -38,12 +38,12 @@ func newDoctor(process Process) *cobra.Command {
 		Long: "Check engine and provider, configuration, certificate, credential, privileges, hosts, topology, templates, storages, VMIDs and locks. " +
 			"Each line is the result of one check: ok, warn, fail, or skip if it depends on a failed check. The command changes nothing, except with " +
 			"--smoke, which creates and removes a small VM with plan, guard and apply, and with --fix, which creates the state directory and removes " +
-			"the access of other users to it and to the files with secrets, and prints the commands for the other problems. It exits with 1 if a check fails.",
+			"the access of other users to it and to the files with secrets, and prints the commands of those other fixes that apply in every case. It exits with 1 if a check fails.",
 		Example: "  numaform doctor                                # checks that need no ProxmoxNodeClass\n" +
 			"  numaform doctor -f manifests/                  # also check the ProxmoxNodeClasses in files\n" +
 			"  numaform doctor --kubeconfig ~/.kube/config    # also check those in a cluster\n" +
 			"  numaform doctor -f manifests/ --smoke          # also create and remove a VM\n" +
-			"  numaform doctor -f manifests/ --fix            # fix what is safe, and print commands for the rest\n" +
+			"  numaform doctor -f manifests/ --fix            # fix what is safe, and print commands to review\n" +
 			"  numaform doctor -o json | jq '.findings[] | select(.status == \"fail\")'",
 		RunE: func(command *cobra.Command, _ []string) error { return runDoctor(command.Context(), process, &o) },
 	}
@@ -53,7 +53,7 @@ func newDoctor(process Process) *cobra.Command {
 	registerKubeconfig(flags, &o.kubeconfig, "kubeconfig of the cluster with the ProxmoxNodeClasses to check")
 	flags.StringVarP(&o.namespace, "namespace", "n", "numaform", "namespace in which numaform runs, the default for Secrets of ProxmoxNodeClasses")
 	registerOutput(flags, &o.output)
-	flags.BoolVar(&o.fix, "fix", false, "create missing private directories, restrict the access to secrets, and print commands for the other problems")
+	flags.BoolVar(&o.fix, "fix", false, "create missing private directories, restrict the access to secrets, and print commands of other fixes")
 	flags.BoolVar(&o.smokeTest, "smoke", false, "create and remove one small VM, if no check failed")
 	flags.StringVar(&o.class, "smoke-class", "", "ProxmoxNodeClass of the smoke test; empty means the first")
 	return command

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -82,18 +83,25 @@ type Command struct {
 }
 
 var (
-	hostLine = regexp.MustCompile(`\b(?:pveum|qm) [a-z][^&;:` + "`" + `]*`)
+	// hostLine matches a command on a host that changes something.
+	hostLine = regexp.MustCompile(`\b(?:pvesh (?:set|create)|pveum [a-z]+(?: [a-z]+)? (?:add|modify)|pvesm (?:set|add)|qm (?:set|template)|pvecm (?:add|updatecerts)) ` +
+		`(?:'[^']*'|"[^"]*"|[^'"&;:` + "`" + `])*`)
 	// localLine matches a fix that is a command, and quotedLine a command in a sentence.
-	localLine  = regexp.MustCompile(`^(?:chmod|scp|numaform) \S.*$`)
-	quotedLine = regexp.MustCompile("`((?:chmod|scp|numaform) [^`]+)`")
+	localLine  = regexp.MustCompile(`^(?:chmod|scp) \S.*$`)
+	quotedLine = regexp.MustCompile("`((?:chmod|scp) [^`]+)`")
+	// condition matches the words of a fix that does not apply in every case.
+	condition = regexp.MustCompile(`(?:^|[\s(])(?:if|unless|when|once|after) `)
+	// expiry matches a command that fixes only expired tokens.
+	expiry = regexp.MustCompile(`--expire 0$`)
 	// sentence matches the end of a command in a sentence.
 	sentence = regexp.MustCompile(`, | \(| or | if |\. |\.$`)
 	// placeholder matches a word such as VMID, which a user must replace.
 	placeholder = regexp.MustCompile(`(?:^|[\s/])[A-Z]{3,}(?:$|[\s,])|…`)
 )
 
-// Commands returns the commands in failures and warnings, without duplicates, in the order
-// of the findings. It omits commands with placeholders.
+// Commands returns the commands in failures and warnings that change something and apply in
+// every case, without duplicates, in the order of the findings. It omits commands with
+// placeholders.
 func (r Report) Commands() []Command {
 	var commands []Command
 	known := map[Command]bool{}
@@ -108,11 +116,22 @@ func (r Report) Commands() []Command {
 		if finding.Status != Fail && finding.Status != Warn {
 			continue
 		}
-		for _, line := range hostLine.FindAllString(finding.Line(), -1) {
-			if end := sentence.FindStringIndex(line); end != nil {
-				line = line[:end[0]]
+		// A condition applies to one part of the fix.
+		for part := range slices.Values(append(strings.Split(finding.What, "; "), strings.Split(finding.Fix, "; ")...)) {
+			if condition.MatchString(part) {
+				continue
 			}
-			add(true, line)
+			for _, line := range hostLine.FindAllString(part, -1) {
+				if end := sentence.FindStringIndex(line); end != nil {
+					line = line[:end[0]]
+				}
+				if line = strings.TrimSpace(line); !expiry.MatchString(line) {
+					add(true, line)
+				}
+			}
+		}
+		if condition.MatchString(finding.Fix) {
+			continue
 		}
 		if localLine.MatchString(finding.Fix) && !sentence.MatchString(finding.Fix) {
 			add(false, finding.Fix)

@@ -86,6 +86,16 @@ func TestCommands(t *testing.T) {
 		{Status: doctor.Fail, Fix: "run chmod 700 on it, or set state_dir in numaform.yaml to a directory below it"},
 		{Status: doctor.Fail, Fix: "run qm template VMID"},
 		{Status: doctor.Fail, Fix: "set username in numaform.yaml"},
+		{Status: doctor.Fail, Fix: "check the secret; if the token has expired, extend it: pveum user token modify numaform@pve scaler --expire 0"},
+		{Status: doctor.Fail, Fix: "extend it: pveum user token modify numaform@pve scaler --expire 0"},
+		{Status: doctor.Fail, Fix: "check token_id with `pveum user token list numaform@pve`"},
+		{Status: doctor.Warn, Fix: "if no task is using the guest, run qm unlock 2000; then try again"},
+		{Status: doctor.Warn, Fix: "if the class uses it, qm set 2000 --machine q35"},
+		{Status: doctor.Warn, Fix: "run `numaform topology collect` on the host and add the file to machines in numaform.yaml"},
+		{Status: doctor.Warn, Fix: "to identify it, run `qm config 2000`"},
+		{Status: doctor.Fail, Fix: "pveum user token modify numaform@pve scaler --privsep 0; if this does not help, run the commands that numaform init prints"},
+		{Status: doctor.Fail, Fix: "pvesh set /cluster/options --user-tag-access 'user-allow=list,user-allow-list=a;b'"},
+		{Status: doctor.Fail, Fix: "pvesm set seeds --disable 0, and add pve-1 to its nodes, or use another storage in the class"},
 	}
 	want := []doctor.Command{
 		{OnHost: true, Line: `pveum role modify NumaformVM --privs "VM.Clone VM.Config.CDROM" --append 1`},
@@ -94,6 +104,9 @@ func TestCommands(t *testing.T) {
 		{OnHost: true, Line: "pveum pool modify k8s --vms 9001"},
 		{Line: "scp root@pve-1:/etc/pve/pve-root-ca.pem ."},
 		{Line: "chmod 700 /var/lib/numaform"},
+		{OnHost: true, Line: "pveum user token modify numaform@pve scaler --privsep 0"},
+		{OnHost: true, Line: "pvesh set /cluster/options --user-tag-access 'user-allow=list,user-allow-list=a;b'"},
+		{OnHost: true, Line: "pvesm set seeds --disable 0"},
 	}
 	if diff := cmp.Diff(want, report.Commands()); diff != "" {
 		t.Errorf("commands (-want +got):\n%s", diff)
