@@ -96,10 +96,11 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 	}
 
 	w := newPrinter(process)
-	w.printf("# Run these commands as root on one host of the Proxmox cluster (Proxmox VE 8 or 9).\n")
+	// A wrapped comment would be a command.
+	w.raw("# Run these commands as root on one host of the Proxmox cluster (Proxmox VE 8 or 9).\n")
 	reach := o.reach()
 	if o.found.hasPool(o.pool) {
-		w.printf("# The pool %s already exists.\n", o.pool)
+		w.raw("# The pool " + o.pool + " already exists.\n")
 		reach.PoolExists = true
 	}
 	for _, line := range reach.Pveum(o.tokenID) {
