@@ -115,7 +115,7 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 		fmt.Sprintf("write only the secret to the file %s next to %s, and run chmod 600 %s", o.secretFile, o.config, o.secretFile),
 	}
 	if o.caFile != "" && !o.insecure {
-		steps = append(steps, fmt.Sprintf("scp root@%s:/etc/pve/pve-root-ca.pem %s", o.host(), o.caFile))
+		steps = append(steps, proxmox.CopyCA(o.url, o.caFile))
 	}
 	if o.pool != "" {
 		steps = append(steps, fmt.Sprintf("add the templates to the pool with pveum pool modify %s --vms VMID,VMID, and set spec.pool of your own ProxmoxNodeClasses", o.pool))

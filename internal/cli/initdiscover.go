@@ -39,7 +39,7 @@ func (o *initOptions) discover(ctx context.Context, process Process, flags *pfla
 	if o.caFile != "" && !o.insecure {
 		config.CA, err = os.ReadFile(o.caFile)
 		if err != nil && (!errors.Is(err, os.ErrNotExist) || flags.Lookup("ca-file").Changed) {
-			return fmt.Errorf("--ca-file: %w: copy it with scp root@%s:/etc/pve/pve-root-ca.pem %s", err, o.host(), o.caFile)
+			return fmt.Errorf("--ca-file: %w: copy it with %s", err, proxmox.CopyCA(o.url, o.caFile))
 		}
 	}
 	client, err := proxmox.New(config)

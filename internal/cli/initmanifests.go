@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/numaform/numaform/internal/proxmox"
 )
 
 // manifestsDir is the directory next to numaform.yaml that init writes manifests to.
@@ -63,7 +65,7 @@ func (o *initOptions) readme() string {
 	}
 	var secrets []string
 	if o.caFile != "" && !o.insecure {
-		secrets = append(secrets, fmt.Sprintf("scp root@%s:/etc/pve/pve-root-ca.pem %s", host, o.caFile))
+		secrets = append(secrets, proxmox.CopyCA(o.url, o.caFile))
 	}
 	secrets = append(secrets, "chmod 600 "+o.secretFile)
 	return `# numaform: ` + o.clusterID + `

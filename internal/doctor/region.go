@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 
@@ -92,20 +91,15 @@ func (e *examination) reach(ctx context.Context, r *Region) bool {
 
 // untrusted reports an untrusted certificate, and how to get the certificate of its authority.
 func (e *examination) untrusted(ctx context.Context, r *Region, err error) {
-	what, fix, host := err.Error(), "", "HOST"
+	what, fix, api := err.Error(), "", ""
 	var refused *proxmox.Error
 	if errors.As(err, &refused) {
 		what = strings.TrimSuffix(what, ": "+refused.Hint)
 		fix = refused.Hint
-		if endpoint, err := url.Parse(refused.Endpoint); err == nil && endpoint.Host != "" {
-			host = endpoint.Hostname()
-			if strings.Contains(host, ":") {
-				host = "[" + host + "]" // scp requires brackets around an IPv6 address
-			}
-		}
+		api = refused.Endpoint
 	}
 	if errors.As(err, new(x509.UnknownAuthorityError)) {
-		fix += fmt.Sprintf("; copy it with `scp root@%s:/etc/pve/pve-root-ca.pem .`", host)
+		fix += "; copy it with `" + proxmox.CopyCA(api, ".") + "`"
 	}
 	if shown, err := r.Client.Certificate(ctx); err == nil {
 		fix += fmt.Sprintf("; the server's certificate has SHA-256 %s: compare it with `pvenode cert info` on the host", shown.Fingerprint)

@@ -245,3 +245,16 @@ func (c *Client) explainConnection(e *Error) {
 		}
 	}
 }
+
+// CopyCA returns the command that copies the certificate authority of a cluster to a file,
+// from the host of an API URL.
+func CopyCA(apiURL, file string) string {
+	host := "HOST"
+	if parsed, err := url.Parse(apiURL); err == nil && parsed.Hostname() != "" {
+		host = parsed.Hostname()
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]" // scp requires brackets around an IPv6 address
+	}
+	return fmt.Sprintf("scp root@%s:/etc/pve/pve-root-ca.pem %s", host, file)
+}
