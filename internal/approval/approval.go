@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/karpenter/pkg/events"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/topology"
@@ -70,6 +71,12 @@ type Approvals struct {
 	// writing is held while a status and its entry in the ledger change, so that restore
 	// does not take a status without its entry for another client's.
 	writing sync.Mutex
+
+	// attributing guards the NodePools and plans that ApproverOf read last, and when.
+	attributing sync.Mutex
+	listedAt    time.Time
+	listedPools pools
+	listedPlans []v1alpha1.ScalePlan
 
 	// mu guards the fields below.
 	mu sync.Mutex

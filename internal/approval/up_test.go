@@ -381,6 +381,39 @@ func TestAModeThatBecomesFree(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanSuperseded)
 }
 
+// TestApproverOfIsCertain checks that a VM that looks like one of a plan has no approver if the
+// plan was not in progress when the VM's change began, or if its NodePool needs no approval.
+func TestApproverOfIsCertain(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	pool := b.pool("slow", "manual", "")
+	approver := func(when string, began time.Time, want string) {
+		t.Helper()
+		if got, err := b.approvals.ApproverOf(t.Context(), b.vms[0].VM, began); err != nil || got != want {
+			t.Errorf("%s: the approver is %q (%v), want %q", when, got, err, want)
+		}
+	}
+	b.want(0, placed("slow", pve1, 4096, "a"))
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	b.want(1, placed("slow", pve1, 4096, "a"))
+	b.vms = append(b.vms, made(placed("slow", pve1, 4096), 2010, scaler.PhaseMade, nil))
+	began := b.clock.Now().Truncate(time.Second)
+	b.settle()
+	b.plan(v1alpha1.ScalePlanApplied)
+	approver("in progress", began, "alice")
+	approver("before the approval", began.Add(-time.Hour), "")
+	b.clock.SetTime(began.Add(time.Hour))
+	approver("after the end", began.Add(time.Minute), "")
+
+	pool.Annotations[v1alpha1.AnnotationScaleUp] = "policy"
+	if err := b.client.Update(t.Context(), pool); err != nil {
+		t.Fatal(err)
+	}
+	approver("list of before", began, "alice")
+	b.restart()
+	b.clock.SetTime(began.Add(2 * time.Hour))
+	approver("no approval needed", began, "")
+}
+
 // unwritable is a cluster to which no status can be written.
 type unwritable struct{ client.Client }
 
@@ -474,7 +507,7 @@ func TestWaitsEnd(t *testing.T) {
 	b.wantWaits()
 	b.vms = append(b.vms, made(placed("slow", pve2, 2048), 2010, scaler.PhaseMaking, nil), made(placed("slow", pve1, 2048), 2011, scaler.PhaseMade, nil))
 	for i, want := range []string{"alice", ""} {
-		if got, err := b.approvals.ApproverOf(t.Context(), b.vms[i].VM); err != nil || got != want {
+		if got, err := b.approvals.ApproverOf(t.Context(), b.vms[i].VM, b.clock.Now()); err != nil || got != want {
 			t.Errorf("approver of %s is %q (%v), want %q", b.vms[i].VM.Name, got, err, want)
 		}
 	}

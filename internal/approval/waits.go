@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
@@ -95,26 +97,44 @@ func (a *Approvals) setWait(g *group, w scheduling.Wait, since time.Time) {
 	a.waits[g.pool] = waiting{w, since}
 }
 
-// ApproverOf returns the user who approved the ScalePlan that creates a VM, or "" if there
-// is none. If several plans match, it uses the one that was approved last.
-func (a *Approvals) ApproverOf(ctx context.Context, vm fleet.VM) (string, error) {
-	plans, err := a.readPlans(ctx)
-	if err != nil {
-		return "", err
-	}
-	var found *v1alpha1.ScalePlan
-	for i := range plans {
-		plan := &plans[i]
-		begun := plan.Spec.Direction == v1alpha1.ScaleUp && plan.Status.Approver != "" && plan.Status.DecidedAt != nil
-		if !begun || !isLike(&vm, plan) || found != nil && plan.Status.DecidedAt.Before(found.Status.DecidedAt) {
-			continue
+// ApproverOf returns the user who approved the ScalePlan that created a VM. A plan does not
+// list the keys of its VMs, so ApproverOf returns "" unless the approver is certain: the
+// NodePool is manual, the plan was in progress when the VM's change began, and no other such
+// plan has another approver.
+func (a *Approvals) ApproverOf(ctx context.Context, vm fleet.VM, began time.Time) (string, error) {
+	a.attributing.Lock()
+	defer a.attributing.Unlock()
+	// Later plans do not matter, so one list serves all VMs of a burst.
+	if !a.listedAt.After(began) {
+		now := a.config.Clock.Now()
+		known, err := a.readPools(ctx)
+		if err != nil {
+			return "", err
 		}
-		if slices.ContainsFunc(a.created(plan), func(state scaler.VMState) bool { return state.VM.Key == vm.Key }) {
-			found = plan
+		plans, err := a.readPlans(ctx)
+		if err != nil {
+			return "", err
 		}
+		a.listedAt, a.listedPools, a.listedPlans = now, known, plans
 	}
-	if found == nil {
+	if a.mode(a.listedPools, vm.Pool, v1alpha1.ScaleUp) != ModeManual {
 		return "", nil
 	}
-	return found.Status.Approver, nil
+	approver := ""
+	for i := range a.listedPlans {
+		plan := &a.listedPlans[i]
+		status := &plan.Status
+		switch {
+		case plan.Spec.Direction != v1alpha1.ScaleUp, status.Approver == "", !apimeta.IsStatusConditionTrue(status.Conditions, conditionBegun):
+			continue
+		case status.DecidedAt == nil, status.DecidedAt.After(began), status.FinishedAt != nil && status.FinishedAt.Time.Before(began):
+			continue
+		case !isLike(&vm, plan), !slices.ContainsFunc(a.created(plan), func(state scaler.VMState) bool { return state.VM.Key == vm.Key }):
+			continue
+		case approver != "" && approver != status.Approver:
+			return "", nil
+		}
+		approver = status.Approver
+	}
+	return approver, nil
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -308,29 +307,28 @@ func (w *Writer) queued() int {
 // may not be applied, its VMs fail, wait for approval or for the state backend, or are
 // retried later, and approve returns errReduced, so that the change is rebuilt without
 // them. It also returns errReduced if a part of a burst needs approval, or if the removal
-// of a VM to be created or woken was requested meanwhile. approver lists who approved the
-// plans that needed approval, separated by commas.
-func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (approver string, err error) {
+// of a VM to be created or woken was requested meanwhile. It records in each plan who
+// approved it.
+func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error {
 	if len(b.change.later) > 0 && slices.ContainsFunc(plans, func(p RootPlan) bool { return p.Verdict.Decision == guard.NeedsApproval }) {
 		// Apply limits to the whole burst: its parts might pass them separately.
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.whole = true
-		return "", errReduced
+		return errReduced
 	}
 	excluded := map[topology.HostID]error{}
-	var approvers []string
 	for i := range plans {
 		plan := &plans[i]
 		plan.Err = w.noteBackend(ctx, plan.Host, plan.Err)
 		by, err := w.allow(ctx, plan)
 		w.logPlan(ctx, plan, by, err)
 		switch {
-		case err == nil && by != "" && !slices.Contains(approvers, by):
-			approvers = append(approvers, by)
-		case err != nil && plan.Touched:
+		case err == nil:
+			plan.approver = by
+		case plan.Touched:
 			excluded[plan.Host] = err
-		case err != nil:
+		default:
 			plan.Err = err // nothing is requested there now
 		}
 	}
@@ -354,15 +352,14 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) (appro
 					logkey.Reason, excluded[host].Error())
 			}
 		}
-		return "", errReduced
+		return errReduced
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.withdrawn(b) {
-		return "", errReduced
+		return errReduced
 	}
-	slices.Sort(approvers)
-	return strings.Join(approvers, ", "), nil
+	return nil
 }
 
 // refusedPhase returns the phase of a VM whose plan may not be applied.

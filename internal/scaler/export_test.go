@@ -430,23 +430,26 @@ func (c *Change) Later(vms ...fleet.VM) { c.later = vms }
 // ApprovePart approves the plans of a change whose remaining VMs wait for the next
 // change, and reports whether the next change contains all VMs.
 func (w *Writer) ApprovePart(ctx context.Context, change *Change, plans []RootPlan) (whole bool) {
-	_, err := w.approve(ctx, &batch{change: change}, plans)
+	err := w.approve(ctx, &batch{change: change}, plans)
 	return w.whole && errors.Is(err, errReduced)
 }
 
 // ApproveCreates approves the plans of a change that creates reserved VMs, and reports
 // whether the change has to continue without some of them.
 func (w *Writer) ApproveCreates(ctx context.Context, plans []RootPlan, keys ...fleet.Key) (reduced bool) {
-	_, err := w.approve(ctx, &batch{change: &Change{}, creates: keys}, plans)
+	err := w.approve(ctx, &batch{change: &Change{}, creates: keys}, plans)
 	return errors.Is(err, errReduced)
 }
 
 // ApproveUnfinished approves the plans of a change that only completes unfinished work, and
 // reports whether the work is postponed.
 func (w *Writer) ApproveUnfinished(ctx context.Context, plans []RootPlan) (postponed bool) {
-	_, err := w.approve(ctx, &batch{change: &Change{}}, plans)
+	err := w.approve(ctx, &batch{change: &Change{}}, plans)
 	return errors.Is(err, errReduced)
 }
+
+// ApproverOf returns the recorded approver of an approved plan of a writer.
+func ApproverOf(plan *RootPlan) string { return plan.record("").Approver }
 
 // ApplyCreates marks a change that creates VMs as begun and its host as applied.
 func (w *Writer) ApplyCreates(ctx context.Context, host topology.HostID, err error, keys ...fleet.Key) {

@@ -2,6 +2,7 @@ package scaler_test
 
 import (
 	"context"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/numaform/numaform/internal/scaler"
@@ -24,6 +26,36 @@ type alice struct{}
 func (alice) Approver(context.Context, *scaler.RootPlan) (string, error) { return "alice", nil }
 
 func (alice) Asks(context.Context, *scaler.RootPlan) (bool, error) { return false, nil }
+
+// hostname approves each plan as its host.
+type hostname struct{ alice }
+
+func (hostname) Approver(_ context.Context, plan *scaler.RootPlan) (string, error) {
+	return string(plan.Host.Host), nil
+}
+
+// TestEachHostHasItsApprover checks that each plan of a change has only its own approver, and
+// a plan that the guard allows has none.
+func TestEachHostHasItsApprover(t *testing.T) {
+	t.Parallel()
+	writer := scaler.NewWriter(scaler.New(scaler.Config{Clock: clock.RealClock{}}), scaler.WriterConfig{Gate: hostname{}})
+	plans := make([]scaler.RootPlan, 3)
+	for i := range plans {
+		plans[i].Host = topology.HostID{Region: "lab", Host: topology.HostName(fmt.Sprintf("pve%d", i))}
+		plans[i].Verdict.Decision = guard.NeedsApproval
+		plans[i].Touched = true
+	}
+	plans[2].Verdict.Decision = guard.Allow
+	plans[2].Intent.Wake = []guard.Target{{Address: "x"}}
+	if writer.ApproveCreates(t.Context(), plans) {
+		t.Fatal("a plan was not approved")
+	}
+	for i, want := range []string{"pve0", "pve1", ""} {
+		if got := scaler.ApproverOf(&plans[i]); got != want {
+			t.Errorf("approver of %s is %q, want %q", plans[i].Host, got, want)
+		}
+	}
+}
 
 // TestWriterLogsEachStep creates VMs with a plan that needs approval: plan, verdict,
 // approval, change, apply and outcome have one line each, with the ids of the history, and
@@ -103,7 +135,7 @@ func TestWriterLogsEachStep(t *testing.T) {
 	if err != nil || len(states) != 2 {
 		t.Fatalf("states %+v (%v)", states, err)
 	}
-	origin := &scaler.Origin{Change: change.ID, PlanSHA256: plan.PlanSHA256, PlanDigest: plan.PlanDigest, Verdict: guard.NeedsApproval, Approver: "alice"}
+	origin := &scaler.Origin{Change: change.ID, Time: change.Time, PlanSHA256: plan.PlanSHA256, PlanDigest: plan.PlanDigest, Verdict: guard.NeedsApproval, Approver: "alice"}
 	for i := range states {
 		if diff := cmp.Diff(origin, states[i].Origin); diff != "" {
 			t.Errorf("origin of %s (-want +got):\n%s", states[i].VM.Name, diff)

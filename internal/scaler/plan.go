@@ -53,6 +53,8 @@ type RootPlan struct {
 	Err error
 
 	workspace *state.Workspace
+	// approver is who approved this plan, if its host has its own approver.
+	approver string
 	// outside are writes to Proxmox or the state that no plan contains, for the record.
 	outside []string
 	// orphans are guests with our marker that are in neither files nor state.

@@ -99,7 +99,7 @@ func (p *RootPlan) record(approver string) audit.HostPlan {
 		host.PlanDigest = p.Plan.Digest
 	}
 	if p.InPlace || len(p.Intent.Wake) > 0 || p.Verdict.Decision == guard.NeedsApproval {
-		host.Approver = approver
+		host.Approver = cmp.Or(p.approver, approver)
 	}
 	if p.Err != nil {
 		host.Error = p.Err.Error()
@@ -214,6 +214,8 @@ func (s *Scaler) outcome(id string, started time.Time, results []Result) audit.O
 type Origin struct {
 	// Change is the change's ID, and Commit the commit that contains it, in a git store.
 	Change, Commit string
+	// Time is when the change began.
+	Time time.Time
 	// PlanSHA256 identifies the plan, PlanDigest its changes.
 	PlanSHA256, PlanDigest string
 	Verdict                guard.Decision
@@ -229,7 +231,7 @@ func originsIn(history []audit.Entry) map[fleet.Key]*Origin {
 		for j := range entry.Change.Hosts {
 			host := &entry.Change.Hosts[j]
 			origin := &Origin{
-				Change: entry.Change.ID, Commit: entry.Commit, PlanSHA256: host.PlanSHA256, PlanDigest: host.PlanDigest,
+				Change: entry.Change.ID, Commit: entry.Commit, Time: entry.Change.Time, PlanSHA256: host.PlanSHA256, PlanDigest: host.PlanDigest,
 				Verdict: host.Verdict.Decision, Approver: host.Approver,
 			}
 			for _, target := range slices.Concat(host.Create, host.Wake) {

@@ -289,7 +289,7 @@ func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 
 // begin begins a change, and continues it in the background.
 func (w *Writer) begin(ctx context.Context, b *batch) error {
-	begun, err := w.scaler.begin(ctx, b.change, func(plans []RootPlan) (string, error) { return w.approve(ctx, b, plans) })
+	begun, err := w.scaler.begin(ctx, b.change, func(plans []RootPlan) (string, error) { return "", w.approve(ctx, b, plans) })
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package provenance_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +29,7 @@ func (v vms) VM(key fleet.Key) (scaler.VMState, bool) {
 // bob is an Approvals with the same approver for each VM, or with none if it is empty.
 type bob string
 
-func (b bob) ApproverOf(context.Context, fleet.VM) (string, error) { return string(b), nil }
+func (b bob) ApproverOf(context.Context, fleet.VM, time.Time) (string, error) { return string(b), nil }
 
 func TestAnnotations(t *testing.T) {
 	t.Parallel()
