@@ -188,12 +188,30 @@ func (c *class) findHosts(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snap
 		c.leastGiB = max(c.leastGiB, from.DiskGiB)
 	}
 	if len(c.hosts) == 0 && len(c.excluded) == 0 {
-		text := describeNoHosts(&nc.Spec, snapshot)
+		reason, text := v1alpha1.ReasonHostUnknown, describeNoHosts(&nc.Spec, snapshot)
+		if unread := unreadRegions(&nc.Spec, snapshot); len(unread) > 0 {
+			// A host there may match.
+			reason = v1alpha1.ReasonProxmoxUnread
+			text = fmt.Sprintf("no Proxmox host that matches its spec.region and spec.hosts can be read now: region %s does not respond: run numaform doctor to see why",
+				strings.Join(unread, ", "))
+		}
 		c.problem = fmt.Sprintf("%s %q: %s", v1alpha1.KindProxmoxNodeClass, c.name, text)
-		c.findings = []Finding{{Condition: v1alpha1.ConditionPlacementReady, Reason: v1alpha1.ReasonHostUnknown, Message: text}}
+		c.findings = []Finding{{Condition: v1alpha1.ConditionPlacementReady, Reason: reason, Message: text}}
 		return
 	}
 	c.findings = c.findProblems()
+}
+
+// unreadRegions returns the regions of a class that were never read: they have no hosts.
+func unreadRegions(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Snapshot) []string {
+	var names []string
+	for _, region := range snapshot.Regions {
+		read := slices.ContainsFunc(snapshot.Hosts, func(host topology.Host) bool { return host.Region == region.Name })
+		if !read && (spec.Region == "" || spec.Region == string(region.Name)) {
+			names = append(names, string(region.Name))
+		}
+	}
+	return names
 }
 
 // describeNoHosts returns why no host matches a class.
@@ -210,11 +228,8 @@ func describeNoHosts(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Sna
 		regions[string(snapshot.Hosts[i].Region)] = true
 	}
 	text := "no Proxmox host matches its spec.region and spec.hosts: "
-	switch {
-	case spec.Region != "" && !regions[spec.Region]:
+	if spec.Region != "" && !regions[spec.Region] {
 		return text + fmt.Sprintf("spec.region is %q: must be one of %s", spec.Region, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
-	case len(hosts) == 0:
-		return text + "none can be read now: run numaform doctor to see why"
 	}
 	if more := len(hosts) - mostHosts; more > 0 {
 		hosts = append(hosts[:mostHosts], fmt.Sprintf("%d more", more))

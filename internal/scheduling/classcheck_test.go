@@ -97,6 +97,12 @@ func TestJudge(t *testing.T) {
 			want: finding("PlacementReady", "HostUnknown", "no Proxmox host matches its spec.region and spec.hosts: spec.hosts is pve-9: must list some of lab/epyc, lab/ryzen, lab/xeon"),
 		},
 		{
+			name: "region that was never read", spec: `{template: {tags: [new]}, region: far}`,
+			change: func(s *topology.Snapshot) { s.Regions = append(s.Regions, topology.Region{Name: "far"}) },
+			want: finding("PlacementReady", "ProxmoxUnread", "no Proxmox host that matches its spec.region and spec.hosts can be read now: region far does not respond: "+
+				"run numaform doctor to see why"),
+		},
+		{
 			name: "hosts that are down", spec: `{template: {tags: [new]}, hosts: [epyc, xeon], metadata: {type: cdrom}}`, excluded: "is offline",
 			change: func(s *topology.Snapshot) { s.Hosts[0].Online, s.Hosts[2].Problem = false, "cannot be read" },
 			want: []scheduling.Finding{

@@ -133,7 +133,7 @@ func (c *Controller) check(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) m
 
 	for _, finding := range slices.Concat(report.Findings, c.families(nc), c.rootOnly(nc, report.Hosts)) {
 		if _, found := problems[finding.Condition]; !found {
-			problems[finding.Condition] = problem{Finding: finding}
+			problems[finding.Condition] = problem{Finding: finding, unknown: finding.Reason == v1alpha1.ReasonProxmoxUnread}
 		}
 	}
 	return problems
