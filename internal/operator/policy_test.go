@@ -101,6 +101,17 @@ func TestOpenStore(t *testing.T) {
 			t.Errorf("with %q the key is in %s (%v), want %s", variables, kept.KeyPlace(), err, want)
 		}
 	}
+	config.StateDir = t.TempDir()
+	if err := os.Mkdir(filepath.Join(config.StateDir, "history"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(config.StateDir, "history", "key"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	kept, err = config.OpenStore([]string{"NUMAFORM_NAMESPACE=karp", "KUBERNETES_SERVICE_HOST=192.0.2.1"}, cluster)
+	if err != nil || !strings.HasSuffix(kept.KeyPlace(), "/history/key") {
+		t.Errorf("the key is in %s (%v), want the existing file", kept.KeyPlace(), err)
+	}
 	if config, _, err = load(t, minimal, "HOME=/home/me"); err != nil {
 		t.Fatal(err)
 	}

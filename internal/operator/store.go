@@ -186,7 +186,7 @@ func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed,
 	// ConfigMaps, readable by everyone who may read Secrets there; or in numaform's own
 	// namespace; or in this machine's state directory.
 	secret := store.SecretVault{Namespace: cluster.Namespace, Name: historySecret}
-	if inPod := lookup(environ, "KUBERNETES_SERVICE_HOST") != ""; inPod && secret.Namespace == "" {
+	if inPod := lookup(environ, "KUBERNETES_SERVICE_HOST") != ""; inPod && secret.Namespace == "" && !c.hasHistoryKey() {
 		secret.Namespace = lookup(environ, ownNamespace) // a command in the controller's pod
 	}
 	if at := c.Fleet.ConfigMap; at != (ConfigMap{}) {
@@ -207,6 +207,17 @@ func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed,
 		return nil, err
 	}
 	return store.NewSealed(inner, secret, c.ClusterID), nil
+}
+
+// hasHistoryKey reports whether the state directory contains a key of the history, as on a
+// machine, or in a pod that is not the controller's.
+func (c *Config) hasHistoryKey() bool {
+	path, err := c.StatePath("history", "key")
+	if err != nil {
+		return false
+	}
+	_, err = os.Stat(path)
+	return err == nil
 }
 
 // openStore returns the fleet's store without the seal.
