@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/util/workqueue"
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -178,7 +179,12 @@ func (j *Joiner) expire(ctx context.Context, claim *karpv1.NodeClaim, now time.T
 	if left := record.Expires().Sub(now); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, nil
 	}
-	return reconcile.Result{}, j.seeder.drop(ctx, record)
+	// A token that was used or added meanwhile is not deleted.
+	err = j.seeder.drop(ctx, record)
+	if apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: unknownDelay}, nil
+	}
+	return reconcile.Result{}, err
 }
 
 // next returns how long to wait before the command may run again, or false if it must

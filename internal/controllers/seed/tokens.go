@@ -181,7 +181,8 @@ func (s *Seeder) bootstrapToken(ctx context.Context, record *jointoken.Record, t
 	return jointoken.Token{}, err
 }
 
-// drop deletes the tokens of a record. Missing ones are not an error.
+// drop deletes the tokens of a record. Missing ones are not an error, but a record that
+// changed after it was read is a conflict.
 func (s *Seeder) drop(ctx context.Context, record *jointoken.Record) error {
 	for _, grant := range record.Grants {
 		if grant.Form() == v1alpha1.TokenBootstrap {
@@ -192,7 +193,8 @@ func (s *Seeder) drop(ctx context.Context, record *jointoken.Record) error {
 	}
 	// Delete the record last, because it lists the other objects to delete.
 	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: record.Namespace, Name: record.Name()}}
-	if err := client.IgnoreNotFound(s.config.Cluster.Client.Delete(ctx, object)); err != nil {
+	unchanged := client.Preconditions{UID: &record.Secret, ResourceVersion: &record.ResourceVersion}
+	if err := client.IgnoreNotFound(s.config.Cluster.Client.Delete(ctx, object, unchanged)); err != nil {
 		return fmt.Errorf("deleting the join tokens of vm %s: %w", record.VM, err)
 	}
 	return nil
