@@ -92,9 +92,9 @@ func logBegun(ctx context.Context, b *begun) context.Context {
 	return log.IntoContext(ctx, logger)
 }
 
-// logApplied logs the end of the apply on a host.
+// logApplied logs the end of the apply on a host, unless nothing was applied there.
 func logApplied(ctx context.Context, result *Result) {
-	if result.PlanSHA256 == "" && result.Err == nil {
+	if result.PlanSHA256 == "" {
 		return
 	}
 	logger := log.FromContext(ctx).WithValues(logkey.Host, result.Host.String(), logkey.Workspace, generator.RootDir(result.Host),
