@@ -18,6 +18,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -83,7 +84,7 @@ type Approvals struct {
 	// planned is the last dry plan of each NodePool's new VMs.
 	planned map[string]planned
 	// waits are the reasons why new VMs wait, by NodePool.
-	waits map[string]waiting
+	waits map[string]scheduling.Wait
 	// due are new VMs that must be planned before a decision about them is possible.
 	due []*group
 	// requested is when pods last requested VMs of each NodePool.
@@ -101,7 +102,7 @@ func New(config Config) *Approvals {
 		config:    config,
 		started:   config.Clock.Now(),
 		planned:   map[string]planned{},
-		waits:     map[string]waiting{},
+		waits:     map[string]scheduling.Wait{},
 		requested: map[string]time.Time{},
 		seen:      map[candidacy]time.Time{},
 	}

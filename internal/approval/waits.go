@@ -17,13 +17,6 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// waiting is a Wait. since is the time of the first failure of a backend that does not
-// respond.
-type waiting struct {
-	scheduling.Wait
-	since time.Time
-}
-
 // Waits returns the NodePools whose new VMs wait, as of the last Up and Draft, sorted by
 // name.
 func (a *Approvals) Waits() []scheduling.Wait {
@@ -31,7 +24,7 @@ func (a *Approvals) Waits() []scheduling.Wait {
 	defer a.mu.Unlock()
 	waits := make([]scheduling.Wait, 0, len(a.waits))
 	for _, pool := range slices.Sorted(maps.Keys(a.waits)) {
-		waits = append(waits, a.waits[pool].Wait)
+		waits = append(waits, a.waits[pool])
 	}
 	return waits
 }
@@ -40,7 +33,7 @@ func (a *Approvals) Waits() []scheduling.Wait {
 func (a *Approvals) keepWaits(groups map[string][]scheduling.Placed) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.waits, func(pool string, _ waiting) bool { return len(groups[pool]) == 0 })
+	maps.DeleteFunc(a.waits, func(pool string, _ scheduling.Wait) bool { return len(groups[pool]) == 0 })
 }
 
 // proceed records that the VMs of a group do not wait.
@@ -71,30 +64,33 @@ func (a *Approvals) wait(g *group, d *draft) {
 		w.Message = fmt.Sprintf("%s rejected plan %s: %s: change the pods or the NodePool; the same plan is not proposed again before a day has passed",
 			cmp.Or(plan.Spec.RejectedBy, "a user"), plan.Name, plan.Spec.Reject)
 	}
-	a.setWait(g, w, time.Time{})
+	a.setWait(g, w)
 }
 
-// waitForBackend records that the VMs of a group wait because a backend does not respond.
-// It ignores other errors.
+// waitForBackend records that the VMs of a group wait because a backend does not respond. If
+// the error has another cause, they do not wait for a reason of this package.
 func (a *Approvals) waitForBackend(g *group, err error) {
 	a.mu.Lock()
-	since := a.waits[g.pool].since
+	since := a.waits[g.pool].Since
 	a.mu.Unlock()
 	if since.IsZero() {
 		since = a.config.Clock.Now()
 	}
-	if down := scaler.BackendDown(err, since); down != nil {
-		a.setWait(g, scheduling.Wait{NodePool: g.pool, Reason: v1alpha1.ReasonStateBackendUnreachable, Message: down.Message()}, since)
+	down := scaler.BackendDown(err, since)
+	if down == nil {
+		a.proceed(g)
+		return
 	}
+	a.setWait(g, scheduling.Wait{NodePool: g.pool, Reason: v1alpha1.ReasonStateBackendUnreachable, Since: down.Since, Message: down.Summary()})
 }
 
-func (a *Approvals) setWait(g *group, w scheduling.Wait, since time.Time) {
+func (a *Approvals) setWait(g *group, w scheduling.Wait) {
 	for i := range g.placed {
 		w.Pods = append(w.Pods, g.placed[i].Pods...)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.waits[g.pool] = waiting{w, since}
+	a.waits[g.pool] = w
 }
 
 // ApproverOf returns the user who approved the ScalePlan that created a VM. A plan does not

@@ -23,7 +23,7 @@ func waitsOf(pool string, planned []scheduling.Wait, states []scaler.VMState) []
 			continue
 		}
 		if down := scaler.BackendDown(state.Err, state.Since); down != nil {
-			waits = append(waits, scheduling.Wait{NodePool: pool, Reason: v1alpha1.ReasonStateBackendUnreachable, Message: down.Message()})
+			waits = append(waits, scheduling.Wait{NodePool: pool, Reason: v1alpha1.ReasonStateBackendUnreachable, Since: down.Since, Message: down.Summary()})
 		} else if state.Phase == scaler.PhasePendingApproval {
 			waits = append(waits, scheduling.Wait{
 				NodePool: pool, Reason: v1alpha1.ReasonPendingApproval,

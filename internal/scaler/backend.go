@@ -26,12 +26,13 @@ type BackendDownError struct {
 	err    error
 }
 
-func (e *BackendDownError) Error() string { return e.Message() }
+func (e *BackendDownError) Error() string { return e.Summary() + ": " + e.Reason }
 
-// Message describes the outage in one sentence, with the fix.
-func (e *BackendDownError) Message() string {
+// Summary describes the outage in one sentence, with the fix, but without the engine's
+// message, which changes with each attempt.
+func (e *BackendDownError) Summary() string {
 	return fmt.Sprintf("waits: the %s state backend has been unreachable since %s: check that it runs, and that its address and numaform's credential "+
-		"for it are correct; numaform retries: %s", e.Backend, e.Since.UTC().Format(time.RFC3339), e.Reason)
+		"for it are correct; numaform retries", e.Backend, e.Since.UTC().Format(time.RFC3339))
 }
 
 // Unwrap returns the engine's error.
@@ -84,7 +85,7 @@ func (w *Writer) noteBackend(ctx context.Context, host topology.HostID, err erro
 	}
 	w.outages[host] = outage{since: known.since, last: now}
 	if !out {
-		log.FromContext(ctx).Info("cannot reach the state backend", logkey.Host, host.String(), logkey.Reason, down.Message())
+		log.FromContext(ctx).Info("cannot reach the state backend", logkey.Host, host.String(), logkey.Reason, down.Error())
 	}
 	return down
 }

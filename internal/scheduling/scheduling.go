@@ -135,6 +135,8 @@ type Wait struct {
 	NodePool string
 	// ScalePlan is the plan for which they wait, or empty.
 	ScalePlan string
+	// Since is when the state backend failed first; zero for other reasons.
+	Since time.Time
 	// Reason is one of v1alpha1's reasons why new nodes wait, and Message one sentence with
 	// the fix.
 	Reason, Message string

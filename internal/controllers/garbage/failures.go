@@ -114,6 +114,7 @@ func (f *failures) reportOutages(v *view) {
 		down := waitsForBackend(state)
 		if claim := v.byKey[state.VM.Key]; down != nil && claim != nil {
 			event := warning(claim, claim.Name, v1alpha1.ReasonStateBackendUnreachable, brief(down))
+			event.DedupeValues = []string{string(claim.UID), event.Reason, down.Since.String()}
 			event.DedupeTimeout = repeatWaits
 			f.config.Recorder.Publish(event)
 		}

@@ -1,6 +1,7 @@
 package nodepool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -26,7 +27,7 @@ const maxMessage = 900
 const checkInterval = 10 * time.Second
 
 // updateCondition sets ConditionScaleUpReady of a NodePool, and reports why it is false.
-func (c *Controller) updateCondition(ctx context.Context, pool *karpv1.NodePool, warn func(kind, reason, message string)) error {
+func (c *Controller) updateCondition(ctx context.Context, pool *karpv1.NodePool, warn func(kind, reason, message, cause string)) error {
 	stored := pool.DeepCopy()
 	set := pool.StatusConditions(status.WithClock(c.config.Clock))
 	waits := c.waits(pool)
@@ -47,7 +48,7 @@ func (c *Controller) updateCondition(ctx context.Context, pool *karpv1.NodePool,
 		if waits[0].Reason == v1alpha1.ReasonPendingApproval {
 			kind = corev1.EventTypeNormal
 		}
-		warn(kind, waits[0].Reason, message)
+		warn(kind, waits[0].Reason, message, waits[0].ScalePlan+" "+waits[0].Since.String())
 	}
 	if equality.Semantic.DeepEqual(stored.Status, pool.Status) {
 		return nil
@@ -69,7 +70,7 @@ func (c *Controller) waits(pool *karpv1.NodePool) []scheduling.Wait {
 	waits := c.config.Waits(pool.Name)
 	for _, name := range slices.Sorted(maps.Keys(pool.Spec.Limits)) {
 		limit, used := pool.Spec.Limits[name], pool.Status.Resources[name]
-		if used.Cmp(limit) >= 0 {
+		if used.Cmp(limit) >= 0 && !used.IsZero() { // 0 disables a NodePool; pods that need it are reported separately
 			waits = append(waits, scheduling.Wait{NodePool: pool.Name, Reason: v1alpha1.ReasonLimitReached, Message: fmt.Sprintf(
 				"spec.limits.%s is %s, and its nodes have %s: raise the limit, or remove nodes", name, limit.String(), used.String(),
 			)})
@@ -80,6 +81,8 @@ func (c *Controller) waits(pool *karpv1.NodePool) []scheduling.Wait {
 		v1alpha1.ReasonStateBackendUnreachable, v1alpha1.ReasonLimitReached, v1alpha1.ReasonPlanDenied, v1alpha1.ReasonPlanRejected,
 		v1alpha1.ReasonPendingApproval,
 	}
-	slices.SortStableFunc(waits, func(a, b scheduling.Wait) int { return slices.Index(rank, a.Reason) - slices.Index(rank, b.Reason) })
+	slices.SortStableFunc(waits, func(a, b scheduling.Wait) int {
+		return cmp.Or(slices.Index(rank, a.Reason)-slices.Index(rank, b.Reason), a.Since.Compare(b.Since))
+	})
 	return waits
 }

@@ -1,6 +1,7 @@
 package nodepool_test
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 
@@ -25,20 +26,21 @@ func TestScaleUpReady(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name          string
-		used          string
+		used, limit   string
 		waits         []scheduling.Wait
 		reason, event string
 		message       string
 	}{
 		{name: "nothing waits", used: "3", reason: v1alpha1.ConditionScaleUpReady},
-		{"limit", "4", nil, v1alpha1.ReasonLimitReached, corev1.EventTypeWarning, "spec.limits.cpu is 4, and its nodes have 4: raise the limit, or remove nodes"},
+		{name: "disabled", used: "0", limit: "0", reason: v1alpha1.ConditionScaleUpReady},
+		{"limit", "4", "", nil, v1alpha1.ReasonLimitReached, corev1.EventTypeWarning, "spec.limits.cpu is 4, and its nodes have 4: raise the limit, or remove nodes"},
 		{
-			"approval", "1",
+			"approval", "1", "",
 			[]scheduling.Wait{wait(v1alpha1.ReasonPendingApproval, "waits for approval of plan x")},
 			v1alpha1.ReasonPendingApproval, corev1.EventTypeNormal, "waits for approval of plan x",
 		},
 		{
-			"backend and approval", "1",
+			"backend and approval", "1", "",
 			[]scheduling.Wait{
 				wait(v1alpha1.ReasonPendingApproval, "waits for approval of plan x"),
 				wait(v1alpha1.ReasonStateBackendUnreachable, "waits: backend"), wait(v1alpha1.ReasonStateBackendUnreachable, "waits: backend"),
@@ -51,7 +53,7 @@ func TestScaleUpReady(t *testing.T) {
 			pool := &karpv1.NodePool{}
 			pool.Name = "general"
 			pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: "numaform.dev", Kind: "ProxmoxNodeClass", Name: "c"}
-			pool.Spec.Limits = karpv1.Limits{corev1.ResourceCPU: resource.MustParse("4")}
+			pool.Spec.Limits = karpv1.Limits{corev1.ResourceCPU: resource.MustParse(cmp.Or(test.limit, "4"))}
 			pool.Status.Resources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(test.used)}
 			pool.StatusConditions().SetTrue(karpv1.ConditionTypeValidationSucceeded)
 			pool.StatusConditions().SetTrue(karpv1.ConditionTypeNodeClassReady)

@@ -80,13 +80,14 @@ func (c *Controller) Reconcile(ctx context.Context, pool *karpv1.NodePool) (reco
 	if !pool.DeletionTimestamp.IsZero() || ref == nil || ref.Group != v1alpha1.Group || ref.Kind != v1alpha1.KindProxmoxNodeClass {
 		return reconcile.Result{}, nil
 	}
-	publish := func(kind, reason, message string) {
+	// Events with the same cause are the same, even if their messages differ.
+	publish := func(kind, reason, message, cause string) {
 		c.config.Recorder.Publish(events.Event{
 			InvolvedObject: pool, Type: kind, Reason: reason, Message: message,
-			DedupeValues: []string{string(pool.UID), reason, message}, DedupeTimeout: again,
+			DedupeValues: []string{string(pool.UID), reason, cause}, DedupeTimeout: again,
 		})
 	}
-	warn := func(reason, message string) { publish(corev1.EventTypeWarning, reason, message) }
+	warn := func(reason, message string) { publish(corev1.EventTypeWarning, reason, message, message) }
 	if pool.Spec.Replicas != nil {
 		warn(ReasonFixedSize, "No nodes are created for it: "+scheduling.FixedSizeProblem)
 	}

@@ -407,7 +407,23 @@ func TestPodsReportAnOutage(t *testing.T) {
 	if made, err := w.Provision(t.Context()); err != nil || len(made) != 0 {
 		t.Fatalf("made %v, %v", made, err)
 	}
-	w.wantWaits(t, v1alpha1.ReasonStateBackendUnreachable, corev1.EventTypeWarning, "waits: the kubernetes state backend has been unreachable since ", "web-0")
+	w.wantWaits(t, v1alpha1.ReasonStateBackendUnreachable, corev1.EventTypeWarning, "waits: numaform's state backend has been unreachable since ", "web-0")
+	w.writer.waits = &numastate.CommandError{Backend: "kubernetes", Text: "secret response"}
+	if _, err := w.Provision(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	for _, event := range w.recorder.published {
+		if event.Reason == v1alpha1.ReasonStateBackendUnreachable {
+			keys = append(keys, strings.Join(event.DedupeValues, " "))
+		}
+		if strings.Contains(event.Message, "secret response") {
+			t.Errorf("event %q of a pod contains the response", event.Message)
+		}
+	}
+	if len(keys) != 2 || keys[0] != keys[1] {
+		t.Errorf("events of one outage have the keys %q, want equal ones", keys)
+	}
 	if got := w.told("FailedScheduling"); got != 0 {
 		t.Errorf("%d events report that no host has room", got)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -136,7 +135,7 @@ func limited(d *scheduling.Decision) map[string]scheduling.Wait {
 		pods := append(waits[pool].Pods, refusal.Pod)
 		waits[pool] = scheduling.Wait{
 			NodePool: pool, Reason: v1alpha1.ReasonLimitReached, Pods: pods,
-			Message: fmt.Sprintf("spec.limits leave no room for the nodes of %d pods, such as %s: raise the limits", len(pods), pods[0]),
+			Message: fmt.Sprintf("spec.limits leave no room for the nodes of %d pods: raise the limits", len(pods)),
 		}
 	}
 	return waits
@@ -155,7 +154,7 @@ func (c *Controller) publishApprovals(ctx context.Context) error {
 			case err != nil:
 				return fmt.Errorf("reading pod %s: %w", name, err)
 			default:
-				c.publishWait(pod, wait.Reason, wait.Message)
+				c.publishWait(pod, &wait)
 			}
 		}
 	}
@@ -171,30 +170,36 @@ func (c *Controller) publishOutages(d *scheduling.Decision, states []scaler.VMSt
 	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
 		if outage := down[landing.Name]; outage != nil {
 			for _, pod := range pods.of(landing.Pods) {
-				c.publishWait(pod, v1alpha1.ReasonStateBackendUnreachable, outage.Message())
+				c.publishWait(pod, &scheduling.Wait{Reason: v1alpha1.ReasonStateBackendUnreachable, Since: outage.Since})
 			}
 		}
 	}
 }
 
-// publishWait publishes an event about a pod that waits. A new message is published
-// immediately.
-func (c *Controller) publishWait(pod *corev1.Pod, reason, message string) {
+// publishWait publishes an event about a pod that waits. Everyone who may read the pod's
+// namespace reads the event, so it contains neither the backend's response nor an operator's
+// words.
+func (c *Controller) publishWait(pod *corev1.Pod, wait *scheduling.Wait) {
 	kind := corev1.EventTypeWarning
-	if reason == v1alpha1.ReasonPendingApproval {
+	since := wait.Since.UTC().Format(time.RFC3339)
+	var message string
+	switch wait.Reason {
+	case v1alpha1.ReasonPendingApproval:
 		kind = corev1.EventTypeNormal
-	}
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
+		message = fmt.Sprintf("waits for approval of plan %s: to approve it, run numaform approve %s", wait.ScalePlan, wait.ScalePlan)
+	case v1alpha1.ReasonPlanRejected:
+		message = fmt.Sprintf("plan %s was rejected: to see why, run numaform plans %s; the same plan is not proposed again before a day has passed",
+			wait.ScalePlan, wait.ScalePlan)
+	case v1alpha1.ReasonPlanDenied:
+		message = fmt.Sprintf("the policy denies plan %s: to list the rules, run numaform plans %s", wait.ScalePlan, wait.ScalePlan)
+	case v1alpha1.ReasonStateBackendUnreachable:
+		message = fmt.Sprintf("waits: numaform's state backend has been unreachable since %s: the NodePool has the fix; numaform retries", since)
 	}
 	c.config.Recorder.Publish(events.Event{
-		InvolvedObject: pod, Type: kind, Reason: reason, Message: message,
-		DedupeValues: []string{string(pod.UID), message}, DedupeTimeout: repeatWaits,
+		InvolvedObject: pod, Type: kind, Reason: wait.Reason, Message: message,
+		DedupeValues: []string{string(pod.UID), wait.Reason, wait.ScalePlan, since}, DedupeTimeout: repeatWaits,
 	})
 }
-
-// maxMessage is the API server's limit for the message of an event, with a margin.
-const maxMessage = 900
 
 // findNode returns the node with a name, or the NodeClaim that will become it.
 func (c *Controller) findNode(name string) *state.StateNode {
