@@ -279,6 +279,7 @@ func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *ap
 			Waits: func(pool string) []scheduling.Wait {
 				return waitsOf(pool, append(approvals.Waits(), provisioner.Limited()...), writer.VMs())
 			},
+			Known: func() bool { return writer.Synced() && provisioner.Decided() },
 		}),
 		provenance.New(cached, writer, approvals),
 		csr.NewController(csr.Config{

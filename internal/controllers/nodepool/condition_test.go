@@ -60,7 +60,8 @@ func TestScaleUpReady(t *testing.T) {
 			api := fake.NewClientBuilder().WithScheme(scheme.Scheme).WithObjects(pool).WithStatusSubresource(pool).Build()
 			r := &recorder{}
 			waits := test.waits
-			controller := nodepool.New(nodepool.Config{Client: api, Recorder: r, Waits: func(pool string) []scheduling.Wait {
+			known := true
+			controller := nodepool.New(nodepool.Config{Client: api, Recorder: r, Known: func() bool { return known }, Waits: func(pool string) []scheduling.Wait {
 				if pool != "general" {
 					t.Errorf("asked about %s", pool)
 				}
@@ -96,6 +97,11 @@ func TestScaleUpReady(t *testing.T) {
 			if err := api.Status().Update(t.Context(), found); err != nil {
 				t.Fatal(err)
 			}
+			known = false
+			if again := look().StatusConditions().Get(v1alpha1.ConditionScaleUpReady); again.Reason != got.Reason {
+				t.Errorf("condition %+v before anything is known, want %+v", again, got)
+			}
+			known = true
 			if got := look().StatusConditions().Get(v1alpha1.ConditionScaleUpReady); !got.IsTrue() || got.Message != "" {
 				t.Errorf("condition %+v once nothing waits", got)
 			}

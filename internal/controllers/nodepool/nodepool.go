@@ -45,6 +45,9 @@ type Config struct {
 	Recorder events.Recorder
 	// Waits returns why new nodes of a NodePool wait; nil means that none does.
 	Waits func(pool string) []scheduling.Wait
+	// Known reports whether Waits is complete, which it is not right after the start; nil
+	// means always.
+	Known func() bool
 	// Clock defaults to the real clock.
 	Clock clock.Clock
 }
@@ -56,6 +59,9 @@ type Controller struct{ config Config }
 func New(config Config) *Controller {
 	if config.Waits == nil {
 		config.Waits = func(string) []scheduling.Wait { return nil }
+	}
+	if config.Known == nil {
+		config.Known = func() bool { return true }
 	}
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}

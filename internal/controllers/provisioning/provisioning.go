@@ -109,8 +109,10 @@ type Controller struct {
 	// lastWake is the time of the last wake of a standby VM.
 	lastWake time.Time
 
-	// mu guards the field below.
+	// mu guards the fields below.
 	mu sync.Mutex
+	// decided is set when a decision has ended without an error.
+	decided bool
 	// limited are the NodePools whose limit is the only obstacle for pods, as of the last
 	// decision.
 	limited map[string]scheduling.Wait
@@ -143,6 +145,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	if err != nil {
 		return fmt.Errorf("registering %s: %w", c.Name(), err)
 	}
+	c.batch.trigger() // the first decision needs no pod: see Decided
 
 	many := controller.Options{MaxConcurrentReconciles: 10}
 	err = controllerruntime.NewControllerManagedBy(m).Named(c.Name() + ".pods").For(&corev1.Pod{}).WithOptions(many).
@@ -259,9 +262,14 @@ func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.No
 		c.batch.triggerIn(retriggerInterval) // the pods may be deleted, which triggers nothing
 	}
 	if err = errors.Join(errs...); err != nil {
-		err = fmt.Errorf("provisioning: %w", err)
+		return claims, fmt.Errorf("provisioning: %w", err)
 	}
-	return claims, err
+	if !onlyWake {
+		c.mu.Lock()
+		c.decided = true
+		c.mu.Unlock()
+	}
+	return claims, nil
 }
 
 // awaitEngines waits briefly until the VMs' changes are planned and being applied. Each

@@ -452,6 +452,9 @@ func TestLimitsAreReported(t *testing.T) {
 	if made, err := w.Provision(t.Context()); err != nil || len(made) != 0 {
 		t.Fatalf("made %v, %v", made, err)
 	}
+	if !w.Decided() {
+		t.Error("the decision is not known")
+	}
 	waits := w.Limited()
 	if len(waits) != 1 || waits[0].NodePool != "workers" || waits[0].Reason != v1alpha1.ReasonLimitReached || len(waits[0].Pods) != 2 {
 		t.Errorf("waits %+v, want two pods of workers", waits)

@@ -112,6 +112,13 @@ func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods p
 	c.config.State.MarkPodSchedulingDecisions(ctx, failed, byPool, byClaim)
 }
 
+// Decided reports whether a decision has ended since the start. Before, Limited is empty.
+func (c *Controller) Decided() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.decided
+}
+
 // Limited returns the NodePools whose limit is the only obstacle for pods, as of the last
 // decision.
 func (c *Controller) Limited() []scheduling.Wait {
