@@ -2,7 +2,6 @@ package topology
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 )
 
@@ -23,7 +22,7 @@ func OverHosts(facts []HostFact) []string {
 	hosts := map[string][]string{}
 	for _, fact := range facts {
 		name := fact.Host.String()
-		form := regexp.MustCompile(regexp.QuoteMeta(name)+`\b`).ReplaceAllLiteralString(fact.Text, "\x00")
+		form := replaceName(fact.Text, name)
 		if hosts[form] == nil {
 			forms = append(forms, form)
 		}
@@ -37,9 +36,33 @@ func OverHosts(facts []HostFact) []string {
 			continue
 		}
 		all := fmt.Sprintf("each of %d hosts (%s)", len(names), Named(names))
+		form = strings.ReplaceAll(form, "host \x00", "\x00") // neither "host each of" nor "host the host"
 		sentences[i] = strings.ReplaceAll(strings.Replace(form, "\x00", all, 1), "\x00", "the host")
 	}
 	return sentences
+}
+
+// replaceName replaces a name with a NUL character, but not as a part of a longer name:
+// lab/pve-1 is a part of lab/pve-1-old and my-lab/pve-1.
+func replaceName(text, name string) string {
+	inName := func(c byte) bool {
+		return c == '-' || c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
+	}
+	var out strings.Builder
+	for name != "" {
+		at := strings.Index(text, name)
+		if at < 0 {
+			break
+		}
+		end := at + len(name)
+		if at > 0 && inName(text[at-1]) || end < len(text) && inName(text[end]) {
+			out.WriteString(text[:end])
+		} else {
+			out.WriteString(text[:at] + "\x00")
+		}
+		text = text[end:]
+	}
+	return out.String() + text
 }
 
 // Named lists names in a sentence: all if they are few, otherwise the first ones and the

@@ -31,4 +31,20 @@ func TestOverHosts(t *testing.T) {
 	if got := topology.OverHosts(facts[:1]); got[0] != "lab/pve-1 has no template: create it on lab/pve-1" {
 		t.Errorf("one host: %q", got)
 	}
+	first, second := topology.HostID{Region: "lab", Host: "pve-1"}, topology.HostID{Region: "lab", Host: "pve-2"}
+	for _, test := range []struct {
+		texts [2]string
+		want  []string
+	}{
+		{
+			[2]string{"host lab/pve-1 cannot be used: start host lab/pve-1", "host lab/pve-2 cannot be used: start host lab/pve-2"},
+			[]string{"each of 2 hosts (lab/pve-1, lab/pve-2) cannot be used: start the host"},
+		},
+		{[2]string{"lab/pve-1-old has the VM", "lab/pve-2-old has the VM"}, []string{"lab/pve-1-old has the VM", "lab/pve-2-old has the VM"}},
+	} {
+		facts := []topology.HostFact{{Host: first, Text: test.texts[0]}, {Host: second, Text: test.texts[1]}}
+		if diff := cmp.Diff(test.want, topology.OverHosts(facts)); diff != "" {
+			t.Errorf("sentences (-want +got):\n%s", diff)
+		}
+	}
 }
