@@ -82,17 +82,16 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 	if err != nil {
 		return err
 	}
-	file, err := os.OpenFile(o.config, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
+	if _, err := os.Stat(filepath.Dir(o.config)); err != nil {
 		return fmt.Errorf("writing %s: %w: use another file with --config", o.config, err)
 	}
-	_, err = file.WriteString(text)
-	if err := errors.Join(err, file.Close()); err != nil {
-		return err
-	}
-	written, err := o.writeFiles()
+	// An existing numaform.yaml ends init, so write it last: a failed init can be repeated.
+	written, kept, err := o.writeFiles()
 	if err != nil {
 		return err
+	}
+	if err := writeNew(o.config, text); err != nil {
+		return fmt.Errorf("writing %s: %w: use another file with --config", o.config, err)
 	}
 
 	w := newPrinter(process)
@@ -123,7 +122,11 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 	w = &printer{Terminal: process.terminal(process.Stderr), w: process.Stderr}
 	dir := filepath.Join(filepath.Dir(o.config), manifestsDir)
 	steps = append(steps, "run numaform doctor -f "+dir, "run numaform plan -f "+dir)
-	w.printf("\nWrote %s. Next steps:\n", strings.Join(append([]string{o.config}, written...), ", "))
+	w.printf("\nWrote %s.\n", strings.Join(append([]string{o.config}, written...), ", "))
+	if len(kept) > 0 {
+		w.printf("Kept %s: compare with your answers before you use them.\n", strings.Join(kept, ", "))
+	}
+	w.printf("Next steps:\n")
 	for i, step := range steps {
 		w.printf("  %d. %s\n", i+1, step)
 	}

@@ -17,43 +17,58 @@ const manifestsDir = "manifests"
 // Files next to numaform.yaml that init writes.
 const (
 	initReadme = "README.md"
-	// removeUser contains the commands that delete numaform's user in Proxmox.
+	// removeUser contains the commands that delete numaform's token and user in Proxmox.
 	removeUser = "remove-user.sh"
 )
 
 // writeFiles writes, next to numaform.yaml, a class and a NodePool for nodes on shared CPUs,
 // example pods, a README.md with the next commands, and the commands that delete numaform's
-// user. It does not overwrite existing files, and returns the paths of the files that it
-// wrote.
-func (o *initOptions) writeFiles() (written []string, err error) {
+// token. It does not overwrite existing files, and returns the paths of the files that it
+// wrote and of those that it kept.
+func (o *initOptions) writeFiles() (written, kept []string, err error) {
 	dir := filepath.Dir(o.config)
 	if err := os.MkdirAll(filepath.Join(dir, manifestsDir), 0o755); err != nil {
-		return nil, fmt.Errorf("writing the manifests: %w", err)
+		return nil, nil, fmt.Errorf("writing the manifests: %w", err)
 	}
 	reach := o.reach()
 	reach.PoolExists = o.found.hasPool(o.pool)
+	token, rest := reach.PveumDelete(o.tokenID)
+	removal := "# Run these commands as root on a Proxmox host. They delete numaform's API token.\n" + token + "\n" +
+		"# To also delete the user and the roles, remove the # from the lines below. Do so only if the commands of\n" +
+		"# numaform init created them and nothing else uses them.\n"
+	for _, line := range rest {
+		removal += "# " + line + "\n"
+	}
 	for _, file := range []struct{ name, text string }{
 		{initReadme, o.readme()},
 		{filepath.Join(manifestsDir, "nodepool.yaml"), o.nodePool()},
 		{filepath.Join(manifestsDir, "pods.yaml"), examplePods},
-		{removeUser, "# Run these commands as root on a Proxmox host to delete numaform's user, token and roles.\n" +
-			strings.Join(reach.PveumDelete(o.tokenID), "\n") + "\n"},
+		{removeUser, removal},
 	} {
 		path := filepath.Join(dir, file.name)
-		opened, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-		if errors.Is(err, fs.ErrExist) {
-			continue
+		switch err := writeNew(path, file.text); {
+		case errors.Is(err, fs.ErrExist):
+			kept = append(kept, path)
+		case err != nil:
+			return written, kept, fmt.Errorf("writing %s: %w", path, err)
+		default:
+			written = append(written, path)
 		}
-		if err != nil {
-			return written, fmt.Errorf("writing %s: %w", path, err)
-		}
-		_, err = opened.WriteString(file.text)
-		if err := errors.Join(err, opened.Close()); err != nil {
-			return written, fmt.Errorf("writing %s: %w", path, err)
-		}
-		written = append(written, path)
 	}
-	return written, nil
+	return written, kept, nil
+}
+
+// writeNew writes a new file, or nothing.
+func writeNew(path, text string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(text)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
 }
 
 // readme describes the files and the next commands.
@@ -76,7 +91,7 @@ func (o *initOptions) readme() string {
 | ` + o.secretFile + ` | the secret of the API token: do not commit it |
 | manifests/nodepool.yaml | the ProxmoxNodeClass and the NodePool of the nodes |
 | manifests/pods.yaml | pods that need a node, for a first plan |
-| ` + removeUser + ` | the commands that delete numaform's user in Proxmox |
+| ` + removeUser + ` | the commands that delete numaform's token and, after an edit, its user and roles in Proxmox |
 | fleet/ | the HCL of each VM, after the first apply |
 
 ## Next commands

@@ -165,13 +165,14 @@ func (r Reach) Pveum(tokenID string) []string {
 	return append(lines, fmt.Sprintf(`pveum user token add %s %s --privsep 0 --output-format json | sed -n 's/.*"value" *: *"\([^"]*\)".*/\1/p'`, user, name))
 }
 
-// PveumDelete returns the commands that delete everything that the commands of Pveum created.
-// They must be run on a host, as root; the pool must be empty.
-func (r Reach) PveumDelete(tokenID string) []string {
+// PveumDelete returns the command that deletes the token, and the commands that delete the
+// rest of what the commands of Pveum create, unless it existed before. They must be run on
+// a host, as root; the pool must be empty.
+func (r Reach) PveumDelete(tokenID string) (token string, rest []string) {
 	user, name, _ := strings.Cut(tokenID, "!")
-	lines := []string{fmt.Sprintf("pveum user token remove %s %s", user, name)}
+	var lines []string
 	if user != rootUser {
-		lines = []string{"pveum user delete " + user} // with its token and grants
+		lines = append(lines, "pveum user delete "+user) // with its grants
 	}
 	grants := r.Grants()
 	for _, role := range Roles() {
@@ -182,7 +183,7 @@ func (r Reach) PveumDelete(tokenID string) []string {
 	if r.Pool != "" && !r.PoolExists {
 		lines = append(lines, "pveum pool delete "+r.Pool)
 	}
-	return lines
+	return fmt.Sprintf("pveum user token remove %s %s", user, name), lines
 }
 
 func addRole(r Role) string {

@@ -114,7 +114,8 @@ func TestPveum(t *testing.T) {
 			if diff := cmp.Diff(test.want, lines); diff != "" {
 				t.Errorf("lines (-want +got):\n%s", diff)
 			}
-			runs(t, lines, test.reach.PveumDelete(tokenID))
+			token, rest := test.reach.PveumDelete(tokenID)
+			runs(t, lines, append([]string{token}, rest...))
 		})
 	}
 }

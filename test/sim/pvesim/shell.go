@@ -129,6 +129,11 @@ func (s *Server) administer(c shellCommand) (string, error) {
 		return "", s.asRoot(c, http.MethodDelete, func(name string) (string, map[string]string) { return "/access/roles/" + name, nil })
 	case "pveum user delete":
 		return "", s.asRoot(c, http.MethodDelete, func(name string) (string, map[string]string) { return "/access/users/" + name, nil })
+	case "pveum user token remove":
+		if len(c.args) == 2 {
+			c.args = []string{c.args[0] + "/token/" + c.args[1]}
+		}
+		return "", s.asRoot(c, http.MethodDelete, func(token string) (string, map[string]string) { return "/access/users/" + token, nil })
 	case "qm destroy":
 		return "", s.onGuest(c, http.MethodDelete, "")
 	case "qm template":
