@@ -104,10 +104,11 @@ func (p *Process) terminal(w io.Writer) term.Terminal {
 	return term.Of(w, p.Environ, color)
 }
 
-// raw writes text unchanged, such as a diff or a map.
+// raw writes text without wrapping it, such as a diff or a map. It removes control characters
+// other than its own colors.
 func (w *printer) raw(text string) {
 	if w.err == nil {
-		_, w.err = io.WriteString(w.w, text)
+		_, w.err = io.WriteString(w.w, w.Printable(text))
 	}
 }
 

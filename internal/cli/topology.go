@@ -147,7 +147,7 @@ func draw(terminal term.Terminal, hosts []topology.Host, owners map[topology.Hos
 	for _, note := range notes.Grouped() {
 		fold(&out, terminal.Width, note.Line())
 	}
-	return out.Bytes()
+	return []byte(term.Printable(out.String()))
 }
 
 // agentLines describes the state of a host's agent.

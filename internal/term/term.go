@@ -6,8 +6,10 @@ package term
 
 import (
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/charmbracelet/x/ansi"
 	"github.com/mattn/go-isatty"
@@ -150,4 +152,34 @@ func (t Terminal) Command(line string, indent int) string {
 		return line
 	}
 	return strings.Join(wrap(line, t.Width-indent-len(` \`)), " \\\n"+strings.Repeat(" ", indent))
+}
+
+// Printable removes control characters other than newlines and tabs, and characters that
+// change the direction of text: names and messages come from Proxmox, records and clusters,
+// and could control the terminal.
+func Printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)) {
+			return -1
+		}
+		return r
+	}, text)
+}
+
+// styles matches the sequences that Paint and Bold write.
+var styles = regexp.MustCompile(`\x1b\[(?:1|3[1235])?m`)
+
+// Printable removes control characters as the function does, but keeps the colors of Paint
+// and Bold if the terminal allows colors.
+func (t Terminal) Printable(text string) string {
+	if !t.Color {
+		return Printable(text)
+	}
+	var out strings.Builder
+	end := 0
+	for _, at := range styles.FindAllStringIndex(text, -1) {
+		out.WriteString(Printable(text[end:at[0]]) + text[at[0]:at[1]])
+		end = at[1]
+	}
+	return out.String() + Printable(text[end:])
 }

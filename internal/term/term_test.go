@@ -199,3 +199,23 @@ func TestProgressOfOneStep(t *testing.T) {
 	}
 	progress.Stop()
 }
+
+// TestPrintable checks that text from outside cannot control the terminal.
+func TestPrintable(t *testing.T) {
+	t.Parallel()
+	plain, colored := term.Terminal{}, term.Terminal{Color: true}
+	for _, test := range []struct{ text, want string }{
+		{"a\tname\nö世", "a\tname\nö世"},
+		{"a\x1b[2J\x1b]0;title\x07b\r\x9b", "a[2J]0;titleb\ufffd"},
+		{"a\u009b2J\u202eb", "a2Jb"},
+		{"a\x1b[8mb", "a[8mb"},
+	} {
+		if got := plain.Printable(test.text); got != test.want {
+			t.Errorf("%q became %q, want %q", test.text, got, test.want)
+		}
+		painted := colored.Paint(term.Red, test.text) + colored.Bold("b")
+		if got, want := colored.Printable(painted), colored.Paint(term.Red, test.want)+colored.Bold("b"); got != want {
+			t.Errorf("with colors, %q became %q, want %q", painted, got, want)
+		}
+	}
+}
