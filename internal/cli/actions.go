@@ -183,18 +183,26 @@ func (w *printer) actions(r *report, verbose bool) {
 	folded := !verbose && len(requested) > mostCreates
 	reason := ""
 	actions := slices.Clone(r.Actions)
+	// Requested VMs come first and have no reason in the table; others are sorted by reason.
+	wanted := func(a *actionReport) bool { return a.Action == actionCreate && requested[a.Name] != nil }
 	slices.SortStableFunc(actions, func(a, b actionReport) int {
 		order := cmp.Compare(slices.Index(actionOrder, a.Action), slices.Index(actionOrder, b.Action))
-		if requested[a.Name] != nil && requested[b.Name] != nil {
+		switch {
+		case order != 0 || wanted(&a) && wanted(&b):
 			return order
+		case wanted(&a):
+			return -1
+		case wanted(&b):
+			return 1
 		}
-		return cmp.Or(order, cmp.Compare(a.Reason, b.Reason))
+		return cmp.Compare(a.Reason, b.Reason)
 	})
 	for i := range actions {
 		a := &actions[i]
-		if vm := requested[a.Name]; a.Action == actionCreate && vm != nil {
+		if wanted(a) {
 			if !folded {
-				add(a.Action, a.Name, a.Host.String(), vm.String())
+				add(a.Action, a.Name, a.Host.String(), requested[a.Name].String())
+				reason = "" // it is no longer above
 			}
 			continue
 		}

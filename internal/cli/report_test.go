@@ -218,3 +218,28 @@ func compareGolden(t *testing.T, name, got string) {
 		t.Errorf("%s (-want +got): run go test ./internal/cli -run PlanOutput -update\n%s", name, diff)
 	}
 }
+
+// TestAsAbove checks that "as above" refers to the row above.
+func TestAsAbove(t *testing.T) {
+	t.Parallel()
+	r := &report{VMs: []vmReport{{Name: "b"}}}
+	for _, name := range []string{"a", "b", "c"} {
+		action := actionReport{Action: actionCreate, Name: name, Reason: reasonMade}
+		if name == "b" {
+			action.Reason = "the fullest host that has room"
+		}
+		r.Actions = append(r.Actions, action)
+	}
+	var out bytes.Buffer
+	w := newPrinter(Process{Stdout: &out})
+	w.actions(r, false)
+	var rows []string
+	for line := range strings.Lines(out.String()) {
+		if strings.Contains(line, "+ ") {
+			rows = append(rows, line)
+		}
+	}
+	if len(rows) != 3 || !strings.Contains(rows[1], reasonMade) || !strings.Contains(rows[2], "as above") {
+		t.Errorf("want b, then a with its reason, then c as above:\n%s", out.String())
+	}
+}
