@@ -213,6 +213,9 @@ func (w *printer) hostTable(hosts []hostStatus, wide bool) {
 			h.Host.String(), w.hostState(h.State), fmt.Sprint(h.CPUs), fmt.Sprint(h.FreeCPUs), wholeGiB(h.MemoryMiB), wholeGiB(h.FreeMemoryMiB),
 			fmt.Sprint(h.VMs), fmt.Sprint(h.Shared), fmt.Sprint(h.Others), string(h.Topology), string(a.State),
 		}
+		if h.State != hostOnline {
+			row[3], row[5] = "-", "-" // no VM can be placed there
+		}
 		if wide {
 			row = append(row, a.Version, a.Isolation, "", strings.Join(a.Clusters, ","), a.ReservedCPUs.String(), fmt.Sprint(a.Pinned), fmt.Sprint(a.Refused))
 			if a.Age != "" {
@@ -224,9 +227,13 @@ func (w *printer) hostTable(hosts []hostStatus, wide bool) {
 			continue
 		}
 		for _, n := range h.NUMANodes {
-			rows = append(rows, []string{
+			row := []string{
 				fmt.Sprintf("  NUMA node %d", n.ID), "", fmt.Sprint(n.CPUs), fmt.Sprint(n.FreeCPUs), wholeGiB(n.MemoryMiB), wholeGiB(n.FreeMemoryMiB), fmt.Sprint(n.VMs),
-			})
+			}
+			if h.State != hostOnline {
+				row[3], row[5] = "-", "-"
+			}
+			rows = append(rows, row)
 		}
 	}
 	w.columns(columns, rows)

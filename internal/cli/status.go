@@ -42,6 +42,9 @@ type statusReport struct {
 	Problems []string `json:"problems,omitempty"`
 	// Next is the command to run next.
 	Next string `json:"next"`
+
+	// unread counts the regions that do not respond.
+	unread int
 }
 
 type poolStatus struct {
@@ -198,11 +201,15 @@ func readStatus(ctx context.Context, process Process, o *options) (*statusReport
 	if err != nil {
 		return nil, err
 	}
-	snapshot, _, err := live(ctx, process, config, config.Regions())
+	snapshot, unread, err := live(ctx, process, config, config.Regions())
 	if err != nil {
 		return nil, err
 	}
 	r := newStatusReport(config.ClusterID, current, snapshot, entries)
+	r.unread = len(unread)
+	for _, region := range unread {
+		r.Problems = append(r.Problems, fmt.Sprintf("region %s is not read, so its hosts are missing here: %v", region.Region, region.Err))
+	}
 	if locked, ok := opened.Unwrap().(lockHolder); ok {
 		holder, err := locked.Holder(ctx)
 		if err != nil {

@@ -207,7 +207,7 @@ func (r *statusReport) next(o *options) string {
 		return "numaform plan" + from
 	case len(r.Drift) > 0 || states[vmStopped] > 0:
 		return "numaform drift" + from
-	case hosts[hostOffline] > 0 || hosts[hostUnreadable] > 0:
+	case r.unread > 0 || hosts[hostOffline] > 0 || hosts[hostUnreadable] > 0:
 		return "numaform doctor" + from
 	case len(r.VMs) == 0:
 		return "numaform plan" + from
@@ -256,7 +256,8 @@ func (w *printer) status(r *statusReport, wide bool) {
 	w.list(w.Paint(term.Red, "Failed"), linesOf(failed))
 	var drift doctor.Report
 	for _, d := range r.Drift {
-		drift = append(drift, doctor.Finding{Where: d.VM, What: d.What})
+		// Only equal sentences are one line: a range of pins would be no VM's.
+		drift = append(drift, doctor.Finding{Check: d.What, Where: d.VM, What: d.What})
 	}
 	w.list(w.Paint(term.Yellow, "Drift"), linesOf(drift))
 	lines = nil
@@ -291,11 +292,18 @@ func (w *printer) statusTotals(r *statusReport) string {
 		}
 	}
 	line += fmt.Sprintf("; %d of %s online", usable, counted(len(r.Hosts), "host"))
+	failed, drifted := map[topology.HostID]bool{}, map[string]bool{}
+	for _, f := range r.Failed {
+		failed[f.Host] = true
+	}
+	for _, d := range r.Drift {
+		drifted[d.VM] = true
+	}
 	for _, matter := range []struct {
 		n    int
 		what string
 	}{
-		{len(r.Pending), "pending approval"}, {len(r.Failed), "failed"}, {len(r.Drift), "drifted"}, {len(r.Locks), "locked"},
+		{len(r.Pending), "pending approval"}, {len(failed), "failed"}, {len(drifted), "drifted"}, {len(r.Locks), "locked"},
 	} {
 		if matter.n > 0 {
 			line += fmt.Sprintf("; %d %s", matter.n, matter.what)
@@ -352,11 +360,11 @@ func (w *printer) regionTable(hosts []hostStatus) {
 			sum = make([]int64, 9)
 			sums[h.Host.Region] = sum
 		}
-		online := int64(0)
-		if h.State == hostOnline {
-			online = 1
+		online, freeCPUs, freeMiB := int64(0), int64(0), int64(0)
+		if h.State == hostOnline { // a VM can be placed only there
+			online, freeCPUs, freeMiB = 1, int64(h.FreeCPUs), h.FreeMemoryMiB
 		}
-		for j, n := range []int64{1, online, int64(h.CPUs), int64(h.FreeCPUs), h.MemoryMiB, h.FreeMemoryMiB, int64(h.VMs), int64(h.Shared), int64(h.Others)} {
+		for j, n := range []int64{1, online, int64(h.CPUs), freeCPUs, h.MemoryMiB, freeMiB, int64(h.VMs), int64(h.Shared), int64(h.Others)} {
 			sum[j] += n
 		}
 	}

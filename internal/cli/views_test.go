@@ -246,3 +246,27 @@ func TestSharedVMsCount(t *testing.T) {
 		}
 	}
 }
+
+// TestStatusCounts checks that status counts VMs and hosts, not their differences, does not
+// merge the drift of different VMs, and that hosts without new VMs have no free capacity.
+func TestStatusCounts(t *testing.T) {
+	t.Parallel()
+	v := views(t, 4)
+	v.Snapshot.Hosts[0].Guests[0].VCPUs = 6
+	v.Snapshot.Hosts[0].Guests[0].MemoryMiB = 4 << 10
+	v.Snapshot.Hosts[2].Guests[0].Pins = topology.CPUs(3, 4)
+	v.Snapshot.Hosts[3].Guests[0].Pins = topology.CPUs(5, 6)
+	v.Snapshot.Hosts[1].Online = false
+	out := v.Output("status", term.Terminal{})
+	for _, want := range []string{"; 3 drifted", "pinned to CPUs 3-4 instead of", "pinned to CPUs 5-6 instead of"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("status lacks %q:\n%s", want, out)
+		}
+	}
+	for line := range strings.Lines(v.Output("get hosts", term.Terminal{})) {
+		fields := strings.Fields(line)
+		if fields[0] == "homelab/pve02" && (fields[3] != "-" || fields[5] != "-") {
+			t.Errorf("an offline host has free capacity: %s", line)
+		}
+	}
+}
