@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -83,7 +85,7 @@ func (w *printer) next(r *report, changes bool, o *options) {
 	case !changes:
 		what, command = "To show the fleet", "numaform status"
 		if o.config != "numaform.yaml" {
-			command += " --config " + o.config
+			command += " --config " + shellWord(o.config)
 		}
 	case o.snapshot != "" || o.noEngine:
 		what, command = "To plan it on the live hosts", "numaform plan"+o.source()
@@ -106,18 +108,29 @@ func (w *printer) next(r *report, changes bool, o *options) {
 func (o *options) source() string {
 	var flags string
 	if o.config != "numaform.yaml" {
-		flags += " --config " + o.config
+		flags += " --config " + shellWord(o.config)
 	}
 	for _, file := range o.files {
-		flags += " -f " + file
+		flags += " -f " + shellWord(file)
 	}
 	if o.kubeconfig.Path != "" {
-		flags += " --kubeconfig " + o.kubeconfig.Path
+		flags += " --kubeconfig " + shellWord(o.kubeconfig.Path)
 	}
 	if o.kubeconfig.Context != "" {
-		flags += " --context " + o.kubeconfig.Context
+		flags += " --context " + shellWord(o.kubeconfig.Context)
 	}
 	return flags
+}
+
+// plainWord matches a word that a shell does not change.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
+
+// shellWord quotes an argument for a POSIX shell, if necessary.
+func shellWord(argument string) string {
+	if plainWord.MatchString(argument) {
+		return argument
+	}
+	return "'" + strings.ReplaceAll(argument, "'", `'\''`) + "'"
 }
 
 // writeOut writes the planned files to the fleet's own directory, or to one that contains

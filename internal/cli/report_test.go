@@ -243,3 +243,13 @@ func TestAsAbove(t *testing.T) {
 		t.Errorf("want b, then a with its reason, then c as above:\n%s", out.String())
 	}
 }
+
+// TestSource checks that the flags of a printed command are single words for a shell.
+func TestSource(t *testing.T) {
+	t.Parallel()
+	o := options{config: "my config.yaml", files: []string{"manifests", "it's"}}
+	o.kubeconfig.Context = "admin@lab"
+	if got, want := o.source(), ` --config 'my config.yaml' -f manifests -f 'it'\''s' --context admin@lab`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
