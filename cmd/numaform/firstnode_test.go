@@ -280,7 +280,7 @@ func hostProgram(name string) func() {
 		if err != nil {
 			fail(err)
 		}
-		response, err := http.Post(os.Getenv("HOST_SHELL"), "application/json", bytes.NewReader(words)) //nolint:gosec,noctx // the test's own server
+		response, err := http.Post(os.Getenv("HOST_SHELL"), "application/json", bytes.NewReader(words)) //nolint:noctx // the test's own server
 		if err != nil {
 			fail(err)
 		}
@@ -295,7 +295,7 @@ func hostProgram(name string) func() {
 
 // ssh runs a command with the programs of a Proxmox host.
 func ssh() {
-	command := exec.Command("sh", "-c", strings.Join(os.Args[2:], " ")) //nolint:gosec // the page's command
+	command := exec.Command("sh", "-c", strings.Join(os.Args[2:], " "))
 	command.Dir = filepath.Join(os.Getenv("HOST_DIR"), "root")
 	command.Env = append(os.Environ(), "PATH="+os.Getenv("HOST_BIN")+":"+os.Getenv("PATH"))
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -316,7 +316,7 @@ func scp() {
 		}
 		paths = append(paths, arg)
 	}
-	if out, err := exec.Command("cp", paths...).CombinedOutput(); err != nil { //nolint:gosec // the page's command
+	if out, err := exec.Command("cp", paths...).CombinedOutput(); err != nil {
 		fail(fmt.Errorf("%w: %s", err, out))
 	}
 }

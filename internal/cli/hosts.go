@@ -135,16 +135,22 @@ func newHostStatus(host *topology.Host, vms []fleet.VM, clusterID string) hostSt
 	}
 	s.FreeMemoryMiB = max(s.FreeMemoryMiB, 0)
 
-	owners := cpumap.Owners(host, vms)
-	nodes := map[int]*numaStatus{}
+	s.addNodes(host, cpumap.Owners(host, vms), onNode)
+	return s
+}
+
+// addNodes adds the NUMA nodes, with the number of VMs on each of them, and counts the free
+// CPUs.
+func (s *hostStatus) addNodes(host *topology.Host, owners cpumap.Ownership, vms map[int]int) {
 	for i := range host.NUMANodes {
 		node := &host.NUMANodes[i]
-		n := numaStatus{ID: node.ID, MemoryMiB: node.MemoryMiB, FreeMemoryMiB: node.MemoryMiB, VMs: onNode[node.ID]}
+		n := numaStatus{ID: node.ID, MemoryMiB: node.MemoryMiB, FreeMemoryMiB: node.MemoryMiB, VMs: vms[node.ID]}
 		if n.MemoryMiB >= 0 {
 			n.FreeMemoryMiB = max(0, n.MemoryMiB-owners.BoundMiB[node.ID])
 		}
 		s.NUMANodes = append(s.NUMANodes, n)
 	}
+	nodes := map[int]*numaStatus{}
 	for i := range s.NUMANodes {
 		nodes[s.NUMANodes[i].ID] = &s.NUMANodes[i]
 	}
@@ -164,7 +170,6 @@ func newHostStatus(host *topology.Host, vms []fleet.VM, clusterID string) hostSt
 			}
 		}
 	}
-	return s
 }
 
 func newAgentStatus(host *topology.Host, clusterID string) agentStatus {

@@ -1,4 +1,4 @@
-package cli // steps has no exported form
+package cli //nolint:testpackage // steps has no exported form
 
 import (
 	"bytes"

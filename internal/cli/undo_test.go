@@ -1,4 +1,4 @@
-package cli // reports have no exported form
+package cli //nolint:testpackage // reports have no exported form
 
 import (
 	"testing"
