@@ -151,8 +151,20 @@ func (t Terminal) Command(line string, indent int) string {
 	if !t.Wrap || indent+ansi.StringWidth(line) <= t.Width {
 		return line
 	}
-	return strings.Join(wrap(line, t.Width-indent-len(` \`)), " \\\n"+strings.Repeat(" ", indent))
+	limit := t.Width - indent - len(` \`)
+	var lines []string
+	for _, word := range shellWords.FindAllString(line, -1) {
+		if last := len(lines) - 1; last >= 0 && ansi.StringWidth(lines[last]+" "+word) <= limit {
+			lines[last] += " " + word
+		} else {
+			lines = append(lines, word)
+		}
+	}
+	return strings.Join(lines, " \\\n"+strings.Repeat(" ", indent))
 }
+
+// shellWords matches the arguments of a command line, which may be quoted.
+var shellWords = regexp.MustCompile(`(?:\\.|'[^']*'|"[^"]*"|[^\s])+`)
 
 // Printable removes control characters other than newlines and tabs, and characters that
 // change the direction of text: names and messages come from Proxmox, records and clusters,

@@ -76,6 +76,10 @@ func TestCommand(t *testing.T) {
 	if got := (term.Terminal{Width: 60, Wrap: true}).Command(line, 4); got != "numaform approve scale-up-1 --hash \\\n    "+strings.Repeat("0", 40) {
 		t.Errorf("command:\n%s", got)
 	}
+	quoted := "numaform plan -f '" + strings.Repeat("a b,", 14) + "'"
+	if got := (term.Terminal{Width: 60, Wrap: true}).Command(quoted, 4); got != "numaform plan -f \\\n    '"+strings.Repeat("a b,", 14)+"'" {
+		t.Errorf("command with a quoted argument:\n%s", got)
+	}
 	if got := (term.Terminal{}).Command(line, 4); got != line {
 		t.Errorf("command in a pipe: %s", got)
 	}
