@@ -207,7 +207,7 @@ var regionName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$`)
 func (c *Cluster) check() []error {
 	var mistakes []error
 	if !regionName.MatchString(string(c.Region)) {
-		mistakes = append(mistakes, fmt.Errorf("region %q: may contain only a-z, 0-9, - and ., because it becomes a label and a directory name", c.Region))
+		mistakes = append(mistakes, fmt.Errorf("region %q: must be 1 to 63 characters of a-z, 0-9, - and ., and begin and end with a letter or digit, because it becomes a label and a directory name", c.Region))
 	}
 	if len(c.addresses()) == 0 {
 		mistakes = append(mistakes, errors.New(`url "": must be https://HOST:8006/api2/json`))

@@ -10,7 +10,8 @@ import (
 	"github.com/numaform/numaform/internal/plainyaml"
 )
 
-// bomb is a text whose aliases expand to more values with each line.
+// bomb returns a YAML text in which, through aliases, each line expands to nine times as
+// many values as the line before.
 func bomb(lines int) string {
 	text := "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
 	for i := 1; i < lines; i++ {

@@ -76,8 +76,8 @@ type VMState struct {
 	Err error
 	// Since is when the phase began.
 	Since time.Time
-	// Made is set once the VM was created or, if Wake was called for it, was woken,
-	// whatever happened to it later.
+	// Made is set once the VM has been created, and stays set whatever happens to the VM
+	// later. Wake clears it until the VM has been woken.
 	Made bool
 	// Filed is true while the VM is in the fleet's files.
 	Filed bool

@@ -51,7 +51,7 @@ func (r *repository) begin(ctx context.Context, base Revision, files generator.F
 		return err
 	}
 	if known, exists := records[change.ID]; exists {
-		return fmt.Errorf("adding the record of change %s, which commit %s contains: nothing was written: %w", change.ID, known.commit, fs.ErrExist)
+		return fmt.Errorf("adding the record of change %s: commit %s already contains it; nothing was written: %w", change.ID, known.commit, fs.ErrExist)
 	}
 
 	next := steps(have, files)

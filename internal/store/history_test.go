@@ -56,19 +56,19 @@ func TestBrokenRecords(t *testing.T) {
 	newer := nothingOf(first)
 	newer.Change.Format = 2
 	for name, tt := range map[string]struct{ file, content, want string }{
-		"empty":        {first.ID + ".json", ``, "restore it from a backup"},
-		"null":         {first.ID + ".json", `null`, "restore it from a backup"},
-		"a list":       {first.ID + ".json", `[]`, "restore it from a backup"},
-		"deep":         {first.ID + ".json", strings.Repeat(`[`, 1<<20), "restore it from a backup"},
-		"no UTF-8":     {first.ID + ".json", "{\"format\": 1, \"\xff\"", "restore it from a backup"},
+		"empty":        {first.ID + ".json", ``, "restore the record from a backup"},
+		"null":         {first.ID + ".json", `null`, "restore the record from a backup"},
+		"a list":       {first.ID + ".json", `[]`, "restore the record from a backup"},
+		"deep":         {first.ID + ".json", strings.Repeat(`[`, 1<<20), "restore the record from a backup"},
+		"no UTF-8":     {first.ID + ".json", "{\"format\": 1, \"\xff\"", "restore the record from a backup"},
 		"enormous":     {first.ID + ".json", strings.Repeat(" ", 8<<20+1), "it has 8388609 bytes"},
 		"negative":     {first.ID + ".json", `{"format": -1, "id": "` + first.ID + `"}`, "it has no format"},
-		"cut off":      {first.ID + ".json", `{"format": 1, "id": "` + first.ID, "restore it from a backup"},
+		"cut off":      {first.ID + ".json", `{"format": 1, "id": "` + first.ID, "restore the record from a backup"},
 		"newer":        {first.ID + ".json", `{"format": 2, "id": "` + first.ID + `"}`, "a newer numaform wrote it (format 2, but this version supports only 1): use that version"},
 		"no format":    {first.ID + ".json", `{"id": "` + first.ID + `"}`, "it has no format"},
 		"another's":    {first.ID + ".json", `{"format": 1, "id": "` + second.ID + `"}`, `it is the record of change "` + second.ID},
-		"of an unkind": {first.ID + ".json", `{"format": 1, "id": "` + first.ID + `", "added": 7}`, "restore it from a backup"},
-		"outcome":      {first.ID + ".outcome.json", ``, "restore it from a backup"},
+		"of an unkind": {first.ID + ".json", `{"format": 1, "id": "` + first.ID + `", "added": 7}`, "restore the record from a backup"},
+		"outcome":      {first.ID + ".outcome.json", ``, "restore the record from a backup"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

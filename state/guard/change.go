@@ -52,7 +52,7 @@ func (c *checker) vm(rc *tfjson.ResourceChange) {
 		c.vms[rc.Address] = after
 		cpu := attributes(rc.Change.AfterUnknown)["cpu"]
 		if cpu == true || !zero(single(cpu)["affinity"]) {
-			c.deny(RulePins, rc.Address, "the CPUs of its affinity are not known before the apply: plan again from fresh files")
+			c.deny(RulePins, rc.Address, "the CPUs of its affinity are not known before the apply: plan again")
 		}
 	}
 	actions := rc.Change.Actions
@@ -80,7 +80,7 @@ func (c *checker) vm(rc *tfjson.ResourceChange) {
 	case actions.Forget():
 		c.needApproval(RuleForget, rc.Address, "the VM leaves the state but remains in Proxmox: approve if another owner manages it")
 	default:
-		c.deny(RuleAction, rc.Address, fmt.Sprintf("numaform never requests the action %q: plan again from fresh files", join(actions)))
+		c.deny(RuleAction, rc.Address, fmt.Sprintf("numaform never requests the action %q: plan again", join(actions)))
 	}
 }
 
@@ -104,7 +104,7 @@ func join(actions tfjson.Actions) string {
 func (c *checker) requested(op operation, address string) *request {
 	r := c.take(op, address)
 	if r == nil {
-		fix := "the files, the state and the request disagree; plan again from fresh files"
+		fix := "the files, the state and the request disagree; plan again"
 		if op == opDelete {
 			fix = "its file was deleted from the fleet: restore it from version control; to remove the node, restore the file and run `numaform remove`"
 		}
@@ -123,16 +123,16 @@ func (c *checker) create(rc *tfjson.ResourceChange, after values) {
 	}
 	c.identity(rc.Address, after, r.Target, "planned")
 	if !zero(after["id"]) {
-		c.deny(RuleIdentity, rc.Address, "the plan creates a VM that already has an ID: plan again from fresh files")
+		c.deny(RuleIdentity, rc.Address, "the plan creates a VM that already has an ID: plan again")
 	}
 	if host := text(after["node_name"]); host != string(r.Host) {
-		c.deny(RuleIdentity, rc.Address, fmt.Sprintf("planned on host %.80q, but requested on %q: plan again from fresh files", host, r.Host))
+		c.deny(RuleIdentity, rc.Address, fmt.Sprintf("planned on host %.80q, but requested on %q: plan again", host, r.Host))
 	}
 	if name := text(after["name"]); name != nameOf(rc.Address) {
-		c.deny(RuleIdentity, rc.Address, "the VM's name differs from the name of its module call: plan again from fresh files")
+		c.deny(RuleIdentity, rc.Address, "the VM's name differs from the name of its module call: plan again")
 	}
 	if clones := list(after["clone"]); len(clones) != 1 {
-		c.deny(RuleFixed, rc.Address, "the VM is not a clone of exactly one template: plan again from fresh files")
+		c.deny(RuleFixed, rc.Address, "the VM is not a clone of exactly one template: plan again")
 	}
 	c.planned(rc, after, r)
 }
@@ -215,7 +215,7 @@ func (c *checker) wake(rc *tfjson.ResourceChange, before, after values, r *reque
 		case !slices.Contains(wakes, path):
 			c.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s would change when the standby VM starts: replace the VM instead", path))
 		case before[path] != false || after[path] != true:
-			c.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s would change to %s, but a wake only starts a VM: plan again from fresh files", path, shown(after[path])))
+			c.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s would change to %s, but a wake only starts a VM: plan again", path, shown(after[path])))
 		}
 	}
 	c.planned(rc, after, r)
@@ -290,15 +290,15 @@ func (c *checker) imported(rc *tfjson.ResourceChange, before, after values) {
 func (c *checker) identity(address string, vm values, want Target, where string) {
 	vmid, ok := integer(vm["vm_id"])
 	if !ok || vmid != int64(want.VMID) {
-		c.deny(RuleIdentity, address, fmt.Sprintf("VMID %s is %s, but %d was requested: plan again from fresh files", where, shown(vm["vm_id"]), want.VMID))
+		c.deny(RuleIdentity, address, fmt.Sprintf("VMID %s is %s, but %d was requested: plan again", where, shown(vm["vm_id"]), want.VMID))
 	}
 	marker, ok := fleet.ParseMarker(text(vm["description"]))
 	if !ok {
-		c.deny(RuleIdentity, address, "the description "+where+" has no numaform marker, so the VM may belong to another owner: check the VM, then plan again from fresh files")
+		c.deny(RuleIdentity, address, "the description "+where+" has no numaform marker, so the VM may belong to another owner: check the VM, then plan again")
 		return
 	}
 	if marker.Key != want.Key || marker.ClusterID != c.intent.ClusterID {
-		c.deny(RuleIdentity, address, fmt.Sprintf("the marker %s has cluster %s and key %s, but cluster %s and key %s were requested: this is another VM; plan again from fresh files",
+		c.deny(RuleIdentity, address, fmt.Sprintf("the marker %s has cluster %s and key %s, but cluster %s and key %s were requested: this is another VM; plan again",
 			where, marker.ClusterID, marker.Key, c.intent.ClusterID, want.Key))
 	}
 }
@@ -308,7 +308,7 @@ func (c *checker) existing(address string, vm values, want Target, where string)
 	c.identity(address, vm, want, where)
 	c.numbered(address, vm, where)
 	if text(vm["name"]) != nameOf(address) {
-		c.deny(RuleIdentity, address, "the VM's name "+where+" differs from the name of its module call: plan again from fresh files")
+		c.deny(RuleIdentity, address, "the VM's name "+where+" differs from the name of its module call: plan again")
 	}
 	if text(vm["node_name"]) == "" {
 		c.deny(RuleIdentity, address, "the VM has no host "+where+": plan again")
@@ -319,7 +319,7 @@ func (c *checker) existing(address string, vm values, want Target, where string)
 // guest with that ID, regardless of the rest of the state.
 func (c *checker) numbered(address string, vm values, where string) {
 	if vmid, ok := integer(vm["vm_id"]); !ok || text(vm["id"]) != strconv.FormatInt(vmid, 10) {
-		fix := "plan again from fresh files"
+		fix := "plan again"
 		if where == inState {
 			fix = restoreState
 		}

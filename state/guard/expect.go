@@ -12,7 +12,7 @@ import (
 // newer provider with attributes unknown to numaform.
 func (c *checker) expect(rc *tfjson.ResourceChange, r *request) {
 	if r.inputs == nil {
-		c.deny(RuleExpected, rc.Address, "the intent lacks the arguments of the VM's file, so the plan cannot be compared with them: plan again from fresh files")
+		c.deny(RuleExpected, rc.Address, "the intent lacks the arguments of the VM's file, so the plan cannot be compared with them: plan again")
 		return
 	}
 	module, known := nodeModules[r.Module]
@@ -130,7 +130,7 @@ func (c *comparison) differs(path, how string, expected any) {
 	case string, bool, int, int64:
 		message += ", expected " + shown(expected)
 	}
-	c.deny(RuleExpected, c.address, message+": the VM's modules do not derive this from its file; plan again from fresh files")
+	c.deny(RuleExpected, c.address, message+": the VM's modules do not derive this from its file; plan again")
 }
 
 // maxShown limits the length of a shown string, to far less than the length of a token.

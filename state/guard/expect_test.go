@@ -39,8 +39,8 @@ func TestCheckIdentity(t *testing.T) {
 		{"update under another name", "update", edits{first + "change.before.name": "accounting"}, "name in the state"},
 		{"import of another id", "imported", edits{first + "change.before.id": "150"}, `id in Proxmox is "150"`},
 		{"an edited state", "mixed", edits{second + "before.id": "150"}, "would reach another guest: the state was edited"},
-		{"an edited plan", "update", edits{after + "id": "150"}, "would reach another guest: plan again from fresh files"},
-		{"an import with the id of another", "imported", edits{first + "change.before.id": "150"}, "would reach another guest: plan again from fresh files"},
+		{"an edited plan", "update", edits{after + "id": "150"}, "would reach another guest: plan again"},
+		{"an import with the id of another", "imported", edits{first + "change.before.id": "150"}, "would reach another guest: plan again"},
 		{"create with an id", "create", edits{after + "id": "150"}, "already has an ID"},
 		{"a VM that stays", "mixed", edits{state1 + "id": "150"}, `id in the state is "150"`},
 	} {

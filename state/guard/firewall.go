@@ -52,7 +52,7 @@ func (c *checker) firewall(rc *tfjson.ResourceChange) {
 		c.importedGroups(rc, r)
 
 	case importing:
-		c.deny(RuleImport, rc.Address, "the import would also "+join(actions)+" the security groups: plan again from fresh files")
+		c.deny(RuleImport, rc.Address, "the import would also "+join(actions)+" the security groups: plan again")
 
 	case actions.NoOp():
 		if r != nil {
@@ -65,7 +65,7 @@ func (c *checker) firewall(rc *tfjson.ResourceChange) {
 
 	case actions.Create() || actions.Delete() || actions.Update():
 		if r == nil || !slices.Contains(firewallActions[r.operation], actions[0]) {
-			c.deny(RuleSurplus, rc.Address, fmt.Sprintf("%s of this VM's security groups was not requested: plan again from fresh files", actions[0]))
+			c.deny(RuleSurplus, rc.Address, fmt.Sprintf("%s of this VM's security groups was not requested: plan again", actions[0]))
 			return
 		}
 		r.regrouped = true
@@ -80,7 +80,7 @@ func (c *checker) firewall(rc *tfjson.ResourceChange) {
 		}
 
 	default:
-		c.deny(RuleAction, rc.Address, fmt.Sprintf("numaform never requests the action %q: plan again from fresh files", join(actions)))
+		c.deny(RuleAction, rc.Address, fmt.Sprintf("numaform never requests the action %q: plan again", join(actions)))
 	}
 }
 
@@ -90,12 +90,12 @@ func (c *checker) firewall(rc *tfjson.ResourceChange) {
 // possibly none, and updates them to match the file.
 func (c *checker) importedGroups(rc *tfjson.ResourceChange, r *request) {
 	if r == nil || r.operation != opImport && r.operation != opUpdate {
-		c.deny(RuleSurplus, rc.Address, "importing security groups of this VM was not requested: plan again from fresh files")
+		c.deny(RuleSurplus, rc.Address, "importing security groups of this VM was not requested: plan again")
 		return
 	}
 	r.regrouped = true
 	if rc.Change.Importing.ID != "vm/"+r.ImportID() {
-		c.deny(RuleImport, rc.Address, fmt.Sprintf("the ID of the import does not belong to the security groups of VM %d on %s: plan again from fresh files", r.VMID, r.Host))
+		c.deny(RuleImport, rc.Address, fmt.Sprintf("the ID of the import does not belong to the security groups of VM %d on %s: plan again", r.VMID, r.Host))
 	}
 	c.belongs(rc.Address, rc.Change.Before, r)
 	c.plannedGroups(rc, r)

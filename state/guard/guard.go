@@ -254,7 +254,7 @@ func (c *checker) pins() {
 		affinity := text(single(vm["cpu"])["affinity"])
 		cpus, err := topology.ParseCPUSet(affinity)
 		if err != nil && c.placed(address) {
-			c.deny(RulePins, address, fmt.Sprintf("its affinity %.40q is not a list of CPUs: plan again from fresh files", affinity))
+			c.deny(RulePins, address, fmt.Sprintf("its affinity %.40q is not a list of CPUs: plan again", affinity))
 		}
 		if marker, ok := fleet.ParseMarker(text(vm["description"])); ok {
 			cpus = cpus.Union(topology.CPUs(marker.Pins...))
@@ -276,7 +276,7 @@ func (c *checker) pins() {
 		}
 		for _, other := range addresses {
 			if both := vms[other].cpus.Intersection(vm.cpus); other != address && vms[other].host == vm.host && !both.IsEmpty() {
-				c.deny(RulePins, address, fmt.Sprintf("CPUs %s of host %s are also planned for %s: plan again from fresh files", both, vm.host, other))
+				c.deny(RulePins, address, fmt.Sprintf("CPUs %s of host %s are also planned for %s: plan again", both, vm.host, other))
 			}
 		}
 	}

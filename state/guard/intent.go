@@ -173,7 +173,7 @@ func (c *checker) request(op operation, target Target) {
 		return
 	}
 	if in.VMID != int64(target.VMID) || in.Host != string(target.Host) || in.Name != nameOf(target.Address) || in.ClusterID != c.intent.ClusterID {
-		c.deny(RuleIntent, target.Address, "VMID, host, name or cluster of the VM's file differs from the intent: plan again from fresh files")
+		c.deny(RuleIntent, target.Address, "VMID, host, name or cluster of the VM's file differs from the intent: plan again")
 	}
 	r.inputs = in
 }
@@ -194,7 +194,7 @@ func (c *checker) missing() {
 	for address, r := range c.requests {
 		if !r.done && (!r.regrouped || r.operation != opUpdate) {
 			c.deny(RuleMissing, address, fmt.Sprintf("the plan does not %s it (VM %d on %s): "+
-				"the files, the state and the request disagree; plan again from fresh files, or import what exists", r.operation, r.VMID, r.Host))
+				"the files, the state and the request disagree; plan again, or import what exists", r.operation, r.VMID, r.Host))
 		}
 	}
 }

@@ -114,7 +114,7 @@ func (w *world) checkPins() {
 	}
 }
 
-// startGuest reads the values of a running guest.
+// startGuest converts the runtime configuration of a running guest to a startcheck.Guest.
 func (w *world) startGuest(guest pvesim.GuestState) startcheck.Guest {
 	w.t.Helper()
 	number := func(key string, otherwise int) int {

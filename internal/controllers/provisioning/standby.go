@@ -92,7 +92,7 @@ func (c *Controller) checkReserve(buffer *autoscalingv1beta1.CapacityBuffer) {
 	if _, err := strconv.ParseBool(value); !set || err == nil {
 		return
 	}
-	message := fmt.Sprintf("annotation %s: %q must be true or false; until then, VMs with pinned CPUs reserve them, and others reserve nothing",
+	message := fmt.Sprintf("annotation %s: %q is invalid: set it to true or false; until then, VMs with pinned CPUs reserve their CPUs and memory, and other VMs reserve neither",
 		v1alpha1.AnnotationReserve, value)
 	c.config.Recorder.Publish(events.Event{
 		InvolvedObject: buffer, Type: corev1.EventTypeWarning, Reason: ReasonInvalidReserve, Message: message,
