@@ -74,7 +74,7 @@ func TestTemplates(t *testing.T) {
 			delete(w.Options, "boot")
 		}, "no boot disk"},
 		{"unknown size", map[string]any{"scsi0": "local-lvm:base-100-disk-0"}, func(w *topology.Template) { bare(w); w.DiskGiB = 0 }, "qm disk rescan"},
-		{"odd size", map[string]any{"scsi0": "local-lvm:base-100-disk-0,size=-1G"}, func(w *topology.Template) { bare(w); w.DiskGiB = 0 }, "cannot be read"},
+		{"odd size", map[string]any{"scsi0": "local-lvm:base-100-disk-0,size=-1G"}, func(w *topology.Template) { bare(w); w.DiskGiB = 0 }, "has the invalid size"},
 		{"passed-through disk", map[string]any{"scsi0": "/dev/sdb,size=1G"}, func(w *topology.Template) { bare(w); w.DiskGiB, w.Storage = 0, "" }, "is not on a storage"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
