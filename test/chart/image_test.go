@@ -293,7 +293,7 @@ func TestImageRefusesPrograms(t *testing.T) {
 		spoil func(dir, tofu string) error
 		want  string
 	}{
-		{"a missing one", func(_, tofu string) error { return os.Remove(tofu) }, "run make image"},
+		{"a missing one", func(_, tofu string) error { return os.Remove(tofu) }, "build it with make image"},
 		{"one for another architecture", func(dir, tofu string) error {
 			return goBuild(filepath.Join(dir, "source"), tofu, foreign, ".")
 		}, "tofu is for EM_"},
