@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -27,9 +28,10 @@ func (o *watching) register(flags *pflag.FlagSet) {
 }
 
 // run calls show once or, with --watch, at each interval until ctx is canceled, which is no
-// error. It prints the output of show if it changed: in a terminal in place of the previous
-// output, otherwise below it. An error of the first call is returned; later errors are
-// printed, and run continues.
+// error. It prints the output of show if it changed. In a terminal, the output replaces the
+// previous one and includes messages. Otherwise it follows the previous one, and messages go
+// to stderr, so that programs can parse stdout. An error of the first call is returned; later
+// errors are printed, and run continues.
 func (o *watching) run(ctx context.Context, process Process, show func(ctx context.Context, process Process, terminal term.Terminal) error) error {
 	terminal := process.terminal(process.Stdout)
 	if !o.watch {
@@ -40,24 +42,37 @@ func (o *watching) run(ctx context.Context, process Process, show func(ctx conte
 	}
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
-	var last, printed []byte
+	var last, printed, warned []byte
 	for first := true; ; first = false {
-		var out bytes.Buffer
+		var out, apart bytes.Buffer
+		messages := &apart
+		if terminal.Live {
+			messages = &out
+		}
 		each := process
-		each.Stdout, each.Stderr = &out, &out // messages are part of the output
+		each.Stdout, each.Stderr = &out, messages
 		err := show(ctx, each, terminal)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && first:
-			_, _ = process.Stderr.Write(out.Bytes())
-			return err
+			_, writeErr := process.Stderr.Write(append(out.Bytes(), apart.Bytes()...))
+			return errors.Join(err, writeErr)
 		case err != nil:
 			out.Reset()
 			out.Write(last)
-			fmt.Fprintf(&out, "\nnumaform: %v: trying again\n", err)
+			if terminal.Live {
+				out.WriteByte('\n')
+			}
+			fmt.Fprintf(messages, "numaform: %v: trying again\n", err)
 		default:
 			last = out.Bytes()
+		}
+		if !bytes.Equal(apart.Bytes(), warned) {
+			warned = apart.Bytes()
+			if _, err := process.Stderr.Write(warned); err != nil {
+				return err
+			}
 		}
 		if !bytes.Equal(out.Bytes(), printed) {
 			lead := ""
