@@ -16,6 +16,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
 )
@@ -111,6 +112,20 @@ func TestPlanColors(t *testing.T) {
 	for _, want := range []string{"\x1b[32m+\x1b[m", "\x1b[31m-\x1b[m", "\x1b[35m-/+\x1b[m", "\x1b[33m~\x1b[m", "\x1b[31mdenied\x1b[m"} {
 		if !strings.Contains(colored, want) {
 			t.Errorf("the output lacks %q:\n%q", want, colored)
+		}
+	}
+}
+
+// TestSummaryCutsOnce checks that a hash beside the widest label is cut once, at its end.
+func TestSummaryCutsOnce(t *testing.T) {
+	t.Parallel()
+	for columns := 60; columns < 76; columns++ {
+		var out bytes.Buffer
+		w := &printer{Terminal: term.Terminal{Width: columns, Wrap: true}, w: &out}
+		w.summary([][]string{{"Change", "create 1 VM"}, {"Hash", strings.Repeat("0123456789abcdef", 4)}, {"Expires", "tomorrow"}})
+		checkWidth(t, out.String(), columns)
+		if cut := strings.Count(out.String(), "…"); cut > 1 || (cut == 1 && !strings.Contains(out.String(), "…\n")) {
+			t.Errorf("%d columns: the hash is not cut once at its end:\n%s", columns, &out)
 		}
 	}
 }

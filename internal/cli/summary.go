@@ -14,12 +14,18 @@ import (
 func (w *printer) summary(rows [][]string) {
 	w.printf("\n%s\n", w.Bold("Summary"))
 	shown := rows[:0:0]
+	label := 0
+	for _, row := range rows {
+		if row[1] != "" {
+			label = max(label, len(row[0]))
+		}
+	}
 	for _, row := range rows {
 		if row[1] == "" {
 			continue
 		}
 		// A digest that does not fit is recognizable by its start.
-		if space := w.Width - len("  Change  "); w.Wrap && !strings.Contains(row[1], " ") && len(row[1]) > space {
+		if space := w.Width - len("    ") - label; w.Wrap && !strings.Contains(row[1], " ") && len(row[1]) > space {
 			row = []string{row[0], row[1][:space-1] + "…"}
 		}
 		shown = append(shown, row)
