@@ -49,18 +49,29 @@ func newSupportBundle(process Process) *cobra.Command {
 		Example: "  numaform support-bundle                                       # numaform-support-TIME.tar.gz\n" +
 			"  numaform support-bundle bundle.tar.gz --kubeconfig ~/.kube/config",
 		Args: arguments(0, 1),
-		RunE: func(command *cobra.Command, args []string) error {
+		RunE: func(command *cobra.Command, args []string) (err error) {
 			now := time.Now().UTC()
 			path := "numaform-support-" + now.Format("20060102T150405Z") + ".tar.gz"
 			if len(args) > 0 {
 				path = args[0]
 			}
+			// Create the file first: collecting takes up to minutes.
+			file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+			if err != nil {
+				return fmt.Errorf("creating the bundle: %w: choose another file with numaform support-bundle FILE", err)
+			}
+			defer func() {
+				err = errors.Join(err, file.Close())
+				if err != nil {
+					err = errors.Join(err, os.Remove(path))
+				}
+			}()
 			b := &bundle{process: process, options: &o, redact: newRedactor(process.Environ), files: map[string][]byte{}}
 			b.collect(command.Context())
 			if err := command.Context().Err(); err != nil {
 				return context.Cause(command.Context())
 			}
-			if err := b.write(path, now); err != nil {
+			if err := b.write(file, now); err != nil {
 				return fmt.Errorf("writing the bundle: %w: choose another file with numaform support-bundle FILE", err)
 			}
 			w := &printer{w: process.Stdout}
@@ -131,14 +142,16 @@ func (b *bundle) collect(ctx context.Context) {
 		b.problem("topology, fleet, history and states", err)
 	} else {
 		b.part(ctx, "topology.json", func(ctx context.Context) ([]byte, error) {
-			snapshot, _, err := live(ctx, Process{Stderr: io.Discard}, config, config.Regions())
+			var warnings bytes.Buffer
+			snapshot, _, err := live(ctx, Process{Stderr: &warnings}, config, config.Regions())
+			b.warnings("topology.json", warnings.String())
 			if err != nil {
 				return nil, err
 			}
 			return snapshot.Print()
 		})
 		b.stored(ctx, config)
-		b.part(ctx, "states.json", func(context.Context) ([]byte, error) { return stateSummaries(config) })
+		b.part(ctx, "states.json", func(context.Context) ([]byte, error) { return b.stateSummaries(config) })
 	}
 	if o.withoutCluster() {
 		b.problem("classes, plans and logs", errors.New("no cluster was given: add --kubeconfig"))
@@ -164,7 +177,9 @@ func (b *bundle) stored(ctx context.Context, config *operator.Config) {
 		b.add("fleet/"+name, content)
 	}
 	b.part(ctx, "history.json", func(ctx context.Context) ([]byte, error) {
-		entries, err := readHistory(ctx, Process{Stderr: io.Discard}, opened, 0)
+		var warnings bytes.Buffer
+		entries, err := readHistory(ctx, Process{Stderr: &warnings}, opened, 0)
+		b.warnings("history.json", warnings.String())
 		if err != nil {
 			return nil, err
 		}
@@ -196,6 +211,9 @@ func (b *bundle) inCluster(ctx context.Context) {
 	if err != nil {
 		b.problem("logs", err)
 		return
+	}
+	if len(pods.Items) == 0 {
+		b.problem("logs", fmt.Errorf("namespace %s has no pod with the label app.kubernetes.io/name=numaform: set --namespace", b.options.namespace))
 	}
 	for i := range pods.Items {
 		b.podLogs(ctx, core, &pods.Items[i])
@@ -236,6 +254,13 @@ func (b *bundle) part(ctx context.Context, name string, read func(context.Contex
 	b.add(name, content)
 }
 
+// warnings adds each line that a part printed to the problems.
+func (b *bundle) warnings(part, text string) {
+	for line := range strings.Lines(text) {
+		b.problem(part, errors.New(line))
+	}
+}
+
 func (b *bundle) add(name string, content []byte) { b.files[name] = content }
 
 func (b *bundle) problem(part string, err error) {
@@ -243,14 +268,12 @@ func (b *bundle) problem(part string, err error) {
 	b.problems = append(b.problems, strings.Join(strings.Fields(text), " "))
 }
 
-// write packs the files, without secrets, into a new archive. It returns an error if the
-// file already exists.
-func (b *bundle) write(path string, at time.Time) (err error) {
+// write packs the files, without secrets, into an archive.
+func (b *bundle) write(file io.Writer, at time.Time) error {
 	if len(b.problems) > 0 {
 		b.add("errors.txt", []byte(strings.Join(b.problems, "\n")+"\n"))
 	}
-	var packed bytes.Buffer
-	compressed := gzip.NewWriter(&packed)
+	compressed := gzip.NewWriter(file)
 	archive := tar.NewWriter(compressed)
 	for _, name := range slices.Sorted(maps.Keys(b.files)) {
 		content := b.redact.text(b.files[name])
@@ -262,15 +285,7 @@ func (b *bundle) write(path string, at time.Time) (err error) {
 			return err
 		}
 	}
-	if err := errors.Join(archive.Close(), compressed.Close()); err != nil {
-		return err
-	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(packed.Bytes())
-	return errors.Join(err, file.Close())
+	return errors.Join(archive.Close(), compressed.Close())
 }
 
 func indented(value any) ([]byte, error) {
@@ -331,7 +346,7 @@ type stateInstance struct {
 }
 
 // stateSummaries summarizes the local states. Only the fields of stateSummary are read.
-func stateSummaries(config *operator.Config) ([]byte, error) {
+func (b *bundle) stateSummaries(config *operator.Config) ([]byte, error) {
 	if config.Fleet.Backend.Type != "local" {
 		return nil, fmt.Errorf("states in the backend %s are not collected", config.Fleet.Backend.Type)
 	}
@@ -347,11 +362,13 @@ func stateSummaries(config *operator.Config) ([]byte, error) {
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return nil, err
+			b.problem("states.json", err)
+			continue
 		}
 		s := stateSummary{Resources: []stateResource{}}
 		if err := json.Unmarshal(text, &s); err != nil {
-			return nil, fmt.Errorf("reading state %s: it is not valid JSON", path) // the error may quote its content
+			b.problem("states.json", fmt.Errorf("reading state %s: it is not valid JSON", path)) // the error may quote its content
+			continue
 		}
 		s.File, s.Encrypted = path, s.Version == 0
 		summaries = append(summaries, s)
