@@ -85,7 +85,7 @@ func Run(ctx context.Context, process Process) int {
 	case errors.As(err, &exit):
 		return exit.code
 	case errors.As(err, &usage):
-		fmt.Fprintf(process.Stderr, "numaform: %v\nSee %s --help.\n", err, command.CommandPath())
+		fmt.Fprintf(process.Stderr, "numaform: %s\nSee %s --help.\n", term.Printable(err.Error()), command.CommandPath())
 		return ExitUsage
 	}
 	if ctx.Err() != nil {
@@ -99,7 +99,7 @@ func Run(ctx context.Context, process Process) int {
 		}
 		fmt.Fprintf(process.Stderr, "numaform: interrupted: %s\n", hint)
 	}
-	fmt.Fprintf(process.Stderr, "numaform: %v\n", err)
+	fmt.Fprintf(process.Stderr, "numaform: %s\n", term.Printable(err.Error()))
 	return ExitFailed
 }
 

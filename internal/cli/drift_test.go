@@ -60,6 +60,17 @@ func TestDriftEveryFails(t *testing.T) {
 	}
 }
 
+// TestErrorsDoNotControlTheTerminal fails with a name that contains an escape sequence, as
+// names from Proxmox, records and files can.
+func TestErrorsDoNotControlTheTerminal(t *testing.T) {
+	t.Parallel()
+	var stderr strings.Builder
+	code := runDrift(t.Context(), &stderr, "--config", "x\x1b[2J.yaml")
+	if code != cli.ExitFailed || !strings.Contains(stderr.String(), "x[2J.yaml") || strings.Contains(stderr.String(), "\x1b") {
+		t.Errorf("exit code %d, %q", code, &stderr)
+	}
+}
+
 // TestRepeat checks that checks continue until an interrupt, even if some fail, and which
 // result remains.
 func TestRepeat(t *testing.T) {
