@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/charmbracelet/x/ansi"
@@ -46,7 +45,7 @@ func (w *printer) columns(columns []column, rows [][]string) {
 		// Of the columns to leave out next, the last one goes first.
 		next := -1
 		for _, i := range shown {
-			if columns[i].drop > 0 && (next < 0 || cmp.Compare(columns[i].drop, columns[next].drop) <= 0) {
+			if columns[i].drop > 0 && (next < 0 || columns[i].drop <= columns[next].drop) {
 				next = i
 			}
 		}
