@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/numaform/numaform/fleet"
@@ -210,8 +212,19 @@ func (f *fixture) verify(b *testing.B) {
 	b.Helper()
 	env := f.client.ProviderEnv()
 	env["SSL_CERT_FILE"] = testenv.CertFile(b, f.sim)
+	_, rendered, err := f.scaler.Fleet(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	root := b.TempDir()
+	files := map[string][]byte{}
+	for name, content := range rendered {
+		if path.Dir(name) == generator.RootDir(f.last()) || strings.HasPrefix(name, "modules/") {
+			files[name] = content
+		}
+	}
 	w, err := state.New(state.Config{
-		Dir:    f.work(),
+		Dir: filepath.Join(root, filepath.FromSlash(generator.RootDir(f.last()))), Root: root, Files: files,
 		Engine: f.engine, PluginDir: f.plugins, Env: env,
 		BackendConfig: map[string]string{"path": f.statePath(f.last())},
 	})
