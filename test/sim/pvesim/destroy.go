@@ -131,9 +131,13 @@ func (r *request) freeDisks(g *guest) {
 			c.freeVolume(st, id)
 		}
 	}
-	if !r.p.flag("destroy-unreferenced-disks") {
-		return
+	if r.p.flag("destroy-unreferenced-disks") {
+		c.freeImages(g)
 	}
+}
+
+// freeImages frees all disk images of a guest on the storages of its host.
+func (c *cluster) freeImages(g *guest) {
 	for _, name := range g.host.storages {
 		st := c.storage(g.host, name)
 		for _, id := range sortedKeys(st.volumes) {

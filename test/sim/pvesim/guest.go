@@ -135,12 +135,13 @@ func (s *Server) putForeign(f Foreign) (event *PowerEvent, err error) {
 	return event, nil
 }
 
-// RemoveGuest removes a guest without using the API.
+// RemoveGuest removes a guest and its disks without using the API.
 func (s *Server) RemoveGuest(vmid int) {
 	s.state.mu.Lock()
 	var event *PowerEvent
 	if g := s.state.guests[vmid]; g != nil {
 		event = s.event(Destroyed, g)
+		s.state.freeImages(g)
 	}
 	s.state.remove(vmid)
 	s.state.mu.Unlock()

@@ -331,6 +331,21 @@ func TestPutGuestAndRemove(t *testing.T) {
 	}
 }
 
+// TestRemoveGuestFreesDisks checks that no disk of a removed guest keeps its space.
+func TestRemoveGuestFreesDisks(t *testing.T) {
+	t.Parallel()
+	c := start(t, cluster())
+	c.clone(101)
+	before := fmt.Sprint(c.call("GET", "/nodes/pve-1/storage/local-lvm/content").data)
+	if !strings.Contains(before, "vm-101-disk-0") {
+		t.Fatalf("no disk of VM 101: %s", before)
+	}
+	c.server.RemoveGuest(101)
+	if after := fmt.Sprint(c.call("GET", "/nodes/pve-1/storage/local-lvm/content").data); strings.Contains(after, "101") {
+		t.Errorf("disks of a removed guest: %s", after)
+	}
+}
+
 // TestDescriptionInTheFile checks that the description is encoded as by Proxmox, so that
 // readers of the file can decode it.
 func TestDescriptionInTheFile(t *testing.T) {
