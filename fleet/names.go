@@ -38,8 +38,8 @@ func CheckPool(pool string) error {
 	if len(pool) <= MaxPoolName && dnsLabel.MatchString(pool) {
 		return nil
 	}
-	return fmt.Errorf("nodepool %q: its name is the prefix of VM names: "+
-		"must have at most %d characters a-z, 0-9 and -, and begin and end with a letter or digit", pool, MaxPoolName)
+	return fmt.Errorf("nodepool %q: the names of its VMs begin with this name, so it must have at most %d characters a-z, 0-9 and -, "+
+		"and begin and end with a letter or digit", pool, MaxPoolName)
 }
 
 // NodeName returns the name of a VM and of its Node.
