@@ -166,10 +166,10 @@ func checkFleet(f *fleet.Fleet) error {
 		c.vm(f.ClusterID, vm)
 		unique := func(field, scope, value, fix string) {
 			id := field + " " + scope + value
-			c.valid(owners[id] == "", field, scope+value, fmt.Sprintf("is also used by vm %s: %s", owners[id], fix))
+			c.valid(owners[id] == "", field, scope+value, fmt.Sprintf("is also used by VM %s: %s", owners[id], fix))
 			owners[id] = vm.Name
 		}
-		const otherVMID = "reserve another VMID, and make sure that the vmid_range of each region is disjoint"
+		const otherVMID = "give one of the VMs another VMID, and each region a vmid_range that does not overlap others"
 		unique("name", "", vm.Name, otherVMID)
 		unique("key", "", string(vm.Key), "give each VM its own key")
 		unique("vmid", string(vm.Host.Region)+"/", fmt.Sprint(vm.VMID), otherVMID)
@@ -228,8 +228,8 @@ func (c *checker) vm(clusterID string, vm *fleet.VM) {
 	c.oneOf("clone", string(vm.Clone), string(fleet.CloneLinked), string(fleet.CloneFull))
 	for _, key := range slices.Sorted(maps.Keys(vm.Labels)) {
 		value := vm.Labels[key]
-		c.valid(labelKey.MatchString(key) && labelValue.MatchString(value), "labels", key+"="+value, fmt.Sprintf("must be a Kubernetes label: "+
-			"a key such as example.com/tier, and at most 63 of A-Z, a-z, 0-9, -, _ and . for its value %q", value))
+		c.valid(labelKey.MatchString(key) && labelValue.MatchString(value), "labels", key+"="+value, "must be a Kubernetes label: "+
+			"a key such as example.com/tier, and a value of at most 63 characters A-Z, a-z, 0-9, -, _ and ., which begins and ends with a letter or digit")
 	}
 
 	c.require(vm.VCPUs >= 1, "vcpus", "%d: must be at least 1", vm.VCPUs)
@@ -254,7 +254,7 @@ func (c *checker) disks(vm *fleet.VM) {
 	const mustBeStorage = "must be the name of a Proxmox storage"
 	c.valid(vm.Clone != fleet.CloneLinked || vm.Storage == "" || vm.Storage == vm.Source.Storage, "storage", vm.Storage,
 		fmt.Sprintf("a linked clone must stay on its template's storage %q: "+
-			"remove storage from the ProxmoxNodeClass, or request full clones", vm.Source.Storage))
+			"remove bootDevice.storage from the ProxmoxNodeClass, or set clone: full", vm.Source.Storage))
 	if vm.Storage != "" {
 		c.match("storage", vm.Storage, storage, mustBeStorage)
 	}

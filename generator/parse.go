@@ -66,7 +66,7 @@ const (
 	hintRemove  = "move the file out of the fleet's directory"
 	hintEither  = "restore the file from version control if it describes a node; otherwise move it out of the fleet's directory"
 	hintModule  = "restore the file from version control, or remove the directory: numaform contains the modules"
-	hintMerge   = "restore one version of the file from version control, during a merge with git checkout --ours or --theirs"
+	hintMerge   = "restore one version of the file from version control; during a merge, run git checkout --ours or --theirs"
 )
 
 // The limits of a text file. The file of a very large VM is several times smaller.
@@ -242,7 +242,7 @@ func (p *parser) parseRootFile(name string) error {
 		return err
 	}
 	if own := NodeFile(&vm); own != name {
-		return &ParseError{File: name, Problem: fmt.Sprintf("contains vm %s, which belongs in %s", vm.Name, own), Hint: hintRestore}
+		return &ParseError{File: name, Problem: fmt.Sprintf("contains VM %s, which belongs in %s", vm.Name, own), Hint: hintRestore}
 	}
 	p.fleet.VMs = append(p.fleet.VMs, vm)
 	return nil
@@ -322,7 +322,7 @@ func (p *parser) checkModules() error {
 		}
 		switch content, exists := known[file]; {
 		case !exists:
-			return &ParseError{File: name, Problem: "is not a file of these modules", Hint: hintModule}
+			return &ParseError{File: name, Problem: "is not a file of these modules", Hint: hintRemove}
 		case !bytes.Equal(content, p.files[name]):
 			return &ParseError{File: name, Line: firstDifference(p.files[name], content), Problem: "was edited", Hint: hintModule}
 		}

@@ -92,8 +92,8 @@ func (p *parser) parseNode(name string) (fleet.VM, error) {
 		return fleet.VM{}, &ParseError{
 			File: name, Line: line,
 			Problem: fmt.Sprintf("calls modules %s, which this numaform does not contain; it contains %s", hash, strings.Join(p.release.Carries(), ", ")),
-			Hint: "restore the file from version control; if another version of numaform wrote it, upgrade, or use a version that contains both " + hash +
-				" and one of these until the node is replaced; list custom modules under modules.allow in numaform.yaml",
+			Hint: "restore the file from version control; if a newer version of numaform wrote it, upgrade; if an older version wrote it, use a version that contains both " + hash +
+				" and one of the others until the node is replaced; if the modules are your own, add them to modules.allow in numaform.yaml",
 		}
 	}
 	delete(attributes, "source")

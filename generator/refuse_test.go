@@ -228,11 +228,11 @@ func TestRefusesFleet(t *testing.T) {
 			other := vmAt(topology.HostID{Region: "other", Host: "pve-1"}, 2001)
 			f.Regions = append(f.Regions, fleet.Region{Name: "other", Endpoint: "https://other:8006/"})
 			f.VMs = append(f.VMs, other)
-		}, `name "workers-2001": is also used by vm workers-2001`},
+		}, `name "workers-2001": is also used by VM workers-2001`},
 		"same key": {func(f *fleet.Fleet) {
 			f.VMs = append(f.VMs, vmAt(somewhere, 2002))
 			f.VMs[1].Key = f.VMs[0].Key
-		}, "is also used by vm workers-2001"},
+		}, "is also used by VM workers-2001"},
 		"same vmid": {func(f *fleet.Fleet) {
 			other := vmAt(topology.HostID{Region: "region-1", Host: "pve-2"}, 2001)
 			other.Pool, other.Name, other.Key = "b", "b-2001", fleet.Key(strings.Repeat("f", 32))
