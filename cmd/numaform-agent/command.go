@@ -221,10 +221,10 @@ func (p *program) publish(ctx context.Context) error {
 		return err
 	}
 	if done.Written {
-		fmt.Fprintf(p.stderr, "published in the notes of %s\n", host)
+		fmt.Fprintf(p.stderr, "published the topology in the notes of host %s\n", host)
 	}
 	if done.Unwell != "" {
-		fmt.Fprintf(p.stderr, "agent status not published: %s; after 15 minutes, numaform places no more VMs with declared pins on this host: run numaform-agent status\n", done.Unwell)
+		fmt.Fprintf(p.stderr, "status not published: %s; once the published status is 15 minutes old, numaform places no more VMs with declared pins on this host: run numaform-agent status\n", done.Unwell)
 	}
 	return nil
 }

@@ -250,11 +250,10 @@ func (a *Agent) Release() error {
 	// Report everything that could not be reverted, with the manual fix.
 	var errs []error
 	for _, c := range a.state.Confined {
-		errs = append(errs, fmt.Errorf("control group %s is still confined: write %q to its cpuset.cpus", c.Group, c.Was))
+		errs = append(errs, fmt.Errorf("control group %s is still confined: write %q to /sys/fs/cgroup/%s/cpuset.cpus", c.Group, c.Was, c.Group))
 	}
 	for _, g := range a.state.Governors {
-		errs = append(errs, fmt.Errorf("frequency policy %d was not restored to governor %s: %s: write %q to scaling_governor of the policy",
-			g.Policy, g.Was, g.Problem, g.Was))
+		errs = append(errs, fmt.Errorf("%s: write %q to /sys/devices/system/cpu/cpufreq/policy%d/scaling_governor", g.Problem, g.Was, g.Policy))
 	}
 	for _, i := range a.state.Interrupts {
 		errs = append(errs, fmt.Errorf("interrupt %d was not restored to CPUs %s: %s: write %q to /proc/irq/%d/smp_affinity_list",

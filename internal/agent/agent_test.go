@@ -165,7 +165,7 @@ func TestReport(t *testing.T) {
 	w.Declare(101, "")
 	w.Sync()
 	w.must(w.On(101, w.free))
-	w.logged(`msg="unpinned guest" vmid=101 runs=true`, `msg="guest does not run on pinned CPUs any more" vmid=105`)
+	w.logged(`msg="unpinned guest" vmid=101 runs=true`, `msg="guest can no longer run on pinned CPUs" vmid=105`)
 }
 
 // TestEmulatorShared checks that with emulator=shared, threads that run no vCPU are on CPUs
@@ -277,8 +277,8 @@ func TestSettings(t *testing.T) {
 	defaults := agent.DefaultSettings()
 	for text, problem := range map[string]string{
 		"": "", "{}": "", "clusters: [prod, stage]\nreserved_cpus: 0-1,8\nisolation: enforce\nemulator: shared\n": "", "reserved_cpus: 0": "",
-		"cluster: [prod]": "line 1", "clusters: [Prod]": "clusters", "clusters: prod": "line 1", "max_pinned_percent: 0": "between 1 and 100",
-		"max_pinned_percent: 101": "between 1 and 100", "emulator: host": "guest or shared", "isolation: on": "off, report or enforce",
+		"cluster: [prod]": "line 1", "clusters: [Prod]": "clusters", "clusters: prod": "line 1", "max_pinned_percent: 0": "from 1 to 100",
+		"max_pinned_percent: 101": "from 1 to 100", "emulator: host": "guest or shared", "isolation: on": "off, report or enforce",
 		"isolation: false": "off, report or enforce", "reserved_cpus: 3-1": "is reversed", "clusters: []\n---\nclusters: [x]": "second document",
 	} {
 		got, err := agent.ParseSettings([]byte(text))

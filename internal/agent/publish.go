@@ -93,11 +93,11 @@ func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 	case err != nil:
 		done.Unwell = err.Error()
 	case !status.Running:
-		done.Unwell = "it is not running"
+		done.Unwell = "the agent is not running"
 	case status.Problem != "":
-		done.Unwell = "its last round failed: " + strings.Join(strings.Fields(status.Problem), " ")
+		done.Unwell = "the agent's last round failed: " + strings.Join(strings.Fields(status.Problem), " ")
 	case status.Silent > 0:
-		done.Unwell = fmt.Sprintf("its last round was %d seconds ago", status.Silent)
+		done.Unwell = fmt.Sprintf("the agent's last round was %d seconds ago", status.Silent)
 	default:
 		agent = status.published()
 		agent.PCINodes = p.pciNodes()

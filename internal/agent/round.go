@@ -199,7 +199,7 @@ func (a *Agent) logIntruders(before *State) {
 	}
 	for _, intruder := range before.Intruders {
 		if find(a.state.Intruders, func(other Intruder) bool { return other.VMID == intruder.VMID }) == nil {
-			a.Log.Info("guest does not run on pinned CPUs any more", logkey.VMID, intruder.VMID)
+			a.Log.Info("guest can no longer run on pinned CPUs", logkey.VMID, intruder.VMID)
 		}
 	}
 }

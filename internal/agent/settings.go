@@ -69,7 +69,7 @@ func ReadSettings(name string) (Settings, error) {
 	const most = 1 << 16
 	info, err := file.Stat()
 	if err == nil && info.Mode().Perm()&0o022 != 0 {
-		err = errors.New("users other than its owner may write it: run chmod 644")
+		err = fmt.Errorf("users other than its owner can write it: run chmod 644 %s", name)
 	}
 	var data []byte
 	if err == nil {
@@ -100,7 +100,7 @@ func ParseSettings(data []byte) (Settings, error) {
 		return Settings{}, fmt.Errorf("%w: valid keys are clusters, max_pinned_percent, reserved_cpus, emulator, isolation, governor, irqs and metrics_dir", err)
 	}
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
-		return Settings{}, errors.New("it has a second document: remove it")
+		return Settings{}, errors.New("the file has a second document: remove it")
 	}
 	return settings, settings.check()
 }
@@ -112,7 +112,7 @@ func (s *Settings) check() error {
 		}
 	}
 	if s.MaxPinnedPercent < 1 || s.MaxPinnedPercent > 100 {
-		return fmt.Errorf("max_pinned_percent: %d must be between 1 and 100", s.MaxPinnedPercent)
+		return fmt.Errorf("max_pinned_percent %d: must be from 1 to 100", s.MaxPinnedPercent)
 	}
 	if !slices.Contains([]fleet.Emulator{fleet.EmulatorGuest, fleet.EmulatorShared}, s.Emulator) {
 		return fmt.Errorf("emulator: %q is unknown: set guest or shared", s.Emulator)

@@ -324,9 +324,9 @@ func TestLeavesNothing(t *testing.T) {
 	must(t, err)
 	must(t, sim.Close())
 	for want, agent := range map[string]hostagent.Agent{
-		`isolation: "some" is unknown`:  agentOf(func(a *hostagent.Agent) { a.Isolation = "some" }),
-		"clusters: ":                    agentOf(func(a *hostagent.Agent) { a.Clusters = []string{"No Cluster"} }),
-		"101 must be between 1 and 100": agentOf(func(a *hostagent.Agent) { a.MaxPercent = 101 }),
+		`isolation: "some" is unknown`: agentOf(func(a *hostagent.Agent) { a.Isolation = "some" }),
+		"clusters: ":                   agentOf(func(a *hostagent.Agent) { a.Clusters = []string{"No Cluster"} }),
+		"max_pinned_percent 101: must": agentOf(func(a *hostagent.Agent) { a.MaxPercent = 101 }),
 	} {
 		if _, err := pvesim.New(hostagent.On(cluster(), agent)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)

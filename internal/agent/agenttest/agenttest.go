@@ -191,11 +191,11 @@ func (h *Host) Threads(vmid int) (vcpus, others []topology.CPUSet) {
 func (h *Host) Pinned(vmid int, others topology.CPUSet, cpus ...int) error {
 	vcpus, rest := h.Threads(vmid)
 	if len(vcpus) != len(cpus) {
-		return fmt.Errorf("VM %d has %d vCPUs, want %d", vmid, len(vcpus), len(cpus))
+		return fmt.Errorf("VM %d has %d vCPUs instead of %d", vmid, len(vcpus), len(cpus))
 	}
 	for i, cpu := range cpus {
 		if !vcpus[i].Equal(topology.CPUs(cpu)) {
-			return fmt.Errorf("vCPU %d of VM %d is on %s, want %d", i, vmid, vcpus[i], cpu)
+			return fmt.Errorf("vCPU %d of VM %d is on CPUs %s instead of CPU %d", i, vmid, vcpus[i], cpu)
 		}
 	}
 	return all(vmid, rest, others)
@@ -213,7 +213,7 @@ func all(vmid int, sets []topology.CPUSet, want topology.CPUSet) error {
 	}
 	for _, set := range sets {
 		if !set.Equal(want) {
-			return fmt.Errorf("a thread of VM %d is on %s, want %s", vmid, set, want)
+			return fmt.Errorf("a thread of VM %d is on CPUs %s instead of %s", vmid, set, want)
 		}
 	}
 	return nil

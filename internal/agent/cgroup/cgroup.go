@@ -113,7 +113,7 @@ func (t Tree) Confine(group string, cpus topology.CPUSet) error {
 		return err
 	}
 	if !got.IsSubsetOf(cpus) {
-		return fmt.Errorf("confining control group %s to CPUs %s: the kernel set %s", group, cpus, got)
+		return fmt.Errorf("confining control group %s to CPUs %s: the kernel still allows CPUs %s", group, cpus, got)
 	}
 	return nil
 }

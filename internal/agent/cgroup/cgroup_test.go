@@ -46,8 +46,8 @@ func TestConfine(t *testing.T) {
 	if got, err := groups.Configured(cgroup.VM(101)); err != nil || got != "" {
 		t.Errorf("restored to %q, %v", got, err)
 	}
-	if err := groups.Confine(cgroup.VM(101), topology.CPUs(1)); err == nil || !strings.Contains(err.Error(), "the kernel set 0-1") {
-		t.Errorf("error %v, want one about the CPUs that the kernel set", err)
+	if err := groups.Confine(cgroup.VM(101), topology.CPUs(1)); err == nil || !strings.Contains(err.Error(), "the kernel still allows CPUs 0-1") {
+		t.Errorf("error %v, want one about the CPUs that the kernel allows", err)
 	}
 	if err := groups.Confine(cgroup.VM(101), topology.CPUSet{}); err == nil {
 		t.Error("a guest was confined to no CPUs")

@@ -214,7 +214,7 @@ func (r Reader) read(name string) ([]byte, error) {
 	defer func() { _ = file.Close() }()
 	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("reading %s: it is larger than %d bytes", name, maxFile)
+		err = fmt.Errorf("%s is larger than %d bytes", r.path(name), maxFile)
 	}
 	return data, err
 }

@@ -122,7 +122,11 @@ func Place(affinities Affinities, threads []Thread, target Target) (int, error) 
 			moved++
 		}
 		if err != nil && !errors.Is(err, syscall.ESRCH) && first == nil {
-			first = fmt.Errorf("moving thread %d: %w", thread.TID, err)
+			where := "any CPU"
+			if !cpus.IsEmpty() {
+				where = "CPUs " + cpus.String()
+			}
+			first = fmt.Errorf("moving thread %d to %s: %w", thread.TID, where, err)
 		}
 	}
 	return moved, first
@@ -137,10 +141,10 @@ func place(affinities Affinities, tid int, set topology.CPUSet) (bool, error) {
 		return false, err
 	}
 	if err := affinities.SetAffinity(tid, set); err != nil {
-		return false, fmt.Errorf("to CPUs %s: %w", set, err)
+		return false, err
 	}
 	if now, err = affinities.Affinity(tid); err == nil && !now.Equal(set) {
-		err = fmt.Errorf("to CPUs %s: its control group allows only %s", set, now)
+		err = fmt.Errorf("its control group allows only CPUs %s", now)
 	}
 	return err == nil, err
 }
