@@ -53,7 +53,7 @@ func (d *draft) addCreates(change *scaler.Change, plans []scaler.RootPlan, place
 		vm := &change.Added[i]
 		at := slices.IndexFunc(plans, func(plan scaler.RootPlan) bool { return plan.Host == vm.Host })
 		if at < 0 {
-			return fmt.Errorf("host %s has no plan: the next attempt plans again", vm.Host)
+			return fmt.Errorf("host %s has no plan: numaform plans again at the next attempt", vm.Host)
 		}
 		if err := plans[at].Err; err != nil {
 			return fmt.Errorf("planning %s: %w", vm.Host, err)
@@ -64,7 +64,7 @@ func (d *draft) addCreates(change *scaler.Change, plans []scaler.RootPlan, place
 			return err
 		}
 		if hash == "" {
-			return fmt.Errorf("the plan of %s does not create %s: the next attempt plans again", vm.Host, vm.Name)
+			return fmt.Errorf("the plan of host %s does not create VM %s: numaform plans again at the next attempt", vm.Host, vm.Name)
 		}
 		d.vms = append(d.vms, v1alpha1.ScalePlanVM{
 			Action: v1alpha1.ScalePlanCreate, Host: vm.Host.String(), NodePool: vm.Pool, InstanceType: vm.InstanceType,

@@ -80,7 +80,7 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string
 	}
 	d, err := draftOf(plan)
 	if err != nil {
-		return "", fmt.Errorf("requesting approval of %s: %w", plan.Host, err)
+		return "", fmt.Errorf("requesting approval of the plan of host %s: %w", plan.Host, err)
 	}
 	plans, err := a.readPlans(ctx)
 	if err != nil {

@@ -231,7 +231,7 @@ func TestTheGateOpensForRemovalsByKey(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanApproved)
 	b.vms = nil
 	b.settle()
-	if plan := b.plan(v1alpha1.ScalePlanApplied); plan.Status.Result != "1 VMs were deleted" {
+	if plan := b.plan(v1alpha1.ScalePlanApplied); plan.Status.Result != "1 VM was deleted" {
 		t.Errorf("the result is %q", plan.Status.Result)
 	}
 }

@@ -135,7 +135,10 @@ func (a *Approvals) restore(ctx context.Context) (listed int, err error) {
 		status, ours := known[plan.UID]
 		switch {
 		case !ours && a.config.Clock.Since(plan.CreationTimestamp.Time) > unlistedFor:
-			errs = append(errs, a.remove(ctx, plan))
+			if err := a.remove(ctx, plan); err != nil {
+				errs = append(errs, err)
+				continue
+			}
 			log.FromContext(ctx).Info("deleted a scaleplan that numaform did not propose", logkey.ScalePlan, plan.Name)
 		case ours && !equality.Semantic.DeepEqual(status, plan.Status):
 			was := plan.Status.Phase
@@ -144,8 +147,11 @@ func (a *Approvals) restore(ctx context.Context) (listed int, err error) {
 			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 				continue // retry at the next call
 			}
-			errs = append(errs, err)
-			log.FromContext(ctx).Info("restored the status of a scaleplan, which another client wrote", logkey.ScalePlan, plan.Name, logkey.Phase, string(was))
+			if err != nil {
+				errs = append(errs, fmt.Errorf("restoring the status of scaleplan %s: %w", plan.Name, err))
+				continue
+			}
+			log.FromContext(ctx).Info("restored the status of a scaleplan from ConfigMap "+LedgerName, logkey.ScalePlan, plan.Name, logkey.Phase, string(was))
 		}
 	}
 	if len(gone) > 0 {

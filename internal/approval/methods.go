@@ -233,7 +233,7 @@ func (m *method) reasons(known pools, command *disruption.Command) []string {
 	}
 	for _, replacement := range command.Replacements {
 		if a.mode(known, replacement.NodePoolName, v1alpha1.ScaleUp) == ModeManual {
-			reasons = append(reasons, fmt.Sprintf("the command creates a node, and scale-up of NodePool %s is manual", replacement.NodePoolName))
+			reasons = append(reasons, fmt.Sprintf("a new node replaces removed ones, and scale-up of NodePool %s is manual", replacement.NodePoolName))
 		}
 	}
 	slices.Sort(reasons)

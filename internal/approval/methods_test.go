@@ -363,7 +363,7 @@ func TestARemovalThatDoesNotEnd(t *testing.T) {
 	s.plan(v1alpha1.ScalePlanApproved)
 	s.vms[0].Phase = scaler.PhaseMade
 	s.settle()
-	if plan := s.plan(v1alpha1.ScalePlanFailed); !strings.Contains(plan.Status.Result, "1 VMs were not deleted within 1h") {
+	if plan := s.plan(v1alpha1.ScalePlanFailed); !strings.Contains(plan.Status.Result, "1 VM was not deleted within 1h") {
 		t.Errorf("result %q", plan.Status.Result)
 	}
 }
@@ -382,7 +382,7 @@ func TestReplacementsOfManualPoolsWait(t *testing.T) {
 		t.Errorf("%q go", got)
 	}
 	plan := s.plan(v1alpha1.ScalePlanPending)
-	if plan.Spec.Summary != "1 to create, 1 to delete on lab/pve-1" || plan.Spec.Reasons[0] != "the command creates a node, and scale-up of NodePool slow is manual" {
+	if plan.Spec.Summary != "1 to create, 1 to delete on lab/pve-1" || plan.Spec.Reasons[0] != "a new node replaces removed ones, and scale-up of NodePool slow is manual" {
 		t.Errorf("plan is %+v", plan.Spec)
 	}
 	s.approve(plan)

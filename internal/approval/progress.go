@@ -151,7 +151,7 @@ func (a *Approvals) advanceUpdates(ctx context.Context, plan *v1alpha1.ScalePlan
 	})
 	switch {
 	case !changing && !pending(plan):
-		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were changed", len(plan.Spec.VMs)))
+		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, vmsWere(len(plan.Spec.VMs))+" changed")
 	case !changing && a.config.Clock.Since(a.started) >= unrequestedFor:
 		// Right after a start, the requester of updates may not have requested them yet.
 		return a.end(ctx, plan, v1alpha1.ScalePlanSuperseded, "the class of its nodes changed again, or the nodes no longer exist")
@@ -189,13 +189,13 @@ func (a *Approvals) advanceCreates(ctx context.Context, plan *v1alpha1.ScalePlan
 	late := !blocked && plan.Status.DecidedAt != nil && a.config.Clock.Since(plan.Status.DecidedAt.Time) > beginWithin
 	switch {
 	case done >= planned:
-		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were %s", planned, begun(plan)))
+		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, vmsWere(planned)+" "+begun(plan))
 	case len(failures) > 0 && done+len(failures) >= planned:
 		slices.Sort(failures)
 		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, clip(strings.Join(failures, "; "), 4096))
 	case late && len(states) < planned:
-		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("only %d of %d VMs were %s: "+
-			"see the events of their NodeClaims; VMs that pods still need are proposed again", done, planned, begun(plan)))
+		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("%d of %d VMs were %s within %s: "+
+			"see the events of their NodeClaims; VMs that pods still need are proposed again", done, planned, begun(plan), beginWithin))
 	}
 	return nil
 }
@@ -234,16 +234,24 @@ func begun(plan *v1alpha1.ScalePlan) string {
 	return "created or woken"
 }
 
+// vmsWere begins a sentence about a number of VMs, such as "1 VM was" or "2 VMs were".
+func vmsWere(n int) string {
+	if n == 1 {
+		return "1 VM was"
+	}
+	return fmt.Sprintf("%d VMs were", n)
+}
+
 // advanceDeletes ends a plan according to the phases of the VMs that it removes.
 func (a *Approvals) advanceDeletes(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	left := a.leaving(plan)
 	removing := slices.ContainsFunc(left, func(state scaler.VMState) bool { return state.Phase == scaler.PhaseRemoving })
 	switch {
 	case len(left) == 0:
-		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, fmt.Sprintf("%d VMs were deleted", len(plan.Spec.VMs)-creates(plan)))
+		return a.end(ctx, plan, v1alpha1.ScalePlanApplied, vmsWere(len(plan.Spec.VMs)-creates(plan))+" deleted")
 	case !removing && plan.Status.DecidedAt != nil && a.config.Clock.Since(plan.Status.DecidedAt.Time) > drainWithin:
-		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("%d VMs were not deleted within %s: "+
-			"see the events of their Nodes; removals that are still needed are proposed again", len(left), drainWithin))
+		return a.end(ctx, plan, v1alpha1.ScalePlanFailed, fmt.Sprintf("%s not deleted within %s: "+
+			"see the events of their Nodes; removals that are still needed are proposed again", vmsWere(len(left)), drainWithin))
 	}
 	return nil
 }

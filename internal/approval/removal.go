@@ -40,7 +40,7 @@ func (m *method) draft(command *disruption.Command, reasons []string) (*draft, e
 	}
 	for _, candidate := range command.Candidates {
 		if keyOf(candidate) == "" {
-			return nil, fmt.Errorf("NodeClaim of Node %s has no annotation %s, so its VM is unknown: restore the annotation", candidate.Name(), v1alpha1.AnnotationKey)
+			return nil, fmt.Errorf("the NodeClaim of Node %s has no annotation %s, so its VM is unknown: set the annotation to the key in the VM's fleet file", candidate.Name(), v1alpha1.AnnotationKey)
 		}
 		labels := candidate.Labels()
 		d.pools = append(d.pools, candidate.NodePool.Name)
@@ -83,7 +83,7 @@ func (a *Approvals) planRemoval(ctx context.Context, d *draft, command *disrupti
 		names[i] = nameOf(candidate)
 		pods, err := candidate.Pods(ctx, a.config.Client)
 		if err != nil {
-			return fmt.Errorf("reading the pods of node %s: %w", candidate.Name(), err)
+			return fmt.Errorf("reading the pods of Node %s: %w", candidate.Name(), err)
 		}
 		var moving []string
 		for _, pod := range pods {

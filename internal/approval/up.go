@@ -221,6 +221,9 @@ func (a *Approvals) draft(ctx context.Context, g *group) error {
 		direction: v1alpha1.ScaleUp, pools: []string{g.pool}, requestedBy: RequestedByProvisioning,
 		why: fmt.Sprintf("%d pods need new nodes", pods),
 	}
+	if pods == 1 {
+		d.why = "1 pod needs a new node"
+	}
 	if g.mode == ModeManual {
 		d.reasons = append(d.reasons, fmt.Sprintf("scale-up of NodePool %s is manual", g.pool))
 	}

@@ -174,7 +174,7 @@ func TestApprovalAfterTwoHours(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanApproved)
 	again.vms[0].Phase = scaler.PhaseMade
 	again.settle()
-	if plan = b.plan(v1alpha1.ScalePlanApplied); plan.Status.Result != "1 VMs were created" {
+	if plan = b.plan(v1alpha1.ScalePlanApplied); plan.Status.Result != "1 VM was created" {
 		t.Errorf("the result is %q", plan.Status.Result)
 	}
 	// Another VM of the same kind is a new change.

@@ -57,7 +57,7 @@ func (a *Approvals) wait(g *group, d *draft) {
 	switch {
 	case d.verdict.Decision == guard.Deny:
 		w.Reason = v1alpha1.ReasonPlanDenied
-		w.Message = fmt.Sprintf("the policy denies plan %s: to list the rules, run numaform plans %s", name, name)
+		w.Message = fmt.Sprintf("the guard denies plan %s: to list the rules, run numaform plans %s", name, name)
 	case rejected >= 0:
 		plan := &g.plans[rejected]
 		w.ScalePlan, w.Reason = plan.Name, v1alpha1.ReasonPlanRejected

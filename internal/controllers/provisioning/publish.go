@@ -198,7 +198,7 @@ func (c *Controller) publishWait(pod *corev1.Pod, wait *scheduling.Wait) {
 		message = fmt.Sprintf("plan %s was rejected: to see why, run numaform plans %s; the same plan is not proposed again before a day has passed",
 			wait.ScalePlan, wait.ScalePlan)
 	case v1alpha1.ReasonPlanDenied:
-		message = fmt.Sprintf("the policy denies plan %s: to list the rules, run numaform plans %s", wait.ScalePlan, wait.ScalePlan)
+		message = fmt.Sprintf("the guard denies plan %s: to list the rules, run numaform plans %s", wait.ScalePlan, wait.ScalePlan)
 	case v1alpha1.ReasonStateBackendUnreachable:
 		message = fmt.Sprintf("waits: numaform's state backend has been unreachable since %s: the NodePool has the fix; numaform retries", since)
 	}
