@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -89,15 +90,18 @@ func Run(ctx context.Context, process Process) int {
 		return ExitUsage
 	}
 	if ctx.Err() != nil {
-		hint := "run the same command again: it finishes the started change and creates nothing twice"
-		if command.Name() == "undo" { // without an argument, it would revert the interrupted revert
-			hint = "to finish a started change, run numaform apply"
-		} else if command.Name() == "conformance" {
-			hint = "the VMs, tokens and volumes of this run were removed, except any that the next line names"
-		} else if command.Flags().Lookup("auto-approve") == nil {
-			hint = "this command changes nothing"
+		hint := ""
+		switch name := command.Name(); {
+		case name == "undo": // without an argument, it would revert the interrupted revert
+			hint = ": to finish a started change, run numaform apply"
+		case name == "conformance":
+			hint = ": the VMs, tokens and volumes of this run were removed, except any that the next line names"
+		case command.Flags().Lookup("auto-approve") != nil:
+			hint = ": run the same command again: it finishes the started change and creates nothing twice"
+		case slices.Contains([]string{"explain", "history", "hosts", "plan", "plans", "status", "vms"}, name):
+			hint = ": this command changes nothing"
 		}
-		fmt.Fprintf(process.Stderr, "numaform: interrupted: %s\n", hint)
+		fmt.Fprintf(process.Stderr, "numaform: interrupted%s\n", hint)
 	}
 	fmt.Fprintf(process.Stderr, "numaform: %s\n", term.Printable(err.Error()))
 	return ExitFailed

@@ -165,7 +165,7 @@ func TestEvacuate(t *testing.T) {
 		Args:   []string{"evacuate", "lab/pve-1", "--wait", "--poll", "20ms", "--kubeconfig", controlPlane(t).Kubeconfig},
 		Stdout: io.Discard, Stderr: talk,
 	})
-	if code != 1 || !strings.Contains(talk.String(), "the evacuation continues in the background") {
+	if code != 1 || !strings.Contains(talk.String(), "the evacuation continues in the background") || strings.Contains(talk.String(), "changes nothing") {
 		t.Errorf("exit code %d, it says %s", code, talk)
 	}
 	if err := c.Delete(t.Context(), first); err != nil {
