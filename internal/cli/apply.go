@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -211,7 +212,7 @@ func change(ctx context.Context, process Process, o *options, decide decider) er
 			fmt.Fprintf(process.Stdout, "\n%s\n", proposed)
 			return nil
 		case errors.As(err, &outside):
-			fmt.Fprintf(process.Stderr, "numaform: %s: importing it first\n", outside)
+			fmt.Fprintf(process.Stderr, "numaform: importing %s into the state before the removal\n", strings.Join(outside.Names, ", "))
 			// A change without requests imports existing VMs into the state.
 			imports, err := p.session.scaler.Propose(ctx, p.session.snapshot, nil, nil)
 			if err != nil {

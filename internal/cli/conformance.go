@@ -131,13 +131,17 @@ func (o *conformanceOptions) target(config *operator.Config) error {
 	o.run.Lower, errLower = strconv.Atoi(lower)
 	o.run.Upper, errUpper = strconv.Atoi(upper)
 	if errLower != nil || errUpper != nil || o.run.Lower < 100 {
-		return usageError{fmt.Errorf("--vmids %q: must be a range such as 9000-9019", o.vmids)}
+		return usageError{fmt.Errorf("--vmids %q: must be a range of VMIDs from 100, such as 9000-9019", o.vmids)}
 	}
 	at := slices.IndexFunc(config.Clusters, func(c operator.Cluster) bool {
 		return c.Region == topology.RegionName(o.region) || o.region == "" && len(config.Clusters) == 1
 	})
 	if at < 0 {
-		return usageError{fmt.Errorf("--region %q: must be a region of %s", o.region, o.config)}
+		var regions []string
+		for i := range config.Clusters {
+			regions = append(regions, string(config.Clusters[i].Region))
+		}
+		return usageError{fmt.Errorf("--region %q: must be a region of %s (%s)", o.region, o.config, strings.Join(regions, ", "))}
 	}
 	if err := config.ReadSecrets(); err != nil {
 		return err

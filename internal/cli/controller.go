@@ -95,7 +95,7 @@ func (o *controllerOptions) check() error {
 	var mistakes []error
 	s := &o.settings
 	if s.BatchIdle <= 0 || s.BatchMax < s.BatchIdle {
-		mistakes = append(mistakes, errors.New("--batch-max-duration must be at least --batch-idle-duration, and both must be positive"))
+		mistakes = append(mistakes, fmt.Errorf("--batch-max-duration %s: must be at least --batch-idle-duration %s, and both must be positive", s.BatchMax, s.BatchIdle))
 	}
 	if s.DriftEvery < 0 || s.DriftEvery > 0 && s.DriftEvery < leastEvery {
 		mistakes = append(mistakes, fmt.Errorf("--drift-every %s: must be at least %s, or 0 to disable it", s.DriftEvery, leastEvery))

@@ -60,6 +60,9 @@ func (o *doctorOptions) runSmokeTest(ctx context.Context, process Process, class
 	if i < 0 {
 		finding.Status = doctor.Fail
 		finding.What = "the ProxmoxNodeClass does not exist"
+		if o.class == "" {
+			finding.What = "no ProxmoxNodeClass exists"
+		}
 		finding.Fix = "correct --smoke-class, -f or --kubeconfig"
 		return finding
 	}
@@ -112,9 +115,9 @@ func (o *doctorOptions) createAndRemove(ctx context.Context, process Process, cl
 		case err != nil:
 			return nil, err
 		case len(p.decision.Refused) > 0:
-			return nil, fmt.Errorf("creating the smoke test's VM: no host has room: %s", p.decision.Refused[0].Reason)
+			return nil, fmt.Errorf("creating the smoke test's VM: %s", p.decision.Refused[0].Reason)
 		case p.change.Unfinished(): // the change is applied without confirmation
-			return nil, errors.New("creating the smoke test's VM: the fleet has unfinished changes, which would be applied without confirmation; nothing was changed: " +
+			return nil, errors.New("creating the smoke test's VM: the fleet has unfinished changes, which would be applied without confirmation; no VM was created: " +
 				"review them with numaform plan, finish them with numaform apply, and run the smoke test again")
 		}
 		return p, nil
@@ -161,7 +164,7 @@ func (o *options) removeSmoke(ctx context.Context, process Process, vms []fleet.
 	for i := range vms {
 		host := s.snapshot.Host(vms[i].Host)
 		if host != nil && slices.ContainsFunc(host.Guests, func(g topology.Guest) bool { return g.Key == string(vms[i].Key) }) {
-			return fmt.Errorf("removing the smoke test's VM: %s still exists: check the task log of host %s", vms[i].Name, vms[i].Host)
+			return fmt.Errorf("removing the smoke test's VM: VM %s still exists: check the task log of host %s", vms[i].Name, vms[i].Host)
 		}
 	}
 	return nil

@@ -55,7 +55,7 @@ func newHistory(process Process) *cobra.Command {
 				}
 			}
 			if unverified > 0 {
-				fmt.Fprintf(process.Stderr, "numaform: %d of these changes are unverified: their records do not match the key in %s, "+
+				fmt.Fprintf(process.Stderr, "numaform: unverified changes: %d: their records do not match the key in %s, "+
 					"so numaform does not rely on them\n", unverified, opened.KeyPlace())
 			}
 			if output != "text" {

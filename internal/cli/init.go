@@ -83,7 +83,7 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 		return err
 	}
 	if _, err := os.Stat(filepath.Dir(o.config)); err != nil {
-		return fmt.Errorf("writing %s: %w: use another file with --config", o.config, err)
+		return fmt.Errorf("writing %s: %w: create the directory, or use another file with --config", o.config, err)
 	}
 	// An existing numaform.yaml ends init, so write it last: a failed init can be repeated.
 	written, kept, err := o.writeFiles()
@@ -117,14 +117,14 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 		steps = append(steps, proxmox.CopyCA(o.url, o.caFile))
 	}
 	if o.pool != "" {
-		steps = append(steps, fmt.Sprintf("add the templates to the pool with pveum pool modify %s --vms VMID,VMID, and set spec.pool of your own ProxmoxNodeClasses", o.pool))
+		steps = append(steps, fmt.Sprintf("add the templates to the pool with pveum pool modify %s --vms VMID,VMID, and set spec.pool of your own ProxmoxNodeClasses to %s", o.pool, o.pool))
 	}
 	w = &printer{Terminal: process.terminal(process.Stderr), w: process.Stderr}
 	dir := filepath.Join(filepath.Dir(o.config), manifestsDir)
 	steps = append(steps, "run numaform doctor -f "+dir, "run numaform plan -f "+dir)
 	w.printf("\nWrote %s.\n", strings.Join(append([]string{o.config}, written...), ", "))
 	if len(kept) > 0 {
-		w.printf("Kept %s: compare with your answers before you use them.\n", strings.Join(kept, ", "))
+		w.printf("Existing files were not changed: %s: compare them with your answers before you use them.\n", strings.Join(kept, ", "))
 	}
 	w.printf("Next steps:\n")
 	for i, step := range steps {

@@ -32,7 +32,7 @@ func (o *initOptions) discover(ctx context.Context, process Process, flags *pfla
 	}
 	id, secret, found := strings.Cut(strings.TrimSpace(string(text)), "=")
 	if !found {
-		return usageError{fmt.Errorf("--discover-token-file %s: must contain user@realm!name=secret in one line", o.discoverFile)}
+		return usageError{fmt.Errorf("--discover-token-file %s: must contain user@realm!name=secret on one line", o.discoverFile)}
 	}
 	o.url = apiURL(o.url)
 	config := proxmox.Config{Region: "init", URL: o.url, Insecure: o.insecure, TokenID: id, TokenSecret: secret}
@@ -138,7 +138,7 @@ func (d *discovery) check(o *initOptions) error {
 		return nil
 	}
 	if len(d.templates) > 0 && !slices.Contains(d.templates, o.template) {
-		return fmt.Errorf("--template %q: no host has this template: available are %s", o.template, named(d.templates))
+		return fmt.Errorf("--template %q: no host has this template; available: %s", o.template, named(d.templates))
 	}
 	for _, given := range []struct {
 		flag, content string
@@ -149,7 +149,7 @@ func (d *discovery) check(o *initOptions) error {
 	} {
 		for _, name := range given.names {
 			if !slices.Contains(given.exist, name) {
-				return fmt.Errorf("--%s %q: no host has a storage with this name for %s: available are %s", given.flag, name, given.content, named(given.exist))
+				return fmt.Errorf("--%s %q: no host has a storage with this name for %s; available: %s", given.flag, name, given.content, named(given.exist))
 			}
 		}
 	}
