@@ -7,7 +7,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"regexp"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -97,12 +99,26 @@ func ParseSettings(data []byte) (Settings, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&settings); err != nil && !errors.Is(err, io.EOF) {
-		return Settings{}, fmt.Errorf("%w: valid keys are clusters, max_pinned_percent, reserved_cpus, emulator, isolation, governor, irqs and metrics_dir", err)
+		return Settings{}, explain(err)
 	}
 	if err := decoder.Decode(&yaml.Node{}); !errors.Is(err, io.EOF) {
 		return Settings{}, errors.New("the file has a second document: remove it")
 	}
 	return settings, settings.check()
+}
+
+// unknownKey matches the YAML decoder's message about an unknown key.
+var unknownKey = regexp.MustCompile(`field (\S+) not found in type \S+`)
+
+// explain replaces the Go types in an error of the YAML decoder with the valid keys.
+func explain(err error) error {
+	text := strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:\n  ")
+	text = strings.ReplaceAll(text, "\n  ", "; ")
+	if unknown := unknownKey.ReplaceAllString(text, "unknown key $1"); unknown != text {
+		return fmt.Errorf("%s: valid keys are clusters, max_pinned_percent, reserved_cpus, emulator, isolation, "+
+			"governor (with pinned and free), irqs and metrics_dir", unknown)
+	}
+	return errors.New(text)
 }
 
 func (s *Settings) check() error {
