@@ -110,7 +110,8 @@ func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *
 		return err
 	}
 	if len(d.vms) > maxVMs {
-		return fmt.Errorf("proposing a change of %d VMs: a ScalePlan can have at most %d: lower the limits of the NodePools, or set their mode to auto until the change is done", len(d.vms), maxVMs)
+		return fmt.Errorf("proposing a change of %d VMs for NodePool %s: a ScalePlan can contain at most %d VMs: "+
+			"lower the NodePool's limits, or set its mode to auto until the change is done", len(d.vms), strings.Join(d.pools, ", "), maxVMs)
 	}
 
 	plan := a.object(d)
