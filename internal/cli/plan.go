@@ -235,7 +235,7 @@ func (e *UnjoinedError) reason() string {
 		does = "runs join commands"
 	}
 	return fmt.Sprintf("vm %s: ProxmoxNodeClass %s has metadata of type %s, and only numaform controller %s: "+
-		"use the controller for these nodes, or set metadata: {type: none} and use a template that contains everything for joining",
+		"use the controller for these nodes, or set metadata: {type: none} in the class and use a template that contains everything a node needs to join",
 		e.VM, e.Class, e.Metadata, does)
 }
 

@@ -32,7 +32,7 @@ func newPlans(process Process) []*cobra.Command {
 		Args:  arguments(0, 1),
 		RunE: func(command *cobra.Command, args []string) error {
 			if len(args) > 0 && watched.watch {
-				return usageError{errors.New("--watch lists plans: remove it to show one plan")}
+				return usageError{fmt.Errorf("--watch works only with the list of plans: remove it to show plan %s", args[0])}
 			}
 			c, _, err := shown.open()
 			if err != nil {
@@ -191,7 +191,7 @@ func (w *printer) diff(text string, verbose bool) {
 		}
 	}
 	if hidden > 0 {
-		w.printf("%s of the engine hidden: --verbose shows them\n", counted(hidden, "line"))
+		w.printf("Not shown without --verbose: %s of the engine's plans\n", counted(hidden, "line"))
 	}
 }
 
@@ -290,13 +290,13 @@ func (d *decision) decide(ctx context.Context, process Process, name string, cha
 	}
 	switch phase := phaseOf(plan); {
 	case phase != v1alpha1.ScalePlanPending:
-		return fmt.Errorf("plan %s is %s: %s: to list the plans, run numaform plans", name, phase, cmp.Or(plan.Status.Result, "its change is in progress"))
+		return fmt.Errorf("plan %s is %s: %s; to list the plans, run numaform plans", name, phase, cmp.Or(plan.Status.Result, "its change is in progress"))
 	case plan.Spec.Approve != "":
 		return fmt.Errorf("plan %s was already approved by %s", name, plan.Spec.ApprovedBy)
 	case plan.Spec.Reject != "":
 		return fmt.Errorf("plan %s was already rejected by %s", name, plan.Spec.RejectedBy)
 	case plan.Spec.Verdict.Decision == v1alpha1.VerdictDeny:
-		return fmt.Errorf("plan %s is denied by the guard and cannot be approved: for the reasons, run numaform plans %s", name, name)
+		return fmt.Errorf("the guard denies plan %s, so it can be neither approved nor rejected: for the reasons, run numaform plans %s", name, name)
 	}
 	who, err := whoami(ctx, k)
 	if err != nil {
@@ -321,7 +321,7 @@ func (d *decision) approve(ctx context.Context, process Process, plan *v1alpha1.
 	}
 	if d.hash == "" {
 		if !atTerminal(process) {
-			return "", usageError{errors.New("approve: stdin is not a terminal: add --hash, as printed by numaform plans NAME")}
+			return "", usageError{fmt.Errorf("approve: stdin is not a terminal: add --hash with the hash that numaform plans %s prints", plan.Name)}
 		}
 		w := newPrinter(process)
 		if w.scalePlan(plan, d.verbose); w.err != nil {
@@ -332,10 +332,10 @@ func (d *decision) approve(ctx context.Context, process Process, plan *v1alpha1.
 			return "", err
 		}
 		if !yes {
-			return "", errors.New("not approved: the plan is still pending")
+			return "", fmt.Errorf("plan %s was not approved and is still pending", plan.Name)
 		}
 	} else if d.hash != plan.Spec.PlanHash {
-		return "", fmt.Errorf("--hash %s: the hash of plan %s is %s; nothing was approved: review the diff with numaform plans %s, then pass all 64 characters",
+		return "", fmt.Errorf("--hash %s: the hash of plan %s is %s; nothing was approved: review the diff with numaform plans %s, then pass all 64 characters of its hash",
 			d.hash, plan.Name, plan.Spec.PlanHash, plan.Name)
 	}
 	plan.Spec.Approve = plan.Spec.PlanHash

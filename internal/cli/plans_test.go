@@ -124,7 +124,7 @@ func TestPlans(t *testing.T) {
 	golden(t, "plan-delete.txt", says(t, 0, "", "plans", "workers-down-3"))
 	says(t, 2, "must be text, wide, json or yaml", "plans", "-o", "toml")
 	says(t, 0, "APPROVED BY", "plans", "-o", "wide")
-	says(t, 2, "--watch lists plans", "plans", "workers-up-1", "--watch")
+	says(t, 2, "remove it to show plan workers-up-1", "plans", "workers-up-1", "--watch")
 	says(t, 1, "to list the plans, run numaform plans", "plans", "missing")
 }
 
@@ -158,7 +158,7 @@ func TestApproveTooLate(t *testing.T) {
 		plan.Status.Phase, plan.Status.Result = v1alpha1.ScalePlanSuperseded, "something else is needed now"
 	})
 	says(t, 1, "expired at 2020-01-02T03:04:05Z", "approve", "old", "--hash", hash)
-	says(t, 1, "is denied by the guard", "approve", "denied", "--hash", hash)
+	says(t, 1, "the guard denies plan denied", "approve", "denied", "--hash", hash)
 	says(t, 1, "plan gone is Superseded: something else is needed now", "approve", "gone", "--hash", hash)
 }
 

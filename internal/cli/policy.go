@@ -233,7 +233,7 @@ func findCases(paths []string) ([]string, error) {
 		}
 	}
 	if len(cases) == 0 {
-		return nil, fmt.Errorf("finding cases: no .yaml file in %s: pass case files, or a directory that contains them", strings.Join(paths, ", "))
+		return nil, fmt.Errorf("finding cases: no .yaml or .yml file in %s: pass case files, or a directory that contains them", strings.Join(paths, ", "))
 	}
 	return cases, nil
 }
@@ -241,7 +241,7 @@ func findCases(paths []string) ([]string, error) {
 func readCase(name string) (*policyCase, error) {
 	text, err := readBounded(name, maxPolicyFile)
 	if err != nil {
-		return nil, fmt.Errorf("reading case: %w: pass case files, or a directory that contains them", err)
+		return nil, fmt.Errorf("reading case: %w", err)
 	}
 	c := &policyCase{Limits: guard.DefaultLimits()}
 	if err := yaml.UnmarshalStrict(text, c); err != nil {
@@ -253,7 +253,7 @@ func readCase(name string) (*policyCase, error) {
 	}
 	switch {
 	case c.Plan == "":
-		return nil, fmt.Errorf("reading case %s: plan is missing: set it to a file with the output of `show -json` for a saved plan", name)
+		return nil, fmt.Errorf("reading case %s: plan is missing: set it to the path of a file with the output of `show -json` for a saved plan", name)
 	case c.Host == (topology.HostID{}):
 		return nil, fmt.Errorf("reading case %s: host is missing: set it to REGION/HOST", name)
 	case c.Expect.Decision == nil:

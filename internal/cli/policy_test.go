@@ -94,7 +94,7 @@ func TestPolicyTestRefuses(t *testing.T) {
 	}{
 		"nothing":            {nil, cli.ExitUsage, "missing argument: run numaform policy test"},
 		"an unknown flag":    {[]string{"--rules", "x", examples}, cli.ExitUsage, "unknown flag"},
-		"no cases":           {[]string{t.TempDir()}, cli.ExitFailed, "no .yaml file in"},
+		"no cases":           {[]string{t.TempDir()}, cli.ExitFailed, "no .yaml or .yml file in"},
 		"what is not there":  {[]string{filepath.Join(dir, "nope")}, cli.ExitFailed, "nope: no such file or directory: pass case files, or a directory that contains them"},
 		"no such policy":     {[]string{"--policy", filepath.Join(dir, "nope.yaml"), examples}, cli.ExitFailed, "reading policy"},
 		"the same twice":     {[]string{"--policy", "default", "--policy", "default", examples}, cli.ExitFailed, "is in both"},

@@ -257,7 +257,7 @@ func (w *printer) totals(r *report) {
 		for _, pool := range slices.Sorted(maps.Keys(pools)) {
 			names = append(names, fmt.Sprintf("%s %d", pool, pools[pool]))
 		}
-		rows = append(rows, []string{"New", fmt.Sprintf("%d vCPUs, %s; NodePools: %s", cpus, gib(memory), strings.Join(names, ", "))})
+		rows = append(rows, []string{"New", fmt.Sprintf("%s, %s; NodePools: %s", counted(cpus, "vCPU"), gib(memory), strings.Join(names, ", "))})
 	}
 	if verdicts := w.verdicts(r.Hosts); verdicts != "" {
 		rows = append(rows, []string{"Guard", verdicts})
@@ -321,7 +321,7 @@ func (w *printer) woken(woken []wokenReport) {
 		return
 	}
 	w.heading("Standby VMs to wake")
-	w.printf("  wake %s: the controller starts them, numaform apply does not\n", counted(len(woken), "standby VM"))
+	w.printf("  wake %s: only the controller does so, not numaform apply\n", counted(len(woken), "standby VM"))
 	rows := [][]string{{"HOST", "VM", "POOL", "PODS"}}
 	for _, vm := range woken {
 		rows = append(rows, []string{vm.Host.String(), vm.Name, vm.Pool, fmt.Sprint(vm.Pods)})

@@ -208,7 +208,7 @@ func readStatus(ctx context.Context, process Process, o *options) (*statusReport
 	r := newStatusReport(config.ClusterID, current, snapshot, entries)
 	r.unread = len(unread)
 	for _, region := range unread {
-		r.Problems = append(r.Problems, fmt.Sprintf("region %s is not read, so its hosts are missing here: %v", region.Region, region.Err))
+		r.Problems = append(r.Problems, fmt.Sprintf("region %s was not read, so its hosts are not listed: %v", region.Region, region.Err))
 	}
 	if locked, ok := opened.Unwrap().(lockHolder); ok {
 		holder, err := locked.Holder(ctx)

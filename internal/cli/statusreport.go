@@ -160,7 +160,7 @@ func compare(vm *fleet.VM, clusterID string, snapshot *topology.Snapshot) (state
 				drift = append(drift, fmt.Sprintf("%d vCPUs instead of %d", guest.VCPUs, vm.VCPUs))
 			}
 			if guest.MemoryMiB != vm.MemoryMiB {
-				drift = append(drift, fmt.Sprintf("%d MiB of memory instead of %d", guest.MemoryMiB, vm.MemoryMiB))
+				drift = append(drift, fmt.Sprintf("%d MiB of memory instead of %d MiB", guest.MemoryMiB, vm.MemoryMiB))
 			}
 			if guest.Running && !guest.Pins.IsEmpty() && !guest.Pins.Equal(vm.CPUs) {
 				drift = append(drift, fmt.Sprintf("pinned to CPUs %s instead of %s", guest.Pins, cmp.Or(vm.CPUs.String(), "none")))

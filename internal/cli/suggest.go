@@ -23,7 +23,7 @@ func withSuggestion(command *cobra.Command, args []string, err error) error {
 		return unknownCommand(command, args[depth])
 	}
 	if valueless := (*pflag.ValueRequiredError)(nil); errors.As(err, &valueless) {
-		return fmt.Errorf("%w: add its value after it", err)
+		return fmt.Errorf("%w: add the value after the flag", err)
 	}
 	if invalid := (*pflag.InvalidValueError)(nil); errors.As(err, &invalid) && invalid.GetFlag().Value.Type() == "duration" {
 		return fmt.Errorf("%w: use a duration such as 90s, 10m or 24h", err)

@@ -213,7 +213,7 @@ func (b *bundle) inCluster(ctx context.Context) {
 		return
 	}
 	if len(pods.Items) == 0 {
-		b.problem("logs", fmt.Errorf("namespace %s has no pod with the label app.kubernetes.io/name=numaform: set --namespace", b.options.namespace))
+		b.problem("logs", fmt.Errorf("namespace %s has no pod with the label app.kubernetes.io/name=numaform: set --namespace to the namespace of numaform's controller", b.options.namespace))
 	}
 	for i := range pods.Items {
 		b.podLogs(ctx, core, &pods.Items[i])
@@ -348,7 +348,7 @@ type stateInstance struct {
 // stateSummaries summarizes the local states. Only the fields of stateSummary are read.
 func (b *bundle) stateSummaries(config *operator.Config) ([]byte, error) {
 	if config.Fleet.Backend.Type != "local" {
-		return nil, fmt.Errorf("states in the backend %s are not collected", config.Fleet.Backend.Type)
+		return nil, fmt.Errorf("only states in a local backend can be collected, and fleet.backend.type is %s", config.Fleet.Backend.Type)
 	}
 	pattern, err := config.StatePath("states", "*", "*", "terraform.tfstate")
 	if err != nil {
