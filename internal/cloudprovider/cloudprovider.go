@@ -147,7 +147,7 @@ func (c *CloudProvider) GetInstanceTypes(ctx context.Context, pool *karpv1.NodeP
 	if err != nil {
 		return nil, fmt.Errorf("finding instance types of NodePool %q: %w", pool.Name, err)
 	}
-	versions, err := c.versions(ctx, pool.Name)
+	versions, err := c.versions(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("finding instance types of NodePool %q: %w", pool.Name, err)
 	}
@@ -166,14 +166,14 @@ type typesKey struct {
 
 // versions returns the versions of all objects that determine the instance types of a
 // NodePool.
-func (c *CloudProvider) versions(ctx context.Context, pool string) (string, error) {
+func (c *CloudProvider) versions(ctx context.Context) (string, error) {
 	var versions []string
 	for _, list := range []client.ObjectList{&karpv1.NodePoolList{}, &v1alpha1.ProxmoxNodeClassList{}, &karpv1alpha1.NodeOverlayList{}} {
 		if _, overlays := list.(*karpv1alpha1.NodeOverlayList); overlays && !c.config.Overlays {
 			continue
 		}
 		if err := c.config.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-			return "", fmt.Errorf("listing the objects of NodePool %q: %w", pool, err)
+			return "", fmt.Errorf("listing NodePools, ProxmoxNodeClasses and NodeOverlays: %w", err)
 		}
 		err := apimeta.EachListItem(list, func(o runtime.Object) error {
 			object, err := apimeta.Accessor(o)
@@ -183,7 +183,7 @@ func (c *CloudProvider) versions(ctx context.Context, pool string) (string, erro
 			return err
 		})
 		if err != nil {
-			return "", fmt.Errorf("listing the objects of NodePool %q: %w", pool, err)
+			return "", fmt.Errorf("listing NodePools, ProxmoxNodeClasses and NodeOverlays: %w", err)
 		}
 	}
 	slices.Sort(versions) // a cache lists objects in random order
@@ -275,7 +275,7 @@ const ReasonClassUnknown = "NodeClassReadinessUnknown"
 type unusableError struct{ nodeClaim, vm, reason string }
 
 func (e *unusableError) Error() string {
-	return fmt.Sprintf("NodeClaim %q: VM %s %s: its pods will get another VM", e.nodeClaim, e.vm, e.reason)
+	return fmt.Sprintf("NodeClaim %q: VM %s %s: Karpenter deletes the NodeClaim, and its pods are scheduled again", e.nodeClaim, e.vm, e.reason)
 }
 
 // classUnknownError reports that it is unknown whether a class is ready.

@@ -177,7 +177,7 @@ func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, v
 		// another node until this one has joined.
 		extra, err := c.config.Cluster.Extra(ctx, vm.Pool, created.Labels)
 		if err != nil {
-			return nil, fmt.Errorf("finding the resources from NodeOverlays for %s: %w", created.Name, err)
+			return nil, fmt.Errorf("finding the resources that NodeOverlays add to node %s: %w", created.Name, err)
 		}
 		maps.Copy(created.Status.Capacity, extra)
 		maps.Copy(created.Status.Allocatable, extra)

@@ -37,7 +37,7 @@ const (
 func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) (reason karpenter.DriftReason, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("comparing nodeclaim %s: %w", claim.Name, translate(err))
+			err = fmt.Errorf("checking NodeClaim %s for drift: %w", claim.Name, translate(err))
 		}
 	}()
 	class, err := c.class(ctx, claim)

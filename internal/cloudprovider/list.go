@@ -195,7 +195,7 @@ func (v *guestView) doubt(at guestID) string {
 	switch {
 	case !known:
 		return fmt.Sprintf("region %s was not read: run numaform status for the reason; "+
-			"if the region is not under clusters in numaform.yaml, add it, or delete its remaining guests manually", at.region)
+			"if the region is not under clusters in numaform.yaml, add it until its last NodeClaim is deleted", at.region)
 	case !quorate:
 		return fmt.Sprintf("region %s has lost its quorum: start its offline hosts", at.region)
 	case v.unread[at]:
