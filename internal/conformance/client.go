@@ -146,7 +146,7 @@ func (r *run) await(ctx context.Context, upid string, as http.Header) (string, e
 		status, _ := got.data.(map[string]any)
 		switch {
 		case got.status != http.StatusOK:
-			return "", fmt.Errorf("reading the task from the UPID's host: %d %s %v", got.status, got.reason, got.errors)
+			return "", fmt.Errorf("reading the task's status from host %s: %d %s", host, got.status, got.reason)
 		case textOf(status["status"]) == "stopped":
 			return textOf(status["exitstatus"]), nil
 		}

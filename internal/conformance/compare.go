@@ -14,7 +14,7 @@ import (
 func (w *Want) differences(got *answer) []string {
 	var found []string
 	differ := func(what, got, want string) {
-		found = append(found, fmt.Sprintf("%s: got %s, want %s", what, shown(got), shown(want)))
+		found = append(found, fmt.Sprintf("%s: expected %s, got %s", what, shown(want), shown(got)))
 	}
 	if status := w.Status; got.status != max(status, 200) && (status != 0 || got.status >= 400) {
 		differ("status", fmt.Sprint(got.status, " ", got.reason), strings.TrimSpace(fmt.Sprint(max(status, 200), " ", w.Text)))
@@ -56,14 +56,14 @@ func (w *Want) objects(data any) []string {
 		all := len(list)
 		list = slices.DeleteFunc(slices.Clone(list), func(element any) bool { return !has(element, w.Item) })
 		if len(list) == 0 {
-			return []string{fmt.Sprintf("list: got %d elements, none with %v", all, w.Item)}
+			return []string{fmt.Sprintf("list: expected an element with %v, got none in %d elements", w.Item, all)}
 		}
 	}
 	var found []string
 	if w.NoItem != nil {
 		for _, element := range list {
 			if has(element, w.NoItem) {
-				found = append(found, fmt.Sprintf("list: got an element with %v", w.NoItem))
+				found = append(found, fmt.Sprintf("list: expected no element with %v, got one", w.NoItem))
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func (w *Want) objects(data any) []string {
 	for _, element := range list {
 		object, ok := element.(map[string]any)
 		if !ok {
-			return append(found, "got "+shown(textOf(element))+", want an object")
+			return append(found, "expected an object, got "+shown(textOf(element)))
 		}
 		found = append(found, w.members(object)...)
 	}
@@ -89,23 +89,23 @@ func (w *Want) members(object map[string]any) []string {
 		value, ok := object[key]
 		switch {
 		case !ok && !optional:
-			found = append(found, "member "+key+": is missing")
+			found = append(found, "member "+key+" is missing")
 		case ok && !slices.Contains(strings.Split(w.Shape[written], "|"), kindOf(value)) &&
 			(kindOf(value) != "integer" || !strings.Contains(w.Shape[written], "number")):
-			found = append(found, fmt.Sprintf("member %s: got %s, want %s", key, kindOf(value), w.Shape[written]))
+			found = append(found, fmt.Sprintf("member %s: expected type %s, got %s", key, w.Shape[written], kindOf(value)))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(w.Has)) {
 		value, ok := object[key]
 		if !ok {
-			found = append(found, "member "+key+": is missing")
+			found = append(found, "member "+key+" is missing")
 		} else if text := textOf(value); !matches(w.Has[key], text) {
-			found = append(found, fmt.Sprintf("member %s: got %s, want %s", key, shown(text), shown(w.Has[key])))
+			found = append(found, fmt.Sprintf("member %s: expected %s, got %s", key, shown(w.Has[key]), shown(text)))
 		}
 	}
 	for _, key := range w.Lacks {
 		if value, ok := object[key]; ok {
-			found = append(found, fmt.Sprintf("member %s: got %s, want none", key, shown(textOf(value))))
+			found = append(found, fmt.Sprintf("member %s must be absent, got %s", key, shown(textOf(value))))
 		}
 	}
 	return found

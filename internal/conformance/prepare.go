@@ -111,7 +111,7 @@ func (r *run) readHosts(ctx context.Context) error {
 	}
 	r.have["hosts"] = len(r.hosts) > 1
 	if r.cfg.Host != "" && !slices.Contains(r.hosts, r.cfg.Host) {
-		return &BoundsError{fmt.Sprintf("host %s is not online in this cluster: must be one of %s", r.cfg.Host, strings.Join(r.hosts, ", "))}
+		return &BoundsError{fmt.Sprintf("host %s is not online in this cluster: choose one of %s", r.cfg.Host, strings.Join(r.hosts, ", "))}
 	}
 
 	guests, err := r.read(ctx, "GET /cluster/resources", map[string]string{"type": "vm"})
@@ -120,10 +120,10 @@ func (r *run) readHosts(ctx context.Context) error {
 	}
 	i := slices.IndexFunc(guests, func(guest map[string]any) bool { return textOf(guest["vmid"]) == strconv.Itoa(r.cfg.Template) })
 	if i < 0 {
-		return &BoundsError{fmt.Sprintf("template %d does not exist, or the credential cannot see it: set --template", r.cfg.Template)}
+		return &BoundsError{fmt.Sprintf("template %d does not exist, or the credential cannot see it: set --template to the VMID of a template, or grant the credential VM.Audit on it", r.cfg.Template)}
 	}
 	if textOf(guests[i]["template"]) != "1" {
-		return &BoundsError{fmt.Sprintf("VM %d is not a template: set --template", r.cfg.Template)}
+		return &BoundsError{fmt.Sprintf("VM %d is not a template: set --template to the VMID of a template", r.cfg.Template)}
 	}
 	host := textOf(guests[i]["node"])
 	if r.cfg.Host != "" && r.cfg.Host != host {
@@ -162,7 +162,7 @@ func (r *run) readStorages(ctx context.Context) error {
 	}
 	if r.values["storage"] == "" {
 		if r.cfg.Storage != "" {
-			return &BoundsError{fmt.Sprintf("host %s has no storage %s for disk images: set --storage", r.values["host"], r.cfg.Storage)}
+			return &BoundsError{fmt.Sprintf("host %s has no storage %s for disk images: set --storage to one that allows disk images", r.values["host"], r.cfg.Storage)}
 		}
 		return &BoundsError{fmt.Sprintf("host %s has no storage for disk images: allow them on a storage (Datacenter > Storage in Proxmox)", r.values["host"])}
 	}
@@ -211,7 +211,7 @@ func (r *run) readBounds(ctx context.Context) error {
 		case got.status != http.StatusBadRequest:
 			return fmt.Errorf("checking whether VMID %d is free: %d %s", vmid, got.status, got.reason)
 		case !left:
-			return &BoundsError{fmt.Sprintf("VMID %d is used by a guest that no run created: nothing was changed: set another range with --vmids", vmid)}
+			return &BoundsError{fmt.Sprintf("VMID %d is used by a guest that no run created; nothing was changed: set another range with --vmids", vmid)}
 		case !r.cfg.RemoveLeftovers:
 			return &BoundsError{fmt.Sprintf("VMID %d is used by a VM of another run: wait until that run ends, or, if it was killed, add --remove-leftovers to destroy its VMs", vmid)}
 		default:

@@ -95,8 +95,12 @@ func (r *Report) redact(from *run) {
 func (r *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Conformance of Proxmox VE %s\n\n", r.Version)
-	fmt.Fprintf(&b, "%d equal, %d different, %d failed, %d skipped; %s host(s) online, %s.\n",
-		r.Count(Equal), r.Count(Different), r.Count(Failed), r.Count(Skipped), r.Hosts, map[bool]string{true: "with root@pam", false: "without root@pam"}[r.AsRoot])
+	hosts := r.Hosts + " hosts"
+	if r.Hosts == "1" {
+		hosts = "1 host"
+	}
+	fmt.Fprintf(&b, "%d equal, %d different, %d failed, %d skipped; %s online, %s.\n",
+		r.Count(Equal), r.Count(Different), r.Count(Failed), r.Count(Skipped), hosts, map[bool]string{true: "with root@pam", false: "without root@pam"}[r.AsRoot])
 	for _, outcome := range []string{Different, Failed} {
 		if r.Count(outcome) == 0 {
 			continue

@@ -204,8 +204,11 @@ func (r *run) try(ctx context.Context, c *Case) ([]string, error) {
 	}
 	for i := range c.Before {
 		found, err := r.step(ctx, &c.Before[i])
-		if err != nil || len(found) > 0 {
-			return nil, errors.Join(fmt.Errorf("creating the initial state: %s: %s", c.Before[i].Request, strings.Join(found, "; ")), err)
+		if err != nil {
+			return nil, fmt.Errorf("creating the initial state: %w", err)
+		}
+		if len(found) > 0 {
+			return nil, fmt.Errorf("creating the initial state: %s: %s", c.Before[i].Request, strings.Join(found, "; "))
 		}
 	}
 	detail, err := r.step(ctx, &c.Step)
@@ -274,7 +277,7 @@ func (r *run) step(ctx context.Context, written *Step) ([]string, error) {
 		{"type of the task", upidPart(upid, 5), want.Type},
 	} {
 		if part.want != "" && !matches(part.want, part.got) {
-			found = append(found, fmt.Sprintf("%s: got %s, want %s", part.name, shown(part.got), shown(part.want)))
+			found = append(found, fmt.Sprintf("%s: expected %s, got %s", part.name, shown(part.want), shown(part.got)))
 		}
 	}
 	return found, nil

@@ -195,7 +195,7 @@ func TestReport(t *testing.T) {
 			t.Errorf("the report contains %q:\n%s", secret, text.String())
 		}
 	}
-	if !strings.Contains(text.String(), "0 equal, 6 different, 0 failed, 0 skipped; 3 host(s) online") {
+	if !strings.Contains(text.String(), "0 equal, 6 different, 0 failed, 0 skipped; 3 hosts online") {
 		t.Error(text.String())
 	}
 }
