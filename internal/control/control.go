@@ -54,7 +54,7 @@ type MalformedError struct {
 }
 
 func (e *MalformedError) Error() string {
-	return fmt.Sprintf("configmap %s/%s: %s: %q is invalid: must be %s; numaform is paused until it is fixed",
+	return fmt.Sprintf("ConfigMap %s/%s: %s: %q is invalid: must be %s; numaform is paused until you correct it",
 		e.Namespace, ConfigMapName, e.Key, e.Value, e.Want)
 }
 
@@ -75,7 +75,7 @@ func (s *Switch) Read(ctx context.Context) (State, error) {
 		return State{}, nil
 	}
 	if err != nil {
-		return State{Paused: true}, fmt.Errorf("reading configmap %s: %w", ConfigMapName, err)
+		return State{Paused: true}, fmt.Errorf("reading ConfigMap %s: %w", ConfigMapName, err)
 	}
 	return parse(configMap)
 }
@@ -86,7 +86,7 @@ func (s *Switch) Read(ctx context.Context) (State, error) {
 func (s *Switch) Watch(ctx context.Context, changed func() error) error {
 	watch, err := s.configMaps.Watch(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: ConfigMapName}))
 	if err != nil {
-		return fmt.Errorf("watching configmap %s: %w", ConfigMapName, err)
+		return fmt.Errorf("watching ConfigMap %s: %w", ConfigMapName, err)
 	}
 	defer context.AfterFunc(ctx, watch.Stop)()
 	defer watch.Stop()
@@ -194,7 +194,7 @@ func (s *Switch) change(ctx context.Context, doing string, change func(data map[
 		return last
 	})
 	if err = cmp.Or(err, last); err != nil {
-		return fmt.Errorf("%s: writing configmap %s: %w", doing, ConfigMapName, err)
+		return fmt.Errorf("%s: writing ConfigMap %s: %w", doing, ConfigMapName, err)
 	}
 	return nil
 }

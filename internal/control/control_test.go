@@ -104,7 +104,7 @@ func TestSwitch(t *testing.T) {
 	if state, err := s.Read(ctx); !state.Paused || err == nil {
 		t.Errorf("state %+v, error %v", state, err)
 	}
-	if err := s.Pause(ctx, "alice"); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "pausing: writing configmap numaform-control") {
+	if err := s.Pause(ctx, "alice"); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "pausing: writing ConfigMap numaform-control") {
 		t.Errorf("error %v", err)
 	}
 }
