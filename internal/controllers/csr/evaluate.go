@@ -125,7 +125,7 @@ func Evaluate(request *certificatesv1.CertificateSigningRequest, facts Facts) Ve
 	}
 	return Verdict{
 		Approved: true, Reason: ReasonApproved, PublicKey: key,
-		Message: fmt.Sprintf("request %s uses token %s of NodeClaim %s and requests the name of its VM, %s",
+		Message: fmt.Sprintf("request %s uses token %s of NodeClaim %s and requests a certificate for VM %s of this NodeClaim",
 			request.Name, facts.Grant.ID, record.NodeClaim, record.VM),
 	}
 }
@@ -221,7 +221,7 @@ func checkCertificate(request *certificatesv1.CertificateSigningRequest, asked *
 func parse(text []byte) (*x509.CertificateRequest, error) {
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || strings.TrimSpace(string(rest)) != "" {
-		return nil, errors.New("must be exactly one CERTIFICATE REQUEST in PEM")
+		return nil, errors.New("spec.request must contain exactly one CERTIFICATE REQUEST in PEM")
 	}
 	asked, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {
