@@ -83,7 +83,7 @@ func (r *reservations) restoreClaim(ctx context.Context, v *view, vm fleet.VM, n
 		if apierrors.IsAlreadyExists(err) {
 			return nil
 		}
-		return fmt.Errorf("re-creating the nodeclaim of node %s: %w", node.Name, err)
+		return fmt.Errorf("re-creating the NodeClaim of node %s: %w", node.Name, err)
 	}
 	r.config.Recorder.Publish(warning(node, node.Name, ReasonClaimRestored,
 		fmt.Sprintf("its NodeClaim was missing: re-created NodeClaim %s", claim.Name)))
@@ -114,7 +114,7 @@ func (c *Config) release(ctx context.Context, v *view, state scaler.VMState) err
 		return fmt.Errorf("reading node %s: %w", vm.Name, err)
 	}
 	c.Writer.Remove(vm.Key)
-	log.FromContext(ctx).Info("released vm without nodeclaim", logkey.VM, vm.Name, logkey.VMID, vm.VMID,
+	log.FromContext(ctx).Info("requested the removal of vm without nodeclaim", logkey.VM, vm.Name, logkey.VMID, vm.VMID,
 		logkey.Host, vm.Host.String(), logkey.Key, string(vm.Key))
 	return nil
 }

@@ -72,10 +72,10 @@ func (c *claims) run(ctx context.Context, v *view) error {
 		switch {
 		case noVM[claim.UID]:
 			reason = ReasonVMGone
-			message = "its VM is neither in the fleet nor in Proxmox, so no Node will join: it is deleted, and its pods are scheduled again"
+			message = "its VM is neither in the fleet nor in Proxmox, so no Node will join: the NodeClaim is deleted, and its pods are scheduled again"
 		case noNode[claim.UID]:
 			reason = ReasonNodeGone
-			message = fmt.Sprintf("its Node %s was deleted and will not register again: it is deleted with its VM", claim.Status.NodeName)
+			message = fmt.Sprintf("its Node %s was deleted and will not register again: the NodeClaim and its VM are deleted", claim.Status.NodeName)
 		default:
 			continue
 		}

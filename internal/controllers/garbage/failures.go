@@ -153,7 +153,7 @@ func (f *failures) report(ctx context.Context, v *view, state scaler.VMState) {
 	message := fmt.Sprintf("creating VM %s on %s failed: %s", vm.Name, vm.Host, brief(state.Err))
 	if len(offerings) > 0 {
 		until := f.backoff.close(vm.NodeClass, offerings, v.now, brief(state.Err))
-		message += fmt.Sprintf("; it is not retried there before %s", until.UTC().Format(time.RFC3339))
+		message += fmt.Sprintf("; numaform does not create such a VM there before %s", until.UTC().Format(time.RFC3339))
 	}
 	f.config.publish(v, vm.Pool, v.byKey[vm.Key], ReasonFailed, message)
 	log.FromContext(ctx).Info("gave up vm", logkey.VM, vm.Name, logkey.VMID, vm.VMID, logkey.Host, vm.Host.String(),
@@ -163,7 +163,7 @@ func (f *failures) report(ctx context.Context, v *view, state scaler.VMState) {
 // deleteClaim deletes exactly this claim.
 func (c *Config) deleteClaim(ctx context.Context, claim *karpv1.NodeClaim) error {
 	if err := c.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("deleting nodeclaim %s: %w", claim.Name, err)
+		return fmt.Errorf("deleting NodeClaim %s: %w", claim.Name, err)
 	}
 	log.FromContext(ctx).Info("deleted nodeclaim", logkey.NodeClaim, claim.Name)
 	return nil

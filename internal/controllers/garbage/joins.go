@@ -133,7 +133,7 @@ func (j *joins) diagnose(ctx context.Context, v *view, claim *karpv1.NodeClaim) 
 		return fmt.Sprintf("its VM is running, but its kubelet never reached the API server: on %s, run `qm terminal %d` and check "+
 			"`cloud-init status --long` and `journalctl -u kubelet`", host, state.VM.VMID)
 	case node != nil && node.Spec.ProviderID != claim.Status.ProviderID:
-		return fmt.Sprintf("Node %s has providerID %q instead of %s: set it in kubelet's configuration or by the cloud controller manager",
+		return fmt.Sprintf("Node %s has providerID %q instead of %s: set providerID in kubelet's configuration or with the cloud controller manager",
 			node.Name, node.Spec.ProviderID, claim.Status.ProviderID)
 	}
 	return "its Node exists, but Karpenter did not register it: see the NodeClaim's condition Registered"

@@ -78,7 +78,7 @@ func (o *orphans) report(ctx context.Context, v *view, g orphan) {
 		return
 	}
 	o.reported[fleet.Key(g.Key)] = true
-	log.FromContext(ctx).Info("found vm that is not in any file", logkey.VM, g.Name, logkey.VMID, g.VMID,
+	log.FromContext(ctx).Info("found vm that is not in any file of the fleet", logkey.VM, g.Name, logkey.VMID, g.VMID,
 		logkey.Host, g.host.String(), logkey.Key, g.Key)
 	object := o.config.Self
 	if node := v.nodes[g.Name]; node != nil {
