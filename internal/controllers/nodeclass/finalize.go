@@ -125,7 +125,7 @@ func (c *Controller) rehash(ctx context.Context, class, hash string) error {
 			claim.Annotations[v1alpha1.AnnotationClassHash] = kept
 		}
 		if err := c.config.Client.Patch(ctx, claim, client.MergeFrom(stored)); client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("writing the hash of nodeclaim %s: %w", claim.Name, err))
+			errs = append(errs, fmt.Errorf("writing the hash of NodeClaim %s: %w", claim.Name, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -127,7 +127,7 @@ func (c *InPlace) update(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, sta
 			if _, known := checked[m]; !known {
 				checked[m] = c.config.MayMove(ctx, m.region, m.from, m.to)
 				if err := checked[m]; err != nil {
-					messages = append(messages, fmt.Sprintf("nodes remain in pool %q of region %s: %v", m.from, m.region, err))
+					messages = append(messages, fmt.Sprintf("VMs remain in resource pool %q of region %s: %v", m.from, m.region, err))
 				}
 			}
 			if checked[m] != nil {
