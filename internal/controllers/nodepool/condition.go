@@ -63,7 +63,7 @@ func (c *Controller) updateCondition(ctx context.Context, pool *karpv1.NodePool,
 		return nil // the next check writes it
 	}
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("writing the status of nodepool %s: %w", pool.Name, err)
+		return fmt.Errorf("writing the status of NodePool %s: %w", pool.Name, err)
 	}
 	return nil
 }

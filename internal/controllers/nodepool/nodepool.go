@@ -95,10 +95,10 @@ func (c *Controller) Reconcile(ctx context.Context, pool *karpv1.NodePool) (reco
 	}
 	warn := func(reason, message string) { publish(corev1.EventTypeWarning, reason, message, message) }
 	if pool.Spec.Replicas != nil {
-		warn(ReasonFixedSize, "No nodes are created for it: "+scheduling.FixedSizeProblem)
+		warn(ReasonFixedSize, "No nodes are created for this NodePool: "+scheduling.FixedSizeProblem)
 	}
 	if mistake := scheduling.LabelMistake(pool); mistake != "" {
-		warn(ReasonLabel, "No nodes are created for it: "+mistake)
+		warn(ReasonLabel, "No nodes are created for this NodePool: "+mistake)
 	}
 	if _, err := MinNodes(pool); err != nil {
 		warn(ReasonMinNodes, err.Error())
@@ -110,7 +110,7 @@ func (c *Controller) Reconcile(ctx context.Context, pool *karpv1.NodePool) (reco
 type MinNodesError struct{ NodePool, Value string }
 
 func (e *MinNodesError) Error() string {
-	return fmt.Sprintf("nodepool %s: annotation %s: %q must be a number of nodes, 0 or more, such as \"2\"; until then, none of its nodes is consolidated",
+	return fmt.Sprintf("NodePool %s: annotation %s: %q must be a number of nodes, 0 or more, such as \"2\"; until then, none of its nodes is consolidated",
 		e.NodePool, v1alpha1.AnnotationMinNodes, e.Value)
 }
 

@@ -83,7 +83,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	if id := annotations[v1alpha1.AnnotationChange]; id != "" && id != claim.Annotations[v1alpha1.AnnotationChange] && annotations[v1alpha1.AnnotationApprover] == "" {
 		approver, err := c.approvals.ApproverOf(ctx, state.VM, state.Origin.Time)
 		if err != nil {
-			return reconcile.Result{}, fmt.Errorf("finding the approver of %s: %w", state.VM.Name, err)
+			return reconcile.Result{}, fmt.Errorf("finding the approver of vm %s: %w", state.VM.Name, err)
 		}
 		if approver != "" {
 			annotations[v1alpha1.AnnotationApprover] = approver
@@ -93,7 +93,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	}
 	changed, err := c.annotate(ctx, claim, annotations)
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("annotating nodeclaim %s: %w", claim.Name, err)
+		return reconcile.Result{}, fmt.Errorf("annotating NodeClaim %s: %w", claim.Name, err)
 	}
 	if changed {
 		log.FromContext(ctx).Info("annotated nodeclaim", logkey.NodeClaim, claim.Name, logkey.VM, state.VM.Name, logkey.Host, state.VM.Host.String(),
