@@ -101,7 +101,7 @@ func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, 
 	c.config.State.UpdateBufferPodCounts(onNode)
 	if err := c.patchBuffers(ctx, counts); err != nil {
 		// The room is still reserved; the next decision reports it again.
-		log.FromContext(ctx).Error(err, "patching capacitybuffers, retrying with the next decision")
+		log.FromContext(ctx).Error(err, "patching capacitybuffers failed: the next decision tries again")
 	}
 }
 
@@ -109,7 +109,7 @@ func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, 
 func (c *Controller) patchBuffers(ctx context.Context, counts map[types.NamespacedName]*buffered) error {
 	var list autoscalingv1beta1.CapacityBufferList
 	if err := c.config.Client.List(ctx, &list); err != nil {
-		return fmt.Errorf("listing capacitybuffers: %w", err)
+		return fmt.Errorf("listing CapacityBuffers: %w", err)
 	}
 	for i := range list.Items {
 		buffer := &list.Items[i]
@@ -126,7 +126,7 @@ func (c *Controller) patchBuffers(ctx context.Context, counts map[types.Namespac
 		}
 		patch := client.MergeFromWithOptions(stored, client.MergeFromWithOptimisticLock{})
 		if err := c.config.Client.Status().Patch(ctx, buffer, patch); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("patching capacitybuffer %s/%s: %w", buffer.Namespace, buffer.Name, err)
+			return fmt.Errorf("patching CapacityBuffer %s/%s: %w", buffer.Namespace, buffer.Name, err)
 		}
 	}
 	return nil
@@ -171,6 +171,6 @@ func ignoredReserve(buffer *autoscalingv1beta1.CapacityBuffer, b *buffered) stri
 	if err != nil || reserve || !b.pinned {
 		return ""
 	}
-	return fmt.Sprintf("; annotation %s: \"false\" is ignored, because their CPUs are pinned: remove it, or use a class with the policy Shared or NUMA",
-		v1alpha1.AnnotationReserve)
+	return fmt.Sprintf("; annotation %s: %q is ignored, because the standby VMs have pinned CPUs: remove the annotation, or use a class with the policy Shared or NUMA",
+		v1alpha1.AnnotationReserve, buffer.Annotations[v1alpha1.AnnotationReserve])
 }

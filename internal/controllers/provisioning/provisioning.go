@@ -249,7 +249,7 @@ func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.No
 		claim, err := c.createClaim(ctx, r)
 		if err != nil {
 			c.config.Writer.Remove(r.vm.Key)
-			errs = append(errs, fmt.Errorf("creating nodeclaim %s: %w", r.vm.Name, err))
+			errs = append(errs, fmt.Errorf("creating NodeClaim %s: %w", r.vm.Name, err))
 			continue
 		}
 		claims = append(claims, claim)
@@ -400,7 +400,7 @@ func (c *Controller) createClaim(ctx context.Context, r reserved) (*karpv1.NodeC
 	vm := r.vm
 	pool := &karpv1.NodePool{}
 	if err := c.config.Client.Get(ctx, client.ObjectKey{Name: vm.Pool}, pool); err != nil {
-		return nil, fmt.Errorf("reading nodepool %s: %w", vm.Pool, err)
+		return nil, fmt.Errorf("reading NodePool %s: %w", vm.Pool, err)
 	}
 	claim := scheduling.NewNodeClaim(vm, pool, r.pods...)
 	if r.classHash != "" {
@@ -412,10 +412,10 @@ func (c *Controller) createClaim(ctx context.Context, r reserved) (*karpv1.NodeC
 	case apierrors.IsAlreadyExists(err):
 		existing := &karpv1.NodeClaim{}
 		if err := c.config.Client.Get(ctx, client.ObjectKeyFromObject(claim), existing); err != nil {
-			return nil, fmt.Errorf("reading the existing one: %w", err)
+			return nil, fmt.Errorf("reading the existing NodeClaim: %w", err)
 		}
 		if existing.Annotations[v1alpha1.AnnotationKey] != claim.Annotations[v1alpha1.AnnotationKey] {
-			return nil, fmt.Errorf("it already exists for another vm: %w", err)
+			return nil, fmt.Errorf("another VM has a NodeClaim with this name: %w", err)
 		}
 	case err != nil:
 		return nil, err

@@ -142,7 +142,7 @@ func limited(d *scheduling.Decision) map[string]scheduling.Wait {
 		pods := append(waits[pool].Pods, refusal.Pod)
 		waits[pool] = scheduling.Wait{
 			NodePool: pool, Reason: v1alpha1.ReasonLimitReached, Pods: pods,
-			Message: fmt.Sprintf("spec.limits leave no room for the nodes of %d pods: raise the limits", len(pods)),
+			Message: fmt.Sprintf("spec.limits leaves no room for another node (pods that need one: %d): raise spec.limits", len(pods)),
 		}
 	}
 	return waits
@@ -200,7 +200,7 @@ func (c *Controller) publishWait(pod *corev1.Pod, wait *scheduling.Wait) {
 	case v1alpha1.ReasonPlanDenied:
 		message = fmt.Sprintf("the guard denies plan %s: to list the rules, run numaform plans %s", wait.ScalePlan, wait.ScalePlan)
 	case v1alpha1.ReasonStateBackendUnreachable:
-		message = fmt.Sprintf("waits: numaform's state backend has been unreachable since %s: the NodePool has the fix; numaform retries", since)
+		message = fmt.Sprintf("waits: numaform's state backend has been unreachable since %s: see the condition ScaleUpReady of the NodePool; numaform retries", since)
 	}
 	c.config.Recorder.Publish(events.Event{
 		InvolvedObject: pod, Type: kind, Reason: wait.Reason, Message: message,

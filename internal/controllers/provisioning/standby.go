@@ -56,7 +56,7 @@ func IsStandby(buffer *autoscalingv1beta1.CapacityBuffer) bool {
 func (c *Controller) standbyPods(ctx context.Context) (pods []*corev1.Pod, buffers map[types.NamespacedName]bool, err error) {
 	var list autoscalingv1beta1.CapacityBufferList
 	if err := c.config.Client.List(ctx, &list); err != nil {
-		return nil, nil, fmt.Errorf("listing capacitybuffers: %w", err)
+		return nil, nil, fmt.Errorf("listing CapacityBuffers: %w", err)
 	}
 	buffers = map[types.NamespacedName]bool{}
 	for i := range list.Items {
@@ -73,7 +73,7 @@ func (c *Controller) standbyPods(ctx context.Context) (pods []*corev1.Pod, buffe
 			continue // the condition ReadyForProvisioning reports it
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("reading the pods of capacitybuffer %s/%s: %w", buffer.Namespace, buffer.Name, err)
+			return nil, nil, fmt.Errorf("reading the pods of CapacityBuffer %s/%s: %w", buffer.Namespace, buffer.Name, err)
 		}
 		c.checkReserve(buffer)
 		for _, pod := range virtualpods.BuildVirtualPods(buffer, resolved.PodTemplateSpec) {

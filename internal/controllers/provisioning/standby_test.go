@@ -237,8 +237,8 @@ func TestStandbyBufferReserves(t *testing.T) {
 func TestPinnedStandbyReserves(t *testing.T) {
 	t.Parallel()
 	pinned := strings.Replace(poolOfTwo, "spec: {template: {name: debian}}", "spec: {template: {name: debian}, placement: {policy: Dedicated, pinWith: Affinity}}", 1)
-	const ignored = `; annotation numaform.dev/reserve: "false" is ignored, because their CPUs are pinned: ` +
-		"remove it, or use a class with the policy Shared or NUMA"
+	const ignored = `; annotation numaform.dev/reserve: "false" is ignored, because the standby VMs have pinned CPUs: ` +
+		"remove the annotation, or use a class with the policy Shared or NUMA"
 	w := standbyWorld(t, 1, pinned)
 	w.patchBuffer(t, func(b *autoscalingv1beta1.CapacityBuffer) {
 		b.Annotations = map[string]string{v1alpha1.AnnotationReserve: "false"}
