@@ -29,8 +29,7 @@ func (e *UnclaimedError) Error() string {
 	for i := range e.VMs {
 		names[i] = e.VMs[i].Name
 	}
-	return fmt.Sprintf("vms %s have no NodeClaim: their claims were deleted, or numaform stopped before it created them: "+
-		"the VMs are not created", strings.Join(names, ", "))
+	return fmt.Sprintf("VMs without a NodeClaim are not created: %s: the NodeClaim was deleted, or numaform stopped before it created one", strings.Join(names, ", "))
 }
 
 // claims returns the NodeClaim of each VM, by the VM's key. It waits while claims are

@@ -40,7 +40,7 @@ func (s *Seeder) facts(ctx context.Context) (facts, error) {
 	if known.apiServer == "" || known.ca == "" {
 		server, ca, err := s.address(ctx)
 		if err != nil {
-			return facts{}, fmt.Errorf("finding the API server's address: %w", err)
+			return facts{}, fmt.Errorf("finding the API server's URL and CA certificate: %w", err)
 		}
 		known.apiServer, known.ca = cmp.Or(known.apiServer, server), cmp.Or(known.ca, ca)
 	}
@@ -50,7 +50,7 @@ func (s *Seeder) facts(ctx context.Context) (facts, error) {
 	}
 	if len(known.dns) == 0 {
 		if known.dns, err = s.dns(ctx); err != nil {
-			return facts{}, fmt.Errorf("finding the cluster's DNS: %w", err)
+			return facts{}, fmt.Errorf("finding the addresses of the cluster's DNS: %w", err)
 		}
 	}
 	return known, nil
@@ -96,15 +96,15 @@ func (s *Seeder) address(ctx context.Context) (server, ca string, err error) {
 	}
 	config, err := clientcmd.Load([]byte(published.Data[bootstrapapi.KubeConfigKey]))
 	if err != nil {
-		return "", "", fmt.Errorf("reading configmap %s: %w", key, err)
+		return "", "", fmt.Errorf("reading ConfigMap %s: %w", key, err)
 	}
 	for _, cluster := range config.Clusters {
 		if len(config.Clusters) == 1 && cluster.Server != "" && len(cluster.CertificateAuthorityData) > 0 {
 			return cluster.Server, string(cluster.CertificateAuthorityData), nil
 		}
 	}
-	return "", "", fmt.Errorf("reading configmap %s: must contain one cluster with server and certificate-authority-data: "+
-		"set join.api_server and join.ca_file in numaform.yaml", key)
+	return "", "", fmt.Errorf("ConfigMap %s must contain exactly one cluster, with server and certificate-authority-data: "+
+		"correct it, or set join.api_server and join.ca_file in numaform.yaml", key)
 }
 
 // ownAddress returns the URL and the CA that numaform itself uses; the URL is empty if
@@ -115,8 +115,8 @@ func (s *Seeder) ownAddress(ctx context.Context) (server, ca string, err error) 
 	if s.config.Cluster.Join.APIServer == "" {
 		address, err := url.Parse(config.Host)
 		if err != nil || config.BearerTokenFile == podToken || address.Scheme != "https" {
-			return "", "", errors.New("the cluster has no configmap kube-public/cluster-info: " +
-				"set join.api_server in numaform.yaml to the URL by which nodes reach the API server")
+			return "", "", errors.New("the cluster has no ConfigMap kube-public/cluster-info: " +
+				"set join.api_server in numaform.yaml to the URL at which nodes reach the API server")
 		}
 		server = address.Scheme + "://" + address.Host
 	}
@@ -130,8 +130,12 @@ func (s *Seeder) ownAddress(ctx context.Context) (server, ca string, err error) 
 	}
 	published := &corev1.ConfigMap{}
 	err = s.config.Cluster.Live.Get(ctx, client.ObjectKey{Namespace: s.config.Cluster.Namespace, Name: rootCA}, published)
-	if err != nil || published.Data[rootCAKey] == "" {
-		return "", "", errors.Join(errors.New("no CA certificate found for the API server: set join.ca_file in numaform.yaml"), err)
+	if err != nil {
+		return "", "", fmt.Errorf("%w: set join.ca_file in numaform.yaml to a file with the CA certificate", err)
+	}
+	if published.Data[rootCAKey] == "" {
+		return "", "", fmt.Errorf("ConfigMap %s/%s has no %s: set join.ca_file in numaform.yaml to a file with the CA certificate",
+			published.Namespace, published.Name, rootCAKey)
 	}
 	return server, published.Data[rootCAKey], nil
 }

@@ -195,19 +195,23 @@ func (s *Seeder) remove(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.
 	if err := s.forget(ctx, claim); err != nil {
 		return err
 	}
+	done := fmt.Sprintf("detached seed %s from VM %s (%d) and deleted it from host %s", vm.Seed, vm.Name, vm.VMID, vm.Host)
 	err = region.Proxmox.DetachSeed(ctx, s.owned(ctx, vm), vm.Seed)
-	if err == nil || errors.As(err, new(*proxmox.NotOursError)) {
+	notOurs := errors.As(err, new(*proxmox.NotOursError))
+	if notOurs {
+		done = fmt.Sprintf("deleted seed %s of VM %s (%d) from host %s", vm.Seed, vm.Name, vm.VMID, vm.Host)
+	}
+	if err == nil || notOurs {
 		err = region.Proxmox.DeleteSeed(ctx, vm.Host.Host, vm.Seed)
 	}
 	if err != nil {
-		return fmt.Errorf("removing the seed of node %s: %w", vm.Name, err)
+		return fmt.Errorf("removing the seed of vm %s: %w", vm.Name, err)
 	}
 	if err := s.annotate(ctx, claim, map[string]string{AnnotationSeed: Removed, jointoken.AnnotationToken: ""}); err != nil {
 		return err
 	}
 	log.FromContext(ctx).Info("removed seed", logkey.Volume, vm.Seed, logkey.Host, vm.Host.String())
-	s.config.Record(ctx, []string{fmt.Sprintf("detached %s from vm %s (%d) and deleted it from host %s: its node has joined",
-		vm.Seed, vm.Name, vm.VMID, vm.Host)})
+	s.config.Record(ctx, []string{done + ": the node has joined"})
 	return nil
 }
 
@@ -263,14 +267,14 @@ func (s *Seeder) renew(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.V
 	}
 	g := &guest{vm: vm, claim: claim, class: class}
 	if err := s.issue(ctx, g); err != nil {
-		return reconcile.Result{}, fmt.Errorf("renewing the seed of vm %s: %w", vm.Name, err)
+		return reconcile.Result{}, fmt.Errorf("renewing the seed: %w", err)
 	}
 	line, err := s.upload(ctx, g)
 	if line != "" {
-		s.config.Record(ctx, []string{line + ": its token ended before the vm was started"})
+		s.config.Record(ctx, []string{line + ": the token was renewed because the VM had not been started"})
 	}
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("renewing the seed of vm %s: %w", vm.Name, err)
+		return reconcile.Result{}, fmt.Errorf("renewing the seed: %w", err)
 	}
 	return reconcile.Result{RequeueAfter: class.class.TTL() - renewBefore}, nil
 }

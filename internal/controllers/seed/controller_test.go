@@ -65,7 +65,7 @@ func TestJoinedNodeLosesItsSeed(t *testing.T) {
 	if _, token := annotations[jointoken.AnnotationToken]; token || annotations[seed.AnnotationSeed] != seed.Removed {
 		t.Errorf("annotations %v", annotations)
 	}
-	want := []string{"detached local:iso/numaform-prod-2201-00000899.iso from vm workers-2201 (2201) and deleted it from host homelab/pve-1: its node has joined"}
+	want := []string{"detached seed local:iso/numaform-prod-2201-00000899.iso from VM workers-2201 (2201) and deleted it from host homelab/pve-1: the node has joined"}
 	if diff := cmp.Diff(want, w.recorded); diff != "" {
 		t.Error(diff)
 	}
@@ -141,6 +141,10 @@ func TestRemovalTouchesNothingElse(t *testing.T) {
 	if w.drive(vm) != "local:iso/debian.iso,media=cdrom" || w.image(vm) != nil {
 		t.Errorf("drive %q, seed %d bytes", w.drive(vm), len(w.image(vm)))
 	}
+	want := []string{"deleted seed local:iso/numaform-prod-2204-0000089c.iso of VM workers-2204 (2204) from host homelab/pve-1: the node has joined"}
+	if diff := cmp.Diff(want, w.recorded); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // The token of a claim being deleted is deleted at once; the seed remains as long as the VM.
@@ -182,7 +186,7 @@ func TestRenewal(t *testing.T) {
 		t.Errorf("%s until %s, want a new token", second, second.Expires)
 	}
 	w.wantSeed(vm, second)
-	if len(w.recorded) != 1 || !strings.Contains(w.recorded[0], "its token ended before the vm was started") {
+	if len(w.recorded) != 1 || !strings.Contains(w.recorded[0], "the token was renewed because the VM had not been started") {
 		t.Errorf("recorded %q", w.recorded)
 	}
 	noSecret(t, w.recorded...)

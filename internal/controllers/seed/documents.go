@@ -199,10 +199,10 @@ func (s *Seeder) secret(ctx context.Context, field string, ref *v1alpha1.SecretR
 	err := s.config.Cluster.Live.Get(ctx, key, secret)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("%s: secret %s does not exist: create it, or remove the reference: %w", field, key, err)
+		return nil, fmt.Errorf("%s: secret %s does not exist (%w): create it, or remove the reference", field, key, err)
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("%s: numaform may not read secret %s: keep it in namespace %s, or grant get on it: %w",
-			field, key, s.config.Cluster.Namespace, err)
+		return nil, fmt.Errorf("%s: numaform may not read secret %s (%w): grant numaform get on it, or use a secret in namespace %s",
+			field, key, err, s.config.Cluster.Namespace)
 	case err != nil:
 		return nil, fmt.Errorf("%s: reading secret %s: %w", field, key, err)
 	}

@@ -111,7 +111,7 @@ func (s *Seeder) Sweep(ctx context.Context) (known bool, err error) {
 			errs = append(errs, err)
 			continue
 		}
-		log.FromContext(ctx).Info("deleted join tokens of a claim that no longer exists", logkey.NodeClaim, record.NodeClaim, logkey.VM, record.VM)
+		log.FromContext(ctx).Info("deleted join tokens of a nodeclaim that no longer exists", logkey.NodeClaim, record.NodeClaim, logkey.VM, record.VM)
 	}
 	if !known {
 		return false, errors.Join(errs...)
@@ -124,12 +124,12 @@ func (s *Seeder) Sweep(ctx context.Context) (known bool, err error) {
 			continue
 		}
 		if err := s.config.Regions[seed.host.Region].Proxmox.DeleteSeed(ctx, seed.host.Host, seed.Volume); err != nil {
-			errs = append(errs, fmt.Errorf("deleting an unused seed from host %s: %w", seed.host, err))
+			errs = append(errs, fmt.Errorf("host %s: %w", seed.host, err))
 			continue
 		}
 		deleted[volume] = true
 		log.FromContext(ctx).Info("deleted unused seed", logkey.Volume, seed.Volume, logkey.Host, seed.host.String())
-		s.config.Record(ctx, []string{fmt.Sprintf("deleted %s from host %s: no vm needs it", seed.Volume, seed.host)})
+		s.config.Record(ctx, []string{fmt.Sprintf("deleted seed %s from host %s: no VM uses it", seed.Volume, seed.host)})
 	}
 	return true, errors.Join(errs...)
 }
@@ -156,7 +156,7 @@ func (s *Seeder) seeds(ctx context.Context) ([]stored, error) {
 		}
 		seeds, err := region.Proxmox.Seeds(ctx, host.Host)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("listing seeds on host %s: %w", host, err))
+			errs = append(errs, fmt.Errorf("host %s: %w", host, err))
 			continue
 		}
 		for _, seed := range seeds {

@@ -99,8 +99,8 @@ func TestSweep(t *testing.T) {
 		t.Errorf("tokens %v, %v, %v, want that of %s alone", w.tokens(lost), w.tokens(kept), w.tokens(coming), claimed.Name)
 	}
 	wantLines := []string{
-		"deleted local:iso/numaform-prod-2303-000008ff.iso from host homelab/pve-2: no vm needs it",
-		"deleted local:iso/numaform-prod-2304-00000900.iso from host homelab/pve-2: no vm needs it",
+		"deleted seed local:iso/numaform-prod-2303-000008ff.iso from host homelab/pve-2: no VM uses it",
+		"deleted seed local:iso/numaform-prod-2304-00000900.iso from host homelab/pve-2: no VM uses it",
 	}
 	if diff := cmp.Diff(wantLines, w.recorded); diff != "" {
 		t.Error(diff)

@@ -45,11 +45,11 @@ func (s *Seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	}
 	claims, err := s.claims(ctx, vms)
 	if err != nil {
-		return nil, fmt.Errorf("seeding vms: %w", err)
+		return nil, err
 	}
 	classes, err := s.classes(ctx, vms)
 	if err != nil {
-		return nil, fmt.Errorf("seeding vms: %w", err)
+		return nil, err
 	}
 	guests := make([]guest, len(vms))
 	for i := range vms {
@@ -87,7 +87,7 @@ func (s *Seeder) class(ctx context.Context, name string) (*materials, error) {
 	class := &v1alpha1.ProxmoxNodeClass{}
 	err := s.config.Cluster.Client.Get(ctx, client.ObjectKey{Name: name}, class)
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("ProxmoxNodeClass %s does not exist: re-create it, or delete the NodePools that refer to it: %w", name, err)
+		return nil, fmt.Errorf("ProxmoxNodeClass %s does not exist (%w): re-create it, or delete the NodePools that refer to it", name, err)
 	}
 	if err != nil {
 		return nil, err
@@ -109,14 +109,14 @@ func (s *Seeder) upload(ctx context.Context, g *guest) (string, error) {
 	sending, cancel := context.WithTimeout(ctx, region.Upload)
 	defer cancel()
 	if err := region.Proxmox.UploadSeed(sending, vm.Host.Host, vm.Seed, documents); err != nil {
-		return "", fmt.Errorf("seeding vm %s on host %s: %w", vm.Name, vm.Host, err)
+		return "", fmt.Errorf("vm %s on host %s: %w", vm.Name, vm.Host, err)
 	}
 	// A VM that is being cloned carries no marker yet: the engine attaches its seed.
 	err = region.Proxmox.AttachSeed(sending, s.owned(ctx, vm), vm.Seed)
 	if err != nil && !errors.As(err, new(*proxmox.NotOursError)) {
-		return "", fmt.Errorf("seeding vm %s on host %s: %w", vm.Name, vm.Host, err)
+		return "", fmt.Errorf("vm %s on host %s: %w", vm.Name, vm.Host, err)
 	}
-	line := fmt.Sprintf("uploaded %s for vm %s to host %s", vm.Seed, vm.Name, vm.Host)
+	line := fmt.Sprintf("uploaded seed %s for VM %s to host %s", vm.Seed, vm.Name, vm.Host)
 	log.FromContext(ctx).Info("uploaded seed", logkey.NodeClaim, klog.KObj(g.claim), logkey.VM, vm.Name,
 		logkey.Host, vm.Host.String(), logkey.Volume, vm.Seed, logkey.Token, g.token.ID)
 	return line, s.annotate(ctx, g.claim, map[string]string{AnnotationSeed: Attached})
@@ -151,10 +151,10 @@ func (s *Seeder) ShutDown(ctx context.Context, vms []fleet.VM) ([]string, error)
 		switch shutdown.Outcome {
 		case proxmox.ShutdownDone:
 			logger.Info("shut down guest")
-			return fmt.Sprintf("shut down the guest of vm %s (%d) on host %s", vm.Name, vm.VMID, vm.Host), nil
+			return fmt.Sprintf("shut down the guest of VM %s (%d) on host %s", vm.Name, vm.VMID, vm.Host), nil
 		case proxmox.ShutdownIgnored:
 			logger.Info("left guest running until it is destroyed", logkey.Reason, shutdown.String())
-			return fmt.Sprintf("asked the guest of vm %s (%d) on host %s to shut down; it did not within %s",
+			return fmt.Sprintf("requested shutdown of the guest of VM %s (%d) on host %s; it was still running after %s",
 				vm.Name, vm.VMID, vm.Host, region.Stop), nil
 		}
 		return "", nil // it was not running

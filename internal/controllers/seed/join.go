@@ -261,7 +261,7 @@ func (j *Joiner) run(ctx context.Context, g *guest, class *v1alpha1.ProxmoxNodeC
 	if failed != nil {
 		at.state, result = JoinFailed, failed.Error()
 	}
-	s.config.Record(ctx, []string{fmt.Sprintf("ran the join command of class %s in vm %s (%d) on host %s by its guest agent, try %d of %d: %s",
+	s.config.Record(ctx, []string{fmt.Sprintf("ran the join command of ProxmoxNodeClass %s in VM %s (%d) on host %s with the guest agent, try %d of %d: %s",
 		class.Name, g.vm.Name, g.vm.VMID, g.vm.Host, at.try, joinTries, result)})
 	if unseen {
 		return reconcile.Result{}, failed

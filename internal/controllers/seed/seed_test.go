@@ -36,8 +36,8 @@ func TestSeed(t *testing.T) {
 	w.claim(second)
 	written := w.seed(w.seeder(), first, baked, second)
 	want := []string{
-		"uploaded local:iso/numaform-prod-2001-000007d1.iso for vm workers-2001 to host homelab/pve-1",
-		"uploaded local:iso/numaform-prod-2002-000007d2.iso for vm workers-2002 to host homelab/pve-2",
+		"uploaded seed local:iso/numaform-prod-2001-000007d1.iso for VM workers-2001 to host homelab/pve-1",
+		"uploaded seed local:iso/numaform-prod-2002-000007d2.iso for VM workers-2002 to host homelab/pve-2",
 	}
 	if diff := cmp.Diff(want, written); diff != "" {
 		t.Error(diff)
@@ -85,7 +85,7 @@ func TestSeedOfAStandbyVM(t *testing.T) {
 	standby := vm
 	standby.Standby = true
 	written := w.seed(w.seeder(), standby)
-	want := []string{"uploaded placeholder seed local:iso/numaform-prod-2090-0000082a.iso for standby vm workers-2090 to host homelab/pve-1"}
+	want := []string{"uploaded placeholder seed local:iso/numaform-prod-2090-0000082a.iso for standby VM workers-2090 to host homelab/pve-1"}
 	if diff := cmp.Diff(want, written); diff != "" {
 		t.Error(diff)
 	}
@@ -108,7 +108,7 @@ func TestSeedOfAStandbyVM(t *testing.T) {
 	}
 	w.claim(vm)
 	written = w.seed(w.seeder(), vm)
-	want = []string{"uploaded local:iso/numaform-prod-2090-0000082a.iso for vm workers-2090 to host homelab/pve-1"}
+	want = []string{"uploaded seed local:iso/numaform-prod-2090-0000082a.iso for VM workers-2090 to host homelab/pve-1"}
 	if diff := cmp.Diff(want, written); diff != "" {
 		t.Error(diff)
 	}
@@ -358,7 +358,7 @@ func TestCheck(t *testing.T) {
 		{name: "the default"},
 		{name: "templates of its own", class: templates("check-fine")},
 		{name: "no seed", class: func(c *v1alpha1.ProxmoxNodeClass) { c.Spec.Metadata = v1alpha1.Metadata{Type: v1alpha1.MetadataNone} }, config: inPod},
-		{name: "no templates", class: templates("check-absent"), reason: v1alpha1.ReasonSecretNotFound, text: "secret default/check-absent does not exist: create it"},
+		{name: "no templates", class: templates("check-absent"), reason: v1alpha1.ReasonSecretNotFound, text: "secret default/check-absent does not exist (secrets \"check-absent\" not found): create it"},
 		{name: "no values", class: func(c *v1alpha1.ProxmoxNodeClass) {
 			c.Spec.Metadata.ValuesRef = &v1alpha1.SecretReference{Name: "check-absent"}
 		}, reason: v1alpha1.ReasonSecretNotFound, text: "spec.metadata.valuesRef"},
@@ -369,7 +369,7 @@ func TestCheck(t *testing.T) {
 		{name: "a Secret that may not be read", class: templates("check-fine"), config: func(c *seed.Config) {
 			c.Cluster.Live = plain.as("nobody")
 			c.Cluster.Join = seed.Join{APIServer: "https://api.example:6443", CA: []byte("ca"), ClusterDNS: []string{"10.96.0.10"}}
-		}, reason: v1alpha1.ReasonSecretForbidden, text: "numaform may not read secret default/check-fine: keep it in namespace default"},
+		}, reason: v1alpha1.ReasonSecretForbidden, text: "numaform may not read secret default/check-fine"},
 		{name: "a Secret that numaform reads for tokens alone", class: func(c *v1alpha1.ProxmoxNodeClass) {
 			c.Spec.Metadata.ValuesRef = &v1alpha1.SecretReference{Name: "check-foreign", Namespace: metav1.NamespaceSystem}
 		}, reason: v1alpha1.ReasonSecretForbidden, text: "a class cannot use secret kube-system/check-foreign"},
@@ -382,7 +382,7 @@ func TestCheck(t *testing.T) {
 			templates("check-token")(c)
 			c.Spec.Metadata.Token = v1alpha1.TokenBootstrap
 		}, reason: v1alpha1.ReasonBootstrapTokensOff, text: "set rbac.bootstrapTokens in the chart's values"},
-		{name: "no ServiceAccount to join as", config: func(c *seed.Config) { c.Cluster.Account = "absent" }, reason: v1alpha1.ReasonServiceAccountNotFound, text: "serviceaccount default/absent, which does not exist: install it with the chart"},
+		{name: "no ServiceAccount to join as", config: func(c *seed.Config) { c.Cluster.Account = "absent" }, reason: v1alpha1.ReasonServiceAccountNotFound, text: "ServiceAccount default/absent, which does not exist (serviceaccounts \"absent\" not found): install it with the chart"},
 		{name: "nobody says where the API server is", config: inPod, reason: seed.ReasonClusterUnknown, text: "set join.api_server in numaform.yaml"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -23,8 +23,8 @@ func TestShutDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"shut down the guest of vm workers-2101 (2101) on host homelab/pve-1",
-		"asked the guest of vm workers-2102 (2102) on host homelab/pve-1 to shut down; it did not within 1s",
+		"shut down the guest of VM workers-2101 (2101) on host homelab/pve-1",
+		"requested shutdown of the guest of VM workers-2102 (2102) on host homelab/pve-1; it was still running after 1s",
 	}
 	if diff := cmp.Diff(want, written); diff != "" {
 		t.Error(diff)

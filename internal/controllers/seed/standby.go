@@ -26,9 +26,9 @@ func (s *Seeder) reserve(ctx context.Context, vms []fleet.VM) ([]string, error) 
 		sending, cancel := context.WithTimeout(ctx, region.Upload)
 		defer cancel()
 		if err := region.Proxmox.UploadSeed(sending, vm.Host.Host, vm.Seed, placeholder); err != nil {
-			return "", fmt.Errorf("reserving the seed of standby vm %s on host %s: %w", vm.Name, vm.Host, err)
+			return "", fmt.Errorf("standby vm %s on host %s: %w", vm.Name, vm.Host, err)
 		}
 		log.FromContext(ctx).V(1).Info("uploaded placeholder seed", logkey.VM, vm.Name, logkey.Host, vm.Host.String(), logkey.Volume, vm.Seed)
-		return fmt.Sprintf("uploaded placeholder seed %s for standby vm %s to host %s", vm.Seed, vm.Name, vm.Host), nil
+		return fmt.Sprintf("uploaded placeholder seed %s for standby VM %s to host %s", vm.Seed, vm.Name, vm.Host), nil
 	})
 }

@@ -153,10 +153,10 @@ func (s *Seeder) account() *corev1.ServiceAccount {
 func accountError(account *corev1.ServiceAccount, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("nodes join as serviceaccount %s/%s, which does not exist: install it with the chart, or set another one with "+
-			"--bootstrap-service-account: %w", account.Namespace, account.Name, err)
+		return fmt.Errorf("nodes join as ServiceAccount %s/%s, which does not exist (%w): install it with the chart, or set another one with "+
+			"--bootstrap-service-account", account.Namespace, account.Name, err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("numaform may not use serviceaccount %s/%s, which nodes join as: grant numaform get on it and create on its token subresource, as the chart does: %w",
+		return fmt.Errorf("numaform may not use ServiceAccount %s/%s, which nodes join as (%w): grant numaform get on it and create on its token subresource, as the chart does",
 			account.Namespace, account.Name, err)
 	}
 	return err
