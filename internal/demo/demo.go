@@ -103,7 +103,7 @@ func (s *Stage) say(text string) { say(s.Stdout, text) }
 // numaform runs a command and returns an error unless it exits with code want.
 func (s *Stage) numaform(ctx context.Context, want int, args ...string) error {
 	if _, code := s.Numaform(ctx, args...); code != want {
-		return fmt.Errorf("numaform %s: exit code %d, want %d", strings.Join(args, " "), code, want)
+		return fmt.Errorf("numaform %s: exit code %d instead of %d", strings.Join(args, " "), code, want)
 	}
 	return nil
 }
@@ -238,7 +238,7 @@ func (s *show) committed(ctx context.Context) error {
 	if err := json.Unmarshal(note, &outcome); err != nil {
 		return fmt.Errorf("reading the note of the commit: %w", err)
 	}
-	fmt.Fprintf(s.Stdout, "%s\n  note: change %s was done in %s\n", bytes.TrimSpace(out), outcome.ID, outcome.Duration.Round(time.Millisecond))
+	fmt.Fprintf(s.Stdout, "%s\n  note: change %s took %s\n", bytes.TrimSpace(out), outcome.ID, outcome.Duration.Round(time.Millisecond))
 	states := s.states.States()
 	for _, name := range slices.Sorted(maps.Keys(states)) {
 		fmt.Fprintf(s.Stdout, "  state %s, %d bytes\n", name, len(states[name]))
@@ -335,7 +335,7 @@ func (s *show) someNode(ctx context.Context, pool string) (path, name string, er
 	}
 	paths, err := filepath.Glob(filepath.Join(s.checkout(), "*", "*", "node-"+pool+"-*.tf"))
 	if err != nil || len(paths) == 0 {
-		return "", "", fmt.Errorf("the fleet has no node files of pool %s", pool)
+		return "", "", fmt.Errorf("the fleet has no node file of NodePool %s", pool)
 	}
 	path = slices.Min(paths)
 	return path, strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "node-"), ".tf"), nil

@@ -147,7 +147,7 @@ func (w *world) startController(ctx context.Context) error {
 		cancel()
 		<-w.ended
 		if w.code != cli.ExitOK {
-			return fmt.Errorf("the controller ended with code %d: see %s", w.code, log.Name())
+			return fmt.Errorf("the controller ended with exit code %d: see %s", w.code, log.Name())
 		}
 		return log.Close()
 	})
@@ -209,7 +209,7 @@ func (w *world) wait(ctx context.Context, what string, ask func(context.Context)
 	defer cancel()
 	ticker := time.NewTicker(250 * time.Millisecond)
 	defer ticker.Stop()
-	missing := ""
+	missing := "no response yet"
 	if w.screen != nil {
 		defer w.screen.Start("waiting for "+what, 0).Stop()
 	}
