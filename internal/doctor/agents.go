@@ -77,7 +77,7 @@ func (e *examination) pinned(host *topology.Host, vms []fleet.VM) {
 		case refused: // hostAgents reported it
 		case len(reported) == 0:
 			e.add("pin", Warn, where,
-				fmt.Sprintf("VM %d (%s) declares CPUs %s, but the agent does not report it as pinned", vmid, vm.Name, declared),
+				fmt.Sprintf("VM %d (%s) declares CPUs %s in its file, but the agent does not report it as pinned", vmid, vm.Name, declared),
 				"wait five minutes for the next report, then run numaform-agent status on the host")
 		default:
 			e.add("pin", Warn, where,

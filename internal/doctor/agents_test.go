@@ -83,7 +83,7 @@ func TestHostAgents(t *testing.T) {
 			p.sim = hostagent.Each(p.sim, map[topology.HostName]hostagent.Agent{"pve-1": {Rules: claim.Rules{Clusters: []string{ourID}}}, "pve-2": other})
 			p.ready = func(*pvesim.Server) {}
 			p.sim.Hosts[0].Guests = []topology.Guest{{VMID: 2001, Name: "web-2001", Kind: topology.GuestVM, Running: true, VCPUs: 2, MemoryMiB: 1024, ClusterID: ourID, Key: pinnedKey}}
-		}, doctor.Warn, "pin", []string{"VM 2001 (web-2001) declares CPUs 2,3, but the agent does not report it as pinned: wait five minutes for the next report"}},
+		}, doctor.Warn, "pin", []string{"VM 2001 (web-2001) declares CPUs 2,3 in its file, but the agent does not report it as pinned: wait five minutes for the next report"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

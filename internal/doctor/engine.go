@@ -89,7 +89,7 @@ func (e *examination) mirror(dir string) {
 	}
 	e.add("provider", Fail, dir,
 		fmt.Sprintf("engine.plugin_dir lacks %s %s for %s; available versions: %s", guard.Provider, generator.ProviderVersion, platform, list(names)),
-		fmt.Sprintf("copy it to %s (`make provider` builds one), or remove engine.plugin_dir to use the registry",
+		fmt.Sprintf("copy the provider to %s (`make provider` builds one), or remove engine.plugin_dir to use the registry",
 			filepath.Join(name, generator.ProviderVersion, platform)))
 }
 
@@ -173,7 +173,7 @@ func (e *examination) stateDir() {
 		what += fmt.Sprintf(", %d MiB free", free)
 		if free < roomyMiB {
 			e.add("state", Warn, dir, what,
-				fmt.Sprintf("free at least %d MiB, because a state that cannot be written is lost, or set state_dir in numaform.yaml to another disk", roomyMiB))
+				fmt.Sprintf("free at least %d MiB, or set state_dir in numaform.yaml to a directory on another disk: a state that cannot be written is lost", roomyMiB))
 			return
 		}
 	}

@@ -63,7 +63,7 @@ func (e *examination) hosts(r *Region, snapshot *topology.Snapshot) {
 		e.add("host", Fail, string(r.Name), "no host is usable", "fix one of the problems above")
 		return
 	}
-	e.ok("host", string(r.Name), fmt.Sprintf("%d of %d hosts are usable", usable, len(snapshot.Hosts)))
+	e.ok("host", string(r.Name), fmt.Sprintf("%d of %s usable", usable, count(len(snapshot.Hosts), "host")))
 }
 
 // classes reports the usable hosts of each class, the reasons against other hosts, and whether
@@ -237,15 +237,15 @@ func templateFirewall(ctx context.Context, r *Region, host topology.HostName, vm
 	path := fmt.Sprintf("/nodes/%s/qemu/%d/firewall", host, vmid)
 	if !firewall.On {
 		whats = append(whats, "has a disabled firewall, which its clones inherit, so the security groups of the class filter nothing")
-		fixes = append(fixes, fmt.Sprintf("`pvesh set %s/options --enable 1 --dhcp 1 --policy_in DROP`, or ACCEPT to allow traffic that no group drops", path))
+		fixes = append(fixes, fmt.Sprintf("run `pvesh set %s/options --enable 1 --dhcp 1 --policy_in DROP`, or use ACCEPT to allow traffic that no group drops", path))
 	}
 	if len(networks) == 0 && !firewall.Device {
 		whats = append(whats, "has no network device with firewall=1")
-		fixes = append(fixes, fmt.Sprintf("add firewall=1 to the net0 of `qm config %d`: `qm set %d --net0 …,firewall=1`", vmid, vmid))
+		fixes = append(fixes, fmt.Sprintf("append firewall=1 to the net0 that `qm config %d` shows: `qm set %d --net0 …,firewall=1`", vmid, vmid))
 	}
 	if firewall.Rules > 0 {
 		whats = append(whats, fmt.Sprintf("has %s, so the provider cannot set security groups", count(firewall.Rules, "firewall rule")))
-		fixes = append(fixes, fmt.Sprintf("move them to a security group and delete them: `pvesh delete %s/rules/0`", path))
+		fixes = append(fixes, fmt.Sprintf("move its rules to a security group, and delete them one at a time with `pvesh delete %s/rules/0`", path))
 	}
 	return strings.Join(whats, "; it "), strings.Join(fixes, "; "), nil
 }
