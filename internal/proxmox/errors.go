@@ -164,8 +164,12 @@ func (c *Client) explainStatus(e *Error) {
 		switch {
 		case login.TokenID == "":
 			e.Hint = fmt.Sprintf("check username and password of %s", login.Username)
+		case strings.HasPrefix(e.Text, "user '") && strings.HasSuffix(e.Text, "' is disabled"):
+			e.Hint = fmt.Sprintf("if an administrator did not intend this, enable the user: pveum user modify %s --enable 1", user)
+		case strings.HasPrefix(e.Text, "user '") && strings.HasSuffix(e.Text, "access expired"):
+			e.Hint = fmt.Sprintf("extend the user's access: pveum user modify %s --expire 0", user)
 		case strings.HasSuffix(e.Text, "access expired"):
-			e.Hint = fmt.Sprintf("extend it: pveum user token modify %s %s --expire 0", user, name)
+			e.Hint = fmt.Sprintf("extend the token: pveum user token modify %s %s --expire 0", user, name)
 		case e.Text == oneReason:
 			e.Hint = fmt.Sprintf("check token_id and token_secret of API token %s; if the token has expired, extend it: pveum user token modify %s %s --expire 0", login.TokenID, user, name)
 		default:

@@ -29,6 +29,24 @@ func TestErrors(t *testing.T) {
 			"token refused for a reason that is not told", func(c *canned, _ *proxmox.Config) { c.refuse("/cluster/resources", 401, "Authentication failed!") }, 401,
 			[]string{"401 Authentication failed!", "check token_id and token_secret of API token numaform@pve!scaler; if the token has expired, extend it: pveum user token modify numaform@pve scaler --expire 0"},
 		},
+		{
+			"expired token", func(c *canned, _ *proxmox.Config) {
+				c.refuse("/cluster/resources", 401, "token 'scaler' access expired")
+			}, 401,
+			[]string{"extend the token: pveum user token modify numaform@pve scaler --expire 0"},
+		},
+		{
+			"expired user", func(c *canned, _ *proxmox.Config) {
+				c.refuse("/cluster/resources", 401, "user 'numaform@pve' access expired")
+			}, 401,
+			[]string{"extend the user's access: pveum user modify numaform@pve --expire 0"},
+		},
+		{
+			"disabled user", func(c *canned, _ *proxmox.Config) {
+				c.refuse("/cluster/resources", 401, "user 'numaform@pve' is disabled")
+			}, 401,
+			[]string{"enable the user: pveum user modify numaform@pve --enable 1"},
+		},
 		{"missing privilege", func(c *canned, _ *proxmox.Config) {
 			c.cluster([]any{node("pve-1", 1), node("pve-2", 1)})
 			c.refuse("/cluster/status", 403, "Permission check failed (/, Sys.Audit)")
