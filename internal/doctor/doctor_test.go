@@ -339,7 +339,7 @@ func TestFindsOnHosts(t *testing.T) {
 		}, doctor.OK, "pin", []string{"pins by affinity, as root@pam"}},
 		{"huge pages by token", func(p *patient) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementNUMA, HugePages: v1alpha1.HugePages2Mi}
-		}, doctor.Fail, "hugepages", []string{"hugePages is 2Mi, but", "not API token", "no placement.hugePages"}},
+		}, doctor.Fail, "hugepages", []string{"hugePages is 2Mi, but", "not API token", "remove placement.hugePages"}},
 		{"huge pages by root", func(p *patient) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementNUMA, HugePages: v1alpha1.HugePages2Mi}
 			p.client.TokenID, p.client.TokenSecret, p.client.Username, p.client.Password = "", "", "root@pam", pvesim.DefaultRootPassword

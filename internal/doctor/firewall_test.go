@@ -82,8 +82,8 @@ func TestFirewall(t *testing.T) {
 			doctor.Warn,
 			[]string{"has 1 firewall rule, so", "pvesh delete /nodes/pve-1/qemu/9001/firewall/rules/0"},
 		},
-		{"datacenter unread", broken("^/cluster/firewall"), nil, nil, doctor.Fail, []string{"homelab: reading the firewall of region homelab", "500 broken"}},
-		{"template unread", broken("9001/firewall/rules$"), nil, nil, doctor.Fail, []string{"on homelab/pve-1: reading the firewall of VM 9001", "500 broken"}},
+		{"datacenter unread", broken("^/cluster/firewall"), nil, nil, doctor.Fail, []string{"homelab: checking the datacenter's firewall", "500 broken"}},
+		{"template unread", broken("9001/firewall/rules$"), nil, nil, doctor.Fail, []string{"on homelab/pve-1: checking the firewall of VM 9001", "500 broken"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

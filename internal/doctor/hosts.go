@@ -140,8 +140,8 @@ func (e *examination) rootOnly(class *v1alpha1.ProxmoxNodeClass, check, requeste
 		}
 		where := "class " + class.Name
 		if ok, reason := permitted(r.Client); !ok {
-			what, fix, _ := strings.Cut(reason, ": set ")
-			e.add(check, Fail, where, requested+", but "+what, "set "+fix)
+			what, fix, _ := strings.Cut(reason, ": ")
+			e.add(check, Fail, where, requested+", but "+what, fix)
 			continue
 		}
 		e.ok(check, where, fmt.Sprintf("%s, as %s of region %s", effect, r.Client.User(), r.Name))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -68,7 +67,7 @@ func (c *Client) CPUModels(ctx context.Context, host topology.HostName) ([]strin
 		Name string `json:"name"`
 	}
 	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/capabilities/qemu/cpu", host), &models); err != nil {
-		return nil, fmt.Errorf("reading the CPU models of region %s: %w", c.cfg.Region, err)
+		return nil, fmt.Errorf("listing the CPU models: %w", err)
 	}
 	names := make([]string, len(models))
 	for i, model := range models {
@@ -128,7 +127,7 @@ func (c *Client) TagAccess(ctx context.Context) (TagAccess, error) {
 		Allowed    []string `json:"allowed-tags"`
 	}
 	if err := c.get(ctx, "/cluster/options", &options); err != nil {
-		return TagAccess{}, fmt.Errorf("reading the datacenter's options: %w", err)
+		return TagAccess{}, fmt.Errorf("checking the datacenter's rules for tags: %w", err)
 	}
 	return TagAccess{Mode: options.Access.Mode, List: options.Access.List, Registered: options.Registered, allowed: options.Allowed}, nil
 }
@@ -173,7 +172,7 @@ type Firewall struct {
 func (c *Client) FirewallOn(ctx context.Context) (bool, error) {
 	var options values
 	if err := c.get(ctx, "/cluster/firewall/options", &options); err != nil {
-		return false, fmt.Errorf("reading the firewall of region %s: %w", c.cfg.Region, err)
+		return false, fmt.Errorf("checking the datacenter's firewall: %w", err)
 	}
 	return options["enable"] != "" && options["enable"] != "0", nil
 }
@@ -191,7 +190,7 @@ func (c *Client) FirewallOf(ctx context.Context, host topology.HostName, vmid in
 		err = c.get(ctx, path+"/config", &config)
 	}
 	if err != nil {
-		return Firewall{}, fmt.Errorf("reading the firewall of VM %d: %w", vmid, err)
+		return Firewall{}, fmt.Errorf("checking the firewall of VM %d: %w", vmid, err)
 	}
 	found := Firewall{On: options.is("enable"), Rules: len(rules)}
 	for key, device := range config {
@@ -229,7 +228,7 @@ func (c *Client) Certificate(ctx context.Context) (Certificate, error) {
 	defer func() { _ = conn.Close() }()
 	secure, ok := conn.(*tls.Conn)
 	if !ok || len(secure.ConnectionState().PeerCertificates) == 0 {
-		return Certificate{}, fmt.Errorf("reading the certificate of %s: %w", address, errors.New("the host sent no certificate: check that url is a Proxmox host"))
+		return Certificate{}, fmt.Errorf("reading the certificate of %s: the host sent none: check that url is the address of a Proxmox host", address)
 	}
 	shown := secure.ConnectionState().PeerCertificates[0]
 	sum := sha256.Sum256(shown.Raw)

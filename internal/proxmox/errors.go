@@ -145,7 +145,7 @@ func (c *Client) explain(path string, err error) *Error {
 		}
 		e.Status = http.StatusOK
 		e.Text = "the response is invalid: " + problem
-		e.Hint = "check that url is a Proxmox host"
+		e.Hint = "check that url is the address of a Proxmox host"
 		e.cause = err
 		return e
 	}
@@ -184,7 +184,7 @@ func (c *Client) explainStatus(e *Error) {
 	case statusTimeout:
 		e.Hint = "the host did not respond before pveproxy's timeout, and the operation may continue: check its load and pvedaemon on it"
 	case http.StatusNotFound:
-		e.Hint = "check that url is a Proxmox host"
+		e.Hint = "check that url is the address of a Proxmox host"
 	}
 }
 

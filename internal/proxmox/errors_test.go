@@ -76,11 +76,11 @@ func TestErrors(t *testing.T) {
 		},
 		{
 			"not Proxmox", func(c *canned, _ *proxmox.Config) { c.answer("/cluster/resources", answer{body: "<html>"}) }, 200,
-			[]string{"the response is invalid", "check that url is a Proxmox host"},
+			[]string{"the response is invalid", "check that url is the address of a Proxmox host"},
 		},
 		{
 			"elsewhere", func(c *canned, _ *proxmox.Config) { c.refuse("/cluster/resources", 404, "Not Found") }, 404,
-			[]string{"404 Not Found", "check that url is a Proxmox host"},
+			[]string{"404 Not Found", "check that url is the address of a Proxmox host"},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {

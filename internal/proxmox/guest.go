@@ -166,7 +166,7 @@ func (f *guestsRead) addCapacity(host *topology.Host, guest topology.Guest, conf
 	case err != nil:
 		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d does not describe the host: %s", guest.VMID, err))
 	case len(f.capacity.CPUs) > 0:
-		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d is a second node-capacity VM and is ignored: keep only one of them", guest.VMID))
+		host.Warnings = append(host.Warnings, fmt.Sprintf("guest %d is a second node-capacity VM and is ignored: keep only one such VM", guest.VMID))
 	default:
 		f.capacity = machine
 	}
@@ -448,7 +448,7 @@ func sizeGiB(text string) (int64, error) {
 	divisor, ok := units[text[len(number):]]
 	value, err := strconv.ParseFloat(number, 64)
 	if !ok || err != nil || value <= 0 {
-		return 0, fmt.Errorf("its boot disk has the invalid size %q, must be a number with an optional K, M, G or T: run qm disk rescan", text)
+		return 0, fmt.Errorf("its boot disk has the invalid size %q: must be a number with an optional K, M, G or T: run `qm disk rescan`", text)
 	}
 	return int64(math.Ceil(value / divisor)), nil
 }

@@ -262,7 +262,7 @@ func (c *Client) Permissions(ctx context.Context, paths []string) (map[string]Pe
 	for i, path := range paths {
 		group.Go(func() error {
 			if err := c.get(ctx, "/access/permissions?path="+url.QueryEscape(path), &answers[i]); err != nil {
-				return fmt.Errorf("reading the permissions on %s: %w", path, err)
+				return fmt.Errorf("checking the permissions on %s: %w", path, err)
 			}
 			return nil
 		})
@@ -282,7 +282,7 @@ func (c *Client) Permissions(ctx context.Context, paths []string) (map[string]Pe
 func (c *Client) AllPermissions(ctx context.Context) (map[string]Permissions, error) {
 	var answer map[string]map[string]number
 	if err := c.get(ctx, "/access/permissions", &answer); err != nil {
-		return nil, fmt.Errorf("reading the permissions: %w", err)
+		return nil, fmt.Errorf("checking the permissions: %w", err)
 	}
 	found := make(map[string]Permissions, len(answer))
 	for path, privileges := range answer {
@@ -298,7 +298,7 @@ func (c *Client) RolesThere(ctx context.Context) (map[string][]string, error) {
 		Privileges string `json:"privs"`
 	}
 	if err := c.get(ctx, "/access/roles", &list); err != nil {
-		return nil, fmt.Errorf("reading the roles: %w", err)
+		return nil, fmt.Errorf("listing the roles: %w", err)
 	}
 	roles := make(map[string][]string, len(list))
 	for _, role := range list {

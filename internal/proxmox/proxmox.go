@@ -100,7 +100,7 @@ func (cfg *Config) check() ([]string, error) {
 	}
 	for _, host := range cfg.Hosts {
 		if !hostNamePattern.MatchString(string(host)) {
-			errs = append(errs, fmt.Errorf("hosts: %q is not a valid name of a Proxmox host: set it as `pvecm nodes` prints it", host))
+			errs = append(errs, fmt.Errorf("hosts: %q is not a valid name of a Proxmox host: use a name that `pvesh get /nodes` lists", host))
 		}
 	}
 	return urls, errors.Join(errs...)
@@ -240,18 +240,18 @@ func (c *Client) TokenID() string { return c.credential().TokenID }
 // CanSetAffinity reports whether Proxmox allows this client's credential to set the
 // affinity of VMs, and why not.
 func (c *Client) CanSetAffinity() (bool, string) {
-	return c.isRoot("affinity", "pinWith: HostAgent")
+	return c.isRoot("affinity", "set pinWith: HostAgent in the ProxmoxNodeClass")
 }
 
 // CanSetHugePages reports whether Proxmox allows this client's credential to back VMs
 // with huge pages, and why not.
 func (c *Client) CanSetHugePages() (bool, string) {
-	return c.isRoot("huge pages", "no placement.hugePages")
+	return c.isRoot("huge pages", "remove placement.hugePages from the ProxmoxNodeClass")
 }
 
 // isRoot reports whether the client logs in as root@pam with a password, the only login
 // that may set the option described by what. If not, it also returns the reason and the
-// fix, which names instead as the alternative.
+// fix, of which instead is the alternative to another login.
 func (c *Client) isRoot(what, instead string) (bool, string) {
 	login := c.credential()
 	who := "user " + login.Username
@@ -261,8 +261,8 @@ func (c *Client) isRoot(what, instead string) (bool, string) {
 	case login.Username == rootUser:
 		return true, ""
 	}
-	return false, fmt.Sprintf("region %s: Proxmox allows only %s with a password to set %s, not %s: "+
-		"set %s in the ProxmoxNodeClass, or username: %s and its password in numaform.yaml",
+	return false, fmt.Sprintf("in region %s, Proxmox allows only %s with a password to set %s, not %s: "+
+		"%s, or set username: %s and its password in numaform.yaml",
 		c.cfg.Region, rootUser, what, who, instead, rootUser)
 }
 

@@ -110,7 +110,7 @@ func (c *Client) readOnline(ctx context.Context, region *regionRead) error {
 			Path:     membersPath,
 			Status:   http.StatusOK,
 			Text:     "the response lists no hosts",
-			Hint:     "check that url is a Proxmox host",
+			Hint:     "check that url is the address of a Proxmox host",
 		}
 	}
 	return nil

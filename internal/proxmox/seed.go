@@ -176,7 +176,7 @@ func (c *Client) Seeds(ctx context.Context, host topology.HostName) ([]fleet.See
 		Active  number `json:"active"`
 	}
 	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/storage?content=iso&enabled=1", host), &storages); err != nil {
-		return nil, fmt.Errorf("listing seeds: %w", err)
+		return nil, err
 	}
 	var seeds []fleet.Seed
 	for _, storage := range storages {
@@ -188,7 +188,7 @@ func (c *Client) Seeds(ctx context.Context, host topology.HostName) ([]fleet.See
 		}
 		path := fmt.Sprintf("/nodes/%s/storage/%s/content?content=iso", host, url.PathEscape(storage.Storage))
 		if err := c.get(ctx, path, &volumes); err != nil {
-			return nil, fmt.Errorf("listing seeds: %w", err)
+			return nil, err
 		}
 		for _, volume := range volumes {
 			if seed, ok := fleet.ParseSeed(volume.ID); ok {

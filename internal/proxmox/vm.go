@@ -70,7 +70,7 @@ const (
 func (c *Client) await(ctx context.Context, upid string) error {
 	parts := strings.Split(upid, ":")
 	if len(parts) < 2 || parts[0] != "UPID" {
-		return fmt.Errorf("waiting for a task of region %s: the response %q is not a task: check that url is a Proxmox host", c.cfg.Region, upid)
+		return fmt.Errorf("waiting for a task of region %s: the response %q is not the ID of a task: check that url is the address of a Proxmox host", c.cfg.Region, upid)
 	}
 	host := topology.HostName(parts[1])
 	path := fmt.Sprintf("/nodes/%s/tasks/%s/status", host, url.PathEscape(upid))
@@ -246,7 +246,7 @@ func (e *ExecError) Error() string {
 	if e.Signal != 0 {
 		end = fmt.Sprintf("signal %d", e.Signal)
 	}
-	return fmt.Sprintf("command in vm %d on host %s ended with %s: run it in the guest to see its output", e.VM.VMID, e.VM.Host, end)
+	return fmt.Sprintf("the command in vm %d on host %s ended with %s: run it in the guest to see its output", e.VM.VMID, e.VM.Host, end)
 }
 
 // Ping returns an error if a guest's agent does not respond.

@@ -3,6 +3,7 @@ package proxmox
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,7 +68,7 @@ func (v values) count(key string, fallback int) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 {
-		return 0, errors.New(key + ": must be a non-negative integer")
+		return 0, fmt.Errorf("%s %.64q: must be a non-negative integer", key, text)
 	}
 	return n, nil
 }
