@@ -140,13 +140,13 @@ func TestFinds(t *testing.T) {
 			p.Templates = func(context.Context, v1alpha1.SecretReference) (map[string][]byte, error) {
 				return map[string][]byte{"join-command": []byte("kubeadm join --token {{ .Kubernetes.BootstrapToken }}")}, nil
 			}
-		}, doctor.Fail, "join", []string{"the template join-command uses .Kubernetes.BootstrapToken", "spec.metadata.token: Bootstrap and rbac.bootstrapTokens: true"}},
+		}, doctor.Fail, "join", []string{"its templates use .Kubernetes.BootstrapToken (in join-command)", "spec.metadata.token: Bootstrap in the class, and rbac.bootstrapTokens: true"}},
 		{"templates that cannot be read", func(p *patient) {
 			byAgent(p)
 			p.Templates = func(context.Context, v1alpha1.SecretReference) (map[string][]byte, error) {
 				return nil, errors.New("forbidden")
 			}
-		}, doctor.Warn, "join", []string{"cannot be read", "forbidden"}},
+		}, doctor.Warn, "join", []string{"cannot check whether its templates require bootstrap tokens: forbidden"}},
 		{"a class with bootstrap tokens", func(p *patient) {
 			byAgent(p)
 			p.Classes[0].Spec.Metadata.Token = v1alpha1.TokenBootstrap
@@ -387,7 +387,7 @@ func TestFindsOnHosts(t *testing.T) {
 			"homelab/pve-1: disks on local-lvm; seeds on local (the host that receives an upload copies it there by ssh)",
 		}},
 		{"a storage that does not exist", func(p *patient) { p.Classes[0].Spec.BootDevice = &v1alpha1.BootDevice{Storage: "nowhere"} }, doctor.Warn, "storage", []string{
-			"pve-1: storage \"nowhere\" does not exist, or numaform's user lacks access", "grant Datastore.Audit on /storage/nowhere",
+			"pve-1: storage \"nowhere\" does not exist, or numaform's user has no access to it", "grant Datastore.Audit on /storage/nowhere",
 		}},
 		{"a storage of another host", func(p *patient) {
 			p.Classes[0].Spec.DataDisks = []v1alpha1.DataDisk{{Size: "1G", Storage: "fast"}}

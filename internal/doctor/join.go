@@ -33,15 +33,15 @@ func (e *examination) joins(ctx context.Context) {
 				templates, err = bootstrap.TemplatesOf(data)
 			}
 			if err != nil {
-				e.add("join", Warn, where, fmt.Sprintf("its templates cannot be read, so they may require bootstrap tokens: %v", err),
+				e.add("join", Warn, where, fmt.Sprintf("cannot check whether its templates require bootstrap tokens: %v", err),
 					"if they use .Kubernetes.BootstrapToken, set spec.metadata.token: Bootstrap")
 				continue
 			}
 		}
 		if uses := bootstrap.UsesBootstrapToken(templates); len(uses) > 0 {
 			e.add("join", Fail, where,
-				fmt.Sprintf("its nodes cannot join: the template %s uses .Kubernetes.BootstrapToken, but the class does not use bootstrap tokens", list(uses)),
-				"for kubeadm join, k3s and Talos, set spec.metadata.token: Bootstrap and rbac.bootstrapTokens: true in the chart's values; for kubelet only, use .Kubernetes.Token")
+				fmt.Sprintf("its nodes cannot join: its templates use .Kubernetes.BootstrapToken (in %s), but the class does not use bootstrap tokens", list(uses)),
+				"for kubeadm join, k3s and Talos, set spec.metadata.token: Bootstrap in the class, and rbac.bootstrapTokens: true in the chart's values; for kubelet, use .Kubernetes.Token")
 			continue
 		}
 		e.ok("join", where, "its nodes join with ServiceAccount tokens")

@@ -62,7 +62,7 @@ func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topol
 	for _, region := range snapshot.Regions {
 		for _, pool := range use.pools.sorted() {
 			if !slices.Contains(region.Pools, pool) && have["/pool/"+pool].Has("Pool.Audit", false) {
-				e.add("pool", Fail, where, fmt.Sprintf("resource pool %q does not exist", pool), fmt.Sprintf("`pveum pool add %s`, or correct spec.pool", pool))
+				e.add("pool", Fail, where, fmt.Sprintf("resource pool %q does not exist", pool), fmt.Sprintf("run `pveum pool add %s`, or correct spec.pool", pool))
 			}
 		}
 	}

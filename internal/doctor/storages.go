@@ -58,6 +58,12 @@ func (e *examination) storages(snapshot *topology.Snapshot) {
 			}
 			return names
 		}
+		where := func(use string, names []string) string {
+			if len(names) == 0 {
+				return "no active storage for " + use
+			}
+			return use + " on " + list(names)
+		}
 		images, iso := accepting("images"), accepting("iso")
 		status, fix := OK, ""
 		switch {
@@ -68,7 +74,7 @@ func (e *examination) storages(snapshot *topology.Snapshot) {
 			status = Warn
 			fix = "for nodes that join with seeds, allow the content ISO image on a storage, in addition to its current content: pvesm set STORAGE --content CURRENT,iso; if such a storage exists, grant Datastore.Audit on it"
 		}
-		e.add("storage", status, host.ID().String(), fmt.Sprintf("disks on %s; seeds on %s", list(images), list(iso)), fix)
+		e.add("storage", status, host.ID().String(), where("disks", images)+"; "+where("seeds", iso), fix)
 	}
 }
 
@@ -114,8 +120,8 @@ func unusable(name string, host topology.HostName, states map[string]proxmox.Sto
 	state, exists := states[name]
 	switch {
 	case !exists:
-		return fmt.Sprintf("storage %q does not exist, or numaform's user lacks access", name),
-			fmt.Sprintf("run `pvesm status`; if the storage exists, grant Datastore.Audit on /storage/%s", name)
+		return fmt.Sprintf("storage %q does not exist, or numaform's user has no access to it", name),
+			fmt.Sprintf("run `pvesm status` on the host; if it lists the storage, grant Datastore.Audit on /storage/%s; otherwise, use another storage in the class", name)
 	case !state.Enabled:
 		return fmt.Sprintf("storage %q is disabled, or not available on this host", name),
 			fmt.Sprintf("pvesm set %s --disable 0, and add %s to its nodes, or use another storage in the class", name, host)
