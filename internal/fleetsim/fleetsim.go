@@ -64,7 +64,7 @@ func Learn(vm *fleet.VM, state []byte, guest pvesim.GuestState) (*Model, error) 
 		return nil, fmt.Errorf("reading the state of vm %s: %w", vm.Name, err)
 	}
 	if len(m.state.Resources) != 1 {
-		return nil, fmt.Errorf("reading the state of vm %s: it has %d resources, want one", vm.Name, len(m.state.Resources))
+		return nil, fmt.Errorf("reading the state of vm %s: it has %d resources, must have exactly 1", vm.Name, len(m.state.Resources))
 	}
 	return m, nil
 }
@@ -108,7 +108,7 @@ func inputsOf(files generator.Files, vm *fleet.VM) (inputs, error) {
 	}
 	body, ok := file.Body.(*hclsyntax.Body)
 	if !ok || len(body.Blocks) != 1 {
-		return in, fmt.Errorf("expected exactly one module call")
+		return in, fmt.Errorf("it must contain exactly one module call")
 	}
 	read := func(name string, into any) error {
 		value, diagnostics := body.Blocks[0].Body.Attributes[name].Expr.Value(nil)

@@ -168,7 +168,7 @@ func (as *agents) publish(h *host, at time.Time) error {
 		err = errors.New(done.Unwell)
 	}
 	if err != nil {
-		return fmt.Errorf("publishing by the agent of host %s: %w", h.name, err)
+		return fmt.Errorf("publishing the data of host %s: %w", h.name, err)
 	}
 	return nil
 }

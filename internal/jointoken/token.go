@@ -130,7 +130,7 @@ func (r *Record) Minted(answer *authenticationv1.TokenRequest, now time.Time, tt
 func NewBootstrap(owner Owner, now time.Time, ttl time.Duration) (Token, *corev1.Secret, error) {
 	random, err := bootstraputil.GenerateBootstrapToken()
 	if err != nil {
-		return Token{}, nil, fmt.Errorf("creating a bootstrap token for vm %s: %w", owner.VM, err)
+		return Token{}, nil, fmt.Errorf("generating a bootstrap token: %w", err)
 	}
 	id, secret, _ := strings.Cut(random, ".")
 	issued := now.UTC().Truncate(time.Second)

@@ -84,7 +84,7 @@ func (c *checker) size(node *yaml.Node) (int, error) {
 			return 0, err
 		}
 		if sum += size; sum > maxValues {
-			return 0, fmt.Errorf("line %d: the value expands to more than %d values through aliases: use fewer", node.Line, maxValues)
+			return 0, fmt.Errorf("line %d: the value expands to more than %d values through aliases: use fewer aliases", node.Line, maxValues)
 		}
 	}
 	c.values[node] = sum
