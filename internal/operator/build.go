@@ -313,7 +313,7 @@ func (b *builder) assemble(ctx context.Context, writer *scaler.Writer, list []co
 			return run(log.IntoContext(running, log.FromContext(ctx)))
 		}))
 		if err != nil {
-			return nil, fmt.Errorf("adding to the manager: %w", err)
+			return nil, fmt.Errorf("adding a runnable to the manager: %w", err)
 		}
 	}
 	return all, nil
@@ -336,7 +336,7 @@ func (b *builder) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 	if path := b.config.Join.CAFile; path != "" {
 		var err error
 		if join.CA, err = os.ReadFile(path); err != nil {
-			return nil, fmt.Errorf("reading join.ca_file: %w: correct its path, or remove the key", err)
+			return nil, fmt.Errorf("reading join.ca_file: %w: %s", err, readFix(err, "correct its path, or remove the key"))
 		}
 	}
 	regions := map[topology.RegionName]seed.Region{}
@@ -366,7 +366,7 @@ func (b *builder) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 			Version: func() (string, error) {
 				version, err := b.kube.Discovery().ServerVersion()
 				if err != nil {
-					return "", fmt.Errorf("reading the cluster's version: %w", err)
+					return "", fmt.Errorf("reading the Kubernetes version: %w", err)
 				}
 				return version.GitVersion, nil
 			},
@@ -395,7 +395,7 @@ func (b *builder) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 		},
 		Record: func(ctx context.Context, written []string) {
 			for _, line := range written {
-				log.FromContext(ctx).Info("wrote to proxmox outside a plan", logkey.Message, line)
+				log.FromContext(ctx).Info("wrote to Proxmox outside a plan", logkey.Message, line)
 			}
 			writer().Record(written)
 		},
@@ -428,7 +428,7 @@ func (b *builder) mayMove(ctx context.Context, region topology.RegionName, from,
 		}
 	}
 	if len(lacking) > 0 {
-		return fmt.Errorf("numaform's user lacks %s on %s: grant a role that includes it, or use the pool for new nodes only",
+		return fmt.Errorf("numaform's user lacks %s on %s: grant it a role that includes this privilege; new nodes do not need it",
 			poolPrivilege, strings.Join(lacking, " and "))
 	}
 	if to == "" {

@@ -189,7 +189,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"ranges that overlap", minimal + "- {region: b, url: 'https://pve-9.example:8006'}\n", "", "clusters[1]: vmid_range 2000 to 2999 overlaps 2000 to 2999 of region region-1"},
 		{"a flag that is none", minimal, "NUMAFORM_CONFG=x", "NUMAFORM_CONFG: matches no key of numaform.yaml and no flag: did you mean NUMAFORM_CONFIG?"},
 		{"a variable of no key", minimal, "NUMAFORM_CLUSTERS_0_VMID_RANGE=1", "NUMAFORM_CLUSTERS_0_VMID_RANGE: matches no key"},
-		{"a variable of no cluster", minimal, "NUMAFORM_CLUSTERS_1_URL=x", "clusters has 1 entries, numbered from 0"},
+		{"a variable of no cluster", minimal, "NUMAFORM_CLUSTERS_1_URL=x", "clusters has no entry 1 (the first is 0)"},
 		{"a bool by environment", minimal, "NUMAFORM_CLUSTERS_0_INSECURE=si", `NUMAFORM_CLUSTERS_0_INSECURE: "si": must be true or false`},
 		{"pairs by environment", minimal, "NUMAFORM_FLEET_BACKEND_CONFIG=path=x", "must be a map such as {name: value}"},
 		{"no cluster", "clusterID: prod\n", "", "at least one Proxmox cluster"},

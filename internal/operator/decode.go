@@ -127,7 +127,7 @@ func explain(err error) error {
 		if found := unknownField.FindStringSubmatch(message); found != nil {
 			message = fmt.Sprintf("%sunknown key %s: %s", found[1], found[2], meantKey(found[2], types[found[3]]))
 		} else if found := fieldTwice.FindStringSubmatch(message); found != nil {
-			message = fmt.Sprintf("%sduplicate key %s: remove one of them", found[1], found[2])
+			message = fmt.Sprintf("%sduplicate key %s: remove one", found[1], found[2])
 		} else if found := wrongType.FindStringSubmatch(message); found != nil {
 			value := fmt.Sprintf("%q", found[3])
 			switch found[2] {

@@ -37,7 +37,7 @@ func (d *driftWatch) run(ctx context.Context) error {
 			return nil
 		}
 		if err := d.check(ctx); err != nil && ctx.Err() == nil {
-			log.FromContext(ctx).Error(err, "checking for drift failed")
+			log.FromContext(ctx).Error(err, "could not check for drift")
 		}
 	}
 }

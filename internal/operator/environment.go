@@ -122,7 +122,7 @@ var clusterVariable = regexp.MustCompile(`^NUMAFORM_CLUSTERS_(\d+)_`)
 func meantVariable(name string, known []string, clusters int) string {
 	if found := clusterVariable.FindStringSubmatch(name); found != nil {
 		if n, err := strconv.Atoi(found[1]); err == nil && n >= clusters {
-			return fmt.Sprintf("clusters has %d entries, numbered from 0: correct the number, or add the cluster to numaform.yaml", clusters)
+			return fmt.Sprintf("clusters has no entry %d (the first is 0): correct the number, or add the cluster to numaform.yaml", n)
 		}
 	}
 	// Compare the names without their common prefix.

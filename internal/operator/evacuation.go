@@ -77,7 +77,7 @@ func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
 			delete(changed.Annotations, v1alpha1.AnnotationEvacuated)
 		}
 		if err := e.client.Patch(ctx, changed, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("marking nodeclaim %s for evacuation: %w", claim.Name, err))
+			errs = append(errs, fmt.Errorf("changing the evacuation mark of nodeclaim %s: %w", claim.Name, err))
 		}
 	}
 	return reconciler.Result{RequeueAfter: switchInterval}, errors.Join(errs...)

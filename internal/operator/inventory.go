@@ -249,7 +249,7 @@ func (c *Config) Reachable(ctx context.Context, clients map[topology.RegionName]
 func RecordedSnapshot(path string) (*topology.Snapshot, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading the snapshot: %w: record one with `numaform topology -o json`", err)
+		return nil, fmt.Errorf("reading the snapshot: %w: %s", err, readFix(err, "record one with `numaform topology -o json`"))
 	}
 	snapshot, err := topology.ParseSnapshot(text)
 	if err != nil {
@@ -275,7 +275,7 @@ func (c *Config) applySettings(snapshot *topology.Snapshot) error {
 
 	text, err := os.ReadFile(c.TopologyFile)
 	if err != nil {
-		return fmt.Errorf("reading topology_file: %w: correct its path, or remove the key", err)
+		return fmt.Errorf("reading topology_file: %w: %s", err, readFix(err, "correct its path, or remove the key"))
 	}
 	settings, err := topology.ParseSettings(text)
 	if err != nil {
@@ -286,7 +286,7 @@ func (c *Config) applySettings(snapshot *topology.Snapshot) error {
 		regions = append(regions, c.Clusters[i].Region)
 	}
 	if err := settings.CheckRegions(regions...); err != nil {
-		return fmt.Errorf("reading topology_file %s: %w: correct it there, or add the cluster to numaform.yaml", c.TopologyFile, err)
+		return fmt.Errorf("reading topology_file %s: %w: correct the region there, or add the cluster to numaform.yaml", c.TopologyFile, err)
 	}
 
 	members := map[topology.RegionName][]topology.HostName{}

@@ -34,7 +34,7 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 	clusters := clustersIn(environ)
 	fromEnvironment := errors.Is(err, fs.ErrNotExist) && path == DefaultFile && clusters > 0
 	if err != nil && !fromEnvironment {
-		return nil, fmt.Errorf("reading the configuration: %w: set its path with --config, or create one with numaform init", err)
+		return nil, fmt.Errorf("reading the configuration: %w: %s", err, readFix(err, "set its path with --config, or create one with numaform init"))
 	}
 	config := Config{
 		Intervals: Intervals{Update: 30 * time.Second, Full: 10 * time.Minute, Lease: 10 * time.Second},
@@ -131,7 +131,7 @@ func (c *Config) check() error {
 		mistakes = append(mistakes, errors.New("clusters: must contain at least one Proxmox cluster with region and url"))
 	}
 	if c.Engine.Concurrency < 0 {
-		mistakes = append(mistakes, fmt.Errorf("engine.concurrency: %d: must be a number of engines, or 0 for as many as fit in memory", c.Engine.Concurrency))
+		mistakes = append(mistakes, fmt.Errorf("engine.concurrency: %d: must be positive, or 0 for as many engines as fit in memory", c.Engine.Concurrency))
 	}
 	mistakes = append(mistakes, c.Engine.checkVersion(), c.Join.check())
 	mistakes = append(mistakes, c.Intervals.check()...)
@@ -195,7 +195,7 @@ func (c *Config) clash(i int) []error {
 		for _, address := range cluster.addresses() {
 			same := func(a string) bool { return endpointOf(a) == endpointOf(address) }
 			if endpointOf(address) != "" && slices.ContainsFunc(other.addresses(), same) {
-				mistakes = append(mistakes, fmt.Errorf("url %q is also in region %s: a Proxmox cluster is one region: remove one of them", address, other.Region))
+				mistakes = append(mistakes, fmt.Errorf("url %q is also in region %s: a Proxmox cluster must be one region: remove the URL from one of the two", address, other.Region))
 			}
 		}
 	}

@@ -50,12 +50,12 @@ func readModules(dir string) (files map[string][]byte, err error) {
 	for _, module := range modules.Names() {
 		entries, err := fs.ReadDir(root.FS(), module)
 		if err != nil {
-			return nil, fmt.Errorf("%w: copy modules/%s of the source into %s", err, module, dir)
+			return nil, fmt.Errorf("%w: copy modules/%s of numaform's source into %s", err, module, dir)
 		}
 		for _, entry := range entries {
 			name := path.Join(module, entry.Name())
 			if !entry.Type().IsRegular() || !strings.HasSuffix(name, ".tf") {
-				return nil, fmt.Errorf("%s/%s is not a .tf file: remove it", dir, name)
+				return nil, fmt.Errorf("%s/%s is not a regular .tf file: remove it", dir, name)
 			}
 			file, err := root.Open(name)
 			if err != nil {
@@ -66,7 +66,7 @@ func readModules(dir string) (files map[string][]byte, err error) {
 				return nil, err
 			}
 			if len(files[name]) > maxModuleFile {
-				return nil, fmt.Errorf("%s is larger than %d bytes", name, maxModuleFile)
+				return nil, fmt.Errorf("%s/%s is larger than %d bytes: split it", dir, name, maxModuleFile)
 			}
 		}
 	}

@@ -31,11 +31,11 @@ func TestModulesAllow(t *testing.T) {
 		"a changed one": {hash, write("proxmox-node/main.tf"), "has hash "},
 		"one missing": {
 			hash, func(dir string) error { return os.RemoveAll(dir + "/proxmox-security-groups") },
-			"copy modules/proxmox-security-groups of the source",
+			"copy modules/proxmox-security-groups of numaform's source",
 		},
-		"no module":    {hash, write("proxmox-node/zz.tofu"), "zz.tofu is not a .tf file"},
-		"a directory":  {hash, func(dir string) error { return os.Mkdir(dir+"/proxmox-node/x.tf", 0o700) }, "x.tf is not a .tf file"},
-		"a link":       {hash, func(dir string) error { return os.Symlink("main.tf", dir+"/proxmox-node/x.tf") }, "x.tf is not a .tf file"},
+		"no module":    {hash, write("proxmox-node/zz.tofu"), "zz.tofu is not a regular .tf file"},
+		"a directory":  {hash, func(dir string) error { return os.Mkdir(dir+"/proxmox-node/x.tf", 0o700) }, "x.tf is not a regular .tf file"},
+		"a link":       {hash, func(dir string) error { return os.Symlink("main.tf", dir+"/proxmox-node/x.tf") }, "x.tf is not a regular .tf file"},
 		"no directory": {hash, os.RemoveAll, "no such file"},
 		"a large file": {hash, func(dir string) error { return os.Truncate(dir+"/proxmox-node/main.tf", 2<<20) }, "is larger than"},
 	}

@@ -60,14 +60,14 @@ func (c *Cluster) connect(observe proxmox.Observe) (*proxmox.Client, error) {
 	if c.CAFile != "" {
 		pem, err := os.ReadFile(c.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("reading ca_file: %w: %s", err, caFix(err))
+			return nil, fmt.Errorf("reading ca_file: %w: %s", err, readFix(err, "copy /etc/pve/pve-root-ca.pem from a host"))
 		}
 		config.CA = pem
 	}
 	for host, path := range c.Machines {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return nil, fmt.Errorf("reading the topology of host %s: %w: correct its path under machines", host, err)
+			return nil, fmt.Errorf("reading the topology of host %s: %w: %s", host, err, readFix(err, "correct its path under machines"))
 		}
 		if config.Machines[host], err = topology.ParseCollected(text); err != nil {
 			return nil, fmt.Errorf("reading %s: %w: write it with `numaform topology collect` on host %s", path, err, host)
@@ -106,7 +106,7 @@ func (c *Config) InstanceTypes() ([]scheduling.InstanceType, error) {
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("reading instance_types_file: %w: correct its path, or remove the key", err)
+		return nil, fmt.Errorf("reading instance_types_file: %w: %s", err, readFix(err, "correct its path, or remove the key"))
 	}
 	types, err := scheduling.ParseInstanceTypes(text)
 	if err != nil {
@@ -214,20 +214,18 @@ func (c *Cluster) readSecrets() error {
 	return nil
 }
 
-// caFix returns the fix for an error of the ca_file.
-func caFix(err error) string {
-	if errors.Is(err, fs.ErrPermission) {
-		return fileFix(err, "")
-	}
-	return "copy /etc/pve/pve-root-ca.pem from a host"
-}
-
 // fileFix returns the fix for an error of the file with a key's value.
 func fileFix(err error, key string) string {
+	return readFix(err, fmt.Sprintf("write the %s into it, or correct the path", key))
+}
+
+// readFix returns the fix for an error of reading a file: otherwise, unless this user lacks
+// access to it.
+func readFix(err error, otherwise string) string {
 	if errors.Is(err, fs.ErrPermission) {
 		return "give the user that runs numaform read access to the file and its directory"
 	}
-	return fmt.Sprintf("write the %s into it, or correct the path", key)
+	return otherwise
 }
 
 // reread returns a function that reads the cluster's credential again, because files may

@@ -21,7 +21,7 @@ func (c *Config) Rules() (guard.Rules, error) {
 	for _, file := range c.Policy.Files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return guard.Rules{}, fmt.Errorf("reading policy.files: %w: correct the path", err)
+			return guard.Rules{}, fmt.Errorf("reading policy.files: %w: %s", err, readFix(err, "correct the path"))
 		}
 		policy, err := guard.ParsePolicy(file, text)
 		if err != nil {
@@ -35,7 +35,7 @@ func (c *Config) Rules() (guard.Rules, error) {
 		rules.Policy = policy
 	}
 	if rules.Policy == nil {
-		return guard.Rules{}, errors.New("reading policy: policy.replace_default is set, but policy.files is empty, so every change would be denied: set policy.files")
+		return guard.Rules{}, errors.New("reading policy: policy.replace_default is set, but policy.files is empty, so every change would be denied: set policy.files, or remove policy.replace_default")
 	}
 	return rules, nil
 }

@@ -58,7 +58,7 @@ func TestFleetKeysThatContradict(t *testing.T) {
 	for text, want := range map[string]string{
 		"fleet: {git: {remote: x}, configmap: {namespace: a, name: b}}": "git and configmap are both set",
 		"fleet: {git: {branch: main}}":                                  "neither remote nor enabled",
-		"fleet: {configmap: {name: b}, backend: {type: http}}":          "set both namespace and name",
+		"fleet: {configmap: {name: b}, backend: {type: http}}":          "fleet.configmap: namespace or name is empty: set both",
 		"fleet: {configmap: {namespace: a, name: b}}":                   "outlive a pod",
 		"policy: {limits: {per_host: {creates: -1}}}":                   "policy.limits.per_host.creates: -1",
 		"policy: {limits: {window: -1h}}":                               "policy.limits.window",

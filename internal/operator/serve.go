@@ -38,12 +38,12 @@ func serve(ctx context.Context, settings *ControllerSettings, registry prometheu
 
 	group, ctx := errgroup.WithContext(ctx)
 	for _, server := range []struct {
-		address string
-		handler http.Handler
+		flag, address string
+		handler       http.Handler
 	}{
-		{address: settings.ProbeAddress, handler: probes},
-		{address: settings.MetricsAddress, handler: metrics},
-		{address: settings.ProfileAddress, handler: profiles},
+		{flag: "--health-probe-bind-address", address: settings.ProbeAddress, handler: probes},
+		{flag: "--metrics-bind-address", address: settings.MetricsAddress, handler: metrics},
+		{flag: "--pprof-bind-address", address: settings.ProfileAddress, handler: profiles},
 	} {
 		if server.address == "0" || server.address == "" {
 			continue
@@ -51,7 +51,7 @@ func serve(ctx context.Context, settings *ControllerSettings, registry prometheu
 		group.Go(func() error {
 			listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", server.address)
 			if err != nil {
-				return fmt.Errorf("listening on %s: %w: choose another address, or 0 to disable it", server.address, err)
+				return fmt.Errorf("%s: %w: choose another address, or 0 to disable the endpoint", server.flag, err)
 			}
 			serving := &http.Server{Handler: server.handler, ReadHeaderTimeout: 10 * time.Second}
 			stop := context.AfterFunc(ctx, func() {

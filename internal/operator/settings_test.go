@@ -100,7 +100,7 @@ func TestSettingsOfHostsThatAreNotThere(t *testing.T) {
 func TestSettingsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, settings, err string }{
-		{"region", `{"elsewhere": {}}`, `"elsewhere": no cluster has this region: must be one of homelab, away: correct it there, or add the cluster to numaform.yaml`},
+		{"region", `{"elsewhere": {}}`, `"elsewhere": no cluster has this region: must be one of homelab, away: correct the region there, or add the cluster to numaform.yaml`},
 		{"file", `{"homelab": {"pve-1": {"nodes": {"0": {"cpus": "3-1"}}}}}`, "range 3-1 is reversed: write 1-3"},
 		{"host", `{"homelab": {"*": {"reservedcpus": [79]}}}`, "applying settings to host homelab/pve-1: homelab.*.reservedcpus: the host has no CPUs 79, only 0-7"},
 	} {

@@ -59,7 +59,7 @@ func (k Kubeconfig) Load() (*rest.Config, error) {
 // kubeconfig selects a cluster, as in a pod.
 func (k Kubeconfig) login() (state.Kubeconfig, error) {
 	failed := func(err error) (state.Kubeconfig, error) {
-		return state.Kubeconfig{}, fmt.Errorf("reading kubeconfig for the states: %w: correct --kubeconfig or --context", err)
+		return state.Kubeconfig{}, fmt.Errorf("reading the kubeconfig for the states: %w: correct --kubeconfig or --context", err)
 	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = k.Path
@@ -79,7 +79,7 @@ func (k Kubeconfig) login() (state.Kubeconfig, error) {
 	selected := config.Contexts[config.CurrentContext]
 	cluster := config.Clusters[selected.Cluster]
 	if cluster == nil {
-		return failed(fmt.Errorf("context %q refers to a cluster that is not in the file", config.CurrentContext))
+		return failed(fmt.Errorf("context %q refers to cluster %q, which is not in the file", config.CurrentContext, selected.Cluster))
 	}
 	content, err := clientcmd.Write(*config)
 	if err != nil {
@@ -115,7 +115,7 @@ func (c *Config) backendLogin(environ []string, cluster Kubeconfig) (state.Kubec
 func (k Kubeconfig) client() (kubernetes.Interface, error) {
 	config, err := k.Load()
 	if err != nil {
-		return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w", err)
+		return nil, fmt.Errorf("opening the fleet's store: %w", err)
 	}
 	// A large fleet has megabytes of ConfigMaps, which take several times as long to read in
 	// JSON.
@@ -147,7 +147,7 @@ func (f *Fleet) check() []error {
 		mistakes = append(mistakes, errors.New("fleet.git: neither remote nor enabled is set: set remote to the repository's URL, or enabled: true for one without a remote"))
 	}
 	if configMaps && (f.ConfigMap.Namespace == "" || f.ConfigMap.Name == "") {
-		mistakes = append(mistakes, errors.New("fleet.configmap: set both namespace and name"))
+		mistakes = append(mistakes, errors.New("fleet.configmap: namespace or name is empty: set both"))
 	}
 	if configMaps && f.Backend.Type == "local" && f.Backend.Config["path"] == "" {
 		mistakes = append(mistakes, errors.New("fleet.backend: a fleet in ConfigMaps requires states that outlive a pod: use type kubernetes, pg, s3 or http"))
@@ -245,7 +245,7 @@ func (c *Config) openStore(environ []string, cluster Kubeconfig) (store.Store, e
 			return nil, err
 		}
 		if err := os.MkdirAll(c.Fleet.Dir, 0o755); err != nil {
-			return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w: set fleet.dir to a directory that numaform may write", err)
+			return nil, fmt.Errorf("opening the fleet's ConfigMaps: %w: set fleet.dir to a directory that numaform may write to", err)
 		}
 		return store.NewConfigMap(client, c.Fleet.ConfigMap.Namespace, c.Fleet.ConfigMap.Name)
 	}
