@@ -85,7 +85,7 @@ func (w *Writer) noteBackend(ctx context.Context, host topology.HostID, err erro
 	}
 	w.outages[host] = outage{since: known.since, last: now}
 	if !out {
-		log.FromContext(ctx).Info("cannot reach the state backend", logkey.Host, host.String(), logkey.Reason, down.Error())
+		log.FromContext(ctx).Info("could not reach the state backend", logkey.Host, host.String(), logkey.Reason, down.Error())
 	}
 	return down
 }

@@ -348,7 +348,7 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 		})
 		for _, host := range slices.SortedFunc(maps.Keys(excluded), topology.HostID.Compare) {
 			if vms := on(b.change.Updated, host); len(vms) > 0 {
-				log.FromContext(ctx).Info("postponed an update of vms in place", logkey.Host, host.String(), logkey.VM, names(vms),
+				log.FromContext(ctx).Info("postponed an in-place update", logkey.Host, host.String(), logkey.VM, names(vms),
 					logkey.Reason, excluded[host].Error())
 			}
 		}

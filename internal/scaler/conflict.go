@@ -36,7 +36,7 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("%s: numaform removes them again, because another guest got the same CPUs or memory at the same time: %v", names(e.VMs), e.Cause)
+	return fmt.Sprintf("numaform removes %s, because another guest got the same CPUs or memory at the same time: %v", names(e.VMs), e.Cause)
 }
 
 // Unwrap returns the cause.
@@ -134,7 +134,7 @@ func (v *hostView) memoryFits(vm *fleet.VM) error {
 		}
 	}
 	if limit := v.host.MemoryMiB; limit > 0 && used > limit {
-		return fmt.Errorf("vm %s: the guests of %s use %d MiB of %d MiB: free memory there, or plan again", vm.Name, v.id, used, limit)
+		return fmt.Errorf("vm %s: the guests of %s use %d MiB, but the host has %d MiB: free memory there, or plan again", vm.Name, v.id, used, limit)
 	}
 	for _, node := range v.host.NUMANodes {
 		uses := slices.ContainsFunc(vm.Cells, func(cell topology.NUMACell) bool { return cell.HostNodes.Contains(node.ID) })
@@ -151,7 +151,7 @@ func (v *hostView) memoryFits(vm *fleet.VM) error {
 func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet.VM) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("removing %s again: %w: until they are removed, they share CPUs or memory with other guests: drain their nodes and remove them",
+			err = fmt.Errorf("removing %s: %w: drain the nodes, then run `numaform remove`; until then, other guests share their CPUs or memory",
 				names(lost), err)
 		}
 	}()
@@ -164,7 +164,7 @@ func (s *Scaler) yield(ctx context.Context, old *topology.Snapshot, lost []fleet
 		return err
 	}
 	change.Kind = audit.KindScaleDown
-	change.Why = "another writer assigned the CPUs of " + names(lost) + " at the same time"
+	change.Why = "another writer assigned the CPUs or memory of " + names(lost) + " at the same time"
 	change.narrow = true
 	change.remove(func(vm fleet.VM) bool { return hasKey(lost, vm.Key) })
 	if err := s.render(change); err != nil {

@@ -56,7 +56,7 @@ func (e *VMIDTakenError) Error() string {
 		fix = fmt.Sprintf("this VM's key is in the description of guest %d on %s: remove the marker line there, or remove that guest, "+
 			"then plan again to give the VM another VMID", e.Copy, e.CopyHost)
 	}
-	return fmt.Sprintf("vm %s: VMID %d belongs to guest %q on %s, which does not have this VM's key: that guest is not changed; %s",
+	return fmt.Sprintf("vm %s: VMID %d belongs to guest %q on %s, but that guest lacks this VM's key: it is not changed; %s",
 		e.VM, e.VMID, e.Guest, e.Host, fix)
 }
 
@@ -71,9 +71,9 @@ type NotStandbyError struct {
 
 func (e *NotStandbyError) Error() string {
 	if e.VM == "" {
-		return fmt.Sprintf("no vm has key %s: it was removed; choose another standby VM, or create a new VM", e.Key)
+		return fmt.Sprintf("no VM of the fleet has key %s: choose another standby VM, or create a new VM", e.Key)
 	}
-	return fmt.Sprintf("vm %s: it is not a standby VM that is ready to start (%s): choose another one, or create a new VM", e.VM, e.Phase)
+	return fmt.Sprintf("vm %s is not a standby VM that is ready to start (its phase is %s): choose another standby VM, or create a new VM", e.VM, e.Phase)
 }
 
 // GuestGoneError reports that the VMID of a VM that a plan would delete now belongs to
@@ -85,7 +85,7 @@ type GuestGoneError struct {
 }
 
 func (e *GuestGoneError) Error() string {
-	return fmt.Sprintf("%s: the state has VMID %d, which now belongs to guest %q without this VM's key: it is not deleted; "+
+	return fmt.Sprintf("%s: the state has VMID %d, which now belongs to guest %q without this VM's key: that guest is not deleted; "+
 		"run `numaform apply` again, which removes the address from the state", e.Address, e.VMID, e.Guest)
 }
 
@@ -121,7 +121,7 @@ func (e *CPUsTakenError) Error() string {
 type OutsideStateError struct{ Names []string }
 
 func (e *OutsideStateError) Error() string {
-	return fmt.Sprintf("%s: the VM exists and is not in the state, so no plan can remove it: run `numaform apply`, which imports it, then remove it again",
+	return fmt.Sprintf("no plan can remove %s, which Proxmox has but the state does not: run `numaform apply`, which imports what exists, then repeat the removal",
 		strings.Join(e.Names, ", "))
 }
 
@@ -140,8 +140,8 @@ func (e *HostDownError) Error() string {
 type StaleStateError struct{ Addresses []string }
 
 func (e *StaleStateError) Error() string {
-	return fmt.Sprintf("the state contains %s from a create that did not finish, or whose VM no longer exists or has another owner: "+
-		"run `numaform apply`, which first removes these entries from the state; that changes nothing in Proxmox", strings.Join(e.Addresses, ", "))
+	return fmt.Sprintf("the state contains stale entries (%s): their creation did not finish, or their VM no longer exists or has another owner: "+
+		"run `numaform apply`, which first removes these entries from the state; this changes nothing in Proxmox", strings.Join(e.Addresses, ", "))
 }
 
 // RootOnlyError reports that the credential may not set an option that a VM requires.
@@ -183,7 +183,7 @@ type MovedError struct {
 }
 
 func (e *MovedError) Error() string {
-	return fmt.Sprintf("vm %s: its file names host %s, but it is on %s: move it back in Proxmox, then apply again", e.VM, e.Host, e.Now)
+	return fmt.Sprintf("vm %s: its file names host %s, but the VM is on %s: move it back in Proxmox, then apply again", e.VM, e.Host, e.Now)
 }
 
 // HiddenError reports that the state has a VM that Proxmox does not list. This proves
@@ -195,7 +195,7 @@ type HiddenError struct {
 }
 
 func (e *HiddenError) Error() string {
-	return fmt.Sprintf("vm %s: the state has VMID %d, but it is unknown whether that guest exists: the credential cannot see all guests of %s: "+
+	return fmt.Sprintf("vm %s: the state has VMID %d, but it is unknown whether that guest exists: the credential cannot see all guests of region %s: "+
 		"grant it VM.Audit on /vms", e.VM, e.VMID, e.Region)
 }
 
@@ -211,7 +211,7 @@ type DisagreeError struct {
 
 func (e *DisagreeError) Error() string {
 	return fmt.Sprintf("vm %s: guest %d has %s %.80q in Proxmox, but %.80q in the state of %s: nothing was changed; "+
-		"restore it in Proxmox, or remove the VM from the state with the engine's `state rm`, then apply again", e.VM, e.VMID, e.Attribute, e.Live, e.State, e.Host)
+		"restore the value in Proxmox, or remove the VM from the state with the engine's `state rm`, then apply again", e.VM, e.VMID, e.Attribute, e.Live, e.State, e.Host)
 }
 
 // VanishedError reports that another client removed a VM after it was created, so that its

@@ -382,7 +382,7 @@ func TestMemoryTakenMeanwhile(t *testing.T) {
 		want  string
 	}{
 		{name: "all of it", guest: other(8192)},
-		{name: "more than it has", guest: other(8193), want: "the guests of lab/pve-1 use 8193 MiB of 8192 MiB"},
+		{name: "more than it has", guest: other(8193), want: "the guests of lab/pve-1 use 8193 MiB, but the host has 8192 MiB"},
 		{name: "of a guest that is stopped", guest: stopped},
 		{name: "of a guest on another host", guest: elsewhere, move: true},
 		{name: "all of its NUMA node", guest: other(4096, bound(4096, topology.NUMABind, 1))},

@@ -124,7 +124,7 @@ func TestWriterWakes(t *testing.T) {
 	}
 
 	for key, says := range map[fleet.Key]string{
-		"unknown":  "no vm has key",
+		"unknown":  "no VM of the fleet has key",
 		vms[0].Key: "is not a standby VM",
 		vms[2].Key: "is not a standby VM",
 	} {
