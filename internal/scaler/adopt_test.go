@@ -64,7 +64,7 @@ func TestImportFails(t *testing.T) {
 	broken := false
 	w = newWorldWith(t, func(config *scaler.Config) {
 		config.Progress = func(_ topology.HostID, message string) {
-			if strings.HasPrefix(message, "recovering 1 VMs") && !broken {
+			if strings.HasPrefix(message, "recovering 1 VM,") && !broken {
 				broken = true
 				repair = w.sim.AddFault(pvesim.Fault{Method: "GET", Path: "/qemu/2000/config$", Status: 500, Reason: "disk of the host is full"})
 			}

@@ -244,7 +244,7 @@ func TestStateLostIsReported(t *testing.T) {
 		said = nil
 		must(t, run())
 		if text := strings.Join(said, "\n"); !strings.Contains(text, "no state exists in "+w.Store().Path()+"-state/states") ||
-			!strings.Contains(text, "1 VMs of the fleet do: numaform imports them by their markers") {
+			!strings.Contains(text, "Proxmox has 1 VM of the fleet: numaform imports the VMs by their markers") {
 			t.Errorf("said %s", text)
 		}
 	}

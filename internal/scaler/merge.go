@@ -18,7 +18,7 @@ func (w *Writer) hadJoined(ctx context.Context, unseen []fleet.VM) (joined map[f
 	joined = map[fleet.Key]bool{}
 	for i := range unseen {
 		if joined[unseen[i].Key], err = w.config.Joined(ctx, unseen[i]); err != nil {
-			return nil, fmt.Errorf("checking whether %s, which is not in Proxmox, had joined: %w", unseen[i].Name, err)
+			return nil, fmt.Errorf("checking whether vm %s, which is not in Proxmox, had joined the cluster: %w", unseen[i].Name, err)
 		}
 	}
 	return joined, nil
@@ -42,7 +42,7 @@ func (w *Writer) nodesFiledAsStandby(ctx context.Context, from *reading, snapsho
 		}
 		var err error
 		if nodes[vm.Key], err = w.config.Joined(ctx, *vm); err != nil {
-			return nil, fmt.Errorf("checking whether %s, a standby VM that runs, had joined: %w", vm.Name, err)
+			return nil, fmt.Errorf("checking whether standby vm %s, which runs, had joined the cluster: %w", vm.Name, err)
 		}
 	}
 	return nodes, nil
@@ -55,7 +55,7 @@ func (w *Writer) mergeStandby(ctx context.Context, m *member, filed *fleet.VM, n
 	m.VM.Standby = m.VM.Standby && !node
 	differs := filed.Standby != m.VM.Standby && !m.waking && !m.moving
 	if differs && !m.misfiled {
-		log.FromContext(ctx).Info("ignored the standby setting in the file of a vm: restore the standby line in the file, or remove the node",
+		log.FromContext(ctx).Info("ignored the standby setting in the file of a VM, because the recorded one differs: restore the setting in the file, or remove the node",
 			logkey.VM, m.VM.Name, logkey.Host, m.VM.Host.String(), "filed", filed.Standby, "standby", m.VM.Standby)
 	}
 	m.misfiled = differs

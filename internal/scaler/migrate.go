@@ -83,7 +83,7 @@ func (s *Scaler) migrate(at places) error {
 		// An older version then finds no state, rather than a stale one.
 		if old := relics[i].path(); slices.Contains(done.Took, relics[i].name) {
 			if err := os.Rename(old, old+".migrated"); err != nil {
-				return fmt.Errorf("migrating the state of %s: an older numaform would still use %s: %w: move it away, then try again", relics[i].host, old, err)
+				return fmt.Errorf("migrating the state of %s: %w: an older numaform would still use %s: move this file elsewhere, then try again", relics[i].host, err, old)
 			}
 		}
 	}
@@ -201,7 +201,7 @@ func (r *relic) read() (content []byte, err error) {
 		return nil, fmt.Errorf("checking whether %s is tracked by git: %w", r.path(), err)
 	}
 	if tracked {
-		hint := "run git rm --cached on it if you know that it is yours; otherwise remove it, and numaform imports the VMs by their markers"
+		hint := "run git rm --cached on it if you trust its content; otherwise remove it, and numaform imports the VMs by their markers"
 		if r.to == "" {
 			hint = removeRecord
 		}
@@ -218,7 +218,7 @@ func (r *relic) read() (content []byte, err error) {
 // ordinary returns an error if a relic is not a regular file, is larger than maxState, or
 // is reached through a link.
 func (r *relic) ordinary(root *os.Root) error {
-	restore := "replace it with the state itself, or remove it, and numaform imports the VMs by their markers"
+	restore := "replace it with the host's state file, or remove it, and numaform imports the VMs by their markers"
 	if r.to == "" {
 		restore = removeRecord
 	}
@@ -263,7 +263,7 @@ func (r *relic) tracked() (bool, error) {
 				}
 				to, ok := strings.CutPrefix(strings.TrimSpace(string(content)), "gitdir: ")
 				if !ok {
-					return false, fmt.Errorf("reading %s: it must begin with \"gitdir: \": repair it with `git worktree repair`", git)
+					return false, fmt.Errorf("reading %s: it must begin with \"gitdir: \": run `git worktree repair` in the main worktree", git)
 				}
 				if git = to; !filepath.IsAbs(git) {
 					git = filepath.Join(dir, to)

@@ -48,8 +48,7 @@ func (s *Scaler) newVMs(
 		all = append(all, vm)
 	}
 	if len(unknown) > 0 {
-		slices.Sort(unknown)
-		return nil, fmt.Errorf("regions %q are not configured: add them under clusters in numaform.yaml", slices.Compact(unknown))
+		return nil, fmt.Errorf("region %s is not configured: add it under clusters in numaform.yaml", slices.Min(unknown))
 	}
 	for region, allocator := range allocators {
 		rotations[region] = allocator.Rotation()
@@ -94,7 +93,7 @@ func (s *Scaler) newVM(allocator *fleet.Allocator, snapshot *topology.Snapshot, 
 // templateOf finds the request's template on its host.
 func templateOf(host *topology.Host, request Request) (*topology.Template, error) {
 	if host == nil {
-		return nil, fmt.Errorf("placing on %s: the host no longer exists in Proxmox: plan again", request.Placement.Host)
+		return nil, fmt.Errorf("placing a VM on %s: the host no longer exists in Proxmox: plan again", request.Placement.Host)
 	}
 	numbered := slices.IndexFunc(host.Templates, func(t topology.Template) bool { return fleet.VMID(t.VMID) == request.Spec.TemplateVMID })
 	for i := range host.Templates {
@@ -102,7 +101,7 @@ func templateOf(host *topology.Host, request Request) (*topology.Template, error
 			return &host.Templates[i], nil
 		}
 	}
-	return nil, fmt.Errorf("placing on %s: it has no template %q: create one there, or exclude the host in the ProxmoxNodeClass",
+	return nil, fmt.Errorf("placing a VM on %s: it has no template %q: create the template there, or exclude the host in the ProxmoxNodeClass",
 		request.Placement.Host, request.Spec.Template)
 }
 
@@ -114,7 +113,7 @@ type NoSlotError struct {
 }
 
 func (e *NoSlotError) Error() string {
-	return fmt.Sprintf("placing on %s: template %d leaves %d SCSI slots for %d data disks: remove drives from the template, or disks from spec.dataDisks",
+	return fmt.Sprintf("placing a VM on %s: template %d has free SCSI slots for %d of %d data disks: remove drives from the template, or disks from spec.dataDisks",
 		e.Host, e.Template, e.Free, e.Wanted)
 }
 
@@ -145,11 +144,11 @@ type NoSeedStorageError struct {
 
 func (e *NoSeedStorageError) Error() string {
 	if e.Storage == fleet.AnySeedStorage {
-		return fmt.Sprintf("placing on %s: it has no active storage with content iso for the seed: "+
+		return fmt.Sprintf("placing a VM on %s: it has no active storage with content iso for the seed: "+
 			"add iso to the content of one (pvesm set), or exclude the host in the ProxmoxNodeClass", e.Host)
 	}
-	return fmt.Sprintf("placing on %s: it has no active storage %q with content iso for the seed: "+
-		"make it available there, or change spec.metadata.storage of the ProxmoxNodeClass", e.Host, e.Storage)
+	return fmt.Sprintf("placing a VM on %s: it has no active storage %q with content iso for the seed: "+
+		"activate that storage there and add iso to its content (pvesm set), or change spec.metadata.storage of the ProxmoxNodeClass", e.Host, e.Storage)
 }
 
 // SeedStorage returns the storage of a host for seeds: the requested one, or the first

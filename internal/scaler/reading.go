@@ -246,9 +246,9 @@ func (s *Scaler) changedByOthers(history []audit.Entry) bool {
 	s.noticed = latest
 	s.mu.Unlock()
 	if !known {
-		s.config.Notice(fmt.Sprintf("the history contains %d changes, the latest %s, that this installation did not record, after its own last change: "+
-			"numaform does not trust them and plans every host; if another machine also changes this fleet, give both the same key "+
-			"(history.key_file in numaform.yaml); `numaform history` shows them as unverified", len(others), latest))
+		s.config.Notice(fmt.Sprintf("after this installation's own last change, the history contains %s that it did not record, the latest %s: "+
+			"numaform does not trust such changes and plans every host; if another machine also changes this fleet, give both the same key "+
+			"(history.key_file in numaform.yaml); `numaform history` shows such changes as unverified", count(len(others), "change"), latest))
 	}
 	return true
 }

@@ -165,7 +165,14 @@ func why(record *audit.Change) string {
 		for i := range record.Added {
 			pods += record.Added[i].Demand.Pods
 		}
-		return strings.TrimSuffix(fmt.Sprintf("%d pods need %s; %s", pods, names(record.Added), listed("files were deleted: ", record.Removed)), "; ")
+		lead := fmt.Sprintf("%d pods need ", pods)
+		switch pods {
+		case 0: // no pod causes the change
+			lead = "create "
+		case 1:
+			lead = "1 pod needs "
+		}
+		return strings.Trim(fmt.Sprintf("%s; %s", listed(lead, record.Added), listed("files were deleted: ", record.Removed)), "; ")
 	case audit.KindScaleDown:
 		return "remove " + names(record.Removed)
 	case audit.KindByHand:
@@ -175,7 +182,7 @@ func why(record *audit.Change) string {
 	case audit.KindUpdate:
 		return "change tags, pool, security groups or emulator in place"
 	case audit.KindWake:
-		return fmt.Sprintf("wake %d standby VMs: %s", len(record.Woken), names(record.Woken))
+		return fmt.Sprintf("wake %s: %s", count(len(record.Woken), "standby VM"), names(record.Woken))
 	case audit.KindUndo:
 		return "undo " + record.Undoes
 	case audit.KindRecovery:
@@ -184,6 +191,14 @@ func why(record *audit.Change) string {
 		}
 	}
 	return "finish an earlier change"
+}
+
+// count returns "1 VM", "2 VMs" and so on.
+func count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }
 
 func names(vms []fleet.VM) string {

@@ -31,7 +31,7 @@ func TestRecord(t *testing.T) {
 	}
 	plans[1].Note("broke a lock")
 	record := s.Record(change, plans)
-	if record.Kind != audit.KindScaleUp || !strings.Contains(record.Why, "pods need workers-2001") || !strings.HasPrefix(record.ID, record.Time.Format("20060102T150405Z-")) {
+	if record.Kind != audit.KindScaleUp || record.Why != "create workers-2001" || !strings.HasPrefix(record.ID, record.Time.Format("20060102T150405Z-")) {
 		t.Errorf("record %s: %s, %q", record.ID, record.Kind, record.Why)
 	}
 	before, err := s.History(t.Context(), time.Time{})

@@ -63,8 +63,8 @@ func (s *Scaler) backendConfig(change *Change, at places, host topology.HostID) 
 		if !at.dry {
 			dir = filepath.Dir(home)
 		}
-		s.config.Progress(host, fmt.Sprintf("no state exists in %s, but %d VMs of the fleet do: numaform imports them by their markers; "+
-			"if their state is elsewhere because the fleet or state_dir was moved, stop this run and move the state there", dir, alive))
+		s.config.Progress(host, fmt.Sprintf("no state exists in %s, but Proxmox has %s of the fleet: numaform imports the VMs by their markers; "+
+			"if their state is elsewhere because the fleet or state_dir was moved, stop this run and move the state there", dir, count(alive, "VM")))
 	}
 	return map[string]string{"path": home}, nil
 }
@@ -110,7 +110,7 @@ type MovedFleetError struct{ StateDir, Fleet, Other string }
 
 // Error names both copies and the fix.
 func (e *MovedFleetError) Error() string {
-	return fmt.Sprintf("states in %s: they belong to the fleet in %s, which still exists, but this fleet is in %s: if the fleet was copied, use only one "+
+	return fmt.Sprintf("the states in %s belong to the fleet in %s, which still exists, and not to the fleet in %s: if the fleet was copied, use only one "+
 		"of the copies and remove the other; if they are two fleets, give each its own clusterID and state_dir", e.StateDir, e.Other, e.Fleet)
 }
 
@@ -160,7 +160,7 @@ func (s *Scaler) formerStateDir() (string, error) {
 	case 1:
 		return found[0], nil
 	}
-	return "", fmt.Errorf("looking for the states of the fleet in %s: states of cluster %s without a fleet are in %s: "+
+	return "", fmt.Errorf("looking for the states of the fleet in %s: several directories have the states of a fleet of cluster %s that no longer exists: %s: "+
 		"set state_dir in numaform.yaml to the right one, or remove the others", s.config.Place, s.config.ClusterID, strings.Join(found, ", "))
 }
 
@@ -184,12 +184,12 @@ func readOwner(dir string) (*owner, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // a new directory has no record
 	}
-	var recorded owner
-	if err == nil {
-		err = json.Unmarshal(content, &recorded)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w: remove it if the states next to it belong to this fleet", name, err)
+		return nil, fmt.Errorf("reading the owner of the states: %w", err)
+	}
+	var recorded owner
+	if err := json.Unmarshal(content, &recorded); err != nil {
+		return nil, fmt.Errorf("reading %s: %w: remove this file if the states in its directory belong to this fleet", name, err)
 	}
 	return &recorded, nil
 }
@@ -202,8 +202,10 @@ func (s *Scaler) claimStateDir(at places) error {
 		return err
 	}
 	if from != "" {
-		if err := os.Remove(at.states); err != nil {
-			return fmt.Errorf("moving the states from %s: %w: %s already contains states: remove one of the two", from, err, at.states)
+		if err := os.Remove(at.states); errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("moving the states from %s: %s already contains states: keep only the current states, in one of the two directories", from, at.states)
+		} else if err != nil {
+			return fmt.Errorf("moving the states from %s: %w", from, err)
 		}
 		if err := os.Rename(filepath.Join(from, statesDir), at.states); err != nil {
 			return fmt.Errorf("moving the states from %s: %w", from, err)

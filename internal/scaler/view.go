@@ -229,7 +229,7 @@ func (v *hostView) repairable(repaired map[string]fleet.VM) error {
 				return err
 			}
 		}
-		return fmt.Errorf("repairing %s: guest %d no longer exists, or is another guest: run `numaform drift` again", vm.Name, vm.VMID)
+		return fmt.Errorf("repairing vm %s: guest %d no longer exists, or its VMID now belongs to another guest: run `numaform drift` again", vm.Name, vm.VMID)
 	}
 	return nil
 }

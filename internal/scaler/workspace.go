@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -40,7 +41,7 @@ const (
 // have write access, and moves the states of a moved fleet, or of an older version, there.
 func (s *Scaler) permanentPlaces() (places, error) {
 	if s.config.StateDir == "" {
-		return places{}, errors.New("no state directory: set state_dir in numaform.yaml, or set the variable HOME")
+		return places{}, errors.New("no state directory: set state_dir in numaform.yaml, or set the environment variable HOME")
 	}
 	if err := workdir.Private(s.config.StateDir, s.config.Dir); err != nil {
 		return places{}, err
@@ -89,7 +90,7 @@ func (s *Scaler) makePlaces(dir string, dry bool) (places, error) {
 		}
 		pem, err := os.ReadFile(region.CAFile)
 		if err != nil {
-			return places{}, fmt.Errorf("reading ca_file: %w: copy /etc/pve/pve-root-ca.pem from a host", err)
+			return places{}, fmt.Errorf("reading ca_file of region %s: %w: copy /etc/pve/pve-root-ca.pem from a host of the region", region.Name, err)
 		}
 		tree.Files[path.Join(certificates, string(region.Name), "ca.pem")] = pem
 	}
@@ -163,7 +164,7 @@ func (s *Scaler) environment(work string, host topology.HostID) (map[string]stri
 	if region.CAFile != "" {
 		dir, err := filepath.Abs(filepath.Join(work, certificates, string(region.Name)))
 		if err != nil {
-			return nil, fmt.Errorf("finding the certificates of %s: %w", region.Name, err)
+			return nil, fmt.Errorf("finding the certificates of region %s: %w", region.Name, err)
 		}
 		env["SSL_CERT_DIR"] = dir + ":/etc/ssl/certs:/etc/pki/tls/certs"
 	}
@@ -176,11 +177,15 @@ const certificates = ".ca"
 
 // UnknownModulesError reports that a VM calls modules that this numaform does not
 // contain.
-type UnknownModulesError struct{ VM, Hash string }
+type UnknownModulesError struct {
+	VM, Hash string
+	// Known are the hashes of the modules that VMs may call.
+	Known []string
+}
 
 func (e *UnknownModulesError) Error() string {
 	return fmt.Sprintf("vm %s: calls modules %s, which this numaform does not contain; it contains %s: use a version that contains them, "+
-		"or add them to modules.allow in numaform.yaml", e.VM, e.Hash, modules.Hash())
+		"or add them to modules.allow in numaform.yaml", e.VM, e.Hash, strings.Join(e.Known, ", "))
 }
 
 // rootFile contains the backend configuration of a host's root.
@@ -209,7 +214,7 @@ func (s *Scaler) rendered(change *Change, host topology.HostID, dry bool) (map[s
 		}
 		carried, ok := s.config.Release.Carried(vm.Module)
 		if !ok {
-			return nil, &UnknownModulesError{VM: vm.Name, Hash: vm.Module}
+			return nil, &UnknownModulesError{VM: vm.Name, Hash: vm.Module, Known: s.config.Release.Carries()}
 		}
 		for name, content := range carried {
 			files[generator.ModuleFile(vm.Module, name)] = content
@@ -226,7 +231,7 @@ func (s *Scaler) rendered(change *Change, host topology.HostID, dry bool) (map[s
 	alone.Backend = fleet.Backend{Type: "local"}
 	local, err := s.config.Release.Render(alone)
 	if err != nil {
-		return nil, fmt.Errorf("planning without the backend: %w", err)
+		return nil, fmt.Errorf("rendering the fleet without its backend: %w", err)
 	}
 	name := path.Join(dir, rootFile)
 	files[name] = local[name]
