@@ -35,7 +35,7 @@ func TestDoctorOfACluster(t *testing.T) {
 	if err := api.Update(t.Context(), class); err != nil {
 		t.Fatal(err)
 	}
-	says(t, 1, `fail  class       class doctor: no Proxmox host matches its spec.region and spec.hosts: spec.region is "elsewhere": must be one of homelab`,
+	says(t, 1, `fail  class       class doctor: no Proxmox host matches its spec.region and spec.hosts: spec.region "elsewhere" must be one of homelab`,
 		"doctor", "--config", config)
 	for _, given := range []struct{ name, kubeconfig, want string }{
 		{"nobody", kubeconfig(t, "mallory"), "at the cluster scope: request a ClusterRole that can list it"},

@@ -192,8 +192,8 @@ func (c *class) findHosts(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snap
 		if unread := unreadRegions(&nc.Spec, snapshot); len(unread) > 0 {
 			// A host there may match.
 			reason = v1alpha1.ReasonProxmoxUnread
-			text = fmt.Sprintf("no Proxmox host that matches its spec.region and spec.hosts can be read now: region %s does not respond: run numaform doctor to see why",
-				strings.Join(unread, ", "))
+			text = fmt.Sprintf("the Proxmox hosts that match its spec.region and spec.hosts are unknown, because numaform cannot read %s: run numaform doctor to see why",
+				regionsNamed(unread))
 		}
 		c.problem = fmt.Sprintf("%s %q: %s", v1alpha1.KindProxmoxNodeClass, c.name, text)
 		c.findings = []Finding{{Condition: v1alpha1.ConditionPlacementReady, Reason: reason, Message: text}}
@@ -214,6 +214,15 @@ func unreadRegions(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Snaps
 	return names
 }
 
+// regionsNamed returns "region a", or "regions a, b".
+func regionsNamed(names []string) string {
+	noun := "region "
+	if len(names) > 1 {
+		noun = "regions "
+	}
+	return noun + strings.Join(names, ", ")
+}
+
 // describeNoHosts returns why no host matches a class.
 func describeNoHosts(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Snapshot) string {
 	regions := map[string]bool{}
@@ -229,12 +238,12 @@ func describeNoHosts(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Sna
 	}
 	text := "no Proxmox host matches its spec.region and spec.hosts: "
 	if spec.Region != "" && !regions[spec.Region] {
-		return text + fmt.Sprintf("spec.region is %q: must be one of %s", spec.Region, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
+		return text + fmt.Sprintf("spec.region %q must be one of %s", spec.Region, strings.Join(slices.Sorted(maps.Keys(regions)), ", "))
 	}
 	if more := len(hosts) - mostHosts; more > 0 {
 		hosts = append(hosts[:mostHosts], fmt.Sprintf("%d more", more))
 	}
-	return text + fmt.Sprintf("spec.hosts is %s: must list some of %s", strings.Join(spec.Hosts, ", "), strings.Join(hosts, ", "))
+	return text + fmt.Sprintf("spec.hosts (%s) must contain at least one of %s", strings.Join(spec.Hosts, ", "), strings.Join(hosts, ", "))
 }
 
 // mostHosts is the maximum number of hosts named in a message.

@@ -83,8 +83,8 @@ func TestWhyNoHostIsUsed(t *testing.T) {
 			name: "resource pool", class: "template: {name: debian}\n  pool: k8s",
 			change: func(s *topology.Snapshot) { s.Regions[0].Pools = []string{"other"} }, want: `has no resource pool "k8s"`,
 		},
-		{name: "allow list", class: "template: {name: debian}\n  hosts: [pve-9]", want: "no Proxmox host matches its spec.region and spec.hosts: spec.hosts is pve-9: must list some of lab/solo"},
-		{name: "region", class: "template: {name: debian}\n  region: other", want: `spec.region is "other": must be one of lab`},
+		{name: "allow list", class: "template: {name: debian}\n  hosts: [pve-9]", want: "no Proxmox host matches its spec.region and spec.hosts: spec.hosts (pve-9) must contain at least one of lab/solo"},
+		{name: "region", class: "template: {name: debian}\n  region: other", want: `spec.region "other" must be one of lab`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -286,7 +286,7 @@ func (h *hostCheck) checkDisks() {
 	needed := len(h.base.DataDisks)
 	if free := len(fleet.FreeSlots(append(slices.Clone(h.from.Drives), h.from.DiskInterface), needed)); free < needed {
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
-			fmt.Sprintf("has template %s, which leaves %d SCSI slots for %d data disks", describeTemplate(&h.fields.Template), free, needed),
+			fmt.Sprintf("has template %s, which has free SCSI slots for %d of %d data disks", describeTemplate(&h.fields.Template), free, needed),
 			"remove drives from the template, or disks from spec.dataDisks")
 	}
 }

@@ -94,12 +94,12 @@ func TestJudge(t *testing.T) {
 		},
 		{
 			name: "unknown host", spec: `{template: {tags: [new]}, hosts: [pve-9]}`,
-			want: finding("PlacementReady", "HostUnknown", "no Proxmox host matches its spec.region and spec.hosts: spec.hosts is pve-9: must list some of lab/epyc, lab/ryzen, lab/xeon"),
+			want: finding("PlacementReady", "HostUnknown", "no Proxmox host matches its spec.region and spec.hosts: spec.hosts (pve-9) must contain at least one of lab/epyc, lab/ryzen, lab/xeon"),
 		},
 		{
 			name: "region that was never read", spec: `{template: {tags: [new]}, region: far}`,
 			change: func(s *topology.Snapshot) { s.Regions = append(s.Regions, topology.Region{Name: "far"}) },
-			want: finding("PlacementReady", "ProxmoxUnread", "no Proxmox host that matches its spec.region and spec.hosts can be read now: region far does not respond: "+
+			want: finding("PlacementReady", "ProxmoxUnread", "the Proxmox hosts that match its spec.region and spec.hosts are unknown, because numaform cannot read region far: "+
 				"run numaform doctor to see why"),
 		},
 		{
@@ -140,8 +140,8 @@ func TestJudge(t *testing.T) {
 			change: func(s *topology.Snapshot) {
 				s.Hosts[0].Storages[0].TotalMiB, s.Hosts[0].Storages[0].FreeMiB = 1<<30, 1<<20-1
 			},
-			excluded: `has 1048575 MiB free on storage "fast", but a node's disk needs 1048576 MiB, 1 MiB more (free space there, or change spec.bootDevice or spec.dataDisks)`,
-			want: finding("PlacementReady", "StorageFull", `lab/epyc has 1048575 MiB free on storage "fast", but a node's disk needs 1048576 MiB, 1 MiB more: `+
+			excluded: `has 1048575 MiB free on storage "fast", but a node's disks need 1048576 MiB, 1 MiB more (free space there, or change spec.bootDevice or spec.dataDisks)`,
+			want: finding("PlacementReady", "StorageFull", `lab/epyc has 1048575 MiB free on storage "fast", but a node's disks need 1048576 MiB, 1 MiB more: `+
 				"free space there, or change spec.bootDevice or spec.dataDisks"),
 		},
 		{
@@ -151,8 +151,8 @@ func TestJudge(t *testing.T) {
 					s.Hosts[0].Templates[1].Drives = append(s.Hosts[0].Templates[1].Drives, fmt.Sprintf("scsi%d", i))
 				}
 			},
-			excluded: "has template with tags new, which leaves 1 SCSI slots for 2 data disks (remove drives from the template, or disks from spec.dataDisks)",
-			want: finding("TemplateReady", "TemplateUnusable", `lab/epyc has template with tags new, which leaves 1 SCSI slots for 2 data disks: `+
+			excluded: "has template with tags new, which has free SCSI slots for 1 of 2 data disks (remove drives from the template, or disks from spec.dataDisks)",
+			want: finding("TemplateReady", "TemplateUnusable", `lab/epyc has template with tags new, which has free SCSI slots for 1 of 2 data disks: `+
 				"remove drives from the template, or disks from spec.dataDisks"),
 		},
 		{

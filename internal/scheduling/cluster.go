@@ -72,9 +72,9 @@ func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, er
 	hint := ""
 	switch connection := ConnectionHint(err); {
 	case apierrors.IsForbidden(err):
-		hint = ": request a ClusterRole that can list it, or use another user's kubeconfig or --context"
+		hint = ": request a ClusterRole that can list it, or select another user with --kubeconfig or --context"
 	case apierrors.IsUnauthorized(err):
-		hint = ": log in again, or use another kubeconfig or --context"
+		hint = ": log in again, or select another user with --kubeconfig or --context"
 	case connection != "":
 		hint = ": " + connection
 	}
@@ -223,11 +223,11 @@ func (c *Cluster) Drained(ctx context.Context, name string) error {
 	}
 	switch {
 	case len(pods) > 0:
-		return fmt.Errorf("node %s still runs pods (%d, including %s): run kubectl drain first", name, len(pods), slices.Min(pods))
+		return fmt.Errorf("node %s still runs pods (%d, including %s): run kubectl drain %s --ignore-daemonsets first", name, len(pods), slices.Min(pods), name)
 	case gone || disrupted || node.Spec.Unschedulable:
 		return nil
 	}
-	return fmt.Errorf("node %s is not cordoned and can still get pods: run kubectl drain first", name)
+	return fmt.Errorf("node %s is not cordoned and can still get pods: run kubectl drain %s --ignore-daemonsets first", name, name)
 }
 
 // NodeExists reports whether there is a Node with that name.

@@ -153,7 +153,7 @@ func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.Na
 	for i := range d.Woken {
 		if w := &d.Woken[i]; slices.Contains(w.Pods, name) {
 			x.State = PodWaits
-			x.Summary = fmt.Sprintf("standby VM %s has room for it: the controller will start it", w.VM.Name)
+			x.Summary = fmt.Sprintf("standby VM %s has room for it: the controller starts it", w.VM.Name)
 			return x, nil
 		}
 	}
@@ -249,7 +249,7 @@ func (c *Cluster) explainWaiting(ctx context.Context, s *session, pod *corev1.Po
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Sprintf("node %s has room for it, but %s: wait until it has joined, or find out why it does not", name, strings.Join(missing, " and ")), nil
+		return fmt.Sprintf("node %s has room for it, but it %s: wait, or find the cause with kubectl describe node %s", name, strings.Join(missing, " and "), name), nil
 	}
 	return fmt.Sprintf("node %s has room for it: kube-scheduler should bind it there; see the events in kubectl describe pod", name), nil
 }

@@ -334,7 +334,7 @@ func TestExplainPodsThatNeedNothing(t *testing.T) {
 		{"of a DaemonSet", pod(", ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: u}]", ""), "", false, scheduling.PodIgnored, "it belongs to a DaemonSet"},
 		{"a VM is on its way", pod("", ""), "", true, scheduling.PodWaits, "VM general-2000 has room for it and is joining the cluster"},
 		{"a node has room", pod("", "") + fmt.Sprintf(node2000, "", ""), "", true, scheduling.PodWaits, "node general-2000 has room for it: kube-scheduler should bind it there"},
-		{"a startup taint is left", pod("", "") + joining, startup, true, scheduling.PodWaits, "node general-2000 has room for it, but still has the taint node.cilium.io/agent-not-ready:NoSchedule"},
+		{"a startup taint is left", pod("", "") + joining, startup, true, scheduling.PodWaits, "node general-2000 has room for it, but it still has the taint node.cilium.io/agent-not-ready:NoSchedule"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

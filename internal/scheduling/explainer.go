@@ -55,7 +55,7 @@ func newExplainer(ctx context.Context, s *session) (*explainer, error) {
 			if ref == nil {
 				ref = &karpv1.NodeClassReference{}
 			}
-			e.otherPool = fmt.Sprintf("no NodePool refers to a ProxmoxNodeClass: NodePool %s refers to kind %q of group %q: set nodeClassRef to a %s of group %s, or create another NodePool",
+			e.otherPool = fmt.Sprintf("no NodePool refers to a ProxmoxNodeClass: NodePool %s refers to kind %q of group %q: set its spec.template.spec.nodeClassRef to a %s of group %s, or create another NodePool",
 				np.Name, ref.Kind, ref.Group, v1alpha1.KindProxmoxNodeClass, v1alpha1.Group)
 		}
 	}
@@ -221,7 +221,7 @@ func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
 			case !offered.Has(key):
 				return nil, fmt.Sprintf("%s %s, a label that its nodes do not have: add it to the NodePool's spec.template, or remove it from the pod", by.who, by.required[key])
 			default:
-				return nil, fmt.Sprintf("%s %s, but its nodes have %s: change one of them", by.who, by.required[key], offered[key])
+				return nil, fmt.Sprintf("%s %s, but its nodes have %s: change the NodePool or the pod", by.who, by.required[key], offered[key])
 			}
 		}
 		offered.Add(by.required.Values()...)

@@ -294,7 +294,7 @@ func (f *typeFile) instanceType() (InstanceType, error) {
 		return none, errors.New("name must be a valid label value, such as c1.4VCPU-8GB")
 	}
 	if len(f.Offerings) > 0 {
-		return none, errors.New("offerings are not supported: the topology provides the hosts; remove them")
+		return none, errors.New("offerings are not supported, because numaform reads the hosts from Proxmox: remove them")
 	}
 	if isFlexible(f.Name) {
 		return none, fmt.Errorf("family %s is reserved for Flexible sizing: choose another", flexibleFamily)

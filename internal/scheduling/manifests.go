@@ -191,7 +191,7 @@ func filesBelow(dir string) (files []string, err error) {
 			files = append(files, name)
 		case !hidden && entry.Type()&fs.ModeSymlink != 0:
 			if info, err := os.Stat(name); err == nil && info.IsDir() {
-				return fmt.Errorf("%s is a link to a directory, which is not followed: pass it with another -f, or move it", name)
+				return fmt.Errorf("%s is a link to a directory, which numaform does not follow: pass the directory with another -f, or move the link elsewhere", name)
 			}
 		}
 		return nil
@@ -242,9 +242,9 @@ func readHeader(document []byte) (*header, error) {
 		return nil, err
 	}
 	if keys, ok := content.(map[string]any); ok && keys["clusterID"] != nil {
-		return nil, errors.New("is a configuration of numaform: pass it with --config")
+		return nil, errors.New("it is a configuration of numaform: pass it with --config")
 	}
-	return nil, errors.New("has neither apiVersion nor kind: must be a Kubernetes object")
+	return nil, errors.New("it has neither apiVersion nor kind: must be a Kubernetes object")
 }
 
 // decode decodes one document, which may be a List of objects.
@@ -277,7 +277,7 @@ func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 		return nil, fmt.Errorf("%s: metadata.name is empty: set it", kind.Kind)
 	}
 	if invalid := validation.NameIsDNSSubdomain(object.GetName(), false); object.GetName() != "" && len(invalid) > 0 {
-		return nil, fmt.Errorf("%s %q: metadata.name: must consist of a-z, 0-9, - and ., and begin and end with a letter or digit", kind.Kind, object.GetName())
+		return nil, fmt.Errorf("%s %q: metadata.name: must consist of a-z, 0-9, - and ., begin and end with a letter or digit, and have at most 253 characters", kind.Kind, object.GetName())
 	}
 	if nc, ok := object.(*v1alpha1.ProxmoxNodeClass); ok {
 		err = crd.Admit(document, nc)
@@ -332,7 +332,11 @@ func strictError(document []byte, kind string, object client.Object, err error) 
 			for i := range unknown {
 				texts[i] = unknown[i].Error()
 			}
-			return fmt.Errorf("%s %q: %s: correct or remove it", kind, object.GetName(), strings.Join(texts, ", "))
+			them := "it"
+			if len(texts) > 1 {
+				them = "them"
+			}
+			return fmt.Errorf("%s %q: %s: correct or remove %s", kind, object.GetName(), strings.Join(texts, ", "), them)
 		}
 	}
 	who := kind
@@ -439,10 +443,12 @@ func validateResources(spec *corev1.PodSpec) error {
 		for i := range group.containers {
 			requests, limits := group.containers[i].Resources.Requests, group.containers[i].Resources.Limits
 			if name := negative(requests); name != "" {
-				return fmt.Errorf("%s[%d].resources.requests.%s must not be negative", group.field, i, name)
+				amount := requests[name]
+				return fmt.Errorf("%s[%d].resources.requests.%s %q must not be negative", group.field, i, name, amount.String())
 			}
 			if name := negative(limits); name != "" {
-				return fmt.Errorf("%s[%d].resources.limits.%s must not be negative", group.field, i, name)
+				amount := limits[name]
+				return fmt.Errorf("%s[%d].resources.limits.%s %q must not be negative", group.field, i, name, amount.String())
 			}
 			memory := requests[corev1.ResourceMemory]
 			if memory.MilliValue()%1000 != 0 {

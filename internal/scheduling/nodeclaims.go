@@ -116,7 +116,7 @@ func (c *Cluster) Resolve(ctx context.Context, request Request, claim *karpv1.No
 		return nil, fmt.Errorf("resolving nodeclaim %s: %w", claim.Name, err)
 	case p == nil:
 		return nil, &NoRoomError{NodeClaim: claim.Name, Reason: fmt.Sprintf("its NodePool %q does not exist or has no ProxmoxNodeClass: "+
-			"set its spec.template.spec.nodeClassRef to one", name)}
+			"create it, or set its spec.template.spec.nodeClassRef to a %s", name, v1alpha1.KindProxmoxNodeClass)}
 	case p.class == nil:
 		return nil, &ClassNotReadyError{NodePool: p.Name, Reason: p.problem}
 	case p.class.problem != "":

@@ -269,15 +269,16 @@ func validateOverlay(ctx context.Context, o *karpv1alpha1.NodeOverlay) error {
 	if err := o.RuntimeValidate(ctx); err != nil {
 		return err
 	}
-	return errors.Join(validatePrice("price", o.Spec.Price), validatePrice("priceAdjustment", o.Spec.PriceAdjustment))
+	return errors.Join(validatePrice("price", "0.2", o.Spec.Price), validatePrice("priceAdjustment", "+0.1 or -15%", o.Spec.PriceAdjustment))
 }
 
-func validatePrice(field string, price *string) error {
+// validatePrice returns an error with examples of valid values if a price is not a number.
+func validatePrice(field, examples string, price *string) error {
 	if price == nil {
 		return nil
 	}
 	if _, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimLeft(*price, "+-"), "%"), 64); err != nil {
-		return fmt.Errorf("spec.%s %q is not a number: write one such as 0.2, +0.1 or -15%%", field, *price)
+		return fmt.Errorf("spec.%s %q is not a number: write one such as %s", field, *price, examples)
 	}
 	return nil
 }

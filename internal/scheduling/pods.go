@@ -166,7 +166,7 @@ func validateNodeRequirements(ctx context.Context, pod *corev1.Pod) error {
 	for _, r := range expressions {
 		requirement := karpv1.NodeSelectorRequirementWithMinValues{Key: r.Key, Operator: r.Operator, Values: r.Values}
 		if err := karpv1.ValidateRequirement(ctx, requirement); err != nil {
-			return fmt.Errorf("its node affinity is invalid: %w", err)
+			return fmt.Errorf("its nodeSelector or node affinity is invalid: %w", err)
 		}
 	}
 	return nil

@@ -136,7 +136,7 @@ func LabelMistake(np *karpv1.NodePool) string {
 	keys = append(keys, slices.Sorted(maps.Keys(template.Labels))...)
 	for _, key := range keys {
 		if meant := meantLabel(key); meant != "" {
-			return fmt.Sprintf("its template has the label %s, which numaform does not set: %s", key, meant)
+			return fmt.Sprintf("its spec.template contains the label %s, which numaform does not set: %s", key, meant)
 		}
 	}
 	return ""

@@ -32,7 +32,7 @@ func diskNeeds(spec *fleet.Spec, ofTemplate string, bootGiB int64) map[string]in
 
 // fullProblem returns the message for a storage that is full, with the amounts.
 func fullProblem(name string, free, need int64, beside string) string {
-	return fmt.Sprintf("has %d MiB free on storage %q%s, but a node's disk needs %d MiB, %d MiB more", free, name, beside, need, need-free)
+	return fmt.Sprintf("has %d MiB free on storage %q%s, but a node's disks need %d MiB, %d MiB more", free, name, beside, need, need-free)
 }
 
 // fullAdvice returns the hint for a storage that is full.

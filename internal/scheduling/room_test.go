@@ -72,13 +72,13 @@ func TestDisksAddUp(t *testing.T) {
 		{"the size of the class", ", bootDevice: {size: 80Gi}", storing(false, 79, 80, 79), nil, 1, map[string]int{"ryzen": 1}, ""},
 		{
 			"no host has room for one", ", bootDevice: {size: 80Gi}", storing(false, 79, 70, 60), nil, 1, nil,
-			`lab/epyc has 80896 MiB free on storage "local", but a node's disk needs 81920 MiB, 1024 MiB more (free space there, or change spec.bootDevice)`,
+			`lab/epyc has 80896 MiB free on storage "local", but a node's disks need 81920 MiB, 1024 MiB more (free space there, or change spec.bootDevice)`,
 		},
 		{"a small type", "", storing(false, 12, 9, 9), types, 1, map[string]int{"epyc": 1}, ""},
 		{
 			"nodes of one host", ", hosts: [epyc]", storing(false, 100, 500, 500), nil, 5,
 			map[string]int{"epyc": 3},
-			`lab/epyc has 10240 MiB free on storage "local" after the disks still to be created, but a node's disk needs 30720 MiB, 20480 MiB more: free space there`,
+			`lab/epyc has 10240 MiB free on storage "local" after the disks still to be created, but a node's disks need 30720 MiB, 20480 MiB more: free space there`,
 		},
 		{"the next host", "", storing(false, 60, 31, 90), nil, 6, map[string]int{"epyc": 2, "ryzen": 1, "xeon": 3}, ""},
 		{"a storage that hosts share", "", storing(true, 100, 100, 100), nil, 5, map[string]int{"": 3}, "20480 MiB more"},
@@ -86,7 +86,7 @@ func TestDisksAddUp(t *testing.T) {
 		{
 			"with a data disk", ", dataDisks: [{size: 20Gi}]", storing(false, 120, 49, 40), nil, 4,
 			map[string]int{"epyc": 2},
-			`lab/epyc has 20480 MiB free on storage "local" after the disks still to be created, but a node's disk needs 51200 MiB, 30720 MiB more: free space there, or change spec.bootDevice or spec.dataDisks`,
+			`lab/epyc has 20480 MiB free on storage "local" after the disks still to be created, but a node's disks need 51200 MiB, 30720 MiB more: free space there, or change spec.bootDevice or spec.dataDisks`,
 		},
 		{"a data disk of linked clones", ", clone: linked, dataDisks: [{size: 10Gi}]", storing(false, 23, 10, 0), nil, 3, map[string]int{"epyc": 2}, ""},
 		{

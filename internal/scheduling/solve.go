@@ -186,7 +186,7 @@ func (s *session) specFor(claim *karpscheduling.NodeClaim) (fleet.Spec, error) {
 		}
 	}
 	if best.size == nil {
-		return fleet.Spec{}, fmt.Errorf("NodePool %q: no host still offers a type that fits", claim.NodePoolName)
+		return fleet.Spec{}, fmt.Errorf("NodePool %q: no suitable instance type is available on any host any longer", claim.NodePoolName)
 	}
 	spec := pool.class.spec(pool.Name, best.size, slices.Compact(best.hosts))
 	spec.Labels = chosenLabels(pool, claim.Requirements)
