@@ -333,7 +333,7 @@ func (c *ConfigMap) checkFits(found *stored, next staged) error {
 		dir := partOf(s.Path)
 		k := key(dir, s.Path)
 		if problems := validation.IsConfigMapKey(k); len(problems) > 0 || nameOf(dir, k) != s.Path {
-			return fmt.Errorf("file %q cannot be a key of a ConfigMap: rename its host, or use another store", s.Path)
+			return fmt.Errorf("file %q cannot be a key of a ConfigMap: rename its host, or store the fleet in a git repository or a directory", s.Path)
 		}
 	}
 	for _, dir := range next.dirs() {
@@ -353,8 +353,8 @@ func checkSize(m *corev1.ConfigMap) error {
 		size += len(key) + len(content)
 	}
 	if size > maxConfigMap {
-		return fmt.Errorf("ConfigMap %s would have %d KiB, but Kubernetes allows %d: store the fleet in a git repository or a directory",
-			m.Name, size>>10, maxConfigMap>>10)
+		return fmt.Errorf("ConfigMap %s would have %d bytes, but Kubernetes allows %d: store the fleet in a git repository or a directory",
+			m.Name, size, maxConfigMap)
 	}
 	return nil
 }

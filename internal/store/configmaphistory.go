@@ -53,7 +53,7 @@ func (c *ConfigMap) add(ctx context.Context, step string, m *corev1.ConfigMap, i
 		_, err = c.maps().Create(ctx, m, metav1.CreateOptions{})
 	}
 	if apierrors.IsAlreadyExists(err) {
-		err = fmt.Errorf("%s: nothing was written: %w", m.Name, fs.ErrExist)
+		err = fmt.Errorf("ConfigMap %s/%s: nothing was written: %w", c.namespace, m.Name, fs.ErrExist)
 	}
 	if err != nil {
 		return fmt.Errorf("recording change %s: %w", id, err)

@@ -304,11 +304,11 @@ func checkOwner(where string, have, files generator.Files) error {
 	cluster := generator.ClusterOf(files)
 	if old != "" && cluster != "" && old != cluster {
 		return fmt.Errorf("writing fleet into %s: it contains the fleet of cluster %q, not of %q: nothing was written: "+
-			"use another location for this fleet", where, old, cluster)
+			"use another location for the fleet", where, old, cluster)
 	}
 	if unmanaged := generator.Unmanaged(have, files); len(unmanaged) > 0 {
 		return fmt.Errorf("writing fleet into %s: %s was not written by numaform and conflicts with the fleet: nothing was written: "+
-			"move the file elsewhere, or use another directory", where, unmanaged[0])
+			"move the file elsewhere, or use another location for the fleet", where, unmanaged[0])
 	}
 	return nil
 }

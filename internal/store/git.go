@@ -88,7 +88,7 @@ func NewGit(config GitConfig) (*Git, error) {
 	case config.Dir == "" && config.Remote == "":
 		return nil, errors.New("the fleet's git store has neither a remote nor a directory: set fleet.git.remote or fleet.dir")
 	case config.Subdir != "" && !fs.ValidPath(config.Subdir):
-		return nil, fmt.Errorf("the fleet's git store: fleet.git.subdir %q must be a relative path with slashes inside the repository", config.Subdir)
+		return nil, fmt.Errorf("the fleet's git store: fleet.git.subdir %q must be a slash-separated path relative to the root of the repository", config.Subdir)
 	case plumbing.NewBranchReferenceName(config.Branch).Validate() != nil:
 		return nil, fmt.Errorf("the fleet's git store: fleet.git.branch %q is not a valid branch name: set it to a branch that git accepts", config.Branch)
 	}

@@ -392,7 +392,7 @@ func TestGitConfig(t *testing.T) {
 	for want, config := range map[string]store.GitConfig{
 		"has no directory for its clone":       {Dir: "x"},
 		"has neither a remote nor a directory": {Clone: "c"},
-		"must be a relative path with slashes": {Clone: "c", Dir: "x", Subdir: "../y"},
+		"must be a slash-separated path":       {Clone: "c", Dir: "x", Subdir: "../y"},
 		"is not a valid branch name":           {Clone: "c", Dir: "x", Branch: "a..b"},
 	} {
 		_, err := store.NewGit(config)

@@ -50,7 +50,7 @@ func (g *Git) open() (r *repository, err error) {
 		r.branch = plumbing.NewBranchReferenceName(g.config.Branch)
 		r.notes = localNotes
 		if err := checkRegular(dir); err != nil {
-			return r, fmt.Errorf("opening the repository: %w", err)
+			return r, fmt.Errorf("opening the repository %s: %w", dir, err)
 		}
 		err := r.openAt(dir)
 		if errors.Is(err, git.ErrRepositoryNotExists) {
@@ -127,7 +127,7 @@ func (r *repository) locate() (url string, err error) {
 	if r.checkout == nil {
 		_, err := os.Lstat(filepath.Join(r.fleetDir(), "fleet.json"))
 		if remote != "" && err == nil {
-			return "", fmt.Errorf("%s contains a fleet but is not a checkout of %s: commit its files there, "+
+			return "", fmt.Errorf("%s contains a fleet but is not a checkout of %s: commit its files to that repository, "+
 				"then set fleet.dir to another directory or move these files elsewhere", r.fleetDir(), remote)
 		}
 		return remote, nil

@@ -132,7 +132,7 @@ func (o *objects) bounded(hash plumbing.Hash, limit int64) (int64, error) {
 	for depth := range maxChain {
 		entry, inflated, err := readHeader(pack.Scanner(), offset)
 		if err != nil {
-			return size, fmt.Errorf("reading object %s: in a pack at %d: %w", hash, offset, err)
+			return size, fmt.Errorf("reading object %s at offset %d of its pack: %w", hash, offset, err)
 		}
 		if depth == 0 {
 			size = inflated

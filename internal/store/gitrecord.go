@@ -45,7 +45,7 @@ func (r *repository) records(since time.Time) (map[string]committedRecord, error
 	}
 	commits, err := r.repo.Log(&git.LogOptions{From: head, Order: git.LogOrderCommitterTime})
 	if err != nil {
-		return nil, fmt.Errorf("reading the log of %s: %w", r.config.Branch, err)
+		return nil, fmt.Errorf("reading the log of branch %s: %w", r.config.Branch, err)
 	}
 	defer commits.Close()
 	dir := r.inRepository(HistoryDir)
@@ -73,7 +73,7 @@ func (r *repository) records(since time.Time) (map[string]committedRecord, error
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading the log of %s: %w", r.config.Branch, err)
+		return nil, fmt.Errorf("reading the log of branch %s: %w", r.config.Branch, err)
 	}
 	return records, nil
 }

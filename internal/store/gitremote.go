@@ -70,7 +70,7 @@ func newRemote(url string, credentials GitAuth, interrupt interrupt) (r *remote,
 			return nil, fmt.Errorf("reading %s: %w: set fleet.git.ssh_key_file to a private key without a passphrase", credentials.SSHKey, err)
 		}
 	case r.endpoint.Protocol == "http" && credentials.Token != "" && !loopback:
-		err = errors.New("the token must not be sent in clear text: set fleet.git.remote to an https URL")
+		err = errors.New("NUMAFORM_GIT_TOKEN must not be sent in clear text: set fleet.git.remote to an https URL")
 	case overHTTP && credentials.Token != "":
 		r.auth = &http.BasicAuth{Username: cmp.Or(credentials.Username, "numaform"), Password: credentials.Token}
 	}
@@ -138,7 +138,7 @@ func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash
 		return nil, err
 	}
 	if len(advertised.Shallows) > 0 {
-		return nil, errors.New("it is shallow, but the fleet's history requires all of its commits: run git fetch --unshallow in it")
+		return nil, errors.New("the remote repository is shallow, but the fleet's history requires all of its commits: run git fetch --unshallow in that repository")
 	}
 	request := packp.NewUploadPackRequestFromCapabilities(advertised.Capabilities)
 	for i, name := range names {
