@@ -184,7 +184,7 @@ type census struct {
 func (c *census) count(name string, role role, size int64) string {
 	if role == roleRecord {
 		if c.records++; c.records > maxRecords {
-			return fmt.Sprintf("is one of more than %d records", maxRecords)
+			return fmt.Sprintf("exceeds the limit of %d records in a fleet", maxRecords)
 		}
 		if size > maxRecord {
 			return fmt.Sprintf("has %d bytes: a record must have at most %d", size, maxRecord)
@@ -209,7 +209,7 @@ func (c *census) count(name string, role role, size int64) string {
 	case size > maxFile:
 		return fmt.Sprintf("has %d bytes: a file of the fleet must have at most %d", size, maxFile)
 	case c.files > maxFiles:
-		return fmt.Sprintf("is one of more than %d files", maxFiles)
+		return fmt.Sprintf("exceeds the limit of %d files in a fleet", maxFiles)
 	case c.bytes > maxBytes:
 		return fmt.Sprintf("exceeds the limit of %d bytes for all files of the fleet", maxBytes)
 	}

@@ -117,7 +117,7 @@ func TestLimits(t *testing.T) {
 				return problem
 			},
 			more: func(c *store.Census) string { return c.File(name(100_000), 1) },
-			want: "is one of more than 100000 files",
+			want: "exceeds the limit of 100000 files in a fleet",
 		},
 		{
 			name: "records",
@@ -128,7 +128,7 @@ func TestLimits(t *testing.T) {
 				return problem
 			},
 			more: func(c *store.Census) string { return c.Record("x", 1) },
-			want: "is one of more than 2000000 records",
+			want: "exceeds the limit of 2000000 records in a fleet",
 		},
 		{
 			name: "upper and lower case",

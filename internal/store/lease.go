@@ -23,7 +23,7 @@ const (
 
 // ErrLeaseLost is returned by a ConfigMap's unlock if another process took the lock
 // because it was not renewed in time.
-var ErrLeaseLost = errors.New("the fleet's lock expired before it was released: another numaform may have changed the fleet; plan again")
+var ErrLeaseLost = errors.New("the lock expired before it was released, so another numaform may have changed the fleet meanwhile: plan again")
 
 // lease is a lock that this process acquired.
 type lease struct {
@@ -69,11 +69,11 @@ func (c *ConfigMap) Lock(ctx context.Context) (unlock func() error, err error) {
 		if !l.lost {
 			l.record.HolderIdentity = ""
 			if err := l.update(ctx); err != nil && !l.lost {
-				return fmt.Errorf("unlocking fleet %s: the lock expires in %s: %w", c.where(), leaseDuration, err)
+				return fmt.Errorf("unlocking fleet %s: %w: the lock expires by itself within %s", c.where(), err, leaseDuration)
 			}
 		}
 		if l.lost {
-			return ErrLeaseLost
+			return fmt.Errorf("unlocking fleet %s: %w", c.where(), ErrLeaseLost)
 		}
 		return nil
 	}, nil

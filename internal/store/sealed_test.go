@@ -347,6 +347,17 @@ func TestKeySecret(t *testing.T) {
 	if _, err := s.History(t.Context(), time.Time{}); err == nil {
 		t.Error("the history is read without its key")
 	}
+
+	// Only an error about permissions has a hint about them.
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "x", errors.New("no"))
+	for _, cause := range []error{forbidden, errors.New("timeout")} {
+		refusing := fake.NewClientset()
+		refusing.PrependReactor("create", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, cause })
+		_, err := store.SecretVault{Client: refusing, Namespace: "numaform", Name: "x"}.Create(t.Context(), []byte("key"))
+		if err == nil || strings.Contains(err.Error(), "grant numaform the permission") != apierrors.IsForbidden(cause) {
+			t.Errorf("%v: %v, want a hint only without permission", cause, err)
+		}
+	}
 }
 
 // TestEndOfUnknownChange refuses the outcome of a change that this process did not begin.

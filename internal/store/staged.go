@@ -123,7 +123,7 @@ func (d *Directory) staged() (next staged, err error) {
 		}
 	}
 	if err != nil {
-		return staged{}, fmt.Errorf("reading %s, which contains an interrupted write: %w: remove it to keep the current files", d.stagedPath(), err)
+		return staged{}, fmt.Errorf("reading %s, which contains an interrupted write: %w: remove %[1]s to keep the current files", d.stagedPath(), err)
 	}
 	return next, nil
 }
@@ -186,7 +186,7 @@ func (d *Directory) execute(steps ...step) (err error) {
 	for _, s := range steps {
 		current, err := currentContent(root, s.Path)
 		if err != nil {
-			return fmt.Errorf("writing fleet file %s: %w", s.Path, err)
+			return d.failed("writing file "+s.Path+" of", err)
 		}
 		if err := s.check(current); err != nil {
 			return d.edited(err)
@@ -203,7 +203,7 @@ func (d *Directory) execute(steps ...step) (err error) {
 			err = replace(root, filepath.FromSlash(s.Path), s.After)
 		}
 		if err != nil {
-			return fmt.Errorf("writing fleet file %s: %w", s.Path, err)
+			return d.failed("writing file "+s.Path+" of", err)
 		}
 	}
 	return nil
@@ -227,8 +227,10 @@ func currentContent(root *os.Root, name string) ([]byte, error) {
 			return nil, nil
 		case err != nil:
 			return nil, err
-		case i < len(name) && !info.IsDir(), i == len(name) && !info.Mode().IsRegular():
-			return nil, fmt.Errorf("%s is not a regular file or directory: move it elsewhere", name[:i])
+		case i < len(name) && !info.IsDir():
+			return nil, fmt.Errorf("%s is not a directory: move it elsewhere", name[:i])
+		case i == len(name) && !info.Mode().IsRegular():
+			return nil, fmt.Errorf("%s is not a regular file: move it elsewhere", name)
 		}
 	}
 	content, err := readLimited(root.FS(), name, maxRecord)

@@ -124,7 +124,7 @@ func (v FileVault) Load(context.Context) ([]byte, error) {
 	}
 	content, err := io.ReadAll(io.LimitReader(file, maxKeyring+1))
 	if err == nil && len(content) > maxKeyring {
-		err = fmt.Errorf("%s contains more than %d KiB: not a numaform key: set history.key_file to the file with the key", string(v), maxKeyring>>10)
+		err = fmt.Errorf("%s is not a numaform key, because it contains more than %d KiB: set history.key_file to the file with the key", string(v), maxKeyring>>10)
 	}
 	return content, err
 }
@@ -191,7 +191,8 @@ func (v SecretVault) Load(ctx context.Context) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case len(secret.Data[secretKey]) == 0:
-		return nil, fmt.Errorf("%s has no %q: delete it, and the next change creates a new one", v, secretKey)
+		return nil, fmt.Errorf("%s has no data key %q: restore the Secret; if the key is lost, delete the Secret: "+
+			"the next change creates a new key, and all earlier records become unverified", v, secretKey)
 	}
 	return secret.Data[secretKey], nil
 }
@@ -206,8 +207,11 @@ func (v SecretVault) Create(ctx context.Context, content []byte) ([]byte, error)
 	if apierrors.IsAlreadyExists(err) {
 		return v.Load(ctx)
 	}
+	if apierrors.IsForbidden(err) {
+		return nil, fmt.Errorf("%w: grant numaform the permission to create and get Secrets in namespace %s", err, v.Namespace)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: grant numaform create and get on secrets in namespace %s", err, v.Namespace)
+		return nil, err
 	}
 	return content, nil
 }
