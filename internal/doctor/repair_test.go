@@ -83,7 +83,7 @@ func TestCommands(t *testing.T) {
 		{Status: doctor.Fail, Fix: "pveum pool modify k8s --vms 9001, or set spec.pool of the class"},
 		{Status: doctor.Fail, Fix: "set ca_file to a copy of /etc/pve/pve-root-ca.pem: copy it with `scp root@pve-1:/etc/pve/pve-root-ca.pem .`"},
 		{Status: doctor.Warn, Fix: "chmod 700 /var/lib/numaform"},
-		{Status: doctor.Fail, Fix: "run chmod 700 on it, or set state_dir in numaform.yaml to a directory below it"},
+		{Status: doctor.Fail, Fix: "run chmod 700 /var/lib/numaform, or set state_dir in numaform.yaml to a directory below it"},
 		{Status: doctor.Fail, Fix: "run qm template VMID"},
 		{Status: doctor.Fail, Fix: "set username in numaform.yaml"},
 		{Status: doctor.Fail, Fix: "check the secret; if the token has expired, extend it: pveum user token modify numaform@pve scaler --expire 0"},

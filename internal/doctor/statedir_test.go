@@ -21,7 +21,7 @@ func TestStateDir(t *testing.T) {
 		{"private", func(dir string) error { return os.Mkdir(dir, 0o700) }, doctor.OK, []string{"is accessible only to this user", "MiB free"}},
 		{"not there", func(string) error { return nil }, doctor.OK, []string{"does not exist yet: the first apply creates it"}},
 		{"for all to read", func(dir string) error { return os.Mkdir(dir, 0o755) }, doctor.Warn, []string{"is readable by other users (mode 0755)", "chmod 700 "}},
-		{"for all to write", func(dir string) error { return writable(dir) }, doctor.Fail, []string{"is writable by other users (mode 0777)", "run chmod 700 on it"}},
+		{"for all to write", func(dir string) error { return writable(dir) }, doctor.Fail, []string{"is writable by other users (mode 0777)", "run chmod 700 /"}},
 		{"a file", func(dir string) error { return os.WriteFile(dir, nil, 0o600) }, doctor.Fail, []string{"is not a directory", "remove the file"}},
 		{"a link", func(dir string) error { return os.Symlink(os.TempDir(), dir) }, doctor.Fail, []string{"is a symbolic link"}},
 		{"in a checkout", func(dir string) error { return os.MkdirAll(filepath.Join(dir, ".git"), 0o700) }, doctor.Fail, []string{"is inside the git checkout"}},

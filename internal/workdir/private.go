@@ -79,11 +79,11 @@ func Private(dir string, outside ...string) error {
 	}
 	if uid := os.Geteuid(); stat.Uid != uint32(uid) { //nolint:gosec // a user ID
 		return refuse(fmt.Sprintf("is owned by user %d, but numaform runs as user %d", stat.Uid, uid),
-			"run numaform as that user, or set state_dir in numaform.yaml to a directory of its own")
+			fmt.Sprintf("run numaform as user %d, or set state_dir in numaform.yaml to a directory that user %d owns", stat.Uid, uid))
 	}
 	if mode := stat.Mode & 0o777; mode&0o022 != 0 {
 		return refuse(fmt.Sprintf("is writable by other users (mode %04o)", mode),
-			"run chmod 700 on it, or set state_dir in numaform.yaml to a directory below it")
+			"run chmod 700 "+dir+", or set state_dir in numaform.yaml to a directory below it")
 	}
 	return nil
 }
