@@ -294,7 +294,7 @@ func (s *state) deviceText(w *request) string {
 		case device.sure:
 			fmt.Fprintf(&text, " on NUMA node %d", s.nodes[device.node].id)
 		default:
-			fmt.Fprintf(&text, ", the next of which is on NUMA node %d", s.nodes[device.node].id)
+			fmt.Fprintf(&text, ", probably on NUMA node %d", s.nodes[device.node].id)
 		}
 	}
 	return text.String()
@@ -317,6 +317,6 @@ func (s *state) deviceGap(w *request) gap {
 	free := max(0, s.pci.spare(&s.passed, m))
 	return gap{
 		has: fmt.Sprintf("has %d of %s of PCI mapping %s free, %d requested", free, count(len(s.pci.of[m]), "device"), lacking, requested),
-		fix: "add a device to the mapping (Datacenter, Resource Mappings in Proxmox), add a host, or remove the device from another guest: stopped guests count, and so do mappings that share devices with it",
+		fix: "add a device to the mapping (Datacenter, Resource Mappings in Proxmox), add a host, or remove the device from another guest: stopped guests count, and so do guests that use the same devices through another mapping",
 	}
 }

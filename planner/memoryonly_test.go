@@ -45,7 +45,7 @@ func TestMemoryOnlyNodes(t *testing.T) {
 		{"listed as none", func(h *topology.Host) { h.MemoryNodes = &none }, spec(fleet.PolicyNUMA, 8, 130*gib), refused},
 		{"huge pages", func(h *topology.Host) {
 			h.NUMANodes[0].HugePages, h.NUMANodes[1].HugePages = map[int]int64{1 << 20: 8}, map[int]int64{1 << 20: 200}
-		}, inPages(spec(fleet.PolicyNUMA, 8, 16*gib), fleet.HugePages1Gi), "r1/pve-1 NUMA node 0 has room for 16 vCPUs and 8 GiB in huge pages of 1 GiB: reserve more of these huge pages at boot (Proxmox uses only those on NUMA nodes 0 to 9), or lower the memory requests of the pods"},
+		}, inPages(spec(fleet.PolicyNUMA, 8, 16*gib), fleet.HugePages1Gi), "r1/pve-1 has room for 16 vCPUs and 8 GiB in huge pages of 1 GiB on NUMA node 0: reserve more of these huge pages at boot (Proxmox uses only those on NUMA nodes 0 to 9), or lower the memory requests of the pods"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -55,12 +55,12 @@ func (w request) problem() string {
 	case !(w.ratio > 0) || math.IsInf(w.ratio, 0):
 		return "the overcommit must be a positive number: set overcommit in the ProxmoxNodeClass"
 	case w.backing == unknownBacking:
-		return "its huge page size is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"
+		return "the VM's huge page size is unknown: use 2Mi or 1Gi in the ProxmoxNodeClass"
 	case w.backing != ordinary && w.policy == fleet.PolicyShared:
 		return "the policy Shared does not support huge pages: use NUMA, Dedicated or Isolated in the ProxmoxNodeClass"
 	case w.memory%w.backing.mib() != 0:
-		return fmt.Sprintf("its memory of %d MiB is not a multiple of %d MiB, the size of its huge pages: "+
-			"allow other instance types in the NodePool, or set other huge pages in the ProxmoxNodeClass", w.memory, w.backing.mib())
+		return fmt.Sprintf("the VM's memory of %d MiB is not a multiple of %d MiB, the size of its huge pages: "+
+			"allow other instance types in the NodePool, or set another huge page size in the ProxmoxNodeClass", w.memory, w.backing.mib())
 	}
 	switch w.policy {
 	case fleet.PolicyShared, fleet.PolicyNUMA, fleet.PolicyDedicated, fleet.PolicyIsolated:

@@ -154,7 +154,7 @@ func (s *state) lacksNodes(w request) (has int64, explain func() gap) {
 		}
 
 		best := slices.MaxFunc(all, func(a, b supply) int { return cmp.Compare(a.whole, b.whole) })
-		g.has = fmt.Sprintf("NUMA node %d has room for %s and %s%s", s.nodes[best.node].id, count(best.whole, "vCPU"), w.of(best.memory), w.backing.in())
+		g.has = fmt.Sprintf("has room for %s and %s%s on NUMA node %d", count(best.whole, "vCPU"), w.of(best.memory), w.backing.in(), s.nodes[best.node].id)
 		if len(all) > 1 {
 			g.has += fmt.Sprintf("; %d NUMA nodes together have room for %s and %s", len(all), count(cpus, "vCPU"), w.of(memory))
 		}

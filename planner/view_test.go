@@ -34,7 +34,7 @@ func TestView(t *testing.T) {
 		{"dedicated", spec(fleet.PolicyDedicated, 4, gib), planner.View{Fits: true, VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(4)}, {VCPUs: vcpus(8)}}}},
 		{
 			"isolated", spec(fleet.PolicyIsolated, 7, gib),
-			planner.View{Lacks: "NUMA node 1 has room for 4 vCPUs and 14 GiB; 2 NUMA nodes together have room for 6 vCPUs and 28 GiB", Fix: "add a host, lower the CPU requests of the pods, or allow smaller instance types in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(2)}, {VCPUs: vcpus(4)}}},
+			planner.View{Lacks: "has room for 4 vCPUs and 14 GiB on NUMA node 1; 2 NUMA nodes together have room for 6 vCPUs and 28 GiB", Fix: "add a host, lower the CPU requests of the pods, or allow smaller instance types in the NodePool", VCPUs: 11, Nodes: []planner.NodeView{{VCPUs: vcpus(2)}, {VCPUs: vcpus(4)}}},
 		},
 	}
 	for _, tt := range tests {

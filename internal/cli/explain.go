@@ -96,7 +96,11 @@ func (w *printer) explanation(x *scheduling.Explanation) {
 			h := &pool.Hosts[j]
 			switch {
 			case h.View != nil && h.View.Lacks != "":
-				w.printf("\n  %s has no room for %s: it %s\n", h.Host, h.InstanceType, h.View.Lacks)
+				lacks := h.View.Lacks
+				if h.View.Fix != "" { // about the host; without a fix, about the VM
+					lacks = "it " + lacks
+				}
+				w.printf("\n  %s has no room for %s: %s\n", h.Host, h.InstanceType, lacks)
 			case h.Reason != "":
 				w.printf("\n  %s: %s\n", h.Host, strings.TrimPrefix(h.Reason, h.Host.String()+" "))
 			default:

@@ -168,7 +168,7 @@ func kindsOfPending() []pending {
 			class: "{template: {name: debian}, placement: {policy: NUMA}}",
 			pool:  poolWith("requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [m1.1VCPU-8GB]}]"),
 			hosts: func(s *topology.Snapshot) { s.Hosts = []topology.Host{machine("two", 1, 2, 4, 12)} }, host: "lab/two",
-			obstacle: scheduling.ObstacleHost, want: "1 NUMA vCPU, 8 GiB: lab/two NUMA node 0 has room for 8 vCPUs and 6 GiB; 2 NUMA nodes together have room for 16 vCPUs and 12 GiB: add a host, lower the memory requests",
+			obstacle: scheduling.ObstacleHost, want: "1 NUMA vCPU, 8 GiB: lab/two has room for 8 vCPUs and 6 GiB on NUMA node 0; 2 NUMA nodes together have room for 16 vCPUs and 12 GiB: add a host, lower the memory requests",
 			fix: func(p *pending) {
 				p.hosts = func(s *topology.Snapshot) { s.Hosts = []topology.Host{machine("two", 1, 2, 4, 32)} }
 			},
