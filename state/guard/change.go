@@ -11,8 +11,11 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// inState is the place of values in the state, for messages.
-const inState = "in the state"
+// The places of values, for messages.
+const (
+	inState = "in the state"
+	inPlan  = "in the plan"
+)
 
 // restoreState is the hint for an edited state.
 const restoreState = "the state was edited: restore it, or remove the entry with the engine's `state rm`; numaform then imports the VM by its marker"
@@ -121,7 +124,7 @@ func (c *checker) create(rc *tfjson.ResourceChange, after values) {
 	if rc.Change.Before != nil {
 		c.deny(RuleAction, rc.Address, "the plan creates a VM that already exists: plan again")
 	}
-	c.identity(rc.Address, after, r.Target, "planned")
+	c.identity(rc.Address, after, r.Target, inPlan)
 	if !zero(after["id"]) {
 		c.deny(RuleIdentity, rc.Address, "the plan creates a VM that already has an ID: plan again")
 	}
@@ -175,7 +178,7 @@ func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
 		return
 	}
 	c.existing(rc.Address, before, r.Target, inState)
-	c.existing(rc.Address, after, r.Target, "planned")
+	c.existing(rc.Address, after, r.Target, inPlan)
 	c.inPlace(rc)
 
 	// The pins that the host agent sets can change in place, because they are part of the
@@ -191,7 +194,8 @@ func (c *checker) update(rc *tfjson.ResourceChange, before, after values) {
 		case text(cpu["affinity"]) != "":
 			c.deny(RulePins, rc.Address, "its description would pin a VM that has an affinity, which only root may change: replace the node instead")
 		case !hasSockets || !hasCores || int64(len(is.Pins)) != sockets*cores:
-			c.deny(RulePins, rc.Address, fmt.Sprintf("its description has pins for %d vCPUs, but the VM has another number: replace the node instead", len(is.Pins)))
+			c.deny(RulePins, rc.Address, fmt.Sprintf("its description has pins for %d vCPUs, but cpu.sockets is %s and cpu.cores is %s: replace the node instead",
+				len(is.Pins), shown(cpu["sockets"]), shown(cpu["cores"])))
 		}
 	}
 	c.planned(rc, after, r)
@@ -208,7 +212,7 @@ var guestReports = []string{"ipv4_addresses", "ipv6_addresses", "network_interfa
 // wake checks the start of a standby VM.
 func (c *checker) wake(rc *tfjson.ResourceChange, before, after values, r *request) {
 	c.existing(rc.Address, before, r.Target, inState)
-	c.existing(rc.Address, after, r.Target, "planned")
+	c.existing(rc.Address, after, r.Target, inPlan)
 	for _, path := range changed(rc.Change) {
 		switch {
 		case slices.Contains(guestReports, path) && after[path] == nil:
@@ -265,7 +269,7 @@ func (c *checker) imported(rc *tfjson.ResourceChange, before, after values) {
 			switch {
 			case mayUpdate(rc.Type, path) || slices.Contains(providerOnly, path) || strings.HasPrefix(path, "timeout_"):
 			case slices.Contains(deepAttributes, topLevel(path)):
-				c.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s of the VM differs from its file, so the VM was not created from it: check the VM, and remove it manually if nothing needs it", path))
+				c.deny(RuleUpdate, rc.Address, fmt.Sprintf("%s of the VM differs from the VM's file, so the VM was not created from that file: check the VM, and delete it in Proxmox if nothing needs it", path))
 			default:
 				c.needApproval(RuleUpdate, rc.Address, fmt.Sprintf("the import would change %s of the VM: approve if the value in its file is correct", path))
 			}
@@ -276,13 +280,13 @@ func (c *checker) imported(rc *tfjson.ResourceChange, before, after values) {
 		return
 	}
 
-	c.existing(rc.Address, after, r.Target, "planned")
+	c.existing(rc.Address, after, r.Target, inPlan)
 	c.numbered(rc.Address, before, "in Proxmox")
 	vmid, numbered := integer(before["vm_id"])
 	marker, marked := fleet.ParseMarker(text(before["description"]))
 	same := numbered && vmid == int64(r.VMID) && marked && marker.Key == r.Key && marker.ClusterID == c.intent.ClusterID
 	if !same || rc.Change.Importing.ID != r.ImportID() {
-		c.needApproval(RuleImport, rc.Address, fmt.Sprintf("the VM in Proxmox does not have VMID %d and the marker of its file: approve if numaform should manage it", r.VMID))
+		c.needApproval(RuleImport, rc.Address, fmt.Sprintf("the VM to import is not VM %d on %s with the marker of its file: approve if numaform should manage it", r.VMID, r.Host))
 	}
 }
 
@@ -323,7 +327,7 @@ func (c *checker) numbered(address string, vm values, where string) {
 		if where == inState {
 			fix = restoreState
 		}
-		c.deny(RuleIdentity, address, fmt.Sprintf("id %s is %s and VMID %s, so a write would reach another guest: %s",
+		c.deny(RuleIdentity, address, fmt.Sprintf("id %s is %s, but vm_id is %s, so a write would reach another guest: %s",
 			where, shown(vm["id"]), shown(vm["vm_id"]), fix))
 	}
 }

@@ -2,7 +2,6 @@ package guard
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -20,9 +19,6 @@ const maxMessage = 500
 
 // errTooMuch reports that the rules together exceed maxTotal.
 var errTooMuch = fmt.Errorf("all rules together exceed the cost limit of %d CEL units: use fewer or simpler rules", maxTotal)
-
-// errNoResult reports that the result of an expression does not have the required type.
-var errNoResult = errors.New("its result has the wrong type")
 
 // evaluation is one evaluation of a policy.
 type evaluation struct {
@@ -115,7 +111,7 @@ func (e *evaluation) evaluate(rule *policyRule, address string, facts cel.Activa
 }
 
 // result returns the result of an expression, and subtracts its cost from the budget. It
-// returns errTooMuch if the budget is used up, and errNoResult if the result is not a T.
+// returns errTooMuch if the budget is used up, and an error if the result is not a T.
 func result[T bool | string](e *evaluation, program cel.Program, facts cel.Activation) (T, error) {
 	var none T
 	if e.budget == 0 {
@@ -132,7 +128,7 @@ func result[T bool | string](e *evaluation, program cel.Program, facts cel.Activ
 	}
 	typed, ok := value.Value().(T)
 	if !ok {
-		return none, errNoResult
+		return none, fmt.Errorf("its result has type %s: must be %T", value.Type().TypeName(), none)
 	}
 	return typed, nil
 }

@@ -18,7 +18,7 @@ func (c *checker) expect(rc *tfjson.ResourceChange, r *request) {
 	module, known := nodeModules[r.Module]
 	if !known {
 		c.deny(RuleExpected, rc.Address, fmt.Sprintf("this version of numaform does not support the modules %.40q: "+
-			"upgrade through the version that wrote the file, or replace the node", r.Module))
+			"use the version that wrote the VM's file, or replace the node", r.Module))
 		return
 	}
 	if r.inputs.Standby && !module.standby {

@@ -28,14 +28,14 @@ func TestCheckIdentity(t *testing.T) {
 		edits      edits
 		part       string
 	}{
-		{"delete by another id", "mixed", edits{second + "before.id": "150"}, `id in the state is "150" and VMID 2002`},
+		{"delete by another id", "mixed", edits{second + "before.id": "150"}, `id in the state is "150", but vm_id is 2002`},
 		{"delete without an id", "mixed", edits{second + "before.id": nil}, "id in the state is empty"},
 		{"delete by a path", "mixed", edits{second + "before.id": "2002/../150"}, "id in the state"},
 		{"delete of a number", "mixed", edits{second + "before.id": 2002}, "id in the state is 2002"},
 		{"delete under another name", "mixed", edits{second + "before.name": "accounting"}, "name in the state"},
 		{"delete on no host", "mixed", edits{second + "before.node_name": ""}, "no host in the state"},
 		{"update of another id", "update", edits{first + "change.before.id": "150", after + "id": "150"}, `id in the state is "150"`},
-		{"update to another id", "update", edits{after + "id": "150"}, `id planned is "150"`},
+		{"update to another id", "update", edits{after + "id": "150"}, `id in the plan is "150"`},
 		{"update under another name", "update", edits{first + "change.before.name": "accounting"}, "name in the state"},
 		{"import of another id", "imported", edits{first + "change.before.id": "150"}, `id in Proxmox is "150"`},
 		{"an edited state", "mixed", edits{second + "before.id": "150"}, "would reach another guest: the state was edited"},

@@ -197,7 +197,7 @@ func TestCheckRefusesOtherIntents(t *testing.T) {
 		{"an update left out", "create", intent(func(i *guard.Intent) { i.Create = both.Create; i.Update = creating(2003).Create }), guard.RuleMissing, "does not update"},
 		{"an import left out", "create", intent(func(i *guard.Intent) { i.Create = both.Create; i.Import = creating(2003).Create }), guard.RuleMissing, "does not import"},
 		{"a create for an import", "create", intent(func(i *guard.Intent) { i.Create = creating(2001).Create; i.Import = creating(2002).Create }), guard.RuleSurplus, "create"},
-		{"another VMID", "create", with(func(t *guard.Target) { t.VMID = 2009 }), guard.RuleIdentity, "VMID planned is 2001, but 2009 was requested"},
+		{"another VMID", "create", with(func(t *guard.Target) { t.VMID = 2009 }), guard.RuleIdentity, "VMID in the plan is 2001, but 2009 was requested"},
 		{"another key", "create", with(func(t *guard.Target) { t.Key = vm(2003).Key }), guard.RuleIdentity, "this is another VM"},
 		{"another host", "create", with(func(t *guard.Target) { t.Host = "pve-2" }), guard.RuleIdentity, `requested on "pve-2"`},
 		{"another cluster", "create", guard.Intent{ClusterID: "test", Create: both.Create}, guard.RuleIdentity, "this is another VM"},

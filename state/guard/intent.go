@@ -155,8 +155,8 @@ func (c *checker) request(op operation, target Target) {
 	case target.VMID < fleet.MinVMID || target.VMID > fleet.MaxVMID:
 		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is not valid in Proxmox: it must be from %d to %d", target.VMID, fleet.MinVMID, fleet.MaxVMID))
 	case c.intent.VMIDs != (fleet.VMIDRange{}) && !c.intent.VMIDs.Contains(target.VMID):
-		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is outside vmid_range, %d to %d, so the VM is not written to: "+
-			"widen vmid_range in numaform.yaml if the VM is numaform's", target.VMID, c.intent.VMIDs.Lower, c.intent.VMIDs.Upper))
+		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is outside vmid_range, %d to %d, so numaform does not change the VM: "+
+			"if the VM belongs to numaform, widen vmid_range in numaform.yaml", target.VMID, c.intent.VMIDs.Lower, c.intent.VMIDs.Upper))
 	case label(target.Address) == "":
 		c.deny(RuleIntent, target.Address, "not the address of a numaform VM: it must be module.<name>."+ResourceType+".node")
 	}
@@ -194,7 +194,7 @@ func (c *checker) missing() {
 	for address, r := range c.requests {
 		if !r.done && (!r.regrouped || r.operation != opUpdate) {
 			c.deny(RuleMissing, address, fmt.Sprintf("the plan does not %s it (VM %d on %s): "+
-				"the files, the state and the request disagree; plan again, or import what exists", r.operation, r.VMID, r.Host))
+				"the files, the state and the request disagree; plan again, or import the VM if it exists", r.operation, r.VMID, r.Host))
 		}
 	}
 }

@@ -103,17 +103,17 @@ func TestCheckInvariants(t *testing.T) {
 		{"the same change twice", "create", edits{"resource_changes.1.address": vm(2001).Address, "resource_changes.1.module_address": "module.workers-2001"}, guard.RuleSurplus, "was not requested"},
 		{"import with a replacement", "import", edits{"resource_changes.1.change.actions": []any{"delete", "create"}}, guard.RuleImport, "delete+create"},
 
-		{"VMID unknown", "create", edits{after + "vm_id": absent}, guard.RuleIdentity, "VMID planned"},
-		{"VMID with a fraction", "create", edits{after + "vm_id": 2001.5}, guard.RuleIdentity, "VMID planned"},
+		{"VMID unknown", "create", edits{after + "vm_id": absent}, guard.RuleIdentity, "VMID in the plan"},
+		{"VMID with a fraction", "create", edits{after + "vm_id": 2001.5}, guard.RuleIdentity, "VMID in the plan"},
 		{"no marker", "create", edits{after + "description": "x"}, guard.RuleIdentity, "no numaform marker"},
 		{"two markers", "create", edits{after + "description": "numaform/1 cluster=prod key=" + key1 + "\nnumaform/1 cluster=prod key=" + key2}, guard.RuleIdentity, "no numaform marker"},
 		{"host unknown", "create", edits{after + "node_name": nil}, guard.RuleIdentity, "planned on host"},
 		{"another name", "create", edits{after + "name": "workers-2002"}, guard.RuleIdentity, "name"},
 		{"VMID twice", "create", edits{"planned_values.root_module.child_modules.1.resources.0.values.vm_id": 2001}, guard.RuleIdentity, "also planned"},
-		{"update takes the marker away", "update", edits{after + "description": "x"}, guard.RuleIdentity, "description planned"},
+		{"update takes the marker away", "update", edits{after + "description": "x"}, guard.RuleIdentity, "description in the plan"},
 		{"update of an unmarked VM", "update", edits{first + "change.before.description": "x"}, guard.RuleIdentity, "description in the state"},
 		{"delete of an unmarked VM", "mixed", edits{"resource_changes.1.change.before.description": "x"}, guard.RuleIdentity, "description in the state"},
-		{"import that changes the marker", "import", edits{"resource_changes.1.change.after.description": "x"}, guard.RuleIdentity, "description planned"},
+		{"import that changes the marker", "import", edits{"resource_changes.1.change.after.description": "x"}, guard.RuleIdentity, "description in the plan"},
 
 		{"two retries", "create", edits{after + "clone.0.retries": 2}, guard.RuleFixed, "clone.retries"},
 		{"retries unknown", "create", edits{after + "clone.0.retries": absent}, guard.RuleFixed, "clone.retries"},
@@ -150,7 +150,7 @@ func TestCheckInvariants(t *testing.T) {
 		{"update of the clone", "update", edits{after + "clone.0.vm_id": 9001}, guard.RuleUpdate, "clone.vm_id"},
 		{"update to the unknown", "update", edits{unknown + "cpu": []any{map[string]any{"cores": true}}}, guard.RuleUpdate, "cpu would change"},
 		{"update all unknown", "update", edits{first + "change.after_unknown": true}, guard.RuleUpdate, "everything"},
-		{"import of a larger VM", "import", edits{"resource_changes.1.change.before.cpu.0.cores": 8}, guard.RuleUpdate, "differs from its file"},
+		{"import of a larger VM", "import", edits{"resource_changes.1.change.before.cpu.0.cores": 8}, guard.RuleUpdate, "cpu.cores of the VM differs from the VM's file"},
 
 		{"sensitive value", "create", edits{first + "change.after_sensitive.name": true}, guard.RuleSecret, "sensitive"},
 		{"sensitive value in a block", "create", edits{first + "change.after_sensitive.cpu": []any{map[string]any{"type": true}}}, guard.RuleSecret, "sensitive"},
@@ -221,7 +221,7 @@ func TestCheckAsks(t *testing.T) {
 func TestCheckImportOfAnotherVMID(t *testing.T) {
 	t.Parallel()
 	plan := edited(t, "import", edits{"resource_changes.1.change.before.vm_id": 150, "resource_changes.1.change.before.id": "150"})
-	if v := check(plan, import2, guard.DefaultRules()); v.Decision != guard.Deny || !has(v, guard.NeedsApproval, guard.RuleImport, "does not have VMID 2002") {
+	if v := check(plan, import2, guard.DefaultRules()); v.Decision != guard.Deny || !has(v, guard.NeedsApproval, guard.RuleImport, "is not VM 2002 on pve-1 with the marker of its file") {
 		t.Errorf("got\n%s", v)
 	}
 }

@@ -102,8 +102,8 @@ func CheckLimits(parts []HostIntent, recent []Event, limits Limits) Verdict {
 
 	none := topology.HostID{}
 	t.amount("in one change", none, change.total, Amount{}, limits.PerChange)
-	t.limit("updates in one change", none, updates, limits.MaxUpdates)
-	t.limit("imports in one change", none, imports, limits.MaxImports)
+	t.limit("update", "in one change", none, updates, limits.MaxUpdates)
+	t.limit("import", "in one change", none, imports, limits.MaxImports)
 
 	within := "within " + duration(limits.WindowSeconds)
 	t.amount(within, none, change.total, past.total, limits.PerWindow)
@@ -150,20 +150,25 @@ type tally struct {
 // only new creates, and past deletes only new deletes.
 func (t *tally) amount(where string, host topology.HostID, change, past, limit Amount) {
 	if change.Creates > 0 {
-		t.limit("creates "+where, host, change.Creates+past.Creates, limit.Creates)
+		t.limit("create", where, host, change.Creates+past.Creates, limit.Creates)
 	}
 	if change.Deletes > 0 {
-		t.limit("deletes "+where, host, change.Deletes+past.Deletes, limit.Deletes)
+		t.limit("delete", where, host, change.Deletes+past.Deletes, limit.Deletes)
 	}
 }
 
-func (t *tally) limit(what string, host topology.HostID, count, limit int) {
-	if count > limit {
-		t.findings = append(t.findings, Finding{
-			Rule: RuleLimit, Decision: NeedsApproval, Host: host,
-			Message: fmt.Sprintf("%d %s exceed the limit of %d: approve the change, or raise policy.limits in numaform.yaml", count, what, limit),
-		})
+func (t *tally) limit(what, where string, host topology.HostID, count, limit int) {
+	if count <= limit {
+		return
 	}
+	exceeds := fmt.Sprintf("%d %ss %s exceed", count, what, where)
+	if count == 1 {
+		exceeds = fmt.Sprintf("1 %s %s exceeds", what, where)
+	}
+	t.findings = append(t.findings, Finding{
+		Rule: RuleLimit, Decision: NeedsApproval, Host: host,
+		Message: fmt.Sprintf("%s the limit of %d: approve the change, or raise policy.limits in numaform.yaml", exceeds, limit),
+	})
 }
 
 // breaker requires approval for creates after consecutive failures, on all hosts or on

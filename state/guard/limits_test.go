@@ -73,6 +73,12 @@ func TestCheckLimits(t *testing.T) {
 			func(l *guard.Limits) { l.PerWindow = many }, "2 creates in one change exceed the limit of 1:",
 		},
 		{
+			"one delete",
+			[]guard.HostIntent{part(1, 0, 1, "a")},
+			nil,
+			func(l *guard.Limits) { l.PerChange.Deletes = 0 }, "1 delete in one change exceeds the limit of 0:",
+		},
+		{
 			"deletes",
 			[]guard.HostIntent{part(1, 0, 1, "a"), part(2, 0, 1, "b")},
 			nil,

@@ -54,7 +54,7 @@ func TestCheckPins(t *testing.T) {
 		{"all of the block unknown", "create", edits{unknown + "cpu": true}, nil, "not known before the apply"},
 		{"an update to free ones", "update", update, []guard.Claim{claim(2001, "pve-1", "2,3")}, ""},
 		{"an update to held ones", "update", update, []guard.Claim{claim(100, "pve-1", "4")}, "CPUs 4 of host pve-1 belong to guest 100"},
-		{"an update to fewer", "update", edits{after + "description": "numaform/1 cluster=prod key=" + string(vm(2001).Key) + " pins=4,5"}, nil, "its description has pins for 2 vCPUs, but the VM has another number: replace the node instead"},
+		{"an update to fewer", "update", edits{after + "description": "numaform/1 cluster=prod key=" + string(vm(2001).Key) + " pins=4,5"}, nil, "its description has pins for 2 vCPUs, but cpu.sockets is 1 and cpu.cores is 4: replace the node instead"},
 		{"an update to none", "update", edits{
 			first + "change.before.description": "numaform/1 cluster=prod key=" + string(vm(2001).Key) + " pins=4,5,6,7",
 			after + "description":               "numaform/1 cluster=prod key=" + string(vm(2001).Key),

@@ -61,7 +61,7 @@ func (p *Policy) And(more *Policy) (*Policy, error) {
 	known := p.Names()
 	for _, name := range more.Names() {
 		if slices.Contains(known, name) {
-			return nil, fmt.Errorf("extending policy: rule %s is in both: rename one", name)
+			return nil, fmt.Errorf("extending policy: rule %s is in both policies: rename one of the rules", name)
 		}
 	}
 	return &Policy{rules: slices.Concat(p.rules, more.rules)}, nil
