@@ -75,7 +75,7 @@ func checkEncryption(c *Config, given bool) error {
 			" is not set: set it to OpenTofu's encryption configuration, including the key, or remove encryption from fleet.backend")
 	case !c.Encryption && given:
 		return errors.New("the variable " + encryptionVariable + " is set, but fleet.backend does not enable state encryption: " +
-			"set encryption there, or unset the variable")
+			"set encryption in fleet.backend, or unset the variable")
 	}
 	return nil
 }

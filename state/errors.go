@@ -114,15 +114,15 @@ func (e *LockedError) Error() string {
 		since = e.Created.UTC().Format(time.RFC3339)
 	}
 	if e.ID == "" {
-		return fmt.Sprintf("state of %s: locked by %s since %s for %s: wait for it; the lock ends with its holder's connection",
+		return fmt.Sprintf("state of %s: locked by %s since %s for %s: wait until it is unlocked; the lock ends with its holder's connection",
 			e.Dir, e.Who, since, e.Operation)
 	}
 	if e.Lease != "" {
-		return fmt.Sprintf("state of %s: locked by %s since %s for init: wait for it; if its holder is certainly dead, run "+
+		return fmt.Sprintf("state of %s: locked by %s since %s for init: wait until it is unlocked; if the holder is certainly dead, run "+
 			"`kubectl delete lease %s` in the namespace of the states", e.Dir, e.Who, since, e.Lease)
 	}
-	return fmt.Sprintf("state of %s: locked by %s since %s for %s (lock %s, holder %s): wait for it; "+
-		"if its holder is certainly dead, run the engine's `force-unlock %s` in that directory", e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, e.ID)
+	return fmt.Sprintf("state of %s: locked by %s since %s for %s (lock %s, holder %s): wait until it is unlocked; "+
+		"if the holder is certainly dead, run the engine's `force-unlock %s` in that directory", e.Dir, e.Who, since, e.Operation, e.ID, e.Holder, e.ID)
 }
 
 // lockField matches a line of the engine's description of a lock.

@@ -63,7 +63,7 @@ func (w *Workspace) restore() error {
 		return fmt.Errorf("preparing %s: %w", w.config.Dir, err)
 	}
 	if len(restored) > 0 {
-		fmt.Fprintf(w.config.Log, "wrote in %s: %s\n", w.config.Root, strings.Join(restored, ", "))
+		fmt.Fprintf(w.config.Log, "wrote or removed in %s: %s\n", w.config.Root, strings.Join(restored, ", "))
 	}
 	if !w.callsRendered() {
 		if err := errors.Join(removeFile(w.manifestFile()), removeFile(w.private(stampFile))); err != nil {

@@ -161,12 +161,12 @@ func TestRestoredFilesAreLogged(t *testing.T) {
 	if err := w.Init(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	before := said.count("wrote in " + config.Root)
-	if err := w.Init(t.Context()); err != nil || said.count("wrote in "+config.Root) != before {
+	before := said.count("wrote or removed in " + config.Root)
+	if err := w.Init(t.Context()); err != nil || said.count("wrote or removed in "+config.Root) != before {
 		t.Errorf("wrote again what was there (%v)", err)
 	}
 	write(t, config.Root, "r/h/node-a.tf", "")
-	if err := w.Init(t.Context()); err != nil || said.count("wrote in "+config.Root+": r/h/node-a.tf\n") != 1 {
+	if err := w.Init(t.Context()); err != nil || said.count("wrote or removed in "+config.Root+": r/h/node-a.tf\n") != 1 {
 		t.Errorf("the log does not name the file (%v)", err)
 	}
 }
@@ -263,7 +263,7 @@ func TestErroredStates(t *testing.T) {
 	write(t, states, "errored.tfstate", `{"version": 4, "serial": 1, "lineage": "a"}`)
 	write(t, filepath.Join(config.Root, "r", "h"), "errored.tfstate", `{"version": 4, "serial": 1, "lineage": "b"}`)
 	w := openRendered(t, config)
-	if _, err := w.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), config.Errored+" holds a different state: move one of the two files away") {
+	if _, err := w.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), config.Errored+" contains a different state: move one of the two files elsewhere") {
 		t.Errorf("got %v", err)
 	}
 	for _, name := range []string{config.Errored, filepath.Join(w.Dir(), "errored.tfstate")} {

@@ -167,8 +167,8 @@ type MovedStateError struct{ Dir, Was, Wanted string }
 
 // Error names both paths and the fix.
 func (e *MovedStateError) Error() string {
-	return fmt.Sprintf("state of %s: it was at %s and is expected at %s, but the old file still exists: if the fleet was copied, "+
-		"use only one of the copies and remove the other; if the state was meant to move, move the file", e.Dir, e.Was, e.Wanted)
+	return fmt.Sprintf("state of %s: its file was %s and is now configured as %s, but the old file still exists: if the fleet was copied, "+
+		"use only one of the copies and remove the other; if the state should move, move the old file to the new path", e.Dir, e.Was, e.Wanted)
 }
 
 // follow drops the engine's record of a local state's path if the configured path

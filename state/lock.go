@@ -244,7 +244,7 @@ func (r *run) proof(lock *LockedError) string {
 	if r.seen {
 		gone = "that process is this one, and saw its engine end"
 	}
-	return fmt.Sprintf("%s acquired it on this host at %s for %s; an engine of this directory may have acquired it between %s and %s "+
+	return fmt.Sprintf("%s acquired the lock on this host at %s for %s; an engine of this directory may have acquired it between %s and %s "+
 		"in a run that failed (process %d, %s); %s; no process that it started remains; "+
 		"it is unknown whether another client on this host acquired it in that time, from another working copy",
 		lock.Who, lock.Created.UTC().Format(time.RFC3339), lock.Operation,
@@ -272,7 +272,7 @@ func (w *Workspace) gone(ctx context.Context, lock *LockedError) bool {
 	proof, gone := w.config.Gone(ctx, host)
 	if gone {
 		lock.Holder = HolderGone
-		lock.Proof = fmt.Sprintf("%s acquired it at %s for %s; %s", lock.Who, lock.Created.UTC().Format(time.RFC3339), lock.Operation, proof)
+		lock.Proof = fmt.Sprintf("%s acquired the lock at %s for %s; %s", lock.Who, lock.Created.UTC().Format(time.RFC3339), lock.Operation, proof)
 	}
 	return gone
 }

@@ -66,7 +66,7 @@ type ProviderError struct {
 
 // Error names the refused provider and the fix.
 func (e *ProviderError) Error() string {
-	return fmt.Sprintf("provider %s %s in %s has hash %s, but %s %s: it was not started; "+
+	return fmt.Sprintf("provider %s %s in %s has hash %s, but %s %s: numaform did not start it; "+
 		"find out who replaced it, or, if you did, add the hash to engine.provider_hashes in numaform.yaml",
 		e.Address, e.Version, e.Dir, e.Hash, e.By, strings.Join(e.Trusted, ", "))
 }
@@ -178,7 +178,7 @@ func (p *Providers) remember(version, hash string, now time.Time) (first recorde
 		}
 	}()
 	if p.Record == "" {
-		return recorded{}, errors.New("no state directory: set state_dir in numaform.yaml, or set the variable HOME")
+		return recorded{}, errors.New("no state directory: set state_dir in numaform.yaml, or set the environment variable HOME")
 	}
 
 	// Other processes use the same record.
@@ -247,7 +247,7 @@ func (p *Providers) copyOf(version, hash string) string {
 // copy copies a provider's files to a directory that only this user can change.
 func (p *Providers) copy(version, dir string) (target string, err error) {
 	if p == nil || p.Dir == "" {
-		return "", fmt.Errorf("provider %s in %s: numaform has no directory of its own to copy it to: set state_dir in numaform.yaml", guard.Provider, dir)
+		return "", fmt.Errorf("copying provider %s from %s: no state directory: set state_dir in numaform.yaml, or set the environment variable HOME", guard.Provider, dir)
 	}
 	defer func() {
 		if err != nil {
@@ -289,7 +289,7 @@ func (w *Workspace) program(ctx context.Context) (string, *Provider, error) {
 	}
 	programs, err := filepath.Glob(filepath.Join(dir, "terraform-provider-*"))
 	if err != nil || len(programs) != 1 {
-		return "", nil, fmt.Errorf("looking for provider %s: %d programs in %s: must be exactly one; remove the others, or install the provider again", guard.Provider, len(programs), dir)
+		return "", nil, fmt.Errorf("looking for provider %s: %d files terraform-provider-* in %s: must be exactly one; remove the extra ones, or install the provider again", guard.Provider, len(programs), dir)
 	}
 	if !guarded(dir) || !guarded(programs[0]) {
 		if dir, err = w.config.Providers.copy(version, dir); err != nil {

@@ -59,8 +59,8 @@ type LineageError struct{ File, Local, Remote string }
 
 // Error names the file and the fix.
 func (e *LineageError) Error() string {
-	return fmt.Sprintf("state %s has lineage %s, but the backend's state has %s: it belongs to another backend or directory; "+
-		"check the backend's configuration, and remove the file if it is not needed", e.File, e.Local, e.Remote)
+	return fmt.Sprintf("state %s has lineage %s, but the backend's state has %s: the file belongs to another backend or directory; "+
+		"check the backend's configuration, and remove the file if nothing needs it", e.File, e.Local, e.Remote)
 }
 
 // Recover cleans up after a crash: it waits for leftover processes, breaks a lock that a
@@ -184,11 +184,11 @@ func (w *Workspace) secure() error {
 	if w.config.Errored == "" || errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("securing %s: not a regular file: remove it", name)
-	}
 	failed := func(err error) error {
-		return fmt.Errorf("securing the unsaved state %s: %w", name, err)
+		return fmt.Errorf("moving the unsaved state %s to %s: %w", name, w.config.Errored, err)
+	}
+	if err == nil && !info.Mode().IsRegular() {
+		return failed(fmt.Errorf("%s is not a regular file: remove it", name))
 	}
 	content, err := os.ReadFile(name)
 	if err != nil {
@@ -196,7 +196,7 @@ func (w *Workspace) secure() error {
 	}
 	existing, err := os.ReadFile(w.config.Errored)
 	if err == nil && !slices.Equal(existing, content) {
-		return failed(fmt.Errorf("%s holds a different state: move one of the two files away: the next run imports the VMs that exist", w.config.Errored))
+		return failed(fmt.Errorf("%s contains a different state: move one of the two files elsewhere: the next run imports the VMs that exist", w.config.Errored))
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		if err = os.MkdirAll(filepath.Dir(w.config.Errored), 0o700); err == nil {
@@ -259,7 +259,7 @@ func (w *Workspace) saveErrored(ctx context.Context, recovery *Recovery) error {
 		return err
 	}
 	recovery.Pushed = true
-	w.outside = append(w.outside, fmt.Sprintf("saved the state of %s that the backend had not accepted: serial %d over %d, lineage %s",
+	w.outside = append(w.outside, fmt.Sprintf("saved the state of %s that the backend had not accepted: serial %d replaces serial %d, lineage %s",
 		w.config.Dir, local.Serial, remote.Serial, local.Lineage))
 	if err := os.Remove(name); err != nil {
 		return fmt.Errorf("removing %s: %w", name, err)
@@ -347,7 +347,7 @@ func (w *Workspace) readErrored(ctx context.Context, name string) ([]byte, heade
 	}
 	var h header
 	if err := json.Unmarshal(content, &h); err != nil {
-		return nil, header{}, fmt.Errorf("reading state %s: %w: the file is damaged: move it away: the next run imports the VMs that exist", name, err)
+		return nil, header{}, fmt.Errorf("reading state %s: %w: the file is damaged: move it elsewhere: the next run imports the VMs that exist", name, err)
 	}
 	if h.Encrypted != "" {
 		if content, err = w.decrypt(ctx, content); err == nil {
@@ -359,7 +359,7 @@ func (w *Workspace) readErrored(ctx context.Context, name string) ([]byte, heade
 		}
 	}
 	if h.Version != 4 {
-		return nil, header{}, fmt.Errorf("reading state %s: not a state of format 4: move it away: the next run imports the VMs that exist", name)
+		return nil, header{}, fmt.Errorf("reading state %s: it has format %d: must be 4: move it elsewhere: the next run imports the VMs that exist", name, h.Version)
 	}
 	return content, h, nil
 }

@@ -126,7 +126,7 @@ func TestRecoverPushesTheState(t *testing.T) {
 func recoverPushesTheState(t *testing.T, engine *state.Engine) {
 	t.Helper()
 	b, w, file := failedSave(t, engine)
-	want := fmt.Sprintf("had not accepted: serial %d over 0, lineage ", serial(t, file))
+	want := fmt.Sprintf("had not accepted: serial %d replaces serial 0, lineage ", serial(t, file))
 	if len(b.saved()) > 0 {
 		t.Fatal("the state was saved after all")
 	}
@@ -272,7 +272,7 @@ func TestRecoverRefusesHalfAState(t *testing.T) {
 			t.Parallel()
 			dir := root(t, localBackend)
 			write(t, dir, "errored.tfstate", content)
-			if _, err := open(t, dir, nil).Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "move it away") {
+			if _, err := open(t, dir, nil).Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "move it elsewhere") {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -680,7 +680,7 @@ func TestErroredStateIsALink(t *testing.T) {
 	if err := os.Symlink(filepath.Join(outside, "x"), link); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "securing "+link+": not a regular file: remove it") {
+	if _, err := w.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), link+" is not a regular file: remove it") {
 		t.Errorf("got %v, want the link refused", err)
 	}
 	if _, err := os.Lstat(errored); !errors.Is(err, os.ErrNotExist) || len(b.saved()) > 0 {

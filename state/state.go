@@ -133,10 +133,10 @@ func New(config Config) (*Workspace, error) {
 		return nil, fmt.Errorf("opening workspace %s: %w", config.Dir, err)
 	}
 	if config.Dir == "" {
-		return failed(errors.New("directory is empty: set it to the directory with the fleet files of one host"))
+		return failed(errors.New("no Config.Dir: set it to the directory with the fleet files of one host"))
 	}
 	if config.Engine == nil || config.Engine.Path == "" {
-		return failed(errors.New("engine is missing: find one with FindEngine"))
+		return failed(errors.New("no Config.Engine: find one with FindEngine"))
 	}
 	if prohibited := tfexec.ProhibitedEnv(config.Env); len(prohibited) > 0 {
 		return failed(fmt.Errorf("variable %s must not be set for the engine, because it would change the plan: unset it", prohibited[0]))
