@@ -101,7 +101,7 @@ func ParseAgent(notes string) (Agent, bool, error) {
 	var file agentFile
 	err = strictJSON([]byte(text), &file)
 	if err == nil && file.Format != agentFormat {
-		err = fmt.Errorf("format is %d: this numaform reads format %d; install numaform and numaform-agent of the same version",
+		err = fmt.Errorf("it has format %d, but this numaform reads only format %d: install numaform and numaform-agent of the same version",
 			file.Format, agentFormat)
 	}
 	file.At = file.At.UTC()

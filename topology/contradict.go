@@ -70,12 +70,12 @@ func (m *Machine) Contradiction(live ...Machine) string {
 	for _, core := range m.Cores() {
 		size := core.CPUs.Size()
 		if threads.Even && size != threads.PerCore {
-			return fmt.Sprintf("it lists CPUs %s as a whole core, but the host's cores have %d threads", core.CPUs, threads.PerCore)
+			return fmt.Sprintf("it lists CPUs %s as a whole core, but the host's number of threads per core is %d", core.CPUs, threads.PerCore)
 		}
 		most = max(most, size)
 	}
 	if m.SiblingsKnown() && most != threads.PerCore {
-		return fmt.Sprintf("it lists cores of at most %d threads, but the host has cores of %d", most, threads.PerCore)
+		return fmt.Sprintf("its number of threads per core is at most %d, but the host's is %d", most, threads.PerCore)
 	}
 	return ""
 }

@@ -172,7 +172,7 @@ func (b lscpuBlock) numaNodes() (map[int]CPUSet, error) {
 		}
 	}
 	if want := b.number("NUMA node(s)"); want != len(nodes) {
-		return nil, fmt.Errorf("\"NUMA node(s)\" is %d, but %d are listed: pass the complete text", want, len(nodes))
+		return nil, fmt.Errorf("\"NUMA node(s)\" is %d, but the text lists %d: pass the complete text", want, len(nodes))
 	}
 	return nodes, nil
 }

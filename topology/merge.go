@@ -133,7 +133,7 @@ func (m *Machine) mergeNUMANodes(machines []Machine) []string {
 	if len(moved) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("CPUs %s are on different NUMA nodes than in %s; numaform treats their nodes as unknown: %s",
+	return []string{fmt.Sprintf("CPUs %s are on different NUMA nodes than in %s; numaform treats their NUMA nodes as unknown: %s",
 		CPUs(moved...), m.Sources[FactNUMA].name(), m.Sources[FactNUMA].fix())}
 }
 

@@ -124,7 +124,7 @@ func TestMergeDoubtsOutdatedSources(t *testing.T) {
 				m.Threads = topology.Threads{PerCore: 4, Even: true}
 				return m
 			},
-			"the collected file under machines is not used: it lists CPUs 0,16 as a whole core, but the host's cores have 4 threads",
+			"the collected file under machines is not used: it lists CPUs 0,16 as a whole core, but the host's number of threads per core is 4",
 			func(m *topology.Machine) bool { return !m.SiblingsKnown() && m.Threads == topology.Threads{} },
 		},
 		{
@@ -133,11 +133,11 @@ func TestMergeDoubtsOutdatedSources(t *testing.T) {
 				m.Threads = topology.Threads{PerCore: 4}
 				return m
 			},
-			"it lists cores of at most 2 threads, but the host has cores of 4", func(m *topology.Machine) bool { return !m.SiblingsKnown() },
+			"its number of threads per core is at most 2, but the host's is 4", func(m *topology.Machine) bool { return !m.SiblingsKnown() },
 		},
 		{
 			"Proxmox counts fewer cores", func() topology.Machine { return topology.FromCounts("", 2, 8, 32, 0) },
-			"it lists CPUs 0,16 as a whole core, but the host's cores have 4 threads", func(m *topology.Machine) bool { return !m.SiblingsKnown() },
+			"it lists CPUs 0,16 as a whole core, but the host's number of threads per core is 4", func(m *topology.Machine) bool { return !m.SiblingsKnown() },
 		},
 		{
 			"CPUs are fewer", func() topology.Machine { return topology.FromCounts("", 2, 8, 16, 0) },

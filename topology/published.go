@@ -38,7 +38,7 @@ func ParsePublished(notes string) (Machine, bool, error) {
 // file appended. It leaves the rest unchanged.
 func (f CollectedFile) PublishIn(notes string) (string, error) {
 	if f.NUMANodes == nil || f.CPUs == nil {
-		return "", errors.New("publishing topology: its CPUs or NUMA nodes are unknown: run `numaform topology collect` on the host")
+		return "", errors.New("publishing topology: CPUs or NUMA nodes are unknown: run `numaform topology collect` on the host")
 	}
 	text, err := putBlock(notes, publishedBegin, f)
 	if err != nil {

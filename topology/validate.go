@@ -175,7 +175,7 @@ func (m *Machine) checkSources() []error {
 			faults = append(faults, fmt.Errorf("sources: unknown fact %s: remove it", quote(string(fact))))
 		}
 		if m.Sources[fact].rank() < 0 {
-			faults = append(faults, fmt.Errorf("sources: unknown source %[2]s of %[1]s: correct it", fact, quote(string(m.Sources[fact]))))
+			faults = append(faults, fmt.Errorf("sources: unknown source %s of %s: must be one of %s", quote(string(m.Sources[fact])), fact, allSources()))
 		}
 	}
 	return faults

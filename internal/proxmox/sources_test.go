@@ -154,7 +154,7 @@ func TestSources(t *testing.T) {
 		},
 		{
 			name: "a publisher that calls each CPU a core", given: sourced{guests: map[int]map[string]any{900: publisher(block(t, apart))}},
-			warning: "its topology: the topology in the description of guest 900 is not used: it lists CPUs 0 as a whole core, but the host's cores have 2 threads",
+			warning: "its topology: the topology in the description of guest 900 is not used: it lists CPUs 0 as a whole core, but the host's number of threads per core is 2",
 		},
 		{
 			name: "a publisher without topology", given: sourced{guests: map[int]map[string]any{900: publisher("hello")}},
