@@ -188,7 +188,7 @@ func (d *Database) Query(ctx context.Context, statements ...string) (string, err
 	cmd := exec.CommandContext(ctx, filepath.Join(d.bin, "psql"), args...) //nolint:gosec // a test's
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("asking PostgreSQL: %w: %s", err, out)
+		return "", fmt.Errorf("querying PostgreSQL: %w: %s", err, out)
 	}
 	return string(out), nil
 }
