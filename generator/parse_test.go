@@ -31,7 +31,7 @@ func TestParseRefuses(t *testing.T) {
 		"unknown in object":  {nodeFile, "    full ", "    fill ", nodeFile + `:24: clone: unknown attribute "fill"`},
 		"wrong kind":         {nodeFile, `= 2001`, `= "x"`, nodeFile + ":14: vm_id: must not be a string: restore"},
 		"too large a number": {nodeFile, `= 2001`, `= 99999999999999999999`, nodeFile + ":14: vm_id: must not be a number 99999999999999999999"},
-		"a merge conflict":   {nodeFile, "  vm_id ", "<<<<<<< HEAD\n  vm_id ", nodeFile + ":14: contains merge conflict markers: restore one version of the file from version control, during a merge with git checkout --ours"},
+		"a merge conflict":   {nodeFile, "  vm_id ", "<<<<<<< HEAD\n  vm_id ", nodeFile + ":14: contains merge conflict markers: restore one version of the file from version control; during a merge, run git checkout --ours"},
 		"one in the index":   {"fleet.json", "{", "<<<<<<< HEAD\n{", "fleet.json:1: contains merge conflict markers"},
 		"one at the end":     {mainFile, "}\n", "}\n>>>>>>> theirs\n", "contains merge conflict markers"},
 		"a value":            {nodeFile, "8192\n", "16384\n", nodeFile + ":4: was edited"},

@@ -243,10 +243,10 @@ func TestFindsOnHosts(t *testing.T) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithHostAgent}
 		}, doctor.Warn, "topology", []string{"pve-2: partial", "unknown: siblings", "numaform topology collect"}},
 		{"template without a disk's room", func(p *patient) { p.sim.Hosts[0].Storages = storages(13 << 10) }, doctor.Warn, "storage", []string{"pve-1: has 5120 MiB free on storage \"local-lvm\""}},
-		{"no room for a node", func(p *patient) { p.sim.Hosts[0].Storages = storages(36 << 10) }, doctor.Warn, "storage", []string{"pve-1: has 28672 MiB free", "needs 30720 MiB, 2048 MiB more: free space there"}},
+		{"no room for a node", func(p *patient) { p.sim.Hosts[0].Storages = storages(36 << 10) }, doctor.Warn, "storage", []string{"pve-1: has 28672 MiB free", "need 30720 MiB, 2048 MiB more: free space there"}},
 		{"no room for a type", func(p *patient) {
 			p.sim.Hosts[0].Storages, p.Types = storages(36<<10), []scheduling.InstanceType{{Name: "a.1", DiskGiB: 29}, {Name: "a.2", DiskGiB: 99}}
-		}, doctor.Warn, "storage", []string{"needs 29696 MiB, 1024 MiB more"}},
+		}, doctor.Warn, "storage", []string{"need 29696 MiB, 1024 MiB more"}},
 		{"no room anywhere", func(p *patient) {
 			p.sim.Hosts[0].Storages, p.sim.Hosts[1].Storages = storages(13<<10), storages(14<<10)
 		}, doctor.Fail, "storage", []string{"has 6144 MiB free"}},

@@ -216,9 +216,9 @@ func TestProposeRefuses(t *testing.T) {
 		request scaler.Request
 		want    []string
 	}{
-		{"unknown region", nil, request(unknown), []string{`"attic"`, "clusters in numaform.yaml"}},
+		{"unknown region", nil, request(unknown), []string{"region attic is not", "clusters in numaform.yaml"}},
 		{"unknown host", nil, request(topology.HostID{Region: "lab", Host: "pve-9"}), []string{"lab/pve-9", "plan again"}},
-		{"stale template", nil, stale, []string{"lab/pve-1", `no template "debian-11"`, "create one there"}},
+		{"stale template", nil, stale, []string{"lab/pve-1", `no template "debian-11"`, "create the template there"}},
 		{"other cluster", func(c *scaler.Config) { c.ClusterID = "prod" }, request(pve1), []string{`"test"`, `"prod"`, "numaform.yaml"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

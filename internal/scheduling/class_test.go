@@ -114,7 +114,7 @@ func TestWhichPoolIsUsed(t *testing.T) {
 	}{
 		{"the heavier", []string{nodePool("light", "shared", ""), nodePool("heavy", "shared", "  weight: 5")}, "heavy"},
 		{"the second, if the first is full", []string{nodePool("full", "shared", "  weight: 5\n  limits: {cpu: 0}"), nodePool("other", "shared", "")}, "other"},
-		{"not another provider's", []string{foreign}, `NodePool foreign refers to kind "OtherClass" of group "other.dev": set nodeClassRef to a ProxmoxNodeClass of group numaform.dev`},
+		{"not another provider's", []string{foreign}, `NodePool foreign refers to kind "OtherClass" of group "other.dev": set its spec.template.spec.nodeClassRef to a ProxmoxNodeClass of group numaform.dev`},
 		{"class that is not there", []string{nodePool("a", "missing", "")}, `ProxmoxNodeClass "missing" does not exist: create it`},
 		{"static pool", []string{nodePool("a", "shared", "  replicas: 2")}, "it has spec.replicas"},
 		{"mistyped label", []string{strings.Replace(nodePool("a", "shared", ""), "requirements: []", "requirements: [{key: numaform.dev/instance-famly, operator: In, values: [t1]}]", 1)}, "label numaform.dev/instance-famly, which numaform does not set: did you mean numaform.dev/instance-family?"},

@@ -156,7 +156,7 @@ func TestStagedByAnotherProgram(t *testing.T) {
 			put(t, d.Path(), store.PrivateDir+"/next.json", content)
 			_, err := d.Files()
 			for _, err := range []error{err, d.Write(desired())} {
-				if err == nil || !strings.Contains(err.Error(), "next.json") || !strings.Contains(err.Error(), "remove it") {
+				if err == nil || !strings.Contains(err.Error(), "next.json") || !strings.Contains(err.Error(), "remove "+d.Path()) {
 					t.Errorf("got %v", err)
 				}
 			}
