@@ -76,8 +76,8 @@ func (o *doctorOptions) runSmokeTest(ctx context.Context, process Process, class
 	return finding
 }
 
-// createAndRemove first removes the VMs of earlier smoke tests, then creates a VM, removes
-// it, and returns its description. It removes the VM even if the VM's creation failed.
+// createAndRemove creates a VM, removes it, and returns its description. It removes the VM
+// even if the VM's creation failed. It fails if a VM of an earlier smoke test still exists.
 func (o *doctorOptions) createAndRemove(ctx context.Context, process Process, class *v1alpha1.ProxmoxNodeClass) (what string, err error) {
 	dir, err := os.MkdirTemp("", "numaform-smoke-")
 	if err != nil {
@@ -105,8 +105,13 @@ func (o *doctorOptions) createAndRemove(ctx context.Context, process Process, cl
 	process.Stdin = strings.NewReader("")
 
 	left, err := smoke.smokeVMs(ctx, process)
-	if err = errors.Join(err, smoke.removeSmoke(ctx, process, left)); err != nil {
+	if err != nil {
 		return "", err
+	}
+	if len(left) > 0 {
+		// Removing it without confirmation could also apply changes of other users.
+		return "", fmt.Errorf("creating the smoke test's VM: the fleet still contains VM %s of an earlier smoke test; no VM was created: "+
+			"run `numaform remove %[1]s`, then run the smoke test again", left[0].Name)
 	}
 	started := time.Now()
 	createErr := change(ctx, process, smoke, func(ctx context.Context, process Process, o *options) (*proposal, error) {
@@ -147,9 +152,6 @@ func (o *options) smokeVMs(ctx context.Context, process Process) ([]fleet.VM, er
 
 // removeSmoke removes the VMs and checks that they no longer exist in Proxmox.
 func (o *options) removeSmoke(ctx context.Context, process Process, vms []fleet.VM) error {
-	if len(vms) == 0 {
-		return nil
-	}
 	names := make([]string, len(vms))
 	for i := range vms {
 		names[i] = vms[i].Name
