@@ -35,7 +35,7 @@ func TestRunCluster(t *testing.T) {
 		{"15 pods are pending", []string{"Pending"}},
 		{"VMs are placed", []string{"pinned-2000", "Ready", "pins every vCPU", "pve-1", "pve-2", "pve-3"}},
 		{"The pods are deleted", []string{"$ numaform plans", "pinned-down-", "Pending", "to delete on homelab/pve-"}},
-		{"The exact change", []string{"scale-down of NodePool pinned is manual", "Plan: 0 to add, 0 to change, 1 to destroy", "hidden: --verbose"}},
+		{"The exact change", []string{"scale-down of NodePool pinned is manual", "Plan: 0 to add, 0 to change, 1 to destroy", "Not shown without --verbose"}},
 		{"bob can view", []string{"$ numaform approve pinned-down-"}},
 		{"alice approves", []string{"is approved by alice"}},
 		{"Nodes are drained", []string{"no VM of this fleet remains"}},
