@@ -86,6 +86,7 @@ test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres qemu ## run
 	@# Run two packages per core, because tests wait half of the time. make verify runs vet. Without symbols, a binary is linked in half the time.
 	go test -p 4 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)
 	$(if $(filter ./...,$(PKG)),$(IN_SIM) go test -vet=off -ldflags='-s -w' $(TESTFLAGS) ./...)
+	$(if $(filter ./...,$(PKG)),cd tools/release && GOWORK=off go test -vet=off $(TESTFLAGS) ./...)
 
 # MUTATE_PKG are the packages that decide what is applied, deleted and recorded, and which
 # nodes join.

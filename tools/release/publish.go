@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"regexp"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -35,6 +35,10 @@ func publish(args []string) error {
 	return nil
 }
 
+// untagged matches the versions of builds of other commits than that of a tag: git describe
+// appends the number of commits since the tag and the commit's hash.
+var untagged = regexp.MustCompile(`^0\.0\.0-|-[0-9]+-g[0-9a-f]+$|dirty$`)
+
 // pushLayout pushes every manifest of a layout under its tag. It returns an error for a
 // tag that is not a release's version.
 func pushLayout(file, repository string) (err error) {
@@ -56,7 +60,7 @@ func pushLayout(file, repository string) (err error) {
 	}
 	for _, found := range manifest.Manifests {
 		tag := found.Annotations[refName]
-		if strings.HasPrefix(tag, "0.0.0-") || strings.HasSuffix(tag, "dirty") {
+		if untagged.MatchString(tag) {
 			return fmt.Errorf("%s is not a version: publish from a clean checkout of a tag", tag)
 		}
 		to, err := name.NewTag(repository + ":" + tag)
