@@ -361,9 +361,10 @@ func (c *splitter) plan(cell int) (plan, bool) {
 		p.parts[0].memory -= int64(c.pages)*c.page - c.request.memory // the last page may not be full
 	}
 
-	// The last unit of cores may not be full: preferably in the part that relies on that, or
-	// in one that would otherwise use a partially allocated core. That part gets the odd
-	// vCPUs.
+	// The last unit of cores can have fewer vCPUs than a full unit (see short). Shorten the
+	// part whose node cannot give a full unit, else a part whose node has a partially
+	// allocated core with room for the odd vCPUs, else the first part. The shortened part
+	// also gets the odd vCPUs.
 	short, odd := 0, c.odd()
 	for i := range p.parts {
 		s := &c.supplies[p.parts[i].node]

@@ -111,8 +111,8 @@ func (v *hostView) ofState(change *tfjson.ResourceChange) (fleet.VM, bool) {
 	return vm, marked && marker.ClusterID == v.clusterID
 }
 
-// checkOwners returns the first error of checkOwner for the VMs that the plan, or the
-// removal of a VM, would change.
+// checkOwners returns the first error of checkOwner for the VMs that the plan changes, and
+// for the removed VMs that the plan does not contain.
 func (v *hostView) checkOwners(plan *tfjson.Plan) error {
 	entries := v.entries(plan)
 	for _, address := range sortedKeys(entries) {

@@ -146,7 +146,7 @@ func TestDecisions(t *testing.T) {
 		{
 			name:      "placement by label",
 			manifests: []string{deployment("a", 1, "1", "1Gi", "\n      nodeSelector: {numaform.dev/placement: Dedicated}\n")},
-			refused:   1, reason: "but its nodes have numaform.dev/placement In [Shared]",
+			refused:   1, reason: "but nodes of the NodePool have numaform.dev/placement In [Shared]",
 		},
 	}
 	for _, test := range tests {

@@ -124,7 +124,7 @@ func kindsOfPending() []pending {
 		},
 		{
 			name: "a label that nodes do not have", pod: deployment("a", 1, "1", "1Gi", "\n      nodeSelector: {disk: fast}\n"),
-			obstacle: scheduling.ObstacleRequirement, want: "the pod requires disk In [fast], a label that its nodes do not have: add it to the NodePool's spec.template",
+			obstacle: scheduling.ObstacleRequirement, want: "the pod requires disk In [fast], a label that nodes of the NodePool do not have: add it to the NodePool's spec.template",
 			fix: func(p *pending) { p.pool = poolWith("requirements: [{key: disk, operator: In, values: [fast]}]") },
 		},
 		{

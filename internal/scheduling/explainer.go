@@ -211,7 +211,12 @@ func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
 	for _, by := range []struct {
 		who      string
 		required scheduling.Requirements
-	}{{"the pod requires", d.pod}, {"the pod's volumes require", d.volumes}} {
+		// conflict is a format of the offered values.
+		conflict string
+	}{
+		{"the pod requires", d.pod, "but nodes of the NodePool have %s: change the NodePool's requirements, or the pod's node selector or affinity"},
+		{"the pod's volumes require", d.volumes, "but the NodePool and the pod allow only %s: change their requirements, or use a volume that such nodes can reach"},
+	} {
 		for _, key := range slices.Sorted(maps.Keys(by.required)) {
 			one := scheduling.NewRequirements(by.required[key])
 			switch {
@@ -219,9 +224,9 @@ func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
 			case !offered.Has(key) && meantLabel(key) != "":
 				return nil, fmt.Sprintf("%s %s, a label that numaform does not set: %s", by.who, by.required[key], meantLabel(key))
 			case !offered.Has(key):
-				return nil, fmt.Sprintf("%s %s, a label that its nodes do not have: add it to the NodePool's spec.template, or remove it from the pod", by.who, by.required[key])
+				return nil, fmt.Sprintf("%s %s, a label that nodes of the NodePool do not have: add it to the NodePool's spec.template, or remove it from the pod", by.who, by.required[key])
 			default:
-				return nil, fmt.Sprintf("%s %s, but its nodes have %s: change the NodePool or the pod", by.who, by.required[key], offered[key])
+				return nil, fmt.Sprintf("%s %s, "+by.conflict, by.who, by.required[key], offered[key])
 			}
 		}
 		offered.Add(by.required.Values()...)

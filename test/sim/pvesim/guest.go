@@ -336,7 +336,8 @@ func number(text string) int {
 	return n
 }
 
-// vcpus returns the number of vCPUs with which the guest starts.
+// vcpus returns the maximum number of the guest's vCPUs, QEMU's maxcpus. Simulated guests
+// start with all of them.
 func vcpus(conf map[string]string) int {
 	return numberOf(conf, "sockets", 1) * numberOf(conf, "cores", 1)
 }
