@@ -20,8 +20,9 @@ type column struct {
 const textWidth = 16
 
 // columns prints a table. Rows may have fewer cells than columns; an empty cell is printed
-// as "-". If the table is wider than the terminal, it leaves out columns.
-func (w *printer) columns(columns []column, rows [][]string) {
+// as "-". If the table is wider than the terminal, it leaves out columns, except with wide:
+// then, as with kubectl, its lines are longer than those of the terminal.
+func (w *printer) columns(columns []column, rows [][]string, wide bool) {
 	widths := make([]int, len(columns))
 	total := 2 * (len(columns) - 1)
 	for i, c := range columns {
@@ -41,7 +42,9 @@ func (w *printer) columns(columns []column, rows [][]string) {
 	for i := range columns {
 		shown = append(shown, i)
 	}
-	for w.Wrap && total > w.Width {
+	terminal := w.Terminal
+	terminal.Wrap = terminal.Wrap && !wide
+	for terminal.Wrap && total > terminal.Width {
 		// Of the columns to leave out next, the last one goes first.
 		next := -1
 		for _, i := range shown {
@@ -67,5 +70,5 @@ func (w *printer) columns(columns []column, rows [][]string) {
 			table[n+1] = append(table[n+1], cell)
 		}
 	}
-	w.raw(w.Table(0, table))
+	w.raw(terminal.Table(0, table))
 }

@@ -208,7 +208,7 @@ func (w *printer) hostTable(hosts []hostStatus, wide bool) {
 	}
 	if wide {
 		for _, title := range []string{"VERSION", "ISOLATION", "REPORTED", "CLUSTERS", "RESERVED CPUS", "PINNED", "REFUSED"} {
-			columns = append(columns, column{title: title, drop: 1})
+			columns = append(columns, column{title: title})
 		}
 	}
 	var rows [][]string
@@ -241,7 +241,7 @@ func (w *printer) hostTable(hosts []hostStatus, wide bool) {
 			rows = append(rows, row)
 		}
 	}
-	w.columns(columns, rows)
+	w.columns(columns, rows, wide)
 }
 
 // hostState returns a host's state in its color.

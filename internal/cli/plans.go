@@ -143,8 +143,7 @@ func (w *printer) planTable(plans []v1alpha1.ScalePlan, wide bool) {
 		{title: "EXPIRES", drop: 3},
 	}
 	if wide {
-		columns = append(columns, column{title: "NODEPOOLS", drop: 1}, column{title: "REQUESTED BY", drop: 1}, column{title: "APPROVED BY", drop: 1},
-			column{title: "HASH", drop: 1})
+		columns = append(columns, column{title: "NODEPOOLS"}, column{title: "REQUESTED BY"}, column{title: "APPROVED BY"}, column{title: "HASH"})
 	}
 	var rows [][]string
 	for i := range plans {
@@ -158,7 +157,7 @@ func (w *printer) planTable(plans []v1alpha1.ScalePlan, wide bool) {
 		}
 		rows = append(rows, row)
 	}
-	w.columns(columns, rows)
+	w.columns(columns, rows, wide)
 }
 
 // phaseOf returns the phase of a plan. A new plan has no phase yet and is pending.

@@ -232,7 +232,7 @@ func (w *printer) status(r *statusReport, wide bool) {
 			rows = append(rows, []string{pool.Name, fmt.Sprint(pool.VMs), fmt.Sprint(pool.Running), fmt.Sprint(pool.VCPUs), wholeGiB(pool.MemoryMiB)})
 		}
 		w.raw("\n")
-		w.columns([]column{{title: "NODEPOOL"}, {title: "VMS"}, {title: "RUNNING"}, {title: "VCPUS"}, {title: "GIB"}}, rows)
+		w.columns([]column{{title: "NODEPOOL"}, {title: "VMS"}, {title: "RUNNING"}, {title: "VCPUS"}, {title: "GIB"}}, rows, false)
 	}
 	if len(r.Hosts) > 0 {
 		w.raw("\n")
@@ -390,7 +390,7 @@ func (w *printer) regionTable(hosts []hostStatus) {
 		{title: "VMS"},
 		{title: "SHARED", drop: 2},
 		{title: "OTHERS", drop: 1},
-	}, rows)
+	}, rows, false)
 }
 
 // vmTable prints a row for each VM.
@@ -409,8 +409,7 @@ func (w *printer) vmTable(vms []vmStatus, wide bool) {
 		{title: "CPUS", drop: 2, text: true},
 	}
 	if wide {
-		columns = append(columns, column{title: "NUMA", drop: 1}, column{title: "VMID", drop: 1}, column{title: "TYPE", drop: 1},
-			column{title: "CLASS", drop: 1}, column{title: "POLICY", drop: 1})
+		columns = append(columns, column{title: "NUMA"}, column{title: "VMID"}, column{title: "TYPE"}, column{title: "CLASS"}, column{title: "POLICY"})
 	}
 	var rows [][]string
 	for i := range vms {
@@ -423,5 +422,5 @@ func (w *printer) vmTable(vms []vmStatus, wide bool) {
 		}
 		rows = append(rows, row)
 	}
-	w.columns(columns, rows)
+	w.columns(columns, rows, wide)
 }
