@@ -19,6 +19,7 @@ import (
 
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/shell"
 )
 
 // initOptions are the flags of init. Its questions set the same values.
@@ -111,7 +112,7 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 
 	steps := []string{
 		"run the commands above on a host; the last one prints the token's secret once",
-		fmt.Sprintf("write only the secret to the file %s next to %s, and run chmod 600 %s", o.secretFile, o.config, o.secretFile),
+		fmt.Sprintf("write only the secret to the file %s next to %s, and run %s", o.secretFile, o.config, shell.Line("chmod", "600", o.secretFile)),
 	}
 	if o.caFile != "" && !o.insecure {
 		steps = append(steps, proxmox.CopyCA(o.url, o.caFile))
@@ -121,7 +122,7 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 	}
 	w = &printer{Terminal: process.terminal(process.Stderr), w: process.Stderr}
 	dir := filepath.Join(filepath.Dir(o.config), manifestsDir)
-	steps = append(steps, "run numaform doctor -f "+dir, "run numaform plan -f "+dir)
+	steps = append(steps, "run "+shell.Line("numaform", "doctor", "-f", dir), "run "+shell.Line("numaform", "plan", "-f", dir))
 	w.printf("\nWrote %s.\n", strings.Join(append([]string{o.config}, written...), ", "))
 	if len(kept) > 0 {
 		w.printf("Existing files were not changed: %s: compare them with your answers before you use them.\n", strings.Join(kept, ", "))

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/numaform/numaform/internal/proxmox"
+	"github.com/numaform/numaform/internal/shell"
 )
 
 // manifestsDir is the directory next to numaform.yaml that init writes manifests to.
@@ -76,13 +77,13 @@ func (o *initOptions) readme() string {
 	host, yaml := o.host(), filepath.Base(o.config)
 	config := ""
 	if yaml != "numaform.yaml" {
-		config = " --config " + yaml
+		config = " --config " + shell.Quote(yaml)
 	}
 	var secrets []string
 	if o.caFile != "" && !o.insecure {
 		secrets = append(secrets, proxmox.CopyCA(o.url, o.caFile))
 	}
-	secrets = append(secrets, "chmod 600 "+o.secretFile)
+	secrets = append(secrets, shell.Line("chmod", "600", o.secretFile))
 	return `# numaform: ` + o.clusterID + `
 
 | file | content |
@@ -111,7 +112,7 @@ With a cluster, use --kubeconfig instead of -f manifests.
 
 ` + "```sh" + `
 numaform undo` + config + ` -f manifests
-ssh root@` + host + ` sh <` + removeUser + `
+` + shell.Line("ssh", "root@"+host, "sh") + ` <` + removeUser + `
 ` + "```\n"
 }
 

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +13,7 @@ import (
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/shell"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state/guard"
 )
@@ -85,7 +84,7 @@ func (w *printer) next(r *report, changes bool, o *options) {
 	case !changes:
 		what, command = "To show the fleet", "numaform status"
 		if o.config != "numaform.yaml" {
-			command += " --config " + shellWord(o.config)
+			command += " --config " + shell.Quote(o.config)
 		}
 	case o.snapshot != "" || o.noEngine:
 		what, command = "To plan it on the live hosts", "numaform plan"+o.source()
@@ -108,29 +107,18 @@ func (w *printer) next(r *report, changes bool, o *options) {
 func (o *options) source() string {
 	var flags string
 	if o.config != "numaform.yaml" {
-		flags += " --config " + shellWord(o.config)
+		flags += " --config " + shell.Quote(o.config)
 	}
 	for _, file := range o.files {
-		flags += " -f " + shellWord(file)
+		flags += " -f " + shell.Quote(file)
 	}
 	if o.kubeconfig.Path != "" {
-		flags += " --kubeconfig " + shellWord(o.kubeconfig.Path)
+		flags += " --kubeconfig " + shell.Quote(o.kubeconfig.Path)
 	}
 	if o.kubeconfig.Context != "" {
-		flags += " --context " + shellWord(o.kubeconfig.Context)
+		flags += " --context " + shell.Quote(o.kubeconfig.Context)
 	}
 	return flags
-}
-
-// plainWord matches a word that a shell does not change.
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@%+=,-]+$`)
-
-// shellWord quotes an argument for a POSIX shell, if necessary.
-func shellWord(argument string) string {
-	if plainWord.MatchString(argument) {
-		return argument
-	}
-	return "'" + strings.ReplaceAll(argument, "'", `'\''`) + "'"
 }
 
 // writeOut writes the planned files to the fleet's own directory, or to one that contains

@@ -315,7 +315,7 @@ func TestFindsOnHosts(t *testing.T) {
 		{"registered tags, and a list", func(p *patient) {
 			p.sim.Tags = pvesim.TagAccess{Allow: "list", List: []string{"numaform", "numaform-test"}, Registered: []string{"prod", "numaform"}}
 		}, doctor.Fail, "tags", []string{
-			"pvesh set /cluster/options --registered-tags 'prod' && pvesh set /cluster/options --user-tag-access 'user-allow=list,user-allow-list=numaform-test;numaform'",
+			"pvesh set /cluster/options --registered-tags prod && pvesh set /cluster/options --user-tag-access 'user-allow=list,user-allow-list=numaform-test;numaform'",
 		}},
 		{"no tags, but for root", func(p *patient) {
 			p.sim.Tags.Allow = "none"

@@ -17,6 +17,7 @@ import (
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/confine"
 	"github.com/numaform/numaform/internal/scratch"
+	"github.com/numaform/numaform/internal/shell"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/internal/workdir"
 	"github.com/numaform/numaform/state"
@@ -164,7 +165,7 @@ func (e *examination) stateDir() {
 		return
 	}
 	if info != nil && info.Mode().Perm()&0o077 != 0 {
-		e.add("state", Warn, dir, fmt.Sprintf("is readable by other users (mode %04o)", info.Mode().Perm()), "chmod 700 "+dir)
+		e.add("state", Warn, dir, fmt.Sprintf("is readable by other users (mode %04o)", info.Mode().Perm()), shell.Line("chmod", "700", dir))
 		return
 	}
 	var disk unix.Statfs_t

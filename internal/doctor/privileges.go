@@ -12,6 +12,7 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/shell"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -62,7 +63,7 @@ func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topol
 	for _, region := range snapshot.Regions {
 		for _, pool := range use.pools.sorted() {
 			if !slices.Contains(region.Pools, pool) && have["/pool/"+pool].Has("Pool.Audit", false) {
-				e.add("pool", Fail, where, fmt.Sprintf("resource pool %q does not exist", pool), fmt.Sprintf("run `pveum pool add %s`, or correct spec.pool", pool))
+				e.add("pool", Fail, where, fmt.Sprintf("resource pool %q does not exist", pool), fmt.Sprintf("run `%s`, or correct spec.pool", shell.Line("pveum", "pool", "add", pool)))
 			}
 		}
 	}
@@ -100,7 +101,7 @@ func (e *examination) withoutPrivileges(r *Region, known ...map[string]proxmox.P
 	user, name, _ := strings.Cut(id, "!")
 	e.add("privilege", Fail, string(r.Name),
 		fmt.Sprintf("API token %s has no privileges: it was created without --privsep 0, or its user has none", id),
-		fmt.Sprintf("pveum user token modify %s %s --privsep 0; if this does not help, run the commands that numaform init prints", user, name))
+		shell.Line("pveum", "user", "token", "modify", user, name, "--privsep", "0")+"; if this does not help, run the commands that numaform init prints")
 	return true
 }
 
@@ -119,7 +120,7 @@ func (e *examination) compare(r *Region, q requirement, have map[string]proxmox.
 		complete = false
 		fix := strings.Join(q.grant.Commands(r.Client.User(), missing, roles), " && ")
 		if q.pool != "" {
-			fix = fmt.Sprintf("pveum pool modify %s --vms %s", q.pool, strings.TrimPrefix(path, "/vms/"))
+			fix = shell.Line("pveum", "pool", "modify", q.pool, "--vms", strings.TrimPrefix(path, "/vms/"))
 		}
 		e.add("privilege", Fail, string(r.Name)+" "+path, fmt.Sprintf("missing for %s: %s", q.grant.For, list(missing)), fix)
 	}
@@ -343,7 +344,7 @@ func (e *examination) tags(ctx context.Context, r *Region, tags []string) {
 	var commands []string
 	isRefused := func(tag string) bool { return slices.Contains(refused, tag) }
 	if rest := slices.DeleteFunc(slices.Clone(access.Registered), isRefused); len(rest) < len(access.Registered) {
-		option := fmt.Sprintf("--registered-tags '%s'", strings.Join(rest, ";"))
+		option := "--registered-tags " + shell.Quote(strings.Join(rest, ";"))
 		if len(rest) == 0 {
 			option = "--delete registered-tags"
 		}
@@ -355,7 +356,8 @@ func (e *examination) tags(ctx context.Context, r *Region, tags []string) {
 			mode = "list"
 		}
 		allowed := append(slices.DeleteFunc(slices.Clone(access.List), isRefused), refused...)
-		commands = append(commands, fmt.Sprintf("pvesh set /cluster/options --user-tag-access 'user-allow=%s,user-allow-list=%s'", mode, strings.Join(allowed, ";")))
+		option := fmt.Sprintf("user-allow=%s,user-allow-list=%s", mode, strings.Join(allowed, ";"))
+		commands = append(commands, shell.Line("pvesh", "set", "/cluster/options", "--user-tag-access", option))
 	}
 	e.add("tags", Fail, where,
 		fmt.Sprintf("numaform's user cannot add or remove the tags %s, so Proxmox clones VMs and then refuses their configuration", list(refused)),

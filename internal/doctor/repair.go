@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/numaform/numaform/internal/shell"
 	"github.com/numaform/numaform/internal/workdir"
 )
 
@@ -17,7 +18,7 @@ import (
 func (e *examination) secretFiles() {
 	for _, path := range e.config.SecretFiles {
 		if mode, open := openToOthers(path); open {
-			e.add("credential", Warn, path, fmt.Sprintf("is accessible to all users (mode %04o)", mode), "chmod 600 "+path)
+			e.add("credential", Warn, path, fmt.Sprintf("is accessible to all users (mode %04o)", mode), shell.Line("chmod", "600", path))
 		}
 	}
 }
@@ -44,15 +45,16 @@ func Repair(config Config) (done []string, err error) {
 			failed = append(failed, err)
 			return
 		}
+		command := shell.Line("chmod", fmt.Sprintf("%o", mode), path)
 		if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Geteuid() {
-			failed = append(failed, fmt.Errorf("%s belongs to another user: run chmod %o %s as its owner", path, mode, path))
+			failed = append(failed, fmt.Errorf("%s belongs to another user: run %s as its owner", path, command))
 			return
 		}
 		if err := os.Chmod(path, mode); err != nil {
 			failed = append(failed, err)
 			return
 		}
-		done = append(done, fmt.Sprintf("chmod %o %s", mode, path))
+		done = append(done, command)
 	}
 	if dir := config.StateDir; dir != "" {
 		info, err := os.Lstat(dir)
@@ -61,7 +63,7 @@ func Repair(config Config) (done []string, err error) {
 			if err := workdir.Private(dir); err != nil {
 				failed = append(failed, err)
 			} else {
-				done = append(done, "mkdir -m 700 -p "+dir)
+				done = append(done, shell.Line("mkdir", "-m", "700", "-p", dir))
 			}
 		case err == nil && info.IsDir() && info.Mode().Perm()&0o077 != 0 && info.Mode().Perm()&0o022 == 0:
 			chmod(dir, 0o700) // if other users could write to it, its content needs a review first

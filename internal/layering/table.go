@@ -37,6 +37,7 @@ func Table() []Row {
 		{Package: "internal/logkey", Floor: 0, Pure: true},
 		{Package: "internal/plainyaml", Floor: 0, Pure: true},
 		{Package: "internal/scratch", Floor: 0},
+		{Package: "internal/shell", Floor: 0, Pure: true},
 		{Package: "internal/simprogram", Floor: 0, Support: true},
 		{Package: "internal/term", Floor: 0},
 		{Package: "internal/workdir", Floor: 0},

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/numaform/numaform/internal/shell"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -201,14 +202,14 @@ func (c *Client) grant(path, privilege, otherwise string) string {
 			break
 		}
 	}
-	line := fmt.Sprintf("grant %s on %s: pveum acl modify %s --roles %s --users '%s'", privilege, path, path, otherwise, c.User())
+	line := shell.Line("pveum", "acl", "modify", path, "--roles", otherwise, "--users", c.User())
 	if token := c.TokenID(); token != "" {
-		line += fmt.Sprintf(" --tokens '%s'", token)
+		line += " --tokens " + shell.Quote(token)
 	}
 	if path == "/" {
 		line += " --propagate 0"
 	}
-	return line
+	return fmt.Sprintf("grant %s on %s: %s", privilege, path, line)
 }
 
 // explainConnection adds a hint to an error without a response from Proxmox.
@@ -260,5 +261,5 @@ func CopyCA(apiURL, file string) string {
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]" // scp requires brackets around an IPv6 address
 	}
-	return fmt.Sprintf("scp root@%s:/etc/pve/pve-root-ca.pem %s", host, file)
+	return shell.Line("scp", "root@"+host+":/etc/pve/pve-root-ca.pem", file)
 }

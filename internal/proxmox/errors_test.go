@@ -50,7 +50,7 @@ func TestErrors(t *testing.T) {
 		{"missing privilege", func(c *canned, _ *proxmox.Config) {
 			c.cluster([]any{node("pve-1", 1), node("pve-2", 1)})
 			c.refuse("/cluster/status", 403, "Permission check failed (/, Sys.Audit)")
-		}, 403, []string{"403 Permission check failed (/, Sys.Audit)", "grant Sys.Audit on /: pveum acl modify / --roles NumaformHost --users 'numaform@pve' --tokens 'numaform@pve!scaler' --propagate 0"}},
+		}, 403, []string{"403 Permission check failed (/, Sys.Audit)", "grant Sys.Audit on /: pveum acl modify / --roles NumaformHost --users numaform@pve --tokens 'numaform@pve!scaler' --propagate 0"}},
 		{"status line rewritten by a proxy", func(c *canned, _ *proxmox.Config) {
 			c.cluster([]any{node("pve-1", 1), node("pve-2", 1)})
 			c.answer("/cluster/status", answer{status: 403, reason: "Forbidden", body: `{"data":null,"message":"Permission check failed (/, Sys.Audit)\n"}`})

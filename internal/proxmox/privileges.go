@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/numaform/numaform/internal/shell"
 )
 
 // Role is a set of privileges that numaform's user requires on some paths.
@@ -149,7 +151,7 @@ func (r Reach) Pveum(tokenID string) []string {
 	grants := r.Grants()
 	var lines []string
 	if r.Pool != "" && !r.PoolExists {
-		lines = append(lines, "pveum pool add "+r.Pool)
+		lines = append(lines, shell.Line("pveum", "pool", "add", r.Pool))
 	}
 	for _, role := range Roles() {
 		if slices.ContainsFunc(grants, func(g Grant) bool { return g.Role.Name == role.Name }) {
@@ -157,12 +159,13 @@ func (r Reach) Pveum(tokenID string) []string {
 		}
 	}
 	if user != rootUser {
-		lines = append(lines, "pveum user add "+user)
+		lines = append(lines, shell.Line("pveum", "user", "add", user))
 	}
 	for _, grant := range grants {
 		lines = append(lines, grant.pveum(user))
 	}
-	return append(lines, fmt.Sprintf(`pveum user token add %s %s --privsep 0 --output-format json | sed -n 's/.*"value" *: *"\([^"]*\)".*/\1/p'`, user, name))
+	token := shell.Line("pveum", "user", "token", "add", user, name, "--privsep", "0", "--output-format", "json")
+	return append(lines, token+` | sed -n 's/.*"value" *: *"\([^"]*\)".*/\1/p'`)
 }
 
 // PveumDelete returns the command that deletes the token, and the commands that delete the
@@ -172,7 +175,7 @@ func (r Reach) PveumDelete(tokenID string) (token string, rest []string) {
 	user, name, _ := strings.Cut(tokenID, "!")
 	var lines []string
 	if user != rootUser {
-		lines = append(lines, "pveum user delete "+user) // with its grants
+		lines = append(lines, shell.Line("pveum", "user", "delete", user)) // with its grants
 	}
 	grants := r.Grants()
 	for _, role := range Roles() {
@@ -181,9 +184,9 @@ func (r Reach) PveumDelete(tokenID string) (token string, rest []string) {
 		}
 	}
 	if r.Pool != "" && !r.PoolExists {
-		lines = append(lines, "pveum pool delete "+r.Pool)
+		lines = append(lines, shell.Line("pveum", "pool", "delete", r.Pool))
 	}
-	return fmt.Sprintf("pveum user token remove %s %s", user, name), lines
+	return shell.Line("pveum", "user", "token", "remove", user, name), lines
 }
 
 func addRole(r Role) string {
@@ -192,7 +195,7 @@ func addRole(r Role) string {
 
 // pveum returns the command that grants a user the role on the path.
 func (g Grant) pveum(user string) string {
-	line := fmt.Sprintf("pveum acl modify %s --users %s --roles %s", g.Path, user, g.Role.Name)
+	line := shell.Line("pveum", "acl", "modify", g.Path, "--users", user, "--roles", g.Role.Name)
 	if g.Here {
 		line += " --propagate 0"
 	}

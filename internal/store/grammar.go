@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/shell"
 	"github.com/numaform/numaform/modules"
 )
 
@@ -60,20 +61,8 @@ func listed(names []string) string {
 // maxListed limits the number of names in an error.
 const maxListed = 5
 
-// plainWord matches words that need no quoting in a shell.
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9@%+=:,./_-]+$`)
-
 // quoted returns a word quoted for a shell.
-func quoted(word string) string {
-	if plainWord.MatchString(word) {
-		return word
-	}
-	if strings.ContainsFunc(word, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		inner := strings.Trim(strconv.QuoteToASCII(word), `"`)
-		return "$'" + strings.ReplaceAll(inner, "'", `\'`) + "'"
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-}
+func quoted(word string) string { return shell.Quote(word) }
 
 // role is the role of a path below a fleet's directory.
 type role int
