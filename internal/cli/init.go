@@ -110,19 +110,27 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 		return w.err
 	}
 
+	// The paths in numaform.yaml are relative to its directory, the steps to the current one.
+	beside := func(path string) string {
+		if filepath.IsAbs(path) {
+			return path
+		}
+		return filepath.Join(filepath.Dir(o.config), path)
+	}
+	secret := beside(o.secretFile)
 	steps := []string{
 		"run the commands above on a host; the last one prints the token's secret once",
-		fmt.Sprintf("write only the secret to the file %s next to %s, and run %s", o.secretFile, o.config, shell.Line("chmod", "600", o.secretFile)),
+		fmt.Sprintf("write only the secret to the file %s, and run %s", secret, shell.Line("chmod", "600", secret)),
 	}
 	if o.caFile != "" && !o.insecure {
-		steps = append(steps, proxmox.CopyCA(o.url, o.caFile))
+		steps = append(steps, proxmox.CopyCA(o.url, beside(o.caFile)))
 	}
 	if o.pool != "" {
 		steps = append(steps, fmt.Sprintf("add the templates to the pool with pveum pool modify %s --vms VMID,VMID, and set spec.pool of your own ProxmoxNodeClasses to %s", o.pool, o.pool))
 	}
 	w = &printer{Terminal: process.terminal(process.Stderr), w: process.Stderr}
-	dir := filepath.Join(filepath.Dir(o.config), manifestsDir)
-	steps = append(steps, "run "+shell.Line("numaform", "doctor", "-f", dir), "run "+shell.Line("numaform", "plan", "-f", dir))
+	next := options{config: o.config, files: []string{beside(manifestsDir)}}
+	steps = append(steps, "run numaform doctor"+next.source(), "run numaform plan"+next.source())
 	w.printf("\nWrote %s.\n", strings.Join(append([]string{o.config}, written...), ", "))
 	if len(kept) > 0 {
 		w.printf("Existing files were not changed: %s: compare them with your answers before you use them.\n", strings.Join(kept, ", "))
