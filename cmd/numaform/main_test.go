@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"numaform": main, "kubectl-numaform": main,
+		"numaform": main, "kubectl-numaform": main, "ctrl-c": ctrlC,
 		// The programs of docs/first-node.md.
 		"ssh": ssh, "scp": scp, "pveum": hostProgram("pveum"), "qm": hostProgram("qm"),
 	})

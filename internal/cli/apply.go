@@ -381,7 +381,7 @@ func (p *proposal) confirm(ctx context.Context, process Process, o *options) (st
 	}
 	yes, err := confirmed(ctx, process, "Apply this change?")
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%w: the change was not approved; Proxmox was not changed", err)
 	}
 	if !yes {
 		return "", errors.New("the change was not approved; Proxmox was not changed")

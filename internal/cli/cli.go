@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -24,12 +25,14 @@ import (
 )
 
 // Exit codes of Run. With --detailed-exitcode, plan exits with ExitChanges if there are
-// changes, as in Terraform, and drift if drift remains.
+// changes, as in Terraform, and drift if drift remains. ExitInterrupted is the exit code of
+// a shell for Ctrl-C.
 const (
-	ExitOK      = 0
-	ExitFailed  = 1
-	ExitUsage   = 2
-	ExitChanges = 2
+	ExitOK          = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitChanges     = 2
+	ExitInterrupted = 130
 )
 
 // Process is the environment of a command.
@@ -47,6 +50,8 @@ type Process struct {
 	color *string
 	// screen shows progress on Stderr.
 	screen *term.Screen
+	// asking is true while a question waits for its answer, and after Ctrl-C there.
+	asking *atomic.Bool
 }
 
 // usageError is an error in the command line.
@@ -57,6 +62,9 @@ type exitError struct{ code int }
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 
+// errInterrupted is Ctrl-C at a question.
+var errInterrupted = errors.New("interrupted")
+
 // stopping is the message after the first Ctrl-C. The engines and providers end with
 // this process, and the next run recovers as from any crash.
 const stopping = "stopping: waiting until running steps finish and the state is saved, which can take as long as cloning a VM. " +
@@ -66,12 +74,16 @@ const stopping = "stopping: waiting until running steps finish and the state is 
 func Run(ctx context.Context, process Process) int {
 	process.screen = term.NewScreen(process.Stderr, term.Of(process.Stderr, process.Environ, "never"), clock.RealClock{})
 	process.Stderr = process.screen
+	process.asking = new(atomic.Bool)
 	root := newRoot(process)
 	root.SetArgs(process.Args)
 	root.SetIn(process.Stdin)
 	root.SetOut(process.Stdout)
 	root.SetErr(process.Stderr)
 	silent := context.AfterFunc(ctx, func() {
+		if process.asking.Load() {
+			return // the command ends immediately
+		}
 		if running, _, err := root.Find(process.Args); err == nil && running.Flags().Lookup("auto-approve") != nil {
 			fmt.Fprintf(process.Stderr, "\nnumaform: %s\n", stopping)
 		}
@@ -85,6 +97,10 @@ func Run(ctx context.Context, process Process) int {
 		return ExitOK
 	case errors.As(err, &exit):
 		return exit.code
+	case errors.Is(err, errInterrupted):
+		// The terminal shows ^C after the question.
+		fmt.Fprintf(process.Stderr, "\nnumaform: %s\n", term.Printable(err.Error()))
+		return ExitInterrupted
 	case errors.As(err, &usage):
 		fmt.Fprintf(process.Stderr, "numaform: %s\nSee %s --help.\n", term.Printable(err.Error()), command.CommandPath())
 		return ExitUsage

@@ -185,10 +185,9 @@ func (o *initOptions) ask(ctx context.Context, process Process, flags *pflag.Fla
 			text += " [" + proposed + "]"
 		}
 		for {
-			fmt.Fprintf(process.Stderr, "%s: ", text)
-			answer, err := in.ReadString('\n')
+			answer, err := process.ask(ctx, in, text, "the answer for --"+question.flag)
 			if err != nil {
-				return fmt.Errorf("reading the answer for --%s: %w", question.flag, err)
+				return fmt.Errorf("%w: nothing was written", err)
 			}
 			if err = flags.Set(question.flag, cmp.Or(strings.TrimSpace(answer), proposed)); err == nil {
 				err = o.check()

@@ -148,26 +148,35 @@ func atTerminal(process Process) bool {
 	return ok && isatty.IsTerminal(file.Fd())
 }
 
-// confirmed asks a question and reports whether the answer is yes. It returns when ctx is
-// canceled. The read itself cannot be interrupted; it ends with the process.
+// confirmed asks a question and reports whether the answer is yes.
 func confirmed(ctx context.Context, process Process, question string) (bool, error) {
-	fmt.Fprintf(process.Stderr, "%s Enter yes to continue: ", question)
+	answer, err := process.ask(ctx, bufio.NewReader(process.Stdin), question+" Enter yes to continue", "the answer")
+	return strings.TrimSpace(answer) == "yes", err
+}
+
+// ask asks a question and reads a line from stdin. It returns errInterrupted when ctx is
+// canceled. The read itself cannot be interrupted; it ends with the process. Errors name
+// what is read.
+func (p *Process) ask(ctx context.Context, stdin *bufio.Reader, question, what string) (string, error) {
 	type read struct {
 		line string
 		err  error
 	}
+	p.asking.Store(true) // before a user can read the question and press Ctrl-C
+	fmt.Fprintf(p.Stderr, "%s: ", question)
 	done := make(chan read, 1)
 	go func() {
-		line, err := bufio.NewReader(process.Stdin).ReadString('\n')
+		line, err := stdin.ReadString('\n')
 		done <- read{line: line, err: err}
 	}()
 	select {
 	case r := <-done:
+		p.asking.Store(false)
 		if r.err != nil {
-			return false, fmt.Errorf("reading the answer: %w", r.err)
+			return "", fmt.Errorf("reading %s: %w", what, r.err)
 		}
-		return strings.TrimSpace(r.line) == "yes", nil
+		return r.line, nil
 	case <-ctx.Done():
-		return false, fmt.Errorf("reading the answer: %w", context.Cause(ctx))
+		return "", errInterrupted
 	}
 }

@@ -328,7 +328,7 @@ func (d *decision) approve(ctx context.Context, process Process, plan *v1alpha1.
 		}
 		yes, err := confirmed(ctx, process, "\nApprove this change?")
 		if err != nil {
-			return "", err
+			return "", fmt.Errorf("%w: the plan is still pending", err)
 		}
 		if !yes {
 			return "", fmt.Errorf("plan %s was not approved and is still pending", plan.Name)
