@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/charmbracelet/x/ansi"
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
@@ -118,7 +119,7 @@ func (w *printer) printf(format string, args ...any) {
 }
 
 func (w *printer) heading(text string) {
-	w.printf("\n%s\n%s\n", w.Bold(text), strings.Repeat("─", len([]rune(text))))
+	w.printf("\n%s\n%s\n", w.Bold(text), strings.Repeat("─", ansi.StringWidth(text)))
 }
 
 // table aligns the tab-separated columns of the rows that fill writes. The indentation of

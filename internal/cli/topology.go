@@ -126,6 +126,8 @@ func readFleet(ctx context.Context, process Process, config *operator.Config, o 
 // draw returns a map of each host and the state of its agent. For several hosts, the facts
 // and the states of the agents follow after the maps, each sentence once.
 func draw(terminal term.Terminal, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership, clusterID string) []byte {
+	wrapped := terminal
+	wrapped.Wrap = true // a drawing has a width also in a pipe
 	var out bytes.Buffer
 	var notes doctor.Report
 	for i := range hosts {
@@ -139,13 +141,13 @@ func draw(terminal term.Terminal, hosts []topology.Host, owners map[topology.Hos
 			}
 		} else {
 			for _, line := range lines {
-				fold(&out, terminal.Width, line)
+				out.WriteString(wrapped.Fill(line, 2) + "\n")
 			}
 		}
 		out.WriteByte('\n')
 	}
 	for _, note := range notes.Grouped() {
-		fold(&out, terminal.Width, note.Line())
+		out.WriteString(wrapped.Fill(note.Line(), 2) + "\n")
 	}
 	return []byte(term.Printable(out.String()))
 }
@@ -174,25 +176,6 @@ func write(process Process, text []byte, err error) error {
 		return fmt.Errorf("writing the topology: %w", err)
 	}
 	return nil
-}
-
-// fold wraps a sentence at spaces into lines of at most columns characters.
-func fold(out *bytes.Buffer, columns int, sentence string) {
-	room := 0
-	for i, word := range strings.Fields(sentence) {
-		switch length := len([]rune(word)); {
-		case i == 0:
-			room = columns - length
-		case length < room:
-			out.WriteByte(' ')
-			room -= length + 1
-		default:
-			out.WriteString("\n  ")
-			room = columns - 2 - length
-		}
-		out.WriteString(word)
-	}
-	out.WriteByte('\n')
 }
 
 // agentFaults describes the faults of a host's agent, each with its fix. A missing agent is

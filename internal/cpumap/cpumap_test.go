@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/charmbracelet/x/ansi"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
@@ -53,6 +55,29 @@ func vm(t testing.TB, vmid int, list string, node int, memoryMiB int64) fleet.VM
 		GuestCPUs: topology.CPUs(0), HostNodes: topology.CPUs(node), MemoryMiB: memoryMiB, Policy: topology.NUMABind,
 	}}
 	return v
+}
+
+// TestTextOfWideNames checks that the columns of the legend are aligned below names with
+// characters of two columns, and with characters of two runes.
+func TestTextOfWideNames(t *testing.T) {
+	t.Parallel()
+	host := load(t, "ryzen-ai-hx370-2ccx")
+	host.Guests = []topology.Guest{
+		{VMID: 100, Name: "世界", Kind: topology.GuestVM, Running: true, Pins: cpus(t, "1")},
+		{VMID: 101, Name: "e\u0301te\u0301", Kind: topology.GuestVM, Running: true, Pins: cpus(t, "2")},
+		{VMID: 102, Name: "gateway", Kind: topology.GuestVM, Running: true, Pins: cpus(t, "3")},
+	}
+	text := cpumap.Text(&host, cpumap.Owners(&host, nil), cpumap.Options{})
+	_, legend, _ := strings.Cut(text, " free\n")
+	columns := map[int]bool{}
+	for line := range strings.Lines(legend) {
+		if before, _, found := strings.Cut(line, "1 CPU  "); found {
+			columns[ansi.StringWidth(before)] = true
+		}
+	}
+	if len(columns) != 1 {
+		t.Errorf("the counts of CPUs are in the columns %v:\n%s", slices.Collect(maps.Keys(columns)), text)
+	}
 }
 
 // drawing is a host with its owners.

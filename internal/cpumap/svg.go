@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/charmbracelet/x/ansi"
+
 	"github.com/numaform/numaform/topology"
 )
 
@@ -262,9 +264,5 @@ func escape(text string) string {
 
 // fit truncates text to a width, given the width of a character.
 func fit(text string, width, character int) string {
-	runes := []rune(text)
-	if most := max(1, width/character); len(runes) > most {
-		return string(runes[:most-1]) + "…"
-	}
-	return text
+	return ansi.Truncate(text, max(1, width/character), "…")
 }

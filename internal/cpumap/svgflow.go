@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/numaform/numaform/internal/wrap"
 )
 
 // cardPitch is the distance between the left edges of two hosts in a row.
@@ -175,7 +178,7 @@ func legendOf(l *layout) []legendItem {
 	const room = pictureWidth - 2*margin - 2*padding
 	for i := range items {
 		items[i].text = fit(items[i].text, room-60, 7)
-		width := 34 + 7*utf8.RuneCountInString(items[i].text) + gap
+		width := 34 + 7*ansi.StringWidth(items[i].text) + gap
 		if x > 0 && x+width > room {
 			x, row = 0, row+1
 		}
@@ -183,18 +186,11 @@ func legendOf(l *layout) []legendItem {
 		x += width
 	}
 	for _, note := range append([]string{l.floating(), l.origin(), l.confidence()}, l.warnings()...) {
-		line := ""
-		for _, word := range strings.Fields(note) {
-			if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > room/6 {
+		for _, line := range wrap.Words(strings.Fields(note), " ", room/6, room/6) {
+			if line != "" {
 				row++
 				items = append(items, legendItem{text: line, row: row})
-				line = ""
 			}
-			line = strings.TrimSpace(line + " " + word)
-		}
-		if line != "" {
-			row++
-			items = append(items, legendItem{text: line, row: row})
 		}
 	}
 	return items

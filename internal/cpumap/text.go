@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/numaform/numaform/internal/wrap"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -56,33 +59,8 @@ type writer struct {
 
 // wrap writes words joined by a separator, and indents lines after the first.
 func (w *writer) wrap(indent int, separator string, words ...string) {
-	var pieces []string
-	for _, word := range words {
-		// A word that is longer than a line is broken after commas, such as a long list of CPUs.
-		piece := ""
-		for part := range strings.SplitAfterSeq(word, ",") {
-			if piece != "" && len([]rune(piece))+len([]rune(part)) > w.width-indent {
-				pieces = append(pieces, piece)
-				piece = ""
-			}
-			piece += part
-		}
-		pieces = append(pieces, piece)
-	}
-
-	line := ""
-	for i, word := range pieces {
-		if i > 0 && len([]rune(line))+len(separator)+len([]rune(word)) > w.width {
-			w.out.WriteString(strings.TrimRight(line+separator, " ") + "\n")
-			line = strings.Repeat(" ", indent) + word
-			continue
-		}
-		if i > 0 {
-			line += separator
-		}
-		line += word
-	}
-	w.out.WriteString(strings.TrimRight(line, " ") + "\n")
+	lines := wrap.Words(words, separator, w.width, w.width-indent)
+	w.out.WriteString(strings.Join(lines, "\n"+strings.Repeat(" ", indent)) + "\n")
 }
 
 // header writes the host's name and model, on one line if they fit, and its facts.
@@ -91,7 +69,7 @@ func (w *writer) header() {
 	switch {
 	case model == "":
 		w.wrap(2, "", id)
-	case len([]rune(id))+len([]rune(model))+2 <= w.width:
+	case ansi.StringWidth(id)+ansi.StringWidth(model)+2 <= w.width:
 		w.wrap(2, "", id+"  "+model)
 	default:
 		w.wrap(2, "", id)
@@ -127,7 +105,7 @@ func (w *writer) drawNodes() {
 	labels := 0
 	for _, node := range w.nodes {
 		for _, group := range node.groups {
-			labels = max(labels, len(groupTitle(group)))
+			labels = max(labels, ansi.StringWidth(groupTitle(group)))
 		}
 	}
 	for _, node := range w.nodes {
@@ -174,7 +152,7 @@ func (w *writer) group(group groupBox, labels int) {
 		w.wrap(4, "", cells...)
 		return
 	}
-	cells[0] = fmt.Sprintf("  %-*s  ", labels, groupTitle(group)) + cells[0]
+	cells[0] = "  " + pad(groupTitle(group), labels) + "  " + cells[0]
 	w.wrap(labels+4, "", cells...)
 }
 
@@ -187,14 +165,19 @@ func (w *writer) legend() {
 	}
 	names := 0
 	for _, m := range w.marks {
-		names = max(names, len([]rune(m.owner)))
+		names = max(names, ansi.StringWidth(m.owner))
 	}
 	for _, m := range w.marks {
-		text := fmt.Sprintf("  %s %-*s", m.sign, min(names, w.width/3), m.owner)
+		text := "  " + m.sign + " " + pad(m.owner, min(names, w.width/3))
 		if m.kind == markDisputed {
 			text = fmt.Sprintf("  %s claimed twice: %s", m.sign, m.owner)
 		}
 		w.wrap(6, "  ", text, plural(m.cpus.Size(), "CPU"), m.cpus.String())
 	}
 	w.prose(w.floating())
+}
+
+// pad adds spaces to a text that has fewer columns.
+func pad(text string, columns int) string {
+	return text + strings.Repeat(" ", max(0, columns-ansi.StringWidth(text)))
 }

@@ -39,8 +39,8 @@ func Table() []Row {
 		{Package: "internal/scratch", Floor: 0},
 		{Package: "internal/shell", Floor: 0, Pure: true},
 		{Package: "internal/simprogram", Floor: 0, Support: true},
-		{Package: "internal/term", Floor: 0},
 		{Package: "internal/workdir", Floor: 0},
+		{Package: "internal/wrap", Floor: 0, Pure: true},
 		{Package: "modules", Floor: 0, Pure: true},
 		{Package: "topology", Floor: 0, Pure: true},
 
@@ -48,6 +48,7 @@ func Table() []Row {
 		{Package: "internal/crd", Floor: 1},
 		{Package: "internal/statesim", Floor: 1, Support: true},
 		{Package: "internal/sysfs", Floor: 1},
+		{Package: "internal/term", Floor: 1},
 		{Package: "topology/machines", Floor: 1, Support: true},
 
 		{Package: "generator", Floor: 2, Pure: true},
@@ -148,6 +149,7 @@ func pureImports() map[string]bool {
 
 		"github.com/Masterminds/semver/v3",
 		"github.com/Masterminds/sprig/v3",
+		"github.com/charmbracelet/x/ansi",
 		"github.com/google/cel-go/cel",
 		"github.com/google/cel-go/common/functions",
 		"github.com/google/cel-go/common/types",

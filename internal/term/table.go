@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/charmbracelet/x/ansi"
+
+	"github.com/numaform/numaform/internal/wrap"
 )
 
 const (
@@ -28,7 +30,7 @@ func (t Terminal) Table(indent int, rows [][]string) string {
 	for _, row := range rows {
 		for i, cell := range row {
 			widths[i] = max(widths[i], ansi.StringWidth(cell))
-			for _, word := range wrap(cell, 1) {
+			for _, word := range wrap.Words(strings.Fields(cell), " ", 1, 1) {
 				least[i] = max(least[i], ansi.StringWidth(word))
 			}
 		}
@@ -73,7 +75,7 @@ func rowLines(row []string, widths []int, indent int) string {
 	for i, cell := range row {
 		cells[i] = []string{cell}
 		if ansi.StringWidth(cell) > widths[i] {
-			cells[i] = wrap(cell, widths[i])
+			cells[i] = wrap.Words(strings.Fields(cell), " ", widths[i], widths[i])
 		}
 		height = max(height, len(cells[i]))
 	}

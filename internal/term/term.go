@@ -14,6 +14,8 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/mattn/go-isatty"
 	"golang.org/x/term"
+
+	"github.com/numaform/numaform/internal/wrap"
 )
 
 // MinWidth is the number of columns that output needs, and PipeWidth the width of drawings
@@ -103,36 +105,12 @@ func (t Terminal) Fill(text string, hang int) string {
 		after := "\n" + indent + strings.Repeat(" ", hang)
 		limit := t.Width - len(after) + 1
 		var parts []string
-		for _, part := range wrap(content, limit) {
+		for _, part := range wrap.Words(strings.Fields(content), " ", limit, limit) {
 			parts = append(parts, strings.Split(ansi.Hardwrap(part, limit, true), "\n")...)
 		}
 		lines[i] = indent + strings.Join(parts, after)
 	}
 	return strings.Join(lines, "\n")
-}
-
-// wrap splits text at spaces, and at commas in words such as 0-3,8-11, into lines of at most
-// limit columns. A longer word is a line of its own.
-func wrap(text string, limit int) []string {
-	var lines []string
-	line := ""
-	for _, word := range strings.Fields(text) {
-		space := " "
-		for part := range strings.SplitAfterSeq(word, ",") {
-			switch {
-			case part == "":
-			case line == "":
-				line = part
-			case ansi.StringWidth(line+space+part) <= limit:
-				line += space + part
-			default:
-				lines = append(lines, line)
-				line = part
-			}
-			space = ""
-		}
-	}
-	return append(lines, line)
 }
 
 // shorten cuts the middle of a name, because similar names differ at their ends.
