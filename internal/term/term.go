@@ -120,7 +120,11 @@ func shorten(name string, limit int) string {
 		return name
 	}
 	end := limit / 2
-	return ansi.Cut(name, 0, limit-end-1) + "…" + ansi.Cut(name, columns-end, columns)
+	tail := ansi.TruncateLeft(name, columns-end, "")
+	if ansi.StringWidth(tail) > end { // a character of two columns is at the cut
+		tail = ansi.TruncateLeft(name, columns-end+1, "")
+	}
+	return ansi.Truncate(name, limit-end-1, "") + "…" + tail
 }
 
 // Command wraps a command line at spaces so that it can be copied: each line but the last

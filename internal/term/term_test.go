@@ -133,6 +133,29 @@ func TestWidths(t *testing.T) {
 	})
 }
 
+// TestWideCharacters checks that names with characters of two columns, and with characters
+// of several runes, are shortened to the width of their column.
+func TestWideCharacters(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		character := rapid.SampledFrom([]string{"a", "7", "世", "e\u0301", "é", "🙂", "👩\u200d💻", "🇩🇪"})
+		name := rapid.Map(rapid.SliceOfN(character, 1, 60), func(parts []string) string { return strings.Join(parts, "") })
+		var rows [][]string
+		for range rapid.IntRange(1, 5).Draw(t, "rows") {
+			rows = append(rows, []string{name.Draw(t, "name"), name.Draw(t, "host"), "|"})
+		}
+		terminal := term.Terminal{Width: rapid.IntRange(term.MinWidth, 100).Draw(t, "width"), Wrap: true}
+		last := -1
+		for line := range strings.Lines(terminal.Table(2, rows)) {
+			before, _, found := strings.Cut(line, "|")
+			if at := ansi.StringWidth(before); !found || last >= 0 && at != last || at >= terminal.Width {
+				t.Fatalf("the last column is at %d, in the row above at %d:\n%s", at, last, terminal.Table(2, rows))
+			}
+			last = ansi.StringWidth(before)
+		}
+	})
+}
+
 func TestPaint(t *testing.T) {
 	t.Parallel()
 	if got := (term.Terminal{}).Paint(term.Red, "-"); got != "-" {
