@@ -11,12 +11,9 @@ type HostFact struct {
 	Text string
 }
 
-// mostNamed is the maximum number of hosts that a sentence about several names.
-const mostNamed = 3
-
 // OverHosts returns the sentences of facts, in order. Facts that differ only in the host
-// become one sentence about all of their hosts: "each of 40 hosts (lab/pve-1, lab/pve-2 and
-// 38 more) is offline".
+// become one sentence about all of their hosts: "each of 40 hosts (lab/pve-1…pve-40) is
+// offline".
 func OverHosts(facts []HostFact) []string {
 	var forms []string
 	hosts := map[string][]string{}
@@ -63,13 +60,4 @@ func replaceName(text, name string) string {
 		text = text[end:]
 	}
 	return out.String() + text
-}
-
-// Named lists names in a sentence: all if they are few, otherwise the first ones and the
-// number of the others.
-func Named(names []string) string {
-	if len(names) > mostNamed {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNamed-1], ", "), len(names)-mostNamed+1)
-	}
-	return strings.Join(names, ", ")
 }

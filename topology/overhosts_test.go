@@ -22,7 +22,7 @@ func TestOverHosts(t *testing.T) {
 		facts = append(facts, topology.HostFact{Host: host, Text: text})
 	}
 	want := []string{
-		"each of 39 hosts (lab/pve-1, lab/pve-3 and 37 more) has no template: create it on the host",
+		"each of 39 hosts (lab/pve-1, lab/pve-3…pve-40) has no template: create it on the host",
 		"lab/pve-2 is offline",
 	}
 	if diff := cmp.Diff(want, topology.OverHosts(facts)); diff != "" {

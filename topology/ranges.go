@@ -8,10 +8,14 @@ import (
 	"strings"
 )
 
-// Ranges sorts names and shortens consecutive ones: "lab/pve01…pve40", "lab/pve42". Names
-// are consecutive if they differ only in their last number. A range contains at least three
-// names. Duplicates are removed.
-func Ranges(names []string) []string {
+// mostNamed is the maximum number of names and ranges in a list.
+const mostNamed = 8
+
+// Named lists names in a sentence, such as the names of hosts. It sorts them, removes
+// duplicates, and shortens consecutive ones: "lab/pve01…pve40, lab/pve42". Names are
+// consecutive if they differ only in their last number. A range contains at least three
+// names. A longer list ends with the number of the other names: "… and 12 more".
+func Named(names []string) string {
 	sorted := make([]numbered, len(names))
 	for i, name := range names {
 		sorted[i] = split(name)
@@ -20,7 +24,8 @@ func Ranges(names []string) []string {
 	sorted = slices.Compact(sorted)
 
 	var parts []string
-	for start := 0; start < len(sorted); {
+	start := 0
+	for start < len(sorted) && len(parts) < mostNamed {
 		end := start + 1
 		for end < len(sorted) && sorted[end].follows(&sorted[end-1]) {
 			end++
@@ -35,7 +40,11 @@ func Ranges(names []string) []string {
 		}
 		start = end
 	}
-	return parts
+	list := strings.Join(parts, ", ")
+	if more := len(sorted) - start; more > 0 {
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return list
 }
 
 // numbered is a name and its last number.

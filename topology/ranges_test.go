@@ -2,15 +2,17 @@ package topology_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/numaform/numaform/topology"
 )
 
-func TestRanges(t *testing.T) {
+func TestNamed(t *testing.T) {
 	t.Parallel()
-	var forty []string
+	var forty, scattered []string
+	for i := range 12 {
+		scattered = append(scattered, fmt.Sprintf("n%d", 2*i))
+	}
 	for i := range 40 {
 		forty = append(forty, fmt.Sprintf("lab/pve%02d", 40-i))
 	}
@@ -29,8 +31,11 @@ func TestRanges(t *testing.T) {
 		{[]string{"p1.example", "p2.example", "p3.example"}, "p1.example…p3.example"},
 		{[]string{"", "/", "99999999999999999999"}, ", /, 99999999999999999999"},
 		{forty, "lab/pve01…pve40"},
+		{[]string{"a1", "a2", "a4"}, "a1, a2, a4"},
+		{scattered, "n0, n2, n4, n6, n8, n10, n12, n14 and 4 more"},
+		{append([]string{"n1"}, scattered...), "n0…n2, n4, n6, n8, n10, n12, n14, n16 and 3 more"},
 	} {
-		if got := strings.Join(topology.Ranges(test.names), ", "); got != test.want {
+		if got := topology.Named(test.names); got != test.want {
 			t.Errorf("%q: got %q, want %q", test.names, got, test.want)
 		}
 	}

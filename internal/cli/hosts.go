@@ -277,9 +277,5 @@ func hostProblems(hosts []topology.Host, clusterID string) []string {
 			report = append(report, doctor.Finding{Where: host.ID().String(), What: fault})
 		}
 	}
-	var problems []string
-	for _, finding := range report.Grouped() {
-		problems = append(problems, finding.Line())
-	}
-	return problems
+	return linesOf(report)
 }

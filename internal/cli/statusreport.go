@@ -94,7 +94,7 @@ func (r *statusReport) addLast(last *audit.Entry) {
 
 // addProblems adds one problem for each kind of fault, with the hosts or VMs that have it.
 func (r *statusReport) addProblems(snapshot *topology.Snapshot) {
-	var hosts doctor.Report
+	var problems doctor.Report
 	for i := range r.Hosts {
 		what := "offline: start it"
 		switch {
@@ -105,10 +105,7 @@ func (r *statusReport) addProblems(snapshot *topology.Snapshot) {
 		case snapshot.Hosts[i].Problem != "":
 			what = snapshot.Hosts[i].Problem
 		}
-		hosts = append(hosts, doctor.Finding{Where: r.Hosts[i].Host.String(), What: what})
-	}
-	for _, finding := range hosts.Grouped() {
-		r.Problems = append(r.Problems, finding.Line())
+		problems = append(problems, doctor.Finding{Where: r.Hosts[i].Host.String(), What: what})
 	}
 	for _, state := range []struct{ state, fix string }{
 		{vmMissing, "missing from Proxmox: to re-create %[1]s, run numaform apply; to remove %[1]s from the fleet, run numaform remove"},
@@ -124,23 +121,19 @@ func (r *statusReport) addProblems(snapshot *topology.Snapshot) {
 		if len(names) == 1 {
 			objects = "it"
 		}
-		if len(names) > 0 {
-			r.Problems = append(r.Problems, doctor.Places(names)+": "+fmt.Sprintf(state.fix, objects))
+		for _, name := range names {
+			problems = append(problems, doctor.Finding{Where: name, What: fmt.Sprintf(state.fix, objects)})
 		}
 	}
+	r.Problems = append(r.Problems, linesOf(problems)...)
 	if len(r.Unfinished) > 0 {
+		var hosts []string
+		for _, host := range r.Unfinished {
+			hosts = append(hosts, host.String())
+		}
 		r.Problems = append(r.Problems, fmt.Sprintf("change %s is incomplete on %s: if no numaform process is running, run numaform apply to finish it",
-			r.LastChange.ID, placesOf(r.Unfinished)))
+			r.LastChange.ID, topology.Named(hosts)))
 	}
-}
-
-// placesOf lists hosts with ranges.
-func placesOf(hosts []topology.HostID) string {
-	names := make([]string, len(hosts))
-	for i, host := range hosts {
-		names[i] = host.String()
-	}
-	return doctor.Places(names)
 }
 
 // compare returns the state of a VM in Proxmox, and how it differs there from its file. It

@@ -41,19 +41,16 @@ func (r Report) Grouped() Report {
 		for _, f := range group {
 			places = append(places, f.Where)
 		}
-		finding.Where = Places(places)
+		finding.Where = listed(places)
 		finding.What = mergeValues(group)
 		grouped = append(grouped, finding)
 	}
 	return grouped
 }
 
-// mostPlaces limits a list of places.
-const mostPlaces = 16
-
-// Places lists places, with ranges of hosts and, if the list is shortened, the number of
-// places: "lab/pve01…pve40 (40)", "class workers on lab/pve1, lab/pve2".
-func Places(places []string) string {
+// listed lists places as topology.Named, with the number of places after a range:
+// "lab/pve01…pve40 (40)", "class a on lab/pve1, lab/pve2; class b on lab/pve1".
+func listed(places []string) string {
 	places = slices.Compact(slices.Sorted(slices.Values(places)))
 	var leads []string // such as "class workers on "
 	on := map[string][]string{}
@@ -70,18 +67,10 @@ func Places(places []string) string {
 	}
 	var parts []string
 	for _, lead := range leads {
-		for i, part := range topology.Ranges(on[lead]) {
-			if i == 0 {
-				part = lead + part
-			}
-			parts = append(parts, part)
-		}
+		parts = append(parts, lead+topology.Named(on[lead]))
 	}
-	if len(parts) > mostPlaces {
-		return fmt.Sprintf("%s, … (%d)", strings.Join(parts[:mostPlaces], ", "), len(places))
-	}
-	text := strings.Join(parts, ", ")
-	if len(parts) < len(places) {
+	text := strings.Join(parts, "; ")
+	if strings.Contains(text, "…") {
 		text += fmt.Sprintf(" (%d)", len(places))
 	}
 	return text

@@ -55,7 +55,8 @@ func TestGrouped(t *testing.T) {
 	}
 }
 
-func TestPlaces(t *testing.T) {
+// TestGroupedPlaces checks the lists of places.
+func TestGroupedPlaces(t *testing.T) {
 	t.Parallel()
 	var scattered []string
 	for i := range 20 {
@@ -67,12 +68,18 @@ func TestPlaces(t *testing.T) {
 	}{
 		{[]string{""}, ""},
 		{[]string{"b", "a", "b"}, "a, b"},
+		{[]string{"pve1", "pve2", "pve4"}, "pve1, pve2, pve4"},
 		{[]string{"pve1", "pve2", "pve3", "pve9"}, "pve1…pve3, pve9 (4)"},
-		{[]string{"class a on pve1", "class a on pve2", "class b on pve1", "class b on pve2", "class b on pve3"}, "class a on pve1, pve2, class b on pve1…pve3 (5)"},
-		{scattered, "pve00, pve03, pve06, pve09, pve12, pve15, pve18, pve21, pve24, pve27, pve30, pve33, pve36, pve39, pve42, pve45, … (20)"},
+		{[]string{"class a on pve1", "class a on pve2", "class b on pve1", "class b on pve2", "class b on pve3"}, "class a on pve1, pve2; class b on pve1…pve3 (5)"},
+		{[]string{"class a on pve1", "pve2"}, "class a on pve1; pve2"},
+		{scattered, "pve00, pve03, pve06, pve09, pve12, pve15, pve18, pve21 and 12 more"},
 	} {
-		if got := doctor.Places(test.places); got != test.want {
-			t.Errorf("%q: got %q, want %q", test.places, got, test.want)
+		var report doctor.Report
+		for _, place := range test.places {
+			report = append(report, doctor.Finding{Where: place})
+		}
+		if got := report.Grouped(); len(got) != 1 || got[0].Where != test.want {
+			t.Errorf("%q: got %v, want %q", test.places, got, test.want)
 		}
 	}
 }
