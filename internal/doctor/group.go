@@ -1,8 +1,8 @@
 package doctor
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,17 +13,19 @@ import (
 )
 
 // Grouped returns the findings to print. It merges findings that differ only in their place
-// and in numbers into the first of them, with the list of places and the ranges of numbers.
+// and in values into the first of them, with the list of places and the ranges of amounts.
 func (r Report) Grouped() Report {
 	type key struct {
 		check    string
 		status   Status
 		sentence string
+		values   int
 		fix      string
 	}
 	groups := map[key][]Finding{}
 	keyOf := func(f *Finding) key {
-		return key{check: f.Check, status: f.Status, sentence: values.ReplaceAllString(f.What, "${1}0"), fix: f.Fix}
+		sentence, values := split(f.What)
+		return key{check: f.Check, status: f.Status, sentence: sentence, values: len(values), fix: f.Fix}
 	}
 	for i := range r {
 		k := keyOf(&r[i])
@@ -42,7 +44,7 @@ func (r Report) Grouped() Report {
 			places = append(places, f.Where)
 		}
 		finding.Where = listed(places)
-		finding.What = mergeValues(group)
+		finding.What = merged(group)
 		grouped = append(grouped, finding)
 	}
 	return grouped
@@ -76,54 +78,113 @@ func listed(places []string) string {
 	return text
 }
 
-// values matches the words of a sentence that start with a digit: counts, sizes, ages and
-// times.
-var values = regexp.MustCompile(`(^|[\s(])\d(?:[\w.:+-]*\w)?`)
-
-// mergeValues returns the sentence of findings that differ only in values, with a range in
-// place of each value that differs: "has 4…6 MiB free".
-func mergeValues(group []Finding) string {
-	first := values.FindAllStringIndex(group[0].What, -1)
-	if len(group) == 1 || len(first) == 0 {
-		return group[0].What
-	}
-	var out strings.Builder
-	end := 0
-	for i, at := range first {
-		out.WriteString(group[0].What[end:at[0]])
-		end = at[1]
-		least := group[0].What[at[0]:at[1]]
-		most := least
-		for _, f := range group[1:] {
-			value := values.FindAllString(f.What, -1)[i]
-			if compareValues(value, least) < 0 {
-				least = value
-			}
-			if compareValues(value, most) > 0 {
-				most = value
-			}
-		}
-		out.WriteString(least)
-		if most != least {
-			out.WriteString("…" + strings.TrimLeft(most, " \t\n("))
-		}
-	}
-	out.WriteString(group[0].What[end:])
-	return out.String()
+// value is a part of a sentence in which merged findings may differ.
+type value struct {
+	start, end int
+	// size orders amounts, times and durations. A VMID has none.
+	size float64
+	vmid bool
 }
 
-// compareValues compares numbers and durations by size, and everything else as text.
-func compareValues(a, b string) int {
-	a, b = strings.TrimLeft(a, " \t\n("), strings.TrimLeft(b, " \t\n(")
-	if x, err := strconv.ParseFloat(a, 64); err == nil {
-		if y, err := strconv.ParseFloat(b, 64); err == nil {
-			return cmp.Compare(x, y)
+// values matches the values of sentences. All other numbers, such as versions, ports, lists
+// of CPUs and statuses, identify something, and the numbers of a fraction belong together: a
+// range of them would be false.
+var values = regexp.MustCompile(`(?:^|[\s(])(?:(\d+ of \d+)|(VMID \d+)|` +
+	`(\d+(?:\.\d+)?) (?:[KMGT]iB|v?CPUs?|NUMA nodes?|VMs?|guests?)\b|` +
+	`(\d{4}-\d\d-\d\dT[\d:]+Z)|((?:\d+(?:\.\d+)?(?:ms|[smhd]))+)(?:[\s,;:)]|$))`)
+
+// The groups of values.
+const (
+	fraction = iota + 1
+	vmid
+	amount
+	moment
+	duration
+)
+
+// split returns the values of a sentence, and the sentence without them. Two VMIDs in a
+// sentence belong together and are no values.
+func split(sentence string) (form string, found []value) {
+	vmids := 0
+	for _, at := range values.FindAllStringSubmatchIndex(sentence, -1) {
+		group := fraction
+		for at[2*group] < 0 {
+			group++
+		}
+		v := value{start: at[2*group], end: at[2*group+1], vmid: group == vmid}
+		text := sentence[v.start:v.end]
+		var err error
+		switch group {
+		case fraction:
+			continue
+		case vmid:
+			vmids++
+		case amount:
+			v.size, err = strconv.ParseFloat(text, 64)
+		case moment:
+			var t time.Time
+			t, err = time.Parse(time.RFC3339, text)
+			v.size = float64(t.Unix())
+		case duration:
+			v.size, err = seconds(text)
+		}
+		if err == nil {
+			found = append(found, v)
 		}
 	}
-	if x, err := time.ParseDuration(a); err == nil {
-		if y, err := time.ParseDuration(b); err == nil {
-			return cmp.Compare(x, y)
+	if vmids > 1 {
+		found = slices.DeleteFunc(found, func(v value) bool { return v.vmid })
+	}
+	end := 0
+	for _, v := range found {
+		form += sentence[end:v.start] + "\x00"
+		end = v.end
+	}
+	return form + sentence[end:], found
+}
+
+// seconds parses a duration, such as 1m30s, or an age in days.
+func seconds(text string) (float64, error) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		n, err := strconv.ParseFloat(days, 64)
+		return n * 24 * 3600, err
+	}
+	parsed, err := time.ParseDuration(text)
+	return parsed.Seconds(), err
+}
+
+// merged returns the sentence of findings that differ only in values: with a range in place
+// of each value that differs, and the list of VMIDs: "has 4…6 MiB free", "VMIDs 9001, 9004".
+func merged(group []Finding) string {
+	first := group[0].What
+	_, found := split(first)
+	var out strings.Builder
+	end := 0
+	for i, v := range found {
+		out.WriteString(first[end:v.start])
+		end = v.end
+		least := first[v.start:v.end]
+		most, leastSize, mostSize := least, v.size, v.size
+		ids := map[string]bool{}
+		for _, f := range group {
+			_, others := split(f.What)
+			text, size := f.What[others[i].start:others[i].end], others[i].size
+			if size < leastSize {
+				least, leastSize = text, size
+			}
+			if size > mostSize {
+				most, mostSize = text, size
+			}
+			ids[strings.TrimPrefix(text, "VMID ")] = true
+		}
+		switch {
+		case v.vmid && len(ids) > 1:
+			out.WriteString("VMIDs " + topology.Named(slices.Collect(maps.Keys(ids))))
+		case mostSize > leastSize:
+			out.WriteString(least + "…" + most)
+		default:
+			out.WriteString(least)
 		}
 	}
-	return cmp.Compare(a, b)
+	return out.String() + first[end:]
 }
