@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"syscall"
 	"time"
@@ -14,9 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ctrlC runs a program in a terminal, presses Ctrl-C once when the screen contains a text,
-// and prints the screen. It fails if the program does not end, or with another exit code:
-// ctrl-c CODE TEXT PROGRAM ARG…
+// ctrlC runs a program in a terminal, presses Ctrl-C once, prints the screen, and logs the
+// time from Ctrl-C until the answer of numaform. It presses Ctrl-C when the screen contains
+// a text or, with an empty text, when ctrl-c itself is interrupted. It fails if the exit
+// code is another one: ctrl-c CODE TEXT PROGRAM ARG…
 func ctrlC() {
 	code, text := os.Args[1], os.Args[2]
 	screen, answered, got, err := interrupted(text, os.Args[3:])
@@ -28,17 +30,18 @@ func ctrlC() {
 		fmt.Fprintln(os.Stderr, "ctrl-c:", err)
 		os.Exit(1)
 	}
-	fmt.Fprintf(os.Stderr, "answered Ctrl-C after %s\n", answered.Round(time.Millisecond))
+	fmt.Fprintf(os.Stderr, "answered Ctrl-C after %s\n", answered.Round(100*time.Microsecond))
 }
 
-// interrupted returns the screen of the program, the time from Ctrl-C until its next
-// output, and its exit code.
+// interrupted returns the screen, the time of the answer, and the exit code.
 func interrupted(text string, command []string) (screen []byte, answered time.Duration, code int, err error) {
 	keyboard, terminal, err := openTerminal()
 	if err != nil {
 		return nil, 0, 0, err
 	}
 	defer func() { _ = keyboard.Close() }()
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	program := exec.CommandContext(ctx, command[0], command[1:]...)
@@ -50,21 +53,19 @@ func interrupted(text string, command []string) (screen []byte, answered time.Du
 		return nil, 0, 0, err
 	}
 
-	const key, echo = "\x03", "^C"
 	var pressed time.Time
-	buffer := make([]byte, 4096)
-	for {
-		n, err := keyboard.Read(buffer) // fails when the program has ended
-		screen = append(screen, buffer[:n]...)
-		if !pressed.IsZero() && answered == 0 && !bytes.HasSuffix(screen, []byte(echo)) {
-			answered = time.Since(pressed)
-		}
-		if err != nil {
-			break
-		}
-		if pressed.IsZero() && bytes.Contains(screen, []byte(text)) {
+	before := 0 // the length of the screen before Ctrl-C
+	for shown := range output(keyboard, signals) {
+		screen = append(screen, shown...)
+		switch {
+		case !pressed.IsZero():
+			if answered == 0 && bytes.Contains(screen[before:], []byte("numaform: ")) {
+				answered = time.Since(pressed)
+			}
+		case shown == nil, text != "" && bytes.Contains(screen, []byte(text)):
 			pressed = time.Now()
-			if _, err := keyboard.WriteString(key); err != nil {
+			before = len(screen)
+			if _, err := keyboard.WriteString("\x03"); err != nil {
 				return screen, 0, 0, err
 			}
 		}
@@ -73,10 +74,42 @@ func interrupted(text string, command []string) (screen []byte, answered time.Du
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.Exited() {
 		err = nil
 	}
-	if err == nil && pressed.IsZero() {
-		err = fmt.Errorf("the program ended, but the screen never contained %q", text)
+	if err == nil && answered == 0 {
+		err = errors.New("numaform did not answer Ctrl-C, or ended before it")
 	}
 	return screen, answered, program.ProcessState.ExitCode(), err
+}
+
+// output returns what a program writes to a terminal, until it ends, and nil for a signal.
+func output(keyboard *os.File, signals <-chan os.Signal) <-chan []byte {
+	read := make(chan []byte)
+	go func() {
+		defer close(read)
+		for {
+			buffer := make([]byte, 4096)
+			n, err := keyboard.Read(buffer)
+			if err != nil {
+				return
+			}
+			read <- buffer[:n]
+		}
+	}()
+	all := make(chan []byte)
+	go func() {
+		defer close(all)
+		for {
+			select {
+			case shown, ok := <-read:
+				if !ok {
+					return
+				}
+				all <- shown
+			case <-signals:
+				all <- nil
+			}
+		}
+	}()
+	return all
 }
 
 // openTerminal returns a new pseudo-terminal: the side of the user, and the side of a
