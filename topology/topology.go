@@ -311,6 +311,8 @@ type Template struct {
 	// Problem is the reason why the template cannot be cloned, or empty: for example a
 	// hookscript or an affinity, which an API token cannot remove.
 	Problem string `json:"problem,omitempty"`
+	// Commands are the command lines in Problem that fix it, for root on the host.
+	Commands []string `json:"commands,omitempty"`
 }
 
 // Host returns the host with the ID, or nil.

@@ -44,6 +44,9 @@ type Finding struct {
 	// Fix is the hint for a problem, or empty. Its JSON key is unchanged since the first
 	// release.
 	Fix string `json:"mend,omitempty"`
+	// Commands are the commands in What and Fix that change something, in the order in which
+	// to run them.
+	Commands []Command `json:"commands,omitempty"`
 }
 
 // Config is the input of the checks.
@@ -188,8 +191,8 @@ type examination struct {
 }
 
 // add adds a finding. fix may be empty.
-func (e *examination) add(check string, status Status, where, what, fix string) {
-	e.report = append(e.report, Finding{Check: check, Status: status, Where: where, What: what, Fix: fix})
+func (e *examination) add(check string, status Status, where, what, fix string, commands ...Command) {
+	e.report = append(e.report, Finding{Check: check, Status: status, Where: where, What: what, Fix: fix, Commands: commands})
 }
 
 func (e *examination) ok(check, where, what string) { e.add(check, OK, where, what, "") }
@@ -197,13 +200,15 @@ func (e *examination) ok(check, where, what string) { e.add(check, OK, where, wh
 // failed adds an error. If the error ends with a hint, the hint becomes the fix.
 func (e *examination) failed(check, where string, err error) {
 	what, fix := err.Error(), ""
+	var commands []Command
 	var refused *proxmox.Error
 	if errors.As(err, &refused) && refused.Hint != "" {
 		if before, ok := strings.CutSuffix(what, ": "+refused.Hint); ok {
 			what, fix = before, refused.Hint
 		}
+		commands = commandsOf(refused)
 	}
-	e.add(check, Fail, where, what, fix)
+	e.add(check, Fail, where, what, fix, commands...)
 }
 
 // skip adds a skipped finding for each check, because another check failed.

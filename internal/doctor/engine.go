@@ -165,7 +165,8 @@ func (e *examination) stateDir() {
 		return
 	}
 	if info != nil && info.Mode().Perm()&0o077 != 0 {
-		e.add("state", Warn, dir, fmt.Sprintf("is readable by other users (mode %04o)", info.Mode().Perm()), shell.Line("chmod", "700", dir))
+		command := Command{Line: shell.Line("chmod", "700", dir), Safe: true}
+		e.add("state", Warn, dir, fmt.Sprintf("is readable by other users (mode %04o)", info.Mode().Perm()), command.Line, command)
 		return
 	}
 	var disk unix.Statfs_t

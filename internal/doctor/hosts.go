@@ -122,7 +122,7 @@ func (e *examination) classOnHosts(class *v1alpha1.ProxmoxNodeClass, name string
 			continue
 		}
 		if !slices.ContainsFunc(faults[:i], func(f scheduling.Fault) bool { return f.Host == fault.Host && f.Message == fault.Message }) {
-			e.add(check, status, fmt.Sprintf("%s on %s", name, fault.Host), fault.Message, fault.Fix)
+			e.add(check, status, fmt.Sprintf("%s on %s", name, fault.Host), fault.Message, fault.Fix, onHost(fault.Commands...)...)
 		}
 	}
 	for _, host := range report.Hosts {
@@ -212,12 +212,12 @@ func (e *examination) firewalls(ctx context.Context) {
 				template := report.Templates[host]
 				where := fmt.Sprintf("class %s on %s", class.Name, host)
 				subject := fmt.Sprintf("template %s (VMID %d) ", template.Name, template.VMID)
-				what, fix, err := templateFirewall(ctx, r, host.Host, template.VMID, class.Spec.Networks)
+				what, fix, commands, err := templateFirewall(ctx, r, host.Host, template.VMID, class.Spec.Networks)
 				switch {
 				case err != nil:
 					e.failed("firewall", where, err)
 				case what != "":
-					e.add("firewall", Warn, where, subject+what, fix)
+					e.add("firewall", Warn, where, subject+what, fix, commands...)
 				default:
 					e.ok("firewall", where, subject+"has an enabled firewall")
 				}
@@ -228,16 +228,18 @@ func (e *examination) firewalls(ctx context.Context) {
 
 // templateFirewall describes the settings of a template that disable the security groups of
 // its clones, or returns "".
-func templateFirewall(ctx context.Context, r *Region, host topology.HostName, vmid int, networks []v1alpha1.Network) (what, fix string, err error) {
+func templateFirewall(ctx context.Context, r *Region, host topology.HostName, vmid int, networks []v1alpha1.Network) (what, fix string, commands []Command, err error) {
 	firewall, err := r.Client.FirewallOf(ctx, host, vmid)
 	if err != nil {
-		return "", "", err
+		return "", "", nil, err
 	}
 	var whats, fixes []string
 	path := fmt.Sprintf("/nodes/%s/qemu/%d/firewall", host, vmid)
 	if !firewall.On {
 		whats = append(whats, "has a disabled firewall, which its clones inherit, so the security groups of the class filter nothing")
-		fixes = append(fixes, fmt.Sprintf("run `pvesh set %s/options --enable 1 --dhcp 1 --policy_in DROP`, or use ACCEPT to allow traffic that no group drops", path))
+		enable := onHost(fmt.Sprintf("pvesh set %s/options --enable 1 --dhcp 1 --policy_in DROP", path))
+		commands = append(commands, enable...)
+		fixes = append(fixes, fmt.Sprintf("run `%s`, or use ACCEPT to allow traffic that no group drops", joined(enable)))
 	}
 	if len(networks) == 0 && !firewall.Device {
 		whats = append(whats, "has no network device with firewall=1")
@@ -245,7 +247,9 @@ func templateFirewall(ctx context.Context, r *Region, host topology.HostName, vm
 	}
 	if firewall.Rules > 0 {
 		whats = append(whats, fmt.Sprintf("has %s, so the provider cannot set security groups", count(firewall.Rules, "firewall rule")))
-		fixes = append(fixes, fmt.Sprintf("move its rules to a security group, and delete them one at a time with `pvesh delete %s/rules/0`", path))
+		remove := Command{Line: fmt.Sprintf("pvesh delete %s/rules/0", path), OnHost: true}
+		commands = append(commands, remove)
+		fixes = append(fixes, fmt.Sprintf("move its rules to a security group, and delete them one at a time with `%s`", remove.Line))
 	}
-	return strings.Join(whats, "; it "), strings.Join(fixes, "; "), nil
+	return strings.Join(whats, "; it "), strings.Join(fixes, "; "), commands, nil
 }

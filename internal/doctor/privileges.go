@@ -63,7 +63,8 @@ func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topol
 	for _, region := range snapshot.Regions {
 		for _, pool := range use.pools.sorted() {
 			if !slices.Contains(region.Pools, pool) && have["/pool/"+pool].Has("Pool.Audit", false) {
-				e.add("pool", Fail, where, fmt.Sprintf("resource pool %q does not exist", pool), fmt.Sprintf("run `%s`, or correct spec.pool", shell.Line("pveum", "pool", "add", pool)))
+				commands := onHost(shell.Line("pveum", "pool", "add", pool))
+				e.add("pool", Fail, where, fmt.Sprintf("resource pool %q does not exist", pool), fmt.Sprintf("run `%s`, or correct spec.pool", joined(commands)), commands...)
 			}
 		}
 	}
@@ -99,9 +100,10 @@ func (e *examination) withoutPrivileges(r *Region, known ...map[string]proxmox.P
 		return false
 	}
 	user, name, _ := strings.Cut(id, "!")
+	commands := onHost(shell.Line("pveum", "user", "token", "modify", user, name, "--privsep", "0"))
 	e.add("privilege", Fail, string(r.Name),
 		fmt.Sprintf("API token %s has no privileges: it was created without --privsep 0, or its user has none", id),
-		shell.Line("pveum", "user", "token", "modify", user, name, "--privsep", "0")+"; if this does not help, run the commands that numaform init prints")
+		joined(commands)+"; if this does not help, run the commands that numaform init prints", commands...)
 	return true
 }
 
@@ -118,11 +120,11 @@ func (e *examination) compare(r *Region, q requirement, have map[string]proxmox.
 			continue
 		}
 		complete = false
-		fix := strings.Join(q.grant.Commands(r.Client.User(), missing, roles), " && ")
+		commands := onHost(q.grant.Commands(r.Client.User(), missing, roles)...)
 		if q.pool != "" {
-			fix = shell.Line("pveum", "pool", "modify", q.pool, "--vms", strings.TrimPrefix(path, "/vms/"))
+			commands = onHost(shell.Line("pveum", "pool", "modify", q.pool, "--vms", strings.TrimPrefix(path, "/vms/")))
 		}
-		e.add("privilege", Fail, string(r.Name)+" "+path, fmt.Sprintf("missing for %s: %s", q.grant.For, list(missing)), fix)
+		e.add("privilege", Fail, string(r.Name)+" "+path, fmt.Sprintf("missing for %s: %s", q.grant.For, list(missing)), joined(commands), commands...)
 	}
 	if complete && len(q.paths) > 0 {
 		e.ok("privilege", string(r.Name)+" "+list(q.paths), list(q.privileges))
@@ -318,7 +320,8 @@ func (e *examination) bridges(ctx context.Context, r *Region, all map[string]pro
 			status, what = Warn, privilege+" is granted only on some zones or bridges: VMs cannot use other bridges"
 		}
 	}
-	e.add("privilege", status, where, what, strings.Join(grant.Commands(r.Client.User(), []string{privilege}, roles), " && "))
+	commands := onHost(grant.Commands(r.Client.User(), []string{privilege}, roles)...)
+	e.add("privilege", status, where, what, joined(commands), commands...)
 }
 
 // tags checks that the datacenter allows numaform's user to add and remove the tags. Users
@@ -341,14 +344,14 @@ func (e *examination) tags(ctx context.Context, r *Region, tags []string) {
 		return
 	}
 
-	var commands []string
+	var lines []string
 	isRefused := func(tag string) bool { return slices.Contains(refused, tag) }
 	if rest := slices.DeleteFunc(slices.Clone(access.Registered), isRefused); len(rest) < len(access.Registered) {
 		option := "--registered-tags " + shell.Quote(strings.Join(rest, ";"))
 		if len(rest) == 0 {
 			option = "--delete registered-tags"
 		}
-		commands = append(commands, "pvesh set /cluster/options "+option)
+		lines = append(lines, "pvesh set /cluster/options "+option)
 	}
 	if !access.Free() {
 		mode := access.Mode
@@ -357,9 +360,10 @@ func (e *examination) tags(ctx context.Context, r *Region, tags []string) {
 		}
 		allowed := append(slices.DeleteFunc(slices.Clone(access.List), isRefused), refused...)
 		option := fmt.Sprintf("user-allow=%s,user-allow-list=%s", mode, strings.Join(allowed, ";"))
-		commands = append(commands, shell.Line("pvesh", "set", "/cluster/options", "--user-tag-access", option))
+		lines = append(lines, shell.Line("pvesh", "set", "/cluster/options", "--user-tag-access", option))
 	}
+	commands := onHost(lines...)
 	e.add("tags", Fail, where,
 		fmt.Sprintf("numaform's user cannot add or remove the tags %s, so Proxmox clones VMs and then refuses their configuration", list(refused)),
-		strings.Join(commands, " && "))
+		joined(commands), commands...)
 }

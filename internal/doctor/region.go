@@ -82,7 +82,8 @@ func (e *examination) reach(ctx context.Context, r *Region) bool {
 			"insecure is set, so an attacker on the network can steal the credential; the certificate has SHA-256 "+certificate.Fingerprint,
 			"copy /etc/pve/pve-root-ca.pem from a host, set ca_file to the copy, and remove insecure")
 	case certificate.Expires.Before(e.config.Clock.Now().Add(expiryWarning)):
-		e.add("certificate", Warn, where, "expires on "+until, "renew it on the host: pvecm updatecerts --force, or pvenode acme cert renew for one from ACME")
+		e.add("certificate", Warn, where, "expires on "+until, "renew it on the host: "+proxmox.RenewCertificate+", or pvenode acme cert renew for one from ACME",
+			Command{Line: proxmox.RenewCertificate, OnHost: true})
 	default:
 		e.ok("certificate", where, "is trusted and valid until "+until)
 	}
@@ -92,17 +93,21 @@ func (e *examination) reach(ctx context.Context, r *Region) bool {
 // untrusted reports an untrusted certificate, and how to get the certificate of its authority.
 func (e *examination) untrusted(ctx context.Context, r *Region, err error) {
 	what, fix, api := err.Error(), "", ""
+	var commands []Command
 	var refused *proxmox.Error
 	if errors.As(err, &refused) {
+		commands = commandsOf(refused)
 		what = strings.TrimSuffix(what, ": "+refused.Hint)
 		fix = refused.Hint
 		api = refused.Endpoint
 	}
 	if errors.As(err, new(x509.UnknownAuthorityError)) {
-		fix += "; copy it with `" + proxmox.CopyCA(api, ".") + "`"
+		command := Command{Line: proxmox.CopyCA(api, "."), Safe: true}
+		commands = append(commands, command)
+		fix += "; copy it with `" + command.Line + "`"
 	}
 	if shown, err := r.Client.Certificate(ctx); err == nil {
 		fix += fmt.Sprintf("; the server's certificate has SHA-256 %s: compare it with `pvenode cert info` on the host", shown.Fingerprint)
 	}
-	e.add("reach", Fail, string(r.Name), what, fix)
+	e.add("reach", Fail, string(r.Name), what, fix, commands...)
 }

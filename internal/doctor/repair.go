@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 
+	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/shell"
 	"github.com/numaform/numaform/internal/workdir"
 )
@@ -18,7 +18,8 @@ import (
 func (e *examination) secretFiles() {
 	for _, path := range e.config.SecretFiles {
 		if mode, open := openToOthers(path); open {
-			e.add("credential", Warn, path, fmt.Sprintf("is accessible to all users (mode %04o)", mode), shell.Line("chmod", "600", path))
+			command := Command{Line: shell.Line("chmod", "600", path), Safe: true}
+			e.add("credential", Warn, path, fmt.Sprintf("is accessible to all users (mode %04o)", mode), command.Line, command)
 		}
 	}
 }
@@ -77,69 +78,56 @@ func Repair(config Config) (done []string, err error) {
 	return done, errors.Join(failed...)
 }
 
-// Command is a command that fixes a finding.
+// Command is a command that fixes a problem.
 type Command struct {
-	// OnHost is set if root must run it on a Proxmox host, and not on this machine.
-	OnHost bool
-	Line   string
+	// Line is the command line for a POSIX shell.
+	Line string `json:"line"`
+	// OnHost is set if root must run the command on a Proxmox host, and not on this machine.
+	OnHost bool `json:"on_host"`
+	// Safe is set if the command applies in every case. Otherwise the fix names a condition,
+	// or the command deletes something.
+	Safe bool `json:"safe"`
 }
 
-var (
-	// hostLine matches a command on a host that changes something.
-	hostLine = regexp.MustCompile(`\b(?:pvesh (?:set|create)|pveum [a-z]+(?: [a-z]+)? (?:add|modify)|pvesm (?:set|add)|qm (?:set|template)|pvecm (?:add|updatecerts)) ` +
-		`(?:'[^']*'|"[^"]*"|[^'"&;:` + "`" + `])*`)
-	// localLine matches a fix that is a command, and quotedLine a command in a sentence.
-	localLine  = regexp.MustCompile(`^(?:chmod|scp) \S.*$`)
-	quotedLine = regexp.MustCompile("`((?:chmod|scp) [^`]+)`")
-	// condition matches the words of a fix that does not apply in every case.
-	condition = regexp.MustCompile(`(?:^|[\s(])(?:if|unless|when|once|after) `)
-	// expiry matches a command that fixes only expired tokens.
-	expiry = regexp.MustCompile(`--expire 0$`)
-	// sentence matches the end of a command in a sentence.
-	sentence = regexp.MustCompile(`, | \(| or | if |\. |\.$`)
-	// placeholder matches a word such as VMID, which a user must replace.
-	placeholder = regexp.MustCompile(`(?:^|[\s/])[A-Z]{3,}(?:$|[\s,])|…`)
-)
+// onHost returns safe commands for root on a Proxmox host.
+func onHost(lines ...string) []Command {
+	commands := make([]Command, len(lines))
+	for i, line := range lines {
+		commands[i] = Command{Line: line, OnHost: true, Safe: true}
+	}
+	return commands
+}
 
-// Commands returns the commands in failures and warnings that change something and apply in
-// every case, without duplicates, in the order of the findings. It omits commands with
-// placeholders.
+// commandsOf returns the commands in the hint of an error.
+func commandsOf(err *proxmox.Error) []Command {
+	commands := onHost(err.Commands...)
+	for i := range commands {
+		commands[i].Safe = !err.Conditional
+	}
+	return commands
+}
+
+// joined returns the commands in one line.
+func joined(commands []Command) string {
+	lines := make([]string, len(commands))
+	for i, command := range commands {
+		lines[i] = command.Line
+	}
+	return strings.Join(lines, " && ")
+}
+
+// Commands returns the safe commands of failures and warnings, without duplicates, in the
+// order of the findings.
 func (r Report) Commands() []Command {
 	var commands []Command
-	known := map[Command]bool{}
-	add := func(onHost bool, line string) {
-		c := Command{OnHost: onHost, Line: strings.TrimSpace(line)}
-		if !known[c] && !placeholder.MatchString(line) {
-			known[c] = true
-			commands = append(commands, c)
-		}
-	}
 	for _, finding := range r {
 		if finding.Status != Fail && finding.Status != Warn {
 			continue
 		}
-		// A condition applies to one part of the fix.
-		for part := range slices.Values(append(strings.Split(finding.What, "; "), strings.Split(finding.Fix, "; ")...)) {
-			if condition.MatchString(part) {
-				continue
+		for _, command := range finding.Commands {
+			if command.Safe && !slices.Contains(commands, command) {
+				commands = append(commands, command)
 			}
-			for _, line := range hostLine.FindAllString(part, -1) {
-				if end := sentence.FindStringIndex(line); end != nil {
-					line = line[:end[0]]
-				}
-				if line = strings.TrimSpace(line); !expiry.MatchString(line) {
-					add(true, line)
-				}
-			}
-		}
-		if condition.MatchString(finding.Fix) {
-			continue
-		}
-		if localLine.MatchString(finding.Fix) && !sentence.MatchString(finding.Fix) {
-			add(false, finding.Fix)
-		}
-		for _, match := range quotedLine.FindAllStringSubmatch(finding.Fix, -1) {
-			add(false, match[1])
 		}
 	}
 	return commands

@@ -1,14 +1,22 @@
 package doctor_test
 
 import (
+	"encoding/pem"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/doctor"
+	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/topology"
 )
 
 // TestRepair checks that only modes of this user's files change, and only where that is safe.
@@ -72,43 +80,108 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// TestCommands checks which parts of findings are printed as commands.
+// TestCommands checks which commands of a report are printed, and in which order.
 func TestCommands(t *testing.T) {
 	t.Parallel()
+	chmod := doctor.Command{Line: "chmod 700 /var/lib/numaform", Safe: true}
+	grant := doctor.Command{Line: "pveum acl modify /vms --users numaform@pve --roles NumaformVM", OnHost: true, Safe: true}
+	role := doctor.Command{Line: `pveum role add NumaformVM --privs "VM.Clone"`, OnHost: true, Safe: true}
 	report := doctor.Report{
-		{Status: doctor.OK, Fix: "pveum user add never@pve"},
-		{Status: doctor.Fail, Fix: `pveum role modify NumaformVM --privs "VM.Clone VM.Config.CDROM" --append 1 && pveum acl modify /vms --users numaform@pve --roles NumaformVM`},
-		{Status: doctor.Warn, What: "is not usable: its guest agent is disabled: qm set 9001 --agent 1"},
-		{Status: doctor.Warn, Fix: "its guest agent is disabled: qm set 9001 --agent 1"},
-		{Status: doctor.Fail, Fix: "pveum pool modify k8s --vms 9001, or set spec.pool of the class"},
-		{Status: doctor.Fail, Fix: "set ca_file to a copy of /etc/pve/pve-root-ca.pem: copy it with `scp root@pve-1:/etc/pve/pve-root-ca.pem .`"},
-		{Status: doctor.Warn, Fix: "chmod 700 /var/lib/numaform"},
-		{Status: doctor.Fail, Fix: "run chmod 700 /var/lib/numaform, or set state_dir in numaform.yaml to a directory below it"},
-		{Status: doctor.Fail, Fix: "run qm template VMID"},
-		{Status: doctor.Fail, Fix: "set username in numaform.yaml"},
-		{Status: doctor.Fail, Fix: "check the secret; if the token has expired, extend it: pveum user token modify numaform@pve scaler --expire 0"},
-		{Status: doctor.Fail, Fix: "extend it: pveum user token modify numaform@pve scaler --expire 0"},
-		{Status: doctor.Fail, Fix: "check token_id with `pveum user token list numaform@pve`"},
-		{Status: doctor.Warn, Fix: "if no task is using the guest, run qm unlock 2000; then try again"},
-		{Status: doctor.Warn, Fix: "if the class uses it, qm set 2000 --machine q35"},
-		{Status: doctor.Warn, Fix: "run `numaform topology collect` on the host and add the file to machines in numaform.yaml"},
-		{Status: doctor.Warn, Fix: "to identify it, run `qm config 2000`"},
-		{Status: doctor.Fail, Fix: "pveum user token modify numaform@pve scaler --privsep 0; if this does not help, run the commands that numaform init prints"},
-		{Status: doctor.Fail, Fix: "pvesh set /cluster/options --user-tag-access 'user-allow=list,user-allow-list=a;b'"},
-		{Status: doctor.Fail, Fix: "pvesm set seeds --disable 0, and add pve-1 to its nodes, or use another storage in the class"},
+		{Status: doctor.OK, Commands: []doctor.Command{{Line: "pveum user add never@pve", OnHost: true, Safe: true}}},
+		{Status: doctor.Fail, Commands: []doctor.Command{role, grant}},
+		{Status: doctor.Warn, Commands: []doctor.Command{chmod}},
+		{Status: doctor.Fail, Commands: []doctor.Command{{Line: "pvesh delete /nodes/pve-1/qemu/9001/firewall/rules/0", OnHost: true}, grant}},
+		{Status: doctor.Fail, Fix: "run qm template 9001"},
 	}
-	want := []doctor.Command{
-		{OnHost: true, Line: `pveum role modify NumaformVM --privs "VM.Clone VM.Config.CDROM" --append 1`},
-		{OnHost: true, Line: "pveum acl modify /vms --users numaform@pve --roles NumaformVM"},
-		{OnHost: true, Line: "qm set 9001 --agent 1"},
-		{OnHost: true, Line: "pveum pool modify k8s --vms 9001"},
-		{Line: "scp root@pve-1:/etc/pve/pve-root-ca.pem ."},
-		{Line: "chmod 700 /var/lib/numaform"},
-		{OnHost: true, Line: "pveum user token modify numaform@pve scaler --privsep 0"},
-		{OnHost: true, Line: "pvesh set /cluster/options --user-tag-access 'user-allow=list,user-allow-list=a;b'"},
-		{OnHost: true, Line: "pvesm set seeds --disable 0"},
-	}
-	if diff := cmp.Diff(want, report.Commands()); diff != "" {
+	if diff := cmp.Diff([]doctor.Command{role, grant, chmod}, report.Commands()); diff != "" {
 		t.Errorf("commands (-want +got):\n%s", diff)
 	}
+}
+
+// TestCommandsOfChecks checks the commands that the checks add to their findings.
+func TestCommandsOfChecks(t *testing.T) {
+	t.Parallel()
+	safe := func(line string) doctor.Command { return doctor.Command{Line: line, OnHost: true, Safe: true} }
+	conditional := func(line string) doctor.Command { return doctor.Command{Line: line, OnHost: true} }
+	here := func(line string) doctor.Command { return doctor.Command{Line: line, Safe: true} }
+	open := filepath.Join(t.TempDir(), "my state")
+	if err := os.Mkdir(open, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(open, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name   string
+		change func(*patient)
+		check  string
+		want   []doctor.Command
+	}{
+		{"a readable state directory", func(p *patient) { p.StateDir = open }, "state", []doctor.Command{here("chmod 700 '" + open + "'")}},
+		{"a missing pool", func(p *patient) { p.Classes[0].Spec.Pool = "k9s" }, "pool", []doctor.Command{safe("pveum pool add k9s")}},
+		{"no privileges", func(p *patient) {
+			grants(p, "/", allOfVM)
+			p.sim.Tokens[0].FullPrivileges = false
+		}, "privilege", []doctor.Command{safe("pveum user token modify numaform@pve scaler --privsep 0")}},
+		{"a missing privilege", func(p *patient) { byAgent(p) }, "privilege", []doctor.Command{
+			safe(`pveum role add NumaformAgent --privs "VM.GuestAgent.Audit VM.GuestAgent.Unrestricted"`),
+			safe("pveum acl modify /vms --users numaform@pve --roles NumaformAgent"),
+		}},
+		{"tags", func(p *patient) { p.sim.Tags.Registered = []string{"numaform"} }, "tags", []doctor.Command{
+			safe("pvesh set /cluster/options --delete registered-tags"),
+		}},
+		{"a template without its guest agent", func(p *patient) {
+			for i := range p.sim.Hosts {
+				delete(p.sim.Hosts[i].Templates[0].Options, "agent")
+			}
+		}, "template", []doctor.Command{safe("qm set 9001 --agent 1")}},
+		{"a template with a hookscript, in general", func(p *patient) {
+			p.Classes, p.Named = nil, false
+			p.sim.Hosts[0].Templates[0].Options["hookscript"] = "local:snippets/x"
+		}, "template", []doctor.Command{safe("qm set 9001 --delete hookscript")}},
+		{"a VM that is not a template", func(p *patient) {
+			for i := range p.sim.Hosts {
+				p.sim.Hosts[i].Templates[0].Options["template"] = "0"
+			}
+		}, "template", []doctor.Command{safe("qm template 9001")}},
+		{"a storage of another host", func(p *patient) {
+			p.Classes[0].Spec.DataDisks = []v1alpha1.DataDisk{{Size: "1G", Storage: "fast"}}
+			p.sim.Hosts[1].Storages = append(storages(1<<19), topology.Storage{Name: "fast", Type: "dir", Active: true, Content: []string{"images"}})
+		}, "storage", []doctor.Command{safe("pvesm set fast --disable 0")}},
+		{"a certificate that expires", func(p *patient) {
+			p.Clock = clocktesting.NewFakePassiveClock(time.Now().AddDate(1, 11, 29))
+		}, "certificate", []doctor.Command{conditional("pvecm updatecerts --force")}},
+		{"an expired token", func(p *patient) {
+			p.sim.Tokens = []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret, FullPrivileges: true, Expire: time.Unix(1, 0)}}
+		}, "reach", []doctor.Command{conditional("pveum user token modify numaform@pve scaler --expire 0")}},
+		{"an unknown authority", func(p *patient) { p.client.CA = otherCA(t) }, "reach", []doctor.Command{here("scp root@127.0.0.1:/etc/pve/pve-root-ca.pem .")}},
+		{"a firewall that is off", grouped, "firewall", []doctor.Command{safe("pvesh set /nodes/pve-1/qemu/9001/firewall/options --enable 1 --dhcp 1 --policy_in DROP")}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			report := examine(t, test.change)
+			at := slices.IndexFunc(report, func(f doctor.Finding) bool { return f.Check == test.check && len(f.Commands) > 0 })
+			if at < 0 {
+				t.Fatalf("no finding of %s has a command: %+v", test.check, report)
+			}
+			if diff := cmp.Diff(test.want, report[at].Commands); diff != "" {
+				t.Errorf("commands (-want +got):\n%s", diff)
+			}
+			for _, finding := range report {
+				for _, command := range finding.Commands {
+					if !strings.Contains(finding.Line(), command.Line) {
+						t.Errorf("the text lacks the command %s: %s", command.Line, finding.Line())
+					}
+				}
+			}
+		})
+	}
+}
+
+// otherCA returns a certificate that did not sign the one of the simulated Proxmox.
+func otherCA(t *testing.T) []byte {
+	t.Helper()
+	server := httptest.NewTLSServer(nil)
+	t.Cleanup(server.Close)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }

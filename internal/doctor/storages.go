@@ -8,6 +8,7 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/shell"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -25,7 +26,7 @@ func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 		}
 		for _, template := range host.Templates {
 			if template.Problem != "" {
-				e.add("template", Warn, where, fmt.Sprintf("%s (VMID %d) is not usable: %s", template.Name, template.VMID, template.Problem), "")
+				e.add("template", Warn, where, fmt.Sprintf("%s (VMID %d) is not usable: %s", template.Name, template.VMID, template.Problem), "", onHost(template.Commands...)...)
 				continue
 			}
 			usable = true
@@ -95,8 +96,8 @@ func (e *examination) classStorages(ctx context.Context, r *Region, snapshot *to
 
 		usable := true
 		for _, name := range distinct(slices.Concat(disks, seeds)) {
-			if what, fix := unusable(name, host.Name, states); what != "" {
-				e.add("storage", Warn, where, what, fix) // the class fails if no host remains
+			if what, fix, commands := unusable(name, host.Name, states); what != "" {
+				e.add("storage", Warn, where, what, fix, commands...) // the class fails if no host remains
 				usable = false
 			}
 		}
@@ -116,20 +117,21 @@ func (e *examination) classStorages(ctx context.Context, r *Region, snapshot *to
 }
 
 // unusable explains why a host cannot use a storage, or returns "".
-func unusable(name string, host topology.HostName, states map[string]proxmox.StorageState) (what, fix string) {
+func unusable(name string, host topology.HostName, states map[string]proxmox.StorageState) (what, fix string, commands []Command) {
 	state, exists := states[name]
 	switch {
 	case !exists:
 		return fmt.Sprintf("storage %q does not exist, or numaform's user has no access to it", name),
-			fmt.Sprintf("run `pvesm status` on the host; if it lists the storage, grant Datastore.Audit on /storage/%s; otherwise, use another storage in the class", name)
+			fmt.Sprintf("run `pvesm status` on the host; if it lists the storage, grant Datastore.Audit on /storage/%s; otherwise, use another storage in the class", name), nil
 	case !state.Enabled:
+		commands := onHost(shell.Line("pvesm", "set", name, "--disable", "0"))
 		return fmt.Sprintf("storage %q is disabled, or not available on this host", name),
-			fmt.Sprintf("pvesm set %s --disable 0, and add %s to its nodes, or use another storage in the class", name, host)
+			fmt.Sprintf("%s, and add %s to its nodes, or use another storage in the class", joined(commands), host), commands
 	case !state.Active:
 		return fmt.Sprintf("storage %q is enabled but not active", name),
-			fmt.Sprintf("run `pvesm status --storage %s` on the host", name)
+			fmt.Sprintf("run `pvesm status --storage %s` on the host", name), nil
 	}
-	return "", ""
+	return "", "", nil
 }
 
 // storagesOn returns the storages for disks and seeds that classes use on a host, by name or

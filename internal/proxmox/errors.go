@@ -29,8 +29,11 @@ type Error struct {
 	Status int
 	// Text is the message from Proxmox, or the reason for the missing response.
 	Text string
-	// Hint is the fix, or empty.
-	Hint string
+	// Hint is the fix, or empty. Commands are the command lines in it that change something,
+	// for root on a host. They apply only under a condition in Hint if Conditional is set.
+	Hint        string
+	Commands    []string
+	Conditional bool
 	// broken is set if the connection failed or broke.
 	broken bool
 	// writing is set if the request was a write.
@@ -162,17 +165,24 @@ func (c *Client) explainStatus(e *Error) {
 	case http.StatusUnauthorized:
 		login := c.credential()
 		user, name, _ := strings.Cut(login.TokenID, "!")
+		extend := shell.Line("pveum", "user", "token", "modify", user, name, "--expire", "0")
+		// Whether a user or a token may be used is a decision of their owner.
+		decide := func(hint, command string) {
+			e.Hint = hint + ": " + command
+			e.Commands = []string{command}
+			e.Conditional = true
+		}
 		switch {
 		case login.TokenID == "":
 			e.Hint = fmt.Sprintf("check username and password of %s", login.Username)
 		case strings.HasPrefix(e.Text, "user '") && strings.HasSuffix(e.Text, "' is disabled"):
-			e.Hint = fmt.Sprintf("if an administrator did not intend this, enable the user: pveum user modify %s --enable 1", user)
+			decide("if an administrator did not intend this, enable the user", shell.Line("pveum", "user", "modify", user, "--enable", "1"))
 		case strings.HasPrefix(e.Text, "user '") && strings.HasSuffix(e.Text, "access expired"):
-			e.Hint = fmt.Sprintf("extend the user's access: pveum user modify %s --expire 0", user)
+			decide("extend the user's access", shell.Line("pveum", "user", "modify", user, "--expire", "0"))
 		case strings.HasSuffix(e.Text, "access expired"):
-			e.Hint = fmt.Sprintf("extend the token: pveum user token modify %s %s --expire 0", user, name)
+			decide("extend the token", extend)
 		case e.Text == oneReason:
-			e.Hint = fmt.Sprintf("check token_id and token_secret of API token %s; if the token has expired, extend it: pveum user token modify %s %s --expire 0", login.TokenID, user, name)
+			decide(fmt.Sprintf("check token_id and token_secret of API token %s; if the token has expired, extend it", login.TokenID), extend)
 		default:
 			e.Hint = fmt.Sprintf("check token_id and token_secret of API token %s with `pveum user token list %s`", login.TokenID, user)
 		}
@@ -181,7 +191,9 @@ func (c *Client) explainStatus(e *Error) {
 		if found := permission.FindStringSubmatch(e.Text); found != nil {
 			path, privilege = found[1], found[2]
 		}
-		e.Hint = c.grant(path, privilege, auditor)
+		var command string
+		e.Hint, command = c.grant(path, privilege, auditor)
+		e.Commands = []string{command}
 	case statusTimeout:
 		e.Hint = "the host did not respond before pveproxy's timeout, and the operation may continue: check its load and pvedaemon on it"
 	case http.StatusNotFound:
@@ -192,24 +204,25 @@ func (c *Client) explainStatus(e *Error) {
 // auditor is the built-in role of Proxmox for read privileges.
 const auditor = "PVEAuditor"
 
-// grant returns the hint for granting the client's credential a privilege: with the
-// role of numaform that contains it, or else with the role that the parameter otherwise
-// names. A token without privilege separation has its user's privileges.
-func (c *Client) grant(path, privilege, otherwise string) string {
+// grant returns the hint for granting the client's credential a privilege, and the command
+// in it: with the role of numaform that contains the privilege, or else with the role that
+// the parameter otherwise names. A token without privilege separation has its user's
+// privileges.
+func (c *Client) grant(path, privilege, otherwise string) (hint, command string) {
 	for _, role := range Roles() {
 		if slices.Contains(role.Privileges, privilege) {
 			otherwise = role.Name
 			break
 		}
 	}
-	line := shell.Line("pveum", "acl", "modify", path, "--roles", otherwise, "--users", c.User())
+	command = shell.Line("pveum", "acl", "modify", path, "--roles", otherwise, "--users", c.User())
 	if token := c.TokenID(); token != "" {
-		line += " --tokens " + shell.Quote(token)
+		command += " --tokens " + shell.Quote(token)
 	}
 	if path == "/" {
-		line += " --propagate 0"
+		command += " --propagate 0"
 	}
-	return fmt.Sprintf("grant %s on %s: %s", privilege, path, line)
+	return fmt.Sprintf("grant %s on %s: %s", privilege, path, command), command
 }
 
 // explainConnection adds a hint to an error without a response from Proxmox.
@@ -233,7 +246,9 @@ func (c *Client) explainConnection(e *Error) {
 	case errors.As(e.cause, &unknown):
 		e.Hint = "set ca_file to a copy of /etc/pve/pve-root-ca.pem of the cluster, or insecure: true on a network that you trust"
 	case errors.As(e.cause, &verification):
-		e.Hint = "check the clocks of both machines, or renew the host's certificate: pvecm updatecerts --force, or pvenode acme cert renew for one from ACME"
+		e.Hint = "check the clocks of both machines, or renew the host's certificate: " + RenewCertificate + ", or pvenode acme cert renew for one from ACME"
+		e.Commands = []string{RenewCertificate}
+		e.Conditional = true
 	case errors.Is(e.cause, context.DeadlineExceeded), errors.As(e.cause, &network) && network.Timeout():
 		e.Text = fmt.Sprintf("no response within %s", c.cfg.Timeout)
 		e.Hint = "check that the host is up and pveproxy runs on it"
@@ -250,6 +265,10 @@ func (c *Client) explainConnection(e *Error) {
 		}
 	}
 }
+
+// RenewCertificate is the command that renews the certificate of a host from the cluster's
+// own authority.
+const RenewCertificate = "pvecm updatecerts --force"
 
 // CopyCA returns the command that copies the certificate authority of a cluster to a file,
 // from the host of an API URL.

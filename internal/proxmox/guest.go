@@ -349,15 +349,17 @@ func readTemplate(guest topology.Guest, config values) topology.Template {
 	var problems []string
 	for _, key := range rootOnly {
 		if _, ok := config[key]; ok {
-			problems = append(problems, fmt.Sprintf(
-				"it has %s, which its clones inherit and an API token cannot remove: qm set %d --delete %s", key, t.VMID, key,
-			))
+			command := fmt.Sprintf("qm set %d --delete %s", t.VMID, key)
+			t.Commands = append(t.Commands, command)
+			problems = append(problems, fmt.Sprintf("it has %s, which its clones inherit and an API token cannot remove: %s", key, command))
 		}
 	}
 	// "1", "1,fstrim_cloned_disks=1" and "enabled=1".
 	enabled := func(field string) bool { return field == "1" || field == "enabled=1" }
 	if !slices.ContainsFunc(strings.Split(config["agent"], ","), enabled) {
-		problems = append(problems, fmt.Sprintf("its guest agent is disabled: qm set %d --agent 1", t.VMID))
+		command := fmt.Sprintf("qm set %d --agent 1", t.VMID)
+		t.Commands = append(t.Commands, command)
+		problems = append(problems, "its guest agent is disabled: "+command)
 	}
 	if err := readBootDisk(&t, config); err != nil {
 		problems = append(problems, err.Error())

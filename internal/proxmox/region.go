@@ -198,8 +198,8 @@ func (c *Client) hosts(region *regionRead, requested []topology.HostName) []topo
 		host.Maintenance = region.nodes[name].HAState == "maintenance"
 		host.Storages = region.storages[name]
 		if region.HidesGuests {
-			host.Warnings = []string{"guests that this credential may not see are not counted, so their CPUs and memory look free: " +
-				c.grant("/vms", "VM.Audit", auditor)}
+			hint, _ := c.grant("/vms", "VM.Audit", auditor)
+			host.Warnings = []string{"guests that this credential may not see are not counted, so their CPUs and memory look free: " + hint}
 		}
 		switch {
 		case len(c.cfg.Hosts) > 0 && !slices.Contains(c.cfg.Hosts, name):

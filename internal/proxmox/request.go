@@ -78,7 +78,8 @@ func (c *Client) sendAs(ctx context.Context, path string, request func(*pve.Clie
 	refused := c.explain(path, err)
 	refused.writing = true
 	if found := permission.FindStringSubmatch(refused.Text); found != nil && refused.Status == http.StatusForbidden {
-		refused.Hint = c.grant(found[1], found[2], "ROLE")
+		refused.Hint, _ = c.grant(found[1], found[2], "ROLE")
+		refused.Commands = nil // the user chooses the role
 	}
 	c.logoutIf(refused, api)
 	return refused

@@ -96,6 +96,11 @@ func TestTemplates(t *testing.T) {
 				t.Fatalf("templates %+v: want problem %q", got, test.problem)
 			}
 			want.Problem = got[0].Problem
+			if strings.HasPrefix(test.problem, "qm set ") {
+				want.Commands = []string{test.problem}
+			} else {
+				want.Commands = got[0].Commands
+			}
 			if diff := cmp.Diff(want, got[0]); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

@@ -41,11 +41,13 @@ type Exclusion struct {
 type Finding struct{ Condition, Reason, Message string }
 
 // Fault is what one host lacks for a condition of a class: Message completes a sentence
-// that begins with the host's name, and Fix is a hint.
+// that begins with the host's name, and Fix is a hint. Commands are the command lines in
+// Message and Fix that fix the fault, for root on the host.
 type Fault struct {
 	Finding
-	Host topology.HostID
-	Fix  string
+	Host     topology.HostID
+	Fix      string
+	Commands []string
 }
 
 // EvaluateClass returns which hosts can take nodes of a class and what is wrong with it.
@@ -113,12 +115,13 @@ type hostCheck struct {
 }
 
 // add adds a fault, unless the message is empty. An empty fix means fixFor(reason).
-func (h *hostCheck) add(condition, reason, message, fix string) {
+func (h *hostCheck) add(condition, reason, message, fix string, commands ...string) {
 	if message != "" {
 		h.faults = append(h.faults, Fault{
-			Finding: Finding{Condition: condition, Reason: reason, Message: message},
-			Host:    h.host.ID(),
-			Fix:     fix,
+			Finding:  Finding{Condition: condition, Reason: reason, Message: message},
+			Host:     h.host.ID(),
+			Fix:      fix,
+			Commands: commands,
 		})
 	}
 }
@@ -202,20 +205,22 @@ func (h *hostCheck) checkTemplate() {
 	switch {
 	case len(matching) == 0:
 		message := "has no template " + describeTemplate(ref)
+		var commands []string
 		i := slices.IndexFunc(h.host.Guests, func(g topology.Guest) bool {
 			return g.Kind == topology.GuestVM && !g.Template && (ref.VMID != 0 && int(ref.VMID) == g.VMID || ref.VMID == 0 && ref.Name != "" && ref.Name == g.Name)
 		})
 		if i >= 0 {
 			vmid := h.host.Guests[i].VMID
-			message += fmt.Sprintf(", but VM %d is not a template yet: run qm template %d", vmid, vmid)
+			commands = []string{fmt.Sprintf("qm template %d", vmid)}
+			message += fmt.Sprintf(", but VM %d is not a template yet: run %s", vmid, commands[0])
 		}
-		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateNotFound, message, "")
+		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateNotFound, message, "", commands...)
 	case len(matching) > 1:
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateAmbiguous, fmt.Sprintf("has %d templates %s, including VMIDs %d and %d",
 			len(matching), describeTemplate(ref), matching[0].VMID, matching[1].VMID), "")
 	case matching[0].Problem != "":
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
-			fmt.Sprintf("has template %s, but %s", describeTemplate(ref), matching[0].Problem), "")
+			fmt.Sprintf("has template %s, but %s", describeTemplate(ref), matching[0].Problem), "", matching[0].Commands...)
 	default:
 		h.from.Template = matching[0]
 		h.from.namesakes = slices.ContainsFunc(h.host.Templates, func(other topology.Template) bool {
@@ -348,9 +353,10 @@ func (h *hostCheck) checkDevices(snapshot *topology.Snapshot) {
 	}
 
 	if pcie && h.from.VMID != 0 && !strings.Contains(h.from.Options["machine"], "q35") {
+		command := fmt.Sprintf("qm set %d --machine q35", h.from.VMID)
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
 			fmt.Sprintf("has template %s, whose machine type is not q35, which pcie requires", describeTemplate(&h.fields.Template)),
-			fmt.Sprintf("qm set %d --machine q35, or remove pcie from spec.pciDevices", h.from.VMID))
+			command+", or remove pcie from spec.pciDevices", command)
 	}
 }
 

@@ -36,6 +36,7 @@ func TestFaults(t *testing.T) {
 		fault(ryzen, v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageNotFound,
 			`has no storage "fast"`, "correct spec.bootDevice.storage, or Datacenter > Storage in Proxmox"),
 	}
+	want[0].Commands = []string{"qm template 700"}
 	if diff := cmp.Diff(want, scheduling.EvaluateClass(class, snapshot, "test", nil).Faults); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)
 	}
