@@ -79,6 +79,7 @@ func Table() []Row {
 		{Package: "internal/scheduling", Floor: 4},
 		{Package: "internal/store", Floor: 4},
 
+		{Package: "internal/controllers/event", Floor: 5},
 		{Package: "internal/scaler", Floor: 5},
 
 		{Package: "internal/approval", Floor: 6},

@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	controllerruntime "sigs.k8s.io/controller-runtime"
@@ -32,6 +31,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/controllers/event"
 	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/logkey"
 )
@@ -177,7 +177,7 @@ func (c *Controller) decide(ctx context.Context, request *certificatesv1.Certifi
 		return nil
 	}
 	logger.Info("denied certificate request", logkey.Message, verdict.Message)
-	var about runtime.Object = request
+	var about client.Object = request
 	if facts.Claim != nil {
 		about = facts.Claim
 	}
@@ -214,11 +214,8 @@ func (c *Controller) facts(ctx context.Context, id string, request *certificates
 }
 
 // publish warns about a request.
-func (c *Controller) publish(about runtime.Object, request *certificatesv1.CertificateSigningRequest, reason, message string) {
-	c.config.Events.Publish(events.Event{
-		InvolvedObject: about, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
-		DedupeValues: []string{request.Name, reason},
-	})
+func (c *Controller) publish(about client.Object, request *certificatesv1.CertificateSigningRequest, reason, message string) {
+	c.config.Events.Publish(event.New(about, corev1.EventTypeWarning, reason, message, request.Name))
 }
 
 // factsOfEarlier returns the facts about a bootstrap token of an earlier release, for a

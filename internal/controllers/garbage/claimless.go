@@ -64,7 +64,7 @@ func (r *reservations) run(ctx context.Context, v *view) error {
 func (r *reservations) restoreClaim(ctx context.Context, v *view, vm fleet.VM, node *corev1.Node) error {
 	pool := v.pools[vm.Pool]
 	if pool == nil {
-		r.config.Recorder.Publish(warning(node, node.Name, ReasonPoolGone, fmt.Sprintf(
+		r.config.Recorder.Publish(warning(node, ReasonPoolGone, fmt.Sprintf(
 			"its NodeClaim and NodePool %s no longer exist, so no controller manages it: re-create the NodePool, "+
 				"or drain the Node and run `numaform remove %s`", vm.Pool, vm.Name,
 		)))
@@ -85,7 +85,7 @@ func (r *reservations) restoreClaim(ctx context.Context, v *view, vm fleet.VM, n
 		}
 		return fmt.Errorf("re-creating the NodeClaim of node %s: %w", node.Name, err)
 	}
-	r.config.Recorder.Publish(warning(node, node.Name, ReasonClaimRestored,
+	r.config.Recorder.Publish(warning(node, ReasonClaimRestored,
 		fmt.Sprintf("its NodeClaim was missing: re-created NodeClaim %s", claim.Name)))
 	log.FromContext(ctx).Info("restored nodeclaim", logkey.NodeClaim, claim.Name, logkey.Node, node.Name, logkey.VM, vm.Name)
 	return nil

@@ -26,8 +26,6 @@ type failures struct {
 	reported map[fleet.Key]time.Time
 	// claimless are failed VMs without a claim.
 	claimless since[fleet.Key]
-	// removals are the last reported reasons why VMs are not removed yet.
-	removals map[fleet.Key]string
 }
 
 func (*failures) name() string { return "failures" }
@@ -41,7 +39,7 @@ func (f *failures) concerns(states []scaler.VMState) bool {
 		return state.Phase == scaler.PhaseFailed || state.Phase == scaler.PhasePendingApproval || state.Phase == scaler.PhaseRemoving && state.Err != nil ||
 			waitsForBackend(&state) != nil
 	}
-	return len(f.reported)+len(f.claimless)+len(f.removals) > 0 || slices.ContainsFunc(states, waits)
+	return len(f.reported)+len(f.claimless) > 0 || slices.ContainsFunc(states, waits)
 }
 
 func (f *failures) run(ctx context.Context, v *view) error {
@@ -81,20 +79,14 @@ func (f *failures) run(ctx context.Context, v *view) error {
 	f.reported = reported
 
 	// Report why VMs that are being removed still exist. The writer retries their removal.
-	removals := map[fleet.Key]string{}
 	for _, state := range v.states {
 		if state.Phase != scaler.PhaseRemoving || state.Err == nil {
 			continue
 		}
 		vm := state.VM
-		why := brief(state.Err)
-		removals[vm.Key] = why
-		if f.removals[vm.Key] != why {
-			f.config.publish(v, vm.Pool, v.byKey[vm.Key], ReasonRemovalWaits,
-				fmt.Sprintf("removal of VM %s on %s is blocked: %s", vm.Name, vm.Host, why))
-		}
+		f.config.publish(v, vm.Pool, v.byKey[vm.Key], ReasonRemovalWaits,
+			fmt.Sprintf("removal of VM %s on %s is blocked: %s", vm.Name, vm.Host, brief(state.Err)))
 	}
-	f.removals = removals
 
 	f.reportOutages(v)
 
@@ -113,16 +105,10 @@ func (f *failures) reportOutages(v *view) {
 		state := &v.states[i]
 		down := waitsForBackend(state)
 		if claim := v.byKey[state.VM.Key]; down != nil && claim != nil {
-			event := warning(claim, claim.Name, v1alpha1.ReasonStateBackendUnreachable, brief(down))
-			event.DedupeValues = []string{string(claim.UID), event.Reason, down.Since.String()}
-			event.DedupeTimeout = repeatWaits
-			f.config.Recorder.Publish(event)
+			f.config.Recorder.Publish(warning(claim, v1alpha1.ReasonStateBackendUnreachable, brief(down), down.Since.String()))
 		}
 	}
 }
-
-// repeatWaits is the interval between equal events about a NodeClaim that waits.
-const repeatWaits = 10 * time.Minute
 
 // waitsForBackend returns why a VM that is not created yet waits for the state backend, or
 // nil if it does not.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -143,22 +144,23 @@ func TestPausedOnlyTells(t *testing.T) {
 	w.wantEvents("NodeClaim/workers-2000 VMFailed: ")
 }
 
-// Each reason why a VM that is being removed still exists is reported once.
+// A VM whose removal is blocked is reported once, although the reason contains a changing time.
 func TestRemovalThatWaits(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, dropEqual)
 	vm := newVM(2000)
 	w.pool("workers", "class")
 	w.claim(vm)
 	w.wants(vm, scaler.PhaseRemoving, nil)
 	w.look("failures")
 	w.wantEvents()
-	for _, err := range []error{errors.New("denied"), &scaler.PendingApprovalError{Host: pve1()}} {
-		w.writer.states[0].Err = err
+	w.writer.states[0].Err = errors.New("locked for 1s")
+	w.look("failures")
+	w.wantEvents("NodeClaim/workers-2000 VMRemovalWaits: removal of VM workers-2000 on lab/pve-1 is blocked: locked for 1s", "NodePool/workers VMRemovalWaits: ")
+	for i := range 5 {
+		w.writer.states[0].Err = fmt.Errorf("locked for %ds", i+2)
 		w.look("failures")
-		w.wantEvents("NodeClaim/workers-2000 VMRemovalWaits: ", "NodePool/workers VMRemovalWaits: ")
-		w.look("failures")
-		w.wantEvents()
 	}
+	w.wantEvents()
 	w.wantFate(vm.Name, "there")
 	w.wantRemoved()
 }
@@ -259,4 +261,30 @@ func TestOutageIsNoFailure(t *testing.T) {
 			t.Errorf("closed %v", closed)
 		}
 	}
+}
+
+// TestManyFailuresAreOneEventOfTheirPool checks that each NodeClaim gets its event, and their
+// NodePool one for all, although the messages contain names and times.
+func TestManyFailuresAreOneEventOfTheirPool(t *testing.T) {
+	w := newWorld(t, dropEqual)
+	w.pool("workers", "class")
+	var joining, failing []string
+	for i := range fleet.VMID(4) {
+		vm := newVM(2000 + i)
+		w.claim(vm)
+		w.wants(vm, scaler.PhaseMade, nil)
+		joining = append(joining, fmt.Sprintf("NodeClaim/%s NodeNeverJoined: ", vm.Name))
+		failing = append(failing, fmt.Sprintf("NodeClaim/%s VMFailed: ", vm.Name))
+	}
+	w.look("joins")
+	w.after(16 * time.Minute)
+	w.look("joins")
+	w.wantEvents(slices.Insert(joining, 1, "NodePool/workers NodeNeverJoined: ")...)
+
+	for i := range w.writer.states {
+		w.after(time.Minute)
+		w.writer.states[i].Phase, w.writer.states[i].Err = scaler.PhaseFailed, errors.New("broken")
+		w.look("failures")
+	}
+	w.wantEvents(slices.Insert(failing, 1, "NodePool/workers VMFailed: ")...)
 }

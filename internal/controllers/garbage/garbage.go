@@ -13,7 +13,6 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/awslabs/operatorpkg/singleton"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -77,7 +76,7 @@ type Config struct {
 	Paused func(ctx context.Context) (bool, error)
 	// Self is the object of events that concern no other object of the cluster, such as
 	// numaform's Deployment; nil discards these events.
-	Self runtime.Object
+	Self client.Object
 	// Clock defaults to the real clock.
 	Clock clock.PassiveClock
 }

@@ -110,6 +110,26 @@ func (r *recorder) Publish(published ...events.Event) {
 	}
 }
 
+// Event records an event that Karpenter's recorder does not drop as equal to an earlier one.
+func (r *recorder) Event(object runtime.Object, kind, reason, message string) {
+	r.Publish(events.Event{InvolvedObject: object, Type: kind, Reason: reason, Message: message})
+}
+
+func (*recorder) Eventf(runtime.Object, string, string, string, ...any) { panic("unused") }
+
+func (*recorder) AnnotatedEventf(runtime.Object, map[string]string, string, string, string, ...any) {
+	panic("unused")
+}
+
+// dropEqual makes Karpenter's recorder drop equal events, by the real clock.
+func dropEqual(c *garbage.Config) {
+	kept, ok := c.Recorder.(*recorder)
+	if !ok {
+		panic("not the test's recorder")
+	}
+	c.Recorder = events.NewRecorder(kept)
+}
+
 // take returns the events since the last call.
 func (r *recorder) take() []string {
 	r.mu.Lock()

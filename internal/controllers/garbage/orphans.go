@@ -87,8 +87,8 @@ func (o *orphans) report(ctx context.Context, v *view, g orphan) {
 	if object == nil {
 		return
 	}
-	o.config.Recorder.Publish(warning(object, g.Key, ReasonOrphan, fmt.Sprintf(
+	o.config.Recorder.Publish(warning(object, ReasonOrphan, fmt.Sprintf(
 		"VM %d (%s) on %s has the marker of this numaform installation, but is not in any file of the fleet: restore its file from version control, "+
 			"or destroy the VM manually; a later change on its host deletes the VM if the state contains it, or restores its file if only the history contains it", g.VMID, g.Name, g.host,
-	)))
+	), g.Key))
 }

@@ -6,16 +6,15 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/controllers/event"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/topology"
 )
@@ -164,25 +163,18 @@ const (
 	ReasonOrphan = "OrphanedVM"
 )
 
-// maxMessage is the API server's limit for a message in bytes, with a margin.
-const maxMessage = 900
-
 // publish publishes an event about a VM on its claim and on its pool.
 func (c *Config) publish(v *view, pool string, claim *karpv1.NodeClaim, reason, message string) {
 	if claim != nil {
-		c.Recorder.Publish(warning(claim, claim.Name, reason, message))
+		c.Recorder.Publish(warning(claim, reason, message))
 	}
 	if np := v.pools[pool]; np != nil {
-		c.Recorder.Publish(warning(np, np.Name, reason, message))
+		c.Recorder.Publish(warning(np, reason, message))
 	}
 }
 
-func warning(object runtime.Object, name, reason, message string) events.Event {
-	message = cut(message, maxMessage)
-	return events.Event{
-		InvolvedObject: object, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
-		DedupeValues: []string{name, message},
-	}
+func warning(object client.Object, reason, message string, cause ...string) events.Event {
+	return event.New(object, corev1.EventTypeWarning, reason, message, cause...)
 }
 
 // brief returns an error as one short line.
@@ -190,17 +182,5 @@ func brief(err error) string {
 	if err == nil {
 		return "for an unknown reason"
 	}
-	return cut(strings.Join(strings.Fields(err.Error()), " "), 600)
-}
-
-// cut truncates a text that is longer than most bytes, and appends an ellipsis to it.
-func cut(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	end := most
-	for end > 0 && !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "…"
+	return event.Cut(strings.Join(strings.Fields(err.Error()), " "), 600)
 }

@@ -17,11 +17,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/controllers/event"
 	"github.com/numaform/numaform/internal/scheduling"
 )
-
-// maxMessage is the API server's limit for the message of an event, with a margin.
-const maxMessage = 900
 
 // checkInterval is the interval at which the condition of a NodePool is updated.
 const checkInterval = 10 * time.Second
@@ -42,10 +40,7 @@ func (c *Controller) updateCondition(ctx context.Context, pool *karpv1.NodePool,
 			messages = append(messages, wait.Message)
 		}
 		slices.Sort(messages)
-		message := strings.Join(slices.Compact(messages), "; ")
-		if len(message) > maxMessage {
-			message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
-		}
+		message := event.Cut(strings.Join(slices.Compact(messages), "; "), event.MaxMessage)
 		set.SetFalse(v1alpha1.ConditionScaleUpReady, waits[0].Reason, message)
 		kind := corev1.EventTypeWarning
 		if waits[0].Reason == v1alpha1.ReasonPendingApproval {

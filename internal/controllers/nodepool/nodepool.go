@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
@@ -21,6 +20,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/controllers/event"
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
@@ -33,10 +33,6 @@ const (
 	// ReasonMinNodes means that the minimum number of nodes is invalid.
 	ReasonMinNodes = "MinNodesInvalid"
 )
-
-// again is the interval between repeated events, because the API server deletes events
-// after an hour.
-const again = 30 * time.Minute
 
 // Config configures a Controller.
 type Config struct {
@@ -88,10 +84,7 @@ func (c *Controller) Reconcile(ctx context.Context, pool *karpv1.NodePool) (reco
 	}
 	// Events with the same cause are the same, even if their messages differ.
 	publish := func(kind, reason, message, cause string) {
-		c.config.Recorder.Publish(events.Event{
-			InvolvedObject: pool, Type: kind, Reason: reason, Message: message,
-			DedupeValues: []string{string(pool.UID), reason, cause}, DedupeTimeout: again,
-		})
+		c.config.Recorder.Publish(event.New(pool, kind, reason, message, cause))
 	}
 	warn := func(reason, message string) { publish(corev1.EventTypeWarning, reason, message, message) }
 	if pool.Spec.Replicas != nil {

@@ -15,9 +15,9 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
-	"sigs.k8s.io/karpenter/pkg/events"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/controllers/event"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -148,9 +148,6 @@ func limited(d *scheduling.Decision) map[string]scheduling.Wait {
 	return waits
 }
 
-// repeatWaits is the interval between equal events about a pod that waits.
-const repeatWaits = 10 * time.Minute
-
 // publishApprovals reports to pods for which plan they wait.
 func (c *Controller) publishApprovals(ctx context.Context) error {
 	for _, wait := range c.config.Approvals.Waits() {
@@ -202,10 +199,7 @@ func (c *Controller) publishWait(pod *corev1.Pod, wait *scheduling.Wait) {
 	case v1alpha1.ReasonStateBackendUnreachable:
 		message = fmt.Sprintf("waits: numaform's state backend has been unreachable since %s: see the condition ScaleUpReady of the NodePool; numaform retries", since)
 	}
-	c.config.Recorder.Publish(events.Event{
-		InvolvedObject: pod, Type: kind, Reason: wait.Reason, Message: message,
-		DedupeValues: []string{string(pod.UID), wait.Reason, wait.ScalePlan, since}, DedupeTimeout: repeatWaits,
-	})
+	c.config.Recorder.Publish(event.New(pod, kind, wait.Reason, message, wait.ScalePlan, since))
 }
 
 // findNode returns the node with a name, or the NodeClaim that will become it.

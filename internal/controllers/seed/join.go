@@ -3,6 +3,7 @@ package seed
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/controllers/event"
 	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/proxmox"
 )
@@ -267,7 +269,7 @@ func (j *Joiner) run(ctx context.Context, g *guest, class *v1alpha1.ProxmoxNodeC
 		return reconcile.Result{}, failed
 	}
 	if failed != nil {
-		j.publish(g.claim, corev1.EventTypeWarning, ReasonJoinFailed, fmt.Sprintf("try %d of %d: %s", at.try, joinTries, result))
+		j.publish(g.claim, corev1.EventTypeWarning, ReasonJoinFailed, fmt.Sprintf("try %d of %d: %s", at.try, joinTries, result), strconv.Itoa(at.try))
 	} else {
 		j.publish(g.claim, corev1.EventTypeNormal, ReasonJoinDone, "the join command succeeded; waiting for the Node")
 	}
@@ -286,8 +288,6 @@ func (j *Joiner) run(ctx context.Context, g *guest, class *v1alpha1.ProxmoxNodeC
 	return reconcile.Result{RequeueAfter: joinAgain}, nil
 }
 
-func (j *Joiner) publish(claim *karpv1.NodeClaim, kind, reason, message string) {
-	j.events.Publish(events.Event{
-		InvolvedObject: claim, Type: kind, Reason: reason, Message: message, DedupeValues: []string{claim.Name, message},
-	})
+func (j *Joiner) publish(claim *karpv1.NodeClaim, kind, reason, message string, cause ...string) {
+	j.events.Publish(event.New(claim, kind, reason, message, cause...))
 }
