@@ -200,12 +200,13 @@ func (r *run) readBounds(ctx context.Context) error {
 		}
 	}
 
+	// A refused run removes r.vms, so add the leftovers only after all VMIDs are checked.
 	for vmid := r.cfg.Lower; vmid <= r.cfg.Upper; vmid++ {
 		got, err := r.send(ctx, &Step{Request: "GET /cluster/nextid", Params: map[string]string{"vmid": strconv.Itoa(vmid)}}, r.keeper())
 		if err != nil {
 			return err
 		}
-		host, left := leftovers[vmid]
+		_, left := leftovers[vmid]
 		switch {
 		case got.status == http.StatusOK:
 		case got.status != http.StatusBadRequest:
@@ -214,9 +215,10 @@ func (r *run) readBounds(ctx context.Context) error {
 			return &BoundsError{fmt.Sprintf("VMID %d is used by a guest that no run created; nothing was changed: set another range with --vmids", vmid)}
 		case !r.cfg.RemoveLeftovers:
 			return &BoundsError{fmt.Sprintf("VMID %d is used by a VM of another run: wait until that run ends, or, if it was killed, add --remove-leftovers to destroy its VMs", vmid)}
-		default:
-			r.vms[vmid] = host
 		}
+	}
+	if r.cfg.RemoveLeftovers {
+		maps.Copy(r.vms, leftovers)
 	}
 	return r.removeVMs(ctx, nil)
 }

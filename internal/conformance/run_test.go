@@ -157,7 +157,22 @@ func TestLeftovers(t *testing.T) {
 	if _, err := conformance.Run(t.Context(), cfg, cases(t)); !errors.As(err, &bounds) || !strings.Contains(err.Error(), "--remove-leftovers") {
 		t.Errorf("got %v", err)
 	}
+	// A guest of another owner in the range: the run changes nothing.
 	cfg.RemoveLeftovers = true
+	other := cfg
+	other.Upper = 9010
+	response, err = postAsRoot(t, server, up, "/nodes/pve-2/qemu", map[string][]string{"vmid": {"9010"}, "name": {"database"}})
+	if err != nil || response != 200 {
+		t.Fatal(response, err)
+	}
+	waitFor(t, func() bool { guest, ok := server.Guest(9010); return ok && guest.Config["name"] != "" })
+	if _, err := conformance.Run(t.Context(), other, cases(t)); !errors.As(err, &bounds) || !strings.Contains(err.Error(), "VMID 9010 is used by a guest") {
+		t.Errorf("got %v", err)
+	}
+	if _, left := server.Guest(9003); !left {
+		t.Error("the refused run removed VM 9003")
+	}
+	server.RemoveGuest(9010)
 	if report, err := conformance.Run(t.Context(), cfg, cases(t)); err != nil || report.Count(conformance.Equal) != 1 {
 		t.Errorf("got %v %v", report, err)
 	}
