@@ -34,7 +34,7 @@ const shutdownSlack = time.Minute
 // Seed creates a token for each VM with a seed, and uploads the seed with the token,
 // overwriting an existing one. A standby VM gets only a placeholder, and its seed when it is
 // woken. Seed uploads no seed unless each of the other VMs has a NodeClaim and a class whose
-// templates render. It returns a line for each upload.
+// templates render. It returns a line for each upload, also with an error.
 func (s *Seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	seeded := slices.DeleteFunc(slices.Clone(vms), func(vm fleet.VM) bool { return vm.Seed == "" })
 	standby := slices.DeleteFunc(slices.Clone(seeded), func(vm fleet.VM) bool { return !vm.Standby })
@@ -45,18 +45,18 @@ func (s *Seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	}
 	claims, err := s.claims(ctx, vms)
 	if err != nil {
-		return nil, err
+		return reserved, err
 	}
 	classes, err := s.classes(ctx, vms)
 	if err != nil {
-		return nil, err
+		return reserved, err
 	}
 	guests := make([]guest, len(vms))
 	for i := range vms {
 		guests[i] = guest{vm: &vms[i], claim: claims[vms[i].Key], class: classes[vms[i].NodeClass]}
 	}
 	if _, err := each(guests, uploads, func(g *guest) (string, error) { return "", s.issue(ctx, g) }); err != nil {
-		return nil, err
+		return reserved, err
 	}
 	uploaded, err := each(guests, uploads, func(g *guest) (string, error) { return s.upload(ctx, g) })
 	return append(reserved, uploaded...), err
@@ -111,12 +111,13 @@ func (s *Seeder) upload(ctx context.Context, g *guest) (string, error) {
 	if err := region.Proxmox.UploadSeed(sending, vm.Host.Host, vm.Seed, documents); err != nil {
 		return "", fmt.Errorf("vm %s on host %s: %w", vm.Name, vm.Host, err)
 	}
+	line := fmt.Sprintf("uploaded seed %s for VM %s to host %s", vm.Seed, vm.Name, vm.Host)
+
 	// A VM that is being cloned carries no marker yet: the engine attaches its seed.
 	err = region.Proxmox.AttachSeed(sending, s.owned(ctx, vm), vm.Seed)
 	if err != nil && !errors.As(err, new(*proxmox.NotOursError)) {
-		return "", fmt.Errorf("vm %s on host %s: %w", vm.Name, vm.Host, err)
+		return line, fmt.Errorf("vm %s on host %s: %w", vm.Name, vm.Host, err)
 	}
-	line := fmt.Sprintf("uploaded seed %s for VM %s to host %s", vm.Seed, vm.Name, vm.Host)
 	log.FromContext(ctx).Info("uploaded seed", logkey.NodeClaim, klog.KObj(g.claim), logkey.VM, vm.Name,
 		logkey.Host, vm.Host.String(), logkey.Volume, vm.Seed, logkey.Token, g.token.ID)
 	return line, s.annotate(ctx, g.claim, map[string]string{AnnotationSeed: Attached})

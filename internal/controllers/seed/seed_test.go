@@ -474,3 +474,29 @@ func TestClusterInfo(t *testing.T) {
 		t.Errorf("Check with a broken cluster-info: %v", err)
 	}
 }
+
+// TestUploadsBeforeAnErrorAreRecorded checks that Seed returns the completed uploads together
+// with the error of a later step.
+func TestUploadsBeforeAnErrorAreRecorded(t *testing.T) {
+	w := newWorld(t, func(c *seed.Config) {
+		c.Cluster.Join = seed.Join{APIServer: "https://api.example:6443", CA: []byte("-----BEGIN CERTIFICATE-----\n")}
+	})
+	standby, unclaimed, running := w.vm(2091, "pve-1"), w.vm(2092, "pve-1"), w.vm(2093, "pve-1")
+	standby.Standby = true
+	quick := w.config
+	quick.ClaimWait, quick.Clock = time.Millisecond, clock.RealClock{}
+	written, err := seed.New(quick).Seed(t.Context(), []fleet.VM{unclaimed, standby})
+	if want := []string{"uploaded placeholder seed " + standby.Seed + " for standby VM workers-2091 to host homelab/pve-1"}; err == nil || !slices.Equal(written, want) {
+		t.Errorf("got %v; wrote %q, want %q", err, written, want)
+	}
+
+	w.claim(running)
+	empty := running
+	empty.Seed = "none"
+	w.boot(empty, true)
+	defer w.proxmox.AddFault(pvesim.Fault{Method: "PUT", Path: "/qemu/2093/config", Status: 500, Reason: "locked"})()
+	written, err = w.seeder().Seed(t.Context(), []fleet.VM{running})
+	if want := []string{"uploaded seed " + running.Seed + " for VM workers-2093 to host homelab/pve-1"}; err == nil || !slices.Equal(written, want) {
+		t.Errorf("got %v; wrote %q, want %q", err, written, want)
+	}
+}
