@@ -1,4 +1,9 @@
 package seed
 
+import "time"
+
 // JoinShell returns the program that reads a join command.
-func JoinShell() []string { return []string{"/bin/sh", "-c", joinScript} }
+func JoinShell() []string { return joinShell(joinLimit) }
+
+// ShortJoinShell returns the program with another limit.
+func ShortJoinShell(limit time.Duration) []string { return joinShell(limit) }

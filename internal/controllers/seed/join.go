@@ -2,6 +2,7 @@ package seed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -53,8 +54,12 @@ const (
 const (
 	// joinTries is the maximum number of attempts.
 	joinTries = 3
-	// joinTimeout limits how long numaform waits for the command to end.
-	joinTimeout = 5 * time.Minute
+	// joinLimit is how long the command may run in the guest, and joinKill how long after
+	// that the guest kills a command that ignores SIGTERM. joinTimeout is how long numaform
+	// waits for the end: longer, so that another attempt never runs at the same time.
+	joinLimit   = 5 * time.Minute
+	joinKill    = 10 * time.Second
+	joinTimeout = joinLimit + time.Minute
 	// joinPoll is the interval between checks of a guest that does not respond yet, and
 	// joinAgain the delay before a failed command is run again.
 	joinPoll, joinAgain = 5 * time.Second, 15 * time.Second
@@ -222,9 +227,19 @@ func (j *Joiner) responds(ctx context.Context, claim *karpv1.NodeClaim, vm *flee
 	return silent == nil, nil
 }
 
-// joinScript reads the whole join command before it runs it: otherwise a command that reads
-// its stdin would consume the following lines.
-const joinScript = `script=$(cat) && eval "$script" </dev/null`
+// joinShell returns the program that runs the join command in its stdin, and stops it after
+// a time. It reads the whole command before it runs it: otherwise a command that reads its
+// stdin would consume the following lines. Proxmox cannot stop a command in a guest. A guest
+// without timeout(1) does not stop it either.
+func joinShell(limit time.Duration) []string {
+	return []string{"/bin/sh", "-c", fmt.Sprintf(
+		`run='script=$(cat) && eval "$script" </dev/null'; if command -v timeout >/dev/null; then exec timeout -k %d %d /bin/sh -c "$run"; fi; eval "$run"`,
+		int(joinKill.Seconds()), int(limit.Seconds()),
+	)}
+}
+
+// timeoutExit is the exit code of timeout(1) if it stopped the command.
+const timeoutExit = 124
 
 // run creates a token and runs the command with it. It first records that the command
 // runs, so that a command with an unknown result is not started again at once.
@@ -251,8 +266,11 @@ func (j *Joiner) run(ctx context.Context, g *guest, class *v1alpha1.ProxmoxNodeC
 	failed := region.Proxmox.Exec(ctx, s.owned(ctx, g.vm), proxmox.Command{
 		// The script contains the token: users of the guest can see arguments, but not
 		// stdin.
-		Args: []string{"/bin/sh", "-c", joinScript}, Input: script, Timeout: joinTimeout,
+		Args: joinShell(joinLimit), Input: script, Timeout: joinTimeout,
 	})
+	if exit := new(proxmox.ExecError); errors.As(failed, &exit) && exit.ExitCode == timeoutExit {
+		failed = fmt.Errorf("the guest stopped the command because it did not end within %s: %w", joinLimit, failed)
+	}
 
 	// If numaform is stopping, the command may still be running, so its state remains
 	// running.

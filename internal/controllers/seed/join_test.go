@@ -189,11 +189,24 @@ func TestJoinShell(t *testing.T) {
 	}
 }
 
+// TestJoinShellStopsItsCommand checks that no process of a command runs longer than the limit.
+func TestJoinShellStopsItsCommand(t *testing.T) {
+	shell := seed.ShortJoinShell(time.Second)
+	command := exec.CommandContext(t.Context(), shell[0], shell[1:]...)
+	command.Stdin = strings.NewReader("sleep 60 & sleep 60")
+	started := time.Now()
+	// Both sleeps write to the same pipe, so Output waits until both have ended.
+	_, err := command.Output()
+	if code := command.ProcessState.ExitCode(); code != 124 || time.Since(started) > 30*time.Second {
+		t.Errorf("ended after %s with %d: %v", time.Since(started), code, err)
+	}
+}
+
 // TestAFailingJoinCommandIsTriedAFewTimes checks the retries of a command that always fails.
 func TestAFailingJoinCommandIsTriedAFewTimes(t *testing.T) {
 	a := newAgents(t, "agent-failing", joinScript)
 	vm, claim := a.node(2702, "agent-failing")
-	a.ends = []int{1, 2, 3, 4, 5}
+	a.ends = []int{1, 124, 3, 4, 5}
 	for range 3 {
 		after := a.join(claim)
 		if again := a.join(claim); after > 0 && again > after {
@@ -210,7 +223,8 @@ func TestAFailingJoinCommandIsTriedAFewTimes(t *testing.T) {
 	if diff := cmp.Diff(told{seed.ReasonJoinFailed, seed.ReasonJoinFailed, seed.ReasonJoinFailed}, a.events); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	if len(a.recorded) != 3 || !strings.Contains(a.recorded[2], "ended with exit code 3") {
+	if len(a.recorded) != 3 || !strings.Contains(a.recorded[2], "ended with exit code 3") ||
+		!strings.Contains(a.recorded[1], "try 2 of 3: the guest stopped the command because it did not end within 5m0s: ") {
 		t.Errorf("recorded %q", a.recorded)
 	}
 	for _, token := range a.tokens(vm) {
