@@ -221,3 +221,25 @@ func TestLoadRefuses(t *testing.T) {
 		})
 	}
 }
+
+// TestFileAndVariablesAreReportedTogether checks that one error lists the mistakes in the file
+// and in the variables, and refuses no variable because its cluster could not be read.
+func TestFileAndVariablesAreReportedTogether(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"unknown key": minimal + "fleat: {}\n",
+		"no YAML":     minimal + "fleet: {\n",
+		"no clusters": "clusterID: prod\nclusters: x\n",
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "numaform.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := operator.Load(path, []string{"NUMAFORM_CONFG=x", "NUMAFORM_CLUSTERS_0_URL=https://pve-1:8006"}, "NUMAFORM_CONFIG")
+		if err == nil || !strings.Contains(err.Error(), "reading "+path+": line ") ||
+			!strings.Contains(err.Error(), "\nenvironment variable NUMAFORM_CONFG: matches no key") || strings.Contains(err.Error(), "CLUSTERS") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}

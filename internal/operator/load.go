@@ -25,7 +25,7 @@ import (
 // Load reads numaform.yaml at path and the NUMAFORM_… variables of environ (KEY=value, as
 // from os.Environ), which override the file, and sets defaults. If path is DefaultFile and
 // does not exist, the variables of the clusters replace it. The error contains every mistake
-// that the first failing step finds: in the file's YAML, in the variables, or in the values.
+// in the file's YAML and in the variables or, without any, every mistake in the values.
 // A variable with that prefix that corresponds to no key is an error, unless others lists
 // it, such as the variables of flags. Load reads no secrets: a dry run on a recorded snapshot
 // needs none.
@@ -42,6 +42,7 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 		Fleet:     Fleet{Dir: "fleet", Backend: Backend{Type: "local"}},
 	}
 	source := path
+	var mistakes []error
 	if fromEnvironment {
 		source = fmt.Sprintf("the NUMAFORM_ variables, because %s does not exist", path)
 		for range clusters {
@@ -51,9 +52,13 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 		if other := otherFile(text); other != "" {
 			return nil, fmt.Errorf("reading %s: it is %s, and numaform.yaml with --config", path, other)
 		}
-		return nil, fmt.Errorf("reading %s: %w", path, err)
+		mistakes = append(mistakes, fmt.Errorf("reading %s: %w", path, err))
+		for len(config.Clusters) < clusters { // the file may have clusters that could not be read
+			config.Clusters = append(config.Clusters, newCluster())
+		}
 	}
-	if err := applyEnvironment(&config, environ, others); err != nil {
+	mistakes = append(mistakes, applyEnvironment(&config, environ, others))
+	if err := errors.Join(mistakes...); err != nil {
 		return nil, err
 	}
 	config.resolvePaths(filepath.Dir(path))
