@@ -2,6 +2,8 @@ package generator_test
 
 import (
 	"errors"
+	"fmt"
+	"sort"
 	"strings"
 	"testing"
 
@@ -96,5 +98,57 @@ func TestLargeVMsAreWithinBounds(t *testing.T) {
 	t.Logf("%d bytes", len(files[nodeFile]))
 	if _, err := generator.Parse(files); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRenderHasTheBoundsOfParse checks that Render accepts lists up to the bounds of Parse, and
+// refuses longer ones with the VM or the file.
+func TestRenderHasTheBoundsOfParse(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		// Render accepts at least few entries, and refuses many.
+		few, many int
+		grow      func(f *fleet.Fleet, count int)
+		want      string
+	}{
+		"labels": {3000, 5000, func(f *fleet.Fleet, count int) {
+			f.VMs[0].Labels = map[string]string{}
+			for i := range count {
+				f.VMs[0].Labels[fmt.Sprintf("l%d", i)] = "v"
+			}
+		}, "vm workers-2001: file \"" + nodeFile + "\": has "},
+		"long labels": {700, 1200, func(f *fleet.Fleet, count int) {
+			f.VMs[0].Labels = map[string]string{}
+			for i := range count {
+				f.VMs[0].Labels[fmt.Sprintf("%s/%d", strings.Repeat("l", 200), i)] = strings.Repeat("v", 63)
+			}
+		}, "vm workers-2001: file \"" + nodeFile + "\": has "},
+		"backend settings": {200, 300, func(f *fleet.Fleet, count int) {
+			f.Backend.Config = map[string]string{}
+			for i := range count {
+				f.Backend.Config[fmt.Sprintf("s%d", i)] = strings.Repeat("v", 1000)
+			}
+		}, "region-1/pve-1/main.tf: has "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			grown := func(count int) fleet.Fleet {
+				f := fleetOf(vmAt(somewhere, 2001))
+				tt.grow(&f, count)
+				return canonical(f)
+			}
+			// The largest number that Render accepts.
+			count := tt.few + sort.Search(tt.many-tt.few, func(n int) bool {
+				_, err := generator.Render(grown(tt.few + n + 1))
+				return err != nil
+			})
+			_, err := generator.Render(grown(count + 1))
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), ": set fewer ") {
+				t.Errorf("%d: got %v, want %s", count+1, err, tt.want)
+			}
+			t.Logf("%d are accepted", count)
+			checkSurvives(t, grown(count))
+			checkSurvives(t, grown(count+1))
+		})
 	}
 }

@@ -2,6 +2,7 @@ package generator_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -103,5 +104,42 @@ func FuzzParse(f *testing.F) {
 		if diff := cmp.Diff(string(content), string(again[name])); diff != "" {
 			t.Fatalf("accepted a file that Render would not write (-read +written):\n%s", diff)
 		}
+	})
+}
+
+// FuzzRenderCounts renders a VM with many entries in its lists: it is rejected, or it survives
+// the round trip unchanged.
+func FuzzRenderCounts(f *testing.F) {
+	f.Add(uint16(0), uint16(0), uint16(0), uint16(0), uint16(0), uint8(1))
+	f.Add(uint16(3950), uint16(0), uint16(0), uint16(0), uint16(0), uint8(1))
+	f.Add(uint16(900), uint16(900), uint16(0), uint16(900), uint16(30), uint8(63))
+	f.Add(uint16(0), uint16(5000), uint16(0), uint16(0), uint16(0), uint8(9))
+	f.Add(uint16(0), uint16(0), uint16(5000), uint16(0), uint16(0), uint8(9))
+	f.Add(uint16(0), uint16(0), uint16(0), uint16(5000), uint16(0), uint8(9))
+	f.Fuzz(func(t *testing.T, labels, tags, groups, options, disks uint16, size uint8) {
+		vm := vmAt(somewhere, 2001)
+		long := strings.Repeat("x", int(size)%64)
+		if labels > 0 {
+			vm.Labels = map[string]string{}
+		}
+		if options > 0 {
+			vm.Source.Options = map[string]string{}
+		}
+		for i := range int(labels) {
+			vm.Labels[fmt.Sprintf("l%d", i)] = long
+		}
+		for i := range int(tags) {
+			vm.Tags = append(vm.Tags, fmt.Sprintf("t%s%d", long, i))
+		}
+		for i := range int(groups) {
+			vm.SecurityGroups = append(vm.SecurityGroups, fmt.Sprintf("g%d", i))
+		}
+		for i := range int(options) {
+			vm.Source.Options[fmt.Sprintf("o%d", i)] = long
+		}
+		for i := range int(disks) {
+			vm.DataDisks = append(vm.DataDisks, fleet.DataDisk{Interface: fmt.Sprintf("scsi%d", i+1), SizeGiB: 1, Storage: "local"})
+		}
+		checkSurvives(t, fleetOf(vm))
 	})
 }

@@ -120,9 +120,13 @@ func (r Release) Render(f fleet.Fleet) (Files, error) {
 		return nil, fmt.Errorf("rendering %s: %w", fleetFile, err)
 	}
 	files[fleetFile] = text.Bytes()
-
 	for _, host := range f.Hosts {
 		files[path.Join(RootDir(host), mainFile)] = renderMain(&f, host, r.Provider)
+	}
+	for _, name := range sortedPaths(files) {
+		if _, problem := excess(files[name]); problem != "" && kindOf(name).isText() {
+			return nil, fmt.Errorf("rendering fleet: %w", &FieldError{Field: name, Problem: problem + ": set fewer settings in fleet.backend.config"})
+		}
 	}
 	for i := range f.VMs {
 		vm := &f.VMs[i]
@@ -134,6 +138,11 @@ func (r Release) Render(f fleet.Fleet) (Files, error) {
 		}
 		if files[name], err = renderNode(f.ClusterID, vm); err != nil {
 			return nil, fmt.Errorf("rendering vm %s: %w", vm.Name, err)
+		}
+		if _, problem := excess(files[name]); problem != "" {
+			return nil, fmt.Errorf("rendering fleet: %w", &FieldError{
+				VM: vm.Name, Field: "file", Value: name, Problem: problem + ": set fewer labels, tags, security groups or data disks in its NodePool and ProxmoxNodeClass",
+			})
 		}
 	}
 	return files, nil

@@ -69,11 +69,24 @@ const (
 	hintMerge   = "restore one version of the file from version control; during a merge, run git checkout --ours or --theirs"
 )
 
-// The limits of a text file. The file of a very large VM is several times smaller.
+// The limits of a text file, for Parse and Render. The file of a very large VM is several
+// times smaller.
 const (
 	maxFileBytes = 256 << 10
 	maxFileLines = 4000
 )
+
+// excess returns how a text file exceeds the limits, with the first line beyond them or 0,
+// and "" if it does not.
+func excess(content []byte) (line int, problem string) {
+	if len(content) > maxFileBytes {
+		return 0, fmt.Sprintf("has %d bytes, more than the limit of %d", len(content), maxFileBytes)
+	}
+	if lines := bytes.Count(content, []byte("\n")); lines > maxFileLines {
+		return maxFileLines + 1, fmt.Sprintf("has %d lines, more than the limit of %d", lines, maxFileLines)
+	}
+	return 0, ""
+}
 
 // conflict matches a merge conflict marker. Render never writes such a line.
 var conflict = regexp.MustCompile(`(?m)^(<{7}|>{7})( |\r?$)`)
@@ -152,11 +165,8 @@ func (p *parser) checkText(name string) error {
 		return nil
 	}
 	content := p.files[name]
-	if len(content) > maxFileBytes {
-		return &ParseError{File: name, Problem: fmt.Sprintf("has %d bytes, more than the limit of %d", len(content), maxFileBytes), Hint: hintRestore}
-	}
-	if lines := bytes.Count(content, []byte("\n")); lines > maxFileLines {
-		return &ParseError{File: name, Line: maxFileLines + 1, Problem: fmt.Sprintf("has %d lines, more than the limit of %d", lines, maxFileLines), Hint: hintRestore}
+	if line, problem := excess(content); problem != "" {
+		return &ParseError{File: name, Line: line, Problem: problem, Hint: hintRestore}
 	}
 	if at := conflict.FindIndex(content); at != nil {
 		return &ParseError{File: name, Line: lineAt(content, at[0]), Problem: "contains merge conflict markers", Hint: hintMerge}
