@@ -14,3 +14,8 @@ func Shape(nc *v1alpha1.ProxmoxNodeClass, needed corev1.ResourceList) (InstanceT
 
 // Allocatable returns what pods can use of a type's node.
 func Allocatable(t InstanceType) corev1.ResourceList { return t.allocatable(defaultDiskGiB) }
+
+// ReadKinds returns the kinds that a manifest may contain, and ClusterKinds the ones of them
+// that have no namespace.
+func ReadKinds() []string    { return readKinds() }
+func ClusterKinds() []string { return clusterKinds() }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -183,5 +185,56 @@ func TestOverlaidClaims(t *testing.T) {
 				t.Errorf("%s on %s has %v", it.Name, zone, o.CapacityOverride)
 			}
 		}
+	}
+}
+
+// TestKindsWithoutNamespace compares the kinds without a namespace with the CRDs: an object of
+// such a kind has no namespace, whatever its manifest says.
+func TestKindsWithoutNamespace(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../charts/numaform/crds/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	compared := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var crd struct {
+			Spec struct {
+				Scope string
+				Names struct{ Kind string }
+			}
+		}
+		if err := yaml.Unmarshal(text, &crd); err != nil {
+			t.Fatal(err)
+		}
+		kind := crd.Spec.Names.Kind
+		if !slices.Contains(scheduling.ReadKinds(), kind) {
+			continue
+		}
+		compared++
+		if got := slices.Contains(scheduling.ClusterKinds(), kind); got != (crd.Spec.Scope == "Cluster") {
+			t.Errorf("%s is of scope %s; without a namespace here: %t", kind, crd.Spec.Scope, got)
+		}
+	}
+	if compared < 5 {
+		t.Errorf("compared %d kinds", compared)
+	}
+
+	dear := overlay("dear", "", `  price: "9"`)
+	file := filepath.Join(t.TempDir(), "overlays.yaml")
+	if err := os.WriteFile(file, []byte(strings.Replace(dear, "{name: dear}", "{name: dear, namespace: team}", 1)+dear), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := scheduling.Load([]string{file})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := scheduling.Request{ClusterID: "test", Snapshot: lab(), Overlays: true}
+	if _, err := scheduling.FromObjects(objects).Decide(t.Context(), request); err == nil || !strings.Contains(err.Error(), "duplicate NodeOverlay dear: ") {
+		t.Errorf("got %v, want a duplicate NodeOverlay dear", err)
 	}
 }
