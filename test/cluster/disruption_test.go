@@ -663,9 +663,13 @@ func spreadIfPossible(app string) func(*corev1.PodSpec) {
 }
 
 // TestPause pauses numaform while a VM is being cloned. It checks that the clone is
-// finished, and that nothing else is started.
+// finished, and that nothing else is started. The state backend is down when numaform resumes:
+// the pods, their NodePool and no VM show the outage, and the VM is created after it.
 func TestPause(t *testing.T) {
-	w := newWorld(t, worldConfig{hosts: largeHosts(t), delays: pvesim.Delays{Clone: 8 * time.Second}})
+	w := newWorld(t, worldConfig{
+		hosts: largeHosts(t), delays: pvesim.Delays{Clone: 8 * time.Second}, states: testenv.HTTPState(t),
+		args: []string{"--leader-elect=false"}, // otherwise the controller waits for its own lease when it resumes
+	})
 	w.start()
 	w.pool(poolConfig{name: "workers", budgets: "100%"})
 	w.pods("early", 1, "700m", "256Mi")
@@ -702,9 +706,16 @@ func TestPause(t *testing.T) {
 		return ""
 	})
 	w.nothingHeld()
+	w.states.Refuse("GET", "POST", "LOCK", "UNLOCK")
 	w.numaform("resume")
+	w.outageIsReported("late", "workers")
+	if made := w.everMade(); made != 1 {
+		t.Errorf("%d VMs were created before and during the outage, want 1", made)
+	}
+	w.states.Refuse()
 	w.running("early", 1, 2*time.Minute)
 	w.running("late", 1, 2*time.Minute)
+	w.scalesUp("workers")
 	if made := w.everMade(); made != 2 {
 		t.Errorf("%d VMs were created, want 2", made)
 	}

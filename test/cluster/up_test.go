@@ -308,5 +308,10 @@ func (w *world) leftInBackend(ctx context.Context) (left []string, err error) {
 			left = append(left, "lock "+leases.Items[i].Name)
 		}
 	}
+	if w.states != nil {
+		for name := range w.states.Locks() {
+			left = append(left, "lock "+name)
+		}
+	}
 	return left, nil
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/pvesim"
+	"github.com/numaform/numaform/internal/statesim"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
 )
@@ -45,6 +46,8 @@ type world struct {
 	// reader reads Proxmox with the fleet's token.
 	reader *proxmox.Client
 	guests *guestsim.Guests
+	// states is the backend of the Terraform states; nil means Kubernetes.
+	states *statesim.Server
 	// api is an administrator's client without a cache.
 	api        client.Client
 	dir        string
@@ -65,6 +68,7 @@ type worldConfig struct {
 	hosts  []topology.Host
 	delays pvesim.Delays
 	guests func(*guestsim.Config)
+	states *statesim.Server
 	// values override the chart's.
 	values map[string]any
 	args   []string
@@ -78,7 +82,7 @@ func newWorld(t *testing.T, config worldConfig) *world {
 	t.Helper()
 	// Tests spend most of their time waiting, so they run in parallel.
 	t.Parallel()
-	w := &world{t: t, dir: t.TempDir(), args: config.args, program: cmp.Or(config.program, binary)}
+	w := &world{t: t, dir: t.TempDir(), states: config.states, args: config.args, program: cmp.Or(config.program, binary)}
 	w.plane = testenv.FullControlPlane(t)
 	var err error
 	if w.api, err = client.New(w.plane.Config, client.Options{Scheme: newScheme(t)}); err != nil {
@@ -162,6 +166,10 @@ func (w *world) install(chart testenv.Chart) {
 // configure writes numaform.yaml.
 func (w *world) configure() {
 	w.t.Helper()
+	backend := fmt.Sprintf("{type: kubernetes, config: {namespace: %s}}", namespace)
+	if w.states != nil {
+		backend = fmt.Sprintf("{type: http, config: {address: '%s/states', retry_max: '0'}}", w.states.URL)
+	}
 	text := fmt.Sprintf(`clusterID: %s
 clusters:
 - region: %s
@@ -174,10 +182,10 @@ engine: {binary: %s, plugin_dir: %s}
 fleet:
   dir: fleet
   configmap: {namespace: %s, name: fleet}
-  backend: {type: kubernetes, config: {namespace: %s}}
+  backend: %s
 join: {api_server: %s, ca_file: kube-ca.pem}
 `, clusterID, testenv.Region, w.proxmox.URL(), testenv.CertFile(w.t, w.proxmox), pvesim.DefaultToken,
-		w.engine(), testenv.PluginDir(w.t), namespace, namespace, w.plane.Config.Host)
+		w.engine(), testenv.PluginDir(w.t), namespace, backend, w.plane.Config.Host)
 	w.write("numaform.yaml", text)
 	w.write("token", pvesim.DefaultTokenSecret)
 	w.write("kube-ca.pem", string(w.plane.Config.CAData))
