@@ -25,7 +25,8 @@ import (
 )
 
 // TestCycle creates a VM, rebuilds the working directory, plans without changes, and
-// removes the VM. It checks that no file contains a credential.
+// removes the VM. It checks that no file contains a credential, and that no lock remains in
+// the backend.
 func TestCycle(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -34,10 +35,15 @@ func TestCycle(t *testing.T) {
 		p := plan(t, w, state.PlanOptions{})
 		r.clean(t)
 		apply(t, w, p)
+		r.unlocked(t)
+		if guest, exists := r.sim.Guest(2001); !exists || !guest.Running {
+			t.Errorf("the vm exists: %t, running: %t", exists, guest.Running)
+		}
 		settled(t, w)
 		r.clean(t)
 		rebuild(t, w)
 		settled(t, w)
+		r.unlocked(t)
 		if diff := cmp.Diff([]string{generator.Address(&r.fleet.VMs[0])}, addresses(t, w)); diff != "" {
 			t.Errorf("state: %s", diff)
 		}
@@ -46,13 +52,25 @@ func TestCycle(t *testing.T) {
 		if _, exists := r.sim.Guest(2001); exists || len(addresses(t, w)) > 0 {
 			t.Errorf("the vm exists: %v; state: %v", exists, addresses(t, w))
 		}
+		r.unlocked(t)
 	})
+}
+
+// unlocked checks that nobody holds a lock in the backend.
+func (r *root) unlocked(t *testing.T) {
+	t.Helper()
+	if held := r.locks(t); held != 0 {
+		t.Errorf("%d locks are held", held)
+	}
 }
 
 // clean checks that the fleet's directory contains no credentials, even in private files
 // and saved plans.
 func (r *root) clean(t *testing.T) {
 	t.Helper()
+	if len(search(t, r.dir, r.fleet.ClusterID)) == 0 {
+		t.Errorf("no file below %s contains the cluster's ID: the search does not work", r.dir)
+	}
 	for _, secret := range append(r.secrets, pvesim.DefaultTokenSecret) {
 		if found := search(t, r.dir, secret); len(found) > 0 {
 			t.Errorf("files with the credential: %v", found)
@@ -103,9 +121,13 @@ func TestLockedOut(t *testing.T) {
 		if want := r.tells(engine) || kind == "local"; named != want {
 			t.Errorf("error names the lock's holder: %t, want %t", named, want)
 		}
+		if held := r.locks(t); kind != "local" && held != 1 { // files have no locks to count
+			t.Errorf("%d locks are held during the apply, want 1", held)
+		}
 		release()
 		must(t, <-done)
 		settled(t, w)
+		r.unlocked(t)
 	})
 }
 
