@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/proxmox"
@@ -178,31 +180,41 @@ func (f *fixture) growByOne(t *testing.T) growth {
 }
 
 // wantActions plans all hosts, and checks that the plans contain every VM and change none,
-// except that they may create the VM with the address created.
+// except that they create the VM with the address created, or none if that is empty.
 func (f *fixture) wantActions(t *testing.T, change *scaler.Change, created string) {
 	t.Helper()
 	plans, err := f.scaler.Plan(t.Context(), change)
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := 0
+	want, got := map[string]string{}, map[string]string{}
+	for i := range change.After.VMs {
+		for _, address := range generator.Addresses(&change.After.VMs[i]) {
+			want[address] = "[no-op]"
+		}
+	}
+	if created != "" {
+		want[created] = "[create]"
+	}
 	for i := range plans {
 		plan := &plans[i]
 		if plan.Err != nil || plan.Verdict.Decision != guard.Allow {
 			t.Fatalf("planning %s: %v\n%s", plan.Host, plan.Err, plan.Verdict)
 		}
 		for _, rc := range plan.Plan.JSON.ResourceChanges {
-			seen++
-			expected := rc.Change.Actions.NoOp() || rc.Change.Actions.Create() && rc.Address == created
-			if !expected {
-				t.Errorf("%s: %v", rc.Address, rc.Change.Actions)
+			if _, twice := got[rc.Address]; twice {
+				t.Errorf("several plans contain %s", rc.Address)
 			}
+			got[rc.Address] = fmt.Sprint(rc.Change.Actions)
 		}
 		for _, drift := range plan.Plan.JSON.ResourceDrift {
 			t.Errorf("%s differs from the state: %v", drift.Address, drift.Change.Actions)
 		}
 	}
-	if want := len(change.After.VMs); seen != want || len(plans) != len(f.hosts) {
-		t.Errorf("%d VMs planned on %d hosts, want %d on %d", seen, len(plans), want, len(f.hosts))
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("actions (-want +got):\n%s", diff)
+	}
+	if len(plans) != len(f.hosts) {
+		t.Errorf("%d hosts are planned, want %d", len(plans), len(f.hosts))
 	}
 }
