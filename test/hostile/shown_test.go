@@ -16,6 +16,7 @@ import (
 
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/enginetest"
+	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/modules"
 )
 
@@ -408,12 +409,25 @@ func (w *world) of(t *testing.T) *world {
 	return &part
 }
 
-// restoreAll removes guests that an attack created, and restores the states.
+// restoreAll restores the guests and the states that an attack created, changed or removed, so
+// that the next attack does not succeed by the effect of this one.
 func (w *world) restoreAll() {
+	w.t.Helper()
 	for vmid := range w.found() {
 		if _, existed := w.guests[vmid]; !existed {
 			w.sim.RemoveGuest(vmid)
 		}
 	}
+	now := w.found()
+	for _, guest := range w.guestsBefore {
+		if now[guest.VMID] != w.guests[guest.VMID] {
+			w.must(w.sim.PutGuest(pvesim.Guest{
+				VMID: guest.VMID, Host: guest.Host, Kind: guest.Kind, Config: guest.Config, Running: guest.Running, HA: guest.HA, Pool: guest.Pool,
+			}))
+		}
+	}
 	w.states.Restore(w.statesBefore)
+	if left := append(w.sameGuests(), w.statesChanged()...); len(left) > 0 {
+		w.t.Fatalf("the world could not be restored:\n%s", strings.Join(left, "\n"))
+	}
 }

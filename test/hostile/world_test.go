@@ -83,10 +83,12 @@ type world struct {
 	removed        string
 	removedContent []byte
 	// kept is a directory with the files of the world before an attack. before are the
-	// files of the fleet before it, guests the guests, and statesBefore the states.
+	// files of the fleet before it, guests and guestsBefore the guests, and statesBefore the
+	// states.
 	kept         string
 	before       files
 	guests       map[int]string
+	guestsBefore []pvesim.GuestState
 	statesBefore map[string][]byte
 	calls        int
 	// providers are the provider programs of this world.
@@ -351,7 +353,7 @@ func (w *world) snapshot() {
 		}
 	}
 	w.before = w.files()
-	w.guests = w.found()
+	w.guests, w.guestsBefore = w.found(), w.sim.Guests()
 	w.statesBefore = w.states.States()
 	w.listener.seen()
 	w.started()
@@ -499,8 +501,10 @@ func (w *world) statesChanged() []string {
 			changed = append(changed, "state "+name+" was changed")
 		}
 	}
-	if len(now) < len(w.statesBefore) {
-		changed = append(changed, "a state was removed")
+	for name := range w.statesBefore {
+		if _, exists := now[name]; !exists {
+			changed = append(changed, "state "+name+" was removed")
+		}
 	}
 	return changed
 }
