@@ -104,7 +104,8 @@ func TestSchemaIsStrict(t *testing.T) {
 	check("values", readSchema(t))
 }
 
-// TestEveryValueIsDocumented compares values.yaml with the table in the chart's README.
+// TestEveryValueIsDocumented compares values.yaml and its schema with the table in the chart's
+// README.
 func TestEveryValueIsDocumented(t *testing.T) {
 	t.Parallel()
 	values := leaves(readYAML(t, filepath.Join(chartDir, "values.yaml")), "")
@@ -117,8 +118,26 @@ func TestEveryValueIsDocumented(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if row := "| `" + name + "` | `" + unescape(string(text)) + "` |"; !strings.Contains(string(readme), row) {
+		row := "\n| `" + name + "` | `" + unescape(string(text)) + "` | "
+		_, rest, found := strings.Cut(string(readme), row)
+		switch description, _, ended := strings.Cut(rest, " |\n"); {
+		case !found:
 			t.Errorf("README.md of the chart has no row that begins with %s", row)
+		case !ended || len(description) < 10 || strings.Contains(description, "\n"):
+			t.Errorf("README.md of the chart does not describe %s", name)
+		case strings.Count(string(readme), "\n| `"+name+"` |") > 1:
+			t.Errorf("README.md of the chart documents %s twice", name)
+		}
+	}
+	for _, key := range schemaKeys(readSchema(t), "") {
+		// A row documents the values below it. Keys of numaform.yaml are in docs/cli.md, and the
+		// others are Helm's and Kubernetes's own.
+		documented := strings.HasPrefix(key, "config.") || slices.Contains([]string{"global", "resources.limits", "resources.claims"}, key)
+		for name := range values {
+			documented = documented || key == name || strings.HasPrefix(key, name+".") || strings.HasPrefix(key, name+"[]") || strings.HasPrefix(name, key+".")
+		}
+		if !documented {
+			t.Errorf("values.yaml and README.md of the chart lack %s, which the schema accepts", key)
 		}
 	}
 	for line := range strings.SplitSeq(string(readme), "\n") {
