@@ -35,11 +35,13 @@ func described() pvesim.Config {
 	}
 	return pvesim.Config{
 		Version: "8.4", Pools: []string{"nodes"}, CPUModels: []string{"mine"},
+		Roles: []pvesim.Role{{Name: "MappingAudit", Privileges: []string{"Mapping.Audit"}}},
+		ACL:   []pvesim.ACL{{Path: "/mapping", Subject: "numaform@pve", Role: "MappingAudit"}},
 		Hosts: []topology.Host{{
 			Region: "lab", Name: "pve-1", Machine: machine,
 			PCIDevices: []topology.PCIDevice{{Mapping: "gpu", Path: "0000:01:00.0", NUMANode: 1}},
 			Storages: []topology.Storage{
-				{Name: "fast", Type: "lvmthin", Active: true, Content: []string{"images"}, TotalMiB: 2048, FreeMiB: 1024},
+				{Name: "fast", Type: "lvmthin", Active: true, Content: []string{"images"}, TotalMiB: 65536, FreeMiB: 32768},
 				{Name: "discs", Type: "dir", Active: true, Shared: true, Content: []string{"iso", "snippets"}, TotalMiB: 2048, FreeMiB: 1024},
 			},
 			Templates: []topology.Template{{
@@ -109,22 +111,24 @@ func (c *client) call(ctx context.Context, method, path string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-// TestDescription checks that the program receives the guests, templates, storages and
-// pools of a config, its version, and the model of a machine.
+// TestDescription checks that the program receives all values of described.
 func TestDescription(t *testing.T) {
 	t.Parallel()
 	c := start(t, described())
 	want := map[int]map[string]string{
-		200: {"hostname": "dns", "memory": "512"},
+		200: {"hostname": "dns", "memory": "512", "cores": "1"},
 		400: {
-			"name": "ours", "affinity": "0-1", "lock": "migrate", "tags": "prod", "hostpci0": "mapping=gpu", "sockets": "2", "cores": "2",
+			"name": "ours", "memory": "4096", "affinity": "0-1", "lock": "migrate", "tags": "prod", "hostpci0": "mapping=gpu", "sockets": "2", "cores": "2",
 			"numa0": "cpus=0-1,hostnodes=0,memory=2048,policy=bind", "numa1": "cpus=2-3,hostnodes=1,memory=2048,policy=bind",
 			"description": "numaform/1 cluster=prod key=0123456789abcdef0123456789abcdef",
 		},
 		9000: {"name": "debian", "tags": "t", "virtio0": "fast:base-9000-disk-0,size=8G", "ide2": "fast:vm-9000-cloudinit,media=cdrom,size=4M", "serial0": "socket", "template": "1"},
 	}
 	got := map[int]map[string]string{}
+	running := map[int]bool{}
+	kinds := map[int]topology.GuestKind{}
 	for _, guest := range c.Guests() {
+		running[guest.VMID], kinds[guest.VMID] = guest.Running, guest.Kind
 		got[guest.VMID] = map[string]string{}
 		for key := range want[guest.VMID] {
 			got[guest.VMID][key] = guest.Config[key]
@@ -133,15 +137,34 @@ func TestDescription(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("guests (-want +got):\n%s", diff)
 	}
-	for path, text := range map[string]string{
-		"/version": `"release":"8.4"`, "/nodes/pve-1/storage": `"storage":"discs"`, "/pools": `"poolid":"nodes"`,
-		"/nodes/pve-1/status": `"model":"Intel(R) Xeon(R) Test"`,
-	} {
-		if status, body := c.call(t.Context(), "GET", path); status != 200 || !strings.Contains(body, text) {
-			t.Errorf("%s: %d lacks %s: %s", path, status, text, body)
+	if diff := cmp.Diff(map[int]bool{200: true, 400: false, 9000: false}, running); diff != "" {
+		t.Errorf("running guests (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[int]topology.GuestKind{200: topology.GuestContainer, 400: topology.GuestVM, 9000: topology.GuestVM}, kinds); diff != "" {
+		t.Errorf("kinds of guests (-want +got):\n%s", diff)
+	}
+	texts := map[string][]string{
+		"/version":                              {`"release":"8.4"`},
+		"/pools":                                {`"poolid":"nodes"`},
+		"/cluster/status":                       {`"name":"lab"`, `"name":"pve-1"`},
+		"/cluster/mapping/pci":                  {`"id":"gpu"`, "node=pve-1", "path=0000:01:00.0"},
+		"/nodes/pve-1/capabilities/qemu/cpu":    {`"custom-mine"`},
+		"/nodes/pve-1/status":                   {`"model":"Intel(R) Xeon(R) Test"`, `"total":68719476736`},
+		"/nodes/pve-1/storage?storage=fast":     {`"type":"lvmthin"`, `"content":"images"`, `"active":1`, `"shared":0`, `"total":68719476736`, `"avail":25765609472`},
+		"/nodes/pve-1/storage?storage=discs":    {`"type":"dir"`, `"content":"iso,snippets"`, `"active":1`, `"shared":1`},
+		"/nodes/pve-1/qemu/400/config":          {`"lock":"migrate"`},
+		"/nodes/pve-1/lxc/200/status/current":   {`"status":"running"`},
+		"/nodes/pve-1/qemu/9000/status/current": {`"template":1`},
+	}
+	for path, wanted := range texts {
+		status, body := c.call(t.Context(), "GET", path)
+		for _, text := range wanted {
+			if status != 200 || !strings.Contains(body, text) {
+				t.Errorf("%s: %d lacks %s: %s", path, status, text, body)
+			}
 		}
 	}
-	if got := c.Calls(); len(got) != 4 || got[0].Status != 200 || got[0].User != pvesim.DefaultToken || got[0].Time.IsZero() {
+	if got := c.Calls(); len(got) != len(texts) || got[0].Status != 200 || got[0].User != pvesim.DefaultToken || got[0].Time.IsZero() {
 		t.Errorf("calls %+v", got)
 	}
 	if _, err := pvesim.New(pvesim.Config{}); err == nil || !strings.Contains(err.Error(), "no hosts") {
