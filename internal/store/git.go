@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -70,6 +71,10 @@ type Git struct {
 	// locks is the directory of the lock files, in the clone.
 	locks     *Directory
 	interrupt interrupt
+
+	mu sync.Mutex
+	// withoutFleet contains the heads of other branches that contain no fleet.
+	withoutFleet map[plumbing.Hash]bool
 }
 
 var _ Store = (*Git)(nil)
@@ -99,7 +104,10 @@ func NewGit(config GitConfig) (*Git, error) {
 	if config.Subdir == "." {
 		config.Subdir = ""
 	}
-	return &Git{config: config, locks: &Directory{path: config.Clone, private: filepath.Join(config.Clone, "numaform")}}, nil
+	return &Git{
+		config: config, locks: &Directory{path: config.Clone, private: filepath.Join(config.Clone, "numaform")},
+		withoutFleet: map[plumbing.Hash]bool{},
+	}, nil
 }
 
 // webUser matches a URL with a user, including URLs that cannot be parsed.

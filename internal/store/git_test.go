@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state/guard"
@@ -385,6 +387,68 @@ func TestGitDeletedBranch(t *testing.T) {
 	run(t, remote, "update-ref", "-d", "refs/heads/main")
 	_, _, err := g.Read(t.Context())
 	wantError(t, err, "no longer has the branch main")
+}
+
+// TestGitMisspelledBranch configures a branch that does not exist: a repository with a fleet
+// on other branches is refused, until the user creates the branch. Other branches and
+// proposals do not count.
+func TestGitMisspelledBranch(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		subdir, filters string
+		local           bool
+	}{
+		"remote":                 {filters: "false"},
+		"remote with filters":    {filters: "true"},
+		"below a directory":      {filters: "false", subdir: "clusters/prod"},
+		"without a remote":       {local: true},
+		"a directory, no remote": {local: true, subdir: "clusters/prod"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			remote := bare(t)
+			run(t, remote, "config", "uploadpack.allowFilter", cmp.Or(tt.filters, "false"))
+			at := func(branch, subdir string) *store.Git {
+				config := store.GitConfig{Clone: t.TempDir(), Remote: remote, Branch: branch, Subdir: subdir}
+				if tt.local {
+					config.Remote, config.Dir = "", remote
+				}
+				return openGit(t, config)
+			}
+
+			ann := t.TempDir()
+			run(t, ann, "clone", "--quiet", remote, ".")
+			put(t, ann, "README.md", "no fleet")
+			run(t, ann, "add", "-A")
+			run(t, ann, "commit", "--quiet", "-m", "start")
+			run(t, ann, "push", "--quiet", "origin", "HEAD:docs", "HEAD:numaform/1")
+			wantFiles(t, at("main", tt.subdir), generator.Files{})
+			begin(t, at("main", tt.subdir), desired(), changed(0))
+			run(t, remote, "update-ref", "refs/heads/numaform/2", "main")
+			run(t, remote, "update-ref", "refs/heads/stage", "main")
+
+			g := at("mian", tt.subdir)
+			_, _, err := g.Read(t.Context())
+			wantError(t, err, "branch mian (fleet.git.branch in numaform.yaml) does not exist in "+remote+", but a fleet exists there on main, stage: nothing was changed")
+			_, err = g.History(t.Context(), time.Time{})
+			wantError(t, err, "mian")
+			wantFiles(t, at("mian", "elsewhere"), generator.Files{})
+
+			run(t, remote, "update-ref", "-d", "refs/heads/main")
+			run(t, remote, "update-ref", "-d", "refs/heads/stage")
+			wantFiles(t, g, generator.Files{}) // proposals are not fleets
+			run(t, remote, "update-ref", "refs/heads/main", "numaform/2")
+
+			run(t, ann, "switch", "--quiet", "--orphan", "mian")
+			run(t, ann, "commit", "--quiet", "--allow-empty", "-m", "fleet")
+			run(t, ann, "push", "--quiet", "origin", "mian")
+			wantFiles(t, g, generator.Files{})
+			begin(t, g, render(nil), changed(1))
+			wantFiles(t, at("mian", tt.subdir), render(nil))
+			wantFiles(t, at("main", tt.subdir), desired())
+			wantSound(t, remote)
+		})
+	}
 }
 
 func TestGitConfig(t *testing.T) {

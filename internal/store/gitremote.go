@@ -119,56 +119,102 @@ func (r receiver) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// fetch stores the objects of the remote's references that the clone does not have. It
-// returns the hashes of the references, zero for a missing one.
-func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash, names ...plumbing.ReferenceName) (hashes []plumbing.Hash, err error) {
+// session is a connection that fetches from the remote, with the remote's references.
+type session struct {
+	transport.UploadPackSession
+	*packp.AdvRefs
+	received func()
+}
+
+// connect calls f with a session, unless the remote is empty.
+func (r *remote) connect(ctx context.Context, f func(ctx context.Context, s session) error) (err error) {
 	ctx, received, cancel := silenceLimit(ctx)
 	defer cancel()
-	session, err := r.transport.NewUploadPackSession(r.endpoint, r.auth)
+	upload, err := r.transport.NewUploadPackSession(r.endpoint, r.auth)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer func() { err = errors.Join(err, ignoreClosed(session.Close())) }()
-	hashes = make([]plumbing.Hash, len(names))
-	advertised, err := session.AdvertisedReferencesContext(ctx)
+	defer func() { err = errors.Join(err, ignoreClosed(upload.Close())) }()
+	advertised, err := upload.AdvertisedReferencesContext(ctx)
 	if errors.Is(err, transport.ErrEmptyRemoteRepository) {
-		return hashes, nil
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if len(advertised.Shallows) > 0 {
-		return nil, errors.New("the remote repository is shallow, but the fleet's history requires all of its commits: run git fetch --unshallow in that repository")
+		return errors.New("the remote repository is shallow, but the fleet's history requires all of its commits: run git fetch --unshallow in that repository")
 	}
-	request := packp.NewUploadPackRequestFromCapabilities(advertised.Capabilities)
-	for i, name := range names {
-		hashes[i] = advertised.References[name.String()]
-		if !hashes[i].IsZero() && into.HasEncodedObject(hashes[i]) != nil && !slices.Contains(request.Wants, hashes[i]) {
-			request.Wants = append(request.Wants, hashes[i])
+	return f(ctx, session{UploadPackSession: upload, AdvRefs: advertised, received: received})
+}
+
+// fetch stores the objects of the remote's references that the clone does not have. It
+// returns the hashes of the references, zero for a missing one.
+func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash, names ...plumbing.ReferenceName) ([]plumbing.Hash, error) {
+	hashes := make([]plumbing.Hash, len(names))
+	err := r.connect(ctx, func(ctx context.Context, s session) error {
+		request := packp.NewUploadPackRequestFromCapabilities(s.Capabilities)
+		for i, name := range names {
+			hashes[i] = s.References[name.String()]
+			if !hashes[i].IsZero() && into.HasEncodedObject(hashes[i]) != nil && !slices.Contains(request.Wants, hashes[i]) {
+				request.Wants = append(request.Wants, hashes[i])
+			}
 		}
-	}
-	if len(request.Wants) == 0 {
-		return hashes, nil
-	}
-	request.Haves = haves
-	if advertised.Capabilities.Supports(capability.NoProgress) {
-		if err := request.Capabilities.Set(capability.NoProgress); err != nil {
-			return nil, err
-		}
-	}
-	if advertised.Capabilities.Supports(capability.Filter) {
+		request.Haves = haves
 		// Do not transfer larger objects, because they are not part of a fleet.
-		if err := request.Capabilities.Set(capability.Filter); err != nil {
-			return nil, err
+		return s.download(ctx, into, request, packp.FilterBlobLimit(maxRecord+1, packp.BlobLimitPrefixNone))
+	})
+	return hashes, err
+}
+
+// heads stores the trees of the heads of the remote's branches, without their history. It
+// returns the heads by branch. Heads in known are returned without their trees.
+func (r *remote) heads(ctx context.Context, into *objects, known func(plumbing.Hash) bool) (map[string]plumbing.Hash, error) {
+	heads := map[string]plumbing.Hash{}
+	err := r.connect(ctx, func(ctx context.Context, s session) error {
+		request := packp.NewUploadPackRequestFromCapabilities(s.Capabilities)
+		for name, hash := range s.References {
+			if name := plumbing.ReferenceName(name); name.IsBranch() {
+				heads[name.Short()] = hash
+				if !known(hash) && !slices.Contains(request.Wants, hash) {
+					request.Wants = append(request.Wants, hash)
+				}
+			}
 		}
-		request.Filter = packp.FilterBlobLimit(maxRecord+1, packp.BlobLimitPrefixNone)
+		if s.Capabilities.Supports(capability.Shallow) {
+			if err := request.Capabilities.Set(capability.Shallow); err != nil {
+				return err
+			}
+			request.Depth = packp.DepthCommits(1)
+		}
+		return s.download(ctx, into, request, packp.FilterBlobNone())
+	})
+	return heads, err
+}
+
+// download stores the objects that a request wants. The filter applies if the remote
+// supports filters.
+func (s session) download(ctx context.Context, into *objects, request *packp.UploadPackRequest, filter packp.Filter) error {
+	if len(request.Wants) == 0 {
+		return nil
 	}
-	response, err := session.UploadPack(ctx, request)
+	if s.Capabilities.Supports(capability.NoProgress) {
+		if err := request.Capabilities.Set(capability.NoProgress); err != nil {
+			return err
+		}
+	}
+	if s.Capabilities.Supports(capability.Filter) {
+		if err := request.Capabilities.Set(capability.Filter); err != nil {
+			return err
+		}
+		request.Filter = filter
+	}
+	response, err := s.UploadPack(ctx, request)
 	if errors.Is(err, transport.ErrEmptyUploadPackRequest) {
-		return hashes, nil
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var pack io.Reader = bufio.NewReaderSize(smallReads{response}, readSize)
 	switch {
@@ -177,11 +223,11 @@ func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash
 	case request.Capabilities.Supports(capability.Sideband):
 		pack = sideband.NewDemuxer(sideband.Sideband, pack)
 	}
-	err = packfile.WritePackfileToObjectStorage(into, receiver{Reader: pack, received: received})
+	err = packfile.WritePackfileToObjectStorage(into, receiver{Reader: pack, received: s.received})
 	if errors.Is(err, packfile.ErrEmptyPackfile) {
 		err = errors.New("it sent an empty pack")
 	}
-	return hashes, errors.Join(err, response.Close())
+	return errors.Join(err, response.Close())
 }
 
 // readSize is the size of a read in bytes. The library starts a goroutine and allocates a
@@ -274,6 +320,11 @@ func (r *repository) fetch(ctx context.Context) error {
 	if at[0].IsZero() && !before.IsZero() {
 		return fmt.Errorf("%s no longer has the branch %s: restore it, or set fleet.git.branch to another one", r.remote.url, r.config.Branch)
 	}
+	if at[0].IsZero() {
+		if err := r.checkNewBranch(ctx); err != nil {
+			return err
+		}
+	}
 	for i, name := range []plumbing.ReferenceName{r.branch, r.seenNotes} {
 		if at[i].IsZero() {
 			continue
@@ -289,10 +340,14 @@ func (r *repository) fetch(ctx context.Context) error {
 }
 
 // pull fetches, and merges the outcomes from the remote and from the checkout into the
-// clone's notes. It does nothing without a remote.
+// clone's notes. Without a remote, it only checks that the branch may be new.
 func (r *repository) pull(ctx context.Context) error {
 	if r.remote == nil {
-		return nil
+		head, err := r.hash(r.branch)
+		if err != nil || !head.IsZero() {
+			return err
+		}
+		return r.checkNewLocalBranch()
 	}
 	if err := r.fetch(ctx); err != nil {
 		return err
@@ -429,7 +484,7 @@ func (r *repository) moveBranch(before, commit plumbing.Hash) error {
 // propose stores commit on a new branch for review, in the remote if there is one, and
 // then returns a ProposedError.
 func (r *repository) propose(ctx context.Context, commit plumbing.Hash, id string) error {
-	proposed := &ProposedError{Branch: "numaform/" + id, Commit: commit.String()}
+	proposed := &ProposedError{Branch: proposals + id, Commit: commit.String()}
 	name := plumbing.NewBranchReferenceName(proposed.Branch)
 	if r.remote == nil {
 		if err := r.setReference(name, commit); err != nil {
