@@ -114,7 +114,7 @@ func neutral(change *tfjson.ResourceChange, target guard.Target) (any, error) {
 		return nil, err
 	}
 
-	name, vmid := nameAt(target.Address), fmt.Sprint(int(target.VMID))
+	name, vmid := target.Name(), fmt.Sprint(int(target.VMID))
 	var pairs []string
 	if seed := fleet.SeedVolume("s", "c", target.VMID, target.Key); seed != "" {
 		// Match the part of the seed's name that follows the cluster ID.
@@ -156,10 +156,4 @@ func neutral(change *tfjson.ResourceChange, target guard.Target) (any, error) {
 		return value
 	}
 	return replace("", value), nil
-}
-
-// nameAt returns the name of the VM at one of our addresses.
-func nameAt(address string) string {
-	label, _, _ := strings.Cut(strings.TrimPrefix(address, "module."), ".")
-	return strings.TrimPrefix(label, "_")
 }

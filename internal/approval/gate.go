@@ -163,7 +163,7 @@ func draftOf(plan *scaler.RootPlan) (*draft, error) {
 	}
 	for _, t := range targets(plan.Intent) {
 		line := v1alpha1.ScalePlanVM{
-			Action: t.action, Name: nameAt(t.Address), Key: string(t.Key), Host: plan.Host.String(), NodePool: t.Pool,
+			Action: t.action, Name: t.Name(), Key: string(t.Key), Host: plan.Host.String(), NodePool: t.Pool,
 			InstanceType: typeOf(plan.Plan.JSON, t.Address),
 		}
 		if t.action != v1alpha1.ScalePlanDelete {

@@ -5,7 +5,6 @@ package audit
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/numaform/numaform/fleet"
@@ -193,7 +192,7 @@ func (c *Change) Names(vm string) bool {
 	}
 	for _, host := range c.Hosts {
 		for _, target := range slices.Concat(host.Create, host.Delete, host.Import, host.Update, host.Wake) {
-			if strings.HasPrefix(target.Address, "module."+vm+".") {
+			if target.Name() == vm {
 				return true
 			}
 		}

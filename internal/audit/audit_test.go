@@ -40,10 +40,10 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	change := audit.Change{
 		Added: []fleet.VM{{Name: "workers-2000"}}, Removed: []fleet.VM{{Name: "workers-2001"}}, Renumbered: []fleet.VM{{Name: "workers-2002"}},
-		Hosts: []audit.HostPlan{{Update: []guard.Target{{Address: "module.workers-2003.proxmox_virtual_environment_vm.node"}}}},
+		Hosts: []audit.HostPlan{{Update: []guard.Target{{Address: "module.workers-2003.proxmox_virtual_environment_vm.node"}, {Address: "module._1a-2004.proxmox_virtual_environment_vm.node"}}}},
 	}
 	for name, want := range map[string]bool{
-		"workers-2000": true, "workers-2001": true, "workers-2002": true, "workers-2003": true, "workers-200": false, "workers-2004": false,
+		"workers-2000": true, "workers-2001": true, "workers-2002": true, "workers-2003": true, "1a-2004": true, "workers-200": false, "workers-2004": false,
 	} {
 		if got := change.Names(name); got != want {
 			t.Errorf("%s: %t, want %t", name, got, want)

@@ -122,8 +122,7 @@ func (p *proposal) vm(plan *scaler.RootPlan, target *guard.Target) fleet.VM {
 		}
 	}
 	// The state contains a VM without a file, so only the name of its module is known.
-	name, _, _ := strings.Cut(strings.TrimPrefix(target.Address, "module."), ".")
-	vm := fleet.VM{Name: name, VMID: target.VMID}
+	vm := fleet.VM{Name: target.Name(), VMID: target.VMID}
 	vm.Host = plan.Host
 	return vm
 }

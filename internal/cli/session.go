@@ -156,7 +156,7 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 		}
 		// The engine's messages name a VM's resource; the name of the VM suffices.
 		if before, after, isResource := strings.Cut(message, ".proxmox_virtual_environment_vm.node: "); isResource {
-			message = strings.TrimPrefix(before, "module.") + ": " + after
+			message = strings.TrimPrefix(strings.TrimPrefix(before, "module."), "_") + ": " + after
 		}
 		fmt.Fprintf(process.Stderr, "%s: %s\n", host, message)
 	}

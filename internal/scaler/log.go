@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -26,8 +25,7 @@ func (p *RootPlan) planned() []any {
 	}
 	var names []string
 	for _, target := range slices.Concat(p.Intent.Create, p.Intent.Wake, p.Intent.Import, p.Intent.Update, p.Intent.Delete) {
-		label, _, _ := strings.Cut(strings.TrimPrefix(target.Address, "module."), ".")
-		names = append(names, strings.TrimPrefix(label, "_"))
+		names = append(names, target.Name())
 	}
 	return append(fields, logkey.VM, names)
 }

@@ -40,6 +40,9 @@ type Target struct {
 	Blocked string `json:"blocked,omitempty"`
 }
 
+// Name returns the name of the VM, or "" if the address is not one of ours.
+func (t Target) Name() string { return nameOf(t.Address) }
+
 // ImportID returns the ID by which the provider imports the VM: "<host>/<vmid>".
 func (t Target) ImportID() string { return string(t.Host) + "/" + strconv.Itoa(int(t.VMID)) }
 
