@@ -204,6 +204,6 @@ func (c *claim) equal(o *claim) bool {
 			return false
 		}
 	}
-	return c.isolated == o.isolated && c.floating == o.floating && c.ratio == o.ratio && c.memory == o.memory &&
+	return c.isolated == o.isolated && c.agent == o.agent && c.floating == o.floating && c.ratio == o.ratio && c.memory == o.memory &&
 		c.group == o.group && slices.Equal(c.devices, o.devices) && slices.Equal(c.pins, o.pins) && slices.Equal(c.homed, o.homed)
 }

@@ -59,10 +59,11 @@ func TestRemoveWhoIsUnknown(t *testing.T) {
 	placed, _ := p.Place(specs)
 	vm := asExisting(1, specs, placed)[0]
 	before := p.Room()
-	other, away := vm, vm
+	other, agent, away := vm, vm, vm
 	other.MemoryMiB++
+	agent.PinWith = fleet.PinWithHostAgent
 	away.Host.Host = "pve-9"
-	p.Remove(other, away)
+	p.Remove(other, agent, away)
 	if diff := cmp.Diff(before, p.Room()); diff != "" {
 		t.Errorf("room after removing an unknown VM:\n%s", diff)
 	}
