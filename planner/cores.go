@@ -17,6 +17,7 @@ func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 		return q.choosePartial(p, odd, used)
 	}
 	need := p.vcpus
+	var added []int // the L3 caches that this part adds to used
 	for done := map[int]bool{}; need > 0; {
 		g := q.nextGroup(p, need, odd, used, done)
 		if g == none {
@@ -25,7 +26,10 @@ func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 		done[g] = true
 		if got := q.takeWhole(p, g, need); got > 0 {
 			need -= got
-			used[q.groups[g].l3] = true
+			if l3 := q.groups[g].l3; !used[l3] {
+				used[l3] = true
+				added = append(added, l3)
+			}
 		}
 	}
 	switch {
@@ -38,6 +42,9 @@ func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 	// Cores of unequal sizes, taken group by group, do not always add up: pick them by size
 	// alone, the largest first, as divide does.
 	p.picks = nil
+	for _, l3 := range added {
+		delete(used, l3)
+	}
 	need = p.vcpus
 	var all []pick
 	for _, g := range q.nodes[p.node].groups {
@@ -195,6 +202,7 @@ func (p *part) usesThreadsOf(core int) bool {
 // partially allocated ones.
 func (q *search) choosePartial(p *part, odd bool, used map[int]bool) bool {
 	need := p.vcpus
+	var added []int // the L3 caches that this part adds to used
 	for done := map[int]bool{}; need > 0; {
 		next, nextRank := none, [5]int{}
 		for _, g := range q.nodes[p.node].groups {
@@ -223,7 +231,10 @@ func (q *search) choosePartial(p *part, odd bool, used map[int]bool) bool {
 		got += q.takeThreads(p, next, need-got)
 		if got > 0 {
 			need -= got
-			used[q.groups[next].l3] = true
+			if l3 := q.groups[next].l3; !used[l3] {
+				used[l3] = true
+				added = append(added, l3)
+			}
 		}
 	}
 	switch {
@@ -235,6 +246,9 @@ func (q *search) choosePartial(p *part, odd bool, used map[int]bool) bool {
 
 	// Take whole cores of all groups, then threads, as divide does.
 	p.picks, p.partial = nil, nil
+	for _, l3 := range added {
+		delete(used, l3)
+	}
 	need = p.vcpus
 	for _, take := range []func(p *part, g, need int) int{q.takeWhole, q.takeThreads} {
 		for _, g := range q.nodes[p.node].groups {
