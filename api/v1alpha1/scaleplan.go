@@ -315,6 +315,13 @@ type ScalePlanStatus struct {
 	// +optional
 	FinishedAt *metav1.Time `json:"finishedAt,omitempty"`
 
+	// Keys are the keys of the VMs that are created under this approval.
+	// +optional
+	// +kubebuilder:validation:MaxItems=512
+	// +kubebuilder:validation:items:MaxLength=64
+	// +listType=set
+	Keys []string `json:"keys,omitempty"`
+
 	// Result is the result of the plan, with a hint for fixing a failure.
 	// +optional
 	Result string `json:"result,omitempty"`

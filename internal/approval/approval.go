@@ -73,10 +73,9 @@ type Approvals struct {
 	// does not take a status without its entry for another client's.
 	writing sync.Mutex
 
-	// attributing guards the NodePools and plans that ApproverOf read last, and when.
+	// attributing guards the plans that ApproverOf read last, and when.
 	attributing sync.Mutex
 	listedAt    time.Time
-	listedPools pools
 	listedPlans []v1alpha1.ScalePlan
 
 	// mu guards the fields below.

@@ -94,7 +94,13 @@ func (a *Approvals) Approver(ctx context.Context, plan *scaler.RootPlan) (string
 		before := slices.DeleteFunc(keysLike(a.fleet.VMs(), &plans[i]), func(key string) bool {
 			return slices.ContainsFunc(d.vms, func(vm v1alpha1.ScalePlanVM) bool { return vm.Key == key })
 		})
-		return plans[i].Spec.ApprovedBy, a.begin(ctx, &plans[i], before)
+		var keys []string
+		for j := range d.vms {
+			if d.vms[j].Action == v1alpha1.ScalePlanCreate {
+				keys = append(keys, d.vms[j].Key)
+			}
+		}
+		return plans[i].Spec.ApprovedBy, a.begin(ctx, &plans[i], before, keys)
 	}
 	if current(plans, d.hash) != nil {
 		return "", nil

@@ -130,7 +130,11 @@ func TestTheGateOpensForAVMWithASeed(t *testing.T) {
 	}
 	b.asked("", seeded(0))
 	b.approve(b.plan(v1alpha1.ScalePlanPending))
-	b.asked("alice", seeded(2000))
+	plan := seeded(2000)
+	b.asked("alice", plan)
+	if got, want := b.plan(v1alpha1.ScalePlanApproved).Status.Keys, string(plan.Intent.Create[0].Key); !slices.Equal(got, []string{want}) {
+		t.Errorf("the plan records the VMs %q, want %s", got, want)
+	}
 }
 
 func TestTheGateOpensOnceAPersonSaysSo(t *testing.T) {

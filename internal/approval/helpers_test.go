@@ -59,7 +59,9 @@ type bench struct {
 	// updated is called after the next update of a status; nil means nothing.
 	updated func()
 	// again is set when an approved plan can be begun.
-	again     bool
+	again bool
+	// may are the VMs that the last Up returned.
+	may       []scheduling.Placed
 	dir       string
 	scaler    *dryScaler
 	approvals *approval.Approvals
@@ -282,7 +284,25 @@ func (b *bench) up(placed ...scheduling.Placed) int {
 	if err != nil {
 		b.Fatal(err)
 	}
+	b.may = may
 	return len(may)
+}
+
+// create adds a VM to the fleet for the first VM that the last Up returned.
+func (b *bench) create(id fleet.VMID, phase scaler.Phase) {
+	b.Helper()
+	b.vms = append(b.vms, made(b.may[0], id, phase, nil))
+	if err := b.approvals.Created(b.Context(), b.may[0].ScalePlan, []fleet.VM{b.vms[len(b.vms)-1].VM}); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// wantApprover compares the approver of the bench's nth VM.
+func (b *bench) wantApprover(n int, want string) {
+	b.Helper()
+	if got, err := b.approvals.ApproverOf(b.Context(), b.vms[n].VM.Key, b.clock.Now()); err != nil || got != want {
+		b.Errorf("approver of %s is %q (%v), want %q", b.vms[n].VM.Name, got, err, want)
+	}
 }
 
 // want requests VMs, and checks how many of them may be created.

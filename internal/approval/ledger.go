@@ -78,6 +78,11 @@ func (a *Approvals) enter(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 func (a *Approvals) update(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
+	return a.write(ctx, plan)
+}
+
+// write is update for a caller that holds writing.
+func (a *Approvals) write(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	if err := a.config.Client.Status().Update(ctx, plan); err != nil {
 		return err
 	}

@@ -198,14 +198,14 @@ func (a *Approvals) freeName(ctx context.Context, name string) (bool, error) {
 
 // begin records that an approved plan is in progress. It must succeed before the change
 // starts, because an approval is valid for one change. before lists keys of VMs that are
-// not the plan's.
-func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before []string) error {
+// not the plan's, and keys the keys of its new VMs that are already known.
+func (a *Approvals) begin(ctx context.Context, plan *v1alpha1.ScalePlan, before, keys []string) error {
 	if plan.Status.Phase == v1alpha1.ScalePlanApproved {
 		return nil
 	}
 	now := metav1.NewTime(a.config.Clock.Now())
 	plan.Status.Phase, plan.Status.DecidedAt = v1alpha1.ScalePlanApproved, &now
-	plan.Status.Approver = plan.Spec.ApprovedBy
+	plan.Status.Approver, plan.Status.Keys = plan.Spec.ApprovedBy, keys
 	plan.Status.Conditions = append(plan.Status.Conditions, metav1.Condition{
 		Type: conditionBegun, Status: metav1.ConditionTrue, Reason: "Approved", LastTransitionTime: now,
 		Message: strings.Join(before, ","),

@@ -68,6 +68,9 @@ func (a *Approvals) Up(ctx context.Context, snapshot *topology.Snapshot, placed 
 		}
 		if ok {
 			a.proceed(g)
+			for i := range g.placed {
+				g.placed[i].ScalePlan = g.begun
+			}
 			approved = append(approved, g.placed...)
 		}
 	}
@@ -100,6 +103,8 @@ type group struct {
 	plans    []v1alpha1.ScalePlan
 	// fingerprint is the fingerprint of placed.
 	fingerprint string
+	// begun is the approved plan that begins now, or empty.
+	begun string
 }
 
 // mayCreate reports whether the VMs of a NodePool may be created now. If that needs a new dry
@@ -136,6 +141,7 @@ func (a *Approvals) mayCreate(ctx context.Context, g *group) (bool, error) {
 		}
 		if last.decided && age < draftGood && plan != nil {
 			ok, err := a.mayBegin(ctx, plan, last.draft)
+			g.begun = plan.Name
 			if ok || err != nil {
 				return ok && err == nil, err
 			}
@@ -275,7 +281,30 @@ func (a *Approvals) mayBegin(ctx context.Context, plan *v1alpha1.ScalePlan, d *d
 		// exist, numaform stopped in between, and they may be created.
 		return d.direction == v1alpha1.ScaleDown || len(a.created(plan)) == 0, nil
 	}
-	return true, a.begin(ctx, plan, keysLike(a.fleet.VMs(), plan))
+	return true, a.begin(ctx, plan, keysLike(a.fleet.VMs(), plan), nil)
+}
+
+// Created records in an approved plan the keys of VMs that Up returned with its name.
+func (a *Approvals) Created(ctx context.Context, plan string, vms []fleet.VM) error {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	plans, err := a.readPlans(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(plans, func(p v1alpha1.ScalePlan) bool { return p.Name == plan })
+	if i < 0 {
+		return nil // deleted meanwhile
+	}
+	for j := range vms {
+		if key := string(vms[j].Key); !slices.Contains(plans[i].Status.Keys, key) {
+			plans[i].Status.Keys = append(plans[i].Status.Keys, key)
+		}
+	}
+	if err := a.write(ctx, &plans[i]); err != nil {
+		return fmt.Errorf("recording the VMs of scaleplan %s: %w", plan, err)
+	}
+	return nil
 }
 
 // undecided reports whether a plan is pending without a decision.

@@ -381,37 +381,35 @@ func TestAModeThatBecomesFree(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanSuperseded)
 }
 
-// TestApproverOfIsCertain checks that a VM that looks like one of a plan has no approver if the
-// plan was not in progress when the VM's change began, or if its NodePool needs no approval.
-func TestApproverOfIsCertain(t *testing.T) {
+// TestApproverOf checks that only the VMs of a plan have its approver: not a VM that looks like
+// one of them, and none of a plan of an older version, which does not record keys.
+func TestApproverOf(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
-	pool := b.pool("slow", "manual", "")
-	approver := func(when string, began time.Time, want string) {
-		t.Helper()
-		if got, err := b.approvals.ApproverOf(t.Context(), b.vms[0].VM, began); err != nil || got != want {
-			t.Errorf("%s: the approver is %q (%v), want %q", when, got, err, want)
-		}
-	}
+	b.pool("slow", "manual", "")
 	b.want(0, placed("slow", pve1, 4096, "a"))
 	b.approve(b.plan(v1alpha1.ScalePlanPending))
 	b.want(1, placed("slow", pve1, 4096, "a"))
-	b.vms = append(b.vms, made(placed("slow", pve1, 4096), 2010, scaler.PhaseMade, nil))
-	began := b.clock.Now().Truncate(time.Second)
+	b.create(2010, scaler.PhaseMade)
+	b.vms = append(b.vms, made(b.may[0], 2011, scaler.PhaseMade, nil))
+	b.wantApprover(0, "alice")
+	b.wantApprover(1, "")
 	b.settle()
-	b.plan(v1alpha1.ScalePlanApplied)
-	approver("in progress", began, "alice")
-	approver("before the approval", began.Add(-time.Hour), "")
-	b.clock.SetTime(began.Add(time.Hour))
-	approver("after the end", began.Add(time.Minute), "")
-
-	pool.Annotations[v1alpha1.AnnotationScaleUp] = "policy"
-	if err := b.client.Update(t.Context(), pool); err != nil {
-		t.Fatal(err)
+	plan := b.plan(v1alpha1.ScalePlanApplied)
+	if want := []string{string(b.vms[0].VM.Key)}; !slices.Equal(plan.Status.Keys, want) {
+		t.Errorf("keys %q, want %q", plan.Status.Keys, want)
 	}
-	approver("list of before", began, "alice")
 	b.restart()
-	b.clock.SetTime(began.Add(2 * time.Hour))
-	approver("no approval needed", began, "")
+	b.wantApprover(0, "alice")
+	if err := b.approvals.Created(t.Context(), "deleted", []fleet.VM{b.vms[1].VM}); err != nil {
+		t.Errorf("VMs of a deleted plan: %v", err)
+	}
+
+	b.want(0, placed("slow", pve2, 4096, "b"))
+	b.approve(b.plan(v1alpha1.ScalePlanPending))
+	b.want(1, placed("slow", pve2, 4096, "b"))
+	b.vms = append(b.vms, made(b.may[0], 2012, scaler.PhaseMade, nil)) // an older version records no key
+	b.clock.SetTime(b.clock.Now().Add(time.Second))
+	b.wantApprover(2, "")
 }
 
 // unwritable is a cluster to which no status can be written.
@@ -505,12 +503,8 @@ func TestWaitsEnd(t *testing.T) {
 	b.approve(other)
 	b.want(1, placed("slow", pve2, 2048, "a"))
 	b.wantWaits()
-	b.vms = append(b.vms, made(placed("slow", pve2, 2048), 2010, scaler.PhaseMaking, nil), made(placed("slow", pve1, 2048), 2011, scaler.PhaseMade, nil))
-	for i, want := range []string{"alice", ""} {
-		if got, err := b.approvals.ApproverOf(t.Context(), b.vms[i].VM, b.clock.Now()); err != nil || got != want {
-			t.Errorf("approver of %s is %q (%v), want %q", b.vms[i].VM.Name, got, err, want)
-		}
-	}
+	b.create(2010, scaler.PhaseMaking)
+	b.wantApprover(len(b.vms)-1, "alice")
 
 	b.scaler.plan = func(change *scaler.Change) []scaler.RootPlan {
 		return []scaler.RootPlan{{Host: pve1, Touched: true, Err: &state.CommandError{Backend: "kubernetes", Text: "connection refused"}}}

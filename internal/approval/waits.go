@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	apimeta "k8s.io/apimachinery/pkg/api/meta"
-
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
@@ -93,44 +91,24 @@ func (a *Approvals) setWait(g *group, w scheduling.Wait) {
 	a.waits[g.pool] = w
 }
 
-// ApproverOf returns the user who approved the ScalePlan that created a VM. A plan does not
-// list the keys of its VMs, so ApproverOf returns "" unless the approver is certain: the
-// NodePool is manual, the plan was in progress when the VM's change began, and no other such
-// plan has another approver.
-func (a *Approvals) ApproverOf(ctx context.Context, vm fleet.VM, began time.Time) (string, error) {
+// ApproverOf returns the user who approved the ScalePlan that created the VM with a key in a
+// change that began at a time, or "".
+func (a *Approvals) ApproverOf(ctx context.Context, key fleet.Key, began time.Time) (string, error) {
 	a.attributing.Lock()
 	defer a.attributing.Unlock()
 	// Later plans do not matter, so one list serves all VMs of a burst.
 	if !a.listedAt.After(began) {
 		now := a.config.Clock.Now()
-		known, err := a.readPools(ctx)
-		if err != nil {
-			return "", err
-		}
 		plans, err := a.readPlans(ctx)
 		if err != nil {
 			return "", err
 		}
-		a.listedAt, a.listedPools, a.listedPlans = now, known, plans
+		a.listedAt, a.listedPlans = now, plans
 	}
-	if a.mode(a.listedPools, vm.Pool, v1alpha1.ScaleUp) != ModeManual {
-		return "", nil
-	}
-	approver := ""
 	for i := range a.listedPlans {
-		plan := &a.listedPlans[i]
-		status := &plan.Status
-		switch {
-		case plan.Spec.Direction != v1alpha1.ScaleUp, status.Approver == "", !apimeta.IsStatusConditionTrue(status.Conditions, conditionBegun):
-			continue
-		case status.DecidedAt == nil, status.DecidedAt.After(began), status.FinishedAt != nil && status.FinishedAt.Time.Before(began):
-			continue
-		case !isLike(&vm, plan), !slices.ContainsFunc(a.created(plan), func(state scaler.VMState) bool { return state.VM.Key == vm.Key }):
-			continue
-		case approver != "" && approver != status.Approver:
-			return "", nil
+		if status := &a.listedPlans[i].Status; slices.Contains(status.Keys, string(key)) {
+			return status.Approver, nil
 		}
-		approver = status.Approver
 	}
-	return approver, nil
+	return "", nil
 }

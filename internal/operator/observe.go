@@ -149,6 +149,9 @@ func (o *onlooker) MayWake(context.Context) (func(*fleet.VM) bool, error) {
 	return func(*fleet.VM) bool { return false }, nil
 }
 
+// Created does nothing: in observe mode, no ScalePlan is approved.
+func (o *onlooker) Created(context.Context, string, []fleet.VM) error { return nil }
+
 // Draft does nothing: in observe mode, Up can take as long as a plan.
 func (o *onlooker) Draft(context.Context) error { return nil }
 

@@ -113,6 +113,8 @@ type Placed struct {
 	// Standby is set for a VM that stays stopped, and Reserve if it reserves its CPUs and
 	// memory meanwhile.
 	Standby, Reserve bool
+	// ScalePlan is the approved plan that creates the VM, or empty.
+	ScalePlan string
 }
 
 // Landing is a node, or a VM that will become one, with the pods placed on it.

@@ -39,9 +39,9 @@ type Fleet interface {
 
 // Approvals finds the approver of a VM's ScalePlan; *approval.Approvals implements it.
 type Approvals interface {
-	// ApproverOf returns the user who approved the plan that created a VM in a change that
-	// began at a time, or "" if there is none or it is not certain.
-	ApproverOf(ctx context.Context, vm fleet.VM, began time.Time) (string, error)
+	// ApproverOf returns the user who approved the plan that created the VM with a key in a
+	// change that began at a time, or "" if no plan contains the key.
+	ApproverOf(ctx context.Context, key fleet.Key, began time.Time) (string, error)
 }
 
 // Controller annotates NodeClaims and their Nodes.
@@ -81,7 +81,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 
 	annotations := annotationsOf(&state)
 	if id := annotations[v1alpha1.AnnotationChange]; id != "" && id != claim.Annotations[v1alpha1.AnnotationChange] && annotations[v1alpha1.AnnotationApprover] == "" {
-		approver, err := c.approvals.ApproverOf(ctx, state.VM, state.Origin.Time)
+		approver, err := c.approvals.ApproverOf(ctx, state.VM.Key, state.Origin.Time)
 		if err != nil {
 			return reconcile.Result{}, fmt.Errorf("finding the approver of vm %s: %w", state.VM.Name, err)
 		}

@@ -29,7 +29,7 @@ func (v vms) VM(key fleet.Key) (scaler.VMState, bool) {
 // bob is an Approvals with the same approver for each VM, or with none if it is empty.
 type bob string
 
-func (b bob) ApproverOf(context.Context, fleet.VM, time.Time) (string, error) { return string(b), nil }
+func (b bob) ApproverOf(context.Context, fleet.Key, time.Time) (string, error) { return string(b), nil }
 
 func TestAnnotations(t *testing.T) {
 	t.Parallel()

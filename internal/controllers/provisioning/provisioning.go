@@ -56,6 +56,8 @@ type Writer interface {
 // Approvals selects the VMs that need no approval or are approved.
 type Approvals interface {
 	Up(ctx context.Context, snapshot *topology.Snapshot, placed []scheduling.Placed) ([]scheduling.Placed, error)
+	// Created records the VMs that an approved ScalePlan creates.
+	Created(ctx context.Context, plan string, vms []fleet.VM) error
 	// MayWake returns which standby VMs pods may wake.
 	MayWake(ctx context.Context) (func(vm *fleet.VM) bool, error)
 	// Draft creates ScalePlans for the VMs that the last Up did not return. Other
@@ -387,10 +389,18 @@ func (c *Controller) reserve(ctx context.Context, onlyWake bool) ([]reserved, er
 		return woken, errors.Join(unapproved, err)
 	}
 	list := woken
+	byPlan := map[string][]fleet.VM{}
 	for i, vm := range vms {
+		if plan := placed[i].ScalePlan; plan != "" {
+			byPlan[plan] = append(byPlan[plan], vm)
+		}
 		if !placed[i].Standby {
 			list = append(list, reserved{vm: vm, classHash: placed[i].ClassHash, pods: pods.of(placed[i].Pods)})
 		}
+	}
+	for plan, vms := range byPlan {
+		// Without the record, only the name of the approver is unknown.
+		unapproved = errors.Join(unapproved, c.config.Approvals.Created(ctx, plan, vms))
 	}
 	return list, unapproved
 }

@@ -172,6 +172,8 @@ func (a approvals) MayWake(context.Context) (func(*fleet.VM) bool, error) {
 	return func(*fleet.VM) bool { return true }, nil
 }
 
+func (a approvals) Created(context.Context, string, []fleet.VM) error { return nil }
+
 func (a approvals) Draft(context.Context) error { return nil }
 
 func (a approvals) Waits() []scheduling.Wait { return nil }
@@ -331,6 +333,34 @@ func TestOnePoolDoesNotStopTheOthers(t *testing.T) {
 	made, err := w.Provision(t.Context())
 	if !errors.Is(err, broken) || len(made) != 1 {
 		t.Errorf("made %v, %v", made, err)
+	}
+}
+
+// recording allows all VMs by a plan, and records which VMs the plan creates.
+type recording struct {
+	approvals
+	created map[string][]fleet.VM
+}
+
+func (r recording) Created(_ context.Context, plan string, vms []fleet.VM) error {
+	r.created[plan] = vms
+	return nil
+}
+
+// TestPlansListTheirVMs checks that an approved plan gets the VMs that it creates.
+func TestPlansListTheirVMs(t *testing.T) {
+	t.Parallel()
+	created := map[string][]fleet.VM{}
+	w := newWorld(t, recording{created: created, approvals: func(placed []scheduling.Placed) ([]scheduling.Placed, error) {
+		placed[0].ScalePlan = "workers-up-1"
+		return placed, nil
+	}}, poolOfTwo, pods(1, "1"))
+	made, err := w.Provision(t.Context())
+	if err != nil || len(made) != 1 {
+		t.Fatalf("made %v, %v", made, err)
+	}
+	if vms := created["workers-up-1"]; len(created) != 1 || len(vms) != 1 || string(vms[0].Key) != w.claims(t)[0].Annotations[v1alpha1.AnnotationKey] {
+		t.Errorf("the plan creates %v, want the VM of the claim", created)
 	}
 }
 
