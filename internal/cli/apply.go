@@ -113,9 +113,9 @@ func reversal(args []string) decider {
 				return nil, err
 			}
 			if change.Unfinished() {
-				fmt.Fprintf(process.Stderr, "numaform: finishing the interrupted undo %s; to revert it, run numaform undo %s\n", id, id)
+				fmt.Fprintf(process.Stderr, "numaform: finishing the interrupted undo %s; to revert it, run numaform undo %s%s\n", id, id, o.source())
 			} else {
-				fmt.Fprintf(process.Stderr, "numaform: the interrupted undo %s is already finished; to revert it, run numaform undo %s\n", id, id)
+				fmt.Fprintf(process.Stderr, "numaform: the interrupted undo %s is already finished; to revert it, run numaform undo %s%s\n", id, id, o.source())
 			}
 			return &proposal{session: s, change: change}, nil
 		}

@@ -20,7 +20,11 @@ import (
 	"github.com/numaform/numaform/internal/control"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scheduling"
+	"github.com/numaform/numaform/internal/shell"
 )
+
+// defaultNamespace is the default of the namespace in which numaform runs.
+const defaultNamespace = "numaform"
 
 // clusterOptions are the flags of commands that control numaform in a cluster.
 type clusterOptions struct {
@@ -30,7 +34,20 @@ type clusterOptions struct {
 
 func (o *clusterOptions) register(flags *pflag.FlagSet) {
 	registerKubeconfig(flags, &o.kubeconfig, "kubeconfig of the cluster in which numaform runs")
-	flags.StringVarP(&o.namespace, "namespace", "n", "numaform", "namespace in which numaform runs")
+	flags.StringVarP(&o.namespace, "namespace", "n", defaultNamespace, "namespace in which numaform runs")
+}
+
+// flags returns the flags of a command line that reads the same cluster and namespace.
+func (o *clusterOptions) flags() string {
+	return clusterFlags(o.kubeconfig) + namespaceFlag(o.namespace)
+}
+
+// namespaceFlag returns the flag for numaform's namespace, unless it is the default.
+func namespaceFlag(namespace string) string {
+	if namespace == defaultNamespace {
+		return ""
+	}
+	return " --namespace " + shell.Quote(namespace)
 }
 
 // open returns a client for objects such as ScalePlans, NodeClaims and Nodes, and a clientset

@@ -51,7 +51,7 @@ func newDoctor(process Process) *cobra.Command {
 	registerConfig(flags, &o.config)
 	flags.StringSliceVarP(&o.files, "filename", "f", nil, "manifests (files or directories) with the ProxmoxNodeClasses to check")
 	registerKubeconfig(flags, &o.kubeconfig, "kubeconfig of the cluster with the ProxmoxNodeClasses to check")
-	flags.StringVarP(&o.namespace, "namespace", "n", "numaform", "namespace in which numaform runs, the default for Secrets of ProxmoxNodeClasses")
+	flags.StringVarP(&o.namespace, "namespace", "n", defaultNamespace, "namespace in which numaform runs, the default for Secrets of ProxmoxNodeClasses")
 	registerOutput(flags, &o.output)
 	flags.BoolVar(&o.fix, "fix", false, "create missing private directories, restrict the access to secrets, and print commands of other fixes")
 	flags.BoolVar(&o.smokeTest, "smoke", false, "create and remove one small VM, if no check failed")
@@ -85,7 +85,7 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 		}
 	} else {
 		w := newPrinter(process)
-		w.doctor(&sum, o.next(failed))
+		w.doctor(&sum, o.next(failed, o.podSource(process.Environ)))
 		if w.err != nil {
 			return w.err
 		}
@@ -100,14 +100,17 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 }
 
 // next returns the command to run after the checks.
-func (o *doctorOptions) next(failed int) string {
+func (o *doctorOptions) next(failed int, pods podSource) string {
+	namespace := namespaceFlag(o.namespace)
 	switch {
 	case failed > 0:
-		return "numaform doctor" + o.source()
-	case o.withoutCluster():
-		return "numaform doctor" + o.source() + " -f MANIFESTS"
+		return "numaform doctor" + o.source() + namespace
+	case !pods.known:
+		return "numaform status" + o.source()
+	case pods.flags != o.source():
+		return "numaform doctor" + pods.flags + namespace // the classes are not checked yet
 	}
-	return "numaform plan" + o.source()
+	return "numaform plan" + pods.flags
 }
 
 // doctor prints the totals, each sentence once with its places, and at the end the failures

@@ -94,14 +94,14 @@ func (e *evacuation) run(ctx context.Context, process Process, name string) erro
 	}
 	if !e.wait && len(left) > 0 {
 		_, err = fmt.Fprintf(process.Stdout, "%s gets no new nodes. Its nodes (%d) are replaced on other hosts, within disruption budgets.\n"+
-			"To wait for them, add --wait. After maintenance, run numaform evacuate %s --end\n", host, len(left), host)
+			"To wait for them, add --wait. After maintenance, run numaform evacuate %s%s --end\n", host, len(left), host, e.flags())
 		return err
 	}
 
 	if err := e.waitEmpty(ctx, process, c, host, left); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(process.Stdout, "%s has no numaform nodes and gets no new ones. After maintenance, run numaform evacuate %s --end\n", host, host)
+	_, err = fmt.Fprintf(process.Stdout, "%s has no numaform nodes and gets no new ones. After maintenance, run numaform evacuate %s%s --end\n", host, host, e.flags())
 	return err
 }
 

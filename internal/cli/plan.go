@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/internal/shell"
@@ -81,11 +85,13 @@ func (w *printer) next(r *report, changes bool, o *options) {
 	switch {
 	case !changes && r.Pods != nil && len(r.Pods.Refusals) > 0:
 		what, command = "To compare a pod with each host", "numaform explain pod "+r.Pods.Refusals[0].Pod+o.source()
-	case !changes:
-		what, command = "To show the fleet", "numaform status"
-		if o.config != "numaform.yaml" {
-			command += " --config " + shell.Quote(o.config)
+		if o.snapshot != "" {
+			command += " --snapshot " + shell.Quote(o.snapshot)
 		}
+	case !changes:
+		shown := *o
+		shown.files = nil // status reads no manifests
+		what, command = "To show the fleet", "numaform status"+shown.source()
 	case o.snapshot != "" || o.noEngine:
 		what, command = "To plan it on the live hosts", "numaform plan"+o.source()
 	case r.unjoined:
@@ -112,13 +118,51 @@ func (o *options) source() string {
 	for _, file := range o.files {
 		flags += " -f " + shell.Quote(file)
 	}
-	if o.kubeconfig.Path != "" {
-		flags += " --kubeconfig " + shell.Quote(o.kubeconfig.Path)
+	return flags + clusterFlags(o.kubeconfig)
+}
+
+// clusterFlags returns the flags of a command line that reads the same cluster.
+func clusterFlags(selected operator.Kubeconfig) string {
+	var flags string
+	if selected.Path != "" {
+		flags += " --kubeconfig " + shell.Quote(selected.Path)
 	}
-	if o.kubeconfig.Context != "" {
-		flags += " --context " + shell.Quote(o.kubeconfig.Context)
+	if selected.Context != "" {
+		flags += " --context " + shell.Quote(selected.Context)
 	}
 	return flags
+}
+
+// podSource is where the next command reads pods.
+type podSource struct {
+	// flags are the flags of the command line.
+	flags string
+	// known is false if there is neither a cluster nor manifests: a command that needs pods
+	// would fail.
+	known bool
+}
+
+// podSource returns where the next command reads pods: the manifests or the cluster of this
+// command, the cluster of the default kubeconfig, or the manifests that init wrote.
+func (o *options) podSource(environ []string) podSource {
+	selected := len(o.files) > 0 || o.kubeconfig.Path != "" || o.kubeconfig.Context != "" ||
+		slices.ContainsFunc(environ, func(entry string) bool {
+			value, isFilename := strings.CutPrefix(entry, "NUMAFORM_FILENAME=")
+			return isFilename && value != ""
+		})
+	if !selected {
+		_, err := scheduling.ClientConfig("", "")
+		selected = err == nil
+	}
+	if selected {
+		return podSource{flags: o.source(), known: true}
+	}
+	written := *o
+	written.files = []string{filepath.Join(filepath.Dir(o.config), manifestsDir)}
+	if _, err := os.Stat(written.files[0]); err != nil {
+		return podSource{flags: o.source()}
+	}
+	return podSource{flags: written.source(), known: true}
 }
 
 // writeOut writes the planned files to the fleet's own directory, or to one that contains

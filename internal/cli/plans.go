@@ -53,8 +53,9 @@ func newPlans(process Process) []*cobra.Command {
 			w := newPrinter(process)
 			w.scalePlan(plan, verbose)
 			if phaseOf(plan) == v1alpha1.ScalePlanPending && plan.Spec.Approve == "" {
-				w.printf("\nTo approve:  %s\nTo reject:   numaform reject %s --reason …\n",
-					w.Command(fmt.Sprintf("numaform approve %s --hash %s", plan.Name, plan.Spec.PlanHash), len("To approve:  ")), plan.Name)
+				from := clusterFlags(shown.kubeconfig)
+				w.printf("\nTo approve:  %s\nTo reject:   numaform reject %s%s --reason …\n",
+					w.Command(fmt.Sprintf("numaform approve %s%s --hash %s", plan.Name, from, plan.Spec.PlanHash), len("To approve:  ")), plan.Name, from)
 			}
 			return w.err
 		},

@@ -101,7 +101,10 @@ func TestPlans(t *testing.T) {
 			t.Errorf("the list lacks %q:\n%s", want, list)
 		}
 	}
-	golden(t, "plan-pending.txt", says(t, 0, "", "plans", "workers-up-1"))
+	shown := func(name string) string {
+		return strings.ReplaceAll(says(t, 0, "", "plans", name), "--kubeconfig "+controlPlane(t).Kubeconfig, "--kubeconfig admin.conf")
+	}
+	golden(t, "plan-pending.txt", shown("workers-up-1"))
 	golden(t, "plan-applied.txt", says(t, 0, "", "plans", "workers-down-2"))
 	var plans []v1alpha1.ScalePlan
 	list = says(t, 0, "", "plans", "-o", "json")
@@ -121,7 +124,7 @@ func TestPlans(t *testing.T) {
 			plan.Spec.VMs = append(plan.Spec.VMs, v1alpha1.ScalePlanVM{Action: v1alpha1.ScalePlanDelete, Name: name, Host: "lab/pve-2", NodePool: "workers"})
 		}
 	})
-	golden(t, "plan-delete.txt", says(t, 0, "", "plans", "workers-down-3"))
+	golden(t, "plan-delete.txt", shown("workers-down-3"))
 	says(t, 2, "must be text, wide, json or yaml", "plans", "-o", "toml")
 	says(t, 0, "APPROVED BY", "plans", "-o", "wide")
 	says(t, 2, "remove it to show plan workers-up-1", "plans", "workers-up-1", "--watch")

@@ -2,6 +2,7 @@ package cli //nolint:testpackage // reports have no exported form
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,9 +13,10 @@ import (
 	"testing"
 
 	"github.com/charmbracelet/x/ansi"
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/state/guard"
@@ -106,7 +108,7 @@ func TestPlanOutput(t *testing.T) {
 func TestPlanColors(t *testing.T) {
 	t.Parallel()
 	plain, colored := planText(recorded(40), 80, "never"), planText(recorded(40), 80, "always")
-	if diff := cmp.Diff(plain, ansi.Strip(colored)); diff != "" {
+	if diff := gocmp.Diff(plain, ansi.Strip(colored)); diff != "" {
 		t.Errorf("text (-without +with colors):\n%s", diff)
 	}
 	for _, want := range []string{"\x1b[32m+\x1b[m", "\x1b[31m-\x1b[m", "\x1b[35m-/+\x1b[m", "\x1b[33m~\x1b[m", "\x1b[31mdenied\x1b[m"} {
@@ -175,6 +177,33 @@ func TestUnapplied(t *testing.T) {
 	}
 }
 
+// TestNextCommand checks that the command after a plan reads the same fleet, cluster and
+// hosts.
+func TestNextCommand(t *testing.T) {
+	t.Parallel()
+	cluster := operator.Kubeconfig{Path: "admin conf", Context: "lab"}
+	refused := &report{Pods: &podsReport{Refusals: []refusalReport{{Pod: "default/web"}}}}
+	for want, tt := range map[string]struct {
+		report  *report
+		changes bool
+		o       options
+	}{
+		"numaform apply -f m": {&report{}, true, options{files: []string{"m"}}},
+		"numaform apply --kubeconfig 'admin conf' --context lab": {&report{}, true, options{kubeconfig: cluster}},
+		"numaform status": {&report{}, false, options{files: []string{"m"}}},
+		"numaform status --config x.yaml --kubeconfig 'admin conf' --context lab":  {&report{}, false, options{config: "x.yaml", kubeconfig: cluster}},
+		"numaform explain pod default/web --config x.yaml -f m --snapshot s.json":  {refused, false, options{config: "x.yaml", files: []string{"m"}, snapshot: "s.json"}},
+		"numaform explain pod default/web --kubeconfig 'admin conf' --context lab": {refused, false, options{kubeconfig: cluster}},
+	} {
+		tt.o.config = cmp.Or(tt.o.config, "numaform.yaml")
+		var out bytes.Buffer
+		newPrinter(Process{Stdout: &out}).next(tt.report, tt.changes, &tt.o)
+		if !strings.HasSuffix(out.String(), ": "+want+"\n") {
+			t.Errorf("got %q, want %q", out.String(), want)
+		}
+	}
+}
+
 // planText returns the output of plan in a terminal.
 func planText(r *report, columns int, color string) string {
 	var out bytes.Buffer
@@ -229,7 +258,7 @@ func compareGolden(t *testing.T, name, got string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
+	if diff := gocmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got): run go test ./internal/cli -run PlanOutput -update\n%s", name, diff)
 	}
 }

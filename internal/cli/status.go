@@ -236,7 +236,7 @@ func readStatus(ctx context.Context, process Process, o *options) (*statusReport
 		}
 		slices.SortFunc(r.Pending, func(a, b pendingStatus) int { return cmp.Compare(a.Name, b.Name) })
 	}
-	r.Next = r.next(o)
+	r.Next = r.next(o, o.podSource(process.Environ))
 	return r, nil
 }
 

@@ -176,8 +176,9 @@ func compare(vm *fleet.VM, clusterID string, snapshot *topology.Snapshot) (state
 	return vmMissing, nil
 }
 
-// next returns the command to run next: the one that resolves the most urgent matter.
-func (r *statusReport) next(o *options) string {
+// next returns the command to run next: the one that resolves the most urgent matter. If
+// neither a cluster nor manifests are known, it is one that works without.
+func (r *statusReport) next(o *options, pods podSource) string {
 	from := o.source()
 	states := map[string]int{}
 	for i := range r.VMs {
@@ -191,26 +192,21 @@ func (r *statusReport) next(o *options) string {
 	case len(r.Locks) > 0:
 		return "numaform status" + from + " --watch"
 	case len(r.Pending) > 0:
-		return "numaform plans " + r.Pending[0].Name + clusterFlags(o)
-	case len(r.Unfinished) > 0:
-		return "numaform apply" + from
-	case len(r.Failed) > 0:
+		return "numaform plans " + r.Pending[0].Name + clusterFlags(o.kubeconfig)
+	case len(r.Unfinished) > 0 && pods.known:
+		return "numaform apply" + pods.flags
+	case len(r.Unfinished) > 0, len(r.Failed) > 0:
 		return "numaform history" + from + " " + r.LastChange.ID
-	case states[vmMissing] > 0:
-		return "numaform plan" + from
-	case len(r.Drift) > 0 || states[vmStopped] > 0:
+	case states[vmMissing] > 0 && pods.known:
+		return "numaform plan" + pods.flags
+	case len(r.Drift) > 0 || states[vmStopped]+states[vmMissing] > 0:
 		return "numaform drift" + from
-	case r.unread > 0 || hosts[hostOffline] > 0 || hosts[hostUnreadable] > 0:
+	case r.unread > 0 || hosts[hostOffline] > 0 || hosts[hostUnreadable] > 0, len(r.VMs) == 0 && !pods.known:
 		return "numaform doctor" + from
 	case len(r.VMs) == 0:
-		return "numaform plan" + from
+		return "numaform plan" + pods.flags
 	}
 	return "numaform get vms" + from
-}
-
-// clusterFlags returns the flags of a command line that reads the same cluster.
-func clusterFlags(o *options) string {
-	return (&options{config: "numaform.yaml", kubeconfig: o.kubeconfig}).source()
 }
 
 // mostHosts is the number of hosts up to which status lists each.

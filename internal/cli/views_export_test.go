@@ -66,7 +66,7 @@ func (v *Views) report() *statusReport {
 	if v.LockedBy != "" {
 		r.Locks = []lockStatus{{Where: "fleet", Holder: v.LockedBy}}
 	}
-	r.Next = r.next(&options{config: "numaform.yaml"})
+	r.Next = r.next(&options{config: "numaform.yaml"}, podSource{known: true})
 	return r
 }
 
@@ -75,8 +75,8 @@ func DoctorText(findings doctor.Report, terminal term.Terminal) string {
 	var out bytes.Buffer
 	w := &printer{Terminal: terminal, w: &out}
 	sum := newDoctorReport(findings)
-	o := doctorOptions{options: options{config: "numaform.yaml", files: []string{"manifests"}}}
-	w.doctor(&sum, o.next(sum.Failed))
+	o := doctorOptions{options: options{config: "numaform.yaml", files: []string{"manifests"}}, namespace: defaultNamespace}
+	w.doctor(&sum, o.next(sum.Failed, podSource{flags: o.source(), known: true}))
 	return out.String()
 }
 
