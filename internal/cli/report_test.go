@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/charmbracelet/x/ansi"
 	gocmp "github.com/google/go-cmp/cmp"
@@ -295,5 +296,41 @@ func TestSource(t *testing.T) {
 	o.kubeconfig.Context = "admin@lab"
 	if got, want := o.source(), ` --config 'my config.yaml' -f manifests -f 'it'\''s' --context admin@lab`; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestLockLines checks that status lists the holders of locks, each with its places and the
+// earliest time, and once that the locks of states are unknown.
+func TestLockLines(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 21, 13, 45, 1, 0, time.UTC)
+	const apply = "OperationTypeApply"
+	r := &statusReport{Locks: []lockStatus{
+		{Where: lockOfFleet, Holder: "process 7 on a"},
+		{Where: "state of lab/pve-1", Holder: "root@a", Since: at.Add(time.Second), Operation: apply},
+		{Where: "state of lab/pve-2", Holder: "root@a", Since: at, Operation: apply},
+		{Where: "state of lab/pve-3", Holder: "root@b", Since: at, Operation: apply},
+		{Where: "state of lab/pve-4", Holder: "an unknown process"},
+	}}
+	want := []string{
+		"fleet: held by process 7 on a",
+		"state of lab/pve-1, state of lab/pve-2: held by root@a since 2026-11-21T13:45:01Z or later for " + apply,
+		"state of lab/pve-3: held by root@b since 2026-11-21T13:45:01Z for " + apply,
+		"state of lab/pve-4: held by an unknown process",
+	}
+	if diff := gocmp.Diff(want, r.lockLines()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	o := &options{config: "numaform.yaml"}
+	if got := r.next(o, podSource{known: true}); got != "numaform status --watch" {
+		t.Errorf("while a process holds the lock of the fleet: %s", got)
+	}
+	r.Locks = r.Locks[1:]
+	if got := r.next(o, podSource{known: true}); got != "numaform doctor" {
+		t.Errorf("while only states are locked: %s", got)
+	}
+	r = &statusReport{UnknownLocks: "only the engine can read locks of the backend pg"}
+	if got := r.lockLines(); len(got) != 1 || !strings.HasSuffix(got[0], "the backend pg: to check them, run numaform doctor") {
+		t.Errorf("unknown locks: %q", got)
 	}
 }

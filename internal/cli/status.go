@@ -32,8 +32,10 @@ type statusReport struct {
 	// Drift lists the VMs that differ in Proxmox from their files. numaform drift also
 	// compares attributes that only the engine knows.
 	Drift []driftStatus `json:"drift,omitempty"`
-	// Locks contains the lock of the fleet, if a process holds it.
+	// Locks contains the locks of the fleet and of the states that are held.
 	Locks []lockStatus `json:"locks,omitempty"`
+	// UnknownLocks is the reason why the locks of the states cannot be read.
+	UnknownLocks string `json:"unknown_locks,omitempty"`
 	// Unfinished lists the hosts on which the last change is incomplete.
 	Unfinished []topology.HostID `json:"unfinished,omitempty"`
 	LastChange *changeStatus     `json:"last_change,omitempty"`
@@ -95,7 +97,14 @@ type driftStatus struct {
 type lockStatus struct {
 	Where  string `json:"where"`
 	Holder string `json:"holder"`
+	// Since and Operation are known only for the lock of a state.
+	Since     time.Time `json:"since,omitzero"`
+	Operation string    `json:"operation,omitempty"`
 }
+
+// lockOfFleet is the place of the lock that a process holds from its plan to the end of its
+// apply.
+const lockOfFleet = "fleet"
 
 type changeStatus struct {
 	ID     string `json:"id"`
@@ -216,8 +225,18 @@ func readStatus(ctx context.Context, process Process, o *options) (*statusReport
 			return nil, err
 		}
 		if holder != "" {
-			r.Locks = append(r.Locks, lockStatus{Where: "fleet", Holder: holder})
+			r.Locks = append(r.Locks, lockStatus{Where: lockOfFleet, Holder: holder})
 		}
+	}
+	held, unknown := config.StateLocks(ctx, process.Environ, o.kubeconfig, current)
+	r.UnknownLocks = unknown
+	for i := range held {
+		r.Locks = append(r.Locks, lockStatus{
+			Where:     "state of " + held[i].Host.String(),
+			Holder:    cmp.Or(held[i].Who, "an unknown process"),
+			Since:     held[i].Created,
+			Operation: held[i].Operation,
+		})
 	}
 	if o.kubeconfig.Path != "" || o.kubeconfig.Context != "" {
 		cluster := clusterOptions{kubeconfig: o.kubeconfig}

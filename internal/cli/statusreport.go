@@ -189,6 +189,8 @@ func (r *statusReport) next(o *options, pods podSource) string {
 		hosts[r.Hosts[i].State]++
 	}
 	switch {
+	case len(r.Locks) > 0 && r.Locks[0].Where != lockOfFleet:
+		return "numaform doctor" + from // it reports how to release a lock whose holder is dead
 	case len(r.Locks) > 0:
 		return "numaform status" + from + " --watch"
 	case len(r.Pending) > 0:
@@ -249,17 +251,56 @@ func (w *printer) status(r *statusReport, wide bool) {
 		drift = append(drift, doctor.Finding{Check: d.What, Where: d.VM, What: d.What})
 	}
 	w.list(w.Paint(term.Yellow, "Drift"), linesOf(drift))
-	lines = nil
-	for _, lock := range r.Locks {
-		lines = append(lines, fmt.Sprintf("%s: held by %s", lock.Where, lock.Holder))
-	}
-	w.list("Locks", lines)
+	w.list("Locks", r.lockLines())
 	w.list(w.Paint(term.Red, "Problems"), r.Problems)
 	if c := r.LastChange; c != nil {
 		w.list("Last change", []string{fmt.Sprintf("%s: %s, %s: %s", c.ID, c.Kind, c.Result, c.Why)})
 	}
 	w.raw("\n")
 	w.nextCommand(r.Next)
+}
+
+// lockLines returns a line for each holder of locks.
+func (r *statusReport) lockLines() []string {
+	type holder struct{ who, operation string }
+	var holders []holder
+	held := map[holder][]lockStatus{}
+	for _, lock := range r.Locks {
+		by := holder{who: lock.Holder, operation: lock.Operation}
+		if held[by] == nil {
+			holders = append(holders, by)
+		}
+		held[by] = append(held[by], lock)
+	}
+	var lines []string
+	for _, by := range holders {
+		var places []string
+		since, most := held[by][0].Since, held[by][0].Since
+		for _, lock := range held[by] {
+			places = append(places, lock.Where)
+			if lock.Since.Before(since) {
+				since = lock.Since
+			}
+			if lock.Since.After(most) {
+				most = lock.Since
+			}
+		}
+		line := topology.Named(places) + ": held by " + by.who
+		if !since.IsZero() {
+			line += " since " + since.UTC().Format(time.RFC3339)
+		}
+		if most.After(since) {
+			line += " or later"
+		}
+		if by.operation != "" {
+			line += " for " + by.operation
+		}
+		lines = append(lines, line)
+	}
+	if r.UnknownLocks != "" {
+		lines = append(lines, "states: unknown: "+r.UnknownLocks+": to check them, run numaform doctor")
+	}
+	return lines
 }
 
 // statusTotals returns the first line of status.

@@ -95,20 +95,22 @@ var ownLogin = []string{"config_path", "config_paths", "config_context", "config
 // cluster of the command, unless the backend's own settings or its KUBE_* variables
 // select another one.
 func (c *Config) backendLogin(environ []string, cluster Kubeconfig) (state.Kubeconfig, error) {
-	if c.Fleet.Backend.Type != "kubernetes" {
+	if c.Fleet.Backend.Type != "kubernetes" || c.hasOwnLogin(environ) {
 		return state.Kubeconfig{}, nil
 	}
-	for _, entry := range environ {
-		if name, _, _ := strings.Cut(entry, "="); state.SelectsCluster(name) {
-			return state.Kubeconfig{}, nil
-		}
-	}
-	for _, key := range ownLogin {
-		if _, own := c.Fleet.Backend.Config[key]; own {
-			return state.Kubeconfig{}, nil
-		}
-	}
 	return cluster.login()
+}
+
+// hasOwnLogin reports whether the backend's own settings or its KUBE_* variables select the
+// API server of the states.
+func (c *Config) hasOwnLogin(environ []string) bool {
+	return slices.ContainsFunc(environ, func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return state.SelectsCluster(name)
+	}) || slices.ContainsFunc(ownLogin, func(key string) bool {
+		_, own := c.Fleet.Backend.Config[key]
+		return own
+	})
 }
 
 // client returns a client of the cluster.

@@ -100,6 +100,12 @@ func (s *Scaler) makePlaces(dir string, dry bool) (places, error) {
 	return at, nil
 }
 
+// StateFile returns the path of a host's state below a state directory, for states that are
+// files there.
+func StateFile(stateDir string, host topology.HostID) string {
+	return places{states: filepath.Join(stateDir, statesDir)}.state(host, stateFile)
+}
+
 // state returns the path of a file of a host's states.
 func (p places) state(host topology.HostID, name string) string {
 	return filepath.Join(p.states, filepath.FromSlash(generator.RootDir(host)), name)

@@ -1,0 +1,114 @@
+package operator
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/state"
+	"github.com/numaform/numaform/topology"
+)
+
+// StateLock is the lock of a host's state.
+type StateLock struct {
+	Host topology.HostID
+	state.HeldLock
+}
+
+const (
+	// lockInfo is the annotation of a Lease with the engine's description of its lock.
+	lockInfo = "app.terraform.io/lock-info"
+	// locksWithin limits how long reading the Leases may take.
+	locksWithin = 10 * time.Second
+)
+
+// StateLocks returns the locks of a fleet's states that are held, without an engine.
+// unknown is the reason if they cannot be read, or empty: only the engine can read the locks
+// of most backends.
+func (c *Config) StateLocks(ctx context.Context, environ []string, cluster Kubeconfig, current *fleet.Fleet) (locks []StateLock, unknown string) {
+	backend := &c.Fleet.Backend
+	hosts := current.AllHosts()
+	var err error
+	switch {
+	case len(hosts) == 0:
+	case backend.Type == "local" && backend.Config["path"] == "":
+		locks, err = c.localLocks(hosts)
+	case backend.Type == "kubernetes" && !c.hasOwnLogin(environ):
+		locks, err = c.leases(ctx, environ, cluster, hosts)
+	case backend.Type == "kubernetes":
+		return nil, "the settings of the backend or KUBE_* variables select the cluster of the states"
+	case backend.Type == "local":
+		return nil, "the states are files outside of state_dir"
+	default:
+		return nil, "only the engine can read locks of the backend " + backend.Type
+	}
+	if err != nil {
+		return nil, err.Error()
+	}
+	return locks, ""
+}
+
+// localLocks returns the locks of states that are files below the state directory.
+func (c *Config) localLocks(hosts []topology.HostID) ([]StateLock, error) {
+	dir, err := c.StatePath()
+	if err != nil {
+		return nil, err
+	}
+	var locks []StateLock
+	for _, host := range hosts {
+		held, err := state.HeldLocally(scaler.StateFile(dir, host))
+		if err != nil {
+			return nil, err
+		}
+		if held != nil {
+			locks = append(locks, StateLock{Host: host, HeldLock: *held})
+		}
+	}
+	return locks, nil
+}
+
+// leases returns the locks of states in Kubernetes, which are Leases with a holder.
+func (c *Config) leases(ctx context.Context, environ []string, cluster Kubeconfig, hosts []topology.HostID) ([]StateLock, error) {
+	config, err := cluster.Load()
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, locksWithin)
+	defer cancel()
+	namespace := cmp.Or(c.Fleet.Backend.Config["namespace"], lookup(environ, "KUBE_NAMESPACE"), metav1.NamespaceDefault)
+	list, err := client.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("listing the Leases in namespace %s: %w", namespace, err)
+	}
+	names := map[string]topology.HostID{}
+	for _, host := range hosts {
+		names["lock-tfstate-default-"+generator.StateName(c.ClusterID, host)] = host
+	}
+	var locks []StateLock
+	for i := range list.Items {
+		lease := &list.Items[i]
+		host, ours := names[lease.Name]
+		if holder := lease.Spec.HolderIdentity; !ours || holder == nil || *holder == "" {
+			continue
+		}
+		lock := StateLock{Host: host, HeldLock: state.HeldLock{ID: *lease.Spec.HolderIdentity, Created: lease.CreationTimestamp.Time}}
+		if held, err := state.ParseHeld([]byte(lease.Annotations[lockInfo])); err == nil {
+			lock.HeldLock = *held
+		}
+		locks = append(locks, lock)
+	}
+	slices.SortFunc(locks, func(a, b StateLock) int { return a.Host.Compare(b.Host) })
+	return locks, nil
+}
