@@ -36,6 +36,7 @@ type show struct {
 // Run runs the scenes in order. It stops at the first one with a wrong result, and returns
 // an error.
 func Run(ctx context.Context, config Config) (err error) {
+	config.Stderr = &firsts{w: config.Stderr, seen: map[string]bool{}}
 	screen, config := onScreen(config)
 	preparing := screen.Start("starting a simulated Proxmox", 0)
 	stage, err := Open(config)
@@ -110,12 +111,14 @@ func (s *Stage) numaform(ctx context.Context, want int, args ...string) error {
 
 func (s *show) showTopology(ctx context.Context) error {
 	s.say("Three hosts in numaform topology")
-	return s.numaform(ctx, cli.ExitOK, "topology", "-o", "table")
+	return s.brief(func() error { return s.numaform(ctx, cli.ExitOK, "topology", "-o", "table") })
 }
 
 func (s *show) plan(ctx context.Context) error {
 	s.say("40 pods are pending: plan a scale-up")
-	return s.numaform(ctx, cli.ExitChanges, "plan", "-f", s.Manifests(), "--detailed-exitcode")
+	return s.brief(func() error {
+		return s.numaform(ctx, cli.ExitChanges, "plan", "-f", s.Manifests(), "--detailed-exitcode")
+	})
 }
 
 // frozen is a rule that an operator adds.
@@ -137,14 +140,14 @@ func (s *show) denied(ctx context.Context) error {
 	defer func() { s.env = s.env[:len(s.env)-1] }()
 	return s.brief(func() error {
 		return s.numaform(ctx, cli.ExitFailed, "apply", "-f", s.Manifests(), "--auto-approve")
-	}, "VMs", "Fleet files")
+	}, "Pods", "New", "VMs", "Fleet files", "Plans")
 }
 
 func (s *show) apply(ctx context.Context) error {
 	s.say("The rule is removed: apply")
 	if err := s.brief(func() error {
 		return s.numaform(ctx, cli.ExitOK, "apply", "-f", s.Manifests(), "--auto-approve")
-	}, "VMs", "Fleet files", "Plans"); err != nil {
+	}, "Pods", "New", "VMs", "Fleet files", "Plans"); err != nil {
 		return err
 	}
 	path, _, err := s.someNode(ctx, "pinned")
@@ -162,6 +165,7 @@ func (s *show) apply(ctx context.Context) error {
 // pins are as declared.
 func (s *Stage) running() error {
 	s.say("The VMs in Proxmox, with the pins that numaform-agent set without a root login")
+	var lines []string
 	for _, guest := range s.Sim.Guests() {
 		if !guest.Running {
 			continue
@@ -174,8 +178,13 @@ func (s *Stage) running() error {
 		if len(pins) > 0 {
 			on = fmt.Sprintf("vCPUs 0-%d on CPUs %s", len(pins)-1, pins)
 		}
-		fmt.Fprintf(s.Stdout, "  %s %d %-12s %2s cores, %5s MiB, %s\n", guest.Host, guest.VMID, guest.Config["name"], guest.Config["cores"], guest.Config["memory"], on)
+		lines = append(lines, fmt.Sprintf("  %s %d %-12s %2s cores, %5s MiB, %s", guest.Host, guest.VMID, guest.Config["name"], guest.Config["cores"], guest.Config["memory"], on))
 	}
+	lines = folded(lines, func(line string) string {
+		pool, _, _ := strings.Cut(strings.Fields(line)[2], "-")
+		return pool
+	})
+	fmt.Fprintln(s.Stdout, strings.Join(lines, "\n"))
 	return nil
 }
 
@@ -197,32 +206,13 @@ func (s *show) head(path string, lines int) error {
 		return err
 	}
 	all := strings.Split(strings.TrimSpace(string(text)), "\n")
-	fmt.Fprintf(s.Stdout, "\n$ head -%d %s\n%s\n  … %d more lines\n", lines, filepath.Base(path), strings.Join(all[:lines], "\n"), len(all)-lines)
+	fmt.Fprintf(s.Stdout, "$ head -%d %s\n%s\n  … %d more lines\n", lines, filepath.Base(path), strings.Join(all[:lines], "\n"), len(all)-lines)
 	return nil
-}
-
-// brief shows a scene without sections that an earlier scene has shown.
-func (s *show) brief(scene func() error, sections ...string) error {
-	whole, out := &bytes.Buffer{}, s.Stdout
-	s.Stdout = whole
-	err := scene()
-	s.Stdout = out
-	hidden := false
-	lines := strings.Split(strings.TrimRight(whole.String(), "\n"), "\n")
-	for i, line := range lines {
-		if i+1 < len(lines) && strings.HasPrefix(lines[i+1], "───") {
-			hidden = slices.Contains(sections, line)
-		}
-		if !hidden {
-			fmt.Fprintln(out, line)
-		}
-	}
-	return err
 }
 
 func (s *show) committed(ctx context.Context) error {
 	s.say("The records: a commit, its outcome as a note, and a remote state for each host")
-	fmt.Fprintf(s.Stdout, "\n$ git log -1 --format='%%h %%s%%n%%(trailers)' --shortstat\n")
+	fmt.Fprintf(s.Stdout, "$ git log -1 --format='%%h %%s%%n%%(trailers)' --shortstat\n")
 	out, err := git(ctx, s.remote(), "log", "-1", "--format=%h %s%n%(trailers)", "--shortstat", "main")
 	if err != nil {
 		return err
@@ -238,11 +228,23 @@ func (s *show) committed(ctx context.Context) error {
 	if err := json.Unmarshal(note, &outcome); err != nil {
 		return fmt.Errorf("reading the note of the commit: %w", err)
 	}
-	fmt.Fprintf(s.Stdout, "%s\n  note: change %s took %s\n", bytes.TrimSpace(out), outcome.ID, outcome.Duration.Round(time.Millisecond))
+	lines := slices.DeleteFunc(strings.Split(string(out), "\n"), func(line string) bool { return line == "" })
+	lines = append(lines, fmt.Sprintf("  note: change %s took %s", outcome.ID, outcome.Duration.Round(time.Millisecond)))
 	states := s.states.States()
 	for _, name := range slices.Sorted(maps.Keys(states)) {
-		fmt.Fprintf(s.Stdout, "  state %s, %d bytes\n", name, len(states[name]))
+		lines = append(lines, fmt.Sprintf("  state %s, %d bytes", name, len(states[name])))
 	}
+	lines = folded(lines, func(line string) string {
+		trailer, _, isTrailer := strings.Cut(line, ": ")
+		if isTrailer && strings.HasPrefix(trailer, "Numaform-") {
+			return trailer
+		}
+		if strings.HasPrefix(line, "  state ") {
+			return "state"
+		}
+		return ""
+	})
+	fmt.Fprintln(s.Stdout, strings.Join(lines, "\n"))
 	return nil
 }
 
@@ -272,7 +274,7 @@ func (s *show) busy(ctx context.Context) error {
 	}
 	if err := s.brief(func() error {
 		return s.numaform(ctx, cli.ExitFailed, "apply", "-f", running, "--auto-approve")
-	}, "VMs"); err != nil {
+	}, "Pods", "VMs", "Plans"); err != nil {
 		return err
 	}
 	return s.push(ctx, []string{"revert", "--no-edit", "HEAD"})
@@ -300,7 +302,7 @@ func (s *show) remove(ctx context.Context) error {
 	s.say("Node " + name + " is drained and no longer needed")
 	if err := s.brief(func() error {
 		return s.numaform(ctx, cli.ExitOK, "remove", name, "-f", s.Manifests(), "--auto-approve")
-	}, "Plans"); err != nil {
+	}, "Fleet files", "Plans"); err != nil {
 		return err
 	}
 	for _, guest := range s.Sim.Guests() {
@@ -315,12 +317,12 @@ func (s *show) undo(ctx context.Context) error {
 	s.say("Revert the removal: undo")
 	return s.brief(func() error {
 		return s.numaform(ctx, cli.ExitOK, "undo", "-f", s.Manifests(), "--auto-approve")
-	}, "Plans")
+	}, "Fleet files", "Plans")
 }
 
 func (s *show) history(ctx context.Context) error {
 	s.say("The history shows all changes")
-	return s.numaform(ctx, cli.ExitOK, "history")
+	return s.brief(func() error { return s.numaform(ctx, cli.ExitOK, "history") })
 }
 
 // someNode updates the user's checkout, and returns the path of the pool's first node file
