@@ -435,6 +435,7 @@ func TestConsolidation(t *testing.T) {
 // TestDrift checks that a change of the tags replaces no node, and that a change of the
 // disk's size replaces all nodes, one at a time as required by the budget.
 func TestDrift(t *testing.T) {
+	enginetest.Nightly(t)
 	w := newWorld(t, worldConfig{hosts: largeHosts(t)})
 	w.start()
 	w.pool(poolConfig{name: "workers", budgets: "1", class: ", bootDevice: {size: 40G}"})
@@ -590,6 +591,7 @@ func (w *world) hasGone(claim *karpv1.NodeClaim, limit time.Duration) {
 // TestEvacuate checks that the VM of an evacuated host is replaced on another host, that
 // the evacuated host gets no new VMs, and that it gets VMs again after the evacuation.
 func TestEvacuate(t *testing.T) {
+	enginetest.Nightly(t)
 	const host = "pve-1"
 	w := newWorld(t, worldConfig{hosts: largeHosts(t)})
 	w.start()

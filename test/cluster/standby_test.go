@@ -16,6 +16,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/enginetest"
 )
 
 // standbyBuffer creates a CapacityBuffer of standby VMs for a NodePool.
@@ -70,6 +71,7 @@ func (w *world) starts() map[string]int {
 // are started for pods and replaced by new standby VMs, that the standby VMs are replaced
 // one by one when their class changes, and that they are removed with the buffer.
 func TestStandby(t *testing.T) {
+	enginetest.Nightly(t)
 	w := newWorld(t, worldConfig{
 		hosts: largeHosts(t), args: []string{"--feature-gates", "CapacityBuffer=true"},
 		values: map[string]any{"featureGates": map[string]any{"CapacityBuffer": true}},

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
@@ -50,6 +51,7 @@ func TestRemoveMovedVM(t *testing.T) {
 // TestRemoveMovedVMOfDeadHost removes a VM that high availability restarted on another host
 // after its host failed, and checks that no other guest changes.
 func TestRemoveMovedVMOfDeadHost(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	stage := quickstart(t)
 	edit(t, stage, "manifests/nodepools.yaml", "clone: linked", "clone: full")

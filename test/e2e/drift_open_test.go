@@ -11,6 +11,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/cli"
 	"github.com/numaform/numaform/internal/demo"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/topology"
 )
@@ -43,6 +44,7 @@ func tags(t *testing.T, stage *demo.Stage, vm fleet.VM) string {
 // and a VM of another host is missing. It checks that the removal is not lost and does not
 // block other hosts, and that no VM is created.
 func TestRepairLeavesTheUnfinished(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	stage := quickstart(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
@@ -103,6 +105,7 @@ func (w untilSaid) Write(text []byte) (int, error) {
 // TestDriftEvery interrupts drift --every after its first round, and checks its report and
 // exit code.
 func TestDriftEvery(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	stage := oneHost(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")

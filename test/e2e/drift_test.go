@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/numaform/numaform/internal/cli"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
@@ -83,6 +84,7 @@ func TestDescriptionEdited(t *testing.T) {
 // TestStateLostAndNothingAsked deletes the states and checks that VMs are imported even if
 // no pod needs a change.
 func TestStateLostAndNothingAsked(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	stage := quickstart(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")

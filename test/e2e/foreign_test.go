@@ -10,6 +10,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/cli"
 	"github.com/numaform/numaform/internal/demo"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
@@ -118,6 +119,7 @@ func intrude(t *testing.T, stage *demo.Stage, at holding, skip int, host string)
 // VMID, while the state still contains the deleted VM. It checks that the unmanaged VM does
 // not change, and that apply creates the lost VM with another VMID.
 func TestStrangerTakesVMIDOfLostVM(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	stage := oneHost(t)
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")

@@ -14,6 +14,7 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/cli"
 	"github.com/numaform/numaform/internal/demo"
+	"github.com/numaform/numaform/internal/enginetest"
 )
 
 // inGit configures a stage's fleet to be in git, with a remote, and returns the remote.
@@ -219,6 +220,7 @@ func TestGitRevert(t *testing.T) {
 // TestGitRevertOfAnOlderChange reverts the first of two scale-ups, which added files that
 // the VMs of both use. It checks that neither VMIDs nor keys are reused.
 func TestGitRevertOfAnOlderChange(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	stage := oneHost(t)
 	remote := inGit(t, stage)

@@ -194,6 +194,7 @@ func TestTemplates(t *testing.T) {
 // that an incomplete template is created again, and that a plan shows the replacement for
 // another image.
 func TestTemplatesRefused(t *testing.T) {
+	enginetest.Nightly(t)
 	t.Parallel()
 	r := newTemplatesRoot(t)
 	foreign := pvesim.Guest{VMID: 9102, Host: "pve-2", Config: map[string]string{"name": "database", "cores": "1", "memory": "1024"}}
