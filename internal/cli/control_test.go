@@ -171,7 +171,7 @@ func TestEvacuate(t *testing.T) {
 	if err := c.Delete(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	says(t, 0, "lab/pve-1 has no numaform nodes. After maintenance, run numaform evacuate lab/pve-1 --kubeconfig ", "evacuate", "lab/pve-1", "--wait", "--poll", "20ms")
+	says(t, 0, "lab/pve-1 has no numaform nodes and gets no new ones. After maintenance, run numaform evacuate lab/pve-1 --kubeconfig ", "evacuate", "lab/pve-1", "--wait", "--poll", "20ms")
 	// No Node has the label of the host's region now.
 	if err := c.Delete(t.Context(), node); err != nil {
 		t.Fatal(err)
