@@ -104,8 +104,12 @@ func shell(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// hostCommand matches a command in a message of doctor.
-var hostCommand = regexp.MustCompile(`\b(?:pveum|qm) [a-z][^&;:]*`)
+var (
+	// hostCommand matches a command in a message of doctor.
+	hostCommand = regexp.MustCompile(`\b(?:pveum|qm) [a-z][^&;:]*`)
+	// quoted matches a command in a sentence, which does not apply in every case.
+	quoted = regexp.MustCompile("`[^`]*`")
+)
 
 // follow runs on a host the commands that a check in doctor's last output gives as the
 // fix: follow CHECK.
@@ -116,7 +120,7 @@ func follow(ts *testscript.TestScript, _ bool, args []string) {
 		if len(fields) < 2 || fields[1] != args[0] || (fields[0] != "fail" && fields[0] != "warn") {
 			continue
 		}
-		for _, command := range hostCommand.FindAllString(line, -1) {
+		for _, command := range hostCommand.FindAllString(quoted.ReplaceAllString(line, ""), -1) {
 			if command = strings.TrimSpace(command); slices.Contains(done, command) {
 				continue
 			}

@@ -198,7 +198,9 @@ func TestLoadRefuses(t *testing.T) {
 		{"plain http", strings.Replace(minimal, "https:", "http:", 1), "", "must be https://"},
 		{"secret twice", minimal + "  token_secret: x\n", "", "token_secret and token_secret_file are both set"},
 		{"missing secret file", strings.Replace(minimal, "file: token", "file: nowhere", 1), "", "reading token_secret_file"},
-		{"empty secret file", strings.Replace(minimal, "file: token", "file: empty", 1), "", "is empty"},
+		{"empty secret file", strings.Replace(minimal, "file: token", "file: empty", 1), "", "is empty: write the token_secret into it; Proxmox shows it only once: " +
+			"if it is lost, create the token again on a host, and write its value into the file: " +
+			"pveum user token remove numaform@pve scaler && pveum user token add numaform@pve scaler --privsep 0"},
 		{"range upside down", minimal + "  vmid_range: {lower: 300, upper: 200}\n", "", "vmid_range 300 to 200"},
 		{"bad region", strings.Replace(minimal, "region-1", "Region 1", 1), "", `region "Region 1"`},
 		{"bad duration by environment", minimal, "NUMAFORM_CLUSTERS_0_TIMEOUTS_CLONE=soon", "NUMAFORM_CLUSTERS_0_TIMEOUTS_CLONE"},

@@ -208,7 +208,12 @@ func (c *Cluster) readSecrets() error {
 			return fmt.Errorf("reading %s_file: %w: %s", s.key, err, fileFix(err, s.key))
 		}
 		if *s.value = strings.TrimSpace(string(text)); *s.value == "" {
-			return fmt.Errorf("%s_file %s is empty: write the %s into it", s.key, s.file, s.key)
+			lost := ""
+			if s.key == "token_secret" && proxmox.IsTokenID(c.TokenID) {
+				lost = fmt.Sprintf("; Proxmox shows it only once: if it is lost, create the token again on a host, and write its value into the file: %s && %s",
+					proxmox.RemoveToken(c.TokenID), proxmox.AddToken(c.TokenID))
+			}
+			return fmt.Errorf("%s_file %s is empty: write the %s into it%s", s.key, s.file, s.key, lost)
 		}
 	}
 	return nil

@@ -182,7 +182,8 @@ func (c *Client) explainStatus(e *Error) {
 		case strings.HasSuffix(e.Text, "access expired"):
 			decide("extend the token", extend)
 		case e.Text == oneReason:
-			decide(fmt.Sprintf("check token_id and token_secret of API token %s; if the token has expired, extend it", login.TokenID), extend)
+			decide(fmt.Sprintf("check token_id and token_secret of API token %s; if the token was deleted, create it again with `%s` and store its value as token_secret; "+
+				"if the token has expired, extend it", login.TokenID, AddToken(login.TokenID)), extend)
 		default:
 			e.Hint = fmt.Sprintf("check token_id and token_secret of API token %s with `pveum user token list %s`", login.TokenID, user)
 		}

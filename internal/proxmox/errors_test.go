@@ -27,7 +27,8 @@ func TestErrors(t *testing.T) {
 		},
 		{
 			"token refused for a reason that is not told", func(c *canned, _ *proxmox.Config) { c.refuse("/cluster/resources", 401, "Authentication failed!") }, 401,
-			[]string{"401 Authentication failed!", "check token_id and token_secret of API token numaform@pve!scaler; if the token has expired, extend it: pveum user token modify numaform@pve scaler --expire 0"},
+			[]string{"401 Authentication failed!", "check token_id and token_secret of API token numaform@pve!scaler; if the token was deleted, create it again with " +
+				"`pveum user token add numaform@pve scaler --privsep 0` and store its value as token_secret; if the token has expired, extend it: pveum user token modify numaform@pve scaler --expire 0"},
 		},
 		{
 			"expired token", func(c *canned, _ *proxmox.Config) {

@@ -147,7 +147,7 @@ func storagePaths(names []string) []string {
 // its grants, and the token. They must be run on a host, as root, and print only the secret
 // of the token.
 func (r Reach) Pveum(tokenID string) []string {
-	user, name, _ := strings.Cut(tokenID, "!")
+	user, _, _ := strings.Cut(tokenID, "!")
 	grants := r.Grants()
 	var lines []string
 	if r.Pool != "" && !r.PoolExists {
@@ -164,15 +164,14 @@ func (r Reach) Pveum(tokenID string) []string {
 	for _, grant := range grants {
 		lines = append(lines, grant.pveum(user))
 	}
-	token := shell.Line("pveum", "user", "token", "add", user, name, "--privsep", "0", "--output-format", "json")
-	return append(lines, token+` | sed -n 's/.*"value" *: *"\([^"]*\)".*/\1/p'`)
+	return append(lines, AddToken(tokenID)+` --output-format json | sed -n 's/.*"value" *: *"\([^"]*\)".*/\1/p'`)
 }
 
 // PveumDelete returns the command that deletes the token, and the commands that delete the
 // rest of what the commands of Pveum create, unless it existed before. They must be run on
 // a host, as root; the pool must be empty.
 func (r Reach) PveumDelete(tokenID string) (token string, rest []string) {
-	user, name, _ := strings.Cut(tokenID, "!")
+	user, _, _ := strings.Cut(tokenID, "!")
 	var lines []string
 	if user != rootUser {
 		lines = append(lines, shell.Line("pveum", "user", "delete", user)) // with its grants
@@ -186,7 +185,19 @@ func (r Reach) PveumDelete(tokenID string) (token string, rest []string) {
 	if r.Pool != "" && !r.PoolExists {
 		lines = append(lines, shell.Line("pveum", "pool", "delete", r.Pool))
 	}
-	return shell.Line("pveum", "user", "token", "remove", user, name), lines
+	return RemoveToken(tokenID), lines
+}
+
+// AddToken returns the command that creates an API token with the privileges of its user.
+func AddToken(id string) string {
+	user, name, _ := strings.Cut(id, "!")
+	return shell.Line("pveum", "user", "token", "add", user, name, "--privsep", "0")
+}
+
+// RemoveToken returns the command that deletes an API token.
+func RemoveToken(id string) string {
+	user, name, _ := strings.Cut(id, "!")
+	return shell.Line("pveum", "user", "token", "remove", user, name)
 }
 
 func addRole(r Role) string {
