@@ -12,7 +12,7 @@
 #   BRIDGE=vmbr0           bridge of the network device
 #   IMAGES=/var/lib/vz/template/numaform   directory of images
 #
-# It requires virt-customize (apt-get install libguestfs-tools) and curl.
+# It requires virt-customize (apt-get update; apt-get install libguestfs-tools) and curl.
 set -eu
 
 if [ $# -ne 3 ]; then
@@ -42,7 +42,7 @@ kubeadm | k3s) ;;
 *) fail "NODE is $node: set kubeadm or k3s" ;;
 esac
 for tool in qm virt-customize curl; do
-	command -v "$tool" >/dev/null || fail "$tool not found: run this on a Proxmox host, after apt-get install libguestfs-tools curl"
+	command -v "$tool" >/dev/null || fail "$tool not found: run this on a Proxmox host, after apt-get update; apt-get install libguestfs-tools curl"
 done
 
 # 1. Check the VMID.
@@ -120,4 +120,4 @@ qm set "$vmid" --scsi0 "$storage:0,import-from=$image,discard=on"
 qm set "$vmid" --boot order=scsi0
 qm template "$vmid"
 qm set "$vmid" --delete tags
-echo "template $name (VMID $vmid) is ready: run numaform doctor -f MANIFESTS to check whether nodes can be cloned from it"
+echo "template $name (VMID $vmid) is ready; next: numaform init, or numaform doctor if you have a numaform.yaml"

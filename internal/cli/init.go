@@ -47,7 +47,8 @@ func newInit(process Process) *cobra.Command {
 		Example: "  numaform init                                                          # asks questions\n" +
 			"  numaform init --cluster-id prod --url https://pve-1.example:8006       # without a terminal\n" +
 			"  numaform init --url https://pve-1.example:8006 --pool k8s --seed-storage seeds\n" +
-			"  numaform init --url pve-1.example | ssh root@pve-1.example sh >token     # creates the user, and stores its secret\n" +
+			"  numaform init --url pve-1.example >create-user.sh                      # commands to review, and then:\n" +
+			"  ssh root@pve-1.example sh <create-user.sh >token                       # creates the user, and stores the token's secret\n" +
 			"  numaform init --url pve-1.example --discover-token-file mytoken          # proposes templates, storages and pools",
 		RunE: func(command *cobra.Command, _ []string) error {
 			return runInit(command.Context(), process, command.Flags(), &o)
@@ -110,6 +111,17 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 		return w.err
 	}
 
+	return o.printNext(process, written, kept)
+}
+
+// printNext prints the files and the next steps to stderr.
+func (o *initOptions) printNext(process Process, written, kept []string) error {
+	w := &printer{Terminal: process.terminal(process.Stderr), w: process.Stderr}
+	w.printf("\nWrote %s.\n", strings.Join(append([]string{o.config}, written...), ", "))
+	if len(kept) > 0 {
+		w.printf("Existing files were not changed: %s: compare them with your answers before you use them.\n", strings.Join(kept, ", "))
+	}
+
 	// The paths in numaform.yaml are relative to its directory, the steps to the current one.
 	beside := func(path string) string {
 		if filepath.IsAbs(path) {
@@ -118,9 +130,14 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 		return filepath.Join(filepath.Dir(o.config), path)
 	}
 	secret := beside(o.secretFile)
-	steps := []string{
-		"run the commands above on a host; the last one prints the token's secret once",
-		fmt.Sprintf("write only the secret to the file %s, and run %s", secret, shell.Line("chmod", "600", secret)),
+	var steps []string
+	if isTerminal(process.Stdout) {
+		w.printf("Next steps:\n")
+		steps = append(steps, "run the commands above as root on a Proxmox host; the last one prints the token's secret once",
+			fmt.Sprintf("write only the secret to the file %s, and run %s", secret, shell.Line("chmod", "600", secret)))
+	} else {
+		w.printf("The commands that create numaform's user were written to standard output. Run them as root on a Proxmox host, "+
+			"and store their output, the token's secret, in the file %s. Then:\n", secret)
 	}
 	if o.caFile != "" && !o.insecure {
 		steps = append(steps, proxmox.CopyCA(o.url, beside(o.caFile)))
@@ -128,14 +145,8 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 	if o.pool != "" {
 		steps = append(steps, fmt.Sprintf("add the templates to the pool with pveum pool modify %s --vms VMID,VMID, and set spec.pool of your own ProxmoxNodeClasses to %s", o.pool, o.pool))
 	}
-	w = &printer{Terminal: process.terminal(process.Stderr), w: process.Stderr}
 	next := options{config: o.config, files: []string{beside(manifestsDir)}}
-	steps = append(steps, "run numaform doctor"+next.source(), "run numaform plan"+next.source())
-	w.printf("\nWrote %s.\n", strings.Join(append([]string{o.config}, written...), ", "))
-	if len(kept) > 0 {
-		w.printf("Existing files were not changed: %s: compare them with your answers before you use them.\n", strings.Join(kept, ", "))
-	}
-	w.printf("Next steps:\n")
+	steps = append(steps, "run numaform doctor"+next.source(), "run numaform apply"+next.source()+", which shows the plan and asks for confirmation")
 	for i, step := range steps {
 		w.printf("  %d. %s\n", i+1, step)
 	}

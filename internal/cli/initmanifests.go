@@ -97,23 +97,35 @@ func (o *initOptions) readme() string {
 
 ## Next commands
 
-The commands that ` + "`numaform init`" + ` printed create the user in Proxmox and print the secret of its token. Write it to ` + o.secretFile + `. Then:
+The commands that ` + "`numaform init`" + ` wrote to standard output create the user in Proxmox, and print the secret of its token.
+Run them as root on a Proxmox host, and store the secret in the file ` + o.secretFile + `. Then:
 
 ` + "```sh\n" + strings.Join(secrets, "\n") + `
 numaform doctor` + config + ` -f manifests     # check all requirements; each problem has a fix
 numaform plan` + config + ` -f manifests       # show the VMs that the pods need
 numaform apply` + config + ` -f manifests      # create them, after your confirmation
-numaform undo` + config + ` -f manifests       # remove them again
+numaform status` + config + `                  # show the VMs and their hosts
 ` + "```" + `
 
 With a cluster, use --kubeconfig instead of -f manifests.
 
 ## Remove everything
 
+If ` + "`numaform status" + config + "`" + ` lists VMs, remove them:
+
 ` + "```sh" + `
-numaform undo` + config + ` -f manifests
+numaform undo` + config + ` -f manifests       # revert the last change
+` + "```" + `
+
+Run it only once, and not if there is no VM: it would revert the removal, and create the VMs again. If VMs of earlier changes
+remain, remove each with ` + "`numaform remove" + config + " -f manifests NODE`" + `. When no VM remains, delete the token in Proxmox:
+
+` + "```sh" + `
 ` + shell.Line("ssh", "root@"+host, "sh") + ` <` + removeUser + `
-` + "```\n"
+` + "```" + `
+
+` + removeUser + ` also has the commands that delete the user and the roles, as comments. Not deleted: the VM template (` + "`qm destroy VMID`" + `) and this directory.
+`
 }
 
 // nodePool returns a class that needs no host agent, and its NodePool.

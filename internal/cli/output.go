@@ -144,8 +144,11 @@ func counted(n int, thing string) string {
 }
 
 // atTerminal reports whether stdin is a terminal, so that a user can answer questions.
-func atTerminal(process Process) bool {
-	file, ok := process.Stdin.(interface{ Fd() uintptr })
+func atTerminal(process Process) bool { return isTerminal(process.Stdin) }
+
+// isTerminal reports whether stdin, stdout or stderr is a terminal.
+func isTerminal(stream any) bool {
+	file, ok := stream.(interface{ Fd() uintptr })
 	return ok && isatty.IsTerminal(file.Fd())
 }
 
