@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -49,6 +50,12 @@ func TestFirstNode(t *testing.T) {
 	for _, command := range commands {
 		out := p.run(t, command)
 		switch {
+		case strings.HasPrefix(command, "numaform init "):
+			// Proxmox shows the secret only once: a repetition must not overwrite it.
+			secret := p.read(t, "first-node/token")
+			if out := p.run(t, command); !strings.Contains(out, "already exists") || secret == "" || p.read(t, "first-node/token") != secret {
+				t.Fatalf("%s, repeated, lost the token:\n%s", command, out)
+			}
 		case strings.HasPrefix(command, "numaform apply "):
 			created = true
 			if vms := p.vms(); len(vms) != 1 || !vms[0].Running {
@@ -65,6 +72,26 @@ func TestFirstNode(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, p.inventory(t)); diff != "" {
 		t.Errorf("the commands left something behind in Proxmox (-before +after):\n%s", diff)
+	}
+}
+
+// TestGoVersion checks that the pages for new users name the required version of Go.
+func TestGoVersion(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join("..", "..")
+	module, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`(?m)^go (\S+)$`).FindStringSubmatch(string(module))[1]
+	for _, name := range []string{"README.md", "docs/first-node.md"} {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "Go "+version+" or later") {
+			t.Errorf("%s does not say that numaform needs Go %s or later", name, version)
+		}
 	}
 }
 
@@ -187,6 +214,16 @@ printf 'cd "%s"\numask %s\nPATH="%s"\n' "$PWD" "$(umask)" "$PATH" >"$STATE"`)
 		t.Fatalf("%s: %v", command, err)
 	}
 	return string(out)
+}
+
+// read returns the content of a file in the user's checkout.
+func (p *provedHost) read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(p.dir, "checkout", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // vms returns the VMs with numaform's marker.
