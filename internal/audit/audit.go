@@ -119,8 +119,9 @@ type Open struct {
 type Outcome struct {
 	Format int `json:"format"`
 	// ID is the ID of the change.
-	ID       string        `json:"id"`
-	Time     time.Time     `json:"time"`
+	ID   string    `json:"id"`
+	Time time.Time `json:"time"`
+	// Duration is the time since the change was approved.
 	Duration time.Duration `json:"duration_ns"`
 	Hosts    []Ended       `json:"shards,omitempty"`
 	// Outside are the writes to Proxmox that no plan contains, such as the upload of a

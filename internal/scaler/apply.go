@@ -127,6 +127,8 @@ type begun struct {
 	change  *Change
 	plans   []RootPlan
 	started time.Time
+	// approved is when approve returned.
+	approved time.Time
 	// id is the ID of the change's record, or empty if there was nothing to record; kind and
 	// why are the record's.
 	id   string
@@ -175,6 +177,7 @@ func (s *Scaler) begin(ctx context.Context, change *Change, approve Approve) (b 
 	if err != nil {
 		return b, errors.Join(err, s.recordUnmade(ctx, change, b.plans))
 	}
+	b.approved = s.config.Clock.Now()
 	if !change.writes(b.plans) {
 		return b, nil
 	}
@@ -267,7 +270,7 @@ func (s *Scaler) finish(ctx context.Context, b *begun, ended func(Result)) (resu
 	}
 	if b.id != "" {
 		// Record what was done even if the caller has given up meanwhile.
-		failures = append(failures, s.config.Store.End(context.WithoutCancel(ctx), s.outcome(b.id, b.started, results)))
+		failures = append(failures, s.config.Store.End(context.WithoutCancel(ctx), s.outcome(b.id, b.approved, results)))
 	}
 	return results, errors.Join(failures...)
 }

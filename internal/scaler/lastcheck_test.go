@@ -333,10 +333,11 @@ func TestRecordTimes(t *testing.T) {
 }
 
 // TestOutcomeTimes checks recorded and observed durations, with a clock that advances only
-// while a host is planned and applied.
+// while a host is planned and applied, and while the user decides. The outcome's duration
+// begins with the approval.
 func TestOutcomeTimes(t *testing.T) {
 	t.Parallel()
-	const planning, applying = 11 * time.Second, 7 * time.Second
+	const planning, deciding, applying = 11 * time.Second, 40 * time.Second, 7 * time.Second
 	start := time.Now().Truncate(time.Second).In(time.FixedZone("elsewhere", -3600))
 	clock := clocktesting.NewFakeClock(start)
 	observed := &stopwatch{}
@@ -351,7 +352,10 @@ func TestOutcomeTimes(t *testing.T) {
 			}
 		}
 	})
-	results, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t), on(first)), approveAll)
+	results, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t), on(first)), func([]scaler.RootPlan) (string, error) {
+		clock.Step(deciding)
+		return "", nil
+	})
 	if err != nil || len(results) != 1 || results[0].Duration != applying {
 		t.Fatalf("results %v, %v", results, err)
 	}
@@ -359,11 +363,11 @@ func TestOutcomeTimes(t *testing.T) {
 	if err != nil || len(history) != 1 {
 		t.Fatalf("history %v, %v", history, err)
 	}
-	if got, want := history[0].Change.Time, start.Add(planning); !got.Equal(want) || got.Location() != time.UTC {
+	if got, want := history[0].Change.Time, start.Add(planning+deciding); !got.Equal(want) || got.Location() != time.UTC {
 		t.Errorf("begun at %s, want %s in UTC", got, want)
 	}
 	want := &audit.Outcome{
-		Format: audit.FormatVersion, ID: history[0].Change.ID, Time: start.Add(planning + applying).UTC(), Duration: planning + applying,
+		Format: audit.FormatVersion, ID: history[0].Change.ID, Time: start.Add(planning + deciding + applying).UTC(), Duration: applying,
 		Hosts: []audit.Ended{{Host: first, Duration: applying}},
 	}
 	if diff := cmp.Diff(want, history[0].Outcome, cmpopts.IgnoreFields(audit.Outcome{}, "MAC", "Digest")); diff != "" {

@@ -209,10 +209,10 @@ func names(vms []fleet.VM) string {
 	return strings.Join(list, ", ")
 }
 
-// outcome returns the record of how a change ended on each host.
-func (s *Scaler) outcome(id string, started time.Time, results []Result) audit.Outcome {
+// outcome returns the record of how an approved change ended on each host.
+func (s *Scaler) outcome(id string, approved time.Time, results []Result) audit.Outcome {
 	now := s.config.Clock.Now()
-	outcome := audit.Outcome{ID: id, Time: now.UTC(), Duration: now.Sub(started)}
+	outcome := audit.Outcome{ID: id, Time: now.UTC(), Duration: now.Sub(approved)}
 	for _, result := range results {
 		ended := audit.Ended{Host: result.Host, Duration: result.Duration}
 		if result.Err != nil {
