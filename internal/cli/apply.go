@@ -16,6 +16,7 @@ import (
 
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/shell"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
@@ -52,7 +53,11 @@ func newChanges(process Process) []*cobra.Command {
 		o.registerChange(command.Flags())
 		o.registerReport(command.Flags())
 		command.RunE = func(command *cobra.Command, args []string) error {
-			return change(command.Context(), process, &o, deciders[i](args))
+			p, err := change(command.Context(), process, &o, deciders[i](args))
+			if err != nil || p == nil || o.output != "text" {
+				return err
+			}
+			return p.printNext(process, &o, shell.Line(append([]string{"numaform", command.Name()}, args...)...))
 		}
 	}
 	return commands
@@ -181,25 +186,25 @@ const attempts = 5
 // change decides on a change, plans it, asks for confirmation and applies it. With
 // --dry-run, it only plans and prints the change. It starts over, up to the maximum number
 // of attempts, if another writer changed the fleet or a host first, and after importing VMs
-// that are missing from the state.
-func change(ctx context.Context, process Process, o *options, decide decider) error {
+// that are missing from the state. It returns nil if the change waits for a review.
+func change(ctx context.Context, process Process, o *options, decide decider) (*proposal, error) {
 	if err := o.checkLive(); err != nil {
-		return err
+		return nil, err
 	}
 	if o.dryRun {
 		return dryRun(ctx, process, o, decide)
 	}
 	if err := finishReviewed(ctx, process, o); err != nil {
-		return err
+		return nil, err
 	}
 	for attempt := 1; ; attempt++ {
 		p, err := decide(ctx, process, o)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		err = p.apply(ctx, process, o)
 		if err == nil || attempt == attempts {
-			return err
+			return p, err
 		}
 
 		var conflict *scaler.ConflictError
@@ -207,19 +212,19 @@ func change(ctx context.Context, process Process, o *options, decide decider) er
 		var proposed *store.ProposedError
 		switch {
 		case errors.As(err, &conflict) && errors.As(err, &proposed):
-			return err // the revert waits for a review
+			return nil, err // the revert waits for a review
 		case errors.As(err, &proposed):
 			fmt.Fprintf(process.Stdout, "\n%s\n", proposed)
-			return nil
+			return nil, nil
 		case errors.As(err, &outside):
 			fmt.Fprintf(process.Stderr, "numaform: importing %s into the state before the removal\n", strings.Join(outside.Names, ", "))
 			// A change without requests imports existing VMs into the state.
 			imports, err := p.session.scaler.Propose(ctx, p.session.snapshot, nil, nil)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			if err := (&proposal{session: p.session, change: imports}).apply(ctx, process, o); err != nil {
-				return err
+				return nil, err
 			}
 		case errors.As(err, &conflict), errors.Is(err, scaler.ErrFleetChanged):
 			fmt.Fprintf(process.Stderr, "numaform: %v\nTrying again.\n", err)
@@ -227,31 +232,51 @@ func change(ctx context.Context, process Process, o *options, decide decider) er
 			select {
 			case <-time.After(rand.N(time.Duration(attempt) * 2 * time.Second)): //nolint:gosec // not security-relevant
 			case <-ctx.Done():
-				return context.Cause(ctx)
+				return nil, context.Cause(ctx)
 			}
 		default:
-			return err
+			return nil, err
 		}
 	}
 }
 
 // dryRun plans, checks and prints a change without applying it.
-func dryRun(ctx context.Context, process Process, o *options, decide decider) error {
+func dryRun(ctx context.Context, process Process, o *options, decide decider) (*proposal, error) {
 	p, err := decide(ctx, process, o)
 	if err == nil {
 		err = p.checkJoins(ctx)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if p.plans, err = p.session.scaler.Plan(ctx, p.change); err != nil {
-		return err
+		return nil, err
 	}
 	if err := p.print(process, o); err != nil {
-		return err
+		return nil, err
 	}
 	fmt.Fprintln(process.Stderr, "Dry run: nothing was changed.")
-	return p.failure(false)
+	return p, p.failure(false)
+}
+
+// printNext prints the command that follows a change or, after a dry run, the command that
+// applies it. command is the command line of this change, without the flags of o.
+func (p *proposal) printNext(process Process, o *options, command string) error {
+	w := &printer{Terminal: process.terminal(process.Stderr), w: process.Stderr}
+	changes := p.changes()
+	if !changes && !o.dryRun {
+		w.printf("Nothing to do.\n")
+	}
+	if !changes || o.dryRun {
+		r := p.report()
+		w.next(&r, changes, o, command)
+		return w.err
+	}
+	w.nextCommand("numaform status" + o.fleetSource())
+	if p.change.Kind != audit.KindUndo && len(p.change.Added) > 0 {
+		w.suggest("To revert it", "numaform undo"+o.source())
+	}
+	return w.err
 }
 
 // finishReviewed applies merged changes in review mode. Otherwise they would wait for the
@@ -309,11 +334,13 @@ func (p *proposal) unapplied(failure error) error {
 		"fix the problems above, then run the command again", failure, counted(len(allowed), "host"), topology.Named(allowed))
 }
 
-// applied applies a change and prints the result of each host.
+// applied applies a change and prints the result of each host that it changes.
 func applied(ctx context.Context, process Process, s *scaler.Scaler, change *scaler.Change, approve func([]scaler.RootPlan) (string, error)) error {
 	results, err := s.Apply(ctx, change, approve)
 	for _, result := range results {
-		fmt.Fprintf(process.Stderr, "%s\n", result)
+		if result.PlanSHA256 != "" || result.Err != nil {
+			fmt.Fprintf(process.Stderr, "%s\n", result)
+		}
 	}
 	return err
 }

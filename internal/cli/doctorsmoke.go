@@ -114,7 +114,7 @@ func (o *doctorOptions) createAndRemove(ctx context.Context, process Process, cl
 			"run `numaform remove %[1]s`, then run the smoke test again", left[0].Name)
 	}
 	started := time.Now()
-	createErr := change(ctx, process, smoke, func(ctx context.Context, process Process, o *options) (*proposal, error) {
+	_, createErr := change(ctx, process, smoke, func(ctx context.Context, process Process, o *options) (*proposal, error) {
 		p, err := propose(ctx, process, o)
 		switch {
 		case err != nil:
@@ -156,7 +156,7 @@ func (o *options) removeSmoke(ctx context.Context, process Process, vms []fleet.
 	for i := range vms {
 		names[i] = vms[i].Name
 	}
-	if err := change(ctx, process, o, removal(names)); err != nil {
+	if _, err := change(ctx, process, o, removal(names)); err != nil {
 		return fmt.Errorf("removing the smoke test's VM: %w: after fixing this, run `numaform remove %s`", err, strings.Join(names, " "))
 	}
 	s, err := open(ctx, process, o)

@@ -56,7 +56,7 @@ func newPlan(process Process) *cobra.Command {
 			if o.output == "text" {
 				w := newPrinter(process)
 				r := p.report()
-				if w.next(&r, p.changes(), &o); w.err != nil {
+				if w.next(&r, p.changes(), &o, "numaform apply"); w.err != nil {
 					return w.err
 				}
 			}
@@ -76,12 +76,12 @@ func newPlan(process Process) *cobra.Command {
 }
 
 // next prints the summary of a plan that requires approval, and the command that follows
-// the plan.
-func (w *printer) next(r *report, changes bool, o *options) {
+// the plan. apply is the command that applies it, without the flags of o.
+func (w *printer) next(r *report, changes bool, o *options, apply string) {
 	if r.Digest != "" {
 		w.summary(r.summary(r.Digest))
 	}
-	what, command := "To apply it", "numaform apply"+o.source()
+	what, command := "To apply it", apply+o.source()
 	switch {
 	case !changes && r.Pods != nil && len(r.Pods.Refusals) > 0:
 		what, command = "To compare a pod with each host", "numaform explain pod "+r.Pods.Refusals[0].Pod+o.source()
@@ -89,9 +89,7 @@ func (w *printer) next(r *report, changes bool, o *options) {
 			command += " --snapshot " + shell.Quote(o.snapshot)
 		}
 	case !changes:
-		shown := *o
-		shown.files = nil // status reads no manifests
-		what, command = "To show the fleet", "numaform status"+shown.source()
+		what, command = "To show the fleet", "numaform status"+o.fleetSource()
 	case o.snapshot != "" || o.noEngine:
 		what, command = "To plan it on the live hosts", "numaform plan"+o.source()
 	case r.unjoined:
@@ -102,11 +100,25 @@ func (w *printer) next(r *report, changes bool, o *options) {
 		what += " in a terminal, or without one"
 		command += " --approve " + r.Digest
 	}
+	w.raw("\n")
+	w.suggest(what, command)
+}
+
+// suggest prints a command and what it does.
+func (w *printer) suggest(what, command string) {
 	if line := what + ": " + command; !w.Wrap || len(line) <= w.Width {
-		w.raw("\n" + line + "\n")
+		w.raw(line + "\n")
 		return
 	}
-	w.raw("\n" + what + ":\n  " + w.Command(command, 4) + "\n")
+	w.raw(what + ":\n  " + w.Command(command, 4) + "\n")
+}
+
+// fleetSource returns the flags of a command line that reads the same fleet, without
+// manifests.
+func (o *options) fleetSource() string {
+	fleet := *o
+	fleet.files = nil
+	return fleet.source()
 }
 
 // source returns the flags of a command line that reads the same fleet and cluster.

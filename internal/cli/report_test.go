@@ -212,7 +212,7 @@ func planText(r *report, columns int, color string) string {
 	o := &options{config: "numaform.yaml", files: []string{"manifests/"}}
 	w.report(r, o)
 	if len(r.Hosts) <= 3 { // otherwise, the plan ends with an error
-		w.next(r, true, o)
+		w.next(r, true, o, "numaform apply")
 	}
 	return out.String()
 }

@@ -47,14 +47,22 @@ func (r Result) String() string {
 	if r.Err != nil {
 		return fmt.Sprintf("%s: failed after %s: %v", r.Host, r.Duration.Round(time.Millisecond), r.Err)
 	}
-	text := fmt.Sprintf("%s: %d created, %d imported, %d deleted", r.Host, len(r.Created), len(r.Imported), len(r.Deleted))
-	if len(r.Updated) > 0 {
-		text += fmt.Sprintf(", %d changed in place", len(r.Updated))
+	var parts []string
+	for _, part := range []struct {
+		count int
+		what  string
+	}{
+		{len(r.Created), "created"},
+		{len(r.Imported), "imported"},
+		{len(r.Deleted), "deleted"},
+		{len(r.Updated), "changed in place"},
+		{len(r.Woken), "woken"},
+	} {
+		if part.count > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", part.count, part.what))
+		}
 	}
-	if len(r.Woken) > 0 {
-		text += fmt.Sprintf(", %d woken", len(r.Woken))
-	}
-	return text + " in " + r.Duration.Round(time.Millisecond).String()
+	return fmt.Sprintf("%s: %s in %s", r.Host, cmp.Or(strings.Join(parts, ", "), "no VM changed"), r.Duration.Round(time.Millisecond))
 }
 
 // Approve evaluates the plans of a change; if it returns an error, no plan is applied.
