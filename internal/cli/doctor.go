@@ -85,7 +85,11 @@ func runDoctor(ctx context.Context, process Process, o *doctorOptions) error {
 		}
 	} else {
 		w := newPrinter(process)
-		w.doctor(&sum, o.next(failed, o.podSource(process.Environ)))
+		next := o.next(failed, o.podSource(process.Environ))
+		if _, err := os.Stat(o.config); checks.Broken != nil && o.config == operator.DefaultFile && errors.Is(err, os.ErrNotExist) {
+			next = "numaform init"
+		}
+		w.doctor(&sum, next)
 		if w.err != nil {
 			return w.err
 		}

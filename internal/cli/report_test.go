@@ -198,7 +198,7 @@ func TestNextCommand(t *testing.T) {
 	} {
 		tt.o.config = cmp.Or(tt.o.config, "numaform.yaml")
 		var out bytes.Buffer
-		newPrinter(Process{Stdout: &out}).next(tt.report, tt.changes, &tt.o)
+		newPrinter(Process{Stdout: &out}).next(tt.report, tt.changes, &tt.o, "numaform apply")
 		if !strings.HasSuffix(out.String(), ": "+want+"\n") {
 			t.Errorf("got %q, want %q", out.String(), want)
 		}

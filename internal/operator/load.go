@@ -31,20 +31,22 @@ import (
 // needs none.
 func Load(path string, environ []string, others ...string) (*Config, error) {
 	text, err := os.ReadFile(path)
+	fix := "set its path with --config, or create one with numaform init"
+	if path == DefaultFile {
+		fix = "change to its directory, " + fix
+	}
 	clusters := clustersIn(environ)
 	fromEnvironment := errors.Is(err, fs.ErrNotExist) && path == DefaultFile && clusters > 0
 	if err != nil && !fromEnvironment {
-		return nil, fmt.Errorf("reading the configuration: %w: %s", err, readFix(err, "set its path with --config, or create one with numaform init"))
+		return nil, fmt.Errorf("reading the configuration: %w: %s", err, readFix(err, fix))
 	}
 	config := Config{
 		Intervals: Intervals{Update: 30 * time.Second, Full: 10 * time.Minute, Lease: 10 * time.Second},
 		Engine:    Engine{Version: ">= 1.8"},
 		Fleet:     Fleet{Dir: "fleet", Backend: Backend{Type: "local"}},
 	}
-	source := path
 	var mistakes []error
 	if fromEnvironment {
-		source = fmt.Sprintf("the NUMAFORM_ variables, because %s does not exist", path)
 		for range clusters {
 			config.Clusters = append(config.Clusters, newCluster())
 		}
@@ -63,10 +65,14 @@ func Load(path string, environ []string, others ...string) (*Config, error) {
 	}
 	config.resolvePaths(filepath.Dir(path))
 	config.setStateDir(environ)
-	if err := config.check(); err != nil {
-		return nil, fmt.Errorf("reading %s: %w", source, err)
+	err = config.check()
+	switch {
+	case err == nil:
+		return &config, nil
+	case fromEnvironment:
+		return nil, fmt.Errorf("reading the configuration: %s does not exist: %s; the NUMAFORM_ variables do not replace it: %s", path, fix, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
-	return &config, nil
+	return nil, fmt.Errorf("reading %s: %w", path, err)
 }
 
 // DefaultFile is the path of the configuration if none is given. It may be missing if
