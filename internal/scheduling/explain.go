@@ -14,6 +14,7 @@ import (
 	podutils "sigs.k8s.io/karpenter/pkg/utils/pod"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
 )
@@ -104,7 +105,7 @@ func (o Obstacle) rank() int {
 func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.NamespacedName) (*Explanation, error) {
 	pod := &corev1.Pod{}
 	if err := c.client.Get(ctx, name, pod); apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("explaining pod %s: not found: write NAMESPACE/NAME, as listed by kubectl get pods -A", name)
+		return nil, c.podNotFound(ctx, name)
 	} else if err != nil {
 		return nil, fmt.Errorf("explaining pod %s: %w", name, err)
 	}
@@ -173,6 +174,26 @@ func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.Na
 	}
 	x.State, x.Summary = ignored(pod)
 	return x, nil
+}
+
+// podNotFound returns an error that names the pods of the manifests, or the command that
+// lists the cluster's.
+func (c *Cluster) podNotFound(ctx context.Context, name apitypes.NamespacedName) error {
+	if c.config != nil {
+		return fmt.Errorf("explaining pod %s: not found: write NAMESPACE/NAME, as listed by kubectl get pods -A", name)
+	}
+	var pods corev1.PodList
+	if err := c.client.List(ctx, &pods); err != nil {
+		return fmt.Errorf("explaining pod %s: reading pods: %w", name, err)
+	}
+	if len(pods.Items) == 0 {
+		return fmt.Errorf("explaining pod %s: not found: the manifests contain no pods: add its manifest with -f, or read a cluster with --kubeconfig", name)
+	}
+	names := make([]string, len(pods.Items))
+	for i := range pods.Items {
+		names[i] = client.ObjectKeyFromObject(&pods.Items[i]).String()
+	}
+	return fmt.Errorf("explaining pod %s: not found: the manifests contain %s", name, topology.Named(names))
 }
 
 // pendingPlan returns the name of the ScalePlan that is pending approval and creates the VM
@@ -268,6 +289,18 @@ func (c *Cluster) explainJoining(ctx context.Context, s *session, name string) (
 	}
 	if problem := s.blocked(pool); problem != "" {
 		return fmt.Sprintf("VM %s has room for it, but the controller reports: %s", name, problem), nil
+	}
+	classes, err := c.NodeClasses(ctx)
+	if err != nil {
+		return "", err
+	}
+	at := slices.IndexFunc(s.request.Existing, func(vm fleet.VM) bool { return vm.Name == name })
+	for i := range classes {
+		class := &classes[i]
+		if at >= 0 && class.Name == s.request.Existing[at].NodeClass && !class.Seeded() && !class.ByAgent() {
+			return fmt.Sprintf("VM %s has room for it, but numaform gives the VM no join data (metadata of type none in ProxmoxNodeClass %s): "+
+				"it joins the cluster only if its template contains everything that a node needs to join", name, class.Name), nil
+		}
 	}
 	return fmt.Sprintf("VM %s has room for it and is joining the cluster: wait until it has joined", name), nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
 )
@@ -332,7 +333,7 @@ func TestExplainPodsThatNeedNothing(t *testing.T) {
 		{"ended", strings.Replace(pod("", ""), "spec:", "status: {phase: Succeeded}\nspec:", 1), "", false, scheduling.PodIgnored, "it has finished: its phase is Succeeded"},
 		{"with gates", pod("", ", schedulingGates: [{name: example.com/wait}]"), "", false, scheduling.PodIgnored, "it has scheduling gates: example.com/wait"},
 		{"of a DaemonSet", pod(", ownerReferences: [{apiVersion: apps/v1, kind: DaemonSet, name: d, uid: u}]", ""), "", false, scheduling.PodIgnored, "it belongs to a DaemonSet"},
-		{"a VM is on its way", pod("", ""), "", true, scheduling.PodWaits, "VM general-2000 has room for it and is joining the cluster"},
+		{"a VM is on its way", pod("", ""), "", true, scheduling.PodWaits, "VM general-2000 has room for it, but numaform gives the VM no join data (metadata of type none in ProxmoxNodeClass shared)"},
 		{"a node has room", pod("", "") + fmt.Sprintf(node2000, "", ""), "", true, scheduling.PodWaits, "node general-2000 has room for it: kube-scheduler should bind it there"},
 		{"a startup taint is left", pod("", "") + joining, startup, true, scheduling.PodWaits, "node general-2000 has room for it, but it still has the taint node.cilium.io/agent-not-ready:NoSchedule"},
 	}
@@ -355,6 +356,23 @@ func TestExplainPodsThatNeedNothing(t *testing.T) {
 				t.Errorf("%s %q, want %s %q", x.State, x.Summary, test.state, test.want)
 			}
 		})
+	}
+}
+
+// TestExplainJoining checks the explanation of a pod that waits for a VM with join data.
+func TestExplainJoining(t *testing.T) {
+	t.Parallel()
+	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]}\n---\n"
+	request := scheduling.Request{
+		ClusterID: "test", Snapshot: lab(), Now: noon(), Existing: []fleet.VM{keptVM(2000, "general", "shared", "xeon", "Shared")},
+	}
+	seeded := strings.Replace(classes, "template: {name: debian}", "template: {name: debian}\n  metadata: {type: cdrom}", 1)
+	x, err := load(t, seeded, nodePool("general", "shared", ""), pod).Explain(t.Context(), request, types.NamespacedName{Namespace: "default", Name: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "VM general-2000 has room for it and is joining the cluster: wait until it has joined"; x.State != scheduling.PodWaits || x.Summary != want {
+		t.Errorf("%s %q, want %q", x.State, x.Summary, want)
 	}
 }
 
