@@ -35,6 +35,8 @@ type report struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// unjoined is set if a warning says that an apply refuses the change.
 	unjoined bool
+	// undoes describes the change that this one reverts, if any.
+	undoes string
 }
 
 type podsReport struct {
@@ -99,6 +101,12 @@ func (p *proposal) report() report {
 	if p.unjoined != nil {
 		r.unjoined = true
 		r.Warnings = append(r.Warnings, "numaform apply refuses these nodes: "+p.unjoined.reason())
+	}
+	switch id := p.change.Undoes; {
+	case id != "" && len(p.change.Added) > 0:
+		r.undoes = "the removal " + id + ": it creates VMs again"
+	case id != "":
+		r.undoes = "the change " + id
 	}
 	if d := p.decision; d != nil {
 		r.Pods = &podsReport{Asked: d.Asked, Placed: d.Placed, Refused: len(d.Refused)}
@@ -243,6 +251,9 @@ func (w *printer) totals(r *report) {
 		change = "no change"
 	}
 	rows := [][]string{{w.Bold("Change"), w.Bold(change)}}
+	if r.undoes != "" {
+		rows = append(rows, []string{"Undoes", r.undoes})
+	}
 	if r.Pods != nil {
 		rows = append(rows, []string{"Pods", fmt.Sprintf("%d pending, %d placed, %d refused", r.Pods.Asked, r.Pods.Placed, r.Pods.Refused)})
 	}

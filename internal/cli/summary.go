@@ -72,6 +72,7 @@ func (r *report) summary(digest string) [][]string {
 	}
 	return [][]string{
 		{"Change", change},
+		{"Undoes", r.undoes},
 		{"Risk", risk(deleted, creates)},
 		{"Guard", verdictWith(decision, len(reasons))},
 		{"Digest", digest},
