@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -176,6 +177,10 @@ func (p *Process) ask(ctx context.Context, stdin *bufio.Reader, question, what s
 	select {
 	case r := <-done:
 		p.asking.Store(false)
+		if errors.Is(r.err, io.EOF) {
+			fmt.Fprintln(p.Stderr) // the cursor is behind the question
+			return "", fmt.Errorf("%s is missing, because the input ended", what)
+		}
 		if r.err != nil {
 			return "", fmt.Errorf("reading %s: %w", what, r.err)
 		}
