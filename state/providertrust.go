@@ -157,7 +157,8 @@ func (p *Providers) trust(version, dir, hash string, now time.Time) (*Provider, 
 		return nil, refused("since "+since+" numaform has trusted", first.Hash)
 	case first.Since.Equal(now):
 		provider.First = true
-		provider.Trust = "trusted on first use: compare the hash with the one that you expect"
+		provider.Trust = "trusted on first use: to verify the hash, compare it with .terraform.lock.hcl of another project that uses this version, " +
+			"or with providers.json in the state directory of another machine"
 	default:
 		provider.Trust = "trusted since " + since
 	}

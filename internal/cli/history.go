@@ -206,8 +206,15 @@ func (w *printer) entry(entry *audit.Entry) {
 		if len(host.Wake) > 0 {
 			wake = fmt.Sprintf(", wake %d", len(host.Wake))
 		}
-		w.printf("  %s: create %d, delete %d, import %d, update %d%s\n    plan %s\n    %s\n", host.Host,
-			len(host.Create), len(host.Delete), len(host.Import), len(host.Update), wake, host.PlanSHA256,
+		hashes := ""
+		if host.PlanDigest != "" {
+			hashes = "    plan digest  " + host.PlanDigest + "\n"
+		}
+		if host.PlanSHA256 != "" {
+			hashes += "    saved plan   SHA-256 " + host.PlanSHA256 + "\n"
+		}
+		w.printf("  %s: create %d, delete %d, import %d, update %d%s\n%s    %s\n", host.Host,
+			len(host.Create), len(host.Delete), len(host.Import), len(host.Update), wake, hashes,
 			strings.ReplaceAll(host.Verdict.String(), "\n", "\n    "))
 		if host.Error != "" {
 			w.printf("    not planned: %s\n", host.Error)

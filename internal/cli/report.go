@@ -222,7 +222,7 @@ func (w *printer) report(r *report, o *options) {
 	w.plans(r.Hosts)
 	if o.verbose {
 		for i := range r.Hosts {
-			w.raw(fmt.Sprintf("\n# Host %s, plan %.12s\n%s\n", r.Hosts[i].Host, r.Hosts[i].Digest, strings.TrimSpace(r.Hosts[i].text)))
+			w.raw(fmt.Sprintf("\n# Host %s, plan digest %.12s\n%s\n", r.Hosts[i].Host, r.Hosts[i].Digest, strings.TrimSpace(r.Hosts[i].text)))
 		}
 	}
 	for i := range r.Providers {
@@ -503,7 +503,7 @@ func (w *printer) decided(hosts []hostReport, decision string) {
 		if hosts := named[summary]; len(hosts) > 1 {
 			w.printf("    %d hosts (%s): %s\n", len(hosts), topology.Named(hosts), summary)
 		} else {
-			w.printf("    %s: %s (%.12s)\n", hosts[0], summary, digests[summary])
+			w.printf("    %s: %s (plan digest %.12s)\n", hosts[0], summary, digests[summary])
 		}
 	}
 	for _, text := range texts {
