@@ -34,7 +34,7 @@ func TestPolicies(t *testing.T) {
 		want fleet.Placement
 	}{
 		{"shared", spec(fleet.PolicyShared, 4, 8*gib), fleet.Placement{
-			Reason: "shares 16 CPUs with other guests; leaves room for 12 vCPUs, 56 GiB",
+			Reason: "runs on 16 shared CPUs; leaves room for 12 vCPUs, 56 GiB",
 		}},
 		{"numa", spec(fleet.PolicyNUMA, 4, 8*gib), fleet.Placement{
 			Cells:  []topology.NUMACell{cell([]int{0, 1, 2, 3}, 0, 8*gib)},

@@ -14,8 +14,8 @@ import (
 func (s *state) reason(p *plan, seats []seat, w request) string {
 	if len(p.parts) == 0 {
 		limit := s.floatRoom(w.ratio, s.allFree)
-		return fmt.Sprintf("shares %s with other guests; leaves room for %s, %s",
-			count(s.allFree, "CPU"), count(limit-s.floating-w.vcpus, "vCPU"), gib(s.left[ordinary]-w.memory)) + s.deviceText(&w) + beside(p, w)
+		return fmt.Sprintf("runs on %s; leaves room for %s, %s",
+			count(s.allFree, "shared CPU"), count(limit-s.floating-w.vcpus, "vCPU"), gib(s.left[ordinary]-w.memory)) + s.deviceText(&w) + beside(p, w)
 	}
 	text := s.place(p, seats, w) + ": " + s.coresText(p, w)
 	switch {

@@ -198,7 +198,11 @@ func (w *printer) entry(entry *audit.Entry) {
 	} {
 		for i := range group.vms {
 			vm := &group.vms[i]
-			w.printf("%s\n", strings.TrimSuffix(fmt.Sprintf("  %-8s %s on %s: %s", group.lead, vm.Name, vm.Host, vm.Reason), ": "))
+			line := fmt.Sprintf("  %-8s %s on %s", group.lead, vm.Name, vm.Host)
+			if group.lead == "added" && vm.Reason != "" { // the reason for the placement
+				line += ": " + vm.Reason
+			}
+			w.printf("%s\n", line)
 		}
 	}
 	for _, host := range change.Hosts {

@@ -399,18 +399,29 @@ func (w *printer) files(files []fileReport, o *options) {
 		}
 		w.printf("  %s: %s\n", counted(len(files), "file"), strings.Join(parts, ", "))
 	} else {
-		others := 0
+		others, modules := 0, 0
 		for _, file := range files {
 			if !o.verbose && file.Change == "added" && !strings.Contains(file.Path, "/node-") {
-				others++
+				if strings.HasSuffix(file.Path, "/") {
+					modules++
+				} else {
+					others++
+				}
 				continue
 			}
 			sign := signs[kinds[file.Change]]
 			w.printf("  %s %s\n", w.Paint(sign.color, sign.sign), file.Path)
 		}
+		var added []string
 		if others > 0 {
+			added = append(added, counted(others, "other file"))
+		}
+		if modules > 0 {
+			added = append(added, counted(modules, "module"))
+		}
+		if len(added) > 0 {
 			sign := signs[actionCreate]
-			w.printf("  %s %s that node files use\n", w.Paint(sign.color, sign.sign), counted(others, "file"))
+			w.printf("  %s %s\n", w.Paint(sign.color, sign.sign), strings.Join(added, " and "))
 		}
 	}
 	nodes := slices.DeleteFunc(slices.Clone(files), func(f fileReport) bool { return !strings.Contains(f.Path, "/node-") })
@@ -419,8 +430,10 @@ func (w *printer) files(files []fileReport, o *options) {
 		for _, file := range nodes {
 			w.raw("\n" + w.colored(file.Diff))
 		}
-	case len(nodes) > 0:
+	case slices.ContainsFunc(nodes, func(f fileReport) bool { return f.Change == "added" }):
 		w.printf("  --diff shows the node files; --verbose also shows the reason and the CPUs of each placement, and the engine's plans\n")
+	case len(nodes) > 0:
+		w.printf("  --diff shows the node files; --verbose also shows the CPUs before and after, and the engine's plans\n")
 	}
 }
 
