@@ -251,9 +251,9 @@ func TestSharedVMsCount(t *testing.T) {
 	t.Parallel()
 	text := views(t, 3).Output("topology -o table", term.Terminal{})
 	for _, want := range []string{
-		"HOST           STATE   CPUS  FREE  GIB  FREE  VMS  SHARED  OTHERS  TOPOLOGY  AGENT\n",
-		"homelab/pve01  online  32    26    92   76    2    1       1       exact     living\n",
-		"homelab/pve02  online  32    30    92   76    2    2       1       exact     living\n",
+		"HOST           STATE   CPUS  FREE CPUS  GIB  FREE GIB  VMS  SHARED  OTHERS  TOPOLOGY  AGENT\n",
+		"homelab/pve01  online  32    26         92   76        2    1       1       exact     living\n",
+		"homelab/pve02  online  32    30         92   76        2    2       1       exact     living\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the table lacks %q:\n%s", want, text)
