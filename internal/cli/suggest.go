@@ -39,6 +39,9 @@ func withSuggestion(command *cobra.Command, args []string, err error) error {
 		}
 	})
 	name := unknown.GetSpecifiedName()
+	if (unknown.GetSpecifiedShortnames() == "f" || name == "filename") && command.Flags().Lookup("filename") == nil {
+		return fmt.Errorf("%w: %s reads no manifests", err, command.CommandPath())
+	}
 	if short := unknown.GetSpecifiedShortnames(); short != "" {
 		name, _, _ = strings.Cut(short, "=") // a long flag with a single dash
 		if len(name) < 3 {
@@ -63,6 +66,9 @@ func unknownCommand(command *cobra.Command, name string) error {
 	err := fmt.Errorf("unknown command %q for %q", name, command.CommandPath())
 	if nearest := operator.Nearest(name, names); nearest != "" {
 		return fmt.Errorf("%w: did you mean %s?", err, nearest)
+	}
+	if command.HasParent() { // the list of all commands is long
+		return fmt.Errorf("%w: use one of: %s", err, strings.Join(names, ", "))
 	}
 	return err
 }
