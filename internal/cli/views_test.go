@@ -104,7 +104,7 @@ func findings(hosts int) doctor.Report {
 		report = append(report,
 			doctor.Finding{
 				Check: "topology", Status: doctor.Warn, Where: where, What: fmt.Sprintf("partial: %d CPUs, 2 NUMA nodes, by report; unknown: siblings, caches", 32+32*(i%2)),
-				Fix: "run `numaform topology collect` on the host and add the file to machines in numaform.yaml",
+				Fix: "run `numaform topology collect --script | ssh root@HOST sh >HOST.json` for each host, and add HOST: HOST.json to machines in numaform.yaml",
 			},
 			doctor.Finding{Check: "template", Status: doctor.OK, Where: "class workers on " + where, What: fmt.Sprintf("debian-13-k8s (VMID %d, 8 GiB on local-lvm)", 9001+i)})
 		if i%3 == 0 {

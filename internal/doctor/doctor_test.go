@@ -242,6 +242,7 @@ func TestFindsOnHosts(t *testing.T) {
 		{"pins need more than a report", func(p *patient) {
 			p.Classes[0].Spec.Placement = v1alpha1.Placement{Policy: v1alpha1.PlacementDedicated, PinWith: v1alpha1.PinWithHostAgent}
 		}, doctor.Warn, "topology", []string{"pve-2: partial", "unknown: siblings", "numaform topology collect"}},
+		{"no class", func(p *patient) { p.Classes = nil }, doctor.OK, "topology", []string{"pve-2: partial", "unknown: siblings"}},
 		{"template without a disk's room", func(p *patient) { p.sim.Hosts[0].Storages = storages(13 << 10) }, doctor.Warn, "storage", []string{"pve-1: has 5120 MiB free on storage \"local-lvm\""}},
 		{"no room for a node", func(p *patient) { p.sim.Hosts[0].Storages = storages(36 << 10) }, doctor.Warn, "storage", []string{"pve-1: has 28672 MiB free", "need 30720 MiB, 2048 MiB more: free space there"}},
 		{"no room for a type", func(p *patient) {

@@ -17,7 +17,7 @@ import (
 // facts.
 func (e *examination) hosts(r *Region, snapshot *topology.Snapshot) {
 	// Classes that share all CPUs need no topology.
-	pins := len(e.config.Classes) == 0 || slices.ContainsFunc(e.config.Classes, func(c v1alpha1.ProxmoxNodeClass) bool {
+	pins := slices.ContainsFunc(e.config.Classes, func(c v1alpha1.ProxmoxNodeClass) bool {
 		return fleet.Policy(c.Spec.Placement.EffectivePolicy()) != fleet.PolicyShared
 	})
 	warned := set{}
@@ -41,7 +41,7 @@ func (e *examination) hosts(r *Region, snapshot *topology.Snapshot) {
 				what += "; unknown: " + list(missing)
 			}
 			if len(missing) > 0 && pins {
-				e.add("topology", Warn, where, what, "run `numaform topology collect` on the host and add the file to machines in numaform.yaml")
+				e.add("topology", Warn, where, what, "run `numaform topology collect --script | ssh root@HOST sh >HOST.json` for each host, and add HOST: HOST.json to machines in numaform.yaml")
 			} else {
 				e.ok("topology", where, what)
 			}
