@@ -340,8 +340,8 @@ func (p *parser) checkModules() error {
 	for _, hash := range slices.Sorted(maps.Keys(unknown)) {
 		if modules.HashOf(unknown[hash]) != hash {
 			return &ParseError{
-				File: path.Join(modulesDir, modules.NodeModule, hash), Hint: "remove the directory: nothing calls it",
-				Problem: "was edited, or is a different module with that name",
+				File: path.Join(modulesDir, modules.NodeModule, hash), Hint: "no VM calls these modules: remove every directory " + path.Join(modulesDir, "*", hash),
+				Problem: "the modules with this hash were edited, or are different modules with that name",
 			}
 		}
 	}

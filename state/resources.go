@@ -216,8 +216,8 @@ type Resource struct {
 	Description string
 }
 
-// Resources returns the resources in the backend's state, sorted by address. It takes no
-// lock.
+// Resources returns the resources in the backend's state, sorted by address. It reads the
+// state without its lock; only the first init of a Kubernetes backend takes the lock.
 func (w *Workspace) Resources(ctx context.Context) ([]Resource, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

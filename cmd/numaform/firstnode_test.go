@@ -289,7 +289,8 @@ func (p *provedHost) execute(words []string) (string, error) {
 	return out, err
 }
 
-// makeTemplate runs a qm command of make-template.sh.
+// makeTemplate simulates a qm command of make-template.sh: create stores the name, template
+// creates the finished template, and set has no effect.
 func (p *provedHost) makeTemplate(command string, options []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

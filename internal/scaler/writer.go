@@ -578,7 +578,7 @@ func (w *Writer) VM(key fleet.Key) (state VMState, exists bool) {
 	return m.VMState, true
 }
 
-// readWithin is how long States waits after a start until the fleet has been read.
+// readWithin is the maximum time that a call of States waits until the fleet has been read.
 const readWithin = time.Minute
 
 // States is like VMs, but waits until the fleet has been read. It returns ErrNotRead if

@@ -13,8 +13,8 @@ const (
 	gib = 1024 // in MiB
 	// guessPerCPU is the memory in MiB per CPU of a NUMA node without a reported size.
 	guessPerCPU = 4 * gib
-	// reservedParts is the divisor for the host's reserved memory: one part of
-	// reservedParts is reserved.
+	// reservedParts sets the reserved memory: 1/reservedParts of the memory of a host, and
+	// of each of its NUMA nodes.
 	reservedParts = 20
 )
 

@@ -241,7 +241,8 @@ func (c *Controller) Provision(ctx context.Context) ([]*karpv1.NodeClaim, error)
 	return c.provision(ctx, false)
 }
 
-// provision is Provision. With onlyWake, it does nothing if the pods need new VMs.
+// provision implements Provision. With onlyWake, it wakes and reserves VMs only if the pods
+// need standby VMs and no new VMs.
 func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.NodeClaim, error) {
 	reserved, err := c.reserve(ctx, onlyWake)
 	errs := []error{err}
