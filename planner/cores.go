@@ -204,25 +204,7 @@ func (q *search) choosePartial(p *part, odd bool, used map[int]bool) bool {
 	need := p.vcpus
 	var added []int // the L3 caches that this part adds to used
 	for done := map[int]bool{}; need > 0; {
-		next, nextRank := none, [5]int{}
-		for _, g := range q.nodes[p.node].groups {
-			free := q.groupFree(g)
-			for _, c := range q.groups[g].cores {
-				if q.isLoose(c) {
-					free += q.free[c]
-				}
-			}
-			if !q.allowed[g] || done[g] || free == 0 {
-				continue
-			}
-			rank := [5]int{b2i(free < need), b2i(!used[q.groups[g].l3]), int(slowness(&q.groups[g])), free, g}
-			if free < need {
-				rank[3] = -free
-			}
-			if next == none || slices.Compare(rank[:], nextRank[:]) < 0 {
-				next, nextRank = g, rank
-			}
-		}
+		next := q.nextPartial(p, need, used, done)
 		if next == none {
 			break
 		}
@@ -262,6 +244,31 @@ func (q *search) choosePartial(p *part, odd bool, used map[int]bool) bool {
 		}
 	}
 	return need == 0
+}
+
+// nextPartial returns the group from which choosePartial takes next, or none: preferably one
+// that can give all that is needed, then one of an L3 cache in use, then a fast one.
+func (q *search) nextPartial(p *part, need int, used, done map[int]bool) int {
+	next, nextRank := none, [5]int{}
+	for _, g := range q.nodes[p.node].groups {
+		free := q.groupFree(g)
+		for _, c := range q.groups[g].cores {
+			if q.isLoose(c) {
+				free += q.free[c]
+			}
+		}
+		if !q.allowed[g] || done[g] || free == 0 {
+			continue
+		}
+		rank := [5]int{b2i(free < need), b2i(!used[q.groups[g].l3]), int(slowness(&q.groups[g])), free, g}
+		if free < need {
+			rank[3] = -free
+		}
+		if next == none || slices.Compare(rank[:], nextRank[:]) < 0 {
+			next, nextRank = g, rank
+		}
+	}
+	return next
 }
 
 // takeThreads takes up to most threads of a group's partially allocated cores and returns

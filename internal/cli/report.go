@@ -152,26 +152,33 @@ func (p *proposal) report() report {
 		r.Files = append(r.Files, fileReport{Path: d.Path, Change: change, Diff: string(d.Unified)})
 	}
 	r.Hosts = hostReports(p.plans)
-	for i := range p.plans {
-		plan := p.plans[i].Plan
-		if plan == nil || plan.Provider == nil {
-			continue
-		}
-		// All hosts use the same providers, but only the first plan reports a first use.
-		provider := *plan.Provider
-		known := slices.IndexFunc(r.Providers, func(p state.Provider) bool {
-			return p.Address == provider.Address && p.Version == provider.Version && p.Hash == provider.Hash
-		})
-		if known < 0 {
-			r.Providers = append(r.Providers, provider)
-		} else if provider.First {
-			r.Providers[known] = provider
-		}
-	}
+	r.Providers = providersOf(p.plans)
 	if needsApproval(p.plans) {
 		r.Digest = digest(p.plans)
 	}
 	return r
+}
+
+// providersOf returns the providers of plans. All hosts use the same ones, but only the first
+// plan reports a first use.
+func providersOf(plans []scaler.RootPlan) []state.Provider {
+	var providers []state.Provider
+	for i := range plans {
+		plan := plans[i].Plan
+		if plan == nil || plan.Provider == nil {
+			continue
+		}
+		provider := *plan.Provider
+		known := slices.IndexFunc(providers, func(p state.Provider) bool {
+			return p.Address == provider.Address && p.Version == provider.Version && p.Hash == provider.Hash
+		})
+		if known < 0 {
+			providers = append(providers, provider)
+		} else if provider.First {
+			providers[known] = provider
+		}
+	}
+	return providers
 }
 
 // hostReports describes the plans of hosts.

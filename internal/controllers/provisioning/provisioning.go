@@ -390,20 +390,28 @@ func (c *Controller) reserve(ctx context.Context, onlyWake bool) ([]reserved, er
 		return woken, errors.Join(unapproved, err)
 	}
 	list := woken
+	for i, vm := range vms {
+		if !placed[i].Standby {
+			list = append(list, reserved{vm: vm, classHash: placed[i].ClassHash, pods: pods.of(placed[i].Pods)})
+		}
+	}
+	return list, errors.Join(unapproved, c.recordCreated(ctx, vms, placed))
+}
+
+// recordCreated records the VMs of each ScalePlan in it. Without the record, only the name
+// of their approver is unknown.
+func (c *Controller) recordCreated(ctx context.Context, vms []fleet.VM, placed []scheduling.Placed) error {
 	byPlan := map[string][]fleet.VM{}
 	for i, vm := range vms {
 		if plan := placed[i].ScalePlan; plan != "" {
 			byPlan[plan] = append(byPlan[plan], vm)
 		}
-		if !placed[i].Standby {
-			list = append(list, reserved{vm: vm, classHash: placed[i].ClassHash, pods: pods.of(placed[i].Pods)})
-		}
 	}
+	var errs []error
 	for plan, vms := range byPlan {
-		// Without the record, only the name of the approver is unknown.
-		unapproved = errors.Join(unapproved, c.config.Approvals.Created(ctx, plan, vms))
+		errs = append(errs, c.config.Approvals.Created(ctx, plan, vms))
 	}
-	return list, unapproved
+	return errors.Join(errs...)
 }
 
 // createClaim creates the NodeClaim of a reserved VM, unless it exists.
