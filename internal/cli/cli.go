@@ -80,11 +80,13 @@ func Run(ctx context.Context, process Process) int {
 	root.SetIn(process.Stdin)
 	root.SetOut(process.Stdout)
 	root.SetErr(process.Stderr)
+	// Find changes the flags of the commands, so it must not run beside the command.
+	selected, _, unknown := root.Find(process.Args)
 	silent := context.AfterFunc(ctx, func() {
 		if process.asking.Load() {
 			return // the command ends immediately
 		}
-		if running, _, err := root.Find(process.Args); err == nil && running.Flags().Lookup("auto-approve") != nil {
+		if unknown == nil && selected.Flags().Lookup("auto-approve") != nil {
 			fmt.Fprintf(process.Stderr, "\nnumaform: %s\n", stopping)
 		}
 	})
