@@ -80,7 +80,8 @@ func interrupted(text string, command []string) (screen []byte, answered time.Du
 	return screen, answered, program.ProcessState.ExitCode(), err
 }
 
-// output returns what a program writes to a terminal, until it ends, and nil for a signal.
+// output returns a channel that receives what a program writes to a terminal, and nil for
+// each signal. The channel is closed when the program closes the terminal.
 func output(keyboard *os.File, signals <-chan os.Signal) <-chan []byte {
 	read := make(chan []byte)
 	go func() {

@@ -108,8 +108,8 @@ func (a *Approvals) Advance(ctx context.Context) (settled bool, err error) {
 	return settled, errors.Join(errs...)
 }
 
-// prune deletes a plan that has been finished for retainedFor: the fleet's history has its
-// result.
+// prune deletes a plan that finished more than retainedFor ago. The fleet's history still has
+// the changes that were applied; rejected and expired plans are recorded nowhere else.
 func (a *Approvals) prune(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	finished := plan.CreationTimestamp.Time
 	if plan.Status.FinishedAt != nil {

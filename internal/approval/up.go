@@ -24,7 +24,8 @@ type planned struct {
 	fingerprint string
 	at          time.Time
 	draft       *draft
-	// decided is set for a plan made after its approval.
+	// decided is set if the ScalePlan with the same hash was already approved when this dry
+	// plan was made.
 	decided bool
 }
 

@@ -145,7 +145,8 @@ func TestKubeletConfiguration(t *testing.T) {
 	}
 }
 
-// TestKubeletOptions checks that kubelet parses everything that a class can set.
+// TestKubeletOptions checks that further options of a class reach kubelet's configuration
+// file, in the form that kubelet's type accepts.
 func TestKubeletOptions(t *testing.T) {
 	t.Parallel()
 	no, pods, high, low := false, int32(80), int32(90), int32(70)

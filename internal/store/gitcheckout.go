@@ -258,7 +258,7 @@ func (c *checkout) listFiles(tree *object.Tree, prefix string, files map[string]
 		switch roleOf(name, isTree(entry)) {
 		case roleFile:
 			if files[name] = entry.Hash; len(files) > maxFiles {
-				return fmt.Errorf("it has more than %d files", maxFiles)
+				return fmt.Errorf("it has more than %d files in directories of the fleet: move files that do not belong to the fleet elsewhere", maxFiles)
 			}
 		case roleDir:
 			if strings.HasPrefix(name, HistoryDir+"/") || name == HistoryDir {
@@ -340,7 +340,7 @@ func (c *checkout) compareFiles(r *repository, committed map[string]plumbing.Has
 			return nil
 		}
 		if present[name] = true; len(present) > maxFiles {
-			return fmt.Errorf("it has more than %d files", maxFiles)
+			return fmt.Errorf("it has more than %d files in directories of the fleet: move files that do not belong to the fleet elsewhere", maxFiles)
 		}
 		if !entry.Type().IsRegular() {
 			edited[name] = true

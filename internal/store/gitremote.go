@@ -60,7 +60,8 @@ func newRemote(url string, credentials GitAuth, interrupt interrupt) (r *remote,
 		r.transport = http.NewClient(&nethttp.Client{CheckRedirect: sameHost})
 	}
 
-	// Without a credential, the library uses its default.
+	// If no case below sets a credential, go-git uses the SSH agent, or the user and password
+	// in an http URL.
 	ip := net.ParseIP(r.endpoint.Host)
 	loopback := r.endpoint.Host == "localhost" || ip != nil && ip.IsLoopback()
 	switch {

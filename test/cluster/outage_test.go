@@ -19,7 +19,7 @@ import (
 func (w *world) outageIsReported(app, pool string) {
 	w.t.Helper()
 	const reason = v1alpha1.ReasonStateBackendUnreachable
-	w.eventually(time.Minute, func(ctx context.Context) string {
+	w.eventually(3*time.Minute, func(ctx context.Context) string {
 		var events corev1.EventList
 		if err := w.api.List(ctx, &events); err != nil {
 			return err.Error()
