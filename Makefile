@@ -48,9 +48,9 @@ USER_PATH := $(PATH)
 export PATH := $(PATH):$(CURDIR)/$(BIN)
 export CHECKPOINT_DISABLE := 1
 
-# A linter cache that is shared with another checkout contains that checkout's file
-# names, which the path rules of .golangci.yml do not match here.
-export GOLANGCI_LINT_CACHE := $(CURDIR)/$(TOOLS)/lint-cache
+# Each checkout has a linter cache of its own, even if it shares .tools with another one: the
+# cache contains file names, which the path rules of .golangci.yml would not match.
+export GOLANGCI_LINT_CACHE := $(CURDIR)/$(TOOLS)/lint-cache/$(shell printf %s '$(CURDIR)' | cksum | cut -d' ' -f1)
 unexport TF_CLI_CONFIG_FILE TF_CLI_ARGS TF_DATA_DIR TF_WORKSPACE TF_LOG
 
 # All builds use the settings of a release: static, and without directory names. So a
