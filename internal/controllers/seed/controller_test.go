@@ -313,9 +313,10 @@ func TestControllersOnAManager(t *testing.T) {
 	joining, vanishing := w.claim(joins), w.claim(vanishes)
 	// The seeder would wait for a claim that its cache lacks until the clock is stepped.
 	eventually(t, "waiting until the cache has both claims", func() error {
-		claims := &karpv1.NodeClaimList{}
-		if err := manager.GetClient().List(t.Context(), claims); err != nil || len(claims.Items) < 2 {
-			return errors.Join(err, errNotYet)
+		for _, claim := range []*karpv1.NodeClaim{joining, vanishing} {
+			if err := manager.GetClient().Get(t.Context(), client.ObjectKeyFromObject(claim), &karpv1.NodeClaim{}); err != nil {
+				return errors.Join(err, errNotYet)
+			}
 		}
 		return nil
 	})
