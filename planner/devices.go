@@ -316,7 +316,7 @@ func (s *state) deviceGap(w *request) gap {
 	}
 	free := max(0, s.pci.spare(&s.passed, m))
 	return gap{
-		has: fmt.Sprintf("has %d of %s of PCI mapping %s free, %d requested", free, count(len(s.pci.of[m]), "device"), lacking, requested),
+		has: fmt.Sprintf("has %d of %s of PCI mapping %s free, %d requested", free, topology.Count(len(s.pci.of[m]), "device"), lacking, requested),
 		fix: "add a device to the mapping (Datacenter, Resource Mappings in Proxmox), add a host, or remove the device from another guest: stopped guests count, and so do guests that use the same devices through another mapping",
 	}
 }

@@ -15,7 +15,7 @@ func (s *state) reason(p *plan, seats []seat, w request) string {
 	if len(p.parts) == 0 {
 		limit := s.floatRoom(w.ratio, s.allFree)
 		return fmt.Sprintf("runs on %s; leaves room for %s, %s",
-			count(s.allFree, "shared CPU"), count(limit-s.floating-w.vcpus, "vCPU"), gib(s.left[ordinary]-w.memory)) + s.deviceText(&w) + beside(p, w)
+			topology.Count(s.allFree, "shared CPU"), topology.Count(limit-s.floating-w.vcpus, "vCPU"), gib(s.left[ordinary]-w.memory)) + s.deviceText(&w) + beside(p, w)
 	}
 	text := s.place(p, seats, w) + ": " + s.coresText(p, w)
 	switch {
@@ -24,7 +24,7 @@ func (s *state) reason(p *plan, seats []seat, w request) string {
 		if shared := p.interleavedMemory(w); shared < w.memory {
 			memory = gib(shared) + " of the memory"
 		}
-		text += ", " + memory + " in equal parts from " + count(len(p.interleaved), "NUMA node") + " because no single node has room for the VM"
+		text += ", " + memory + " in equal parts from " + topology.Count(len(p.interleaved), "NUMA node") + " because no single node has room for the VM"
 	case p.unbound:
 		text += ", memory not bound to a NUMA node because none has room"
 	case !s.flat:
@@ -39,7 +39,7 @@ func (s *state) reason(p *plan, seats []seat, w request) string {
 	if p.unbound || p.interleaved != nil {
 		memory = s.left[ordinary] - w.memory
 	}
-	text += fmt.Sprintf("; leaves %s, %s%s", count(cpus, "CPU"), gib(memory), w.backing.in()) + s.deviceText(&w) + beside(p, w)
+	text += fmt.Sprintf("; leaves %s, %s%s", topology.Count(cpus, "CPU"), gib(memory), w.backing.in()) + s.deviceText(&w) + beside(p, w)
 	if notes := s.notes(p); len(notes) > 0 {
 		text += "; " + strings.Join(notes, ", ")
 	}
@@ -55,7 +55,7 @@ func beside(p *plan, w request) string {
 	case p.cost[costSpread] == 0:
 		return "; spread over hosts: first VM of its pool on this host"
 	}
-	return fmt.Sprintf("; spread over hosts: %s of its pool on this host", count(int(p.cost[costSpread]), "other VM"))
+	return fmt.Sprintf("; spread over hosts: %s of its pool on this host", topology.Count(int(p.cost[costSpread]), "other VM"))
 }
 
 // place names the NUMA nodes and L3 caches.
@@ -102,17 +102,17 @@ func (s *state) coresText(p *plan, w request) string {
 	}
 	switch {
 	case w.policy == fleet.PolicyNUMA:
-		return "memory bound, " + count(w.vcpus, "vCPU") + " floating"
+		return "memory bound, " + topology.Count(w.vcpus, "vCPU") + " floating"
 	case w.policy == fleet.PolicyIsolated:
-		return "one thread of " + count(cores, "whole core")
+		return "one thread of " + topology.Count(cores, "whole core")
 	case p.cost[costResort]&resortUnknown != 0:
-		return count(w.vcpus, "CPU") + ", siblings unknown"
+		return topology.Count(w.vcpus, "CPU") + ", siblings unknown"
 	case odd > 0 && cores > 0:
-		return count(cores, "whole core") + " and " + count(odd, "odd thread")
+		return topology.Count(cores, "whole core") + " and " + topology.Count(odd, "odd thread")
 	case odd > 0:
-		return count(odd, "odd thread")
+		return topology.Count(odd, "odd thread")
 	}
-	return count(cores, "whole core")
+	return topology.Count(cores, "whole core")
 }
 
 // nodesText describes the number of NUMA nodes of a plan, and the minimum on an empty host.
@@ -127,9 +127,9 @@ func (s *state) nodesText(p *plan, w request) string {
 	case 1:
 		return "1 NUMA node (the minimum)"
 	case possible:
-		return count(k, "NUMA node") + " (the minimum)"
+		return topology.Count(k, "NUMA node") + " (the minimum)"
 	}
-	return fmt.Sprintf("%s (minimum on an empty host: %d)", count(k, "NUMA node"), possible)
+	return fmt.Sprintf("%s (minimum on an empty host: %d)", topology.Count(k, "NUMA node"), possible)
 }
 
 // notes lists additional facts for the reviewer of a plan.
@@ -186,14 +186,6 @@ func (s *state) notes(p *plan) []string {
 // sharesCore reports whether the odd thread's siblings belong to another guest.
 func (s *state) sharesCore(p part) bool {
 	return p.odd != none && s.byVM[p.odd] && !s.isWhole(p.odd)
-}
-
-// count returns "1 core", "2 cores" and so on.
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return strconv.Itoa(n) + " " + noun + "s"
 }
 
 // gib formats MiB as GiB with at most one decimal, rounded down, or as MiB below 1 GiB.

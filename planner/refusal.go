@@ -30,7 +30,7 @@ func (b *batch) refusal(i int) string {
 	case fleet.PolicyShared:
 		noun = "shared vCPU"
 	}
-	text := fmt.Sprintf("%s, %s%s: ", count(w.vcpus, noun), gib(w.memory), w.backing.in())
+	text := fmt.Sprintf("%s, %s%s: ", topology.Count(w.vcpus, noun), gib(w.memory), w.backing.in())
 	if len(b.specs[i].Hosts) == 0 {
 		return text + "no host has the template, storage and zone that the ProxmoxNodeClass and NodePool require: add such a host, or correct the requirements"
 	}
@@ -57,7 +57,7 @@ func (b *batch) refusal(i int) string {
 	g := explain()
 	text += best.id.String() + " " + g.has
 	if others := len(b.hosts[i]) - len(unavailable) - 1; others > 0 {
-		text += ", no more on " + count(others, "other host")
+		text += ", no more on " + topology.Count(others, "other host")
 	}
 	if len(unavailable) > 0 {
 		text += ", unavailable: " + first(unavailable, 3)
@@ -90,7 +90,7 @@ func (s *state) lacks(w request) (has int64, explain func() gap) {
 
 	case w.vcpus > s.online:
 		return share(int64(s.online), vcpus), func() gap {
-			return gap{has: fmt.Sprintf("has only %s, and a VM with more vCPUs cannot start", count(s.online, "CPU")), fix: lowerCPU}
+			return gap{has: fmt.Sprintf("has only %s, and a VM with more vCPUs cannot start", topology.Count(s.online, "CPU")), fix: lowerCPU}
 		}
 
 	case !s.hasDevices(&w):
@@ -104,7 +104,7 @@ func (s *state) lacks(w request) (has int64, explain func() gap) {
 	case !w.policy.Pinned() && s.floatRoom(w.ratio, s.allFree) < s.floating+w.vcpus:
 		left := max(0, s.floatRoom(w.ratio, s.allFree)-s.floating)
 		return share(int64(left), vcpus), func() gap {
-			g := gap{has: fmt.Sprintf("has %s and room for %d more", count(s.floating, "floating vCPU"), left), fix: lowerCPU}
+			g := gap{has: fmt.Sprintf("has %s and room for %d more", topology.Count(s.floating, "floating vCPU"), left), fix: lowerCPU}
 			if w.policy == fleet.PolicyShared {
 				g.fix = "add a host or raise overcommit in the ProxmoxNodeClass"
 			}
@@ -113,13 +113,13 @@ func (s *state) lacks(w request) (has int64, explain func() gap) {
 
 	case w.policy.Pinned() && w.vcpus > s.pinRoom(w.ratio):
 		return share(int64(s.pinRoom(w.ratio)), vcpus), func() gap {
-			return gap{has: fmt.Sprintf("has %s beside %s", count(s.pinRoom(w.ratio), "free CPU"), count(s.floating, "floating vCPU")), fix: lowerCPU}
+			return gap{has: fmt.Sprintf("has %s beside %s", topology.Count(s.pinRoom(w.ratio), "free CPU"), topology.Count(s.floating, "floating vCPU")), fix: lowerCPU}
 		}
 
 	case w.agent && w.vcpus > s.agentRoom():
 		return share(int64(s.agentRoom()), vcpus), func() gap {
 			return gap{
-				has: fmt.Sprintf("has a numaform-agent that allows pinning of %s, including siblings", count(s.agentRoom(), "more CPU")),
+				has: fmt.Sprintf("has a numaform-agent that allows pinning of %s, including siblings", topology.Count(s.agentRoom(), "more CPU")),
 				fix: "raise max_pinned_percent in /etc/numaform-agent.yaml on the host and restart numaform-agent, add a host, lower the CPU requests of the pods, or allow smaller instance types in the NodePool",
 			}
 		}
@@ -154,9 +154,9 @@ func (s *state) lacksNodes(w request) (has int64, explain func() gap) {
 		}
 
 		best := slices.MaxFunc(all, func(a, b supply) int { return cmp.Compare(a.whole, b.whole) })
-		g.has = fmt.Sprintf("has room for %s and %s%s on NUMA node %d", count(best.whole, "vCPU"), w.of(best.memory), w.backing.in(), s.nodes[best.node].id)
+		g.has = fmt.Sprintf("has room for %s and %s%s on NUMA node %d", topology.Count(best.whole, "vCPU"), w.of(best.memory), w.backing.in(), s.nodes[best.node].id)
 		if len(all) > 1 {
-			g.has += fmt.Sprintf("; %d NUMA nodes together have room for %s and %s", len(all), count(cpus, "vCPU"), w.of(memory))
+			g.has += fmt.Sprintf("; %d NUMA nodes together have room for %s and %s", len(all), topology.Count(cpus, "vCPU"), w.of(memory))
 		}
 		if w.wholeOnly {
 			prefers := w

@@ -76,3 +76,11 @@ func (n *numbered) follows(other *numbered) bool {
 	return n.number >= 0 && n.prefix == other.prefix && n.suffix == other.suffix && n.number == other.number+1 &&
 		n.name == fmt.Sprintf("%s%0*d%s", n.prefix, other.digits, n.number, n.suffix)
 }
+
+// Count returns a number with its noun: "1 VM", "2 VMs".
+func Count(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}

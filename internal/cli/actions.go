@@ -155,7 +155,7 @@ func totals(actions []actionReport) string {
 			}
 		}
 		if n > 0 {
-			parts = append(parts, action+" "+counted(n, "VM"))
+			parts = append(parts, action+" "+topology.Count(n, "VM"))
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -215,7 +215,7 @@ func (w *printer) actions(r *report, verbose bool) {
 	}
 	if folded {
 		for _, group := range groupVMs(r.VMs) {
-			add(actionCreate, counted(len(group), "VM"), counted(countHosts(group), "host"), fmt.Sprintf("%s of NodePool %s, %s", group[0].InstanceType, group[0].Pool, group[0].Policy))
+			add(actionCreate, topology.Count(len(group), "VM"), topology.Count(countHosts(group), "host"), fmt.Sprintf("%s of NodePool %s, %s", group[0].InstanceType, group[0].Pool, group[0].Policy))
 		}
 	}
 	w.raw(w.Table(2, rows))
@@ -231,7 +231,7 @@ func (w *printer) actions(r *report, verbose bool) {
 
 // String describes a new VM and its place.
 func (vm *vmReport) String() string {
-	text := fmt.Sprintf("%s for %s, %s", vm.InstanceType, counted(vm.Pods, "pod"), vm.Policy)
+	text := fmt.Sprintf("%s for %s, %s", vm.InstanceType, topology.Count(vm.Pods, "pod"), vm.Policy)
 	if !vm.CPUs.IsEmpty() {
 		text += ", CPUs " + vm.CPUs.String()
 	}

@@ -331,7 +331,7 @@ func (p *proposal) unapplied(failure error) error {
 		return fmt.Errorf("%w\nnothing was changed", failure)
 	}
 	return fmt.Errorf("%w\nnothing was changed on any host, including %s whose plans the guard does not deny (%s), because a change is applied as a whole: "+
-		"fix the problems above, then run the command again", failure, counted(len(allowed), "host"), topology.Named(allowed))
+		"fix the problems above, then run the command again", failure, topology.Count(len(allowed), "host"), topology.Named(allowed))
 }
 
 // applied applies a change and prints the result of each host that it changes.

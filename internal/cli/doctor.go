@@ -124,7 +124,7 @@ func (w *printer) doctor(r *doctorReport, next string) {
 	if r.Failed > 0 {
 		failed = w.Paint(term.Red, failed)
 	}
-	w.printf("%s, %s, %d ok, %d skipped\n\n", failed, counted(r.Warnings, "warning"), r.OK, r.Skipped)
+	w.printf("%s, %s, %d ok, %d skipped\n\n", failed, topology.Count(r.Warnings, "warning"), r.OK, r.Skipped)
 	var failures doctor.Report
 	for _, finding := range r.Findings.Grouped() {
 		if finding.Status == doctor.Fail {

@@ -53,7 +53,7 @@ func (o *doctorOptions) runSmokeTest(ctx context.Context, process Process, class
 	}
 	if failed > 0 {
 		finding.Status = doctor.Skip
-		finding.What = fmt.Sprintf("not run, because %s failed", counted(failed, "check"))
+		finding.What = fmt.Sprintf("not run, because %s failed", topology.Count(failed, "check"))
 		return finding
 	}
 	i := slices.IndexFunc(classes, func(c v1alpha1.ProxmoxNodeClass) bool { return o.class == "" || c.Name == o.class })

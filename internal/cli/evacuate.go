@@ -112,7 +112,7 @@ func (e *evacuation) waitEmpty(ctx context.Context, process Process, c client.Cl
 	var reported []string
 	for len(left) > 0 {
 		if !slices.Equal(left, reported) {
-			fmt.Fprintf(process.Stderr, "%s: %s left: %s\n", host, counted(len(left), "node"), strings.Join(left, ", "))
+			fmt.Fprintf(process.Stderr, "%s: %s left: %s\n", host, topology.Count(len(left), "node"), strings.Join(left, ", "))
 		}
 		reported = left
 		select {

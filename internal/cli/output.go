@@ -136,14 +136,6 @@ func (w *printer) table(fill func(table io.Writer)) {
 	w.raw(w.Table(indent, rows))
 }
 
-// counted returns a count with its noun in the singular or plural.
-func counted(n int, thing string) string {
-	if n != 1 {
-		thing += "s"
-	}
-	return fmt.Sprintf("%d %s", n, thing)
-}
-
 // atTerminal reports whether stdin is a terminal, so that a user can answer questions.
 func atTerminal(process Process) bool { return isTerminal(process.Stdin) }
 

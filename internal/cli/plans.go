@@ -15,6 +15,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/term"
+	"github.com/numaform/numaform/topology"
 )
 
 // approverRole is the role that approve and reject require.
@@ -191,7 +192,7 @@ func (w *printer) diff(text string, verbose bool) {
 		}
 	}
 	if hidden > 0 {
-		w.printf("Not shown without --verbose: %s of the engine's plans\n", counted(hidden, "line"))
+		w.printf("Not shown without --verbose: %s of the engine's plans\n", topology.Count(hidden, "line"))
 	}
 }
 
@@ -259,7 +260,7 @@ func (w *printer) planSummary(spec *v1alpha1.ScalePlanSpec) {
 	}
 	var totals []string
 	for _, action := range actions {
-		totals = append(totals, fmt.Sprintf("%s %s", strings.ToLower(string(action)), counted(counts[action], "VM")))
+		totals = append(totals, fmt.Sprintf("%s %s", strings.ToLower(string(action)), topology.Count(counts[action], "VM")))
 	}
 	w.summary([][]string{
 		{"Change", strings.Join(totals, ", ")},

@@ -251,9 +251,9 @@ func (w *printer) totals(r *report) {
 	}
 	switch {
 	case change != "":
-		change += " on " + counted(len(hosts), "host")
+		change += " on " + topology.Count(len(hosts), "host")
 	case len(r.Files) > 0:
-		change = "update " + counted(len(r.Files), "fleet file")
+		change = "update " + topology.Count(len(r.Files), "fleet file")
 	default:
 		change = "no change"
 	}
@@ -275,7 +275,7 @@ func (w *printer) totals(r *report) {
 		for _, pool := range slices.Sorted(maps.Keys(pools)) {
 			names = append(names, fmt.Sprintf("%s %d", pool, pools[pool]))
 		}
-		rows = append(rows, []string{"New", fmt.Sprintf("%s, %s; NodePools: %s", counted(cpus, "vCPU"), gib(memory), strings.Join(names, ", "))})
+		rows = append(rows, []string{"New", fmt.Sprintf("%s, %s; NodePools: %s", topology.Count(cpus, "vCPU"), gib(memory), strings.Join(names, ", "))})
 	}
 	if verdicts := w.verdicts(r.Hosts); verdicts != "" {
 		rows = append(rows, []string{"Guard", verdicts})
@@ -302,7 +302,7 @@ func (w *printer) verdicts(hosts []hostReport) string {
 			}
 		}
 		if n > 0 {
-			parts = append(parts, w.Paint(decision.color, cmp.Or(decision.name, "not planned"))+" on "+counted(n, "host"))
+			parts = append(parts, w.Paint(decision.color, cmp.Or(decision.name, "not planned"))+" on "+topology.Count(n, "host"))
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -339,7 +339,7 @@ func (w *printer) woken(woken []wokenReport) {
 		return
 	}
 	w.heading("Standby VMs to wake")
-	w.printf("  wake %s: only the controller does so, not numaform apply\n", counted(len(woken), "standby VM"))
+	w.printf("  wake %s: only the controller does so, not numaform apply\n", topology.Count(len(woken), "standby VM"))
 	rows := [][]string{{"HOST", "VM", "POOL", "PODS"}}
 	for _, vm := range woken {
 		rows = append(rows, []string{vm.Host.String(), vm.Name, vm.Pool, fmt.Sprint(vm.Pods)})
@@ -404,7 +404,7 @@ func (w *printer) files(files []fileReport, o *options) {
 				parts = append(parts, fmt.Sprintf("%d %s", counts[kind], kind))
 			}
 		}
-		w.printf("  %s: %s\n", counted(len(files), "file"), strings.Join(parts, ", "))
+		w.printf("  %s: %s\n", topology.Count(len(files), "file"), strings.Join(parts, ", "))
 	} else {
 		others, modules := 0, 0
 		for _, file := range files {
@@ -421,10 +421,10 @@ func (w *printer) files(files []fileReport, o *options) {
 		}
 		var added []string
 		if others > 0 {
-			added = append(added, counted(others, "other file"))
+			added = append(added, topology.Count(others, "other file"))
 		}
 		if modules > 0 {
-			added = append(added, counted(modules, "module"))
+			added = append(added, topology.Count(modules, "module"))
 		}
 		if len(added) > 0 {
 			sign := signs[actionCreate]

@@ -286,7 +286,7 @@ func (s *session) checkNotLost(ctx context.Context, current *fleet.Fleet) error 
 	}
 	return fmt.Errorf("the fleet in %s is empty, but Proxmox has %s with clusterID %q (%s); nothing was changed: set fleet in numaform.yaml "+
 		"to the fleet's directory or repository, or restore its files from version control; if they cannot be restored, destroy these VMs "+
-		"or choose another clusterID", s.config.FleetDir(), counted(len(names), "VM"), s.config.ClusterID, topology.Named(names))
+		"or choose another clusterID", s.config.FleetDir(), topology.Count(len(names), "VM"), s.config.ClusterID, topology.Named(names))
 }
 
 // vmsOn returns the fleet's VMs on a host.

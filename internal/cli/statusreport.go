@@ -309,7 +309,7 @@ func (w *printer) statusTotals(r *statusReport) string {
 	for i := range r.VMs {
 		states[r.VMs[i].State]++
 	}
-	line := fmt.Sprintf("%s: %s", w.Bold(r.ClusterID), counted(len(r.VMs), "VM"))
+	line := fmt.Sprintf("%s: %s", w.Bold(r.ClusterID), topology.Count(len(r.VMs), "VM"))
 	for _, state := range []string{vmRunning, vmStandby, vmStopped, vmLocked, vmMissing, vmUnknown} {
 		if n := states[state]; n > 0 {
 			line += fmt.Sprintf(", %d %s", n, w.vmState(state))
@@ -321,7 +321,7 @@ func (w *printer) statusTotals(r *statusReport) string {
 			usable++
 		}
 	}
-	line += fmt.Sprintf("; %d of %s online", usable, counted(len(r.Hosts), "host"))
+	line += fmt.Sprintf("; %d of %s online", usable, topology.Count(len(r.Hosts), "host"))
 	failed, drifted := map[topology.HostID]bool{}, map[string]bool{}
 	for _, f := range r.Failed {
 		failed[f.Host] = true

@@ -52,7 +52,7 @@ func (r *report) summary(digest string) [][]string {
 	if change == "" {
 		change = "update the state or the fleet's files, no VM"
 	} else {
-		change += " on " + counted(len(hosts), "host")
+		change += " on " + topology.Count(len(hosts), "host")
 	}
 	decision := ""
 	var reasons []string
@@ -95,5 +95,5 @@ func verdictWith(decision string, reasons int) string {
 	if reasons == 0 {
 		return decision
 	}
-	return fmt.Sprintf("%s, %s above", decision, counted(reasons, "reason"))
+	return fmt.Sprintf("%s, %s above", decision, topology.Count(reasons, "reason"))
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
 )
 
 const (
@@ -75,7 +76,7 @@ func newSupportBundle(process Process) *cobra.Command {
 				return fmt.Errorf("writing the bundle: %w: choose another file with numaform support-bundle FILE", err)
 			}
 			w := &printer{w: process.Stdout}
-			w.printf("Wrote %s with %s. Review it before you send it: it contains names and addresses of hosts and VMs.\n", path, counted(len(b.files), "file"))
+			w.printf("Wrote %s with %s. Review it before you send it: it contains names and addresses of hosts and VMs.\n", path, topology.Count(len(b.files), "file"))
 			for _, problem := range b.problems {
 				w.printf("Not collected: %s\n", problem)
 			}

@@ -18,19 +18,19 @@ func (l *layout) shape() string {
 			caches[level(cpu)][cpu.L3] = true
 		}
 	}
-	parts := []string{plural(l.host.OnlineCPUs().Size(), "CPU")}
+	parts := []string{topology.Count(l.host.OnlineCPUs().Size(), "CPU")}
 	if l.host.SiblingsKnown() {
-		parts = append(parts, plural(len(l.host.Cores()), "core"))
+		parts = append(parts, topology.Count(len(l.host.Cores()), "core"))
 	} else {
 		parts = append(parts, "siblings unknown")
 	}
 	switch count := len(caches["L3"]); {
 	case count > 0:
-		parts = append(parts, plural(count, "L3 cache"))
+		parts = append(parts, topology.Count(count, "L3 cache"))
 	case len(caches["L2"]) > 0:
-		parts = append(parts, plural(len(caches["L2"]), "L2 cache")+" and no L3")
+		parts = append(parts, topology.Count(len(caches["L2"]), "L2 cache")+" and no L3")
 	}
-	parts = append(parts, plural(len(l.host.NUMANodes), "NUMA node"))
+	parts = append(parts, topology.Count(len(l.host.NUMANodes), "NUMA node"))
 	return strings.Join(parts, ", ")
 }
 
@@ -100,14 +100,14 @@ func (l *layout) warnings() []string {
 func (l *layout) totals() []string {
 	totals := []string{fmt.Sprintf("%d free", l.free), fmt.Sprintf("%d owned", l.owned), fmt.Sprintf("%d reserved", l.reserved)}
 	if l.shared() {
-		totals = append(totals, plural(l.sharedVCPUs, "vCPU")+" not pinned")
+		totals = append(totals, topology.Count(l.sharedVCPUs, "vCPU")+" not pinned")
 	}
 	return totals
 }
 
 // sharedText describes the free CPUs of a host whose guests share them.
 func (l *layout) sharedText() string {
-	return fmt.Sprintf("free, shared by %s with %s", plural(len(l.owners.Floating), "guest"), plural(l.sharedVCPUs, "vCPU"))
+	return fmt.Sprintf("free, shared by %s with %s", topology.Count(len(l.owners.Floating), "guest"), topology.Count(l.sharedVCPUs, "vCPU"))
 }
 
 // floating lists the guests without CPUs of their own, or returns "".
@@ -117,16 +117,9 @@ func (l *layout) floating() string {
 	}
 	texts := make([]string, len(l.owners.Floating))
 	for i, guest := range l.owners.Floating {
-		texts[i] = printable(guest.Name) + " " + plural(guest.VCPUs, "vCPU")
+		texts[i] = printable(guest.Name) + " " + topology.Count(guest.VCPUs, "vCPU")
 	}
 	return "not pinned: " + strings.Join(texts, ", ")
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // printable replaces characters that would disturb a terminal, because names come from

@@ -8,6 +8,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"github.com/numaform/numaform/internal/wrap"
+	"github.com/numaform/numaform/topology"
 )
 
 // cardPitch is the distance between the left edges of two hosts in a row.
@@ -165,7 +166,7 @@ func legendOf(l *layout) []legendItem {
 		items[0] = legendItem{class: "shared", text: l.sharedText()}
 	}
 	for _, m := range l.marks {
-		text := fmt.Sprintf("%s · %s", m.owner, plural(m.cpus.Size(), "CPU"))
+		text := fmt.Sprintf("%s · %s", m.owner, topology.Count(m.cpus.Size(), "CPU"))
 		if m.kind == markDisputed {
 			text = "claimed twice: " + text
 		}

@@ -172,7 +172,7 @@ func (w *writer) legend() {
 		if m.kind == markDisputed {
 			text = fmt.Sprintf("  %s claimed twice: %s", m.sign, m.owner)
 		}
-		w.wrap(6, "  ", text, plural(m.cpus.Size(), "CPU"), m.cpus.String())
+		w.wrap(6, "  ", text, topology.Count(m.cpus.Size(), "CPU"), m.cpus.String())
 	}
 	w.prose(w.floating())
 }

@@ -86,6 +86,6 @@ func (e *examination) pinned(host *topology.Host, vms []fleet.VM) {
 		}
 	}
 	if asDeclared > 0 {
-		e.ok("pin", where, fmt.Sprintf("the host agent pins %d of %s as declared", asDeclared, count(len(vms), "VM")))
+		e.ok("pin", where, fmt.Sprintf("the host agent pins %d of %s as declared", asDeclared, topology.Count(len(vms), "VM")))
 	}
 }

@@ -8,7 +8,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -239,14 +238,6 @@ func list[T ~string](texts []T) string {
 		line += ", " + string(text)
 	}
 	return line
-}
-
-// count returns a number with its noun in the singular or plural.
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
 }
 
 // set is a set of texts.

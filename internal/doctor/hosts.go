@@ -35,7 +35,7 @@ func (e *examination) hosts(r *Region, snapshot *topology.Snapshot) {
 					sources = append(sources, source)
 				}
 			}
-			what := fmt.Sprintf("%s: %s, %s, by %s", host.Confidence(), count(host.OnlineCPUs().Size(), "CPU"), count(len(host.NUMANodes), "NUMA node"), list(sources))
+			what := fmt.Sprintf("%s: %s, %s, by %s", host.Confidence(), topology.Count(host.OnlineCPUs().Size(), "CPU"), topology.Count(len(host.NUMANodes), "NUMA node"), list(sources))
 			missing := host.Missing()
 			if len(missing) > 0 {
 				what += "; unknown: " + list(missing)
@@ -63,7 +63,7 @@ func (e *examination) hosts(r *Region, snapshot *topology.Snapshot) {
 		e.add("host", Fail, string(r.Name), "no host is usable", "fix one of the problems above")
 		return
 	}
-	e.ok("host", string(r.Name), fmt.Sprintf("%d of %s usable", usable, count(len(snapshot.Hosts), "host")))
+	e.ok("host", string(r.Name), fmt.Sprintf("%d of %s usable", usable, topology.Count(len(snapshot.Hosts), "host")))
 }
 
 // classes reports the usable hosts of each class, the reasons against other hosts, and whether
@@ -246,7 +246,7 @@ func templateFirewall(ctx context.Context, r *Region, host topology.HostName, vm
 		fixes = append(fixes, fmt.Sprintf("append firewall=1 to the net0 that `qm config %d` shows: `qm set %d --net0 …,firewall=1`", vmid, vmid))
 	}
 	if firewall.Rules > 0 {
-		whats = append(whats, fmt.Sprintf("has %s, so the provider cannot set security groups", count(firewall.Rules, "firewall rule")))
+		whats = append(whats, fmt.Sprintf("has %s, so the provider cannot set security groups", topology.Count(firewall.Rules, "firewall rule")))
 		remove := Command{Line: fmt.Sprintf("pvesh delete %s/rules/0", path), OnHost: true}
 		commands = append(commands, remove)
 		fixes = append(fixes, fmt.Sprintf("move its rules to a security group, and delete them one at a time with `%s`", remove.Line))

@@ -79,7 +79,7 @@ func (e *examination) vmids(ctx context.Context, r *Region, snapshot *topology.S
 	}
 	if len(unmanaged) > 0 {
 		e.add("vmid", Warn, where,
-			fmt.Sprintf("vmid_range %d to %d contains %s that this installation does not manage: %s", r.VMIDs.Lower, r.VMIDs.Upper, count(len(unmanaged), "guest"), some(unmanaged)),
+			fmt.Sprintf("vmid_range %d to %d contains %s that this installation does not manage: %s", r.VMIDs.Lower, r.VMIDs.Upper, topology.Count(len(unmanaged), "guest"), some(unmanaged)),
 			"set vmid_range to an unused range")
 	}
 	e.markers(where, strays, karpenter, others)
@@ -90,15 +90,15 @@ func (e *examination) vmids(ctx context.Context, r *Region, snapshot *topology.S
 func (e *examination) markers(where string, strays, karpenter []string, others map[string][]string) {
 	if len(strays) > 0 {
 		e.add("marker", Warn, where,
-			fmt.Sprintf("found %s with the marker of clusterID %s, but not in this fleet: %s", count(len(strays), "guest"), e.config.ClusterID, some(strays)),
+			fmt.Sprintf("found %s with the marker of clusterID %s, but not in this fleet: %s", topology.Count(len(strays), "guest"), e.config.ClusterID, some(strays)),
 			"if another numaform created them, set a different clusterID for each installation; otherwise correct fleet in numaform.yaml, or run numaform drift for advice")
 	}
 	for _, id := range slices.Sorted(maps.Keys(others)) {
-		e.ok("marker", where, fmt.Sprintf("another numaform installation (clusterID %s) has %s here, whose CPUs are considered in use: %s", id, count(len(others[id]), "guest"), some(others[id])))
+		e.ok("marker", where, fmt.Sprintf("another numaform installation (clusterID %s) has %s here, whose CPUs are considered in use: %s", id, topology.Count(len(others[id]), "guest"), some(others[id])))
 	}
 	if len(karpenter) > 0 {
 		e.ok("marker", where, fmt.Sprintf("found %s with the tag %s (probably of karpenter-provider-proxmox), whose pinned CPUs are considered in use: %s",
-			count(len(karpenter), "guest"), karpenterTag, some(karpenter)))
+			topology.Count(len(karpenter), "guest"), karpenterTag, some(karpenter)))
 	}
 	if len(strays)+len(others)+len(karpenter) == 0 {
 		e.ok("marker", where, "no other autoscaler uses this Proxmox cluster")

@@ -294,7 +294,7 @@ func (s *Scaler) planWhole(ctx context.Context, plan *RootPlan, v *hostView) (er
 	// Import what exists, follow moved VMs, and plan again if that was necessary.
 	recovered := slices.Concat(todo.imports, todo.partial)
 	if len(recovered) > 0 {
-		s.config.Progress(plan.Host, fmt.Sprintf("recovering %s, missing or incomplete in the state", count(len(recovered), "VM")))
+		s.config.Progress(plan.Host, fmt.Sprintf("recovering %s, missing or incomplete in the state", topology.Count(len(recovered), "VM")))
 	}
 	for i := range recovered {
 		options.Imports = append(options.Imports, generator.Imports(&recovered[i])...)

@@ -248,7 +248,7 @@ func (s *Scaler) changedByOthers(history []audit.Entry) bool {
 	if !known {
 		s.config.Notice(fmt.Sprintf("after this installation's own last change, the history contains %s that it did not record, the latest %s: "+
 			"numaform does not trust such changes and plans every host; if another machine also changes this fleet, give both the same key "+
-			"(history.key_file in numaform.yaml); `numaform history` shows such changes as unverified", count(len(others), "change"), latest))
+			"(history.key_file in numaform.yaml); `numaform history` shows such changes as unverified", topology.Count(len(others), "change"), latest))
 	}
 	return true
 }

@@ -182,7 +182,7 @@ func why(record *audit.Change) string {
 	case audit.KindUpdate:
 		return "change tags, pool, security groups or emulator in place"
 	case audit.KindWake:
-		return fmt.Sprintf("wake %s: %s", count(len(record.Woken), "standby VM"), names(record.Woken))
+		return fmt.Sprintf("wake %s: %s", topology.Count(len(record.Woken), "standby VM"), names(record.Woken))
 	case audit.KindUndo:
 		return "undo " + record.Undoes
 	case audit.KindRecovery:
@@ -191,14 +191,6 @@ func why(record *audit.Change) string {
 		}
 	}
 	return "finish an earlier change"
-}
-
-// count returns "1 VM", "2 VMs" and so on.
-func count(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }
 
 func names(vms []fleet.VM) string {

@@ -64,7 +64,7 @@ func (s *Scaler) backendConfig(change *Change, at places, host topology.HostID) 
 			dir = filepath.Dir(home)
 		}
 		s.config.Progress(host, fmt.Sprintf("no state exists in %s, but Proxmox has %s of the fleet: numaform imports the VMs by their markers; "+
-			"if their state is elsewhere because the fleet or state_dir was moved, stop this run and move the state there", dir, count(alive, "VM")))
+			"if their state is elsewhere because the fleet or state_dir was moved, stop this run and move the state there", dir, topology.Count(alive, "VM")))
 	}
 	return map[string]string{"path": home}, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/topology"
 )
 
 // The maximum widths in a commit message.
@@ -91,8 +92,8 @@ func subject(change *audit.Change) string {
 
 		on := " on " + strings.Join(hosts, ", ")
 		withNames = append(withNames, p.verb+" "+strings.Join(names, ", ")+on)
-		withHosts = append(withHosts, p.verb+" "+count(len(names), "node")+on)
-		withCounts = append(withCounts, p.verb+" "+count(len(names), "node")+" on "+count(len(hosts), "host"))
+		withHosts = append(withHosts, p.verb+" "+topology.Count(len(names), "node")+on)
+		withCounts = append(withCounts, p.verb+" "+topology.Count(len(names), "node")+" on "+topology.Count(len(hosts), "host"))
 	}
 	for _, list := range [][]string{withNames, withHosts, withCounts} {
 		text := strings.Join(list, "; ")
@@ -122,13 +123,6 @@ func withoutVMs(kind audit.Kind) string {
 		return "revert drift"
 	}
 	return "write the fleet's files"
-}
-
-func count(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // line converts a text to one line, so that git cannot parse part of it as a trailer.
