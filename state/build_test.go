@@ -124,10 +124,7 @@ Lock Info:
 
 Terraform acquires a state lock to protect the state.`
 	got := state.ParseLock(boxed)
-	want := &state.LockedError{
-		ID: "4a5b", Path: "tfstate-default-x", Operation: "OperationTypePlan", Who: "ann@laptop",
-		Created: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC), Holder: state.HolderUnknown,
-	}
+	want := &state.LockedError{LockInfo: state.LockInfo{ID: "4a5b", Operation: "OperationTypePlan", Who: "ann@laptop", Created: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)}, Path: "tfstate-default-x", Holder: state.HolderUnknown}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -89,15 +89,9 @@ const (
 
 // LockedError reports that another client holds the state's lock.
 type LockedError struct {
-	// ID is the argument of Unlock. It is empty if the lock belongs to a connection: such
-	// a lock ends with its holder's connection, and cannot be broken.
-	ID        string
-	Path      string
-	Operation string
-	// Who is the holder, as user@host.
-	Who     string
-	Created time.Time
-	Holder  Holder
+	LockInfo
+	Path   string
+	Holder Holder
 	// Proof is the reason why the holder is considered dead, and the remaining
 	// uncertainty.
 	Proof string
@@ -146,7 +140,7 @@ func parseLock(text string) *LockedError {
 		return nil
 	}
 	account := text[at[1]:]
-	e := &LockedError{Holder: HolderUnknown, Who: "someone", Operation: "an operation"}
+	e := &LockedError{LockInfo: LockInfo{Who: "someone", Operation: "an operation"}, Holder: HolderUnknown}
 	for _, field := range lockField.FindAllStringSubmatch(account, -1) {
 		switch field[1] {
 		case "ID":

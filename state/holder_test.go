@@ -33,7 +33,7 @@ func TestGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := func(who string) bool {
-		lock := &state.LockedError{Who: who, Created: time.Now(), Holder: state.HolderUnknown}
+		lock := &state.LockedError{LockInfo: state.LockInfo{Who: who, Created: time.Now()}, Holder: state.HolderUnknown}
 		is := w.Gone(t.Context(), lock)
 		if is != (lock.Holder == state.HolderGone) || is != strings.HasSuffix(lock.Proof, "the proof") {
 			t.Errorf("%s: %t, and the lock says %q, %q", who, is, lock.Holder, lock.Proof)

@@ -218,7 +218,7 @@ func (w *Workspace) complete(lock *LockedError) {
 	if lock.Operation == "init" {
 		// The first init locks a state in Kubernetes. The engine cannot break this lock:
 		// its force-unlock reads the state first, and so takes it, too.
-		lock.Lease = "lock-tfstate-default-" + w.root.settings["secret_suffix"]
+		lock.Lease = LeasePrefix + w.root.settings["secret_suffix"]
 	}
 	host, err := os.Hostname()
 	if err == nil && enginesDie && w.crashed.proves(lock, host, w.config.Dir) {

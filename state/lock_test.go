@@ -71,35 +71,33 @@ func TestLockDescriptions(t *testing.T) {
 	}{
 		{
 			name: "older than the attempt", backend: "http", operation: "apply", created: began.Add(-time.Second),
-			want: state.LockedError{ID: "1", Who: "ann@laptop", Operation: "apply", Created: began.Add(-time.Second)},
+			want: state.LockedError{LockInfo: state.LockInfo{ID: "1", Who: "ann@laptop", Operation: "apply", Created: began.Add(-time.Second)}},
 			text: "locked by ann@laptop since 2026-01-01T11:59:59Z for apply (lock 1,",
 		},
 		{
 			name: "of the attempt", backend: "http", operation: "apply", created: began,
-			want: state.LockedError{ID: "1", Who: "someone", Operation: "an operation"},
+			want: state.LockedError{LockInfo: state.LockInfo{ID: "1", Who: "someone", Operation: "an operation"}},
 			text: "locked by someone since an unknown time for an operation (lock 1,",
 		},
 		{
 			name: "without a time", backend: "http", operation: "apply",
-			want: state.LockedError{ID: "1", Who: "someone", Operation: "an operation"},
+			want: state.LockedError{LockInfo: state.LockInfo{ID: "1", Who: "someone", Operation: "an operation"}},
 			text: "(lock 1,",
 		},
 		{
 			name: "of a connection", backend: "pg", operation: "apply", created: began,
-			want: state.LockedError{Who: "someone", Operation: "an operation"},
+			want: state.LockedError{LockInfo: state.LockInfo{Who: "someone", Operation: "an operation"}},
 			text: "the lock ends with its holder's connection",
 		},
 		{
 			name: "of an init", backend: "kubernetes", operation: "init", created: began.Add(-time.Second),
-			want: state.LockedError{
-				ID: "1", Who: "ann@laptop", Operation: "init", Created: began.Add(-time.Second), Lease: "lock-tfstate-default-prod-pve1",
-			},
+			want: state.LockedError{LockInfo: state.LockInfo{ID: "1", Who: "ann@laptop", Operation: "init", Created: began.Add(-time.Second)}, Lease: "lock-tfstate-default-prod-pve1"},
 			text: "kubectl delete lease lock-tfstate-default-prod-pve1",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			lock := &state.LockedError{ID: "1", Who: "ann@laptop", Operation: tt.operation, Created: tt.created}
+			lock := &state.LockedError{LockInfo: state.LockInfo{ID: "1", Who: "ann@laptop", Operation: tt.operation, Created: tt.created}}
 			files := map[string][]byte{"main.tf": []byte("terraform {\n  backend \"" + tt.backend + "\" {\n    secret_suffix = \"prod-pve1\"\n  }\n}\n")}
 			state.Complete(lock, "/r/h", files, began)
 			tt.want.Dir = "/r/h"

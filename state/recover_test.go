@@ -433,7 +433,7 @@ func TestProcessKilled(t *testing.T) {
 func TestCopyOfADirectory(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	lock := &state.LockedError{Who: "root@h", Created: began.Add(time.Second)}
+	lock := &state.LockedError{LockInfo: state.LockInfo{Who: "root@h", Created: began.Add(time.Second)}}
 	if !state.Proves("/a", "h", began, lock, "/a") || state.Proves("/a", "h", began, lock, "/b") || state.Proves("", "h", began, lock, "/b") {
 		t.Error("want a proof in the directory itself only")
 	}
@@ -600,7 +600,7 @@ func TestHeld(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			lock := &state.LockedError{Who: tt.who, Created: tt.created}
+			lock := &state.LockedError{LockInfo: state.LockInfo{Who: tt.who, Created: tt.created}}
 			if got := state.Held(tt.run, began, until, lock, tt.here); got != tt.want {
 				t.Errorf("got %v", got)
 			}

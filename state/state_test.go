@@ -314,10 +314,7 @@ func TestLocked(t *testing.T) {
 		if !errors.As(err, &locked) {
 			t.Fatalf("%s: got %v, want a LockedError", name, err)
 		}
-		want := state.LockedError{
-			ID: "0a1b", Operation: "OperationTypeApply", Who: "ann@laptop", Holder: state.HolderUnknown, Dir: w.Dir(),
-			Created: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC),
-		}
+		want := state.LockedError{LockInfo: state.LockInfo{ID: "0a1b", Operation: "OperationTypeApply", Who: "ann@laptop", Created: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)}, Holder: state.HolderUnknown, Dir: w.Dir()}
 		if engine(t).Name() == "terraform" { // it does not pass on the holder from the http backend
 			want.Operation, want.Who, want.Created = "an operation", "someone", time.Time{}
 		}

@@ -378,7 +378,7 @@ func TestFindsOnHosts(t *testing.T) {
 		}, doctor.Fail, "fleet", []string{"belongs to another"}},
 		{"locked", func(p *patient) {
 			p.Locks = func(context.Context) ([]doctor.Lock, error) {
-				return []doctor.Lock{{Where: "state of homelab/pve-1", Err: &state.LockedError{ID: "7f", Who: "anna@laptop", Holder: state.HolderUnknown}}}, nil
+				return []doctor.Lock{{Where: "state of homelab/pve-1", Err: &state.LockedError{LockInfo: state.LockInfo{ID: "7f", Who: "anna@laptop"}, Holder: state.HolderUnknown}}}, nil
 			}
 		}, doctor.Fail, "lock", []string{"state of homelab/pve-1", "locked by anna@laptop", "force-unlock 7f"}},
 		{"no class", func(p *patient) { p.Classes = nil }, doctor.Warn, "classes", []string{"no ProxmoxNodeClass exists"}},

@@ -20,15 +20,11 @@ import (
 // StateLock is the lock of a host's state.
 type StateLock struct {
 	Host topology.HostID
-	state.HeldLock
+	state.LockInfo
 }
 
-const (
-	// lockInfo is the annotation of a Lease with the engine's description of its lock.
-	lockInfo = "app.terraform.io/lock-info"
-	// locksWithin limits how long reading the Leases may take.
-	locksWithin = 10 * time.Second
-)
+// locksWithin limits how long reading the Leases may take.
+const locksWithin = 10 * time.Second
 
 // StateLocks returns the locks of a fleet's states that are held, without an engine.
 // unknown is the reason if they cannot be read, or empty: only the engine can read the locks
@@ -69,7 +65,7 @@ func (c *Config) localLocks(hosts []topology.HostID) ([]StateLock, error) {
 			return nil, err
 		}
 		if held != nil {
-			locks = append(locks, StateLock{Host: host, HeldLock: *held})
+			locks = append(locks, StateLock{Host: host, LockInfo: *held})
 		}
 	}
 	return locks, nil
@@ -94,7 +90,7 @@ func (c *Config) leases(ctx context.Context, environ []string, cluster Kubeconfi
 	}
 	names := map[string]topology.HostID{}
 	for _, host := range hosts {
-		names["lock-tfstate-default-"+generator.StateName(c.ClusterID, host)] = host
+		names[state.LeasePrefix+generator.StateName(c.ClusterID, host)] = host
 	}
 	var locks []StateLock
 	for i := range list.Items {
@@ -103,9 +99,9 @@ func (c *Config) leases(ctx context.Context, environ []string, cluster Kubeconfi
 		if holder := lease.Spec.HolderIdentity; !ours || holder == nil || *holder == "" {
 			continue
 		}
-		lock := StateLock{Host: host, HeldLock: state.HeldLock{ID: *lease.Spec.HolderIdentity, Created: lease.CreationTimestamp.Time}}
-		if held, err := state.ParseHeld([]byte(lease.Annotations[lockInfo])); err == nil {
-			lock.HeldLock = *held
+		lock := StateLock{Host: host, LockInfo: state.LockInfo{ID: *lease.Spec.HolderIdentity, Created: lease.CreationTimestamp.Time}}
+		if held, err := state.ParseLockInfo([]byte(lease.Annotations[state.LeaseInfo])); err == nil {
+			lock.LockInfo = *held
 		}
 		locks = append(locks, lock)
 	}

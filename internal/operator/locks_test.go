@@ -57,8 +57,8 @@ func TestStateLocks(t *testing.T) {
 	defer server.Close()
 	cluster := operator.Kubeconfig{Rest: &rest.Config{Host: server.URL}}
 	held := []operator.StateLock{
-		{Host: pve1, HeldLock: state.HeldLock{ID: "8c1d"}},
-		{Host: pve2, HeldLock: state.HeldLock{ID: "7b0c", Operation: "OperationTypeApply", Who: "root@numaform-0", Created: time.Date(2026, 11, 21, 13, 45, 1, 0, time.UTC)}},
+		{Host: pve1, LockInfo: state.LockInfo{ID: "8c1d"}},
+		{Host: pve2, LockInfo: state.LockInfo{ID: "7b0c", Operation: "OperationTypeApply", Who: "root@numaform-0", Created: time.Date(2026, 11, 21, 13, 45, 1, 0, time.UTC)}},
 	}
 	current := &fleet.Fleet{Hosts: []topology.HostID{pve1, pve2, pve3}}
 	for name, tt := range map[string]struct {

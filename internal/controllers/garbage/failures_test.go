@@ -176,7 +176,7 @@ func TestOffersByFailure(t *testing.T) {
 		{"anything", errors.New("the VM did not start"), []scheduling.OfferingSelector{exact(vm)}},
 		{"host down", fmt.Errorf("x: %w", &scaler.HostDownError{Host: pve1()}), []scheduling.OfferingSelector{{Host: pve1()}}},
 		{"host lost", fmt.Errorf("%w: canceled", &scaler.HostLostError{Host: pve1()}), []scheduling.OfferingSelector{{Host: pve1()}}},
-		{"locked", &state.LockedError{ID: "1"}, []scheduling.OfferingSelector{{Host: pve1()}}},
+		{"locked", &state.LockedError{LockInfo: state.LockInfo{ID: "1"}}, []scheduling.OfferingSelector{{Host: pve1()}}},
 		{"engine", &state.CommandError{Text: "exit 1"}, []scheduling.OfferingSelector{exact(vm)}},
 		{"affinity", &scaler.RootOnlyError{VM: vm.Name}, ofClass},
 		{"storage full", &state.CommandError{

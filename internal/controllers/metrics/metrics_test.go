@@ -179,7 +179,7 @@ func exercise(observer *metrics.Observer) {
 	observer.Drifted([]scaler.RootDrift{{Host: pve1(), VMs: []scaler.VMDrift{
 		{Class: scaler.DriftNone}, {Class: scaler.DriftReplace}, {Class: scaler.DriftReplace}, {Class: scaler.DriftVanished},
 	}}})
-	observer.PlanDone(pve1(), 0, &state.LockedError{ID: "1", Created: now.Add(-90 * time.Second)})
+	observer.PlanDone(pve1(), 0, &state.LockedError{LockInfo: state.LockInfo{ID: "1", Created: now.Add(-90 * time.Second)}})
 	request := observer.Request("lab")
 	request("GET", "/nodes/{node}/status", 200, 30*time.Millisecond)
 	request("GET", "/nodes/{node}/status", 0, 40*time.Second)
@@ -231,7 +231,7 @@ numaform_state_lock_age_seconds{host="pve-1",region="lab"} 90
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	c := config()
-	err := fmt.Errorf("applying: %w", &state.LockedError{ID: "1", Created: now.Add(-time.Minute)})
+	err := fmt.Errorf("applying: %w", &state.LockedError{LockInfo: state.LockInfo{ID: "1", Created: now.Add(-time.Minute)}})
 	waiting := err
 	c.VMs = func() []scaler.VMState {
 		return []scaler.VMState{{VM: vm("a", 2000, 4), Phase: scaler.PhaseRemoving, Err: waiting}}

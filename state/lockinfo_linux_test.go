@@ -17,7 +17,7 @@ import (
 func TestHeldLocally(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "terraform.tfstate")
-	want := func(want *state.HeldLock) {
+	want := func(want *state.LockInfo) {
 		t.Helper()
 		got, err := state.HeldLocally(path)
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
@@ -40,11 +40,11 @@ func TestHeldLocally(t *testing.T) {
 	if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
 		t.Fatal(err)
 	}
-	want(&state.HeldLock{ID: "7b0c", Operation: "OperationTypeApply", Who: "ann@laptop", Created: time.Date(2026, 11, 21, 13, 45, 1, 500_000_000, time.UTC)})
+	want(&state.LockInfo{ID: "7b0c", Operation: "OperationTypeApply", Who: "ann@laptop", Created: time.Date(2026, 11, 21, 13, 45, 1, 500_000_000, time.UTC)})
 	if err := os.Remove(info); err != nil {
 		t.Fatal(err)
 	}
-	want(&state.HeldLock{Who: "process -1"})
+	want(&state.LockInfo{Who: "process -1"})
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}

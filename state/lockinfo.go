@@ -12,8 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HeldLock is the engine's description of a lock.
-type HeldLock struct {
+// LockInfo is the engine's description of a lock.
+type LockInfo struct {
+	// ID is the argument of Unlock. It is empty if the lock belongs to a connection: such
+	// a lock ends with its holder's connection, and cannot be broken.
 	ID        string
 	Operation string
 	// Who is the holder, as user@host.
@@ -21,24 +23,32 @@ type HeldLock struct {
 	Created time.Time
 }
 
-// maxHeld limits the size of a description.
-const maxHeld = 64 << 10
+// maxLockInfo limits the size of a description.
+const maxLockInfo = 64 << 10
 
-// ParseHeld parses the description of a lock.
-func ParseHeld(content []byte) (*HeldLock, error) {
-	if len(content) > maxHeld {
-		return nil, fmt.Errorf("the description of a lock has %d bytes, more than the limit of %d", len(content), maxHeld)
+const (
+	// LeasePrefix is the start of the name of the Lease that locks a state in Kubernetes.
+	// The state's name follows (secret_suffix).
+	LeasePrefix = "lock-tfstate-default-"
+	// LeaseInfo is the annotation of such a Lease with its LockInfo.
+	LeaseInfo = "app.terraform.io/lock-info"
+)
+
+// ParseLockInfo parses the description of a lock.
+func ParseLockInfo(content []byte) (*LockInfo, error) {
+	if len(content) > maxLockInfo {
+		return nil, fmt.Errorf("the description of a lock has %d bytes, more than the limit of %d", len(content), maxLockInfo)
 	}
-	held := &HeldLock{}
-	if err := json.Unmarshal(content, held); err != nil {
+	info := &LockInfo{}
+	if err := json.Unmarshal(content, info); err != nil {
 		return nil, fmt.Errorf("reading the description of a lock: %w", err)
 	}
-	return held, nil
+	return info, nil
 }
 
 // HeldLocally returns the lock of a local state's file, or nil if no process holds it. It
 // runs no engine and writes nothing.
-func HeldLocally(path string) (*HeldLock, error) {
+func HeldLocally(path string) (*LockInfo, error) {
 	file, err := os.Open(filepath.Clean(path))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // no state, no lock
@@ -57,9 +67,9 @@ func HeldLocally(path string) (*HeldLock, error) {
 	// The engine writes the description after it acquires the lock.
 	content, err := os.ReadFile(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".lock.info"))
 	if err == nil {
-		if held, err := ParseHeld(content); err == nil {
+		if held, err := ParseLockInfo(content); err == nil {
 			return held, nil
 		}
 	}
-	return &HeldLock{Who: fmt.Sprintf("process %d", lock.Pid)}, nil
+	return &LockInfo{Who: fmt.Sprintf("process %d", lock.Pid)}, nil
 }
