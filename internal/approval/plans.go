@@ -99,7 +99,7 @@ func otherState(plan *v1alpha1.ScalePlan, hosts []v1alpha1.ScalePlanHost) string
 	return ""
 }
 
-// propose ends those of the given pending plans that the draft replaces. It then creates
+// propose ends the given pending plans that the draft replaces. It then creates
 // the draft's ScalePlan, unless it already exists or the same plan was recently refused.
 // If the guard denies the draft, the new ScalePlan has the phase Failed.
 func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *draft) error {

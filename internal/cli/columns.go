@@ -21,7 +21,7 @@ const textWidth = 16
 
 // columns prints a table. Rows may have fewer cells than columns; an empty cell is printed
 // as "-". If the table is wider than the terminal, it leaves out columns, except with wide:
-// then, as with kubectl, its lines are longer than those of the terminal.
+// then, as with kubectl, its lines can be longer than the terminal is wide.
 func (w *printer) columns(columns []column, rows [][]string, wide bool) {
 	widths := make([]int, len(columns))
 	total := 2 * (len(columns) - 1)

@@ -209,7 +209,7 @@ func testPolicy(out io.Writer, files, paths []string) error {
 	return nil
 }
 
-// findCases returns the paths of cases. A directory stands for the YAML files directly
+// findCases returns the paths of cases. A directory means the YAML files directly
 // in it.
 func findCases(paths []string) ([]string, error) {
 	var cases []string

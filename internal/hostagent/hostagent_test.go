@@ -95,8 +95,8 @@ func running(t *testing.T, sim *pvesim.Server, descriptions map[int]string) {
 	}
 }
 
-// cpusOf formats the CPUs on which the threads of a guest may run: those of each vCPU, then
-// those of the other threads.
+// cpusOf formats the CPUs on which the threads of a guest may run: first the thread of each
+// vCPU, then the other threads.
 func cpusOf(sim *pvesim.Server, vmid int) string {
 	guest, runs := hostagent.Threads(sim, vmid)
 	if !runs {

@@ -21,9 +21,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestStateLocks checks which locks of states are found without an engine: those of the
-// fleet's hosts that are held, in the namespace of the states. For other backends it is
-// unknown.
+// TestStateLocks checks which locks of states are found without an engine: held locks of
+// the fleet's hosts, in the namespace of the states. For other backends, they are unknown.
 func TestStateLocks(t *testing.T) {
 	t.Parallel()
 	pve1, pve2, pve3 := topology.HostID{Region: "lab", Host: "pve-1"}, topology.HostID{Region: "lab", Host: "pve-2"}, topology.HostID{Region: "lab", Host: "pve-3"}

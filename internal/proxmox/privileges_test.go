@@ -120,7 +120,7 @@ func TestPveum(t *testing.T) {
 	}
 }
 
-// runs runs the commands of lines on Proxmox VE 8 and 9, then those of deletes, which
+// runs runs the commands of lines on Proxmox VE 8 and 9, then the commands of deletes, which
 // delete what lines created, and then lines again.
 func runs(t *testing.T, lines, deletes []string) {
 	t.Helper()

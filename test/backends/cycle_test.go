@@ -56,7 +56,7 @@ func TestCycle(t *testing.T) {
 	})
 }
 
-// unlocked checks that nobody holds a lock in the backend.
+// unlocked checks that the backend contains no lock.
 func (r *root) unlocked(t *testing.T) {
 	t.Helper()
 	if held := r.locks(t); held != 0 {
