@@ -18,6 +18,7 @@ import (
 
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/shell"
 )
 
 // PrivateDir is the subdirectory of the fleet's directory for data of this machine, which is
@@ -138,7 +139,7 @@ func (d *Directory) readAll(root fs.FS) (generator.Files, error) {
 		}
 
 		problem := ""
-		fix := "move it out of the fleet's directory, for example with mv " + quoted(d.target(name)) + " ~"
+		fix := "move it out of the fleet's directory, for example with mv " + shell.Quote(d.target(name)) + " ~"
 		role := roleOf(name, entry.IsDir())
 		switch {
 		case entry.Type()&fs.ModeSymlink != 0:

@@ -10,6 +10,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 
 	"github.com/numaform/numaform/internal/scratch"
+	"github.com/numaform/numaform/internal/shell"
 )
 
 // proposals is the prefix of the branches that propose changes for review.
@@ -84,7 +85,7 @@ func (r *repository) checkHeads(heads map[string]plumbing.Hash, objects *objects
 	if r.remote != nil {
 		at = r.remote.url
 	}
-	name := quoted(r.config.Branch)
+	name := shell.Quote(r.config.Branch)
 	return fmt.Errorf("branch %s (fleet.git.branch in numaform.yaml) does not exist in %s, but a fleet exists there on %s%s: nothing was changed: "+
 		"set fleet.git.branch to the branch of your fleet, or, to start another fleet, create the branch in a clone: "+
 		"git switch --orphan %s && git commit --allow-empty -m fleet && git push origin %s",

@@ -16,6 +16,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/storage/filesystem"
+
+	"github.com/numaform/numaform/internal/shell"
 )
 
 // checkout is a user's working copy of the fleet's repository. numaform only reads it.
@@ -181,7 +183,7 @@ func (c *checkout) checkPushed(r *repository, tips []plumbing.Hash, head plumbin
 		from, drop = r.config.Branch, "branch --force "+r.config.Branch+" origin/"+r.config.Branch
 	}
 	return fmt.Errorf("the checkout %s has commits of the fleet that are not on %s: %s: nothing was done: push them with git -C %s push origin %s:%s, or drop them with git -C %s %s",
-		c.dir, r.where(), listed(unpushed), quoted(c.dir), from, r.config.Branch, quoted(c.dir), drop)
+		c.dir, r.where(), listed(unpushed), shell.Quote(c.dir), from, r.config.Branch, shell.Quote(c.dir), drop)
 }
 
 // changesFleet reports whether a commit's fleet differs from the fleet of each parent.
@@ -244,11 +246,11 @@ func (c *checkout) checkCommitted(r *repository, head plumbing.Hash) error {
 	if _, err := os.Lstat(filepath.Join(old, stagedFile)); err == nil {
 		return fmt.Errorf("an older numaform was interrupted while it wrote the checkout %[1]s (%[2]s): nothing was done: reset it with "+
 			"git -C %[3]s fetch && git -C %[3]s reset --hard origin/%[4]s, and remove %[5]s",
-			c.dir, names, quoted(c.dir), r.config.Branch, old)
+			c.dir, names, shell.Quote(c.dir), r.config.Branch, old)
 	}
 	return fmt.Errorf("the checkout %[1]s has changes of the fleet that are not committed: %[2]s: nothing was done: commit and push them with "+
 		"git -C %[3]s add -A %[4]s && git -C %[3]s commit && git -C %[3]s push, or drop them with git -C %[3]s checkout HEAD -- %[4]s",
-		c.dir, names, quoted(c.dir), quoted(cmp.Or(r.config.Subdir, ".")))
+		c.dir, names, shell.Quote(c.dir), shell.Quote(cmp.Or(r.config.Subdir, ".")))
 }
 
 // listFiles adds the files of a tree that belong to the desired state to files, by path.

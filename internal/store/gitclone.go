@@ -11,6 +11,8 @@ import (
 	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
+
+	"github.com/numaform/numaform/internal/shell"
 )
 
 // repository is an open clone, or the bare repository itself if there is no clone.
@@ -138,10 +140,10 @@ func (r *repository) locate() (url string, err error) {
 	case len(origins) > 1:
 		return "", fmt.Errorf("the origin of the checkout %s has %d URLs, but the fleet has one repository: run "+
 			"git -C %s config --replace-all remote.origin.url %s",
-			dir, len(origins), quoted(dir), quoted(cmp.Or(remote, userinfo.ReplaceAllString(origins[0], "://"))))
+			dir, len(origins), shell.Quote(dir), shell.Quote(cmp.Or(remote, userinfo.ReplaceAllString(origins[0], "://"))))
 	case remote != "" && len(origins) == 1 && origins[0] != remote:
 		return "", fmt.Errorf("the origin of the checkout %s is %s, but fleet.git.remote is %s: set fleet.dir to another directory, or run "+
-			"git -C %s remote set-url origin %s", dir, userinfo.ReplaceAllString(origins[0], "://"), remote, quoted(dir), quoted(remote))
+			"git -C %s remote set-url origin %s", dir, userinfo.ReplaceAllString(origins[0], "://"), remote, shell.Quote(dir), shell.Quote(remote))
 	case remote != "":
 		return remote, nil
 	case len(origins) == 1:
@@ -149,7 +151,7 @@ func (r *repository) locate() (url string, err error) {
 	}
 	bare := filepath.Clean(dir) + ".git"
 	return "", fmt.Errorf("%s is a checkout without a remote named origin, but numaform does not write to checkouts: nothing was written: "+
-		"create a bare clone with `git clone --bare %s %s` and set fleet.git.remote to %s", dir, quoted(dir), quoted(bare), bare)
+		"create a bare clone with `git clone --bare %s %s` and set fleet.git.remote to %s", dir, shell.Quote(dir), shell.Quote(bare), bare)
 }
 
 // checkVacant returns an error if a directory contains files and must not become a
@@ -163,7 +165,7 @@ func checkVacant(dir string) error {
 		if !isIgnored(entry.Name()) {
 			return fmt.Errorf("%s contains %s and is not a git repository: set fleet.dir to an empty directory, or convert this one: "+
 				"git -C %[3]s init && git -C %[3]s add -A && git -C %[3]s commit -m fleet && git clone --bare %[3]s %[4]s, and set fleet.git.remote to %[5]s",
-				dir, printable(entry.Name()), quoted(dir), quoted(filepath.Clean(dir)+".git"), filepath.Clean(dir)+".git")
+				dir, printable(entry.Name()), shell.Quote(dir), shell.Quote(filepath.Clean(dir)+".git"), filepath.Clean(dir)+".git")
 		}
 	}
 	return nil
@@ -178,7 +180,7 @@ func (g *Git) fleetDir() string {
 // part of its history or objects.
 func checkComplete(dir string, repo *git.Repository, err error) error {
 	completed := fmt.Sprintf("git -C %[1]s config --unset extensions.partialClone; git -C %[1]s config --unset remote.origin.promisor; "+
-		"git -C %[1]s fetch --refetch --no-filter", quoted(dir))
+		"git -C %[1]s fetch --refetch --no-filter", shell.Quote(dir))
 	if errors.Is(err, git.ErrUnknownExtension) || errors.Is(err, git.ErrUnsupportedExtensionRepositoryFormatVersion) {
 		return fmt.Errorf("opening the repository %s: %w: if it is a partial clone, run %s", dir, err, completed)
 	}
@@ -191,7 +193,7 @@ func checkComplete(dir string, repo *git.Repository, err error) error {
 		return fmt.Errorf("opening the repository %s: %w", dir, err)
 	}
 	if len(shallow) > 0 {
-		return fmt.Errorf("the repository %s is shallow, but the fleet's history requires all of its commits: run git -C %s fetch --unshallow", dir, quoted(dir))
+		return fmt.Errorf("the repository %s is shallow, but the fleet's history requires all of its commits: run git -C %s fetch --unshallow", dir, shell.Quote(dir))
 	}
 	config, err := repo.Storer.Config()
 	if err != nil {

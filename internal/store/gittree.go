@@ -19,6 +19,7 @@ import (
 
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/shell"
 )
 
 // current returns the head of the branch and the fleet's files at the head. It returns an
@@ -342,10 +343,10 @@ func (r *repository) fleetTree(tree *object.Tree) (*object.Tree, error) {
 const executable = "is executable"
 
 func (r *repository) refused(name, problem string) error {
-	fix := "remove it in a checkout, git rm -r --cached " + quoted(name) + " && git commit && git push" +
+	fix := "remove it in a checkout, git rm -r --cached " + shell.Quote(name) + " && git commit && git push" +
 		", or move the fleet to a separate directory and set fleet.git.subdir to it"
 	if problem == executable {
-		fix = "clear its mode in a checkout, git update-index --chmod=-x " + quoted(name) + " && git commit && git push"
+		fix = "clear its mode in a checkout, git update-index --chmod=-x " + shell.Quote(name) + " && git commit && git push"
 	}
 	misleads := slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool {
 		return part == "" || part == "." || part == ".." || strings.EqualFold(part, ".git") // git interprets such a path differently

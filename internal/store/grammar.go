@@ -11,7 +11,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/numaform/numaform/generator"
-	"github.com/numaform/numaform/internal/shell"
 	"github.com/numaform/numaform/modules"
 )
 
@@ -60,9 +59,6 @@ func listed(names []string) string {
 
 // maxListed limits the number of names in an error.
 const maxListed = 5
-
-// quoted returns a word quoted for a shell.
-func quoted(word string) string { return shell.Quote(word) }
 
 // role is the role of a path below a fleet's directory.
 type role int
