@@ -64,8 +64,9 @@ func TestEngineKilled(t *testing.T) {
 	})
 }
 
-// TestNumaformKilled kills numaform during its apply, which also ends its engine, and
-// checks that the next run detects the crash and lists the VM as lost from the state.
+// TestNumaformKilled kills numaform during its apply, which also ends its engine and its
+// provider, and checks that the next run detects the crash and lists the VM as lost from the
+// state. If the provider ends first, the engine reports that and releases its lock.
 func TestNumaformKilled(t *testing.T) {
 	t.Parallel()
 	for _, kind := range kinds() {
@@ -98,7 +99,12 @@ func numaformKilled(t *testing.T, kind string, engine *state.Engine) {
 		t.Error("the killed process succeeded")
 	}
 	release()
-	r.goesOn(t, r.open(t, here), engine)
+	w := r.open(t, here)
+	await(t, "the engine to end", func() bool { return len(applying(t, w.Dir())) == 0 })
+	if r.locks(t) == 0 {
+		r.outlives = false
+	}
+	r.goesOn(t, w, engine)
 }
 
 // goesOn checks the backend after a process was killed during an apply: Recover detects the

@@ -688,7 +688,7 @@ func TestPause(t *testing.T) {
 		}
 		return ""
 	})
-	w.pods("late", 1, "700m", "256Mi")
+	w.pods("late", 1, "1700m", "256Mi") // too large for the node of the other pod
 	w.eventually(2*time.Minute, func(context.Context) string {
 		for _, guest := range w.proxmox.Guests() {
 			if guest.Running {
