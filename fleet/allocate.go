@@ -52,7 +52,7 @@ func (r Rotation) Compare(other Rotation) int {
 	return cmp.Or(cmp.Compare(r.Round, other.Round), cmp.Compare(r.Last, other.Last))
 }
 
-// Past returns the rotation advanced past ids, all allocated in its round.
+// Past returns the rotation advanced past ids, which must belong to r's round.
 func (r Rotation) Past(ids ...VMID) Rotation {
 	for _, id := range ids {
 		r.Last = max(r.Last, id)

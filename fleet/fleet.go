@@ -260,8 +260,8 @@ type VM struct {
 	Placement
 	// Source is the template on the VM's host from which it is cloned.
 	Source Source `json:"source"`
-	// Standby is set from the VM's creation, while it is stopped, until it is woken. It is
-	// never set again.
+	// Standby is set from the creation of a standby VM until it is woken; the VM is
+	// stopped meanwhile. It is never set again.
 	Standby bool `json:"standby,omitempty"`
 	// Reserve is set if the VM reserves its CPUs and its memory while it is a standby VM.
 	Reserve bool `json:"reserve,omitempty"`

@@ -28,8 +28,8 @@ const (
 	// KindRecovery completes an unfinished earlier change, or records writes that no plan
 	// contains.
 	KindRecovery Kind = "recovery"
-	// KindUpdate updates VMs in place to their class: tags, pool, security groups or
-	// emulator.
+	// KindUpdate updates the tags, pool, security groups or emulator of VMs in place, to
+	// match their class.
 	KindUpdate Kind = "update"
 	// KindWake starts standby VMs.
 	KindWake Kind = "wake"
@@ -148,9 +148,9 @@ type Entry struct {
 	Outcome *Outcome `json:"outcome,omitempty"`
 	// Commit is the hash of the commit that contains the change, in a git store.
 	Commit string `json:"commit,omitempty"`
-	// Verified reports that this installation wrote the change's record, and
-	// OutcomeVerified that it wrote the outcome's. An unverified record is only for display:
-	// no decision may depend on it.
+	// Verified reports that this installation wrote or adopted the change's record, and
+	// OutcomeVerified the same of the outcome's record. An unverified record is only for
+	// display: no decision may depend on it.
 	Verified        bool `json:"verified"`
 	OutcomeVerified bool `json:"outcome_verified,omitempty"`
 	// Unreadable is the reason why this numaform cannot read the record of the change or of

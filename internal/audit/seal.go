@@ -24,7 +24,8 @@ type Digest [sha256.Size]byte
 // Tag identifies a record that the key's installation trusts without a MAC.
 type Tag [16]byte
 
-// The purposes of a MAC: one for each kind of record, so that none is valid as another.
+// The purposes of a MAC: one for each kind of record, so that the MAC of one kind is not
+// valid for another.
 const (
 	forChange         = "numaform history 1 change"
 	forOutcome        = "numaform history 1 outcome"
@@ -32,7 +33,7 @@ const (
 	forAdoptedOutcome = "numaform history 1 adopted outcome"
 )
 
-// SealChange adds the MAC to a change of a cluster.
+// SealChange returns the change of a cluster with its Format, Digest and MAC set.
 func (k *Key) SealChange(cluster string, change Change) (Change, error) {
 	change.Format, change.MAC = FormatVersion, ""
 	var err error
@@ -43,7 +44,8 @@ func (k *Key) SealChange(cluster string, change Change) (Change, error) {
 	return change, nil
 }
 
-// SealOutcome adds the MAC to the outcome of the change whose record has the digest.
+// SealOutcome returns the outcome with its Format, Digest and MAC set. change is the
+// digest of the record of the outcome's change.
 func (k *Key) SealOutcome(cluster string, change Digest, outcome Outcome) (Outcome, error) {
 	outcome.Format, outcome.MAC = FormatVersion, ""
 	var err error

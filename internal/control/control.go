@@ -81,8 +81,8 @@ func (s *Switch) Read(ctx context.Context) (State, error) {
 }
 
 // Watch calls changed at once, and whenever the ConfigMap may have changed. It returns an
-// error of starting the watch or of changed, and nil when Kubernetes ends the watch or ctx
-// ends.
+// error if it cannot start the watch, or the first error of changed. It returns nil when
+// Kubernetes ends the watch or ctx ends.
 func (s *Switch) Watch(ctx context.Context, changed func() error) error {
 	watch, err := s.configMaps.Watch(ctx, metav1.SingleObject(metav1.ObjectMeta{Name: ConfigMapName}))
 	if err != nil {
@@ -149,8 +149,8 @@ func (s *Switch) Resume(ctx context.Context) error {
 	})
 }
 
-// Evacuate requests that nodes leave a host and that it gets no new ones. by is who
-// requested the evacuation.
+// Evacuate requests that a host's nodes are moved away and that the host gets no new ones.
+// by is who requested the evacuation.
 func (s *Switch) Evacuate(ctx context.Context, host topology.HostID, by string) error {
 	return s.change(ctx, "evacuating "+host.String(), func(data map[string]string) {
 		data[keyEvacuatedBy] = by
@@ -187,7 +187,7 @@ func (s *Switch) change(ctx context.Context, doing string, change func(data map[
 	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 	// The jitter spreads the retries of people and controllers that write at the same time.
 	backoff := wait.Backoff{Steps: 12, Duration: 10 * time.Millisecond, Factor: 1.5, Jitter: 1}
-	// OnError treats the end of ctx as a last attempt and drops the error.
+	// If ctx ends, OnError returns the last conflict, or nil if there was none.
 	var last error
 	err := retry.OnError(backoff, again, func() error {
 		last = s.write(ctx, change)

@@ -82,7 +82,7 @@ func TestSwitch(t *testing.T) {
 	do(s.EndEvacuation(t.Context(), pve1))
 	read(control.State{})
 
-	// Other keys remain, and no concurrent change is lost.
+	// A change keeps other keys, and no concurrent change is lost.
 	write(t, client, "numaform", map[string]string{"note": "ours", "evacuate": " lab/pve-9 , not-a-host,"})
 	var group errgroup.Group
 	for i := range 6 {
@@ -98,7 +98,8 @@ func TestSwitch(t *testing.T) {
 		t.Errorf("data (-want +got):\n%s", diff)
 	}
 
-	// A ConfigMap that cannot be read may have been meant to stop numaform.
+	// If the ConfigMap cannot be read, numaform is paused: the content may have been meant
+	// to stop it.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if state, err := s.Read(ctx); !state.Paused || err == nil {
