@@ -51,7 +51,7 @@ type Config struct {
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
 	// Taken returns the VMIDs that must not be assigned.
 	Taken func(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error)
-	// Paused reports whether no change may be begun now.
+	// Paused reports whether no change may begin now.
 	Paused func(ctx context.Context) (bool, error)
 	// Approved is called while a plan is approved but has not begun, so that its requester
 	// tries again. It can be called several times for a plan.
@@ -73,7 +73,8 @@ type Approvals struct {
 	// does not take a status without its entry for another client's.
 	writing sync.Mutex
 
-	// attributing guards the plans that ApproverOf read last, and when.
+	// attributing guards the next two fields: the plans that ApproverOf read last, and
+	// when it read them.
 	attributing sync.Mutex
 	listedAt    time.Time
 	listedPlans []v1alpha1.ScalePlan

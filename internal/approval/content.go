@@ -59,8 +59,8 @@ func digest(value any) (string, error) {
 }
 
 // changeOf returns the hash of a plan's changes to a VM and its security groups, without
-// the VM's name, VMID and key and without the requester. It returns "" if the plan does
-// not change them.
+// the VM's name, VMID and key, and without the pods' requests and the reason for the
+// placement. It returns "" if the plan does not change them.
 func changeOf(plan *tfjson.Plan, target guard.Target) (string, error) {
 	var changes []any
 	for _, change := range plan.ResourceChanges {
@@ -101,7 +101,8 @@ func typeOf(plan *tfjson.Plan, address string) string {
 }
 
 // neutral returns a change without the parts that differ in each plan: the name, the VMID
-// and the key of its VM, its requester and the reason.
+// and the key of its VM, and the lines of its description with the pods' requests and the
+// reason for the placement.
 func neutral(change *tfjson.ResourceChange, target guard.Target) (any, error) {
 	content, err := json.Marshal(change)
 	if err != nil {

@@ -27,7 +27,8 @@ const (
 	// beginWithin is the maximum time between the beginning of an approved scale-up and the
 	// reservation of all of its VMs.
 	beginWithin = 15 * time.Minute
-	// proposeWithin is how long to wait for clones of an earlier run before planning.
+	// proposeWithin is the maximum time that a proposal takes, because it waits for clones
+	// of an earlier run.
 	proposeWithin = 20 * time.Second
 	// drainWithin is the maximum time between the beginning of an approved scale-down and
 	// the beginning of its deletions.

@@ -13,11 +13,11 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// RequestedByGuard requests approval for changes that have begun and for which the guard
-// requires it.
+// RequestedByGuard is the requester of changes that the writer began and that need
+// approval, except in-place updates.
 const RequestedByGuard = "guard"
 
-// RequestedByClass requests approval for changes of running VMs.
+// RequestedByClass is the requester of in-place updates of running VMs.
 const RequestedByClass = "nodeclass"
 
 // requestedByWriter reports whether a ScalePlan is about a change that the writer began.
@@ -26,8 +26,8 @@ func requestedByWriter(plan *v1alpha1.ScalePlan) bool {
 }
 
 // Asks reports whether a plan that updates VMs in place, or wakes standby VMs, needs
-// approval even if the guard allows it: because the scale-up mode of a NodePool of these
-// VMs is manual.
+// approval even if the guard allows it. It does if the scale-up mode of one of the VMs'
+// NodePools is manual.
 func (a *Approvals) Asks(ctx context.Context, plan *scaler.RootPlan) (bool, error) {
 	known, err := a.readPools(ctx)
 	if err != nil {
@@ -194,10 +194,11 @@ func draftOf(plan *scaler.RootPlan) (*draft, error) {
 	return d, d.addPlans([]scaler.RootPlan{touched})
 }
 
-// covers reports whether an approved ScalePlan covers a whole draft: each VM of the draft
-// has the same change in the plan, each existing one also the same key, the guard requires
-// approval by no further rule, the draft is not based on an older or another Terraform
-// state, and not all VMs that the plan creates are in progress already.
+// covers reports whether a ScalePlan is approved and covers a whole draft: each VM of the
+// draft has the same change in the plan, and each existing VM also the same key; no other
+// rule of the guard requires approval; the draft is not based on an older or another
+// Terraform state; and no more VMs are in progress than the plan creates. A plan that the
+// writer requested must also have the draft's hash.
 func (a *Approvals) covers(plan *v1alpha1.ScalePlan, d *draft) bool {
 	if !a.approved(plan, plan.Spec.PlanHash) || unforeseen(plan, d.verdict) != "" || otherState(plan, d.hosts) != "" || len(d.vms) == 0 {
 		return false

@@ -19,15 +19,15 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// strict returns rules by which every create needs approval.
+// strict returns rules under which every create needs approval.
 func strict() guard.Rules {
 	rules := guard.DefaultRules()
 	rules.Limits.PerChange.Creates = 0
 	return rules
 }
 
-// held returns a host's plan that creates the VMs and needs approval. The VMs do not get
-// the VMID taken.
+// held returns a host's plan that creates the VMs and needs approval. No VM gets the VMID
+// in taken.
 func (b *bench) held(taken fleet.VMID, placed ...scheduling.Placed) *scaler.RootPlan {
 	b.Helper()
 	var requests []scaler.Request
@@ -143,8 +143,8 @@ func TestTheGateOpensOnceAPersonSaysSo(t *testing.T) {
 	b.asked("", b.held(0, placed("free", pve1, 4096, "a")))
 	b.approve(b.plan(v1alpha1.ScalePlanPending))
 	b.restart()
-	// The Writer makes the requested VM wait for its approval, besides an existing VM of the
-	// same kind.
+	// The new VM waits for approval in the Writer, while another VM like it already
+	// exists.
 	plan := b.held(2000, placed("free", pve1, 4096, "b"))
 	b.vms = vms{made(placed("free", pve1, 4096), 2000, scaler.PhaseMade, nil), made(placed("free", pve1, 4096), 2001, scaler.PhaseMaking, nil)}
 	b.vms[1].VM.Key = plan.Intent.Create[0].Key
@@ -190,8 +190,7 @@ func TestTheGateOpensOncePerApproval(t *testing.T) {
 	b.vms = vms{made(placed("free", pve1, 4096), 2000, scaler.PhaseReserved, nil)}
 	b.vms[0].VM.Key = plan.Intent.Create[0].Key
 	b.asked("alice", plan)
-	// While it is being created, for as long as a clone takes, pods request another of
-	// its kind.
+	// While the approved VM is being created, pods request another VM like it.
 	next := b.held(2000, placed("free", pve1, 4096, "b"))
 	b.vms[0].Phase = scaler.PhaseMaking
 	b.vms = append(b.vms, made(placed("free", pve1, 4096), 2001, scaler.PhaseReserved, nil))
@@ -224,8 +223,8 @@ func TestTheGateOpensForRemovalsByKey(t *testing.T) {
 	two.Key = fleet.Key(strings.Repeat("d", 32))
 	b.vms = vms{{VM: one, Phase: scaler.PhaseRemoving}}
 	b.asked("", removal(one))
-	// Karpenter does not propose this removal, so it waits although the node is not a
-	// candidate.
+	// Karpenter did not request this removal, so its plan stays pending although the node
+	// is not a candidate.
 	b.clock.SetTime(b.clock.Now().Add(10 * time.Minute))
 	b.settle()
 	b.approve(b.plan(v1alpha1.ScalePlanPending))
@@ -276,7 +275,7 @@ func TestChangesInPlaceWaitByMode(t *testing.T) {
 	b.asked("", plan)
 	b.vms[0].Changing = false
 	b.settle()
-	b.plan(v1alpha1.ScalePlanPending) // it may not have been requested yet
+	b.plan(v1alpha1.ScalePlanPending) // right after a start, the update may not have been requested yet
 	b.clock.SetTime(b.clock.Now().Add(2*time.Minute - 1))
 	b.settle()
 	b.plan(v1alpha1.ScalePlanPending)
@@ -358,7 +357,7 @@ func TestAWakeWaitsForItsApproval(t *testing.T) {
 	may(true, true)
 	b.asked("alice", wake)
 
-	// The next one is rejected.
+	// The wake of the other VM is rejected.
 	wake.Intent.Wake[0].Key = other.Key
 	b.asked("", wake)
 	may(true, false)

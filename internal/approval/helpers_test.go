@@ -53,10 +53,10 @@ type bench struct {
 	vms    vms
 	events recorded
 	paused bool
-	// fault is a call of the API that fails, such as "list NodePoolList", or "Proxmox" for
-	// every snapshot; empty means none.
+	// fault is an API call that fails, such as "list NodePoolList", or "Proxmox" for every
+	// snapshot; empty means none.
 	fault string
-	// updated is called after the next update of a status; nil means nothing.
+	// updated is called once, after the next update of a status; it can be nil.
 	updated func()
 	// again is set when an approved plan can be begun.
 	again bool
@@ -67,7 +67,7 @@ type bench struct {
 	approvals *approval.Approvals
 }
 
-// vms are the phases of the VMs.
+// vms is a fleet of VMs in given phases.
 type vms []scaler.VMState
 
 func (v *vms) Synced() bool { return true }
@@ -219,7 +219,7 @@ func snapshot() *topology.Snapshot {
 	return s
 }
 
-// placed returns a VM that a decision places on a host for pods.
+// placed returns a new VM for pods, placed on a host.
 func placed(pool string, host topology.HostID, memory int64, pods ...string) scheduling.Placed {
 	p := scheduling.Placed{
 		NodePool: pool,
@@ -236,7 +236,7 @@ func placed(pool string, host topology.HostID, memory int64, pods ...string) sch
 	return p
 }
 
-// made returns the state of a VM that was created for a placed one.
+// made returns the state of the VM that was reserved or created for p.
 func made(p scheduling.Placed, id fleet.VMID, phase scaler.Phase, err error) scaler.VMState {
 	key := fleet.Key(strings.Repeat("0", 28) + string(rune('a'+int(id)%6)) + "fff")
 	return scaler.VMState{Phase: phase, Err: err, VM: fleet.VM{

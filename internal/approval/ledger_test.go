@@ -147,7 +147,7 @@ func TestLedgerOfOlderVersions(t *testing.T) {
 	if err := b.client.Get(t.Context(), client.ObjectKeyFromObject(book), book); err != nil || len(book.Data) == 0 {
 		t.Fatalf("ledger %v, %v", book.Data, err)
 	}
-	// It drops plans that no longer exist.
+	// The ledger drops plans that no longer exist.
 	if err := b.client.Delete(t.Context(), plan); err != nil {
 		t.Fatal(err)
 	}

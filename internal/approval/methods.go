@@ -39,7 +39,7 @@ func (a *Approvals) Methods(build func() []disruption.Method) []disruption.Metho
 type method struct {
 	disruption.Method
 	approvals *Approvals
-	// manual is set if it handles the NodePools that need approval.
+	// manual is set if the method handles the NodePools that need approval.
 	manual bool
 
 	// mu guards computed.
@@ -66,8 +66,8 @@ func (m *method) requestedBy() string {
 	return strings.ToLower(strings.Join(parts, "/"))
 }
 
-// ShouldDisrupt reports whether the candidate is in the method's part of the NodePools and
-// the inner method accepts it. The method for NodePools that need approval rejects
+// ShouldDisrupt reports whether the method handles the candidate's NodePool and the inner
+// method accepts the candidate. The method for NodePools that need approval rejects
 // candidates of static NodePools.
 func (m *method) ShouldDisrupt(ctx context.Context, candidate *disruption.Candidate) bool {
 	a := m.approvals
@@ -191,7 +191,8 @@ func (m *method) mayStart(ctx context.Context, known pools, plans []v1alpha1.Sca
 		return false, err
 	}
 	if plan := current(plans, d.hash); plan != nil {
-		// The guard checks the rest again once the nodes are drained.
+		// The draft has no dry plan yet: the guard evaluates the plan once the nodes are
+		// drained.
 		return a.mayBegin(ctx, plan, d)
 	}
 	if a.refused(plans, d.hash) {

@@ -102,7 +102,7 @@ func (s *shop) build() {
 	s.free, s.held, s.freeInner, s.heldInner = methods[0], methods[1], inner[0], inner[1]
 }
 
-// worker is a VM of the fleet in a pool.
+// worker returns a VM of a pool.
 func worker(pool string, id fleet.VMID) fleet.VM {
 	vm := other(id)
 	vm.Pool, vm.Name, vm.Host = pool, fleet.NodeName(pool, id), pve1
@@ -110,7 +110,7 @@ func worker(pool string, id fleet.VMID) fleet.VM {
 	return vm
 }
 
-// candidate is the node of a VM, with a pod on it.
+// candidate returns the node of a VM as a candidate for disruption.
 func (s *shop) candidate(pool *karpv1.NodePool, vm fleet.VM) *disruption.Candidate {
 	s.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: vm.Name, Labels: map[string]string{

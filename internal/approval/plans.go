@@ -51,7 +51,7 @@ func (a *Approvals) readPlans(ctx context.Context) ([]v1alpha1.ScalePlan, error)
 	return plans, nil
 }
 
-// pending reports whether a plan is waiting for approval, or to be begun.
+// pending reports whether a plan waits for approval, or is approved but has not begun.
 func pending(plan *v1alpha1.ScalePlan) bool {
 	return plan.Status.Phase == "" || plan.Status.Phase == v1alpha1.ScalePlanPending
 }
@@ -174,7 +174,7 @@ func (a *Approvals) object(d *draft) *v1alpha1.ScalePlan {
 	}
 }
 
-// freeName deletes the plan with a name if the plan is finished, or if numaform did not
+// freeName deletes the plan with that name if it is finished, or if numaform did not
 // propose it, and reports whether the name is free.
 func (a *Approvals) freeName(ctx context.Context, name string) (bool, error) {
 	var old v1alpha1.ScalePlan

@@ -161,8 +161,9 @@ func (a *Approvals) advanceUpdates(ctx context.Context, plan *v1alpha1.ScalePlan
 	return nil // it is being carried out
 }
 
-// advanceCreates ends a plan according to the phases of its new VMs. Later events of
-// these VMs do not matter.
+// advanceCreates ends a plan once each of its VMs has been created or woken, or has
+// failed, or if not all of them were reserved in time. What happens to a VM after its
+// creation does not matter.
 func (a *Approvals) advanceCreates(ctx context.Context, plan *v1alpha1.ScalePlan) error {
 	planned, states := creates(plan), a.created(plan)
 	if woken := wakes(plan.Spec.VMs); len(woken) > 0 {

@@ -77,7 +77,8 @@ func bind(t *testing.T, user, role string) {
 	}
 }
 
-// decide approves a plan as a user in the given name, and returns the API server's error.
+// decide approves a plan as a user, with name as the approver, and returns the API
+// server's error.
 func decide(t *testing.T, user, name string, plan *v1alpha1.ScalePlan) error {
 	t.Helper()
 	config := rest.CopyConfig(plane.Cluster(t).Config)

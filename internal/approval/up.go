@@ -115,8 +115,9 @@ func (a *Approvals) mayCreate(ctx context.Context, g *group) (bool, error) {
 	a.requested[g.pool] = a.config.Clock.Now()
 	a.mu.Unlock()
 
-	// In these modes the VMs need no ScalePlan, unless other VMs of the NodePool wait for
-	// approval because of the guard: new ones would only be created and removed again.
+	// In auto mode, the VMs need no ScalePlan. In policy mode, they need one only if other
+	// VMs of the NodePool wait for approval because of the guard: new VMs would then be
+	// reserved only to wait as well.
 	waiting := slices.ContainsFunc(g.plans, func(plan v1alpha1.ScalePlan) bool {
 		return pending(&plan) && plan.Spec.Verdict.Decision != v1alpha1.VerdictAllow
 	})
@@ -172,8 +173,8 @@ func fingerprint(placed []scheduling.Placed) (string, error) {
 }
 
 // Draft makes the dry plans that the last Up required, and creates the ScalePlans. The
-// next Up may return VMs that are already approved. Draft can take long: do not call it
-// while you hold the lock of placements.
+// next Up may return VMs that are already approved. Draft runs the engine, which takes
+// time: do not call it while you hold a lock that placements need.
 func (a *Approvals) Draft(ctx context.Context) error {
 	a.mu.Lock()
 	due := a.due
@@ -255,7 +256,7 @@ func (a *Approvals) draft(ctx context.Context, g *group) error {
 	return nil
 }
 
-// current returns the unfinished plan with a hash, or nil.
+// current returns the unfinished plan with that hash, or nil.
 func current(plans []v1alpha1.ScalePlan, hash string) *v1alpha1.ScalePlan {
 	for i := range plans {
 		if plans[i].Spec.PlanHash == hash && !plans[i].Status.Phase.Over() {

@@ -133,7 +133,7 @@ func TestScalePlanSaysAll(t *testing.T) {
 	}
 }
 
-// other is a VM of the fleet that was created meanwhile.
+// other returns a VM of NodePool other.
 func other(id fleet.VMID) fleet.VM {
 	p := placed("other", pve2, 2048)
 	p.Spec.Hosts = nil
@@ -156,8 +156,8 @@ func TestApprovalAfterTwoHours(t *testing.T) {
 
 	b.clock.SetTime(b.clock.Now().Add(2 * time.Hour))
 	b.approve(plan)
-	// numaform was restarted meanwhile, another pool's VM took the VMID, and other pods
-	// request the same.
+	// Meanwhile numaform was restarted, another pool's VM got the VMID, and other pods
+	// request a VM like the approved one.
 	again := newFleet(b, other(2000))
 	again.want(1, placed("slow", pve1, 4096, "b", "c"))
 	plan = b.plan(v1alpha1.ScalePlanApproved)
@@ -381,8 +381,8 @@ func TestAModeThatBecomesFree(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanSuperseded)
 }
 
-// TestApproverOf checks that only the VMs of a plan have its approver: not a VM that looks like
-// one of them, and none of a plan of an older version, which does not record keys.
+// TestApproverOf checks that only the VMs that a plan records have its approver. A similar
+// VM has none, nor has a VM of a plan of an older version, which recorded no keys.
 func TestApproverOf(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("slow", "manual", "")

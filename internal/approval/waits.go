@@ -15,8 +15,8 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// Waits returns the NodePools whose new VMs wait, as of the last Up and Draft, sorted by
-// name.
+// Waits returns why the new VMs of NodePools wait, according to the last Up and Draft,
+// sorted by NodePool.
 func (a *Approvals) Waits() []scheduling.Wait {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -27,7 +27,7 @@ func (a *Approvals) Waits() []scheduling.Wait {
 	return waits
 }
 
-// keepWaits forgets the waits of NodePools that no pod requests any more.
+// keepWaits forgets the waits of NodePools for which no new VM is requested any more.
 func (a *Approvals) keepWaits(groups map[string][]scheduling.Placed) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -65,8 +65,8 @@ func (a *Approvals) wait(g *group, d *draft) {
 	a.setWait(g, w)
 }
 
-// waitForBackend records that the VMs of a group wait because a backend does not respond. If
-// the error has another cause, they do not wait for a reason of this package.
+// waitForBackend records that the VMs of a group wait because a backend does not respond.
+// If the error has another cause, it removes the group's wait.
 func (a *Approvals) waitForBackend(g *group, err error) {
 	a.mu.Lock()
 	since := a.waits[g.pool].Since
@@ -91,12 +91,12 @@ func (a *Approvals) setWait(g *group, w scheduling.Wait) {
 	a.waits[g.pool] = w
 }
 
-// ApproverOf returns the user who approved the ScalePlan that created the VM with a key in a
-// change that began at a time, or "".
+// ApproverOf returns the user who approved the ScalePlan that created the VM with the key,
+// or "". began is when the change that created the VM began.
 func (a *Approvals) ApproverOf(ctx context.Context, key fleet.Key, began time.Time) (string, error) {
 	a.attributing.Lock()
 	defer a.attributing.Unlock()
-	// Later plans do not matter, so one list serves all VMs of a burst.
+	// Plans of later changes do not matter, so one list serves all VMs of a burst.
 	if !a.listedAt.After(began) {
 		now := a.config.Clock.Now()
 		plans, err := a.readPlans(ctx)
