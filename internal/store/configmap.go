@@ -371,7 +371,8 @@ func (c *ConfigMap) checkConflict(ctx context.Context, id string) error {
 		_, err := c.loadComplete(ctx)
 		return err
 	}
-	// No chain leads to the record, so a failure to delete it does no harm.
+	// Neither the root nor another record names this record, so a failure to delete it
+	// does no harm.
 	err = c.maps().Delete(ctx, c.changeName(id), metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		err = nil

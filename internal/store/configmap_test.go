@@ -172,7 +172,7 @@ func TestLeaseSaysHowLongItLasts(t *testing.T) {
 }
 
 // TestPausedWriter pauses a writer at each step, completes another writer's change, and
-// continues the first writer.
+// continues the first writer. The fleet is then the other writer's.
 func TestPausedWriter(t *testing.T) {
 	t.Parallel()
 	last := render(map[fleet.VMID]string{2009: "pve-3"})
@@ -280,7 +280,7 @@ func TestLeaseIsRenewed(t *testing.T) {
 	}
 }
 
-// waitForRenewal waits until a lease was renewed at a given time.
+// waitForRenewal waits until a lease was renewed at or after a given time.
 func waitForRenewal(t *testing.T, name string, at time.Time) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -433,7 +433,7 @@ func TestConfigMapOverwrittenRecords(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// A record is immutable: it is replaced.
+				// A record is immutable, so replace it.
 				replaced := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: record.Name, Labels: record.Labels, Annotations: record.Annotations}}
 				for key := range record.Data {
 					replaced.Data = map[string]string{key: content}

@@ -23,8 +23,8 @@ const (
 	maxDays = 31
 )
 
-// outcomeSuffix is the part of the name of an outcome's ConfigMap that follows the name of
-// the change's.
+// outcomeSuffix is appended to the name of a change's ConfigMap to name the ConfigMap of
+// its outcome.
 const outcomeSuffix = "-outcome"
 
 // keepHint is the hint for an invalid record of a change, whose ConfigMap also names the
@@ -61,7 +61,7 @@ func (c *ConfigMap) add(ctx context.Context, step string, m *corev1.ConfigMap, i
 	return nil
 }
 
-// End adds the outcome of a change, once.
+// End adds the outcome of a change. It returns fs.ErrExist if the change already has one.
 func (c *ConfigMap) End(ctx context.Context, outcome audit.Outcome) error {
 	record, err := encodeOutcome(outcome)
 	if err != nil {
@@ -80,7 +80,8 @@ func (c *ConfigMap) End(ctx context.Context, outcome audit.Outcome) error {
 }
 
 // History returns the changes reachable from the root: each record refers to the previous
-// one. It fetches all records of the period at once, by their days.
+// one. It lists all records of the period by their day label, instead of fetching them one
+// by one.
 func (c *ConfigMap) History(ctx context.Context, since time.Time) ([]audit.Entry, error) {
 	root, err := c.root(ctx)
 	if err != nil || root == nil {

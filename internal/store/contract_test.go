@@ -31,7 +31,7 @@ type interruptible interface {
 type place struct {
 	// open returns a new store of the place, as another process would open it.
 	open func(t *testing.T) interruptible
-	// elsewhere returns a store on another machine; nil if there is only one.
+	// elsewhere returns a store on another machine; nil if the place is on one machine.
 	elsewhere func(t *testing.T) interruptible
 }
 
@@ -186,7 +186,7 @@ func wantFiles(t *testing.T, s store.Store, want generator.Files) {
 	}
 }
 
-// wantHistory compares the history of a store: its changes, and which of them ended.
+// wantHistory compares the history of a store, except for commits and digests.
 func wantHistory(t *testing.T, s store.Store, since time.Time, want ...audit.Entry) {
 	t.Helper()
 	got := historyOf(t, s, since)

@@ -13,7 +13,7 @@ import (
 	"github.com/numaform/numaform/internal/audit"
 )
 
-// End adds the outcome of a change, once.
+// End adds the outcome of a change. It returns fs.ErrExist if the change already has one.
 func (d *Directory) End(_ context.Context, outcome audit.Outcome) error {
 	record, err := encodeOutcome(outcome)
 	if err != nil {
@@ -101,7 +101,8 @@ func (d *Directory) records() (map[string][]byte, error) {
 	return records, nil
 }
 
-// record decodes the record with that path, whose content it reads if records has none.
+// record decodes the record with that path. It reads the file if records does not have the
+// content.
 func (d *Directory) record(records map[string][]byte, name, id string, record any) error {
 	content := records[name]
 	if content == nil {

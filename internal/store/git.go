@@ -36,8 +36,8 @@ type GitConfig struct {
 	// Subdir is the fleet's directory in the repository, with slashes; empty means the
 	// top.
 	Subdir string
-	// Remote is the URL of the shared repository, without a password, and for http
-	// without a user; empty means the origin of Dir, if it has one.
+	// Remote is the URL of the shared repository, without a password and, for http and
+	// https, without a user; empty means the origin of Dir, if it has one.
 	Remote string
 	// Branch is the branch with the desired state; empty means main.
 	Branch string
@@ -159,9 +159,9 @@ func (g *Git) Read(ctx context.Context) (files generator.Files, revision Revisio
 }
 
 // Begin commits files and the change's record, and pushes them. It returns ErrMoved if
-// another client has pushed to the remote. If the remote is unreachable, it returns an
-// error and changes nothing. With Review, it pushes changed files to a separate branch and
-// returns a ProposedError.
+// another client has pushed to the branch since the last Read. If the remote is
+// unreachable, it returns an error and changes nothing. With Review, it pushes changed
+// files to a separate branch and returns a ProposedError.
 func (g *Git) Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error {
 	record, err := encodeChange(change)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// working returns a store with a remote, its clone and that remote.
+// working returns a store with a remote, and the paths of its clone and of the remote.
 func working(t *testing.T) (g *store.Git, clone, remote string) {
 	t.Helper()
 	clone, remote = filepath.Join(t.TempDir(), "git"), bare(t)
@@ -389,9 +389,9 @@ func TestGitDeletedBranch(t *testing.T) {
 	wantError(t, err, "no longer has the branch main")
 }
 
-// TestGitMisspelledBranch configures a branch that does not exist: a repository with a fleet
-// on other branches is refused, until the user creates the branch. Other branches and
-// proposals do not count.
+// TestGitMisspelledBranch configures a branch that does not exist: a repository with a
+// fleet on other branches is refused, until the user creates the branch. Branches without
+// a fleet, and proposals, do not count.
 func TestGitMisspelledBranch(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -15,8 +15,8 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// The maximum cost of other files, relative to the same fleet alone and to a clone by
-// git.
+// The maximum cost of a read in a repository with other files: maxBeside relative to the
+// same fleet alone, maxFirst relative to git clone.
 const (
 	maxBeside = 1.2
 	maxFirst  = 1.2

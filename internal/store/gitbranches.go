@@ -25,7 +25,7 @@ func (r *repository) checkNewBranch(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Remove()) }()
-	// The heads are fetched without their history. The clone must contain only complete ones.
+	// The heads are fetched without their history, so they must not get into the clone.
 	temporary := &repository{Git: r.Git}
 	defer func() { err = errors.Join(err, temporary.close()) }()
 	if err := temporary.create(dir.Path()); err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// everything returns all files below dir, including git's own, with their modes.
+// everything returns all files below dir, including git's own, with their modes, times and
+// contents.
 func everything(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -264,8 +265,9 @@ func TestGitShallowRemote(t *testing.T) {
 	wantError(t, err, "shallow", "fetch --unshallow")
 }
 
-// TestGitUpgrade continues with the working copy of an older numaform: with its origin,
-// and with outcomes that it could not push.
+// TestGitUpgrade opens the working copy of an older numaform. It checks that the new
+// version uses the origin of the working copy, imports the outcomes that the older version
+// could not push, and does not change the working copy.
 func TestGitUpgrade(t *testing.T) {
 	t.Parallel()
 	first := changed(0)
@@ -294,7 +296,7 @@ func TestGitUpgrade(t *testing.T) {
 }
 
 // TestGitTokenStaysWithItsHost checks that a redirect to another host is not followed, so
-// that this host does not get the token.
+// that the other host does not get the token.
 func TestGitTokenStaysWithItsHost(t *testing.T) {
 	t.Parallel()
 	asked := 0

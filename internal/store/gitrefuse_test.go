@@ -54,7 +54,8 @@ func wantRefused(t *testing.T, s store.Store, name string) {
 	}
 }
 
-// intruders are files that are not part of a fleet, by name; a target creates a link.
+// intruders are files that are not part of a fleet, by name. With a target, the file is a
+// link to it.
 var intruders = map[string]struct{ path, target, shown string }{
 	"JSON configuration":     {path: "r/pve-1/zz.tf.json"},
 	"configuration":          {path: "r/pve-1/zz.tf"},
@@ -252,8 +253,8 @@ func TestGitRefusesTrees(t *testing.T) {
 	}
 }
 
-// TestGitRefusesTreesBelow pushes a name that leads out of a directory of the fleet. The
-// error must not suggest git rm, which would follow it.
+// TestGitRefusesTreesBelow pushes the names .., . and .git in a directory of the fleet.
+// The error must not suggest git rm, which would interpret them differently.
 func TestGitRefusesTreesBelow(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"..", ".", ".git"} {

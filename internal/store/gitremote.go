@@ -32,8 +32,8 @@ import (
 // push can take.
 const networkTimeout = 2 * time.Minute
 
-// maxHaves limits the commits that a fetch reports as known. The remote derives the missing
-// objects from one of them.
+// maxHaves limits the commits of each reference that a fetch reports as known. One commit
+// that the remote also has is enough for it to determine the missing objects.
 const maxHaves = 256
 
 // remote is the shared repository.
@@ -162,7 +162,8 @@ func (r *remote) fetch(ctx context.Context, into *objects, haves []plumbing.Hash
 			}
 		}
 		request.Haves = haves
-		// Do not transfer larger objects, because they are not part of a fleet.
+		// Do not transfer objects larger than a record, because they are not part of a
+		// fleet.
 		return s.download(ctx, into, request, packp.FilterBlobLimit(maxRecord+1, packp.BlobLimitPrefixNone))
 	})
 	return hashes, err

@@ -258,8 +258,8 @@ func (r *repository) walkNew(prefix string, tree *object.Tree, others []*object.
 	return nil
 }
 
-// isAncestor reports whether a commit is equal to of or an ancestor of it; false if the
-// clone does not have the commit.
+// isAncestor reports whether the first commit is the second one or an ancestor of it;
+// false if the clone does not have the first.
 func (r *repository) isAncestor(commit, of plumbing.Hash) (bool, error) {
 	first, err := object.GetCommit(r.objects, commit)
 	if errors.Is(err, plumbing.ErrObjectNotFound) {

@@ -80,7 +80,7 @@ func TestLimits(t *testing.T) {
 	name := func(n int) string { return fmt.Sprintf("r/h/node-%d.tf", n) }
 	for _, tt := range []struct {
 		name string
-		// fill counts what is still allowed.
+		// fill adds files and records up to the limit, and more exceeds it.
 		fill func(c *store.Census) string
 		more func(c *store.Census) string
 		want string

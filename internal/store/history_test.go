@@ -189,7 +189,8 @@ func TestCrashedRecord(t *testing.T) {
 	wantNoStage(t, again)
 }
 
-// gated reports whether the gate of a directory is locked, for shared or exclusive use.
+// gated reports whether the gate of a directory is locked against a reader (LOCK_SH) or a
+// writer (LOCK_EX).
 func gated(t *testing.T, dir string, how int) bool {
 	t.Helper()
 	gate, err := os.Open(filepath.Join(dir, store.PrivateDir, "gate"))

@@ -21,8 +21,8 @@ const (
 	leaseRenewal = leaseDuration / 3
 )
 
-// ErrLeaseLost is returned by a ConfigMap's unlock if another process took the lock
-// because it was not renewed in time.
+// ErrLeaseLost is returned by the unlock function of ConfigMap.Lock if the lock was not
+// renewed in time and another process acquired it.
 var ErrLeaseLost = errors.New("the lock expired before it was released, so another numaform may have changed the fleet meanwhile: plan again")
 
 // lease is a lock that this process acquired.
@@ -157,7 +157,7 @@ func (l *lease) update(ctx context.Context) error {
 	current, _, getErr := l.lock.Get(ctx)
 	switch {
 	case getErr == nil && current.HolderIdentity == l.lock.Identity():
-		return l.lock.Update(ctx, l.record) // of the version that Get has read
+		return l.lock.Update(ctx, l.record) // Get has read the current version
 	case getErr == nil, apierrors.IsNotFound(getErr):
 		l.lost = true
 	}

@@ -7,7 +7,8 @@ const (
 	maxFile   = 1 << 20
 	maxRecord = 8 << 20
 	// maxFiles and maxBytes limit all files except records, which are read on demand;
-	// maxRecords limits the number of records, maxHistory the bytes read at once.
+	// maxRecords limits the number of records, maxHistory the bytes of records that are
+	// read at once.
 	maxFiles   = 100_000
 	maxBytes   = 256 << 20
 	maxRecords = 2_000_000

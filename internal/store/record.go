@@ -57,7 +57,7 @@ type RecordError struct {
 	Err  error
 }
 
-// Error returns "where: problem: fix".
+// Error returns "reading the record where: problem: fix".
 func (e *RecordError) Error() string {
 	return fmt.Sprintf("reading the record %s: %v: %s", e.Where, e.Err, e.Hint)
 }
@@ -121,7 +121,7 @@ func readable(id string, load func(id string) (audit.Entry, error)) (audit.Entry
 func entries(ids []string, since time.Time, load func(id string) (audit.Entry, error)) ([]audit.Entry, error) {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	if !since.IsZero() && len(ids) > 0 {
-		first, _ := slices.BinarySearch(ids, since.UTC().Format(idTime)) // of the same second
+		first, _ := slices.BinarySearch(ids, since.UTC().Format(idTime)) // the first ID of that second or later
 		ids = ids[min(first, len(ids)-1):]
 	}
 	var list []audit.Entry

@@ -88,8 +88,8 @@ func (s *Sealed) End(ctx context.Context, outcome audit.Outcome) error {
 }
 
 // History returns the inner store's history with Verified and OutcomeVerified set, and
-// always at least the last verified change, if any. If the key is not readable,
-// no entry is verified.
+// always at least the last verified change, if any. If this user may not read the key, no
+// entry is verified.
 func (s *Sealed) History(ctx context.Context, since time.Time) ([]audit.Entry, error) {
 	return s.history(ctx, since, s.Store.History)
 }
@@ -189,8 +189,8 @@ func recentOf(list []audit.Entry, since time.Time) []audit.Entry {
 	return found
 }
 
-// trust marks the entries to adopt when the key is created: those that a version without
-// MACs can have written. It marks none if a record has a MAC, because then this
+// trust marks the entries to adopt when the key is created: all entries that a version
+// without MACs can have written. It marks none if a record has a MAC, because then this
 // installation's key was lost, or another installation wrote the record.
 func (s *Sealed) trust(list []audit.Entry) {
 	if slices.ContainsFunc(list, func(e audit.Entry) bool {

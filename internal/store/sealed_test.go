@@ -330,7 +330,7 @@ func TestKeySecret(t *testing.T) {
 	if err != nil || string(content) != string(secret.Data["key"]) {
 		t.Errorf("%s, %v, want the key that exists", content, err)
 	}
-	// Without permission to read it, the history is readable, and writes fail.
+	// Without permission to read the key, the history is readable, and writes fail.
 	client.PrependReactor("get", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "fleet-history", errors.New("no"))
 	})
@@ -340,7 +340,8 @@ func TestKeySecret(t *testing.T) {
 	if err := viewer.Begin(t.Context(), base, desired(), changed(1)); err == nil || !strings.Contains(err.Error(), "grant this user read access") {
 		t.Errorf("without the right: %v", err)
 	}
-	// A cluster that does not respond must not make all records untrusted.
+	// If the cluster does not respond, reading fails: the records must not become
+	// unverified.
 	broken := fake.NewClientset(&corev1.Secret{})
 	broken.PrependReactor("get", "secrets", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("timeout") })
 	s = store.NewSealed(store.NewDirectory(dir), store.SecretVault{Client: broken, Namespace: "numaform", Name: "x"}, "prod")

@@ -19,8 +19,8 @@ import (
 	"github.com/numaform/numaform/generator"
 )
 
-// stagedFile is the file in PrivateDir with the complete write before it begins. It is
-// created atomically and removed when the write is complete.
+// stagedFile is the file in Directory.private that contains a complete write before its
+// first step. It is created atomically, and removed after the last step.
 const stagedFile = "next.json"
 
 // maxStaged limits the size of the file with a write, and so the cost of reading it.

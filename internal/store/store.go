@@ -36,7 +36,7 @@ type Store interface {
 	// returns ErrMoved if the fleet is no longer at base, and a ProposedError if the store
 	// only proposes changes.
 	Begin(ctx context.Context, base Revision, files generator.Files, change audit.Change) error
-	// End adds the outcome of a change.
+	// End adds the outcome of a change. It fails if the change already has one.
 	End(ctx context.Context, outcome audit.Outcome) error
 	// History returns the changes that began at or after since, oldest first, and always
 	// at least the last one, if any. The zero time means all.

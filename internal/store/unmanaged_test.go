@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// infrastructure is another team's repository.
+// infrastructure lists the files of another team's repository.
 var infrastructure = []string{
 	"network.tf", "aws/prod/main.tf", "aws/prod/node-x.tf", "aws/prod/terraform.tfvars", "aws/fleet.json",
 	"mods/vpc/main.tf", "modules/vpc/main.tf", "modules/proxmox-node/main.tf", "a/b/c/d/main.tf", "deep/modules/x/y.tf",
