@@ -101,7 +101,7 @@ func (s *Scaler) Apply(ctx context.Context, change *Change, approve Approve) (re
 	return results, err
 }
 
-// apply is Apply with the fleet's lock held by the caller.
+// apply begins and finishes a change. The caller holds the fleet's lock.
 func (s *Scaler) apply(ctx context.Context, change *Change, approve Approve) (results []Result, err error) {
 	begun, err := s.begin(ctx, change, approve)
 	if err != nil {
@@ -558,7 +558,7 @@ const (
 // the apply was canceled.
 type HostLostError struct {
 	Host topology.HostID
-	// Offline is the minimum time that the host has been unreachable for the cluster.
+	// Offline is the minimum time for which the cluster has not reached the host.
 	Offline time.Duration
 }
 

@@ -147,7 +147,7 @@ func newWorldWith(t *testing.T, change func(*scaler.Config)) *world {
 	return newWorldOn(t, testenv.Proxmox(t), change)
 }
 
-// newWorldOf returns a world with a changed Proxmox.
+// newWorldOf returns a world with a changed configuration of Proxmox.
 func newWorldOf(t *testing.T, change func(*pvesim.Config)) *world {
 	t.Helper()
 	return newWorldOn(t, testenv.Proxmox(t, change), func(*scaler.Config) {})
@@ -246,7 +246,7 @@ func TestHostGoesDown(t *testing.T) {
 	w.exist(t, 2001)
 	w.underWay(t, first)
 
-	// While it is down, its VMs are neither lost nor block other changes.
+	// While pve-1 is down, its VMs are not lost and do not block other changes.
 	change = propose(t, w.Scaler, w.snapshot(t))
 	if !change.Empty() || len(change.Renumbered) != 0 {
 		t.Fatalf("it proposes %v", change.Differences())

@@ -18,7 +18,7 @@ import (
 
 // TestWriterWaitsForTheBackend checks that a VM whose state backend does not respond
 // neither fails nor loses its place, while it is planned and while it is applied, and that
-// the message contains the beginning of the outage.
+// the message contains the time at which the outage began.
 func TestWriterWaitsForTheBackend(t *testing.T) {
 	t.Parallel()
 	now := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
@@ -55,8 +55,9 @@ func TestWriterWaitsForTheBackend(t *testing.T) {
 	}
 }
 
-// TestInterruptedVMsMeetAnotherObstacle checks that a VM whose creation an outage interrupted
-// has the reason of the last attempt, and waits for the backend only if that is the reason.
+// TestInterruptedVMsMeetAnotherObstacle checks that a VM whose creation was interrupted by
+// an outage reports why the last attempt failed, and waits for the backend only if the
+// backend is the reason.
 func TestInterruptedVMsMeetAnotherObstacle(t *testing.T) {
 	t.Parallel()
 	down := &state.CommandError{Operation: "applying", Backend: "kubernetes", Text: "connection refused"}
@@ -89,8 +90,8 @@ func TestInterruptedVMsMeetAnotherObstacle(t *testing.T) {
 	}
 }
 
-// TestOutageEnds checks that an outage begins again after a success, and after a while
-// without an attempt.
+// TestOutageEnds checks that a failure begins a new outage after a success, and after a
+// while without an attempt.
 func TestOutageEnds(t *testing.T) {
 	t.Parallel()
 	for name, between := range map[string]func(*scaler.Writer, *clocktesting.FakeClock){

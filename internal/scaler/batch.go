@@ -181,7 +181,7 @@ func (w *Writer) addRequests(b *batch, undrained map[fleet.Key]error) {
 		}
 		switch {
 		case m.leaving && m.Filed:
-			// The next step handles a removal that was requested while the cluster was
+			// The next change handles a removal that was requested while the cluster was
 			// queried.
 			reason, known := undrained[key]
 			if known && reason == nil {
@@ -337,7 +337,7 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 	}
 
 	if len(excluded) > 0 {
-		// Removals and updates are retried later; VMs to be created fail or wait.
+		// Removals and updates are retried later; VMs to be created or woken fail or wait.
 		w.postponeBatch(b, func(m *member) error {
 			err := excluded[m.VM.Host]
 			if err == nil || m.leaving || slices.Contains(b.updates, m.VM.Key) || BackendDown(err, time.Time{}) != nil {
@@ -434,8 +434,8 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[to
 	for host, err := range found {
 		w.backoff[host] = w.backoff[host].grown(w.scaler.config.Clock.Now())
 		log.FromContext(ctx).Info("postponed unfinished work on a host", logkey.Host, host.String(), logkey.Reason, err.Error())
-		// The backend responds again, but something else prevents that interrupted VMs are
-		// completed.
+		// Interrupted VMs report the new reason. If it is not the backend, they no longer
+		// wait for the backend.
 		for _, m := range w.members {
 			if m.VM.Host != host || m.leaving || !m.interrupted() {
 				continue
@@ -620,8 +620,8 @@ func (m *member) interrupted() bool {
 func (w *Writer) vmApplied(m *member, b *batch, err error, complete bool) {
 	key := m.VM.Key
 	if slices.Contains(b.updates, key) {
-		// If the update failed, its file has the desired values, and the unfinished work is
-		// retried.
+		// If the update failed, the VM's file has the desired values, and the unfinished
+		// work is retried.
 		m.moving = false
 		m.ChangeErr = err
 		if m.desired != nil && sameInPlace(&m.VM.Spec, m.desired) {
@@ -631,13 +631,13 @@ func (w *Writer) vmApplied(m *member, b *batch, err error, complete bool) {
 		return
 	}
 	if err == nil && m.desired == nil {
-		m.Changing, m.ChangeErr = false, nil // completes an earlier change, too
+		m.Changing, m.ChangeErr = false, nil // the apply also completed earlier updates
 	}
 
 	removed := slices.Contains(b.removes, key)
 	part := removed || slices.Contains(b.creates, key) || slices.Contains(b.wakes, key) || m.interrupted()
 	if !part && (err != nil || !m.unfinished()) {
-		return // part of an earlier change, and unchanged
+		return // not part of the change, and not completed by it
 	}
 	m.moving = false
 	switch {

@@ -214,8 +214,9 @@ func (v *hostView) isStale(change *tfjson.ResourceChange) bool {
 	return false
 }
 
-// mayBeHalfMade reports whether a VM's guest may never have been completed, because it does
-// not run. A standby VM never runs: it may be half-made only if its creation has not ended.
+// mayBeHalfMade reports whether a VM's guest may never have been completed, because it
+// does not run. A standby VM never runs, so its guest may be incomplete only while its
+// creation has not ended.
 func (v *hostView) mayBeHalfMade(vm *fleet.VM, guest located) bool {
 	if vm.Standby && !slices.ContainsFunc(v.change.open[v.id].Made, func(made guard.Target) bool { return made.Key == vm.Key }) {
 		return false

@@ -242,7 +242,7 @@ type evidence struct {
 	failed string
 }
 
-// leaveOut removes the VMs that an engine error names from vms, records that the provider
+// leaveOut removes from vms the VMs that an engine error names, records that the provider
 // could not read them, and reports whether it removed any.
 func (c *comparison) leaveOut(err error, vms map[string]fleet.VM) bool {
 	var failed *state.CommandError

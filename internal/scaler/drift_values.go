@@ -59,7 +59,7 @@ func differences(change *tfjson.Change) []DriftDifference {
 	return found
 }
 
-// markerIn returns the marker in a description, which is a leaf.
+// markerIn returns the marker in a description, which is a JSON string.
 func markerIn(leaf string) (fleet.Marker, bool) {
 	var text string
 	if json.Unmarshal([]byte(leaf), &text) != nil {
@@ -85,8 +85,8 @@ func shown(leaf, other string) string {
 	return leaf
 }
 
-// leaves are the values of a resource by path. Empty values are omitted, because the
-// provider's SDK does not distinguish null from zero.
+// leaves are the values of a resource, as JSON, by path. Empty values are omitted, because
+// the provider's SDK does not distinguish null from zero.
 type leaves map[string]string
 
 // add adds a value and its elements: a list of blocks one by one, and a list of scalars as

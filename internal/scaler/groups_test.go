@@ -10,8 +10,8 @@ import (
 )
 
 // TestGroupsLeaveWithTheirVM destroys a VM with security groups by hand. The re-created VM
-// gets them too, although the state records them as set; and once it is also destroyed by
-// hand, it can be removed from the fleet.
+// gets the groups, too, although the state records them as set. When this VM has also been
+// destroyed by hand, it can be removed from the fleet.
 func TestGroupsLeaveWithTheirVM(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

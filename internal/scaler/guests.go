@@ -164,9 +164,9 @@ func (e *CloneStuckError) Error() string {
 		"if no task is using the guest, run qm unlock %d; then try again", e.VMID, e.Host, e.Lock, e.Waited, e.VMID)
 }
 
-// awaitClones waits until all clones and destroys of guests with VMIDs of the fleet have
-// ended, and returns a snapshot taken after that. An earlier run may have died and left
-// them. A clone that is locked on a host without clone tasks has failed, and counts as
+// awaitClones waits until no guest with a VMID of the fleet is being cloned or destroyed,
+// and returns a snapshot taken after that. An earlier run may have started these tasks and
+// died. A clone that is locked on a host without clone tasks has failed, and counts as
 // unmanaged. awaitClones waits as long as an apply can take for one VM, and then returns a
 // CloneStuckError.
 func (s *Scaler) awaitClones(ctx context.Context, from *reading, snapshot *topology.Snapshot) (*topology.Snapshot, error) {

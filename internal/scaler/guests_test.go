@@ -15,8 +15,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// cloner is a Proxmox that reports clones in progress before the check with the number
-// ends, and then returns the snapshot after.
+// cloner is a Proxmox that reports clones in progress until the check with number ends.
+// From that check on, it returns the snapshot after.
 type cloner struct {
 	live
 	asked *int

@@ -44,7 +44,8 @@ func listen(t *testing.T) (address string, connections *atomic.Int32) {
 }
 
 // TestModulesOfAPusher pushes node files together with the modules that they call, each
-// under the hash of its content. No engine starts, and no connection is made.
+// under the hash of its content. It checks that no engine starts and no connection is
+// made.
 func TestModulesOfAPusher(t *testing.T) {
 	t.Parallel()
 	cases := map[string]func(address string) string{
@@ -87,7 +88,7 @@ func TestModulesOfAPusher(t *testing.T) {
 					_, err := s.ProposeRemoval(t.Context(), snapshot(), []string{victim.Name})
 					return err
 				}(),
-				// It was proposed before the push.
+				// The change was proposed before the push.
 				"apply": func() error { _, err := s.Apply(t.Context(), change, approveAll); return err }(),
 			} {
 				if err == nil || what != "apply" && !strings.Contains(err.Error(), node+":9: calls modules "+modules.HashOf(evil)) {
@@ -124,8 +125,8 @@ func push(t *testing.T, dir, hash string, evil map[string][]byte) {
 	}
 }
 
-// TestWorkOfAPusher pushes files to the working directories of older versions, in the
-// fleet's and the modules' directories. A node is still created, and none of the files is
+// TestWorkOfAPusher pushes files to the directories in which older versions ran the engine
+// and kept modules. It checks that a node is still created and that none of the files is
 // read.
 func TestWorkOfAPusher(t *testing.T) {
 	t.Parallel()
@@ -162,7 +163,7 @@ func TestWorkOfAPusher(t *testing.T) {
 	}
 	w.exist(t, 2000)
 	plant()
-	// A complete plan is empty.
+	// A change without requests plans the whole host.
 	if _, err := w.Apply(t.Context(), propose(t, w.Scaler, w.snapshot(t)), approveAll); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +221,8 @@ func TestWorkIsRestored(t *testing.T) {
 	}
 }
 
-// TestStateLostIsReported deletes a state: the dry run reports it, and the apply imports.
+// TestStateLostIsReported deletes a state: the dry run and the apply report this, and the
+// apply imports the VM.
 func TestStateLostIsReported(t *testing.T) {
 	t.Parallel()
 	host := topology.HostID{Region: testenv.Region, Host: "pve-1"}

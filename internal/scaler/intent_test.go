@@ -34,7 +34,7 @@ func remove(vm fleet.VM) *tfjson.ResourceChange {
 	return change
 }
 
-// keep returns a VM that the plan does not change.
+// keep returns a plan's entry for a VM that it does not change.
 func keep(vm fleet.VM) *tfjson.ResourceChange {
 	change := create(vm)
 	change.Change.Actions = tfjson.Actions{tfjson.ActionNoop}

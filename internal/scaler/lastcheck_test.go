@@ -72,8 +72,8 @@ func TestApplyAsksAgainWhetherNodesAreDrained(t *testing.T) {
 	w.exist(t)
 }
 
-// TestApplyAsksAgainWhichVMItIs renames a VM in Proxmox between the decision and the
-// apply of its removal: state and Proxmox identify different VMs, so it is not removed.
+// TestApplyAsksAgainWhichVMItIs renames a VM in Proxmox between the decision and the apply
+// of its removal: state and Proxmox identify different VMs, so no VM is removed.
 func TestApplyAsksAgainWhichVMItIs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -199,8 +199,9 @@ func TestWriterForgetsWhatIsGivenUpWhilePlanned(t *testing.T) {
 	}
 }
 
-// TestWriterRemovesOnlyWhatItAskedAbout requests the removal of a VM while the cluster is
-// queried for another one: the writer first queries the cluster for it, too.
+// TestWriterRemovesOnlyWhatItAskedAbout requests the removal of a VM while the writer
+// checks whether the Node of another VM is drained. It checks that the writer removes no
+// VM whose Node it has not checked.
 func TestWriterRemovesOnlyWhatItAskedAbout(t *testing.T) {
 	t.Parallel()
 	free, busy := vm(pve1, 2000), vm(pve2, 2001)
@@ -239,7 +240,8 @@ func TestWriterRemovesOnlyWhatItAskedAbout(t *testing.T) {
 }
 
 // TestWriterHoldsTheLockWhileItApplies checks that the writer holds the store's lock while
-// a clone is in progress and it takes further steps, and releases it afterwards.
+// a clone is in progress, even if the writer takes further steps meanwhile, and releases
+// the lock afterwards.
 func TestWriterHoldsTheLockWhileItApplies(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

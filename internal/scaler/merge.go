@@ -73,7 +73,7 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 		filed[vm.Key] = true
 		if m := w.members[vm.Key]; m != nil {
 			if m.Filed = true; !m.moving {
-				m.VM = inPlace(m.VM, &vm.Spec) // people may have reverted it
+				m.VM = inPlace(m.VM, &vm.Spec) // a person may have reverted an update
 			}
 			w.mergeStandby(ctx, m, &vm, nodes[vm.Key])
 			if m.Phase == PhaseReserved && (!m.waking || slices.Contains(from.open[vm.Host].Woken, vm.Key)) {
@@ -139,7 +139,7 @@ func (w *Writer) merge(
 		close(w.loaded)
 	}
 
-	// Hosts where an earlier run's clone is in progress wait, and hosts that failed
+	// Hosts with a clone of an earlier run in progress wait, and so do hosts that failed
 	// recently. On hosts where files and Proxmox differ but a recent plan found nothing to
 	// do, only requested changes are planned.
 	now := w.scaler.config.Clock.Now()

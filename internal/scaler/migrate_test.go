@@ -287,7 +287,7 @@ func TestFleetMoves(t *testing.T) {
 		if err := o.scaler().Places(); !as[*scaler.MovedFleetError](err) {
 			t.Errorf("got %v", err)
 		}
-		// Once the other directory no longer exists, this is the fleet.
+		// Once the original no longer exists, the copy is the fleet.
 		must(t, os.RemoveAll(was), o.scaler().Places())
 		if got := o.states(); len(got) != 1 {
 			t.Errorf("states %v", got)

@@ -71,7 +71,7 @@ func TestWhatMovesIsLeftAlone(t *testing.T) {
 			t.Fatalf("asked for (-want +got):\n%s", diff)
 		}
 		writer.Start(m)
-		// Its removal is requested before the writer has read its file.
+		// The removal of the VM is requested before the writer has read the VM's file.
 		writer.Remove(fresh.Key)
 		writer.NextBatch(t)
 		if state, known := writer.Find(fresh.Name); !known || state.Phase != scaler.PhaseRemoving {

@@ -95,7 +95,7 @@ func TestWriterRemovesTogether(t *testing.T) {
 		<-looked
 	}
 	writer.Remove(vms[0].Key)
-	<-looked // now it could begin
+	<-looked // the first removal could begin now
 	writer.Remove(vms[1].Key)
 	phases(t, writer)
 	history, err := w.History(t.Context(), time.Time{})

@@ -238,7 +238,8 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 // It reports whether the guard allows the plan, and the plan shows nothing that must be
 // recovered first.
 func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (allowed bool, err error) {
-	// After a failed change in place, the state wrongly records it as done.
+	// Refresh after a failed change in place, because the state wrongly records it as
+	// done.
 	options := state.PlanOptions{Targets: v.targets(), Refresh: v.retrying}
 	if plan.Plan, err = v.change.plan(ctx, plan.workspace, v.id, options); err != nil {
 		return false, err

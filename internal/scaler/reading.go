@@ -38,7 +38,7 @@ type reading struct {
 	// quiet marks the hosts whose files and Proxmox differ although a recent plan found
 	// nothing to do. They are planned only for requested changes.
 	quiet map[topology.HostID]bool
-	// gathering marks the hosts whose removals wait for more.
+	// gathering marks the hosts whose removals wait for further removals.
 	gathering map[topology.HostID]bool
 	// done are the hosts that succeeded in changes that continue on other hosts.
 	done map[hostPart]bool
@@ -63,8 +63,8 @@ const (
 
 // read reads the fleet and its recent history.
 func (s *Scaler) read(ctx context.Context) (*reading, error) {
-	// Copy what is in progress first: a change that ends while the history is read is then
-	// still in progress.
+	// Copy what is in progress first: a change that ends while the history is read then
+	// still counts as in progress.
 	r := &reading{fleet: fleet.Fleet{ClusterID: s.config.ClusterID}}
 	s.mu.Lock()
 	r.busy = maps.Clone(s.busy)

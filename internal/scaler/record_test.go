@@ -96,8 +96,8 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestWritesOutsideAPlan records writes that no plan contains, soon and without another
-// change, because they are lost if the process dies.
+// TestWritesOutsideAPlan checks that writes that no plan contains are recorded soon, even
+// without another change, because they are lost if the process dies.
 func TestWritesOutsideAPlan(t *testing.T) {
 	t.Parallel()
 	clock := clocktesting.NewFakeClock(time.Now())

@@ -37,7 +37,7 @@ type Proxmox interface {
 	ProviderEnv() map[string]string
 }
 
-// Hosts returns the current state of hosts of a Proxmox cluster.
+// Hosts reports the current state of the hosts of a Proxmox cluster.
 type Hosts interface {
 	// Busy reports whether a task on a host is cloning or destroying a guest.
 	Busy(ctx context.Context, host topology.HostName) (bool, error)
@@ -49,7 +49,7 @@ type Hosts interface {
 // Guests performs operations on VMs that no plan can. Each returned string is a line for
 // the record.
 type Guests interface {
-	// Seed uploads the seeds of new VMs, right before the VMs are created.
+	// Seed uploads the seeds of VMs, right before the VMs are created, completed or woken.
 	Seed(ctx context.Context, vms []fleet.VM) (written []string, err error)
 	// ShutDown shuts guests down before their VMs are destroyed. A guest that does not
 	// shut down is not an error.
@@ -147,7 +147,8 @@ type Config struct {
 	// Release is what this version writes to fleets; the zero value means
 	// generator.Current.
 	Release generator.Release
-	// Actor is who runs numaform, such as user@host, and Version numaform's own.
+	// Actor is who runs numaform, such as user@host, and Version is the version of
+	// numaform.
 	Actor, Version string
 	// Progress receives a line for each step; nil discards them.
 	Progress func(host topology.HostID, message string)

@@ -12,7 +12,7 @@ type slots struct {
 
 	// mu guards the fields below.
 	mu sync.Mutex
-	// running counts the running engines, and applying those of them that apply a plan.
+	// running counts the running engines, and applying the engines that apply a plan.
 	running, applying int
 	// freed is closed when an engine has ended; nil while no caller waits.
 	freed chan struct{}

@@ -228,7 +228,7 @@ func scenes(c combination) []*scene {
 	return all
 }
 
-// sights returns the possible states of Proxmox, by name.
+// sights returns the possible snapshots for a word in the Guest column, by name.
 func sights(guest string, node fleet.VM) map[string]*topology.Snapshot {
 	switch guest {
 	case "ours":

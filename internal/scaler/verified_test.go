@@ -183,7 +183,7 @@ func TestUndoOfForgedRecords(t *testing.T) {
 }
 
 // TestTakesInNothingForged checks that a stray VM that only other clients' records contain
-// is not adopted, and that it is once this installation has a record of it.
+// is not adopted, and that the VM is adopted once this installation has a record of it.
 func TestTakesInNothingForged(t *testing.T) {
 	t.Parallel()
 	stray := vm(pve1, 2003)

@@ -86,14 +86,14 @@ func (s *Scaler) viewHost(ctx context.Context, change *Change, id topology.HostI
 		}
 		if slices.Contains(open.Woken, vm.Key) && !vm.Standby {
 			if guest, ours := v.of(&vm); change.leaving[vm.Key] && (!ours || !guest.Running) {
-				continue // it is not started only to be destroyed next
+				continue // do not start a VM only to destroy it next
 			}
 			v.woken[address] = vm
 			v.retrying = true
 		}
 	}
 	for _, vm := range v.updated {
-		// Groups that were removed from its file are planned, too.
+		// Also plan security groups that were removed from the VM's file.
 		vm.SecurityGroups = []string{"any"}
 		v.calls = append(v.calls, generator.Calls(&vm)...)
 	}

@@ -71,8 +71,8 @@ const (
 type VMState struct {
 	VM    fleet.VM
 	Phase Phase
-	// Err is why the VM failed or is pending approval, or why its creation, wake or removal
-	// waits; nil if there is no reason.
+	// Err is why the VM failed or is pending approval, or why its creation, wake or
+	// removal waits; nil otherwise.
 	Err error
 	// Since is when the phase began.
 	Since time.Time
@@ -175,7 +175,7 @@ type Writer struct {
 	// whole is set if the next change must contain all requests, because a part of them
 	// needs approval.
 	whole bool
-	// gathering is the time until which the removals on a host wait for more.
+	// gathering is the time until which the removals on a host wait for further removals.
 	gathering map[topology.HostID]time.Time
 	// changed is closed and replaced when the phase of a VM changes.
 	changed chan struct{}
@@ -263,7 +263,7 @@ var errReduced = errors.New("some hosts or VMs cannot take part in the change")
 // means at the next poll.
 func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 	for range attemptsPerStep {
-		if w.config.Paused() { // since the previous part of a burst
+		if w.config.Paused() { // possibly since the previous part of a burst
 			return soon, nil
 		}
 		b, err := w.nextBatch(ctx)
@@ -445,8 +445,8 @@ func (w *Writer) Wake(ctx context.Context, keys ...fleet.Key) (vms []fleet.VM, e
 	return vms, nil
 }
 
-// Begun waits until no VM with these keys is in PhaseReserved: each is being created, was
-// refused, or was removed. It returns early when ctx ends.
+// Begun waits until no VM with these keys is in PhaseReserved: each is being created or
+// woken, was refused, or was removed. It returns early when ctx ends.
 func (w *Writer) Begun(ctx context.Context, keys ...fleet.Key) {
 	for {
 		w.mu.Lock()

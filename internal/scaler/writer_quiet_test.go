@@ -34,7 +34,7 @@ func (f *forgetful) Begin(ctx context.Context, base store.Revision, files genera
 }
 
 // TestWriterWithoutAnAnswer creates a VM whose change was written although the store
-// returned an error.
+// returned an error. It checks that the VM is created once.
 func TestWriterWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorldWith(t, func(config *scaler.Config) { config.Store = &forgetful{Store: config.Store} })

@@ -174,7 +174,7 @@ func TestWriterTellsOfFailures(t *testing.T) {
 	w := newWorld(t)
 	w.sim.SetHostOnline("pve-1", false)
 	writer := w.run(t, func(config *scaler.WriterConfig) {
-		// The snapshot for the placement does not contain it yet.
+		// The snapshot for the placement was taken before the host went offline.
 		before := snapshotOf(t, w)
 		config.Snapshot = func(context.Context) (*topology.Snapshot, error) { return before, nil }
 	})
@@ -185,7 +185,7 @@ func TestWriterTellsOfFailures(t *testing.T) {
 		t.Errorf("failed with %v", states[0].Err)
 	}
 	w.exist(t, int(vms[1].VMID))
-	// The failed VM has a file, so it uses its place.
+	// The failed VM has a file, so it still uses resources of its host.
 	if pods, rest := scaler.Places(writer.VMs()); len(pods) != 1 || len(rest) != 1 {
 		t.Errorf("%v take pods and %v do not, want one of each", ids(pods), ids(rest))
 	}
@@ -299,7 +299,8 @@ func TestWriterPreparesGuests(t *testing.T) {
 }
 
 // TestWriterTakesOver starts a second writer after the first one stopped in the middle of
-// a change.
+// a change. It checks that the VMs of the change are created once, and that their VMIDs
+// are not assigned again.
 func TestWriterTakesOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
