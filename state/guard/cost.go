@@ -25,8 +25,9 @@ const (
 )
 
 // costs charges calls for the data that they process. CEL itself charges one unit for a
-// string function of any length, and takes a regular expression's length for its size. It
-// charges set functions by the sizes of both sets.
+// string function, however long the string is, and estimates the size of a regular
+// expression by its length. For set functions, CEL's own cost is sufficient: it depends on
+// the sizes of both sets.
 type costs struct{}
 
 // CallCost returns the cost of a call, or nil if CEL's own estimate applies.

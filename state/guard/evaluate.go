@@ -54,7 +54,7 @@ func (c *checker) policy(plan *tfjson.Plan, policy *Policy) {
 	}
 
 	e := &evaluation{checker: c, budget: maxTotal, allowed: map[string]bool{}}
-	var resources []cel.Activation // of the changes, when a rule first needs them
+	var resources []cel.Activation // of the changes, each added when a rule first needs it
 	for i := range policy.rules {
 		rule := &policy.rules[i]
 		if !rule.each {

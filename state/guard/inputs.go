@@ -137,8 +137,9 @@ type nodeModule struct {
 	standby bool
 }
 
-// nodeModules maps hashes to releases of the modules. A release that derives different
-// values from its inputs gets an entry, with a field for the difference.
+// nodeModules maps the hash of each release of the modules to its values. If a release
+// derives other values from its inputs than the earlier releases, nodeModule gets a field
+// for the difference.
 var nodeModules = map[string]nodeModule{
 	"53eb0066f3e67bbd": {migrate: 900},
 	"c62bcf5233d88919": {migrate: waitLong},

@@ -33,8 +33,9 @@ type Target struct {
 	// Drained marks a delete whose Node is drained, never joined, or no longer exists.
 	// Without it, the delete is denied.
 	Drained bool `json:"drained,omitempty"`
-	// Gone marks a delete whose Node no longer exists, so that there is no evidence that it
-	// was ever drained. It is not set for a standby VM, which never had a Node.
+	// Gone marks a delete whose Node no longer exists, so that there is no evidence that
+	// it was ever drained. It is not set for a standby VM that does not run, because this
+	// VM never had a Node.
 	Gone bool `json:"gone,omitempty"`
 	// Blocked is the reason why the Node is not drained yet, or empty if none is known.
 	Blocked string `json:"blocked,omitempty"`
@@ -57,8 +58,8 @@ type Intent struct {
 	Update    []Target `json:"update,omitempty"`
 	// Wake are standby VMs to start. Nothing else about them may change.
 	Wake []Target `json:"wake,omitempty"`
-	// Targeted is set for a plan restricted to the targets: it cannot change anything
-	// else, so it may lack the rest.
+	// Targeted is set for a plan that is restricted to the targets. It changes nothing
+	// else, so the engine may mark it as incomplete.
 	Targeted bool `json:"targeted,omitempty"`
 	// VMIDs is numaform's range: changes of VMs outside it are denied. The zero value
 	// allows all VMIDs.
