@@ -33,8 +33,8 @@ type GitConfig struct {
 	// Dir is a checkout for users, which numaform never writes to. Without a Remote and an
 	// origin, Dir is the bare repository itself.
 	Dir string
-	// Subdir is the fleet's directory in the repository, with slashes; empty means the
-	// top.
+	// Subdir is the fleet's directory in the repository, with slashes; empty means the top
+	// directory.
 	Subdir string
 	// Remote is the URL of the shared repository, without a password and, for http and
 	// https, without a user; empty means the origin of Dir, if it has one.
@@ -52,7 +52,7 @@ type GitConfig struct {
 // GitAuthor is the author of commits.
 type GitAuthor struct{ Name, Email string }
 
-// GitAuth is the credential for the remote. It is never written anywhere.
+// GitAuth is the credential for the remote. It is never written to disk.
 type GitAuth struct {
 	// Username is the user for Token; empty means numaform.
 	Username string

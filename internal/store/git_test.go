@@ -245,7 +245,7 @@ func TestGitNotesOfTwoClients(t *testing.T) {
 }
 
 // TestGitNotesAfterALostResponse records an outcome on another machine while the response
-// to a push is lost. The next outcome does not replace it.
+// to a push is lost, and checks that the next outcome does not replace the recorded one.
 func TestGitNotesAfterALostResponse(t *testing.T) {
 	t.Parallel()
 	g, _, remote := working(t)

@@ -21,7 +21,7 @@ func enlarge(pipe io.Writer) {
 	}
 	if raw, err := file.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {
-			_, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) // a user may have too many pipes
+			_, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeSize) // fails when the user has too many pipes
 		})
 	}
 }
