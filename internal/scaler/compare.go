@@ -24,8 +24,8 @@ type recovery struct {
 	imports, partial []fleet.VM
 }
 
-// compare compares files, state and Proxmox by the table in state/DESIGN.md. An error
-// means that neither a VM nor a state entry may be changed.
+// compare compares files, state and Proxmox according to the table in state/DESIGN.md. An
+// error means that neither a VM nor a state entry may be changed.
 func (v *hostView) compare(plan *tfjson.Plan) (recovery, error) {
 	if err := v.checkOwners(plan); err != nil {
 		return recovery{}, err

@@ -208,8 +208,9 @@ func (s *Scaler) History(ctx context.Context, since time.Time) ([]audit.Entry, e
 
 // Records are evidence only if this installation wrote them, because anyone with write
 // access to the fleet's store can add and change records. Decisions never depend on the
-// content of records that cannot be verified. Everything that they could describe can be
-// found in the fleet's files, the states and Proxmox, at the cost of a plan of every host.
+// content of records that cannot be verified. Everything that such records could describe
+// can be found in the fleet's files, the states and Proxmox, at the cost of a plan of
+// every host.
 
 // verified returns the entries that this installation recorded.
 func verified(entries []audit.Entry) []audit.Entry {

@@ -496,8 +496,8 @@ func (w *Writer) Remove(keys ...fleet.Key) {
 
 // Update requests that VMs get the tags, the pool, the security groups and the emulator
 // given here, while they run; it ignores their other fields. It is idempotent: a VM that
-// already matches is not changed. It ignores unknown VMs and VMs that are being removed,
-// and changes a VM that is not created yet once it exists.
+// already matches is not changed. It ignores unknown VMs and VMs that are being removed.
+// The update of a VM that does not exist yet waits until it does.
 func (w *Writer) Update(vms ...fleet.VM) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
