@@ -36,12 +36,12 @@ type Agent struct {
 	At time.Time `json:"at"`
 	// Isolation is "off", "report" or "enforce".
 	Isolation string `json:"isolation"`
-	// Clusters are the IDs of the clusters whose VMs it pins.
+	// Clusters are the IDs of the clusters whose VMs the agent pins.
 	Clusters         []string `json:"clusters,omitempty"`
 	MaxPinnedPercent int      `json:"max_pinned_percent"`
-	// ReservedCPUs are the CPUs to which it never pins a VM.
+	// ReservedCPUs are the CPUs to which the agent never pins a VM.
 	ReservedCPUs CPUSet `json:"reserved_cpus,omitzero"`
-	// Problem is the error of its last inspection of the host, or empty.
+	// Problem is the error of the agent's last inspection of the host, or empty.
 	Problem string `json:"problem,omitempty"`
 	// Pinned are the VMs that currently have pins, by VMID.
 	Pinned map[int]Pins `json:"pinned,omitempty"`

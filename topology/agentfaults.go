@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// AgentAge is how long after its last publication a host agent is considered alive. It
-// publishes every five minutes.
+// AgentAge is the maximum age of the last publication of an agent that is considered alive.
+// Agents publish every five minutes.
 const AgentAge = 15 * time.Minute
 
 // AgentState is the state of a host's agent.

@@ -10,10 +10,10 @@ import (
 // with the place in Proxmox where the topology is published.
 const Published = "the topology that is published in Proxmox"
 
-// dropContradicting removes sources that contradict the live host: they describe another
-// machine, or this one before a change of hardware or firmware. Their siblings and caches
-// may be wrong, so that the planner would assign a core twice. It returns a warning for each
-// removed source.
+// dropContradicting removes sources that contradict the live host. Such a source describes
+// another machine, or this machine before a change of hardware or firmware. Its siblings and
+// caches may be wrong, and with wrong siblings the planner would assign a core twice.
+// dropContradicting returns a warning for each removed source.
 func dropContradicting(machines []Machine) ([]Machine, []string) {
 	var rest []Machine
 	var warnings []string

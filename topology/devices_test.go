@@ -70,7 +70,8 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
-// TestAgentReportsDevices writes devices' NUMA nodes to notes and parses them again.
+// TestAgentReportsDevices checks that LocatedDevices uses the NUMA nodes that the agent wrote
+// to the notes, and that PublishIn rejects invalid addresses and nodes.
 func TestAgentReportsDevices(t *testing.T) {
 	t.Parallel()
 	agent := topology.Agent{

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestHostileTexts parses malicious notes and files, and checks that each error is short
-// enough for a condition.
+// TestHostileTexts checks that the errors about malicious notes and files are short enough for
+// a condition, and that a text or machine beyond the limits is rejected.
 func TestHostileTexts(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20

@@ -94,7 +94,7 @@ func summary(m *topology.Machine) string {
 	return out.String()
 }
 
-// where lists the online CPUs grouped by a fact.
+// where returns the IDs of the online CPUs by the value of a fact.
 func where(m *topology.Machine, fact func(topology.CPU) int) map[int][]int {
 	ids := map[int][]int{}
 	for _, cpu := range m.CPUs {
@@ -121,7 +121,8 @@ func all(m *topology.Machine) topology.CPUSet {
 	return topology.CPUs(ids...)
 }
 
-// FuzzParseLscpu parses any text as the API's output, and prints the result as a file.
+// FuzzParseLscpu checks that every machine that ParseLscpu returns is valid and survives a
+// round trip through a collected file.
 func FuzzParseLscpu(f *testing.F) {
 	archives, err := filepath.Glob("testdata/lscpu/*.txtar")
 	if err != nil {

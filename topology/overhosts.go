@@ -33,7 +33,7 @@ func OverHosts(facts []HostFact) []string {
 			continue
 		}
 		all := fmt.Sprintf("each of %d hosts (%s)", len(names), Named(names))
-		form = strings.ReplaceAll(form, "host \x00", "\x00") // neither "host each of" nor "host the host"
+		form = strings.ReplaceAll(form, "host \x00", "\x00") // avoid "host each of" and "host the host"
 		sentences[i] = strings.ReplaceAll(strings.Replace(form, "\x00", all, 1), "\x00", "the host")
 	}
 	return sentences

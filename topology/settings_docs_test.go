@@ -32,9 +32,9 @@ const documented = `{
   }
 }`
 
-// TestSettingsOfTheDocumentation checks the author's intent for each host: two NUMA nodes
-// of 4 GiB each under one socket and one cache, CPUs and bytes reserved for the host, and
-// "*" for all other hosts of the region.
+// TestSettingsOfTheDocumentation checks that Apply gives each host the topology that the
+// documentation describes: two NUMA nodes of 4 GiB each under one socket and one cache, CPUs
+// and bytes reserved for the host, and "*" for all other hosts of the region.
 func TestSettingsOfTheDocumentation(t *testing.T) {
 	t.Parallel()
 	settings, err := topology.ParseSettings([]byte(documented))
@@ -70,8 +70,9 @@ func TestSettingsOfTheDocumentation(t *testing.T) {
 	}
 }
 
-// TestCapacityOfTheDocumentation parses the VM in the same project's documentation: 64 CPUs
-// on four NUMA nodes, each with cores first and their second threads after them.
+// TestCapacityOfTheDocumentation checks the machine that FromCapacity returns for the VM in
+// the documentation of karpenter-provider-proxmox: 64 CPUs on four NUMA nodes. On each node,
+// the first threads of all cores precede the second threads.
 func TestCapacityOfTheDocumentation(t *testing.T) {
 	t.Parallel()
 	var cells []topology.NUMACell

@@ -184,11 +184,11 @@ type CPU struct {
 	NUMANode int `json:"numa_node"`
 	// Socket is the ID of the CPU's socket, or Unknown.
 	Socket int `json:"socket"`
-	// Core is equal for the sibling threads of one core, unique on the host, and Unknown
-	// if the siblings are unknown.
+	// Core is the ID of the CPU's core: unique on the host, the same for all sibling threads,
+	// and Unknown if the siblings are unknown.
 	Core int `json:"core"`
-	// L3 is equal for CPUs that share a last-level cache, unique on the host, and Unknown
-	// if the caches are unknown.
+	// L3 is the ID of the CPU's last-level cache: unique on the host, the same for all CPUs
+	// that share the cache, and Unknown if the caches are unknown.
 	L3 int `json:"l3"`
 	// CacheLevel is 2 if that cache is an L2 cache, as on cores without an L3; 0 means 3.
 	CacheLevel int  `json:"cache_level,omitempty"`
@@ -300,7 +300,8 @@ type Template struct {
 	DiskInterface string `json:"disk_interface"`
 	DiskGiB       int64  `json:"disk_gib"`
 	Storage       string `json:"storage"`
-	// Drives are the slots of the template's other drives, sorted. A clone has the same.
+	// Drives are the slots of the template's other drives, sorted. A clone has the same
+	// drives.
 	Drives []string `json:"drives,omitempty"`
 	// CloudInit reports whether one of the Drives is a cloud-init drive.
 	CloudInit bool `json:"cloud_init,omitempty"`
