@@ -18,9 +18,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestAppliesWithoutDrift applies a fleet to a simulated Proxmox with the real engine and
-// provider. Afterwards a plan is empty; after the state is lost, an import changes
-// nothing in Proxmox; and removing the VM's file deletes the VM.
+// TestAppliesWithoutDrift checks, with the real engine and provider, that a plan is empty
+// after an apply, that an import after the loss of the state changes nothing in Proxmox, and
+// that the VM is deleted when its file is removed.
 func TestAppliesWithoutDrift(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*fleet.VM){
@@ -76,8 +76,9 @@ func TestAppliesWithoutDrift(t *testing.T) {
 	}
 }
 
-// TestIncompleteSecurityGroups fails the creation of the first or second of two security
-// groups, and checks that the next apply imports the existing ones and adds the rest.
+// TestIncompleteSecurityGroups checks that, after the creation of the first or second of two
+// security groups failed, the next apply imports the existing group, if any, and creates the
+// missing ones.
 func TestIncompleteSecurityGroups(t *testing.T) {
 	t.Parallel()
 	for name, skip := range map[string]int{"none is set": 0, "one is set": 1} {

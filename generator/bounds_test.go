@@ -12,8 +12,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestParseIsBounded parses node files and indexes that are too large, too deep or too
-// expensive to evaluate. Without the limits, some would end the process or take minutes.
+// TestParseIsBounded checks that Parse rejects node files and indexes that are too large, too
+// deep or too expensive to evaluate. Without the limits, some of them would crash the process
+// or take minutes.
 func TestParseIsBounded(t *testing.T) {
 	t.Parallel()
 	const value = `"debian"`
@@ -72,7 +73,7 @@ func TestParseIsBounded(t *testing.T) {
 	}
 }
 
-// TestLargeVMsAreWithinBounds renders and parses a very large VM.
+// TestLargeVMsAreWithinBounds checks that a very large VM can be rendered and parsed.
 func TestLargeVMsAreWithinBounds(t *testing.T) {
 	t.Parallel()
 	vm := vmAt(somewhere, 2001)
@@ -101,8 +102,8 @@ func TestLargeVMsAreWithinBounds(t *testing.T) {
 	}
 }
 
-// TestRenderHasTheBoundsOfParse checks that Render accepts lists up to the bounds of Parse, and
-// refuses longer ones with the VM or the file.
+// TestRenderHasTheBoundsOfParse checks that Render accepts lists up to the bounds of Parse,
+// and rejects longer ones with an error that names the VM or the file.
 func TestRenderHasTheBoundsOfParse(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// FuzzRenderText renders any text in several text fields of a VM: the text is rejected, or
-// it survives the round trip unchanged.
+// FuzzRenderText checks that any text in the text fields of a VM is rejected or survives the
+// round trip unchanged.
 func FuzzRenderText(f *testing.F) {
 	for _, seed := range []string{
 		"", "plain", "${a}", "%{if}", `"`, `\`, "a\nb", "for", "é", "e\u0301", "\xff", "\u202e", "#", "*/", "numaform/1 cluster=x",
@@ -30,8 +30,8 @@ func FuzzRenderText(f *testing.F) {
 	})
 }
 
-// FuzzRenderNames renders any region and host, whose names become parts of paths, and any
-// backend setting: they are rejected, or survive the round trip unchanged.
+// FuzzRenderNames checks that any names of a region and a host, which become parts of paths,
+// and any backend setting are rejected or survive the round trip unchanged.
 func FuzzRenderNames(f *testing.F) {
 	f.Add("region-1", "pve-1", "namespace", "x")
 	f.Add("..", "a/b", "secret", "y")
@@ -71,8 +71,8 @@ func checkSurvives(t *testing.T, f fleet.Fleet) {
 	}
 }
 
-// FuzzParse parses any node file: Parse must not panic, and must accept only what
-// numaform writes.
+// FuzzParse checks that Parse does not panic on any node file, and accepts only files that
+// Render would write.
 func FuzzParse(f *testing.F) {
 	files, err := generator.Render(fleetOf(vmAt(somewhere, 2001)))
 	if err != nil {
@@ -107,8 +107,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzRenderCounts renders a VM with many entries in its lists: it is rejected, or it survives
-// the round trip unchanged.
+// FuzzRenderCounts checks that a VM with many entries in its lists is rejected or survives the
+// round trip unchanged.
 func FuzzRenderCounts(f *testing.F) {
 	f.Add(uint16(0), uint16(0), uint16(0), uint16(0), uint16(0), uint8(1))
 	f.Add(uint16(3950), uint16(0), uint16(0), uint16(0), uint16(0), uint8(1))

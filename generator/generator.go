@@ -58,7 +58,7 @@ type Release struct {
 	Memo *Memo
 }
 
-// Carried returns the files of the modules with a hash, by paths such as
+// Carried returns the files of the modules with the given hash, by paths such as
 // "proxmox-node/main.tf", and false if node files must not call them.
 func (r Release) Carried(hash string) (map[string][]byte, bool) {
 	if files, ok := modules.Released(hash); ok {
@@ -92,9 +92,9 @@ type index struct {
 	Regions       []fleet.Region `json:"regions"`
 }
 
-// Render renders the fleet. The same fleet always gives the same bytes. Of the modules, it
-// writes only the release's, which VMs without a module hash call. The modules that older
-// VMs call remain in the fleet's directory. All roots require the release's provider
+// Render renders the fleet. The same fleet always gives the same bytes. It writes the
+// release's own modules, which VMs without a module hash call, but not the modules that older
+// VMs call: these remain in the fleet's directory. All roots require the release's provider
 // version, because an older one may no longer be available for download.
 func (r Release) Render(f fleet.Fleet) (Files, error) {
 	f.Regions = append([]fleet.Region(nil), f.Regions...)
@@ -157,8 +157,8 @@ const (
 	engineVersions  = ">= 1.8"
 )
 
-// renderMain renders the main.tf of a host's root, which requires a version of the
-// provider. The host's region is one of the fleet's.
+// renderMain renders the main.tf of a host's root, which requires a version of the provider.
+// The fleet must contain the host's region.
 func renderMain(f *fleet.Fleet, host topology.HostID, provider string) []byte {
 	file := hclwrite.NewEmptyFile()
 	body := file.Body()
@@ -217,7 +217,7 @@ func NodeFile(vm *fleet.VM) string {
 	return path.Join(RootDir(vm.Host), nodePrefix+vm.Name+hclSuffix)
 }
 
-// ModuleFile returns the path of a file of the modules with a hash.
+// ModuleFile returns the path of a file of the modules with the given hash.
 func ModuleFile(hash, name string) string {
 	return path.Join(modulesDir, path.Dir(name), hash, path.Base(name))
 }

@@ -27,7 +27,8 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // does not affect all of them.
 const hashWord = "0123456789abcdef"
 
-// TestGolden renders each testdata case and reads it back.
+// TestGolden checks that each testdata case is rendered as its golden files, and that Parse
+// reads the files back as the same fleet.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	for name, archive := range goldens(t) {
@@ -50,7 +51,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestGoldensAreValid validates each golden root with the real engine and provider.
+// TestGoldensAreValid checks that the real engine and provider accept each golden root, and
+// that its files are formatted.
 func TestGoldensAreValid(t *testing.T) {
 	t.Parallel()
 	engine := enginetest.New(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/generator"
 )
 
-// TestMemoChangesNothing reads and writes fleets with a memo of other fleets: the results
-// are the same as without a memo.
+// TestMemoChangesNothing checks that Render and Parse return the same results with a memo of
+// an earlier version of the fleet as without a memo.
 func TestMemoChangesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

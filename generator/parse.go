@@ -99,10 +99,10 @@ func Parse(files Files) (fleet.Fleet, error) { return Current().Parse(files) }
 
 // Parse parses the files that Render wrote and accepts no others: if Render would write a
 // file differently, it returns an error with the first different line. Only the provider
-// version may be another release's, because Render upgrades all roots to its own. A node
-// file may call only modules that the release contains. The copies in the fleet's directory
-// are for readers and must be equal to them. Parse ignores files that the engine does not
-// read. Without files, the fleet is empty.
+// version may be another release's, because Render upgrades all roots to its own. A node file
+// may call only modules that the release contains. The copies of modules in the fleet's
+// directory are for readers, and must be equal to the release's modules. Parse ignores files
+// that the engine does not read. Without files, the fleet is empty.
 func (r Release) Parse(files Files) (fleet.Fleet, error) {
 	p := &parser{release: r, files: files, modules: map[string]map[string][]byte{}}
 	names := sortedPaths(files)
@@ -146,7 +146,7 @@ type parser struct {
 	modules map[string]map[string][]byte
 }
 
-// carried returns the modules with a hash, or nil.
+// carried returns the modules with the given hash, or nil.
 func (p *parser) carried(hash string) map[string][]byte {
 	files, known := p.modules[hash]
 	if !known {

@@ -168,7 +168,7 @@ func (n *nodeFile) calls() (vm, groups hclsyntax.Attributes, err error) {
 }
 
 // constant returns an error for expressions that compute a value, because each nested for
-// multiplies the evaluation time.
+// expression multiplies the evaluation time.
 func (n *nodeFile) constant(attributes hclsyntax.Attributes) error {
 	// Sort the names, so that the same file always gives the same error.
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {

@@ -19,7 +19,8 @@ const (
 	mainFile = "region-1/pve-1/main.tf"
 )
 
-// TestParseRefuses edits one file at a time, and checks the error.
+// TestParseRefuses checks the error of Parse for edits of one file, with and without a memo of
+// the original files.
 func TestParseRefuses(t *testing.T) {
 	t.Parallel()
 	const remove = "(remove)"
@@ -121,7 +122,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestParseIgnoresOtherFiles parses a fleet with harmless files that do not belong to it.
+// TestParseIgnoresOtherFiles checks that Parse ignores files that the engine does not read.
 func TestParseIgnoresOtherFiles(t *testing.T) {
 	t.Parallel()
 	want := fleetOf(vmAt(somewhere, 2001))
@@ -143,8 +144,8 @@ func TestParseIgnoresOtherFiles(t *testing.T) {
 	checkParse(t, want, files)
 }
 
-// TestParseWithoutMain parses a fleet without the main.tf that reverting a host's first VM
-// deletes: the next Render restores it.
+// TestParseWithoutMain checks that Parse accepts a root without main.tf, as after a revert of
+// the commit that added a host's first VM. The next Render restores the file.
 func TestParseWithoutMain(t *testing.T) {
 	t.Parallel()
 	want := fleetOf(vmAt(somewhere, 2001))
@@ -156,9 +157,9 @@ func TestParseWithoutMain(t *testing.T) {
 	checkParse(t, want, generator.Select(files))
 }
 
-// TestAnotherRelease parses files of another version of numaform, with its own modules
-// and provider. The next rendering requires this version's provider and keeps each VM's
-// module.
+// TestAnotherRelease checks that Parse accepts the modules of another version of numaform only
+// if the operator allows them, and that the next Render keeps each VM's modules but requires
+// this version's provider.
 func TestAnotherRelease(t *testing.T) {
 	t.Parallel()
 	other := generator.Current()

@@ -152,7 +152,8 @@ func TestRefusesVM(t *testing.T) {
 	}
 }
 
-// TestTemplateVMIDs renders VMs with templates at the ends of the Proxmox VMID range.
+// TestTemplateVMIDs checks that Render accepts the smallest and the largest VMID of a
+// template.
 func TestTemplateVMIDs(t *testing.T) {
 	t.Parallel()
 	for _, vmid := range []fleet.VMID{fleet.MinVMID, fleet.MaxVMID} {

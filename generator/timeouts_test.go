@@ -9,9 +9,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestTimeoutsOfTheProvider makes a clone take longer than the VM's file allows, and then
-// less time: the real provider respects the file, and passes the start's timeout to
-// Proxmox.
+// TestTimeoutsOfTheProvider checks that the real provider gives up a clone after the timeout
+// in the VM's file, and passes the timeout of the start to Proxmox.
 func TestTimeoutsOfTheProvider(t *testing.T) {
 	t.Parallel()
 	const most = 5
