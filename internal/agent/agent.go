@@ -60,8 +60,8 @@ type Agent struct {
 	frequencies cpufreq.Tree
 	policies    []cpufreq.Policy
 
-	// online is the kernel's list at the time host was read; possible are all its CPUs,
-	// including offline ones.
+	// online is the kernel's list of online CPUs when host was last read; possible are all
+	// CPUs of the host, including offline ones.
 	online   string
 	possible topology.CPUSet
 	host     claim.Host

@@ -135,7 +135,8 @@ func (w *world) metrics() string {
 	return string(data)
 }
 
-// TestReport pins a VM, reports an intruder, and releases the pins.
+// TestReport checks that the agent pins a VM, reports an intruder once in the log and in the
+// metrics, and releases the pins when they are no longer declared.
 func TestReport(t *testing.T) {
 	w := newWorld(t)
 	w.logged("level=INFO msg=started")
@@ -184,8 +185,8 @@ func TestEmulatorShared(t *testing.T) {
 	}
 }
 
-// TestTheKernelRefuses checks that a VM whose pins the kernel rejects keeps floating, that
-// the refusal is logged once, and that later valid pins apply.
+// TestTheKernelRefuses checks that a VM whose pins the kernel rejects stays unpinned, that the
+// refusal is logged once, and that later valid pins apply.
 func TestTheKernelRefuses(t *testing.T) {
 	w := newWorld(t)
 	w.ready(101, 1)
@@ -215,7 +216,7 @@ func TestKeepsWithoutConfiguration(t *testing.T) {
 	w.logged("reason=unread")
 	w.begin("clusters: [prod]")
 	w.must(w.Pinned(101, topology.CPUs(w.one, w.two), w.two, w.one))
-	// The administrator's settings apply without it.
+	// The agent's settings apply even while /etc/pve is missing.
 	w.begin("clusters: [other]")
 	w.must(w.On(101, w.free))
 	w.logged("reason=foreign_cluster")

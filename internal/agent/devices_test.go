@@ -164,7 +164,7 @@ func (w *world) ownProc(pids ...int) {
 
 const device = "0000:41:00.0"
 
-// message adds an interrupt to the host that is a message of the device.
+// message adds a message-signaled interrupt of the device to the host.
 func (w *world) message(irq int, action string) {
 	w.Write(fmt.Sprintf("sys/bus/pci/devices/%s/msi_irqs/%d", device, irq), "msix\n")
 	w.Write(fmt.Sprintf("sys/kernel/irq/%d/actions", irq), action+"\n")

@@ -60,9 +60,9 @@ type Publication struct {
 // numaform considers an agent dead after 15 minutes.
 const refresh = 4 * time.Minute
 
-// Publish writes the exact topology and, if the daemon is well, its status. Other content
-// of the notes is preserved. If the daemon is not well, its last status remains, with its
-// age. If nothing changed, nothing is written.
+// Publish writes the exact topology and, if the daemon is well, its status. Other content of
+// the notes is preserved. If the daemon is not well, its last status remains in the notes with
+// the time of its publication. If nothing changed, nothing is written.
 func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 	file, err := sysfs.Collect(os.DirFS(p.Root))
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// startup is how many seconds after its start a VM may lack threads or a readable
-// configuration before the agent reports it.
+// startup is the number of seconds after a VM's start during which the agent does not report
+// missing threads or an unreadable configuration.
 const startup = 5
 
 // round is the input and the decisions of one round.

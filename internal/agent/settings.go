@@ -24,11 +24,11 @@ type Isolation string
 
 // The values of Isolation.
 const (
-	// IsolationOff ignores them.
+	// IsolationOff ignores such guests.
 	IsolationOff Isolation = "off"
-	// IsolationReport reports them.
+	// IsolationReport reports such guests.
 	IsolationReport Isolation = "report"
-	// IsolationEnforce confines them to CPUs without pins.
+	// IsolationEnforce confines such guests to CPUs without pins.
 	IsolationEnforce Isolation = "enforce"
 )
 

@@ -64,15 +64,15 @@ type Guest struct {
 	// Starting is true while a new VM without pins lacks threads or a readable
 	// configuration, for at most five seconds.
 	Starting bool `json:"starting,omitempty"`
-	// PutBack is the number of times that the agent restored its threads after another
-	// program moved them.
+	// PutBack is the number of rounds in which the agent moved vCPUs of the VM back after
+	// another program had moved them.
 	PutBack int `json:"put_back,omitempty"`
 }
 
 // Confinement is a control group that the agent changed.
 type Confinement struct {
 	Group string `json:"group"`
-	// Was is its earlier value, as the kernel prints it.
+	// Was is the group's earlier cpuset.cpus, as the kernel prints it.
 	Was string          `json:"was"`
 	Now topology.CPUSet `json:"now"`
 }
@@ -82,7 +82,8 @@ type Confinement struct {
 type Intruder struct {
 	VMID int             `json:"vmid"`
 	CPUs topology.CPUSet `json:"cpus"`
-	// Text is the reason why it could not be confined, with IsolationEnforce.
+	// Text is the reason why the guest could not be confined; empty unless the isolation is
+	// IsolationEnforce.
 	Text string `json:"text,omitempty"`
 }
 

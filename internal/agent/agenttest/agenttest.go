@@ -186,8 +186,8 @@ func (h *Host) Threads(vmid int) (vcpus, others []topology.CPUSet) {
 	return vcpus, others
 }
 
-// Pinned returns an error unless each vCPU of a VM is on its CPU, and all other threads are
-// on others.
+// Pinned returns an error unless the vCPUs of a VM are pinned to cpus, in order, and all other
+// threads of the VM may run exactly on others.
 func (h *Host) Pinned(vmid int, others topology.CPUSet, cpus ...int) error {
 	vcpus, rest := h.Threads(vmid)
 	if len(vcpus) != len(cpus) {

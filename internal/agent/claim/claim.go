@@ -22,7 +22,7 @@ type Rules struct {
 	MaxPercent int
 	// Reserved are CPUs that no guest may be pinned to.
 	Reserved topology.CPUSet
-	// Emulator applies to declarations that do not specify it.
+	// Emulator is the default for declarations that do not specify one.
 	Emulator fleet.Emulator
 }
 
@@ -107,7 +107,7 @@ func refuse(reason Reason, format string, args ...any) *Refusal {
 // Decision is the decision about a guest.
 type Decision struct {
 	VMID int
-	// Pins are the guest's pins from now on; nil means that it floats.
+	// Pins are the guest's pins from now on; nil means that the guest has none.
 	Pins *Pins
 	// Refused explains why Pins differ from the declaration, or is nil.
 	Refused *Refusal

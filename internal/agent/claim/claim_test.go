@@ -44,7 +44,7 @@ func guest(vmid int, current *claim.Pins, cpus ...int) claim.Guest {
 	return claim.Guest{VMID: vmid, Description: marker(vmid, cpus...), VCPUs: len(cpus), Current: current}
 }
 
-// says returns a guest with two vCPUs and any description.
+// says returns a guest with two vCPUs and the given description.
 func says(vmid int, current *claim.Pins, description string) claim.Guest {
 	return claim.Guest{VMID: vmid, Description: description, VCPUs: 2, Current: current}
 }
@@ -146,7 +146,7 @@ func TestCeilingIsIncluded(t *testing.T) {
 	}
 }
 
-// TestPinsAreEqual changes one field of pins at a time, and checks Equal.
+// TestPinsAreEqual checks that Equal compares every field of pins, and accepts nil.
 func TestPinsAreEqual(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -276,8 +276,7 @@ func checkVerdicts(t fataler, guests []claim.Guest, verdicts []claim.Decision) {
 	}
 }
 
-// FuzzDecide combines two guests with arbitrary descriptions and a pinned one, which must
-// keep its pins.
+// FuzzDecide checks that a pinned guest keeps its pins, whatever two other guests declare.
 func FuzzDecide(f *testing.F) {
 	for _, text := range []string{
 		"", marker(1, 1, 9), marker(1, 1, 9) + "\n" + marker(2, 3), "numaform/2 x", marker(9, 4, 12), marker(1, 65535, 0),

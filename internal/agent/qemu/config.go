@@ -74,8 +74,8 @@ func decode(text string) string {
 var pciAddress = regexp.MustCompile(`^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[01][0-9a-f]\.[0-7])$`)
 
 // Devices returns the addresses of the PCI devices that are passed through to a VM, sorted,
-// from QEMU's arguments. They are whole functions: for mediated devices the interrupts
-// remain with the host's driver.
+// from QEMU's arguments. It omits mediated devices, because their interrupts remain with the
+// host's driver.
 func (r Reader) Devices(run Run) ([]string, error) {
 	data, err := r.read(fmt.Sprintf("proc/%d/cmdline", run.PID))
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Reader reads a host.
+// Reader reads the guests and processes of a host.
 type Reader struct {
 	// Root is the root directory of the file system, "/" except in tests.
 	Root string
