@@ -18,7 +18,7 @@ const (
 	ReasonPlanDenied = "PlanDenied"
 	// ReasonStateBackendUnreachable: the backend of the Terraform states does not respond.
 	ReasonStateBackendUnreachable = "StateBackendUnreachable"
-	// ReasonLimitReached: the nodes use spec.limits of the NodePool completely, or a node
-	// that pods need would exceed them.
+	// ReasonLimitReached: the NodePool's nodes have reached spec.limits, or would exceed it
+	// with a node that pods need.
 	ReasonLimitReached = "LimitReached"
 )

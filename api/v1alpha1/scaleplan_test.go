@@ -119,8 +119,8 @@ func TestScalePlanDecisions(t *testing.T) {
 	}
 }
 
-// TestScalePlanStatusIsApart checks that only the status subresource changes the status: a
-// decision does not.
+// TestScalePlanStatusIsApart checks that an update of the spec, such as an approval, does not
+// change the status.
 func TestScalePlanStatusIsApart(t *testing.T) {
 	c := newClient(t, nil)
 	plan := scalePlan()
