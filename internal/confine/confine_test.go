@@ -29,8 +29,9 @@ func run(t *testing.T, rules confine.Rules, script string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// TestConfined tries allowed and forbidden operations. If the kernel does not support
-// Landlock, all operations must succeed.
+// TestConfined checks that the rules allow and deny operations as declared, and, without
+// rules, that the child does not inherit the helper's variable. If the kernel does not support
+// Landlock, all operations succeed.
 func TestConfined(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -17,8 +17,8 @@ const Reserved = "reserved"
 
 // Ownership is the owners of one host's resources.
 type Ownership struct {
-	// CPUs is the owner of each CPU that has one. The owner of a CPU with several claims
-	// is the list of all owners, joined by " + ". The CPU is in Disputed.
+	// CPUs is the owner of each CPU that has one. For a CPU that several owners claim, it is
+	// the list of the owners, joined by " + ", and the CPU is in Disputed.
 	CPUs     map[int]string
 	Disputed topology.CPUSet
 	// BoundMiB is the memory that guests have bound on each NUMA node, by its ID.

@@ -86,7 +86,7 @@ type drawing struct {
 	owners cpumap.Ownership
 }
 
-// drawings are the cases of TestText and TestSVG, by the name of their golden files.
+// drawings returns the cases of TestText and TestSVG by the names of their golden files.
 func drawings(t testing.TB) map[string]drawing {
 	t.Helper()
 	epyc := load(t, "epyc-7451-2s-8node")

@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// busy is a real or constructed machine with its first core reserved for the host, a VM on
-// half of every second group of CPUs, and guests that are not pinned.
+// busy returns a real or constructed machine with its first core reserved for the host, a VM
+// on half of every second group of CPUs, and guests that are not pinned.
 func busy(t testing.TB, name string) drawing {
 	t.Helper()
 	h := load(t, name)
@@ -41,8 +41,8 @@ func busy(t testing.TB, name string) drawing {
 	return drawing{h, cpumap.Owners(&h, vms)}
 }
 
-// TestMachines draws every real and constructed machine: as text for a wide and a narrow
-// terminal, and as an image.
+// TestMachines checks the drawing of every real and constructed machine against golden files:
+// as text for a wide and a narrow terminal, and as an image.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	for _, name := range slices.Concat(machines.Names(), machines.Constructed()) {
@@ -75,7 +75,7 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestMapInTheDocs draws the map in docs/topology.md: two hosts with their own names.
+// TestMapInTheDocs checks that docs/topology.svg is the current drawing of its two hosts.
 func TestMapInTheDocs(t *testing.T) {
 	t.Parallel()
 	first := load(t, "xeon-6230-2s-snc2")

@@ -34,7 +34,7 @@ func newClient(t *testing.T) client.Client {
 	return c
 }
 
-// written is a class as a user writes it: no client adds fields.
+// written returns a class exactly as a user writes it: no client adds fields.
 func written(t *testing.T, spec string) *unstructured.Unstructured {
 	t.Helper()
 	object := &unstructured.Unstructured{}
@@ -45,7 +45,7 @@ func written(t *testing.T, spec string) *unstructured.Unstructured {
 	return object
 }
 
-// manifest is a class as a user writes it in a file.
+// manifest returns a class as a user writes it in a file.
 func manifest(spec string) []byte {
 	return []byte("apiVersion: numaform.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: c}\nspec: " + spec)
 }

@@ -13,7 +13,8 @@ import (
 // progressLine matches a line that reports progress; one of its groups is the kind of progress.
 var progressLine = regexp.MustCompile(`^\S+/\S+: (?:\S+: )?(planning|applying|Creating|Destroying|Still|Creation|Destruction)\b|(, )\d+s$`)
 
-// repeated matches a line of a report about one file or host, of which the first suffices.
+// repeated matches a line of a report about one file or host. The groups are the kind of the
+// line; brief prints only the first line of each kind.
 var repeated = regexp.MustCompile(`^  ([+-]) \S+/node-|^    \S+/\S+: (Plan): `)
 
 // firsts is an output that writes only the first line of each kind of progress.
@@ -57,8 +58,9 @@ func (f *firsts) Fd() uintptr {
 	return ^uintptr(0)
 }
 
-// folded returns lines without those whose kind has occurred before. The number of lines
-// replaces each run of them. kind returns "" for a line that stays.
+// folded removes each line whose kind occurred in an earlier line. A note with the number of
+// removed lines replaces each run of removed lines. kind returns "" for lines that must not be
+// removed.
 func folded(lines []string, kind func(line string) string) []string {
 	seen := map[string]bool{}
 	var left []string
@@ -83,8 +85,8 @@ func folded(lines []string, kind func(line string) string) []string {
 	return left
 }
 
-// brief shows a scene without sections, and without lines of the summary, that an earlier
-// scene has shown, and only the first of its files and hosts.
+// brief runs a scene and prints its output without the sections and lines of the summary whose
+// titles are in without, and with only the first line about a file or host.
 func (s *show) brief(scene func() error, without ...string) error {
 	whole, out := &bytes.Buffer{}, s.Stdout
 	s.Stdout = whole

@@ -145,8 +145,8 @@ func onScreen(config Config) (*term.Screen, Config) {
 	return screen, config
 }
 
-// progress shows the duration of what, until stop is called. A command shows its own
-// progress in a terminal.
+// progress shows the duration of what until stop is called. In a terminal it does nothing,
+// because commands show their own progress there.
 func (s *Stage) progress(what string) (stop func()) {
 	if s.screen == nil || term.Of(s.Stderr, s.Environ, "never").Live {
 		return func() {}

@@ -116,8 +116,8 @@ func Long(t testing.TB, what string) {
 // kind, so that make test fits into its time budget.
 func EveryCase() bool { return os.Getenv("NUMAFORM_NIGHTLY") != "" }
 
-// Nightly skips the test unless EveryCase. It is for tests that take minutes and repeat a
-// shorter test with more rounds, orders or points in time.
+// Nightly skips the test unless EveryCase returns true. It is for tests that take minutes and
+// repeat a shorter test with more rounds, orders or points in time.
 func Nightly(t testing.TB) {
 	t.Helper()
 	if !EveryCase() {

@@ -36,8 +36,8 @@ type Config struct {
 	CloudProviderID func(vm pvesim.GuestState) string
 	// Boot is the time from power-on to kubelet's start, Ready from the Node's registration
 	// until it is ready, and PodStart from a pod's arrival until it runs. Retry is the time
-	// between two attempts of kubelet to join, Heartbeat between two renewals of its lease.
-	// 0 means 50 ms, 50 ms, 50 ms, 1 s and 10 s.
+	// between two attempts of kubelet to join, Heartbeat between two renewals of its lease. 0
+	// means 50 ms for each of the first three, 1 s for Retry and 10 s for Heartbeat.
 	Boot, Ready, PodStart, Retry, Heartbeat time.Duration
 	// PodStop is how long a deleted pod takes to terminate; 0 means a hundredth of its
 	// grace period.

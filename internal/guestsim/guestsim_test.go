@@ -141,8 +141,8 @@ func (w *world) renewed(node string) time.Time {
 	return lease.Spec.RenewTime.Time
 }
 
-// TestKubeletStops stops and starts kubelet, then the VM. It checks that the guest remains
-// the same node and requests no second certificate.
+// TestKubeletStops checks that a guest remains the same node and requests no second
+// certificate after its kubelet, and then its VM, stop and start.
 func TestKubeletStops(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -41,7 +41,7 @@ type Join struct {
 	documents []byte
 }
 
-// NewJoin reads documents as a guest does that starts with them.
+// NewJoin reads documents as a guest that starts with them does.
 func NewJoin(documents Documents) (*Join, error) {
 	text, err := json.Marshal(documents)
 	if err != nil {

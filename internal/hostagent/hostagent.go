@@ -34,7 +34,7 @@ const (
 
 // Agent is the configuration of a host's agent.
 type Agent struct {
-	// Rules decide which declarations take effect. A MaxPercent of 0 means 90, an empty
+	// Rules decide which declarations take effect. A MaxPercent of 0 means 90, and an empty
 	// Emulator means the guest's CPUs.
 	claim.Rules
 	// Isolation is off, report or enforce; empty means report.

@@ -40,8 +40,8 @@ func TestSimulators(t *testing.T) {
 	}
 }
 
-// TestSimulatorsAreApart fails if numaform and its simulators share code: tests do not
-// notice a wrong assumption about Proxmox in shared code.
+// TestSimulatorsAreApart checks that numaform and its simulators share no code, because tests
+// would not detect a wrong assumption about Proxmox in shared code.
 func TestSimulatorsAreApart(t *testing.T) {
 	t.Parallel()
 	root := os.DirFS("../..")

@@ -14,8 +14,8 @@ type Row struct {
 	Floor int
 	// Pure packages compute results from their arguments only.
 	Pure bool
-	// Support packages serve tests and the demo: apart from them, only programs import
-	// support packages.
+	// Support packages serve tests and the demo. Only tests, programs and other support
+	// packages import them.
 	Support bool
 	// Without lists import path prefixes that the package must not import, directly or
 	// through other packages of the module.

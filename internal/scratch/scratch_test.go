@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 
-// TestSwept kills a process: its directory, and nothing else, is removed when the next
-// process creates one.
+// TestSwept checks that the directory of a killed process, and no other directory, is removed
+// when the next directory is created.
 func TestSwept(t *testing.T) {
 	all := t.TempDir()
 	t.Setenv("TMPDIR", all)

@@ -19,8 +19,8 @@ import (
 	"sync"
 )
 
-// environment is the environment of the go command: that of this process at its start,
-// without a workspace and without cgo.
+// environment is the environment of the go command: this process's environment at its start,
+// with workspaces and cgo disabled.
 var environment = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
 
 // built caches the paths of the programs by name; each process builds a program once.

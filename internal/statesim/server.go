@@ -9,7 +9,7 @@ import (
 
 // Server stores states and locks for the http backend.
 type Server struct {
-	// URL is its address; each path below it is a state.
+	// URL is the server's address. Each path below it is a state.
 	URL string
 
 	program *simprogram.Program

@@ -152,7 +152,8 @@ func shell(t testing.TB, files tree) ([]byte, error) {
 	return text, err
 }
 
-// TestThisMachine compares program and script on the machine that runs the test.
+// TestThisMachine checks that the program and the script print the same topology on the
+// machine that runs the test.
 func TestThisMachine(t *testing.T) {
 	t.Parallel()
 	file, err := sysfs.Collect(os.DirFS("/"))

@@ -9,9 +9,9 @@ import (
 	"github.com/numaform/numaform/internal/enginetest"
 )
 
-// Baseline returns the directory of the baseline: numaform as of the commit in
-// tools/baseline/commit, in the file numaform, and its chart in charts/numaform. It fails
-// the test if make baseline has not built numaform.
+// Baseline returns a directory with the program numaform, built from the commit in
+// tools/baseline/commit, and with the chart of that commit in charts/numaform. It fails the
+// test if make baseline has not built numaform.
 func Baseline(t testing.TB) string {
 	t.Helper()
 	root := enginetest.ModuleRoot(t)

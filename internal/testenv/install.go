@@ -43,7 +43,8 @@ func CRDs(t testing.TB) []string {
 	return dirs
 }
 
-// CRDDirs does the same as CRDs for callers without a test: root is the module's directory.
+// CRDDirs returns the same directories as CRDs, for callers without a test. root is the
+// module's root directory.
 func CRDDirs(ctx context.Context, root string) ([]string, error) {
 	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/karpenter")
 	list.Dir = root

@@ -21,7 +21,7 @@ const postgresPassword = "canary-of-postgresql" //nolint:gosec // of a server th
 
 // Database is a PostgreSQL server.
 type Database struct {
-	// Address is its host and port.
+	// Address is the server's host and port.
 	Address string
 
 	dir, bin   string

@@ -73,7 +73,7 @@ func TestRestore(t *testing.T) {
 	remove := func(name string) func(t *testing.T, root string) {
 		return func(t *testing.T, root string) { t.Helper(); must(t, os.RemoveAll(filepath.Join(root, name))) }
 	}
-	// link replaces an entry by a link.
+	// link replaces an entry with a link to a copy of it.
 	link := func(name string) func(t *testing.T, root string) {
 		return func(t *testing.T, root string) {
 			t.Helper()

@@ -10,8 +10,8 @@ import (
 
 // Words joins words with a separator into lines: the first has at most first columns, and
 // the others at most rest. A line that continues ends with the separator, without the spaces
-// at its end. A word that is longer than rest is broken after commas, such as a list of
-// CPUs; a longer part of it is a line of its own.
+// at its end. A word that is longer than rest, such as a list of CPUs, is broken after commas;
+// a part that is still longer gets its own line.
 func Words(words []string, separator string, first, rest int) []string {
 	var lines []string
 	line, limit := "", first
