@@ -268,8 +268,8 @@ func must(t testing.TB, err error) {
 // configuration, a child in JSON.
 const childVariable = "NUMAFORM_TEST_APPLY"
 
-// child is the configuration of such a process: a state.Config in a form that can be
-// encoded.
+// child is the configuration of the process that childVariable describes: the part of a
+// state.Config that can be encoded as JSON.
 type child struct {
 	Dir, PluginDir     string
 	Engine             *state.Engine

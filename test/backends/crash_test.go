@@ -40,10 +40,10 @@ func applying(t testing.TB, dir string) []int {
 	return pids
 }
 
-// TestEngineKilled kills the engine with SIGKILL during a clone, which its provider then
-// finishes, and checks that the next run detects the crash and lists the VM as lost from
-// the state. numaform breaks the lock if the backend reports its holder; otherwise the test
-// unlocks it.
+// TestEngineKilled checks that the next run detects that the engine was killed, and lists the
+// VM as lost from the state. The engine is killed with SIGKILL during a clone, which its
+// provider then finishes. numaform breaks the lock if the backend reports its holder;
+// otherwise the test unlocks it.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -64,8 +64,8 @@ func TestEngineKilled(t *testing.T) {
 	})
 }
 
-// TestNumaformKilled kills numaform during its apply, which also ends its engine and its
-// provider, and checks that the next run detects the crash and lists the VM as lost from the
+// TestNumaformKilled checks that the next run detects that numaform was killed during an
+// apply, which also ends its engine and its provider, and lists the VM as lost from the
 // state. If the provider ends first, the engine reports that and releases its lock.
 func TestNumaformKilled(t *testing.T) {
 	t.Parallel()

@@ -24,8 +24,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestCycle creates a VM, rebuilds the working directory, plans without changes, and
-// removes the VM. It checks that no file contains a credential, and that no lock remains in
+// TestCycle checks the creation of a VM, a plan without changes in a rebuilt working
+// directory, and the removal of the VM: no file contains a credential, and no lock remains in
 // the backend.
 func TestCycle(t *testing.T) {
 	t.Parallel()

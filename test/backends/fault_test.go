@@ -14,9 +14,9 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestBackendDown makes the state server unreachable before a plan and during an apply. It
-// checks that the plan changes nothing, and that the apply stores the state locally and the
-// next run saves it.
+// TestBackendDown checks that a plan changes nothing while the state server is unreachable,
+// and that an apply during which the server becomes unreachable stores the state locally, so
+// that the next run saves it.
 func TestBackendDown(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -79,8 +79,8 @@ func tellsBackend(t *testing.T, err error, kind, text string) {
 	t.Log(err)
 }
 
-// TestMovedFleet copies and moves a fleet with its local states. It checks that numaform
-// rejects the copy while the original exists, and finds the states of the moved fleet.
+// TestMovedFleet checks that numaform rejects a copy of a fleet with local states while the
+// original exists, and finds the states of a fleet that was moved.
 func TestMovedFleet(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {
@@ -111,9 +111,9 @@ func TestMovedFleet(t *testing.T) {
 	}
 }
 
-// TestStateInTheDirectory stores a local state in the engine's working directory, and
-// deletes the engine's other files. It checks that the state is still used. Without
-// protection, the engine would treat the file as a state to migrate, and empty it.
+// TestStateInTheDirectory checks that a local state in the engine's working directory is still
+// used after the engine's other files were deleted. Without protection, the engine would treat
+// the file as a state to migrate, and empty it.
 func TestStateInTheDirectory(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {

@@ -95,8 +95,8 @@ func TestFirstUseOfADatabase(t *testing.T) {
 	}
 }
 
-// TestLockOfFirstUse creates the lock of a killed init, and checks that init succeeds after
-// the command in the error deleted the lock.
+// TestLockOfFirstUse checks that init fails on the lock that a killed init left, and succeeds
+// after the command in the error message has deleted the lock.
 func TestLockOfFirstUse(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines(t) {

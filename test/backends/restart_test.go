@@ -13,9 +13,9 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestRestartDuringApply restarts PostgreSQL during an apply, which releases the lock,
-// while a second checkout of the fleet tries to apply. It checks that no resource is lost,
-// whichever of the two ends first.
+// TestRestartDuringApply checks that no resource is lost if PostgreSQL restarts during an
+// apply, which releases the lock, and a second checkout of the fleet also applies, whichever
+// of the two ends first.
 func TestRestartDuringApply(t *testing.T) {
 	t.Parallel()
 	for turn, name := range []string{"the first ends first", "the second ends first"} {
@@ -101,8 +101,9 @@ func refused(t *testing.T, err error) {
 	}
 }
 
-// TestPostgresWithoutAFence connects the engine directly to the server, and checks that the
-// comparison after an apply detects a conflict.
+// TestPostgresWithoutAFence checks that a plan lists the VM whose state another apply
+// overwrote, and that an import restores it. Here the engine is connected directly to the
+// server, so it does not notice the loss of its lock.
 func TestPostgresWithoutAFence(t *testing.T) {
 	t.Parallel()
 	engine := engines(t)[0]

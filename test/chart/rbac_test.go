@@ -206,7 +206,7 @@ func TestWhatTheControllerMay(t *testing.T) {
 }
 
 // TestWhatPeopleMay checks the permissions of users with the chart's roles, as decided by the
-// authorizer. Nobody may change the fleet except through an approval.
+// authorizer. No user may change the fleet except through an approval.
 func TestWhatPeopleMay(t *testing.T) {
 	t.Parallel()
 	installed(t)

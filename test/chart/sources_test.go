@@ -25,7 +25,7 @@ metadata:
     pod-security.kubernetes.io/enforce: restricted
 `
 
-// TestManifestsAreTheChart compares the plain manifests with the output of helm.
+// TestManifestsAreTheChart checks that the plain manifests in examples are the output of helm.
 func TestManifestsAreTheChart(t *testing.T) {
 	t.Parallel()
 	want, err := testenv.Helm(root, "template", "numaform", "charts/numaform", "--namespace", "numaform",
@@ -49,7 +49,8 @@ func TestManifestsAreTheChart(t *testing.T) {
 	}
 }
 
-// TestCRDsOfKarpenter compares the CRDs with those of the Karpenter module in go.mod.
+// TestCRDsOfKarpenter checks that the chart's CRDs of Karpenter are the CRDs of the Karpenter
+// version in go.mod.
 func TestCRDsOfKarpenter(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(context.Background(), "go", "list", "-m", "-f", "{{.Dir}} {{.Version}}", "sigs.k8s.io/karpenter").Output()
@@ -73,9 +74,8 @@ func TestCRDsOfKarpenter(t *testing.T) {
 	}
 }
 
-// TestCRDsOfThisRepository checks that the chart contains the CRDs of numaform and
-// Karpenter, and that of CapacityBuffers. make verify compares the content of numaform's
-// with the types.
+// TestCRDsOfThisRepository checks that the chart contains the CRDs of numaform, Karpenter and
+// CapacityBuffers. make verify compares the content of numaform's CRDs with the types.
 func TestCRDsOfThisRepository(t *testing.T) {
 	t.Parallel()
 	got := map[string]bool{}

@@ -16,8 +16,8 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// TestReferenceOfEvents compares the reasons, conditions and annotations in docs/events.md
-// with the constants in the code.
+// TestReferenceOfEvents checks that docs/events.md documents each reason, condition and
+// annotation of the code once, and no others.
 func TestReferenceOfEvents(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")

@@ -42,9 +42,9 @@ var (
 	there = place{umask: "077", zone: "Asia/Tokyo", user: "anna", touched: "2001-09-09", owner: 65534}
 )
 
-// TestReleaseIsReproducible packs a release twice, from two paths, with different users,
-// umasks, time zones and file times, with the keys in testdata. It checks that the files
-// are equal, and that signatures and chart are valid.
+// TestReleaseIsReproducible checks that a release packed from two paths, with different users,
+// umasks, time zones and file times, has the same files, and that signatures and chart are
+// valid. The keys are in testdata.
 func TestReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
 	programs := smallPrograms(t)
@@ -79,8 +79,8 @@ func TestReleaseIsReproducible(t *testing.T) {
 	checkChart(t, dists[0])
 }
 
-// TestWholeReleaseIsReproducible builds and packs a release twice, with real programs, and
-// checks that the files are equal. It runs only in make nightly.
+// TestWholeReleaseIsReproducible checks that a release has the same files if it is built and
+// packed twice, with real programs. It runs only in make nightly.
 func TestWholeReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
 	if !enginetest.EveryCase() {

@@ -34,9 +34,9 @@ var (
 // and the API server need more than 20 GiB together.
 const defaultSize = "2/20/1000/4000"
 
-// TestScale measures the controller of a large fleet: after the start, when idle, for one
-// more VM and its removal, and for a burst and its removal. With the default size, it
-// checks the limits.
+// TestScale measures the resources that the controller of a large fleet uses: after the start,
+// when idle, for one more VM and its removal, and for a burst and its removal. With the
+// default size, it checks that they are within limits.
 func TestScale(t *testing.T) {
 	enginetest.Nightly(t)
 	var s size
@@ -191,7 +191,7 @@ var limits = []struct {
 	{"1 VM", "engine-cpu-s", 2},
 }
 
-// TestPageListsTheLimits compares docs/scale.md with the limits.
+// TestPageListsTheLimits checks that docs/scale.md lists every limit.
 func TestPageListsTheLimits(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join(enginetest.ModuleRoot(t), "docs", "scale.md"))

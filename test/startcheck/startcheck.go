@@ -1,7 +1,7 @@
-// Package startcheck checks whether guests can start on a host without conflicts. It
-// applies the rules that Proxmox and QEMU check only at start, and numaform's own rules: no
-// CPU is in two exclusive pins, and no NUMA node's memory is overcommitted. It shares no
-// code with the planner, whose results it checks. Start at Check.
+// Package startcheck checks whether guests can start on a host without conflicts. It applies
+// the rules that Proxmox and QEMU check only at start, and numaform's own rules: no two
+// exclusive guests are pinned to the same CPU, and no NUMA node's memory is overcommitted. It
+// shares no code with the planner, whose results it checks. Start at Check.
 package startcheck
 
 import (
@@ -27,7 +27,7 @@ type Guest struct {
 	HugePagesMiB int64
 	// MemoryHotplug is set if the option hotplug contains memory.
 	MemoryHotplug bool
-	// Affinity is the CPU affinity of all threads; empty means that they float.
+	// Affinity is the CPU affinity of all threads; empty means all CPUs.
 	Affinity topology.CPUSet
 	// Pins is the host CPU to which each vCPU is pinned, for example by numaform-agent.
 	Pins []int

@@ -71,7 +71,7 @@ func checkPinsInCells(host *topology.Host, g *Guest) []error {
 	return faults
 }
 
-// checkExclusive checks that no CPU is in two exclusive pins.
+// checkExclusive checks that no two exclusive guests are pinned to the same CPU.
 func checkExclusive(guests []Guest) []error {
 	var faults []error
 	owner := map[int]int{}

@@ -18,10 +18,9 @@ import (
 	"github.com/numaform/numaform/internal/store"
 )
 
-// TestMatrix creates fleets with the baseline, with each kind of store and each backend,
-// and continues with this numaform. It checks that no VM is replaced, that a second plan is
-// empty, and that VMs can be created and removed. Then it checks the baseline on the
-// upgraded fleet.
+// TestMatrix checks, for each kind of store and each backend, that this numaform replaces no
+// VM of a fleet that the baseline created, that a second plan is empty, and that VMs can be
+// created and removed. Then it checks the baseline on the upgraded fleet.
 func TestMatrix(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -78,7 +77,7 @@ func (w *matrixWorld) remove(program string, before map[int]string) {
 	w.t.Fatal("no VM to remove")
 }
 
-// rollback runs the baseline on the upgraded fleet. It must work, or refuse before any
+// rollback checks that the baseline works on the upgraded fleet, or refuses it before any
 // write.
 func (w *matrixWorld) rollback() {
 	w.t.Helper()
@@ -113,9 +112,8 @@ func (w *matrixWorld) rollback() {
 	w.nothingToDo(w.current)
 }
 
-// TestMatrixStandby runs the baseline on a fleet with a standby VM. The baseline does not
-// support standby VMs, so its plans would start this one. The test checks that it refuses
-// before any write.
+// TestMatrixStandby checks that the baseline refuses a fleet with a standby VM before any
+// write. The baseline does not support standby VMs, so its plan would start the VM.
 func TestMatrixStandby(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -207,7 +205,8 @@ func (w *matrixWorld) files() map[string]string {
 	return found
 }
 
-// tree returns the commit of the repository, if the fleet has one.
+// tree returns the hash of the last commit in the fleet's remote repository, or "" if the
+// fleet has no remote.
 func (w *matrixWorld) tree() string {
 	if w.store != inGit {
 		return ""
@@ -243,8 +242,8 @@ func (w *matrixWorld) upgrade() {
 	w.must(os.WriteFile(w.path("numaform.yaml"), []byte(strings.Replace(string(content), "git: {enabled: true}", "git: {remote: '"+bare+"'}", 1)), 0o600))
 }
 
-// TestMatrixCrashed kills the baseline during an apply, and checks that this numaform
-// finishes the apply and changes no complete VM.
+// TestMatrixCrashed checks that this numaform finishes an apply during which the baseline was
+// killed, and changes no complete VM.
 func TestMatrixCrashed(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -293,8 +292,8 @@ func (w *matrixWorld) killAt(fault pvesim.Fault, manifests string) {
 	w.settle()
 }
 
-// TestMatrixErrored makes the baseline fail to save a state, and checks that this numaform
-// saves it and changes no VM.
+// TestMatrixErrored checks that this numaform saves a state that the baseline could not save,
+// and changes no VM.
 func TestMatrixErrored(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -332,8 +331,8 @@ func (w *matrixWorld) errored() []string {
 	return kept
 }
 
-// TestMatrixReview merges a branch that the baseline pushed, and checks that this numaform
-// applies the merged change.
+// TestMatrixReview checks that this numaform applies a change that the baseline pushed to a
+// branch, after the branch is merged.
 func TestMatrixReview(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()

@@ -46,7 +46,7 @@ type matrixWorld struct {
 	env    []string
 	sim    *pvesim.Server
 	states *statesim.Server
-	// store and backend are their kinds.
+	// store and backend are the kinds of the fleet's store and of its Terraform backend.
 	store, backend string
 	// space is the fleet's own namespace, if it has one.
 	space string
@@ -54,8 +54,8 @@ type matrixWorld struct {
 	baseline, current string
 }
 
-// matrixPods returns pods that need as many nodes as replicas. Existing VMs of the fleet
-// count among these, because their Nodes can still join.
+// matrixPods returns pods that need as many nodes as replicas. Existing VMs of the fleet count
+// as such nodes, because their Nodes can still join.
 func matrixPods(replicas int) string {
 	return fmt.Sprintf(`apiVersion: numaform.dev/v1alpha1
 kind: ProxmoxNodeClass

@@ -21,10 +21,9 @@ import (
 // nextProvider is an unreleased version of the provider, with the same program.
 const nextProvider = "0.111.2"
 
-// TestUpgrades creates a fleet with the modules of an older numaform, then upgrades the
-// modules, then the provider. It checks that no existing VM changes, and that VMs can be
-// created. The fleet has 100 VMs on five hosts in make nightly, and ten on two in make
-// test.
+// TestUpgrades checks that an upgrade of the modules, and then of the provider, changes no VM
+// of a fleet with the modules of an older numaform, and that VMs can be created. The fleet has
+// 100 VMs on five hosts in make nightly, and ten on two in make test.
 func TestUpgrades(t *testing.T) {
 	t.Parallel()
 	hosts, vms := 2, 10
@@ -130,9 +129,9 @@ func wantModules(t *testing.T, f *fixture, want map[string]int) {
 	}
 }
 
-// TestRefusesNewerModules parses a fleet whose standby VM calls modules that this release
-// does not contain, as after a downgrade. It checks that the error names the modules and
-// the upgrade that fixes it.
+// TestRefusesNewerModules checks the error about a fleet whose standby VM calls modules that
+// this release does not contain, as after a downgrade: it names the modules and asks for an
+// upgrade.
 func TestRefusesNewerModules(t *testing.T) {
 	t.Parallel()
 	newer := unknownRelease(t)
