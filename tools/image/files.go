@@ -117,8 +117,8 @@ func (c *config) licenseFiles() ([]file, error) {
 	return files, nil
 }
 
-// authorities returns Mozilla's root certificates, as of the version of the pinned module,
-// in PEM. Roots with constraints are omitted: a PEM file cannot express constraints.
+// authorities returns Mozilla's root certificates in PEM, from the pinned version of the
+// module. It omits roots with constraints, because a PEM file cannot express constraints.
 func authorities() []byte {
 	var text bytes.Buffer
 	for root := range bundle.Roots() {

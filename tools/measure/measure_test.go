@@ -14,8 +14,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the table in testdata")
 
-// TestGolden measures the small module in testdata; the last file of the archive is the
-// expected table.
+// TestGolden checks the table for the small module in testdata; the last file of the archive
+// is the expected table.
 func TestGolden(t *testing.T) {
 	const name = "testdata/module.txtar"
 	archive, err := txtar.ParseFile(name)

@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestMutants compares the changes of a small file, as the text before and after each, with
-// the expected ones.
+// TestMutants checks the list of changes of a small file, each as the text before and after
+// the change.
 func TestMutants(t *testing.T) {
 	const source = `package p
 
@@ -62,8 +62,8 @@ func f(a, b int) (err error) {
 	}
 }
 
-// TestRun changes a package in which one of two functions is tested, and checks how many
-// changes survive. It also checks that no change is tried if the tests already fail.
+// TestRun checks how many changes survive in a package in which one of two functions is
+// tested, and that no change is tried if the tests already fail.
 func TestRun(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write := func(name, content string) {

@@ -35,8 +35,8 @@ func publish(args []string) error {
 	return nil
 }
 
-// untagged matches the versions of builds of other commits than that of a tag: git describe
-// appends the number of commits since the tag and the commit's hash.
+// untagged matches the versions of builds from commits without a tag (git describe appends the
+// number of commits since the last tag and the commit's hash) and from modified checkouts.
 var untagged = regexp.MustCompile(`^0\.0\.0-|-[0-9]+-g[0-9a-f]+$|dirty$`)
 
 // pushLayout pushes every manifest of a layout under its tag. It returns an error for a

@@ -16,8 +16,8 @@ import (
 	"github.com/spdx/tools-golang/spdx/v2/v2_3"
 )
 
-// sboms writes an SPDX document for each archive, Debian package and image. Its packages
-// are the modules that the Go linker recorded in the programs.
+// sboms writes an SPDX document for each archive, Debian package and image. The packages of a
+// document are the modules that the Go linker recorded in the programs.
 func (c *config) sboms() error {
 	type artifact struct {
 		name     string
