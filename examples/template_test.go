@@ -70,8 +70,8 @@ func (h host) config(t *testing.T) string {
 	return string(config)
 }
 
-// TestMakeTemplate runs the script with stand-ins for qm and the image tools. It checks the
-// template, and that the script can be run again after an interruption and after it
+// TestMakeTemplate checks the template that the script creates, with stand-ins for qm and the
+// image tools, and that the script can be run again after an interruption and after it
 // finished.
 func TestMakeTemplate(t *testing.T) {
 	t.Parallel()

@@ -21,8 +21,9 @@ import (
 //go:embed proxmox-node/*.tf proxmox-security-groups/*.tf
 var embedded embed.FS
 
-// released contains each version that a node file may call, in a directory named by its
-// hash. A version is never changed or deleted: make verify compares the directory with main.
+// released contains every released version of the modules, each in a directory named by its
+// hash. A version is never changed or deleted, because node files may call it: make verify
+// compares the directory with main.
 //
 //go:embed released
 var released embed.FS

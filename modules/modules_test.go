@@ -16,7 +16,8 @@ import (
 	"github.com/numaform/numaform/modules"
 )
 
-// TestModuleTests runs each module's tests with the real provider binary.
+// TestModuleTests checks that all of each module's own tests run and pass with the real
+// provider.
 func TestModuleTests(t *testing.T) {
 	t.Parallel()
 	engine := enginetest.New(t)
