@@ -88,8 +88,8 @@ const (
 	earlyFactor = 5
 	// earlyRounds is the number of early rounds after a VM started or ended.
 	earlyRounds = 2 * earlyFactor
-	// heartbeat is the interval, in seconds, at which the state records a round that
-	// changed nothing.
+	// heartbeat is the interval, in seconds, at which rounds without changes are recorded in
+	// the state and in the metrics.
 	heartbeat = 15
 )
 
@@ -117,8 +117,8 @@ func New(options Options) (*Agent, error) {
 	}, nil
 }
 
-// Run runs rounds until ctx ends. The pins remain in effect, because replacing an agent
-// must not disturb the guests. A failed round is logged once and repeated.
+// Run runs rounds until ctx ends. The pins remain in effect, because replacing an agent must
+// not disturb the guests. It logs the error of a failed round once, and continues.
 func (a *Agent) Run(ctx context.Context) error {
 	if err := a.open(); err != nil {
 		return err

@@ -34,8 +34,8 @@ type Governed struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// governors returns the policies whose governor the agent set, must set, or must restore.
-// It reads a policy's governor before any is written.
+// governors returns the policies whose governor the agent set, must set, or must restore. It
+// reads a policy's earlier governor before the agent changes it.
 func (a *Agent) governors(next *State) []Governed {
 	exclusive := next.Online.Difference(next.Shared)
 	managed := []Governed{}
@@ -74,8 +74,8 @@ func (a *Agent) governorNote() string {
 	return "this host has no cpufreq, because it is a VM or its firmware scales frequencies: remove governor from the agent's configuration"
 }
 
-// govern sets each governor that differs from the desired one. It sets the governor of
-// free CPUs only once, and drops the record of a restored one.
+// govern sets each governor that differs from the desired one. It sets the governor of free
+// CPUs only once, and drops the record of a policy whose earlier governor it restored.
 func (a *Agent) govern() {
 	set := map[string]topology.CPUSet{}
 	for i := range a.state.Governors {

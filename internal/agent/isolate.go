@@ -12,11 +12,12 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// confinements returns the control groups that the agent confines or will confine, and
-// records in r the ones to restore. Guests without pins are confined to CPUs that no other
-// guest is pinned to. Guests with pins are confined to their own CPUs, because the kernel
-// runs workers in them that can only be moved by group. A VM without pins keeps an affinity
-// that root set, and no other guest gets new pins on its CPUs.
+// confinements returns the control groups that the agent has confined or will confine, and
+// records in r the ones to restore. Guests without pins are confined to the shared CPUs.
+// Guests with pins are confined to their own CPUs, and also to the shared CPUs if their
+// emulator is shared, because the kernel runs workers in their groups that can only be moved
+// by group. A VM without pins whose affinity root set keeps it, and no other guest gets new
+// pins on its CPUs.
 func (a *Agent) confinements(r *round, next *State) []Confinement {
 	groups := map[string]topology.CPUSet{}
 	if a.Settings.Isolation == IsolationEnforce && !next.Pinned.IsEmpty() && !next.Shared.IsEmpty() {
@@ -57,7 +58,7 @@ func (a *Agent) confinements(r *round, next *State) []Confinement {
 	return confined
 }
 
-// isolate restores the groups that need no confinement and confines the remaining ones. It
+// isolate restores the groups that no longer need confinement, and confines the others. It
 // continues after an error, and returns all errors.
 func (a *Agent) isolate(r *round) error {
 	forget := func(group string) {

@@ -16,7 +16,8 @@ type Status struct {
 	State
 	// Running is false if the process that wrote the state has ended.
 	Running bool `json:"running"`
-	// Silent is the number of seconds since the last round, if that is too long.
+	// Silent is the number of seconds since the last recorded round if the agent is running
+	// and the number exceeds 60, and 0 otherwise.
 	Silent int `json:"silent,omitempty"`
 	// Published is when the status was last written to the host's notes, or zero.
 	Published time.Time `json:"published,omitzero"`

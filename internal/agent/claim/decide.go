@@ -159,9 +159,9 @@ func (d *decider) read(r *request) (*Pins, *Refusal) {
 // such a conflict, new pins that conflict with each other; and otherwise the first new pins
 // that exceed the ceiling. It reports whether it refused any.
 //
-// Guests may be pinned to different threads of one core: numaform places Dedicated VMs with
-// an odd number of vCPUs so (docs/adr/0008-odd-vms-share-cores.md), and a declaration does not
-// contain the policy of its VM.
+// Guests may be pinned to different threads of one core, because numaform places Dedicated VMs
+// with an odd number of vCPUs this way (docs/adr/0008-odd-vms-share-cores.md), and a
+// declaration does not contain the policy of its VM.
 func (d *decider) refuseConflicts() bool {
 	owners := map[int]*request{}
 	keys := map[fleet.Key]*request{}

@@ -33,8 +33,8 @@ func (r Reader) config(kind string, vmid int) (Config, error) {
 	return config, nil
 }
 
-// ParseConfig reads the first section of a guest's file: pending changes and snapshots
-// follow it. The description is in comment lines, URL-encoded.
+// ParseConfig reads the first section of a guest's file: pending changes and snapshots follow
+// it. The description is URL-encoded, in comment lines or after the key description.
 func ParseConfig(text string) (Config, error) {
 	var config Config
 	var description strings.Builder

@@ -103,7 +103,7 @@ type Affinities interface {
 	SetAffinity(tid int, cpus topology.CPUSet) error
 }
 
-// Kernel is the Affinities of this machine.
+// Kernel implements Affinities with the system calls of this machine.
 type Kernel struct{}
 
 // Place moves each thread of a VM to its desired CPUs, and returns how many vCPUs it
