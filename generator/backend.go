@@ -35,8 +35,9 @@ func StateName(clusterID string, host topology.HostID) string {
 	return strings.TrimRight(slug, "-") + "-" + string(suffix)
 }
 
-// perRoot maps each backend type to a function that sets the settings that identify a
-// state, from the user's value and the state's name.
+// perRoot maps backend types to functions that set the settings of one root: the settings that
+// identify its state, from the user's value and the state's name, and the settings that enable
+// locking.
 var perRoot = map[string]func(config map[string]string, state string){
 	"azurerm": func(c map[string]string, state string) { c["key"] = join(c["key"], state, ".tfstate") },
 	"consul":  func(c map[string]string, state string) { c["path"] = join(c["path"], state, "") },

@@ -38,8 +38,8 @@ type vga struct {
 // maxSerial is the number of serial ports that Proxmox supports.
 const maxSerial = 4
 
-// hardwareOf reads the options of a VM's template. It returns an error for options that a
-// clone cannot have.
+// hardwareOf reads the options of a VM's template. It returns an error for invalid options,
+// and for options that an API token cannot remove from a clone.
 func hardwareOf(vm *fleet.VM) (hardware, error) {
 	c := &checker{}
 	options := vm.Source.Options

@@ -99,8 +99,8 @@ func expression(decoder *json.Decoder) (hclwrite.Tokens, error) {
 	return append(tokens, punctuation(hclsyntax.TokenCBrace, '}')), nil
 }
 
-// tuple puts a short list on one line, and each element of a longer one on its own line,
-// so that a diff shows which element changed.
+// tuple puts a short list of simple values on one line. In other lists, each element is on its
+// own line, so that a diff shows which element changed.
 func tuple(decoder *json.Decoder) (hclwrite.Tokens, error) {
 	var elements []hclwrite.Tokens
 	short, length := true, 0

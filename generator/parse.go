@@ -76,8 +76,8 @@ const (
 	maxFileLines = 4000
 )
 
-// excess returns how a text file exceeds the limits, with the first line beyond them or 0,
-// and "" if it does not.
+// excess describes how a text file exceeds the limits, or returns "". line is the first line
+// beyond the limit of lines, or 0.
 func excess(content []byte) (line int, problem string) {
 	if len(content) > maxFileBytes {
 		return 0, fmt.Sprintf("has %d bytes, more than the limit of %d", len(content), maxFileBytes)
