@@ -54,9 +54,10 @@ func (h *Host) AgentState(clusterID string, now time.Time) AgentState {
 	return AgentLiving
 }
 
-// AgentFaults returns the problems with the agent at time now, usually the host's ReadAt,
-// for VMs of the given cluster. If the agent's data is missing or outdated, it returns only
-// that problem. Faults that block come first. An empty clusterID matches any cluster.
+// AgentFaults returns the problems with the agent at time now, usually the host's ReadAt, for
+// VMs of the given cluster. If the agent's data is missing, outdated or dated in the future,
+// it returns only that problem. Faults that block come first. An empty clusterID matches any
+// cluster.
 func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	var faults []AgentFault
 	add := func(state AgentState, what, fix string) {

@@ -153,7 +153,8 @@ func (r *strictReader) readElements(object bool, typ reflect.Type, path string, 
 	return err
 }
 
-// checkKey returns the type of the value of an object's key, or nil if the key is wrong.
+// checkKey returns the type of the value of an object's key, or nil if the key is unknown. It
+// records a fault for an invalid key.
 func (r *strictReader) checkKey(typ reflect.Type, key, path string) reflect.Type {
 	if typ.Kind() == reflect.Map {
 		number, err := strconv.Atoi(key)

@@ -35,8 +35,8 @@ func Merge(machines ...Machine) (Machine, []string) {
 	return merged, warnings
 }
 
-// byRank returns the machines sorted by the fact's source, the best first and those
-// without the fact last.
+// byRank returns the machines sorted by the fact's source, the best first. Machines without
+// the fact are last.
 func byRank(machines []Machine, fact Fact) []Machine {
 	rank := func(m Machine) int {
 		if r := m.Sources[fact].rank(); r >= 0 {

@@ -13,8 +13,8 @@ const mostNamed = 8
 
 // Named lists names in a sentence, such as the names of hosts. It sorts them, removes
 // duplicates, and shortens consecutive ones: "lab/pve01…pve40, lab/pve42". Names are
-// consecutive if they differ only in their last number. A range contains at least three
-// names. A longer list ends with the number of the other names: "… and 12 more".
+// consecutive if they differ only in their last number. A range contains at least three names.
+// A longer list ends with the number of the other names, such as " and 12 more".
 func Named(names []string) string {
 	sorted := make([]numbered, len(names))
 	for i, name := range names {
