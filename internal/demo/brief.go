@@ -25,7 +25,8 @@ type firsts struct {
 	seen map[string]bool // guarded by mu
 }
 
-// Write writes the lines of text that are not similar to an earlier one.
+// Write writes the lines of text, without lines that report a kind of progress that an earlier
+// line reported.
 func (f *firsts) Write(text []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

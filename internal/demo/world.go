@@ -96,7 +96,7 @@ func (w *world) startGuests() (err error) {
 	return nil
 }
 
-// install creates the objects of the chart, except the Deployment, whose pod a process
+// install creates the objects of the chart, except the Deployment, whose pod startController
 // replaces, and objects without effect here.
 func (w *world) install(ctx context.Context, manifests []byte) error {
 	scheme := runtime.NewScheme()
@@ -199,7 +199,7 @@ func (w *world) as(ctx context.Context, user string, want int, args ...string) e
 	return w.numaform(ctx, want, args...)
 }
 
-// waitLimit limits the duration of a scene on a busy machine.
+// waitLimit is the time limit of wait, long enough for a busy machine.
 const waitLimit = 5 * time.Minute
 
 // wait polls ask until nothing is missing and ask returns no error. It returns an error if

@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/internal/workdir"
 )
 
-// sample returns a tree with the files of a root and a module, in which the engine's own
-// files are kept.
+// sample returns a tree with the files of a root and a module. Restore keeps the engine's own
+// files in it.
 func sample(root string) *workdir.Tree {
 	return &workdir.Tree{
 		Root: root,
