@@ -47,7 +47,7 @@ func testMain(m *testing.M) int {
 	return code
 }
 
-// fullValues returns values that set every key, except those listed in
+// fullValues returns values that set every key, except the keys listed in
 // TestFullValuesSetEverything.
 func fullValues(t *testing.T) map[string]any {
 	t.Helper()

@@ -170,8 +170,8 @@ func leaves(value any, path string) map[string]any {
 	return found
 }
 
-// TestFullValuesSetEverything checks that testdata/full.yaml sets every value, except those
-// in without.
+// TestFullValuesSetEverything checks that testdata/full.yaml sets every value, except the
+// values in without.
 func TestFullValuesSetEverything(t *testing.T) {
 	t.Parallel()
 	full := leaves(fullValues(t), "")

@@ -51,8 +51,8 @@ var (
 	errWide     = errors.New("more than 1 hostnode value in numa node is not supported when hugepages are enabled")
 )
 
-// Check returns the faults that occur if all guests run on the host at once, or nil: first
-// those of single guests, sorted by VMID, then the conflicts between guests.
+// Check returns the faults that occur if all guests run on the host at once, or nil: first the
+// faults of single guests, sorted by VMID, then the conflicts between guests.
 func Check(host *topology.Host, guests []Guest) []error {
 	sorted := slices.Clone(guests)
 	slices.SortStableFunc(sorted, func(a, b Guest) int { return cmp.Compare(a.VMID, b.VMID) })
@@ -175,7 +175,7 @@ func checkGuestCPUs(g *Guest, n int, owner map[int]int) []error {
 	return faults
 }
 
-// nodeCPUs returns the online CPUs of the host's NUMA nodes with those IDs.
+// nodeCPUs returns the online CPUs of the host's NUMA nodes with the given IDs.
 func nodeCPUs(host *topology.Host, ids topology.CPUSet) topology.CPUSet {
 	var cpus []int
 	for _, c := range host.CPUs {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// platforms are the platforms of numaform; numaform-agent runs on those of Linux.
+// platforms are the platforms of numaform; numaform-agent runs only on Linux.
 var platforms = []string{"linux_amd64", "linux_arm64", "darwin_amd64", "darwin_arm64"}
 
 // entry is a file of an archive.
