@@ -99,7 +99,7 @@ func TestIncompleteSecurityGroups(t *testing.T) {
 	}
 }
 
-// targets returns the root's VM as a target.
+// targets returns the root's VM as the only target of an intent.
 func (s *hostRoot) targets(t *testing.T) []guard.Target {
 	t.Helper()
 	inputs, err := generator.Inputs("prod", &s.vm)
@@ -174,8 +174,8 @@ func newHostRoot(t *testing.T, change func(*fleet.VM)) *hostRoot {
 	}
 }
 
-// startProxmox serves a Proxmox with one host of two NUMA nodes and a template with
-// further drives.
+// startProxmox starts a simulated Proxmox with one host, which has two NUMA nodes and the
+// template with additional drives.
 func startProxmox(t *testing.T, template fleet.Source, drives ...string) *pvesim.Server {
 	t.Helper()
 	host := topology.Host{Region: somewhere.Region, Name: somewhere.Host, Machine: topology.Machine{MemoryMiB: 65536}}

@@ -81,7 +81,7 @@ const maxText = 1024
 // nothing, but Go still evaluates their arguments.
 type checker struct{ err error }
 
-// require records an error unless ok. The format contains the value.
+// require records an error unless ok. The formatted problem contains the value.
 func (c *checker) require(ok bool, field, format string, args ...any) {
 	if c.err == nil && !ok {
 		c.err = &FieldError{Field: field, Problem: fmt.Sprintf(format, args...)}

@@ -103,7 +103,7 @@ func drawVM(t *rapid.T, id fleet.VMID) fleet.VM {
 	return vm
 }
 
-// drawCells distributes the guest's CPUs over cells, in order or not.
+// drawCells distributes the guest's CPUs over cells in random order.
 func drawCells(t *rapid.T, vcpus int) []topology.NUMACell {
 	count := rapid.IntRange(1, min(vcpus, 8)).Draw(t, "cells")
 	members := make([][]int, count)
@@ -120,8 +120,7 @@ func drawCells(t *rapid.T, vcpus int) []topology.NUMACell {
 	return cells
 }
 
-// drawHugePages sometimes backs a VM with huge pages: these have one host NUMA node for
-// each cell.
+// drawHugePages sometimes backs a VM with huge pages. Each cell then has one host NUMA node.
 func drawHugePages(t *rapid.T, vm *fleet.VM) {
 	vm.HugePages = rapid.SampledFrom([]fleet.HugePages{"", fleet.HugePages2Mi, fleet.HugePages1Gi}).Draw(t, "huge pages")
 	for i := range vm.Cells {

@@ -46,7 +46,8 @@ func FuzzRenderNames(f *testing.F) {
 	})
 }
 
-// checkSurvives accepts a refusal that names a field, or an exact round trip.
+// checkSurvives checks that Render rejects the fleet with an error that names a field, or that
+// the fleet survives the round trip unchanged.
 func checkSurvives(t *testing.T, f fleet.Fleet) {
 	t.Helper()
 	files, err := generator.Render(f)

@@ -78,7 +78,7 @@ func TestGoldensAreValid(t *testing.T) {
 	}
 }
 
-// withModules replaces the modules that older VMs call with the current ones.
+// withModules adds the current modules under the module hashes that older VMs call.
 func withModules(files generator.Files, f fleet.Fleet) generator.Files {
 	for i := range f.VMs {
 		for name, content := range modules.Files() {
@@ -108,7 +108,7 @@ func goldens(t *testing.T) map[string]*txtar.Archive {
 	return cases
 }
 
-// inputOf reads a case's first file.
+// inputOf returns the fleet in a case's first file.
 func inputOf(t *testing.T, archive *txtar.Archive) fleet.Fleet {
 	t.Helper()
 	decoder := json.NewDecoder(bytes.NewReader(archive.Files[0].Data))

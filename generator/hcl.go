@@ -53,7 +53,7 @@ func members(decoder *json.Decoder) ([]argument, error) {
 // maxLine is the maximum total length of list elements on a single line.
 const maxLine = 60
 
-// expression converts the decoder's next value to an expression.
+// expression converts the decoder's next value to an HCL expression.
 func expression(decoder *json.Decoder) (hclwrite.Tokens, error) {
 	token, err := decoder.Token()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // and renders the whole fleet, of which only a few files are new: without a memo, parsing
 // alone takes about 1 ms of CPU time for each VM. A memo belongs to one release. The VMs that
 // Parse returns share their slices, which must not be modified. The zero value is ready to
-// use, by several goroutines.
+// use, and several goroutines may use it at once.
 type Memo struct {
 	// mu guards the fields below.
 	mu        sync.Mutex

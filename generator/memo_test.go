@@ -65,7 +65,7 @@ func TestMemoChangesNothing(t *testing.T) {
 	})
 }
 
-// fleetLike returns a fleet with one VM and everything else of another.
+// fleetLike returns the fleet with vm as its only VM.
 func fleetLike(f fleet.Fleet, vm fleet.VM) fleet.Fleet {
 	f.VMs = []fleet.VM{vm}
 	return f

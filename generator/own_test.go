@@ -52,10 +52,10 @@ func TestOwnsNoOtherFiles(t *testing.T) {
 	files := rendered(t)
 	main, node := files[mainFile], files[nodeFile]
 	for name, content := range map[string][]byte{
-		// Ours only by the path.
+		// These files would be numaform's by their path, but not by their content.
 		mainFile: []byte("terraform {}\n"), nodeFile: []byte("module \"x\" {}\n"), "region-1/pve-1/node-x.tf": main,
 		"fleet.json": []byte(`{"cluster_id": 7}`), ".gitignore": []byte("*.swp\n"),
-		// Ours only by the content.
+		// These files would be numaform's by their content, but not by their path.
 		"main.tf": main, "a/main.tf": main, "a/b/c/main.tf": main, "modules/pve-1/main.tf": main, "region-1/templates/main.tf": main,
 		"region-1/pve-1/vm.tf": node, "region-1/pve-1/node-x_override.tf": node, "region-1/pve-1/.main.tf": main,
 		"a/fleet.json": files["fleet.json"], "a/.gitignore": files[".gitignore"],

@@ -127,7 +127,7 @@ func (n *nodeFile) calls() (vm, groups hclsyntax.Attributes, err error) {
 			depth++
 		case hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
 			depth++
-			operators++ // an if or for nests until its end directive
+			operators++ // an if or for directive nests everything up to its end directive
 		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenCQuote, hclsyntax.TokenCHeredoc,
 			hclsyntax.TokenTemplateSeqEnd:
 			depth--

@@ -47,7 +47,8 @@ func TestRenderParseRoundTrip(t *testing.T) {
 	})
 }
 
-// TestOrderDoesNotMatter checks that the bytes do not depend on the order of slices.
+// TestOrderDoesNotMatter checks that the rendered bytes do not depend on the order of VMs,
+// regions and hosts.
 func TestOrderDoesNotMatter(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

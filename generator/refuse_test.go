@@ -17,7 +17,7 @@ func pinned(vm *fleet.VM) {
 	vm.CPUs, vm.VCPUPins = topology.CPUs(4, 5, 6, 7), []int{4, 5, 6, 7}
 }
 
-// split gives a VM two cells of two guest CPUs.
+// split gives a VM two cells with two guest CPUs each.
 func split(vm *fleet.VM) {
 	vm.Policy = fleet.PolicyNUMA
 	vm.Cells = []topology.NUMACell{
@@ -165,7 +165,8 @@ func TestTemplateVMIDs(t *testing.T) {
 	}
 }
 
-// checkRefused checks that the error names a field and contains the text.
+// checkRefused checks that Render rejects the fleet with an error that names a field and
+// contains the text.
 func checkRefused(t *testing.T, f fleet.Fleet, want string) {
 	t.Helper()
 	files, err := generator.Render(f)
