@@ -92,8 +92,8 @@ func TestAgentFaults(t *testing.T) {
 	}
 }
 
-// TestAgentFaultsOrder checks that blocking faults come first, and that each refused VM
-// has its own.
+// TestAgentFaultsOrder checks that blocking faults come first, and that each refused VM has
+// its own fault.
 func TestAgentFaultsOrder(t *testing.T) {
 	t.Parallel()
 	a := agent()

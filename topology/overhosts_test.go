@@ -9,7 +9,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestOverHosts checks that a cause on many hosts is one sentence.
+// TestOverHosts checks that facts that differ only in the host become one sentence.
 func TestOverHosts(t *testing.T) {
 	t.Parallel()
 	var facts []topology.HostFact

@@ -50,7 +50,8 @@ func Named(names []string) string {
 // numbered is a name and its last number.
 type numbered struct {
 	name, prefix, suffix string
-	// number is -1 if the name has none, and digits the number of its digits.
+	// number is the last number in the name, or -1 if there is none; digits is the number of
+	// its digits.
 	number, digits int
 }
 

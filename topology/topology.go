@@ -78,7 +78,7 @@ type Host struct {
 	Problem string `json:"problem,omitempty"`
 	// Maintenance is true while the host is in the maintenance mode of the Proxmox HA manager,
 	// which moves HA guests to other hosts. Other guests may still run there, but the planner
-	// places no new ones.
+	// places no new VMs on the host.
 	Maintenance bool `json:"maintenance,omitempty"`
 	// Warnings name sources that cannot be read, or that contradict the host or each
 	// other. The host is still usable.

@@ -1,7 +1,7 @@
 // Package machines contains the topologies of real machines, as collected files, for tests,
-// examples and the simulator. They contain facts from public test data of other projects,
-// which each file names. For kinds of machines without such data, the package contains
-// constructed ones. Start at Load.
+// examples and the simulator. Each file names the public test data of another project from
+// which its facts come. For kinds of machines without such data, the package contains
+// constructed machines. Start at Load.
 package machines
 
 import (

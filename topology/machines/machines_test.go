@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// counts are the numbers of a machine's parts; cpus includes offline CPUs.
+// counts are the numbers of a machine's parts; CPUs includes offline CPUs.
 type counts struct {
 	CPUs, Online, Cores, Sockets, NUMANodes, L3, Groups int
 	MemoryMiB                                           int64
