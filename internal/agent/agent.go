@@ -1,9 +1,9 @@
-// Package agent is numaform-agent, the daemon on a Proxmox host: it pins the vCPUs of VMs
-// to the CPUs that their descriptions declare. With isolation: enforce, it also confines
-// guests without pins to other CPUs. It runs as root and reads text written with an API
-// token: its subpackages claim, qemu and cgroup limit what such text can cause. The daemon
-// needs neither the network nor the Proxmox API, and starts no program; only Publish, which
-// runs separately, does. Start at Agent.Run.
+// Package agent implements numaform-agent, the daemon on a Proxmox host: it pins the vCPUs of
+// VMs to the CPUs that their descriptions declare. With isolation: enforce, it also confines
+// guests without pins to other CPUs. It runs as root and reads text written with an API token:
+// its subpackages claim, qemu and cgroup limit what such text can cause. The daemon needs
+// neither the network nor the Proxmox API, and starts no program; only Publish, which runs
+// separately, does. Start at Agent.Run.
 package agent
 
 import (

@@ -25,7 +25,8 @@ type Governed struct {
 	CPUs topology.CPUSet `json:"cpus"`
 	Was  string          `json:"was"`
 	Now  string          `json:"now"`
-	// Free is true once no vCPU is pinned to the CPUs.
+	// Free is true once the governor for pinned CPUs no longer applies: no core of the policy
+	// has a pinned vCPU, or no governor is configured.
 	Free bool `json:"free,omitempty"`
 	// PutBack is the number of times that the agent restored the governor after another
 	// program changed it.

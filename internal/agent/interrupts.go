@@ -17,7 +17,7 @@ type Interrupts string
 const (
 	// InterruptsOff moves none, and restores the ones that the agent moved earlier.
 	InterruptsOff Interrupts = "off"
-	// InterruptsGuest moves the interrupts of pinned VMs to the CPUs of the VM.
+	// InterruptsGuest moves the interrupts of a pinned VM's devices to the CPUs of the VM.
 	InterruptsGuest Interrupts = "guest"
 )
 
@@ -28,7 +28,8 @@ type Interrupt struct {
 	VMID   int             `json:"vmid"`
 	Was    topology.CPUSet `json:"was"`
 	Now    topology.CPUSet `json:"now"`
-	// Free is true once the VM has no pins.
+	// Free is true once Now is Was again: the VM no longer has pins or the device, or irqs is
+	// off.
 	Free bool `json:"free,omitempty"`
 	// PutBack is the number of times that the agent found the interrupt on other CPUs:
 	// another program moved it, or the guest's driver requested it again.
@@ -77,7 +78,7 @@ func (a *Agent) interrupts(next *State) []Interrupt {
 			if last := find(a.state.Interrupts, i.is); last != nil {
 				i = *last
 			} else if i.Was, err = a.irqs.CPUs(number); err != nil {
-				continue // released since
+				continue // the guest's driver released it
 			}
 			i.VMID = guest.VMID
 			i.Free = false

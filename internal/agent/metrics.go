@@ -19,7 +19,7 @@ import (
 // MetricsFile is the name of the file in the directory of metrics.
 const MetricsFile = "numaform_agent.prom"
 
-// metrics writes the file for node_exporter's textfile collector.
+// metrics records what was last written to the file for node_exporter's textfile collector.
 type metrics struct {
 	facts  string
 	last   time.Time

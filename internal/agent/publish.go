@@ -104,7 +104,8 @@ func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 		if agent.At = p.at(agent, config.Description); agent.At.IsZero() {
 			agent.At = p.Now().UTC().Truncate(time.Second)
 		}
-		// A truncated block would appear to end at the end of the new block.
+		// Check the notes without the new topology: a block that lacks its end would appear to
+		// end where the topology ends.
 		if _, err = agent.PublishIn(config.Description); err == nil {
 			notes, err = agent.PublishIn(notes)
 		}

@@ -47,7 +47,8 @@ type Settings struct {
 	MetricsDir string `yaml:"metrics_dir"`
 }
 
-// DefaultSettings returns the settings of a host without a file: no guest is pinned.
+// DefaultSettings returns the settings of a host without a configuration file: no guest is
+// pinned.
 func DefaultSettings() Settings {
 	return Settings{
 		MaxPinnedPercent: 90, Emulator: fleet.EmulatorGuest, Isolation: IsolationReport,
@@ -55,9 +56,9 @@ func DefaultSettings() Settings {
 	}
 }
 
-// ReadSettings reads the file, or returns DefaultSettings if it does not exist. It returns
-// an error if users other than the file's owner may write it, because they could raise its
-// limits.
+// ReadSettings reads the configuration file, or returns DefaultSettings if the file does not
+// exist. It returns an error if users other than the file's owner may write it, because they
+// could raise its limits.
 func ReadSettings(name string) (Settings, error) {
 	file, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

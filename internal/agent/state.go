@@ -22,8 +22,8 @@ import (
 // stateFormat is the format of the state file.
 const stateFormat = 1
 
-// State is the changes and findings of the agent. It is saved in a file below /run, so it
-// survives a restart of the agent, but not of the host.
+// State records the changes that the agent made on the host, and its findings. It is saved in
+// a file below /run, so it survives a restart of the agent, but not of the host.
 type State struct {
 	Format  int    `json:"format"`
 	Version string `json:"version"`

@@ -118,8 +118,8 @@ func (t Tree) Confine(group string, cpus topology.CPUSet) error {
 	return nil
 }
 
-// Restore sets a group to an earlier result of Configured. Kernels before 6.12 reject an
-// empty value while there are processes in the group. For these, Restore sets all
+// Restore sets a group to an earlier result of Configured. Kernels before 6.12 reject an empty
+// value while there are processes in the group. If the kernel rejects it, Restore sets all
 // possible CPUs of the host, which is equivalent.
 func (t Tree) Restore(group, configured string, possible topology.CPUSet) error {
 	err := t.write(group, configuredFile, configured)

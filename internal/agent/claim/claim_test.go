@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// host has 8 cores of two threads each, n and n+8; CPU 15 is offline.
+// host returns a host with 8 cores of two threads each, n and n+8. CPU 15 is offline.
 func host() claim.Host {
 	var cpus []topology.CPU
 	for id := range 16 {
@@ -120,7 +120,7 @@ func tests() []test {
 }
 
 // TestUnknownVCPUs checks the refusal of pins for a guest whose number of vCPUs is unknown:
-// its text states no number of running vCPUs.
+// the refusal does not state a number of running vCPUs.
 func TestUnknownVCPUs(t *testing.T) {
 	t.Parallel()
 	decisions := claim.Decide(host(), rules(), []claim.Guest{{VMID: 1, Description: marker(1, 2, 10)}})

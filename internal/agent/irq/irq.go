@@ -32,9 +32,9 @@ var (
 // KnownDevice reports whether a text is the address of a PCI device, including its domain.
 func KnownDevice(device string) bool { return address.MatchString(device) }
 
-// Of returns the interrupts of a passed-through device, sorted. A device has interrupts
-// while its driver in the guest uses them. Only messages (MSI, MSI-X) are returned: a
-// device may share an interrupt line with the host's devices.
+// Of returns the interrupts of a passed-through device, sorted. A device has interrupts while
+// its driver in the guest uses them. Of returns only message-signaled interrupts (MSI, MSI-X),
+// because a device may share an interrupt line with the host's devices.
 func (t Tree) Of(device string) ([]int, error) {
 	entries, err := os.ReadDir(t.messages(device))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,8 +54,8 @@ func (t Tree) Of(device string) ([]int, error) {
 	return irqs, nil
 }
 
-// Owns reports whether an interrupt belongs to a passed-through device. The kernel reuses
-// free numbers.
+// Owns reports whether an interrupt still belongs to a passed-through device: the kernel
+// reuses the numbers of freed interrupts.
 func (t Tree) Owns(device string, irq int) bool {
 	if !KnownDevice(device) || irq < 0 {
 		return false

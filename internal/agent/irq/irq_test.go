@@ -37,8 +37,8 @@ func tree(t *testing.T) irq.Tree {
 	return irq.Tree{Root: root}
 }
 
-// TestOf checks that Of finds only interrupts that appear in both the device and the
-// kernel's list of handlers.
+// TestOf checks that Of finds only interrupts that appear both in the device's directory and
+// in the kernel's list of handlers.
 func TestOf(t *testing.T) {
 	t.Parallel()
 	files := tree(t)
