@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The rights on a file, and on a read-only directory.
+// The rights that apply to files, and the rights on paths that the child may only read.
 const (
 	ofFiles = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_READ_FILE |
 		unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
@@ -51,7 +51,7 @@ func handled(version int) uint64 {
 func keepFiles() {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return // a helper started this process and has already done this
+		return // this process is confined, so its helper has already done this
 	}
 	for _, entry := range entries {
 		if fd, err := strconv.Atoi(entry.Name()); err == nil && fd > 2 {

@@ -21,9 +21,10 @@ type Ownership struct {
 	// the list of the owners, joined by " + ", and the CPU is in Disputed.
 	CPUs     map[int]string
 	Disputed topology.CPUSet
-	// BoundMiB is the memory that guests have bound on each NUMA node, by its ID.
+	// BoundMiB is the memory that guests have bound on each NUMA node, by the node's ID.
 	BoundMiB map[int]int64
-	// Floating are the guests without CPUs of their own, by VMID.
+	// Floating are the guests without CPUs of their own: first the running guests, then the
+	// VMs of the fleet that are not running.
 	Floating []Floater
 }
 

@@ -35,8 +35,8 @@ const (
 )
 
 // Text draws a host without color: one sign for each CPU, siblings side by side in
-// brackets, one or more lines for each group of CPUs that share a cache, and a legend.
-// Lines exceed Options.Width only for longer names.
+// brackets, one or more lines for each group of CPUs that share a cache, and a legend. A line
+// exceeds Options.Width only if a name in it is longer.
 func Text(host *topology.Host, owners Ownership, opts Options) string {
 	w := &writer{layout: newLayout(host, owners), width: opts.Width, brief: opts.Brief}
 	if w.width <= 0 {

@@ -74,7 +74,7 @@ spec:
       - {name: web, image: registry.example/web:1, resources: {requests: {cpu: 900m, memory: 1Gi}}}
 `
 
-// people gives a user permission to approve, and another permission to view.
+// people gives one user permission to approve, and another user permission to view.
 const people = `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: alice}

@@ -30,7 +30,7 @@ import (
 // namespace is the controller's namespace, as in the chart.
 const namespace = "numaform"
 
-// administrator is the user that created the cluster.
+// administrator is the user who created the cluster.
 const administrator = "admin"
 
 // world is a stage with a Kubernetes control plane, whose nodes are the guests of the

@@ -10,7 +10,7 @@ type Row struct {
 	// Package is the directory below the module root, or a pattern of path.Match: "*"
 	// matches one path element.
 	Package string
-	// Floor is the layer of the package: it imports only lower floors.
+	// Floor is the layer of the package, which imports only packages of lower floors.
 	Floor int
 	// Pure packages compute results from their arguments only.
 	Pure bool

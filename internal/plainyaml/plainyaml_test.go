@@ -29,8 +29,8 @@ func keys(count int) string {
 	return text.String()
 }
 
-// TestCheck checks texts that take minutes or gigabytes to decode, and valid ones. It also
-// decodes the accepted texts.
+// TestCheck checks that Check rejects texts that take minutes or gigabytes to decode, and
+// accepts others, which the test then decodes.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ text, want string }{

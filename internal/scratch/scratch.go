@@ -28,9 +28,9 @@ type Dir struct {
 // files. It first removes the directories of the user's dead processes.
 func New(purpose string) (*Dir, error) { return in(os.TempDir(), purpose) }
 
-// NewShort creates such a directory for sockets, whose paths are limited: in the first
-// writable one of the directory for temporary files, $XDG_RUNTIME_DIR, /tmp, /var/tmp and
-// /dev/shm whose path has at most longest bytes.
+// NewShort creates such a directory for sockets, whose paths are limited. Its parent is the
+// first of the directory for temporary files, $XDG_RUNTIME_DIR, /tmp, /var/tmp and /dev/shm
+// that is writable and has a path of at most longest bytes.
 func NewShort(purpose string, longest int) (*Dir, error) {
 	for _, parent := range []string{os.TempDir(), os.Getenv("XDG_RUNTIME_DIR"), "/tmp", "/var/tmp", "/dev/shm"} {
 		if parent == "" || len(parent) > longest {

@@ -26,7 +26,7 @@ var environment = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
 // built caches the paths of the programs by name; each process builds a program once.
 var built sync.Map
 
-// Path returns the path of a simulator, and builds it if it is outdated.
+// Path builds a simulator, unless its program is up to date, and returns the program's path.
 func Path(name string) (string, error) {
 	once, _ := built.LoadOrStore(name, sync.OnceValues(func() (string, error) { return build(name) }))
 	return once.(func() (string, error))()

@@ -1,5 +1,5 @@
-// Package statesim runs a server for the http backend of OpenTofu and Terraform, which
-// stores states and locks in memory and fails on demand. It is a program of the module
+// Package statesim runs a server for the http backend of OpenTofu and Terraform, which stores
+// states and locks in memory and fails on demand. The server is a program of the module
 // test/sim. Start at New.
 package statesim
 

@@ -87,8 +87,8 @@ func postgresBinaries() (string, error) {
 	return "", errors.New("no PostgreSQL server found: install one (Debian: apt-get install postgresql), or run make postgres as root")
 }
 
-// initialize creates the data directory. PostgreSQL refuses to run as root: a root process
-// runs it as postgres or nobody.
+// initialize creates the data directory. PostgreSQL refuses to run as root, so a root process
+// runs it as the user postgres or nobody.
 func (d *Database) initialize() error {
 	ports, err := freePorts(1)
 	if err != nil {

@@ -282,7 +282,7 @@ func TestPrivate(t *testing.T) {
 	}
 }
 
-// shared creates a directory to which others have access.
+// shared creates a directory with a mode that gives access to other users.
 func shared(mode fs.FileMode) func(t *testing.T, base string) string {
 	return func(t *testing.T, base string) string {
 		t.Helper()
