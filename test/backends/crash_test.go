@@ -43,7 +43,7 @@ func applying(t testing.TB, dir string) []int {
 // TestEngineKilled checks that the next run detects that the engine was killed, and lists the
 // VM as lost from the state. The engine is killed with SIGKILL during a clone, which its
 // provider then finishes. numaform breaks the lock if the backend reports its holder;
-// otherwise the test unlocks it.
+// otherwise the test unlocks the state.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, kind string, engine *state.Engine) {
@@ -108,8 +108,8 @@ func numaformKilled(t *testing.T, kind string, engine *state.Engine) {
 }
 
 // goesOn checks the backend after a process was killed during an apply: Recover detects the
-// crash and breaks the lock with a proof, or the test unlocks it if the backend does not
-// report its holder. The next plan lists the VM as lost from the state.
+// crash and breaks the lock of the dead process, or the test unlocks the state if the backend
+// does not report the holder of the lock. The next plan lists the VM as lost from the state.
 func (r *root) goesOn(t *testing.T, w *state.Workspace, engine *state.Engine) {
 	t.Helper()
 	await(t, "the lock to remain or to be released, depending on the backend", func() bool { return r.locks(t) > 0 == r.outlives })

@@ -16,7 +16,7 @@ import (
 const strange = "canary-of-another"
 
 // strangeVariables are variables with credentials that the test adds to a workspace's
-// environment, except those of its backend.
+// environment, except the variables of its backend.
 var strangeVariables = []string{
 	"ARM_CLIENT_SECRET", "AWS_SECRET_ACCESS_KEY", "CONSUL_HTTP_TOKEN", "GOOGLE_CREDENTIALS", "KUBE_TOKEN", "PGPASSWORD", "TF_HTTP_PASSWORD",
 }

@@ -139,8 +139,8 @@ func TestPostgresWithoutAFence(t *testing.T) {
 	}
 }
 
-// unfenced configures a password file. The engine finds the entry only by the real address
-// of the server, so numaform cannot use a fence.
+// unfenced configures a password file. The engine finds the server's entry only by the real
+// address of the server, so numaform cannot use a fence.
 func unfenced(c *state.Config) {
 	c.Env["PGPASSFILE"] = "/dev/null"
 }

@@ -131,7 +131,7 @@ func TestWhoApproves(t *testing.T) {
 }
 
 // TestNobodyBringsAnApprovalAlong checks that a user who may not approve cannot create an
-// approved plan, but can change other fields of one.
+// approved plan, but can change other fields of an approved plan.
 func TestNobodyBringsAnApprovalAlong(t *testing.T) {
 	t.Parallel()
 	installed(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// TestConfigLoads checks that the program loads the rendered numaform.yaml, and that the
-// grace period of the pod is over a minute longer than an engine may take to end.
+// TestConfigLoads checks that the program loads the rendered numaform.yaml, and that the grace
+// period of the pod is more than a minute longer than an engine may take to end.
 func TestConfigLoads(t *testing.T) {
 	t.Parallel()
 	for _, release := range releases(t)[1:] {

@@ -72,7 +72,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// packImage runs the packer and returns the tar file.
+// packImage runs the packer and returns the path of the tar file.
 func packImage(dir, archs, providerVersion string) (string, error) {
 	program, err := packer()
 	if err != nil {

@@ -93,7 +93,8 @@ func copyFile(t *testing.T, from, to string) {
 }
 
 // giveAway makes the image's user the owner of a directory, as Kubernetes does with the
-// volume. If this process is not root, its user is mapped to the image's user.
+// volume. Without root privileges, it does nothing, because inside maps this process's user to
+// the image's user.
 func giveAway(t *testing.T, dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {

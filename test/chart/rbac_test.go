@@ -111,8 +111,8 @@ func TestRightsAreOfThingsThatExist(t *testing.T) {
 	t.Parallel()
 	objects := installed(t)
 	verbs := servedVerbs(t)
-	// Resources that only exist for authorizers. OwnerReferencesPermissionEnforcement
-	// checks finalizers.
+	// These resources exist only for authorizers. The admission plugin
+	// OwnerReferencesPermissionEnforcement checks finalizers.
 	verbs["certificates.k8s.io/signers"] = []string{"approve"}
 	verbs["karpenter.sh/nodeclaims/finalizers"] = []string{"update"}
 	verbs["karpenter.sh/nodepools/finalizers"] = []string{"update"}

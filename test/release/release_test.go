@@ -31,7 +31,7 @@ const version = "v1.2.3-rc.1"
 // place is a simulated machine on which a release is built.
 type place struct {
 	umask, zone, user string
-	// touched is the time of all files of the checkout.
+	// touched is the modification time of all files of the checkout.
 	touched string
 	// owner is the user ID that owns the checkout, if this process may change the owner.
 	owner int
@@ -98,8 +98,8 @@ func TestWholeReleaseIsReproducible(t *testing.T) {
 	}
 }
 
-// smallPrograms returns a directory like .tools in which each program is replaced by a
-// small one.
+// smallPrograms returns a directory like .tools in which each program is replaced with a small
+// one.
 func smallPrograms(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -127,7 +127,7 @@ func smallPrograms(t *testing.T) string {
 	return tools
 }
 
-// check checks out the repository, including uncommitted changes.
+// check copies the files of the repository to checkout, including uncommitted changes.
 func (p place) check(t *testing.T, checkout string) {
 	t.Helper()
 	list := exec.Command("git", "ls-files", "-co", "--exclude-standard", "-z")

@@ -68,7 +68,8 @@ func (w *world) freeAddress() string {
 	return listener.Addr().String()
 }
 
-// until polls until done returns true.
+// until polls until done returns true. It fails the test after limit, or if the controller
+// exits.
 func (c *controller) until(what string, limit time.Duration, done func() bool) {
 	c.w.t.Helper()
 	ticker := time.NewTicker(50 * time.Millisecond)

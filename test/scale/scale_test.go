@@ -240,7 +240,7 @@ func (w *world) pending(n int) {
 	})
 }
 
-// matching returns the successful calls whose path ends with a suffix.
+// matching returns the successful calls with a method and with a path that ends with suffix.
 func (w *world) matching(method, suffix string) []pvesim.Call {
 	return slices.DeleteFunc(w.calls(), func(call pvesim.Call) bool {
 		return call.Method != method || !strings.HasSuffix(call.Path, suffix) || call.Status != http.StatusOK

@@ -328,7 +328,7 @@ func stateSecret(host topology.HostID) *corev1.Secret {
 	}}
 }
 
-// learn reads the result of applying a VM from the state and Proxmox.
+// learn returns a model of a VM that was applied, from its state and its guest in Proxmox.
 func (w *world) learn(vm *fleet.VM) *fleetsim.Model {
 	w.t.Helper()
 	secret := stateSecret(vm.Host)

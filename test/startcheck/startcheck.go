@@ -19,7 +19,7 @@ type Guest struct {
 	VMID           int
 	Sockets, Cores int
 	MemoryMiB      int64
-	// NUMAEnabled is the option numa. If it is false, Proxmox ignores NUMA.
+	// NUMAEnabled is the option numa. If it is false, Proxmox ignores the numaN options.
 	NUMAEnabled bool
 	// NUMA contains the numaN options by N. MemoryMiB 0 and an empty policy mean unset.
 	NUMA map[int]topology.NUMACell
@@ -31,7 +31,7 @@ type Guest struct {
 	Affinity topology.CPUSet
 	// Pins is the host CPU to which each vCPU is pinned, for example by numaform-agent.
 	Pins []int
-	// Exclusive guests share their affinity and pins with no other guest.
+	// Exclusive is true if no other exclusive guest may be pinned to the same CPUs.
 	Exclusive bool
 }
 

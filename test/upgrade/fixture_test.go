@@ -33,7 +33,7 @@ type fixture struct {
 	hosts   []topology.HostID
 }
 
-// start opens a simulated Proxmox with hosts of 80 CPUs in four NUMA nodes.
+// start starts a simulated Proxmox, whose hosts have 80 CPUs in four NUMA nodes.
 func start(t *testing.T, hosts int) *fixture {
 	t.Helper()
 	f := &fixture{plugins: testenv.PluginDir(t), store: store.NewDirectory(filepath.Join(t.TempDir(), "fleet"))}
@@ -179,8 +179,8 @@ func (f *fixture) growByOne(t *testing.T) growth {
 	return growth{}
 }
 
-// wantActions plans all hosts, and checks that the plans contain every VM and change none,
-// except that they create the VM with the address created, or none if that is empty.
+// wantActions checks that the plans of all hosts contain every VM and change none of them. If
+// created is not empty, the plans must create the VM with that address.
 func (f *fixture) wantActions(t *testing.T, change *scaler.Change, created string) {
 	t.Helper()
 	plans, err := f.scaler.Plan(t.Context(), change)

@@ -15,8 +15,7 @@ import (
 // binary is the path of this numaform.
 var binary string
 
-// servers contains the backend servers that take seconds to start. All tests share one of
-// each.
+// servers contains the backend servers that take seconds to start. All tests share them.
 var servers struct {
 	cluster  func() (*testenv.Cluster, error)
 	database func() (*testenv.Database, error)

@@ -143,8 +143,8 @@ func TestMatrixStandby(t *testing.T) {
 	}
 }
 
-// refuses checks that the baseline refuses a command because it does not support standby
-// VMs, and writes nothing before.
+// refuses checks that the baseline refuses a command because it does not support standby VMs,
+// and writes nothing.
 func (w *matrixWorld) refuses(before map[int]string, args ...string) {
 	w.t.Helper()
 	calls := len(w.sim.Calls())

@@ -344,7 +344,7 @@ func (w *matrixWorld) settle() {
 	w.t.Fatal("the calls to Proxmox did not end")
 }
 
-// git runs git as a user.
+// git runs git in a directory, with the environment of the programs.
 func (w *matrixWorld) git(dir string, args ...string) string {
 	w.t.Helper()
 	command := exec.CommandContext(w.t.Context(), "git", args...)

@@ -90,7 +90,7 @@ func unknownRelease(t *testing.T) generator.Release {
 	return unknown
 }
 
-// wantFiles checks that the creation of a VM only changed its file, and files whose path
+// wantFiles checks that the creation of a VM changed only its file and files whose path
 // contains one of the parts.
 func wantFiles(t *testing.T, grown growth, parts ...string) {
 	t.Helper()
