@@ -28,7 +28,7 @@ esac`,
 	}
 }
 
-// host is a directory with the tools.
+// host simulates a Proxmox host: dir contains the stand-ins for its programs.
 type host struct{ dir, log string }
 
 func newHost(t *testing.T) host {
@@ -76,7 +76,7 @@ func (h host) config(t *testing.T) string {
 func TestMakeTemplate(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	// Interrupted before the end, it starts over with the existing image.
+	// After an interruption, the script starts over with the existing image.
 	if calls, _ := h.make(t, 1, "FAIL=template"); !strings.Contains(calls, "virt-customize") {
 		t.Errorf("made no image:\n%s", calls)
 	}

@@ -22,8 +22,8 @@ import (
 var embedded embed.FS
 
 // released contains every released version of the modules, each in a directory named by its
-// hash. A version is never changed or deleted, because node files may call it: make verify
-// compares the directory with main.
+// hash. A version is never changed or deleted, because node files may call it. make verify
+// compares the directory with the branch main.
 //
 //go:embed released
 var released embed.FS
@@ -33,7 +33,7 @@ const releasedDir = "released"
 
 // The names of the modules.
 const (
-	// NodeModule creates one node.
+	// NodeModule creates the VM of one node.
 	NodeModule = "proxmox-node"
 	// GroupsModule sets a node's firewall security groups.
 	GroupsModule = "proxmox-security-groups"

@@ -27,7 +27,7 @@ func main() {
 	}
 }
 
-// options are the flags.
+// options are the values of the flags.
 type options struct {
 	listen, hosts, name, template, certOut string
 	agents                                 []string

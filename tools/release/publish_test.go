@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-// TestUntagged checks that only builds of a tag are published.
+// TestUntagged checks which versions are not from builds of a tag.
 func TestUntagged(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]bool{

@@ -150,7 +150,7 @@ func spdxPackage(id, name, version string) *v2_3.Package {
 	}
 }
 
-// goPackage describes a Go module.
+// goPackage returns the SPDX package of a Go module.
 func goPackage(id, path, version string) *v2_3.Package {
 	module := spdxPackage(id, path, version)
 	module.PackageExternalReferences = []*v2_3.PackageExternalReference{{
