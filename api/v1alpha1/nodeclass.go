@@ -117,8 +117,8 @@ type ProxmoxNodeClassSpec struct {
 	// +listType=atomic
 	Networks []Network `json:"networks,omitempty"`
 
-	// PCIDevices are devices of the host that are passed through to a node, hostpci0 first.
-	// No more nodes are placed on a host without a free device of each mapping.
+	// PCIDevices are devices of the host that are passed through to a node, hostpci0 first. A
+	// host without a free device of each mapping gets no more nodes.
 	// +optional
 	// +kubebuilder:validation:MaxItems=6
 	// +kubebuilder:validation:XValidation:rule="self.filter(d, has(d.xvga) && d.xvga).size() <= 1",message="contains several primary graphics cards: set xvga for one device only"

@@ -55,10 +55,11 @@ type Placement struct {
 	Spread Spread `json:"spread,omitempty"`
 
 	// WholeCores selects whether a Dedicated VM may share cores with other VMs. With Prefer,
-	// the default, it uses free siblings of their pinned CPUs if no host has enough whole
-	// cores, or if these would span several NUMA nodes, and the reason of its placement
-	// reports this. With Require, it gets whole cores on several NUMA nodes, or waits. With
-	// both, the last vCPU of an odd number may share a core.
+	// the default, the VM uses free siblings of CPUs to which other VMs are pinned if no host
+	// has enough whole cores, or if whole cores would span several NUMA nodes. The reason of
+	// its placement reports this. With Require, the VM gets whole cores, if necessary on
+	// several NUMA nodes, or waits. With both, the last vCPU of an odd number may share a
+	// core.
 	// +optional
 	WholeCores WholeCores `json:"wholeCores,omitempty"`
 }

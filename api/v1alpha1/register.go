@@ -49,7 +49,8 @@ func NodeLabels() []string {
 const (
 	// AnnotationVM is the name of the NodeClaim's VM and of its Node.
 	AnnotationVM = Group + "/vm"
-	// AnnotationKey is the key of that VM. Keys are never reused, unlike VMIDs and names.
+	// AnnotationKey is the key of the NodeClaim's VM. Keys are never reused, unlike VMIDs and
+	// names.
 	AnnotationKey = Group + "/key"
 	// AnnotationClassHash is the hash of the ProxmoxNodeClass from which the VM was created.
 	AnnotationClassHash = Group + "/nodeclass-hash"
@@ -91,7 +92,7 @@ const (
 // StandbyStrategy is the provisioningStrategy of CapacityBuffers that use stopped VMs.
 const StandbyStrategy = Group + "/standby"
 
-// AnnotationReserve is true or false on a CapacityBuffer with this strategy: whether its
+// AnnotationReserve is true or false on a CapacityBuffer with StandbyStrategy: whether its
 // stopped VMs reserve their CPUs and memory. VMs with pinned CPUs always do.
 const AnnotationReserve = Group + "/reserve"
 
