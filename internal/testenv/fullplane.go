@@ -23,8 +23,9 @@ const (
 // managerNames returns the names of the scheduler and the controller manager.
 func managerNames() []string { return []string{schedulerName, controllerManagerName} }
 
-// accessArgs returns the arguments that configure authorization. Without controllers there
-// are no service accounts, and so no pods that need one.
+// accessArgs returns the arguments that configure authorization. Without controllers no
+// namespace has a default ServiceAccount, so the admission plugin that requires one for each
+// pod is disabled.
 func (c *Cluster) accessArgs() []string {
 	if !c.full {
 		return []string{"--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount"}

@@ -30,9 +30,9 @@ type Tree struct {
 	// Dirs are further directories that contain only entries of the tree. They can be
 	// empty.
 	Dirs []string
-	// Kept reports whether an extra entry of such a directory, by its path relative to
-	// Root, belongs to another program and must remain. Extra links never remain. If Kept
-	// is nil, no extra entry remains.
+	// Kept reports whether an extra entry of one of these directories, by the entry's path
+	// relative to Root, belongs to another program and must remain. Extra links never remain.
+	// If Kept is nil, no extra entry remains.
 	Kept func(name string) bool
 }
 
