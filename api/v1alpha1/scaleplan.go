@@ -346,7 +346,7 @@ const (
 	ScalePlanApproved ScalePlanPhase = "Approved"
 	// ScalePlanRejected plans were rejected by a user.
 	ScalePlanRejected ScalePlanPhase = "Rejected"
-	// ScalePlanExpired plans were not approved, or did not begin, in time.
+	// ScalePlanExpired plans were not approved in time, or could not begin in time.
 	ScalePlanExpired ScalePlanPhase = "Expired"
 	// ScalePlanSuperseded plans are no longer needed.
 	ScalePlanSuperseded ScalePlanPhase = "Superseded"

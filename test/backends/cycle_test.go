@@ -131,7 +131,7 @@ func TestLockedOut(t *testing.T) {
 	})
 }
 
-// await polls until a condition holds.
+// await polls until a condition holds, and fails the test after two minutes.
 func await(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	deadline := time.After(2 * time.Minute)

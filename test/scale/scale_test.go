@@ -180,8 +180,8 @@ var limits = []struct {
 	row, figure string
 	most        float64
 }{
-	// Each region is polled twice a minute with two requests: 8 requests, or 12 with one
-	// more round.
+	// The two regions are polled twice a minute, with two requests each time. These are 8
+	// requests, or 12 if a third round falls into the minute.
 	{"idle, 1 min", "requests", 12},
 	{"idle, 1 min", "provider", 0},
 	{"idle, 1 min", "cpu-s", 25},

@@ -85,8 +85,7 @@ func (f *fixture) as(release generator.Release, plugins string) {
 	f.scaler = scaler.New(config)
 }
 
-// mirrorOf returns a mirror that contains the same provider program under another version
-// only.
+// mirrorOf returns a mirror that contains the provider program only under the given version.
 func mirrorOf(t *testing.T, plugins, version string) string {
 	t.Helper()
 	provider := filepath.FromSlash(generator.ProviderSource)

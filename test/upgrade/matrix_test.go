@@ -217,7 +217,7 @@ func (w *matrixWorld) tree() string {
 // bareClone matches the command in the message to operators whose repository has no remote.
 var bareClone = regexp.MustCompile("git clone --bare [^\n;,`]*")
 
-// upgrade makes the changes that numaform requests of an operator whose repository has no
+// upgrade makes the changes that numaform asks an operator to make if the repository has no
 // remote: it runs the git command in the message, and sets the remote. Other fleets need no
 // change.
 func (w *matrixWorld) upgrade() {
