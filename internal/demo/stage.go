@@ -80,7 +80,7 @@ func Open(config Config) (*Stage, error) {
 	return s, nil
 }
 
-// simulate starts a Proxmox with the example's hosts.
+// simulate starts a simulated Proxmox with the example's hosts.
 func (s *Stage) simulate() error {
 	hosts, err := s.Hosts()
 	if err != nil {

@@ -101,7 +101,7 @@ func (w *world) step(name string, do func()) {
 
 func region(i int) topology.RegionName { return topology.RegionName(fmt.Sprintf("region-%d", i+1)) }
 
-// startProxmox starts a Proxmox cluster for each region.
+// startProxmox starts a simulated Proxmox cluster for each region.
 func (w *world) startProxmox() {
 	w.t.Helper()
 	for r := range w.size.regions {

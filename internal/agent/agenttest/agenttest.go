@@ -110,7 +110,8 @@ func (h *Host) pidFile(vmid int) string {
 	return filepath.Join(h.Root, "run/qemu-server", strconv.Itoa(vmid)+".pid")
 }
 
-// Start starts a process that acts as a VM, with additional QEMU arguments.
+// Start starts a process that acts as a VM, with additional QEMU arguments, and returns its
+// process ID.
 func (h *Host) Start(vmid, vcpus int, args ...string) int {
 	h.t.Helper()
 	cmd := exec.Command(os.Args[0], append([]string{"-pidfile", h.pidFile(vmid)}, args...)...) //nolint:gosec,noctx // the test itself
@@ -123,7 +124,8 @@ func (h *Host) Start(vmid, vcpus int, args ...string) int {
 	return cmd.Process.Pid
 }
 
-// StartQEMU starts a real VM without a disk, stopped before its first instruction.
+// StartQEMU starts a real VM without a disk, stopped before its first instruction, and returns
+// its process ID.
 func (h *Host) StartQEMU(vmid, vcpus int) int {
 	h.t.Helper()
 	if testing.Short() {

@@ -58,7 +58,7 @@ func TestConfine(t *testing.T) {
 }
 
 // TestController checks that Confine enables the controller in each ancestor group, and
-// reports a missing one.
+// reports a missing controller.
 func TestController(t *testing.T) {
 	t.Parallel()
 	groups := tree(t, map[string]string{
