@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// The default credentials of a Config without any.
+// The credentials of a Config that sets none.
 const (
 	DefaultToken        = "numaform@pve!scaler"                  //nolint:gosec // guards nothing
 	DefaultTokenSecret  = "5f7c1a52-0d6e-4c36-9d2f-6f5b8a1e7c40" //nolint:gosec // guards nothing
@@ -55,8 +55,9 @@ type Config struct {
 	// Images are the files that hosts can download, by URL; other URLs do not exist. The
 	// simulator never fetches anything.
 	Images map[string]Image
-	// OnPower is called for each guest that started, stopped or was removed, after the
-	// event and before its task ends, in order for each guest. It must not block.
+	// OnPower is called each time that a guest has started, has stopped or was removed,
+	// before the task of the change ends. The events of a guest are in order. OnPower must
+	// not block.
 	OnPower func(PowerEvent) `json:"-"`
 	// LockTimeout is how long a request waits for a guest's lock; 0 means 10 s.
 	LockTimeout time.Duration
@@ -114,7 +115,7 @@ type TagAccess struct {
 	// Allow selects the tags that may be added and removed: none, list, existing or free,
 	// the default.
 	Allow string
-	// List are the tags for the values list and existing.
+	// List contains the tags that the values list and existing allow.
 	List []string
 	// Registered are the tags that require Sys.Modify regardless of Allow.
 	Registered []string

@@ -10,14 +10,14 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// firstTemplate is the VMID of the template on the first host if it is read from a machine.
-// The next hosts get the next VMIDs.
+// firstTemplate is the VMID of the template that LoadHosts adds to the host of the first
+// file, if the file contains a machine. Each later file has the next VMID.
 const firstTemplate = 9001
 
 // LoadHosts reads one host from each JSON file of a directory. A file contains a
 // topology.Host, or a machine in the format of `numaform topology collect`. For a machine,
 // the file's base name is the host's name, and the host gets a template with the given
-// name.
+// name. Hosts without a region get the given region.
 func LoadHosts(dir string, region topology.RegionName, template string) ([]topology.Host, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
@@ -68,7 +68,7 @@ func parseHost(data []byte, template topology.Template) (topology.Host, error) {
 	return topology.Host{Online: true, Machine: machine, Templates: []topology.Template{template}}, nil
 }
 
-// bareTemplate returns a template like those that users create from cloud images.
+// bareTemplate returns a template like one that a user creates from a cloud image.
 func bareTemplate(vmid int, name string) topology.Template {
 	return topology.Template{
 		VMID: vmid, Name: name, DiskInterface: "scsi0", DiskGiB: 30, Storage: "local-lvm",

@@ -1,6 +1,7 @@
 // Package pvesim runs a simulated Proxmox VE cluster, which is a program of the module
-// test/sim: numaform and the simulator share no code. Clients use its API at URL, as they
-// use a real Proxmox VE. Tests control it through the methods of Server. Start at New.
+// test/sim: numaform and the simulator share no code. Clients use the cluster's API at
+// Server.URL as they use a real Proxmox VE. Tests control the cluster through the methods
+// of Server. Start at New.
 package pvesim
 
 import (
@@ -24,7 +25,7 @@ type Server struct {
 	attached io.Closer
 }
 
-// New starts a cluster from its description. It does not open a port for the API.
+// New starts the cluster that cfg describes. Call Start to serve its API.
 func New(cfg Config) (*Server, error) {
 	program, err := simprogram.Start("pvesim", []string{"--stdin"}, cfg.json)
 	if err != nil {
@@ -124,9 +125,10 @@ type Fault struct {
 	Hang bool
 	// Disconnect closes the connection without a response.
 	Disconnect bool
-	// TaskExit makes the task of the request end with this text.
+	// TaskExit makes the task of the request end with this exit status.
 	TaskExit string
-	// LeaveLock makes that task die without cleaning up: its lock remains.
+	// LeaveLock makes the task of the request end without cleaning up: the guest stays
+	// locked.
 	LeaveLock bool
 }
 
@@ -146,7 +148,7 @@ func (s *Server) AddFault(f Fault) (remove func()) {
 	var id int
 	s.program.Must("POST", "/faults", hooked, &id)
 	return func() {
-		// Removing a fault twice, or after the cluster ended, is not an error.
+		// Removing a fault twice, or after the cluster has ended, is not an error.
 		_ = s.program.Call(context.Background(), "DELETE", fmt.Sprintf("/faults/%d", id), nil, nil)
 	}
 }
@@ -194,9 +196,9 @@ func (s *Server) SetAgentExec(exec AgentExec) {
 	s.program.Must("PUT", "/guest-agents/exec", url, nil)
 }
 
-// Shell runs a command line as root on a host, such as `pveum pool add`. It returns the
-// secret of a new token, and otherwise no output. A real shell runs the filter after a
-// pipe.
+// Shell runs a command line as root on a host, such as `pveum pool add`. For a new token it
+// returns the secret, or with --output-format json the JSON that Proxmox prints; other
+// commands have no output. A shell of this machine runs the filter after a pipe.
 func (s *Server) Shell(line string) (out string, err error) {
 	line, filter, piped := strings.Cut(line, " | ")
 	if err := s.program.Call(context.Background(), "POST", "/shell", line, &out); err != nil || !piped {
@@ -220,8 +222,8 @@ func (s *Server) Pvesh(args ...string) (data []byte, err error) {
 
 // ExportHost writes into a directory the parts of a host's file system that a program needs
 // to manage guests on the host. The directory follows all changes of guests, and Threads
-// reads the program's changes in it. An empty dir ends the export; its error is the first
-// failed write or read.
+// reads the changes that the program makes in it. An empty dir ends the export and returns
+// the error of its first failed write or read.
 func (s *Server) ExportHost(name, dir string) error {
 	return s.program.Call(context.Background(), "PUT", "/hosts/"+name+"/export", dir, nil)
 }
@@ -250,7 +252,7 @@ func (t Threads) Pins() []int {
 	return pins
 }
 
-// Threads returns the threads of a guest, and reports false if it does not run.
+// Threads returns the threads of a guest, and reports false if the guest is not running.
 func (s *Server) Threads(vmid int) (Threads, bool) {
 	var threads *Threads
 	s.program.Must("GET", guestPath(vmid)+"/threads", nil, &threads)
@@ -276,8 +278,8 @@ func (s *Server) Volumes(host string) (ids []string) {
 	return ids
 }
 
-// VolumeData returns the content of a file that was uploaded to a host's storage, and
-// reports false if the file does not exist.
+// VolumeData returns the content of a file on a host's storage, and reports false if the
+// file does not exist.
 func (s *Server) VolumeData(host, volid string) (data []byte, found bool) {
 	s.program.Must("GET", "/hosts/"+host+"/volumes/"+volid, nil, &data)
 	return data, data != nil
@@ -289,7 +291,7 @@ type GuestState struct {
 	Host string
 	Kind topology.GuestKind
 	// Config is the content of the configuration file. Pending are the values that take
-	// effect at the next restart, and Delete the options that it removes.
+	// effect at the guest's next restart, and Delete the options that the restart removes.
 	Config  map[string]string
 	Pending map[string]string
 	Delete  []string
