@@ -34,8 +34,8 @@ func Serve(ctx context.Context, address string, handler http.Handler, ready func
 	return nil
 }
 
-// Do returns a handler for requests with body In and response Out. For an error, it returns
-// 400 and the error's text.
+// Do returns a handler for requests with body In and response Out. If do returns an error,
+// the response is 400 with the error's text.
 func Do[In, Out any](do func(r *http.Request, in In) (Out, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var in In

@@ -35,7 +35,7 @@ type Drive struct {
 
 // here contains the values, besides the VM, that an argument list depends on.
 type here struct {
-	dir         string // of the VM's files
+	dir         string // directory of the VM's files
 	accelerator string // kvm or tcg
 	hostNodes   []int  // NUMA nodes of this machine
 	// address is the last byte of the VM's address in its network.
@@ -113,8 +113,9 @@ func arguments(vm VM, here here) ([]string, error) {
 	return args, nil
 }
 
-// smbios returns the argument of smbios1, whose values are in base64 if its key base64 is
-// set (qemu-server 9.2.6, src/PVE/QemuServer.pm:3241-3256).
+// smbios returns QEMU's argument for the option smbios1. If the option contains base64=1,
+// its values other than uuid are base64-encoded (qemu-server 9.2.6,
+// src/PVE/QemuServer.pm:3241-3256).
 func smbios(text string) (string, error) {
 	parts := strings.Split(text, ",")
 	encoded := slices.Contains(parts, "base64=1")
@@ -158,7 +159,8 @@ func model(cpu, accelerator string) string {
 	return name
 }
 
-// numa returns the arguments of numaN (qemu-server 9.2.6, src/PVE/QemuServer/Memory.pm:393-480).
+// numa returns QEMU's arguments for the numaN options (qemu-server 9.2.6,
+// src/PVE/QemuServer/Memory.pm:393-480).
 func numa(vm VM, hostNodes []int) ([]string, error) {
 	if vm.Options["numa"] != "1" {
 		return nil, nil
@@ -210,8 +212,8 @@ func exist(list string, nodes []int) bool {
 	return true
 }
 
-// drives returns the arguments of the disks and CD-ROMs. The boot index is the position in
-// the option boot.
+// drives returns QEMU's arguments for the disks and CD-ROMs. Their boot indexes follow the
+// order in the option boot.
 func drives(vm VM, file func(string) string) ([]string, error) {
 	order := strings.Split(strings.TrimPrefix(vm.Options["boot"], "order="), ";")
 	var names []string

@@ -286,7 +286,7 @@ func (h *Hypervisor) monitor(ctx context.Context, vmid int, command string) erro
 			if answer.Error != nil {
 				return fmt.Errorf("%s: %s", execute, answer.Error.Desc)
 			}
-			if answer.Return != nil { // the others are the greeting and events
+			if answer.Return != nil { // other messages are the greeting and events
 				break
 			}
 		}

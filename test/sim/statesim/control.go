@@ -11,7 +11,7 @@ import (
 	"github.com/numaform/numaform/test/sim/control"
 )
 
-// login is the argument of Server.Demand.
+// login contains the arguments of Server.Demand.
 type login struct {
 	User, Password string
 }

@@ -138,7 +138,7 @@ func (s *Server) lock(w http.ResponseWriter, path string, lock []byte) {
 	s.taken++
 }
 
-// unlock accepts an empty body for force-unlock, as Terraform sends it.
+// unlock also accepts an empty body, which Terraform sends for force-unlock.
 func (s *Server) unlock(w http.ResponseWriter, path string, lock []byte) {
 	if len(lock) > 0 {
 		want, got := lockID(s.locks[path]), lockID(lock)

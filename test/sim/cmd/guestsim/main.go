@@ -1,7 +1,8 @@
 // Command guestsim simulates the software inside the VMs of pvesim. It reads a
 // configuration from its standard input, prints the address of its control port, and exits
-// when the input is closed. With an argument, it runs one step of a guest: seed reads a
-// disc, join reads documents, and certificate NODE requests a certificate with them.
+// when the input is closed. With an argument, it runs one step of a guest with the data on
+// its standard input: seed parses a disc, join parses documents, and certificate NODE
+// requests the node's certificate with documents.
 package main
 
 import (

@@ -126,7 +126,7 @@ func (o *options) run(ctx context.Context, talk io.Writer) error {
 
 // hypervisor returns QEMU, and the directory that it uses.
 func (o *options) hypervisor(ctx context.Context) (*qemu.Hypervisor, string, error) {
-	image, err := filepath.Abs(o.guestImage) // disks refer to it
+	image, err := filepath.Abs(o.guestImage) // linked clones refer to the image by its path
 	if err != nil {
 		return nil, "", err
 	}
