@@ -14,7 +14,7 @@ import (
 
 const (
 	mebi = 1 << 20
-	// defaultMaxPods is kubelet's default.
+	// defaultMaxPods is kubelet's default for maxPods.
 	defaultMaxPods = 110
 )
 

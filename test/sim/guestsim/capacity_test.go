@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/test/sim/guestsim"
 )
 
-// TestCapacity checks the capacity. The memory may differ by 3 % from MemTotal, measured in
-// Debian VMs on KVM.
+// TestCapacity checks the capacity and the errors of Capacity. The memory may differ by 3 %
+// from the MemTotal measured in Debian VMs on KVM.
 func TestCapacity(t *testing.T) {
 	t.Parallel()
 	for memory, total := range map[string]float64{"2048": 1967, "4096": 3915, "8192": 7941, "16384": 15989, "32768": 32093} {
@@ -41,11 +41,11 @@ func TestCapacity(t *testing.T) {
 func TestAllocatable(t *testing.T) {
 	t.Parallel()
 	machine := map[string]string{"cores": "2", "memory": "4096", "boot": "order=scsi0", "scsi0": "x,size=10G"}
-	const memory, disk = 3932 << 20, 9890 << 20 // as in TestCapacity
+	const memory, disk = 3932 << 20, 9890 << 20 // bytes in the machine's capacity
 	for _, tt := range []struct {
 		name              string
 		config            kubeletv1beta1.KubeletConfiguration
-		cpu, memory, disk int64 // millicores, and bytes less than the capacity
+		cpu, memory, disk int64 // reduction of the capacity, in millicores and bytes
 	}{
 		{"kubelet's defaults", kubeletv1beta1.KubeletConfiguration{}, 0, 100 << 20, disk / 10},
 		{"reserved twice", kubeletv1beta1.KubeletConfiguration{

@@ -39,8 +39,9 @@ type writeFile struct {
 	Defer       bool      `yaml:"defer"`
 }
 
-// otherKeys returns the keys of a #cloud-config besides write_files and runcmd that do not
-// affect a joining node: https://docs.cloud-init.io/en/latest/reference/modules.html.
+// otherKeys returns the keys of a #cloud-config that guests accept and ignore, because they
+// do not affect how a node joins:
+// https://docs.cloud-init.io/en/latest/reference/modules.html.
 func otherKeys() []string {
 	return []string{
 		"apt", "apt_pipelining", "bootcmd", "byobu_by_default", "ca_certs", "chpasswd", "create_hostname_file", "device_aliases",

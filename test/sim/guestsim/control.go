@@ -148,8 +148,8 @@ func told(problems []Problem) []ToldProblem {
 	return all
 }
 
-// Issued is the output of RequestFor: first with the request's name, then with the
-// certificate chain and its key.
+// Issued is one of the two outputs of RequestFor: the first contains the request's name,
+// the second the certificate chain and its key, or an error.
 type Issued struct {
 	Name  string   `json:"name,omitempty"`
 	Chain [][]byte `json:"chain,omitempty"`
@@ -161,7 +161,8 @@ type Issued struct {
 }
 
 // RequestFor reads Documents, requests the certificate of a node with them, and prints an
-// Issued when the request is created and another when it is approved or denied.
+// Issued when the request is created and another when the certificate is issued or an error
+// ends the wait.
 func RequestFor(ctx context.Context, node string, in io.Reader, out io.Writer) error {
 	var documents Documents
 	if err := json.NewDecoder(in).Decode(&documents); err != nil {

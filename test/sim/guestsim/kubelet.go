@@ -16,8 +16,8 @@ import (
 // kubeletVersion is the version that the nodes report.
 const kubeletVersion = "v1.36.3"
 
-// patience is the number of consecutive refusals that count as final. A starting API server
-// refuses requests until it has loaded all roles and tokens.
+// patience is the number of consecutive refusals after which a problem is reported. A
+// starting API server refuses requests until it has loaded all roles and tokens.
 const patience = 4
 
 // kubelet is a registered kubelet.
@@ -164,8 +164,8 @@ func (k *kubelet) syncReady(ctx context.Context) time.Duration {
 	return idle
 }
 
-// heartbeat runs a part of the heartbeat, and reports whether it succeeded. Kubelet
-// re-creates a deleted Node only when it restarts.
+// heartbeat runs a part of the heartbeat, and reports whether it succeeded. A deleted Node
+// is not a problem: kubelet re-creates it only when kubelet restarts.
 func (k *kubelet) heartbeat(ctx context.Context, do func(context.Context) error) bool {
 	err := do(ctx)
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {

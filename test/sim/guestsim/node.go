@@ -20,7 +20,7 @@ const uninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
 // statusPeriod is the interval at which kubelet reports an unchanged status.
 const statusPeriod = 5 * time.Minute
 
-// register creates the Node, or adopts the one that this machine created before.
+// register creates the Node, or updates the status of an existing Node with this name.
 func (k *kubelet) register(ctx context.Context) error {
 	node, err := k.node()
 	if err != nil {

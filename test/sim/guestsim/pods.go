@@ -56,8 +56,8 @@ func (k *kubelet) syncPods(ctx context.Context, pods []*corev1.Pod) time.Duratio
 	return next
 }
 
-// newPod adds a pod. A pod that was running when kubelet restarted is reported again; a
-// terminated pod is not changed.
+// newPod returns the state of a pod that kubelet sees for the first time. A pod that was
+// running when kubelet restarted is reported again; a terminated pod is not changed.
 func (k *kubelet) newPod(pod *corev1.Pod) *podState {
 	now := k.clock.Now()
 	state := &podState{began: ptr.Deref(pod.Status.StartTime, metav1.NewTime(now)), due: now}
@@ -173,7 +173,7 @@ func (k *kubelet) podStatus(pod *corev1.Pod, state *podState) *corev1.PodStatus 
 	return status
 }
 
-// podIP returns a unique address for each pod in 10.128.0.0/9.
+// podIP returns the pod's address, or an unused one in 10.128.0.0/9.
 func (g *Guests) podIP(pod *corev1.Pod) string {
 	if pod.Status.PodIP != "" {
 		return pod.Status.PodIP

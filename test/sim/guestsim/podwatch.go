@@ -54,7 +54,7 @@ func (w *podWatch) run(ctx context.Context) {
 	_, err := w.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: changed, DeleteFunc: changed, UpdateFunc: func(_, object any) { changed(object) },
 	})
-	if err != nil { // it was stopped before it started
+	if err != nil { // the informer was stopped before it started
 		return
 	}
 	w.informer.RunWithContext(ctx)
@@ -84,8 +84,8 @@ func (w *podWatch) changed(node string) {
 	}
 }
 
-// subscribe returns a channel that is notified of changes to a node's pods. The caller must
-// unsubscribe it.
+// subscribe returns a channel that receives a value when a node's pods change. The caller
+// must call unsubscribe.
 func (w *podWatch) subscribe(node string) chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,7 +108,7 @@ func (w *podWatch) unsubscribe(node string, wake chan struct{}) {
 func (w *podWatch) of(node string) []*corev1.Pod {
 	objects, err := w.informer.GetIndexer().ByIndex(nodeIndex, node)
 	if err != nil {
-		return nil // the index exists
+		return nil // impossible: the index exists
 	}
 	var pods []*corev1.Pod
 	for _, object := range objects {

@@ -60,7 +60,7 @@ func (s *system) startsKubelet() bool {
 	})
 }
 
-// network contains the used keys of a network-config, version 1 or 2.
+// network contains the keys of a network-config, version 1 or 2, that guests use.
 type network struct {
 	Version int `yaml:"version"`
 	Config  []struct {
