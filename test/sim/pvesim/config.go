@@ -9,7 +9,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// The default credentials of a Config without any.
+// The credentials of a Config that sets none.
 const (
 	DefaultToken        = "numaform@pve!scaler"                  //nolint:gosec // guards nothing
 	DefaultTokenSecret  = "5f7c1a52-0d6e-4c36-9d2f-6f5b8a1e7c40" //nolint:gosec // guards nothing
@@ -49,8 +49,9 @@ type Config struct {
 	// Images are the files that hosts can download, by URL; other URLs do not exist. The
 	// simulator never fetches anything.
 	Images map[string]Image
-	// OnPower is called for each guest that started, stopped or was removed, after the
-	// event and before its task ends, in order for each guest. It must not block.
+	// OnPower is called each time that a guest has started, has stopped or was removed,
+	// before the task of the change ends. The events of a guest are in order. OnPower must
+	// not block.
 	OnPower func(PowerEvent) `json:"-"`
 	// Hypervisor runs the processes of VMs; nil means that VMs have no processes. The
 	// Server owns it, and Close closes it.

@@ -36,9 +36,10 @@ type Fault struct {
 	Hang bool
 	// Disconnect closes the connection without a response.
 	Disconnect bool
-	// TaskExit makes the task of the request end with this text.
+	// TaskExit makes the task of the request end with this exit status.
 	TaskExit string
-	// LeaveLock makes that task die without cleaning up: its lock remains.
+	// LeaveLock makes the task of the request end without cleaning up: the guest stays
+	// locked.
 	LeaveLock bool
 }
 

@@ -41,7 +41,7 @@ type GuestState struct {
 	Host string
 	Kind GuestKind
 	// Config is the content of the configuration file. Pending are the values that take
-	// effect at the next restart, and Delete the options that it removes.
+	// effect at the guest's next restart, and Delete the options that the restart removes.
 	Config  map[string]string
 	Pending map[string]string
 	Delete  []string

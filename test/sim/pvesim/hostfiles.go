@@ -212,7 +212,7 @@ func (t Threads) Pins() []int {
 	return pins
 }
 
-// Threads returns the threads of a guest, and reports false if it does not run.
+// Threads returns the threads of a guest, and reports false if the guest is not running.
 func (s *Server) Threads(vmid int) (Threads, bool) {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()

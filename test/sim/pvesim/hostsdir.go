@@ -9,12 +9,14 @@ import (
 	"strings"
 )
 
-// firstTemplate is the VMID of the template on the first host that is read from a machine.
+// firstTemplate is the VMID of the template that LoadHosts adds to the host of the first
+// file, if the file contains a machine. Each later file has the next VMID.
 const firstTemplate = 9001
 
 // LoadHosts reads one host from each JSON file of a directory. A file contains a Host, or a
 // machine in the format of `numaform topology collect`. For a machine, the file's base name
-// is the host's name, and the host gets a template with the given name.
+// is the host's name, and the host gets a template with the given name. Hosts without a
+// region get the given region.
 func LoadHosts(dir string, region string, template string) ([]Host, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
@@ -61,7 +63,7 @@ func parseHost(data []byte, template Template) (Host, error) {
 	return file.Host, nil
 }
 
-// bareTemplate returns a template like those that users create from cloud images.
+// bareTemplate returns a template like one that a user creates from a cloud image.
 func bareTemplate(vmid int, name string) Template {
 	return Template{
 		VMID: vmid, Name: name, DiskInterface: "scsi0", DiskGiB: 30, Storage: "local-lvm",

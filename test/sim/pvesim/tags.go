@@ -9,7 +9,7 @@ type TagAccess struct {
 	// Allow selects the tags that may be added and removed: none, list, existing or free,
 	// the default.
 	Allow string
-	// List are the tags for the values list and existing.
+	// List contains the tags that the values list and existing allow.
 	List []string
 	// Registered are the tags that require Sys.Modify regardless of Allow.
 	Registered []string
