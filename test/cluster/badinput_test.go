@@ -88,9 +88,9 @@ func (w *world) secret(name string, data map[string]string) {
 	}
 }
 
-// TestBadClasses creates classes and pools that cannot create nodes. It checks that each
-// reports the reason in its status and in events on its pending pods, that no VM is created
-// for them, and that a pod runs once its class is fixed.
+// TestBadClasses checks that classes that cannot create nodes report the reason in their
+// status, that events on pending pods name the problem of their class or pool, that no VM
+// is created for these pods, and that a pod runs once its class is fixed.
 func TestBadClasses(t *testing.T) {
 	w := newWorld(t, worldConfig{})
 	w.secret("no-yaml", map[string]string{"user-data": "#cloud-config\nruncmd: []\n\tpackages: []\n"})
@@ -187,9 +187,9 @@ func prefers(host string) func(*corev1.Pod) {
 	}
 }
 
-// TestHostDown takes a host off the network while VMs are cloned there. It checks that the
-// pods run on other hosts, that nothing on the host is removed, and that everything is
-// consistent once the host is back.
+// TestHostDown checks that pods run on other hosts if a host goes off the network while it
+// clones their VMs, that nothing on this host is removed, and that everything is consistent
+// once the host is back.
 func TestHostDown(t *testing.T) {
 	const host = "pve-2"
 	w := newWorld(t, worldConfig{hosts: threeHosts(t)})
@@ -244,8 +244,8 @@ func (w *world) guestsOn(host string) []int {
 	return ids
 }
 
-// inOrder waits until the VMs in numaform's range, the node files, the nodes and the
-// NodeClaims have the same names.
+// inOrder waits until the VMs in numaform's range, the nodes and the NodeClaims have the
+// same names, and as many node files exist.
 func (w *world) inOrder(limit time.Duration) {
 	w.t.Helper()
 	w.eventually(limit, func(ctx context.Context) string {
@@ -282,7 +282,7 @@ func (w *world) inOrder(limit time.Duration) {
 	})
 }
 
-// impatient limits the seconds that a pod tolerates a node that is not ready.
+// impatient makes pods tolerate a node that is not ready for only five seconds.
 func impatient(spec *corev1.PodSpec) {
 	seconds := int64(5)
 	for _, key := range []string{corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable} {
@@ -292,9 +292,9 @@ func impatient(spec *corev1.PodSpec) {
 	}
 }
 
-// TestVMDeletedByHand deletes two VMs in Proxmox: one of a working node, and one whose
-// guest hangs at boot. It checks that the claims, files and nodes of both are deleted, and
-// that their pods get new nodes.
+// TestVMDeletedByHand checks that, after the VM of a working node and a VM whose guest
+// hangs at boot are deleted in Proxmox, the claims, files and nodes of both are deleted,
+// and their pods get new nodes.
 func TestVMDeletedByHand(t *testing.T) {
 	enginetest.Nightly(t)
 	w := newWorld(t, worldConfig{delays: pvesim.Delays{Clone: 3 * time.Second}})
@@ -315,7 +315,7 @@ func TestVMDeletedByHand(t *testing.T) {
 		}
 		return ""
 	})
-	w.holds(40*time.Second, func(context.Context) string { // a younger claim's VM is re-created
+	w.holds(40*time.Second, func(context.Context) string { // until both claims are old enough: the VM of a younger claim would be re-created
 		if len(w.ours()) != 2 {
 			return "expected two VMs"
 		}

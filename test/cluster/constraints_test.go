@@ -108,17 +108,17 @@ func (w *world) daemons(name, cpu string) {
 	}
 }
 
-// inPool selects the nodes of a pool.
+// inPool makes a pod select the nodes of a pool.
 func inPool(pool string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: pool} }
 }
 
-// onHost selects the nodes on a host.
+// onHost makes a pod select the nodes on a host.
 func onHost(host string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: host} }
 }
 
-// tolerant tolerates a taint.
+// tolerant makes a pod tolerate a taint.
 func tolerant(key, value string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
 		pod.Spec.Tolerations = append(pod.Spec.Tolerations, corev1.Toleration{Key: key, Value: value, Effect: corev1.TaintEffectNoSchedule})
@@ -217,8 +217,8 @@ func (w *world) holds(long time.Duration, ask func(ctx context.Context) string) 
 	}
 }
 
-// TestConstraints creates pods with several kinds of scheduling constraints at once, and
-// checks the nodes on which they run.
+// TestConstraints checks the nodes on which pods with several kinds of scheduling
+// constraints run when they are created at once.
 func TestConstraints(t *testing.T) {
 	w := newWorld(t, worldConfig{hosts: threeHosts(t)})
 	w.start()
@@ -403,8 +403,8 @@ func (s *lastSeen) take() (int, []string) {
 }
 
 // aBudgetKeepsTheNode deletes the node of a pod with a budget. It checks that node, pod and
-// VM remain for ten seconds, that they are deleted once the budget is, and that no pod was
-// on the node when its VM was stopped.
+// VM remain for ten seconds, that they are deleted once the budget is deleted, and that no
+// pod was on the node when its VM was stopped.
 func (w *world) aBudgetKeepsTheNode(app string) {
 	w.t.Helper()
 	ctx := context.Background()

@@ -41,11 +41,11 @@ func largeHosts(t *testing.T) []topology.Host {
 // poolConfig configures a NodePool for the disruption tests.
 type poolConfig struct {
 	name string
-	// class is added to the spec of the NodeClass, requirements to those of the NodePool,
-	// both in YAML flow style.
+	// class is added to the spec of the NodeClass, and requirements to the requirements of
+	// the NodePool, both in YAML flow style.
 	class, requirements string
-	// template is a line of the NodeClaims' spec. budgets is the number of nodes that may
-	// be disrupted at a time.
+	// template is a line of the NodeClaims' spec. budgets is the number or percentage of
+	// nodes that may be disrupted at a time.
 	template, budgets string
 }
 
@@ -374,9 +374,9 @@ func (w *world) usedBy(pool, app string, milliCPU int) {
 	}
 }
 
-// TestConsolidation checks that consolidation packs the pods of ten nodes, each of which
-// is about 40 percent used, onto the fewest nodes, and replaces another node by a smaller
-// and cheaper one, but not by the smallest, which a NodeOverlay makes expensive. Without
+// TestConsolidation checks that consolidation packs the pods of ten nodes, each of which is
+// about 40 percent used, onto the fewest nodes, and replaces another node with a smaller
+// and cheaper one, but not with the smallest, which a NodeOverlay makes expensive. Without
 // pods, a NodePool keeps its minimum number of nodes, and more while a CapacityBuffer
 // requests room.
 func TestConsolidation(t *testing.T) {
@@ -450,7 +450,7 @@ func TestDrift(t *testing.T) {
 	w.initialized(time.Minute)
 	second := w.vmids()
 	w.allHaveTag(first, "blue")
-	// Longer than a disruption round.
+	// The check lasts longer than a disruption round.
 	w.remains(15*time.Second, w.same(second))
 
 	disrupted, up := w.disrupted(), w.up("web", 3)
@@ -664,9 +664,10 @@ func spreadIfPossible(app string) func(*corev1.PodSpec) {
 	}
 }
 
-// TestPause pauses numaform while a VM is being cloned. It checks that the clone is
-// finished, and that nothing else is started. The state backend is down when numaform resumes:
-// the pods, their NodePool and no VM show the outage, and the VM is created after it.
+// TestPause checks that numaform, if it is paused while a VM is being cloned, completes the
+// clone and starts nothing else. It also checks that, if the state backend is down when
+// numaform resumes, events and the NodePool report the outage, and the next VM is not
+// created until the outage ends.
 func TestPause(t *testing.T) {
 	w := newWorld(t, worldConfig{
 		hosts: largeHosts(t), delays: pvesim.Delays{Clone: 8 * time.Second}, states: testenv.HTTPState(t),

@@ -16,9 +16,8 @@ import (
 	"github.com/numaform/numaform/internal/enginetest"
 )
 
-// TestFlexible creates nodes of flexible size, and checks that their capacity is as
-// predicted, that consolidation does not replace them, and that they are deleted with their
-// pods.
+// TestFlexible checks that nodes of flexible size have the predicted capacity, that
+// consolidation does not replace them, and that they are deleted with their pods.
 func TestFlexible(t *testing.T) {
 	enginetest.Nightly(t)
 	w := newWorld(t, worldConfig{hosts: threeHosts(t)})

@@ -29,9 +29,9 @@ const directoryOf = "numaform.dev/directory"
 // partLabel is the label with the role of a fleet's ConfigMap.
 const partLabel = "numaform.dev/part"
 
-// TestHostileConfigMaps writes an attacker's module into the ConfigMaps of a fleet, with a
-// matching hash, and makes a node file call it. It checks that the controller names the
-// file, starts no engine, and continues once the fleet is restored. The baseline sends its
+// TestHostileConfigMaps checks that, if a fleet's ConfigMaps contain an attacker's module
+// with a matching hash and a node file that calls it, the controller names the file, starts
+// no engine, and continues once the fleet is restored. The baseline's controller sends its
 // environment to the attacker.
 func TestHostileConfigMaps(t *testing.T) {
 	t.Parallel()
@@ -126,7 +126,7 @@ func (h *hostile) idle() {
 }
 
 // attack changes the fleet's ConfigMaps and creates a pod that requires a change of the
-// fleet. It returns a function that restores them, and the name of the node file.
+// fleet. It returns a function that restores the ConfigMaps, and the name of the node file.
 func (h *hostile) attack() (restore func(), file string) {
 	h.t.Helper()
 	ctx := context.Background()

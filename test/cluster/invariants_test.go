@@ -304,7 +304,7 @@ func (s *scene) checkHistory() {
 	}
 }
 
-// written returns the VMIDs changed by calls.
+// written returns the VMIDs of the VMs that requests to Proxmox changed.
 func (s *scene) written() []string {
 	var vmids []string
 	for _, call := range s.proxmox.Calls() {
@@ -348,8 +348,8 @@ func (s *scene) checkStates() {
 }
 
 // lockIsFree waits until no lock is left. The controller can hold the fleet's lock briefly
-// at any time: two seconds after a change in Proxmox outside a plan, such as the removal
-// of a seed, it writes a record.
+// without a change in progress: two seconds after a change in Proxmox outside a plan, such
+// as the removal of a seed, it writes a record.
 func (s *scene) lockIsFree() {
 	s.t.Helper()
 	s.eventually(20*time.Second, func(context.Context) string {

@@ -17,9 +17,9 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestTwoReplicas runs two controllers. It checks that the second runs no engine until the
-// first is killed, and that a controller that is suspended during an apply, and resumed
-// after another became leader, starts no apply and exits.
+// TestTwoReplicas checks that the second of two controllers runs no engine until the first
+// is killed, and that a controller that is suspended during an apply, and resumed after
+// another has become leader, starts no apply and exits.
 func TestTwoReplicas(t *testing.T) {
 	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{delays: pvesim.Delays{Clone: time.Second, Start: 200 * time.Millisecond}})
@@ -95,7 +95,7 @@ func (s *scene) replica(name string) *process {
 	s.said = append(s.said, p.log)
 	s.t.Cleanup(func() {
 		if s.controller == p {
-			return // the test stops it like the others
+			return // the test's own cleanup stops s.controller
 		}
 		_ = p.command.Process.Kill() // it may have exited
 		<-p.done

@@ -15,8 +15,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestAPIServerLost stops the API server for 20 seconds while VMs are being created, so
-// that the engine cannot save its state. It checks that no VM is created twice or lost.
+// TestAPIServerLost checks that no VM is created twice or lost if the API server is down
+// for 20 seconds while VMs are being created, so that the engine cannot save its state.
 func TestAPIServerLost(t *testing.T) {
 	enginetest.Nightly(t)
 	s := newScene(t, worldConfig{
@@ -42,9 +42,9 @@ func TestAPIServerLost(t *testing.T) {
 	s.checkSecrets()
 }
 
-// TestBurstDuringSlowClone creates more pods during a slow clone. It checks that another
-// host creates its VM in the meantime, and that the requests for the cloning host follow
-// afterwards.
+// TestBurstDuringSlowClone checks that, if more pods are created while a host clones
+// slowly, another host creates its VM in the meantime, and the cloning host creates its
+// other VMs in one apply afterwards.
 func TestBurstDuringSlowClone(t *testing.T) {
 	enginetest.Nightly(t)
 	const long = 30 * time.Second
@@ -76,7 +76,7 @@ func TestBurstDuringSlowClone(t *testing.T) {
 	}
 }
 
-// atHost selects the nodes on a host.
+// atHost makes a pod select the nodes on a host.
 func atHost(host string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: host} }
 }

@@ -22,10 +22,9 @@ import (
 // slowBoot is the boot time of VMs. It allows an upgrade while a VM boots.
 const slowBoot = 40 * time.Second
 
-// TestMatrixOfTheController upgrades the controller and chart of the baseline while a VM
-// is joining and a change is pending approval, then downgrades both, and upgrades both
-// again. It checks that nodes remain, no VM is replaced, and the pending change is not
-// lost.
+// TestMatrixOfTheController checks that nodes remain, no VM is replaced, and a change that
+// is pending approval is not lost, if the controller and chart of the baseline are upgraded
+// while a VM is joining, then downgraded, and upgraded again.
 func TestMatrixOfTheController(t *testing.T) {
 	enginetest.Nightly(t)
 	baseline := testenv.Baseline(t)

@@ -23,9 +23,9 @@ var (
 	killSeed = flag.Uint64("cluster.seed", 0, "seed of the random times; 0 means a seed from the clock")
 )
 
-// TestKillControllerAtRandom kills the controller repeatedly at random times while pods are
-// created and nodes are deleted, and checks the invariants of docs/faults.md at the end. It
-// does nothing unless -cluster.kills is set.
+// TestKillControllerAtRandom checks the invariants of docs/faults.md after repeated kills
+// of the controller at random times while pods are created and nodes are deleted. It does
+// nothing unless -cluster.kills is set.
 func TestKillControllerAtRandom(t *testing.T) {
 	if *kills == 0 {
 		t.Log("no kills requested: set -cluster.kills")

@@ -67,9 +67,9 @@ func (w *world) starts() map[string]int {
 	return count
 }
 
-// TestStandby creates three stopped VMs for a CapacityBuffer. It checks that two of them
-// are started for pods and replaced by new standby VMs, that the standby VMs are replaced
-// one by one when their class changes, and that they are removed with the buffer.
+// TestStandby checks that two of the three standby VMs of a CapacityBuffer are started for
+// pods and replaced by new standby VMs, that standby VMs are replaced one by one when their
+// class changes, and that they are removed with the buffer.
 func TestStandby(t *testing.T) {
 	enginetest.Nightly(t)
 	w := newWorld(t, worldConfig{

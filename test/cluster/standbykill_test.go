@@ -51,9 +51,9 @@ func standbySteps() []killStep {
 	}
 }
 
-// TestKillControllerWithStandby kills the controller at each step of a wake and of the
-// creation of a standby VM, and checks the invariants of docs/faults.md. make nightly kills
-// at every step, make test at one of each.
+// TestKillControllerWithStandby checks the invariants of docs/faults.md after a kill of the
+// controller at each step of a wake and of the creation of a standby VM. `make nightly`
+// kills at every step, `make test` at one step of each.
 func TestKillControllerWithStandby(t *testing.T) {
 	wakes, creations := wakeSteps(), standbySteps()
 	if !enginetest.EveryCase() {

@@ -38,7 +38,8 @@ type stolen struct {
 	join   *guestsim.Join
 }
 
-// steal waits for a seed on a host's storage, except those in before, and reads it.
+// steal waits for a seed on a host's storage whose volume is not in before, and reads the
+// seed.
 func (w *world) steal(before ...string) stolen {
 	w.t.Helper()
 	var loot stolen
@@ -127,9 +128,9 @@ func (w *world) forbidden(loot stolen) {
 	}
 }
 
-// TestStolenSeed reads the seed of a VM while the VM boots. It checks that the thief cannot
-// get a certificate for another node's name, and that numaform detects a thief who is
-// faster than the VM.
+// TestStolenSeed checks that a thief who reads the seed of a booting VM cannot get a
+// certificate for another node's name, and that numaform detects a thief who is faster than
+// the VM.
 func TestStolenSeed(t *testing.T) {
 	const boot = 15 * time.Second // the thief is faster
 	w := newWorld(t, worldConfig{guests: func(c *guestsim.Config) { c.Boot = boot }})
@@ -155,7 +156,7 @@ func TestStolenSeed(t *testing.T) {
 
 	w.renews(loot.join.NodeName, certificate)
 
-	// The VM's own request is the second: it does not join, and an event on its claim
+	// The VM's own request is the second: the VM does not join, and an event on its claim
 	// reports why.
 	var claim karpv1.NodeClaim
 	w.eventually(2*time.Minute, func(ctx context.Context) string { return w.robbed(ctx, loot.join.NodeName, &claim) })
@@ -232,13 +233,13 @@ func (w *world) renews(node string, certificate tls.Certificate) {
 	})
 }
 
-// TestUpgradeDuringAJoin simulates an upgrade while a VM joins: it creates a bootstrap
-// token as an earlier release did, which stored the token in kube-system and its name on
-// the NodeClaim. It checks that the token works with the chart's default permissions, and
-// that the VM's newer token is then refused.
+// TestUpgradeDuringAJoin checks that, after an upgrade while a VM joins, the bootstrap
+// token of the earlier release works with the chart's default permissions, and that the
+// VM's newer token is then refused. Earlier releases stored the token in kube-system and
+// its name on the NodeClaim.
 func TestUpgradeDuringAJoin(t *testing.T) {
 	enginetest.Nightly(t)
-	w := newWorld(t, worldConfig{guests: func(c *guestsim.Config) { c.Boot = time.Hour }}) // the test acts as its kubelet
+	w := newWorld(t, worldConfig{guests: func(c *guestsim.Config) { c.Boot = time.Hour }}) // the test acts as the VM's kubelet
 	w.start()
 	w.classAndPool("workers", "", "")
 	w.pods("web", 1, "500m", "512Mi")

@@ -269,13 +269,13 @@ func (s *scene) history() []audit.Entry {
 		s.t.Fatal(err)
 	}
 	for i := range entries {
-		entries[i].OutcomeVerified = entries[i].Outcome != nil // the store is read without the key
+		entries[i].OutcomeVerified = entries[i].Outcome != nil // without the key, the store cannot verify outcomes
 	}
 	return entries
 }
 
-// unfinished returns the hosts of a history with unfinished work: those whose last change
-// did not succeed.
+// unfinished returns the hosts with unfinished work at the end of a history: the hosts
+// whose last change did not succeed.
 func unfinished(entries []audit.Entry) (hosts []string) {
 	if len(entries) == 0 {
 		return nil

@@ -39,9 +39,9 @@ func spread(pod *corev1.Pod) {
 	}}
 }
 
-// TestUpAndDown scales from zero to 20 running pods on three hosts, and back to zero. It
-// checks that each host is planned and applied once, that nodes and pins are as planned,
-// and that nothing is left.
+// TestUpAndDown checks that a scale-up from zero to 20 running pods on three hosts plans
+// and applies each host once, that nodes and pins are as planned, and that nothing is left
+// after the scale-down to zero.
 func TestUpAndDown(t *testing.T) {
 	// On a busy machine, creating all pods takes more than a second.
 	w := newWorld(t, worldConfig{hosts: threeHosts(t), args: []string{"--batch-idle-duration=5s", "--batch-max-duration=30s"}})

@@ -31,7 +31,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// The names in every world.
+// The names that all worlds use.
 const (
 	clusterID = "e2e"
 	namespace = "numaform"
@@ -69,11 +69,11 @@ type worldConfig struct {
 	delays pvesim.Delays
 	guests func(*guestsim.Config)
 	states *statesim.Server
-	// values override the chart's.
+	// values override the values of the chart.
 	values map[string]any
 	args   []string
-	// chart is the chart's directory and program the controller's path. Empty means those
-	// of this checkout.
+	// chart is the chart's directory and program the controller's path. Empty means the
+	// chart and the controller of this checkout.
 	chart, program string
 }
 
@@ -229,7 +229,7 @@ func (w *world) write(name, text string) {
 type process struct {
 	command *exec.Cmd
 	done    chan struct{}
-	// err is its result, once done is closed.
+	// err is the result of the controller, once done is closed.
 	err error
 	log *logBuffer
 }
