@@ -52,8 +52,8 @@ func hostAgents(t *testing.T, stage *demo.Stage) {
 	}
 }
 
-// TestAgentsTakeWhatIsPlanned plans onto hosts whose agents limit pins, and checks that
-// these agents accept all planned pins.
+// TestAgentsTakeWhatIsPlanned checks that host agents that limit pins accept all pins that
+// are planned for their hosts.
 func TestAgentsTakeWhatIsPlanned(t *testing.T) {
 	t.Parallel()
 	for _, percent := range []int{20, 50, 90} {

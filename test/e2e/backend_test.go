@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// TestHTTPBackend stores the states on a server and deletes the state directory after an
-// apply. It checks that a plan then has no changes, and that a VM can be removed.
+// TestHTTPBackend checks that, with the states on a server, a plan has no changes and a VM
+// can be removed after the state directory was deleted.
 func TestHTTPBackend(t *testing.T) {
 	t.Parallel()
 	server := testenv.HTTPState(t)

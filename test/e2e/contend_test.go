@@ -62,12 +62,12 @@ spec:
           requests: {cpu: "3", memory: 6Gi}
 `
 
-// runs is the number of times two clusters scale concurrently; make test-faults uses 20.
+// runs is the number of times two clusters scale concurrently; `make test-faults` uses 20.
 var runs = flag.Int("runs", 2, "number of times two clusters scale concurrently")
 
-// TestTwoClustersOnOneProxmox repeatedly scales two fleets with different clusterIDs
-// concurrently. It checks that no CPU and no VMID is assigned twice, and that unmanaged VMs
-// are not changed.
+// TestTwoClustersOnOneProxmox checks that no CPU and no VMID is assigned twice, and that
+// unmanaged VMs are not changed, when two fleets with different clusterIDs scale
+// concurrently.
 func TestTwoClustersOnOneProxmox(t *testing.T) {
 	t.Parallel()
 	for run := range *runs {

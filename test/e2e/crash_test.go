@@ -21,10 +21,10 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestEngineKilled kills the engines of several hosts at once with SIGKILL while Proxmox
-// executes a call that creates a VM. It checks that another apply creates the missing VMs
-// and changes no complete one. make nightly kills during a clone and a start, make test
-// during the clone. test/faults kills single engines at every step.
+// TestEngineKilled checks that, after the engines of several hosts are killed at once while
+// Proxmox executes a call that creates a VM, another apply creates the missing VMs and
+// changes no complete VM. `make nightly` kills during a clone and during a start,
+// `make test` during the clone only. test/faults kills single engines at every step.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
 	for _, at := range []struct {

@@ -10,9 +10,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestHostDown scales up while a host with VMs is down. It checks that plan reports the
-// host, that new VMs are created on other hosts only, and that no guest of the host
-// changes.
+// TestHostDown checks that, during a scale-up while a host with VMs is down, plan reports
+// the host, new VMs are created on other hosts only, and no guest of the host changes.
 func TestHostDown(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)

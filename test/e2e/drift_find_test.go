@@ -61,8 +61,8 @@ func drift(t *testing.T, stage *demo.Stage, want int, args ...string) map[int]fo
 	return vms
 }
 
-// byHand changes the options of a guest, as an operator who stops, edits and starts it.
-// Options without a value are deleted.
+// byHand changes the options of a guest, as an operator does who stops, edits and starts
+// the guest. Options without a value are deleted.
 func byHand(t *testing.T, stage *demo.Stage, vmid int, options map[string]string) {
 	t.Helper()
 	guest, exists := stage.Sim.Guest(vmid)
@@ -141,8 +141,8 @@ func asTheyWere(t *testing.T, stage *demo.Stage, before []pvesim.GuestState) {
 	}
 }
 
-// TestDrift changes VMs outside numaform, checks the class and the advice for each, and
-// makes the repairs that the report suggests.
+// TestDrift checks the class and the advice that drift reports for VMs that were changed
+// outside numaform, and the effect of a repair and of an apply.
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)

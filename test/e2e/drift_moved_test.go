@@ -10,9 +10,9 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestRemoveMovedVM moves a VM to another host by hand while a VM of the old host has
-// drifted. It checks that plan and apply change nothing, and that only the moved VM is
-// removed. The state contains the new host only after a refresh.
+// TestRemoveMovedVM checks that plan and apply change nothing after a VM was moved to
+// another host by hand, although a VM has drifted, and that remove deletes only the moved
+// VM. The state contains the new host only after a refresh.
 func TestRemoveMovedVM(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)
@@ -48,8 +48,8 @@ func TestRemoveMovedVM(t *testing.T) {
 	}
 }
 
-// TestRemoveMovedVMOfDeadHost removes a VM that high availability restarted on another host
-// after its host failed, and checks that no other guest changes.
+// TestRemoveMovedVMOfDeadHost checks that remove changes no other guest if it deletes a VM
+// that high availability restarted on another host after the VM's host failed.
 func TestRemoveMovedVMOfDeadHost(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()

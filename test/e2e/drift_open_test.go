@@ -40,9 +40,9 @@ func tags(t *testing.T, stage *demo.Stage, vm fleet.VM) string {
 	return guest.Config["tags"]
 }
 
-// TestRepairLeavesTheUnfinished repairs while the removal of a VM is unfinished on one host
-// and a VM of another host is missing. It checks that the removal is not lost and does not
-// block other hosts, and that no VM is created.
+// TestRepairLeavesTheUnfinished checks that a repair neither completes nor loses the
+// unfinished removal of a VM, repairs the VMs of other hosts, and does not create a missing
+// VM.
 func TestRepairLeavesTheUnfinished(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -102,8 +102,8 @@ func (w untilSaid) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// TestDriftEvery interrupts drift --every after its first round, and checks its report and
-// exit code.
+// TestDriftEvery checks the report and the exit code of drift --every if it is interrupted
+// after its first round.
 func TestDriftEvery(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()

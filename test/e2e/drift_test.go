@@ -11,9 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestStateLost deletes the states and removes a node. It checks that the node is deleted,
-// which requires an import because a plan deletes only VMs in the state, and that no other
-// guest changes.
+// TestStateLost checks that remove deletes a node after the states were lost, and changes
+// no other guest. This requires an import, because a plan deletes only VMs in the state.
 func TestStateLost(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -53,9 +52,8 @@ func TestVMDeletedByHand(t *testing.T) {
 	run(t, stage, cli.ExitOK, "plan", "-f", stage.Manifests(), "--detailed-exitcode")
 }
 
-// TestDescriptionEdited overwrites the marker in a VM's description. It checks that apply
-// reports the line to restore and creates and removes no guest, and that the VM cannot be
-// removed.
+// TestDescriptionEdited checks that, if the marker in a VM's description was overwritten,
+// apply reports the line to restore and creates and removes no guest, and remove fails.
 func TestDescriptionEdited(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -81,8 +79,8 @@ func TestDescriptionEdited(t *testing.T) {
 	}
 }
 
-// TestStateLostAndNothingAsked deletes the states and checks that VMs are imported even if
-// no pod needs a change.
+// TestStateLostAndNothingAsked checks that apply imports the VMs after the states were
+// lost, even if no pod needs a change.
 func TestStateLostAndNothingAsked(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()

@@ -39,13 +39,13 @@ func quickstart(t *testing.T, change ...func(*pvesim.Config)) *demo.Stage {
 	})
 }
 
-// oneHost opens the quickstart with pods that need only pve-2. Use it for tests in which
-// the other hosts would only repeat the case of this one: most of their time is spent on
-// one engine per host.
+// oneHost opens the quickstart with pods that need only pve-2. Use oneHost for tests in
+// which other hosts would only repeat the same case: such tests spend most of their time in
+// the engines, one per host.
 func oneHost(t *testing.T) *demo.Stage {
 	t.Helper()
 	stage := quickstart(t)
-	for _, replicas := range []string{"15", "12"} { // of the pods that may run anywhere
+	for _, replicas := range []string{"15", "12"} { // of the Deployments whose pods can run on any host
 		edit(t, stage, "manifests/pods.yaml", "replicas: "+replicas, "replicas: 0")
 	}
 	return stage

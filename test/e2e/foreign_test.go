@@ -22,9 +22,9 @@ func stranger(host string) pvesim.Guest {
 	}
 }
 
-// TestStrangerTakesVMID creates an unmanaged VM with a planned VMID, either between plan
-// and apply or just before the engine clones. It checks that this VM does not change, and
-// that the next apply creates the fleet's VM with another VMID.
+// TestStrangerTakesVMID checks that an unmanaged VM that takes a planned VMID, either
+// between plan and apply or just before the engine clones, does not change, and that the
+// next apply creates the fleet's VM with another VMID.
 func TestStrangerTakesVMID(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -87,7 +87,8 @@ func vmOf(t *testing.T, stage *demo.Stage, vmid fleet.VMID) fleet.VM {
 }
 
 // intrude runs apply, creates the unmanaged VM during a delayed call, and checks that the
-// apply fails. It returns a function that reads the original configuration of that VM.
+// apply fails. It returns a function that returns the original configuration of the
+// unmanaged VM.
 func intrude(t *testing.T, stage *demo.Stage, at holding, skip int, host string) func() string {
 	t.Helper()
 	stage.Sim.AddFault(pvesim.Fault{Method: at.method, Path: at.path, Skip: skip, Delay: holdTime})
@@ -115,9 +116,9 @@ func intrude(t *testing.T, stage *demo.Stage, at holding, skip int, host string)
 	return func() string { return guest.Raw }
 }
 
-// TestStrangerTakesVMIDOfLostVM deletes a VM by hand and creates an unmanaged VM with its
-// VMID, while the state still contains the deleted VM. It checks that the unmanaged VM does
-// not change, and that apply creates the lost VM with another VMID.
+// TestStrangerTakesVMIDOfLostVM checks that an unmanaged VM with the VMID of a VM that was
+// deleted by hand does not change, although the state still contains the deleted VM, and
+// that apply creates the deleted VM with another VMID.
 func TestStrangerTakesVMIDOfLostVM(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()

@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestSecurityGroups creates VMs with security groups while one request to create a rule
-// fails, and checks that the next apply completes the rules.
+// TestSecurityGroups checks that apply completes the rules of VMs with security groups
+// after a request to create a rule failed.
 func TestSecurityGroups(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)

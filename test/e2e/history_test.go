@@ -86,8 +86,8 @@ func kinds(entries []audit.Entry) []audit.Kind {
 	return found
 }
 
-// TestUndo reverts a scale-up, the revert, and a scale-down. It checks the VMs and the
-// records after each, and that a change cannot be reverted twice.
+// TestUndo checks the VMs and the records after the undo of a scale-up, of that undo, and
+// of a scale-down, and that a change cannot be undone twice.
 func TestUndo(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -98,7 +98,7 @@ func TestUndo(t *testing.T) {
 	if left := vms(stage); len(left) != 0 {
 		t.Fatalf("the scale-up was undone, but VMs %v still exist", left)
 	}
-	// Undo the undo: it creates the same number of VMs, with new VMIDs and keys.
+	// The undo of the undo creates the same number of VMs, with new VMIDs and keys.
 	run(t, stage, cli.ExitOK, "undo", "-f", none, "--auto-approve")
 	again := vms(stage)
 	if len(again) != len(made) || slices.ContainsFunc(again, func(id int) bool { return slices.Contains(made, id) }) {
@@ -182,7 +182,7 @@ func TestGitRevert(t *testing.T) {
 	if left := vms(stage); len(left) != 0 {
 		t.Fatalf("the scale-up was reverted, but VMs %v still exist", left)
 	}
-	// Revert the revert: it creates the same VMs again.
+	// The revert of the revert creates the same VMs again.
 	git(t, laptop, "pull", "--quiet", "--rebase")
 	git(t, laptop, "revert", "--no-edit", git(t, laptop, "log", "--format=%H", "--grep=^Revert", "-1"))
 	git(t, laptop, "push", "--quiet")
@@ -217,8 +217,9 @@ func TestGitRevert(t *testing.T) {
 	}
 }
 
-// TestGitRevertOfAnOlderChange reverts the first of two scale-ups, which added files that
-// the VMs of both use. It checks that neither VMIDs nor keys are reused.
+// TestGitRevertOfAnOlderChange checks that a git revert of the first of two scale-ups,
+// which added files that the VMs of both use, deletes only its own VMs, and that neither
+// VMIDs nor keys are reused.
 func TestGitRevertOfAnOlderChange(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()

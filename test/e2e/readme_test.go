@@ -13,8 +13,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the generated parts of docs/")
 
-// TestReadmeShowsWhatHappens compares the node file and the plans in
-// docs/change-control.md, and the README's picture, with the output of the quickstart.
+// TestReadmeShowsWhatHappens checks that the node file and the plans in
+// docs/change-control.md, and the README's picture, match the output of the quickstart.
 func TestReadmeShowsWhatHappens(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")

@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// TestRemoveVMThatIsGone deletes a VM by hand. It checks that status reports the missing
-// VM, that plan lists it as to be re-created, and that remove deletes its file.
+// TestRemoveVMThatIsGone checks that, after a VM was deleted by hand, status reports the
+// missing VM, plan re-creates it, and remove deletes its file.
 func TestRemoveVMThatIsGone(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)
@@ -75,9 +75,9 @@ spec:
   containers: [{name: busy, image: registry.example/busy:1}]
 `
 
-// TestDeletedFileIsARequest deletes a node file by hand. It checks that the VM remains
-// while its Node runs pods, that it is deleted afterwards, and that it is re-created when
-// the file is restored.
+// TestDeletedFileIsARequest checks that, after a node file was deleted by hand, the VM
+// remains while its Node runs pods, is deleted afterwards, and is re-created when the file
+// is restored.
 func TestDeletedFileIsARequest(t *testing.T) {
 	t.Parallel()
 	stage := oneHost(t)

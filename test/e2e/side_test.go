@@ -49,10 +49,10 @@ func fiveHosts(t *testing.T) fs.FS {
 	return files
 }
 
-// TestFiveAppliesSideBySide takes down one host, or kills its provider, while five hosts
-// each clone a VM. It checks that the other hosts finish in the same apply, and that the
-// next apply completes the failed one. make test only takes down the host, because
-// test/faults kills single providers.
+// TestFiveAppliesSideBySide checks that, if one of five hosts that each clone a VM goes
+// down or its provider exits, the other hosts finish in the same apply, and the next apply
+// completes the failed host. `make test` only takes down the host, because test/faults
+// kills single providers.
 func TestFiveAppliesSideBySide(t *testing.T) {
 	t.Parallel()
 	const victim = "pve-3"

@@ -229,8 +229,8 @@ func TestTemplatesRefused(t *testing.T) {
 	}
 	r.clean()
 
-	// The plan shows the effect of another image for the same VMID. It shows it again while
-	// Proxmox refuses to delete the template.
+	// The plan shows the effect of another image for the same VMID. The next plan shows it
+	// again, because Proxmox refused to delete the template.
 	r.edit(right, strings.Repeat("1", 64))
 	r.stage.Sim.AddFault(pvesim.Fault{Method: "DELETE", Path: `/qemu/9101/?$`, Times: 1, TaskExit: "base volume is still in use by linked cloned"})
 	r.refused("base volume is still in use", "apply", "-auto-approve")
