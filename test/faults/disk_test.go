@@ -20,8 +20,9 @@ import (
 // child processes can write to a file. It simulates a full disk.
 const fullAfter = "FAULTS_FULL_AFTER"
 
-// fill sets the limit for this process, if requested, and re-executes the program. It also
-// blocks the signal of the limit, and only a new program image inherits that.
+// fill sets the limit for this process and re-executes the program. It also blocks the
+// signal that a write beyond the limit causes. The mask applies only to this thread, and
+// the new program's threads inherit it.
 func fill() error {
 	limit, err := strconv.ParseUint(os.Getenv(fullAfter), 10, 64)
 	if err != nil {
@@ -42,8 +43,8 @@ func fill() error {
 	return syscall.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
-// TestDiskFull fills the disk after a number of bytes. It checks that either all files are
-// written and applied, or nothing is applied.
+// TestDiskFull checks that, if the disk is full after a number of bytes, either all files
+// are written and applied, or nothing is applied.
 func TestDiskFull(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -55,7 +56,7 @@ func TestDiskFull(t *testing.T) {
 				w := newWorld(t)
 				env := w.env
 				w.env = append(env[:len(env):len(env)], fullAfter+"="+strconv.Itoa(limit))
-				// Its output goes to /dev/null, which has no limit.
+				// numaform's output goes to /dev/null, which has no limit.
 				w.discards = true
 				code := w.start(w.applyArgs()...).wait()
 				w.env, w.discards = env, false
@@ -87,8 +88,8 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestDiskFullAtTheEnd fills the disk when a local state is saved after its VMs were
-// created. It checks that an apply finds the VMs once the partial state is moved away.
+// TestDiskFullAtTheEnd checks that, if the disk is full when a local state is saved after
+// the creation of its VMs, an apply finds the VMs once the partial state is moved away.
 func TestDiskFullAtTheEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, localState)

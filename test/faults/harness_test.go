@@ -21,7 +21,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// asNumaform makes this test binary run as numaform.
+// asNumaform is the environment variable that makes this test binary run as numaform.
 const asNumaform = "FAULTS_AS_NUMAFORM"
 
 // rounds is the number of times each victim is killed at each step, each time with a

@@ -168,7 +168,7 @@ func (w *world) checkHistory() {
 		}
 	}
 	last := &entries[len(entries)-1]
-	last.OutcomeVerified = last.Outcome != nil // the store is read without the key
+	last.OutcomeVerified = last.Outcome != nil // without the key, the store cannot verify outcomes
 	if left := last.Unfinished(); len(left) > 0 {
 		w.t.Errorf("I5: the history ends with unfinished hosts: %v", left)
 	}
@@ -176,7 +176,7 @@ func (w *world) checkHistory() {
 
 var vmPath = regexp.MustCompile(`^/nodes/[^/]+/qemu/(\d+)`)
 
-// written returns the VMIDs that calls have changed.
+// written returns the VMIDs of the VMs that requests to Proxmox changed.
 func (w *world) written() []string {
 	var vmids []string
 	for _, call := range w.sim.Calls() {

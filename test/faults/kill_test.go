@@ -29,9 +29,9 @@ func (l *landings) add(v victim, step string) {
 	l.counts[string(v)+" "+step]++
 }
 
-// TestKill kills a process at each step, and checks that another apply finishes the change:
-// see killAt. make nightly kills each victim at each step; make test kills one victim at
-// every other step, in turn.
+// TestKill checks that another apply finishes a change during which a process was killed:
+// see killAt. `make nightly` kills each victim at each step; `make test` skips the steps
+// with nightly set, and kills one victim, in turn, at each other step.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	landed := &landings{counts: map[string]int{}}

@@ -11,9 +11,9 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// TestLockOfTheLiving starts a second numaform while the first holds the lock of the state:
-// on the same machine, and with a copy of the fleet as on another machine. It checks that
-// both fail, report the holder and respect the lock.
+// TestLockOfTheLiving checks that a second numaform, on the same machine and with a copy of
+// the fleet as on another machine, fails, reports the holder and respects the lock while
+// the first numaform holds the lock of the state.
 func TestLockOfTheLiving(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -45,8 +45,8 @@ func TestLockOfTheLiving(t *testing.T) {
 	w.converge(scaledUp + 1)
 }
 
-// TestLockOfTheUnknown applies while a lock exists whose holder may be alive. It checks
-// that numaform respects and reports the lock, and continues after an operator broke it.
+// TestLockOfTheUnknown checks that apply respects and reports a lock whose holder may be
+// alive, and continues once an operator has removed the lock.
 func TestLockOfTheUnknown(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

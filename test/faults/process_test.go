@@ -84,7 +84,7 @@ func (r *run) pids(v victim) []int {
 	return pids
 }
 
-// gone reports whether a process ended.
+// gone reports whether a process has ended.
 func gone(pid int) bool {
 	for _, p := range processes() {
 		if p.pid == pid {

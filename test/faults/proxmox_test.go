@@ -24,7 +24,7 @@ func (w *world) clones() map[string]int {
 	return counts
 }
 
-// eventually applies until it succeeds, at most three times.
+// eventually runs apply until it succeeds, at most three times.
 func (w *world) eventually() {
 	w.t.Helper()
 	for range 2 {
@@ -35,10 +35,10 @@ func (w *world) eventually() {
 	w.apply(cli.ExitOK)
 }
 
-// TestRefusedBeforeAccepted makes Proxmox fail before it executes a call. It checks that
-// the provider or the next apply repeats the call, and that no VM is created twice. make
-// nightly makes a clone fail in every way; make test uses one way for clones and the other
-// ways for other calls.
+// TestRefusedBeforeAccepted checks that, if a call fails before Proxmox executes it, the
+// provider or the next apply repeats the call, and no VM is created twice. `make nightly`
+// makes a clone fail in every way; `make test` uses one way for clones and the other ways
+// for other calls.
 func TestRefusedBeforeAccepted(t *testing.T) {
 	t.Parallel()
 	faults := map[string]pvesim.Fault{
@@ -70,8 +70,8 @@ func TestRefusedBeforeAccepted(t *testing.T) {
 	}
 }
 
-// TestAnswerLost makes Proxmox execute a request but lose the response. It checks that
-// numaform finds the created VM by its marker and imports it.
+// TestAnswerLost checks that, if the response to an executed request is lost, numaform
+// imports the created VM, which it finds by the marker, and no VM is cloned twice.
 func TestAnswerLost(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
@@ -93,8 +93,8 @@ func TestAnswerLost(t *testing.T) {
 	}
 }
 
-// TestTaskFails makes a task of one VM fail. It checks that the error is reported, and that
-// the next apply creates all missing VMs.
+// TestTaskFails checks that apply reports the error of a failed task, and that the next
+// apply creates all missing VMs.
 func TestTaskFails(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]pvesim.Fault{
@@ -114,7 +114,7 @@ func TestTaskFails(t *testing.T) {
 	}
 }
 
-// TestQuorumLost removes the quorum before and during an apply. It checks that numaform
+// TestQuorumLost checks that numaform, if the quorum is lost before or during an apply,
 // writes nothing without a quorum, and finishes the work once the quorum is back.
 func TestQuorumLost(t *testing.T) {
 	t.Parallel()
@@ -149,9 +149,8 @@ func TestQuorumLost(t *testing.T) {
 	})
 }
 
-// TestHostLost takes the host down during an apply. It checks that another apply writes
-// nothing while the host is down, and that an apply finishes the work once the host is
-// back.
+// TestHostLost checks that, after the host went down during an apply, another apply writes
+// nothing while the host is down, and an apply finishes the work once the host is back.
 func TestHostLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -178,10 +177,10 @@ func (w *world) comesBack() {
 	w.converge(scaledUp)
 }
 
-// TestHostLostAfterClone takes the host down while the provider polls the lock of a clone.
+// TestHostLostAfterClone checks that an apply is canceled gracefully, with all completed
+// work in the state, if the host goes down while the provider polls the lock of a clone.
 // The provider polls for half an hour, regardless of the response, and even if the engine
-// asks it to stop. The test checks that the apply is canceled gracefully: completed work
-// is in the state.
+// asks it to stop.
 func TestHostLostAfterClone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -212,8 +211,8 @@ func TestHostLostAfterClone(t *testing.T) {
 	w.comesBack()
 }
 
-// TestCertificate makes Proxmox present a certificate from an unknown authority. It checks
-// that the error contains the fix, and that numaform does not send its token.
+// TestCertificate checks that, if Proxmox presents a certificate from an unknown authority,
+// the error contains the fix, and numaform does not send its token.
 func TestCertificate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -230,8 +229,8 @@ func TestCertificate(t *testing.T) {
 	w.converge(scaledUp)
 }
 
-// TestForeignPins pins an unmanaged VM to the planned CPUs before and during an apply, and
-// checks that the fleet's VM gets other CPUs.
+// TestForeignPins checks that the fleet's VM gets other CPUs if an unmanaged VM is pinned
+// to the planned CPUs before or during an apply.
 func TestForeignPins(t *testing.T) {
 	t.Parallel()
 	const planned = "4,44,8,48"
@@ -261,9 +260,9 @@ func TestForeignPins(t *testing.T) {
 	})
 }
 
-// TestCloneLeftLocked makes a clone task die and leave a locked guest without name and
-// marker. It checks that numaform treats the guest as unmanaged: it creates the VM with
-// another VMID, and its message names the guest to destroy.
+// TestCloneLeftLocked checks that, if a clone task dies and leaves a locked guest without a
+// name and a marker, numaform treats the guest as unmanaged: it creates the VM with another
+// VMID, and its output names the guest to destroy.
 func TestCloneLeftLocked(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -9,14 +9,15 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// clone matches the second clone of an apply, after Proxmox accepted it.
+// clone returns a fault for the second clone of an apply, after Proxmox has accepted the
+// request.
 func clone() pvesim.Fault {
 	return pvesim.Fault{Method: "POST", Path: `/clone$`, Skip: 1, After: true}
 }
 
-// TestTerminated terminates numaform as a rollout does, and as Ctrl-C does, which signals
-// every process of the terminal. It checks that numaform shuts down gracefully: it leaves
-// no process behind, saves and unlocks the state, and loses no VM.
+// TestTerminated checks that numaform shuts down gracefully when it is terminated, as in a
+// rollout, and on Ctrl-C, which signals every process of the terminal: it leaves no process
+// behind, saves and unlocks the state, and loses no VM.
 func TestTerminated(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

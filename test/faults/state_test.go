@@ -12,15 +12,15 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// TestBackendDown stops the backend at each step of an apply. It checks that nothing is
-// changed without a backend, and that a state that could not be saved is stored locally and
-// saved by the next run.
+// TestBackendDown checks that numaform, if the backend fails at a step of an apply, changes
+// nothing without a backend, and that a state that could not be saved is stored locally and
+// saved by the next successful run.
 func TestBackendDown(t *testing.T) {
 	t.Parallel()
 	always := func(*http.Request) bool { return true }
 	for name, tt := range map[string]struct {
-		// at returns the gate at which the backend stops, and made is set if VMs are
-		// created nevertheless.
+		// at returns the gate at which the backend begins to fail requests, fails selects
+		// these requests, and made is set if VMs are created nevertheless.
 		at    func(w *world) *gate
 		fails func(r *http.Request) bool
 		made  bool
@@ -93,8 +93,8 @@ func (w *world) replaceState(change func([]byte) []byte) []byte {
 	return before
 }
 
-// TestStateRolledBack restores an older state, and checks that VMs missing from it are
-// imported.
+// TestStateRolledBack checks that, after an older state was restored, VMs that are missing
+// from it are imported.
 func TestStateRolledBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -116,8 +116,8 @@ func TestStateRolledBack(t *testing.T) {
 	}
 }
 
-// TestStateCorrupted truncates the state, or replaces it with other content. It checks that
-// nothing is changed, and that the error names the state.
+// TestStateCorrupted checks that nothing is changed if the state is truncated or replaced
+// with other content, and that the error names the state.
 func TestStateCorrupted(t *testing.T) {
 	t.Parallel()
 	for name, corrupt := range map[string]func([]byte) []byte{

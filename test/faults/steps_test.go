@@ -19,8 +19,8 @@ type step struct {
 	// anywhere is set if the step does not stop requests to the backend, so that the state
 	// may also be local.
 	anywhere bool
-	// nightly is set for a step that make test omits, because a step next to it leaves the
-	// same traces.
+	// nightly is set for a step that `make test` omits, because a step next to it leaves
+	// the same traces.
 	nightly bool
 	// whenSeen kills the victim as soon as it appears after the gate opens, because no gate
 	// can stop the victim itself.

@@ -102,8 +102,8 @@ func (w *world) copyFixture() {
 	}
 }
 
-// simulate starts Proxmox with an unmanaged VM on each host. One has a VMID in numaform's
-// range.
+// simulate starts Proxmox with an unmanaged VM on each host. One of the VMs has a VMID in
+// numaform's range.
 func (w *world) simulate(config pvesim.Config) {
 	var err error
 	w.sim, err = pvesim.New(config)
