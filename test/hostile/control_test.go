@@ -36,10 +36,10 @@ func outcome(saw *seen) string {
 	return "refused"
 }
 
-// TestBaselineGenerated is the control for the generated attacks, except those with more
-// set. It compares testdata/baseline.txt with how far these attacks get in a plan of the
-// baseline: every third attack, or all with -hostile.full. An attack that the baseline
-// ignores, or refuses before it starts an engine, only detects a regression.
+// TestBaselineGenerated is the control for the generated attacks, except attacks with more
+// set: it checks that testdata/baseline.txt records how far an attack gets in a plan of the
+// baseline. It tries every third attack, or all with -hostile.full. An attack that the
+// baseline ignores, or refuses before it starts an engine, only detects a regression.
 func TestBaselineGenerated(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()

@@ -27,7 +27,7 @@ type file struct {
 	content []byte
 }
 
-// files are the files of a fleet by path. A file without a mode will be removed.
+// files are the files of a fleet by path. A file without a mode is a removed file.
 type files map[string]file
 
 // put adds or replaces a regular file.

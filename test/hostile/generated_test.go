@@ -127,7 +127,8 @@ type kind struct {
 	passes bool
 }
 
-// kinds returns files with a meaning for a fleet, git or an engine, and others without one.
+// kinds returns files with a meaning for a fleet, git or an engine, and files without such
+// a meaning.
 func kinds() []kind {
 	text := func(content string) func(*world) string { return func(*world) string { return content } }
 	listener := func(format string) func(*world) string {

@@ -1,7 +1,7 @@
 // Package hostile_test attacks numaform through input that others can write: the files of a
 // fleet in git and in a directory, git notes, and states. Each attack must have no effect
-// on this numaform. The demonstrated attacks also run against the baseline, where they must
-// succeed: an attack that never worked is not a test.
+// on this numaform. The demonstrated attacks also run against the baseline, an earlier
+// version of numaform, where they must succeed: an attack that never worked is not a test.
 //
 // The tests observe effects from outside: connections to a listener, starts of the engine
 // and the provider, changes in Proxmox and the states, and credentials in written files.
@@ -55,9 +55,9 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// launchVariable makes this test binary run its arguments as a program, and write the
-// program's peak memory to the named file. If the test started the program itself, the
-// figure would include the test's memory.
+// launchVariable is the environment variable that makes this test binary run its arguments
+// as a program, and write the program's peak memory to the named file. If the test started
+// the program itself, the figure would include the test's memory.
 const launchVariable = "NUMAFORM_TEST_LAUNCH"
 
 func launch(report string) int {

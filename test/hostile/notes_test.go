@@ -49,10 +49,10 @@ func noteAttacks() []noteAttack {
 	}
 }
 
-// TestHostileNotes pushes notes where numaform records the outcomes of changes. It checks
-// that numaform's decisions do not depend on them: it plans no change, and continues to
-// create VMs. make nightly applies and creates a VM after each note, make test after the
-// first and the last.
+// TestHostileNotes checks that numaform's decisions do not depend on the git notes in which
+// it records the outcomes of changes: after an attacker pushed such a note, numaform plans
+// no change, and continues to create VMs. `make nightly` applies and creates a VM after
+// each note, `make test` after the first and the last.
 func TestHostileNotes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, current(), inGit, testenv.Engine(t))

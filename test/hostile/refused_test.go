@@ -33,10 +33,10 @@ func (w *world) commands() []command {
 // remaining returns the path of an existing VM's node file.
 func (w *world) remaining() string { return rootDir + "/node-workers-2001.tf" }
 
-// TestRefused checks that the attacks have no effect on this numaform. make test runs each
-// kind of attack once, in one place, and only the first with Terraform. make nightly runs
-// the demonstrated attacks with each engine in each place, and the generated attacks with
-// OpenTofu; without -hostile.full, similar attacks alternate between the places.
+// TestRefused checks that the attacks have no effect on this numaform. `make test` runs
+// each kind of attack once, in one place, and only the first with Terraform. `make nightly`
+// runs the demonstrated attacks with each engine in each place, and the generated attacks
+// with OpenTofu; without -hostile.full, similar attacks alternate between the places.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	for name, engine := range engines(t) {
@@ -117,8 +117,8 @@ func (w *world) refuses(a attack) {
 	}
 }
 
-// namesIt reports whether a message names a path, or a parent directory that is not part of
-// a fleet or contains nothing else.
+// namesIt reports whether a message names a path, its directory, or a parent directory that
+// is not part of every fleet.
 func namesIt(message, name string) bool {
 	if strings.Contains(message, name) || strings.Contains(message, path.Dir(name)+"/") {
 		return true

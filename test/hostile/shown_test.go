@@ -39,8 +39,8 @@ type attack struct {
 	// fresh is set for an attack on a machine without a working copy.
 	fresh bool
 	// some is set for an attack that runs with one command only, or with two with
-	// -hostile.full. more is set for one of many similar attacks: it only runs in make
-	// nightly, with one command, and not against the baseline.
+	// -hostile.full. more is set for one of many similar attacks: it only runs in
+	// `make nightly`, with one command, and not against the baseline.
 	some, more bool
 	// command triggers the attack in a numaform that does not refuse it; default is plan.
 	command []string
@@ -349,8 +349,8 @@ func (w *world) launch(a attack) {
 }
 
 // TestBaseline is the control: it checks that the demonstrated attacks succeed against the
-// baseline. make test runs them with OpenTofu in git, without the huge attacks; make
-// nightly runs them with each engine in each place.
+// baseline. `make test` runs them with OpenTofu in git, without the huge attacks;
+// `make nightly` runs them with each engine in each place.
 func TestBaseline(t *testing.T) {
 	t.Parallel()
 	for name, engine := range engines(t) {
@@ -409,8 +409,8 @@ func (w *world) of(t *testing.T) *world {
 	return &part
 }
 
-// restoreAll restores the guests and the states that an attack created, changed or removed, so
-// that the next attack does not succeed by the effect of this one.
+// restoreAll restores the guests and the states that an attack created, changed or removed,
+// so that the next attack does not succeed through the effects of this attack.
 func (w *world) restoreAll() {
 	w.t.Helper()
 	for vmid := range w.found() {

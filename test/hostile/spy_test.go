@@ -36,8 +36,8 @@ func leaked(content []byte) []string {
 	return found
 }
 
-// forms returns the possible encodings of a text. Base64 has three, depending on the
-// offset, without their ends, which depend on the surrounding bytes.
+// forms returns the possible encodings of a text. Base64 has three encodings, depending on
+// the text's offset. Their ends are omitted, because they depend on the surrounding bytes.
 func forms(text string) []string {
 	found := []string{text, url.QueryEscape(text)}
 	for shift := range 3 {

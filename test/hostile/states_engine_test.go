@@ -14,9 +14,9 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// TestStatesID changes the ID of a VM in its state, for example to that of an unmanaged VM,
-// and checks that numaform refuses to remove the VM. The provider destroys VMs by ID.
-// make test tries only the IDs of the two unmanaged VMs.
+// TestStatesID checks that numaform refuses to remove a VM whose ID in the state was
+// changed, for example to the ID of an unmanaged VM. The provider destroys VMs by ID.
+// `make test` tries only the IDs of the two unmanaged VMs.
 func TestStatesID(t *testing.T) {
 	t.Parallel()
 	w := newStateWorld(t)
@@ -32,9 +32,9 @@ func TestStatesID(t *testing.T) {
 	}
 }
 
-// TestStatesEngine edits each value of a VM and of its security groups in a state, and 200
-// random values, and removes the VMs with the real engine. It checks that no other guest
-// changes.
+// TestStatesEngine checks that the removal of VMs with the real engine changes no other
+// guest after edits of the state: of each value of a VM and of its security groups, and of
+// 200 random values.
 func TestStatesEngine(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()
@@ -49,10 +49,11 @@ func TestStatesEngine(t *testing.T) {
 	}
 }
 
-// TestStatesActions edits random values of a state, and the values that identify the VM of
-// an entry. Then it changes the VMs in place, applies the fleet's files, or creates another
-// VM, and checks that no other guest changes. make nightly combines every kind of wrong
-// identity with each action; make test uses each kind once, with two of the actions.
+// TestStatesActions checks that an update of the VMs, an apply of the fleet's files and the
+// creation of another VM change no other guest after edits of the state: of random values,
+// and of the values that identify the VM of an entry. `make nightly` combines every kind of
+// wrong identity with each action; `make test` uses each kind once, with two of the
+// actions.
 func TestStatesActions(t *testing.T) {
 	t.Parallel()
 	names := []string{"update", "retag", "apply", "create"}
@@ -94,8 +95,8 @@ func TestStatesActions(t *testing.T) {
 	}
 }
 
-// TestStatesHead edits the metadata and outputs of a state, and checks that no action on
-// the fleet then changes other guests.
+// TestStatesHead checks that no action on the fleet changes other guests after an edit of
+// the state's metadata or outputs.
 func TestStatesHead(t *testing.T) {
 	enginetest.Nightly(t)
 	t.Parallel()

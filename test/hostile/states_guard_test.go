@@ -134,10 +134,10 @@ func recorded(t *testing.T, name string) (raw []byte, intent guard.Intent) {
 	return plan.Plan, plan.Intent
 }
 
-// TestStatesGuard edits each value of a VM in a recorded plan, and random values. It checks
-// that a plan that the guard allows writes only planned values to requested VMs. make
-// nightly edits every VM, and 2,000 random values; make test edits the first two VMs with
-// the same actions, and 200 random values.
+// TestStatesGuard checks that an edited plan that the guard allows writes only planned
+// values to requested VMs. It edits each value of a VM in a recorded plan, and random
+// values. `make nightly` edits every VM, and 2,000 random values; `make test` edits the
+// first two VMs with the same actions, and 200 random values.
 func TestStatesGuard(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"delete", "update"} {
@@ -237,7 +237,7 @@ func decode(t *testing.T, raw []byte) *tfjson.Plan {
 	return plan
 }
 
-// planEdit changes one value before or after a change of a plan.
+// planEdit changes one of the values that a plan has before or after a resource change.
 type planEdit struct {
 	change int
 	side   string

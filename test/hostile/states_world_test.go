@@ -32,7 +32,8 @@ import (
 const (
 	// stateVMs is the number of VMs in the attacked state.
 	stateVMs = 20
-	// Unmanaged guests: a VM outside vmid_range, a VM inside, and a container.
+	// The VMIDs of unmanaged guests: a VM outside vmid_range, a VM inside it, and a
+	// container.
 	strangerOutside, strangerInside, strangerContainer = 150, 2900, 151
 )
 
@@ -204,7 +205,7 @@ func (w *stateWorld) read() stateDoc {
 	return doc
 }
 
-// action is what numaform does with an edited state.
+// action is an operation of numaform on a fleet with an edited state.
 type action struct {
 	name string
 	// do runs the action on the VMs with edited states, given their names.

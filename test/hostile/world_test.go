@@ -41,7 +41,7 @@ const (
 	inDirectory place = "directory"
 )
 
-// program is a numaform.
+// program is a version of numaform.
 type program struct {
 	name, path string
 }
@@ -83,15 +83,15 @@ type world struct {
 	removed        string
 	removedContent []byte
 	// kept is a directory with the files of the world before an attack. before are the
-	// files of the fleet before it, guests and guestsBefore the guests, and statesBefore the
-	// states.
+	// files of the fleet at that time, guests and guestsBefore the guests, and statesBefore
+	// the states.
 	kept         string
 	before       files
 	guests       map[int]string
 	guestsBefore []pvesim.GuestState
 	statesBefore map[string][]byte
 	calls        int
-	// providers are the provider programs of this world.
+	// providers detects when a provider program of this world is opened.
 	providers *opened
 	// measures makes run measure memory.
 	measures bool
@@ -474,7 +474,7 @@ func (w *world) exposed() []string {
 	return found
 }
 
-// sameGuests returns the differences between the guests of Proxmox and those of the
+// sameGuests returns the differences between the guests of Proxmox and the guests of the
 // snapshot.
 func (w *world) sameGuests() []string {
 	var differences []string
