@@ -5,13 +5,12 @@ import (
 	"slices"
 )
 
-// KPP is the static node policy of karpenter-provider-proxmox v0.12. It takes CPUs from
-// all NUMA nodes that each have the VM's whole memory free, with the kubelet's allocation
-// and aligned uncore caches, and binds the VM's whole memory on each node with one of its
-// CPUs. With guess, it derives the topology from the name of the CPU model; otherwise it
-// uses the real topology. Two differences from the original: it reserves a share of each
-// node's memory for the host, not only of the total, and it immediately removes a VM that
-// cannot start.
+// KPP is the static node policy of karpenter-provider-proxmox v0.12. It takes CPUs from all
+// NUMA nodes that each have the VM's whole memory free, with the kubelet's allocation and
+// aligned uncore caches, and binds the VM's whole memory on each node of these CPUs. With
+// guess, it derives the topology from the name of the CPU model; otherwise it uses the real
+// topology. Two differences from the original: it reserves a share of each node's memory
+// for the host, not only of the total, and it immediately removes a VM that cannot start.
 func KPP(guess bool) Kind {
 	if guess {
 		return Kind{Name: "karpenter-provider-proxmox, own guess", New: newGuessingKPP}
@@ -27,7 +26,7 @@ func KPP(guess bool) Kind {
 }
 
 // newGuessingKPP divides the memory evenly among the guessed NUMA nodes, and uses their
-// numbers as those of the host's NUMA nodes.
+// numbers as the IDs of the host's NUMA nodes.
 func newGuessingKPP(m *Machine) Placer {
 	l := guessLayout(m)
 	p := newKPP(m, l)
@@ -54,12 +53,12 @@ type kpp struct {
 	position func(node int) int
 }
 
-// kppHolding contains the resources of a VM: its CPUs, and the nodes that each give its
-// whole memory.
+// kppHolding contains the resources of a VM: its CPUs, and the nodes on each of which its
+// whole memory is bound.
 type kppHolding struct{ cpus, nodes []int }
 
-// newKPP returns the placer for a layout. A nil layout, which could not be guessed, accepts
-// no VMs.
+// newKPP returns the placer for a layout. Without a layout, which is nil if it could not be
+// guessed, the placer accepts no VMs.
 func newKPP(m *Machine, l *layout) *kpp {
 	_, total := m.Usable()
 	p := &kpp{layout: l, free: map[int]bool{}, memory: map[int]int64{}, total: total, taken: map[int]kppHolding{}}
@@ -111,7 +110,7 @@ func (p *kpp) Place(vm VM) (Place, bool) {
 	return place, true
 }
 
-// Remove frees the VM's CPUs, even if another VM was also given them.
+// Remove frees the VM's CPUs, even if they are also assigned to another VM.
 func (p *kpp) Remove(vm VM) {
 	h := p.taken[vm.ID]
 	for _, id := range h.cpus {

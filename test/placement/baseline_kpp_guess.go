@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// epyc matches the four digits of an EPYC's model number.
+// epyc returns the match of an EPYC's name in model, followed by the four digits of its
+// number, or nil for other models.
 func epyc(model string) []string {
 	return regexp.MustCompile(`AMD EPYC (\d)(\d)(\d)(\d)\w*\s`).FindStringSubmatch(model)
 }

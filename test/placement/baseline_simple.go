@@ -48,9 +48,10 @@ func (p *sequential) Place(vm VM) (Place, bool) {
 	return Place{CPUs: cpus}, true
 }
 
-// MostFreeMemory places a VM on the NUMA node with the most free memory or, if it does not
-// fit, on several nodes in that order. It does not reproduce a particular program:
-// schedulers that consider memory first choose hosts in this order.
+// MostFreeMemory places a VM on the NUMA node with the most free memory among the nodes on
+// which it fits. If it fits on no node, it gets several nodes, in the order of their free
+// memory. It does not reproduce a particular program: schedulers that consider memory first
+// choose hosts in this order.
 func MostFreeMemory() Kind {
 	return Kind{Name: "most free memory", New: func(m *Machine) Placer { return &mostFree{newStock(m)} }}
 }

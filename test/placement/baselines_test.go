@@ -8,7 +8,7 @@ import (
 )
 
 // The tests check known properties of the baselines on small machines. For most properties
-// that are mistakes, they also check that numaform does not make them.
+// that are mistakes, they also check that numaform does not make the same mistake.
 
 // hasFault reports whether the faults include one of the kind.
 func hasFault(faults []placement.Fault, kind placement.FaultKind) bool {

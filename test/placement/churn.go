@@ -26,9 +26,10 @@ type Churn struct {
 }
 
 // RunChurn fills a machine to 80 % of its CPUs and keeps that load for a number of events:
-// while the load is higher, a random VM leaves, otherwise a VM arrives. If the machine's
-// totals are too small for the new VM, it is not requested, and another VM leaves instead.
-// With the same seed, every placer gets the same sequence of sizes.
+// while the load is higher, a random VM leaves, otherwise a VM arrives. If the machine has
+// too few free CPUs or too little free memory for the new VM, this VM is skipped, and a
+// random VM leaves instead. With the same seed, every placer gets the same sequence of
+// sizes.
 func RunChurn(k Kind, m *Machine, flavors []Flavor, seed uint64, load Load) Churn {
 	r := newRun(k, m)
 	d := newDraws(flavors, seed)

@@ -61,8 +61,8 @@ func (p *packing) bulkiest(weight float64) []int {
 	return order
 }
 
-// favorite returns the bin that the rule prefers among those with room for one more VM, or
-// -1.
+// favorite returns the bin that the rule prefers among the bins with room for one more VM,
+// or -1.
 func (p *packing) favorite(left []size, vm size, rule func(left, bin size) float64) int {
 	best, bestRank := -1, 0.0
 	for b := range left {

@@ -1,15 +1,15 @@
 package placement
 
-// inUse counts the cores in use on a machine of equal cores with two threads: those with
-// two VMs of one vCPU, with one such VM, and with a VM of two vCPUs.
+// inUse counts the cores in use on a machine of equal cores with two threads: pairs run two
+// VMs of one vCPU, singles run one such VM, and twos run a VM of two vCPUs.
 type inUse struct{ pairs, singles, twos int }
 
 // LeastRefused returns the share of arrivals that the best online placer refuses in a long
 // RunChurn with a Load that is not Within, if a VM of two vCPUs requires a whole core and
 // VMs are never moved. The machine has the given number of cores with two threads in one
 // NUMA node, and unlimited memory. one is the share of VMs with one vCPU; the others have
-// two. It solves the Markov decision process by value iteration: in each state, it places a
-// VM of one vCPU where the fewest refusals follow.
+// two. LeastRefused solves the Markov decision process by value iteration: in each state,
+// it places a VM of one vCPU where the fewest refusals follow.
 func LeastRefused(cores int, one float64) float64 {
 	const rounds = 2000
 	limit := 2 * cores * churnPercent / 100

@@ -38,7 +38,7 @@ type CPU struct {
 	ID, Socket int
 	// Node is a position in Machine.Nodes.
 	Node int
-	// Core and L3 are equal for CPUs that share them.
+	// Core and L3 are equal for CPUs that share a core or an L3 cache.
 	Core, L3 int
 	Reserved bool
 }

@@ -183,7 +183,7 @@ func (f *filling) wastes(kind int, left size) bool {
 
 // close continues with the next bin if no remaining VM fits into this one. It is enough to
 // search for packings with this property: the packing that fills the first bin most, then
-// the second and so on, has it, and is sorted among equal bins.
+// the second and so on, has this property, and its equal bins are in descending order.
 func (f *filling) close(left size) bool {
 	rest := size{f.slack.cpus - left.cpus, f.slack.memory - left.memory}
 	if rest.cpus < 0 || rest.memory < 0 {

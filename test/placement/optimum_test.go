@@ -8,7 +8,8 @@ import (
 	"github.com/numaform/numaform/test/placement"
 )
 
-// TestOptimumIsBruteForce compares the optimum with the result of trying every packing.
+// TestOptimumIsBruteForce checks that BestPrefix finds the same optimum as trying every
+// packing.
 func TestOptimumIsBruteForce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
