@@ -25,8 +25,8 @@ import (
 // maxPlanGrowth is the maximum CPU time of a plan relative to a plan of the baseline.
 const maxPlanGrowth = 1.05
 
-// measureVariable makes this test binary run its arguments as a program, and write the CPU
-// time of the program and its children to the named file.
+// measureVariable is the environment variable that makes this test binary run its arguments
+// as a program, and write the CPU time of the program and its children to the named file.
 const measureVariable = "NUMAFORM_BENCH_MEASURE"
 
 func TestMain(m *testing.M) {
@@ -82,8 +82,8 @@ type planned struct {
 const plannedVMs = 10
 
 // BenchmarkPlanAgainstBaseline compares the CPU time of a plan, including its engine and
-// provider, with that of a plan of the baseline. The two programs take turns; each plans
-// its own fleet of the same VMs.
+// provider, with the CPU time of a plan of the baseline. The two programs take turns; each
+// plans its own fleet of the same VMs.
 func BenchmarkPlanAgainstBaseline(b *testing.B) {
 	current := filepath.Join(b.TempDir(), "numaform")
 	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-s -w", "-o", current, "github.com/numaform/numaform/cmd/numaform")

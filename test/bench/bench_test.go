@@ -80,7 +80,8 @@ func BenchmarkAddOneVM(b *testing.B) {
 	}
 }
 
-// grow compares the costs in the fleets.
+// grow reports how the cost of one VM grows with the fleet, and fails if it exceeds
+// maxGrowth.
 func grow(b *testing.B, costs []cost) {
 	b.Helper()
 	b.Run("growth", func(b *testing.B) {
@@ -229,7 +230,7 @@ func BenchmarkSnapshot(b *testing.B) {
 			guests := size.vms + size.hosts // one template on each host
 			limit := 3*size.hosts + guests
 			if size.hosts == 1 {
-				limit++ // one for its notes: see ADR 7
+				limit++ // one for the host's notes: see ADR 7
 			}
 			if len(calls) > limit {
 				b.Errorf("%d calls for %d hosts and %d guests, want at most %d", len(calls), size.hosts, guests, limit)

@@ -49,8 +49,8 @@ type cluster struct {
 	api   client.WithWatch
 	dir   string
 	hosts []topology.Host
-	// kubeconfig is the path of the controller's kubeconfig, log contains its output, and
-	// stop stops it.
+	// kubeconfig is the path of the controller's kubeconfig, log contains the controller's
+	// output, and stop stops the controller.
 	kubeconfig string
 	args       []string
 	log        *stampedLog
@@ -139,7 +139,7 @@ func newCluster(b *testing.B, bed testbed) *cluster {
 // auditLog returns the path of the file in which the API server records requests.
 func (c *cluster) auditLog() string { return filepath.Join(c.dir, "audit.log") }
 
-// install creates the objects of the chart, except the Deployment and those that affect
+// install creates the objects of the chart, except the Deployment and objects that affect
 // only its pods, and returns the path of the controller's kubeconfig.
 func (c *cluster) install(chart testenv.Chart) string {
 	c.b.Helper()

@@ -17,8 +17,8 @@ import (
 const maxControl = 0.10
 
 // BenchmarkChangeControl compares the CPU time for evaluating, recording and committing a
-// change with that of engine and provider for its plan. The change adds one VM to a host
-// with 20.
+// change with the CPU time of the engine and the provider for the plan of this change. The
+// change adds one VM to a host with 20.
 func BenchmarkChangeControl(b *testing.B) {
 	f := build(b, 20, 1)
 	f.add(b) // the first apply on a host also fetches the provider

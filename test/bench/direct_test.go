@@ -111,7 +111,7 @@ func (d *direct) make(host string, template, vmid int, class class) error {
 	return d.task(http.MethodPost, vm+"/status/start", url.Values{})
 }
 
-// seed creates a Secret like that of a join token, and uploads a disc of a seed's size.
+// seed creates a Secret like a join token's, and uploads a disc of a seed's size.
 func (d *direct) seed(host, name string) error {
 	id := fmt.Sprintf("%06d", time.Now().UnixNano()%1e6)
 	secret := &corev1.Secret{

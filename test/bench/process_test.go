@@ -207,7 +207,8 @@ func (s *sampler) runsSince(from time.Time, command string) []time.Time {
 	return times
 }
 
-// busy reports whether child processes of the controller run.
+// busy reports whether an engine, or another program that the controller started, is
+// running.
 func (s *sampler) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,8 +223,8 @@ func (s *sampler) busy() bool {
 // stat is the content of /proc/PID/stat.
 type stat struct {
 	parent string
-	// cpu is the process's own CPU time, and children that of the children for which it
-	// waited.
+	// cpu is the process's own CPU time, and children the CPU time of the children for
+	// which it waited.
 	cpu, children time.Duration
 }
 

@@ -15,8 +15,8 @@ const (
 	tableEnd          = "<!-- end of performance -->\n"
 )
 
-// TestReadmeShowsTheFigures compares the table of docs/performance.md with the committed
-// figures. With -update, it updates the table.
+// TestReadmeShowsTheFigures checks that the table of docs/performance.md matches the
+// committed figures. With -update, it updates the table.
 func TestReadmeShowsTheFigures(t *testing.T) {
 	t.Parallel()
 	all, err := readCommitted()

@@ -78,7 +78,7 @@ type auditEvent struct {
 }
 
 // toKubernetes counts the requests to Kubernetes in a period with the controller's
-// credentials: its own, and those of the engines to their backend.
+// credentials, which the controller and the engines' backend use.
 func (c *cluster) toKubernetes(from, to time.Time) requests {
 	c.b.Helper()
 	file, err := os.Open(c.auditLog())
