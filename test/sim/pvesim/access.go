@@ -90,8 +90,8 @@ func (a *access) forget() {
 	a.cache = map[string]grants{}
 }
 
-// permissions returns the privileges on a path. A token with separate privileges has only
-// those that its user also has.
+// permissions returns the privileges of a user or token on a path. A token with separate
+// privileges has a privilege only if its user also has the privilege.
 func (a *access) permissions(who identity, path string) grants {
 	a.table.RLock()
 	defer a.table.RUnlock()

@@ -2,8 +2,9 @@ package pvesim
 
 import "strings"
 
-// writeAccess runs the pveum command for the same change, if the cluster is writable. The
-// prefix is the start of its errors, as PVE::AccessControl::lock_user_config writes them.
+// writeAccess makes the requested change with the equivalent pveum command, if the cluster
+// is writable. The command's errors get the prefix, as in
+// PVE::AccessControl::lock_user_config.
 func (r *request) writeAccess(prefix string, command shellCommand) (string, error) {
 	if e := r.s.state.writableNow(); e != nil {
 		return "", e
@@ -15,7 +16,7 @@ func (r *request) writeAccess(prefix string, command shellCommand) (string, erro
 	return out, nil
 }
 
-// createUser handles POST /access/users. Users created by it cannot log in.
+// createUser handles POST /access/users. The new user has no password and cannot log in.
 func createUser(r *request) (any, error) {
 	id := r.p["userid"]
 	if a := r.s.access; a.hasUser(id) {

@@ -53,7 +53,8 @@ func (r *request) agentCommand(g *guest, command string) (any, error) {
 	return nil, &apiError{code: 501, message: fmt.Sprintf("guest agent command '%s' is not implemented by pvesim, though Proxmox VE has it", command)}
 }
 
-// agentInterfaces returns the loopback, and a card with an address derived from the VMID.
+// agentInterfaces returns the loopback interface, and a network card with an address
+// derived from the VMID.
 func agentInterfaces(g *guest) []any {
 	address := func(kind, ip string, prefix int) map[string]any {
 		return map[string]any{"ip-address": ip, "ip-address-type": kind, "prefix": prefix}

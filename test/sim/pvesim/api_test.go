@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// holdsAll checks that the body of the response contains all the texts.
+// holdsAll checks that a response has status 200 and that its body contains all texts.
 func holdsAll(t *testing.T, got answer, texts ...string) {
 	t.Helper()
 	for _, text := range texts {

@@ -64,7 +64,7 @@ func (a *access) authenticate(r *http.Request, now time.Time) (identity, *apiErr
 // noTicket is the response to a request without credentials.
 const noTicket = "No ticket"
 
-// whoAsks returns the owner of the request's token or ticket.
+// whoAsks returns the request's token, or the user of its ticket.
 func (a *access) whoAsks(r *http.Request, now time.Time) (identity, *apiError) {
 	if header := r.Header.Get("Authorization"); strings.HasPrefix(header, "PVEAPIToken") {
 		return a.byToken(strings.TrimLeft(strings.TrimPrefix(header, "PVEAPIToken"), " ="), now)

@@ -74,7 +74,8 @@ func (c *cluster) moreDrives(st *storage, t *Template, conf map[string]string) {
 	}
 }
 
-// addForeign adds an unmanaged guest without disks.
+// addForeign adds a guest of Config.Hosts, without disks, and runs it if it is running
+// there.
 func (c *cluster) addForeign(h *host, from *Guest) error {
 	if old := c.guests[from.VMID]; old != nil {
 		return fmt.Errorf("adding guest %d to %s: its vmid is used on %s", from.VMID, h.name, old.host.name)
@@ -109,7 +110,7 @@ func (c *cluster) addForeign(h *host, from *Guest) error {
 	return nil
 }
 
-// foreignPins writes the affinity, NUMA cells and description of an unmanaged guest.
+// foreignPins writes the affinity, NUMA cells and description of a guest of Config.Hosts.
 func foreignPins(conf map[string]string, from *Guest) {
 	if !from.Pins.IsEmpty() {
 		conf["affinity"] = from.Pins.String()

@@ -51,7 +51,8 @@ func cloneVM(r *request) (any, error) {
 	}), nil
 }
 
-// checkClone runs twice: before the task is started, and in it.
+// checkClone checks a clone request and completes the job. It runs twice: before the task
+// starts, and in the task.
 func (r *request) checkClone(job *cloneJob) *apiError {
 	c := r.s.state
 	c.mu.Lock()
@@ -153,7 +154,8 @@ func (r *request) cloneDisks(g *guest, job *cloneJob) *apiError {
 	return nil
 }
 
-// checkBridges checks the bridges of all network cards among the options.
+// checkBridges returns an error unless the caller may use the bridges of all network cards
+// among the options.
 func (r *request) checkBridges(conf map[string]string) *apiError {
 	for _, key := range sortedKeys(conf) {
 		if !netName.MatchString(key) {
@@ -232,8 +234,8 @@ func cloneWord(full bool) string {
 	return "linked"
 }
 
-// fillClone copies the source except for its identity and disks. This includes options that
-// only root may set, and the firewall.
+// fillClone gives the clone the source's options, including options that only root may set,
+// and the source's firewall. The clone's identity and disks are new.
 func (r *request) fillClone(clone *guest, job *cloneJob) error {
 	c := r.s.state
 	source := c.guests[job.source]

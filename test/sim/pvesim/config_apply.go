@@ -70,7 +70,8 @@ func (r *request) markDeleted(g *guest, ch *change, key string) *apiError {
 	return nil
 }
 
-// mayDelete checks protection and dependencies on the option's value.
+// mayDelete returns an error if the guest is protected, or if the caller lacks a privilege
+// that removing this value of the option requires.
 func (r *request) mayDelete(g *guest, key, text string) *apiError {
 	protected := g.conf["protection"] == "1"
 	switch {
@@ -96,7 +97,8 @@ func (r *request) mayDelete(g *guest, key, text string) *apiError {
 	return r.checkDevice(g.id, "delete", key, text)
 }
 
-// checkDevice checks changes of passed-through devices.
+// checkDevice returns an error unless the caller may set, modify or delete this value of a
+// serial, USB or PCI option.
 func (r *request) checkDevice(vmid int, verb, key, text string) *apiError {
 	if r.who.isRoot() {
 		return nil
@@ -183,7 +185,7 @@ func (r *request) markDrive(g *guest, ch *change, key string) (string, *apiError
 		}
 	}
 	d := ch.drives[key]
-	if d == nil { // reverted
+	if d == nil { // set by a revert
 		return ch.set[key], nil
 	}
 	if e := r.checkDrive(g.id, d); e != nil {

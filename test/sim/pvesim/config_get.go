@@ -11,8 +11,8 @@ const hiddenPassword = "**********"
 
 func vmPath(vmid int) string { return "/vms/" + strconv.Itoa(vmid) }
 
-// guest returns the guest in the request, which must be of that kind and on that host. The
-// caller must hold the cluster's lock.
+// guest returns the guest in the request, which must be of that kind and on the request's
+// host. The caller must hold the cluster's lock.
 func (r *request) guest(kind GuestKind) (*guest, *apiError) {
 	id := r.p.number("vmid")
 	g := r.s.state.guests[id]

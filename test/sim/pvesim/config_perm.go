@@ -40,9 +40,9 @@ func isCloudinitOption(key string) bool {
 		holds(strings.Fields("cicustom cipassword citype ciuser ciupgrade nameserver searchdomain sshkeys"), key)
 }
 
-// checkOptions does the checks of Proxmox's check_vm_modify_config_perm. Other than drives,
-// devices and cloud-init options, only root@pam with a ticket may set or delete options for
-// which optionPrivilege returns "".
+// checkOptions does the checks of Proxmox's check_vm_modify_config_perm. Except for drives,
+// devices and cloud-init options, an option for which optionPrivilege returns "" can be set
+// or deleted only by root@pam with a ticket.
 func (r *request) checkOptions(vmid int, keys []string) *apiError {
 	if r.who.isRoot() {
 		return nil

@@ -78,7 +78,8 @@ func (r *request) readChange() (*change, *apiError) {
 	return ch, nil
 }
 
-// without returns the parameters except those that only control the request.
+// without returns the request's parameters, except the names in control, which are
+// separated by blanks.
 func (r *request) without(control string) map[string]string {
 	rest := map[string]string{}
 	for key, text := range r.p {
@@ -164,7 +165,8 @@ func (r *request) readNets(ch *change) *apiError {
 	return nil
 }
 
-// readKeys refuses invalid CPU models and ssh keys, and generates a generation ID.
+// readKeys refuses invalid CPU models and SSH keys, and replaces vmgenid=1 with a new
+// generation ID.
 func (r *request) readKeys(ch *change) *apiError {
 	if ch.set["vmgenid"] == "1" {
 		r.s.state.mu.Lock()
@@ -208,7 +210,7 @@ func (r *request) checkHookscript(ch *change) *apiError {
 	return nil
 }
 
-// checkAccess checks the storages and bridges of set options.
+// checkAccess checks the storages and bridges the drives in set options.
 func (r *request) checkAccess(ch *change) *apiError {
 	for _, key := range sortedKeys(ch.drives) {
 		d := ch.drives[key]

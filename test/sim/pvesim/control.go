@@ -167,7 +167,8 @@ func (c *controller) setExec(_ *http.Request, url string) error {
 	return nil
 }
 
-// pathVMID returns the VMID in the path, or 0, which is not a VMID, if it is not a number.
+// pathVMID returns the VMID in the path, or 0, which is never a VMID, if the path contains
+// no number.
 func pathVMID(r *http.Request) int { return number(r.PathValue("vmid")) }
 
 // Run runs a cluster for the parent process: see control.Run.

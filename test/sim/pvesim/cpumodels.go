@@ -25,8 +25,9 @@ var builtinCPUModels = map[string][]string{
 		neoverse-n1 neoverse-n2 neoverse-v1`),
 }
 
-// listCPUModels handles GET …/capabilities/qemu/cpu. Custom models are listed for users who
-// may read them or all hosts (qemu-server 9.2.6, PVE/API2/Qemu/CPU.pm:58-84).
+// listCPUModels handles GET …/capabilities/qemu/cpu. Custom models are listed for users
+// with a privilege on the model, or with Sys.Audit on /nodes (qemu-server 9.2.6,
+// PVE/API2/Qemu/CPU.pm:58-84).
 func listCPUModels(r *request) (any, error) {
 	own := "x86_64"
 	if r.at.machine.Arch == "arm64" {

@@ -30,15 +30,16 @@ func createVM(r *request) (any, error) {
 	return r.fork("qmcreate", r.p["vmid"], func(ctx context.Context, t *task) error { return r.createWork(ctx, t, ch) }), nil
 }
 
-// readCreate checks the parameters like a change of a guest that does not exist.
+// readCreate parses and checks the parameters of a new guest, as readChange does for an
+// existing guest.
 func (r *request) readCreate() (*change, *apiError) {
 	vmid := r.p.number("vmid")
 	pool := r.p["pool"]
 	if pool != "" && !r.s.state.pools.exists(pool) {
 		return nil, permissionError("pool '" + pool + "' does not exist")
 	}
-	// Proxmox VE 9.2 checks these before creating the VM (qemu-server 9.2.6,
-	// PVE/API2/Qemu.pm:1301-1307).
+	// Proxmox VE 9.2 checks the privileges for ha-managed and start before it creates the
+	// VM (qemu-server 9.2.6, PVE/API2/Qemu.pm:1301-1307).
 	if r.p.flag("ha-managed") && r.s.cfg.from92() {
 		if e := r.s.access.check(r.who, "/", "Sys.Console"); e != nil {
 			return nil, e

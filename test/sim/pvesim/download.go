@@ -80,7 +80,7 @@ func (r *request) download(ctx context.Context, t *task, st *storage, v *volume,
 }
 
 // downloaded reports whether the file already exists with the requested checksum. An
-// existing file is an error without a checksum, or with another one.
+// existing file is an error if no checksum was requested, or if its checksum differs.
 func (r *request) downloaded(t *task, st *storage, v *volume) (bool, *apiError) {
 	c := r.s.state
 	c.mu.RLock()

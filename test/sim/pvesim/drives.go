@@ -152,9 +152,9 @@ func (s *Server) attachImage(st *storage, vmid int, d drive, v *volume) (string,
 	return d.String(), nil
 }
 
-// attachExisting uses the size of the volume, which must exist (qemu-server 9.2.6,
-// PVE/API2/Qemu.pm:711-715; pve-storage 9.1.7, PVE/Storage/Plugin.pm:2049-2060,
-// LvmThinPlugin.pm:242-247).
+// attachExisting returns the option with the size of its volume, which must exist
+// (qemu-server 9.2.6, PVE/API2/Qemu.pm:711-715; pve-storage 9.1.7,
+// PVE/Storage/Plugin.pm:2049-2060, LvmThinPlugin.pm:242-247).
 func (s *Server) attachExisting(h *host, d drive) (string, *apiError) {
 	name, _, ok := strings.Cut(d["file"], ":")
 	if !ok {
@@ -196,7 +196,7 @@ func (s *Server) detach(g *guest, key, text string, force bool) {
 	}
 }
 
-// keepUnused adds an image that no option references as unusedN.
+// keepUnused adds an option unusedN for an image that no other option references.
 func (g *guest) keepUnused(volid string) {
 	for n := range 256 {
 		key := "unused" + strconv.Itoa(n)

@@ -70,7 +70,7 @@ type faultList struct {
 	armed []*armedFault
 }
 
-// match returns the first fault that applies to the request, or nil, and counts it.
+// match returns the first fault that applies to a request, or nil, and counts the request.
 func (l *faultList) match(method, path string) *Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -111,7 +111,7 @@ func getFirewallRule(r *request) (any, error) {
 			return nil, dief("no rule at position %d", pos)
 		}
 		entry := f.ruleEntry(pos)
-		entry["pos"] = strconv.Itoa(pos) // the request's text, unlike in the list
+		entry["pos"] = strconv.Itoa(pos) // text, as in the request; the list contains numbers
 		return entry, nil
 	})
 }

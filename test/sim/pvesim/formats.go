@@ -31,8 +31,9 @@ var (
 	privText      = regexp.MustCompile(`^[A-Z][A-Za-z]+(\.[A-Za-z]+)+$`)
 )
 
-// checkFormat checks the named format or the property string. Errors inside a property
-// string also name the parameter (pve-common 9.2.1, PVE/JSONSchema.pm:1141-1145).
+// checkFormat checks text against the schema's format, or as a property string. Errors
+// inside a property string also name the parameter (pve-common 9.2.1,
+// PVE/JSONSchema.pm:1141-1145).
 func (s *schema) checkFormat(path, text string) error {
 	keys := s.Properties
 	if keys == nil {
@@ -87,8 +88,8 @@ func splitList(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(",; \t\n\r\x00", r) })
 }
 
-// matching returns a check from a pattern and the text of its error, in which %s is the
-// value.
+// matching returns a function that checks values against a pattern. Its error is message,
+// with %s replaced by the value.
 func matching(re *regexp.Regexp, message string) func(string) error {
 	return func(text string) error {
 		if re.MatchString(text) {
@@ -156,7 +157,7 @@ func verifyHotplug(text string) error {
 	return nil
 }
 
-// verifyCPUSet checks an affinity; there is no upper limit. The error gives no details:
+// verifyCPUSet checks an affinity; CPU IDs have no upper limit. The error gives no details:
 // qemu-server 9.2.6 src/PVE/QemuServer.pm:885-896.
 func verifyCPUSet(text string) error {
 	for part := range strings.SplitSeq(text, ",") {

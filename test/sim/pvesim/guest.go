@@ -147,7 +147,7 @@ func (s *Server) RemoveGuest(vmid int) {
 	s.state.mu.Unlock()
 	s.powered(event)
 	if h := s.cfg.Hypervisor; h != nil {
-		_ = h.Remove(vmid) // on an error, its files remain
+		_ = h.Remove(vmid) // on an error, the guest's files remain
 	}
 }
 
@@ -224,8 +224,8 @@ func (h *host) vmids(kind GuestKind) []int {
 	return ids
 }
 
-// changed drops the cached rendering of the guest, and exports it. Call it after each
-// change.
+// changed drops the cached rendering of the guest, and updates its exported files. Call
+// changed after each change of the guest.
 func (g *guest) changed() {
 	g.resource, g.digest = nil, ""
 	g.host.show(g.id)

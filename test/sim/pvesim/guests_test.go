@@ -331,7 +331,7 @@ func TestPutGuestAndRemove(t *testing.T) {
 	}
 }
 
-// TestRemoveGuestFreesDisks checks that no disk of a removed guest keeps its space.
+// TestRemoveGuestFreesDisks checks that RemoveGuest removes the guest's disks.
 func TestRemoveGuestFreesDisks(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster())
@@ -346,8 +346,8 @@ func TestRemoveGuestFreesDisks(t *testing.T) {
 	}
 }
 
-// TestDescriptionInTheFile checks that the description is encoded as by Proxmox, so that
-// readers of the file can decode it.
+// TestDescriptionInTheFile checks that the configuration file contains the description as
+// Proxmox encodes it.
 func TestDescriptionInTheFile(t *testing.T) {
 	t.Parallel()
 	c := start(t, cluster())

@@ -39,8 +39,8 @@ type Machine struct {
 	MemoryMiB int64 `json:"memory_mib,omitempty"`
 }
 
-// CPU is one logical CPU of a host. NUMANode, Socket, Core and L3 are equal for CPUs that
-// share one, and can be Unknown.
+// CPU is one logical CPU of a host. NUMANode, Socket, Core and L3 are the IDs of the
+// components that contain or serve the CPU, or Unknown.
 type CPU struct {
 	ID       int  `json:"id"`
 	Online   bool `json:"online"`
@@ -48,7 +48,7 @@ type CPU struct {
 	Socket   int  `json:"socket"`
 	Core     int  `json:"core"`
 	L3       int  `json:"l3"`
-	// CacheLevel is 2 if L3 names a cache of level 2, as on cores without an L3.
+	// CacheLevel is 2 if L3 names a cache of level 2, as on cores without an L3 cache.
 	CacheLevel int  `json:"cache_level,omitempty"`
 	Kind       Kind `json:"kind,omitempty"`
 }
@@ -176,7 +176,7 @@ type PCIDevice struct {
 	Mapping string `json:"mapping"`
 	// Path is an address such as 0000:01:00.0, or several joined by ";".
 	Path string `json:"path"`
-	// NUMANode is the ID of the NUMA node that it is attached to, or Unknown.
+	// NUMANode is the ID of the NUMA node that the device is attached to, or Unknown.
 	NUMANode int `json:"numa_node"`
 }
 
@@ -194,8 +194,9 @@ func (d *PCIDevice) UnmarshalJSON(data []byte) error {
 // Functions returns the addresses of the device.
 func (d *PCIDevice) Functions() []string { return strings.Split(d.Path, ";") }
 
-// Overlaps reports whether one of the device's addresses is among the given addresses.
-// These can omit the domain 0000, or the function, which then matches all functions.
+// Overlaps reports whether one of the device's addresses is among the given addresses. A
+// given address can omit the domain 0000. Without a function, it matches all functions of
+// the device.
 func (d *PCIDevice) Overlaps(addresses string) bool {
 	for given := range strings.SplitSeq(addresses, ";") {
 		if strings.Count(given, ":") == 1 {

@@ -16,8 +16,8 @@ import (
 const firstPID = 1 << 22
 
 // uptime is the content of /proc/uptime of an exported host, in seconds. It is constant,
-// and so large that no process counts as just started: all threads of a simulated guest
-// exist from the start.
+// and so large that programs never wait for more threads of a process that has just
+// started: all threads of a simulated guest exist from the start.
 const uptime = "100000000.00 100000000.00\n"
 
 // otherThreads is the number of QEMU's threads besides the vCPUs; the first is the main
@@ -27,7 +27,7 @@ const otherThreads = 2
 // hostFiles is a host's file system in a directory.
 type hostFiles struct {
 	dir    string
-	boot   time.Time          // start times of processes are relative to it
+	boot   time.Time          // processes' start times are relative to this time
 	guests map[int]guestFiles // by VMID
 	err    error              // the first error, returned when the export ends
 }
@@ -45,7 +45,7 @@ type guestFiles struct {
 //
 // The program sets the CPUs of a thread in Cpus_allowed_list of /proc/TID/status, and the
 // CPUs of a control group in its cpuset.cpus; Threads reads both. An empty dir ends the
-// export; its error is the first failed write or read.
+// export and returns the error of its first failed write or read.
 func (s *Server) ExportHost(name, dir string) error {
 	s.state.mu.Lock()
 	defer s.state.mu.Unlock()
@@ -113,8 +113,8 @@ func (x *hostFiles) begin(id int, f guestFiles, g *guest) {
 	}
 	group := scope(id)
 	x.cpuset(group, g.host.machine.OnlineCPUs())
-	// The fields of stat: proc_pid_stat(5). The 22nd is the start time of the process in
-	// hundredths of a second.
+	// The 22nd field of stat is the start time of the process in hundredths of a second:
+	// see proc_pid_stat(5).
 	x.write(fmt.Sprintf("proc/%d/stat", f.pid), fmt.Sprintf("%d (kvm) S 1%s %d\n", f.pid, strings.Repeat(" 0", 17), max(0, g.started.Sub(x.boot).Milliseconds()/10)))
 	// qemu-server 9.2.6, src/PVE/QemuServer.pm:3216 and 3237, src/PVE/QemuServer/Helpers.pm:133.
 	pidFile := fmt.Sprintf("run/qemu-server/%d.pid", id)
@@ -161,8 +161,8 @@ func (x *hostFiles) cpuset(group string, online CPUSet) {
 // allowedKey starts the line of proc_pid_status(5) with a thread's CPUs.
 const allowedKey = "Cpus_allowed_list:"
 
-// statusFile returns the path of a thread's status. It exists for each thread, although
-// only processes are listed: proc(5).
+// statusFile returns the path of a thread's status. The file exists for each thread,
+// although /proc lists only processes: see proc(5).
 func statusFile(tid int) string { return fmt.Sprintf("proc/%d/status", tid) }
 
 // write replaces a file atomically.
@@ -242,7 +242,7 @@ func (g *guest) startCPUs() CPUSet {
 func (x *hostFiles) read(g *guest, t *Threads) {
 	f, group := x.guests[g.id], scope(g.id)
 	if f.kind == GuestContainer {
-		group = "lxc" // its limits apply to all containers in it
+		group = "lxc" // the group's limits apply to all its containers
 	}
 	confined := x.list("sys/fs/cgroup/"+group+"/cpuset.cpus", "")
 	if f.kind == GuestContainer {
@@ -264,7 +264,7 @@ func (x *hostFiles) read(g *guest, t *Threads) {
 	}
 }
 
-// list reads the CPUs from the line of a file that starts with key.
+// list reads the CPUs that follow key in a file, up to the end of the line.
 func (x *hostFiles) list(name, key string) CPUSet {
 	data, err := os.ReadFile(filepath.Join(x.dir, name))
 	var set CPUSet

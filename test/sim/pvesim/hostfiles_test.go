@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// TestExportHost finds a VM as a program on its host does, moves its threads, confines
-// guests, and checks the CPUs on which they may run.
+// TestExportHost checks the exported files of a host, and that Threads returns the CPUs
+// that a program writes for threads and control groups.
 func TestExportHost(t *testing.T) {
 	t.Parallel()
 	c, dir := start(t, cluster()), t.TempDir()
@@ -87,7 +87,7 @@ func TestExportHost(t *testing.T) {
 		t.Error(err)
 	}
 	c.server.RemoveGuest(100)
-	read("etc/pve/qemu-server/100.conf") // the export has ended
+	read("etc/pve/qemu-server/100.conf") // still exists: the export has ended
 }
 
 // TestExportFails checks that the end of an export reports failed writes.

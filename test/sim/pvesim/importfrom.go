@@ -4,7 +4,7 @@ import (
 	"strings"
 )
 
-// Sizes that Proxmox uses for volumes regardless of the request.
+// Sizes in bytes that Proxmox uses for volumes regardless of the request.
 const (
 	efi4mSize    = 528 << 10
 	efi2mSize    = 128 << 10
@@ -17,7 +17,8 @@ func (st *storage) takes(format string) bool {
 }
 
 // fixedSize returns the size of an EFI disk or a TPM state, and 0 for other drives. On
-// storages without files it is rounded up: to the extents of LVM, or to MiB.
+// storages without files, the size of an EFI disk is rounded up: to the extents of LVM, or
+// to MiB.
 func (st *storage) fixedSize(key string, d drive) int64 {
 	switch key {
 	case "tpmstate0":
@@ -40,8 +41,8 @@ func (st *storage) fixedSize(key string, d drive) int64 {
 	return (size + unit - 1) / unit * unit
 }
 
-// checkImport checks that an import is on a storage and has no size, and that an EFI disk
-// or TPM state has the options that Proxmox requires.
+// checkImport checks that an import names a target storage and no size, and that an EFI
+// disk or TPM state has the options that Proxmox requires.
 func checkImport(key string, d drive) *apiError {
 	if d["import-from"] == "" {
 		return nil

@@ -11,12 +11,13 @@ const (
 	cpuFlags      = "fpu vme de pse tsc msr pae mce cx8 apic sep mtrr pge mca cmov pat pse36 clflush mmx fxsr sse sse2 ht syscall nx lm constant_tsc"
 )
 
-// counts are a machine's counts in lscpu and cpuinfo.
+// counts are the numbers that lscpu and cpuinfo report: of all CPUs, of online CPUs, and of
+// their sockets and cores.
 type counts struct {
 	all, online, sockets, cores int
 }
 
-// countCPUs counts the sockets and all cores of the online CPUs.
+// countCPUs counts the machine's CPUs, and the sockets and cores of its online CPUs.
 func countCPUs(m *Machine) counts {
 	sockets, cores := map[int]bool{}, map[int]bool{}
 	t := counts{all: len(m.CPUs)}

@@ -105,7 +105,8 @@ func (r *request) migrateWork(ctx context.Context, t *task) error {
 	return nil
 }
 
-// moveDisks moves local disks with the guest. For a running guest, this must be requested.
+// moveDisks moves local disks with the guest. For a running guest, the request must contain
+// with-local-disks.
 func (r *request) moveDisks(g *guest, to *host) *apiError {
 	c := r.s.state
 	for _, id := range r.disks(g) {

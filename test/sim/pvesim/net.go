@@ -27,7 +27,8 @@ func printNet(props map[string]string) string {
 	return printPropertyString(rest, "")
 }
 
-// checkBridge requires SDN.Use on a network card's bridge, or on its VLAN there.
+// checkBridge requires SDN.Use on a network card's bridge or, if the card has a VLAN tag,
+// on this VLAN of the bridge.
 func (a *access) checkBridge(who identity, props map[string]string) *apiError {
 	if who.isRoot() || props["bridge"] == "" {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// hostOverheadMiB is the memory that a host uses itself.
+// hostOverheadMiB is the memory that a host itself uses.
 const hostOverheadMiB = 2048
 
 // version handles GET /version.
@@ -73,7 +73,7 @@ func (c *cluster) memory(h *host) int64 {
 	return sum
 }
 
-// usedMemory returns the memory used by the host itself and by running guests.
+// usedMemory returns the memory in MiB that the host itself and its running guests use.
 func (c *cluster) usedMemory(h *host) int64 {
 	used := min(hostOverheadMiB, c.memory(h)/4)
 	for _, g := range h.guests {
@@ -84,7 +84,8 @@ func (c *cluster) usedMemory(h *host) int64 {
 	return min(used, c.memory(h))
 }
 
-// nodeStatus handles GET /nodes/{node}/status. The response has counts, but no CPU IDs.
+// nodeStatus handles GET /nodes/{node}/status. The response contains the number of CPUs,
+// but not their IDs.
 func nodeStatus(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Limits of Proxmox's web server.
+// Limits of Proxmox's web server for the size of a body, in bytes.
 const (
 	maxBody   = 64 << 10
 	maxUpload = 1 << 30
@@ -106,7 +106,8 @@ func bodyParams(contentType string, body []byte, given map[string]value) (*uploa
 	return nil, nil
 }
 
-// urlencodedParams joins the values of a repeated key with NUL, as Proxmox does.
+// urlencodedParams adds the parameters in a URL-encoded text to given. It joins the values
+// of a repeated key with NUL, as Proxmox does.
 func urlencodedParams(text string, given map[string]value) {
 	fresh := map[string]bool{}
 	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == '&' || r == ';' }) {

@@ -95,7 +95,7 @@ func (c *cluster) takeDevices(g *guest) error {
 		return err
 	}
 	g.devices = nil
-	var sole []string // checked once the others are chosen
+	var sole []string // devices without an alternative, checked last
 	for _, d := range all {
 		switch {
 		case d.mdev:
@@ -166,7 +166,8 @@ func (h *host) alternatives(props map[string]string) ([][]string, error) {
 	return found, nil
 }
 
-// functions resolves an address to the known devices that it covers.
+// functions returns the functions of the host's devices that an address covers. If it
+// covers none, functions returns the address itself.
 func (h *host) functions(address string) []string {
 	var ids []string
 	for _, d := range h.devices {
@@ -229,7 +230,7 @@ func (r *request) releaseDevices() {
 	}
 }
 
-// foreignDevices writes the hostpciN options of an unmanaged guest.
+// foreignDevices writes the hostpciN options of a guest of Config.Hosts.
 func foreignDevices(conf map[string]string, from *Guest) {
 	for i, d := range from.PCIDevices {
 		text := d.Address

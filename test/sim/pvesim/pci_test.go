@@ -10,8 +10,8 @@ import (
 )
 
 // withDevices adds three cards to pve-1: two in the mapping gpu, the first of which is also
-// in the mapping one, and a card with two functions. The default token gets the privileges
-// in addition to those that numaform needs.
+// in the mapping one, and a card with two functions. The default token gets these
+// privileges in addition to the roles of LeastPrivilege.
 func withDevices(cfg pvesim.Config, privileges ...string) pvesim.Config {
 	cfg.Hosts[0].PCIDevices = []pvesim.PCIDevice{
 		{Mapping: "gpu", Path: "0000:01:00.0"},
@@ -88,8 +88,8 @@ func TestSetHostPCI(t *testing.T) {
 	})
 }
 
-// TestStartWithDevices checks the exit status of guests with devices that are started one
-// after the other, while the earlier ones run.
+// TestStartWithDevices checks the exit status of each start, if guests with PCI devices
+// start one after another and keep running.
 func TestStartWithDevices(t *testing.T) {
 	t.Parallel()
 	type guest struct {
@@ -157,8 +157,8 @@ func (c *client) starts(vmid int, host, exit string) {
 	}
 }
 
-// TestStopFreesDevices checks that a card can be assigned to another guest once the first
-// is stopped.
+// TestStopFreesDevices checks that a card can be assigned to another guest once the guest
+// that uses it is stopped.
 func TestStopFreesDevices(t *testing.T) {
 	t.Parallel()
 	c := start(t, withDevices(cluster()))

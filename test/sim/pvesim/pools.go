@@ -7,7 +7,8 @@ import (
 	"sync"
 )
 
-// letterFirst matches the start of the last part of a pool's name.
+// letterFirst matches a text that starts with a letter, as the last part of a pool's name
+// must.
 var letterFirst = regexp.MustCompile(`^[A-Za-z]`)
 
 // poolSet contains the resource pools and their members.
@@ -282,8 +283,8 @@ func (r *request) movePoolGuest(id string, vmid int) *apiError {
 	return nil
 }
 
-// locked returns an error as raised inside PVE::AccessControl::lock_user_config, which
-// turns it into a text with its code: pve-access-control 9.1.1
+// locked returns the 500 as which PVE::AccessControl::lock_user_config reports e. Its text
+// contains the code and the message of e: pve-access-control 9.1.1
 // src/PVE/AccessControl.pm:81-94.
 func locked(prefix string, e *apiError) *apiError {
 	return dief("%s: %d %s", prefix, e.code, e.message)

@@ -119,8 +119,8 @@ func stopVM(r *request) (any, error) {
 	return r.fork("qmstop", r.p["vmid"], r.stopWork), nil
 }
 
-// shutdownVM handles POST …/status/shutdown. The guest shuts down after the time for stops
-// in Delays, unless it ignores the request: see SetDeaf.
+// shutdownVM handles POST …/status/shutdown. The guest shuts down after Delays.Stop, unless
+// it ignores the request: see SetDeaf.
 func shutdownVM(r *request) (any, error) {
 	if e := r.rootOnly("skiplock", "keepActive"); e != nil {
 		return nil, e
@@ -199,7 +199,8 @@ func rebootVM(r *request) (any, error) {
 	}), nil
 }
 
-// resetVM handles POST …/status/reset: the process remains, so nothing is applied.
+// resetVM handles POST …/status/reset: the process remains, so no pending change is
+// applied.
 func resetVM(r *request) (any, error) {
 	if e := r.rootOnly("skiplock"); e != nil {
 		return nil, e

@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// upload stores an ISO file on local of pve-1.
+// upload uploads an ISO file to the storage local of pve-1.
 func (c *client) upload(name, content string) {
 	c.t.Helper()
 	var body bytes.Buffer
@@ -42,8 +42,8 @@ func (c *client) upload(name, content string) {
 	}
 }
 
-// TestPowerEvents follows a VM from clone to removal. It checks that each change of its
-// process is reported once, in order, and the start with the content of its drive.
+// TestPowerEvents checks that each start, stop and removal of a VM is reported once, in
+// order, and that the event of a start contains the content of the CD-ROM drive.
 func TestPowerEvents(t *testing.T) {
 	t.Parallel()
 	var (

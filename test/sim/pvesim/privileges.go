@@ -2,8 +2,8 @@ package pvesim
 
 import "strings"
 
-// privilegeGroup contains the privileges of a category, grouped as in Proxmox. Those in
-// root are in no predefined role except Administrator.
+// privilegeGroup contains the privileges of a category, grouped as in Proxmox. The
+// privileges in root are in no predefined role except Administrator.
 type privilegeGroup struct {
 	category                 string
 	root, admin, user, audit []string
@@ -74,8 +74,8 @@ func predefinedRoles(major int) roleSet {
 	return roles
 }
 
-// capabilityPrefixes maps the top level of a path to the prefixes of the privileges that
-// are sent to the web interface.
+// capabilityPrefixes maps the top level of a path to the prefix of the privileges that are
+// sent to the web interface.
 func capabilityPrefixes() map[string]string {
 	return map[string]string{
 		"vms": "VM.", "access": "User.", "storage": "Datastore.", "nodes": "Sys.", "sdn": "SDN.", "dc": "Sys.", "mapping": "Mapping.",

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// propertyFormats are the property strings that Proxmox's schema names without listing their
-// keys.
+// propertyFormats returns the keys of the property strings, by format, whose keys Proxmox's
+// schema does not list.
 var propertyFormats = sync.OnceValue(func() map[string]map[string]*schema {
 	text := func() *schema { return &schema{Type: "string", Optional: true} }
 	flag := func() *schema { return &schema{Type: "boolean", Optional: true} }

@@ -249,7 +249,7 @@ func TestProviderLife(t *testing.T) {
 	}
 }
 
-// providerFact applies the configuration, and checks that it fails with the text.
+// providerFact checks that applying the configuration fails with this text.
 func providerFact(t *testing.T, c *client, text string, replace ...string) {
 	t.Helper()
 	e := newEngine(t, c, replace...)

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// resizeDisk handles PUT …/resize; all errors are errors of the task.
+// resizeDisk handles PUT …/resize. All errors except a refused skiplock are errors of the
+// task.
 func resizeDisk(r *request) (any, error) {
 	if e := r.rootOnly("skiplock"); e != nil {
 		return nil, e

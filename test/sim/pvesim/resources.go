@@ -86,7 +86,7 @@ func (c *cluster) resourceMap(g *guest) map[string]any {
 func (r *request) otherResources(want func(string) bool) []any {
 	c := r.s.state
 	var entries []any
-	if r.p["type"] == "" { // no filter selects them
+	if r.p["type"] == "" { // pools are only listed without a filter
 		entries = append(entries, r.poolResources()...)
 	}
 	for _, name := range c.order {
@@ -108,7 +108,7 @@ func (r *request) otherResources(want func(string) bool) []any {
 		if want("storage") {
 			entries = append(entries, r.storageResources(h)...)
 		}
-		// Proxmox VE 9 has networks, which no filter selects (pve-manager 9.2.11,
+		// Proxmox VE 9 lists networks, but only without a filter (pve-manager 9.2.11,
 		// PVE/API2/Cluster.pm:690-704).
 		if r.s.cfg.major() == 9 {
 			if r.p["type"] == "" && r.s.access.check(r.who, "/sdn/zones/localnetwork", "SDN.Audit") == nil {
@@ -148,7 +148,7 @@ func (r *request) storageResources(h *host) []any {
 			"content": joinContent(st.Content), "shared": flag(st.Shared), "status": "available",
 			"disk": st.TotalMiB<<20 - st.available(), "maxdisk": st.TotalMiB << 20,
 		}
-		if h.offline != "" || !st.Active { // without figures of pvestatd (pve-manager 9.2.11, PVE/API2Tools.pm:126-142)
+		if h.offline != "" || !st.Active { // pvestatd reports no figures (pve-manager 9.2.11, PVE/API2Tools.pm:126-142)
 			entry["status"] = "unknown"
 			delete(entry, "disk")
 			delete(entry, "maxdisk")

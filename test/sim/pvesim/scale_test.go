@@ -51,7 +51,7 @@ func BenchmarkResources(b *testing.B) {
 	}
 }
 
-// discard is a response that is not read.
+// discard is a ResponseWriter that discards the response.
 type discard struct{ header http.Header }
 
 func (d discard) Header() http.Header         { return d.header }

@@ -149,7 +149,7 @@ func (s *Server) reach(req *request, e *endpoint, values map[string]string) *api
 	if name == "localhost" {
 		name = req.at.name
 	}
-	if err := verifyNodeName(name); err != nil && e.proxyTo == "" { // otherwise it is looked up before it is checked
+	if err := verifyNodeName(name); err != nil && e.proxyTo == "" { // for a proxied method, the name is looked up before it is checked
 		return oneParamError("node", "invalid format - %s\n", err)
 	}
 	h := s.state.hosts[name]

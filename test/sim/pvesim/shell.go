@@ -15,9 +15,9 @@ import (
 // Shell runs a command line as root on a host: `pveum pool add`, `pveum pool modify`,
 // `pveum pool delete`, `pveum role add`, `pveum role modify`, `pveum role delete`, `pveum
 // user add`, `pveum user delete`, `pveum user token add`, `pveum user token modify`, `pveum
-// acl modify`, `qm set`, `qm template` and `qm destroy`. It returns the secret of a new
-// token, with --output-format json as Proxmox prints it, and otherwise no output. An unknown
-// command or option is an error.
+// user token remove`, `pveum acl modify`, `qm set`, `qm template` and `qm destroy`. For a
+// new token it returns the secret, or with --output-format json the JSON that Proxmox
+// prints; other commands have no output. An unknown command or option is an error.
 func (s *Server) Shell(line string) (string, error) {
 	words, err := shellWords(line)
 	if err != nil {
@@ -71,7 +71,7 @@ func shellWords(line string) ([]string, error) {
 	return words, nil
 }
 
-// subcommands returns how many words name a command.
+// subcommands returns how many of the words are the name of the command.
 func subcommands(words []string) int {
 	switch {
 	case len(words) > 0 && words[0] == "qm":

@@ -7,7 +7,8 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// TestShell runs the commands of an administrator in order, and checks their effects.
+// TestShell checks the outputs, errors and effects of an administrator's commands, which
+// run in order.
 func TestShell(t *testing.T) {
 	t.Parallel()
 	cfg := cluster()

@@ -44,7 +44,7 @@ type numaNode struct {
 	index     int
 	cpus      CPUSet
 	memory    int64
-	hostNodes string // "", or Linux' list format
+	hostNodes string // "", or Linux's list format
 	policy    string
 }
 
@@ -108,7 +108,7 @@ func checkMemory(g *guest) error {
 	return checkHugePages(g, nodes, huge)
 }
 
-// check does the part of checkMemory for one numaN.
+// check does the checks of checkMemory that concern a single numaN.
 func (n numaNode) check(machine *Machine, huge bool) error {
 	if n.memory == 0 {
 		return fmt.Errorf("missing NUMA node%d memory value", n.index)
@@ -120,7 +120,7 @@ func (n numaNode) check(machine *Machine, huge bool) error {
 		return nil
 	}
 	wanted, _ := ParseCPUSet(n.hostNodes)
-	for _, id := range wanted.List() { // Proxmox only checks the directory: Memory.pm:151
+	for _, id := range wanted.List() { // Proxmox only checks that the node's directory exists: Memory.pm:151
 		if !hasNUMANode(machine, id) {
 			return fmt.Errorf("host NUMA node%d doesn't exist", id)
 		}
@@ -160,8 +160,7 @@ func hasNUMANode(machine *Machine, id int) bool {
 	return false
 }
 
-// checkVolumes checks that the volumes of all drives exist. Guests without disks
-// have none.
+// checkVolumes checks that the volumes of all drives exist.
 func (c *cluster) checkVolumes(g *guest) error {
 	for _, key := range sortedKeys(g.conf) {
 		if !driveName.MatchString(key) {

@@ -24,7 +24,7 @@ type cluster struct {
 	agents     bool // guest agents respond
 	commands   commands
 	deaf       map[int]bool // VMIDs of guests that ignore shutdown requests
-	generation int          // counts changes of guests, for their MAC addresses
+	generation int          // counter that makes generated MAC addresses and UUIDs differ
 	processes  int          // number of used process IDs
 	locks      map[int]*guestLock
 
@@ -37,7 +37,7 @@ type host struct {
 	id       int
 	machine  Machine
 	storages []string // names, in the order of the Config
-	offline  string   // reason of 595 while it is unreachable
+	offline  string   // reason of the 595 while the host is unreachable
 	// maintenance is set in HA maintenance mode, in which guests are moved away and new
 	// guests are not admitted.
 	maintenance bool
@@ -45,7 +45,7 @@ type host struct {
 	devices []PCIDevice
 	notes   string
 	guests  map[int]*guest
-	files   *hostFiles // nil while it is not exported
+	files   *hostFiles // nil while the host is not exported
 }
 
 // storage is a storage of one host, or of all hosts that share it.
@@ -62,7 +62,7 @@ type volume struct {
 	virtual             int64 // of an importable file: the size of its disk, 0 means size
 	vmid                int
 	blank               bool  // no data was written to it
-	taken               int64 // bytes that it uses on the storage
+	taken               int64 // bytes that the volume uses on the storage
 	parent              string
 	data                []byte
 	created             time.Time
@@ -156,7 +156,7 @@ func (c *cluster) anyStorage(name string) *storage {
 	return nil
 }
 
-// storageNames returns the storages of all hosts, without duplicates.
+// storageNames returns the names of the storages of all hosts, without duplicates.
 func (c *cluster) storageNames() []string {
 	var names []string
 	for _, host := range c.order {
@@ -171,7 +171,7 @@ func (c *cluster) storageNames() []string {
 
 const defaultOffline = "No route to host"
 
-// down reports whether the host is unreachable, and the reason of the 595.
+// down reports whether the host is unreachable, and returns the reason of the 595.
 func (c *cluster) down(h *host) (string, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

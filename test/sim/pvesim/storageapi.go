@@ -25,10 +25,10 @@ func storageStatus(st *storage) map[string]any {
 	}
 }
 
-// listNodeStorage handles GET /nodes/{node}/storage. Without a filter for content it
-// includes the storages of other hosts, which are not enabled here; a list of contents
-// matches storages with any of them (pve-storage 9.1.7, PVE/Storage.pm:1440-1528,
-// PVE/API2/Storage/Status.pm:232-262).
+// listNodeStorage handles GET /nodes/{node}/storage. Without a filter for content, the
+// response includes the storages of other hosts, which are not enabled on this host. A list
+// of content types matches storages with any of the types (pve-storage 9.1.7,
+// PVE/Storage.pm:1440-1528, PVE/API2/Storage/Status.pm:232-262).
 func listNodeStorage(r *request) (any, error) {
 	c := r.s.state
 	c.mu.RLock()

@@ -44,7 +44,8 @@ func (r *request) allowedTags() map[string]bool {
 	return allowed
 }
 
-// checkTags checks each added and removed tag. The caller must hold the cluster's lock.
+// checkTags returns an error unless the caller may add and remove the tags that differ. The
+// caller must hold the cluster's lock.
 func (r *request) checkTags(vmid int, before, after string) *apiError {
 	if e := r.checkVM(vmid, "VM.Config.Options"); e != nil {
 		return e

@@ -201,7 +201,7 @@ func taskIndex(*request) (any, error) {
 	return []any{map[string]any{"name": "log"}, map[string]any{"name": "status"}}, nil
 }
 
-// stopTask handles DELETE of a task; the simulated workers end on their own.
+// stopTask handles DELETE of a task. It does not stop the worker, which ends on its own.
 func stopTask(r *request) (any, error) {
 	if _, e := r.findTask("Sys.Modify"); e != nil {
 		return nil, e

@@ -21,9 +21,9 @@ var (
 	notFileChars = regexp.MustCompile(`[^-a-zA-Z0-9_.]`)
 )
 
-// uploadFile handles POST …/storage/{storage}/upload. It is not proxied: the host that
-// receives the request runs the task, and copies the file to the host in the path by ssh
-// (pve-storage 9.1.7, PVE/API2/Storage/Status.pm:518-735).
+// uploadFile handles POST …/storage/{storage}/upload. The request is not proxied: the host
+// that receives the request runs the task, and copies the file to the host in the path by
+// ssh (pve-storage 9.1.7, PVE/API2/Storage/Status.pm:518-735).
 func uploadFile(r *request) (any, error) {
 	c := r.s.state
 	c.mu.Lock()
@@ -89,7 +89,7 @@ func (r *request) checkSum(data []byte) *apiError {
 }
 
 // fileVolume returns the volume for a file on the storage, if its name is valid for its
-// content.
+// content type.
 func (r *request) fileVolume(st *storage, filename string, data []byte) (*volume, *apiError) {
 	content := r.p["content"]
 	pattern := map[string]*regexp.Regexp{"iso": isoFile, "vztmpl": vztmplFile, "import": importFile}[content]

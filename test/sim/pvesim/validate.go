@@ -28,7 +28,7 @@ type value struct {
 	ref string
 }
 
-// problems are the errors of parameters, at most one line each.
+// problems are the errors of parameters, by the path of the parameter.
 type problems map[string]string
 
 func (p problems) add(path, text string) {
