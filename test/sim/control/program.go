@@ -26,7 +26,7 @@ func Run[Config any](ctx context.Context, in io.Reader, out io.Writer, start fun
 	handler, err := configured(ctx, in, start)
 	if err == nil {
 		err = Serve(ctx, "127.0.0.1:0", handler, func(url string) {
-			_ = json.NewEncoder(out).Encode(Hello{Control: url}) // if the parent has ended, its end of the input is closed too
+			_ = json.NewEncoder(out).Encode(Hello{Control: url}) // fails only if the parent has ended, which also ends the input
 			go func() {
 				defer cancel()
 				_, _ = io.Copy(io.Discard, in)

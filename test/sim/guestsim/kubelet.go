@@ -164,8 +164,9 @@ func (k *kubelet) syncReady(ctx context.Context) time.Duration {
 	return idle
 }
 
-// heartbeat runs a part of the heartbeat, and reports whether it succeeded. A deleted Node
-// is not a problem: kubelet re-creates it only when kubelet restarts.
+// heartbeat runs a part of the heartbeat, and reports whether it succeeded. A conflict is
+// not a problem, nor is a deleted Node, which kubelet re-creates only when kubelet
+// restarts.
 func (k *kubelet) heartbeat(ctx context.Context, do func(context.Context) error) bool {
 	err := do(ctx)
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {

@@ -98,7 +98,7 @@ func (a *access) permissions(who identity, path string) grants {
 	return a.known(who, path)
 }
 
-// known is like permissions, for callers that hold table.
+// known is like permissions. The caller must hold a.table.
 func (a *access) known(who identity, path string) grants {
 	if who.isRoot() {
 		return a.privileges(grants{"Administrator": true})

@@ -40,9 +40,10 @@ func isCloudinitOption(key string) bool {
 		holds(strings.Fields("cicustom cipassword citype ciuser ciupgrade nameserver searchdomain sshkeys"), key)
 }
 
-// checkOptions does the checks of Proxmox's check_vm_modify_config_perm. Except for drives,
-// devices and cloud-init options, an option for which optionPrivilege returns "" can be set
-// or deleted only by root@pam with a ticket.
+// checkOptions returns an error unless the caller may set and delete the options, as
+// Proxmox's check_vm_modify_config_perm does. Except for drives, devices and cloud-init
+// options, an option for which optionPrivilege returns "" can be set or deleted only by
+// root@pam with a ticket.
 func (r *request) checkOptions(vmid int, keys []string) *apiError {
 	if r.who.isRoot() {
 		return nil
@@ -116,7 +117,8 @@ func (r *request) checkVolume(vmid int, d drive) *apiError {
 	return r.readable(vmid, name, file)
 }
 
-// readable does the checks of PVE::Storage's check_volume_access.
+// readable returns an error unless the caller may read a volume for a guest, as
+// PVE::Storage's check_volume_access does.
 func (r *request) readable(vmid int, storage, volid string) *apiError {
 	path := "/storage/" + storage
 	if r.s.access.check(r.who, path, "Datastore.Allocate") == nil {

@@ -173,8 +173,8 @@ func verifyCPUSet(text string) error {
 	return nil
 }
 
-// verifyPool does the checks of verify_poolname: pve-access-control 9.1.1
-// src/PVE/AccessControl.pm:1353.
+// verifyPool checks the name of a pool, as verify_poolname does (pve-access-control 9.1.1,
+// src/PVE/AccessControl.pm:1353).
 func verifyPool(text string) error {
 	if strings.Count(text, "/") > 2 {
 		return fmt.Errorf("pool name '%s' nested too deeply (max levels = 3)", text)

@@ -46,7 +46,7 @@ type GuestState struct {
 	Pending map[string]string
 	Delete  []string
 	Running bool
-	// Runtime is the configuration of the running process; nil if it is stopped.
+	// Runtime is the configuration of the running process; nil if the guest is stopped.
 	Runtime map[string]string
 	Pool    string
 	HA      bool

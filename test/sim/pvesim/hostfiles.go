@@ -36,7 +36,7 @@ type hostFiles struct {
 type guestFiles struct {
 	conf, text string // name and content of the configuration file
 	kind       GuestKind
-	pid, vcpus int // 0 if it does not run
+	pid, vcpus int // 0 if the guest is stopped
 }
 
 // ExportHost writes into a directory the parts of a host's file system that a program needs

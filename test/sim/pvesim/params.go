@@ -61,7 +61,8 @@ func readParams(r *http.Request) (map[string]value, *upload, *apiError) {
 	return given, file, nil
 }
 
-// readBody reads the whole body, so that a response can be sent.
+// readBody returns the body. It refuses chunked and too large bodies. It reads even a too
+// large body to the end, so that the client can read the response.
 func readBody(r *http.Request) ([]byte, *apiError) {
 	limit := int64(maxBody)
 	isUpload := strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/form-data")

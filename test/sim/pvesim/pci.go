@@ -118,7 +118,7 @@ func (c *cluster) takeDevices(g *guest) error {
 	return c.reservedFor(g, sole)
 }
 
-// hostPCIs parses all hostpciN of a guest.
+// hostPCIs parses all hostpciN options of a guest.
 func (g *guest) hostPCIs() ([]hostPCI, error) {
 	var all []hostPCI
 	for i := range maxHostPCI {

@@ -9,9 +9,9 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// withDevices adds three cards to pve-1: two in the mapping gpu, the first of which is also
-// in the mapping one, and a card with two functions. The default token gets these
-// privileges in addition to the roles of LeastPrivilege.
+// withDevices adds three cards to pve-1: two in the mapping "gpu", the first of which is
+// also in the mapping "one", and a card with two functions in the mapping "both". The
+// default token gets these privileges in addition to the roles of LeastPrivilege.
 func withDevices(cfg pvesim.Config, privileges ...string) pvesim.Config {
 	cfg.Hosts[0].PCIDevices = []pvesim.PCIDevice{
 		{Mapping: "gpu", Path: "0000:01:00.0"},

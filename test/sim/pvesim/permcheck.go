@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// permit runs an endpoint's permission check.
+// permit returns an error unless the caller passes an endpoint's permission check.
 func (a *access) permit(e *endpoint, who identity, given map[string]value) *apiError {
 	switch {
 	case e.user == "world", who.isRoot():
@@ -65,8 +65,8 @@ func (a *access) evaluate(check []any, who identity, given map[string]value) *ap
 	return permissionError("")
 }
 
-// checkModify does the checks of Proxmox's check_perm_modify: it returns an error unless
-// who may grant permissions on the path.
+// checkModify returns an error unless who may grant permissions on the path, as Proxmox's
+// check_perm_modify does.
 func (a *access) checkModify(who identity, path string) *apiError {
 	privileges := []string{"Permissions.Modify"}
 	for prefix, privilege := range map[string]string{"/storage/": "Datastore.Allocate", "/vms/": "VM.Allocate", "/pool/": "Pool.Allocate"} {

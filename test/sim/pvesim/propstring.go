@@ -116,7 +116,7 @@ type formatError struct {
 	path string
 }
 
-// Error renders like the exception of PVE::JSONSchema, one line per key.
+// Error returns the text of PVE::JSONSchema's exception, with one line per key.
 func (e *formatError) Error() string {
 	lines := []string{"format error"}
 	for _, name := range sortedKeys(e.found) {

@@ -36,7 +36,7 @@ type endpoint struct {
 	handle  handler
 }
 
-// schema describes a value like PVE::JSONSchema.
+// schema describes a value, as in PVE::JSONSchema.
 type schema struct {
 	Type       string             `json:"type"`
 	Format     string             `json:"format"`

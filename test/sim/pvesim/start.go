@@ -76,7 +76,8 @@ func numaNodes(conf map[string]string) []numaNode {
 	return nodes
 }
 
-// checkMemory does the checks of the function config of PVE::QemuServer::Memory.
+// checkMemory checks a guest's memory and NUMA options, as the function config of
+// PVE::QemuServer::Memory does.
 func checkMemory(g *guest) error {
 	conf := g.conf
 	nodes := numaNodes(conf)
@@ -108,7 +109,7 @@ func checkMemory(g *guest) error {
 	return checkHugePages(g, nodes, huge)
 }
 
-// check does the checks of checkMemory that concern a single numaN.
+// check checks a single numaN for checkMemory.
 func (n numaNode) check(machine *Machine, huge bool) error {
 	if n.memory == 0 {
 		return fmt.Errorf("missing NUMA node%d memory value", n.index)
@@ -131,9 +132,9 @@ func (n numaNode) check(machine *Machine, huge bool) error {
 	return nil
 }
 
-// checkHugePages does the checks of hugepages_topology of PVE::QemuServer::Memory, whose
-// pattern for a host node is one digit (qemu-server 9.2.6,
-// src/PVE/QemuServer/Memory.pm:629). The number of pages that Linux has or finds is not
+// checkHugePages checks that huge pages fit the NUMA options, as hugepages_topology of
+// PVE::QemuServer::Memory does: its pattern for a host node is one digit (qemu-server
+// 9.2.6, src/PVE/QemuServer/Memory.pm:629). Whether Linux has enough free huge pages is not
 // simulated.
 func checkHugePages(g *guest, nodes []numaNode, huge bool) error {
 	if !huge {

@@ -215,7 +215,7 @@ func (s *Server) SetQuorate(quorate bool) {
 }
 
 // writable returns an error without quorum. It is called before each write to the cluster's
-// file system.
+// file system. The caller must hold the lock.
 func (c *cluster) writable() *apiError {
 	if c.quorate {
 		return nil
@@ -223,7 +223,7 @@ func (c *cluster) writable() *apiError {
 	return dief("cluster not ready - no quorum?")
 }
 
-// writableNow is like writable, for callers without the lock.
+// writableNow is like writable, but takes the lock.
 func (c *cluster) writableNow() *apiError {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -97,8 +97,8 @@ func (s *schema) checkValue(path string, v value, found problems) string {
 	return v.text
 }
 
-// check does the checks of JSONSchema's check_prop for a text: type, format, pattern,
-// lengths, limits and enumeration, up to the first failure.
+// check checks a text, as JSONSchema's check_prop does: type, format, pattern, lengths,
+// limits and enumeration, up to the first failure.
 func (s *schema) check(path, text string, found problems) {
 	if !typeFits(s.Type, text) {
 		found.add(path, fmt.Sprintf("type check ('%s') failed - got '%s'", s.Type, text))
