@@ -198,7 +198,8 @@ func (s *Server) SetAgentExec(exec AgentExec) {
 
 // Shell runs a command line as root on a host, such as `pveum pool add`. For a new token it
 // returns the secret, or with --output-format json the JSON that Proxmox prints; other
-// commands have no output. A shell of this machine runs the filter after a pipe.
+// commands have no output. A command after " | " runs in a shell on this machine and
+// filters the output.
 func (s *Server) Shell(line string) (out string, err error) {
 	line, filter, piped := strings.Cut(line, " | ")
 	if err := s.program.Call(context.Background(), "POST", "/shell", line, &out); err != nil || !piped {
@@ -296,7 +297,7 @@ type GuestState struct {
 	Pending map[string]string
 	Delete  []string
 	Running bool
-	// Runtime is the configuration of the running process; nil if it is stopped.
+	// Runtime is the configuration of the running process; nil if the guest is stopped.
 	Runtime map[string]string
 	Pool    string
 	HA      bool
