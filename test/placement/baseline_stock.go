@@ -48,7 +48,8 @@ func (s *stock) freeOn(node int) []int {
 // all returns the free CPUs, ascending.
 func (s *stock) all() []int { return slices.Sorted(maps.Keys(s.free)) }
 
-// take records a VM. memory is the amount that it binds on each NUMA node, or nil.
+// take takes a VM's resources from the stock. memory is the amount that the VM binds on
+// each NUMA node, or nil.
 func (s *stock) take(vm VM, cpus []int, memory []int64) {
 	for _, id := range cpus {
 		delete(s.free, id)

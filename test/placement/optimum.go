@@ -144,7 +144,8 @@ type filling struct {
 }
 
 // choose picks the number of VMs of a kind for the bin, most first. tied is true while the
-// bin is filled like the previous equal bin.
+// numbers chosen so far equal the numbers in the previous bin, if that bin has the same
+// size.
 func (f *filling) choose(kind int, left size, tied bool) bool {
 	if f.steps--; f.steps <= 0 {
 		return false

@@ -19,7 +19,7 @@ type Place struct {
 	CPUs []int
 	// Cells are the Proxmox options numa0, numa1, …; nil binds no memory.
 	Cells []Cell
-	// Broken is set if the placer reports that it uses several partially allocated cores.
+	// Broken is set if the placer reports that the VM uses parts of several cores.
 	Broken bool
 }
 

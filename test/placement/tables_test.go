@@ -47,7 +47,7 @@ func TestTables(t *testing.T) {
 }
 
 // TestShares checks that numaform's shares on all machines are not below the recorded
-// shares, and that numaform refuses no VM and makes no fault.
+// shares, and that numaform refuses no VM and breaks no rule.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	all, err := placement.Machines()

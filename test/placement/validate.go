@@ -13,7 +13,8 @@ type FaultKind int
 
 // The kinds of fault.
 const (
-	// FaultTwice means that a CPU is assigned to two vCPUs.
+	// FaultTwice means that a CPU is assigned to two vCPUs, or that the floating VMs have
+	// more vCPUs than there are unpinned CPUs.
 	FaultTwice FaultKind = iota
 	// FaultCannotStart means that Proxmox or QEMU refuses to start the VM.
 	FaultCannotStart
@@ -25,7 +26,7 @@ const (
 // Fault is a violation of a rule.
 type Fault struct {
 	Kind FaultKind
-	// VM is the VM at fault, or 0 if the fault is of all VMs together.
+	// VM is the VM that violates the rule, or 0 if all VMs together violate it.
 	VM   int
 	Text string
 }
