@@ -368,7 +368,7 @@ type lastSeen struct {
 	found []string
 }
 
-// witness records an app's pods on a node at each request to stop or delete its VM.
+// witness records an app's pods on a node at each request to stop or delete the node's VM.
 func (w *world) witness(vmid int, app, node string) *lastSeen {
 	seen := &lastSeen{}
 	look := func(ctx context.Context, call pvesim.Call) {

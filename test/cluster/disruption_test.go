@@ -355,7 +355,8 @@ func (w *world) fewest(pool string, n int, milliCPU int64) int {
 	return int(math.Ceil(float64(n) / float64(each)))
 }
 
-// usedBy checks that pods of an app request about 40 % of each node of a NodePool.
+// usedBy checks that the pods of an app, each with this CPU request, request about 40 % of
+// the CPU of each node of a NodePool.
 func (w *world) usedBy(pool, app string, milliCPU int) {
 	w.t.Helper()
 	running, err := w.runningPods(context.Background(), app)

@@ -38,8 +38,7 @@ type stolen struct {
 	join   *guestsim.Join
 }
 
-// steal waits for a seed on a host's storage whose volume is not in before, and reads the
-// seed.
+// steal waits until a host has a seed whose volume is not in before, and reads the seed.
 func (w *world) steal(before ...string) stolen {
 	w.t.Helper()
 	var loot stolen
