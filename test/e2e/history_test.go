@@ -245,7 +245,7 @@ func TestGitRevertOfAnOlderChange(t *testing.T) {
 	if left := vms(stage); !slices.Equal(left, second) {
 		t.Fatalf("VMs %v exist, want %v", left, second)
 	}
-	// Also revert the second scale-up: the pods need nodes again.
+	// After a revert of the second scale-up too, no VM is left, and the pods need new VMs.
 	git(t, laptop, "pull", "--quiet", "--rebase")
 	newest := "*/node-*-" + strconv.Itoa(slices.Max(second)) + ".tf"
 	git(t, laptop, "revert", "--no-edit", git(t, laptop, "log", "--format=%H", "-1", "--", newest))
