@@ -45,7 +45,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// numaform does the same as the main function of cmd/numaform, and returns the exit code.
+// numaform runs the command line as the main function of cmd/numaform does, and returns the
+// exit code.
 func numaform() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

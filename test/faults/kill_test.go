@@ -31,7 +31,8 @@ func (l *landings) add(v victim, step string) {
 
 // TestKill checks that another apply finishes a change during which a process was killed:
 // see killAt. `make nightly` kills each victim at each step; `make test` skips the steps
-// with nightly set, and kills one victim, in turn, at each other step.
+// with nightly set, and kills one victim at each other step, alternating between the
+// victims.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	landed := &landings{counts: map[string]int{}}
