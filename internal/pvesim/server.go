@@ -69,7 +69,8 @@ type Call struct {
 	Method string
 	// Path is the part after /api2/json.
 	Path string
-	// Params are the parameters of body and query, unchecked; passwords are blanked.
+	// Params are the parameters of body and query, unchecked; each password is replaced
+	// with "<hidden>".
 	Params map[string]string
 	// Host is the Proxmox node in the path, or empty.
 	Host string

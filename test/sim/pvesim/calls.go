@@ -13,7 +13,8 @@ type Call struct {
 	Method string
 	// Path is the part after /api2/json.
 	Path string
-	// Params are the parameters of body and query, unchecked; passwords are blanked.
+	// Params are the parameters of body and query, unchecked; each password is replaced
+	// with "<hidden>".
 	Params map[string]string
 	// Host is the Proxmox node in the path, or empty.
 	Host string
@@ -86,7 +87,7 @@ func (l *callLog) end(c *Call, status int) {
 	l.open--
 }
 
-// visible formats parameters for the log, without secrets.
+// visible formats parameters for the log, without passwords.
 func visible(given map[string]value) map[string]string {
 	texts := make(map[string]string, len(given))
 	for name, v := range given {
