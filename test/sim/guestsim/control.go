@@ -88,7 +88,7 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 
 // life is the state of the guests between control requests.
 type life struct {
-	ctx    context.Context //nolint:containedctx // the program's
+	ctx    context.Context //nolint:containedctx // the program's lifetime
 	guests *Guests
 	cancel context.CancelFunc
 	done   chan error

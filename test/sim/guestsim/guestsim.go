@@ -98,7 +98,7 @@ type Guests struct {
 
 	// mu guards the fields below.
 	mu       sync.Mutex
-	ctx      context.Context //nolint:containedctx // of Run: guests end with it; nil before
+	ctx      context.Context //nolint:containedctx // the context of Run, with which guests end; nil before Run
 	early    []pvesim.PowerEvent
 	machines map[int]*machine
 	faults   map[string]Fault

@@ -31,7 +31,7 @@ type kubelet struct {
 	ready      bool
 	reported   time.Time
 	lease      *coordinationv1.Lease // as last written
-	refusals   int                   // consecutive, of heartbeats
+	refusals   int                   // consecutive refused heartbeats
 	pods       map[types.UID]*podState
 }
 

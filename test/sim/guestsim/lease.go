@@ -19,7 +19,7 @@ func (k *kubelet) renewLease(ctx context.Context) error {
 	now := metav1.NewMicroTime(k.clock.Now())
 	lease, err := k.writeLease(ctx, now)
 	if err != nil {
-		k.lease = nil // read it again
+		k.lease = nil // the next renewal reads the lease again
 		return err
 	}
 	k.lease = lease

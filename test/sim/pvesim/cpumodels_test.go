@@ -7,7 +7,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// withModel adds the custom CPU model tuned, and a template 9001 that uses it.
+// withModel adds the custom CPU model "tuned", and makes template 9001 use it.
 func withModel(version string) pvesim.Config {
 	cfg := cluster()
 	cfg.Version, cfg.CPUModels = version, []string{"tuned"}

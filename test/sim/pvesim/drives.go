@@ -54,8 +54,8 @@ func (s *Server) options() map[string]*schema {
 	return node.methods["PUT"].params
 }
 
-// isOption reports whether a VM has such an option, as opposed to a parameter of the
-// request.
+// isOption reports whether key is an option of a VM, as opposed to a parameter that only
+// controls the request.
 func (s *Server) isOption(key string) bool {
 	if holds([]string{"node", "vmid", "digest", "delete", "revert", "force", "skiplock", "cdrom"}, key) {
 		return false

@@ -21,7 +21,8 @@ func (a *access) permit(e *endpoint, who identity, given map[string]value) *apiE
 	return a.evaluate(e.check, who, given)
 }
 
-// evaluate runs one expression of Proxmox's permission language, such as and, or and perm.
+// evaluate evaluates one expression of Proxmox's permission language, such as and, or and
+// perm.
 func (a *access) evaluate(check []any, who identity, given map[string]value) *apiError {
 	operator, _ := check[0].(string)
 	switch operator {
@@ -77,7 +78,7 @@ func (a *access) checkModify(who identity, path string) *apiError {
 	return a.checkAny(who, path, privileges...)
 }
 
-// evaluatePerm runs ["perm", path, privileges, option, value, …].
+// evaluatePerm evaluates ["perm", path, privileges, option, value, …].
 func (a *access) evaluatePerm(check []any, who identity, given map[string]value) *apiError {
 	options := map[string]any{}
 	for i := 3; i+1 < len(check); i += 2 {

@@ -283,9 +283,9 @@ func (r *request) movePoolGuest(id string, vmid int) *apiError {
 	return nil
 }
 
-// locked returns the 500 as which PVE::AccessControl::lock_user_config reports e. Its text
-// contains the code and the message of e: pve-access-control 9.1.1
-// src/PVE/AccessControl.pm:81-94.
+// locked returns a 500 with the code and the message of e, as
+// PVE::AccessControl::lock_user_config does (pve-access-control 9.1.1,
+// src/PVE/AccessControl.pm:81-94).
 func locked(prefix string, e *apiError) *apiError {
 	return dief("%s: %d %s", prefix, e.code, e.message)
 }

@@ -40,7 +40,7 @@ type endpoint struct {
 type schema struct {
 	Type       string             `json:"type"`
 	Format     string             `json:"format"`
-	Properties map[string]*schema `json:"properties"` // of a property string
+	Properties map[string]*schema `json:"properties"` // the keys of a property string
 	Enum       []string           `json:"enum"`
 	Pattern    string             `json:"pattern"`
 	Requires   string             `json:"requires"`

@@ -71,7 +71,7 @@ func shellWords(line string) ([]string, error) {
 	return words, nil
 }
 
-// subcommands returns how many of the words are the name of the command.
+// subcommands returns the number of words that form the command's name.
 func subcommands(words []string) int {
 	switch {
 	case len(words) > 0 && words[0] == "qm":

@@ -9,7 +9,7 @@ type TagAccess struct {
 	// Allow selects the tags that may be added and removed: none, list, existing or free,
 	// the default.
 	Allow string
-	// List contains the tags that the values list and existing allow.
+	// List contains the tags that Allow permits if it is list or existing.
 	List []string
 	// Registered are the tags that require Sys.Modify regardless of Allow.
 	Registered []string
