@@ -8,7 +8,7 @@ const (
 	firstHeldOutSeed = 1001
 )
 
-// Seeds returns n seeds of either set.
+// Seeds returns the first n seeds for tuning or, if heldOut is set, for use after tuning.
 func Seeds(n int, heldOut bool) []uint64 {
 	first := uint64(firstTuningSeed)
 	if heldOut {

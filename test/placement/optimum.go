@@ -13,7 +13,8 @@ const optimumSteps = 300_000
 // Optimum is the length of the longest prefix of a list in which every VM is on one NUMA
 // node, if all VMs are known in advance.
 type Optimum struct {
-	// Found is a length with a known packing. No packing of more than Bound VMs exists.
+	// Found is the longest length for which a packing is known. Longer prefixes than Bound
+	// have no packing.
 	Found, Bound int
 }
 
@@ -54,7 +55,7 @@ func (a size) minus(b size, times int) size {
 	return size{a.cpus - b.cpus*times, a.memory - b.memory*times}
 }
 
-// holds returns the number of b that fit into a.
+// holds returns how many times b fits into a.
 func (a size) holds(b size) int { return max(0, min(a.cpus/b.cpus, a.memory/b.memory)) }
 
 // packing is the problem of packing some VMs into some NUMA nodes.
