@@ -11,8 +11,8 @@ import (
 )
 
 // TestRemoveMovedVM checks that plan and apply change nothing after a VM was moved to
-// another host by hand, although a VM has drifted, and that remove deletes only the moved
-// VM. The state contains the new host only after a refresh.
+// another host by hand, even though another VM has drifted, and that remove deletes only
+// the moved VM. The state contains the new host only after a refresh.
 func TestRemoveMovedVM(t *testing.T) {
 	t.Parallel()
 	stage := quickstart(t)

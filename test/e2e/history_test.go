@@ -191,7 +191,7 @@ func TestGitRevert(t *testing.T) {
 		t.Fatalf("VMs %v, before %v", again, made)
 	}
 	compare(t, stage)
-	// A scale-down, and its revert.
+	// Revert a scale-down.
 	name := vmOf(t, stage, 2000).Name
 	run(t, stage, cli.ExitOK, "remove", name, "-f", none, "--auto-approve")
 	git(t, laptop, "pull", "--quiet", "--rebase")
