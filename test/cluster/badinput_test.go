@@ -139,7 +139,7 @@ func TestBadClasses(t *testing.T) {
 	w.running("seedless", 1, 2*time.Minute)
 }
 
-// classSays waits for the condition of a bad class.
+// classSays waits until the conditions of a bad class contain its reason and words.
 func (w *world) classSays(bad badClass) {
 	w.t.Helper()
 	w.eventually(time.Minute, func(ctx context.Context) string {
