@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// clone returns a fault for the second clone of an apply, after Proxmox has accepted the
-// request.
+// clone returns a fault for the second clone request of an apply. It takes effect after
+// Proxmox has accepted the request.
 func clone() pvesim.Fault {
 	return pvesim.Fault{Method: "POST", Path: `/clone$`, Skip: 1, After: true}
 }
