@@ -42,7 +42,8 @@ type attack struct {
 	// -hostile.full. more is set for one of many similar attacks: it only runs in
 	// `make nightly`, with one command, and not against the baseline.
 	some, more bool
-	// command triggers the attack in a numaform that does not refuse it; default is plan.
+	// command triggers the attack in a numaform that does not refuse it; the default is
+	// plan.
 	command []string
 	// twice is set if the command must run twice, as in the controller.
 	twice bool
@@ -155,7 +156,7 @@ type staged struct {
 	Steps []step `json:"steps"`
 }
 
-// next returns an interrupted write.
+// next returns the JSON of an interrupted write.
 func (w *world) next(steps ...step) string {
 	text, err := json.Marshal(staged{Steps: steps})
 	w.must(err)
