@@ -11,7 +11,7 @@ import (
 type change struct {
 	vmid   int
 	set    map[string]string
-	drives map[string]drive // of set
+	drives map[string]drive // the drives in set
 	delete []string
 	revert map[string]bool
 	force  bool
@@ -210,7 +210,8 @@ func (r *request) checkHookscript(ch *change) *apiError {
 	return nil
 }
 
-// checkAccess checks the storages and bridges the drives in set options.
+// checkAccess returns an error unless the caller may use the storages and bridges of the
+// set options.
 func (r *request) checkAccess(ch *change) *apiError {
 	for _, key := range sortedKeys(ch.drives) {
 		d := ch.drives[key]

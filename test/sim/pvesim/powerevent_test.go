@@ -14,7 +14,7 @@ import (
 	"github.com/numaform/numaform/test/sim/pvesim"
 )
 
-// upload uploads an ISO file to the storage local of pve-1.
+// upload uploads an ISO file to the storage "local" of pve-1.
 func (c *client) upload(name, content string) {
 	c.t.Helper()
 	var body bytes.Buffer
