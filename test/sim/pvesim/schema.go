@@ -10,10 +10,9 @@ import (
 	"sync"
 )
 
-// schemaJSON holds, for each method that is served, the parameters with their
-// types, formats and bounds and the permission check, as Proxmox VE declares
-// them (its "source" names the versions), and the names of known methods that
-// are not served.
+// schemaJSON contains the permission check of each served method, and its parameters with
+// types, formats and bounds, as Proxmox VE declares them ("source" names the versions). It
+// also contains the names of known methods that are not served.
 //
 //go:embed schema.json
 var schemaJSON []byte
