@@ -61,8 +61,8 @@ func drift(t *testing.T, stage *demo.Stage, want int, args ...string) map[int]fo
 	return vms
 }
 
-// byHand changes the options of a guest, as an operator does who stops, edits and starts
-// the guest. Options without a value are deleted.
+// byHand changes the options of a guest, like an operator who stops, edits and starts the
+// guest. Options without a value are deleted.
 func byHand(t *testing.T, stage *demo.Stage, vmid int, options map[string]string) {
 	t.Helper()
 	guest, exists := stage.Sim.Guest(vmid)
