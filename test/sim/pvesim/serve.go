@@ -88,7 +88,7 @@ func (s *Server) pause(ctx context.Context, f *Fault) {
 	}
 }
 
-// admit checks the method and authenticates the sender.
+// admit checks the method and, unless the request is a login, authenticates the sender.
 func (s *Server) admit(r *http.Request, req *request) *apiError {
 	switch r.Method {
 	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete:

@@ -135,7 +135,7 @@ func (st *storage) noRoom(name string, size int64) string {
 }
 
 // noGrowth returns the error of a storage that lacks the space to grow an image by the
-// bytes in more (pve-storage 9.1.7, src/PVE/Storage/LVMPlugin.pm:1078,
+// given number of bytes (pve-storage 9.1.7, src/PVE/Storage/LVMPlugin.pm:1078,
 // ZFSPoolPlugin.pm:242,796).
 func (st *storage) noGrowth(id string, more int64) string {
 	_, name, _ := strings.Cut(id, ":")
