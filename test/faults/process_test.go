@@ -114,8 +114,8 @@ func (r *run) kill(v victim) []int {
 	return pids
 }
 
-// killWhenSeen kills the first victim that appears. No gate stops the victim, so it can
-// end by itself before the kill.
+// killWhenSeen kills the running victims as soon as one appears. No gate stops a victim, so
+// it can end by itself before the kill.
 func (r *run) killWhenSeen(v victim) (pids []int) {
 	r.w.t.Helper()
 	r.w.until("a "+string(v), func() bool {
