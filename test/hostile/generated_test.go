@@ -107,7 +107,8 @@ func spots() []spot {
 	}
 }
 
-// ownHash returns the hash of the modules that the attacker added.
+// ownHash returns the content of the file zz.tf in the modules that the attacker added, and
+// the hash of these modules.
 func ownHash(f files) (content []byte, hash string) {
 	for name, file := range f {
 		if parts := strings.Split(name, "/"); len(parts) == 4 && parts[0] == "modules" && parts[3] == "zz.tf" {
