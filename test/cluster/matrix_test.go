@@ -87,7 +87,7 @@ func TestMatrixOfTheController(t *testing.T) {
 	w.allReady(len(after))
 }
 
-// in makes a pod run on nodes of a pool only.
+// in makes a pod run only on nodes of a pool.
 func in(pool string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Spec.NodeSelector = map[string]string{karpv1.NodePoolLabelKey: pool} }
 }
