@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// batch is the specs of one call of Place.
+// batch holds the specs of one call of Place and their results so far.
 type batch struct {
 	*Planner
 	specs    []fleet.Spec

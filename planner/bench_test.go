@@ -12,10 +12,10 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// BenchmarkPlace places ten VMs per host in one batch on a half-full datacenter, then one
-// more VM, of a kind that was requested before and of one that was not, on the new planner
-// and on the planner after the batch. Run it with -benchtime 1x; DESIGN.md explains the
-// figures.
+// BenchmarkPlace measures how long it takes to place ten VMs per host in one batch on a
+// half-full datacenter, and to place a single VM before and after that batch, of a kind
+// that the planner has seen and of a kind that it has not. Run it with -benchtime 1x;
+// DESIGN.md explains the figures.
 func BenchmarkPlace(b *testing.B) {
 	for b.Loop() {
 		small, large := newContestant(b, 100), newContestant(b, 1000)
@@ -34,7 +34,8 @@ func BenchmarkPlace(b *testing.B) {
 	}
 }
 
-// contestant is the planner of a datacenter, and the specs to place.
+// contestant is the planner of a datacenter, the specs to place, and the time that New
+// took.
 type contestant struct {
 	planner *planner.Planner
 	specs   []fleet.Spec
@@ -49,10 +50,10 @@ func newContestant(b *testing.B, hosts int) contestant {
 	return contestant{planner: p, built: cpuTime() - began, specs: specs}
 }
 
-// singles is the number of VMs placed alone, of which the mean time is reported.
+// singles is the number of VMs placed one at a time to measure the mean time of one.
 const singles = 1000
 
-// new returns the time to place one VM of a kind that the planner has not seen.
+// new returns the mean time to place one VM of a kind that the planner has not seen.
 func (c *contestant) new(p *planner.Planner) time.Duration {
 	runtime.GC() // exclude garbage of earlier steps
 	var sum time.Duration
@@ -65,7 +66,7 @@ func (c *contestant) new(p *planner.Planner) time.Duration {
 	return sum / singles
 }
 
-// some returns the contestant with only two of three hosts allowed.
+// some returns the contestant with two of every three hosts allowed.
 func (c *contestant) some() *contestant {
 	left := contestant{specs: slices.Clone(c.specs)}
 	var hosts []topology.HostID
@@ -80,7 +81,7 @@ func (c *contestant) some() *contestant {
 	return &left
 }
 
-// known returns the time to place one VM after VMs of all kinds.
+// known returns the mean time to place one VM of a kind that the planner has seen.
 func (c *contestant) known(p *planner.Planner) time.Duration {
 	q := p.Clone()
 	q.Place(c.specs[:singles])

@@ -153,9 +153,9 @@ func mustAgree(t tb, p, q *planner.Planner, specs []fleet.Spec) []planner.Placed
 	return got
 }
 
-// datacenter returns hosts of all real machines in turn, VMs at random places on them that
-// use half of the CPUs, and a batch of n new specs of all policies in typical sizes of
-// Kubernetes nodes.
+// datacenter returns hosts that repeat all real machines, existing VMs at random places
+// that use half of their CPUs, and a batch of n new specs of all policies in typical sizes
+// of Kubernetes nodes.
 func datacenter(t testing.TB, hosts, n int) (*topology.Snapshot, []fleet.VM, []fleet.Spec) {
 	t.Helper()
 	var kinds []topology.Machine

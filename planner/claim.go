@@ -82,8 +82,8 @@ func (x *index) claimOfGuest(g *topology.Guest) (*claim, bool) {
 }
 
 // claimMemory sets the memory of a claim and divides the memory of cells among the NUMA
-// nodes that back them; memory without such a node is unbound. Floating vCPUs of a cell
-// count as at home on its nodes.
+// nodes that back them; memory without such a node is unbound. If the vCPUs float, a cell's
+// vCPUs are homed on the NUMA nodes that back it.
 func (x *index) claimMemory(c *claim, of backing, mib int64, cells []topology.NUMACell) {
 	bound := make([]int64, len(x.nodes))
 	c.memory[of], c.bound[of] = mib, bound

@@ -14,7 +14,7 @@ import (
 )
 
 // TestSameOnManyGoroutines checks that reading a planner from many goroutines, and placing
-// with clones of it, gives the same result as a single goroutine, each time.
+// with clones of it, gives the same result as a single goroutine.
 func TestSameOnManyGoroutines(t *testing.T) {
 	t.Parallel()
 	snap, existing, specs := datacenter(t, 14, 140)

@@ -7,11 +7,11 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// choose picks the cores of a part and reports whether they hold all of its vCPUs. It takes
-// the smallest group that fits the whole part, otherwise the largest group, then the next
-// largest, and prefers groups in the L3 caches in used. If odd is true, the part may also
-// take some threads of one core: see takeOdd. choose adds the L3 caches of the part to
-// used.
+// choose picks the cores of a part and reports whether they hold all of its vCPUs. If
+// groups fit the whole part, it takes one of them: preferably in an L3 cache in used, then
+// with fast cores, then the smallest. Otherwise, it takes groups in turn, fast cores and
+// large groups first. If odd is true, the part may also take some threads of one core: see
+// takeOdd. choose adds the L3 caches of the part to used.
 func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 	if q.request.partial {
 		return q.choosePartial(p, odd, used)
@@ -69,7 +69,7 @@ func (q *search) choose(p *part, odd bool, used map[int]bool) bool {
 }
 
 // nextGroup returns the next group to take whole cores from, or none if no other group has
-// a whole core for at most need vCPUs.
+// a whole core that holds at most need vCPUs.
 func (q *search) nextGroup(p *part, need int, odd bool, used, done map[int]bool) int {
 	best, bestRank := none, [5]int{}
 	for _, g := range q.nodes[p.node].groups {
@@ -168,10 +168,10 @@ func (q *search) takeOdd(p *part, rest int, used map[int]bool) bool {
 	return p.odd != none
 }
 
-// A Dedicated VM that finds no whole cores may use threads of several partially allocated
-// ones, unless it requires whole cores. That is a separate request, placed only after
-// everything else was tried: see batch.repair. On its best host, the VM also uses such
-// threads where whole cores would need more than one NUMA node: see refine.
+// A Dedicated VM for which too few whole cores are free may use threads of several
+// partially allocated ones, unless it requires whole cores. Such a VM is placed with a
+// separate request after all other attempts: see batch.repair. Where whole cores would span
+// NUMA nodes, a VM also uses such threads on the host that was chosen for it: see refine.
 
 // onPartialCores returns the request with partial set if it may use partially allocated
 // cores, and whether it may: only Dedicated VMs that do not require whole cores do.
@@ -246,8 +246,8 @@ func (q *search) choosePartial(p *part, odd bool, used map[int]bool) bool {
 	return need == 0
 }
 
-// nextPartial returns the group from which choosePartial takes next, or none: preferably one
-// that can give all that is needed, then one of an L3 cache in use, then a fast one.
+// nextPartial returns the group from which choosePartial takes next, or none. It prefers a
+// group that has all need vCPUs, then one in an L3 cache in used, then one with fast cores.
 func (q *search) nextPartial(p *part, need int, used, done map[int]bool) int {
 	next, nextRank := none, [5]int{}
 	for _, g := range q.nodes[p.node].groups {
@@ -272,8 +272,8 @@ func (q *search) nextPartial(p *part, need int, used, done map[int]bool) int {
 }
 
 // takeThreads takes up to most threads of a group's partially allocated cores and returns
-// how many it took. Cores that no other guest uses come before cores that one uses, and in
-// both sets, the cores with the fewest free threads come first.
+// how many it took. Cores that no other guest uses come before cores that one uses, and
+// within both sets, the cores with the fewest free threads come first.
 func (q *search) takeThreads(p *part, g, most int) int {
 	var loose []int
 	for _, c := range q.groups[g].cores {

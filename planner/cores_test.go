@@ -9,10 +9,11 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestCachesOfDiscardedCores places a VM on two NUMA nodes that share L3 caches. On node 0,
-// whole cores that are taken L3 cache by L3 cache do not add up: 3 vCPUs of L3 cache 0
-// leave 1, but the other cores have 2 threads. The cores of L3 cache 0 are discarded, so
-// node 1 must prefer L3 cache 1, which the VM uses, to L3 cache 0.
+// TestCachesOfDiscardedCores checks that the L3 cache of cores that choose discards does
+// not count as used. On node 0, whole cores do not add up if they are taken cache by cache:
+// L3 cache 0 has 3 of the 4 vCPUs, but all other cores have 2 threads. choose then discards
+// the cores of L3 cache 0, so node 1 must prefer L3 cache 1, which the VM uses, to L3 cache
+// 0.
 func TestCachesOfDiscardedCores(t *testing.T) {
 	t.Parallel()
 	var m topology.Machine

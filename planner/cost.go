@@ -9,13 +9,13 @@ import (
 // The parts of a cost, the most significant first. An unplaced VM outweighs all of them.
 const (
 	costResort     = iota // see resortUnknown and the following constants
-	costSpread            // VMs of the same pool on the host, where they are spread
+	costSpread            // VMs of the same pool on the host, if the pool is spread over hosts
 	costNodes             // number of NUMA nodes
 	costDistance          // distances between them, and from them to the VM's PCI devices
 	costSkew              // 1 if memory is not proportional to the CPUs of each node
-	costOverload          // floating vCPUs at home on a node beyond its room for them
+	costOverload          // floating vCPUs whose memory is on a node, beyond the node's room for them
 	costCaches            // number of L3 caches
-	costUneven            // vCPUs of the guest's largest part minus those of its smallest
+	costUneven            // difference between the vCPUs of the plan's largest and smallest parts
 	costEfficiency        // vCPUs on efficiency cores, plus twice those on low-power cores
 	costPartial           // whole cores that become partially allocated
 	costSlots             // loss of room for VMs of typical sizes
@@ -51,8 +51,9 @@ func share(part, whole int64) int64 {
 	return max(0, part) * million / whole
 }
 
-// setLeft prices the free CPUs and memory that are left on the touched nodes: CPUs without
-// memory, or memory without CPUs, are wasted.
+// setLeft sets the costs of the CPUs and memory that are left on the plan's nodes. The
+// lesser share comes first, because CPUs without memory, or memory without CPUs, are
+// wasted.
 func (c *cost) setLeft(cpus, memory int64) {
 	c[costLeftMin], c[costLeftSum] = min(cpus, memory), cpus+memory
 }
@@ -137,7 +138,7 @@ func (q *search) price(p *plan, skew bool) {
 		rest := q.nodeFree[part.node] - takes
 		memFree := q.nodeMemFree(part.node, q.request.backing)
 
-		free, slotTakes := q.wholeOn(part.node), q.wholeCPUs(part) // pinning VMs find no room on partially allocated cores
+		free, slotTakes := q.wholeOn(part.node), q.wholeCPUs(part) // whole cores only, because few VMs use partially allocated ones
 		if q.allowed == nil {
 			free = q.floatRoom(q.request.ratio, q.nodeFree[part.node]) - q.homed[part.node]
 			slotTakes = part.vcpus
@@ -175,7 +176,8 @@ func (q *search) priceCores(c *cost, p part, caches map[int]bool) {
 	}
 }
 
-// slowness returns the extra cost of a vCPU on the cores of a group over the fastest kind.
+// slowness returns the extra cost of a vCPU on the cores of a group compared with the
+// fastest kind.
 func slowness(g *group) int64 {
 	switch g.kind {
 	case topology.KindEfficiency:

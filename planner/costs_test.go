@@ -153,7 +153,7 @@ func TestJointly(t *testing.T) {
 	}
 }
 
-// TestHugePages checks that reserved huge pages hold no ordinary memory.
+// TestHugePages checks that reserved huge pages are not available as ordinary memory.
 func TestHugePages(t *testing.T) {
 	t.Parallel()
 	h := twoNodes()
@@ -170,8 +170,8 @@ func TestHugePages(t *testing.T) {
 	}
 }
 
-// TestAssumedMemory checks that memory of nodes that no source reported is estimated by
-// CPUs, and that cells prefer it instead of binding it.
+// TestAssumedMemory checks that the memory of a node is estimated from its CPUs if no
+// source reports it, and that cells then prefer the node instead of binding memory to it.
 func TestAssumedMemory(t *testing.T) {
 	t.Parallel()
 	m := machine(shape{nodes: 2, cores: 4, smt: 1, memory: topology.Unknown})

@@ -22,7 +22,7 @@ type pciIndex struct {
 	node []int
 }
 
-// pciUse is the used part of the PCI devices of a host.
+// pciUse counts the used PCI devices of a host.
 type pciUse struct {
 	// blocked counts, by device, the guests that use it by address.
 	blocked []int

@@ -91,7 +91,7 @@ func mustStartInTurn(t tb, h *topology.Host, all []starter) {
 	}
 }
 
-// firstFree returns the device that Proxmox assigns.
+// firstFree returns the path of the device that Proxmox assigns, or an empty string.
 func firstFree(h *topology.Host, requested topology.PassedDevice, taken []string) string {
 	if requested.Address != "" {
 		return "0000:" + requested.Address

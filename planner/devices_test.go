@@ -75,8 +75,9 @@ func TestDeviceComesAfterTheNumberOfNodes(t *testing.T) {
 	}
 }
 
-// TestDevicesAreCounted checks how many VMs of a batch get devices on pve-1, which usually
-// has two in mapping gpu, and on pve-2, which has none, and the reason of the others.
+// TestDevicesAreCounted checks how many VMs of a batch are placed if they request PCI
+// devices, and why the others are not. In most cases, pve-1 has two devices in mapping gpu;
+// pve-2 never has any.
 func TestDevicesAreCounted(t *testing.T) {
 	t.Parallel()
 	cards := []topology.PCIDevice{card("gpu", "0000:01:00.0", 0), card("gpu", "0000:81:00.0", 1)}

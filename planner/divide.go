@@ -38,8 +38,8 @@ func (q *search) withinCaches(sub []supply, caps []int) []int {
 	if q.allowed == nil {
 		return nil
 	}
-	rest := make([][]int, len(sub)) // the vCPUs that caches not chosen hold, most first
-	within := make([]int, len(sub)) // the vCPUs that chosen caches hold
+	rest := make([][]int, len(sub)) // the vCPUs that each remaining cache holds, descending
+	within := make([]int, len(sub)) // the vCPUs that the chosen caches hold
 	need := q.request.vcpus
 	take := func(i int) { // the largest remaining cache of a node
 		got := min(rest[i][0], caps[i]-within[i])
@@ -97,9 +97,9 @@ func (q *search) cachesOf(node int) []int {
 
 // divide divides vCPUs among NUMA nodes so that each gets some, in whole cores except for
 // one odd remainder. caps bounds each share in addition to the node's CPUs. odd is the node
-// that takes the remainder, or none. Even shares differ by at most one core if the nodes
-// allow it; uneven ones fill the largest node first. ok is false if the nodes have too
-// little room or one of them would get no vCPU.
+// that takes the remainder, or none. If even is set, each node first gets an equal share,
+// rounded down to whole cores; the rest fills the largest node first. ok is false if the
+// nodes have too little room or one of them would get no vCPU.
 func divide(sub []supply, caps []int, vcpus int, even bool) (shares []int, odd int, ok bool) {
 	shares = make([]int, len(sub))
 	need := vcpus
@@ -144,7 +144,7 @@ func divide(sub []supply, caps []int, vcpus int, even bool) (shares []int, odd i
 		if sub[i].loose >= need {
 			room += largest
 		}
-		if shares[i] == 0 { // otherwise the set would not be used in full
+		if shares[i] == 0 { // otherwise the node would remain unused
 			room += 2 * largest
 		}
 		if room > bestRoom {
@@ -167,7 +167,7 @@ func exact(sizes []sizeCount, most int) int {
 	return got
 }
 
-// divideMemory divides the memory in proportion to the vCPUs, page by page. Memory that
+// divideMemory divides the memory in proportion to the vCPUs, in whole pages. Memory that
 // does not fit its node moves to nodes with room. Every node gets at least one page. It
 // returns false if the memory cannot be divided in this way.
 func divideMemory(sub []supply, vcpus []int, w request) ([]int64, bool) {

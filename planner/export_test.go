@@ -59,7 +59,7 @@ func (p *Planner) Outdated() []string {
 	return outdated
 }
 
-// Verdicts returns the number of cached results.
+// Verdicts returns the size of the cache, including its empty entries.
 func (p *Planner) Verdicts() int {
 	n := 0
 	for _, verdicts := range p.verdicts {

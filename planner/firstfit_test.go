@@ -9,8 +9,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestNeverWorseThanFirstFit compares single requests with the obvious placer: the first
-// NUMA node with enough free CPUs, in whole cores for pinned VMs, and enough memory.
+// TestNeverWorseThanFirstFit checks that the planner places each VM that a first-fit placer
+// places, on no more NUMA nodes. First fit takes the first NUMA node with enough memory and
+// free CPUs, in whole cores for pinned VMs.
 func TestNeverWorseThanFirstFit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -35,7 +36,7 @@ func TestNeverWorseThanFirstFit(t *testing.T) {
 	})
 }
 
-// firstFit returns 1 if the obvious placer finds a NUMA node for the VM, or 0.
+// firstFit returns 1 if a first-fit placer finds a NUMA node for the VM, or 0.
 func firstFit(snap *topology.Snapshot, existing []fleet.VM, s fleet.Spec) int {
 	for _, id := range s.Hosts {
 		h := snap.Host(id)
@@ -58,7 +59,7 @@ func firstFit(snap *topology.Snapshot, existing []fleet.VM, s fleet.Spec) int {
 	return 0
 }
 
-// room is the capacity of a host next to its existing VMs.
+// room is the capacity that the existing VMs leave on a host.
 type room struct {
 	used, blocked topology.CPUSet
 	floating      int

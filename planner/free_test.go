@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestRoom checks that Room reports the free resources, also after VMs were placed, and
-// names hosts that take no VMs.
+// TestRoom checks that Room reports the free resources, also after VMs were placed, and the
+// problem of a host that accepts no VMs.
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	big := topology.Host{Region: "r", Name: "b", Online: true, Machine: machine(shape{nodes: 2, cores: 4, smt: 2, memory: 16 * gib})}

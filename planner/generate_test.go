@@ -105,7 +105,8 @@ func number(t *rapid.T, m *topology.Machine) {
 	slices.SortFunc(m.CPUs, func(a, b topology.CPU) int { return a.ID - b.ID })
 }
 
-// finishMemory sometimes adds a NUMA node without CPUs, and sets the host's total.
+// finishMemory sometimes adds a NUMA node without CPUs, sets the host's total memory, and
+// sometimes sets distances.
 func finishMemory(t *rapid.T, m *topology.Machine, nextID int) {
 	if len(m.NUMANodes) > 1 && rapid.IntRange(0, 4).Draw(t, "extra node if 0") == 0 {
 		m.NUMANodes = append(m.NUMANodes, topology.NUMANode{ID: nextID, MemoryMiB: 16 * gib})

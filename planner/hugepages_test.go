@@ -107,8 +107,7 @@ func TestKeptInHugePages(t *testing.T) {
 	}
 }
 
-// TestPlaceInHugePages checks the place of VMs in huge pages, and the memory of their
-// cells.
+// TestPlaceInHugePages checks the NUMA nodes and memory of the cells of VMs in huge pages.
 func TestPlaceInHugePages(t *testing.T) {
 	t.Parallel()
 	even := twoNodes()

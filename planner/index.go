@@ -39,15 +39,15 @@ type index struct {
 	at       map[int]int // CPU id to position
 	reserved []bool      // by CPU
 	coreOf   []int       // by CPU
-	nodeOf   []int       // by CPU; none where it has no NUMA node
+	nodeOf   []int       // by CPU; none if it has no NUMA node
 
 	cores  []core
 	groups []group
 	level2 map[int]bool // last-level caches that are not L3, by id
 	nodes  []node
 	nodeAt map[int]int // NUMA node id to position
-	// lends is set if some node lends memory; unlent are the ids of nodes that have memory
-	// without CPUs and may not lend it.
+	// lends is set if some node lends memory; unlent lists the ids of nodes that have
+	// memory but no CPUs and may not lend it.
 	lends    bool
 	unlent   []int
 	distance [][]int64
@@ -65,8 +65,8 @@ type core struct {
 	size  int // position in the group's sizes
 }
 
-// groupKey contains the properties that the CPUs of a group share. A machine is not a
-// tree: an L3 may span NUMA nodes, and a NUMA node may have many.
+// groupKey contains the properties that the CPUs of a group share. A machine is not a tree:
+// an L3 may span NUMA nodes, and a NUMA node may have several L3 caches.
 type groupKey struct {
 	node, l3 int
 	kind     topology.Kind

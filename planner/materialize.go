@@ -8,7 +8,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// seat is the host CPUs of one part that form one cell, in vCPU order: siblings are
+// seat holds the host CPUs of one part that form one cell, in vCPU order: siblings are
 // adjacent.
 type seat struct {
 	part
@@ -39,9 +39,9 @@ func (s *state) materialize(p *plan, w request) fleet.Placement {
 	return place
 }
 
-// seats resolves a plan's parts to CPUs, in the order of NUMA nodes and the interleaved
-// cell first. A part with an odd thread goes last, so that in all other parts of a Dedicated
-// VM on cores of two threads, vCPUs 2i and 2i+1 are siblings.
+// seats resolves a plan's parts to CPUs. The seats of the interleaved cell come first, then
+// the others by NUMA node. A part with an odd thread goes last, so that in all other parts
+// of a Dedicated VM on cores of two threads, vCPUs 2i and 2i+1 are siblings.
 func (s *state) seats(p *plan, w request) []seat {
 	var seats []seat
 	for _, part := range p.parts {
@@ -51,8 +51,8 @@ func (s *state) seats(p *plan, w request) []seat {
 			continue
 		}
 
-		// The CPUs are divided between the interleaved cell and a cell of their own, in
-		// proportion to the memory and by whole cores.
+		// The CPUs are divided between the interleaved cell and a cell on this node alone,
+		// in proportion to the memory and by whole cores.
 		shared, own := whole, whole
 		shared.interleaved, shared.memory, own.memory = true, p.eachMiB, whole.memory-p.eachMiB
 		if own.memory == 0 {
@@ -69,7 +69,7 @@ func (s *state) seats(p *plan, w request) []seat {
 		n = min(max(n-n%core, core), whole.vcpus-1)
 		shared.vcpus, own.vcpus = n, whole.vcpus-n
 		shared.cpus, own.cpus = whole.cpus[:n:n], whole.cpus[n:]
-		shared.odd, shared.partial = none, nil // odd CPUs come last
+		shared.odd, shared.partial = none, nil // odd CPUs come last, so they belong to own
 		seats = append(seats, shared, own)
 	}
 	odd := func(s *seat) int { return b2i(s.odd != none || len(s.partial) > 0) }
@@ -151,9 +151,9 @@ func (s *state) lastLevels(seats []seat) []int {
 }
 
 // cells builds the cells numa0, numa1, … from the seats. A cell's policy is bind, or
-// preferred for ordinary memory of a node whose size is assumed. Memory of several nodes is
-// interleaved: bound pages would fill the nearest node first, regardless of other plans for
-// it.
+// preferred for ordinary memory of a node whose amount of memory is assumed. A cell over
+// several nodes is interleaved: with bind, Linux would fill the nearest node first,
+// including memory planned for other VMs.
 func (s *state) cells(p *plan, seats []seat, w request) []topology.NUMACell {
 	var cells []topology.NUMACell
 	shared, first := none, 0

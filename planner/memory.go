@@ -59,8 +59,9 @@ func (b backing) in() string {
 }
 
 // backingOfGuest returns the backing of an existing guest. For a guest that accepts any
-// huge pages, Proxmox uses 1 GiB pages if the guest's memory is a multiple of them; if the
-// host has no 1 GiB pages reserved, the smaller ones are the better guess.
+// huge pages, Proxmox uses 1 GiB pages if the memory of the guest and of each cell is a
+// multiple of 1 GiB. If the host reserves no 1 GiB pages, backingOfGuest assumes 2 MiB
+// pages.
 func (x *index) backingOfGuest(g *topology.Guest) backing {
 	switch g.HugePagesKiB {
 	case 0:
@@ -203,7 +204,7 @@ func (s *state) updateFree() {
 		for i := range s.nodes {
 			beyond := max(0, s.bound[b][i]-s.nodes[i].memory[b])
 			made[i] += beyond
-			anywhere -= s.nodes[i].memory[b] - (s.bound[b][i] - beyond) // minus what the node has left
+			anywhere -= s.nodes[i].memory[b] - (s.bound[b][i] - beyond) // minus the pages left on the node
 			s.left[ordinary] -= beyond
 		}
 		bound = made

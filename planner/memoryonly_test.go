@@ -68,8 +68,8 @@ func TestMemoryOnlyNodes(t *testing.T) {
 	}
 }
 
-// TestMemoryOnlyMachine checks the places of VMs placed one by one on a machine with two
-// such nodes.
+// TestMemoryOnlyMachine checks where VMs are placed, one by one, on a machine with two NUMA
+// nodes without CPUs.
 func TestMemoryOnlyMachine(t *testing.T) {
 	t.Parallel()
 	p := planner.New(snapshot(host("pve-1", known(t, "constructed/xeon-2s-memory-only"))), nil)

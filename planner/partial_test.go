@@ -9,8 +9,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// halfUsed returns a host with cores of two threads, n and n+4, and a guest on the first
-// thread of some.
+// halfUsed returns a host with four cores of threads n and n+4, and a guest pinned to pins.
 func halfUsed(name string, pins ...int) topology.Host {
 	h := host(name, machine(shape{nodes: 1, cores: 4, smt: 2, memory: 64 * gib}))
 	h.Guests = []topology.Guest{{
@@ -65,7 +64,8 @@ func TestHalvesLast(t *testing.T) {
 }
 
 // TestHalvesOnOneNode checks that a VM uses partially allocated cores rather than two NUMA
-// nodes, but whole cores if it requires them, and another host that has them on one node.
+// nodes, unless it requires whole cores, or another host has enough whole cores on one
+// node.
 func TestHalvesOnOneNode(t *testing.T) {
 	t.Parallel()
 	broken := host("pve-1", machine(shape{nodes: 2, cores: 3, smt: 2, memory: 8 * gib})) // siblings are n and n+6
@@ -91,8 +91,8 @@ func TestHalvesOnOneNode(t *testing.T) {
 	}
 }
 
-// TestWholeCores checks that a VM which requires whole cores is refused without them, as an
-// isolated one is, and that each refusal has its own hint.
+// TestWholeCores checks that a VM which requires whole cores is refused if no whole core is
+// free, as an isolated VM is, and that each refusal has its own hint.
 func TestWholeCores(t *testing.T) {
 	t.Parallel()
 	required := spec(fleet.PolicyDedicated, 2, gib)

@@ -52,8 +52,8 @@ func TestAlternatingNumbers(t *testing.T) {
 	}
 }
 
-// TestOverlappingPinsSurvive sets up the VM that remains after one with overlapping pins
-// was deleted, and checks that a new VM gets none of its CPUs.
+// TestOverlappingPinsSurvive checks that a new VM gets none of the CPUs of an existing VM
+// whose pins overlapped with a VM that has since been deleted.
 func TestOverlappingPinsSurvive(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 4, smt: 1, memory: 64 * gib})))
@@ -90,9 +90,9 @@ func TestOddSizes(t *testing.T) {
 	}
 }
 
-// TestHybridGivesNoCPUTwice checks that threads per core are never computed by division: on
-// a hybrid machine 20 CPUs / 14 cores is 1, and a placer that relies on it assigns CPUs
-// twice.
+// TestHybridGivesNoCPUTwice checks that no CPU is assigned twice on a hybrid machine. A
+// placer that computes the threads per core by division gets 20 CPUs / 14 cores = 1 and
+// assigns CPUs twice.
 func TestHybridGivesNoCPUTwice(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", known(t, "hybrid-i7-1370p-6p8e")))
@@ -136,7 +136,7 @@ func TestForeignGuestsBesideOurs(t *testing.T) {
 	for _, tt := range []struct {
 		overcommit float64
 		room       int
-	}{{1, 2}, {2, 4}, {4, 5}} { // CPUs needed: 8/4 + 4/overcommit, and 12/4
+	}{{1, 2}, {2, 4}, {4, 5}} { // CPUs needed: 8/4 + 4/overcommit, but at least 12/4
 		s := spec(fleet.PolicyDedicated, tt.room, gib)
 		s.Overcommit = tt.overcommit
 		more := s
@@ -147,8 +147,8 @@ func TestForeignGuestsBesideOurs(t *testing.T) {
 	}
 }
 
-// TestVMsInTheMakingCount checks that VMs in creation count: ours that Proxmox does not
-// list yet, and a VM that another placer is cloning.
+// TestVMsInTheMakingCount checks that VMs in creation use resources: our VMs that Proxmox
+// does not list yet, and stopped VMs that another client is cloning or creating.
 func TestVMsInTheMakingCount(t *testing.T) {
 	t.Parallel()
 	h := host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 64 * gib}))

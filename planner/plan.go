@@ -87,7 +87,7 @@ type part struct {
 	vcpus  int
 	memory int64 // including its share of an interleaved cell
 	picks  []pick
-	// odd is the core of which only some threads are used, or none.
+	// odd is the core of which the part uses only oddThreads threads, or none.
 	odd, oddThreads int
 	// partial lists the threads of partially allocated cores that a partial request uses.
 	partial []threads
@@ -146,8 +146,7 @@ func (s *state) crowd(group string) int64 {
 }
 
 // bindSupplies lists the capacity of the nodes for a VM with floating vCPUs and bound
-// memory. A node holds as many of the VM's vCPUs as its free CPUs allow at the VM's
-// ratio.
+// memory. A node holds as many of the VM's vCPUs as floatRoom returns for its free CPUs.
 func (s *state) bindSupplies(w request) []supply {
 	var all []supply
 	for i := range s.nodes {
@@ -174,7 +173,7 @@ func (s *state) pinned(w request) (plan, bool) {
 		return s.pinnedTo(w, scope{only: none})
 	}
 	unbound, ok := s.pinnedTo(w, scope{only: none, unbound: true})
-	if !ok { // then CPUs are the shortage
+	if !ok { // CPUs are short, not memory
 		return plan{}, false
 	}
 	if p, ok := s.interleave(w); ok {
@@ -208,7 +207,8 @@ func (s *state) interleave(w request) (plan, bool) {
 }
 
 // interleaveFrom finds CPUs on one NUMA node, or on any if home is none, and memory on wide
-// nodes. The vCPUs of a floating VM count as at home on the nodes of these CPUs.
+// nodes. For a VM with floating vCPUs, the nodes of these CPUs only need room for its
+// vCPUs.
 func (s *state) interleaveFrom(w request, home, wide int) (plan, bool) {
 	each := mulDivCeil(w.memory, 1, int64(wide))
 	have := 0
@@ -239,8 +239,8 @@ func (s *state) interleaveFrom(w request, home, wide int) (plan, bool) {
 		return plan{}, false
 	}
 
-	// Memory comes from the nodes of the CPUs, then from the nodes that lose the least
-	// room for typical VMs, the nearest first.
+	// Memory comes from the nodes of the CPUs, then from the other nodes: first from nodes
+	// with CPUs, then from the nodes that lose the least room for typical VMs.
 	var nodes, others []int
 	for _, part := range p.parts {
 		nodes = append(nodes, part.node)
@@ -276,7 +276,7 @@ func (s *state) hasMemory(node int, memory int64) bool {
 	return (n.bindable[ordinary] || n.lends) && !n.assumed && s.memFree[ordinary][node] >= memory
 }
 
-// evaluateOn returns the best plan for a pinning request on one NUMA node.
+// evaluateOn returns the best plan for a pinned VM on one NUMA node.
 func (s *state) evaluateOn(w request, node int) (plan, bool) {
 	if w.memory > s.left[w.backing] || w.vcpus > s.pinRoom(w.ratio) || !s.hasDevices(&w) {
 		return plan{}, false

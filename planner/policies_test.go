@@ -125,8 +125,8 @@ func TestExistingTakeTheirPlace(t *testing.T) {
 	}
 }
 
-// TestLiveAndPlanned checks that an existing VM has both its planned and its live pins,
-// and counts as an unrelated VM once the key differs.
+// TestLiveAndPlanned checks that an existing VM takes both its planned and its live pins,
+// and that a guest with another key is an unrelated guest.
 func TestLiveAndPlanned(t *testing.T) {
 	t.Parallel()
 	snap := snapshot(host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, memory: 64 * gib})))

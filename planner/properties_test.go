@@ -168,7 +168,7 @@ func TestRemoveAndAddAgain(t *testing.T) {
 	})
 }
 
-// TestNamesDoNotMatter renames the CPUs and expects a place of equal cost.
+// TestNamesDoNotMatter checks that new CPU ids do not change the cost of a place.
 func TestNamesDoNotMatter(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -192,7 +192,7 @@ func TestNamesDoNotMatter(t *testing.T) {
 	})
 }
 
-// rename gives the host's CPUs other ids.
+// rename gives the host's CPUs the new ids.
 func rename(h topology.Host, ids []int) topology.Host {
 	to := map[int]int{}
 	cpus := make([]topology.CPU, len(h.CPUs))

@@ -30,7 +30,7 @@ func (s *state) reason(p *plan, seats []seat, w request) string {
 	case !s.flat:
 		text += ", " + s.nodesText(p, w)
 	}
-	cpus, memory := 0, int64(0) // left on the touched nodes
+	cpus, memory := 0, int64(0) // left on the plan's nodes
 	q := search{state: s, request: w}
 	for _, part := range p.parts {
 		cpus += s.nodeFree[part.node] - q.taken(part)
@@ -58,7 +58,7 @@ func beside(p *plan, w request) string {
 	return fmt.Sprintf("; spread over hosts: %s of its pool on this host", topology.Count(int(p.cost[costSpread]), "other VM"))
 }
 
-// place names the NUMA nodes and L3 caches.
+// place names the NUMA nodes of a plan, and the last-level caches of its pinned vCPUs.
 func (s *state) place(p *plan, seats []seat, w request) string {
 	var nodes []string
 	for _, part := range p.parts {

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// gap describes the resources of a host that a request does not fit, and how to fix that.
+// gap describes what a host lacks for a request, and how to fix that.
 type gap struct{ has, fix string }
 
 // lowerCPU is the hint for a lack of CPUs.
@@ -193,8 +193,8 @@ func (s *state) memoryFix(w *request) string {
 	return fix
 }
 
-// supplyFor lists the capacity of the nodes for a request, with as many groups of cores
-// allowed as its policy permits. It returns nil if no node has any.
+// supplyFor lists the capacity of the nodes for a request, on all groups of cores that its
+// policy permits. It returns nil if no node has capacity.
 func (s *state) supplyFor(w request) []supply {
 	q := search{state: s, request: w, loose: looseShared, scope: scope{only: none}}
 	if !w.policy.Pinned() {

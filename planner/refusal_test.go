@@ -71,7 +71,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// guests adds guests to the first host.
+// guests returns a function that sets the guests of the first host.
 func guests(list ...topology.Guest) func(*topology.Snapshot) {
 	return func(s *topology.Snapshot) { s.Hosts[0].Guests = list }
 }

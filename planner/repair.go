@@ -8,8 +8,8 @@ import (
 // unplaced specs and for better places.
 const repairTries = 2000
 
-// splitTries is the number of additional tries that an exchange counts as if its VM spans
-// NUMA nodes, because it takes longer.
+// splitTries is the number of additional tries for an exchange whose VM spans NUMA nodes,
+// because such an exchange takes longer.
 const splitTries = 20
 
 // repair makes room for unplaced specs, and finds better places for VMs that span NUMA

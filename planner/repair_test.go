@@ -7,8 +7,8 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// TestSmallBatchesPackBest compares with an exhaustive search: as few VMs of a small batch
-// as possible span both NUMA nodes of a host.
+// TestSmallBatchesPackBest checks against an exhaustive search that as few VMs of a small
+// batch as possible span both NUMA nodes of a host.
 func TestSmallBatchesPackBest(t *testing.T) {
 	t.Parallel()
 	const cores = 12

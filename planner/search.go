@@ -70,7 +70,8 @@ func (q *search) addGroup(s *supply, g int) {
 	}
 }
 
-// add adds cores. It keeps the sizes sorted by vCPUs per core, descending.
+// add adds count cores with gives vCPUs each. It keeps the sizes sorted by vCPUs per core,
+// descending.
 func (s *supply) add(gives, count int) {
 	s.whole += gives * count
 	i := 0
@@ -183,7 +184,8 @@ func (q *search) enough(all []supply, k int) bool {
 }
 
 // sets returns the sets of k nodes to try, as positions in all: every set, or for more than
-// manyNodes nodes, each node with its nearest, and the k nodes with the most vCPUs.
+// manyNodes nodes, each node with the nodes nearest to it, and the k nodes with the most
+// vCPUs.
 func (q *search) sets(all []supply, k int) [][]int {
 	if len(all) <= manyNodes {
 		return subsets(len(all), k)

@@ -36,12 +36,12 @@ type piece struct {
 	cost         int64
 }
 
-// splitter finds the pieces, at most one of each node, that hold a request at the least cost.
-// This is a two-dimensional knapsack: dynamic programming over the nodes, by the units
-// taken so far.
+// splitter finds the pieces, at most one of each node, that hold a request at the least
+// cost. This is a two-dimensional knapsack problem. The splitter solves it by dynamic
+// programming over the nodes, by the units taken so far.
 type splitter struct {
 	search
-	supplies     []supply // by node; without CPUs where the node has none
+	supplies     []supply // by node; zero for a node without capacity
 	threads      int      // CPUs of the largest core; cores with fewer are rare
 	core         int      // vCPUs of a unit: one or several cores
 	page         int64    // MiB of a unit
@@ -49,8 +49,8 @@ type splitter struct {
 	pieces       [][]piece
 	// eachPages is the number of units that each node gives to the interleaved cell.
 	eachPages int
-	// least is the least cost of the pieces of the first nodes, by the number of nodes
-	// and by position at.
+	// least is the least cost of the pieces of the first nodes, by the number of nodes and
+	// by the index that at returns.
 	least [][]int64
 }
 
@@ -93,10 +93,11 @@ func (s *state) refine(p *plan, w request) plan {
 func (p *plan) isLocal() bool { return len(p.parts) == 1 && p.interleaved == nil && !p.unbound }
 
 // split returns the plan that costs other VMs least, if the VM fits an empty NUMA node. It
-// tries the passes up to p's resort, and stops at the first resort that has a plan. Huge
-// pages cannot back a cell over several nodes, and PCI devices are close to one node only.
-// An odd VM shares a core if whole cores are scarce, or if it finds no whole core and would
-// share one without the split too.
+// tries the passes up to p's resort, and stops at the first resort that has a plan. It does
+// not split VMs in huge pages, which cannot back a cell over several nodes, VMs with PCI
+// devices, which are close to one node only, and VMs on hosts with assumed memory. An odd
+// VM shares a core if whole cores are scarce, or if it finds no whole core and would share
+// one without the split too.
 func (s *state) split(p *plan, w request) (best plan, found bool) {
 	if w.backing != ordinary || w.devices != "" || s.anyAssumed() {
 		return plan{}, false
@@ -267,7 +268,8 @@ func (c *splitter) piecesOf(n int) []piece {
 }
 
 // isInterleaved reports whether a piece contributes to the interleaved cell. If the piece
-// has more memory than that, the rest is a cell of its own, and both cells need a core.
+// has more than eachPages units of memory, the rest is a cell of its own, and both cells
+// need a core.
 func (c *splitter) isInterleaved(p piece) bool {
 	return p.pages == c.eachPages || p.pages > c.eachPages && p.cores*c.core-c.short() > c.threads
 }

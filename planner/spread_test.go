@@ -85,7 +85,8 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestSpreadSaysSo checks the reason, and that a last resort outweighs spreading.
+// TestSpreadSaysSo checks that the reason reports the spread, and that a last resort
+// outweighs spreading.
 func TestSpreadSaysSo(t *testing.T) {
 	t.Parallel()
 	s := spreads(spec(fleet.PolicyShared, 2, gib))

@@ -14,8 +14,8 @@ type state struct {
 	taken []bool // by CPU: reserved, pinned, or the idle sibling of an isolated one
 	free  []int  // by core: threads that are not taken
 	byVM  []bool // by core: a guest takes some thread
-	// byAgent marks the cores with pins of a host agent; agentPinned is the number of their
-	// CPUs, including siblings.
+	// byAgent marks the cores that the host agent pins VMs to; agentPinned is the number of
+	// their CPUs, including siblings.
 	byAgent     []bool
 	agentPinned int
 	// whole is the number of fully free cores, by group and size.
@@ -42,8 +42,9 @@ type pool struct {
 type floats struct {
 	allFree int
 	// floating is the number of vCPUs without pins; ratio is the lowest overcommit promised
-	// to one of our floating VMs, or +Inf; promised is the number of CPUs that ours need,
-	// each at its own ratio; unmanaged is the number of floating vCPUs of unmanaged guests.
+	// to one of our floating VMs, or +Inf; promised is the number of CPUs that our floating
+	// VMs need, each at its own ratio; unmanaged is the number of floating vCPUs of
+	// unmanaged guests.
 	floating, unmanaged int
 	ratio, promised     float64
 }

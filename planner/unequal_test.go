@@ -7,7 +7,7 @@ import (
 )
 
 // TestUnequalCores checks that a VM gets whole cores that add up, although the L3 cache
-// with the most has a core with an offline thread.
+// with the most CPUs has a core with an offline thread.
 func TestUnequalCores(t *testing.T) {
 	t.Parallel()
 	m := machine(shape{nodes: 1, cores: 3, smt: 2, coresPerL3: 2, memory: 32 * gib})

@@ -100,7 +100,7 @@ func mustAccount(t tb, specs []fleet.Spec, placed []planner.Placed, unplaced []p
 	}
 }
 
-// unmanaged returns the guests of the host that count and are not in existing.
+// unmanaged returns the guests of the host that use resources and are not in existing.
 func unmanaged(h *topology.Host, existing []fleet.VM) []topology.Guest {
 	var guests []topology.Guest
 	for _, g := range h.Guests {
@@ -114,7 +114,8 @@ func unmanaged(h *topology.Host, existing []fleet.VM) []topology.Guest {
 	return guests
 }
 
-// mustStart checks the host with the independent validator.
+// mustStart checks with the independent package startcheck that all guests of a host can
+// start.
 func mustStart(t tb, h *topology.Host, here []resident, others []topology.Guest) {
 	t.Helper()
 	var guests []startcheck.Guest
@@ -301,7 +302,8 @@ func mustOwnCores(t tb, h *topology.Host, here []resident) {
 	}
 }
 
-// mustAdmitSharing checks one core that several VMs use.
+// mustAdmitSharing checks that no VM on a shared core is Isolated, and that all but one of
+// them report the sharing.
 func mustAdmitSharing(t tb, here []resident, users []int, core int) {
 	t.Helper()
 	if len(users) < 2 {

@@ -27,7 +27,7 @@ type View struct {
 	// VM with huge pages, both count pages of its size.
 	MemoryMiB int64 `json:"memory_mib"`
 	FreeMiB   int64 `json:"free_mib"`
-	// Nodes are its NUMA nodes, sorted by id.
+	// Nodes are the host's NUMA nodes, sorted by id.
 	Nodes []NodeView `json:"numa_nodes,omitempty"`
 }
 
@@ -39,7 +39,7 @@ type NodeView struct {
 	CPUs  int `json:"cpus"`
 	Taken int `json:"taken_cpus"`
 	// VCPUs is the number of vCPUs that VMs of the policy can have on the node: on whole
-	// cores if they pin. It is nil if the policy binds VMs to no NUMA node.
+	// cores if the policy pins them. It is nil if the policy binds VMs to no NUMA node.
 	VCPUs     *int  `json:"free_vcpus,omitempty"`
 	MemoryMiB int64 `json:"memory_mib"`
 	FreeMiB   int64 `json:"free_mib"`
@@ -118,7 +118,7 @@ type Room struct {
 	Problem string
 	// Floating is the number of vCPUs without pins.
 	Floating int
-	// Nodes are its NUMA nodes, sorted by id.
+	// Nodes are the host's NUMA nodes, sorted by id.
 	Nodes []Free
 }
 
