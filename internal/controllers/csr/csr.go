@@ -1,8 +1,8 @@
-// Package csr approves the certificate requests of kubelets that use one of numaform's
-// join tokens, and denies requests that exceed the token's purpose: another node's name,
-// a second certificate, another usage. It leaves all other requests to other approvers:
+// Package csr approves the certificate requests of kubelets that use one of numaform's join
+// tokens, and denies requests that exceed the token's purpose: another node's name, a
+// second certificate, another usage. It leaves all other requests to other approvers:
 // requests by other users, for other signers, for renewals and for serving certificates. It
-// does not need Proxmox. Start at NewController; Evaluate is the decision alone.
+// does not need Proxmox. Start at NewController; Evaluate makes the decision without I/O.
 package csr
 
 import (
@@ -213,7 +213,7 @@ func (c *Controller) facts(ctx context.Context, id string, request *certificates
 	return facts, nil
 }
 
-// publish warns about a request.
+// publish publishes a warning event about a request.
 func (c *Controller) publish(about client.Object, request *certificatesv1.CertificateSigningRequest, reason, message string) {
 	c.config.Events.Publish(event.New(about, corev1.EventTypeWarning, reason, message, request.Name))
 }
@@ -253,8 +253,8 @@ func (c *Controller) factsOfEarlier(ctx context.Context, id string, request *cer
 		return facts, nil
 	}
 
-	// The earlier release recorded the use of a token in kube-system; its approved request
-	// shows it too.
+	// The earlier release recorded the use of a token in kube-system. An approved request
+	// of the same user shows the use, too.
 	requests := &certificatesv1.CertificateSigningRequestList{}
 	if err := c.config.Live.List(ctx, requests); err != nil {
 		return Facts{}, fmt.Errorf("looking for requests of %s: %w", request.Spec.Username, err)

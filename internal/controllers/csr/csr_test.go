@@ -69,7 +69,7 @@ func (p *published) of(name string) []events.Event {
 	return found
 }
 
-// liveAccount is the ServiceAccount that nodes join as here.
+// liveAccount is the ServiceAccount that nodes join as in these tests.
 var liveAccount = csr.Account{Namespace: "default", Name: "numaform-bootstrap"}
 
 // world is a control plane with the running controller.
@@ -81,7 +81,7 @@ type world struct {
 	stop    func() error
 }
 
-// shared is started by the first test that needs it.
+// shared holds the world of all tests. The first test that needs it starts it.
 type shared struct {
 	once  sync.Once
 	world *world
@@ -230,7 +230,7 @@ func (w *world) mint(t *testing.T, g *guest) jointoken.Token {
 	return token
 }
 
-// login returns a client with only a token.
+// login returns a client that authenticates with the token.
 func (w *world) login(t *testing.T, token string) kubernetes.Interface {
 	t.Helper()
 	kube, err := kubernetes.NewForConfig(&rest.Config{
@@ -242,8 +242,8 @@ func (w *world) login(t *testing.T, token string) kubernetes.Interface {
 	return kube
 }
 
-// ask requests a certificate for a node's name, as kubelet does. It may take a moment
-// until the API server knows the token.
+// ask requests a certificate for a node's name, as kubelet does. It retries, because the
+// API server may not accept a new token at once.
 func ask(t *testing.T, kube kubernetes.Interface, request, node string, key crypto.Signer) {
 	t.Helper()
 	object := &certificatesv1.CertificateSigningRequest{
@@ -350,7 +350,8 @@ func TestGuestJoins(t *testing.T) {
 	}
 }
 
-// A stolen token is not valid for another name, and its use is reported.
+// TestStolenTokenForAnotherNode checks that a stolen token is not valid for another name,
+// that its use is reported, and that the VM itself can still join.
 func TestStolenTokenForAnotherNode(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "robbed-2002")
@@ -393,7 +394,8 @@ func TestTokenUsedTwice(t *testing.T) {
 	}
 }
 
-// Of many concurrent requests with one token, one gets a certificate.
+// TestTokenUsedTwiceAtOnce checks that of many concurrent requests with one token, exactly
+// one gets a certificate.
 func TestTokenUsedTwiceAtOnce(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "race-2004")
@@ -441,8 +443,8 @@ func TestTokenOfClaimThatIsGone(t *testing.T) {
 	wantDenied(t, w.decision(t, "node-csr-gone"), csr.ReasonClaimGone, g)
 }
 
-// A cluster whose kube-controller-manager approves every request with a bootstrap token
-// is reported: its tokens are valid for any name.
+// TestApprovalByOthers checks that a warning is published if kube-controller-manager
+// approves requests with join tokens, because such tokens are valid for any node's name.
 func TestApprovalByOthers(t *testing.T) {
 	w := theWorld(t)
 	const nodeclient = "system:certificates.k8s.io:certificatesigningrequests:nodeclient"

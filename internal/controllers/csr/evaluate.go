@@ -26,7 +26,8 @@ import (
 // The reasons of decisions, in conditions, events and logs.
 const (
 	ReasonApproved = "NodeMayJoin"
-	// ReasonWrongLogin means that the login does not exactly match the one of a join token.
+	// ReasonWrongLogin means that the request's login does not exactly match the login of a
+	// join token.
 	ReasonWrongLogin   = "WrongLogin"
 	ReasonTokenGone    = "TokenGone"
 	ReasonTokenChanged = "TokenChanged"
@@ -49,15 +50,16 @@ const (
 
 // Facts is the state of a request's token in the cluster.
 type Facts struct {
-	// Record is nil if no NodeClaim has the token any more; Grant is the token in the record.
+	// Record is nil if neither a record nor a NodeClaim contains the token; Grant is the
+	// token in the record.
 	Record *jointoken.Record
 	Grant  jointoken.Grant
 	// Claim is the record's NodeClaim, or nil if it does not exist.
 	Claim *karpv1.NodeClaim
 }
 
-// Verdict is the decision about a request. A denial is permanent, so that no other approver
-// can approve the request.
+// Verdict is the decision about a request. A denial is final: no other approver can approve
+// the request afterwards.
 type Verdict struct {
 	Approved bool
 	Reason   string
@@ -79,9 +81,9 @@ const (
 	minECDSA = 256
 )
 
-// Concerns reports whether numaform must decide on a request. It must not if the request
-// is already decided, is for another signer, or is by a user who did not log in the way
-// joining nodes do.
+// Concerns reports whether numaform decides on a request. It ignores requests that are
+// already decided, that are for another signer, and whose user did not log in as joining
+// nodes do.
 func Concerns(request *certificatesv1.CertificateSigningRequest, account Account) bool {
 	return account.ours(request) && len(request.Status.Certificate) == 0 && !decided(request, nil)
 }
@@ -116,7 +118,7 @@ func Evaluate(request *certificatesv1.CertificateSigningRequest, facts Facts) Ve
 		return *denied
 	}
 
-	// A kubelet may request a certificate for the same key again, whatever the request's name.
+	// A kubelet may request a certificate for the same key again, under any request name.
 	key, record := keyOf(asked), facts.Record
 	if record.Used() && record.Use.PublicKey != key {
 		return deny(ReasonUsedTwice, "the token of VM %s was used by request %s with another key: "+
@@ -170,8 +172,8 @@ func checkToken(request *certificatesv1.CertificateSigningRequest, facts Facts) 
 	return &denied
 }
 
-// checkCertificate denies a certificate that is not a kubelet's of the token's VM. It returns
-// nil for any other.
+// checkCertificate denies a request for anything but the client certificate of the VM's
+// kubelet. It returns nil for any other request.
 func checkCertificate(request *certificatesv1.CertificateSigningRequest, asked *x509.CertificateRequest, facts Facts) *Verdict {
 	name := nodePrefix + facts.Record.VM
 	// With RSA keys, old kubelets also request key encipherment.
@@ -216,8 +218,8 @@ func checkCertificate(request *certificatesv1.CertificateSigningRequest, asked *
 	return &denied
 }
 
-// parse parses exactly one certificate request and verifies that its sender has the key
-// in it.
+// parse parses exactly one certificate request and verifies its signature, which proves
+// that its sender has the private key.
 func parse(text []byte) (*x509.CertificateRequest, error) {
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || strings.TrimSpace(string(rest)) != "" {
@@ -251,7 +253,8 @@ type Account struct {
 // user returns the account's user name in the API server.
 func (a Account) user() string { return accountPrefix + a.Namespace + ":" + a.Name }
 
-// ours reports whether a request's user logged in the way joining nodes do.
+// ours reports whether a request is for a client certificate of a kubelet, by a user who
+// logged in as joining nodes do.
 func (a Account) ours(request *certificatesv1.CertificateSigningRequest) bool {
 	if request.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName {
 		return false

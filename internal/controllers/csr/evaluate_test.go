@@ -50,7 +50,7 @@ func kubelet(node string) x509.CertificateRequest {
 	return x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}}
 }
 
-// encode signs a request with its key.
+// encode returns a request in PEM, signed with the key.
 func encode(t testing.TB, template x509.CertificateRequest, key crypto.Signer) []byte {
 	t.Helper()
 	der, err := x509.CreateCertificateRequest(rand.Reader, &template, key)
@@ -246,7 +246,8 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// A kubelet that lost the response requests again with the same key, under any name.
+// TestEvaluateSameKeyAgain checks that a kubelet that lost the response can request a
+// certificate for the same key again, under any request name.
 func TestEvaluateSameKeyAgain(t *testing.T) {
 	t.Parallel()
 	known := facts()
@@ -315,7 +316,8 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// A login identifies a token only if it exactly matches the login of a join token.
+// TestCredential checks that a login identifies a token only if it exactly matches the
+// login of a join token.
 func TestCredential(t *testing.T) {
 	t.Parallel()
 	const key = "authentication.kubernetes.io/credential-id"

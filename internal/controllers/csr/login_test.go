@@ -27,8 +27,8 @@ import (
 	"github.com/numaform/numaform/internal/jointoken"
 )
 
-// A token in an earlier seed of the same VM is valid as well, but only one of the two can
-// be used.
+// TestTwoTokensOfOneVM checks that a token in an earlier seed of the same VM is valid, too,
+// but that only one of the two tokens can be used.
 func TestTwoTokensOfOneVM(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "seeded-twice-2010")
@@ -41,8 +41,8 @@ func TestTwoTokensOfOneVM(t *testing.T) {
 	wantDenied(t, w.decision(t, "node-csr-seeded-2"), csr.ReasonUsedTwice, g)
 }
 
-// A token becomes invalid soon after its record is deleted, and until then it can only
-// create a request.
+// TestTokenEndsWithItsRecord checks that a token cannot read Secrets, that requests with it
+// are denied once its record is deleted, and that it becomes invalid soon afterwards.
 func TestTokenEndsWithItsRecord(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "revoked-2011")
@@ -65,8 +65,8 @@ func TestTokenEndsWithItsRecord(t *testing.T) {
 	})
 }
 
-// Other tokens of the same ServiceAccount are not join tokens: an unbound one, and one
-// bound to a Secret that is not a record.
+// TestOtherTokensOfTheAccount checks that other tokens of the same ServiceAccount are not
+// accepted: an unbound one, and one bound to a Secret that is not a record.
 func TestOtherTokensOfTheAccount(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "others-2012")
@@ -89,9 +89,9 @@ func TestOtherTokensOfTheAccount(t *testing.T) {
 	}
 }
 
-// A user who may impersonate the ServiceAccount and knows a token's jti is not accepted as
-// the holder of that token. Only a user who may also impersonate the UID, the groups and
-// the extra attributes could be accepted.
+// TestImpersonatedLogin checks that a user who may impersonate the ServiceAccount and knows
+// a token's jti is not accepted as the holder of that token. Only a user who may also
+// impersonate the UID, the groups and the extra attributes could be accepted.
 func TestImpersonatedLogin(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "played-2013")
@@ -126,7 +126,7 @@ func TestImpersonatedLogin(t *testing.T) {
 	}
 }
 
-// A record that was modified manually admits no node.
+// TestRecordThatWasChanged checks that a record that was modified manually admits no node.
 func TestRecordThatWasChanged(t *testing.T) {
 	w := theWorld(t)
 	g := w.guest(t, "changed-2014")
@@ -155,9 +155,9 @@ func (w *world) earlier(t *testing.T, name string) (*karpv1.NodeClaim, kubernete
 	return claim, w.login(t, token.Reveal())
 }
 
-// A VM that began to join before an upgrade joins after it, with a token whose Secret
-// numaform can no longer read. The token is still valid only for the VM's name and for one
-// key.
+// TestTokenOfAnEarlierRelease checks that a VM that began to join before an upgrade can
+// join after it, with a token whose Secret numaform can no longer read. The token is still
+// valid only for the VM's name and for one key.
 func TestTokenOfAnEarlierRelease(t *testing.T) {
 	w := theWorld(t)
 	claim, kube := w.earlier(t, "earlier-2015")
@@ -184,8 +184,8 @@ func TestTokenOfAnEarlierRelease(t *testing.T) {
 	}
 }
 
-// The earlier release recorded the use of a token in kube-system; the approved request shows
-// the same use.
+// TestTokenThatAnEarlierReleaseSawUsed checks that a token counts as used if an earlier
+// release approved a request with it.
 func TestTokenThatAnEarlierReleaseSawUsed(t *testing.T) {
 	w := theWorld(t)
 	_, kube := w.earlier(t, "seen-2016")
@@ -207,8 +207,8 @@ func TestTokenThatAnEarlierReleaseSawUsed(t *testing.T) {
 	wantDenied(t, w.decision(t, "node-csr-seen-2"), csr.ReasonUsedTwice, &guest{token: jointoken.Example("")})
 }
 
-// A bootstrap token of our group that no NodeClaim has belongs to a node that joined or
-// was given up.
+// TestTokenOfNoClaim checks that a bootstrap token that no NodeClaim names is denied: its
+// node has joined or was given up.
 func TestTokenOfNoClaim(t *testing.T) {
 	w := theWorld(t)
 	claim, kube := w.earlier(t, "lost-2017")
@@ -235,8 +235,8 @@ func (b breaking) RoundTrip(request *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(request)
 }
 
-// If a call fails, the request is checked again instead of being decided with incomplete
-// facts.
+// TestCallsThatFail checks that a request is evaluated again if a call fails, instead of
+// being decided with incomplete facts.
 func TestCallsThatFail(t *testing.T) {
 	w := theWorld(t)
 	w.paused.Store(true)
