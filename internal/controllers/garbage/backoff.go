@@ -36,8 +36,8 @@ type failing struct {
 }
 
 // close makes offerings of a class unavailable after a failure now, and returns until when.
-// A failure while offerings of the class are unavailable has the same cause, so it does not
-// double the duration.
+// A failure while offerings of the class are unavailable is assumed to have the same cause,
+// so it does not double the duration.
 func (b *backoff) close(class string, offerings []scheduling.OfferingSelector, now time.Time, why string) time.Time {
 	b.mu.Lock()
 	f := b.classes[class]

@@ -34,7 +34,7 @@ func (r *reservations) run(ctx context.Context, v *view) error {
 	var claimless []fleet.Key
 	for _, state := range v.states {
 		desired := state.Phase == scaler.PhaseReserved || state.Phase == scaler.PhaseMaking || state.Phase == scaler.PhaseMade
-		// A standby VM is not a Node: provisioning wakes and removes it.
+		// A standby VM has no Node: provisioning wakes and removes it.
 		if desired && !state.VM.Standby && v.byKey[state.VM.Key] == nil {
 			claimless = append(claimless, state.VM.Key)
 		}
@@ -57,10 +57,10 @@ func (r *reservations) run(ctx context.Context, v *view) error {
 	return errors.Join(errs...)
 }
 
-// restoreClaim re-creates the claim of a running Node: the fleet defines what is desired, and
-// claims only use it. So a lost claim moves no pods, and Karpenter drains the Node when
-// it is no longer needed. If the NodePool no longer exists, restoreClaim only publishes a
-// warning. It does nothing while numaform is paused or the NodePool is being deleted.
+// restoreClaim re-creates the claim of a running Node, because the fleet, not the claims,
+// defines which VMs are desired. No pods move, and Karpenter drains the Node when it is no
+// longer needed. If the NodePool no longer exists, restoreClaim only publishes a warning.
+// It does nothing while numaform is paused or the NodePool is being deleted.
 func (r *reservations) restoreClaim(ctx context.Context, v *view, vm fleet.VM, node *corev1.Node) error {
 	pool := v.pools[vm.Pool]
 	if pool == nil {

@@ -38,7 +38,7 @@ func TestVMWithoutClaimIsReleased(t *testing.T) {
 	}
 }
 
-// The grace period restarts when a claim reappears.
+// TestGraceBeginsAnew checks that the grace period restarts after a claim has reappeared.
 func TestGraceBeginsAnew(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -56,7 +56,8 @@ func TestGraceBeginsAnew(t *testing.T) {
 	w.wantRemoved(vm.Key)
 }
 
-// VMs that are being removed stay, and failed ones are not reservations.
+// TestOtherPhasesAreNotReleased checks that VMs being removed and VMs pending approval are
+// not released.
 func TestOtherPhasesAreNotReleased(t *testing.T) {
 	w := newWorld(t)
 	w.wants(newVM(2000), scaler.PhaseRemoving, nil)
@@ -67,7 +68,8 @@ func TestOtherPhasesAreNotReleased(t *testing.T) {
 	w.wantRemoved()
 }
 
-// No VM is removed because of an outdated cache: the API server is read first.
+// TestStaleCacheReleasesNothing checks that no VM is removed because of an outdated cache:
+// the API server is read first.
 func TestStaleCacheReleasesNothing(t *testing.T) {
 	vm := newVM(2000)
 	for name, there := range map[string]func(w *world){
@@ -101,7 +103,8 @@ func blind(t *testing.T, c client.Client) client.Client {
 	})
 }
 
-// A Node that joined and lost its NodeClaim gets a new one, and its pods do not move.
+// TestNodeWithoutClaimIsAdopted checks that a Node that lost its NodeClaim gets a new one,
+// and that its VM is not removed.
 func TestNodeWithoutClaimIsAdopted(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -142,7 +145,8 @@ func TestNodeWithoutClaimAndPool(t *testing.T) {
 	}
 }
 
-// Removal waits for a Node that is being drained.
+// TestNodeThatGoesTakesItsVM checks that a VM is not removed while its Node is being
+// drained.
 func TestNodeThatGoesTakesItsVM(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -162,7 +166,8 @@ func TestNodeThatGoesTakesItsVM(t *testing.T) {
 	w.wantRemoved(vm.Key)
 }
 
-// Until the fleet has been read, everything looks like garbage.
+// TestNothingBeforeTheFleetIsRead checks that no controller acts before the fleet has been
+// read, because everything looks like garbage until then.
 func TestNothingBeforeTheFleetIsRead(t *testing.T) {
 	w := newWorld(t)
 	w.writer.synced = false

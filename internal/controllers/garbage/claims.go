@@ -16,10 +16,9 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// claims deletes NodeClaims whose missing VM or Node Karpenter would wait for, for 15
-// minutes or forever: unregistered claims whose VM no longer exists, and claims whose Node
-// was deleted past its finalizer. Karpenter handles registered claims whose VM no longer
-// exists.
+// claims deletes NodeClaims that Karpenter would keep for 15 minutes or forever:
+// unregistered claims whose VM no longer exists, and claims whose Node was deleted without
+// its finalizer. Karpenter handles registered claims whose VM no longer exists.
 type claims struct {
 	config   Config
 	vmless   since[types.UID]
@@ -115,7 +114,7 @@ func (v *view) isVMless(claim *karpv1.NodeClaim, snapshot *topology.Snapshot) bo
 		return !desired // no VM was ever created for it
 	}
 
-	// A guest that is not listed does not exist only if the region's list is complete.
+	// A missing guest is known not to exist only if the region's list is complete.
 	i := slices.IndexFunc(snapshot.Regions, func(r topology.Region) bool { return r.Name == region })
 	if i < 0 || !snapshot.Regions[i].Quorate || snapshot.Regions[i].HidesGuests {
 		return false

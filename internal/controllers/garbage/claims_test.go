@@ -91,8 +91,8 @@ func TestClaimThatAnEarlierRunLeft(t *testing.T) {
 	w.wantFate(vm.Name, "deleting")
 }
 
-// Karpenter handles registered claims while their Node exists; numaform handles them
-// after the Node was deleted past its finalizer.
+// TestClaimWithoutNode checks that a registered claim is deleted only if its Node has been
+// missing for nodeGrace. Karpenter handles such claims while the Node exists.
 func TestClaimWithoutNode(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -114,7 +114,8 @@ func TestClaimWithoutNode(t *testing.T) {
 	w.wantEvents("NodeClaim/workers-2000 NodeGone: ")
 }
 
-// While Proxmox does not respond, no VM counts as deleted.
+// TestSilentProxmoxEndsNoClaim checks that no VM counts as deleted while Proxmox does not
+// respond.
 func TestSilentProxmoxEndsNoClaim(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)

@@ -22,7 +22,7 @@ import (
 type failures struct {
 	config  Config
 	backoff *backoff
-	// reported are the times at which the failures that were reported began.
+	// reported is the time at which each reported failure began, by VM.
 	reported map[fleet.Key]time.Time
 	// claimless are failed VMs without a claim.
 	claimless since[fleet.Key]
@@ -47,7 +47,7 @@ func (f *failures) run(ctx context.Context, v *view) error {
 	var claimless []fleet.Key
 	reported := map[fleet.Key]time.Time{}
 	for _, state := range v.states {
-		// The writer has given up the VM. The next leader completes what was canceled.
+		// The writer has given up a failed VM. The next leader completes a canceled change.
 		failed := state.Phase == scaler.PhaseFailed && !errors.Is(state.Err, context.Canceled)
 		if !failed && state.Phase != scaler.PhasePendingApproval {
 			continue
@@ -99,7 +99,8 @@ func (f *failures) run(ctx context.Context, v *view) error {
 	return errors.Join(errs...)
 }
 
-// reportOutages reports to the claims of VMs that they wait for the state backend.
+// reportOutages publishes an event on the claim of each VM that waits for the state
+// backend.
 func (f *failures) reportOutages(v *view) {
 	for i := range v.states {
 		state := &v.states[i]
@@ -146,7 +147,7 @@ func (f *failures) report(ctx context.Context, v *view, state scaler.VMState) {
 		logkey.NodePool, vm.Pool, logkey.Reason, brief(state.Err))
 }
 
-// deleteClaim deletes exactly this claim.
+// deleteClaim deletes this claim, but not a later claim with the same name.
 func (c *Config) deleteClaim(ctx context.Context, claim *karpv1.NodeClaim) error {
 	if err := c.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID}); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("deleting NodeClaim %s: %w", claim.Name, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// exact is the offering of one VM.
+// exact selects the offering of one VM.
 func exact(vm fleet.VM) scheduling.OfferingSelector {
 	return scheduling.OfferingSelector{NodePool: vm.Pool, InstanceType: vm.InstanceType, Host: vm.Host}
 }
@@ -47,7 +47,8 @@ func TestFailedVMIsGivenUp(t *testing.T) {
 	}
 }
 
-// A VM that was removed in Proxmox has not failed: no offering becomes unavailable.
+// TestVMThatSomebodyRemoved checks that a VM that was removed in Proxmox makes no offering
+// unavailable.
 func TestVMThatSomebodyRemoved(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -62,7 +63,8 @@ func TestVMThatSomebodyRemoved(t *testing.T) {
 	}
 }
 
-// Karpenter does not remove the VM of a claim that it has not launched.
+// TestFailedVMOfUnlaunchedClaim checks that numaform removes the failed VM of a claim that
+// was never launched, because Karpenter does not.
 func TestFailedVMOfUnlaunchedClaim(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -86,7 +88,8 @@ func TestFailedVMWithoutClaim(t *testing.T) {
 	w.wantRemoved(vm.Key)
 }
 
-// An apply may fail after its VM joined: then its Node is drained first.
+// TestFailedVMWithNodeStays checks that a failed VM with a Node is not removed: an apply
+// may fail after its VM has joined.
 func TestFailedVMWithNodeStays(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -98,8 +101,8 @@ func TestFailedVMWithNodeStays(t *testing.T) {
 	w.wantRemoved()
 }
 
-// A VM that is pending approval has not failed: its offering must still be available after
-// the approval.
+// TestHeldVMClosesNothing checks that a VM that is pending approval makes no offering
+// unavailable: the offering must still be available after the approval.
 func TestHeldVMClosesNothing(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -114,7 +117,8 @@ func TestHeldVMClosesNothing(t *testing.T) {
 	}
 }
 
-// The next leader completes a change that was canceled because numaform stopped.
+// TestCanceledVMIsKept checks that a VM whose change was canceled keeps its claim: the next
+// leader completes the change.
 func TestCanceledVMIsKept(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -144,7 +148,8 @@ func TestPausedOnlyTells(t *testing.T) {
 	w.wantEvents("NodeClaim/workers-2000 VMFailed: ")
 }
 
-// A VM whose removal is blocked is reported once, although the reason contains a changing time.
+// TestRemovalThatWaits checks that a VM whose removal is blocked is reported once, although
+// the reason contains a changing time.
 func TestRemovalThatWaits(t *testing.T) {
 	w := newWorld(t, dropEqual)
 	vm := newVM(2000)
@@ -205,8 +210,9 @@ func TestOffersByFailure(t *testing.T) {
 	}
 }
 
-// Each further failure of a class extends the time, simultaneous ones count once, and
-// other classes are not affected.
+// TestClosingGrows checks that offerings are unavailable for longer after each further
+// failure of a class, that simultaneous failures count once, and that other classes are not
+// affected.
 func TestClosingGrows(t *testing.T) {
 	w := newWorld(t)
 	vmid := fleet.VMID(2000)
@@ -263,8 +269,9 @@ func TestOutageIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestManyFailuresAreOneEventOfTheirPool checks that each NodeClaim gets its event, and their
-// NodePool one for all, although the messages contain names and times.
+// TestManyFailuresAreOneEventOfTheirPool checks that each NodeClaim gets its own event, and
+// that their NodePool gets one event for all, although the messages contain names and
+// times.
 func TestManyFailuresAreOneEventOfTheirPool(t *testing.T) {
 	w := newWorld(t, dropEqual)
 	w.pool("workers", "class")

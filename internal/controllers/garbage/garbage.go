@@ -128,8 +128,8 @@ func (c *Collector) Controllers() []controller.Controller {
 	return controllers
 }
 
-// Orphans returns the number of undesired guests with our marker, by host, as of the last
-// pass.
+// Orphans returns the number of undesired guests with our marker that the last pass found,
+// by host.
 func (c *Collector) Orphans() map[topology.HostID]int {
 	c.orphans.mu.Lock()
 	defer c.orphans.mu.Unlock()
@@ -149,7 +149,8 @@ func (c *Controller) Name() string { return "garbage." + c.pass.name() }
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 	return controllerruntime.NewControllerManagedBy(m).
 		Named(c.Name()).
-		// The default would wait for up to 17 minutes after Proxmox is back.
+		// The default rate limiter would wait for up to 17 minutes after Proxmox is
+		// reachable again.
 		WithOptions(manage.Options{RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, 3*period)}).
 		WatchesRawSource(singleton.Source()).
 		Complete(singleton.AsReconciler(c))

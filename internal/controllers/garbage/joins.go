@@ -82,7 +82,7 @@ func timedOut(claim *karpv1.NodeClaim, now time.Time) bool {
 }
 
 // report reports why the claim's Node did not join. If its VM waited for the state backend,
-// that says nothing about the class, so the class remains available.
+// the class is not at fault and remains available.
 func (j *joins) report(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
 	class := claim.Spec.NodeClassRef.Name
 	if j.blocked[claim.UID] {

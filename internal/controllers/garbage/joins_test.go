@@ -70,7 +70,8 @@ func TestNeverJoined(t *testing.T) {
 	}
 }
 
-// A claim that registered, was never launched, or was deleted early did not fail to join.
+// TestJoinedOrNotWaitedFor checks that claims that registered, were never launched or were
+// deleted early are not reported.
 func TestJoinedOrNotWaitedFor(t *testing.T) {
 	w := newWorld(t)
 	w.claim(newVM(2000), registered)
@@ -85,7 +86,8 @@ func TestJoinedOrNotWaitedFor(t *testing.T) {
 	w.wantEvents()
 }
 
-// A claim that Karpenter deleted between two passes is still reported.
+// TestNeverJoinedAndGone checks that a claim that Karpenter deleted between two passes is
+// reported once.
 func TestNeverJoinedAndGone(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)
@@ -100,7 +102,7 @@ func TestNeverJoinedAndGone(t *testing.T) {
 }
 
 // TestNeverJoinedDuringAnOutage checks that a claim whose VM waits for the state backend
-// does not make its class unavailable, whether or not the VM is still there at the timeout.
+// does not make its class unavailable, whether or not the VM still exists at the timeout.
 func TestNeverJoinedDuringAnOutage(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		t.Run(fmt.Sprintf("gone %t", gone), func(t *testing.T) {

@@ -30,7 +30,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// plane is the control plane of the package's tests. They do not run in parallel,
+// plane is the control plane of the package's tests. The tests do not run in parallel,
 // because the controllers check all existing objects.
 var plane testenv.Shared
 
@@ -83,7 +83,7 @@ func (c *unavailable) Mark(offering scheduling.OfferingSelector, until time.Time
 	c.closed = append(c.closed, unavailableOffering{offering, until})
 }
 
-// take returns the offerings since the last call.
+// take returns the offerings that became unavailable since the last call.
 func (c *unavailable) take() []unavailableOffering {
 	closed := c.closed
 	c.closed = nil
@@ -121,7 +121,7 @@ func (*recorder) AnnotatedEventf(runtime.Object, map[string]string, string, stri
 	panic("unused")
 }
 
-// dropEqual makes Karpenter's recorder drop equal events, by the real clock.
+// dropEqual inserts Karpenter's recorder, which drops equal events by the real clock.
 func dropEqual(c *garbage.Config) {
 	kept, ok := c.Recorder.(*recorder)
 	if !ok {
@@ -139,7 +139,7 @@ func (r *recorder) take() []string {
 	return kept
 }
 
-// world is the input of a test's controllers.
+// world holds the controllers under test and their inputs.
 type world struct {
 	client.Client
 	t           *testing.T
@@ -305,7 +305,7 @@ func (w *world) claim(vm fleet.VM, change ...func(*karpv1.NodeClaim)) *karpv1.No
 	return claim
 }
 
-// realClock makes a passive clock usable as a complete one.
+// realClock makes a passive clock implement clock.Clock.
 type realClock struct{ clock.PassiveClock }
 
 func (realClock) After(time.Duration) <-chan time.Time        { panic("unused") }

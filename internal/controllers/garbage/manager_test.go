@@ -34,7 +34,7 @@ func (w *safeWriter) Remove(keys ...fleet.Key) {
 	w.writer.Remove(keys...)
 }
 
-// All controllers work under a manager, with a cache.
+// TestUnderManager checks that the controllers work under a manager, with a cache.
 func TestUnderManager(t *testing.T) {
 	vm := newVM(2000)
 	writes := &safeWriter{writer: writer{synced: true}}

@@ -34,7 +34,7 @@ type view struct {
 	pools  map[string]*karpv1.NodePool
 }
 
-// newView reads the cluster, after the writer's VMs.
+// newView reads the cluster. states are the VMs of the writer, which was read first.
 func newView(ctx context.Context, config Config, states []scaler.VMState) (*view, error) {
 	v := &view{
 		now:    config.Clock.Now(),
@@ -153,7 +153,7 @@ const (
 	ReasonNeverJoined = "NodeNeverJoined"
 	// ReasonVMGone means that a NodeClaim's VM is no longer in Proxmox.
 	ReasonVMGone = "VMGone"
-	// ReasonNodeGone means that a NodeClaim's Node was deleted past its finalizer.
+	// ReasonNodeGone means that a NodeClaim's Node was deleted without its finalizer.
 	ReasonNodeGone = "NodeGone"
 	// ReasonClaimRestored means that the NodeClaim of a running Node was re-created.
 	ReasonClaimRestored = "NodeClaimRestored"
