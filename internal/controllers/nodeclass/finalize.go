@@ -66,7 +66,7 @@ func (c *Controller) finalize(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass
 }
 
 // terminatingClass returns a request for the class of a NodeClaim if the class is being
-// deleted, which waits for its NodeClaims.
+// deleted: its deletion waits for its NodeClaims.
 func (c *Controller) terminatingClass(ctx context.Context, object client.Object) []reconcile.Request {
 	claim, ok := object.(*karpv1.NodeClaim)
 	if !ok || claim.Spec.NodeClassRef == nil || !refersTo(claim, claim.Spec.NodeClassRef.Name) {
@@ -86,7 +86,7 @@ func (c *Controller) mark(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) er
 	stored := nc.DeepCopy()
 	hash := scheduling.ClassHash(nc)
 	if nc.Annotations[v1alpha1.AnnotationClassHashVersion] != scheduling.ClassHashVersion {
-		// Update the claims first: if this is interrupted, it is repeated.
+		// Update the claims first: if the update is interrupted, the next call repeats it.
 		if err := c.rehash(ctx, nc.Name, hash); err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func (c *Controller) mark(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) er
 
 // rehash sets the hash of this version on the claims of a class. Another version computed
 // the hashes of the claims from other fields, so they cannot be compared with this
-// version's: without this, an upgrade would replace every node. A claim that had drifted
+// version's: without rehash, an upgrade would replace every node. A claim that had drifted
 // keeps its hash, and so remains drifted, because its drift can no longer be determined.
 func (c *Controller) rehash(ctx context.Context, class, hash string) error {
 	claims, err := c.claims(ctx, class)

@@ -45,8 +45,8 @@ type InPlaceConfig struct {
 	MayMove func(ctx context.Context, region topology.RegionName, from, to string) error
 }
 
-// InPlace requests that the VMs of each class have its tags, pool, security groups and
-// emulator setting: these can change while a VM runs, without replacing its node.
+// InPlace updates the VMs of each class to its tags, pool, security groups and emulator
+// setting. These can change while a VM runs, without replacing its node.
 type InPlace struct{ config InPlaceConfig }
 
 // NewInPlace returns a controller. It does nothing before its manager starts it.
@@ -104,7 +104,7 @@ func validated(nc *v1alpha1.ProxmoxNodeClass) bool {
 	return true
 }
 
-// update requests that the VMs of a class have its values, and reports VMs that must remain in
+// update requests the updates of the VMs of a class, and reports VMs that must remain in
 // their pools.
 func (c *InPlace) update(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass, states []scaler.VMState) {
 	// move is a move of VMs between two pools, either of which may be "".

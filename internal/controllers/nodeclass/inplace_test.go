@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// running is a fleet that records its calls.
+// running is a fleet that records the VMs that it should update.
 type running struct {
 	states []scaler.VMState
 	asked  []fleet.VM
@@ -61,7 +61,7 @@ func TestVMsFollowTheirClass(t *testing.T) {
 			}
 		}
 	}
-	// The agent moves the emulator only of VMs that it pins.
+	// The host agent places the emulator threads only of VMs that it pins.
 	fleetOf.states[0].VM.Policy, fleetOf.states[0].VM.PinWith = fleet.PolicyDedicated, fleet.PinWithHostAgent
 	fleetOf.states[1].VM.Policy, fleetOf.states[1].VM.PinWith = fleet.PolicyDedicated, fleet.PinWithAffinity
 	for i := range fleetOf.states {

@@ -88,7 +88,7 @@ func (r *recorder) messages(reason string) []string {
 // agentAt is the time at which hosts were read, and their agents last published.
 var agentAt = time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 
-// lab has two hosts of one region; one has the template, storage and pool.
+// lab returns two hosts of one region; only pve-1 has the template.
 func lab() *topology.Snapshot {
 	machine := topology.Machine{MemoryMiB: 64 << 10, NUMANodes: []topology.NUMANode{{ID: 0, MemoryMiB: 64 << 10, HugePages: map[int]int64{1 << 20: 2}}}}
 	for id := range 8 {

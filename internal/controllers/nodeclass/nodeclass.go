@@ -43,7 +43,8 @@ type Config struct {
 	Recorder events.Recorder
 	// Snapshot returns the current snapshot of Proxmox. Do not modify it.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
-	// ClusterID is the cluster ID of this installation, for which host agents pin.
+	// ClusterID is the cluster ID of this installation. A host agent pins VMs only for the
+	// clusters in its configuration.
 	ClusterID string
 	// Metadata returns an error if a class's join metadata is unusable; nil skips the check.
 	Metadata func(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) error

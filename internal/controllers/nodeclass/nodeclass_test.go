@@ -27,7 +27,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// world is the input of a test's controller.
+// world holds the inputs of the controller under test.
 type world struct {
 	client.Client
 	t         *testing.T
@@ -234,7 +234,8 @@ type reasoned struct{}
 func (reasoned) Error() string           { return "for a reason" }
 func (reasoned) ConditionReason() string { return "Because" }
 
-// A class that Validate refuses is reported, and no other check runs.
+// TestInvalidSpec checks that a class that Validate refuses is reported, and that no other
+// check runs.
 func TestInvalidSpec(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -245,7 +246,7 @@ func TestInvalidSpec(t *testing.T) {
 	if err := w.Update(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
-	// A CRD of another version would have accepted this.
+	// The CRD of another version may accept this.
 	nc.Spec.BootDevice = &v1alpha1.BootDevice{Size: "40"}
 	nc.Annotations = map[string]string{
 		v1alpha1.AnnotationClassHash: scheduling.ClassHash(nc), v1alpha1.AnnotationClassHashVersion: scheduling.ClassHashVersion,
@@ -292,7 +293,8 @@ func TestEventsTellOfChanges(t *testing.T) {
 	}
 }
 
-// While Proxmox does not respond, the status keeps the hosts of the last check.
+// TestHostsStayWhileProxmoxIsSilent checks that the status keeps the hosts of the last
+// check while Proxmox does not respond.
 func TestHostsStayWhileProxmoxIsSilent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -345,8 +347,8 @@ func TestHashFollowsTheClass(t *testing.T) {
 	}
 }
 
-// An upgrade with another hash algorithm does not by itself replace nodes, and a node that
-// had drifted before is still drifted.
+// TestHashVersionUpgrade checks that an upgrade with another hash algorithm does not by
+// itself replace nodes, and that a node that had drifted before is still drifted.
 func TestHashVersionUpgrade(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -381,7 +383,8 @@ func TestHashVersionUpgrade(t *testing.T) {
 	}
 }
 
-// A conflict with another writer is not an error: the class is checked again.
+// TestConflictIsTriedAgain checks that a conflict with another writer is not an error: the
+// class is checked again.
 func TestConflictIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -400,9 +403,9 @@ func TestConflictIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A class with NodeClaims remains until the last of them is deleted, which triggers the
-// controller under its manager. The test runs before the parallel tests, because the
-// controller would check their classes too.
+// TestDeletionWaitsForNodeClaims checks that a class with NodeClaims remains until the last
+// of them is deleted, which triggers the controller under its manager. The test runs before
+// the parallel tests, because the controller would check their classes too.
 func TestDeletionWaitsForNodeClaims(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -457,7 +460,8 @@ func TestDeletionWaitsForNodeClaims(t *testing.T) {
 	})
 }
 
-// The intervals of checks without a change.
+// TestLooksAgain checks that a class that is not ready is checked again sooner than a ready
+// one.
 func TestLooksAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -65,8 +65,9 @@ func (c *Controller) updateStatus(ctx context.Context, nc *v1alpha1.ProxmoxNodeC
 		}
 	}
 
-	// kubectl's table shows no other condition than Ready, and NodePools and pods receive its
-	// message. By default it contains only the conditions' names.
+	// kubectl's table shows only the condition Ready, and NodePools and pods receive its
+	// message. By default, this message contains only the names of the conditions that are
+	// false.
 	var messages []string
 	for _, condition := range nc.Status.Conditions {
 		if condition.Type != status.ConditionReady && condition.IsFalse() {
