@@ -132,8 +132,8 @@ func (c *Controller) patchBuffers(ctx context.Context, counts map[types.Namespac
 	return nil
 }
 
-// provisioningCondition returns the Provisioning condition of a CapacityBuffer, or nil if the decision
-// did not cover it.
+// provisioningCondition returns the Provisioning condition of a CapacityBuffer, or nil if
+// the decision did not cover it.
 func provisioningCondition(buffer *autoscalingv1beta1.CapacityBuffer, b *buffered) *metav1.Condition {
 	switch {
 	case !apimeta.IsStatusConditionTrue(buffer.Status.Conditions, autoscalingv1beta1.ReadyForProvisioningCondition):

@@ -75,7 +75,7 @@ func (w *world) provision(t *testing.T, made int, want string) {
 	}
 }
 
-// launch sets the ID of its VM on each NodeClaim, as Karpenter does.
+// launch sets the provider ID of each NodeClaim, as Karpenter does, and returns the IDs.
 func (w *world) launch(t *testing.T) []string {
 	t.Helper()
 	var ids []string
@@ -90,7 +90,7 @@ func (w *world) launch(t *testing.T) []string {
 	return ids
 }
 
-// asOperator returns a context with the values that Karpenter's parts read.
+// asOperator returns a context with the options that Karpenter's code reads.
 func asOperator(t *testing.T) context.Context {
 	t.Helper()
 	return options.ToContext(t.Context(), &options.Options{BatchMaxDuration: time.Minute})
@@ -164,7 +164,7 @@ func TestBufferGoes(t *testing.T) {
 	if held := w.state.BufferPodCount(ids[0]); held != 0 {
 		t.Errorf("the node holds room for %d pods of a buffer that is gone", held)
 	}
-	// If the gate is disabled, no CapacityBuffer is read.
+	// If the feature gate is disabled, no CapacityBuffer is read.
 	w.config.Virtual = nil
 	w.config.Client = refusing{w.client}
 	if _, err := provisioning.New(w.config).Provision(t.Context()); err != nil {

@@ -7,7 +7,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Batch is a batch.
+// Batch exports batch.
 type Batch struct{ *batch }
 
 // NewBatch returns a batch.
@@ -31,7 +31,7 @@ func (b Batch) Wait(ctx context.Context) bool {
 // Pause waits for a pause in a batch, or its end.
 func (b Batch) Pause(ctx context.Context) (complete, ok bool) { return b.wait(ctx) }
 
-// ProvisionAtPause provisions as at a pause in a batch.
+// ProvisionAtPause provisions like Reconcile at a pause in a batch.
 func (c *Controller) ProvisionAtPause(ctx context.Context) error {
 	_, err := c.wakeEarly(ctx)
 	return err

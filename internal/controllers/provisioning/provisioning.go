@@ -63,8 +63,7 @@ type Approvals interface {
 	// Draft creates ScalePlans for the VMs that the last Up did not return. Other
 	// placements may run meanwhile.
 	Draft(ctx context.Context) error
-	// Waits returns why the VMs that the last Up and Draft did not allow wait, with their
-	// pods.
+	// Waits returns why the VMs that the last Up did not return wait, with their pods.
 	Waits() []scheduling.Wait
 }
 
@@ -92,8 +91,8 @@ type Config struct {
 	// BatchIdle is how long a batch waits for the next pod, and BatchMax the maximum
 	// duration of a batch.
 	BatchIdle, BatchMax time.Duration
-	// Begun waits until the changes that create VMs are written. Without it, NodeClaims
-	// do not wait for them.
+	// Begun waits until the VMs are being created, were refused or were removed. If it is
+	// nil, NodeClaims are created without waiting.
 	Begun func(ctx context.Context, keys ...fleet.Key)
 	// EngineStart is the approximate time from the start of an apply to its first clone.
 	EngineStart time.Duration
@@ -115,7 +114,7 @@ type Controller struct {
 	mu sync.Mutex
 	// decided is set when a decision has ended without an error.
 	decided bool
-	// limited are the NodePools whose limit is the only obstacle for pods, as of the last
+	// limited are the NodePools whose limit was the only obstacle for pods in the last
 	// decision.
 	limited map[string]scheduling.Wait
 }
@@ -140,7 +139,8 @@ func (c *Controller) Name() string { return "provisioning" }
 // Register adds the controller to a manager, and the controllers that trigger decisions:
 // for pods without room, and for nodes being drained, whose pods will need room.
 func (c *Controller) Register(_ context.Context, m manager.Manager) error {
-	// The default would wait for up to 17 minutes after Proxmox is back.
+	// The default rate limiter would wait for up to 17 minutes after Proxmox is reachable
+	// again.
 	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, longestWait)
 	err := controllerruntime.NewControllerManagedBy(m).Named(c.Name()).WithOptions(controller.Options{RateLimiter: limit}).
 		WatchesRawSource(singleton.Source()).Complete(singleton.AsReconciler(c))
@@ -181,7 +181,7 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		return nil
 	}
 
-	// Karpenter's controller triggers provisioning for existing buffers. This one
+	// Karpenter's controller triggers provisioning for existing buffers. This one also
 	// triggers it for deleted buffers, because their capacity is free again.
 	err = controllerruntime.NewControllerManagedBy(m).Named(c.Name() + ".buffers").For(&autoscalingv1beta1.CapacityBuffer{}).
 		WithEventFilter(predicate.GenerationChangedPredicate{}).
@@ -277,8 +277,8 @@ func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.No
 
 // awaitEngines waits briefly until the VMs' changes are planned and being applied. Each
 // claim causes a dozen writes by Karpenter and its controllers, which should happen while
-// Proxmox clones and not while engines use the CPU. Seeds require claims, so a VM with a
-// seed gets its claim at once.
+// Proxmox clones and not while engines use the CPU. Seeds require claims, so if a VM has a
+// seed, awaitEngines does not wait.
 func (c *Controller) awaitEngines(ctx context.Context, vms []reserved) {
 	seeded := slices.ContainsFunc(vms, func(r reserved) bool { return r.vm.Seed != "" })
 	if len(vms) == 0 || seeded || c.config.Begun == nil {
@@ -302,7 +302,7 @@ func (c *Controller) awaitEngines(ctx context.Context, vms []reserved) {
 	}
 }
 
-// reserved is a VM without a NodeClaim yet.
+// reserved is a reserved or woken VM that has no NodeClaim yet.
 type reserved struct {
 	vm        fleet.VM
 	classHash string

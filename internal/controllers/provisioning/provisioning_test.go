@@ -58,7 +58,7 @@ spec:
 ---
 `
 
-// pods are manifests of pods of one size.
+// pods returns the manifests of n pods that request the given CPU.
 func pods(n int, cpu string) string {
 	var text strings.Builder
 	for i := range n {
@@ -72,7 +72,7 @@ spec: {containers: [{name: c, image: c, resources: {requests: {cpu: "%s", memory
 	return text.String()
 }
 
-// lab is a host of 8 CPUs and 32 GiB.
+// lab returns a host with 8 CPUs and 32 GiB.
 func lab() *topology.Snapshot {
 	h := topology.Host{
 		Region: "lab", Name: "pve-1", Online: true,
@@ -178,7 +178,7 @@ func (a approvals) Draft(context.Context) error { return nil }
 
 func (a approvals) Waits() []scheduling.Wait { return nil }
 
-// held allows no VM, and reports why.
+// held selects VMs like approvals, and reports why others wait.
 type held struct {
 	approvals
 	waits []scheduling.Wait
@@ -198,8 +198,8 @@ type world struct {
 	begun func(keys []fleet.Key)
 }
 
-// newWorld returns a controller for the objects of manifests. These tests do not depend on
-// watches or validation.
+// newWorld returns a controller for the objects of manifests. It uses a fake client,
+// because these tests do not depend on watches or validation.
 func newWorld(t *testing.T, pass provisioning.Approvals, manifests ...string) *world {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "manifests.yaml")
@@ -336,7 +336,7 @@ func TestOnePoolDoesNotStopTheOthers(t *testing.T) {
 	}
 }
 
-// recording allows all VMs by a plan, and records which VMs the plan creates.
+// recording selects VMs like approvals, and records which VMs each plan creates.
 type recording struct {
 	approvals
 	created map[string][]fleet.VM
@@ -347,7 +347,8 @@ func (r recording) Created(_ context.Context, plan string, vms []fleet.VM) error
 	return nil
 }
 
-// TestPlansListTheirVMs checks that an approved plan gets the VMs that it creates.
+// TestPlansListTheirVMs checks that the VMs that an approved plan creates are recorded in
+// it.
 func TestPlansListTheirVMs(t *testing.T) {
 	t.Parallel()
 	created := map[string][]fleet.VM{}

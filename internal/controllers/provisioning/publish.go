@@ -74,8 +74,8 @@ func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods p
 			continue
 		}
 		failed[pod] = errors.New(refusal.Reason)
-		// A different reason is published immediately, because the first may only have
-		// been a class that was not validated yet.
+		// A different reason is published immediately, because the first one may be
+		// temporary, such as a class that is not validated yet.
 		event := karpscheduling.PodFailedToScheduleEvent(pod, failed[pod])
 		event.DedupeValues = append(event.DedupeValues, event.Message)
 		c.config.Recorder.Publish(event)
@@ -92,7 +92,7 @@ func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods p
 		byPool[d.Woken[i].VM.Pool] = append(byPool[d.Woken[i].VM.Pool], pods.of(d.Woken[i].Pods)...)
 	}
 	for _, landing := range slices.Concat(d.Existing, d.InFlight) {
-		// Virtual pods are not in the index, because they are never bound.
+		// Virtual pods are not in the index, because they do not exist in the API server.
 		landed := pods.of(landing.Pods)
 		node := c.findNode(landing.Name)
 		if node == nil || len(landed) == 0 {
@@ -112,14 +112,15 @@ func (c *Controller) publish(ctx context.Context, d *scheduling.Decision, pods p
 	c.config.State.MarkPodSchedulingDecisions(ctx, failed, byPool, byClaim)
 }
 
-// Decided reports whether a decision has ended since the start. Before, Limited is empty.
+// Decided reports whether a decision has ended since the start. Until then, Limited is
+// empty.
 func (c *Controller) Decided() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.decided
 }
 
-// Limited returns the NodePools whose limit is the only obstacle for pods, as of the last
+// Limited returns the NodePools whose limit was the only obstacle for pods in the last
 // decision.
 func (c *Controller) Limited() []scheduling.Wait {
 	c.mu.Lock()
@@ -127,7 +128,7 @@ func (c *Controller) Limited() []scheduling.Wait {
 	return slices.Collect(maps.Values(c.limited))
 }
 
-// waits reports whether a reason exists why new VMs wait. It ends only with a decision.
+// waits reports whether new VMs wait for a reason that only another decision can end.
 func (c *Controller) waits() bool {
 	return len(c.Limited()) > 0 || c.config.Approvals != nil && len(c.config.Approvals.Waits()) > 0
 }
@@ -148,7 +149,7 @@ func limited(d *scheduling.Decision) map[string]scheduling.Wait {
 	return waits
 }
 
-// publishApprovals reports to pods for which plan they wait.
+// publishApprovals publishes an event on each pod that waits for a plan.
 func (c *Controller) publishApprovals(ctx context.Context) error {
 	for _, wait := range c.config.Approvals.Waits() {
 		for _, name := range wait.Pods {
@@ -165,7 +166,7 @@ func (c *Controller) publishApprovals(ctx context.Context) error {
 	return nil
 }
 
-// publishOutages reports to pods that their VMs wait for the state backend.
+// publishOutages publishes an event on each pod whose VM waits for the state backend.
 func (c *Controller) publishOutages(d *scheduling.Decision, states []scaler.VMState, pods podIndex) {
 	down := map[string]*scaler.BackendDownError{}
 	for i := range states {
@@ -181,8 +182,8 @@ func (c *Controller) publishOutages(d *scheduling.Decision, states []scaler.VMSt
 }
 
 // publishWait publishes an event about a pod that waits. Everyone who may read the pod's
-// namespace reads the event, so it contains neither the backend's response nor an operator's
-// words.
+// namespace can read the event, so it contains neither the backend's response nor an
+// operator's comment.
 func (c *Controller) publishWait(pod *corev1.Pod, wait *scheduling.Wait) {
 	kind := corev1.EventTypeWarning
 	since := wait.Since.UTC().Format(time.RFC3339)

@@ -69,7 +69,7 @@ func (w *world) patchBuffer(t *testing.T, change func(*autoscalingv1beta1.Capaci
 	}
 }
 
-// make marks all VMs as made.
+// make marks all VMs as created.
 func (w *world) make() {
 	for i := range w.writer.wanted {
 		w.writer.made[w.writer.wanted[i].Key] = true
@@ -213,7 +213,8 @@ func TestStandbyBufferFlaps(t *testing.T) {
 }
 
 // TestStandbyBufferReserves checks that a buffer's annotation numaform.dev/reserve decides
-// whether its standby VMs reserve their resources, and that an invalid value reserves none.
+// whether its standby VMs reserve their resources, and that they reserve nothing if the
+// value is invalid.
 func TestStandbyBufferReserves(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]bool{"true": true, "false": false, "perhaps": false} {
