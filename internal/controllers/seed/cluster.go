@@ -32,7 +32,7 @@ type facts struct {
 	dns                    []string
 }
 
-// facts returns the facts. It reads the facts that the operator did not configure from the
+// facts returns the facts that the operator configured, and reads the others from the
 // cluster.
 func (s *Seeder) facts(ctx context.Context) (facts, error) {
 	join := s.config.Cluster.Join
@@ -61,7 +61,8 @@ const factsAge = 5 * time.Minute
 
 // recentFacts returns possibly cached facts for the checks of classes, which are repeated
 // periodically. Seeds are always created from new facts. The API server is queried without
-// the lock, so that a slow response delays no other check; concurrent checks may both query.
+// holding mu, so that a slow response delays no other check; concurrent checks may both
+// query.
 func (s *Seeder) recentFacts(ctx context.Context) (facts, error) {
 	s.mu.Lock()
 	known, recent := s.known, !s.knownAt.IsZero() && s.config.Clock.Since(s.knownAt) < factsAge

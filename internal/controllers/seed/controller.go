@@ -46,7 +46,7 @@ const (
 // Paused reports whether numaform must not write.
 type Paused func(ctx context.Context) (bool, error)
 
-// now calls the function. With a nil Paused, numaform is never paused.
+// now reports whether numaform must not write now. A nil Paused means that it always may.
 func (p Paused) now(ctx context.Context) (bool, error) {
 	if p == nil {
 		return false, nil
@@ -106,7 +106,7 @@ func ready(object client.Object) bool {
 	})
 }
 
-// claimsOf returns the claims of a Node.
+// claimsOf returns requests for the claims of a Node's VM.
 func (s *Seeder) claimsOf(ctx context.Context, node client.Object) []reconcile.Request {
 	list := &karpv1.NodeClaimList{}
 	if err := s.config.Cluster.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
@@ -133,7 +133,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	}
 	ctx = withClaim(ctx, claim)
 	if !claim.DeletionTimestamp.IsZero() {
-		// Its seed remains attached as long as the VM exists.
+		// The VM's seed remains attached as long as the VM exists.
 		return reconcile.Result{}, c.seeder.revoke(ctx, claim)
 	}
 
@@ -161,7 +161,7 @@ func withClaim(ctx context.Context, claim *karpv1.NodeClaim) context.Context {
 	))
 }
 
-// vm returns the VM of a claim, or nil if there is none. It reports false until the fleet has
+// vm returns the VM of a claim, or nil if there is none. known is false until the fleet has
 // been read.
 func (s *Seeder) vm(claim *karpv1.NodeClaim) (vm *fleet.VM, known bool) {
 	vm, known = s.config.VM(fleet.Key(claim.Annotations[v1alpha1.AnnotationKey]))
@@ -279,8 +279,8 @@ func (s *Seeder) renew(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.V
 	return reconcile.Result{RequeueAfter: class.class.TTL() - renewBefore}, nil
 }
 
-// running reports whether a VM's guest runs. A guest with its VMID that is not ours, or
-// not yet because it is being cloned, does not read our seed.
+// running reports whether a VM's guest runs. A guest with the VMID of the VM that has
+// another marker, or none yet because it is being cloned, does not read our seed.
 func (s *Seeder) running(ctx context.Context, vm *fleet.VM) (bool, error) {
 	region, err := s.region(vm.Host)
 	if err != nil {

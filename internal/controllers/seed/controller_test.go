@@ -23,7 +23,8 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// attached is a VM that runs with its seed, whose token was used by a request.
+// attached returns a running VM with its seed, its claim, and the request for which its
+// token was used. Any host but "" means pve-2.
 func (w *world) attached(number fleet.VMID, host string) (fleet.VM, *karpv1.NodeClaim, *certificatesv1.CertificateSigningRequest) {
 	w.t.Helper()
 	vm := w.vm(number, "pve-1")
@@ -47,7 +48,8 @@ func (w *world) attached(number fleet.VMID, host string) (fleet.VM, *karpv1.Node
 	return vm, now(w, claim), request
 }
 
-// The seed, token and request of a node that has joined are deleted, once.
+// TestJoinedNodeLosesItsSeed checks that the seed, token and request of a node that has
+// joined are deleted, once.
 func TestJoinedNodeLosesItsSeed(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, request := w.attached(2201, "")
@@ -75,7 +77,8 @@ func TestJoinedNodeLosesItsSeed(t *testing.T) {
 	}
 }
 
-// Startup taints delay a claim's initialization long after its kubelet has joined.
+// TestReadyNodeLosesItsSeed checks that a ready node loses its seed before its claim is
+// initialized, which startup taints can delay for long.
 func TestReadyNodeLosesItsSeed(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2202, "")
@@ -98,7 +101,8 @@ func TestReadyNodeLosesItsSeed(t *testing.T) {
 	}
 }
 
-// Failed steps are retried; the token is deleted without waiting for Proxmox.
+// TestRemovalIsRetried checks that failed steps are retried, and that the token is deleted
+// without waiting for Proxmox.
 func TestRemovalIsRetried(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2203, "pve-2")
@@ -126,7 +130,8 @@ func TestRemovalIsRetried(t *testing.T) {
 	}
 }
 
-// Other media in the drive, and other guests with the VMID, are left alone.
+// TestRemovalTouchesNothingElse checks that other media in the drive, and other guests with
+// the VMID, remain unchanged.
 func TestRemovalTouchesNothingElse(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2204, "")
@@ -147,7 +152,8 @@ func TestRemovalTouchesNothingElse(t *testing.T) {
 	}
 }
 
-// The token of a claim being deleted is deleted at once; the seed remains as long as the VM.
+// TestClaimThatGoesLosesItsToken checks that the token of a claim being deleted is deleted
+// at once, and that the seed remains as long as the VM.
 func TestClaimThatGoesLosesItsToken(t *testing.T) {
 	w := newWorld(t)
 	vm := w.vm(2205, "pve-1")
@@ -162,7 +168,8 @@ func TestClaimThatGoesLosesItsToken(t *testing.T) {
 	}
 }
 
-// A VM that was not started before its token expired gets a new seed in the same volume.
+// TestRenewal checks that a VM that was not started before its token expired gets a new
+// seed in the same volume.
 func TestRenewal(t *testing.T) {
 	w := newWorld(t)
 	vm := w.vm(2206, "pve-1")
@@ -229,7 +236,8 @@ func TestRenewal(t *testing.T) {
 	}
 }
 
-// A used token is never renewed, because the guest has already read its seed.
+// TestNoRenewalAfterUse checks that a used token is never renewed, because the guest has
+// already read its seed.
 func TestNoRenewalAfterUse(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2207, "")
@@ -240,7 +248,8 @@ func TestNoRenewalAfterUse(t *testing.T) {
 	}
 }
 
-// Nothing is written while numaform is paused, or before the fleet has been read.
+// TestControllerWaits checks that nothing is written while numaform is paused, or before
+// the fleet has been read.
 func TestControllerWaits(t *testing.T) {
 	w := newWorld(t)
 	vm, claim, _ := w.attached(2208, "")
@@ -260,7 +269,8 @@ func TestControllerWaits(t *testing.T) {
 	}
 }
 
-// Claims of other providers, and of VMs without a seed, are ignored.
+// TestControllerLeavesOthersAlone checks that claims of other providers, and of VMs without
+// a seed, are ignored.
 func TestControllerLeavesOthersAlone(t *testing.T) {
 	w := newWorld(t)
 	c := w.controller()
@@ -283,8 +293,8 @@ func TestControllerLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// The life of two seeds, driven by the API server's events: one node joins, and one claim is
-// deleted.
+// TestControllersOnAManager checks that events of the API server drive the controllers: one
+// node joins and loses its seed, and one claim and its VM are deleted.
 func TestControllersOnAManager(t *testing.T) {
 	w := newWorld(t)
 	manager, err := controllerruntime.NewManager(w.cluster.Config, controllerruntime.Options{
@@ -311,7 +321,8 @@ func TestControllersOnAManager(t *testing.T) {
 	}()
 	joins, vanishes := w.vm(2211, "pve-1"), w.vm(2212, "pve-2")
 	joining, vanishing := w.claim(joins), w.claim(vanishes)
-	// The seeder would wait for a claim that its cache lacks until the clock is stepped.
+	// The seeder would wait for a claim that its cache lacks until the test advances the
+	// clock.
 	eventually(t, "waiting until the cache has both claims", func() error {
 		for _, claim := range []*karpv1.NodeClaim{joining, vanishing} {
 			if err := manager.GetClient().Get(t.Context(), client.ObjectKeyFromObject(claim), &karpv1.NodeClaim{}); err != nil {

@@ -61,15 +61,15 @@ func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) er
 	if err != nil {
 		return err
 	}
-	// Try the first and the last VMID of each region, because templates may use it to choose
-	// an address.
+	// Try the first and the last VMID of each region, because templates may compute an
+	// address from the VMID.
 	ids := map[fleet.VMID]bool{}
 	for name, region := range s.config.Regions {
 		if class.Spec.Region == "" || class.Spec.Region == string(name) {
 			ids[region.VMIDs.Lower], ids[region.VMIDs.Upper] = true, true
 		}
 	}
-	if len(ids) == 0 { // the region is not configured, so it has no hosts
+	if len(ids) == 0 { // the class's region is not configured, so it has no hosts
 		ids[fleet.MinVMID] = true
 	}
 	token := jointoken.Example(class.TokenForm())
@@ -124,7 +124,7 @@ func (s *Seeder) gather(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) (
 	return s.gatherFor(ctx, class, known)
 }
 
-// gatherFor is gather with the facts about the cluster.
+// gatherFor is gather with known facts about the cluster.
 func (s *Seeder) gatherFor(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, known facts) (*materials, error) {
 	found := &materials{class: class, cluster: known, values: map[string]any{}}
 	templates, err := s.secret(ctx, "spec.metadata.templatesRef", class.Spec.Metadata.TemplatesRef)
@@ -216,8 +216,8 @@ func secretReason(err error) string {
 	return v1alpha1.ReasonSecretForbidden
 }
 
-// render renders the documents of a VM. It returns a *MetadataError without any content
-// of the documents.
+// render renders the documents of a VM. Every error is a *MetadataError, and contains no
+// content of the documents.
 func (s *Seeder) render(m *materials, vm *fleet.VM, claim *karpv1.NodeClaim, token jointoken.Token) (bootstrap.Documents, error) {
 	values, err := s.values(m, vm, claim, token)
 	if err != nil {

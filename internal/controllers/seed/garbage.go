@@ -31,8 +31,8 @@ const (
 	sweepDelay = 2 * time.Second
 )
 
-// Garbage deletes tokens whose NodeClaim no longer exists, and seeds that no VM of the
-// fleet and no NodeClaim can need: after each deletion of a NodeClaim, and periodically.
+// Garbage deletes tokens whose NodeClaim no longer exists, and seeds that neither a VM of
+// the fleet nor a NodeClaim needs: after each deletion of a NodeClaim, and periodically.
 type Garbage struct {
 	seeder *Seeder
 	paused Paused
@@ -84,8 +84,8 @@ func (g *Garbage) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile
 // Sweep deletes unused tokens and seeds. It reports false if it could not decide about
 // seeds because the fleet has not been read yet.
 func (s *Seeder) Sweep(ctx context.Context) (known bool, err error) {
-	// List candidates before users, so that anything created meanwhile is only in the
-	// second list.
+	// List records and seeds before claims and VMs: objects created meanwhile are then only
+	// in the later lists, and are not deleted.
 	records, err := s.records(ctx)
 	if err != nil {
 		return false, err
@@ -168,8 +168,8 @@ func (s *Seeder) seeds(ctx context.Context) ([]stored, error) {
 	return found, errors.Join(errs...)
 }
 
-// needed reports whether a guest may still read the seed. A shared storage lists it on
-// every host, not only the VM's.
+// needed reports whether a guest may still read the seed. A shared storage lists the seed
+// on every host, not only on the VM's.
 func (s *stored) needed(claims []karpv1.NodeClaim, vms []fleet.VM) bool {
 	joined := map[string]bool{}
 	for i := range claims {

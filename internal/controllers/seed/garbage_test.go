@@ -117,7 +117,8 @@ func sortStrings() cmp.Option {
 	})
 }
 
-// Before the fleet has been read, no seed is known to be unused.
+// TestSweepOfAnUnreadFleet checks that no seed is deleted before the fleet has been read,
+// or while numaform is paused.
 func TestSweepOfAnUnreadFleet(t *testing.T) {
 	w := newWorld(t)
 	w.unread = true
@@ -137,7 +138,8 @@ func TestSweepOfAnUnreadFleet(t *testing.T) {
 	}
 }
 
-// A host that is down keeps its garbage, and does not prevent the sweep of other hosts.
+// TestSweepWithAHostDown checks that a host that is down does not prevent the sweep of
+// other hosts.
 func TestSweepWithAHostDown(t *testing.T) {
 	w := newWorld(t)
 	w.put("pve-1", "numaform-prod-2306-00000902.iso")

@@ -21,11 +21,12 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
-// uploads is the number of seeds created concurrently; internal/proxmox has its own limit
-// for each cluster.
+// uploads is the maximum number of seeds created concurrently; internal/proxmox has its own
+// limit for each cluster.
 const uploads = 8
 
-// shutdowns is the number of guests shut down concurrently, because they mostly wait.
+// shutdowns is the maximum number of concurrent shutdowns. It is high because they mostly
+// wait.
 const shutdowns = 64
 
 // shutdownSlack is the time allowed in addition to the guest's shutdown time.
@@ -62,7 +63,8 @@ func (s *Seeder) Seed(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	return append(reserved, uploaded...), err
 }
 
-// classes reads the inputs for the seeds of the VMs' classes.
+// classes reads the inputs for the seeds of the VMs' classes, and checks that their
+// templates render.
 func (s *Seeder) classes(ctx context.Context, vms []fleet.VM) (map[string]*materials, error) {
 	classes := map[string]*materials{}
 	for i := range vms {
@@ -95,7 +97,8 @@ func (s *Seeder) class(ctx context.Context, name string) (*materials, error) {
 	return s.gather(ctx, class)
 }
 
-// upload uploads the seed of one VM, which has a token.
+// upload uploads the seed of one VM, which has a token, and attaches the seed if the VM
+// exists.
 func (s *Seeder) upload(ctx context.Context, g *guest) (string, error) {
 	vm := g.vm
 	region, err := s.region(vm.Host)

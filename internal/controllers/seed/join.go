@@ -27,8 +27,8 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
-// AnnotationJoin is the progress of the join command of the claim's VM: a state, the
-// number of the attempt, and the time when it began.
+// AnnotationJoin is the progress of the join command of the claim's VM: a state, the number
+// of the attempt, and the time when the state began.
 const AnnotationJoin = v1alpha1.Group + "/join"
 
 // The states in AnnotationJoin.
@@ -175,9 +175,9 @@ func (j *Joiner) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (reconc
 	return j.run(ctx, &guest{vm: vm, claim: claim}, class, joining{state: JoinRunning, try: at.try + 1, since: now})
 }
 
-// expire deletes the unused tokens of a claim whose command does not run again, if tokenTTL
-// has ended, or else returns the wait until then. The API server may accept a token for
-// longer.
+// expire deletes the unused tokens of a claim whose command does not run again, once
+// spec.tokenTTL of the class has passed. Until then, it returns the remaining time. The API
+// server may accept a token for longer.
 func (j *Joiner) expire(ctx context.Context, claim *karpv1.NodeClaim, now time.Time) (reconcile.Result, error) {
 	record, err := j.seeder.record(ctx, claim)
 	if err != nil || record == nil || record.Used() {

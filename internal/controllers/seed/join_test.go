@@ -43,7 +43,7 @@ type agents struct {
 	*world
 	joiner *seed.Joiner
 	events told
-	// given are the received commands, and ends the results of the next ones.
+	// given are the received commands, and ends are the exit codes of the next ones.
 	given []given
 	ends  []int
 }
@@ -268,7 +268,7 @@ func TestAJoinCommandThatNobodySawEnd(t *testing.T) {
 }
 
 // TestAJoinCommandThatOutlivesNumaform checks that the claim still says "running" when
-// numaform stops during a command, because the next process waits for it then.
+// numaform stops during a command, because the next process then waits for the command.
 func TestAJoinCommandThatOutlivesNumaform(t *testing.T) {
 	a := newAgents(t, "agent-outlives", joinScript)
 	_, claim := a.node(2704, "agent-outlives")

@@ -87,8 +87,8 @@ type Config struct {
 	ClusterID string
 	Cluster   Cluster
 	Regions   map[topology.RegionName]Region
-	// VMs returns the VMs that are desired or still being removed. It reports false until
-	// the fleet has been read: no seed is then deleted because its VM is missing.
+	// VMs returns the VMs that are desired or still being removed. known is false until the
+	// fleet has been read; until then, no seed is deleted because its VM is missing.
 	VMs func() (vms []fleet.VM, known bool)
 	// VM is VMs for a single key; the VM is nil if there is none with the key. Each event
 	// of a NodeClaim looks up its VM.

@@ -25,8 +25,8 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// A seed contains everything that its guest needs to join: its name and providerID, its
-// claim's token and taints, and the cluster.
+// TestSeed checks that a seed contains everything that its guest needs to join: its name
+// and providerID, its claim's token and taints, and the cluster.
 func TestSeed(t *testing.T) {
 	w := newWorld(t)
 	first, second := w.vm(2001, "pve-1"), w.vm(2002, "pve-2")
@@ -77,8 +77,8 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// A standby VM's seed has no secret until the VM is woken: the placeholder needs no claim,
-// and the real seed replaces it in the same volume.
+// TestSeedOfAStandbyVM checks that a standby VM's seed has no secret until the VM is woken:
+// the placeholder needs no claim, and the real seed replaces it in the same volume.
 func TestSeedOfAStandbyVM(t *testing.T) {
 	w := newWorld(t)
 	vm := w.vm(2090, "pve-1")
@@ -97,7 +97,7 @@ func TestSeedOfAStandbyVM(t *testing.T) {
 		t.Errorf("a guest would use the placeholder: %s", documents.UserData)
 	}
 
-	// If it is woken without a claim, it keeps the placeholder.
+	// A VM that is woken without a claim keeps the placeholder.
 	quick := w.config
 	quick.ClaimWait, quick.Clock = time.Millisecond, clock.RealClock{}
 	if _, err := seed.New(quick).Seed(t.Context(), []fleet.VM{vm}); err == nil {
@@ -116,7 +116,8 @@ func TestSeedOfAStandbyVM(t *testing.T) {
 	noSecret(t, written...)
 }
 
-// A class's kubelet settings and the cluster's information reach the guest.
+// TestSeedOfAClassWithItsOwnKubelet checks that a class's kubelet settings and the
+// cluster's information reach the guest.
 func TestSeedOfAClassWithItsOwnKubelet(t *testing.T) {
 	w := newWorld(t, func(c *seed.Config) {
 		c.Cluster.Join = seed.Join{
@@ -187,8 +188,9 @@ func TestSeedOfAClassWithItsOwnKubelet(t *testing.T) {
 	}
 }
 
-// Each seed has its own token. Earlier ones stay valid until they expire, because the
-// guest may have read one; a used token is no longer valid.
+// TestSeedAgain checks that each seed has its own token. Earlier tokens stay valid until
+// they expire, because the guest may have read one of them; a used token is no longer
+// valid.
 func TestSeedAgain(t *testing.T) {
 	w := newWorld(t)
 	seeder := w.seeder()
@@ -217,8 +219,8 @@ func TestSeedAgain(t *testing.T) {
 	}
 }
 
-// A class with bootstrap tokens gets them in kube-system, and they are deleted with the
-// record.
+// TestSeedWithABootstrapToken checks that a class with bootstrap tokens gets them in
+// kube-system, and that they are deleted with the record.
 func TestSeedWithABootstrapToken(t *testing.T) {
 	w := newWorld(t, func(c *seed.Config) { c.Cluster.BootstrapTokens = true })
 	own := class("bootstrap-token")
@@ -251,7 +253,8 @@ func TestSeedWithABootstrapToken(t *testing.T) {
 	}
 }
 
-// The claim is created after the VM was reserved: Seed waits for it.
+// TestSeedWaitsForTheClaim checks that Seed waits for the claim, which is created after the
+// VM was reserved.
 func TestSeedWaitsForTheClaim(t *testing.T) {
 	w := newWorld(t, func(c *seed.Config) { c.Clock, c.ClaimWait = clock.RealClock{}, time.Minute })
 	vm := w.vm(2006, "pve-1")
@@ -268,7 +271,8 @@ func TestSeedWaitsForTheClaim(t *testing.T) {
 	w.wantSeed(vm, w.onlyToken(vm))
 }
 
-// Without a claim that could join, nothing is uploaded, and the error names the VMs.
+// TestSeedWithoutAClaim checks that nothing is uploaded if some VMs have no claim that
+// could join, and that the error names these VMs.
 func TestSeedWithoutAClaim(t *testing.T) {
 	w := newWorld(t, func(c *seed.Config) { c.Clock, c.ClaimWait = clock.RealClock{}, 300*time.Millisecond })
 	good, none, going := w.vm(2007, "pve-1"), w.vm(2008, "pve-1"), w.vm(2009, "pve-1")
@@ -293,7 +297,8 @@ func TestSeedWithoutAClaim(t *testing.T) {
 	}
 }
 
-// An error with one VM does not prevent the seeds of other VMs, and contains no secret.
+// TestSeedFails checks that an error with one VM does not prevent the seeds of other VMs,
+// and contains no secret.
 func TestSeedFails(t *testing.T) {
 	w := newWorld(t)
 	fine, broken := w.vm(2011, "pve-1"), w.vm(2012, "pve-2")
@@ -412,12 +417,14 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// inPod is numaform in a cluster that was not created by kubeadm.
+// inPod configures a Seeder that runs in a Pod of a cluster that was not created by
+// kubeadm.
 func inPod(c *seed.Config) {
 	c.Cluster.REST = &rest.Config{Host: "https://10.96.0.1:443", BearerTokenFile: "/var/run/secrets/kubernetes.io/serviceaccount/token"}
 }
 
-// An API server that does not respond is not a problem of the class.
+// TestCheckWithoutAnAPIServer checks that an API server that does not respond is not
+// reported as a problem of the class.
 func TestCheckWithoutAnAPIServer(t *testing.T) {
 	w := newWorld(t, func(c *seed.Config) {
 		c.Cluster.Version = func() (string, error) { return "", &timeout{} }
@@ -436,7 +443,8 @@ func (*timeout) Error() string   { return "i/o timeout" }
 func (*timeout) Timeout() bool   { return true }
 func (*timeout) Temporary() bool { return true }
 
-// kubeadm publishes the API server's address, which takes precedence over numaform's own.
+// TestClusterInfo checks that the API server's address that kubeadm publishes takes
+// precedence over the one that numaform uses.
 func TestClusterInfo(t *testing.T) {
 	w := newWorld(t, inPod)
 	info := &corev1.ConfigMap{

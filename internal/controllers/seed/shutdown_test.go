@@ -36,7 +36,8 @@ func TestShutDown(t *testing.T) {
 	}
 }
 
-// A guest with a reused VMID must be neither destroyed nor shut down.
+// TestShutDownOfAnotherVM checks that a guest with a reused VMID is not shut down, and that
+// an error prevents its destruction.
 func TestShutDownOfAnotherVM(t *testing.T) {
 	w := newWorld(t)
 	mine, other := w.vm(2105, "pve-1"), w.vm(2106, "pve-1")
@@ -54,9 +55,9 @@ func TestShutDownOfAnotherVM(t *testing.T) {
 	}
 }
 
-// TestShutDownElsewhere shuts down a VM that was migrated to another host, and a VM on a
-// host that is down, which is skipped because it is not reachable. If the context is
-// canceled, ShutDown returns the context's error instead of skipping the VM.
+// TestShutDownElsewhere checks that a VM that was migrated to another host is shut down,
+// and that a VM on a host that is down is skipped. If the context is canceled, ShutDown
+// returns the context's error instead of skipping the VM.
 func TestShutDownElsewhere(t *testing.T) {
 	w := newWorld(t)
 	moved, dark := w.vm(2107, "pve-1"), w.vm(2108, "pve-2")

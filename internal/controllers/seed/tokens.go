@@ -136,7 +136,7 @@ func (s *Seeder) recordFor(ctx context.Context, g *guest) (*jointoken.Record, er
 	record = &jointoken.Record{Namespace: s.config.Cluster.Namespace, Owner: owner}
 	object := record.Object()
 	err = s.config.Cluster.Client.Create(ctx, object)
-	if apierrors.IsAlreadyExists(err) { // csr, or another Seed, has just created it
+	if apierrors.IsAlreadyExists(err) { // csr or another call of Seed has just created it
 		return s.record(ctx, g.claim)
 	}
 	record.Secret, record.ResourceVersion = object.UID, object.ResourceVersion
@@ -181,7 +181,7 @@ func (s *Seeder) bootstrapToken(ctx context.Context, record *jointoken.Record, t
 	return jointoken.Token{}, err
 }
 
-// drop deletes the tokens of a record. Missing ones are not an error, but a record that
+// drop deletes the tokens of a record. Missing tokens are not an error, but a record that
 // changed after it was read is a conflict.
 func (s *Seeder) drop(ctx context.Context, record *jointoken.Record) error {
 	for _, grant := range record.Grants {

@@ -91,7 +91,7 @@ func prepare(cluster *testenv.Cluster) error {
 	return errors.Join(c.Create(context.Background(), account), c.Create(context.Background(), class("default")))
 }
 
-// class is a class whose nodes get seeds.
+// class returns a class whose nodes get seeds.
 func class(name string) *v1alpha1.ProxmoxNodeClass {
 	return &v1alpha1.ProxmoxNodeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -102,7 +102,7 @@ func class(name string) *v1alpha1.ProxmoxNodeClass {
 	}
 }
 
-// world is a Seeder between a real API server and a simulated Proxmox.
+// world is the environment of a Seeder: a real API server and a simulated Proxmox.
 type world struct {
 	t       *testing.T
 	client  client.Client
@@ -172,7 +172,7 @@ func (w *world) withKey(key fleet.Key) (*fleet.VM, bool) {
 	return nil, known
 }
 
-// vm adds a VM to the fleet. Each test has its own VMIDs, because they share the API
+// vm adds a VM to the fleet. Each test has its own VMIDs, because the tests share the API
 // server.
 func (w *world) vm(number fleet.VMID, host topology.HostName) fleet.VM {
 	w.t.Helper()
@@ -324,7 +324,7 @@ func (w *world) use(vm fleet.VM, request string) {
 	}
 }
 
-// jwt matches a service-account token, and its claims.
+// jwt matches a service-account token; its group matches the encoded claims.
 var jwt = regexp.MustCompile(`eyJ[A-Za-z0-9_-]+\.(eyJ[A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+`)
 
 // seeded returns the token in a VM's seed.
@@ -382,7 +382,7 @@ func (w *world) gone(object client.Object) bool {
 	return apierrors.IsNotFound(err)
 }
 
-// set changes the status of a claim.
+// set sets conditions of a claim to true, and its Node name.
 func (w *world) set(claim *karpv1.NodeClaim, conditions ...string) {
 	w.t.Helper()
 	for _, condition := range conditions {
@@ -421,7 +421,7 @@ func (w *world) writes() []string {
 	return calls
 }
 
-// as returns a client that logs in as a user without permissions.
+// as returns a client that impersonates a user without permissions.
 func (w *world) as(user string) client.Client {
 	w.t.Helper()
 	config := rest.CopyConfig(w.cluster.Config)
