@@ -119,8 +119,8 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	i.collectHosts(out, snapshot, states)
 }
 
-// collectHosts sends the free resources as the planner counts them: desired VMs that do not
-// exist yet use theirs.
+// collectHosts sends the free resources as the planner counts them, without the resources
+// of desired VMs that do not exist yet.
 func (i *inventory) collectHosts(out chan<- prometheus.Metric, snapshot *topology.Snapshot, states []scaler.VMState) {
 	pods, rest := scaler.Places(states)
 	for _, room := range planner.New(snapshot, slices.Concat(pods, rest)).Room() {

@@ -44,8 +44,8 @@ func (k *kproximate) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the values of all metrics. It omits values for which the API server does
-// not respond.
+// Collect sends the values of all metrics. If the API server does not respond, it omits the
+// values that need it.
 func (k *kproximate) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -54,8 +54,8 @@ type Config struct {
 	Unavailable func() []scheduling.OfferingSelector
 	// Orphans returns the number of undesired guests with our marker, by host.
 	Orphans func() map[topology.HostID]int
-	// Kproximate adds kproximate's metrics under their own names, for dashboards made for
-	// it. It reads Nodes from Client.
+	// Kproximate adds kproximate's metrics under their own names, for its dashboards.
+	// Client then reads Nodes and Pods.
 	Kproximate bool
 	Client     client.Reader
 	// Clock defaults to the real clock.

@@ -108,8 +108,9 @@ func compare(t *testing.T, registry *prometheus.Registry, want string, names ...
 func TestInventory(t *testing.T) {
 	t.Parallel()
 	registry, _ := register(t, config())
-	// CPU 0 is reserved, 4, 5 and 6 are pinned or will be, and the VM of 7 is pending
-	// approval. Memory: 2 × 4 GiB bound to node 1, and a guest's 1 GiB over both.
+	// CPU 0 is reserved, CPUs 4, 5 and 6 are pinned or will be, and the VM of CPU 7 is
+	// pending approval. Two VMs have 4 GiB each on node 1, and a guest has 1 GiB over both
+	// nodes.
 	compare(t, registry, `
 # HELP numaform_closed_offerings Offerings that are temporarily unavailable because of a failure or an evacuation; an empty label means any.
 # TYPE numaform_closed_offerings gauge
@@ -150,7 +151,8 @@ numaform_waiting_vms{reason="StateBackendUnreachable"} 1
 		"numaform_host_up", "numaform_orphaned_vms", "numaform_proxmox_readable", "numaform_vms", "numaform_waiting_vms")
 }
 
-// While Proxmox does not respond, a scrape still returns the metrics that do not need it.
+// TestProxmoxUnreadable checks that a scrape still returns the metrics that do not need
+// Proxmox while Proxmox does not respond.
 func TestProxmoxUnreadable(t *testing.T) {
 	t.Parallel()
 	c := config()
@@ -226,8 +228,8 @@ numaform_state_lock_age_seconds{host="pve-1",region="lab"} 90
 	}
 }
 
-// A lock is reported while VMs wait for it, and after a plan or an apply failed because of
-// it until the next success on its host.
+// TestLocks checks that a lock is reported while VMs wait for it and, after a plan or an
+// apply failed because of it, until the next success on its host.
 func TestLocks(t *testing.T) {
 	t.Parallel()
 	c := config()
@@ -334,7 +336,7 @@ memory_provisioned_total 4.294967296e+09
 `, eight()...)
 }
 
-// eight are kproximate's metric names.
+// eight returns the names of kproximate's metrics.
 func eight() []string {
 	return []string{
 		"kpnodes_total", "kpnodes_running", "cpu_provisioned_total", "memory_provisioned_total",
@@ -350,7 +352,7 @@ func TestKproximateOnlyWhenAsked(t *testing.T) {
 	}
 }
 
-// Names and help texts pass promtool's rules.
+// TestLint checks that names and help texts pass promtool's rules.
 func TestLint(t *testing.T) {
 	t.Parallel()
 	registry, observer := register(t, config())
@@ -369,7 +371,8 @@ func TestRegisterTwice(t *testing.T) {
 	}
 }
 
-// docs/metrics.md has exactly one row for each metric, with its labels.
+// TestDocumented checks that docs/metrics.md has exactly one row for each metric, with its
+// labels.
 func TestDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "metrics.md"))

@@ -30,7 +30,7 @@ func (c *Controller) updateCondition(ctx context.Context, pool *karpv1.NodePool,
 	set := pool.StatusConditions(status.WithClock(c.config.Clock))
 	waits := c.waits(pool)
 	if len(waits) == 0 && !c.config.Known() {
-		return nil // a reason of before the start may still apply
+		return nil // a reason from before the start may still apply
 	}
 	if len(waits) == 0 {
 		set.SetTrue(v1alpha1.ConditionScaleUpReady)

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// provider is the part of a provider that budgets need.
+// provider is the part of a cloud provider that budgets need.
 type provider struct{ cloudprovider.CloudProvider }
 
 func (provider) GetSupportedNodeClasses() []status.Object {
@@ -93,7 +93,7 @@ func newPool(least string, budgets ...karpv1.Budget) *karpv1.NodePool {
 	return pool
 }
 
-// TestFloors checks how many nodes Karpenter may disrupt.
+// TestFloors checks how many nodes Karpenter may disrupt with a minimum number of nodes.
 func TestFloors(t *testing.T) {
 	t.Parallel()
 	all := karpv1.Budget{Nodes: "100%"}

@@ -121,9 +121,9 @@ func MinNodes(pool *karpv1.NodePool) (int, error) {
 	return int(least), nil
 }
 
-// WithFloors returns a client for Karpenter's disruption, which reads the budgets of
-// NodePools from it: NodePools with a minimum number of nodes have an additional budget,
-// the number of nodes above the minimum.
+// WithFloors returns a client from which Karpenter's disruption controller reads the
+// budgets of NodePools. It adds a budget to NodePools with a minimum number of nodes: the
+// number of nodes above the minimum.
 func WithFloors(api client.Client, cluster *state.Cluster) client.Client {
 	return &floors{Client: api, cluster: cluster}
 }
