@@ -157,7 +157,7 @@ func TestNewClaimsMeetTheirPool(t *testing.T) {
 			t.Errorf("labels are %v", launched.Labels)
 		}
 	}
-	// With these VMs existing, no further VM is added.
+	// If these VMs exist, no further VM is added.
 	if again := decide(t, c, lab(), keep(nil, d)...); len(again.New) > 0 || len(again.Refused) > 0 {
 		t.Errorf("made again: %+v", again)
 	}
@@ -191,7 +191,7 @@ func TestLaunched(t *testing.T) {
 	if claim.Annotations["numaform.dev/vm"] != vm.Name || claim.Annotations["numaform.dev/key"] != string(vm.Key) {
 		t.Errorf("annotations are %v", claim.Annotations)
 	}
-	// A node has what was offered.
+	// The claim has the resources of the offered instance type.
 	pool := parsePool(t, "metadata: {name: general}")
 	types, err := load(t, classes, nodePool("general", "shared", "")).InstanceTypes(t.Context(), scheduling.Request{Snapshot: lab()}, pool)
 	if err != nil {

@@ -190,7 +190,7 @@ func (c *class) findHosts(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snap
 	if len(c.hosts) == 0 && len(c.excluded) == 0 {
 		reason, text := v1alpha1.ReasonHostUnknown, describeNoHosts(&nc.Spec, snapshot)
 		if unread := unreadRegions(&nc.Spec, snapshot); len(unread) > 0 {
-			// A host there may match.
+			// A host in these regions may match.
 			reason = v1alpha1.ReasonProxmoxUnread
 			text = fmt.Sprintf("the Proxmox hosts that match its spec.region and spec.hosts are unknown, because numaform cannot read %s: run numaform doctor to see why",
 				regionsNamed(unread))

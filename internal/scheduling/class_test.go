@@ -161,8 +161,8 @@ func TestReasonsAreOfThePoolsThatThePodSelects(t *testing.T) {
 	}
 }
 
-// TestVMsThatDoNotServeAreNotMadeForEver has a pool with a label that the scheduler uses
-// but the resulting VMs lack, and checks that the decision ends with the pods refused.
+// TestVMsThatDoNotServeAreNotMadeForEver checks that a decision ends, with the pods
+// refused, if new VMs lack a label that the scheduler expects of their pool.
 func TestVMsThatDoNotServeAreNotMadeForEver(t *testing.T) {
 	pool := strings.Replace(nodePool("general", "shared", ""), "requirements: []",
 		`requirements: [{key: numaform.dev/numa-nodes, operator: In, values: ["2"]}]`, 1)

@@ -14,15 +14,15 @@ import (
 
 // ClassReport is the result of evaluating a class on the hosts of a snapshot.
 type ClassReport struct {
-	// Hosts can take nodes of the class, sorted.
+	// Hosts are the hosts that can take nodes of the class, sorted.
 	Hosts []topology.HostID
 	// Excluded are the hosts that the class allows but that cannot take its nodes,
 	// sorted.
 	Excluded []Exclusion
 	// Faults lists what the excluded hosts lack, sorted by host.
 	Faults []Fault
-	// Templates are the templates on each of Hosts, and on hosts that lack only a working
-	// host agent, which makes no difference to the VMs on them.
+	// Templates maps hosts to their template: Hosts, and hosts that lack only a working
+	// host agent, which existing VMs do not need.
 	Templates map[topology.HostID]topology.Template
 	// Findings are the problems, at most one for each condition. A condition without a
 	// finding is met, to the extent that hosts determine it.
@@ -32,7 +32,7 @@ type ClassReport struct {
 // Exclusion explains why a host is not used.
 type Exclusion struct {
 	Host topology.HostID
-	// Reason completes a sentence that begins with the host's name: "is offline".
+	// Reason completes a sentence that begins with the host's name, such as "is offline".
 	Reason string
 }
 
@@ -279,7 +279,7 @@ func (h *hostCheck) checkDisks() {
 	needs := diskNeeds(&h.base, h.from.Storage, max(h.smallestGiB, h.from.DiskGiB))
 	for _, name := range slices.Sorted(maps.Keys(needs)) {
 		i := slices.IndexFunc(h.host.Storages, func(s topology.Storage) bool { return s.Name == name })
-		if i < 0 || h.host.Storages[i].TotalMiB == 0 { // of unknown size
+		if i < 0 || h.host.Storages[i].TotalMiB == 0 { // unknown storage or size
 			continue
 		}
 		if free := h.host.Storages[i].FreeMiB; free < needs[name] {

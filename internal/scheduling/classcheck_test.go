@@ -287,8 +287,8 @@ func TestEachVMHasTheTemplateOfItsHost(t *testing.T) {
 	}
 }
 
-// TestTemplateIsSettledWithTheHost checks that before the planner has chosen, a VM may go
-// to hosts with different templates.
+// TestTemplateIsSettledWithTheHost checks that a VM may go to hosts with different
+// templates, and is cloned from the template of the host that the planner chooses.
 func TestTemplateIsSettledWithTheHost(t *testing.T) {
 	for _, host := range []string{"epyc", "ryzen", "xeon"} {
 		snapshot := imaged()

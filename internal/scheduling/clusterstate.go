@@ -32,8 +32,8 @@ type clusterState struct {
 	waiting, standby []*inflight
 }
 
-// newClusterState fills Karpenter's cluster state from the client and the existing VMs, as
-// of now.
+// newClusterState fills Karpenter's cluster state from the client and the existing VMs. now
+// determines which nodes count as joining.
 func newClusterState(ctx context.Context, c client.Client, vms []*inflight, now time.Time) (*clusterState, error) {
 	s := &clusterState{karpenter: state.NewCluster(clock.RealClock{}, c, nil), vms: map[string]*inflight{}}
 	claimed, err := s.readClaims(ctx, c, vms)
@@ -220,7 +220,7 @@ func adoptNode(node *corev1.Node, vm *inflight, claimed bool, now time.Time) {
 	case mayJoin && (claimed || !hasJoined(node, vm.claim)):
 	default:
 		// Karpenter uses the taints and the size that an initialized node reports. A node
-		// that has not reported its size counts with its VM's.
+		// that has not reported its size counts with the size of its VM.
 		node.Labels[karpv1.NodeRegisteredLabelKey] = "true"
 		node.Labels[karpv1.NodeInitializedLabelKey] = "true"
 		if node.Status.Capacity == nil {
@@ -256,9 +256,8 @@ func without(claim *karpv1.NodeClaim, pods []*corev1.Pod) *karpv1.NodeClaim {
 	return claim
 }
 
-// nodes returns copies of the nodes, including the nodes of vms, with the pods of taken
-// assigned to them, which maps provider IDs to pods. Nodes being deleted are returned
-// separately.
+// nodes returns copies of the nodes, including the nodes of vms, with the pods of taken, by
+// provider ID, assigned to them. Nodes being deleted are returned separately.
 func (s *clusterState) nodes(ctx context.Context, vms []*inflight, taken map[string][]*corev1.Pod) (active, deleting state.StateNodes, err error) {
 	// Karpenter fills nodes in the order of their names.
 	slices.SortFunc(vms, compareInflight)

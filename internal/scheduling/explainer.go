@@ -22,7 +22,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// explainer explains why pods were not placed, as of the end of a decision.
+// explainer explains why pods were not placed, from the state at the end of a decision.
 type explainer struct {
 	*session
 	// views adds the planner's view of hosts.
@@ -211,7 +211,7 @@ func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
 	for _, by := range []struct {
 		who      string
 		required scheduling.Requirements
-		// conflict is a format of the offered values.
+		// conflict is the format of a message with the offered values.
 		conflict string
 	}{
 		{"the pod requires", d.pod, "but nodes of the NodePool have %s: change the NodePool's requirements, or the pod's node selector or affinity"},
@@ -518,8 +518,9 @@ var (
 	ownLabels     = regexp.MustCompile(`(?:` + regexp.QuoteMeta(labelHostChoice) + `|karpenter\.sh/(?:initialized|registered)) In \[\w+\],? ?`)
 )
 
-// describeSchedulerError turns Karpenter's errors into one line. Karpenter joins an error for each
-// way to create a node; repetitions, and errors about our own host choice, are dropped.
+// describeSchedulerError turns Karpenter's errors into one line. Karpenter joins an error
+// for each way to create a node; repetitions, and errors about our own host choice, are
+// dropped.
 func describeSchedulerError(err error) string {
 	if err == nil {
 		return "Karpenter's scheduler gave no reason"

@@ -28,9 +28,10 @@ const (
 	liveFlexibleFactor = 0.75
 
 	// A ladder has vcpuRungs rungs for each doubling of vCPUs and memoryRungs for each
-	// doubling of memory, with leastRungMiB to mostRungMiB of memory per vCPU, except at the
-	// ends. With finer rungs, or rungs of less memory, pods have no room to move between
-	// rounds: over 40 random workloads, nodes had 2 to 6 % more vCPUs on average.
+	// doubling of memory, with leastRungMiB to mostRungMiB of memory per vCPU, except at
+	// the ends. With finer rungs, or rungs of less memory, pods have too little room to
+	// move to other VMs between rounds: over 40 random workloads, nodes had 2 to 6 % more
+	// vCPUs on average.
 	vcpuRungs    = 4
 	memoryRungs  = 1
 	leastRungMiB = 2 << 10

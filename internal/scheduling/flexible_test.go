@@ -22,7 +22,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// flexible is a class whose nodes are sized for their pods.
+// flexible returns the manifest of a class whose nodes are sized for their pods.
 func flexible(sizing, more string) string {
 	return fmt.Sprintf(`
 apiVersion: numaform.dev/v1alpha1
@@ -205,7 +205,7 @@ func TestFlexibleExample(t *testing.T) {
 	}
 }
 
-// busy is a host of 16 threads and 30 GiB, partly used by a guest.
+// busy returns a host with 16 threads and 30 GiB, partly used by a guest.
 func busy(vcpus int, memoryGiB int64) *topology.Snapshot {
 	s := oneHost(8, 30)
 	s.Hosts[0].Guests = []topology.Guest{{VMID: 100, Kind: topology.GuestVM, Running: true, VCPUs: vcpus, MemoryMiB: memoryGiB * 1024}}

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// FuzzManifests decodes any text as manifests: if that succeeds, the objects are the same
-// after printing and decoding them again.
+// FuzzManifests checks that objects decoded from any text are the same after printing and
+// decoding them again.
 func FuzzManifests(f *testing.F) {
 	for _, name := range []string{"nodepools.yaml", "pods.yaml"} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "examples", "quickstart", "manifests", name))

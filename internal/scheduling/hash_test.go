@@ -11,8 +11,8 @@ import (
 const hashedClass = `{template: {name: t, tags: [a, b]}, bootDevice: {size: 40G, storage: s}, networks: [{bridge: vmbr0}],
 	placement: {policy: Shared, overcommit: "1.5"}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [x, y]}}`
 
-// TestClassHashIsFixed checks that the hash of a class does not change between versions, or
-// every node would be replaced.
+// TestClassHashIsFixed checks that the hash of a class does not change between versions,
+// because a change replaces every node.
 func TestClassHashIsFixed(t *testing.T) {
 	for spec, want := range map[string]string{
 		`{template: {name: t}}`: "9a007f9f6f6e9e3b", hashedClass: "51b99fac396db567",

@@ -33,8 +33,8 @@ type inflight struct {
 	absent bool
 	// online is set if its host is up, usable or not.
 	online bool
-	// outdated is the reason why a standby VM must be replaced; retiring is set for the one that
-	// is replaced next, and wakeable for one that may be started.
+	// outdated is the reason why a standby VM must be replaced; retiring is set for the
+	// standby VM that is replaced next, and wakeable for a standby VM that may be started.
 	outdated           string
 	retiring, wakeable bool
 }
@@ -240,8 +240,8 @@ func (l *locator) newExisting(vm fleet.VM, pools pools, types []InstanceType) *i
 	}
 	existing := newInflight(vm, pools, types)
 
-	// It is created, or re-created, with another VMID if an unmanaged guest has taken its
-	// own.
+	// The VM is created, or re-created, with another VMID if an unmanaged guest has taken
+	// its own.
 	name, unclear := l.unclear[guestID{region: planned.Region, vmid: vm.VMID}]
 	existing.absent = l.usable[planned] && len(seen) == 0 && (!unclear || name != "" && name != vm.Name)
 	existing.online = l.online[vm.Host]

@@ -150,11 +150,10 @@ func price(vcpus int, memoryMiB int64, capacityType string) float64 {
 }
 
 // guestDiskMiB returns the size of a guest's root file system in MiB: the disk without the
-// partitions for firmware and journal, and without ext4's inodes, 256 bytes for each 16
-// KiB.
+// firmware partitions, ext4's journal, and ext4's inodes of 256 bytes for each 16 KiB.
 func guestDiskMiB(diskGiB int64) int64 { return diskGiB*1024 - diskGiB*1024/64 - 192 }
 
-// capacity returns the capacity of the Node of such a VM.
+// capacity returns the capacity of the Node of a VM with this type.
 //
 // The guest's kernel reports less memory than the VM has: its image and 64 bytes for each
 // page are not included. The estimate errs on the low side, because a pod that does not fit
@@ -369,7 +368,7 @@ const (
 	guestPages1Gi = corev1.ResourceHugePagesPrefix + "1Gi"
 )
 
-// leastMemory is the minimum of a guest's memory, not counting huge pages.
+// leastMemory is the minimum memory of a guest in bytes, not counting huge pages.
 const leastMemory = 512 * mebibyte
 
 func isHugePages(name corev1.ResourceName) bool {

@@ -137,7 +137,7 @@ func TestFromKubeconfig(t *testing.T) {
 }
 
 // TestOverlaysOfACluster checks that only overlays that a controller found valid are used:
-// if its gate is disabled, there are none.
+// if the feature gate is disabled, no controller validates them.
 func TestOverlaysOfACluster(t *testing.T) {
 	for ready, want := range map[string]string{"True": "t1.4VCPU-12GB", "False": "c1.4VCPU-8GB", "Unknown": "c1.4VCPU-8GB"} {
 		file := apiServer(t, "", map[string][]string{

@@ -19,7 +19,7 @@ const (
 	unreachable = `, conditions: [{type: Ready, status: Unknown}]`
 	ready       = `, conditions: [{type: Ready, status: "True"}]`
 	starting    = `, taints: [{key: karpenter.sh/unregistered, effect: NoExecute}, {key: node.kubernetes.io/not-ready, effect: NoSchedule}]`
-	// anywhere is like a DaemonSet's pod, without its owner: it fits any node.
+	// anywhere makes pods fit any node, like the pods of a DaemonSet.
 	anywhere = "\n      tolerations: [{operator: Exists}]\n"
 )
 

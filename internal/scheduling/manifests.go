@@ -68,14 +68,15 @@ func readKinds() []string {
 	}
 }
 
-// maxManifest limits the size of one manifest file, enough for tens of thousands of pods.
+// maxManifest is the maximum size of a manifest file in bytes, enough for tens of thousands
+// of pods.
 const maxManifest = 256 << 20
 
-// Load reads manifests from files, and from the .yaml, .yml and .json files in
-// directories. It is strict: unknown kinds, unknown fields and duplicate objects are
-// errors that name the file and the document in it. It sets the fields that an API
-// server, Karpenter's controllers and a scheduler that found no room would have set, and
-// replaces workloads with the pods that they still lack.
+// Load reads manifests from files, and from the .yaml, .yml and .json files in directories.
+// It is strict: unknown kinds, unknown fields and duplicate objects are errors that name
+// the file and the document in it. It sets the fields that an API server, Karpenter's
+// controllers and a scheduler that found no room would set, and replaces workloads with the
+// pods that they still lack.
 func Load(paths []string) ([]client.Object, error) {
 	files, err := findFiles(paths)
 	if err != nil {
@@ -219,7 +220,8 @@ func decodeAll(scheme *runtime.Scheme, file string, data []byte) ([]client.Objec
 	}
 }
 
-// header is the beginning of a document: its kind and, if it is a List, its items.
+// header is the part of a document that is read first: its kind and, if it is a List, its
+// items.
 type header struct {
 	metav1.TypeMeta `json:",inline"`
 	Items           []runtime.RawExtension `json:"items"`
@@ -303,7 +305,7 @@ func unsupportedFix(scheme *runtime.Scheme, kind metav1.TypeMeta) string {
 		return fmt.Sprintf("it belongs to karpenter-provider-proxmox: write a %s of %s instead, as in docs/crds/proxmoxnodeclass.md",
 			v1alpha1.KindProxmoxNodeClass, v1alpha1.GroupVersion())
 	}
-	// The nearest kind, if it differs by at most two letters.
+	// Suggest the nearest kind, if it differs by at most two letters.
 	var meant schema.GroupVersionKind
 	least := 3
 	known := slices.SortedFunc(maps.Keys(scheme.AllKnownTypes()), func(a, b schema.GroupVersionKind) int {
@@ -323,7 +325,7 @@ func unsupportedFix(scheme *runtime.Scheme, kind metav1.TypeMeta) string {
 }
 
 // strictError explains why a manifest could not be decoded. It reports unknown fields with
-// their paths, which the decoder of YAML does not know.
+// their paths, which the YAML decoder does not report.
 func strictError(document []byte, kind string, object client.Object, err error) error {
 	if content, failed := yaml.YAMLToJSON(document); failed == nil {
 		blank := object.DeepCopyObject()
@@ -354,7 +356,8 @@ var (
 	duplicateKey = regexp.MustCompile(`(?s)^unmarshal errors:\s+(line \d+): key ("[^"]*") already set in map.*$`)
 )
 
-// expected describes the values of a Go type, or returns "" if it depends on the type.
+// expected describes the values of a Go type, or returns "" for a type without a
+// description.
 func expected(goType string) string {
 	goType = strings.TrimPrefix(goType, "*")
 	switch {

@@ -39,7 +39,8 @@ func NewNodeClaim(vm fleet.VM, pool *karpv1.NodePool, pods ...*corev1.Pod) *karp
 	labels := vmLabels(&vm)
 	for key, requirement := range template.Requirements {
 		// Karpenter chooses a label at random if the pool allows several values. If the
-		// pool has changed since and its nodes now lack a label, the VM is replaced.
+		// pool has changed since the VM was created, and now requires a label that the VM
+		// lacks, the VM is replaced.
 		if _, known := labels[key]; !known && requirement.Len() != 1 && !karpv1.WellKnownLabels.Has(key) {
 			delete(template.Requirements, key)
 		}
@@ -186,7 +187,7 @@ type candidate struct {
 // candidates returns the types that satisfy the claim's requirements on some host and are
 // large enough, the cheapest first. A Flexible pool has only the one size that the claim
 // needs, which is not larger than the sizes that Karpenter lists; the requirement on the
-// type is removed. Karpenter lists a single size only if it must be that one.
+// type is removed. If Karpenter lists a single size, exactly that size is required.
 func (p *pool) candidates(claim *karpv1.NodeClaim, required scheduling.Requirements) []candidate {
 	requests := claim.Spec.Resources.Requests
 	types := p.types

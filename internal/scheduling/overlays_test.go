@@ -32,7 +32,7 @@ spec:
 `, name, requirements, more)
 }
 
-// refusedOverlay adds the status of an overlay that Karpenter's controller found invalid.
+// refusedOverlay is the status of an overlay that Karpenter's controller found invalid.
 const refusedOverlay = `
 status:
   conditions: [{type: Ready, status: "False", reason: Conflict, message: "", lastTransitionTime: "2026-01-02T03:04:05Z"}]`
@@ -149,8 +149,8 @@ func TestBadOverlaysInFiles(t *testing.T) {
 	}
 }
 
-// TestOverlaidClaims checks the instance types that Karpenter sees of a NodePool, and the VMs
-// for its own NodeClaims.
+// TestOverlaidClaims checks the instance types that Karpenter gets for a NodePool, and the
+// VMs for Karpenter's own NodeClaims.
 func TestOverlaidClaims(t *testing.T) {
 	t.Parallel()
 	const sized = "s1.8VCPU-32GB"
@@ -188,8 +188,8 @@ func TestOverlaidClaims(t *testing.T) {
 	}
 }
 
-// TestKindsWithoutNamespace compares the kinds without a namespace with the CRDs: an object of
-// such a kind has no namespace, whatever its manifest says.
+// TestKindsWithoutNamespace checks against the CRDs which kinds have no namespace: an
+// object of such a kind has none, whatever its manifest says.
 func TestKindsWithoutNamespace(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../charts/numaform/crds/*.yaml")

@@ -331,7 +331,7 @@ func refuseAnyHost(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// daemonPods returns a pod for each DaemonSet, as its nodes will run it.
+// daemonPods returns a pod for each DaemonSet, as nodes run it.
 func (s *session) daemonPods(ctx context.Context) ([]*corev1.Pod, error) {
 	var sets appsv1.DaemonSetList
 	if err := s.client.List(ctx, &sets); err != nil {

@@ -122,7 +122,7 @@ func TestDecisionIsStableForAnyPods(t *testing.T) {
 	})
 }
 
-// checkFailure decides after a host failed: none of its VMs takes a pod, and the
+// checkFailure checks a decision after a host failed: none of its VMs takes a pod, and the
 // replacements are sufficient.
 func checkFailure(t *rapid.T, c *scheduling.Cluster, request scheduling.Request, failed topology.HostID) {
 	after := mustDecide(t, c, request)

@@ -12,7 +12,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// storing is the lab with a storage of known size on each host; the template has 10 GiB.
+// storing returns the lab with a storage of known size on each host; the template has 10
+// GiB.
 func storing(shared bool, freeGiB ...int64) *topology.Snapshot {
 	s := lab()
 	for i := range s.Hosts {
@@ -42,7 +43,7 @@ spec: {template: {name: debian}%s}
 ---
 `
 
-// big are pods that each need their own node, because they exclude each other.
+// big returns pods that each need their own node, because they exclude each other.
 func big(replicas int) string { return deployment("big", replicas, "5", "4Gi", spreadOne) }
 
 const spreadOne = `
@@ -138,8 +139,8 @@ func TestDisksAddUp(t *testing.T) {
 	}
 }
 
-// TestDisksOnTheirWay checks that the disks of desired VMs count before they exist, or exist
-// completely.
+// TestDisksOnTheirWay checks that the disks of a desired VM use space until the VM has been
+// cloned completely.
 func TestDisksOnTheirWay(t *testing.T) {
 	for lock, want := range map[string]int{"absent": 1, "clone": 1, "": 2} {
 		snapshot := storing(false, 60, 0, 0)

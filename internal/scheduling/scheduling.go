@@ -42,8 +42,8 @@ type Request struct {
 	// Standby are pods that do not exist but for which standby VMs are created: they are
 	// never placed on nodes or other VMs.
 	Standby []*corev1.Pod
-	// Unready are the standby VMs that cannot be woken now, because they are being
-	// created or failed.
+	// Unready are the standby VMs that cannot be woken now, because they are being created,
+	// failed, or need an approval.
 	Unready map[fleet.Key]bool
 	// Keep are the standby VMs that are not replaced yet, even if they are outdated.
 	Keep map[fleet.Key]bool
@@ -90,7 +90,7 @@ type Decision struct {
 	New []Placed
 	// Woken are the standby VMs to start, sorted by name.
 	Woken []Woken
-	// Standby are the other standby VMs, sorted by name, except those whose host is down.
+	// Standby are the other standby VMs, sorted by name, except VMs whose host is down.
 	Standby []Standby
 	// InFlight are existing VMs that will take pods once they have joined.
 	InFlight []Landing

@@ -10,7 +10,7 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// TestSecret checks that a manifest may contain a Secret, in both forms.
+// TestSecret checks that a manifest may contain a Secret, with data and stringData.
 func TestSecret(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "templates.yaml")

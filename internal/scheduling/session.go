@@ -23,7 +23,8 @@ type session struct {
 	types   []InstanceType
 	pools   pools
 	state   *clusterState
-	// pods are the pending pods that can be placed, by phase; invalid ones cannot.
+	// pods are the pending pods that can be placed, by phase; invalid are the refusals of
+	// the others.
 	pods    [phases][]*corev1.Pod
 	invalid []Refusal
 	// volumes are the requirements of the pods' volumes.
@@ -95,7 +96,7 @@ func (s *session) run(ctx context.Context) (*Decision, error) {
 			return nil, err
 		}
 
-		// A round that added VMs must have reduced the unmet pods; otherwise the
+		// A round that added VMs should reduce the number of unmet pods. Otherwise, the
 		// scheduler was wrong about the VMs: remove them, and eventually make their
 		// offerings unavailable, on every host.
 		useless := sol.unmet >= unmet[sol.phase]
@@ -238,8 +239,8 @@ func (s *session) attempt(ctx context.Context, sol *solution, change func() bool
 	return sol, nil
 }
 
-// Pods that move between rounds leave behind VMs with few pods. trim tries up to trimTries
-// of the VMs whose usage is below trimBelow.
+// Pods that move between rounds leave behind VMs with few pods. trim tries to remove up to
+// trimTries of the VMs whose usage is below trimBelow.
 const (
 	trimTries = 10
 	trimBelow = 0.6
@@ -305,7 +306,7 @@ func (s *session) decision(ctx context.Context, sol *solution) (*Decision, error
 		slices.SortFunc(names, compareNames)
 		vm := unjoined[id]
 		switch {
-		case vm != nil && vm.Standby && vm.VMID < newVMIDs: // below
+		case vm != nil && vm.Standby && vm.VMID < newVMIDs: // see standbyVMs
 		case vm != nil && vm.VMID < newVMIDs && slices.Contains(s.added, vm):
 			d.Woken = append(d.Woken, Woken{VM: vm.VM, ClassHash: s.classHash(vm), Pods: names})
 		case vm == nil && s.state.vms[id] != nil:

@@ -35,12 +35,12 @@ type solution struct {
 	landed map[string][]*corev1.Pod
 	names  map[string]string
 	failed map[types.UID]error
-	// unmet is the number of pods that found no room on what exists.
+	// unmet is the number of pods that found no room on existing nodes and added VMs.
 	unmet int
 }
 
-// solve schedules the pods of each phase on what exists. It ends with the phase that
-// needs further VMs, or standby VMs.
+// solve schedules the pods of each phase on existing nodes and added VMs. It ends with the
+// phase that needs further VMs, or standby VMs.
 func (s *session) solve(ctx context.Context) (*solution, error) {
 	sol := &solution{landed: map[string][]*corev1.Pod{}, names: map[string]string{}, failed: map[types.UID]error{}}
 	for sol.phase = constrained; ; sol.phase++ {
@@ -59,8 +59,8 @@ func (s *session) solve(ctx context.Context) (*solution, error) {
 	}
 }
 
-// runKarpenter runs Karpenter's scheduler for the pods of a phase, on everything that
-// exists, minus what earlier phases used.
+// runKarpenter runs Karpenter's scheduler for the pods of a phase, on existing nodes and
+// added VMs, minus the resources that earlier phases used.
 func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduling.Results, error) {
 	defer s.request.timed(PartSolve, time.Now())
 	var none karpscheduling.Results

@@ -163,7 +163,7 @@ func (s *session) resting() []*inflight {
 	return slices.DeleteFunc(slices.Clone(s.state.standby), func(vm *inflight) bool { return woken[providerID(&vm.VM)] })
 }
 
-// standbyVMs returns the standby VMs that stay stopped, sorted by name, except those whose
+// standbyVMs returns the standby VMs that stay stopped, sorted by name, except VMs whose
 // host is down.
 func (s *session) standbyVMs(sol *solution) []Standby {
 	var list []Standby
@@ -182,8 +182,8 @@ func (s *session) standbyVMs(sol *solution) []Standby {
 	return list
 }
 
-// wake decides that standby VMs start, and reports whether all of them can: one that
-// reserved nothing needs room.
+// wake adds the standby VMs that pods need to the decision, and reports whether all of them
+// can start: a VM that reserved nothing needs free resources.
 func (s *session) wake(sol *solution) bool {
 	all := true
 	for _, vm := range sol.wakes {
@@ -223,8 +223,8 @@ func (s *session) closeNodes(nodes state.StateNodes, phase int) {
 }
 
 // reserves reports whether a new standby VM for these pods reserves its CPUs and memory:
-// always where its CPUs are pinned, because its stopped guest keeps its pins, and otherwise
-// if the pods' buffers request it.
+// always if its CPUs are pinned, because its stopped guest keeps its pins, and otherwise if
+// the pods' buffers request it.
 func reserves(spec *fleet.Spec, pods []*corev1.Pod) bool {
 	reserve := spec.Policy.Pinned()
 	for _, pod := range pods {

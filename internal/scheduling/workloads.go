@@ -162,9 +162,9 @@ func (w *workload) pod(namespace, name string) *corev1.Pod {
 // Karpenter schedules pods of the same size by age.
 const writtenAt = 1577836800
 
-// setDefaults sets the fields that an API server and Karpenter's controllers would have
-// set. UIDs derive from the objects' names, so pods of the same size and age are
-// scheduled in the order of their names.
+// setDefaults sets the fields that an API server and Karpenter's controllers would set.
+// UIDs derive from the objects' names, so pods of the same size and age are scheduled in
+// the order of their names.
 func setDefaults(object client.Object) {
 	kind := object.GetObjectKind().GroupVersionKind().Kind
 	if slices.Contains(clusterKinds(), kind) {
