@@ -82,8 +82,9 @@ func (w *world) make(t *testing.T, objects ...client.Object) {
 	}
 }
 
-// A NodeClaim whose VM will not be created is deleted at once, and so is one whose class
-// does not exist; anything temporary is retried.
+// TestContractLaunchDeletesWhatCannotBeMade checks that a NodeClaim is deleted at once if
+// its VM will not be created or its class does not exist, and that anything temporary is
+// retried.
 func TestContractLaunchDeletesWhatCannotBeMade(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -118,8 +119,9 @@ func TestContractLaunchDeletesWhatCannotBeMade(t *testing.T) {
 	}
 }
 
-// The NodeClaim gets the fields that Create returns, including annotations; returned labels
-// are added to the NodeClaim's own.
+// TestContractLaunchKeepsWhatCreateReturns checks that the NodeClaim gets the fields that
+// Create returns, including annotations, and that returned labels are added to the
+// NodeClaim's own.
 func TestContractLaunchKeepsWhatCreateReturns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
@@ -142,8 +144,8 @@ func TestContractLaunchKeepsWhatCreateReturns(t *testing.T) {
 	}
 }
 
-// Delete is called until it reports that the VM does not exist; the NodeClaim remains until
-// then.
+// TestContractDeleteIsCalledUntilNotFound checks that Delete is called until it reports
+// that the VM does not exist, and that the NodeClaim remains until then.
 func TestContractDeleteIsCalledUntilNotFound(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
@@ -165,7 +167,7 @@ func TestContractDeleteIsCalledUntilNotFound(t *testing.T) {
 	}
 }
 
-// registered is a NodeClaim with a Node that has joined.
+// registered returns a NodeClaim with a Node that has joined.
 func (w *world) registered(t *testing.T, ready corev1.ConditionStatus) *karpv1.NodeClaim {
 	t.Helper()
 	c := w.launch(t)
@@ -185,8 +187,8 @@ func (w *world) registered(t *testing.T, ready corev1.ConditionStatus) *karpv1.N
 	return c
 }
 
-// Karpenter's garbage collection deletes the NodeClaim of a VM that was deleted manually,
-// but no NodeClaim of a VM whose host is down.
+// TestContractGarbageCollection checks that Karpenter's garbage collection deletes the
+// NodeClaim of a VM that was deleted manually, but no NodeClaim of a VM whose host is down.
 func TestContractGarbageCollection(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -219,9 +221,9 @@ func TestContractGarbageCollection(t *testing.T) {
 	}
 }
 
-// An hour after a node's creation, Karpenter checks whether its type and offering are
-// still among the pool's: a full host, an unavailable offering or a type that no longer
-// exists does not replace the node.
+// TestContractLiveTypesDoNotDrift checks that a full host, an unavailable offering or a
+// type that no longer exists does not replace a node. An hour after a node's creation,
+// Karpenter checks whether its type and offering are still among the pool's.
 func TestContractLiveTypesDoNotDrift(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -274,7 +276,8 @@ func TestContractLiveTypesDoNotDrift(t *testing.T) {
 	}
 }
 
-// In Karpenter's own simulations, pods that select by our labels are placed.
+// TestContractPodsMaySelectByOurLabels checks that Karpenter's own simulations place pods
+// that select by our labels.
 func TestContractPodsMaySelectByOurLabels(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)

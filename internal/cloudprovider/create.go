@@ -159,8 +159,8 @@ func (c *CloudProvider) readyClass(ctx context.Context, claim *karpv1.NodeClaim)
 	return class, nil
 }
 
-// launched returns the NodeClaim of a VM with its class, which may be nil if it no longer
-// exists.
+// launched returns the NodeClaim of a VM as Create must return it. class is nil if it no
+// longer exists.
 func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, vm fleet.VM, class *v1alpha1.ProxmoxNodeClass) (*karpv1.NodeClaim, error) {
 	snapshot, err := c.config.Recent(ctx)
 	if err != nil {
@@ -193,10 +193,10 @@ func (c *CloudProvider) launched(ctx context.Context, claim *karpv1.NodeClaim, v
 }
 
 // Delete requests removal of a NodeClaim's VM, and returns a NodeClaimNotFoundError once
-// the VM no longer exists. It identifies the VM only by its key, because the VMID may
-// have been reused. A guest with that key but without a file is left to the garbage
-// collector, and the NodeClaim remains until then. A standby VM belongs to no NodeClaim, and
-// is not removed.
+// the VM no longer exists. It identifies the VM only by its key, because the VMID may have
+// been reused. A guest with that key but without a file is not removed, and the NodeClaim
+// remains as long as the guest exists. A standby VM belongs to no NodeClaim, and is not
+// removed.
 func (c *CloudProvider) Delete(ctx context.Context, claim *karpv1.NodeClaim) (err error) {
 	defer func() { err = translate(err) }()
 	key := keyOf(claim)

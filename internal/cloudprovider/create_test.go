@@ -53,7 +53,8 @@ func TestCreateFindsTheVMOfItsClaim(t *testing.T) {
 	}
 }
 
-// Create refuses a NodeClaim whose VM will not become its node, and reserves no other VM.
+// TestCreateRefusesVMsThatWillNotCome checks that Create refuses a NodeClaim whose VM will
+// not become its node, and reserves no other VM.
 func TestCreateRefusesVMsThatWillNotCome(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -89,7 +90,8 @@ func TestCreateRefusesVMsThatWillNotCome(t *testing.T) {
 	}
 }
 
-// After a restart, no NodeClaim is refused before the fleet has been read.
+// TestCreateWaitsForTheFleet checks that after a restart, no NodeClaim is refused before
+// the fleet has been read.
 func TestCreateWaitsForTheFleet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
@@ -187,7 +189,7 @@ func TestCreateSaysWhyNothingFits(t *testing.T) {
 }
 
 // TestCreateCountsTheRoomOfFailedVMs checks that a failed VM uses room on its host only if
-// it has a file, because only then it is retried there.
+// it has a file, because only then is it retried there.
 func TestCreateCountsTheRoomOfFailedVMs(t *testing.T) {
 	t.Parallel()
 	for _, filed := range []bool{true, false} {
@@ -202,7 +204,8 @@ func TestCreateCountsTheRoomOfFailedVMs(t *testing.T) {
 	}
 }
 
-// A full host is skipped, and so is one with unavailable offerings.
+// TestCreateGoesWhereThereIsRoom checks that full hosts and unavailable offerings are
+// skipped.
 func TestCreateGoesWhereThereIsRoom(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
@@ -220,7 +223,8 @@ func TestCreateGoesWhereThereIsRoom(t *testing.T) {
 	}
 }
 
-// A VM that is pending approval uses no room until it is placed again.
+// TestHeldVMsTakeNoRoom checks that a VM that is pending approval uses no room until it is
+// placed again.
 func TestHeldVMsTakeNoRoom(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)
@@ -274,7 +278,8 @@ type locker struct{ held, taken int }
 func (l *locker) Lock()   { l.held++; l.taken++ }
 func (l *locker) Unlock() { l.held-- }
 
-// No other placement happens between reading the VMs and reserving one.
+// TestPlacingIsOneStep checks that the lock is held from reading the VMs until one is
+// reserved.
 func TestPlacingIsOneStep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)

@@ -128,7 +128,8 @@ func TestDelete(t *testing.T) {
 	}
 }
 
-// A NodeClaim created by Karpenter is identified by its UID if the annotations are lost.
+// TestDeleteFindsClaimsOfKarpenter checks that a NodeClaim created by Karpenter is
+// identified by its UID if the annotations are lost.
 func TestDeleteFindsClaimsOfKarpenter(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)

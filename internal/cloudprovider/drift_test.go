@@ -108,7 +108,8 @@ func TestIsDrifted(t *testing.T) {
 	}
 }
 
-// No node is replaced because information is unreadable.
+// TestIsDriftedFailsClosed checks that no node is replaced because information is
+// unreadable.
 func TestIsDriftedFailsClosed(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("no answer")
@@ -129,8 +130,9 @@ func TestIsDriftedFailsClosed(t *testing.T) {
 	}
 }
 
-// The hash written by provisioning belongs to the class from which the VM was created: a
-// change before the launch is drift at once.
+// TestClassChangedBeforeTheLaunch checks that a change of the class before the launch is
+// drift at once: the hash written by provisioning belongs to the class from which the VM
+// was created.
 func TestClassChangedBeforeTheLaunch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)

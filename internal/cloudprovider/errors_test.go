@@ -14,8 +14,9 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// Karpenter's reaction to an error depends only on its type, so this table lists every
-// error that deletes a NodeClaim or completes a deletion; all others are retried.
+// TestTranslate checks the types of translated errors, which alone determine Karpenter's
+// reaction. It lists every error that deletes a NodeClaim or completes a deletion; all
+// others are retried.
 func TestTranslate(t *testing.T) {
 	t.Parallel()
 	const capacity, class, create, gone, retry = "insufficient capacity", "class not ready", "create", "not found", "retry"

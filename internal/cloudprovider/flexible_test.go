@@ -40,8 +40,9 @@ func typesOf(t *testing.T, w *world) []*karpenter.InstanceType {
 	return types
 }
 
-// A replacement is as small as its pods allow, whatever Karpenter requests. It then keeps its
-// size and does not drift when the bounds change.
+// TestFlexibleNodeIsItself checks that a replacement is as small as its pods allow,
+// whatever Karpenter requests. It then keeps its size, and does not drift when the bounds
+// change.
 func TestFlexibleNodeIsItself(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, flexibleClass, pool)
@@ -95,8 +96,8 @@ func TestFlexibleNodeIsItself(t *testing.T) {
 	}
 }
 
-// A Flexible VM that could not be created makes its host unavailable for all sizes of its
-// pool.
+// TestFlexibleClosesAllSizes checks that a Flexible VM that could not be created makes its
+// host unavailable for all sizes of its pool.
 func TestFlexibleClosesAllSizes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, flexibleClass, pool)

@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// host is a Proxmox host of 8 CPUs and 32 GiB.
+// host returns a Proxmox host with 8 CPUs and 32 GiB.
 func host(id topology.HostID, template int) topology.Host {
 	h := topology.Host{
 		Region: id.Region, Name: id.Host, Online: true,
@@ -194,7 +194,7 @@ func (w *world) editClass(t *testing.T, edit func(*v1alpha1.ProxmoxNodeClass)) {
 	}
 }
 
-// vm is a VM of the pool.
+// vm returns a VM of the pool.
 func vm(at topology.HostID, id fleet.VMID) fleet.VM {
 	return fleet.VM{
 		Key: fleet.Key(fmt.Sprintf("%032x", int(id))), VMID: id, Name: fleet.NodeName("workers", id),

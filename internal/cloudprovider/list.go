@@ -45,7 +45,8 @@ func (c *CloudProvider) Get(ctx context.Context, providerID string) (claim *karp
 }
 
 // List returns the NodeClaims of all VMs except standby VMs: desired VMs, created or not,
-// VMs being removed, and existing VMs without a file. A VM whose host cannot be read counts as existing.
+// VMs being removed, and existing VMs without a file. A VM whose host cannot be read counts
+// as existing.
 func (c *CloudProvider) List(ctx context.Context) ([]*karpv1.NodeClaim, error) {
 	claims, _, err := c.all(ctx)
 	if err != nil {

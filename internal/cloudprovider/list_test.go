@@ -108,7 +108,8 @@ func TestListAndGet(t *testing.T) {
 	}
 }
 
-// Before the fleet has been read, no VM is reported as deleted.
+// TestListAndGetWaitForTheFleet checks that no VM is reported as deleted before the fleet
+// has been read.
 func TestListAndGetWaitForTheFleet(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, class, pool)

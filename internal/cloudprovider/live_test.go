@@ -27,8 +27,8 @@ func put(t *testing.T, sim *pvesim.Server, vm fleet.VM, id string) {
 	}
 }
 
-// The list follows Proxmox: guests created and deleted manually, a host that goes down, and
-// the markers that identify a guest's owner.
+// TestListFollowsProxmox checks that the list follows Proxmox: guests created and deleted
+// manually, a host that goes down, and the markers that identify a guest's owner.
 func TestListFollowsProxmox(t *testing.T) {
 	t.Parallel()
 	sim, err := pvesim.New(pvesim.Config{Name: "lab", Hosts: lab().Hosts})

@@ -65,7 +65,7 @@ spec:
 	return w
 }
 
-// TestOverlaysAreJudged runs Karpenter's controller, and checks that its verdict is
+// TestOverlaysAreJudged checks that the result of Karpenter's validation of NodeOverlays is
 // respected.
 func TestOverlaysAreJudged(t *testing.T) {
 	t.Parallel()
@@ -93,7 +93,8 @@ func TestOverlaysAreJudged(t *testing.T) {
 	if price := priceOf(t, w); price != 7 {
 		t.Errorf("the live VMs' type costs %g", price)
 	}
-	// After the other one is removed, the remaining one applies.
+	// After the NodeOverlay in conflict with it is removed, "first" applies once it is
+	// validated again.
 	if err := w.client.Delete(t.Context(), newOverlay("second", "7", "", "")); err != nil {
 		t.Fatal(err)
 	}
@@ -123,8 +124,8 @@ func priceOf(t *testing.T, w *world) float64 {
 	return 0
 }
 
-// TestOverlaidNodeIsPromisedWhole checks that a NodeClaim lists its node's resources
-// until the node does.
+// TestOverlaidNodeIsPromisedWhole checks that a new NodeClaim lists the resources that
+// NodeOverlays add to its node, if NodeOverlays are enabled.
 func TestOverlaidNodeIsPromisedWhole(t *testing.T) {
 	t.Parallel()
 	for _, counts := range []bool{true, false} {

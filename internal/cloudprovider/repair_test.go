@@ -17,9 +17,9 @@ import (
 	"github.com/numaform/numaform/internal/scaler"
 )
 
-// TestNodeRepair runs the controller behind the gate NodeRepair: a Node that has not been
-// ready for 15 minutes loses its NodeClaim, and with it the VM, but not if many Nodes are
-// not ready.
+// TestNodeRepair checks the controller of the feature gate NodeRepair: a Node that has not
+// been ready for 15 minutes loses its NodeClaim, and with it the VM, but not if many Nodes
+// are not ready.
 func TestNodeRepair(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

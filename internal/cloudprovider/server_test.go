@@ -36,8 +36,8 @@ spec:
       - {key: row, operator: Gt, values: ["3"]}
 `
 
-// An API server accepts each VM's NodeClaim, but only once, even if the pool would no longer
-// create the VM.
+// TestAPIServerTakesOurNodeClaims checks that an API server accepts each VM's NodeClaim,
+// but only once, even if the pool would no longer create the VM.
 func TestAPIServerTakesOurNodeClaims(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.ControlPlane(t)

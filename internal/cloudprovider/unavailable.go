@@ -19,8 +19,8 @@ type UnavailableOffering struct {
 	Why   string
 }
 
-// UnavailableOfferings is the set of temporarily unavailable offerings, where creating VMs failed
-// recently. It is safe for concurrent use.
+// UnavailableOfferings is the set of temporarily unavailable offerings, where creating VMs
+// failed recently. It is safe for concurrent use.
 type UnavailableOfferings struct {
 	clock clock.PassiveClock
 
