@@ -25,7 +25,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestDefaultsGolden compares the default documents with golden files.
+// TestDefaultsGolden checks the default documents against golden files.
 func TestDefaultsGolden(t *testing.T) {
 	t.Parallel()
 	documents := render(t, bootstrap.Defaults(), someValues(t))
@@ -69,8 +69,8 @@ func TestHugePages(t *testing.T) {
 	}
 }
 
-// TestDefaultsAreWhatKubeadmLeaves parses the default files as kubelet does, and compares
-// them with kubeadm's.
+// TestDefaultsAreWhatKubeadmLeaves checks that the default files can be parsed as kubelet
+// parses them, and match kubeadm's.
 func TestDefaultsAreWhatKubeadmLeaves(t *testing.T) {
 	t.Parallel()
 	config := readUserData(t, render(t, bootstrap.Defaults(), someValues(t))[bootstrap.UserData])
@@ -219,8 +219,8 @@ func TestSSHKeys(t *testing.T) {
 	}
 }
 
-// TestNothingIsInjected sets external values to malicious strings: the documents keep their
-// structure, and each string stays in its field.
+// TestNothingIsInjected checks that malicious strings in external values stay in their
+// fields, and that the documents keep their structure.
 func TestNothingIsInjected(t *testing.T) {
 	t.Parallel()
 	plain := readUserData(t, render(t, bootstrap.Defaults(), someValues(t))[bootstrap.UserData])

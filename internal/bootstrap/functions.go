@@ -39,8 +39,8 @@ func Functions() template.FuncMap {
 		"toPrettyYaml":        func(value any) (string, error) { return toYAML(value, prettyIndent) },
 		"toYaml":              func(value any) (string, error) { return toYAML(value, plainIndent) },
 	}
-	// Only sprig functions whose results depend only on their arguments. They do not use the
-	// environment, the clock, the network or random numbers.
+	// Add only sprig functions whose results depend only on their arguments. They do not
+	// use the environment, the clock, the network or random numbers.
 	sprigFunctions := sprig.TxtFuncMap()
 	for _, name := range []string{
 		"b64enc", "coalesce", "contains", "default", "dict", "empty", "get", "hasKey", "hasPrefix", "hasSuffix",

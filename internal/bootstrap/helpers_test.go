@@ -14,7 +14,7 @@ import (
 
 const rootCA = "-----BEGIN CERTIFICATE-----\nMIIBthisIsNoRealOne==\n-----END CERTIFICATE-----\n"
 
-// someVM is a VM of a NodePool.
+// someVM returns a VM of a NodePool.
 func someVM() *fleet.VM {
 	return &fleet.VM{
 		Key: "0123456789abcdef0123456789abcdef", VMID: 2001, Name: "workers-2001",
@@ -26,7 +26,7 @@ func someVM() *fleet.VM {
 	}
 }
 
-// someValues are the values of a VM in a cluster.
+// someValues returns the values of a VM in a cluster.
 func someValues(t testing.TB, change ...func(*bootstrap.Kubelet)) bootstrap.Values {
 	t.Helper()
 	values := bootstrap.ValuesOf(someVM())

@@ -89,7 +89,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestAccepts renders the formats that users may use in addition to cloud-config.
+// TestAccepts checks that the formats that users may use in addition to cloud-config are
+// accepted.
 func TestAccepts(t *testing.T) {
 	t.Parallel()
 	for name, templates := range map[string]map[string]string{
@@ -166,7 +167,7 @@ func TestConfigureRefuses(t *testing.T) {
 }
 
 // TestLabels checks that Configure omits exactly the labels with which kubelet would not
-// start, from the list that kubelet uses.
+// start, according to the list that kubelet uses.
 func TestLabels(t *testing.T) {
 	t.Parallel()
 	values := bootstrap.ValuesOf(someVM())

@@ -46,7 +46,7 @@ type Metadata struct {
 type Network struct {
 	Interfaces []Interface
 	DNSServers []string
-	// SearchDomains are tried for names without a dot.
+	// SearchDomains are the DNS search domains.
 	SearchDomains []string
 }
 
@@ -84,7 +84,7 @@ type Kubernetes struct {
 	Version string
 	// RootCA contains the certificates of the API server's CA in PEM.
 	RootCA string
-	// APIServer is its URL: https://HOST:PORT.
+	// APIServer is the API server's URL: https://HOST:PORT.
 	APIServer string
 	// Token is the credential for kubelet's certificate request. It is valid only for this
 	// node.

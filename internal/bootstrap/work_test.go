@@ -7,7 +7,7 @@ import (
 	"github.com/numaform/numaform/internal/bootstrap"
 )
 
-// TestWorkIsBounded renders expensive templates: each is rejected, or rendered within its
+// TestWorkIsBounded checks that expensive templates are rejected, or rendered within the
 // budget.
 func TestWorkIsBounded(t *testing.T) {
 	t.Parallel()
@@ -52,9 +52,9 @@ func TestWorkIsBounded(t *testing.T) {
 	}
 }
 
-// TestWorkIsCounted compares the cost of templates: twice the text, the expression or the
-// iterations cost at least 1.7 times as much. The default user-data costs at most 1/100 of
-// the budget.
+// TestWorkIsCounted checks that twice the text, the expression or the iterations costs at
+// least 1.7 times as much, and that the default user-data costs at most 1/100 of the
+// budget.
 func TestWorkIsCounted(t *testing.T) {
 	t.Parallel()
 	spent := func(text string) int {
