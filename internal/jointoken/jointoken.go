@@ -3,9 +3,9 @@
 //
 // A Record is a Secret in numaform's own namespace, one for each NodeClaim. It contains no
 // secrets. Service-account tokens are bound to it: deleting it invalidates them. This
-// package converts these objects; internal/controllers/seed stores them in the cluster, and
-// internal/controllers/csr uses them to decide on requests. It does no I/O. Start at
-// Record.
+// package converts between Records and Secrets; internal/controllers/seed stores them in
+// the cluster, and internal/controllers/csr uses them to decide on requests. It does no
+// I/O. Start at Record.
 package jointoken
 
 import (
@@ -74,7 +74,8 @@ type Grant struct {
 	ID string `json:"id"`
 	// Account is the UID of the ServiceAccount; empty for a bootstrap token.
 	Account types.UID `json:"account,omitempty"`
-	// Minted is the time at which the API server created it, by the API server's clock.
+	// Minted is the time at which the API server created the token, by the API server's
+	// clock.
 	Minted time.Time `json:"minted"`
 	// Issued and Expires are its validity period, by numaform's clock.
 	Issued  time.Time `json:"issued"`
@@ -203,8 +204,8 @@ var (
 	jtiPattern = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 )
 
-// Read parses a record. It returns a *UntrustedError for a Secret that is not ours, or that
-// was modified so that it is not trustworthy.
+// Read parses a record. It returns an *UntrustedError for a Secret that is not ours, or
+// that was modified so that it is not trustworthy.
 func Read(object *corev1.Secret) (Record, error) {
 	r := Record{
 		Namespace: object.Namespace,

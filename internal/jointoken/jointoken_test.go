@@ -30,7 +30,7 @@ func record() *jointoken.Record {
 	return &jointoken.Record{Namespace: "numaform", Owner: owner(), Secret: "secret-uid", ResourceVersion: "17"}
 }
 
-// claims are the claims in a token of the API server that is bound to record.
+// claims returns the claims in a token of the API server that is bound to record.
 func claims() map[string]any {
 	return map[string]any{
 		"jti": jti, "iat": now.Unix() + 30, "exp": now.Unix() + 30 + 900,
@@ -42,7 +42,7 @@ func claims() map[string]any {
 	}
 }
 
-// answer is the API server's response.
+// answer returns the API server's response with a token that has the claims.
 func answer(t *testing.T, claims any) *authenticationv1.TokenRequest {
 	t.Helper()
 	text, err := json.Marshal(claims)
@@ -182,7 +182,7 @@ func TestMinted(t *testing.T) {
 		if token.Form() != v1alpha1.TokenServiceAccount || token.VM != "workers-2001" {
 			t.Errorf("%s of form %s", token, token.Form())
 		}
-		// By the API server's clock it has the same lifetime, starting when the API
+		// By the API server's clock, the token has the same lifetime, starting when the API
 		// server created it.
 		if last := want.Minted.Add(ends); token.Ended(last) || !token.Ended(last.Add(time.Second)) {
 			t.Errorf("with %s the token does not expire at %s", ttl, last)
@@ -263,7 +263,7 @@ func TestBootstrapToken(t *testing.T) {
 	if refs := object.OwnerReferences; len(refs) != 1 || refs[0].Kind != "NodeClaim" || refs[0].UID != "uid-1" {
 		t.Errorf("owners %+v, want the NodeClaim", refs)
 	}
-	// An older release uses these for a VM that is joining.
+	// An older release reads these annotations for a VM that is joining.
 	of := owner()
 	want := map[string]string{
 		"numaform.dev/vm": of.VM, "numaform.dev/key": string(of.Key), "numaform.dev/nodeclaim": of.NodeClaim,
