@@ -37,8 +37,8 @@ import (
 )
 
 const (
-	// workers is the number of concurrent decisions, because many nodes may join
-	// together.
+	// workers is the maximum number of concurrent decisions. Many nodes may join at the
+	// same time.
 	workers = 10
 	// conflictDelay is the delay before a request is checked again after a conflicting
 	// write.
@@ -49,7 +49,7 @@ const (
 
 // Config configures a Controller.
 type Config struct {
-	// Client is for writes.
+	// Client writes records and decisions.
 	Client client.Client
 	// Live bypasses every cache, because outdated information must not admit a node.
 	Live client.Reader

@@ -81,8 +81,8 @@ const (
 	minECDSA = 256
 )
 
-// Concerns reports whether numaform decides on a request. It ignores requests that are
-// already decided, that are for another signer, and whose user did not log in as joining
+// Concerns reports whether numaform decides on a request. It ignores a request that is
+// already decided, is for another signer, or is by a user who did not log in as joining
 // nodes do.
 func Concerns(request *certificatesv1.CertificateSigningRequest, account Account) bool {
 	return account.ours(request) && len(request.Status.Certificate) == 0 && !decided(request, nil)
@@ -143,8 +143,9 @@ func keyOf(asked *x509.CertificateRequest) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// checkToken denies a request whose token is no longer valid, was not valid yet or belongs to
-// another account, or whose claim is not waiting for a node. It returns nil for any other.
+// checkToken denies a request whose token is no longer valid, was not valid yet or belongs
+// to another account, or whose claim is not waiting for a node. It returns nil for any
+// other request.
 func checkToken(request *certificatesv1.CertificateSigningRequest, facts Facts) *Verdict {
 	record, token, claim := facts.Record, facts.Grant, facts.Claim
 	// The validity period of tokens of an earlier release is unknown here.

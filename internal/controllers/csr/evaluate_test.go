@@ -85,7 +85,8 @@ func claim() *karpv1.NodeClaim {
 	}}
 }
 
-// request returns a service account's request with one of our tokens.
+// request returns a request by the ServiceAccount that nodes join as, with one of our
+// tokens.
 func request(text []byte) *certificatesv1.CertificateSigningRequest {
 	return &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: "node-csr-1", CreationTimestamp: metav1.NewTime(issued.Add(time.Minute))},

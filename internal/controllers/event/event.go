@@ -15,8 +15,8 @@ import (
 // repeat is the interval between equal events.
 const repeat = 10 * time.Minute
 
-// MaxMessage limits messages in bytes, with a margin: the API server rejects events whose
-// message has more than 1024.
+// MaxMessage is the maximum length of a message in bytes. It leaves a margin, because the
+// API server rejects events with messages longer than 1024 bytes.
 const MaxMessage = 900
 
 // New returns an event about an object. Events about one object with the same reason and

@@ -50,7 +50,7 @@ func (r *reservations) run(ctx context.Context, v *view) error {
 		switch {
 		case node == nil:
 			errs = append(errs, r.config.release(ctx, v, state))
-		case node.DeletionTimestamp.IsZero(): // otherwise the VM is removed after its drain
+		case node.DeletionTimestamp.IsZero(): // else the Node is drained, and then the VM removed
 			errs = append(errs, r.restoreClaim(ctx, v, state.VM, node))
 		}
 	}

@@ -17,8 +17,8 @@ import (
 )
 
 // claims deletes NodeClaims that Karpenter would keep for 15 minutes or forever:
-// unregistered claims whose VM no longer exists, and claims whose Node was deleted without
-// its finalizer. Karpenter handles registered claims whose VM no longer exists.
+// unregistered claims whose VM no longer exists, and registered claims whose Node no longer
+// exists. Karpenter handles registered claims whose VM no longer exists.
 type claims struct {
 	config   Config
 	vmless   since[types.UID]
@@ -91,9 +91,9 @@ func isRegistered(claim *karpv1.NodeClaim) bool {
 }
 
 // isVMless reports whether the claim has no VM and will not get one. A VM that is desired
-// but not created yet is a VM of the claim. A standby VM is not, because the process that
-// created the claim died before it woke the VM. Neither is a VM that was created but no
-// longer exists in Proxmox, because another client deleted it.
+// but not created yet counts as the VM of the claim. A standby VM does not count, because
+// the process that created the claim died before it woke the VM. Nor does a VM that was
+// created but no longer exists in Proxmox, because another client deleted it.
 func (v *view) isVMless(claim *karpv1.NodeClaim, snapshot *topology.Snapshot) bool {
 	key := keyOf(claim)
 	if key == "" {

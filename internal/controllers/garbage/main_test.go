@@ -275,7 +275,7 @@ func reference(class string) *karpv1.NodeClassReference {
 	return &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.KindProxmoxNodeClass, Name: class}
 }
 
-// claim creates the NodeClaim of a VM, as Karpenter leaves it after launching it.
+// claim creates the NodeClaim of a VM, as Karpenter leaves it after the launch.
 func (w *world) claim(vm fleet.VM, change ...func(*karpv1.NodeClaim)) *karpv1.NodeClaim {
 	w.t.Helper()
 	claim := &karpv1.NodeClaim{

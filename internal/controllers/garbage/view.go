@@ -23,7 +23,7 @@ import (
 type view struct {
 	now    time.Time
 	paused bool
-	// states are the writer's VMs, sorted; vms are the same by key.
+	// states are the writer's VMs, sorted by region and VMID; vms are the same by key.
 	states []scaler.VMState
 	vms    map[fleet.Key]scaler.VMState
 	// claims are the claims that refer to a ProxmoxNodeClass, and byKey the ones that name
@@ -153,7 +153,7 @@ const (
 	ReasonNeverJoined = "NodeNeverJoined"
 	// ReasonVMGone means that a NodeClaim's VM is no longer in Proxmox.
 	ReasonVMGone = "VMGone"
-	// ReasonNodeGone means that a NodeClaim's Node was deleted without its finalizer.
+	// ReasonNodeGone means that a registered NodeClaim's Node no longer exists.
 	ReasonNodeGone = "NodeGone"
 	// ReasonClaimRestored means that the NodeClaim of a running Node was re-created.
 	ReasonClaimRestored = "NodeClaimRestored"

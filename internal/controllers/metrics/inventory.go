@@ -15,7 +15,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// patience is how long a scrape waits for Proxmox if nothing is cached.
+// patience is how long a scrape waits for Proxmox or the API server.
 const patience = 5 * time.Second
 
 // mebibyte is the planner's unit of memory, in bytes.
@@ -119,8 +119,8 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	i.collectHosts(out, snapshot, states)
 }
 
-// collectHosts sends the free resources as the planner counts them, without the resources
-// of desired VMs that do not exist yet.
+// collectHosts sends the free resources as the planner counts them: the resources of
+// desired VMs are not free, even before the VMs exist.
 func (i *inventory) collectHosts(out chan<- prometheus.Metric, snapshot *topology.Snapshot, states []scaler.VMState) {
 	pods, rest := scaler.Places(states)
 	for _, room := range planner.New(snapshot, slices.Concat(pods, rest)).Room() {

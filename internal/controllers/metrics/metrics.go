@@ -121,11 +121,12 @@ func newObserver(config Config) *Observer {
 			Namespace: namespace, Name: name, Help: help, Buckets: buckets,
 		}, labels)
 	}
-	// From a plan of a few VMs to the clone of a large disk.
+	// engineBuckets range from a plan of a few VMs to the clone of a large disk, in
+	// seconds.
 	engineBuckets := []float64{0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800}
-	// From a fast response of Proxmox to its timeout.
+	// callBuckets range from a fast response of Proxmox to its timeout, in seconds.
 	callBuckets := []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
-	// For pure computation.
+	// computeBuckets are for pure computation, in seconds.
 	computeBuckets := []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1}
 	return &Observer{
 		plans:   histogram("plan_duration_seconds", "How long the engine took to plan a host.", engineBuckets, labelRegion),
@@ -205,7 +206,7 @@ func (o *Observer) Drifted(found []scaler.RootDrift) {
 	}
 }
 
-// Request returns the callback for each request of a region's client.
+// Request returns a callback that records each request of a region's client.
 func (o *Observer) Request(region topology.RegionName) func(method, path string, code int, took time.Duration) {
 	return func(method, path string, code int, took time.Duration) {
 		o.requests.WithLabelValues(string(region), method, path).Observe(took.Seconds())

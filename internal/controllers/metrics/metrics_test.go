@@ -32,7 +32,8 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // pve1 is the host of these tests' VMs.
 func pve1() topology.HostID { return topology.HostID{Region: "lab", Host: "pve-1"} }
 
-// lab is a host with two NUMA nodes of four CPUs and 16 GiB, and a host that is offline.
+// lab returns a host with two NUMA nodes of four CPUs and 16 GiB, and a host that is
+// offline.
 func lab() *topology.Snapshot {
 	machine := topology.Machine{MemoryMiB: 32 << 10}
 	for id := range 8 {

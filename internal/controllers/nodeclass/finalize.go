@@ -80,7 +80,7 @@ func (c *Controller) terminatingClass(ctx context.Context, object client.Object)
 	return []reconcile.Request{{NamespacedName: key}}
 }
 
-// mark writes the class's hash and finalizer. If another version computed the present hash,
+// mark writes the class's hash and finalizer. If the existing hash has another version,
 // mark first updates the hashes of the class's NodeClaims.
 func (c *Controller) mark(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) error {
 	stored := nc.DeepCopy()

@@ -93,7 +93,8 @@ func newPool(least string, budgets ...karpv1.Budget) *karpv1.NodePool {
 	return pool
 }
 
-// TestFloors checks how many nodes Karpenter may disrupt with a minimum number of nodes.
+// TestFloors checks how many nodes of a NodePool with a minimum number of nodes Karpenter
+// may disrupt.
 func TestFloors(t *testing.T) {
 	t.Parallel()
 	all := karpv1.Budget{Nodes: "100%"}

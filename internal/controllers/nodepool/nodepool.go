@@ -28,7 +28,8 @@ import (
 const (
 	// ReasonFixedSize means that a NodePool has spec.replicas.
 	ReasonFixedSize = "FixedSizeNotSupported"
-	// ReasonLabel means that a NodePool has a label of numaform's group that no node has.
+	// ReasonLabel means that a NodePool has a label of numaform or of
+	// karpenter-provider-proxmox that numaform does not set.
 	ReasonLabel = "LabelInvalid"
 	// ReasonMinNodes means that the minimum number of nodes is invalid.
 	ReasonMinNodes = "MinNodesInvalid"
@@ -151,7 +152,7 @@ func (f *floors) List(ctx context.Context, list client.ObjectList, opts ...clien
 		if nodes == nil {
 			nodes = f.countNodes()
 		}
-		// Karpenter subtracts nodes that are being deleted or not ready.
+		// Karpenter subtracts nodes that are being deleted or not ready from the budget.
 		spare := 0
 		if least, err := MinNodes(pool); err == nil {
 			spare = max(0, nodes[pool.Name]-least)

@@ -89,7 +89,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 			annotations[v1alpha1.AnnotationApprover] = approver
 		}
 	} else if approver := claim.Annotations[v1alpha1.AnnotationApprover]; approver != "" {
-		annotations[v1alpha1.AnnotationApprover] = approver // also for its Node
+		annotations[v1alpha1.AnnotationApprover] = approver // so that the Node gets it, too
 	}
 	changed, err := c.annotate(ctx, claim, annotations)
 	if err != nil {
@@ -101,7 +101,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 			logkey.Approver, annotations[v1alpha1.AnnotationApprover])
 	}
 	if claim.Status.NodeName == "" {
-		return reconcile.Result{RequeueAfter: again}, nil // registration copies the annotations
+		return reconcile.Result{RequeueAfter: again}, nil // Karpenter copies the annotations at registration
 	}
 	node := &corev1.Node{}
 	err = c.client.Get(ctx, client.ObjectKey{Name: claim.Status.NodeName}, node)

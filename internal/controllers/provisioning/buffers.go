@@ -52,8 +52,9 @@ func newBuffered(virtual []*corev1.Pod) (counts, of map[types.NamespacedName]*bu
 	return counts, of
 }
 
-// reportBuffers reports the result for CapacityBuffers' pods: to Karpenter's disruption,
-// because a node with room for such pods is not empty, and to the CapacityBuffers.
+// reportBuffers reports the result for CapacityBuffers' pods: to Karpenter's disruption
+// controller, because a node with room for such pods is not empty, and to the
+// CapacityBuffers.
 func (c *Controller) reportBuffers(ctx context.Context, d *scheduling.Decision, virtual []*corev1.Pod) {
 	if c.config.Virtual == nil {
 		return

@@ -207,8 +207,9 @@ const (
 	// creates its VM. On a host that is being changed, that change starts only after the
 	// current one has ended.
 	longestPlan = 3 * time.Second
-	// retriggerInterval is how often a pod without room, or a reason why new nodes wait,
-	// triggers again, because new nodes and freed resources may change the result.
+	// retriggerInterval is how often a pod without room, a node being drained, or a reason
+	// why new nodes wait triggers another decision, because new nodes and freed resources
+	// may change the result.
 	retriggerInterval = 10 * time.Second
 )
 

@@ -22,7 +22,8 @@ import (
 )
 
 // standbyWorld returns a controller with a standby buffer of the given number of replicas,
-// each of 1500m CPU. The snapshot has a stopped guest for each standby VM that was made.
+// each of 1500m CPU. The snapshot has a guest for each VM that was created; the guests of
+// standby VMs are stopped.
 func standbyWorld(t *testing.T, replicas int32, pool string) *world {
 	t.Helper()
 	w := newWorld(t, nil, pool)

@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// rootCA is the ConfigMap in each namespace in which Kubernetes publishes its CA.
+	// rootCA is the ConfigMap in each namespace that contains the cluster's CA, and
+	// rootCAKey its key.
 	rootCA, rootCAKey = "kube-root-ca.crt", "ca.crt"
 	// dnsService is the name of the cluster's DNS Service, whatever implements it.
 	dnsService = "kube-dns"
@@ -61,8 +62,8 @@ const factsAge = 5 * time.Minute
 
 // recentFacts returns possibly cached facts for the checks of classes, which are repeated
 // periodically. Seeds are always created from new facts. The API server is queried without
-// holding mu, so that a slow response delays no other check; concurrent checks may both
-// query.
+// holding mu, so that a slow response delays no other check; two concurrent checks may both
+// query it.
 func (s *Seeder) recentFacts(ctx context.Context) (facts, error) {
 	s.mu.Lock()
 	known, recent := s.known, !s.knownAt.IsZero() && s.config.Clock.Since(s.knownAt) < factsAge

@@ -46,7 +46,7 @@ const (
 // Paused reports whether numaform must not write.
 type Paused func(ctx context.Context) (bool, error)
 
-// now reports whether numaform must not write now. A nil Paused means that it always may.
+// now reports whether numaform must not write. A nil Paused means that it always may.
 func (p Paused) now(ctx context.Context) (bool, error) {
 	if p == nil {
 		return false, nil
@@ -171,7 +171,8 @@ func (s *Seeder) vm(claim *karpv1.NodeClaim) (vm *fleet.VM, known bool) {
 	return vm, known
 }
 
-// joined reports whether a claim's node has its own certificate and is ready.
+// joined reports whether a claim's node has registered and is ready, and so has its own
+// certificate.
 func (s *Seeder) joined(ctx context.Context, claim *karpv1.NodeClaim) (bool, error) {
 	conditions := claim.StatusConditions()
 	if conditions.Get(karpv1.ConditionTypeInitialized).IsTrue() {

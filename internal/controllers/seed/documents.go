@@ -24,8 +24,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// ReasonClusterUnknown is the reason of a class's condition if the cluster does not
-// publish how nodes reach it.
+// ReasonClusterUnknown is the reason of a class's condition if it is unknown how nodes
+// reach the cluster.
 const ReasonClusterUnknown = "ClusterUnknown"
 
 // MetadataError reports why no join metadata can be generated for nodes of a class.
@@ -47,8 +47,8 @@ func (e *MetadataError) Unwrap() error { return e.Err }
 // ConditionReason returns the reason of the class's condition.
 func (e *MetadataError) ConditionReason() string { return e.Reason }
 
-// Check returns a *MetadataError if no join metadata can be generated for nodes of a
-// class. It renders the class's templates for an example node.
+// Check returns a *MetadataError if no join metadata can be generated for nodes of a class.
+// It renders the class's templates for example VMs.
 func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) error {
 	if !class.Seeded() && !class.ByAgent() {
 		return nil

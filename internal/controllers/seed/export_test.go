@@ -2,7 +2,7 @@ package seed
 
 import "time"
 
-// JoinShell returns the program that reads a join command.
+// JoinShell returns the program that reads and runs a join command.
 func JoinShell() []string { return joinShell(joinLimit) }
 
 // ShortJoinShell returns the program with another limit.

@@ -58,8 +58,8 @@ func (w *world) isos(host string) []string {
 func TestSweep(t *testing.T) {
 	w := newWorld(t)
 	seeder := w.seeder()
-	// Needed: a VM of the fleet whose claim was deleted, and a VM that is not in the fleet
-	// yet.
+	// Needed are the seeds of a VM of the fleet whose claim was deleted, and of a VM that
+	// is not in the fleet yet.
 	kept, coming := w.vm(2301, "pve-1"), w.vm(2302, "pve-1")
 	w.claim(kept)
 	claimed := w.claim(coming)
@@ -68,7 +68,8 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.without(coming)
-	// Not needed: a node that has joined, and a VM that was deleted with its claim.
+	// Not needed are the seeds of a node that has joined, and of a VM that was deleted with
+	// its claim.
 	joined, lost := w.vm(2303, "pve-2"), w.vm(2304, "pve-2")
 	w.claim(joined, func(c *karpv1.NodeClaim) { c.Annotations[seed.AnnotationSeed] = seed.Removed })
 	w.put("pve-2", "numaform-prod-2303-000008ff.iso", "numaform-prod-2304-00000900.iso")

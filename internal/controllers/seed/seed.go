@@ -1,8 +1,8 @@
 // Package seed creates and removes the credentials with which new VMs join the cluster: a
-// token for each NodeClaim, and a seed, the ISO image with that token that the guest
-// reads at first boot. It also runs join commands in guests, and shuts guests down before
-// their VMs are destroyed. These writes are not part of any plan. The ones to Proxmox are
-// reported, without secrets, so that they can be recorded.
+// token for each NodeClaim, and a seed, the ISO image with that token that the guest reads
+// at first boot. It also runs join commands in guests, and shuts guests down before their
+// VMs are destroyed. These writes are not part of any plan. Writes to Proxmox are reported,
+// without secrets, so that they can be recorded.
 //
 // It does not approve certificate requests (see internal/controllers/csr), and does not
 // define the content of a seed (see internal/bootstrap). Start at Seeder.Seed and
@@ -49,8 +49,8 @@ type Region struct {
 	Stop, Upload time.Duration
 }
 
-// Join is the operator's configuration for joining. Empty fields are read from the
-// cluster.
+// Join is the operator's configuration for joining. If APIServer, CA or ClusterDNS is
+// empty, it is read from the cluster.
 type Join struct {
 	// APIServer is the URL of the API server for nodes.
 	APIServer string
@@ -90,8 +90,8 @@ type Config struct {
 	// VMs returns the VMs that are desired or still being removed. known is false until the
 	// fleet has been read; until then, no seed is deleted because its VM is missing.
 	VMs func() (vms []fleet.VM, known bool)
-	// VM is VMs for a single key; the VM is nil if there is none with the key. Each event
-	// of a NodeClaim looks up its VM.
+	// VM is like VMs for a single VM, which is nil if none has the key. It is separate
+	// because each event of a NodeClaim looks up its VM.
 	VM func(key fleet.Key) (vm *fleet.VM, known bool)
 	// Snapshot returns a recent snapshot of Proxmox.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)

@@ -37,7 +37,7 @@ func TestShutDown(t *testing.T) {
 }
 
 // TestShutDownOfAnotherVM checks that a guest with a reused VMID is not shut down, and that
-// an error prevents its destruction.
+// ShutDown returns an error, so that nothing is destroyed.
 func TestShutDownOfAnotherVM(t *testing.T) {
 	w := newWorld(t)
 	mine, other := w.vm(2105, "pve-1"), w.vm(2106, "pve-1")
