@@ -12,7 +12,7 @@ import (
 )
 
 // TestJudgeAgents checks that a class with host agent pins is allowed only on hosts with a
-// live agent that pins for its cluster.
+// live agent that pins the VMs of this cluster.
 func TestJudgeAgents(t *testing.T) {
 	t.Parallel()
 	const pinned = `{template: {name: debian}, placement: {policy: Dedicated, pinWith: HostAgent}}`

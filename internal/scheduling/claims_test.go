@@ -210,8 +210,8 @@ func TestLaunched(t *testing.T) {
 	}
 }
 
-// TestVMIDsOfClaims checks that a VM's VMID is not reused while a NodeClaim refers to it,
-// launched or not: a claim with that name may still exist.
+// TestVMIDsOfClaims checks that a VMID is not reused while a NodeClaim, launched or not,
+// refers to it, because the claim of a new VM would have the same name.
 func TestVMIDsOfClaims(t *testing.T) {
 	t.Parallel()
 	unlaunched := scheduling.NewNodeClaim(keptVM(2000, "a-pool-7", "shared", "xeon", fleet.PolicyShared), parsePool(t, richPool))

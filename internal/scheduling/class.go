@@ -202,7 +202,8 @@ func (c *class) findHosts(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snap
 	c.findings = c.findProblems()
 }
 
-// unreadRegions returns the regions of a class that were never read: they have no hosts.
+// unreadRegions returns the regions of a class that were never read, and so have no hosts
+// in the snapshot.
 func unreadRegions(spec *v1alpha1.ProxmoxNodeClassSpec, snapshot *topology.Snapshot) []string {
 	var names []string
 	for _, region := range snapshot.Regions {
@@ -283,8 +284,8 @@ func (c *class) setTemplate(spec *fleet.Spec, host topology.HostID) {
 	}
 }
 
-// split returns one copy of the spec for each template that its hosts have, in the order
-// of the hosts, because a Spec without a placement names only one template.
+// split returns one copy of the spec for each template on its hosts, in the order of the
+// hosts, because a Spec without a placement names only one template.
 func (c *class) split(spec fleet.Spec) []fleet.Spec {
 	var specs []fleet.Spec
 	for _, host := range spec.Hosts {
@@ -329,7 +330,8 @@ type hashed struct {
 // excludes fields that only concern new nodes or change in place: region, hosts, spread,
 // wholeCores, emulator, sizing, tags, pool, security groups, token lifetime, memory
 // overhead, and metadata except whether nodes have a seed. It also excludes the template: a
-// node is compared with what its host would clone now, however that template is selected.
+// node is compared with the template that its host would clone now, however the class
+// selects it.
 func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 	spec := nc.Spec.DeepCopy()
 	h := hashed{

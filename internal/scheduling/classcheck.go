@@ -50,11 +50,11 @@ type Fault struct {
 	Commands []string
 }
 
-// EvaluateClass returns which hosts can take nodes of a class and what is wrong with it.
-// It checks only what a snapshot shows: neither Secrets nor the permissions of numaform's
-// login. clusterID identifies the class's numaform installation, because host agents pin
-// for certain clusters. types are the existing instance types; if there are none, any
-// type is accepted.
+// EvaluateClass returns which hosts can take nodes of a class and what is wrong with it. It
+// checks only what a snapshot shows: neither Secrets nor the permissions of numaform's
+// login. clusterID identifies the class's numaform installation, because a host agent pins
+// VMs only for the clusters in its configuration. types are the existing instance types; if
+// there are none, any type is accepted.
 func EvaluateClass(nc *v1alpha1.ProxmoxNodeClass, snapshot *topology.Snapshot, clusterID string, types []InstanceType) ClassReport {
 	c := newClass(nc, snapshot, clusterID, OfferedBy(nc, types))
 	report := ClassReport{
@@ -86,11 +86,11 @@ func Allows(nc *v1alpha1.ProxmoxNodeClass, host topology.HostID) bool {
 // Needs lists what the VMs of a class use on a suitable host, for checks that a snapshot
 // does not cover.
 type Needs struct {
-	// Disks are the storages of their disks, sorted.
+	// Disks are the storages of the VMs' disks, sorted.
 	Disks []string
-	// Seed is the storage of their seeds, or fleet.AnySeedStorage, or empty.
+	// Seed is the storage of the VMs' seeds, or fleet.AnySeedStorage, or empty.
 	Seed string
-	// Template is the VMID of their template.
+	// Template is the VMID of the template that the VMs are cloned from.
 	Template int
 }
 

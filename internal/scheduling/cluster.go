@@ -170,7 +170,8 @@ func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VM
 	}
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		// A claim that has not been launched identifies its VM by its own name.
+		// A claim that has not been launched has no provider ID yet: derive it from the
+		// name of its VM.
 		name := claim.Annotations[v1alpha1.AnnotationVM]
 		named := fmt.Sprintf("proxmox://%s/%s", claim.Labels[corev1.LabelTopologyRegion], name[strings.LastIndex(name, "-")+1:])
 		ids = append(ids, cmp.Or(claim.Status.ProviderID, named))

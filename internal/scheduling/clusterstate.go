@@ -68,7 +68,7 @@ func newClusterState(ctx context.Context, c client.Client, vms []*inflight, now 
 		}
 	}
 
-	// Karpenter also needs the bound pods that keep others away, and the DaemonSets.
+	// Karpenter also needs the bound pods with required anti-affinity, and the DaemonSets.
 	var pods corev1.PodList
 	if err := c.List(ctx, &pods); err != nil {
 		return nil, fmt.Errorf("listing pods: %w", err)
@@ -96,7 +96,7 @@ func newClusterState(ctx context.Context, c client.Client, vms []*inflight, now 
 }
 
 // readClaims adds our NodeClaims to Karpenter's state and returns their provider IDs. A
-// NodeClaim that names its VM, but does not have its provider ID and size yet, gets them.
+// NodeClaim that names its VM, but has no provider ID and size yet, gets them from the VM.
 func (s *clusterState) readClaims(ctx context.Context, c client.Client, vms []*inflight) (map[string]bool, error) {
 	var claims karpv1.NodeClaimList
 	if err := c.List(ctx, &claims); err != nil {
@@ -121,7 +121,7 @@ func (s *clusterState) readClaims(ctx context.Context, c client.Client, vms []*i
 				claim.Labels = labels
 				claim.Status = vm.claim.Status
 			}
-			// A standby VM's claim is left over from a start that did not begin.
+			// A standby VM's claim is left over from a wake that did not begin.
 			if vm.lost || vm.Standby {
 				closeClaim(claim)
 			}
@@ -195,9 +195,9 @@ func addNodeTaints(node *corev1.Node) {
 // distinguish a start from a failure.
 const joiningGrace = 10 * time.Minute
 
-// adoptNode sets the labels that a node has because of its VM; a node with a NodeClaim
-// gets them from the NodeClaim. It determines how Karpenter sees the node: as lost, which
-// takes no pods; as joining, whose taints will be removed; or as it reports itself.
+// adoptNode sets the labels that a node has because of its VM; a node with a NodeClaim gets
+// them from the NodeClaim. It determines how Karpenter sees the node: as lost, so that it
+// takes no pods; as joining, with taints that will be removed; or as it reports itself.
 func adoptNode(node *corev1.Node, vm *inflight, claimed bool, now time.Time) {
 	labels := map[string]string{}
 	if !claimed {

@@ -177,7 +177,7 @@ func (c *Cluster) Explain(ctx context.Context, request Request, name apitypes.Na
 }
 
 // podNotFound returns an error that names the pods of the manifests, or the command that
-// lists the cluster's.
+// lists the pods of the cluster.
 func (c *Cluster) podNotFound(ctx context.Context, name apitypes.NamespacedName) error {
 	if c.config != nil {
 		return fmt.Errorf("explaining pod %s: not found: write NAMESPACE/NAME, as listed by kubectl get pods -A", name)

@@ -24,9 +24,9 @@ type pending struct {
 	request     func(*scheduling.Request)
 	obstacle    scheduling.Obstacle
 	want        string // part of the first sentence
-	// host is part of the message about a host: "lab/xeon: is offline"
+	// host is part of the message about a host, such as "lab/xeon: is offline".
 	host string
-	// fix is the change; it gets the case and modifies it.
+	// fix makes the proposed change to the case.
 	fix func(*pending)
 }
 
@@ -79,7 +79,7 @@ func occupied(host string) func(*topology.Snapshot) {
 	}
 }
 
-// only leaves one host, and modifies it.
+// only removes all hosts but one, and modifies that host.
 func only(host string, change func(*topology.Host)) func(*topology.Snapshot) {
 	return func(s *topology.Snapshot) {
 		for _, h := range s.Hosts {

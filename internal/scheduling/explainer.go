@@ -25,7 +25,7 @@ import (
 // explainer explains why pods were not placed, from the state at the end of a decision.
 type explainer struct {
 	*session
-	// views adds the planner's view of hosts.
+	// views is set if the result includes the planner's view of each host.
 	views bool
 	// refusal caches why the planner refuses an offering, and offered the offering in
 	// Karpenter's form. A key without a host covers all hosts that the class uses.
@@ -201,7 +201,7 @@ func (e *explainer) explainDemand(p *pool, d demand) PoolReason {
 }
 
 // requirements combines the requirements of the pool, the pod and its volumes. If the pool
-// excludes one, it returns a message with a fix instead.
+// excludes one of them, it returns a message with a fix instead.
 func (p *pool) requirements(d demand) (scheduling.Requirements, string) {
 	template := p.anyHost().Spec.Template
 	offered := scheduling.NewNodeSelectorRequirementsWithMinValues(template.Spec.Requirements...)
@@ -393,7 +393,7 @@ func (e *explainer) hosts(p *pool, d demand, fit []*InstanceType) []HostReason {
 		case !slices.Contains(p.class.hosts, id):
 			r.Reason = fmt.Sprintf("is not in spec.region and spec.hosts of %s %q", v1alpha1.KindProxmoxNodeClass, p.class.name)
 		case d.pod == nil:
-			continue // no requirement concerns it
+			continue // there are no requirements to check
 		default:
 			r = e.host(p, d, fit, id)
 		}

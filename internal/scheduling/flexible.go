@@ -29,7 +29,7 @@ const (
 
 	// A ladder has vcpuRungs rungs for each doubling of vCPUs and memoryRungs for each
 	// doubling of memory, with leastRungMiB to mostRungMiB of memory per vCPU, except at
-	// the ends. With finer rungs, or rungs of less memory, pods have too little room to
+	// the ends. With finer rungs, or less memory per vCPU, pods have too little room to
 	// move to other VMs between rounds: over 40 random workloads, nodes had 2 to 6 % more
 	// vCPUs on average.
 	vcpuRungs    = 4
@@ -200,7 +200,7 @@ func (s *session) smallerSpecs(sol *solution) (large []*inflight, specs []fleet.
 		daemons := requestsOf(s.daemons, vm.claim.Spec.Taints, func(required scheduling.Requirements) bool { return labels.IsCompatible(required) })
 		t, ok := p.class.smallestSize(resources.Merge(pods, daemons))
 		if ok {
-			// Otherwise the VM would no longer be filled before the next one.
+			// A smaller VM would no longer be filled before the next one.
 			t = p.class.atLeast(t, next, vm.MemoryMiB)
 		}
 		if !ok || vm.VMID < newVMIDs || !p.allows(t.Name) || t.VCPUs > vm.VCPUs || t.MemoryMiB > vm.MemoryMiB || t.Name == vm.InstanceType {

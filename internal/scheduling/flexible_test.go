@@ -236,7 +236,7 @@ func TestFlexibleNodesStay(t *testing.T) {
 	if diff := cmp.Diff(claim.Status.Allocatable.Cpu().String(), offered.Cpu().String()); diff != "" {
 		t.Errorf("allocatable differs:\n%s", diff)
 	}
-	// Its claim, re-created for the same pods, results in the same size.
+	// A claim of Karpenter that replaces the VM for the same pods results in the same size.
 	replacement := replacementOf(kept[0], types)
 	specs, err := c.Resolve(t.Context(), scheduling.Request{ClusterID: "test", Snapshot: lab(), Existing: kept}, replacement)
 	if err != nil {

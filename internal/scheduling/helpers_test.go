@@ -152,7 +152,7 @@ func decide(t testing.TB, c *scheduling.Cluster, snapshot *topology.Snapshot, ke
 	return d
 }
 
-// keep returns a decision's new VMs as desired VMs.
+// keep appends a decision's new VMs to kept, as desired VMs.
 func keep(kept []fleet.VM, d *scheduling.Decision) []fleet.VM {
 	for _, n := range d.New {
 		id := fleet.VMID(2000 + len(kept))

@@ -31,7 +31,7 @@ type inflight struct {
 	lost bool
 	// absent is set if the VM certainly does not exist: it will be created.
 	absent bool
-	// online is set if its host is up, usable or not.
+	// online is set if the VM's host is up, usable or not.
 	online bool
 	// outdated is the reason why a standby VM must be replaced; retiring is set for the
 	// standby VM that is replaced next, and wakeable for a standby VM that may be started.

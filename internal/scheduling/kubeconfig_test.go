@@ -121,7 +121,7 @@ func TestFromKubeconfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The claim was created for the kept VM, but does not have its data yet.
+	// The NodeClaim of VM 2000 has no provider ID and no resources yet.
 	d := decide(t, c, lab(), keptVM(2000, "general", "shared", "xeon", fleet.PolicyShared))
 	want := outcome{New: []string{"general c1.4VCPU-8GB"}, Existing: []string{"general-2000 1"}}
 	if diff := cmp.Diff(want, outcomeOf(d)); diff != "" {

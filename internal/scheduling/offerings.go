@@ -26,7 +26,7 @@ import (
 
 // OfferingSelector selects offerings: an instance type of a NodePool on a host. An empty
 // field matches anything: OfferingSelector{Host: h} is every offering on that host. A
-// Flexible node's type matches all sizes of Flexible nodes, because the next one may have
+// Flexible node's type matches all sizes of Flexible nodes, because the next VM may have
 // another size.
 type OfferingSelector struct {
 	NodePool     string
@@ -174,8 +174,8 @@ func karpenterType(c *class, t *InstanceType, open, known []topology.HostID) *cl
 		Capacity: t.capacity(c.disk(t)),
 		Overhead: t.overhead(c.disk(t)),
 	}
-	// Karpenter checks a limit of nodes only before a round; as part of the capacity it
-	// is also checked within one.
+	// Karpenter checks a limit of nodes only before a round. As a part of the capacity,
+	// nodes also count within a round.
 	it.Capacity[resources.Node] = *resource.NewQuantity(1, resource.DecimalSI)
 	for _, host := range open {
 		archs = append(archs, c.arch[host])
@@ -286,7 +286,7 @@ func validatePrice(field, examples string, price *string) error {
 // overlay applies the NodeOverlays to a type of the pool. As in Karpenter, the first one
 // with a price determines the price, and the first one with a resource determines the
 // resource. Unlike in Karpenter, a resource that only some hosts have is offered only on
-// these.
+// these hosts.
 func (p *pool) overlay(it *cloudprovider.InstanceType) *cloudprovider.InstanceType {
 	if len(p.overlays) == 0 {
 		return it

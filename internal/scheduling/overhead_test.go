@@ -88,7 +88,7 @@ func TestClassDecidesWhatPodsGet(t *testing.T) {
 	const class = `{template: {name: debian}, memoryOverheadMiB: 192, kubelet: {
 		kubeReserved: {cpu: 500m, memory: 500Mi}, systemReserved: {cpu: 500m, memory: 500Mi}, evictionHard: {memory.available: 1Gi}}}`
 	types := []scheduling.InstanceType{{Name: "x.large", CapacityType: "on-demand", VCPUs: 4, MemoryMiB: 8192, Pods: 110}}
-	// 8192 - 192 - 500 - 500 - 1024 MiB of memory, 3 CPUs.
+	// Pods get 8192 - 192 - 500 - 500 - 1024 MiB of memory and 3 CPUs.
 	for memory, want := range map[string]int{"5976Mi": 1, "5977Mi": 0} {
 		c := load(t, classManifest(class), nodePool("general", "c", ""), deployment("a", 1, "3", memory, ""))
 		request := scheduling.Request{ClusterID: "test", Snapshot: lab(), Types: types}

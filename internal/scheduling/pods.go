@@ -66,8 +66,8 @@ func (s *session) readPods(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// virtualCopies returns copies of virtual pods, sorted and of the same age: each call of
-// Karpenter creates them again.
+// virtualCopies returns copies of virtual pods, sorted and of the same age, because
+// Karpenter creates them again for each call.
 func virtualCopies(pods []*corev1.Pod) []*corev1.Pod {
 	var sorted []*corev1.Pod
 	for _, pod := range pods {

@@ -122,8 +122,8 @@ func TestDecisionIsStableForAnyPods(t *testing.T) {
 	})
 }
 
-// checkFailure checks a decision after a host failed: none of its VMs takes a pod, and the
-// replacements are sufficient.
+// checkFailure checks a decision after a host failed: no VM on that host takes a pod, and
+// the replacements are sufficient.
 func checkFailure(t *rapid.T, c *scheduling.Cluster, request scheduling.Request, failed topology.HostID) {
 	after := mustDecide(t, c, request)
 	checkEveryPodOnce(t, after)

@@ -22,7 +22,8 @@ func storing(shared bool, freeGiB ...int64) *topology.Snapshot {
 	return s
 }
 
-// with adds another storage to each host; 0 GiB means that its size is unknown.
+// with adds another storage to each host; 0 GiB means that the size of the storage is
+// unknown.
 func with(s *topology.Snapshot, name string, freeGiB ...int64) *topology.Snapshot {
 	for i := range s.Hosts {
 		storage := topology.Storage{Name: name, Type: "lvm", Active: true}
@@ -34,7 +35,7 @@ func with(s *topology.Snapshot, name string, freeGiB ...int64) *topology.Snapsho
 	return s
 }
 
-// diskClass is a class for whose spec a test supplies further fields.
+// diskClass is the manifest of a class; tests add further fields to its spec.
 const diskClass = `
 apiVersion: numaform.dev/v1alpha1
 kind: ProxmoxNodeClass

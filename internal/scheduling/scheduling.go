@@ -135,9 +135,9 @@ type Refusal struct {
 // Wait is the reason why new VMs of a NodePool wait, with the pods that need them.
 type Wait struct {
 	NodePool string
-	// ScalePlan is the plan for which they wait, or empty.
+	// ScalePlan is the plan for which the VMs wait, or empty.
 	ScalePlan string
-	// Since is when the state backend failed first; zero for other reasons.
+	// Since is the time of the first failure of the state backend; zero for other reasons.
 	Since time.Time
 	// Reason is one of v1alpha1's reasons why new nodes wait, and Message one sentence with
 	// the fix.

@@ -33,7 +33,7 @@ type session struct {
 	daemons []*corev1.Pod
 
 	// added are the VMs that this decision has added so far, and the standby VMs that it
-	// wakes; created counts the new ones, dropped ones included.
+	// wakes; created counts the new VMs, including dropped ones.
 	added   []*inflight
 	created int
 	site    *site

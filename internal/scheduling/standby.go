@@ -33,7 +33,8 @@ type Woken struct {
 // Standby is a standby VM that stays stopped.
 type Standby struct {
 	VM fleet.VM
-	// Pods are the pods of standby buffers that hold it. Without any, it is not needed.
+	// Pods are the pods of standby buffers that hold the VM. If there are none, the VM is
+	// not needed.
 	Pods []types.NamespacedName
 	// Outdated is the reason why the VM must be replaced and not started, or empty. One
 	// outdated VM of each NodePool at a time holds no pods, so that another VM is created
@@ -201,7 +202,7 @@ func (s *session) wake(sol *solution) bool {
 	return all
 }
 
-// closeNodes keeps the pods of a phase off all nodes that are not for them.
+// closeNodes keeps the pods of a phase off all nodes that cannot take them.
 func (s *session) closeNodes(nodes state.StateNodes, phase int) {
 	unjoined := map[string]*inflight{}
 	for _, vm := range s.unjoined() {
