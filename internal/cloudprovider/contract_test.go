@@ -29,7 +29,7 @@ import (
 	numaform "github.com/numaform/numaform/internal/scheduling"
 )
 
-// These tests run Karpenter's own controllers with the cloud provider: one that fails
+// These tests run Karpenter's own controllers with the cloud provider: a test that fails
 // after an upgrade shows which part of DESIGN.md is no longer true.
 
 type quiet struct{}

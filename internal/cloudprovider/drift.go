@@ -85,7 +85,7 @@ func hashes(class *v1alpha1.ProxmoxNodeClass) map[string]string {
 }
 
 // otherClass reports whether the class changed in a field that defines its nodes. It
-// ignores hashes by another version of numaform, so that no upgrade replaces nodes.
+// ignores hashes of another version of numaform, so that no upgrade replaces nodes.
 func otherClass(claim *karpv1.NodeClaim, class *v1alpha1.ProxmoxNodeClass) bool {
 	now := hashes(class)
 	was := claim.Annotations[v1alpha1.AnnotationClassHash]

@@ -136,7 +136,7 @@ type world struct {
 	clock    *testclock.FakeClock
 	snapshot *topology.Snapshot
 	client   client.Client
-	// evacuated are hosts being evacuated.
+	// evacuated are the hosts being evacuated.
 	evacuated []topology.HostID
 	*cloudprovider.CloudProvider
 }

@@ -182,8 +182,8 @@ func viewGuests(snapshot *topology.Snapshot, clusterID string) *guestView {
 	return view
 }
 
-// gone reports whether a VM that was created certainly no longer exists. A guest that
-// looks like the VM but has lost its marker counts as the VM.
+// gone reports whether a VM that was created certainly no longer exists. A guest with the
+// VM's VMID and name but without a marker counts as the VM.
 func (v *guestView) gone(vm *fleet.VM) bool {
 	region := vm.Host.Region
 	at := guestID{region, vm.VMID}
@@ -206,7 +206,7 @@ func (v *guestView) doubt(at guestID) string {
 	return ""
 }
 
-// left reports whether a VM was seen only on hosts other than its own, and is not being
+// left reports whether a VM was seen only on hosts other than home, and is not being
 // migrated.
 func (v *guestView) left(key fleet.Key, home topology.HostID) bool {
 	places := v.own[key]
