@@ -42,7 +42,7 @@ func (d Documents) String() string {
 	return fmt.Sprintf("documents of %d bytes", size)
 }
 
-// GoString returns String.
+// GoString returns the same as String.
 func (d Documents) GoString() string { return d.String() }
 
 //go:embed defaults/user-data.tmpl

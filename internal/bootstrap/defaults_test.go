@@ -252,8 +252,8 @@ func TestNothingIsInjected(t *testing.T) {
 	})
 }
 
-// worst are strings that could end their field in a document or have a syntactic meaning
-// there.
+// worst returns strings that could end their field in a document or have a syntactic
+// meaning there.
 func worst() []string {
 	return []string{
 		"x\"\nruncmd: [[sh, -c, evil]]", "'; evil; '", "{{ .Kubernetes.BootstrapToken }}", "\\\"", "x\n- path: /etc/passwd", "# x", "a: b",

@@ -1,6 +1,6 @@
 package bootstrap
 
-// MaxWork is the limit for one document.
+// MaxWork is the budget of work for one document.
 const MaxWork = maxWork
 
 // Spent returns the work used by a template.

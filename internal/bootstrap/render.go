@@ -102,7 +102,7 @@ func RenderCommand(templates Templates, values Values) (string, error) {
 	return text, nil
 }
 
-// execute runs a template within the limits of the work.
+// execute runs a template within the remaining budget.
 func execute(name, text string, values Values, left *work) (string, error) {
 	if len(text) > maxDocument {
 		return "", &DocumentError{Document: name, Problem: fmt.Sprintf("its template exceeds %d bytes: shorten it, or download parts of it at boot", maxDocument)}

@@ -19,7 +19,7 @@ type Values struct {
 // String names the VM instead of printing the values, which include a join token.
 func (v Values) String() string { return "values of " + v.Metadata.Hostname }
 
-// GoString returns String.
+// GoString returns the same as String.
 func (v Values) GoString() string { return v.String() }
 
 // Metadata identifies the VM.
@@ -42,7 +42,7 @@ type Metadata struct {
 
 // Network is the guest's network configuration. Without interfaces, the guest uses DHCP on
 // all of its interfaces. ValuesOf leaves it empty, because numaform assigns no addresses;
-// templates of other tools use it.
+// templates written for other tools may read it.
 type Network struct {
 	Interfaces []Interface
 	DNSServers []string

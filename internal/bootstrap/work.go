@@ -17,7 +17,7 @@ import (
 const (
 	// maxSteps is the maximum total number of loop iterations and template calls.
 	maxSteps = 10_000
-	// maxWork is the total budget, which takes one to two seconds.
+	// maxWork is the total budget in units, which takes one to two seconds.
 	maxWork = 1 << 26
 	// perNode is the cost of a template node, perComparison of a comparison of two strings,
 	// and perCall of a function call without its arguments.
@@ -162,7 +162,7 @@ var wideVerb = regexp.MustCompile(`%[^a-zA-Z%]*(\*|[0-9]{4})`)
 // result can grow like the product of two arguments check its size before they build it.
 func bounded(left *work) template.FuncMap {
 	functions := Functions()
-	// Go's built-in text functions.
+	// Limit Go's built-in text functions, too.
 	functions["print"], functions["println"] = fmt.Sprint, fmt.Sprintln
 	functions["html"], functions["js"], functions["urlquery"] = template.HTMLEscaper, template.JSEscaper, template.URLQueryEscaper
 	functions["printf"] = func(format string, args ...any) (string, error) {
@@ -211,7 +211,7 @@ func bounded(left *work) template.FuncMap {
 		return pairsOf(separator, values), nil
 	}
 
-	// The cost for each byte of the arguments.
+	// rates are the costs for each byte of the arguments.
 	rates := map[string]int{
 		"toJson": 16, "toPrettyJson": 16, "toYaml": 64, "toPrettyYaml": 64, "js": 8, "html": 8, "urlquery": 8, "kubeletFlags": 16,
 	}
