@@ -77,7 +77,7 @@ type Grant struct {
 	// Minted is the time at which the API server created the token, by the API server's
 	// clock.
 	Minted time.Time `json:"minted"`
-	// Issued and Expires are its validity period, by numaform's clock.
+	// Issued and Expires are the token's validity period, by numaform's clock.
 	Issued  time.Time `json:"issued"`
 	Expires time.Time `json:"expires"`
 }
@@ -95,7 +95,7 @@ func (g Grant) Ended(at time.Time) bool { return at.After(g.Minted.Add(g.Expires
 
 // Record lists the tokens of one NodeClaim.
 type Record struct {
-	// Namespace is numaform's own.
+	// Namespace is numaform's own namespace.
 	Namespace string
 	Owner
 	// Grants are the tokens, oldest first.
@@ -180,7 +180,7 @@ func (r *Record) Object() *corev1.Secret {
 	}
 }
 
-// owners returns an owner reference to the NodeClaim, so that leftovers of its join are
+// owners returns an owner reference to the NodeClaim, so that the objects for its join are
 // deleted with it.
 func (o *Owner) owners() []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: o.NodeClaim, UID: o.UID}}

@@ -240,8 +240,8 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// TestBootstrapToken checks that Kubernetes authenticates any client with the token as a
-// member of our group, until it expires.
+// TestBootstrapToken checks that the Secret makes Kubernetes authenticate a client with the
+// token as a member of our group until the token expires.
 func TestBootstrapToken(t *testing.T) {
 	t.Parallel()
 	token, object := bootstrap(t)

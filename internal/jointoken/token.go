@@ -39,7 +39,7 @@ const (
 // Token is a token with its secret, for a seed.
 type Token struct {
 	Grant
-	// VM is the name of its VM.
+	// VM is the name of the VM that the token is for.
 	VM string
 
 	// secret points to the whole token, which must not be printed. Printing functions do
@@ -59,7 +59,7 @@ func (t Token) Reveal() string {
 // String returns the token's ID and VM, without its secret.
 func (t Token) String() string { return "token " + t.ID + " of vm " + t.VM }
 
-// GoString returns String.
+// GoString returns the same as String.
 func (t Token) GoString() string { return t.String() }
 
 // Example returns an invalid token for testing templates.
