@@ -58,7 +58,7 @@ func (c *contestant) new(p *planner.Planner) time.Duration {
 	runtime.GC() // exclude garbage of earlier steps
 	var sum time.Duration
 	for i := range singles {
-		spec, q := c.specs[i], p.Clone() // a clone does not share cached results with other clones
+		spec, q := c.specs[i], p.Clone() // a clone starts without cached results
 		began := cpuTime()
 		q.Place([]fleet.Spec{spec})
 		sum += cpuTime() - began

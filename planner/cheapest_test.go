@@ -69,8 +69,8 @@ func mustRemember(t tb, p *planner.Planner) {
 	}
 }
 
-// TestRememberingChangesNothing compares a batch with one that evaluates every host for
-// every VM, on a half-full datacenter of all real machines.
+// TestRememberingChangesNothing checks that a batch gets the same places as one that
+// evaluates every host for every VM, on a half-full datacenter of all real machines.
 func TestRememberingChangesNothing(t *testing.T) {
 	t.Parallel()
 	snap, existing, specs := datacenter(t, 42, 420)

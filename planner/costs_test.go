@@ -48,7 +48,7 @@ func contests(t *testing.T) []contest {
 	busy.Guests = []topology.Guest{quiet}
 	halfUsed := host("pve-1", machine(shape{nodes: 1, cores: 8, smt: 1, coresPerL3: 4, memory: 32 * gib}))
 	halfUsed.ReservedCPUs = topology.CPUs(4, 5)
-	// Its node 0 is full, so using node 1 costs the host its largest slot.
+	// Node 0 of oneSlot is full, so using node 1 costs the host its largest slot.
 	oneSlot := host("pve-1", machine(shape{nodes: 2, cores: 4, smt: 1, memory: 32 * gib}))
 	oneSlot.Guests = []topology.Guest{{VMID: 1, Kind: topology.GuestVM, Running: true, VCPUs: 4, Pins: topology.CPUs(0, 1, 2, 3)}}
 	twoSlots := host("pve-2", machine(shape{nodes: 2, cores: 4, smt: 1, memory: 32 * gib}))

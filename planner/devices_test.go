@@ -58,8 +58,8 @@ func TestDeviceDecidesTheNUMANode(t *testing.T) {
 	}
 }
 
-// TestDeviceComesAfterTheNumberOfNodes checks that a VM is placed on the one node that
-// holds it, even if the device is on the other.
+// TestDeviceComesAfterTheNumberOfNodes checks that a VM is placed on the one node that has
+// room for it, even if the device is on the other.
 func TestDeviceComesAfterTheNumberOfNodes(t *testing.T) {
 	t.Parallel()
 	h := withCards("pve-1", card("gpu", "0000:81:00.0", 1))

@@ -75,7 +75,7 @@ func host(name string, m topology.Machine) topology.Host {
 	return topology.Host{Region: "r1", Name: topology.HostName(name), Online: true, Machine: m}
 }
 
-// snapshot returns hosts in one healthy region.
+// snapshot returns a snapshot with hosts in one healthy region.
 func snapshot(hosts ...topology.Host) *topology.Snapshot {
 	return &topology.Snapshot{Regions: []topology.Region{{Name: "r1", Quorate: true}}, Hosts: hosts}
 }

@@ -47,8 +47,8 @@ func TestFillMachines(t *testing.T) {
 	})
 }
 
-// TestMixMachines places a mix of all policies on every machine, twice, and checks the hard
-// rules.
+// TestMixMachines checks the hard rules for a mix of all policies, placed twice on every
+// machine.
 func TestMixMachines(t *testing.T) {
 	t.Parallel()
 	eachMachine(t, func(t *testing.T, snap *topology.Snapshot) {

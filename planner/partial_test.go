@@ -41,8 +41,8 @@ func TestHalves(t *testing.T) {
 	}
 }
 
-// TestHalvesLast checks that a host with whole cores is preferred, even if these are on two
-// NUMA nodes, or become free only because another new VM moves.
+// TestHalvesLast checks that a host with whole cores is preferred, even if the cores are on
+// two NUMA nodes, or become free only because another new VM moves.
 func TestHalvesLast(t *testing.T) {
 	t.Parallel()
 	tiny, small := halfUsed("pve-1", 0, 1, 2, 3), host("pve-2", machine(shape{nodes: 2, cores: 1, smt: 2, memory: 8 * gib}))

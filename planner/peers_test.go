@@ -12,7 +12,8 @@ import (
 // Each test here reproduces a mistake of another placer, on a machine where it happens.
 
 // TestLargerThanANode checks that a VM larger than one NUMA node's memory spans nodes, and
-// that its cells add up to its memory: with all of it in each cell it could not start.
+// that its cells add up to its memory: a VM with all of its memory in each cell could not
+// start.
 func TestLargerThanANode(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

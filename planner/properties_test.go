@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestHardRules places two batches in sequence and checks the hard rules of each. The
-// second one sees the VMs of the first as existing VMs, with and without running guests.
+// TestHardRules checks the hard rules for two batches in sequence. The second batch sees
+// the VMs of the first as existing VMs, with and without running guests.
 func TestHardRules(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

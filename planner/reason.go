@@ -173,7 +173,7 @@ func (s *state) notes(p *plan) []string {
 	if c[costSkew] != 0 {
 		notes = append(notes, "memory per NUMA node not proportional to its CPUs")
 	}
-	if c[costOverload] > 0 { // floating vCPUs only
+	if c[costOverload] > 0 { // set only for floating vCPUs
 		notes = append(notes, "more floating vCPUs on these NUMA nodes than their free CPUs allow at the overcommit")
 	}
 	assumed := slices.ContainsFunc(p.parts, func(part part) bool { return s.nodes[part.node].assumed })

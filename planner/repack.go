@@ -132,7 +132,7 @@ func (s *state) pack(requests []request) []int {
 // search places the VMs from the i-th on; spanning is the number of earlier VMs without a
 // node. It tries only one of several nodes with equal free capacity.
 func (p *packing) search(i, spanning int) {
-	// Compute a lower bound of the number of VMs that find no node, from their CPUs alone.
+	// Compute a lower bound on the number of VMs that find no node, from their CPUs alone.
 	surplus, largest := 0, 1
 	for _, n := range p.free {
 		surplus -= n.cpus

@@ -77,7 +77,7 @@ func (s *score) add(c *cost) {
 func (s *score) less(o score) bool { return slices.Compare(s[:], o[:]) < 0 }
 
 // isPoor reports whether a VM uses more NUMA nodes, or a worse resort, than it would use on
-// its host if that were empty.
+// its host if the host were empty.
 func (b *batch) isPoor(i int) bool {
 	c := &b.placed[i].cost
 	if c[costNodes] <= 1 && c[costResort]&^resortUnknown == 0 {

@@ -7,11 +7,10 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// A pinning VM that fits an empty NUMA node, but no node as it is now, is split over
-// several nodes. Taking half of a free node costs the next VM its place, while the
-// remainder next to an existing VM is useless to other VMs. So the VM takes the pieces,
-// over all nodes, that lose the least room for typical VMs. ADR 12 in the docs directory
-// has the figures.
+// A pinned VM that fits an empty NUMA node, but no node as it is now, is split over several
+// nodes. Taking half of a free node costs the next VM its place, while the remainder next
+// to an existing VM is useless to other VMs. So the VM takes the pieces, over all nodes,
+// that lose the least room for typical VMs. ADR 12 in the docs directory has the figures.
 
 // A VM is split in units of 24ths of its memory and 8ths of its cores. A further NUMA node
 // must save a 48th of the room that the VM's own CPUs are worth, a further L3 cache a 6th.
@@ -95,9 +94,9 @@ func (p *plan) isLocal() bool { return len(p.parts) == 1 && p.interleaved == nil
 // split returns the plan that costs other VMs least, if the VM fits an empty NUMA node. It
 // tries the passes up to p's resort, and stops at the first resort that has a plan. It does
 // not split VMs in huge pages, which cannot back a cell over several nodes, VMs with PCI
-// devices, which are close to one node only, and VMs on hosts with assumed memory. An odd
-// VM shares a core if whole cores are scarce, or if it finds no whole core and would share
-// one without the split too.
+// devices, which are close to one node only, or VMs on hosts with assumed memory. An odd VM
+// shares a core if whole cores are scarce, or if it finds no whole core and would share one
+// without the split too.
 func (s *state) split(p *plan, w request) (best plan, found bool) {
 	if w.backing != ordinary || w.devices != "" || s.anyAssumed() {
 		return plan{}, false

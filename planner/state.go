@@ -11,7 +11,7 @@ type state struct {
 	claims []*claim
 	*index
 
-	taken []bool // by CPU: reserved, pinned, or the idle sibling of an isolated one
+	taken []bool // by CPU: reserved, pinned, or the idle sibling of an isolated VM's pin
 	free  []int  // by core: threads that are not taken
 	byVM  []bool // by core: a guest takes some thread
 	// byAgent marks the cores that the host agent pins VMs to; agentPinned is the number of

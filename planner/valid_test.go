@@ -49,7 +49,8 @@ func mustBeValid(t tb, snap *topology.Snapshot, existing []fleet.VM, specs []fle
 	}
 }
 
-// mustKeepCeiling checks that the host's agent allows all these pins, counting siblings.
+// mustKeepCeiling checks that the host's agent allows the pins of all VMs on the host,
+// counting siblings.
 func mustKeepCeiling(t tb, h *topology.Host, here []resident) {
 	t.Helper()
 	pinned, fresh := topology.CPUSet{}, false
@@ -273,8 +274,8 @@ func siblings(h *topology.Host) map[int][]int {
 }
 
 // mustOwnCores checks that cores are whole except for one per Dedicated VM, unless the
-// reason explains it, that Isolated VMs leave siblings idle, and that every VM that shares
-// a core reports it.
+// reason explains it, that Isolated VMs leave siblings idle, and that VMs that share a core
+// report it: see mustAdmitSharing.
 func mustOwnCores(t tb, h *topology.Host, here []resident) {
 	t.Helper()
 	broken := make([]int, len(here))

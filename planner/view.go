@@ -35,7 +35,7 @@ type View struct {
 type NodeView struct {
 	NUMANode int `json:"numa_node"`
 	// CPUs is the number of online CPUs that are not reserved for the host. Taken is the
-	// number of those that are in use.
+	// number of these CPUs that are in use.
 	CPUs  int `json:"cpus"`
 	Taken int `json:"taken_cpus"`
 	// VCPUs is the number of vCPUs that VMs of the policy can have on the node: on whole
