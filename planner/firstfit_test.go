@@ -36,7 +36,7 @@ func TestNeverWorseThanFirstFit(t *testing.T) {
 	})
 }
 
-// firstFit returns 1 if a first-fit placer finds a NUMA node for the VM, or 0.
+// firstFit returns 1 if a first-fit placer finds a NUMA node for the VM, and otherwise 0.
 func firstFit(snap *topology.Snapshot, existing []fleet.VM, s fleet.Spec) int {
 	for _, id := range s.Hosts {
 		h := snap.Host(id)

@@ -91,7 +91,7 @@ func (b *batch) isPoor(i int) bool {
 // hostOf returns the position of a placed spec's host.
 func (b *batch) hostOf(i int) int { return b.at[b.placed[i].place.Host] }
 
-// improve puts spec i in the place of another new VM and moves that one to the best
+// improve puts spec i in the place of another new VM and moves that VM to the best
 // remaining place, if such an exchange is better for both together. It reports whether it
 // found one.
 func (b *batch) improve(i int) bool {

@@ -63,9 +63,8 @@ const (
 
 // refine returns a better plan for a VM that does not fit one NUMA node of its chosen host:
 // on partially allocated cores of one node, or else split so that it costs other VMs least.
-// If it finds none, or the VM needs none, it returns the plan unchanged.
-// Hosts are compared by the plan that refine replaces, so a host with whole cores on one
-// node wins.
+// If it finds none, or the VM needs none, it returns the plan unchanged. Hosts are compared
+// by the plan that refine replaces, so a host with whole cores on one node wins.
 func (s *state) refine(p *plan, w request) plan {
 	if !w.policy.Pinned() || w.partial || p.isLocal() {
 		return *p

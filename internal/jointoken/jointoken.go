@@ -45,8 +45,8 @@ const (
 	annotationUsedBy    = v1alpha1.Group + "/used-by"
 	annotationUsedKey   = v1alpha1.Group + "/used-key"
 
-	// maxGrants is the maximum number of tokens in a Record, and so the number of a
-	// claim's tokens that are accepted. Each attempt of an apply creates one.
+	// maxGrants is the maximum number of tokens in a Record, and so of a claim's tokens
+	// that are accepted. Each attempt of an apply creates one.
 	maxGrants = 8
 )
 

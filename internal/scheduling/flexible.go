@@ -23,8 +23,9 @@ const (
 	// file must not use it.
 	flexibleFamily = "flex"
 
-	// liveFlexibleFactor is the factor for the price of an existing Flexible node: the node
-	// is replaced if that saves a quarter, not for the next smaller step.
+	// liveFlexibleFactor is the factor for the price of an existing Flexible node: a node
+	// is replaced only if that saves a quarter, not whenever the next smaller size is
+	// sufficient.
 	liveFlexibleFactor = 0.75
 
 	// A ladder has vcpuRungs rungs for each doubling of vCPUs and memoryRungs for each
@@ -200,7 +201,8 @@ func (s *session) smallerSpecs(sol *solution) (large []*inflight, specs []fleet.
 		daemons := requestsOf(s.daemons, vm.claim.Spec.Taints, func(required scheduling.Requirements) bool { return labels.IsCompatible(required) })
 		t, ok := p.class.smallestSize(resources.Merge(pods, daemons))
 		if ok {
-			// A smaller VM would no longer be filled before the next one.
+			// Keep the VM at least as large as the next one, so that it is still filled
+			// first.
 			t = p.class.atLeast(t, next, vm.MemoryMiB)
 		}
 		if !ok || vm.VMID < newVMIDs || !p.allows(t.Name) || t.VCPUs > vm.VCPUs || t.MemoryMiB > vm.MemoryMiB || t.Name == vm.InstanceType {

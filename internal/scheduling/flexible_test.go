@@ -213,7 +213,7 @@ func busy(vcpus int, memoryGiB int64) *topology.Snapshot {
 }
 
 // TestFlexibleNodesStay checks that a live Flexible VM's type is among the types, at a
-// price at which it is not replaced for the next smaller step.
+// price at which it is not replaced for the next smaller size.
 func TestFlexibleNodesStay(t *testing.T) {
 	c := load(t, flexible("", ""), nodePool("general", "flexible", ""), deployment("a", 7, "900m", "1500Mi", ""))
 	kept := keep(nil, decide(t, c, lab()))
@@ -253,7 +253,7 @@ func TestFlexibleNodesStay(t *testing.T) {
 	}
 }
 
-// replacementOf returns what Karpenter would request in place of a VM.
+// replacementOf returns the NodeClaim that Karpenter would create to replace a VM.
 func replacementOf(vm fleet.VM, types []*cloudprovider.InstanceType) *karpv1.NodeClaim {
 	claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "replacement"}}
 	claim.Labels = map[string]string{karpv1.NodePoolLabelKey: vm.Pool}

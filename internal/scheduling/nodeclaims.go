@@ -106,7 +106,7 @@ func (e *NoRoomError) Error() string {
 
 // Resolve returns the VMs that satisfy a NodeClaim created by Karpenter, such as a node's
 // replacement, the cheapest first. Each has the hosts with room for it now; the caller
-// places the first one possible. It returns a *NoRoomError if there is none, and a
+// places the first one that it can. It returns a *NoRoomError if there is none, and a
 // *ClassNotReadyError if that is because of the class. Unlike in a decision, a pool of a
 // fixed size is allowed.
 func (c *Cluster) Resolve(ctx context.Context, request Request, claim *karpv1.NodeClaim) ([]fleet.Spec, error) {

@@ -114,7 +114,8 @@ func keepApart(pods []*corev1.Pod) []*corev1.Pod {
 	return pods
 }
 
-// validPods returns the pods that can be placed, and records the others with the reasons.
+// validPods returns the pods that a decision can consider, and records the refusals of the
+// others.
 func (s *session) validPods(ctx context.Context, pods []*corev1.Pod) []*corev1.Pod {
 	var valid []*corev1.Pod
 	topologies := karpscheduling.NewVolumeTopology(s.client)
@@ -246,8 +247,8 @@ func selectedBy(constraints []constraint, pod *corev1.Pod) bool {
 	})
 }
 
-// findConstraints returns the pods' rules that count in domains larger than a node, and
-// the rules that count on single nodes.
+// findConstraints returns the pods' rules that count pods in domains larger than a node,
+// and the rules that count pods on single nodes.
 func findConstraints(pods []*corev1.Pod) (wide, narrow []constraint) {
 	seen := map[string]bool{}
 	add := func(namespaces []string, key string, selector *metav1.LabelSelector) {

@@ -60,7 +60,7 @@ type site struct {
 	free map[volume]int64
 }
 
-// newSite returns the site of a snapshot with all our VMs, for NodePools.
+// newSite returns the site of a snapshot with all our VMs, for VMs of the pools.
 func newSite(snapshot *topology.Snapshot, vms []fleet.VM, pools ...*pool) *site {
 	s := &site{Planner: planner.New(snapshot, vms), classes: map[string]*class{}, free: map[volume]int64{}}
 	for _, p := range pools {

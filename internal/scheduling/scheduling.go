@@ -1,9 +1,8 @@
-// Package scheduling decides which VMs pending pods need. It runs Karpenter's scheduler
-// as a library over a cluster read from manifests or an API server, and places the result
-// with the planner, until both agree. It writes nothing and keeps no state
-// between decisions. Start at Load or FromKubeconfig, then Cluster.Decide. DESIGN.md in
-// this directory describes the dependencies on Karpenter and how decisions are
-// reproducible.
+// Package scheduling decides which VMs pending pods need. It runs Karpenter's scheduler as
+// a library over a cluster read from manifests or an API server, and places the result with
+// the planner, until both agree. It writes nothing and keeps no state between decisions.
+// Start at Load or FromKubeconfig, then Cluster.Decide. DESIGN.md in this directory
+// describes the dependencies on Karpenter and how decisions are reproducible.
 package scheduling
 
 import (
@@ -98,7 +97,8 @@ type Decision struct {
 	Existing []Landing
 	// Refused are the pods that cannot be placed, sorted by name.
 	Refused []Refusal
-	// Asked is the number of pending pods; Placed is the number of placed ones.
+	// Asked is the number of pods in the decision, including virtual and standby pods;
+	// Placed is the number of pods that have a place.
 	Asked, Placed int
 }
 

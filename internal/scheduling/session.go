@@ -23,8 +23,7 @@ type session struct {
 	types   []InstanceType
 	pools   pools
 	state   *clusterState
-	// pods are the pending pods that can be placed, by phase; invalid are the refusals of
-	// the others.
+	// pods are the valid pods, by phase; invalid are the refusals of the others.
 	pods    [phases][]*corev1.Pod
 	invalid []Refusal
 	// volumes are the requirements of the pods' volumes.
@@ -148,7 +147,7 @@ func (s *session) refute(idle []*inflight, everywhere bool) {
 	}
 }
 
-// pending returns the number of pods that can be placed.
+// pending returns the number of valid pods of all phases.
 func (s *session) pending() int {
 	all := 0
 	for _, pods := range s.pods {

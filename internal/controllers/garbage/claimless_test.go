@@ -145,8 +145,8 @@ func TestNodeWithoutClaimAndPool(t *testing.T) {
 	}
 }
 
-// TestNodeThatGoesTakesItsVM checks that a VM is not removed while its Node is being
-// drained.
+// TestNodeThatGoesTakesItsVM checks that the VM of a Node that is being drained is removed
+// only when the Node no longer exists.
 func TestNodeThatGoesTakesItsVM(t *testing.T) {
 	w := newWorld(t)
 	vm := newVM(2000)

@@ -1,7 +1,7 @@
 // Package metrics exports numaform's metrics to Prometheus: VMs by host and phase, the free
 // resources of each NUMA node, the duration of plans and applies, and Proxmox's responses.
-// Karpenter's own metrics are exported alongside. It makes no decisions.
-// Start at Register; docs/metrics.md lists every metric.
+// Karpenter's own metrics are exported alongside. It makes no decisions. Start at Register;
+// docs/metrics.md lists every metric.
 package metrics
 
 import (

@@ -1,7 +1,7 @@
 // Package nodeclass maintains the status of ProxmoxNodeClasses: whether nodes can be
-// created from a class, on which hosts, and if not, how to fix it. It also
-// maintains the hash by which drifted nodes are found, and prevents the deletion of a
-// class while NodeClaims refer to it. It creates no nodes. Start at New.
+// created from a class, on which hosts, and if not, how to fix it. It also maintains the
+// hash by which drifted nodes are found, and prevents the deletion of a class while
+// NodeClaims refer to it. It creates no nodes. Start at New.
 package nodeclass
 
 import (

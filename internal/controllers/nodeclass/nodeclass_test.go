@@ -246,7 +246,7 @@ func TestInvalidSpec(t *testing.T) {
 	if err := w.Update(t.Context(), nc); err != nil {
 		t.Fatal(err)
 	}
-	// The CRD of another version may accept this.
+	// The CRD of another version may accept this size.
 	nc.Spec.BootDevice = &v1alpha1.BootDevice{Size: "40"}
 	nc.Annotations = map[string]string{
 		v1alpha1.AnnotationClassHash: scheduling.ClassHash(nc), v1alpha1.AnnotationClassHashVersion: scheduling.ClassHashVersion,

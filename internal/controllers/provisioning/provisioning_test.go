@@ -460,7 +460,8 @@ func TestPodsReportAnOutage(t *testing.T) {
 	}
 }
 
-// wantWaits checks that exactly one pod has an event with a reason.
+// wantWaits checks that exactly one event has the reason, and that this event is of the
+// kind, about the pod, and starts with the message.
 func (w *world) wantWaits(t *testing.T, reason, kind, message, pod string) {
 	t.Helper()
 	if got := w.told(reason); got != 1 {

@@ -128,7 +128,7 @@ func (c *Controller) Limited() []scheduling.Wait {
 	return slices.Collect(maps.Values(c.limited))
 }
 
-// waits reports whether new VMs wait for a reason that only another decision can end.
+// waits reports whether new VMs wait that only another decision can create.
 func (c *Controller) waits() bool {
 	return len(c.Limited()) > 0 || c.config.Approvals != nil && len(c.config.Approvals.Waits()) > 0
 }

@@ -235,7 +235,8 @@ func TestStandbyBufferReserves(t *testing.T) {
 	}
 }
 
-// TestPinnedStandbyReserves checks that the annotation is ignored if CPUs are pinned.
+// TestPinnedStandbyReserves checks that the annotation numaform.dev/reserve is ignored if
+// CPUs are pinned.
 func TestPinnedStandbyReserves(t *testing.T) {
 	t.Parallel()
 	pinned := strings.Replace(poolOfTwo, "spec: {template: {name: debian}}", "spec: {template: {name: debian}, placement: {policy: Dedicated, pinWith: Affinity}}", 1)

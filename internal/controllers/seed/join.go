@@ -111,7 +111,7 @@ func (s joining) String() string {
 	return fmt.Sprintf("%s %d %s", s.state, s.try, s.since.UTC().Format(time.RFC3339))
 }
 
-// joiningOf parses AnnotationJoin; an invalid value counts as not begun.
+// joiningOf parses AnnotationJoin. With an invalid value, the join has not begun.
 func joiningOf(claim *karpv1.NodeClaim) joining {
 	var s joining
 	var since string
