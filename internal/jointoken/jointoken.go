@@ -149,7 +149,7 @@ func (r *Record) Add(grant Grant) {
 	r.Grants = r.Grants[max(0, len(r.Grants)-maxGrants):]
 }
 
-// Object returns the record as a Secret. It is garbage-collected with its NodeClaim.
+// Object returns the record as a Secret, which is garbage-collected with its NodeClaim.
 func (r *Record) Object() *corev1.Secret {
 	annotations := map[string]string{
 		annotationVM:        r.VM,

@@ -22,7 +22,7 @@ import (
 
 // labelHostChoice is a requirement within a decision, never a label of a node: a new VM's
 // host is either chosen by the planner (any), or fixed from the start (one) because its
-// pods have constraints that count hosts.
+// pods have constraints over hosts.
 const (
 	labelHostChoice = "scheduling." + v1alpha1.Group + "/host-choice"
 	hostChoiceAny   = "any"
