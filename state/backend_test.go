@@ -35,7 +35,8 @@ func newBackend(t *testing.T) *backend {
 	return b
 }
 
-// hold makes writes wait until the returned function is called.
+// hold makes writes of the state wait until release is called. saving receives a value when
+// a write begins.
 func (b *backend) hold() (saving <-chan struct{}, release func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -152,7 +153,7 @@ func (b *backend) take(w http.ResponseWriter, lock []byte) {
 	b.lock = lock
 }
 
-// release removes the lock if the request names its ID, or has no body, as that of
+// release removes the lock if the request names its ID, or has no body, like that of
 // Terraform's force-unlock.
 func (b *backend) release(w http.ResponseWriter, lock []byte) {
 	var want, got struct{ ID string }

@@ -84,7 +84,8 @@ func TestHide(t *testing.T) {
 	}
 }
 
-// TestHideAll hides every secret that a process of the workspace gets, from any source.
+// TestHideAll checks that every secret that a process of the workspace gets is hidden,
+// whatever its source.
 func TestHideAll(t *testing.T) {
 	t.Parallel()
 	own := []string{

@@ -25,7 +25,7 @@ import (
 type configuration struct {
 	// backend is the kind of the backend; local if there is no backend block.
 	backend string
-	// settings are the arguments of the backend block; the value is "" if it is not a
+	// settings are the arguments of the backend block by name; a value is "" if it is not a
 	// constant string.
 	settings map[string]string
 	// version is the exact version of the Proxmox provider that the files require, or "".
@@ -118,8 +118,8 @@ var exactVersion = regexp.MustCompile(`^=? *([0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-
 
 // requiredVersion returns the exact version of the Proxmox provider that an entry of
 // required_providers names, or "" if the entry names a built-in provider. It returns an
-// error for any other provider, because the engine gets no other, and for a version that
-// is not exact.
+// error for any other provider, because numaform runs no other, and for a version that is
+// not exact.
 func requiredVersion(file string, entry *hclsyntax.Attribute) (string, error) {
 	required := constant(entry)
 	if strings.HasPrefix(required["source"], "terraform.io/builtin/") {
@@ -137,7 +137,7 @@ func requiredVersion(file string, entry *hclsyntax.Attribute) (string, error) {
 	return exact[1], nil
 }
 
-// callPrefix starts the dependencies about module calls.
+// callPrefix is the prefix of dependencies that are module calls.
 const callPrefix = "module "
 
 // module reads a module call.
@@ -216,10 +216,10 @@ func (w *Workspace) readManifest() (*manifest, error) {
 	return m, err
 }
 
-// addCalls adds the files' module calls to the engine's list of modules, and reports
-// whether it could: each must call a directory that is already in the list, so that the
-// directory's own calls and providers are known. Init would do no more. A directory
-// remains in the list after its last call is deleted, for the next call.
+// addCalls adds the files' module calls to the engine's list of modules, as init would, and
+// reports whether it could. Each call must be of a directory that is already in the list,
+// because only then are the directory's own calls and providers known. A directory remains
+// in the list after its last call is deleted, so that a later call of it needs no init.
 func (w *Workspace) addCalls(c *configuration) bool {
 	old, err := w.readManifest()
 	if err != nil || !c.local || (old == nil && len(c.calls) > 0) {

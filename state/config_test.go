@@ -101,7 +101,7 @@ func TestSumOfChangedFiles(t *testing.T) {
 	}
 }
 
-// TestGuarded checks whether other users could replace a provider.
+// TestGuarded checks that a file counts as guarded only if no other user can replace it.
 func TestGuarded(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

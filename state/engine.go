@@ -43,7 +43,7 @@ type EngineConfig struct {
 type Engine struct {
 	// Path is absolute.
 	Path string
-	// Version is such as "1.12.6".
+	// Version is the version number, such as "1.12.6".
 	Version string
 	// Helper is the program that confines the engine and the provider, or empty.
 	Helper string
@@ -98,7 +98,8 @@ func FindEngine(ctx context.Context, cfg EngineConfig) (*Engine, error) {
 		failure.Wanted = []string{cfg.Binary}
 	}
 	versions := map[string]*version.Version{}
-	// examine gets the version of a binary, and notes why it is not suitable.
+	// examine returns the version of a binary. If the binary is not suitable, examine
+	// records the reason.
 	examine := func(ctx context.Context, path string) (*version.Version, error) {
 		path, err := filepath.Abs(path) // PATH may name relative directories
 		if err != nil {
@@ -156,7 +157,7 @@ func engineVersion(ctx context.Context, path string) (*version.Version, error) {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "version", "-json")
-	// A missing or unreadable CLI configuration causes a warning on stdout, an empty one
+	// A missing or unreadable CLI configuration causes a warning on stdout; an empty one
 	// does not.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "CHECKPOINT_DISABLE=1", "HOME=" + os.DevNull, "TF_CLI_CONFIG_FILE=" + os.DevNull}
 	cmd.Dir = string(filepath.Separator) // a directory without a configuration
@@ -190,8 +191,8 @@ func (e *Engine) client(ctx context.Context, dir string, set func(*tfexec.Terraf
 	if err := set(client); err != nil {
 		return nil, err
 	}
-	// Run it now: otherwise terraform-exec would mix the output into the first command
-	// that needs the version.
+	// Query the version now: otherwise terraform-exec would mix this output into that of
+	// the first command that needs the version.
 	_, _, err = client.Version(ctx, false)
 	return client, err
 }

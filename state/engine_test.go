@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// program writes an executable that reports a version like an engine. It warns on stderr,
-// and on stdout if its environment is not clean.
+// program writes an executable that reports a version as an engine does. It warns on
+// stderr, and on stdout if its environment is not clean.
 func program(t testing.TB, dir, name, version string) string {
 	t.Helper()
 	script := fmt.Sprintf("#!/bin/sh\n[ \"$TF_CLI_CONFIG_FILE\" = /dev/null ] || echo warning\necho warning >&2\necho '{\"terraform_version\": %q}'\n", version)
@@ -29,7 +29,8 @@ func executable(t testing.TB, dir, name, script string) string {
 	return path
 }
 
-// TestFindEngine changes PATH, so it does not run in parallel.
+// TestFindEngine checks which engine is found, and the error if there is none. It changes
+// PATH, so it does not run in parallel.
 func TestFindEngine(t *testing.T) {
 	onPath, extra := t.TempDir(), t.TempDir()
 	t.Setenv("PATH", onPath+string(filepath.ListSeparator)+"/bin")

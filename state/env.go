@@ -19,12 +19,13 @@ import (
 const runVariable = "NUMAFORM_RUN"
 
 // clusterVariable identifies, by a hash, the Kubernetes cluster whose states an engine can
-// reach. The provider gets it too, because it outlives a killed engine.
+// reach. The provider gets this variable too, because a provider can outlive a killed
+// engine.
 const clusterVariable = "NUMAFORM_CLUSTER"
 
 // basics are the variables that the engine, the provider and a download inherit from this
-// process, because any program may need them. Of the others, the engine inherits only its
-// backend's, and a download those for registries.
+// process, because any program may need them. Of the other variables, the engine inherits
+// only its backend's and TF_ENCRYPTION, and a download only those for registries.
 var basics = []string{
 	"HOME", "LANG", "LC_ALL", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "USER",
 	"ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "all_proxy", "http_proxy", "https_proxy", "no_proxy",
@@ -44,7 +45,8 @@ var backendVariables = map[string][]string{
 }
 
 // loginVariables are the variables with which the kubernetes backend finds the API server
-// and logs in. Others with the same prefix, such as KUBE_EDITOR, do not affect this.
+// and logs in. Other variables with the same prefix, such as KUBE_EDITOR, do not affect
+// this.
 var loginVariables = []string{
 	"KUBE_CONFIG_PATH", "KUBE_CONFIG_PATHS", "KUBE_CTX", "KUBE_CTX_AUTH_INFO", "KUBE_CTX_CLUSTER",
 	"KUBE_HOST", "KUBE_TOKEN", "KUBE_USER", "KUBE_PASSWORD", "KUBE_CLIENT_CERT_DATA", "KUBE_CLIENT_KEY_DATA",
@@ -129,8 +131,8 @@ func environmentsOf(own []string, c *Config, backend, mark string) environments 
 	slices.Sort(cluster)
 	identity := cluster
 	if c.Kubeconfig.Server != "" {
-		// The server identifies the cluster: the path of the kubeconfig may differ between
-		// two processes that use the same one.
+		// The server identifies the cluster. The path of the kubeconfig does not, because
+		// it may differ between two processes that use the same cluster.
 		identity = append(slices.Clone(cluster), canonicalServer(c.Kubeconfig.Server))
 	}
 	plain[clusterVariable] = hashLines(identity)

@@ -81,7 +81,7 @@ type Holder string
 const (
 	// HolderUnknown means that the holder may be alive. Only a person may break the lock.
 	HolderUnknown Holder = "unknown"
-	// HolderGone means that the holder provably is dead: by host and time, it is the engine
+	// HolderGone means that the holder is provably dead: by host and time, it is the engine
 	// of a failed run in this directory, or Config.Gone reports that no engine on its host
 	// is alive.
 	HolderGone Holder = "gone"
@@ -133,7 +133,7 @@ var heldID = regexp.MustCompile(`already locked: ID=(\S+)`)
 const lockTime = "2006-01-02 15:04:05.999999999 -0700 MST"
 
 // parseLock parses the engine's description of the lock's holder. It returns nil if the
-// engine's text describes no holder, because it failed for another reason.
+// engine's text describes no holder, because the engine failed for another reason.
 func parseLock(text string) *LockedError {
 	at := lockAccount.FindStringIndex(text)
 	if at == nil {
@@ -160,7 +160,7 @@ func parseLock(text string) *LockedError {
 	if id := heldID.FindStringSubmatch(account); id != nil {
 		e.ID = id[1]
 	}
-	// Without a description of a holder, the backend could not be reached.
+	// Without the ID of a holder, the text is about a backend that could not be reached.
 	if e.ID == "" {
 		return nil
 	}
@@ -213,7 +213,7 @@ func (w *Workspace) failure(ctx context.Context, operation string, err error, sa
 }
 
 // restoreState is the hint for an invalid state. Losing the state loses nothing else,
-// because VMs carry our marker.
+// because VMs carry numaform's marker.
 const restoreState = "restore the state from a backup, or move it elsewhere (with the local backend, it is terraform.tfstate " +
 	"in the host's directory of the fleet): the next run imports the VMs that exist"
 
@@ -264,7 +264,8 @@ func brief(text string) string {
 // noProvider matches the engine's errors about a provider that it cannot get.
 var noProvider = regexp.MustCompile(`(resolve|query available|retrieve the list of available|install) (provider|versions)|required_providers`)
 
-// aroundCause matches what the engine writes before and after the cause of such an error.
+// aroundCause matches what the engine writes before and after the cause in an error that
+// noProvider matches.
 var aroundCause = regexp.MustCompile(`^Failed to (query available|resolve) provider packages .*?: |(\. All versions|\. To see which modules| To see which modules).*$`)
 
 // providerCause returns the cause in the engine's error about a provider.

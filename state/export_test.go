@@ -58,7 +58,7 @@ func (f Fence) Address() (host, port string) { return f.address() }
 func (f Fence) Close() (broken, err error) { return f.close() }
 
 // Led returns the address of a connection string's server, and the string with another
-// address; "" if it must not be redirected.
+// address. All results are "" if the connection must not be redirected.
 func Led(text string, env map[string]string) (network, address, elsewhere string) {
 	c, ok := parseConn(text, env)
 	if !ok {
@@ -73,10 +73,10 @@ func Environments(own []string, c *Config, backend string) (engine, provider, do
 	return e.engine, e.provider, e.download
 }
 
-// Cluster returns the mark of a workspace's processes for the cluster of its state.
+// Cluster returns the environment entry that names the cluster of a workspace's state.
 func (w *Workspace) Cluster() string { return clusterVariable + "=" + w.env.engine[clusterVariable] }
 
-// Mark returns the mark of a workspace's processes.
+// Mark returns the environment entry that marks a workspace's processes.
 func (w *Workspace) Mark() string { return runVariable + "=" + markOf(w.config.Dir) }
 
 // Hide removes env's secrets from s.
@@ -85,19 +85,20 @@ func Hide(env map[string]string, s string) string { return newRedactor(env).hide
 // HideAll removes from s the secrets in an environment and a configuration.
 func HideAll(own []string, c *Config, s string) string { return redactorOf(own, c).hide(s) }
 
-// Held reports whether a lock belongs to a run on a host between two times.
+// Held reports whether the record of a run on a host between two times proves, on the host
+// here, that the holder of a lock is gone.
 func Held(host string, began, until time.Time, lock *LockedError, here string) bool {
 	return (&run{Host: host, Began: began, Until: until}).proves(lock, here, "")
 }
 
-// Proves reports whether the record of a run in a directory on a host proves, for another
-// directory there, that the holder of a lock is gone.
+// Proves reports whether the record of a run in dir on host proves, for the directory here
+// on the same host, that the holder of a lock is gone.
 func Proves(dir, host string, began time.Time, lock *LockedError, here string) bool {
 	return (&run{Host: host, Dir: dir, Began: began, Until: began.Add(time.Minute)}).proves(lock, host, here)
 }
 
-// Complete completes an engine's description of a lock in a directory with these files,
-// of an operation that began at a time.
+// Complete completes an engine's description of a lock, for a directory with the given
+// files and an operation that began at the given time.
 func Complete(lock *LockedError, dir string, files map[string][]byte, began time.Time) {
 	w := &Workspace{config: Config{Dir: dir}, root: parseConfiguration(files), begun: began}
 	w.complete(lock)
@@ -121,7 +122,8 @@ func (w *Workspace) AwaitOrphans(ctx context.Context) ([]int, error) {
 	return w.awaitOrphans(ctx)
 }
 
-// NeedsProvider returns how to get a provider that the engine lacks.
+// NeedsProvider reports whether an engine's text is about a missing provider, and returns
+// the fix.
 func NeedsProvider(pluginDir, text string) (fix string, needed bool) {
 	if !noProvider.MatchString(text) {
 		return "", false

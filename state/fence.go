@@ -180,7 +180,7 @@ func (f *fence) breakUp(reason error) {
 		f.broken = reason
 	}
 	for conn := range f.conns {
-		_ = conn.Close() // its copiers notice
+		_ = conn.Close() // the copies from and to it then end
 	}
 	f.idle.Broadcast()
 }

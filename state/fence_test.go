@@ -50,8 +50,8 @@ func newEcho(t *testing.T, network, address string) *echo {
 	return e
 }
 
-// ask sends a line through a fence and returns the connection if the line came back. If it
-// does not, the connection must end.
+// ask sends a line through a fence and returns the connection if the line comes back. If it
+// does not, ask returns nil, and the connection must end.
 func ask(t *testing.T, network, address string) net.Conn {
 	t.Helper()
 	conn, err := (&net.Dialer{Timeout: time.Minute}).DialContext(t.Context(), network, address)

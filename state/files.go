@@ -45,11 +45,11 @@ func (w *Workspace) makeDir() error {
 	return err
 }
 
-// restore moves an unsaved state to its permanent place. It then makes the directory, and
-// the directories of the modules, contain exactly the configured files, in addition to the
+// restore moves an unsaved state to Config.Errored. It then makes the directory, and the
+// directories of the modules, contain exactly the configured files, in addition to the
 // engine's own, and removes the engine's module list if that refers to other directories.
-// It does nothing if the caller owns the directory. The caller holds mu and the
-// directory's lock.
+// It does nothing if the caller owns the directory. The caller holds mu and the directory's
+// lock.
 func (w *Workspace) restore() error {
 	tree := w.tree()
 	if tree == nil {

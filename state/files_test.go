@@ -274,7 +274,7 @@ func TestErroredStates(t *testing.T) {
 }
 
 // TestTargetsReadTheirFilesOnly plans one module call of a root that has more: the engine
-// finds that call's file only, changes nothing else, and needs no init, not even for the
+// finds only that call's file, changes nothing else, and needs no init, not even for the
 // first call after the root was empty.
 func TestTargetsReadTheirFilesOnly(t *testing.T) {
 	t.Parallel()

@@ -29,7 +29,7 @@ func TestGone(t *testing.T) {
 			return "the proof", host != "lives"
 		}
 	})
-	if _, err := w.Recover(t.Context()); err != nil { // it then has its environment
+	if _, err := w.Recover(t.Context()); err != nil { // this opens the workspace, which sets its environment
 		t.Fatal(err)
 	}
 	gone := func(who string) bool {

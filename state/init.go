@@ -22,7 +22,8 @@ import (
 )
 
 // Init initializes the directory for the engine: backend and modules. It skips the engine's
-// init if none of its inputs has changed. Operations that need this do it themselves.
+// init if none of its inputs has changed. Operations that need an initialized directory
+// initialize it themselves.
 func (w *Workspace) Init(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,10 +126,9 @@ func (w *Workspace) init(ctx context.Context) error {
 	return err
 }
 
-// clashed matches the errors of init if another client uses the backend for the first
-// time at the same moment. PostgreSQL's CREATE ... IF NOT EXISTS is not safe under
-// concurrency. In Kubernetes, init creates the state, with a lock that it does not wait
-// for.
+// clashed matches the errors of an init at the same time as another client's first use of
+// the backend. PostgreSQL's CREATE ... IF NOT EXISTS is not safe under concurrency. In
+// Kubernetes, init creates the state, with a lock that it does not wait for.
 var clashed = regexp.MustCompile(`pq: (duplicate key value violates unique constraint "pg_|(schema|relation|type) \S+ already exists)|` +
 	`(secrets|leases\.coordination\.k8s\.io) \S+ already exists|the object has been modified`)
 
@@ -144,7 +144,8 @@ const (
 func (w *Workspace) initOptions(plugins string) []tfexec.InitOption {
 	options := []tfexec.InitOption{tfexec.Upgrade(false), tfexec.PluginDir(plugins)}
 	if w.root.version != "" {
-		// Init does not call a provider that is already running.
+		// Init neither installs nor calls a provider that is already running, so the
+		// address need not work.
 		options = append(options, tfexec.Reattach(tfexec.ReattachInfo{guard.Provider: {
 			Protocol: "grpc", ProtocolVersion: 6, Pid: os.Getpid(), Test: true,
 			Addr: tfexec.ReattachConfigAddr{Network: "unix", String: os.DevNull},

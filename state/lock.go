@@ -28,7 +28,7 @@ type run struct {
 	Host      string    `json:"host"`
 	PID       int       `json:"pid"`
 	Began     time.Time `json:"began"`
-	// Until is the latest time at which its engine can have acquired the lock.
+	// Until is the latest time at which the operation's engine can have acquired the lock.
 	Until time.Time `json:"until"`
 	// Dir is the workspace's directory. The record in a copy of the directory proves
 	// nothing: the directory's lock, and the mark of its processes, belong to the
@@ -37,14 +37,15 @@ type run struct {
 	// Former is the directory in which the operation ran, if the record was moved from
 	// another directory.
 	Former string `json:"former,omitempty"`
-	// seen is set if this process saw every engine of the whole period end.
+	// seen is set if every engine that ran since Began was started by this process, which
+	// saw it end.
 	seen bool
 }
 
 // lockSlack is how long an engine may take until it requests the lock.
 const lockSlack = time.Minute
 
-// markOf returns the environment mark that identifies the processes of a directory's
+// markOf returns the value of runVariable that identifies the processes of a directory's
 // workspace.
 func markOf(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
@@ -217,7 +218,7 @@ func (w *Workspace) complete(lock *LockedError) {
 	}
 	if lock.Operation == "init" {
 		// The first init locks a state in Kubernetes. The engine cannot break this lock:
-		// its force-unlock reads the state first, and so takes it, too.
+		// its force-unlock first reads the state, which also takes the lock.
 		lock.Lease = LeasePrefix + w.root.settings["secret_suffix"]
 	}
 	host, err := os.Hostname()
@@ -317,7 +318,7 @@ func (w *Workspace) Locked(ctx context.Context) error {
 	return w.tryLock(ctx, soon)
 }
 
-// soon is how long Locked waits for the lock, and Recover for a lock that its dead run may
+// soon is how long Locked waits for the lock, and Recover for a lock that a dead run may
 // have left behind.
 const soon = time.Second
 

@@ -36,7 +36,7 @@ func TestHeldLocally(t *testing.T) {
 	}
 	want(nil)
 
-	// The lock of an open file conflicts with this process's own locks, too.
+	// A lock of an open file description conflicts with this process's other locks, too.
 	if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// dropping returns a state without the resources with a name, with the next serial.
+// dropping returns a state with the next serial and without the resources of the given
+// name.
 func dropping(t testing.TB, content []byte, name string) []byte {
 	t.Helper()
 	var doc map[string]any
@@ -84,8 +85,8 @@ func TestForgottenIsNotLost(t *testing.T) {
 	}
 }
 
-// TestPlanThatForgets removes a resource from the state but keeps it in Proxmox: it is
-// not lost.
+// TestPlanThatForgets plans to remove a resource from the state without destroying it: the
+// resource does not count as lost.
 func TestPlanThatForgets(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine *state.Engine) {

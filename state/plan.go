@@ -36,9 +36,9 @@ type PlanOptions struct {
 	Unlocked bool
 	// Targets restricts the plan to these addresses.
 	Targets []string
-	// Files are added to Config.Files, if that is set. A plan with targets needs the files
-	// of the targets only, and then costs the same in a root of any size: without them
-	// the engine would load and validate every module call of the root.
+	// Files are added to Config.Files, if that is set. A plan with targets needs only the
+	// files of its targets. Its cost then does not depend on the size of the root; with all
+	// files, the engine would load and validate every module call.
 	Files map[string][]byte
 	// Imports are existing VMs that are missing from the state. For a running VM with the
 	// guest agent enabled, regardless of its file, the provider waits up to 15 minutes
@@ -120,7 +120,7 @@ func (w *Workspace) Plan(ctx context.Context, options PlanOptions) (plan *Plan, 
 	return plan, nil
 }
 
-// planOptions returns the options of plan.
+// planOptions converts a workspace's configuration and o to options of the engine's plan.
 func planOptions(c Config, o PlanOptions, file string) []tfexec.PlanOption {
 	options := []tfexec.PlanOption{
 		tfexec.Out(file), tfexec.Refresh(o.Refresh || o.RefreshOnly), tfexec.RefreshOnly(o.RefreshOnly), tfexec.Parallelism(c.Parallelism),
@@ -241,8 +241,8 @@ func (w *Workspace) importing(imports []generator.Import, plan func() error) err
 // stateInPlan is the member of a saved plan that contains the state it was made from.
 const stateInPlan = "tfstate"
 
-// madeFrom returns lineage and serial of the state that a saved plan was made from. Both
-// are zero if there was no state, or if the plan is encrypted.
+// madeFrom returns the lineage and the serial of the state that a saved plan was made from.
+// Both are zero if there was no state, or if the plan is encrypted.
 func madeFrom(file string) (lineage string, serial int64, err error) {
 	archive, err := zip.OpenReader(file)
 	if errors.Is(err, zip.ErrFormat) {

@@ -23,17 +23,17 @@ import (
 )
 
 // An engine command starts its provider up to three times, and a change runs three
-// commands. So this package starts the provider once, by its hash and with an environment
-// of its own, and passes its address to the commands. The engine has no provider that it
-// could start itself. The provider ends with the workspace, with the first command that
-// fails or is canceled, and, on Linux, with this process. The engine's variable for this,
-// TF_REATTACH_PROVIDERS, is intended for providers under a debugger.
+// commands. So this package starts the provider once, after checking its hash and with an
+// environment of its own, and passes its address to the commands. The engine has no
+// provider that it could start itself. The provider ends with the workspace, with the first
+// command that fails or is canceled, and, on Linux, with this process. The engine's
+// variable for this, TF_REATTACH_PROVIDERS, is intended for providers under a debugger.
 
 // startTimeout limits how long a provider may take until it listens.
 const startTimeout = time.Minute
 
-// socketRoom is the part of a socket path, at most 107 bytes long, that is reserved for
-// what follows the directory for temporary files.
+// socketRoom is the number of bytes in a socket path, of at most 107 bytes, that are
+// reserved for the part after the directory for temporary files.
 const socketRoom = 60
 
 // process is a running provider.
@@ -44,9 +44,9 @@ type process struct {
 	address  tfexec.ReattachConfig
 	command  *exec.Cmd
 	stderr   *tail
-	// sockets is the directory of its socket.
+	// sockets is the directory of the provider's socket.
 	sockets *scratch.Dir
-	// ended is closed when it has ended.
+	// ended is closed when the provider has ended.
 	ended chan struct{}
 }
 
@@ -96,7 +96,8 @@ func (w *Workspace) start(ctx context.Context, binary string) (*process, error) 
 	if w.config.Engine.Helper != "" {
 		env = confined(env, providerRules(binary, sockets.Path(), env))
 	}
-	// It must outlive ctx: a canceled engine still needs it to end in an orderly way.
+	// The provider must outlive ctx: a canceled engine still needs it to end in an orderly
+	// way.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), cmp.Or(w.config.Engine.Helper, binary)) //nolint:gosec // its hash is trusted
 	for name, value := range env {
 		cmd.Env = append(cmd.Env, name+"="+value)
@@ -105,7 +106,7 @@ func (w *Workspace) start(ctx context.Context, binary string) (*process, error) 
 		cmd.Env,
 		// The handshake of hashicorp/go-plugin, with the cookie of OpenTofu and Terraform.
 		"TF_PLUGIN_MAGIC_COOKIE=d602bf8f470bc67ca7faa0386276bbdd4330efaf76d1a219cb4d6991ca9872b2", "PLUGIN_PROTOCOL_VERSIONS=5,6",
-		// It would write traces that are never read.
+		// The provider would write traces that are never read.
 		"TF_LOG_SDK=off", "TF_LOG_SDK_PROTO=off", "TF_LOG_PROVIDER_PROXMOX=off",
 	)
 	p := &process{version: w.root.version, command: cmd, stderr: &tail{}, sockets: sockets, ended: make(chan struct{})}
@@ -124,7 +125,7 @@ func (w *Workspace) start(ctx context.Context, binary string) (*process, error) 
 		lines := bufio.NewReader(stdout)
 		line, _ := lines.ReadString('\n') // without one, addressIn fails
 		said <- line
-		_, _ = io.Copy(io.Discard, lines) // so that it is never blocked
+		_, _ = io.Copy(io.Discard, lines) // so that the provider is never blocked
 		_ = cmd.Wait()                    // how it ended does not matter
 	}()
 	timeout := time.NewTimer(startTimeout)
@@ -149,7 +150,8 @@ func (w *Workspace) start(ctx context.Context, binary string) (*process, error) 
 }
 
 // addressIn parses the line in which a provider reports its address: the version of
-// go-plugin's protocol, the version of the provider's protocol, network, address, kind.
+// go-plugin's protocol, the version of the provider's protocol, the network, the address
+// and the kind of RPC.
 func addressIn(line string) (tfexec.ReattachConfig, error) {
 	fields := strings.Split(strings.TrimSpace(line), "|")
 	if len(fields) < 5 || fields[0] != "1" || fields[2] != "unix" || fields[4] != "grpc" {
@@ -165,7 +167,7 @@ func addressIn(line string) (tfexec.ReattachConfig, error) {
 }
 
 // died reports whether the provider has stopped listening. It connects to the provider,
-// because its end may not have been noticed yet.
+// because this process may not have noticed its end yet.
 func (p *process) died() bool {
 	connection, err := net.DialTimeout(p.address.Addr.Network, p.address.Addr.String, startTimeout)
 	if err != nil {

@@ -34,7 +34,7 @@ func strangers(cluster string, entries []string) (pids []int, known bool) {
 	return slices.DeleteFunc(found, func(pid int) bool { return descends(pid, os.Getpid()) }), true
 }
 
-// descends reports whether a process is from, or a descendant of it.
+// descends reports whether pid equals from or is a descendant of it.
 func descends(pid, from int) bool {
 	for pid > 1 && pid != from {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
@@ -69,8 +69,8 @@ func doneBy(pid int) string {
 	return string(content)
 }
 
-// marking returns the processes for whose environment such returns true, except this
-// process, sorted.
+// marking returns the processes, except this one, whose environment satisfies the predicate
+// such. They are sorted.
 func marking(such func(environ [][]byte) bool) []int {
 	files, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {

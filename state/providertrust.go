@@ -277,8 +277,8 @@ func (p *Providers) copy(version, dir string) (target string, err error) {
 	return target, nil
 }
 
-// program returns the program of the provider that the files require. Only root and this
-// user can change it, and its hash was computed in that place.
+// program returns the path of the program of the provider that the files require. Only root
+// and this user can change the file, so the hash that was checked remains valid.
 func (w *Workspace) program(ctx context.Context) (string, *Provider, error) {
 	version := w.root.version
 	dir, err := w.installed(ctx, version)
@@ -368,9 +368,9 @@ type storedHash struct {
 	Hash  string `json:"hash"`
 }
 
-// hashOf returns the hash of a provider's files, as in lock files. It recomputes the hash
-// only if a file has changed: file stores the last hash, because computing it takes 2 %
-// of a plan's CPU time; with "", it is not stored.
+// hashOf returns the hash of a provider's files, as in lock files. Because computing the
+// hash takes 2 % of a plan's CPU time, it is stored at the path file, unless that is "",
+// and recomputed only after one of the provider's files has changed.
 func hashOf(dir, file string, now time.Time) (string, error) {
 	states, newest, err := fileStates(dir)
 	if err != nil {

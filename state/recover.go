@@ -139,7 +139,8 @@ func (w *Workspace) awaitOrphans(ctx context.Context) ([]int, error) {
 	fmt.Fprintf(w.config.Log, "waiting in %s for processes %v of an engine that was killed\n", w.config.Dir, left)
 	ticker := w.config.Clock.NewTicker(orphanPoll)
 	defer ticker.Stop()
-	// activity is what a process has read and written, and since when this is unchanged.
+	// activity is how much a process has read and written, and since when this has not
+	// changed.
 	type activity struct {
 		done  string
 		since time.Time
@@ -176,8 +177,8 @@ func (w *Workspace) errored() string {
 	return cmp.Or(w.config.Errored, filepath.Join(w.config.Dir, erroredState))
 }
 
-// secure moves a state that the engine could not save to its permanent place. At any time
-// the state is in at least one of the two places.
+// secure moves an unsaved state from the directory to Config.Errored, if that is set. At
+// any time, the state is in at least one of the two files.
 func (w *Workspace) secure() error {
 	name := filepath.Join(w.config.Dir, erroredState)
 	info, err := os.Lstat(name)
@@ -339,7 +340,7 @@ func (w *Workspace) push(ctx context.Context, content []byte, local header) (err
 	})
 }
 
-// readErrored reads an unsaved state and decrypts it.
+// readErrored reads an unsaved state, and decrypts it if it is encrypted.
 func (w *Workspace) readErrored(ctx context.Context, name string) ([]byte, header, error) {
 	content, err := os.ReadFile(name)
 	if err != nil {

@@ -31,7 +31,7 @@ const childVariable = "NUMAFORM_TEST_APPLY_IN"
 const planVariable = "NUMAFORM_TEST_PLAN_IN"
 
 func TestMain(m *testing.M) {
-	if err := confine.Main(); err != nil { // the helper of its tests
+	if err := confine.Main(); err != nil { // this binary is the helper of its own tests
 		panic(err)
 	}
 	if dir := os.Getenv(childVariable); dir != "" {

@@ -97,7 +97,8 @@ func without(a, b []string) []string {
 }
 
 // compare returns the resources that this workspace left in the state but that a plan did
-// not find there. It records the state if a complete plan changes nothing.
+// not find there. If unchanged is set, which means that a complete plan changes nothing,
+// compare also records the content of the state.
 func (w *Workspace) compare(plan *tfjson.Plan, unchanged bool) ([]string, error) {
 	known, err := w.readKnown()
 	if err != nil {

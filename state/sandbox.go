@@ -17,10 +17,10 @@ import (
 )
 
 // If the kernel has Landlock, the engine and the provider can access only the files that
-// they need: not /proc with other processes' environments, no other files with
-// credentials, and no other roots' working directories. EngineConfig.Helper starts them
-// with these restrictions. A download of the provider is not restricted, nor is an engine
-// whose files are unknown (sandbox.open).
+// they need. They can read neither other processes' environments in /proc, nor other files
+// with credentials, nor the working directories of other roots. EngineConfig.Helper starts
+// them with these restrictions. A download of the provider is not restricted, nor is an
+// engine whose files are unknown (sandbox.open).
 
 // systemFiles are the system files that programs need: the programs themselves,
 // certificates, name resolution.
@@ -43,13 +43,14 @@ var credentialFiles = map[string][]string{
 }
 
 // otherProgram matches files that make a backend's client run another program for the
-// credential. The files which that program needs are unknown.
+// credential. The files that such a program needs are unknown.
 var otherProgram = regexp.MustCompile(`(?m)^\s*(?:-\s+)?"?(?:exec"?:|credential_process\s*=)`)
 
 // referred matches the files that a kubeconfig names.
 var referred = regexp.MustCompile(`(?m)^\s*"?(?:certificate-authority|client-certificate|client-key|tokenFile)"?:\s*"?([^\s"]+)`)
 
-// sandbox holds the engine's access rules, or why it runs without any.
+// sandbox holds the engine's access rules. open is the reason why the engine runs without
+// them, or "".
 type sandbox struct {
 	rules confine.Rules
 	open  string

@@ -39,9 +39,9 @@ type Config struct {
 	Dir    string
 	Engine *Engine
 	// Root and Files, if set, define the only configuration that the engine reads, in
-	// addition to a plan's own files: Files by their slash-separated paths relative to
-	// Root, which must contain Dir. Before each command, anything that differs is
-	// replaced. Root must exist; Dir need not.
+	// addition to a plan's own files. Files contains each file by its slash-separated path
+	// relative to Root, which must contain Dir. Before each command, exactly these files
+	// are restored. Root must exist; Dir need not.
 	Root  string
 	Files map[string][]byte
 	// Errored is the file for a state that the backend did not accept. The state moves
@@ -49,7 +49,7 @@ type Config struct {
 	Errored string
 	// Env holds the provider's variables in addition to the inherited basics, such as
 	// PROXMOX_VE_API_TOKEN. The backend's variables go to the engine instead. Values of
-	// names like *TOKEN are hidden in output.
+	// variables with names like *TOKEN are hidden in the output.
 	Env map[string]string
 	// PluginDir is a filesystem mirror of providers; empty means the registry, or the
 	// user's CLI configuration.
@@ -74,10 +74,10 @@ type Config struct {
 	WaitDelay time.Duration
 	// LockTimeout is how long to wait for the state's lock; 0 means 30 seconds.
 	LockTimeout time.Duration
-	// Gone reports whether every engine that used a state on a host, as named in a lock,
-	// is dead, and the proof. If it is nil, this is unknown. It is called for locks that no
-	// run of this directory left behind, and for this host only if no other numaform's
-	// engine was found on it.
+	// Gone reports whether every engine on the host that a lock names is dead, and returns
+	// the proof. If Gone is nil, this is unknown. It is called for locks that no run of
+	// this directory left behind, and for this host only if no engine of another numaform
+	// was found on it.
 	Gone func(ctx context.Context, host string) (proof string, gone bool)
 	// Progress receives the events of an apply, and of broken locks, one at a time.
 	Progress func(Event)
@@ -111,9 +111,9 @@ type Workspace struct {
 	plans int
 	// begun is when the operation that takes the state's lock began.
 	begun time.Time
-	// unconfined is why the engine can read every file, or "".
+	// unconfined is the reason why the engine is not confined to its own files, or "".
 	unconfined string
-	// root is what the directory's files configure, as last read.
+	// root is the configuration in the directory's files, as last read.
 	root *configuration
 	// provider is the running provider, or nil.
 	provider *process
@@ -310,7 +310,8 @@ func (w *Workspace) Close() error {
 	if w.client != nil {
 		w.config.Engine.release(w.config.Dir, w.client)
 	}
-	// A child process that was just forked may also have the file open.
+	// Closing the file does not unlock it if a child process that was just forked also has
+	// it open.
 	unlocked := unix.Flock(int(w.lock.Fd()), unix.LOCK_UN)
 	err := errors.Join(os.RemoveAll(w.private(plansDir)), removeFile(w.private(kubeconfigFile)), unlocked, w.lock.Close())
 	w.lock, w.client = nil, nil
