@@ -34,8 +34,8 @@ type actionReport struct {
 	Reason string          `json:"reason"`
 }
 
-// actions returns the actions of the change on each VM: the planned ones, or without an
-// engine the requested ones.
+// actions returns the actions of the change on each VM: the planned ones or, without an
+// engine, the requested ones.
 func (p *proposal) actions() []actionReport {
 	actions := []actionReport{}
 	if p.plans == nil {
@@ -161,7 +161,7 @@ func totals(actions []actionReport) string {
 	return strings.Join(parts, ", ")
 }
 
-// mostCreates is the number of new VMs that are listed individually by default.
+// mostCreates is the maximum number of new VMs that are listed individually by default.
 const mostCreates = 20
 
 // actions prints one table of the VMs that change. A reason that applies to several VMs is
@@ -201,7 +201,7 @@ func (w *printer) actions(r *report, verbose bool) {
 		if wanted(a) {
 			if !folded {
 				add(a.Action, a.Name, a.Host.String(), requested[a.Name].String())
-				reason = "" // it is no longer above
+				reason = "" // the last reason is no longer directly above
 			}
 			continue
 		}

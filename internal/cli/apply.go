@@ -66,7 +66,7 @@ func newChanges(process Process) []*cobra.Command {
 // decider decides on a change and renders it.
 type decider func(ctx context.Context, process Process, o *options) (*proposal, error)
 
-// removal removes the named nodes, which must be drained.
+// removal returns a decider that removes the named nodes, which must be drained.
 func removal(names []string) decider {
 	return func(ctx context.Context, process Process, o *options) (*proposal, error) {
 		// First do the checks that do not need Proxmox.
@@ -93,8 +93,9 @@ func removal(names []string) decider {
 	}
 }
 
-// reversal reverts a change, or the last one if no ID is given. Only a change that this
-// installation recorded can be reverted: other records are not trusted.
+// reversal returns a decider that reverts the change with the ID in args or, without an ID,
+// the last change that created or removed VMs. Only a change that this installation
+// recorded can be reverted: other records are not trusted.
 func reversal(args []string) decider {
 	target := undoTarget{}
 	if len(args) > 0 {
@@ -179,8 +180,8 @@ func (t *undoTarget) choose(entries []audit.Entry) error {
 	return fmt.Errorf("undoing %q: the history contains no such change: to list all changes, run numaform history", t.id)
 }
 
-// attempts is the maximum number of attempts at a change, which fail if the fleet or a
-// host changes in the meantime.
+// attempts is the maximum number of attempts at a change. An attempt fails if the fleet or
+// a host changes in the meantime.
 const attempts = 5
 
 // change decides on a change, plans it, asks for confirmation and applies it. With
@@ -379,8 +380,9 @@ func needsApproval(plans []scaler.RootPlan) bool {
 	})
 }
 
-// confirm returns the approver. Unless --approve or --auto-approve is enough, it prints a
-// summary and asks the user, and fails without a terminal.
+// confirm returns the approver, or "" if --auto-approve is enough. Unless --approve or
+// --auto-approve is enough, it prints a summary and asks the user, and fails without a
+// terminal.
 func (p *proposal) confirm(ctx context.Context, process Process, o *options) (string, error) {
 	plans := p.plans
 	needed := needsApproval(plans)

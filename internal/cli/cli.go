@@ -37,8 +37,8 @@ const (
 
 // Process is the environment of a command.
 type Process struct {
-	// Program is the name that the program was called by, such as kubectl-numaform, as which
-	// kubectl runs a plugin; empty means numaform.
+	// Program is the name by which the program was called, such as kubectl-numaform if
+	// kubectl runs it as a plugin; empty means numaform.
 	Program string
 	// Version is the program's version.
 	Version        string
@@ -50,7 +50,8 @@ type Process struct {
 	color *string
 	// screen shows progress on Stderr.
 	screen *term.Screen
-	// asking is true while a question waits for its answer, and after Ctrl-C there.
+	// asking is true while a question waits for its answer, and remains true after Ctrl-C
+	// at the question.
 	asking *atomic.Bool
 }
 
@@ -62,7 +63,7 @@ type exitError struct{ code int }
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 
-// errInterrupted is Ctrl-C at a question.
+// errInterrupted reports that the user pressed Ctrl-C at a question.
 var errInterrupted = errors.New("interrupted")
 
 // stopping is the message after the first Ctrl-C. The engines and providers end with
@@ -80,7 +81,8 @@ func Run(ctx context.Context, process Process) int {
 	root.SetIn(process.Stdin)
 	root.SetOut(process.Stdout)
 	root.SetErr(process.Stderr)
-	// Find changes the flags of the commands, so it must not run beside the command.
+	// Find changes the flags of the commands, so it must not run concurrently with the
+	// command.
 	selected, _, unknown := root.Find(process.Args)
 	silent := context.AfterFunc(ctx, func() {
 		if process.asking.Load() {
@@ -177,7 +179,7 @@ func finish(command *cobra.Command, examples map[string]string) {
 	}
 	completeChoices(command)
 	if command.HasSubCommands() && !command.Runnable() {
-		command.RunE = func(command *cobra.Command, _ []string) error { return command.Help() } // cobra checks no arguments without it
+		command.RunE = func(command *cobra.Command, _ []string) error { return command.Help() } // without RunE, cobra does not check arguments
 	}
 	check := command.Args
 	if check == nil {

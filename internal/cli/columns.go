@@ -45,7 +45,7 @@ func (w *printer) columns(columns []column, rows [][]string, wide bool) {
 	terminal := w.Terminal
 	terminal.Wrap = terminal.Wrap && !wide
 	for terminal.Wrap && total > terminal.Width {
-		// Of the columns to leave out next, the last one goes first.
+		// If several columns have the same drop, leave out the last of them first.
 		next := -1
 		for _, i := range shown {
 			if columns[i].drop > 0 && (next < 0 || columns[i].drop <= columns[next].drop) {

@@ -23,8 +23,8 @@ const completionTimeout = 3 * time.Second
 // lookup reads the values that are possible for an argument or a flag of a command.
 type lookup func(ctx context.Context, process Process, command *cobra.Command) ([]string, error)
 
-// registerCompletions completes the names of plans, VMs, changes and hosts. root contains
-// all commands.
+// registerCompletions registers completions for the names of plans, VMs, changes and hosts.
+// root contains all commands.
 func registerCompletions(root *cobra.Command, process Process) {
 	for _, argument := range []struct {
 		path   string

@@ -119,7 +119,8 @@ func (o *conformanceOptions) compare(ctx context.Context, process Process) error
 	return err
 }
 
-// target sets the address and the credential of Proxmox from the flags and the configuration.
+// target checks the flags, and sets the VMIDs, the credentials, the HTTP client and the URL
+// of the run from them and the configuration.
 func (o *conformanceOptions) target(config *operator.Config) error {
 	for name, missing := range map[string]bool{"--pool": o.run.Pool == "", "--vmids": o.vmids == "", "--template": o.run.Template == 0} {
 		if missing {

@@ -23,7 +23,7 @@ import (
 	"github.com/numaform/numaform/internal/shell"
 )
 
-// defaultNamespace is the default of the namespace in which numaform runs.
+// defaultNamespace is the default namespace in which numaform runs.
 const defaultNamespace = "numaform"
 
 // clusterOptions are the flags of commands that control numaform in a cluster.

@@ -85,7 +85,7 @@ func namespace(t *testing.T, name string) {
 	}
 }
 
-// state reads the switch.
+// state reads the state of the switch in a namespace.
 func state(t *testing.T, namespace string) control.State {
 	t.Helper()
 	c, err := kubernetes.NewForConfig(controlPlane(t).Config)
@@ -182,7 +182,8 @@ func TestEvacuate(t *testing.T) {
 	}
 }
 
-// watched is an output that calls then once it contains until.
+// watched is an output that calls then after each write, as soon as the output contains
+// until.
 type watched struct {
 	bytes.Buffer
 

@@ -129,7 +129,7 @@ func (w *printer) doctor(r *doctorReport, next string) {
 	for _, finding := range r.Findings.Grouped() {
 		if finding.Status == doctor.Fail {
 			failures = append(failures, finding)
-			finding.What, finding.Fix = "", "" // below
+			finding.What, finding.Fix = "", "" // printed below, with the failures
 		}
 		w.finding(&finding)
 	}

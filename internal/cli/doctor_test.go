@@ -48,7 +48,7 @@ func TestDoctorOfACluster(t *testing.T) {
 	}
 }
 
-// simulated starts a Proxmox and returns its configuration.
+// simulated starts a simulated Proxmox and returns the path of a configuration for it.
 func simulated(t *testing.T) string {
 	t.Helper()
 	server, err := pvesim.New(pvesim.Config{Hosts: testenv.Hosts(t)})

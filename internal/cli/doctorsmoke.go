@@ -109,7 +109,7 @@ func (o *doctorOptions) createAndRemove(ctx context.Context, process Process, cl
 		return "", err
 	}
 	if len(left) > 0 {
-		// Removing it without confirmation could also apply changes of other users.
+		// Removing the VM without confirmation could also apply changes of other users.
 		return "", fmt.Errorf("creating the smoke test's VM: the fleet still contains VM %s of an earlier smoke test; no VM was created: "+
 			"run `numaform remove %[1]s`, then run the smoke test again", left[0].Name)
 	}

@@ -104,7 +104,8 @@ func repeat(ctx context.Context, stderr io.Writer, every time.Duration, check fu
 	}
 }
 
-// runDrift reports whether drift remains.
+// runDrift compares the VMs with their files once, reverts drift with --repair, and reports
+// whether drift remains.
 func runDrift(ctx context.Context, process Process, o *driftOptions) (remains bool, err error) {
 	s, err := open(ctx, process, &o.options)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/numaform/numaform/internal/cli"
 )
 
-// runDrift runs `numaform drift` and returns its exit code and output.
+// runDrift runs `numaform drift` and returns its exit code.
 func runDrift(ctx context.Context, stderr *strings.Builder, args ...string) int {
 	return cli.Run(ctx, cli.Process{
 		Args: append([]string{"drift"}, args...), Stdin: strings.NewReader(""), Stdout: &bytes.Buffer{}, Stderr: stderr,
@@ -60,8 +60,8 @@ func TestDriftEveryFails(t *testing.T) {
 	}
 }
 
-// TestErrorsDoNotControlTheTerminal fails with a name that contains an escape sequence, as
-// names from Proxmox, records and files can.
+// TestErrorsDoNotControlTheTerminal checks that an error does not print an escape sequence
+// in a name. Names from Proxmox, records and files can contain such sequences.
 func TestErrorsDoNotControlTheTerminal(t *testing.T) {
 	t.Parallel()
 	var stderr strings.Builder

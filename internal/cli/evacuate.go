@@ -105,7 +105,7 @@ func (e *evacuation) run(ctx context.Context, process Process, name string) erro
 	return err
 }
 
-// waitEmpty waits until a host has no nodes. left are its nodes now.
+// waitEmpty waits until a host has no nodes. left contains its current nodes.
 func (e *evacuation) waitEmpty(ctx context.Context, process Process, c client.Client, host topology.HostID, left []string) error {
 	ticker := time.NewTicker(e.poll)
 	defer ticker.Stop()

@@ -97,7 +97,7 @@ func (w *printer) explanation(x *scheduling.Explanation) {
 			switch {
 			case h.View != nil && h.View.Lacks != "":
 				lacks := h.View.Lacks
-				if h.View.Fix != "" { // about the host; without a fix, about the VM
+				if h.View.Fix != "" { // with a fix, Lacks is about the host, otherwise about the VM
 					lacks = "it " + lacks
 				}
 				w.printf("\n  %s has no room for %s: %s\n", h.Host, h.InstanceType, lacks)

@@ -19,12 +19,12 @@ type hostStatus struct {
 	// State is online, offline, maintenance or unreadable.
 	State string `json:"state"`
 	CPUs  int    `json:"cpus"`
-	// FreeCPUs are online CPUs that are neither reserved nor pinned by a guest, running or
-	// planned.
+	// FreeCPUs counts the online CPUs that are neither reserved nor pinned by a running or
+	// planned guest.
 	FreeCPUs  int   `json:"free_cpus"`
 	MemoryMiB int64 `json:"memory_mib"`
-	// FreeMemoryMiB is the memory that is neither reserved nor allocated to a guest, running
-	// or planned.
+	// FreeMemoryMiB is the memory that is neither reserved nor allocated to a running or
+	// planned guest.
 	FreeMemoryMiB int64 `json:"free_memory_mib"`
 	// VMs counts the VMs of the fleet, and Shared the VMs among them that have no CPUs of
 	// their own.
@@ -51,7 +51,8 @@ type numaStatus struct {
 	VMs int `json:"vms"`
 }
 
-// agentStatus is the state of the numaform-agent of a host. Only State is set without one.
+// agentStatus is the state of the numaform-agent of a host. If the host has no agent, only
+// State is set.
 type agentStatus struct {
 	State     topology.AgentState `json:"state"`
 	Version   string              `json:"version,omitempty"`
@@ -97,7 +98,7 @@ func newHostStatus(host *topology.Host, vms []fleet.VM, clusterID string) hostSt
 		s.State = hostMaintenance
 	}
 
-	onNode := map[int]int{} // VMs by NUMA node
+	onNode := map[int]int{} // number of VMs by NUMA node
 	count := func(pins topology.CPUSet, cells []topology.NUMACell) {
 		s.VMs++
 		if pins.IsEmpty() {

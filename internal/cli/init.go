@@ -29,8 +29,8 @@ type initOptions struct {
 	insecure                       bool
 	vmids, pool, template          string
 	disks, seeds, models           []string
-	// discoverFile contains an existing API token that may read Proxmox, and found is the
-	// result; nil without a token.
+	// discoverFile is the path of a file with an existing API token that may read Proxmox.
+	// found contains what was read with this token; it is nil without a token.
 	discoverFile string
 	found        *discovery
 }
@@ -97,7 +97,7 @@ func runInit(ctx context.Context, process Process, flags *pflag.FlagSet, o *init
 	}
 
 	w := newPrinter(process)
-	// A wrapped comment would be a command.
+	// Do not wrap these lines: the second line of a wrapped comment would be a command.
 	w.raw("# Run these commands as root on one host of the Proxmox cluster (Proxmox VE 8 or 9).\n")
 	reach := o.reach()
 	if o.found.hasPool(o.pool) {
@@ -122,7 +122,8 @@ func (o *initOptions) printNext(process Process, written, kept []string) error {
 		w.printf("Existing files were not changed: %s: compare them with your answers before you use them.\n", strings.Join(kept, ", "))
 	}
 
-	// The paths in numaform.yaml are relative to its directory, the steps to the current one.
+	// The paths in numaform.yaml are relative to its directory, those in the steps to the
+	// current directory.
 	beside := func(path string) string {
 		if filepath.IsAbs(path) {
 			return path
@@ -153,7 +154,7 @@ func (o *initOptions) printNext(process Process, written, kept []string) error {
 	return w.err
 }
 
-// reach returns what numaform's user may use.
+// reach returns the resources that numaform's user may use.
 func (o *initOptions) reach() proxmox.Reach {
 	return proxmox.Reach{Pool: o.pool, Disks: o.disks, Seeds: o.seeds, CPUModels: o.models}
 }
@@ -208,7 +209,7 @@ func (o *initOptions) ask(ctx context.Context, process Process, flags *pflag.Fla
 			}
 			fmt.Fprintf(process.Stderr, "  %v\n", err)
 			if slice, ok := flag.Value.(pflag.SliceValue); ok {
-				_ = slice.Replace(nil) // else the next answer would be appended
+				_ = slice.Replace(nil) // otherwise, the next answer would be appended
 			}
 		}
 	}

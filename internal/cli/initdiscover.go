@@ -59,7 +59,8 @@ func (o *initOptions) discover(ctx context.Context, process Process, flags *pfla
 	return o.propose(flags)
 }
 
-// discovered returns the names in a snapshot. A template that more hosts have comes first.
+// discovered returns the names in a snapshot. Templates and storages that more hosts have
+// come first.
 func discovered(snapshot *topology.Snapshot) *discovery {
 	d := &discovery{}
 	hosts, disks, isos := map[string]int{}, map[string]int{}, map[string]int{}
@@ -116,7 +117,7 @@ func (o *initOptions) propose(flags *pflag.FlagSet) error {
 	return o.check()
 }
 
-// choices lists the names that exist for a question.
+// choices lists the names in Proxmox that can answer the question for a flag.
 func (d *discovery) choices(flag string) string {
 	if d == nil {
 		return ""

@@ -18,7 +18,8 @@ const manifestsDir = "manifests"
 // Files next to numaform.yaml that init writes.
 const (
 	initReadme = "README.md"
-	// removeUser contains the commands that delete numaform's token and user in Proxmox.
+	// removeUser is the file with the commands that delete numaform's token and user in
+	// Proxmox.
 	removeUser = "remove-user.sh"
 )
 

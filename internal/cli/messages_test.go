@@ -11,7 +11,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestNoAnswer checks the error of a question whose input ends, on a line of its own.
+// TestNoAnswer checks the error of a question whose input ends, and that the error is on a
+// line of its own.
 func TestNoAnswer(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

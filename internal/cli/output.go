@@ -96,8 +96,8 @@ func newPrinter(process Process) *printer {
 	return &printer{Terminal: process.terminal(process.Stdout), w: process.Stdout}
 }
 
-// terminal describes the place that w writes to, with the width and colors that the process
-// asks for.
+// terminal describes the terminal or other destination of w, with the width and colors that
+// the environment and --color select.
 func (p *Process) terminal(w io.Writer) term.Terminal {
 	color := "never"
 	if p.color != nil {
@@ -152,8 +152,8 @@ func confirmed(ctx context.Context, process Process, question string) (bool, err
 }
 
 // ask asks a question and reads a line from stdin. It returns errInterrupted when ctx is
-// canceled. The read itself cannot be interrupted; it ends with the process. Errors name
-// what is read.
+// canceled. The read itself cannot be interrupted; it ends with the process. what names the
+// input in errors.
 func (p *Process) ask(ctx context.Context, stdin *bufio.Reader, question, what string) (string, error) {
 	type read struct {
 		line string
@@ -170,7 +170,7 @@ func (p *Process) ask(ctx context.Context, stdin *bufio.Reader, question, what s
 	case r := <-done:
 		p.asking.Store(false)
 		if errors.Is(r.err, io.EOF) {
-			fmt.Fprintln(p.Stderr) // the cursor is behind the question
+			fmt.Fprintln(p.Stderr) // end the line of the question
 			return "", fmt.Errorf("%s is missing, because the input ended", what)
 		}
 		if r.err != nil {

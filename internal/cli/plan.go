@@ -243,9 +243,9 @@ func (p *proposal) changes() bool {
 		slices.ContainsFunc(p.plans, func(plan scaler.RootPlan) bool { return plan.Changes() })
 }
 
-// failure returns the errors of the change's hosts, or of all hosts, that prevent an apply,
-// or nil. It ignores a host that is down and not part of the change. It ignores a VM that
-// must stay although its file was deleted, unless the change does nothing else.
+// failure returns the errors of hosts that prevent an apply, or nil. It considers the hosts
+// that the change touches and, if the change is empty, the hosts whose node files were
+// deleted. With all, it also considers the other hosts, except the ones that are down.
 func (p *proposal) failure(all bool) error {
 	var failures []error
 	for i := range p.plans {

@@ -167,14 +167,15 @@ func TestPolicyShow(t *testing.T) {
 	}
 }
 
-// TestPolicyTestOfLargeFiles uses files that are larger than any policy, case or plan.
+// TestPolicyTestOfLargeFiles checks that files over the size limits of policies, cases and
+// plans are refused.
 func TestPolicyTestOfLargeFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	large := func(name string, size int64) string {
 		t.Helper()
 		path := write(t, dir, name, "")
-		if err := os.Truncate(path, size); err != nil { // it uses no space on the disk
+		if err := os.Truncate(path, size); err != nil { // the file is sparse
 			t.Fatal(err)
 		}
 		return path

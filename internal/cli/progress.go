@@ -6,7 +6,7 @@ import (
 	"github.com/numaform/numaform/internal/term"
 )
 
-// progress shows the duration of what, until stop is called.
+// progress shows the duration of the activity what, until stop is called.
 func (p *Process) progress(what string) (stop func()) {
 	if p.screen == nil {
 		return func() {}
@@ -23,7 +23,7 @@ type steps struct {
 	current *term.Progress // guarded by mu; nil between steps
 }
 
-// count is the Count of a scaler.Config.
+// count implements the Count function of a scaler.Config.
 func (s *steps) count(step string, done, total int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -45,7 +45,7 @@ var secretTexts = []*regexp.Regexp{
 
 // redactor removes secrets from texts.
 type redactor struct {
-	// known are secrets, which it removes wherever they occur.
+	// known contains the secrets to remove wherever they occur.
 	known []string
 }
 
@@ -82,8 +82,9 @@ func (r *redactor) learn(secret string) {
 	slices.SortFunc(r.known, func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) })
 }
 
-// learnFile adds the content of a file. If value, which names the file, is no file, the user
-// may have pasted the secret itself, so it adds value.
+// learnFile adds the content of the file at path. value is the configured name of the file:
+// if no such file exists, the user may have pasted the secret itself there, so learnFile
+// adds value.
 func (r *redactor) learnFile(path, value string) {
 	if content, err := os.ReadFile(path); err == nil {
 		r.learn(string(content))
@@ -92,7 +93,8 @@ func (r *redactor) learnFile(path, value string) {
 	}
 }
 
-// named learns the files with secrets that a configuration names, also in variables.
+// named learns the contents of the files with secrets that a configuration names, including
+// the names from environment variables.
 func (r *redactor) named(config *operator.Config) {
 	for _, path := range config.SecretFiles() {
 		r.learnFile(path, filepath.Base(path))
@@ -124,8 +126,8 @@ func (r *redactor) text(content []byte) []byte {
 	return []byte(text)
 }
 
-// config returns a configuration file without its secrets, which it learns, together with
-// the contents of the files that the configuration names.
+// config returns a configuration file without its secrets. It learns these secrets, and the
+// contents of the files with secrets that the configuration names.
 func (r *redactor) config(path string) ([]byte, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -165,7 +167,7 @@ func (r *redactor) walk(node *yaml.Node, dir string) {
 	}
 }
 
-// hide learns and replaces all values below a node, except switches such as true.
+// hide learns and replaces all values below a node, except booleans and nulls.
 func (r *redactor) hide(node *yaml.Node) {
 	for _, child := range node.Content {
 		r.hide(child)

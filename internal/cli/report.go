@@ -308,7 +308,7 @@ func (w *printer) verdicts(hosts []hostReport) string {
 	return strings.Join(parts, ", ")
 }
 
-// refusals prints the reasons of refused pods, each once.
+// refusals prints the reasons why pods are refused, each once.
 func (w *printer) refusals(pods *podsReport) {
 	if pods == nil || len(pods.Refusals) == 0 {
 		return
@@ -362,7 +362,7 @@ func (w *printer) maps(p *proposal, columns int) {
 		if host == nil {
 			continue
 		}
-		// The host without the VMs to remove.
+		// remaining is the host without the VMs to remove.
 		remaining := *host
 		remaining.Guests = slices.DeleteFunc(slices.Clone(host.Guests), func(guest topology.Guest) bool {
 			return slices.ContainsFunc(p.change.Removed, func(vm fleet.VM) bool {
@@ -384,7 +384,7 @@ func (w *printer) maps(p *proposal, columns int) {
 	}
 }
 
-// mostFiles is the number of files listed by default.
+// mostFiles is the maximum number of files that are listed individually by default.
 const mostFiles = 20
 
 func (w *printer) files(files []fileReport, o *options) {

@@ -19,7 +19,7 @@ type recordedSnapshot struct {
 type Output struct {
 	// Name is the name of the schema, and Command the command that prints it.
 	Name, Command string
-	// Type is a value of its type.
+	// Type is a value of the output's Go type.
 	Type any
 }
 

@@ -176,7 +176,8 @@ func nameOfType(typ reflect.Type) string {
 	return filepath.Base(typ.PkgPath()) + "." + name
 }
 
-// textType maps types that are JSON strings in their text form.
+// textType returns the schema of a type that marshals itself, usually to a string, or nil
+// for other types.
 func textType(typ reflect.Type) *jsonschema.Schema {
 	switch typ.String() {
 	case "time.Time":

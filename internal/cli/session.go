@@ -88,7 +88,8 @@ func (o *options) withoutCluster() bool {
 	return o.clusterless && len(o.files) == 0 && o.kubeconfig.Path == "" && o.kubeconfig.Context == ""
 }
 
-// cluster reads the Kubernetes cluster.
+// cluster returns the Kubernetes cluster: the objects in the manifests, the cluster of the
+// kubeconfig, or an empty cluster if the command runs without both.
 func (o *options) cluster(ctx context.Context) (*scheduling.Cluster, error) {
 	if o.withoutCluster() {
 		return scheduling.FromObjects(nil), nil

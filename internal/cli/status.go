@@ -29,18 +29,18 @@ type statusReport struct {
 	Pending []pendingStatus `json:"pending,omitempty"`
 	// Failed lists the hosts on which the last change failed.
 	Failed []failedStatus `json:"failed,omitempty"`
-	// Drift lists the VMs that differ in Proxmox from their files. numaform drift also
+	// Drift lists the differences of VMs in Proxmox from their files. numaform drift also
 	// compares attributes that only the engine knows.
 	Drift []driftStatus `json:"drift,omitempty"`
-	// Locks contains the locks of the fleet and of the states that are held.
+	// Locks contains the held locks of the fleet and of the states.
 	Locks []lockStatus `json:"locks,omitempty"`
 	// UnknownLocks is the reason why the locks of the states cannot be read.
 	UnknownLocks string `json:"unknown_locks,omitempty"`
 	// Unfinished lists the hosts on which the last change is incomplete.
 	Unfinished []topology.HostID `json:"unfinished,omitempty"`
 	LastChange *changeStatus     `json:"last_change,omitempty"`
-	// Problems lists hosts that are not online, VMs that are missing or stopped, and an
-	// incomplete change.
+	// Problems lists regions that cannot be read, hosts that are not online, VMs that are
+	// missing or stopped, and an incomplete change.
 	Problems []string `json:"problems,omitempty"`
 	// Next is the command to run next.
 	Next string `json:"next"`
@@ -70,7 +70,7 @@ type vmStatus struct {
 	// CPUs are the host CPUs that the VM is pinned to; a VM without them shares the CPUs
 	// that are not pinned.
 	CPUs topology.CPUSet `json:"cpus,omitzero"`
-	// NUMANodes are the NUMA nodes that back its memory.
+	// NUMANodes are the NUMA nodes that back the VM's memory.
 	NUMANodes topology.CPUSet `json:"numa_nodes,omitzero"`
 	// State is running, standby, stopped, locked while Proxmox works on the VM, missing, or
 	// unknown if the host cannot be read.
@@ -102,8 +102,8 @@ type lockStatus struct {
 	Operation string    `json:"operation,omitempty"`
 }
 
-// lockOfFleet is the place of the lock that a process holds from its plan to the end of its
-// apply.
+// lockOfFleet is the value of Where for the fleet's lock, which a process holds from its
+// plan to the end of its apply.
 const lockOfFleet = "fleet"
 
 type changeStatus struct {

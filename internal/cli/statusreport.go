@@ -176,8 +176,8 @@ func compare(vm *fleet.VM, clusterID string, snapshot *topology.Snapshot) (state
 	return vmMissing, nil
 }
 
-// next returns the command to run next: the one that resolves the most urgent matter. If
-// neither a cluster nor manifests are known, it is one that works without.
+// next returns the command to run next: the one that resolves the most urgent problem. If
+// neither a cluster nor manifests are known, the command is one that works without them.
 func (r *statusReport) next(o *options, pods podSource) string {
 	from := o.source()
 	states := map[string]int{}
@@ -211,7 +211,7 @@ func (r *statusReport) next(o *options, pods podSource) string {
 	return "numaform get vms" + from
 }
 
-// mostHosts is the number of hosts up to which status lists each.
+// mostHosts is the maximum number of hosts that status lists individually.
 const mostHosts = 8
 
 // status prints the report: the totals first, the next command last.
@@ -247,7 +247,8 @@ func (w *printer) status(r *statusReport, wide bool) {
 	w.list(w.Paint(term.Red, "Failed"), linesOf(failed))
 	var drift doctor.Report
 	for _, d := range r.Drift {
-		// Only equal sentences are one line: a range of pins would be no VM's.
+		// Only merge equal sentences: a range merged from the pins of several VMs would not
+		// be the pins of any VM.
 		drift = append(drift, doctor.Finding{Check: d.What, Where: d.VM, What: d.What})
 	}
 	w.list(w.Paint(term.Yellow, "Drift"), linesOf(drift))
@@ -355,7 +356,7 @@ func (w *printer) vmState(state string) string {
 	return w.Paint(term.Yellow, state)
 }
 
-// linesOf returns each sentence once, with its places.
+// linesOf returns the lines of a report: each sentence once, with its places.
 func linesOf(report doctor.Report) []string {
 	var lines []string
 	for _, finding := range report.Grouped() {
@@ -364,7 +365,7 @@ func linesOf(report doctor.Report) []string {
 	return lines
 }
 
-// list prints lines below a title, or nothing.
+// list prints lines below a title, or nothing if there are no lines.
 func (w *printer) list(title string, lines []string) {
 	if len(lines) == 0 {
 		return

@@ -73,11 +73,12 @@ func unknownCommand(command *cobra.Command, name string) error {
 	return err
 }
 
-// completeChoices completes the values of the flags that accept only some.
+// completeChoices registers completions for the flags that accept only certain values.
 func completeChoices(command *cobra.Command) {
 	complete := func(flag *pflag.Flag) {
 		if choice, ok := flag.Value.(*choice); ok {
-			// It fails only for a flag that does not exist or already has completions.
+			// The call fails only for a flag that does not exist or already has
+			// completions.
 			_ = command.RegisterFlagCompletionFunc(flag.Name, cobra.FixedCompletions(choice.choices, cobra.ShellCompDirectiveNoFileComp))
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// summary prints what a reviewer decides on. It has at most 10 lines in a terminal of at
-// least 60 columns.
+// summary prints the facts on which a reviewer decides. It has at most 10 lines in a
+// terminal of at least 60 columns.
 func (w *printer) summary(rows [][]string) {
 	w.printf("\n%s\n", w.Bold("Summary"))
 	shown := rows[:0:0]

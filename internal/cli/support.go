@@ -56,7 +56,7 @@ func newSupportBundle(process Process) *cobra.Command {
 			if len(args) > 0 {
 				path = args[0]
 			}
-			// Create the file first: collecting takes up to minutes.
+			// Create the file first, because collecting can take minutes.
 			file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 			if err != nil {
 				return fmt.Errorf("creating the bundle: %w: choose another file with numaform support-bundle FILE", err)
@@ -368,7 +368,7 @@ func (b *bundle) stateSummaries(config *operator.Config) ([]byte, error) {
 		}
 		s := stateSummary{Resources: []stateResource{}}
 		if err := json.Unmarshal(text, &s); err != nil {
-			b.problem("states.json", fmt.Errorf("reading state %s: it is not valid JSON", path)) // the error may quote its content
+			b.problem("states.json", fmt.Errorf("reading state %s: it is not valid JSON", path)) // the error may quote the state
 			continue
 		}
 		s.File, s.Encrypted = path, s.Version == 0

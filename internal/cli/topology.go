@@ -22,7 +22,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// fleetTimeout limits reading the fleet, which a map does not require.
+// fleetTimeout limits the time for reading the fleet, which a map does not require.
 const fleetTimeout = 20 * time.Second
 
 func newTopology(process Process) *cobra.Command {
@@ -127,7 +127,7 @@ func readFleet(ctx context.Context, process Process, config *operator.Config, o 
 // and the states of the agents follow after the maps, each sentence once.
 func draw(terminal term.Terminal, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership, clusterID string) []byte {
 	wrapped := terminal
-	wrapped.Wrap = true // a drawing has a width also in a pipe
+	wrapped.Wrap = true // a map has a fixed width even in a pipe
 	var out bytes.Buffer
 	var notes doctor.Report
 	for i := range hosts {

@@ -211,7 +211,7 @@ func TestWideKeepsColumns(t *testing.T) {
 	}
 }
 
-// TestStatusIsOneScreen checks the height of status.
+// TestStatusIsOneScreen checks that the output of status fits on one screen.
 func TestStatusIsOneScreen(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ hosts, lines int }{{3, 24}, {40, 40}} {
@@ -261,8 +261,8 @@ func TestSharedVMsCount(t *testing.T) {
 	}
 }
 
-// TestStatusCounts checks that status counts VMs and hosts, not their differences, does not
-// merge the drift of different VMs, and that hosts without new VMs have no free capacity.
+// TestStatusCounts checks that status counts VMs and hosts, not their differences, that it
+// does not merge the drift of different VMs, and that an offline host has no free capacity.
 func TestStatusCounts(t *testing.T) {
 	t.Parallel()
 	v := views(t, 4)
