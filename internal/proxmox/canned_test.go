@@ -171,8 +171,8 @@ func (c *canned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	given.write(w)
 }
 
-// write writes a response by hand, because net/http does not allow control of the status
-// line.
+// write writes a response by hand, because net/http cannot set the reason phrase of the
+// status line.
 func (a answer) write(w http.ResponseWriter) {
 	body := []byte(a.body)
 	if a.body == "" {

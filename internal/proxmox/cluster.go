@@ -159,7 +159,8 @@ var devicePattern = regexp.MustCompile(`^net\d+$`)
 
 // Firewall is the part of a VM's firewall that clones inherit.
 type Firewall struct {
-	// On reports whether it is enabled, for network devices with the firewall option.
+	// On reports whether the VM's firewall is enabled. It applies to network devices with
+	// the firewall option.
 	On bool
 	// Device reports whether one of the VM's network devices has the firewall option.
 	Device bool

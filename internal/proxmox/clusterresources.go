@@ -15,7 +15,7 @@ type resource struct {
 	MaxCPU   number `json:"maxcpu"`
 	MaxMem   number `json:"maxmem"`
 	Uptime   number `json:"uptime"`
-	// CPUs is MaxCPU in the list of a host.
+	// CPUs is set instead of MaxCPU in a host's own list of guests.
 	CPUs       number `json:"cpus"`
 	Storage    string `json:"storage"`
 	PluginType string `json:"plugintype"`

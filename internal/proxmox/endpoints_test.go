@@ -15,8 +15,8 @@ import (
 	"github.com/numaform/numaform/internal/proxmox"
 )
 
-// TestAnotherEndpoint checks that a cluster can be read whose first host is down, and one
-// whose host goes down while in use.
+// TestAnotherEndpoint checks that a cluster can be read if its first host is down, and if
+// the host in use goes down.
 func TestAnotherEndpoint(t *testing.T) {
 	t.Parallel()
 	down, up := newCanned(t), newCanned(t)
@@ -184,8 +184,8 @@ func TestLoginElsewhere(t *testing.T) {
 	}
 }
 
-// TestOneHostTwice checks that a client whose urls contain only its host passes the host to
-// the provider, because no file does if there are urls.
+// TestOneHostTwice checks that a client whose URLs are all the same passes this URL to the
+// provider, because no HCL file contains a URL if URLs is set.
 func TestOneHostTwice(t *testing.T) {
 	t.Parallel()
 	server := newCanned(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Error is a request that Proxmox refused or that did not reach it. It contains no
-// secrets.
+// Error reports a request that Proxmox refused, that did not reach Proxmox, or that got an
+// invalid response. It contains no secrets.
 type Error struct {
 	Region   topology.RegionName
 	Endpoint string // scheme, host and port
@@ -29,8 +29,9 @@ type Error struct {
 	Status int
 	// Text is the message from Proxmox, or the reason for the missing response.
 	Text string
-	// Hint is the fix, or empty. Commands are the command lines in it that change something,
-	// for root on a host. They apply only under a condition in Hint if Conditional is set.
+	// Hint is the fix, or empty. Commands are the command lines in Hint that change
+	// something; root must run them on a host. If Conditional is set, they apply only under
+	// a condition that Hint names.
 	Hint        string
 	Commands    []string
 	Conditional bool
@@ -120,7 +121,7 @@ func isGone(err error) bool {
 	return ok && refused.gone()
 }
 
-// permission matches path and privilege in an error from Proxmox.
+// permission matches the path and the privilege in an error from Proxmox.
 var permission = regexp.MustCompile(`^Permission check failed \((/[^,]*), ([^)]+)\)`)
 
 // oneReason is the message for every rejected token since pve-manager 9.1.5, including

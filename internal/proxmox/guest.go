@@ -41,14 +41,13 @@ type guestsRead struct {
 	gone []resource
 	// capacity is the host's machine as described by a node-capacity VM.
 	capacity topology.Machine
-	// published are the VMs in whose description the host's topology is published, with
-	// that topology.
+	// published contains the topologies of the host in the descriptions of VMs, by VMID.
 	published map[int]topology.Machine
 }
 
-// readGuests sets the running values of the host's guests. It sets a Problem if some
-// cannot be read, because their pins are then unknown. known returns configurations
-// that need not be read; nil means that all are read.
+// readGuests sets the host's guests, as they currently run, without pending changes. It
+// sets a Problem if some cannot be read, because their pins are then unknown. known returns
+// configurations that need not be read; nil means that all are read.
 func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []resource, known recallFunc) guestsRead {
 	guests = slices.SortedFunc(slices.Values(guests), func(a, b resource) int { return cmp.Compare(a.VMID, b.VMID) })
 	configs := make([]values, len(guests))
@@ -354,7 +353,7 @@ func readTemplate(guest topology.Guest, config values) topology.Template {
 			problems = append(problems, fmt.Sprintf("it has %s, which its clones inherit and an API token cannot remove: %s", key, command))
 		}
 	}
-	// "1", "1,fstrim_cloned_disks=1" and "enabled=1".
+	// An enabled agent is "1", "1,fstrim_cloned_disks=1" or "enabled=1".
 	enabled := func(field string) bool { return field == "1" || field == "enabled=1" }
 	if !slices.ContainsFunc(strings.Split(config["agent"], ","), enabled) {
 		command := fmt.Sprintf("qm set %d --agent 1", t.VMID)

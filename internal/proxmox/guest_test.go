@@ -13,8 +13,8 @@ import (
 
 var marker = fleet.Marker{ClusterID: "prod", Key: "0123456789abcdef0123456789abcdef", Pins: []int{4, 0}}
 
-// TestGuests checks how configs are read as Proxmox sends them: with numbers as numbers or
-// strings.
+// TestGuests checks that guests' configurations are read in each form that Proxmox sends,
+// such as numbers as strings.
 func TestGuests(t *testing.T) {
 	t.Parallel()
 	base := topology.Guest{VMID: 100, Name: "g", Kind: topology.GuestVM, Running: true, VCPUs: 1, MemoryMiB: 512}

@@ -61,7 +61,7 @@ type hardware struct {
 	version string
 }
 
-// readHardware reads a host's report. The rest is in the host's entry in
+// readHardware reads a host's report. The rest of the data is in the host's entry in
 // /cluster/resources. It reads the host's status only if the report cannot be read, or if
 // the entry has no counts because pvestatd is not running.
 func (c *Client) readHardware(ctx context.Context, host *topology.Host, node resource) (hardware, error) {

@@ -59,7 +59,7 @@ func snapshotOf(t *testing.T, cfg proxmox.Config) *topology.Snapshot {
 	return snapshot
 }
 
-// zoo is a cluster of all recorded machines, with guests on each.
+// zoo returns a cluster with a host for each recorded machine, and guests on each host.
 func zoo(t *testing.T, guests int) []topology.Host {
 	t.Helper()
 	var hosts []topology.Host
@@ -82,8 +82,8 @@ func zoo(t *testing.T, guests int) []topology.Host {
 	return hosts
 }
 
-// TestMachines reads real machines, and checks that what a report contains is correct, and
-// what it does not contain is unknown rather than invented.
+// TestMachines checks, for each recorded machine, that the facts in a report are read
+// correctly, and that other facts are unknown.
 func TestMachines(t *testing.T) {
 	t.Parallel()
 	hosts := zoo(t, 0)
@@ -109,7 +109,8 @@ func TestMachines(t *testing.T) {
 	}
 }
 
-// checkTogether compares which CPUs have the same ID, where both know it.
+// checkTogether checks that two CPUs have the same ID, such as that of a cache, in got if
+// they do in truth, wherever both IDs are known.
 func checkTogether(t *testing.T, what string, truth, got *topology.Host, id func(*topology.CPU) int) {
 	t.Helper()
 	for _, a := range truth.OnlineCPUs().List() {
@@ -181,8 +182,8 @@ func checkCalls(t *testing.T, server *pvesim.Server, limit int) {
 	}
 }
 
-// TestCallsByPassword checks that a client with a password logs in once, which is one more
-// request; root may use mappings, which is another one for each reading.
+// TestCallsByPassword checks that a client with a password logs in only once, which takes
+// one request. root@pam may use mappings, which takes another request for each snapshot.
 func TestCallsByPassword(t *testing.T) {
 	t.Parallel()
 	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:1]})
@@ -198,8 +199,8 @@ func TestCallsByPassword(t *testing.T) {
 	}
 }
 
-// TestReadsBack creates hosts in the simulator and checks that they are read back the same,
-// with the minimum privileges and as root.
+// TestReadsBack creates hosts in the simulator and checks that they are read back
+// unchanged, with the minimum privileges and as root.
 func TestReadsBack(t *testing.T) {
 	t.Parallel()
 	nuc, err := machines.Load("nuc-i7-1165g7-4c8t")
@@ -263,8 +264,8 @@ func TestHostDown(t *testing.T) {
 	}
 }
 
-// TestFaults breaks one host in ways that a status does not show, and checks what is
-// reported.
+// TestFaults checks what is reported about a host with faults that its status does not
+// show.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -370,7 +371,7 @@ func describe(t *testing.T, server *pvesim.Server, cfg proxmox.Config, path, tex
 	}
 }
 
-// trusting is a plain HTTP client that trusts the simulator.
+// trusting returns a plain HTTP client that trusts the simulator.
 func trusting(t *testing.T, server *pvesim.Server) *http.Client {
 	t.Helper()
 	pool := x509.NewCertPool()

@@ -19,15 +19,15 @@ import (
 type remembering struct {
 	*canned
 	client *proxmox.Client
-	// snapshot is the last one.
+	// snapshot is the last snapshot.
 	snapshot *topology.Snapshot
 	now      time.Time
 	// guests are the list entries of the guests.
 	guests map[int]map[string]any
 }
 
-// newRemembering starts with a running VM 101, a running container 102, a stopped VM 103
-// and a template 104. The running ones were started an hour ago.
+// newRemembering returns a host with a running VM 101, a running container 102, a stopped
+// VM 103 and a template 104. The running ones were started an hour ago.
 func newRemembering(t *testing.T) *remembering {
 	t.Helper()
 	r := &remembering{canned: newCanned(t), now: readAt, guests: map[int]map[string]any{}}
@@ -175,7 +175,7 @@ func TestUpdateReadsWhatChanged(t *testing.T) {
 }
 
 // TestUpdateNoticesAMissingPrivilege checks that the privileges are read when a guest is no
-// longer listed, and until the missing ones are back.
+// longer listed, and at each update until the missing privileges are back.
 func TestUpdateNoticesAMissingPrivilege(t *testing.T) {
 	t.Parallel()
 	const permissions = "/access/permissions"
@@ -282,7 +282,8 @@ func TestRefreshAsksTheHost(t *testing.T) {
 		t.Errorf("a stopped guest that was pinned elsewhere has pins %s", pins)
 	}
 
-	// It was restarted ten seconds ago with other pins, and the cluster's list is older.
+	// Guest 101 was restarted ten seconds ago with other pins, and the cluster's list is
+	// older.
 	listed := r.answers["/cluster/resources"]
 	r.list(101, map[string]any{"uptime": 10})
 	r.answer("/cluster/resources", listed...)
@@ -304,8 +305,8 @@ func TestRefreshAsksTheHost(t *testing.T) {
 	}
 }
 
-// TestRefreshReadsRequestedGuests checks that a running guest is read if it is named, such
-// as one to be deleted: its description is changed without any trace in a list.
+// TestRefreshReadsRequestedGuests checks that a running guest is read if its VMID is
+// requested, because no list shows a change of its description.
 func TestRefreshReadsRequestedGuests(t *testing.T) {
 	t.Parallel()
 	r := newRemembering(t)

@@ -26,8 +26,8 @@ func described(text string) map[string]any { return map[string]any{"description"
 
 const notesPath = "/nodes/pve-1/config"
 
-// TestAgentInNotes checks that the agent's data is read next to the topology, or the reason
-// why it cannot be.
+// TestAgentInNotes checks that the agent's data is read from notes that also contain the
+// topology, and that the reason is reported if it cannot be read.
 func TestAgentInNotes(t *testing.T) {
 	t.Parallel()
 	exact, other := eightMachine(), small()

@@ -31,7 +31,7 @@ const (
 	RoleCPU   = "NumaformCPU"
 )
 
-// Roles returns the roles that numaform needs on Proxmox VE 8 or 9, with the minimum of
+// Roles returns the roles that numaform needs on Proxmox VE 8 or 9, with the minimum
 // privileges. The roles omit the privileges for querying guest agents: with these
 // privileges, the provider waits up to 15 minutes for the agent of each running VM that it
 // imports.
@@ -44,8 +44,8 @@ func Roles() []Role {
 			"VM.PowerMgmt",
 		}},
 		{Name: RoleDisk, Privileges: disk},
-		// Deleting an ISO image requires Datastore.Allocate. An entry on a storage
-		// replaces the one on /storage, so its privileges are repeated.
+		// Deleting an ISO image requires Datastore.Allocate. An ACL entry on a storage
+		// replaces the one on /storage, so the privileges of that entry are repeated.
 		{Name: RoleSeed, Privileges: append(slices.Clone(disk), "Datastore.AllocateTemplate", "Datastore.Allocate")},
 		{Name: RoleNet, Privileges: []string{"SDN.Use"}},
 		{Name: RolePool, Privileges: []string{"Pool.Audit"}},
@@ -168,8 +168,8 @@ func (r Reach) Pveum(tokenID string) []string {
 }
 
 // PveumDelete returns the command that deletes the token, and the commands that delete the
-// rest of what the commands of Pveum create, unless it existed before. They must be run on
-// a host, as root; the pool must be empty.
+// rest of what the commands of Pveum create: the user, the roles, and a pool that did not
+// exist before. They must be run on a host, as root; the pool must be empty.
 func (r Reach) PveumDelete(tokenID string) (token string, rest []string) {
 	user, _, _ := strings.Cut(tokenID, "!")
 	var lines []string

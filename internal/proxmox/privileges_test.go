@@ -20,7 +20,7 @@ import (
 // default token, which follow the rules of Proxmox.
 func TestRolesAreTheSimulators(t *testing.T) {
 	t.Parallel()
-	// These are for a pool, and for a custom CPU model.
+	// LeastPrivilege omits the roles for a pool and for a custom CPU model.
 	want := map[string][]string{proxmox.RoleAudit: {"VM.Audit"}, proxmox.RoleCPU: {"Mapping.Use"}}
 	for _, role := range pvesim.LeastPrivilege() {
 		want[role.Name] = role.Privileges

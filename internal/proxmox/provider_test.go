@@ -90,9 +90,10 @@ func (s *seededHost) quiet(drive string) {
 	}
 }
 
-// TestSeedComesAndGoes creates a VM with a seed with the real engine and provider and
-// removes the seed, as happens after the Node joined. No plan shows this: not with the
-// state, not after an import. The VM can be deleted without it.
+// TestSeedComesAndGoes creates a VM with a seed, with the real engine and provider, and
+// removes the seed, as numaform does after the Node has joined. It checks that no plan
+// shows the removal, neither with the state nor after an import, and that the VM can be
+// deleted without the seed.
 func TestSeedComesAndGoes(t *testing.T) {
 	t.Parallel()
 	s := newSeededHost(t)

@@ -250,8 +250,8 @@ func (c *Client) CanSetHugePages() (bool, string) {
 }
 
 // isRoot reports whether the client logs in as root@pam with a password, the only login
-// that may set the option described by what. If not, it also returns the reason and the
-// fix, of which instead is the alternative to another login.
+// that may set the option described by what. If not, it also returns the reason and two
+// alternative fixes: instead, which needs no other login, and logging in as root@pam.
 func (c *Client) isRoot(what, instead string) (bool, string) {
 	login := c.credential()
 	who := "user " + login.Username
@@ -266,8 +266,8 @@ func (c *Client) isRoot(what, instead string) (bool, string) {
 		c.cfg.Region, rootUser, what, who, instead, rootUser)
 }
 
-// ProviderEnv returns the environment with which the bpg/proxmox provider logs in like
-// this client, with the current credential and, of several endpoints, the one that
+// ProviderEnv returns the environment with which the bpg/proxmox provider logs in as this
+// client does: with the current credential and, if Config.URLs is set, the endpoint that
 // responded last. Its values are secret.
 func (c *Client) ProviderEnv() map[string]string {
 	c.mu.Lock()
@@ -281,7 +281,7 @@ func (c *Client) ProviderEnv() map[string]string {
 		env["PROXMOX_VE_USERNAME"] = login.Username
 		env["PROXMOX_VE_PASSWORD"] = login.Password
 	}
-	if len(c.cfg.URLs) > 0 { // even if all are the same host, because no file contains its URL then
+	if len(c.cfg.URLs) > 0 { // even if all URLs are the same: if URLs is set, no HCL file contains a URL
 		env["PROXMOX_VE_ENDPOINT"] = c.transport.endpoint() + "/"
 	}
 	return env

@@ -32,8 +32,8 @@ type regionRead struct {
 
 const membersPath = "/cluster/status"
 
-// readRegion makes two requests, and a third if there are several hosts. The version is
-// not requested, because reports contain it.
+// readRegion reads the cluster-wide endpoints with two requests, or three if there are
+// several hosts. The version is not requested, because reports contain it.
 func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 	var resources []resource
 	// The credential's privileges by path, and whether each also applies below the path.
@@ -58,8 +58,8 @@ func (c *Client) readRegion(ctx context.Context) (*regionRead, error) {
 	return region, c.readOnline(ctx, region)
 }
 
-// readListing is readRegion without the privileges, which it reads only if guests were
-// hidden before, or if one is no longer listed: it was removed, or is hidden now.
+// readListing is like readRegion, but reads the privileges only if guests were hidden
+// before, or if a remembered guest is no longer listed: it was removed, or is hidden now.
 func (c *Client) readListing(ctx context.Context, hidden bool) (*regionRead, error) {
 	var resources []resource
 	if err := c.get(ctx, resourcesPath, &resources); err != nil {

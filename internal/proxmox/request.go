@@ -21,8 +21,8 @@ const (
 // ticketPath is the path for logins.
 const ticketPath = "/access/ticket"
 
-// get reads a path into a value. It retries a failed request that can still succeed, up to
-// maxTries times in total. It returns an *Error, or the context's error.
+// get reads a path into a value. It retries a failed request that can still succeed, with
+// up to maxTries attempts in total. It returns an *Error, or the context's error.
 func (c *Client) get(ctx context.Context, path string, into any) error {
 	api, err := c.login(ctx)
 	if err != nil {

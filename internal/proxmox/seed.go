@@ -200,9 +200,9 @@ func (c *Client) Seeds(ctx context.Context, host topology.HostName) ([]fleet.See
 	return seeds, nil
 }
 
-// seedImage returns an ISO image with files in its root, which all kinds of guests read
-// under their full names: with Rock Ridge, and with Joliet. Its temporary files are
-// readable only by this user, and deleted when it returns.
+// seedImage returns an ISO image with files in its root. It has the Rock Ridge and Joliet
+// extensions, so that all kinds of guests find the files under their full names. Its
+// temporary files are readable only by this user, and deleted when it returns.
 func seedImage(files map[string][]byte) (image []byte, err error) {
 	size := 0
 	for _, content := range files {

@@ -27,7 +27,7 @@ const seedKey fleet.Key = "0123456789abcdef0123456789abcdef"
 // seedVolume is our VM's seed volume.
 const seedVolume = "local:iso/numaform-prod-2001-01234567.iso"
 
-// documents are the content of a seed.
+// documents returns the files of a seed.
 func documents() map[string][]byte {
 	return map[string][]byte{
 		"user-data":      []byte("#cloud-config\n" + strings.Repeat("#", 5000) + "\n"),
@@ -36,7 +36,7 @@ func documents() map[string][]byte {
 	}
 }
 
-// ours is VM 2001 of the simulated hosts.
+// ours returns the identity of VM 2001 on the simulated hosts.
 func ours() proxmox.Owned {
 	return proxmox.Owned{Host: "pve-1", VMID: 2001, ClusterID: "prod", Key: seedKey}
 }

@@ -35,14 +35,14 @@ func Snapshot(ctx context.Context, clients ...*Client) (*topology.Snapshot, erro
 	return merged, errors.Join(errs...)
 }
 
-// Snapshot reads the region with at most three concurrent requests (Config.MaxInFlight):
-// one for the report of each host and one for its notes, one per guest, including
-// templates, and for the region two, or three if it has several hosts. In total these are
-// at most three per host, one per guest, and one; and one more for a login that may use
-// resource mappings. A login with a password adds one an hour. Only failures add more: it
-// reads the status of a host whose report is unreadable, retries some requests, and looks
-// for guests that moved. A host that cannot be read has a Problem; Snapshot returns an
-// error only if the region itself cannot be read, its version is too old, or ctx ends.
+// Snapshot reads the region with at most Config.MaxInFlight concurrent requests: one for
+// the report of each host and one for its notes, one per guest, including templates, and
+// two for the region, or three if it has several hosts. A login that may use resource
+// mappings adds one request, and a login with a password adds one an hour. Only failures
+// add more: Snapshot then reads the status of a host whose report is unreadable, retries
+// some requests, and looks for guests that moved. A host that cannot be read has a Problem;
+// Snapshot returns an error only if the region itself cannot be read, its version is too
+// old, or ctx ends.
 func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 	region, err := c.readRegion(ctx)
 	if err != nil {

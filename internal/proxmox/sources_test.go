@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// eightMachine is the exact machine of eightCPUs.
+// eightMachine returns the exact machine that eightCPUs describes.
 func eightMachine() topology.Machine {
 	m := topology.Machine{Model: "Test CPU", NUMANodes: []topology.NUMANode{{ID: 0, MemoryMiB: 6000}, {ID: 1, MemoryMiB: 8000}}}
 	for id := range 8 {
@@ -35,7 +35,7 @@ func block(t testing.TB, m topology.Machine) string {
 	return string(text)
 }
 
-// small is another machine: four CPUs.
+// small returns another machine, with four CPUs.
 func small() topology.Machine {
 	m := eightMachine()
 	m.CPUs = m.CPUs[:4]

@@ -38,8 +38,8 @@ type transport struct {
 	timeout time.Duration
 	observe Observe
 
-	// urls are the hosts of one cluster that accept requests, each for the whole cluster.
-	// They end in /api2/json. Requests are created for the first.
+	// urls are the API URLs of hosts of one cluster. Each host accepts requests for the
+	// whole cluster. The URLs end in /api2/json. Requests are created for the first URL.
 	urls []string
 	// last is the index of the host that responded last.
 	last atomic.Int32

@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Owned identifies a VM of ours. An operation is performed only if the VM with that VMID
-// carries the marker with that cluster and key, because VMIDs are reused.
+// Owned identifies a VM of the fleet. An operation is performed only if the VM with that
+// VMID carries the marker with that cluster and key, because VMIDs are reused.
 type Owned struct {
 	Host      topology.HostName
 	VMID      fleet.VMID

@@ -88,7 +88,7 @@ const (
 	nodeOnline    = "online"
 )
 
-// hostStatus is /nodes/{node}/status.
+// hostStatus is the part of /nodes/{node}/status that this package reads.
 type hostStatus struct {
 	CPUInfo struct {
 		Model   string `json:"model"`
