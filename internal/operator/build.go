@@ -405,8 +405,8 @@ func (b *builder) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 // poolPrivilege is the Proxmox privilege for changing the members of a pool.
 const poolPrivilege = "Pool.Allocate"
 
-// mayMove returns an error if VMs of a region cannot move between two Proxmox pools,
-// either of which may be empty.
+// mayMove returns an error if VMs of a region cannot move between two Proxmox pools. ""
+// means no pool.
 func (b *builder) mayMove(ctx context.Context, region topology.RegionName, from, to string) error {
 	client := b.clients[region]
 	if client == nil {

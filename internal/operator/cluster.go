@@ -37,10 +37,9 @@ func joined(live client.Reader) func(ctx context.Context, vm fleet.VM) (bool, er
 	}
 }
 
-// holders determines whether the holders of state locks are dead. A controller may use
-// it only while it holds the fleet's Lease: a previous writer has then lost the Lease,
-// because it ended or because it was suspended, and only a dead holder's lock may be
-// released.
+// holders determines whether the holders of state locks are dead. A controller may use it
+// only while it holds the fleet's Lease. A previous writer has then lost the Lease, but it
+// may only have been suspended, and only the lock of a dead holder may be released.
 type holders struct {
 	pods      client.Reader
 	namespace string

@@ -24,7 +24,8 @@ type Config struct {
 	// every checkout. By default, Load sets a directory per fleet below
 	// $XDG_STATE_HOME/numaform or $HOME/.local/state/numaform.
 	StateDir string `yaml:"state_dir"`
-	// InstanceTypesFile replaces the generated instance types; empty means none.
+	// InstanceTypesFile contains instance types that replace the generated ones; empty
+	// means none.
 	InstanceTypesFile string    `yaml:"instance_types_file"`
 	Intervals         Intervals `yaml:"intervals"`
 	Engine            Engine    `yaml:"engine"`
@@ -149,9 +150,9 @@ type Modules struct {
 	Allow map[string]string `yaml:"allow"`
 }
 
-// Fleet configures where the desired state and Terraform's states are stored. The files
-// are in Dir, in a git repository if Git is set, or in ConfigMaps; Dir then contains only
-// data that may be lost.
+// Fleet configures where the desired state and Terraform's states are stored. The files are
+// in Dir, in a git repository if Git is set, or in ConfigMaps if ConfigMap is set. With
+// ConfigMaps, Dir contains only temporary data.
 type Fleet struct {
 	Dir       string    `yaml:"dir"`
 	Git       Git       `yaml:"git"`
@@ -253,8 +254,8 @@ func newCluster() Cluster {
 	}
 }
 
-// ofProvider returns the timeouts for the VMs' files, without the module's defaults, so
-// that a file contains only values that were configured.
+// ofProvider returns the timeouts for the VMs' files, with 0 for a default of the module,
+// so that a file contains only the values that differ from the defaults.
 func (t Timeouts) ofProvider() fleet.Timeouts {
 	seconds := func(chosen, fallback time.Duration) int {
 		if chosen == fallback {

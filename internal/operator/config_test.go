@@ -140,7 +140,9 @@ func TestEnvironmentWins(t *testing.T) {
 	}
 }
 
-// A secret in the environment replaces the file named in numaform.yaml.
+// TestEnvironmentReplacesFiles checks that a secret in the environment replaces the file
+// named in numaform.yaml, and that the environment cannot contain both a secret and a file
+// for it.
 func TestEnvironmentReplacesFiles(t *testing.T) {
 	t.Parallel()
 	config, _, err := load(t, minimal, "NUMAFORM_CLUSTERS_0_TOKEN_SECRET=other")
@@ -224,8 +226,9 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// TestFileAndVariablesAreReportedTogether checks that one error lists the mistakes in the file
-// and in the variables, and refuses no variable because its cluster could not be read.
+// TestFileAndVariablesAreReportedTogether checks that one error lists the mistakes in the
+// file and in the variables, and that no variable is refused because its cluster could not
+// be read.
 func TestFileAndVariablesAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{

@@ -92,8 +92,8 @@ func NewController(config *Config, settings ControllerSettings) (*Controller, er
 func (c *Controller) Run(ctx context.Context) error {
 	ctx = log.IntoContext(ctx, c.settings.Logger)
 
-	// Add the kinds and labels that Karpenter's core and our clients share before either
-	// runs, because they read them without a lock. Pods may select by our labels.
+	// Add these kinds and labels before Karpenter's core or numaform's clients run, because
+	// both read them without a lock. Pods may select nodes by numaform's labels.
 	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
 		return fmt.Errorf("registering kinds: %w", err)
 	}
@@ -198,8 +198,8 @@ func (c *Controller) untilPaused(ctx context.Context) error {
 	err = parts.manager.Start(ctx)
 	cancel()
 	watching.Wait()
-	// Wait here, because a manager that lost its Lease does not, and an engine that dies
-	// with this process does not save the state.
+	// Wait here, because a manager that lost its Lease does not wait, and an engine that
+	// dies with this process does not save the state.
 	parts.runs.Wait()
 	if err != nil {
 		return fmt.Errorf("running the controllers: %w", err)

@@ -158,8 +158,8 @@ func (c *core) gated(ctx context.Context, trigger func()) []controller.Controlle
 		list = append(list, health.NewController(c.client, c.provider, c.clock, c.recorder))
 	}
 	if gates.NodeOverlay {
-		// It validates NodeOverlays. Its store is unused: each decision applies the valid
-		// overlays to its own instance types.
+		// This controller validates NodeOverlays. Its store is unused: each decision
+		// applies the valid overlays to its own instance types.
 		list = append(list, nodeoverlay.NewController(c.clock, c.client, c.overlaid, nodeoverlay.NewInstanceTypeStore(), c.state))
 	}
 	if gates.CapacityBuffer {
@@ -168,8 +168,8 @@ func (c *core) gated(ctx context.Context, trigger func()) []controller.Controlle
 	return list
 }
 
-// buffers is called after Karpenter has evaluated a CapacityBuffer. Karpenter supports
-// only one strategy: its disruption would keep nodes for the pods of standby buffers.
+// buffers is called after Karpenter has evaluated a CapacityBuffer. Karpenter treats all
+// buffers alike: its disruption would keep nodes for the pods of standby buffers.
 type buffers struct {
 	client  client.Reader
 	virtual *virtualpods.Cache

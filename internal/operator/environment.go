@@ -54,7 +54,8 @@ func applyEnvironment(config *Config, environ, others []string) error {
 			}
 			return
 		}
-		// A value in the environment replaces a file in numaform.yaml, and a file a value.
+		// A value in the environment replaces a file in numaform.yaml, and a file in the
+		// environment replaces a value.
 		other, isFile := strings.CutSuffix(name, fileSuffix)
 		if !isFile {
 			other = name + fileSuffix

@@ -21,7 +21,7 @@ func Serve(ctx context.Context, settings *ControllerSettings, registry prometheu
 	return serve(ctx, settings, registry, ready)
 }
 
-// Paced slows down a Karpenter loop as the cluster grows.
+// Paced returns a Karpenter loop that slows down as the cluster grows.
 func Paced(l loop, name string, nodes func() int) interface {
 	Reconcile(ctx context.Context) (reconciler.Result, error)
 } {

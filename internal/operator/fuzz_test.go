@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// FuzzConfig reads any text as numaform.yaml. Either the error contains no names of Go
-// types, or the configuration is the same after it is printed and read again.
+// FuzzConfig checks that, for any text as numaform.yaml, either the error contains no names
+// of Go types, or the configuration is the same after it is printed and read again.
 func FuzzConfig(f *testing.F) {
 	for _, seed := range []string{
 		minimal, minimal + "fleat: {}\n", "clusterID: [prod]\n", "a: &a {<<: *a}\n", "---\n---\n", "clusterID: !!binary aGk=\n",

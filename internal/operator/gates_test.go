@@ -31,8 +31,8 @@ func TestCheckFeatureGates(t *testing.T) {
 	}
 }
 
-// TestGatedControllers checks that nodes are replaced, NodeOverlays are validated and
-// capacity is reserved only if the gate is enabled.
+// TestGatedControllers checks that the controllers for node repair, NodeOverlays and
+// CapacityBuffers run only if their feature gates are enabled.
 func TestGatedControllers(t *testing.T) {
 	t.Parallel()
 	for gates, want := range map[string]string{"": "", "NodeRepair=false": "", "NodeRepair=true": "node.health", "NodeOverlay=false": "", "NodeOverlay=true": "nodeoverlay.controller", "CapacityBuffer=false": "", "CapacityBuffer=true": "capacitybuffer"} {

@@ -24,8 +24,8 @@ const (
 	heapPatience = 20 * time.Second
 )
 
-// heap sets how much memory the controller's garbage collector uses: more while the fleet
-// changes, less while the controller is idle.
+// heap sets how much garbage may accumulate before the controller's garbage collector runs:
+// more while the fleet changes, less while the controller is idle.
 type heap struct {
 	clock clock.WithTicker
 	// collect sets the garbage collector's percentage, and release returns free memory to
@@ -81,11 +81,12 @@ func (h *heap) run(ctx context.Context, busy func() bool) {
 // rest returns free memory if the controller has become idle.
 func (h *heap) rest() {
 	if h.becomesIdle() {
-		h.release() // this takes long, and every decision calls work
+		h.release() // without mu: this takes long, and every decision locks mu
 	}
 }
 
-// becomesIdle changes to idle after heapPatience without activity.
+// becomesIdle changes to idle after heapPatience without activity, and reports whether it
+// did.
 func (h *heap) becomesIdle() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -21,8 +21,8 @@ func (h Heap) Work() { h.work() }
 // Rest returns memory if the controller is idle.
 func (h Heap) Rest() { h.rest() }
 
-// Run runs until ctx ends.
+// Run returns memory whenever the controller becomes idle, until ctx ends.
 func (h Heap) Run(ctx context.Context, busy func() bool) { h.run(ctx, busy) }
 
-// EnginesIn is enginesIn.
+// EnginesIn returns how many engines fit in a memory limit.
 func EnginesIn(limit, resident int64) int { return enginesIn(limit, resident) }

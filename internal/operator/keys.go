@@ -17,7 +17,8 @@ import (
 type Key struct {
 	// Path is the key's path, such as clusters[].token_secret.
 	Path string
-	// Variable is the environment variable that overrides it, with N for a position.
+	// Variable is the environment variable that overrides the key, with N for a list
+	// position.
 	Variable string
 	// Values describes the valid values.
 	Values string

@@ -24,11 +24,11 @@ import (
 
 // Load reads numaform.yaml at path and the NUMAFORM_… variables of environ (KEY=value, as
 // from os.Environ), which override the file, and sets defaults. If path is DefaultFile and
-// does not exist, the variables of the clusters replace it. The error contains every mistake
-// in the file's YAML and in the variables or, without any, every mistake in the values.
-// A variable with that prefix that corresponds to no key is an error, unless others lists
-// it, such as the variables of flags. Load reads no secrets: a dry run on a recorded snapshot
-// needs none.
+// does not exist, the variables of the clusters replace it. The error contains every
+// mistake in the file's YAML and in the variables or, without any, every mistake in the
+// values. A variable with the prefix NUMAFORM_ that corresponds to no key is an error,
+// unless others lists it, such as the variables of flags. Load reads no secrets: a dry run
+// on a recorded snapshot needs none.
 func Load(path string, environ []string, others ...string) (*Config, error) {
 	text, err := os.ReadFile(path)
 	fix := "set its path with --config, or create one with numaform init"
@@ -159,8 +159,8 @@ func (c *Config) check() error {
 // shortVersion matches a version without a patch number and without an operator.
 var shortVersion = regexp.MustCompile(`^\s*v?[0-9]+(\.[0-9]+)?\s*$`)
 
-// checkVersion returns an error for a version that is not a constraint, or that matches no
-// other version than the .0 of a series.
+// checkVersion returns an error for a version that is not a constraint, or that matches
+// only the first release of a series.
 func (e *Engine) checkVersion() error {
 	if e.Version == "" {
 		return nil

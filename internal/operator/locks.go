@@ -26,8 +26,8 @@ type StateLock struct {
 // locksWithin limits how long reading the Leases may take.
 const locksWithin = 10 * time.Second
 
-// StateLocks returns the locks of a fleet's states that are held, without an engine.
-// unknown is the reason if they cannot be read, or empty: only the engine can read the locks
+// StateLocks returns the held locks of a fleet's states. It reads them without an engine.
+// unknown is the reason why they cannot be read, or "": only the engine can read the locks
 // of most backends.
 func (c *Config) StateLocks(ctx context.Context, environ []string, cluster Kubeconfig, current *fleet.Fleet) (locks []StateLock, unknown string) {
 	backend := &c.Fleet.Backend

@@ -85,8 +85,8 @@ contexts:
 	}
 }
 
-// TestUnreadableSecret checks the fix for a secret file: to write the secret into it does
-// not help if this user may not read it.
+// TestUnreadableSecret checks the fixes for a secret file that this user may not read, and
+// for one that does not exist.
 func TestUnreadableSecret(t *testing.T) {
 	t.Parallel()
 	for errno, want := range map[syscall.Errno]string{

@@ -27,7 +27,7 @@ func memoryLimit() int64 {
 	for _, path := range memoryLimitFiles {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			continue // not in a container, or the other version
+			continue // not in a container, or the other version of cgroup
 		}
 		limit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
 		if err != nil {

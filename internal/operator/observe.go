@@ -152,7 +152,7 @@ func (o *onlooker) MayWake(context.Context) (func(*fleet.VM) bool, error) {
 // Created does nothing: in observe mode, no ScalePlan is approved.
 func (o *onlooker) Created(context.Context, string, []fleet.VM) error { return nil }
 
-// Draft does nothing: in observe mode, Up can take as long as a plan.
+// Draft does nothing: in observe mode, Up plans immediately.
 func (o *onlooker) Draft(context.Context) error { return nil }
 
 // Waits returns nothing: in observe mode, no VM waits for anything.

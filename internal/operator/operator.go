@@ -115,12 +115,12 @@ func (c *Config) InstanceTypes() ([]scheduling.InstanceType, error) {
 	return types, nil
 }
 
-// imageProviders is the file in which an image lists its providers: tools/image.
+// imageProviders is the file in which an image lists its providers. tools/image writes it.
 const imageProviders = "/usr/share/numaform/providers.json"
 
-// ScalerConfig returns the configuration of the fleet's scaler, except for the fields
-// that only the caller can set: Nodes and receivers of messages. Without an engine,
-// nothing can be planned. It makes no requests.
+// ScalerConfig returns the configuration of the fleet's scaler, except for the fields that
+// only the caller can set, such as Drained and Notice. If engine is false, the scaler
+// cannot plan. ScalerConfig makes no requests.
 func (c *Config) ScalerConfig(ctx context.Context, environ []string, cluster Kubeconfig, engine bool) (*scaler.Config, error) {
 	config := &scaler.Config{
 		ClusterID:  c.ClusterID,
@@ -224,8 +224,8 @@ func fileFix(err error, key string) string {
 	return readFix(err, fmt.Sprintf("write the %s into it, or correct the path", key))
 }
 
-// readFix returns the fix for an error of reading a file: otherwise, unless this user lacks
-// access to it.
+// readFix returns the fix for an error of reading a file: how to get access if this user
+// lacks it, or else the text in otherwise.
 func readFix(err error, otherwise string) string {
 	if errors.Is(err, fs.ErrPermission) {
 		return "give the user that runs numaform read access to the file and its directory"

@@ -13,7 +13,8 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// TestServe queries each server. Profiles are served only on their own address.
+// TestServe checks that each server responds, and that profiles are served only on their
+// own address.
 func TestServe(t *testing.T) {
 	t.Parallel()
 	settings := &operator.ControllerSettings{MetricsAddress: freeAddress(t), ProbeAddress: freeAddress(t), ProfileAddress: freeAddress(t)}

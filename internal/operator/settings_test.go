@@ -18,8 +18,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// settled returns the configuration of a cluster, and of another one that does not
-// respond, with this settings file.
+// settled returns a configuration with this settings file and two clusters, of which one
+// does not respond, and the clients of both clusters.
 func settled(t *testing.T, settings string) (*operator.Config, map[topology.RegionName]*proxmox.Client) {
 	t.Helper()
 	dir, server := t.TempDir(), testenv.Proxmox(t)

@@ -31,8 +31,8 @@ type switchboard struct {
 }
 
 const (
-	// switchInterval is the interval between readings of the switch while it cannot be
-	// watched or read.
+	// switchInterval is the minimum interval between watches of the switch, and the
+	// interval at which other parts check its state.
 	switchInterval = 2 * time.Second
 	// switchWatch is the duration of one watch. It is short, because a proxy with HTTP/1.1 can
 	// hide that the connection is dead.

@@ -16,7 +16,7 @@ func AskSwitch(client kubernetes.Interface, namespace string, now func() time.Ti
 	return func(ctx context.Context) { _ = s.refresh(ctx) }
 }
 
-// WatchSwitch watches the switch until ctx ends, and returns whether it is paused now.
+// WatchSwitch watches the switch until ctx ends. paused reports whether numaform is paused.
 func WatchSwitch(ctx context.Context, client kubernetes.Interface, namespace string) (paused func() bool, done <-chan struct{}) {
 	s := &switchboard{source: control.New(client, namespace), now: time.Now}
 	ended := make(chan struct{})

@@ -66,8 +66,8 @@ func TestSwitchReportsOnce(t *testing.T) {
 	}
 }
 
-// TestSwitchIsWatched checks that a pause is noticed without polling, and by polling where
-// Kubernetes allows no watch.
+// TestSwitchIsWatched checks that a pause is noticed by a watch or, if watching is
+// forbidden, by polling.
 func TestSwitchIsWatched(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
