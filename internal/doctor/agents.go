@@ -12,8 +12,8 @@ import (
 )
 
 // hostAgents checks that the agent of each readable host reports and pins for this cluster,
-// and that our VMs are pinned as their files declare. A missing agent is a problem only if a
-// class or a running VM of the fleet needs it.
+// and that the fleet's VMs are pinned as their files declare. A missing agent is a problem
+// only if a class or a running VM of the fleet needs it.
 func (e *examination) hostAgents(ctx context.Context) {
 	if len(e.seen.Hosts) == 0 {
 		return
@@ -27,7 +27,7 @@ func (e *examination) hostAgents(ctx context.Context) {
 		if host.Problem != "" {
 			continue
 		}
-		// The running VMs that the agent must pin.
+		// ours are the running VMs that the agent must pin.
 		ours := slices.DeleteFunc(slices.Clone(desired.VMs), func(vm fleet.VM) bool {
 			return vm.Host != host.ID() || vm.PinWith != fleet.PinWithHostAgent || len(vm.VCPUPins) == 0 ||
 				!slices.ContainsFunc(host.Guests, func(g topology.Guest) bool {
@@ -60,7 +60,7 @@ func (e *examination) hostAgents(ctx context.Context) {
 	}
 }
 
-// pinned checks that the agent reports the declared pins of our VMs.
+// pinned checks that the agent reports the declared pins of the VMs.
 func (e *examination) pinned(host *topology.Host, vms []fleet.VM) {
 	if host.Agent == nil || len(vms) == 0 {
 		return

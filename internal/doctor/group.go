@@ -50,7 +50,7 @@ func (r Report) Grouped() Report {
 	return grouped
 }
 
-// listed lists places as topology.Named, with the number of places after a range:
+// listed lists places as topology.Named does, with the number of places after a range:
 // "lab/pve01…pve40 (40)", "class a on lab/pve1, lab/pve2; class b on lab/pve1".
 func listed(places []string) string {
 	places = slices.Compact(slices.Sorted(slices.Values(places)))
@@ -93,7 +93,7 @@ var values = regexp.MustCompile(`(?:^|[\s(])(?:(\d+ of \d+)|(VMID \d+)|` +
 	`(\d+(?:\.\d+)?) (?:[KMGT]iB|v?CPUs?|NUMA nodes?|VMs?|guests?)\b|` +
 	`(\d{4}-\d\d-\d\dT[\d:]+Z)|((?:\d+(?:\.\d+)?(?:ms|[smhd]))+)(?:[\s,;:)]|$))`)
 
-// The groups of values.
+// The capture groups of the expression values.
 const (
 	fraction = iota + 1
 	vmid
@@ -103,7 +103,7 @@ const (
 )
 
 // split returns the values of a sentence, and the sentence without them. Two VMIDs in a
-// sentence belong together and are no values.
+// sentence belong together and are not values.
 func split(sentence string) (form string, found []value) {
 	vmids := 0
 	for _, at := range values.FindAllStringSubmatchIndex(sentence, -1) {

@@ -24,7 +24,8 @@ type requirement struct {
 	privileges []string
 	// deep requires that the privileges propagate to paths below.
 	deep bool
-	// pool, if set, grants the privileges to its members: the fix adds the path's VM to it.
+	// pool, if set, grants the privileges to its members: the fix adds the path's VM to the
+	// pool.
 	pool string
 }
 
@@ -107,7 +108,7 @@ func (e *examination) withoutPrivileges(r *Region, known ...map[string]proxmox.P
 	return true
 }
 
-// compare adds a finding for each path with missing privileges, or one finding for all
+// compare adds a finding for each path with missing privileges, or one ok finding for all
 // paths.
 func (e *examination) compare(r *Region, q requirement, have map[string]proxmox.Permissions, roles map[string][]string) {
 	if q.pool != "" && !have["/pool/"+q.pool].Has("VM.Clone", false) {

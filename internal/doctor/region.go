@@ -51,7 +51,7 @@ func (e *examination) region(ctx context.Context, r *Region) {
 }
 
 // reach reads the version, which also checks the credential, and then checks the trust and
-// the expiry of the certificate.
+// the expiry of the certificate. It returns false if the region cannot be read.
 func (e *examination) reach(ctx context.Context, r *Region) bool {
 	where := string(r.Name)
 	version, err := r.Client.Version(ctx)

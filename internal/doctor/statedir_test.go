@@ -8,7 +8,8 @@ import (
 	"github.com/numaform/numaform/internal/doctor"
 )
 
-// TestStateDir checks state directories that are shared, or missing.
+// TestStateDir checks the findings about state directories that are private, shared,
+// missing or unusable.
 func TestStateDir(t *testing.T) {
 	t.Parallel()
 	type test struct {

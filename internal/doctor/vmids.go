@@ -18,9 +18,9 @@ const (
 	karpenterTag = "karpenter"
 )
 
-// vmids checks the use of the VMID range and the markers of guests. It reports other numaform
-// installations on the same Proxmox, VMs with our marker that are not in the fleet, and guests
-// of karpenter-provider-proxmox.
+// vmids checks the use of the VMID range and the markers of guests. It reports other
+// numaform installations on the same Proxmox, VMs with this installation's marker that are
+// not in the fleet, and guests of karpenter-provider-proxmox.
 func (e *examination) vmids(ctx context.Context, r *Region, snapshot *topology.Snapshot) {
 	where := string(r.Name)
 	desired, err := e.config.Fleet(ctx)
@@ -85,8 +85,8 @@ func (e *examination) vmids(ctx context.Context, r *Region, snapshot *topology.S
 	e.markers(where, strays, karpenter, others)
 }
 
-// markers reports VMs with our marker that are not in the fleet, and guests of other
-// autoscalers. It groups guests of other numaform installations by clusterID.
+// markers reports VMs with this installation's marker that are not in the fleet, and guests
+// of other autoscalers. It groups guests of other numaform installations by clusterID.
 func (e *examination) markers(where string, strays, karpenter []string, others map[string][]string) {
 	if len(strays) > 0 {
 		e.add("marker", Warn, where,
