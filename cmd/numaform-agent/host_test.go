@@ -26,8 +26,8 @@ const groups = "/sys/fs/cgroup"
 // require a separate machine.
 const hostVariable = "NUMAFORM_TEST_HOST"
 
-// hostMain is the first program of such a machine: it mounts the file systems of a host,
-// runs the tests, and reboots, at which QEMU exits.
+// hostMain is the first program of the separate machine: it mounts the file systems of a
+// host, runs the tests, and reboots, at which QEMU exits.
 func hostMain() {
 	fmt.Println("the first program runs")
 	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/run"}, {"tmpfs", "/tmp"}, {"cgroup2", groups}} {
@@ -46,7 +46,7 @@ func hostMain() {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
 }
 
-// hostPassed is the last line of a machine whose tests passed.
+// hostPassed is the last line that the machine prints if its tests pass.
 const hostPassed = "the tests of the host passed"
 
 // inHost runs the tests of TestHost and exits.
@@ -67,7 +67,8 @@ type scene struct {
 	t *testing.T
 }
 
-// newScene uses the machine's own /sys; a directory holds the host's other files.
+// newScene returns a scene with the machine's own /sys, and a directory for the host's
+// other files.
 func newScene(t *testing.T) *scene {
 	h := agenttest.New(t, topology.CPUs())
 	if err := os.RemoveAll(filepath.Join(h.Root, "sys")); err != nil {

@@ -114,8 +114,8 @@ func twoCPUs(t *testing.T) (first, second int, host topology.CPUSet) {
 	return allowed[0], allowed[1], topology.CPUs(allowed[0], allowed[1], 1000)
 }
 
-// TestQEMU pins a real VM: when it starts, when its declaration changes, when a vCPU is
-// moved by hand, when QEMU restarts, and when the agent was killed in the meantime.
+// TestQEMU checks that a real VM is pinned when it starts, when its declaration changes,
+// when a vCPU is moved by hand, when QEMU restarts, and after the agent was killed.
 func TestQEMU(t *testing.T) {
 	first, second, cpus := twoCPUs(t)
 	h := agenttest.New(t, cpus)

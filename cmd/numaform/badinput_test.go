@@ -103,10 +103,10 @@ func hold(ts *testscript.TestScript, _ bool, args []string) {
 	}})
 }
 
-// release unblocks the request.
+// release unblocks the request that hold blocks.
 func release(ts *testscript.TestScript, _ bool, _ []string) { close(simulatorOf(ts).released) }
 
-// held waits for the request.
+// held waits until a request is blocked by hold.
 func held(ts *testscript.TestScript, _ bool, _ []string) {
 	select {
 	case <-simulatorOf(ts).hit:

@@ -33,7 +33,8 @@ func ctrlC() {
 	fmt.Fprintf(os.Stderr, "answered Ctrl-C after %s\n", answered.Round(100*time.Microsecond))
 }
 
-// interrupted returns the screen, the time of the answer, and the exit code.
+// interrupted runs a command and presses Ctrl-C. It returns the screen, the time from
+// Ctrl-C until the answer, and the exit code.
 func interrupted(text string, command []string) (screen []byte, answered time.Duration, code int, err error) {
 	keyboard, terminal, err := openTerminal()
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/numaform/numaform/internal/testenv"
 )
 
-// mostCommands is the largest number of commands on docs/first-node.md.
+// mostCommands is the maximum number of commands on docs/first-node.md.
 const mostCommands = 10
 
 // TestFirstNode runs the commands of docs/first-node.md on a simulated Proxmox, whose host
@@ -311,7 +311,8 @@ func (p *provedHost) makeTemplate(command string, options []string) error {
 	return nil
 }
 
-// hostProgram is a program of a Proxmox host, which the test runs.
+// hostProgram returns the main function of a program of a Proxmox host. It sends its
+// arguments to the test, which runs the command.
 func hostProgram(name string) func() {
 	return func() {
 		words, err := json.Marshal(append([]string{name}, os.Args[1:]...))

@@ -80,7 +80,7 @@ func runScriptsIn(t *testing.T, dir string, commands map[string]func(*testscript
 	})
 }
 
-// recordedHosts are the hosts in snapshot.json, with running host agents.
+// recordedHosts returns the hosts in snapshot.json, with running host agents.
 func recordedHosts(t *testing.T) []topology.Host {
 	hosts, at := testenv.Hosts(t), time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 	for i := range hosts {

@@ -68,8 +68,8 @@ func simulatorOf(ts *testscript.TestScript) *simulator {
 	return found
 }
 
-// unprepared returns three hosts without a template that can be cloned: one has no
-// guest agent, one has a hookscript, and one is still a VM.
+// unprepared returns three hosts whose templates cannot be cloned: the first has no guest
+// agent, the second has a hookscript, and the third is still a VM.
 func unprepared(t *testing.T) []topology.Host {
 	hosts := append(testenv.Hosts(t), testenv.Host(t, "pve-3", "nuc-i7-1165g7-4c8t", 9003))
 	delete(hosts[0].Templates[0].Options, "agent")
