@@ -21,7 +21,7 @@ func (w *Want) differences(got *answer) []string {
 		if len(got.errors) > 0 {
 			differ("errors", fmt.Sprint(got.errors), fmt.Sprint(w.Errors))
 		}
-		return found // the rest follows from it
+		return found // the other differences follow from the status
 	}
 	if w.Text != "" && !matches(w.Text, got.reason) {
 		differ("text", got.reason, w.Text)

@@ -26,7 +26,7 @@ import (
 // them, or the simulator's responses.
 type plant struct {
 	name string
-	// family selects the cases to run: the others need not detect it.
+	// family selects the cases to run: the other cases need not detect the plant.
 	family string
 	method string
 	path   string // regular expression
@@ -34,7 +34,7 @@ type plant struct {
 	asRoot bool
 	// param sets a parameter that is not given, to simulate another default.
 	param [2]string
-	// old and fresh change the answer's status line and body.
+	// fresh replaces old in the response's status line and body.
 	old, fresh string
 	// from and to replace a status code: a response with the code from gets the code to.
 	from, to int

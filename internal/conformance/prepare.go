@@ -130,7 +130,7 @@ func (r *run) readHosts(ctx context.Context) error {
 		return &BoundsError{fmt.Sprintf("template %d is on host %s, not on %s: set --template to a template on that host", r.cfg.Template, host, r.cfg.Host)}
 	}
 	r.values["host"] = host
-	for _, name := range slices.Backward(r.hosts) { // the first one remains
+	for _, name := range slices.Backward(r.hosts) { // the first matching host remains
 		if name != host {
 			r.values["other-host"] = name
 		}
@@ -178,8 +178,8 @@ func (r *run) readBounds(ctx context.Context) error {
 		return fmt.Errorf("pool %s: %w", r.cfg.Pool, err)
 	}
 
-	// The VMs of the pool that an earlier run created, with their hosts. An interrupted
-	// clone may lack a description, but it has the name.
+	// leftovers contains the hosts of the pool's VMs that an earlier run created, by VMID.
+	// An interrupted clone may lack a description, but it has the name.
 	leftovers := map[int]string{}
 	for _, pool := range found {
 		members, _ := pool["members"].([]any)

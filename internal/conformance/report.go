@@ -20,7 +20,7 @@ type Report struct {
 	Results []Result `json:"results"`
 }
 
-// Count returns the number of cases with an outcome.
+// Count returns the number of cases with the outcome.
 func (r *Report) Count(outcome string) int {
 	n := 0
 	for i := range r.Results {
@@ -91,7 +91,7 @@ func (r *Report) redact(from *run) {
 	}
 }
 
-// Markdown writes the report in the form to attach to an issue.
+// Markdown writes the report as Markdown, to attach to an issue.
 func (r *Report) Markdown(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Conformance of Proxmox VE %s\n\n", r.Version)

@@ -95,8 +95,8 @@ type run struct {
 
 	// Objects that the run created and must remove.
 	vms     map[int]string // VMID to its host
-	volumes []string       // paths of their DELETE
-	cleanup []Step         // users, tokens, roles and pools, the last first
+	volumes []string       // paths of the requests that delete them
+	cleanup []Step         // delete users, tokens, roles and pools; sent in reverse order
 }
 
 // Run compares a Proxmox VE cluster with the cases and removes the objects that it created,
