@@ -11,7 +11,8 @@ import (
 const (
 	// columnGap separates the columns of a table.
 	columnGap = 2
-	// leastText is the width up to which a column is not wrapped, such as 12 GiB.
+	// leastText is the width up to which a column is not wrapped, to keep text such as 12
+	// GiB on one line.
 	leastText = 16
 	// leastName is the width up to which names are not shortened.
 	leastName = 6
@@ -51,8 +52,8 @@ func (t Terminal) Table(indent int, rows [][]string) string {
 	return out.String()
 }
 
-// narrow takes columns from the widest cells that can be narrower, the last one first, until
-// the sum is at most limit.
+// narrow reduces the largest width for which can returns true, or the last of several, by
+// one column at a time until the sum is at most limit.
 func narrow(widths []int, limit int, can func(column int) bool) {
 	for {
 		sum, widest := 0, -1

@@ -90,7 +90,8 @@ func (t Terminal) Bold(text string) string {
 }
 
 // Fill wraps each line of text at spaces. Further lines of a wrapped line are indented by
-// hang columns more than its first one. A longer word is continued on the next line.
+// hang columns more than its first one. A word that is longer than a line is continued on
+// the next line.
 func (t Terminal) Fill(text string, hang int) string {
 	if !t.Wrap {
 		return text
