@@ -14,7 +14,7 @@ import (
 // EventKind is the kind of an Event.
 type EventKind string
 
-// The kinds of events; for resources they are the engine's own terms.
+// The kinds of events. The kinds about resources are the engine's own terms.
 const (
 	EventStart    EventKind = "apply_start"
 	EventProgress EventKind = "apply_progress"

@@ -199,8 +199,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestForgetWithoutMemory calls Forget in a workspace whose record of the state's content
-// is missing, which is no error, and then unreadable, which is an error.
+// TestForgetWithoutMemory checks that Forget succeeds if the record of the state's content
+// is missing, and fails if the record cannot be read.
 func TestForgetWithoutMemory(t *testing.T) {
 	t.Parallel()
 	dir := root(t, localBackend)

@@ -12,8 +12,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestModuleCallsWithoutInit adds and removes calls of a module that calls another, and
-// compares the engine's list and plan with those of an initialized directory.
+// TestModuleCallsWithoutInit checks that, after calls of a module that calls another are
+// added and removed, the engine's list and plan are those of an initialized directory.
 func TestModuleCallsWithoutInit(t *testing.T) {
 	t.Parallel()
 	said := &log{}

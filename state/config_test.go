@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestRequired reads the providers that files require: only built-in providers and
-// numaform's, in an exact version, are accepted.
+// TestRequired checks that files may require only built-in providers and, in an exact
+// version, numaform's.
 func TestRequired(t *testing.T) {
 	t.Parallel()
 	const ours = "registry.opentofu.org/bpg/proxmox"
@@ -48,8 +48,9 @@ func TestRequired(t *testing.T) {
 	}
 }
 
-// TestSumOfChangedFiles replaces a provider with one of the same size and modification
-// time: the process that hashed the first one, and another process, return a new hash.
+// TestSumOfChangedFiles checks that a provider that is replaced with one of the same size
+// and modification time has a new hash, in the process that hashed the first one and in
+// another process.
 func TestSumOfChangedFiles(t *testing.T) {
 	t.Parallel()
 	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "sum")

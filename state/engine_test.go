@@ -98,7 +98,7 @@ func TestEngineString(t *testing.T) {
 	}
 }
 
-// TestEngineRuns counts the engine's runs: its version is read once per directory.
+// TestEngineRuns checks that the engine's version is read only once per directory.
 func TestEngineRuns(t *testing.T) {
 	t.Parallel()
 	tools, dir := t.TempDir(), root(t, localBackend)

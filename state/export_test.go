@@ -29,7 +29,8 @@ func OpenFence(text string) (Fence, error) {
 	return OpenFenceOn(text, func(l net.Listener) net.Listener { return l })
 }
 
-// OpenFenceOn opens a fence with another listener.
+// OpenFenceOn is like OpenFence, but replaces the fence's listener with the result of
+// listener.
 func OpenFenceOn(text string, listener func(net.Listener) net.Listener) (Fence, error) {
 	c, _ := parseConn(text, nil)
 	f, err := listen(c.target())

@@ -140,7 +140,8 @@ func (f *fence) serve(client net.Conn) {
 	})
 	_, _ = io.Copy(client, server)
 
-	// Which side ended the connection? An engine that ends it disconnects within a moment.
+	// Determine which side ended the connection: if it was the engine, it disconnects
+	// within a moment.
 	f.mu.Lock()
 	f.ending++
 	f.mu.Unlock()

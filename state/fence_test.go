@@ -120,8 +120,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// TestFenceBeforeAReset makes the server reset a connection to which the engine writes: the
-// fence is then broken.
+// TestFenceBeforeAReset checks that the fence is broken after the server resets a
+// connection to which the engine writes.
 func TestFenceBeforeAReset(t *testing.T) {
 	t.Parallel()
 	server := newEcho(t, "tcp", "127.0.0.1:0")
@@ -206,8 +206,8 @@ func deaf(t *testing.T) string {
 	return ""
 }
 
-// TestFenceBeforeADeafServer closes a fence that waits for its server: closing must not
-// wait for the dial, because the workspace stays locked until the fence is closed.
+// TestFenceBeforeADeafServer checks that closing a fence does not wait for its dial to the
+// server, because the workspace stays locked until the fence is closed.
 func TestFenceBeforeADeafServer(t *testing.T) {
 	t.Parallel()
 	fence, err := state.OpenFence("postgres://" + deaf(t) + "/")

@@ -75,9 +75,9 @@ func thief(address string) string {
 `
 }
 
-// TestOnlyRenderedFiles tampers with the directories of a root before a plan and between
-// a plan and its apply. The engine never reads the added files. As a control, it reads them
-// if Files is not set.
+// TestOnlyRenderedFiles checks that the engine never reads files that are added or changed
+// in the directories of a root before a plan, or between a plan and its apply. As a
+// control, it reads them if Files is not set.
 func TestOnlyRenderedFiles(t *testing.T) {
 	t.Parallel()
 	const dir = "r/h/"
@@ -171,8 +171,8 @@ func TestRestoredFilesAreLogged(t *testing.T) {
 	}
 }
 
-// TestListOfModulesLeadsAstray changes the engine's own list of modules to refer to
-// another directory: the engine does not read that directory, and the list is restored.
+// TestListOfModulesLeadsAstray checks that the engine's list of modules is restored if it
+// refers to another directory, and that the engine does not read that directory.
 func TestListOfModulesLeadsAstray(t *testing.T) {
 	t.Parallel()
 	address, connections := listener(t)
@@ -200,7 +200,7 @@ func TestListOfModulesLeadsAstray(t *testing.T) {
 	}
 }
 
-// TestErroredStateIsKeptElsewhere makes the save of a state fail: the state is moved to
+// TestErroredStateIsKeptElsewhere checks that a state that could not be saved is moved to
 // the states' directory, survives the loss of the working directory, and is saved from
 // there.
 func TestErroredStateIsKeptElsewhere(t *testing.T) {
@@ -273,9 +273,9 @@ func TestErroredStates(t *testing.T) {
 	}
 }
 
-// TestTargetsReadTheirFilesOnly plans one module call of a root that has more: the engine
-// finds only that call's file, changes nothing else, and needs no init, not even for the
-// first call after the root was empty.
+// TestTargetsReadTheirFilesOnly checks that a plan of one module call finds only the file
+// of that call, changes nothing else in the root, and needs no init, not even for the first
+// call after the root was empty.
 func TestTargetsReadTheirFilesOnly(t *testing.T) {
 	t.Parallel()
 	said := &log{}

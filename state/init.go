@@ -126,9 +126,10 @@ func (w *Workspace) init(ctx context.Context) error {
 	return err
 }
 
-// clashed matches the errors of an init at the same time as another client's first use of
-// the backend. PostgreSQL's CREATE ... IF NOT EXISTS is not safe under concurrency. In
-// Kubernetes, init creates the state, with a lock that it does not wait for.
+// clashed matches the errors of an init that runs at the same time as another client's
+// first use of the backend. PostgreSQL's CREATE ... IF NOT EXISTS is not safe under
+// concurrency. In Kubernetes, init creates the state, with a lock that it does not wait
+// for.
 var clashed = regexp.MustCompile(`pq: (duplicate key value violates unique constraint "pg_|(schema|relation|type) \S+ already exists)|` +
 	`(secrets|leases\.coordination\.k8s\.io) \S+ already exists|the object has been modified`)
 

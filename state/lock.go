@@ -212,7 +212,7 @@ func (w *Workspace) complete(lock *LockedError) {
 	if lock.Created.IsZero() || !lock.Created.Before(w.begun) {
 		lock.Who, lock.Operation, lock.Created = "someone", "an operation", time.Time{}
 		if w.root.backend == "pg" {
-			lock.ID = "" // it is the attempt's
+			lock.ID = "" // it is the ID of the attempt
 		}
 		return
 	}
@@ -253,7 +253,7 @@ func (r *run) proof(lock *LockedError) string {
 }
 
 // gone reports whether a lock's holder is dead, by the record of a run in this directory or
-// by Config.Gone. It then completes the lock's Holder and Proof.
+// by Config.Gone. If so, it sets the lock's Holder and Proof.
 func (w *Workspace) gone(ctx context.Context, lock *LockedError) bool {
 	if lock.Holder == HolderGone || w.config.Gone == nil {
 		return lock.Holder == HolderGone

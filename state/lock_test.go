@@ -17,8 +17,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestBreakingALockFails uses a backend that does not release a dead engine's lock: no
-// operation runs under that lock.
+// TestBreakingALockFails checks that no operation runs under a dead engine's lock that the
+// backend does not release.
 func TestBreakingALockFails(t *testing.T) {
 	t.Parallel()
 	if engine(t).Name() == "terraform" {
@@ -207,8 +207,8 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestPostgres stores its state in PostgreSQL, which the engine reaches through a fence
-// only while it uses the lock.
+// TestPostgres checks plans and applies with a state in PostgreSQL, which the engine
+// reaches through a fence only while it uses the lock.
 func TestPostgres(t *testing.T) {
 	t.Parallel()
 	database := testenv.Postgres(t)

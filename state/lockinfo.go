@@ -23,7 +23,7 @@ type LockInfo struct {
 	Created time.Time
 }
 
-// maxLockInfo limits the size of a description.
+// maxLockInfo is the maximum size of a lock's description, in bytes.
 const maxLockInfo = 64 << 10
 
 const (

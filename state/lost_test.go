@@ -85,8 +85,8 @@ func TestForgottenIsNotLost(t *testing.T) {
 	}
 }
 
-// TestPlanThatForgets plans to remove a resource from the state without destroying it: the
-// resource does not count as lost.
+// TestPlanThatForgets checks that a resource that is removed from the state without being
+// destroyed does not count as lost.
 func TestPlanThatForgets(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine *state.Engine) {
@@ -101,8 +101,8 @@ func TestPlanThatForgets(t *testing.T) {
 	})
 }
 
-// TestRecoverKeepsWhatOthersWrote recovers an unsaved state with a newer serial than the
-// backend's state, which contains another client's resource: the unsaved state is set aside.
+// TestRecoverKeepsWhatOthersWrote checks that an unsaved state is set aside if the
+// backend's state, although older, contains another client's resource.
 func TestRecoverKeepsWhatOthersWrote(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, recoverKeepsWhatOthersWrote)

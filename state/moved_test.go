@@ -10,8 +10,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestMovedStates changes the path of a local state after the engine recorded the old
-// path: the state at the new path is used if it was moved, and refused if it was copied.
+// TestMovedStates checks that a local state at a new path is used if it was moved there
+// after the engine recorded the old path, and refused if it was copied.
 func TestMovedStates(t *testing.T) {
 	t.Parallel()
 	at := func(path string) func(*state.Config) {

@@ -55,7 +55,7 @@ type Plan struct {
 	// SHA256 is the hash of the saved plan and identifies it.
 	SHA256 string
 	// Digest is the hash of the plan's changes. Planning again from the same files and
-	// state gives the same Digest, so an approval carries over.
+	// state gives the same Digest, so an approval remains valid.
 	Digest string
 	// Lineage and Serial identify the state that the plan was made from; both are zero if
 	// there was none, or if the plan is encrypted.
@@ -63,7 +63,7 @@ type Plan struct {
 	Serial  int64
 	// Changes reports whether there is anything to apply.
 	Changes bool
-	// Provider is the provider that made the plan; nil if it needs none.
+	// Provider is the provider that made the plan; nil if the plan needs none.
 	Provider *Provider
 	// Lost are resources that this workspace left in the state but that are no longer in
 	// it: import them if they exist.

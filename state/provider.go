@@ -123,7 +123,7 @@ func (w *Workspace) start(ctx context.Context, binary string) (*process, error) 
 	go func() {
 		defer close(p.ended)
 		lines := bufio.NewReader(stdout)
-		line, _ := lines.ReadString('\n') // without one, addressIn fails
+		line, _ := lines.ReadString('\n') // without a line, addressIn fails
 		said <- line
 		_, _ = io.Copy(io.Discard, lines) // so that the provider is never blocked
 		_ = cmd.Wait()                    // how it ended does not matter

@@ -105,9 +105,9 @@ func TestProviderOfADeepTMPDIR(t *testing.T) {
 	}
 }
 
-// TestProviderWaitsForItsHost applies to a host that accepts connections but sends no
-// responses, like one that just went down: the loss of the host, or of the provider, ends
-// the apply before the provider's own timeout.
+// TestProviderWaitsForItsHost checks that the loss of the host, or of the provider, ends an
+// apply before the provider's own timeout. The host accepts connections but sends no
+// responses, like one that just went down.
 func TestProviderWaitsForItsHost(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -187,8 +187,8 @@ func TestProviderWaitsForItsHost(t *testing.T) {
 	}
 }
 
-// TestAddressIn parses the lines in which programs report their address: only a local
-// provider that speaks gRPC is accepted.
+// TestAddressIn checks that only the address of a local provider that speaks gRPC is
+// accepted.
 func TestAddressIn(t *testing.T) {
 	t.Parallel()
 	for line, valid := range map[string]bool{

@@ -31,7 +31,8 @@ func mirror(t *testing.T) (dir, provider string) {
 	return dir, filepath.Join(dir, providerPath, platformDir())
 }
 
-// trusting opens a workspace that requires the provider, with a record in a directory.
+// trusting opens a workspace that requires the provider, with the record and the copies of
+// providers in home.
 func trusting(t *testing.T, home, plugins string, edit func(*state.Config)) *state.Workspace {
 	t.Helper()
 	dir := t.TempDir()
@@ -68,8 +69,8 @@ func trust(t *testing.T, w *state.Workspace, want string) *state.Provider {
 	return provider
 }
 
-// TestProviderOnFirstUse replaces a provider after its first use: the new one runs only
-// once the operator allows it.
+// TestProviderOnFirstUse checks that a provider that is replaced after its first use runs
+// only once the operator allows it.
 func TestProviderOnFirstUse(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -92,8 +93,8 @@ func TestProviderOnFirstUse(t *testing.T) {
 	trust(t, trusting(t, home, plugins, nil), "trusted since 2")
 }
 
-// TestProviderOfTheImage defines the allowed provider in a file of the image, regardless
-// of earlier use.
+// TestProviderOfTheImage checks that the image's file defines the allowed provider,
+// regardless of earlier use.
 func TestProviderOfTheImage(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -120,8 +121,8 @@ func TestProviderOfTheImage(t *testing.T) {
 	}
 }
 
-// TestProviderInTheRoot puts a program and a lock file with its hash where init would
-// install a provider: it is never started.
+// TestProviderInTheRoot checks that a program where init would install a provider is never
+// started, even with a lock file.
 func TestProviderInTheRoot(t *testing.T) {
 	t.Parallel()
 	plugins, _ := mirror(t)
@@ -141,7 +142,8 @@ func TestProviderInTheRoot(t *testing.T) {
 	}
 }
 
-// TestProviderOfASharedMirror runs a copy of a provider that other users can replace.
+// TestProviderOfASharedMirror checks that a provider that other users can replace is
+// copied, and that the copy runs.
 func TestProviderOfASharedMirror(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
@@ -176,7 +178,8 @@ func TestProviderOfASharedMirror(t *testing.T) {
 	}
 }
 
-// TestProviderIsDownloaded gets the provider from a mirror of packed providers, once.
+// TestProviderIsDownloaded checks that the provider is installed from a mirror of packed
+// providers only once.
 func TestProviderIsDownloaded(t *testing.T) {
 	t.Parallel()
 	_, files := mirror(t)
@@ -212,8 +215,8 @@ func TestProviderIsDownloaded(t *testing.T) {
 	}
 }
 
-// TestOtherProviders requires a provider that numaform does not run, in each place where
-// the engine would find it: no engine starts or downloads it.
+// TestOtherProviders checks that no engine starts or downloads another provider, in
+// whichever place the provider is required.
 func TestOtherProviders(t *testing.T) {
 	t.Parallel()
 	const http = `terraform {

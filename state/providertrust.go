@@ -71,7 +71,7 @@ func (e *ProviderError) Error() string {
 		e.Address, e.Version, e.Dir, e.Hash, e.By, strings.Join(e.Trusted, ", "))
 }
 
-// record is the content of the files Record and Image.
+// record is the content of the files Providers.Record and Providers.Image.
 type record struct {
 	Providers []recorded `json:"providers"`
 }
@@ -114,9 +114,9 @@ func readRecord(name string) (record, error) {
 	return r, nil
 }
 
-// trust returns the provider in a directory with the reason why it may run, and records it
-// on first use; otherwise it returns a *ProviderError. If p is nil, every provider may
-// run.
+// trust returns the provider in a directory with the reason why it may run, and records a
+// first use. It returns a *ProviderError if the provider may not run. If p is nil, every
+// provider may run.
 func (p *Providers) trust(version, dir, hash string, now time.Time) (*Provider, error) {
 	provider := &Provider{Address: guard.Provider, Version: version, Hash: hash}
 	if p == nil {
@@ -361,8 +361,8 @@ func (w *Workspace) download(ctx context.Context, version string) (target string
 		filepath.Join(dir, ".terraform", "providers", filepath.FromSlash(guard.Provider), version, platform))
 }
 
-// storedHash is the hash of a provider's files, with the file states that it was computed
-// for.
+// storedHash is the hash of a provider's files, with the states of the files from which it
+// was computed.
 type storedHash struct {
 	Files string `json:"files"`
 	Hash  string `json:"hash"`

@@ -41,9 +41,9 @@ type Recovery struct {
 	Orphans []int
 	// Pushed reports that a previously unsaved state has been saved.
 	Pushed bool
-	// SetAside is the new path of an unsaved state that must not replace the backend's,
-	// because it is not newer or lacks other clients' resources; or empty. Resources that
-	// only it contains must be imported.
+	// SetAside is the new path of an unsaved state that must not replace the backend's, or
+	// empty. The unsaved state has no lineage, is not newer, or lacks other clients'
+	// resources. Resources that only this state contains must be imported.
 	SetAside string
 	// Lost are the resources that only the state at SetAside contains.
 	Lost []string
@@ -268,9 +268,9 @@ func (w *Workspace) saveErrored(ctx context.Context, recovery *Recovery) error {
 	return nil
 }
 
-// setAside moves a state that must not replace the backend's to a file superseded-SERIAL, in
-// the directory for errored states, or in the private part of a directory that the caller
-// owns.
+// setAside moves a state that must not replace the backend's to a file
+// superseded-SERIAL.tfstate, in the directory for errored states, or in the private part of
+// a directory that the caller owns.
 func (w *Workspace) setAside(name string, local header, recovery *Recovery) error {
 	dir := w.private()
 	if w.config.Errored != "" {

@@ -197,8 +197,8 @@ func TestRecoverRefusesAnotherLineage(t *testing.T) {
 	}
 }
 
-// TestRecoverSetsAnOldStateAsideInItsDirectory uses a directory for errored states: a
-// state that is set aside remains there, separate from the engine's files.
+// TestRecoverSetsAnOldStateAsideInItsDirectory checks that a state that is set aside
+// remains in the directory for errored states, separate from the engine's files.
 func TestRecoverSetsAnOldStateAsideInItsDirectory(t *testing.T) {
 	t.Parallel()
 	errored := filepath.Join(t.TempDir(), "errored.tfstate")
@@ -381,8 +381,8 @@ func crashed(t *testing.T, w *state.Workspace, want bool) {
 	}
 }
 
-// TestBackendThatFailed uses a backend that fails to release the lock after an apply: the
-// next recovery treats that as a crash.
+// TestBackendThatFailed checks that a backend's failure to release the lock after an apply
+// counts as a crash in the next recovery.
 func TestBackendThatFailed(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, func(t *testing.T, engine *state.Engine) {
@@ -608,8 +608,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// TestRecoverAnEncryptedState makes the backend refuse a state that OpenTofu encrypts: its
-// local copy is encrypted too, and Recover saves it.
+// TestRecoverAnEncryptedState checks that the local copy of an encrypted state that the
+// backend refused is encrypted too, and that Recover saves it.
 func TestRecoverAnEncryptedState(t *testing.T) {
 	t.Parallel()
 	if engine(t).Name() == "terraform" {
@@ -667,8 +667,8 @@ state {
 	}
 }
 
-// TestErroredStateIsALink puts a link in place of a state that was not saved: its target
-// is not read.
+// TestErroredStateIsALink checks that the target of a link in place of an unsaved state is
+// not read.
 func TestErroredStateIsALink(t *testing.T) {
 	t.Parallel()
 	b := newBackend(t)
@@ -688,8 +688,8 @@ func TestErroredStateIsALink(t *testing.T) {
 	}
 }
 
-// TestRecordOfARunIsCutOff truncates the record of a run: it does not count as a crash, and
-// plans and applies continue.
+// TestRecordOfARunIsCutOff checks that a truncated record of a run does not count as a
+// crash and does not prevent plans and applies.
 func TestRecordOfARunIsCutOff(t *testing.T) {
 	t.Parallel()
 	dir := root(t, localBackend)
@@ -699,8 +699,8 @@ func TestRecordOfARunIsCutOff(t *testing.T) {
 	mustApply(t, w, mustPlan(t, w, state.PlanOptions{}))
 }
 
-// TestOrphansOfAFormerDirectory takes over the record of a run in another directory: the
-// processes of that run are awaited too.
+// TestOrphansOfAFormerDirectory checks that the processes of a run in another directory are
+// awaited too, after the record of that run was taken over.
 func TestOrphansOfAFormerDirectory(t *testing.T) {
 	t.Parallel()
 	former, dir := root(t, localBackend), root(t, localBackend)
@@ -733,8 +733,8 @@ func TestOrphansOfAFormerDirectory(t *testing.T) {
 	crashed(t, w, true)
 }
 
-// TestRecoverCannotStart puts an unsaved state in a directory that cannot be initialized:
-// the state is not lost, and the error states the reason.
+// TestRecoverCannotStart checks that an unsaved state in a directory that cannot be
+// initialized is not lost, and that the error states the reason.
 func TestRecoverCannotStart(t *testing.T) {
 	t.Parallel()
 	dir := root(t, "terraform {\n  backend \"nowhere\" {}\n}\n")

@@ -56,7 +56,8 @@ type sandbox struct {
 	open  string
 }
 
-// engineRules returns the engine's access rules for a directory with a configuration.
+// engineRules returns the engine's access rules for a directory with the configuration
+// root.
 func engineRules(c *Config, env map[string]string, root *configuration) sandbox {
 	s := sandbox{rules: confine.Rules{Program: c.Engine.Path, Read: slices.Clone(systemFiles), Write: []string{c.Dir, os.DevNull}}}
 	if isScript(c.Engine.Path) {
@@ -84,7 +85,7 @@ func engineRules(c *Config, env map[string]string, root *configuration) sandbox 
 		}
 	}
 
-	// The files that the backend's client reads: by default, and because of its settings.
+	// Add the files that the backend's client reads by default and because of its settings.
 	at := func(name string) string { return inDir(env["HOME"], strings.TrimPrefix(name, "~/")) }
 	defaults := credentialFiles[root.backend]
 	if root.backend == "kubernetes" && len(c.Kubeconfig.Content) > 0 {

@@ -12,9 +12,9 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestEngineSeesItsOwnFiles makes the engine read files while it plans: it can read the
-// files of its root, of the modules and of the state, and system files like /etc/hosts, but
-// no others. Without a helper, or where the kernel cannot confine, it can read all of them.
+// TestEngineSeesItsOwnFiles checks that the engine, while it plans, can read the files of
+// its root, of the modules and of the state, and system files like /etc/hosts, but no
+// others. Without a helper, or where the kernel cannot confine, it can read all of them.
 func TestEngineSeesItsOwnFiles(t *testing.T) {
 	t.Parallel()
 	elsewhere := t.TempDir()

@@ -11,8 +11,8 @@ import (
 	"github.com/numaform/numaform/state"
 )
 
-// TestSocketsOfKilled repeatedly kills processes with a provider: the next process
-// removes what they leave in the directory for temporary files.
+// TestSocketsOfKilled checks that a process removes what killed processes with a provider
+// left in the directory for temporary files.
 func TestSocketsOfKilled(t *testing.T) {
 	t.Parallel()
 	enginetest.Long(t, "an engine")

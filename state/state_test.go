@@ -441,7 +441,8 @@ func TestPlanningFails(t *testing.T) {
 	}
 }
 
-// TestStateCutOff plans with a truncated state: the error names the directory and the fix.
+// TestStateCutOff checks that the error about a truncated state names the directory and the
+// fix.
 func TestStateCutOff(t *testing.T) {
 	t.Parallel()
 	dir := root(t, localBackend)
