@@ -13,8 +13,9 @@ import (
 	"github.com/numaform/numaform/topology/machines"
 )
 
-// TestReadsDevices reads resource mappings and guests' devices with logins that may see all
-// mappings, one and none. The NUMA nodes are those that the host's agent reports.
+// TestReadsDevices checks that resource mappings and guests' devices are read with logins
+// that may see all mappings, one and none, and that their NUMA nodes are those that the
+// host's agent reports.
 func TestReadsDevices(t *testing.T) {
 	t.Parallel()
 	machine, err := machines.Load("nuc-i7-1165g7-4c8t")

@@ -199,8 +199,8 @@ func TestCallsByPassword(t *testing.T) {
 	}
 }
 
-// TestReadsBack creates hosts in the simulator and checks that they are read back
-// unchanged, with the minimum privileges and as root.
+// TestReadsBack checks that hosts created in the simulator are read back unchanged, with
+// the minimum privileges and as root.
 func TestReadsBack(t *testing.T) {
 	t.Parallel()
 	nuc, err := machines.Load("nuc-i7-1165g7-4c8t")

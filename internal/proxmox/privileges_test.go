@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/internal/pvesim"
 )
 
-// TestRolesAreTheSimulators compares the roles with the privileges of the simulator's
+// TestRolesAreTheSimulators checks that the roles have the privileges of the simulator's
 // default token, which follow the rules of Proxmox.
 func TestRolesAreTheSimulators(t *testing.T) {
 	t.Parallel()
@@ -34,8 +34,8 @@ func TestRolesAreTheSimulators(t *testing.T) {
 	}
 }
 
-// TestDocumentsSayTheSame compares the required privileges with the commands in
-// docs/install.md.
+// TestDocumentsSayTheSame checks that each pveum command in docs/install.md is one of those
+// that Pveum returns.
 func TestDocumentsSayTheSame(t *testing.T) {
 	t.Parallel()
 	spaces := regexp.MustCompile(` +`)
@@ -120,8 +120,8 @@ func TestPveum(t *testing.T) {
 	}
 }
 
-// runs runs the commands of lines on Proxmox VE 8 and 9, then the commands of deletes, which
-// delete what lines created, and then lines again.
+// runs checks on Proxmox VE 8 and 9 that the commands in lines succeed, that the commands
+// in deletes then delete what lines created, and that lines succeed again.
 func runs(t *testing.T, lines, deletes []string) {
 	t.Helper()
 	for _, version := range []string{"8.4", "9.0"} {

@@ -16,7 +16,7 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// seededHost is the root of a fleet whose only VM has a seed.
+// seededHost is a simulated Proxmox host, with a Terraform root for a VM with a seed.
 type seededHost struct {
 	t      *testing.T
 	engine *enginetest.Engine
@@ -90,10 +90,9 @@ func (s *seededHost) quiet(drive string) {
 	}
 }
 
-// TestSeedComesAndGoes creates a VM with a seed, with the real engine and provider, and
-// removes the seed, as numaform does after the Node has joined. It checks that no plan
-// shows the removal, neither with the state nor after an import, and that the VM can be
-// deleted without the seed.
+// TestSeedComesAndGoes checks, with the real engine and provider, that no plan shows that a
+// seed was removed, as numaform does after the Node has joined, neither with the state nor
+// after an import, and that the VM can be deleted without the seed.
 func TestSeedComesAndGoes(t *testing.T) {
 	t.Parallel()
 	s := newSeededHost(t)

@@ -297,8 +297,9 @@ func TestAttachSeed(t *testing.T) {
 	}
 }
 
-// TestDetachSeedLeavesOthersAlone tries DetachSeed, ShutDown and Exec on VMs and disks that
-// must not be changed, and checks that none is.
+// TestDetachSeedLeavesOthersAlone checks that DetachSeed, ShutDown and Exec refuse VMs that
+// are not ours, and that DetachSeed does nothing if the VM is missing or has another disc
+// in the drive.
 func TestDetachSeedLeavesOthersAlone(t *testing.T) {
 	t.Parallel()
 	server, client := simulateOurs(t, nil)

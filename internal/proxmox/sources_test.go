@@ -266,7 +266,7 @@ func TestRefreshKeepsWarnings(t *testing.T) {
 	} else if read, err = other.Refresh(context.Background(), read, []topology.HostName{"pve-1"}); err != nil || len(read.Hosts[0].Warnings) != 1 {
 		t.Errorf("error %v, hosts %+v", err, read.Hosts)
 	}
-	// A fixed problem causes no warning any more, and a new one does.
+	// A fixed problem no longer causes a warning, and a new one does.
 	server.say("/nodes/pve-1/qemu/900/config?current=1", map[string]any{"name": "node-capacity", "tags": "karpenter"})
 	snapshot, err = client.Refresh(context.Background(), snapshot, []topology.HostName{"pve-1"})
 	if err != nil || len(snapshot.Hosts[0].Warnings) != 1 || !strings.Contains(snapshot.Hosts[0].Warnings[0], "has no affinity") {

@@ -31,9 +31,9 @@ func TestTemplates(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name    string
-		config  map[string]any // over good; nil removes
+		config  map[string]any // overrides options of good; nil removes one
 		want    func(*topology.Template)
-		problem string // a part of it
+		problem string // a part of the Problem
 	}{
 		{"good", nil, func(*topology.Template) {}, ""},
 		{
