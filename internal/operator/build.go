@@ -371,7 +371,8 @@ func (b *builder) seeder(writer func() *scaler.Writer) (*seed.Seeder, error) {
 				return version.GitVersion, nil
 			},
 		},
-		// VMs that are desired or still being removed, if the fleet has been read.
+		// VMs returns the VMs that are desired or still being removed. They are not known
+		// until the fleet has been read.
 		VMs: func() (vms []fleet.VM, known bool) {
 			w := writer()
 			if w == nil || !w.Synced() {

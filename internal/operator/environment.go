@@ -14,11 +14,12 @@ import (
 )
 
 const (
-	// environmentPrefix begins the environment variable of every key.
+	// environmentPrefix is the prefix of the environment variable of every key.
 	environmentPrefix = "NUMAFORM_"
 	// runMark is the variable that numaform sets for the engines that it starts.
 	runMark = environmentPrefix + "RUN"
-	// fileSuffix ends the variables of keys that name a file with another key's value.
+	// fileSuffix is the suffix of the variables of keys that name a file with another key's
+	// value.
 	fileSuffix = "_FILE"
 )
 

@@ -23,7 +23,8 @@ func TestHolderGone(t *testing.T) {
 	).Build()
 	for _, test := range []struct {
 		self, host string
-		// proof is part of the proof; "" means that there is none.
+		// proof is a part of the proof; empty means that the holder is not known to be
+		// dead.
 		proof string
 	}{
 		{"numaform-5d8f7c9b4-zzzzz", "numaform-5d8f7c9b4-zzzzz", "this host"},

@@ -143,7 +143,7 @@ func TestRecentSnapshots(t *testing.T) {
 }
 
 // TestInventoryOutlivesARegion checks that the snapshot keeps the hosts of a region that is
-// down as unusable ones, and continues with the other region.
+// down, marked as unusable, and that the other region is still read.
 func TestInventoryOutlivesARegion(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakePassiveClock(time.Now())
@@ -199,8 +199,8 @@ func TestInventoryFailsWithoutAnyRegion(t *testing.T) {
 	}
 }
 
-// TestInventoryOfACanceledCaller cancels a caller's context while Proxmox is read, and
-// checks that the next callers do not get its error.
+// TestInventoryOfACanceledCaller checks that the next callers do not get the error of a
+// caller whose context was canceled while Proxmox was read.
 func TestInventoryOfACanceledCaller(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakePassiveClock(time.Now())

@@ -34,7 +34,7 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 	}
 }
 
-// TestEveryVariableWorks sets each key by its environment variable.
+// TestEveryVariableWorks checks that each key can be set by its environment variable.
 func TestEveryVariableWorks(t *testing.T) {
 	t.Parallel()
 	values := map[string]string{

@@ -23,8 +23,8 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// TestSwitchReportsOnce reads a broken switch every two seconds for three minutes: each
-// problem is reported once.
+// TestSwitchReportsOnce checks that each problem of a switch that is read every two seconds
+// for three minutes is reported once.
 func TestSwitchReportsOnce(t *testing.T) {
 	t.Parallel()
 	broken := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "numaform", Name: control.ConfigMapName}, Data: map[string]string{"paused": "perhaps"}}
