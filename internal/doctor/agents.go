@@ -20,7 +20,7 @@ func (e *examination) hostAgents(ctx context.Context) {
 	}
 	desired, err := e.config.Fleet(ctx)
 	if err != nil {
-		desired = fleet.Fleet{} // reported by the check of VMIDs
+		desired = fleet.Fleet{} // the check of VMIDs reports the error
 	}
 	for i := range e.seen.Hosts {
 		host := &e.seen.Hosts[i]

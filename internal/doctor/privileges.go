@@ -141,8 +141,8 @@ type use struct {
 	models set
 	// cloudInit is set if a seed replaces a template's cloud-init drive.
 	cloudInit bool
-	// devices are the paths of PCI mappings, and agents the paths of VMs that join with a
-	// command of the guest agent.
+	// devices are the paths of PCI mappings, and agents are /vms or the paths of the pools
+	// with the VMs that join with a command of the guest agent.
 	devices, agents set
 	// tags are the tags that numaform adds to a clone or removes from it.
 	tags set

@@ -19,7 +19,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestRepair checks that only modes of this user's files change, and only where that is safe.
+// TestRepair checks that Repair creates a missing state directory, and changes only modes
+// of this user's files, and only where that is safe.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -97,7 +97,7 @@ func (e *examination) classStorages(ctx context.Context, r *Region, snapshot *to
 		usable := true
 		for _, name := range distinct(slices.Concat(disks, seeds)) {
 			if what, fix, commands := unusable(name, host.Name, states); what != "" {
-				e.add("storage", Warn, where, what, fix, commands...) // the class fails if no host remains
+				e.add("storage", Warn, where, what, fix, commands...) // the check of the class fails if no host remains
 				usable = false
 			}
 		}
@@ -107,7 +107,7 @@ func (e *examination) classStorages(ctx context.Context, r *Region, snapshot *to
 		what := "disks on " + list(disks)
 		if len(seeds) > 0 {
 			what += "; seeds on " + list(seeds)
-			// pve-storage 9.1.7, PVE/API2/Storage/Status.pm:637-664
+			// See pve-storage 9.1.7, PVE/API2/Storage/Status.pm:637-664
 			if len(snapshot.Hosts) > 1 && slices.ContainsFunc(seeds, func(name string) bool { return !states[name].Shared }) {
 				what += " (the host that receives an upload copies it there by ssh)"
 			}
