@@ -84,8 +84,8 @@ func TestOutside(t *testing.T) {
 	}
 }
 
-// TestInterrupt ends a run after several numbers of cases and checks that no object is
-// left.
+// TestInterrupt checks that no object is left if a run is interrupted, after different
+// numbers of cases.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	for _, after := range []int{1, 20, 60, 120} {
@@ -157,7 +157,7 @@ func TestLeftovers(t *testing.T) {
 	if _, err := conformance.Run(t.Context(), cfg, cases(t)); !errors.As(err, &bounds) || !strings.Contains(err.Error(), "--remove-leftovers") {
 		t.Errorf("got %v", err)
 	}
-	// A guest of another owner in the range: the run changes nothing.
+	// The run changes nothing if the range contains a guest that no run created.
 	cfg.RemoveLeftovers = true
 	other := cfg
 	other.Upper = 9010
