@@ -34,7 +34,7 @@ type Terminal struct {
 	Wrap bool
 	// Color allows colors.
 	Color bool
-	// Live is true for a terminal, where a progress line can be redrawn.
+	// Live is true for a terminal in which a progress line can be redrawn.
 	Live bool
 }
 
