@@ -131,7 +131,7 @@ func actionOn(action string, vm *fleet.VM, reason string) actionReport {
 	return actionReport{Action: action, Name: vm.Name, VMID: vm.VMID, Host: vm.Host, Reason: reason}
 }
 
-// signs are the signs of actions, in the colors that engines use.
+// signs are the signs that mark actions in tables, in the colors that engines use.
 var signs = map[string]struct {
 	sign  string
 	color term.Color

@@ -25,8 +25,8 @@ import (
 )
 
 // Exit codes of Run. With --detailed-exitcode, plan exits with ExitChanges if there are
-// changes, as in Terraform, and drift if drift remains. ExitInterrupted is the exit code of
-// a shell for Ctrl-C.
+// changes, as in Terraform, and drift exits with it if drift remains. ExitInterrupted is
+// the exit code of a shell for Ctrl-C.
 const (
 	ExitOK          = 0
 	ExitFailed      = 1
@@ -66,8 +66,8 @@ func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
 // errInterrupted reports that the user pressed Ctrl-C at a question.
 var errInterrupted = errors.New("interrupted")
 
-// stopping is the message after the first Ctrl-C. The engines and providers end with
-// this process, and the next run recovers as from any crash.
+// stopping is the message after the first Ctrl-C. After a second one, the engines and
+// providers end with this process, and the next run recovers as after any crash.
 const stopping = "stopping: waiting until running steps finish and the state is saved, which can take as long as cloning a VM. " +
 	"Press Ctrl-C again to exit immediately; to finish the change later, run numaform apply."
 

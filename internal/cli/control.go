@@ -100,7 +100,7 @@ func whoami(ctx context.Context, c kubernetes.Interface) (string, error) {
 	return review.Status.UserInfo.Username, nil
 }
 
-// newSwitches returns pause and resume.
+// newSwitches returns the commands pause and resume.
 func newSwitches(process Process) []*cobra.Command {
 	toggle := func(command *cobra.Command, done string, set func(ctx context.Context, s *control.Switch, who string) error) *cobra.Command {
 		var o clusterOptions

@@ -172,7 +172,7 @@ func TestEvacuate(t *testing.T) {
 		t.Fatal(err)
 	}
 	says(t, 0, "lab/pve-1 has no numaform nodes and gets no new ones. After maintenance, run numaform evacuate lab/pve-1 --kubeconfig ", "evacuate", "lab/pve-1", "--wait", "--poll", "20ms")
-	// No Node has the label of the host's region now.
+	// Without the Node, no label shows the region of the host.
 	if err := c.Delete(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}

@@ -253,7 +253,7 @@ func (o *doctorOptions) checks(ctx context.Context, process Process) doctor.Conf
 	return checks
 }
 
-// locks checks the lock of the fleet and the locks of the states.
+// locks returns the state of the lock of the fleet and of the locks of the states.
 func locks(ctx context.Context, config *operator.Config, opened *scaler.Config, s *scaler.Scaler) ([]doctor.Lock, error) {
 	fleetLock := doctor.Lock{Where: "fleet", What: "is free"}
 	place := filepath.Join(opened.Dir, store.PrivateDir)

@@ -45,7 +45,8 @@ spec:
     resources: {requests: {cpu: 100m, memory: 64Mi}}
 `
 
-// runSmokeTest creates and removes a small VM, through all stages of a change.
+// runSmokeTest creates and removes a small VM, through all stages of a change, unless a
+// check failed.
 func (o *doctorOptions) runSmokeTest(ctx context.Context, process Process, classes []v1alpha1.ProxmoxNodeClass, failed int) doctor.Finding {
 	finding := doctor.Finding{Check: "smoke"}
 	if o.class != "" {
@@ -84,7 +85,7 @@ func (o *doctorOptions) createAndRemove(ctx context.Context, process Process, cl
 		return "", fmt.Errorf("creating the smoke test's VM: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	// A copy of the class without a seed, because the VM must not join.
+	// own is a copy of the class without a seed, because the VM must not join.
 	own := v1alpha1.ProxmoxNodeClass{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.Group + "/v1alpha1", Kind: v1alpha1.KindProxmoxNodeClass},
 		ObjectMeta: metav1.ObjectMeta{Name: smokePool},

@@ -212,7 +212,7 @@ type driftReport struct {
 	VMs     []vmDriftReport           `json:"vms"`
 	// Errors lists the hosts that could not be compared.
 	Errors []hostReport `json:"errors,omitempty"`
-	// Repair is the plan that reverts drift.
+	// Repair contains the plans that revert drift, by host.
 	Repair []hostReport `json:"repair,omitempty"`
 }
 
@@ -264,7 +264,7 @@ func (d *drifted) print(process Process, o *options) error {
 	}
 	w.printf("  %s\n", cmp.Or(strings.Join(counts, ", "), "the fleet has no VMs"))
 
-	// One aligned line for each VM, followed by its details.
+	// Print one aligned line for each VM, followed by its details.
 	var lines strings.Builder
 	aligned := &printer{w: &lines}
 	aligned.table(func(table io.Writer) {

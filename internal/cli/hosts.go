@@ -43,8 +43,8 @@ type numaStatus struct {
 	ID       int `json:"id"`
 	CPUs     int `json:"cpus"`
 	FreeCPUs int `json:"free_cpus"`
-	// MemoryMiB is the memory of the NUMA node, and FreeMemoryMiB the part that no guest
-	// has bound. Both are -1 if they are unknown.
+	// MemoryMiB is the memory of the NUMA node, and FreeMemoryMiB the part that is not
+	// bound by a guest. Both are -1 if they are unknown.
 	MemoryMiB     int64 `json:"memory_mib"`
 	FreeMemoryMiB int64 `json:"free_memory_mib"`
 	// VMs counts the VMs of the fleet with memory on the NUMA node.

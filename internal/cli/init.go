@@ -169,7 +169,8 @@ func (o *initOptions) host() string {
 }
 
 // ask asks for the values of missing flags, if stdin is a terminal, and repeats a question
-// until its answer is valid. It reads Proxmox as soon as the URL is known.
+// until its answer is valid. With --discover-token-file, it reads Proxmox as soon as the
+// URL is known.
 func (o *initOptions) ask(ctx context.Context, process Process, flags *pflag.FlagSet) error {
 	in := bufio.NewReader(process.Stdin)
 	for _, question := range []struct{ flag, text string }{

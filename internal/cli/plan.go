@@ -147,7 +147,7 @@ func clusterFlags(selected operator.Kubeconfig) string {
 
 // podSource is where the next command reads pods.
 type podSource struct {
-	// flags are the flags of the command line.
+	// flags are the flags that select the source in the next command.
 	flags string
 	// known is false if there is neither a cluster nor manifests: a command that needs pods
 	// would fail.
@@ -195,9 +195,9 @@ func writeOut(ctx context.Context, dir string, files generator.Files) (err error
 // proposal is a change and the decision that led to it.
 type proposal struct {
 	session  *session
-	decision *scheduling.Decision // nil for a removal
+	decision *scheduling.Decision // nil unless propose made the change
 	change   *scaler.Change
-	plans    []scaler.RootPlan // nil without an engine
+	plans    []scaler.RootPlan // nil before planning and without an engine
 	// unjoined explains why an apply would refuse the change, or is nil.
 	unjoined *UnjoinedError
 }

@@ -101,7 +101,7 @@ func (r *redactor) named(config *operator.Config) {
 	}
 }
 
-// inJSON returns a text as JSON without quotes.
+// inJSON returns a text as a JSON string without the surrounding quotes.
 func inJSON(text string) string {
 	encoded, err := json.Marshal(text)
 	if err != nil {

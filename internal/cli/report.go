@@ -159,8 +159,8 @@ func (p *proposal) report() report {
 	return r
 }
 
-// providersOf returns the providers of plans. All hosts use the same ones, but only the first
-// plan reports a first use.
+// providersOf returns the providers of plans. All hosts use the same providers, but only
+// the first plan reports a first use.
 func providersOf(plans []scaler.RootPlan) []state.Provider {
 	var providers []state.Provider
 	for i := range plans {
@@ -219,7 +219,8 @@ func (p *proposal) print(process Process, o *options) error {
 	return w.err
 }
 
-// report prints a change: the totals, what is refused, each VM, the files, and the plans.
+// report prints a change: the totals, the refused pods, the standby VMs to wake, each VM,
+// the files, and the plans.
 func (w *printer) report(r *report, o *options) {
 	w.totals(r)
 	w.refusals(r.Pods)

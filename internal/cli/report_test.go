@@ -87,8 +87,8 @@ func recorded(hosts int) *report {
 	return r
 }
 
-// TestPlanOutput compares the output of plan on 3 and on 40 hosts, at 4 widths, with golden
-// files. No line may be wider than the terminal, and no sentence may appear twice.
+// TestPlanOutput checks the output of plan on 3 and on 40 hosts, at 4 widths, against
+// golden files. No line may be wider than the terminal, and no sentence may appear twice.
 func TestPlanOutput(t *testing.T) {
 	t.Parallel()
 	for _, hosts := range []int{3, 40} {

@@ -193,8 +193,8 @@ func actor() string {
 	return name + "@" + host
 }
 
-// live reads all regions and sets their clients. If a region does not respond, it prints a
-// message and continues with the other regions.
+// live reads all regions and sets the clients of the regions that respond. If a region does
+// not respond, it prints a message and continues with the other regions.
 func live(ctx context.Context, process Process, config *operator.Config, regions []scaler.Region) (*topology.Snapshot, []operator.Unread, error) {
 	clients, err := config.Connect()
 	if err != nil {

@@ -261,7 +261,8 @@ func (w *printer) status(r *statusReport, wide bool) {
 	w.nextCommand(r.Next)
 }
 
-// lockLines returns a line for each holder of locks.
+// lockLines returns a line for each holder of locks, and one if the locks of the states are
+// unknown.
 func (r *statusReport) lockLines() []string {
 	type holder struct{ who, operation string }
 	var holders []holder

@@ -243,7 +243,7 @@ func (b *bundle) podLogs(ctx context.Context, core kubernetes.Interface, pod *co
 	}
 }
 
-// part adds a file, or its error.
+// part adds a file or, if it cannot be read, a problem.
 func (b *bundle) part(ctx context.Context, name string, read func(context.Context) ([]byte, error)) {
 	ctx, cancel := context.WithTimeout(ctx, partTimeout)
 	defer cancel()

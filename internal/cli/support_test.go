@@ -97,8 +97,8 @@ fleet:
 	}
 }
 
-// TestSupportBundleOfCluster collects the objects and logs of a cluster, with the API server
-// replaced by its responses.
+// TestSupportBundleOfCluster checks that a bundle contains the objects and logs of a
+// cluster without secrets. Prepared responses replace the API server.
 func TestSupportBundleOfCluster(t *testing.T) {
 	t.Parallel()
 	responses := map[string]string{

@@ -124,7 +124,7 @@ func readFleet(ctx context.Context, process Process, config *operator.Config, o 
 }
 
 // draw returns a map of each host and the state of its agent. For several hosts, the facts
-// and the states of the agents follow after the maps, each sentence once.
+// and the states of the agents follow the maps, each sentence once.
 func draw(terminal term.Terminal, hosts []topology.Host, owners map[topology.HostID]cpumap.Ownership, clusterID string) []byte {
 	wrapped := terminal
 	wrapped.Wrap = true // a map has a fixed width even in a pipe

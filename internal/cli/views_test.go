@@ -121,7 +121,7 @@ func findings(hosts int) doctor.Report {
 		doctor.Finding{Check: "lock", Status: doctor.OK, Where: "fleet", What: "is free"})
 }
 
-// TestViewsFit compares the views of 3 and 40 hosts at several widths with golden files,
+// TestViewsFit checks the views of 3 and 40 hosts at several widths against golden files,
 // except for the maps of 40 hosts. No line may be wider than the terminal, except in the
 // tables of -o wide, and no sentence may occur twice.
 func TestViewsFit(t *testing.T) {
