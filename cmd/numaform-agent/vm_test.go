@@ -19,9 +19,9 @@ import (
 // kernel is the kernel that `make qemu` downloads.
 const kernel = "../../.tools/kernel/vmlinuz"
 
-// TestHost boots a host of three cores with two threads each, which has its own control
-// groups, clock and CPUs, and runs the tests of inHost there with this test binary as its
-// first program.
+// TestHost checks the agent on a machine with its own control groups, clock and CPUs: three
+// cores with two threads each. It boots the machine, with this test binary as the first
+// program, which runs the tests of inHost.
 func TestHost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs QEMU and a kernel, which go test -short leaves out") //nolint:forbidigo // only make unit is short

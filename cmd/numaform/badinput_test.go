@@ -24,9 +24,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestBadInput runs testdata/badinput/*.txtar, each in a directory with the files of
-// testdata/fixture. Every mistake is reported once, with a fix, and leaves no partial
-// change.
+// TestBadInput checks, with the scripts testdata/badinput/*.txtar, that every mistake is
+// reported once, with a fix, and leaves no partial change.
 func TestBadInput(t *testing.T) {
 	runScripts(t, "badinput", map[string]func(*testscript.TestScript, bool, []string){
 		"exits": exits, "same": same, "replace": replace, "simulate": simulate(t), "garbage": garbage, "seven": seven(t),

@@ -26,9 +26,9 @@ import (
 // mostCommands is the maximum number of commands on docs/first-node.md.
 const mostCommands = 10
 
-// TestFirstNode runs the commands of docs/first-node.md on a simulated Proxmox, whose host
-// the test reaches with its own versions of ssh and scp. The commands create a VM, and
-// leave nothing in Proxmox except the template.
+// TestFirstNode checks that the commands of docs/first-node.md create a VM, and leave
+// nothing in Proxmox except the template. The test runs them on a simulated Proxmox, whose
+// host it reaches with its own versions of ssh and scp.
 func TestFirstNode(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs(filepath.Join("..", ".."))

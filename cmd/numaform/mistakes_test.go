@@ -10,8 +10,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestMistakes runs testdata/mistakes/*.txtar: the mistakes of new users, numbered. Each
-// message states what is wrong, where, and how to fix it. No engine is installed.
+// TestMistakes checks, with the scripts testdata/mistakes/*.txtar, that the message about
+// each mistake of a new user states what is wrong, where, and how to fix it. No engine is
+// installed.
 func TestMistakes(t *testing.T) {
 	commands := map[string]func(*testscript.TestScript, bool, []string){
 		"exits": exits, "replace": replace, "simulate": simulate(t), "plaintext": plaintext, "write": write,

@@ -17,8 +17,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestNewcomer simulates a new user of numaform, on an unprepared Proxmox:
-// testdata/newcomer/*.txtar. It applies the fixes in messages literally.
+// TestNewcomer checks, with the scripts testdata/newcomer/*.txtar, that a new user of an
+// unprepared Proxmox gets a first node by applying the fixes in messages literally.
 func TestNewcomer(t *testing.T) {
 	t.Parallel()
 	engine, plugins := testenv.Engine(t), testenv.PluginDir(t)
