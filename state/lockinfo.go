@@ -28,7 +28,7 @@ const maxLockInfo = 64 << 10
 
 const (
 	// LeasePrefix is the start of the name of the Lease that locks a state in Kubernetes.
-	// The state's name follows (secret_suffix).
+	// The rest of the name is the backend's secret_suffix.
 	LeasePrefix = "lock-tfstate-default-"
 	// LeaseInfo is the annotation of such a Lease with its LockInfo.
 	LeaseInfo = "app.terraform.io/lock-info"

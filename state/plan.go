@@ -40,9 +40,9 @@ type PlanOptions struct {
 	// files of its targets. Its cost then does not depend on the size of the root; with all
 	// files, the engine would load and validate every module call.
 	Files map[string][]byte
-	// Imports are existing VMs that are missing from the state. For a running VM with the
-	// guest agent enabled, regardless of its file, the provider waits up to 15 minutes
-	// for the agent: give ctx a deadline, and retry.
+	// Imports are existing VMs that are missing from the state. If the guest agent of a
+	// running VM is enabled in Proxmox, whatever the VM's file says, the provider waits up
+	// to 15 minutes for the agent: give ctx a deadline, and retry.
 	Imports []generator.Import
 }
 
