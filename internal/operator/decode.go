@@ -45,8 +45,8 @@ func decode(text []byte, target any) error {
 
 // checkValues returns an error for each value that the decoder would convert silently: it
 // truncates a fraction to an integer, converts yes and on to booleans, and decodes null as
-// an empty string or omits it from a list, so that a list such as the hosts of a cluster
-// could allow more.
+// an empty string, or omits it from a list: without its only element, the allow list of
+// hosts would allow all hosts.
 func checkValues(node *yaml.Node, t reflect.Type) []error {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias

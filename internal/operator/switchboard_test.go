@@ -99,7 +99,7 @@ func TestSwitchIsWatched(t *testing.T) {
 			until(t, "it pauses", paused)
 			cancel()
 			<-done
-			// One read for each change, and the reads of Pause itself.
+			// Allow one read for each change, and the reads by Pause itself.
 			if got := reads(); !tt.forbidden && got > 4 {
 				t.Errorf("the switch was read %d times", got)
 			}
