@@ -37,7 +37,8 @@ type answer struct {
 type canned struct {
 	*httptest.Server
 	mu sync.Mutex // guards the fields below
-	// answers are used in order; the last one is repeated.
+	// answers contains the responses by path. They are used in order; the last one is
+	// repeated.
 	answers map[string][]answer
 	calls   []string
 	headers []http.Header

@@ -58,9 +58,9 @@ func (m *guestMemory) recall(listed resource, now time.Time) (config values, fou
 	if !found || known.listed != listed.configured() || listed.Lock != "" {
 		return nil, false
 	}
-	// An old list makes the guest look younger, which only costs a request. So does using
-	// the larger of two elapsed times: the monotonic clock stops while this machine is
-	// suspended, and the wall clock can be set back.
+	// An uptime in an old list is too small, which only costs a request. Use the larger of
+	// two elapsed times, which also only costs a request: the monotonic clock stops while
+	// this machine is suspended, and the wall clock can be set back.
 	elapsed := max(now.Sub(known.readAt), now.Round(0).Sub(known.readAt.Round(0)))
 	if listed.Status != statusStopped && time.Duration(listed.Uptime)*time.Second <= elapsed+uptimeSlack {
 		return nil, false

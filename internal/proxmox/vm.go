@@ -136,7 +136,7 @@ const (
 	ShutdownOff ShutdownOutcome = "was off"
 	// ShutdownGone means that the VM is not on its host.
 	ShutdownGone ShutdownOutcome = "was gone"
-	// ShutdownIgnored means that the guest still runs after its timeout.
+	// ShutdownIgnored means that the guest was still running after the timeout.
 	ShutdownIgnored ShutdownOutcome = "ignored"
 )
 
