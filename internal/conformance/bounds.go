@@ -92,7 +92,7 @@ func (r *run) mayChangeNode(method, what string, parts []string, s *Step) bool {
 		return len(parts) > 0 && (parts[0] == r.values["missing-upid"] || parts[0] == r.values["upid"])
 	case "nothing":
 		return true
-	case "config": // only with the privileges of a case, and without values
+	case "config": // only with the privileges of a case, and without parameters
 		return s.Privileges != nil && len(s.Params) == 0
 	}
 	return false
