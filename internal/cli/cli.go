@@ -93,7 +93,7 @@ func Run(ctx context.Context, process Process) int {
 		}
 	})
 	command, err := root.ExecuteContextC(ctx)
-	silent() // the caller can cancel ctx after the command has ended
+	silent() // print nothing if the caller cancels ctx after the command has ended
 	var exit exitError
 	var usage usageError
 	switch {

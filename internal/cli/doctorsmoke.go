@@ -122,7 +122,7 @@ func (o *doctorOptions) createAndRemove(ctx context.Context, process Process, cl
 			return nil, err
 		case len(p.decision.Refused) > 0:
 			return nil, fmt.Errorf("creating the smoke test's VM: %s", p.decision.Refused[0].Reason)
-		case p.change.Unfinished(): // the change is applied without confirmation
+		case p.change.Unfinished(): // such changes would be applied without confirmation
 			return nil, errors.New("creating the smoke test's VM: the fleet has unfinished changes, which would be applied without confirmation; no VM was created: " +
 				"review them with numaform plan, finish them with numaform apply, and run the smoke test again")
 		}

@@ -32,7 +32,7 @@ var (
 
 // secretTexts matches texts that look like a secret; the first group is kept.
 var secretTexts = []*regexp.Regexp{
-	regexp.MustCompile(`(://)[^/\s@"']+@`), // a token in a URL may have no user
+	regexp.MustCompile(`(://)[^/\s@"']+@`), // a URL may contain a token instead of a user
 	regexp.MustCompile(`()-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)-----END [A-Z ]*PRIVATE KEY-----`),
 	regexp.MustCompile(`()\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`),             // JSON Web Token
 	regexp.MustCompile(`()\b[a-z0-9]{6}\.[a-z0-9]{16}\b`),                                         // bootstrap token

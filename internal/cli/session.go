@@ -30,7 +30,8 @@ type options struct {
 	out        string
 	output     string
 	noEngine   bool
-	// diff shows the diff of node files; verbose shows everything.
+	// diff shows the diff of node files; verbose also shows the reason and the CPUs of each
+	// placement, and the engine's plans.
 	diff, verbose bool
 	// dryRun stops before any change.
 	dryRun      bool
