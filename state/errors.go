@@ -168,8 +168,9 @@ func parseLock(text string) *LockedError {
 }
 
 // failure converts an error of terraform-exec and the engine's output to a *LockedError or
-// a *CommandError, and ends the provider: one that was asked to stop must not be called
-// again. It does not wrap the engine's error, whose text may contain secrets.
+// a *CommandError. It ends the provider, because the engine may have asked the provider to
+// stop: such a provider must not be called again. It does not wrap the engine's error,
+// whose text may contain secrets.
 func (w *Workspace) failure(ctx context.Context, operation string, err error, said ...string) error {
 	if p := w.provider; p != nil {
 		died := p.died()
