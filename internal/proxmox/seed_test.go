@@ -219,7 +219,7 @@ func TestUploadSeedIsCancelled(t *testing.T) {
 	}
 }
 
-// attached attaches the seed to our VM.
+// attached uploads the seed and attaches it to our VM.
 func attached(t *testing.T, server *pvesim.Server, client *proxmox.Client) {
 	t.Helper()
 	if err := client.UploadSeed(t.Context(), "pve-1", seedVolume, documents()); err != nil {

@@ -256,7 +256,7 @@ func TestRefreshKeepsWarnings(t *testing.T) {
 	if err != nil || len(snapshot.Hosts[0].Warnings) != 1 {
 		t.Errorf("error %v, hosts %+v", err, snapshot.Hosts)
 	}
-	// The same applies to warnings about the hardware's sources, which are not read
+	// A refresh also keeps warnings about the hardware's sources, which it does not read
 	// again.
 	notes := newCanned(t)
 	notes.refuse("/nodes/pve-1/config", http.StatusForbidden, "no")
