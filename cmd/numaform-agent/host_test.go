@@ -298,8 +298,9 @@ func inHostHotplug(t *testing.T) {
 	}
 }
 
-// inHostInterrupts treats this machine's serial line and its timer as devices of a VM. The
-// kernel moves the interrupt of the first, and refuses to move that of the second.
+// inHostInterrupts checks that the interrupts of a VM's devices are moved to its CPUs until
+// release, and that the journal reports an interrupt that cannot be moved. The devices are
+// this machine's serial line, and its timer, whose interrupt the kernel refuses to move.
 func inHostInterrupts(t *testing.T) {
 	s := newScene(t)
 	if err := os.Remove(filepath.Join(s.Root, "sys")); err != nil {

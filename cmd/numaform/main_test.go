@@ -29,9 +29,9 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts runs testdata/script/*.txtar, each in a directory with the files of
-// testdata/fixture and a recorded Proxmox, snapshot.json. There is no Proxmox until the
-// script runs proxmox, and no cluster.
+// TestScripts checks the commands with the scripts testdata/script/*.txtar, each in a
+// directory with the files of testdata/fixture and a recorded Proxmox, snapshot.json. There
+// is no Proxmox until the script runs proxmox, and no cluster.
 func TestScripts(t *testing.T) {
 	runScripts(t, "script", map[string]func(*testscript.TestScript, bool, []string){
 		"exits": exits, "proxmox": proxmox(testenv.Hosts(t)), "same": same, "replace": replace,
