@@ -48,7 +48,8 @@ func TestHost(t *testing.T) {
 	t.Fatalf("none of %d boots started the first program", mostBoots)
 }
 
-// Emulated CPUs on a busy machine sometimes hang while the kernel starts them.
+// The maximum number of boots, and the time until the first output of each one. Emulated
+// CPUs on a busy machine sometimes hang while the kernel starts them.
 const (
 	mostBoots   = 3
 	bootTimeout = 3 * time.Minute
