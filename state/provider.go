@@ -26,8 +26,9 @@ import (
 // commands. So this package starts the provider once, after checking its hash and with an
 // environment of its own, and passes its address to the commands. The engine has no
 // provider that it could start itself. The provider ends with the workspace, with the first
-// command that fails or is canceled, and, on Linux, with this process. The engine's
-// variable for this, TF_REATTACH_PROVIDERS, is intended for providers under a debugger.
+// command that fails or is canceled, and, on Linux, with this process.
+// TF_REATTACH_PROVIDERS, the engine's variable for the address of a running provider, is
+// intended for debugging.
 
 // startTimeout limits how long a provider may take until it listens.
 const startTimeout = time.Minute

@@ -394,8 +394,8 @@ func hashOf(dir, file string, now time.Time) (string, error) {
 	return hash, nil
 }
 
-// fileStates returns a text that changes if a file changes, and the time of the last
-// change.
+// fileStates returns a text that changes if a file in a directory changes, and the time of
+// the last change.
 func fileStates(dir string) (text string, newest time.Time, err error) {
 	var b strings.Builder
 	err = filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
