@@ -236,7 +236,7 @@ type ControllerSettings struct {
 	// DriftEvery is the interval between comparisons of all VMs with Proxmox; 0 means
 	// never.
 	DriftEvery time.Duration
-	// Grace is the maximum time for a shutdown.
+	// Grace is the maximum time for a shutdown of the controller.
 	Grace time.Duration
 	// FixedHeap leaves the garbage collector as the environment configures it.
 	FixedHeap bool

@@ -24,8 +24,8 @@ type switchboard struct {
 	// mu guards the fields below.
 	mu    sync.Mutex
 	state control.State
-	// reported is the last reported problem with the switch, and failing is the time since
-	// which it cannot be read.
+	// reported is the last reported problem with the switch, and failing is the time of the
+	// first failed attempt since the switch was last read.
 	reported string
 	failing  time.Time
 }
