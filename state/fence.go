@@ -41,8 +41,8 @@ type fence struct {
 // dialTimeout limits how long the server may take to accept a connection.
 const dialTimeout = 10 * time.Second
 
-// farewell is the maximum delay between the server's end of a connection and the
-// engine's, if it was the engine that ended it.
+// farewell is the maximum delay from the end of the server's side to the end of the
+// engine's side of a connection that the engine ended.
 const farewell = 200 * time.Millisecond
 
 // newFence opens a fence in front of a server.
