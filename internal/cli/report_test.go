@@ -25,7 +25,7 @@ import (
 )
 
 // recorded returns the report of a plan on a number of hosts: a new VM on most hosts, VMs
-// to delete and to re-create, and refused pods. Of more than 3 hosts, one is down and the
+// to delete and to re-create, and refused pods. With more than 3 hosts, one is down and the
 // guard denies the change on another.
 func recorded(hosts int) *report {
 	host := func(i int) topology.HostID {

@@ -23,9 +23,9 @@ import (
 var recorded = time.Date(2126, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // views returns a fleet on a number of hosts. Each host has a Dedicated VM, a Shared VM, a
-// container that is not numaform's, and an agent; the second host has two Shared VMs instead.
-// Of more than 8 hosts, some are down, in maintenance or have an agent that stopped, some
-// VMs are missing or drifted, and the last change failed.
+// container that is not numaform's, and an agent; the second host has two Shared VMs
+// instead. With more than 8 hosts, some are down, in maintenance or have an agent that
+// stopped, some VMs are missing or drifted, and the last change failed.
 func views(t *testing.T, hosts int) *cli.Views {
 	t.Helper()
 	machine, err := machines.Load("xeon-4108-2s-smt")
@@ -173,9 +173,9 @@ func atWidths(t *testing.T, output func(term.Terminal) string, wide bool) string
 	return all.String()
 }
 
-// sentences counts the sentences of an unwrapped output: texts of at least four words
-// without digits in a line, after the place that they are about. It ignores rows of tables,
-// and facts in maps, which are the same for equal hosts.
+// sentences counts how often each sentence occurs in an unwrapped output. A sentence is a
+// line, without a place at its start, that has at least four words without digits. Rows of
+// tables do not count, nor do the lines of maps, which are the same for equal hosts.
 func sentences(text string) map[string]int {
 	counts := map[string]int{}
 	if at := strings.LastIndex(text, "\n  not pinned: "); at >= 0 {
