@@ -112,7 +112,7 @@ func Run(ctx context.Context, process Process) int {
 	if ctx.Err() != nil {
 		hint := ""
 		switch name := command.Name(); {
-		case name == "undo": // the same command again, without an ID, would revert the interrupted revert
+		case name == "undo": // another undo without an ID would revert this one if all its hosts were finished
 			hint = ": to finish a started change, run numaform apply"
 		case name == "conformance":
 			hint = ": the VMs, tokens and volumes of this run were removed, except any that the next line names"
