@@ -198,7 +198,7 @@ func TestUpdateNoticesAMissingPrivilege(t *testing.T) {
 	}
 }
 
-// TestUpdateReadsFlawsAgain checks that unusable guests are read again, so that a
+// TestUpdateReadsFlawsAgain checks that an unusable template is read again, so that a
 // correction takes effect before the next complete snapshot.
 func TestUpdateReadsFlawsAgain(t *testing.T) {
 	t.Parallel()
@@ -292,7 +292,8 @@ func TestRefreshAsksTheHost(t *testing.T) {
 		t.Errorf("requests %v, guest %+v", calls, r.guest(t, 101))
 	}
 
-	// A new VM that the cluster does not list yet, and a VM that no longer exists.
+	// The cluster's list does not contain the new VM 105 yet, but still contains container
+	// 102, which no longer exists.
 	listed = r.answers["/cluster/resources"]
 	r.list(105, map[string]any{"uptime": 1})
 	r.configure(105, map[string]any{"cores": 2, "memory": 2048, "affinity": "6"})
