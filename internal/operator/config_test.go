@@ -25,7 +25,8 @@ clusters:
   token_secret_file: token
 `
 
-// load writes text to numaform.yaml next to a file "token" and loads it.
+// load writes text to numaform.yaml, next to the files token and empty, and loads it with
+// its secrets. It also returns the directory.
 func load(t *testing.T, text string, environ ...string) (*operator.Config, string, error) {
 	t.Helper()
 	dir := t.TempDir()

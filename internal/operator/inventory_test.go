@@ -59,7 +59,7 @@ func snapshot(t *testing.T, inventory *operator.Inventory) *topology.Snapshot {
 	return snapshot
 }
 
-// guests returns the number of guests of a host.
+// guests returns the number of guests of the host pve-1 of a region.
 func guests(s *topology.Snapshot, region topology.RegionName) int {
 	return len(s.Host(topology.HostID{Region: region, Host: "pve-1"}).Guests)
 }
