@@ -37,8 +37,8 @@ func engine(t testing.TB) *state.Engine {
 	return e
 }
 
-// eachEngine runs a test with the engine that engine returns and, if there is one and it is
-// not that engine, with the Terraform on PATH.
+// eachEngine runs a test with the engine that the function engine returns and, if that is
+// OpenTofu, also with the Terraform on PATH, if there is one.
 func eachEngine(t *testing.T, test func(t *testing.T, engine *state.Engine)) {
 	t.Helper()
 	found := []*state.Engine{engine(t)}
