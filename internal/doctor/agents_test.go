@@ -28,8 +28,8 @@ func agents(p *patient, clusters ...string) {
 
 const pinnedKey = "0123456789abcdef0123456789abcdef"
 
-// pinned makes VM 2001 run on pve-1 with the pins of its description, while its file has
-// the pins of the fleet.
+// pinned adds VM 2001, which runs on pve-1. Its description contains the pins described,
+// and its file in the fleet the pins filed.
 func pinned(t *testing.T, p *patient, described string, filed ...int) {
 	p.ready = func(s *pvesim.Server) {
 		err := s.PutGuest(pvesim.Guest{VMID: 2001, Host: "pve-1", Running: true, Config: map[string]string{

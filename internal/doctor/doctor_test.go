@@ -105,7 +105,8 @@ func TestWell(t *testing.T) {
 	}
 }
 
-// grants gives the token's user exactly these roles: path, privileges, …
+// grants gives the token's user exactly the privileges in list: each path is followed by
+// its privileges, separated by spaces.
 func grants(p *patient, list ...string) {
 	p.sim.Tokens = []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret, FullPrivileges: true}}
 	for i := 0; i < len(list); i += 2 {
@@ -445,8 +446,8 @@ func TestTooOld(t *testing.T) {
 	wants(t, report, doctor.OK, "lock", "is free")
 }
 
-// TestPackedMirror checks that the provider is found as a zip, and that the other versions
-// are listed if it is not there.
+// TestPackedMirror checks that the provider is found in a mirror of zip files, and that the
+// available versions are listed if the required one is missing.
 func TestPackedMirror(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
