@@ -27,7 +27,7 @@ const groups = "/sys/fs/cgroup"
 const hostVariable = "NUMAFORM_TEST_HOST"
 
 // hostMain is the first program of the separate machine: it mounts the file systems of a
-// host, runs the tests, and reboots, at which QEMU exits.
+// host, runs the tests, and reboots, which ends QEMU.
 func hostMain() {
 	fmt.Println("the first program runs")
 	for _, m := range [][2]string{{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/run"}, {"tmpfs", "/tmp"}, {"cgroup2", groups}} {

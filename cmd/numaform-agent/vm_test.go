@@ -85,7 +85,7 @@ func image(t *testing.T) []byte {
 		t.Fatal(err)
 	}
 	files := map[string]string{"init": self}
-	out, _ := exec.CommandContext(t.Context(), "ldd", self).Output() // fails if there are none
+	out, _ := exec.CommandContext(t.Context(), "ldd", self).Output() // ldd fails if there are no libraries
 	for field := range strings.FieldsSeq(string(out)) {
 		if strings.HasPrefix(field, "/") {
 			files[strings.TrimPrefix(field, "/")] = field

@@ -16,9 +16,9 @@ import (
 )
 
 // ctrlC runs a program in a terminal, presses Ctrl-C once, prints the screen, and logs the
-// time from Ctrl-C until the answer of numaform. It presses Ctrl-C when the screen contains
-// a text or, with an empty text, when ctrl-c itself is interrupted. It fails if the exit
-// code is another one: ctrl-c CODE TEXT PROGRAM ARG…
+// time from Ctrl-C until the answer of numaform: ctrl-c CODE TEXT PROGRAM ARG… It presses
+// Ctrl-C when the screen contains TEXT or, if TEXT is empty, when ctrl-c itself is
+// interrupted. It fails unless the program's exit code is CODE.
 func ctrlC() {
 	code, text := os.Args[1], os.Args[2]
 	screen, answered, got, err := interrupted(text, os.Args[3:])

@@ -23,7 +23,7 @@ func TestMistakes(t *testing.T) {
 	})
 }
 
-// plaintext starts a server without TLS, and makes it the Proxmox.
+// plaintext starts a server without TLS, and configures it as the Proxmox host.
 func plaintext(ts *testscript.TestScript, _ bool, _ []string) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	ts.Defer(server.Close)

@@ -55,7 +55,7 @@ type simulated struct{}
 // simulator is the script's Proxmox, if it has one.
 type simulator struct {
 	*pvesim.Server
-	// hit is closed once a request is blocked; the script releases it.
+	// hit is closed when a request is blocked. Closing released unblocks the request.
 	hit      <-chan struct{}
 	released chan<- struct{}
 }
