@@ -212,7 +212,7 @@ func (c *Config) OpenStore(environ []string, cluster Kubeconfig) (*store.Sealed,
 }
 
 // hasHistoryKey reports whether the state directory contains a key of the history, as on a
-// machine, or in a pod that is not the controller's.
+// user's machine, or in a pod that is not the controller's.
 func (c *Config) hasHistoryKey() bool {
 	path, err := c.StatePath("history", "key")
 	if err != nil {

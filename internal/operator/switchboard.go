@@ -37,7 +37,8 @@ const (
 	// switchWatch is the duration of one watch. It is short, because a proxy with HTTP/1.1 can
 	// hide that the connection is dead.
 	switchWatch = time.Minute
-	// switchPatience is how long the switch may be unreadable before that is reported.
+	// switchPatience is how long reads of the switch may fail before the failure is
+	// reported.
 	switchPatience = time.Minute
 )
 
