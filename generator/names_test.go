@@ -13,8 +13,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// stateName matches names that all backends accept: a label value of Kubernetes that ends
-// in a letter, and a schema name of PostgreSQL.
+// stateName matches names that all backends accept: Kubernetes label values that begin and
+// end with a letter, which are also valid schema names in PostgreSQL.
 var stateName = regexp.MustCompile(`^[a-z]([a-z0-9-]{0,61}[a-z])?$`)
 
 func TestStateName(t *testing.T) {

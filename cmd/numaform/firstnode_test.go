@@ -194,9 +194,9 @@ func newProvedHost(t *testing.T, root string) *provedHost {
 	return p
 }
 
-// run runs a command in the user's shell, whose directory, umask and PATH it keeps for the
-// next one, and returns its output. To numaform apply and undo, which would ask for
-// approval, it adds --auto-approve.
+// run runs a command in the user's shell and returns its output. The directory, the umask
+// and PATH remain for the next command. It adds --auto-approve to numaform apply and numaform
+// undo, which would otherwise ask for confirmation.
 func (p *provedHost) run(t *testing.T, command string) string {
 	t.Helper()
 	typed := command

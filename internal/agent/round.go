@@ -120,7 +120,7 @@ func (a *Agent) plan(r *round) {
 				r.unpinned = append(r.unpinned, vm)
 			}
 		}
-		// These reasons often cease to apply while a new VM starts.
+		// While a VM starts, it may still lack vCPU threads or a readable configuration.
 		if guest.Pins == nil && guest.Refused != nil && a.reader.Age(vm.Run) < startup {
 			if reason := guest.Refused.Reason; reason == claim.ReasonVCPUs || reason == claim.ReasonUnread {
 				guest.Starting = true

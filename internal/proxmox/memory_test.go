@@ -22,7 +22,8 @@ type remembering struct {
 	// snapshot is the last snapshot.
 	snapshot *topology.Snapshot
 	now      time.Time
-	// guests are the list entries of the guests.
+	// guests contains the entry of each guest in the cluster's list, by VMID; nil if the guest
+	// is no longer listed.
 	guests map[int]map[string]any
 }
 

@@ -203,7 +203,7 @@ func (h *Host) Pinned(vmid int, others topology.CPUSet, cpus ...int) error {
 	return all(vmid, rest, others)
 }
 
-// On returns an error unless all threads of a VM are on these CPUs.
+// On returns an error unless each thread of a VM may run on exactly these CPUs.
 func (h *Host) On(vmid int, cpus topology.CPUSet) error {
 	vcpus, others := h.Threads(vmid)
 	return all(vmid, append(vcpus, others...), cpus)

@@ -17,7 +17,8 @@ type batch struct {
 	clock     clock.Clock
 	idle, max time.Duration
 	triggered chan struct{}
-	// burst is the incomplete batch for which wait returned at a pause, or nil.
+	// burst is the incomplete batch, or nil. If wait returns at a pause, the next call
+	// continues it.
 	burst *burst
 	// later is the timer of triggerIn, or nil. Only the waiting goroutine uses burst and
 	// later.

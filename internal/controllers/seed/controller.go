@@ -257,7 +257,7 @@ func (s *Seeder) renew(ctx context.Context, claim *karpv1.NodeClaim, vm *fleet.V
 		return reconcile.Result{RequeueAfter: max(left, 0)}, nil
 	}
 	if running {
-		// The API server may have extended the validity of the expired tokens.
+		// Delete the expired tokens: the API server may have extended their validity.
 		return reconcile.Result{}, s.drop(ctx, record)
 	}
 

@@ -108,7 +108,8 @@ func (l *callLog) hit(ctx context.Context, f *Fault, c *Call, after bool) {
 	f.Hit(ctx, call)
 }
 
-// strike sends the fault's response and returns its status.
+// strike sends the fault's response and returns its status. For Hang and Disconnect, it drops
+// the connection and returns 0.
 func (s *Server) strike(w http.ResponseWriter, r *http.Request, f *Fault) int {
 	switch {
 	case f.Hang:
