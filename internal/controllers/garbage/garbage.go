@@ -72,7 +72,7 @@ type Config struct {
 	// NewNodeClaim returns the claim for a VM, without creating it in the API server.
 	NewNodeClaim func(vm fleet.VM, pool *karpv1.NodePool) *karpv1.NodeClaim
 	// Paused reports whether nothing may be removed or created now, because numaform is
-	// paused or only observes; nil means never.
+	// paused; nil means never.
 	Paused func(ctx context.Context) (bool, error)
 	// Self is the object of events that concern no other object of the cluster, such as
 	// numaform's Deployment; nil discards these events.
