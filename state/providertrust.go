@@ -109,7 +109,7 @@ func readRecord(name string) (record, error) {
 		err = json.Unmarshal(content, &r)
 	}
 	if err != nil {
-		return record{}, fmt.Errorf("reading the trusted providers %s: %w: restore the file, or pin the provider in engine.provider_hashes and remove the file", name, err)
+		return record{}, fmt.Errorf("reading the trusted providers in %s: %w: restore the file, or pin the provider in engine.provider_hashes and remove the file", name, err)
 	}
 	return r, nil
 }

@@ -63,7 +63,7 @@ type Config struct {
 	SecretFiles []string
 	Regions     []Region
 	// Classes are the classes in manifests or a cluster, and ClassesBroken the error of
-	// reading them. Named is false without manifests and without a cluster.
+	// reading them. Named is set if manifests or a cluster were given.
 	Classes       []v1alpha1.ProxmoxNodeClass
 	ClassesBroken error
 	Named         bool

@@ -257,7 +257,7 @@ func readConfig(guest *topology.Guest, config values) error {
 	default:
 		mib, err := strconv.Atoi(text)
 		if err != nil || mib < 1 || mib > 1<<20 {
-			return fmt.Errorf("hugepages %q: must be any or a number of MiB", text)
+			return fmt.Errorf("hugepages %q: must be \"any\" or a number of MiB", text)
 		}
 		guest.HugePagesKiB = mib << 10
 	}

@@ -131,7 +131,7 @@ func (p *pool) allows(instanceType string) bool {
 	return own.Get(corev1.LabelInstanceTypeStable).Has(instanceType)
 }
 
-// addExactSizes adds exact sizes for the largest of the pods, and for all of them
+// addExactSizes adds sizes that exactly fit the largest pods, each on its own, and all pods
 // together, to a Flexible pool, so that pods that fit a host only this way are not refused.
 func (p *pool) addExactSizes(pods, daemons []*corev1.Pod) {
 	if p.problem != "" || !p.class.flexible() {

@@ -66,7 +66,7 @@ func steps(have, desired generator.Files) []step {
 	return append(modules, rest...)
 }
 
-// nonNil returns a copy of the content that is not nil, because nil means no file.
+// nonNil returns a non-nil copy of the content, because nil means no file.
 func nonNil(content []byte) []byte { return append([]byte{}, content...) }
 
 func same(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }

@@ -164,8 +164,8 @@ func Printable(text string) string {
 // styles matches the sequences that Paint and Bold write.
 var styles = regexp.MustCompile(`\x1b\[(?:1|3[1235])?m`)
 
-// Printable removes control characters as the function does, but keeps the colors of Paint
-// and Bold if the terminal allows colors.
+// Printable is like the function Printable, but keeps the sequences of Paint and Bold if the
+// terminal allows colors.
 func (t Terminal) Printable(text string) string {
 	if !t.Color {
 		return Printable(text)

@@ -43,8 +43,8 @@ func Private(dir string, outside ...string) error {
 	case !info.IsDir():
 		return refuse("is not a directory", "remove the file, or set state_dir in numaform.yaml to a directory")
 	}
-	// The directory must not be where users who can change the fleet or push to a
-	// repository could write.
+	// The directory must be outside the fleet and outside git checkouts: users who can change
+	// the fleet, or push to the repository, could write there.
 	real, err := resolve(dir)
 	if err != nil {
 		return fmt.Errorf("inspecting state directory %s: %w", dir, err)

@@ -111,7 +111,8 @@ func (s joining) String() string {
 	return fmt.Sprintf("%s %d %s", s.state, s.try, s.since.UTC().Format(time.RFC3339))
 }
 
-// joiningOf parses AnnotationJoin. With an invalid value, the join has not begun.
+// joiningOf parses AnnotationJoin. A missing or malformed value counts as a join that has
+// not begun, and an invalid time as the zero time.
 func joiningOf(claim *karpv1.NodeClaim) joining {
 	var s joining
 	var since string

@@ -156,7 +156,7 @@ func accountError(account *corev1.ServiceAccount, err error) error {
 		return fmt.Errorf("nodes join as ServiceAccount %s/%s, which does not exist (%w): install it with the chart, or set another one with "+
 			"--bootstrap-service-account", account.Namespace, account.Name, err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("numaform may not use ServiceAccount %s/%s, which nodes join as (%w): grant numaform get on it and create on its token subresource, as the chart does",
+		return fmt.Errorf("nodes join as ServiceAccount %s/%s, which numaform has no permission to use (%w): grant numaform the verb get on this ServiceAccount, and the verb create on its token subresource, as the chart does",
 			account.Namespace, account.Name, err)
 	}
 	return err
