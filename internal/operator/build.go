@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -49,6 +50,7 @@ const eventSource = "numaform"
 type builder struct {
 	*Controller
 	manager   manager.Manager
+	election  resourcelock.Interface
 	karpenter *options.Options
 	events    record.EventRecorder
 	recorder  events.Recorder
@@ -72,7 +74,15 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	}
 	ctx = options.ToContext(ctx, karpenter)
 	b := &builder{Controller: c, karpenter: karpenter, unavailable: cloudprovider.NewUnavailableOfferings(c.clock)}
-	if b.manager, err = newManager(ctx, &c.settings, c.config.Intervals, karpenter); err != nil {
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
+	context.AfterFunc(ctx, broadcaster.Shutdown)
+	b.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: eventSource})
+	_, deadline := c.config.Intervals.leadership()
+	if b.election, err = newElection(&c.settings, b.events, deadline); err != nil {
+		return nil, err
+	}
+	if b.manager, err = newManager(ctx, &c.settings, c.config.Intervals, b.election, karpenter); err != nil {
 		return nil, err
 	}
 	if b.live, err = client.New(c.settings.Rest, client.Options{Scheme: scheme.Scheme}); err != nil {
@@ -84,10 +94,6 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	b.cluster = scheduling.FromClient(b.manager.GetClient())
 	b.liveCluster = scheduling.FromClient(b.live)
 
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
-	context.AfterFunc(ctx, broadcaster.Shutdown)
-	b.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: eventSource})
 	b.recorder = relativeEvents{events.NewRecorder(b.events)}
 
 	config, err := c.config.ScalerConfig(ctx, c.settings.Environ, Kubeconfig{
@@ -304,7 +310,7 @@ func (b *builder) assemble(ctx context.Context, writer *scaler.Writer, list []co
 			return nil, fmt.Errorf("registering a controller: %w", err)
 		}
 	}
-	all := &parts{manager: b.manager, writer: writer}
+	all := &parts{manager: b.manager, election: b.election, writer: writer}
 	// Runnables of this kind wait for the leader election.
 	for _, run := range runs {
 		err := b.manager.Add(manager.RunnableFunc(func(running context.Context) error {

@@ -60,6 +60,13 @@ type Intervals struct {
 	Lease time.Duration `yaml:"lease"`
 }
 
+// leadership returns how long a Lease of the leader is valid, and for how long the leader
+// tries to renew it. The leader waits an interval before it tries, so it gives up half an
+// interval before another controller may take over.
+func (i Intervals) leadership() (valid, deadline time.Duration) {
+	return 3 * i.Lease, i.Lease * 3 / 2
+}
+
 // check returns an error for each invalid interval.
 func (i Intervals) check() []error {
 	var mistakes []error

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -24,6 +25,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/control"
 	"github.com/numaform/numaform/internal/controllers/metrics"
+	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -167,6 +169,8 @@ func (c *Controller) wait(ctx context.Context, while func() bool) {
 // parts are the components that run together.
 type parts struct {
 	manager manager.Manager
+	// election is the lock of the leader's Lease.
+	election resourcelock.Interface
 	// writer is nil in observe mode.
 	writer *scaler.Writer
 	// runs counts the writer and other goroutines.
@@ -203,6 +207,14 @@ func (c *Controller) untilPaused(ctx context.Context) error {
 	parts.runs.Wait()
 	if err != nil {
 		return fmt.Errorf("running the controllers: %w", err)
+	}
+
+	if c.settings.LeaderElect {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+		defer cancel()
+		if err := release(ctx, parts.election, c.clock); err != nil {
+			log.FromContext(ctx).Info("could not release the leader's Lease, so the next leader waits until it expires", logkey.Reason, err.Error())
+		}
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,29 +28,23 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 )
 
-// leaseName is the Lease that elects the leader among several controllers.
-const leaseName = "numaform-controller"
-
 // newManager returns a manager with the kinds, the cache and the indexes that Karpenter's
 // controllers and ours need. Metrics and probes are served elsewhere, because they must
 // respond while the manager is not running.
-func newManager(ctx context.Context, settings *ControllerSettings, intervals Intervals, karpenter *options.Options) (manager.Manager, error) {
+func newManager(ctx context.Context, settings *ControllerSettings, intervals Intervals, election resourcelock.Interface, karpenter *options.Options) (manager.Manager, error) {
 	logger := log.FromContext(ctx)
-	// The leader waits an interval, then tries to renew for the deadline. So it gives up half
-	// an interval before another controller may take over.
-	lease, deadline := 3*intervals.Lease, intervals.Lease*3/2
+	lease, deadline := intervals.leadership()
 	everything, skip := settings.Grace, true
 	m, err := controllerruntime.NewManager(settings.Rest, controllerruntime.Options{
-		Logger:                  logger,
-		Scheme:                  scheme.Scheme,
-		LeaderElection:          settings.LeaderElect,
-		LeaderElectionID:        leaseName,
-		LeaderElectionNamespace: settings.Namespace,
-		LeaseDuration:           &lease,
-		RenewDeadline:           &deadline,
-		RetryPeriod:             &intervals.Lease,
-		// If the lease were released before everything has ended, two processes could
-		// write.
+		Logger:                              logger,
+		Scheme:                              scheme.Scheme,
+		LeaderElection:                      settings.LeaderElect,
+		LeaderElectionResourceLockInterface: election,
+		LeaseDuration:                       &lease,
+		RenewDeadline:                       &deadline,
+		RetryPeriod:                         &intervals.Lease,
+		// The manager would release the Lease before all engines have ended, so that two
+		// processes could write. See release.
 		LeaderElectionReleaseOnCancel: false,
 		// No LeaderElectionConfig: with one, the manager writes to the scheme that the other
 		// clients of this process read at the same time.

@@ -672,7 +672,6 @@ func spreadIfPossible(app string) func(*corev1.PodSpec) {
 func TestPause(t *testing.T) {
 	w := newWorld(t, worldConfig{
 		hosts: largeHosts(t), delays: pvesim.Delays{Clone: 8 * time.Second}, states: testenv.HTTPState(t),
-		args: []string{"--leader-elect=false"}, // otherwise the controller waits for its own lease when it resumes
 	})
 	w.start()
 	w.pool(poolConfig{name: "workers", budgets: "100%"})

@@ -1,0 +1,4 @@
+package operator
+
+// Release gives up the leader's Lease.
+var Release = release
