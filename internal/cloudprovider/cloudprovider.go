@@ -68,6 +68,8 @@ type Config struct {
 	Recent func(ctx context.Context) (*topology.Snapshot, error)
 	// Types are the instance types; nil means the default ones.
 	Types []scheduling.InstanceType
+	// Prices determine the prices of the types.
+	Prices scheduling.Prices
 	// Overlays enables NodeOverlays.
 	Overlays bool
 	// Unavailable are the temporarily unavailable offerings; nil means none.
@@ -228,7 +230,7 @@ func (c *CloudProvider) request(ctx context.Context, read func(context.Context) 
 	}
 	return scheduling.Request{
 		ClusterID: c.config.ClusterID, Snapshot: snapshot, Existing: slices.Concat(pods, rest),
-		Types: c.config.Types, Overlays: c.config.Overlays, Unavailable: closed, Now: c.config.Clock.Now(),
+		Types: c.config.Types, Prices: c.config.Prices, Overlays: c.config.Overlays, Unavailable: closed, Now: c.config.Clock.Now(),
 	}, nil
 }
 
@@ -263,7 +265,7 @@ func (e everywhere) GetInstanceTypes(ctx context.Context, pool *karpv1.NodePool)
 		return nil, fmt.Errorf("reading Proxmox: %w", err)
 	}
 	types, err := e.config.Cluster.InstanceTypes(ctx, scheduling.Request{
-		ClusterID: e.config.ClusterID, Snapshot: snapshot, Types: e.config.Types, Everywhere: true,
+		ClusterID: e.config.ClusterID, Snapshot: snapshot, Types: e.config.Types, Prices: e.config.Prices, Everywhere: true,
 	}, pool)
 	return types, translate(err)
 }

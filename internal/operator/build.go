@@ -126,6 +126,7 @@ func (b *builder) request() scheduling.Request {
 	return scheduling.Request{
 		ClusterID:         b.config.ClusterID,
 		Types:             b.types,
+		Prices:            scheduling.Prices(b.config.Prices),
 		Overlays:          b.karpenter.FeatureGates.NodeOverlay,
 		IgnorePreferences: b.settings.IgnorePreferences,
 		RelaxMinValues:    b.settings.RelaxMinValues,
@@ -216,6 +217,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Snapshot:    b.inventory.Snapshot,
 		Recent:      b.inventory.Recent,
 		Types:       b.types,
+		Prices:      scheduling.Prices(b.config.Prices),
 		Unavailable: b.unavailable,
 		Evacuated:   b.control.evacuated,
 		Placing:     &b.placing,

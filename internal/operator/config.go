@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"regexp"
 	"time"
 
 	"github.com/numaform/numaform/fleet"
@@ -27,6 +28,7 @@ type Config struct {
 	// InstanceTypesFile contains instance types that replace the generated ones; empty
 	// means none.
 	InstanceTypesFile string    `yaml:"instance_types_file"`
+	Prices            Prices    `yaml:"prices"`
 	Intervals         Intervals `yaml:"intervals"`
 	Engine            Engine    `yaml:"engine"`
 	// Modules lists the modules that node files may call in addition to the released
@@ -36,6 +38,50 @@ type Config struct {
 	History History `yaml:"history"`
 	Policy  Policy  `yaml:"policy"`
 	Join    Join    `yaml:"join"`
+}
+
+// Prices are what the resources of VMs cost. Without a currency, no amounts are shown, and
+// instance types have relative prices.
+type Prices struct {
+	// Currency is a code or symbol such as EUR.
+	Currency      string  `yaml:"currency"`
+	VCPUHour      float64 `yaml:"vcpu_hour"`
+	MemoryGiBHour float64 `yaml:"memory_gib_hour"`
+	// DiskGiBMonth is for a month of 730 hours; 0 means that disks cost nothing.
+	DiskGiBMonth float64 `yaml:"disk_gib_month"`
+}
+
+var currency = regexp.MustCompile(`^[\p{L}\p{Sc}]{1,8}$`)
+
+// maxPrice is the maximum price of a resource, far above any real one.
+const maxPrice = 1e6
+
+// check returns an error for each invalid price.
+func (p Prices) check() []error {
+	if p == (Prices{}) {
+		return nil
+	}
+	var mistakes []error
+	if !currency.MatchString(p.Currency) {
+		mistakes = append(mistakes, fmt.Errorf("prices.currency %q: must be 1 to 8 letters or currency symbols such as EUR", p.Currency))
+	}
+	for _, price := range []struct {
+		key      string
+		value    float64
+		required bool
+	}{
+		{"vcpu_hour", p.VCPUHour, true},
+		{"memory_gib_hour", p.MemoryGiBHour, true},
+		{"disk_gib_month", p.DiskGiBMonth, false},
+	} {
+		switch in := price.value >= 0 && price.value <= maxPrice; {
+		case price.required && (!in || price.value == 0):
+			mistakes = append(mistakes, fmt.Errorf("prices.%s: %g: must be positive and at most %d: set it, or remove prices", price.key, price.value, int(maxPrice)))
+		case !in:
+			mistakes = append(mistakes, fmt.Errorf("prices.%s: %g: must be from 0 to %d", price.key, price.value, int(maxPrice)))
+		}
+	}
+	return mistakes
 }
 
 // History configures how records of this installation are distinguished from others.

@@ -120,7 +120,7 @@ func TestEnvironmentWins(t *testing.T) {
 	t.Parallel()
 	config, _, err := load(t, minimal,
 		"NUMAFORM_CLUSTERID=test", "NUMAFORM_CLUSTERS_0_TIMEOUTS_CLONE=3m", "NUMAFORM_CLUSTERS_0_INSECURE=true",
-		"NUMAFORM_CLUSTERS_0_VMID_RANGE_LOWER=2500", "NUMAFORM_CLUSTERS_0_HOSTS=pve-1,pve-2",
+		"NUMAFORM_PRICES_CURRENCY=EUR", "NUMAFORM_PRICES_VCPU_HOUR=0.012", "NUMAFORM_PRICES_MEMORY_GIB_HOUR=1", "NUMAFORM_CLUSTERS_0_VMID_RANGE_LOWER=2500", "NUMAFORM_CLUSTERS_0_HOSTS=pve-1,pve-2",
 		"NUMAFORM_FLEET_BACKEND_CONFIG={path: /states, a: 'b,c'}", "NUMAFORM_POLICY_LIMITS_MAX_UPDATES=0", "NUMAFORM_CONFIG=elsewhere",
 		"NUMAFORM_CLUSTERS_0_URLS=[https://pve-2.example:8006]", "NUMAFORM_SERVICE_HOST=10.0.0.1", "NUMAFORM_PORT=tcp://10.0.0.1:80", "HOME=/root")
 	if err != nil {
@@ -132,6 +132,9 @@ func TestEnvironmentWins(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]string{"path": "/states", "a": "b,c"}, config.Fleet.Backend.Config); diff != "" {
 		t.Errorf("backend (-want +got):\n%s", diff)
+	}
+	if want := (operator.Prices{Currency: "EUR", VCPUHour: 0.012, MemoryGiBHour: 1}); config.Prices != want {
+		t.Errorf("prices = %+v, want %+v", config.Prices, want)
 	}
 	if limit := config.Policy.Limits.MaxUpdates; limit == nil || *limit != 0 || len(cluster.URLs) != 1 {
 		t.Errorf("limit = %v, urls = %v", limit, cluster.URLs)
@@ -170,6 +173,15 @@ func TestLoadRefuses(t *testing.T) {
 		{"a window of nothing", minimal + "policy: {limits: {window: 0s}}\n", "", "policy.limits.window: 0s: must be a positive duration"},
 		{"a number that is a text", minimal + "policy: {limits: {max_updates: many}}\n", "", `line 7: "many": must be an integer`},
 		{"a fraction", minimal + "policy: {limits: {break_after: 0.9}}\n", "", `line 7: "0.9": must be an integer`},
+		{"prices without a currency", minimal + "prices: {vcpu_hour: 0.01, memory_gib_hour: 0.001}\n", "", `prices.currency "": must be 1 to 8 letters or currency symbols such as EUR`},
+		{"a currency that is a price", minimal + "prices: {currency: 3 EUR, vcpu_hour: 0.01, memory_gib_hour: 0.001}\n", "", `prices.currency "3 EUR": must be`},
+		{"a currency alone", minimal + "prices: {currency: EUR}\n", "", "prices.vcpu_hour: 0: must be positive and at most 1000000: set it, or remove prices\nprices.memory_gib_hour: 0: must be"},
+		{"a negative price", minimal + "prices: {currency: EUR, vcpu_hour: 1, memory_gib_hour: 1, disk_gib_month: -0.5}\n", "", "prices.disk_gib_month: -0.5: must be from 0 to 1000000"},
+		{"a price that is no number", minimal + "prices: {currency: EUR, vcpu_hour: .nan, memory_gib_hour: 1}\n", "", "prices.vcpu_hour: NaN: must be positive"},
+		{"a price without end", minimal + "prices: {currency: EUR, vcpu_hour: 1, memory_gib_hour: .inf}\n", "", "prices.memory_gib_hour: +Inf: must be positive"},
+		{"a price with a comma", minimal + "prices: {currency: EUR, vcpu_hour: '0,01', memory_gib_hour: 1}\n", "", `line 7: "0,01": must be a number such as 0.012`},
+		{"a price of a host", minimal + "prices: {host_hour: 1}\n", "", "line 7: unknown key host_hour: must be one of currency, vcpu_hour, memory_gib_hour, disk_gib_month"},
+		{"a word for a price by environment", minimal, "NUMAFORM_PRICES_VCPU_HOUR=cheap", `NUMAFORM_PRICES_VCPU_HOUR: "cheap": must be a number such as 0.012`},
 		{"a fraction for a VMID", minimal + "  vmid_range: {lower: 2000.7, upper: 2999}\n", "", `"2000.7": must be a number from`},
 		{"a fraction in the environment", minimal, "NUMAFORM_POLICY_LIMITS_BREAK_AFTER=0.5", `NUMAFORM_POLICY_LIMITS_BREAK_AFTER: "0.5": must be an integer`},
 		{"a word for a boolean", minimal + "  insecure: yes\n", "", `line 7: "yes": must be true or false`},

@@ -91,6 +91,8 @@ func valuesOf(t reflect.Type) string {
 		return "true or false"
 	case reflect.Int:
 		return "an integer"
+	case reflect.Float64:
+		return "a number such as 0.012"
 	}
 	return "a string"
 }

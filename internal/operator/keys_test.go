@@ -38,7 +38,7 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 func TestEveryVariableWorks(t *testing.T) {
 	t.Parallel()
 	values := map[string]string{
-		"true or false": "true", "an integer": "7", "a positive duration such as 90s or 10m": "3m",
+		"true or false": "true", "an integer": "7", "a number such as 0.012": "0.5", "a positive duration such as 90s or 10m": "3m",
 		"a list of strings such as [a, b]": "https://a.example:8006,https://b.example:8006", "a map such as {name: value}": "{a: b}",
 	}
 	for _, key := range operator.Keys() {

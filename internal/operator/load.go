@@ -145,6 +145,7 @@ func (c *Config) check() error {
 		mistakes = append(mistakes, fmt.Errorf("engine.concurrency: %d: must be positive, or 0 for as many engines as fit in memory", c.Engine.Concurrency))
 	}
 	mistakes = append(mistakes, c.Engine.checkVersion(), c.Join.check())
+	mistakes = append(mistakes, c.Prices.check()...)
 	mistakes = append(mistakes, c.Intervals.check()...)
 	mistakes = append(mistakes, c.Fleet.check()...)
 	mistakes = append(mistakes, c.Policy.Limits.check()...)

@@ -32,6 +32,7 @@ type class struct {
 	// clusterID is the cluster ID of the class's numaform installation.
 	clusterID string
 	base      fleet.Spec
+	prices    Prices
 	// overlaid are the resources that NodeOverlays add to nodes of any size.
 	overlaid map[corev1.ResourceName]bool
 	// diskGiB is the class's disk size, leastGiB the size of its largest template, and

@@ -118,6 +118,7 @@ func (c *class) smallestSize(needed corev1.ResourceList) (InstanceType, bool) {
 		return has(size(0, i), corev1.ResourceMemory, corev1.ResourcePods)
 	})
 	t := size(vcpus, memory)
+	t.Price = c.price(&t)
 
 	// Resources that NodeOverlays add do not depend on the size.
 	rest := maps.Clone(needed)

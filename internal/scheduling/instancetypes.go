@@ -43,7 +43,8 @@ type InstanceType struct {
 	// Extra are further resources of a node, such as hugepages-2Mi or nvidia.com/gpu.
 	Extra    corev1.ResourceList
 	Overhead Overhead
-	Price    float64
+	// Price is relative, unless a decision knows prices.
+	Price float64
 }
 
 // Overhead is the part of a node's resources that pods cannot use. Kubelet must be
@@ -139,7 +140,7 @@ func resourceList(milliCPU, memoryMiB int64) corev1.ResourceList {
 
 func quantity(bytes int64) resource.Quantity { return *resource.NewQuantity(bytes, resource.BinarySI) }
 
-// price returns the price of a size: a vCPU costs as much as 25 GiB of memory, and spot
+// price returns the relative price of a size: a vCPU costs as much as 25 GiB of memory, and spot
 // costs half as much as other capacity types.
 func price(vcpus int, memoryMiB int64, capacityType string) float64 {
 	full := 0.025*float64(vcpus) + 0.001*float64(memoryMiB)/1024

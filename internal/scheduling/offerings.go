@@ -138,6 +138,7 @@ func makeOfferings(p *pool, fits func(fleet.Spec, topology.HostID) bool, closed 
 // addLive adds a live VM's type and offering, if they are missing.
 func (o *offerings) addLive(p *pool, vm *fleet.VM, types []InstanceType, snapshot *topology.Snapshot) {
 	size := typeOf(vm, types).forClass(p.class.fields)
+	size.Price = p.class.price(&size)
 	i := slices.IndexFunc(o.types, func(it *cloudprovider.InstanceType) bool { return it.Name == vm.InstanceType })
 	if i < 0 {
 		i = len(o.types)

@@ -90,6 +90,10 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 			class.problem = fmt.Sprintf("%s %q is not ready: %s", v1alpha1.KindProxmoxNodeClass, nc.Name, ready.Message)
 		}
 		class.overlaid = overlays.resources()
+		class.prices = request.Prices
+		for j := range offered[nc.Name] {
+			offered[nc.Name][j].Price = class.price(&offered[nc.Name][j])
+		}
 		classes[nc.Name] = class
 	}
 

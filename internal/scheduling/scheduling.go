@@ -35,6 +35,8 @@ type Request struct {
 	Reserved []fleet.VM
 	// Types are the instance types; nil means DefaultInstanceTypes.
 	Types []InstanceType
+	// Prices determine the prices of the types.
+	Prices Prices
 	// Virtual are pods that do not exist but for which room is reserved: they get the room
 	// that the other pods leave.
 	Virtual []*corev1.Pod
