@@ -112,6 +112,40 @@ func (p *proposal) plannedActions(plan *scaler.RootPlan) []actionReport {
 	return actions
 }
 
+// sizes returns the VMs that the change creates, deletes, updates or wakes: before as they
+// are, and after as they will be. Imported VMs stay as they are.
+func (p *proposal) sizes() (before, after []fleet.VM) {
+	if p.plans == nil {
+		return p.change.Removed, p.change.Added
+	}
+	for i := range p.plans {
+		plan := &p.plans[i]
+		for j := range plan.Intent.Delete {
+			before = append(before, p.vm(plan, &plan.Intent.Delete[j]))
+		}
+		for j := range plan.Intent.Create {
+			after = append(after, p.vm(plan, &plan.Intent.Create[j]))
+		}
+		updated := slices.Concat(plan.Intent.Update, plan.Intent.Wake)
+		for j := range updated {
+			vm := p.vm(plan, &updated[j])
+			after = append(after, vm)
+			if at := slices.IndexFunc(p.change.Before.VMs, func(b fleet.VM) bool { return b.Key == vm.Key }); at >= 0 {
+				vm = p.change.Before.VMs[at]
+			}
+			// Its size in Proxmox may differ from its file.
+			host := p.change.Snapshot.Host(vm.Host)
+			for k := 0; host != nil && k < len(host.Guests); k++ {
+				if g := &host.Guests[k]; fleet.VMID(g.VMID) == vm.VMID && fleet.Key(g.Key) == vm.Key && g.VCPUs > 0 {
+					vm.VCPUs, vm.MemoryMiB = g.VCPUs, g.MemoryMiB
+				}
+			}
+			before = append(before, vm)
+		}
+	}
+	return before, after
+}
+
 // vm returns the VM of a plan's target.
 func (p *proposal) vm(plan *scaler.RootPlan, target *guard.Target) fleet.VM {
 	for _, vms := range [][]fleet.VM{p.change.After.VMs, p.change.Before.VMs, plan.TakenOut} {

@@ -250,7 +250,11 @@ func dryRun(ctx context.Context, process Process, o *options, decide decider) (*
 	if err != nil {
 		return nil, err
 	}
-	if p.plans, err = p.session.scaler.Plan(ctx, p.change); err != nil {
+	plans, err := p.session.scaler.Plan(ctx, p.change)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.setPlans(ctx, plans); err != nil {
 		return nil, err
 	}
 	if err := p.print(process, o); err != nil {
@@ -304,7 +308,9 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 		return err
 	}
 	return applied(ctx, process, p.session.scaler, p.change, func(plans []scaler.RootPlan) (string, error) {
-		p.plans = plans
+		if err := p.setPlans(ctx, plans); err != nil {
+			return "", err
+		}
 		if err := p.print(process, o); err != nil {
 			return "", err
 		}

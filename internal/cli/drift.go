@@ -162,7 +162,10 @@ func (d *drifted) repair(ctx context.Context, process Process, o *options) error
 			var unfinished *scaler.UnfinishedError
 			return errors.As(plan.Err, &unfinished)
 		})
-		p := &proposal{session: d.session, change: change, plans: repairable}
+		p := &proposal{session: d.session, change: change}
+		if err := p.setPlans(ctx, repairable); err != nil {
+			return "", err
+		}
 		if err := p.failure(false); err != nil || len(repairable) == 0 {
 			return "", err
 		}

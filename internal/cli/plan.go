@@ -42,10 +42,14 @@ func newPlan(process Process) *cobra.Command {
 					return err
 				}
 			}
+			var plans []scaler.RootPlan
 			if !o.noEngine {
-				if p.plans, err = p.session.scaler.Plan(ctx, p.change); err != nil {
+				if plans, err = p.session.scaler.Plan(ctx, p.change); err != nil {
 					return err
 				}
+			}
+			if err := p.setPlans(ctx, plans); err != nil {
+				return err
 			}
 			if err := p.print(process, &o); err != nil {
 				return err
@@ -198,6 +202,7 @@ type proposal struct {
 	decision *scheduling.Decision // nil unless propose made the change
 	change   *scaler.Change
 	plans    []scaler.RootPlan // nil before planning and without an engine
+	cost     scheduling.Cost
 	// unjoined explains why an apply would refuse the change, or is nil.
 	unjoined *UnjoinedError
 }
@@ -235,6 +240,18 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 		return nil, err
 	}
 	return &proposal{session: s, decision: decision, change: change}, nil
+}
+
+// setPlans sets the plans, or nil without an engine, and the cost of the change.
+func (p *proposal) setPlans(ctx context.Context, plans []scaler.RootPlan) error {
+	p.plans = plans
+	request, err := p.session.request(&p.change.Before)
+	if err != nil {
+		return err
+	}
+	before, after := p.sizes()
+	p.cost, err = p.session.cluster.Cost(ctx, request, before, after)
+	return err
 }
 
 // changes reports whether an apply would change anything.

@@ -10,6 +10,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/cpumap"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
@@ -25,8 +26,10 @@ type report struct {
 	Removed []string      `json:"removed,omitempty"`
 	// Actions lists what the change does to each VM, including new VMs.
 	Actions []actionReport `json:"actions"`
-	Files   []fileReport   `json:"files"`
-	Hosts   []hostReport   `json:"shards,omitempty"`
+	// Cost is what the change adds to the resources of VMs, and to their price.
+	Cost  scheduling.Cost `json:"cost,omitzero"`
+	Files []fileReport    `json:"files"`
+	Hosts []hostReport    `json:"shards,omitempty"`
 	// Providers are the providers that the plans use.
 	Providers []state.Provider `json:"providers,omitempty"`
 	// Digest is the argument for --approve, if the guard requires approval.
@@ -97,7 +100,7 @@ type hostReport struct {
 }
 
 func (p *proposal) report() report {
-	r := report{VMs: []vmReport{}, Actions: p.actions(), Files: []fileReport{}, Warnings: p.change.Warnings()}
+	r := report{VMs: []vmReport{}, Actions: p.actions(), Cost: p.cost, Files: []fileReport{}, Warnings: p.change.Warnings()}
 	if p.unjoined != nil {
 		r.unjoined = true
 		r.Warnings = append(r.Warnings, "numaform apply refuses these nodes: "+p.unjoined.reason())
@@ -266,17 +269,18 @@ func (w *printer) totals(r *report) {
 		rows = append(rows, []string{"Pods", fmt.Sprintf("%d pending, %d placed, %d refused", r.Pods.Asked, r.Pods.Placed, r.Pods.Refused)})
 	}
 	if len(r.VMs) > 0 {
-		cpus, memory, pools := 0, int64(0), map[string]int{}
+		pools := map[string]int{}
 		for i := range r.VMs {
-			cpus += r.VMs[i].VCPUs
-			memory += r.VMs[i].MemoryMiB
 			pools[r.VMs[i].Pool]++
 		}
 		var names []string
 		for _, pool := range slices.Sorted(maps.Keys(pools)) {
 			names = append(names, fmt.Sprintf("%s %d", pool, pools[pool]))
 		}
-		rows = append(rows, []string{"New", fmt.Sprintf("%s, %s; NodePools: %s", topology.Count(cpus, "vCPU"), gib(memory), strings.Join(names, ", "))})
+		rows = append(rows, []string{"New", "NodePools: " + strings.Join(names, ", ")})
+	}
+	if cost := r.Cost.String(); cost != "" {
+		rows = append(rows, []string{"Cost", cost})
 	}
 	if verdicts := w.verdicts(r.Hosts); verdicts != "" {
 		rows = append(rows, []string{"Guard", verdicts})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/operator"
 	"github.com/numaform/numaform/internal/scaler"
+	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/internal/term"
 	"github.com/numaform/numaform/state/guard"
 	"github.com/numaform/numaform/topology"
@@ -84,6 +86,7 @@ func recorded(hosts int) *report {
 		actionReport{Action: actionRecreate, Name: "pinned-2502", VMID: 2502, Host: host(2), Reason: reasonMissing},
 		actionReport{Action: actionUpdate, Name: "pinned-2503", VMID: 2503, Host: host(2), Reason: reasonUpdate},
 	)
+	r.Cost = scheduling.Cost{VCPUs: 4 * len(r.VMs), MemoryMiB: 8192 * int64(len(r.VMs)), DiskGiB: 30*int64(len(r.VMs)) - 30}
 	return r
 }
 
@@ -136,21 +139,74 @@ func TestSummaryCutsOnce(t *testing.T) {
 // TestSummary checks that the summary above a question has at most 10 lines.
 func TestSummary(t *testing.T) {
 	t.Parallel()
-	r := recorded(40)
-	var out bytes.Buffer
-	process := Process{Stdout: &out, Environ: []string{"COLUMNS=60"}}
-	w := newPrinter(process)
-	w.summary(r.summary(r.Digest))
-	text := strings.TrimSpace(out.String())
-	if lines := strings.Count(text, "\n") + 1; lines > 10 {
-		t.Errorf("%d lines", lines)
-	}
-	checkWidth(t, text, 60)
-	for _, want := range []string{"destroy 2 VMs", "re-create 1 VM", "the disks of pinned-2500", "0123456789abcdef"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the summary lacks %q:\n%s", want, text)
+	priced := recorded(40)
+	priced.Cost.PerHour, priced.Cost.Currency = 2.4512, "EUR"
+	undo := recorded(40)
+	undo.Actions = slices.DeleteFunc(undo.Actions, func(a actionReport) bool { return a.Action != actionDestroy })
+	undo.undoes = "the change 20261128T044907Z-07264232a7"
+	for _, test := range []struct {
+		report *report
+		wants  []string
+	}{
+		{recorded(40), []string{"destroy 2 VMs", "re-create 1 VM", "+156 vCPUs, +312 GiB memory, +1140 GiB disk\n", "the disks of pinned-2500", "0123456789abcdef"}},
+		{priced, []string{"re-create 1 VM", "+2.45 EUR/h (about +1789 EUR/month)\n", "the disks of pinned-2500"}},
+		{undo, []string{"destroy 2 VMs", "20261128T044907Z-07264232a7", "+156 vCPUs"}},
+	} {
+		var out bytes.Buffer
+		process := Process{Stdout: &out, Environ: []string{"COLUMNS=60"}}
+		w := newPrinter(process)
+		w.summary(test.report.summary(test.report.Digest))
+		text := strings.TrimSpace(out.String())
+		if lines := strings.Count(text, "\n") + 1; lines > 10 {
+			t.Errorf("%d lines:\n%s", lines, text)
+		}
+		checkWidth(t, text, 60)
+		for _, want := range test.wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("the summary lacks %q:\n%s", want, text)
+			}
 		}
 	}
+}
+
+// TestSizes checks which VMs of a plan count towards its cost: a VM whose size in Proxmox
+// differs from its file changes, a woken one was stopped, and an imported one stays.
+func TestSizes(t *testing.T) {
+	t.Parallel()
+	host := topology.HostID{Region: "lab", Host: "pve-1"}
+	vm := func(key fleet.Key, vcpus int, standby bool) fleet.VM {
+		vm := fleet.VM{Key: key, VMID: 2000, Standby: standby, Spec: fleet.Spec{VCPUs: vcpus, MemoryMiB: 1024}}
+		vm.Host = host
+		return vm
+	}
+	target := func(key fleet.Key) []guard.Target { return []guard.Target{{Key: key}} }
+	p := &proposal{change: &scaler.Change{
+		Before:   fleet.Fleet{VMs: []fleet.VM{vm("gone", 1, false), vm("grown", 4, false), vm("woken", 2, true), vm("found", 2, false)}},
+		After:    fleet.Fleet{VMs: []fleet.VM{vm("new", 8, false), vm("grown", 4, false), vm("woken", 2, false), vm("found", 2, false)}},
+		Added:    []fleet.VM{vm("new", 8, false)},
+		Removed:  []fleet.VM{vm("gone", 1, false)},
+		Snapshot: &topology.Snapshot{Hosts: []topology.Host{{Region: "lab", Name: "pve-1", Guests: []topology.Guest{{VMID: 2000, Key: "grown", VCPUs: 6, MemoryMiB: 2048}}}}},
+	}}
+	wants := func(wantBefore, wantAfter []fleet.VM) {
+		t.Helper()
+		before, after := p.sizes()
+		if diff := gocmp.Diff(wantBefore, before); diff != "" {
+			t.Errorf("before (-want +got):\n%s", diff)
+		}
+		if diff := gocmp.Diff(wantAfter, after); diff != "" {
+			t.Errorf("after (-want +got):\n%s", diff)
+		}
+	}
+	wants(p.change.Removed, p.change.Added)
+	p.plans = []scaler.RootPlan{{Host: host, Intent: guard.Intent{
+		Create: target("new"), Delete: target("gone"), Update: target("grown"), Wake: target("woken"), Import: target("found"),
+	}}}
+	grown := vm("grown", 6, false)
+	grown.MemoryMiB = 2048
+	wants(
+		[]fleet.VM{vm("gone", 1, false), grown, vm("woken", 2, true)},
+		[]fleet.VM{vm("new", 8, false), vm("grown", 4, false), vm("woken", 2, false)},
+	)
 }
 
 // TestUnapplied checks that the error of a denied change names the hosts whose other changes
@@ -236,7 +292,7 @@ func checkRepeats(t *testing.T, text string) {
 	for _, sentence := range clause.Split(text, -1) {
 		words := strings.Fields(sentence)
 		sentence = strings.Join(words, " ")
-		row := strings.Contains(sentence, "c1.4VCPU-8GB") || strings.Contains(sentence, "to add, 0 to change")
+		row := strings.Contains(sentence, "c1.4VCPU-8GB") || strings.Contains(sentence, "to add, 0 to change") || strings.Contains(sentence, "GiB memory")
 		if len(words) < 5 || row {
 			continue
 		}

@@ -73,6 +73,7 @@ func (r *report) summary(digest string) [][]string {
 	return [][]string{
 		{"Change", change},
 		{"Undoes", r.undoes},
+		{"Cost", r.Cost.Short()},
 		{"Risk", risk(deleted, creates)},
 		{"Guard", verdictWith(decision, len(reasons))},
 		{"Digest", digest},
