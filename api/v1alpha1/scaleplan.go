@@ -51,7 +51,7 @@ type ScalePlanList struct {
 // approve, approvedBy, reject and rejectedBy may change, once each.
 //
 // +kubebuilder:validation:XValidation:rule="self.direction == oldSelf.direction && self.nodePools == oldSelf.nodePools && self.requestedBy == oldSelf.requestedBy && self.summary == oldSelf.summary && self.planHash == oldSelf.planHash && self.shards == oldSelf.shards && self.verdict == oldSelf.verdict && self.expiresAt == oldSelf.expiresAt",message="only approve, approvedBy, reject and rejectedBy may change"
-// +kubebuilder:validation:XValidation:rule="has(self.why) == has(oldSelf.why) && (!has(self.why) || self.why == oldSelf.why) && has(self.vms) == has(oldSelf.vms) && (!has(self.vms) || self.vms == oldSelf.vms) && has(self.reasons) == has(oldSelf.reasons) && (!has(self.reasons) || self.reasons == oldSelf.reasons)",message="only approve, approvedBy, reject and rejectedBy may change"
+// +kubebuilder:validation:XValidation:rule="has(self.why) == has(oldSelf.why) && (!has(self.why) || self.why == oldSelf.why) && has(self.cost) == has(oldSelf.cost) && (!has(self.cost) || self.cost == oldSelf.cost) && has(self.vms) == has(oldSelf.vms) && (!has(self.vms) || self.vms == oldSelf.vms) && has(self.reasons) == has(oldSelf.reasons) && (!has(self.reasons) || self.reasons == oldSelf.reasons)",message="only approve, approvedBy, reject and rejectedBy may change"
 // +kubebuilder:validation:XValidation:rule="has(self.diff) == has(oldSelf.diff) && (!has(self.diff) || self.diff == oldSelf.diff) && has(self.diffSHA256) == has(oldSelf.diffSHA256) && (!has(self.diffSHA256) || self.diffSHA256 == oldSelf.diffSHA256)",message="only approve, approvedBy, reject and rejectedBy may change"
 // +kubebuilder:validation:XValidation:rule="!has(self.approve) || self.approve == self.planHash",message="must be the whole spec.planHash: review the diff, then copy all 64 characters",fieldPath=".approve"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.approve) || has(self.approve)",message="an approval cannot be revoked: it may already be in use; to stop everything, use numaform pause",fieldPath=".approve"
@@ -87,6 +87,12 @@ type ScalePlanSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Summary string `json:"summary"`
+
+	// Cost is what the change adds to the price and the resources of VMs, in one line.
+	// Empty means nothing. The price is missing if numaform.yaml has no prices.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Cost string `json:"cost,omitempty"`
 
 	// VMs are the VMs that are created, woken, changed or removed.
 	// +optional

@@ -51,6 +51,9 @@ type Config struct {
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
 	// Taken returns the VMIDs that must not be assigned.
 	Taken func(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error)
+	// Cost returns the cost of a change from some VMs to others, as Cluster.Cost of package
+	// scheduling; nil means that ScalePlans state no cost.
+	Cost func(ctx context.Context, before, after []fleet.VM) (scheduling.Cost, error)
 	// Paused reports whether no change may begin now.
 	Paused func(ctx context.Context) (bool, error)
 	// Approved is called while a plan is approved but has not begun, so that its requester

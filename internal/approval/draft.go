@@ -2,6 +2,7 @@ package approval
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,13 +31,16 @@ type draft struct {
 	requestedBy string
 	why         string
 	vms         []v1alpha1.ScalePlanVM
-	hosts       []v1alpha1.ScalePlanHost
-	verdict     guard.Verdict
+	// created are the VMs of vms that are created, if they are not in the fleet yet.
+	created []fleet.VM
+	hosts   []v1alpha1.ScalePlanHost
+	verdict guard.Verdict
 	// reasons are the reasons why approval is needed, in addition to the guard's
 	// findings.
 	reasons []string
 	diff    string
 	hash    string
+	cost    string
 }
 
 // addCreates adds the new VMs of a change and their dry plans.
@@ -71,7 +75,43 @@ func (d *draft) addCreates(change *scaler.Change, plans []scaler.RootPlan, place
 			Reason: clip(vm.Reason, 512), Pods: few(pods[likeness(&vm.Spec, &vm.Placement)]), Change: hash,
 		})
 	}
+	d.created = change.Added
 	return d.addPlans(plans)
+}
+
+// costOf returns the cost of a draft, or "" if it costs and saves nothing.
+func (a *Approvals) costOf(ctx context.Context, d *draft) (string, error) {
+	if a.config.Cost == nil {
+		return "", nil
+	}
+	states := a.fleet.VMs()
+	var before []fleet.VM
+	after := slices.Clone(d.created)
+	for i := range d.vms {
+		line := &d.vms[i]
+		// A replacement is not placed yet.
+		vm := fleet.VM{Spec: fleet.Spec{Pool: line.NodePool, InstanceType: line.InstanceType}}
+		at := slices.IndexFunc(states, func(s scaler.VMState) bool { return line.Key != "" && string(s.VM.Key) == line.Key })
+		if at >= 0 {
+			vm = states[at].VM
+		}
+		switch {
+		case line.Action == v1alpha1.ScalePlanCreate && len(d.created) == 0:
+			after = append(after, vm)
+		case line.Action == v1alpha1.ScalePlanDelete:
+			before = append(before, vm)
+		case line.Action == v1alpha1.ScalePlanWake && at >= 0:
+			vm.Standby = false
+			after = append(after, vm)
+			vm.Standby = true
+			before = append(before, vm)
+		}
+	}
+	cost, err := a.config.Cost(ctx, before, after)
+	if err != nil {
+		return "", fmt.Errorf("computing the cost of the change: %w", err)
+	}
+	return cost.String(), nil
 }
 
 // addPlans adds the dry plans of the hosts that the change affects, and computes the

@@ -330,7 +330,8 @@ func TestAWakeWaitsForItsApproval(t *testing.T) {
 	b := newBench(t, guard.DefaultRules())
 	b.pool("free", "", "")
 	vm := fleet.VM{Key: fleet.Key(strings.Repeat("e", 32)), VMID: 2000, Name: fleet.NodeName("free", 2000), Standby: true}
-	vm.Pool, vm.Host = "free", pve1
+	vm.Pool, vm.Host, vm.VCPUs, vm.MemoryMiB, vm.DiskGiB = "free", pve1, 2, 3072, 30
+	b.vms = vms{{VM: vm, Phase: scaler.PhaseMade}}
 	other := vm
 	other.Key = fleet.Key(strings.Repeat("f", 32))
 	may := func(want, wantOther bool) {
@@ -353,6 +354,9 @@ func TestAWakeWaitsForItsApproval(t *testing.T) {
 	may(false, true)
 
 	plan := b.plan(v1alpha1.ScalePlanPending)
+	if want := "+0.026 EUR/h (about +18.98 EUR/month): +2 vCPUs, +3 GiB memory"; plan.Spec.Cost != want {
+		t.Errorf("the cost is %q, want %q", plan.Spec.Cost, want)
+	}
 	b.approve(plan)
 	may(true, true)
 	b.asked("alice", wake)

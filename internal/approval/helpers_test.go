@@ -168,6 +168,10 @@ func (b *bench) restart() {
 			}
 			return snapshot(), nil
 		},
+		Cost: func(ctx context.Context, before, after []fleet.VM) (scheduling.Cost, error) {
+			prices := scheduling.Prices{Currency: "EUR", VCPUHour: 0.01, MemoryGiBHour: 0.002, DiskGiBMonth: 0.073}
+			return scheduling.FromObjects(nil).Cost(ctx, scheduling.Request{Snapshot: snapshot(), Prices: prices}, before, after)
+		},
 		Paused:   func(context.Context) (bool, error) { return b.paused, nil },
 		Taken:    func(context.Context) (map[topology.RegionName][]fleet.VMID, error) { return nil, nil },
 		Approved: func() { b.again = true },

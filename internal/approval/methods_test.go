@@ -183,6 +183,9 @@ func TestNodesOfManualPoolsWait(t *testing.T) {
 		plan.Spec.Verdict.Decision != v1alpha1.VerdictAllow || !strings.Contains(plan.Spec.Diff, "will be destroyed") {
 		t.Errorf("plan is %+v", plan.Spec)
 	}
+	if want := "-0.050 EUR/h (about -36.21 EUR/month): -4 vCPUs, -4 GiB memory, -16 GiB disk"; plan.Spec.Cost != want {
+		t.Errorf("the cost is %q, want %q", plan.Spec.Cost, want)
+	}
 	if got := plan.Spec.VMs[0].Pods; !slices.Equal(got, []string{"default/on-slow-2000"}) {
 		t.Errorf("pods that move are %q", got)
 	}
@@ -384,6 +387,9 @@ func TestReplacementsOfManualPoolsWait(t *testing.T) {
 	plan := s.plan(v1alpha1.ScalePlanPending)
 	if plan.Spec.Summary != "1 to create, 1 to delete on lab/pve-1" || plan.Spec.Reasons[0] != "a new node replaces removed ones, and scale-up of NodePool slow is manual" {
 		t.Errorf("plan is %+v", plan.Spec)
+	}
+	if want := "-2 vCPUs, -2 GiB memory, -8 GiB disk, not including 1 VM of unknown size"; !strings.HasSuffix(plan.Spec.Cost, want) {
+		t.Errorf("the cost is %q, want %q", plan.Spec.Cost, want)
 	}
 	s.approve(plan)
 	if got := s.compute(s.free, 9, s.candidate(free, one)); !slices.Equal(got, []string{"free-2000"}) {

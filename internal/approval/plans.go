@@ -114,6 +114,9 @@ func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *
 			"lower the NodePool's limits, or set its mode to auto until the change is done", len(d.vms), strings.Join(d.pools, ", "), maxVMs)
 	}
 
+	if d.cost, err = a.costOf(ctx, d); err != nil {
+		return err
+	}
 	plan := a.object(d)
 	for {
 		err := a.config.Client.Create(ctx, plan)
@@ -166,7 +169,7 @@ func (a *Approvals) object(d *draft) *v1alpha1.ScalePlan {
 	return &v1alpha1.ScalePlan{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ScalePlanName(d.pools[0], d.direction, d.hash)},
 		Spec: v1alpha1.ScalePlanSpec{
-			Direction: d.direction, NodePools: d.pools, RequestedBy: d.requestedBy, Why: clip(d.why, 4096), Summary: d.summary(),
+			Direction: d.direction, NodePools: d.pools, RequestedBy: d.requestedBy, Why: clip(d.why, 4096), Summary: d.summary(), Cost: clip(d.cost, 256),
 			VMs: d.vms, PlanHash: d.hash, Hosts: d.hosts, Diff: diff, DiffSHA256: sum,
 			Reasons: reasons[:min(len(reasons), maxReasons)], Verdict: verdict,
 			ExpiresAt: metav1.NewTime(a.config.Clock.Now().Add(expiry).UTC()),

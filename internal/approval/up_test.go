@@ -92,6 +92,9 @@ func TestReserveIsPlannedAgain(t *testing.T) {
 	if b.scaler.plans != 1 {
 		t.Errorf("%d dry plans were made of the same VM", b.scaler.plans)
 	}
+	if cost := b.plan(v1alpha1.ScalePlanPending).Spec.Cost; cost != "+0.00080 EUR/h (about +0.58 EUR/month): +8 GiB disk" {
+		t.Errorf("the cost is %q, want only that of a disk", cost)
+	}
 	standby.Reserve = true
 	b.want(0, standby)
 	if b.scaler.plans != 2 {
@@ -110,6 +113,9 @@ func TestScalePlanSaysAll(t *testing.T) {
 	spec := plan.Spec
 	if spec.Direction != v1alpha1.ScaleUp || spec.Summary != "2 to create on lab/pve-1, lab/pve-2" || spec.Why != "3 pods need new nodes" {
 		t.Errorf("plan is %+v", spec)
+	}
+	if want := "+0.066 EUR/h (about +47.89 EUR/month): +4 vCPUs, +12 GiB memory, +16 GiB disk"; spec.Cost != want {
+		t.Errorf("the cost is %q, want %q", spec.Cost, want)
 	}
 	if len(spec.Hosts) != 2 || len(spec.Hosts[0].PlanSHA256) != 64 || spec.Verdict.Decision != v1alpha1.VerdictAllow {
 		t.Errorf("hosts are %+v, verdict %+v", spec.Hosts, spec.Verdict)

@@ -264,6 +264,7 @@ func (w *printer) planSummary(spec *v1alpha1.ScalePlanSpec) {
 	}
 	w.summary([][]string{
 		{"Change", strings.Join(totals, ", ")},
+		{"Cost", spec.Cost},
 		{"Risk", risk(deleted, creates)},
 		{"Guard", verdictWith(string(spec.Verdict.Decision), len(spec.Reasons))},
 		{"Expires", spec.ExpiresAt.UTC().Format(time.RFC3339)},

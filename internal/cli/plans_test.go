@@ -91,7 +91,9 @@ func TestPlans(t *testing.T) {
 	if list := says(t, 0, "No changes are pending approval.\n", "plans"); !strings.Contains(list, "workers-down-2  Applied") {
 		t.Errorf("the list lacks the decided plan:\n%s", list)
 	}
-	scalePlan(t, "workers-up-1", func(*v1alpha1.ScalePlan) {})
+	scalePlan(t, "workers-up-1", func(plan *v1alpha1.ScalePlan) {
+		plan.Spec.Cost = "+0.14 EUR/h (about +102 EUR/month): +2 vCPUs, +4 GiB memory, +30 GiB disk"
+	})
 	list := says(t, 0, "NAME", "plans")
 	if strings.Contains(list, "No changes") {
 		t.Errorf("a plan is pending:\n%s", list)

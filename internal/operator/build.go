@@ -138,6 +138,17 @@ func (b *builder) request() scheduling.Request {
 	}
 }
 
+// cost returns the cost of a change of VMs.
+func (b *builder) cost(ctx context.Context, before, after []fleet.VM) (scheduling.Cost, error) {
+	snapshot, err := b.inventory.Recent(ctx)
+	if err != nil {
+		return scheduling.Cost{}, fmt.Errorf("reading Proxmox: %w", err)
+	}
+	request := b.request()
+	request.Snapshot = snapshot
+	return b.cluster.Cost(ctx, request, before, after)
+}
+
 // apply creates the parts of a controller that makes changes.
 func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, error) {
 	// These parts are created last. The other parts use them only while the manager runs.
@@ -181,6 +192,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Scaler:    fleetScaler,
 		Snapshot:  b.inventory.Snapshot,
 		Taken:     b.liveCluster.VMIDs,
+		Cost:      b.cost,
 		Paused:    b.control.paused,
 		Events:    b.recorder,
 		Clock:     b.clock,
