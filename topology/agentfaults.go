@@ -40,6 +40,8 @@ type AgentFault struct {
 	State AgentState
 	// What completes a sentence that begins with the host's name. Fix says how to fix it.
 	What, Fix string
+	// Values are the values in What.
+	Values []Value
 	// Blocks is true if the agent would not pin VMs placed on the host now.
 	Blocks bool
 	// VMID is the affected VM, or 0 if the fault is not about a single VM.
@@ -76,12 +78,14 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	}
 	switch age := now.Sub(h.Agent.At); {
 	case age > AgentAge:
-		add(AgentOld, fmt.Sprintf("has a numaform-agent that has published nothing for %s, since %s", Age(age), h.Agent.At.Format(time.RFC3339)),
-			"run `systemctl status numaform-agent numaform-agent-publish.timer` on the host")
+		what, values := Sentence("has a numaform-agent that has published nothing for %s, since %s", Elapsed(age), Moment(h.Agent.At))
+		add(AgentOld, what, "run `systemctl status numaform-agent numaform-agent-publish.timer` on the host")
+		faults[0].Values = values
 		return faults
 	case age < -AgentAge:
-		add(AgentClockDiffers, fmt.Sprintf("has a numaform-agent whose clock is %s ahead of numaform's", Age(-age)),
-			"synchronize the clocks of both (timedatectl, chronyc tracking)")
+		what, values := Sentence("has a numaform-agent whose clock is %s ahead of numaform's", Elapsed(-age))
+		add(AgentClockDiffers, what, "synchronize the clocks of both (timedatectl, chronyc tracking)")
+		faults[0].Values = values
 		return faults
 	}
 

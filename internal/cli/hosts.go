@@ -182,7 +182,7 @@ func newAgentStatus(host *topology.Host, clusterID string) agentStatus {
 		s.Version = a.Version
 		s.Isolation = a.Isolation
 		s.Reported = a.At
-		s.Age = heard(host)
+		s.Age = topology.Age(reportAge(host))
 		s.Clusters = slices.Sorted(slices.Values(a.Clusters))
 		s.ReservedCPUs = a.ReservedCPUs
 		s.Pinned = len(a.Pinned)
@@ -274,9 +274,7 @@ func hostProblems(hosts []topology.Host, clusterID string) []string {
 			report = append(report, doctor.Finding{Where: host.ID().String(), What: host.Problem})
 			continue
 		}
-		for _, fault := range agentFaults(host, clusterID) {
-			report = append(report, doctor.Finding{Where: host.ID().String(), What: fault})
-		}
+		report = append(report, agentFaults(host, clusterID)...)
 	}
 	return linesOf(report)
 }

@@ -176,8 +176,8 @@ func compare(vm *fleet.VM, clusterID string, snapshot *topology.Snapshot) (state
 	return vmMissing, nil
 }
 
-// next returns the command to run next: the one that resolves the most urgent problem. If
-// neither a cluster nor manifests are known, the command is one that works without them.
+// next returns the command to run next: the one that resolves the most urgent matter. If
+// neither a cluster nor manifests are known, it is one that works without.
 func (r *statusReport) next(o *options, pods podSource) string {
 	from := o.source()
 	states := map[string]int{}
@@ -211,7 +211,7 @@ func (r *statusReport) next(o *options, pods podSource) string {
 	return "numaform get vms" + from
 }
 
-// mostHosts is the maximum number of hosts that status lists individually.
+// mostHosts is the number of hosts up to which status lists each.
 const mostHosts = 8
 
 // status prints the report: the totals first, the next command last.
@@ -247,9 +247,7 @@ func (w *printer) status(r *statusReport, wide bool) {
 	w.list(w.Paint(term.Red, "Failed"), linesOf(failed))
 	var drift doctor.Report
 	for _, d := range r.Drift {
-		// Only merge equal sentences: a range merged from the pins of several VMs would not
-		// be the pins of any VM.
-		drift = append(drift, doctor.Finding{Check: d.What, Where: d.VM, What: d.What})
+		drift = append(drift, doctor.Finding{Where: d.VM, What: d.What})
 	}
 	w.list(w.Paint(term.Yellow, "Drift"), linesOf(drift))
 	w.list("Locks", r.lockLines())
@@ -261,8 +259,7 @@ func (w *printer) status(r *statusReport, wide bool) {
 	w.nextCommand(r.Next)
 }
 
-// lockLines returns a line for each holder of locks, and one if the locks of the states are
-// unknown.
+// lockLines returns a line for each holder of locks.
 func (r *statusReport) lockLines() []string {
 	type holder struct{ who, operation string }
 	var holders []holder
@@ -357,7 +354,7 @@ func (w *printer) vmState(state string) string {
 	return w.Paint(term.Yellow, state)
 }
 
-// linesOf returns the lines of a report: each sentence once, with its places.
+// linesOf returns each sentence once, with its places.
 func linesOf(report doctor.Report) []string {
 	var lines []string
 	for _, finding := range report.Grouped() {
@@ -366,7 +363,7 @@ func linesOf(report doctor.Report) []string {
 	return lines
 }
 
-// list prints lines below a title, or nothing if there are no lines.
+// list prints lines below a title, or nothing.
 func (w *printer) list(title string, lines []string) {
 	if len(lines) == 0 {
 		return

@@ -134,13 +134,19 @@ func draw(terminal term.Terminal, hosts []topology.Host, owners map[topology.Hos
 		host := &hosts[i]
 		several := len(hosts) > 1
 		out.WriteString(cpumap.Text(host, owners[host.ID()], cpumap.Options{Width: terminal.Width, Brief: several}))
-		lines := agentLines(host, clusterID)
+		found := agentReport(host, clusterID)
 		if several {
-			for _, line := range append(cpumap.Facts(host), lines...) {
-				notes = append(notes, doctor.Finding{Where: host.ID().String(), What: line})
+			for _, fact := range cpumap.Facts(host) {
+				notes = append(notes, doctor.Finding{Where: host.ID().String(), What: fact})
 			}
+			notes = append(notes, found...)
 		} else {
-			for _, line := range lines {
+			for i, finding := range found {
+				finding.Where = ""
+				line := finding.Line()
+				if i > 0 {
+					line = "agent problem: the host " + line
+				}
 				out.WriteString(wrapped.Fill(line, 2) + "\n")
 			}
 		}
@@ -152,19 +158,16 @@ func draw(terminal term.Terminal, hosts []topology.Host, owners map[topology.Hos
 	return []byte(term.Printable(out.String()))
 }
 
-// agentLines describes the state of a host's agent.
-func agentLines(host *topology.Host, clusterID string) []string {
+// agentReport returns the agent's version and last report, and its faults.
+func agentReport(host *topology.Host, clusterID string) doctor.Report {
 	if host.Problem != "" || host.ReadAt.IsZero() {
 		return nil
 	}
-	lines := []string{"agent none"}
+	state := doctor.Finding{Where: host.ID().String(), What: "agent none"}
 	if a := host.Agent; a != nil {
-		lines[0] = fmt.Sprintf("agent %s, isolation %s, last report %s ago", a.Version, a.Isolation, heard(host))
+		state.What, state.Values = topology.Sentence("agent %s, isolation %s, last report %s ago", a.Version, a.Isolation, topology.Elapsed(reportAge(host)))
 	}
-	for _, fault := range agentFaults(host, clusterID) {
-		lines = append(lines, "agent problem: the host "+fault)
-	}
-	return lines
+	return append(doctor.Report{state}, agentFaults(host, clusterID)...)
 }
 
 // write writes text to stdout. If err is not nil, it writes nothing and returns err.
@@ -178,20 +181,20 @@ func write(process Process, text []byte, err error) error {
 	return nil
 }
 
-// agentFaults describes the faults of a host's agent, each with its fix. A missing agent is
+// agentFaults returns the faults of a host's agent, each with its fix. A missing agent is
 // not a fault here.
-func agentFaults(host *topology.Host, clusterID string) []string {
-	var lines []string
+func agentFaults(host *topology.Host, clusterID string) doctor.Report {
+	var report doctor.Report
 	for _, fault := range host.AgentFaults(clusterID, host.ReadAt) {
 		if fault.State != topology.AgentAbsent {
-			lines = append(lines, fault.What+": "+fault.Fix)
+			report = append(report, doctor.Finding{Where: host.ID().String(), What: fault.What, Values: fault.Values, Fix: fault.Fix})
 		}
 	}
-	return lines
+	return report
 }
 
-// heard returns the age of the agent's last report at the time of the snapshot.
-func heard(host *topology.Host) string { return topology.Age(max(host.ReadAt.Sub(host.Agent.At), 0)) }
+// reportAge returns the time between the agent's last report and the snapshot.
+func reportAge(host *topology.Host) time.Duration { return max(host.ReadAt.Sub(host.Agent.At), 0) }
 
 // topology prints a table of hosts, followed by the problems of hosts and agents.
 func (w *printer) topology(snapshot *topology.Snapshot, desired *fleet.Fleet, clusterID string, wide bool) {

@@ -101,19 +101,22 @@ func findings(hosts int) doctor.Report {
 	}
 	for i := range hosts {
 		where := fmt.Sprintf("homelab/pve%02d", i+1)
+		facts, sizes := topology.Sentence("partial: %s, %s, by report; unknown: siblings, caches", topology.Counted(32+32*(i%2), "CPU"), topology.Counted(2, "NUMA node"))
+		template, ofTemplate := topology.Sentence("debian-13-k8s (%s, %s on local-lvm)", topology.VMIDValue(9001+i), topology.Amount(8, "GiB"))
+		agent, ages := topology.Sentence("numaform-agent 1.2.3 is running: isolation enforce, last report %s ago", topology.Elapsed(time.Duration(3+i)*time.Second))
 		report = append(report,
 			doctor.Finding{
-				Check: "topology", Status: doctor.Warn, Where: where, What: fmt.Sprintf("partial: %d CPUs, 2 NUMA nodes, by report; unknown: siblings, caches", 32+32*(i%2)),
+				Check: "topology", Status: doctor.Warn, Where: where, What: facts, Values: sizes,
 				Fix: "run `numaform topology collect --script | ssh root@HOST sh >HOST.json` for each host, and add HOST: HOST.json to machines in numaform.yaml",
 			},
-			doctor.Finding{Check: "template", Status: doctor.OK, Where: "class workers on " + where, What: fmt.Sprintf("debian-13-k8s (VMID %d, 8 GiB on local-lvm)", 9001+i)})
+			doctor.Finding{Check: "template", Status: doctor.OK, Where: "class workers on " + where, What: template, Values: ofTemplate})
 		if i%3 == 0 {
 			report = append(report, doctor.Finding{
 				Check: "agent", Status: doctor.Fail, Where: where, What: "has no numaform-agent that publishes its state",
 				Fix: "install or upgrade numaform-agent on the host, then run `systemctl start numaform-agent-publish`",
 			})
 		} else {
-			report = append(report, doctor.Finding{Check: "agent", Status: doctor.OK, Where: where, What: fmt.Sprintf("numaform-agent 1.2.3 is running: isolation enforce, last report %ds ago", 3+i)})
+			report = append(report, doctor.Finding{Check: "agent", Status: doctor.OK, Where: where, What: agent, Values: ages})
 		}
 	}
 	return append(report,

@@ -43,18 +43,20 @@ func (e *examination) hostAgents(ctx context.Context) {
 		where := host.ID().String()
 		faults := host.AgentFaults(e.config.ClusterID, host.ReadAt)
 		if a := host.Agent; a != nil && (len(faults) == 0 || !faults[0].Blocks) {
-			age := topology.Age(max(host.ReadAt.Sub(a.At), 0))
-			e.ok("agent", where, fmt.Sprintf("numaform-agent %s is running: isolation %s, last report %s ago", a.Version, a.Isolation, age))
+			what, values := topology.Sentence("numaform-agent %s is running: isolation %s, last report %s ago",
+				a.Version, a.Isolation, topology.Elapsed(max(host.ReadAt.Sub(a.At), 0)))
+			e.report = append(e.report, Finding{Check: "agent", Status: OK, Where: where, What: what, Values: values})
 		}
 		for _, fault := range faults {
+			finding := Finding{Check: "agent", Status: Warn, Where: where, What: fault.What, Values: fault.Values, Fix: fault.Fix}
 			switch {
 			case !needed:
-				e.ok("agent", where, fault.What+"; no ProxmoxNodeClass uses it on this host")
+				finding.Status, finding.Fix = OK, ""
+				finding.What += "; no ProxmoxNodeClass uses it on this host"
 			case fault.Blocks && e.lacking[host.ID()]:
-				e.add("agent", Fail, where, fault.What, fault.Fix)
-			default:
-				e.add("agent", Warn, where, fault.What, fault.Fix)
+				finding.Status = Fail
 			}
+			e.report = append(e.report, finding)
 		}
 		e.pinned(host, ours)
 	}

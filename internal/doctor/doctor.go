@@ -40,6 +40,9 @@ type Finding struct {
 	// Where is the file, region, host or path, or empty.
 	Where string `json:"where,omitempty"`
 	What  string `json:"what"`
+	// Values are the values in What, in their order. Grouped merges findings that differ only
+	// in them.
+	Values []topology.Value `json:"-"`
 	// Fix is the hint for a problem, or empty. Its JSON key is unchanged since the first
 	// release.
 	Fix string `json:"mend,omitempty"`

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numaform/numaform/internal/doctor"
+	"github.com/numaform/numaform/topology"
 )
 
 // TestGrouped checks that findings that differ only in their place and in values are
@@ -17,9 +19,10 @@ func TestGrouped(t *testing.T) {
 	var report doctor.Report
 	for i := range 40 {
 		host := fmt.Sprintf("homelab/pve-%d", i+1)
+		running, ages := topology.Sentence("agent 1.2.3 is running, last report %s ago", topology.Elapsed(time.Duration(20-i%20)*time.Second))
 		report = append(report,
 			doctor.Finding{Check: "agent", Status: doctor.Fail, Where: host, What: "no agent", Fix: "install it"},
-			doctor.Finding{Check: "agent", Status: doctor.OK, Where: host, What: fmt.Sprintf("agent 1.2.3 is running, last report %ds ago", 20-i%20)},
+			doctor.Finding{Check: "agent", Status: doctor.OK, Where: host, What: running, Values: ages},
 			doctor.Finding{Check: "cpu", Status: doctor.Warn, Where: host, What: "no model", Fix: "set cpu of " + host})
 	}
 	report = append(
@@ -84,47 +87,63 @@ func TestGroupedPlaces(t *testing.T) {
 	}
 }
 
-// TestGroupedValues checks that only amounts, times and durations become ranges, and that
-// sentences about different objects remain apart.
+// TestGroupedValues checks that findings that differ only in their values become one with
+// ranges, whatever the sentence contains besides them.
 func TestGroupedValues(t *testing.T) {
 	t.Parallel()
+	mib := func(n int64) topology.Value { return topology.Amount(n, "MiB") }
+	free := func(values ...topology.Value) doctor.Finding {
+		return finding("storage \"6 MiB\" has %s free of %s", values...)
+	}
+	template := func(vmid int, gib int64) doctor.Finding {
+		return finding("debian (%s, %s on local)", topology.VMIDValue(vmid), topology.Amount(gib, "GiB"))
+	}
+	last := func(age time.Duration) doctor.Finding { return finding("last report %s ago", topology.Elapsed(age)) }
+	since := func(age time.Duration) doctor.Finding {
+		at := time.Date(2126, 1, 2, 3, 4, 5, 0, time.UTC).Add(-age)
+		return finding("nothing for %s, since %s", topology.Elapsed(age), topology.Moment(at))
+	}
+	cpus := func(cpus, nodes int) doctor.Finding {
+		return finding("%s, %s", topology.Counted(cpus, "CPU"), topology.Counted(nodes, "NUMA node"))
+	}
 	for _, test := range []struct {
-		name    string
-		in, out []string
+		name string
+		in   []doctor.Finding
+		out  []string
 	}{
-		{"amounts", []string{"has 6 MiB free", "has 10 MiB free", "has 9 MiB free"}, []string{"has 6…10 MiB free"}},
-		{"several amounts", []string{"64 CPUs, 2 NUMA nodes, by agent", "32 CPUs, 4 NUMA nodes, by agent"}, []string{"32…64 CPUs, 2…4 NUMA nodes, by agent"}},
-		{"other units", []string{"has 900 MiB free", "has 2 GiB free"}, []string{"has 900 MiB free", "has 2 GiB free"}},
-		{"ages", []string{"last report 47m ago", "last report 3h ago", "last report 2d ago", "last report 20s ago"}, []string{"last report 20s…2d ago"}},
 		{
-			"times",
-			[]string{"nothing for 3h, since 2126-01-02T00:04:05Z", "nothing for 4h, since 2126-01-01T23:04:05Z"},
-			[]string{"nothing for 3h…4h, since 2126-01-01T23:04:05Z…2126-01-02T00:04:05Z"},
+			"amounts",
+			[]doctor.Finding{free(mib(6), mib(20)), free(mib(10), mib(20)), free(mib(9), mib(20))},
+			[]string{"storage \"6 MiB\" has 6…10 MiB free of 20 MiB"},
 		},
-		{"fractions", []string{"pins 2 of 3 VMs", "pins 4 of 4 VMs"}, []string{"pins 2 of 3 VMs", "pins 4 of 4 VMs"}},
-		{"VMIDs of templates", []string{"debian (VMID 9001, 8 GiB on local)", "debian (VMID 9002, 12 GiB on local)", "debian (VMID 9004, 8 GiB on local)"}, []string{"debian (VMIDs 9001, 9002, 9004, 8…12 GiB on local)"}},
-		{"consecutive VMIDs", []string{"debian (VMID 9001)", "debian (VMID 9002)", "debian (VMID 9003)"}, []string{"debian (VMIDs 9001…9003)"}},
-		{"two VMIDs", []string{"VMID 1 is in use by VMID 7", "VMID 7 is in use by VMID 1"}, []string{"VMID 1 is in use by VMID 7", "VMID 7 is in use by VMID 1"}},
-		{"a VMID in a command", []string{"(VMID 1) is not usable: qm set 1 --agent 1", "(VMID 2) is not usable: qm set 2 --agent 1"}, []string{"(VMID 1) is not usable: qm set 1 --agent 1", "(VMID 2) is not usable: qm set 2 --agent 1"}},
-		{"VMs", []string{"VM 101 is not a template yet", "VM 103 is not a template yet"}, []string{"VM 101 is not a template yet", "VM 103 is not a template yet"}},
-		{"lists of CPUs", []string{"pins no VM to CPUs 0-3", "pins no VM to CPUs 4-7"}, []string{"pins no VM to CPUs 0-3", "pins no VM to CPUs 4-7"}},
-		{"ports", []string{"cannot connect to port 8006", "cannot connect to port 443"}, []string{"cannot connect to port 8006", "cannot connect to port 443"}},
-		{"addresses", []string{"dial tcp 10.0.0.1:8006: timeout", "dial tcp 10.0.0.9:8006: timeout"}, []string{"dial tcp 10.0.0.1:8006: timeout", "dial tcp 10.0.0.9:8006: timeout"}},
-		{"statuses", []string{"401 unauthorized", "403 unauthorized"}, []string{"401 unauthorized", "403 unauthorized"}},
-		{"versions", []string{"agent 1.2.3 is running", "agent 1.10.0 is running"}, []string{"agent 1.2.3 is running", "agent 1.10.0 is running"}},
-		{"fingerprints", []string{"SHA-256 12:AB", "SHA-256 34:CD"}, []string{"SHA-256 12:AB", "SHA-256 34:CD"}},
-		{"names", []string{"VM 5d-old is stopped", "VM 6d-old is stopped"}, []string{"VM 5d-old is stopped", "VM 6d-old is stopped"}},
+		{"units", []doctor.Finding{free(mib(900), mib(1)), free(topology.Amount(2, "GiB"), mib(1))}, []string{"storage \"6 MiB\" has 900 MiB free of 1 MiB", "storage \"6 MiB\" has 2 GiB free of 1 MiB"}},
+		{"numbers", []doctor.Finding{cpus(64, 2), cpus(32, 1)}, []string{"32…64 CPUs, 1…2 NUMA nodes"}},
+		{"ages", []doctor.Finding{last(47 * time.Minute), last(3 * time.Hour), last(50 * time.Hour), last(20 * time.Second)}, []string{"last report 20s…2d ago"}},
+		{"equal ages", []doctor.Finding{last(3 * time.Hour), last(3*time.Hour + time.Minute)}, []string{"last report 3h ago"}},
+		{"times", []doctor.Finding{since(3 * time.Hour), since(4 * time.Hour)}, []string{"nothing for 3h…4h, since 2126-01-01T23:04:05Z…2126-01-02T00:04:05Z"}},
+		{"VMIDs", []doctor.Finding{template(9001, 8), template(9002, 12), template(9004, 8)}, []string{"debian (VMIDs 9001, 9002, 9004, 8…12 GiB on local)"}},
+		{"consecutive VMIDs", []doctor.Finding{template(9001, 8), template(9002, 8), template(9003, 8)}, []string{"debian (VMIDs 9001…9003, 8 GiB on local)"}},
+		{"one finding", []doctor.Finding{template(9001, 8)}, []string{"debian (VMID 9001, 8 GiB on local)"}},
+		{"no values", []doctor.Finding{{What: "has 6 MiB free"}, {What: "has 9 MiB free"}}, []string{"has 6 MiB free", "has 9 MiB free"}},
+		{"other text", []doctor.Finding{finding("VMID 1 is VMID 7"), finding("%s is VMID 7", topology.VMIDValue(1))}, []string{"VMID 1 is VMID 7", "VMID 1 is VMID 7"}},
+		{"longer text", []doctor.Finding{last(time.Second), last(2 * time.Second), {What: last(time.Second).What + "; more", Values: last(time.Second).Values}}, []string{"last report 1s…2s ago", "last report 1s ago; more"}},
 	} {
-		var report doctor.Report
-		for _, what := range test.in {
-			report = append(report, doctor.Finding{What: what})
-		}
 		var got []string
-		for _, finding := range report.Grouped() {
+		for _, finding := range doctor.Report(test.in).Grouped() {
 			got = append(got, finding.What)
 		}
 		if diff := cmp.Diff(test.out, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", test.name, diff)
 		}
 	}
+}
+
+// finding returns a finding with a topology.Sentence.
+func finding(format string, values ...topology.Value) doctor.Finding {
+	args := make([]any, len(values))
+	for i, value := range values {
+		args[i] = value
+	}
+	what, found := topology.Sentence(format, args...)
+	return doctor.Finding{What: what, Values: found}
 }

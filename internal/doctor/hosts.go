@@ -35,16 +35,17 @@ func (e *examination) hosts(r *Region, snapshot *topology.Snapshot) {
 					sources = append(sources, source)
 				}
 			}
-			what := fmt.Sprintf("%s: %s, %s, by %s", host.Confidence(), topology.Count(host.OnlineCPUs().Size(), "CPU"), topology.Count(len(host.NUMANodes), "NUMA node"), list(sources))
-			missing := host.Missing()
-			if len(missing) > 0 {
-				what += "; unknown: " + list(missing)
+			what, values := topology.Sentence("%s: %s, %s, by %s", host.Confidence(),
+				topology.Counted(host.OnlineCPUs().Size(), "CPU"), topology.Counted(len(host.NUMANodes), "NUMA node"), list(sources))
+			finding := Finding{Check: "topology", Status: OK, Where: where, What: what, Values: values}
+			if missing := host.Missing(); len(missing) > 0 {
+				finding.What += "; unknown: " + list(missing)
+				if pins {
+					finding.Status = Warn
+					finding.Fix = "run `numaform topology collect --script | ssh root@HOST sh >HOST.json` for each host, and add HOST: HOST.json to machines in numaform.yaml"
+				}
 			}
-			if len(missing) > 0 && pins {
-				e.add("topology", Warn, where, what, "run `numaform topology collect --script | ssh root@HOST sh >HOST.json` for each host, and add HOST: HOST.json to machines in numaform.yaml")
-			} else {
-				e.ok("topology", where, what)
-			}
+			e.report = append(e.report, finding)
 		}
 		for _, warning := range host.Warnings {
 			if !warned[warning] {
@@ -122,12 +123,15 @@ func (e *examination) classOnHosts(class *v1alpha1.ProxmoxNodeClass, name string
 			continue
 		}
 		if !slices.ContainsFunc(faults[:i], func(f scheduling.Fault) bool { return f.Host == fault.Host && f.Message == fault.Message }) {
-			e.add(check, status, fmt.Sprintf("%s on %s", name, fault.Host), fault.Message, fault.Fix, onHost(fault.Commands...)...)
+			e.report = append(e.report, Finding{
+				Check: check, Status: status, Where: fmt.Sprintf("%s on %s", name, fault.Host),
+				What: fault.Message, Values: fault.Values, Fix: fault.Fix, Commands: onHost(fault.Commands...),
+			})
 		}
 	}
 	for _, host := range report.Hosts {
 		template := report.Templates[host]
-		e.ok("template", fmt.Sprintf("%s on %s", name, host), describe(&template))
+		e.template(fmt.Sprintf("%s on %s", name, host), &template)
 	}
 }
 
@@ -211,16 +215,17 @@ func (e *examination) firewalls(ctx context.Context) {
 				}
 				template := report.Templates[host]
 				where := fmt.Sprintf("class %s on %s", class.Name, host)
-				subject := fmt.Sprintf("template %s (VMID %d) ", template.Name, template.VMID)
+				subject, values := topology.Sentence("template %s (%s) ", template.Name, topology.VMIDValue(template.VMID))
+				finding := Finding{Check: "firewall", Status: OK, Where: where, What: subject + "has an enabled firewall", Values: values}
 				what, fix, commands, err := templateFirewall(ctx, r, host.Host, template.VMID, class.Spec.Networks)
-				switch {
-				case err != nil:
+				if err != nil {
 					e.failed("firewall", where, err)
-				case what != "":
-					e.add("firewall", Warn, where, subject+what, fix, commands...)
-				default:
-					e.ok("firewall", where, subject+"has an enabled firewall")
+					continue
 				}
+				if what != "" {
+					finding.Status, finding.What, finding.Fix, finding.Commands = Warn, subject+what, fix, commands
+				}
+				e.report = append(e.report, finding)
 			}
 		}
 	}

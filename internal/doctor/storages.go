@@ -26,11 +26,12 @@ func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 		}
 		for _, template := range host.Templates {
 			if template.Problem != "" {
-				e.add("template", Warn, where, fmt.Sprintf("%s (VMID %d) is not usable: %s", template.Name, template.VMID, template.Problem), "", onHost(template.Commands...)...)
+				what, values := topology.Sentence("%s (%s) is not usable: %s", template.Name, topology.VMIDValue(template.VMID), template.Problem)
+				e.report = append(e.report, Finding{Check: "template", Status: Warn, Where: where, What: what, Values: values, Commands: onHost(template.Commands...)})
 				continue
 			}
 			usable = true
-			e.ok("template", where, describe(&template))
+			e.template(where, &template)
 		}
 	}
 	if !usable {
@@ -38,9 +39,11 @@ func (e *examination) templates(r *Region, snapshot *topology.Snapshot) {
 	}
 }
 
-// describe names a template and its disk.
-func describe(template *topology.Template) string {
-	return fmt.Sprintf("%s (VMID %d, %d GiB on %s)", template.Name, template.VMID, template.DiskGiB, template.Storage)
+// template names a usable template and its disk.
+func (e *examination) template(where string, template *topology.Template) {
+	what, values := topology.Sentence("%s (%s, %s on %s)", template.Name,
+		topology.VMIDValue(template.VMID), topology.Amount(template.DiskGiB, "GiB"), template.Storage)
+	e.report = append(e.report, Finding{Check: "template", Status: OK, Where: where, What: what, Values: values})
 }
 
 // storages lists the storages for disks and seeds on each host. It is called only if there

@@ -45,7 +45,9 @@ type Finding struct{ Condition, Reason, Message string }
 // Message and Fix that fix the fault, for root on the host.
 type Fault struct {
 	Finding
-	Host     topology.HostID
+	Host topology.HostID
+	// Values are the values in the message.
+	Values   []topology.Value
 	Fix      string
 	Commands []string
 }
@@ -283,7 +285,9 @@ func (h *hostCheck) checkDisks() {
 			continue
 		}
 		if free := h.host.Storages[i].FreeMiB; free < needs[name] {
-			h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageFull, fullProblem(name, free, needs[name], ""), fullAdvice(&h.base))
+			message, values := fullProblem(name, free, needs[name], "")
+			h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonStorageFull, message, fullAdvice(&h.base))
+			h.faults[len(h.faults)-1].Values = values
 			break
 		}
 	}

@@ -30,9 +30,10 @@ func diskNeeds(spec *fleet.Spec, ofTemplate string, bootGiB int64) map[string]in
 	return needs
 }
 
-// fullProblem returns the message for a storage that is full, with the amounts.
-func fullProblem(name string, free, need int64, beside string) string {
-	return fmt.Sprintf("has %d MiB free on storage %q%s, but a node's disks need %d MiB, %d MiB more", free, name, beside, need, need-free)
+// fullProblem returns the message for a storage that is full, and the amounts in it.
+func fullProblem(name string, free, need int64, beside string) (message string, values []topology.Value) {
+	mib := func(n int64) topology.Value { return topology.Amount(n, "MiB") }
+	return topology.Sentence("has %s free on storage %q%s, but a node's disks need %s, %s more", mib(free), name, beside, mib(need), mib(need-free))
 }
 
 // fullAdvice returns the hint for a storage that is full.
@@ -143,7 +144,8 @@ func (s *site) full(spec *fleet.Spec, host topology.HostID) string {
 	if !lacks {
 		return ""
 	}
-	return fmt.Sprintf("%s %s: %s", host, fullProblem(v.name, max(s.free[v], 0), needs[v], " after the disks still to be created"), fullAdvice(spec))
+	message, _ := fullProblem(v.name, max(s.free[v], 0), needs[v], " after the disks still to be created")
+	return fmt.Sprintf("%s %s: %s", host, message, fullAdvice(spec))
 }
 
 // Fits reports whether the host has room for the VM now.
