@@ -88,6 +88,8 @@ type Approvals struct {
 	planned map[string]planned
 	// waits are the reasons why new VMs wait, by NodePool.
 	waits map[string]scheduling.Wait
+	// pending counts the ScalePlans without a decision, as of the last Advance.
+	pending map[v1alpha1.ScaleDirection]int
 	// due are new VMs that must be planned before a decision about them is possible.
 	due []*group
 	// requested is when pods last requested VMs of each NodePool.

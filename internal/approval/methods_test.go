@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -189,6 +190,10 @@ func TestNodesOfManualPoolsWait(t *testing.T) {
 	if got := plan.Spec.VMs[0].Pods; !slices.Equal(got, []string{"default/on-slow-2000"}) {
 		t.Errorf("pods that move are %q", got)
 	}
+	s.settle()
+	if diff := cmp.Diff(map[v1alpha1.ScaleDirection]int{v1alpha1.ScaleDown: 1}, s.approvals.Pending()); diff != "" {
+		t.Errorf("pending plans (-want +got):\n%s", diff)
+	}
 	// Karpenter is not called again at once, and each plan is proposed once.
 	s.compute(s.held, 9, all...)
 	s.later(2 * time.Minute)
@@ -197,6 +202,10 @@ func TestNodesOfManualPoolsWait(t *testing.T) {
 		t.Errorf("asked %d times, %d plans", s.heldInner.asked, len(s.plans("")))
 	}
 	s.approve(plan)
+	s.settle()
+	if pending := s.approvals.Pending(); len(pending) != 0 {
+		t.Errorf("after the approval, %v plans are pending", pending)
+	}
 	// The approved removal does not start if one of its nodes is needed again, or if the
 	// budget allows only one.
 	if got := s.compute(s.held, 9, all[:1]...); len(got) != 0 {

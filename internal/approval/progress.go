@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -84,6 +85,7 @@ func (a *Approvals) Advance(ctx context.Context) (settled bool, err error) {
 		return false, errors.Join(append(errs, err)...)
 	}
 	settled = listed == len(plans)
+	a.countPending(plans)
 	approved := false
 	for i := range plans {
 		plan := &plans[i]
@@ -106,6 +108,26 @@ func (a *Approvals) Advance(ctx context.Context) (settled bool, err error) {
 		a.config.Approved()
 	}
 	return settled, errors.Join(errs...)
+}
+
+// countPending counts the plans that wait for a decision.
+func (a *Approvals) countPending(plans []v1alpha1.ScalePlan) {
+	counts := map[v1alpha1.ScaleDirection]int{}
+	for i := range plans {
+		if a.undecided(&plans[i]) {
+			counts[plans[i].Spec.Direction]++
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pending = counts
+}
+
+// Pending returns the number of ScalePlans that wait for a decision, as of the last Advance.
+func (a *Approvals) Pending() map[v1alpha1.ScaleDirection]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.pending)
 }
 
 // prune deletes a plan that finished more than retainedFor ago. The fleet's history still has

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/approval"
 	"github.com/numaform/numaform/internal/cloudprovider"
@@ -155,6 +156,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	var writer *scaler.Writer
 	var provisioner *provisioning.Controller
 	var collector *garbage.Collector
+	var approvals *approval.Approvals
 
 	cached := b.manager.GetClient()
 	seeder, err := b.seeder(func() *scaler.Writer { return writer })
@@ -175,6 +177,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Orphans:     func() map[topology.HostID]int { return collector.Orphans() },
 		Snapshot:    b.inventory.Recent,
 		Unavailable: unavailable,
+		Pending:     func() map[v1alpha1.ScaleDirection]int { return approvals.Pending() },
 		Kproximate:  b.settings.Kproximate,
 		Client:      cached,
 		Clock:       b.clock,
@@ -186,7 +189,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	config.Guests = seeder
 	config.Observe = observer
 	fleetScaler := scaler.New(*config)
-	approvals := approval.New(approval.Config{
+	approvals = approval.New(approval.Config{
 		Client:    b.live,
 		Namespace: b.settings.Namespace,
 		Scaler:    fleetScaler,

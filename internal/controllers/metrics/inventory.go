@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,7 +29,7 @@ const phaseStandby = "standby"
 type inventory struct {
 	config Config
 
-	vms, waiting, up, cpus, memory, floating, orphans, closed, read *prometheus.Desc
+	vms, waiting, pending, up, cpus, memory, floating, orphans, closed, read *prometheus.Desc
 }
 
 func newInventory(config Config) *inventory {
@@ -38,6 +39,8 @@ func newInventory(config Config) *inventory {
 			labelRegion, labelHost, labelPhase),
 		waiting: describe("waiting_vms", "VMs whose creation or removal waits, by the reason of their events.",
 			labelReason),
+		pending: describe("pending_scaleplans", "ScalePlans that wait for an operator's decision, by their direction.",
+			labelDirection),
 		up: describe("host_up", "Whether nodes can be placed on the host: 1, or 0 if it is offline, faulty or without quorum.",
 			labelRegion, labelHost),
 		cpus: describe("host_free_cpus", "CPUs of a NUMA node that are neither reserved for the host nor pinned by any guest.",
@@ -56,7 +59,7 @@ func newInventory(config Config) *inventory {
 
 // Describe sends the descriptions of all metrics.
 func (i *inventory) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{i.vms, i.waiting, i.up, i.cpus, i.memory, i.floating, i.orphans, i.closed, i.read} {
+	for _, desc := range []*prometheus.Desc{i.vms, i.waiting, i.pending, i.up, i.cpus, i.memory, i.floating, i.orphans, i.closed, i.read} {
 		out <- desc
 	}
 }
@@ -90,6 +93,11 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 	}
 	for reason, count := range waiting {
 		gauge(out, i.waiting, float64(count), reason)
+	}
+
+	pending := i.config.Pending()
+	for _, direction := range []v1alpha1.ScaleDirection{v1alpha1.ScaleUp, v1alpha1.ScaleDown} {
+		gauge(out, i.pending, float64(pending[direction]), strings.ToLower(string(direction)))
 	}
 
 	// Instance types are not a label, because there may be hundreds.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/state"
@@ -30,18 +31,19 @@ const namespace = "numaform"
 // The labels of metrics. The number of their values does not grow with the number of VMs,
 // pods or changes.
 const (
-	labelRegion   = "region"
-	labelHost     = "host"
-	labelNUMA     = "numa"
-	labelPhase    = "phase"
-	labelReason   = "reason"
-	labelClass    = "class"
-	labelPart     = "part"
-	labelNodePool = "nodepool"
-	labelMethod   = "method"
-	labelPath     = "path"
-	labelCode     = "code"
-	labelResult   = "result"
+	labelRegion    = "region"
+	labelHost      = "host"
+	labelNUMA      = "numa"
+	labelPhase     = "phase"
+	labelReason    = "reason"
+	labelClass     = "class"
+	labelPart      = "part"
+	labelNodePool  = "nodepool"
+	labelMethod    = "method"
+	labelPath      = "path"
+	labelCode      = "code"
+	labelResult    = "result"
+	labelDirection = "direction"
 )
 
 // Config configures Register.
@@ -54,6 +56,8 @@ type Config struct {
 	Unavailable func() []scheduling.OfferingSelector
 	// Orphans returns the number of undesired guests with our marker, by host.
 	Orphans func() map[topology.HostID]int
+	// Pending returns the number of ScalePlans that wait for a decision.
+	Pending func() map[v1alpha1.ScaleDirection]int
 	// Kproximate adds kproximate's metrics under their own names, for its dashboards.
 	// Client then reads Nodes and Pods.
 	Kproximate bool
@@ -72,6 +76,9 @@ func Register(registry prometheus.Registerer, config Config) (*Observer, error) 
 	}
 	if config.Orphans == nil {
 		config.Orphans = func() map[topology.HostID]int { return nil }
+	}
+	if config.Pending == nil {
+		config.Pending = func() map[v1alpha1.ScaleDirection]int { return nil }
 	}
 	observer := newObserver(config)
 	collectors := []prometheus.Collector{

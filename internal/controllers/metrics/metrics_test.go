@@ -19,6 +19,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/controllers/metrics"
 	"github.com/numaform/numaform/internal/scaler"
@@ -85,6 +86,7 @@ func config() metrics.Config {
 			}
 		},
 		Orphans: func() map[topology.HostID]int { return map[topology.HostID]int{pve1(): 2} },
+		Pending: func() map[v1alpha1.ScaleDirection]int { return map[v1alpha1.ScaleDirection]int{v1alpha1.ScaleDown: 3} },
 		Clock:   clocktesting.NewFakePassiveClock(now),
 	}
 }
@@ -135,6 +137,10 @@ numaform_host_up{host="pve-2",region="lab"} 0
 # HELP numaform_orphaned_vms Guests that have the marker of this numaform installation but are not in any file of the fleet.
 # TYPE numaform_orphaned_vms gauge
 numaform_orphaned_vms{host="pve-1",region="lab"} 2
+# HELP numaform_pending_scaleplans ScalePlans that wait for an operator's decision, by their direction.
+# TYPE numaform_pending_scaleplans gauge
+numaform_pending_scaleplans{direction="down"} 3
+numaform_pending_scaleplans{direction="up"} 0
 # HELP numaform_proxmox_readable Whether Proxmox could be read: 1, or 0 if the known state may be outdated.
 # TYPE numaform_proxmox_readable gauge
 numaform_proxmox_readable 1
@@ -149,7 +155,7 @@ numaform_waiting_vms{reason="PendingApproval"} 1
 numaform_waiting_vms{reason="StateBackendUnreachable"} 1
 `,
 		"numaform_closed_offerings", "numaform_host_floating_vcpus", "numaform_host_free_cpus", "numaform_host_free_memory_bytes",
-		"numaform_host_up", "numaform_orphaned_vms", "numaform_proxmox_readable", "numaform_vms", "numaform_waiting_vms")
+		"numaform_host_up", "numaform_orphaned_vms", "numaform_pending_scaleplans", "numaform_proxmox_readable", "numaform_vms", "numaform_waiting_vms")
 }
 
 // TestProxmoxUnreadable checks that a scrape still returns the metrics that do not need
