@@ -54,6 +54,8 @@ type Change struct {
 	Why string `json:"why"`
 	// Undoes is the ID of the change that this one reverts.
 	Undoes string `json:"undoes,omitempty"`
+	// Approval is set if a user approved the whole change by its digest.
+	Approval *Approval `json:"approval,omitempty"`
 	// Added, Removed and Renumbered are the VMs that the change creates, deletes, or gives
 	// another VMID, each with the reason for its placement.
 	Added      []fleet.VM `json:"added,omitempty"`
@@ -77,6 +79,14 @@ type Change struct {
 	MAC string `json:"mac,omitempty"`
 	// Digest is the digest of the record as it was read or sealed.
 	Digest Digest `json:"-"`
+}
+
+// Approval is the approval of a whole change, at the prompt of a command or with --approve.
+type Approval struct {
+	// By is the user who approved the change, as user@host.
+	By string `json:"by"`
+	// Digest identifies the effect of the change on all hosts, as the user saw it.
+	Digest string `json:"digest"`
 }
 
 // HostPlan is the plan for one host, with its verdict and approver.

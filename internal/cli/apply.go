@@ -396,6 +396,7 @@ func (p *proposal) confirm(ctx context.Context, process Process, o *options) (st
 		if got := digest(plans); got != o.approve {
 			return "", fmt.Errorf("--approve %s: the change now has the digest %s; nothing was changed: review the new change, then approve its digest", o.approve, got)
 		}
+		p.change.Digest = o.approve
 		return actor() + " by digest", nil
 	}
 	if o.autoApprove && !needed {
@@ -411,7 +412,8 @@ func (p *proposal) confirm(ctx context.Context, process Process, o *options) (st
 	}
 	r := p.report()
 	w := &printer{Terminal: process.terminal(process.Stderr), w: process.Stderr}
-	if w.summary(r.summary(digest(plans))); w.err != nil {
+	shown := digest(plans)
+	if w.summary(r.summary(shown)); w.err != nil {
 		return "", w.err
 	}
 	yes, err := confirmed(ctx, process, "Apply this change?")
@@ -421,5 +423,6 @@ func (p *proposal) confirm(ctx context.Context, process Process, o *options) (st
 	if !yes {
 		return "", errors.New("the change was not approved; Proxmox was not changed")
 	}
+	p.change.Digest = shown
 	return actor(), nil
 }

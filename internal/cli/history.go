@@ -181,6 +181,9 @@ func (w *printer) entry(entry *audit.Entry) {
 	if entry.Unreadable != "" {
 		w.printf("  problem  %s\n", entry.Unreadable)
 	}
+	if approval := change.Approval; approval != nil {
+		w.printf("  approval %s, digest %s\n", approval.By, approval.Digest)
+	}
 	if change.Undoes != "" {
 		w.printf("  undoes   %s\n", change.Undoes)
 	}

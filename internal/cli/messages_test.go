@@ -39,11 +39,13 @@ func TestHistoryDetails(t *testing.T) {
 	var out bytes.Buffer
 	w := newPrinter(Process{Stdout: &out})
 	w.entry(&audit.Entry{Verified: true, Change: audit.Change{
-		Added:   []fleet.VM{vm("a")},
-		Removed: []fleet.VM{vm("b")},
-		Hosts:   []audit.HostPlan{{Host: host, PlanDigest: "d1", PlanSHA256: "s1"}},
+		Approval: &audit.Approval{By: "ann@laptop", Digest: "d0"},
+		Added:    []fleet.VM{vm("a")},
+		Removed:  []fleet.VM{vm("b")},
+		Hosts:    []audit.HostPlan{{Host: host, PlanDigest: "d1", PlanSHA256: "s1"}},
 	}})
 	for _, want := range []string{
+		"\n  approval ann@laptop, digest d0\n",
 		"\n  added    a on lab/pve-1: the fullest host that has room\n",
 		"\n  removed  b on lab/pve-1\n",
 		"\n    plan digest  d1\n    saved plan   SHA-256 s1\n",

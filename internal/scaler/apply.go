@@ -126,7 +126,12 @@ func (s *Scaler) finishRemovals(ctx context.Context, change *Change, approve App
 		return err
 	}
 	removal.Why = "finish removing " + names(removal.Removed)
-	_, err = s.apply(ctx, removal, approve)
+	_, err = s.apply(ctx, removal, func(plans []RootPlan) (string, error) {
+		change.Digest = "" // approve sets it again
+		approver, err := approve(plans)
+		removal.Digest = change.Digest
+		return approver, err
+	})
 	return err
 }
 

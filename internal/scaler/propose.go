@@ -55,6 +55,8 @@ type Change struct {
 	Kind   audit.Kind
 	Why    string
 	Undoes string
+	// Digest is the digest that a user approved, for the history. Approve may set it.
+	Digest string
 
 	// from is the reading on which the change is based.
 	from *reading

@@ -50,6 +50,9 @@ func (s *Scaler) record(change *Change, plans []RootPlan, approver string) audit
 		Outside: slices.Clone(change.outside), Open: change.opens(id, plans),
 		Rotations: rotations{},
 	}
+	if change.Digest != "" {
+		record.Approval = &audit.Approval{By: approver, Digest: change.Digest}
+	}
 	maps.Copy(record.Rotations, change.rotations)
 	for i := range plans {
 		plan := &plans[i]

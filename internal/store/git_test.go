@@ -64,6 +64,7 @@ func TestGitCommits(t *testing.T) {
 	change := changed(0, 2000, 2001)
 	change.Why = "2 pods\nNumaform-Approver: mallory"
 	change.Hosts[0].Approver = "ann"
+	change.Approval = &audit.Approval{By: "bob", Digest: strings.Repeat("cd", 32)}
 	begin(t, g, desired(), change)
 	end(t, g, change)
 	wantSound(t, clone)
@@ -75,7 +76,7 @@ func TestGitCommits(t *testing.T) {
 	}
 	want := "Numaform-Change: 20261121T134501Z-00000000\nNumaform-Kind: scale-up\nNumaform-Why: 2 pods Numaform-Approver: mallory\n" +
 		"Numaform-Actor: ann@laptop\nNumaform-Plan: r/pve-1 sha256:" + strings.Repeat("ab", 32) +
-		"\nNumaform-Verdict: r/pve-1 allowed\nNumaform-Approver: ann"
+		"\nNumaform-Verdict: r/pve-1 allowed\nNumaform-Approved-Digest: " + strings.Repeat("cd", 32) + "\nNumaform-Approver: ann\nNumaform-Approver: bob"
 	if got := run(t, remote, "log", "--format=%(trailers:only)"); got != want {
 		t.Errorf("trailers:\n%s\nwant:\n%s", got, want)
 	}

@@ -60,6 +60,12 @@ func message(change *audit.Change) string {
 			approvers = append(approvers, host.Approver)
 		}
 	}
+	if approval := change.Approval; approval != nil {
+		if !slices.Contains(approvers, approval.By) {
+			approvers = append(approvers, approval.By)
+		}
+		trailer("Approved-Digest", approval.Digest)
+	}
 	for _, approver := range approvers {
 		trailer("Approver", approver)
 	}

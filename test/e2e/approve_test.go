@@ -34,6 +34,22 @@ func TestApproveByDigest(t *testing.T) {
 	}
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--approve", empty)
 	before := running(stage)
+	var history []struct {
+		Change struct {
+			ID       string
+			Approval struct{ By, Digest string }
+		}
+	}
+	if err := json.Unmarshal([]byte(run(t, stage, cli.ExitOK, "history", "-o", "json")), &history); err != nil {
+		t.Fatal(err)
+	}
+	last := history[len(history)-1].Change
+	if last.Approval.Digest != empty || !strings.HasSuffix(last.Approval.By, " by digest") {
+		t.Errorf("the history contains the approval %+v, want the digest %s", last.Approval, empty)
+	}
+	if text := run(t, stage, cli.ExitOK, "history", last.ID); !strings.Contains(text, "digest "+empty) {
+		t.Errorf("numaform history %s lacks the approved digest:\n%s", last.ID, text)
+	}
 
 	edit(t, stage, "manifests/pods.yaml", "replicas: 4", "replicas: 8")
 	filled := digest()
