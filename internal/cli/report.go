@@ -97,6 +97,8 @@ type hostReport struct {
 	Error    string   `json:"error,omitempty"`
 	// text is the engine's description of the plan.
 	text string
+	// changes is set if the plan changes anything.
+	changes bool
 }
 
 func (p *proposal) report() report {
@@ -193,7 +195,7 @@ func hostReports(plans []scaler.RootPlan) []hostReport {
 			reports = append(reports, hostReport{Host: plan.Host, Error: plan.Err.Error()})
 			continue
 		}
-		line := hostReport{Host: plan.Host, Verdict: plan.Verdict.String(), Decision: plan.Verdict.Decision.String(), Findings: plan.Verdict.Findings, text: plan.Plan.Text, SHA256: plan.Plan.SHA256, Digest: plan.Plan.Digest, Summary: "the engine printed no summary"}
+		line := hostReport{Host: plan.Host, Verdict: plan.Verdict.String(), Decision: plan.Verdict.Decision.String(), Findings: plan.Verdict.Findings, text: plan.Plan.Text, SHA256: plan.Plan.SHA256, Digest: plan.Plan.Digest, Summary: "the engine printed no summary", changes: plan.Changes()}
 		for _, r := range plan.Repinned {
 			line.Repinned = append(line.Repinned, r.String())
 		}
@@ -493,11 +495,15 @@ func (w *printer) plans(hosts []hostReport) {
 	}
 }
 
+// mostDigests is the number of hosts with the same summary whose plan digests are listed by
+// default.
+const mostDigests = 8
+
 // decided prints the hosts with a decision of the guard, grouped by the engine's summary of
 // their plans, and then the findings.
 func (w *printer) decided(hosts []hostReport, decision string) {
 	var summaries, texts []string
-	named, digests := map[string][]string{}, map[string]string{}
+	named, digests := map[string][]string{}, map[string][]string{}
 	where := map[string][]string{}
 	for i := range hosts {
 		h := &hosts[i]
@@ -508,7 +514,9 @@ func (w *printer) decided(hosts []hostReport, decision string) {
 			summaries = append(summaries, h.Summary)
 		}
 		named[h.Summary] = append(named[h.Summary], h.Host.String())
-		digests[h.Summary] = h.Digest
+		if h.changes {
+			digests[h.Summary] = append(digests[h.Summary], fmt.Sprintf("%s %.12s", h.Host, h.Digest))
+		}
 		for _, f := range h.Findings {
 			text := fmt.Sprintf("%s [%s] %s", f.Decision, f.Rule, f.Message)
 			if where[text] == nil {
@@ -525,10 +533,18 @@ func (w *printer) decided(hosts []hostReport, decision string) {
 	color := map[string]term.Color{guard.Deny.String(): term.Red, guard.NeedsApproval.String(): term.Yellow, guard.Allow.String(): term.Green}[decision]
 	w.printf("  guard: %s\n", w.Paint(color, decision))
 	for _, summary := range summaries {
-		if hosts := named[summary]; len(hosts) > 1 {
+		hosts, found := named[summary], digests[summary]
+		switch {
+		case len(found) == 0 && len(hosts) == 1:
+			w.printf("    %s: %s\n", hosts[0], summary)
+		case len(found) == 0:
 			w.printf("    %d hosts (%s): %s\n", len(hosts), topology.Named(hosts), summary)
-		} else {
-			w.printf("    %s: %s (plan digest %.12s)\n", hosts[0], summary, digests[summary])
+		case len(hosts) == 1:
+			w.printf("    %s: %s (plan digest %s)\n", hosts[0], summary, strings.TrimPrefix(found[0], hosts[0]+" "))
+		case len(found) == len(hosts) && len(hosts) <= mostDigests:
+			w.printf("    %d hosts: %s (plan digests: %s)\n", len(hosts), summary, strings.Join(found, ", "))
+		default:
+			w.printf("    %d hosts (%s): %s (--verbose shows the plan digests)\n", len(hosts), topology.Named(hosts), summary)
 		}
 	}
 	for _, text := range texts {

@@ -77,6 +77,7 @@ func recorded(hosts int) *report {
 		r.Hosts = append(r.Hosts, hostReport{
 			Host: host(i), Summary: summary, Digest: strings.Repeat(fmt.Sprintf("%02x", i), 32),
 			Verdict: verdict.String(), Decision: verdict.Decision.String(), Findings: verdict.Findings,
+			changes: true,
 		})
 	}
 	r.Actions = append(
