@@ -257,11 +257,12 @@ func dryRun(ctx context.Context, process Process, o *options, decide decider) (*
 	if err := p.setPlans(ctx, plans); err != nil {
 		return nil, err
 	}
-	if err := p.print(process, o); err != nil {
+	failure := p.failure(false)
+	if err := p.print(process, o, failure == nil && needsApproval(p.plans)); err != nil {
 		return nil, err
 	}
 	fmt.Fprintln(process.Stderr, "Dry run: nothing was changed.")
-	return p, p.failure(false)
+	return p, failure
 }
 
 // printNext prints the command that follows a change or, after a dry run, the command that
@@ -311,11 +312,12 @@ func (p *proposal) apply(ctx context.Context, process Process, o *options) error
 		if err := p.setPlans(ctx, plans); err != nil {
 			return "", err
 		}
-		if err := p.print(process, o); err != nil {
+		failure := p.failure(false)
+		if err := p.print(process, o, failure == nil && p.changes() && p.asks(process, o)); err != nil {
 			return "", err
 		}
-		if err := p.failure(false); err != nil {
-			return "", p.unapplied(err)
+		if failure != nil {
+			return "", p.unapplied(failure)
 		}
 		if !p.changes() {
 			return "", nil
@@ -384,6 +386,11 @@ func needsApproval(plans []scaler.RootPlan) bool {
 	return slices.ContainsFunc(plans, func(plan scaler.RootPlan) bool {
 		return plan.Err == nil && plan.Verdict.Decision == guard.NeedsApproval
 	})
+}
+
+// asks reports whether confirm asks the user.
+func (p *proposal) asks(process Process, o *options) bool {
+	return o.approve == "" && (!o.autoApprove || needsApproval(p.plans)) && atTerminal(process)
 }
 
 // confirm returns the approver, or "" if --auto-approve is enough. Unless --approve or

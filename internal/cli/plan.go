@@ -51,11 +51,12 @@ func newPlan(process Process) *cobra.Command {
 			if err := p.setPlans(ctx, plans); err != nil {
 				return err
 			}
-			if err := p.print(process, &o); err != nil {
+			failure := p.failure(true)
+			if err := p.print(process, &o, failure == nil && needsApproval(p.plans)); err != nil {
 				return err
 			}
-			if err := p.failure(true); err != nil {
-				return err
+			if failure != nil {
+				return failure
 			}
 			if o.output == "text" {
 				w := newPrinter(process)

@@ -38,6 +38,8 @@ type report struct {
 	Warnings []string `json:"warnings,omitempty"`
 	// unjoined is set if a warning says that an apply refuses the change.
 	unjoined bool
+	// decides is set if the summary follows, which has the totals that a user decides on.
+	decides bool
 	// undoes describes the change that this one reverts, if any.
 	undoes string
 }
@@ -210,9 +212,10 @@ func hostReports(plans []scaler.RootPlan) []hostReport {
 	return reports
 }
 
-// print prints the report.
-func (p *proposal) print(process Process, o *options) error {
+// print prints the report. decides is set if the summary follows.
+func (p *proposal) print(process Process, o *options, decides bool) error {
 	r := p.report()
+	r.decides = decides
 	if o.output != "text" {
 		return printData(process, o.output, r)
 	}
@@ -248,7 +251,7 @@ func (w *printer) report(r *report, o *options) {
 	}
 }
 
-// totals prints the whole change in a few lines.
+// totals prints the whole change in a few lines, without the ones in a summary that follows.
 func (w *printer) totals(r *report) {
 	change := totals(r.Actions)
 	hosts := map[topology.HostID]bool{}
@@ -263,8 +266,11 @@ func (w *printer) totals(r *report) {
 	default:
 		change = "no change"
 	}
-	rows := [][]string{{w.Bold("Change"), w.Bold(change)}}
-	if r.undoes != "" {
+	var rows [][]string
+	if !r.decides {
+		rows = append(rows, []string{w.Bold("Change"), w.Bold(change)})
+	}
+	if r.undoes != "" && !r.decides {
 		rows = append(rows, []string{"Undoes", r.undoes})
 	}
 	if r.Pods != nil {
@@ -284,7 +290,7 @@ func (w *printer) totals(r *report) {
 	if cost := r.Cost.String(); cost != "" {
 		rows = append(rows, []string{"Cost", cost})
 	}
-	if verdicts := w.verdicts(r.Hosts); verdicts != "" {
+	if verdicts := w.verdicts(r.Hosts); verdicts != "" && !r.decides {
 		rows = append(rows, []string{"Guard", verdicts})
 	}
 	w.raw(w.Table(0, rows))
