@@ -120,13 +120,42 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 			continue
 		}
 		reason := h.Agent.Refused[vmid]
-		what := fmt.Sprintf("has a numaform-agent that refuses to pin VM %d %s as declared: %s", vmid, h.Guests[i].Name, reason)
+		what := fmt.Sprintf("has a numaform-agent that refuses to pin VM %d %s as declared: %s (%s)", vmid, h.Guests[i].Name, refusalText(reason), reason)
 		if pins := h.Agent.Pinned[vmid]; len(pins) > 0 {
 			what += fmt.Sprintf("; it is still pinned to CPUs %s", pins)
 		}
 		faults = append(faults, AgentFault{State: AgentDisagrees, What: what, VMID: vmid, Fix: refusalHint(reason)})
 	}
 	return faults
+}
+
+// refusalText explains the reason for which the agent refuses to pin a VM, as docs/agent.md does.
+func refusalText(reason string) string {
+	switch reason {
+	case "malformed":
+		return "its declaration is malformed or of another version"
+	case "foreign_cluster":
+		return "the agent does not pin VMs of its cluster"
+	case "no_such_cpu":
+		return "a declared CPU does not exist or is offline"
+	case "reserved_cpu":
+		return "a declared CPU is reserved for the host"
+	case "vcpus_differ":
+		return "the number of its running vCPUs is unknown or differs from the number of pins"
+	case "affinity":
+		return "a pin conflicts with an affinity that root set for this VM or another guest"
+	case "overlap":
+		return "a declared CPU is assigned to another guest"
+	case "key_twice":
+		return "another guest has the same marker"
+	case "ceiling":
+		return "more than max_pinned_percent of the host would be pinned, or no core would remain free"
+	case "unread":
+		return "its configuration cannot be read"
+	case "failed":
+		return "the kernel rejected the change, and the agent tries again"
+	}
+	return "for a reason that this version of numaform does not know"
 }
 
 // refusalHint returns the fix for a VM that the agent refuses to pin for the given reason.
@@ -142,7 +171,7 @@ func refusalHint(reason string) string {
 	case "key_twice":
 		return "remove the marker from the description of the clone"
 	case "vcpus_differ":
-		return "replace the VM: it runs with a different number of cores than in its file"
+		return "replace the VM"
 	}
 	return "run `numaform-agent status` on the host; docs/agent.md explains the reasons"
 }

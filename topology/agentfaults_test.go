@@ -63,7 +63,7 @@ func TestAgentFaults(t *testing.T) {
 			change: func(h *topology.Host, _ *topology.Agent) { h.Contradicted = "it lists CPUs 0-3, but the host has 0-7" },
 		},
 		{
-			name: "refuses ours", state: topology.AgentDisagrees, what: "refuses to pin VM 2001 web-1 as declared: reserved_cpu; it is still pinned to CPUs 4,36,5,37", fix: "reserve these CPUs in topology_file",
+			name: "refuses ours", state: topology.AgentDisagrees, what: "refuses to pin VM 2001 web-1 as declared: a declared CPU is reserved for the host (reserved_cpu); it is still pinned to CPUs 4,36,5,37", fix: "reserve these CPUs in topology_file",
 			change: func(_ *topology.Host, a *topology.Agent) {
 				a.Refused = map[int]string{2001: "reserved_cpu", 2002: "overlap"}
 			},

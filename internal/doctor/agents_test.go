@@ -71,7 +71,7 @@ func TestHostAgents(t *testing.T) {
 		{"for another cluster", func(p *patient) { byHostAgent(p); agents(p, "prod") }, doctor.Fail, "agent", []string{"pins VMs of clusterID prod, not of clusterID test: add test to clusters"}},
 		{"pinned as declared", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3", 2, 3) }, doctor.OK, "pin", []string{"pve-1: the host agent pins 1 of 1 VM as declared"}},
 		{"pinned otherwise", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3", 3, 2) }, doctor.Warn, "pin", []string{"VM 2001 (web-2001) declares CPUs 3,2 in its file, but the agent reports 2,3: wait five minutes for the next report, then run numaform drift"}},
-		{"refused", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3,4", 2, 3, 4) }, doctor.Warn, "agent", []string{"refuses to pin VM 2001 web-2001 as declared: vcpus_differ: "}},
+		{"refused", func(p *patient) { agents(p, ourID); pinned(t, p, "2,3,4", 2, 3, 4) }, doctor.Warn, "agent", []string{"refuses to pin VM 2001 web-2001 as declared: the number of its running vCPUs is unknown or differs from the number of pins (vcpus_differ): replace the VM"}},
 		{"dead under VMs that run", func(p *patient) {
 			pinned(t, p, "2,3", 2, 3)
 			p.ready = func(*pvesim.Server) {}

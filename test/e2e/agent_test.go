@@ -185,7 +185,7 @@ func refused(t *testing.T, stage *demo.Stage, vm fleet.VM) {
 	if threads.Pins() != nil || threads.Refused == nil || threads.Refused.Reason != claim.ReasonCeiling {
 		t.Errorf("vm %s is over the ceiling and runs on %v: %+v", vm.Name, threads.VCPUs, threads.Refused)
 	}
-	refusal := fmt.Sprintf("refuses to pin VM %d %s as declared: ceiling", vm.VMID, vm.Name)
+	refusal := fmt.Sprintf("refuses to pin VM %d %s as declared: more than max_pinned_percent of the host would be pinned, or no core would remain free (ceiling)", vm.VMID, vm.Name)
 	for _, args := range [][]string{{"topology", "--host", host}, {"doctor", "-f", stage.Manifests()}} {
 		said := run(t, stage, cli.ExitOK, args...)
 		if !strings.Contains(strings.Join(strings.Fields(said), " "), refusal) { // lines are wrapped

@@ -295,3 +295,18 @@ func FuzzDecide(f *testing.F) {
 		checkVerdicts(t, guests, verdicts)
 	})
 }
+
+// TestReasonsAreExplained checks that numaform explains each reason of the agent in a sentence.
+func TestReasonsAreExplained(t *testing.T) {
+	t.Parallel()
+	for _, reason := range claim.Reasons() {
+		host := topology.Host{
+			Agent:  &topology.Agent{Clusters: []string{"prod"}, Refused: map[int]string{2000: string(reason)}},
+			Guests: []topology.Guest{{VMID: 2000, Name: "web-1", ClusterID: "prod"}},
+		}
+		faults := host.AgentFaults("prod", host.ReadAt)
+		if len(faults) != 1 || strings.Contains(faults[0].What, "does not know") || !strings.Contains(faults[0].What, " ("+string(reason)+")") {
+			t.Errorf("reason %s: faults are %+v", reason, faults)
+		}
+	}
+}
