@@ -2,6 +2,7 @@ package proxmox_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -87,6 +88,33 @@ func TestReadsDevices(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestReadsInvalidMappings checks that the region names each resource mapping that numaform
+// cannot read.
+func TestReadsInvalidMappings(t *testing.T) {
+	t.Parallel()
+	machine, err := machines.Load("nuc-i7-1165g7-4c8t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, cfg := simulate(t, pvesim.Config{
+		Hosts: []topology.Host{{Region: "r1", Name: "pve-1", Machine: machine, PCIDevices: []topology.PCIDevice{
+			{Mapping: "gpu", Path: "wrong"}, {Mapping: "nic", Path: "0000:81:00.0"}, {Mapping: "tpu", Path: "also wrong"},
+		}}},
+		Tokens: []pvesim.Token{{ID: pvesim.DefaultToken, Secret: pvesim.DefaultTokenSecret, FullPrivileges: true}},
+		Roles:  []pvesim.Role{{Name: "All", Privileges: []string{"Mapping.Use", "Sys.Audit", "VM.Audit"}}},
+		ACL:    []pvesim.ACL{{Path: "/", Subject: "numaform@pve", Role: "All"}},
+	})
+	snapshot := snapshotOf(t, cfg)
+	for _, want := range []string{"resource mapping gpu is invalid", "resource mapping tpu is invalid"} {
+		if problem := snapshot.Regions[0].MappingsProblem; !strings.Contains(problem, want) {
+			t.Errorf("the problem is %q, want %q in it", problem, want)
+		}
+	}
+	if devices := snapshot.Hosts[0].PCIDevices; len(devices) != 1 || devices[0].Mapping != "nic" {
+		t.Errorf("devices are %+v", devices)
 	}
 }
 

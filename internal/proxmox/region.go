@@ -245,12 +245,13 @@ func (c *Client) readMappings(ctx context.Context, region *regionRead, hosts []t
 		region.MappingsProblem = "its resource mappings cannot be read: " + short(err)
 		return
 	}
+	var problems []string
 	slices.SortFunc(mappings, func(a, b pciMapping) int { return cmp.Compare(a.ID, b.ID) })
 	for _, mapping := range mappings {
 		for _, text := range mapping.Map {
 			name, device, err := topology.ParsePCIMap(mapping.ID, text)
 			if err != nil {
-				region.MappingsProblem = fmt.Sprintf("its resource mapping %s is invalid: %s", mapping.ID, err)
+				problems = append(problems, fmt.Sprintf("its resource mapping %s is invalid: %s", mapping.ID, err))
 				continue
 			}
 			i := slices.IndexFunc(hosts, func(h topology.Host) bool { return h.Name == name })
@@ -259,6 +260,7 @@ func (c *Client) readMappings(ctx context.Context, region *regionRead, hosts []t
 			}
 		}
 	}
+	region.MappingsProblem = strings.Join(problems, "; ")
 }
 
 // addProblem adds a reason why a host cannot be used.
