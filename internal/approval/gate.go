@@ -13,16 +13,20 @@ import (
 	"github.com/numaform/numaform/state/guard"
 )
 
-// RequestedByGuard is the requester of changes that the writer began and that need
-// approval, except in-place updates.
+// RequestedByGuard is the requester of changes that the writer began and for which the guard
+// requires approval, except in-place updates.
 const RequestedByGuard = "guard"
+
+// RequestedByStandby is the requester of wakes of standby VMs that the guard allows and that
+// wait because of their NodePool's mode.
+const RequestedByStandby = "standby"
 
 // RequestedByClass is the requester of in-place updates of running VMs.
 const RequestedByClass = "nodeclass"
 
 // requestedByWriter reports whether a ScalePlan is about a change that the writer began.
 func requestedByWriter(plan *v1alpha1.ScalePlan) bool {
-	return plan.Spec.RequestedBy == RequestedByGuard || plan.Spec.RequestedBy == RequestedByClass
+	return slices.Contains([]string{RequestedByGuard, RequestedByStandby, RequestedByClass}, plan.Spec.RequestedBy)
 }
 
 // Asks reports whether a plan that updates VMs in place, or wakes standby VMs, needs
@@ -157,15 +161,21 @@ func targets(intent guard.Intent) []target {
 	return list
 }
 
-// draftOf returns a draft of a plan for which the guard requires approval.
+// draftOf returns a draft of a plan for which the guard or, for in-place updates and wakes,
+// the mode of a NodePool requires approval.
 func draftOf(plan *scaler.RootPlan) (*draft, error) {
 	d := &draft{direction: v1alpha1.ScaleDown, requestedBy: RequestedByGuard, why: "the guard requires approval for this change"}
-	if plan.InPlace {
+	switch {
+	case plan.InPlace:
 		d.requestedBy = RequestedByClass
 		d.why = "tags, pool, security groups or emulator of a ProxmoxNodeClass changed: its running nodes get the new values"
 		if plan.Verdict.Decision == guard.Allow {
 			d.reasons = append(d.reasons, "scale-up of a NodePool of these nodes is manual")
 		}
+	case len(plan.Intent.Wake) > 0 && plan.Verdict.Decision == guard.Allow:
+		d.requestedBy = RequestedByStandby
+		d.why = "pods need these standby VMs"
+		d.reasons = append(d.reasons, "scale-up of a NodePool of these VMs is manual")
 	}
 	for _, t := range targets(plan.Intent) {
 		line := v1alpha1.ScalePlanVM{

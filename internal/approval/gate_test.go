@@ -323,6 +323,31 @@ func TestAVMThatWasGivenUpWasNotMade(t *testing.T) {
 	b.plan(v1alpha1.ScalePlanFailed)
 }
 
+// TestAWakeThatTheModeHolds checks that the ScalePlan of a wake that the guard allows does not
+// say that the guard requires approval.
+func TestAWakeThatTheModeHolds(t *testing.T) {
+	b := newBench(t, guard.DefaultRules())
+	b.pool("slow", "manual", "")
+	vm := fleet.VM{Key: fleet.Key(strings.Repeat("e", 32)), VMID: 2000, Name: fleet.NodeName("slow", 2000), Standby: true}
+	vm.Pool, vm.Host = "slow", pve1
+	wake := &scaler.RootPlan{
+		Host: pve1, Touched: true, Plan: emptyPlan("will be updated in-place"),
+		Verdict: guard.Verdict{Decision: guard.Allow},
+		Intent:  guard.Intent{ClusterID: "test", Wake: []guard.Target{{Address: generator.Address(&vm), VMID: vm.VMID, Key: vm.Key, Host: pve1.Host, Pool: vm.Pool}}},
+	}
+	if asks, err := b.approvals.Asks(t.Context(), wake); err != nil || !asks {
+		t.Fatalf("asks: %t (%v)", asks, err)
+	}
+	b.asked("", wake)
+	plan := b.plan(v1alpha1.ScalePlanPending)
+	if spec := plan.Spec; spec.RequestedBy != approval.RequestedByStandby || spec.Why != "pods need these standby VMs" ||
+		!slices.Equal(spec.Reasons, []string{"scale-up of a NodePool of these VMs is manual"}) {
+		t.Errorf("plan is %+v", spec)
+	}
+	b.approve(plan)
+	b.asked("alice", wake)
+}
+
 // TestAWakeWaitsForItsApproval checks that pods may not wake a VM while its ScalePlan is
 // undecided, or after it was rejected: each request would create a NodeClaim and delete it
 // again.

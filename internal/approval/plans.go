@@ -104,7 +104,8 @@ func otherState(plan *v1alpha1.ScalePlan, hosts []v1alpha1.ScalePlanHost) string
 // If the guard denies the draft, the new ScalePlan has the phase Failed.
 func (a *Approvals) propose(ctx context.Context, plans []v1alpha1.ScalePlan, d *draft) error {
 	err := a.supersede(ctx, plans, d.hash, "another change is needed now", func(plan *v1alpha1.ScalePlan) bool {
-		return plan.Spec.RequestedBy == d.requestedBy || (d.requestedBy == RequestedByProvisioning && plan.Spec.RequestedBy == RequestedByGuard)
+		return plan.Spec.RequestedBy == d.requestedBy || (d.requestedBy == RequestedByProvisioning &&
+			(plan.Spec.RequestedBy == RequestedByGuard || plan.Spec.RequestedBy == RequestedByStandby))
 	})
 	if err != nil || a.refused(plans, d.hash) {
 		return err
