@@ -67,18 +67,23 @@ func (c *claims) run(ctx context.Context, v *view) error {
 
 	var errs []error
 	for _, claim := range v.claims {
-		var reason, message string
+		var reason, cause, effect string
 		switch {
 		case noVM[claim.UID]:
 			reason = ReasonVMGone
-			message = "its VM is neither in the fleet nor in Proxmox, so no Node will join: the NodeClaim is deleted, and its pods are scheduled again"
+			cause = "its VM is neither in the fleet nor in Proxmox, so no Node will join"
+			effect = "the NodeClaim is deleted, and its pods are scheduled again"
 		case noNode[claim.UID]:
 			reason = ReasonNodeGone
-			message = fmt.Sprintf("its Node %s was deleted and will not register again: the NodeClaim and its VM are deleted", claim.Status.NodeName)
+			cause = fmt.Sprintf("its Node %s was deleted and will not register again", claim.Status.NodeName)
+			effect = "the NodeClaim and its VM are deleted"
 		default:
 			continue
 		}
-		c.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, reason, "NodeClaim "+claim.Name+": "+message)
+		if v.paused {
+			effect = "numaform is paused; after numaform resume, " + effect
+		}
+		c.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, reason, fmt.Sprintf("NodeClaim %s: %s: %s", claim.Name, cause, effect))
 		if !v.paused {
 			errs = append(errs, c.config.deleteClaim(ctx, claim))
 		}

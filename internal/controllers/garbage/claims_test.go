@@ -76,6 +76,21 @@ func TestClaimWithoutVM(t *testing.T) {
 	}
 }
 
+// TestClaimWhilePaused checks that the event of a claim without a VM does not say that the
+// claim is deleted while numaform is paused.
+func TestClaimWhilePaused(t *testing.T) {
+	w := newWorld(t)
+	w.paused = true
+	vm := newVM(2000)
+	w.claim(vm)
+	w.look("nodeclaims")
+	w.after(time.Minute)
+	w.look("nodeclaims")
+	w.wantFate(vm.Name, "there")
+	w.wantEvents("NodeClaim/workers-2000 VMGone: NodeClaim workers-2000: its VM is neither in the fleet nor in Proxmox, so no Node will join: " +
+		"numaform is paused; after numaform resume, the NodeClaim is deleted")
+}
+
 // TestClaimThatAnEarlierRunLeft checks that the claim of an earlier process is deleted
 // sooner, because its pods wait.
 func TestClaimThatAnEarlierRunLeft(t *testing.T) {
