@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -301,6 +302,62 @@ func TestGitNotesOfOtherClients(t *testing.T) {
 				end(t, g, second)
 				wantUnreadable(t, g, want, tt.want, closed(second))
 				wantUnreadable(t, openGit(t, store.GitConfig{Clone: t.TempDir(), Remote: remote}), want, tt.want, closed(second))
+			})
+		}
+	}
+}
+
+// TestGitDamagedRepository removes an object of a record from a clone, and from a repository
+// without a remote. The reason says that the repository is damaged, and how to repair it.
+func TestGitDamagedRepository(t *testing.T) {
+	t.Parallel()
+	change := changed(0)
+	for name, tt := range map[string]struct {
+		// find returns the missing object.
+		find  func(t *testing.T, repository string) string
+		clone string
+		entry audit.Entry
+	}{
+		"a change": {
+			func(t *testing.T, repository string) string {
+				for line := range strings.Lines(run(t, repository, "ls-tree", "-r", "main")) {
+					if strings.HasSuffix(strings.TrimSpace(line), "/"+change.ID+".json") {
+						return strings.Fields(line)[2]
+					}
+				}
+				t.Fatal("the branch does not contain the record")
+				return ""
+			}, "more than 8388608 bytes, or because the clone is damaged", nothingOf(change),
+		},
+		"a note": {
+			func(t *testing.T, repository string) string {
+				return run(t, repository, "notes", "--ref=numaform", "list", "main")
+			},
+			"more than 8388608 bytes, or because the clone is damaged", open(change),
+		},
+		"a tree of notes": {
+			func(t *testing.T, repository string) string {
+				return run(t, repository, "rev-parse", "refs/notes/numaform:"+run(t, repository, "rev-parse", "main")[:2])
+			}, "the clone is damaged: object not found: remove the directory", open(change),
+		},
+	} {
+		for _, remote := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, remote: %t", name, remote), func(t *testing.T) {
+				t.Parallel()
+				repository := bare(t)
+				config, damaged, want := store.GitConfig{Dir: repository, Clone: t.TempDir()}, repository, "the repository is damaged: object not found: run git -C "+repository+" fsck"
+				if remote {
+					damaged = filepath.Join(t.TempDir(), "git")
+					config, want = store.GitConfig{Clone: damaged, Remote: repository}, tt.clone
+				}
+				g := openGit(t, config)
+				begin(t, g, desired(), change)
+				end(t, g, change)
+				hash := tt.find(t, repository)
+				if err := os.Remove(filepath.Join(damaged, "objects", hash[:2], hash[2:])); err != nil {
+					t.Fatal(err)
+				}
+				wantUnreadable(t, openGit(t, config), tt.entry, want)
 			})
 		}
 	}

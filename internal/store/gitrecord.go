@@ -15,6 +15,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/storer"
 
 	"github.com/numaform/numaform/internal/audit"
+	"github.com/numaform/numaform/internal/shell"
 )
 
 // skew is the maximum difference between the clocks of committers. With larger differences,
@@ -97,7 +98,7 @@ func (r *repository) entry(id string, at committedRecord) (audit.Entry, error) {
 	hint := "numaform did not write this content: inspect it with git show, and rewrite that commit"
 	content, err := r.content(at.blob)
 	if err != nil {
-		return entry, unreadRecord(where, hint, err)
+		return entry, r.unreadRecord(where, hint, true, err)
 	}
 	if err := decode(where, hint, id, content, &entry.Change); err != nil {
 		return entry, err
@@ -107,28 +108,40 @@ func (r *repository) entry(id string, at committedRecord) (audit.Entry, error) {
 	hint = fmt.Sprintf("restore it with git notes --ref=numaform edit %.12s", at.commit)
 	notes, err := r.notesTree()
 	if err != nil {
-		return entry, unreadRecord(where, hint, err)
+		return entry, r.unreadRecord(where, hint, false, err)
 	}
 	note, exists, err := r.noteOn(notes, at.commit)
-	if err == nil && exists {
-		content, err = r.content(note)
-	}
 	if err != nil || !exists {
-		return entry, unreadRecord(where, hint, err)
+		return entry, r.unreadRecord(where, hint, false, err)
+	}
+	if content, err = r.content(note); err != nil {
+		return entry, r.unreadRecord(where, hint, true, err)
 	}
 	entry.Outcome = &audit.Outcome{}
 	return entry, decode(where, hint, id, content, entry.Outcome)
 }
 
 // unreadRecord returns the error for a record that cannot be read; nil if err is nil. It is
-// a RecordError if the record is too large, because numaform did not write it.
-func unreadRecord(where, hint string, err error) error {
+// a RecordError if the record is too large, because numaform did not write it, or if an object
+// is missing. isFile is set if that object is a file, which the remote does not send if it is
+// too large.
+func (r *repository) unreadRecord(where, hint string, isFile bool, err error) error {
 	_, large := errors.AsType[*tooLargeError](err)
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, plumbing.ErrObjectNotFound) && r.remote == nil:
+		err = fmt.Errorf("the repository is damaged: %w", err)
+		hint = fmt.Sprintf("run git -C %s fsck, and restore the missing objects from a backup", shell.Quote(r.config.Dir))
 	case errors.Is(err, plumbing.ErrObjectNotFound):
-		err = fmt.Errorf("the remote did not send it, because it has more than %d bytes: %w", maxRecord, err)
+		repair := fmt.Sprintf("remove the directory %s, and numaform clones the repository again", r.config.Clone)
+		if isFile {
+			err = fmt.Errorf("the clone does not have it, because it has more than %d bytes, or because the clone is damaged: %w", maxRecord, err)
+			hint = "if the clone is damaged, " + repair + "; otherwise, " + hint
+		} else {
+			err = fmt.Errorf("the clone is damaged: %w", err)
+			hint = repair
+		}
 	case !large:
 		return fmt.Errorf("reading the record %s: %w", where, err)
 	}

@@ -386,7 +386,7 @@ func (c *reading) list(tree *object.Tree, prefix string) error {
 		if problem == "" && role == roleFile {
 			var err error
 			size, err = c.objects.bounded(entry.Hash, math.MaxInt64)
-			if errors.Is(err, plumbing.ErrObjectNotFound) {
+			if errors.Is(err, plumbing.ErrObjectNotFound) && c.remote != nil {
 				problem = fmt.Sprintf("was not sent by the remote, because it has more than %d bytes", maxRecord)
 			} else if err != nil {
 				return fmt.Errorf("reading %s of %s: %w", printable(name), c.where(), err)
