@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"sync"
 	"time"
@@ -65,14 +66,16 @@ func (s *Sealed) Begin(ctx context.Context, base Revision, files generator.Files
 	return nil
 }
 
-// End seals the outcome to the change that Begin wrote and calls the inner store's End.
+// End seals the outcome to the change that Begin wrote and calls the inner store's End. It
+// returns fs.ErrExist if the change already has an outcome, and fs.ErrNotExist if there is no
+// such change.
 func (s *Sealed) End(ctx context.Context, outcome audit.Outcome) error {
 	s.mu.Lock()
 	change, known := s.begun[outcome.ID]
 	keys := s.keys
 	s.mu.Unlock()
 	if !known || keys == nil {
-		return fmt.Errorf("recording the outcome of change %s: this process did not begin it", outcome.ID)
+		return fmt.Errorf("recording the outcome of change %s: nothing was written: %w", outcome.ID, s.notBegun(ctx, outcome.ID))
 	}
 	sealed, err := keys.key.SealOutcome(s.cluster, change, outcome)
 	if err != nil {
@@ -85,6 +88,29 @@ func (s *Sealed) End(ctx context.Context, outcome audit.Outcome) error {
 	defer s.mu.Unlock()
 	delete(s.begun, outcome.ID)
 	return nil
+}
+
+// notBegun returns why an outcome cannot be added to a change that this process did not begin,
+// or ended already.
+func (s *Sealed) notBegun(ctx context.Context, id string) error {
+	began, err := time.Parse(idTime, id[:min(len(id), len(idTime))])
+	if err != nil {
+		return fs.ErrNotExist
+	}
+	entries, err := s.Store.History(ctx, began)
+	if err != nil {
+		return err
+	}
+	for i := range entries {
+		switch {
+		case entries[i].Change.ID != id:
+		case entries[i].Outcome != nil:
+			return fs.ErrExist
+		default:
+			return errors.New("this process did not begin it")
+		}
+	}
+	return fs.ErrNotExist
 }
 
 // History returns the inner store's history with Verified and OutcomeVerified set, and

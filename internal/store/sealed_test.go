@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -373,7 +374,15 @@ func TestEndOfUnknownChange(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	end(t, s, change)
-	if err := s.End(t.Context(), audit.Outcome{ID: change.ID, Hosts: []audit.Ended{{Host: topology.HostID{Region: "r", Host: "h"}}}}); err == nil {
-		t.Error("a change ended twice")
+	second := audit.Outcome{ID: change.ID, Hosts: []audit.Ended{{Host: topology.HostID{Region: "r", Host: "h"}}}}
+	for _, sealed := range []*store.Sealed{s, again} {
+		if err := sealed.End(t.Context(), second); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("a second outcome: %v", err)
+		}
+	}
+	for _, id := range []string{changed(5).ID, "x", ""} {
+		if err := s.End(t.Context(), audit.Outcome{ID: id}); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the outcome of change %q, which does not exist: %v", id, err)
+		}
 	}
 }
