@@ -233,9 +233,17 @@ func (w *printer) report(r *report, o *options) {
 	w.totals(r)
 	w.refusals(r.Pods)
 	w.woken(r.Woken)
-	w.actions(r, o.verbose)
-	w.files(r.Files, o)
-	w.plans(r.Hosts)
+	if o.quiet {
+		destroyed := report{Actions: slices.DeleteFunc(slices.Clone(r.Actions), func(a actionReport) bool {
+			return a.Action != actionDestroy && a.Action != actionRecreate
+		})}
+		w.actions(&destroyed, false)
+		w.plans(slices.DeleteFunc(slices.Clone(r.Hosts), func(h hostReport) bool { return h.Decision == guard.Allow.String() && len(h.Repinned) == 0 }))
+	} else {
+		w.actions(r, o.verbose)
+		w.files(r.Files, o)
+		w.plans(r.Hosts)
+	}
 	if o.verbose {
 		for i := range r.Hosts {
 			w.raw(fmt.Sprintf("\n# Host %s, plan digest %.12s\n%s\n", r.Hosts[i].Host, r.Hosts[i].Digest, strings.TrimSpace(r.Hosts[i].text)))

@@ -123,6 +123,30 @@ func TestPlanColors(t *testing.T) {
 	}
 }
 
+// TestQuiet checks that --quiet omits the lines of allowed VMs, files and plans, but not of what
+// is refused, destroyed or not allowed.
+func TestQuiet(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	w := newPrinter(Process{Stdout: &out})
+	w.report(recorded(3), &options{quiet: true})
+	for _, want := range []string{"create 3 VMs", "default/render-0", "pinned-2500", "pinned-2502", "needs approval [limit]", "Warning: "} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the output lacks %q:\n%s", want, &out)
+		}
+	}
+	for _, omitted := range []string{"workers-2001", "pinned-2503", ".tf", "guard: allowed"} {
+		if strings.Contains(out.String(), omitted) {
+			t.Errorf("the output has %q:\n%s", omitted, &out)
+		}
+	}
+	for _, o := range []options{{quiet: true, verbose: true}, {quiet: true, diff: true}} {
+		if err := o.check(); err == nil {
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+}
+
 // TestSummaryCutsOnce checks that a hash beside the widest label is cut once, at its end.
 func TestSummaryCutsOnce(t *testing.T) {
 	t.Parallel()

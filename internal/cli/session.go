@@ -33,6 +33,8 @@ type options struct {
 	// diff shows the diff of node files; verbose also shows the reason and the CPUs of each
 	// placement, and the engine's plans.
 	diff, verbose bool
+	// quiet shows only totals, problems and results.
+	quiet bool
 	// dryRun stops before any change.
 	dryRun      bool
 	autoApprove bool
@@ -56,6 +58,7 @@ func (o *options) register(flags *pflag.FlagSet) {
 func (o *options) registerReport(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.diff, "diff", false, "show the diff of the node files")
 	flags.BoolVarP(&o.verbose, "verbose", "v", false, "show everything: node files, the reason for each placement, the owner of each CPU before and after, and the engine's plans")
+	flags.BoolVarP(&o.quiet, "quiet", "q", false, "show only totals, what is refused or not allowed, and results, without a line for each VM and file")
 }
 
 // registerChange adds the flags of a command that applies changes.
@@ -71,6 +74,9 @@ func (o *options) registerChange(flags *pflag.FlagSet) {
 func (o *options) check() error {
 	if len(o.files) > 0 && !o.smoke && (o.kubeconfig.Path != "" || o.kubeconfig.Context != "") {
 		return usageError{errors.New("-f and --kubeconfig are mutually exclusive: read pods either from files or from a cluster")}
+	}
+	if o.quiet && (o.verbose || o.diff) {
+		return usageError{errors.New("--quiet excludes --verbose and --diff: remove one of the flags")}
 	}
 	return nil
 }
@@ -147,8 +153,11 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 	config.Version = process.Version
 	config.Notice = func(message string) { fmt.Fprintf(process.Stderr, "numaform: %s\n", message) }
 	steps := &steps{screen: process.screen}
-	config.Count = steps.count
 	redrawn := process.terminal(process.Stderr).Live
+	config.Quiet = o.quiet
+	if redrawn || !o.quiet {
+		config.Count = steps.count
+	}
 	var mu sync.Mutex // hosts report concurrently
 	config.Progress = func(host topology.HostID, message string) {
 		mu.Lock()

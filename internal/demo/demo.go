@@ -36,7 +36,6 @@ type show struct {
 // Run runs the scenes in order. It stops at the first one with a wrong result, and returns
 // an error.
 func Run(ctx context.Context, config Config) (err error) {
-	config.Stderr = &firsts{w: config.Stderr, seen: map[string]bool{}}
 	screen, config := onScreen(config)
 	preparing := screen.Start("starting a simulated Proxmox", 0)
 	stage, err := Open(config)
@@ -111,22 +110,18 @@ func (s *Stage) numaform(ctx context.Context, want int, args ...string) error {
 
 func (s *show) showTopology(ctx context.Context) error {
 	s.say("Three hosts in numaform topology")
-	return s.brief(func() error { return s.numaform(ctx, cli.ExitOK, "topology", "-o", "table") })
+	return s.numaform(ctx, cli.ExitOK, "topology", "-o", "table")
 }
 
 func (s *show) plan(ctx context.Context) error {
 	s.say("40 pods are pending: plan a scale-up")
-	return s.brief(func() error {
-		return s.numaform(ctx, cli.ExitChanges, "plan", "-f", s.Manifests(), "--detailed-exitcode")
-	})
+	return s.numaform(ctx, cli.ExitChanges, "plan", "-f", s.Manifests(), "--detailed-exitcode")
 }
 
 // frozen is a rule that an operator adds.
 const frozen = `rules:
-- name: freeze-pinned
-  when: change.creates > 0 && pools.exists(p, p == "pinned")
-  decision: deny
-  message: pool pinned is frozen until its hosts have new memory
+- {name: freeze-pinned, decision: deny, message: pool pinned is frozen until its hosts have new memory,
+   when: 'change.creates > 0 && pools.exists(p, p == "pinned")'}
 `
 
 func (s *show) denied(ctx context.Context) error {
@@ -135,19 +130,15 @@ func (s *show) denied(ctx context.Context) error {
 	if err := os.WriteFile(rule, []byte(frozen), 0o600); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Stdout, "\n%s", frozen)
+	fmt.Fprint(s.Stdout, frozen)
 	s.env = append(s.env, "NUMAFORM_POLICY_FILES="+rule)
 	defer func() { s.env = s.env[:len(s.env)-1] }()
-	return s.brief(func() error {
-		return s.numaform(ctx, cli.ExitFailed, "apply", "-f", s.Manifests(), "--auto-approve")
-	}, "Pods", "New", "VMs", "Fleet files", "Plans")
+	return s.numaform(ctx, cli.ExitFailed, "apply", "-f", s.Manifests(), "--auto-approve", "--quiet")
 }
 
 func (s *show) apply(ctx context.Context) error {
 	s.say("The rule is removed: apply")
-	if err := s.brief(func() error {
-		return s.numaform(ctx, cli.ExitOK, "apply", "-f", s.Manifests(), "--auto-approve")
-	}, "Pods", "New", "VMs", "Fleet files", "Plans"); err != nil {
+	if err := s.numaform(ctx, cli.ExitOK, "apply", "-f", s.Manifests(), "--auto-approve", "--quiet"); err != nil {
 		return err
 	}
 	path, _, err := s.someNode(ctx, "pinned")
@@ -155,17 +146,18 @@ func (s *show) apply(ctx context.Context) error {
 		return err
 	}
 	s.say("One of the new files: the diff of a VM")
-	if err := s.head(path, 6); err != nil {
+	if err := s.head(path, 5); err != nil {
 		return err
 	}
 	return s.running()
 }
 
-// running prints the VMs with the CPU of each pinned vCPU, and returns an error unless the
-// pins are as declared.
+// running prints the first VM of each NodePool, with the CPU of each pinned vCPU, and returns
+// an error unless the pins of all VMs are as declared.
 func (s *Stage) running() error {
 	s.say("The VMs in Proxmox, with the pins that numaform-agent set without a root login")
-	var lines []string
+	var pools []string
+	first, count := map[string]string{}, map[string]int{}
 	for _, guest := range s.Sim.Guests() {
 		if !guest.Running {
 			continue
@@ -174,17 +166,21 @@ func (s *Stage) running() error {
 		if err != nil {
 			return err
 		}
+		pool, _, _ := strings.Cut(guest.Config["name"], "-")
+		count[pool]++
+		if count[pool] > 1 {
+			continue
+		}
 		on := "shared CPUs"
 		if len(pins) > 0 {
 			on = fmt.Sprintf("vCPUs 0-%d on CPUs %s", len(pins)-1, pins)
 		}
-		lines = append(lines, fmt.Sprintf("  %s %d %-12s %2s cores, %5s MiB, %s", guest.Host, guest.VMID, guest.Config["name"], guest.Config["cores"], guest.Config["memory"], on))
+		pools = append(pools, pool)
+		first[pool] = fmt.Sprintf("  %s %d %-12s %2s cores, %5s MiB, %s", guest.Host, guest.VMID, guest.Config["name"], guest.Config["cores"], guest.Config["memory"], on)
 	}
-	lines = folded(lines, func(line string) string {
-		pool, _, _ := strings.Cut(strings.Fields(line)[2], "-")
-		return pool
-	})
-	fmt.Fprintln(s.Stdout, strings.Join(lines, "\n"))
+	for _, pool := range pools {
+		fmt.Fprintf(s.Stdout, "%s (and %d more of its NodePool)\n", first[pool], count[pool]-1)
+	}
 	return nil
 }
 
@@ -206,14 +202,15 @@ func (s *show) head(path string, lines int) error {
 		return err
 	}
 	all := strings.Split(strings.TrimSpace(string(text)), "\n")
-	fmt.Fprintf(s.Stdout, "$ head -%d %s\n%s\n  … %d more lines\n", lines, filepath.Base(path), strings.Join(all[:lines], "\n"), len(all)-lines)
+	fmt.Fprintf(s.Stdout, "$ head -%d %s # and %d more lines\n%s\n", lines, filepath.Base(path), len(all)-lines, strings.Join(all[:lines], "\n"))
 	return nil
 }
 
 func (s *show) committed(ctx context.Context) error {
 	s.say("The records: a commit, its outcome as a note, and a remote state for each host")
-	fmt.Fprintf(s.Stdout, "$ git log -1 --format='%%h %%s%%n%%(trailers)' --shortstat\n")
-	out, err := git(ctx, s.remote(), "log", "-1", "--format=%h %s%n%(trailers)", "--shortstat", "main")
+	const format = "%h %s%n%(trailers:key=Numaform-Change,key=Numaform-Why)"
+	fmt.Fprintf(s.Stdout, "$ git log -1 --format='%s' --shortstat\n", format)
+	out, err := git(ctx, s.remote(), "log", "-1", "--format="+format, "--shortstat", "main")
 	if err != nil {
 		return err
 	}
@@ -228,31 +225,20 @@ func (s *show) committed(ctx context.Context) error {
 	if err := json.Unmarshal(note, &outcome); err != nil {
 		return fmt.Errorf("reading the note of the commit: %w", err)
 	}
-	lines := slices.DeleteFunc(strings.Split(string(out), "\n"), func(line string) bool { return line == "" })
-	lines = append(lines, fmt.Sprintf("  note: change %s took %s", outcome.ID, outcome.Duration.Round(time.Millisecond)))
-	states := s.states.States()
-	for _, name := range slices.Sorted(maps.Keys(states)) {
-		lines = append(lines, fmt.Sprintf("  state %s, %d bytes", name, len(states[name])))
+	for line := range bytes.Lines(out) {
+		if len(bytes.TrimSpace(line)) > 0 {
+			fmt.Fprintf(s.Stdout, "%s", line)
+		}
 	}
-	lines = folded(lines, func(line string) string {
-		trailer, _, isTrailer := strings.Cut(line, ": ")
-		if isTrailer && strings.HasPrefix(trailer, "Numaform-") {
-			return trailer
-		}
-		if strings.HasPrefix(line, "  state ") {
-			return "state"
-		}
-		return ""
-	})
-	fmt.Fprintln(s.Stdout, strings.Join(lines, "\n"))
+	fmt.Fprintf(s.Stdout, "  note: change %s took %s\n", outcome.ID, outcome.Duration.Round(time.Millisecond))
+	states := s.states.States()
+	fmt.Fprintf(s.Stdout, "  states: %s\n", strings.Join(slices.Sorted(maps.Keys(states)), ", "))
 	return nil
 }
 
 func (s *show) planAgain(ctx context.Context) error {
 	s.say("The same plan again: no change is needed")
-	return s.brief(func() error {
-		return s.numaform(ctx, cli.ExitOK, "plan", "-f", s.Manifests(), "--detailed-exitcode")
-	}, "Plans")
+	return s.numaform(ctx, cli.ExitOK, "plan", "-f", s.Manifests(), "--detailed-exitcode", "--quiet")
 }
 
 // busy deletes the file of a node that runs pods, as a user might by mistake, checks that
@@ -272,9 +258,7 @@ func (s *show) busy(ctx context.Context) error {
 	if err := os.WriteFile(running, []byte(pod), 0o600); err != nil {
 		return err
 	}
-	if err := s.brief(func() error {
-		return s.numaform(ctx, cli.ExitFailed, "apply", "-f", running, "--auto-approve")
-	}, "Pods", "VMs", "Plans"); err != nil {
+	if err := s.numaform(ctx, cli.ExitFailed, "apply", "-f", running, "--auto-approve", "--quiet"); err != nil {
 		return err
 	}
 	return s.push(ctx, []string{"revert", "--no-edit", "HEAD"})
@@ -300,9 +284,7 @@ func (s *show) remove(ctx context.Context) error {
 		return err
 	}
 	s.say("Node " + name + " is drained and no longer needed")
-	if err := s.brief(func() error {
-		return s.numaform(ctx, cli.ExitOK, "remove", name, "-f", s.Manifests(), "--auto-approve")
-	}, "Fleet files", "Plans"); err != nil {
+	if err := s.numaform(ctx, cli.ExitOK, "remove", name, "-f", s.Manifests(), "--auto-approve", "--quiet"); err != nil {
 		return err
 	}
 	for _, guest := range s.Sim.Guests() {
@@ -315,14 +297,12 @@ func (s *show) remove(ctx context.Context) error {
 
 func (s *show) undo(ctx context.Context) error {
 	s.say("Revert the removal: undo")
-	return s.brief(func() error {
-		return s.numaform(ctx, cli.ExitOK, "undo", "-f", s.Manifests(), "--auto-approve")
-	}, "Fleet files", "Plans")
+	return s.numaform(ctx, cli.ExitOK, "undo", "-f", s.Manifests(), "--auto-approve", "--quiet")
 }
 
 func (s *show) history(ctx context.Context) error {
 	s.say("The history shows all changes")
-	return s.brief(func() error { return s.numaform(ctx, cli.ExitOK, "history") })
+	return s.numaform(ctx, cli.ExitOK, "history")
 }
 
 // someNode updates the user's checkout, and returns the path of the pool's first node file

@@ -126,7 +126,7 @@ func (s *Stage) States() ([]string, error) {
 
 // Numaform runs a command, prints its output, and returns its stdout and exit code.
 func (s *Stage) Numaform(ctx context.Context, args ...string) (stdout string, code int) {
-	fmt.Fprintf(s.Stdout, "\n$ numaform %s\n", strings.Join(args, " "))
+	fmt.Fprintf(s.Stdout, "$ numaform %s\n", strings.Join(args, " "))
 	defer s.progress("numaform " + args[0])()
 	var copied bytes.Buffer
 	code = cli.Run(ctx, cli.Process{

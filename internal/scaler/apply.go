@@ -355,7 +355,7 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 			steps = append(steps, fmt.Sprintf("%d to %s", step.count, step.what))
 		}
 	}
-	s.config.Progress(plan.Host, "applying: "+cmp.Or(strings.Join(steps, ", "), "nothing to do"))
+	s.routine(plan.Host, "applying: "+cmp.Or(strings.Join(steps, ", "), "nothing to do"))
 	watched, stop := s.watch(ctx, plan.Host)
 	_, err = plan.workspace.Apply(watched, plan.Plan)
 	release()

@@ -135,6 +135,13 @@ func (s *Scaler) planHosts(ctx context.Context, change *Change, at places, more 
 	return plans, nil
 }
 
+// routine reports a step that each change has.
+func (s *Scaler) routine(host topology.HostID, message string) {
+	if !s.config.Quiet {
+		s.config.Progress(host, message)
+	}
+}
+
 // ProgressPlanning is the message of Progress when the planning of a host begins.
 const ProgressPlanning = "planning"
 
@@ -201,7 +208,7 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 	}
 
 	// Recover the working directory and the backend.
-	s.config.Progress(plan.Host, ProgressPlanning)
+	s.routine(plan.Host, ProgressPlanning)
 	recovery, err := plan.workspace.Recover(ctx)
 	if recovery != nil {
 		plan.outside = append(plan.outside, recovery.Outside...)

@@ -152,6 +152,9 @@ type Config struct {
 	Actor, Version string
 	// Progress receives a line for each step; nil discards them.
 	Progress func(host topology.HostID, message string)
+	// Quiet omits the steps of Progress that each change has: planning, applying, and the
+	// start and end of the engine's operation on each VM.
+	Quiet bool
 	// Count receives how many hosts of a step, such as planning, are done; nil discards it.
 	Count func(step string, done, total int)
 	// Notice receives each message about the fleet once; nil discards them.

@@ -135,7 +135,11 @@ func (s *Scaler) workspace(change *Change, at places, host topology.HostID) (*st
 		WaitDelay:   s.region(host.Region).WaitDelay,
 		Log:         s.config.Log,
 		Progress: func(event state.Event) {
-			if event.Kind != state.EventProgress {
+			switch event.Kind {
+			case state.EventProgress:
+			case state.EventStart, state.EventComplete:
+				s.routine(host, event.Message)
+			default:
 				s.config.Progress(host, event.Message)
 			}
 		},
