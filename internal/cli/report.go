@@ -295,7 +295,8 @@ func (w *printer) totals(r *report) {
 		}
 		rows = append(rows, []string{"New", "NodePools: " + strings.Join(names, ", ")})
 	}
-	if cost := r.Cost.String(); cost != "" {
+	// Without prices, a summary has the same line.
+	if cost := r.Cost.String(); cost != "" && (!r.decides || cost != r.Cost.Short()) {
 		rows = append(rows, []string{"Cost", cost})
 	}
 	if verdicts := w.verdicts(r.Hosts); verdicts != "" && !r.decides {
