@@ -61,7 +61,8 @@ type PoolReason struct {
 // HostReason explains why a host cannot take a VM for a pod.
 type HostReason struct {
 	Host topology.HostID `json:"host"`
-	// InstanceType is the cheapest one that the pod fits, if the host is allowed.
+	// InstanceType is, if the host is allowed, the cheapest type that the pod fits and for
+	// which the host has room, or the cheapest that the pod fits if there is room for none.
 	InstanceType string `json:"instance_type,omitempty"`
 	// Reason is empty if the host has room.
 	Reason string `json:"reason,omitempty"`

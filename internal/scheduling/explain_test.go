@@ -315,6 +315,26 @@ func TestExplainNamesTheTrueCause(t *testing.T) {
 	}
 }
 
+// TestExplainNamesTheTypeWithRoom checks that the explanation of a host with room for a
+// dearer type only is about that type: the cheapest type needs more memory than is free.
+func TestExplainNamesTheTypeWithRoom(t *testing.T) {
+	t.Parallel()
+	p := pending{
+		pod: deployment("a", 1, "500m", "1Gi", ""),
+		pool: strings.Replace(nodePool("general", "c", "  limits: {memory: 1Gi}"), "requirements: []",
+			"requirements: [{key: node.kubernetes.io/instance-type, operator: In, values: [c1.2VCPU-4GB, m1.1VCPU-8GB]}]", 1),
+		hosts: only("ryzen", func(h *topology.Host) { h.ReservedMemoryMiB = 59 * 1024 }),
+	}
+	x := p.explain(t)
+	if len(x.Pools) != 1 || x.Pools[0].Obstacle != scheduling.ObstacleLimit || len(x.Pools[0].Hosts) != 1 {
+		t.Fatalf("explained as %+v", x)
+	}
+	h := x.Pools[0].Hosts[0]
+	if h.Reason != "" || h.InstanceType != "c1.2VCPU-4GB" || h.View == nil || !h.View.Fits || h.View.Lacks != "" {
+		t.Errorf("host %+v with view %+v, want room for c1.2VCPU-4GB", h, h.View)
+	}
+}
+
 func TestExplainPodsThatNeedNothing(t *testing.T) {
 	pod := func(more, spec string) string {
 		return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: p%s}\nspec: {containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]%s}\n---\n", more, spec)

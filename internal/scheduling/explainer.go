@@ -403,8 +403,9 @@ func (e *explainer) hosts(p *pool, d demand, fit []*InstanceType) []HostReason {
 	return reasons
 }
 
-// host returns why a host that the class uses cannot take any of the types. Its Reason is
-// empty if the host can take one.
+// host returns why a host that the class uses cannot take any of the types. If the host can
+// take one, its Reason is empty, and its InstanceType and View are about the cheapest such
+// type, otherwise about the cheapest type.
 func (e *explainer) host(p *pool, d demand, fit []*InstanceType, id topology.HostID) HostReason {
 	r := HostReason{Host: id}
 	for _, t := range fit {
@@ -412,17 +413,17 @@ func (e *explainer) host(p *pool, d demand, fit []*InstanceType, id topology.Hos
 			continue
 		}
 		refusal := e.refuse(p, t, id)
-		if !r.suited {
-			r.suited = true
-			r.InstanceType = t.Name
-			r.Reason = refusal
-			if e.views {
-				view := e.site.View(p.class.spec(p.Name, t, []topology.HostID{id}), id)
-				r.View = &view
-			}
+		if r.suited && refusal != "" {
+			continue
+		}
+		r.suited = true
+		r.InstanceType = t.Name
+		r.Reason = refusal
+		if e.views {
+			view := e.site.View(p.class.spec(p.Name, t, []topology.HostID{id}), id)
+			r.View = &view
 		}
 		if refusal == "" {
-			r.Reason = ""
 			break
 		}
 	}
