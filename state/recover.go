@@ -327,7 +327,7 @@ func (w *Workspace) push(ctx context.Context, content []byte, local header) (err
 			content, err = json.Marshal(fields)
 		}
 	}
-	name := w.private("push.tfstate")
+	name := w.private(pushFile)
 	if err == nil {
 		err = os.WriteFile(name, content, 0o600)
 	}
@@ -368,7 +368,7 @@ func (w *Workspace) readErrored(ctx context.Context, name string) ([]byte, heade
 // decrypt decrypts a state with OpenTofu, which decrypts states in a backend, but not in
 // a file to be pushed.
 func (w *Workspace) decrypt(ctx context.Context, content []byte) (plain []byte, err error) {
-	dir, err := os.MkdirTemp(w.private(), "decrypt-")
+	dir, err := os.MkdirTemp(w.private(), decryptDir)
 	if err != nil {
 		return nil, err
 	}

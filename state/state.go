@@ -199,6 +199,10 @@ const (
 	stampFile    = "init"
 	runFile      = "run.json"
 	lockFile     = "lock"
+	// pushFile exists while a state is pushed, and a directory whose name begins with
+	// decryptDir while a state is decrypted. Both contain the state in clear text.
+	pushFile   = "push.tfstate"
+	decryptDir = "decrypt-"
 	// kubeconfigFile exists while the workspace is open.
 	kubeconfigFile = "kubeconfig"
 )
@@ -280,6 +284,17 @@ func (w *Workspace) occupy() (err error) {
 	}
 	if err := errors.Join(removeFile(filepath.Join(w.config.Dir, generator.ImportFile)), removeFile(w.private(kubeconfigFile))); err != nil {
 		return err
+	}
+	entries, err := os.ReadDir(w.private())
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if name := entry.Name(); name == pushFile || strings.HasPrefix(name, decryptDir) {
+			if err := os.RemoveAll(w.private(name)); err != nil {
+				return err
+			}
+		}
 	}
 	for _, dir := range []string{plansDir, temporaryDir} {
 		if err := errors.Join(os.RemoveAll(w.private(dir)), os.Mkdir(w.private(dir), 0o700)); err != nil {

@@ -416,10 +416,16 @@ func TestLeftoversAreSweptAtTheStart(t *testing.T) {
 	t.Parallel()
 	dir := root(t, localBackend)
 	write(t, dir, generator.ImportFile, "import {\n  to = terraform_data.none\n  id = \"1\"\n}\n")
-	write(t, dir, ".terraform/numaform/plans/9.tfplan", "secret")
+	secrets := []string{"plans/9.tfplan", "push.tfstate", "decrypt-1/terraform.tfstate", "decrypt-2/terraform.tfstate"}
+	left := []string{generator.ImportFile}
+	for _, name := range secrets {
+		name = ".terraform/numaform/" + name
+		write(t, dir, name, "secret")
+		left = append(left, name)
+	}
 	w := open(t, dir, nil)
 	mustPlan(t, w, state.PlanOptions{})
-	for _, name := range []string{generator.ImportFile, ".terraform/numaform/plans/9.tfplan"} {
+	for _, name := range left {
 		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s is still there: %v", name, err)
 		}
