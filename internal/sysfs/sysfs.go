@@ -1,6 +1,6 @@
 // Package sysfs reads the exact topology of a machine from its /sys and /proc, or from copies
-// of them, for `numaform topology collect`. It reads nothing else and makes no decisions.
-// Start at Collect.
+// of them, for `numaform topology collect` and the host agent. It reads nothing else and
+// makes no decisions. Start at Collect.
 package sysfs
 
 import (
