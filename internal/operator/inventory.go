@@ -42,6 +42,8 @@ type Inventory struct {
 
 	// stale makes the next Snapshot read Proxmox; it may be set while Proxmox is read.
 	stale atomic.Bool
+	// incomplete is set if a region did not respond, or rejected a request, in the last read.
+	incomplete atomic.Bool
 }
 
 // view is the snapshot of one region.
@@ -118,6 +120,10 @@ func (i *Inventory) replace(ctx context.Context, check bool) (*topology.Snapshot
 // Stale makes the next Snapshot or Recent read Proxmox again.
 func (i *Inventory) Stale() { i.stale.Store(true) }
 
+// Complete reports whether every region responded when Proxmox was last read. It does not
+// wait for a read in progress.
+func (i *Inventory) Complete() bool { return !i.incomplete.Load() }
+
 // read reads all regions concurrently: everything if the last complete read is old,
 // otherwise only changes. If check is set, it queries the hosts.
 func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, error) {
@@ -151,6 +157,7 @@ func (i *Inventory) read(ctx context.Context, check bool) (*topology.Snapshot, e
 		return nil, fmt.Errorf("reading proxmox: %w", cause)
 	}
 
+	i.incomplete.Store(errors.Join(errs...) != nil)
 	merged := &topology.Snapshot{}
 	for n := range views {
 		region := i.config.Clusters[n].Region

@@ -143,17 +143,24 @@ func TestRecentSnapshots(t *testing.T) {
 }
 
 // TestInventoryOutlivesARegion checks that the snapshot keeps the hosts of a region that is
-// down, marked as unusable, and that the other region is still read.
+// down, marked as unusable, that the other region is still read, and that Complete reports
+// this.
 func TestInventoryOutlivesARegion(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakePassiveClock(time.Now())
 	inventory, servers := twoRegions(t, clk)
 	snapshot(t, inventory)
+	if !inventory.Complete() {
+		t.Error("the inventory is not complete although both regions responded")
+	}
 	if err := servers["west"].Close(); err != nil {
 		t.Fatal(err)
 	}
 	inventory.Stale()
 	after := snapshot(t, inventory)
+	if inventory.Complete() {
+		t.Error("the inventory is complete although a region is down")
+	}
 	if len(after.Hosts) != 4 {
 		t.Fatalf("%d hosts, want also the hosts that are down", len(after.Hosts))
 	}

@@ -53,7 +53,7 @@ func newInventory(config Config) *inventory {
 			labelRegion, labelHost),
 		closed: describe("closed_offerings", "Offerings that are temporarily unavailable because of a failure or an evacuation; an empty label means any.",
 			labelNodePool, labelRegion, labelHost),
-		read: describe("proxmox_readable", "Whether Proxmox could be read: 1, or 0 if the known state may be outdated."),
+		read: describe("proxmox_readable", "Whether every region of Proxmox could be read: 1, or 0 if the known state may be outdated."),
 	}
 }
 
@@ -123,7 +123,11 @@ func (i *inventory) Collect(out chan<- prometheus.Metric) {
 		gauge(out, i.read, 0)
 		return
 	}
-	gauge(out, i.read, 1)
+	readable := 0.0
+	if i.config.Complete() {
+		readable = 1
+	}
+	gauge(out, i.read, readable)
 	i.collectHosts(out, snapshot, states)
 }
 

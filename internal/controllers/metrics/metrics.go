@@ -52,6 +52,8 @@ type Config struct {
 	VMs func() []scaler.VMState
 	// Snapshot returns the current snapshot of Proxmox, from memory if possible.
 	Snapshot func(ctx context.Context) (*topology.Snapshot, error)
+	// Complete reports whether every region responded to the last read of the snapshot.
+	Complete func() bool
 	// Unavailable returns the unavailable offerings.
 	Unavailable func() []scheduling.OfferingSelector
 	// Orphans returns the number of undesired guests with our marker, by host.
@@ -70,6 +72,9 @@ type Config struct {
 func Register(registry prometheus.Registerer, config Config) (*Observer, error) {
 	if config.Clock == nil {
 		config.Clock = clock.RealClock{}
+	}
+	if config.Complete == nil {
+		config.Complete = func() bool { return true }
 	}
 	if config.Unavailable == nil {
 		config.Unavailable = func() []scheduling.OfferingSelector { return nil }

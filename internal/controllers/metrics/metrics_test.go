@@ -141,7 +141,7 @@ numaform_orphaned_vms{host="pve-1",region="lab"} 2
 # TYPE numaform_pending_scaleplans gauge
 numaform_pending_scaleplans{direction="down"} 3
 numaform_pending_scaleplans{direction="up"} 0
-# HELP numaform_proxmox_readable Whether Proxmox could be read: 1, or 0 if the known state may be outdated.
+# HELP numaform_proxmox_readable Whether every region of Proxmox could be read: 1, or 0 if the known state may be outdated.
 # TYPE numaform_proxmox_readable gauge
 numaform_proxmox_readable 1
 # HELP numaform_vms VMs of the fleet, by their current or planned host and their phase.
@@ -166,12 +166,29 @@ func TestProxmoxUnreadable(t *testing.T) {
 	c.Snapshot = func(context.Context) (*topology.Snapshot, error) { return nil, errors.New("timeout") }
 	registry, _ := register(t, c)
 	compare(t, registry, `
-# HELP numaform_proxmox_readable Whether Proxmox could be read: 1, or 0 if the known state may be outdated.
+# HELP numaform_proxmox_readable Whether every region of Proxmox could be read: 1, or 0 if the known state may be outdated.
 # TYPE numaform_proxmox_readable gauge
 numaform_proxmox_readable 0
 `, "numaform_proxmox_readable", "numaform_host_free_cpus", "numaform_host_up")
 	if count, err := testutil.GatherAndCount(registry, "numaform_vms"); err != nil || count != 3 {
 		t.Errorf("%d series of VMs, %v", count, err)
+	}
+}
+
+// TestRegionUnreadable checks that a scrape also returns the metrics of hosts if only some
+// regions of Proxmox respond.
+func TestRegionUnreadable(t *testing.T) {
+	t.Parallel()
+	c := config()
+	c.Complete = func() bool { return false }
+	registry, _ := register(t, c)
+	compare(t, registry, `
+# HELP numaform_proxmox_readable Whether every region of Proxmox could be read: 1, or 0 if the known state may be outdated.
+# TYPE numaform_proxmox_readable gauge
+numaform_proxmox_readable 0
+`, "numaform_proxmox_readable")
+	if count, err := testutil.GatherAndCount(registry, "numaform_host_up"); err != nil || count == 0 {
+		t.Errorf("%d series of hosts, %v", count, err)
 	}
 }
 
