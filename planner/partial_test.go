@@ -35,7 +35,7 @@ func TestHalves(t *testing.T) {
 		{halfUsed("pve-1", 0, 1, 2), 3, "3-4,7", false},
 	} {
 		got := placeOne(t, snapshot(tt.host), nil, spec(fleet.PolicyDedicated, tt.vcpus, gib))
-		if halve := strings.Contains(got.Reason, "as whole ones were not free"); got.CPUs.String() != tt.want || halve != tt.halve {
+		if halve := strings.Contains(got.Reason, "enough whole cores"); got.CPUs.String() != tt.want || halve != tt.halve {
 			t.Errorf("%d vCPUs beside %v: CPUs %s, want %s: %s", tt.vcpus, tt.host.Guests[0].Pins, got.CPUs, tt.want, got.Reason)
 		}
 	}
@@ -57,7 +57,7 @@ func TestHalvesLast(t *testing.T) {
 	}
 	placed, unplaced := place(t, snapshot(one, two), nil, specs...)
 	for _, p := range placed {
-		if strings.Contains(p.Reason, "as whole ones were not free") || len(unplaced) > 0 {
+		if strings.Contains(p.Reason, "enough whole cores") || len(unplaced) > 0 {
 			t.Errorf("placed on %s: %s", p.Host, p.Reason)
 		}
 	}
@@ -85,7 +85,7 @@ func TestHalvesOnOneNode(t *testing.T) {
 		got := placeOne(t, snapshot(broken, whole), nil, s)
 		halves := tt.want == "pve-1 2,6-8"
 		if where := fmt.Sprintf("%s %s", got.Host.Host, got.CPUs); where != tt.want ||
-			halves != strings.Contains(got.Reason, "as whole ones were not free") || halves && len(got.Cells) != 1 {
+			halves != strings.Contains(got.Reason, "as no NUMA node had enough whole cores and memory free") || halves && len(got.Cells) != 1 {
 			t.Errorf("%+v: %s, %d cells: %s", tt, where, len(got.Cells), got.Reason)
 		}
 	}

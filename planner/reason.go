@@ -160,10 +160,15 @@ func (s *state) notes(p *plan) []string {
 			}
 		}
 	}
+	// Other NUMA nodes may have whole cores, but not enough for the VM.
+	lacking := ", as no NUMA node had enough whole cores and memory free"
+	if s.flat {
+		lacking = ", as the host did not have enough whole cores free"
+	}
 	if shared != nil {
-		notes = append(notes, "shares the cores of CPUs "+topology.CPUs(shared...).String()+" with other guests, as whole ones were not free")
+		notes = append(notes, "shares the cores of CPUs "+topology.CPUs(shared...).String()+" with other guests"+lacking)
 	} else if partial {
-		notes = append(notes, "threads of partially allocated cores, as whole ones were not free")
+		notes = append(notes, "threads of partially allocated cores"+lacking)
 	}
 	for _, part := range p.parts {
 		if s.sharesCore(part) {

@@ -297,7 +297,7 @@ func mustOwnCores(t tb, h *topology.Host, here []resident) {
 		mustAdmitSharing(t, here, users, core)
 	}
 	for i, n := range broken {
-		if r := here[i]; n > 1 && (r.spec.WholeCores || !strings.Contains(r.place.Reason, "as whole ones were not free")) {
+		if r := here[i]; n > 1 && (r.spec.WholeCores || !strings.Contains(r.place.Reason, "enough whole cores")) {
 			t.Fatalf("dedicated VM on CPUs %s partially allocates %d cores", here[i].place.CPUs, n)
 		}
 	}

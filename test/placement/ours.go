@@ -42,7 +42,7 @@ func (p *numaform) Place(vm VM) (Place, bool) {
 	}
 	p.keep(vm, placed[0].Placement)
 	place := p.machine.placeOf(&placed[0].Placement)
-	place.Broken = strings.Contains(placed[0].Reason, "as whole ones were not free")
+	place.Broken = strings.Contains(placed[0].Reason, "enough whole cores")
 	return place, true
 }
 
