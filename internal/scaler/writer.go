@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -278,7 +279,7 @@ func (w *Writer) step(ctx context.Context) (again time.Duration, err error) {
 		err = w.begin(ctx, b)
 		switch {
 		case errors.Is(err, errReduced), errors.Is(err, ErrFleetChanged):
-			log.FromContext(ctx).V(1).Info("rebuilt the change", "reason", err.Error())
+			log.FromContext(ctx).V(1).Info("rebuilt the change", logkey.Reason, err.Error())
 		case err != nil:
 			w.postponeBatch(b, func(*member) error { return err })
 			return soon, err
