@@ -390,7 +390,8 @@ func (c *comparison) classifyOwn(found *VMDrift, guest located) {
 	case planned.vm == nil || planned.gone || planned.vm.Change.Actions.Create() ||
 		planned.vm.ActionReason == tfjson.ActionReasonReplaceBecauseTainted:
 		found.Class = DriftOutside
-		found.Advice = "run `numaform apply`, which imports it into the state as it is; nothing in Proxmox changes"
+		found.Advice = "run `numaform apply`, which imports it into the state; without your approval, this can only set its tags, pool, " +
+			"description and start at boot in Proxmox to the values of its file, and add security groups"
 	case len(planned.differences) > 0 || planned.vm.Change.Actions.Replace():
 		found.Differences = append(found.Differences, planned.differences...)
 		found.chooseRemedy(planned, guest)

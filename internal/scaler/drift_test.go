@@ -68,7 +68,7 @@ func TestDriftClasses(t *testing.T) {
 		{"stranger", snapshot(stranger(2001)), planned(), scaler.DriftForeign, "with another VMID"},
 		{"restored elsewhere", snapshot(stranger(2001), restored), planned(), scaler.DriftForeign, "guest 150 (workers-2001) on lab/pve-1"},
 		{"other cluster", snapshot(ofAnother(guestOf(one))), planned(), scaler.DriftForeign, "does not change that guest"},
-		{"not in the state", snapshot(guestOf(one)), planned(create(one)), scaler.DriftOutside, "numaform apply"},
+		{"not in the state", snapshot(guestOf(one)), planned(create(one)), scaler.DriftOutside, "can only set its tags, pool, description and start at boot"},
 		{"tainted", snapshot(guestOf(one)), planned(tainted), scaler.DriftOutside, "numaform apply"},
 		{"renamed", snapshot(guestOf(one)), planned(update(one, "name", "web", one.Name)), scaler.DriftForeign, "qm set 2001 --name workers-2001"},
 		{"stopped", snapshot(guestOf(one)), planned(update(one, "started", false, true)), scaler.DriftForeign, "qm start 2001"},
