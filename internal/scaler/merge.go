@@ -163,6 +163,15 @@ func (w *Writer) merge(
 		from.quiet[host] = d.until.After(now)
 	}
 
+	from.importing = map[topology.HostID]bool{}
+	alive := indexGuests(snapshot, w.scaler.config.ClusterID).keys()
+	for key, m := range w.members {
+		// A VM that no longer exists needs no import.
+		if m.importing = m.importing && m.leaving && alive[key]; m.importing {
+			from.importing[m.VM.Host] = true
+		}
+	}
+
 	for _, m := range w.sorted() {
 		if m.leaving && m.Filed && m.ready(from, now) {
 			leaving = append(leaving, m.VM)
