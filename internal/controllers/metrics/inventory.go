@@ -37,7 +37,7 @@ func newInventory(config Config) *inventory {
 		config: config,
 		vms: describe("vms", "VMs of the fleet, by their current or planned host and their phase.",
 			labelRegion, labelHost, labelPhase),
-		waiting: describe("waiting_vms", "VMs whose creation or removal waits, by the reason of their events.",
+		waiting: describe("waiting_vms", "VMs whose creation, wake or removal waits, by the reason of their events.",
 			labelReason),
 		pending: describe("pending_scaleplans", "ScalePlans that wait for an operator's decision, by their direction.",
 			labelDirection),

@@ -141,16 +141,16 @@ func newObserver(config Config) *Observer {
 	// computeBuckets are for pure computation, in seconds.
 	computeBuckets := []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1}
 	return &Observer{
-		plans:   histogram("plan_duration_seconds", "How long the engine took to plan a host.", engineBuckets, labelRegion),
-		applies: histogram("apply_duration_seconds", "How long the engine took to apply a plan to a host.", engineBuckets, labelRegion, labelResult),
-		waits:   histogram("queue_duration_seconds", "How long a request waited to become part of a change.", engineBuckets, labelRegion),
+		plans:   histogram("plan_duration_seconds", "How long it took to plan a host, with the check of the plan by the guard.", engineBuckets, labelRegion),
+		applies: histogram("apply_duration_seconds", "How long it took to apply a plan to a host.", engineBuckets, labelRegion, labelResult),
+		waits:   histogram("queue_duration_seconds", "How long the request for a creation or a wake waited to become part of a change.", engineBuckets, labelRegion),
 		guards: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "guard_duration_seconds", Help: "How long the guard took to check a change.", Buckets: computeBuckets,
+			Namespace: namespace, Name: "guard_duration_seconds", Help: "How long the guard took to check the plan of a host.", Buckets: computeBuckets,
 		}),
 		decisions: histogram("decision_duration_seconds", "How long the parts of a decision about pods took: solve finds the nodes that pods need, place finds their hosts.",
 			computeBuckets, labelPart),
 		queued: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: namespace, Name: "queue_length", Help: "VMs requested for creation or removal that are not in a change yet.",
+			Namespace: namespace, Name: "queue_length", Help: "VMs whose requested creation, wake or removal is not part of a change yet.",
 		}),
 		drifted: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "drifted_vms", Help: "VMs that differ from their file, by what can be done about it.",
@@ -187,15 +187,15 @@ func (o *Observer) ApplyDone(host topology.HostID, took time.Duration, err error
 	o.applies.WithLabelValues(string(host.Region), result).Observe(took.Seconds())
 }
 
-// QueueDone records how long a request waited until it became part of a change.
+// QueueDone records how long a creation or a wake waited until it became part of a change.
 func (o *Observer) QueueDone(host topology.HostID, waited time.Duration) {
 	o.waits.WithLabelValues(string(host.Region)).Observe(waited.Seconds())
 }
 
-// Queued records how many VMs wait to be created or removed.
+// Queued records how many VMs wait to be created, woken or removed.
 func (o *Observer) Queued(vms int) { o.queued.Set(float64(vms)) }
 
-// GuardDone records how long the guard took to check a change.
+// GuardDone records how long the guard took to check the plan of a host.
 func (o *Observer) GuardDone(took time.Duration) { o.guards.Observe(took.Seconds()) }
 
 // DecisionTimed records how long a part of a decision took.

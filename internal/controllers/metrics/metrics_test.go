@@ -149,7 +149,7 @@ numaform_proxmox_readable 1
 numaform_vms{host="pve-1",phase="held",region="lab"} 1
 numaform_vms{host="pve-1",phase="made",region="lab"} 1
 numaform_vms{host="pve-1",phase="reserved",region="lab"} 1
-# HELP numaform_waiting_vms VMs whose creation or removal waits, by the reason of their events.
+# HELP numaform_waiting_vms VMs whose creation, wake or removal waits, by the reason of their events.
 # TYPE numaform_waiting_vms gauge
 numaform_waiting_vms{reason="PendingApproval"} 1
 numaform_waiting_vms{reason="StateBackendUnreachable"} 1
@@ -230,7 +230,7 @@ numaform_drifted_vms{class="vanished"} 1
 # TYPE numaform_proxmox_requests_total counter
 numaform_proxmox_requests_total{code="0",method="GET",path="/nodes/{node}/status",region="lab"} 1
 numaform_proxmox_requests_total{code="200",method="GET",path="/nodes/{node}/status",region="lab"} 1
-# HELP numaform_queue_length VMs requested for creation or removal that are not in a change yet.
+# HELP numaform_queue_length VMs whose requested creation, wake or removal is not part of a change yet.
 # TYPE numaform_queue_length gauge
 numaform_queue_length 7
 # HELP numaform_state_lock_age_seconds Age of the state lock that numaform is waiting for on a host.
