@@ -22,8 +22,9 @@ const (
 const (
 	maxAgentGuests   = 10000
 	maxAgentClusters = 256
-	maxAgentText     = 1024
 	maxVMID          = 999999999
+	// MaxAgentProblem is the maximum size of the error that an agent reports, in bytes.
+	MaxAgentProblem = 1024
 	// MaxPCINodes is the maximum number of devices whose NUMA node an agent reports.
 	MaxPCINodes = 256
 )
@@ -41,7 +42,7 @@ type Agent struct {
 	MaxPinnedPercent int      `json:"max_pinned_percent"`
 	// ReservedCPUs are the CPUs to which the agent never pins a VM.
 	ReservedCPUs CPUSet `json:"reserved_cpus,omitzero"`
-	// Problem is the error of the agent's last inspection of the host, or empty.
+	// Problem is the error of the agent's last round, or empty.
 	Problem string `json:"problem,omitempty"`
 	// Pinned are the VMs that currently have pins, by VMID.
 	Pinned map[int]Pins `json:"pinned,omitempty"`
@@ -146,8 +147,8 @@ func (a *Agent) check() error {
 		return fmt.Errorf("isolation is %s: must be off, report or enforce", quote(a.Isolation))
 	case a.MaxPinnedPercent < 1 || a.MaxPinnedPercent > 100:
 		return fmt.Errorf("max_pinned_percent is %d: must be from 1 to 100", a.MaxPinnedPercent)
-	case !printable(a.Problem, 0, maxAgentText):
-		return fmt.Errorf("problem is %s: must be one line of at most %d bytes", quote(a.Problem), maxAgentText)
+	case !printable(a.Problem, 0, MaxAgentProblem):
+		return fmt.Errorf("problem is %s: must be one line of at most %d bytes", quote(a.Problem), MaxAgentProblem)
 	case len(a.Clusters) > maxAgentClusters:
 		return fmt.Errorf("clusters has %d entries: must have at most %d", len(a.Clusters), maxAgentClusters)
 	case len(a.Pinned)+len(a.Refused) > maxAgentGuests:

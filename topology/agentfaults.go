@@ -28,7 +28,8 @@ const (
 	// AgentClockDiffers means that the last publication is dated more than AgentAge in the
 	// future.
 	AgentClockDiffers AgentState = "clock differs"
-	// AgentFailing means that the agent's last inspection of its host failed.
+	// AgentFailing means that the agent's last round failed: it could not read its host or
+	// change the host's settings.
 	AgentFailing AgentState = "failing"
 	// AgentDisagrees means that the agent is alive but its configuration or topology
 	// differs from numaform's, or that it refuses to pin a VM as declared.
@@ -90,7 +91,8 @@ func (h *Host) AgentFaults(clusterID string, now time.Time) []AgentFault {
 	}
 
 	if h.Agent.Problem != "" {
-		add(AgentFailing, "has a numaform-agent whose last inspection of the host failed: "+h.Agent.Problem, "run `journalctl -u numaform-agent` on the host")
+		add(AgentFailing, "has a numaform-agent whose last round failed: "+h.Agent.Problem,
+			"run `numaform-agent status` and `journalctl -u numaform-agent` on the host; the next report, within five minutes, shows whether it is fixed")
 	}
 	if ids := h.Agent.Clusters; clusterID != "" && !slices.Contains(ids, clusterID) {
 		others := "clusterIDs " + strings.Join(ids, ", ")

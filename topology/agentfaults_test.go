@@ -42,7 +42,7 @@ func TestAgentFaults(t *testing.T) {
 			change: func(h *topology.Host, _ *topology.Agent) { h.ReadAt = agentAt.Add(-3 * time.Hour) },
 		},
 		{
-			name: "failing", state: topology.AgentFailing, blocks: true, what: "whose last inspection of the host failed: no /etc/pve", fix: "journalctl -u numaform-agent",
+			name: "failing", state: topology.AgentFailing, blocks: true, what: "whose last round failed: no /etc/pve", fix: "journalctl -u numaform-agent",
 			change: func(_ *topology.Host, a *topology.Agent) { a.Problem = "no /etc/pve" },
 		},
 		{

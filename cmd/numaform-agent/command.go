@@ -223,6 +223,9 @@ func (p *program) publish(ctx context.Context) error {
 	if done.Written {
 		fmt.Fprintf(p.stderr, "published the topology in the notes of host %s\n", host)
 	}
+	if done.Problem != "" {
+		fmt.Fprintf(p.stderr, "the agent's last round failed: %s; numaform places no more VMs with declared pins on this host until a round succeeds and is published: run numaform-agent status\n", done.Problem)
+	}
 	if done.Unwell != "" {
 		fmt.Fprintf(p.stderr, "status not published: %s; once the published status is 15 minutes old, numaform places no more VMs with declared pins on this host: run numaform-agent status\n", done.Unwell)
 	}

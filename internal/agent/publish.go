@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/renameio/v2"
 
@@ -54,15 +55,18 @@ type Publication struct {
 	Written bool
 	// Unwell is the reason why the daemon's status was not published, or empty.
 	Unwell string
+	// Problem is the published error of the daemon's last round, or empty.
+	Problem string
 }
 
 // refresh is the maximum age of the agent's block before it is rewritten unchanged:
 // numaform considers an agent dead after 15 minutes.
 const refresh = 4 * time.Minute
 
-// Publish writes the exact topology and, if the daemon is well, its status. Other content of
-// the notes is preserved. If the daemon is not well, its last status remains in the notes with
-// the time of its publication. If nothing changed, nothing is written.
+// Publish writes the exact topology and, if the daemon is running and not hung, its status,
+// with the error of its last round. Other content of the notes is preserved. If the daemon is
+// not running or hung, its last status remains in the notes with the time of its publication.
+// If nothing changed, nothing is written.
 func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 	file, err := sysfs.Collect(os.DirFS(p.Root))
 	if err != nil {
@@ -94,12 +98,11 @@ func (p Publisher) Publish(ctx context.Context) (Publication, error) {
 		done.Unwell = err.Error()
 	case !status.Running:
 		done.Unwell = "the agent is not running"
-	case status.Problem != "":
-		done.Unwell = "the agent's last round failed: " + strings.Join(strings.Fields(status.Problem), " ")
 	case status.Silent > 0:
 		done.Unwell = fmt.Sprintf("the agent's last round was %d seconds ago", status.Silent)
 	default:
 		agent = status.published()
+		done.Problem = agent.Problem
 		agent.PCINodes = p.pciNodes()
 		if agent.At = p.at(agent, config.Description); agent.At.IsZero() {
 			agent.At = p.Now().UTC().Truncate(time.Second)
@@ -161,6 +164,7 @@ func (s *Status) published() topology.Agent {
 		Clusters:         s.Clusters,
 		MaxPinnedPercent: s.MaxPinnedPercent,
 		ReservedCPUs:     s.Reserved,
+		Problem:          oneLine(s.Problem, topology.MaxAgentProblem),
 		Pinned:           map[int]topology.Pins{},
 		Refused:          map[int]string{},
 	}
@@ -174,6 +178,25 @@ func (s *Status) published() topology.Agent {
 		}
 	}
 	return agent
+}
+
+// oneLine returns at most limit bytes of a text, as one line without unprintable characters.
+func oneLine(text string, limit int) string {
+	line := strings.Map(func(r rune) rune {
+		if strconv.IsPrint(r) && r != utf8.RuneError {
+			return r
+		}
+		return '?'
+	}, strings.Join(strings.Fields(text), " "))
+	if len(line) <= limit {
+		return line
+	}
+	const more = "…"
+	line = line[:limit-len(more)]
+	for !utf8.ValidString(line) {
+		line = line[:len(line)-1] // of a rune that was cut
+	}
+	return line + more
 }
 
 // publishedFile returns the file, beside the state, with the time of the last publication.

@@ -105,8 +105,35 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestPublishUnwell checks that the last status of a failing daemon remains, and that the
-// topology is written anyway.
+// TestPublishProblem checks that the error of a failed round is published, so that numaform
+// shows the reason, and that it is removed after a successful round.
+func TestPublishProblem(t *testing.T) {
+	w := newWorld(t)
+	p := &pvesh{}
+	for _, step := range []struct{ online, problem string }{{"0\n", ""}, {"what\n", "what"}, {"0\n", ""}} {
+		w.Write("sys/devices/system/cpu/online", step.online)
+		w.Sync()
+		w.Write("sys/devices/system/cpu/online", "0\n")
+		w.now = w.now.Add(time.Hour)
+		done, err := w.publish(p)
+		if err != nil || !done.Written || done.Unwell != "" || !strings.Contains(done.Problem, step.problem) || (step.problem == "") != (done.Problem == "") {
+			t.Errorf("problem %q: %+v, %v", step.problem, done, err)
+		}
+		if said := p.said(t); said.Problem != done.Problem || !said.At.Equal(w.now.UTC()) {
+			t.Errorf("problem %q: the notes say %q at %s", step.problem, said.Problem, said.At)
+		}
+	}
+
+	// The notes accept only one line of limited size.
+	w.edit(func(s *agent.State) { s.Problem = "first\nsecond \x1b[31m\xff" + strings.Repeat("é", 1000) })
+	done, err := w.publish(p)
+	if said := p.said(t); err != nil || !strings.HasPrefix(said.Problem, "first second ?[31m?é") || !strings.HasSuffix(said.Problem, "é…") || len(said.Problem) > 1024 {
+		t.Errorf("long text: %+v, %v: the notes say %q", done, err, said.Problem)
+	}
+}
+
+// TestPublishUnwell checks that the last status of a daemon that hangs or does not run
+// remains, and that the topology is written anyway.
 func TestPublishUnwell(t *testing.T) {
 	w := newWorld(t)
 	p := &pvesh{}
@@ -115,12 +142,10 @@ func TestPublishUnwell(t *testing.T) {
 		change func()
 	}{
 		{"", func() {}},
-		{"failed", func() {
-			w.Write("sys/devices/system/cpu/online", "what\n")
-			w.Sync()
+		{"100 seconds ago", func() {
 			w.Write("sys/devices/system/cpu/online", "0\n")
+			w.edit(func(s *agent.State) { s.Looked -= 100 })
 		}},
-		{"100 seconds ago", func() { w.edit(func(s *agent.State) { s.Problem, s.Looked = "", s.Looked-100 }) }},
 		{"is not running", func() { w.edit(func(s *agent.State) { s.Agent.Start++ }) }},
 		{"state.json", func() { w.Write("run/numaform-agent/state.json", "{") }},
 	} {
