@@ -150,6 +150,17 @@ func (b *builder) cost(ctx context.Context, before, after []fleet.VM) (schedulin
 	return b.cluster.Cost(ctx, request, before, after)
 }
 
+// closed returns the offerings that are unavailable because VMs failed there recently or
+// because their host is evacuated.
+func (b *builder) closed() []scheduling.OfferingSelector {
+	offers := b.unavailable.List()
+	hosts, _ := b.control.evacuated(context.Background())
+	for _, host := range hosts {
+		offers = append(offers, scheduling.OfferingSelector{Host: host})
+	}
+	return offers
+}
+
 // apply creates the parts of a controller that makes changes.
 func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, error) {
 	// These parts are created last. The other parts use them only while the manager runs.
@@ -163,21 +174,13 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	if err != nil {
 		return nil, err
 	}
-	unavailable := func() []scheduling.OfferingSelector {
-		offers := b.unavailable.List()
-		hosts, _ := b.control.evacuated(context.Background())
-		for _, host := range hosts {
-			offers = append(offers, scheduling.OfferingSelector{Host: host})
-		}
-		return offers
-	}
 	registry := prometheus.NewRegistry()
 	observer, err := metrics.Register(registry, metrics.Config{
 		VMs:         func() []scaler.VMState { return writer.VMs() },
 		Orphans:     func() map[topology.HostID]int { return collector.Orphans() },
 		Snapshot:    b.inventory.Recent,
 		Complete:    b.inventory.Complete,
-		Unavailable: unavailable,
+		Unavailable: b.closed,
 		Pending:     func() map[v1alpha1.ScaleDirection]int { return approvals.Pending() },
 		Kproximate:  b.settings.Kproximate,
 		Client:      cached,
@@ -254,7 +257,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Writer:      writer,
 		Approvals:   approvals,
 		Snapshot:    b.inventory.Snapshot,
-		Unavailable: unavailable,
+		Unavailable: b.closed,
 		Evacuated:   b.control.evacuated,
 		Request:     b.request(),
 		BatchIdle:   b.settings.BatchIdle,
