@@ -407,7 +407,7 @@ func (w *printer) maps(p *proposal, columns int) {
 }
 
 // mostFiles is the maximum number of files that are listed individually by default.
-const mostFiles = 20
+const mostFiles = 10
 
 func (w *printer) files(files []fileReport, o *options) {
 	if len(files) == 0 {

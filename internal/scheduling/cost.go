@@ -134,10 +134,14 @@ func (c Cost) text(all bool) string {
 		}
 		text = price
 	}
-	if c.UnknownVMs > 0 {
-		text = strings.TrimPrefix(text+", not including "+topology.Count(c.UnknownVMs, "VM")+" of unknown size", ", ")
+	switch vms := topology.Count(c.UnknownVMs, "VM"); {
+	case c.UnknownVMs == 0:
+		return text
+	case text == "":
+		return "unknown, because the size of " + vms + " is not known"
+	default:
+		return text + ", not including " + vms + " of unknown size"
 	}
-	return text
 }
 
 // amount formats an amount of money with at least two digits that are not leading zeros.

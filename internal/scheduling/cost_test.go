@@ -43,7 +43,7 @@ func TestCost(t *testing.T) {
 		{name: "all disks", after: []fleet.VM{grown}, want: "+0.093 EUR/h (about +67.89 EUR/month): +4 vCPUs, +8 GiB memory, +65 GiB disk"},
 		{name: "an overlay", overlays: onXeon, after: []fleet.VM{vm}, want: "+0.13 EUR/h (about +94.17 EUR/month): +4 vCPUs, +8 GiB memory, +30 GiB disk"},
 		{name: "no size yet", after: []fleet.VM{sized}, want: "+0.046 EUR/h (about +33.58 EUR/month): +2 vCPUs, +4 GiB memory, +30 GiB disk"},
-		{name: "no size at all", before: []fleet.VM{unsized}, want: "not including 1 VM of unknown size"},
+		{name: "no size at all", before: []fleet.VM{unsized}, want: "unknown, because the size of 1 VM is not known"},
 		{name: "some without a size", before: []fleet.VM{unsized, unsized, vm}, want: "-0.086 EUR/h (about -62.78 EUR/month): -4 vCPUs, -8 GiB memory, -30 GiB disk, not including 2 VMs of unknown size"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
