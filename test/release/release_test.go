@@ -80,7 +80,7 @@ func TestReleaseIsReproducible(t *testing.T) {
 }
 
 // TestWholeReleaseIsReproducible checks that a release has the same files if it is built and
-// packed twice, with real programs. It runs only in make nightly.
+// packed twice, with real programs and empty build caches. It runs only in make nightly.
 func TestWholeReleaseIsReproducible(t *testing.T) {
 	t.Parallel()
 	if !enginetest.EveryCase() {
@@ -90,7 +90,7 @@ func TestWholeReleaseIsReproducible(t *testing.T) {
 	for i, at := range []place{here, there} {
 		checkout := filepath.Join(t.TempDir(), strings.Repeat("y", i+1))
 		at.check(t, checkout)
-		at.make(t, checkout, "release")
+		at.make(t, checkout, "release", "GOCACHE="+t.TempDir())
 		seen = append(seen, sums(t, filepath.Join(checkout, "dist")))
 	}
 	if diff := cmp.Diff(seen[0], seen[1]); diff != "" {
@@ -144,8 +144,8 @@ func (p place) check(t *testing.T, checkout string) {
 	}
 }
 
-// make runs a target of make in a checkout.
-func (p place) make(t *testing.T, checkout, target string) {
+// make runs a target of make in a checkout, with additional environment variables.
+func (p place) make(t *testing.T, checkout, target string, variables ...string) {
 	t.Helper()
 	if os.Geteuid() == 0 && p.owner != 0 {
 		run(t, nil, checkout, "chown", "-R", "65534:65534", ".")
@@ -153,6 +153,7 @@ func (p place) make(t *testing.T, checkout, target string) {
 	run(t, nil, checkout, "find", ".", "-exec", "touch", "-d", p.touched, "{}", "+")
 	env := append(os.Environ(), "TZ="+p.zone, "USER="+p.user, "LOGNAME="+p.user, "MAKEFLAGS=", "COSIGN_PASSWORD=test",
 		"COSIGN_PRIVATE_KEY="+read(t, "testdata/cosign.key"), "APT_SIGNING_KEY="+read(t, "testdata/apt.key"))
+	env = append(env, variables...)
 	helm := filepath.Join(enginetest.ModuleRoot(t), ".tools", "bin", "helm")
 	run(t, env, checkout, "sh", "-c", "umask "+p.umask+" && exec make "+target+" VERSION="+version+
 		" RELEASE_COMMIT=0123456789abcdef0123456789abcdef01234567 SOURCE_DATE_EPOCH=1767225600 HELM="+helm)
