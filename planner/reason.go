@@ -160,7 +160,7 @@ func (s *state) notes(p *plan) []string {
 			}
 		}
 	}
-	// Other NUMA nodes may have whole cores, but not enough for the VM.
+	// Other NUMA nodes may have free whole cores, but too few of them or too little memory.
 	lacking := ", as no NUMA node had enough whole cores and memory free"
 	if s.flat {
 		lacking = ", as the host did not have enough whole cores free"

@@ -197,7 +197,7 @@ func (w *Workspace) secure() error {
 	}
 	existing, err := os.ReadFile(w.config.Errored)
 	if err == nil && !slices.Equal(existing, content) {
-		return failed(fmt.Errorf("%s contains a different state: move one of the two files elsewhere: the next run imports the VMs that exist", w.config.Errored))
+		return failed(fmt.Errorf("%s contains a different state: move one of the two files elsewhere; the next run imports existing VMs that the state lacks", w.config.Errored))
 	}
 	if errors.Is(err, os.ErrNotExist) {
 		if err = os.MkdirAll(filepath.Dir(w.config.Errored), 0o700); err == nil {

@@ -371,9 +371,9 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 	return nil
 }
 
-// importFirst reports whether a host could not be planned because VMs to be removed are
-// missing from its state, and are not known to be missing yet. Their removal then waits,
-// and the next change plans the host completely, which imports them.
+// importFirst marks the VMs of a host whose removal must wait because the host's state lacks
+// them, and reports whether it marked a VM that was not marked before. The next change then
+// plans the host completely, which imports these VMs.
 func (w *Writer) importFirst(ctx context.Context, host topology.HostID, err error) bool {
 	outside := new(OutsideStateError)
 	if !errors.As(err, &outside) {
