@@ -1,7 +1,6 @@
 package scaler_test
 
 import (
-	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/testenv"
@@ -55,49 +53,6 @@ func TestTakesInWhatOnlyTheHistoryKnows(t *testing.T) {
 	}
 	w.exist(t)
 	w.underWay(t)
-}
-
-// TestWriterImportsBeforeARemoval deletes the state of a host with two VMs, one of which is
-// then to be removed: both are imported, if necessary after an approval, and the VM is
-// removed.
-func TestWriterImportsBeforeARemoval(t *testing.T) {
-	t.Parallel()
-	for _, approval := range []bool{false, true} {
-		t.Run(fmt.Sprintf("approval %t", approval), func(t *testing.T) {
-			t.Parallel()
-			w := newWorldWith(t, func(config *scaler.Config) {
-				if approval {
-					config.Rules.Limits.MaxImports = 0
-				}
-			})
-			door := &gate{}
-			writer := w.run(t, func(config *scaler.WriterConfig) { config.Gate = door })
-			vms := ensure(t, writer, on(first), on(first))
-			phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
-			before, _ := w.sim.Guest(int(vms[1].VMID))
-			if err := os.Remove(filepath.Join(w.Store().Path()+"-state", "states", string(testenv.Region), "pve-1", "terraform.tfstate")); err != nil {
-				t.Fatal(err)
-			}
-
-			writer.Remove(vms[0].Key)
-			if approval {
-				await(t, writer, func(states []scaler.VMState) bool { return as[*scaler.PendingApprovalError](states[0].Err) })
-				w.exist(t, int(vms[0].VMID), int(vms[1].VMID))
-				door.mu.Lock()
-				door.by = "alice"
-				door.mu.Unlock()
-			}
-			phases(t, writer, scaler.PhaseMade)
-			w.exist(t, int(vms[1].VMID))
-			if after, _ := w.sim.Guest(int(vms[1].VMID)); after.Raw != before.Raw || !after.Running {
-				t.Errorf("the other VM was changed:\n%s\nbefore:\n%s", after.Raw, before.Raw)
-			}
-			w.underWay(t)
-			if diff := cmp.Diff([]audit.Kind{audit.KindScaleUp, audit.KindRecovery, audit.KindScaleDown}, w.kinds(t)); diff != "" {
-				t.Errorf("history (-want +got):\n%s", diff)
-			}
-		})
-	}
 }
 
 // TestImportFails deletes the state and makes the provider fail to read the VM that is to

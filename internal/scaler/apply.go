@@ -469,10 +469,10 @@ func (e *StartedByHandError) Error() string {
 
 // stillStopped refuses, right before an apply, to wake a VM that is already running,
 // unless an interrupted wake may have started it. The history does not distinguish an
-// interrupted wake from a refused one, which wrote nothing. The plan does, because the
-// state of a retried wake is refreshed: a wake sets the guest to start with its host before
-// it starts the guest.
+// interrupted wake from a refused one, which wrote nothing. A refreshed plan does: a wake
+// sets the guest to start with its host before it starts the guest.
 func (v *hostView) stillStopped(plan *tfjson.Plan, intent guard.Intent) error {
+	refreshed := v.retrying && intent.Targeted
 	onBoot := map[string]bool{}
 	for _, change := range plan.ResourceChanges {
 		before, _ := change.Change.Before.(map[string]any)
@@ -485,7 +485,7 @@ func (v *hostView) stillStopped(plan *tfjson.Plan, intent guard.Intent) error {
 			continue
 		}
 		retried := slices.Contains(v.change.open[v.id].Woken, target.Key)
-		if !retried || !onBoot[target.Address] {
+		if !retried || (refreshed && !onBoot[target.Address]) {
 			return &StartedByHandError{VM: vm.Name, VMID: vm.VMID, Host: v.id}
 		}
 	}

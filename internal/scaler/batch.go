@@ -7,7 +7,6 @@ import (
 	"maps"
 	"runtime"
 	"slices"
-	"strings"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -99,7 +98,7 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 // ready reports whether the VM can be part of a change now.
 func (m *member) ready(from *reading, now time.Time) bool {
 	gathers := m.leaving && from.gathering[m.VM.Host]
-	return !m.moving && !m.retry.until.After(now) && !from.busy[m.VM.Host] && !gathers && !m.importing
+	return !m.moving && !m.retry.until.After(now) && !from.busy[m.VM.Host] && !gathers
 }
 
 // vanishedAfter is the minimum age at which a VM that is missing from a snapshot counts as
@@ -307,9 +306,9 @@ func (w *Writer) queued() int {
 // approve decides for each host whether its plan may be applied. If a plan with requests
 // may not be applied, its VMs fail, wait for approval or for the state backend, or are
 // retried later, and approve returns errReduced, so that the change is rebuilt without
-// them. It also returns errReduced if a part of a burst needs approval, if VMs must be
-// imported before their removal, or if the removal of a VM to be created or woken was
-// requested meanwhile. It records in each plan who approved it.
+// them. It also returns errReduced if a part of a burst needs approval, or if the removal
+// of a VM to be created or woken was requested meanwhile. It records in each plan who
+// approved it.
 func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error {
 	if len(b.change.later) > 0 && slices.ContainsFunc(plans, func(p RootPlan) bool { return p.Verdict.Decision == guard.NeedsApproval }) {
 		// Apply limits to the whole burst: its parts might pass them separately.
@@ -319,7 +318,6 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 		return errReduced
 	}
 	excluded := map[topology.HostID]error{}
-	importing := false
 	for i := range plans {
 		plan := &plans[i]
 		plan.Err = w.noteBackend(ctx, plan.Host, plan.Err)
@@ -328,15 +326,13 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 		switch {
 		case err == nil:
 			plan.approver = by
-		case plan.Touched && w.importFirst(ctx, plan.Host, err):
-			importing = true
 		case plan.Touched:
 			excluded[plan.Host] = err
 		default:
 			plan.Err = err // nothing is requested there now
 		}
 	}
-	if len(excluded) == 0 && !importing {
+	if len(excluded) == 0 {
 		excluded = w.blocked(ctx, b, plans)
 	}
 
@@ -356,53 +352,14 @@ func (w *Writer) approve(ctx context.Context, b *batch, plans []RootPlan) error 
 					logkey.Reason, excluded[host].Error())
 			}
 		}
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for host, err := range excluded {
-			w.importFailed(host, err)
-		}
 		return errReduced
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if importing || w.withdrawn(b) {
+	if w.withdrawn(b) {
 		return errReduced
 	}
 	return nil
-}
-
-// importFirst marks the VMs of a host whose removal must wait because the host's state lacks
-// them, and reports whether it marked a VM that was not marked before. The next change then
-// plans the host completely, which imports these VMs.
-func (w *Writer) importFirst(ctx context.Context, host topology.HostID, err error) bool {
-	outside := new(OutsideStateError)
-	if !errors.As(err, &outside) {
-		return false
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	found := false
-	for _, m := range w.members {
-		if m.leaving && !m.importing && m.VM.Host == host && slices.Contains(outside.Names, m.VM.Name) {
-			m.importing = true
-			found = true
-		}
-	}
-	if found {
-		log.FromContext(ctx).V(1).Info("postponed removals until the VMs are imported into the state", logkey.Host, host.String(),
-			logkey.VM, strings.Join(outside.Names, ", "))
-	}
-	return found
-}
-
-// importFailed records why the VMs of a host that are imported before their removal still
-// wait. The caller holds w.mu.
-func (w *Writer) importFailed(host topology.HostID, err error) {
-	for _, m := range w.members {
-		if m.importing && m.VM.Host == host {
-			w.set(m, m.Phase, fmt.Errorf("importing vm %s, which the state lacks, before its removal: %w", m.VM.Name, err))
-		}
-	}
 }
 
 // refusedPhase returns the phase of a VM whose plan may not be applied.
@@ -476,7 +433,6 @@ func (w *Writer) blocked(ctx context.Context, b *batch, plans []RootPlan) map[to
 	defer w.mu.Unlock()
 	for host, err := range found {
 		w.backoff[host] = w.backoff[host].grown(w.scaler.config.Clock.Now())
-		w.importFailed(host, err)
 		log.FromContext(ctx).Info("postponed unfinished work on a host", logkey.Host, host.String(), logkey.Reason, err.Error())
 		// Interrupted VMs report the new reason. If it is not the backend, they no longer
 		// wait for the backend.
@@ -611,12 +567,8 @@ func (w *Writer) hostApplied(ctx context.Context, b *batch, id string, result Re
 		delete(w.backoff, result.Host)
 		w.quiet[result.Host] = w.quiet[result.Host].grown(now)
 	}
-	if result.Err != nil {
-		w.importFailed(result.Host, result.Err)
-	}
 	for key, m := range w.members {
 		if m.VM.Host == result.Host {
-			m.importing = m.importing && result.Err != nil
 			guest, exists := guests[key]
 			w.vmApplied(m, b, result.Err, exists && m.complete(guest))
 		}

@@ -163,8 +163,6 @@ func (w *Writer) merge(
 		from.quiet[host] = d.until.After(now)
 	}
 
-	from.importing = w.hostsToImport(snapshot)
-
 	for _, m := range w.sorted() {
 		if m.leaving && m.Filed && m.ready(from, now) {
 			leaving = append(leaving, m.VM)
@@ -176,19 +174,6 @@ func (w *Writer) merge(
 		}
 	}
 	return leaving, unseen
-}
-
-// hostsToImport returns the hosts with VMs that are imported before their removal. It drops
-// the imports of VMs that no longer exist.
-func (w *Writer) hostsToImport(snapshot *topology.Snapshot) map[topology.HostID]bool {
-	alive := indexGuests(snapshot, w.scaler.config.ClusterID).keys()
-	hosts := map[topology.HostID]bool{}
-	for key, m := range w.members {
-		if m.importing = m.importing && m.leaving && alive[key]; m.importing {
-			hosts[m.VM.Host] = true
-		}
-	}
-	return hosts
 }
 
 // giveUpReused gives up VMs that do not exist and whose VMID now belongs to another guest:

@@ -268,9 +268,6 @@ func (s *Scaler) planTargets(ctx context.Context, plan *RootPlan, v *hostView) (
 // planWhole plans a whole host until files, state and Proxmox are consistent, and checks
 // the last plan.
 func (s *Scaler) planWhole(ctx context.Context, plan *RootPlan, v *hostView) (err error) {
-	if err := s.refreshRetried(ctx, plan, v); err != nil {
-		return err
-	}
 	// A dry run takes no lock: it changes nothing, and the lock would block a concurrent
 	// apply.
 	options := state.PlanOptions{Unlocked: plan.dry}

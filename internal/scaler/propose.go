@@ -186,9 +186,8 @@ func (c *Change) unfinished() []topology.HostID {
 	return slices.DeleteFunc(hosts, func(host topology.HostID) bool { return c.from.busy[host] })
 }
 
-// differing returns the hosts where a desired VM does not exist, a guest with our marker
-// has no file, or a VM must be imported before its removal, except busy hosts. It omits
-// quiet hosts unless they have such an import.
+// differing returns the hosts where a desired VM does not exist, or a guest with our marker
+// has no file, except busy and quiet hosts.
 func (c *Change) differing() []topology.HostID {
 	var hosts []topology.HostID
 	index := c.index()
@@ -200,12 +199,7 @@ func (c *Change) differing() []topology.HostID {
 	for _, guest := range c.strays() {
 		hosts = append(hosts, guest.host)
 	}
-	for host := range c.from.importing {
-		hosts = append(hosts, host)
-	}
-	return slices.DeleteFunc(hosts, func(host topology.HostID) bool {
-		return c.from.busy[host] || c.from.quiet[host] && !c.from.importing[host]
-	})
+	return slices.DeleteFunc(hosts, func(host topology.HostID) bool { return c.from.quiet[host] || c.from.busy[host] })
 }
 
 // interrupted reports whether a host has unfinished work other than updates in place and

@@ -40,8 +40,6 @@ type reading struct {
 	quiet map[topology.HostID]bool
 	// gathering marks the hosts whose removals wait for further removals.
 	gathering map[topology.HostID]bool
-	// importing marks the hosts with VMs that are imported before their removal.
-	importing map[topology.HostID]bool
 	// done are the hosts that succeeded in changes that continue on other hosts.
 	done map[hostPart]bool
 }

@@ -162,29 +162,6 @@ func TestWriterFinishesChangesInPlace(t *testing.T) {
 	w.underWay(t)
 }
 
-// TestWriterFinishesChangesOnWholeHosts stops a writer after an update in place failed, and
-// removes another VM of the host, so that the next writer plans the whole host. It checks
-// that the writer completes the update.
-func TestWriterFinishesChangesOnWholeHosts(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	dying, stop := w.runUntil(t, nil)
-	vms := ensure(t, dying, on(first), on(first))
-	phases(t, dying, scaler.PhaseMade, scaler.PhaseMade)
-	w.sim.AddFault(pvesim.Fault{Method: http.MethodPut, Path: "/qemu/[0-9]+/config$", Times: 1, Status: 500, Reason: "no"})
-	dying.Update(tagged(vms[0], "blue"))
-	changed(t, dying, true)
-	stop()
-	w.sim.RemoveGuest(int(vms[1].VMID))
-
-	after := w.run(t, nil)
-	phases(t, after, scaler.PhaseMade, scaler.PhaseMade)
-	changed(t, after, false)
-	w.hasTags(t, vms[0], "blue")
-	w.exist(t, int(vms[0].VMID), int(vms[1].VMID))
-	w.underWay(t)
-}
-
 // TestChangesInPlaceCanBeTakenBack makes an update in place fail permanently, even for
 // the next writer. A request for the old tags then leaves no unfinished work.
 func TestChangesInPlaceCanBeTakenBack(t *testing.T) {

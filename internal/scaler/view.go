@@ -364,63 +364,19 @@ func (s *Scaler) followMoved(ctx context.Context, plan *RootPlan, v *hostView) (
 
 	list := strings.Join(targets, ", ")
 	s.config.Progress(plan.Host, "reading the hosts of moved VMs: "+list)
-	sum, err := s.refreshState(ctx, plan, v, targets)
-	if err != nil || sum == "" {
-		return true, err
-	}
-	plan.outside = append(plan.outside, fmt.Sprintf("updated the host of %s in the state, by plan %s", list, sum))
-	return true, nil
-}
-
-// refreshState updates the targets in the state from Proxmox, and returns the hash of the
-// plan that did so, or "" if the state was up to date.
-func (s *Scaler) refreshState(ctx context.Context, plan *RootPlan, v *hostView, targets []string) (sum string, err error) {
 	refresh, err := v.change.plan(ctx, plan.workspace, v.id, state.PlanOptions{RefreshOnly: true, Targets: targets})
-	if err != nil || !refresh.Changes && len(refresh.JSON.ResourceDrift) == 0 {
-		return "", err
+	if err != nil {
+		return true, err
 	}
 	intent := guard.Intent{ClusterID: v.clusterID, Targeted: true}
 	if verdict := guard.Check(refresh.JSON, intent, s.config.Rules); verdict.Decision != guard.Allow {
-		return "", &DeniedError{Host: plan.Host, Verdict: verdict}
+		return true, &DeniedError{Host: plan.Host, Verdict: verdict}
 	}
-	_, err = plan.workspace.Apply(ctx, refresh)
-	return refresh.SHA256, err
-}
-
-// refreshRetried updates the VMs whose update or wake an earlier change did not finish in
-// the state from Proxmox, because the engine records a failed update as done. A plan of the
-// whole host that refreshes would not do: it would also contain the drift of other VMs,
-// which the guard denies. Without a copy of the state, a dry run changes nothing.
-func (s *Scaler) refreshRetried(ctx context.Context, plan *RootPlan, v *hostView) error {
-	if !v.retrying || plan.dry && !s.keepsStates() {
-		return nil
+	if _, err := plan.workspace.Apply(ctx, refresh); err != nil {
+		return true, err
 	}
-	open := v.change.open[v.id]
-	var targets []string
-	for address, vm := range v.vms {
-		guest, ours := v.of(&vm)
-		if !ours || guest.host != v.id {
-			continue
-		}
-		if _, updated := v.updated[address]; updated && slices.Contains(open.Updated, vm.Key) {
-			vm.SecurityGroups = []string{"any"} // read groups that were removed from the file, too
-			targets = append(targets, generator.Calls(&vm)...)
-		} else if _, woken := v.woken[address]; woken && slices.Contains(open.Woken, vm.Key) {
-			targets = append(targets, generator.Calls(&vm)[0])
-		}
-	}
-	if len(targets) == 0 {
-		return nil
-	}
-
-	slices.Sort(targets)
-	list := strings.Join(targets, ", ")
-	s.config.Progress(plan.Host, "reading VMs whose change did not finish: "+list)
-	sum, err := s.refreshState(ctx, plan, v, targets)
-	if err == nil && sum != "" {
-		plan.outside = append(plan.outside, fmt.Sprintf("updated %s in the state from Proxmox, by plan %s", list, sum))
-	}
-	return err
+	plan.outside = append(plan.outside, fmt.Sprintf("updated the host of %s in the state, by plan %s", list, refresh.SHA256))
+	return true, nil
 }
 
 // movedAway returns the VMs to be removed that are now on another host, sorted.

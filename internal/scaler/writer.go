@@ -122,9 +122,6 @@ type member struct {
 	misfiled bool
 	// vanished is set if the VM was created and then removed by another client.
 	vanished bool
-	// importing is set if the VM's removal waits until the VM, which the state lacks, is
-	// imported.
-	importing bool
 	// desired is the desired Spec of an update in place, or nil.
 	desired *fleet.Spec
 	retry   delay
