@@ -75,12 +75,8 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	}
 	ctx = options.ToContext(ctx, karpenter)
 	b := &builder{Controller: c, karpenter: karpenter, unavailable: cloudprovider.NewUnavailableOfferings(c.clock)}
-	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
-	context.AfterFunc(ctx, broadcaster.Shutdown)
-	b.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: eventSource})
 	_, deadline := c.config.Intervals.leadership()
-	if b.election, err = newElection(&c.settings, b.events, deadline); err != nil {
+	if b.election, err = newElection(&c.settings, deadline); err != nil {
 		return nil, err
 	}
 	if b.manager, err = newManager(ctx, &c.settings, c.config.Intervals, b.election, karpenter); err != nil {
@@ -95,6 +91,10 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	b.cluster = scheduling.FromClient(b.manager.GetClient())
 	b.liveCluster = scheduling.FromClient(b.live)
 
+	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
+	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.kube.CoreV1().Events("")})
+	context.AfterFunc(ctx, broadcaster.Shutdown)
+	b.events = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: eventSource})
 	b.recorder = relativeEvents{events.NewRecorder(b.events)}
 
 	config, err := c.config.ScalerConfig(ctx, c.settings.Environ, Kubeconfig{

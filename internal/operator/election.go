@@ -9,7 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 )
 
@@ -20,14 +19,15 @@ const leaseName = "numaform-controller"
 const releaseTimeout = 10 * time.Second
 
 // newElection returns the lock of the leader's Lease, with an identity that no other run of
-// a controller has. Requests time out after half of the deadline.
-func newElection(settings *ControllerSettings, recorder record.EventRecorder, deadline time.Duration) (resourcelock.Interface, error) {
+// a controller has. Requests time out after half of the deadline. The lock records no events,
+// because it outlives the recorder of the run.
+func newElection(settings *ControllerSettings, deadline time.Duration) (resourcelock.Interface, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("naming the candidate for leader: %w", err)
 	}
 	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, settings.Namespace, leaseName,
-		resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID()), EventRecorder: recorder}, settings.Rest, deadline)
+		resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}, settings.Rest, deadline)
 	if err != nil {
 		return nil, fmt.Errorf("preparing Lease %s: %w", leaseName, err)
 	}
