@@ -13,7 +13,8 @@ import (
 )
 
 // TestModuleCallsWithoutInit checks that, after calls of a module that calls another are
-// added and removed, the engine's list and plan are those of an initialized directory.
+// added and removed, the engine's list and plan are the same as in an initialized
+// directory.
 func TestModuleCallsWithoutInit(t *testing.T) {
 	t.Parallel()
 	said := &log{}

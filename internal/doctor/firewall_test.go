@@ -53,7 +53,7 @@ func TestFirewall(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(*patient)
-		// options and rules are those of the template's firewall on pve-1.
+		// options and rules belong to the template's firewall on pve-1.
 		options, rules url.Values
 		status         doctor.Status
 		want           []string

@@ -50,7 +50,8 @@ const eventSource = "numaform"
 // builder contains the dependencies that the controller's parts share.
 type builder struct {
 	*Controller
-	manager   manager.Manager
+	manager manager.Manager
+	// election is the lock of the leader's Lease; nil without leader election.
 	election  resourcelock.Interface
 	karpenter *options.Options
 	events    record.EventRecorder
@@ -75,9 +76,11 @@ func (c *Controller) build(ctx context.Context) (*parts, error) {
 	}
 	ctx = options.ToContext(ctx, karpenter)
 	b := &builder{Controller: c, karpenter: karpenter, unavailable: cloudprovider.NewUnavailableOfferings(c.clock)}
-	_, deadline := c.config.Intervals.leadership()
-	if b.election, err = newElection(&c.settings, deadline); err != nil {
-		return nil, err
+	if c.settings.LeaderElect {
+		_, deadline := c.config.Intervals.leadership()
+		if b.election, err = newElection(&c.settings, deadline); err != nil {
+			return nil, err
+		}
 	}
 	if b.manager, err = newManager(ctx, &c.settings, c.config.Intervals, b.election, karpenter); err != nil {
 		return nil, err

@@ -169,7 +169,7 @@ func (c *Controller) wait(ctx context.Context, while func() bool) {
 // parts are the components that run together.
 type parts struct {
 	manager manager.Manager
-	// election is the lock of the leader's Lease.
+	// election is the lock of the leader's Lease; nil without leader election.
 	election resourcelock.Interface
 	// writer is nil in observe mode.
 	writer *scaler.Writer
@@ -209,7 +209,7 @@ func (c *Controller) untilPaused(ctx context.Context) error {
 		return fmt.Errorf("running the controllers: %w", err)
 	}
 
-	if c.settings.LeaderElect {
+	if parts.election != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer cancel()
 		if err := release(ctx, parts.election, c.clock); err != nil {
