@@ -14,12 +14,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/typed/core/v1"
@@ -81,6 +83,10 @@ type ConfigMap struct {
 	// fence is the number of the lock that this store holds; 0 means none. Each new lock
 	// has a higher number.
 	fence atomic.Int64
+
+	// mu guards written, the resource version of the last ConfigMap that this store wrote.
+	mu      sync.Mutex
+	written string
 }
 
 var _ Store = (*ConfigMap)(nil)
@@ -183,6 +189,48 @@ func (c *ConfigMap) root(ctx context.Context) (*corev1.ConfigMap, error) {
 	return root, nil
 }
 
+// list lists ConfigMaps. The result contains everything that was written before the given
+// root was read, because each write of a fleet ends with its root, and everything that this
+// store wrote. Without a resource version, the API server would wait up to 100 ms for
+// its watch cache whenever another kind of object has changed, such as a Lease
+// (Kubernetes v1.35, staging/src/k8s.io/apiserver/pkg/storage/cacher/progress/watch_progress.go).
+func (c *ConfigMap) list(ctx context.Context, root *corev1.ConfigMap, options metav1.ListOptions) (*corev1.ConfigMapList, error) {
+	if root == nil || options.Continue != "" {
+		return c.maps().List(ctx, options)
+	}
+	exact := options
+	c.mu.Lock()
+	options.ResourceVersion = newer(root.ResourceVersion, c.written)
+	c.mu.Unlock()
+	if options.ResourceVersion != "" {
+		options.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	}
+	list, err := c.maps().List(ctx, options)
+	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+		// The API server's watch cache is late, or its data was restored from a backup.
+		c.mu.Lock()
+		c.written = ""
+		c.mu.Unlock()
+		return c.maps().List(ctx, exact)
+	}
+	return list, err
+}
+
+// wrote records that this store wrote a ConfigMap.
+func (c *ConfigMap) wrote(m *corev1.ConfigMap) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.written = newer(c.written, m.ResourceVersion)
+}
+
+// newer returns the newer of two resource versions, which may be empty.
+func newer(a, b string) string {
+	if order, err := resourceversion.CompareResourceVersion(a, b); a == "" || err == nil && order < 0 {
+		return b
+	}
+	return a
+}
+
 // Read returns the fleet's files and their revision, with an interrupted write applied.
 func (c *ConfigMap) Read(ctx context.Context) (generator.Files, Revision, error) {
 	found, err := c.load(ctx)
@@ -196,7 +244,11 @@ func (c *ConfigMap) Read(ctx context.Context) (generator.Files, Revision, error)
 // load reads a consistent version of the whole fleet, and applies an interrupted write to
 // the files that were read.
 func (c *ConfigMap) load(ctx context.Context) (*stored, error) {
-	list, err := c.maps().List(ctx, metav1.ListOptions{LabelSelector: fleetLabel + "=" + c.name + "," + partLabel + "=" + partFiles})
+	root, err := c.root(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.list(ctx, root, metav1.ListOptions{LabelSelector: fleetLabel + "=" + c.name + "," + partLabel + "=" + partFiles})
 	if err != nil {
 		return nil, fmt.Errorf("reading fleet %s: %w", c.where(), err)
 	}
@@ -216,7 +268,7 @@ func (c *ConfigMap) load(ctx context.Context) (*stored, error) {
 		}
 	}
 
-	root := found.parts[""]
+	root = found.parts[""]
 	if root == nil || root.Annotations[stageAnnotation] == "" {
 		return found, nil
 	}
@@ -416,10 +468,14 @@ func (c *ConfigMap) save(ctx context.Context, step string, m *corev1.ConfigMap) 
 	if err := c.interrupt.before(step); err != nil {
 		return err
 	}
+	var saved *corev1.ConfigMap
 	if m.ResourceVersion == "" {
-		_, err = c.maps().Create(ctx, m, metav1.CreateOptions{})
-		return err
+		saved, err = c.maps().Create(ctx, m, metav1.CreateOptions{})
+	} else {
+		saved, err = c.maps().Update(ctx, m, metav1.UpdateOptions{})
 	}
-	_, err = c.maps().Update(ctx, m, metav1.UpdateOptions{})
+	if err == nil {
+		c.wrote(saved)
+	}
 	return err
 }

@@ -1,12 +1,16 @@
 package store_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
+	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,8 +54,8 @@ func TestConfigMaps(t *testing.T) {
 	c := openConfigMap(t, client(t), name)
 	first := changed(0, 2000)
 	begin(t, c, desired(), first)
-	maps := client(t).CoreV1().ConfigMaps(namespace)
-	list, err := maps.List(t.Context(), metav1.ListOptions{LabelSelector: "numaform.dev/fleet=" + name + ",numaform.dev/part=files"})
+	configMaps := client(t).CoreV1().ConfigMaps(namespace)
+	list, err := configMaps.List(t.Context(), metav1.ListOptions{LabelSelector: "numaform.dev/fleet=" + name + ",numaform.dev/part=files"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,12 +70,12 @@ func TestConfigMaps(t *testing.T) {
 			t.Errorf("no ConfigMap holds %s: %v", want, held)
 		}
 	}
-	record, err := maps.Get(t.Context(), name+"-"+strings.ToLower(first.ID), metav1.GetOptions{})
+	record, err := configMaps.Get(t.Context(), name+"-"+strings.ToLower(first.ID), metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	record.Data["record.json"] = "{}"
-	if _, err := maps.Update(t.Context(), record, metav1.UpdateOptions{}); err == nil {
+	if _, err := configMaps.Update(t.Context(), record, metav1.UpdateOptions{}); err == nil {
 		t.Error("a record can be changed")
 	}
 }
@@ -82,27 +86,100 @@ func TestConfigMapByHand(t *testing.T) {
 	c := openConfigMap(t, client(t), name)
 	begin(t, c, desired(), changed(0))
 	_, base := readFrom(t, c)
-	maps := client(t).CoreV1().ConfigMaps(namespace)
-	list, err := maps.List(t.Context(), metav1.ListOptions{LabelSelector: "numaform.dev/fleet=" + name})
+	configMaps := client(t).CoreV1().ConfigMaps(namespace)
+	list, err := configMaps.List(t.Context(), metav1.ListOptions{LabelSelector: "numaform.dev/fleet=" + name})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, m := range list.Items {
 		if _, has := m.Data["node-a-2001.tf"]; has {
 			delete(m.Data, "node-a-2001.tf")
-			if _, err := maps.Update(t.Context(), &m, metav1.UpdateOptions{}); err != nil {
+			if _, err := configMaps.Update(t.Context(), &m, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
+	want := desired()
+	delete(want, "r/pve-1/node-a-2001.tf")
+	wantEdit(t, c, want)
 	if err := c.Begin(t.Context(), base, desired(), changed(1)); !errors.Is(err, store.ErrMoved) {
 		t.Errorf("after an edit: %v, want ErrMoved", err)
 	}
-	want := desired()
-	delete(want, "r/pve-1/node-a-2001.tf")
 	wantFiles(t, c, want)
 	begin(t, c, render(map[fleet.VMID]string{2007: "pve-2"}), changed(2))
 	wantFiles(t, c, render(map[fleet.VMID]string{2007: "pve-2"}))
+}
+
+// wantEdit waits until a store reads the files after an edit by hand, which it may see a
+// little later.
+func wantEdit(t *testing.T, s store.Store, want generator.Files) {
+	t.Helper()
+	for range 1000 {
+		if files, _ := readFrom(t, s); maps.EqualFunc(files, want, bytes.Equal) {
+			return
+		}
+	}
+	wantFiles(t, s, want)
+}
+
+// lists records the options of requests for lists of ConfigMaps, and can answer those that
+// name a resource version as an API server does whose data was restored from a backup.
+type lists struct {
+	under    http.RoundTripper
+	restored atomic.Bool
+	waiting  atomic.Int32
+}
+
+const tooLarge = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"Timeout: Too large resource version: 9, current: 1",` +
+	`"reason":"Timeout","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large resource version"}]},"code":504}`
+
+func (l *lists) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, "/configmaps") {
+		return l.under.RoundTrip(r)
+	}
+	switch query := r.URL.Query(); {
+	case query.Get("resourceVersionMatch") != string(metav1.ResourceVersionMatchNotOlderThan):
+		l.waiting.Add(1)
+	case l.restored.Load():
+		return &http.Response{
+			StatusCode: http.StatusGatewayTimeout, Header: http.Header{"Content-Type": {"application/json"}},
+			Body: io.NopCloser(strings.NewReader(tooLarge)), Request: r,
+		}, nil
+	}
+	return l.under.RoundTrip(r)
+}
+
+// TestReadsDoNotWaitForOtherObjects checks that no list makes the API server wait for its
+// watch cache, which can take 100 ms after a change of an object of another kind. If
+// Kubernetes was restored from a backup, the versions of the last writes do not exist.
+func TestReadsDoNotWaitForOtherObjects(t *testing.T) {
+	t.Parallel()
+	name, transport := fleetName(), &lists{}
+	config := rest.CopyConfig(cluster(t).Config)
+	config.Wrap(func(under http.RoundTripper) http.RoundTripper {
+		transport.under = under
+		return transport
+	})
+	kube, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := changed(0, 2000)
+	begin(t, openConfigMap(t, client(t), name), desired(), first)
+
+	c := openConfigMap(t, kube, name)
+	wantFiles(t, c, desired())
+	begin(t, c, render(nil), changed(1))
+	end(t, c, changed(1))
+	wantFiles(t, c, render(nil))
+	wantHistory(t, c, time.Time{}, open(first), closed(changed(1)))
+	if waiting := transport.waiting.Load(); waiting > 0 {
+		t.Errorf("%d lists without a resource version", waiting)
+	}
+
+	transport.restored.Store(true)
+	wantFiles(t, c, render(nil))
+	wantHistory(t, c, time.Time{}, open(first), closed(changed(1)))
 }
 
 // later sets a clock that is ahead, so that other processes' locks have expired.
@@ -223,19 +300,19 @@ func TestStageOfAConfigMapIsDamaged(t *testing.T) {
 	}
 	c.Interrupt(nil)
 
-	maps := client(t).CoreV1().ConfigMaps(namespace)
-	record, err := maps.Get(t.Context(), name+"-"+strings.ToLower(change.ID), metav1.GetOptions{})
+	configMaps := client(t).CoreV1().ConfigMaps(namespace)
+	record, err := configMaps.Get(t.Context(), name+"-"+strings.ToLower(change.ID), metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const key = "files.json.gz"
 	whole := record.BinaryData[key]
 	for damage, content := range map[string][]byte{"": whole, "no archive": []byte("x"), "cut off": whole[:len(whole)-9], "empty": nil} {
-		if err := maps.Delete(t.Context(), record.Name, metav1.DeleteOptions{}); err != nil {
+		if err := configMaps.Delete(t.Context(), record.Name, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		record.ResourceVersion, record.UID, record.BinaryData = "", "", map[string][]byte{key: content}
-		if record, err = maps.Create(t.Context(), record, metav1.CreateOptions{}); err != nil {
+		if record, err = configMaps.Create(t.Context(), record, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		reader := openConfigMap(t, client(t), name)
@@ -428,8 +505,8 @@ func TestConfigMapOverwrittenRecords(t *testing.T) {
 					begin(t, c, desired(), changed(i))
 					end(t, c, changed(i))
 				}
-				maps := client(t).CoreV1().ConfigMaps(namespace)
-				record, err := maps.Get(t.Context(), name+"-"+strings.ToLower(changed(1).ID)+suffix, metav1.GetOptions{})
+				configMaps := client(t).CoreV1().ConfigMaps(namespace)
+				record, err := configMaps.Get(t.Context(), name+"-"+strings.ToLower(changed(1).ID)+suffix, metav1.GetOptions{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -438,10 +515,10 @@ func TestConfigMapOverwrittenRecords(t *testing.T) {
 				for key := range record.Data {
 					replaced.Data = map[string]string{key: content}
 				}
-				if err := maps.Delete(t.Context(), record.Name, metav1.DeleteOptions{}); err != nil {
+				if err := configMaps.Delete(t.Context(), record.Name, metav1.DeleteOptions{}); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := maps.Create(t.Context(), replaced, metav1.CreateOptions{}); err != nil {
+				if _, err := configMaps.Create(t.Context(), replaced, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
 				}
 				for _, since := range []time.Time{{}, changed(0).Time} {

@@ -49,8 +49,12 @@ func (c *ConfigMap) add(ctx context.Context, step string, m *corev1.ConfigMap, i
 	if err == nil {
 		err = c.interrupt.before(step)
 	}
+	var added *corev1.ConfigMap
 	if err == nil {
-		_, err = c.maps().Create(ctx, m, metav1.CreateOptions{})
+		added, err = c.maps().Create(ctx, m, metav1.CreateOptions{})
+	}
+	if err == nil {
+		c.wrote(added)
 	}
 	if apierrors.IsAlreadyExists(err) {
 		err = fmt.Errorf("ConfigMap %s/%s: nothing was written: %w", c.namespace, m.Name, fs.ErrExist)
@@ -88,7 +92,7 @@ func (c *ConfigMap) History(ctx context.Context, since time.Time) ([]audit.Entry
 		return nil, err
 	}
 	head := root.Annotations[headAnnotation]
-	records, err := c.recordsOf(ctx, since, head)
+	records, err := c.recordsOf(ctx, root, since)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +121,8 @@ func (c *ConfigMap) History(ctx context.Context, since time.Time) ([]audit.Entry
 
 // recordsOf fetches the records of the days from since to the last change, or all records
 // if these are too many days.
-func (c *ConfigMap) recordsOf(ctx context.Context, since time.Time, head string) (map[string]*corev1.ConfigMap, error) {
+func (c *ConfigMap) recordsOf(ctx context.Context, root *corev1.ConfigMap, since time.Time) (map[string]*corev1.ConfigMap, error) {
+	head := root.Annotations[headAnnotation]
 	selector := fleetLabel + "=" + c.name + "," + partLabel + " in (" + partChange + "," + partOutcome + ")"
 	if last, err := time.Parse(idTime, head[:min(len(head), len(idTime))]); err == nil && !since.IsZero() {
 		first := since.UTC().Add(-time.Minute).Truncate(24 * time.Hour)
@@ -136,7 +141,7 @@ func (c *ConfigMap) recordsOf(ctx context.Context, since time.Time, head string)
 	records := map[string]*corev1.ConfigMap{}
 	options := metav1.ListOptions{LabelSelector: selector, Limit: pageSize}
 	for {
-		list, err := c.maps().List(ctx, options)
+		list, err := c.list(ctx, root, options)
 		if err != nil {
 			return nil, fmt.Errorf("reading the history of fleet %s: %w", c.where(), err)
 		}
@@ -154,8 +159,7 @@ func (c *ConfigMap) recordsOf(ctx context.Context, since time.Time, head string)
 func (c *ConfigMap) entry(ctx context.Context, records map[string]*corev1.ConfigMap, id, from string) (entry audit.Entry, previous string, err error) {
 	name := c.changeName(id)
 	m := records[name]
-	fetched := m != nil // with its outcome, which has the same day
-	if !fetched {
+	if m == nil {
 		if m, err = c.find(ctx, name); err != nil {
 			return entry, "", err
 		}
@@ -170,12 +174,11 @@ func (c *ConfigMap) entry(ctx context.Context, records map[string]*corev1.Config
 		return entry, previous, err
 	}
 
-	m = records[name+outcomeSuffix]
-	if !fetched {
-		m, err = c.find(ctx, name+outcomeSuffix)
-	}
-	if m == nil || err != nil {
-		return entry, previous, err
+	if m = records[name+outcomeSuffix]; m == nil {
+		// Another process may have added the outcome since the records were listed.
+		if m, err = c.find(ctx, name+outcomeSuffix); m == nil || err != nil {
+			return entry, previous, err
+		}
 	}
 	entry.Outcome = &audit.Outcome{}
 	return entry, previous, decode(where+outcomeSuffix, recordHint, id, []byte(m.Data[recordKey]), entry.Outcome)
