@@ -42,6 +42,22 @@ func TestShutDown(t *testing.T) {
 	}
 }
 
+// TestTaskIsQueriedOften checks that the end of a task is noticed within a quarter of a
+// second or an eighth of its duration, and that a long task needs few queries.
+func TestTaskIsQueriedOften(t *testing.T) {
+	t.Parallel()
+	for duration, most := range map[time.Duration]int{time.Second: 7, 5 * time.Second: 21, time.Minute: 80} {
+		queries, at := 1, time.Duration(0)
+		for pause := proxmox.TaskPause; at < duration; pause = proxmox.NextPause(pause, at) {
+			at += pause
+			queries++
+		}
+		if late := at - duration; late > max(time.Second/4, duration/8) || queries > most {
+			t.Errorf("a task of %s: noticed %s late with %d queries, want at most %d", duration, late, queries, most)
+		}
+	}
+}
+
 // TestShutDownDeafGuest checks that the power is never cut, and that the result reports that
 // the guest ignored the request.
 func TestShutDownDeafGuest(t *testing.T) {

@@ -59,11 +59,17 @@ func (e *TaskError) Error() string {
 	return fmt.Sprintf("task %s on host %s of region %s ended with %q: see the host's task log for %s", kind, e.Host, e.Region, e.Exit, e.UPID)
 }
 
-// The first and the longest delay between two queries of a task.
 const (
 	taskPause    = 50 * time.Millisecond
 	maxTaskPause = time.Second
 )
+
+// nextPause returns the delay before the next query of a task or command that began a while
+// ago: twice the last, but at most a quarter of a second at first and then an eighth of
+// the time so far, so that its end is noticed soon, with few queries of a long one.
+func nextPause(last, soFar time.Duration) time.Duration {
+	return min(2*last, max(maxTaskPause/4, soFar/8), maxTaskPause)
+}
 
 // await waits until a task has ended and returns a *TaskError if it failed. The task runs
 // on the host in its UPID, which for an upload is the host that responded.
@@ -74,7 +80,7 @@ func (c *Client) await(ctx context.Context, upid string) error {
 	}
 	host := topology.HostName(parts[1])
 	path := fmt.Sprintf("/nodes/%s/tasks/%s/status", host, url.PathEscape(upid))
-	for pause := taskPause; ; pause = min(2*pause, maxTaskPause) {
+	for began, pause := time.Now(), taskPause; ; pause = nextPause(pause, time.Since(began)) {
 		var status struct {
 			Status     string `json:"status"`
 			ExitStatus string `json:"exitstatus"`
@@ -293,7 +299,7 @@ func (c *Client) Exec(ctx context.Context, vm Owned, command Command) error {
 	// If Proxmox or the agent does not respond, the command may still be running: query
 	// its status again until the timeout.
 	path := fmt.Sprintf("%s/agent/exec-status?pid=%d", vm.path(), int(started.PID))
-	for pause := taskPause; ; pause = min(2*pause, maxTaskPause) {
+	for began, pause := time.Now(), taskPause; ; pause = nextPause(pause, time.Since(began)) {
 		var status struct {
 			Exited   number `json:"exited"`
 			ExitCode number `json:"exitcode"`
