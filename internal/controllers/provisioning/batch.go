@@ -11,6 +11,10 @@ import (
 // are created within milliseconds, or within tenths of a second on a busy API server.
 const alone = 250 * time.Millisecond
 
+// brief is the pause between pods after which standby VMs are woken. It is shorter than
+// alone: if more pods of the burst follow, another change wakes VMs for them.
+const brief = 100 * time.Millisecond
+
 // batch waits until no further pod triggers it, so that a burst of pods leads to one
 // decision. A single pod waits only briefly.
 type batch struct {
@@ -29,10 +33,8 @@ type batch struct {
 // burst is a batch that is not complete yet.
 type burst struct {
 	longest, idle clock.Timer
-	// pause fires at the first pause between pods. It is nil before the second pod, and
-	// after it has fired.
-	pause  clock.Timer
-	paused bool
+	// pause fires at the first brief pause after a pod, and is nil afterwards.
+	pause clock.Timer
 }
 
 func newBatch(clk clock.Clock, idle, longest time.Duration) *batch {
@@ -68,8 +70,8 @@ func (b *batch) stopLater() {
 	}
 }
 
-// wait returns with complete set when a batch is complete. In a batch of several pods, it
-// also returns once at the first pause; the next call then waits for the rest of the batch.
+// wait returns with complete set when a batch is complete. It also returns once at the first
+// brief pause; the next call then waits for the rest of the batch.
 // ok is false if ctx ended.
 func (b *batch) wait(ctx context.Context) (complete, ok bool) {
 	defer b.stopLater()
@@ -86,6 +88,9 @@ func (b *batch) wait(ctx context.Context) (complete, ok bool) {
 			return false, false
 		}
 		b.burst = &burst{longest: b.clock.NewTimer(b.max), idle: b.clock.NewTimer(min(alone, b.idle))}
+		if b.idle > brief {
+			b.burst.pause = b.clock.NewTimer(brief)
+		}
 	}
 
 	for {
@@ -97,7 +102,7 @@ func (b *batch) wait(ctx context.Context) (complete, ok bool) {
 		case <-b.triggered:
 			b.extend()
 		case <-pause:
-			b.burst.pause, b.burst.paused = nil, true
+			b.burst.pause = nil
 			return false, true
 		case <-b.burst.idle.C():
 			b.end()
@@ -116,13 +121,10 @@ func (b *batch) wait(ctx context.Context) (complete, ok bool) {
 func (b *batch) extend() {
 	b.burst.idle.Stop()
 	b.burst.idle = b.clock.NewTimer(b.idle)
-	if b.burst.paused || b.idle <= alone {
-		return
-	}
 	if b.burst.pause != nil {
 		b.burst.pause.Stop()
+		b.burst.pause = b.clock.NewTimer(brief)
 	}
-	b.burst.pause = b.clock.NewTimer(alone)
 }
 
 // end stops the timers of a batch.

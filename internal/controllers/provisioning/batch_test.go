@@ -44,7 +44,7 @@ func ended(done <-chan bool) bool {
 func burst(t *testing.T, b provisioning.Batch, clk *testclock.FakeClock, done <-chan bool) {
 	t.Helper()
 	b.Trigger()
-	settled(t, clk, 2)
+	settled(t, clk, 3)
 	clk.Step(240 * time.Millisecond)
 	b.Trigger()
 	if ended(done) {
@@ -59,7 +59,7 @@ func TestBatchOfOnePod(t *testing.T) {
 	b := provisioning.NewBatch(clk, time.Second, 10*time.Second)
 	done := waiting(b)
 	b.Trigger()
-	settled(t, clk, 2)
+	settled(t, clk, 3)
 	clk.Step(240 * time.Millisecond)
 	if ended(done) {
 		t.Fatal("the batch ended before another pod of a burst could come")
@@ -125,11 +125,13 @@ func TestBatchPauses(t *testing.T) {
 		next := func() { go func() { complete, _ := b.Pause(context.Background()); pauses <- complete }() }
 		next()
 		b.Trigger()
-		settled(t, clk, 2)
-		clk.Step(100 * time.Millisecond)
-		b.Trigger()
 		settled(t, clk, 3)
-		clk.Step(240 * time.Millisecond)
+		clk.Step(60 * time.Millisecond)
+		b.Trigger()
+		if ended(pauses) {
+			t.Fatal("the batch ended while a pod came")
+		}
+		clk.Step(90 * time.Millisecond)
 		if ended(pauses) {
 			t.Fatal("the batch paused before another pod of a burst could come")
 		}
