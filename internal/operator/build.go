@@ -212,6 +212,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 		Snapshot: b.inventory.Recent,
 		Taken:    b.liveCluster.VMIDs,
 		Joined:   joined(b.live),
+		Leaving:  b.cluster.Leaving,
 		Gate:     approvals,
 		Paused:   b.control.Paused,
 		Changed:  b.inventory.Stale,

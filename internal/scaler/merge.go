@@ -117,10 +117,11 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 }
 
 // merge applies changes by other clients to the fleet, and marks hosts that must wait as
-// busy. It returns the VMs to look up in the cluster: VMs that may be removed, and VMs
-// that this writer has not seen yet.
+// busy. drained are the VMs that are being drained, or nil if they are unknown. It returns
+// the VMs to look up in the cluster: VMs that may be removed, and VMs that this writer has
+// not seen yet.
 func (w *Writer) merge(
-	ctx context.Context, from *reading, snapshot *topology.Snapshot, cloning []topology.HostID, nodes map[fleet.Key]bool,
+	ctx context.Context, from *reading, snapshot *topology.Snapshot, cloning []topology.HostID, nodes, drained map[fleet.Key]bool,
 ) (leaving, unseen []fleet.VM) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -154,7 +155,7 @@ func (w *Writer) merge(
 	}
 	from.gathering = map[topology.HostID]bool{}
 	for host, until := range w.gathering {
-		if from.gathering[host] = until.After(now); !from.gathering[host] {
+		if from.gathering[host] = until.After(now) && w.expectsRemovals(host, drained); !from.gathering[host] {
 			delete(w.gathering, host)
 		}
 	}
@@ -243,4 +244,30 @@ func (w *Writer) absent(from *reading, snapshot *topology.Snapshot) []*member {
 // show whether they were created.
 func (w *Writer) unseen(m *member) bool {
 	return m.Phase == PhaseMaking && !m.Made && m.Filed && w.config.Joined != nil
+}
+
+// draining returns the VMs whose NodeClaims are being deleted, or nil if they are unknown or
+// no removal waits for them.
+func (w *Writer) draining(ctx context.Context) (map[fleet.Key]bool, error) {
+	w.mu.Lock()
+	waits := len(w.gathering) > 0
+	w.mu.Unlock()
+	if !waits || w.config.Leaving == nil {
+		return nil, nil
+	}
+	return w.config.Leaving(ctx)
+}
+
+// expectsRemovals reports whether a VM of a host is being drained, whose removal will be
+// requested next. If the VMs being drained are unknown, it reports true.
+func (w *Writer) expectsRemovals(host topology.HostID, drained map[fleet.Key]bool) bool {
+	if drained == nil {
+		return true
+	}
+	for key := range drained {
+		if m := w.members[key]; m != nil && m.VM.Host == host && !m.leaving {
+			return true
+		}
+	}
+	return false
 }

@@ -3,7 +3,9 @@ package scaler_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -74,6 +76,40 @@ func TestLimitsCountTheWholeBurst(t *testing.T) {
 			t.Errorf("%s: all VMs in the next change: %t", name, whole)
 		}
 	}
+}
+
+// TestWriterAwaitsDrains checks that a removal waits for other VMs of its host only while
+// they are being drained.
+func TestWriterAwaitsDrains(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var mu sync.Mutex
+	draining := map[fleet.Key]bool{}
+	asked := make(chan struct{}, 100)
+	writer := w.run(t, func(c *scaler.WriterConfig) {
+		c.Gather = time.Hour
+		c.Leaving = func(context.Context) (map[fleet.Key]bool, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked <- struct{}{}
+			return maps.Clone(draining), nil
+		}
+	})
+	vms := ensure(t, writer, on(first), on(first), on(first), on(second))
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade, scaler.PhaseMade, scaler.PhaseMade)
+	mu.Lock()
+	draining[vms[0].Key], draining[vms[1].Key], draining[vms[3].Key] = true, true, true
+	mu.Unlock()
+	writer.Remove(vms[0].Key)
+	<-asked // the first removal could begin now
+	writer.Remove(vms[1].Key)
+	phases(t, writer, scaler.PhaseMade, scaler.PhaseMade)
+	history, err := w.History(t.Context(), time.Time{})
+	if err != nil || len(history) != 2 || len(history[1].Change.Removed) != 2 {
+		t.Errorf("history %+v (%v), want one change that removes both", history, err)
+	}
+	writer.Remove(vms[2].Key)
+	phases(t, writer, scaler.PhaseMade)
 }
 
 // TestWriterRemovesTogether requests the removal of a host's VMs in short succession: one

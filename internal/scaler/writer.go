@@ -46,8 +46,12 @@ type WriterConfig struct {
 	Poll time.Duration
 	// Gather is how long the first removal on a host waits for further removals, because
 	// a host that is being changed accepts none; 0 means a second, which is enough for
-	// nodes that are drained together.
+	// nodes that are drained together. It waits only while Leaving contains another VM of
+	// the host.
 	Gather time.Duration
+	// Leaving returns the VMs whose NodeClaims are being deleted. They are removed once they
+	// are drained. Nil means that they are unknown: each removal waits for Gather.
+	Leaving func(ctx context.Context) (map[fleet.Key]bool, error)
 }
 
 // Phase is a VM's progress in a Writer.

@@ -186,6 +186,23 @@ func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VM
 	return used, nil
 }
 
+// Leaving returns the keys of the VMs whose NodeClaims are being deleted. The result is never
+// nil unless there is an error.
+func (c *Cluster) Leaving(ctx context.Context) (map[fleet.Key]bool, error) {
+	var claims karpv1.NodeClaimList
+	if err := c.client.List(ctx, &claims, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing nodeclaims: %w", err)
+	}
+	leaving := map[fleet.Key]bool{}
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		if key := claim.Annotations[v1alpha1.AnnotationKey]; key != "" && !claim.DeletionTimestamp.IsZero() {
+			leaving[fleet.Key(key)] = true
+		}
+	}
+	return leaving, nil
+}
+
 // HasNodes reports whether the cluster has any Node. Manifests need not contain one.
 func (c *Cluster) HasNodes(ctx context.Context) (bool, error) {
 	var nodes corev1.NodeList
