@@ -17,7 +17,7 @@ const (
 	// sampleInterval is the interval between samples. The CPU time of a process is exact
 	// once its parent has waited for it; samples only divide it between engine and
 	// provider.
-	sampleInterval = 20 * time.Millisecond
+	sampleInterval = 50 * time.Millisecond
 )
 
 // sample contains the resources that the controller and its child processes used up to a
