@@ -127,8 +127,11 @@ func (b *batch) extend() {
 	}
 }
 
-// end stops the timers of a batch.
+// end ends a batch, if there is one.
 func (b *batch) end() {
+	if b.burst == nil {
+		return
+	}
 	for _, timer := range []clock.Timer{b.burst.longest, b.burst.idle, b.burst.pause} {
 		if timer != nil {
 			timer.Stop()

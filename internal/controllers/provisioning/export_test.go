@@ -31,8 +31,10 @@ func (b Batch) Wait(ctx context.Context) bool {
 // Pause waits for a pause in a batch, or its end.
 func (b Batch) Pause(ctx context.Context) (complete, ok bool) { return b.wait(ctx) }
 
-// ProvisionAtPause provisions like Reconcile at a pause in a batch.
-func (c *Controller) ProvisionAtPause(ctx context.Context) error {
-	_, err := c.wakeEarly(ctx)
-	return err
+// ProvisionAtPause provisions like Reconcile at a pause in a batch, and reports whether the
+// batch still waits for its end.
+func (c *Controller) ProvisionAtPause(ctx context.Context) (waits bool, err error) {
+	c.batch.burst = &burst{longest: c.config.Clock.NewTimer(time.Hour), idle: c.config.Clock.NewTimer(time.Hour)}
+	_, err = c.wakeEarly(ctx)
+	return c.batch.burst != nil, err
 }

@@ -131,7 +131,7 @@ func (c *Controller) unready(ctx context.Context, states []scaler.VMState) (map[
 // wakeEarly wakes standby VMs for the pods of a batch that is not complete, unless some of
 // them need new VMs. A change of new VMs keeps its hosts busy for as long as their clones
 // take, so it contains the whole burst; a wake takes a second, and most bursts have ended by
-// then.
+// then. After a wake, only further pods need another decision.
 func (c *Controller) wakeEarly(ctx context.Context) (reconciler.Result, error) {
 	again := reconciler.Result{RequeueAfter: singleton.RequeueImmediately}
 	if !c.config.Writer.Synced() || !c.config.State.Synced(ctx) {
@@ -146,9 +146,13 @@ func (c *Controller) wakeEarly(ctx context.Context) (reconciler.Result, error) {
 		return again, nil
 	}
 	log.FromContext(ctx).V(1).Info("batched pods to wake standby vms")
-	if _, err := c.provision(ctx, true); err != nil {
+	woken, err := c.provision(ctx, true)
+	if err != nil {
 		c.batch.trigger()
 		return reconciler.Result{}, err
+	}
+	if len(woken) > 0 {
+		c.batch.end()
 	}
 	return again, nil
 }

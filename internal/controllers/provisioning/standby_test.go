@@ -177,8 +177,12 @@ func TestWakesAtAPause(t *testing.T) {
 			for i, cpu := range c.pods {
 				w.pend(t, fmt.Sprintf("comes-%d", i), cpu)
 			}
-			if err := w.ProvisionAtPause(asOperator(t)); err != nil {
+			waits, err := w.ProvisionAtPause(asOperator(t))
+			if err != nil {
 				t.Fatal(err)
+			}
+			if waits != (c.woken == 0) {
+				t.Errorf("the batch waits for its end: %t, after %d wakes", waits, c.woken)
 			}
 			if len(w.writer.woken) != c.woken || len(w.claims(t)) != c.woken || len(w.writer.wanted) != 1 {
 				t.Fatalf("woken %v, %d claims, %d VMs: want %d woken and no new VM", w.writer.woken, len(w.claims(t)), len(w.writer.wanted), c.woken)
