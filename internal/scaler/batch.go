@@ -110,8 +110,8 @@ func (m *member) ready(from *reading, now time.Time) bool {
 const vanishedAfter = 30 * time.Second
 
 // partSize is the number of new VMs at which a change accepts no more hosts, if it has at
-// least one host for each core. Planning them takes a second or two, and they are cloned
-// while the other hosts are planned.
+// least one host for two cores, which a plan of many VMs uses. Planning them takes a second
+// or two, and they are cloned while the other hosts are planned.
 const partSize = 32
 
 // laterHosts reports, for each host with reserved VMs, whether they wait for the next
@@ -125,8 +125,9 @@ func (w *Writer) laterHosts(from *reading, now time.Time) map[topology.HostID]bo
 	}
 	later := map[topology.HostID]bool{}
 	vms := 0
+	hosts := max(1, runtime.GOMAXPROCS(0)/2)
 	for i, host := range slices.SortedFunc(maps.Keys(waiting), topology.HostID.Compare) {
-		later[host] = !w.whole && i >= runtime.GOMAXPROCS(0) && vms >= partSize
+		later[host] = !w.whole && i >= hosts && vms >= partSize
 		vms += waiting[host]
 	}
 	return later

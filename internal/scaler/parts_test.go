@@ -19,17 +19,17 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// TestBurstHasParts reserves VMs on many hosts: a change takes as many hosts as there are
-// cores, and more hosts until it has 32 VMs.
+// TestBurstHasParts reserves VMs on many hosts: a change takes a host for two cores, and more
+// hosts until it has 32 VMs.
 func TestBurstHasParts(t *testing.T) {
 	t.Parallel()
-	cores := runtime.GOMAXPROCS(0)
+	few := max(1, runtime.GOMAXPROCS(0)/2)
 	for name, test := range map[string]struct{ hosts, onEach, want int }{
 		"one host":           {1, 200, 1},
-		"a host for a core":  {cores, 40, cores},
-		"a host more":        {cores + 1, 40, cores},
-		"small":              {cores + 3, 1, cores + 3},
-		"enough on the last": {cores + 32, 1, max(cores, 32)},
+		"a host more":        {few + 1, 40, few},
+		"just fewer":         {few + 2, 31, max(few, 2)},
+		"small":              {few + 3, 1, few + 3},
+		"enough on the last": {few + 32, 1, max(few, 32)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
