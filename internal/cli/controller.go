@@ -22,6 +22,7 @@ type controllerOptions struct {
 	kubeconfig             operator.Kubeconfig
 	mode, logLevel         string
 	preferences, minValues string
+	clusterState           bool
 	settings               operator.ControllerSettings
 }
 
@@ -84,6 +85,7 @@ func newController(process Process) *cobra.Command {
 	flags.Var(choose(&o.preferences, "Respect", "Ignore"), "preference-policy", "Respect or Ignore the preferences of pods")
 	flags.Var(choose(&o.minValues, "Strict", "BestEffort"), "min-values-policy", "Strict, or BestEffort to allow fewer than minValues")
 	flags.StringVar(&s.FeatureGates, "feature-gates", "", "feature gates of Karpenter, such as NodeRepair=true: CapacityBuffer, NodeOverlay, NodeRepair and SpotToSpotConsolidation")
+	flags.BoolVar(&o.clusterState, "cluster-state-metrics", true, "serve Karpenter's metrics of each Node, NodeClaim and pod")
 	flags.BoolVar(&s.Kproximate, "kproximate-metrics", false, "also serve metrics under the names of kproximate")
 	flags.DurationVar(&s.DriftEvery, "drift-every", time.Hour, "interval for comparing all VMs with Proxmox by a full plan; 0 disables it")
 	flags.DurationVar(&s.Grace, "grace", 39*time.Minute, "maximum time to finish a change when the controller stops")
@@ -110,6 +112,7 @@ func (o *controllerOptions) check() error {
 		mistakes = append(mistakes, err)
 	}
 	s.Observe = o.mode == "observe"
+	s.NoClusterState = !o.clusterState
 	s.IgnorePreferences = o.preferences == "Ignore"
 	s.RelaxMinValues = o.minValues == "BestEffort"
 	return errors.Join(mistakes...)

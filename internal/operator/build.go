@@ -276,6 +276,7 @@ func (b *builder) apply(ctx context.Context, config *scaler.Config) (*parts, err
 	b.observer.Store(observer)
 
 	list := append(core.watchers(), core.controllers(approvals.Methods)...)
+	list = append(list, core.observability(ctx)...)
 	list = append(list, core.gated(ctx, provisioner.Trigger)...)
 	list = append(list, collector.Controllers()...)
 	list = append(list, provisioner, approvals)

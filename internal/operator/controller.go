@@ -243,6 +243,8 @@ type ControllerSettings struct {
 	// FeatureGates are the Karpenter feature gates that CheckFeatureGates accepts, such
 	// as NodeRepair=true.
 	FeatureGates string
+	// NoClusterState omits Karpenter's metrics of each Node, NodeClaim and pod.
+	NoClusterState bool
 	// Kproximate also serves kproximate's metrics, under their own names.
 	Kproximate bool
 	// DriftEvery is the interval between comparisons of all VMs with Proxmox; 0 means

@@ -107,7 +107,7 @@ func (c *core) watchers() []controller.Controller {
 }
 
 // controllers returns the controllers that Karpenter v1.14.1 runs without feature gates,
-// except the watchers, its provisioner and the provisioner's triggers, which numaform
+// except the watchers, the controllers that serve metrics, its provisioner and the provisioner's triggers, which numaform
 // replaces. The provisioner is still created, because disruption uses it to simulate a
 // cluster with fewer nodes. wrap may block disruption.
 func (c *core) controllers(wrap func(func() []disruption.Method) []disruption.Method) []controller.Controller {
@@ -120,7 +120,6 @@ func (c *core) controllers(wrap func(func() []disruption.Method) []disruption.Me
 		return disruption.NewMethods(c.clock, c.state, floored, provisioner, c.provider, c.recorder, queue)
 	})
 	health := nodepoolhealth.NewState()
-	labels := []string{karpv1.NodeClassLabelKey(v1alpha1.GroupVersion().WithKind(v1alpha1.KindProxmoxNodeClass).GroupKind()), karpv1.NodePoolLabelKey}
 	return []controller.Controller{
 		evictions, queue,
 		c.paced("disruption", disruption.NewController(c.clock, floored, provisioner, c.provider, c.recorder, c.state, queue, c.cost, disruption.WithMethods(methods...))),
@@ -138,15 +137,28 @@ func (c *core) controllers(wrap func(func() []disruption.Method) []disruption.Me
 		claimdisruption.NewController(c.clock, c.client, c.provider),
 		claimhydration.NewController(c.client, c.provider),
 		nodehydration.NewController(c.client, c.provider),
+	}
+}
 
-		// The controllers that serve Karpenter's metrics.
-		metricspod.NewController(c.client, c.state),
+// observability returns the controllers that only serve Karpenter's metrics. The metrics of
+// NodePools have few series. The others have several for each Node, NodeClaim and pod, and
+// most of their controllers inspect each object every few seconds.
+func (c *core) observability(ctx context.Context) []controller.Controller {
+	list := []controller.Controller{
 		metricsnodepool.NewController(c.client, c.provider, c.cost),
+		status.NewController[*karpv1.NodePool](c.client, c.events, status.EmitDeprecatedMetrics),
+	}
+	if options.FromContext(ctx).DisableClusterStateObservability {
+		return list
+	}
+	labels := []string{karpv1.NodeClassLabelKey(v1alpha1.GroupVersion().WithKind(v1alpha1.KindProxmoxNodeClass).GroupKind()), karpv1.NodePoolLabelKey}
+	return append(
+		list,
+		metricspod.NewController(c.client, c.state),
 		c.paced("metrics.node", metricsnode.NewController(c.state)),
 		status.NewController[*karpv1.NodeClaim](c.client, c.events, status.EmitDeprecatedMetrics, status.WithLabels(labels...)),
-		status.NewController[*karpv1.NodePool](c.client, c.events, status.EmitDeprecatedMetrics),
 		status.NewGenericObjectController[*corev1.Node](c.client, c.events, status.WithLabels(append(labels, karpv1.NodeInitializedLabelKey)...)),
-	}
+	)
 }
 
 // gated returns the controllers whose feature gates are enabled. trigger provisions for the

@@ -2,7 +2,18 @@ package operator
 
 import (
 	"context"
+
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 )
+
+// Observability returns the number of controllers that serve Karpenter's metrics.
+func Observability(settings *ControllerSettings) (int, error) {
+	registry := crmetrics.Registry
+	crmetrics.Registry = replacing{registry}
+	defer func() { crmetrics.Registry = registry }()
+	o, err := karpenterOptions(settings)
+	return len(new(core).observability(o.ToContext(context.Background()))), err
+}
 
 // Gated returns the names of the controllers that run only with these feature gates.
 func Gated(gates string) ([]string, error) {

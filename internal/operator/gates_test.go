@@ -31,6 +31,17 @@ func TestCheckFeatureGates(t *testing.T) {
 	}
 }
 
+// TestClusterStateMetrics checks that the controllers that serve metrics of each Node,
+// NodeClaim and pod run only if these metrics are enabled.
+func TestClusterStateMetrics(t *testing.T) {
+	for disabled, want := range map[bool]int{true: 2, false: 6} {
+		got, err := operator.Observability(&operator.ControllerSettings{NoClusterState: disabled})
+		if err != nil || got != want {
+			t.Errorf("with NoClusterState %t, %d controllers serve metrics, want %d: %v", disabled, got, want, err)
+		}
+	}
+}
+
 // TestGatedControllers checks that the controllers for node repair, NodeOverlays and
 // CapacityBuffers run only if their feature gates are enabled.
 func TestGatedControllers(t *testing.T) {

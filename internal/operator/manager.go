@@ -125,6 +125,8 @@ func karpenterOptions(settings *ControllerSettings) (*options.Options, error) {
 		CPURequests:       1000,
 		IgnoreDRARequests: true,
 		FeatureGates:      gates,
+
+		DisableClusterStateObservability: settings.NoClusterState,
 	}
 	if settings.IgnorePreferences {
 		o.PreferencePolicy = options.PreferencePolicyIgnore
