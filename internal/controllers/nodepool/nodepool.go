@@ -7,9 +7,12 @@ package nodepool
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 
+	"github.com/awslabs/operatorpkg/status"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	controllerruntime "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -170,8 +173,11 @@ func (f *floors) List(ctx context.Context, list client.ObjectList, opts ...clien
 // yet or whose instance is terminating.
 func (f *floors) countNodes() map[string]int {
 	nodes := map[string]int{}
-	for _, node := range f.cluster.DeepCopyNodes() {
-		if node.Managed() && node.Initialized() && !node.NodeClaim.StatusConditions().Get(karpv1.ConditionTypeInstanceTerminating).IsTrue() {
+	for node := range f.cluster.Nodes() {
+		// StatusConditions would add missing conditions to the NodeClaim, which is shared.
+		if node.Managed() && node.Initialized() && !slices.ContainsFunc(node.NodeClaim.Status.Conditions, func(c status.Condition) bool {
+			return c.Type == karpv1.ConditionTypeInstanceTerminating && c.Status == metav1.ConditionTrue
+		}) {
 			nodes[node.Labels()[karpv1.NodePoolLabelKey]]++
 		}
 	}
