@@ -34,6 +34,7 @@ func (w *world) start(replica string) *controller {
 	c := &controller{w: w, done: make(chan struct{}), log: &stampedLog{}, probes: w.freeAddress(), metrics: w.freeAddress(), profiles: w.freeAddress()}
 	c.command = exec.Command(w.binary, "controller", "--config", "numaform.yaml", "--kubeconfig", w.kubeconfig, "--namespace", namespace,
 		"--health-probe-bind-address", c.probes, "--metrics-bind-address", c.metrics, "--pprof-bind-address", c.profiles)
+	c.command.Args = append(c.command.Args, strings.Fields(*flags)...)
 	c.command.Dir, c.command.Stdout, c.command.Stderr, c.command.Env = w.dir, c.log, c.log, w.environ(replica)
 	c.began = time.Now()
 	if err := c.command.Start(); err != nil {

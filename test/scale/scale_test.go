@@ -27,6 +27,7 @@ import (
 var (
 	sizeFlag = flag.String("scale.size", defaultSize, "numbers of regions, hosts, VMs and pods")
 	burst    = flag.Int("scale.burst", 20, "number of VMs in the burst")
+	flags    = flag.String("scale.flags", "", "additional flags of the controller, separated by spaces")
 	profiles = flag.String("scale.profiles", "", "directory for profiles of the controller")
 )
 
