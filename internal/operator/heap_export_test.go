@@ -11,8 +11,10 @@ import (
 type Heap struct{ *heap }
 
 // NewTestHeap returns a busy heap.
-func NewTestHeap(clk clock.WithTicker, collect func(percent int) int, release func()) Heap {
-	return Heap{&heap{clock: clk, collect: collect, release: release, worked: clk.Now()}}
+func NewTestHeap(clk clock.WithTicker, collect func(percent int) int, release func(), live func() uint64) Heap {
+	h := &heap{clock: clk, collect: collect, release: release, live: live, worked: clk.Now()}
+	h.adjust()
+	return Heap{h}
 }
 
 // Work records that a decision is in progress.

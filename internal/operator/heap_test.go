@@ -13,16 +13,18 @@ import (
 	"github.com/numaform/numaform/internal/operator"
 )
 
-// TestHeap checks that memory is returned once when the controller becomes idle, and that
-// garbage is collected lazily again when it becomes active.
+// TestHeap checks that memory is returned once when the controller becomes idle, that garbage
+// is collected lazily again when it becomes active, and that garbage is bounded if the live
+// heap is large.
 func TestHeap(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakeClock(time.Now())
 	var got []string
+	live := uint64(20 << 20)
 	h := operator.NewTestHeap(clk, func(percent int) int {
 		got = append(got, fmt.Sprintf("collect %d", percent))
 		return 0
-	}, func() { got = append(got, "release") })
+	}, func() { got = append(got, "release") }, func() uint64 { return live })
 	expect := func(when string, want ...string) {
 		t.Helper()
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -31,6 +33,7 @@ func TestHeap(t *testing.T) {
 		got = nil
 	}
 
+	expect("at the start", "collect 300")
 	clk.Step(19 * time.Second)
 	h.Rest()
 	expect("shortly after it worked")
@@ -47,6 +50,20 @@ func TestHeap(t *testing.T) {
 	h.Work()
 	h.Work()
 	expect("working", "collect 300")
+
+	live = 128 << 20
+	h.Rest()
+	h.Rest()
+	expect("working with a larger heap", "collect 200")
+	live = 2 << 30
+	h.Rest()
+	expect("working with a huge heap", "collect 50")
+	live = 64 << 20
+	h.Rest()
+	expect("working with a small heap", "collect 300")
+	clk.Step(time.Hour)
+	h.Rest()
+	expect("idle again", "collect 50", "release")
 }
 
 // TestHeapWorksWhileItReturnsMemory checks that a decision does not wait until the memory
@@ -67,7 +84,7 @@ func TestHeapWorksWhileItReturnsMemory(t *testing.T) {
 			released = true
 		case <-time.After(10 * time.Second):
 		}
-	})
+	}, func() uint64 { return 0 })
 	clk.Step(time.Minute)
 	h.Rest()
 	if !released {
@@ -82,7 +99,7 @@ func TestHeapRun(t *testing.T) {
 	var busy, released atomic.Bool
 	busy.Store(true)
 	asked := make(chan struct{})
-	h := operator.NewTestHeap(clk, func(int) int { return 0 }, func() { released.Store(true) })
+	h := operator.NewTestHeap(clk, func(int) int { return 0 }, func() { released.Store(true) }, func() uint64 { return 0 })
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
