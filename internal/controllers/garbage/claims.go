@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	"k8s.io/apimachinery/pkg/types"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
@@ -92,7 +93,7 @@ func (c *claims) run(ctx context.Context, v *view) error {
 }
 
 func isRegistered(claim *karpv1.NodeClaim) bool {
-	return claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).IsTrue()
+	return claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeRegistered).IsTrue()
 }
 
 // isVMless reports whether the claim has no VM and will not get one. A VM that is desired

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -72,7 +73,7 @@ func (j *joins) run(ctx context.Context, v *view) error {
 // had reached it when the deletion began.
 func timedOut(claim *karpv1.NodeClaim, now time.Time) bool {
 	from := claim.CreationTimestamp.Time
-	if registered := claim.StatusConditions().Get(karpv1.ConditionTypeRegistered); registered != nil {
+	if registered := claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeRegistered); registered != nil {
 		from = registered.LastTransitionTime.Time
 	}
 	if !claim.DeletionTimestamp.IsZero() {

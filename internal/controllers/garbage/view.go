@@ -34,7 +34,8 @@ type view struct {
 	pools  map[string]*karpv1.NodePool
 }
 
-// newView reads the cluster. states are the VMs of the writer, which was read first.
+// newView reads the cluster. The NodeClaims and Nodes are shared with the cache: a pass must
+// not change them. states are the VMs of the writer, which was read first.
 func newView(ctx context.Context, config Config, states []scaler.VMState) (*view, error) {
 	v := &view{
 		now:    config.Clock.Now(),
@@ -54,7 +55,7 @@ func newView(ctx context.Context, config Config, states []scaler.VMState) (*view
 		return nil, err
 	}
 	var nodes corev1.NodeList
-	if err := config.Client.List(ctx, &nodes); err != nil {
+	if err := config.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
 	for i := range nodes.Items {
@@ -72,7 +73,7 @@ func newView(ctx context.Context, config Config, states []scaler.VMState) (*view
 
 func (v *view) readClaims(ctx context.Context, reader client.Reader) error {
 	var claims karpv1.NodeClaimList
-	if err := reader.List(ctx, &claims); err != nil {
+	if err := reader.List(ctx, &claims, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing nodeclaims: %w", err)
 	}
 	v.byKey = map[fleet.Key]*karpv1.NodeClaim{}
