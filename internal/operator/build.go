@@ -325,7 +325,7 @@ func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *ap
 		seed.NewController(seeder, b.control.paused),
 		seed.NewJoiner(seeder, b.control.paused, b.recorder),
 		seed.NewGarbage(seeder, b.control.paused),
-		&evacuation{client: cached, hosts: b.control.evacuated},
+		&evacuation{client: cached, hosts: b.control.evacuated, clock: b.clock},
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 	controllerruntime "sigs.k8s.io/controller-runtime"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -29,10 +30,19 @@ import (
 type evacuation struct {
 	client client.Client
 	hosts  func(ctx context.Context) ([]topology.HostID, error)
+	clock  clock.PassiveClock
+	// settled is when no host was evacuated and no NodeClaim marked; the zero time if a
+	// NodeClaim may be marked.
+	settled time.Time
 }
 
-// longestEvacuationWait is the maximum delay after an error.
-const longestEvacuationWait = 15 * time.Second
+const (
+	// longestEvacuationWait is the maximum delay after an error.
+	longestEvacuationWait = 15 * time.Second
+	// settledFor is the interval at which all NodeClaims are read while no host is
+	// evacuated.
+	settledFor = time.Minute
+)
 
 // Name returns the controller's name.
 func (e *evacuation) Name() string { return "nodeclaim.evacuation" }
@@ -51,11 +61,16 @@ func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
 	if err != nil {
 		return reconciler.Result{}, fmt.Errorf("listing evacuated hosts: %w", err)
 	}
+	if len(hosts) == 0 && e.clock.Since(e.settled) < settledFor {
+		return reconciler.Result{RequeueAfter: switchInterval}, nil
+	}
+	e.settled = time.Time{}
 	var claims karpv1.NodeClaimList
 	if err := e.client.List(ctx, &claims, client.UnsafeDisableDeepCopy); err != nil {
 		return reconciler.Result{}, fmt.Errorf("listing nodeclaims: %w", err)
 	}
 	var errs []error
+	settled := len(hosts) == 0
 	for i := range claims.Items {
 		claim := &claims.Items[i]
 		// Another Karpenter in this cluster may use the same host names.
@@ -70,6 +85,7 @@ func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		if _, marked := claim.Annotations[v1alpha1.AnnotationEvacuated]; marked == leaves {
 			continue
 		}
+		settled = false
 		changed := claim.DeepCopy()
 		if leaves {
 			metav1.SetMetaDataAnnotation(&changed.ObjectMeta, v1alpha1.AnnotationEvacuated, "true")
@@ -79,6 +95,9 @@ func (e *evacuation) Reconcile(ctx context.Context) (reconciler.Result, error) {
 		if err := e.client.Patch(ctx, changed, client.MergeFrom(claim)); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("changing the evacuation mark of nodeclaim %s: %w", claim.Name, err))
 		}
+	}
+	if settled {
+		e.settled = e.clock.Now()
 	}
 	return reconciler.Result{RequeueAfter: switchInterval}, errors.Join(errs...)
 }
