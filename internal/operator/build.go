@@ -332,7 +332,7 @@ func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *ap
 // assemble adds everything that the manager runs.
 func (b *builder) assemble(ctx context.Context, writer *scaler.Writer, list []controller.Controller, runs ...manager.RunnableFunc) (*parts, error) {
 	for _, one := range list {
-		if err := one.Register(ctx, b.manager); err != nil {
+		if err := one.Register(ctx, bounded{b.manager}); err != nil {
 			return nil, fmt.Errorf("registering a controller: %w", err)
 		}
 	}
