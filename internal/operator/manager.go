@@ -55,8 +55,7 @@ func newManager(ctx context.Context, settings *ControllerSettings, intervals Int
 			return options.ToContext(log.IntoContext(context.Background(), logger), karpenter)
 		},
 		Cache: cache.Options{
-			// Nothing here reads managed fields, which are often half of an object.
-			DefaultTransform: cache.TransformStripManagedFields(),
+			DefaultTransform: slim,
 			ByObject: map[client.Object]cache.ByObject{
 				&coordinationv1.Lease{}: {Field: fields.SelectorFromSet(fields.Set{"metadata.namespace": "kube-node-lease"})},
 			},
