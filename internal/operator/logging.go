@@ -4,6 +4,7 @@ import (
 	"context"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/karpenter/pkg/events"
@@ -11,37 +12,53 @@ import (
 
 // NewLogger wraps base for the controller. At debug level, it logs errors that only follow
 // from a canceled context. It removes the currency from Karpenter's relative prices.
-func NewLogger(base logr.Logger) logr.Logger { return base.WithSink(&sink{base.GetSink()}) }
+func NewLogger(base logr.Logger) logr.Logger {
+	inner := base.GetSink()
+	return base.WithSink(&sink{LogSink: inner, full: func() logr.LogSink { return inner }})
+}
 
-type sink struct{ logr.LogSink }
+// sink adds fields and names only when it logs a line, because every reconciliation has its
+// own fields, but few log anything.
+type sink struct {
+	// LogSink is the base without fields and names; it has the same level.
+	logr.LogSink
+	// full returns the base with fields and names.
+	full func() logr.LogSink
+}
 
 // Info logs a message with relative prices.
 func (s *sink) Info(level int, message string, pairs ...any) {
-	s.LogSink.Info(level, relative(message), relatives(pairs)...)
+	s.full().Info(level, relative(message), relatives(pairs)...)
 }
 
 // Error logs an error. If the error only follows from a canceled context, Error logs it as
 // an informational message, and only at debug level.
 func (s *sink) Error(err error, message string, pairs ...any) {
 	if !stopped(err, message) {
-		s.LogSink.Error(err, relative(message), relatives(pairs)...)
+		s.full().Error(err, relative(message), relatives(pairs)...)
 		return
 	}
 	if s.Enabled(1) {
 		if err != nil {
 			pairs = append(pairs, "error", err.Error())
 		}
-		s.LogSink.Info(1, message, pairs...)
+		s.full().Info(1, message, pairs...)
 	}
 }
 
 // WithValues returns a sink with additional fields.
 func (s *sink) WithValues(pairs ...any) logr.LogSink {
-	return &sink{s.LogSink.WithValues(relatives(pairs)...)}
+	return s.with(func() logr.LogSink { return s.full().WithValues(relatives(pairs)...) })
 }
 
 // WithName returns a sink with an additional name.
-func (s *sink) WithName(name string) logr.LogSink { return &sink{s.LogSink.WithName(name)} }
+func (s *sink) WithName(name string) logr.LogSink {
+	return s.with(func() logr.LogSink { return s.full().WithName(name) })
+}
+
+func (s *sink) with(full func() logr.LogSink) *sink {
+	return &sink{LogSink: s.LogSink, full: sync.OnceValue(full)}
+}
 
 // stopped reports whether an error is only the consequence of a canceled context: of a
 // stop, a pause, or a lost lease. client-go logs some of them only as text, and a manager

@@ -69,6 +69,41 @@ func TestDebugLogHasStops(t *testing.T) {
 	}
 }
 
+// counting counts the fields that are added to a sink.
+type counting struct {
+	logr.LogSink
+
+	fields *int
+}
+
+func (c counting) WithValues(pairs ...any) logr.LogSink {
+	*c.fields += len(pairs) / 2
+	return counting{c.LogSink.WithValues(pairs...), c.fields}
+}
+
+func (c counting) WithName(name string) logr.LogSink {
+	return counting{c.LogSink.WithName(name), c.fields}
+}
+
+// TestFieldsCostNothingWithoutALine checks that fields are added only for lines that are
+// logged, and only once.
+func TestFieldsCostNothingWithoutALine(t *testing.T) {
+	t.Parallel()
+	var lines []string
+	base := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
+	fields := 0
+	logger := operator.NewLogger(base.WithSink(counting{base.GetSink(), &fields})).WithValues("a", 1).WithName("x").WithValues("b", 2)
+	logger.V(1).Info("not logged")
+	if fields != 0 {
+		t.Errorf("%d fields were added without a line", fields)
+	}
+	logger.Info("first")
+	logger.Info("second")
+	if fields != 2 || len(lines) != 2 || !strings.Contains(lines[1], `"a"=1 "b"=2`) {
+		t.Errorf("%d fields were added, want 2; lines %q", fields, lines)
+	}
+}
+
 type published []events.Event
 
 func (p *published) Publish(events ...events.Event) { *p = append(*p, events...) }
