@@ -100,19 +100,24 @@ func (c *controller) ready() {
 	})
 }
 
-// settled waits until the controller is idle: it uses less than a fifth of a core for ten
-// seconds. It waits at most two minutes, because the idle usage is measured separately.
+// settled waits until the controller is idle: it logs nothing and uses less than a fifth of a
+// core for ten seconds, twice in succession, because it may only wait for Proxmox or for a
+// busy machine. It waits at most two minutes, because the idle usage is measured separately.
 func (c *controller) settled() {
 	c.w.t.Helper()
 	last, since, began := c.usage(), time.Now(), time.Now()
+	quiet, lines := 0, c.log.length()
 	c.until("the controller is idle", 10*time.Minute, func() bool {
 		if time.Since(since) < 10*time.Second {
 			return false
 		}
 		now := c.usage()
-		idle := time.Since(began) > 2*time.Minute || now.own+now.children-last.own-last.children < 2*time.Second
-		last, since = now, time.Now()
-		return idle
+		quiet++
+		if now.own+now.children-last.own-last.children >= 2*time.Second || c.log.length() != lines {
+			quiet = 0
+		}
+		last, since, lines = now, time.Now(), c.log.length()
+		return quiet == 2 || time.Since(began) > 2*time.Minute
 	})
 }
 
@@ -234,6 +239,13 @@ func (l *stampedLog) Write(text []byte) (int, error) {
 		l.lines = append(l.lines, stampedLine{time.Now(), string(line)})
 		l.rest = bytes.Clone(rest)
 	}
+}
+
+// length returns the number of lines.
+func (l *stampedLog) length() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.lines)
 }
 
 // tail returns the last 60 lines.

@@ -186,7 +186,7 @@ var limits = []struct {
 	{"idle, 1 min", "requests", 12},
 	{"idle, 1 min", "provider", 0},
 	{"idle, 1 min", "cpu-s", 25},
-	{"start, until idle", "MiB", 2048},
+	{"start, until idle", "MiB", 1024},
 	{"start", "ready-s", 30},
 	{"1 VM", "requests", 130},
 	{"1 VM", "engine-cpu-s", 2},
