@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"slices"
 
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/awslabs/operatorpkg/status"
@@ -107,9 +108,10 @@ func (c *core) watchers() []controller.Controller {
 }
 
 // controllers returns the controllers that Karpenter v1.14.1 runs without feature gates,
-// except the watchers, the controllers that serve metrics, its provisioner and the provisioner's triggers, which numaform
-// replaces. The provisioner is still created, because disruption uses it to simulate a
-// cluster with fewer nodes. wrap may block disruption.
+// except the watchers, the controllers that serve metrics, its provisioner and the
+// provisioner's triggers, which numaform replaces. The provisioner is still created,
+// because disruption uses it to simulate a cluster with fewer nodes. wrap may block
+// disruption.
 func (c *core) controllers(wrap func(func() []disruption.Method) []disruption.Method) []controller.Controller {
 	devices := deviceallocation.NewController(c.client)
 	provisioner := karpprovisioning.NewProvisioner(c.client, c.recorder, c.provider, c.state, c.clock, devices, c.virtual)
@@ -117,7 +119,11 @@ func (c *core) controllers(wrap func(func() []disruption.Method) []disruption.Me
 	queue := disruption.NewQueue(c.client, c.recorder, c.state, c.clock, provisioner)
 	floored := nodepool.WithFloors(c.client, c.state)
 	methods := wrap(func() []disruption.Method {
-		return disruption.NewMethods(c.clock, c.state, floored, provisioner, c.provider, c.recorder, queue)
+		methods := disruption.NewMethods(c.clock, c.state, floored, provisioner, c.provider, c.recorder, queue)
+		return slices.DeleteFunc(methods, func(method disruption.Method) bool {
+			_, static := method.(*disruption.StaticDrift) // numaform does not support static NodePools
+			return static
+		})
 	})
 	health := nodepoolhealth.NewState()
 	return []controller.Controller{

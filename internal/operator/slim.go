@@ -6,8 +6,9 @@ import (
 )
 
 // slim removes the parts of an object that no controller reads before the object is cached:
-// managed fields, which are often half of an object, and most of a pod or Node. No controller updates pods or Nodes from the cache:
-// patches contain only differences from the cached object.
+// managed fields, which are often half of an object, and most of a pod or Node. No
+// controller updates pods or Nodes from the cache: patches contain only differences from
+// the cached object.
 func slim(object any) (any, error) {
 	object, err := cache.TransformStripManagedFields()(object)
 	switch o := object.(type) {
