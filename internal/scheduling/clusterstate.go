@@ -36,11 +36,12 @@ type clusterState struct {
 // determines which nodes count as joining.
 func newClusterState(ctx context.Context, c client.Client, vms []*inflight, now time.Time) (*clusterState, error) {
 	s := &clusterState{karpenter: state.NewCluster(clock.RealClock{}, c, nil), vms: map[string]*inflight{}}
-	claimed, err := s.readClaims(ctx, c, vms)
+	index := indexInflight(vms)
+	claimed, err := s.readClaims(ctx, c, index)
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := readNodes(ctx, c, vms, claimed, now)
+	nodes, err := readNodes(ctx, c, index, claimed, now)
 	if err != nil {
 		return nil, err
 	}
@@ -95,9 +96,30 @@ func newClusterState(ctx context.Context, c client.Client, vms []*inflight, now 
 	return s, nil
 }
 
+// vmIndex contains VMs by provider ID and by name.
+type vmIndex struct{ byID, byName map[string]*inflight }
+
+func indexInflight(vms []*inflight) vmIndex {
+	index := vmIndex{byID: make(map[string]*inflight, len(vms)), byName: make(map[string]*inflight, len(vms))}
+	for _, vm := range slices.Backward(vms) { // the first of several VMs counts
+		index.byID[providerID(&vm.VM)] = vm
+		index.byName[vm.Name] = vm
+	}
+	return index
+}
+
+// find returns the VM with a provider ID or, if id is empty, with a name. It returns nil if
+// there is none.
+func (i vmIndex) find(id, name string) *inflight {
+	if id != "" {
+		return i.byID[id]
+	}
+	return i.byName[name]
+}
+
 // readClaims adds our NodeClaims to Karpenter's state and returns their provider IDs. A
 // NodeClaim that names its VM, but has no provider ID and size yet, gets them from the VM.
-func (s *clusterState) readClaims(ctx context.Context, c client.Client, vms []*inflight) (map[string]bool, error) {
+func (s *clusterState) readClaims(ctx context.Context, c client.Client, vms vmIndex) (map[string]bool, error) {
 	var claims karpv1.NodeClaimList
 	if err := c.List(ctx, &claims); err != nil {
 		return nil, fmt.Errorf("listing nodeclaims: %w", err)
@@ -110,11 +132,7 @@ func (s *clusterState) readClaims(ctx context.Context, c client.Client, vms []*i
 		}
 		id := claim.Status.ProviderID
 		name := claim.Annotations[v1alpha1.AnnotationVM]
-		at := slices.IndexFunc(vms, func(vm *inflight) bool {
-			return id != "" && id == providerID(&vm.VM) || id == "" && name != "" && name == vm.Name
-		})
-		if at >= 0 {
-			vm := vms[at]
+		if vm := vms.find(id, name); vm != nil {
 			if id == "" {
 				labels := maps.Clone(vm.claim.Labels)
 				maps.Copy(labels, claim.Labels)
@@ -139,7 +157,7 @@ func isOurs(ref *karpv1.NodeClassReference) bool {
 // readNodes returns the nodes, setting the provider ID on the nodes of our VMs. A VM's node
 // that has no NodeClaim, because no controller runs, is treated like a node that Karpenter
 // manages.
-func readNodes(ctx context.Context, c client.Client, vms []*inflight, claimed map[string]bool, now time.Time) ([]*corev1.Node, error) {
+func readNodes(ctx context.Context, c client.Client, vms vmIndex, claimed map[string]bool, now time.Time) ([]*corev1.Node, error) {
 	var list corev1.NodeList
 	if err := c.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
@@ -148,12 +166,9 @@ func readNodes(ctx context.Context, c client.Client, vms []*inflight, claimed ma
 	for i := range list.Items {
 		node := list.Items[i].DeepCopy()
 		addNodeTaints(node)
-		at := slices.IndexFunc(vms, func(vm *inflight) bool {
-			return node.Spec.ProviderID == providerID(&vm.VM) || node.Spec.ProviderID == "" && node.Name == vm.Name
-		})
-		if at >= 0 {
-			node.Spec.ProviderID = providerID(&vms[at].VM)
-			adoptNode(node, vms[at], claimed[node.Spec.ProviderID], now)
+		if vm := vms.find(node.Spec.ProviderID, node.Name); vm != nil {
+			node.Spec.ProviderID = providerID(&vm.VM)
+			adoptNode(node, vm, claimed[node.Spec.ProviderID], now)
 		}
 		if node.Spec.ProviderID == "" {
 			node.Spec.ProviderID = node.Name
