@@ -34,7 +34,7 @@ func (r *request) shutdownWork(ctx context.Context, t *task) error {
 	if !deaf {
 		asked, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		if r.s.cfg.Hypervisor.Shutdown(asked, r.p.number("vmid")) == nil {
+		if r.s.cfg.Hypervisor.Shutdown(asked, r.p.number("vmid"), r.hasAgent()) == nil {
 			return r.stopWork(ctx, t)
 		}
 	} else if err := r.s.tasks.sleep(ctx, timeout); err != nil {
@@ -44,4 +44,12 @@ func (r *request) shutdownWork(ctx context.Context, t *task) error {
 		return r.stopWork(ctx, t)
 	}
 	return dief("VM quit/powerdown failed - got timeout")
+}
+
+// hasAgent reports whether the guest agent is enabled in the guest's configuration.
+func (r *request) hasAgent() bool {
+	r.s.state.mu.RLock()
+	defer r.s.state.mu.RUnlock()
+	g, e := r.guest(GuestVM)
+	return e == nil && enabled(g.conf["agent"])
 }

@@ -2,6 +2,7 @@ package pvesim
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"strings"
 
@@ -12,8 +13,12 @@ import (
 type Hypervisor interface {
 	// Start starts a VM. It calls exited when the VM's process ends.
 	Start(vm qemu.VM, exited func()) (pid int, err error)
-	// Shutdown requests the shutdown of a guest, and waits until its process ends.
-	Shutdown(ctx context.Context, vmid int) error
+	// Shutdown requests the shutdown of a guest, by its agent if it has one, and waits until
+	// its process ends.
+	Shutdown(ctx context.Context, vmid int, agent bool) error
+	// Agent runs a command of the guest's agent. It returns a qemu.AgentError if the agent
+	// rejects the command.
+	Agent(ctx context.Context, vmid int, command string, arguments map[string]any) (json.RawMessage, error)
 	// Stop ends a VM's process and waits for it.
 	Stop(vmid int)
 	// Remove stops a VM and deletes its files.

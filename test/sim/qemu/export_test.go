@@ -9,3 +9,6 @@ func Arguments(vm VM, dir, accelerator string, hostNodes ...int) ([]string, erro
 func Model(cpu, accelerator string) string {
 	return model(cpu, accelerator)
 }
+
+// At returns a Hypervisor without image that uses dir.
+func At(dir string) *Hypervisor { return &Hypervisor{cfg: Config{Dir: dir}} }

@@ -41,6 +41,8 @@ type Hypervisor struct {
 	mu      sync.Mutex
 	running map[int]*process
 	started int
+	// synced is the last ID with which a guest agent was synchronized.
+	synced int
 }
 
 // process is a running QEMU.
@@ -206,13 +208,25 @@ func (h *Hypervisor) prepare(vm VM, dir string) error {
 	return nil
 }
 
-// Shutdown requests the guest's shutdown by ACPI, and waits until its process ends.
-func (h *Hypervisor) Shutdown(ctx context.Context, vmid int) error {
+// Shutdown requests the guest's shutdown, and waits until its process ends. If the VM has a
+// guest agent that responds, the agent shuts the guest down, and otherwise the ACPI power
+// button (qemu-server 9.2.6, src/PVE/QemuServer.pm:6270-6274).
+func (h *Hypervisor) Shutdown(ctx context.Context, vmid int, agent bool) error {
 	p := h.process(vmid)
 	if p == nil {
 		return nil
 	}
-	if err := h.monitor(ctx, vmid, "system_powerdown"); err != nil {
+	if agent {
+		_, err := h.Agent(ctx, vmid, "guest-ping", nil)
+		agent = err == nil
+	}
+	var err error
+	if agent {
+		_, err = h.Agent(ctx, vmid, "guest-shutdown", nil)
+	} else {
+		err = h.monitor(ctx, vmid, "system_powerdown")
+	}
+	if err != nil {
 		return fmt.Errorf("shutting down VM %d: %w", vmid, err)
 	}
 	select {
