@@ -56,11 +56,13 @@ EOS
 # Configures the image after its packages are installed.
 cat >"$work/after.sh" <<'EOS'
 set -eu
-printf 'datasource_list: [NoCloud, None]\n' >/etc/cloud/cloud.cfg.d/99-numaform.cfg
+printf 'datasource_list: [NoCloud, None]\nlocale: false\n' >/etc/cloud/cloud.cfg.d/99-numaform.cfg
 printf 'LABEL=root / ext4 errors=remount-ro 0 1\n' >/etc/fstab
 systemctl enable systemd-networkd qemu-guest-agent containerd
 systemctl disable kubelet 2>/dev/null || true # the seed starts it after writing its configuration
-systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer fstrim.timer dpkg-db-backup.timer systemd-networkd-wait-online.service
+systemctl mask apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer dpkg-db-backup.timer \
+	grub-common.service systemd-networkd-wait-online.service
+systemctl set-default multi-user.target
 
 mkdir -p /etc/containerd /opt/cni/bin
 cp -a /usr/lib/cni/. /opt/cni/bin/
@@ -125,6 +127,7 @@ cp /usr/lib/grub/i386-pc/boot.img /boot/grub/boot.img
 rm -rf /etc/machine-id /var/lib/dbus/machine-id /etc/ssh/ssh_host_* /etc/hostname /var/lib/apt/lists/* /var/cache/apt/*
 echo uninitialized >/etc/machine-id
 passwd -l root
+touch /etc/.updated /var/.updated # the first boot need not update caches of /usr
 EOS
 
 # netplan is needed because cloud-init's own renderer writes the name of a device's entry
