@@ -61,6 +61,17 @@ type Config struct {
 	OnPower func(PowerEvent) `json:"-"`
 	// LockTimeout is how long a request waits for a guest's lock; 0 means 10 s.
 	LockTimeout time.Duration
+	// QEMU runs each started VM as a process of QEMU; nil means that VMs have no processes.
+	QEMU *QEMU
+}
+
+// QEMU configures the processes of VMs.
+type QEMU struct {
+	// Image is the disk image of all templates, in qcow2.
+	Image string
+	// Dir is the directory for disks, sockets and serial logs, with a subdirectory for each
+	// VM. Its path must be short, because socket paths are limited in length.
+	Dir string
 }
 
 // Image is a file on a web server.

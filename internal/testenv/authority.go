@@ -37,7 +37,12 @@ func newAuthority() (*authority, error) {
 // pem returns the authority's certificate.
 func (a *authority) pem() ([]byte, error) { return certutil.EncodeCertificates(a.certificate) }
 
-// loopback returns a certificate for servers on 127.0.0.1 and its key, in PEM.
+// GuestLoopback is the address of this machine's loopback interface in QEMU's network for
+// guests.
+const GuestLoopback = "10.0.2.2"
+
+// loopback returns a certificate for servers on 127.0.0.1 and its key, in PEM. It is also
+// valid for GuestLoopback.
 func (a *authority) loopback() (certificate, key []byte, err error) {
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -45,7 +50,7 @@ func (a *authority) loopback() (certificate, key []byte, err error) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "kube-apiserver"},
-		DNSNames: []string{"localhost", "kubernetes", "kubernetes.default.svc"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		DNSNames: []string{"localhost", "kubernetes", "kubernetes.default.svc"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP(GuestLoopback)},
 		NotBefore: a.certificate.NotBefore, NotAfter: time.Now().AddDate(1, 0, 0),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
