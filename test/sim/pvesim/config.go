@@ -53,8 +53,8 @@ type Config struct {
 	// before the task of the change ends. The events of a guest are in order. OnPower must
 	// not block.
 	OnPower func(PowerEvent) `json:"-"`
-	// Hypervisor runs the processes of VMs; nil means that VMs have no processes. The
-	// Server owns it, and Close closes it.
+	// Hypervisor runs the processes of VMs; nil means that VMs have no processes. Its owner
+	// stops the VMs that still run after Close.
 	Hypervisor Hypervisor `json:"-"`
 	// LockTimeout is how long a request waits for a guest's lock; 0 means 10 s.
 	LockTimeout time.Duration

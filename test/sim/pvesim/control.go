@@ -174,9 +174,13 @@ func pathVMID(r *http.Request) int { return number(r.PathValue("vmid")) }
 // Run runs a cluster for the parent process: see control.Run.
 func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 	var server *Server
+	var hypervisor *qemu.Hypervisor
 	defer func() {
 		if server != nil {
 			err = errors.Join(err, server.Close())
+		}
+		if hypervisor != nil {
+			hypervisor.Close()
 		}
 	}()
 	return control.Run(ctx, in, out, func(ctx context.Context, cfg HookedConfig) (http.Handler, error) {
@@ -185,14 +189,13 @@ func Run(ctx context.Context, in io.Reader, out io.Writer) (err error) {
 				_ = control.Ask(server.ctx, cfg.PowerURL, event, nil) // if the parent has ended, the event is lost
 			}
 		}
+		var err error
 		if cfg.QEMU != nil {
-			hypervisor, err := qemu.New(ctx, *cfg.QEMU)
-			if err != nil {
+			if hypervisor, err = qemu.New(ctx, *cfg.QEMU); err != nil {
 				return nil, err
 			}
 			cfg.Hypervisor = hypervisor
 		}
-		var err error
 		if server, err = New(cfg.Config); err != nil {
 			return nil, err
 		}

@@ -23,8 +23,6 @@ type Hypervisor interface {
 	Stop(vmid int)
 	// Remove stops a VM and deletes its files.
 	Remove(vmid int) error
-	// Close stops all VMs.
-	Close()
 }
 
 // virtualMachine describes a guest for the hypervisor, with its configuration for the next

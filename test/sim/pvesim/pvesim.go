@@ -100,7 +100,7 @@ func (s *Server) URL() string { return "https://" + s.listener.Addr().String() }
 // CertPEM returns the certificate that clients must trust, PEM-encoded.
 func (s *Server) CertPEM() []byte { return s.cert.pem }
 
-// Close stops serving, ends all tasks, waits for both, and closes the hypervisor.
+// Close stops serving, ends all tasks, and waits for both.
 func (s *Server) Close() error {
 	s.cancel()
 	var err error
@@ -111,8 +111,5 @@ func (s *Server) Close() error {
 	}
 	s.serving.Wait()
 	s.tasks.wait()
-	if s.cfg.Hypervisor != nil {
-		s.cfg.Hypervisor.Close()
-	}
 	return err
 }

@@ -25,7 +25,6 @@ type hypervisor struct {
 func (h *hypervisor) Start(qemu.VM, func()) (int, error) { return 4711, nil }
 func (h *hypervisor) Stop(int)                           {}
 func (h *hypervisor) Remove(int) error                   { return nil }
-func (h *hypervisor) Close()                             {}
 
 func (h *hypervisor) Shutdown(_ context.Context, vmid int, agent bool) error {
 	h.mu.Lock()

@@ -87,6 +87,7 @@ func (o *options) run(ctx context.Context, talk io.Writer) error {
 		if err != nil {
 			return err
 		}
+		defer hypervisor.Close()
 		cfg.Hypervisor = hypervisor
 		if o.guestDir == "" {
 			defer func() { _ = os.RemoveAll(dir) }()
