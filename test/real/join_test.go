@@ -7,8 +7,11 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +25,9 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/controllers/csr"
+	"github.com/numaform/numaform/internal/enginetest"
 	"github.com/numaform/numaform/internal/jointoken"
+	"github.com/numaform/numaform/internal/pvesim"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/topology"
 )
@@ -67,23 +72,63 @@ func TestJoin(t *testing.T) {
 	w := newWorld(t, []topology.Host{testenv.Host(t, "pve-1", "nuc-i7-1165g7-4c8t", 9001)}, smallType)
 	w.manifest(smallPool)
 	for i := range max(1, *joins) {
-		w.began = time.Now()
-		pod := fmt.Sprintf("web-%d", i+1)
-		w.pod(pod, "100m", "64Mi")
-		vmid, node := w.launched(pod)
-		claim := w.registered(node)
-		w.certified(node)
-		w.ready(node)
-		w.removeStartupTaint(node)
-		w.initialized(node)
-		w.nodeIsAsPlanned(node, claim, vmid)
-		w.runs(pod, vmid)
-		if took := time.Since(w.began); took > joinLimit {
-			t.Errorf("join %d took %s, want at most %s", i+1, took, joinLimit)
-		}
-		w.deletePod(pod)
-		w.nothingIsLeft(vmid)
+		w.comesAndGoes(fmt.Sprintf("web-%d", i+1))
 	}
+}
+
+// joinCommand does in a guest without a seed what numaform's own user-data does.
+const joinCommand = `set -e
+mkdir -p /etc/kubernetes/pki /var/lib/kubelet
+echo {{ bootstrapKubeconfig .Kubernetes | b64enc }} | base64 -d >/etc/kubernetes/bootstrap-kubelet.conf
+echo {{ .Kubernetes.RootCA | b64enc }} | base64 -d >/etc/kubernetes/pki/ca.crt
+echo {{ toYaml .Kubernetes.KubeletConfiguration | b64enc }} | base64 -d >/var/lib/kubelet/config.yaml
+printf '\nresolvConf: /run/systemd/resolve/resolv.conf\n' >>/var/lib/kubelet/config.yaml
+echo {{ kubeletFlags .Kubernetes.KubeletArgs | b64enc }} | base64 -d >/var/lib/kubelet/kubeadm-flags.env
+modprobe -a overlay br_netfilter
+sysctl -w net.ipv4.ip_forward=1
+systemctl enable kubelet
+systemctl restart kubelet
+`
+
+// TestJoinByAgent checks the same as TestJoin, but the guest has no seed: its guest agent runs
+// a command with which it joins.
+func TestJoinByAgent(t *testing.T) {
+	enginetest.Nightly(t)
+	hosts := []topology.Host{testenv.Host(t, "pve-1", "nuc-i7-1165g7-4c8t", 9001)}
+	w := newWorld(t, hosts, smallType, func(c *pvesim.Config) {
+		c.Roles = append(c.Roles, pvesim.Role{Name: "NumaformAgent", Privileges: []string{"VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted"}})
+		user, _, _ := strings.Cut(pvesim.DefaultToken, "!")
+		c.ACL = append(c.ACL, pvesim.ACL{Path: "/vms", Subject: user, Role: "NumaformAgent"})
+	})
+	err := w.api.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "join"}, StringData: map[string]string{"join-command": joinCommand},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.manifest(strings.Replace(smallPool, "{type: cdrom}", "{type: agent, templatesRef: {name: join}}", 1))
+	w.comesAndGoes("web")
+}
+
+// comesAndGoes creates a pod, waits until it runs on a new node, and checks the node. Then it
+// deletes the pod and waits until nothing is left.
+func (w *world) comesAndGoes(pod string) {
+	w.t.Helper()
+	w.began = time.Now()
+	w.pod(pod, "100m", "64Mi")
+	vmid, node := w.launched(pod)
+	claim := w.registered(vmid, node)
+	w.certified(node)
+	w.ready(node)
+	w.removeStartupTaint(node)
+	w.initialized(node)
+	w.nodeIsAsPlanned(node, claim, vmid)
+	w.runs(pod, vmid)
+	if took := time.Since(w.began); took > joinLimit {
+		w.t.Errorf("pod %s ran after %s, want at most %s", pod, took, joinLimit)
+	}
+	w.deletePod(pod)
+	w.nothingIsLeft(vmid)
 }
 
 // pod creates a pod that tolerates the taint of the pool.
@@ -130,10 +175,12 @@ func (w *world) launched(pod string) (vmid int, name string) {
 }
 
 // registered waits until the node of a VM exists and its NodeClaim refers to it.
-func (w *world) registered(name string) *karpv1.NodeClaim {
+func (w *world) registered(vmid int, name string) *karpv1.NodeClaim {
 	w.t.Helper()
 	var found *karpv1.NodeClaim
+	boots := w.milestones(vmid)
 	w.eventually(joinLimit, func(ctx context.Context) string {
+		boots()
 		var claims karpv1.NodeClaimList
 		if err := w.api.List(ctx, &claims); err != nil {
 			return err.Error()
@@ -147,6 +194,24 @@ func (w *world) registered(name string) *karpv1.NodeClaim {
 	})
 	w.stage("node %s is registered", name)
 	return found
+}
+
+// milestones returns a function that reads a guest's console and logs how far the guest has
+// booted.
+func (w *world) milestones(vmid int) func() {
+	ahead := []struct{ text, says string }{
+		{"Linux version", "the guest's kernel starts"},
+		{"running 'init-local'", "cloud-init reads the seed"},
+		{"running 'init'", "cloud-init configures the guest"},
+		{"running 'modules:final'", "cloud-init runs the commands of the seed"},
+	}
+	return func() {
+		console, err := os.ReadFile(filepath.Join(w.guests, strconv.Itoa(vmid), "serial.log"))
+		for err == nil && len(ahead) > 0 && strings.Contains(string(console), ahead[0].text) {
+			w.stage("%s", ahead[0].says)
+			ahead = ahead[1:]
+		}
+	}
 }
 
 // certified checks that the kubelet of a node logged in with the token in its seed to request
@@ -286,7 +351,7 @@ func (w *world) nodeIsAsPlanned(name string, claim *karpv1.NodeClaim, vmid int) 
 func (w *world) runs(name string, vmid int) {
 	w.t.Helper()
 	var pod corev1.Pod
-	w.eventually(3*time.Minute, func(ctx context.Context) string {
+	w.eventually(joinLimit, func(ctx context.Context) string {
 		if err := w.api.Get(ctx, client.ObjectKey{Namespace: "default", Name: name}, &pod); err != nil {
 			return err.Error()
 		}

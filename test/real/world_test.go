@@ -57,7 +57,7 @@ type world struct {
 }
 
 // newWorld starts a cluster, a Proxmox and the controller. types are the instance types.
-func newWorld(t *testing.T, hosts []topology.Host, types string) *world {
+func newWorld(t *testing.T, hosts []topology.Host, types string, change ...func(*pvesim.Config)) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), began: time.Now(), consoles: map[int]string{}}
 	w.plane = testenv.FullControlPlane(t)
@@ -80,6 +80,9 @@ func newWorld(t *testing.T, hosts []topology.Host, types string) *world {
 		c.Hosts, c.QEMU, c.OnPower = hosts, &pvesim.QEMU{Image: image, Dir: w.guests}, w.powered
 		*c = c.WithToken(pvesim.DefaultToken, pvesim.DefaultTokenSecret)
 		c.Tokens = append(c.Tokens, pvesim.Token{ID: rootToken, Secret: rootTokenSecret, FullPrivileges: true})
+		for _, change := range change {
+			change(c)
+		}
 	})
 	w.reader = testenv.Client(t, w.proxmox)
 	w.write("types.json", types)
