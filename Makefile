@@ -75,14 +75,14 @@ demo-cluster: $(PROVIDER) engine $(CONTROL_PLANE) ## run the controller in a Kub
 
 .PHONY: unit
 unit: ## run the tests that require only Go: no engine, provider, control plane or QEMU
-	go test -short -vet=off -ldflags='-s -w' $(TESTFLAGS) $$(go list ./... | grep -v '/test/\(backends\|bench\|chart\|cluster\|e2e\|faults\|hostile\|release\|scale\|upgrade\)$$')
+	go test -short -vet=off -ldflags='-s -w' $(TESTFLAGS) $$(go list ./... | grep -v '/test/\(backends\|bench\|chart\|cluster\|e2e\|faults\|hostile\|real\|release\|scale\|upgrade\)$$')
 
 # LONG_TESTS are the packages whose tests take minutes. They start first, so that no CPU is
 # idle at the end.
-LONG_TESTS := ./test/cluster ./test/hostile ./test/e2e ./test/faults ./test/upgrade ./test/backends ./internal/scaler
+LONG_TESTS := ./test/real ./test/cluster ./test/hostile ./test/e2e ./test/faults ./test/upgrade ./test/backends ./internal/scaler
 
 .PHONY: test
-test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres qemu ## run the tests of every change, with the real engines, provider and backends
+test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres qemu guest-image ## run the tests of every change, with the real engines, provider and backends
 	@# Run two packages per core, because tests wait half of the time. make verify runs vet. Without symbols, a binary is linked in half the time.
 	go test -p 4 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)
 	$(if $(filter ./...,$(PKG)),$(IN_SIM) go test -vet=off -ldflags='-s -w' $(TESTFLAGS) ./...)
@@ -111,7 +111,7 @@ NIGHTLY := NUMAFORM_NIGHTLY=1
 
 .PHONY: nightly
 nightly: ## run all tests with all cases, including those that make test omits
-	$(MAKE) test $(NIGHTLY)
+	$(MAKE) test $(NIGHTLY) TEST_TIMEOUT=90m
 
 .PHONY: test-faults
 test-faults: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) ## run the tests of test/faults with each kill ten times, and repeat the faults of the controller; reports where each kill landed
@@ -122,6 +122,17 @@ test-faults: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) ## run the tests of test/fault
 .PHONY: test-hostile
 test-hostile: $(PROVIDER) $(TOFU) baseline ## run every attack of test/hostile in every place and with each command
 	$(NIGHTLY) go test -timeout 60m -v ./test/hostile -hostile.full
+
+.PHONY: demo-real
+demo-real: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) guest-image ## show each stage of a node that QEMU boots, from a pending pod to a running one, and back
+	go test -count=1 -timeout 40m -v ./test/real -run '^TestJoin$$'
+
+# JOINS is the number of nodes that join in make test-real, one after another.
+JOINS ?= 10
+
+.PHONY: test-real
+test-real: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) guest-image ## boot real guests with QEMU that join and run pods, JOINS times, and check their NUMA nodes; minutes for each without KVM
+	$(NIGHTLY) go test -timeout 240m -v ./test/real -real.joins $(JOINS)
 
 .PHONY: upgrade-matrix
 upgrade-matrix: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) baseline postgres ## upgrade fleets of the baseline release to this version, and roll them back
