@@ -79,10 +79,10 @@ unit: ## run the tests that require only Go: no engine, provider, control plane 
 
 # LONG_TESTS are the packages whose tests take minutes. They start first, so that no CPU is
 # idle at the end.
-LONG_TESTS := ./test/real ./test/cluster ./test/hostile ./test/e2e ./test/faults ./test/upgrade ./test/backends ./internal/scaler
+LONG_TESTS := ./test/cluster ./test/hostile ./test/e2e ./test/faults ./test/upgrade ./test/backends ./internal/scaler
 
 .PHONY: test
-test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres qemu guest-image ## run the tests of every change, with the real engines, provider and backends
+test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres qemu ## run the tests of every change, with the real engines, provider and backends
 	@# Run two packages per core, because tests wait half of the time. make verify runs vet. Without symbols, a binary is linked in half the time.
 	go test -p 4 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)
 	$(if $(filter ./...,$(PKG)),$(IN_SIM) go test -vet=off -ldflags='-s -w' $(TESTFLAGS) ./...)
@@ -110,7 +110,7 @@ race: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) postgres ## run the tests of every pa
 NIGHTLY := NUMAFORM_NIGHTLY=1
 
 .PHONY: nightly
-nightly: ## run all tests with all cases, including those that make test omits
+nightly: guest-image ## run all tests with all cases, including those that make test omits
 	$(MAKE) test $(NIGHTLY) TEST_TIMEOUT=90m
 
 .PHONY: test-faults
@@ -125,7 +125,7 @@ test-hostile: $(PROVIDER) $(TOFU) baseline ## run every attack of test/hostile i
 
 .PHONY: demo-real
 demo-real: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) guest-image ## show each stage of a node that QEMU boots, from a pending pod to a running one, and back
-	go test -count=1 -timeout 40m -v ./test/real -run '^TestJoin$$'
+	$(NIGHTLY) go test -count=1 -timeout 40m -v ./test/real -run '^TestJoin$$'
 
 # JOINS is the number of nodes that join in make test-real, one after another.
 JOINS ?= 10

@@ -69,6 +69,7 @@ spec:
 // and back until nothing is left: the guest boots with QEMU, reads its seed, and joins with
 // kubelet.
 func TestJoin(t *testing.T) {
+	enginetest.Nightly(t)
 	w := newWorld(t, []topology.Host{testenv.Host(t, "pve-1", "nuc-i7-1165g7-4c8t", 9001)}, smallType)
 	w.manifest(smallPool)
 	for i := range max(1, *joins) {
