@@ -5,8 +5,6 @@ import (
 	"time"
 
 	"k8s.io/utils/clock"
-
-	"github.com/numaform/numaform/fleet"
 )
 
 // Batch exports batch.
@@ -32,15 +30,6 @@ func (b Batch) Wait(ctx context.Context) bool {
 
 // Pause waits for a pause in a batch, or its end.
 func (b Batch) Pause(ctx context.Context) (complete, ok bool) { return b.wait(ctx) }
-
-// AwaitEngines waits before the claims of VMs are created.
-func (c *Controller) AwaitEngines(ctx context.Context, vms ...fleet.VM) {
-	var list []reserved
-	for _, vm := range vms {
-		list = append(list, reserved{vm: vm})
-	}
-	c.awaitEngines(ctx, list)
-}
 
 // ProvisionAtPause provisions like Reconcile at a pause in a batch, and reports whether the
 // batch still waits for its end.

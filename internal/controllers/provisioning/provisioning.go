@@ -13,7 +13,6 @@ import (
 
 	"github.com/awslabs/operatorpkg/reconciler"
 	"github.com/awslabs/operatorpkg/singleton"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -249,8 +248,16 @@ func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.No
 	reserved, err := c.reserve(ctx, onlyWake)
 	errs := []error{err}
 	c.awaitEngines(ctx, reserved)
-	claims, err := c.createClaims(ctx, reserved)
-	errs = append(errs, err)
+	var claims []*karpv1.NodeClaim
+	for _, r := range reserved {
+		claim, err := c.createClaim(ctx, r)
+		if err != nil {
+			c.config.Writer.Remove(r.vm.Key)
+			errs = append(errs, fmt.Errorf("creating NodeClaim %s: %w", r.vm.Name, err))
+			continue
+		}
+		claims = append(claims, claim)
+	}
 	if c.config.Approvals != nil {
 		errs = append(errs, c.config.Approvals.Draft(ctx))
 		errs = append(errs, c.publishApprovals(ctx))
@@ -269,17 +276,13 @@ func (c *Controller) provision(ctx context.Context, onlyWake bool) ([]*karpv1.No
 	return claims, nil
 }
 
-// fewClaims is the number of NodeClaims whose creation does not slow engines down.
-const fewClaims = 4
-
 // awaitEngines waits briefly until the VMs' changes are planned and being applied. Each
 // claim causes a dozen writes by Karpenter and its controllers, which should happen while
-// Proxmox clones and not while engines use the CPU. Seeds require claims, and are made
-// between plan and apply: with seeds, awaitEngines waits only for the plans, and does not
-// wait for a few VMs.
+// Proxmox clones and not while engines use the CPU. Seeds require claims, so if a VM has a
+// seed, awaitEngines does not wait.
 func (c *Controller) awaitEngines(ctx context.Context, vms []reserved) {
 	seeded := slices.ContainsFunc(vms, func(r reserved) bool { return r.vm.Seed != "" })
-	if len(vms) == 0 || seeded && len(vms) <= fewClaims || c.config.Begun == nil {
+	if len(vms) == 0 || seeded || c.config.Begun == nil {
 		return
 	}
 	planning, cancel := context.WithTimeout(ctx, longestPlan)
@@ -289,7 +292,7 @@ func (c *Controller) awaitEngines(ctx context.Context, vms []reserved) {
 		keys[i] = vms[i].vm.Key
 	}
 	c.config.Begun(planning, keys...)
-	if seeded || c.config.EngineStart <= 0 {
+	if c.config.EngineStart <= 0 {
 		return
 	}
 	timer := c.config.Clock.NewTimer(c.config.EngineStart)
@@ -411,29 +414,6 @@ func (c *Controller) recordCreated(ctx context.Context, vms []fleet.VM, placed [
 	}
 	return errors.Join(errs...)
 }
-
-// createClaims creates the NodeClaims of reserved VMs, and removes the VMs whose NodeClaims
-// cannot be created.
-func (c *Controller) createClaims(ctx context.Context, vms []reserved) ([]*karpv1.NodeClaim, error) {
-	claims, errs := make([]*karpv1.NodeClaim, len(vms)), make([]error, len(vms))
-	var group errgroup.Group
-	group.SetLimit(parallelClaims)
-	for i, r := range vms {
-		group.Go(func() error {
-			var err error
-			if claims[i], err = c.createClaim(ctx, r); err != nil {
-				c.config.Writer.Remove(r.vm.Key)
-				errs[i] = fmt.Errorf("creating NodeClaim %s: %w", r.vm.Name, err)
-			}
-			return nil
-		})
-	}
-	_ = group.Wait() // errs contains the errors
-	return slices.DeleteFunc(claims, func(claim *karpv1.NodeClaim) bool { return claim == nil }), errors.Join(errs...)
-}
-
-// parallelClaims is the maximum number of NodeClaims created concurrently.
-const parallelClaims = 8
 
 // createClaim creates the NodeClaim of a reserved VM, unless it exists.
 func (c *Controller) createClaim(ctx context.Context, r reserved) (*karpv1.NodeClaim, error) {

@@ -298,27 +298,6 @@ func TestChangeBeforeClaims(t *testing.T) {
 	}
 }
 
-// TestClaimsOfSeedsWaitForPlans checks that claims wait until their VMs are planned, except
-// the claims of a few VMs with seeds, which need them for their seeds.
-func TestClaimsOfSeedsWaitForPlans(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		vms  int
-		seed string
-		want bool
-	}{{vms: 1, want: true}, {vms: 1, seed: "seed.iso"}, {vms: 20, want: true}, {vms: 20, seed: "seed.iso", want: true}} {
-		w := newWorld(t, nil, poolOfTwo)
-		asked := 0
-		w.begun = func(keys []fleet.Key) { asked = len(keys) }
-		vms := make([]fleet.VM, c.vms)
-		vms[0].Seed = c.seed
-		w.AwaitEngines(t.Context(), vms...)
-		if waited := asked == c.vms; waited != c.want {
-			t.Errorf("%d VMs with seed %q: the claims wait for the plans: %t, want %t", c.vms, c.seed, waited, c.want)
-		}
-	}
-}
-
 func TestPodsThatFitNowhereAreTold(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil, poolOfTwo, pods(1, "100"))
