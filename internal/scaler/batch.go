@@ -52,11 +52,11 @@ func (w *Writer) nextBatch(ctx context.Context) (*batch, error) {
 	if err != nil {
 		return nil, err
 	}
-	drained, err := w.draining(ctx)
+	draining, err := w.draining(ctx)
 	if err != nil {
 		return nil, err
 	}
-	leaving, unseen := w.merge(ctx, from, snapshot, cloning, nodes, drained)
+	leaving, unseen := w.merge(ctx, from, snapshot, cloning, nodes, draining)
 	undrained := map[fleet.Key]error{}
 	for i := range leaving {
 		undrained[leaving[i].Key] = nil // without Drained, the guard reports why, with more context

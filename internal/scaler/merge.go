@@ -117,11 +117,11 @@ func (w *Writer) mergeFiles(ctx context.Context, from *reading, snapshot *topolo
 }
 
 // merge applies changes by other clients to the fleet, and marks hosts that must wait as
-// busy. drained are the VMs that are being drained, or nil if they are unknown. It returns
+// busy. draining are the VMs that are being drained, or nil if they are unknown. It returns
 // the VMs to look up in the cluster: VMs that may be removed, and VMs that this writer has
 // not seen yet.
 func (w *Writer) merge(
-	ctx context.Context, from *reading, snapshot *topology.Snapshot, cloning []topology.HostID, nodes, drained map[fleet.Key]bool,
+	ctx context.Context, from *reading, snapshot *topology.Snapshot, cloning []topology.HostID, nodes, draining map[fleet.Key]bool,
 ) (leaving, unseen []fleet.VM) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,7 +155,7 @@ func (w *Writer) merge(
 	}
 	from.gathering = map[topology.HostID]bool{}
 	for host, until := range w.gathering {
-		if from.gathering[host] = until.After(now) && w.expectsRemovals(host, drained); !from.gathering[host] {
+		if from.gathering[host] = until.After(now) && w.expectsRemovals(host, draining); !from.gathering[host] {
 			delete(w.gathering, host)
 		}
 	}
@@ -260,11 +260,11 @@ func (w *Writer) draining(ctx context.Context) (map[fleet.Key]bool, error) {
 
 // expectsRemovals reports whether a VM of a host is being drained, whose removal will be
 // requested next. If the VMs being drained are unknown, it reports true.
-func (w *Writer) expectsRemovals(host topology.HostID, drained map[fleet.Key]bool) bool {
-	if drained == nil {
+func (w *Writer) expectsRemovals(host topology.HostID, draining map[fleet.Key]bool) bool {
+	if draining == nil {
 		return true
 	}
-	for key := range drained {
+	for key := range draining {
 		if m := w.members[key]; m != nil && m.VM.Host == host && !m.leaving {
 			return true
 		}
