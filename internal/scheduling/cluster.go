@@ -215,7 +215,9 @@ func (c *Cluster) HasNodes(ctx context.Context) (bool, error) {
 // Drained returns why a node must not be removed yet: it runs pods, or may still get some.
 // It returns nil for a drained node, and for a Node that does not exist and has no pods.
 // DaemonSets' pods, mirror pods and completed ones do not count. A node that Karpenter
-// drains is drained when no pods are left that Karpenter waits for.
+// drains is drained when no pods are left that Karpenter waits for. Karpenter does not drain
+// a node whose NodeClaim was deleted before it registered the node: the node keeps the taint
+// with which it joined, and gets no pods.
 func (c *Cluster) Drained(ctx context.Context, name string) error {
 	var node corev1.Node
 	err := c.client.Get(ctx, client.ObjectKey{Name: name}, &node)
@@ -239,13 +241,29 @@ func (c *Cluster) Drained(ctx context.Context, name string) error {
 			pods = append(pods, client.ObjectKeyFromObject(pod).String())
 		}
 	}
-	switch {
-	case len(pods) > 0:
+	if len(pods) > 0 {
 		return fmt.Errorf("node %s still runs pods (%d, including %s): run kubectl drain %s --ignore-daemonsets first", name, len(pods), slices.Min(pods), name)
-	case gone || disrupted || node.Spec.Unschedulable:
+	}
+	if gone || disrupted || node.Spec.Unschedulable {
 		return nil
 	}
+	if slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&karpv1.UnregisteredNoExecuteTaint) }) {
+		if claimed, err := c.claimed(ctx, name); err != nil || !claimed {
+			return err
+		}
+	}
 	return fmt.Errorf("node %s is not cordoned and can still get pods: run kubectl drain %s --ignore-daemonsets first", name, name)
+}
+
+// claimed reports whether a NodeClaim that is not being deleted has the VM with that name.
+func (c *Cluster) claimed(ctx context.Context, name string) (bool, error) {
+	var claims karpv1.NodeClaimList
+	if err := c.client.List(ctx, &claims, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("listing nodeclaims: %w", err)
+	}
+	return slices.ContainsFunc(claims.Items, func(claim karpv1.NodeClaim) bool {
+		return claim.Annotations[v1alpha1.AnnotationVM] == name && claim.DeletionTimestamp.IsZero()
+	}), nil
 }
 
 // NodeExists reports whether there is a Node with that name.

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
@@ -36,6 +37,7 @@ func TestDrained(t *testing.T) {
 	t.Parallel()
 	cordoned := func(n *corev1.Node) { n.Spec.Unschedulable = true }
 	disrupted := func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{karpv1.DisruptedNoScheduleTaint} }
+	unregistered := func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{karpv1.UnregisteredNoExecuteTaint} }
 	tolerant := func(pod *corev1.Pod) {
 		pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	}
@@ -46,8 +48,10 @@ func TestDrained(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		node func(*corev1.Node) // nil: it does not exist
-		pod  *corev1.Pod
-		want string // "" means drained
+		// claim is set if the node's NodeClaim exists and is not being deleted.
+		claim bool
+		pod   *corev1.Pod
+		want  string // "" means drained
 	}{
 		{name: "no node"},
 		{name: "no node and a pod of it", pod: bound(), want: "still runs pods"},
@@ -60,6 +64,10 @@ func TestDrained(t *testing.T) {
 		{name: "being emptied with a pod", node: disrupted, pod: bound(), want: "still runs pods"},
 		{name: "being emptied with a pod that tolerates it", node: disrupted, pod: bound(tolerant)},
 		{name: "being emptied with a pod that does not end", node: disrupted, pod: bound(stuck)},
+		{name: "unregistered", node: unregistered},
+		{name: "unregistered with a pod that tolerates all", node: unregistered, pod: bound(tolerant), want: "still runs pods"},
+		{name: "unregistered with a daemon", node: unregistered, pod: bound(owned("DaemonSet"))},
+		{name: "about to be registered", node: unregistered, claim: true, want: "not cordoned"},
 		{name: "cordoned with a pod that does not end", node: cordoned, pod: bound(stuck), want: "still runs pods"},
 		{name: "cordoned with a pod that ended", node: cordoned, pod: bound(func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded })},
 	} {
@@ -70,6 +78,10 @@ func TestDrained(t *testing.T) {
 				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 				tt.node(node)
 				objects = append(objects, node)
+			}
+			if tt.claim {
+				claim := &karpv1.NodeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", Annotations: map[string]string{v1alpha1.AnnotationVM: "n"}}}
+				objects = append(objects, claim)
 			}
 			if tt.pod != nil {
 				objects = append(objects, tt.pod)
