@@ -80,7 +80,7 @@ func newController(process Process) *cobra.Command {
 	flags.StringVar(&s.MetricsAddress, "metrics-bind-address", ":8080", "address of the metrics endpoint; 0 disables it")
 	flags.StringVar(&s.ProbeAddress, "health-probe-bind-address", ":8081", "address of the health probe endpoint; 0 disables it")
 	flags.StringVar(&s.ProfileAddress, "pprof-bind-address", "0", "address of the Go profiles at /debug/pprof/, such as 127.0.0.1:6060; 0 disables them")
-	flags.DurationVar(&s.BatchIdle, "batch-idle-duration", time.Second, "maximum time without a new pending pod before a batch ends")
+	flags.DurationVar(&s.BatchIdle, "batch-idle-duration", time.Second, "maximum time without a new pending pod before a batch ends; it is shorter if the pods of a batch arrive quickly")
 	flags.DurationVar(&s.BatchMax, "batch-max-duration", 10*time.Second, "maximum duration of a batch of pending pods")
 	flags.Var(choose(&o.preferences, "Respect", "Ignore"), "preference-policy", "Respect or Ignore the preferences of pods")
 	flags.Var(choose(&o.minValues, "Strict", "BestEffort"), "min-values-policy", "Strict, or BestEffort to allow fewer than minValues")

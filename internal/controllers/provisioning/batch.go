@@ -15,10 +15,14 @@ const alone = 250 * time.Millisecond
 // alone: if more pods of the burst follow, another change wakes VMs for them.
 const brief = 100 * time.Millisecond
 
+// gaps is how many times the longest gap between its pods a burst waits for another pod.
+const gaps = 4
+
 // batch waits until no further pod triggers it, so that a burst of pods leads to one
-// decision. A single pod waits only briefly.
+// decision. A single pod waits only briefly, and a burst longer if its pods arrive slowly.
 type batch struct {
-	clock     clock.Clock
+	clock clock.Clock
+	// idle is the longest wait for another pod, and max the longest duration of a batch.
 	idle, max time.Duration
 	triggered chan struct{}
 	// burst is the incomplete batch, or nil. If wait returns at a pause, the next call
@@ -33,6 +37,9 @@ type batch struct {
 // burst is a batch that is not complete yet.
 type burst struct {
 	longest, idle clock.Timer
+	// last is when the last pod arrived, and gap the longest time between two pods.
+	last time.Time
+	gap  time.Duration
 	// pause fires at the first brief pause after a pod, and is nil afterwards.
 	pause clock.Timer
 }
@@ -87,7 +94,7 @@ func (b *batch) wait(ctx context.Context) (complete, ok bool) {
 		case <-ctx.Done():
 			return false, false
 		}
-		b.burst = &burst{longest: b.clock.NewTimer(b.max), idle: b.clock.NewTimer(min(alone, b.idle))}
+		b.burst = &burst{longest: b.clock.NewTimer(b.max), idle: b.clock.NewTimer(min(alone, b.idle)), last: b.clock.Now()}
 		if b.idle > brief {
 			b.burst.pause = b.clock.NewTimer(brief)
 		}
@@ -119,8 +126,10 @@ func (b *batch) wait(ctx context.Context) (complete, ok bool) {
 
 // extend restarts the timers of a burst after a further pod.
 func (b *batch) extend() {
+	now := b.clock.Now()
+	b.burst.gap, b.burst.last = max(b.burst.gap, now.Sub(b.burst.last)), now
 	b.burst.idle.Stop()
-	b.burst.idle = b.clock.NewTimer(b.idle)
+	b.burst.idle = b.clock.NewTimer(min(max(alone, gaps*b.burst.gap), b.idle))
 	if b.burst.pause != nil {
 		b.burst.pause.Stop()
 		b.burst.pause = b.clock.NewTimer(brief)

@@ -70,6 +70,39 @@ func TestBatchOfOnePod(t *testing.T) {
 	}
 }
 
+// TestBatchOfQuickPods checks that a burst waits for another pod according to the gaps between
+// its pods.
+func TestBatchOfQuickPods(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ gap, wait time.Duration }{
+		{gap: 10 * time.Millisecond, wait: 250 * time.Millisecond},
+		{gap: 100 * time.Millisecond, wait: 400 * time.Millisecond},
+		{gap: 240 * time.Millisecond, wait: 960 * time.Millisecond},
+	} {
+		clk := testclock.NewFakeClock(time.Unix(0, 0))
+		b := provisioning.NewBatch(clk, 2*time.Second, 10*time.Second)
+		done := waiting(b)
+		b.Trigger()
+		settled(t, clk, 3)
+		for _, gap := range []time.Duration{tt.gap, time.Millisecond} { // the longest gap counts
+			clk.Step(gap)
+			b.Trigger()
+			if ended(done) {
+				t.Fatalf("the batch ended %s after a pod", gap)
+			}
+		}
+		clk.Step(tt.wait - time.Millisecond)
+		if ended(done) {
+			t.Errorf("with a gap of %s, the batch ended within %s of the last pod", tt.gap, tt.wait)
+			continue
+		}
+		clk.Step(2 * time.Millisecond)
+		if !ended(done) {
+			t.Errorf("with a gap of %s, the batch did not end %s after the last pod", tt.gap, tt.wait)
+		}
+	}
+}
+
 func TestBatchEndsWhenNobodyAsksAnyMore(t *testing.T) {
 	t.Parallel()
 	clk := testclock.NewFakeClock(time.Unix(0, 0))
@@ -126,7 +159,7 @@ func TestBatchPauses(t *testing.T) {
 		next()
 		b.Trigger()
 		settled(t, clk, 3)
-		clk.Step(60 * time.Millisecond)
+		clk.Step(90 * time.Millisecond)
 		b.Trigger()
 		if ended(pauses) {
 			t.Fatal("the batch ended while a pod came")
@@ -137,7 +170,7 @@ func TestBatchPauses(t *testing.T) {
 		}
 		clk.Step(20 * time.Millisecond)
 		if complete := <-pauses; complete {
-			t.Fatal("the batch is complete before its pods had a second")
+			t.Fatal("the batch is complete at its pause")
 		}
 
 		next()
@@ -145,11 +178,11 @@ func TestBatchPauses(t *testing.T) {
 		if ended(pauses) {
 			t.Fatal("the batch ended while a pod came")
 		}
-		clk.Step(900 * time.Millisecond)
+		clk.Step(400 * time.Millisecond)
 		if ended(pauses) {
-			t.Fatal("the batch paused again, or ended within a second of the last pod")
+			t.Fatal("the batch paused again, or ended within four times the longest gap between its pods")
 		}
-		clk.Step(200 * time.Millisecond)
+		clk.Step(100 * time.Millisecond)
 		if complete := <-pauses; !complete {
 			t.Fatal("the batch is not complete")
 		}
