@@ -57,6 +57,7 @@ func NewNodeClaim(vm fleet.VM, pool *karpv1.NodePool, pods ...*corev1.Pod) *karp
 		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Operator, b.Operator), slices.Compare(a.Values, b.Values))
 	})
 	claim.GenerateName, claim.Name = "", vm.Name
+	claim.Finalizers = []string{karpv1.TerminationFinalizer} // otherwise Karpenter adds it by another request
 	claim.Annotations = maps.Clone(claim.Annotations)
 	maps.Copy(claim.Annotations, identity(&vm))
 	return claim
