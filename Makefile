@@ -87,6 +87,8 @@ test: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) baseline postgres qemu ## run
 	go test -p 4 -timeout $(TEST_TIMEOUT) -vet=off -ldflags='-s -w' $(TESTFLAGS) $(if $(filter ./...,$(PKG)),$(LONG_TESTS)) $(PKG)
 	$(if $(filter ./...,$(PKG)),$(IN_SIM) go test -vet=off -ldflags='-s -w' $(TESTFLAGS) ./...)
 	$(if $(filter ./...,$(PKG)),cd tools/release && GOWORK=off go test -vet=off $(TESTFLAGS) ./...)
+	@# A guest boots last, because a boot without KVM needs both cores. make nightly has run this test already.
+	$(if $(filter ./...,$(PKG)),$(if $(NUMAFORM_NIGHTLY),,$(MAKE) --no-print-directory demo-real))
 
 # MUTATE_PKG are the packages that decide what is applied, deleted and recorded, and which
 # nodes join.
