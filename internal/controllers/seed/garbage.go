@@ -90,7 +90,13 @@ func (s *Seeder) Sweep(ctx context.Context) (known bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	seeds, listErr := s.seeds(ctx)
+	// Before the fleet has been read, no seed can be deleted, so do not query every host.
+	var seeds []stored
+	var listErr error
+	_, listed := s.config.VMs()
+	if listed {
+		seeds, listErr = s.seeds(ctx)
+	}
 	claims := &karpv1.NodeClaimList{}
 	if err := s.config.Cluster.Live.List(ctx, claims); err != nil {
 		return false, errors.Join(listErr, fmt.Errorf("listing NodeClaims: %w", err))
@@ -113,7 +119,7 @@ func (s *Seeder) Sweep(ctx context.Context) (known bool, err error) {
 		}
 		log.FromContext(ctx).Info("deleted join tokens of a nodeclaim that no longer exists", logkey.NodeClaim, record.NodeClaim, logkey.VM, record.VM)
 	}
-	if !known {
+	if !known || !listed {
 		return false, errors.Join(errs...)
 	}
 

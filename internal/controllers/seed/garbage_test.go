@@ -118,16 +118,20 @@ func sortStrings() cmp.Option {
 	})
 }
 
-// TestSweepOfAnUnreadFleet checks that no seed is deleted before the fleet has been read,
-// or while numaform is paused.
+// TestSweepOfAnUnreadFleet checks that Proxmox is not queried and no seed is deleted before
+// the fleet has been read, or while numaform is paused.
 func TestSweepOfAnUnreadFleet(t *testing.T) {
 	w := newWorld(t)
 	w.unread = true
 	w.put("pve-1", "numaform-prod-2305-00000901.iso")
+	w.proxmox.ResetCalls()
 	garbage := seed.NewGarbage(w.seeder(), nil)
 	result, err := garbage.Reconcile(t.Context(), reconcile.Request{})
 	if err != nil || result.RequeueAfter == 0 || len(w.isos("pve-1")) != 1 {
 		t.Errorf("Reconcile: %v, again after %s, left %v", err, result.RequeueAfter, w.isos("pve-1"))
+	}
+	if calls := w.proxmox.Calls(); len(calls) > 0 {
+		t.Errorf("%d requests to Proxmox for a fleet that has not been read, the first %s %s", len(calls), calls[0].Method, calls[0].Path)
 	}
 	w.unread = false
 	paused := seed.NewGarbage(w.seeder(), func(context.Context) (bool, error) { return true, nil })
