@@ -2,13 +2,16 @@ package scale_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,30 +103,39 @@ func (c *controller) ready() {
 	})
 }
 
-// settled waits until the controller is idle: it logs nothing and uses less than a fifth of a
-// core for ten seconds, twice in succession, because it may only wait for Proxmox or for a
-// busy machine. It waits at most two minutes, because the idle usage is measured separately.
+// settled waits until the controller is idle: for quietChecks seconds, nothing is written to
+// the API server, and the controller logs nothing. It counts checks, because a busy machine
+// may suspend the test.
 func (c *controller) settled() {
 	c.w.t.Helper()
-	last, since, began := c.usage(), time.Now(), time.Now()
-	quiet, lines := 0, c.log.length()
-	c.until("the controller is idle", 10*time.Minute, func() bool {
-		if time.Since(since) < 10*time.Second {
-			return false
+	lines, writes := c.log.length(), c.w.writes()
+	for quiet, checks := 0, 0; quiet < quietChecks; checks++ {
+		select {
+		case <-time.After(time.Second):
+		case <-c.done:
+			c.w.t.Fatal("the controller exited before it was idle")
 		}
-		now := c.usage()
 		quiet++
-		if now.own+now.children-last.own-last.children >= 2*time.Second || c.log.length() != lines {
-			quiet = 0
+		if now, written := c.log.length(), c.w.writes(); now != lines || !maps.Equal(written, writes) {
+			if checks >= maxChecks {
+				c.w.t.Fatalf("the controller is not idle after %d seconds: since the last check it logged %d lines, and these objects were written:%s",
+					checks, now-lines, listed(minus(written, writes)))
+			}
+			quiet, lines, writes = 0, now, written
 		}
-		last, since, lines = now, time.Now(), c.log.length()
-		return quiet == 2 || time.Since(began) > 2*time.Minute
-	})
+	}
 }
+
+const (
+	// quietChecks is the number of checks in succession that find the controller idle.
+	quietChecks = 20
+	// maxChecks is the maximum number of checks until the last write.
+	maxChecks = 600
+)
 
 // usage contains the resources that a controller used.
 type usage struct {
-	// own and children are CPU times. children includes only ended programs.
+	// own and children are CPU times. children are the engines and their providers.
 	own, children time.Duration
 	// resident and peak are memory in bytes.
 	resident, peak int64
@@ -132,19 +144,14 @@ type usage struct {
 // usage reads the usage from /proc.
 func (c *controller) usage() usage {
 	c.w.t.Helper()
-	dir := filepath.Join("/proc", strconv.Itoa(c.command.Process.Pid))
-	text, err := os.ReadFile(filepath.Join(dir, "stat"))
+	pid := c.command.Process.Pid
+	controller, err := processStat(pid)
 	if err != nil {
 		c.w.t.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(text), ") ")
-	fields := strings.Fields(after)
-	ticks := func(field int) time.Duration {
-		n, _ := strconv.Atoi(fields[field]) // the kernel's numbers
-		return time.Duration(n) * 10 * time.Millisecond
-	}
-	used := usage{own: ticks(11) + ticks(12), children: ticks(13) + ticks(14)}
-	if text, err = os.ReadFile(filepath.Join(dir, "status")); err != nil {
+	used := usage{own: controller.own, children: controller.ended + running(pid)}
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
 		c.w.t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
@@ -158,6 +165,53 @@ func (c *controller) usage() usage {
 		}
 	}
 	return used
+}
+
+// stat is a part of /proc/PID/stat.
+type stat struct {
+	parent int
+	// own is the CPU time of the process, and ended that of its descendants that have ended.
+	own, ended time.Duration
+}
+
+func processStat(pid int) (stat, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return stat{}, err
+	}
+	_, after, _ := strings.Cut(string(text), ") ")
+	fields := strings.Fields(after)
+	number := func(field int) int {
+		n, _ := strconv.Atoi(fields[field]) // the kernel's numbers
+		return n
+	}
+	const tick = 10 * time.Millisecond
+	return stat{
+		parent: number(1),
+		own:    time.Duration(number(11)+number(12)) * tick,
+		ended:  time.Duration(number(13)+number(14)) * tick,
+	}, nil
+}
+
+// running returns the CPU time of the running descendants of a process.
+func running(ancestor int) time.Duration {
+	names, _ := filepath.Glob("/proc/[0-9]*") // the pattern is valid
+	children := map[int][]int{}
+	stats := map[int]stat{}
+	for _, name := range names {
+		pid, _ := strconv.Atoi(filepath.Base(name))
+		if s, err := processStat(pid); err == nil { // otherwise it has ended
+			stats[pid] = s
+			children[s.parent] = append(children[s.parent], pid)
+		}
+	}
+	total := time.Duration(0)
+	for next := children[ancestor]; len(next) > 0; next = next[1:] {
+		s := stats[next[0]]
+		total += s.own + s.ended
+		next = append(next, children[next[0]]...)
+	}
+	return total
 }
 
 // fetch returns the content of a URL of the controller.
@@ -187,6 +241,50 @@ func (c *controller) toKubernetes() int {
 		}
 	}
 	return int(total)
+}
+
+// writeRequests matches the API server's number of successful write requests of a kind. The
+// API server itself tries to write its loopback address to Endpoints, which fails.
+var writeRequests = regexp.MustCompile(`^apiserver_request_total\{code="2\d\d",.*resource="(\w*)".*subresource="(\w*)",verb="(APPLY|DELETE|DELETECOLLECTION|PATCH|POST|PUT)".*\} (\S+)$`)
+
+// writes returns the number of successful write requests of all clients to the API server so
+// far, by verb and resource. It omits Leases, which are renewed all the time.
+func (w *world) writes() map[string]int {
+	w.t.Helper()
+	text, err := w.kube.RESTClient().Get().AbsPath("/metrics").DoRaw(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	count := map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		match := writeRequests.FindStringSubmatch(strings.TrimSpace(line))
+		if match == nil || match[1] == "leases" {
+			continue
+		}
+		n, _ := strconv.ParseFloat(match[4], 64) // the API server's numbers
+		count[strings.TrimSuffix(match[3]+" "+match[1]+"/"+match[2], "/")] += int(n)
+	}
+	return count
+}
+
+// minus returns the positive differences of two counts.
+func minus(after, before map[string]int) map[string]int {
+	difference := map[string]int{}
+	for key, n := range after {
+		if n > before[key] {
+			difference[key] = n - before[key]
+		}
+	}
+	return difference
+}
+
+// listed returns one line for each kind of request, the most frequent first.
+func listed(count map[string]int) string {
+	var text strings.Builder
+	for _, kind := range slices.SortedFunc(maps.Keys(count), func(a, b string) int { return cmp.Or(count[b]-count[a], strings.Compare(a, b)) }) {
+		fmt.Fprintf(&text, "\n%6d %s", count[kind], kind)
+	}
+	return text.String()
 }
 
 // profile writes a profile to the directory in -scale.profiles, if set.

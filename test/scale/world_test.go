@@ -18,6 +18,7 @@ import (
 	quantity "k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
@@ -28,6 +29,7 @@ import (
 	"github.com/numaform/numaform/internal/agent/claim"
 	"github.com/numaform/numaform/internal/audit"
 	"github.com/numaform/numaform/internal/cloudprovider"
+	"github.com/numaform/numaform/internal/controllers/provenance"
 	"github.com/numaform/numaform/internal/fleetsim"
 	"github.com/numaform/numaform/internal/hostagent"
 	"github.com/numaform/numaform/internal/operator"
@@ -62,6 +64,7 @@ type world struct {
 	// binary is the path of the program under test.
 	binary     string
 	plane      *testenv.Cluster
+	kube       *discovery.DiscoveryClient
 	api        client.Client
 	kubeconfig string
 	// sims are the Proxmox clusters of the regions, and hosts all hosts.
@@ -69,15 +72,20 @@ type world struct {
 	hosts []topology.HostID
 	// vms is the fleet.
 	vms []fleet.VM
+	// rows are the figures of each phase.
+	rows map[string]map[string]float64
 }
 
 // newWorld builds a world without a controller.
 func newWorld(t *testing.T, size size) *world {
 	t.Helper()
-	w := &world{t: t, size: size, dir: t.TempDir(), binary: build(t)}
+	w := &world{t: t, size: size, dir: t.TempDir(), binary: build(t), rows: map[string]map[string]float64{}}
 	w.plane = testenv.ControlPlane(t)
 	var err error
 	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
+		t.Fatal(err)
+	}
+	if w.kube, err = discovery.NewDiscoveryClientForConfig(w.plane.Config); err != nil {
 		t.Fatal(err)
 	}
 	if w.api, err = client.New(w.plane.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
@@ -88,6 +96,8 @@ func newWorld(t *testing.T, size size) *world {
 	w.configure()
 	w.step("fleet", w.writeFleet)
 	w.step("nodes", w.createNodes)
+	// The controller rereads guests that had just started when it first read them.
+	<-time.After(5 * time.Second)
 	return w
 }
 
@@ -432,19 +442,21 @@ func (w *world) createNodes() {
 		snapshot.Hosts = append(snapshot.Hosts, topology.Host{Region: host.Region, Name: host.Host, Machine: topology.Machine{Arch: "amd64"}})
 	}
 	w.each(len(w.vms), func(i int) error {
-		vm := w.vms[i]
+		state := scaler.VMState{VM: w.vms[i], Phase: scaler.PhaseMade, Filed: true, Made: true}
 		provider := cloudprovider.New(cloudprovider.Config{
-			ClusterID: clusterID, Client: w.api, Fleet: desired{states: []scaler.VMState{{VM: vm, Phase: scaler.PhaseMade, Filed: true, Made: true}}},
+			ClusterID: clusterID, Client: w.api, Fleet: desired{states: []scaler.VMState{state}},
 			Snapshot: func(context.Context) (*topology.Snapshot, error) { return snapshot, nil },
 		})
-		return w.createNode(ctx, provider, vm, np)
+		return w.createNode(ctx, provider, &state, np)
 	})
 	w.each(w.size.pods, func(i int) error { return w.createPod(ctx, fmt.Sprintf("app-%d", i), w.vms[i%len(w.vms)].Name) })
 }
 
-// createNode creates the NodeClaim and the Node of a VM as they are after Karpenter's
-// controllers and the kubelet processed them.
-func (w *world) createNode(ctx context.Context, provider *cloudprovider.CloudProvider, vm fleet.VM, np *karpv1.NodePool) error {
+// createNode creates the NodeClaim and the Node of a VM as they are after the controllers of
+// Karpenter and numaform and the kubelet processed them. Otherwise the controller would
+// write to each of them after its start. The few other objects may lack conditions.
+func (w *world) createNode(ctx context.Context, provider *cloudprovider.CloudProvider, state *scaler.VMState, np *karpv1.NodePool) error {
+	vm := state.VM
 	claim := scheduling.NewNodeClaim(vm, np)
 	created, err := provider.Create(ctx, claim)
 	if err != nil {
@@ -452,6 +464,7 @@ func (w *world) createNode(ctx context.Context, provider *cloudprovider.CloudPro
 	}
 	maps.Copy(claim.Labels, created.Labels)
 	maps.Copy(claim.Annotations, created.Annotations)
+	maps.Copy(claim.Annotations, provenance.Annotations(state))
 	claim.Finalizers = []string{karpv1.TerminationFinalizer}
 	if err := w.api.Create(ctx, claim); err != nil {
 		return err
@@ -459,9 +472,12 @@ func (w *world) createNode(ctx context.Context, provider *cloudprovider.CloudPro
 	claim.Status = created.Status
 	claim.Status.NodeName = vm.Name
 	conditions := claim.StatusConditions()
-	for _, condition := range []string{karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized} {
+	for _, condition := range []string{
+		karpv1.ConditionTypeLaunched, karpv1.ConditionTypeRegistered, karpv1.ConditionTypeInitialized, karpv1.ConditionTypeConsistentStateFound,
+	} {
 		conditions.SetTrue(condition)
 	}
+	claim.Status.LastPodEventTime = metav1.Now()
 	if err := w.api.Status().Update(ctx, claim); err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
 
-	annotations := annotationsOf(&state)
+	annotations := Annotations(&state)
 	if id := annotations[v1alpha1.AnnotationChange]; id != "" && id != claim.Annotations[v1alpha1.AnnotationChange] && annotations[v1alpha1.AnnotationApprover] == "" {
 		approver, err := c.approvals.ApproverOf(ctx, state.VM.Key, state.Origin.Time)
 		if err != nil {
@@ -114,9 +114,9 @@ func (c *Controller) Reconcile(ctx context.Context, claim *karpv1.NodeClaim) (re
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// annotationsOf returns the annotations of a VM. Nothing is known about the origin of a VM
+// Annotations returns the annotations of a VM's NodeClaim and Node. Nothing is known about the origin of a VM
 // whose change is older than the recent history, so its annotations remain.
-func annotationsOf(state *scaler.VMState) map[string]string {
+func Annotations(state *scaler.VMState) map[string]string {
 	annotations := map[string]string{}
 	set := func(name, value string) {
 		if value != "" {
