@@ -10,7 +10,7 @@ import (
 
 const (
 	// documentedMachine is the kind of machine whose figures are in docs/performance.md.
-	documentedMachine = "Intel(R) Xeon(R) Processor, 2 CPUs"
+	documentedMachine = "AMD EPYC, 2 CPUs"
 	tableBegin        = "<!-- performance: kept by test/bench -->\n"
 	tableEnd          = "<!-- end of performance -->\n"
 )
@@ -59,8 +59,8 @@ func performance(all map[string]figures) string {
 		{"20 VMs with seeds and larger disks", "Road/vms=20/clone=5s/seeds-resize", "pod-to-last-start-s"},
 		{"1 VM in a fleet of 200", "Road/plus-one-at-200", "pod-to-last-start-s"},
 		{"200 VMs, clones take 5 ms", "Road/burst-200", "pod-to-last-start-s"},
-		{"1 standby VM started while others are cloned", "Wake/vms=1/seeds", "pod-to-last-start-s"},
-		{"20 standby VMs started while others are cloned", "Wake/vms=20/seeds", "pod-to-last-start-s"},
+		{"1 standby VM with a seed; the direct calls clone a VM", "Wake/vms=1/seeds", "pod-to-last-start-s"},
+		{"20 standby VMs with seeds; the direct calls clone VMs", "Wake/vms=20/seeds", "pod-to-last-start-s"},
 		{"20 nodes removed", "Road/remove-20", "last-delete-s"},
 	} {
 		f := all[row.name]
