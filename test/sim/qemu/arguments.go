@@ -45,7 +45,8 @@ type here struct {
 // arguments returns QEMU's arguments for a VM, as config_to_command of qemu-server 9.2.6
 // builds them (src/PVE/QemuServer.pm:3105-3720), except:
 //
-//   - a VM has a separate network in QEMU, because a bridge needs root;
+//   - a bridge needs root: a card on vmbr0 has a separate network of QEMU, from which the
+//     guest reaches this machine, and each other bridge is a segment;
 //   - the process remains in the foreground, and ends when the guest does;
 //   - host nodes that this machine lacks, and the affinity, are omitted;
 //   - without KVM, the CPU model is max in place of host and of models that only Proxmox's
@@ -98,16 +99,55 @@ func arguments(vm VM, here here) ([]string, error) {
 		return nil, err
 	}
 	args = append(args, drives...)
-	if net := vm.Options["net0"]; net != "" {
-		first, _, _ := strings.Cut(net, ",")
+	cards, err := cards(vm, here, file)
+	if err != nil {
+		return nil, err
+	}
+	return append(args, cards...), nil
+}
+
+// uplink is the bridge from which guests reach this machine.
+const uplink = "vmbr0"
+
+// bridge returns the bridge of a network card.
+func bridge(card string) string {
+	for part := range strings.SplitSeq(card, ",") {
+		if name, found := strings.CutPrefix(part, "bridge="); found {
+			return name
+		}
+	}
+	return uplink
+}
+
+// maxCards is the number of cards whose PCI slots are consecutive in Proxmox VE.
+const maxCards = 6
+
+// cards returns QEMU's arguments for the network cards net0 to net5. As in Proxmox VE, net0
+// is in PCI slot 18, so that systemd names it ens18, net1 ens19, and so on (qemu-server
+// 9.2.6, src/PVE/QemuServer/PCI.pm).
+func cards(vm VM, here here, file func(string) string) ([]string, error) {
+	var args []string
+	for i := range maxCards {
+		id := "net" + strconv.Itoa(i)
+		card := vm.Options[id]
+		if card == "" {
+			continue
+		}
+		first, _, _ := strings.Cut(card, ",")
 		kind, mac, _ := strings.Cut(first, "=")
 		if kind != "virtio" {
-			return nil, fmt.Errorf("starting VM %d: net0 is %s: only virtio is supported", vm.VMID, kind)
+			return nil, fmt.Errorf("starting VM %d: %s is %s: only virtio is supported", vm.VMID, id, kind)
+		}
+		network := fmt.Sprintf("user,id=%s,ipv6=off,net=10.0.2.0/24,host=10.0.2.2,dhcpstart=10.0.2.%d,hostname=%s", id, here.address, cmp.Or(vm.Options["name"], "guest"))
+		if name := bridge(card); name != uplink {
+			network = fmt.Sprintf(
+				"dgram,id=%s,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s",
+				id, file(id), filepath.Join(filepath.Dir(here.dir), name),
+			)
 		}
 		args = append(
-			args,
-			"-netdev", fmt.Sprintf("user,id=net0,ipv6=off,net=10.0.2.0/24,host=10.0.2.2,dhcpstart=10.0.2.%d,hostname=%s", here.address, get("name", "guest")),
-			"-device", "virtio-net-pci,mac="+mac+",netdev=net0,id=net0",
+			args, "-netdev", network,
+			"-device", fmt.Sprintf("virtio-net-pci,mac=%s,netdev=%s,bus=pci.0,addr=0x%x,id=%[2]s", mac, id, 18+i),
 		)
 	}
 	return args, nil

@@ -17,7 +17,7 @@ func worker() qemu.VM {
 		Options: map[string]string{
 			"name": "workers-2001", "sockets": "2", "cores": "2", "memory": "4096", "cpu": "host", "agent": "1", "boot": "order=scsi0;net0",
 			"numa": "1", "numa0": "cpus=0-1,hostnodes=0,memory=2048,policy=bind", "numa1": "cpus=2;3,hostnodes=1,memory=2048,policy=bind",
-			"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0,queues=4", "smbios1": "uuid=0d4f6c0a-0000-4000-8000-000000000001,serial=YSxi,base64=1",
+			"net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0,queues=4", "net1": "virtio=BC:24:11:00:00:02,bridge=vmbr1", "smbios1": "uuid=0d4f6c0a-0000-4000-8000-000000000001,serial=YSxi,base64=1",
 		},
 		Drives: map[string]qemu.Drive{
 			"scsi0": {Volume: "local-lvm:vm-2001-disk-0", Size: 8 << 30, Image: true, Linked: true},
@@ -28,7 +28,7 @@ func worker() qemu.VM {
 
 func TestArguments(t *testing.T) {
 	t.Parallel()
-	args, err := qemu.Arguments(worker(), "/d", "tcg", 0)
+	args, err := qemu.Arguments(worker(), "/d/2001", "tcg", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,10 +44,13 @@ func TestArguments(t *testing.T) {
 			"rng-random,id=rng0,filename=/dev/urandom",
 		},
 		"-drive": {
-			"file=/d/ide2.iso,if=none,id=drive-ide2,cache=unsafe,format=raw,readonly=on,media=cdrom",
-			"file=/d/local-lvm-vm-2001-disk-0.qcow2,if=none,id=drive-scsi0,cache=unsafe,format=qcow2",
+			"file=/d/2001/ide2.iso,if=none,id=drive-ide2,cache=unsafe,format=raw,readonly=on,media=cdrom",
+			"file=/d/2001/local-lvm-vm-2001-disk-0.qcow2,if=none,id=drive-scsi0,cache=unsafe,format=qcow2",
 		},
-		"-netdev": {"user,id=net0,ipv6=off,net=10.0.2.0/24,host=10.0.2.2,dhcpstart=10.0.2.15,hostname=workers-2001"},
+		"-netdev": {
+			"user,id=net0,ipv6=off,net=10.0.2.0/24,host=10.0.2.2,dhcpstart=10.0.2.15,hostname=workers-2001",
+			"dgram,id=net1,local.type=unix,local.path=/d/2001/net1,remote.type=unix,remote.path=/d/vmbr1",
+		},
 	}
 	got := map[string][]string{}
 	for i := 0; i+1 < len(args); i++ {
@@ -62,7 +65,8 @@ func TestArguments(t *testing.T) {
 		"ide-cd,bus=ide.1,unit=0,drive=drive-ide2,id=ide2",
 		"scsi-hd,bus=scsihw0.0,scsi-id=0,drive=drive-scsi0,id=scsi0,bootindex=100",
 		"virtserialport,chardev=qga0,name=org.qemu.guest_agent.0",
-		"virtio-net-pci,mac=BC:24:11:00:00:01,netdev=net0,id=net0",
+		"virtio-net-pci,mac=BC:24:11:00:00:01,netdev=net0,bus=pci.0,addr=0x12,id=net0",
+		"virtio-net-pci,mac=BC:24:11:00:00:02,netdev=net1,bus=pci.0,addr=0x13,id=net1",
 	} {
 		if !slices.Contains(args, device) {
 			t.Errorf("no device %s in %s", device, strings.Join(args, " "))

@@ -11,4 +11,11 @@ func Model(cpu, accelerator string) string {
 }
 
 // At returns a Hypervisor without image that uses dir.
-func At(dir string) *Hypervisor { return &Hypervisor{cfg: Config{Dir: dir}} }
+func At(dir string) *Hypervisor {
+	return &Hypervisor{cfg: Config{Dir: dir}, segments: map[string]*segment{}}
+}
+
+// Connect connects the cards of a VM in directory dir.
+func (h *Hypervisor) Connect(vm VM, dir string) (disconnect func(), err error) {
+	return h.connect(vm, dir)
+}

@@ -43,6 +43,8 @@ type Hypervisor struct {
 	started int
 	// synced is the last ID with which a guest agent was synchronized.
 	synced int
+	// segments are the segments of the bridges other than the uplink, by path.
+	segments map[string]*segment
 }
 
 // process is a running QEMU.
@@ -61,7 +63,7 @@ func New(ctx context.Context, cfg Config) (*Hypervisor, error) {
 	if _, err := os.Stat(cfg.Image); err != nil {
 		return nil, fmt.Errorf("running guests with QEMU: opening the guest image: %w: build it with make guest-image", err)
 	}
-	h := &Hypervisor{cfg: cfg, accelerator: accelerator(ctx, cfg.Image), running: map[int]*process{}}
+	h := &Hypervisor{cfg: cfg, accelerator: accelerator(ctx, cfg.Image), running: map[int]*process{}, segments: map[string]*segment{}}
 	nodes, err := filepath.Glob("/sys/devices/system/node/node[0-9]*")
 	if err != nil {
 		return nil, err
@@ -134,7 +136,12 @@ func (h *Hypervisor) Start(vm VM, exited func()) (pid int, err error) {
 	if err := os.WriteFile(filepath.Join(here.dir, "command"), []byte(cmd.String()+"\n"), 0o600); err != nil {
 		return fail(err)
 	}
+	disconnect, err := h.connect(vm, here.dir)
+	if err != nil {
+		return fail(err)
+	}
 	if err := cmd.Start(); err != nil {
+		disconnect()
 		return fail(err)
 	}
 	p := &process{cmd: cmd, done: make(chan struct{})}
@@ -143,6 +150,7 @@ func (h *Hypervisor) Start(vm VM, exited func()) (pid int, err error) {
 	h.mu.Unlock()
 	go func() {
 		_ = cmd.Wait()
+		disconnect()
 		h.mu.Lock()
 		delete(h.running, vm.VMID)
 		h.mu.Unlock()
@@ -251,7 +259,7 @@ func (h *Hypervisor) Remove(vmid int) error {
 	return os.RemoveAll(h.dir(vmid))
 }
 
-// Close stops all VMs.
+// Close stops all VMs and the segments.
 func (h *Hypervisor) Close() {
 	h.mu.Lock()
 	var ids []int
@@ -261,6 +269,13 @@ func (h *Hypervisor) Close() {
 	h.mu.Unlock()
 	for _, id := range ids {
 		h.Stop(id)
+	}
+	h.mu.Lock()
+	segments := h.segments
+	h.segments = map[string]*segment{}
+	h.mu.Unlock()
+	for _, segment := range segments {
+		segment.close()
 	}
 }
 
