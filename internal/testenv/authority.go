@@ -41,8 +41,14 @@ func (a *authority) pem() ([]byte, error) { return certutil.EncodeCertificates(a
 // guests.
 const GuestLoopback = "10.0.2.2"
 
+// The addresses of Services, and of the Service kubernetes, which is the first of them.
+const (
+	serviceCIDR       = "10.0.0.0/24"
+	kubernetesService = "10.0.0.1"
+)
+
 // loopback returns a certificate for servers on 127.0.0.1 and its key, in PEM. It is also
-// valid for GuestLoopback.
+// valid for GuestLoopback and for the Service kubernetes.
 func (a *authority) loopback() (certificate, key []byte, err error) {
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -50,8 +56,9 @@ func (a *authority) loopback() (certificate, key []byte, err error) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "kube-apiserver"},
-		DNSNames: []string{"localhost", "kubernetes", "kubernetes.default.svc"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP(GuestLoopback)},
-		NotBefore: a.certificate.NotBefore, NotAfter: time.Now().AddDate(1, 0, 0),
+		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default.svc"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP(GuestLoopback), net.ParseIP(kubernetesService)},
+		NotBefore:   a.certificate.NotBefore, NotAfter: time.Now().AddDate(1, 0, 0),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, signer.Public(), a.key)

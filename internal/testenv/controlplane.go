@@ -143,13 +143,13 @@ func (c *Cluster) start(tools string) error {
 		return err
 	}
 	c.apiArgs = []string{
-		"--etcd-servers=" + client, "--bind-address=" + host, "--secure-port=" + port, "--advertise-address=" + host,
+		"--etcd-servers=" + client, "--bind-address=" + host, "--secure-port=" + port,
 		"--tls-cert-file=" + c.file("tls.crt"), "--tls-private-key-file=" + c.file("tls.key"), "--cert-dir=" + c.dir,
-		"--token-auth-file=" + c.file("tokens.csv"), "--service-cluster-ip-range=10.0.0.0/24",
+		"--token-auth-file=" + c.file("tokens.csv"), "--service-cluster-ip-range=" + serviceCIDR,
 		"--service-account-issuer=https://numaform.invalid", "--service-account-key-file=" + c.file("tls.key"),
 		"--service-account-signing-key-file=" + c.file("tls.key"), "--allow-privileged=true",
 	}
-	c.apiArgs = append(c.apiArgs, c.accessArgs()...)
+	c.apiArgs = append(c.apiArgs, c.accessArgs(host)...)
 	if err := c.startAPI(filepath.Join(tools, "kube-apiserver")); err != nil || !c.full {
 		return err
 	}

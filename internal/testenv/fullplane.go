@@ -23,14 +23,17 @@ const (
 // managerNames returns the names of the scheduler and the controller manager.
 func managerNames() []string { return []string{schedulerName, controllerManagerName} }
 
-// accessArgs returns the arguments that configure authorization. Without controllers no
-// namespace has a default ServiceAccount, so the admission plugin that requires one for each
-// pod is disabled.
-func (c *Cluster) accessArgs() []string {
+// accessArgs returns the arguments that configure authorization, and the address that the
+// Service kubernetes forwards to. Without controllers no namespace has a default
+// ServiceAccount, so the admission plugin that requires one for each pod is disabled. A full
+// control plane advertises the address by which guests reach it; an API server that
+// advertises a loopback address does not publish it.
+func (c *Cluster) accessArgs(host string) []string {
 	if !c.full {
-		return []string{"--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount"}
+		return []string{"--advertise-address=" + host, "--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount"}
 	}
 	args := []string{
+		"--advertise-address=" + GuestLoopback,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--client-ca-file=" + c.file("ca.crt"), "--enable-bootstrap-token-auth=true",
 	}

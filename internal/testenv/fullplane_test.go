@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/x509/pkix"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,6 +38,7 @@ func TestFullControlPlane(t *testing.T) {
 	if err := cluster.InstallCRDs(testenv.CRDs(t)...); err != nil {
 		t.Fatal(err)
 	}
+	publishesItself(t, cluster)
 	ready(t, client, "by-hand")
 	for _, name := range []string{"before", "after"} {
 		if name == "after" {
@@ -71,6 +73,30 @@ func TestFullControlPlane(t *testing.T) {
 	})
 	if _, err := request(t, cluster, "expire", "joins"); !apierrors.IsUnauthorized(err) {
 		t.Errorf("an expired token: %v", err)
+	}
+}
+
+// publishesItself checks that the Service kubernetes forwards to the address by which guests
+// reach the API server, and that the API server's certificate is valid for the Service.
+func publishesItself(t *testing.T, cluster *testenv.Cluster) {
+	t.Helper()
+	client := cluster.Client(t)
+	within(t, "publishing the API server's address", func(ctx context.Context) (bool, error) {
+		slice, err := client.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+		return err == nil && len(slice.Endpoints) == 1 && slices.Equal(slice.Endpoints[0].Addresses, []string{testenv.GuestLoopback}), nil
+	})
+	service, err := client.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := rest.CopyConfig(cluster.Config)
+	config.ServerName = service.Spec.ClusterIP
+	throughService, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := throughService.Discovery().ServerVersion(); err != nil {
+		t.Errorf("by the name of the Service: %v", err)
 	}
 }
 
