@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
 
 	"github.com/numaform/numaform/internal/testenv"
 )
@@ -232,7 +233,8 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// TestEgressOfACluster checks that helm derives the API server's address from the cluster.
+// TestEgressOfACluster checks that helm derives the API server's address and port from the
+// cluster.
 func TestEgressOfACluster(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -251,6 +253,7 @@ func TestEgressOfACluster(t *testing.T) {
 	_, err = clients.DiscoveryV1().EndpointSlices("default").Create(t.Context(), &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.7"}}},
+		Ports:     []discoveryv1.EndpointPort{{Port: ptr.To[int32](16443)}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -264,9 +267,9 @@ func TestEgressOfACluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, address := range []string{"192.0.2.7", service.Spec.ClusterIP} {
-		if !strings.Contains(string(out), address+"/32") {
-			t.Errorf("%s is not allowed:\n%s", address, out)
+	for _, allowed := range []string{"192.0.2.7/32", service.Spec.ClusterIP + "/32", "port: 16443\n", "port: 443\n"} {
+		if !strings.Contains(string(out), allowed) {
+			t.Errorf("%q is not allowed:\n%s", allowed, out)
 		}
 	}
 }

@@ -102,6 +102,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $cidrs | uniq | toJson -}}
 {{- end -}}
 
+{{/* The ports of the API server as a JSON list: from the values, or else, like its addresses, from the cluster. */}}
+{{- define "numaform.apiServerPorts" -}}
+{{- $ports := .Values.networkPolicy.apiServerPorts -}}
+{{- if not (or $ports .Values.networkPolicy.apiServerCIDRs) -}}
+{{- $ports = list -}}
+{{- range (lookup "discovery.k8s.io/v1" "EndpointSlice" "default" "kubernetes").ports -}}
+{{- $ports = append $ports (int .port) -}}
+{{- end -}}
+{{- range ((lookup "v1" "Service" "default" "kubernetes").spec).ports -}}
+{{- $ports = append $ports (int .port) -}}
+{{- end -}}
+{{- end -}}
+{{- $ports | default (list 443 6443) | uniq | toJson -}}
+{{- end -}}
+
 {{/* An address as a CIDR, or nothing for a name. */}}
 {{- define "numaform.cidr" -}}
 {{- if regexMatch "^[0-9]+([.][0-9]+){3}$" . -}}
