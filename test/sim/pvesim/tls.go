@@ -12,6 +12,8 @@ import (
 	"math/big"
 	"net"
 	"time"
+
+	"github.com/numaform/numaform/test/sim/qemu"
 )
 
 // certificate is the server's self-signed certificate.
@@ -20,8 +22,8 @@ type certificate struct {
 	pem  []byte
 }
 
-// newCertificate creates a certificate for the loopback names, the listener's address and
-// the hosts' names.
+// newCertificate creates a certificate for the loopback names, by which the guests of QEMU
+// also reach the server, the listener's address and the hosts' names.
 func newCertificate(cfg Config, addr net.Addr) (certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -37,7 +39,7 @@ func newCertificate(cfg Config, addr net.Addr) (certificate, error) {
 		BasicConstraintsValid: true,
 		IsCA:                  true,
 		DNSNames:              []string{"localhost"},
-		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback, net.ParseIP(qemu.Loopback)},
 	}
 	for i := range cfg.Hosts {
 		template.DNSNames = append(template.DNSNames, cfg.Hosts[i].Name)

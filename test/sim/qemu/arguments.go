@@ -109,6 +109,9 @@ func arguments(vm VM, here here) ([]string, error) {
 // uplink is the bridge from which guests reach this machine.
 const uplink = "vmbr0"
 
+// Loopback is the address by which guests reach this machine's loopback interface.
+const Loopback = "10.0.2.2"
+
 // bridge returns the bridge of a network card.
 func bridge(card string) string {
 	for part := range strings.SplitSeq(card, ",") {
@@ -138,7 +141,7 @@ func cards(vm VM, here here, file func(string) string) ([]string, error) {
 		if kind != "virtio" {
 			return nil, fmt.Errorf("starting VM %d: %s is %s: only virtio is supported", vm.VMID, id, kind)
 		}
-		network := fmt.Sprintf("user,id=%s,ipv6=off,net=10.0.2.0/24,host=10.0.2.2,dhcpstart=10.0.2.%d,hostname=%s", id, here.address, cmp.Or(vm.Options["name"], "guest"))
+		network := fmt.Sprintf("user,id=%s,ipv6=off,net=10.0.2.0/24,host=%s,dhcpstart=10.0.2.%d,hostname=%s", id, Loopback, here.address, cmp.Or(vm.Options["name"], "guest"))
 		if name := bridge(card); name != uplink {
 			network = fmt.Sprintf(
 				"dgram,id=%s,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s",
