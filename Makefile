@@ -133,8 +133,8 @@ demo-real: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) guest-image ## show each
 JOINS ?= 10
 
 .PHONY: test-real
-test-real: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) guest-image ## boot real guests with QEMU that join and run pods, JOINS times, and check their NUMA nodes; minutes for each without KVM
-	$(NIGHTLY) go test -timeout 240m -v ./test/real -real.joins $(JOINS)
+test-real: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) guest-image test-image ## boot real guests with QEMU that join and run pods, JOINS times, check their NUMA nodes, and run numaform itself in one; minutes for each without KVM
+	$(NIGHTLY) go test -timeout 240m -v ./test/real -real.joins $(JOINS) -real.inguest
 
 .PHONY: upgrade-matrix
 upgrade-matrix: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) baseline postgres ## upgrade fleets of the baseline release to this version, and roll them back
@@ -148,6 +148,7 @@ build: ## build the programs into bin/
 IMAGE := $(TOOLS)/image
 IMAGE_ARCHS ?= amd64 arm64
 IMAGE_NAME ?= ghcr.io/numaform/numaform
+IMAGE_OUT ?= dist/numaform-image.tar
 IMAGE_TOFU := $(IMAGE_ARCHS:%=$(IMAGE)/%/tofu)
 IMAGE_PROVIDER := $(IMAGE_ARCHS:%=$(IMAGE)/%/terraform-provider-proxmox)
 IMAGE_NUMAFORM := $(IMAGE_ARCHS:%=$(IMAGE)/%/numaform)
@@ -157,14 +158,20 @@ image: $(IMAGE_TOFU) $(IMAGE_PROVIDER) $(IMAGE_NUMAFORM) image-pack ## build the
 
 .PHONY: image-pack
 image-pack: image-licenses
-	@mkdir -p dist
+	@mkdir -p $(dir $(IMAGE_OUT))
 	cd tools/image && GOWORK=off go run . -dir '$(CURDIR)/$(IMAGE)' -archs '$(IMAGE_ARCHS)' \
 		-licenses '$(CURDIR)/$(IMAGE)/licenses' -provider-version '$(PROVIDER_VERSION)' \
-		-name '$(IMAGE_NAME)' -version '$(VERSION)' -out '$(CURDIR)/dist/numaform-image.tar'
+		-name '$(IMAGE_NAME)' -version '$(VERSION)' -out '$(CURDIR)/$(IMAGE_OUT)'
 
 $(IMAGE_NUMAFORM): FORCE
 	@mkdir -p $(@D)
 	CGO_ENABLED=0 GOOS=linux GOARCH=$(notdir $(@D)) go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/numaform
+
+# test-image builds the image that the chart installs by default, for QEMU test guests.
+.PHONY: test-image
+test-image:
+	@$(MAKE) --no-print-directory image IMAGE_ARCHS=amd64 IMAGE_OUT=$(TOOLS)/guest/numaform-image.tar \
+		VERSION="$$(sed -n 's/^appVersion: //p' charts/numaform/Chart.yaml)"
 
 # image-licenses copies the license of each program and records the module of its source.
 .PHONY: image-licenses

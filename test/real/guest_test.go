@@ -24,6 +24,12 @@ const (
 // fails the test if the command fails.
 func (w *world) inGuest(vmid int, command string) string {
 	w.t.Helper()
+	return w.inGuestWithin(vmid, 2*time.Minute, command)
+}
+
+// inGuestWithin does the same for a command that may take that long.
+func (w *world) inGuestWithin(vmid int, limit time.Duration, command string) string {
+	w.t.Helper()
 	guest, _ := w.proxmox.Guest(vmid)
 	path := fmt.Sprintf("/nodes/%s/qemu/%d/agent/", guest.Host, vmid)
 	var started struct{ PID int }
@@ -39,7 +45,7 @@ func (w *world) inGuest(vmid int, command string) string {
 		Out              string `json:"out-data"`
 		Err              string `json:"err-data"`
 	}
-	w.eventually(2*time.Minute, func(ctx context.Context) string {
+	w.eventually(limit, func(ctx context.Context) string {
 		err := w.request(ctx, http.MethodGet, path+fmt.Sprintf("exec-status?pid=%d", started.PID), nil, &status)
 		if err != nil {
 			return err.Error()

@@ -417,7 +417,9 @@ func (w *world) left(ctx context.Context) (left []string, err error) {
 		}
 	}
 	for i := range nodes.Items {
-		left = append(left, "node "+nodes.Items[i].Name)
+		if name := nodes.Items[i].Name; name != w.control {
+			left = append(left, "node "+name)
+		}
 	}
 	for i := range claims.Items {
 		left = append(left, "nodeclaim "+claims.Items[i].Name)

@@ -48,7 +48,9 @@ type world struct {
 	// guests is the directory with the files of the VMs.
 	guests     string
 	kubeconfig string
+	// controller is nil if numaform runs in a guest. Its node is then control.
 	controller *process
+	control    string
 	began      time.Time
 
 	// mu guards consoles, the text of the serial consoles of VMs that have stopped, by VMID.
@@ -58,6 +60,18 @@ type world struct {
 
 // newWorld starts a cluster, a Proxmox and the controller. types are the instance types.
 func newWorld(t *testing.T, hosts []topology.Host, types string, change ...func(*pvesim.Config)) *world {
+	t.Helper()
+	w := newSite(t, hosts, change...)
+	w.write("types.json", types)
+	w.install()
+	w.configure()
+	w.start()
+	w.stage("the control plane, Proxmox and the controller run")
+	return w
+}
+
+// newSite starts a cluster and a Proxmox, without numaform.
+func newSite(t *testing.T, hosts []topology.Host, change ...func(*pvesim.Config)) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), began: time.Now(), consoles: map[int]string{}}
 	w.plane = testenv.FullControlPlane(t)
@@ -85,11 +99,6 @@ func newWorld(t *testing.T, hosts []topology.Host, types string, change ...func(
 		}
 	})
 	w.reader = testenv.Client(t, w.proxmox)
-	w.write("types.json", types)
-	w.install()
-	w.configure()
-	w.start()
-	w.stage("the control plane, Proxmox and the controller run")
 	return w
 }
 
@@ -132,10 +141,15 @@ fleet:
 instance_types_file: types.json
 join: {api_server: %[9]s, ca_file: kube-ca.pem}
 `, clusterID, testenv.Region, w.proxmox.URL(), testenv.CertFile(w.t, w.proxmox), pvesim.DefaultToken,
-		testenv.Engine(w.t), testenv.PluginDir(w.t), namespace,
-		strings.Replace(w.plane.Config.Host, "127.0.0.1", testenv.GuestLoopback, 1)))
+		testenv.Engine(w.t), testenv.PluginDir(w.t), namespace, fromGuest(w.plane.Config.Host)))
 	w.write("token", pvesim.DefaultTokenSecret)
 	w.write("kube-ca.pem", string(w.plane.Config.CAData))
+}
+
+// fromGuest returns the URL by which guests reach a server on this machine's loopback
+// interface.
+func fromGuest(url string) string {
+	return strings.Replace(url, "127.0.0.1", testenv.GuestLoopback, 1)
 }
 
 func (w *world) write(name, text string) {
@@ -276,6 +290,10 @@ func (w *world) eventually(limit time.Duration, ask func(ctx context.Context) st
 	ticker := time.NewTicker(500 * time.Millisecond)
 	defer ticker.Stop()
 	missing := "not polled yet"
+	var exited <-chan struct{}
+	if w.controller != nil {
+		exited = w.controller.done
+	}
 	for {
 		if answer := ask(ctx); ctx.Err() == nil {
 			missing = answer
@@ -285,7 +303,7 @@ func (w *world) eventually(limit time.Duration, ask func(ctx context.Context) st
 		}
 		select {
 		case <-ticker.C:
-		case <-w.controller.done:
+		case <-exited:
 			w.t.Fatalf("the controller exited unexpectedly: %v", w.controller.err)
 		case <-ctx.Done():
 			w.t.Fatalf("not within %s: %s", limit, missing)
