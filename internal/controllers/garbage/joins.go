@@ -3,17 +3,20 @@ package garbage
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/awslabs/operatorpkg/status"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/internal/controllers/event"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -24,7 +27,8 @@ import (
 const registrationTimeout = 15 * time.Minute
 
 // joins reports why a Node never joined, and prevents an immediate retry with its class.
-// Karpenter deletes the claim.
+// Karpenter deletes the claim of a Node that did not register, and joins the claim of a Node
+// that registered, but was never ready.
 type joins struct {
 	config  Config
 	backoff *backoff
@@ -63,10 +67,58 @@ func (j *joins) run(ctx context.Context, v *view) error {
 		j.reported[claim.UID] = true
 		j.report(ctx, v, claim)
 	}
+	var errs []error
+	for _, claim := range v.claims {
+		node := v.neverReady(claim)
+		if node == nil {
+			continue
+		}
+		if !j.reported[claim.UID] {
+			j.reported[claim.UID] = true
+			what := fmt.Sprintf("Node %s has registered, but was not ready within %s", node.Name, registrationTimeout)
+			if v.paused {
+				what += " (numaform is paused; after numaform resume, the NodeClaim is deleted)"
+			}
+			j.fail(ctx, v, claim, what, j.diagnose(ctx, v, claim))
+		}
+		if !v.paused {
+			errs = append(errs, j.config.deleteClaim(ctx, claim))
+		}
+	}
 	maps.DeleteFunc(j.waiting, func(uid types.UID, _ *karpv1.NodeClaim) bool { return !current[uid] })
 	maps.DeleteFunc(j.reported, func(uid types.UID, _ bool) bool { return !current[uid] })
 	maps.DeleteFunc(j.blocked, func(uid types.UID, _ bool) bool { return !current[uid] })
-	return nil
+	return errors.Join(errs...)
+}
+
+// neverReady returns the Node of a registered claim that has not been ready for the timeout
+// and was never initialized, and nil for any other claim. Karpenter has no timeout for such
+// a Node, and expects that the pods for which it was created will run on it.
+func (v *view) neverReady(claim *karpv1.NodeClaim) *corev1.Node {
+	conditions := claim.StatusConditions(status.WithObservedOnly())
+	registered := conditions.Get(karpv1.ConditionTypeRegistered)
+	node := v.nodes[claim.Status.NodeName]
+	if node == nil || !claim.DeletionTimestamp.IsZero() || !registered.IsTrue() || conditions.Get(karpv1.ConditionTypeInitialized).IsTrue() {
+		return nil
+	}
+	from := registered.LastTransitionTime.Time
+	ready := readiness(node)
+	if ready.LastTransitionTime.After(from) {
+		from = ready.LastTransitionTime.Time
+	}
+	if ready.Status == corev1.ConditionTrue || v.now.Sub(from) < registrationTimeout {
+		return nil
+	}
+	return node
+}
+
+// readiness returns the condition Ready of a Node. It is empty if kubelet has not set it.
+func readiness(node *corev1.Node) corev1.NodeCondition {
+	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	if i < 0 {
+		return corev1.NodeCondition{}
+	}
+	return node.Status.Conditions[i]
 }
 
 // timedOut reports whether the claim has reached its timeout or, for a claim being deleted,
@@ -94,15 +146,20 @@ func (j *joins) report(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
 		log.FromContext(ctx).Info("node did not join while its vm waited for the state backend", logkey.NodeClaim, claim.Name, logkey.NodeClass, class)
 		return
 	}
-	why := j.diagnose(ctx, v, claim)
+	j.fail(ctx, v, claim, fmt.Sprintf("no Node joined within %s", registrationTimeout), j.diagnose(ctx, v, claim))
+}
+
+// fail publishes the event, and makes the class unavailable for a while.
+func (j *joins) fail(ctx context.Context, v *view, claim *karpv1.NodeClaim, what, why string) {
+	class := claim.Spec.NodeClassRef.Name
 	var offerings []scheduling.OfferingSelector
 	for _, pool := range v.poolsOf(class) {
 		offerings = append(offerings, scheduling.OfferingSelector{NodePool: pool})
 	}
 	until := j.backoff.close(class, offerings, v.now, "a node did not join: "+why)
 	j.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, ReasonNeverJoined, fmt.Sprintf(
-		"NodeClaim %s: no Node joined within %s: %s; no other node of class %s is created before %s",
-		claim.Name, registrationTimeout, why, class, until.UTC().Format(time.RFC3339),
+		"NodeClaim %s: %s: %s; no other node of class %s is created before %s",
+		claim.Name, what, why, class, until.UTC().Format(time.RFC3339),
 	))
 	log.FromContext(ctx).Info("node never joined", logkey.NodeClaim, claim.Name, logkey.NodeClass, class, logkey.Reason, why)
 }
@@ -136,6 +193,13 @@ func (j *joins) diagnose(ctx context.Context, v *view, claim *karpv1.NodeClaim) 
 	case node != nil && node.Spec.ProviderID != claim.Status.ProviderID:
 		return fmt.Sprintf("Node %s has providerID %q instead of %s: set providerID in kubelet's configuration or with the cloud controller manager",
 			node.Name, node.Spec.ProviderID, claim.Status.ProviderID)
+	}
+	if node := v.nodes[claim.Status.NodeName]; node != nil && isRegistered(claim) {
+		ready := readiness(node)
+		if ready.Status == corev1.ConditionUnknown {
+			return fmt.Sprintf("its VM is running, but its kubelet no longer responds: on %s, run `qm terminal %d` and check `journalctl -u kubelet`", host, state.VM.VMID)
+		}
+		return fmt.Sprintf("kubelet reports %q: see `kubectl describe node %s`", event.Cut(ready.Message, 300), node.Name)
 	}
 	return "its Node exists, but Karpenter did not register it: see the NodeClaim's condition Registered"
 }

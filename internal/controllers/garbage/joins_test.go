@@ -7,7 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/awslabs/operatorpkg/status"
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
@@ -123,4 +127,101 @@ func TestNeverJoinedDuringAnOutage(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNeverReady checks that a claim whose Node has registered, but has not been ready for 15
+// minutes, is reported and deleted, unless the Node was initialized or is ready.
+func TestNeverReady(t *testing.T) {
+	stopped := func(g *topology.Guest) { g.Running = false }
+	tests := []struct {
+		name string
+		// ready is the Node's condition, whose last transition was before the current time by
+		// changed.
+		ready       corev1.NodeCondition
+		changed     time.Duration
+		guest       func(*topology.Guest)
+		initialized bool
+		paused      bool
+		// says is "" if the claim is not reported.
+		says, fate string
+	}{
+		{
+			name: "stopped", ready: corev1.NodeCondition{Status: corev1.ConditionUnknown}, changed: 15 * time.Minute, guest: stopped,
+			says: "has registered, but was not ready within 15m0s: its VM workers-2000 on lab/pve-1 is not running", fate: "deleting",
+		},
+		{
+			name: "silent", ready: corev1.NodeCondition{Status: corev1.ConditionUnknown}, changed: 15 * time.Minute,
+			says: "its kubelet no longer responds: on lab/pve-1, run `qm terminal 2000`", fate: "deleting",
+		},
+		{
+			name: "no network", ready: corev1.NodeCondition{Status: corev1.ConditionFalse, Message: "cni plugin not initialized"}, changed: 20 * time.Minute,
+			says: `kubelet reports "cni plugin not initialized"`, fate: "deleting",
+		},
+		{
+			name: "paused", ready: corev1.NodeCondition{Status: corev1.ConditionFalse}, changed: 20 * time.Minute, paused: true,
+			says: "numaform is paused; after numaform resume, the NodeClaim is deleted", fate: "there",
+		},
+		{name: "not yet", ready: corev1.NodeCondition{Status: corev1.ConditionUnknown}, changed: 14 * time.Minute, fate: "there"},
+		{name: "ready", ready: corev1.NodeCondition{Status: corev1.ConditionTrue}, changed: 20 * time.Minute, fate: "there"},
+		{name: "initialized", ready: corev1.NodeCondition{Status: corev1.ConditionUnknown}, changed: time.Hour, initialized: true, fate: "there"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t)
+			vm := newVM(2000)
+			w.pool("workers", "class")
+			w.wants(vm, scaler.PhaseMade, nil)
+			if test.guest == nil {
+				test.guest = func(*topology.Guest) {}
+			}
+			w.runs(vm, test.guest)
+			claim := w.claim(vm, registered)
+			w.after(time.Hour)
+			w.paused = test.paused
+			if test.initialized {
+				claim.StatusConditions(status.WithClock(realClock{w.clock})).SetTrue(karpv1.ConditionTypeInitialized)
+				if err := w.Status().Update(t.Context(), claim); err != nil {
+					t.Fatal(err)
+				}
+			}
+			node := w.node(vm)
+			test.ready.Type, test.ready.LastTransitionTime = corev1.NodeReady, metav1.NewTime(w.clock.Now().Add(-test.changed))
+			node.Status.Conditions = []corev1.NodeCondition{test.ready}
+			if err := w.Status().Update(t.Context(), node); err != nil {
+				t.Fatal(err)
+			}
+			w.look("joins")
+			if test.says == "" {
+				w.wantEvents()
+			} else if said := w.wantEvents("NodeClaim/workers-2000 NodeNeverJoined: ", "NodePool/workers NodeNeverJoined: "); !strings.Contains(said[0], test.says) {
+				t.Errorf("says %q, want %s", said[0], test.says)
+			}
+			if closed := w.unavailable.take(); (len(closed) == 1) != (test.says != "") {
+				t.Errorf("closed %v", closed)
+			}
+			w.wantFate(vm.Name, test.fate)
+			w.look("joins")
+			w.wantEvents()
+		})
+	}
+}
+
+// TestNeverReadyWithoutCondition checks the time limit for a Node whose kubelet has never
+// reported whether it is ready.
+func TestNeverReadyWithoutCondition(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.pool("workers", "class")
+	w.wants(vm, scaler.PhaseMade, nil)
+	w.runs(vm)
+	w.claim(vm, registered)
+	w.node(vm)
+	w.after(14 * time.Minute)
+	w.look("joins")
+	w.wantEvents()
+	w.wantFate(vm.Name, "there")
+	w.after(2 * time.Minute)
+	w.look("joins")
+	w.wantEvents("NodeClaim/workers-2000 NodeNeverJoined: ", "NodePool/workers NodeNeverJoined: ")
+	w.wantFate(vm.Name, "deleting")
 }
