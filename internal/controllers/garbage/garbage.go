@@ -114,7 +114,10 @@ func New(config Config) *Collector {
 		&failures{config: config, backoff: backoff, reported: map[fleet.Key]time.Time{}, claimless: since[fleet.Key]{}},
 		&reservations{config: config, claimless: since[fleet.Key]{}},
 		&claims{config: config, vmless: since[types.UID]{}, nodeless: since[types.UID]{}, abandoned: since[types.UID]{}},
-		&joins{config: config, backoff: backoff, waiting: map[types.UID]*karpv1.NodeClaim{}, reported: map[types.UID]bool{}, blocked: map[types.UID]bool{}},
+		&joins{
+			config: config, backoff: backoff, waiting: map[types.UID]*karpv1.NodeClaim{}, reported: map[types.UID]bool{},
+			causes: map[types.UID]string{}, blocked: map[types.UID]bool{},
+		},
 		orphans,
 	}}
 }

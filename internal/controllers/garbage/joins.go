@@ -35,6 +35,9 @@ type joins struct {
 	// waiting are launched but unregistered claims, as last seen.
 	waiting  map[types.UID]*karpv1.NodeClaim
 	reported map[types.UID]bool
+	// causes are the results of diagnose shortly before the timeout, because Karpenter may
+	// delete a claim with its VM before the next pass.
+	causes map[types.UID]string
 	// blocked are claims whose VM waited for the state backend. The VM may be removed
 	// together with its claim.
 	blocked map[types.UID]bool
@@ -57,6 +60,10 @@ func (j *joins) run(ctx context.Context, v *view) error {
 		j.waiting[claim.UID] = claim
 		if state, known := v.vms[keyOf(claim)]; known && waitsForBackend(&state) != nil {
 			j.blocked[claim.UID] = true
+		}
+		soon := timedOut(claim, v.now.Add(2*period)) && !timedOut(claim, v.now)
+		if soon && claim.DeletionTimestamp.IsZero() && !j.blocked[claim.UID] {
+			j.expect(ctx, v, claim)
 		}
 	}
 	late := slices.DeleteFunc(slices.Collect(maps.Values(j.waiting)), func(claim *karpv1.NodeClaim) bool {
@@ -87,8 +94,20 @@ func (j *joins) run(ctx context.Context, v *view) error {
 	}
 	maps.DeleteFunc(j.waiting, func(uid types.UID, _ *karpv1.NodeClaim) bool { return !current[uid] })
 	maps.DeleteFunc(j.reported, func(uid types.UID, _ bool) bool { return !current[uid] })
+	maps.DeleteFunc(j.causes, func(uid types.UID, _ string) bool { return !current[uid] })
 	maps.DeleteFunc(j.blocked, func(uid types.UID, _ bool) bool { return !current[uid] })
 	return errors.Join(errs...)
+}
+
+// expect prepares for the timeout of a claim, at which Karpenter deletes it: it finds the cause
+// while the VM exists, and makes the class unavailable until the passes after the timeout, so
+// that the pods do not get another claim of the class in between.
+func (j *joins) expect(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
+	why := j.diagnose(ctx, v, claim)
+	j.causes[claim.UID] = why
+	for _, pool := range v.poolsOf(claim.Spec.NodeClassRef.Name) {
+		j.config.Unavailable.Mark(scheduling.OfferingSelector{NodePool: pool}, v.now.Add(4*period), "a node is about to fail to join: "+why)
+	}
 }
 
 // neverReady returns the Node of a registered claim that has not been ready for the timeout
@@ -146,7 +165,11 @@ func (j *joins) report(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
 		log.FromContext(ctx).Info("node did not join while its vm waited for the state backend", logkey.NodeClaim, claim.Name, logkey.NodeClass, class)
 		return
 	}
-	j.fail(ctx, v, claim, fmt.Sprintf("no Node joined within %s", registrationTimeout), j.diagnose(ctx, v, claim))
+	why := j.causes[claim.UID]
+	if why == "" {
+		why = j.diagnose(ctx, v, claim)
+	}
+	j.fail(ctx, v, claim, fmt.Sprintf("no Node joined within %s", registrationTimeout), why)
 }
 
 // fail publishes the event, and makes the class unavailable for a while.

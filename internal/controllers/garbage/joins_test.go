@@ -105,6 +105,39 @@ func TestNeverJoinedAndGone(t *testing.T) {
 	w.wantEvents()
 }
 
+// TestAboutToFail checks that the cause is found, and the class is unavailable, before the
+// timeout: Karpenter may delete the claim and its VM before the next pass, and the pods would
+// get another claim of the class at once.
+func TestAboutToFail(t *testing.T) {
+	w := newWorld(t)
+	vm := newVM(2000)
+	w.pool("workers", "class")
+	w.wants(vm, scaler.PhaseMade, nil)
+	w.runs(vm, func(g *topology.Guest) { g.Running = false })
+	claim := w.claim(vm)
+	timeout := claim.StatusConditions().Get(karpv1.ConditionTypeRegistered).LastTransitionTime.Add(15 * time.Minute)
+	w.clock.SetTime(timeout.Add(-21 * time.Second))
+	w.look("joins")
+	if closed := w.unavailable.take(); len(closed) > 0 {
+		t.Errorf("closed %v", closed)
+	}
+	w.clock.SetTime(timeout.Add(-20 * time.Second))
+	w.look("joins")
+	w.wantEvents()
+	want := []unavailableOffering{{scheduling.OfferingSelector{NodePool: "workers"}, timeout.Add(20 * time.Second)}}
+	if diff := cmp.Diff(want, w.unavailable.take()); diff != "" {
+		t.Errorf("closed differs:\n%s", diff)
+	}
+	w.writer.states = nil
+	w.wipe(claim)
+	w.clock.SetTime(timeout.Add(5 * time.Second))
+	w.look("joins")
+	said := w.wantEvents("NodeClaim/workers-2000 NodeNeverJoined: ", "NodePool/workers NodeNeverJoined: ")
+	if !strings.Contains(said[0], "its VM workers-2000 on lab/pve-1 is not running") {
+		t.Errorf("says %q", said[0])
+	}
+}
+
 // TestNeverJoinedDuringAnOutage checks that a claim whose VM waits for the state backend
 // does not make its class unavailable, whether or not the VM still exists at the timeout.
 func TestNeverJoinedDuringAnOutage(t *testing.T) {
