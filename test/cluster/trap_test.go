@@ -90,32 +90,9 @@ func (s *scene) kill(withDisk bool) {
 	if !withDisk {
 		return
 	}
-	s.eventually(time.Minute, func(context.Context) string {
-		left := below(filepath.Join(s.dir, "fleet"))
-		for _, pid := range left {
-			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
-		}
-		if len(left) > 0 {
-			return fmt.Sprintf("processes %v still run", left)
-		}
-		return ""
-	})
-	if err := os.RemoveAll(filepath.Join(s.dir, "fleet")); err != nil {
+	if err := testenv.LoseDisk(context.Background(), filepath.Join(s.dir, "fleet")); err != nil {
 		s.t.Fatal(err)
 	}
-}
-
-// below returns the IDs of the processes with a working directory below dir.
-func below(dir string) (pids []int) {
-	links, _ := filepath.Glob("/proc/[0-9]*/cwd") // the pattern is valid
-	for _, link := range links {
-		at, err := os.Readlink(link)
-		var pid int
-		if _, scanned := fmt.Sscanf(link, "/proc/%d/cwd", &pid); err == nil && scanned == nil && strings.HasPrefix(at, dir) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 // age makes the fleet's lock of a killed holder expire.
