@@ -133,7 +133,7 @@ demo-real: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) guest-image ## show each
 JOINS ?= 10
 
 .PHONY: test-real
-test-real: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) guest-image test-image ## boot real guests with QEMU that join and run pods, JOINS times, check their NUMA nodes, and run numaform itself in one; minutes for each without KVM
+test-real: $(PROVIDER) $(TOFU) $(CONTROL_PLANE) $(HELM) guest-image test-image ## boot real guests with QEMU that join and run pods, JOINS times, check their NUMA nodes, inject faults, and run numaform itself in one; minutes for each without KVM
 	$(NIGHTLY) go test -timeout 240m -v ./test/real -real.joins $(JOINS) -real.inguest
 
 .PHONY: upgrade-matrix

@@ -5,12 +5,15 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // rootToken is a token of root@pam, with which the tests run commands in guests. numaform
@@ -30,35 +33,61 @@ func (w *world) inGuest(vmid int, command string) string {
 // inGuestWithin does the same for a command that may take that long.
 func (w *world) inGuestWithin(vmid int, limit time.Duration, command string) string {
 	w.t.Helper()
+	out, err := w.tryInGuest(vmid, limit, command)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return out
+}
+
+// tryInGuest is like inGuestWithin, but returns an error if the agent does not respond or the
+// command fails.
+func (w *world) tryInGuest(vmid int, limit time.Duration, command string) (out string, err error) {
 	guest, _ := w.proxmox.Guest(vmid)
 	path := fmt.Sprintf("/nodes/%s/qemu/%d/agent/", guest.Host, vmid)
 	var started struct{ PID int }
-	w.eventually(time.Minute, func(ctx context.Context) string { // a busy guest does not respond in time
-		err := w.request(ctx, http.MethodPost, path+"exec", url.Values{"command": {"sh", "-c", command}}, &started)
-		if err != nil {
-			return err.Error()
-		}
-		return ""
+	form := url.Values{"command": {"sh", "-c", command}}
+	err = retry(w.t.Context(), time.Minute, func(ctx context.Context) error { // a busy guest does not respond in time
+		return w.request(ctx, http.MethodPost, path+"exec", form, &started)
 	})
+	if err != nil {
+		return "", fmt.Errorf("in VM %d, starting %s: %w", vmid, command, err)
+	}
 	var status struct {
 		Exited, ExitCode int
 		Out              string `json:"out-data"`
 		Err              string `json:"err-data"`
 	}
-	w.eventually(limit, func(ctx context.Context) string {
+	err = retry(w.t.Context(), limit, func(ctx context.Context) error {
 		err := w.request(ctx, http.MethodGet, path+fmt.Sprintf("exec-status?pid=%d", started.PID), nil, &status)
-		if err != nil {
-			return err.Error()
+		if err == nil && status.Exited == 0 {
+			return errors.New("the command still runs")
 		}
-		if status.Exited == 0 {
-			return "the command still runs in the guest: " + command
-		}
-		return ""
+		return err
 	})
-	if status.ExitCode != 0 {
-		w.t.Fatalf("in VM %d, %s exited with %d: %s%s", vmid, command, status.ExitCode, status.Out, status.Err)
+	if err != nil {
+		return "", fmt.Errorf("in VM %d, running %s: %w", vmid, command, err)
 	}
-	return status.Out
+	if status.ExitCode != 0 {
+		return "", fmt.Errorf("in VM %d, %s exited with %d: %s%s", vmid, command, status.ExitCode, status.Out, status.Err)
+	}
+	return status.Out, nil
+}
+
+// retry calls do until it succeeds, and returns its last error after limit.
+func retry(ctx context.Context, limit time.Duration, do func(ctx context.Context) error) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, limit, true, func(ctx context.Context) (bool, error) {
+		if err := do(ctx); ctx.Err() == nil {
+			last = err
+			return err == nil, nil
+		}
+		return false, nil
+	})
+	if err != nil {
+		return fmt.Errorf("not within %s: %w", limit, last)
+	}
+	return nil
 }
 
 // request sends a request to the API of Proxmox as root@pam.

@@ -197,47 +197,51 @@ func (w *world) registered(vmid int, name string) *karpv1.NodeClaim {
 	return found
 }
 
-// milestones returns a function that reads a guest's console and logs how far the guest has
-// booted.
-func (w *world) milestones(vmid int) func() {
-	ahead := []struct{ text, says string }{
+// milestone is a text on the console of a guest that boots, and its meaning.
+type milestone struct{ text, says string }
+
+// bootMilestones returns the milestones of a boot in order.
+func bootMilestones() []milestone {
+	return []milestone{
 		{"Linux version", "the guest's kernel starts"},
 		{"running 'init-local'", "cloud-init reads the seed"},
 		{"running 'init'", "cloud-init configures the guest"},
 		{"running 'modules:final'", "cloud-init runs the commands of the seed"},
 	}
+}
+
+// milestones returns a function that reads a guest's console and logs how far the guest has
+// booted.
+func (w *world) milestones(vmid int) func() {
+	ahead := bootMilestones()
 	return func() {
-		console, err := os.ReadFile(filepath.Join(w.guests, strconv.Itoa(vmid), "serial.log"))
-		for err == nil && len(ahead) > 0 && strings.Contains(string(console), ahead[0].text) {
+		console, err := w.console(vmid)
+		for err == nil && len(ahead) > 0 && strings.Contains(console, ahead[0].text) {
 			w.stage("%s", ahead[0].says)
 			ahead = ahead[1:]
 		}
 	}
 }
 
+// console returns the text of the serial console of a running VM.
+func (w *world) console(vmid int) (string, error) {
+	text, err := os.ReadFile(filepath.Join(w.guests, strconv.Itoa(vmid), "serial.log"))
+	return string(text), err
+}
+
 // certified checks that the kubelet of a node logged in with the token in its seed to request
 // its certificate, and that numaform approved the request.
 func (w *world) certified(name string) {
 	w.t.Helper()
-	var requests certificatesv1.CertificateSigningRequestList
-	if err := w.api.List(w.t.Context(), &requests); err != nil {
+	requests, err := w.requests(w.t.Context(), name)
+	if err != nil {
 		w.t.Fatal(err)
 	}
-	found := false
-	for i := range requests.Items {
-		request := &requests.Items[i]
-		block, _ := pem.Decode(request.Spec.Request)
-		if request.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName || block == nil {
-			continue
-		}
-		parsed, err := x509.ParseCertificateRequest(block.Bytes)
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		if parsed.Subject.CommonName != "system:node:"+name {
-			continue
-		}
-		found = true
+	if len(requests) == 0 {
+		w.t.Errorf("node %s has joined without a certificate request", name)
+	}
+	for i := range requests {
+		request := &requests[i]
 		if request.Spec.Username != "system:serviceaccount:numaform:numaform-bootstrap" {
 			w.t.Errorf("user %s requested the certificate of %s", request.Spec.Username, name)
 		}
@@ -247,9 +251,29 @@ func (w *world) certified(name string) {
 			}
 		}
 	}
-	if !found {
-		w.t.Errorf("node %s has joined without a certificate request", name)
+}
+
+// requests returns the requests for the client certificate of a node.
+func (w *world) requests(ctx context.Context, node string) (found []certificatesv1.CertificateSigningRequest, err error) {
+	var requests certificatesv1.CertificateSigningRequestList
+	if err := w.api.List(ctx, &requests); err != nil {
+		return nil, err
 	}
+	for i := range requests.Items {
+		request := &requests.Items[i]
+		block, _ := pem.Decode(request.Spec.Request)
+		if request.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName || block == nil {
+			continue
+		}
+		parsed, err := x509.ParseCertificateRequest(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		if parsed.Subject.CommonName == "system:node:"+node {
+			found = append(found, *request)
+		}
+	}
+	return found, nil
 }
 
 // ready waits until kubelet reports a node as ready.

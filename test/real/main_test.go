@@ -13,6 +13,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/numaform/numaform/internal/testenv"
 )
 
 // binary is the path of the program under test.
@@ -20,6 +22,10 @@ var binary string
 
 func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
+	if err := testenv.RunAtOnce("16"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	os.Exit(runTests(m))
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -48,13 +49,16 @@ type world struct {
 	// guests is the directory with the files of the VMs.
 	guests     string
 	kubeconfig string
+	// args are additional flags of the controller.
+	args []string
 	// controller is nil if numaform runs in a guest. Its node is then control.
 	controller *process
 	control    string
 	began      time.Time
 
 	// mu guards consoles, the text of the serial consoles of VMs that have stopped, by VMID.
-	mu       sync.Mutex
+	// The copies of a world for subtests share both.
+	mu       *sync.Mutex
 	consoles map[int]string
 }
 
@@ -73,14 +77,16 @@ func newWorld(t *testing.T, hosts []topology.Host, types string, change ...func(
 // newSite starts a cluster and a Proxmox, without numaform.
 func newSite(t *testing.T, hosts []topology.Host, change ...func(*pvesim.Config)) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), began: time.Now(), consoles: map[int]string{}}
+	w := &world{t: t, dir: t.TempDir(), began: time.Now(), mu: &sync.Mutex{}, consoles: map[int]string{}}
 	w.plane = testenv.FullControlPlane(t)
 	// Karpenter registers its own kinds in this scheme.
 	if err := v1alpha1.AddToScheme(scheme.Scheme); err != nil {
 		t.Fatal(err)
 	}
+	config := rest.CopyConfig(w.plane.Config)
+	config.QPS = -1 // parallel subtests poll
 	var err error
-	if w.api, err = client.New(w.plane.Config, client.Options{Scheme: scheme.Scheme}); err != nil {
+	if w.api, err = client.New(config, client.Options{Scheme: scheme.Scheme}); err != nil {
 		t.Fatal(err)
 	}
 	// The paths of sockets in a test's own directory would be too long.
@@ -204,10 +210,17 @@ func (o *output) String() string {
 // start starts the controller, which is stopped when the test ends.
 func (w *world) start() {
 	w.t.Helper()
-	command := exec.Command(
-		binary, "controller", "--config", "numaform.yaml", "--kubeconfig", w.kubeconfig, "--namespace", namespace,
+	w.run()
+	w.t.Cleanup(w.stop)
+}
+
+// run starts a controller.
+func (w *world) run() {
+	w.t.Helper()
+	command := exec.Command(binary, append([]string{
+		"controller", "--config", "numaform.yaml", "--kubeconfig", w.kubeconfig, "--namespace", namespace,
 		"--log-level", "debug", "--metrics-bind-address", "0", "--health-probe-bind-address", "0",
-	)
+	}, w.args...)...)
 	command.Dir = w.dir
 	command.Env = append(testenv.CleanEnv(), "KUBECONFIG="+w.kubeconfig, "NUMAFORM_STATE_DIR="+filepath.Join(w.dir, "state"))
 	p := &process{command: command, done: make(chan struct{})}
@@ -220,7 +233,6 @@ func (w *world) start() {
 		p.err = command.Wait()
 		close(p.done)
 	}()
-	w.t.Cleanup(w.stop)
 }
 
 // stop stops the controller and waits until it exits.
