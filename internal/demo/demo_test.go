@@ -2,6 +2,7 @@ package demo_test
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -57,7 +58,9 @@ func TestRun(t *testing.T) {
 	if lines := strings.Count(stdout.String(), "\n"); lines > 150 {
 		t.Errorf("%d lines:\n%s", lines, stdout.String())
 	}
-	if lines := strings.Count(stderr.String(), "\n"); lines > 30 {
+	// On a slow machine, commands report more often that they still run.
+	waits := regexp.MustCompile(`(?m)^.*, \d+s\n`)
+	if lines := strings.Count(waits.ReplaceAllString(stderr.String(), ""), "\n"); lines > 30 {
 		t.Errorf("%d lines of messages:\n%s", lines, stderr.String())
 	}
 	if said := stderr.String(); !strings.Contains(said, "nothing was changed on any host, including 2 hosts") || !strings.Contains(said, "created") || !strings.Contains(said, "1 deleted") {
