@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/internal/controllers/event"
@@ -121,23 +122,15 @@ func (v *view) neverReady(claim *karpv1.NodeClaim) *corev1.Node {
 		return nil
 	}
 	from := registered.LastTransitionTime.Time
-	ready := readiness(node)
-	if ready.LastTransitionTime.After(from) {
-		from = ready.LastTransitionTime.Time
+	ready := nodeutils.GetCondition(node, corev1.NodeReady)
+	// Kubelet writes this time by the clock of its guest, which may be wrong.
+	if changed := ready.LastTransitionTime.Time; changed.After(from) && !changed.After(v.now) {
+		from = changed
 	}
 	if ready.Status == corev1.ConditionTrue || v.now.Sub(from) < registrationTimeout {
 		return nil
 	}
 	return node
-}
-
-// readiness returns the condition Ready of a Node. It is empty if kubelet has not set it.
-func readiness(node *corev1.Node) corev1.NodeCondition {
-	i := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
-	if i < 0 {
-		return corev1.NodeCondition{}
-	}
-	return node.Status.Conditions[i]
 }
 
 // timedOut reports whether the claim has reached its timeout or, for a claim being deleted,
@@ -218,7 +211,7 @@ func (j *joins) diagnose(ctx context.Context, v *view, claim *karpv1.NodeClaim) 
 			node.Name, node.Spec.ProviderID, claim.Status.ProviderID)
 	}
 	if node := v.nodes[claim.Status.NodeName]; node != nil && isRegistered(claim) {
-		ready := readiness(node)
+		ready := nodeutils.GetCondition(node, corev1.NodeReady)
 		if ready.Status == corev1.ConditionUnknown {
 			return fmt.Sprintf("its VM is running, but its kubelet no longer responds: on %s, run `qm terminal %d` and check `journalctl -u kubelet`", host, state.VM.VMID)
 		}

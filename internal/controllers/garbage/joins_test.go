@@ -194,6 +194,10 @@ func TestNeverReady(t *testing.T) {
 			name: "paused", ready: corev1.NodeCondition{Status: corev1.ConditionFalse}, changed: 20 * time.Minute, paused: true,
 			says: "numaform is paused; after numaform resume, the NodeClaim is deleted", fate: "there",
 		},
+		{
+			name: "clock of the guest is ahead", ready: corev1.NodeCondition{Status: corev1.ConditionFalse, Message: "cni plugin not initialized"}, changed: -100 * time.Hour,
+			says: `kubelet reports "cni plugin not initialized"`, fate: "deleting",
+		},
 		{name: "not yet", ready: corev1.NodeCondition{Status: corev1.ConditionUnknown}, changed: 14 * time.Minute, fate: "there"},
 		{name: "ready", ready: corev1.NodeCondition{Status: corev1.ConditionTrue}, changed: 20 * time.Minute, fate: "there"},
 		{name: "initialized", ready: corev1.NodeCondition{Status: corev1.ConditionUnknown}, changed: time.Hour, initialized: true, fate: "there"},
