@@ -727,18 +727,7 @@ func (f *faults) isGone(vm *vm) {
 // unreachable waits until Kubernetes reports that kubelet no longer responds.
 func (f *faults) unreachable(node string) {
 	f.t.Helper()
-	f.eventually(5*time.Minute, func(ctx context.Context) string {
-		var found corev1.Node
-		if err := f.api.Get(ctx, client.ObjectKey{Name: node}, &found); err != nil {
-			return err.Error()
-		}
-		for _, condition := range found.Status.Conditions {
-			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionUnknown {
-				return ""
-			}
-		}
-		return "node " + node + " is not unreachable"
-	})
+	f.becomes(node, corev1.ConditionUnknown, 5*time.Minute)
 	f.stage("node %s is unreachable", node)
 }
 

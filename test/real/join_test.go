@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	nodeutils "sigs.k8s.io/karpenter/pkg/utils/node"
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/controllers/csr"
@@ -279,19 +280,23 @@ func (w *world) requests(ctx context.Context, node string) (found []certificates
 // ready waits until kubelet reports a node as ready.
 func (w *world) ready(name string) {
 	w.t.Helper()
-	w.eventually(joinLimit, func(ctx context.Context) string {
+	w.becomes(name, corev1.ConditionTrue, joinLimit)
+	w.stage("node %s is ready", name)
+}
+
+// becomes waits until a node's condition Ready has a status.
+func (w *world) becomes(name string, wanted corev1.ConditionStatus, limit time.Duration) {
+	w.t.Helper()
+	w.eventually(limit, func(ctx context.Context) string {
 		var node corev1.Node
 		if err := w.api.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
 			return err.Error()
 		}
-		for _, condition := range node.Status.Conditions {
-			if condition.Type == corev1.NodeReady && condition.Status == corev1.ConditionTrue {
-				return ""
-			}
+		if status := nodeutils.GetCondition(&node, corev1.NodeReady).Status; status != wanted {
+			return fmt.Sprintf("condition Ready of node %s is %q, want %s", name, status, wanted)
 		}
-		return "node " + name + " is not ready"
+		return ""
 	})
-	w.stage("node %s is ready", name)
 }
 
 // removeStartupTaint removes the startup taint of the pool, which must be on the node.
