@@ -88,8 +88,8 @@ type Config struct {
 	Evacuated func(ctx context.Context) ([]topology.HostID, error)
 	// Request is the part of the request that is the same for each decision.
 	Request scheduling.Request
-	// BatchIdle is how long a batch waits for the next pod, and BatchMax the maximum
-	// duration of a batch.
+	// BatchIdle is the longest time that a batch waits for the next pod, and BatchMax the
+	// maximum duration of a batch.
 	BatchIdle, BatchMax time.Duration
 	// Begun waits until the VMs are being created, were refused or were removed. If it is
 	// nil, NodeClaims are created without waiting.
