@@ -50,6 +50,7 @@ type ProxmoxNodeClassList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.region) || self.region.size() == 0 || !has(self.hosts) || self.hosts.all(h, !h.contains('/') || h.startsWith(self.region + '/'))",message="contains a host outside spec.region: remove the host or spec.region",fieldPath=".hosts"
 // +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.policy) && self.placement.policy == 'Dedicated' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxVCPUs) ? self.sizing.maxVCPUs : 16) / 2 * 2 >= (has(self.sizing.minVCPUs) ? self.sizing.minVCPUs : 1)",message="allows no size: Dedicated nodes have whole cores, so an even number of vCPUs: raise maxVCPUs or lower minVCPUs",fieldPath=".sizing.maxVCPUs"
 // +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.hugePages) && self.placement.hugePages == '1Gi' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxMemoryMiB) ? self.sizing.maxMemoryMiB : 131072) / 1024 >= ((has(self.sizing.minMemoryMiB) ? self.sizing.minMemoryMiB : 2048) + 1023) / 1024",message="allows no size: with huge pages of 1Gi, nodes have whole GiB: raise maxMemoryMiB or lower minMemoryMiB",fieldPath=".sizing.maxMemoryMiB"
+// +kubebuilder:validation:XValidation:rule="!has(self.joinTimeout) || !has(self.tokenTTL) || duration(self.tokenTTL) >= duration(self.joinTimeout)",message="is shorter than joinTimeout, so a node's join token would expire before its time is over: raise it, or lower joinTimeout",fieldPath=".tokenTTL"
 type ProxmoxNodeClassSpec struct {
 	// Region is the Proxmox cluster to use. Empty means all clusters.
 	// +optional
@@ -165,6 +166,16 @@ type ProxmoxNodeClassSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('5m') && duration(self) <= duration('24h')",message="is not a duration from 5m to 24h"
 	TokenTTL *metav1.Duration `json:"tokenTTL,omitempty"`
+
+	// JoinTimeout limits the time from the creation of a NodeClaim until its Node registers,
+	// clone and boot included, and then until the Node is ready, from 1 minute to 15 minutes.
+	// A NodeClaim that exceeds it is deleted with its VM. Unset means 15 minutes, the timeout
+	// of Karpenter, which cannot be longer.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('15m')",message="is not a duration from 1m to 15m, after which Karpenter deletes the NodeClaim in any case"
+	JoinTimeout *metav1.Duration `json:"joinTimeout,omitempty"`
 }
 
 // TemplateReference selects a VM template on each host. The template must match all fields.

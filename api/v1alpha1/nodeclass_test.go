@@ -77,6 +77,14 @@ func TestTTL(t *testing.T) {
 	}
 }
 
+func TestTimeToJoin(t *testing.T) {
+	for spec, want := range map[string]time.Duration{`{}`: 15 * time.Minute, `{joinTimeout: 2m}`: 2 * time.Minute} {
+		if got := parse(t, spec).TimeToJoin(); got != want {
+			t.Errorf("%s: node may join for %s, want %s", spec, got, want)
+		}
+	}
+}
+
 func TestDeepCopyAndScheme(t *testing.T) {
 	nc := parse(t, full)
 	other := nc.DeepCopy()

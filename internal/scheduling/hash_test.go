@@ -42,6 +42,7 @@ func TestClassHash(t *testing.T) {
 		{"pool", "{pool: a, " + rest + "}", true},
 		{"security groups", "{securityGroups: [ab], " + rest + "}", true},
 		{"token", "{tokenTTL: 1h, " + rest + "}", true},
+		{"join timeout", "{joinTimeout: 5m, " + rest + "}", true},
 		{"memory overhead", "{memoryOverheadMiB: 9, " + rest + "}", true},
 		{"defaults written out", "{clone: full, cpuType: host, metadata: {type: none}, " + rest + "}", true},
 		{"spread", `{template: {name: t}, bootDevice: {size: 40G, storage: s}, networks: [{bridge: vmbr0}],

@@ -23,13 +23,10 @@ import (
 	"github.com/numaform/numaform/internal/scheduling"
 )
 
-// registrationTimeout is the time after which Karpenter deletes a claim whose Node has
-// not registered: sigs.k8s.io/karpenter v1.14.1, lifecycle/liveness.go.
-const registrationTimeout = 15 * time.Minute
-
 // joins reports why a Node never joined, and prevents an immediate retry with its class.
-// Karpenter deletes the claim of a Node that did not register, and joins the claim of a Node
-// that registered, but was never ready.
+// Karpenter deletes the claim of a Node that did not register within 15 minutes. joins
+// deletes the claim if its class allows less time, and the claim of a Node that registered,
+// but was never ready.
 type joins struct {
 	config  Config
 	backoff *backoff
@@ -62,13 +59,13 @@ func (j *joins) run(ctx context.Context, v *view) error {
 		if state, known := v.vms[keyOf(claim)]; known && waitsForBackend(&state) != nil {
 			j.blocked[claim.UID] = true
 		}
-		soon := timedOut(claim, v.now.Add(2*period)) && !timedOut(claim, v.now)
+		soon := j.timedOut(v, claim, v.now.Add(2*period)) && !j.timedOut(v, claim, v.now)
 		if soon && claim.DeletionTimestamp.IsZero() && !j.blocked[claim.UID] {
 			j.expect(ctx, v, claim)
 		}
 	}
 	late := slices.DeleteFunc(slices.Collect(maps.Values(j.waiting)), func(claim *karpv1.NodeClaim) bool {
-		return j.reported[claim.UID] || !timedOut(claim, v.now)
+		return j.reported[claim.UID] || !j.timedOut(v, claim, v.now)
 	})
 	slices.SortFunc(late, func(a, b *karpv1.NodeClaim) int { return cmp.Compare(a.Name, b.Name) })
 	for _, claim := range late {
@@ -77,15 +74,19 @@ func (j *joins) run(ctx context.Context, v *view) error {
 	}
 	var errs []error
 	for _, claim := range v.claims {
+		if j.overdue(v, claim) && !v.paused {
+			errs = append(errs, j.config.deleteClaim(ctx, claim))
+			continue
+		}
 		node := v.neverReady(claim)
 		if node == nil {
 			continue
 		}
 		if !j.reported[claim.UID] {
 			j.reported[claim.UID] = true
-			what := fmt.Sprintf("Node %s has registered, but was not ready within %s", node.Name, registrationTimeout)
+			what := fmt.Sprintf("Node %s has registered, but was not ready within %s", node.Name, v.timeToJoin(claim))
 			if v.paused {
-				what += " (numaform is paused; after numaform resume, the NodeClaim is deleted)"
+				what += deletedLater
 			}
 			j.fail(ctx, v, claim, what, j.diagnose(ctx, v, claim))
 		}
@@ -111,6 +112,29 @@ func (j *joins) expect(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
 	}
 }
 
+// deletedLater completes the event about a claim that exceeded its timeout during a pause.
+const deletedLater = " (numaform is paused; after numaform resume, the NodeClaim is deleted)"
+
+// timeToJoin returns how long the claim's Node may take to register, and then to be ready.
+func (v *view) timeToJoin(claim *karpv1.NodeClaim) time.Duration {
+	return cmp.Or(v.timesToJoin[claim.Spec.NodeClassRef.Name], v1alpha1.MaxJoinTimeout)
+}
+
+// overdue reports whether a claim has exceeded the timeout of its class, which is shorter
+// than Karpenter's.
+func (j *joins) overdue(v *view, claim *karpv1.NodeClaim) bool {
+	return j.waiting[claim.UID] != nil && claim.DeletionTimestamp.IsZero() && j.timeout(v, claim) < v1alpha1.MaxJoinTimeout && j.timedOut(v, claim, v.now)
+}
+
+// timeout returns how long the claim's Node may take to register. If its VM waited for the
+// state backend, the class is not at fault, and Karpenter's timeout applies.
+func (j *joins) timeout(v *view, claim *karpv1.NodeClaim) time.Duration {
+	if j.blocked[claim.UID] {
+		return v1alpha1.MaxJoinTimeout
+	}
+	return v.timeToJoin(claim)
+}
+
 // neverReady returns the Node of a registered claim that has not been ready for the timeout
 // and was never initialized, and nil for any other claim. Karpenter has no timeout for such
 // a Node, and expects that the pods for which it was created will run on it.
@@ -127,7 +151,7 @@ func (v *view) neverReady(claim *karpv1.NodeClaim) *corev1.Node {
 	if changed := ready.LastTransitionTime.Time; changed.After(from) && !changed.After(v.now) {
 		from = changed
 	}
-	if ready.Status == corev1.ConditionTrue || v.now.Sub(from) < registrationTimeout {
+	if ready.Status == corev1.ConditionTrue || v.now.Sub(from) < v.timeToJoin(claim) {
 		return nil
 	}
 	return node
@@ -135,7 +159,7 @@ func (v *view) neverReady(claim *karpv1.NodeClaim) *corev1.Node {
 
 // timedOut reports whether the claim has reached its timeout or, for a claim being deleted,
 // had reached it when the deletion began.
-func timedOut(claim *karpv1.NodeClaim, now time.Time) bool {
+func (j *joins) timedOut(v *view, claim *karpv1.NodeClaim, now time.Time) bool {
 	from := claim.CreationTimestamp.Time
 	if registered := claim.StatusConditions(status.WithObservedOnly()).Get(karpv1.ConditionTypeRegistered); registered != nil {
 		from = registered.LastTransitionTime.Time
@@ -143,7 +167,7 @@ func timedOut(claim *karpv1.NodeClaim, now time.Time) bool {
 	if !claim.DeletionTimestamp.IsZero() {
 		now = claim.DeletionTimestamp.Time
 	}
-	return now.Sub(from) >= registrationTimeout
+	return now.Sub(from) >= j.timeout(v, claim)
 }
 
 // report reports why the claim's Node did not join. If its VM waited for the state backend,
@@ -153,7 +177,7 @@ func (j *joins) report(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
 	if j.blocked[claim.UID] {
 		j.config.publish(v, claim.Labels[karpv1.NodePoolLabelKey], claim, v1alpha1.ReasonStateBackendUnreachable, fmt.Sprintf(
 			"NodeClaim %s: no Node joined within %s, because its VM waited for the state backend: Karpenter deletes the NodeClaim, "+
-				"and its pods are scheduled again; restore the backend", claim.Name, registrationTimeout,
+				"and its pods are scheduled again; restore the backend", claim.Name, v1alpha1.MaxJoinTimeout,
 		))
 		log.FromContext(ctx).Info("node did not join while its vm waited for the state backend", logkey.NodeClaim, claim.Name, logkey.NodeClass, class)
 		return
@@ -162,7 +186,11 @@ func (j *joins) report(ctx context.Context, v *view, claim *karpv1.NodeClaim) {
 	if why == "" {
 		why = j.diagnose(ctx, v, claim)
 	}
-	j.fail(ctx, v, claim, fmt.Sprintf("no Node joined within %s", registrationTimeout), why)
+	what := fmt.Sprintf("no Node joined within %s", v.timeToJoin(claim))
+	if v.paused && v.timeToJoin(claim) < v1alpha1.MaxJoinTimeout {
+		what += deletedLater
+	}
+	j.fail(ctx, v, claim, what, why)
 }
 
 // fail publishes the event, and makes the class unavailable for a while.

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
+	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -241,6 +242,101 @@ func TestNeverReady(t *testing.T) {
 			w.wantEvents()
 		})
 	}
+}
+
+// TestJoinTimeout checks that a class can allow less time than Karpenter: its claim is
+// reported and deleted then, unless numaform is paused or the VM waited for the state backend.
+func TestJoinTimeout(t *testing.T) {
+	const message = "no Node joined within 3m0s"
+	lost := fmt.Errorf("planning: %w", &state.CommandError{Backend: "kubernetes", Text: "connection refused"})
+	tests := []struct {
+		name    string
+		class   string
+		after   time.Duration
+		paused  bool
+		waited  error
+		says    string
+		fate    string
+		changed func(*karpv1.NodeClaim)
+	}{
+		{name: "silent", class: "quick", after: 3*time.Minute + 10*time.Second, says: message, fate: "deleting"},
+		{name: "not yet", class: "quick", after: 2 * time.Minute, fate: "there"},
+		{name: "other class", class: "class", after: 10 * time.Minute, fate: "there"},
+		{name: "paused", class: "quick", after: 4 * time.Minute, paused: true, says: message + " (numaform is paused; after", fate: "there"},
+		{name: "state backend", class: "quick", after: 10 * time.Minute, waited: lost, fate: "there"},
+		{name: "registered", class: "quick", after: 10 * time.Minute, changed: registered, fate: "there"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.create(&v1alpha1.ProxmoxNodeClass{
+				ObjectMeta: metav1.ObjectMeta{Name: "quick"},
+				Spec: v1alpha1.ProxmoxNodeClassSpec{
+					Template: v1alpha1.TemplateReference{Name: "t"}, JoinTimeout: &metav1.Duration{Duration: 3 * time.Minute},
+				},
+			})
+			vm := newVM(2000)
+			vm.NodeClass = test.class
+			w.pool("workers", test.class)
+			if test.waited != nil {
+				w.wants(vm, scaler.PhaseReserved, test.waited)
+			} else {
+				w.wants(vm, scaler.PhaseMade, nil)
+				w.runs(vm)
+			}
+			if test.changed == nil {
+				test.changed = func(*karpv1.NodeClaim) {}
+			}
+			w.claim(vm, test.changed)
+			w.look("joins")
+			w.wantFate(vm.Name, "there")
+			w.after(test.after)
+			w.paused = test.paused
+			w.look("joins")
+			if test.says == "" {
+				w.wantEvents()
+			} else if said := w.wantEvents("NodeClaim/workers-2000 NodeNeverJoined: ", "NodePool/workers NodeNeverJoined: "); !strings.Contains(said[0], test.says) {
+				t.Errorf("says %q, want %s", said[0], test.says)
+			}
+			if closed := w.unavailable.take(); (len(closed) == 1) != (test.says != "") {
+				t.Errorf("closed %v", closed)
+			}
+			w.wantFate(vm.Name, test.fate)
+			w.paused = false
+			w.look("joins")
+			w.wantEvents()
+			if test.paused {
+				w.wantFate(vm.Name, "deleting")
+			}
+		})
+	}
+}
+
+// TestNeverReadyInTime checks that the timeout of a class also limits the time from the
+// registration of a Node until it is ready.
+func TestNeverReadyInTime(t *testing.T) {
+	w := newWorld(t)
+	w.create(&v1alpha1.ProxmoxNodeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "class"},
+		Spec: v1alpha1.ProxmoxNodeClassSpec{
+			Template: v1alpha1.TemplateReference{Name: "t"}, JoinTimeout: &metav1.Duration{Duration: 3 * time.Minute},
+		},
+	})
+	vm := newVM(2000)
+	w.pool("workers", "class")
+	w.wants(vm, scaler.PhaseMade, nil)
+	w.runs(vm)
+	w.claim(vm, registered)
+	w.node(vm)
+	w.after(2 * time.Minute)
+	w.look("joins")
+	w.wantEvents()
+	w.after(2 * time.Minute)
+	w.look("joins")
+	if said := w.wantEvents("NodeClaim/workers-2000 NodeNeverJoined: ", "NodePool/workers NodeNeverJoined: "); !strings.Contains(said[0], "was not ready within 3m0s") {
+		t.Errorf("says %q", said[0])
+	}
+	w.wantFate(vm.Name, "deleting")
 }
 
 // TestNeverReadyWithoutCondition checks the time limit for a Node whose kubelet has never

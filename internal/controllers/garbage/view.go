@@ -32,6 +32,8 @@ type view struct {
 	byKey  map[fleet.Key]*karpv1.NodeClaim
 	nodes  map[string]*corev1.Node
 	pools  map[string]*karpv1.NodePool
+	// timesToJoin are the join timeouts of the classes, by name.
+	timesToJoin map[string]time.Duration
 }
 
 // newView reads the cluster. The NodeClaims and Nodes are shared with the cache: a pass must
@@ -43,6 +45,8 @@ func newView(ctx context.Context, config Config, states []scaler.VMState) (*view
 		vms:    map[fleet.Key]scaler.VMState{},
 		nodes:  map[string]*corev1.Node{},
 		pools:  map[string]*karpv1.NodePool{},
+
+		timesToJoin: map[string]time.Duration{},
 	}
 	for _, state := range v.states {
 		v.vms[state.VM.Key] = state
@@ -67,6 +71,13 @@ func newView(ctx context.Context, config Config, states []scaler.VMState) (*view
 	}
 	for i := range pools.Items {
 		v.pools[pools.Items[i].Name] = &pools.Items[i]
+	}
+	var classes v1alpha1.ProxmoxNodeClassList
+	if err := config.Client.List(ctx, &classes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing proxmoxnodeclasses: %w", err)
+	}
+	for i := range classes.Items {
+		v.timesToJoin[classes.Items[i].Name] = classes.Items[i].TimeToJoin()
 	}
 	return v, nil
 }
