@@ -2,6 +2,8 @@ package scheduling_test
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/numaform/numaform/internal/scheduling"
@@ -42,6 +44,44 @@ func BenchmarkDecide(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkDecideBesideNodes measures the decision for one pod beside many full nodes.
+func BenchmarkDecideBesideNodes(b *testing.B) {
+	for _, nodes := range []int{100, 1000, 5000} {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			manifests := []string{classes, nodePool("general", "shared", ""), deployment("app", 1, "1", "1Gi", "")}
+			for i := range nodes {
+				manifests = append(manifests, fmt.Sprintf(node2000, "", ""))
+				manifests[len(manifests)-1] = strings.ReplaceAll(manifests[len(manifests)-1], "2000", strconv.Itoa(100_000+i))
+				for j := range 4 {
+					manifests = append(manifests, boundPod(fmt.Sprintf("bound-%d-%d", i, j), fmt.Sprintf("general-%d", 100_000+i)))
+				}
+			}
+			c := load(b, manifests...)
+			snapshot := tenHosts()
+			b.ReportAllocs()
+			for b.Loop() {
+				if d := decide(b, c, snapshot); len(d.New) != 1 {
+					b.Fatalf("%d VMs are new", len(d.New))
+				}
+			}
+		})
+	}
+}
+
+// boundPod returns the manifest of a running pod of one CPU on a node.
+func boundPod(name, node string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: default}
+spec:
+  nodeName: %s
+  containers: [{name: main, image: app, resources: {requests: {cpu: "1", memory: 1Gi}}}]
+status: {phase: Running}
+---
+`, name, node)
 }
 
 // BenchmarkRefuse measures a decision for 5,000 pods, most of which do not fit on two small

@@ -387,8 +387,8 @@ func (m *memory) Get(_ context.Context, key client.ObjectKey, object client.Obje
 	return apierrors.NewNotFound(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, key.String())
 }
 
-// List copies all objects of the list's kind that match the options to the list. Field
-// selectors may use the fields that Karpenter v1.14.1 indexes.
+// List copies all objects of the list's kind that match the options to the list, or shares
+// them with the list if the options say so. Field selectors may use the fields that Karpenter v1.14.1 indexes.
 func (m *memory) List(_ context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	if m.err != nil {
 		return m.err
@@ -425,7 +425,11 @@ func (m *memory) List(_ context.Context, list client.ObjectList, opts ...client.
 			}
 			matches = matches && value == field.Value
 		}
-		if matches {
+		switch shared := options.UnsafeDisableDeepCopy; {
+		case !matches:
+		case shared != nil && *shared:
+			selected = append(selected, object)
+		default:
 			selected = append(selected, object.DeepCopyObject())
 		}
 	}

@@ -35,7 +35,7 @@ type clusterState struct {
 // newClusterState fills Karpenter's cluster state from the client and the existing VMs. now
 // determines which nodes count as joining.
 func newClusterState(ctx context.Context, c client.Client, vms []*inflight, now time.Time) (*clusterState, error) {
-	s := &clusterState{karpenter: state.NewCluster(clock.RealClock{}, c, nil), vms: map[string]*inflight{}}
+	s := &clusterState{karpenter: state.NewCluster(clock.RealClock{}, sharedPods{c}, nil), vms: map[string]*inflight{}}
 	index := indexInflight(vms)
 	claimed, err := s.readClaims(ctx, c, index)
 	if err != nil {
@@ -71,7 +71,7 @@ func newClusterState(ctx context.Context, c client.Client, vms []*inflight, now 
 
 	// Karpenter also needs the bound pods with required anti-affinity, and the DaemonSets.
 	var pods corev1.PodList
-	if err := c.List(ctx, &pods); err != nil {
+	if err := c.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing pods: %w", err)
 	}
 	for i := range pods.Items {
@@ -94,6 +94,18 @@ func newClusterState(ctx context.Context, c client.Client, vms []*inflight, now 
 		}
 	}
 	return s, nil
+}
+
+// sharedPods lists pods without copying them. Karpenter lists the pods of every node, and
+// only reads them.
+type sharedPods struct{ client.Client }
+
+// List lists the objects.
+func (c sharedPods) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if _, pods := list.(*corev1.PodList); pods {
+		opts = append(opts, client.UnsafeDisableDeepCopy)
+	}
+	return c.Client.List(ctx, list, opts...)
 }
 
 // vmIndex contains VMs by provider ID and by name.
@@ -159,7 +171,7 @@ func isOurs(ref *karpv1.NodeClassReference) bool {
 // manages.
 func readNodes(ctx context.Context, c client.Client, vms vmIndex, claimed map[string]bool, now time.Time) ([]*corev1.Node, error) {
 	var list corev1.NodeList
-	if err := c.List(ctx, &list); err != nil {
+	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
 	var nodes []*corev1.Node
@@ -271,8 +283,9 @@ func without(claim *karpv1.NodeClaim, pods []*corev1.Pod) *karpv1.NodeClaim {
 	return claim
 }
 
-// nodes returns copies of the nodes, including the nodes of vms, with the pods of taken, by
-// provider ID, assigned to them. Nodes being deleted are returned separately.
+// nodes returns the nodes, including the nodes of vms, with the pods of taken, by provider
+// ID, assigned to them. Nodes being deleted are returned separately. Nodes without pods of
+// taken are Karpenter's own: copy them before a change.
 func (s *clusterState) nodes(ctx context.Context, vms []*inflight, taken map[string][]*corev1.Pod) (active, deleting state.StateNodes, err error) {
 	// Karpenter fills nodes in the order of their names.
 	slices.SortFunc(vms, compareInflight)
@@ -283,9 +296,9 @@ func (s *clusterState) nodes(ctx context.Context, vms []*inflight, taken map[str
 		}
 	}
 
-	for _, node := range s.karpenter.DeepCopyNodes() {
-		if pods := taken[node.ProviderID()]; node.Node == nil && len(pods) > 0 {
-			s.karpenter.UpdateNodeClaim(without(node.NodeClaim, pods))
+	for _, node := range s.taking(taken) {
+		if node.Node == nil {
+			s.karpenter.UpdateNodeClaim(without(node.NodeClaim, taken[node.ProviderID()]))
 			defer s.karpenter.UpdateNodeClaim(node.NodeClaim)
 		}
 	}
@@ -293,7 +306,7 @@ func (s *clusterState) nodes(ctx context.Context, vms []*inflight, taken map[str
 		s.karpenter.UpdateNodeClaim(without(vm.claim, taken[vm.claim.Status.ProviderID]))
 		defer s.karpenter.DeleteNodeClaim(vm.claim.Name)
 	}
-	for _, node := range s.karpenter.DeepCopyNodes() {
+	for _, node := range s.taking(taken) {
 		if node.Node == nil {
 			continue
 		}
@@ -306,7 +319,28 @@ func (s *clusterState) nodes(ctx context.Context, vms []*inflight, taken map[str
 			defer s.karpenter.DeletePod(client.ObjectKeyFromObject(pod))
 		}
 	}
-	nodes := s.karpenter.DeepCopyNodes()
+
+	var nodes state.StateNodes
+	for node := range s.karpenter.Nodes() {
+		if len(taken[node.ProviderID()]) > 0 {
+			node = node.DeepCopy() // before its pods are deleted again
+		}
+		nodes = append(nodes, node)
+	}
 	slices.SortFunc(nodes, func(a, b *state.StateNode) int { return cmp.Compare(a.Name(), b.Name()) })
 	return nodes.Active(), nodes.Deleting(), nil
+}
+
+// taking returns the nodes that take pods.
+func (s *clusterState) taking(taken map[string][]*corev1.Pod) []*state.StateNode {
+	if len(taken) == 0 {
+		return nil
+	}
+	var taking []*state.StateNode
+	for node := range s.karpenter.Nodes() {
+		if len(taken[node.ProviderID()]) > 0 {
+			taking = append(taking, node)
+		}
+	}
+	return taking
 }

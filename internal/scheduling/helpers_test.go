@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,11 +130,7 @@ func spread(app, key string) string {
 func load(t testing.TB, manifests ...string) *scheduling.Cluster {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "manifests.yaml")
-	var all string
-	for _, m := range manifests {
-		all += m
-	}
-	if err := os.WriteFile(file, []byte(all), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.Join(manifests, "")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	objects, err := scheduling.Load([]string{file})

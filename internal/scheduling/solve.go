@@ -14,6 +14,7 @@ import (
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 	"sigs.k8s.io/karpenter/pkg/cloudprovider"
 	karpscheduling "sigs.k8s.io/karpenter/pkg/controllers/provisioning/scheduling"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
 	"sigs.k8s.io/karpenter/pkg/operator/options"
 	"sigs.k8s.io/karpenter/pkg/scheduling"
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
@@ -70,6 +71,8 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 		return none, err
 	}
 	s.closeNodes(nodes, sol.phase)
+	pods := slices.Clone(s.pods[sol.phase])
+	open, full := split(nodes, pods)
 
 	// Pods spread over the hosts of the VMs that can take pods, even if these are full.
 	var known []topology.HostID
@@ -82,7 +85,7 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 	known = slices.Compact(known)
 
 	instanceTypes := map[string][]*cloudprovider.InstanceType{}
-	var whole, split []*karpv1.NodePool
+	var whole, byHost []*karpv1.NodePool
 	for _, p := range s.pools {
 		if p.problem != "" {
 			continue
@@ -90,10 +93,15 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 		offerings := makeOfferings(p, s.site.Fits, s.closed, known)
 		instanceTypes[p.Name] = offerings.types
 		anyHost := p.anyHost()
+		for _, node := range full {
+			if node.Labels()[karpv1.NodePoolLabelKey] == p.Name {
+				anyHost.Spec.Limits = karpv1.Limits(resources.Subtract(corev1.ResourceList(anyHost.Spec.Limits), node.Capacity()))
+			}
+		}
 		whole = append(whole, anyHost)
-		split = append(split, anyHost)
+		byHost = append(byHost, anyHost)
 		if sol.phase == constrained || sol.phase == virtualConstrained || sol.phase == standbyConstrained {
-			split = append(split, p.perHost(anyHost, offerings.room)...)
+			byHost = append(byHost, p.perHost(anyHost, offerings.room)...)
 		}
 	}
 
@@ -106,7 +114,6 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 	if s.request.IgnorePreferences {
 		opts = append(opts, karpscheduling.IgnorePreferences)
 	}
-	pods := slices.Clone(s.pods[sol.phase])
 	domains, err := karpscheduling.NewTopology(ctx, s.client, s.state.karpenter, nodes, whole, instanceTypes, pods, opts...)
 	if err != nil {
 		return none, fmt.Errorf("counting topology domains: %w", err)
@@ -115,13 +122,41 @@ func (s *session) runKarpenter(ctx context.Context, sol *solution) (karpscheduli
 	if err != nil {
 		return none, err
 	}
-	scheduler := karpscheduling.NewScheduler(ctx, s.client, split, s.state.karpenter, nodes, domains, instanceTypes,
+	scheduler := karpscheduling.NewScheduler(ctx, s.client, byHost, s.state.karpenter, open, domains, instanceTypes,
 		daemons, silence{}, clock.RealClock{}, s.volumes, nil, opts...)
 	results, err := scheduler.Solve(ctx, pods)
 	if err != nil {
 		return none, fmt.Errorf("scheduling pods: %w", err)
 	}
 	return results.TruncateInstanceTypes(ctx, karpscheduling.MaxInstanceTypes), nil
+}
+
+// split returns copies of the nodes that may have room for one of the pods, and the nodes
+// that have too little of some resource for all of them. For Karpenter, to copy a node and
+// to compare it with each pod are most of the cost of a decision in a large fleet.
+func split(nodes []*state.StateNode, pods []*corev1.Pod) (open, full []*state.StateNode) {
+	var least corev1.ResourceList // of each resource that all pods request
+	for i, pod := range pods {
+		requests := resources.RequestsForPods(pod)
+		if i == 0 {
+			least = requests
+		}
+		for name, quantity := range least {
+			if other, requested := requests[name]; !requested {
+				delete(least, name)
+			} else if other.Cmp(quantity) < 0 {
+				least[name] = other
+			}
+		}
+	}
+	for _, node := range nodes {
+		if resources.Fits(least, node.Available()) {
+			open = append(open, node.DeepCopy())
+		} else {
+			full = append(full, node)
+		}
+	}
+	return open, full
 }
 
 // addResults adds the needed parts of a phase's results to the solution, and checks that

@@ -208,15 +208,19 @@ func (s *session) closeNodes(nodes state.StateNodes, phase int) {
 	for _, vm := range s.unjoined() {
 		unjoined[providerID(&vm.VM)] = vm
 	}
-	for _, node := range nodes {
+	for i, node := range nodes {
 		vm := unjoined[node.ProviderID()]
 		if vm != nil && vm.takes(phase) || vm == nil && phase < standbyConstrained {
 			continue
 		}
+		node = node.ShallowCopy()
+		nodes[i] = node
 		if node.NodeClaim != nil {
+			node.NodeClaim = node.NodeClaim.DeepCopy()
 			closeClaim(node.NodeClaim)
 		}
 		if node.Node != nil {
+			node.Node = node.Node.DeepCopy()
 			node.Node.Spec.Taints = append(node.Node.Spec.Taints, karpv1.DisruptedNoScheduleTaint)
 			node.Node.Status.Allocatable = nil
 		}
