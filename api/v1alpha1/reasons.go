@@ -8,7 +8,7 @@ const ConditionScaleUpReady = "ScaleUpReady"
 
 // The reasons why new nodes wait. Each is the reason of the events on pods, NodeClaims and
 // NodePools, the reason of ConditionScaleUpReady, and a value of the label reason of
-// numaform_waiting_vms.
+// numaform_waiting_vms. The last two are only of NodePools.
 const (
 	// ReasonPendingApproval: a ScalePlan is pending approval.
 	ReasonPendingApproval = "PendingApproval"
@@ -21,4 +21,9 @@ const (
 	// ReasonLimitReached: the NodePool's nodes have reached spec.limits, or would exceed it
 	// with a node that pods need.
 	ReasonLimitReached = "LimitReached"
+	// ReasonFixedSizeNotSupported: the NodePool has spec.replicas.
+	ReasonFixedSizeNotSupported = "FixedSizeNotSupported"
+	// ReasonLabelInvalid: the NodePool has a label of numaform's group, or of
+	// karpenter-provider-proxmox, that numaform does not set.
+	ReasonLabelInvalid = "LabelInvalid"
 )

@@ -89,6 +89,16 @@ const (
 	AnnotationMinNodes = Group + "/min-nodes"
 )
 
+// NodePoolAnnotations returns the annotations of numaform's group on NodePools.
+func NodePoolAnnotations() []string {
+	return []string{AnnotationScaleUp, AnnotationScaleDown, AnnotationMinNodes}
+}
+
+// NodeClassAnnotations returns the annotations of numaform's group on ProxmoxNodeClasses.
+func NodeClassAnnotations() []string {
+	return []string{AnnotationClassHash, AnnotationClassHashVersion}
+}
+
 // StandbyStrategy is the provisioningStrategy of CapacityBuffers that use stopped VMs.
 const StandbyStrategy = Group + "/standby"
 

@@ -189,6 +189,9 @@ func (o *doctorOptions) checks(ctx context.Context, process Process) doctor.Conf
 		cluster, err := o.cluster(ctx)
 		if err == nil {
 			checks.Classes, err = cluster.NodeClasses(ctx)
+			if err == nil {
+				checks.NodePools, err = cluster.NodePools(ctx)
+			}
 			checks.Templates = func(ctx context.Context, ref v1alpha1.SecretReference) (map[string][]byte, error) {
 				return cluster.Secret(ctx, cmp.Or(ref.Namespace, o.namespace), ref.Name)
 			}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"k8s.io/utils/clock"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
@@ -65,9 +66,10 @@ type Config struct {
 	// SecretFiles are the files with secrets that the configuration names.
 	SecretFiles []string
 	Regions     []Region
-	// Classes are the classes in manifests or a cluster, and ClassesBroken the error of
-	// reading them. Named is set if manifests or a cluster were given.
+	// Classes and NodePools are those in manifests or a cluster, and ClassesBroken the error
+	// of reading them. Named is set if manifests or a cluster were given.
 	Classes       []v1alpha1.ProxmoxNodeClass
+	NodePools     []karpv1.NodePool
 	ClassesBroken error
 	Named         bool
 	// Templates reads the Secret of a templatesRef.
@@ -163,6 +165,7 @@ func Run(ctx context.Context, config Config) Report {
 		e.region(ctx, &config.Regions[i])
 	}
 	e.classes()
+	e.nodePools()
 	e.joins(ctx)
 	e.hostAgents(ctx)
 	e.firewalls(ctx)

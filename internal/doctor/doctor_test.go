@@ -18,6 +18,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
@@ -157,6 +158,18 @@ func TestFinds(t *testing.T) {
 			p.Classes[0].Spec.Metadata.Token = v1alpha1.TokenBootstrap
 			p.Classes[0].StatusConditions().SetFalse(v1alpha1.ConditionMetadataReady, v1alpha1.ReasonBootstrapTokensOff, "off")
 		}, doctor.Fail, "join", []string{"the controller cannot create them", "set rbac.bootstrapTokens: true"}},
+		{"a NodePool with a mistyped label", func(p *patient) {
+			pool := karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general"}}
+			pool.Spec.Template.Labels = map[string]string{"numaform.dev/placment": "Dedicated"}
+			p.NodePools = []karpv1.NodePool{pool}
+		}, doctor.Fail, "nodepool", []string{"NodePool general: ", "label numaform.dev/placment", "did you mean numaform.dev/placement?"}},
+		{"a NodePool with a mistyped annotation", func(p *patient) {
+			pool := karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general", Annotations: map[string]string{"numaform.dev/min-node": "2"}}}
+			p.NodePools = []karpv1.NodePool{pool}
+		}, doctor.Warn, "nodepool", []string{"annotation numaform.dev/min-node,", "did you mean numaform.dev/min-nodes?"}},
+		{"a class with a mistyped annotation", func(p *patient) {
+			p.Classes[0].Annotations = map[string]string{"numaform.dev/scale-up": "manual"}
+		}, doctor.Warn, "class", []string{"annotation numaform.dev/scale-up"}},
 		{"engine too old", func(p *patient) { p.Engine.Version = ">= 99" }, doctor.Fail, "engine", []string{"version >= 99", "rejected", "install OpenTofu"}},
 		{"no provider", func(p *patient) { p.PluginDir = t.TempDir() }, doctor.Fail, "provider", []string{"lacks registry.opentofu.org/bpg/proxmox 0.", "available versions: none", "make provider"}},
 		{"no client", func(p *patient) { p.Regions[0].Broken = errors.New("token_secret: is empty") }, doctor.Fail, "credential", []string{"homelab: token_secret: is empty"}},

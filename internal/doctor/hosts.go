@@ -94,6 +94,24 @@ func (e *examination) classes() {
 	}
 }
 
+// nodePools reports mistakes in NodePools, and annotations that numaform does not read.
+func (e *examination) nodePools() {
+	for i := range e.config.Classes {
+		if mistake := scheduling.AnnotationMistake(&e.config.Classes[i], v1alpha1.NodeClassAnnotations()); mistake != "" {
+			e.add("class", Warn, "class "+e.config.Classes[i].Name, mistake, "")
+		}
+	}
+	for i := range e.config.NodePools {
+		pool := &e.config.NodePools[i]
+		if _, mistake := scheduling.Mistake(pool); mistake != "" {
+			e.add("nodepool", Fail, "NodePool "+pool.Name, mistake, "")
+		}
+		if mistake := scheduling.AnnotationMistake(pool, v1alpha1.NodePoolAnnotations()); mistake != "" {
+			e.add("nodepool", Warn, "NodePool "+pool.Name, mistake, "")
+		}
+	}
+}
+
 // classOnHosts reports the usable hosts of a class, and the reasons against other hosts.
 func (e *examination) classOnHosts(class *v1alpha1.ProxmoxNodeClass, name string) {
 	report := scheduling.EvaluateClass(class, &e.seen, e.config.ClusterID, e.config.Types)

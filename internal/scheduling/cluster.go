@@ -311,6 +311,17 @@ func (c *Cluster) NodeClasses(ctx context.Context) ([]v1alpha1.ProxmoxNodeClass,
 	return list.Items, nil
 }
 
+// NodePools returns the cluster's NodePools that use ProxmoxNodeClasses, sorted by name.
+func (c *Cluster) NodePools(ctx context.Context) ([]karpv1.NodePool, error) {
+	var list karpv1.NodePoolList
+	if err := c.client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("reading nodepools: %w", err)
+	}
+	list.Items = slices.DeleteFunc(list.Items, func(np karpv1.NodePool) bool { return !isOurs(np.Spec.Template.Spec.NodeClassRef) })
+	slices.SortFunc(list.Items, func(a, b karpv1.NodePool) int { return cmp.Compare(a.Name, b.Name) })
+	return list.Items, nil
+}
+
 // memory is a client for objects that never change. Reads return copies in name order,
 // without the fake client's conversion through JSON; the fake client receives the writes,
 // which are never read.

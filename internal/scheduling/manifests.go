@@ -283,6 +283,9 @@ func decode(scheme *runtime.Scheme, document []byte) ([]client.Object, error) {
 	}
 	if nc, ok := object.(*v1alpha1.ProxmoxNodeClass); ok {
 		err = crd.Admit(document, nc)
+		if mistake := AnnotationMistake(nc, v1alpha1.NodeClassAnnotations()); err == nil && mistake != "" {
+			err = fmt.Errorf("%s %q: %s", kind.Kind, nc.Name, mistake)
+		}
 	} else {
 		err = validate(object)
 	}
@@ -412,6 +415,9 @@ func validate(object client.Object) error {
 		}
 		if err := o.RuntimeValidate(context.Background()); err != nil {
 			return fmt.Errorf("NodePool %q: %w: correct spec.template", o.Name, err)
+		}
+		if mistake := AnnotationMistake(o, v1alpha1.NodePoolAnnotations()); isOurs(o.Spec.Template.Spec.NodeClassRef) && mistake != "" {
+			return fmt.Errorf("NodePool %q: %s", o.Name, mistake)
 		}
 	case *karpv1.NodeClaim:
 		if o.Spec.NodeClassRef == nil {

@@ -270,6 +270,11 @@ func validateOverlay(ctx context.Context, o *karpv1alpha1.NodeOverlay) error {
 	if err := o.RuntimeValidate(ctx); err != nil {
 		return err
 	}
+	for i := range o.Spec.Requirements {
+		if meant := meantLabel(o.Spec.Requirements[i].Key); meant != "" {
+			return fmt.Errorf("spec.requirements contains the label %s, which numaform does not set: %s", o.Spec.Requirements[i].Key, meant)
+		}
+	}
 	return errors.Join(validatePrice("price", "0.2", o.Spec.Price), validatePrice("priceAdjustment", "+0.1 or -15%", o.Spec.PriceAdjustment))
 }
 

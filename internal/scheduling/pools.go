@@ -54,8 +54,8 @@ func (all pools) find(name string) *pool {
 	return nil
 }
 
-// FixedSizeProblem explains why a NodePool with spec.replicas creates no nodes.
-const FixedSizeProblem = "it has spec.replicas, but numaform creates nodes only for pods: " +
+// fixedSizeProblem explains why a NodePool with spec.replicas creates no nodes.
+const fixedSizeProblem = "it has spec.replicas, but numaform creates nodes only for pods: " +
 	"re-create the NodePool without spec.replicas"
 
 // readPools returns our NodePools, each with the types that it offers.
@@ -106,6 +106,7 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 		}
 		p := &pool{NodePool: np, class: classes[ref.Name], types: offered[ref.Name], overlays: overlays}
 		ready := readyCondition(p.Status.Conditions)
+		_, mistake := Mistake(np)
 		switch {
 		case p.class == nil:
 			p.problem = fmt.Sprintf("its %s %q does not exist: create it", v1alpha1.KindProxmoxNodeClass, ref.Name)
@@ -113,10 +114,8 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 			p.problem = p.class.problem
 		case !p.DeletionTimestamp.IsZero():
 			p.problem = "it is being deleted"
-		case LabelMistake(np) != "":
-			p.problem = LabelMistake(np)
-		case p.Spec.Replicas != nil:
-			p.problem = FixedSizeProblem
+		case mistake != "":
+			p.problem = mistake
 		case ready != nil && ready.IsFalse():
 			p.problem = "it is not ready: " + ready.Message
 		}
@@ -128,10 +127,22 @@ func readPools(ctx context.Context, c client.Client, request *Request, types []I
 	return all, nil
 }
 
-// LabelMistake returns a message about a label of numaform's group, or of
+// Mistake returns why a NodePool can create no nodes whatever its class and the hosts are,
+// with the reason for its condition; or two empty strings.
+func Mistake(np *karpv1.NodePool) (reason, message string) {
+	if message := labelMistake(np); message != "" {
+		return v1alpha1.ReasonLabelInvalid, message
+	}
+	if np.Spec.Replicas != nil {
+		return v1alpha1.ReasonFixedSizeNotSupported, fixedSizeProblem
+	}
+	return "", ""
+}
+
+// labelMistake returns a message about a label of numaform's group, or of
 // karpenter-provider-proxmox, that no node has, or "". Karpenter would add it to the nodes
 // like any other label of the user, so a mistake in a requirement would go unnoticed.
-func LabelMistake(np *karpv1.NodePool) string {
+func labelMistake(np *karpv1.NodePool) string {
 	template := &np.Spec.Template
 	var keys []string
 	for i := range template.Spec.Requirements {
@@ -146,20 +157,57 @@ func LabelMistake(np *karpv1.NodePool) string {
 	return ""
 }
 
+// AnnotationMistake returns a message about an annotation of numaform's group that numaform
+// does not read on the object, a NodePool or ProxmoxNodeClass, or "". known are the
+// annotations that it reads or writes.
+func AnnotationMistake(object client.Object, known []string) string {
+	for _, key := range slices.Sorted(maps.Keys(object.GetAnnotations())) {
+		if group, _, _ := strings.Cut(key, "/"); ofGroup(group) && !slices.Contains(known, key) {
+			return fmt.Sprintf("it has the annotation %s, which numaform does not read: %s", key, nearest(key, known))
+		}
+	}
+	return ""
+}
+
+// kppLabels maps the labels of karpenter-provider-proxmox v0.12.0 to numaform's labels
+// (pkg/apis/v1alpha1/labels.go and, for the class, Karpenter's NodeClassLabelKey).
+func kppLabels() map[string]string {
+	return map[string]string{
+		kppGroup + "/instance-family":   v1alpha1.LabelInstanceFamily,
+		kppGroup + "/instance-cpu-type": v1alpha1.LabelCPUType,
+		kppGroup + "/instance-image-id": v1alpha1.LabelTemplate + ", which is the template's name",
+		kppGroup + "/proxmoxnodeclass":  v1alpha1.LabelNodeClass,
+	}
+}
+
 // meantLabel returns the fix for a label that looks like numaform's, or that
 // karpenter-provider-proxmox sets, but that no node has; "" for all other labels.
 func meantLabel(key string) string {
-	group, name, _ := strings.Cut(key, "/")
-	if group != v1alpha1.Group && group != kppGroup || slices.Contains(v1alpha1.NodeLabels(), key) {
+	group, _, _ := strings.Cut(key, "/")
+	switch {
+	case kppLabels()[key] != "":
+		return "karpenter-provider-proxmox sets it: use " + kppLabels()[key]
+	case !ofGroup(group) && group != kppGroup || slices.Contains(v1alpha1.NodeLabels(), key):
 		return ""
 	}
-	list := "it must be one of " + strings.Join(v1alpha1.NodeLabels(), ", ")
-	for _, label := range v1alpha1.NodeLabels() {
-		if levenshtein.Distance(strings.TrimPrefix(label, v1alpha1.Group+"/"), name, nil) <= 2 {
-			return "did you mean " + label + "?"
+	return nearest(key, v1alpha1.NodeLabels())
+}
+
+// ofGroup reports whether labels and annotations with that prefix are numaform's.
+func ofGroup(prefix string) bool {
+	return prefix == v1alpha1.Group || strings.HasSuffix(prefix, "."+v1alpha1.Group)
+}
+
+// nearest suggests the known key that differs from key by at most two letters, or lists
+// all of them.
+func nearest(key string, known []string) string {
+	_, name, _ := strings.Cut(key, "/")
+	for _, candidate := range known {
+		if levenshtein.Distance(strings.TrimPrefix(candidate, v1alpha1.Group+"/"), name, nil) <= 2 {
+			return "did you mean " + candidate + "?"
 		}
 	}
-	return list
+	return "it must be one of " + strings.Join(known, ", ")
 }
 
 func readyCondition(conditions []status.Condition) *status.Condition {

@@ -66,6 +66,9 @@ func (c *Controller) updateCondition(ctx context.Context, pool *karpv1.NodePool,
 // waits returns why new nodes of a NodePool wait, the most important reason first.
 func (c *Controller) waits(pool *karpv1.NodePool) []scheduling.Wait {
 	waits := c.config.Waits(pool.Name)
+	if reason, mistake := scheduling.Mistake(pool); mistake != "" {
+		waits = append(waits, scheduling.Wait{NodePool: pool.Name, Reason: reason, Message: "no nodes are created for this NodePool: " + mistake})
+	}
 	for _, name := range slices.Sorted(maps.Keys(pool.Spec.Limits)) {
 		limit, used := pool.Spec.Limits[name], pool.Status.Resources[name]
 		if used.Cmp(limit) >= 0 && !used.IsZero() { // 0 disables a NodePool; pods that need it are reported separately
@@ -74,9 +77,10 @@ func (c *Controller) waits(pool *karpv1.NodePool) []scheduling.Wait {
 			)})
 		}
 	}
-	// An outage blocks everything, whatever an operator decides.
+	// A mistake in the NodePool does not end by itself, and an outage blocks everything,
+	// whatever an operator decides.
 	rank := []string{
-		v1alpha1.ReasonStateBackendUnreachable, v1alpha1.ReasonLimitReached, v1alpha1.ReasonPlanDenied, v1alpha1.ReasonPlanRejected,
+		v1alpha1.ReasonFixedSizeNotSupported, v1alpha1.ReasonLabelInvalid, v1alpha1.ReasonStateBackendUnreachable, v1alpha1.ReasonLimitReached, v1alpha1.ReasonPlanDenied, v1alpha1.ReasonPlanRejected,
 		v1alpha1.ReasonPendingApproval,
 	}
 	slices.SortStableFunc(waits, func(a, b scheduling.Wait) int {

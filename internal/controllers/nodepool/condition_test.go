@@ -27,20 +27,26 @@ func TestScaleUpReady(t *testing.T) {
 	for _, test := range []struct {
 		name          string
 		used, limit   string
+		label         string
 		waits         []scheduling.Wait
 		reason, event string
 		message       string
 	}{
 		{name: "nothing waits", used: "3", reason: v1alpha1.ConditionScaleUpReady},
 		{name: "disabled", used: "0", limit: "0", reason: v1alpha1.ConditionScaleUpReady},
-		{"limit", "4", "", nil, v1alpha1.ReasonLimitReached, corev1.EventTypeWarning, "spec.limits.cpu is 4, and its nodes have 4: raise the limit, or remove nodes"},
+		{"limit", "4", "", "", nil, v1alpha1.ReasonLimitReached, corev1.EventTypeWarning, "spec.limits.cpu is 4, and its nodes have 4: raise the limit, or remove nodes"},
 		{
-			"approval", "1", "",
+			name: "mistyped label", used: "1", label: "numaform.dev/placment",
+			reason: v1alpha1.ReasonLabelInvalid, event: corev1.EventTypeWarning,
+			message: "no nodes are created for this NodePool: its spec.template contains the label numaform.dev/placment, which numaform does not set: did you mean numaform.dev/placement?",
+		},
+		{
+			"approval", "1", "", "",
 			[]scheduling.Wait{wait(v1alpha1.ReasonPendingApproval, "waits for approval of plan x")},
 			v1alpha1.ReasonPendingApproval, corev1.EventTypeNormal, "waits for approval of plan x",
 		},
 		{
-			"backend and approval", "1", "",
+			"backend and approval", "1", "", "",
 			[]scheduling.Wait{
 				wait(v1alpha1.ReasonPendingApproval, "waits for approval of plan x"),
 				wait(v1alpha1.ReasonStateBackendUnreachable, "waits: backend"), wait(v1alpha1.ReasonStateBackendUnreachable, "waits: backend"),
@@ -54,6 +60,9 @@ func TestScaleUpReady(t *testing.T) {
 			pool.Name = "general"
 			pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: "numaform.dev", Kind: "ProxmoxNodeClass", Name: "c"}
 			pool.Spec.Limits = karpv1.Limits{corev1.ResourceCPU: resource.MustParse(cmp.Or(test.limit, "4"))}
+			if test.label != "" {
+				pool.Spec.Template.Labels = map[string]string{test.label: "Dedicated"}
+			}
 			pool.Status.Resources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(test.used)}
 			pool.StatusConditions().SetTrue(karpv1.ConditionTypeValidationSucceeded)
 			pool.StatusConditions().SetTrue(karpv1.ConditionTypeNodeClassReady)
@@ -94,6 +103,12 @@ func TestScaleUpReady(t *testing.T) {
 				t.Errorf("events %+v, want one %s %s", r.kept, test.event, test.reason)
 			}
 			waits, found.Status.Resources = nil, nil
+			status := found.Status
+			found.Spec.Template.Labels = nil
+			if err := api.Update(t.Context(), found); err != nil {
+				t.Fatal(err)
+			}
+			found.Status = status
 			if err := api.Status().Update(t.Context(), found); err != nil {
 				t.Fatal(err)
 			}

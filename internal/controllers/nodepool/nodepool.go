@@ -29,11 +29,9 @@ import (
 
 // The reasons of the events on NodePools.
 const (
-	// ReasonFixedSize means that a NodePool has spec.replicas.
-	ReasonFixedSize = "FixedSizeNotSupported"
-	// ReasonLabel means that a NodePool has a label of numaform or of
-	// karpenter-provider-proxmox that numaform does not set.
-	ReasonLabel = "LabelInvalid"
+	// ReasonAnnotation means that a NodePool has an annotation of numaform's group that
+	// numaform does not read.
+	ReasonAnnotation = "AnnotationUnknown"
 	// ReasonMinNodes means that the minimum number of nodes is invalid.
 	ReasonMinNodes = "MinNodesInvalid"
 )
@@ -78,9 +76,8 @@ func (c *Controller) Register(_ context.Context, m manager.Manager) error {
 		Complete(reconcile.AsReconciler(m.GetClient(), c))
 }
 
-// Reconcile publishes a warning if the NodePool is ours and of a fixed size, because
-// Karpenter leaves such pools to controllers that numaform does not run, or if one of its
-// labels or its minimum number of nodes is invalid. It also updates ConditionScaleUpReady.
+// Reconcile publishes a warning if the NodePool is ours and one of its annotations is
+// unknown or invalid. It also updates ConditionScaleUpReady.
 func (c *Controller) Reconcile(ctx context.Context, pool *karpv1.NodePool) (reconcile.Result, error) {
 	ref := pool.Spec.Template.Spec.NodeClassRef
 	if !pool.DeletionTimestamp.IsZero() || ref == nil || ref.Group != v1alpha1.Group || ref.Kind != v1alpha1.KindProxmoxNodeClass {
@@ -91,11 +88,8 @@ func (c *Controller) Reconcile(ctx context.Context, pool *karpv1.NodePool) (reco
 		c.config.Recorder.Publish(event.New(pool, kind, reason, message, cause))
 	}
 	warn := func(reason, message string) { publish(corev1.EventTypeWarning, reason, message, message) }
-	if pool.Spec.Replicas != nil {
-		warn(ReasonFixedSize, "No nodes are created for this NodePool: "+scheduling.FixedSizeProblem)
-	}
-	if mistake := scheduling.LabelMistake(pool); mistake != "" {
-		warn(ReasonLabel, "No nodes are created for this NodePool: "+mistake)
+	if mistake := scheduling.AnnotationMistake(pool, v1alpha1.NodePoolAnnotations()); mistake != "" {
+		warn(ReasonAnnotation, mistake)
 	}
 	if _, err := MinNodes(pool); err != nil {
 		warn(ReasonMinNodes, err.Error())

@@ -30,6 +30,7 @@ func TestOnlyOurPoolsAreTold(t *testing.T) {
 		{"with a mistyped label", func(p *karpv1.NodePool) {
 			p.Spec.Template.Labels = map[string]string{"numaform.dev/plcement": "Shared"}
 		}, "label numaform.dev/plcement"},
+		{"with a mistyped annotation", func(p *karpv1.NodePool) { p.Annotations["numaform.dev/min-node"] = "2" }, "did you mean numaform.dev/min-nodes?"},
 		{"scaled by pods", func(*karpv1.NodePool) {}, ""},
 		{"of another provider", func(p *karpv1.NodePool) {
 			p.Spec.Replicas = &three
