@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // anyHost is the key of the entry for hosts of a region that have no entry of their own.
@@ -37,8 +36,10 @@ type hostSettings struct {
 	// specific to numaform. An empty list differs from an absent one.
 	MemoryNodes []int `json:"memorynodes,omitzero"`
 
-	// path is the path of the entry in the file, such as region-1.pve-1.
-	path string
+	// path is the path of the entry in the file, such as region-1.pve-1, and faults are its
+	// faults that do not depend on a host.
+	path   string
+	faults []error
 }
 
 // nodeSettings is a NUMA node. Its memory in bytes has two keys: karpenter-provider-proxmox
@@ -69,24 +70,20 @@ func (h *hostSettings) errorf(field, format string, args ...any) error {
 	return fmt.Errorf("%s.%s: %w", h.path, field, fmt.Errorf(format, args...))
 }
 
-// ParseSettings parses a nodes-settings.json. Unknown and duplicate keys, invalid ranges
-// and CPUs on two NUMA nodes are errors that name the key.
+// ParseSettings parses a nodes-settings.json. Unknown and duplicate keys, values of the
+// wrong type and invalid ranges are errors that name the key. Other faults of an entry, such
+// as a CPU on two NUMA nodes, affect only its hosts: Apply returns them.
 func ParseSettings(data []byte) (Settings, error) {
 	s := Settings{hosts: map[RegionName]map[HostName]hostSettings{}}
 	if err := strictJSON(data, &s.hosts); err != nil {
 		return Settings{}, fmt.Errorf("parsing settings: %w", err)
 	}
-	var faults []error
-	for _, region := range slices.Sorted(maps.Keys(s.hosts)) {
-		for _, name := range slices.Sorted(maps.Keys(s.hosts[region])) {
-			host := s.hosts[region][name]
+	for region, hosts := range s.hosts {
+		for name, host := range hosts {
 			host.path = string(region) + "." + string(name)
-			s.hosts[region][name] = host
-			faults = append(faults, host.check()...)
+			host.faults = host.check()
+			hosts[name] = host
 		}
-	}
-	if len(faults) > 0 {
-		return Settings{}, fmt.Errorf("parsing settings: %w", joinFaults(faults))
 	}
 	return s, nil
 }
@@ -104,21 +101,8 @@ func (s Settings) Print() ([]byte, error) {
 	return text, nil
 }
 
-// CheckRegions returns an error that lists the regions that are not in known, because
-// their settings would never be used.
-func (s Settings) CheckRegions(known ...RegionName) error {
-	var faults []error
-	for _, region := range slices.Sorted(maps.Keys(s.hosts)) {
-		if !slices.Contains(known, region) {
-			names := make([]string, len(known))
-			for i := range known {
-				names[i] = string(known[i])
-			}
-			faults = append(faults, fmt.Errorf("%s: no cluster has this region: must be one of %s", quote(string(region)), strings.Join(names, ", ")))
-		}
-	}
-	return joinFaults(faults)
-}
+// Regions returns the regions in the settings, sorted.
+func (s Settings) Regions() []RegionName { return slices.Sorted(maps.Keys(s.hosts)) }
 
 // Named returns the hosts that have their own entry, sorted. The caller warns about names
 // that do not exist, which are probably misspelled.

@@ -7,8 +7,8 @@ import (
 )
 
 // Apply overrides the known facts about a host with the settings, field by field. Fields
-// that are not set stay unchanged. If the machine contradicts the settings, Apply returns
-// an error and leaves the host unchanged.
+// that are not set stay unchanged. If the settings have a fault, or the machine contradicts
+// them, Apply returns an error and leaves the host unchanged.
 func (s Settings) Apply(host *Host) error {
 	entry, ok := s.hosts[host.Region][host.Name]
 	if !ok {
@@ -23,6 +23,9 @@ func (s Settings) Apply(host *Host) error {
 	changed.Sources = map[Fact]Source{}
 	maps.Copy(changed.Sources, host.Sources)
 
+	if len(entry.faults) > 0 {
+		return joinFaults(entry.faults)
+	}
 	faults := entry.applyNodes(&changed)
 	faults = append(faults, entry.applyCounts(&changed)...)
 	faults = append(faults, entry.applyLimits(&changed)...)
@@ -30,7 +33,7 @@ func (s Settings) Apply(host *Host) error {
 		faults = append(faults, fmt.Errorf("%s: conflicts with the known topology of the host: %w", entry.path, err))
 	}
 	if len(faults) > 0 {
-		return fmt.Errorf("applying settings to host %s: %w", host.ID(), joinFaults(faults))
+		return joinFaults(faults)
 	}
 	*host = changed
 	return nil

@@ -97,21 +97,6 @@ func TestCapacityOfTheDocumentation(t *testing.T) {
 	}
 }
 
-func TestSettingsOfOtherRegions(t *testing.T) {
-	t.Parallel()
-	settings, err := topology.ParseSettings([]byte(documented))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := settings.CheckRegions("region-1", "region-2", "region-3"); err != nil {
-		t.Error(err)
-	}
-	err = settings.CheckRegions("region-1", "lab")
-	if err == nil || err.Error() != `"region-2": no cluster has this region: must be one of region-1, lab` {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestSettingsOfAbsentNUMANodes(t *testing.T) {
 	t.Parallel()
 	settings, err := topology.ParseSettings([]byte("{\"r\": {\"h\": {\"nodes\": {\"0\": {\"cpus\": \"0-7\"},\n\"2\": {\"cpus\": \"8-15\"}}}}}"))

@@ -162,7 +162,7 @@ func TestMemoryNodes(t *testing.T) {
 func TestSettingsThatTheHostContradicts(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, entry, err string }{
-		{"absent CPUs", `{"nodes": {"0": {"cpus": "0-7"}}}`, "applying settings to host r/h: r.h.nodes.0.cpus: the host has no CPUs 4-7, only 0-3: remove them"},
+		{"absent CPUs", `{"nodes": {"0": {"cpus": "0-7"}}}`, "r.h.nodes.0.cpus: the host has no CPUs 4-7, only 0-3: remove them"},
 		{"too much memory", `{"nodes": {"0": {"cpus": "0,2", "memory": 2147483648}, "1": {"cpus": "1,3", "memory": 1048576}}}`, "r.h.nodes: the nodes have 2148532224 bytes, but the host has 2147483648"},
 		{"split siblings", `{"nodes": {"0": {"cpus": "0-1"}, "1": {"cpus": "2-3"}}}`, "cpu 0 and cpu 2 are siblings of core 0 but have different NUMA nodes"},
 		{"other threads", `{"threads": 1}`, "r.h.threads: 1, but cores have up to 2 threads according to"},
@@ -186,6 +186,8 @@ func TestSettingsThatTheHostContradicts(t *testing.T) {
 	}
 }
 
+// TestParseSettingsRefuses checks that faults of the file are errors, and that other faults
+// of an entry affect only its host.
 func TestParseSettingsRefuses(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ name, text, err string }{
@@ -207,7 +209,15 @@ func TestParseSettingsRefuses(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			_, err := topology.ParseSettings([]byte(test.text))
+			settings, err := topology.ParseSettings([]byte(test.text))
+			if err == nil {
+				h := host("r", "h", sound())
+				err = settings.Apply(&h)
+				other := host("r", "other", sound())
+				if err := settings.Apply(&other); err != nil {
+					t.Errorf("another host: %v", err)
+				}
+			}
 			checkError(t, err, test.err)
 		})
 	}

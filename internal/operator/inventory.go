@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -269,9 +270,10 @@ func RecordedSnapshot(path string) (*topology.Snapshot, error) {
 // not set it, the same as in karpenter-provider-proxmox.
 const defaultReservedMiB = 1024
 
-// applySettings applies the settings file to a snapshot. It returns an error for settings
-// that contradict their host, and for unknown regions. A host that its cluster does not
-// have is added to the snapshot, with that as its Problem.
+// applySettings applies the settings file to a snapshot. A host with wrong settings has
+// that as its Problem, and so has a host that its cluster does not have, which is added to
+// the snapshot. If the file has an unknown region, the hosts of a region without settings
+// have a Problem, because the settings may be theirs.
 func (c *Config) applySettings(snapshot *topology.Snapshot) error {
 	for i := range snapshot.Hosts {
 		snapshot.Hosts[i].ReservedMemoryMiB = defaultReservedMiB
@@ -292,9 +294,9 @@ func (c *Config) applySettings(snapshot *topology.Snapshot) error {
 	for i := range c.Clusters {
 		regions = append(regions, c.Clusters[i].Region)
 	}
-	if err := settings.CheckRegions(regions...); err != nil {
-		return fmt.Errorf("reading topology_file %s: %w: correct the region there, or add the cluster to numaform.yaml", c.TopologyFile, err)
-	}
+	unknown := slices.DeleteFunc(settings.Regions(), func(region topology.RegionName) bool { return slices.Contains(regions, region) })
+	misnamed := fmt.Sprintf("%s has settings for regions %s, but the clusters are %v: correct the region there, or add the cluster to numaform.yaml",
+		c.TopologyFile, fmt.Sprintf("%q", unknown), regions)
 
 	members := map[topology.RegionName][]topology.HostName{}
 	for i := range snapshot.Hosts {
@@ -303,8 +305,13 @@ func (c *Config) applySettings(snapshot *topology.Snapshot) error {
 		if !host.Online {
 			continue
 		}
-		if err := settings.Apply(host); err != nil {
-			return fmt.Errorf("applying topology_file %s: %w", c.TopologyFile, err)
+		err := settings.Apply(host)
+		switch {
+		case host.Problem != "":
+		case err != nil:
+			host.Problem = fmt.Sprintf("has wrong settings in %s: %s", c.TopologyFile, strings.ReplaceAll(err.Error(), "\n", "; "))
+		case len(unknown) > 0 && !slices.Contains(settings.Regions(), host.Region):
+			host.Problem = "has no settings, but " + misnamed
 		}
 	}
 	for _, id := range settings.Named() {
@@ -319,5 +326,8 @@ func (c *Config) applySettings(snapshot *topology.Snapshot) error {
 		})
 	}
 	slices.SortFunc(snapshot.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
+	if len(unknown) > 0 && len(snapshot.Hosts) > 0 {
+		snapshot.Hosts[0].Warnings = append(slices.Clone(snapshot.Hosts[0].Warnings), misnamed)
+	}
 	return nil
 }

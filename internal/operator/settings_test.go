@@ -97,16 +97,55 @@ func TestSettingsOfHostsThatAreNotThere(t *testing.T) {
 	}
 }
 
+// TestWrongSettings checks that a fault in the settings of a host or region affects only the
+// hosts whose settings may be meant, and that it is reported once.
+func TestWrongSettings(t *testing.T) {
+	t.Parallel()
+	const misnamed = `settings.json has settings for regions ["homlab"], but the clusters are [homelab away]: correct the region there, or add the cluster to numaform.yaml`
+	for _, test := range []struct {
+		name, settings string
+		problems       [2]string // of pve-1 and pve-2; each is the end of the problem
+		warned         int       // hosts with a warning
+	}{
+		{
+			"a host", `{"homelab": {"pve-1": {"reservedcpus": [79]}, "*": {"reservedcpus": [0]}}}`,
+			[2]string{"settings.json: homelab.pve-1.reservedcpus: the host has no CPUs 79, only 0-7: remove them", ""},
+			0,
+		},
+		{
+			"an entry that contradicts itself", `{"homelab": {"pve-2": {"reservedcpus": [1, 1]}}}`,
+			[2]string{"", "settings.json: homelab.pve-2.reservedcpus: cpu 1 is listed twice: remove one"},
+			0,
+		},
+		{"the region of the hosts", `{"homlab": {"*": {"reservedcpus": [0]}}}`, [2]string{misnamed, misnamed}, 1},
+		{"the region of others", `{"homlab": {"*": {"reservedcpus": [0]}}, "homelab": {}}`, [2]string{"", ""}, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			hosts := snapshot(t, withSettings(t, test.settings)).Hosts
+			if len(hosts) != 2 {
+				t.Fatalf("%d hosts, want 2", len(hosts))
+			}
+			warned := 0
+			for i := range hosts {
+				warned += len(hosts[i].Warnings)
+				if want := test.problems[i]; (want == "") != (hosts[i].Problem == "") || !strings.HasSuffix(hosts[i].Problem, want) {
+					t.Errorf("problem of %s: %q, want %q", hosts[i].Name, hosts[i].Problem, want)
+				}
+			}
+			if warned != test.warned {
+				t.Errorf("%d warnings, want %d", warned, test.warned)
+			}
+		})
+	}
+}
+
+// TestSettingsAreRefused checks that a file that cannot be parsed is an error, because it may
+// have settings for any host.
 func TestSettingsAreRefused(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ name, settings, err string }{
-		{"region", `{"elsewhere": {}}`, `"elsewhere": no cluster has this region: must be one of homelab, away: correct the region there, or add the cluster to numaform.yaml`},
-		{"file", `{"homelab": {"pve-1": {"nodes": {"0": {"cpus": "3-1"}}}}}`, "range 3-1 is reversed: write 1-3"},
-		{"host", `{"homelab": {"*": {"reservedcpus": [79]}}}`, "applying settings to host homelab/pve-1: homelab.*.reservedcpus: the host has no CPUs 79, only 0-7"},
-	} {
-		_, err := withSettings(t, test.settings).Snapshot(t.Context())
-		if err == nil || !strings.Contains(err.Error(), test.err) {
-			t.Errorf("%s: got %v, want %q", test.name, err, test.err)
-		}
+	_, err := withSettings(t, `{"homelab": {"pve-1": {"nodes": {"0": {"cpus": "3-1"}}}}}`).Snapshot(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "range 3-1 is reversed: write 1-3") {
+		t.Errorf("got %v", err)
 	}
 }
