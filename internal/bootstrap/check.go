@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"maps"
@@ -20,8 +21,10 @@ const (
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// checkUserData accepts the cloud-init formats, and Talos machine configs, which have no
-// header.
+// checkUserData accepts the cloud-init formats, and Talos machine configs and Ignition, which
+// have no header. Ignition reads user-data of a file system with the label cidata, as seeds
+// have, only if it is valid JSON: internal/providers/proxmoxve/proxmoxve.go of
+// coreos/ignition.
 func checkUserData(document, text string) error {
 	first, _, _ := strings.Cut(strings.TrimPrefix(text, bom), "\n")
 	first = strings.TrimRight(first, " \r")
@@ -39,9 +42,19 @@ func checkUserData(document, text string) error {
 		return err
 	}
 	for _, m := range list {
+		switch {
+		case m["ignition"] != nil && json.Valid([]byte(text)):
+			continue
+		case m["ignition"] != nil:
+			return &DocumentError{Document: document, Line: 1, Rendered: true, Problem: "Ignition reads only JSON without comments " +
+				"and without a byte order mark: correct it, and check the result with ignition-validate"}
+		case m["variant"] != nil && m["version"] != nil:
+			return &DocumentError{Document: document, Line: 1, Rendered: true, Problem: "this is a Butane config, which no guest reads: " +
+				"translate it to Ignition with butane --strict, and use the JSON as the template"}
+		}
 		if m["machine"] == nil && (m["apiVersion"] == nil || m["kind"] == nil) {
 			return &DocumentError{Document: document, Line: 1, Rendered: true, Problem: "unknown format: begin " +
-				"cloud-init data with #cloud-config or with #! and an interpreter, or use a Talos machine config"}
+				"cloud-init data with #cloud-config or with #! and an interpreter, or use a Talos machine config or Ignition JSON"}
 		}
 	}
 	return nil

@@ -38,6 +38,7 @@ func Functions() template.FuncMap {
 		"toPrettyJson":        func(value any) (string, error) { return toJSON(value, "  ") },
 		"toPrettyYaml":        func(value any) (string, error) { return toYAML(value, prettyIndent) },
 		"toYaml":              func(value any) (string, error) { return toYAML(value, plainIndent) },
+		"toYamlPretty":        func(value any) (string, error) { return toYAML(value, plainIndent) },
 	}
 	// Add only sprig functions whose results depend only on their arguments. They do not
 	// use the environment, the clock, the network or random numbers.

@@ -73,6 +73,7 @@ func calls() map[string][][2]string {
 		"toPrettyJson": {{`{{ toPrettyJson (list 1) }}`, "[\n  1\n]"}},
 		"toPrettyYaml": {{`{{ dict "a" (dict "b" 1) | toPrettyYaml }}`, "a:\n    b: 1"}},
 		"toYaml":       {{`{{ dict "a" (dict "b" "yes: no") | toYaml }}`, "a:\n  b: 'yes: no'"}},
+		"toYamlPretty": {{`{{ dict "a" (dict "b" 1) | toYamlPretty }}`, "a:\n  b: 1"}},
 		"trim":         {{`{{ trim "  a " }}`, "a"}},
 		"trimPrefix":   {{`{{ "abc" | trimPrefix "a" }}`, "bc"}},
 		"trimSuffix":   {{`{{ "abc" | trimSuffix "c" }}`, "ab"}},

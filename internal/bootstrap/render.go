@@ -110,6 +110,7 @@ func execute(name, text string, values Values, left *work) (string, error) {
 	functions := bounded(left)
 	parsed, err := template.New(name).Funcs(functions).Option("missingkey=error").Parse(text)
 	if err == nil {
+		separatorLast(parsed)
 		err = count(parsed, functions)
 	}
 	if err != nil {

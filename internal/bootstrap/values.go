@@ -6,14 +6,18 @@ import (
 	"github.com/numaform/numaform/fleet"
 )
 
-// Values are the data of templates. An unknown name or a missing map key is an error.
+// Values are the data of templates. An unknown name or a missing map key is an error. The
+// names in JSON are the ones of karpenter-provider-proxmox, whose templates write all values
+// to a file.
 type Values struct {
-	Metadata   Metadata
-	Network    Network
-	Resources  Resources
-	Kubernetes Kubernetes
+	// Metadata and Network are embedded, so that templates also find their fields without a
+	// prefix: in karpenter-provider-proxmox, meta-data and network-config have only these.
+	Metadata   `json:"metadata"`
+	Network    `json:"network"`
+	Resources  Resources  `json:"resources"`
+	Kubernetes Kubernetes `json:"kubernetes"`
 	// Values are the user's own values: the keys of the Secret in valuesRef.
-	Values map[string]any
+	Values map[string]any `json:"values"`
 }
 
 // String names the VM instead of printing the values, which include a join token.
@@ -25,85 +29,93 @@ func (v Values) GoString() string { return v.String() }
 // Metadata identifies the VM.
 type Metadata struct {
 	// Hostname is the name of the VM and of its Node.
-	Hostname string
+	Hostname string `json:"hostname"`
 	// InstanceID is the VMID. VMIDs are reused.
-	InstanceID string
+	InstanceID string `json:"instanceid"`
 	// InstanceUUID is the VM's key as a UUID, which is never reused.
-	InstanceUUID string
-	InstanceType string
+	InstanceUUID string `json:"instanceuuid"`
+	InstanceType string `json:"instancetype"`
 	// ProviderID is the provider ID of the Node: proxmox://REGION/VMID.
-	ProviderID string
+	ProviderID string `json:"providerid"`
 	// Region is the Proxmox cluster and Zone the host.
-	Region, Zone string
+	Region string `json:"region"`
+	Zone   string `json:"zone"`
 	// Tags are the user's tags of the VM.
-	Tags      []string
-	NodeClass string
+	Tags      []string `json:"tags"`
+	NodeClass string   `json:"nodeclass"`
 }
 
 // Network is the guest's network configuration. Without interfaces, the guest uses DHCP on
 // all of its interfaces. ValuesOf leaves it empty, because numaform assigns no addresses;
 // templates written for other tools may read it.
 type Network struct {
-	Interfaces []Interface
-	DNSServers []string
+	Interfaces []Interface `json:"interfaces"`
+	DNSServers []string    `json:"name_servers,omitempty"`
 	// SearchDomains are the DNS search domains.
-	SearchDomains []string
+	SearchDomains []string `json:"search_domains,omitempty"`
 }
 
 // Interface is a network interface of the guest.
 type Interface struct {
 	// Name is the interface's name, or a pattern such as "en*".
-	Name string
+	Name string `json:"name"`
 	// MAC identifies the interface. If it is empty, Name does.
-	MAC          string
-	DHCP4, DHCP6 bool
+	MAC   string `json:"mac_address,omitempty"`
+	DHCP4 bool   `json:"dhcp4,omitempty"`
+	DHCP6 bool   `json:"dhcp6,omitempty"`
 	// Addresses include the prefix length: 192.168.0.7/24.
-	Addresses          []string
-	Gateway4, Gateway6 string
+	Addresses []string `json:"addresses,omitempty"`
+	Gateway4  string   `json:"gateway4,omitempty"`
+	Gateway6  string   `json:"gateway6,omitempty"`
 	// MTU is 0 for the default.
-	MTU int
+	MTU int `json:"mtu,omitempty"`
 }
 
 // Resources are the VM's resources.
 type Resources struct {
 	// CPU is the number of vCPUs.
-	CPU       int
-	MemoryMiB int64
+	CPU       int   `json:"cpu"`
+	MemoryMiB int64 `json:"memorymib"`
 	// DiskGiB is the size of the boot disk, or 0 if it is unknown.
-	DiskGiB int64
+	DiskGiB int64 `json:"diskgib,omitempty"`
 	// NUMANodes is the number of NUMA nodes that the guest sees, at least 1.
-	NUMANodes int
+	NUMANodes int `json:"numanodes"`
 	// HugePages2Mi and HugePages1Gi are the numbers of huge pages that the guest's kernel
 	// must reserve before kubelet starts, so that the Node has them.
-	HugePages2Mi, HugePages1Gi int64
+	HugePages2Mi int64 `json:"hugepages2Mi,omitempty"`
+	HugePages1Gi int64 `json:"hugepages1Gi,omitempty"`
 }
 
 // Kubernetes is the cluster to join.
 type Kubernetes struct {
 	// Version is the API server's version, such as v1.36.3.
-	Version string
+	Version string `json:"version"`
 	// RootCA contains the certificates of the API server's CA in PEM.
-	RootCA string
+	RootCA string `json:"rootca"`
 	// APIServer is the API server's URL: https://HOST:PORT.
-	APIServer string
+	APIServer string `json:"apiserver"`
 	// Token is the credential for kubelet's certificate request. It is valid only for this
 	// node.
-	Token string
+	Token string `json:"token"`
 	// BootstrapToken is Token in the form ID.SECRET if the class uses bootstrap tokens,
 	// otherwise empty. See UsesBootstrapToken.
-	BootstrapToken string
+	BootstrapToken string `json:"bootstraptoken"`
 	// KubeletConfiguration is a kubelet.config.k8s.io/v1beta1 object, set by Configure.
-	KubeletConfiguration map[string]any
+	KubeletConfiguration map[string]any `json:"kubeletconfiguration"`
 	// KubeletArgs are the flags without a field in KubeletConfiguration, set by Configure.
-	KubeletArgs []string
+	KubeletArgs []string `json:"kubeletargs"`
 	// Labels and Taints are the initial labels and taints of the Node, set by Configure. They
 	// omit labels that kubelet may not set.
-	Labels map[string]any
-	Taints []Taint
+	Labels map[string]any `json:"labels"`
+	Taints []Taint        `json:"taints"`
 }
 
 // Taint is a taint of a Node.
-type Taint struct{ Key, Value, Effect string }
+type Taint struct {
+	Key    string `json:"key"`
+	Value  string `json:"value,omitempty"`
+	Effect string `json:"effect"`
+}
 
 // String returns the taint in the form of the flags of kubelet and k3s: KEY=VALUE:EFFECT.
 func (t Taint) String() string { return t.Key + "=" + t.Value + ":" + t.Effect }

@@ -193,7 +193,17 @@ func bounded(left *work) template.FuncMap {
 		return strings.ReplaceAll(text, old, with), nil
 	}
 	if join, ok := functions["join"].(func(string, any) string); ok {
-		functions["join"] = func(separator string, list any) (string, error) {
+		functions["join"] = func(first, second any) (string, error) {
+			// karpenter-provider-proxmox has the list first.
+			separator, ok := first.(string)
+			list := second
+			if !ok {
+				separator, ok = second.(string)
+				list = first
+			}
+			if !ok {
+				return "", errors.New("requires a separator and a list")
+			}
 			parts := 1
 			if value := reflect.ValueOf(list); value.Kind() == reflect.Slice || value.Kind() == reflect.Array {
 				parts = value.Len()
@@ -213,7 +223,7 @@ func bounded(left *work) template.FuncMap {
 
 	// rates are the costs for each byte of the arguments.
 	rates := map[string]int{
-		"toJson": 16, "toPrettyJson": 16, "toYaml": 64, "toPrettyYaml": 64, "js": 8, "html": 8, "urlquery": 8, "kubeletFlags": 16,
+		"toJson": 16, "toPrettyJson": 16, "toYaml": 64, "toPrettyYaml": 64, "toYamlPretty": 64, "js": 8, "html": 8, "urlquery": 8, "kubeletFlags": 16,
 	}
 	for name, function := range functions {
 		functions[name] = left.limit(function, cmp.Or(rates[name], 2))
