@@ -17,7 +17,8 @@ func examples() map[string]string {
   numaform drift --every 15m                         # repeats until interrupted`,
 		"evacuate": `  numaform evacuate pve-2 --wait                     # replaces the nodes of a host on other hosts
   numaform evacuate pve-2 --end                      # allows nodes on the host again`,
-		"explain": `  numaform explain pod default/web-0                 # the reason of each NodePool, host and NUMA node`,
+		"explain":  `  numaform explain pod default/web-0                 # the reason of each NodePool, host and NUMA node`,
+		"generate": `  numaform instance-types generate -c 1,2,4 -m 2,3,4 -s 30 --kubelet --system --eviction >instance-types.json`,
 		"history": `  numaform history --since 24h
   numaform history workers-2001                      # all details of one node or one change`,
 		"pause": `  numaform pause                                     # the controller starts no new changes until numaform resume`,
