@@ -2,10 +2,14 @@ package scheduling_test
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
 )
@@ -46,27 +50,40 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// BenchmarkDecideBesideNodes measures the decision for one pod beside many full nodes.
+// BenchmarkDecideBesideNodes measures decisions in fleets of full nodes, 50 on each host: for
+// one pod, and for 200 pods that spread over the hosts.
 func BenchmarkDecideBesideNodes(b *testing.B) {
-	for _, nodes := range []int{100, 1000, 5000} {
-		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
-			manifests := []string{classes, nodePool("general", "shared", ""), deployment("app", 1, "1", "1Gi", "")}
-			for i := range nodes {
-				manifests = append(manifests, fmt.Sprintf(node2000, "", ""))
-				manifests[len(manifests)-1] = strings.ReplaceAll(manifests[len(manifests)-1], "2000", strconv.Itoa(100_000+i))
-				for j := range 4 {
-					manifests = append(manifests, boundPod(fmt.Sprintf("bound-%d-%d", i, j), fmt.Sprintf("general-%d", 100_000+i)))
-				}
+	for _, nodes := range []int{1000, 5000} {
+		snapshot := lab()
+		snapshot.Hosts = nil
+		manifests := []string{classes, nodePool("general", "shared", "")}
+		var vms []fleet.VM
+		for i := range nodes {
+			if i%50 == 0 {
+				snapshot.Hosts = append(snapshot.Hosts, machine(fmt.Sprintf("pve-%02d", i/50), 2, 4, 16, 1024))
 			}
-			c := load(b, manifests...)
-			snapshot := tenHosts()
-			b.ReportAllocs()
-			for b.Loop() {
-				if d := decide(b, c, snapshot); len(d.New) != 1 {
-					b.Fatalf("%d VMs are new", len(d.New))
-				}
+			id := 100_000 + i
+			vm := keptVM(id, "general", "shared", fmt.Sprintf("pve-%02d", i/50), fleet.PolicyShared)
+			vms = append(vms, vm)
+			manifests = append(manifests, strings.ReplaceAll(fmt.Sprintf(node2000, "", ""), "2000", strconv.Itoa(id)))
+			for j := range 4 {
+				manifests = append(manifests, boundPod(fmt.Sprintf("bound-%d-%d", id, j), vm.Name))
 			}
-		})
+		}
+		for _, pods := range []int{1, 200} {
+			b.Run(fmt.Sprintf("nodes=%d/pods=%d", nodes, pods), func(b *testing.B) {
+				app := deployment("app", pods, "1200m", "2Gi", spread("app", corev1.LabelTopologyZone))
+				c := load(b, append(slices.Clip(manifests), app)...)
+				b.ReportAllocs()
+				for b.Loop() {
+					d := decide(b, c, snapshot, vms...)
+					b.ReportMetric(float64(len(d.New)), "VMs")
+					if d.Placed != pods {
+						b.Fatalf("%d of %d pods are placed", d.Placed, pods)
+					}
+				}
+			})
+		}
 	}
 }
 

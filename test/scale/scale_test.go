@@ -319,7 +319,7 @@ func (w *world) matching(method, suffix string) []pvesim.Call {
 func (w *world) scaleUp(name string, c *controller, vms int) {
 	w.t.Helper()
 	w.measure(name, c, func() map[string]float64 {
-		wait := c.cpuProfile("up-"+strconv.Itoa(vms)+".cpu", 10*time.Second)
+		wait := c.cpuProfile("up-"+strconv.Itoa(vms)+".cpu", 10*time.Second+time.Duration(vms)*time.Second/2)
 		defer wait()
 		began := time.Now()
 		w.pending(vms)
