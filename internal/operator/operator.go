@@ -98,11 +98,12 @@ func (c *Config) Regions() []scaler.Region {
 	return regions
 }
 
-// InstanceTypes reads the configured instance types; nil means the generated ones.
+// InstanceTypes reads the configured instance types, or returns the generated ones if no
+// file is configured.
 func (c *Config) InstanceTypes() ([]scheduling.InstanceType, error) {
 	path := c.InstanceTypesFile
 	if path == "" {
-		return nil, nil
+		return scheduling.DefaultInstanceTypes(), nil // once, not whenever they are used
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -16,7 +16,7 @@ const (
 	// nodePace is the minimum interval of a paced loop per Node.
 	nodePace = time.Second / 50
 	// maxPace limits the interval that follows from the number of Nodes.
-	maxPace = time.Minute
+	maxPace = 2 * time.Minute
 )
 
 // loop is a controller of Karpenter that inspects the whole cluster in each round.

@@ -131,8 +131,13 @@ type floors struct {
 	cluster *state.Cluster
 }
 
-// List lists objects, and adds the budgets to NodePools.
+// List lists objects, and adds the budgets to NodePools. It does not copy pods: in each
+// round, Karpenter v1.14.1 lists the pods of every node, and only reads them. Its scheduler
+// copies a pod before it relaxes the pod's preferences.
 func (f *floors) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if _, pods := list.(*corev1.PodList); pods {
+		opts = append(opts, client.UnsafeDisableDeepCopy)
+	}
 	if err := f.Client.List(ctx, list, opts...); err != nil {
 		return err
 	}
