@@ -157,11 +157,11 @@ func readObjects(ctx context.Context, config *rest.Config) ([]client.Object, err
 // not be assigned again.
 func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VMID, error) {
 	var nodes corev1.NodeList
-	if err := c.client.List(ctx, &nodes); err != nil {
+	if err := c.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)
 	}
 	var claims karpv1.NodeClaimList
-	if err := c.client.List(ctx, &claims); err != nil {
+	if err := c.client.List(ctx, &claims, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing nodeclaims: %w", err)
 	}
 	var ids []string
