@@ -12,6 +12,9 @@ func examples() map[string]string {
   numaform conformance --list                        # the cases, with their sources`,
 		"controller": `  numaform controller --config /etc/numaform/numaform.yaml
   numaform controller --mode observe --kubeconfig ~/.kube/config   # decides and plans without writing`,
+		"convert": `  numaform convert kpp -f values.yaml -f manifests/ --out numaform   # writes numaform.yaml, manifests and secrets
+  numaform convert kproximate --kubeconfig ~/.kube/config            # prints them
+  numaform convert kubenodesmith -f nodesmith.yaml --template debian-13-k8s --out numaform`,
 		"drift": `  numaform drift                                     # compares every VM and changes nothing
   numaform drift --repair --dry-run                  # shows the updates in place that would revert drift
   numaform drift --every 15m                         # repeats until interrupted`,

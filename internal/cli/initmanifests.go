@@ -60,9 +60,12 @@ func (o *initOptions) writeFiles() (written, kept []string, err error) {
 	return written, kept, nil
 }
 
-// writeNew writes a new file, or nothing.
-func writeNew(path, text string) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+// writeNew writes a new file that all users can read, or nothing.
+func writeNew(path, text string) error { return writeNewMode(path, text, 0o644) }
+
+// writeNewMode writes a new file, or nothing.
+func writeNewMode(path, text string, mode fs.FileMode) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}

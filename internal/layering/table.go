@@ -67,6 +67,7 @@ func Table() []Row {
 		{Package: "internal/agent/agenttest", Floor: 3, Support: true},
 		{Package: "internal/audit", Floor: 3},
 		{Package: "internal/control", Floor: 3},
+		{Package: "internal/convert", Floor: 3, Pure: true},
 		{Package: "internal/jointoken", Floor: 3},
 		{Package: "internal/proxmox", Floor: 3},
 		{Package: "internal/pvesim", Floor: 3, Support: true},

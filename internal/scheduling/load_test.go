@@ -132,7 +132,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"a tab", "apiVersion: v1\nkind: Pod\nmetadata:\n\tname: a\n", "document 1: line 4: found character that cannot start any token: invalid YAML: indent with spaces, never with tabs"},
 		{"the configuration", "clusterID: a\nclusters: []\n", "document 1: it is a configuration of numaform: pass it with --config"},
 		{"a kubeconfig", "apiVersion: v1\nkind: Config\n", "v1 Config is not supported: it is a kubeconfig: pass it with --kubeconfig"},
-		{"a class of KPP", "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: a}\n", "it belongs to karpenter-provider-proxmox: write a ProxmoxNodeClass of numaform.dev/v1alpha1"},
+		{"a class of KPP", "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: a}\n", "it belongs to karpenter-provider-proxmox: convert it with numaform convert kpp"},
 		{"another version", "apiVersion: karpenter.sh/v1beta1\nkind: NodePool\nmetadata: {name: a}\n", "karpenter.sh/v1beta1 NodePool is not supported: did you mean apiVersion: karpenter.sh/v1, kind: NodePool?"},
 		{"a mistyped kind", "apiVersion: apps/v1\nkind: deploymnt\nmetadata: {name: a}\n", "did you mean apiVersion: apps/v1, kind: Deployment?"},
 		{"a mistyped policy", "apiVersion: karpenter.sh/v1\nkind: NodePool\nmetadata: {name: a}\nspec: {disruption: {consolidationPolicy: WhenEmty}, template: {spec: {nodeClassRef: {group: numaform.dev, kind: ProxmoxNodeClass, name: a}, requirements: []}}}\n", `NodePool "a": spec.disruption.consolidationPolicy: "WhenEmty" is not supported: must be one of [WhenEmpty WhenEmptyOrUnderutilized Balanced]`},

@@ -305,8 +305,7 @@ func unsupportedFix(scheme *runtime.Scheme, kind metav1.TypeMeta) string {
 	case kind.APIVersion == "v1" && kind.Kind == "Config":
 		return "it is a kubeconfig: pass it with --kubeconfig"
 	case group == kppGroup:
-		return fmt.Sprintf("it belongs to karpenter-provider-proxmox: write a %s of %s instead, as in docs/crds/proxmoxnodeclass.md",
-			v1alpha1.KindProxmoxNodeClass, v1alpha1.GroupVersion())
+		return "it belongs to karpenter-provider-proxmox: convert it with numaform convert kpp"
 	}
 	// Suggest the nearest kind, if it differs by at most two letters.
 	var meant schema.GroupVersionKind

@@ -1,0 +1,281 @@
+package convert_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"github.com/numaform/numaform/internal/convert"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files and the tables of the migration pages")
+
+// settings are the settings of the tests.
+func settings() convert.Settings {
+	return convert.Settings{ClusterID: "quickstart", Region: "homelab", Template: "debian-13-k8s", Namespace: "numaform"}
+}
+
+// read reads the configuration of a peer in testdata, with each of its options.
+func read(t *testing.T, peer convert.Peer) []convert.Object {
+	t.Helper()
+	dir := filepath.Join("testdata", string(peer))
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []convert.Object
+	for _, entry := range entries {
+		data, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, parse(t, entry.Name(), string(data))...)
+	}
+	return objects
+}
+
+func parse(t *testing.T, name, text string) []convert.Object {
+	t.Helper()
+	objects, err := convert.Read(name, []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+// logins are the options of config.yaml that exclude the ones in testdata.
+const logins = `
+clusters:
+- {region: One, url: "https://192.0.2.1:8006/api2/json", username: root@pam, password: secret-1}
+- {region: Two, url: "https://192.0.2.2:8006/api2/json", token_id_file: /etc/id, token_secret_file: /etc/secret}
+`
+
+// TestConverted compares the result for each option of each peer with the expected one.
+func TestConverted(t *testing.T) {
+	t.Parallel()
+	for _, peer := range convert.Peers() {
+		t.Run(string(peer), func(t *testing.T) {
+			t.Parallel()
+			result, err := convert.Convert(peer, read(t, peer), settings())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got txtar.Archive
+			var report strings.Builder
+			for _, line := range result.Lines {
+				fmt.Fprintf(&report, "%s: %s %s -> %s: %s\n", line.Verdict, line.Object, line.Path, line.Ours, line.Reason)
+			}
+			got.Files = append(got.Files, txtar.File{Name: "report", Data: []byte(report.String())})
+			for _, file := range result.Files {
+				mark := ""
+				if file.Secret {
+					mark = " (secret)"
+				}
+				got.Files = append(got.Files, txtar.File{Name: file.Name + mark, Data: file.Content})
+			}
+			golden(t, filepath.Join("testdata", string(peer)+".txtar"), string(txtar.Format(&got)))
+			for _, secret := range []string{"5f7c1a52", "ssh-ed25519", "AAAA", "--token abc", "rabbit\n"} {
+				if strings.Contains(report.String(), secret) {
+					t.Errorf("the report contains %s", secret)
+				}
+			}
+			for _, file := range result.Files {
+				if !file.Secret && strings.Contains(string(file.Content), "5f7c1a52") {
+					t.Errorf("%s contains the token and is not marked", file.Name)
+				}
+			}
+		})
+	}
+}
+
+// TestAllOptionsAreInTheTests checks that the configurations in testdata have each option of
+// the tables.
+func TestAllOptionsAreInTheTests(t *testing.T) {
+	t.Parallel()
+	for _, peer := range convert.Peers() {
+		objects := read(t, peer)
+		switch peer {
+		case convert.KPP:
+			objects = append(objects, parse(t, "config.yaml", logins)...)
+		case convert.Kproximate:
+			objects = append(objects, parse(t, "more.env", "pmPassword=a\n")...)
+		}
+		unused, err := convert.Unused(peer, objects, settings())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(unused) > 0 {
+			t.Errorf("%s: no test has these options:\n%s", peer, strings.Join(unused, "\n"))
+		}
+	}
+}
+
+// TestTables checks that the migration pages have the tables of the converter.
+func TestTables(t *testing.T) {
+	t.Parallel()
+	const begin, end = "<!-- The table is generated: go test ./internal/convert -update -->\n", "<!-- End of the table -->\n"
+	for _, peer := range convert.Peers() {
+		path := filepath.Join("..", "..", "docs", "migration-"+string(peer)+".md")
+		page, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, rest, ok := strings.Cut(string(page), begin)
+		_, after, closed := strings.Cut(rest, end)
+		if !ok || !closed {
+			t.Fatalf("%s does not have the lines %q and %q", path, begin, end)
+		}
+		golden(t, path, before+begin+convert.Table(peer)+"\n"+end+after)
+	}
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got): run go test ./internal/convert -update\n%s", path, diff)
+	}
+}
+
+// convertText converts files.
+func convertText(t *testing.T, peer convert.Peer, files map[string]string) *convert.Result {
+	t.Helper()
+	var objects []convert.Object
+	for name, text := range files {
+		objects = append(objects, parse(t, name, text)...)
+	}
+	result, err := convert.Convert(peer, objects, convert.Settings{ClusterID: "prod", Region: "homelab"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// content returns a file of the result.
+func content(t *testing.T, result *convert.Result, name string) string {
+	t.Helper()
+	for _, file := range result.Files {
+		if file.Name == name {
+			return string(file.Content)
+		}
+	}
+	t.Fatalf("the result has no file %s", name)
+	return ""
+}
+
+// TestNothingIsDroppedSilently checks that each unknown option is reported, wherever it is.
+func TestNothingIsDroppedSilently(t *testing.T) {
+	t.Parallel()
+	result := convertText(t, convert.KPP, map[string]string{
+		"config.yaml": "clusters:\n- {region: a, url: https://192.0.2.1:8006, novel: 1}\nlimits: {a: 1}\n",
+		"class.yaml": "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: a}\n" +
+			"spec: {instanceTemplateRef: {kind: ProxmoxTemplate, name: gone}, novel: [{a: 1}], bootDevice: {iops: 3}, empty: {}}\n",
+		"other.yaml":  "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n",
+		"values.yaml": "image: {novel: 1}\nsettings: {novel: {}}\n",
+	})
+	got := map[string]convert.Verdict{}
+	for _, line := range result.Lines {
+		if line.Verdict == convert.Unknown || strings.Contains(line.Reason, "gone") {
+			got[line.Object+" "+line.Path] = line.Verdict
+		}
+	}
+	want := map[string]convert.Verdict{
+		"config.yaml clusters[0].novel": convert.Unknown, "config.yaml limits.a": convert.Unknown,
+		"ProxmoxNodeClass/a spec.novel[0].a": convert.Unknown, "ProxmoxNodeClass/a spec.bootDevice.iops": convert.Unknown, "ProxmoxNodeClass/a spec.empty": convert.Unknown,
+		"ProxmoxNodeClass/a spec.instanceTemplateRef": convert.Dropped, "Service/a ": convert.Unknown,
+		"values.yaml image.novel": convert.Unknown, "values.yaml settings.novel": convert.Unknown,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestLogins checks how each kind of credential is converted, and that ranges of VMIDs do not
+// overlap.
+func TestLogins(t *testing.T) {
+	t.Parallel()
+	result := convertText(t, convert.KPP, map[string]string{
+		"config.yaml": logins,
+		"values.yaml": "extraArgs: [-node-policy=static, -proxmox-vmid=500]\n",
+		"class.yaml": "apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxNodeClass\nmetadata: {name: a}\n" +
+			"spec: {instanceTemplateRef: {kind: ProxmoxUnmanagedTemplate, name: u}}\n---\n" +
+			"apiVersion: karpenter.proxmox.sinextra.dev/v1alpha1\nkind: ProxmoxUnmanagedTemplate\nmetadata: {name: u}\nspec: {region: One, templateName: talos, tags: [x]}\n",
+	})
+	const config = `clusterID: prod
+clusters:
+- password_file: secrets/one-password
+  region: one
+  url: https://192.0.2.1:8006/api2/json
+  username: root@pam
+  vmid_range:
+    lower: 500
+    upper: 1499
+- region: two
+  token_id_file: /etc/id
+  token_secret_file: /etc/secret
+  url: https://192.0.2.2:8006/api2/json
+  vmid_range:
+    lower: 1500
+    upper: 2499
+fleet:
+  backend:
+    type: local
+  dir: fleet
+`
+	if diff := cmp.Diff(config, content(t, result, "numaform.yaml")); diff != "" {
+		t.Errorf("numaform.yaml (-want +got):\n%s", diff)
+	}
+	const class = `apiVersion: numaform.dev/v1alpha1
+kind: ProxmoxNodeClass
+metadata:
+  name: a
+spec:
+  placement:
+    pinWith: Affinity
+    policy: Dedicated
+    spread: Hosts
+  region: one
+  template:
+    name: talos
+    tags:
+    - x
+`
+	if diff := cmp.Diff(class, content(t, result, "manifests/nodeclasses.yaml")); diff != "" {
+		t.Errorf("class (-want +got):\n%s", diff)
+	}
+	if got := content(t, result, "secrets/one-password"); got != "secret-1\n" {
+		t.Errorf("password is %q", got)
+	}
+}
+
+// TestErrors checks the errors about inputs that are no configuration of the peer.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	for peer, want := range map[convert.Peer]string{
+		convert.KPP: "found no configuration of karpenter-provider-proxmox", convert.Kproximate: "found no configuration of kproximate",
+		convert.KubeNodeSmith: "found no NodeSmithProvider", "other": "is not a peer",
+	} {
+		if _, err := convert.Convert(peer, nil, settings()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", peer, err, want)
+		}
+	}
+	for text, want := range map[string]string{"a: [": "document 1: invalid YAML", "5": "must be a Kubernetes object"} {
+		if _, err := convert.Read("x.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
