@@ -108,6 +108,9 @@ func (h *Host) check(guests map[int]HostName) []error {
 			fault("%w", err)
 		}
 	}
+	if err := h.Load.check(); err != nil {
+		fault("%w", err)
+	}
 	if h.ReservedMemoryMiB < 0 {
 		fault("reserved_memory_mib is %d: must not be negative", h.ReservedMemoryMiB)
 	}

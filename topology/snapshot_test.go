@@ -100,6 +100,7 @@ func TestParseSnapshotRefuses(t *testing.T) {
 		{"guest kind", func(s *topology.Snapshot) { s.Hosts[0].Guests[0].Kind = "vm" }, `kind is "vm": must be qemu or lxc`},
 		{"reserved CPU", func(s *topology.Snapshot) { s.Hosts[0].ReservedCPUs = topology.CPUs(99) }, "reserved_cpus names CPUs 99, which do not exist"},
 		{"reserved memory", func(s *topology.Snapshot) { s.Hosts[0].ReservedMemoryMiB = -1 }, "reserved_memory_mib is -1"},
+		{"load", func(s *topology.Snapshot) { s.Hosts[0].Load = &topology.Load{CPUPercent: 101} }, "load has cpu_percent 101"},
 		{"machine", func(s *topology.Snapshot) { s.Hosts[0].CPUs[1].ID = 0 }, "host region-1/pve-1: cpu 0 is listed twice"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -113,6 +113,9 @@ type Host struct {
 	// in the order in which Proxmox assigns them.
 	PCIDevices []PCIDevice `json:"pci_devices,omitempty"`
 
+	// Load is the measured load, or nil if the credential may not see it.
+	Load *Load `json:"load,omitempty"`
+
 	Guests    []Guest    `json:"guests,omitempty"`
 	Storages  []Storage  `json:"storages,omitempty"`
 	Templates []Template `json:"templates,omitempty"`

@@ -14,7 +14,11 @@ type resource struct {
 	HAState  string `json:"hastate"`
 	MaxCPU   number `json:"maxcpu"`
 	MaxMem   number `json:"maxmem"`
-	Uptime   number `json:"uptime"`
+	// CPU is the part of the CPUs that is in use, from 0 to 1, and Mem the memory in use. They
+	// are missing without Sys.Audit on the host.
+	CPU    *number `json:"cpu"`
+	Mem    *number `json:"mem"`
+	Uptime number  `json:"uptime"`
 	// CPUs is set instead of MaxCPU in a host's own list of guests.
 	CPUs       number `json:"cpus"`
 	Storage    string `json:"storage"`

@@ -179,8 +179,10 @@ type Client struct {
 	credentials atomic.Pointer[Credential]
 	guests      guestMemory
 
-	// mu guards the two fields below.
+	// mu guards the fields below.
 	mu sync.Mutex
+	// loads are the last known loads, by host.
+	loads map[topology.HostName]*topology.Load
 	// api is logged in until expires; a token never expires.
 	api     *pve.Client
 	expires time.Time
@@ -205,7 +207,12 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading region %q of numaform.yaml: %w", cfg.Region, err)
 	}
-	c := &Client{cfg: cfg, transport: transport, http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect}}
+	c := &Client{
+		cfg:       cfg,
+		transport: transport,
+		http:      &http.Client{Transport: transport, CheckRedirect: refuseRedirect},
+		loads:     map[topology.HostName]*topology.Load{},
+	}
 	c.credentials.Store(&Credential{TokenID: cfg.TokenID, TokenSecret: cfg.TokenSecret, Username: cfg.Username, Password: cfg.Password})
 	return c, nil
 }

@@ -197,6 +197,7 @@ func (c *Client) hosts(region *regionRead, requested []topology.HostName) []topo
 		// counts as in maintenance.
 		host.Maintenance = region.nodes[name].HAState == "maintenance"
 		host.Storages = region.storages[name]
+		host.Load = c.loadOf(region.nodes[name])
 		if region.HidesGuests {
 			hint, _ := c.grant("/vms", "VM.Audit", auditor)
 			host.Warnings = []string{"guests that this credential may not see are not counted, so their CPUs and memory look free: " + hint}
@@ -225,6 +226,21 @@ func (c *Client) hosts(region *regionRead, requested []topology.HostName) []topo
 		)})
 	}
 	return hosts
+}
+
+// loadOf returns the load in a host's list entry, whose figures are up to half a minute
+// old, or nil if it has none: the credential lacks Sys.Audit on the host, or the host is
+// offline. The bands of its previous load are kept until it has one again.
+func (c *Client) loadOf(node resource) *topology.Load {
+	if node.CPU == nil || node.Mem == nil || node.MaxCPU <= 0 || node.MaxMem <= 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	name := topology.HostName(node.Node)
+	load := topology.NewLoad(float64(*node.CPU), float64(*node.Mem/node.MaxMem), c.loads[name])
+	c.loads[name] = load
+	return load
 }
 
 // pciMapping is a resource mapping of PCI devices.

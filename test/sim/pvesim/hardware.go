@@ -18,6 +18,8 @@ type Host struct {
 	Problem string `json:"problem,omitempty"`
 	// Maintenance is the maintenance mode of Proxmox's HA.
 	Maintenance bool `json:"maintenance,omitempty"`
+	// Load is the measured load; nil means an idle host.
+	Load *Load `json:"load,omitempty"`
 
 	Machine
 
@@ -26,6 +28,12 @@ type Host struct {
 	Guests     []Guest     `json:"guests,omitempty"`
 	Storages   []Storage   `json:"storages,omitempty"`
 	Templates  []Template  `json:"templates,omitempty"`
+}
+
+// Load is the part of a host's CPUs and memory that is in use, in percent.
+type Load struct {
+	CPUPercent    int `json:"cpu_percent"`
+	MemoryPercent int `json:"memory_percent"`
 }
 
 // Machine is a host's hardware.

@@ -51,7 +51,8 @@ func (c *cluster) nodeEntry(h *host) map[string]any {
 	total := c.memory(h)
 	entry["status"] = "online"
 	entry["maxcpu"] = h.machine.OnlineCPUs().Size()
-	entry["cpu"] = 0.02
+	// extract_node_stats in pve-manager, PVE/API2Tools.pm: cpu is a part of 1, mem is bytes.
+	entry["cpu"] = h.busy()
 	entry["maxmem"] = total << 20
 	entry["mem"] = c.usedMemory(h) << 20
 	entry["disk"], entry["maxdisk"] = int64(8)<<30, int64(96)<<30
@@ -73,8 +74,19 @@ func (c *cluster) memory(h *host) int64 {
 	return sum
 }
 
+// busy returns the part of the host's CPUs that is in use.
+func (h *host) busy() float64 {
+	if h.load != nil {
+		return float64(h.load.CPUPercent) / 100
+	}
+	return 0.02
+}
+
 // usedMemory returns the memory in MiB that the host itself and its running guests use.
 func (c *cluster) usedMemory(h *host) int64 {
+	if h.load != nil {
+		return c.memory(h) * int64(h.load.MemoryPercent) / 100
+	}
 	used := min(hostOverheadMiB, c.memory(h)/4)
 	for _, g := range h.guests {
 		if g.running {
@@ -92,7 +104,7 @@ func nodeStatus(r *request) (any, error) {
 	defer c.mu.RUnlock()
 	total, used := c.memory(r.host)<<20, c.usedMemory(r.host)<<20
 	return map[string]any{
-		"cpu":      0.02,
+		"cpu":      r.host.busy(),
 		"wait":     0,
 		"idle":     0,
 		"uptime":   c.uptime(c.started),

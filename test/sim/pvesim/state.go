@@ -41,6 +41,7 @@ type host struct {
 	// maintenance is set in HA maintenance mode, in which guests are moved away and new
 	// guests are not admitted.
 	maintenance bool
+	load        *Load // nil: the load of the host's guests
 	// devices are the devices in resource mappings.
 	devices []PCIDevice
 	notes   string
@@ -83,7 +84,7 @@ func newCluster(cfg Config) (*cluster, error) {
 }
 
 func (c *cluster) addHost(id int, from *Host) error {
-	h := &host{name: from.Name, id: id, machine: from.Machine, devices: from.PCIDevices, maintenance: from.Maintenance, guests: map[int]*guest{}}
+	h := &host{name: from.Name, id: id, machine: from.Machine, devices: from.PCIDevices, maintenance: from.Maintenance, load: from.Load, guests: map[int]*guest{}}
 	if from.Problem != "" {
 		h.offline = defaultOffline
 	}
