@@ -109,6 +109,22 @@ type Spread string
 // the pool.
 const SpreadHosts Spread = "Hosts"
 
+// HostSelection selects one of several hosts on which a VM would be placed equally well.
+// Empty means the default of the VM's policy: LeastAllocated for Shared, MostAllocated for
+// the others.
+type HostSelection string
+
+// The ways to select a host.
+const (
+	// LeastAllocated prefers the host of which the smallest share of CPUs and memory is
+	// allocated to guests, once the VM is there.
+	LeastAllocated HostSelection = "LeastAllocated"
+	// MostAllocated packs: it keeps room for large VMs on few hosts.
+	MostAllocated HostSelection = "MostAllocated"
+	// Balanced is like LeastAllocated, but also considers the measured load of hosts.
+	Balanced HostSelection = "Balanced"
+)
+
 // CloneKind determines how a VM's disk is cloned from its template's.
 type CloneKind string
 
@@ -139,6 +155,11 @@ type Spec struct {
 	// HugePages back the memory, which requires a root@pam ticket. Shared VMs have none.
 	HugePages HugePages `json:"huge_pages,omitempty"`
 	Spread    Spread    `json:"spread,omitempty"`
+	// HostSelection and MaxHostLoad only concern the choice of a host, so neither the files of
+	// VMs nor records contain them. MaxHostLoad is the measured CPU load, in percent, from
+	// which a host gets no new VM; 0 means no limit.
+	HostSelection HostSelection `json:"-"`
+	MaxHostLoad   int           `json:"-"`
 	// WholeCores prevents a Dedicated VM from using threads of partially allocated cores,
 	// except for the remainder of its vCPUs that does not fill a core, even if no other
 	// placement exists.

@@ -3,6 +3,7 @@ package planner
 import (
 	"slices"
 
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -17,6 +18,8 @@ const (
 	costCaches            // number of L3 caches
 	costUneven            // difference between the vCPUs of the plan's largest and smallest parts
 	costEfficiency        // vCPUs on efficiency cores, plus twice those on low-power cores
+	costHost              // see hostCost: 0 if hosts are selected by packing, the following parts
+	costHostSum           // the same for hosts of equal costHost
 	costPartial           // whole cores that become partially allocated
 	costSlots             // loss of room for VMs of typical sizes
 	costLeftMin           // parts per million left on the plan's nodes: the lesser of CPUs and memory
@@ -49,6 +52,38 @@ func share(part, whole int64) int64 {
 		return 0
 	}
 	return max(0, part) * million / whole
+}
+
+// hostCost returns the cost of selecting the host for a plan: the part of the host that is
+// allocated to guests, including the plan's VM, by the scarcer of CPUs and memory, and then
+// by both together. Balanced averages it with the measured load. It is zero if hosts are
+// selected by packing.
+func (s *state) hostCost(p *plan, w request) (first, second int64) {
+	if !w.spreads() {
+		return 0, 0
+	}
+	cpus, memory := s.allocated(p, w)
+	first, second = max(cpus, memory), cpus+memory
+	if load := s.load; w.selection == fleet.Balanced && load != nil {
+		first = (first + int64(max(load.CPUPercent, load.MemoryPercent))*million/100) / 2
+	}
+	return first, second
+}
+
+// allocated returns the shares of the host's CPUs and memory that are allocated to guests,
+// including the VM of a plan that is not committed yet. A vCPU without pins counts as one
+// CPU, whatever the overcommit, so the share of CPUs can exceed a million.
+func (s *state) allocated(p *plan, w request) (cpus, memory int64) {
+	taken := s.usable - s.allFree + s.floating
+	if w.policy.Pinned() {
+		q := search{state: s, request: w}
+		for _, part := range p.parts {
+			taken += q.taken(part)
+		}
+	} else {
+		taken += w.vcpus
+	}
+	return share(int64(taken), int64(s.usable)), share(s.memory[w.backing]-s.left[w.backing]+w.memory, s.memory[w.backing])
 }
 
 // setLeft sets the costs of the CPUs and memory that are left on the plan's nodes. The

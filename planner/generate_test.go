@@ -144,6 +144,9 @@ func drawHost(t *rapid.T, name string, guests bool) topology.Host {
 		h.ReservedCPUs = topology.CPUs(ids[:min(n, len(ids))]...)
 		h.ReservedMemoryMiB = 1 * gib
 	}
+	if rapid.Bool().Draw(t, "load is known") {
+		h.Load = topology.NewLoad(rapid.Float64Range(0, 1).Draw(t, "CPU load"), rapid.Float64Range(0, 1).Draw(t, "memory load"), nil)
+	}
 	drawDevices(t, &h)
 	if guests {
 		drawGuests(t, &h)
@@ -240,6 +243,7 @@ func drawExtras(t *rapid.T, s *fleet.Spec) {
 	}
 	s.WholeCores = rapid.Bool().Draw(t, "whole cores")
 	s.Spread = rapid.SampledFrom([]fleet.Spread{"", "", fleet.SpreadHosts}).Draw(t, "spread")
+	s.HostSelection = rapid.SampledFrom([]fleet.HostSelection{"", "", fleet.LeastAllocated, fleet.MostAllocated, fleet.Balanced}).Draw(t, "host selection")
 	s.Pool = rapid.SampledFrom([]string{"workers", "others"}).Draw(t, "pool")
 	s.PCIDevices = drawWanted(t)
 }

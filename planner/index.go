@@ -30,6 +30,8 @@ type index struct {
 	// pinnable is the number of online CPUs that the host agent allows to be pinned,
 	// including siblings of pinned CPUs; all CPUs if the host has no agent.
 	pinnable int
+	// load is the measured load, or nil if it is unknown.
+	load *topology.Load
 	// memory is the memory available to all guests together, by kind; pagesKnown reports
 	// whether a source reported the reserved huge pages.
 	memory     [backings]int64
@@ -120,7 +122,7 @@ const (
 
 // newIndex indexes a host. quorate reports whether the host's region has quorum.
 func newIndex(host *topology.Host, quorate bool) *index {
-	x := &index{id: host.ID(), at: map[int]int{}, nodeAt: map[int]int{}}
+	x := &index{id: host.ID(), load: host.Load, at: map[int]int{}, nodeAt: map[int]int{}}
 	x.readNodes(host)
 	cpus := x.readCPUs(host)
 	x.pinnable = x.online

@@ -20,6 +20,10 @@ type request struct {
 	backing backing
 	// group is the pool whose VMs are spread over hosts, or empty.
 	group string
+	// selection is how to select the host; empty packs, like MostAllocated.
+	selection fleet.HostSelection
+	// maxLoad is the measured CPU load, in percent, from which a host is refused, or 0.
+	maxLoad int
 	// wholeOnly requests use no partially allocated core except for the odd threads; partial
 	// requests use several.
 	wholeOnly, partial bool
@@ -40,11 +44,21 @@ func requestOf(spec *fleet.Spec) request {
 		wholeOnly: spec.WholeCores && spec.Policy == fleet.PolicyDedicated,
 		agent:     spec.Policy.Pinned() && spec.PinWith == fleet.PinWithHostAgent,
 		devices:   devicesOf(spec),
+		selection: spec.HostSelection,
+		maxLoad:   spec.MaxHostLoad,
+	}
+	if w.selection == "" && w.policy == fleet.PolicyShared {
+		w.selection = fleet.LeastAllocated
 	}
 	if spec.Spread == fleet.SpreadHosts {
 		w.group = spec.Pool
 	}
 	return w
+}
+
+// spreads reports whether the request prefers hosts with more free resources.
+func (w request) spreads() bool {
+	return w.selection == fleet.LeastAllocated || w.selection == fleet.Balanced
 }
 
 // problem explains why no host can ever fit the request, or returns an empty string.
@@ -61,6 +75,11 @@ func (w request) problem() string {
 	case w.memory%w.backing.mib() != 0:
 		return fmt.Sprintf("the VM's memory of %d MiB is not a multiple of %d MiB, the size of its huge pages: "+
 			"allow other instance types in the NodePool, or set another huge page size in the ProxmoxNodeClass", w.memory, w.backing.mib())
+	}
+	switch w.selection {
+	case "", fleet.LeastAllocated, fleet.MostAllocated, fleet.Balanced:
+	default:
+		return "the host selection " + string(w.selection) + " is unknown: use LeastAllocated, MostAllocated or Balanced in the ProxmoxNodeClass"
 	}
 	switch w.policy {
 	case fleet.PolicyShared, fleet.PolicyNUMA, fleet.PolicyDedicated, fleet.PolicyIsolated:
@@ -98,7 +117,7 @@ type pick struct{ group, size, count int }
 
 // evaluate returns the best plan for a request on the host, and whether one exists.
 func (s *state) evaluate(w request) (plan, bool) {
-	if s.problem != "" || w.vcpus > s.online || w.memory > s.left[w.backing] || !s.hasDevices(&w) {
+	if s.problem != "" || w.vcpus > s.online || w.memory > s.left[w.backing] || !s.hasDevices(&w) || s.tooBusy(w) {
 		return plan{}, false
 	}
 	var p plan
@@ -124,7 +143,16 @@ func (s *state) evaluate(w request) (plan, bool) {
 		ok = true
 	}
 	p.cost[costSpread] = s.crowd(w.group)
+	if ok {
+		p.cost[costHost], p.cost[costHostSum] = s.hostCost(&p, w)
+	}
 	return p, ok
+}
+
+// tooBusy reports whether the measured load of the host excludes it. An unknown load does
+// not.
+func (s *state) tooBusy(w request) bool {
+	return w.maxLoad > 0 && s.load != nil && s.load.CPUPercent >= w.maxLoad
 }
 
 // evaluateAll is like evaluate but falls back to partially allocated cores.

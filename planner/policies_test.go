@@ -34,7 +34,7 @@ func TestPolicies(t *testing.T) {
 		want fleet.Placement
 	}{
 		{"shared", spec(fleet.PolicyShared, 4, 8*gib), fleet.Placement{
-			Reason: "runs on 16 shared CPUs; leaves room for 12 vCPUs, 56 GiB",
+			Reason: "runs on 16 shared CPUs; leaves room for 12 vCPUs, 56 GiB; LeastAllocated: 25 % of the host's CPUs and 12 % of its memory allocated",
 		}},
 		{"numa", spec(fleet.PolicyNUMA, 4, 8*gib), fleet.Placement{
 			Cells:  []topology.NUMACell{cell([]int{0, 1, 2, 3}, 0, 8*gib)},

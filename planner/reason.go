@@ -15,7 +15,7 @@ func (s *state) reason(p *plan, seats []seat, w request) string {
 	if len(p.parts) == 0 {
 		limit := s.floatRoom(w.ratio, s.allFree)
 		return fmt.Sprintf("runs on %s; leaves room for %s, %s",
-			topology.Count(s.allFree, "shared CPU"), topology.Count(limit-s.floating-w.vcpus, "vCPU"), gib(s.left[ordinary]-w.memory)) + s.deviceText(&w) + beside(p, w)
+			topology.Count(s.allFree, "shared CPU"), topology.Count(limit-s.floating-w.vcpus, "vCPU"), gib(s.left[ordinary]-w.memory)) + s.deviceText(&w) + s.selectionText(p, w) + beside(p, w)
 	}
 	text := s.place(p, seats, w) + ": " + s.coresText(p, w)
 	switch {
@@ -39,7 +39,7 @@ func (s *state) reason(p *plan, seats []seat, w request) string {
 	if p.unbound || p.interleaved != nil {
 		memory = s.left[ordinary] - w.memory
 	}
-	text += fmt.Sprintf("; leaves %s, %s%s", topology.Count(cpus, "CPU"), gib(memory), w.backing.in()) + s.deviceText(&w) + beside(p, w)
+	text += fmt.Sprintf("; leaves %s, %s%s", topology.Count(cpus, "CPU"), gib(memory), w.backing.in()) + s.deviceText(&w) + s.selectionText(p, w) + beside(p, w)
 	if notes := s.notes(p); len(notes) > 0 {
 		text += "; " + strings.Join(notes, ", ")
 	}
@@ -56,6 +56,23 @@ func beside(p *plan, w request) string {
 		return "; spread over hosts: first VM of its pool on this host"
 	}
 	return fmt.Sprintf("; spread over hosts: %s of its pool on this host", topology.Count(int(p.cost[costSpread]), "other VM"))
+}
+
+// selectionText returns how the host was selected. It returns an empty string for packing
+// by default, whose reason is what the placement leaves.
+func (s *state) selectionText(p *plan, w request) string {
+	if w.selection == "" {
+		return ""
+	}
+	cpus, memory := s.allocated(p, w)
+	text := fmt.Sprintf("; %s: %d %% of the host's CPUs and %d %% of its memory allocated", w.selection, cpus*100/million, memory*100/million)
+	switch {
+	case w.selection != fleet.Balanced:
+		return text
+	case s.load == nil:
+		return text + ", load unknown"
+	}
+	return text + fmt.Sprintf(", %d %% of its CPUs and %d %% of its memory in use", s.load.CPUPercent, s.load.MemoryPercent)
 }
 
 // place names the NUMA nodes of a plan, and the last-level caches of its pinned vCPUs.

@@ -123,6 +123,14 @@ func (s *state) lacks(w request) (has int64, explain func() gap) {
 				fix: "raise max_pinned_percent in /etc/numaform-agent.yaml on the host and restart numaform-agent, add a host, lower the CPU requests of the pods, or allow smaller instance types in the NodePool",
 			}
 		}
+
+	case s.tooBusy(w):
+		return million - 1, func() gap {
+			return gap{
+				has: fmt.Sprintf("has a CPU load of at least %d %%, and placement.maxHostLoad is %d", s.load.CPUPercent, w.maxLoad),
+				fix: "wait until its load falls, move guests to other hosts, add a host, or raise placement.maxHostLoad in the ProxmoxNodeClass",
+			}
+		}
 	}
 	return s.lacksNodes(w)
 }

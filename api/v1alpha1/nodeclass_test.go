@@ -85,6 +85,14 @@ func TestTimeToJoin(t *testing.T) {
 	}
 }
 
+func TestHostLoadLimit(t *testing.T) {
+	for spec, want := range map[string]int{`{}`: 95, `{placement: {maxHostLoad: 80}}`: 80, `{placement: {maxHostLoad: 100}}`: 0} {
+		if got := parse(t, spec).Spec.Placement.HostLoadLimit(); got != want {
+			t.Errorf("%s: limit %d, want %d", spec, got, want)
+		}
+	}
+}
+
 func TestDeepCopyAndScheme(t *testing.T) {
 	nc := parse(t, full)
 	other := nc.DeepCopy()

@@ -54,6 +54,23 @@ type Placement struct {
 	// +kubebuilder:default=None
 	Spread Spread `json:"spread,omitempty"`
 
+	// HostSelection selects one of several hosts on which a VM would be placed equally well.
+	// LeastAllocated prefers the host of which the smallest share of CPUs and memory is
+	// allocated to guests, including guests that numaform does not manage; Balanced also
+	// considers the measured load of hosts; MostAllocated fills hosts one after another, which
+	// keeps room for large VMs. Empty means LeastAllocated with policy Shared, and
+	// MostAllocated with the other policies. A change only applies to new VMs.
+	// +optional
+	HostSelection HostSelection `json:"hostSelection,omitempty"`
+
+	// MaxHostLoad is the measured CPU load of a host, in percent, from which the host gets no
+	// new VM. 100 means no limit, and unset means 95. The limit does not apply to a host whose
+	// load the credential may not see.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	MaxHostLoad *int32 `json:"maxHostLoad,omitempty"`
+
 	// WholeCores selects whether a Dedicated VM may share cores with other VMs. With Prefer,
 	// the default, the VM uses free siblings of CPUs to which other VMs are pinned if no host
 	// has enough whole cores, or if whole cores would span several NUMA nodes. The reason of
@@ -121,6 +138,21 @@ const (
 	SpreadHosts Spread = "Hosts"
 )
 
+// HostSelection is a way to select a host.
+//
+// +kubebuilder:validation:Enum=LeastAllocated;MostAllocated;Balanced
+type HostSelection string
+
+// The ways to select a host.
+const (
+	LeastAllocated HostSelection = "LeastAllocated"
+	MostAllocated  HostSelection = "MostAllocated"
+	Balanced       HostSelection = "Balanced"
+)
+
+// DefaultMaxHostLoad is the default of MaxHostLoad.
+const DefaultMaxHostLoad = 95
+
 // Emulator selects the CPUs for the threads of a VM that are not vCPUs.
 //
 // +kubebuilder:validation:Enum=guest;shared
@@ -131,6 +163,17 @@ const (
 	EmulatorGuest  Emulator = "guest"
 	EmulatorShared Emulator = "shared"
 )
+
+// HostLoadLimit returns MaxHostLoad with its default applied, or 0 if there is no limit.
+func (p Placement) HostLoadLimit() int {
+	switch {
+	case p.MaxHostLoad == nil:
+		return DefaultMaxHostLoad
+	case *p.MaxHostLoad >= 100:
+		return 0
+	}
+	return int(*p.MaxHostLoad)
+}
 
 // EffectivePolicy returns the policy; the default is Shared.
 func (p Placement) EffectivePolicy() PlacementPolicy { return cmp.Or(p.Policy, PlacementShared) }

@@ -56,7 +56,7 @@ func thingsToHonor() []honored {
 		{
 			name:      "pod affinity on a node",
 			manifests: []string{general, deployment("a", 1, "3", "1Gi", ""), deployment("b", 2, "100m", "1Gi", affinityTo("a", "kubernetes.io/hostname"))},
-			want:      []string{"general ryzen 3"},
+			want:      []string{"general epyc 3"},
 		},
 		{
 			name:      "anti-affinity that is only preferred, where it can be met",
@@ -80,7 +80,7 @@ func thingsToHonor() []honored {
 		{
 			name: "preferences may be ignored", manifests: []string{general, deployment("a", 1, "100m", "1Gi", preferZone("epyc"))},
 			request: func(r *scheduling.Request) { r.IgnorePreferences = true }, hosts: occupied("epyc"),
-			want: []string{"general ryzen 1"},
+			want: []string{"general xeon 1"},
 		},
 		{
 			name:      "minValues",
@@ -91,22 +91,22 @@ func thingsToHonor() []honored {
 			name:      "minValues at their best",
 			manifests: []string{manyTypes, deployment("a", 1, "7", "1Gi", "")},
 			request:   func(r *scheduling.Request) { r.RelaxMinValues = true },
-			want:      []string{"general ryzen 1"},
+			want:      []string{"general epyc 1"},
 		},
 		{
 			name:      "the heavier of two pools",
 			manifests: []string{nodePool("light", "shared", "  weight: 1"), nodePool("heavy", "shared", "  weight: 2"), deployment("a", 1, "1", "1Gi", "")},
-			want:      []string{"heavy ryzen 1"},
+			want:      []string{"heavy epyc 1"},
 		},
 		{
 			name:      "the lighter where the heavier is at its limit",
 			manifests: []string{nodePool("light", "shared", "  weight: 1"), nodePool("heavy", "shared", "  weight: 2\n  limits: {memory: 1Gi}"), deployment("a", 1, "1", "1Gi", "")},
-			want:      []string{"light ryzen 1"},
+			want:      []string{"light epyc 1"},
 		},
 		{
 			name:      "a limit of memory",
 			manifests: []string{nodePool("general", "shared", "  limits: {memory: 8Gi}"), deployment("a", 3, "1500m", "1Gi", antiAffinity("a", "kubernetes.io/hostname"))},
-			want:      []string{"general ryzen 1", "general ryzen 1"}, refused: 1,
+			want:      []string{"general epyc 1", "general xeon 1"}, refused: 1,
 		},
 		{
 			name: "a pool with startup taints takes pods that do not tolerate them",
@@ -114,7 +114,7 @@ func thingsToHonor() []honored {
 				strings.Replace(general, "requirements: []", "requirements: []\n      startupTaints: [{key: node.cilium.io/agent-not-ready, effect: NoExecute}]", 1),
 				deployment("a", 1, "1", "1Gi", ""),
 			},
-			want: []string{"general ryzen 1"},
+			want: []string{"general epyc 1"},
 		},
 		{
 			name:      "classes by label",
@@ -154,9 +154,31 @@ func thingsToHonor() []honored {
 		{
 			name: "a host that is evacuated", manifests: []string{general, deployment("a", 1, "1", "1Gi", "")},
 			request: func(r *scheduling.Request) {
-				r.Unavailable = []scheduling.OfferingSelector{{Host: topology.HostID{Region: "lab", Host: "xeon"}}}
+				r.Unavailable = []scheduling.OfferingSelector{{Host: topology.HostID{Region: "lab", Host: "epyc"}}}
 			},
+			want: []string{"general xeon 1"},
+		},
+		{
+			name: "packing", manifests: []string{classManifest("{template: {name: debian}, placement: {hostSelection: MostAllocated}}"), nodePool("general", "c", ""), deployment("a", 1, "1", "1Gi", "")},
 			want: []string{"general ryzen 1"},
+		},
+		{
+			name: "a host with a high load", manifests: []string{general, deployment("a", 1, "1", "1Gi", "")},
+			hosts: loaded(95, "epyc"), want: []string{"general xeon 1"},
+		},
+		{
+			name: "hosts with a high load", manifests: []string{general, deployment("a", 1, "1", "1Gi", "")},
+			hosts: loaded(95, "epyc", "ryzen", "xeon"), refused: 1,
+		},
+		{
+			name:      "the highest load that a class allows",
+			manifests: []string{classManifest("{template: {name: debian}, placement: {maxHostLoad: 50}}"), nodePool("general", "c", ""), deployment("a", 1, "1", "1Gi", "")},
+			hosts:     loaded(50, "epyc", "xeon"), want: []string{"general ryzen 1"},
+		},
+		{
+			name:      "a class without a limit of the load",
+			manifests: []string{classManifest("{template: {name: debian}, placement: {maxHostLoad: 100}}"), nodePool("general", "c", ""), deployment("a", 1, "1", "1Gi", "")},
+			hosts:     loaded(100, "epyc", "ryzen", "xeon"), want: []string{"general epyc 1"},
 		},
 		{
 			name: "a region without quorum", manifests: []string{general, deployment("a", 1, "1", "1Gi", "")},
@@ -167,6 +189,15 @@ func thingsToHonor() []honored {
 			hosts: func(s *topology.Snapshot) { s.Hosts[1].Arch = "arm64"; s.Hosts[0].Online = false },
 			want:  []string{"general ryzen 1", "general xeon 1"},
 		},
+	}
+}
+
+// loaded sets the measured CPU load of some hosts.
+func loaded(percent int, names ...topology.HostName) func(*topology.Snapshot) {
+	return func(s *topology.Snapshot) {
+		for _, name := range names {
+			s.Host(topology.HostID{Region: "lab", Host: name}).Load = &topology.Load{CPUPercent: percent}
+		}
 	}
 }
 

@@ -103,6 +103,9 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 		HugePages:  fleet.HugePages(spec.Placement.HugePages),
 		WholeCores: spec.Placement.WholeCores == v1alpha1.WholeCoresRequire,
 		DataDisks:  dataDisks(spec.DataDisks),
+
+		HostSelection: fleet.HostSelection(spec.Placement.HostSelection),
+		MaxHostLoad:   spec.Placement.HostLoadLimit(),
 	}
 	InPlace(nc, &base)
 	if base.Policy == fleet.PolicyShared {
@@ -329,7 +332,7 @@ type hashed struct {
 
 // ClassHash returns the hash of the class's fields whose change replaces its nodes. It
 // excludes fields that only concern new nodes or change in place: region, hosts, spread,
-// wholeCores, emulator, sizing, tags, pool, security groups, token lifetime, memory
+// hostSelection, maxHostLoad, wholeCores, emulator, sizing, tags, pool, security groups, token lifetime, memory
 // overhead, and metadata except whether nodes have a seed. It also excludes the template: a
 // node is compared with the template that its host would clone now, however the class
 // selects it.

@@ -17,12 +17,12 @@ func TestClosedOffersAreNotMade(t *testing.T) {
 		want   []string
 		refuse string
 	}{
-		{"none", nil, []string{"ryzen c1.4VCPU-8GB"}, ""},
-		{"another's", []scheduling.OfferingSelector{{NodePool: "other"}, {Host: hostID("mars")}, {InstanceType: "x"}}, []string{"ryzen c1.4VCPU-8GB"}, ""},
+		{"none", nil, []string{"epyc c1.4VCPU-8GB"}, ""},
+		{"another's", []scheduling.OfferingSelector{{NodePool: "other"}, {Host: hostID("mars")}, {InstanceType: "x"}}, []string{"epyc c1.4VCPU-8GB"}, ""},
 		{"hosts", []scheduling.OfferingSelector{{Host: hostID("ryzen")}, {Host: hostID("epyc")}}, []string{"xeon c1.4VCPU-8GB"}, ""},
-		{"a type", []scheduling.OfferingSelector{{InstanceType: "c1.4VCPU-8GB"}}, []string{"ryzen t1.4VCPU-12GB"}, ""},
+		{"a type", []scheduling.OfferingSelector{{InstanceType: "c1.4VCPU-8GB"}}, []string{"epyc t1.4VCPU-12GB"}, ""},
 		{"a type on a host", []scheduling.OfferingSelector{
-			{NodePool: "general", InstanceType: "c1.4VCPU-8GB", Host: hostID("ryzen")}, {Host: hostID("epyc")},
+			{NodePool: "general", InstanceType: "c1.4VCPU-8GB", Host: hostID("epyc")}, {Host: hostID("ryzen")},
 		}, []string{"xeon c1.4VCPU-8GB"}, ""},
 		{"a pool", []scheduling.OfferingSelector{{NodePool: "general"}}, nil, "lab/xeon) is temporarily unavailable"},
 	}

@@ -47,6 +47,8 @@ func TestClassHash(t *testing.T) {
 		{"defaults written out", "{clone: full, cpuType: host, metadata: {type: none}, " + rest + "}", true},
 		{"spread", `{template: {name: t}, bootDevice: {size: 40G, storage: s}, networks: [{bridge: vmbr0}],
 			placement: {policy: Shared, overcommit: "1.5", spread: Hosts}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [x, y]}}`, true},
+		{"host selection", `{template: {name: t}, bootDevice: {size: 40G, storage: s}, networks: [{bridge: vmbr0}],
+			placement: {policy: Shared, overcommit: "1.5", hostSelection: MostAllocated, maxHostLoad: 80}, kubelet: {maxPods: 50, allowedUnsafeSysctls: [x, y]}}`, true},
 		{"clone", "{clone: linked, " + rest + "}", false},
 		{"CPU type", "{cpuType: x86-64-v3, " + rest + "}", false},
 		{"seeds", "{metadata: {type: cdrom}, " + rest + "}", false},

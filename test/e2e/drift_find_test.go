@@ -159,7 +159,7 @@ func TestDrift(t *testing.T) {
 	byHand(t, stage, 2000, map[string]string{"cores": "3"})
 	byHand(t, stage, 2001, map[string]string{"tags": "numaform-quickstart"})
 	edited, _ := stage.Sim.Guest(2002)
-	byHand(t, stage, 2002, map[string]string{"description": strings.Replace(edited.Config["description"], "pins=1,", "pins=2,", 1) + "\npassword=hunter2"})
+	byHand(t, stage, 2002, map[string]string{"description": strings.Replace(edited.Config["description"], "pins=2,", "pins=1,", 1) + "\npassword=hunter2"})
 	byHand(t, stage, 2003, map[string]string{"description": "the accountants' node"})
 	stage.Sim.RemoveGuest(2004)
 	migrate(t, stage, 2005, "pve-1")
@@ -222,7 +222,7 @@ func repair(t *testing.T, stage *demo.Stage, before []pvesim.GuestState) {
 			t.Errorf("guest %d: exists %t, runs %t, ran %t", guest.VMID, exists, after.Running, guest.Running)
 		case guest.VMID == 2001 && after.Config["tags"] != "numaform;numaform-quickstart":
 			t.Errorf("tags of 2001 are %q", after.Config["tags"])
-		case guest.VMID == 2002 && (!strings.Contains(after.Config["description"], "pins=1,") || strings.Contains(after.Config["description"], "hunter2")):
+		case guest.VMID == 2002 && (!strings.Contains(after.Config["description"], "pins=2,") || strings.Contains(after.Config["description"], "hunter2")):
 			t.Errorf("description of 2002 is %q", after.Config["description"])
 		case guest.VMID != 2001 && guest.VMID != 2002 && after.Raw != guest.Raw:
 			t.Errorf("guest %d was changed:\n%s\nbefore:\n%s", guest.VMID, after.Raw, guest.Raw)

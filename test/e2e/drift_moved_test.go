@@ -18,9 +18,9 @@ func TestRemoveMovedVM(t *testing.T) {
 	stage := quickstart(t)
 	edit(t, stage, "manifests/nodepools.yaml", "clone: linked", "clone: full")
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
-	migrate(t, stage, 2001, "pve-3")
+	migrate(t, stage, 2002, "pve-3")
 	byHand(t, stage, 2005, map[string]string{"cores": "3"})
-	moved := drift(t, stage, cli.ExitChanges)[2001]
+	moved := drift(t, stage, cli.ExitChanges)[2002]
 	if notes := strings.Join(moved.Notes, "\n"); moved.Class != "moved" || !strings.Contains(notes, "were chosen on pve-2 and are different CPUs on pve-3") ||
 		!strings.Contains(notes, "topology.kubernetes.io/zone is still pve-2") || !strings.Contains(notes, "pve-3 has no CPUs 42,46,50,54") {
 		t.Errorf("got %+v", moved)
@@ -31,18 +31,18 @@ func TestRemoveMovedVM(t *testing.T) {
 	run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
 	asTheyWere(t, stage, before)
 
-	run(t, stage, cli.ExitOK, "remove", vmOf(t, stage, 2001).Name, "-f", stage.Manifests(), "--auto-approve")
-	if guest, exists := stage.Sim.Guest(2001); exists {
+	run(t, stage, cli.ExitOK, "remove", vmOf(t, stage, 2002).Name, "-f", stage.Manifests(), "--auto-approve")
+	if guest, exists := stage.Sim.Guest(2002); exists {
 		t.Errorf("the moved VM is still on %s", guest.Host)
 	}
 	for _, guest := range before {
-		if after, exists := stage.Sim.Guest(guest.VMID); guest.VMID != 2001 && (!exists || after.Raw != guest.Raw) {
+		if after, exists := stage.Sim.Guest(guest.VMID); guest.VMID != 2002 && (!exists || after.Raw != guest.Raw) {
 			t.Errorf("guest %d was changed", guest.VMID)
 		}
 	}
 	desired, _ := readFleet(t, stage.Fleet())
 	for _, vm := range desired.VMs {
-		if vm.VMID == 2001 {
+		if vm.VMID == 2002 {
 			t.Errorf("vm %s is still in the fleet", vm.Name)
 		}
 	}
@@ -61,7 +61,7 @@ func TestRemoveMovedVMOfDeadHost(t *testing.T) {
 	migrate(t, stage, 2005, "pve-3")
 	stage.Sim.SetHostOnline("pve-2", false)
 	vms := drift(t, stage, cli.ExitChanges)
-	if vms[2005].Class != "moved" || vms[2004].Class != "unknown" || vms[2006].Class != "in sync" {
+	if vms[2005].Class != "moved" || vms[2004].Class != "unknown" || vms[2007].Class != "in sync" {
 		t.Errorf("got %+v", vms)
 	}
 	before := stage.Sim.Guests()

@@ -24,7 +24,7 @@ func TestReadmeShowsWhatHappens(t *testing.T) {
 	}
 	stage := quickstart(t)
 	out := run(t, stage, cli.ExitOK, "apply", "-f", stage.Manifests(), "--auto-approve")
-	content, err := os.ReadFile(filepath.Join(stage.Fleet(), "homelab", "pve-2", "node-pinned-2001.tf"))
+	content, err := os.ReadFile(filepath.Join(stage.Fleet(), "homelab", "pve-2", "node-pinned-2002.tf"))
 	if err != nil {
 		t.Fatal(err)
 	}
