@@ -262,6 +262,31 @@ spec:
 	}
 }
 
+// TestProvidersOfOneCluster checks that providers with the same endpoint become classes of one
+// region, whose range of VMIDs includes theirs.
+func TestProvidersOfOneCluster(t *testing.T) {
+	t.Parallel()
+	provider := func(name, host, lower, upper string) string {
+		return "apiVersion: kubenodesmith.parawell.cloud/v1alpha1\nkind: NodeSmithProvider\nmetadata: {name: " + name + "}\n" +
+			"spec: {type: proxmox, proxmox: {endpoint: 'https://" + host + ":8006/api2/json', vmIDRange: {lower: " + lower + ", upper: " + upper + "}}}\n---\n"
+	}
+	result := convertText(t, convert.KubeNodeSmith, map[string]string{
+		"a.yaml": provider("small", "192.0.2.1", "500", "599") + provider("large", "192.0.2.1", "400", "450") + provider("other", "192.0.2.2", "700", "799"),
+	})
+	config := content(t, result, "numaform.yaml")
+	for _, want := range []string{
+		"- region: homelab\n  url: https://192.0.2.1:8006/api2/json\n  vmid_range:\n    lower: 400\n    upper: 599\n",
+		"- region: other\n  url: https://192.0.2.2:8006/api2/json\n  vmid_range:\n    lower: 700\n    upper: 799\n",
+	} {
+		if !strings.Contains(config, want) {
+			t.Errorf("%q is not in\n%s", want, config)
+		}
+	}
+	if classes := content(t, result, "manifests/nodeclasses.yaml"); strings.Count(classes, "region: homelab") != 2 {
+		t.Errorf("classes:\n%s", classes)
+	}
+}
+
 // TestErrors checks the errors about inputs that are no configuration of the peer.
 func TestErrors(t *testing.T) {
 	t.Parallel()

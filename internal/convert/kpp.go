@@ -446,9 +446,8 @@ func kppPolicy(c *conversion, at *place) {
 		return // Shared, without overcommit, is the default
 	}
 	pin := "HostAgent"
-	clusters, _ := c.object(oursConfig, "")["clusters"].([]any)
-	for _, cluster := range clusters {
-		if fields, _ := cluster.(map[string]any); text(fields["username"]) == "root@pam" {
+	for _, cluster := range c.clusters() {
+		if text(cluster["username"]) == "root@pam" {
 			pin = "Affinity"
 		}
 	}
@@ -483,13 +482,15 @@ func kppVMID(c *conversion, at *place) {
 
 // vmids gives each region a range that does not overlap the others'.
 func (c *conversion) vmids(lower int) {
-	clusters, _ := c.object(oursConfig, "")["clusters"].([]any)
-	for i, cluster := range clusters {
-		if fields, ok := cluster.(map[string]any); ok {
-			first := lower + i*vmidsPerRegion
-			fields["vmid_range"] = map[string]any{"lower": first, "upper": first + vmidsPerRegion - 1}
-		}
+	for i, cluster := range c.clusters() {
+		first := lower + i*vmidsPerRegion
+		cluster["vmid_range"] = map[string]any{"lower": first, "upper": first + vmidsPerRegion - 1}
 	}
+}
+
+// clusters returns the Proxmox clusters of numaform.yaml.
+func (c *conversion) clusters() []map[string]any {
+	return mappings(c.object(oursConfig, "")["clusters"])
 }
 
 func kppGates(c *conversion, at *place) {

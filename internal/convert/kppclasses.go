@@ -256,12 +256,8 @@ func (c *conversion) finishConfig() {
 	config["clusterID"] = c.ClusterID
 	put(config, "fleet.dir", nil, "fleet")
 	put(config, "fleet.backend.type", nil, "local")
-	clusters, _ := config["clusters"].([]any)
-	for _, cluster := range clusters {
-		if fields, ok := cluster.(map[string]any); ok && fields["vmid_range"] == nil {
-			c.vmids(20000) // the default of karpenter-provider-proxmox
-			break
-		}
+	if slices.ContainsFunc(c.clusters(), func(cluster map[string]any) bool { return cluster["vmid_range"] == nil }) {
+		c.vmids(20000) // the default of karpenter-provider-proxmox
 	}
 	if chart := c.out[oursChart+"/"]; chart != nil && len(chart.fields) == 0 {
 		delete(c.out, oursChart+"/")

@@ -27,8 +27,8 @@ func kubeNodeSmithOptions() []option {
 		{knsProvider, "spec.additionalSettings", "", "KubeNodeSmith does not read it", nil},
 		{knsProvider, "spec.proxmox.endpoint", "numaform.yaml clusters[].url", "", knsCluster("url")},
 		{knsProvider, "spec.proxmox.nodeWhitelist", "ProxmoxNodeClass spec.hosts", "", copied},
-		{knsProvider, "spec.proxmox.vmIDRange.lower", "numaform.yaml clusters[].vmid_range.lower", "", knsCluster("vmid_range.lower")},
-		{knsProvider, "spec.proxmox.vmIDRange.upper", "numaform.yaml clusters[].vmid_range.upper", "", knsCluster("vmid_range.upper")},
+		{knsProvider, "spec.proxmox.vmIDRange.lower", "numaform.yaml clusters[].vmid_range.lower", "the range belongs to the Proxmox cluster: with several providers of one cluster, it includes the ranges of all of them", knsRange("lower", func(a, b int64) int64 { return min(a, b) })},
+		{knsProvider, "spec.proxmox.vmIDRange.upper", "numaform.yaml clusters[].vmid_range.upper", "the range belongs to the Proxmox cluster: with several providers of one cluster, it includes the ranges of all of them", knsRange("upper", func(a, b int64) int64 { return max(a, b) })},
 		{knsProvider, "spec.proxmox.managedNodeTag", "ProxmoxNodeClass spec.tags", "numaform recognizes its VMs by a marker in their descriptions, not by this tag", func(c *conversion, at *place) { at.put(c, []any{strings.ToLower(text(at.value))}) }},
 		{knsProvider, "spec.proxmox.vmMemOverheadMiB", "ProxmoxNodeClass spec.memoryOverheadMiB", "", copied},
 		{knsProvider, "spec.proxmox.networkInterfaces[].name", "", "interfaces are net0, net1 and so on, in the order of the list", kppName},
@@ -100,12 +100,18 @@ func (c *conversion) kubeNodeSmith(objects []Object) error {
 	if len(providers) == 0 {
 		return errors.New("found no " + knsProvider + ": pass the manifests of KubeNodeSmith's objects")
 	}
-	for i, o := range providers {
+	// Providers with the same endpoint are one Proxmox cluster, and several classes.
+	clusters := map[string]int{}
+	for _, o := range providers {
+		endpoint := text(o.at("spec", "proxmox", "endpoint"))
+		if _, known := clusters[endpoint]; !known {
+			clusters[endpoint] = len(clusters)
+		}
 		region := strings.ToLower(c.Region)
-		if i > 0 {
+		if clusters[endpoint] > 0 {
 			region = strings.ToLower(o.Name)
 		}
-		c.knsRegion(o, i, region, secrets)
+		c.knsRegion(o, clusters[endpoint], region, secrets)
 	}
 	for i := range objects {
 		o := &objects[i]
@@ -200,6 +206,24 @@ func knsType(_ *conversion, at *place) {
 func knsCluster(key string) func(*conversion, *place) {
 	return func(c *conversion, at *place) {
 		put(c.object(oursConfig, ""), "clusters[]."+key, &place{index: []int{at.from.cluster}}, at.value)
+	}
+}
+
+// knsRange extends the range of the provider's cluster.
+func knsRange(end string, outer func(a, b int64) int64) func(*conversion, *place) {
+	return func(c *conversion, at *place) {
+		vmid, err := strconv.ParseInt(text(at.value), 10, 64)
+		if err != nil {
+			at.drop("is no number")
+			return
+		}
+		at.verdict, at.reason = Kept, ""
+		cluster := c.clusters()[at.from.cluster]
+		if other, ok := get(cluster, "vmid_range", end).(int64); ok && other != vmid {
+			at.verdict, at.reason = Changed, at.note
+			vmid = outer(vmid, other)
+		}
+		put(cluster, "vmid_range."+end, nil, vmid)
 	}
 }
 

@@ -205,12 +205,12 @@ func References(objects []Object) []Reference {
 			continue
 		}
 		for _, container := range containers(object) {
-			for _, source := range list2(container["envFrom"]) {
+			for _, source := range mappings(container["envFrom"]) {
 				add("Secret", object.Namespace, child(source, "secretRef")["name"])
 				add("ConfigMap", object.Namespace, child(source, "configMapRef")["name"])
 			}
 		}
-		for _, volume := range list2(object.at("spec", "template", "spec", "volumes")) {
+		for _, volume := range mappings(object.at("spec", "template", "spec", "volumes")) {
 			add("Secret", object.Namespace, child(volume, "secret")["secretName"])
 			add("ConfigMap", object.Namespace, child(volume, "configMap")["name"])
 		}
@@ -219,11 +219,11 @@ func References(objects []Object) []Reference {
 }
 
 func containers(object *Object) []map[string]any {
-	return list2(object.at("spec", "template", "spec", "containers"))
+	return mappings(object.at("spec", "template", "spec", "containers"))
 }
 
-// list2 returns the objects of a list.
-func list2(value any) []map[string]any {
+// mappings returns the objects of a list.
+func mappings(value any) []map[string]any {
 	items, _ := value.([]any)
 	var objects []map[string]any
 	for _, item := range items {
@@ -265,7 +265,7 @@ func flagsOf(containers []map[string]any) map[string]any {
 			}
 			flags[name] = value
 		}
-		for _, entry := range list2(container["env"]) {
+		for _, entry := range mappings(container["env"]) {
 			if value, ok := entry["value"]; ok {
 				flags[text(entry["name"])] = text(value)
 			}
