@@ -15,11 +15,13 @@ import (
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
 	"github.com/numaform/numaform/internal/operator"
+	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/internal/shell"
 	"github.com/numaform/numaform/internal/store"
 	"github.com/numaform/numaform/state/guard"
+	"github.com/numaform/numaform/topology"
 )
 
 func newPlan(process Process) *cobra.Command {
@@ -240,7 +242,65 @@ func propose(ctx context.Context, process Process, o *options) (*proposal, error
 	if err := s.scaler.AddVMs(change, requests, taken); err != nil {
 		return nil, err
 	}
+	updates, err := s.inPlace(ctx, process, change)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.scaler.UpdateVMs(change, updates); err != nil {
+		return nil, err
+	}
 	return &proposal{session: s, decision: decision, change: change}, nil
+}
+
+// inPlace returns the VMs of the fleet with the tags, the pool, the security groups and the
+// emulator of their classes, as the controller updates them. A VM stays in its pool, with a
+// message, if numaform's user cannot move it.
+func (s *session) inPlace(ctx context.Context, process Process, change *scaler.Change) ([]fleet.VM, error) {
+	classes, err := s.cluster.NodeClasses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	types, err := s.config.InstanceTypes()
+	if err != nil {
+		return nil, err
+	}
+	var updates []fleet.VM
+	for i := range classes {
+		nc := &classes[i]
+		report := scheduling.EvaluateClass(nc, s.snapshot, s.config.ClusterID, types)
+		if !nc.DeletionTimestamp.IsZero() || slices.ContainsFunc(report.Findings, func(f scheduling.Finding) bool {
+			return f.Condition == v1alpha1.ConditionValid || f.Condition == v1alpha1.ConditionPlacementReady
+		}) {
+			continue
+		}
+		for _, vm := range change.Before.VMs {
+			if vm.NodeClass != nc.Name || vm.Standby {
+				continue
+			}
+			from := vm.ResourcePool
+			scheduling.InPlace(nc, &vm.Spec)
+			if err := s.mayMove(ctx, vm.Host.Region, from, vm.ResourcePool); err != nil {
+				fmt.Fprintf(process.Stderr, "numaform: %s remains in resource pool %q: %v\n", vm.Name, from, err)
+				vm.ResourcePool = from
+			}
+			updates = append(updates, vm)
+		}
+	}
+	return updates, nil
+}
+
+// mayMove returns an error if a VM of a region cannot move between two pools. Without a
+// live Proxmox, that is unknown, and the plan assumes that it can.
+func (s *session) mayMove(ctx context.Context, region topology.RegionName, from, to string) error {
+	i := slices.IndexFunc(s.regions, func(r scaler.Region) bool { return r.Name == region })
+	if from == to || i < 0 {
+		return nil
+	}
+	client, live := s.regions[i].Live.(*proxmox.Client)
+	if !live {
+		return nil
+	}
+	return operator.MayMove(ctx, client, s.snapshot, region, from, to)
 }
 
 // setPlans sets the plans, or nil without an engine, and the cost of the change.

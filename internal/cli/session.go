@@ -117,6 +117,7 @@ type session struct {
 	cluster  *scheduling.Cluster
 	snapshot *topology.Snapshot
 	scaler   *scaler.Scaler
+	regions  []scaler.Region
 }
 
 // open reads the configuration, the cluster and Proxmox, and creates the scaler. It writes
@@ -149,6 +150,7 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 		return nil, err
 	}
 	config.Regions = regions
+	s.regions = regions
 	config.Actor = actor()
 	config.Version = process.Version
 	config.Notice = func(message string) { fmt.Fprintf(process.Stderr, "numaform: %s\n", message) }

@@ -39,6 +39,7 @@ import (
 	"github.com/numaform/numaform/internal/controllers/provisioning"
 	"github.com/numaform/numaform/internal/controllers/seed"
 	"github.com/numaform/numaform/internal/logkey"
+	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
@@ -445,6 +446,16 @@ func (b *builder) mayMove(ctx context.Context, region topology.RegionName, from,
 	if client == nil {
 		return fmt.Errorf("numaform.yaml has no region %q: add it under clusters", region)
 	}
+	snapshot, err := b.inventory.Recent(ctx)
+	if err != nil {
+		return err
+	}
+	return MayMove(ctx, client, snapshot, region, from, to)
+}
+
+// MayMove returns an error if a client's user cannot move VMs of its region between two
+// Proxmox pools, or if the pool to does not exist. "" means no pool.
+func MayMove(ctx context.Context, client *proxmox.Client, snapshot *topology.Snapshot, region topology.RegionName, from, to string) error {
 	var paths, lacking []string
 	for _, pool := range []string{from, to} {
 		if pool != "" {
@@ -469,10 +480,6 @@ func (b *builder) mayMove(ctx context.Context, region topology.RegionName, from,
 	}
 
 	// A user who may change a pool can also see it.
-	snapshot, err := b.inventory.Recent(ctx)
-	if err != nil {
-		return err
-	}
 	for i := range snapshot.Regions {
 		if snapshot.Regions[i].Name == region && slices.Contains(snapshot.Regions[i].Pools, to) {
 			return nil

@@ -3,7 +3,6 @@ package scaler
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"runtime"
 	"slices"
@@ -236,7 +235,7 @@ func (w *Writer) addUpdates(b *batch) {
 	}
 	if len(b.updates) > 0 {
 		change.Kind = audit.KindUpdate
-		change.Why = fmt.Sprintf("update tags, pool, security groups or emulator of %s to match their class", names(change.Updated))
+		change.Why = whyUpdate(change.Updated)
 	}
 }
 

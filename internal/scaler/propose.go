@@ -246,6 +246,41 @@ func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.R
 	return s.render(change)
 }
 
+// UpdateVMs adds updates in place to a change: VMs of the fleet get the tags, the pool, the
+// security groups and the emulator given here; their other fields are ignored. VMs that
+// already match stay unchanged, and so do VMs that do not exist on their host.
+func (s *Scaler) UpdateVMs(change *Change, vms []fleet.VM) error {
+	index := change.index()
+	ats := map[fleet.Key]int{}
+	for i := range change.After.VMs {
+		ats[change.After.VMs[i].Key] = i
+	}
+	for i := range vms {
+		at, exists := ats[vms[i].Key]
+		if !exists || sameInPlace(&change.After.VMs[at].Spec, &vms[i].Spec) {
+			continue
+		}
+		vm := inPlace(change.After.VMs[at], &vms[i].Spec)
+		if guest, ours := index.of(&vm); ours && guest.host == vm.Host {
+			change.After.VMs[at] = vm
+			change.Updated = append(change.Updated, vm)
+		}
+	}
+	if len(change.Updated) == 0 {
+		return nil
+	}
+	if len(change.Added) == 0 {
+		change.Kind = audit.KindUpdate
+	}
+	change.Why = whyUpdate(change.Updated)
+	return s.render(change)
+}
+
+// whyUpdate is the reason for updates in place, for the history.
+func whyUpdate(vms []fleet.VM) string {
+	return fmt.Sprintf("update tags, pool, security groups or emulator of %s to match their class", names(vms))
+}
+
 // UnknownVMError reports names to be removed that are not in the fleet.
 type UnknownVMError struct{ Names []string }
 
