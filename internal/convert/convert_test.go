@@ -245,9 +245,9 @@ metadata:
   name: a
 spec:
   placement:
+    hostSelection: Balanced
     pinWith: Affinity
     policy: Dedicated
-    spread: Hosts
   region: one
   template:
     name: talos

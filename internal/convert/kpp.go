@@ -51,7 +51,7 @@ func kppOptions() []option {
 
 		// ProxmoxNodeClass.
 		{oursClass, "spec.region", "ProxmoxNodeClass spec.region", "in lower case, which changes the region in labels and in provider IDs of new nodes", regionOf},
-		{oursClass, "spec.placementStrategy.zoneBalance", "ProxmoxNodeClass spec.placement.spread", "Balanced is Hosts, which prefers the host with the fewest nodes of the NodePool. AvailabilityFirst is not needed: numaform considers all hosts in one decision", kppBalance},
+		{oursClass, "spec.placementStrategy.zoneBalance", "ProxmoxNodeClass spec.placement.hostSelection", "Balanced also considers what is allocated to guests. AvailabilityFirst is not needed: numaform considers all hosts in one decision", kppBalance},
 		{oursClass, "spec.instanceTemplateRef.kind", "", "the fields of the template become fields of the class", elsewhere},
 		{oursClass, "spec.instanceTemplateRef.name", "ProxmoxNodeClass spec.template", "", elsewhere},
 		{oursClass, "spec.bootDevice.size", "ProxmoxNodeClass spec.bootDevice.size", "", copied},
@@ -510,7 +510,7 @@ func kppBalance(c *conversion, at *place) {
 		at.verdict = Dropped
 		return
 	}
-	at.put(c, "Hosts")
+	at.put(c, "Balanced")
 }
 
 func kppGroupOf(c *conversion, at *place) {

@@ -43,7 +43,7 @@ func (c *conversion) kppClasses(objects []Object, secrets map[string]*Object) {
 			}
 		}
 		if o.at("spec", "placementStrategy", "zoneBalance") == nil {
-			put(spec, "placement.spread", nil, "Hosts") // the default is Balanced
+			put(spec, "placement.hostSelection", nil, "Balanced") // the default
 		}
 		if spec["template"] == nil && c.Template != "" {
 			spec["template"] = map[string]any{"name": c.Template}
