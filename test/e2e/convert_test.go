@@ -39,7 +39,7 @@ spec:
 `,
 			want: fleet.Spec{
 				Pool: "workers", NodeClass: "workers", InstanceType: "big.4VCPU-16GB", CapacityType: "on-demand", VCPUs: 4, MemoryMiB: 16384,
-				Policy: fleet.PolicyDedicated, PinWith: fleet.PinWithHostAgent, Spread: fleet.SpreadHosts,
+				Policy: fleet.PolicyDedicated, PinWith: fleet.PinWithHostAgent,
 				Template: "debian-13-k8s", Clone: fleet.CloneFull, CPUType: "x86-64-v3", DiskGiB: 60, Storage: "local-lvm", SeedStorage: fleet.AnySeedStorage,
 				Networks:     []fleet.Network{{Bridge: "vmbr0", Model: "virtio", Firewall: true}, {Bridge: "vmbr1", MTU: 1400, VLAN: 20}},
 				Tags:         []string{"karpenter", "team-a"},
