@@ -131,7 +131,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	for _, policy := range policies {
-		for _, name := range []string{a.Settings.Governor.Pinned, a.Settings.Governor.Free} {
+		for _, name := range []string{a.Settings.Governor.Pinned, a.Settings.Governor.Free, a.Settings.Governor.Unpinned} {
 			if name != "" && len(policy.Available) > 0 && !slices.Contains(policy.Available, name) {
 				return fmt.Errorf("governor: CPUs %s do not support governor %q: set one of %s in the agent's configuration",
 					policy.CPUs, name, strings.Join(policy.Available, ", "))

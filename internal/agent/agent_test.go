@@ -278,6 +278,8 @@ func TestSettings(t *testing.T) {
 	defaults := agent.DefaultSettings()
 	for text, problem := range map[string]string{
 		"": "", "{}": "", "clusters: [prod, stage]\nreserved_cpus: 0-1,8\nisolation: enforce\nemulator: shared\n": "", "reserved_cpus: 0": "",
+		"governor: {pinned: performance, unpinned: powersave}": "", "governor: {unpinned: powersave}": "unpinned requires pinned",
+		"governor: {pinned: performance, free: powersave, unpinned: powersave}": "and replaces free",
 		"cluster: [prod]": "line 1: unknown key cluster: valid keys are clusters, ", "clusters: [Prod]": "clusters", "clusters: prod": "line 1: cannot unmarshal", "max_pinned_percent: 0": "from 1 to 100",
 		"max_pinned_percent: 101": "from 1 to 100", "emulator: host": "guest or shared", "isolation: on": "off, report or enforce",
 		"isolation: false": "off, report or enforce", "reserved_cpus: 3-1": "is reversed", "clusters: []\n---\nclusters: [x]": "second document",

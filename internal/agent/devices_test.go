@@ -100,6 +100,32 @@ func TestGovernor(t *testing.T) {
 	w.governor("schedutil", "powersave")
 }
 
+// TestGovernorOfUnpinned checks that CPUs that never had pins get the governor for unpinned
+// CPUs, once, and that their earlier one returns with the agent's settings.
+func TestGovernorOfUnpinned(t *testing.T) {
+	w := newWorld(t)
+	w.policy(0, "schedutil", w.one)
+	w.policy(1, "performance", w.two)
+	const settings = "clusters: [prod]\ngovernor: {pinned: performance, unpinned: powersave}\n"
+	w.begin(settings)
+	w.ready(101, 1)
+	w.Declare(101, agenttest.Marker(101, w.one).String())
+	w.Sync()
+	w.governor("performance", "powersave")
+	w.Declare(101, "nothing")
+	w.Sync()
+	w.governor("powersave", "powersave")
+
+	// Another program may change it.
+	w.Write(frequencies+"policy1/scaling_governor", "schedutil\n")
+	w.Sync()
+	w.governor("powersave", "schedutil")
+	w.begin(settings)
+	w.governor("powersave", "powersave")
+	w.begin(governed)
+	w.governor("schedutil", "performance")
+}
+
 // TestGovernorTogether checks that CPUs with a common governor get their earlier one back
 // when the last of them is free.
 func TestGovernorTogether(t *testing.T) {

@@ -16,6 +16,9 @@ type Governor struct {
 	Pinned string `yaml:"pinned"`
 	// Free is the governor after the pins are removed; empty means the earlier one.
 	Free string `yaml:"free"`
+	// Unpinned is the governor of all other cores, including those that never had a pinned
+	// vCPU; empty leaves them unchanged.
+	Unpinned string `yaml:"unpinned"`
 }
 
 // Governed is a frequency policy whose governor the agent set.
@@ -44,7 +47,7 @@ func (a *Agent) governors(next *State) []Governed {
 		last := find(a.state.Governors, func(g Governed) bool { return g.Policy == policy.ID })
 		pinned := a.Settings.Governor.Pinned != "" && !policy.CPUs.Intersection(exclusive).IsEmpty()
 		switch {
-		case last == nil && !pinned:
+		case last == nil && !pinned && a.Settings.Governor.Unpinned == "":
 			continue
 		case last == nil:
 			was, err := a.frequencies.Governor(policy.ID)
@@ -59,7 +62,7 @@ func (a *Agent) governors(next *State) []Governed {
 		g.Free = !pinned
 		g.Now = a.Settings.Governor.Pinned
 		if g.Free {
-			g.Now = cmp.Or(a.Settings.Governor.Free, g.Was)
+			g.Now = cmp.Or(a.Settings.Governor.Unpinned, a.Settings.Governor.Free, g.Was)
 		}
 		managed = append(managed, g)
 	}
@@ -76,7 +79,8 @@ func (a *Agent) governorNote() string {
 }
 
 // govern sets each governor that differs from the desired one. It sets the governor of free
-// CPUs only once, and drops the record of a policy whose earlier governor it restored.
+// CPUs only once, and drops the record of a policy whose earlier governor it restored. With
+// a governor for unpinned CPUs, it keeps the record, so that it sets that only once, too.
 func (a *Agent) govern() {
 	set := map[string]topology.CPUSet{}
 	for i := range a.state.Governors {
@@ -114,7 +118,7 @@ func (a *Agent) govern() {
 		a.Log.Info("set governor", "cpus", set[governor].String(), "governor", governor)
 	}
 	a.state.Governors = slices.DeleteFunc(a.state.Governors, func(g Governed) bool {
-		done := g.Free && g.Now == g.Was && g.Problem == ""
+		done := g.Free && g.Now == g.Was && g.Problem == "" && a.Settings.Governor.Unpinned == ""
 		if done {
 			delete(a.governed, g.Policy)
 		}

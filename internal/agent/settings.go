@@ -117,7 +117,7 @@ func explain(err error) error {
 	text = strings.ReplaceAll(text, "\n  ", "; ")
 	if unknown := unknownKey.ReplaceAllString(text, "unknown key $1"); unknown != text {
 		return fmt.Errorf("%s: valid keys are clusters, max_pinned_percent, reserved_cpus, emulator, isolation, "+
-			"governor (with pinned and free), irqs and metrics_dir", unknown)
+			"governor (with pinned, free and unpinned), irqs and metrics_dir", unknown)
 	}
 	return errors.New(text)
 }
@@ -137,7 +137,10 @@ func (s *Settings) check() error {
 	if s.Governor.Pinned == "" && s.Governor.Free != "" {
 		return errors.New("governor: free requires pinned: set both, or pinned alone")
 	}
-	for _, name := range []string{s.Governor.Pinned, s.Governor.Free} {
+	if s.Governor.Unpinned != "" && (s.Governor.Pinned == "" || s.Governor.Free != "") {
+		return errors.New("governor: unpinned requires pinned, and replaces free: set pinned and unpinned")
+	}
+	for _, name := range []string{s.Governor.Pinned, s.Governor.Free, s.Governor.Unpinned} {
 		if name == "" {
 			continue
 		}
