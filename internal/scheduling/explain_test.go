@@ -134,6 +134,16 @@ func kindsOfPending() []pending {
 			fix: func(p *pending) { p.pod = deployment("a", 1, "1", "1Gi", "\n      tolerations: [{key: gpu}]\n") },
 		},
 		{
+			name: "resource claims", pod: deployment("a", 1, "1", "1Gi", "\n      resourceClaims: [{name: gpu, resourceClaimName: gpu}]\n"),
+			obstacle: scheduling.ObstacleScheduler, want: "the pod has resourceClaims, for which Karpenter 1.14 creates no nodes: request the device as an extended resource",
+			fix: func(p *pending) { p.pod = deployment("a", 1, "1", "1Gi", "") },
+		},
+		{
+			name: "a disk", pod: deployment("a", 1, "1", "1Gi, ephemeral-storage: 100Gi", ""),
+			obstacle: scheduling.ObstacleSize, want: "lower the requests, or set spec.bootDevice.size of ProxmoxNodeClass \"c\" to at least 114G",
+			fix: func(p *pending) { p.class = "{template: {name: debian}, bootDevice: {size: 114G}}" },
+		},
+		{
 			name: "a limit", pod: deployment("a", 1, "3", "1Gi", ""), pool: nodePool("general", "c", "  limits: {cpu: 3}"),
 			obstacle: scheduling.ObstacleLimit, want: "its limit of cpu 3 leaves no room for another node (0 used): raise spec.limits",
 			fix: func(p *pending) { p.pool = nodePool("general", "c", "  limits: {cpu: 4}") },

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"sort"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -140,6 +141,13 @@ func (e *explainer) explainPool(p *pool, pod *corev1.Pod) PoolReason {
 		return PoolReason{Obstacle: ObstacleNodePool, Reason: p.problem, Hosts: e.hosts(p, demand{}, nil)}
 	}
 
+	// Karpenter's own support for dynamic resources is experimental: it is off unless its
+	// option IgnoreDRARequests is false.
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return PoolReason{Obstacle: ObstacleScheduler, Reason: "the pod has resourceClaims, for which Karpenter 1.14 creates no nodes: " +
+			"request the device as an extended resource, as an instance type or a NodeOverlay provides it"}
+	}
+
 	// Any one of the pod's node affinity terms, with any one of its volumes' places, is
 	// sufficient.
 	volumes := e.volumes[pod.UID]
@@ -241,6 +249,7 @@ func (e *explainer) fittingTypes(p *pool, d demand, required scheduling.Requirem
 	requests := resources.Merge(d.requests, daemons)
 	var fit []*InstanceType
 	var nearest *cloudprovider.InstanceType
+	var nearestType *InstanceType
 	allowed := 0
 	for i := range p.types {
 		it := e.offer(p, &p.types[i], topology.HostID{})
@@ -252,6 +261,7 @@ func (e *explainer) fittingTypes(p *pool, d demand, required scheduling.Requirem
 			fit = append(fit, &p.types[i])
 		} else if nearest == nil || lacks(requests, it.Allocatable()) < lacks(requests, nearest.Allocatable()) {
 			nearest = it
+			nearestType = &p.types[i]
 		}
 	}
 	switch {
@@ -265,6 +275,15 @@ func (e *explainer) fittingTypes(p *pool, d demand, required scheduling.Requirem
 		larger := "allow larger types or hosts in the pool"
 		if p.class.flexible() {
 			larger = fmt.Sprintf("raise spec.sizing of %s %q", v1alpha1.KindProxmoxNodeClass, p.class.name)
+		}
+		if disk := p.class.largerDisk(nearestType, requests); disk != "" {
+			rest := maps.Clone(requests)
+			delete(rest, corev1.ResourceEphemeralStorage)
+			if lacks(rest, nearest.Allocatable()) == 0 {
+				larger = disk
+			} else {
+				larger += ", and " + disk
+			}
 		}
 		return nil, PoolReason{Obstacle: ObstacleSize, Reason: fmt.Sprintf("%s; the closest instance type, %s, has %s for pods: "+
 			"lower the requests, or %s", asks, nearest.Name, describe(nearest.Allocatable(), requests), larger)}
@@ -481,6 +500,22 @@ func (e *explainer) refuse(p *pool, t *InstanceType, host topology.HostID) strin
 
 // lacks returns how far the available resources fall short of the requests: the sum of the
 // missing shares, which are 1 for a resource of which nothing is available.
+// largerDisk returns the fix if a node with that type has too little ephemeral storage for
+// the requests, or "".
+func (c *class) largerDisk(t *InstanceType, requests corev1.ResourceList) string {
+	request := requests[corev1.ResourceEphemeralStorage]
+	suffices := func(gib int) bool {
+		has := t.allocatable(int64(gib))[corev1.ResourceEphemeralStorage]
+		return request.Cmp(has) <= 0
+	}
+	const most = 1 << 20 // 1 PiB
+	least := sort.Search(most, suffices)
+	if suffices(int(c.disk(t))) || least == most {
+		return ""
+	}
+	return fmt.Sprintf("set spec.bootDevice.size of %s %q to at least %dG", v1alpha1.KindProxmoxNodeClass, c.name, least)
+}
+
 func lacks(requests, available corev1.ResourceList) float64 {
 	lack := 0.0
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
