@@ -45,7 +45,7 @@ func TestEveryContainerIsHardened(t *testing.T) {
 			if pod.HostNetwork || pod.HostPID || pod.HostIPC || is(pod.EnableServiceLinks) {
 				t.Error("the pod shares a namespace of the host, or gets variables of Services")
 			}
-			for _, container := range append(pod.InitContainers, pod.Containers...) {
+			for _, container := range pod.Containers { // init containers are the user's
 				checkContainer(t, container)
 			}
 			for _, volume := range pod.Volumes {
@@ -101,6 +101,33 @@ func TestStaysOffNodesThatItMayDrain(t *testing.T) {
 				t.Errorf("%s: node affinity (-want +got):\n%s", release.name, diff)
 			}
 		}
+	}
+}
+
+// TestAdditionsToPods checks that the additions of the user reach the pod, besides the rules
+// of the chart.
+func TestAdditionsToPods(t *testing.T) {
+	t.Parallel()
+	pod := deployment(t, fullValues(t)).Spec.Template.Spec
+	if len(pod.InitContainers) != 1 || pod.InitContainers[0].Name != "credentials" {
+		t.Errorf("init containers are %+v", pod.InitContainers)
+	}
+	hasName := func(v corev1.Volume) bool { return v.Name == "credentials" }
+	mounted := func(m corev1.VolumeMount) bool { return m.Name == "credentials" && m.MountPath == "/credentials" }
+	if !slices.ContainsFunc(pod.Volumes, hasName) || !slices.ContainsFunc(pod.Containers[0].VolumeMounts, mounted) || len(pod.Volumes) != 4 {
+		t.Errorf("volumes are %+v, mounts %+v", pod.Volumes, pod.Containers[0].VolumeMounts)
+	}
+	if len(pod.HostAliases) != 1 || pod.HostAliases[0].IP != "10.0.0.11" {
+		t.Errorf("host aliases are %+v", pod.HostAliases)
+	}
+	affinity := pod.Affinity
+	if len(affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) != 1 || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil ||
+		affinity.PodAffinity == nil || len(affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) != 1 ||
+		len(affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution) != 0 {
+		t.Errorf("affinity is %+v", affinity)
+	}
+	if plain := deployment(t, leastValues()).Spec.Template.Spec.Affinity; plain.PodAffinity != nil || len(plain.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution) != 1 {
+		t.Errorf("default affinity is %+v", plain)
 	}
 }
 
