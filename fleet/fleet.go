@@ -175,6 +175,8 @@ type Spec struct {
 	Clone        CloneKind `json:"clone"`
 	// CPUType is the Proxmox CPU type, such as "host" or "x86-64-v2-AES".
 	CPUType string `json:"cpu_type"`
+	// Hardware is what the class overrides of the template; nil means nothing.
+	Hardware *Hardware `json:"hardware,omitempty"`
 	// DiskGiB is the boot disk's size; 0 means the template's.
 	DiskGiB int64 `json:"disk_gib,omitempty"`
 	// Storage is the storage for a full clone's disks; empty means the template's
@@ -213,6 +215,13 @@ type Network struct {
 	VLAN     int    `json:"vlan,omitempty"`
 	MTU      int    `json:"mtu,omitempty"`
 	Firewall bool   `json:"firewall,omitempty"`
+	// RateMBps is the limit in megabytes per second; 0 means none.
+	RateMBps float64 `json:"rate_mbps,omitempty"`
+	// Queues is the number of queues of a virtio device; 0 means one per vCPU.
+	Queues int `json:"queues,omitempty"`
+	// Trunks are the VLANs that pass with their tags.
+	Trunks       []int `json:"trunks,omitempty"`
+	Disconnected bool  `json:"disconnected,omitempty"`
 	// MAC is the device's MAC address; in a Spec, its first three octets.
 	MAC string `json:"mac,omitempty"`
 }

@@ -36,6 +36,15 @@ func TestAppliesWithoutDrift(t *testing.T) {
 		"devices": func(vm *fleet.VM) {
 			vm.PCIDevices = []fleet.PCIDevice{{Mapping: "gpu", PCIe: true, XVGA: true}, {Mapping: "vgpu", MDev: "nvidia-63"}}
 		},
+		"hardware": func(vm *fleet.VM) {
+			vm.Hardware = &fleet.Hardware{
+				Machine: "q35", Display: "virtio", DisplayMiB: 32, NoTablet: true, CPUFlags: []string{"+aes", "-pcid"},
+				Watchdog: &fleet.Watchdog{Model: "ib700", Action: "poweroff"},
+			}
+			vm.Networks = []fleet.Network{
+				{Bridge: "vmbr0", RateMBps: 12.5, Queues: 2, Trunks: []int{7, 12}}, {Bridge: "vmbr0", Model: "e1000", Disconnected: true},
+			}
+		},
 		"data disks": func(vm *fleet.VM) {
 			delete(vm.Source.Options, "boot")
 			vm.Source.DiskInterface, vm.DiskGiB = "virtio0", 25
@@ -65,6 +74,9 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			if net1 := made.Config["net1"]; name == "full" && !strings.Contains(net1, "e1000=BC:24:11:0A:FF:01") {
 				t.Errorf("net1 is %q", net1)
 			}
+			if name == "hardware" {
+				wantHardware(t, made)
+			}
 			s.loseState(t)
 			s.applyAllowed(t, guard.Intent{Import: s.targets(t)})
 			if diff := cmp.Diff(made, s.guest(t)); diff != "" {
@@ -73,6 +85,28 @@ func TestAppliesWithoutDrift(t *testing.T) {
 			s.wantNoChanges(t)
 			s.removeVM(t)
 		})
+	}
+}
+
+// wantHardware checks that a guest has the hardware that its VM overrides.
+func wantHardware(t *testing.T, guest pvesim.GuestState) {
+	t.Helper()
+	for option, want := range map[string]string{
+		"machine": "q35", "tablet": "0", "watchdog": "model=ib700,action=poweroff", "vga": "type=virtio,memory=32", "cpu": "flags=+aes;-pcid",
+	} {
+		for field := range strings.SplitSeq(want, ",") {
+			_, value, _ := strings.Cut(field, "=")
+			if !strings.Contains(guest.Config[option], value) && !strings.Contains(guest.Config[option], field) {
+				t.Errorf("%s is %q, want %q", option, guest.Config[option], want)
+			}
+		}
+	}
+	for option, fields := range map[string][]string{"net0": {"rate=12.5", "queues=2", "trunks=7;12"}, "net1": {"e1000=", "link_down=1"}} {
+		for _, field := range fields {
+			if !strings.Contains(guest.Config[option], field) {
+				t.Errorf("%s is %q, want %s", option, guest.Config[option], field)
+			}
+		}
 	}
 }
 

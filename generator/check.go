@@ -59,6 +59,8 @@ var (
 	mappingName   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]+$`)
 	mdevType      = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_-]*)?$`)
 	optionName    = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+	machineType   = regexp.MustCompile(`^(pc|q35|pc-(i440fx|q35)-[0-9]+(\.[0-9]+)+(\+pve[0-9]+)?)?$`)
+	cpuFlag       = regexp.MustCompile(`^[+-][a-z0-9][a-z0-9_.-]*$`)
 	labelKey      = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 	labelValue    = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
 )
@@ -72,7 +74,16 @@ const (
 	maxVLAN       = 4094
 	maxMTU        = 65520
 	minMTU        = 576
+	maxQueues     = 64
+	maxRateMBps   = 10_000_000
+	minDisplayMiB = 4
+	maxDisplayMiB = 512
 )
+
+// displays are the display types that Proxmox and the provider accept.
+var displays = []string{
+	"cirrus", "none", "qxl", "qxl2", "qxl3", "qxl4", "serial0", "serial1", "serial2", "serial3", "std", "virtio", "virtio-gl", "vmware",
+}
 
 // maxText limits free text, because Proxmox limits a VM's description to 8 KiB.
 const maxText = 1024
@@ -300,6 +311,11 @@ func (c *checker) devices(vm *fleet.VM) {
 		c.require(0 <= n.VLAN && n.VLAN <= maxVLAN, field+"vlan", "%d: must be from 1 to %d, or 0 for none", n.VLAN, maxVLAN)
 		c.require(n.MTU == 0 || n.MTU == 1 || minMTU <= n.MTU && n.MTU <= maxMTU, field+"mtu",
 			"%d: must be from %d to %d, 1 for the bridge's MTU, or 0 for the default", n.MTU, minMTU, maxMTU)
+		c.require(0 <= n.Queues && n.Queues <= maxQueues, field+"queues", "%d: must be from 1 to %d, or 0 for one per vCPU", n.Queues, maxQueues)
+		c.require(n.RateMBps >= 0 && n.RateMBps <= maxRateMBps, field+"rate_mbps", "%v: must be megabytes per second, or 0 for no limit", n.RateMBps)
+		for _, vlan := range n.Trunks {
+			c.require(1 <= vlan && vlan <= maxVLAN, field+"trunks", "%d: must be from 1 to %d", vlan, maxVLAN)
+		}
 		firewall = firewall || n.Firewall
 	}
 

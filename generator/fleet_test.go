@@ -143,8 +143,18 @@ func drawDevices(t *rapid.T, vm *fleet.VM) {
 		vm.Networks = append(vm.Networks, fleet.Network{
 			Bridge: "vmbr0", Model: rapid.SampledFrom([]string{"", "virtio", "e1000"}).Draw(t, "model"),
 			VLAN: rapid.IntRange(0, 4094).Draw(t, "vlan"), MTU: rapid.SampledFrom([]int{0, 1, 9000}).Draw(t, "mtu"), Firewall: true,
-			MAC: rapid.SampledFrom([]string{"", "BC:24:11:00:FF:01"}).Draw(t, "mac"),
+			MAC:      rapid.SampledFrom([]string{"", "BC:24:11:00:FF:01"}).Draw(t, "mac"),
+			RateMBps: rapid.SampledFrom([]float64{0, 0.001, 12.5, 1000}).Draw(t, "rate"), Queues: rapid.IntRange(0, 64).Draw(t, "queues"),
+			Trunks: rapid.SampledFrom([][]int{nil, {1}, {7, 4094}}).Draw(t, "trunks"), Disconnected: rapid.Bool().Draw(t, "disconnected"),
 		})
+	}
+	if rapid.Bool().Draw(t, "hardware") {
+		vm.Hardware = &fleet.Hardware{
+			Machine: rapid.SampledFrom([]string{"", "pc", "pc-q35-9.2+pve1"}).Draw(t, "machine"),
+			Display: rapid.SampledFrom([]string{"", "none", "virtio", "qxl2"}).Draw(t, "display"), DisplayMiB: rapid.SampledFrom([]int{0, 4, 512}).Draw(t, "display memory"),
+			NoTablet: rapid.Bool().Draw(t, "tablet"), CPUFlags: rapid.SampledFrom([][]string{nil, {"+aes", "-pcid"}}).Draw(t, "flags"),
+			Watchdog: rapid.SampledFrom([]*fleet.Watchdog{nil, {Model: "ib700", Action: "none"}}).Draw(t, "watchdog"),
+		}
 	}
 	if rapid.Bool().Draw(t, "full") {
 		vm.Clone, vm.Storage = fleet.CloneFull, "fast"

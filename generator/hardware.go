@@ -1,6 +1,7 @@
 package generator
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,7 +12,8 @@ import (
 )
 
 // hardware is the hardware that a VM inherits from its template and that the module
-// repeats. A missing field means the default of Proxmox.
+// repeats, or that its class overrides. A missing field means the default of Proxmox, and
+// for tablet and watchdog, the template's.
 type hardware struct {
 	Agent         *agent   `json:"agent,omitempty"`
 	BIOS          string   `json:"bios,omitempty"`
@@ -20,7 +22,10 @@ type hardware struct {
 	OSType        string   `json:"os_type,omitempty"`
 	SCSIHardware  string   `json:"scsi_hardware,omitempty"`
 	SerialDevices []string `json:"serial_devices,omitempty"`
+	Tablet        *bool    `json:"tablet,omitempty"`
 	VGA           *vga     `json:"vga,omitempty"`
+
+	Watchdog *fleet.Watchdog `json:"watchdog,omitempty"`
 }
 
 type agent struct {
@@ -89,7 +94,49 @@ func hardwareOf(vm *fleet.VM) (hardware, error) {
 			"serial%d is missing: number the template's serial ports from serial0 without gaps", len(h.SerialDevices))
 		h.SerialDevices = append(h.SerialDevices, device)
 	}
+	if vm.Hardware != nil {
+		h.override(vm.Hardware)
+		c.hardware(vm.Hardware, h.SerialDevices)
+	}
 	return h, c.err
+}
+
+// override replaces the template's hardware with that of the VM's class.
+func (h *hardware) override(by *fleet.Hardware) {
+	h.Machine = cmp.Or(by.Machine, h.Machine)
+	if by.Display != "" || by.DisplayMiB != 0 {
+		display := vga{}
+		if h.VGA != nil {
+			display = *h.VGA
+		}
+		display.Type = cmp.Or(by.Display, display.Type)
+		display.Memory = cmp.Or(by.DisplayMiB, display.Memory)
+		h.VGA = &display
+	}
+	if by.NoTablet {
+		h.Tablet = new(false)
+	}
+	h.Watchdog = by.Watchdog
+}
+
+// hardware checks the hardware that a class overrides.
+func (c *checker) hardware(h *fleet.Hardware, serial []string) {
+	const field = "hardware."
+	c.match(field+"machine", h.Machine, machineType, "must be a machine type such as q35 or pc-q35-9.2")
+	c.oneOf(field+"display", h.Display, append([]string{""}, displays...)...)
+	c.require(h.DisplayMiB == 0 || minDisplayMiB <= h.DisplayMiB && h.DisplayMiB <= maxDisplayMiB, field+"display_mib",
+		"%d: must be from %d to %d", h.DisplayMiB, minDisplayMiB, maxDisplayMiB)
+	if port, is := strings.CutPrefix(h.Display, "serial"); is {
+		n, _ := strconv.Atoi(port)
+		c.valid(n < len(serial), field+"display", h.Display, "the template has no such serial port: add it with qm set, or set another display")
+	}
+	for i, flag := range h.CPUFlags {
+		c.match(fmt.Sprintf("%scpu_flags[%d]", field, i), flag, cpuFlag, "must be + or - and the name of a CPU flag, such as +aes")
+	}
+	if h.Watchdog != nil {
+		c.oneOf(field+"watchdog.model", h.Watchdog.Model, "i6300esb", "ib700")
+		c.oneOf(field+"watchdog.action", h.Watchdog.Action, "reset", "shutdown", "poweroff", "pause", "debug", "none")
+	}
 }
 
 // properties parses a Proxmox property string such as "1,type=virtio"; unnamed is the key

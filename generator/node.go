@@ -56,6 +56,8 @@ type cpu struct {
 	Sockets  int    `json:"sockets"`
 	Cores    int    `json:"cores"`
 	Affinity string `json:"affinity,omitempty"`
+	// Flags change the CPU type.
+	Flags []string `json:"flags,omitempty"`
 }
 
 type cell struct {
@@ -72,6 +74,11 @@ type device struct {
 	MTU      int    `json:"mtu,omitempty"`
 	VLAN     int    `json:"vlan_id,omitempty"`
 	MAC      string `json:"mac_address,omitempty"`
+
+	RateMBps     float64 `json:"rate_limit,omitempty"`
+	Queues       int     `json:"queues,omitempty"`
+	Trunks       []int   `json:"trunks,omitempty"`
+	Disconnected bool    `json:"disconnected,omitempty"`
 }
 
 // record contains the values of a VM that are not in the module's other arguments.
@@ -99,7 +106,9 @@ type record struct {
 	Storage      string       `json:"storage,omitempty"`
 	SeedStorage  string       `json:"seed_storage,omitempty"`
 	DiskGiB      int64        `json:"disk_gib,omitempty"`
-	Source       source       `json:"source"`
+	// Hardware is the part of the argument hardware that is not the template's.
+	Hardware *fleet.Hardware `json:"hardware,omitempty"`
+	Source   source          `json:"source"`
 }
 
 // source is fleet.Source without the VMID, which is in clone.
@@ -231,6 +240,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 			Storage:      vm.Storage,
 			SeedStorage:  vm.SeedStorage,
 			DiskGiB:      vm.DiskGiB,
+			Hardware:     vm.Hardware,
 			Source: source{
 				DiskInterface: vm.Source.DiskInterface,
 				DiskGiB:       vm.Source.DiskGiB,
@@ -270,6 +280,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 	for _, n := range vm.Networks {
 		content.Networks = append(content.Networks, device{
 			Bridge: n.Bridge, Model: n.Model, Firewall: n.Firewall, MTU: n.MTU, VLAN: n.VLAN, MAC: n.MAC,
+			RateMBps: n.RateMBps, Queues: n.Queues, Trunks: n.Trunks, Disconnected: n.Disconnected,
 		})
 	}
 	for _, key := range slices.Sorted(maps.Keys(vm.Labels)) {
@@ -319,6 +330,7 @@ func vmOf(region topology.RegionName, moduleHash string, c *call, groups []strin
 			TemplateVMID:   r.TemplateVMID,
 			Clone:          fleet.CloneLinked,
 			CPUType:        c.CPU.Type,
+			Hardware:       r.Hardware,
 			DiskGiB:        r.DiskGiB,
 			Storage:        r.Storage,
 			SeedStorage:    r.SeedStorage,
@@ -358,6 +370,7 @@ func vmOf(region topology.RegionName, moduleHash string, c *call, groups []strin
 	for _, d := range c.Networks {
 		vm.Networks = append(vm.Networks, fleet.Network{
 			Bridge: d.Bridge, Model: d.Model, Firewall: d.Firewall, MTU: d.MTU, VLAN: d.VLAN, MAC: d.MAC,
+			RateMBps: d.RateMBps, Queues: d.Queues, Trunks: d.Trunks, Disconnected: d.Disconnected,
 		})
 	}
 	if len(r.Labels) > 0 {
@@ -390,6 +403,9 @@ func vmOf(region topology.RegionName, moduleHash string, c *call, groups []strin
 // become its sockets, so that no socket spans two NUMA nodes.
 func guestCPU(vm *fleet.VM) cpu {
 	shape := cpu{Type: vm.CPUType, Sockets: 1, Cores: vm.VCPUs, Affinity: affinity(vm)}
+	if vm.Hardware != nil {
+		shape.Flags = vm.Hardware.CPUFlags
+	}
 	cells := len(vm.Cells)
 	if cells == 0 || vm.VCPUs%cells != 0 {
 		return shape

@@ -74,7 +74,7 @@ func TestParseRefuses(t *testing.T) {
 		"fleet.json more":        {"fleet.json", "\n}\n", "\n}\n{}", "more than one JSON value"},
 		"fleet.json value":       {"fleet.json", "https://", "http://", "fleet.json: region region-1: endpoint"},
 		"fleet.json credential":  {"fleet.json", `"namespace"`, `"token"`, "set the environment variable KUBE_TOKEN"},
-		"module":                 {"modules/proxmox-node/" + modules.Hash() + "/main.tf", "retries      = 1", "retries      = 9", modules.Hash() + "/main.tf:91: was edited: restore the file from version control, or remove the directory"},
+		"module":                 {"modules/proxmox-node/" + modules.Hash() + "/main.tf", "retries      = 1", "retries      = 9", modules.Hash() + "/main.tf:92: was edited: restore the file from version control, or remove the directory"},
 		"a file in a module":     {"modules/proxmox-security-groups/" + modules.Hash() + "/zz.tf", "", "", modules.Hash() + "/zz.tf: is not a file of these modules: move"},
 		"below a module":         {"modules/proxmox-node/" + modules.Hash() + "/more/main.tf", "", "", modules.Hash() + "/more/main.tf: is not a file of these modules: move"},
 		"unknown modules":        {nodeFile, modules.Hash(), "0123456789abcdef", nodeFile + ":9: calls modules 0123456789abcdef, which this numaform does not contain; it contains 2eb0b7e97a74c03e, 53eb0066f3e67bbd"},

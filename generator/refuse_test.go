@@ -76,9 +76,20 @@ func TestRefusesVM(t *testing.T) {
 		"model":             {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "b", Model: "fast"}} }, `networks[0].model "fast"`},
 		"vlan":              {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "b", VLAN: 4095}} }, "networks[0].vlan: 4095"},
 		"mtu":               {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "b", MTU: 2}} }, "networks[0].mtu: 2"},
-		"many networks":     {func(v *fleet.VM) { v.Networks = make([]fleet.Network, 33) }, "networks: has 33 entries"},
-		"tag":               {func(v *fleet.VM) { v.Tags = []string{"a", "Team A"} }, `tags[1] "Team A": must have lower case`},
-		"group":             {func(v *fleet.VM) { v.SecurityGroups = []string{"1"} }, `security_groups[0] "1"`},
+		"queues":            {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "b", Queues: 65}} }, "networks[0].queues: 65: must be from 1 to 64"},
+		"rate":              {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "b", RateMBps: -1}} }, "networks[0].rate_mbps: -1"},
+		"trunk":             {func(v *fleet.VM) { v.Networks = []fleet.Network{{Bridge: "b", Trunks: []int{1, 0}}} }, "networks[0].trunks: 0: must be from 1 to 4094"},
+		"machine":           {func(v *fleet.VM) { v.Hardware = &fleet.Hardware{Machine: "q35,viommu=intel"} }, `hardware.machine "q35,viommu=intel": must be a machine type`},
+		"display":           {func(v *fleet.VM) { v.Hardware = &fleet.Hardware{Display: "matrix"} }, `hardware.display "matrix": must be one of`},
+		"display size":      {func(v *fleet.VM) { v.Hardware = &fleet.Hardware{DisplayMiB: 3} }, "hardware.display_mib: 3: must be from 4 to 512"},
+		"missing port":      {func(v *fleet.VM) { v.Hardware = &fleet.Hardware{Display: "serial3"} }, `hardware.display "serial3": the template has no such serial port`},
+		"CPU flag":          {func(v *fleet.VM) { v.Hardware = &fleet.Hardware{CPUFlags: []string{"+aes;+x"}} }, `hardware.cpu_flags[0] "+aes;+x"`},
+		"watchdog": {func(v *fleet.VM) {
+			v.Hardware = &fleet.Hardware{Watchdog: &fleet.Watchdog{Model: "i6300esb", Action: "halt"}}
+		}, `hardware.watchdog.action "halt"`},
+		"many networks": {func(v *fleet.VM) { v.Networks = make([]fleet.Network, 33) }, "networks: has 33 entries"},
+		"tag":           {func(v *fleet.VM) { v.Tags = []string{"a", "Team A"} }, `tags[1] "Team A": must have lower case`},
+		"group":         {func(v *fleet.VM) { v.SecurityGroups = []string{"1"} }, `security_groups[0] "1"`},
 		"group without effect": {func(v *fleet.VM) {
 			v.SecurityGroups, v.Networks = []string{"k8s"}, []fleet.Network{{Bridge: "vmbr0"}}
 		}, "no network has firewall: true"},

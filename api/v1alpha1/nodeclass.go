@@ -94,6 +94,10 @@ type ProxmoxNodeClassSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9_.-]*)?$')",message="is not a CPU model: write one such as host or x86-64-v2-AES"
 	CPUType string `json:"cpuType,omitempty"`
 
+	// Hardware overrides virtual hardware of the template, such as the machine type.
+	// +optional
+	Hardware *Hardware `json:"hardware,omitempty"`
+
 	// Placement configures how nodes are placed on their host's CPUs and memory.
 	// +optional
 	// +kubebuilder:default={policy: Shared}
@@ -249,6 +253,8 @@ type DataDisk struct {
 }
 
 // Network is a network device.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.queues) || !has(self.model) || self.model.size() == 0 || self.model == 'virtio'",message="has no effect on other models than virtio: remove it",fieldPath=".queues"
 type Network struct {
 	// Bridge is a bridge of the host, or an SDN vnet.
 	// +kubebuilder:validation:MaxLength=15
@@ -275,6 +281,33 @@ type Network struct {
 	// Firewall enables the Proxmox firewall for the device.
 	// +optional
 	Firewall bool `json:"firewall,omitempty"`
+
+	// RateMBps limits the device to that many megabytes (10^6 bytes) per second in each
+	// direction, such as "12.5"; a string, because the value can be fractional. Empty means
+	// no limit.
+	// +optional
+	// +kubebuilder:validation:MaxLength=12
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([1-9][0-9]{0,6}([.][0-9]{1,3})?|0[.][0-9]{0,2}[1-9])?$')",message="is not a rate in megabytes per second: write a positive number such as 12.5"
+	RateMBps string `json:"rateMBps,omitempty"`
+
+	// Queues is the number of queues of a virtio device. Unset means one per vCPU, at most 64.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Queues int32 `json:"queues,omitempty"`
+
+	// Trunks are the VLANs that the device passes with their tags, on a bridge that is aware
+	// of VLANs. Empty means all, unless vlan is set.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:Minimum=1
+	// +kubebuilder:validation:items:Maximum=4094
+	// +listType=set
+	Trunks []int32 `json:"trunks,omitempty"`
+
+	// Disconnected creates the device without its link.
+	// +optional
+	Disconnected bool `json:"disconnected,omitempty"`
 
 	// MACPrefix is the first half of the device's MAC address, such as BC:24:11. numaform
 	// derives the second half from the VM. Empty means that Proxmox generates the address.

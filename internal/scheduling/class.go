@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -103,6 +104,7 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 		HugePages:  fleet.HugePages(spec.Placement.HugePages),
 		WholeCores: spec.Placement.WholeCores == v1alpha1.WholeCoresRequire,
 		DataDisks:  dataDisks(spec.DataDisks),
+		Hardware:   hardwareOf(spec.Hardware),
 
 		HostSelection: fleet.HostSelection(spec.Placement.HostSelection),
 		MaxHostLoad:   spec.Placement.HostLoadLimit(),
@@ -121,14 +123,22 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 		base.SeedStorage = cmp.Or(spec.Metadata.Storage, fleet.AnySeedStorage)
 	}
 	for _, n := range spec.Networks {
-		base.Networks = append(base.Networks, fleet.Network{
-			Bridge:   n.Bridge,
-			Model:    n.Model,
-			VLAN:     int(n.VLAN),
-			MTU:      int(n.MTU),
-			Firewall: n.Firewall,
-			MAC:      strings.ToUpper(n.MACPrefix),
-		})
+		network := fleet.Network{
+			Bridge:       n.Bridge,
+			Model:        n.Model,
+			VLAN:         int(n.VLAN),
+			MTU:          int(n.MTU),
+			Firewall:     n.Firewall,
+			Queues:       int(n.Queues),
+			Disconnected: n.Disconnected,
+			MAC:          strings.ToUpper(n.MACPrefix),
+		}
+		network.RateMBps, _ = strconv.ParseFloat(n.RateMBps, 64) // the CRD allows only rates that parse
+		for _, vlan := range n.Trunks {
+			network.Trunks = append(network.Trunks, int(vlan))
+		}
+		slices.Sort(network.Trunks)
+		base.Networks = append(base.Networks, network)
 	}
 	for _, d := range spec.PCIDevices {
 		base.PCIDevices = append(base.PCIDevices, fleet.PCIDevice{Mapping: d.Mapping, MDev: d.MDev, PCIe: d.PCIe, XVGA: d.XVGA})
@@ -147,6 +157,24 @@ func InPlace(nc *v1alpha1.ProxmoxNodeClass, spec *fleet.Spec) {
 	if spec.Policy.Pinned() && spec.PinWith == fleet.PinWithHostAgent {
 		spec.Emulator = fleet.Emulator(nc.Spec.Placement.Emulator)
 	}
+}
+
+// hardwareOf returns a class's hardware in the form of a Spec, or nil if it overrides nothing.
+func hardwareOf(h *v1alpha1.Hardware) *fleet.Hardware {
+	if h == nil {
+		return nil
+	}
+	hardware := &fleet.Hardware{Machine: h.Machine, NoTablet: h.Tablet != nil && !*h.Tablet, CPUFlags: sortedCopy(h.CPUFlags)}
+	if h.VGA != nil {
+		hardware.Display, hardware.DisplayMiB = h.VGA.Type, int(h.VGA.MemoryMiB)
+	}
+	if h.Watchdog != nil {
+		hardware.Watchdog = &fleet.Watchdog{Model: cmp.Or(h.Watchdog.Model, "i6300esb"), Action: cmp.Or(h.Watchdog.Action, "reset")}
+	}
+	if reflect.DeepEqual(*hardware, fleet.Hardware{}) {
+		return nil
+	}
+	return hardware
 }
 
 // dataDisks returns a class's data disks in the form of a Spec. The result is meaningless
@@ -328,6 +356,7 @@ type hashed struct {
 	HugePages   v1alpha1.HugePages             `json:"huge_pages,omitempty"`
 	PCIDevices  []v1alpha1.PCIDevice           `json:"pci_devices,omitempty"`
 	DataDisks   []fleet.DataDisk               `json:"data_disks,omitempty"`
+	Hardware    *fleet.Hardware                `json:"hardware,omitempty"`
 }
 
 // ClassHash returns the hash of the class's fields whose change replaces its nodes. It
@@ -350,10 +379,12 @@ func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 		h.Storage = spec.BootDevice.Storage
 	}
 	h.DataDisks = dataDisks(spec.DataDisks)
+	h.Hardware = hardwareOf(spec.Hardware)
 	overcommit, _ := spec.Placement.OvercommitRatio()
 	h.Overcommit = strconv.FormatFloat(overcommit, 'g', -1, 64)
 	for i := range h.Networks {
 		h.Networks[i].Model = cmp.Or(h.Networks[i].Model, "virtio")
+		slices.Sort(h.Networks[i].Trunks)
 		h.Networks[i].MACPrefix = strings.ToUpper(h.Networks[i].MACPrefix)
 	}
 	if k := h.Kubelet; k != nil {

@@ -292,12 +292,27 @@ func (h *hostCheck) checkDisks() {
 		}
 	}
 
+	if display := h.display(); strings.HasPrefix(display, "serial") && h.from.Options[display] == "" {
+		command := fmt.Sprintf("qm set %d --%s socket", h.from.VMID, display)
+		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
+			fmt.Sprintf("has template %s, which lacks the serial port of spec.hardware.vga.type %s", describeTemplate(&h.fields.Template), display),
+			command+", or set another type", command)
+	}
+
 	needed := len(h.base.DataDisks)
 	if free := len(fleet.FreeSlots(append(slices.Clone(h.from.Drives), h.from.DiskInterface), needed)); free < needed {
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
 			fmt.Sprintf("has template %s, which has free SCSI slots for %d of %d data disks", describeTemplate(&h.fields.Template), free, needed),
 			"remove drives from the template, or disks from spec.dataDisks")
 	}
+}
+
+// display returns the type of display that the class sets, or "".
+func (h *hostCheck) display() string {
+	if h.base.Hardware == nil {
+		return ""
+	}
+	return h.base.Hardware.Display
 }
 
 // checkTopology checks that the host reports the topology that the class's policy needs,
@@ -356,7 +371,14 @@ func (h *hostCheck) checkDevices(snapshot *topology.Snapshot) {
 		}
 	}
 
-	if pcie && h.from.VMID != 0 && !strings.Contains(h.from.Options["machine"], "q35") {
+	machine := h.from.Options["machine"]
+	if h.base.Hardware != nil {
+		machine = cmp.Or(h.base.Hardware.Machine, machine)
+	}
+	if pcie && h.from.VMID != 0 && !strings.Contains(machine, "q35") && machine != h.from.Options["machine"] {
+		h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPlacementImpossible,
+			"cannot pass devices through with pcie, because spec.hardware.machine is not q35", "set spec.hardware.machine to q35, or remove pcie from spec.pciDevices")
+	} else if pcie && h.from.VMID != 0 && !strings.Contains(machine, "q35") {
 		command := fmt.Sprintf("qm set %d --machine q35", h.from.VMID)
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
 			fmt.Sprintf("has template %s, whose machine type is not q35, which pcie requires", describeTemplate(&h.fields.Template)),

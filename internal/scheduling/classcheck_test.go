@@ -207,6 +207,28 @@ func TestJudge(t *testing.T) {
 				"qm set 9001 --machine q35, or remove pcie from spec.pciDevices"),
 		},
 		{
+			name: "q35 by the class", spec: `{template: {tags: [new]}, hosts: [epyc], hardware: {machine: q35}, pciDevices: [{mapping: gpu, pcie: true}]}`,
+			change: func(s *topology.Snapshot) {
+				s.Hosts[0].PCIDevices = []topology.PCIDevice{{Mapping: "gpu", Path: "0000:01:00.0"}}
+			},
+			hosts: all("epyc"), templates: map[string]int{"epyc": 9001},
+		},
+		{
+			name: "no q35 by the class", spec: `{template: {tags: [new]}, hosts: [epyc], hardware: {machine: pc}, pciDevices: [{mapping: gpu, pcie: true}]}`,
+			change: func(s *topology.Snapshot) {
+				s.Hosts[0].PCIDevices = []topology.PCIDevice{{Mapping: "gpu", Path: "0000:01:00.0"}}
+			},
+			excluded: "cannot pass devices through with pcie, because spec.hardware.machine is not q35 (set spec.hardware.machine to q35, or remove pcie from spec.pciDevices)",
+			want: finding("PlacementReady", "PlacementImpossible", "lab/epyc cannot pass devices through with pcie, because spec.hardware.machine is not q35: "+
+				"set spec.hardware.machine to q35, or remove pcie from spec.pciDevices"),
+		},
+		{
+			name: "display without a port", spec: `{template: {tags: [new]}, hosts: [epyc], hardware: {vga: {type: serial2}}}`,
+			excluded: "has template with tags new, which lacks the serial port of spec.hardware.vga.type serial2 (qm set 9001 --serial2 socket, or set another type)",
+			want: finding("TemplateReady", "TemplateUnusable", "lab/epyc has template with tags new, which lacks the serial port of spec.hardware.vga.type serial2: "+
+				"qm set 9001 --serial2 socket, or set another type"),
+		},
+		{
 			name: "seeds on any storage", spec: `{template: {tags: [new]}, metadata: {type: cdrom}}`, hosts: all("epyc", "xeon"),
 			change:    func(s *topology.Snapshot) { s.Hosts[1].Storages[1].Active = false },
 			templates: map[string]int{"epyc": 9001, "xeon": 9021}, excluded: "has no active storage that accepts ISO images",

@@ -96,6 +96,30 @@ func TestClassHash(t *testing.T) {
 	if macs.Spec.Networks[0].MACPrefix = "bc:24:11"; upper == random || scheduling.ClassHash(macs) != upper {
 		t.Error("a MAC prefix does not change the hash, or the way to write it does")
 	}
+	machines := nodeClass(t, `{template: {name: t}, placement: {policy: NUMA}, hardware: {vga: {}}}`)
+	if scheduling.ClassHash(machines) != plain {
+		t.Error("hardware that changes nothing changes the hash")
+	}
+	for _, hardware := range []v1alpha1.Hardware{
+		{Machine: "q35"},
+		{VGA: &v1alpha1.VGA{Type: "std"}},
+		{VGA: &v1alpha1.VGA{MemoryMiB: 4}},
+		{Tablet: new(false)},
+		{CPUFlags: []string{"+aes"}},
+		{Watchdog: &v1alpha1.Watchdog{}},
+		{Watchdog: &v1alpha1.Watchdog{Model: "ib700"}},
+	} {
+		before := scheduling.ClassHash(machines)
+		if machines.Spec.Hardware = &hardware; scheduling.ClassHash(machines) == before {
+			t.Errorf("hardware %+v does not change the hash", hardware)
+		}
+	}
+	for _, network := range []v1alpha1.Network{{Bridge: "a"}, {Bridge: "a", RateMBps: "1"}, {Bridge: "a", Queues: 1}, {Bridge: "a", Trunks: []int32{1}}, {Bridge: "a", Disconnected: true}} {
+		before := scheduling.ClassHash(machines)
+		if machines.Spec.Networks = []v1alpha1.Network{network}; scheduling.ClassHash(machines) == before {
+			t.Errorf("network %+v does not change the hash", network)
+		}
+	}
 	disks := nodeClass(t, `{template: {name: t}, placement: {policy: NUMA}, dataDisks: []}`)
 	if scheduling.ClassHash(disks) != plain {
 		t.Error("an empty list of data disks changes the hash")

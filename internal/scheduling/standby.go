@@ -3,6 +3,7 @@ package scheduling
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,6 +133,7 @@ func (p *pool) outdated(vm *fleet.VM) string {
 		{name: "data disks", same: slices.EqualFunc(vm.DataDisks, now.DataDisks, sameDisk)},
 		{name: "seed", same: vm.SeedStorage == now.SeedStorage},
 		{name: "networks", same: slices.EqualFunc(vm.Networks, now.Networks, sameNetwork)},
+		{name: "hardware", same: reflect.DeepEqual(vm.Hardware, now.Hardware)},
 		{name: "PCI devices", same: slices.Equal(vm.PCIDevices, now.PCIDevices)},
 	} {
 		if !field.same {
@@ -152,7 +154,7 @@ func sameNetwork(vm, class fleet.Network) bool {
 	sameMAC := strings.HasPrefix(strings.ToUpper(vm.MAC), class.MAC)
 	vm.MAC, class.MAC = "", ""
 	vm.Model, class.Model = cmp.Or(vm.Model, "virtio"), cmp.Or(class.Model, "virtio")
-	return sameMAC && vm == class
+	return sameMAC && reflect.DeepEqual(vm, class)
 }
 
 // resting returns the existing standby VMs that this decision does not wake.

@@ -182,6 +182,10 @@ func TestStandbyStaysStopped(t *testing.T) {
 		}},
 		{name: "a smaller disk", change: func(vm *fleet.VM, _ *scheduling.Request) { vm.DiskGiB = 1 }, outdated: "its boot disk changed", replaced: true},
 		{name: "another CPU type", change: func(vm *fleet.VM, _ *scheduling.Request) { vm.CPUType = "kvm64" }, outdated: "its CPU type changed", replaced: true},
+		{name: "other hardware", change: func(vm *fleet.VM, _ *scheduling.Request) { vm.Hardware = &fleet.Hardware{NoTablet: true} }, outdated: "its hardware changed", replaced: true},
+		{name: "a slower network", change: func(vm *fleet.VM, _ *scheduling.Request) {
+			vm.Networks = []fleet.Network{{Bridge: "vmbr0", RateMBps: 1}}
+		}, outdated: "its networks changed", replaced: true},
 		{name: "another template", change: func(vm *fleet.VM, _ *scheduling.Request) { vm.Source.VMID = 8999 }, outdated: "its template is now VM 9000", replaced: true},
 		{
 			name: "a type that is gone", change: func(vm *fleet.VM, _ *scheduling.Request) { vm.InstanceType = "old.4VCPU-8GB" },

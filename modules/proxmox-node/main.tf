@@ -40,21 +40,22 @@ resource "proxmox_virtual_environment_vm" "node" {
   boot_order    = local.boot_order
   machine       = var.hardware.machine
   scsi_hardware = var.hardware.scsi_hardware
+  tablet_device = var.hardware.tablet
 
   # An attribute rather than blocks, because null keeps the template's devices
   # and an empty list removes them.
   network_device = length(var.network_devices) == 0 ? null : [
     for device in var.network_devices : {
       bridge       = device.bridge
-      disconnected = null
+      disconnected = device.disconnected ? true : null
       enabled      = null
       firewall     = device.firewall
       mac_address  = device.mac_address
       model        = device.model
       mtu          = device.mtu
-      queues       = device.model == "virtio" ? min(local.vcpus, 64) : 0
-      rate_limit   = null
-      trunks       = null
+      queues       = device.model == "virtio" ? coalesce(device.queues, min(local.vcpus, 64)) : 0
+      rate_limit   = device.rate_limit == 0 ? null : device.rate_limit
+      trunks       = length(device.trunks) == 0 ? null : join(";", device.trunks)
       vlan_id      = device.vlan_id
     }
   ]
@@ -97,6 +98,7 @@ resource "proxmox_virtual_environment_vm" "node" {
   cpu {
     affinity = var.cpu.affinity == "" ? null : var.cpu.affinity
     cores    = var.cpu.cores
+    flags    = var.cpu.flags
     numa     = length(var.numa) > 0
     sockets  = var.cpu.sockets
     type     = var.cpu.type
@@ -178,6 +180,17 @@ resource "proxmox_virtual_environment_vm" "node" {
       clipboard = vga.value.clipboard
       memory    = vga.value.memory
       type      = vga.value.type
+    }
+  }
+
+  # The provider writes it to a clone, but does not remove the template's.
+  dynamic "watchdog" {
+    for_each = var.hardware.watchdog == null ? [] : [var.hardware.watchdog]
+
+    content {
+      enabled = true
+      model   = watchdog.value.model
+      action  = watchdog.value.action
     }
   }
 

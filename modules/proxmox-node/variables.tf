@@ -85,12 +85,13 @@ variable "clone" {
 }
 
 variable "cpu" {
-  description = "CPU model and topology that the guest sees. affinity is the set of host CPUs, such as 0-3,8; only a root@pam ticket may set it."
+  description = "CPU model and topology that the guest sees. flags are added to the model with + or removed from it with -. affinity is the set of host CPUs, such as 0-3,8; only a root@pam ticket may set it."
   type = object({
     type     = string
     sockets  = number
     cores    = number
     affinity = optional(string, "")
+    flags    = optional(list(string), [])
   })
   nullable = false
 }
@@ -176,14 +177,18 @@ variable "data_disks" {
 }
 
 variable "network_devices" {
-  description = "Network devices, net0 first. Empty keeps the template's. Without mac_address Proxmox makes one up."
+  description = "Network devices, net0 first. Empty keeps the template's. Without mac_address Proxmox makes one up, and without queues a virtio device has one per vCPU. rate_limit is in megabytes per second, 0 for none; trunks are VLANs that pass with their tags."
   type = list(object({
-    bridge      = string
-    model       = optional(string, "virtio")
-    firewall    = optional(bool, false)
-    mtu         = optional(number, 0)
-    vlan_id     = optional(number, 0)
-    mac_address = optional(string)
+    bridge       = string
+    model        = optional(string, "virtio")
+    firewall     = optional(bool, false)
+    mtu          = optional(number, 0)
+    vlan_id      = optional(number, 0)
+    mac_address  = optional(string)
+    rate_limit   = optional(number, 0)
+    queues       = optional(number)
+    trunks       = optional(list(number), [])
+    disconnected = optional(bool, false)
   }))
   default  = []
   nullable = false
@@ -227,7 +232,7 @@ variable "timeouts" {
 }
 
 variable "hardware" {
-  description = "What the VM takes over from its template and must be repeated here, so that importing the VM changes nothing."
+  description = "What the VM takes over from its template and must be repeated here, so that importing the VM changes nothing, and what differs from the template. A watchdog of null, and a tablet of true, keep the template's."
   type = object({
     agent = optional(object({
       enabled = optional(bool, false)
@@ -240,10 +245,15 @@ variable "hardware" {
     os_type        = optional(string, "other")
     scsi_hardware  = optional(string, "lsi")
     serial_devices = optional(list(string), [])
+    tablet         = optional(bool, true)
     vga = optional(object({
       type      = optional(string, "std")
       memory    = optional(number, 16)
       clipboard = optional(string)
+    }))
+    watchdog = optional(object({
+      model  = optional(string, "i6300esb")
+      action = optional(string, "reset")
     }))
   })
   default  = {}

@@ -25,6 +25,10 @@ func (c *checker) expect(rc *tfjson.ResourceChange, r *request) {
 		c.deny(RuleExpected, rc.Address, fmt.Sprintf("the VM's file sets standby, which the modules %.40q do not support: restore the file, or replace the node", r.Module))
 		return
 	}
+	if r.inputs.options() && !module.options {
+		c.deny(RuleExpected, rc.Address, fmt.Sprintf("the VM's file sets options of hardware or network devices, which the modules %.40q do not support: restore the file, or replace the node", r.Module))
+		return
+	}
 	expected := module.node(r.inputs)
 	if rc.Type == FirewallType {
 		expected = groupsOf(r.inputs)

@@ -147,6 +147,9 @@ func TestCheckExpectedHardware(t *testing.T) {
 		"another device":             {edits{after + "hostpci": device("nic")}, `hostpci[0].mapping is "nic", expected "gpu"`},
 		"no device":                  {edits{after + "hostpci": []any{}}, "hostpci has 0 elements, expected 1"},
 		"another bridge":             {edits{after + "network_device": network("vmbr0")}, `network_device[0].bridge is "vmbr0", expected "vmbr1"`},
+		"another flag":               {edits{after + "cpu.0.flags": []any{"+pcid"}}, `cpu[0].flags[0] is "+pcid", expected "+aes"`},
+		"no watchdog":                {edits{after + "watchdog": []any{}}, "watchdog has 0 elements, expected 1"},
+		"a tablet":                   {edits{after + "tablet_device": true}, "tablet_device is true, expected false"},
 		"another seed":               {edits{after + "cdrom": drive("local:iso/x.iso")}, `cdrom[0].file_id is "local:iso/x.iso"`},
 		"a seed that is not read":    {edits{after + "boot_order": []any{"scsi0"}}, "boot_order has 1 elements, expected 2"},
 		"another order":              {edits{after + "boot_order": []any{"scsi0", "net0"}}, `boot_order[1] is "net0", expected "ide2"`},
@@ -160,7 +163,12 @@ func TestCheckExpectedHardware(t *testing.T) {
 				after + "network_device":                     network("vmbr1"), unknown + "network_device": absent,
 				arguments + "seed.constant_value":                seed,
 				arguments + "hardware.constant_value.boot_order": []any{"scsi0"},
-				after + "disk": disk("ssd", false), after + "hostpci": device("gpu"), after + "cdrom": drive(seed),
+				arguments + "hardware.constant_value.tablet":     false,
+				arguments + "hardware.constant_value.watchdog":   map[string]any{"model": "ib700", "action": "none"},
+				arguments + "cpu.constant_value.flags":           []any{"+aes"},
+				after + "cpu.0.flags":                            []any{"+aes"}, after + "tablet_device": false,
+				after + "watchdog": []any{map[string]any{"enabled": true, "model": "ib700", "action": "none"}},
+				after + "disk":     disk("ssd", false), after + "hostpci": device("gpu"), after + "cdrom": drive(seed),
 				after + "boot_order": []any{"scsi0", "ide2"}, unknown + "boot_order": absent,
 			}
 			maps.Copy(all, tt.edits)

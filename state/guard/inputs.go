@@ -53,6 +53,8 @@ type cpuInputs struct {
 	Sockets  int64  `json:"sockets"`
 	Cores    int64  `json:"cores"`
 	Affinity string `json:"affinity"`
+
+	Flags []string `json:"flags"`
 }
 
 type cellInputs struct {
@@ -82,6 +84,11 @@ type networkInputs struct {
 	MTU      int64   `json:"mtu"`
 	VLAN     int64   `json:"vlan_id"`
 	MAC      *string `json:"mac_address"`
+
+	RateLimit    float64 `json:"rate_limit"`
+	Queues       int64   `json:"queues"`
+	Trunks       []int64 `json:"trunks"`
+	Disconnected bool    `json:"disconnected"`
 }
 
 type timeoutInputs struct {
@@ -102,7 +109,10 @@ type hardwareInputs struct {
 	OSType        string     `json:"os_type"`
 	SCSIHardware  string     `json:"scsi_hardware"`
 	SerialDevices []string   `json:"serial_devices"`
+	Tablet        *bool      `json:"tablet"`
 	VGA           *vgaInputs `json:"vga"`
+
+	Watchdog *fleet.Watchdog `json:"watchdog"`
 }
 
 type vgaInputs struct {
@@ -135,6 +145,8 @@ type nodeModule struct {
 	migrate int64
 	// standby is set if the release has standby VMs.
 	standby bool
+	// options is set if the release has the arguments in inputs.options.
+	options bool
 }
 
 // nodeModules maps the hash of each release of the modules to its values. If a release
@@ -144,6 +156,7 @@ var nodeModules = map[string]nodeModule{
 	"53eb0066f3e67bbd": {migrate: 900},
 	"c62bcf5233d88919": {migrate: waitLong},
 	"2eb0b7e97a74c03e": {migrate: waitLong, standby: true},
+	"f95ae3a2e756d6a4": {migrate: waitLong, standby: true, options: true},
 }
 
 // Knows reports whether the guard can compute the values that the modules with a hash
@@ -151,6 +164,15 @@ var nodeModules = map[string]nodeModule{
 func Knows(hash string) bool {
 	_, known := nodeModules[hash]
 	return known
+}
+
+// options reports whether the file has arguments of hardware or network devices that the
+// first releases of the module do not have, and would ignore.
+func (in *inputs) options() bool {
+	return len(in.CPU.Flags) > 0 || in.Hardware.Tablet != nil || in.Hardware.Watchdog != nil ||
+		slices.ContainsFunc(in.Networks, func(n networkInputs) bool {
+			return n.RateLimit != 0 || n.Queues != 0 || len(n.Trunks) > 0 || n.Disconnected
+		})
 }
 
 // computed is the expected value of an attribute that the provider sets: unknown before
@@ -179,7 +201,7 @@ func (m nodeModule) node(in *inputs) values {
 		}},
 		"cpu": blocks{values{
 			"affinity": in.CPU.Affinity, "cores": in.CPU.Cores, "numa": len(in.NUMA) > 0, "sockets": in.CPU.Sockets, "type": in.CPU.Type,
-			"units": computed{},
+			"units": computed{}, "flags": texts(in.CPU.Flags),
 		}},
 		"memory": blocks{values{
 			"dedicated": in.MemoryMiB, "hugepages": in.HugePages, "keep_hugepages": in.HugePages != "",
@@ -199,7 +221,7 @@ func (m nodeModule) node(in *inputs) values {
 			"vm_id": in.Clone.VMID, "node_name": in.Host, "full": in.Clone.Full, "datastore_id": in.Clone.DatastoreID, "retries": int64(1),
 		}}},
 		"disk": ignored{disks(in)}, "hostpci": ignored{pciDevices(in)},
-		"acpi": ignored{true}, "keyboard_layout": ignored{"en-us"}, "tablet_device": ignored{true},
+		"acpi": ignored{true}, "keyboard_layout": ignored{"en-us"}, "tablet_device": ignored{or(hardware.Tablet, true)},
 		"cdrom": ignored{},
 	}
 	for _, name := range []string{
@@ -207,6 +229,9 @@ func (m nodeModule) node(in *inputs) values {
 		"usb", "virtiofs", "watchdog",
 	} {
 		expected[name] = ignored{}
+	}
+	if w := hardware.Watchdog; w != nil {
+		expected["watchdog"] = ignored{blocks{values{"enabled": true, "model": w.Model, "action": w.Action}}}
 	}
 	if in.Seed != "" {
 		expected["cdrom"] = ignored{blocks{values{"file_id": in.Seed, "interface": "ide2"}}}
@@ -267,8 +292,14 @@ func networks(in *inputs) any {
 			device["mac_address"] = *n.MAC
 		}
 		if model == "virtio" {
-			device["queues"] = min(in.CPU.Sockets*in.CPU.Cores, 64)
+			device["queues"] = cmp.Or(n.Queues, min(in.CPU.Sockets*in.CPU.Cores, 64))
 		}
+		device["rate_limit"], device["disconnected"] = n.RateLimit, n.Disconnected
+		var trunks []string
+		for _, vlan := range n.Trunks {
+			trunks = append(trunks, strconv.FormatInt(vlan, 10))
+		}
+		device["trunks"] = strings.Join(trunks, ";")
 		devices = append(devices, device)
 	}
 	return devices

@@ -96,6 +96,47 @@ func TestStandbyNeedsItsModule(t *testing.T) {
 	}
 }
 
+// TestOptionsNeedTheirModule checks that the file of a VM from an older release cannot set
+// options that its module would ignore.
+func TestOptionsNeedTheirModule(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(arguments map[string]any){
+		"flags":  func(arguments map[string]any) { arguments["cpu"].(map[string]any)["flags"] = []string{"+aes"} },
+		"tablet": func(arguments map[string]any) { arguments["hardware"] = map[string]any{"tablet": false} },
+		"watchdog": func(arguments map[string]any) {
+			arguments["hardware"] = map[string]any{"watchdog": map[string]any{"model": "ib700"}}
+		},
+		"rate": func(arguments map[string]any) {
+			arguments["network_devices"] = []any{map[string]any{"bridge": "a", "rate_limit": 1}}
+		},
+		"queues": func(arguments map[string]any) {
+			arguments["network_devices"] = []any{map[string]any{"bridge": "a", "queues": 1}}
+		},
+		"trunks": func(arguments map[string]any) {
+			arguments["network_devices"] = []any{map[string]any{"bridge": "a", "trunks": []int{1}}}
+		},
+		"link": func(arguments map[string]any) {
+			arguments["network_devices"] = []any{map[string]any{"bridge": "a", "disconnected": true}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			plan := edited(t, "update", nil)
+			request := filled(plan, update1)
+			request.Update[0].Module = "2eb0b7e97a74c03e"
+			var arguments map[string]any
+			if err := json.Unmarshal(request.Update[0].Inputs, &arguments); err != nil {
+				t.Fatal(err)
+			}
+			change(arguments)
+			request.Update[0].Inputs, _ = json.Marshal(arguments)
+			if v := guard.Check(plan, request, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleExpected, "sets options of hardware or network devices, which the modules") {
+				t.Errorf("got\n%s", v)
+			}
+		})
+	}
+}
+
 // TestWakeInPolicy checks the values of the variables about wakes.
 func TestWakeInPolicy(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,62 @@
+package v1alpha1
+
+// Hardware overrides virtual hardware that a node otherwise inherits from its template. An
+// unset field keeps the template's.
+type Hardware struct {
+	// Machine is the machine type: pc, q35, or one with a version, such as pc-q35-9.2. The
+	// names of network interfaces in the guest depend on it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=40
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(pc|q35|pc-(i440fx|q35)-[0-9]+([.][0-9]+)+([+]pve[0-9]+)?)?$')",message="is not a machine type: write pc, q35, or one with a version such as pc-q35-9.2"
+	Machine string `json:"machine,omitempty"`
+
+	// VGA is the display.
+	// +optional
+	VGA *VGA `json:"vga,omitempty"`
+
+	// Watchdog is a virtual watchdog. It has no effect until a program in the guest uses it.
+	// +optional
+	Watchdog *Watchdog `json:"watchdog,omitempty"`
+
+	// Tablet set to false removes the USB tablet, which only graphical consoles need and
+	// which causes timer interrupts.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == false",message="is the default of Proxmox: remove it; numaform cannot add a tablet to a clone of a template without one"
+	Tablet *bool `json:"tablet,omitempty"`
+
+	// CPUFlags are added to the CPU type with +, and removed from it with -, such as +aes.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=32
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[+-][a-z0-9][a-z0-9_.-]*$')",message="is not a CPU flag: write + or -, and the name of the flag, such as +aes"
+	// +listType=set
+	CPUFlags []string `json:"cpuFlags,omitempty"`
+}
+
+// VGA is a virtual display.
+type VGA struct {
+	// Type is the display's type. Empty keeps the template's. The serial port of serial0 to
+	// serial3 must exist in the template.
+	// +optional
+	// +kubebuilder:validation:Enum="";cirrus;none;qxl;qxl2;qxl3;qxl4;serial0;serial1;serial2;serial3;std;virtio;virtio-gl;vmware
+	Type string `json:"type,omitempty"`
+
+	// MemoryMiB is the display's memory. Unset means 16.
+	// +optional
+	// +kubebuilder:validation:Minimum=4
+	// +kubebuilder:validation:Maximum=512
+	MemoryMiB int32 `json:"memoryMiB,omitempty"`
+}
+
+// Watchdog is a virtual watchdog.
+type Watchdog struct {
+	// Model is the watchdog's model. Empty means i6300esb.
+	// +optional
+	// +kubebuilder:validation:Enum="";i6300esb;ib700
+	Model string `json:"model,omitempty"`
+
+	// Action is what the host does with a guest that no longer responds. Empty means reset.
+	// +optional
+	// +kubebuilder:validation:Enum="";reset;shutdown;poweroff;pause;debug;none
+	Action string `json:"action,omitempty"`
+}
