@@ -292,6 +292,12 @@ func (h *hostCheck) checkDisks() {
 		}
 	}
 
+	if h.from.Options["protection"] == "1" {
+		command := fmt.Sprintf("qm set %d --protection 0", h.from.VMID)
+		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
+			fmt.Sprintf("has template %s, whose clones are protected like it, so that Proxmox would refuse to delete them", describeTemplate(&h.fields.Template)),
+			command, command)
+	}
 	if display := h.display(); strings.HasPrefix(display, "serial") && h.from.Options[display] == "" {
 		command := fmt.Sprintf("qm set %d --%s socket", h.from.VMID, display)
 		h.add(v1alpha1.ConditionTemplateReady, v1alpha1.ReasonTemplateUnusable,
