@@ -287,6 +287,53 @@ func TestProvidersOfOneCluster(t *testing.T) {
 	}
 }
 
+// TestOptionsOfVMs checks options of KubeNodeSmith's VMs that exist several times, or not.
+func TestOptionsOfVMs(t *testing.T) {
+	t.Parallel()
+	result := convertText(t, convert.KubeNodeSmith, map[string]string{"a.yaml": `apiVersion: kubenodesmith.parawell.cloud/v1alpha1
+kind: NodeSmithProvider
+metadata: {name: a}
+spec:
+  type: proxmox
+  proxmox:
+    endpoint: https://192.0.2.1:8006/api2/json
+    vmOptions:
+    - {name: scsi1, value: "fast:100,ssd=1"}
+    - {name: scsi2, value: "slow:7"}
+    - {name: scsi3, value: "/dev/sdb"}
+    - {name: hostpci0, value: "mapping=gpu,mdev=nvidia-63,pcie=1,x-vga=1"}
+    - {name: hostpci1, value: "0000:01:00.0"}
+    - {name: vga, value: std}
+    - {name: ipconfig1, value: ip=dhcp}
+    - {name: novel, value: 1}
+`})
+	const want = `spec:
+  dataDisks:
+  - size: 100G
+    storage: fast
+  - size: 7G
+    storage: slow
+  pciDevices:
+  - mapping: gpu
+    mdev: nvidia-63
+    pcie: true
+    xvga: true
+  region: homelab
+`
+	if got := content(t, result, "manifests/nodeclasses.yaml"); !strings.Contains(got, want) {
+		t.Errorf("%q is not in\n%s", want, got)
+	}
+	verdicts := ""
+	for _, line := range result.Lines {
+		if strings.Contains(line.Path, "vmOptions") {
+			verdicts += string(line.Verdict) + " "
+		}
+	}
+	if want := "changed changed dropped kept dropped dropped dropped unknown "; verdicts != want {
+		t.Errorf("verdicts %s, want %s", verdicts, want)
+	}
+}
+
 // TestErrors checks the errors about inputs that are no configuration of the peer.
 func TestErrors(t *testing.T) {
 	t.Parallel()
