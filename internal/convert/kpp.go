@@ -188,15 +188,13 @@ func kppChart() []option {
 		{kindValues, "image.repository", "", "it is another program", nil},
 		{kindValues, "image.tag", "", "it is another program", nil},
 	}
-	for _, name := range []string{"affinity", "hostAliases", "initContainers", "extraVolumes", "extraVolumeMounts"} {
-		rows = append(rows, option{kindValues, name, "", "numaform's chart has no such value: patch its output, for example with Kustomize", nil})
-	}
+	rows = append(rows, option{kindValues, "affinity", "values.yaml affinity", "required rules for nodes belong into nodeSelector", copied})
 	for _, name := range []string{"batchMaxDuration", "batchIdleDuration", "preferencePolicy", "minValuesPolicy"} {
 		rows = append(rows, option{kindValues, "settings." + name, "values.yaml scheduling." + name, "", copied})
 	}
 	return append(rows, chartRows(
 		"image.pullPolicy", "imagePullSecrets", "fullnameOverride", "priorityClassName", "serviceAccount.create", "serviceAccount.annotations", "serviceAccount.name",
-		"podAnnotations", "podLabels", "nodeSelector", "tolerations", "resources",
+		"podAnnotations", "podLabels", "nodeSelector", "tolerations", "resources", "hostAliases", "initContainers", "extraVolumes", "extraVolumeMounts",
 	)...)
 }
 
