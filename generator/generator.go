@@ -160,9 +160,15 @@ const (
 // renderMain renders the main.tf of a host's root, which requires a version of the provider.
 // The fleet must contain the host's region.
 func renderMain(f *fleet.Fleet, host topology.HostID, provider string) []byte {
+	return renderRoot(f, host, provider, "host "+host.String(), StateName(f.ClusterID, host))
+}
+
+// renderRoot renders the main.tf of a root on a host: what the root is for is in its first
+// line, and state is the name of its state.
+func renderRoot(f *fleet.Fleet, host topology.HostID, provider, what, state string) []byte {
 	file := hclwrite.NewEmptyFile()
 	body := file.Body()
-	comment(body, fmt.Sprintf("%s%s. DO NOT EDIT.", mainHeader, host))
+	comment(body, fmt.Sprintf("%s%s. DO NOT EDIT.", rootHeader, what))
 	body.AppendNewline()
 
 	terraform := body.AppendNewBlock("terraform", nil).Body()
@@ -176,7 +182,7 @@ func renderMain(f *fleet.Fleet, host topology.HostID, provider string) []byte {
 	if f.Backend.Type != "" {
 		terraform.AppendNewline()
 		backend := terraform.AppendNewBlock("backend", []string{f.Backend.Type}).Body()
-		settings := backendSettings(f.Backend, StateName(f.ClusterID, host))
+		settings := backendSettings(f.Backend, state)
 		for _, name := range slices.Sorted(maps.Keys(settings)) {
 			setText(backend, name, settings[name])
 		}

@@ -1,7 +1,7 @@
 // Package modules embeds the OpenTofu and Terraform modules that node files call, in every
 // released version, so that a fleet can be written offline. The engine uses no other
-// modules. The module proxmox-template, in the same directory, is for users' root modules
-// and is not embedded. Start at Files, Hash and Released.
+// modules, except proxmox-template, which the files of templates call, and which users can
+// also call from their own root modules. Start at Files, Hash and Released.
 package modules
 
 import (
@@ -21,6 +21,11 @@ import (
 //go:embed proxmox-node/*.tf proxmox-security-groups/*.tf
 var embedded embed.FS
 
+// template contains the module of templates without its tests.
+//
+//go:embed proxmox-template/*.tf
+var template embed.FS
+
 // released contains every released version of the modules, each in a directory named by its
 // hash. A version is never changed or deleted, because node files may call it. make verify
 // compares the directory with the branch main.
@@ -37,17 +42,22 @@ const (
 	NodeModule = "proxmox-node"
 	// GroupsModule sets a node's firewall security groups.
 	GroupsModule = "proxmox-security-groups"
+	// TemplateModule creates a VM template from a disk image. Node files do not call it.
+	TemplateModule = "proxmox-template"
 )
 
 // hashBytes is the number of bytes of the SHA-256 in a version's name.
 const hashBytes = 8
 
-// Names returns the names of all modules, sorted.
+// Names returns the names of all modules that node files call, sorted.
 func Names() []string { return []string{NodeModule, GroupsModule} }
 
 // Files returns the files of all modules by their paths, such as
 // "proxmox-node/main.tf".
 func Files() map[string][]byte { return below(embedded, ".") }
+
+// TemplateFiles returns the files of the module of templates by their paths.
+func TemplateFiles() map[string][]byte { return read(template, ".", TemplateModule) }
 
 // Released returns the files of a version of the modules by its hash, with paths as in
 // Files, and false if this numaform does not embed that version.
@@ -71,20 +81,27 @@ func Hashes() []string {
 	return hashes
 }
 
-// below returns the files of all modules in a directory of an embedded tree, by path
-// relative to that directory.
+// below returns the files of all modules of nodes in a directory of an embedded tree, by
+// path relative to that directory.
 func below(tree embed.FS, dir string) map[string][]byte {
 	files := map[string][]byte{}
 	for _, module := range Names() {
-		entries, err := fs.ReadDir(tree, path.Join(dir, module))
-		if err != nil {
+		maps.Copy(files, read(tree, dir, module))
+	}
+	return files
+}
+
+// read returns the files of one module.
+func read(tree embed.FS, dir, module string) map[string][]byte {
+	files := map[string][]byte{}
+	entries, err := fs.ReadDir(tree, path.Join(dir, module))
+	if err != nil {
+		panic(fmt.Sprintf("reading embedded module %s: %v", module, err))
+	}
+	for _, entry := range entries {
+		name := path.Join(module, entry.Name())
+		if files[name], err = fs.ReadFile(tree, path.Join(dir, name)); err != nil {
 			panic(fmt.Sprintf("reading embedded module %s: %v", module, err))
-		}
-		for _, entry := range entries {
-			name := path.Join(module, entry.Name())
-			if files[name], err = fs.ReadFile(tree, path.Join(dir, name)); err != nil {
-				panic(fmt.Sprintf("reading embedded module %s: %v", module, err))
-			}
 		}
 	}
 	return files

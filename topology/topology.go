@@ -259,6 +259,17 @@ type Guest struct {
 	Key       string `json:"key,omitempty"`
 	// Lock is the guest's lock in Proxmox, such as "clone" or "migrate", or empty.
 	Lock string `json:"lock,omitempty"`
+	// MadeFor is the ProxmoxTemplate that a template was created for; zero for other
+	// guests. A guest that is not a template yet has it, too, while it is created.
+	MadeFor MadeFor `json:"made_for,omitzero"`
+}
+
+// MadeFor identifies a template that numaform created: the installation, the name of the
+// ProxmoxTemplate, and the template's serial, which is higher for a later template.
+type MadeFor struct {
+	ClusterID string `json:"cluster_id"`
+	Template  string `json:"template"`
+	Serial    int    `json:"serial"`
 }
 
 // NUMACell is a VM's numaN option: a NUMA node of the guest, and the NUMA nodes of the
@@ -317,6 +328,9 @@ type Template struct {
 	Problem string `json:"problem,omitempty"`
 	// Commands are the command lines in Problem that fix it, for root on the host.
 	Commands []string `json:"commands,omitempty"`
+	// MadeFor is the ProxmoxTemplate that the template was created for; zero for templates
+	// that users created.
+	MadeFor MadeFor `json:"made_for,omitzero"`
 }
 
 // Host returns the host with the ID, or nil.

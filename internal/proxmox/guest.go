@@ -237,6 +237,9 @@ func readConfig(guest *topology.Guest, config values) error {
 	if guest.Pins, err = topology.ParseCPUSet(config["affinity"]); err != nil {
 		return fmt.Errorf("reading affinity: %w", err)
 	}
+	if made, ok := fleet.ParseTemplateMarker(config["description"]); ok {
+		guest.MadeFor = made
+	}
 	if marker, ok := fleet.ParseMarker(config["description"]); ok {
 		guest.ClusterID = marker.ClusterID
 		guest.Key = string(marker.Key)
@@ -338,7 +341,7 @@ var cloudInitDrive = regexp.MustCompile(`^[^,]*[:/](?:vm-\d+-)?cloudinit(?:\.(?:
 
 // readTemplate reads a template. Its Problem explains why it cannot be cloned, or is empty.
 func readTemplate(guest topology.Guest, config values) topology.Template {
-	t := topology.Template{VMID: guest.VMID, Name: guest.Name, Tags: guest.Tags, Options: map[string]string{}}
+	t := topology.Template{VMID: guest.VMID, Name: guest.Name, Tags: guest.Tags, Options: map[string]string{}, MadeFor: guest.MadeFor}
 	for _, key := range inherited {
 		if value, ok := config[key]; ok {
 			t.Options[key] = value

@@ -123,7 +123,7 @@ func (c *ConfigMap) partName(dir string) string {
 // partOf returns the directory whose ConfigMap contains a file: a host's, a module's, or
 // the fleet's.
 func partOf(name string) string {
-	if IsModule(name) || strings.Count(name, "/") == 2 {
+	if IsModule(name) || strings.Count(name, "/") == 2 || generator.IsTemplate(name) {
 		return path.Dir(name)
 	}
 	return ""

@@ -82,10 +82,12 @@ var (
 	hashDir    = regexp.MustCompile(`^[0-9a-f]{16}$`)
 	moduleFile = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}\.tf$`)
 	vmFile     = regexp.MustCompile(`^node-[a-z0-9]([a-z0-9-]{0,126}[a-z0-9])?\.tf$`)
-	yearDir    = regexp.MustCompile(`^[0-9]{4}$`)
-	monthDir   = regexp.MustCompile(`^[0-9]{2}$`)
-	forgeFile  = regexp.MustCompile(`^(CODEOWNERS|README.*|LICENSE.*|\.gitattributes|\.gitlab-ci\.yml|\.github|\.gitea|\.forgejo)$`)
-	stateFile  = regexp.MustCompile(`^(errored\.tfstate|.*\.tfstate|.*\.tfstate\..*|.*\.tfplan|\.terraform)$`)
+	// templateFile matches the file of a template.
+	templateFile = regexp.MustCompile(`^template-[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.tf$`)
+	yearDir      = regexp.MustCompile(`^[0-9]{4}$`)
+	monthDir     = regexp.MustCompile(`^[0-9]{2}$`)
+	forgeFile    = regexp.MustCompile(`^(CODEOWNERS|README.*|LICENSE.*|\.gitattributes|\.gitlab-ci\.yml|\.github|\.gitea|\.forgejo)$`)
+	stateFile    = regexp.MustCompile(`^(errored\.tfstate|.*\.tfstate|.*\.tfstate\..*|.*\.tfplan|\.terraform)$`)
 	// temporary matches files left by an interrupted write, of this version and older
 	// ones.
 	temporary = regexp.MustCompile(`^\.(numaform-[0-9a-z]+\.tmp|.*\.(tf|json|gitignore)[0-9]+)$`)
@@ -100,6 +102,8 @@ func roleOf(name string, dir bool) role {
 		return roleInModules(parts, dir)
 	case len(parts) == 3 && !dir && inHost && (parts[2] == "main.tf" || vmFile.MatchString(parts[2])):
 		return roleFile // also in a region named like the history
+	case len(parts) > 2 && parts[0] == "templates":
+		return roleInTemplates(parts, dir)
 	case parts[0] == HistoryDir:
 		return roleInHistory(parts, dir)
 	case dir:
@@ -114,10 +118,25 @@ func roleOf(name string, dir bool) role {
 	return roleRefused
 }
 
+// roleInTemplates returns the role of a path below templates/<region>. The directory and
+// the region can also be a region and a host.
+func roleInTemplates(parts []string, dir bool) role {
+	switch {
+	case !placeDir.MatchString(parts[1]) || !placeDir.MatchString(parts[2]):
+	case len(parts) == 3 && dir:
+		return roleDir
+	case len(parts) == 4 && !dir && (parts[3] == "main.tf" || templateFile.MatchString(parts[3])):
+		return roleFile
+	case len(parts) == 4 && !dir && parts[3] == ".terraform.lock.hcl":
+		return roleSkipped
+	}
+	return roleRefused
+}
+
 func roleInModules(parts []string, dir bool) role {
 	switch {
 	case len(parts) > 4, dir != (len(parts) < 4),
-		len(parts) > 1 && !slices.Contains(modules.Names(), parts[1]),
+		len(parts) > 1 && !slices.Contains(modules.Names(), parts[1]) && parts[1] != modules.TemplateModule,
 		len(parts) > 2 && !hashDir.MatchString(parts[2]):
 		return roleRefused
 	case dir:

@@ -39,6 +39,12 @@ func TestGrammar(t *testing.T) {
 		{in: "r/h", out: "r/h/x", dir: true},
 		{in: "history/h/main.tf", out: "history/h/x.tf"}, // a region with that name
 
+		{in: "templates/r/h/main.tf", out: "templates/r/h/x/main.tf"},
+		{in: "templates/r/h/template-a-1.tf", out: "templates/r/h/node-a.tf"},
+		{in: "templates/r/h/template-" + long(63) + ".tf", out: "templates/r/h/template-" + long(64) + ".tf"},
+		{in: "templates/r/h", out: "templates/r/h/x", dir: true},
+		{in: "modules/proxmox-template/" + hash, out: "modules/proxmox-templates/" + hash, dir: true},
+
 		{in: "modules", out: ".modules", dir: true},
 		{in: module, out: "modules/other", dir: true},
 		{in: module + "/" + hash, out: module + "/" + hash + "0", dir: true},
