@@ -35,6 +35,8 @@ const (
 	KindWake Kind = "wake"
 	// KindRepair reverts drift.
 	KindRepair Kind = "repair"
+	// KindTemplates creates, updates or deletes templates.
+	KindTemplates Kind = "templates"
 )
 
 // Change is a planned change. Its record is written before the apply and is not changed
@@ -65,6 +67,8 @@ type Change struct {
 	Woken []fleet.VM `json:"woken,omitempty"`
 	// Hosts are the plans of the affected hosts, sorted.
 	Hosts []HostPlan `json:"shards,omitempty"`
+	// Templates are the plans of the roots of templates.
+	Templates []TemplatePlan `json:"templates,omitempty"`
 	// Rotations are the VMID rotations after this change. Each change contains the rotations
 	// of all regions, so the newest change is sufficient.
 	Rotations map[topology.RegionName]fleet.Rotation `json:"rotations,omitempty"`
@@ -107,6 +111,24 @@ type HostPlan struct {
 	Error string `json:"error,omitempty"`
 }
 
+// TemplatePlan is the plan for the templates of one host.
+type TemplatePlan struct {
+	Host       topology.HostID `json:"host"`
+	PlanSHA256 string          `json:"plan_sha256"`
+	PlanDigest string          `json:"plan_digest"`
+	Create     []TemplateRef   `json:"create,omitempty"`
+	Delete     []TemplateRef   `json:"delete,omitempty"`
+	Verdict    guard.Verdict   `json:"verdict"`
+	// Approver is the source of the approval, or empty if none was necessary.
+	Approver string `json:"approver,omitempty"`
+}
+
+// TemplateRef identifies a template in a record.
+type TemplateRef struct {
+	Name string     `json:"name"`
+	VMID fleet.VMID `json:"vmid"`
+}
+
 // Open is a host with unfinished changes.
 type Open struct {
 	Host topology.HostID `json:"host"`
@@ -134,6 +156,8 @@ type Outcome struct {
 	// Duration is the time since the change was approved.
 	Duration time.Duration `json:"duration_ns"`
 	Hosts    []Ended       `json:"shards,omitempty"`
+	// Templates are the results of the roots of templates.
+	Templates []Ended `json:"templates,omitempty"`
 	// Outside are the writes to Proxmox that no plan contains, such as the upload of a
 	// seed.
 	Outside []string `json:"outside,omitempty"`

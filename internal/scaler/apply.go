@@ -223,12 +223,12 @@ func (s *Scaler) recordUnmade(ctx context.Context, change *Change, plans []RootP
 }
 
 // withModules returns the files after a change, plus the existing modules, which older
-// VMs still call. The copies are for readers only: the engine gets its modules from
-// Release.
+// VMs still call, and the roots of templates, which only changes of templates write. The
+// copies of modules are for readers only: the engine gets its modules from Release.
 func withModules(change *Change) generator.Files {
 	files := generator.Files{}
 	for name, content := range change.BeforeFiles {
-		if store.IsModule(name) {
+		if store.IsModule(name) || generator.IsTemplate(name) {
 			files[name] = content
 		}
 	}

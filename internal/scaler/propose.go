@@ -155,7 +155,7 @@ func (c *Change) strays() []located {
 
 // Differences returns the differences of the files that the change touches.
 func (c *Change) Differences() []store.Difference {
-	return store.Compare(c.BeforeFiles, c.AfterFiles)
+	return store.Compare(c.BeforeFiles, withModules(c))
 }
 
 // Empty reports whether the change contains no request.

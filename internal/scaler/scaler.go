@@ -84,6 +84,8 @@ type Region struct {
 	// CAFile contains the certificates to trust; empty means the system's.
 	CAFile string
 	VMIDs  fleet.VMIDRange
+	// TemplateVMIDs is the range of VMIDs of templates; zero means none.
+	TemplateVMIDs fleet.VMIDRange
 	// WaitDelay is how long a canceled apply may continue before it is killed; it must be
 	// longer than Proxmox takes for one VM. 0 means state.DefaultWaitDelay.
 	WaitDelay time.Duration

@@ -113,27 +113,36 @@ func (p places) state(host topology.HostID, name string) string {
 
 // workspace returns the workspace of a host.
 func (s *Scaler) workspace(change *Change, at places, host topology.HostID) (*state.Workspace, error) {
+	config, err := s.workspaceConfig(at, host)
+	if err != nil {
+		return nil, err
+	}
+	if config.Files, err = s.rendered(change, host, at.dry); err != nil {
+		return nil, err
+	}
+	if config.BackendConfig, err = s.backendConfig(change, at, host); err != nil {
+		return nil, err
+	}
+	config.Dir = filepath.Join(at.work, filepath.FromSlash(generator.RootDir(host)))
+	config.Errored = at.state(host, erroredFile)
+	config.Parallelism = len(on(change.Added, host)) + len(on(change.Removed, host))
+	return state.New(config)
+}
+
+// workspaceConfig returns the part of the configuration of a workspace that all roots of a
+// host have in common.
+func (s *Scaler) workspaceConfig(at places, host topology.HostID) (state.Config, error) {
 	env, err := s.environment(at.work, host)
 	if err != nil {
-		return nil, err
-	}
-	files, err := s.rendered(change, host, at.dry)
-	if err != nil {
-		return nil, err
-	}
-	backend, err := s.backendConfig(change, at, host)
-	if err != nil {
-		return nil, err
+		return state.Config{}, err
 	}
 	config := state.Config{
-		Dir: filepath.Join(at.work, filepath.FromSlash(generator.RootDir(host))), Root: at.work, Files: files,
-		Errored: at.state(host, erroredFile), BackendConfig: backend,
+		Root:   at.work,
 		Engine: s.config.Engine, Env: env, PluginDir: s.config.PluginDir, Providers: s.config.Providers,
-		Kubeconfig:  s.config.Kubeconfig,
-		Encryption:  s.config.Encryption,
-		Parallelism: len(on(change.Added, host)) + len(on(change.Removed, host)),
-		WaitDelay:   s.region(host.Region).WaitDelay,
-		Log:         s.config.Log,
+		Kubeconfig: s.config.Kubeconfig,
+		Encryption: s.config.Encryption,
+		WaitDelay:  s.region(host.Region).WaitDelay,
+		Log:        s.config.Log,
 		Progress: func(event state.Event) {
 			switch event.Kind {
 			case state.EventProgress:
@@ -154,7 +163,7 @@ func (s *Scaler) workspace(change *Change, at places, host topology.HostID) (*st
 		// not help.
 		config.LockTimeout = 5 * time.Second
 	}
-	return state.New(config)
+	return config, nil
 }
 
 // environment returns the variables that log the provider in and make it trust the

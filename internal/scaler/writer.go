@@ -190,6 +190,11 @@ type Writer struct {
 	outside []string
 	// outsideSince is the time of the first of these writes.
 	outsideSince time.Time
+	// templates are the requests of ProxmoxTemplates by name, templateRoots the roots of the
+	// hosts' templates, and templatesKnown is set once they were compared with Proxmox.
+	templates      map[string]TemplateRequest
+	templateRoots  map[topology.HostID]*templateRoot
+	templatesKnown bool
 	// unlock releases the store's lock, which is held while anything is applied.
 	unlock func() error
 }
@@ -212,6 +217,7 @@ func NewWriter(scaler *Scaler, config WriterConfig) *Writer {
 		wake: make(chan struct{}, 1), loaded: make(chan struct{}), changed: make(chan struct{}),
 		members: map[fleet.Key]*member{}, rotations: rotations{}, backoff: map[topology.HostID]delay{}, quiet: map[topology.HostID]delay{},
 		gathering: map[topology.HostID]time.Time{}, outages: map[topology.HostID]outage{}, logged: map[topology.HostID]string{},
+		templates: map[string]TemplateRequest{}, templateRoots: map[topology.HostID]*templateRoot{},
 	}
 }
 
@@ -225,6 +231,12 @@ func (w *Writer) Run(ctx context.Context) error {
 	for {
 		pause := w.config.Poll
 		again, err := w.step(ctx)
+		if err == nil {
+			var next time.Duration
+			if next, err = w.stepTemplates(ctx); next > 0 && (again <= 0 || next < again) {
+				again = next
+			}
+		}
 		switch {
 		case err != nil && ctx.Err() == nil:
 			log.FromContext(ctx).Error(err, "postponed a change of the fleet")

@@ -127,6 +127,8 @@ func withoutVMs(kind audit.Kind) string {
 		return "change tags, pool, groups or emulator of VMs in place"
 	case audit.KindRepair:
 		return "revert drift"
+	case audit.KindTemplates:
+		return "change templates"
 	}
 	return "write the fleet's files"
 }
