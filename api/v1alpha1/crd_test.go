@@ -40,6 +40,7 @@ type definition struct {
 func TestCRDsHaveEveryField(t *testing.T) {
 	for file, typ := range map[string]reflect.Type{
 		"numaform.dev_proxmoxnodeclasses.yaml": reflect.TypeFor[v1alpha1.ProxmoxNodeClass](),
+		"numaform.dev_proxmoxtemplates.yaml":   reflect.TypeFor[v1alpha1.ProxmoxTemplate](),
 		"numaform.dev_scaleplans.yaml":         reflect.TypeFor[v1alpha1.ScalePlan](),
 	} {
 		data, err := os.ReadFile(crds + file)
@@ -102,6 +103,7 @@ func checkFields(t *testing.T, path string, typ reflect.Type, s schema) {
 func TestPagesNameEveryField(t *testing.T) {
 	for page, typ := range map[string]reflect.Type{
 		"proxmoxnodeclass.md": reflect.TypeFor[v1alpha1.ProxmoxNodeClass](),
+		"proxmoxtemplate.md":  reflect.TypeFor[v1alpha1.ProxmoxTemplate](),
 		"scaleplan.md":        reflect.TypeFor[v1alpha1.ScalePlan](),
 	} {
 		text, err := os.ReadFile("../../docs/crds/" + page)

@@ -185,8 +185,15 @@ type ProxmoxNodeClassSpec struct {
 // TemplateReference selects a VM template on each host. The template must match all fields.
 // A host without exactly one such template is not used.
 //
-// +kubebuilder:validation:XValidation:rule="(has(self.name) && self.name.size() > 0) || (has(self.tags) && self.tags.size() > 0) || (has(self.vmid) && self.vmid > 0)",message="is empty: set the name, the tags or the vmid of the VM template that nodes are cloned from"
+// +kubebuilder:validation:XValidation:rule="(has(self.ref) && self.ref.size() > 0) || (has(self.name) && self.name.size() > 0) || (has(self.tags) && self.tags.size() > 0) || (has(self.vmid) && self.vmid > 0)",message="is empty: set the name, the tags or the vmid of the VM template that nodes are cloned from, or ref"
+// +kubebuilder:validation:XValidation:rule="!(has(self.ref) && self.ref.size() > 0) || !((has(self.name) && self.name.size() > 0) || (has(self.tags) && self.tags.size() > 0) || (has(self.vmid) && self.vmid > 0))",message="selects the template alone: remove name, tags and vmid, or remove ref",fieldPath=".ref"
 type TemplateReference struct {
+	// Ref is the name of a ProxmoxTemplate. On each host, the newest of its templates that
+	// is ready is used.
+	// +optional
+	// +kubebuilder:validation:MaxLength=54
+	Ref string `json:"ref,omitempty"`
+
 	// Name is the template's name on each host.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128

@@ -19,7 +19,7 @@ func GroupVersion() schema.GroupVersion {
 
 // AddToScheme registers the types of this package.
 func AddToScheme(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(GroupVersion(), &ProxmoxNodeClass{}, &ProxmoxNodeClassList{}, &ScalePlan{}, &ScalePlanList{})
+	scheme.AddKnownTypes(GroupVersion(), &ProxmoxNodeClass{}, &ProxmoxNodeClassList{}, &ScalePlan{}, &ScalePlanList{}, &ProxmoxTemplate{}, &ProxmoxTemplateList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion())
 	return nil
 }

@@ -157,6 +157,9 @@ type Cluster struct {
 	PasswordFile    string    `yaml:"password_file"`
 	Timeouts        Timeouts  `yaml:"timeouts"`
 	VMIDRange       VMIDRange `yaml:"vmid_range"`
+	// TemplateVMIDRange is the range of VMIDs of templates; zero means that numaform creates
+	// none.
+	TemplateVMIDRange VMIDRange `yaml:"template_vmid_range"`
 	// Hosts is the allow list; empty means all.
 	Hosts []topology.HostName `yaml:"hosts"`
 	// Machines are collected topology files by host.

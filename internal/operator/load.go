@@ -235,6 +235,15 @@ func (c *Cluster) check() []error {
 	if err := fleet.VMIDRange(c.VMIDRange).Check(); err != nil {
 		mistakes = append(mistakes, err)
 	}
+	if templates := c.TemplateVMIDRange; templates != (VMIDRange{}) {
+		if err := fleet.VMIDRange(templates).Check(); err != nil {
+			mistakes = append(mistakes, fmt.Errorf("template_%w", err))
+		}
+		if nodes := c.VMIDRange; templates.Lower <= nodes.Upper && nodes.Lower <= templates.Upper {
+			mistakes = append(mistakes, fmt.Errorf("template_vmid_range %d to %d overlaps vmid_range %d to %d: reserve different VMIDs for templates and nodes",
+				templates.Lower, templates.Upper, nodes.Lower, nodes.Upper))
+		}
+	}
 	walkKeys(reflect.ValueOf(c.Timeouts), "timeouts", func(path string, value reflect.Value) {
 		if timeout := time.Duration(value.Int()); timeout <= 0 {
 			mistakes = append(mistakes, fmt.Errorf("%s: %s: must be %s", path, timeout, positiveDuration))

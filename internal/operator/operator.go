@@ -86,13 +86,14 @@ func (c *Config) Regions() []scaler.Region {
 			endpoint = "" // the engine's environment contains the one that responds
 		}
 		regions[i] = scaler.Region{
-			Name:      cluster.Region,
-			Endpoint:  endpoint,
-			Insecure:  cluster.Insecure,
-			CAFile:    cluster.CAFile,
-			VMIDs:     fleet.VMIDRange(cluster.VMIDRange),
-			WaitDelay: max(state.DefaultWaitDelay, cluster.Timeouts.Clone+cluster.Timeouts.Start, cluster.Timeouts.Delete),
-			Timeouts:  cluster.Timeouts.ofProvider(),
+			Name:          cluster.Region,
+			Endpoint:      endpoint,
+			Insecure:      cluster.Insecure,
+			CAFile:        cluster.CAFile,
+			VMIDs:         fleet.VMIDRange(cluster.VMIDRange),
+			TemplateVMIDs: fleet.VMIDRange(cluster.TemplateVMIDRange),
+			WaitDelay:     max(state.DefaultWaitDelay, cluster.Timeouts.Clone+cluster.Timeouts.Start, cluster.Timeouts.Delete),
+			Timeouts:      cluster.Timeouts.ofProvider(),
 		}
 	}
 	return regions

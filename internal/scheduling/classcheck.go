@@ -199,6 +199,18 @@ func (h *hostCheck) checkTemplate() {
 	ref := &h.fields.Template
 	var matching []topology.Template
 	for _, t := range h.host.Templates {
+		if ref.Ref != "" {
+			// Several templates exist while nodes of an earlier image are replaced.
+			made := t.MadeFor
+			switch {
+			case made.Template != ref.Ref || made.ClusterID != h.clusterID:
+			case len(matching) == 0:
+				matching = []topology.Template{t}
+			case made.Serial > matching[0].MadeFor.Serial:
+				matching[0] = t
+			}
+			continue
+		}
 		hasTags := !slices.ContainsFunc(ref.Tags, func(tag string) bool { return !slices.Contains(t.Tags, tag) })
 		if (ref.Name == "" || ref.Name == t.Name) && (ref.VMID == 0 || int(ref.VMID) == t.VMID) && hasTags {
 			matching = append(matching, t)
@@ -232,6 +244,9 @@ func (h *hostCheck) checkTemplate() {
 }
 
 func describeTemplate(ref *v1alpha1.TemplateReference) string {
+	if ref.Ref != "" {
+		return fmt.Sprintf("of %s %q", v1alpha1.KindProxmoxTemplate, ref.Ref)
+	}
 	var parts []string
 	if ref.Name != "" {
 		parts = append(parts, fmt.Sprintf("%q", ref.Name))

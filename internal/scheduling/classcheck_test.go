@@ -361,3 +361,30 @@ func TestAllows(t *testing.T) {
 		}
 	}
 }
+
+// TestTemplateRef checks that a class that refers to a ProxmoxTemplate clones the newest of
+// its templates on each host, and ignores other templates and other clusters.
+func TestTemplateRef(t *testing.T) {
+	t.Parallel()
+	s := imaged()
+	made := func(i, j, serial int, cluster, of string) {
+		s.Hosts[i].Templates[j].MadeFor = topology.MadeFor{ClusterID: cluster, Template: of, Serial: serial}
+	}
+	made(0, 0, 2, "c1", "debian")
+	made(0, 1, 1, "c1", "debian")
+	made(0, 2, 3, "c2", "debian")
+	made(1, 0, 1, "c1", "debian")
+	made(1, 1, 3, "c1", "other")
+	report := scheduling.EvaluateClass(nodeClass(t, "{template: {ref: debian}}"), s, "c1", nil)
+	got := map[topology.HostName]int{}
+	for host, template := range report.Templates {
+		got[host.Host] = template.VMID
+	}
+	if diff := cmp.Diff(map[topology.HostName]int{s.Hosts[0].Name: 9000, s.Hosts[1].Name: 9010}, got); diff != "" {
+		t.Errorf("templates (-want +got):\n%s", diff)
+	}
+	report = scheduling.EvaluateClass(nodeClass(t, "{template: {ref: talos}}"), s, "c1", nil)
+	if len(report.Findings) == 0 || !strings.Contains(report.Findings[0].Message, `has no template of ProxmoxTemplate "talos"`) {
+		t.Errorf("an unknown ProxmoxTemplate: %+v", report.Findings)
+	}
+}

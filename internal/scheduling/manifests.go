@@ -64,7 +64,7 @@ func readKinds() []string {
 	return []string{
 		"Pod", "Node", "Namespace", "PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment",
 		"DaemonSet", "Deployment", "ReplicaSet", "StatefulSet", "Job", "PodDisruptionBudget",
-		"NodePool", "NodeClaim", "NodeOverlay", "Secret", v1alpha1.KindProxmoxNodeClass, "ScalePlan",
+		"NodePool", "NodeClaim", "NodeOverlay", "Secret", v1alpha1.KindProxmoxNodeClass, v1alpha1.KindProxmoxTemplate, "ScalePlan",
 	}
 }
 

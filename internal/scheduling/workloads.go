@@ -205,7 +205,7 @@ func setDefaults(object client.Object) {
 func clusterKinds() []string {
 	return []string{
 		"Node", "Namespace", "PersistentVolume", "StorageClass", "CSINode", "VolumeAttachment",
-		"NodePool", "NodeClaim", "NodeOverlay", v1alpha1.KindProxmoxNodeClass, "ScalePlan",
+		"NodePool", "NodeClaim", "NodeOverlay", v1alpha1.KindProxmoxNodeClass, v1alpha1.KindProxmoxTemplate, "ScalePlan",
 	}
 }
 
