@@ -222,7 +222,7 @@ func (o *doctorOptions) checks(ctx context.Context, process Process) doctor.Conf
 		// Connect to each region separately, so that an error affects only one region.
 		one := *config
 		one.Clusters = slices.Clone(config.Clusters[i : i+1])
-		region := doctor.Region{Name: regions[i].Name, Insecure: regions[i].Insecure, VMIDs: regions[i].VMIDs}
+		region := doctor.Region{Name: regions[i].Name, Insecure: regions[i].Insecure, VMIDs: regions[i].VMIDs, TemplateVMIDs: regions[i].TemplateVMIDs}
 		clients, err := one.Connect()
 		if err != nil {
 			region.Broken = err

@@ -88,6 +88,9 @@ type Region struct {
 	Name     topology.RegionName
 	Insecure bool
 	VMIDs    fleet.VMIDRange
+	// TemplateVMIDs is the range of VMIDs of templates; zero means that numaform creates
+	// none.
+	TemplateVMIDs fleet.VMIDRange
 	// Client is nil if its creation failed with the error Broken.
 	Client *proxmox.Client
 	Broken error

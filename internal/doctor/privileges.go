@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/numaform/numaform/api/v1alpha1"
+	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
@@ -39,6 +40,10 @@ func (e *examination) privileges(ctx context.Context, r *Region, snapshot *topol
 	}
 	use := e.uses(r, snapshot)
 	required := use.requirements(roles)
+	if r.TemplateVMIDs != (fleet.VMIDRange{}) {
+		grant := proxmox.Grant{Role: proxmox.TemplateRole(), Path: "/nodes", For: "downloading the images of ProxmoxTemplates"}
+		required = append(required, requirement{grant: grant, paths: []string{grant.Path}, privileges: grant.Role.Privileges, deep: true})
+	}
 	var paths []string
 	for _, q := range required {
 		paths = append(paths, q.paths...)

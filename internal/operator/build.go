@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"github.com/awslabs/operatorpkg/controller"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -38,6 +41,7 @@ import (
 	"github.com/numaform/numaform/internal/controllers/provenance"
 	"github.com/numaform/numaform/internal/controllers/provisioning"
 	"github.com/numaform/numaform/internal/controllers/seed"
+	"github.com/numaform/numaform/internal/controllers/template"
 	"github.com/numaform/numaform/internal/logkey"
 	"github.com/numaform/numaform/internal/proxmox"
 	"github.com/numaform/numaform/internal/scaler"
@@ -301,11 +305,13 @@ func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *ap
 			Snapshot:        b.inventory.Recent,
 			ClusterID:       b.config.ClusterID,
 			Metadata:        seeder.Check,
+			Template:        b.templateProblem,
 			Types:           b.types,
 			CanSetAffinity:  func(region topology.RegionName) (bool, string) { return b.clients[region].CanSetAffinity() },
 			CanSetHugePages: func(region topology.RegionName) (bool, string) { return b.clients[region].CanSetHugePages() },
 			Clock:           b.clock,
 		}),
+		template.New(template.Config{Client: b.live, Recorder: b.recorder, Fleet: writer, Snapshot: b.inventory.Recent, Clock: b.clock}),
 		nodeclass.NewInPlace(nodeclass.InPlaceConfig{Client: cached, Recorder: b.recorder, Fleet: writer, MayMove: b.mayMove}),
 		nodepool.New(nodepool.Config{
 			Client: cached, Recorder: b.recorder, Clock: b.clock,
@@ -328,6 +334,22 @@ func (b *builder) ours(seeder *seed.Seeder, writer *scaler.Writer, approvals *ap
 		seed.NewGarbage(seeder, b.control.paused),
 		&evacuation{client: cached, hosts: b.control.evacuated, clock: b.clock},
 	}
+}
+
+// templateProblem returns why the templates of a ProxmoxTemplate are not ready, or "".
+func (b *builder) templateProblem(ctx context.Context, name string) string {
+	var pt v1alpha1.ProxmoxTemplate
+	err := b.live.Get(ctx, client.ObjectKey{Name: name}, &pt)
+	switch {
+	case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
+		return fmt.Sprintf("%s %q does not exist: create it", v1alpha1.KindProxmoxTemplate, name)
+	case err != nil:
+		return ""
+	}
+	if ready := pt.StatusConditions().Root(); !ready.IsTrue() {
+		return fmt.Sprintf("%s %q: %s", v1alpha1.KindProxmoxTemplate, name, cmp.Or(ready.Message, "its templates are being created"))
+	}
+	return ""
 }
 
 // assemble adds everything that the manager runs.

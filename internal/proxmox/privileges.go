@@ -59,6 +59,12 @@ func Roles() []Role {
 // class, to see it and to assign its devices to VMs.
 func DeviceRole() Role { return Role{Name: "NumaformDevice", Privileges: []string{"Mapping.Use"}} }
 
+// TemplateRole returns the role that numaform's user requires on /nodes to make hosts download
+// the images of ProxmoxTemplates (pve-storage, PVE/API2/Storage/Status.pm: download_url).
+func TemplateRole() Role {
+	return Role{Name: "NumaformTemplateHost", Privileges: []string{"Sys.AccessNetwork"}}
+}
+
 // AgentPrivileges returns the privileges that make the provider wait for guest agents:
 // VM.Monitor is for Proxmox VE 8, the other privileges are for 9.
 func AgentPrivileges() []string {

@@ -69,6 +69,8 @@ type worldConfig struct {
 	delays pvesim.Delays
 	guests func(*guestsim.Config)
 	states *statesim.Server
+	// templates allows the controller to create templates.
+	templates bool
 	// values override the values of the chart.
 	values map[string]any
 	args   []string
@@ -101,11 +103,14 @@ func newWorld(t *testing.T, config worldConfig) *world {
 		if config.hosts != nil {
 			c.Hosts = config.hosts
 		}
+		if config.templates {
+			mayCreateTemplates(c)
+		}
 		*c = hostagent.On(*c, hostagent.Agent{Rules: claim.Rules{Clusters: []string{clusterID}}, Isolation: "enforce"})
 	})
 	w.reader = testenv.Client(t, w.proxmox)
 	w.install(testenv.Chart{Dir: config.chart, Values: config.values})
-	w.configure()
+	w.configure(config.templates)
 	return w
 }
 
@@ -164,11 +169,15 @@ func (w *world) install(chart testenv.Chart) {
 }
 
 // configure writes numaform.yaml.
-func (w *world) configure() {
+func (w *world) configure(templates bool) {
 	w.t.Helper()
 	backend := fmt.Sprintf("{type: kubernetes, config: {namespace: %s}}", namespace)
 	if w.states != nil {
 		backend = fmt.Sprintf("{type: http, config: {address: '%s/states', retry_max: '0'}}", w.states.URL)
+	}
+	vmids := ""
+	if templates {
+		vmids = "\n  template_vmid_range: {lower: 9100, upper: 9199}"
 	}
 	text := fmt.Sprintf(`clusterID: %s
 clusters:
@@ -177,7 +186,7 @@ clusters:
   ca_file: %s
   token_id: %s
   token_secret_file: token
-  vmid_range: {lower: 2000, upper: 2999}
+  vmid_range: {lower: 2000, upper: 2999}%s
 engine: {binary: %s, plugin_dir: %s}
 fleet:
   dir: fleet
@@ -185,7 +194,7 @@ fleet:
   backend: %s
 join: {api_server: %s, ca_file: kube-ca.pem}
 `, clusterID, testenv.Region, w.proxmox.URL(), testenv.CertFile(w.t, w.proxmox), pvesim.DefaultToken,
-		w.engine(), testenv.PluginDir(w.t), namespace, backend, w.plane.Config.Host)
+		vmids, w.engine(), testenv.PluginDir(w.t), namespace, backend, w.plane.Config.Host)
 	w.write("numaform.yaml", text)
 	w.write("token", pvesim.DefaultTokenSecret)
 	w.write("kube-ca.pem", string(w.plane.Config.CAData))

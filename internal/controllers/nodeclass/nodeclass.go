@@ -48,6 +48,9 @@ type Config struct {
 	ClusterID string
 	// Metadata returns an error if a class's join metadata is unusable; nil skips the check.
 	Metadata func(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) error
+	// Template returns why the templates of a ProxmoxTemplate are not ready, or ""; nil means
+	// that this is unknown.
+	Template func(ctx context.Context, name string) string
 	// CanSetAffinity reports whether the credential of a region may set the affinity of
 	// VMs, and why not; nil means that it may.
 	CanSetAffinity func(region topology.RegionName) (allowed bool, why string)
@@ -69,6 +72,9 @@ func New(config Config) *Controller {
 	}
 	if config.Metadata == nil {
 		config.Metadata = func(context.Context, *v1alpha1.ProxmoxNodeClass) error { return nil }
+	}
+	if config.Template == nil {
+		config.Template = func(context.Context, string) string { return "" }
 	}
 	if config.CanSetAffinity == nil {
 		config.CanSetAffinity = func(topology.RegionName) (bool, string) { return true, "" }

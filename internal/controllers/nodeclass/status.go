@@ -1,6 +1,7 @@
 package nodeclass
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,6 +135,9 @@ func (c *Controller) check(ctx context.Context, nc *v1alpha1.ProxmoxNodeClass) m
 
 	for _, finding := range slices.Concat(report.Findings, c.families(nc), c.rootOnly(nc, report.Hosts)) {
 		if _, found := problems[finding.Condition]; !found {
+			if ref := nc.Spec.Template.Ref; ref != "" && finding.Reason == v1alpha1.ReasonTemplateNotFound {
+				finding.Message = cmp.Or(c.config.Template(ctx, ref), finding.Message)
+			}
 			problems[finding.Condition] = problem{Finding: finding, unknown: finding.Reason == v1alpha1.ReasonProxmoxUnread}
 		}
 	}
