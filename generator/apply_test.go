@@ -133,6 +133,23 @@ func TestIncompleteSecurityGroups(t *testing.T) {
 	}
 }
 
+// TestRemovesHAResource checks that a VM that became an HA resource is stopped by HA, deleted,
+// and removed from the HA resources.
+func TestRemovesHAResource(t *testing.T) {
+	t.Parallel()
+	s := newHostRoot(t, func(*fleet.VM) {})
+	s.engine.Run(t, s.dir, "init", "-no-color", "-input=false")
+	s.applyAllowed(t, guard.Intent{Create: s.targets(t)})
+	made := s.guest(t)
+	err := s.proxmox.PutGuest(pvesim.Guest{VMID: made.VMID, Host: made.Host, Config: made.Config, Running: true, HA: true, Pool: made.Pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.wantNoChanges(t)
+	s.writeImports(t)
+	s.removeVM(t)
+}
+
 // targets returns the root's VM as the only target of an intent.
 func (s *hostRoot) targets(t *testing.T) []guard.Target {
 	t.Helper()

@@ -116,7 +116,21 @@ func stopVM(r *request) (any, error) {
 	if e := r.rootOnly("skiplock", "keepActive", "migratedfrom"); e != nil {
 		return nil, e
 	}
-	return r.fork("qmstop", r.p["vmid"], r.stopWork), nil
+	c := r.s.state
+	c.mu.RLock()
+	g, e := r.guest(GuestVM)
+	managed := e == nil && g.ha
+	c.mu.RUnlock()
+	if !managed {
+		return r.fork("qmstop", r.p["vmid"], r.stopWork), nil
+	}
+	// The task of an HA resource only requests the stop and ends before it; HA then stops the
+	// guest in a task of its own: qemu-server 9.2.6, PVE/API2/Qemu.pm, vm_stop.
+	return r.fork("hastop", r.p["vmid"], func(_ context.Context, t *task) error {
+		r.s.tasks.say(t, "Requesting HA stop for VM %s", r.p["vmid"])
+		r.fork("qmstop", r.p["vmid"], r.stopWork)
+		return nil
+	}), nil
 }
 
 // shutdownVM handles POST …/status/shutdown. The guest shuts down after Delays.Stop, unless
