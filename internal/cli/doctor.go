@@ -190,7 +190,7 @@ func (o *doctorOptions) checks(ctx context.Context, process Process) doctor.Conf
 		if err == nil {
 			checks.Classes, err = cluster.NodeClasses(ctx)
 			if err == nil {
-				checks.NodePools, err = cluster.NodePools(ctx)
+				checks.PoolMistakes, err = cluster.PoolMistakes(ctx)
 			}
 			checks.Templates = func(ctx context.Context, ref v1alpha1.SecretReference) (map[string][]byte, error) {
 				return cluster.Secret(ctx, cmp.Or(ref.Namespace, o.namespace), ref.Name)

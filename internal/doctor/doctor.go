@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"k8s.io/utils/clock"
-	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
@@ -66,10 +65,10 @@ type Config struct {
 	// SecretFiles are the files with secrets that the configuration names.
 	SecretFiles []string
 	Regions     []Region
-	// Classes and NodePools are those in manifests or a cluster, and ClassesBroken the error
-	// of reading them. Named is set if manifests or a cluster were given.
+	// Classes are the classes in manifests or a cluster, PoolMistakes the mistakes in their
+	// NodePools, and ClassesBroken the error of reading them. Named is set if manifests or a cluster were given.
 	Classes       []v1alpha1.ProxmoxNodeClass
-	NodePools     []karpv1.NodePool
+	PoolMistakes  []scheduling.PoolMistake
 	ClassesBroken error
 	Named         bool
 	// Templates reads the Secret of a templatesRef.

@@ -18,6 +18,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	karpv1 "sigs.k8s.io/karpenter/pkg/apis/v1"
 
 	"github.com/numaform/numaform/api/v1alpha1"
@@ -122,6 +123,19 @@ func byAgent(p *patient) {
 	p.Classes[0].Spec.Metadata = v1alpha1.Metadata{Type: v1alpha1.MetadataAgent, TemplatesRef: &v1alpha1.SecretReference{Name: "join", Namespace: "numaform"}}
 }
 
+// mistakes returns the mistakes in a NodePool after a change.
+func mistakes(t *testing.T, change func(*karpv1.NodePool)) []scheduling.PoolMistake {
+	t.Helper()
+	pool := &karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general"}}
+	pool.Spec.Template.Spec.NodeClassRef = &karpv1.NodeClassReference{Group: v1alpha1.Group, Kind: v1alpha1.KindProxmoxNodeClass, Name: "workers"}
+	change(pool)
+	found, err := scheduling.FromObjects([]client.Object{pool}).PoolMistakes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
 const allOfVM = "VM.Allocate VM.Audit VM.Clone VM.Config.CDROM VM.Config.CPU VM.Config.Disk VM.Config.HWType " +
 	"VM.Config.Memory VM.Config.Network VM.Config.Options VM.PowerMgmt"
 
@@ -159,13 +173,12 @@ func TestFinds(t *testing.T) {
 			p.Classes[0].StatusConditions().SetFalse(v1alpha1.ConditionMetadataReady, v1alpha1.ReasonBootstrapTokensOff, "off")
 		}, doctor.Fail, "join", []string{"the controller cannot create them", "set rbac.bootstrapTokens: true"}},
 		{"a NodePool with a mistyped label", func(p *patient) {
-			pool := karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general"}}
-			pool.Spec.Template.Labels = map[string]string{"numaform.dev/placment": "Dedicated"}
-			p.NodePools = []karpv1.NodePool{pool}
+			p.PoolMistakes = mistakes(t, func(pool *karpv1.NodePool) {
+				pool.Spec.Template.Labels = map[string]string{"numaform.dev/placment": "Dedicated"}
+			})
 		}, doctor.Fail, "nodepool", []string{"NodePool general: ", "label numaform.dev/placment", "did you mean numaform.dev/placement?"}},
 		{"a NodePool with a mistyped annotation", func(p *patient) {
-			pool := karpv1.NodePool{ObjectMeta: metav1.ObjectMeta{Name: "general", Annotations: map[string]string{"numaform.dev/min-node": "2"}}}
-			p.NodePools = []karpv1.NodePool{pool}
+			p.PoolMistakes = mistakes(t, func(pool *karpv1.NodePool) { pool.Annotations = map[string]string{"numaform.dev/min-node": "2"} })
 		}, doctor.Warn, "nodepool", []string{"annotation numaform.dev/min-node,", "did you mean numaform.dev/min-nodes?"}},
 		{"a class with a mistyped annotation", func(p *patient) {
 			p.Classes[0].Annotations = map[string]string{"numaform.dev/scale-up": "manual"}

@@ -101,14 +101,12 @@ func (e *examination) nodePools() {
 			e.add("class", Warn, "class "+e.config.Classes[i].Name, mistake, "")
 		}
 	}
-	for i := range e.config.NodePools {
-		pool := &e.config.NodePools[i]
-		if _, mistake := scheduling.Mistake(pool); mistake != "" {
-			e.add("nodepool", Fail, "NodePool "+pool.Name, mistake, "")
+	for _, mistake := range e.config.PoolMistakes {
+		status := Warn
+		if mistake.Blocks {
+			status = Fail
 		}
-		if mistake := scheduling.AnnotationMistake(pool, v1alpha1.NodePoolAnnotations()); mistake != "" {
-			e.add("nodepool", Warn, "NodePool "+pool.Name, mistake, "")
-		}
+		e.add("nodepool", status, "NodePool "+mistake.NodePool, mistake.Message, "")
 	}
 }
 

@@ -311,15 +311,34 @@ func (c *Cluster) NodeClasses(ctx context.Context) ([]v1alpha1.ProxmoxNodeClass,
 	return list.Items, nil
 }
 
-// NodePools returns the cluster's NodePools that use ProxmoxNodeClasses, sorted by name.
-func (c *Cluster) NodePools(ctx context.Context) ([]karpv1.NodePool, error) {
+// PoolMistake is a mistake in a NodePool. If it blocks, the NodePool creates no nodes.
+type PoolMistake struct {
+	NodePool, Message string
+	Blocks            bool
+}
+
+// PoolMistakes returns the mistakes in the cluster's NodePools that use ProxmoxNodeClasses,
+// sorted by NodePool.
+func (c *Cluster) PoolMistakes(ctx context.Context) ([]PoolMistake, error) {
 	var list karpv1.NodePoolList
 	if err := c.client.List(ctx, &list); err != nil {
 		return nil, fmt.Errorf("reading nodepools: %w", err)
 	}
-	list.Items = slices.DeleteFunc(list.Items, func(np karpv1.NodePool) bool { return !isOurs(np.Spec.Template.Spec.NodeClassRef) })
 	slices.SortFunc(list.Items, func(a, b karpv1.NodePool) int { return cmp.Compare(a.Name, b.Name) })
-	return list.Items, nil
+	var mistakes []PoolMistake
+	for i := range list.Items {
+		pool := &list.Items[i]
+		if !isOurs(pool.Spec.Template.Spec.NodeClassRef) {
+			continue
+		}
+		if _, message := Mistake(pool); message != "" {
+			mistakes = append(mistakes, PoolMistake{NodePool: pool.Name, Message: message, Blocks: true})
+		}
+		if message := AnnotationMistake(pool, v1alpha1.NodePoolAnnotations()); message != "" {
+			mistakes = append(mistakes, PoolMistake{NodePool: pool.Name, Message: message})
+		}
+	}
+	return mistakes, nil
 }
 
 // memory is a client for objects that never change. Reads return copies in name order,
