@@ -97,7 +97,7 @@ func kppTemplateRows() []option {
 		{kindTemplate, "spec.agent.fsFreezeOnBackup", "", image, nil},
 		{kindTemplate, "spec.agent.fsTrimClonedDisks", "", image, nil},
 		{kindTemplate, "spec.cpu.type", "ProxmoxNodeClass spec.cpuType", "", copied},
-		{kindTemplate, "spec.cpu.flags", "", image, nil},
+		{kindTemplate, "spec.cpu.flags", "ProxmoxNodeClass spec.hardware.cpuFlags", "", func(c *conversion, at *place) { at.put(c, signed(texts(at.value))) }},
 		{kindTemplate, "spec.vga.type", "", image, nil},
 		{kindTemplate, "spec.vga.memory", "", image, nil},
 		{kindTemplate, "spec.tags", "", image, nil},
@@ -383,6 +383,18 @@ func elsewhere(_ *conversion, at *place) { at.verdict, at.reason = Kept, "" }
 
 // noted is for options whose row says what changes.
 func noted(*conversion, *place) {}
+
+// signed returns CPU flags with a sign. Without one, a flag is added.
+func signed(flags []string) []any {
+	var list []any
+	for _, flag := range flags {
+		if !strings.HasPrefix(flag, "+") && !strings.HasPrefix(flag, "-") {
+			flag = "+" + flag
+		}
+		list = append(list, flag)
+	}
+	return list
+}
 
 // kppEnabled is for objects in Helm values.
 func kppEnabled(_ *conversion, at *place) {

@@ -77,7 +77,7 @@ func knsOptions() []knsVMOption {
 		overwrite = "KubeNodeSmith overwrites it"
 	)
 	rows := []knsVMOption{
-		{"cpu", "ProxmoxNodeClass spec.cpuType", "without flags"},
+		{"cpu", "ProxmoxNodeClass spec.cpuType", "flags become hardware.cpuFlags"},
 		{"scsi0", "ProxmoxNodeClass spec.bootDevice", "the size and the storage; the template's disk is cloned to it"},
 		{"scsi1", "ProxmoxNodeClass spec.dataDisks", "the size and the storage; likewise scsi2 and so on"},
 		{"hostpci0", "ProxmoxNodeClass spec.pciDevices", "only with a mapping; likewise hostpci1 and so on"},
@@ -307,8 +307,10 @@ func knsOption(c *conversion, at *place) {
 	case kind == "cpu":
 		model, flags, _ := strings.Cut(value, ",")
 		spec["cpuType"] = strings.TrimPrefix(model, "cputype=")
-		if flags != "" {
-			at.change("the flags are not kept: the template's are")
+		if flags, ok := strings.CutPrefix(flags, "flags="); ok {
+			put(spec, "hardware.cpuFlags", nil, signed(strings.Split(flags, ";")))
+		} else if flags != "" {
+			at.change("only the type and its flags are kept")
 		}
 	case strings.HasPrefix(kind, "scsi") && disk == nil:
 		at.drop(name + ": is not STORAGE:SIZE")

@@ -40,7 +40,7 @@ spec:
 			want: fleet.Spec{
 				Pool: "workers", NodeClass: "workers", InstanceType: "big.4VCPU-16GB", CapacityType: "on-demand", VCPUs: 4, MemoryMiB: 16384,
 				Policy: fleet.PolicyDedicated, PinWith: fleet.PinWithHostAgent,
-				Template: "debian-13-k8s", Clone: fleet.CloneFull, CPUType: "x86-64-v3", DiskGiB: 60, Storage: "local-lvm", SeedStorage: fleet.AnySeedStorage,
+				Template: "debian-13-k8s", Clone: fleet.CloneFull, CPUType: "x86-64-v3", Hardware: &fleet.Hardware{CPUFlags: []string{"+aes"}}, DiskGiB: 60, Storage: "local-lvm", SeedStorage: fleet.AnySeedStorage,
 				Networks:     []fleet.Network{{Bridge: "vmbr0", Model: "virtio", Firewall: true}, {Bridge: "vmbr1", MTU: 1400, VLAN: 20}},
 				Tags:         []string{"karpenter", "team-a"},
 				ResourcePool: "k8s/workers", SecurityGroups: []string{"kubernetes", "nodes"},
@@ -62,7 +62,7 @@ spec:
 `,
 			want: fleet.Spec{
 				Pool: "small", NodeClass: "lab", InstanceType: "flex.3VCPU-5.5GB", CapacityType: "on-demand", VCPUs: 3, MemoryMiB: 5632,
-				Policy: fleet.PolicyShared, Overcommit: 1, Template: "debian-13-k8s", Clone: fleet.CloneFull, CPUType: "x86-64-v2-AES", DiskGiB: 48, Storage: "local-lvm",
+				Policy: fleet.PolicyShared, Overcommit: 1, Template: "debian-13-k8s", Clone: fleet.CloneFull, CPUType: "x86-64-v2-AES", Hardware: &fleet.Hardware{CPUFlags: []string{"+aes"}}, DiskGiB: 48, Storage: "local-lvm",
 				Networks: []fleet.Network{{Bridge: "vmbr0", Model: "virtio", VLAN: 20}}, Tags: []string{"nodesmith-managed"},
 			},
 			hosts: []string{"pve-2", "pve-3"}, lower: 1250, upper: 1300, macPrefix: "02:00:00",
