@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/topology"
 )
 
@@ -308,6 +309,11 @@ type VM struct {
 // Reserves reports whether the VM uses CPUs and memory of its host. A standby VM without
 // Reserve uses neither until it is woken.
 func (vm *VM) Reserves() bool { return !vm.Standby || vm.Reserve }
+
+// Adopted reports whether another tool created the VM, and numaform imported it: its name
+// does not follow the scheme of NodeName, and numaform changes only its description and
+// tags.
+func (vm *VM) Adopted() bool { return vm.Module == modules.Adopted }
 
 // Timeouts are limits in seconds for Proxmox operations on a VM; 0 means the module's
 // default.

@@ -47,6 +47,10 @@ func NodeName(pool string, vmid VMID) string {
 	return pool + "-" + strconv.Itoa(int(vmid))
 }
 
+// AdoptableName reports whether a VM with this name can be adopted: the name becomes part of
+// the VM's file and addresses.
+func AdoptableName(name string) bool { return len(name) <= 63 && dnsLabel.MatchString(name) }
+
 // providerIDScheme is the scheme that the Proxmox cloud controller manager uses.
 const providerIDScheme = "proxmox://"
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -215,8 +216,12 @@ func (c *checker) vm(clusterID string, vm *fleet.VM) {
 	}
 	c.require(fleet.MinVMID <= vm.VMID && vm.VMID <= fleet.MaxVMID, "vmid",
 		"%d is out of range: must be from %d to %d; correct vmid_range in numaform.yaml", vm.VMID, fleet.MinVMID, fleet.MaxVMID)
-	name := fleet.NodeName(vm.Pool, vm.VMID)
-	c.valid(vm.Name == name, "name", vm.Name, fmt.Sprintf("must be %s, the pool's name and the VMID", name))
+	if vm.Adopted() {
+		c.adopted(vm)
+	} else {
+		name := fleet.NodeName(vm.Pool, vm.VMID)
+		c.valid(vm.Name == name, "name", vm.Name, fmt.Sprintf("must be %s, the pool's name and the VMID", name))
+	}
 	if vm.Module != "" {
 		c.match("module", vm.Module, moduleHash, "must be the 16 hex digits of a module hash")
 	}
@@ -260,6 +265,23 @@ func (c *checker) vm(clusterID string, vm *fleet.VM) {
 	c.seed(clusterID, vm)
 }
 
+// adopted checks what an adopted VM has and lacks: its file describes the VM as it was, and
+// has no argument that could change more than its description and tags.
+func (c *checker) adopted(vm *fleet.VM) {
+	c.valid(fleet.AdoptableName(vm.Name), "name", vm.Name, "must have at most 63 characters a-z, 0-9 and -, and begin and end with a letter or digit")
+	rest := fleet.VM{
+		Spec: fleet.Spec{
+			Template: vm.Template, TemplateVMID: vm.TemplateVMID, DiskGiB: vm.DiskGiB, Storage: vm.Storage, DataDisks: vm.DataDisks,
+			SeedStorage: vm.SeedStorage, Networks: vm.Networks, PCIDevices: vm.PCIDevices, ResourcePool: vm.ResourcePool,
+			SecurityGroups: vm.SecurityGroups, HugePages: vm.HugePages, Hardware: vm.Hardware,
+		},
+		Source: vm.Source, Seed: vm.Seed, Standby: vm.Standby, Reserve: vm.Reserve,
+	}
+	c.require(reflect.DeepEqual(rest, fleet.VM{}), "adopted",
+		"the file of an adopted VM must not set templates, disks, seeds, hardware, networks, devices, pools, groups, huge pages or standby: numaform does not change them")
+	c.valid(vm.PinWith != fleet.PinWithHostAgent, "pin_with", string(vm.PinWith), "must not be HostAgent, because an adopted VM keeps its affinity")
+}
+
 // disks checks the template, its boot disk and the data disks.
 func (c *checker) disks(vm *fleet.VM) {
 	const mustBeStorage = "must be the name of a Proxmox storage"
@@ -283,7 +305,7 @@ func (c *checker) disks(vm *fleet.VM) {
 	}
 
 	source := vm.Source
-	c.require(fleet.MinVMID <= source.VMID && source.VMID <= fleet.MaxVMID && source.VMID != vm.VMID, "source.vmid",
+	c.require(vm.Adopted() || fleet.MinVMID <= source.VMID && source.VMID <= fleet.MaxVMID && source.VMID != vm.VMID, "source.vmid",
 		"%d: must be the VMID of template %s on host %s", source.VMID, vm.Template, vm.Host)
 	c.require(0 <= vm.TemplateVMID && vm.TemplateVMID <= fleet.MaxVMID, "template_vmid",
 		"%d: must be the VMID of a template, or 0 if the template name is unique", vm.TemplateVMID)

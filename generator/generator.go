@@ -110,6 +110,12 @@ func (r Release) Render(f fleet.Fleet) (Files, error) {
 	for name, content := range r.Modules {
 		files[ModuleFile(carried, name)] = content
 	}
+	if slices.ContainsFunc(f.VMs, func(vm fleet.VM) bool { return vm.Adopted() }) {
+		adopted, _ := modules.Released(modules.Adopted)
+		for name, content := range adopted {
+			files[ModuleFile(modules.Adopted, name)] = content
+		}
+	}
 
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)

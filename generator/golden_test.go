@@ -78,11 +78,17 @@ func TestGoldensAreValid(t *testing.T) {
 	}
 }
 
-// withModules adds the current modules under the module hashes that older VMs call.
+// withModules adds the modules that VMs call: released ones, or the current modules under
+// another hash.
 func withModules(files generator.Files, f fleet.Fleet) generator.Files {
 	for i := range f.VMs {
-		for name, content := range modules.Files() {
-			if hash := f.VMs[i].Module; hash != "" {
+		hash := f.VMs[i].Module
+		current, ok := modules.Released(hash)
+		if !ok {
+			current = modules.Files()
+		}
+		for name, content := range current {
+			if hash != "" {
 				files[path.Join("modules", path.Dir(name), hash, path.Base(name))] = content
 			}
 		}

@@ -29,7 +29,7 @@ type call struct {
 	Tags          []string          `json:"tags,omitempty"`
 	ResourcePool  string            `json:"pool_id,omitempty"`
 	InstanceType  string            `json:"instance_type"`
-	Clone         clone             `json:"clone"`
+	Clone         clone             `json:"clone,omitzero"`
 	CPU           cpu               `json:"cpu"`
 	MemoryMiB     int64             `json:"memory_mib"`
 	HugePages     string            `json:"hugepages,omitempty"`
@@ -41,7 +41,7 @@ type call struct {
 	Seed          string            `json:"seed,omitempty"`
 	Standby       bool              `json:"standby,omitempty"`
 	Timeouts      fleet.Timeouts    `json:"timeouts,omitzero"`
-	Hardware      hardware          `json:"hardware"`
+	Hardware      *hardware         `json:"hardware,omitempty"`
 	Record        record            `json:"record"`
 }
 
@@ -218,7 +218,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 		Seed:          vm.Seed,
 		Standby:       vm.Standby,
 		Timeouts:      vm.Timeouts,
-		Hardware:      fromTemplate,
+		Hardware:      &fromTemplate,
 		Record: record{
 			Key:          vm.Key,
 			Pool:         vm.Pool,
@@ -250,6 +250,9 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 		},
 	}
 
+	if vm.Adopted() {
+		content.Hardware = nil
+	}
 	bootStorage := vm.Source.Storage
 	if vm.Clone == fleet.CloneFull {
 		content.Clone.Full = true
@@ -443,6 +446,11 @@ func explain(vm *fleet.VM) []string {
 	}
 	size := fmt.Sprintf("Size: type %s (%s), class %s: %d vCPUs, %d MiB, template %s.",
 		vm.InstanceType, vm.CapacityType, vm.NodeClass, vm.VCPUs, vm.MemoryMiB, vm.Template)
+	if vm.Adopted() {
+		asked = fmt.Sprintf("Adopted: pool %s", vm.Pool)
+		size = fmt.Sprintf("Size: type %s (%s), %d vCPUs, %d MiB, as another tool created it; class %s.",
+			vm.InstanceType, vm.CapacityType, vm.VCPUs, vm.MemoryMiB, vm.NodeClass)
+	}
 
 	place := fmt.Sprintf("Place: host %s, policy %s", vm.Host, vm.Policy)
 	if vm.Policy.Pinned() {

@@ -46,6 +46,12 @@ const (
 	TemplateModule = "proxmox-template"
 )
 
+// Adopted is the hash of the modules that the files of adopted VMs call: its NodeModule is
+// proxmox-adopted, which writes nothing but the description and the tags of a VM that
+// another tool created. It is a released version like any other, so that it is not part of
+// the modules of new VMs.
+const Adopted = "d10aed4b9976bdd2"
+
 // hashBytes is the number of bytes of the SHA-256 in a version's name.
 const hashBytes = 8
 

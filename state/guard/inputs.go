@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/modules"
 )
 
 // inputs are the arguments of a node file by the names of the node module's variables, and
@@ -147,6 +148,8 @@ type nodeModule struct {
 	standby bool
 	// options is set if the release has the arguments in inputs.options.
 	options bool
+	// adopted is set for the modules of adopted VMs.
+	adopted bool
 }
 
 // nodeModules maps the hash of each release of the modules to its values. If a release
@@ -157,6 +160,7 @@ var nodeModules = map[string]nodeModule{
 	"c62bcf5233d88919": {migrate: waitLong},
 	"2eb0b7e97a74c03e": {migrate: waitLong, standby: true},
 	"f95ae3a2e756d6a4": {migrate: waitLong, standby: true, options: true},
+	modules.Adopted:    {migrate: waitLong, adopted: true},
 }
 
 // Knows reports whether the guard can compute the values that the modules with a hash
@@ -246,6 +250,34 @@ func (m nodeModule) node(in *inputs) values {
 		serial = append(serial, values{"device": device})
 	}
 	expected["numa"], expected["serial_device"] = numa, serial
+	return expected
+}
+
+// adoptedNode returns the expected values of an adopted VM: everything but its description,
+// its tags and the provider's own settings stays as it is.
+func adoptedNode(m nodeModule, in *inputs) values {
+	remove := cmp.Or(in.Timeouts.Delete, waitShort)
+	expected := values{
+		"name": in.Name, "vm_id": in.VMID, "description": strings.Join(in.Description, "\n"), "tags": tags(in),
+		"reboot": false, "reboot_after_update": false, "stop_on_destroy": true, "migrate": true,
+		"timeout_migrate": m.migrate, "timeout_shutdown_vm": remove, "timeout_stop_vm": remove,
+
+		// The provider's defaults.
+		"delete_unreferenced_disks_on_destroy": true, "purge_on_destroy": true,
+		"timeout_clone": int64(waitLong), "timeout_create": int64(waitLong), "timeout_move_disk": int64(waitLong),
+		"timeout_reboot": int64(waitLong), "timeout_start_vm": int64(waitLong),
+
+		"id": computed{}, "ipv4_addresses": computed{}, "ipv6_addresses": computed{},
+		"mac_addresses": computed{}, "network_interface_names": computed{},
+	}
+	for _, name := range []string{
+		"acpi", "agent", "amd_sev", "audio_device", "bios", "boot_order", "cdrom", "clone", "cpu", "disk", "efi_disk", "hook_script_file_id",
+		"hostpci", "hotplug", "initialization", "keyboard_layout", "kvm_arguments", "machine", "memory", "network_device", "node_name", "numa",
+		"on_boot", "operating_system", "pool_id", "protection", "rng", "scsi_hardware", "serial_device", "smbios", "started", "startup",
+		"tablet_device", "tpm_state", "usb", "vga", "virtiofs", "watchdog",
+	} {
+		expected[name] = ignored{}
+	}
 	return expected
 }
 

@@ -1,0 +1,13 @@
+resource "proxmox_virtual_environment_firewall_rules" "security_groups" {
+  node_name = var.node_name
+  vm_id     = var.vm_id
+
+  dynamic "rule" {
+    for_each = var.security_groups
+
+    content {
+      security_group = rule.value
+      comment        = "numaform"
+    }
+  }
+}
