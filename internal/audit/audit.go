@@ -37,6 +37,8 @@ const (
 	KindRepair Kind = "repair"
 	// KindTemplates creates, updates or deletes templates.
 	KindTemplates Kind = "templates"
+	// KindAdopt imports VMs that another tool created.
+	KindAdopt Kind = "adopt"
 )
 
 // Change is a planned change. Its record is written before the apply and is not changed
@@ -65,6 +67,8 @@ type Change struct {
 	Renumbered []fleet.VM `json:"renumbered,omitempty"`
 	// Woken are the standby VMs that the change starts.
 	Woken []fleet.VM `json:"woken,omitempty"`
+	// Adopted are the VMs of another tool that the change imports.
+	Adopted []fleet.VM `json:"adopted,omitempty"`
 	// Hosts are the plans of the affected hosts, sorted.
 	Hosts []HostPlan `json:"shards,omitempty"`
 	// Templates are the plans of the roots of templates.
@@ -220,7 +224,7 @@ func (e *Entry) Unfinished() []Open {
 
 // Names reports whether the change affects the VM with that name.
 func (c *Change) Names(vm string) bool {
-	for _, list := range [][]fleet.VM{c.Added, c.Removed, c.Renumbered, c.Woken} {
+	for _, list := range [][]fleet.VM{c.Added, c.Removed, c.Renumbered, c.Woken, c.Adopted} {
 		if slices.ContainsFunc(list, func(one fleet.VM) bool { return one.Name == vm }) {
 			return true
 		}

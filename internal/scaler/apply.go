@@ -312,6 +312,9 @@ func (s *Scaler) applyPlan(ctx context.Context, change *Change, plan *RootPlan) 
 	for i := range plan.TakenOut {
 		v.removed[generator.Address(&plan.TakenOut[i])] = plan.TakenOut[i]
 	}
+	if err := change.permit(ctx, v); err != nil {
+		return nil, err
+	}
 	if err := v.stillFree(plan.Intent); err != nil {
 		return nil, err
 	}
@@ -528,6 +531,11 @@ func (v *hostView) agrees(target guard.Target, values map[string]any, relevant f
 	host, _ := values["node_name"].(string)
 	id, _ := values["id"].(string)
 	live := fmt.Sprint(guest.VMID)
+	if vm := v.vms[target.Address]; v.foreign(&vm) && v.adoptable(guest, &vm) == nil {
+		// Only the plan has a marker.
+		marked := relevant
+		relevant = func(attribute string) bool { return attribute != "description" && marked(attribute) }
+	}
 	for _, one := range []struct{ of, attribute, state, live string }{
 		{"id", "id", id, live},
 		{"vm_id", "vm_id", fmt.Sprint(recorded.VMID), live},

@@ -142,6 +142,8 @@ func (v *hostView) checkOwner(e *entry) error {
 		return &HiddenError{VM: e.vm.Name, VMID: e.vm.VMID, Region: v.id.Region}
 	case !exists:
 		return nil
+	case !v.is(guest, &e.vm) && v.foreign(&e.vm):
+		return v.adoptable(guest, &e.vm)
 	case !v.is(guest, &e.vm):
 		return v.mayBe(guest, &e.vm)
 	}
@@ -188,6 +190,9 @@ func (v *hostView) isStale(change *tfjson.ResourceChange) bool {
 	}
 	if !actions.Delete() && !actions.Update() && !actions.NoOp() {
 		return false
+	}
+	if v.halfAdopted(change.Address) {
+		return true
 	}
 
 	// The provider can neither delete nor change a VM that does not exist.
@@ -236,7 +241,7 @@ func (v *hostView) imports(plan *tfjson.Plan) ([]fleet.VM, error) {
 		guest, exists := v.with(&vm)
 		switch {
 		case !exists:
-		case v.is(guest, &vm):
+		case v.is(guest, &vm), v.foreign(&vm) && v.adoptable(guest, &vm) == nil:
 			existing = append(existing, vm)
 		default:
 			if err := v.mayBe(guest, &vm); err != nil {

@@ -216,7 +216,7 @@ func (s *Scaler) planHost(ctx context.Context, change *Change, plan *RootPlan, a
 	if err != nil {
 		return err
 	}
-	whole = whole || recovery.Crashed || len(recovery.Lost) > 0
+	whole = whole || recovery.Crashed || len(recovery.Lost) > 0 || len(on(change.Foreign, plan.Host)) > 0
 
 	// Read the guests again if more than a create may be necessary.
 	touching := len(on(change.Removed, plan.Host))+len(on(change.Updated, plan.Host)) > 0

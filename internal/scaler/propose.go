@@ -48,6 +48,11 @@ type Change struct {
 	Woken []fleet.VM
 	// Adopted are existing VMs whose files were lost and are restored.
 	Adopted []fleet.VM
+	// Foreign are VMs that another tool created and that the change imports, and Permit
+	// checks right before each apply that the import is still safe. It is not nil if there
+	// are any.
+	Foreign []fleet.VM
+	Permit  func(ctx context.Context) error
 	// Snapshot is the basis of the change.
 	Snapshot *topology.Snapshot
 
@@ -112,6 +117,9 @@ func (c *Change) Warnings() []string {
 	for i := range c.After.VMs {
 		vm := &c.After.VMs[i]
 		lost := &MarkerLostError{}
+		if hasKey(c.Foreign, vm.Key) {
+			continue
+		}
 		if guest, exists := index.with(vm); exists && errors.As(index.mayBe(guest, vm), &lost) {
 			warnings = append(warnings, lost.Error())
 		}
@@ -160,7 +168,7 @@ func (c *Change) Differences() []store.Difference {
 
 // Empty reports whether the change contains no request.
 func (c *Change) Empty() bool {
-	return len(c.Added)+len(c.Removed)+len(c.Repaired)+len(c.Updated)+len(c.Woken) == 0
+	return len(c.Added)+len(c.Removed)+len(c.Repaired)+len(c.Updated)+len(c.Woken)+len(c.Foreign) == 0
 }
 
 // Narrow limits planning to the hosts that the change touches.
@@ -168,7 +176,7 @@ func (c *Change) Narrow() { c.narrow = true }
 
 // Hosts returns the hosts that the change touches, sorted.
 func (c *Change) Hosts() []topology.HostID {
-	touched := fleet.Fleet{VMs: slices.Concat(c.Added, c.Removed, c.Repaired, c.Updated, c.Woken)}
+	touched := fleet.Fleet{VMs: slices.Concat(c.Added, c.Removed, c.Repaired, c.Updated, c.Woken, c.Foreign)}
 	return touched.AllHosts()
 }
 
@@ -223,10 +231,10 @@ func (s *Scaler) Propose(
 // AddVMs assigns each request a VMID, a name and a key, and renders the fleet with them.
 // It does not assign VMIDs that are in taken or that guests in the snapshot have. Desired
 // VMs that do not exist and whose VMID another guest has taken are replaced by VMs with
-// other VMIDs, names and keys.
+// other VMIDs, names and keys, unless they are adopted: numaform cannot create them.
 func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.RegionName][]fleet.VMID) error {
 	requests = slices.Clone(requests)
-	change.Renumbered = change.index().reused(change.After.VMs)
+	change.Renumbered = slices.DeleteFunc(change.index().reused(change.After.VMs), func(vm fleet.VM) bool { return vm.Adopted() })
 	for _, vm := range change.Renumbered {
 		change.After.VMs = slices.DeleteFunc(change.After.VMs, func(other fleet.VM) bool { return other.Key == vm.Key })
 		requests = append(requests, Request{Spec: vm.Spec, Placement: vm.Placement, Standby: vm.Standby, Reserve: vm.Reserve})
@@ -410,6 +418,9 @@ func (s *Scaler) ProposeUndo(
 	if undone.Kind == audit.KindWake {
 		return nil, &UndoError{ID: undone.ID, Problem: "its VMs have started and cannot become standby VMs again: remove their nodes instead"}
 	}
+	if undone.Kind == audit.KindAdopt {
+		return nil, &UndoError{ID: undone.ID, Problem: "it adopted VMs, and to undo that would delete them: to give VMs back to the tool that created them, see docs/adopt.md"}
+	}
 	if undone.Kind == audit.KindUpdate {
 		return nil, &UndoError{ID: undone.ID, Problem: "it updated VMs to match their ProxmoxNodeClass: revert the class instead"}
 	}
@@ -492,7 +503,7 @@ func recordedVMs(entries []audit.Entry) map[fleet.Key]fleet.VM {
 	recorded := map[fleet.Key]fleet.VM{}
 	woken := wokenIn(entries)
 	for i := range entries {
-		for _, vm := range slices.Concat(entries[i].Change.Added, entries[i].Change.Removed) {
+		for _, vm := range slices.Concat(entries[i].Change.Added, entries[i].Change.Adopted, entries[i].Change.Removed) {
 			if vm.VCPUs > 0 {
 				vm.Standby = vm.Standby && !woken[vm.Key]
 				recorded[vm.Key] = vm

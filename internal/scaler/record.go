@@ -46,7 +46,7 @@ func (s *Scaler) record(change *Change, plans []RootPlan, approver string) audit
 	record := audit.Change{
 		Format: audit.FormatVersion, ID: id, Time: now, ClusterID: s.config.ClusterID, Actor: s.config.Actor, Version: s.config.Version,
 		Kind: change.kind(plans), Undoes: change.Undoes,
-		Added: change.Added, Removed: slices.Clone(change.Removed), Renumbered: change.Renumbered, Woken: change.Woken,
+		Added: change.Added, Removed: slices.Clone(change.Removed), Renumbered: change.Renumbered, Woken: change.Woken, Adopted: change.Foreign,
 		Outside: slices.Clone(change.outside), Open: change.opens(id, plans),
 		Rotations: rotations{},
 	}
@@ -186,6 +186,8 @@ func why(record *audit.Change) string {
 		return "change tags, pool, security groups or emulator in place"
 	case audit.KindWake:
 		return fmt.Sprintf("wake %s: %s", topology.Count(len(record.Woken), "standby VM"), names(record.Woken))
+	case audit.KindAdopt:
+		return "adopt " + names(record.Adopted)
 	case audit.KindUndo:
 		return "undo " + record.Undoes
 	case audit.KindRecovery:

@@ -443,7 +443,7 @@ func (c *Change) hostsOf(host topology.HostID) []topology.HostName {
 // on a host, including those that an earlier change left unfinished.
 func (c *Change) guestsOf(host topology.HostID) []fleet.VMID {
 	open := c.open[host]
-	vms := slices.Concat(on(c.Removed, host), on(c.Updated, host), on(c.Woken, host), on(open.Removed, host))
+	vms := slices.Concat(on(c.Removed, host), on(c.Updated, host), on(c.Woken, host), on(c.Foreign, host), on(open.Removed, host))
 	for _, vm := range on(c.After.VMs, host) {
 		if slices.Contains(open.Updated, vm.Key) || slices.Contains(open.Woken, vm.Key) {
 			vms = append(vms, vm)
