@@ -52,6 +52,9 @@ const (
 	// AnnotationKey is the key of the NodeClaim's VM. Keys are never reused, unlike VMIDs and
 	// names.
 	AnnotationKey = Group + "/key"
+	// AnnotationReplace on a NodeClaim requests that its node is replaced within the
+	// disruption budgets of its NodePool, if it is "true".
+	AnnotationReplace = Group + "/replace"
 	// AnnotationClassHash is the hash of the ProxmoxNodeClass from which the VM was created.
 	AnnotationClassHash = Group + "/nodeclass-hash"
 	// AnnotationClassHashVersion is the version of the hash. Hashes of different versions

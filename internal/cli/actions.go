@@ -63,6 +63,7 @@ const (
 	reasonMissing  = "its file is in the fleet, but the VM no longer exists in Proxmox"
 	reasonMade     = "an earlier change or a manual commit added its file"
 	reasonImport   = "it exists in Proxmox with this fleet's marker, but not in the state"
+	reasonAdopt    = "another tool created it; it gets this fleet's marker, and nothing else about it changes"
 	reasonRepair   = "it differs from its file"
 	reasonUpdate   = "its file changes; the VM keeps running"
 	reasonComplete = "its creation was interrupted"
@@ -98,7 +99,12 @@ func (p *proposal) plannedActions(plan *scaler.RootPlan) []actionReport {
 		}
 		return actionCreate, reasonMade
 	})
-	each(plan.Intent.Import, func(*guard.Target, *fleet.VM) (action, reason string) { return actionImport, reasonImport })
+	each(plan.Intent.Import, func(t *guard.Target, _ *fleet.VM) (action, reason string) {
+		if has(p.change.Foreign, t) {
+			return actionImport, reasonAdopt
+		}
+		return actionImport, reasonImport
+	})
 	each(plan.Intent.Update, func(t *guard.Target, _ *fleet.VM) (action, reason string) {
 		switch {
 		case has(p.change.Repaired, t):

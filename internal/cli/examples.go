@@ -25,6 +25,8 @@ func examples() map[string]string {
 		"history": `  numaform history --since 24h
   numaform history workers-2001                      # all details of one node or one change`,
 		"pause": `  numaform pause                                     # the controller starts no new changes until numaform resume`,
+		"adopt": `  numaform adopt --nodepool workers --kubeconfig ~/.kube/config --dry-run   # all Nodes of karpenter-provider-proxmox
+  numaform adopt default-x7k2p --nodepool workers --kubeconfig ~/.kube/config`,
 		"status": `  numaform status                                    # VMs, hosts, the last change and problems
   numaform status --kubeconfig ~/.kube/config        # also the changes that wait for approval`,
 		"vms":   `  numaform get vms -o json`,

@@ -28,6 +28,8 @@ const (
 	DriftHost karpenter.DriftReason = "HostMoved"
 	// DriftNotAllowed means that the ProxmoxNodeClass no longer allows the VM's host.
 	DriftNotAllowed karpenter.DriftReason = "HostNotAllowed"
+	// DriftRequested means that a user requested the replacement by an annotation.
+	DriftRequested karpenter.DriftReason = "ReplacementRequested"
 	// DriftEvacuated means that the VM's host is being evacuated.
 	DriftEvacuated karpenter.DriftReason = "HostEvacuated"
 )
@@ -59,6 +61,8 @@ func (c *CloudProvider) IsDrifted(ctx context.Context, claim *karpv1.NodeClaim) 
 		Host:   topology.HostName(claim.Labels[corev1.LabelTopologyZone]),
 	}
 	switch {
+	case claim.Annotations[v1alpha1.AnnotationReplace] == "true":
+		return DriftRequested, nil
 	case class != nil && otherClass(claim, class):
 		return DriftClass, nil
 	case class != nil && c.otherImage(claim, class, snapshot):

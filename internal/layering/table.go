@@ -83,6 +83,7 @@ func Table() []Row {
 		{Package: "internal/controllers/event", Floor: 5},
 		{Package: "internal/scaler", Floor: 5},
 
+		{Package: "internal/adopt", Floor: 6},
 		{Package: "internal/approval", Floor: 6},
 		{Package: "internal/cloudprovider", Floor: 6},
 		{Package: "internal/controllers/*", Floor: 6},

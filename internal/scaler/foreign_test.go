@@ -240,11 +240,15 @@ func TestAdoptRefuses(t *testing.T) {
 	t.Parallel()
 	good := topology.Guest{VMID: 2003, Name: "default-x7k2p", Kind: topology.GuestVM, Running: true, VCPUs: 4, MemoryMiB: 4096}
 	for want, edit := range map[string]func(vm *fleet.VM, guest *topology.Guest){
-		"":                       func(*fleet.VM, *topology.Guest) {},
-		"widen vmid_range":       func(vm *fleet.VM, guest *topology.Guest) { vm.VMID, guest.VMID = 1000, 1000 },
-		"does not exist":         func(_ *fleet.VM, guest *topology.Guest) { guest.VMID = 2004 },
-		"another numaform":       func(_ *fleet.VM, guest *topology.Guest) { guest.ClusterID, guest.Key = "other", strings.Repeat("0", 32) },
-		"of another VM":          func(_ *fleet.VM, guest *topology.Guest) { guest.ClusterID, guest.Key = clusterID, strings.Repeat("0", 32) },
+		"":                 func(*fleet.VM, *topology.Guest) {},
+		"widen vmid_range": func(vm *fleet.VM, guest *topology.Guest) { vm.VMID, guest.VMID = 1000, 1000 },
+		"does not exist":   func(_ *fleet.VM, guest *topology.Guest) { guest.VMID = 2004 },
+		"another numaform": func(_ *fleet.VM, guest *topology.Guest) {
+			guest.ClusterID, guest.Key = "other", strings.Repeat("0", 32)
+		},
+		"of another VM": func(_ *fleet.VM, guest *topology.Guest) {
+			guest.ClusterID, guest.Key = clusterID, strings.Repeat("0", 32)
+		},
 		"it is another VM":       func(_ *fleet.VM, guest *topology.Guest) { guest.Name = "accounting" },
 		"locked (backup)":        func(_ *fleet.VM, guest *topology.Guest) { guest.Lock = "backup" },
 		"does not run":           func(_ *fleet.VM, guest *topology.Guest) { guest.Running = false },

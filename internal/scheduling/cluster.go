@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -79,6 +80,21 @@ func FromKubeconfig(ctx context.Context, path, kubeContext string) (*Cluster, er
 		hint = ": " + connection
 	}
 	return nil, fmt.Errorf("reading the cluster at %s: %w%s", config.Host, err, hint)
+}
+
+// NewClient returns a client without a cache for the kinds that a decision may need, and for
+// Leases.
+func NewClient(config *rest.Config) (client.Client, error) {
+	scheme, err := newScheme()
+	if err == nil {
+		err = coordinationv1.AddToScheme(scheme)
+	}
+	if err != nil {
+		return nil, err
+	}
+	config = rest.CopyConfig(config)
+	config.UserAgent = "numaform"
+	return client.New(config, client.Options{Scheme: scheme})
 }
 
 // readObjects reads all objects that a decision may need.
