@@ -225,6 +225,9 @@ type Network struct {
 	Disconnected bool  `json:"disconnected,omitempty"`
 	// MAC is the device's MAC address; in a Spec, its first three octets.
 	MAC string `json:"mac,omitempty"`
+	// Addresses are the device's static addresses, at most one IPv4 and one IPv6 address. A
+	// Spec contains only their pools.
+	Addresses []Address `json:"addresses,omitempty"`
 }
 
 // PCIDevice is a host device passed through to a VM, named by its Proxmox resource

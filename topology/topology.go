@@ -67,6 +67,8 @@ type Region struct {
 	// or empty.
 	MappingsProblem string   `json:"mappings_problem,omitempty"`
 	Pools           []string `json:"pools,omitempty"`
+	// AddressPools are the pools of static addresses that numaform.yaml has for the region.
+	AddressPools []AddressPool `json:"address_pools,omitempty"`
 }
 
 // Host is one Proxmox VE node.
@@ -119,6 +121,8 @@ type Host struct {
 	Guests    []Guest    `json:"guests,omitempty"`
 	Storages  []Storage  `json:"storages,omitempty"`
 	Templates []Template `json:"templates,omitempty"`
+	// Addresses are the host's own addresses, as far as they were read.
+	Addresses []string `json:"addresses,omitempty"`
 }
 
 // ID returns the host's ID.
@@ -262,6 +266,8 @@ type Guest struct {
 	// MadeFor is the ProxmoxTemplate that a template was created for; zero for other
 	// guests. A guest that is not a template yet has it, too, while it is created.
 	MadeFor MadeFor `json:"made_for,omitzero"`
+	// Addresses are the static addresses in the guest's configuration.
+	Addresses []string `json:"addresses,omitempty"`
 }
 
 // MadeFor identifies a template that numaform created: the installation, the name of the

@@ -59,6 +59,7 @@ func Table() []Row {
 		{Package: "internal/agent/qemu", Floor: 2},
 		{Package: "internal/bootstrap", Floor: 2, Pure: true},
 		{Package: "internal/cpumap", Floor: 2, Pure: true},
+		{Package: "internal/ipam", Floor: 2, Pure: true},
 		{Package: "planner", Floor: 2, Pure: true},
 		{Package: "state/guard", Floor: 2, Pure: true},
 		{Package: "test/startcheck", Floor: 2, Support: true},

@@ -149,12 +149,14 @@ func sameDisk(vm, class fleet.DataDisk) bool {
 }
 
 // sameNetwork reports whether a VM's network device is as its class requests. The class
-// sets only the prefix of the MAC address.
+// sets only the prefix of the MAC address, and the pools of the addresses.
 func sameNetwork(vm, class fleet.Network) bool {
 	sameMAC := strings.HasPrefix(strings.ToUpper(vm.MAC), class.MAC)
+	samePools := slices.Equal(vm.AddressPools(), class.AddressPools())
 	vm.MAC, class.MAC = "", ""
+	vm.Addresses, class.Addresses = nil, nil
 	vm.Model, class.Model = cmp.Or(vm.Model, "virtio"), cmp.Or(class.Model, "virtio")
-	return sameMAC && reflect.DeepEqual(vm, class)
+	return sameMAC && samePools && reflect.DeepEqual(vm, class)
 }
 
 // resting returns the existing standby VMs that this decision does not wake.

@@ -1,0 +1,211 @@
+// Package ipam assigns static addresses to VMs: it parses the address pools of
+// numaform.yaml, and finds the free addresses of a pool. It stores nothing: the addresses in
+// use are those of the fleet's VMs and of the guests, hosts and Nodes that are known. A VM's
+// address is free again when the VM is gone. Start at Parse and New.
+package ipam
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/topology"
+)
+
+// Book records which addresses are in use.
+type Book struct {
+	snapshot *topology.Snapshot
+	// used maps each address to its user; vms are the users that are VMs of the fleet.
+	used map[netip.Addr]string
+	vms  map[netip.Addr]bool
+}
+
+// New returns the book of a snapshot with the fleet's VMs, including VMs that are being
+// removed. nodes maps the addresses of the cluster's Nodes to their names.
+func New(snapshot *topology.Snapshot, vms []fleet.VM, nodes map[string]string) *Book {
+	b := &Book{snapshot: snapshot, used: map[netip.Addr]string{}, vms: map[netip.Addr]bool{}}
+	use := func(text, user string) {
+		if ip, err := netip.ParseAddr(text); err == nil && b.used[ip] == "" {
+			b.used[ip] = user
+		}
+	}
+	for i := range vms {
+		b.add(&vms[i])
+	}
+	for i := range snapshot.Hosts {
+		host := &snapshot.Hosts[i]
+		for _, text := range host.Addresses {
+			use(text, "host "+string(host.Name))
+		}
+		for _, guest := range host.Guests {
+			for _, text := range guest.Addresses {
+				use(text, fmt.Sprintf("guest %d (%s)", guest.VMID, guest.Name))
+			}
+		}
+	}
+	for _, text := range slices.Sorted(maps.Keys(nodes)) {
+		use(text, "Node "+nodes[text])
+	}
+	return b
+}
+
+func (b *Book) add(vm *fleet.VM) {
+	for _, ip := range vm.Addresses() {
+		b.used[ip] = "VM " + vm.Name
+		b.vms[ip] = true
+	}
+}
+
+// Free returns the number of free addresses of a pool.
+func (b *Book) Free(pool *topology.AddressPool) int {
+	free := Size(pool)
+	for ip := range b.used {
+		if contains(pool, ip) {
+			free--
+		}
+	}
+	return free
+}
+
+func contains(pool *topology.AddressPool, ip netip.Addr) bool {
+	return slices.ContainsFunc(pool.Ranges, func(r topology.AddressRange) bool { return r.Contains(ip) })
+}
+
+// NoPoolError reports that a region has no address pool with a name.
+type NoPoolError struct {
+	Region topology.RegionName
+	Pool   string
+}
+
+func (e *NoPoolError) Error() string {
+	return fmt.Sprintf("region %s has no address pool %q: add it to address_pools of that cluster in numaform.yaml, or correct spec.networks of the ProxmoxNodeClass", e.Region, e.Pool)
+}
+
+// ExhaustedError reports that a pool has no free address left.
+type ExhaustedError struct {
+	Region topology.RegionName
+	Pool   string
+	// Size is the number of its addresses. VMs is how many of them the fleet's VMs use, and
+	// Others lists the other users.
+	Size, VMs int
+	Others    []string
+	// Wanted is the number of addresses that a VM needs, if that is more than one.
+	Wanted int
+}
+
+// mostOthers is the maximum number of users in a message.
+const mostOthers = 5
+
+func (e *ExhaustedError) Error() string {
+	used := fmt.Sprintf("%d belong to VMs of this fleet", e.VMs)
+	if n := len(e.Others); n > 0 {
+		names := slices.Clone(e.Others[:min(n, mostOthers)])
+		if n > mostOthers {
+			names = append(names, fmt.Sprintf("%d more", n-mostOthers))
+		}
+		used += fmt.Sprintf(" and %d to others (%s)", n, strings.Join(names, ", "))
+	}
+	free := "no free address"
+	if e.Wanted > 1 {
+		free = fmt.Sprintf("fewer than %d free addresses", e.Wanted)
+	}
+	return fmt.Sprintf("address pool %q of region %s has %s: of %d, %s: "+
+		"add ranges to address_pools of that cluster in numaform.yaml, or remove nodes", e.Pool, e.Region, free, e.Size, used)
+}
+
+// Exhausted returns the error that describes a pool without a free address.
+func (b *Book) Exhausted(region topology.RegionName, pool *topology.AddressPool) *ExhaustedError {
+	e := &ExhaustedError{Region: region, Pool: pool.Name, Size: Size(pool)}
+	for _, ip := range slices.SortedFunc(maps.Keys(b.used), netip.Addr.Compare) {
+		switch {
+		case !contains(pool, ip):
+		case b.vms[ip]:
+			e.VMs++
+		default:
+			e.Others = append(e.Others, b.used[ip]+" "+ip.String())
+		}
+	}
+	return e
+}
+
+// Give assigns free addresses to the VM's network devices from the pools in its Spec. A VM
+// that is created again keeps its former address if that is free. Otherwise the search
+// begins at the position of the VMID in the pool: VMIDs rotate through their range, so an
+// address is reused as late as possible, and the same VM gets the same address. Give returns
+// a *NoPoolError or an *ExhaustedError, and then leaves the VM unchanged.
+func (b *Book) Give(vm *fleet.VM) error {
+	networks := slices.Clone(vm.Networks)
+	given := *vm
+	given.Networks = networks
+	for i := range networks {
+		networks[i].Addresses = slices.Clone(networks[i].Addresses)
+		for j := range networks[i].Addresses {
+			address := &networks[i].Addresses[j]
+			pool := b.snapshot.AddressPool(vm.Host.Region, address.Pool)
+			if pool == nil {
+				return &NoPoolError{Region: vm.Host.Region, Pool: address.Pool}
+			}
+			ip := address.IP()
+			*address = fleet.Address{} // so that it is not in use while it is looked for
+			if b.used[ip] != "" || !contains(pool, ip) || slices.Contains(given.Addresses(), ip) {
+				if ip = b.find(pool, int(vm.VMID), given.Addresses()); !ip.IsValid() {
+					return b.Exhausted(vm.Host.Region, pool)
+				}
+			}
+			*address = Address(pool, ip)
+		}
+	}
+	*vm = given
+	b.add(vm)
+	return nil
+}
+
+// Address returns an address of a pool as VMs have it.
+func Address(pool *topology.AddressPool, ip netip.Addr) fleet.Address {
+	address := fleet.Address{
+		Pool: pool.Name, CIDR: netip.PrefixFrom(ip, pool.Subnet.Bits()).String(), SearchDomains: pool.SearchDomains,
+	}
+	if pool.Gateway.IsValid() {
+		address.Gateway = pool.Gateway.String()
+	}
+	for _, server := range pool.DNSServers {
+		address.DNSServers = append(address.DNSServers, server.String())
+	}
+	return address
+}
+
+// find returns the first free address of the pool at or after a position, or else from the
+// beginning. It returns the zero Addr if none is free.
+func (b *Book) find(pool *topology.AddressPool, position int, also []netip.Addr) netip.Addr {
+	position %= Size(pool)
+	var ranges []topology.AddressRange // of the pool, from the position on
+	var before []topology.AddressRange
+	for _, r := range pool.Ranges {
+		n := count(r)
+		switch {
+		case position <= 0:
+			ranges = append(ranges, r)
+		case position >= n:
+			before = append(before, r)
+		default:
+			at := plus(r.First, position)
+			before = append(before, topology.AddressRange{First: r.First, Last: at.Prev()})
+			ranges = append(ranges, topology.AddressRange{First: at, Last: r.Last})
+		}
+		position -= n
+	}
+	for _, r := range append(ranges, before...) {
+		for ip := r.First; ip.Compare(r.Last) <= 0; ip = ip.Next() {
+			if b.used[ip] == "" && !slices.Contains(also, ip) {
+				return ip
+			}
+			if ip == r.Last { // Next of the very last address is invalid
+				break
+			}
+		}
+	}
+	return netip.Addr{}
+}
