@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -95,6 +96,7 @@ func (c *Client) readGuests(ctx context.Context, host *topology.Host, guests []r
 			guest.NUMA = nil
 			guest.PCIDevices = nil
 			guest.Disks = nil
+			guest.Addresses = nil
 		}
 		if err != nil || flawsOf(host) > flaws {
 			c.guests.forget(r.VMID) // so that a correction is noticed soon
@@ -221,6 +223,7 @@ func readConfig(guest *topology.Guest, config values) error {
 		return err
 	}
 	guest.MemoryMiB = memory
+	guest.Addresses = addresses(guest.Kind, config)
 	if guest.Kind == topology.GuestContainer {
 		return readContainer(guest, config)
 	}
@@ -307,6 +310,34 @@ func readContainer(guest *topology.Guest, config values) error {
 		}
 	}
 	return nil
+}
+
+// maxNetworks is the maximum number of network devices of a guest in Proxmox.
+const maxNetworks = 32
+
+// addresses returns the static addresses in a guest's configuration, sorted: those that
+// Proxmox gives the guest, and those that numaform wrote to the description of a VM.
+func addresses(kind topology.GuestKind, config values) []string {
+	key := "ipconfig" // for cloud-init
+	if kind == topology.GuestContainer {
+		key = "net"
+	}
+	all := fleet.ParseAddresses(config["description"])
+	for i := range maxNetworks {
+		for field := range strings.SplitSeq(config[key+strconv.Itoa(i)], ",") {
+			name, value, _ := strings.Cut(strings.TrimSpace(field), "=")
+			// The value can also be dhcp, auto or manual.
+			if prefix, err := netip.ParsePrefix(value); err == nil && (name == "ip" || name == "ip6") {
+				all = append(all, prefix.Addr())
+			}
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	var texts []string
+	for _, ip := range slices.Compact(all) {
+		texts = append(texts, ip.String())
+	}
+	return texts
 }
 
 // memoryMiB parses "2048", and "current=2048" as in Proxmox 8 and newer.

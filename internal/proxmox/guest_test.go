@@ -42,6 +42,16 @@ func TestGuests(t *testing.T) {
 			func(g *topology.Guest) { g.MemoryMiB = 4096 },
 		},
 		{
+			"addresses for cloud-init, and of numaform", nil,
+			map[string]any{
+				"ipconfig0": "gw=10.0.0.1,ip=10.0.0.5/24,ip6=auto", "ipconfig1": "ip=dhcp,ip6=fd00::5/64", "ipconfig12": "ip=10.9.0.5/16", "net0": "virtio=BC:24:11:00:00:01,bridge=vmbr0",
+				"description": "hello\nAddresses: net0 10.0.0.7/24 from nodes, net1 fd00::7/64 from storage.",
+			},
+			func(g *topology.Guest) {
+				g.Addresses = []string{"10.0.0.5", "10.0.0.7", "10.9.0.5", "fd00::5", "fd00::7"}
+			},
+		},
+		{
 			"affinity", nil,
 			map[string]any{"affinity": "0-1,4"},
 			func(g *topology.Guest) { g.Pins = topology.CPUs(0, 1, 4) },

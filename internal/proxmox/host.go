@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http/httptrace"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -48,8 +49,32 @@ func (c *Client) readHost(ctx context.Context, host *topology.Host, listing host
 	host.ReadAt = c.now()
 	guests := c.readGuests(ctx, host, listing.guests, nil)
 	c.mergeSources(ctx, host, found, &guests)
+	if c.cfg.Addresses {
+		c.readAddresses(ctx, host)
+	}
 	host.Warnings = append(host.Warnings, host.MachineWarnings...)
 	return hostRead{gone: guests.gone, version: found.version}
+}
+
+// readAddresses reads the host's own addresses, or adds a warning. Proxmox omits bridges that
+// the credential may not use.
+func (c *Client) readAddresses(ctx context.Context, host *topology.Host) {
+	var interfaces []struct {
+		CIDR  string `json:"cidr"`
+		CIDR6 string `json:"cidr6"`
+	}
+	if err := c.get(ctx, fmt.Sprintf("/nodes/%s/network", host.Name), &interfaces); err != nil {
+		warn(host, "its addresses cannot be read, so an address pool may contain them: "+short(err))
+		return
+	}
+	for _, i := range interfaces {
+		for _, text := range []string{i.CIDR, i.CIDR6} {
+			if prefix, err := netip.ParsePrefix(text); err == nil {
+				host.Addresses = append(host.Addresses, prefix.Addr().String())
+			}
+		}
+	}
+	slices.Sort(host.Addresses)
 }
 
 // hardware is what a host reports about itself.

@@ -380,3 +380,29 @@ func trusting(t *testing.T, server *pvesim.Server) *http.Client {
 	}
 	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}}}
 }
+
+// TestAddressesOfHosts checks that the addresses of hosts are read only if requested, remain
+// when the hosts are read again, and that a host that hides them has a warning.
+func TestAddressesOfHosts(t *testing.T) {
+	t.Parallel()
+	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 1)[:1]})
+	if s := snapshotOf(t, cfg); len(s.Hosts[0].Addresses) != 0 {
+		t.Errorf("addresses that were not requested: %v", s.Hosts[0].Addresses)
+	}
+	cfg.Addresses = true
+	client := newClient(t, cfg)
+	snapshot, err := client.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if snapshot, err = client.Update(t.Context(), snapshot); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"192.0.2.1"}, snapshot.Hosts[0].Addresses); diff != "" {
+		t.Errorf("addresses (-want +got):\n%s", diff)
+	}
+	server.AddFault(pvesim.Fault{Path: "/network$", Status: 403, Reason: "Permission check failed"})
+	if s := snapshotOf(t, cfg); !strings.Contains(strings.Join(s.Hosts[0].Warnings, "\n"), "its addresses cannot be read, so an address pool may contain them: 403 Permission check failed") {
+		t.Errorf("warnings %q", s.Hosts[0].Warnings)
+	}
+}

@@ -56,6 +56,9 @@ type Config struct {
 	// Machines are outputs of `numaform topology collect` on hosts; they take precedence
 	// over the reports of Proxmox.
 	Machines map[topology.HostName]topology.Machine
+	// Addresses makes Snapshot read the addresses of hosts, with one more request for each
+	// host.
+	Addresses bool
 
 	// Timeout is for one request, without its time in the queue; 0 means 40 s.
 	Timeout time.Duration

@@ -135,6 +135,7 @@ func (c *Client) rereadHosts(
 		host.ReservedCPUs = known.ReservedCPUs
 		host.ReservedMemoryMiB = known.ReservedMemoryMiB
 		host.MachineWarnings = known.MachineWarnings
+		host.Addresses = known.Addresses
 
 		var result hostRead
 		if host.Problem == "" {
@@ -159,6 +160,7 @@ func (c *Client) rereadHosts(
 		}
 		fresh.Regions[0].Version = cmp.Or(region.Version, r.Version)
 		fresh.Regions[0].MappingsProblem = r.MappingsProblem
+		fresh.Regions[0].AddressPools = r.AddressPools
 	}
 	for _, h := range old.Hosts {
 		if h.Region == region.Name && slices.Contains(names, h.Name) {

@@ -177,7 +177,9 @@ func nodeTime(r *request) (any, error) {
 	return map[string]any{"time": now, "localtime": now, "timezone": "UTC"}, nil
 }
 
-// listNetwork handles GET /nodes/{node}/network: one bridge on one card.
+// listNetwork handles GET /nodes/{node}/network: one bridge on one card, with the address in
+// /cluster/status. A static interface has its address in three forms (pve-common,
+// PVE/INotify.pm: __read_etc_network_interfaces).
 func listNetwork(r *request) (any, error) {
 	result := []any{}
 	if kind := r.p["type"]; kind == "" || kind == "eth" {
@@ -187,6 +189,7 @@ func listNetwork(r *request) (any, error) {
 		result = append(result, map[string]any{
 			"iface": "vmbr0", "type": "bridge", "active": 1, "autostart": 1, "bridge_ports": "eno1", "bridge_vlan_aware": 1,
 			"method": "static", "priority": 4,
+			"address": fmt.Sprintf("192.0.2.%d", r.host.id), "netmask": "24", "cidr": fmt.Sprintf("192.0.2.%d/24", r.host.id),
 		})
 	}
 	return result, nil
