@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/netip"
 	"net/url"
 	"reflect"
 	"regexp"
@@ -59,6 +60,8 @@ var (
 	group         = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{1,17}$`)
 	mappingName   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]+$`)
 	mdevType      = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_-]*)?$`)
+	searchDomain  = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?$`)
+	addressPool   = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 	optionName    = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 	machineType   = regexp.MustCompile(`^(pc|q35|pc-(i440fx|q35)-[0-9]+(\.[0-9]+)+(\+pve[0-9]+)?)?$`)
 	cpuFlag       = regexp.MustCompile(`^[+-][a-z0-9][a-z0-9_.-]*$`)
@@ -185,6 +188,9 @@ func checkFleet(f *fleet.Fleet) error {
 		unique("name", "", vm.Name, otherVMID)
 		unique("key", "", string(vm.Key), "give each VM its own key")
 		unique("vmid", string(vm.Host.Region)+"/", fmt.Sprint(vm.VMID), otherVMID)
+		for _, ip := range vm.Addresses() {
+			unique("address", "", ip.String(), "two nodes with one address lose their connections: restore the file of one of the VMs, or replace its node")
+		}
 
 		var field *FieldError
 		if errors.As(c.err, &field) {
@@ -339,6 +345,9 @@ func (c *checker) devices(vm *fleet.VM) {
 			c.require(1 <= vlan && vlan <= maxVLAN, field+"trunks", "%d: must be from 1 to %d", vlan, maxVLAN)
 		}
 		firewall = firewall || n.Firewall
+		for j := range n.Addresses {
+			c.address(fmt.Sprintf("%saddresses[%d].", field, j), &n.Addresses[j])
+		}
 	}
 
 	c.require(len(vm.PCIDevices) <= maxPCIDevices, "pci_devices", "has %d entries: Proxmox supports at most %d", len(vm.PCIDevices), maxPCIDevices)
@@ -360,6 +369,20 @@ func (c *checker) devices(vm *fleet.VM) {
 		"no network has firewall: true, so they have no effect: enable it for a network in the ProxmoxNodeClass")
 	if vm.ResourcePool != "" {
 		c.match("resource_pool", vm.ResourcePool, pool, "must be the name of a pool, with at most three levels separated by '/'")
+	}
+}
+
+// address checks one static address. A guest with a wrong one would join nowhere.
+func (c *checker) address(field string, a *fleet.Address) {
+	prefix, err := netip.ParsePrefix(a.CIDR)
+	c.valid(err == nil && prefix.String() == a.CIDR && prefix.Addr().Zone() == "", field+"address", a.CIDR, "must be an address with its prefix length, such as 192.168.1.7/24")
+	c.match(field+"pool", a.Pool, addressPool, "must be the name of an address pool")
+	for _, text := range append([]string{a.Gateway}, a.DNSServers...) {
+		ip, err := netip.ParseAddr(text)
+		c.valid(text == "" || err == nil && ip.String() == text && ip.Zone() == "", field+"gateway and dns_servers", text, "must be an IP address")
+	}
+	for _, domain := range a.SearchDomains {
+		c.match(field+"search_domains", domain, searchDomain, "must be a domain such as lab.example")
 	}
 }
 

@@ -103,12 +103,20 @@ type record struct {
 	Reason       string       `json:"reason"`
 	Template     string       `json:"template"`
 	TemplateVMID fleet.VMID   `json:"template_vmid,omitempty"`
-	Storage      string       `json:"storage,omitempty"`
-	SeedStorage  string       `json:"seed_storage,omitempty"`
-	DiskGiB      int64        `json:"disk_gib,omitempty"`
+	// Addresses are the static addresses, by network device.
+	Addresses   []deviceAddress `json:"addresses,omitempty"`
+	Storage     string          `json:"storage,omitempty"`
+	SeedStorage string          `json:"seed_storage,omitempty"`
+	DiskGiB     int64           `json:"disk_gib,omitempty"`
 	// Hardware is the part of the argument hardware that is not the template's.
 	Hardware *fleet.Hardware `json:"hardware,omitempty"`
 	Source   source          `json:"source"`
+}
+
+// deviceAddress is a static address of a network device: 0 for net0.
+type deviceAddress struct {
+	Device int `json:"device"`
+	fleet.Address
 }
 
 // source is fleet.Source without the VMID, which is in clone.
@@ -280,11 +288,14 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 			Policy:    c.Policy,
 		})
 	}
-	for _, n := range vm.Networks {
+	for i, n := range vm.Networks {
 		content.Networks = append(content.Networks, device{
 			Bridge: n.Bridge, Model: n.Model, Firewall: n.Firewall, MTU: n.MTU, VLAN: n.VLAN, MAC: n.MAC,
 			RateMBps: n.RateMBps, Queues: n.Queues, Trunks: n.Trunks, Disconnected: n.Disconnected,
 		})
+		for _, address := range n.Addresses {
+			content.Record.Addresses = append(content.Record.Addresses, deviceAddress{Device: i, Address: address})
+		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(vm.Labels)) {
 		content.Record.Labels = append(content.Record.Labels, key+"="+vm.Labels[key])
@@ -375,6 +386,12 @@ func vmOf(region topology.RegionName, moduleHash string, c *call, groups []strin
 			Bridge: d.Bridge, Model: d.Model, Firewall: d.Firewall, MTU: d.MTU, VLAN: d.VLAN, MAC: d.MAC,
 			RateMBps: d.RateMBps, Queues: d.Queues, Trunks: d.Trunks, Disconnected: d.Disconnected,
 		})
+	}
+	for _, a := range r.Addresses {
+		if a.Device < 0 || a.Device >= len(vm.Networks) {
+			return vm, fmt.Errorf("record.addresses: there is no network device net%d", a.Device)
+		}
+		vm.Networks[a.Device].Addresses = append(vm.Networks[a.Device].Addresses, a.Address)
 	}
 	if len(r.Labels) > 0 {
 		vm.Labels = map[string]string{}
@@ -479,6 +496,9 @@ func explain(vm *fleet.VM) []string {
 	}
 
 	texts := []string{asked + ".", size, place + "."}
+	if line := fleet.AddressesLine(vm.Networks); line != "" {
+		texts = append(texts, line)
+	}
 	if vm.Reason != "" {
 		texts = append(texts, "Reason: "+vm.Reason)
 	}

@@ -26,6 +26,11 @@ func split(vm *fleet.VM) {
 	}
 }
 
+// static returns a network device with an address.
+func static(cidr string) []fleet.Network {
+	return []fleet.Network{{Bridge: "vmbr0", Addresses: []fleet.Address{{Pool: "nodes", CIDR: cidr}}}}
+}
+
 // seeded gives a VM a seed.
 func seeded(vm *fleet.VM) {
 	vm.SeedStorage, vm.Seed = fleet.AnySeedStorage, fleet.SeedVolume("local", "prod", vm.VMID, vm.Key)
@@ -38,6 +43,12 @@ func TestRefusesVM(t *testing.T) {
 		change func(*fleet.VM)
 		want   string
 	}{
+		"address":                         {func(v *fleet.VM) { v.Networks = static("10.0.0.7") }, `networks[0].addresses[0].address "10.0.0.7": must be an address with its prefix length`},
+		"address, not as netip writes it": {func(v *fleet.VM) { v.Networks = static("fd00:0::7/64") }, `networks[0].addresses[0].address "fd00:0::7/64": must be`},
+		"gateway": {func(v *fleet.VM) {
+			v.Networks = static("10.0.0.7/24")
+			v.Networks[0].Addresses[0].Gateway = "router"
+		}, `networks[0].addresses[0].gateway and dns_servers "router": must be an IP address`},
 		"pool":               {func(v *fleet.VM) { v.Pool = "Workers" }, `pool: nodepool "Workers"`},
 		"pool with newline":  {func(v *fleet.VM) { v.Pool = "a\nb" }, `nodepool "a\nb"`},
 		"name":               {func(v *fleet.VM) { v.Name = "other" }, `name "other": must be workers-2001`},
@@ -246,6 +257,12 @@ func TestRefusesFleet(t *testing.T) {
 			f.VMs = append(f.VMs, vmAt(somewhere, 2002))
 			f.VMs[1].Key = f.VMs[0].Key
 		}, "is also used by VM workers-2001"},
+		"same address": {func(f *fleet.Fleet) {
+			f.VMs = append(f.VMs, vmAt(somewhere, 2002))
+			for i := range f.VMs {
+				f.VMs[i].Networks = []fleet.Network{{Bridge: "vmbr0", Addresses: []fleet.Address{{Pool: "nodes", CIDR: "10.0.0.7/24"}}}}
+			}
+		}, `address "10.0.0.7": is also used by VM workers-2001`},
 		"same vmid": {func(f *fleet.Fleet) {
 			other := vmAt(topology.HostID{Region: "region-1", Host: "pve-2"}, 2001)
 			other.Pool, other.Name, other.Key = "b", "b-2001", fleet.Key(strings.Repeat("f", 32))

@@ -14,8 +14,8 @@ import (
 	"github.com/numaform/numaform/topology"
 )
 
-// Proxmox has no reservations of CPUs or memory, so two writers on one Proxmox cluster
-// can assign the same resources at the same time: each reads the host before the other's
+// Proxmox has no reservations of CPUs, memory or addresses, so two writers on one Proxmox
+// cluster can assign the same resources at the same time: each reads the host before the other's
 // VM exists. Each therefore checks again after its VMs exist; the second one to do so
 // then sees the other's. If both see each other, the one whose cluster ID sorts later
 // removes its VMs; the other waits for that, and removes its own only if nothing happens. A
@@ -28,7 +28,7 @@ const (
 	conflictPoll = time.Second
 )
 
-// ConflictError reports that another guest got the CPUs or memory of new VMs before or
+// ConflictError reports that another guest got the CPUs, memory or address of new VMs before or
 // while they were created, and that these VMs are removed again.
 type ConflictError struct {
 	VMs   []fleet.VM
@@ -36,7 +36,7 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("numaform removes %s, because another guest got the same CPUs or memory at the same time: %v", names(e.VMs), e.Cause)
+	return fmt.Sprintf("numaform removes %s, because another guest got the same CPUs, memory or address at the same time: %v", names(e.VMs), e.Cause)
 }
 
 // Unwrap returns the cause.
@@ -97,6 +97,12 @@ func (v *hostView) conflicts(targets []guard.Target) (lost *ConflictError, rival
 			}
 		}
 		if err == nil {
+			var rival located
+			if rival, err = v.addressTaken(&vm); err != nil {
+				lost.VMs = append(lost.VMs, vm)
+				lost.Cause = errors.Join(lost.Cause, err)
+				rivals = append(rivals, rival)
+			}
 			continue
 		}
 		lost.VMs = append(lost.VMs, vm)
@@ -111,6 +117,19 @@ func (v *hostView) conflicts(targets []guard.Target) (lost *ConflictError, rival
 		}
 	}
 	return lost, rivals
+}
+
+// addressTaken returns a guest of any host that has one of a VM's static addresses, and an
+// AddressTakenError about it.
+func (v *hostView) addressTaken(vm *fleet.VM) (located, error) {
+	for _, ip := range vm.Addresses() {
+		for _, guest := range v.guests {
+			if guest.Key != string(vm.Key) && slices.Contains(guest.Addresses, ip.String()) {
+				return guest, &AddressTakenError{VM: vm.Name, Address: ip.String(), Guest: guest.Name, VMID: guest.VMID, Host: guest.host}
+			}
+		}
+	}
+	return located{}, nil
 }
 
 // memoryFits returns an error if the guests running on a VM's host use more memory than

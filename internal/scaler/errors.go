@@ -103,6 +103,20 @@ func (e *MarkerLostError) Error() string {
 		e.VM, e.VMID, e.Host, e.Marker)
 }
 
+// AddressTakenError reports that another guest has a VM's static address since the VM was
+// placed.
+type AddressTakenError struct {
+	VM, Address string
+	Guest       string
+	VMID        int
+	Host        topology.HostID
+}
+
+func (e *AddressTakenError) Error() string {
+	return fmt.Sprintf("vm %s: its address %s belongs to guest %d (%s) on %s: plan again, so that it gets another one; "+
+		"if that guest is to keep its address, add it to exclude in address_pools in numaform.yaml", e.VM, e.Address, e.VMID, e.Guest, e.Host)
+}
+
 // CPUsTakenError reports that another guest was pinned to a VM's CPUs since the VM was
 // placed.
 type CPUsTakenError struct {

@@ -6,15 +6,17 @@ import (
 	"slices"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/ipam"
 	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/topology"
 )
 
 // newVMs turns the requests into VMs and advances the rotations; if it returns an error, it
 // returns no VM. It assigns neither VMIDs in taken nor VMIDs of guests or of VMs in before,
-// and no MAC addresses of VMs in after.
+// and no MAC addresses of VMs in after. nodes maps the addresses of the cluster's Nodes, which
+// it does not assign either, to their names.
 func (s *Scaler) newVMs(
-	requests []Request, snapshot *topology.Snapshot, before, after []fleet.VM, taken map[topology.RegionName][]fleet.VMID, rotations rotations,
+	requests []Request, snapshot *topology.Snapshot, before, after []fleet.VM, taken map[topology.RegionName][]fleet.VMID, nodes map[string]string, rotations rotations,
 ) ([]fleet.VM, error) {
 	used := map[topology.RegionName][]fleet.VMID{}
 	for i := range before {
@@ -32,6 +34,7 @@ func (s *Scaler) newVMs(
 		allocators[region.Name] = fleet.NewAllocator(region.Name, region.VMIDs, rotations[region.Name], inUse)
 	}
 
+	book := ipam.New(snapshot, slices.Concat(before, after), nodes)
 	all := slices.Clone(after)
 	var unknown []topology.RegionName
 	for _, request := range requests {
@@ -42,6 +45,9 @@ func (s *Scaler) newVMs(
 		}
 		vm, err := s.newVM(allocators[region], snapshot, request)
 		if err != nil {
+			return nil, err
+		}
+		if err := book.Give(&vm); err != nil {
 			return nil, err
 		}
 		fleet.GiveMACs(&vm, all)

@@ -78,6 +78,8 @@ type Change struct {
 	outside []string
 	// open is the unfinished work of earlier changes, by host.
 	open map[topology.HostID]audit.Open
+	// nodes maps the addresses of the cluster's Nodes to their names.
+	nodes map[string]string
 	// rotations are the VMID rotations after the change.
 	rotations rotations
 }
@@ -92,7 +94,11 @@ func (s *Scaler) NewChange(ctx context.Context, snapshot *topology.Snapshot) (*C
 	if snapshot, err = s.awaitClones(ctx, from, snapshot); err != nil {
 		return nil, err
 	}
-	return newChange(from, snapshot), nil
+	change := newChange(from, snapshot)
+	if change.nodes, err = s.config.NodeAddresses(ctx); err != nil {
+		return nil, err
+	}
+	return change, nil
 }
 
 func newChange(from *reading, snapshot *topology.Snapshot) *Change {
@@ -245,7 +251,7 @@ func (s *Scaler) AddVMs(change *Change, requests []Request, taken map[topology.R
 		return cmp.Or(a.Placement.Host.Compare(b.Placement.Host), cmp.Compare(a.Spec.Pool, b.Spec.Pool))
 	})
 
-	vms, err := s.newVMs(requests, change.Snapshot, change.Before.VMs, change.After.VMs, taken, change.rotations)
+	vms, err := s.newVMs(requests, change.Snapshot, change.Before.VMs, change.After.VMs, taken, change.nodes, change.rotations)
 	if err != nil {
 		return err
 	}

@@ -136,6 +136,9 @@ type Config struct {
 	// NodeExists reports whether Kubernetes has a Node. If it is nil, a drained Node is
 	// assumed not to exist.
 	NodeExists func(ctx context.Context, node string) (bool, error)
+	// NodeAddresses maps the addresses of the cluster's Nodes, which VMs must not get, to the
+	// Nodes' names. If it is nil, they are unknown.
+	NodeAddresses func(ctx context.Context) (map[string]string, error)
 	// HolderGone reports whether it is certain that no engine on a host, as named in a
 	// lock, is alive, and the proof. If it is nil, this is never certain.
 	HolderGone func(ctx context.Context, host string) (proof string, gone bool)
@@ -200,6 +203,9 @@ func New(config Config) *Scaler {
 		config.Release = generator.Current()
 	}
 	config.Release.Memo = &generator.Memo{}
+	if config.NodeAddresses == nil {
+		config.NodeAddresses = func(context.Context) (map[string]string, error) { return nil, nil }
+	}
 	if config.Count == nil {
 		config.Count = func(string, int, int) {}
 	}

@@ -124,7 +124,7 @@ func targetOf(clusterID string, vm *fleet.VM) guard.Target {
 	}
 	return guard.Target{
 		Address: generator.Address(vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool,
-		Module: cmp.Or(vm.Module, modules.Hash()), Inputs: inputs,
+		Module: cmp.Or(vm.Module, modules.Hash()), Addresses: vm.Addresses(), Inputs: inputs,
 	}
 }
 
@@ -140,11 +140,30 @@ func (v *hostView) claims() []guard.Claim {
 	return claims
 }
 
+// addressClaims returns the static addresses of the fleet's VMs, including VMs that this
+// change or an earlier one removes: their guests still use them.
+func (c *Change) addressClaims() []guard.AddressClaim {
+	var claims []guard.AddressClaim
+	vms := slices.Concat(c.After.VMs, c.Removed)
+	for _, open := range c.open {
+		vms = append(vms, open.Removed...)
+	}
+	for i := range vms {
+		for _, ip := range vms[i].Addresses() {
+			claims = append(claims, guard.AddressClaim{Address: ip, Key: vms[i].Key, VM: vms[i].Name})
+		}
+	}
+	slices.SortFunc(claims, func(a, b guard.AddressClaim) int {
+		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Key, b.Key))
+	})
+	return slices.Compact(claims)
+}
+
 // intent returns the operations that the plan must perform: create the VMs that this
 // change or earlier changes added, import existing VMs, delete removed VMs, start woken
 // VMs, and update VMs in place.
 func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
-	intent := guard.Intent{ClusterID: v.clusterID, Claims: v.claims()}
+	intent := guard.Intent{ClusterID: v.clusterID, Claims: v.claims(), Addresses: v.change.addressClaims()}
 
 	// An update in place is possible only for VMs that the plan changes in no other way.
 	requested := map[string]bool{}

@@ -386,6 +386,10 @@ func (w *Writer) Ensure(ctx context.Context, requests []Request) (vms []fleet.VM
 	if err != nil {
 		return nil, err
 	}
+	nodes, err := w.scaler.config.NodeAddresses(ctx)
+	if err != nil {
+		return nil, err
+	}
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -399,7 +403,7 @@ func (w *Writer) Ensure(ctx context.Context, requests []Request) (vms []fleet.VM
 		unknown = append(unknown, request)
 	}
 	existing := w.fleet()
-	reserved, err := w.scaler.newVMs(unknown, snapshot, existing, existing, taken, w.rotations)
+	reserved, err := w.scaler.newVMs(unknown, snapshot, existing, existing, taken, nodes, w.rotations)
 	if err != nil {
 		return nil, err
 	}

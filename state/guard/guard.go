@@ -135,6 +135,7 @@ func check(plan *tfjson.Plan, intent Intent, rules Rules, recorded bool) Verdict
 	c.drift(plan.ResourceDrift)
 	c.missing()
 	c.pins()
+	c.addresses()
 	c.policy(plan, rules.Policy)
 	return verdict(Allow, c.findings)
 }
@@ -277,6 +278,31 @@ func (c *checker) pins() {
 		for _, other := range addresses {
 			if both := vms[other].cpus.Intersection(vm.cpus); other != address && vms[other].host == vm.host && !both.IsEmpty() {
 				c.deny(RulePins, address, fmt.Sprintf("CPUs %s of host %s are also planned for %s: plan again", both, vm.host, other))
+			}
+		}
+	}
+}
+
+// addresses denies a VM with a static address that another VM of the fleet has. Like pins, it
+// checks only VMs that the plan creates, updates or wakes.
+func (c *checker) addresses() {
+	claims := slices.Clone(c.intent.Addresses)
+	addresses := slices.Sorted(maps.Keys(c.requests))
+	for _, address := range addresses {
+		r := c.requests[address]
+		for _, ip := range r.Addresses {
+			claims = append(claims, AddressClaim{Address: ip, Key: r.Key, VM: r.Name()})
+		}
+	}
+	for _, address := range addresses {
+		r := c.requests[address]
+		if !c.placed(address) {
+			continue
+		}
+		for _, ip := range r.Addresses {
+			taken := func(claim AddressClaim) bool { return claim.Address == ip && claim.Key != r.Key }
+			if i := slices.IndexFunc(claims, taken); i >= 0 {
+				c.deny(RuleAddresses, address, fmt.Sprintf("its address %s belongs to VM %.80q: plan again, so that it gets another one", ip, claims[i].VM))
 			}
 		}
 	}

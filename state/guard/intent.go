@@ -3,6 +3,7 @@ package guard
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -24,6 +25,8 @@ type Target struct {
 	Pool string `json:"pool,omitempty"`
 	// Module is the hash of the modules that the VM's file calls.
 	Module string `json:"module,omitempty"`
+	// Addresses are the static addresses in the VM's file.
+	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Inputs are the arguments of the VM's file, as returned by generator.Inputs. The
 	// plan's values are compared with the values that the modules derive from them.
 	Inputs []byte `json:"-"`
@@ -67,6 +70,16 @@ type Intent struct {
 	// Claims are the CPUs that belong to guests, from a fresh reading of the host. A
 	// guest's own claims do not conflict with it.
 	Claims []Claim `json:"claims,omitempty"`
+	// Addresses are the static addresses of all VMs of the fleet, on this host and on others.
+	Addresses []AddressClaim `json:"address_claims,omitempty"`
+}
+
+// AddressClaim is a static address of a VM.
+type AddressClaim struct {
+	Address netip.Addr `json:"address"`
+	Key     fleet.Key  `json:"key"`
+	// VM is the VM's name, for the reader.
+	VM string `json:"vm"`
 }
 
 // Claim is a set of host CPUs that belong to a guest, by its live affinity or its marker.

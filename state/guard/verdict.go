@@ -62,6 +62,7 @@ const (
 	RuleForget     Rule = "forget"     // VMs that leave the state and remain in Proxmox
 	RuleDrained    Rule = "drained"    // only VMs whose Node is drained are deleted
 	RulePins       Rule = "pins"       // no CPU is assigned to two guests
+	RuleAddresses  Rule = "addresses"  // no static address is assigned to two VMs
 	RuleLimit      Rule = "limit"      // how much may change at once and within the window
 	RuleBreaker    Rule = "breaker"    // creates need approval after repeated failures
 	// RulePolicy is about the policy as a whole; a finding by one of its rules has that

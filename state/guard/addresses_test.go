@@ -1,0 +1,50 @@
+package guard_test
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/numaform/numaform/state/guard"
+)
+
+// TestCheckAddresses checks that no static address is planned for two VMs of the fleet.
+func TestCheckAddresses(t *testing.T) {
+	t.Parallel()
+	ip := netip.MustParseAddr
+	claim := func(text string, of guard.Target) guard.AddressClaim {
+		return guard.AddressClaim{Address: ip(text), Key: of.Key, VM: of.Name()}
+	}
+	for _, test := range []struct {
+		name, plan    string
+		first, second string // the addresses of the first and the second VM to create
+		claims        []guard.AddressClaim
+		part          string
+	}{
+		{"free", "create", "10.0.0.1", "10.0.0.2", []guard.AddressClaim{claim("10.0.0.3", vm(2005))}, ""},
+		{"its own", "create", "10.0.0.1", "10.0.0.2", []guard.AddressClaim{claim("10.0.0.1", vm(2001)), claim("10.0.0.2", vm(2002))}, ""},
+		{"of another VM", "create", "10.0.0.1", "10.0.0.2", []guard.AddressClaim{claim("10.0.0.2", vm(2005))}, "its address 10.0.0.2 belongs to VM \"" + vm(2005).Name() + "\""},
+		{"of two VMs of the plan", "create", "10.0.0.1", "10.0.0.1", nil, "its address 10.0.0.1 belongs to VM \"" + vm(2002).Name() + "\""},
+		{"of a VM that is updated", "update", "10.0.0.1", "", []guard.AddressClaim{claim("10.0.0.1", vm(2005))}, "its address 10.0.0.1 belongs to VM"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			intent := intents()[test.plan]
+			intent.Addresses = test.claims
+			intent.Create, intent.Update = slices.Clone(intent.Create), slices.Clone(intent.Update)
+			targets := append(intent.Create, intent.Update...)
+			targets[0].Addresses = []netip.Addr{ip(test.first)}
+			if test.second != "" {
+				targets[1].Addresses = []netip.Addr{ip(test.second)}
+			}
+			intent.Create, intent.Update = targets[:len(intent.Create)], targets[len(intent.Create):]
+			v := check(edited(t, test.plan, nil), intent, guard.DefaultRules())
+			if test.part == "" && v.Decision != guard.Allow {
+				t.Errorf("want allowed, got\n%s", v)
+			}
+			if test.part != "" && (v.Decision != guard.Deny || !has(v, guard.Deny, guard.RuleAddresses, test.part)) {
+				t.Errorf("want denied because of %q, got\n%s", test.part, v)
+			}
+		})
+	}
+}
