@@ -78,6 +78,9 @@ const (
 	ReasonStorageFull = "StorageFull"
 	// ReasonPoolNotFound: the region has no such resource pool.
 	ReasonPoolNotFound = "PoolNotFound"
+	// ReasonAddressPoolNotFound: the region has no such address pool, or not one that the
+	// network device can use.
+	ReasonAddressPoolNotFound = "AddressPoolNotFound"
 	// ReasonNoHost: no host meets all requirements.
 	ReasonNoHost = "NoHost"
 	// ReasonPlacementImpossible: the policy requires facts that the hosts do not report.

@@ -51,6 +51,7 @@ type ProxmoxNodeClassList struct {
 // +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.policy) && self.placement.policy == 'Dedicated' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxVCPUs) ? self.sizing.maxVCPUs : 16) / 2 * 2 >= (has(self.sizing.minVCPUs) ? self.sizing.minVCPUs : 1)",message="allows no size: Dedicated nodes have whole cores, so an even number of vCPUs: raise maxVCPUs or lower minVCPUs",fieldPath=".sizing.maxVCPUs"
 // +kubebuilder:validation:XValidation:rule="!(has(self.placement) && has(self.placement.hugePages) && self.placement.hugePages == '1Gi' && has(self.sizing) && has(self.sizing.policy) && self.sizing.policy == 'Flexible') || (has(self.sizing.maxMemoryMiB) ? self.sizing.maxMemoryMiB : 131072) / 1024 >= ((has(self.sizing.minMemoryMiB) ? self.sizing.minMemoryMiB : 2048) + 1023) / 1024",message="allows no size: with huge pages of 1Gi, nodes have whole GiB: raise maxMemoryMiB or lower minMemoryMiB",fieldPath=".sizing.maxMemoryMiB"
 // +kubebuilder:validation:XValidation:rule="!has(self.joinTimeout) || !has(self.tokenTTL) || duration(self.tokenTTL) >= duration(self.joinTimeout)",message="is shorter than joinTimeout, so a node's join token would expire before its time is over: raise it, or lower joinTimeout",fieldPath=".tokenTTL"
+// +kubebuilder:validation:XValidation:rule="!has(self.networks) || !self.networks.exists(n, has(n.addressPools) && n.addressPools.size() > 0) || (has(self.metadata) && has(self.metadata.type) && self.metadata.type == 'cdrom')",message="contains addressPools, but nodes read their addresses from the seed of metadata.type cdrom: set that type, or remove addressPools",fieldPath=".networks"
 type ProxmoxNodeClassSpec struct {
 	// Region is the Proxmox cluster to use. Empty means all clusters.
 	// +optional
@@ -322,6 +323,16 @@ type Network struct {
 	// +kubebuilder:validation:MaxLength=8
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9A-Fa-f][02468ACEace](:[0-9A-Fa-f]{2}){2})?$')",message="is not the first half of a unicast MAC address: write three octets such as BC:24:11, the first one even"
 	MACPrefix string `json:"macPrefix,omitempty"`
+
+	// AddressPools are the pools from which numaform gives the device static addresses: at most
+	// one pool with IPv4 and one with IPv6 addresses. They are configured for each Proxmox
+	// cluster under address_pools in numaform.yaml. Empty means DHCP.
+	// +optional
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="is not an address pool: use the name of one of address_pools in numaform.yaml"
+	// +listType=set
+	AddressPools []string `json:"addressPools,omitempty"`
 }
 
 // PCIDevice is a PCI device of the host, identified by its resource mapping: Datacenter,
@@ -347,6 +358,11 @@ type PCIDevice struct {
 	// XVGA makes the device the node's primary graphics card.
 	// +optional
 	XVGA bool `json:"xvga,omitempty"`
+}
+
+// Addressed reports whether nodes of the class get static addresses.
+func (in *ProxmoxNodeClass) Addressed() bool {
+	return slices.ContainsFunc(in.Spec.Networks, func(n Network) bool { return len(n.AddressPools) > 0 })
 }
 
 // SizeGiB returns the size in GiB, or 0 if there is none.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -144,33 +143,5 @@ func TestTalosExample(t *testing.T) {
 				t.Errorf("kubelet %v, cluster %v", extra, cluster)
 			}
 		})
-	}
-}
-
-// TestStaticAddressesExample checks the addresses derived from a VMID and assigned to a
-// VMID, and that docs/join.md shows the template.
-func TestStaticAddressesExample(t *testing.T) {
-	t.Parallel()
-	static := readExample(t, "static-addresses")
-	values := static.secrets[static.class.Spec.Metadata.ValuesRef.Name].StringData
-	for _, want := range []string{"192.168.1.101/24", "192.168.1.17/24"} {
-		var got map[string]any
-		decodeYAML(t, static.documents(t)[bootstrap.NetworkConfig], &got)
-		card := map[string]any{
-			"match": map[string]any{"name": "e*"}, "addresses": []any{want}, "nameservers": map[string]any{"addresses": []any{"192.168.1.1"}},
-			"routes": []any{map[string]any{"to": "0.0.0.0/0", "via": "192.168.1.1"}},
-		}
-		if diff := cmp.Diff(map[string]any{"version": 2, "ethernets": map[string]any{"net0": card}}, got); diff != "" {
-			t.Errorf("network (-want +got):\n%s", diff)
-		}
-		values["2001"] = "192.168.1.17/24"
-	}
-	documented, err := readDoc()
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := static.secrets["static-templates"].StringData["network-config"]
-	if !strings.Contains(documented, "network-config: |\n  "+strings.ReplaceAll(strings.TrimSpace(template), "\n", "\n  ")) {
-		t.Errorf("docs/join.md does not show\n%s", template)
 	}
 }

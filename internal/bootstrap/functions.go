@@ -30,6 +30,7 @@ func Functions() template.FuncMap {
 		"hasTag":              hasTag,
 		"kubeletFlags":        kubeletFlags,
 		"networkConfig":       networkConfig,
+		"networkConfigV1":     networkConfigV1,
 		"pairs":               pairsOf,
 		"regexFindString":     regexFindString,
 		"split":               func(separator, text string) []string { return strings.Split(text, separator) },

@@ -1,11 +1,15 @@
 package bootstrap
 
 import (
+	"cmp"
 	"errors"
 	"math/big"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/numaform/numaform/fleet"
 )
 
 var errPrefix = errors.New("requires an address with a prefix length, such as 192.168.0.5/24")
@@ -68,6 +72,103 @@ func cidrSLAAC(mac, prefix string) (string, error) {
 		merged[i] |= b & byte(0xff>>prefixBits)
 	}
 	return netip.PrefixFrom(netip.AddrFrom16(merged), network.Bits()).String(), nil
+}
+
+// networkOf returns the network of a VM with static addresses, or the zero Network. Devices
+// without addresses use DHCP.
+func networkOf(vm *fleet.VM) Network {
+	if len(vm.Addresses()) == 0 {
+		return Network{}
+	}
+	var network Network
+	for i := range vm.Networks {
+		device := &vm.Networks[i]
+		card := Interface{Name: "net" + strconv.Itoa(i), MAC: device.MAC, DHCP4: len(device.Addresses) == 0}
+		if device.MTU > 1 { // 1 means the bridge's MTU, which the device itself reports
+			card.MTU = device.MTU
+		}
+		for _, address := range device.Addresses {
+			card.Addresses = append(card.Addresses, address.CIDR)
+			if address.IP().Is4() {
+				card.Gateway4 = address.Gateway
+			} else {
+				card.Gateway6 = address.Gateway
+			}
+			network.DNSServers = appendNew(network.DNSServers, address.DNSServers)
+			network.SearchDomains = appendNew(network.SearchDomains, address.SearchDomains)
+		}
+		network.Interfaces = append(network.Interfaces, card)
+	}
+	return network
+}
+
+// appendNew appends the texts that the list does not contain.
+func appendNew(list, texts []string) []string {
+	for _, text := range texts {
+		if !slices.Contains(list, text) {
+			list = append(list, text)
+		}
+	}
+	return list
+}
+
+// networkConfigV1 returns a network in version 1 of cloud-init's format, for images whose
+// cloud-init or network tools do not know version 2. Version 1 names each interface, so
+// patterns are not possible: without interfaces, eth0 uses DHCP.
+func networkConfigV1(network Network) (map[string]any, error) {
+	interfaces := network.Interfaces
+	if len(interfaces) == 0 {
+		interfaces = []Interface{{Name: "eth0", DHCP4: true}}
+	}
+	var config []any
+	for i, card := range interfaces {
+		if strings.ContainsAny(card.Name, "*?[") {
+			return nil, errors.New("requires interfaces with a name")
+		}
+		settings := map[string]any{"type": "physical", "name": cmp.Or(card.Name, "net"+strconv.Itoa(i))}
+		if card.MAC != "" {
+			settings["mac_address"] = strings.ToLower(card.MAC)
+		}
+		if card.MTU > 0 {
+			settings["mtu"] = card.MTU
+		}
+		var subnets []any
+		for _, kind := range []struct {
+			dhcp bool
+			name string
+		}{{card.DHCP4, "dhcp4"}, {card.DHCP6, "dhcp6"}} {
+			if kind.dhcp {
+				subnets = append(subnets, map[string]any{"type": kind.name})
+			}
+		}
+		for _, address := range card.Addresses {
+			subnet := map[string]any{"type": "static", "address": address}
+			gateway := card.Gateway4
+			if strings.Contains(address, ":") {
+				subnet["type"] = "static6"
+				gateway = card.Gateway6
+			}
+			if gateway != "" {
+				subnet["gateway"] = gateway
+			}
+			subnets = append(subnets, subnet)
+		}
+		if len(subnets) > 0 {
+			settings["subnets"] = subnets
+		}
+		config = append(config, settings)
+	}
+	if len(network.DNSServers)+len(network.SearchDomains) > 0 {
+		nameserver := map[string]any{"type": "nameserver"}
+		if len(network.DNSServers) > 0 {
+			nameserver["address"] = network.DNSServers
+		}
+		if len(network.SearchDomains) > 0 {
+			nameserver["search"] = network.SearchDomains
+		}
+		config = append(config, nameserver)
+	}
+	return map[string]any{"version": 1, "config": config}, nil
 }
 
 // networkConfig returns a network in version 2 of netplan's format. cloud-init translates it

@@ -46,8 +46,8 @@ type Metadata struct {
 }
 
 // Network is the guest's network configuration. Without interfaces, the guest uses DHCP on
-// all of its interfaces. ValuesOf leaves it empty, because numaform assigns no addresses;
-// templates written for other tools may read it.
+// all of its interfaces: ValuesOf sets it only for VMs with static addresses, whose devices
+// all have a known MAC address.
 type Network struct {
 	Interfaces []Interface `json:"interfaces"`
 	DNSServers []string    `json:"name_servers,omitempty"`
@@ -138,6 +138,7 @@ func ValuesOf(vm *fleet.VM) Values {
 			Tags:         vm.Tags,
 			NodeClass:    vm.NodeClass,
 		},
+		Network: networkOf(vm),
 		Resources: Resources{
 			CPU:       vm.VCPUs,
 			MemoryMiB: vm.MemoryMiB,

@@ -176,6 +176,7 @@ func open(ctx context.Context, process Process, o *options) (*session, error) {
 	if !o.withoutCluster() {
 		config.Drained = s.cluster.Drained
 		config.NodeExists = s.cluster.NodeExists
+		config.NodeAddresses = s.cluster.NodeAddresses
 	}
 	hasNodes, err := s.cluster.HasNodes(ctx)
 	if err != nil {

@@ -26,6 +26,7 @@ import (
 
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/ipam"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
@@ -301,11 +302,12 @@ func translate(err error) error {
 	var room *scheduling.NoRoomError
 	var unusable *unusableError
 	var exhausted *fleet.RangeExhaustedError
+	var addresses *ipam.ExhaustedError
 	var notReady *scheduling.ClassNotReadyError
 	var unknown *classUnknownError
 	var gone *goneError
 	switch {
-	case errors.As(err, &room), errors.As(err, &unusable), errors.As(err, &exhausted):
+	case errors.As(err, &room), errors.As(err, &unusable), errors.As(err, &exhausted), errors.As(err, &addresses):
 		return karpenter.NewInsufficientCapacityError(err)
 	case errors.As(err, &notReady):
 		return karpenter.NewNodeClassNotReadyError(err)

@@ -164,6 +164,19 @@ type Cluster struct {
 	Hosts []topology.HostName `yaml:"hosts"`
 	// Machines are collected topology files by host.
 	Machines map[topology.HostName]string `yaml:"machines"`
+	// AddressPools are the static addresses for VMs of classes that name the pools.
+	AddressPools []AddressPool `yaml:"address_pools"`
+}
+
+// AddressPool is a pool of static addresses in one subnet; see ipam.Config.
+type AddressPool struct {
+	Name          string   `yaml:"name"`
+	Subnet        string   `yaml:"subnet"`
+	Ranges        []string `yaml:"ranges"`
+	Exclude       []string `yaml:"exclude"`
+	Gateway       string   `yaml:"gateway"`
+	DNSServers    []string `yaml:"dns_servers"`
+	SearchDomains []string `yaml:"search_domains"`
 }
 
 // Timeouts limit Proxmox operations.

@@ -202,6 +202,27 @@ func TestLoadRefuses(t *testing.T) {
 		{"one of several urls", minimal + "  urls: [pve-2]\n", "", `url "pve-2": must be https://`},
 		{"the same hosts twice", minimal + "- {region: b, url: 'https://pve-1.example:8006', vmid_range: {lower: 5000, upper: 5001}}\n", "", "is also in region region-1"},
 		{"ranges that overlap", minimal + "- {region: b, url: 'https://pve-9.example:8006'}\n", "", "clusters[1]: vmid_range 2000 to 2999 overlaps 2000 to 2999 of region region-1"},
+		{
+			"mistakes in address pools",
+			minimal + "  address_pools:\n  - {name: a, subnet: 10.0.0.0/24, gateway: 10.1.0.1, exclude: [x]}\n", "",
+			"clusters[0]: address_pools[0]: gateway \"10.1.0.1\": is not the address of a host in the subnet 10.0.0.0/24: correct one of the two\n" +
+				"clusters[0]: address_pools[0]: exclude[0] \"x\": must be an address, a range such as",
+		},
+		{
+			"address pools that overlap", minimal + "  address_pools: [{name: a, subnet: 10.0.0.0/24}, {name: b, subnet: 10.0.0.0/16}]\n", "",
+			`clusters[0]: address_pools[1]: pool "b" overlaps pool "a" of region region-1: both contain 10.0.0.1: give them ranges that do not overlap`,
+		},
+		{
+			"address pools of two regions that overlap",
+			minimal + "  address_pools: [{name: a, subnet: 10.0.0.0/24}]\n" +
+				"- {region: b, url: 'https://pve-9.example:8006', vmid_range: {lower: 5000, upper: 5001}, address_pools: [{name: a, subnet: 10.0.0.0/24}]}\n", "",
+			`clusters[1]: address_pools: pool "a" overlaps pool "a" of region region-1: both contain 10.0.0.1`,
+		},
+		{
+			"one address pool twice", minimal + "  address_pools: [{name: a, subnet: 10.0.0.0/24}, {name: a, subnet: 10.0.1.0/24}]\n", "",
+			`clusters[0]: address_pools[1]: duplicate name "a": rename one of the two pools`,
+		},
+		{"an unknown key of an address pool", minimal + "  address_pools: [{name: a, net: 10.0.0.0/24}]\n", "", "line 7: unknown key net: must be one of name, subnet, ranges"},
 		{"a flag that is none", minimal, "NUMAFORM_CONFG=x", "NUMAFORM_CONFG: matches no key of numaform.yaml and no flag: did you mean NUMAFORM_CONFIG?"},
 		{"a variable of no key", minimal, "NUMAFORM_CLUSTERS_0_VMID_RANGE=1", "NUMAFORM_CLUSTERS_0_VMID_RANGE: matches no key"},
 		{"a variable of no cluster", minimal, "NUMAFORM_CLUSTERS_1_URL=x", "clusters has no entry 1 (the first is 0)"},

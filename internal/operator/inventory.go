@@ -270,13 +270,20 @@ func RecordedSnapshot(path string) (*topology.Snapshot, error) {
 // not set it, the same as in karpenter-provider-proxmox.
 const defaultReservedMiB = 1024
 
-// applySettings applies the settings file to a snapshot. A host with wrong settings has
-// that as its Problem, and so has a host that its cluster does not have, which is added to
-// the snapshot. If the file has an unknown region, the hosts of a region without settings
+// applySettings applies the address pools and the settings file to a snapshot. A host with
+// wrong settings has that as its Problem, and so has a host that its cluster does not have,
+// which is added to the snapshot. If the file has an unknown region, the hosts of a region without settings
 // have a Problem, because the settings may be theirs.
 func (c *Config) applySettings(snapshot *topology.Snapshot) error {
 	for i := range snapshot.Hosts {
 		snapshot.Hosts[i].ReservedMemoryMiB = defaultReservedMiB
+	}
+	for i := range snapshot.Regions {
+		for j := range c.Clusters {
+			if c.Clusters[j].Region == snapshot.Regions[i].Name {
+				snapshot.Regions[i].AddressPools, _ = c.Clusters[j].addressPools() // Load has checked them
+			}
+		}
 	}
 	if c.TopologyFile == "" {
 		return nil

@@ -20,6 +20,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/ipam"
+	"github.com/numaform/numaform/topology"
 )
 
 // Load reads numaform.yaml at path and the NUMAFORM_… variables of environ (KEY=value, as
@@ -204,6 +206,15 @@ func (c *Config) clash(i int) []error {
 			mistakes = append(mistakes, fmt.Errorf("vmid_range %d to %d overlaps %d to %d of region %s: give each region its own range, because node names contain the VMID",
 				a.Lower, a.Upper, b.Lower, b.Upper, other.Region))
 		}
+		mine, _ := cluster.addressPools()
+		others, _ := other.addressPools()
+		for n := range mine {
+			for m := range others {
+				if err := poolClash("address_pools", &mine[n], &others[m], other.Region); err != nil {
+					mistakes = append(mistakes, err)
+				}
+			}
+		}
 		for _, address := range cluster.addresses() {
 			same := func(a string) bool { return endpointOf(a) == endpointOf(address) }
 			if endpointOf(address) != "" && slices.ContainsFunc(other.addresses(), same) {
@@ -244,12 +255,47 @@ func (c *Cluster) check() []error {
 				templates.Lower, templates.Upper, nodes.Lower, nodes.Upper))
 		}
 	}
+	_, poolMistakes := c.addressPools()
+	mistakes = append(mistakes, poolMistakes...)
 	walkKeys(reflect.ValueOf(c.Timeouts), "timeouts", func(path string, value reflect.Value) {
 		if timeout := time.Duration(value.Int()); timeout <= 0 {
 			mistakes = append(mistakes, fmt.Errorf("%s: %s: must be %s", path, timeout, positiveDuration))
 		}
 	})
 	return mistakes
+}
+
+// addressPools returns the cluster's address pools, or all mistakes in them.
+func (c *Cluster) addressPools() (pools []topology.AddressPool, mistakes []error) {
+	for i := range c.AddressPools {
+		pool, err := ipam.Parse(ipam.Config(c.AddressPools[i]))
+		if err != nil {
+			for mistake := range strings.SplitSeq(err.Error(), "\n") {
+				mistakes = append(mistakes, fmt.Errorf("address_pools[%d]: %s", i, mistake))
+			}
+			continue
+		}
+		for j := range pools {
+			if err := poolClash(fmt.Sprintf("address_pools[%d]", i), &pool, &pools[j], c.Region); err != nil {
+				mistakes = append(mistakes, err)
+			}
+			if pools[j].Name == pool.Name {
+				mistakes = append(mistakes, fmt.Errorf("address_pools[%d]: duplicate name %q: rename one of the two pools", i, pool.Name))
+			}
+		}
+		pools = append(pools, pool)
+	}
+	return pools, mistakes
+}
+
+// poolClash returns an error if a pool has an address of another pool, which is in region.
+func poolClash(path string, pool, other *topology.AddressPool, region topology.RegionName) error {
+	ip, clash := ipam.Overlap(pool, other)
+	if !clash {
+		return nil
+	}
+	return fmt.Errorf("%s: pool %q overlaps pool %q of region %s: both contain %s: give them ranges that do not overlap, because no two nodes may have the same address",
+		path, pool.Name, other.Name, region, ip)
 }
 
 // shown returns an address without its user and password, if it contains them.

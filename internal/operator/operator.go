@@ -56,6 +56,7 @@ func (c *Cluster) connect(observe proxmox.Observe) (*proxmox.Client, error) {
 		Hosts:       c.Hosts,
 		Machines:    map[topology.HostName]topology.Machine{},
 		Observe:     observe,
+		Addresses:   len(c.AddressPools) > 0,
 	}
 	if c.CAFile != "" {
 		pem, err := os.ReadFile(c.CAFile)

@@ -122,7 +122,22 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 	if nc.Seeded() {
 		base.SeedStorage = cmp.Or(spec.Metadata.Storage, fleet.AnySeedStorage)
 	}
-	for _, n := range spec.Networks {
+	base.Networks = Networks(nc)
+	for _, d := range spec.PCIDevices {
+		base.PCIDevices = append(base.PCIDevices, fleet.PCIDevice{Mapping: d.Mapping, MDev: d.MDev, PCIe: d.PCIe, XVGA: d.XVGA})
+	}
+	return base
+}
+
+// addressedMAC is the MAC prefix of Proxmox, for devices of nodes with static addresses: the
+// guest recognizes its devices by their MAC addresses, so they must be known in advance.
+const addressedMAC = "BC:24:11"
+
+// Networks returns a class's network devices in the form of a Spec.
+func Networks(nc *v1alpha1.ProxmoxNodeClass) []fleet.Network {
+	addressed := nc.Addressed()
+	var list []fleet.Network
+	for _, n := range nc.Spec.Networks {
 		network := fleet.Network{
 			Bridge:       n.Bridge,
 			Model:        n.Model,
@@ -138,12 +153,15 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 			network.Trunks = append(network.Trunks, int(vlan))
 		}
 		slices.Sort(network.Trunks)
-		base.Networks = append(base.Networks, network)
+		if addressed {
+			network.MAC = cmp.Or(network.MAC, addressedMAC)
+		}
+		for _, pool := range sortedCopy(n.AddressPools) {
+			network.Addresses = append(network.Addresses, fleet.Address{Pool: pool})
+		}
+		list = append(list, network)
 	}
-	for _, d := range spec.PCIDevices {
-		base.PCIDevices = append(base.PCIDevices, fleet.PCIDevice{Mapping: d.Mapping, MDev: d.MDev, PCIe: d.PCIe, XVGA: d.XVGA})
-	}
-	return base
+	return list
 }
 
 // InPlace sets the fields of a Spec that a class changes while VMs run: tags, pool,
@@ -386,6 +404,7 @@ func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {
 		h.Networks[i].Model = cmp.Or(h.Networks[i].Model, "virtio")
 		slices.Sort(h.Networks[i].Trunks)
 		h.Networks[i].MACPrefix = strings.ToUpper(h.Networks[i].MACPrefix)
+		h.Networks[i].AddressPools = sortedCopy(h.Networks[i].AddressPools)
 	}
 	if k := h.Kubelet; k != nil {
 		k.AllowedUnsafeSysctls = sortedCopy(k.AllowedUnsafeSysctls)

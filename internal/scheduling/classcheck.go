@@ -147,6 +147,7 @@ func (c *class) checkHost(host *topology.Host, snapshot *topology.Snapshot) (tem
 		h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPoolNotFound,
 			fmt.Sprintf("is in region %s, which has no resource pool %q", h.region.Name, pool), "")
 	}
+	h.checkAddresses(snapshot)
 	h.checkDisks()
 	h.checkTopology()
 	seed := storageProblem(host, c.base.SeedStorage, "iso", "ISO images")
@@ -336,6 +337,27 @@ func (h *hostCheck) display() string {
 	return h.base.Hardware.Display
 }
 
+// checkAddresses checks that the host's region has the address pools of the class, and that no
+// device has several of one family.
+func (h *hostCheck) checkAddresses(snapshot *topology.Snapshot) {
+	for i := range h.base.Networks {
+		var first *topology.AddressPool
+		for _, name := range h.base.Networks[i].AddressPools() {
+			pool := snapshot.AddressPool(h.host.Region, name)
+			switch {
+			case pool == nil:
+				h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonAddressPoolNotFound,
+					fmt.Sprintf("is in region %s, which has no address pool %q", h.host.Region, name), "")
+			case first != nil && first.Subnet.Addr().BitLen() == pool.Subnet.Addr().BitLen():
+				h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonAddressPoolNotFound,
+					fmt.Sprintf("is in region %s, where the address pools %q and %q of spec.networks[%d] have the same address family", h.host.Region, first.Name, name, i),
+					"remove one of the two: a device has at most one IPv4 and one IPv6 address")
+			}
+			first = cmp.Or(first, pool)
+		}
+	}
+}
+
 // checkTopology checks that the host reports the topology that the class's policy needs,
 // and has huge pages of the class's size.
 func (h *hostCheck) checkTopology() {
@@ -481,6 +503,8 @@ func fixFor(reason string) string {
 		return "correct spec.bootDevice.storage, or Datacenter > Storage in Proxmox"
 	case v1alpha1.ReasonPoolNotFound:
 		return "create the resource pool in Proxmox, or correct spec.pool"
+	case v1alpha1.ReasonAddressPoolNotFound:
+		return "add the pool to address_pools of the cluster in numaform.yaml, or correct spec.networks"
 	case v1alpha1.ReasonPlacementImpossible:
 		return "run numaform-agent there, provide its topology (numaform topology collect), or choose another spec.placement.policy"
 	case v1alpha1.ReasonHugePagesMissing:

@@ -202,6 +202,34 @@ func (c *Cluster) VMIDs(ctx context.Context) (map[topology.RegionName][]fleet.VM
 	return used, nil
 }
 
+// NodeAddresses returns the addresses of all Nodes, including other providers', with the
+// Nodes' names.
+func (c *Cluster) NodeAddresses(ctx context.Context) (map[string]string, error) {
+	return nodeAddresses(ctx, c.client)
+}
+
+// nodeAddresses returns the addresses of all Nodes, or nil if no address pool needs them.
+func (r *Request) nodeAddresses(ctx context.Context, c client.Client) (map[string]string, error) {
+	if !slices.ContainsFunc(r.Snapshot.Regions, func(region topology.Region) bool { return len(region.AddressPools) > 0 }) {
+		return nil, nil
+	}
+	return nodeAddresses(ctx, c)
+}
+
+func nodeAddresses(ctx context.Context, c client.Client) (map[string]string, error) {
+	var nodes corev1.NodeList
+	if err := c.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("listing nodes: %w", err)
+	}
+	addresses := map[string]string{}
+	for i := range nodes.Items {
+		for _, address := range nodes.Items[i].Status.Addresses {
+			addresses[address.Address] = nodes.Items[i].Name // some are names, which no pool contains
+		}
+	}
+	return addresses, nil
+}
+
 // Leaving returns the keys of the VMs whose NodeClaims are being deleted. The result is never
 // nil unless there is an error.
 func (c *Cluster) Leaving(ctx context.Context) (map[fleet.Key]bool, error) {

@@ -147,7 +147,11 @@ func (c *Cluster) Resolve(ctx context.Context, request Request, claim *karpv1.No
 		CPUMilli:  requests.Cpu().MilliValue(),
 		MemoryMiB: requests.Memory().Value() / mebibyte,
 	}
-	site := newSite(request.Snapshot, request.Existing, p)
+	nodes, err := request.nodeAddresses(ctx, c.client)
+	if err != nil {
+		return nil, fmt.Errorf("resolving nodeclaim %s: %w", claim.Name, err)
+	}
+	site := newSite(request.Snapshot, request.Existing, nodes, p)
 	closed := newUnavailableOfferings(request.Unavailable)
 	var specs []fleet.Spec
 	reason := ""

@@ -97,7 +97,11 @@ func (c *Cluster) InstanceTypes(ctx context.Context, request Request, nodePool *
 	slices.SortFunc(known, topology.HostID.Compare)
 	fits := func(fleet.Spec, topology.HostID) bool { return true }
 	if !request.Everywhere {
-		fits = newSite(request.Snapshot, request.Existing, p).Fits
+		nodes, err := request.nodeAddresses(ctx, c.client)
+		if err != nil {
+			return nil, fmt.Errorf("finding instance types of NodePool %q: %w", nodePool.Name, err)
+		}
+		fits = newSite(request.Snapshot, request.Existing, nodes, p).Fits
 	}
 	offerings := makeOfferings(p, fits, newUnavailableOfferings(request.Unavailable), slices.Compact(known))
 	for i := range live {

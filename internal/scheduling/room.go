@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/numaform/numaform/fleet"
+	"github.com/numaform/numaform/internal/ipam"
 	"github.com/numaform/numaform/planner"
 	"github.com/numaform/numaform/topology"
 )
@@ -45,25 +46,38 @@ func fullAdvice(spec *fleet.Spec) string {
 }
 
 // volume is a storage with its own free space: a host's storage or, without a host, a
-// shared one.
+// shared one. With addresses, it is a region's address pool, whose space is counted in
+// addresses.
 type volume struct {
-	region topology.RegionName
-	host   topology.HostName
-	name   string
+	region    topology.RegionName
+	host      topology.HostName
+	name      string
+	addresses bool
 }
 
-// site places VMs where the planner finds CPUs and memory, and the storage has room for
-// their disks in addition to the disks of all VMs to be created.
+// site places VMs where the planner finds CPUs and memory, the storage has room for their
+// disks in addition to the disks of all VMs to be created, and the address pools have free
+// addresses.
 type site struct {
 	*planner.Planner
 	classes map[string]*class
-	// free is the remaining space of storages with known size, in MiB.
-	free map[volume]int64
+	// free is the remaining space of storages with known size, in MiB, and of address pools.
+	free     map[volume]int64
+	book     *ipam.Book
+	snapshot *topology.Snapshot
 }
 
-// newSite returns the site of a snapshot with all our VMs, for VMs of the pools.
-func newSite(snapshot *topology.Snapshot, vms []fleet.VM, pools ...*pool) *site {
-	s := &site{Planner: planner.New(snapshot, vms), classes: map[string]*class{}, free: map[volume]int64{}}
+// newSite returns the site of a snapshot with all our VMs, for VMs of the pools. nodes are the
+// addresses of Nodes.
+func newSite(snapshot *topology.Snapshot, vms []fleet.VM, nodes map[string]string, pools ...*pool) *site {
+	s := &site{Planner: planner.New(snapshot, vms), classes: map[string]*class{}, free: map[volume]int64{}, book: ipam.New(snapshot, vms, nodes), snapshot: snapshot}
+	for i := range snapshot.Regions {
+		region := &snapshot.Regions[i]
+		for j := range region.AddressPools {
+			pool := &region.AddressPools[j]
+			s.free[volume{region: region.Name, name: pool.Name, addresses: true}] = int64(s.book.Free(pool))
+		}
+	}
 	for _, p := range pools {
 		if p.class != nil {
 			s.classes[p.class.name] = p.class
@@ -99,14 +113,20 @@ func newSite(snapshot *topology.Snapshot, vms []fleet.VM, pools ...*pool) *site 
 	return s
 }
 
-// disks returns the space that a VM's disks would use on each volume of a host. It omits
-// storages of unknown size.
-func (s *site) disks(spec *fleet.Spec, host topology.HostID) map[volume]int64 {
+// needs returns the space that a VM's disks would use on each volume of a host, and the
+// addresses. It omits storages of unknown size.
+func (s *site) needs(spec *fleet.Spec, host topology.HostID) map[volume]int64 {
 	ofTemplate := ""
 	if class := s.classes[spec.NodeClass]; class != nil {
 		ofTemplate = class.templates[host].Storage
 	}
-	return s.byVolume(host, diskNeeds(spec, ofTemplate, spec.DiskGiB))
+	needs := s.byVolume(host, diskNeeds(spec, ofTemplate, spec.DiskGiB))
+	for i := range spec.Networks {
+		for _, address := range spec.Networks[i].Addresses {
+			needs[volume{region: host.Region, name: address.Pool, addresses: true}]++
+		}
+	}
+	return needs
 }
 
 // byVolume returns the needs by volume, without storages of unknown size.
@@ -137,12 +157,28 @@ func (s *site) lacking(needs map[volume]int64) (volume, bool) {
 	return slices.MinFunc(lacking, func(a, b volume) int { return cmp.Compare(a.name, b.name) }), true
 }
 
-// full returns why a host's storage has no room for the disks of a VM, or "".
+// withoutAddress returns why a pool has no address for a VM.
+func (s *site) withoutAddress(v volume, need int64) string {
+	pool := s.snapshot.AddressPool(v.region, v.name)
+	if pool == nil {
+		return (&ipam.NoPoolError{Region: v.region, Pool: v.name}).Error()
+	}
+	exhausted := s.book.Exhausted(v.region, pool)
+	exhausted.VMs = exhausted.Size - len(exhausted.Others) - int(s.free[v]) // includes the VMs of this decision
+	exhausted.Wanted = int(need)
+	return exhausted.Error()
+}
+
+// full returns why a host's storage has no room for the disks of a VM, or a pool no address,
+// or "".
 func (s *site) full(spec *fleet.Spec, host topology.HostID) string {
-	needs := s.disks(spec, host)
+	needs := s.needs(spec, host)
 	v, lacks := s.lacking(needs)
 	if !lacks {
 		return ""
+	}
+	if v.addresses {
+		return s.withoutAddress(v, needs[v])
 	}
 	message, _ := fullProblem(v.name, max(s.free[v], 0), needs[v], " after the disks still to be created")
 	return fmt.Sprintf("%s %s: %s", host, message, fullAdvice(spec))
@@ -165,7 +201,7 @@ func (s *site) Clone() *site {
 func (s *site) Remove(vms ...fleet.VM) {
 	s.Planner.Remove(vms...)
 	for i := range vms {
-		s.take(s.disks(&vms[i].Spec, vms[i].Host), -1)
+		s.take(s.needs(&vms[i].Spec, vms[i].Host), -1)
 	}
 }
 
@@ -176,8 +212,9 @@ func (s *site) take(needs map[volume]int64, times int64) {
 	}
 }
 
-// Place places every spec, like the planner, on hosts whose storage is not full. If other
-// placements have taken the room for a VM's disks, Place places its spec again.
+// Place places every spec, like the planner, on hosts whose storage is not full and for which
+// there are addresses. If other placements have taken the room for a VM's disks, or its
+// address, Place places its spec again.
 func (s *site) Place(specs []fleet.Spec) ([]planner.Placed, []planner.Unplaced) {
 	var placed []planner.Placed
 	var unplaced []planner.Unplaced
@@ -191,7 +228,7 @@ func (s *site) Place(specs []fleet.Spec) ([]planner.Placed, []planner.Unplaced) 
 		for _, i := range open {
 			spec := specs[i]
 			spec.Hosts = slices.DeleteFunc(slices.Clone(spec.Hosts), func(host topology.HostID) bool {
-				_, full := s.lacking(s.disks(&spec, host))
+				_, full := s.lacking(s.needs(&spec, host))
 				return full
 			})
 			if len(spec.Hosts) == 0 && len(specs[i].Hosts) > 0 {
@@ -207,7 +244,7 @@ func (s *site) Place(specs []fleet.Spec) ([]planner.Placed, []planner.Unplaced) 
 		again = false
 		for _, p := range fit {
 			i := at[p.Index]
-			needs := s.disks(&specs[i], p.Host)
+			needs := s.needs(&specs[i], p.Host)
 			if _, lacks := s.lacking(needs); lacks {
 				s.Planner.Remove(fleet.VM{Spec: batch[p.Index], Placement: p.Placement})
 				open = append(open, i)
@@ -234,11 +271,12 @@ func (s *site) Place(specs []fleet.Spec) ([]planner.Placed, []planner.Unplaced) 
 	return placed, unplaced
 }
 
-// allFull returns messages about the first hosts whose storage is full.
+// allFull returns messages about the first hosts whose storage is full, and about exhausted
+// address pools.
 func (s *site) allFull(spec *fleet.Spec) []string {
 	var texts []string
 	for _, host := range spec.Hosts {
-		if text := s.full(spec, host); text != "" && len(texts) < mostHosts {
+		if text := s.full(spec, host); text != "" && len(texts) < mostHosts && !slices.Contains(texts, text) {
 			texts = append(texts, text)
 		}
 	}

@@ -60,7 +60,11 @@ func newSession(ctx context.Context, c client.Client, request Request) (*session
 	if s.state, err = newClusterState(ctx, c, existing, now); err != nil {
 		return nil, err
 	}
-	s.site = newSite(request.Snapshot, slices.Concat(request.Existing, request.Reserved), s.pools...)
+	nodes, err := request.nodeAddresses(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	s.site = newSite(request.Snapshot, slices.Concat(request.Existing, request.Reserved), nodes, s.pools...)
 
 	s.prepareStandby(locator)
 

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -146,9 +147,38 @@ func (s *scene) check() {
 	s.checkClaims()
 	s.checkForeign()
 	s.checkPins()
+	s.checkAddresses()
 	s.checkDrained()
 	s.checkHistory()
 	s.checkStates()
+}
+
+// checkAddresses checks that each VM of the fleet has a static address of its own, and that
+// its guest uses it.
+func (s *scene) checkAddresses() {
+	s.t.Helper()
+	var nodes corev1.NodeList
+	s.list(&nodes)
+	owners := map[netip.Addr]string{}
+	for _, guest := range s.guestsOf(clusterID) {
+		name := guest.Config["name"]
+		addresses := fleet.ParseAddresses(guest.Config["description"])
+		if len(addresses) != 1 || owners[addresses[0]] != "" || !netip.MustParsePrefix("10.44.0.0/24").Contains(addresses[0]) {
+			s.t.Errorf("VM %s has the addresses %v, in use are %v", name, addresses, owners)
+			continue
+		}
+		owners[addresses[0]] = name
+		i := slices.IndexFunc(nodes.Items, func(node corev1.Node) bool { return node.Name == name })
+		if i < 0 {
+			continue // checkClaims reports it
+		}
+		reported := func(a corev1.NodeAddress) bool {
+			return a.Type == corev1.NodeInternalIP && a.Address == addresses[0].String()
+		}
+		if !slices.ContainsFunc(nodes.Items[i].Status.Addresses, reported) {
+			s.t.Errorf("Node %s reports %v, want %s", name, nodes.Items[i].Status.Addresses, addresses[0])
+		}
+	}
 }
 
 // guestsOf returns the guests with a cluster's marker.

@@ -61,6 +61,7 @@ spec:
   template: {name: %s}
   metadata: {type: cdrom}
   placement: {policy: Dedicated, pinWith: HostAgent}
+  networks: [{bridge: vmbr0, addressPools: [nodes]}]
 ---
 apiVersion: karpenter.sh/v1
 kind: NodePool

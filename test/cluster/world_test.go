@@ -187,6 +187,7 @@ clusters:
   token_id: %s
   token_secret_file: token
   vmid_range: {lower: 2000, upper: 2999}%s
+  address_pools: [{name: nodes, subnet: 10.44.0.0/24, gateway: 10.44.0.1}]
 engine: {binary: %s, plugin_dir: %s}
 fleet:
   dir: fleet

@@ -19,6 +19,7 @@ import (
 	"github.com/numaform/numaform/api/v1alpha1"
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/internal/bootstrap"
+	"github.com/numaform/numaform/internal/ipam"
 	"github.com/numaform/numaform/internal/jointoken"
 	"github.com/numaform/numaform/internal/scheduling"
 	"github.com/numaform/numaform/topology"
@@ -74,7 +75,7 @@ func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) er
 	}
 	token := jointoken.Example(class.TokenForm())
 	for _, id := range slices.Sorted(maps.Keys(ids)) {
-		vm := s.example(class, id)
+		vm := s.example(ctx, class, id)
 		if class.ByAgent() {
 			_, err = s.command(materials, &vm, &karpv1.NodeClaim{}, token)
 		} else {
@@ -91,7 +92,7 @@ func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) er
 }
 
 // example returns an example VM of a class.
-func (s *Seeder) example(class *v1alpha1.ProxmoxNodeClass, id fleet.VMID) fleet.VM {
+func (s *Seeder) example(ctx context.Context, class *v1alpha1.ProxmoxNodeClass, id fleet.VMID) fleet.VM {
 	vm := fleet.VM{
 		Spec: fleet.Spec{NodeClass: class.Name, VCPUs: 2, MemoryMiB: 4096, Tags: class.Spec.Tags},
 		Key:  "0123456789abcdef0123456789abcdef",
@@ -99,11 +100,39 @@ func (s *Seeder) example(class *v1alpha1.ProxmoxNodeClass, id fleet.VMID) fleet.
 		Name: fleet.NodeName("example", id),
 	}
 	vm.Host = topology.HostID{Region: "region", Host: "host"}
+	vm.Networks = s.exampleNetworks(ctx, class)
 	if len(s.config.Types) > 0 {
 		first := &s.config.Types[0]
 		vm.InstanceType, vm.VCPUs, vm.MemoryMiB = first.Name, first.VCPUs, first.MemoryMiB
 	}
 	return vm
+}
+
+// exampleNetworks returns the network devices of an example VM. Its addresses are the first
+// ones of their pools in any region; a pool that does not exist is reported with the class.
+func (s *Seeder) exampleNetworks(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) []fleet.Network {
+	if !class.Addressed() {
+		return nil
+	}
+	networks := scheduling.Networks(class)
+	snapshot, err := s.config.Snapshot(ctx)
+	if err != nil {
+		snapshot = &topology.Snapshot{}
+	}
+	for i := range networks {
+		networks[i].MAC += fmt.Sprintf(":00:00:%02X", i)
+		for j := range networks[i].Addresses {
+			address := &networks[i].Addresses[j]
+			address.CIDR = "192.0.2.10/24"
+			for r := range snapshot.Regions {
+				if pool := snapshot.AddressPool(snapshot.Regions[r].Name, address.Pool); pool != nil {
+					*address = ipam.Address(pool, pool.Ranges[0].First)
+					break
+				}
+			}
+		}
+	}
+	return networks
 }
 
 // materials are the inputs common to all seeds of a class.
