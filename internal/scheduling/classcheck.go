@@ -198,25 +198,7 @@ func (h *hostCheck) unavailable() string {
 // adds a fault.
 func (h *hostCheck) checkTemplate() {
 	ref := &h.fields.Template
-	var matching []topology.Template
-	for _, t := range h.host.Templates {
-		if ref.Ref != "" {
-			// Several templates exist while nodes of an earlier image are replaced.
-			made := t.MadeFor
-			switch {
-			case made.Template != ref.Ref || made.ClusterID != h.clusterID:
-			case len(matching) == 0:
-				matching = []topology.Template{t}
-			case made.Serial > matching[0].MadeFor.Serial:
-				matching[0] = t
-			}
-			continue
-		}
-		hasTags := !slices.ContainsFunc(ref.Tags, func(tag string) bool { return !slices.Contains(t.Tags, tag) })
-		if (ref.Name == "" || ref.Name == t.Name) && (ref.VMID == 0 || int(ref.VMID) == t.VMID) && hasTags {
-			matching = append(matching, t)
-		}
-	}
+	matching := h.matchingTemplates(ref)
 	switch {
 	case len(matching) == 0:
 		message := "has no template " + describeTemplate(ref)
@@ -242,6 +224,31 @@ func (h *hostCheck) checkTemplate() {
 			return other.Name == matching[0].Name && other.VMID != matching[0].VMID
 		})
 	}
+}
+
+// matchingTemplates returns the templates on the host that match the reference. Of a
+// ProxmoxTemplate, that is the newest: several exist while nodes of an earlier image are
+// replaced.
+func (h *hostCheck) matchingTemplates(ref *v1alpha1.TemplateReference) []topology.Template {
+	var matching []topology.Template
+	for _, t := range h.host.Templates {
+		if ref.Ref != "" {
+			made := t.MadeFor
+			switch {
+			case made.Template != ref.Ref || made.ClusterID != h.clusterID:
+			case len(matching) == 0:
+				matching = []topology.Template{t}
+			case made.Serial > matching[0].MadeFor.Serial:
+				matching[0] = t
+			}
+			continue
+		}
+		hasTags := !slices.ContainsFunc(ref.Tags, func(tag string) bool { return !slices.Contains(t.Tags, tag) })
+		if (ref.Name == "" || ref.Name == t.Name) && (ref.VMID == 0 || int(ref.VMID) == t.VMID) && hasTags {
+			matching = append(matching, t)
+		}
+	}
+	return matching
 }
 
 func describeTemplate(ref *v1alpha1.TemplateReference) string {
