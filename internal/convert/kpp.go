@@ -77,32 +77,32 @@ func kppOptions() []option {
 // kppTemplateRows is the part of the table about templates. Their hardware belongs to the
 // classes that refer to them.
 func kppTemplateRows() []option {
-	const image = "numaform does not read this kind: create the template as docs/templates.md describes, or keep the one that exists in Proxmox, whose name the class has"
+	const image = "not converted, because numaform's kind also requires the size of the disk, and a checksum: write a ProxmoxTemplate as docs/templates.md describes, or keep the template that exists in Proxmox, whose name the class has"
 	rows := []option{
 		{kindUnmanaged, "spec.region", "ProxmoxNodeClass spec.region", "in lower case, which changes the region in labels and in provider IDs of new nodes", regionOf},
 		{kindUnmanaged, "spec.templateName", "ProxmoxNodeClass spec.template.name", "", copied},
 		{kindUnmanaged, "spec.tags", "ProxmoxNodeClass spec.template.tags", "", copied},
 		{kindTemplate, "spec.region", "ProxmoxNodeClass spec.region", "in lower case, which changes the region in labels and in provider IDs of new nodes", regionOf},
-		{kindTemplate, "spec.description", "", image, nil},
-		{kindTemplate, "spec.sourceImage.url", "", image, nil},
-		{kindTemplate, "spec.sourceImage.imageName", "", image, nil},
-		{kindTemplate, "spec.sourceImage.checksum", "", image, nil},
-		{kindTemplate, "spec.sourceImage.checksumType", "", image, nil},
-		{kindTemplate, "spec.storageIDs", "", image, nil},
-		{kindTemplate, "spec.machine", "", image, nil},
-		{kindTemplate, "spec.bios", "", image, nil},
-		{kindTemplate, "spec.tpm.version", "", image, nil},
-		{kindTemplate, "spec.agent.enabled", "", image, nil},
-		{kindTemplate, "spec.agent.type", "", image, nil},
-		{kindTemplate, "spec.agent.fsFreezeOnBackup", "", image, nil},
-		{kindTemplate, "spec.agent.fsTrimClonedDisks", "", image, nil},
+		{kindTemplate, "spec.description", "", "numaform writes the description of its templates", nil},
+		{kindTemplate, "spec.sourceImage.url", "ProxmoxTemplate spec.image.url", image, nil},
+		{kindTemplate, "spec.sourceImage.imageName", "", "numaform names the file of an image by its URL", nil},
+		{kindTemplate, "spec.sourceImage.checksum", "ProxmoxTemplate spec.image.checksum", image, nil},
+		{kindTemplate, "spec.sourceImage.checksumType", "ProxmoxTemplate spec.image.checksumAlgorithm", image, nil},
+		{kindTemplate, "spec.storageIDs", "ProxmoxTemplate spec.image.storage, disk.storage", image, nil},
+		{kindTemplate, "spec.machine", "ProxmoxTemplate spec.machine", image, nil},
+		{kindTemplate, "spec.bios", "ProxmoxTemplate spec.bios", image, nil},
+		{kindTemplate, "spec.tpm.version", "ProxmoxTemplate spec.tpm", image, nil},
+		{kindTemplate, "spec.agent.enabled", "", "the agent is always enabled in a ProxmoxTemplate", nil},
+		{kindTemplate, "spec.agent.type", "ProxmoxTemplate spec.agent.type", image, nil},
+		{kindTemplate, "spec.agent.fsFreezeOnBackup", "", "the Proxmox provider of OpenTofu cannot set it", nil},
+		{kindTemplate, "spec.agent.fsTrimClonedDisks", "ProxmoxTemplate spec.agent.fsTrimClonedDisks", image, nil},
 		{kindTemplate, "spec.cpu.type", "ProxmoxNodeClass spec.cpuType", "", copied},
 		{kindTemplate, "spec.cpu.flags", "ProxmoxNodeClass spec.hardware.cpuFlags", "", func(c *conversion, at *place) { at.put(c, signed(texts(at.value))) }},
-		{kindTemplate, "spec.vga.type", "", image, nil},
-		{kindTemplate, "spec.vga.memory", "", image, nil},
-		{kindTemplate, "spec.tags", "", image, nil},
-		{kindTemplate, "spec.resourcePool", "", image, nil},
-		{kindTemplate, "spec.onBoot", "", image, nil},
+		{kindTemplate, "spec.vga.type", "ProxmoxTemplate spec.vga.type", image, nil},
+		{kindTemplate, "spec.vga.memory", "ProxmoxTemplate spec.vga.memoryMiB", image, nil},
+		{kindTemplate, "spec.tags", "ProxmoxTemplate spec.tags", image, nil},
+		{kindTemplate, "spec.resourcePool", "ProxmoxTemplate spec.pool", image, nil},
+		{kindTemplate, "spec.onBoot", "", "numaform starts its nodes at boot, and no template", nil},
 		{kindTemplate, "spec.network[].name", "", "interfaces are net0, net1 and so on, in the order of the list", kppName},
 		{kindTemplate, "spec.network[].bridge", "ProxmoxNodeClass spec.networks[].bridge", "", copied},
 		{kindTemplate, "spec.network[].model", "ProxmoxNodeClass spec.networks[].model", "", copied},
@@ -115,7 +115,7 @@ func kppTemplateRows() []option {
 		{kindTemplate, "spec.pciDevices[].xvga", "ProxmoxNodeClass spec.pciDevices[].xvga", "", copied},
 	}
 	for _, field := range []string{"address4", "address6", "gateway4", "gateway6", "dnsServers"} {
-		rows = append(rows, option{kindTemplate, "spec.network[]." + field, "", "addresses are part of network-config: write it as docs/join.md describes under static addresses", nil})
+		rows = append(rows, option{kindTemplate, "spec.network[]." + field, "ProxmoxNodeClass spec.networks[].addressPools", "not converted: addresses come from address_pools in numaform.yaml, which contain the ranges, the gateway and the DNS servers, as docs/addresses.md describes", nil})
 	}
 	return rows
 }
