@@ -115,15 +115,25 @@ func (s *Seeder) upload(ctx context.Context, g *guest) (string, error) {
 		return "", fmt.Errorf("vm %s on host %s: %w", vm.Name, vm.Host, err)
 	}
 	line := fmt.Sprintf("uploaded seed %s for VM %s to host %s", vm.Seed, vm.Name, vm.Host)
-
-	// A VM that is being cloned carries no marker yet: the engine attaches its seed.
-	err = region.Proxmox.AttachSeed(sending, s.owned(ctx, vm), vm.Seed)
-	if err != nil && !errors.As(err, new(*proxmox.NotOursError)) {
-		return line, fmt.Errorf("vm %s on host %s: %w", vm.Name, vm.Host, err)
+	if err := s.attach(sending, region, vm); err != nil {
+		return line, err
 	}
 	log.FromContext(ctx).Info("uploaded seed", logkey.NodeClaim, klog.KObj(g.claim), logkey.VM, vm.Name,
 		logkey.Host, vm.Host.String(), logkey.Volume, vm.Seed, logkey.Token, g.token.ID)
 	return line, s.annotate(ctx, g.claim, map[string]string{AnnotationSeed: Attached})
+}
+
+// attach attaches the uploaded seed of a VM that exists, because its creation was
+// interrupted.
+func (s *Seeder) attach(ctx context.Context, region Region, vm *fleet.VM) error {
+	err := region.Proxmox.AttachSeed(ctx, s.owned(ctx, vm), vm.Seed)
+	if errors.As(err, new(*proxmox.NotOursError)) {
+		return nil // a VM that is being cloned carries no marker yet: the engine attaches its seed
+	}
+	if err != nil {
+		return fmt.Errorf("vm %s on host %s: %w", vm.Name, vm.Host, err)
+	}
+	return nil
 }
 
 // ShutDown requests shutdown of guests and waits for their region's configured time. A guest

@@ -116,6 +116,25 @@ func TestSeedOfAStandbyVM(t *testing.T) {
 	noSecret(t, written...)
 }
 
+// TestSeedOfAStandbyVMWithoutDrive checks that the placeholder is attached to a standby VM
+// whose creation was interrupted after the clone: the engine ignores the drive of a VM that
+// it imports, and Proxmox refuses a boot order with a missing drive.
+func TestSeedOfAStandbyVMWithoutDrive(t *testing.T) {
+	w := newWorld(t)
+	vm := w.vm(2094, "pve-1")
+	vm.Standby = true
+	err := w.proxmox.PutGuest(pvesim.Guest{VMID: int(vm.VMID), Host: string(vm.Host.Host), Config: map[string]string{
+		"name": vm.Name, "memory": "8192", "description": fleet.Marker{ClusterID: clusterID, Key: vm.Key}.String(),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.seed(w.seeder(), vm)
+	if drive := w.drive(vm); !strings.HasPrefix(drive, vm.Seed+",") {
+		t.Errorf("the drive contains %q, want the placeholder %s", drive, vm.Seed)
+	}
+}
+
 // TestSeedOfAClassWithItsOwnKubelet checks that a class's kubelet settings and the
 // cluster's information reach the guest.
 func TestSeedOfAClassWithItsOwnKubelet(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 // contains no secrets.
 var placeholder = map[string][]byte{"standby": []byte("The VM gets its join data when it is woken.\n")}
 
-// reserve uploads a placeholder for the seed of each standby VM. It returns a line for each
-// upload.
+// reserve uploads a placeholder for the seed of each standby VM, and attaches it if the VM
+// exists. It returns a line for each upload.
 func (s *Seeder) reserve(ctx context.Context, vms []fleet.VM) ([]string, error) {
 	return each(vms, uploads, func(vm *fleet.VM) (string, error) {
 		region, err := s.region(vm.Host)
@@ -29,6 +29,7 @@ func (s *Seeder) reserve(ctx context.Context, vms []fleet.VM) ([]string, error) 
 			return "", fmt.Errorf("standby vm %s on host %s: %w", vm.Name, vm.Host, err)
 		}
 		log.FromContext(ctx).V(1).Info("uploaded placeholder seed", logkey.VM, vm.Name, logkey.Host, vm.Host.String(), logkey.Volume, vm.Seed)
-		return fmt.Sprintf("uploaded placeholder seed %s for standby VM %s to host %s", vm.Seed, vm.Name, vm.Host), nil
+		line := fmt.Sprintf("uploaded placeholder seed %s for standby VM %s to host %s", vm.Seed, vm.Name, vm.Host)
+		return line, s.attach(sending, region, vm)
 	})
 }
