@@ -175,9 +175,12 @@ func (w *world) configure(templates bool) {
 	if w.states != nil {
 		backend = fmt.Sprintf("{type: http, config: {address: '%s/states', retry_max: '0'}}", w.states.URL)
 	}
-	vmids := ""
+	more := ""
 	if templates {
-		vmids = "\n  template_vmid_range: {lower: 9100, upper: 9199}"
+		more += "\n  template_vmid_range: {lower: 9100, upper: 9199}"
+	}
+	if w.program == binary { // the baseline has no address pools
+		more += "\n  address_pools: [{name: nodes, subnet: 10.44.0.0/24, gateway: 10.44.0.1}]"
 	}
 	text := fmt.Sprintf(`clusterID: %s
 clusters:
@@ -187,7 +190,6 @@ clusters:
   token_id: %s
   token_secret_file: token
   vmid_range: {lower: 2000, upper: 2999}%s
-  address_pools: [{name: nodes, subnet: 10.44.0.0/24, gateway: 10.44.0.1}]
 engine: {binary: %s, plugin_dir: %s}
 fleet:
   dir: fleet
@@ -195,7 +197,7 @@ fleet:
   backend: %s
 join: {api_server: %s, ca_file: kube-ca.pem}
 `, clusterID, testenv.Region, w.proxmox.URL(), testenv.CertFile(w.t, w.proxmox), pvesim.DefaultToken,
-		vmids, w.engine(), testenv.PluginDir(w.t), namespace, backend, w.plane.Config.Host)
+		more, w.engine(), testenv.PluginDir(w.t), namespace, backend, w.plane.Config.Host)
 	w.write("numaform.yaml", text)
 	w.write("token", pvesim.DefaultTokenSecret)
 	w.write("kube-ca.pem", string(w.plane.Config.CAData))
