@@ -89,8 +89,8 @@ func TestKillControllerWithStandby(t *testing.T) {
 	s.checkSecrets()
 }
 
-// settledWithStandby waits until the given numbers of stopped VMs and of complete nodes
-// exist, and no change is in progress.
+// settledWithStandby waits until the given numbers of stopped, configured VMs and of complete
+// nodes exist, and no change is in progress.
 func (s *scene) settledWithStandby(standby, nodes int) {
 	s.t.Helper()
 	s.eventually(3*time.Minute, func(ctx context.Context) string {
@@ -106,6 +106,12 @@ func (s *scene) settledWithStandby(standby, nodes int) {
 		stopped, running := s.stopped()
 		if len(stopped) != standby || len(running) != nodes || len(claims.Items) != nodes {
 			return fmt.Sprintf("VMs %v are stopped and %v run, with %d nodeclaims; want %d and %d", stopped, running, len(claims.Items), standby, nodes)
+		}
+		ours := s.ours()
+		for _, name := range stopped {
+			if guest, _ := s.proxmox.Guest(ours[name].VMID); guest.Config["ide2"] == "" {
+				return fmt.Sprintf("standby VM %s is not configured: it has no drive for its seed", name)
+			}
 		}
 		entries := s.history()
 		if left := unfinished(entries); len(left) > 0 || slices.ContainsFunc(entries[len(entries)-1:], func(e audit.Entry) bool { return e.Outcome == nil }) {
