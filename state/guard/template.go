@@ -221,6 +221,9 @@ func (t *templateChecker) change(rc *tfjson.ResourceChange) {
 	case ResourceType:
 		t.vm(rc, request, before, after)
 	case downloadType:
+		if actions.Delete() || actions.Replace() {
+			t.deletedImage(rc, request, before)
+		}
 		if after != nil && !actions.NoOp() {
 			t.download(rc, &request.Template, after)
 		}
@@ -313,6 +316,26 @@ func (t *templateChecker) templateValues(rc *tfjson.ResourceChange, want *fleet.
 	if disk := single(after["disk"]); len(disks) != 1 || text(disk["datastore_id"]) != want.Hardware.Storage ||
 		!strings.HasPrefix(text(disk["import_from"]), want.Image.Storage+":import/") {
 		t.deny(RuleExpected, rc.Address, "the template would not have exactly the disk of its image, on the storage of its file: use the module that numaform wrote")
+	}
+}
+
+// deletedImage checks the deletion of a template's image. The provider deletes whatever the
+// state names: any volume of any storage.
+func (t *templateChecker) deletedImage(rc *tfjson.ResourceChange, r *templateRequest, before values) {
+	if r.operation == templateKeep {
+		t.deny(RuleSurplus, rc.Address, "the plan would delete the image of a template that stays: plan again")
+	}
+	image := r.Image
+	for _, one := range []struct{ name, want string }{
+		{"id", fmt.Sprintf("%s:import/template-%d.%s", image.Storage, r.VMID, image.Format)},
+		{"node_name", string(r.Host.Host)},
+		{"datastore_id", image.Storage},
+		{"content_type", "import"},
+	} {
+		if text(before[one.name]) != one.want {
+			t.deny(RuleIdentity, rc.Address, fmt.Sprintf("%s in the state is %s, but %q was requested, so the file may belong to another owner: check the state, then plan again",
+				one.name, shown(before[one.name]), one.want))
+		}
 	}
 }
 

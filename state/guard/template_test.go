@@ -89,6 +89,33 @@ func existingVM() map[string]any {
 	return vm
 }
 
+// existingImage returns the values of the template's image in the state.
+func existingImage() map[string]any {
+	return map[string]any{
+		"id": "local:import/template-9100.qcow2", "node_name": "pve-1", "datastore_id": "local",
+		"content_type": "import", "file_name": "template-9100.qcow2",
+	}
+}
+
+// withImage adds the deletion of an image to a plan, and onlyImage replaces the plan's
+// changes with it.
+func withImage(image map[string]any) func(*tfjson.Plan) {
+	return func(plan *tfjson.Plan) {
+		plan.ResourceChanges = append(plan.ResourceChanges, &tfjson.ResourceChange{
+			Address: "module.debian-01234567.proxmox_download_file.image", ModuleAddress: "module.debian-01234567",
+			Mode: tfjson.ManagedResourceMode, Type: "proxmox_download_file", Name: "image", ProviderName: guard.Provider,
+			Change: &tfjson.Change{Actions: tfjson.Actions{tfjson.ActionDelete}, Before: image},
+		})
+	}
+}
+
+func onlyImage(image map[string]any) func(*tfjson.Plan) {
+	return func(plan *tfjson.Plan) {
+		plan.ResourceChanges = nil
+		withImage(image)(plan)
+	}
+}
+
 // TestCheckTemplates checks which plans of templates are allowed.
 func TestCheckTemplates(t *testing.T) {
 	t.Parallel()
@@ -129,6 +156,21 @@ func TestCheckTemplates(t *testing.T) {
 		{name: "delete is missing", intent: remove, actions: tfjson.Actions{tfjson.ActionNoop}, before: existingVM(), after: existingVM(), want: guard.RuleMissing},
 		{name: "delete another owner's VM", intent: remove, actions: deleted, before: edited(existingVM(), "description", "database"), want: guard.RuleIdentity},
 		{name: "delete another VMID", intent: remove, actions: deleted, before: edited(existingVM(), "id", "100"), want: guard.RuleIdentity},
+		{name: "delete its image", intent: remove, actions: deleted, before: existingVM(), edit: withImage(existingImage())},
+		{name: "delete the image of one without a VM", intent: guard.TemplateIntent{Absent: list}, actions: deleted, edit: onlyImage(existingImage())},
+		{name: "delete another file", intent: remove, actions: deleted, before: existingVM(), want: guard.RuleIdentity, edit: withImage(edited(existingImage(), "id", "local:iso/debian.iso"))},
+		{name: "delete a disk", intent: guard.TemplateIntent{Absent: list}, actions: deleted, want: guard.RuleIdentity, edit: onlyImage(edited(existingImage(), "id", "local-lvm:vm-100-disk-0"))},
+		{name: "delete a file of another storage", intent: remove, actions: deleted, before: existingVM(), want: guard.RuleIdentity, edit: withImage(edited(existingImage(), "datastore_id", "backup"))},
+		{name: "delete a file on another host", intent: remove, actions: deleted, before: existingVM(), want: guard.RuleIdentity, edit: withImage(edited(existingImage(), "node_name", "pve-2"))},
+		{name: "replace another file", intent: finish, actions: replaced, before: existingVM(), after: debianVM(), want: guard.RuleIdentity, edit: func(plan *tfjson.Plan) {
+			withImage(edited(existingImage(), "id", "local:import/other.qcow2"))(plan)
+			plan.ResourceChanges[1].Change.Actions = replaced
+			plan.ResourceChanges[1].Change.After = map[string]any{
+				"node_name": "pve-1", "datastore_id": "local", "content_type": "import", "url": "https://images.example/a.qcow2",
+				"checksum": strings.Repeat("a", 64), "checksum_algorithm": "sha256", "overwrite": false, "overwrite_unmanaged": false,
+			}
+		}},
+		{name: "delete an image unasked", intent: keep, actions: deleted, want: guard.RuleSurplus, edit: onlyImage(existingImage())},
 		{name: "another cluster's", intent: remove, actions: deleted, before: edited(existingVM(), "description", "numaform-template/1 cluster=dev template=debian serial=2"), want: guard.RuleIdentity},
 		{name: "hardware in place", intent: keep, actions: updated, before: existingVM(), after: edited(existingVM(), "bios", "ovmf"), want: guard.RuleUpdate},
 		{name: "another VMID", intent: create, actions: made, after: edited(debianVM(), "vm_id", float64(9101)), want: guard.RuleIdentity},
