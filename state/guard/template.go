@@ -221,12 +221,7 @@ func (t *templateChecker) change(rc *tfjson.ResourceChange) {
 	case ResourceType:
 		t.vm(rc, request, before, after)
 	case downloadType:
-		if actions.Delete() || actions.Replace() {
-			t.deletedImage(rc, request, before)
-		}
-		if after != nil && !actions.NoOp() {
-			t.download(rc, &request.Template, after)
-		}
+		t.image(rc, request, before, after)
 	}
 	if (request.operation == templateDelete || request.operation == templateAbsent) && !actions.Delete() && !actions.NoOp() {
 		t.deny(RuleSurplus, rc.Address, "only its deletion was requested: plan again")
@@ -316,6 +311,16 @@ func (t *templateChecker) templateValues(rc *tfjson.ResourceChange, want *fleet.
 	if disk := single(after["disk"]); len(disks) != 1 || text(disk["datastore_id"]) != want.Hardware.Storage ||
 		!strings.HasPrefix(text(disk["import_from"]), want.Image.Storage+":import/") {
 		t.deny(RuleExpected, rc.Address, "the template would not have exactly the disk of its image, on the storage of its file: use the module that numaform wrote")
+	}
+}
+
+// image checks the change of a template's image.
+func (t *templateChecker) image(rc *tfjson.ResourceChange, r *templateRequest, before, after values) {
+	if rc.Change.Actions.Delete() || rc.Change.Actions.Replace() {
+		t.deletedImage(rc, r, before)
+	}
+	if after != nil && !rc.Change.Actions.NoOp() {
+		t.download(rc, &r.Template, after)
 	}
 }
 
