@@ -273,7 +273,8 @@ const defaultReservedMiB = 1024
 // applySettings applies the address pools and the settings file to a snapshot. A host with
 // wrong settings has that as its Problem, and so has a host that its cluster does not have,
 // which is added to the snapshot. If the file has an unknown region, the hosts of a region without settings
-// have a Problem, because the settings may be theirs.
+// have a Problem, because the settings may be theirs, and so have hosts without settings of
+// their own whose name is probably misspelled in the file.
 func (c *Config) applySettings(snapshot *topology.Snapshot) error {
 	for i := range snapshot.Hosts {
 		snapshot.Hosts[i].ReservedMemoryMiB = defaultReservedMiB
@@ -321,20 +322,54 @@ func (c *Config) applySettings(snapshot *topology.Snapshot) error {
 			host.Problem = "has no settings, but " + misnamed
 		}
 	}
-	for _, id := range settings.Named() {
-		// A region that was not read may have the host.
-		if len(members[id.Region]) == 0 || slices.Contains(members[id.Region], id.Host) {
-			continue
-		}
-		snapshot.Hosts = append(snapshot.Hosts, topology.Host{
-			Region:  id.Region,
-			Name:    id.Host,
-			Problem: fmt.Sprintf("is not in the cluster, whose hosts are %v: correct its name in %s", members[id.Region], c.TopologyFile),
-		})
-	}
+	c.addStrangers(snapshot, settings.Named(), members)
 	slices.SortFunc(snapshot.Hosts, func(a, b topology.Host) int { return a.ID().Compare(b.ID()) })
 	if len(unknown) > 0 && len(snapshot.Hosts) > 0 {
 		snapshot.Hosts[0].Warnings = append(slices.Clone(snapshot.Hosts[0].Warnings), misnamed)
 	}
 	return nil
+}
+
+// addStrangers adds the hosts that have settings, but are not members of their cluster, to
+// the snapshot. A member without settings of its own whose name is probably misspelled in
+// the file has a Problem.
+func (c *Config) addStrangers(snapshot *topology.Snapshot, named []topology.HostID, members map[topology.RegionName][]topology.HostName) {
+	for _, id := range named {
+		// A region that was not read may have the host.
+		if len(members[id.Region]) == 0 || slices.Contains(members[id.Region], id.Host) {
+			continue
+		}
+		stranger := topology.Host{
+			Region:  id.Region,
+			Name:    id.Host,
+			Problem: fmt.Sprintf("is not in the cluster, whose hosts are %v: correct its name in %s", members[id.Region], c.TopologyFile),
+		}
+		for i := range snapshot.Hosts {
+			host := &snapshot.Hosts[i]
+			if host.Region != id.Region || slices.Contains(named, host.ID()) || !misspells(id.Host, host.Name) {
+				continue
+			}
+			stranger.Problem += fmt.Sprintf("; did you mean %s?", host.Name)
+			if host.Problem == "" {
+				host.Problem = fmt.Sprintf("has no settings of its own in %s, which has settings for %s, and the cluster has no such host: "+
+					"correct the name there, or add settings for %s", c.TopologyFile, id.Host, host.Name)
+			}
+		}
+		snapshot.Hosts = append(snapshot.Hosts, stranger)
+	}
+}
+
+// misspells reports whether a name was probably meant to be the name of a host. A name with
+// another number is rather that of a host that the cluster no longer has.
+func misspells(name, host topology.HostName) bool {
+	short, _, _ := strings.Cut(string(name), ".") // Proxmox uses names without a domain
+	number := func(text string) string {
+		return strings.Map(func(r rune) rune {
+			if r < '0' || r > '9' {
+				return -1
+			}
+			return r
+		}, text)
+	}
+	return number(short) == number(string(host)) && Nearest(short, []string{string(host)}) != ""
 }

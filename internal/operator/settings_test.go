@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,7 +84,8 @@ func TestReachable(t *testing.T) {
 }
 
 // TestSettingsOfHostsThatAreNotThere checks that settings for missing hosts are reported,
-// but not those for hosts whose region was not read.
+// but not those for hosts whose region was not read. A host whose name is probably
+// misspelled is not used, because it lacks the reservations.
 func TestSettingsOfHostsThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	inventory := withSettings(t, `{"homelab": {"pve-1": {"reservedcpus": [0]}, "pve1": {"reservedcpus": [0]}}, "away": {"pve-9": {"reservedcpus": [0]}}}`)
@@ -94,6 +96,25 @@ func TestSettingsOfHostsThatAreNotThere(t *testing.T) {
 	if len(got) != 3 || got["homelab/pve-1"] != "0" || got["homelab/pve-2"] != "" ||
 		!strings.HasPrefix(got["homelab/pve1"], "is not in the cluster, whose hosts are [pve-1 pve-2]: correct its name in ") {
 		t.Errorf("hosts are %v", got)
+	}
+
+	for _, test := range []struct{ name, settings, misspelled string }{
+		{"another character", `{"homelab": {"pve_2": {"reservedcpus": [0]}}}`, "pve_2"},
+		{"beside settings for all others", `{"homelab": {"PVE2": {"reservedcpus": [0]}, "*": {"reservedcpus": [1]}}}`, "PVE2"},
+		{"a domain", `{"homelab": {"pve-2.example": {"reservedcpus": [0]}}}`, "pve-2.example"},
+		{"a host that was removed", `{"homelab": {"pve-3": {"reservedcpus": [0]}}}`, ""},
+		{"another name", `{"homelab": {"server-2": {"reservedcpus": [0]}}}`, ""},
+	} {
+		hosts := snapshot(t, withSettings(t, test.settings)).Hosts
+		i := slices.IndexFunc(hosts, func(h topology.Host) bool { return h.Name == "pve-2" })
+		j := slices.IndexFunc(hosts, func(h topology.Host) bool { return h.Name != "pve-1" && h.Name != "pve-2" })
+		want := "which has settings for " + test.misspelled + ", and the cluster has no such host: correct the name there, or add settings for pve-2"
+		if found := strings.HasSuffix(hosts[i].Problem, want); found != (test.misspelled != "") || !found && hosts[i].Problem != "" {
+			t.Errorf("%s: the problem of pve-2 is %q", test.name, hosts[i].Problem)
+		}
+		if hint := strings.HasSuffix(hosts[j].Problem, "; did you mean pve-2?"); hint != (test.misspelled != "") {
+			t.Errorf("%s: the problem of the missing host is %q", test.name, hosts[j].Problem)
+		}
 	}
 }
 
