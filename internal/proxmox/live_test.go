@@ -406,3 +406,50 @@ func TestAddressesOfHosts(t *testing.T) {
 		t.Errorf("warnings %q", s.Hosts[0].Warnings)
 	}
 }
+
+// TestAddressesOnOtherHosts checks that Refresh notices the addresses of guests that
+// appeared or changed on hosts that it does not read otherwise, and reads nothing else there.
+func TestAddressesOnOtherHosts(t *testing.T) {
+	t.Parallel()
+	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:2]})
+	cfg.Addresses = true
+	client := newClient(t, cfg)
+	put := func(vmid int, lock, address string) {
+		t.Helper()
+		config := map[string]string{"name": fmt.Sprintf("vm-%d", vmid), "cores": "1", "memory": "512"}
+		if lock != "" {
+			config["lock"] = lock
+		}
+		if address != "" {
+			config["description"] = "Addresses: net0 " + address + "/24 from nodes."
+		}
+		if err := server.PutGuest(pvesim.Guest{VMID: vmid, Host: "pve-01", Running: lock == "", Config: config}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(2500, "clone", "")
+	snapshot, err := client.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(2500, "", "10.0.0.7")
+	put(2501, "", "10.0.0.8")
+	server.ResetCalls()
+	if snapshot, err = client.Refresh(t.Context(), snapshot, []topology.HostName{"pve-00"}); err != nil {
+		t.Fatal(err)
+	}
+	got := map[int][]string{}
+	for _, guest := range snapshot.Hosts[1].Guests {
+		if len(guest.Addresses) > 0 {
+			got[guest.VMID] = guest.Addresses
+		}
+	}
+	if diff := cmp.Diff(map[int][]string{2500: {"10.0.0.7"}, 2501: {"10.0.0.8"}}, got); diff != "" {
+		t.Errorf("addresses (-want +got):\n%s", diff)
+	}
+	for _, call := range server.Calls() {
+		if call.Host == "pve-01" && !strings.HasSuffix(call.Path, "/config") {
+			t.Errorf("called %s", call.Path)
+		}
+	}
+}

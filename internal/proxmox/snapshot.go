@@ -64,7 +64,8 @@ func (c *Client) Snapshot(ctx context.Context) (*topology.Snapshot, error) {
 
 // Refresh queries some of the region's hosts again, before a decision or an apply. It reads
 // the guests whose CPUs, memory or devices can differ from before: new, changed, stopped
-// and restarted guests, and the guests in vmids. It reads storages, and the data of the
+// and restarted guests, and the guests in vmids. With Config.Addresses, it also reads new and
+// changed guests of the other hosts. It reads storages, and the data of the
 // hosts' agents once a minute, but not the hardware of hosts where it is known. It does not
 // notice a new description of a running guest: Snapshot does. It returns a new snapshot.
 func (c *Client) Refresh(ctx context.Context, old *topology.Snapshot, names []topology.HostName, vmids ...fleet.VMID) (*topology.Snapshot, error) {
@@ -175,11 +176,28 @@ func (c *Client) rereadHosts(
 				}
 			}
 			h.Guests = guests
+			if c.cfg.Addresses {
+				c.rereadAddresses(ctx, &h, region.guests[h.Name])
+			}
 		}
 		fresh.Hosts = append(fresh.Hosts, h)
 	}
 	sortSnapshot(fresh)
 	return fresh, nil
+}
+
+// rereadAddresses reads the guests of a host again that are new or changed, because static
+// addresses must be unique on all hosts. It changes nothing if some cannot be read.
+func (c *Client) rereadAddresses(ctx context.Context, host *topology.Host, guests []resource) {
+	if host.Problem != "" {
+		return
+	}
+	now := c.cfg.Now()
+	again := topology.Host{Name: host.Name}
+	c.readGuests(ctx, &again, guests, func(r resource) (values, bool) { return c.guests.recall(r, now) })
+	if again.Problem == "" {
+		host.Guests = again.Guests
+	}
 }
 
 // regainGuests sets a host's guests, of which some may be known, and its agent's data. It
