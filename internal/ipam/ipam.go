@@ -5,6 +5,7 @@
 package ipam
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -89,24 +90,58 @@ type ExhaustedError struct {
 	Region topology.RegionName
 	Pool   string
 	// Size is the number of its addresses. VMs is how many of them the fleet's VMs use, and
-	// Others lists the other users.
+	// Others lists the other users, the one with the most addresses first.
 	Size, VMs int
-	Others    []string
+	Others    []User
 	// Wanted is the number of addresses that a VM needs, if that is more than one.
 	Wanted int
 }
 
-// mostOthers is the maximum number of users in a message.
-const mostOthers = 5
+// The maximum numbers of users in a message, and of addresses of each.
+const (
+	mostOthers = 5
+	mostOfOne  = 3
+)
+
+// User is a guest, host or Node outside the fleet that uses addresses of a pool.
+type User struct {
+	Name      string
+	Addresses []netip.Addr
+}
+
+// String returns the user with some of its addresses. Anyone who may describe a guest can
+// claim addresses, so a user can have very many.
+func (u User) String() string {
+	text := u.Name
+	for _, ip := range u.Addresses[:min(len(u.Addresses), mostOfOne)] {
+		text += " " + ip.String()
+	}
+	if more := len(u.Addresses) - mostOfOne; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// Foreign returns the number of addresses that Others use.
+func (e *ExhaustedError) Foreign() int {
+	total := 0
+	for _, user := range e.Others {
+		total += len(user.Addresses)
+	}
+	return total
+}
 
 func (e *ExhaustedError) Error() string {
 	used := fmt.Sprintf("%d belong to VMs of this fleet", e.VMs)
-	if n := len(e.Others); n > 0 {
-		names := slices.Clone(e.Others[:min(n, mostOthers)])
-		if n > mostOthers {
-			names = append(names, fmt.Sprintf("%d more", n-mostOthers))
+	if len(e.Others) > 0 {
+		var names []string
+		for _, user := range e.Others[:min(len(e.Others), mostOthers)] {
+			names = append(names, user.String())
 		}
-		used += fmt.Sprintf(" and %d to others (%s)", n, strings.Join(names, ", "))
+		if more := len(e.Others) - mostOthers; more > 0 {
+			names = append(names, fmt.Sprintf("%d more", more))
+		}
+		used += fmt.Sprintf(" and %d to others (%s)", e.Foreign(), strings.Join(names, ", "))
 	}
 	free := "no free address"
 	if e.Wanted > 1 {
@@ -125,9 +160,15 @@ func (b *Book) Exhausted(region topology.RegionName, pool *topology.AddressPool)
 		case b.vms[ip]:
 			e.VMs++
 		default:
-			e.Others = append(e.Others, b.used[ip]+" "+ip.String())
+			at := slices.IndexFunc(e.Others, func(u User) bool { return u.Name == b.used[ip] })
+			if at < 0 {
+				at = len(e.Others)
+				e.Others = append(e.Others, User{Name: b.used[ip]})
+			}
+			e.Others[at].Addresses = append(e.Others[at].Addresses, ip)
 		}
 	}
+	slices.SortStableFunc(e.Others, func(a, b User) int { return cmp.Compare(len(b.Addresses), len(a.Addresses)) })
 	return e
 }
 

@@ -202,6 +202,30 @@ func TestGive(t *testing.T) {
 	}
 }
 
+// TestExhaustedByOthers checks that the message about an exhausted pool names the guest that
+// claims most of its addresses, whoever comes first in the pool, and stays short.
+func TestExhaustedByOthers(t *testing.T) {
+	t.Parallel()
+	pool := parse(t, ipam.Config{Name: "nodes", Subnet: "10.0.0.0/24"})
+	snapshot := lab(pool)
+	guest := topology.Guest{VMID: 105, Name: "greedy"}
+	for i := 10; i < 255; i++ {
+		guest.Addresses = append(guest.Addresses, fmt.Sprintf("10.0.0.%d", i))
+	}
+	snapshot.Hosts = []topology.Host{{Region: "lab", Name: "pve9", Guests: []topology.Guest{guest}}}
+	for i := 1; i < 10; i++ {
+		small := topology.Guest{VMID: 200 + i, Name: "db", Addresses: []string{fmt.Sprintf("10.0.0.%d", i)}}
+		snapshot.Hosts[0].Guests = append(snapshot.Hosts[0].Guests, small)
+	}
+	next := vm(2000, []string{"nodes"})
+	err := ipam.New(snapshot, nil, nil).Give(&next)
+	const want = "of 254, 0 belong to VMs of this fleet and 254 to others (guest 105 (greedy) 10.0.0.10 10.0.0.11 10.0.0.12 and 242 more, guest 201 (db) 10.0.0.1, " +
+		"guest 202 (db) 10.0.0.2, guest 203 (db) 10.0.0.3, guest 204 (db) 10.0.0.4, 5 more): "
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
 // TestKeepsFormer checks that a VM that is created again keeps its address if that is free
 // and still in its pool.
 func TestKeepsFormer(t *testing.T) {

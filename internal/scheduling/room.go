@@ -164,7 +164,7 @@ func (s *site) withoutAddress(v volume, need int64) string {
 		return (&ipam.NoPoolError{Region: v.region, Pool: v.name}).Error()
 	}
 	exhausted := s.book.Exhausted(v.region, pool)
-	exhausted.VMs = exhausted.Size - len(exhausted.Others) - int(s.free[v]) // includes the VMs of this decision
+	exhausted.VMs = exhausted.Size - exhausted.Foreign() - int(s.free[v]) // includes the VMs of this decision
 	exhausted.Wanted = int(need)
 	return exhausted.Error()
 }
