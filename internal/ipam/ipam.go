@@ -218,6 +218,39 @@ func Address(pool *topology.AddressPool, ip netip.Addr) fleet.Address {
 	return address
 }
 
+// Check returns an error if a VM must not be created or started with the static addresses in
+// its file, because its pools do not assign them, or because a host or a Node has one: anyone
+// who may write the fleet's files can change them. nodes maps the addresses of the cluster's
+// Nodes to their names.
+func Check(snapshot *topology.Snapshot, vm *fleet.VM, nodes map[string]string) error {
+	for i := range vm.Networks {
+		for _, address := range vm.Networks[i].Addresses {
+			ip := address.IP()
+			pool := snapshot.AddressPool(vm.Host.Region, address.Pool)
+			if pool == nil {
+				return &NoPoolError{Region: vm.Host.Region, Pool: address.Pool}
+			}
+			assigned := Address(pool, ip)
+			switch {
+			case !contains(pool, ip):
+				return fmt.Errorf("net%d has the address %s, which address pool %q does not assign", i, address.CIDR, pool.Name)
+			case address.CIDR != assigned.CIDR || address.Gateway != assigned.Gateway ||
+				!slices.Equal(address.DNSServers, assigned.DNSServers) || !slices.Equal(address.SearchDomains, assigned.SearchDomains):
+				return fmt.Errorf("net%d has the address %s with another prefix length, gateway, DNS server or search domain than address pool %q", i, address.CIDR, pool.Name)
+			}
+			for j := range snapshot.Hosts {
+				if slices.Contains(snapshot.Hosts[j].Addresses, ip.String()) {
+					return fmt.Errorf("net%d has the address %s of host %s", i, ip, snapshot.Hosts[j].Name)
+				}
+			}
+			if node := nodes[ip.String()]; node != "" && node != vm.Name {
+				return fmt.Errorf("net%d has the address %s of Node %s", i, ip, node)
+			}
+		}
+	}
+	return nil
+}
+
 // find returns the first free address of the pool at or after a position, or else from the
 // beginning. It returns the zero Addr if none is free.
 func (b *Book) find(pool *topology.AddressPool, position int, also []netip.Addr) netip.Addr {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -223,6 +224,51 @@ func TestExhaustedByOthers(t *testing.T) {
 		"guest 202 (db) 10.0.0.2, guest 203 (db) 10.0.0.3, guest 204 (db) 10.0.0.4, 5 more): "
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+// TestCheck checks that a VM may be created with the addresses that Give assigns, and not if
+// they were edited, or belong to a host or a Node.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	pool := parse(t, ipam.Config{
+		Name: "nodes", Subnet: "192.168.1.0/24", Ranges: []string{"192.168.1.100-192.168.1.199"}, Exclude: []string{"192.168.1.150"},
+		Gateway: "192.168.1.1", DNSServers: []string{"192.168.1.2"}, SearchDomains: []string{"lab.example"},
+	})
+	snapshot := lab(pool)
+	snapshot.Hosts = []topology.Host{{Region: "lab", Name: "pve9", Addresses: []string{"192.168.1.120"}}}
+	given := vm(2000, []string{"nodes"})
+	if err := ipam.New(snapshot, nil, nil).Give(&given); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name string
+		edit func(a *fleet.Address)
+		want string
+	}{
+		{"as assigned", func(*fleet.Address) {}, ""},
+		{"another address of the pool", func(a *fleet.Address) { a.CIDR = "192.168.1.101/24" }, ""},
+		{"the gateway", func(a *fleet.Address) { a.CIDR = "192.168.1.1/24" }, `net0 has the address 192.168.1.1/24, which address pool "nodes" does not assign`},
+		{"an excluded address", func(a *fleet.Address) { a.CIDR = "192.168.1.150/24" }, "does not assign"},
+		{"an address outside the subnet", func(a *fleet.Address) { a.CIDR = "10.0.0.7/24" }, "does not assign"},
+		{"no address", func(a *fleet.Address) { a.CIDR = "" }, "does not assign"},
+		{"another prefix length", func(a *fleet.Address) { a.CIDR = "192.168.1.101/8" }, `net0 has the address 192.168.1.101/8 with another prefix length, gateway, DNS server or search domain than address pool "nodes"`},
+		{"another gateway", func(a *fleet.Address) { a.Gateway = "192.168.1.99" }, "another prefix length, gateway"},
+		{"another DNS server", func(a *fleet.Address) { a.DNSServers = []string{"9.9.9.9"} }, "DNS server"},
+		{"another domain", func(a *fleet.Address) { a.SearchDomains = nil }, "search domain"},
+		{"the address of a host", func(a *fleet.Address) { a.CIDR = "192.168.1.120/24" }, "net0 has the address 192.168.1.120 of host pve9"},
+		{"the address of a Node", func(a *fleet.Address) { a.CIDR = "192.168.1.130/24" }, "net0 has the address 192.168.1.130 of Node cp-1"},
+		{"the address of its own Node", func(a *fleet.Address) { a.CIDR = "192.168.1.131/24" }, ""},
+		{"another pool", func(a *fleet.Address) { a.Pool = "storage" }, `region lab has no address pool "storage"`},
+	} {
+		edited := given
+		edited.Networks = slices.Clone(given.Networks)
+		edited.Networks[0].Addresses = slices.Clone(given.Networks[0].Addresses)
+		test.edit(&edited.Networks[0].Addresses[0])
+		err := ipam.Check(snapshot, &edited, map[string]string{"192.168.1.130": "cp-1", "192.168.1.131": edited.Name})
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", test.name, err, test.want)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package scaler_test
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/ipam"
 	"github.com/numaform/numaform/internal/scaler"
 	"github.com/numaform/numaform/internal/testenv"
 	"github.com/numaform/numaform/modules"
@@ -257,5 +259,53 @@ func TestStateLostIsReported(t *testing.T) {
 	}
 	if text := strings.Join(said, "\n"); strings.Contains(text, "no state exists") {
 		t.Errorf("said %s", text)
+	}
+}
+
+// TestAddressesOfAPusher pushes the file of a VM that does not exist yet, with a static
+// address, gateway or DNS server that numaform did not choose. It checks that the VM is not
+// created, with the real engine, and that the file that numaform would write is accepted.
+func TestAddressesOfAPusher(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	host := topology.HostID{Region: testenv.Region, Host: "pve-1"}
+	read := func() *topology.Snapshot {
+		s := withPool(t, w.snapshot(t), ipam.Config{
+			Subnet: "192.168.1.0/24", Ranges: []string{"192.168.1.100-192.168.1.199"}, Gateway: "192.168.1.1", DNSServers: []string{"192.168.1.2"},
+		})
+		s.Host(host).Addresses = []string{"192.168.1.120"}
+		return s
+	}
+	wanted := addressed(host)
+	wanted.Spec.Template = testenv.Template
+	files := propose(t, w.Scaler, read(), wanted).AfterFiles
+	for _, test := range []struct{ name, old, replacement, want string }{
+		{"the gateway's address", "192.168.1.100/24", "192.168.1.1/24", "net0 has the address 192.168.1.1/24, which address pool \"nodes\" does not assign"},
+		{"an address outside the pool", "192.168.1.100/24", "10.0.0.7/24", "which address pool \"nodes\" does not assign"},
+		{"the address of a host", "192.168.1.100/24", "192.168.1.120/24", "net0 has the address 192.168.1.120 of host pve-1"},
+		{"another gateway", `"192.168.1.1"`, `"192.168.1.66"`, "with another prefix length, gateway, DNS server or search domain"},
+		{"nothing", "192.168.1.100/24", "192.168.1.100/24", ""},
+	} {
+		for name, content := range files {
+			path := filepath.Join(w.Store().Path(), filepath.FromSlash(name))
+			edited := strings.ReplaceAll(string(content), test.old, test.replacement)
+			if test.want != "" && strings.Contains(name, "/node-") && edited == string(content) {
+				t.Fatalf("%s: %s does not contain %s:\n%s", test.name, name, test.old, content)
+			}
+			must(t, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(edited), 0o644))
+		}
+		change, err := w.Propose(t.Context(), read(), nil, nil)
+		if err == nil {
+			_, err = w.Apply(t.Context(), change, approveAll)
+		}
+		if test.want == "" {
+			must(t, err)
+			w.exist(t, 2000)
+			continue
+		}
+		if denied, ok := errors.AsType[*scaler.DeniedError](err); !ok || !strings.Contains(denied.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", test.name, err, test.want)
+		}
+		w.exist(t)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/numaform/numaform/fleet"
 	"github.com/numaform/numaform/generator"
+	"github.com/numaform/numaform/internal/ipam"
 	"github.com/numaform/numaform/modules"
 	"github.com/numaform/numaform/state"
 	"github.com/numaform/numaform/state/guard"
@@ -128,6 +129,16 @@ func targetOf(clusterID string, vm *fleet.VM) guard.Target {
 	}
 }
 
+// started returns the target of a VM that the plan creates or wakes. Its guest then gets the
+// static addresses in its file.
+func (v *hostView) started(vm *fleet.VM) guard.Target {
+	target := targetOf(v.clusterID, vm)
+	if err := ipam.Check(v.change.Snapshot, vm, v.change.nodes); err != nil {
+		target.AddressProblem = err.Error()
+	}
+	return target
+}
+
 // claims returns the CPUs that guests of the host are pinned to, by VMID.
 func (v *hostView) claims() []guard.Claim {
 	var claims []guard.Claim
@@ -181,7 +192,7 @@ func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 		listed[change.Address] = true
 		if vm, ok := v.vms[change.Address]; ok && change.Change.Actions.Create() && !requested[change.Address] {
 			requested[change.Address] = true
-			intent.Create = append(intent.Create, targetOf(v.clusterID, &vm))
+			intent.Create = append(intent.Create, v.started(&vm))
 		}
 		if vm, ok := v.removed[change.Address]; ok {
 			requested[change.Address] = true
@@ -198,14 +209,14 @@ func (v *hostView) intent(plan *tfjson.Plan, imported []fleet.VM) guard.Intent {
 	for address, vm := range v.added {
 		if !listed[address] {
 			requested[address] = true
-			intent.Create = append(intent.Create, targetOf(v.clusterID, &vm))
+			intent.Create = append(intent.Create, v.started(&vm))
 		}
 	}
 
 	for _, change := range plan.ResourceChanges {
 		if vm, ok := v.woken[change.Address]; ok && !requested[change.Address] && !change.Change.Actions.NoOp() {
 			requested[change.Address] = true
-			intent.Wake = append(intent.Wake, targetOf(v.clusterID, &vm))
+			intent.Wake = append(intent.Wake, v.started(&vm))
 		}
 	}
 

@@ -48,3 +48,20 @@ func TestCheckAddresses(t *testing.T) {
 		})
 	}
 }
+
+// TestCheckAddressProblem checks that a VM whose addresses must not be used is not created, and
+// that an existing VM can be imported with them.
+func TestCheckAddressProblem(t *testing.T) {
+	t.Parallel()
+	for plan, denied := range map[string]bool{"create": true, "import": false} {
+		intent := intents()[plan]
+		intent.Create, intent.Import = slices.Clone(intent.Create), slices.Clone(intent.Import)
+		targets := append(intent.Create, intent.Import...)
+		targets[0].AddressProblem = "net0 has the address of the gateway"
+		intent.Create, intent.Import = targets[:len(intent.Create)], targets[len(intent.Create):]
+		v := check(edited(t, plan, nil), intent, guard.DefaultRules())
+		if got := has(v, guard.Deny, guard.RuleAddresses, "net0 has the address of the gateway: restore the VM's file, or remove the VM"); got != denied || denied && v.Decision != guard.Deny {
+			t.Errorf("%s: %s", plan, v)
+		}
+	}
+}

@@ -283,8 +283,8 @@ func (c *checker) pins() {
 	}
 }
 
-// addresses denies a VM with a static address that another VM of the fleet has. Like pins, it
-// checks only VMs that the plan creates, updates or wakes.
+// addresses denies a VM with a static address that another VM of the fleet has, or that its
+// pool does not assign. Like pins, it checks only VMs that the plan creates, updates or wakes.
 func (c *checker) addresses() {
 	claims := slices.Clone(c.intent.Addresses)
 	addresses := slices.Sorted(maps.Keys(c.requests))
@@ -298,6 +298,9 @@ func (c *checker) addresses() {
 		r := c.requests[address]
 		if !c.placed(address) {
 			continue
+		}
+		if r.AddressProblem != "" {
+			c.deny(RuleAddresses, address, r.AddressProblem+": restore the VM's file, or remove the VM")
 		}
 		for _, ip := range r.Addresses {
 			taken := func(claim AddressClaim) bool { return claim.Address == ip && claim.Key != r.Key }

@@ -27,6 +27,9 @@ type Target struct {
 	Module string `json:"module,omitempty"`
 	// Addresses are the static addresses in the VM's file.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
+	// AddressProblem is the reason why the VM must not be created or woken with these
+	// addresses, or empty.
+	AddressProblem string `json:"-"`
 	// Inputs are the arguments of the VM's file, as returned by generator.Inputs. The
 	// plan's values are compared with the values that the modules derive from them.
 	Inputs []byte `json:"-"`
