@@ -24,6 +24,16 @@ func TestCheckSecurityGroups(t *testing.T) {
 	if v := check(edited(t, "firewall", nil), mixed, guard.DefaultRules()); v.Decision != guard.Allow {
 		t.Errorf("want security groups to go with their VMs, got\n%s", v)
 	}
+	for group, denied := range map[string]bool{"": false, "open": true} {
+		change := edits{}
+		if group != "" {
+			change[groupsCome+"change.after.rule.0.security_group"] = group
+		}
+		plan := edited(t, "firewall", change)
+		if v := guard.Check(plan, filled(plan, mixed), guard.DefaultRules()); has(v, guard.Deny, guard.RuleExpected, "security_group is") != denied {
+			t.Errorf("group %q: %s", group, v)
+		}
+	}
 	tests := []struct {
 		name   string
 		intent guard.Intent
