@@ -18,6 +18,7 @@ const (
 	costCaches            // number of L3 caches
 	costUneven            // difference between the vCPUs of the plan's largest and smallest parts
 	costEfficiency        // vCPUs on efficiency cores, plus twice those on low-power cores
+	costStrain            // see strain
 	costHost              // see hostCost: 0 if hosts are selected by packing, the following parts
 	costHostSum           // the same for hosts of equal costHost
 	costPartial           // whole cores that become partially allocated
@@ -52,6 +53,17 @@ func share(part, whole int64) int64 {
 		return 0
 	}
 	return max(0, part) * million / whole
+}
+
+// strain counts the reasons to prefer another host that places the VM equally well: guests of
+// the host are being backed up, or the VM's memory is free only if the host gives up caches.
+func (s *state) strain(w request) int64 {
+	return int64(b2i(s.backup) + b2i(s.short(w)))
+}
+
+// short reports whether the measured free memory of the host is less than the VM needs.
+func (s *state) short(w request) bool {
+	return w.backing == ordinary && s.surplus > 0 && w.memory > s.left[ordinary]-s.surplus
 }
 
 // hostCost returns the cost of selecting the host for a plan: the part of the host that is

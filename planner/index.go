@@ -32,6 +32,11 @@ type index struct {
 	pinnable int
 	// load is the measured load, or nil if it is unknown.
 	load *topology.Load
+	// backup is set while guests of the host are backed up.
+	backup bool
+	// surplus is the memory that the host uses itself, for caches of ZFS, for example; see
+	// surplusOf.
+	surplus int64
 	// memory is the memory available to all guests together, by kind; pagesKnown reports
 	// whether a source reported the reserved huge pages.
 	memory     [backings]int64
@@ -122,7 +127,7 @@ const (
 
 // newIndex indexes a host. quorate reports whether the host's region has quorum.
 func newIndex(host *topology.Host, quorate bool) *index {
-	x := &index{id: host.ID(), load: host.Load, at: map[int]int{}, nodeAt: map[int]int{}}
+	x := &index{id: host.ID(), load: host.Load, backup: host.Backup, at: map[int]int{}, nodeAt: map[int]int{}}
 	x.readNodes(host)
 	cpus := x.readCPUs(host)
 	x.pinnable = x.online

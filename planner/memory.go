@@ -134,6 +134,7 @@ func (x *index) readMemory(host *topology.Host) {
 	}
 
 	x.memory[ordinary] = max(0, total-huge-host.ReservedMemoryMiB)
+	x.surplus = surplusOf(host, huge)
 	for i := range x.nodes {
 		n := &x.nodes[i]
 		n.memory[ordinary] = raw[i]
@@ -147,6 +148,21 @@ func (x *index) readMemory(host *topology.Host) {
 			n.bindable[b] = n.usable > 0 && n.memory[b] > 0
 		}
 	}
+}
+
+// surplusOf returns the measured memory in use, in MiB, beyond the memory of running guests,
+// the reserved memory, and huge MiB of huge pages.
+func surplusOf(host *topology.Host, huge int64) int64 {
+	if host.Load == nil {
+		return 0
+	}
+	surplus := host.MemoryMiB*int64(host.Load.MemoryPercent)/100 - huge - host.ReservedMemoryMiB
+	for _, guest := range host.Guests {
+		if guest.Running && guest.HugePagesKiB == 0 {
+			surplus -= guest.MemoryMiB
+		}
+	}
+	return max(0, surplus)
 }
 
 // nodeMemory returns each node's memory. It divides the rest of the host's memory among the

@@ -144,6 +144,7 @@ func (s *state) evaluate(w request) (plan, bool) {
 	}
 	p.cost[costSpread] = s.crowd(w.group)
 	if ok {
+		p.cost[costStrain] = s.strain(w)
 		p.cost[costHost], p.cost[costHostSum] = s.hostCost(&p, w)
 	}
 	return p, ok

@@ -149,6 +149,50 @@ func TestBalanced(t *testing.T) {
 	}
 }
 
+// TestStrain checks that a host whose guests are backed up, or whose memory is in use beyond
+// its guests and reservations, gets a VM only if no other host places it equally well, and
+// that the reason of the placement is the same as without.
+func TestStrain(t *testing.T) {
+	t.Parallel()
+	m := machine(shape{nodes: 1, cores: 16, smt: 1, memory: 64 * gib})
+	backup := func(h topology.Host) topology.Host {
+		h.Backup = true
+		return h
+	}
+	// uses returns the host with a guest of 16 GiB and this part of its memory in use.
+	uses := func(h topology.Host, percent int) topology.Host {
+		h = withGuest(h, 1, 16*gib)
+		h.Load = &topology.Load{MemoryPercent: percent}
+		return h
+	}
+	pve1, pve2 := host("pve-1", m), host("pve-2", m)
+	for _, test := range []struct {
+		name   string
+		a, b   topology.Host
+		memory int64
+		want   topology.HostName
+	}{
+		{"a backup", backup(pve1), withGuest(pve2, 4, 8*gib), gib, "pve-2"},
+		{"backups everywhere", backup(pve1), backup(withGuest(pve2, 4, 8*gib)), gib, "pve-1"},
+		{"no room elsewhere", backup(pve1), withGuest(pve2, 4, 63*gib), 4 * gib, "pve-1"},
+		{"memory in use", uses(pve1, 80), withGuest(pve2, 4, 32*gib), 16 * gib, "pve-2"}, // 48 GiB are not allocated, but only 12 GiB free
+		{"memory in use that leaves enough", uses(pve1, 80), withGuest(pve2, 4, 32*gib), 8 * gib, "pve-1"},
+		{"less memory in use than the guest has", uses(pve1, 10), withGuest(pve2, 4, 32*gib), 16 * gib, "pve-1"},
+		{"both", backup(uses(pve1, 80)), backup(withGuest(pve2, 4, 32*gib)), 16 * gib, "pve-2"},
+	} {
+		for _, policy := range []fleet.Policy{fleet.PolicyShared, fleet.PolicyDedicated} {
+			s := selects(fleet.LeastAllocated, spec(policy, 1, test.memory, "pve-1", "pve-2"))
+			if got := hostsOf(t, snapshot(test.a, test.b), s); got[test.want] != 1 {
+				t.Errorf("%s, %s: %v, want %s", test.name, policy, got, test.want)
+			}
+		}
+	}
+	calm, strained := placeOne(t, snapshot(pve1), nil, spec(fleet.PolicyShared, 1, gib)), placeOne(t, snapshot(backup(pve1)), nil, spec(fleet.PolicyShared, 1, gib))
+	if diff := cmp.Diff(calm, strained); diff != "" {
+		t.Errorf("the placement on the only host changes with a backup (-without +with):\n%s", diff)
+	}
+}
+
 // TestSelectionSaysSo checks that reasons contain the selection and the shares that it
 // compared.
 func TestSelectionSaysSo(t *testing.T) {

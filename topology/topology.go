@@ -117,6 +117,9 @@ type Host struct {
 
 	// Load is the measured load, or nil if the credential may not see it.
 	Load *Load `json:"load,omitempty"`
+	// Backup is true while a guest of the host is backed up, and for a short time afterwards,
+	// because Proxmox backs up the guests of a host one after another.
+	Backup bool `json:"backup,omitempty"`
 
 	Guests    []Guest    `json:"guests,omitempty"`
 	Storages  []Storage  `json:"storages,omitempty"`

@@ -84,11 +84,14 @@ func (l *layout) confidence() string {
 }
 
 // warnings returns warnings about sources that contradict each other or could not be
-// read, and about a host that currently takes no guests.
+// read, and about a host that currently takes no guests, or only if no other host does.
 func (l *layout) warnings() []string {
 	var texts []string
 	if l.host.Maintenance {
 		texts = append(texts, "in maintenance: Proxmox HA keeps guests off this host, so it gets no new nodes")
+	}
+	if l.host.Backup {
+		texts = append(texts, "guests are being backed up: other hosts are preferred for new nodes")
 	}
 	for _, warning := range l.host.Warnings {
 		texts = append(texts, "warning: "+printable(warning))

@@ -62,14 +62,14 @@ func TestMachines(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	t.Parallel()
 	h := load(t, "laptop-i5-m560-2c4t")
-	h.Maintenance, h.Warnings = true, []string{"guest 9 does not describe\x1b[2J the host"}
+	h.Maintenance, h.Backup, h.Warnings = true, true, []string{"guest 9 does not describe\x1b[2J the host"}
 	svg := string(cpumap.SVG([]topology.Host{h}, nil))
-	unread := topology.Host{Region: "region-1", Name: "pve-9", Maintenance: true, Warnings: h.Warnings}
+	unread := topology.Host{Region: "region-1", Name: "pve-9", Maintenance: true, Backup: true, Warnings: h.Warnings}
 	for what, drawn := range map[string]string{
 		"text": cpumap.Text(&h, cpumap.Ownership{}, cpumap.Options{}), "picture": svg,
 		"text of nothing": cpumap.Text(&unread, cpumap.Ownership{}, cpumap.Options{}),
 	} {
-		if !strings.Contains(drawn, "in maintenance: ") || !strings.Contains(drawn, "warning: guest 9 does not describe?[2J the host") {
+		if !strings.Contains(drawn, "in maintenance: ") || !strings.Contains(drawn, "guests are being backed up: ") || !strings.Contains(drawn, "warning: guest 9 does not describe?[2J the host") {
 			t.Errorf("the %s lacks a warning:\n%s", what, drawn)
 		}
 	}

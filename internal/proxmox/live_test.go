@@ -453,3 +453,47 @@ func TestAddressesOnOtherHosts(t *testing.T) {
 		}
 	}
 }
+
+// TestBackup checks that a host counts as being backed up while one of its guests has the
+// lock of a backup and for a short time afterwards, at the cost of no request.
+func TestBackup(t *testing.T) {
+	t.Parallel()
+	server, cfg := simulate(t, pvesim.Config{Hosts: zoo(t, 2)[:2]})
+	now := readAt
+	cfg.Now = func() time.Time { return now }
+	client := newClient(t, cfg)
+	put := func(lock string) {
+		t.Helper()
+		config := map[string]string{"name": "db", "cores": "1", "memory": "512"}
+		if lock != "" {
+			config["lock"] = lock
+		}
+		if err := server.PutGuest(pvesim.Guest{VMID: 2500, Host: "pve-01", Config: config}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("migrate")
+	snapshot, err := client.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		lock  string
+		later time.Duration
+		want  bool
+	}{{"migrate", 0, false}, {"backup", time.Second, true}, {"", time.Minute, true}, {"backup", time.Minute, true}, {"", time.Minute, true}, {"", 61 * time.Second, false}} {
+		put(step.lock)
+		now = now.Add(step.later)
+		if snapshot, err = client.Update(t.Context(), snapshot); err != nil {
+			t.Fatal(err)
+		}
+		if snapshot.Hosts[0].Backup || snapshot.Hosts[1].Backup != step.want {
+			t.Errorf("lock %q after %s: %t on the first host, %t on the second, want %t", step.lock, step.later, snapshot.Hosts[0].Backup, snapshot.Hosts[1].Backup, step.want)
+		}
+	}
+	for _, call := range server.Calls() {
+		if strings.Contains(call.Path, "/tasks") || strings.HasSuffix(call.Path, "/status") && call.Host != "" {
+			t.Errorf("called %s", call.Path)
+		}
+	}
+}

@@ -186,6 +186,8 @@ type Client struct {
 	mu sync.Mutex
 	// loads are the last known loads, by host.
 	loads map[topology.HostName]*topology.Load
+	// backups are the times at which a guest was last seen being backed up, by host.
+	backups map[topology.HostName]time.Time
 	// api is logged in until expires; a token never expires.
 	api     *pve.Client
 	expires time.Time
@@ -215,6 +217,7 @@ func New(cfg Config) (*Client, error) {
 		transport: transport,
 		http:      &http.Client{Transport: transport, CheckRedirect: refuseRedirect},
 		loads:     map[topology.HostName]*topology.Load{},
+		backups:   map[topology.HostName]time.Time{},
 	}
 	c.credentials.Store(&Credential{TokenID: cfg.TokenID, TokenSecret: cfg.TokenSecret, Username: cfg.Username, Password: cfg.Password})
 	return c, nil

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -198,6 +199,7 @@ func (c *Client) hosts(region *regionRead, requested []topology.HostName) []topo
 		host.Maintenance = region.nodes[name].HAState == "maintenance"
 		host.Storages = region.storages[name]
 		host.Load = c.loadOf(region.nodes[name])
+		host.Backup = c.backupOn(name, region.guests[name])
 		if region.HidesGuests {
 			hint, _ := c.grant("/vms", "VM.Audit", auditor)
 			host.Warnings = []string{"guests that this credential may not see are not counted, so their CPUs and memory look free: " + hint}
@@ -241,6 +243,24 @@ func (c *Client) loadOf(node resource) *topology.Load {
 	load := topology.NewLoad(float64(*node.CPU), float64(*node.Mem/node.MaxMem), c.loads[name])
 	c.loads[name] = load
 	return load
+}
+
+// backupPause is the time for which a host without a locked guest counts as being backed up:
+// vzdump locks one guest after another.
+const backupPause = 2 * time.Minute
+
+// backupOn reports whether guests of a host are being backed up. vzdump gives each of them
+// the lock backup (qemu-server 9.2.6, src/PVE/VZDump/QemuServer.pm, lock_vm; pve-container,
+// src/PVE/VZDump/LXC.pm, lock_vm), and the cluster's list contains locks.
+func (c *Client) backupOn(name topology.HostName, guests []resource) bool {
+	now := c.cfg.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if slices.ContainsFunc(guests, func(r resource) bool { return r.Lock == "backup" }) {
+		c.backups[name] = now
+	}
+	last, known := c.backups[name]
+	return known && now.Sub(last) < backupPause
 }
 
 // pciMapping is a resource mapping of PCI devices.
