@@ -179,13 +179,13 @@ func (f *faults) killedDuringRegistration() {
 		return ""
 	})
 	f.kill(first.vmid)
-	booted()
 	f.unreachable(first.claim.Name)
 	f.ageNode(first)
 	f.notified(first, garbage.ReasonNeverJoined, soon+time.Minute, "has registered, but was not ready within 15m0s: its VM registering-")
 	second := f.launchedIn(name, first)
 	f.isGone(first)
 	f.runs(name, second.vmid)
+	booted()
 	f.deletePod(name)
 	f.isGone(second)
 }
@@ -204,11 +204,11 @@ func (f *faults) killedAfterJoin() {
 	other := f.launchedIn(name, first)
 	f.replicaRuns(name, first)
 	f.replicaRuns(name, other)
-	booted()
 	f.kill(first.vmid)
 	f.unreachable(first.claim.Name)
 	second := f.launchedIn(name, first, other)
 	f.replicaRuns(name, second)
+	booted()
 	if guest, exists := f.proxmox.Guest(first.vmid); !exists || guest.Running {
 		f.t.Errorf("the killed VM exists: %t, runs: %t, want it stopped", exists, guest.Running)
 	}
@@ -381,7 +381,6 @@ func (f *faults) diskIsFull() {
 	f.replicated(name, 1)
 	first := f.launchedIn(name)
 	f.replicaRuns(name, first)
-	booted()
 	f.inGuest(first.vmid, "fallocate --length $(($(df --output=avail --block-size=1 / | tail -1) - 64 * 1024 * 1024)) /var/full")
 	f.eventually(faultLimit, func(ctx context.Context) string {
 		var node corev1.Node
@@ -398,12 +397,14 @@ func (f *faults) diskIsFull() {
 	f.stage("node %s reports that its disk is full", first.claim.Name)
 	second := f.launchedIn(name, first)
 	f.replicaRuns(name, second)
+	booted()
 	f.isGone(first)
 	f.deleteReplicas(name)
 	f.isGone(second)
 }
 
-// boot waits until another guest may boot. Call booted once it has.
+// boot waits until another guest may boot. Call booted once it, and any guest that replaces
+// it, has.
 func (f *faults) boot() (booted func()) {
 	select {
 	case f.boots <- struct{}{}:
