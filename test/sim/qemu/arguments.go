@@ -63,6 +63,7 @@ func arguments(vm VM, here here) ([]string, error) {
 	file := func(name string) string { return filepath.Join(here.dir, name) }
 	args := []string{
 		"-name", get("name", "VM "+strconv.Itoa(vm.VMID)) + ",debug-threads=on",
+		"-pidfile", pidFile(here.dir, vm.VMID),
 		"-chardev", "socket,id=qmp,path=" + file("qmp") + ",server=on,wait=off", "-mon", "chardev=qmp,mode=control",
 		"-machine", "pc,accel=" + here.accelerator,
 		"-smp", fmt.Sprintf("%d,sockets=%s,cores=%s,maxcpus=%d", cpus, sockets, cores, cpus),
@@ -104,6 +105,12 @@ func arguments(vm VM, here here) ([]string, error) {
 		return nil, err
 	}
 	return append(args, cards...), nil
+}
+
+// pidFile returns the path of a VM's PID file, given the directory of its files. On a host of
+// Proxmox, it is below /var/run: qemu-server 9.2.6, src/PVE/QemuServer/Helpers.pm:133.
+func pidFile(dir string, vmid int) string {
+	return filepath.Join(filepath.Dir(dir), "run", "qemu-server", strconv.Itoa(vmid)+".pid")
 }
 
 // uplink is the bridge from which guests reach this machine.

@@ -33,11 +33,12 @@ func TestArguments(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string][]string{
-		"-smp":    {"4,sockets=2,cores=2,maxcpus=4"},
-		"-cpu":    {"max,la57=off"},
-		"-m":      {"4096"},
-		"-smbios": {"type=1,uuid=0d4f6c0a-0000-4000-8000-000000000001,serial=a,,b"},
-		"-numa":   {"node,nodeid=0,cpus=0-1,memdev=ram-node0", "node,nodeid=1,cpus=2,cpus=3,memdev=ram-node1"},
+		"-pidfile": {"/d/run/qemu-server/2001.pid"},
+		"-smp":     {"4,sockets=2,cores=2,maxcpus=4"},
+		"-cpu":     {"max,la57=off"},
+		"-m":       {"4096"},
+		"-smbios":  {"type=1,uuid=0d4f6c0a-0000-4000-8000-000000000001,serial=a,,b"},
+		"-numa":    {"node,nodeid=0,cpus=0-1,memdev=ram-node0", "node,nodeid=1,cpus=2,cpus=3,memdev=ram-node1"},
 		"-object": {
 			"memory-backend-ram,id=ram-node0,size=2048M,host-nodes=0,policy=bind",
 			"memory-backend-ram,id=ram-node1,size=2048M", // this machine has no node 1

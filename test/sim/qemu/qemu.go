@@ -126,6 +126,9 @@ func (h *Hypervisor) Start(vm VM, exited func()) (pid int, err error) {
 	if err := h.prepare(vm, here.dir); err != nil {
 		return fail(err)
 	}
+	if err := os.MkdirAll(filepath.Dir(pidFile(here.dir, vm.VMID)), 0o700); err != nil {
+		return fail(err)
+	}
 	args, err := arguments(vm, here)
 	if err != nil {
 		return fail(err)
