@@ -12,7 +12,8 @@ import (
 
 // VMIDRange is the range of VMIDs that a Proxmox cluster reserves for numaform.
 type VMIDRange struct {
-	Lower, Upper VMID
+	Lower VMID `json:"lower"`
+	Upper VMID `json:"upper"`
 }
 
 // Check returns an error if the range is invalid.
@@ -26,13 +27,28 @@ func (r VMIDRange) Check() error {
 // Contains reports whether a VMID is in the range.
 func (r VMIDRange) Contains(id VMID) bool { return r.Lower <= id && id <= r.Upper }
 
-// RangeExhaustedError reports that a region has no free VMID left.
+// Rotation returns the name under which the rotation of the range is stored: the region's
+// name for the range of a region, which has no class, and otherwise a name that no region has.
+func (r VMIDRange) Rotation(region topology.RegionName) topology.RegionName {
+	if r == (VMIDRange{}) {
+		return region
+	}
+	return topology.RegionName(fmt.Sprintf("%s/%d-%d", region, r.Lower, r.Upper))
+}
+
+// RangeExhaustedError reports that a region, or the range of a class, has no free VMID left.
 type RangeExhaustedError struct {
 	Region topology.RegionName
 	Range  VMIDRange
+	// Class is the class with the range, or empty for the range of the region.
+	Class string
 }
 
 func (e *RangeExhaustedError) Error() string {
+	if e.Class != "" {
+		return fmt.Sprintf("region %s: all VMIDs from %d to %d are in use: widen spec.vmidRange of ProxmoxNodeClass %q, or remove VMs",
+			e.Region, e.Range.Lower, e.Range.Upper, e.Class)
+	}
 	return fmt.Sprintf("region %s: all VMIDs from %d to %d are in use: widen vmid_range in numaform.yaml, or remove VMs",
 		e.Region, e.Range.Lower, e.Range.Upper)
 }
@@ -60,10 +76,23 @@ func (r Rotation) Past(ids ...VMID) Rotation {
 	return r
 }
 
+// RangeOutsideError reports that the range of a class is not within the range of a region.
+type RangeOutsideError struct {
+	Region        topology.RegionName
+	Class         string
+	Range, Bounds VMIDRange
+}
+
+func (e *RangeOutsideError) Error() string {
+	return fmt.Sprintf("ProxmoxNodeClass %q: spec.vmidRange %d to %d is not within vmid_range %d to %d of region %s: "+
+		"correct it, or widen vmid_range in numaform.yaml", e.Class, e.Range.Lower, e.Range.Upper, e.Bounds.Lower, e.Bounds.Upper, e.Region)
+}
+
 // Allocator allocates the VMIDs of one region, upwards through the range and then from
 // its start again, so that a VMID is reused as late as possible.
 type Allocator struct {
 	region topology.RegionName
+	class  string
 	bounds VMIDRange
 	used   map[VMID]bool
 	now    Rotation
@@ -86,6 +115,18 @@ func NewAllocator(region topology.RegionName, bounds VMIDRange, last Rotation, u
 	return a
 }
 
+// Within returns an allocator for the range of a class, which continues after last. The two
+// allocators never allocate the same VMID. It returns a *RangeOutsideError if the range is not
+// within the one of a.
+func (a *Allocator) Within(class string, bounds VMIDRange, last Rotation) (*Allocator, error) {
+	if !a.bounds.Contains(bounds.Lower) || !a.bounds.Contains(bounds.Upper) {
+		return nil, &RangeOutsideError{Region: a.region, Class: class, Range: bounds, Bounds: a.bounds}
+	}
+	within := NewAllocator(a.region, bounds, last, nil)
+	within.class, within.used = class, a.used
+	return within, nil
+}
+
 // Next reserves the next free VMID, or returns a *RangeExhaustedError.
 func (a *Allocator) Next() (VMID, error) {
 	id, round := a.now.Last, a.now.Round
@@ -100,7 +141,7 @@ func (a *Allocator) Next() (VMID, error) {
 			return id, nil
 		}
 	}
-	return 0, &RangeExhaustedError{Region: a.region, Range: a.bounds}
+	return 0, &RangeExhaustedError{Region: a.region, Range: a.bounds, Class: a.class}
 }
 
 // Rotation returns the allocator's current rotation, to be stored with the fleet's

@@ -190,10 +190,15 @@ type Spec struct {
 	SeedStorage string    `json:"seed_storage,omitempty"`
 	Networks    []Network `json:"networks,omitempty"`
 	// PCIDevices are hostpci0, hostpci1, ….
-	PCIDevices     []PCIDevice `json:"pci_devices,omitempty"`
-	Tags           []string    `json:"tags,omitempty"`
-	ResourcePool   string      `json:"resource_pool,omitempty"`
-	SecurityGroups []string    `json:"security_groups,omitempty"`
+	PCIDevices   []PCIDevice `json:"pci_devices,omitempty"`
+	Tags         []string    `json:"tags,omitempty"`
+	ResourcePool string      `json:"resource_pool,omitempty"`
+	// SecurityGroups are the VM's firewall groups in their order: a name, or, for a group of
+	// one network device, a name and the device as returned by DeviceGroup.
+	SecurityGroups []string `json:"security_groups,omitempty"`
+	// VMIDs is the range of the class from which the VM gets its VMID; zero means the range of
+	// its region.
+	VMIDs VMIDRange `json:"vmids,omitzero"`
 	// Labels are the Node labels whose values the pods selected. Labels that all nodes of
 	// the pool have are not included.
 	Labels map[string]string `json:"labels,omitempty"`

@@ -222,6 +222,13 @@ func (c *checker) vm(clusterID string, vm *fleet.VM) {
 	}
 	c.require(fleet.MinVMID <= vm.VMID && vm.VMID <= fleet.MaxVMID, "vmid",
 		"%d is out of range: must be from %d to %d; correct vmid_range in numaform.yaml", vm.VMID, fleet.MinVMID, fleet.MaxVMID)
+	if vm.VMIDs != (fleet.VMIDRange{}) {
+		if err := vm.VMIDs.Check(); err != nil {
+			c.require(false, "vmids", "%v", err)
+		}
+		c.require(vm.VMIDs.Contains(vm.VMID), "vmid", "%d is not in vmids %d to %d, the range of its class: "+
+			"restore the file, or replace the node", vm.VMID, vm.VMIDs.Lower, vm.VMIDs.Upper)
+	}
 	if vm.Adopted() {
 		c.adopted(vm)
 	} else {

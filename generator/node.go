@@ -98,11 +98,12 @@ type record struct {
 	L3           []int          `json:"l3,omitempty"`
 	// Labels are sorted key=value strings, because a key may be an HCL keyword, which is
 	// not valid as an attribute.
-	Labels       []string     `json:"labels,omitempty"`
-	Demand       fleet.Demand `json:"demand"`
-	Reason       string       `json:"reason"`
-	Template     string       `json:"template"`
-	TemplateVMID fleet.VMID   `json:"template_vmid,omitempty"`
+	Labels       []string        `json:"labels,omitempty"`
+	VMIDs        fleet.VMIDRange `json:"vmids,omitzero"`
+	Demand       fleet.Demand    `json:"demand"`
+	Reason       string          `json:"reason"`
+	Template     string          `json:"template"`
+	TemplateVMID fleet.VMID      `json:"template_vmid,omitempty"`
 	// Addresses are the static addresses, by network device.
 	Addresses   []deviceAddress `json:"addresses,omitempty"`
 	Storage     string          `json:"storage,omitempty"`
@@ -241,6 +242,7 @@ func callOf(clusterID string, vm *fleet.VM) (*call, error) {
 			Reserve:      vm.Reserve,
 			VCPUPins:     vm.VCPUPins,
 			L3:           vm.L3,
+			VMIDs:        vm.VMIDs,
 			Demand:       vm.Demand,
 			Reason:       vm.Reason,
 			Template:     vm.Template,
@@ -351,6 +353,7 @@ func vmOf(region topology.RegionName, moduleHash string, c *call, groups []strin
 			Tags:           c.Tags,
 			ResourcePool:   c.ResourcePool,
 			SecurityGroups: groups,
+			VMIDs:          r.VMIDs,
 			Demand:         r.Demand,
 			PCIDevices:     c.PCIDevices,
 		},

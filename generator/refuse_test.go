@@ -53,6 +53,8 @@ func TestRefusesVM(t *testing.T) {
 		"pool with newline":  {func(v *fleet.VM) { v.Pool = "a\nb" }, `nodepool "a\nb"`},
 		"name":               {func(v *fleet.VM) { v.Name = "other" }, `name "other": must be workers-2001`},
 		"vmid":               {func(v *fleet.VM) { v.VMID = 99 }, "vmid: 99 is out of range: must be from 100 to"},
+		"vmid range":         {func(v *fleet.VM) { v.VMIDs = fleet.VMIDRange{Lower: 2002, Upper: 2010} }, "vmid: 2001 is not in vmids 2002 to 2010, the range of its class"},
+		"empty vmid range":   {func(v *fleet.VM) { v.VMIDs = fleet.VMIDRange{Lower: 2001} }, "vmids: vmid_range 2001 to 0: must be"},
 		"key":                {func(v *fleet.VM) { v.Key = "k e y" }, `key "k e y": must be 32 hex digits`},
 		"module path":        {func(v *fleet.VM) { v.Module = "../../../etc" }, `module "../../../etc": must be the 16 hex digits`},
 		"class line break":   {func(v *fleet.VM) { v.NodeClass = "a\nb" }, `node_class "a\nb": has a line break`},

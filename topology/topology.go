@@ -69,7 +69,19 @@ type Region struct {
 	Pools           []string `json:"pools,omitempty"`
 	// AddressPools are the pools of static addresses that numaform.yaml has for the region.
 	AddressPools []AddressPool `json:"address_pools,omitempty"`
+	// VMIDs are the VMIDs that numaform.yaml reserves for numaform's nodes; zero if they are
+	// unknown.
+	VMIDs VMIDRange `json:"vmids,omitzero"`
 }
+
+// VMIDRange is the VMIDs from Lower to Upper.
+type VMIDRange struct {
+	Lower int `json:"lower"`
+	Upper int `json:"upper"`
+}
+
+// Contains reports whether a VMID is in the range.
+func (r VMIDRange) Contains(vmid int) bool { return r.Lower <= vmid && vmid <= r.Upper }
 
 // Host is one Proxmox VE node.
 type Host struct {

@@ -81,6 +81,8 @@ const (
 	// ReasonAddressPoolNotFound: the region has no such address pool, or not one that the
 	// network device can use.
 	ReasonAddressPoolNotFound = "AddressPoolNotFound"
+	// ReasonVMIDsOutside: the VMIDs of the class are not among those of the region.
+	ReasonVMIDsOutside = "VMIDsOutside"
 	// ReasonNoHost: no host meets all requirements.
 	ReasonNoHost = "NoHost"
 	// ReasonPlacementImpossible: the policy requires facts that the hosts do not report.

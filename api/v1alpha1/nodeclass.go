@@ -145,7 +145,14 @@ type ProxmoxNodeClassSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z0-9][A-Za-z0-9_./-]*)?$')",message="is not a resource pool: use A-Z, a-z, 0-9, _, ., - and /, and begin with a letter or digit"
 	Pool string `json:"pool,omitempty"`
 
-	// SecurityGroups are Proxmox firewall groups that apply to the VMs.
+	// VMIDRange is the part of the vmid_range of the Proxmox cluster from which new VMs get
+	// their VMIDs, for example one part for each project. Unset means all of vmid_range. Hosts of
+	// a cluster whose vmid_range does not contain it are not used.
+	// +optional
+	VMIDRange *VMIDRange `json:"vmidRange,omitempty"`
+
+	// SecurityGroups are Proxmox firewall groups that apply to all network devices with
+	// firewall.
 	// +optional
 	// +kubebuilder:validation:MaxItems=10
 	// +kubebuilder:validation:items:MaxLength=18
@@ -258,6 +265,21 @@ type DataDisk struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([A-Za-z][A-Za-z0-9_.-]*)?$')",message="is not a storage name: list them with pvesm status"
 	Storage string `json:"storage,omitempty"`
+}
+
+// VMIDRange is the VMIDs from lower to upper.
+//
+// +kubebuilder:validation:XValidation:rule="self.lower <= self.upper",message="is lower than lower: swap the two",fieldPath=".upper"
+type VMIDRange struct {
+	// Lower is the first VMID.
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=999999999
+	Lower int32 `json:"lower"`
+
+	// Upper is the last VMID.
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=999999999
+	Upper int32 `json:"upper"`
 }
 
 // Network is a network device.

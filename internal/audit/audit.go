@@ -73,8 +73,9 @@ type Change struct {
 	Hosts []HostPlan `json:"shards,omitempty"`
 	// Templates are the plans of the roots of templates.
 	Templates []TemplatePlan `json:"templates,omitempty"`
-	// Rotations are the VMID rotations after this change. Each change contains the rotations
-	// of all regions, so the newest change is sufficient.
+	// Rotations are the VMID rotations after this change, by region and by the name of a class's
+	// range. Each change contains the rotations of all ranges, so the newest change is
+	// sufficient.
 	Rotations map[topology.RegionName]fleet.Rotation `json:"rotations,omitempty"`
 	// Open lists the unfinished work of this and earlier changes, by host. Together with
 	// the Outcome it determines what the next run must check.

@@ -302,12 +302,13 @@ func translate(err error) error {
 	var room *scheduling.NoRoomError
 	var unusable *unusableError
 	var exhausted *fleet.RangeExhaustedError
+	var outside *fleet.RangeOutsideError
 	var addresses *ipam.ExhaustedError
 	var notReady *scheduling.ClassNotReadyError
 	var unknown *classUnknownError
 	var gone *goneError
 	switch {
-	case errors.As(err, &room), errors.As(err, &unusable), errors.As(err, &exhausted), errors.As(err, &addresses):
+	case errors.As(err, &room), errors.As(err, &unusable), errors.As(err, &exhausted), errors.As(err, &outside), errors.As(err, &addresses):
 		return karpenter.NewInsufficientCapacityError(err)
 	case errors.As(err, &notReady):
 		return karpenter.NewNodeClassNotReadyError(err)

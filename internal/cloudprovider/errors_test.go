@@ -27,6 +27,7 @@ func TestTranslate(t *testing.T) {
 		{&scheduling.NoRoomError{NodeClaim: "c", Reason: "full"}, capacity},
 		{cloudprovider.Unusable(), capacity},
 		{&fleet.RangeExhaustedError{Region: "lab"}, capacity},
+		{&fleet.RangeOutsideError{Region: "lab"}, capacity},
 		{&scheduling.ClassNotReadyError{NodePool: "p", Reason: "missing"}, class},
 		{cloudprovider.Unknown(), create},
 		{cloudprovider.Gone(), gone},

@@ -270,7 +270,7 @@ func RecordedSnapshot(path string) (*topology.Snapshot, error) {
 // not set it, the same as in karpenter-provider-proxmox.
 const defaultReservedMiB = 1024
 
-// applySettings applies the address pools and the settings file to a snapshot. A host with
+// applySettings applies the address pools, the VMIDs and the settings file to a snapshot. A host with
 // wrong settings has that as its Problem, and so has a host that its cluster does not have,
 // which is added to the snapshot. If the file has an unknown region, the hosts of a region without settings
 // have a Problem, because the settings may be theirs, and so have hosts without settings of
@@ -283,6 +283,7 @@ func (c *Config) applySettings(snapshot *topology.Snapshot) error {
 		for j := range c.Clusters {
 			if c.Clusters[j].Region == snapshot.Regions[i].Name {
 				snapshot.Regions[i].AddressPools, _ = c.Clusters[j].addressPools() // Load has checked them
+				snapshot.Regions[i].VMIDs = topology.VMIDRange{Lower: int(c.Clusters[j].VMIDRange.Lower), Upper: int(c.Clusters[j].VMIDRange.Upper)}
 			}
 		}
 	}

@@ -161,7 +161,7 @@ func (c *Client) rereadHosts(
 		}
 		fresh.Regions[0].Version = cmp.Or(region.Version, r.Version)
 		fresh.Regions[0].MappingsProblem = r.MappingsProblem
-		fresh.Regions[0].AddressPools = r.AddressPools
+		fresh.Regions[0].AddressPools, fresh.Regions[0].VMIDs = r.AddressPools, r.VMIDs
 	}
 	for _, h := range old.Hosts {
 		if h.Region == region.Name && slices.Contains(names, h.Name) {

@@ -28,7 +28,7 @@ func (s *Scaler) newVMs(
 			used[host.Region] = append(used[host.Region], fleet.VMID(guest.VMID))
 		}
 	}
-	allocators := map[topology.RegionName]*fleet.Allocator{}
+	allocators := map[topology.RegionName]*fleet.Allocator{} // by the names of their rotations
 	for _, region := range s.config.Regions {
 		inUse := slices.Concat(used[region.Name], taken[region.Name])
 		allocators[region.Name] = fleet.NewAllocator(region.Name, region.VMIDs, rotations[region.Name], inUse)
@@ -43,7 +43,15 @@ func (s *Scaler) newVMs(
 			unknown = append(unknown, region)
 			continue
 		}
-		vm, err := s.newVM(allocators[region], snapshot, request)
+		name := request.Spec.VMIDs.Rotation(region)
+		if allocators[name] == nil {
+			within, err := allocators[region].Within(request.Spec.NodeClass, request.Spec.VMIDs, rotations[name])
+			if err != nil {
+				return nil, err
+			}
+			allocators[name] = within
+		}
+		vm, err := s.newVM(allocators[name], snapshot, request)
 		if err != nil {
 			return nil, err
 		}
@@ -56,8 +64,8 @@ func (s *Scaler) newVMs(
 	if len(unknown) > 0 {
 		return nil, fmt.Errorf("region %s is not configured: add it under clusters in numaform.yaml", slices.Min(unknown))
 	}
-	for region, allocator := range allocators {
-		rotations[region] = allocator.Rotation()
+	for name, allocator := range allocators {
+		rotations[name] = allocator.Rotation()
 	}
 	return all[len(after):], nil
 }

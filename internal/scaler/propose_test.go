@@ -157,6 +157,48 @@ func TestProposeOnARangeThatIsFull(t *testing.T) {
 	}
 }
 
+// TestVMIDsOfClass checks that VMs of a class with a range get its VMIDs, whatever the region's
+// rotation, that ranges may overlap, that a freed VMID is used again last, and the error when
+// the range is full or not in the region's range.
+func TestVMIDsOfClass(t *testing.T) {
+	t.Parallel()
+	of := func(lower, upper fleet.VMID) scaler.Request {
+		r := request(pve1)
+		r.Spec.NodeClass, r.Spec.VMIDs = "team", fleet.VMIDRange{Lower: lower, Upper: upper}
+		return r
+	}
+	s := newScaler(t, func(c *scaler.Config) { c.Regions[0].VMIDs.Upper = 2999 }, vm(pve1, 2000))
+	change := propose(t, s, snapshot(stranger(2101)), of(2100, 2103), request(pve1), of(2100, 2103), of(2102, 2110))
+	if diff := cmp.Diff([]fleet.VMID{2100, 2001, 2102, 2103}, ids(change.Added)); diff != "" {
+		t.Errorf("VMIDs (-want +got):\n%s", diff)
+	}
+	begin(t, s, change, nil)
+	removal, err := s.ProposeRemoval(t.Context(), snapshot(stranger(2101)), []string{"workers-2100"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin(t, s, removal, nil)
+	next := propose(t, s, snapshot(), of(2100, 2103))
+	if diff := cmp.Diff([]fleet.VMID{2100}, ids(next.Added)); diff != "" {
+		t.Errorf("VMIDs of the next round (-want +got):\n%s", diff)
+	}
+	if next.Added[0].Key == change.Added[0].Key {
+		t.Error("the key came back")
+	}
+	if next = propose(t, s, snapshot(), of(2102, 2110)); next.Added[0].VMID != 2104 {
+		t.Errorf("got %d, want the VMID after the last one", next.Added[0].VMID)
+	}
+
+	_, err = s.Propose(t.Context(), snapshot(stranger(2101)), []scaler.Request{of(2101, 2103)}, nil)
+	if want := `region lab: all VMIDs from 2101 to 2103 are in use: widen spec.vmidRange of ProxmoxNodeClass "team", or remove VMs`; err == nil || err.Error() != want {
+		t.Errorf("full: got %v, want %s", err, want)
+	}
+	_, err = s.Propose(t.Context(), snapshot(), []scaler.Request{of(2990, 3000)}, nil)
+	if want := `ProxmoxNodeClass "team": spec.vmidRange 2990 to 3000 is not within vmid_range 2000 to 2999 of region lab: correct it, or widen vmid_range in numaform.yaml`; err == nil || err.Error() != want {
+		t.Errorf("outside: got %v, want %s", err, want)
+	}
+}
+
 func TestProposeRenumbersLostVMs(t *testing.T) {
 	t.Parallel()
 	made, unmade, lost := vm(pve1, 2000), vm(pve1, 2001), vm(pve1, 2002)

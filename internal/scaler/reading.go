@@ -50,7 +50,8 @@ type hostPart struct {
 	host   topology.HostID
 }
 
-// rotations are the VMID rotations by region.
+// rotations are the VMID rotations by region, and by the name of a class's range: see
+// fleet.VMIDRange.Rotation.
 type rotations map[topology.RegionName]fleet.Rotation
 
 const (
@@ -161,7 +162,7 @@ func succeededOn(entry *audit.Entry, host topology.HostID) bool {
 	return result != nil && slices.ContainsFunc(result.Hosts, func(e audit.Ended) bool { return e.Host == host && e.Error == "" })
 }
 
-// readRotations returns the VMID rotations: from the history, and for regions that the
+// readRotations returns the VMID rotations: from the history, and for ranges that the
 // history does not contain, from the fleet's VMs.
 func (s *Scaler) readRotations(r *reading) rotations {
 	found := rotations{}
@@ -173,7 +174,7 @@ func (s *Scaler) readRotations(r *reading) rotations {
 		}
 	}
 	unknown := slices.DeleteFunc(slices.Clone(r.fleet.VMs), func(vm fleet.VM) bool {
-		_, known := found[vm.Host.Region]
+		_, known := found[vm.VMIDs.Rotation(vm.Host.Region)]
 		return known
 	})
 	s.advance(found, unknown)
@@ -183,8 +184,12 @@ func (s *Scaler) readRotations(r *reading) rotations {
 // advance advances the rotations past the VMIDs of VMs.
 func (s *Scaler) advance(r rotations, vms []fleet.VM) {
 	for i := range vms {
-		name := vms[i].Host.Region
-		if bounds := s.region(name).VMIDs; bounds.Lower <= vms[i].VMID && vms[i].VMID <= bounds.Upper {
+		region, bounds := vms[i].Host.Region, vms[i].VMIDs
+		name := bounds.Rotation(region)
+		if name == region {
+			bounds = s.region(region).VMIDs
+		}
+		if bounds.Contains(vms[i].VMID) {
 			r[name] = r[name].Past(vms[i].VMID)
 		}
 	}

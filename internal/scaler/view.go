@@ -125,7 +125,7 @@ func targetOf(clusterID string, vm *fleet.VM) guard.Target {
 	}
 	return guard.Target{
 		Address: generator.Address(vm), VMID: vm.VMID, Key: vm.Key, Host: vm.Host.Host, Pool: vm.Pool,
-		Module: cmp.Or(vm.Module, modules.Hash()), Addresses: vm.Addresses(), Inputs: inputs,
+		Module: cmp.Or(vm.Module, modules.Hash()), Addresses: vm.Addresses(), ClassVMIDs: vm.VMIDs, Inputs: inputs,
 	}
 }
 

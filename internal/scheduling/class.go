@@ -105,6 +105,7 @@ func baseSpec(nc *v1alpha1.ProxmoxNodeClass) fleet.Spec {
 		WholeCores: spec.Placement.WholeCores == v1alpha1.WholeCoresRequire,
 		DataDisks:  dataDisks(spec.DataDisks),
 		Hardware:   hardwareOf(spec.Hardware),
+		VMIDs:      vmidsOf(spec.VMIDRange),
 
 		HostSelection: fleet.HostSelection(spec.Placement.HostSelection),
 		MaxHostLoad:   spec.Placement.HostLoadLimit(),
@@ -193,6 +194,14 @@ func hardwareOf(h *v1alpha1.Hardware) *fleet.Hardware {
 		return nil
 	}
 	return hardware
+}
+
+// vmidsOf returns a class's range in the form of a Spec.
+func vmidsOf(r *v1alpha1.VMIDRange) fleet.VMIDRange {
+	if r == nil {
+		return fleet.VMIDRange{}
+	}
+	return fleet.VMIDRange{Lower: fleet.VMID(r.Lower), Upper: fleet.VMID(r.Upper)}
 }
 
 // dataDisks returns a class's data disks in the form of a Spec. The result is meaningless
@@ -379,8 +388,8 @@ type hashed struct {
 
 // ClassHash returns the hash of the class's fields whose change replaces its nodes. It
 // excludes fields that only concern new nodes or change in place: region, hosts, spread,
-// hostSelection, maxHostLoad, wholeCores, emulator, sizing, tags, pool, security groups, token lifetime, memory
-// overhead, and metadata except whether nodes have a seed. It also excludes the template: a
+// hostSelection, maxHostLoad, wholeCores, emulator, sizing, tags, pool, VMID range, security groups, token
+// lifetime, memory overhead, and metadata except whether nodes have a seed. It also excludes the template: a
 // node is compared with the template that its host would clone now, however the class
 // selects it.
 func ClassHash(nc *v1alpha1.ProxmoxNodeClass) string {

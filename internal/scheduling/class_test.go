@@ -83,6 +83,11 @@ func TestWhyNoHostIsUsed(t *testing.T) {
 			name: "resource pool", class: "template: {name: debian}\n  pool: k8s",
 			change: func(s *topology.Snapshot) { s.Regions[0].Pools = []string{"other"} }, want: `has no resource pool "k8s"`,
 		},
+		{
+			name: "VMID range", class: "template: {name: debian}\n  vmidRange: {lower: 2990, upper: 3000}",
+			change: func(s *topology.Snapshot) { s.Regions[0].VMIDs = topology.VMIDRange{Lower: 2000, Upper: 2999} },
+			want:   "lab/solo is in region lab, whose vmid_range 2000 to 2999 does not contain spec.vmidRange 2990 to 3000",
+		},
 		{name: "allow list", class: "template: {name: debian}\n  hosts: [pve-9]", want: "no Proxmox host matches its spec.region and spec.hosts: spec.hosts (pve-9) must contain at least one of lab/solo"},
 		{name: "region", class: "template: {name: debian}\n  region: other", want: `spec.region "other" must be one of lab`},
 	}

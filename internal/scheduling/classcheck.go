@@ -147,6 +147,12 @@ func (c *class) checkHost(host *topology.Host, snapshot *topology.Snapshot) (tem
 		h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonPoolNotFound,
 			fmt.Sprintf("is in region %s, which has no resource pool %q", h.region.Name, pool), "")
 	}
+	if own := h.base.VMIDs; own != (fleet.VMIDRange{}) && h.region != nil && h.region.VMIDs != (topology.VMIDRange{}) &&
+		(!h.region.VMIDs.Contains(int(own.Lower)) || !h.region.VMIDs.Contains(int(own.Upper))) {
+		h.add(v1alpha1.ConditionPlacementReady, v1alpha1.ReasonVMIDsOutside,
+			fmt.Sprintf("is in region %s, whose vmid_range %d to %d does not contain spec.vmidRange %d to %d",
+				h.region.Name, h.region.VMIDs.Lower, h.region.VMIDs.Upper, own.Lower, own.Upper), "")
+	}
 	h.checkAddresses(snapshot)
 	h.checkDisks()
 	h.checkTopology()
@@ -512,6 +518,8 @@ func fixFor(reason string) string {
 		return "create the resource pool in Proxmox, or correct spec.pool"
 	case v1alpha1.ReasonAddressPoolNotFound:
 		return "add the pool to address_pools of the cluster in numaform.yaml, or correct spec.networks"
+	case v1alpha1.ReasonVMIDsOutside:
+		return "correct spec.vmidRange, or widen vmid_range of the cluster in numaform.yaml"
 	case v1alpha1.ReasonPlacementImpossible:
 		return "run numaform-agent there, provide its topology (numaform topology collect), or choose another spec.placement.policy"
 	case v1alpha1.ReasonHugePagesMissing:

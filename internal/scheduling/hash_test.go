@@ -40,6 +40,7 @@ func TestClassHash(t *testing.T) {
 		{"sizing", "{sizing: {families: [c1]}, " + rest + "}", true},
 		{"tags", "{tags: [a], " + rest + "}", true},
 		{"pool", "{pool: a, " + rest + "}", true},
+		{"VMID range", "{vmidRange: {lower: 100, upper: 200}, " + rest + "}", true},
 		{"security groups", "{securityGroups: [ab], " + rest + "}", true},
 		{"token", "{tokenTTL: 1h, " + rest + "}", true},
 		{"join timeout", "{joinTimeout: 5m, " + rest + "}", true},

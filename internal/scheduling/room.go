@@ -47,22 +47,25 @@ func fullAdvice(spec *fleet.Spec) string {
 
 // volume is a storage with its own free space: a host's storage or, without a host, a
 // shared one. With addresses, it is a region's address pool, whose space is counted in
-// addresses.
+// addresses. With vmids, it is the range of the class with that name, counted in VMIDs.
 type volume struct {
 	region    topology.RegionName
 	host      topology.HostName
 	name      string
 	addresses bool
+	vmids     fleet.VMIDRange
 }
 
 // site places VMs where the planner finds CPUs and memory, the storage has room for their
-// disks in addition to the disks of all VMs to be created, and the address pools have free
-// addresses.
+// disks in addition to the disks of all VMs to be created, and the address pools and the
+// classes' ranges of VMIDs are not exhausted.
 type site struct {
 	*planner.Planner
 	classes map[string]*class
-	// free is the remaining space of storages with known size, in MiB, and of address pools.
+	// free is the remaining space of storages with known size, in MiB, of address pools, and of
+	// the classes' ranges of VMIDs.
 	free     map[volume]int64
+	vms      []fleet.VM
 	book     *ipam.Book
 	snapshot *topology.Snapshot
 }
@@ -70,7 +73,7 @@ type site struct {
 // newSite returns the site of a snapshot with all our VMs, for VMs of the pools. nodes are the
 // addresses of Nodes.
 func newSite(snapshot *topology.Snapshot, vms []fleet.VM, nodes map[string]string, pools ...*pool) *site {
-	s := &site{Planner: planner.New(snapshot, vms), classes: map[string]*class{}, free: map[volume]int64{}, book: ipam.New(snapshot, vms, nodes), snapshot: snapshot}
+	s := &site{Planner: planner.New(snapshot, vms), classes: map[string]*class{}, free: map[volume]int64{}, vms: vms, book: ipam.New(snapshot, vms, nodes), snapshot: snapshot}
 	for i := range snapshot.Regions {
 		region := &snapshot.Regions[i]
 		for j := range region.AddressPools {
@@ -81,6 +84,14 @@ func newSite(snapshot *topology.Snapshot, vms []fleet.VM, nodes map[string]strin
 	for _, p := range pools {
 		if p.class != nil {
 			s.classes[p.class.name] = p.class
+		}
+	}
+	for _, class := range s.classes {
+		for i := range snapshot.Regions {
+			if v := vmidRange(&class.base, snapshot.Regions[i].Name); v != (volume{}) {
+				fleets, others := s.usersOf(v)
+				s.free[v] = int64(v.vmids.Upper-v.vmids.Lower) + 1 - int64(fleets) - int64(len(others))
+			}
 		}
 	}
 	exists := map[guestID]bool{}
@@ -113,8 +124,60 @@ func newSite(snapshot *topology.Snapshot, vms []fleet.VM, nodes map[string]strin
 	return s
 }
 
+// vmidRange returns the range of VMIDs of a VM's class, or the zero volume if it has none.
+func vmidRange(spec *fleet.Spec, region topology.RegionName) volume {
+	if spec.VMIDs == (fleet.VMIDRange{}) {
+		return volume{}
+	}
+	return volume{region: region, name: spec.NodeClass, vmids: spec.VMIDs}
+}
+
+// usersOf returns how many VMIDs of a range belong to the fleet's VMs, and the other guests
+// with VMIDs of the range, by VMID.
+func (s *site) usersOf(v volume) (fleets int, others []string) {
+	ours := map[fleet.VMID]bool{}
+	for i := range s.vms {
+		if s.vms[i].Host.Region == v.region && v.vmids.Contains(s.vms[i].VMID) {
+			ours[s.vms[i].VMID] = true
+		}
+	}
+	var guests []topology.Guest
+	for i := range s.snapshot.Hosts {
+		host := &s.snapshot.Hosts[i]
+		for _, guest := range host.Guests {
+			vmid := fleet.VMID(guest.VMID)
+			if host.Region == v.region && v.vmids.Contains(vmid) && !ours[vmid] {
+				guests = append(guests, guest)
+			}
+		}
+	}
+	slices.SortFunc(guests, func(a, b topology.Guest) int { return cmp.Compare(a.VMID, b.VMID) })
+	for _, guest := range guests {
+		others = append(others, fmt.Sprintf("guest %d (%s)", guest.VMID, guest.Name))
+	}
+	return len(ours), others
+}
+
+// withoutVMID returns why the range of a class has no VMID for a VM.
+func (s *site) withoutVMID(v volume) string {
+	_, others := s.usersOf(v)
+	size := int(v.vmids.Upper-v.vmids.Lower) + 1
+	used := fmt.Sprintf("%d belong to VMs of this fleet", size-len(others)-int(s.free[v])) // includes the VMs of this decision
+	if n := len(others); n > 0 {
+		if n > mostGuests {
+			others = append(others[:mostGuests], fmt.Sprintf("%d more", n-mostGuests))
+		}
+		used += fmt.Sprintf(" and %d to others (%s)", n, strings.Join(others, ", "))
+	}
+	return fmt.Sprintf("spec.vmidRange of ProxmoxNodeClass %q has no free VMID in region %s: of %d to %d, %s: widen the range, or remove nodes",
+		v.name, v.region, v.vmids.Lower, v.vmids.Upper, used)
+}
+
+// mostGuests is the maximum number of guests named in a message.
+const mostGuests = 5
+
 // needs returns the space that a VM's disks would use on each volume of a host, and the
-// addresses. It omits storages of unknown size.
+// addresses and the VMID. It omits storages of unknown size.
 func (s *site) needs(spec *fleet.Spec, host topology.HostID) map[volume]int64 {
 	ofTemplate := ""
 	if class := s.classes[spec.NodeClass]; class != nil {
@@ -124,6 +187,11 @@ func (s *site) needs(spec *fleet.Spec, host topology.HostID) map[volume]int64 {
 	for i := range spec.Networks {
 		for _, address := range spec.Networks[i].Addresses {
 			needs[volume{region: host.Region, name: address.Pool, addresses: true}]++
+		}
+	}
+	if v := vmidRange(spec, host.Region); v != (volume{}) {
+		if _, known := s.free[v]; known {
+			needs[v] = 1
 		}
 	}
 	return needs
@@ -169,16 +237,19 @@ func (s *site) withoutAddress(v volume, need int64) string {
 	return exhausted.Error()
 }
 
-// full returns why a host's storage has no room for the disks of a VM, or a pool no address,
-// or "".
+// full returns why a host's storage has no room for the disks of a VM, a pool no address, or a
+// class no VMID; or "".
 func (s *site) full(spec *fleet.Spec, host topology.HostID) string {
 	needs := s.needs(spec, host)
 	v, lacks := s.lacking(needs)
 	if !lacks {
 		return ""
 	}
-	if v.addresses {
+	switch {
+	case v.addresses:
 		return s.withoutAddress(v, needs[v])
+	case v.vmids != (fleet.VMIDRange{}):
+		return s.withoutVMID(v)
 	}
 	message, _ := fullProblem(v.name, max(s.free[v], 0), needs[v], " after the disks still to be created")
 	return fmt.Sprintf("%s %s: %s", host, message, fullAdvice(spec))
@@ -213,8 +284,8 @@ func (s *site) take(needs map[volume]int64, times int64) {
 }
 
 // Place places every spec, like the planner, on hosts whose storage is not full and for which
-// there are addresses. If other placements have taken the room for a VM's disks, or its
-// address, Place places its spec again.
+// there are addresses and VMIDs. If other placements have taken the room for a VM's disks, its
+// address or its VMID, Place places its spec again.
 func (s *site) Place(specs []fleet.Spec) ([]planner.Placed, []planner.Unplaced) {
 	var placed []planner.Placed
 	var unplaced []planner.Unplaced
@@ -272,7 +343,7 @@ func (s *site) Place(specs []fleet.Spec) ([]planner.Placed, []planner.Unplaced) 
 }
 
 // allFull returns messages about the first hosts whose storage is full, and about exhausted
-// address pools.
+// address pools and ranges of VMIDs.
 func (s *site) allFull(spec *fleet.Spec) []string {
 	var texts []string
 	for _, host := range spec.Hosts {

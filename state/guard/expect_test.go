@@ -2,6 +2,7 @@ package guard_test
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -343,6 +344,30 @@ func TestCheckRange(t *testing.T) {
 		}
 		asked.VMIDs = fleet.VMIDRange{Lower: 3000, Upper: 3999}
 		if v := guard.Check(plan, asked, guard.DefaultRules()); !has(v, guard.Deny, guard.RuleIntent, "outside vmid_range, 3000 to 3999") {
+			t.Errorf("%s outside: got\n%s", name, v)
+		}
+	}
+}
+
+// TestCheckRangeOfClass checks that a VM is not created outside the range of its class, and
+// that its VMID stays correct when the VM is changed or deleted.
+func TestCheckRangeOfClass(t *testing.T) {
+	t.Parallel()
+	for name, asked := range intents() {
+		plan := edited(t, name, nil)
+		asked = filled(plan, asked)
+		asked.Create = slices.Clone(asked.Create)
+		for i := range asked.Create {
+			asked.Create[i].ClassVMIDs = fleet.VMIDRange{Lower: 2001, Upper: 2003}
+		}
+		if v := guard.Check(plan, asked, guard.DefaultRules()); v.Decision != guard.Allow {
+			t.Errorf("%s inside: got\n%s", name, v)
+		}
+		for i := range asked.Create {
+			asked.Create[i].ClassVMIDs = fleet.VMIDRange{Lower: 2100, Upper: 2199}
+		}
+		v := guard.Check(plan, asked, guard.DefaultRules())
+		if denied := has(v, guard.Deny, guard.RuleIntent, "outside spec.vmidRange of its class, 2100 to 2199"); denied != (len(asked.Create) > 0) {
 			t.Errorf("%s outside: got\n%s", name, v)
 		}
 	}

@@ -30,6 +30,8 @@ type Target struct {
 	// AddressProblem is the reason why the VM must not be created or woken with these
 	// addresses, or empty.
 	AddressProblem string `json:"-"`
+	// ClassVMIDs is the range of VMIDs of the VM's class; zero if the class has none.
+	ClassVMIDs fleet.VMIDRange `json:"class_vmids,omitzero"`
 	// Inputs are the arguments of the VM's file, as returned by generator.Inputs. The
 	// plan's values are compared with the values that the modules derive from them.
 	Inputs []byte `json:"-"`
@@ -174,9 +176,8 @@ func (c *checker) request(op operation, target Target) {
 		c.deny(RuleIntent, target.Address, "the intent lacks cluster ID, key or host, so the VM cannot be identified: plan again")
 	case target.VMID < fleet.MinVMID || target.VMID > fleet.MaxVMID:
 		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is not valid in Proxmox: it must be from %d to %d", target.VMID, fleet.MinVMID, fleet.MaxVMID))
-	case c.intent.VMIDs != (fleet.VMIDRange{}) && !c.intent.VMIDs.Contains(target.VMID):
-		c.deny(RuleIntent, target.Address, fmt.Sprintf("VMID %d is outside vmid_range, %d to %d, so numaform does not change the VM: "+
-			"if the VM belongs to numaform, widen vmid_range in numaform.yaml", target.VMID, c.intent.VMIDs.Lower, c.intent.VMIDs.Upper))
+	case c.outside(op, target) != "":
+		c.deny(RuleIntent, target.Address, c.outside(op, target))
 	case label(target.Address) == "":
 		c.deny(RuleIntent, target.Address, "not the address of a numaform VM: it must be module.<name>."+ResourceType+".node")
 	}
@@ -196,6 +197,19 @@ func (c *checker) request(op operation, target Target) {
 		c.deny(RuleIntent, target.Address, "VMID, host, name or cluster of the VM's file differs from the intent: plan again")
 	}
 	r.inputs = in
+}
+
+// outside returns why a change of a VM with that VMID is denied, or "".
+func (c *checker) outside(op operation, target Target) string {
+	all, own := c.intent.VMIDs, target.ClassVMIDs
+	switch {
+	case all != (fleet.VMIDRange{}) && !all.Contains(target.VMID):
+		return fmt.Sprintf("VMID %d is outside vmid_range, %d to %d, so numaform does not change the VM: "+
+			"if the VM belongs to numaform, widen vmid_range in numaform.yaml", target.VMID, all.Lower, all.Upper)
+	case op == opCreate && own != (fleet.VMIDRange{}) && !own.Contains(target.VMID):
+		return fmt.Sprintf("VMID %d is outside spec.vmidRange of its class, %d to %d: plan again", target.VMID, own.Lower, own.Upper)
+	}
+	return ""
 }
 
 // take returns the request for op at an address and marks it as fulfilled, or returns

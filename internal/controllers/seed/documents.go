@@ -62,13 +62,16 @@ func (s *Seeder) Check(ctx context.Context, class *v1alpha1.ProxmoxNodeClass) er
 	if err != nil {
 		return err
 	}
-	// Try the first and the last VMID of each region, because templates may compute an
+	// Try the first and the last VMID of each region, or of the class, because templates may compute an
 	// address from the VMID.
 	ids := map[fleet.VMID]bool{}
 	for name, region := range s.config.Regions {
 		if class.Spec.Region == "" || class.Spec.Region == string(name) {
 			ids[region.VMIDs.Lower], ids[region.VMIDs.Upper] = true, true
 		}
+	}
+	if own := class.Spec.VMIDRange; own != nil {
+		ids = map[fleet.VMID]bool{fleet.VMID(own.Lower): true, fleet.VMID(own.Upper): true}
 	}
 	if len(ids) == 0 { // the class's region is not configured, so it has no hosts
 		ids[fleet.MinVMID] = true

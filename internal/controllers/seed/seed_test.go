@@ -388,6 +388,10 @@ func TestCheck(t *testing.T) {
 		}, reason: v1alpha1.ReasonSecretNotFound, text: "spec.metadata.valuesRef"},
 		{name: "a name that there is not", class: templates("check-broken"), reason: v1alpha1.ReasonTemplatesInvalid, text: "secret check-broken of spec.metadata.templatesRef: rendering user-data, line 2"},
 		{name: "an address for each VMID", class: templates("check-room")},
+		{name: "an address for each VMID of the class", class: func(c *v1alpha1.ProxmoxNodeClass) {
+			templates("check-address")(c)
+			c.Spec.VMIDRange = &v1alpha1.VMIDRange{Lower: 2000, Upper: 2100}
+		}},
 		{name: "no address for some", class: templates("check-address"), reason: v1alpha1.ReasonTemplatesInvalid, text: "for VMID 2999: secret check-address of spec.metadata.templatesRef: rendering network-config, line 2"},
 		{name: "a document that there is not", class: templates("check-unknown"), reason: v1alpha1.ReasonTemplatesInvalid, text: `key "userdata"`},
 		{name: "a Secret that may not be read", class: templates("check-fine"), config: func(c *seed.Config) {
